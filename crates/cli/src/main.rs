@@ -1,0 +1,2 @@
+//! The bell: one binary.
+fn main() {}

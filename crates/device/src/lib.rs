@@ -1,0 +1,83 @@
+//! Where bytes lie: files, block devices and simulated disks.
+//!
+//! Invariant: every wait here has a deadline. A device that does not answer gives
+//! [`DeviceError::TimedOut`]; the buffers it may still write into stay owned by this crate.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use bytes::Bytes;
+
+/// Why a device did not do what it was asked.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum DeviceError {
+    /// The operating system reported an error.
+    #[error("{0}")]
+    Io(Arc<std::io::Error>),
+    /// The range reaches beyond the end of the device.
+    #[error("range {offset:#x}+{len:#x} is beyond the device's {size:#x} bytes")]
+    OutOfRange {
+        /// First byte asked for.
+        offset: u64,
+        /// Bytes asked for.
+        len: u64,
+        /// Size of the device in bytes.
+        size: u64,
+    },
+    /// No answer within the deadline.
+    #[error("no answer within {0:?}")]
+    TimedOut(Duration),
+    /// The device is gone.
+    #[error("the device is gone")]
+    Gone,
+}
+
+impl From<std::io::Error> for DeviceError {
+    fn from(error: std::io::Error) -> Self {
+        Self::Io(Arc::new(error))
+    }
+}
+
+/// A place that holds bytes: a file, a block device, or a simulation of one.
+///
+/// Offsets and lengths are bytes from the start of the device; any alignment is accepted, the
+/// implementation rounds to what its medium needs.
+pub trait Device: Send + Sync + std::fmt::Debug {
+    /// Path as the user knows it.
+    fn path(&self) -> PathBuf;
+    /// Size in bytes.
+    fn size(&self) -> u64;
+    /// Logical sector size in bytes (a power of two, at least 512).
+    fn sector_size(&self) -> u32;
+    /// Reads `len` bytes at `offset`.
+    fn read(&self, offset: u64, len: usize) -> Result<Bytes, DeviceError>;
+    /// Writes `data` at `offset`. Durable only after [`Device::flush`].
+    fn write(&self, offset: u64, data: &[u8]) -> Result<(), DeviceError>;
+    /// Makes every write that has returned durable.
+    fn flush(&self) -> Result<(), DeviceError>;
+    /// Descriptor and alignment for batched I/O; none for simulated devices.
+    fn raw(&self) -> Option<RawDevice> {
+        None
+    }
+}
+
+/// What batched I/O needs to know of a real device.
+#[derive(Debug, Clone, Copy)]
+pub struct RawDevice {
+    /// Open file descriptor; valid as long as the device lives.
+    pub descriptor: std::os::fd::RawFd,
+    /// Offsets, lengths and buffers must be multiples of this many bytes (1 if buffered).
+    pub alignment: usize,
+}
+
+/// One read of a batch.
+#[derive(Debug, Clone)]
+pub struct ReadOp {
+    /// The device to read.
+    pub device: Arc<dyn Device>,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes to read.
+    pub len: usize,
+}

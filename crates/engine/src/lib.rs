@@ -1,0 +1,1 @@
+//! Placeholder header: replaced as the room is built.

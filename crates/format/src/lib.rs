@@ -1,0 +1,27 @@
+//! Every on-disk and in-stream structure of ZFS as typed values.
+//!
+//! Invariant: nothing here does I/O, panics, or trusts a byte. Whatever the input, a decoder returns
+//! a value or a [`Error`] that names the structure and the reason.
+//!
+//! Metadata blocks reach these decoders in little-endian form: the engine swaps blocks written by
+//! big-endian hosts right after decompression (see [`byteswap`]). Structures that announce their
+//! own byte order (labels, uberblocks, gang headers, intent-log blocks, nvlists, system attributes)
+//! are decoded in either.
+#![forbid(unsafe_code)]
+#![deny(clippy::indexing_slicing)]
+
+pub mod blkptr;
+pub mod bytes;
+pub mod byteswap;
+pub mod dnode;
+pub mod error;
+pub mod ids;
+pub mod object_type;
+pub mod objset;
+
+pub use blkptr::{BlockPointer, Dva};
+pub use dnode::Dnode;
+pub use error::{Error, Result};
+pub use ids::{Guid, Level, ObjectId, Txg};
+pub use object_type::ObjectType;
+pub use objset::Objset;

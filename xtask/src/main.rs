@@ -1,0 +1,2 @@
+//! For us only.
+fn main() {}
