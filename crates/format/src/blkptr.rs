@@ -49,7 +49,8 @@ impl Dva {
 
     /// The two numeric words of this address.
     pub fn to_words(self) -> [u64; 2] {
-        let first = ((u64::from(self.vdev) & 0x00ff_ffff) << 32) | ((self.asize >> 9) & 0x00ff_ffff);
+        let first =
+            ((u64::from(self.vdev) & 0x00ff_ffff) << 32) | ((self.asize >> 9) & 0x00ff_ffff);
         let second = (self.offset >> 9) | (u64::from(self.gang) << 63);
         [first, second]
     }
@@ -403,7 +404,10 @@ mod tests {
             dvas,
             [(1, 0x3ccc00, 1024, false), (1, 0x43c4000, 1024, false), (1, 0x2017c800, 1024, false)]
         );
-        assert_eq!((bp.lsize(), bp.psize(), bp.compression(), bp.checksum_id()), (4096, 512, 15, 7));
+        assert_eq!(
+            (bp.lsize(), bp.psize(), bp.compression(), bp.checksum_id()),
+            (4096, 512, 15, 7)
+        );
         assert_eq!((bp.object_type().0, bp.level().0, bp.is_little_endian()), (11, 0, true));
         assert_eq!((bp.logical_birth(), bp.physical_birth(), bp.fill()), (Txg(87), Txg(87), 200));
         assert_eq!(BlockPointer::decode(&bp.encode()).unwrap(), bp);

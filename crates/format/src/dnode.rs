@@ -258,7 +258,8 @@ mod tests {
         block.resize(BLOCK, 0);
         block[4 * 512..4 * 512 + 16]
             .copy_from_slice(&hex::decode("131101012c00000a0100b00000000000").unwrap());
-        let found: Vec<u64> = dnodes_in_block(&block).map(|(slot, d)| (slot, d.unwrap()).0).collect();
+        let found: Vec<u64> =
+            dnodes_in_block(&block).map(|(slot, d)| (slot, d.unwrap()).0).collect();
         assert_eq!(found, [0, 4]);
     }
 

@@ -16,12 +16,18 @@ pub mod byteswap;
 pub mod dnode;
 pub mod error;
 pub mod ids;
+pub mod l2arc;
+pub mod label;
+pub mod nvlist;
 pub mod object_type;
 pub mod objset;
+pub mod uberblock;
 
 pub use blkptr::{BlockPointer, Dva};
 pub use dnode::Dnode;
 pub use error::{Error, Result};
 pub use ids::{Guid, Level, ObjectId, Txg};
+pub use nvlist::NvList;
 pub use object_type::ObjectType;
 pub use objset::Objset;
+pub use uberblock::Uberblock;
