@@ -85,3 +85,17 @@ pub fn swap_elements<const N: usize>(data: &mut [u8]) {
         element.reverse();
     }
 }
+
+/// The `N` little-endian 64-bit words at the start of `data`, if it holds them.
+pub fn le_words<const N: usize>(data: &[u8]) -> Option<[u64; N]> {
+    let mut words = [0; N];
+    for (word, raw) in words.iter_mut().zip(data.get(..N.checked_mul(8)?)?.chunks_exact(8)) {
+        *word = u64::from_le_bytes(raw.try_into().ok()?);
+    }
+    Some(words)
+}
+
+/// `words` as little-endian bytes.
+pub fn words_to_le(words: &[u64]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}

@@ -11,16 +11,29 @@
 #![deny(clippy::indexing_slicing)]
 
 pub mod blkptr;
+pub mod bookmark;
+pub mod bpobj;
+pub mod bptree;
 pub mod bytes;
 pub mod byteswap;
+pub mod deadlist;
 pub mod dnode;
+pub mod dsl_dataset;
+pub mod dsl_directory;
 pub mod error;
+pub mod error_log;
+pub mod history;
 pub mod ids;
+pub mod indirect_mapping;
 pub mod l2arc;
 pub mod label;
 pub mod nvlist;
 pub mod object_type;
+pub mod object_type;
 pub mod objset;
+pub mod objset;
+pub mod scan_state;
+pub mod space_map;
 pub mod uberblock;
 
 pub use blkptr::{BlockPointer, Dva};
