@@ -29,8 +29,6 @@ pub mod l2arc;
 pub mod label;
 pub mod nvlist;
 pub mod object_type;
-pub mod object_type;
-pub mod objset;
 pub mod objset;
 pub mod scan_state;
 pub mod space_map;
