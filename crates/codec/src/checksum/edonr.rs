@@ -1,0 +1,164 @@
+//! Edon-R-512 (the tweaked second-round SHA-3 candidate), as chapter 02, section 6.3 defines it.
+//!
+//! Invariant: `buffered` is less than a block; everything before it is in the state.
+
+const BLOCK: usize = 128;
+
+/// Edon-R-512 in progress.
+#[derive(Clone)]
+pub(super) struct Edonr {
+    low: [u64; 8],
+    high: [u64; 8],
+    buffer: [u8; BLOCK],
+    buffered: usize,
+    length: u64,
+}
+
+impl Edonr {
+    pub(super) fn new() -> Self {
+        // The initial state is the byte sequence 0x80, 0x81, ... read big-endian.
+        let word = |i: usize| {
+            let first = 0x80 + 8 * i as u8;
+            u64::from_be_bytes(std::array::from_fn(|byte| first + byte as u8))
+        };
+        Self {
+            low: std::array::from_fn(word),
+            high: std::array::from_fn(|i| word(i + 8)),
+            buffer: [0; BLOCK],
+            buffered: 0,
+            length: 0,
+        }
+    }
+
+    /// The state after the prefix K = H(salt) ‖ H(H(salt)) that makes the hash depend on the salt.
+    pub(super) fn salted(salt: &[u8; 32]) -> Self {
+        let once = Self::digest_512(salt);
+        let twice = Self::digest_512(&once);
+        let mut state = Self::new();
+        state.update(&once);
+        state.update(&twice);
+        state
+    }
+
+    /// The whole 64-byte digest of `data`.
+    pub(super) fn digest_512(data: &[u8]) -> [u8; 64] {
+        let mut state = Self::new();
+        state.update(data);
+        state.finish_512()
+    }
+
+    pub(super) fn update(&mut self, mut data: &[u8]) {
+        self.length = self.length.wrapping_add(data.len() as u64);
+        if self.buffered > 0 {
+            let take = data.len().min(BLOCK - self.buffered);
+            let (head, rest) = data.split_at(take);
+            self.buffer[self.buffered..self.buffered + take].copy_from_slice(head);
+            self.buffered += take;
+            data = rest;
+            if self.buffered < BLOCK {
+                return;
+            }
+            let block = self.buffer;
+            self.compress(&block);
+            self.buffered = 0;
+        }
+        let (blocks, rest) = data.as_chunks::<BLOCK>();
+        for block in blocks {
+            self.compress(block);
+        }
+        self.buffer[..rest.len()].copy_from_slice(rest);
+        self.buffered = rest.len();
+    }
+
+    /// The first 32 bytes of the digest: the checksum.
+    pub(super) fn finish_256(self) -> [u8; 32] {
+        let digest = self.finish_512();
+        std::array::from_fn(|i| digest[i])
+    }
+
+    fn finish_512(mut self) -> [u8; 64] {
+        let bits = self.length.wrapping_mul(8);
+        let mut block = [0; BLOCK];
+        block[..self.buffered].copy_from_slice(&self.buffer[..self.buffered]);
+        block[self.buffered] = 0x80;
+        if self.buffered + 1 > BLOCK - 8 {
+            self.compress(&block);
+            block = [0; BLOCK];
+        }
+        block[BLOCK - 8..].copy_from_slice(&bits.to_le_bytes());
+        self.compress(&block);
+        let mut digest = [0; 64];
+        for (bytes, word) in digest.as_chunks_mut::<8>().0.iter_mut().zip(self.high) {
+            *bytes = word.to_le_bytes();
+        }
+        digest
+    }
+
+    fn compress(&mut self, block: &[u8; BLOCK]) {
+        let mut low = [0; 8];
+        let mut high = [0; 8];
+        let (words, _) = block.as_chunks::<8>();
+        for (to, bytes) in low.iter_mut().chain(&mut high).zip(words) {
+            *to = u64::from_le_bytes(*bytes);
+        }
+        let a = quasigroup(reversed(high), low);
+        let b = quasigroup(a, high);
+        let a = quasigroup(self.high, a);
+        let b = quasigroup(a, b);
+        let a = quasigroup(a, self.low);
+        let b = quasigroup(b, a);
+        let a = quasigroup(reversed(low), a);
+        let b = quasigroup(a, b);
+        for i in 0..8 {
+            self.low[i] ^= high[i] ^ a[i];
+            self.high[i] ^= low[i] ^ b[i];
+        }
+    }
+}
+
+#[inline(always)]
+fn reversed(mut words: [u64; 8]) -> [u64; 8] {
+    words.reverse();
+    words
+}
+
+/// The quasigroup operation: two linear transformations and their cross-wise combination.
+#[inline(always)]
+fn quasigroup(x: [u64; 8], y: [u64; 8]) -> [u64; 8] {
+    let sum = |v: &[u64; 8], of: [usize; 5], rotation: u32, constant: u64| {
+        of.iter().fold(constant, |sum, i| sum.wrapping_add(v[*i])).rotate_left(rotation)
+    };
+    let s = [
+        sum(&x, [0, 1, 2, 4, 7], 0, 0xaaaa_aaaa_aaaa_aaaa),
+        sum(&x, [0, 1, 3, 4, 7], 5, 0),
+        sum(&x, [0, 1, 4, 6, 7], 15, 0),
+        sum(&x, [2, 3, 5, 6, 7], 22, 0),
+        sum(&x, [1, 2, 3, 5, 6], 31, 0),
+        sum(&x, [0, 2, 3, 4, 5], 40, 0),
+        sum(&x, [0, 1, 5, 6, 7], 50, 0),
+        sum(&x, [2, 3, 4, 5, 6], 59, 0),
+    ];
+    let t = [
+        sum(&y, [0, 1, 2, 5, 7], 0, 0x5555_5555_5555_5555),
+        sum(&y, [0, 1, 3, 4, 6], 10, 0),
+        sum(&y, [0, 1, 2, 3, 5], 19, 0),
+        sum(&y, [2, 3, 4, 6, 7], 29, 0),
+        sum(&y, [0, 1, 3, 4, 5], 36, 0),
+        sum(&y, [2, 4, 5, 6, 7], 44, 0),
+        sum(&y, [1, 2, 5, 6, 7], 48, 0),
+        sum(&y, [0, 3, 4, 6, 7], 55, 0),
+    ];
+    let combine = |p: [usize; 3], q: [usize; 3]| {
+        (s[p[0]] ^ s[p[1]] ^ s[p[2]]).wrapping_add(t[q[0]] ^ t[q[1]] ^ t[q[2]])
+    };
+    [
+        combine([0, 1, 4], [0, 1, 5]),
+        combine([0, 4, 7], [2, 6, 7]),
+        combine([1, 6, 7], [0, 1, 3]),
+        combine([2, 3, 4], [0, 3, 4]),
+        combine([0, 1, 7], [1, 2, 5]),
+        combine([3, 5, 6], [3, 4, 6]),
+        combine([2, 5, 6], [2, 5, 7]),
+        combine([2, 3, 5], [4, 6, 7]),
+    ]
+}
