@@ -1,13 +1,33 @@
 //! Where bytes lie: files, block devices and simulated disks.
 //!
 //! Invariant: every wait here has a deadline. A device that does not answer gives
-//! [`DeviceError::TimedOut`]; the buffers it may still write into stay owned by this crate.
+//! [`DeviceError::TimedOut`]; the buffers it may still write into stay owned by this crate until
+//! the kernel has let go of them. While such operations are out, new ones on that device fail at
+//! once with [`DeviceError::Stuck`]; when the last of them has come back the device works again.
+//!
+//! The way in is [`read_batch`]: it takes reads of any number of devices and has them all in
+//! flight together. [`FileDevice`] is a file or block device, [`SimDevice`] a simulated disk.
+
+mod batch;
+mod buffer;
+mod file;
+mod plan;
+mod ring;
+mod sim;
+mod stall;
+#[cfg(test)]
+mod tests;
+mod threads;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use batch::{DEFAULT_DEADLINE, MAX_READ, read_batch};
 pub use bytes::Bytes;
+pub use file::{FileDevice, Mode};
+pub use sim::{Health, SimDevice};
+pub use stall::Stall;
 
 /// Why a device did not do what it was asked.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -28,6 +48,12 @@ pub enum DeviceError {
     /// No answer within the deadline.
     #[error("no answer within {0:?}")]
     TimedOut(Duration),
+    /// Operations sent earlier have not come back yet; nothing new is sent until they do.
+    #[error("{0} earlier operations have not come back")]
+    Stuck(usize),
+    /// The device was opened for reading only.
+    #[error("the device is open for reading only")]
+    ReadOnly,
     /// The device is gone.
     #[error("the device is gone")]
     Gone,
@@ -35,7 +61,10 @@ pub enum DeviceError {
 
 impl From<std::io::Error> for DeviceError {
     fn from(error: std::io::Error) -> Self {
-        Self::Io(Arc::new(error))
+        match error.raw_os_error() {
+            Some(libc::ENXIO | libc::ENODEV | libc::ENOMEDIUM) => Self::Gone,
+            _ => Self::Io(Arc::new(error)),
+        }
     }
 }
 
@@ -58,6 +87,11 @@ pub trait Device: Send + Sync + std::fmt::Debug {
     fn flush(&self) -> Result<(), DeviceError>;
     /// Descriptor and alignment for batched I/O; none for simulated devices.
     fn raw(&self) -> Option<RawDevice> {
+        None
+    }
+    /// Count of operations that missed their deadline and are still out; none for devices that
+    /// answer by themselves.
+    fn stall(&self) -> Option<&Stall> {
         None
     }
 }

@@ -1,0 +1,244 @@
+//! Simulated disks: bytes in memory, with faults on demand.
+//!
+//! Invariant: no call takes real time (a hung disk answers "timed out" at once, as if the deadline
+//! had passed), except for the delay asked for with [`SimDevice::set_delay`].
+
+use std::ops::Range;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+
+use crate::batch::{DEFAULT_DEADLINE, MAX_READ, in_range};
+use crate::{Device, DeviceError};
+
+/// How the whole disk is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Health {
+    /// It works.
+    #[default]
+    Well,
+    /// Every read fails with EIO.
+    FailsReads,
+    /// Every write and flush fails with EIO.
+    FailsWrites,
+    /// It does not answer.
+    Hangs,
+    /// It is gone.
+    Gone,
+}
+
+/// A disk in memory. Writes are volatile until flushed; [`SimDevice::crash`] undoes those that
+/// were not.
+#[derive(Debug)]
+pub struct SimDevice {
+    name: String,
+    size: u64,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    bytes: Vec<u8>,
+    /// What unflushed writes replaced, oldest first.
+    undo: Vec<(usize, Vec<u8>)>,
+    health: Health,
+    delay: Duration,
+    /// Reads touching these fail.
+    bad: Vec<Range<u64>>,
+    /// Reads of these show the bytes flipped by the mask.
+    corrupt: Vec<(Range<u64>, u8)>,
+    /// Writes are acknowledged and dropped.
+    loses_writes: bool,
+    /// The next write keeps only this many bytes.
+    tear_next: Option<usize>,
+    reads: u64,
+    writes: u64,
+}
+
+fn io_error() -> DeviceError {
+    std::io::Error::from_raw_os_error(libc::EIO).into()
+}
+
+impl SimDevice {
+    /// A disk of `size` zero bytes.
+    pub fn new(name: impl Into<String>, size: usize) -> Self {
+        Self::from_bytes(name, vec![0; size])
+    }
+
+    /// A disk that holds `bytes`.
+    pub fn from_bytes(name: impl Into<String>, bytes: Vec<u8>) -> Self {
+        let size = bytes.len() as u64;
+        Self { name: name.into(), size, state: Mutex::new(State { bytes, ..State::default() }) }
+    }
+
+    /// Sets how the whole disk is.
+    pub fn set_health(&self, health: Health) {
+        self.state.lock().health = health;
+    }
+
+    /// Makes every read and write take at least this long (real time).
+    pub fn set_delay(&self, delay: Duration) {
+        self.state.lock().delay = delay;
+    }
+
+    /// Makes reads that touch `range` (bytes) fail with EIO until it is written again.
+    pub fn fail_range(&self, range: Range<u64>) {
+        self.state.lock().bad.push(range);
+    }
+
+    /// Makes reads show every byte of `range` XORed with `mask` until it is written again.
+    pub fn corrupt_range(&self, range: Range<u64>, mask: u8) {
+        self.state.lock().corrupt.push((range, mask));
+    }
+
+    /// Whether writes are acknowledged but never happen.
+    pub fn lose_writes(&self, lose: bool) {
+        self.state.lock().loses_writes = lose;
+    }
+
+    /// The next write is acknowledged but keeps only its first `keep` bytes.
+    pub fn tear_next_write(&self, keep: usize) {
+        self.state.lock().tear_next = Some(keep);
+    }
+
+    /// Power loss: everything written since the last flush is undone.
+    pub fn crash(&self) {
+        let state = &mut *self.state.lock();
+        for (start, old) in state.undo.drain(..).rev() {
+            if let Some(target) = state.bytes.get_mut(start..start.saturating_add(old.len())) {
+                target.copy_from_slice(&old);
+            }
+        }
+    }
+
+    /// Ends every fault; the bytes stay.
+    pub fn heal(&self) {
+        let state = &mut *self.state.lock();
+        let bytes = std::mem::take(&mut state.bytes);
+        let undo = std::mem::take(&mut state.undo);
+        *state =
+            State { bytes, undo, reads: state.reads, writes: state.writes, ..State::default() };
+    }
+
+    /// Reads and writes that reached the disk.
+    pub fn counts(&self) -> (u64, u64) {
+        let state = self.state.lock();
+        (state.reads, state.writes)
+    }
+
+    /// Health check and delay of one operation.
+    fn begin(&self, writes: bool) -> Result<(), DeviceError> {
+        let (health, delay) = {
+            let mut state = self.state.lock();
+            if writes {
+                state.writes += 1;
+            } else {
+                state.reads += 1;
+            }
+            (state.health, state.delay)
+        };
+        if !delay.is_zero() {
+            std::thread::sleep(delay);
+        }
+        match health {
+            Health::Gone => Err(DeviceError::Gone),
+            Health::Hangs => Err(DeviceError::TimedOut(DEFAULT_DEADLINE)),
+            Health::FailsReads if !writes => Err(io_error()),
+            Health::FailsWrites if writes => Err(io_error()),
+            Health::Well | Health::FailsReads | Health::FailsWrites => Ok(()),
+        }
+    }
+}
+
+/// Whether two ranges share a byte.
+fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
+    a.start < b.end && b.start < a.end
+}
+
+impl Device for SimDevice {
+    fn path(&self) -> PathBuf {
+        PathBuf::from(&self.name)
+    }
+
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn sector_size(&self) -> u32 {
+        512
+    }
+
+    fn read(&self, offset: u64, len: usize) -> Result<Bytes, DeviceError> {
+        in_range(offset, len, self.size)?;
+        if len > MAX_READ {
+            return Err(std::io::Error::from(std::io::ErrorKind::InvalidInput).into());
+        }
+        self.begin(false)?;
+        let state = self.state.lock();
+        let range = offset..offset + len as u64;
+        if state.bad.iter().any(|bad| overlap(bad, &range)) {
+            return Err(io_error());
+        }
+        let start = offset as usize;
+        let mut bytes = state.bytes.get(start..start + len).ok_or_else(io_error)?.to_vec();
+        for (corrupt, mask) in &state.corrupt {
+            let from = corrupt.start.max(range.start);
+            let to = corrupt.end.min(range.end);
+            if from < to
+                && let Some(hit) = bytes.get_mut((from - offset) as usize..(to - offset) as usize)
+            {
+                hit.iter_mut().for_each(|byte| *byte ^= mask);
+            }
+        }
+        Ok(bytes.into())
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
+        in_range(offset, data.len(), self.size)?;
+        self.begin(true)?;
+        let state = &mut *self.state.lock();
+        if state.loses_writes {
+            return Ok(());
+        }
+        let keep = state.tear_next.take().unwrap_or(data.len()).min(data.len());
+        let data = data.get(..keep).unwrap_or_default();
+        let start = offset as usize;
+        let target = state.bytes.get_mut(start..start + keep).ok_or_else(io_error)?;
+        state.undo.push((start, target.to_vec()));
+        target.copy_from_slice(data);
+        // Written sectors are good again.
+        let written = offset..offset + keep as u64;
+        let mut bad = Vec::new();
+        for range in state.bad.drain(..) {
+            subtract(range, &written, |left| bad.push(left));
+        }
+        state.bad = bad;
+        let mut corrupt = Vec::new();
+        for (range, mask) in state.corrupt.drain(..) {
+            subtract(range, &written, |left| corrupt.push((left, mask)));
+        }
+        state.corrupt = corrupt;
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<(), DeviceError> {
+        self.begin(true)?;
+        self.state.lock().undo.clear();
+        Ok(())
+    }
+}
+
+/// Hands out what is left of `range` without `hole`.
+fn subtract(range: Range<u64>, hole: &Range<u64>, mut left: impl FnMut(Range<u64>)) {
+    if !overlap(&range, hole) {
+        return left(range);
+    }
+    if range.start < hole.start {
+        left(range.start..hole.start);
+    }
+    if hole.end < range.end {
+        left(hole.end..range.end);
+    }
+}
