@@ -126,10 +126,10 @@ pub struct Physical {
 }
 
 /// Value of an entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
     /// By number of copies: ditto (obsolete), single, double, triple.
-    Legacy([Physical; 4]),
+    Legacy(Box<[Physical; 4]>),
     /// One slot for all, and the time (seconds since 1970) it entered its class.
     Flat(Physical, u64),
 }
@@ -185,7 +185,7 @@ impl Value {
             let raw = slice(data, index * LEGACY_SLOT, LEGACY_SLOT)?;
             *slot = Physical::decode(raw, order)?;
         }
-        Some(Self::Legacy(slots))
+        Some(Self::Legacy(Box::new(slots)))
     }
 
     /// The bytes of a ZAP value, not compressed (which readers accept).
