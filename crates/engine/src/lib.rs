@@ -1,1 +1,15 @@
-//! Placeholder header: replaced as the room is built.
+//! The storage engine: vdevs, cache, pipeline, objects, ZAPs, datasets, keys, pools, checks.
+//!
+//! Invariant: a room uses only the rooms listed before it in `docs/architecture.md`. Whatever lies
+//! on the disks, the answer is a value that its checksum vouches for, or an [`Error`] that names
+//! the place and the reason.
+#![forbid(unsafe_code)]
+
+pub mod cache;
+pub mod error;
+pub mod object;
+pub mod pipe;
+pub mod vdev;
+pub mod pipe;
+
+pub use error::{Error, ErrorKind, Place, Result};

@@ -1,0 +1,210 @@
+//! The engine's one error: what kind, where, why, and what to do next.
+
+use std::fmt;
+use std::sync::Arc;
+
+use cenote_format::BlockPointer;
+
+/// Result of an engine call.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What kind of failure; decides errno, exit code and message code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// A device failed or is missing beyond the redundancy.
+    Io,
+    /// Bytes were read but no copy matches its checksum.
+    Checksum,
+    /// Verified bytes do not form the structure they should.
+    Corrupt,
+    /// No such object, name, dataset, pool.
+    NotFound,
+    /// The name exists already or is in use.
+    Exists,
+    /// The format or a feature is not supported.
+    Unsupported,
+    /// The dataset's encryption key is not loaded.
+    KeyNotLoaded,
+    /// The key given does not open the dataset.
+    WrongKey,
+    /// The block was left out by a redacted receive.
+    Redacted,
+    /// An argument makes no sense.
+    InvalidArgument,
+    /// In use: mounted, imported elsewhere, active.
+    Busy,
+    /// The pool or dataset cannot be changed.
+    ReadOnly,
+    /// No answer in time.
+    TimedOut,
+    /// Not permitted.
+    Permission,
+}
+
+/// Where it happened; whatever is known.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// Pool name.
+    pub pool: Option<Arc<str>>,
+    /// Device path or dataset name.
+    pub name: Option<Arc<str>>,
+    /// Dataset object number in the MOS (0 is the MOS itself).
+    pub objset: Option<u64>,
+    /// Object number.
+    pub object: Option<u64>,
+    /// Level and block id in the object.
+    pub block: Option<(u8, u64)>,
+    /// First address: vdev, byte offset.
+    pub dva: Option<(u32, u64)>,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut sep = "";
+        let mut part = |f: &mut fmt::Formatter<'_>, text: fmt::Arguments<'_>| {
+            let result = write!(f, "{sep}{text}");
+            sep = ", ";
+            result
+        };
+        if let Some(pool) = &self.pool {
+            part(f, format_args!("pool '{pool}'"))?;
+        }
+        if let Some(name) = &self.name {
+            part(f, format_args!("{name}"))?;
+        }
+        match self.objset {
+            Some(0) => part(f, format_args!("MOS"))?,
+            Some(objset) => part(f, format_args!("dataset object {objset}"))?,
+            None => {}
+        }
+        if let Some(object) = self.object {
+            part(f, format_args!("object {object}"))?;
+        }
+        if let Some((level, id)) = self.block {
+            part(f, format_args!("level {level} block {id}"))?;
+        }
+        if let Some((vdev, offset)) = self.dva {
+            part(f, format_args!("address {vdev}:{offset:#x}"))?;
+        }
+        Ok(())
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Inner {
+    kind: ErrorKind,
+    place: Place,
+    reason: String,
+    advice: Option<String>,
+}
+
+/// An engine failure. Cheap to move, cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Error(Box<Inner>);
+
+impl Error {
+    /// A failure of `kind` because of `reason`, at a place not known yet.
+    pub fn new(kind: ErrorKind, reason: impl Into<String>) -> Self {
+        let inner = Inner { kind, place: Place::default(), reason: reason.into(), advice: None };
+        Self(Box::new(inner))
+    }
+
+    /// Verified bytes that make no sense.
+    pub fn corrupt(reason: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Corrupt, reason)
+    }
+
+    /// Nothing by that name or number.
+    pub fn not_found(reason: impl Into<String>) -> Self {
+        Self::new(ErrorKind::NotFound, reason)
+    }
+
+    /// Not supported; `reason` names what.
+    pub fn unsupported(reason: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Unsupported, reason)
+    }
+
+    /// A bad argument.
+    pub fn invalid(reason: impl Into<String>) -> Self {
+        Self::new(ErrorKind::InvalidArgument, reason)
+    }
+
+    /// What kind of failure.
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// Where it happened.
+    pub fn place(&self) -> &Place {
+        &self.0.place
+    }
+
+    /// Why, without the place.
+    pub fn reason(&self) -> &str {
+        &self.0.reason
+    }
+
+    /// What the user can do, if that is known.
+    pub fn advice(&self) -> Option<&str> {
+        self.0.advice.as_deref()
+    }
+
+    /// Adds what the user can do.
+    #[must_use]
+    pub fn with_advice(mut self, advice: impl Into<String>) -> Self {
+        self.0.advice = Some(advice.into());
+        self
+    }
+
+    /// Fills in parts of the place that are not known yet.
+    #[must_use]
+    pub fn at(mut self, fill: impl FnOnce(&mut Place)) -> Self {
+        let mut place = Place::default();
+        fill(&mut place);
+        let own = &mut self.0.place;
+        own.pool = own.pool.take().or(place.pool);
+        own.name = own.name.take().or(place.name);
+        own.objset = own.objset.or(place.objset);
+        own.object = own.object.or(place.object);
+        own.block = own.block.or(place.block);
+        own.dva = own.dva.or(place.dva);
+        self
+    }
+
+    /// Names the object.
+    #[must_use]
+    pub fn at_object(self, objset: u64, object: u64) -> Self {
+        self.at(|place| {
+            place.objset = Some(objset);
+            place.object = Some(object);
+        })
+    }
+
+    /// Names the block by its first address.
+    #[must_use]
+    pub fn at_pointer(self, bp: &BlockPointer) -> Self {
+        self.at(|place| place.dva = bp.first_dva().map(|dva| (dva.vdev, dva.offset)))
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.place != Place::default() {
+            write!(f, "{}: ", self.0.place)?;
+        }
+        f.write_str(&self.0.reason)?;
+        if let Some(advice) = &self.0.advice {
+            write!(f, "; {advice}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<cenote_format::Error> for Error {
+    fn from(error: cenote_format::Error) -> Self {
+        Self::corrupt(error.to_string())
+    }
+}

@@ -1,0 +1,161 @@
+//! Walking an object's block tree: pointers by block id, next data, next hole.
+//!
+//! Chapter 04, section 4. Invariant: every step goes one level down, and a walk over a range skips
+//! at least one block a step.
+
+use cenote_format::{BlockPointer, blkptr};
+
+use super::Object;
+use crate::{Error, Result};
+
+impl Object {
+    /// Which slot of a level-`level` block's parent chain block `id` belongs to.
+    fn ancestor(&self, id: u64, levels_up: u32) -> u64 {
+        id.checked_shr(self.dnode.pointers_shift().saturating_mul(levels_up)).unwrap_or(0)
+    }
+
+    /// The pointer in the dnode above block `id` of `level`, and its level.
+    fn top_pointer(&self, level: u8, id: u64) -> Result<(BlockPointer, u8)> {
+        let top = self.dnode.levels.saturating_sub(1);
+        if level > top {
+            return Err(Error::corrupt(format!("level {level} of a tree of {} levels", top + 1)));
+        }
+        let index = self.ancestor(id, u32::from(top - level));
+        let pointer = usize::try_from(index).ok().and_then(|i| self.dnode.pointers.get(i));
+        Ok((pointer.copied().unwrap_or(BlockPointer::HOLE), top))
+    }
+
+    /// Checks that a pointer is what its place in the tree says.
+    fn expect_level(bp: &BlockPointer, level: u8) -> Result<()> {
+        if !bp.is_hole() && bp.level().0 != level {
+            let found = bp.level();
+            return Err(Error::corrupt(format!("pointer of level {found} where {level} belongs")));
+        }
+        Ok(())
+    }
+
+    /// The pointer to block `id` of `level`; a hole if any ancestor is one.
+    pub fn pointer(&self, level: u8, id: u64) -> Result<BlockPointer> {
+        let (mut bp, mut at) = self.top_pointer(level, id)?;
+        loop {
+            Self::expect_level(&bp, at)?;
+            if at == level || bp.is_hole() {
+                return Ok(bp);
+            }
+            bp = self.child(&bp, self.ancestor(id, u32::from(at - 1 - level)))?;
+            at -= 1;
+        }
+    }
+
+    /// The pointer to child `child_id` (numbered over its whole level) in indirect block `bp`.
+    fn child(&self, bp: &BlockPointer, child_id: u64) -> Result<BlockPointer> {
+        let block = self.set.0.io.pipe.read(bp, &self.set.0.context)?;
+        self.child_in(&block, child_id)
+    }
+
+    fn child_in(&self, block: &[u8], child_id: u64) -> Result<BlockPointer> {
+        let mask = (1_u64 << self.dnode.pointers_shift()) - 1;
+        let index = usize::try_from(child_id & mask).unwrap_or(usize::MAX);
+        Ok(BlockPointer::decode_at(block, index)?)
+    }
+
+    /// Pointers to level-0 blocks `first..=last`.
+    pub fn pointers(&self, first: u64, last: u64) -> Result<Vec<BlockPointer>> {
+        let count = last.saturating_sub(first).saturating_add(1);
+        if count > 1 << 20 {
+            return Err(Error::invalid(format!("{count} blocks at once")));
+        }
+        let mut out = Vec::with_capacity(count as usize);
+        let shift = self.dnode.pointers_shift();
+        let mut parent = None;
+        for id in first..=last {
+            if id > self.dnode.max_block_id {
+                out.push(BlockPointer::HOLE);
+                continue;
+            }
+            if self.dnode.levels == 1 {
+                out.push(self.pointer(0, id)?);
+                continue;
+            }
+            let parent_id = id >> shift;
+            let block = match &parent {
+                Some((known, block)) if *known == parent_id => block,
+                _ => {
+                    let bp = self.pointer(1, parent_id)?;
+                    let block = if bp.is_hole() {
+                        None
+                    } else {
+                        Some(self.set.0.io.pipe.read(&bp, &self.set.0.context)?)
+                    };
+                    &parent.insert((parent_id, block)).1
+                }
+            };
+            let bp = match block {
+                Some(block) => self.child_in(block, id)?,
+                None => BlockPointer::HOLE,
+            };
+            Self::expect_level(&bp, 0)?;
+            out.push(bp);
+        }
+        Ok(out)
+    }
+
+    /// The first level-0 block at or after `from` that is stored; none up to the end.
+    pub fn next_data_block(&self, from: u64) -> Result<Option<u64>> {
+        self.next_block(from, true)
+    }
+
+    /// The first level-0 block at or after `from` that is a hole; none up to the end.
+    pub fn next_hole_block(&self, from: u64) -> Result<Option<u64>> {
+        self.next_block(from, false)
+    }
+
+    fn next_block(&self, from: u64, want_data: bool) -> Result<Option<u64>> {
+        let shift = self.dnode.pointers_shift();
+        let mut id = from;
+        while id <= self.dnode.max_block_id {
+            let (mut bp, mut at) = self.top_pointer(0, id)?;
+            Self::expect_level(&bp, at)?;
+            while at > 0 && !bp.is_hole() {
+                bp = self.child(&bp, self.ancestor(id, u32::from(at - 1)))?;
+                at -= 1;
+                Self::expect_level(&bp, at)?;
+            }
+            if bp.is_hole() != want_data {
+                return Ok(Some(id));
+            }
+            // Skip everything the hole (or the one block) covers.
+            let span = shift.saturating_mul(u32::from(at));
+            let Some(next) = self.ancestor(id, u32::from(at)).checked_add(1) else { break };
+            let Some(next) = next.checked_shl(span).filter(|next| next >> span == next_of(id, span))
+            else {
+                break;
+            };
+            id = next;
+        }
+        Ok(None)
+    }
+
+    /// Byte offset of the first stored data at or after `offset`.
+    pub fn seek_data(&self, offset: u64) -> Result<Option<u64>> {
+        let size = self.block_size();
+        let found = self.next_data_block(offset / size)?;
+        Ok(found.map(|block| block.saturating_mul(size).max(offset)))
+    }
+
+    /// Byte offset of the first hole at or after `offset`; none if stored to the last block.
+    pub fn seek_hole(&self, offset: u64) -> Result<Option<u64>> {
+        let size = self.block_size();
+        let found = self.next_hole_block(offset / size)?;
+        Ok(found.map(|block| block.saturating_mul(size).max(offset)))
+    }
+
+    /// Largest number of pointers an indirect block of this object holds.
+    pub fn pointers_per_block(&self) -> u64 {
+        1 << self.dnode.pointers_shift().min(blkptr::MAX_BLOCK.ilog2())
+    }
+}
+
+fn next_of(id: u64, span: u32) -> u64 {
+    id.checked_shr(span).unwrap_or(0).wrapping_add(1)
+}

@@ -1,0 +1,203 @@
+//! The read pipeline: from a block pointer to verified, decrypted, decompressed bytes.
+//!
+//! Invariant: bytes leave this room only after their checksum matched (unless the pointer says
+//! checksums are off); metadata leaves it in little-endian form whatever host wrote it.
+
+mod logical;
+mod physical;
+mod prefetch;
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use cenote_codec::checksum::Salt;
+use cenote_format::BlockPointer;
+
+use crate::cache::{BlockCache, BlockKey, Found};
+use crate::vdev::VdevTree;
+use crate::{Error, ErrorKind, Result};
+
+pub use prefetch::Prefetcher;
+
+/// Opens blocks of one encrypted dataset; declared here, implemented by the keys room.
+pub trait Decryptor: Send + Sync {
+    /// Decrypts a level-0 block in place and checks its MAC.
+    fn decrypt(&self, bp: &BlockPointer, data: &mut [u8]) -> Result<()>;
+    /// Checks the MAC of a block that is stored in the clear.
+    fn authenticate(&self, bp: &BlockPointer, data: &[u8]) -> Result<()>;
+}
+
+/// What a read needs to know besides the pointer.
+#[derive(Clone, Default)]
+pub struct ReadContext {
+    /// Keys of an encrypted dataset, when loaded.
+    pub decryptor: Option<Arc<dyn Decryptor>>,
+    /// Object number of the dataset (0: MOS), for errors.
+    pub objset: u64,
+    /// Do not keep the block in the cache: it is read once.
+    pub transient: bool,
+    /// Without keys, give dnode blocks as they are stored: their bonuses are sealed, but types,
+    /// sizes and pointers can be read. Such blocks are never cached.
+    pub sealed: bool,
+}
+
+/// Longest wait for a block that another thread is loading, before loading it again ourselves.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What every object set of a pool reads through.
+pub struct PoolIo {
+    /// The pipeline.
+    pub pipe: Arc<Pipe>,
+    /// Threads that read ahead.
+    pub prefetcher: Prefetcher,
+}
+
+/// Shared by all readers of a pool.
+pub struct Pipe {
+    vdevs: arc_swap::ArcSwap<VdevTree>,
+    cache: BlockCache,
+    salt: OnceLock<Salt>,
+    large_gangs: OnceLock<bool>,
+}
+
+impl Pipe {
+    /// A pipeline over `vdevs`, caching at most `cache_limit` bytes.
+    pub fn new(vdevs: Arc<VdevTree>, cache_limit: u64) -> Arc<Self> {
+        Arc::new(Self {
+            vdevs: arc_swap::ArcSwap::new(vdevs),
+            cache: BlockCache::new(cache_limit),
+            salt: OnceLock::new(),
+            large_gangs: OnceLock::new(),
+        })
+    }
+
+    /// The devices.
+    pub fn vdevs(&self) -> Arc<VdevTree> {
+        self.vdevs.load_full()
+    }
+
+    /// Replaces the devices (the trusted configuration was read).
+    pub fn set_vdevs(&self, vdevs: Arc<VdevTree>) {
+        self.vdevs.store(vdevs);
+    }
+
+    /// Sets the pool's checksum salt; the first call wins.
+    pub fn set_salt(&self, salt: Salt) {
+        let _ = self.salt.set(salt);
+    }
+
+    /// Gang headers may be larger than 512 bytes (feature dynamic_gang_header is active).
+    pub fn set_large_gangs(&self, large: bool) {
+        let _ = self.large_gangs.set(large);
+    }
+
+    /// The block cache.
+    pub fn cache(&self) -> &BlockCache {
+        &self.cache
+    }
+
+    /// Reads one block: exactly `lsize` bytes.
+    pub fn read(&self, bp: &BlockPointer, context: &ReadContext) -> Result<Bytes> {
+        match self.read_many(std::slice::from_ref(bp), context).pop() {
+            Some(result) => result,
+            None => Err(Error::corrupt("no block was read")),
+        }
+    }
+
+    /// Reads many blocks with as few device requests as possible; results in the order asked.
+    ///
+    /// Holes give zeros of their logical size.
+    pub fn read_many(&self, bps: &[BlockPointer], context: &ReadContext) -> Vec<Result<Bytes>> {
+        let mut results: Vec<Option<Result<Bytes>>> = Vec::with_capacity(bps.len());
+        let mut load = Vec::new();
+        let mut wait = Vec::new();
+        for (index, bp) in bps.iter().enumerate() {
+            if bp.is_hole() {
+                results.push(Some(Ok(zeros(bp.lsize()))));
+            } else if bp.is_embedded() {
+                results.push(Some(logical::embedded(bp)));
+            } else if let Some(key) = BlockKey::of(bp) {
+                match self.cache.find(&key, Duration::ZERO) {
+                    Found::Block(block) if block.len() as u64 == bp.lsize() => {
+                        results.push(Some(Ok(block)));
+                        continue;
+                    }
+                    Found::Block(_) => load.push((index, *bp, None)),
+                    Found::Load(slot) => load.push((index, *bp, Some(slot))),
+                    Found::Loading => wait.push((index, *bp, key)),
+                }
+                results.push(None);
+            } else {
+                let error = Error::corrupt("block pointer without an address");
+                results.push(Some(Err(error)));
+            }
+        }
+        if !load.is_empty() {
+            let pointers: Vec<BlockPointer> = load.iter().map(|(_, bp, _)| *bp).collect();
+            let physical = self.read_physical_many(&pointers);
+            for ((index, bp, slot), raw) in load.into_iter().zip(physical) {
+                let block = raw.and_then(|raw| logical::decode(&bp, raw, context));
+                if let (Ok(block), Some(slot), false) = (&block, slot, context.transient || context.sealed) {
+                    slot.fill(block.clone());
+                }
+                place(&mut results, index, self.named(block, &bp, context));
+            }
+        }
+        for (index, bp, key) in wait {
+            let block = match self.cache.find(&key, PATIENCE) {
+                Found::Block(block) if block.len() as u64 == bp.lsize() => Ok(block),
+                Found::Load(slot) => {
+                    let block = self.load(&bp, context);
+                    if let (Ok(block), false) = (&block, context.transient || context.sealed) {
+                        slot.fill(block.clone());
+                    }
+                    block
+                }
+                Found::Block(_) | Found::Loading => self.load(&bp, context),
+            };
+            place(&mut results, index, self.named(block, &bp, context));
+        }
+        let missing = || Err(Error::new(ErrorKind::Io, "block was not read"));
+        results.into_iter().map(|result| result.unwrap_or_else(missing)).collect()
+    }
+
+    /// Whether the block is in the cache or needs no I/O.
+    pub fn is_at_hand(&self, bp: &BlockPointer) -> bool {
+        BlockKey::of(bp).is_none_or(|key| self.cache.contains(&key))
+    }
+
+    fn load(&self, bp: &BlockPointer, context: &ReadContext) -> Result<Bytes> {
+        let raw = self.read_physical(bp)?;
+        logical::decode(bp, raw, context)
+    }
+
+    fn named(
+        &self,
+        block: Result<Bytes>,
+        bp: &BlockPointer,
+        context: &ReadContext,
+    ) -> Result<Bytes> {
+        block.map_err(|error| error.at_pointer(bp).at(|place| place.objset = Some(context.objset)))
+    }
+
+    fn salt(&self) -> &Salt {
+        self.salt.get_or_init(|| Salt::new([0; 32]))
+    }
+}
+
+fn place(results: &mut [Option<Result<Bytes>>], index: usize, value: Result<Bytes>) {
+    if let Some(slot) = results.get_mut(index) {
+        *slot = Some(value);
+    }
+}
+
+/// `len` zero bytes, without allocating for the sizes that occur.
+pub fn zeros(len: u64) -> Bytes {
+    static ZEROS: [u8; 1 << 20] = [0; 1 << 20];
+    let len = usize::try_from(len).unwrap_or(usize::MAX).min(cenote_format::blkptr::MAX_BLOCK as usize);
+    match ZEROS.get(..len) {
+        Some(zeros) => Bytes::from_static(zeros),
+        None => Bytes::from(vec![0; len]),
+    }
+}
