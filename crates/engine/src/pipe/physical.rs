@@ -4,7 +4,7 @@
 //! gather more bytes than their pointer announces.
 
 use bytes::Bytes;
-use cenote_codec::checksum::{self, Algorithm, WordOrder};
+use cenote_codec::checksum::{self, Algorithm, Width, WordOrder};
 use cenote_format::{BlockPointer, Dva, ObjectType};
 
 use super::Pipe;
@@ -62,20 +62,14 @@ impl Pipe {
     }
 
     /// The bytes hash to what the pointer says.
-    fn verify(&self, bp: &BlockPointer, data: &[u8]) -> bool {
+    pub(super) fn verify(&self, bp: &BlockPointer, data: &[u8]) -> bool {
         let Some(algorithm) = Algorithm::from_id(bp.checksum_id()) else { return false };
         if !algorithm.verifies() {
             return true;
         }
-        let order =
-            if bp.is_little_endian() { WordOrder::Little } else { WordOrder::Big };
-        let computed = checksum::compute(algorithm, data, order, self.salt());
-        let stored = bp.checksum();
-        if bp.is_crypt() && bp.object_type() != ObjectType::OBJSET {
-            checksum::truncate(algorithm, computed)[..2] == stored[..2]
-        } else {
-            computed == stored
-        }
+        let order = if bp.is_little_endian() { WordOrder::Little } else { WordOrder::Big };
+        let truncated = bp.is_crypt() && bp.object_type() != ObjectType::OBJSET;
+        checksum::matches(algorithm, data, order, self.salt(), &bp.checksum(), truncated)
     }
 
     /// Bytes behind a gang pointer: its header's children, in order.
@@ -120,6 +114,7 @@ impl Pipe {
         let first = bp.first_dva().ok_or_else(|| Error::corrupt("gang without an address"))?;
         let verifier = [u64::from(first.vdev), first.offset, bp.physical_birth().0, 0];
         let truncated = bp.is_crypt() && bp.object_type() != ObjectType::OBJSET;
+        let width = if truncated { Width::Truncated } else { Width::Full };
         let mut sizes = vec![GANG_HEADER];
         if self.large_gangs.get().copied().unwrap_or(false) {
             let unit = bp.dvas().filter_map(|dva| self.vdevs().min_allocation(dva.vdev)).min();
@@ -139,8 +134,8 @@ impl Pipe {
                     order = checksum::verify_embedded(
                         data,
                         Algorithm::GangHeader,
-                        verifier,
-                        truncated,
+                        &verifier,
+                        width,
                     )
                     .ok();
                     order.is_some()

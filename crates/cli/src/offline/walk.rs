@@ -1,0 +1,105 @@
+//! Walking a [`Tree`] in name order, depth first, without recursion.
+//!
+//! Invariant: a directory that is its own ancestor (a damaged or hostile image) is entered once.
+
+use std::collections::HashSet;
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+use cenote_posix::tree::{Attributes, Errno, NodeId, Tree};
+
+/// File type bits of a directory in `st_mode`.
+const S_IFMT: u32 = 0o170_000;
+const S_IFDIR: u32 = 0o040_000;
+
+/// What a walk meets.
+pub enum Step<'a> {
+    /// A file, directory or other entry below the start.
+    Entry {
+        /// Path relative to the start.
+        path: &'a Path,
+        /// Its attributes.
+        attributes: &'a Attributes,
+    },
+    /// Something that could not be read.
+    Unreadable {
+        /// Path relative to the start.
+        path: &'a Path,
+        /// Why.
+        error: Errno,
+    },
+}
+
+/// Whether `attributes` are those of a directory.
+pub fn is_directory(attributes: &Attributes) -> bool {
+    attributes.mode & S_IFMT == S_IFDIR
+}
+
+/// Names and attributes in directory `node`, "." and ".." left out, sorted by name.
+pub fn list(tree: &dyn Tree, node: NodeId) -> Result<Vec<(Vec<u8>, NodeId)>, Errno> {
+    let mut names = Vec::new();
+    tree.read_directory(node, 0, &mut |entry| {
+        if entry.name != b"." && entry.name != b".." {
+            names.push((entry.name, entry.node));
+        }
+        true
+    })?;
+    names.sort();
+    Ok(names)
+}
+
+/// Calls `each` for everything below `start`.
+pub fn walk(
+    tree: &dyn Tree,
+    start: NodeId,
+    each: &mut dyn FnMut(Step<'_>) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut entered = HashSet::from([start]);
+    let mut pending = vec![(PathBuf::new(), start)];
+    while let Some((directory, node)) = pending.pop() {
+        let names = match list(tree, node) {
+            Ok(names) => names,
+            Err(error) => {
+                each(Step::Unreadable { path: &directory, error })?;
+                continue;
+            }
+        };
+        let mut below = Vec::new();
+        for (name, _) in names {
+            if name.is_empty() || name.contains(&b'/') || name.contains(&0) {
+                let reason = "a name that no file can have".to_owned();
+                let path = directory.join(String::from_utf8_lossy(&name).replace('/', "\u{2215}"));
+                let error = Errno { code: rustix::io::Errno::INVAL.raw_os_error(), reason };
+                each(Step::Unreadable { path: &path, error })?;
+                continue;
+            }
+            let looked_up = tree.lookup(node, &name);
+            let path = directory.join(OsString::from_vec(name));
+            match looked_up {
+                Ok(attributes) => {
+                    each(Step::Entry { path: &path, attributes: &attributes })?;
+                    if is_directory(&attributes) && entered.insert(attributes.node) {
+                        below.push((path, attributes.node));
+                    }
+                }
+                Err(error) => each(Step::Unreadable { path: &path, error })?,
+            }
+        }
+        pending.extend(below.into_iter().rev());
+    }
+    Ok(())
+}
+
+/// Follows `path` from the root of `tree`; symbolic links are not followed.
+pub fn resolve(tree: &dyn Tree, path: &str) -> Result<NodeId, Errno> {
+    let mut node = cenote_posix::tree::ROOT;
+    for part in path.split('/').filter(|part| !part.is_empty() && *part != ".") {
+        let found = tree.lookup(node, part.as_bytes());
+        node = found
+            .map_err(|error| Errno { reason: format!("{part}: {}", error.reason), ..error })?
+            .node;
+    }
+    Ok(node)
+}
