@@ -296,9 +296,9 @@ impl Object {
         let blocks = self.set.0.io.pipe.read_many(&pointers, &self.set.0.context);
         for (index, (bp, block)) in pointers.iter().zip(blocks).enumerate() {
             let id = first + index as u64;
-            let block = block.and_then(|block| self.sized(bp, block)).map_err(|error| {
-                self.named(error).at(|place| place.block = Some((0, id)))
-            })?;
+            let block = block
+                .and_then(|block| self.sized(bp, block))
+                .map_err(|error| self.named(error).at(|place| place.block = Some((0, id))))?;
             let start = id.saturating_mul(size);
             let from = offset.saturating_sub(start).min(size) as usize;
             let to = end.saturating_sub(start).min(size) as usize;

@@ -127,7 +127,8 @@ impl Object {
             // Skip everything the hole (or the one block) covers.
             let span = shift.saturating_mul(u32::from(at));
             let Some(next) = self.ancestor(id, u32::from(at)).checked_add(1) else { break };
-            let Some(next) = next.checked_shl(span).filter(|next| next >> span == next_of(id, span))
+            let Some(next) =
+                next.checked_shl(span).filter(|next| next >> span == next_of(id, span))
             else {
                 break;
             };

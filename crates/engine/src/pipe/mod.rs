@@ -15,7 +15,7 @@ use cenote_codec::checksum::Salt;
 use cenote_format::BlockPointer;
 
 use crate::cache::{BlockCache, BlockKey, Found};
-use crate::vdev::VdevTree;
+use crate::vdev_seam::VdevTree;
 use crate::{Error, ErrorKind, Result};
 
 pub use prefetch::Prefetcher;
@@ -138,7 +138,9 @@ impl Pipe {
             let physical = self.read_physical_many(&pointers);
             for ((index, bp, slot), raw) in load.into_iter().zip(physical) {
                 let block = raw.and_then(|raw| logical::decode(&bp, raw, context));
-                if let (Ok(block), Some(slot), false) = (&block, slot, context.transient || context.sealed) {
+                if let (Ok(block), Some(slot), false) =
+                    (&block, slot, context.transient || context.sealed)
+                {
                     slot.fill(block.clone());
                 }
                 place(&mut results, index, self.named(block, &bp, context));
@@ -195,7 +197,8 @@ fn place(results: &mut [Option<Result<Bytes>>], index: usize, value: Result<Byte
 /// `len` zero bytes, without allocating for the sizes that occur.
 pub fn zeros(len: u64) -> Bytes {
     static ZEROS: [u8; 1 << 20] = [0; 1 << 20];
-    let len = usize::try_from(len).unwrap_or(usize::MAX).min(cenote_format::blkptr::MAX_BLOCK as usize);
+    let len =
+        usize::try_from(len).unwrap_or(usize::MAX).min(cenote_format::blkptr::MAX_BLOCK as usize);
     match ZEROS.get(..len) {
         Some(zeros) => Bytes::from_static(zeros),
         None => Bytes::from(vec![0; len]),

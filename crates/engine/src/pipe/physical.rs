@@ -8,7 +8,7 @@ use cenote_codec::checksum::{self, Algorithm, Width, WordOrder};
 use cenote_format::{BlockPointer, Dva, ObjectType};
 
 use super::Pipe;
-use crate::vdev::BlockRead;
+use crate::vdev_seam::{BlockRead, VdevError};
 use crate::{Error, ErrorKind, Result};
 
 /// Deepest nesting of gang headers a reader follows.
@@ -131,13 +131,9 @@ impl Pipe {
                 };
                 let mut order = None;
                 let mut check = |data: &[u8]| {
-                    order = checksum::verify_embedded(
-                        data,
-                        Algorithm::GangHeader,
-                        &verifier,
-                        width,
-                    )
-                    .ok();
+                    order =
+                        checksum::verify_embedded(data, Algorithm::GangHeader, &verifier, width)
+                            .ok();
                     order.is_some()
                 };
                 match self.vdevs().read_recover(&read, &mut check) {
@@ -157,10 +153,11 @@ impl Pipe {
 }
 
 fn block_read(bp: &BlockPointer, dva: Dva) -> BlockRead {
-    BlockRead {
-        vdev: dva.vdev,
-        offset: dva.offset,
-        size: bp.psize(),
-        birth: bp.physical_birth(),
+    BlockRead { vdev: dva.vdev, offset: dva.offset, size: bp.psize(), birth: bp.physical_birth() }
+}
+
+impl From<VdevError> for Error {
+    fn from(error: VdevError) -> Self {
+        Self::new(ErrorKind::Io, error.to_string())
     }
 }
