@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::indexing_slicing)]
 
+pub mod acl;
 pub mod blkptr;
 pub mod bookmark;
 pub mod bpobj;
@@ -22,23 +23,30 @@ pub mod crypto_key;
 pub mod ddt;
 pub mod deadlist;
 pub mod delegation;
+pub mod directory_entry;
 pub mod dnode;
 pub mod dsl_dataset;
 pub mod dsl_directory;
 pub mod error;
 pub mod error_log;
 pub mod feature;
+pub mod fuid;
 pub mod history;
 pub mod ids;
 pub mod indirect_mapping;
 pub mod l2arc;
 pub mod label;
+pub mod master_node;
 pub mod nvlist;
 pub mod object_type;
 pub mod objset;
+pub mod pflags;
+pub mod posix_acl;
+pub mod sa;
 pub mod scan_state;
 pub mod space_map;
 pub mod uberblock;
+pub mod znode;
 
 pub use blkptr::{BlockPointer, Dva};
 pub use config::{PoolConfig, PoolState, VdevConfig, VdevKind};
