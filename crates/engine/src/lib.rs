@@ -9,6 +9,7 @@ pub mod cache;
 pub mod error;
 pub mod object;
 pub mod pipe;
+pub mod vdev;
 pub mod vdev_seam;
 
 pub use error::{Error, ErrorKind, Place, Result};
