@@ -1,30 +1,43 @@
-//! Compiling one safe loop for several instruction sets and choosing at run time.
+//! The processor's vector unit: asking for it, and moving bytes in and out of its registers.
 //!
-//! Invariant: a function compiled for an instruction set runs only after the processor was asked
-//! whether it has that set.
+//! Invariant: only the functions of this file read or write memory through vector instructions,
+//! and they take references to whole registers' worth of bytes; the callers compute on values.
 
-/// Defines `fn $name` that runs the `#[inline(always)]` functions `$wide` compiled for AVX2 where
-/// the processor has it, and `$narrow` compiled for the baseline elsewhere.
-macro_rules! dispatch_avx2 {
-    ($(#[$attribute:meta])* $vis:vis fn $name:ident($($argument:ident: $type:ty),* $(,)?) $(-> $result:ty)? {
-        avx2: $wide:path, baseline: $narrow:path
-    }) => {
-        $(#[$attribute])*
-        $vis fn $name($($argument: $type),*) $(-> $result)? {
-            #[cfg(target_arch = "x86_64")]
-            {
-                #[target_feature(enable = "avx2")]
-                fn with_avx2($($argument: $type),*) $(-> $result)? {
-                    $wide($($argument),*)
-                }
-                if std::arch::is_x86_feature_detected!("avx2") {
-                    // SAFETY: the processor has just been found to have AVX2, the only
-                    // requirement of this otherwise safe function.
-                    return unsafe { with_avx2($($argument),*) };
-                }
-            }
-            $narrow($($argument),*)
-        }
-    };
+#![cfg(target_arch = "x86_64")]
+
+use std::arch::x86_64::{__m256i, _mm256_loadu_si256, _mm256_storeu_si256};
+
+/// Whether the processor has AVX2. The answer is cached by the standard library.
+#[inline]
+pub(crate) fn has_avx2() -> bool {
+    std::arch::is_x86_feature_detected!("avx2")
 }
-pub(crate) use dispatch_avx2;
+
+/// Loads 32 bytes.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(crate) fn load(bytes: &[u8; 32]) -> __m256i {
+    // SAFETY: the reference is valid for 32 bytes, and this load needs no alignment.
+    unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
+}
+
+/// Stores 32 bytes.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(crate) fn store(bytes: &mut [u8; 32], vector: __m256i) {
+    // SAFETY: the reference is valid and exclusive for 32 bytes, and this store needs no alignment.
+    unsafe { _mm256_storeu_si256(bytes.as_mut_ptr().cast(), vector) }
+}
+
+/// The four 64-bit numbers of a register, lowest first.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(crate) fn words(vector: __m256i) -> [u64; 4] {
+    let mut bytes = [0; 32];
+    store(&mut bytes, vector);
+    let mut words = [0; 4];
+    for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
+        *word = u64::from_le_bytes(*bytes);
+    }
+    words
+}

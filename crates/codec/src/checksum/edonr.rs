@@ -125,40 +125,50 @@ fn reversed(mut words: [u64; 8]) -> [u64; 8] {
 /// The quasigroup operation: two linear transformations and their cross-wise combination.
 #[inline(always)]
 fn quasigroup(x: [u64; 8], y: [u64; 8]) -> [u64; 8] {
-    let sum = |v: &[u64; 8], of: [usize; 5], rotation: u32, constant: u64| {
-        of.iter().fold(constant, |sum, i| sum.wrapping_add(v[*i])).rotate_left(rotation)
-    };
+    // Sum of five words (and a constant), rotated.
+    macro_rules! row {
+        ($v:ident, $a:literal $b:literal $c:literal $d:literal $e:literal, $rotation:literal) => {
+            row!($v, $a $b $c $d $e, $rotation, 0u64)
+        };
+        ($v:ident, $a:literal $b:literal $c:literal $d:literal $e:literal, $rotation:literal,
+         $constant:expr) => {
+            $constant
+                .wrapping_add($v[$a])
+                .wrapping_add($v[$b])
+                .wrapping_add($v[$c])
+                .wrapping_add($v[$d])
+                .wrapping_add($v[$e])
+                .rotate_left($rotation)
+        };
+    }
     let s = [
-        sum(&x, [0, 1, 2, 4, 7], 0, 0xaaaa_aaaa_aaaa_aaaa),
-        sum(&x, [0, 1, 3, 4, 7], 5, 0),
-        sum(&x, [0, 1, 4, 6, 7], 15, 0),
-        sum(&x, [2, 3, 5, 6, 7], 22, 0),
-        sum(&x, [1, 2, 3, 5, 6], 31, 0),
-        sum(&x, [0, 2, 3, 4, 5], 40, 0),
-        sum(&x, [0, 1, 5, 6, 7], 50, 0),
-        sum(&x, [2, 3, 4, 5, 6], 59, 0),
+        row!(x, 0 1 2 4 7, 0, 0xaaaa_aaaa_aaaa_aaaa_u64),
+        row!(x, 0 1 3 4 7, 5),
+        row!(x, 0 1 4 6 7, 15),
+        row!(x, 2 3 5 6 7, 22),
+        row!(x, 1 2 3 5 6, 31),
+        row!(x, 0 2 3 4 5, 40),
+        row!(x, 0 1 5 6 7, 50),
+        row!(x, 2 3 4 5 6, 59),
     ];
     let t = [
-        sum(&y, [0, 1, 2, 5, 7], 0, 0x5555_5555_5555_5555),
-        sum(&y, [0, 1, 3, 4, 6], 10, 0),
-        sum(&y, [0, 1, 2, 3, 5], 19, 0),
-        sum(&y, [2, 3, 4, 6, 7], 29, 0),
-        sum(&y, [0, 1, 3, 4, 5], 36, 0),
-        sum(&y, [2, 4, 5, 6, 7], 44, 0),
-        sum(&y, [1, 2, 5, 6, 7], 48, 0),
-        sum(&y, [0, 3, 4, 6, 7], 55, 0),
+        row!(y, 0 1 2 5 7, 0, 0x5555_5555_5555_5555_u64),
+        row!(y, 0 1 3 4 6, 10),
+        row!(y, 0 1 2 3 5, 19),
+        row!(y, 2 3 4 6 7, 29),
+        row!(y, 0 1 3 4 5, 36),
+        row!(y, 2 4 5 6 7, 44),
+        row!(y, 1 2 5 6 7, 48),
+        row!(y, 0 3 4 6 7, 55),
     ];
-    let combine = |p: [usize; 3], q: [usize; 3]| {
-        (s[p[0]] ^ s[p[1]] ^ s[p[2]]).wrapping_add(t[q[0]] ^ t[q[1]] ^ t[q[2]])
-    };
     [
-        combine([0, 1, 4], [0, 1, 5]),
-        combine([0, 4, 7], [2, 6, 7]),
-        combine([1, 6, 7], [0, 1, 3]),
-        combine([2, 3, 4], [0, 3, 4]),
-        combine([0, 1, 7], [1, 2, 5]),
-        combine([3, 5, 6], [3, 4, 6]),
-        combine([2, 5, 6], [2, 5, 7]),
-        combine([2, 3, 5], [4, 6, 7]),
+        (s[0] ^ s[1] ^ s[4]).wrapping_add(t[0] ^ t[1] ^ t[5]),
+        (s[0] ^ s[4] ^ s[7]).wrapping_add(t[2] ^ t[6] ^ t[7]),
+        (s[1] ^ s[6] ^ s[7]).wrapping_add(t[0] ^ t[1] ^ t[3]),
+        (s[2] ^ s[3] ^ s[4]).wrapping_add(t[0] ^ t[3] ^ t[4]),
+        (s[0] ^ s[1] ^ s[7]).wrapping_add(t[1] ^ t[2] ^ t[5]),
+        (s[3] ^ s[5] ^ s[6]).wrapping_add(t[3] ^ t[4] ^ t[6]),
+        (s[2] ^ s[5] ^ s[6]).wrapping_add(t[2] ^ t[5] ^ t[7]),
+        (s[2] ^ s[3] ^ s[5]).wrapping_add(t[4] ^ t[6] ^ t[7]),
     ]
 }

@@ -10,7 +10,8 @@
 //! fill a word are not summed; every block of the format is a multiple of 512 bytes.
 
 use super::{WordOrder, Words};
-use crate::simd::dispatch_avx2;
+#[cfg(target_arch = "x86_64")]
+use crate::simd;
 
 /// Fletcher-2 of `data`, whose words are in `order`.
 pub fn fletcher2(data: &[u8], order: WordOrder) -> Words {
@@ -56,12 +57,8 @@ impl Fletcher2 {
 #[inline(always)]
 fn sum2(data: &[u8], sums: Words, word: impl Fn([u8; 8]) -> u64) -> Words {
     let [mut a0, mut a1, mut b0, mut b1] = sums;
-    for pair in data.as_chunks::<16>().0 {
-        let [x, y] = [&pair[..8], &pair[8..]].map(|half| {
-            let mut bytes = [0; 8];
-            bytes.copy_from_slice(half);
-            word(bytes)
-        });
+    for pair in data.as_chunks::<8>().0.as_chunks::<2>().0 {
+        let (x, y) = (word(pair[0]), word(pair[1]));
         a0 = a0.wrapping_add(x);
         a1 = a1.wrapping_add(y);
         b0 = b0.wrapping_add(a0);
@@ -85,10 +82,7 @@ impl Fletcher4 {
 
     /// Adds `data`, a multiple of 4 bytes.
     pub fn update(&mut self, data: &[u8]) {
-        let (sums, rest) = match self.order {
-            WordOrder::Little => wide_little(data),
-            WordOrder::Big => wide_big(data),
-        };
+        let (sums, rest) = wide(data, self.order);
         self.sums = append(self.sums, sums, ((data.len() - rest.len()) / 4) as u64);
         let [mut a, mut b, mut c, mut d] = self.sums;
         for bytes in rest.as_chunks::<4>().0 {
@@ -110,46 +104,16 @@ impl Fletcher4 {
     }
 }
 
-dispatch_avx2! {
-    fn wide_little(data: &[u8]) -> (Words, &[u8]) { avx2: sum4_little::<8>, baseline: sum4_little::<4> }
-}
-dispatch_avx2! {
-    fn wide_big(data: &[u8]) -> (Words, &[u8]) { avx2: sum4_big::<8>, baseline: sum4_big::<4> }
-}
+/// How many words are summed side by side.
+const LANES: usize = 8;
 
-#[inline(always)]
-fn sum4_little<const LANES: usize>(data: &[u8]) -> (Words, &[u8]) {
-    sum4::<LANES>(data, u32::from_le_bytes)
-}
+/// The four sums of every lane.
+type LaneSums = [[u64; LANES]; 4];
 
-#[inline(always)]
-fn sum4_big<const LANES: usize>(data: &[u8]) -> (Words, &[u8]) {
-    sum4::<LANES>(data, u32::from_be_bytes)
-}
-
-/// The sums of as many words as fill all lanes evenly, and the bytes left over.
-#[inline(always)]
-fn sum4<const LANES: usize>(data: &[u8], word: impl Fn([u8; 4]) -> u32) -> (Words, &[u8]) {
-    let mut a = [0u64; LANES];
-    let mut b = [0u64; LANES];
-    let mut c = [0u64; LANES];
-    let mut d = [0u64; LANES];
-    let (words, _) = data.as_chunks::<4>();
-    let (steps, _) = words.as_chunks::<LANES>();
-    for step in steps {
-        for lane in 0..LANES {
-            a[lane] = a[lane].wrapping_add(u64::from(word(step[lane])));
-        }
-        for lane in 0..LANES {
-            b[lane] = b[lane].wrapping_add(a[lane]);
-        }
-        for lane in 0..LANES {
-            c[lane] = c[lane].wrapping_add(b[lane]);
-        }
-        for lane in 0..LANES {
-            d[lane] = d[lane].wrapping_add(c[lane]);
-        }
-    }
+/// The sums of the words that fill all lanes evenly, and the bytes left over.
+fn wide(data: &[u8], order: WordOrder) -> (Words, &[u8]) {
+    let (steps, rest) = data.as_chunks::<{ 4 * LANES }>();
+    let [a, b, c, d] = lane_sums(steps, order);
     let mut sums = [0u64; 4];
     for lane in 0..LANES {
         let part = fold(LANES as i64, lane as i64, [a[lane], b[lane], c[lane], d[lane]]);
@@ -157,7 +121,80 @@ fn sum4<const LANES: usize>(data: &[u8], word: impl Fn([u8; 4]) -> u32) -> (Word
             *sum = sum.wrapping_add(part);
         }
     }
-    (sums, &data[steps.len() * LANES * 4..])
+    (sums, rest)
+}
+
+fn lane_sums(steps: &[[u8; 4 * LANES]], order: WordOrder) -> LaneSums {
+    #[cfg(target_arch = "x86_64")]
+    if simd::has_avx2() {
+        // SAFETY: the processor has just been found to have AVX2, the only requirement of these
+        // otherwise safe functions.
+        return unsafe { lane_sums_avx2(steps, order) };
+    }
+    lane_sums_portable(steps, order)
+}
+
+/// With the eight lanes in two vectors: lanes 0, 2, 4, 6 in one, 1, 3, 5, 7 in the other.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn lane_sums_avx2(steps: &[[u8; 4 * LANES]], order: WordOrder) -> LaneSums {
+    use std::arch::x86_64::*;
+    let low_half = _mm256_set1_epi64x(0xffff_ffff);
+    // Reverses the bytes of every word for big-endian blocks, else leaves them.
+    let shuffle = match order {
+        WordOrder::Little => _mm256_set_epi64x(
+            0x0f0e_0d0c_0b0a_0908,
+            0x0706_0504_0302_0100,
+            0x0f0e_0d0c_0b0a_0908,
+            0x0706_0504_0302_0100,
+        ),
+        WordOrder::Big => _mm256_set_epi64x(
+            0x0c0d_0e0f_0809_0a0b,
+            0x0405_0607_0001_0203,
+            0x0c0d_0e0f_0809_0a0b,
+            0x0405_0607_0001_0203,
+        ),
+    };
+    let mut even = [_mm256_setzero_si256(); 4];
+    let mut odd = [_mm256_setzero_si256(); 4];
+    for step in steps {
+        let words = _mm256_shuffle_epi8(simd::load(step), shuffle);
+        even[0] = _mm256_add_epi64(even[0], _mm256_and_si256(words, low_half));
+        odd[0] = _mm256_add_epi64(odd[0], _mm256_srli_epi64::<32>(words));
+        for level in 1..4 {
+            even[level] = _mm256_add_epi64(even[level], even[level - 1]);
+            odd[level] = _mm256_add_epi64(odd[level], odd[level - 1]);
+        }
+    }
+    let mut sums = [[0; LANES]; 4];
+    for (sums, (even, odd)) in sums.iter_mut().zip(even.into_iter().zip(odd)) {
+        let pairs = simd::words(even).into_iter().zip(simd::words(odd));
+        for (to, (even, odd)) in sums.as_chunks_mut::<2>().0.iter_mut().zip(pairs) {
+            *to = [even, odd];
+        }
+    }
+    sums
+}
+
+fn lane_sums_portable(steps: &[[u8; 4 * LANES]], order: WordOrder) -> LaneSums {
+    match order {
+        WordOrder::Little => lane_sums_of(steps, u32::from_le_bytes),
+        WordOrder::Big => lane_sums_of(steps, u32::from_be_bytes),
+    }
+}
+
+#[inline(always)]
+fn lane_sums_of(steps: &[[u8; 4 * LANES]], word: impl Fn([u8; 4]) -> u32) -> LaneSums {
+    let mut sums = [[0u64; LANES]; 4];
+    for step in steps {
+        for (lane, bytes) in step.as_chunks::<4>().0.iter().enumerate() {
+            sums[0][lane] = sums[0][lane].wrapping_add(u64::from(word(*bytes)));
+            for level in 1..4 {
+                sums[level][lane] = sums[level][lane].wrapping_add(sums[level - 1][lane]);
+            }
+        }
+    }
+    sums
 }
 
 /// What the four sums of one lane contribute to the four sums of the whole.
@@ -201,4 +238,18 @@ fn append(first: Words, second: Words, count: u64) -> Words {
             .wrapping_add(twice.wrapping_mul(b))
             .wrapping_add(thrice.wrapping_mul(a)),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn portable_and_vector_lanes_agree() {
+        let data: Vec<u8> = (0..4096u32).map(|i| (i.wrapping_mul(i) >> 3) as u8).collect();
+        let (steps, _) = data.as_chunks();
+        for order in [WordOrder::Little, WordOrder::Big] {
+            assert_eq!(lane_sums(steps, order), lane_sums_portable(steps, order));
+        }
+    }
 }

@@ -98,20 +98,23 @@ fn compress(chain: &mut [u64; 8], block: &[u64; 8], position: u64, kind: u64) {
     let tweak = [position, kind, position ^ kind];
 
     let mut x = *block;
-    // Eight rounds a turn; a subkey goes in before every four. The key schedule repeats after
-    // nine subkeys and three tweaks, so indices are kept rotating instead of divided.
-    for turn in 0..9 {
-        add_subkey(&mut x, &key, &tweak, 2 * turn);
-        round!(x, [0 1 46, 2 3 36, 4 5 19, 6 7 37]);
-        round!(x, [2 1 33, 4 7 27, 6 5 14, 0 3 42]);
-        round!(x, [4 1 17, 6 3 49, 0 5 36, 2 7 39]);
-        round!(x, [6 1 44, 0 7 9, 2 5 54, 4 3 56]);
-        add_subkey(&mut x, &key, &tweak, 2 * turn + 1);
-        round!(x, [0 1 39, 2 3 30, 4 5 34, 6 7 24]);
-        round!(x, [2 1 13, 4 7 50, 6 5 10, 0 3 17]);
-        round!(x, [4 1 25, 6 3 29, 0 5 39, 2 7 43]);
-        round!(x, [6 1 8, 0 7 35, 2 5 56, 4 3 22]);
+    // The subkey numbers must be literals: only then is the key schedule, which repeats after nine
+    // subkeys and three tweaks, resolved when compiling.
+    macro_rules! eight_rounds {
+        ($($subkey:literal)*) => {$(
+            add_subkey(&mut x, &key, &tweak, $subkey);
+            round!(x, [0 1 46, 2 3 36, 4 5 19, 6 7 37]);
+            round!(x, [2 1 33, 4 7 27, 6 5 14, 0 3 42]);
+            round!(x, [4 1 17, 6 3 49, 0 5 36, 2 7 39]);
+            round!(x, [6 1 44, 0 7 9, 2 5 54, 4 3 56]);
+            add_subkey(&mut x, &key, &tweak, $subkey + 1);
+            round!(x, [0 1 39, 2 3 30, 4 5 34, 6 7 24]);
+            round!(x, [2 1 13, 4 7 50, 6 5 10, 0 3 17]);
+            round!(x, [4 1 25, 6 3 29, 0 5 39, 2 7 43]);
+            round!(x, [6 1 8, 0 7 35, 2 5 56, 4 3 22]);
+        )*};
     }
+    eight_rounds!(0 2 4 6 8 10 12 14 16);
     add_subkey(&mut x, &key, &tweak, 18);
     for ((to, x), block) in chain.iter_mut().zip(x).zip(block) {
         *to = x ^ block;
@@ -120,10 +123,12 @@ fn compress(chain: &mut [u64; 8], block: &[u64; 8], position: u64, kind: u64) {
 
 #[inline(always)]
 fn add_subkey(x: &mut [u64; 8], key: &[u64; 9], tweak: &[u64; 3], number: usize) {
-    for (i, x) in x.iter_mut().enumerate() {
-        *x = x.wrapping_add(key[(number + i) % 9]);
-    }
-    x[5] = x[5].wrapping_add(tweak[number % 3]);
-    x[6] = x[6].wrapping_add(tweak[(number + 1) % 3]);
-    x[7] = x[7].wrapping_add(number as u64);
+    x[0] = x[0].wrapping_add(key[number % 9]);
+    x[1] = x[1].wrapping_add(key[(number + 1) % 9]);
+    x[2] = x[2].wrapping_add(key[(number + 2) % 9]);
+    x[3] = x[3].wrapping_add(key[(number + 3) % 9]);
+    x[4] = x[4].wrapping_add(key[(number + 4) % 9]);
+    x[5] = x[5].wrapping_add(key[(number + 5) % 9]).wrapping_add(tweak[number % 3]);
+    x[6] = x[6].wrapping_add(key[(number + 6) % 9]).wrapping_add(tweak[(number + 1) % 3]);
+    x[7] = x[7].wrapping_add(key[(number + 7) % 9]).wrapping_add(number as u64);
 }
