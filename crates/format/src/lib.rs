@@ -47,6 +47,7 @@ pub mod scan_state;
 pub mod space_map;
 pub mod uberblock;
 pub mod znode;
+pub mod zap;
 
 pub use blkptr::{BlockPointer, Dva};
 pub use config::{PoolConfig, PoolState, VdevConfig, VdevKind};
