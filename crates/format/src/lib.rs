@@ -43,6 +43,7 @@ pub mod objset;
 pub mod pflags;
 pub mod posix_acl;
 pub mod sa;
+pub mod property;
 pub mod scan_state;
 pub mod space_map;
 pub mod uberblock;
