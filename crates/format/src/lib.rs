@@ -42,13 +42,13 @@ pub mod object_type;
 pub mod objset;
 pub mod pflags;
 pub mod posix_acl;
-pub mod sa;
 pub mod property;
+pub mod sa;
 pub mod scan_state;
 pub mod space_map;
 pub mod uberblock;
-pub mod znode;
 pub mod zap;
+pub mod znode;
 
 pub use blkptr::{BlockPointer, Dva};
 pub use config::{PoolConfig, PoolState, VdevConfig, VdevKind};
