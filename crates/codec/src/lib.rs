@@ -12,3 +12,4 @@
 mod simd;
 
 pub mod checksum;
+pub mod cipher;

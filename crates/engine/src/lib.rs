@@ -7,6 +7,7 @@
 
 pub mod cache;
 pub mod error;
+pub mod keys;
 pub mod object;
 pub mod pipe;
 pub mod vdev;
