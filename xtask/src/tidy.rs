@@ -18,9 +18,8 @@ const ARROWS: &[(&str, &[&str])] = &[
 ];
 
 /// The engine's rooms from low to high: a room uses only rooms before it.
-const ROOMS: &[&str] = &[
-    "error", "vdev", "cache", "pipe", "object", "zap", "keys", "dataset", "pool", "check",
-];
+const ROOMS: &[&str] =
+    &["error", "vdev", "cache", "pipe", "object", "zap", "keys", "dataset", "pool", "check"];
 
 /// Lines a file of code may have.
 const LONGEST: usize = 1000;
@@ -42,9 +41,7 @@ pub fn check(root: &Path) -> Vec<String> {
         let text = fs::read_to_string(&manifest).unwrap_or_default();
         let product = text.split("[dev-dependencies]").next().unwrap_or("");
         for (other, _) in ARROWS {
-            if product.contains(&format!("cenote-{other}."))
-                && !allowed.contains(other)
-            {
+            if product.contains(&format!("cenote-{other}.")) && !allowed.contains(other) {
                 found.push(format!("{}: {krate} must not use {other}", manifest.display()));
             }
         }
