@@ -48,6 +48,7 @@ pub mod scan_state;
 pub mod space_map;
 pub mod uberblock;
 pub mod zap;
+pub mod zil;
 pub mod znode;
 
 pub use blkptr::{BlockPointer, Dva};
