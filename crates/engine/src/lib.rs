@@ -10,6 +10,7 @@ pub mod error;
 pub mod keys;
 pub mod object;
 pub mod pipe;
+pub mod pool;
 pub mod vdev;
 pub mod vdev_seam;
 

@@ -87,9 +87,11 @@ pub fn sync_slot(shift: u32, txg: u64, multihost: bool, scratch_valid: bool) -> 
     txg.saturating_sub(u64::from(scratch_valid)) % slots.max(1)
 }
 
-/// Decodes the list in a config block (its checksum is not looked at).
+/// Decodes the list in a config block (its checksum is not looked at). A blank block is an error.
 pub fn decode_config(block: &[u8]) -> Result<NvList> {
-    NvList::decode(block)
+    let list = NvList::decode(block)?;
+    // Zeros happen to be an empty list in the native encoding.
+    if list.is_empty() { Err(Error::new("label config", "empty")) } else { Ok(list) }
 }
 
 /// The config block of a label: the packed list, zeros, and room for the trailer. Fails when the
@@ -192,6 +194,7 @@ mod tests {
         let block = encode_config(&list).unwrap();
         assert_eq!(block.len(), CONFIG_SIZE);
         assert_eq!(decode_config(&block).unwrap(), list);
+        assert!(decode_config(&vec![0; CONFIG_SIZE]).is_err());
         list.push("comment", "x".repeat(CONFIG_SIZE).as_str());
         assert!(encode_config(&list).is_err());
     }

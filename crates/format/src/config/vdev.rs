@@ -386,6 +386,11 @@ impl VdevConfig {
         self.walk().filter(|node| node.kind.has_device())
     }
 
+    /// The device must not be opened: taken offline, or forced to fail by the administrator.
+    pub fn is_withheld(&self) -> bool {
+        self.offline || self.aux_state.as_deref() == Some("external")
+    }
+
     /// Sum of the guids of this node and all below it, modulo 2^64: what an uberblock records for
     /// the root. Holes count 0 (chapter 01, section 7.6).
     pub fn guid_sum(&self) -> u64 {

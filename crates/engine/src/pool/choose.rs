@@ -1,0 +1,177 @@
+//! Choosing the uberblock and the label a pool is loaded from.
+//!
+//! Invariant: nothing is chosen whose checksum does not say it was written at exactly that place of the
+//! device. Chapter 01, section 10.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cenote_codec::checksum::{Algorithm, Width, verify_embedded};
+use cenote_device::{Device, DeviceError};
+use cenote_format::config::PoolConfig;
+use cenote_format::label::{self, LABELS};
+use cenote_format::{Guid, Txg, Uberblock};
+
+use super::discover::{FoundLabel, read_labels};
+use super::parallel;
+
+/// A leaf of the tree with the device behind it.
+#[derive(Clone, Debug)]
+pub struct Leaf {
+    /// Its guid.
+    pub guid: Guid,
+    /// `ashift` of its top-level vdev; `None` if unknown, then every slot size is tried.
+    pub ashift: Option<u64>,
+    /// The device.
+    pub device: Arc<dyn Device>,
+}
+
+/// What was chosen.
+#[derive(Clone, Debug)]
+pub struct Choice {
+    /// The newest uberblock within the limit.
+    pub best: Uberblock,
+    /// The newest of all.
+    pub latest: Uberblock,
+    /// The leaf the best one was found on.
+    pub leaf: Guid,
+    /// The label of that leaf that goes with it.
+    pub label: Option<PoolConfig>,
+}
+
+/// Why nothing was chosen.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ChooseError {
+    /// No device holds an uberblock with a good checksum (within the limit).
+    #[error("no device holds a valid uberblock{}", limit(*.0))]
+    NoUberblock(Option<Txg>),
+    /// The chosen group and the newest one differ in the progress of a RAID-Z expansion.
+    #[error("a RAID-Z expansion has gone on since that transaction group")]
+    ReflowChanged,
+}
+
+fn limit(txg: Option<Txg>) -> String {
+    txg.map_or_else(String::new, |txg| format!(" of transaction group {txg} or before"))
+}
+
+/// Whether `block`, read at device byte `offset`, carries the checksum a label structure must have.
+pub fn is_verified(block: &[u8], offset: u64) -> bool {
+    verify_embedded(block, Algorithm::Label, &[offset, 0, 0, 0], Width::Full).is_ok()
+}
+
+/// Every valid uberblock in the four rings of `device`.
+pub fn read_uberblocks(
+    device: &dyn Device,
+    ashift: Option<u64>,
+) -> Result<Vec<Uberblock>, DeviceError> {
+    let mut found = Vec::new();
+    for index in 0..LABELS {
+        let Some(start) = label::label_offset(device.size(), index) else { break };
+        let start = start + label::RING_OFFSET;
+        match device.read(start, label::RING_SIZE as usize) {
+            Ok(ring) => collect(&ring, start, ashift, &mut found),
+            Err(error @ (DeviceError::TimedOut(_) | DeviceError::Stuck(_) | DeviceError::Gone)) => {
+                return Err(error);
+            }
+            // One unreadable ring leaves three.
+            Err(error) => {
+                tracing::debug!(path = %device.path().display(), index, %error, "ring not read");
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn collect(ring: &[u8], start: u64, ashift: Option<u64>, found: &mut Vec<Uberblock>) {
+    let shifts = ashift.map_or(label::SLOT_SHIFTS, |ashift| {
+        let shift = label::slot_shift(ashift);
+        shift..=shift
+    });
+    for shift in shifts {
+        let slots = ring.chunks_exact(1 << shift);
+        for (offset, slot) in (start..).step_by(1 << shift).zip(slots) {
+            // The magic number is the cheaper test.
+            if let Ok(uberblock) = Uberblock::decode(slot)
+                && uberblock.txg != Txg(0)
+                && is_verified(slot, offset)
+            {
+                found.push(uberblock);
+            }
+        }
+    }
+}
+
+/// Reads every ring of every leaf and chooses the newest uberblock of `max_txg` or before.
+///
+/// `deadline` bounds each leaf; one that does not answer is left out.
+pub fn choose(
+    leaves: &[Leaf],
+    max_txg: Option<Txg>,
+    deadline: Duration,
+) -> Result<Choice, ChooseError> {
+    let jobs = leaves.iter().map(|leaf| {
+        let leaf = leaf.clone();
+        move || newest(&leaf, max_txg)
+    });
+    let results = parallel::run(jobs.collect(), 32, deadline);
+    let mut best: Option<(Uberblock, usize)> = None;
+    let mut latest: Option<Uberblock> = None;
+    for (index, result) in results.into_iter().enumerate() {
+        let Some((own_best, own_latest)) = result else { continue };
+        if let Some(uberblock) = own_best
+            && best.as_ref().is_none_or(|(best, _)| uberblock.compare_recency(best).is_gt())
+        {
+            best = Some((uberblock, index));
+        }
+        if let Some(uberblock) = own_latest
+            && latest.as_ref().is_none_or(|latest| uberblock.compare_recency(latest).is_gt())
+        {
+            latest = Some(uberblock);
+        }
+    }
+    let (Some((best, index)), Some(latest)) = (best, latest) else {
+        return Err(ChooseError::NoUberblock(max_txg));
+    };
+    if best.reflow != latest.reflow {
+        return Err(ChooseError::ReflowChanged);
+    }
+    let leaf = leaves.get(index).cloned().ok_or(ChooseError::NoUberblock(max_txg))?;
+    let labels = {
+        let device = leaf.device.clone();
+        let job = move || read_labels(&*device).unwrap_or_default();
+        parallel::run(vec![job], 1, deadline).pop().flatten().unwrap_or_default()
+    };
+    let label = best_label(&labels, Some(best.txg)).map(|label| label.config.clone());
+    Ok(Choice { best, latest, leaf: leaf.guid, label })
+}
+
+fn newest(leaf: &Leaf, max_txg: Option<Txg>) -> (Option<Uberblock>, Option<Uberblock>) {
+    let all = read_uberblocks(&*leaf.device, leaf.ashift).unwrap_or_else(|error| {
+        tracing::warn!(guid = leaf.guid.0, %error, "no uberblocks read");
+        Vec::new()
+    });
+    let newest = |limit: Option<Txg>| {
+        all.iter()
+            .filter(|uberblock| limit.is_none_or(|limit| uberblock.txg <= limit))
+            .max_by(|a, b| a.compare_recency(b))
+            .cloned()
+    };
+    (newest(max_txg), newest(None))
+}
+
+/// The label to believe among the `labels` of one device: verified, and the newest of `limit` or
+/// before. One without a transaction group counts if there is no other.
+pub fn best_label(labels: &[FoundLabel], limit: Option<Txg>) -> Option<&FoundLabel> {
+    let mut best: Option<(&FoundLabel, Txg)> = None;
+    for label in labels.iter().filter(|label| label.verified) {
+        let txg = label.config.txg.unwrap_or_default();
+        let within = limit.is_none_or(|limit| txg <= limit);
+        if within && best.is_none_or(|(_, newest)| txg > newest) {
+            best = Some((label, txg));
+        }
+    }
+    best.map(|(label, _)| label)
+}
+
+#[cfg(test)]
+mod tests;

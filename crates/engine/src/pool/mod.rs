@@ -1,0 +1,10 @@
+//! Pools: finding them on devices, judging what can be opened, and opening them.
+//!
+//! Invariant: labels are hints until the pool's own metadata agrees with them.
+
+pub mod assemble;
+pub mod choose;
+pub mod discover;
+pub mod parallel;
+#[cfg(test)]
+pub(crate) mod testing;
