@@ -160,8 +160,12 @@ impl FatHeader {
 
     /// Where the table keeps the pointer to the leaf of `hash`.
     pub fn slot(&self, hash: u64) -> PointerSlot {
-        let index = hash.checked_shr(64 - self.table.shift).unwrap_or(0);
-        self.slot_of_index(index)
+        self.slot_of_index(self.index_of(hash))
+    }
+
+    /// The table's index for `hash`.
+    pub fn index_of(&self, hash: u64) -> u64 {
+        hash.checked_shr(64 - self.table.shift).unwrap_or(0)
     }
 
     /// Where the table keeps pointer `index`, which must be below [`Self::pointers`].

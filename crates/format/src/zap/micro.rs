@@ -134,6 +134,11 @@ impl MicroIndex {
         self.rows.is_empty()
     }
 
+    /// (hash, collision differentiator, chunk) of the entry that is `index`-th in order.
+    pub fn row(&self, index: usize) -> Option<(u64, u32, u32)> {
+        self.rows.get(index).copied()
+    }
+
     /// The chunks of entries with `hash`, lowest collision differentiator first.
     pub fn chunks_of(&self, hash: u64) -> impl Iterator<Item = u32> + '_ {
         let start = self.rows.partition_point(|row| row.0 < hash);
