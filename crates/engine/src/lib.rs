@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cache;
+pub mod dataset;
 pub mod error;
 pub mod keys;
 pub mod object;

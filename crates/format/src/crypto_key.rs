@@ -1,7 +1,7 @@
 //! Names and numbers of the key object of an encrypted dataset.
 //!
 //! Chapter 06, section 19. The object is a ZAP; the wrapped keys themselves are opened in the
-//! engine. Invariant: only suites and key formats that exist have a value here.
+//! engine. Invariant: only key formats that exist have a value here.
 
 use crate::{Error, Result};
 
@@ -43,64 +43,6 @@ pub const PBKDF2_MIN_ITERATIONS: u64 = 100_000;
 /// Iterations used when none are asked for.
 pub const PBKDF2_DEFAULT_ITERATIONS: u64 = 350_000;
 
-/// Cipher and key length of encrypted data (`encryption` property).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Suite {
-    /// AES-128 in CCM mode.
-    Aes128Ccm,
-    /// AES-192 in CCM mode.
-    Aes192Ccm,
-    /// AES-256 in CCM mode.
-    Aes256Ccm,
-    /// AES-128 in GCM mode.
-    Aes128Gcm,
-    /// AES-192 in GCM mode.
-    Aes192Gcm,
-    /// AES-256 in GCM mode.
-    Aes256Gcm,
-}
-
-impl Suite {
-    /// From its number (3 to 8).
-    pub fn from_raw(raw: u64) -> Result<Self> {
-        Ok(match raw {
-            3 => Self::Aes128Ccm,
-            4 => Self::Aes192Ccm,
-            5 => Self::Aes256Ccm,
-            6 => Self::Aes128Gcm,
-            7 => Self::Aes192Gcm,
-            8 => Self::Aes256Gcm,
-            _ => return Err(Error::new("crypto key", format!("suite {raw} does not exist"))),
-        })
-    }
-
-    /// Its number.
-    pub fn raw(self) -> u64 {
-        match self {
-            Self::Aes128Ccm => 3,
-            Self::Aes192Ccm => 4,
-            Self::Aes256Ccm => 5,
-            Self::Aes128Gcm => 6,
-            Self::Aes192Gcm => 7,
-            Self::Aes256Gcm => 8,
-        }
-    }
-
-    /// Bytes of a data key and of the used part of the master key.
-    pub fn key_len(self) -> usize {
-        match self {
-            Self::Aes128Ccm | Self::Aes128Gcm => 16,
-            Self::Aes192Ccm | Self::Aes192Gcm => 24,
-            Self::Aes256Ccm | Self::Aes256Gcm => 32,
-        }
-    }
-
-    /// The mode is GCM (else CCM).
-    pub fn is_gcm(self) -> bool {
-        matches!(self, Self::Aes128Gcm | Self::Aes192Gcm | Self::Aes256Gcm)
-    }
-}
-
 /// What the user's key looks like (`keyformat` property).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum KeyFormat {
@@ -138,30 +80,15 @@ impl KeyFormat {
     }
 }
 
-/// The bytes authenticated with the wrapped keys.
-pub fn wrapping_aad(guid: u64, suite: Suite, version: u64) -> Vec<u8> {
-    match version {
-        0 => guid.to_le_bytes().to_vec(),
-        _ => crate::bytes::words_to_le(&[guid, suite.raw(), version]),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn numbers_round_trip() {
-        for raw in 3..=8 {
-            assert_eq!(Suite::from_raw(raw).unwrap().raw(), raw);
-        }
         for raw in 0..=3 {
             assert_eq!(KeyFormat::from_raw(raw).unwrap().raw(), raw);
         }
-        assert!(Suite::from_raw(2).is_err() && Suite::from_raw(9).is_err());
         assert!(KeyFormat::from_raw(4).is_err());
-        assert_eq!((Suite::Aes192Gcm.key_len(), Suite::Aes192Gcm.is_gcm()), (24, true));
-        assert_eq!(wrapping_aad(1, Suite::Aes128Ccm, 1).len(), 24);
-        assert_eq!(wrapping_aad(1, Suite::Aes128Ccm, 0).len(), 8);
     }
 }

@@ -1,0 +1,27 @@
+//! Datasets of a pool, as they lie in its meta object set: directories, heads, snapshots, clones,
+//! bookmarks, holds, properties and space.
+//!
+//! Invariant: reading only. A [`Catalog`] sees the pool as of the meta object set it was opened
+//! over; open another to see a later state.
+
+mod accounting;
+mod catalog;
+mod computed;
+mod deadlist;
+mod directory;
+mod key_object;
+mod name;
+mod objset;
+mod properties;
+mod space;
+mod table;
+
+pub use accounting::{Principal, PrincipalUsage};
+pub use catalog::{Catalog, Dataset};
+pub use directory::{Directory, is_hidden};
+pub use key_object::KeyObject;
+pub use name::{DEPTH_MAX, DatasetName, NAME_MAX, Suffix};
+pub use objset::{DatasetKind, Keys, NoKeys};
+pub use properties::{Listed, PropertyReader, PropertyValue, Source, Value};
+pub use space::PoolCapacity;
+pub use table::Table;

@@ -1,0 +1,178 @@
+//! How much space datasets use, may use, and have written.
+//!
+//! Chapter 06, sections 8 and 11. Sizes are allocated bytes. Invariant: sums never wrap; what would
+//! be negative is nothing.
+
+use cenote_format::Txg;
+use cenote_format::bookmark::Bookmark;
+use cenote_format::bpobj::Space;
+use cenote_format::dsl_dataset::DslDataset;
+
+use super::deadlist::Change;
+use super::{Catalog, Dataset, Directory};
+use crate::{Error, Result};
+
+/// Longest chain of snapshots a sum follows.
+const CHAIN_MAX: usize = 1 << 20;
+/// Share of a pool kept back, as a shift.
+const SLOP_SHIFT: u32 = 5;
+/// Least space kept back, unless that is more than half the pool.
+const SLOP_MIN: u64 = 128 << 20;
+/// Most space kept back.
+const SLOP_MAX: u64 = 128 << 30;
+
+/// What the pool offers to its datasets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PoolCapacity {
+    /// Bytes the root dataset may use.
+    pub usable: u64,
+    /// Bytes kept back.
+    pub slop: u64,
+}
+
+impl PoolCapacity {
+    /// From the deflated size of the normal class, the deflated size of its embedded log metaslabs
+    /// (not in the former), what dedup and cloning save, and what a checkpoint holds.
+    pub fn new(normal: u64, embedded_log: u64, saved: u64, checkpoint: u64) -> Self {
+        let slop = (normal >> SLOP_SHIFT).min(SLOP_MAX);
+        let slop = slop - embedded_log.min(slop >> 1);
+        let slop = slop.max(SLOP_MIN.min(normal >> 1));
+        let space = normal.saturating_add(saved).saturating_sub(checkpoint);
+        Self { usable: space.saturating_sub(slop), slop }
+    }
+}
+
+/// `uncompressed / compressed` in hundredths.
+pub(super) fn ratio(uncompressed: u64, compressed: u64) -> u64 {
+    let hundredfold = u128::from(uncompressed) * 100;
+    let ratio = hundredfold.checked_div(compressed.into()).unwrap_or(100);
+    u64::try_from(ratio).unwrap_or(u64::MAX)
+}
+
+impl Catalog {
+    /// Bytes that may still be written below a directory.
+    pub fn directory_available(
+        &self,
+        directory: &Directory,
+        capacity: &PoolCapacity,
+    ) -> Result<u64> {
+        let mut chain = self.ancestors(directory)?;
+        chain.insert(0, directory.clone());
+        let mut available = u64::MAX;
+        for level in chain.iter().rev() {
+            let phys = &level.phys;
+            let mut quota = if phys.quota == 0 { u64::MAX } else { phys.quota };
+            if level.id == self.root_id() {
+                quota = quota.min(capacity.usable);
+            }
+            if available != u64::MAX {
+                let unused = phys.reserved.saturating_sub(phys.used_bytes);
+                available = available.saturating_add(unused);
+            }
+            available = available.min(quota.saturating_sub(phys.used_bytes));
+        }
+        Ok(available)
+    }
+
+    /// Bytes that may still be written to a head, given its refquota and refreservation.
+    pub fn available(
+        &self,
+        head: &Dataset,
+        capacity: &PoolCapacity,
+        refquota: u64,
+        refreservation: u64,
+    ) -> Result<u64> {
+        let available = self.directory_available(&head.directory, capacity)?;
+        let held = refreservation.saturating_sub(head.phys.unique_bytes);
+        let available = available.saturating_add(held);
+        Ok(match refquota {
+            0 => available,
+            quota => available.min(quota.saturating_sub(head.phys.referenced_bytes)),
+        })
+    }
+
+    /// Space written to a dataset since its previous snapshot (or origin).
+    pub fn written(&self, dataset: &Dataset) -> Result<u64> {
+        match dataset.phys.previous_snapshot.0 {
+            0 => Ok(dataset.phys.referenced_bytes),
+            _ => {
+                let previous = self.phys(dataset.phys.previous_snapshot)?;
+                let since = (referenced(&previous), previous.creation_txg, Space::default());
+                Ok(self.written_since_point(dataset, since)?.used)
+            }
+        }
+    }
+
+    /// Space written to `newer` since the snapshot `older` of the same dataset or an ancestor.
+    pub fn written_since(&self, newer: &Dataset, older: &Dataset) -> Result<Space> {
+        let point = (referenced(&older.phys), older.phys.creation_txg, Space::default());
+        self.written_since_point(newer, point)
+    }
+
+    /// Space written to `newer` since `bookmark`, which must carry sizes.
+    pub fn written_since_bookmark(&self, newer: &Dataset, bookmark: &Bookmark) -> Result<Space> {
+        let details = bookmark.details.filter(|details| {
+            details.flags & cenote_format::bookmark::FLAG_HAS_FREED_BEFORE_NEXT != 0
+        });
+        let details =
+            details.ok_or_else(|| Error::unsupported("the bookmark does not carry sizes"))?;
+        let point = (details.referenced, bookmark.creation_txg, details.freed_before_next);
+        self.written_since_point(newer, point)
+    }
+
+    /// `point`: referenced sizes, txg, and what was freed before the next snapshot when that is
+    /// not in a deadlist of its own.
+    fn written_since_point(&self, newer: &Dataset, point: (Space, Txg, Space)) -> Result<Space> {
+        let (old, txg, freed) = point;
+        if newer.phys.creation_txg < txg && newer.is_snapshot() {
+            return Err(Error::invalid(format!("'{}' is not newer", newer.name)));
+        }
+        let mut sum = Change::default();
+        sum.add(&referenced(&newer.phys));
+        sum.subtract(&old);
+        let mut at = newer.phys.clone();
+        for _ in 0..CHAIN_MAX {
+            if at.previous_snapshot_txg <= txg {
+                // Blocks of this deadlist were born at or before the point.
+                let whole = freed == Space::default();
+                sum.add(&if whole { self.deadlist_space(at.deadlist)? } else { freed });
+                return Ok(sum.total());
+            }
+            sum.add(&self.deadlist_space_until(at.deadlist, txg)?);
+            if at.previous_snapshot.0 == 0 {
+                return Err(Error::invalid(format!("'{}' is not a descendant", newer.name)));
+            }
+            at = self.phys(at.previous_snapshot)?;
+        }
+        Err(Error::corrupt("the snapshots form no chain").at_object(0, newer.id.0))
+    }
+}
+
+fn referenced(phys: &DslDataset) -> Space {
+    Space {
+        used: phys.referenced_bytes,
+        compressed: phys.compressed_bytes,
+        uncompressed: phys.uncompressed_bytes,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slop_of_small_and_large_pools() {
+        let small = PoolCapacity::new(480 << 20, 0, 0, 0);
+        assert_eq!((small.slop, small.usable), (128 << 20, 352 << 20));
+        assert_eq!(PoolCapacity::new(100 << 20, 0, 0, 0).slop, 50 << 20);
+        let large = PoolCapacity::new(1 << 40, 0, 5, 2);
+        assert_eq!((large.slop, large.usable), (32 << 30, (1 << 40) - (32 << 30) + 3));
+        assert_eq!(PoolCapacity::new(1 << 50, 0, 0, 0).slop, 128 << 30);
+        assert_eq!(PoolCapacity::new(1 << 40, 1 << 30, 0, 0).slop, 31 << 30);
+    }
+
+    #[test]
+    fn ratios_are_hundredths() {
+        assert_eq!((ratio(300, 200), ratio(5, 0), ratio(u64::MAX, 1)), (150, 100, u64::MAX));
+    }
+}
