@@ -1,0 +1,354 @@
+//! Answers decoded requests from a [`Tree`]; knows no transport.
+//!
+//! Invariant: every request that wants a reply gets exactly one, and no request changes anything:
+//! the tree is read-only and requests that would write are answered EROFS.
+//!
+//! Permissions are the kernel's business: mounts carry `default_permissions`, and where the tree
+//! has POSIX ACLs the kernel is told to enforce them (it reads them as the extended attributes
+//! `system.posix_acl_access` and `system.posix_acl_default` and caches them).
+//!
+//! Nothing is kept for an open file or directory, so opening needs no request: OPEN and OPENDIR
+//! are answered ENOSYS once, after which the kernel opens by itself and keeps what it has cached.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use cenote_posix::tree::{Caller, DirectoryEntry, Errno, NodeId, ROOT, Seek, Tree};
+
+use super::abi::{self, InHeader, feature};
+use super::reply::{self, Body, Listing, Reply, Validity};
+use super::request::{Operation, Request};
+
+/// Largest read or write, in bytes: what the kernel allows by default.
+pub const MAX_IO: u32 = 1 << 20;
+/// Requests the kernel may have out in the background (readahead).
+const MAX_BACKGROUND: u16 = 64;
+/// Longest name the kernel accepts in a listing, in bytes.
+const NAME_MAX: usize = 1024;
+/// Longest target of a symbolic link the kernel accepts, in bytes.
+const LINK_MAX: usize = 4095;
+
+/// What a handler is told about its mount.
+#[derive(Debug, Clone, Copy)]
+pub struct HandlerOptions {
+    /// How long the kernel may keep names and attributes. Long: nothing changes behind its back.
+    pub validity: Duration,
+    /// Whether the tree may have POSIX ACLs.
+    pub posix_acl: bool,
+}
+
+/// Answers requests from a tree.
+pub struct Handler {
+    tree: Arc<dyn Tree>,
+    options: HandlerOptions,
+    /// What `attributes(ROOT)` gives as the root's identity, so that it is never handed to the
+    /// kernel as another node. 0 until INIT.
+    root: AtomicU64,
+    /// Features agreed on.
+    features: AtomicU64,
+}
+
+impl std::fmt::Debug for Handler {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Handler").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+/// What became of a request.
+#[derive(Debug)]
+pub enum Outcome {
+    /// Send this.
+    Reply(Reply),
+    /// The request wants no reply.
+    Silent,
+    /// INIT is answered: send this, the mount is up.
+    Ready(Reply),
+}
+
+impl Handler {
+    /// A handler for `tree`.
+    pub fn new(tree: Arc<dyn Tree>, options: HandlerOptions) -> Self {
+        Self { tree, options, root: AtomicU64::new(0), features: AtomicU64::new(0) }
+    }
+
+    /// Answers what one read of the device gave.
+    pub fn handle(&self, bytes: &[u8]) -> Outcome {
+        match Request::decode(bytes) {
+            Ok(request) => self.answer(&request),
+            Err(error) => {
+                tracing::warn!(%error, "malformed FUSE request");
+                match Request::header(bytes) {
+                    Some(header) => Outcome::Reply(Reply::status(header.unique, libc::EINVAL)),
+                    None => Outcome::Silent,
+                }
+            }
+        }
+    }
+
+    fn answer(&self, request: &Request<'_>) -> Outcome {
+        let header = &request.header;
+        let body = match request.operation {
+            Operation::Init(init) => {
+                let body = self.init(&init);
+                return Outcome::Ready(Reply { unique: header.unique, body });
+            }
+            Operation::Forget | Operation::Interrupt { .. } => return Outcome::Silent,
+            Operation::Destroy | Operation::Release => Ok(Body::Status(0)),
+            ref operation => self.body(header, operation),
+        };
+        let body = body.unwrap_or_else(|error: Errno| {
+            // A code that is no errno would be refused by the kernel and the caller would hang.
+            let code = if (1..4096).contains(&error.code) { error.code } else { libc::EIO };
+            if matches!(code, libc::EIO | libc::EUCLEAN | libc::EBADE) {
+                tracing::warn!(node = header.node, reason = error.reason, "request failed");
+            }
+            Body::Status(code)
+        });
+        Outcome::Reply(Reply { unique: header.unique, body })
+    }
+
+    fn body(&self, header: &InHeader, operation: &Operation<'_>) -> Result<Body, Errno> {
+        let node = self.tree_node(header.node);
+        let tree = &*self.tree;
+        match *operation {
+            Operation::Lookup { name } => self.lookup(node, name),
+            Operation::GetAttributes => {
+                Ok(reply::fixed(&reply::attr_out(&tree.attributes(node)?, self.validity())))
+            }
+            Operation::Statx => {
+                Ok(reply::fixed(&reply::statx_out(&tree.attributes(node)?, self.validity())))
+            }
+            Operation::ReadLink => {
+                let target = Bytes::from(tree.read_link(node)?);
+                if target.len() > LINK_MAX {
+                    return Ok(Body::Status(libc::ENAMETOOLONG));
+                }
+                Ok(Body::Data([target].into_iter().collect()))
+            }
+            Operation::Open { flags } => self.open(flags),
+            Operation::OpenDirectory => {
+                if self.agreed(feature::NO_OPENDIR_SUPPORT) {
+                    return Ok(Body::Status(libc::ENOSYS));
+                }
+                let open_flags = abi::FOPEN_KEEP_CACHE | abi::FOPEN_CACHE_DIR;
+                Ok(reply::fixed(&abi::OpenOut { open_flags, ..abi::OpenOut::default() }))
+            }
+            Operation::Read { offset, size } => {
+                let size = size.min(MAX_IO) as usize;
+                let mut pieces = tree.read(node, offset, size)?;
+                reply::truncate(&mut pieces, size);
+                Ok(Body::Data(pieces))
+            }
+            Operation::ReadDirectory { offset, size, plus } => {
+                self.read_directory(node, offset, size, plus)
+            }
+            Operation::StatFs => Ok(reply::fixed(&reply::statfs_out(&tree.space()?))),
+            Operation::GetXattr { name, size } => {
+                let value = tree.get_xattr(node, name).map_err(|error| no_acl(name, error))?;
+                Ok(sized(value, size))
+            }
+            Operation::ListXattr { size } => {
+                let mut names = Vec::new();
+                for name in tree.list_xattr(node)? {
+                    names.extend_from_slice(&name);
+                    names.push(0);
+                }
+                Ok(sized(names, size))
+            }
+            Operation::Access { mask } => {
+                let caller = Caller { uid: header.uid, gid: header.gid, pid: header.pid };
+                tree.access(node, caller, mask)?;
+                Ok(Body::Status(0))
+            }
+            Operation::Seek { offset, whence } => {
+                let what = match i32::try_from(whence) {
+                    Ok(libc::SEEK_DATA) => Seek::Data,
+                    Ok(libc::SEEK_HOLE) => Seek::Hole,
+                    _ => return Ok(Body::Status(libc::EINVAL)),
+                };
+                let offset = tree.seek(node, offset, what)?;
+                Ok(reply::fixed(&abi::SeekOut { offset }))
+            }
+            Operation::Modify => Ok(Body::Status(libc::EROFS)),
+            Operation::IoControl => Ok(Body::Status(libc::ENOTTY)),
+            // ENOSYS makes the kernel do without FLUSH, FSYNC, POLL and the like from now on.
+            _ => Ok(Body::Status(libc::ENOSYS)),
+        }
+    }
+
+    fn init(&self, init: &abi::InitIn) -> Body {
+        if init.major < abi::MAJOR || (init.major == abi::MAJOR && init.minor < 23) {
+            tracing::error!(init.major, init.minor, "the kernel's FUSE is too old (before 3.15)");
+            return Body::Status(libc::EPROTO);
+        }
+        if init.major > abi::MAJOR {
+            // The kernel asks again with our version.
+            let out = abi::InitOut { major: abi::MAJOR, minor: abi::MINOR, ..Default::default() };
+            return reply::fixed(&out);
+        }
+        if let Ok(attributes) = self.tree.attributes(ROOT) {
+            self.root.store(attributes.node, Ordering::Release);
+        }
+        let mut wanted = feature::ASYNC_READ
+            | feature::ATOMIC_O_TRUNC
+            | feature::EXPORT_SUPPORT
+            | feature::BIG_WRITES
+            | feature::DO_READDIRPLUS
+            | feature::READDIRPLUS_AUTO
+            | feature::ASYNC_DIO
+            | feature::NO_OPEN_SUPPORT
+            | feature::PARALLEL_DIROPS
+            | feature::MAX_PAGES
+            | feature::CACHE_SYMLINKS
+            | feature::NO_OPENDIR_SUPPORT
+            | feature::HANDLE_KILLPRIV_V2
+            | feature::INIT_EXT
+            | feature::DIRECT_IO_ALLOW_MMAP
+            | feature::ALLOW_IDMAP;
+        if self.options.posix_acl {
+            wanted |= feature::POSIX_ACL | feature::DONT_MASK;
+        }
+        let mut offered = u64::from(init.flags);
+        if offered & feature::INIT_EXT != 0 {
+            offered |= u64::from(init.flags2) << 32;
+        }
+        let agreed = wanted & offered;
+        self.features.store(agreed, Ordering::Release);
+        reply::fixed(&abi::InitOut {
+            major: abi::MAJOR,
+            minor: abi::MINOR.min(init.minor),
+            max_readahead: init.max_readahead,
+            flags: agreed as u32,
+            flags2: (agreed >> 32) as u32,
+            max_background: MAX_BACKGROUND,
+            congestion_threshold: MAX_BACKGROUND / 4 * 3,
+            max_write: MAX_IO,
+            time_granularity: 1,
+            max_pages: (MAX_IO / 4096) as u16,
+            ..abi::InitOut::default()
+        })
+    }
+
+    fn lookup(&self, parent: NodeId, name: &[u8]) -> Result<Body, Errno> {
+        // "." and ".." come from NFS file handles whose directory the kernel has forgotten.
+        let found = match name {
+            b"." => self.tree.attributes(parent),
+            b".." => self.parent_of(parent),
+            _ => self.tree.lookup(parent, name),
+        };
+        match found {
+            Ok(attributes) => {
+                let node = self.kernel_node(attributes.node);
+                Ok(reply::fixed(&reply::entry_out(node, &attributes, self.validity())))
+            }
+            Err(error) if error.code == libc::ENOENT => {
+                Ok(reply::fixed(&reply::no_entry(self.validity())))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The directory that holds directory `node`: its ".." entry.
+    fn parent_of(&self, node: NodeId) -> Result<cenote_posix::tree::Attributes, Errno> {
+        let mut parent = None;
+        self.tree.read_directory(node, 0, &mut |entry: DirectoryEntry| {
+            if entry.name == b".." {
+                parent = Some(entry.node);
+            }
+            parent.is_none() && entry.name == b"."
+        })?;
+        match parent {
+            Some(parent) => self.tree.attributes(parent),
+            None => Err(Errno { code: libc::ENOENT, reason: "no parent entry".into() }),
+        }
+    }
+
+    fn open(&self, flags: u32) -> Result<Body, Errno> {
+        if self.agreed(feature::NO_OPEN_SUPPORT) {
+            return Ok(Body::Status(libc::ENOSYS));
+        }
+        let writes = (libc::O_WRONLY | libc::O_RDWR | libc::O_TRUNC).cast_unsigned();
+        if flags & writes != 0 {
+            return Ok(Body::Status(libc::EROFS));
+        }
+        let open_flags = abi::FOPEN_KEEP_CACHE | abi::FOPEN_NOFLUSH;
+        Ok(reply::fixed(&abi::OpenOut { open_flags, ..abi::OpenOut::default() }))
+    }
+
+    fn read_directory(
+        &self,
+        node: NodeId,
+        cursor: u64,
+        size: u32,
+        plus: bool,
+    ) -> Result<Body, Errno> {
+        let mut listing = Listing::new(size.min(MAX_IO) as usize);
+        self.tree.read_directory(node, cursor, &mut |entry: DirectoryEntry| {
+            let name = entry.name.as_slice();
+            // The kernel fails the whole listing for a name it does not like.
+            if name.is_empty() || name.len() > NAME_MAX || name.contains(&b'/') {
+                tracing::warn!(node, "directory entry with an impossible name left out");
+                return true;
+            }
+            if !listing.fits(name, plus) {
+                return false;
+            }
+            let found = plus.then(|| self.entry(&entry));
+            listing.push(found.as_ref(), entry.node, entry.next, entry.kind, name);
+            true
+        })?;
+        Ok(listing.finish())
+    }
+
+    /// What READDIRPLUS says of an entry; node 0 means "look it up yourself".
+    fn entry(&self, entry: &DirectoryEntry) -> abi::EntryOut {
+        if entry.name == b"." || entry.name == b".." {
+            return abi::EntryOut::default();
+        }
+        match self.tree.attributes(entry.node) {
+            Ok(attributes) => {
+                let node = self.kernel_node(attributes.node);
+                reply::entry_out(node, &attributes, self.validity())
+            }
+            Err(_) => abi::EntryOut::default(),
+        }
+    }
+
+    fn validity(&self) -> Validity {
+        Validity(self.options.validity)
+    }
+
+    fn agreed(&self, feature: u64) -> bool {
+        self.features.load(Ordering::Acquire) & feature != 0
+    }
+
+    /// The tree's number for a node of the kernel.
+    fn tree_node(&self, node: u64) -> NodeId {
+        if node == abi::ROOT_ID { ROOT } else { node }
+    }
+
+    /// The kernel's number for a node of the tree.
+    fn kernel_node(&self, node: NodeId) -> u64 {
+        if node == ROOT || node == self.root.load(Ordering::Acquire) { abi::ROOT_ID } else { node }
+    }
+}
+
+/// A value for a caller with room for `size` bytes; 0 asks for the size only.
+fn sized(value: Vec<u8>, size: u32) -> Body {
+    match u32::try_from(value.len()) {
+        Ok(len) if size == 0 => reply::fixed(&abi::XattrOut { size: len, padding: 0 }),
+        Ok(len) if len <= size => Body::Fixed(value),
+        _ => Body::Status(libc::ERANGE),
+    }
+}
+
+/// A tree without ACLs says "not supported", which the kernel would hand to whoever opens the
+/// file; "absent" is what it wants to hear.
+fn no_acl(name: &[u8], error: Errno) -> Errno {
+    if error.code == libc::EOPNOTSUPP && name.starts_with(b"system.posix_acl_") {
+        return Errno { code: libc::ENODATA, reason: error.reason };
+    }
+    error
+}

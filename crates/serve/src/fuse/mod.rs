@@ -1,0 +1,198 @@
+//! The FUSE door: a [`Tree`] as a mounted filesystem.
+//!
+//! [`mount`] needs either root or the helper `fusermount3`. Decoding, handling and encoding
+//! ([`request`], [`handler`], [`reply`]) know no transport; [`session`] is the one over
+//! `/dev/fuse`.
+//!
+//! Invariant: a mount never outlives its server silently: when the process dies, the kernel
+//! answers ENOTCONN; when a [`Mounted`] is dropped, its mount goes away.
+
+pub mod abi;
+pub mod handler;
+mod mount;
+pub mod reply;
+pub mod request;
+mod session;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use cenote_posix::tree::Tree;
+
+use handler::{Handler, HandlerOptions, MAX_IO};
+use session::{Session, SessionOptions};
+
+/// How long the first exchange with the kernel may take.
+const INIT_TIME: Duration = Duration::from_secs(10);
+/// How long the threads of a session may take to end once the mount is gone.
+const END_TIME: Duration = Duration::from_secs(5);
+
+/// How a tree is mounted.
+#[derive(Debug, Clone)]
+pub struct MountOptions {
+    /// An existing directory.
+    pub mountpoint: PathBuf,
+    /// What `df` and `mount` show as the source: the dataset's name.
+    pub source: String,
+    /// Whether users other than the one who mounts may enter. Default: when root mounts.
+    pub allow_other: bool,
+    /// Whether set-user-id bits count (only when root mounts).
+    pub set_id: bool,
+    /// Whether device nodes work (only when root mounts).
+    pub devices: bool,
+    /// Whether programs may be run.
+    pub execute: bool,
+    /// Whether the tree may have POSIX ACLs; saves requests if not.
+    pub posix_acl: bool,
+    /// Threads that wait for requests. More come while all of these are busy.
+    pub threads: usize,
+    /// Most threads, for requests that wait for disks.
+    pub max_threads: usize,
+    /// Read-ahead of the kernel in bytes, set where permitted (root); 0 leaves it alone.
+    pub read_ahead: u32,
+    /// How long the kernel may keep names and attributes.
+    pub validity: Duration,
+    /// How long a thread watches for the next request before it sleeps; zero for never.
+    pub spin: Duration,
+}
+
+impl MountOptions {
+    /// The defaults, for `mountpoint` and `source`.
+    pub fn new(mountpoint: impl Into<PathBuf>, source: impl Into<String>) -> Self {
+        Self {
+            mountpoint: mountpoint.into(),
+            source: source.into(),
+            allow_other: rustix::process::geteuid().is_root(),
+            set_id: true,
+            devices: true,
+            execute: true,
+            posix_acl: true,
+            threads: 2,
+            max_threads: 32,
+            read_ahead: MAX_IO,
+            validity: Duration::from_secs(24 * 3600),
+            spin: Duration::from_micros(20),
+        }
+    }
+}
+
+/// Why a tree could not be mounted or unmounted.
+#[derive(Debug, thiserror::Error)]
+pub enum MountError {
+    /// A system call failed.
+    #[error("{doing}: {error}")]
+    System {
+        /// What was being done.
+        doing: String,
+        /// What the system said.
+        error: std::io::Error,
+    },
+    /// `fusermount3` refused; its words.
+    #[error("{0}")]
+    Helper(String),
+    /// The kernel did not begin within the deadline, or its FUSE is too old.
+    #[error("the kernel did not start serving the mount")]
+    NoStart,
+    /// Files of the mount are in use.
+    #[error("the mount is busy")]
+    Busy,
+}
+
+impl MountError {
+    fn system(doing: impl Into<String>) -> impl FnOnce(rustix::io::Errno) -> Self {
+        let doing = doing.into();
+        move |error| Self::System { doing, error: error.into() }
+    }
+}
+
+/// A mounted tree. Dropping it unmounts, by force if need be.
+#[derive(Debug)]
+pub struct Mounted {
+    mountpoint: PathBuf,
+    session: Arc<Session>,
+}
+
+/// Mounts `tree` read-only and serves it on threads of its own until it is unmounted. When this
+/// returns, the mount answers.
+pub fn mount(tree: Arc<dyn Tree>, options: MountOptions) -> Result<Mounted, MountError> {
+    // The kernel resolves links; the table of mounts shows the result.
+    let mountpoint = options.mountpoint.canonicalize().map_err(|error| MountError::System {
+        doing: format!("opening {}", options.mountpoint.display()),
+        error,
+    })?;
+    let options = MountOptions { mountpoint: mountpoint.clone(), ..options };
+    let handler = Handler::new(
+        tree,
+        HandlerOptions { validity: options.validity, posix_acl: options.posix_acl },
+    );
+    let device = mount::mount(&options)?;
+    let session_options = SessionOptions {
+        threads: options.threads.max(1),
+        max_threads: options.max_threads.max(options.threads).max(1),
+        spin: options.spin,
+    };
+    let session = match Session::start(device, handler, session_options) {
+        Ok(session) => session,
+        Err(error) => {
+            mount::detach(&mountpoint);
+            return Err(MountError::System { doing: "starting a thread".into(), error });
+        }
+    };
+    let mounted = Mounted { mountpoint, session };
+    if !mounted.session.wait_ready(INIT_TIME) {
+        return Err(MountError::NoStart);
+    }
+    if options.read_ahead > 0 {
+        mount::set_read_ahead(&mounted.mountpoint, options.read_ahead);
+    }
+    Ok(mounted)
+}
+
+impl Mounted {
+    /// Where it is mounted.
+    pub fn mountpoint(&self) -> &Path {
+        &self.mountpoint
+    }
+
+    /// Unmounts. [`MountError::Busy`] if files are in use; then everything stays as it was.
+    pub fn unmount(&self) -> Result<(), MountError> {
+        if !self.is_alive() {
+            return Ok(());
+        }
+        mount::unmount(&self.mountpoint)?;
+        self.session.wait_end(Some(END_TIME));
+        Ok(())
+    }
+
+    /// Unmounts even if files are in use: those who use them get ENOTCONN.
+    pub fn unmount_forced(&self) -> Result<(), MountError> {
+        if !self.is_alive() {
+            return Ok(());
+        }
+        mount::unmount_forced(&self.mountpoint)?;
+        self.session.wait_end(Some(END_TIME));
+        Ok(())
+    }
+
+    /// Waits until the mount is gone, whoever unmounts it.
+    pub fn wait(&self) {
+        self.session.wait_end(None);
+    }
+
+    /// Whether the mount is still being served.
+    pub fn is_alive(&self) -> bool {
+        self.session.is_alive()
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if self.is_alive()
+            && self.unmount().is_err()
+            && let Err(error) = self.unmount_forced()
+        {
+            tracing::warn!(mountpoint = %self.mountpoint.display(), %error, "not unmounted");
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! Making and removing the mount itself: by `mount(2)`, or by the helper `fusermount3` for users
+//! who may not.
+//!
+//! Invariant: nothing here touches the mounted filesystem (a path below the mountpoint), so it
+//! cannot hang on its own server.
+
+use std::ffi::{CString, OsStr};
+use std::fmt::Write as _;
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
+};
+
+use super::handler::MAX_IO;
+use super::{MountError, MountOptions};
+
+/// The device a FUSE server talks through.
+pub(super) const DEVICE: &str = "/dev/fuse";
+/// Subtype: the type of the mount is `fuse.cenote`.
+const SUBTYPE: &str = "cenote";
+/// Helpers, newest first.
+const HELPERS: [&str; 2] = ["fusermount3", "fusermount"];
+
+/// Mounts and gives the open device.
+pub(super) fn mount(options: &MountOptions) -> Result<OwnedFd, MountError> {
+    match mount_directly(options) {
+        Err(MountError::System { error, .. })
+            if matches!(
+                Errno::from_io_error(&error),
+                Some(Errno::PERM | Errno::ACCESS | Errno::NOENT)
+            ) =>
+        {
+            mount_by_helper(options)
+        }
+        result => result,
+    }
+}
+
+fn mount_directly(options: &MountOptions) -> Result<OwnedFd, MountError> {
+    let device = open_device().map_err(MountError::system(format!("opening {DEVICE}")))?;
+    let mut flags = MountFlags::RDONLY;
+    flags.set(MountFlags::NOSUID, !options.set_id);
+    flags.set(MountFlags::NODEV, !options.devices);
+    flags.set(MountFlags::NOEXEC, !options.execute);
+    let mut data = format!(
+        "fd={},rootmode=40000,user_id={},group_id={},max_read={MAX_IO},default_permissions",
+        device.as_raw_fd(),
+        rustix::process::geteuid().as_raw(),
+        rustix::process::getegid().as_raw(),
+    );
+    if options.allow_other {
+        data.push_str(",allow_other");
+    }
+    let data = CString::new(data).unwrap_or_default();
+    let kind = format!("fuse.{SUBTYPE}");
+    rustix::mount::mount(
+        options.source.as_str(),
+        &options.mountpoint,
+        kind.as_str(),
+        flags,
+        Some(data.as_c_str()),
+    )
+    .map_err(MountError::system(format!("mounting {}", options.mountpoint.display())))?;
+    Ok(device)
+}
+
+/// Opens the device a new session starts from.
+pub(super) fn open_device() -> Result<OwnedFd, Errno> {
+    use rustix::fs::{Mode, OFlags};
+    rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// The option list of the helper.
+fn helper_options(options: &MountOptions) -> String {
+    let mut list = format!("ro,default_permissions,max_read={MAX_IO},subtype={SUBTYPE},fsname=");
+    for letter in options.source.chars() {
+        if matches!(letter, ',' | '\\') {
+            list.push('\\');
+        }
+        list.push(letter);
+    }
+    for (wanted, word) in [
+        (options.allow_other, "allow_other"),
+        (!options.execute, "noexec"),
+        (!options.set_id, "nosuid"),
+        (!options.devices, "nodev"),
+    ] {
+        if wanted {
+            let _ = write!(list, ",{word}");
+        }
+    }
+    list
+}
+
+fn mount_by_helper(options: &MountOptions) -> Result<OwnedFd, MountError> {
+    let (ours, theirs) = rustix::net::socketpair(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )
+    .map_err(MountError::system("making a socket pair"))?;
+    let list = helper_options(options);
+    let mut missing = None;
+    for helper in HELPERS {
+        // The helper inherits its end of the pair and is told its number.
+        rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty())
+            .map_err(MountError::system("preparing a socket"))?;
+        let child = Command::new(helper)
+            .arg("-o")
+            .arg(&list)
+            .arg("--")
+            .arg(&options.mountpoint)
+            .env("_FUSE_COMMFD", theirs.as_raw_fd().to_string())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn();
+        let _ = rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::CLOEXEC);
+        let child = match child {
+            Ok(child) => child,
+            Err(error) => {
+                missing = Some(MountError::System { doing: format!("running {helper}"), error });
+                continue;
+            }
+        };
+        drop(theirs);
+        let received = receive(&ours);
+        let output = child.wait_with_output();
+        return received.ok_or_else(|| {
+            let words = output
+                .map(|output| String::from_utf8_lossy(&output.stderr).trim().to_owned())
+                .unwrap_or_default();
+            let words = if words.is_empty() { format!("{helper} failed") } else { words };
+            MountError::Helper(words)
+        });
+    }
+    Err(missing.unwrap_or(MountError::NoStart))
+}
+
+/// Takes the descriptor the helper sends; none if it ends without.
+fn receive(socket: &OwnedFd) -> Option<OwnedFd> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    let mut vector = [IoSliceMut::new(&mut byte)];
+    rustix::io::retry_on_intr(|| {
+        rustix::net::recvmsg(socket.as_fd(), &mut vector, &mut control, RecvFlags::CMSG_CLOEXEC)
+    })
+    .ok()?;
+    control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    })
+}
+
+/// Unmounts if nothing is in use.
+pub(super) fn unmount(mountpoint: &Path) -> Result<(), MountError> {
+    match rustix::mount::unmount(mountpoint, UnmountFlags::NOFOLLOW) {
+        Ok(()) => Ok(()),
+        // Not a mount any more: somebody else unmounted it.
+        Err(Errno::INVAL) => Ok(()),
+        Err(Errno::BUSY) => Err(MountError::Busy),
+        Err(Errno::PERM) => unmount_by_helper(mountpoint, &["-u"]),
+        Err(error) => {
+            Err(MountError::system(format!("unmounting {}", mountpoint.display()))(error))
+        }
+    }
+}
+
+/// Ends every request with an error and takes the mount out of the tree of files.
+pub(super) fn unmount_forced(mountpoint: &Path) -> Result<(), MountError> {
+    let flags = UnmountFlags::FORCE | UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
+    match rustix::mount::unmount(mountpoint, flags) {
+        Ok(()) | Err(Errno::INVAL) => Ok(()),
+        Err(Errno::PERM) => unmount_by_helper(mountpoint, &["-u", "-z"]),
+        Err(error) => {
+            Err(MountError::system(format!("unmounting {}", mountpoint.display()))(error))
+        }
+    }
+}
+
+/// Best effort, for mounts whose server could not start.
+pub(super) fn detach(mountpoint: &Path) {
+    if let Err(error) = unmount_forced(mountpoint) {
+        tracing::warn!(mountpoint = %mountpoint.display(), %error, "not unmounted");
+    }
+}
+
+fn unmount_by_helper(mountpoint: &Path, arguments: &[&str]) -> Result<(), MountError> {
+    let mut failure = MountError::NoStart;
+    for helper in HELPERS {
+        let output = Command::new(helper)
+            .args(arguments)
+            .arg("--")
+            .arg(mountpoint)
+            .stdin(Stdio::null())
+            .output();
+        match output {
+            Ok(output) if output.status.success() => return Ok(()),
+            Ok(output) => {
+                let words = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+                let busy = words.contains("busy");
+                return Err(if busy { MountError::Busy } else { MountError::Helper(words) });
+            }
+            Err(error) => {
+                failure = MountError::System { doing: format!("running {helper}"), error };
+            }
+        }
+    }
+    Err(failure)
+}
+
+/// Sets the kernel's read-ahead for the mount; silently leaves it where not permitted.
+pub(super) fn set_read_ahead(mountpoint: &Path, bytes: u32) {
+    let Ok(table) = std::fs::read("/proc/self/mountinfo") else { return };
+    let Some(number) = device_number(&table, mountpoint) else { return };
+    let path = format!("/sys/class/bdi/{number}/read_ahead_kb");
+    if let Err(error) = std::fs::write(&path, (bytes / 1024).to_string()) {
+        tracing::debug!(path, %error, "read-ahead left as it is");
+    }
+}
+
+/// "MAJOR:MINOR" of the last mount at `mountpoint` in a mountinfo table.
+fn device_number(table: &[u8], mountpoint: &Path) -> Option<String> {
+    let mut found = None;
+    for line in table.split(|&byte| byte == b'\n') {
+        let mut fields = line.split(|&byte| byte == b' ');
+        let (Some(number), Some(place)) = (fields.nth(2), fields.nth(1)) else { continue };
+        if OsStr::from_bytes(&unescape(place)) == mountpoint.as_os_str() {
+            found = String::from_utf8(number.to_vec()).ok();
+        }
+    }
+    found
+}
+
+/// Resolves the octal escapes of a mountinfo field.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&byte, tail)) = rest.split_first() {
+        let digits = tail.get(..3).filter(|digits| byte == b'\\' && is_octal(digits));
+        match digits {
+            Some(digits) => {
+                let value = digits.iter().fold(0u32, |sum, d| sum * 8 + u32::from(d - b'0'));
+                out.push(value as u8);
+                rest = tail.get(3..).unwrap_or_default();
+            }
+            None => {
+                out.push(byte);
+                rest = tail;
+            }
+        }
+    }
+    out
+}
+
+fn is_octal(digits: &[u8]) -> bool {
+    digits.iter().all(|digit| (b'0'..=b'7').contains(digit))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn device_numbers_from_the_mount_table() {
+        let table = b"23 1 0:21 / /proc rw - proc proc rw\n\
+            55 1 0:47 / /mnt/a\\040b ro,nosuid shared:3 - fuse.cenote tank/a ro\n\
+            56 1 0:48 / /mnt/a\\040b ro - fuse.cenote tank/b ro\n";
+        assert_eq!(device_number(table, Path::new("/mnt/a b")).as_deref(), Some("0:48"));
+        assert_eq!(device_number(table, Path::new("/mnt/a")), None);
+        assert_eq!(unescape(br"\0\999\134x\04"), br"\0\999\x\04");
+    }
+
+    #[test]
+    fn commas_in_names_are_escaped_for_the_helper() {
+        let mut options = MountOptions::new("/mnt", "tank/a,suid");
+        options.allow_other = false;
+        options.set_id = false;
+        let list = helper_options(&options);
+        assert!(list.ends_with(r"fsname=tank/a\,suid,nosuid"), "{list}");
+    }
+}

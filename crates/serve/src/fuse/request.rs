@@ -1,0 +1,269 @@
+//! Decoding of requests.
+//!
+//! Invariant: whatever the bytes, decoding gives an operation or a typed error; nothing is trusted
+//! beyond the length that was read.
+
+use zerocopy::FromBytes;
+
+use super::abi::{self, InHeader, opcode};
+
+/// Why a request could not be decoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum BadRequest {
+    /// There is no whole header.
+    #[error("request of {0} bytes has no header")]
+    NoHeader(usize),
+    /// The header's length is not the number of bytes read.
+    #[error("request says {said} bytes, read {read}")]
+    Length {
+        /// Length in the header, in bytes.
+        said: u32,
+        /// Length read, in bytes.
+        read: usize,
+    },
+    /// The arguments are too short or malformed.
+    #[error("request {opcode} has malformed arguments")]
+    Arguments {
+        /// Request number.
+        opcode: u32,
+    },
+}
+
+/// A decoded request.
+#[derive(Debug, Clone, Copy)]
+pub struct Request<'a> {
+    /// Who asks, about what.
+    pub header: InHeader,
+    /// What is asked.
+    pub operation: Operation<'a>,
+}
+
+/// What a request asks for.
+#[derive(Debug, Clone, Copy)]
+#[allow(missing_docs)] // sizes and offsets are bytes; the rest says what it is
+pub enum Operation<'a> {
+    Init(abi::InitIn),
+    /// The mount goes away.
+    Destroy,
+    Lookup {
+        name: &'a [u8],
+    },
+    /// FORGET and BATCH_FORGET: no reply, and nothing of ours to drop.
+    Forget,
+    GetAttributes,
+    Statx,
+    ReadLink,
+    Open {
+        flags: u32,
+    },
+    OpenDirectory,
+    /// RELEASE and RELEASEDIR.
+    Release,
+    Read {
+        offset: u64,
+        size: u32,
+    },
+    ReadDirectory {
+        offset: u64,
+        size: u32,
+        /// With attributes (READDIRPLUS).
+        plus: bool,
+    },
+    StatFs,
+    GetXattr {
+        name: &'a [u8],
+        size: u32,
+    },
+    ListXattr {
+        size: u32,
+    },
+    Access {
+        mask: u32,
+    },
+    Seek {
+        offset: u64,
+        whence: u32,
+    },
+    /// Another request is no longer wanted.
+    Interrupt {
+        unique: u64,
+    },
+    /// Anything that would change the filesystem.
+    Modify,
+    IoControl,
+    /// A request we do not know, or that we answer by "not implemented" so that the kernel
+    /// does without it (FLUSH, FSYNC, ...).
+    Other,
+}
+
+/// The structure at the start of `bytes`, and what follows it.
+fn fixed<T: FromBytes>(opcode: u32, bytes: &[u8]) -> Result<(T, &[u8]), BadRequest> {
+    T::read_from_prefix(bytes).map_err(|_| BadRequest::Arguments { opcode })
+}
+
+/// The name at the start of `bytes`, which a zero byte must end.
+fn name(opcode: u32, bytes: &[u8]) -> Result<&[u8], BadRequest> {
+    let end = bytes.iter().position(|&byte| byte == 0);
+    match end.and_then(|end| bytes.get(..end)) {
+        Some(name) if !name.is_empty() => Ok(name),
+        _ => Err(BadRequest::Arguments { opcode }),
+    }
+}
+
+impl<'a> Request<'a> {
+    /// The header alone, as far as it can be made out, for answering a malformed request.
+    pub fn header(bytes: &[u8]) -> Option<InHeader> {
+        InHeader::read_from_prefix(bytes).ok().map(|(header, _)| header)
+    }
+
+    /// Decodes what one read of the device gave.
+    pub fn decode(bytes: &'a [u8]) -> Result<Self, BadRequest> {
+        let (header, rest) =
+            InHeader::read_from_prefix(bytes).map_err(|_| BadRequest::NoHeader(bytes.len()))?;
+        if header.len as usize != bytes.len() {
+            return Err(BadRequest::Length { said: header.len, read: bytes.len() });
+        }
+        // Extensions (security contexts, groups) come last; nothing here needs them.
+        let extensions = usize::from(header.extension_units) * 8;
+        let arguments = rest
+            .len()
+            .checked_sub(extensions)
+            .and_then(|end| rest.get(..end))
+            .ok_or(BadRequest::Arguments { opcode: header.opcode })?;
+        let operation = Operation::decode(header.opcode, arguments)?;
+        Ok(Self { header, operation })
+    }
+}
+
+impl<'a> Operation<'a> {
+    fn decode(code: u32, arguments: &'a [u8]) -> Result<Self, BadRequest> {
+        Ok(match code {
+            opcode::INIT => Self::Init(init(arguments)?),
+            opcode::DESTROY => Self::Destroy,
+            opcode::LOOKUP => Self::Lookup { name: name(code, arguments)? },
+            opcode::FORGET | opcode::BATCH_FORGET => Self::Forget,
+            opcode::GETATTR => Self::GetAttributes,
+            opcode::STATX => Self::Statx,
+            opcode::READLINK => Self::ReadLink,
+            opcode::OPEN => {
+                let (open, _) = fixed::<abi::OpenIn>(code, arguments)?;
+                Self::Open { flags: open.flags }
+            }
+            opcode::OPENDIR => Self::OpenDirectory,
+            opcode::RELEASE | opcode::RELEASEDIR => Self::Release,
+            opcode::READ => {
+                let (read, _) = fixed::<abi::ReadIn>(code, arguments)?;
+                Self::Read { offset: read.offset, size: read.size }
+            }
+            opcode::READDIR | opcode::READDIRPLUS => {
+                let (read, _) = fixed::<abi::ReadIn>(code, arguments)?;
+                let plus = code == opcode::READDIRPLUS;
+                Self::ReadDirectory { offset: read.offset, size: read.size, plus }
+            }
+            opcode::STATFS => Self::StatFs,
+            opcode::GETXATTR => {
+                let (get, rest) = fixed::<abi::XattrIn>(code, arguments)?;
+                Self::GetXattr { name: name(code, rest)?, size: get.size }
+            }
+            opcode::LISTXATTR => {
+                let (list, _) = fixed::<abi::XattrIn>(code, arguments)?;
+                Self::ListXattr { size: list.size }
+            }
+            opcode::ACCESS => {
+                let (access, _) = fixed::<abi::AccessIn>(code, arguments)?;
+                Self::Access { mask: access.mask }
+            }
+            opcode::LSEEK => {
+                let (seek, _) = fixed::<abi::SeekIn>(code, arguments)?;
+                Self::Seek { offset: seek.offset, whence: seek.whence }
+            }
+            opcode::INTERRUPT => {
+                let (interrupt, _) = fixed::<abi::InterruptIn>(code, arguments)?;
+                Self::Interrupt { unique: interrupt.unique }
+            }
+            opcode::IOCTL => Self::IoControl,
+            opcode::SETATTR
+            | opcode::SYMLINK
+            | opcode::MKNOD
+            | opcode::MKDIR
+            | opcode::UNLINK
+            | opcode::RMDIR
+            | opcode::RENAME
+            | opcode::RENAME2
+            | opcode::LINK
+            | opcode::WRITE
+            | opcode::SETXATTR
+            | opcode::REMOVEXATTR
+            | opcode::CREATE
+            | opcode::TMPFILE
+            | opcode::FALLOCATE
+            | opcode::COPY_FILE_RANGE
+            | opcode::COPY_FILE_RANGE_64 => Self::Modify,
+            _ => Self::Other,
+        })
+    }
+}
+
+/// INIT's arguments; older kernels send fewer fields, the missing ones count as zero.
+fn init(arguments: &[u8]) -> Result<abi::InitIn, BadRequest> {
+    let mut whole = [0; size_of::<abi::InitIn>()];
+    let have = arguments.len().min(whole.len());
+    match (whole.get_mut(..have), arguments.get(..have)) {
+        (Some(target), Some(source)) if have >= 8 => target.copy_from_slice(source),
+        _ => return Err(BadRequest::Arguments { opcode: opcode::INIT }),
+    }
+    fixed(opcode::INIT, &whole).map(|(init, _)| init)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zerocopy::IntoBytes;
+
+    fn request(opcode: u32, arguments: &[u8]) -> Vec<u8> {
+        let header = InHeader {
+            len: 40 + arguments.len() as u32,
+            opcode,
+            unique: 7,
+            node: 1,
+            ..InHeader::default()
+        };
+        [header.as_bytes(), arguments].concat()
+    }
+
+    #[test]
+    fn names_end_at_their_zero() {
+        let bytes = request(opcode::LOOKUP, b"file\0");
+        let request = Request::decode(&bytes).unwrap();
+        assert!(matches!(request.operation, Operation::Lookup { name: b"file" }));
+        assert_eq!(request.header.unique, 7);
+    }
+
+    #[test]
+    fn every_prefix_of_every_request_decodes_or_fails() {
+        for code in 0..64 {
+            for len in 0..100 {
+                let bytes = request(code, &vec![b'x'; len]);
+                let _ = Request::decode(&bytes);
+                for cut in 0..bytes.len() {
+                    assert!(Request::decode(&bytes[..cut]).is_err());
+                }
+            }
+        }
+        let missing_zero = request(opcode::LOOKUP, b"file");
+        let malformed = BadRequest::Arguments { opcode: opcode::LOOKUP };
+        assert_eq!(Request::decode(&missing_zero).unwrap_err(), malformed);
+        let empty = request(opcode::GETXATTR, &[0; 9]);
+        assert!(Request::decode(&empty).is_err());
+        let mut extended = request(opcode::LOOKUP, b"file\0");
+        extended[36] = 200;
+        assert!(Request::decode(&extended).is_err());
+    }
+
+    #[test]
+    fn short_init_of_old_kernels() {
+        let bytes = request(opcode::INIT, [7u32, 31, 131_072, 5].as_bytes());
+        let Operation::Init(init) = Request::decode(&bytes).unwrap().operation else { panic!() };
+        assert_eq!((init.minor, init.flags, init.flags2), (31, 5, 0));
+    }
+}

@@ -1,0 +1,394 @@
+//! The transport over `/dev/fuse`: threads that read requests and write replies.
+//!
+//! Invariant: every request that was read is answered, whatever the handler or the kernel makes of
+//! it (a panic or a refused reply becomes EIO), so no caller waits for ever.
+//!
+//! Each thread has descriptors of its own, cloned from the mount's, and a reply leaves through the
+//! descriptor its request came by. After a request a thread looks for the next one for a few
+//! microseconds before it sleeps, which saves the wake-up while requests keep coming; only one
+//! thread does so at a time. When all threads are busy for more than a tick (waiting for disks), a
+//! further one is started; it ends when enough others are idle.
+
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use rustix::io::Errno;
+use zerocopy::IntoBytes;
+
+use super::abi::{self, InHeader};
+use super::handler::{Handler, MAX_IO, Outcome};
+use super::mount::open_device;
+use super::reply::{Body, Reply};
+
+/// How often the need for a further thread is looked at, while requests are coming.
+const TICK: Duration = Duration::from_millis(1);
+/// Ticks without a request after which looking stops.
+const QUIET_TICKS: u32 = 100;
+/// Pieces written with one call; more are joined first.
+const MAX_PIECES: usize = 512;
+/// Page size of the machine, for aligning the data of writes.
+const PAGE: usize = 4096;
+
+/// How a session works.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SessionOptions {
+    pub threads: usize,
+    pub max_threads: usize,
+    pub spin: Duration,
+}
+
+/// Where a session is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Starting,
+    Ready,
+    Ended,
+}
+
+/// A running session.
+#[derive(Debug)]
+pub(super) struct Session {
+    device: OwnedFd,
+    handler: Handler,
+    options: SessionOptions,
+    stage: Mutex<Stage>,
+    changed: Condvar,
+    threads: AtomicUsize,
+    /// Threads waiting for a request.
+    idle: AtomicUsize,
+    spinning: AtomicBool,
+    /// Requests handled, to notice activity.
+    handled: AtomicUsize,
+    /// The supervisor sleeps until somebody clears this and wakes it.
+    quiet: AtomicBool,
+    supervisor: Mutex<Option<std::thread::Thread>>,
+}
+
+impl Session {
+    /// Starts serving `device`.
+    pub(super) fn start(
+        device: OwnedFd,
+        handler: Handler,
+        options: SessionOptions,
+    ) -> io::Result<Arc<Self>> {
+        let session = Arc::new(Self {
+            device,
+            handler,
+            options,
+            stage: Mutex::new(Stage::Starting),
+            changed: Condvar::new(),
+            threads: AtomicUsize::new(0),
+            idle: AtomicUsize::new(0),
+            spinning: AtomicBool::new(false),
+            handled: AtomicUsize::new(0),
+            quiet: AtomicBool::new(true),
+            supervisor: Mutex::new(None),
+        });
+        for number in 0..options.threads {
+            match session.clone().spawn() {
+                Err(error) if number == 0 => return Err(error),
+                _ => {}
+            }
+        }
+        if options.max_threads > options.threads {
+            let supervised = Arc::downgrade(&session);
+            let mut supervisor = session.supervisor.lock();
+            let thread = std::thread::Builder::new()
+                .name("fuse-threads".into())
+                .spawn(move || supervise(&supervised))?;
+            *supervisor = Some(thread.thread().clone());
+        }
+        Ok(session)
+    }
+
+    /// Waits until the kernel has begun; false if it has not after `patience`.
+    pub(super) fn wait_ready(&self, patience: Duration) -> bool {
+        let mut stage = self.stage.lock();
+        self.changed.wait_while_for(&mut stage, |stage| *stage == Stage::Starting, patience);
+        *stage == Stage::Ready
+    }
+
+    /// Waits until the mount is gone and the last thread has ended.
+    pub(super) fn wait_end(&self, patience: Option<Duration>) {
+        let mut stage = self.stage.lock();
+        let going = |stage: &mut Stage| *stage != Stage::Ended;
+        match patience {
+            Some(patience) => {
+                self.changed.wait_while_for(&mut stage, going, patience);
+            }
+            None => self.changed.wait_while(&mut stage, going),
+        }
+    }
+
+    /// Whether requests are still being served.
+    pub(super) fn is_alive(&self) -> bool {
+        *self.stage.lock() != Stage::Ended
+    }
+
+    fn set_stage(&self, to: Stage) {
+        let mut stage = self.stage.lock();
+        if *stage != Stage::Ended {
+            *stage = to;
+        }
+        drop(stage);
+        self.changed.notify_all();
+    }
+
+    /// Starts one more serving thread.
+    fn spawn(self: Arc<Self>) -> io::Result<()> {
+        self.threads.fetch_add(1, Ordering::AcqRel);
+        let session = self.clone();
+        let spawned = std::thread::Builder::new().name("fuse".into()).spawn(move || {
+            let end = serve(&session);
+            if let Err(error) = end {
+                tracing::error!(%error, "a FUSE thread ended");
+            }
+            if session.threads.fetch_sub(1, Ordering::AcqRel) == 1 {
+                session.set_stage(Stage::Ended);
+                session.wake_supervisor();
+            }
+        });
+        if let Err(error) = spawned {
+            self.threads.fetch_sub(1, Ordering::AcqRel);
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    /// Lets the supervisor look again.
+    fn wake_supervisor(&self) {
+        if self.quiet.swap(false, Ordering::AcqRel)
+            && let Some(thread) = &*self.supervisor.lock()
+        {
+            thread.unpark();
+        }
+    }
+
+    /// A descriptor of one's own for this mount, or none where `/dev/fuse` may not be opened.
+    fn clone_device(&self) -> Option<OwnedFd> {
+        let own = open_device().ok()?;
+        clone_into(&own, self.device.as_fd()).ok()?;
+        Some(own)
+    }
+}
+
+/// Attaches the freshly opened `own` to the mount behind `device`.
+fn clone_into(own: &OwnedFd, device: BorrowedFd<'_>) -> io::Result<()> {
+    // _IOR(229, 0, u32)
+    const CLONE: libc::Ioctl = 0x8004_E500_u32 as libc::Ioctl;
+    let source: u32 = device.as_raw_fd().cast_unsigned();
+    // SAFETY: the request reads one u32 behind the pointer, which outlives the call.
+    let result = unsafe { libc::ioctl(own.as_raw_fd(), CLONE, &raw const source) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// The supervisor: starts a thread when all have been busy for a tick.
+fn supervise(session: &std::sync::Weak<Session>) {
+    let mut seen = 0;
+    let mut still = 0;
+    loop {
+        {
+            let Some(session) = session.upgrade() else { return };
+            if !session.is_alive() {
+                return;
+            }
+            let handled = session.handled.load(Ordering::Relaxed);
+            let busy = session.idle.load(Ordering::Acquire) == 0;
+            let threads = session.threads.load(Ordering::Acquire);
+            if busy && threads > 0 && threads < session.options.max_threads {
+                let _ = session.clone().spawn();
+            }
+            still = if handled == seen && !busy { still + 1 } else { 0 };
+            seen = handled;
+            if still >= QUIET_TICKS {
+                still = 0;
+                session.quiet.store(true, Ordering::Release);
+            }
+            if !session.quiet.load(Ordering::Acquire) {
+                drop(session);
+                std::thread::sleep(TICK);
+                continue;
+            }
+        }
+        std::thread::park();
+    }
+}
+
+/// A buffer for requests in which the data of a WRITE begins on a page.
+struct RequestBuffer {
+    bytes: Vec<u8>,
+    start: usize,
+}
+
+impl RequestBuffer {
+    fn new() -> Self {
+        // A WRITE's header and arguments are 80 bytes.
+        let head = size_of::<InHeader>() + size_of::<abi::ReadIn>();
+        let bytes = vec![0; 2 * PAGE + (MAX_IO as usize).max(abi::MIN_READ_BUFFER)];
+        let page = bytes.as_ptr().align_offset(PAGE).min(PAGE);
+        let start = if page >= head { page - head } else { page + PAGE - head };
+        Self { bytes, start }
+    }
+
+    fn space(&mut self) -> &mut [u8] {
+        self.bytes.get_mut(self.start..).unwrap_or_default()
+    }
+
+    fn filled(&self, len: usize) -> &[u8] {
+        self.bytes.get(self.start..self.start.saturating_add(len)).unwrap_or_default()
+    }
+}
+
+/// What reading the device gave.
+enum Read {
+    /// A request of so many bytes.
+    Request(usize),
+    /// Nothing there (or it was taken back); try again.
+    Nothing,
+    /// The mount is gone.
+    End,
+}
+
+fn read(device: BorrowedFd<'_>, buffer: &mut RequestBuffer) -> io::Result<Read> {
+    match rustix::io::read(device, buffer.space()) {
+        // Zero bytes: the connection is being torn down.
+        Ok(0) => Ok(Read::End),
+        Ok(len) => Ok(Read::Request(len)),
+        Err(Errno::AGAIN | Errno::INTR | Errno::NOENT) => Ok(Read::Nothing),
+        Err(Errno::NODEV | Errno::CONNABORTED) => Ok(Read::End),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// One serving thread.
+fn serve(session: &Arc<Session>) -> io::Result<()> {
+    let own = session.clone_device();
+    let device = own.as_ref().map_or(session.device.as_fd(), AsFd::as_fd);
+    let watch = if session.options.spin.is_zero() { None } else { session.clone_device() };
+    if let Some(watch) = &watch {
+        rustix::io::ioctl_fionbio(watch, true)?;
+    }
+    let mut buffer = RequestBuffer::new();
+    loop {
+        session.idle.fetch_add(1, Ordering::AcqRel);
+        let got = read(device, &mut buffer);
+        session.idle.fetch_sub(1, Ordering::AcqRel);
+        match got? {
+            Read::Request(len) => handle(session, device, buffer.filled(len)),
+            Read::Nothing => continue,
+            Read::End => return Ok(()),
+        }
+        if let Some(watch) = &watch
+            && !spin(session, watch.as_fd(), &mut buffer)?
+        {
+            return Ok(());
+        }
+        // Threads that are idle do not end, so at least that many stay.
+        if session.threads.load(Ordering::Acquire) > session.options.threads
+            && session.idle.load(Ordering::Acquire) >= session.options.threads
+        {
+            return Ok(());
+        }
+    }
+}
+
+/// Looks for further requests while they keep coming, if no other thread does. False when the
+/// mount is gone.
+fn spin(
+    session: &Arc<Session>,
+    watch: BorrowedFd<'_>,
+    buffer: &mut RequestBuffer,
+) -> io::Result<bool> {
+    if session.spinning.swap(true, Ordering::AcqRel) {
+        return Ok(true);
+    }
+    session.idle.fetch_add(1, Ordering::AcqRel);
+    let mut since = Instant::now();
+    let alive = loop {
+        match read(watch, buffer)? {
+            Read::Request(len) => {
+                // While this one works, another may watch.
+                session.spinning.store(false, Ordering::Release);
+                session.idle.fetch_sub(1, Ordering::AcqRel);
+                handle(session, watch, buffer.filled(len));
+                if session.spinning.swap(true, Ordering::AcqRel) {
+                    return Ok(true);
+                }
+                session.idle.fetch_add(1, Ordering::AcqRel);
+                since = Instant::now();
+            }
+            Read::Nothing if since.elapsed() >= session.options.spin => break true,
+            Read::Nothing => (0..32).for_each(|_| std::hint::spin_loop()),
+            Read::End => break false,
+        }
+    };
+    session.spinning.store(false, Ordering::Release);
+    session.idle.fetch_sub(1, Ordering::AcqRel);
+    Ok(alive)
+}
+
+/// Answers one request.
+fn handle(session: &Session, device: BorrowedFd<'_>, request: &[u8]) {
+    session.handled.fetch_add(1, Ordering::Relaxed);
+    if session.quiet.load(Ordering::Relaxed) {
+        session.wake_supervisor();
+    }
+    let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| session.handler.handle(request)));
+    match outcome {
+        Ok(Outcome::Reply(reply)) => send(device, reply),
+        Ok(Outcome::Silent) => {}
+        Ok(Outcome::Ready(reply)) => {
+            let failed = matches!(reply.body, Body::Status(_));
+            send(device, reply);
+            if !failed {
+                session.set_stage(Stage::Ready);
+            }
+        }
+        Err(_) => {
+            tracing::error!("a request made its handler panic");
+            if let Some(header) = super::request::Request::header(request) {
+                send(device, Reply::status(header.unique, libc::EIO));
+            }
+        }
+    }
+}
+
+/// Sends a reply; if the kernel refuses it, sends EIO instead.
+fn send(device: BorrowedFd<'_>, reply: Reply) {
+    match write(device, &reply) {
+        Ok(_) => {}
+        // The request was interrupted, or the mount is gone: nobody waits.
+        Err(Errno::NOENT | Errno::NODEV | Errno::CONNABORTED) => {}
+        Err(error) => {
+            tracing::warn!(%error, "the kernel refused a reply");
+            if !matches!(reply.body, Body::Status(libc::EIO)) {
+                let _ = write(device, &Reply::status(reply.unique, libc::EIO));
+            }
+        }
+    }
+}
+
+fn write(device: BorrowedFd<'_>, reply: &Reply) -> Result<usize, Errno> {
+    let header = reply.header().ok_or(Errno::INVAL)?;
+    let head = IoSlice::new(header.as_bytes());
+    rustix::io::retry_on_intr(|| match &reply.body {
+        Body::Status(_) => rustix::io::write(device, header.as_bytes()),
+        Body::Fixed(bytes) => rustix::io::writev(device, &[head, IoSlice::new(bytes)]),
+        Body::Data(pieces) => match pieces.as_slice() {
+            [] => rustix::io::write(device, header.as_bytes()),
+            [one] => rustix::io::writev(device, &[head, IoSlice::new(one)]),
+            many if many.len() <= MAX_PIECES => {
+                let mut vectors = Vec::with_capacity(many.len() + 1);
+                vectors.push(head);
+                vectors.extend(many.iter().map(|piece| IoSlice::new(piece)));
+                rustix::io::writev(device, &vectors)
+            }
+            many => rustix::io::writev(device, &[head, IoSlice::new(&many.concat())]),
+        },
+    })
+}
