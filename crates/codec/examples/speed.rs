@@ -6,6 +6,8 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use cenote_codec::checksum::{self, Salt, WordOrder};
+use cenote_codec::compress::{self, Method, ZstdLevel};
+use cenote_codec::parity::{self, Column};
 
 const BLOCK: usize = 128 * 1024;
 
@@ -53,4 +55,48 @@ fn main() {
     measure("fletcher4 (big-endian)", BLOCK, || {
         black_box(checksum::fletcher4(black_box(&data), WordOrder::Big));
     });
+
+    for method in
+        [Method::Lz4, Method::Lzjb, Method::Zle, Method::Gzip(6), Method::Zstd(ZstdLevel::DEFAULT)]
+    {
+        let name = method.algorithm().name();
+        let mut packed = vec![0; 2 * BLOCK];
+        let Some(length) = compress::compress(method, &data, &mut packed) else { continue };
+        println!("{name}: {BLOCK} -> {length} bytes");
+        let mut scratch = packed.clone();
+        measure(&format!("{name} compress"), BLOCK, || {
+            black_box(compress::compress(method, black_box(&data), &mut scratch));
+        });
+        let mut block = vec![0; BLOCK];
+        measure(&format!("{name} decompress"), BLOCK, || {
+            let source = black_box(&packed[..length]);
+            black_box(compress::decompress(method.algorithm(), source, &mut block)).ok();
+        });
+    }
+
+    let columns: Vec<Vec<u8>> = (0..8).map(|i| data[i * 8192..][..16384].to_vec()).collect();
+    let columns: Vec<&[u8]> = columns.iter().map(Vec::as_slice).collect();
+    let mut parity = vec![vec![0; 16384]; 3];
+    for count in 1..=3 {
+        let mut rows: Vec<&mut [u8]> =
+            parity.iter_mut().take(count).map(|row| &mut row[..]).collect();
+        measure(&format!("raidz{count} 8+{count} generate"), BLOCK, || {
+            parity::generate(black_box(&mut rows), black_box(&columns));
+        });
+    }
+    for lost in 1..=3 {
+        let present: Vec<Option<&[u8]>> = parity.iter().map(|row| Some(&row[..])).collect();
+        let stripe: Vec<Column<'_>> = columns
+            .iter()
+            .enumerate()
+            .map(
+                |(i, column)| {
+                    if i < lost { Column::Missing(16384) } else { Column::Present(column) }
+                },
+            )
+            .collect();
+        measure(&format!("raidz3 8+3 lost {lost}"), BLOCK, || {
+            black_box(parity::reconstruct_data(&present, black_box(&stripe)));
+        });
+    }
 }

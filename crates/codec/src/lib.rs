@@ -9,7 +9,10 @@
 //! handed, and hostile input gives an error, never a panic, a hang or an allocation larger than
 //! the caller's own buffers.
 
+#[cfg(target_arch = "x86_64")]
 mod simd;
 
 pub mod checksum;
 pub mod cipher;
+pub mod compress;
+pub mod parity;

@@ -3,8 +3,6 @@
 //! Invariant: only the functions of this file read or write memory through vector instructions,
 //! and they take references to whole registers' worth of bytes; the callers compute on values.
 
-#![cfg(target_arch = "x86_64")]
-
 use std::arch::x86_64::{__m256i, _mm256_loadu_si256, _mm256_storeu_si256};
 
 /// Whether the processor has AVX2. The answer is cached by the standard library.
