@@ -10,6 +10,7 @@ pub mod hash;
 pub mod leaf;
 pub mod leaf_build;
 pub mod micro;
+mod normal_form;
 pub mod normalize;
 mod unicode_5_0;
 mod value;
