@@ -6,6 +6,7 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use cenote_codec::checksum::{self, Salt, WordOrder};
+use cenote_codec::cipher::{Cipher, Suite};
 use cenote_codec::compress::{self, Method, ZstdLevel};
 use cenote_codec::parity::{self, Column};
 
@@ -97,6 +98,15 @@ fn main() {
             .collect();
         measure(&format!("raidz3 8+3 lost {lost}"), BLOCK, || {
             black_box(parity::reconstruct_data(&present, black_box(&stripe)));
+        });
+    }
+
+    for suite in (3..=8).filter_map(Suite::from_id) {
+        let key = vec![1; suite.key_len()];
+        let Ok(cipher) = Cipher::new(suite, &key) else { continue };
+        let mut message = data.clone();
+        measure(&format!("{} seal", suite.name()), BLOCK, || {
+            black_box(cipher.seal(&[0; 12], &[], black_box(&mut message))).ok();
         });
     }
 }

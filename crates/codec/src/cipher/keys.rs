@@ -1,17 +1,29 @@
 //! Keys: from what the user knows to the key of one block.
 //!
 //! Passphrase or key file -> wrapping key -> master keys of a dataset -> block key by salt.
+//!
+//! Invariant: key bytes live only in [`SecretKey`] or in buffers wiped before they are freed.
 
 use hkdf::Hkdf;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha512};
+use subtle::ConstantTimeEq;
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
 use super::{CipherError, NONCE, Suite, TAG, decrypt, encrypt};
 
 /// Key material; wiped when dropped.
-#[derive(Clone, Zeroize, ZeroizeOnDrop, PartialEq, Eq)]
+#[derive(Clone, Zeroize, ZeroizeOnDrop)]
 pub struct SecretKey(Vec<u8>);
+
+/// Takes the same time wherever the keys differ.
+impl PartialEq for SecretKey {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.ct_eq(&other.0).into()
+    }
+}
+
+impl Eq for SecretKey {}
 
 /// The key of the blocks that share a salt.
 pub type BlockKey = SecretKey;
@@ -143,6 +155,27 @@ pub fn hmac_sha512(key: &SecretKey, parts: &[&[u8]]) -> Result<[u8; 64], CipherE
         mac.update(part);
     }
     Ok(mac.finalize().into_bytes().into())
+}
+
+/// The salt and nonce of a block that may be deduplicated, from its plaintext: equal blocks of
+/// datasets that share keys become equal ciphertexts (chapter 02, section 8.3).
+pub fn dedup_salt_and_nonce(
+    hmac: &SecretKey,
+    plaintext: &[u8],
+) -> Result<([u8; 8], [u8; NONCE]), CipherError> {
+    let mac = hmac_sha512(hmac, &[plaintext])?;
+    let mut salt = [0; 8];
+    let mut nonce = [0; NONCE];
+    for (to, from) in salt.iter_mut().chain(&mut nonce).zip(mac) {
+        *to = from;
+    }
+    Ok((salt, nonce))
+}
+
+/// Whether a computed MAC begins with the stored one, in time that does not depend on where they
+/// differ.
+pub fn mac_matches(computed: &[u8; 64], stored: &[u8]) -> bool {
+    computed.get(..stored.len()).is_some_and(|computed| computed.ct_eq(stored).into())
 }
 
 /// The first 16 bytes of SHA-512: the MAC of an indirect block over its pointers' MACs.

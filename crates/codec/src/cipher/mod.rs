@@ -1,15 +1,15 @@
 //! Encryption of blocks and of the keys that open them.
 //!
-//! Chapter 02, section 8. Invariant: plaintext leaves [`decrypt`] only after its tag matched; keys
-//! are wiped from memory when dropped and never printed.
+//! Chapter 02, section 8. Invariant: plaintext leaves [`Cipher::open`] only after its tag matched;
+//! keys are wiped from memory when dropped and never printed.
 
 mod aead;
 mod keys;
 
-pub use aead::{decrypt, decrypt_segments, encrypt};
+pub use aead::{Cipher, decrypt, decrypt_segments, encrypt};
 pub use keys::{
-    BlockKey, MasterKeys, SecretKey, WrappedKeys, block_key, hmac_sha512, key_from_passphrase,
-    sha512_mac, unwrap, wrap,
+    BlockKey, MasterKeys, SecretKey, WrappedKeys, block_key, dedup_salt_and_nonce, hmac_sha512,
+    key_from_passphrase, mac_matches, sha512_mac, unwrap, wrap,
 };
 
 /// Bytes of a nonce (initialisation vector) in every suite.
@@ -66,6 +66,18 @@ impl Suite {
             Self::Aes128Ccm | Self::Aes128Gcm => 16,
             Self::Aes192Ccm | Self::Aes192Gcm => 24,
             Self::Aes256Ccm | Self::Aes256Gcm => 32,
+        }
+    }
+
+    /// The name shown to users.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Aes128Ccm => "aes-128-ccm",
+            Self::Aes192Ccm => "aes-192-ccm",
+            Self::Aes256Ccm => "aes-256-ccm",
+            Self::Aes128Gcm => "aes-128-gcm",
+            Self::Aes192Gcm => "aes-192-gcm",
+            Self::Aes256Gcm => "aes-256-gcm",
         }
     }
 

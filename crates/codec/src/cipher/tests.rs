@@ -1,5 +1,8 @@
 //! The vectors of chapter 02, section 8.8 and chapter 06, T7.
 
+use std::ops::Range;
+use std::slice::from_ref;
+
 use super::*;
 
 fn array<const N: usize>(text: &str) -> [u8; N] {
@@ -23,12 +26,15 @@ fn real_key() -> WrappedKeys {
 
 const MASTER: &str = "75d35deeb2990c36ba3c0e70b286c3b524f9748a3ac8b30e3f405a75ffdc27a9";
 
+const HMAC: &str = "c3f27486056ce371b3287504b68214728956e1f0f2afd43b5f1eea358cf3c498\
+                    856c19f45aa751f5b237170ab3dc58b87432c17cf600df7751038352253666a5";
+
 #[test]
 fn real_key_object_opens_and_only_with_its_key() {
     let wrapping = SecretKey::new(b"abcdefghijklmnopqrstuvwxyz012345".to_vec());
     let keys = unwrap(&real_key(), &wrapping).unwrap();
     assert_eq!(hex::encode(keys.master.bytes()), MASTER);
-    assert!(hex::encode(keys.hmac.bytes()).starts_with("c3f27486056ce371b3287504b68214728956e1f0"));
+    assert_eq!(hex::encode(keys.hmac.bytes()), HMAC);
     let wrong = SecretKey::new(vec![7; 32]);
     assert_eq!(unwrap(&real_key(), &wrong).unwrap_err(), CipherError::Authentication);
     let again = wrap(&keys, &real_key(), [9; 12], &wrapping).unwrap();
@@ -107,9 +113,80 @@ fn every_suite_round_trips_in_segments() {
         decrypt_segments(suite, &key, &[3; 12], b"aad", &mut data, &segments, &tag).unwrap();
         assert_eq!((data[10], data[109], data[150], data[249]), (0, 99, 100, 199));
         assert_eq!((data[9], data[110]), (0xee, 0xee));
+        let back = Cipher::new(suite, &key).unwrap();
+        let again = back.seal_segments(&[3; 12], b"aad", &mut data, &segments).unwrap();
+        assert_eq!(again, tag);
+        assert_eq!((&data[10..110], &data[150..250]), (&message[..100], &message[100..]));
         let outside = [0..100, 250..350];
         assert!(decrypt_segments(suite, &key, &[3; 12], b"", &mut data, &outside, &tag).is_err());
         assert!(encrypt(suite, &[0; 5], &[3; 12], b"", &mut data).is_err());
     }
     assert!(Suite::from_id(2).is_none());
+}
+
+#[test]
+fn failed_messages_of_every_suite_change_nothing_in_segments() {
+    for id in 3..=8 {
+        let suite = Suite::from_id(id).unwrap();
+        let cipher = Cipher::new(suite, &vec![1; suite.key_len()]).unwrap();
+        let mut data = vec![5; 64];
+        let tag = cipher.seal_segments(&[0; 12], b"aad", &mut data, from_ref(&(8..40))).unwrap();
+        let sealed = data.clone();
+        let mut open = |nonce: u8, aad: &[u8], range: Range<usize>, tag: &[u8; 16]| {
+            cipher.open_segments(&[nonce; 12], aad, &mut data, &[range], tag)
+        };
+        for wrong in [
+            open(1, b"aad", 8..40, &tag),
+            open(0, b"axd", 8..40, &tag),
+            open(0, b"aad", 9..41, &tag),
+            open(0, b"aad", 8..41, &tag),
+            open(0, b"aad", 8..40, &[0; 16]),
+        ] {
+            assert_eq!(wrong, Err(CipherError::Authentication));
+        }
+        let overlap = cipher.seal_segments(&[0; 12], b"", &mut data, &[0..9, 8..10]);
+        assert_eq!(overlap, Err(CipherError::Message));
+        assert_eq!(data, sealed);
+        assert_eq!(format!("{cipher:?}"), format!("Cipher {{ suite: {suite:?}, .. }}"));
+    }
+}
+
+#[test]
+fn a_message_may_be_empty() {
+    // As for a dnode block without encrypted bonus areas.
+    for id in 3..=8 {
+        let suite = Suite::from_id(id).unwrap();
+        let cipher = Cipher::new(suite, &vec![1; suite.key_len()]).unwrap();
+        let tag = cipher.seal(&[0; 12], b"header", &mut []).unwrap();
+        assert_eq!(cipher.open(&[0; 12], b"header", &mut [], &tag), Ok(()));
+        cipher.open(&[0; 12], b"other", &mut [], &tag).unwrap_err();
+    }
+}
+
+#[test]
+fn dedup_salt_and_macs() {
+    let hmac = SecretKey::new(hex::decode(HMAC).unwrap());
+    let plain = b"0123456789abcdef0123456789abcdef";
+    let (salt, nonce) = dedup_salt_and_nonce(&hmac, plain).unwrap();
+    assert_eq!(hex::encode(salt), "766d98eda7d6fb7e");
+    assert_eq!(hex::encode(nonce), "65598887bfbf39cf07b7c79d");
+    let mac = hmac_sha512(&hmac, &[&plain[..7], &plain[7..]]).unwrap();
+    assert!(mac_matches(&mac, &mac[..16]));
+    assert!(mac_matches(&mac, &mac[..32]));
+    let mut other = mac;
+    other[15] ^= 1;
+    assert!(!mac_matches(&mac, &other[..16]));
+    assert!(!mac_matches(&mac, &[0; 65]));
+    let empty = "cf83e1357eefb8bdf1542850d66d8007";
+    assert_eq!(hex::encode(sha512_mac(b"")), empty);
+}
+
+#[test]
+fn passphrases_stretch() {
+    // Made with Python's hashlib.pbkdf2_hmac.
+    let key = key_from_passphrase(b"password", 0x1122_3344_5566_7788, 1000);
+    assert_eq!(
+        hex::encode(key.bytes()),
+        "45e1d5f0f3370130cd782161b5a2b066b8f8a6e7068deda7236b044f40a68df8"
+    );
 }
