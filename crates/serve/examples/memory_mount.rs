@@ -6,6 +6,7 @@
 mod memory;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use cenote_serve::fuse::{MountOptions, mount};
@@ -33,8 +34,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut options = MountOptions::new(directory, "memory");
     options.threads = threads;
     options.spin = Duration::from_micros(spin as u64);
-    let mounted = mount(Arc::new(tree), options)?;
+    let tree = Arc::new(tree);
+    let mounted = mount(tree.clone(), options)?;
     println!("mounted at {}", mounted.mountpoint().display());
     mounted.wait();
+    let count = |counter: &AtomicUsize| counter.load(Ordering::Relaxed);
+    println!(
+        "{} lookups, {} attributes, {} reads",
+        count(&tree.lookups),
+        count(&tree.stats),
+        count(&tree.reads)
+    );
     Ok(())
 }

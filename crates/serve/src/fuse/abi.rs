@@ -75,10 +75,8 @@ pub mod feature {
     pub const BIG_WRITES: u64 = 1 << 5;
     /// The server applies the umask (needed for default ACLs).
     pub const DONT_MASK: u64 = 1 << 6;
-    /// READDIRPLUS exists.
+    /// Listings are asked for by READDIRPLUS, always.
     pub const DO_READDIRPLUS: u64 = 1 << 13;
-    /// The kernel chooses between READDIR and READDIRPLUS.
-    pub const READDIRPLUS_AUTO: u64 = 1 << 14;
     /// Several direct reads or writes of a file at once.
     pub const ASYNC_DIO: u64 = 1 << 15;
     /// ENOSYS to OPEN means: never ask again, opening always works.

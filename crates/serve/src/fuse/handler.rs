@@ -18,6 +18,7 @@ use bytes::Bytes;
 use cenote_posix::tree::{Caller, DirectoryEntry, Errno, NodeId, ROOT, Seek, Tree};
 
 use super::abi::{self, InHeader, feature};
+use super::listing_policy::ListingPolicy;
 use super::reply::{self, Body, Listing, Reply, Validity};
 use super::request::{Operation, Request};
 
@@ -48,6 +49,7 @@ pub struct Handler {
     root: AtomicU64,
     /// Features agreed on.
     features: AtomicU64,
+    listings: ListingPolicy,
 }
 
 impl std::fmt::Debug for Handler {
@@ -70,7 +72,13 @@ pub enum Outcome {
 impl Handler {
     /// A handler for `tree`.
     pub fn new(tree: Arc<dyn Tree>, options: HandlerOptions) -> Self {
-        Self { tree, options, root: AtomicU64::new(0), features: AtomicU64::new(0) }
+        Self {
+            tree,
+            options,
+            root: AtomicU64::new(0),
+            features: AtomicU64::new(0),
+            listings: ListingPolicy::default(),
+        }
     }
 
     /// Answers what one read of the device gave.
@@ -196,7 +204,6 @@ impl Handler {
             | feature::EXPORT_SUPPORT
             | feature::BIG_WRITES
             | feature::DO_READDIRPLUS
-            | feature::READDIRPLUS_AUTO
             | feature::ASYNC_DIO
             | feature::NO_OPEN_SUPPORT
             | feature::PARALLEL_DIROPS
@@ -240,6 +247,9 @@ impl Handler {
         };
         match found {
             Ok(attributes) => {
+                if attributes.mode & libc::S_IFMT != libc::S_IFDIR {
+                    self.listings.looked_up(parent, name);
+                }
                 let node = self.kernel_node(attributes.node);
                 Ok(reply::fixed(&reply::entry_out(node, &attributes, self.validity())))
             }
@@ -285,6 +295,13 @@ impl Handler {
         plus: bool,
     ) -> Result<Body, Errno> {
         let mut listing = Listing::new(size.min(MAX_IO) as usize);
+        let rich = plus
+            && if cursor == 0 {
+                self.listings.begin(node)
+            } else {
+                self.listings.attributes_wanted()
+            };
+        let mut files = 0;
         self.tree.read_directory(node, cursor, &mut |entry: DirectoryEntry| {
             let name = entry.name.as_slice();
             // The kernel fails the whole listing for a name it does not like.
@@ -295,14 +312,22 @@ impl Handler {
             if !listing.fits(name, plus) {
                 return false;
             }
-            let found = plus.then(|| self.entry(&entry));
+            let is_file = entry.kind != libc::DT_DIR;
+            files += usize::from(is_file);
+            // Node 0 means: look it up if you need it.
+            let found = plus.then(|| {
+                if !rich || (is_file && self.listings.is_probe(node, name, files)) {
+                    return abi::EntryOut::default();
+                }
+                self.entry(&entry)
+            });
             listing.push(found.as_ref(), entry.node, entry.next, entry.kind, name);
             true
         })?;
         Ok(listing.finish())
     }
 
-    /// What READDIRPLUS says of an entry; node 0 means "look it up yourself".
+    /// What READDIRPLUS says of an entry.
     fn entry(&self, entry: &DirectoryEntry) -> abi::EntryOut {
         if entry.name == b"." || entry.name == b".." {
             return abi::EntryOut::default();

@@ -9,6 +9,7 @@
 
 pub mod abi;
 pub mod handler;
+mod listing_policy;
 mod mount;
 pub mod reply;
 pub mod request;
