@@ -10,9 +10,12 @@ pub const BONUS: usize = 56;
 /// Usual bytes of a device that one counter stands for.
 pub const RANGE: u64 = 16 << 20;
 
+/// What the MOS keys of tables begin with.
+pub const VDEV_KEY_PREFIX: &str = "com.fudosecurity:brt:vdev:";
+
 /// MOS key of the table of a top-level vdev.
 pub fn vdev_key(vdev: u64) -> String {
-    format!("com.fudosecurity:brt:vdev:{vdev}")
+    format!("{VDEV_KEY_PREFIX}{vdev}")
 }
 
 /// The bonus of a device's table.

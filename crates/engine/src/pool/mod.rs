@@ -5,6 +5,9 @@
 pub mod assemble;
 pub mod choose;
 pub mod discover;
+pub mod history;
 pub mod parallel;
+pub mod properties;
+pub mod space;
 #[cfg(test)]
 pub(crate) mod testing;

@@ -1,0 +1,501 @@
+//! Space of the pool's devices: size, allocated bytes, fragmentation, by top-level vdev.
+//!
+//! Chapter 03, sections 1 and 8 to 11. Sums space-map headers and replays the logs that are not in
+//! the maps yet. Invariant: sums never wrap, and what claims more than its device has counts as
+//! full.
+
+use std::collections::BTreeMap;
+
+use cenote_format::bytes::le64;
+use cenote_format::config::{VdevConfig, VdevKind};
+use cenote_format::deadlist::parse_integer_key;
+use cenote_format::space_map::{Action, Record, SpaceMapHeader, records};
+use cenote_format::{ObjectId, Txg, brt, ddt};
+
+use crate::dataset::{Catalog, PoolCapacity, Table};
+use crate::object::ObjectSet;
+use crate::vdev::VdevError;
+use crate::vdev::draid::{Draid, DraidConfig};
+use crate::vdev::raidz::Raidz;
+use crate::{Error, ErrorKind, Result};
+
+/// Most metaslabs a top-level vdev has.
+const METASLABS_MAX: u64 = 1 << 20;
+/// Vdevs with more metaslabs give one to the intent log.
+const EMBEDDED_LOG_ABOVE: u64 = 64;
+/// Bytes of a log space map read at once.
+const LOG_STEP: u64 = 1 << 20;
+/// Log space maps: units of 512 bytes.
+const LOG_SHIFT: u8 = 9;
+/// How fragmented free segments of 512 bytes, 1 KiB, 2 KiB, ... 16 MiB and more are, in percent.
+const FRAGMENTATION: [u64; 16] = [100, 100, 98, 95, 90, 80, 70, 60, 50, 40, 30, 20, 15, 10, 5, 0];
+
+/// What a top-level vdev is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// Everything.
+    Normal,
+    /// The intent log.
+    Log,
+    /// Metadata and small blocks.
+    Special,
+    /// Dedup tables.
+    Dedup,
+}
+
+/// Space of a top-level vdev.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TopSpace {
+    /// Its id.
+    pub id: u32,
+    /// What it is for.
+    pub class: Class,
+    /// Bytes in its metaslabs.
+    pub size: u64,
+    /// Of these, allocated.
+    pub allocated: u64,
+    /// Percent; `None` if the pool does not keep the histograms.
+    pub fragmentation: Option<u64>,
+    /// 512ths of an allocated size that datasets are charged.
+    pub deflate_ratio: u64,
+    /// Bytes of the metaslab set aside for the intent log.
+    pub embedded_log: u64,
+    /// Nothing new goes there.
+    pub passive: bool,
+}
+
+impl TopSpace {
+    fn deflated(&self, bytes: u64) -> u64 {
+        (bytes >> 9).saturating_mul(self.deflate_ratio)
+    }
+}
+
+/// Space of a pool.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PoolSpace {
+    /// By top-level vdev that holds data.
+    pub tops: Vec<TopSpace>,
+    /// What dedup saves.
+    pub dedup: ddt::Statistics,
+    /// Bytes of the dedup tables.
+    pub dedup_table: u64,
+    /// Allocated bytes of cloned blocks.
+    pub clone_used: u64,
+    /// Allocated bytes that cloning saves.
+    pub clone_saved: u64,
+    /// Bytes held only by the checkpoint; `None` if there is none.
+    pub checkpoint: Option<u64>,
+}
+
+/// `part` of `whole`, in percent; 0 of nothing.
+fn percent(part: u64, whole: u64) -> u64 {
+    let hundredfold = u128::from(part) * 100;
+    u64::try_from(hundredfold.checked_div(whole.into()).unwrap_or(0)).unwrap_or(u64::MAX)
+}
+
+impl PoolSpace {
+    /// Reads the space of a pool whose vdevs are `tree`.
+    pub fn read(catalog: &Catalog, tree: &VdevConfig) -> Result<Self> {
+        let mos = catalog.mos();
+        let directory = catalog.object_directory()?;
+        let mut maps: Vec<VdevMaps> = Vec::new();
+        for (id, top) in tree.children().iter().enumerate() {
+            let id = u32::try_from(id).unwrap_or(u32::MAX);
+            if top.kind.is_concrete() && top.top.is_some() {
+                maps.push(VdevMaps::read(mos, id, top)?);
+            }
+        }
+        replay_logs(mos, &directory, &mut maps)?;
+        let (dedup, dedup_table) = dedup(mos, &directory)?;
+        let (clone_used, clone_saved) = clones(mos, &directory)?;
+        let held = maps.iter().fold(0, |sum: u64, map| sum.saturating_add(map.checkpoint));
+        let checkpoint = directory.value("com.delphix:zpool_checkpoint")?.map(|_| held);
+        let tops = maps.into_iter().map(VdevMaps::finish).collect();
+        Ok(Self { tops, dedup, dedup_table, clone_used, clone_saved, checkpoint })
+    }
+
+    fn sum(&self, what: impl Fn(&TopSpace) -> u64) -> u64 {
+        let counted = self.tops.iter().filter(|top| top.class != Class::Log);
+        counted.fold(0, |sum: u64, top| sum.saturating_add(what(top)))
+    }
+
+    /// Bytes of all devices but log devices, parity included.
+    pub fn size(&self) -> u64 {
+        self.sum(|top| top.size)
+    }
+
+    /// Allocated bytes, parity included.
+    pub fn allocated(&self) -> u64 {
+        self.sum(|top| top.allocated)
+    }
+
+    /// Bytes not allocated.
+    pub fn free(&self) -> u64 {
+        self.size().saturating_sub(self.allocated())
+    }
+
+    /// Percent of the size that is allocated.
+    pub fn capacity_percent(&self) -> u64 {
+        percent(self.allocated(), self.size())
+    }
+
+    /// Fragmentation of free space in percent, by size of the vdevs; `None` if not known.
+    pub fn fragmentation(&self) -> Option<u64> {
+        let (mut weighted, mut size) = (0u128, 0u128);
+        for top in self.tops.iter().filter(|top| top.class == Class::Normal) {
+            weighted += u128::from(top.fragmentation?) * u128::from(top.size);
+            size += u128::from(top.size);
+        }
+        u64::try_from(weighted.checked_div(size).unwrap_or(0)).ok()
+    }
+
+    /// What the pool offers to its datasets.
+    pub fn capacity(&self) -> PoolCapacity {
+        let normal = |what: &dyn Fn(&TopSpace) -> u64| {
+            let tops = self.tops.iter().filter(|top| top.class == Class::Normal && !top.passive);
+            tops.fold(0, |sum: u64, top| sum.saturating_add(top.deflated(what(top))))
+        };
+        let size = normal(&|top| top.size.saturating_sub(top.embedded_log));
+        let embedded = normal(&|top| top.embedded_log);
+        let dedup = self.dedup.referenced_dsize.saturating_sub(self.dedup.dsize);
+        let saved = dedup.saturating_add(self.clone_saved);
+        PoolCapacity::new(size, embedded, saved, self.checkpoint.unwrap_or(0))
+    }
+
+    /// How many times over deduplicated blocks are referenced, in hundredths.
+    pub fn dedup_ratio(&self) -> u64 {
+        match self.dedup.dsize {
+            0 => 100,
+            stored => percent(self.dedup.referenced_dsize, stored),
+        }
+    }
+
+    /// How many times over cloned blocks are referenced, in hundredths.
+    pub fn clone_ratio(&self) -> u64 {
+        match self.clone_used {
+            0 => 100,
+            used => percent(used.saturating_add(self.clone_saved), used),
+        }
+    }
+}
+
+/// What the space maps of one vdev say.
+struct VdevMaps {
+    top: TopSpace,
+    metaslab_shift: u64,
+    /// Allocated less freed, by metaslab, not below or above what fits.
+    allocated: Vec<i64>,
+    sizes: Vec<u64>,
+    /// Percent by metaslab; `None` without histogram.
+    fragmentation: Vec<Option<u64>>,
+    /// Logs older than this are in the map already, by metaslab.
+    unflushed: Vec<Txg>,
+    checkpoint: u64,
+}
+
+impl VdevMaps {
+    fn read(mos: &ObjectSet, id: u32, config: &VdevConfig) -> Result<Self> {
+        let top = config.top.unwrap_or_default();
+        let bad = |what: &str| Error::corrupt(format!("top-level vdev {id}: {what}"));
+        let shift =
+            u32::try_from(top.metaslab_shift).ok().filter(|shift| (20..=63).contains(shift));
+        let shift = shift.ok_or_else(|| bad("impossible metaslab size"))?;
+        let count = top.asize >> shift;
+        if count > METASLABS_MAX {
+            return Err(bad("too many metaslabs"));
+        }
+        let (deflate_ratio, alignment) = shape(config, top.ashift)?;
+        let sizes: Vec<u64> =
+            (0..count).map(|index| metaslab_size(index << shift, 1 << shift, alignment)).collect();
+        let zap = Table::open(mos, config.top_zap.unwrap_or_default())?;
+        let mut maps = Self {
+            top: TopSpace {
+                id,
+                class: class(&top, zap.as_ref())?,
+                size: sizes.iter().fold(0, |sum: u64, size| sum.saturating_add(*size)),
+                allocated: 0,
+                fragmentation: None,
+                deflate_ratio,
+                embedded_log: 0,
+                passive: top.non_allocating == Some(1) || top.removing == Some(1),
+            },
+            metaslab_shift: top.metaslab_shift,
+            allocated: vec![0; sizes.len()],
+            fragmentation: vec![Some(0); sizes.len()],
+            unflushed: vec![Txg(0); sizes.len()],
+            sizes,
+            checkpoint: 0,
+        };
+        if maps.top.class == Class::Normal && count > EMBEDDED_LOG_ABOVE {
+            maps.top.embedded_log = 1 << shift;
+        }
+        let ashift = u32::try_from(top.ashift).unwrap_or(9);
+        maps.read_metaslabs(mos, top.metaslab_array, ashift)?;
+        if let Some(zap) = zap {
+            maps.read_zap(mos, &zap)?;
+        }
+        Ok(maps)
+    }
+
+    fn read_metaslabs(&mut self, mos: &ObjectSet, array: ObjectId, ashift: u32) -> Result<()> {
+        if array.0 == 0 {
+            return Ok(());
+        }
+        let numbers = mos.object(array)?.read_vec(0, self.sizes.len().saturating_mul(8))?;
+        let slots = self.allocated.iter_mut().zip(&mut self.fragmentation);
+        for (index, (allocated, fragmentation)) in slots.enumerate() {
+            let id = le64(&numbers, index * 8).unwrap_or(0);
+            if id != 0 {
+                let header = map_header(mos, ObjectId(id))?;
+                *allocated = header.allocated;
+                *fragmentation = header.histogram.map(|buckets| fragmented(&buckets, ashift));
+            }
+        }
+        Ok(())
+    }
+
+    fn read_zap(&mut self, mos: &ObjectSet, zap: &Table) -> Result<()> {
+        if let Some(id) = zap.number("com.delphix:ms_unflushed_phys_txgs")? {
+            let words =
+                mos.object(ObjectId(id))?.read_vec(0, self.sizes.len().saturating_mul(8))?;
+            for (index, txg) in self.unflushed.iter_mut().enumerate() {
+                *txg = Txg(le64(&words, index * 8).unwrap_or(0));
+            }
+        }
+        if let Some(id) = zap.number("com.delphix:pool_checkpoint_sm")?.filter(|id| *id != 0) {
+            // Only frees are recorded there, so the sum is not above zero.
+            self.checkpoint = map_header(mos, ObjectId(id))?.allocated.unsigned_abs();
+        }
+        Ok(())
+    }
+
+    /// Counts one entry of the log of `txg`.
+    fn apply(&mut self, txg: Txg, action: Action, offset: u64, length: u64) {
+        let index = usize::try_from(offset >> self.metaslab_shift).unwrap_or(usize::MAX);
+        let slots = self.allocated.get_mut(index).zip(self.unflushed.get(index));
+        if let Some((allocated, unflushed)) = slots
+            && txg >= *unflushed
+        {
+            let length = i64::try_from(length).unwrap_or(i64::MAX);
+            *allocated = match action {
+                Action::Allocate => allocated.saturating_add(length),
+                Action::Free => allocated.saturating_sub(length),
+            };
+        }
+    }
+
+    fn finish(self) -> TopSpace {
+        let mut top = self.top;
+        for (allocated, size) in self.allocated.iter().zip(&self.sizes) {
+            let allocated = u64::try_from(*allocated).unwrap_or(0).min(*size);
+            top.allocated = top.allocated.saturating_add(allocated);
+        }
+        let known: Vec<u64> = self.fragmentation.iter().copied().flatten().collect();
+        // Without a histogram for more than half of the metaslabs the average means nothing.
+        if known.len() > self.fragmentation.len() / 2 {
+            top.fragmentation = known.iter().sum::<u64>().checked_div(known.len() as u64);
+        }
+        top
+    }
+}
+
+/// The part of a metaslab that allocations aligned to `alignment` can use.
+fn metaslab_size(start: u64, size: u64, alignment: u64) -> u64 {
+    let aligned = start.next_multiple_of(alignment.max(1));
+    let rest = start.saturating_add(size).saturating_sub(aligned);
+    rest - rest % alignment.max(1)
+}
+
+/// Deflate ratio and alignment of metaslabs.
+fn shape(config: &VdevConfig, ashift: u64) -> Result<(u64, u64)> {
+    let children = config.children().len();
+    let parity = config.nparity.unwrap_or(1);
+    let bad = |error: VdevError| Error::corrupt(error.to_string());
+    match config.kind {
+        VdevKind::Raidz => {
+            let txgs = config.raidz_expand_txgs.iter().flatten().map(|txg| Txg(*txg)).collect();
+            let raidz =
+                Raidz::new(ashift, children, parity, txgs, config.raidz_expanding).map_err(bad)?;
+            Ok((raidz.deflate_ratio(), 1))
+        }
+        VdevKind::Draid => {
+            let shape = config.draid.unwrap_or_default();
+            let draid = Draid::new(DraidConfig {
+                ashift,
+                children,
+                parity,
+                data: shape.data,
+                spares: shape.spares,
+                groups: shape.groups,
+                set: shape.children,
+            })
+            .map_err(bad)?;
+            Ok((draid.deflate_ratio(), draid.alignment()))
+        }
+        _ => Ok((512, 1)),
+    }
+}
+
+fn class(top: &cenote_format::config::TopLevel, zap: Option<&Table>) -> Result<Class> {
+    if top.is_log {
+        return Ok(Class::Log);
+    }
+    let bias = match zap {
+        Some(zap) => zap.text("org.zfsonlinux:allocation_bias")?,
+        None => None,
+    };
+    Ok(match bias.as_deref() {
+        Some("special") => Class::Special,
+        Some("dedup") => Class::Dedup,
+        Some("log") => Class::Log,
+        _ => Class::Normal,
+    })
+}
+
+fn map_header(mos: &ObjectSet, id: ObjectId) -> Result<SpaceMapHeader> {
+    let header = SpaceMapHeader::decode(mos.dnode(id)?.bonus());
+    header.map_err(|error| Error::from(error).at_object(0, id.0))
+}
+
+/// Fragmentation of a metaslab from its histogram, in percent.
+fn fragmented(buckets: &[u64], shift: u32) -> u64 {
+    let (mut weighted, mut total) = (0u128, 0u128);
+    for (bucket, count) in buckets.iter().enumerate() {
+        let log = shift.saturating_add(u32::try_from(bucket).unwrap_or(0));
+        let space = u128::from(*count) << log.min(60);
+        let index = usize::try_from(log.saturating_sub(9)).unwrap_or(usize::MAX);
+        let index = index.min(FRAGMENTATION.len() - 1);
+        weighted += space * u128::from(FRAGMENTATION.get(index).copied().unwrap_or(0));
+        total += space;
+    }
+    u64::try_from(weighted.checked_div(total).unwrap_or(0)).unwrap_or(100)
+}
+
+/// Counts what the log space maps say beyond the metaslabs' own maps.
+fn replay_logs(mos: &ObjectSet, directory: &Table, maps: &mut [VdevMaps]) -> Result<()> {
+    let id = directory.number("com.delphix:log_spacemap_zap")?.unwrap_or(0);
+    let Some(table) = Table::open(mos, ObjectId(id))? else { return Ok(()) };
+    let mut logs = BTreeMap::new();
+    for (name, map) in table.numbers()? {
+        logs.insert(Txg(parse_integer_key(name.as_bytes())?), ObjectId(map));
+    }
+    for (txg, id) in logs {
+        let (object, header) = (mos.object(id)?, map_header(mos, id)?);
+        let length = header.length.min(object.dnode().max_offset());
+        let mut at = 0;
+        // Entries of two words do not cross blocks, and a step is a whole number of blocks.
+        let step = LOG_STEP.next_multiple_of(object.block_size().max(8));
+        while at < length {
+            let part = usize::try_from(step.min(length - at)).unwrap_or(usize::MAX);
+            for record in records(&object.read_vec(at, part)?) {
+                let record = record.map_err(|error| Error::from(error).at_object(0, id.0))?;
+                let Record::Segment(segment) = record else { continue };
+                let (offset, length) = segment.bytes(0, LOG_SHIFT)?;
+                let map = maps.iter_mut().find(|map| Some(map.top.id) == segment.vdev);
+                if let Some(map) = map {
+                    map.apply(txg, segment.action, offset, length);
+                }
+            }
+            at = at.saturating_add(step);
+        }
+    }
+    Ok(())
+}
+
+/// Totals of the dedup tables, and the bytes they take.
+fn dedup(mos: &ObjectSet, directory: &Table) -> Result<(ddt::Statistics, u64)> {
+    let mut total = ddt::Statistics::default();
+    let mut bytes = 0u64;
+    let id = directory.number(ddt::STATISTICS)?.unwrap_or(0);
+    if let Some(table) = Table::open(mos, ObjectId(id))? {
+        for (_, value) in table.entries()? {
+            let buckets = ddt::histogram(&value.as_u64s().unwrap_or_default())?;
+            buckets.iter().for_each(|bucket| total.add(bucket));
+        }
+    }
+    for (checksum, _) in ddt::CHECKSUMS {
+        let own = directory.number(&ddt::directory_name(checksum))?;
+        let own = Table::open(mos, ObjectId(own.unwrap_or(0)))?;
+        let place = own.as_ref().unwrap_or(directory);
+        let tables = ddt::Class::ALL.map(|class| ddt::table_name(checksum, class));
+        let logs = [0, 1].map(|index| ddt::log_name(checksum, index));
+        for name in tables.iter().chain(&logs) {
+            if let Some(id) = place.number(name)? {
+                bytes = bytes.saturating_add(mos.dnode(ObjectId(id))?.used_bytes());
+            }
+        }
+    }
+    Ok((total, bytes))
+}
+
+/// Bytes of cloned blocks, and bytes that cloning saves.
+fn clones(mos: &ObjectSet, directory: &Table) -> Result<(u64, u64)> {
+    let (mut used, mut saved) = (0u64, 0u64);
+    for (name, value) in directory.entries()? {
+        if !name.starts_with(brt::VDEV_KEY_PREFIX) {
+            continue;
+        }
+        let Some(id) = value.as_u64() else { continue };
+        let dnode = match mos.dnode(ObjectId(id)) {
+            Ok(dnode) => dnode,
+            Err(error) if error.kind() == ErrorKind::NotFound => continue,
+            Err(error) => return Err(error),
+        };
+        let header = brt::BrtHeader::decode(dnode.bonus())
+            .map_err(|error| Error::from(error).at_object(0, id))?;
+        used = used.saturating_add(header.used_space);
+        saved = saved.saturating_add(header.saved_space);
+    }
+    Ok((used, saved))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn top(class: Class, size: u64, allocated: u64) -> TopSpace {
+        TopSpace {
+            id: 0,
+            class,
+            size,
+            allocated,
+            fragmentation: Some(10),
+            deflate_ratio: 512,
+            embedded_log: 0,
+            passive: false,
+        }
+    }
+
+    #[test]
+    fn logs_do_not_count() {
+        let tops = vec![top(Class::Normal, 1000 << 20, 100 << 20), top(Class::Log, 1 << 30, 5)];
+        let space = PoolSpace { tops, ..PoolSpace::default() };
+        assert_eq!((space.size(), space.allocated()), (1000 << 20, 100 << 20));
+        assert_eq!((space.capacity_percent(), space.fragmentation()), (10, Some(10)));
+        assert_eq!(space.capacity().usable, (1000 - 128) << 20);
+        assert_eq!((space.dedup_ratio(), space.clone_ratio()), (100, 100));
+    }
+
+    #[test]
+    fn histograms_weigh_by_bytes() {
+        let mut buckets = [0; 32];
+        assert_eq!(fragmented(&buckets, 9), 0);
+        buckets[15] = 1;
+        assert_eq!(fragmented(&buckets, 9), 0);
+        buckets = [0; 32];
+        buckets[0] = 8;
+        buckets[3] = 1;
+        assert_eq!(fragmented(&buckets, 9), (100 + 95) / 2);
+        buckets[31] = u64::MAX;
+        assert_eq!(fragmented(&buckets, 63), 0);
+    }
+
+    #[test]
+    fn metaslabs_of_aligned_vdevs_shrink() {
+        assert_eq!(metaslab_size(1 << 29, 1 << 29, 1), 1 << 29);
+        // Chapter 03, section 8: nominal 0x20000000 begins at 0x20004000.
+        let alignment = 6 << 12;
+        assert_eq!((1u64 << 29).next_multiple_of(alignment), 0x2000_4000);
+        assert_eq!(metaslab_size(1 << 29, 1 << 29, alignment) % alignment, 0);
+    }
+}
