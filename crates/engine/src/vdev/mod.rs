@@ -1,14 +1,40 @@
 //! The vdev room: a tree of devices that turns (top-level vdev, offset, size, birth) into bytes.
 //!
-//! Chapter 03, sections 1 to 7. Below is pure geometry ([`raidz`], [`draid`]), above
-//! it the tree of open devices. Invariant: nothing here trusts a configuration or an address from
-//! disk; what does not fit is a [`VdevError`], never a panic or a wrong read.
+//! Chapter 03, sections 1 to 7. Below is pure geometry ([`raidz`], [`draid`]), above it the
+//! [`VdevTree`] of open devices: [`VdevTree::read_batch`] for many blocks at once,
+//! [`VdevTree::read_recover`] for one block whose first reading was wrong. Invariant: nothing here
+//! trusts a configuration or an address from disk; what does not fit is a [`VdevError`], never a
+//! panic or a wrong read.
 
+mod batch;
+mod build;
+mod candidates;
 pub mod draid;
 mod draid_table;
-pub mod error;
+mod error;
+mod health;
 pub mod layout;
+mod leaf;
+mod parity;
 mod permutation;
+mod plan;
 pub mod raidz;
+mod read;
+mod recover;
+mod source;
+mod state;
+mod stats;
+mod status;
+#[cfg(test)]
+mod tests;
+mod tree;
 
 pub use error::VdevError;
+pub use health::{ERROR_LIMIT, FIRST_PAUSE, LONGEST_PAUSE, WINDOW};
+pub use leaf::{BOOT_START, DATA_START, LeafOpener, LeafUnavailable, SMALLEST_DEVICE, allocatable};
+pub use read::BlockRead;
+pub use recover::{MAX_CANDIDATE_BYTES, MAX_CANDIDATES, Recovered, Repair};
+pub use state::{Aux, Condition, VdevState};
+pub use stats::{LATENCY_BUCKETS, VdevStats};
+pub use status::VdevStatus;
+pub use tree::{AllocationClass, LeafDevice, VdevTree};

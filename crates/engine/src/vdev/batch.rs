@@ -1,0 +1,168 @@
+//! The reads of many blocks, gathered, sent to the devices together, and counted.
+//!
+//! Invariant: every byte a batch adds to a leaf's work under way is taken off again when the batch
+//! is dropped; every answer is counted for its leaf exactly once.
+
+use super::leaf::{Leaf, failure_of};
+use super::plan::Extent;
+use super::tree::{LeafId, VdevTree};
+use bytes::Bytes;
+use cenote_device::{DeviceError, ReadOp, read_batch};
+use std::collections::HashMap;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Widest gap between two small reads that are sent as one, in bytes.
+const JOIN_GAP: u64 = 32 << 10;
+/// Longest read made of small ones.
+const JOIN_LIMIT: u64 = 4 << 20;
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Op {
+    pub(super) leaf: LeafId,
+    /// Byte on the device.
+    pub(super) offset: u64,
+    pub(super) len: u64,
+}
+
+/// Reads to be sent together.
+pub(super) struct Batch<'a> {
+    tree: &'a VdevTree,
+    pub(super) ops: Vec<Op>,
+    /// Last operation of each leaf, while small reads are being joined.
+    last: Option<HashMap<LeafId, usize>>,
+}
+
+impl<'a> Batch<'a> {
+    pub(super) fn new(tree: &'a VdevTree) -> Self {
+        Self { tree, ops: Vec::new(), last: None }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.ops.len()
+    }
+
+    /// From now on, reads that follow closely on one of the same leaf extend it (or not).
+    pub(super) fn join_small(&mut self, join: bool) {
+        self.last = join.then(HashMap::new);
+    }
+
+    /// Adds a read: the operation's index and where in its bytes the extent starts. `None` if the
+    /// leaf does not have the extent.
+    pub(super) fn add(
+        &mut self,
+        id: LeafId,
+        leaf: &Leaf,
+        extent: Extent,
+    ) -> Option<(usize, usize)> {
+        let end = extent.offset.checked_add(extent.len)?;
+        if !extent.scratch && end > leaf.asize() {
+            return None;
+        }
+        let offset = extent.physical()?;
+        if let Some(&last) = self.last.as_ref().and_then(|last| last.get(&id))
+            && let Some(op) = self.ops.get_mut(last)
+            && let Some(skip) = offset.checked_sub(op.offset)
+            && skip <= op.len + JOIN_GAP
+            && skip + extent.len <= JOIN_LIMIT
+        {
+            let grown = (skip + extent.len).saturating_sub(op.len);
+            op.len += grown;
+            leaf.pending.fetch_add(grown, Relaxed);
+            return Some((last, skip as usize));
+        }
+        self.ops.push(Op { leaf: id, offset, len: extent.len });
+        leaf.pending.fetch_add(extent.len, Relaxed);
+        if let Some(last) = &mut self.last {
+            last.insert(id, self.ops.len() - 1);
+        }
+        Some((self.ops.len() - 1, 0))
+    }
+
+    /// Takes back the operations from `start` on. Reads joined to earlier ones stay.
+    pub(super) fn truncate(&mut self, start: usize) {
+        for op in self.ops.drain(start.min(self.ops.len())..) {
+            release(self.tree, &op);
+        }
+        if let Some(last) = &mut self.last {
+            last.retain(|_, index| *index < start);
+        }
+    }
+
+    /// Sends everything and waits for the answers, in the order of `ops`.
+    pub(super) fn run(&self) -> Vec<Result<Bytes, DeviceError>> {
+        if self.ops.is_empty() {
+            return Vec::new();
+        }
+        let mut sent = Vec::with_capacity(self.ops.len());
+        let mut answers: Vec<Result<Bytes, DeviceError>> = Vec::with_capacity(self.ops.len());
+        for (index, op) in self.ops.iter().enumerate() {
+            answers.push(Err(DeviceError::Gone));
+            let device = self.tree.leaves.get(op.leaf).and_then(Leaf::device);
+            if let Some(device) = device {
+                let read = ReadOp { device, offset: op.offset, len: op.len as usize };
+                sent.push((index, read));
+            }
+        }
+        let start = self.tree.now();
+        let (indexes, reads): (Vec<usize>, Vec<ReadOp>) = sent.into_iter().unzip();
+        for (index, answer) in indexes.into_iter().zip(read_batch(reads, self.tree.deadline())) {
+            if let Some(slot) = answers.get_mut(index) {
+                *slot = answer;
+            }
+        }
+        self.count(&answers, start);
+        answers
+    }
+
+    /// Counts the answers and draws conclusions about the devices.
+    fn count(&self, answers: &[Result<Bytes, DeviceError>], start: std::time::Duration) {
+        let now = self.tree.now();
+        let mut traffic: HashMap<LeafId, (u64, u64)> = HashMap::new();
+        let mut changed = false;
+        let mut needed: HashMap<LeafId, bool> = HashMap::new();
+        for (op, answer) in self.ops.iter().zip(answers) {
+            let Some(leaf) = self.tree.leaves.get(op.leaf) else { continue };
+            match answer {
+                Ok(bytes) => {
+                    let (reads, total) = traffic.entry(op.leaf).or_default();
+                    *reads += 1;
+                    *total += bytes.len() as u64;
+                }
+                Err(error) => {
+                    leaf.stats.add_read_error();
+                    tracing::debug!(leaf = leaf.config.guid.0, %error, "read failed");
+                    let needed =
+                        *needed.entry(op.leaf).or_insert_with(|| self.tree.is_needed(op.leaf));
+                    if let Some(failure) = failure_of(error) {
+                        changed |= leaf.health.lock().failed(failure, now, needed);
+                    }
+                }
+            }
+        }
+        for (id, (reads, bytes)) in traffic {
+            let Some(leaf) = self.tree.leaves.get(id) else { continue };
+            leaf.stats.add_reads(reads, bytes, now.saturating_sub(start));
+            // Only a leaf all of whose reads were answered has recovered.
+            if !needed.contains_key(&id) {
+                changed |= leaf.health.lock().answered();
+            }
+        }
+        if changed {
+            self.tree.refresh();
+        }
+    }
+}
+
+fn release(tree: &VdevTree, op: &Op) {
+    if let Some(leaf) = tree.leaves.get(op.leaf) {
+        leaf.pending.fetch_sub(op.len, Relaxed);
+    }
+}
+
+impl Drop for Batch<'_> {
+    fn drop(&mut self) {
+        for op in &self.ops {
+            release(self.tree, op);
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! From a configuration to nodes: every number checked before anything uses it.
+//!
+//! Invariant: what comes out has one root, dense top-level ids, ids equal to positions, no guid
+//! twice, bounded depth and count, and geometries that were accepted by their own constructors.
+
+use super::draid::{Draid, DraidConfig};
+use super::error::VdevError;
+use super::leaf::{Leaf, LeafOpener};
+use super::raidz::Raidz;
+use super::tree::{AllocationClass, Node, NodeId, Shape, Top};
+use cenote_format::config::{VdevConfig, VdevKind};
+use cenote_format::{Guid, Txg};
+use parking_lot::RwLock;
+use std::collections::{HashMap, HashSet};
+
+/// Deepest nesting: root, mirror, raidz, spare, replacing, leaf, and some room.
+const MAX_DEPTH: usize = 10;
+/// Most nodes of a pool.
+const MAX_NODES: usize = 1 << 16;
+/// Sector shift taken for vdevs that have no sectors of their own (removed ones may lack it).
+const SMALLEST_ASHIFT: u64 = 9;
+
+/// The parts of a tree.
+pub(super) struct Parts {
+    pub(super) nodes: Vec<Node>,
+    pub(super) leaves: Vec<Leaf>,
+    pub(super) tops: Vec<Top>,
+}
+
+struct Builder<'a> {
+    parts: Parts,
+    guids: HashSet<Guid>,
+    draids: HashMap<Guid, NodeId>,
+    opener: &'a dyn LeafOpener,
+}
+
+/// What a node inherits from the top-level vdev above it.
+#[derive(Clone, Copy)]
+struct Inherited {
+    top: u32,
+    ashift: u64,
+    /// Allocatable bytes it needs at least.
+    minimum: u64,
+    depth: usize,
+}
+
+impl Parts {
+    pub(super) fn of(root: &VdevConfig, opener: &dyn LeafOpener) -> Result<Self, VdevError> {
+        if root.kind != VdevKind::Root {
+            return Err(VdevError::config("the tree does not start with a root"));
+        }
+        let parts = Self { nodes: Vec::new(), leaves: Vec::new(), tops: Vec::new() };
+        let (guids, draids) = (HashSet::new(), HashMap::new());
+        let mut builder = Builder { parts, guids, draids, opener };
+        builder.root(root)?;
+        builder.link_spares();
+        Ok(builder.parts)
+    }
+}
+
+impl Builder<'_> {
+    fn root(&mut self, root: &VdevConfig) -> Result<(), VdevError> {
+        self.take_guid(root)?;
+        self.parts.nodes.push(Node::new(own(root), Shape::Root, Vec::new()));
+        for (position, top) in root.children().iter().enumerate() {
+            check_id(top, position)?;
+            let recorded = top.top.unwrap_or_default();
+            let concrete = top.kind.is_concrete();
+            let ashift =
+                if concrete { recorded.ashift } else { recorded.ashift.max(SMALLEST_ASHIFT) };
+            if !(9..=16).contains(&ashift) {
+                let reason = format!("top-level vdev {position} has sector shift {ashift}");
+                return Err(VdevError::Config(reason));
+            }
+            // Whole metaslabs must fit; a shorter tail may be lost.
+            let metaslab = 1u64.checked_shl(recorded.metaslab_shift.min(63) as u32).unwrap_or(1);
+            let minimum = recorded.asize - recorded.asize % metaslab;
+            let inherited = Inherited { top: position as u32, ashift, minimum, depth: 1 };
+            let class =
+                if recorded.is_log { AllocationClass::Log } else { AllocationClass::Normal };
+            let node = self.node(top, inherited)?;
+            self.parts.tops.push(Top::new(node, ashift as u32, class));
+            if let Some(root) = self.parts.nodes.first_mut() {
+                root.children.push(node);
+            }
+        }
+        Ok(())
+    }
+
+    fn take_guid(&mut self, config: &VdevConfig) -> Result<(), VdevError> {
+        if self.parts.nodes.len() >= MAX_NODES {
+            return Err(VdevError::config("too many vdevs"));
+        }
+        if config.guid != Guid(0) && !self.guids.insert(config.guid) {
+            return Err(VdevError::Config(format!("guid {} occurs twice", config.guid)));
+        }
+        Ok(())
+    }
+
+    /// Adds `config` and what is below it; parents get smaller indexes than their children.
+    fn node(&mut self, config: &VdevConfig, inherited: Inherited) -> Result<NodeId, VdevError> {
+        if inherited.depth > MAX_DEPTH {
+            return Err(VdevError::config("the tree is too deep"));
+        }
+        self.take_guid(config)?;
+        let id = self.parts.nodes.len();
+        let (shape, child_minimum) = self.shape(config, inherited, id)?;
+        let copies = matches!(shape, Shape::Copies);
+        self.parts.nodes.push(Node::new(own(config), shape, Vec::new()));
+        if let Shape::Leaf(leaf) = self.shape_of(id) {
+            debug_assert_eq!(*leaf, self.parts.leaves.len());
+            let leaf = Leaf::new(own(config), inherited.top, inherited.minimum, self.opener);
+            self.parts.leaves.push(leaf);
+            return Ok(id);
+        }
+        if copies && config.children().is_empty() {
+            return Err(VdevError::Config(format!("vdev {} has no children", config.guid)));
+        }
+        if !holds_children(config.kind) {
+            return Ok(id);
+        }
+        for (position, child) in config.children().iter().enumerate() {
+            check_id(child, position)?;
+            if !may_be_below_top(child.kind) {
+                let reason = format!("a vdev of type {} is not at the top", child.kind.name());
+                return Err(VdevError::Config(reason));
+            }
+            let depth = inherited.depth + 1;
+            let below = Inherited { minimum: child_minimum, depth, ..inherited };
+            let child = self.node(child, below)?;
+            if let Some(node) = self.parts.nodes.get_mut(id) {
+                node.children.push(child);
+            }
+        }
+        Ok(id)
+    }
+
+    fn shape_of(&self, id: NodeId) -> &Shape {
+        self.parts.nodes.get(id).map_or(&Shape::Root, |node| &node.shape)
+    }
+
+    /// The shape of a node, and the allocatable bytes each child needs.
+    fn shape(
+        &mut self,
+        config: &VdevConfig,
+        inherited: Inherited,
+        id: NodeId,
+    ) -> Result<(Shape, u64), VdevError> {
+        let minimum = inherited.minimum;
+        Ok(match config.kind {
+            VdevKind::Root => return Err(VdevError::config("a root inside the tree")),
+            VdevKind::Disk | VdevKind::File => (Shape::Leaf(self.parts.leaves.len()), 0),
+            VdevKind::Mirror | VdevKind::Replacing | VdevKind::Spare => (Shape::Copies, minimum),
+            VdevKind::Raidz => {
+                let children = config.children().len();
+                let expansions = config.raidz_expand_txgs.clone().unwrap_or_default();
+                let raidz = Raidz::new(
+                    inherited.ashift,
+                    children,
+                    config.nparity.unwrap_or(1),
+                    expansions.into_iter().map(Txg).collect(),
+                    config.raidz_expanding,
+                )?;
+                let sharing = u64::from(raidz.children()) - u64::from(raidz.expanding());
+                (Shape::Raidz(raidz), minimum.div_ceil(sharing))
+            }
+            VdevKind::Draid => {
+                let shape =
+                    config.draid.ok_or_else(|| VdevError::config("a dRAID without its numbers"))?;
+                let draid = Draid::new(DraidConfig {
+                    ashift: inherited.ashift,
+                    children: config.children().len(),
+                    parity: config.nparity.unwrap_or(0),
+                    data: shape.data,
+                    spares: shape.spares,
+                    groups: shape.groups,
+                    set: shape.children,
+                })?;
+                self.draids.insert(config.guid, id);
+                let child = draid.child_minimum(minimum);
+                (Shape::Draid(draid), child)
+            }
+            VdevKind::DistributedSpare => {
+                let spare = config
+                    .spare_id
+                    .ok_or_else(|| VdevError::config("a distributed spare without its number"))?;
+                (Shape::DistributedSpare { draid: None, spare }, 0)
+            }
+            VdevKind::Hole => (Shape::Nothing("it is a hole"), 0),
+            VdevKind::Missing => (Shape::Nothing("nothing is known of it"), 0),
+            VdevKind::Indirect => (Shape::Indirect(RwLock::new(None)), 0),
+        })
+    }
+
+    /// Finds the dRAID of every distributed spare.
+    fn link_spares(&mut self) {
+        for node in &mut self.parts.nodes {
+            if let Shape::DistributedSpare { draid, .. } = &mut node.shape {
+                *draid = node.config.top_guid.and_then(|guid| self.draids.get(&guid).copied());
+            }
+        }
+    }
+}
+
+/// The node's own configuration, without its children's.
+fn own(config: &VdevConfig) -> VdevConfig {
+    VdevConfig { children: None, ..config.clone() }
+}
+
+fn check_id(config: &VdevConfig, position: usize) -> Result<(), VdevError> {
+    match config.id {
+        Some(id) if id != position as u64 => {
+            Err(VdevError::Config(format!("vdev {} has id {id} at place {position}", config.guid)))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn holds_children(kind: VdevKind) -> bool {
+    use VdevKind::{Draid, Mirror, Raidz, Replacing, Spare};
+    matches!(kind, Mirror | Replacing | Spare | Raidz | Draid)
+}
+
+fn may_be_below_top(kind: VdevKind) -> bool {
+    use VdevKind::{Draid, Hole, Indirect, Missing, Root};
+    !matches!(kind, Root | Draid | Hole | Indirect | Missing)
+}

@@ -1,0 +1,185 @@
+//! When a device has failed often enough to be given up, and when to try it again.
+//!
+//! The thresholds are those of OpenZFS's event daemon: 10 I/O errors within 10 minutes fault a
+//! device, 10 checksum errors degrade it. Invariant: a device that is given up is always tried
+//! again after a pause, which doubles each time up to a maximum; one good answer ends it.
+
+use super::state::{Aux, Condition, VdevState};
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// Errors within [`WINDOW`] that make a device faulted or degraded.
+pub const ERROR_LIMIT: usize = 10;
+/// How long an error counts.
+pub const WINDOW: Duration = Duration::from_secs(600);
+/// First pause before a device that was given up is tried again.
+pub const FIRST_PAUSE: Duration = Duration::from_secs(15);
+/// Longest pause.
+pub const LONGEST_PAUSE: Duration = Duration::from_secs(600);
+
+/// What a failed read says of the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Failure {
+    /// The read failed.
+    Io,
+    /// No answer in time.
+    Silent,
+    /// The device is gone.
+    Gone,
+}
+
+/// Recent errors of one device. Times are since the tree was built.
+#[derive(Debug, Default)]
+pub(super) struct Health {
+    read_errors: VecDeque<Duration>,
+    checksum_errors: VecDeque<Duration>,
+    given_up: Option<GivenUp>,
+    worn: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct GivenUp {
+    condition: Condition,
+    until: Duration,
+    pause: Duration,
+}
+
+/// Adds an error to `errors` and tells whether the limit is reached.
+fn note(errors: &mut VecDeque<Duration>, now: Duration) -> bool {
+    while errors.front().is_some_and(|&first| first + WINDOW < now) {
+        errors.pop_front();
+    }
+    errors.push_back(now);
+    if errors.len() > ERROR_LIMIT {
+        errors.pop_front();
+    }
+    errors.len() >= ERROR_LIMIT
+}
+
+impl Health {
+    /// The condition errors have brought the device to.
+    pub(super) fn condition(&self) -> Condition {
+        match self.given_up {
+            Some(given_up) => given_up.condition,
+            None if self.worn => Condition::new(VdevState::Degraded, Aux::ErrorsExceeded),
+            None => Condition::ONLINE,
+        }
+    }
+
+    /// The device may be read at `now`.
+    pub(super) fn may_try(&self, now: Duration) -> bool {
+        self.given_up.is_none_or(|given_up| now >= given_up.until)
+    }
+
+    /// A read gave bytes. True if that changes the condition.
+    pub(super) fn answered(&mut self) -> bool {
+        if self.given_up.take().is_some() {
+            self.read_errors.clear();
+            return true;
+        }
+        false
+    }
+
+    /// A read failed. `needed` says that no data is left without this device: then it is never
+    /// faulted, only degraded. True if that changes the condition.
+    pub(super) fn failed(&mut self, failure: Failure, now: Duration, needed: bool) -> bool {
+        let before = self.condition();
+        let exceeded = note(&mut self.read_errors, now);
+        let condition = match failure {
+            Failure::Silent => Condition::new(VdevState::Unavailable, Aux::IoFailure),
+            Failure::Gone => Condition::new(VdevState::Removed, Aux::None),
+            Failure::Io if self.given_up.is_some() => before,
+            Failure::Io if !exceeded => return false,
+            Failure::Io if needed => {
+                self.worn = true;
+                return before != self.condition();
+            }
+            Failure::Io => Condition::new(VdevState::Faulted, Aux::ErrorsExceeded),
+        };
+        let pause = match self.given_up {
+            // Answers to reads sent before it was given up do not lengthen the pause.
+            Some(old) if now < old.until => old.pause,
+            Some(old) => (old.pause * 2).min(LONGEST_PAUSE),
+            None => FIRST_PAUSE,
+        };
+        self.given_up = Some(GivenUp { condition, until: now + pause, pause });
+        before != condition
+    }
+
+    /// The device gave wrong bytes. True if that changes the condition.
+    pub(super) fn lied(&mut self, now: Duration) -> bool {
+        let before = self.condition();
+        self.worn |= note(&mut self.checksum_errors, now);
+        before != self.condition()
+    }
+
+    /// Forgets everything (`zpool clear`).
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn ten_errors_in_ten_minutes_fault() {
+        let mut health = Health::default();
+        for i in 0..9 {
+            assert!(!health.failed(Failure::Io, SECOND * i, false));
+        }
+        assert_eq!(health.condition(), Condition::ONLINE);
+        assert!(health.failed(Failure::Io, SECOND * 9, false));
+        assert_eq!(health.condition().state, VdevState::Faulted);
+        assert!(!health.may_try(SECOND * 20));
+        assert!(health.may_try(SECOND * 9 + FIRST_PAUSE));
+        assert!(!health.failed(Failure::Io, SECOND * 9 + FIRST_PAUSE, false));
+        assert!(!health.may_try(SECOND * 9 + FIRST_PAUSE * 2));
+        assert!(health.answered());
+        assert_eq!(health.condition(), Condition::ONLINE);
+        assert!(health.may_try(SECOND * 10));
+    }
+
+    #[test]
+    fn old_errors_do_not_count() {
+        let mut health = Health::default();
+        for i in 0..100 {
+            assert!(!health.failed(Failure::Io, WINDOW / 8 * i, false));
+        }
+    }
+
+    #[test]
+    fn the_last_copy_is_only_degraded() {
+        let mut health = Health::default();
+        for i in 0..20 {
+            health.failed(Failure::Io, SECOND * i, true);
+        }
+        assert_eq!(health.condition().state, VdevState::Degraded);
+        assert!(health.may_try(SECOND * 20));
+    }
+
+    #[test]
+    fn silence_and_absence_count_at_once() {
+        let mut health = Health::default();
+        assert!(health.failed(Failure::Silent, SECOND, true));
+        assert_eq!(health.condition(), Condition::new(VdevState::Unavailable, Aux::IoFailure));
+        assert!(!health.may_try(SECOND * 2));
+        let mut health = Health::default();
+        assert!(health.failed(Failure::Gone, SECOND, true));
+        assert_eq!(health.condition().state, VdevState::Removed);
+    }
+
+    #[test]
+    fn liars_are_degraded() {
+        let mut health = Health::default();
+        let changes = (0..12).filter(|&i| health.lied(SECOND * i)).count();
+        assert_eq!(changes, 1);
+        assert_eq!(health.condition(), Condition::new(VdevState::Degraded, Aux::ErrorsExceeded));
+        assert!(health.may_try(SECOND * 12));
+        health.clear();
+        assert_eq!(health.condition(), Condition::ONLINE);
+    }
+}

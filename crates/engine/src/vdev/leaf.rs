@@ -1,0 +1,240 @@
+//! A leaf of the tree: a device (or the lack of one), its health, and what it is known to miss.
+//!
+//! Invariant: a read handed to a device lies inside the device's allocatable area, or inside the
+//! scratch area of a running raidz expansion; labels are never read through here.
+
+use super::health::{Failure, Health};
+use super::state::{Aux, Condition, VdevState};
+use super::stats::Stats;
+use cenote_device::{Device, DeviceError};
+use cenote_format::Txg;
+use cenote_format::config::VdevConfig;
+use parking_lot::{Mutex, RwLock};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+/// First byte of a device's allocatable area (chapter 03, section 1).
+pub const DATA_START: u64 = 0x40_0000;
+/// First byte of a device's boot area, the scratch area of a raidz expansion.
+pub const BOOT_START: u64 = 0x8_0000;
+/// Devices smaller than this are refused.
+pub const SMALLEST_DEVICE: u64 = 64 << 20;
+
+/// Allocatable bytes of a device of `size` bytes (chapter 03, section 1).
+pub fn allocatable(size: u64) -> u64 {
+    (size & !0x3_ffff).saturating_sub(0x48_0000)
+}
+
+/// Why a leaf's device cannot be used.
+#[derive(Debug, Clone)]
+pub struct LeafUnavailable {
+    /// State and reason to show.
+    pub condition: Condition,
+    /// In words, for logs.
+    pub reason: String,
+}
+
+impl LeafUnavailable {
+    /// The device could not be opened.
+    pub fn open_failed(reason: impl Into<String>) -> Self {
+        let condition = Condition::new(VdevState::Unavailable, Aux::OpenFailed);
+        Self { condition, reason: reason.into() }
+    }
+
+    fn new(aux: Aux, reason: String) -> Self {
+        Self { condition: Condition::new(VdevState::Unavailable, aux), reason }
+    }
+}
+
+/// Finds and opens the device of a leaf; its labels are checked here, not in the tree.
+pub trait LeafOpener: Send + Sync {
+    /// The device of `leaf` (of kind disk or file), or why there is none.
+    fn open(&self, leaf: &VdevConfig) -> Result<Arc<dyn Device>, LeafUnavailable>;
+}
+
+impl<F> LeafOpener for F
+where
+    F: Fn(&VdevConfig) -> Result<Arc<dyn Device>, LeafUnavailable> + Send + Sync,
+{
+    fn open(&self, leaf: &VdevConfig) -> Result<Arc<dyn Device>, LeafUnavailable> {
+        self(leaf)
+    }
+}
+
+/// What opening gave.
+#[derive(Debug, Clone)]
+enum Opened {
+    Device(Arc<dyn Device>),
+    Not(Condition),
+}
+
+/// A leaf with (or without) a device.
+#[derive(Debug)]
+pub(super) struct Leaf {
+    pub(super) config: VdevConfig,
+    /// Index of its top-level vdev.
+    pub(super) top: u32,
+    minimum: u64,
+    opened: RwLock<Opened>,
+    pub(super) health: Mutex<Health>,
+    pub(super) stats: Stats,
+    /// Txgs whose data the leaf does not have (its dirty time log), sorted ranges.
+    missing: RwLock<Vec<Range<u64>>>,
+    /// Bytes of reads under way.
+    pub(super) pending: AtomicU64,
+}
+
+/// Whether and how well a leaf can serve a read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Fitness {
+    /// Nothing speaks against it.
+    Good,
+    /// Works, but has had errors.
+    Worn,
+    /// Its dirty time log says it does not have the data.
+    Stale,
+}
+
+impl Leaf {
+    /// A leaf that needs at least `minimum` allocatable bytes; opened unless its configuration
+    /// forbids it.
+    pub(super) fn new(config: VdevConfig, top: u32, minimum: u64, opener: &dyn LeafOpener) -> Self {
+        let leaf = Self {
+            config,
+            top,
+            minimum,
+            opened: RwLock::new(Opened::Not(Condition::new(VdevState::Closed, Aux::None))),
+            health: Mutex::default(),
+            stats: Stats::default(),
+            missing: RwLock::default(),
+            pending: AtomicU64::new(0),
+        };
+        leaf.open(opener);
+        leaf
+    }
+
+    /// Tries to open the device if there is none.
+    pub(super) fn open(&self, opener: &dyn LeafOpener) {
+        if matches!(*self.opened.read(), Opened::Device(_)) {
+            return;
+        }
+        let opened = match self.try_open(opener) {
+            Ok(device) => Opened::Device(device),
+            Err(why) => {
+                tracing::warn!(
+                    leaf = self.config.guid.0,
+                    reason = why.reason,
+                    "device unavailable"
+                );
+                Opened::Not(why.condition)
+            }
+        };
+        *self.opened.write() = opened;
+    }
+
+    fn try_open(&self, opener: &dyn LeafOpener) -> Result<Arc<dyn Device>, LeafUnavailable> {
+        let refused = |state, aux, reason: &str| LeafUnavailable {
+            condition: Condition::new(state, aux),
+            reason: reason.into(),
+        };
+        if self.config.aux_state.as_deref() == Some("external") {
+            return Err(refused(VdevState::Faulted, Aux::External, "faulted by the administrator"));
+        }
+        if self.config.offline {
+            return Err(refused(VdevState::Offline, Aux::None, "taken offline"));
+        }
+        let device = opener.open(&self.config).map_err(|mut why| {
+            if self.config.removed && why.condition.aux == Aux::OpenFailed {
+                why.condition = Condition::new(VdevState::Removed, Aux::None);
+            }
+            why
+        })?;
+        let size = device.size();
+        if size < SMALLEST_DEVICE {
+            return Err(LeafUnavailable::new(Aux::TooSmall, format!("only {size} bytes")));
+        }
+        if allocatable(size) < self.minimum {
+            let reason = format!("{} bytes, needs {}", allocatable(size), self.minimum);
+            return Err(LeafUnavailable::new(Aux::BadLabel, reason));
+        }
+        Ok(device)
+    }
+
+    /// Its condition: the device's, or what errors made of it, or what its configuration says.
+    pub(super) fn condition(&self) -> Condition {
+        match &*self.opened.read() {
+            Opened::Not(condition) => *condition,
+            Opened::Device(_) => {
+                let condition = self.health.lock().condition();
+                if condition == Condition::ONLINE && self.config.degraded {
+                    return Condition::new(VdevState::Degraded, Aux::ErrorsExceeded);
+                }
+                condition
+            }
+        }
+    }
+
+    pub(super) fn device(&self) -> Option<Arc<dyn Device>> {
+        match &*self.opened.read() {
+            Opened::Device(device) => Some(Arc::clone(device)),
+            Opened::Not(_) => None,
+        }
+    }
+
+    /// Allocatable bytes; 0 without a device.
+    pub(super) fn asize(&self) -> u64 {
+        self.device().map_or(0, |device| allocatable(device.size()))
+    }
+
+    /// How well it serves a block born in `birth`; `None` if it has no device, or is given up and
+    /// `desperate` is false.
+    pub(super) fn fitness(&self, birth: Txg, now: Duration, desperate: bool) -> Option<Fitness> {
+        if !matches!(*self.opened.read(), Opened::Device(_)) {
+            return None;
+        }
+        let condition = {
+            let health = self.health.lock();
+            if !desperate && !health.may_try(now) {
+                return None;
+            }
+            health.condition()
+        };
+        if self.misses(birth) {
+            Some(Fitness::Stale)
+        } else if condition != Condition::ONLINE || self.config.degraded {
+            Some(Fitness::Worn)
+        } else {
+            Some(Fitness::Good)
+        }
+    }
+
+    /// Its dirty time log says that it has no data of `txg`.
+    pub(super) fn misses(&self, txg: Txg) -> bool {
+        self.missing.read().iter().any(|range| range.contains(&txg.0))
+    }
+
+    /// Sets the txgs whose data it does not have.
+    pub(super) fn set_missing(&self, ranges: Vec<Range<u64>>) {
+        *self.missing.write() = ranges;
+    }
+
+    /// Drops a device that is gone, so that it is opened anew.
+    pub(super) fn drop_gone(&self) {
+        let gone = self.health.lock().condition().state == VdevState::Removed;
+        if gone {
+            *self.opened.write() = Opened::Not(Condition::new(VdevState::Removed, Aux::None));
+        }
+    }
+}
+
+/// What a device error says of the device; `None` if it says nothing (the address was bad).
+pub(super) fn failure_of(error: &DeviceError) -> Option<Failure> {
+    match error {
+        DeviceError::Io(_) => Some(Failure::Io),
+        DeviceError::TimedOut(_) | DeviceError::Stuck(_) => Some(Failure::Silent),
+        DeviceError::Gone => Some(Failure::Gone),
+        DeviceError::OutOfRange { .. } | DeviceError::ReadOnly => None,
+    }
+}

@@ -1,0 +1,285 @@
+//! Everything that can be tried for one block: all copies, all parity, all combinations, until the
+//! checksum is right; and then who was wrong.
+//!
+//! Invariant: bytes are returned only if `verify` accepted them, and a leaf is blamed only if it
+//! failed to answer or gave other bytes than the accepted block demands of it. The search is
+//! bounded: see [`MAX_CANDIDATES`] and [`MAX_CANDIDATE_BYTES`].
+
+use super::batch::Batch;
+use super::candidates::Search;
+use super::error::VdevError;
+use super::leaf::Fitness;
+use super::plan::{Extent, NoPlan, Planner};
+use super::read::BlockRead;
+use super::source::Source;
+use super::tree::{LeafId, NodeId, Shape, VdevTree};
+use bytes::Bytes;
+use cenote_format::{Guid, Txg};
+
+pub use super::candidates::{MAX_CANDIDATE_BYTES, MAX_CANDIDATES};
+
+/// What a device should hold and does not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Repair {
+    /// Guid of the leaf.
+    pub leaf: Guid,
+    /// First byte on the device.
+    pub offset: u64,
+    /// The right bytes.
+    pub data: Bytes,
+}
+
+/// A block that was read by trying everything.
+#[derive(Debug, Clone, Default)]
+pub struct Recovered {
+    /// The bytes `verify` accepted.
+    pub data: Bytes,
+    /// Leaves that gave wrong bytes. Those whose dirty time log says they miss the block are not
+    /// among them.
+    pub liars: Vec<Guid>,
+    /// Leaves that did not answer.
+    pub failed: Vec<Guid>,
+    /// What must be written to make every copy and all parity right again.
+    pub repairs: Vec<Repair>,
+}
+
+impl VdevTree {
+    /// Tries every alternative for one block until `verify` accepts the bytes: other sides of
+    /// mirrors, replacing and spare vdevs, reconstruction from parity (also when devices lie,
+    /// trying every set of up to parity devices), and combinations over the pieces of a block on a
+    /// removed vdev.
+    ///
+    /// Counts checksum errors on exactly the leaves that lied and read errors on those that
+    /// failed. If nothing is right, checksum errors are counted on every leaf that gave a whole
+    /// copy, or on the top-level vdev when parity makes it impossible to tell. At most
+    /// [`MAX_CANDIDATES`] combinations are tried.
+    pub fn read_recover(
+        &self,
+        read: &BlockRead,
+        verify: &mut dyn FnMut(&[u8]) -> bool,
+    ) -> Result<Recovered, VdevError> {
+        let first = self.examine(read, verify, false, false);
+        match first {
+            Err(
+                VdevError::NoIntactCopy { .. }
+                | VdevError::Unavailable { .. }
+                | VdevError::Device { .. },
+            ) if self.has_given_up(read.vdev) => self.examine(read, verify, true, false),
+            other => other,
+        }
+    }
+
+    /// Reads every copy and all parity of one block, and tells which leaves do not hold what the
+    /// verified block demands (dRAID's zero sectors included). Counts errors like
+    /// [`VdevTree::read_recover`].
+    pub fn read_all_copies(
+        &self,
+        read: &BlockRead,
+        verify: &mut dyn FnMut(&[u8]) -> bool,
+    ) -> Result<Recovered, VdevError> {
+        self.examine(read, verify, false, true)
+    }
+
+    /// Some leaf of the pool is not being read because of earlier failures.
+    fn has_given_up(&self, vdev: u32) -> bool {
+        let removed = self.top_node(vdev).is_some_and(|n| matches!(n.shape, Shape::Indirect(_)));
+        let now = self.now();
+        self.leaves
+            .iter()
+            .filter(|leaf| removed || leaf.top == vdev)
+            .any(|leaf| leaf.device().is_some() && !leaf.health.lock().may_try(now))
+    }
+
+    fn examine(
+        &self,
+        read: &BlockRead,
+        verify: &mut dyn FnMut(&[u8]) -> bool,
+        desperate: bool,
+        pads: bool,
+    ) -> Result<Recovered, VdevError> {
+        let (node, extent) = self.locate(read)?;
+        let size = usize::try_from(read.size).map_err(|_| read.bad("too large"))?;
+        let gatherer = Gatherer { planner: Planner::new(self, desperate), birth: read.birth, pads };
+        let mut batch = Batch::new(self);
+        let source =
+            gatherer.gather(node, extent, &mut batch, 0).map_err(|why| read.unavailable(why))?;
+        let answers = batch.run();
+        let search = Search::new(&answers);
+        let mut accepted = None;
+        search.run(&source, &mut |candidate| match candidate.get(..size) {
+            Some(bytes) if verify(bytes) => {
+                accepted = Some(candidate.slice(..size));
+                true
+            }
+            _ => false,
+        });
+        let Some(data) = accepted else {
+            if search.tried() == 0 {
+                let failed = answers.iter().position(Result::is_err);
+                return Err(match failed {
+                    Some(op) => self.failure(read, &batch, op, &answers),
+                    None => read.unavailable("no device is available".into()),
+                });
+            }
+            self.blame_all(read, &source, &batch, &answers);
+            let BlockRead { vdev, offset, size, .. } = *read;
+            return Err(VdevError::NoIntactCopy { vdev, offset, size });
+        };
+        let mut recovered = Recovered { data: data.clone(), ..Recovered::default() };
+        let mut liars: Vec<LeafId> = Vec::new();
+        source.compare(&data, &mut |piece, expected| {
+            let Some(op) = batch.ops.get(piece.op) else { return };
+            let Some(leaf) = self.leaves.get(op.leaf) else { return };
+            let guid = leaf.config.guid;
+            let found = piece.bytes(&answers);
+            if found.as_ref().and_then(|found| found.get(..expected.len())) == Some(expected) {
+                return;
+            }
+            if found.is_none() && !recovered.failed.contains(&guid) {
+                recovered.failed.push(guid);
+            }
+            if found.is_some() && !piece.stale && !liars.contains(&op.leaf) {
+                liars.push(op.leaf);
+                recovered.liars.push(guid);
+            }
+            let data = Bytes::copy_from_slice(expected);
+            recovered.repairs.push(Repair {
+                leaf: guid,
+                offset: op.offset + piece.skip as u64,
+                data,
+            });
+        });
+        self.count_liars(&liars);
+        Ok(recovered)
+    }
+
+    fn count_liars(&self, liars: &[LeafId]) {
+        let now = self.now();
+        let mut changed = false;
+        for leaf in liars.iter().filter_map(|&leaf| self.leaves.get(leaf)) {
+            leaf.stats.add_checksum_error();
+            changed |= leaf.health.lock().lied(now);
+        }
+        if changed {
+            self.refresh();
+        }
+    }
+
+    /// No combination was right.
+    fn blame_all(
+        &self,
+        read: &BlockRead,
+        source: &Source,
+        batch: &Batch<'_>,
+        answers: &super::plan::Answers,
+    ) {
+        let mut liars: Vec<LeafId> = Vec::new();
+        let whole = source.whole_copies(&mut |piece| {
+            if let (Some(op), Some(_)) = (batch.ops.get(piece.op), piece.bytes(answers))
+                && !piece.stale
+                && !liars.contains(&op.leaf)
+            {
+                liars.push(op.leaf);
+            }
+        });
+        if whole {
+            self.count_liars(&liars);
+        } else if let Some(top) = self.top_node(read.vdev) {
+            top.stats.add_checksum_error();
+        }
+    }
+}
+
+/// Collects every source of a block.
+struct Gatherer<'a> {
+    planner: Planner<'a>,
+    birth: Txg,
+    /// Read dRAID's zero sectors as well.
+    pads: bool,
+}
+
+impl Gatherer<'_> {
+    fn gather(
+        &self,
+        id: NodeId,
+        extent: Extent,
+        batch: &mut Batch<'_>,
+        depth: usize,
+    ) -> Result<Source, NoPlan> {
+        let planner = &self.planner;
+        if depth >= planner.max_depth() {
+            return Err("removed vdevs or spares point at each other".into());
+        }
+        let node = planner.node(id)?;
+        Ok(match &node.shape {
+            Shape::Leaf(leaf) => self.leaf(*leaf, extent, batch)?,
+            Shape::Copies => {
+                let ranked = planner.ranked(node, extent, self.birth, &[], depth);
+                let copies =
+                    ranked.into_iter().map(|child| self.gather(child, extent, batch, depth + 1));
+                Source::Any(copies.filter_map(Result::ok).collect())
+            }
+            Shape::DistributedSpare { draid, spare } => {
+                let target = planner.spare_target(*draid, *spare, extent.offset)?;
+                self.gather(target, extent, batch, depth + 1)?
+            }
+            Shape::Indirect(_) => {
+                let mut parts = Vec::new();
+                for (target, part) in planner.pieces(node, extent)? {
+                    let source = self.gather(target, part, batch, depth + 1)?;
+                    parts.push((source, part.len as usize));
+                }
+                Source::Join(parts)
+            }
+            Shape::Raidz(_) | Shape::Draid(_) => {
+                let map = planner.map(node, extent, self.birth)?;
+                let mut cells = Vec::with_capacity(map.columns().len());
+                let mut pads = Vec::new();
+                batch.join_small(map.row_count() > 2);
+                for column in map.columns() {
+                    let child = node.children.get(column.child as usize).copied();
+                    let mut cell = |offset: u64, len: u64| {
+                        let extent = Extent { offset, len, scratch: column.scratch };
+                        let source = match child {
+                            Some(child) if len > 0 => {
+                                self.gather(child, extent, batch, depth + 1).ok()
+                            }
+                            _ => None,
+                        };
+                        source.unwrap_or(Source::Nothing)
+                    };
+                    cells.push(cell(column.offset, column.size));
+                    if self.pads && column.pad > 0 {
+                        pads.push((
+                            cell(column.offset + column.size, column.pad),
+                            column.pad as usize,
+                        ));
+                    }
+                }
+                batch.join_small(false);
+                let widths = match &node.shape {
+                    Shape::Raidz(raidz) => raidz.widths_since(self.birth).collect(),
+                    _ => Vec::new(),
+                };
+                Source::Rows { map, cells, pads, widths }
+            }
+            Shape::Root | Shape::Nothing(_) => Source::Nothing,
+        })
+    }
+
+    fn leaf(&self, id: LeafId, extent: Extent, batch: &mut Batch<'_>) -> Result<Source, NoPlan> {
+        let planner = &self.planner;
+        let leaf = planner.tree.leaves.get(id).ok_or("no such leaf")?;
+        let Some(fitness) = leaf.fitness(self.birth, planner.now, planner.desperate) else {
+            return Ok(Source::Nothing);
+        };
+        let Some((op, skip)) = batch.add(id, leaf, extent) else { return Ok(Source::Nothing) };
+        let piece = super::source::Piece {
+            op,
+            skip,
+            len: extent.len as usize,
+            stale: fitness == Fitness::Stale,
+        };
+        Ok(Source::Leaf(piece))
+    }
+}

@@ -1,0 +1,8 @@
+//! Tests of the tree on simulated devices.
+
+mod damage;
+mod health;
+mod hostile;
+mod nested;
+mod removed;
+mod rig;

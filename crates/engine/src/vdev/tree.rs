@@ -1,0 +1,447 @@
+//! The tree of vdevs of one pool.
+//!
+//! Invariant: nodes never move and never change shape while a tree lives; a new configuration
+//! makes a new tree. States are recomputed from the leaves up whenever a leaf's condition changes,
+//! so what [`VdevTree::condition`] gives is never older than the last read that returned.
+
+use super::draid::Draid;
+use super::error::VdevError;
+use super::leaf::{Leaf, LeafOpener};
+use super::raidz::{Raidz, Reflow};
+use super::state::{Aux, Condition, Redundancy, VdevState, roll_up};
+use super::stats::Stats;
+use cenote_device::Device;
+use cenote_format::config::{VdevConfig, VdevKind};
+use cenote_format::indirect_mapping::Mapping;
+use cenote_format::{Guid, Txg};
+use parking_lot::{Mutex, RwLock};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// Index of a node in its tree.
+pub(super) type NodeId = usize;
+/// Index of a leaf in its tree.
+pub(super) type LeafId = usize;
+
+/// What a node does with its children.
+#[derive(Debug)]
+pub(super) enum Shape {
+    Root,
+    Leaf(LeafId),
+    /// Mirror, replacing, spare.
+    Copies,
+    Raidz(Raidz),
+    Draid(Draid),
+    /// A distributed spare of the dRAID at this node.
+    DistributedSpare {
+        draid: Option<NodeId>,
+        spare: u64,
+    },
+    Indirect(RwLock<Option<Arc<Mapping>>>),
+    /// Holds no data; why.
+    Nothing(&'static str),
+}
+
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) config: VdevConfig,
+    pub(super) shape: Shape,
+    pub(super) children: Vec<NodeId>,
+    pub(super) stats: Stats,
+    state: AtomicU8,
+    aux: AtomicU8,
+}
+
+impl Node {
+    pub(super) fn new(config: VdevConfig, shape: Shape, children: Vec<NodeId>) -> Self {
+        let (state, aux) = (AtomicU8::new(VdevState::Closed as u8), AtomicU8::new(0));
+        Self { config, shape, children, stats: Stats::default(), state, aux }
+    }
+
+    pub(super) fn condition(&self) -> Condition {
+        let state = VdevState::from_number(self.state.load(Relaxed));
+        Condition::new(state, Aux::from_number(self.aux.load(Relaxed)))
+    }
+}
+
+/// What kind of blocks a top-level vdev takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[repr(u8)]
+pub enum AllocationClass {
+    /// Anything.
+    #[default]
+    Normal = 0,
+    /// The intent log.
+    Log = 1,
+    /// Metadata and small blocks.
+    Special = 2,
+    /// Dedup tables.
+    Dedup = 3,
+}
+
+impl AllocationClass {
+    fn from_number(number: u8) -> Self {
+        match number {
+            1 => Self::Log,
+            2 => Self::Special,
+            3 => Self::Dedup,
+            _ => Self::Normal,
+        }
+    }
+}
+
+/// A top-level vdev.
+#[derive(Debug)]
+pub(super) struct Top {
+    pub(super) node: NodeId,
+    pub(super) ashift: u32,
+    class: AtomicU8,
+    asize: AtomicU64,
+}
+
+impl Top {
+    pub(super) fn new(node: NodeId, ashift: u32, class: AllocationClass) -> Self {
+        Self { node, ashift, class: AtomicU8::new(class as u8), asize: AtomicU64::new(0) }
+    }
+
+    /// Bytes of its address space; 0 if unknown.
+    pub(super) fn asize(&self) -> u64 {
+        self.asize.load(Relaxed)
+    }
+}
+
+/// A leaf's device, for labels and uberblocks.
+#[derive(Debug, Clone)]
+pub struct LeafDevice {
+    /// Guid of the leaf.
+    pub guid: Guid,
+    /// Top-level vdev it belongs to.
+    pub top: u32,
+    /// The open device.
+    pub device: Arc<dyn Device>,
+}
+
+/// The vdevs of one pool and their devices.
+pub struct VdevTree {
+    pub(super) nodes: Vec<Node>,
+    pub(super) leaves: Vec<Leaf>,
+    pub(super) tops: Vec<Top>,
+    opener: Arc<dyn LeafOpener>,
+    reflow: RwLock<Reflow>,
+    deadline: RwLock<Duration>,
+    clock: Arc<dyn Fn() -> Duration + Send + Sync>,
+    refreshing: Mutex<()>,
+}
+
+impl std::fmt::Debug for VdevTree {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("VdevTree").field("nodes", &self.nodes).finish_non_exhaustive()
+    }
+}
+
+impl VdevTree {
+    /// Builds the tree of `root` (of kind root), opening every leaf through `opener`.
+    ///
+    /// A leaf that cannot be opened is no error; a configuration that makes no sense is.
+    pub fn build(root: &VdevConfig, opener: Arc<dyn LeafOpener>) -> Result<Self, VdevError> {
+        let parts = super::build::Parts::of(root, opener.as_ref())?;
+        let start = Instant::now();
+        let tree = Self {
+            nodes: parts.nodes,
+            leaves: parts.leaves,
+            tops: parts.tops,
+            opener,
+            reflow: RwLock::default(),
+            deadline: RwLock::new(cenote_device::DEFAULT_DEADLINE),
+            clock: Arc::new(move || start.elapsed()),
+            refreshing: Mutex::default(),
+        };
+        tree.refresh();
+        Ok(tree)
+    }
+
+    /// Replaces the clock (time since the tree was built), for tests and simulations.
+    #[must_use]
+    pub fn with_clock(mut self, clock: Arc<dyn Fn() -> Duration + Send + Sync>) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// Time since the tree was built.
+    pub(super) fn now(&self) -> Duration {
+        (self.clock)()
+    }
+
+    /// Longest wait for a batch of reads.
+    pub fn deadline(&self) -> Duration {
+        *self.deadline.read()
+    }
+
+    /// Sets the longest wait for a batch of reads.
+    pub fn set_deadline(&self, deadline: Duration) {
+        *self.deadline.write() = deadline;
+    }
+
+    /// How far a running raidz expansion has come.
+    pub fn reflow(&self) -> Reflow {
+        *self.reflow.read()
+    }
+
+    /// Sets how far a running raidz expansion has come, from the uberblock's word at byte 208.
+    pub fn set_reflow_word(&self, word: u64) {
+        *self.reflow.write() = Reflow::from_word(word);
+    }
+
+    /// Gives the mapping of a removed top-level vdev.
+    pub fn set_mapping(&self, vdev: u32, mapping: Mapping) -> Result<(), VdevError> {
+        match self.top_node(vdev).map(|node| &node.shape) {
+            Some(Shape::Indirect(slot)) => {
+                *slot.write() = Some(Arc::new(mapping));
+                Ok(())
+            }
+            _ => Err(VdevError::NoSuchVdev { vdev, reason: "it is not a removed vdev" }),
+        }
+    }
+
+    /// Top-level vdevs that are removed and whose mapping [`VdevTree::set_mapping`] must give.
+    pub fn removed_vdevs(&self) -> impl Iterator<Item = (u32, &VdevConfig)> {
+        (0u32..).zip(&self.tops).filter_map(|(id, top)| {
+            let node = self.nodes.get(top.node)?;
+            matches!(node.shape, Shape::Indirect(_)).then_some((id, &node.config))
+        })
+    }
+
+    /// Sets the txgs (end exclusive) whose data the leaf `guid` does not have: its dirty time log.
+    pub fn set_missing_txgs(&self, guid: Guid, ranges: Vec<Range<u64>>) {
+        for leaf in self.leaves.iter().filter(|leaf| leaf.config.guid == guid) {
+            leaf.set_missing(ranges.clone());
+        }
+    }
+
+    /// Sets the class of a top-level vdev, from its ZAP.
+    pub fn set_class(&self, vdev: u32, class: AllocationClass) {
+        if let Some(top) = self.tops.get(vdev as usize) {
+            top.class.store(class as u8, Relaxed);
+        }
+    }
+
+    /// The class of a top-level vdev.
+    pub fn class(&self, vdev: u32) -> AllocationClass {
+        self.tops.get(vdev as usize).map_or(AllocationClass::Normal, |top| {
+            AllocationClass::from_number(top.class.load(Relaxed))
+        })
+    }
+
+    /// Number of top-level ids, holes included.
+    pub fn top_count(&self) -> u32 {
+        self.tops.len() as u32
+    }
+
+    pub(super) fn top_node(&self, vdev: u32) -> Option<&Node> {
+        self.nodes.get(self.tops.get(vdev as usize)?.node)
+    }
+
+    /// Configuration of a top-level vdev.
+    pub fn top_config(&self, vdev: u32) -> Option<&VdevConfig> {
+        self.top_node(vdev).map(|node| &node.config)
+    }
+
+    /// Condition of the whole pool.
+    pub fn condition(&self) -> Condition {
+        self.nodes.first().map_or(Condition::ONLINE, Node::condition)
+    }
+
+    /// Condition of a top-level vdev.
+    pub fn top_condition(&self, vdev: u32) -> Option<Condition> {
+        self.top_node(vdev).map(Node::condition)
+    }
+
+    /// Blocks on this top-level vdev can be expected to be readable.
+    pub fn is_readable(&self, vdev: u32) -> bool {
+        self.top_node(vdev).is_some_and(|node| {
+            node.condition().state.is_readable() && !matches!(node.shape, Shape::Nothing(_))
+        })
+    }
+
+    /// Smallest data allocation on a top-level vdev, in bytes; `None` if it holds no data.
+    pub fn min_allocation(&self, vdev: u32) -> Option<u64> {
+        let top = self.tops.get(vdev as usize)?;
+        let node = self.nodes.get(top.node)?;
+        let recorded = node.config.top.as_ref().and_then(|top| top.min_alloc);
+        match &node.shape {
+            Shape::Nothing(_) => None,
+            Shape::Draid(draid) => Some(draid.psize(draid.alignment())),
+            _ => Some(recorded.filter(|&size| size > 0).unwrap_or(1 << top.ashift)),
+        }
+    }
+
+    /// Sector shift of a top-level vdev.
+    pub fn ashift(&self, vdev: u32) -> Option<u32> {
+        self.tops.get(vdev as usize).map(|top| top.ashift)
+    }
+
+    /// Bytes a block of `psize` bytes written in `txg` allocates (chapter 03, section 1).
+    pub fn asize(&self, vdev: u32, psize: u64, txg: Txg) -> Option<u64> {
+        let top = self.tops.get(vdev as usize)?;
+        self.asize_of(top.node, top.ashift, psize, txg)
+    }
+
+    fn asize_of(&self, node: NodeId, ashift: u32, psize: u64, txg: Txg) -> Option<u64> {
+        let node = self.nodes.get(node)?;
+        match &node.shape {
+            Shape::Raidz(raidz) => raidz.asize(psize, txg),
+            Shape::Draid(draid) => draid.asize(psize),
+            Shape::Copies => {
+                let sizes = node.children.iter();
+                sizes.map(|&child| self.asize_of(child, ashift, psize, txg)).max().flatten()
+            }
+            Shape::Nothing(_) | Shape::Root => None,
+            _ => psize.checked_next_multiple_of(1 << ashift),
+        }
+    }
+
+    /// 512ths of allocated bytes that are charged to datasets (chapter 03, section 1).
+    pub fn deflate_ratio(&self, vdev: u32) -> u64 {
+        match self.top_node(vdev).map(|node| &node.shape) {
+            Some(Shape::Raidz(raidz)) => raidz.deflate_ratio(),
+            Some(Shape::Draid(draid)) => draid.deflate_ratio(),
+            Some(Shape::Copies) => {
+                super::raidz::deflate_ratio(self.asize(vdev, 1 << 17, Txg(0)).unwrap_or(1 << 17))
+            }
+            _ => 512,
+        }
+    }
+
+    /// Allocatable bytes of a top-level vdev: what its configuration records, or what its devices
+    /// give if that is more. `None` if it holds no data.
+    pub fn top_asize(&self, vdev: u32) -> Option<u64> {
+        let top = self.tops.get(vdev as usize)?;
+        let shape = &self.nodes.get(top.node)?.shape;
+        (!matches!(shape, Shape::Nothing(_))).then(|| top.asize())
+    }
+
+    /// Allocatable bytes from the open devices; those without a device do not count.
+    fn node_asize(&self, node: NodeId) -> u64 {
+        let Some(node) = self.nodes.get(node) else { return 0 };
+        let smallest = || {
+            let sizes = node.children.iter().map(|&child| self.node_asize(child));
+            sizes.filter(|&size| size > 0).min().unwrap_or(0)
+        };
+        match &node.shape {
+            Shape::Leaf(leaf) => self.leaves.get(*leaf).map_or(0, Leaf::asize),
+            Shape::Copies => smallest(),
+            Shape::Raidz(raidz) => raidz.asize_of_children(smallest()).unwrap_or(0),
+            Shape::Draid(draid) => draid.asize_of_children(smallest()),
+            Shape::Indirect(_)
+            | Shape::Root
+            | Shape::Nothing(_)
+            | Shape::DistributedSpare { .. } => 0,
+        }
+    }
+
+    /// The open devices of all leaves.
+    pub fn devices(&self) -> Vec<LeafDevice> {
+        let open = |leaf: &Leaf| {
+            Some(LeafDevice { guid: leaf.config.guid, top: leaf.top, device: leaf.device()? })
+        };
+        self.leaves.iter().filter_map(open).collect()
+    }
+
+    /// Tries to open every leaf that has no device, and forgets devices that are gone. Tells
+    /// whether any condition changed. Waits for the opener; not for the read path.
+    pub fn reopen(&self) -> bool {
+        let before: Vec<Condition> = self.nodes.iter().map(Node::condition).collect();
+        for leaf in &self.leaves {
+            leaf.drop_gone();
+            let had = leaf.device().is_some();
+            leaf.open(self.opener.as_ref());
+            if !had && leaf.device().is_some() {
+                leaf.health.lock().clear();
+            }
+        }
+        self.refresh();
+        self.nodes.iter().map(Node::condition).ne(before)
+    }
+
+    /// Sets error counters to 0 and forgives devices that were given up (`zpool clear`); of the
+    /// vdev `guid` and all below it, or of all.
+    pub fn clear(&self, guid: Option<Guid>) {
+        let start = match guid {
+            None => Some(0),
+            Some(guid) => self.nodes.iter().position(|node| node.config.guid == guid),
+        };
+        let mut pending: Vec<NodeId> = start.into_iter().collect();
+        while let Some(node) = pending.pop().and_then(|id| self.nodes.get(id)) {
+            node.stats.clear_errors();
+            if let Shape::Leaf(id) = node.shape
+                && let Some(leaf) = self.leaves.get(id)
+            {
+                leaf.stats.clear_errors();
+                leaf.health.lock().clear();
+            }
+            pending.extend(&node.children);
+        }
+        self.refresh();
+    }
+
+    /// Recomputes every node's condition from the leaves up.
+    pub(super) fn refresh(&self) {
+        let _one_at_a_time = self.refreshing.lock();
+        // Children come after their parents in the list.
+        for node in self.nodes.iter().rev() {
+            let condition = self.condition_from_children(node, None);
+            node.state.store(condition.state as u8, Relaxed);
+            node.aux.store(condition.aux as u8, Relaxed);
+        }
+        for top in &self.tops {
+            let config = self.nodes.get(top.node).and_then(|node| node.config.top.as_ref());
+            let recorded = config.map_or(0, |config| config.asize);
+            top.asize.store(recorded.max(self.node_asize(top.node)), Relaxed);
+        }
+    }
+
+    /// The condition of `node` from its children's, as if `without` were lost.
+    fn condition_from_children(&self, node: &Node, without: Option<LeafId>) -> Condition {
+        let lost = Condition::new(VdevState::Faulted, Aux::ErrorsExceeded);
+        let redundancy = match &node.shape {
+            Shape::Leaf(leaf) if without == Some(*leaf) => return lost,
+            Shape::Leaf(leaf) => {
+                return self.leaves.get(*leaf).map_or(lost, Leaf::condition);
+            }
+            Shape::Indirect(_) | Shape::DistributedSpare { draid: Some(_), .. } => {
+                return Condition::ONLINE;
+            }
+            Shape::Nothing(_) if node.config.kind == VdevKind::Hole => return Condition::ONLINE,
+            Shape::Nothing(_) | Shape::DistributedSpare { draid: None, .. } => {
+                return Condition::new(VdevState::Unavailable, Aux::OpenFailed);
+            }
+            Shape::Root => Redundancy::Root,
+            Shape::Copies => Redundancy::Mirror,
+            Shape::Raidz(raidz) => Redundancy::Parity(raidz.parity()),
+            Shape::Draid(draid) if draid.domains() > 1 => Redundancy::Domains {
+                parity: draid.parity(),
+                set: node.children.len() / draid.domains() as usize,
+            },
+            Shape::Draid(draid) => Redundancy::Parity(draid.parity()),
+        };
+        let children: Vec<Condition> = node
+            .children
+            .iter()
+            .filter_map(|&child| self.nodes.get(child))
+            .map(|child| match without {
+                Some(_) => self.condition_from_children(child, without),
+                None => child.condition(),
+            })
+            .collect();
+        let is_log = |index: usize| self.class(index as u32) == AllocationClass::Log;
+        roll_up(redundancy, &children, is_log)
+    }
+
+    /// Without this leaf its top-level vdev could not be read.
+    pub(super) fn is_needed(&self, leaf: LeafId) -> bool {
+        let top = self.leaves.get(leaf).and_then(|leaf| self.top_node(leaf.top));
+        top.is_some_and(|node| !self.condition_from_children(node, Some(leaf)).state.is_readable())
+    }
+}
