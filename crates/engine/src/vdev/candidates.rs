@@ -162,33 +162,26 @@ impl<'a> Search<'a> {
 }
 
 /// `known` without the columns of the `distrusted` devices; `None` if that is no new candidate:
-/// some device of the set holds no known data, so that a smaller set gave the same or will not do.
+/// some device of the set holds nothing that is known, or all of them hold only parity that was
+/// not used.
 fn without<'a>(
     map: &Map,
     known: &[Option<Bytes>],
     distrusted: impl Iterator<Item = &'a Vec<usize>>,
 ) -> Option<Vec<Option<Bytes>>> {
     let mut columns = known.to_vec();
-    let mut any_data = false;
     for device in distrusted {
         let mut useful = false;
         for &index in device {
-            let column = columns.get_mut(index)?;
-            useful |= column.take().is_some();
-            any_data |=
-                map.columns().get(index).is_some_and(|c| c.size > 0) && !is_parity(map, index);
+            useful |= columns.get_mut(index)?.take().is_some();
         }
         if !useful {
             return None;
         }
     }
-    any_data.then_some(columns)
-}
-
-fn is_parity(map: &Map, index: usize) -> bool {
-    map.rows()
-        .take_while(|(start, _)| *start <= index)
-        .any(|(start, _)| (start..start + map.parity).contains(&index))
+    let rebuilds =
+        map.data_columns().any(|(index, _)| columns.get(index).is_some_and(Option::is_none));
+    rebuilds.then_some(columns)
 }
 
 /// The sets of columns that fall together when one device is wrong: for the present layout, and

@@ -3,7 +3,7 @@
 
 use super::rig::*;
 use crate::vdev::*;
-use cenote_device::Health;
+use cenote_device::{Device, Health};
 use cenote_format::config::{VdevConfig, VdevKind};
 use std::collections::BTreeSet;
 
@@ -55,8 +55,8 @@ fn torture(rig: &Rig, offset: u64, size: u64, birth: u64, tolerance: usize, rand
         rig.heal();
         // Writing the repairs makes the block whole.
         victims[dead..].iter().for_each(|&guid| rig.corrupt(guid));
-        for repair in &recovered.repairs {
-            use cenote_device::Device;
+        let all = rig.tree.read_all_copies(&read, &mut |b| b == data).unwrap();
+        for repair in &all.repairs {
             rig.disk(repair.leaf.0).write(repair.offset, &repair.data).unwrap();
         }
         assert_eq!(rig.read(&read).unwrap(), data);

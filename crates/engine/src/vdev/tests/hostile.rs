@@ -61,7 +61,7 @@ fn addresses() {
     let tops = vec![
         leaf(1),
         raidz(10, 1, leaves(2..5)),
-        draid(20, 1, 2, 1, leaves(5..11)),
+        draid(20, 1, 2, 1, leaves(25..31)),
         VdevConfig::placeholder(VdevKind::Hole, 3),
         VdevConfig::placeholder(VdevKind::Missing, 4),
     ];

@@ -43,7 +43,8 @@ fn mirror_of_raidz() {
 #[test]
 fn raidz_of_replacing_and_spare() {
     let replacing = group(VdevKind::Replacing, 30, leaves(3..5));
-    let spare = group(VdevKind::Spare, 40, vec![leaf(5), group(VdevKind::Replacing, 41, leaves(6..8))]);
+    let spare =
+        group(VdevKind::Spare, 40, vec![leaf(5), group(VdevKind::Replacing, 41, leaves(6..8))]);
     let children = vec![leaf(1), replacing, spare, leaf(2)];
     let rig = Rig::new(root(9, vec![raidz(100, 1, children)]));
     let mut random = Random(2);
@@ -72,8 +73,8 @@ fn stale_devices_are_avoided_and_not_blamed() {
     let data = Random(3).bytes(9 << 10);
     rig.write(&old, &data);
     rig.write(&new, &data);
-    rig.tree.set_missing_txgs(Guid(4), vec![4..50]);
-    rig.tree.set_missing_txgs(Guid(2), vec![4..50]);
+    rig.tree.set_missing_txgs(Guid(4), std::iter::once(4..50).collect());
+    rig.tree.set_missing_txgs(Guid(2), std::iter::once(4..50).collect());
     rig.corrupt(2);
     rig.corrupt(4);
     assert_eq!(rig.read(&old).unwrap(), data);
@@ -133,12 +134,15 @@ fn spares_of_unknown_draids_are_unavailable() {
 
 #[test]
 fn sizes_and_ratios_of_the_top() {
-    let rig = Rig::new(root(12, vec![
-        leaf(1),
-        group(VdevKind::Mirror, 10, leaves(2..4)),
-        raidz(20, 1, leaves(4..9)),
-        draid(30, 2, 4, 1, leaves(20..31)),
-    ]));
+    let rig = Rig::new(root(
+        12,
+        vec![
+            leaf(1),
+            group(VdevKind::Mirror, 10, leaves(2..4)),
+            raidz(20, 1, leaves(4..9)),
+            draid(30, 2, 4, 1, leaves(40..51)),
+        ],
+    ));
     let tree = &rig.tree;
     let child = allocatable(DISK as u64);
     assert_eq!(tree.top_asize(1), Some(child));

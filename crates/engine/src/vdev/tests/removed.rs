@@ -21,12 +21,10 @@ fn mapping(entries: &[(u64, u32, u64, u64)]) -> Mapping {
 
 fn rig() -> Rig {
     let mirror = |guid, leaves| group(VdevKind::Mirror, guid, leaves);
-    let rig = Rig::new(root(9, vec![
-        mirror(10, leaves(1..4)),
-        removed(20),
-        removed(30),
-        mirror(40, leaves(4..6)),
-    ]));
+    let rig = Rig::new(root(
+        9,
+        vec![mirror(10, leaves(1..4)), removed(20), removed(30), mirror(40, leaves(4..6))],
+    ));
     let first = [(0x1000, 0, 0x20_0000, 0x2000), (0x3000, 2, 0x400, 0x1800), (0x4800, 3, 0, 0x800)];
     rig.tree.set_mapping(1, mapping(&first)).unwrap();
     let second = [(0, 3, 0x1000, 0x1000), (0x1000, 0, 0x40_0000, 0x1000)];

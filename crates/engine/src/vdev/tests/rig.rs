@@ -50,9 +50,16 @@ pub fn raidz(guid: u64, parity: u64, children: Vec<VdevConfig>) -> VdevConfig {
     VdevConfig { nparity: Some(parity), ..group(VdevKind::Raidz, guid, children) }
 }
 
-pub fn draid(guid: u64, parity: u64, data: u64, spares: u64, children: Vec<VdevConfig>) -> VdevConfig {
+pub fn draid(
+    guid: u64,
+    parity: u64,
+    data: u64,
+    spares: u64,
+    children: Vec<VdevConfig>,
+) -> VdevConfig {
     let disks = children.len() as u64 - spares;
-    let groups = (1..=disks).find(|groups| (groups * (data + parity)).is_multiple_of(disks)).unwrap();
+    let groups =
+        (1..=disks).find(|groups| (groups * (data + parity)).is_multiple_of(disks)).unwrap();
     let shape = DraidShape { data, spares, groups, children: None };
     VdevConfig {
         nparity: Some(parity),
@@ -194,9 +201,10 @@ impl Rig {
                     let sums = parity.iter().enumerate().map(|(i, c)| (c, weighted_sum(&data, i)));
                     for (column, bytes) in stored.chain(sums) {
                         let len = column.size + column.pad;
-                        let extent =
-                            Extent { offset: column.offset, len, scratch: column.scratch };
+                        let extent = Extent { offset: column.offset, len, scratch: column.scratch };
                         let child = node.children[column.child as usize];
+                        let mut padding = Vec::new();
+                        let touched = if column.size > 0 { &mut *touched } else { &mut padding };
                         self.put(planner, child, extent, birth, &bytes[..len as usize], touched);
                     }
                 }
