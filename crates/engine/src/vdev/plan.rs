@@ -419,9 +419,8 @@ pub(super) fn complete(map: &Map, mut columns: Vec<Option<Bytes>>) -> Option<Byt
         let (parity, data) = known.split_at_checked(map.parity)?;
         let lengths: Vec<usize> =
             row.iter().skip(map.parity).map(|column| column.size as usize).collect();
-        let height = row.first()?.size as usize;
-        for (index, bytes) in parity::rebuild(parity, data, &lengths, height)? {
-            *columns.get_mut(start + map.parity + index)? = Some(bytes.into());
+        for (index, bytes) in parity::rebuild(parity, data, &lengths)? {
+            *columns.get_mut(start + map.parity + index)? = Some(bytes);
         }
     }
     let mut data = map.data_columns();
