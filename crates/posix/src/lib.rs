@@ -1,6 +1,22 @@
-//! Files and volumes: what every door (FUSE first) calls.
+//! Files and volumes: what every door calls.
 //!
 //! Invariant: nothing here knows a transport; errors carry the errno a system call would give.
 #![forbid(unsafe_code)]
 
+pub mod access;
+pub mod attributes;
+pub mod control_directory;
+pub mod directory;
+pub mod error;
+pub mod filesystem;
+pub mod stream;
 pub mod tree;
+pub mod view;
+pub mod volume;
+pub mod xattr;
+
+pub use control_directory::{Snapshot, SnapshotDirectory, SnapshotSource};
+pub use filesystem::{Filesystem, MountOptions};
+pub use view::View;
+pub use volume::Volume;
+pub use xattr::{AclType, XattrMode};

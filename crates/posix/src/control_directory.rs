@@ -1,0 +1,296 @@
+//! `.zfs`: a synthetic directory at the root, through which the snapshots are reached.
+//!
+//! Chapter 05, section 14. Invariant: the number of a snapshot's view stays the same as long as the
+//! filesystem is mounted and is never given to another; few snapshots are open at a time.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use cenote_engine::object::ObjectSet;
+use parking_lot::Mutex;
+use quick_cache::sync::Cache;
+
+use crate::attributes::DIRECTORY;
+use crate::error::{ENFILE, ENOENT, ESTALE};
+use crate::tree::{Attributes, DirectoryEntry, Errno, NodeId, Result, Timestamp};
+use crate::view::{OBJECT_BITS, View};
+
+/// Snapshots kept open.
+const OPEN_SNAPSHOTS: usize = 16;
+/// Directory type in listings.
+const DIRECTORY_KIND: u8 = 4;
+
+/// Node of `.zfs`.
+pub const CONTROL: NodeId = (1 << OBJECT_BITS) - 1;
+/// Node of `.zfs/shares`.
+pub const SHARES: NodeId = CONTROL - 1;
+/// Node of `.zfs/snapshot`.
+pub const SNAPSHOTS: NodeId = CONTROL - 2;
+
+/// Property `snapdir`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum SnapshotDirectory {
+    /// `.zfs` can be entered but is not listed.
+    #[default]
+    Hidden,
+    /// `.zfs` is listed.
+    Visible,
+    /// There is no `.zfs`.
+    Disabled,
+}
+
+/// A snapshot of the filesystem.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Name after the `@`.
+    pub name: Vec<u8>,
+    /// Object number of its dataset.
+    pub id: u64,
+}
+
+/// Where the snapshots of a filesystem come from.
+pub trait SnapshotSource: Send + Sync {
+    /// All snapshots, in any order.
+    fn list(&self) -> cenote_engine::Result<Vec<Snapshot>>;
+
+    /// The snapshot called `name`.
+    fn find(&self, name: &[u8]) -> cenote_engine::Result<Option<Snapshot>> {
+        Ok(self.list()?.into_iter().find(|snapshot| snapshot.name == name))
+    }
+
+    /// The object set of the snapshot whose dataset is object `id`.
+    fn open(&self, id: u64) -> cenote_engine::Result<ObjectSet>;
+}
+
+#[derive(Default)]
+struct Numbers {
+    by_id: HashMap<u64, u16>,
+    /// Dataset of view `index + 1`.
+    ids: Vec<u64>,
+}
+
+impl Numbers {
+    fn of(&mut self, id: u64) -> Result<u16> {
+        if let Some(number) = self.by_id.get(&id) {
+            return Ok(*number);
+        }
+        let number = u16::try_from(self.ids.len() + 1)
+            .map_err(|_| Errno::new(ENFILE, "65535 snapshots were visited: mount again"))?;
+        self.ids.push(id);
+        self.by_id.insert(id, number);
+        Ok(number)
+    }
+
+    fn id(&self, number: u16) -> Option<u64> {
+        self.ids.get(usize::from(number).checked_sub(1)?).copied()
+    }
+}
+
+/// The control directory of one mounted filesystem.
+pub struct ControlDirectory {
+    source: Option<Box<dyn SnapshotSource>>,
+    numbers: Mutex<Numbers>,
+    open: Cache<u16, Arc<View>>,
+    mounted: Timestamp,
+}
+
+impl ControlDirectory {
+    /// A control directory over `source`; `mounted` is what its directories show as times.
+    pub fn new(source: Option<Box<dyn SnapshotSource>>, mounted: Timestamp) -> Self {
+        let numbers = Mutex::default();
+        Self { source, numbers, open: Cache::new(OPEN_SNAPSHOTS), mounted }
+    }
+
+    /// The view with `number`.
+    pub fn view(&self, number: u16) -> Result<Arc<View>> {
+        if let Some(view) = self.open.get(&number) {
+            return Ok(view);
+        }
+        let id = self.numbers.lock().id(number);
+        let source = self.source.as_deref();
+        let (Some(id), Some(source)) = (id, source) else {
+            return Err(Errno::new(ESTALE, format!("no snapshot has number {number}")));
+        };
+        let objects = source.open(id).map_err(|error| match error.kind() {
+            cenote_engine::ErrorKind::NotFound => Errno::new(ESTALE, error.to_string()),
+            _ => error.into(),
+        })?;
+        let view = Arc::new(View::open(objects, number)?);
+        self.open.insert(number, view.clone());
+        Ok(view)
+    }
+
+    /// The view of the snapshot called `name`.
+    pub fn snapshot(&self, name: &[u8]) -> Result<Arc<View>> {
+        let found = match self.source.as_deref() {
+            Some(source) => source.find(name)?,
+            None => None,
+        };
+        let snapshot = found.ok_or_else(|| Errno::new(ENOENT, "no such snapshot"))?;
+        let number = self.numbers.lock().of(snapshot.id)?;
+        self.view(number)
+    }
+
+    /// Node of what `name` is in the synthetic directory `node`; snapshots go through
+    /// [`Self::snapshot`].
+    pub fn find(&self, node: NodeId, name: &[u8]) -> Result<NodeId> {
+        match (node, name) {
+            (CONTROL, b"snapshot") => Ok(SNAPSHOTS),
+            (CONTROL, b"shares") => Ok(SHARES),
+            _ => Err(Errno::new(ENOENT, "no such name")),
+        }
+    }
+
+    /// `stat` of a synthetic directory, with the numbers OpenZFS on Linux shows.
+    pub fn attributes(&self, node: NodeId) -> Result<Attributes> {
+        let (links, size) = match (node, self.source.as_deref()) {
+            (CONTROL, _) => (1, 0),
+            (SNAPSHOTS, Some(source)) => (source.list()?.len().saturating_add(2), 2),
+            _ => (2, 2),
+        };
+        Ok(Attributes {
+            node,
+            generation: 0,
+            mode: DIRECTORY | 0o777,
+            links: u32::try_from(links).unwrap_or(u32::MAX),
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size,
+            sectors: 0,
+            block_size: 512,
+            accessed: self.mounted,
+            modified: self.mounted,
+            changed: self.mounted,
+            created: self.mounted,
+        })
+    }
+
+    /// Lists a synthetic directory; `root` is the node of the filesystem's root.
+    pub fn list(
+        &self,
+        node: NodeId,
+        root: NodeId,
+        position: u64,
+        each: &mut dyn FnMut(DirectoryEntry) -> bool,
+    ) -> Result<()> {
+        let parent = if node == CONTROL { root } else { CONTROL };
+        let mut entries = vec![(b".".to_vec(), node, 1), (b"..".to_vec(), parent, 2)];
+        if node == CONTROL {
+            entries.push((b"shares".to_vec(), SHARES, 3));
+            entries.push((b"snapshot".to_vec(), SNAPSHOTS, 4));
+        }
+        for (name, node, next) in entries {
+            let entry = DirectoryEntry { name, node, kind: DIRECTORY_KIND, next };
+            if position < next && !each(entry) {
+                return Ok(());
+            }
+        }
+        match self.source.as_deref() {
+            Some(source) if node == SNAPSHOTS => self.list_snapshots(source, position, each),
+            _ => Ok(()),
+        }
+    }
+
+    /// Positions of snapshots follow their object numbers, which stay when others come and go.
+    fn list_snapshots(
+        &self,
+        source: &dyn SnapshotSource,
+        position: u64,
+        each: &mut dyn FnMut(DirectoryEntry) -> bool,
+    ) -> Result<()> {
+        let mut snapshots = source.list()?;
+        snapshots.sort_by_key(|snapshot| snapshot.id);
+        for Snapshot { name, id } in snapshots {
+            let next = id.saturating_add(3);
+            if position >= next {
+                continue;
+            }
+            let number = self.numbers.lock().of(id)?;
+            // The root's object is known only once the snapshot is open: its view's number with
+            // object 0 stands for it.
+            let node = snapshot_root(number);
+            if !each(DirectoryEntry { name, node, kind: DIRECTORY_KIND, next }) {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The node that stands for the root of the view with `number`, whatever its object.
+pub fn snapshot_root(number: u16) -> NodeId {
+    u64::from(number) << OBJECT_BITS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Two;
+
+    impl SnapshotSource for Two {
+        fn list(&self) -> cenote_engine::Result<Vec<Snapshot>> {
+            let snapshot = |name: &str, id| Snapshot { name: name.into(), id };
+            Ok(vec![snapshot("later", 90), snapshot("sooner", 40)])
+        }
+
+        fn open(&self, id: u64) -> cenote_engine::Result<ObjectSet> {
+            Err(cenote_engine::Error::not_found(format!("dataset {id}")))
+        }
+    }
+
+    fn listed(control: &ControlDirectory, node: NodeId, from: u64) -> Vec<(String, NodeId, u64)> {
+        let mut found = Vec::new();
+        let mut each = |entry: DirectoryEntry| {
+            found.push((String::from_utf8(entry.name).unwrap(), entry.node, entry.next));
+            true
+        };
+        control.list(node, 34, from, &mut each).unwrap();
+        found
+    }
+
+    #[test]
+    fn listings_resume_at_every_entry() {
+        let control = ControlDirectory::new(Some(Box::new(Two)), Timestamp::default());
+        let names = |node| {
+            let all = listed(&control, node, 0);
+            for (index, (_, _, next)) in all.iter().enumerate() {
+                assert_eq!(listed(&control, node, *next), all[index + 1..]);
+            }
+            all.into_iter().map(|entry| entry.0).collect::<Vec<_>>()
+        };
+        assert_eq!(names(CONTROL), [".", "..", "shares", "snapshot"]);
+        assert_eq!(names(SHARES), [".", ".."]);
+        assert_eq!(names(SNAPSHOTS), [".", "..", "sooner", "later"]);
+        assert_eq!(listed(&control, CONTROL, 0)[1].1, 34);
+        assert_eq!(listed(&control, SNAPSHOTS, 0)[1].1, CONTROL);
+        assert_eq!(control.attributes(SNAPSHOTS).unwrap().links, 4);
+        assert_eq!(control.attributes(CONTROL).unwrap().size, 0);
+    }
+
+    #[test]
+    fn numbers_stay_and_unknown_ones_are_stale() {
+        let control = ControlDirectory::new(Some(Box::new(Two)), Timestamp::default());
+        let nodes: Vec<NodeId> =
+            listed(&control, SNAPSHOTS, 2).into_iter().map(|entry| entry.1).collect();
+        assert_eq!(nodes, [1 << 48, 2 << 48]);
+        assert_eq!(control.view(1).err().unwrap().code, ESTALE, "destroyed meanwhile");
+        assert_eq!(control.view(9).err().unwrap().code, ESTALE);
+        assert_eq!(control.view(0).err().unwrap().code, ESTALE);
+        assert_eq!(control.snapshot(b"absent").err().unwrap().code, ENOENT);
+        assert_eq!(control.find(CONTROL, b"snapshot").unwrap(), SNAPSHOTS);
+        assert_eq!(control.find(SHARES, b"x").unwrap_err().code, ENOENT);
+    }
+
+    #[test]
+    fn numbers_run_out_with_an_error() {
+        let mut numbers = Numbers::default();
+        for id in 0..65535 {
+            assert_eq!(u64::from(numbers.of(id).unwrap()), id + 1);
+        }
+        assert_eq!(numbers.of(99_999).unwrap_err().code, ENFILE);
+        assert_eq!(numbers.of(5).unwrap(), 6);
+        assert_eq!(numbers.id(6), Some(5));
+    }
+}

@@ -1,0 +1,94 @@
+//! From engine failures to the numbers system calls give.
+//!
+//! Invariant: every engine error kind has one errno, and the reason keeps the place.
+
+use cenote_engine::ErrorKind;
+
+use crate::tree::Errno;
+
+/// Not permitted.
+pub const EPERM: i32 = 1;
+/// No such file or directory.
+pub const ENOENT: i32 = 2;
+/// Input/output error.
+pub const EIO: i32 = 5;
+/// No such device or address; no more data.
+pub const ENXIO: i32 = 6;
+/// Permission denied.
+pub const EACCES: i32 = 13;
+/// Busy.
+pub const EBUSY: i32 = 16;
+/// Exists already.
+pub const EEXIST: i32 = 17;
+/// Not a directory.
+pub const ENOTDIR: i32 = 20;
+/// A directory.
+pub const EISDIR: i32 = 21;
+/// Invalid argument.
+pub const EINVAL: i32 = 22;
+/// Too many open files in the system.
+pub const ENFILE: i32 = 23;
+/// Read-only filesystem.
+pub const EROFS: i32 = 30;
+/// Name too long.
+pub const ENAMETOOLONG: i32 = 36;
+/// No such attribute.
+pub const ENODATA: i32 = 61;
+/// Bytes that are no text.
+pub const EILSEQ: i32 = 84;
+/// Not supported.
+pub const EOPNOTSUPP: i32 = 95;
+/// The node is gone.
+pub const ESTALE: i32 = 116;
+
+impl Errno {
+    /// An error of number `code`.
+    pub fn new(code: i32, reason: impl Into<String>) -> Self {
+        Self { code, reason: reason.into() }
+    }
+}
+
+impl From<cenote_engine::Error> for Errno {
+    fn from(error: cenote_engine::Error) -> Self {
+        let code = match error.kind() {
+            ErrorKind::NotFound => ENOENT,
+            ErrorKind::Exists => EEXIST,
+            ErrorKind::Unsupported => EOPNOTSUPP,
+            ErrorKind::KeyNotLoaded | ErrorKind::WrongKey => EACCES,
+            ErrorKind::InvalidArgument => EINVAL,
+            ErrorKind::Busy => EBUSY,
+            ErrorKind::ReadOnly => EROFS,
+            ErrorKind::Permission => EPERM,
+            // Io, Checksum, Corrupt, Redacted, TimedOut: programs know what to do with EIO.
+            _ => EIO,
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+impl From<cenote_format::Error> for Errno {
+    fn from(error: cenote_format::Error) -> Self {
+        Self::new(EIO, error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_have_the_numbers_openzfs_gives() {
+        for (kind, code) in [
+            (ErrorKind::Checksum, EIO),
+            (ErrorKind::Corrupt, EIO),
+            (ErrorKind::NotFound, ENOENT),
+            (ErrorKind::KeyNotLoaded, EACCES),
+            (ErrorKind::ReadOnly, EROFS),
+        ] {
+            let error = cenote_engine::Error::new(kind, "why").at_object(54, 7);
+            let errno = Errno::from(error);
+            assert_eq!(errno.code, code);
+            assert!(errno.reason.contains("object 7"), "{errno}");
+        }
+    }
+}
