@@ -1,0 +1,289 @@
+//! Opening a pool: from labels to the trusted configuration and the meta object set.
+//!
+//! Chapter 01, section 11.4, stages A and B for reading. Invariant: what the labels say is used
+//! only to find the MOS; everything after comes from blocks whose checksums matched.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cenote_codec::checksum::Salt;
+use cenote_format::config::{PoolConfig, VdevConfig, VdevKind};
+use cenote_format::feature;
+use cenote_format::uberblock::Uberblock;
+use cenote_format::{Guid, ObjectId, Txg};
+
+use super::assemble::PoolCandidate;
+use super::choose::{self, Choice};
+use super::leaves::CandidateLeaves;
+use crate::dataset::Catalog;
+use crate::object::ObjectSet;
+use crate::pipe::{Pipe, PoolIo, Prefetcher};
+use crate::vdev::VdevTree;
+use crate::zap::Zap;
+use crate::{Error, ErrorKind, Result};
+
+/// Largest packed configuration that is believed, in bytes.
+const MAX_CONFIG: u64 = 64 << 20;
+/// Transaction groups an ordinary rewind (`-F`) goes back: their blocks are not reused yet.
+const SAFE_REWIND: u64 = 2;
+/// First transaction group of any pool.
+const FIRST_TXG: u64 = 4;
+
+/// How far back to look for a state that opens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Rewind {
+    /// Not at all: the newest state or an error.
+    #[default]
+    None,
+    /// The last few transaction groups (`-F`).
+    Safe,
+    /// As far as there are uberblocks (`-FX`, `-T`).
+    Extreme,
+}
+
+/// How to open a pool.
+#[derive(Debug, Clone)]
+pub struct OpenOptions {
+    /// Most bytes of blocks kept in memory.
+    pub cache_limit: u64,
+    /// Threads that read ahead.
+    pub prefetch_threads: usize,
+    /// Open the pool as of this transaction group or the newest before it.
+    pub max_txg: Option<Txg>,
+    /// What to do when the newest state does not open.
+    pub rewind: Rewind,
+    /// Open although a log device is missing; its records are not replayed then.
+    pub missing_log: bool,
+    /// Open although top-level vdevs are missing: what lies on them cannot be read (rescue).
+    pub missing_vdevs: bool,
+    /// Name the pool goes by while open.
+    pub name: Option<String>,
+    /// Longest wait for one device while opening.
+    pub deadline: Duration,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self {
+            cache_limit: 256 << 20,
+            prefetch_threads: 2,
+            max_txg: None,
+            rewind: Rewind::None,
+            missing_log: false,
+            missing_vdevs: false,
+            name: None,
+            deadline: Duration::from_secs(10),
+        }
+    }
+}
+
+/// An open pool.
+pub struct Pool {
+    name: String,
+    guid: Guid,
+    config: PoolConfig,
+    uberblock: Uberblock,
+    io: Arc<PoolIo>,
+    mos: ObjectSet,
+    catalog: Catalog,
+    candidate: PoolCandidate,
+}
+
+impl Pool {
+    /// Opens the pool behind `candidate` for reading.
+    pub fn open(candidate: &PoolCandidate, options: &OpenOptions) -> Result<Arc<Self>> {
+        let name = options.name.clone().unwrap_or_else(|| candidate.name.clone());
+        let mut limit = options.max_txg;
+        let mut newest = None;
+        loop {
+            let choice = match choose_uberblock(candidate, limit, options) {
+                Ok(choice) => choice,
+                Err(error) => {
+                    return Err(newest.map_or(error, |(_, first)| first).at(|p| {
+                        p.pool = Some(name.as_str().into());
+                    }));
+                }
+            };
+            let txg = choice.best.txg;
+            let error = match Self::open_at(candidate, &name, choice, options) {
+                Ok(pool) => return Ok(Arc::new(pool)),
+                Err(error) => error.at(|place| place.pool = Some(name.as_str().into())),
+            };
+            let (first_txg, first) = newest.get_or_insert((txg, error));
+            let oldest = match options.rewind {
+                Rewind::None => return Err(first.clone()),
+                Rewind::Safe => first_txg.0.saturating_sub(SAFE_REWIND).max(FIRST_TXG),
+                Rewind::Extreme => FIRST_TXG,
+            };
+            if txg.0 <= oldest {
+                return Err(first.clone());
+            }
+            tracing::info!(%txg, "this state does not open, trying an older one");
+            limit = Some(Txg(txg.0 - 1));
+        }
+    }
+
+    fn open_at(
+        candidate: &PoolCandidate,
+        name: &str,
+        choice: Choice,
+        options: &OpenOptions,
+    ) -> Result<Self> {
+        check_version(&choice.best)?;
+        check_label_features(choice.label.as_ref())?;
+        let leaves = CandidateLeaves::new(candidate);
+        let untrusted = VdevTree::build(&candidate.tree, &leaves)?;
+        untrusted.set_reflow(choice.best.reflow);
+        let pipe = Pipe::new(Arc::new(untrusted), options.cache_limit);
+        let prefetcher = Prefetcher::new(options.prefetch_threads);
+        let io = Arc::new(PoolIo { pipe, prefetcher });
+        let mos = ObjectSet::open(&io, choice.best.root, 0, None)?;
+        let directory = Zap::open(mos.object(ObjectId(1))?)?;
+        let config = read_config(&mos, &directory)?;
+        let mut tree = config
+            .vdev_tree
+            .clone()
+            .ok_or_else(|| Error::corrupt("the pool's configuration has no vdev tree"))?;
+        super::assemble::correct_paths(&mut tree, &candidate.devices);
+        check_guid_sum(&tree, &choice.best)?;
+        let trusted = VdevTree::build(&tree, &leaves)?;
+        trusted.set_reflow(choice.best.reflow);
+        check_missing(&tree, &trusted, options)?;
+        io.pipe.set_vdevs(Arc::new(trusted));
+        super::removed::load_mappings(&io.pipe.vdevs(), &tree, &mos)?;
+        super::features::check(&mos, &directory, &io.pipe)?;
+        if let Some(value) = directory.lookup(b"org.illumos:checksum_salt")? {
+            let bytes = value.bytes().unwrap_or_default();
+            let salt: [u8; 32] = bytes
+                .get(..32)
+                .and_then(|salt| salt.try_into().ok())
+                .ok_or_else(|| Error::corrupt("the checksum salt is not 32 bytes long"))?;
+            io.pipe.set_salt(Salt::new(salt));
+        }
+        let catalog = Catalog::open(mos.clone(), name)?;
+        Ok(Self {
+            name: name.to_owned(),
+            guid: candidate.guid,
+            config: PoolConfig { vdev_tree: Some(tree), ..config },
+            uberblock: choice.best,
+            io,
+            mos,
+            catalog,
+            candidate: candidate.clone(),
+        })
+    }
+
+    /// Name it goes by.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its guid.
+    pub fn guid(&self) -> Guid {
+        self.guid
+    }
+
+    /// The trusted configuration, with the devices' present paths.
+    pub fn config(&self) -> &PoolConfig {
+        &self.config
+    }
+
+    /// The uberblock it was opened at.
+    pub fn uberblock(&self) -> &Uberblock {
+        &self.uberblock
+    }
+
+    /// Where everything is read from.
+    pub fn io(&self) -> &Arc<PoolIo> {
+        &self.io
+    }
+
+    /// The devices.
+    pub fn vdevs(&self) -> Arc<VdevTree> {
+        self.io.pipe.vdevs()
+    }
+
+    /// The meta object set.
+    pub fn mos(&self) -> &ObjectSet {
+        &self.mos
+    }
+
+    /// Its datasets.
+    pub fn catalog(&self) -> &Catalog {
+        &self.catalog
+    }
+
+    /// What the labels said.
+    pub fn candidate(&self) -> &PoolCandidate {
+        &self.candidate
+    }
+}
+
+fn choose_uberblock(
+    candidate: &PoolCandidate,
+    limit: Option<Txg>,
+    options: &OpenOptions,
+) -> Result<Choice> {
+    let leaves = candidate.leaves(&candidate.tree);
+    choose::choose(&leaves, limit, options.deadline)
+        .map_err(|error| Error::new(ErrorKind::Io, error.to_string()))
+}
+
+fn check_version(uberblock: &Uberblock) -> Result<()> {
+    if feature::version_is_supported(uberblock.version) {
+        return Ok(());
+    }
+    Err(Error::unsupported(format!("pool version {} is not supported", uberblock.version)))
+}
+
+fn check_label_features(label: Option<&PoolConfig>) -> Result<()> {
+    let needed = label.and_then(|label| label.features_for_read.as_ref());
+    let unknown: Vec<&str> = needed
+        .into_iter()
+        .flatten()
+        .map(String::as_str)
+        .filter(|guid| feature::by_guid(guid).is_none())
+        .collect();
+    if unknown.is_empty() {
+        return Ok(());
+    }
+    let reason = format!("the pool uses features not supported here: {}", unknown.join(", "));
+    Err(Error::unsupported(reason))
+}
+
+/// Reads the configuration the pool keeps of itself.
+fn read_config(mos: &ObjectSet, directory: &Zap) -> Result<PoolConfig> {
+    let number = directory.require_u64("config")?;
+    let list = super::packed::read(mos, ObjectId(number), MAX_CONFIG)?;
+    Ok(PoolConfig::from_nvlist(list)?)
+}
+
+fn check_guid_sum(tree: &VdevConfig, uberblock: &Uberblock) -> Result<()> {
+    if tree.guid_sum() == uberblock.guid_sum {
+        return Ok(());
+    }
+    let reason = "the vdev guids do not add up to the sum in the uberblock";
+    Err(Error::corrupt(reason).with_advice("a device is missing from the configuration"))
+}
+
+/// Refuses a pool with top-level vdevs that cannot be opened, as the options allow.
+fn check_missing(tree: &VdevConfig, vdevs: &VdevTree, options: &OpenOptions) -> Result<()> {
+    for (id, top) in tree.children().iter().enumerate() {
+        let id = u32::try_from(id).unwrap_or(u32::MAX);
+        let has_data = top.kind.is_concrete() && !matches!(top.kind, VdevKind::Missing);
+        if !has_data || vdevs.is_readable(id) {
+            continue;
+        }
+        let is_log = top.top.is_some_and(|top| top.is_log);
+        let (allowed, what, advice) = if is_log {
+            (options.missing_log, "a log device", "import with '-m' to discard its records")
+        } else {
+            (options.missing_vdevs, "a top-level device", "attach the missing devices and try again")
+        };
+        if !allowed {
+            let reason = format!("{what} is missing ({} {id})", top.kind.name());
+            return Err(Error::new(ErrorKind::Io, reason).with_advice(advice));
+        }
+    }
+    Ok(())
+}
