@@ -132,8 +132,8 @@ impl Pool {
         check_version(&choice.best)?;
         check_label_features(choice.label.as_ref())?;
         let leaves = CandidateLeaves::new(candidate);
-        let untrusted = VdevTree::build(&candidate.tree, &leaves)?;
-        untrusted.set_reflow(choice.best.reflow);
+        let untrusted = VdevTree::build(&candidate.tree, leaves.clone())?;
+        untrusted.set_reflow_word(choice.best.reflow.0);
         let pipe = Pipe::new(Arc::new(untrusted), options.cache_limit);
         let prefetcher = Prefetcher::new(options.prefetch_threads);
         let io = Arc::new(PoolIo { pipe, prefetcher });
@@ -146,8 +146,8 @@ impl Pool {
             .ok_or_else(|| Error::corrupt("the pool's configuration has no vdev tree"))?;
         super::assemble::correct_paths(&mut tree, &candidate.devices);
         check_guid_sum(&tree, &choice.best)?;
-        let trusted = VdevTree::build(&tree, &leaves)?;
-        trusted.set_reflow(choice.best.reflow);
+        let trusted = VdevTree::build(&tree, leaves)?;
+        trusted.set_reflow_word(choice.best.reflow.0);
         check_missing(&tree, &trusted, options)?;
         io.pipe.set_vdevs(Arc::new(trusted));
         super::removed::load_mappings(&io.pipe.vdevs(), &tree, &mos)?;

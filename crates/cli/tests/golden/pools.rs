@@ -1,0 +1,330 @@
+//! Fixture pools: unpacking, damaging, reading with the built binary, comparing.
+//!
+//! Invariant: every pool is unpacked into a directory of its own, removed when the test is done
+//! with it.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use tempfile::TempDir;
+
+const CENOTE: &str = env!("CARGO_BIN_EXE_cenote");
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+/// A pool with what it holds.
+#[derive(Debug)]
+pub struct Fixture {
+    /// Name of its directory.
+    pub name: String,
+    dir: PathBuf,
+    pool: String,
+}
+
+/// What happens to a device.
+#[derive(Clone, Copy, Debug)]
+pub enum Damage {
+    /// Its file is gone.
+    Remove,
+    /// Its data is noise; its labels are intact.
+    Noise,
+}
+
+/// All fixtures: the committed ones, then those beside the repository that are not committed.
+pub fn fixtures() -> Vec<Fixture> {
+    let mut found: Vec<Fixture> = Vec::new();
+    for place in [root().join("tests/fixtures"), root().join("../shared/pools")] {
+        let Ok(entries) = fs::read_dir(place) else { continue };
+        let mut dirs: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+        dirs.sort();
+        for dir in dirs {
+            let name = dir.file_name().unwrap().to_string_lossy().into_owned();
+            let known = found.iter().any(|f| f.name == name);
+            if known || !dir.join("images.tar.zst").exists() {
+                continue;
+            }
+            let list = fs::read_to_string(dir.join("list.txt")).unwrap();
+            let pool = list.split(['\t', '/', '@']).next().unwrap().to_owned();
+            found.push(Fixture { name, dir, pool });
+        }
+    }
+    let wanted = std::env::var("CENOTE_FIXTURE").ok();
+    found.retain(|f| wanted.as_ref().is_none_or(|w| w.split(',').any(|w| w == f.name)));
+    found
+}
+
+/// Whether FUSE mounts can be made here.
+pub fn can_mount() -> Result<(), String> {
+    if !rustix::process::geteuid().is_root() {
+        return Err("mount tests need root".into());
+    }
+    fs::File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/fuse")
+        .map(|_| ())
+        .map_err(|error| format!("/dev/fuse: {error}"))
+}
+
+fn decompressed(path: &Path) -> Vec<u8> {
+    let file = fs::File::open(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let mut out = Vec::new();
+    zstd::Decoder::new(file).unwrap().read_to_end(&mut out).unwrap();
+    out
+}
+
+impl Fixture {
+    /// Unpacks the devices into a fresh directory.
+    pub fn unpack(&self, label: &str) -> Pool {
+        let base = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        let prefix = format!("{}-{label}-", self.name);
+        let dir = tempfile::Builder::new().prefix(&prefix).tempdir_in(base).unwrap();
+        let devices = dir.path().join("devices");
+        fs::create_dir(&devices).unwrap();
+        let mut tar = Command::new("tar")
+            .args(["-S", "-xf", "-", "-C"])
+            .arg(&devices)
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let images = decompressed(&self.dir.join("images.tar.zst"));
+        tar.stdin.take().unwrap().write_all(&images).unwrap();
+        assert!(tar.wait().unwrap().success());
+        Pool { dir }
+    }
+
+    /// Sets of devices that can be lost at once.
+    pub fn expendable(&self) -> Vec<Vec<&'static str>> {
+        match self.name.as_str() {
+            "mirror3" => vec![vec!["d0", "d1"], vec!["d1", "d2"]],
+            "raidz1x3" => vec![vec!["d0"], vec!["d2"]],
+            "raidz1x5" => vec![vec!["d1"], vec!["d4"]],
+            "raidz2x6" => vec![vec!["d0", "d1"], vec!["d2", "d5"]],
+            "raidz3x8" => vec![vec!["d0", "d3", "d7"]],
+            "draid2" => vec![vec!["d0", "d1"], vec!["d3", "d10"]],
+            "striped" => vec![vec!["d0", "d3", "d5"], vec!["d1", "d2", "d6"]],
+            "expanded" => vec![vec!["d0", "d6"], vec!["d2", "d5"]],
+            "classes" => vec![vec!["d1", "d2", "d5"]],
+            "snaps" | "modern" => vec![vec!["d0"], vec!["d1"]],
+            "history" => vec![vec!["d0", "d4"]],
+            _ => Vec::new(),
+        }
+    }
+
+    /// The recorded SHA-256 of its volume.
+    pub fn volume_hash(&self) -> Option<String> {
+        let text = fs::read_to_string(self.dir.join("vol.sha256")).ok()?;
+        text.split_whitespace().next().map(str::to_owned)
+    }
+
+    /// The lines of manifest `name`.
+    fn manifest(&self, name: &str) -> Option<Vec<String>> {
+        let plain = self.dir.join("manifest").join(format!("{name}.jsonl"));
+        let bytes = match fs::read(&plain) {
+            Ok(bytes) => bytes,
+            Err(_) => {
+                let packed = plain.with_extension("jsonl.zst");
+                if !packed.exists() {
+                    return None;
+                }
+                decompressed(&packed)
+            }
+        };
+        Some(String::from_utf8(bytes).unwrap().lines().map(str::to_owned).collect())
+    }
+
+    /// Options that load the keys beside an encrypted pool.
+    fn key_options(&self) -> Vec<String> {
+        let mut options = Vec::new();
+        for key in ["pp", "rawkey", "hexkey"] {
+            let path = self.dir.join(key);
+            if path.exists() {
+                options.push("--key".to_owned());
+                options.push(format!("file:///tmp/{key}={}", path.display()));
+            }
+        }
+        options
+    }
+
+    /// Manifests that a crashed pool cannot meet: they show it after its log was replayed.
+    fn is_crashed(&self) -> bool {
+        self.name.starts_with("crash-")
+    }
+}
+
+/// An unpacked pool.
+pub struct Pool {
+    dir: TempDir,
+}
+
+impl Pool {
+    fn devices(&self) -> PathBuf {
+        self.dir.path().join("devices")
+    }
+
+    /// Damages devices by file name.
+    pub fn damage(&self, victims: &[&str], how: Damage) {
+        for victim in victims {
+            let path = self.devices().join(victim);
+            match how {
+                Damage::Remove => fs::remove_file(path).unwrap(),
+                Damage::Noise => overwrite_with_noise(&path),
+            }
+        }
+    }
+
+    /// Copies the whole pool out and compares it with its manifest.
+    pub fn check_copies(&self, fixture: &Fixture, what: &str) {
+        let out = self.dir.path().join("out");
+        let mut command = Command::new(CENOTE);
+        command.args(["cp", "--recursive", "-d"]).arg(self.devices());
+        command.args(fixture.key_options());
+        command.arg(format!("{}:/", fixture.pool)).arg(&out);
+        let done = command.output().unwrap();
+        assert!(
+            done.status.success(),
+            "{} {what}: {}",
+            fixture.name,
+            String::from_utf8_lossy(&done.stderr)
+        );
+        if !fixture.is_crashed() {
+            compare(&out, fixture, &fixture.pool, what);
+        }
+        fs::remove_dir_all(&out).unwrap();
+    }
+
+    /// SHA-256 of a volume, read without mounting.
+    pub fn hash_volume(&self, fixture: &Fixture, volume: &str) -> String {
+        let done = Command::new(CENOTE)
+            .args(["cat", "-d"])
+            .arg(self.devices())
+            .arg(format!("{}/{volume}", fixture.pool))
+            .output()
+            .unwrap();
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        let mut sum = Command::new("sha256sum")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        sum.stdin.take().unwrap().write_all(&done.stdout).unwrap();
+        let text = String::from_utf8(sum.wait_with_output().unwrap().stdout).unwrap();
+        text.split_whitespace().next().unwrap().to_owned()
+    }
+
+    /// Imports the pool, compares its mounts, exports it.
+    pub fn check_mounted(&self, fixture: &Fixture) {
+        let (run, mnt) = (self.dir.path().join("run"), self.dir.path().join("mnt"));
+        fs::create_dir(&mnt).unwrap();
+        let cenote = |arguments: &[&str]| {
+            Command::new(CENOTE).args(arguments).env("CENOTE_RUN_DIR", &run).output().unwrap()
+        };
+        let (devices, mnt_text) = (self.devices(), mnt.display().to_string());
+        let devices = devices.display().to_string();
+        let imported = cenote(&[
+            "zpool", "import", "-f", "-o", "readonly=on", "-d", &devices, "-R", &mnt_text,
+            &fixture.pool,
+        ]);
+        let text = String::from_utf8_lossy(&imported.stderr).into_owned();
+        assert!(imported.status.success(), "{}: {text}", fixture.name);
+        let loaded = self.load_keys(fixture, &run);
+        let result = std::panic::catch_unwind(|| {
+            assert!(loaded, "{}: keys not loaded", fixture.name);
+            if fixture.name == "snaps" {
+                compare(&mnt.join("snapview"), fixture, "a_head", "mounted");
+                for snapshot in ["one", "two", "s1", "s3", "s5"] {
+                    let view = mnt.join("snapview/.zfs/snapshot").join(snapshot);
+                    compare(&view, fixture, &format!("a_at_{snapshot}"), "snapshot");
+                }
+            }
+            if !fixture.is_crashed() {
+                compare(&mnt.join(&fixture.pool), fixture, &fixture.pool, "mounted");
+            }
+        });
+        let exported = cenote(&["zpool", "export", "-f", &fixture.pool]);
+        let text = String::from_utf8_lossy(&exported.stderr).into_owned();
+        if let Err(panic) = result {
+            std::panic::resume_unwind(panic);
+        }
+        assert!(exported.status.success(), "{}: {text}", fixture.name);
+    }
+
+    /// Loads the keys of an encrypted fixture and mounts what they open.
+    fn load_keys(&self, fixture: &Fixture, run: &Path) -> bool {
+        let zfs = |arguments: &[&str]| {
+            Command::new(CENOTE)
+                .arg("zfs")
+                .args(arguments)
+                .env("CENOTE_RUN_DIR", run)
+                .status()
+                .unwrap()
+                .success()
+        };
+        let props = fs::read_to_string(fixture.dir.join("props.txt")).unwrap_or_default();
+        let mut encrypted = false;
+        for line in props.lines() {
+            let fields: Vec<&str> = line.split('\t').collect();
+            let [dataset, "keylocation", value, "local"] = fields[..] else { continue };
+            let Some(key) = value.strip_prefix("file:///tmp/") else { continue };
+            let location = format!("file://{}", fixture.dir.join(key).display());
+            encrypted = true;
+            if !zfs(&["load-key", "-L", &location, dataset]) {
+                return false;
+            }
+        }
+        !encrypted || zfs(&["mount", "-a"])
+    }
+}
+
+/// Compares a directory with a manifest, line by line.
+fn compare(dir: &Path, fixture: &Fixture, manifest: &str, what: &str) {
+    let Some(expected) = fixture.manifest(manifest) else {
+        panic!("{}: no manifest {manifest}", fixture.name)
+    };
+    let listed = Command::new("python3")
+        .arg(root().join("tests/manifest.py"))
+        .arg(dir)
+        .output()
+        .unwrap();
+    assert!(listed.status.success(), "{}", String::from_utf8_lossy(&listed.stderr));
+    let text = String::from_utf8(listed.stdout).unwrap();
+    let found: Vec<&str> = text.lines().collect();
+    let missing: Vec<_> = expected.iter().filter(|l| !found.contains(&l.as_str())).collect();
+    if missing.is_empty() && found.len() == expected.len() {
+        return;
+    }
+    let extra: Vec<_> = found.iter().filter(|l| !expected.iter().any(|e| e == *l)).collect();
+    panic!(
+        "{} {what}, manifest {manifest}: {} lines missing, {} extra\n- {:#?}\n+ {:#?}",
+        fixture.name,
+        missing.len(),
+        extra.len(),
+        &missing[..missing.len().min(4)],
+        &extra[..extra.len().min(4)]
+    );
+}
+
+/// Noise over the allocatable area of a device; the labels stay.
+fn overwrite_with_noise(path: &Path) {
+    let file = fs::File::options().write(true).open(path).unwrap();
+    let size = file.metadata().unwrap().len();
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut chunk = vec![0_u8; 1 << 20];
+    let (mut at, end) = (4 << 20, size - (512 << 10));
+    while at < end {
+        for word in chunk.chunks_exact_mut(8) {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            word.copy_from_slice(&state.to_le_bytes());
+        }
+        let len = chunk.len().min(usize::try_from(end - at).unwrap());
+        file.write_all_at(&chunk[..len], at).unwrap();
+        at += len as u64;
+    }
+}
