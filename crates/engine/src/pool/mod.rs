@@ -6,8 +6,15 @@ pub mod assemble;
 pub mod choose;
 pub mod discover;
 pub mod history;
+pub mod leaves;
+pub mod open;
+pub mod packed;
 pub mod parallel;
 pub mod properties;
+mod removed;
 pub mod space;
+pub mod supported;
 #[cfg(test)]
 pub(crate) mod testing;
+
+pub use open::{OpenOptions, Pool, Rewind};
