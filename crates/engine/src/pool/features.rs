@@ -31,7 +31,7 @@ pub fn read(mos: &ObjectSet, directory: &Zap) -> Result<Vec<PoolFeature>> {
             let entry = entry?;
             features.push(PoolFeature {
                 guid: String::from_utf8_lossy(entry.name()).into_owned(),
-                references: entry.value.u64().unwrap_or(0),
+                references: entry.value.as_u64().unwrap_or(0),
                 for_write,
             });
         }

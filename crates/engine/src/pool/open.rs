@@ -153,7 +153,7 @@ impl Pool {
         super::removed::load_mappings(&io.pipe.vdevs(), &tree, &mos)?;
         super::features::check(&mos, &directory, &io.pipe)?;
         if let Some(value) = directory.lookup(b"org.illumos:checksum_salt")? {
-            let bytes = value.bytes().unwrap_or_default();
+            let bytes = value.as_bytes().unwrap_or_default();
             let salt: [u8; 32] = bytes
                 .get(..32)
                 .and_then(|salt| salt.try_into().ok())
