@@ -7,7 +7,7 @@ mod logical;
 mod physical;
 mod prefetch;
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -184,7 +184,9 @@ impl Pipe {
     }
 
     fn salt(&self) -> &Salt {
-        self.salt.get_or_init(|| Salt::new([0; 32]))
+        // Before the MOS is open: nothing in the MOS is salted.
+        static NONE: LazyLock<Salt> = LazyLock::new(|| Salt::new([0; 32]));
+        self.salt.get().unwrap_or(&NONE)
     }
 }
 
