@@ -3,7 +3,7 @@
 //! Invariant: the result has exactly the pointer's logical size.
 
 use bytes::Bytes;
-
+use cenote_codec::compress::{self, Algorithm};
 use cenote_format::blkptr::MAX_BLOCK;
 use cenote_format::object_type::SwapClass;
 use cenote_format::{BlockPointer, ObjectType, byteswap};
@@ -79,8 +79,10 @@ fn open(bp: &BlockPointer, raw: Bytes, context: &ReadContext) -> Result<Bytes> {
 }
 
 fn expand(bp: &BlockPointer, raw: &[u8]) -> Result<Bytes> {
+    let algorithm = Algorithm::from_id(bp.compression())
+        .ok_or_else(|| Error::corrupt(format!("compression id {}", bp.compression())))?;
     let mut out = vec![0; logical_size(bp)?];
-    crate::vdev_seam::decompress(bp.compression(), raw, &mut out)
+    compress::decompress(algorithm, raw, &mut out)
         .map_err(|error| Error::corrupt(error.to_string()))?;
     Ok(Bytes::from(out))
 }
