@@ -19,7 +19,7 @@ const ARROWS: &[(&str, &[&str])] = &[
 
 /// The engine's rooms from low to high: a room uses only rooms before it.
 const ROOMS: &[&str] =
-    &["error", "vdev", "cache", "pipe", "object", "zap", "keys", "dataset", "pool", "check"];
+    &["error", "vdev", "cache", "pipe", "object", "zap", "dataset", "keys", "pool", "check"];
 
 /// Lines a file of code may have.
 const LONGEST: usize = 1000;

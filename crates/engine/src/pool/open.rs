@@ -151,7 +151,7 @@ impl Pool {
         check_missing(&tree, &trusted, options)?;
         io.pipe.set_vdevs(Arc::new(trusted));
         super::removed::load_mappings(&io.pipe.vdevs(), &tree, &mos)?;
-        super::features::check(&mos, &directory, &io.pipe)?;
+        super::supported::check(&mos, &directory, &io.pipe)?;
         if let Some(value) = directory.lookup(b"org.illumos:checksum_salt")? {
             let bytes = value.as_bytes().unwrap_or_default();
             let salt: [u8; 32] = bytes

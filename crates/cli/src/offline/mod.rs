@@ -1,0 +1,7 @@
+//! Reading pools straight from their devices: no mount, no pool process, no root.
+//!
+//! Invariant: nothing is written to a device.
+
+pub mod copy;
+pub mod pool;
+pub mod walk;
