@@ -13,7 +13,6 @@ pub mod object;
 pub mod pipe;
 pub mod pool;
 pub mod vdev;
-pub mod vdev_seam;
 pub mod zap;
 
 pub use error::{Error, ErrorKind, Place, Result};

@@ -278,7 +278,11 @@ fn check_missing(tree: &VdevConfig, vdevs: &VdevTree, options: &OpenOptions) -> 
         let (allowed, what, advice) = if is_log {
             (options.missing_log, "a log device", "import with '-m' to discard its records")
         } else {
-            (options.missing_vdevs, "a top-level device", "attach the missing devices and try again")
+            (
+                options.missing_vdevs,
+                "a top-level device",
+                "attach the missing devices and try again",
+            )
         };
         if !allowed {
             let reason = format!("{what} is missing ({} {id})", top.kind.name());

@@ -3,9 +3,9 @@
 //! Chapter 06, section 3.1. Invariant: the length the bonus claims is bounded before anything is
 //! read.
 
+use cenote_format::ObjectId;
 use cenote_format::bytes::le64;
 use cenote_format::nvlist::NvList;
-use cenote_format::ObjectId;
 
 use crate::object::ObjectSet;
 use crate::{Error, Result};
