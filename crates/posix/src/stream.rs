@@ -53,7 +53,7 @@ impl Stream {
         if self.window != 0 && from.saturating_sub(self.next) > self.window / 2 {
             return None;
         }
-        self.window = (self.window * 2).clamp(MIN_WINDOW.max(len), MAX_WINDOW);
+        self.window = (self.window * 2).max(MIN_WINDOW).max(len).min(MAX_WINDOW);
         let to = self.next.saturating_add(self.window).min(size);
         if from >= to {
             return None;
