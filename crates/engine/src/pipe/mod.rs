@@ -15,7 +15,7 @@ use cenote_codec::checksum::Salt;
 use cenote_format::BlockPointer;
 
 use crate::cache::{BlockCache, BlockKey, Found};
-use crate::vdev_seam::VdevTree;
+use crate::vdev::VdevTree;
 use crate::{Error, ErrorKind, Result};
 
 pub use prefetch::Prefetcher;

@@ -8,7 +8,7 @@ use cenote_codec::checksum::{self, Algorithm, Width, WordOrder};
 use cenote_format::{BlockPointer, Dva, ObjectType};
 
 use super::Pipe;
-use crate::vdev_seam::{BlockRead, VdevError};
+use crate::vdev::{BlockRead, VdevError};
 use crate::{Error, ErrorKind, Result};
 
 /// Deepest nesting of gang headers a reader follows.
@@ -158,6 +158,14 @@ fn block_read(bp: &BlockPointer, dva: Dva) -> BlockRead {
 
 impl From<VdevError> for Error {
     fn from(error: VdevError) -> Self {
-        Self::new(ErrorKind::Io, error.to_string())
+        let kind = match &error {
+            VdevError::NoIntactCopy { .. } => ErrorKind::Checksum,
+            VdevError::Config(_)
+            | VdevError::NoSuchVdev { .. }
+            | VdevError::BadAddress { .. }
+            | VdevError::MappingNotLoaded(_) => ErrorKind::Corrupt,
+            VdevError::Unavailable { .. } | VdevError::Device { .. } => ErrorKind::Io,
+        };
+        Self::new(kind, error.to_string())
     }
 }
