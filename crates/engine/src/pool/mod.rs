@@ -2,11 +2,19 @@
 //!
 //! Invariant: labels are hints until the pool's own metadata agrees with them.
 
+pub mod activity;
 pub mod assemble;
 pub mod choose;
 pub mod discover;
+pub mod features;
+pub mod health;
 pub mod history;
+pub mod host;
+pub mod import_status;
+pub mod importable;
+pub mod inspect;
 pub mod leaves;
+pub mod naming;
 pub mod open;
 pub mod packed;
 pub mod parallel;
@@ -16,5 +24,6 @@ pub mod space;
 pub mod supported;
 #[cfg(test)]
 pub(crate) mod testing;
+pub mod validate;
 
 pub use open::{OpenOptions, Pool, Rewind};

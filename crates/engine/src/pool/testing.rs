@@ -76,7 +76,7 @@ pub fn top(kind: VdevKind, id: u64, guid: u64, children: Vec<VdevConfig>) -> Vde
             ..VdevConfig::default()
         }
     };
-    let top = TopLevel { ashift: 12, asize: 1 << 20, ..TopLevel::default() };
+    let top = TopLevel { ashift: 12, asize: 1 << 18, ..TopLevel::default() };
     VdevConfig { id: Some(id), top: Some(top), ..base }
 }
 

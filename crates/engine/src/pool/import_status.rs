@@ -1,0 +1,241 @@
+//! What is said of a pool that could be imported: its condition, and what to do about it.
+//!
+//! Invariant: conditions are looked for in a fixed order and the first one is reported, so the same
+//! devices always give the same words, those of `zpool import`.
+
+use cenote_format::config::{PoolState, VdevConfig, VdevKind};
+use cenote_format::feature;
+
+use super::assemble::PoolCandidate;
+use super::features::UnknownFeature;
+use super::health::{Health, HealthTree, VdevAux, VdevState};
+use super::host::HostIdentity;
+use super::inspect::Inspection;
+
+/// The condition of a pool, in the order they are looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ImportStatus {
+    /// A resilver was going on.
+    Resilvering,
+    /// In use by another host.
+    HostActive,
+    /// Multihost is on and this host has no identity.
+    HostIdRequired,
+    /// Last used by another host and not exported.
+    HostMismatch,
+    /// Pool version not supported.
+    VersionNewer,
+    /// Features not known, needed to read.
+    FeaturesForRead,
+    /// Features not known, needed to write.
+    FeaturesForWrite,
+    /// Vdevs are missing that no label describes, or a log device.
+    BadGuidSum,
+    /// The intent log cannot be read.
+    BadLog,
+    /// Too many faulted devices.
+    FaultedBeyondRedundancy,
+    /// Too many missing devices.
+    MissingBeyondRedundancy,
+    /// Too many devices with bad labels.
+    LabelsBeyondRedundancy,
+    /// The pool's metadata cannot be read.
+    CorruptPool,
+    /// Some devices are faulted.
+    Faulted,
+    /// Some devices are missing.
+    Missing,
+    /// Some devices have bad labels.
+    Labels,
+    /// Some devices are offline.
+    Offline,
+    /// Old pool version.
+    VersionOlder,
+    /// Nothing to say.
+    Fine,
+}
+
+/// Finds the condition of a pool.
+pub fn import_status(
+    candidate: &PoolCandidate,
+    found: &Inspection,
+    host: &HostIdentity,
+) -> ImportStatus {
+    use ImportStatus as Status;
+    let Health { state, aux } = found.health.health;
+    let failed = state == VdevState::CannotOpen;
+    let active = candidate.state == PoolState::Active;
+    let foreign = candidate.hostid != 0 && candidate.hostid != host.id;
+    let any = |problem: fn(Health) -> bool| has(&found.health, &found.tree, problem);
+    let is_faulted = |health: Health| health.state == VdevState::Faulted;
+    let is_missing =
+        |health: Health| health.state == VdevState::CannotOpen && health.aux == VdevAux::OpenFailed;
+    let is_broken = |health: Health| health.state == VdevState::CannotOpen;
+    let is_offline = |health: Health| health.state == VdevState::Offline;
+    let caches = found.trusted.iter().flat_map(|trusted| &trusted.caches);
+    let cache_missing = caches.clone().any(|cache| candidate.device(cache).is_none());
+    let conditions: [(Status, &dyn Fn() -> bool); 18] = [
+        (Status::Resilvering, &|| found.trusted.as_ref().is_some_and(|t| t.resilvering)),
+        (Status::HostActive, &|| failed && aux == VdevAux::Active && !found.hostid_required),
+        (Status::HostIdRequired, &|| found.hostid_required),
+        (Status::HostMismatch, &|| active && foreign),
+        (Status::VersionNewer, &|| failed && aux == VdevAux::VersionNewer),
+        (Status::FeaturesForWrite, &|| found.read_only_possible),
+        (Status::FeaturesForRead, &|| failed && aux == VdevAux::UnsupportedFeature),
+        (Status::BadGuidSum, &|| failed && aux == VdevAux::BadGuidSum),
+        (Status::BadLog, &|| failed && aux == VdevAux::BadLog),
+        (Status::FaultedBeyondRedundancy, &|| failed && any(is_faulted)),
+        (Status::MissingBeyondRedundancy, &|| failed && any(is_missing)),
+        (Status::LabelsBeyondRedundancy, &|| failed && any(is_broken)),
+        (Status::CorruptPool, &|| failed && aux == VdevAux::CorruptData),
+        (Status::Faulted, &|| any(is_faulted)),
+        (Status::Missing, &|| any(is_missing) || cache_missing),
+        (Status::Labels, &|| any(is_broken)),
+        (Status::Offline, &|| any(is_offline)),
+        (Status::VersionOlder, &|| {
+            let version = found.choice.as_ref().map_or(candidate.version, |c| c.best.version);
+            feature::version_is_supported(version) && version < feature::FEATURE_VERSION
+        }),
+    ];
+    let first = conditions.iter().find(|(_, holds)| holds());
+    first.map_or(Status::Fine, |(status, _)| *status)
+}
+
+/// Whether a leaf has the problem. What is below a replacement in progress does not count.
+fn has(tree: &HealthTree, config: &VdevConfig, problem: fn(Health) -> bool) -> bool {
+    if config.kind == VdevKind::Replacing {
+        return false;
+    }
+    if tree.children.is_empty() {
+        return problem(tree.health);
+    }
+    tree.children.iter().zip(config.children()).any(|(tree, config)| has(tree, config, problem))
+}
+
+impl ImportStatus {
+    /// The code of the article about this condition.
+    pub fn message_code(self) -> Option<&'static str> {
+        Some(match self {
+            Self::HostActive | Self::HostIdRequired | Self::HostMismatch => "ZFS-8000-EY",
+            Self::VersionNewer => "ZFS-8000-A5",
+            Self::BadGuidSum => "ZFS-8000-6X",
+            Self::BadLog => "ZFS-8000-K4",
+            Self::MissingBeyondRedundancy => "ZFS-8000-3C",
+            Self::LabelsBeyondRedundancy => "ZFS-8000-5E",
+            Self::CorruptPool => "ZFS-8000-72",
+            Self::Missing => "ZFS-8000-2Q",
+            Self::Labels => "ZFS-8000-4J",
+            _ => return None,
+        })
+    }
+
+    /// What follows `status:`; lines are separated by newlines. `unknown` are the features in the
+    /// way.
+    pub fn text(self, unknown: &[UnknownFeature]) -> Option<String> {
+        let text = match self {
+            Self::Resilvering => "One or more devices were being resilvered.",
+            Self::HostActive => "The pool is currently imported by another system.",
+            Self::HostIdRequired => {
+                "The pool has the multihost property on.  It cannot\n\
+                 be safely imported when the system hostid is not set."
+            }
+            Self::HostMismatch => "The pool was last accessed by another system.",
+            Self::VersionNewer => "The pool is formatted using an incompatible version.",
+            Self::FeaturesForRead => {
+                "The pool uses the following feature(s) not supported on this system:"
+            }
+            Self::FeaturesForWrite => {
+                "The pool can only be accessed in read-only mode on this system. It\n\
+                 cannot be accessed in read-write mode because it uses the following\n\
+                 feature(s) not supported on this system:"
+            }
+            Self::BadLog => "An intent log record cannot be read.",
+            Self::FaultedBeyondRedundancy | Self::Faulted => "One or more devices are faulted.",
+            Self::BadGuidSum | Self::MissingBeyondRedundancy | Self::Missing => {
+                "One or more devices are missing from the system."
+            }
+            Self::LabelsBeyondRedundancy | Self::Labels => {
+                "One or more devices contains corrupted data."
+            }
+            Self::CorruptPool => "The pool metadata is corrupted.",
+            Self::Offline => "One or more devices are offlined.",
+            Self::VersionOlder => "The pool is formatted using a legacy on-disk version.",
+            Self::Fine => return None,
+        };
+        let mut text = text.to_string();
+        if matches!(self, Self::FeaturesForRead | Self::FeaturesForWrite) {
+            for feature in unknown {
+                text.push('\n');
+                text.push_str(&feature.guid);
+                if !feature.description.is_empty() {
+                    text.push_str(&format!(" ({})", feature.description));
+                }
+            }
+        }
+        Some(text)
+    }
+
+    /// What follows `action:` for a pool whose root is of `health`; lines are separated by newlines.
+    pub fn action(self, health: Health, hostname: &str, hostid: u64) -> String {
+        let text = match (health.state, self) {
+            (VdevState::Healthy, Self::VersionOlder) => {
+                "The pool can be imported using its name or numeric identifier, though\n\
+                 some features will not be available without an explicit 'zpool upgrade'."
+            }
+            (VdevState::Healthy, Self::HostMismatch) => {
+                "The pool can be imported using its name or numeric identifier and\n\
+                 the '-f' flag."
+            }
+            (VdevState::Healthy, _) => {
+                "The pool can be imported using its name or numeric identifier."
+            }
+            (VdevState::Degraded, _) => {
+                "The pool can be imported despite missing or damaged devices.  The\n\
+                 fault tolerance of the pool may be compromised if imported."
+            }
+            (_, Self::VersionNewer) => {
+                "The pool cannot be imported.  Access the pool on a system running newer\n\
+                 software, or recreate the pool from backup."
+            }
+            (_, Self::FeaturesForRead) => {
+                "The pool cannot be imported. Access the pool on a system that supports\n\
+                 the required feature(s), or recreate the pool from backup."
+            }
+            (_, Self::FeaturesForWrite) => {
+                "The pool cannot be imported in read-write mode. Import the pool with\n\
+                 '-o readonly=on', access the pool on a system that supports the\n\
+                 required feature(s), or recreate the pool from backup."
+            }
+            (_, Self::Missing | Self::MissingBeyondRedundancy | Self::BadGuidSum) => {
+                "The pool cannot be imported. Attach the missing\ndevices and try again."
+            }
+            (_, Self::HostActive) => {
+                return format!(
+                    "The pool must be exported from {hostname} (hostid={hostid:x})\n\
+                     before it can be safely imported."
+                );
+            }
+            (_, Self::HostIdRequired) => {
+                "Set a unique system hostid with the zgenhostid(8) command."
+            }
+            _ => "The pool cannot be imported due to damaged devices or data.",
+        };
+        text.to_string()
+    }
+}
+
+/// What is said besides, for a pool whose metadata makes no sense.
+pub fn import_note(state: PoolState, health: Health) -> Option<&'static str> {
+    if health.state != VdevState::CannotOpen || health.aux != VdevAux::CorruptData {
+        return None;
+    }
+    match state {
+        PoolState::Destroyed => {
+            Some("The pool was destroyed, but can be imported using the '-Df' flags.")
+        }
+        PoolState::Exported => None,
+        _ => Some(
+            "The pool may be active on another system, but can be imported using\nthe '-f' flag.",
+        ),
+    }
+}
