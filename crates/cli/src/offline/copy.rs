@@ -65,8 +65,14 @@ pub fn copy(
     progress: &mut Progress<'_>,
 ) -> io::Result<CopyReport> {
     let root = rustix::process::geteuid().is_root();
-    let mut copier =
-        Copier { tree, options, progress, root, report: CopyReport::default(), links: HashMap::new() };
+    let mut copier = Copier {
+        tree,
+        options,
+        progress,
+        root,
+        report: CopyReport::default(),
+        links: HashMap::new(),
+    };
     let attributes = tree.attributes(from).map_err(io_error)?;
     let file_type = FileType::from_raw_mode(attributes.mode);
     if file_type != FileType::Directory {
@@ -279,9 +285,10 @@ impl Copier<'_, '_> {
         }
         for name in self.tree.list_xattr(attributes.node).unwrap_or_default() {
             let Ok(c_name) = CString::new(name.clone()) else { continue };
-            let set = self.tree.get_xattr(attributes.node, &name).map_err(io_error).and_then(|v| {
-                Ok(rustix::fs::lsetxattr(target, &c_name, &v, XattrFlags::empty())?)
-            });
+            let set =
+                self.tree.get_xattr(attributes.node, &name).map_err(io_error).and_then(|v| {
+                    Ok(rustix::fs::lsetxattr(target, &c_name, &v, XattrFlags::empty())?)
+                });
             if let Err(error) = set {
                 let name = String::from_utf8_lossy(&name).into_owned();
                 self.lose(path, None, format!("extended attribute {name} not set: {error}"));

@@ -27,8 +27,7 @@ pub fn find(wanted: &str, places: &[PathBuf]) -> Result<PoolCandidate, Error> {
     let matches = |candidate: &PoolCandidate| {
         candidate.name == wanted || candidate.guid.to_string() == wanted
     };
-    let mut found: Vec<PoolCandidate> =
-        candidates(places).into_iter().filter(matches).collect();
+    let mut found: Vec<PoolCandidate> = candidates(places).into_iter().filter(matches).collect();
     match (found.pop(), found.len()) {
         (Some(candidate), 0) => Ok(candidate),
         (Some(_), others) => {

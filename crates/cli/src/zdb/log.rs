@@ -79,9 +79,8 @@ fn read(pool: &Arc<Pool>, pointer: &BlockPointer) -> Option<Vec<u8>> {
             size: pointer.psize(),
             birth: pointer.physical_birth(),
         };
-        let mut check = |data: &[u8]| {
-            verify_embedded(data, algorithm, &pointer.checksum(), width).is_ok()
-        };
+        let mut check =
+            |data: &[u8]| verify_embedded(data, algorithm, &pointer.checksum(), width).is_ok();
         let recovered = pool.vdevs().read_recover(&read, &mut check).ok()?;
         Some(recovered.data.to_vec())
     })

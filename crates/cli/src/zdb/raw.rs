@@ -37,9 +37,9 @@ pub fn show(pool: &Arc<Pool>, address: &str) -> Result<Value, Error> {
         data = expanded;
     }
     if flags.contains('r') {
-        std::io::stdout().write_all(&data).map_err(|error| {
-            Error::new(ErrorKind::Io, format!("output: {error}"))
-        })?;
+        std::io::stdout()
+            .write_all(&data)
+            .map_err(|error| Error::new(ErrorKind::Io, format!("output: {error}")))?;
         return Ok(json!({}));
     }
     if flags.contains(['b', 'i', 'g']) {
@@ -50,7 +50,8 @@ pub fn show(pool: &Arc<Pool>, address: &str) -> Result<Value, Error> {
             .collect();
         return Ok(json!({ "block": address, "compression": algorithm, "pointers": pointers }));
     }
-    let lines: Vec<String> = data.chunks(16).enumerate().map(|(i, row)| line(i * 16, row)).collect();
+    let lines: Vec<String> =
+        data.chunks(16).enumerate().map(|(i, row)| line(i * 16, row)).collect();
     Ok(json!({ "block": address, "compression": algorithm, "data": lines }))
 }
 

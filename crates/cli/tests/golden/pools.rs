@@ -207,11 +207,8 @@ impl Pool {
             .output()
             .unwrap();
         assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-        let mut sum = Command::new("sha256sum")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut sum =
+            Command::new("sha256sum").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         sum.stdin.take().unwrap().write_all(&done.stdout).unwrap();
         let text = String::from_utf8(sum.wait_with_output().unwrap().stdout).unwrap();
         text.split_whitespace().next().unwrap().to_owned()
@@ -227,7 +224,15 @@ impl Pool {
         let (devices, mnt_text) = (self.devices(), mnt.display().to_string());
         let devices = devices.display().to_string();
         let imported = cenote(&[
-            "zpool", "import", "-f", "-o", "readonly=on", "-d", &devices, "-R", &mnt_text,
+            "zpool",
+            "import",
+            "-f",
+            "-o",
+            "readonly=on",
+            "-d",
+            &devices,
+            "-R",
+            &mnt_text,
             &fixture.pool,
         ]);
         let text = String::from_utf8_lossy(&imported.stderr).into_owned();
@@ -286,11 +291,8 @@ fn compare(dir: &Path, fixture: &Fixture, manifest: &str, what: &str) {
     let Some(expected) = fixture.manifest(manifest) else {
         panic!("{}: no manifest {manifest}", fixture.name)
     };
-    let listed = Command::new("python3")
-        .arg(root().join("tests/manifest.py"))
-        .arg(dir)
-        .output()
-        .unwrap();
+    let listed =
+        Command::new("python3").arg(root().join("tests/manifest.py")).arg(dir).output().unwrap();
     assert!(listed.status.success(), "{}", String::from_utf8_lossy(&listed.stderr));
     let text = String::from_utf8(listed.stdout).unwrap();
     let found: Vec<&str> = text.lines().collect();

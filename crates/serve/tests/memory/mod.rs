@@ -37,6 +37,8 @@ pub struct MemoryTree {
     next: NodeId,
     /// Reads of this node sleep first.
     pub slow: Option<(NodeId, Duration)>,
+    /// ... from this offset on.
+    pub slow_from: u64,
     /// Reads of this node panic.
     pub panics: Option<NodeId>,
     /// Calls of `read` going on, and the most there were.
@@ -63,6 +65,7 @@ impl MemoryTree {
             names: HashMap::new(),
             next: 100,
             slow: None,
+            slow_from: 0,
             panics: None,
             reading: AtomicUsize::new(0),
             most_reading: AtomicUsize::new(0),
@@ -198,7 +201,8 @@ impl Tree for MemoryTree {
         if self.panics == Some(node) {
             panic!("asked for");
         }
-        if let Some((_, time)) = self.slow.filter(|slow| slow.0 == node) {
+        if let Some((_, time)) = self.slow.filter(|slow| slow.0 == node && offset >= self.slow_from)
+        {
             let now = self.reading.fetch_add(1, Ordering::Relaxed) + 1;
             self.most_reading.fetch_max(now, Ordering::Relaxed);
             std::thread::sleep(time);
