@@ -216,16 +216,15 @@ impl Raidz {
                 (u64::from(self.children), reflow.scratch)
             };
             for index in 0..columns {
-                if row == rows - 1 && big != 0 && index >= big {
-                    continue;
-                }
+                // Absent columns of the last row still count as zeros in its parity.
+                let absent = row == rows - 1 && big != 0 && index >= big;
                 let sector = base + swapped(index, self.parity, offset);
                 let at = (sector / physical) << shift;
                 // The scratch copy starts where the boot area does; it is never larger.
                 if scratch && at >= BOOT_TO_DATA {
                     return Err("the scratch area does not reach this far");
                 }
-                let data = index.checked_sub(parity).map(|data| {
+                let data = index.checked_sub(parity).filter(|_| !absent).map(|data| {
                     if index < big || remainder == 0 {
                         data * rows + row
                     } else {
@@ -235,7 +234,7 @@ impl Raidz {
                 map.push(Column {
                     child: (sector % physical) as u32,
                     offset: at,
-                    size: 1 << shift,
+                    size: if absent { 0 } else { 1 << shift },
                     pad: 0,
                     position: data.unwrap_or(0) << shift,
                     sector,
@@ -404,6 +403,9 @@ mod tests {
                     let rows = raidz
                         .expanded(offset, sectors << 12, children as u64, Reflow::default())
                         .unwrap();
+                    // As many columns in every row: the multipliers of Q and R depend on it.
+                    let width = classic.columns().len();
+                    assert!(rows.rows().all(|(_, row)| row.len() == width));
                     let mut by_sector = std::collections::BTreeMap::new();
                     for (_, column) in classic.data_columns() {
                         for i in 0..column.size >> 12 {
