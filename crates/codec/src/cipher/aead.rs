@@ -7,14 +7,15 @@ use std::fmt;
 use std::mem::{MaybeUninit, needs_drop};
 use std::ops::Range;
 
+use aes::cipher::consts::{U12, U16};
+use aes::cipher::{BlockCipherEncrypt, KeyInit};
 use aes::{Aes128, Aes192, Aes256};
 use aes_gcm::AesGcm;
-use ccm::Ccm;
-use ccm::aead::{AeadInOut, KeyInit, Nonce, Tag};
-use ccm::consts::{U12, U16};
+use aes_gcm::aead::AeadInOut;
 use ring::aead as fast;
 use zeroize::{Zeroize, Zeroizing};
 
+use super::ccm::Ccm;
 use super::{CipherError, NONCE, Suite, TAG};
 
 /// A suite with an expanded key: makes and opens any number of messages.
@@ -34,10 +35,10 @@ impl Cipher {
     /// Expands `key`, which must have the suite's length.
     pub fn new(suite: Suite, key: &[u8]) -> Result<Self, CipherError> {
         let key = match suite {
-            Suite::Aes128Ccm => portable::<Ccm<Aes128, U16, U12>>(key)?,
-            Suite::Aes192Ccm => portable::<Ccm<Aes192, U16, U12>>(key)?,
-            Suite::Aes256Ccm => portable::<Ccm<Aes256, U16, U12>>(key)?,
-            Suite::Aes192Gcm => portable::<AesGcm<Aes192, U12>>(key)?,
+            Suite::Aes128Ccm => portable(Ccm(expand::<Aes128>(key)?)),
+            Suite::Aes192Ccm => portable(Ccm(expand::<Aes192>(key)?)),
+            Suite::Aes256Ccm => portable(Ccm(expand::<Aes256>(key)?)),
+            Suite::Aes192Gcm => portable(expand::<AesGcm<Aes192, U12>>(key)?),
             Suite::Aes128Gcm => Key::Fast(FastKey::new(&fast::AES_128_GCM, key)?),
             Suite::Aes256Gcm => Key::Fast(FastKey::new(&fast::AES_256_GCM, key)?),
         };
@@ -191,10 +192,7 @@ trait Portable: Send + Sync {
     ) -> Result<[u8; TAG], CipherError>;
 }
 
-impl<A> Portable for A
-where
-    A: AeadInOut<NonceSize = U12, TagSize = U16> + Send + Sync,
-{
+impl<C: BlockCipherEncrypt<BlockSize = U16> + Send + Sync> Portable for Ccm<C> {
     fn open(
         &self,
         nonce: &[u8; NONCE],
@@ -202,8 +200,28 @@ where
         message: &mut [u8],
         tag: &[u8; TAG],
     ) -> Result<(), CipherError> {
-        let (nonce, tag) = (Nonce::<A>::from(*nonce), Tag::<A>::from(*tag));
-        self.decrypt_inout_detached(&nonce, aad, message.into(), &tag)
+        self.open(nonce, aad, message, tag)
+    }
+
+    fn seal(
+        &self,
+        nonce: &[u8; NONCE],
+        aad: &[u8],
+        message: &mut [u8],
+    ) -> Result<[u8; TAG], CipherError> {
+        self.seal(nonce, aad, message)
+    }
+}
+
+impl Portable for AesGcm<Aes192, U12> {
+    fn open(
+        &self,
+        nonce: &[u8; NONCE],
+        aad: &[u8],
+        message: &mut [u8],
+        tag: &[u8; TAG],
+    ) -> Result<(), CipherError> {
+        self.decrypt_inout_detached(&(*nonce).into(), aad, message.into(), &(*tag).into())
             .map_err(|_| CipherError::Authentication)
     }
 
@@ -213,19 +231,18 @@ where
         aad: &[u8],
         message: &mut [u8],
     ) -> Result<[u8; TAG], CipherError> {
-        let nonce = Nonce::<A>::from(*nonce);
-        self.encrypt_inout_detached(&nonce, aad, message.into())
+        self.encrypt_inout_detached(&(*nonce).into(), aad, message.into())
             .map(Into::into)
             .map_err(|_| CipherError::Message)
     }
 }
 
-fn portable<A>(key: &[u8]) -> Result<Key, CipherError>
-where
-    A: AeadInOut<NonceSize = U12, TagSize = U16> + KeyInit + Send + Sync + 'static,
-{
-    let cipher = A::new_from_slice(key).map_err(|_| CipherError::KeyLength)?;
-    Ok(Key::Portable(Box::new(cipher)))
+fn expand<C: KeyInit>(key: &[u8]) -> Result<C, CipherError> {
+    C::new_from_slice(key).map_err(|_| CipherError::KeyLength)
+}
+
+fn portable(cipher: impl Portable + 'static) -> Key {
+    Key::Portable(Box::new(cipher))
 }
 
 /// An expanded key of `ring`, which does not wipe its keys itself.

@@ -4,6 +4,7 @@
 //! keys are wiped from memory when dropped and never printed.
 
 mod aead;
+mod ccm;
 mod keys;
 
 pub use aead::{Cipher, decrypt, decrypt_segments, encrypt};
