@@ -3,7 +3,7 @@
 //! Chapter 01, section 11.4, stages A and B for reading. Invariant: what the labels say is used
 //! only to find the MOS; everything after comes from blocks whose checksums matched.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use cenote_codec::checksum::Salt;
@@ -15,7 +15,9 @@ use cenote_format::{Guid, ObjectId, Txg};
 use super::assemble::PoolCandidate;
 use super::choose::{self, Choice};
 use super::leaves::CandidateLeaves;
+use super::space::PoolSpace;
 use crate::dataset::Catalog;
+use crate::keys::KeyStore;
 use crate::object::ObjectSet;
 use crate::pipe::{Pipe, PoolIo, Prefetcher};
 use crate::vdev::VdevTree;
@@ -86,6 +88,8 @@ pub struct Pool {
     io: Arc<PoolIo>,
     mos: ObjectSet,
     catalog: Catalog,
+    keys: Arc<KeyStore>,
+    space: OnceLock<PoolSpace>,
     candidate: PoolCandidate,
 }
 
@@ -169,6 +173,8 @@ impl Pool {
             io,
             mos,
             catalog,
+            keys: Arc::new(KeyStore::new()),
+            space: OnceLock::new(),
             candidate: candidate.clone(),
         })
     }
@@ -211,6 +217,22 @@ impl Pool {
     /// Its datasets.
     pub fn catalog(&self) -> &Catalog {
         &self.catalog
+    }
+
+    /// The encryption keys that are loaded.
+    pub fn keys(&self) -> &Arc<KeyStore> {
+        &self.keys
+    }
+
+    /// The pool's space, read once: nothing is written here.
+    pub fn space(&self) -> Result<&PoolSpace> {
+        if let Some(space) = self.space.get() {
+            return Ok(space);
+        }
+        let tree = self.config.vdev_tree.clone();
+        let tree = tree.unwrap_or_else(|| VdevConfig::placeholder(VdevKind::Root, 0));
+        let space = PoolSpace::read(&self.catalog, &tree)?;
+        Ok(self.space.get_or_init(|| space))
     }
 
     /// What the labels said.
