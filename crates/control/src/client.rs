@@ -1,0 +1,261 @@
+//! The command line's side of the control sockets.
+//!
+//! Invariant: a pool process that is dead or hangs costs its deadline and a line on standard error;
+//! the other pools are asked at the same time and shown.
+
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use crate::protocol::{ExchangeError, Failure, FailureKind, Request, Response, Timed};
+use crate::report::{DatasetReport, HistoryRecord, PoolReport};
+use crate::run_directory::{self, PoolFiles};
+
+/// The sockets of one run directory.
+#[derive(Clone, Debug)]
+pub struct Client {
+    directory: PathBuf,
+}
+
+/// What came of asking one pool.
+#[derive(Debug)]
+pub struct Answer<T> {
+    /// Name of the pool, or the stem of its socket if even the name is unknown.
+    pub pool: String,
+    /// The answer, or why there is none.
+    pub result: Result<T, Failure>,
+}
+
+impl Default for Client {
+    fn default() -> Client {
+        Client::new(run_directory::path())
+    }
+}
+
+impl Client {
+    /// A client for this run directory.
+    pub fn new(directory: PathBuf) -> Client {
+        Client { directory }
+    }
+
+    /// The run directory.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Names of all imported pools, also of those whose process died, sorted.
+    pub fn pools(&self) -> Vec<String> {
+        let Ok(entries) = std::fs::read_dir(&self.directory) else {
+            return Vec::new();
+        };
+        let mut names = Vec::new();
+        for entry in entries.flatten() {
+            let path = entry.path();
+            if path.extension().is_none_or(|extension| extension != "sock") {
+                continue;
+            }
+            let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
+            let owner = run_directory::owner(&path.with_extension("pid"));
+            match owner.map(|owner| owner.pool).filter(|pool| !pool.is_empty()).or(stem) {
+                Some(name) if !name.is_empty() => names.push(name),
+                _ => {}
+            }
+        }
+        names.sort();
+        names.dedup();
+        names
+    }
+
+    /// Whether a pool of this name is imported (its process may be dead).
+    pub fn knows(&self, pool: &str) -> bool {
+        run_directory::files(&self.directory, pool).socket.exists()
+    }
+
+    /// Asks one pool; every response but the last goes to `each`.
+    fn exchange(
+        &self,
+        pool: &str,
+        request: &Request,
+        mut each: impl FnMut(Response),
+    ) -> Result<Response, Failure> {
+        let files = run_directory::files(&self.directory, pool);
+        let problem = |error: ExchangeError| describe(pool, &files, request, &error);
+        let stream = UnixStream::connect(&files.socket).map_err(|error| problem(error.into()))?;
+        let mut timed = Timed::new(&stream, request.deadline());
+        timed.send(request).map_err(problem)?;
+        loop {
+            let response: Response = timed.receive().map_err(problem)?;
+            match response {
+                Response::Failed(failure) => return Err(failure),
+                Response::Datasets { more: true, .. } | Response::History { more: true, .. } => {
+                    each(response);
+                }
+                last => return Ok(last),
+            }
+        }
+    }
+
+    /// The report of one pool.
+    ///
+    /// # Errors
+    /// If the pool is not imported or its process does not answer.
+    pub fn pool_report(&self, pool: &str) -> Result<PoolReport, Failure> {
+        match self.exchange(pool, &Request::PoolReport, |_| {})? {
+            Response::Pool(report) => Ok(*report),
+            other => Err(unexpected(pool, &other)),
+        }
+    }
+
+    /// Datasets of one pool.
+    ///
+    /// # Errors
+    /// As for [`Client::pool_report`]; `NotFound` if the root of the query does not exist.
+    pub fn datasets(
+        &self,
+        pool: &str,
+        query: &crate::protocol::DatasetQuery,
+    ) -> Result<Vec<DatasetReport>, Failure> {
+        let mut all = Vec::new();
+        let mut add = |response: Response| match response {
+            Response::Datasets { datasets, .. } => {
+                all.extend(datasets);
+                Ok(())
+            }
+            other => Err(unexpected(pool, &other)),
+        };
+        let mut result = Ok(());
+        let last = self.exchange(pool, &Request::Datasets(query.clone()), |response| {
+            if let Err(failure) = add(response) {
+                result = Err(failure);
+            }
+        })?;
+        result?;
+        add(last)?;
+        Ok(all)
+    }
+
+    /// History of one pool.
+    ///
+    /// # Errors
+    /// As for [`Client::pool_report`].
+    pub fn history(&self, pool: &str) -> Result<Vec<HistoryRecord>, Failure> {
+        let mut all = Vec::new();
+        let mut add = |response: Response| {
+            if let Response::History { records, .. } = response {
+                all.extend(records);
+            }
+        };
+        let last = self.exchange(pool, &Request::History, &mut add)?;
+        add(last);
+        Ok(all)
+    }
+
+    /// Gives an order; the warnings of what could not be done in full.
+    ///
+    /// # Errors
+    /// If it was not carried out.
+    pub fn order(&self, pool: &str, request: &Request) -> Result<Vec<String>, Failure> {
+        match self.exchange(pool, request, |_| {})? {
+            Response::Done { warnings } => Ok(warnings),
+            other => Err(unexpected(pool, &other)),
+        }
+    }
+
+    /// Asks several pools at once. An answer comes for each, in the order given; one that takes
+    /// longer than `wait` counts as failed.
+    pub fn ask_all<T: Send + 'static>(
+        &self,
+        pools: &[String],
+        wait: Duration,
+        ask: impl Fn(&Client, &str) -> Result<T, Failure> + Clone + Send + 'static,
+    ) -> Vec<Answer<T>> {
+        let (sender, receiver) = mpsc::channel();
+        for (index, pool) in pools.iter().enumerate() {
+            let (client, pool, ask, sender) =
+                (self.clone(), pool.clone(), ask.clone(), sender.clone());
+            std::thread::spawn(move || {
+                // the receiver may have given up
+                drop(sender.send((index, ask(&client, &pool))));
+            });
+        }
+        drop(sender);
+        let mut results: Vec<Option<Result<T, Failure>>> = pools.iter().map(|_| None).collect();
+        let end = std::time::Instant::now() + wait;
+        loop {
+            let left = end.saturating_duration_since(std::time::Instant::now());
+            let Ok((index, result)) = receiver.recv_timeout(left) else {
+                break;
+            };
+            if let Some(slot) = results.get_mut(index) {
+                *slot = Some(result);
+            }
+        }
+        let answers = pools.iter().zip(results);
+        answers
+            .map(|(pool, result)| Answer {
+                pool: pool.clone(),
+                result: result.unwrap_or_else(|| {
+                    let files = run_directory::files(&self.directory, pool);
+                    Err(describe(pool, &files, &Request::PoolReport, &ExchangeError::Deadline))
+                }),
+            })
+            .collect()
+    }
+
+    /// Removes what a dead pool process left behind. False if the process lives.
+    pub fn sweep(&self, pool: &str) -> bool {
+        let files = run_directory::files(&self.directory, pool);
+        if run_directory::owner(&files.pid).is_some_and(|owner| owner.alive) {
+            return false;
+        }
+        for path in [&files.socket, &files.pid] {
+            // it may be gone already
+            drop(std::fs::remove_file(path));
+        }
+        true
+    }
+}
+
+fn unexpected(pool: &str, response: &Response) -> Failure {
+    let text = format!("{response:?}");
+    let start: String = text.chars().take(60).collect();
+    Failure::new(
+        FailureKind::Other,
+        format!("the process of pool '{pool}' gave an answer to another question: {start}"),
+    )
+}
+
+fn describe(pool: &str, files: &PoolFiles, request: &Request, error: &ExchangeError) -> Failure {
+    let owner = run_directory::owner(&files.pid);
+    let alive = owner.as_ref().is_some_and(|owner| owner.alive);
+    let process = match &owner {
+        Some(owner) if owner.pid != 0 => format!("its process {}", owner.pid),
+        _ => "its process".to_owned(),
+    };
+    let log = files.log.display();
+    let message = match error {
+        ExchangeError::Io(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return Failure::new(
+                FailureKind::NotFound,
+                format!("cannot open '{pool}': no such pool"),
+            );
+        }
+        ExchangeError::Io(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            return Failure::new(
+                FailureKind::Permission,
+                format!("cannot open '{pool}': permission denied"),
+            );
+        }
+        _ if !alive => format!(
+            "cannot open '{pool}': {process} has died (log: {log}); 'zpool export {pool}' clears \
+             what it left, then import the pool again"
+        ),
+        ExchangeError::Deadline => format!(
+            "cannot open '{pool}': {process} did not answer in {} seconds (log: {log})",
+            request.deadline().as_secs()
+        ),
+        error => format!("cannot open '{pool}': {process}: {error} (log: {log})"),
+    };
+    Failure::new(FailureKind::Other, message)
+}

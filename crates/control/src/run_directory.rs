@@ -1,0 +1,138 @@
+//! Where the sockets, process ids and logs of pool processes lie.
+//!
+//! Invariant: one pool name maps to one set of files, short enough for a socket address; a pool
+//! process holds an exclusive lock on its pid file for as long as it lives.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+
+/// Longest stem of a file name here; longer pool names are cut and numbered by hash. A socket
+/// address holds 108 bytes.
+const STEM_MAX: usize = 48;
+
+/// The directory: `$CENOTE_RUN_DIR`; else `/run/cenote` for root, `$XDG_RUNTIME_DIR/cenote` or
+/// `/tmp/cenote-UID` for others.
+pub fn path() -> PathBuf {
+    if let Some(directory) = std::env::var_os("CENOTE_RUN_DIR").filter(|d| !d.is_empty()) {
+        return PathBuf::from(directory);
+    }
+    let user = rustix::process::getuid();
+    if user.is_root() {
+        return PathBuf::from("/run/cenote");
+    }
+    match std::env::var_os("XDG_RUNTIME_DIR").filter(|d| !d.is_empty()) {
+        Some(directory) => PathBuf::from(directory).join("cenote"),
+        None => PathBuf::from(format!("/tmp/cenote-{}", user.as_raw())),
+    }
+}
+
+/// The files of one pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolFiles {
+    /// Control socket.
+    pub socket: PathBuf,
+    /// Process id and pool name, one a line; locked by the pool process.
+    pub pid: PathBuf,
+    /// Log.
+    pub log: PathBuf,
+}
+
+/// The files of the pool `name` in `directory`.
+pub fn files(directory: &Path, name: &str) -> PoolFiles {
+    let stem = stem(name);
+    PoolFiles {
+        socket: directory.join(format!("{stem}.sock")),
+        pid: directory.join(format!("{stem}.pid")),
+        log: directory.join(format!("{stem}.log")),
+    }
+}
+
+fn stem(name: &str) -> String {
+    let safe: String = name.chars().map(|c| if c == '/' || c == '\0' { '_' } else { c }).collect();
+    if safe.len() <= STEM_MAX && safe == name {
+        return safe;
+    }
+    // FNV-1a: only has to tell long names apart
+    let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    let cut: String = safe.chars().take(24).filter(char::is_ascii).collect();
+    format!("{cut}~{hash:016x}")
+}
+
+/// What a pid file says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Owner {
+    /// Process id; zero if it could not be read.
+    pub pid: u32,
+    /// Name of the pool.
+    pub pool: String,
+    /// Whether that process still holds its lock.
+    pub alive: bool,
+}
+
+/// Reads a pid file and tells whether its process lives.
+pub fn owner(pid_file: &Path) -> Option<Owner> {
+    let mut file = File::open(pid_file).ok()?;
+    let mut text = String::new();
+    Read::by_ref(&mut file).take(4096).read_to_string(&mut text).ok()?;
+    let mut lines = text.lines();
+    let pid = lines.next().and_then(|line| line.trim().parse().ok()).unwrap_or(0);
+    let pool = lines.next().unwrap_or("").to_owned();
+    // the lock is free only if nobody holds it; it is given back when the file closes
+    let alive = flock(&file, FlockOperation::NonBlockingLockShared).is_err();
+    Some(Owner { pid, pool, alive })
+}
+
+/// Takes the pid file of a pool for this process. Keep the returned file open: it is the lock.
+///
+/// # Errors
+/// `AlreadyExists` if another process holds the pool; else what the filesystem says.
+pub fn claim(files: &PoolFiles, pool: &str) -> std::io::Result<File> {
+    let mut file =
+        File::options().create(true).truncate(false).write(true).read(true).open(&files.pid)?;
+    if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        return Err(std::io::ErrorKind::AlreadyExists.into());
+    }
+    file.set_len(0)?;
+    write!(file, "{}\n{pool}\n", std::process::id())?;
+    Ok(file)
+}
+
+/// Makes the run directory if it is not there.
+///
+/// # Errors
+/// What the filesystem says.
+pub fn create(directory: &Path) -> std::io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    std::fs::DirBuilder::new().recursive(true).mode(0o755).create(directory)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_names_fit_a_socket_address() {
+        let directory = Path::new("/run/cenote");
+        let long = "p".repeat(255);
+        assert!(files(directory, &long).socket.as_os_str().len() < 100);
+        assert_ne!(files(directory, &long), files(directory, &format!("{long}x")));
+        assert_eq!(files(directory, "tank").socket, Path::new("/run/cenote/tank.sock"));
+    }
+
+    #[test]
+    fn a_claim_is_exclusive_and_ends_with_its_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let files = files(directory.path(), "tank");
+        let claimed = claim(&files, "tank").unwrap();
+        assert!(claim(&files, "tank").is_err());
+        let seen = owner(&files.pid).unwrap();
+        assert_eq!((seen.pid, seen.pool.as_str(), seen.alive), (std::process::id(), "tank", true));
+        drop(claimed);
+        assert!(!owner(&files.pid).unwrap().alive);
+    }
+}

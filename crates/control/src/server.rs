@@ -1,0 +1,240 @@
+//! The pool process's side of its control socket.
+//!
+//! Invariant: questions that only look are answered from what the service has published, on a
+//! thread of their own, so that an order which waits for a disk delays nobody else. Orders are
+//! taken from the owner of the process and from root only.
+
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use crate::protocol::{
+    CHANGE_DEADLINE, DatasetQuery, ExchangeError, Failure, FailureKind, LOOK_DEADLINE,
+    LoadKeyRequest, MountRequest, Request, Response, Timed, UnmountRequest,
+};
+use crate::report::{DatasetReport, HistoryRecord, PoolReport};
+
+/// Exchanges served at the same time; more are turned away.
+const EXCHANGES_MAX: usize = 64;
+/// Datasets or history records in one frame.
+const BATCH: usize = 500;
+
+/// What a pool process can do; the lead of the process implements it over the engine.
+///
+/// Each method returns lines for standard error where that is `Vec<String>`: what went wrong
+/// without making the whole order fail.
+pub trait PoolService: Send + Sync {
+    /// The published snapshot. Must not wait for a disk.
+    fn report(&self) -> PoolReport;
+
+    /// Datasets with their properties. Must not wait for a disk longer than the deadline of
+    /// questions.
+    ///
+    /// # Errors
+    /// `NotFound` if the root of the query does not exist.
+    fn datasets(&self, query: &DatasetQuery) -> Result<Vec<DatasetReport>, Failure>;
+
+    /// The history, oldest first, with internal records.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    fn history(&self) -> Result<Vec<HistoryRecord>, Failure>;
+
+    /// Mounts.
+    ///
+    /// # Errors
+    /// With the words of `zfs mount` (`cannot mount 'x': filesystem already mounted`).
+    fn mount(&self, request: &MountRequest) -> Result<Vec<String>, Failure>;
+
+    /// Unmounts.
+    ///
+    /// # Errors
+    /// With the words of `zfs unmount`.
+    fn unmount(&self, request: &UnmountRequest) -> Result<Vec<String>, Failure>;
+
+    /// Loads or checks a key.
+    ///
+    /// # Errors
+    /// With what comes after `Key load error: `.
+    fn load_key(&self, request: &LoadKeyRequest) -> Result<(), Failure>;
+
+    /// Unloads a key.
+    ///
+    /// # Errors
+    /// With what comes after `Key unload error: `.
+    fn unload_key(&self, dataset: &str) -> Result<(), Failure>;
+
+    /// Unmounts everything and closes the pool. After `Ok` the process ends.
+    ///
+    /// # Errors
+    /// With the words of `zpool export`; the pool then stays open.
+    fn export(&self, force: bool) -> Result<Vec<String>, Failure>;
+}
+
+/// Why the server ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// The pool was exported.
+    Exported,
+    /// It was told to quit at once.
+    Quit,
+}
+
+/// Binds the socket at `path`, replacing one that a dead process left. The caller holds the lock
+/// of the pid file.
+///
+/// # Errors
+/// What the filesystem says.
+pub fn bind(path: &Path) -> io::Result<UnixListener> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let listener = UnixListener::bind(path)?;
+    // everybody may look; who may give orders is checked for each request
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666))?;
+    Ok(listener)
+}
+
+/// Serves until the pool is exported or the process is told to quit.
+pub fn serve(listener: UnixListener, service: Arc<dyn PoolService>) -> Ending {
+    let (ended, ending) = mpsc::channel();
+    std::thread::spawn(move || accept(&listener, &service, &ended));
+    // the sender lives as long as the accepting thread, which never returns
+    ending.recv().unwrap_or(Ending::Quit)
+}
+
+fn accept(listener: &UnixListener, service: &Arc<dyn PoolService>, ended: &mpsc::Sender<Ending>) {
+    let active = Arc::new(AtomicUsize::new(0));
+    loop {
+        let stream = match listener.accept() {
+            Ok((stream, _)) => stream,
+            Err(_) => {
+                // out of descriptors or interrupted: try again, but do not spin
+                std::thread::sleep(Duration::from_millis(20));
+                continue;
+            }
+        };
+        if active.fetch_add(1, Ordering::Relaxed) >= EXCHANGES_MAX {
+            active.fetch_sub(1, Ordering::Relaxed);
+            continue;
+        }
+        let (service, ended, active) = (service.clone(), ended.clone(), active.clone());
+        std::thread::spawn(move || {
+            if let Some(ending) = exchange(&stream, &*service) {
+                drop(stream);
+                // nobody waits any more once the first ending was taken
+                let _ = ended.send(ending);
+            }
+            active.fetch_sub(1, Ordering::Relaxed);
+        });
+    }
+}
+
+/// One request and its answers; how the server ends, if this was an order to.
+fn exchange(stream: &UnixStream, service: &dyn PoolService) -> Option<Ending> {
+    let request: Request = match Timed::new(stream, LOOK_DEADLINE).receive() {
+        Ok(request) => request,
+        Err(error) => {
+            let failure = Failure::new(FailureKind::Other, format!("control request: {error}"));
+            // the client may be gone
+            drop(Timed::new(stream, LOOK_DEADLINE).send(Response::Failed(failure)));
+            return None;
+        }
+    };
+    let mut ending = None;
+    let responses = if request.only_looks() || may_change(stream) {
+        answer(&request, service, &mut ending)
+    } else {
+        let message = "permission denied";
+        Err(Failure::new(FailureKind::Permission, message))
+    };
+    let responses = responses.unwrap_or_else(|failure| vec![Response::Failed(failure)]);
+    // a client that went away misses its answer; nothing else depends on it
+    drop(send(stream, responses));
+    ending
+}
+
+fn send(stream: &UnixStream, responses: Vec<Response>) -> Result<(), ExchangeError> {
+    for response in responses {
+        Timed::new(stream, CHANGE_DEADLINE).send(response)?;
+    }
+    Ok(())
+}
+
+fn may_change(stream: &UnixStream) -> bool {
+    let Ok(peer) = rustix::net::sockopt::socket_peercred(stream) else {
+        return false;
+    };
+    peer.uid.is_root() || peer.uid == rustix::process::geteuid()
+}
+
+fn answer(
+    request: &Request,
+    service: &dyn PoolService,
+    ending: &mut Option<Ending>,
+) -> Result<Vec<Response>, Failure> {
+    let done = |warnings| vec![Response::Done { warnings }];
+    Ok(match request {
+        Request::PoolReport => vec![Response::Pool(Box::new(service.report()))],
+        Request::Datasets(query) => batches(service.datasets(query)?)
+            .map(|(datasets, more)| Response::Datasets { datasets, more })
+            .collect(),
+        Request::History => batches(service.history()?)
+            .map(|(records, more)| Response::History { records, more })
+            .collect(),
+        Request::Mount(request) => done(service.mount(request)?),
+        Request::Unmount(request) => done(service.unmount(request)?),
+        Request::LoadKey(request) => {
+            service.load_key(request)?;
+            done(Vec::new())
+        }
+        Request::UnloadKey(dataset) => {
+            service.unload_key(dataset)?;
+            done(Vec::new())
+        }
+        Request::Export { force } => {
+            let warnings = service.export(*force)?;
+            *ending = Some(Ending::Exported);
+            done(warnings)
+        }
+        Request::Quit => {
+            *ending = Some(Ending::Quit);
+            done(Vec::new())
+        }
+    })
+}
+
+/// Cuts a list into batches, each with whether another follows; an empty list is one empty batch.
+fn batches<T>(all: Vec<T>) -> impl Iterator<Item = (Vec<T>, bool)> {
+    let mut rest = all.into_iter().peekable();
+    let mut first = true;
+    std::iter::from_fn(move || {
+        if rest.peek().is_none() && !first {
+            return None;
+        }
+        first = false;
+        let batch: Vec<T> = rest.by_ref().take(BATCH).collect();
+        Some((batch, rest.peek().is_some()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_are_cut_into_batches() {
+        let sizes = |count: usize| -> Vec<(usize, bool)> {
+            batches(vec![0; count]).map(|(batch, more)| (batch.len(), more)).collect()
+        };
+        assert_eq!(sizes(0), [(0, false)]);
+        assert_eq!(sizes(BATCH), [(BATCH, false)]);
+        assert_eq!(sizes(BATCH + 1), [(BATCH, true), (1, false)]);
+    }
+}

@@ -1,0 +1,188 @@
+//! The lines of `zpool status` about scans, removals, expansions and checkpoints.
+//!
+//! Invariant: rates and remaining times are computed from the report and the given time only.
+
+use super::{number, time};
+use crate::report::{
+    CheckpointReport, ExpansionReport, PoolReport, RemovalReport, ScanFunction, ScanReport,
+    ScanState,
+};
+
+/// All such lines of a pool; `now` in unix seconds.
+pub fn lines(pool: &PoolReport, now: i64) -> String {
+    let mut out = String::new();
+    if let Some(scan) = &pool.scan {
+        out.push_str(&format!("  scan: {}", scan_lines(scan, now)));
+    }
+    if let Some(removal) = &pool.removal {
+        out.push_str(&removal_lines(removal, now));
+    }
+    if let Some(checkpoint) = &pool.checkpoint {
+        out.push_str(&checkpoint_line(checkpoint));
+    }
+    if let Some(expansion) = &pool.expansion {
+        out.push_str(&expansion_lines(expansion, now));
+    }
+    out
+}
+
+fn word(function: ScanFunction) -> &'static str {
+    match function {
+        ScanFunction::Scrub => "scrub",
+        ScanFunction::Resilver => "resilver",
+        ScanFunction::ErrorScrub => "error scrub",
+    }
+}
+
+fn since(from: i64, to: i64) -> u64 {
+    u64::try_from(to.saturating_sub(from)).unwrap_or(0)
+}
+
+fn percent(done: u64, total: u64) -> f64 {
+    if total == 0 { 0.0 } else { 100.0 * done as f64 / total as f64 }
+}
+
+fn scan_lines(scan: &ScanReport, now: i64) -> String {
+    let word = word(scan.function);
+    match scan.state {
+        ScanState::Finished => {
+            let length = number::clock(since(scan.start_time, scan.end_time));
+            let (amount, end) = (number::bytes(scan.processed), time::long(scan.end_time));
+            let what = match scan.function {
+                ScanFunction::Resilver => format!("resilvered {amount}"),
+                _ => format!("{word} repaired {amount}"),
+            };
+            return format!("{what} in {length} with {} errors on {end}\n", scan.errors);
+        }
+        ScanState::Canceled => {
+            return format!("{word} canceled on {}\n", time::long(scan.end_time));
+        }
+        ScanState::Scanning => {}
+    }
+    let mut out = if scan.paused == 0 {
+        format!("{word} in progress since {}\n", time::long(scan.start_time))
+    } else {
+        format!(
+            "{word} paused since {}\n\t{word} started on {}\n",
+            time::long(scan.paused),
+            time::long(scan.start_time)
+        )
+    };
+    let elapsed = since(scan.pass_start, now).saturating_sub(scan.spent_paused).max(1);
+    let scan_rate = (scan.pass_examined / elapsed).max(1);
+    let issue_rate = (scan.pass_issued / elapsed).max(1);
+    let total = scan.to_examine.saturating_sub(scan.skipped);
+    out.push_str(&format!("\t{} / {} scanned", number::bytes(scan.examined), number::bytes(total)));
+    if scan.paused == 0 && scan.pass_examined > 0 {
+        out.push_str(&format!(" at {}/s", number::bytes(scan_rate)));
+    }
+    out.push_str(&format!(", {} / {} issued", number::bytes(scan.issued), number::bytes(total)));
+    if scan.paused == 0 && scan.pass_issued > 0 {
+        out.push_str(&format!(" at {}/s", number::bytes(issue_rate)));
+    }
+    out.push('\n');
+    let done = percent(scan.issued, total);
+    let amount = number::bytes(scan.processed);
+    let verb = if scan.function == ScanFunction::Resilver { "resilvered" } else { "repaired" };
+    out.push_str(&format!("\t{amount} {verb}, {done:.2}% done"));
+    if scan.paused == 0 {
+        if issue_rate >= 10 * 1024 * 1024 || scan.issued >= total {
+            let left = total.saturating_sub(scan.issued) / issue_rate;
+            out.push_str(&format!(", {} to go", number::clock(left)));
+        } else {
+            out.push_str(", no estimated completion time");
+        }
+    }
+    out.push('\n');
+    out
+}
+
+fn removal_lines(removal: &RemovalReport, now: i64) -> String {
+    let name = &removal.name;
+    let mut out = "remove: ".to_owned();
+    match removal.state {
+        ScanState::Finished => {
+            let spent = since(removal.start_time, removal.end_time);
+            out.push_str(&format!(
+                "Removal of vdev {} copied {} in {}h{}m, completed on {}\n",
+                removal.vdev,
+                number::bytes(removal.copied),
+                spent / 3600,
+                spent / 60 % 60,
+                time::long(removal.end_time)
+            ));
+        }
+        ScanState::Canceled => {
+            out.push_str(&format!(
+                "Removal of {name} canceled on {}\n",
+                time::long(removal.end_time)
+            ));
+        }
+        ScanState::Scanning => {
+            let rate = (removal.copied / since(removal.start_time, now).max(1)).max(1);
+            let left = removal.to_copy.saturating_sub(removal.copied) / rate;
+            out.push_str(&format!(
+                "Evacuation of {name} in progress since {}\n\t{} copied out of {} at {}/s, \
+                 {:.2}% done",
+                time::long(removal.start_time),
+                number::bytes(removal.copied),
+                number::bytes(removal.to_copy),
+                number::bytes(rate),
+                percent(removal.copied, removal.to_copy)
+            ));
+            if left < 30 * 24 * 3600 {
+                out.push_str(&format!(", {}h{:02}m to go\n", left / 3600, left / 60 % 60));
+            } else {
+                out.push_str(", (copy is slow, no estimated time)\n");
+            }
+        }
+    }
+    if removal.mapping_memory > 0 {
+        out.push_str(&format!(
+            "\t{} memory used for removed device mappings\n",
+            number::plain(removal.mapping_memory)
+        ));
+    }
+    out
+}
+
+fn expansion_lines(expansion: &ExpansionReport, now: i64) -> String {
+    let name = &expansion.name;
+    if expansion.state == ScanState::Finished {
+        let spent = since(expansion.start_time, expansion.end_time);
+        return format!(
+            "expand: expanded {name} copied {} in {}, on {}\n",
+            number::bytes(expansion.reflowed),
+            number::clock(spent),
+            time::long(expansion.end_time)
+        );
+    }
+    let rate = (expansion.reflowed / since(expansion.start_time, now).max(1)).max(1);
+    let left = expansion.to_reflow.saturating_sub(expansion.reflowed) / rate;
+    let mut out = format!(
+        "expand: expansion of {name} in progress since {}\n\t{} / {} copied at {}/s, {:.2}% done",
+        time::long(expansion.start_time),
+        number::bytes(expansion.reflowed),
+        number::bytes(expansion.to_reflow),
+        number::bytes(rate),
+        percent(expansion.reflowed, expansion.to_reflow)
+    );
+    if expansion.waiting_for_resilver {
+        out.push_str(", paused for resilver or clear\n");
+    } else if left < 30 * 24 * 3600 {
+        out.push_str(&format!(", {} to go\n", number::clock(left)));
+    } else {
+        out.push_str(", (copy is slow, no estimated time)\n");
+    }
+    out
+}
+
+fn checkpoint_line(checkpoint: &CheckpointReport) -> String {
+    let space = number::bytes(checkpoint.space);
+    if checkpoint.discarding {
+        format!("checkpoint: discarding, {space} remaining.\n")
+    } else {
+        let start = time::long(checkpoint.start_time);
+        format!("checkpoint: created {start}, consumes {space}\n")
+    }
+}

@@ -1,0 +1,149 @@
+//! Dates in the zone of the user, as the commands print them.
+//!
+//! Invariant: every function is total. Without a usable zone, times are shown in UTC.
+
+use std::sync::OnceLock;
+
+use tz::{DateTime, TimeZone, UtcDateTime};
+
+const DAYS: [&str; 7] = ["Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"];
+const MONTHS: [&str; 12] =
+    ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+
+/// One moment, taken apart.
+struct Parts {
+    year: i32,
+    month: u8,
+    day: u8,
+    hour: u8,
+    minute: u8,
+    second: u8,
+    weekday: u8,
+    zone: String,
+}
+
+fn zone() -> Option<&'static TimeZone> {
+    static ZONE: OnceLock<Option<TimeZone>> = OnceLock::new();
+    ZONE.get_or_init(|| match std::env::var("TZ") {
+        Ok(name) if !name.is_empty() => TimeZone::from_posix_tz(&name).ok(),
+        _ => TimeZone::local().ok(),
+    })
+    .as_ref()
+}
+
+fn parts(seconds: i64) -> Option<Parts> {
+    if let Some(zone) = zone()
+        && let Ok(t) = DateTime::from_timespec(seconds, 0, zone.as_ref())
+    {
+        let name = t.local_time_type().time_zone_designation();
+        return Some(Parts {
+            year: t.year(),
+            month: t.month(),
+            day: t.month_day(),
+            hour: t.hour(),
+            minute: t.minute(),
+            second: t.second(),
+            weekday: t.week_day(),
+            zone: if name.is_empty() { "UTC".to_owned() } else { name.to_owned() },
+        });
+    }
+    let t = UtcDateTime::from_timespec(seconds, 0).ok()?;
+    Some(Parts {
+        year: t.year(),
+        month: t.month(),
+        day: t.month_day(),
+        hour: t.hour(),
+        minute: t.minute(),
+        second: t.second(),
+        weekday: t.week_day(),
+        zone: "UTC".to_owned(),
+    })
+}
+
+impl Parts {
+    fn day_name(&self) -> &'static str {
+        DAYS.get(usize::from(self.weekday)).copied().unwrap_or("???")
+    }
+
+    fn month_name(&self) -> &'static str {
+        MONTHS.get(usize::from(self.month.wrapping_sub(1))).copied().unwrap_or("???")
+    }
+}
+
+fn with(seconds: i64, form: impl Fn(&Parts) -> String) -> String {
+    parts(seconds).map_or_else(|| seconds.to_string(), |parts| form(&parts))
+}
+
+/// `Fri Nov 20 18:34:41 2026`, as in status lines.
+pub fn long(seconds: i64) -> String {
+    with(seconds, |p| {
+        format!(
+            "{} {} {:2} {:02}:{:02}:{:02} {}",
+            p.day_name(),
+            p.month_name(),
+            p.day,
+            p.hour,
+            p.minute,
+            p.second,
+            p.year
+        )
+    })
+}
+
+/// `Fri Nov 20 18:34 2026`, the `creation` property.
+pub fn creation(seconds: i64) -> String {
+    with(seconds, |p| {
+        format!(
+            "{} {} {:2} {:>2}:{:02} {}",
+            p.day_name(),
+            p.month_name(),
+            p.day,
+            p.hour,
+            p.minute,
+            p.year
+        )
+    })
+}
+
+/// `Fri Nov 20 18:34:41 UTC 2026`, as `-T d` and JSON print it.
+pub fn stamp(seconds: i64) -> String {
+    with(seconds, |p| {
+        format!(
+            "{} {} {:2} {:>2}:{:02}:{:02} {} {}",
+            p.day_name(),
+            p.month_name(),
+            p.day,
+            p.hour,
+            p.minute,
+            p.second,
+            p.zone,
+            p.year
+        )
+    })
+}
+
+/// `2026-11-20.18:19:28`, as the history prints it.
+pub fn history(seconds: i64) -> String {
+    with(seconds, |p| {
+        format!(
+            "{}-{:02}-{:02}.{:02}:{:02}:{:02}",
+            p.year, p.month, p.day, p.hour, p.minute, p.second
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_moment_has_all_its_forms() {
+        let t = UtcDateTime::from_timespec(1_795_199_681, 0).unwrap();
+        assert_eq!((t.year(), t.month(), t.month_day(), t.hour()), (2026, 11, 20, 18));
+        // the zone of the machine is not known here; the shapes are
+        assert_eq!(long(1_795_199_681).len(), 24);
+        assert_eq!(creation(1_795_199_681).len(), 21);
+        assert_eq!(history(1_795_199_681).len(), 19);
+        assert!(long(i64::MAX).parse::<i64>().is_ok());
+    }
+}

@@ -1,0 +1,140 @@
+//! How a device is called on the screen, and how wide a tree of devices is.
+//!
+//! Invariant: a name depends on the report and the options only, except that `-L` asks the
+//! filesystem where a link leads.
+
+use std::path::Path;
+
+use crate::report::{VdevClass, VdevReport};
+
+/// What the options `-g`, `-L` and `-P` ask for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Naming {
+    /// Guids instead of names (`-g`).
+    pub guids: bool,
+    /// Follow links (`-L`).
+    pub follow: bool,
+    /// Full paths (`-P`).
+    pub paths: bool,
+}
+
+/// Name of one device.
+pub fn name(vdev: &VdevReport, naming: Naming) -> String {
+    if vdev.kind == "root" {
+        return vdev.name.clone();
+    }
+    if naming.guids || vdev.not_present {
+        return vdev.guid.to_string();
+    }
+    let Some(path) = &vdev.path else {
+        return vdev.name.clone();
+    };
+    if vdev.kind == "dspare" {
+        return vdev.name.clone();
+    }
+    let path = match naming.follow.then(|| std::fs::canonicalize(path)) {
+        Some(Ok(real)) => real.to_string_lossy().into_owned(),
+        _ => path.clone(),
+    };
+    if naming.paths || vdev.kind != "disk" {
+        return path;
+    }
+    let short = without_directory(&path);
+    if vdev.whole_disk { without_partition(short) } else { short.to_owned() }
+}
+
+/// Directories that hold nothing but device nodes.
+const DEVICE_DIRECTORIES: [&str; 9] = [
+    "/dev/disk/by-vdev/",
+    "/dev/mapper/",
+    "/dev/disk/by-partlabel/",
+    "/dev/disk/by-partuuid/",
+    "/dev/disk/by-label/",
+    "/dev/disk/by-uuid/",
+    "/dev/disk/by-id/",
+    "/dev/disk/by-path/",
+    "/dev/",
+];
+
+fn without_directory(path: &str) -> &str {
+    for directory in DEVICE_DIRECTORIES {
+        if let Some(rest) = path.strip_prefix(directory) {
+            return rest;
+        }
+    }
+    path
+}
+
+/// Takes the partition off: `sda1`, `nvme0n1p1`, `wwn-0x5000-part1`.
+fn without_partition(name: &str) -> String {
+    let stem = name.trim_end_matches(|c: char| c.is_ascii_digit());
+    if stem.len() == name.len() {
+        return name.to_owned();
+    }
+    if let Some(disk) = stem.strip_suffix("-part") {
+        return disk.to_owned();
+    }
+    let letters = |prefix: &str| {
+        stem.strip_prefix(prefix)
+            .is_some_and(|rest| !rest.is_empty() && rest.chars().all(|c| c.is_ascii_lowercase()))
+    };
+    if ["sd", "hd", "vd", "xvd"].into_iter().any(letters) {
+        return stem.to_owned();
+    }
+    match stem.strip_suffix('p') {
+        Some(disk) if disk.ends_with(|c: char| c.is_ascii_digit()) => disk.to_owned(),
+        _ => name.to_owned(),
+    }
+}
+
+/// The class headings of a tree in the order they are shown, with the class each one holds.
+pub const SECTIONS: [(&str, VdevClass); 3] =
+    [("dedup", VdevClass::Dedup), ("special", VdevClass::Special), ("logs", VdevClass::Log)];
+
+/// Whether a device is shown at all: holes and devices that were removed are not.
+pub fn is_shown(vdev: &VdevReport) -> bool {
+    vdev.kind != "hole" && vdev.kind != "indirect"
+}
+
+/// The top-level devices of one class.
+pub fn tops(root: &VdevReport, class: VdevClass) -> impl Iterator<Item = &VdevReport> {
+    root.children.iter().filter(move |vdev| vdev.class == class)
+}
+
+/// Width of the widest name of a tree, each level two columns further in; `depth` is the
+/// indentation of `vdev` itself.
+pub fn widest(vdev: &VdevReport, depth: usize, naming: Naming) -> usize {
+    let own = name(vdev, naming).len() + depth;
+    let below = vdev.children.iter().map(|child| widest(child, depth + 2, naming)).max();
+    own.max(below.unwrap_or(0))
+}
+
+/// Whether the path exists as it is spelled.
+pub fn exists(path: &str) -> bool {
+    Path::new(path).exists()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn disk(path: &str, whole_disk: bool) -> String {
+        let vdev = VdevReport {
+            kind: "disk".into(),
+            path: Some(path.into()),
+            whole_disk,
+            guid: 7,
+            ..VdevReport::default()
+        };
+        name(&vdev, Naming::default())
+    }
+
+    #[test]
+    fn disks_lose_directory_and_partition() {
+        assert_eq!(disk("/dev/sda1", true), "sda");
+        assert_eq!(disk("/dev/sda1", false), "sda1");
+        assert_eq!(disk("/dev/nvme0n1p1", true), "nvme0n1");
+        assert_eq!(disk("/dev/disk/by-id/wwn-0x5000-part1", true), "wwn-0x5000");
+        assert_eq!(disk("/dev/disk/by-id/ata-X_1", false), "ata-X_1");
+    }
+}

@@ -1,0 +1,281 @@
+//! The words of states, reasons and pool statuses.
+//!
+//! Invariant: these are the words of OpenZFS; monitoring tools compare them.
+
+use crate::report::{PoolReport, PoolStatus, VdevReason, VdevReport, VdevState};
+
+/// State of a device, with the reason it depends on.
+pub fn state(state: VdevState, reason: VdevReason) -> &'static str {
+    match state {
+        VdevState::Closed | VdevState::Offline => "OFFLINE",
+        VdevState::Removed => "REMOVED",
+        VdevState::CannotOpen => match reason {
+            VdevReason::CorruptData | VdevReason::BadLog => "FAULTED",
+            VdevReason::SplitPool => "SPLIT",
+            _ => "UNAVAIL",
+        },
+        VdevState::Faulted => "FAULTED",
+        VdevState::Degraded => "DEGRADED",
+        VdevState::Online => "ONLINE",
+    }
+}
+
+/// State of a pool: that of its root, unless it is suspended.
+pub fn pool_state(pool: &PoolReport) -> &'static str {
+    if pool.suspended { "SUSPENDED" } else { state(pool.state, pool.root.reason) }
+}
+
+/// State of a hot spare.
+pub fn spare_state(spare: &VdevReport) -> &'static str {
+    match spare.state {
+        VdevState::Online if spare.spare_used_by.is_some() => "INUSE",
+        VdevState::CannotOpen if spare.reason == VdevReason::Spared => "INUSE",
+        VdevState::Online => "AVAIL",
+        other => state(other, spare.reason),
+    }
+}
+
+/// Why a device is in its state.
+pub fn reason(reason: VdevReason) -> &'static str {
+    match reason {
+        VdevReason::None => "",
+        VdevReason::OpenFailed => "cannot open",
+        VdevReason::BadGuidSum => "missing device",
+        VdevReason::NoReplicas => "insufficient replicas",
+        VdevReason::VersionNewer => "newer version",
+        VdevReason::UnsupportedFeature => "unsupported feature(s)",
+        VdevReason::AshiftTooBig => "unsupported minimum blocksize",
+        VdevReason::Spared => "currently in use",
+        VdevReason::ErrorsExceeded => "too many errors",
+        VdevReason::IoFailure => "experienced I/O failures",
+        VdevReason::BadLog => "bad intent log",
+        VdevReason::External | VdevReason::ExternalPersistent => "external device fault",
+        VdevReason::SplitPool => "split into new pool",
+        VdevReason::Active => "currently in use",
+        VdevReason::ChildrenOffline => "all children offline",
+        VdevReason::BadLabel => "invalid label",
+        VdevReason::CorruptData
+        | VdevReason::TooSmall
+        | VdevReason::VersionOlder
+        | VdevReason::BadAshift => "corrupted data",
+    }
+}
+
+/// What `zpool status` says about a pool that is not well.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Advice {
+    /// What is wrong; continuation lines start with a tab.
+    pub status: String,
+    /// What to do.
+    pub action: String,
+    /// Identifier of the article (`ZFS-8000-9P`).
+    pub article: Option<&'static str>,
+}
+
+/// Address of an article.
+pub fn article_address(article: &str) -> String {
+    format!("https://openzfs.github.io/openzfs-docs/msg/{article}")
+}
+
+/// Identifier of the article about a status.
+pub fn article(status: &PoolStatus) -> Option<&'static str> {
+    Some(match status {
+        PoolStatus::CorruptCache => "ZFS-8000-14",
+        PoolStatus::MissingDevice => "ZFS-8000-2Q",
+        PoolStatus::MissingDeviceNoReplicas => "ZFS-8000-3C",
+        PoolStatus::CorruptLabel => "ZFS-8000-4J",
+        PoolStatus::CorruptLabelNoReplicas => "ZFS-8000-5E",
+        PoolStatus::BadGuidSum => "ZFS-8000-6X",
+        PoolStatus::CorruptPool => "ZFS-8000-72",
+        PoolStatus::CorruptData => "ZFS-8000-8A",
+        PoolStatus::FailingDevice => "ZFS-8000-9P",
+        PoolStatus::VersionNewer => "ZFS-8000-A5",
+        PoolStatus::HostMismatch | PoolStatus::HostActive | PoolStatus::HostRequired => {
+            "ZFS-8000-EY"
+        }
+        PoolStatus::IoFailureWait => "ZFS-8000-HC",
+        PoolStatus::IoFailureContinue => "ZFS-8000-JQ",
+        PoolStatus::IoFailureMultihost => "ZFS-8000-MM",
+        PoolStatus::BadLog => "ZFS-8000-K4",
+        PoolStatus::Errata(_) => "ZFS-8000-ER",
+        _ => return None,
+    })
+}
+
+/// Lists features, one a line.
+fn features(names: &[String]) -> String {
+    names.iter().map(|name| format!("\n\t{name}")).collect()
+}
+
+/// What `zpool status` says, or `None` for a healthy pool.
+pub fn advice(status: &PoolStatus) -> Option<Advice> {
+    let (text, action): (&str, &str) = match status {
+        PoolStatus::Healthy | PoolStatus::CorruptCache | PoolStatus::BadGuidSum => return None,
+        PoolStatus::HostActive | PoolStatus::HostRequired => return None,
+        PoolStatus::MissingDevice => (
+            "One or more devices could not be opened.  Sufficient replicas exist for\n\tthe pool to \
+             continue functioning in a degraded state.",
+            "Attach the missing device and online it using 'zpool online'.",
+        ),
+        PoolStatus::MissingDeviceNoReplicas => (
+            "One or more devices could not be opened.  There are insufficient\n\treplicas for the \
+             pool to continue functioning.",
+            "Attach the missing device and online it using 'zpool online'.",
+        ),
+        PoolStatus::CorruptLabel => (
+            "One or more devices could not be used because the label is missing or\n\tinvalid.  \
+             Sufficient replicas exist for the pool to continue\n\tfunctioning in a degraded \
+             state.",
+            "Replace the device using 'zpool replace'.",
+        ),
+        PoolStatus::CorruptLabelNoReplicas => (
+            "One or more devices could not be used because the label is missing \n\tor invalid.  \
+             There are insufficient replicas for the pool to continue\n\tfunctioning.",
+            "Destroy and re-create the pool from\n\ta backup source.",
+        ),
+        PoolStatus::FailingDevice => (
+            "One or more devices has experienced an unrecoverable error.  An\n\tattempt was made \
+             to correct the error.  Applications are unaffected.",
+            "Determine if the device needs to be replaced, and clear the errors\n\tusing 'zpool \
+             clear' or replace the device with 'zpool replace'.",
+        ),
+        PoolStatus::OfflineDevice => (
+            "One or more devices has been taken offline by the administrator.\n\tSufficient \
+             replicas exist for the pool to continue functioning in a\n\tdegraded state.",
+            "Online the device using 'zpool online' or replace the device with\n\t'zpool replace'.",
+        ),
+        PoolStatus::RemovedDevice => (
+            "One or more devices has been removed by the administrator.\n\tSufficient replicas \
+             exist for the pool to continue functioning in a\n\tdegraded state.",
+            "Online the device using zpool online' or replace the device with\n\t'zpool replace'.",
+        ),
+        PoolStatus::Resilvering | PoolStatus::Rebuilding => (
+            "One or more devices is currently being resilvered.  The pool will\n\tcontinue to \
+             function, possibly in a degraded state.",
+            "Wait for the resilver to complete.",
+        ),
+        PoolStatus::RebuildScrub => (
+            "One or more devices have been sequentially resilvered, scrubbing\n\tthe pool is \
+             recommended.",
+            "Use 'zpool scrub' to verify all data checksums.",
+        ),
+        PoolStatus::CorruptData => (
+            "One or more devices has experienced an error resulting in data\n\tcorruption.  \
+             Applications may be affected.",
+            "Restore the file in question if possible.  Otherwise restore the\n\tentire pool from \
+             backup.",
+        ),
+        PoolStatus::CorruptPool => (
+            "The pool metadata is corrupted and the pool cannot be opened.",
+            "Destroy and re-create the pool from\n\ta backup source.",
+        ),
+        PoolStatus::VersionOlder => (
+            "The pool is formatted using a legacy on-disk format.  The pool can\n\tstill be used, \
+             but some features are unavailable.",
+            "Upgrade the pool using 'zpool upgrade'.  Once this is done, the\n\tpool will no \
+             longer be accessible on software that does not support\n\tfeature flags.",
+        ),
+        PoolStatus::VersionNewer => (
+            "The pool has been upgraded to a newer, incompatible on-disk version.\n\tThe pool \
+             cannot be accessed on this system.",
+            "Access the pool from a system running more recent software, or\n\trestore the pool \
+             from backup.",
+        ),
+        PoolStatus::FeaturesDisabled => (
+            "Some supported and requested features are not enabled on the pool.\n\tThe pool can \
+             still be used, but some features are unavailable.",
+            "Enable all features using 'zpool upgrade'. Once this is done,\n\tthe pool may no \
+             longer be accessible by software that does not support\n\tthe features. See \
+             zpool-features(7) for details.",
+        ),
+        PoolStatus::CompatibilityError => (
+            "This pool has a compatibility list specified, but it could not be\n\tread/parsed at \
+             this time. The pool can still be used, but this\n\tshould be investigated.",
+            "Check the value of the 'compatibility' property against the\n\tappropriate file in \
+             /etc/zfs/compatibility.d or /usr/share/zfs/compatibility.d.",
+        ),
+        PoolStatus::IncompatibleFeature => (
+            "One or more features are enabled on the pool despite not being\n\trequested by the \
+             'compatibility' property.",
+            "Consider setting 'compatibility' to an appropriate value, or\n\tadding needed \
+             features to the relevant file in\n\t/etc/zfs/compatibility.d or \
+             /usr/share/zfs/compatibility.d.",
+        ),
+        PoolStatus::UnsupportedFeaturesRead(names) => {
+            return Some(Advice {
+                status: format!(
+                    "The pool cannot be accessed on this system because it uses the\n\tfollowing \
+                     feature(s) not supported on this system:{}",
+                    features(names)
+                ),
+                action: "Access the pool from a system that supports the required \
+                         feature(s),\n\tor restore the pool from backup."
+                    .to_owned(),
+                article: None,
+            });
+        }
+        PoolStatus::UnsupportedFeaturesWrite(names) => {
+            return Some(Advice {
+                status: format!(
+                    "The pool can only be accessed in read-only mode on this system. It\n\tcannot \
+                     be accessed in read-write mode because it uses the following\n\tfeature(s) \
+                     not supported on this system:{}",
+                    features(names)
+                ),
+                action: "The pool cannot be accessed in read-write mode. Import the pool \
+                         with\n\t\"-o readonly=on\", access the pool from a system that supports \
+                         the\n\trequired feature(s), or restore the pool from backup."
+                    .to_owned(),
+                article: None,
+            });
+        }
+        PoolStatus::FaultedDevice => (
+            "One or more devices are faulted in response to persistent errors.\n\tSufficient \
+             replicas exist for the pool to continue functioning in a\n\tdegraded state.",
+            "Replace the faulted device, or use 'zpool clear' to mark the device\n\trepaired.",
+        ),
+        PoolStatus::FaultedDeviceNoReplicas => (
+            "One or more devices are faulted in response to persistent errors.  There are \
+             insufficient replicas for the pool to\n\tcontinue functioning.",
+            "Destroy and re-create the pool from a backup source.  Manually marking the \
+             device\n\trepaired using 'zpool clear' may allow some data to be recovered.",
+        ),
+        PoolStatus::IoFailureMultihost => (
+            "The pool is suspended because multihost writes failed or were delayed;\n\tanother \
+             system could import the pool undetected.",
+            "Make sure the pool's devices are connected, then reboot your system and\n\timport \
+             the pool or run 'zpool clear' to resume the pool.",
+        ),
+        PoolStatus::IoFailureWait | PoolStatus::IoFailureContinue => (
+            "One or more devices are faulted in response to IO failures.",
+            "Make sure the affected devices are connected, then run 'zpool clear'.",
+        ),
+        PoolStatus::BadLog => (
+            "An intent log record could not be read.\n\tWaiting for administrator intervention to \
+             fix the faulted pool.",
+            "Either restore the affected device(s) and run 'zpool online',\n\tor ignore the \
+             intent log records by running 'zpool clear'.",
+        ),
+        PoolStatus::NonNativeAshift => (
+            "One or more devices are configured to use a non-native block size.\n\tExpect reduced \
+             performance.",
+            "Replace affected devices with devices that support the\n\tconfigured block size, or \
+             migrate data to a properly configured\n\tpool.",
+        ),
+        PoolStatus::HostMismatch => (
+            "Mismatch between pool hostid and system hostid on imported pool.\n\tThis pool was \
+             previously imported into a system with a different hostid,\n\tand then was verbatim \
+             imported into this system.",
+            "Export this pool on all systems on which it is imported.\n\tThen import it to \
+             correct the mismatch.",
+        ),
+        PoolStatus::Errata(number) => {
+            return Some(Advice {
+                status: format!("Errata #{number} detected."),
+                action: "To correct the issue run 'zpool scrub'.".to_owned(),
+                article: article(status),
+            });
+        }
+    };
+    Some(Advice { status: text.to_owned(), action: action.to_owned(), article: article(status) })
+}
