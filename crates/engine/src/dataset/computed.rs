@@ -147,11 +147,6 @@ impl PropertyReader<'_> {
             "guid" => number(bookmark.guid.0),
             "referenced" => sizes.and_then(|sizes| number(sizes.referenced.used)),
             "logicalreferenced" => sizes.and_then(|sizes| number(sizes.referenced.uncompressed)),
-            "compressratio" => sizes.map(|sizes| {
-                let referenced = &sizes.referenced;
-                let ratio = ratio(referenced.uncompressed, referenced.compressed);
-                (Value::Ratio(ratio), Source::None)
-            }),
             "ivsetguid" => details.map(|details| details.ivset_guid.0).and_then(number),
             "redact_snaps" => match details.map(|details| details.redaction_list) {
                 None | Some(ObjectId(0)) => None,
