@@ -10,6 +10,7 @@ pub mod dataset;
 pub mod directory;
 pub mod error;
 pub mod filesystem;
+pub mod mount;
 pub mod stream;
 pub mod tree;
 pub mod view;

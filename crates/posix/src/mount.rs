@@ -1,0 +1,170 @@
+//! From a dataset of an open pool to its files.
+//!
+//! Invariant: what is read here is as old as the catalog it is read from.
+
+use std::sync::Arc;
+
+use cenote_engine::dataset::{
+    Catalog, Dataset, Keys, Listed, PoolCapacity, PropertyReader, Suffix, Value,
+};
+use cenote_engine::object::ObjectSet;
+use cenote_engine::{Error, ErrorKind};
+
+use crate::control_directory::{Snapshot, SnapshotDirectory, SnapshotSource};
+use crate::filesystem::{Filesystem, MountOptions};
+use crate::tree::{Result, Space, Timestamp};
+use crate::xattr::{AclType, XattrMode};
+
+/// Object numbers a dataset can have.
+const MAX_OBJECTS: u64 = 1 << 48;
+/// Bytes the smallest object takes, as a shift: free objects are bounded by free space.
+const OBJECT_SHIFT: u32 = 9;
+/// Guid of the feature for long names.
+const LONG_NAMES: &str = "org.zfsonlinux:longname";
+
+/// The snapshots of one head.
+pub struct DatasetSnapshots {
+    catalog: Catalog,
+    head: Dataset,
+    keys: Arc<dyn Keys>,
+}
+
+impl DatasetSnapshots {
+    /// The snapshots of `head`.
+    pub fn new(catalog: Catalog, head: Dataset, keys: Arc<dyn Keys>) -> Self {
+        Self { catalog, head, keys }
+    }
+}
+
+fn snapshot_of(dataset: &Dataset) -> Option<Snapshot> {
+    match dataset.name.suffix() {
+        Suffix::Snapshot(name) => {
+            Some(Snapshot { name: name.clone().into_bytes(), id: dataset.id.0 })
+        }
+        _ => None,
+    }
+}
+
+impl SnapshotSource for DatasetSnapshots {
+    fn list(&self) -> cenote_engine::Result<Vec<Snapshot>> {
+        let snapshots = self.catalog.snapshots(&self.head)?;
+        Ok(snapshots.iter().filter_map(snapshot_of).collect())
+    }
+
+    fn find(&self, name: &[u8]) -> cenote_engine::Result<Option<Snapshot>> {
+        let Ok(name) = std::str::from_utf8(name) else { return Ok(None) };
+        match self.catalog.snapshot(&self.head, name) {
+            Ok(dataset) => Ok(snapshot_of(&dataset)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn open(&self, id: u64) -> cenote_engine::Result<ObjectSet> {
+        let dataset = self.catalog.dataset_by_id(id.into())?;
+        self.catalog.object_set(&dataset, &*self.keys)
+    }
+}
+
+/// Opens the files of `dataset`, a head or a snapshot, for reading.
+pub fn open(
+    catalog: &Catalog,
+    dataset: &Dataset,
+    keys: &Arc<dyn Keys>,
+    capacity: PoolCapacity,
+    mounted: Timestamp,
+) -> Result<Filesystem> {
+    let objects = catalog.object_set(dataset, &**keys)?;
+    let reader = PropertyReader::new(catalog, capacity, &**keys, "");
+    let listed = Listed::Dataset(dataset.clone());
+    let text = |name: &str| -> Result<String, Error> {
+        Ok(reader.get(&listed, name)?.map(|value| value.parsable()).unwrap_or_default())
+    };
+    let number = |name: &str| -> Result<Option<u64>, Error> {
+        Ok(reader.get(&listed, name)?.and_then(|property| match property.value {
+            Value::Number(number) => Some(number),
+            _ => None,
+        }))
+    };
+    let is_snapshot = dataset.is_snapshot();
+    let available = if is_snapshot {
+        0
+    } else {
+        let refquota = number("refquota")?.unwrap_or(0);
+        let reserved = number("refreservation")?.unwrap_or(0);
+        catalog.available(dataset, &capacity, refquota, reserved)?
+    };
+    let record = number("recordsize")?.unwrap_or(128 << 10);
+    let space = space(
+        dataset.phys.referenced_bytes,
+        available,
+        objects.root_pointer().fill(),
+        u32::try_from(record).unwrap_or(128 << 10),
+    );
+    let snapshots = || -> Box<dyn SnapshotSource> {
+        Box::new(DatasetSnapshots::new(catalog.clone(), dataset.clone(), keys.clone()))
+    };
+    let long_names = catalog.dataset_features(dataset)?.contains(&LONG_NAMES);
+    Filesystem::open(MountOptions {
+        objects,
+        xattr: xattr_mode(&text("xattr")?),
+        acl: acl_type(&text("acltype")?),
+        snapshot_directory: snapshot_directory(&text("snapdir")?),
+        long_names,
+        read_only: true,
+        mounted,
+        snapshots: (!is_snapshot).then(snapshots),
+        space: Box::new(move || space),
+    })
+}
+
+/// What `statfs` reports: in blocks of the record size, as OpenZFS on Linux does.
+fn space(referenced: u64, available: u64, objects: u64, record: u32) -> Space {
+    let unit = u64::from(record.max(512));
+    let objects_free = MAX_OBJECTS.saturating_sub(objects).min(available >> OBJECT_SHIFT);
+    Space {
+        block_size: record.max(512),
+        blocks: referenced.saturating_add(available) / unit,
+        free: available / unit,
+        files: objects.saturating_add(objects_free),
+        files_free: objects_free,
+        name_max: 0,
+    }
+}
+
+fn xattr_mode(value: &str) -> XattrMode {
+    match value {
+        "off" => XattrMode::Off,
+        "sa" => XattrMode::SystemAttributes,
+        _ => XattrMode::Directory,
+    }
+}
+
+fn acl_type(value: &str) -> AclType {
+    match value {
+        "posix" | "posixacl" => AclType::Posix,
+        "nfsv4" => AclType::Nfs4,
+        _ => AclType::Off,
+    }
+}
+
+fn snapshot_directory(value: &str) -> SnapshotDirectory {
+    match value {
+        "visible" => SnapshotDirectory::Visible,
+        "disabled" => SnapshotDirectory::Disabled,
+        _ => SnapshotDirectory::Hidden,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn space_in_records() {
+        let space = space(3 << 20, 5 << 20, 100, 128 << 10);
+        assert_eq!((space.blocks, space.free), (64, 40));
+        assert_eq!((space.files, space.files_free), (100 + 10240, 10240));
+        assert_eq!(super::space(0, 0, u64::MAX, 0).block_size, 512);
+    }
+}
