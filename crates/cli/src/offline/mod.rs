@@ -2,6 +2,8 @@
 //!
 //! Invariant: nothing is written to a device.
 
+pub mod command;
 pub mod copy;
 pub mod pool;
+pub mod target;
 pub mod walk;
