@@ -572,33 +572,58 @@ pub struct HistoryRecord {
     pub zone: Option<String>,
 }
 
-/// A pool that could be imported.
+/// A device of a pool that could be imported.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImportVdev {
+    /// Name as listed.
+    pub name: String,
+    /// State word (`ONLINE`).
+    pub state: String,
+    /// Why it is in that state (`cannot open`).
+    pub reason: Option<String>,
+    /// Devices below.
+    pub children: Vec<ImportVdev>,
+}
+
+/// A pool that could be imported. Texts may have several lines.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImportReport {
-    /// Name it was exported under.
+    /// Name it has on its devices.
     pub name: String,
     /// Guid.
     pub guid: u64,
-    /// State it would have.
-    pub state: VdevState,
-    /// Why its root is in that state.
-    pub reason: VdevReason,
-    /// What is wrong, if anything.
-    pub status: PoolStatus,
+    /// State word of the pool.
+    pub state: String,
     /// It was destroyed.
     pub destroyed: bool,
+    /// What follows `status:`.
+    pub status: Option<String>,
+    /// What follows `action:`.
+    pub action: String,
     /// Its `comment` property.
     pub comment: Option<String>,
-    /// Another host used it last: name, id and unix seconds.
+    /// An extra sentence after the comment.
+    pub note: Option<String>,
+    /// Identifier of the article about the status (`ZFS-8000-2Q`).
+    pub article: Option<String>,
+    /// The root, named like the pool, with the data devices.
+    pub root: ImportVdev,
+    /// Names of the cache devices.
+    pub caches: Vec<String>,
+    /// Names of the spares.
+    pub spares: Vec<String>,
+    /// Devices for dedup tables.
+    pub dedup: Vec<ImportVdev>,
+    /// Devices for metadata and small blocks.
+    pub special: Vec<ImportVdev>,
+    /// Devices for the intent log.
+    pub logs: Vec<ImportVdev>,
+    /// More devices belong to the pool, but it is not known which.
+    pub incomplete: bool,
+    /// It can be opened, at least for reading.
+    pub importable: bool,
+    /// Why it cannot be opened, in more words than `zpool` has.
+    pub reason: Option<String>,
+    /// Another host used it last and did not export it: its name, id and unix seconds.
     pub last_host: Option<(String, u64, i64)>,
-    /// Another pool of that name can be imported too.
-    pub ambiguous: bool,
-    /// Its devices.
-    pub root: VdevReport,
-    /// Its cache devices.
-    pub caches: Vec<VdevReport>,
-    /// Its spares.
-    pub spares: Vec<VdevReport>,
-    /// Log devices that are missing, by path.
-    pub missing_logs: Vec<String>,
 }

@@ -73,7 +73,8 @@ pub const DATASET_DYNAMIC: &[(&str, Show)] = &[
 
 /// The property of that name or column heading.
 pub fn dataset(name: &str) -> Option<&'static Info> {
-    DATASET.iter().find(|info| info.name == name || info.column.eq_ignore_ascii_case(name))
+    let named = |info: &&Info| info.name == name || super::is_alias(info, name);
+    DATASET.iter().find(named)
 }
 
 /// All native properties; `name` is the pseudo-property of listings.

@@ -83,6 +83,11 @@ impl Info {
     }
 }
 
+/// Whether `name` is the column heading in lower case.
+fn is_alias(info: &Info, name: &str) -> bool {
+    !name.contains(|c: char| c.is_ascii_uppercase()) && info.column.eq_ignore_ascii_case(name)
+}
+
 /// Turns an exact value into the one for people. Values that do not parse are shown as they are.
 pub fn show(how: Show, exact: &str) -> String {
     let number = exact.parse::<u64>().ok();

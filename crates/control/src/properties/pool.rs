@@ -38,7 +38,8 @@ const fn usage(info: Info, editable: bool, values: &'static str) -> Info {
 
 /// The property of that name or column heading; features (`feature@x`) are not in the table.
 pub fn pool(name: &str) -> Option<&'static Info> {
-    POOL.iter().find(|info| info.name == name || info.column.eq_ignore_ascii_case(name))
+    let named = |info: &&Info| info.name == name || super::is_alias(info, name);
+    POOL.iter().find(named)
 }
 
 /// All native properties; `name` is the pseudo-property of listings.
