@@ -71,6 +71,11 @@ impl Health {
         self.given_up.is_none_or(|given_up| now >= given_up.until)
     }
 
+    /// The device is not read, or only to see whether it works again.
+    pub(super) fn is_given_up(&self) -> bool {
+        self.given_up.is_some()
+    }
+
     /// A read gave bytes. True if that changes the condition.
     pub(super) fn answered(&mut self) -> bool {
         if self.given_up.take().is_some() {

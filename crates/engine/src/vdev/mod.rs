@@ -18,6 +18,7 @@ mod leaf;
 mod parity;
 mod permutation;
 mod plan;
+mod probe;
 pub mod raidz;
 mod read;
 mod recover;

@@ -128,7 +128,7 @@ pub struct VdevTree {
     pub(super) nodes: Vec<Node>,
     pub(super) leaves: Vec<Leaf>,
     pub(super) tops: Vec<Top>,
-    opener: Arc<dyn LeafOpener>,
+    pub(super) opener: Arc<dyn LeafOpener>,
     reflow: RwLock<Reflow>,
     deadline: RwLock<Duration>,
     clock: Arc<dyn Fn() -> Duration + Send + Sync>,
@@ -347,22 +347,6 @@ impl VdevTree {
             Some(LeafDevice { guid: leaf.config.guid, top: leaf.top, device: leaf.device()? })
         };
         self.leaves.iter().filter_map(open).collect()
-    }
-
-    /// Tries to open every leaf that has no device, and forgets devices that are gone. Tells
-    /// whether any condition changed. Waits for the opener; not for the read path.
-    pub fn reopen(&self) -> bool {
-        let before: Vec<Condition> = self.nodes.iter().map(Node::condition).collect();
-        for leaf in &self.leaves {
-            leaf.drop_gone();
-            let had = leaf.device().is_some();
-            leaf.open(self.opener.as_ref());
-            if !had && leaf.device().is_some() {
-                leaf.health.lock().clear();
-            }
-        }
-        self.refresh();
-        self.nodes.iter().map(Node::condition).ne(before)
     }
 
     /// Sets error counters to 0 and forgives devices that were given up (`zpool clear`); of the

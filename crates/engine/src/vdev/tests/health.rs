@@ -27,12 +27,14 @@ fn a_silent_disk_is_given_up_and_comes_back() {
     assert_eq!(rig.read(&read).unwrap(), data);
     assert_eq!(rig.disk(1).counts().0, asked);
     rig.disk(1).heal();
+    assert!(!rig.tree.probe());
     rig.wait(FIRST_PAUSE.as_secs() + 1);
-    assert_eq!(rig.read(&read).unwrap(), data);
-    // The other side is better known; force a read of the first.
-    rig.disk(2).set_health(Health::Gone);
-    assert_eq!(rig.read(&read).unwrap(), data);
+    assert!(rig.tree.probe());
     assert_eq!(rig.state(1), VdevState::Online);
+    assert_eq!(rig.tree.condition(), Condition::ONLINE);
+    rig.disk(2).set_health(Health::Gone);
+    assert_eq!(rig.read(&block(0, 1 << 21, 4096, 10)).unwrap().len(), 4096);
+    assert_eq!(rig.read(&read).unwrap(), data);
     assert_eq!(rig.state(2), VdevState::Removed);
     assert_eq!(rig.errors(1), (1, 0));
 }

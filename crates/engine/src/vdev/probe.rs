@@ -1,0 +1,54 @@
+//! Bringing devices back: opening those that are missing, trying those that were given up.
+//!
+//! Invariant: ordinary reads never wait for a device that is tried again here; what is learned
+//! reaches them through the leaf's health.
+
+use super::batch::Batch;
+use super::plan::Extent;
+use super::state::Condition;
+use super::tree::{Node, VdevTree};
+
+/// Bytes read to see whether a device works.
+const PROBE: u64 = 4096;
+
+impl VdevTree {
+    /// Reads a little from every device that was given up and whose pause is over. Tells whether
+    /// any condition changed. For the pool's timer, every few seconds; waits for the devices.
+    pub fn probe(&self) -> bool {
+        let now = self.now();
+        let before = self.conditions();
+        let mut batch = Batch::new(self);
+        for (id, leaf) in self.leaves.iter().enumerate() {
+            let due = {
+                let health = leaf.health.lock();
+                health.is_given_up() && health.may_try(now)
+            };
+            if due && leaf.device().is_some() {
+                // A device too small for this cannot have been opened.
+                let _ = batch.add(id, leaf, Extent::new(0, PROBE));
+            }
+        }
+        batch.run();
+        self.conditions() != before
+    }
+
+    fn conditions(&self) -> Vec<Condition> {
+        self.nodes.iter().map(Node::condition).collect()
+    }
+
+    /// Tries to open every leaf that has no device, and forgets devices that are gone. Tells
+    /// whether any condition changed. Waits for the opener; not for the read path.
+    pub fn reopen(&self) -> bool {
+        let before = self.conditions();
+        for leaf in &self.leaves {
+            leaf.drop_gone();
+            let had = leaf.device().is_some();
+            leaf.open(self.opener.as_ref());
+            if !had && leaf.device().is_some() {
+                leaf.health.lock().clear();
+            }
+        }
+        self.refresh();
+        self.conditions() != before
+    }
+}
