@@ -99,8 +99,11 @@ pub fn copy(
                         }
                     }
                     directories.push((attributes.clone(), target, path.to_owned()));
-                } else {
-                    copier.entry(attributes, &target, path)?;
+                } else if let Err(error) = copier.entry(attributes, &target, path) {
+                    if ends_the_copy(&error) {
+                        return Err(error);
+                    }
+                    copier.lose(path, None, format!("cannot be made: {error}"));
                 }
             }
             Step::Unreadable { path, error } => unreadable.push((path.to_owned(), error)),
@@ -115,6 +118,12 @@ pub fn copy(
         copier.dress(&attributes, &target, &path);
     }
     Ok(copier.report)
+}
+
+/// Whether nothing more can be written to the target.
+fn ends_the_copy(error: &io::Error) -> bool {
+    use io::ErrorKind::{QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded | ReadOnlyFilesystem)
 }
 
 fn io_error(error: Errno) -> io::Error {
