@@ -1,6 +1,8 @@
 //! The bell: one binary.
 
 mod offline;
+#[allow(dead_code)]
+mod service;
 mod zdb;
 
 use clap::Parser;

@@ -6,7 +6,6 @@
 pub mod access;
 pub mod attributes;
 pub mod control_directory;
-pub mod dataset;
 pub mod directory;
 pub mod error;
 pub mod filesystem;

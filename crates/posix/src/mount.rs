@@ -3,11 +3,13 @@
 //! Invariant: what is read here is as old as the catalog it is read from.
 
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use cenote_engine::dataset::{
     Catalog, Dataset, Keys, Listed, PoolCapacity, PropertyReader, Suffix, Value,
 };
 use cenote_engine::object::ObjectSet;
+use cenote_engine::pool::Pool;
 use cenote_engine::{Error, ErrorKind};
 
 use crate::control_directory::{Snapshot, SnapshotDirectory, SnapshotSource};
@@ -116,6 +118,17 @@ pub fn open(
         snapshots: (!is_snapshot).then(snapshots),
         space: Box::new(move || space),
     })
+}
+
+/// Opens the files of `dataset` of an open pool, with the keys the pool has loaded.
+pub fn open_in(pool: &Pool, dataset: &Dataset) -> Result<Filesystem> {
+    let keys: Arc<dyn Keys> = pool.keys().clone();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let mounted = Timestamp {
+        seconds: i64::try_from(now.as_secs()).unwrap_or(i64::MAX),
+        nanoseconds: now.subsec_nanos(),
+    };
+    open(pool.catalog(), dataset, &keys, pool.space()?.capacity(), mounted)
 }
 
 /// What `statfs` reports: in blocks of the record size, as OpenZFS on Linux does.

@@ -1,0 +1,215 @@
+//! The pool process's answers: [`PoolService`] over an open pool.
+//!
+//! Invariant: what only looks is answered from memory; orders (mount, load a key, export) take a
+//! lock of their own and never one that a look needs.
+
+mod datasets;
+mod history;
+mod mounts;
+mod pool_report;
+pub mod vdevs;
+
+use std::sync::Arc;
+
+use cenote_control::protocol::{
+    DatasetQuery, Failure, FailureKind, LoadKeyRequest, MountRequest, UnmountRequest,
+};
+use cenote_control::report::{DatasetKind, DatasetReport, HistoryRecord, PoolReport};
+use cenote_control::server::PoolService;
+use cenote_engine::pool::Pool;
+use cenote_engine::pool::properties::Runtime;
+use cenote_engine::{Error, ErrorKind};
+use parking_lot::{Mutex, RwLock};
+
+use datasets::Catalogue;
+use mounts::Mounts;
+use pool_report::Published;
+
+/// How the pool was imported.
+#[derive(Debug, Clone, Default)]
+pub struct ImportFacts {
+    /// What goes before all mountpoints (`-R`).
+    pub altroot: Option<String>,
+    /// Opened for reading only.
+    pub read_only: bool,
+}
+
+/// An imported pool.
+pub struct Service {
+    pool: RwLock<Option<Arc<Pool>>>,
+    published: Published,
+    catalogue: Arc<Catalogue>,
+    mounts: Mounts,
+    orders: Mutex<()>,
+    altroot: String,
+}
+
+impl Service {
+    /// Takes over an open pool and publishes what it shows.
+    pub fn new(pool: Arc<Pool>, facts: &ImportFacts) -> Result<Arc<Self>, Error> {
+        let runtime = Runtime {
+            health: "ONLINE".to_owned(),
+            altroot: facts.altroot.clone(),
+            cachefile: facts.altroot.as_ref().map(|_| "none".to_owned()),
+            read_only: facts.read_only,
+            load_guid: Some(load_guid()),
+            expandable: None,
+        };
+        let published = Published::read(&pool, &runtime)?;
+        let altroot = facts.altroot.clone().unwrap_or_default();
+        let catalogue = Catalogue::start(&pool, &altroot);
+        Ok(Arc::new(Self {
+            pool: RwLock::new(Some(pool)),
+            published,
+            catalogue,
+            mounts: Mounts::default(),
+            orders: Mutex::new(()),
+            altroot,
+        }))
+    }
+
+    fn pool(&self) -> Result<Arc<Pool>, Failure> {
+        let gone = || Failure::new(FailureKind::NotFound, "the pool is exported");
+        self.pool.read().clone().ok_or_else(gone)
+    }
+
+    /// Brings what changes while a pool is open up to date.
+    fn freshen(&self, pool: &Pool, dataset: &mut DatasetReport) {
+        if dataset.kind == DatasetKind::Filesystem {
+            let at = self.mounts.of(&dataset.name);
+            datasets::set(dataset, "mounted", if at.is_some() { "yes" } else { "no" });
+            dataset.mounted_at = at.map(|path| path.display().to_string());
+        }
+        let root = dataset.properties.value("encryptionroot").map(str::to_owned);
+        if let Some(root) = root
+            && dataset.properties.get("keystatus").is_some()
+            && let Ok(directory) = pool.catalog().directory(&root)
+        {
+            use cenote_engine::dataset::Keys;
+            let loaded = pool.keys().is_loaded(directory.id);
+            let status = if loaded { "available" } else { "unavailable" };
+            datasets::set(dataset, "keystatus", status);
+        }
+    }
+
+    fn fresh(&self, pool: &Pool) -> Result<Vec<DatasetReport>, Failure> {
+        let all = self.catalogue.all()?;
+        let mut all: Vec<DatasetReport> = all.to_vec();
+        for dataset in &mut all {
+            self.freshen(pool, dataset);
+        }
+        Ok(all)
+    }
+
+    fn take_key(&self, request: &LoadKeyRequest) -> Result<(), Failure> {
+        let pool = self.pool()?;
+        let directory = pool.catalog().directory(&request.dataset).map_err(|e| failure(&e))?;
+        let (keys, catalog) = (pool.keys(), pool.catalog());
+        let done = if request.check_only {
+            keys.check(catalog, &directory, &request.secret.0)
+        } else {
+            keys.load(catalog, &directory, &request.secret.0)
+        };
+        done.map_err(|error| {
+            let (kind, words) = match error.kind() {
+                ErrorKind::WrongKey => (
+                    FailureKind::WrongKey,
+                    format!("Incorrect key provided for '{}'.", request.dataset),
+                ),
+                ErrorKind::Exists => (
+                    FailureKind::Already,
+                    format!("Key already loaded for '{}'.", request.dataset),
+                ),
+                _ => (FailureKind::Other, error.to_string()),
+            };
+            Failure::new(kind, words)
+        })
+    }
+}
+
+fn load_guid() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    // A fresh random state is as random as the operating system makes it.
+    RandomState::new().hash_one(std::process::id())
+}
+
+fn failure(error: &Error) -> Failure {
+    let kind = match error.kind() {
+        ErrorKind::NotFound => FailureKind::NotFound,
+        ErrorKind::Busy => FailureKind::Busy,
+        ErrorKind::Exists => FailureKind::Already,
+        ErrorKind::WrongKey => FailureKind::WrongKey,
+        ErrorKind::Permission => FailureKind::Permission,
+        ErrorKind::Unsupported => FailureKind::NotSupported,
+        _ => FailureKind::Other,
+    };
+    Failure::new(kind, error.to_string())
+}
+
+impl PoolService for Service {
+    fn report(&self) -> PoolReport {
+        match self.pool() {
+            Ok(pool) => self.published.now(&pool),
+            Err(_) => PoolReport::default(),
+        }
+    }
+
+    fn datasets(&self, query: &DatasetQuery) -> Result<Vec<DatasetReport>, Failure> {
+        let pool = self.pool()?;
+        let all = self.catalogue.all()?;
+        let freshen = |dataset: &mut DatasetReport| self.freshen(&pool, dataset);
+        datasets::answer(&pool, &all, query, &self.altroot, &freshen)
+    }
+
+    fn history(&self) -> Result<Vec<HistoryRecord>, Failure> {
+        history::records(&*self.pool()?)
+            .map_err(|error| Failure::new(FailureKind::Other, history::failure(&error)))
+    }
+
+    fn mount(&self, request: &MountRequest) -> Result<Vec<String>, Failure> {
+        let _order = self.orders.lock();
+        let pool = self.pool()?;
+        self.mounts.mount(&pool, &self.fresh(&pool)?, request)
+    }
+
+    fn unmount(&self, request: &UnmountRequest) -> Result<Vec<String>, Failure> {
+        let _order = self.orders.lock();
+        self.mounts.unmount(request)
+    }
+
+    fn load_key(&self, request: &LoadKeyRequest) -> Result<(), Failure> {
+        let _order = self.orders.lock();
+        self.take_key(request)
+    }
+
+    fn unload_key(&self, dataset: &str) -> Result<(), Failure> {
+        let _order = self.orders.lock();
+        let pool = self.pool()?;
+        let directory = pool.catalog().directory(dataset).map_err(|error| failure(&error))?;
+        let in_use = self.fresh(&pool)?.iter().any(|other| {
+            other.properties.value("encryptionroot") == Some(dataset)
+                && self.mounts.of(&other.name).is_some()
+        });
+        if in_use {
+            let words = format!("'{dataset}' is busy.");
+            return Err(Failure::new(FailureKind::Busy, words));
+        }
+        pool.keys().unload(&directory).map_err(|error| {
+            let words = match error.kind() {
+                ErrorKind::KeyNotLoaded => format!("Key already unloaded for '{dataset}'."),
+                _ => error.to_string(),
+            };
+            Failure::new(FailureKind::Other, words)
+        })?;
+        // What was decrypted with the key is forgotten with it.
+        pool.io().pipe.cache().purge_encrypted();
+        Ok(())
+    }
+
+    fn export(&self, force: bool) -> Result<Vec<String>, Failure> {
+        let _order = self.orders.lock();
+        let warnings = self.mounts.unmount_all(force)?;
+        *self.pool.write() = None;
+        Ok(warnings)
+    }
+}

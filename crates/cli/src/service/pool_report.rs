@@ -1,0 +1,296 @@
+//! What `zpool list`, `status`, `get` and `iostat` show, published.
+//!
+//! Invariant: everything that has to be read from disk is read once, when the pool is opened; what
+//! is added later (states, counters) is in memory.
+
+use std::time::Instant;
+
+use cenote_control::report::{
+    CheckpointReport, PoolReport, PoolStatus, Properties, RemovalReport, ScanFunction, ScanReport,
+    ScanState, Source, VdevClass, VdevReason, VdevReport, VdevState,
+};
+use cenote_engine::dataset::{self, PropertyValue};
+use cenote_engine::pool::Pool;
+use cenote_engine::pool::properties::{self, Runtime};
+use cenote_engine::zap::Zap;
+use cenote_engine::{Error, Result};
+use cenote_format::config::{VdevConfig, VdevKind};
+use cenote_format::indirect_mapping::RemovalState;
+use cenote_format::uberblock::Uberblock;
+use cenote_format::{ObjectId, nvlist, scan_state};
+
+use super::vdevs;
+
+/// Largest packed list that is believed, in bytes.
+const MAX_LIST: u64 = 16 << 20;
+
+/// The unchanging part of a pool's report.
+pub struct Published {
+    fixed: PoolReport,
+    opened: Instant,
+}
+
+impl Published {
+    /// Reads what a report needs.
+    pub fn read(pool: &Pool, runtime: &Runtime) -> Result<Self> {
+        let directory = Zap::open(pool.mos().object(ObjectId(1))?)?;
+        let words = |key: &str| -> Result<Option<Vec<u64>>> {
+            Ok(directory.lookup(key.as_bytes())?.map(|value| value.as_u64s().unwrap_or_default()))
+        };
+        let tree = pool.config().vdev_tree.clone();
+        let scan = words("scan")?.and_then(|words| scan_report(&words));
+        let removal = words("com.delphix:removing")?
+            .and_then(|words| removal_report(&words, tree.as_ref(), pool));
+        let checkpoint = match words("com.delphix:zpool_checkpoint")? {
+            Some(words) => Uberblock::from_words(&words).ok().map(|saved| CheckpointReport {
+                discarding: false,
+                start_time: i64::try_from(saved.timestamp).unwrap_or(0),
+                space: pool.space().ok().and_then(|space| space.checkpoint).unwrap_or(0),
+            }),
+            None => None,
+        };
+        let fixed = PoolReport {
+            name: pool.name().to_owned(),
+            guid: pool.guid().0,
+            txg: pool.uberblock().txg.0,
+            pool_version: pool.uberblock().version,
+            filesystem_version: 5,
+            scan,
+            removal,
+            checkpoint,
+            caches: list(pool, &directory, "l2cache", VdevClass::Cache)?,
+            spares: list(pool, &directory, "spares", VdevClass::Spare)?,
+            error_count: errors(pool, &directory)?,
+            properties: pool_properties(pool, runtime)?,
+            ..PoolReport::default()
+        };
+        Ok(Self { fixed, opened: Instant::now() })
+    }
+
+    /// The report as of now.
+    pub fn now(&self, pool: &Pool) -> PoolReport {
+        let mut report = self.fixed.clone();
+        if let Some(status) = pool.vdevs().status() {
+            report.root = vdevs::report(&status, pool.name(), pool.space().ok());
+        }
+        report.state = report.root.state;
+        report.status = status(&report);
+        report.uptime_nanoseconds =
+            u64::try_from(self.opened.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let health = match report.state {
+            VdevState::Closed | VdevState::CannotOpen => "UNAVAIL",
+            VdevState::Offline => "OFFLINE",
+            VdevState::Removed => "REMOVED",
+            VdevState::Faulted => "FAULTED",
+            VdevState::Degraded => "DEGRADED",
+            VdevState::Online => "ONLINE",
+        };
+        report.properties.set("health", health, Source::None);
+        report
+    }
+}
+
+/// Properties of the engine as the report has them.
+pub fn convert(values: Vec<PropertyValue>) -> Properties {
+    let mut out = Properties::default();
+    for value in values {
+        let text = value.parsable();
+        let source = match &value.source {
+            dataset::Source::Default => Source::Default,
+            dataset::Source::Local => Source::Local,
+            dataset::Source::Inherited(from) => Source::Inherited(from.clone()),
+            dataset::Source::Received => Source::Received,
+            dataset::Source::Temporary => Source::Temporary,
+            dataset::Source::None => Source::None,
+        };
+        let received = value.received.clone().map(|received| {
+            PropertyValue { value: received, ..value.clone() }.parsable()
+        });
+        out.0.push(cenote_control::report::Property {
+            name: value.name,
+            value: text,
+            source,
+            received,
+        });
+    }
+    out
+}
+
+fn pool_properties(pool: &Pool, runtime: &Runtime) -> Result<Properties> {
+    let values = properties::all(pool.catalog(), pool.config(), pool.space()?, runtime)?;
+    Ok(convert(values))
+}
+
+fn list(pool: &Pool, directory: &Zap, key: &str, class: VdevClass) -> Result<Vec<VdevReport>> {
+    let Some(number) = directory.lookup_u64(key)?.filter(|number| *number != 0) else {
+        return Ok(Vec::new());
+    };
+    let packed = cenote_engine::pool::packed::read(pool.mos(), ObjectId(number), MAX_LIST)?;
+    let entries: &[nvlist::NvList] = packed.nvlist_array(key).unwrap_or(&[]);
+    let mut out = Vec::new();
+    for entry in entries {
+        let mut config = VdevConfig::from_nvlist(entry)?;
+        let found = pool.candidate().auxiliary.get(&config.guid);
+        let found = found.or_else(|| pool.candidate().devices.get(&config.guid));
+        if let Some(found) = found {
+            let path = found.path(config.path.as_deref());
+            config.path = Some(path.display().to_string());
+        }
+        out.push(vdevs::auxiliary(&config, class, found.is_some()));
+    }
+    Ok(out)
+}
+
+fn scan_report(words: &[u64]) -> Option<ScanReport> {
+    let state = scan_state::ScanState::from_words(words).ok()?;
+    let function = match state.function {
+        scan_state::ScanFunction::Scrub => ScanFunction::Scrub,
+        scan_state::ScanFunction::Resilver => ScanFunction::Resilver,
+        scan_state::ScanFunction::ErrorScrub => ScanFunction::ErrorScrub,
+        _ => return None,
+    };
+    let phase = match state.phase {
+        scan_state::ScanPhase::Finished => ScanState::Finished,
+        scan_state::ScanPhase::Cancelled => ScanState::Canceled,
+        _ => ScanState::Scanning,
+    };
+    let seconds = |time: u64| i64::try_from(time).unwrap_or(0);
+    Some(ScanReport {
+        function,
+        state: phase,
+        start_time: seconds(state.start_time),
+        end_time: seconds(state.end_time),
+        to_examine: state.to_examine,
+        examined: state.examined,
+        skipped: state.skipped,
+        processed: state.processed,
+        errors: state.errors,
+        pass_examined: 0,
+        issued: state.examined,
+        pass_issued: 0,
+        pass_start: seconds(state.start_time),
+        paused: i64::from(state.is_paused()),
+        spent_paused: 0,
+    })
+}
+
+fn removal_report(words: &[u64], tree: Option<&VdevConfig>, pool: &Pool) -> Option<RemovalReport> {
+    let state = RemovalState::from_words(words).ok()?;
+    let phase = match state.state {
+        1 => ScanState::Scanning,
+        2 => ScanState::Finished,
+        3 => ScanState::Canceled,
+        _ => return None,
+    };
+    let id = state.vdev?;
+    let top = tree?.children().get(usize::try_from(id).ok()?)?;
+    let mapping_memory: u64 = tree?
+        .children()
+        .iter()
+        .filter(|top| top.kind == VdevKind::Indirect)
+        .filter_map(|top| {
+            let objects = top.indirect?;
+            let dnode = pool.mos().dnode(objects.mapping).ok()?;
+            let header = cenote_format::indirect_mapping::MappingHeader::decode(dnode.bonus());
+            Some(header.ok()?.entries.saturating_mul(24))
+        })
+        .sum();
+    Some(RemovalReport {
+        state: phase,
+        vdev: id,
+        name: vdevs::name(top, top.children().len()),
+        start_time: i64::try_from(state.start_time).unwrap_or(0),
+        end_time: i64::try_from(state.end_time).unwrap_or(0),
+        to_copy: state.to_copy,
+        copied: state.copied,
+        mapping_memory,
+    })
+}
+
+/// Entries of the two error logs, those of heads counted in their inner tables.
+fn errors(pool: &Pool, directory: &Zap) -> Result<u64> {
+    let mut count = 0_u64;
+    for key in ["errlog_last", "errlog_scrub"] {
+        let Some(number) = directory.lookup_u64(key)?.filter(|number| *number != 0) else {
+            continue;
+        };
+        let log = Zap::open(pool.mos().object(ObjectId(number))?)?;
+        for entry in log.entries() {
+            let entry = entry?;
+            let inner = if entry.name().contains(&b':') { None } else { entry.value.as_u64() };
+            count += match inner {
+                Some(inner) => Zap::open(pool.mos().object(ObjectId(inner))?)?.count()?,
+                None => 1,
+            };
+        }
+    }
+    Ok(count)
+}
+
+/// What `zpool status` has to explain, by OpenZFS's order of urgency.
+fn status(report: &PoolReport) -> PoolStatus {
+    let mut leaves = Vec::new();
+    collect(&report.root, &mut leaves);
+    let any = |test: &dyn Fn(&VdevReport) -> bool| leaves.iter().any(|leaf| test(leaf));
+    let no_replicas = report.root.state < VdevState::Degraded;
+    if report.scan.is_some_and(|scan| {
+        scan.state == ScanState::Scanning && scan.function == ScanFunction::Resilver
+    }) {
+        return PoolStatus::Resilvering;
+    }
+    if any(&|leaf| leaf.state == VdevState::CannotOpen && leaf.reason == VdevReason::OpenFailed) {
+        return if no_replicas {
+            PoolStatus::MissingDeviceNoReplicas
+        } else {
+            PoolStatus::MissingDevice
+        };
+    }
+    let bad_label = |leaf: &VdevReport| {
+        leaf.state == VdevState::CannotOpen
+            && matches!(leaf.reason, VdevReason::BadLabel | VdevReason::CorruptData)
+    };
+    if any(&bad_label) {
+        return if no_replicas {
+            PoolStatus::CorruptLabelNoReplicas
+        } else {
+            PoolStatus::CorruptLabel
+        };
+    }
+    if any(&|leaf| leaf.state == VdevState::Faulted) {
+        return if no_replicas {
+            PoolStatus::FaultedDeviceNoReplicas
+        } else {
+            PoolStatus::FaultedDevice
+        };
+    }
+    if report.error_count > 0 {
+        return PoolStatus::CorruptData;
+    }
+    if any(&|leaf| leaf.read_errors + leaf.write_errors + leaf.checksum_errors > 0) {
+        return PoolStatus::FailingDevice;
+    }
+    if any(&|leaf| leaf.state == VdevState::Offline) {
+        return PoolStatus::OfflineDevice;
+    }
+    if any(&|leaf| leaf.state == VdevState::Removed) {
+        return PoolStatus::RemovedDevice;
+    }
+    if report.pool_version < cenote_format::feature::FEATURE_VERSION {
+        return PoolStatus::VersionOlder;
+    }
+    PoolStatus::Healthy
+}
+
+fn collect<'a>(vdev: &'a VdevReport, out: &mut Vec<&'a VdevReport>) {
+    if vdev.is_leaf() {
+        out.push(vdev);
+    }
+    for child in &vdev.children {
+        collect(child, out);
+    }
+}
+
+/// Words for a pool that could not be opened.
+pub fn cannot_open(name: &str, error: &Error) -> String {
+    format!("cannot import '{name}': {error}")
+}

@@ -1,0 +1,139 @@
+//! From the engine's vdevs to the report of them.
+//!
+//! Invariant: inner nodes are named as `zpool` names them; leaves keep their path.
+
+use cenote_control::report::{IoCounters, VdevClass, VdevReason, VdevReport, VdevState};
+use cenote_engine::pool::space::PoolSpace;
+use cenote_engine::vdev::{self, AllocationClass, Aux, VdevStatus};
+use cenote_format::config::{VdevConfig, VdevKind};
+
+/// The report of `status` and everything below it.
+pub fn report(status: &VdevStatus, pool: &str, space: Option<&PoolSpace>) -> VdevReport {
+    node(status, pool, space, 0)
+}
+
+fn node(status: &VdevStatus, pool: &str, space: Option<&PoolSpace>, depth: u32) -> VdevReport {
+    let config = &status.config;
+    let children: Vec<VdevReport> =
+        status.children.iter().map(|child| node(child, pool, space, depth + 1)).collect();
+    let own = match (depth, space) {
+        (0, Some(space)) => Some((space.size(), space.allocated(), space.fragmentation())),
+        (1, Some(space)) => {
+            let top = space.tops.iter().find(|top| config.id == Some(u64::from(top.id)));
+            top.map(|top| (top.size, top.allocated, top.fragmentation))
+        }
+        _ => None,
+    };
+    let (size, allocated, fragmentation) = own.unwrap_or((0, 0, None));
+    VdevReport {
+        name: if depth == 0 { pool.to_owned() } else { name(config, status.children.len()) },
+        kind: config.kind.name().to_owned(),
+        path: config.path.clone(),
+        whole_disk: config.whole_disk == Some(true),
+        guid: config.guid.0,
+        class: class(status.class),
+        state: state(status.condition.state),
+        reason: reason(status.condition.aux),
+        not_present: config.not_present,
+        read_errors: status.stats.read_errors,
+        checksum_errors: status.stats.checksum_errors,
+        allocated,
+        space: size,
+        deflated_space: size,
+        fragmentation,
+        non_allocating: config.top.is_some_and(|top| top.non_allocating.unwrap_or(0) != 0),
+        removing: config.top.is_some_and(|top| top.removing.unwrap_or(0) != 0),
+        awaiting_resilver: config.resilver_defer,
+        configured_ashift: config.top.map_or(0, |top| top.ashift),
+        counters: IoCounters {
+            reads: status.stats.reads,
+            read_bytes: status.stats.bytes,
+            ..IoCounters::default()
+        },
+        children,
+        ..VdevReport::default()
+    }
+}
+
+/// What an inner vdev or a distributed spare is called.
+pub fn name(config: &VdevConfig, children: usize) -> String {
+    let parity = config.nparity.unwrap_or(1);
+    let kind = match (config.kind, &config.draid) {
+        (VdevKind::Raidz, _) => format!("raidz{parity}"),
+        (VdevKind::Draid, Some(draid)) => {
+            format!("draid{parity}:{}d:{children}c:{}s", draid.data, draid.spares)
+        }
+        (VdevKind::DistributedSpare, _) => return config.path.clone().unwrap_or_default(),
+        (kind, _) => kind.name().to_owned(),
+    };
+    match config.id {
+        Some(id) => format!("{kind}-{id}"),
+        None => kind,
+    }
+}
+
+fn class(class: AllocationClass) -> VdevClass {
+    match class {
+        AllocationClass::Normal => VdevClass::Normal,
+        AllocationClass::Log => VdevClass::Log,
+        AllocationClass::Special => VdevClass::Special,
+        AllocationClass::Dedup => VdevClass::Dedup,
+    }
+}
+
+/// The state as the report has it.
+pub fn state(state: vdev::VdevState) -> VdevState {
+    match state {
+        vdev::VdevState::Closed => VdevState::Closed,
+        vdev::VdevState::Offline => VdevState::Offline,
+        vdev::VdevState::Removed => VdevState::Removed,
+        vdev::VdevState::Unavailable => VdevState::CannotOpen,
+        vdev::VdevState::Faulted => VdevState::Faulted,
+        vdev::VdevState::Degraded => VdevState::Degraded,
+        vdev::VdevState::Online => VdevState::Online,
+    }
+}
+
+/// The reason as the report has it.
+pub fn reason(aux: Aux) -> VdevReason {
+    match aux {
+        Aux::None => VdevReason::None,
+        Aux::OpenFailed => VdevReason::OpenFailed,
+        Aux::CorruptData => VdevReason::CorruptData,
+        Aux::NoReplicas => VdevReason::NoReplicas,
+        Aux::BadGuidSum => VdevReason::BadGuidSum,
+        Aux::TooSmall => VdevReason::TooSmall,
+        Aux::BadLabel => VdevReason::BadLabel,
+        Aux::VersionNewer => VdevReason::VersionNewer,
+        Aux::VersionOlder => VdevReason::VersionOlder,
+        Aux::UnsupportedFeature => VdevReason::UnsupportedFeature,
+        Aux::Spared => VdevReason::Spared,
+        Aux::ErrorsExceeded => VdevReason::ErrorsExceeded,
+        Aux::IoFailure => VdevReason::IoFailure,
+        Aux::BadLog => VdevReason::BadLog,
+        Aux::External => VdevReason::External,
+        Aux::SplitPool => VdevReason::SplitPool,
+        Aux::BadAshift => VdevReason::BadAshift,
+        Aux::Active => VdevReason::Active,
+        Aux::ExternalPersistent => VdevReason::ExternalPersistent,
+        Aux::ChildrenOffline => VdevReason::ChildrenOffline,
+    }
+}
+
+/// A device of the list of spares or cache devices.
+pub fn auxiliary(config: &VdevConfig, class: VdevClass, present: bool) -> VdevReport {
+    let leafless = config.kind == VdevKind::DistributedSpare;
+    let state = if present || leafless { VdevState::Online } else { VdevState::CannotOpen };
+    let reason = if state == VdevState::Online { VdevReason::None } else { VdevReason::OpenFailed };
+    VdevReport {
+        name: name(config, 0),
+        kind: config.kind.name().to_owned(),
+        path: config.path.clone(),
+        whole_disk: config.whole_disk == Some(true),
+        guid: config.guid.0,
+        class,
+        state,
+        reason,
+        ..VdevReport::default()
+    }
+}
