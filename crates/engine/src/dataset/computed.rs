@@ -104,6 +104,7 @@ impl PropertyReader<'_> {
             "origin" => self.origin(dataset)?,
             "clones" => self.clones(dataset)?,
             "numclones" => number(phys.children.saturating_sub(1)),
+            "receive_resume_token" => self.catalog.resume_token(dataset)?.and_then(text),
             "prevsnap" => self.previous_name(dataset)?,
             "defer_destroy" => number(u64::from(phys.flags & FLAG_DEFER_DESTROY != 0)),
             "userrefs" => number(self.catalog.holds(dataset)?.len() as u64),

@@ -12,7 +12,9 @@ mod directory;
 mod key_object;
 mod name;
 mod objset;
+mod permissions;
 mod properties;
+pub mod resume_token;
 mod space;
 mod table;
 

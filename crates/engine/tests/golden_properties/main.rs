@@ -9,7 +9,9 @@ mod fixtures;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use cenote_engine::ErrorKind;
 
 use cenote_engine::dataset::{
     Catalog, Keys, Listed, Principal, PrincipalUsage, PropertyReader, PropertyValue, Source,
@@ -328,4 +330,76 @@ fn owners_account_for_their_objects() {
         }
     }
     assert!(seen > 0);
+}
+
+fn fixture(name: &str) -> Option<PathBuf> {
+    fixtures::fixtures().into_iter().find(|dir| dir.file_name().is_some_and(|n| n == name))
+}
+
+#[test]
+fn holds_bookmarks_quotas_and_permissions_are_read() {
+    let Some(fixture) = fixture("snaps") else { return };
+    let (_dir, pool) = fixtures::open(&fixture);
+    let catalog = pool.catalog();
+    let head = catalog.dataset_named("g101/a").unwrap();
+    let one = catalog.snapshot(&head, "one").unwrap();
+    let holds: Vec<String> = catalog.holds(&one).unwrap().into_iter().map(|hold| hold.0).collect();
+    assert_eq!(holds, ["keep"]);
+    let clones: Vec<String> =
+        catalog.clones(&one).unwrap().iter().map(ToString::to_string).collect();
+    assert_eq!(clones, ["g101/cl2"]);
+    let bookmarks = catalog.bookmarks(&head).unwrap();
+    let two = catalog.snapshot(&head, "two").unwrap();
+    assert_eq!((bookmarks.len(), bookmarks[0].1.guid), (1, two.phys.guid));
+    // Space written since a snapshot and since its bookmark are the same.
+    let since = catalog.written_since(&head, &two).unwrap().used;
+    assert_eq!(catalog.written_since_bookmark(&head, &bookmarks[0].1).unwrap().used, since);
+    assert!(since > catalog.written(&head).unwrap());
+    assert!(catalog.written_since(&one, &two).is_err());
+    let usage = catalog.usage(&head, &KeyStore::new()).unwrap();
+    assert_eq!(usage[&Principal::User(1000)].quota, Some(7 << 20));
+    let permissions = catalog.permissions(&head.directory).unwrap();
+    let granted: Vec<(String, String)> =
+        permissions.iter().map(|(key, names)| (key.name(), names.join(","))).collect();
+    let expected =
+        ["ul$1000", "ud$1000"].map(|key| (key.to_owned(), "create,mount,snapshot".into()));
+    assert_eq!(granted, expected);
+    // Names on this filesystem are matched without regard to case.
+    let folded = catalog.dataset_named("g101/ci").unwrap();
+    assert!(catalog.snapshot(&folded, "none").is_err());
+}
+
+#[test]
+fn keys_open_check_and_unload() {
+    let Some(fixture) = fixture("crypt-small").or_else(|| fixture("crypt")) else { return };
+    let (_dir, pool) = fixtures::open(&fixture);
+    let catalog = pool.catalog();
+    let store = KeyStore::new();
+    let space = PoolSpace::read(catalog, pool.config().vdev_tree.as_ref().unwrap()).unwrap();
+    let reader = PropertyReader::new(catalog, space.capacity(), &store, "");
+    let root = catalog.directory(&format!("{}/gcm", pool.name())).unwrap();
+    let head = Listed::Dataset(catalog.head(&root).unwrap());
+    let status = || reader.get(&head, "keystatus").unwrap().unwrap().parsable();
+    // Everything can be listed without any key.
+    for listed in catalog.list(&catalog.root().unwrap()).unwrap() {
+        assert!(reader.all(&listed).unwrap().len() > 4, "{}", listed.name());
+    }
+    assert_eq!(status(), "unavailable");
+    let wrong = store.load(catalog, &root, b"not the passphrase").unwrap_err();
+    assert_eq!(wrong.kind(), ErrorKind::WrongKey);
+    let material = fs::read(fixture.join("pp")).unwrap();
+    store.check(catalog, &root, &material).unwrap();
+    assert_eq!(status(), "unavailable");
+    store.load(catalog, &root, &material).unwrap();
+    assert_eq!(status(), "available");
+    assert_eq!(store.load(catalog, &root, &material).unwrap_err().kind(), ErrorKind::Exists);
+    let child = catalog.children(&root).unwrap().remove(0);
+    assert!(store.keys(catalog, &child).unwrap().is_some());
+    let refused = store.load(catalog, &child, &material).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
+    store.unload(&root).unwrap();
+    assert!(store.keys(catalog, &child).unwrap().is_none());
+    assert_eq!((status().as_str(), store.unload(&root).is_err()), ("unavailable", true));
+    let plain = catalog.root().unwrap();
+    assert!(store.load(catalog, &plain, &material).is_err());
 }
