@@ -78,6 +78,10 @@ pub struct ImportablePool {
     pub read_only: bool,
     /// Another host had the pool last and did not export it: importing needs to be forced.
     pub needs_force: bool,
+    /// Another host uses it right now (multihost): it must not be imported, not even by force.
+    pub active_elsewhere: bool,
+    /// Multihost is on and this host has no host id: it must not be imported.
+    pub hostid_required: bool,
     /// Host that had it last; 0 if not recorded.
     pub hostid: u64,
     /// Name of that host.
@@ -152,6 +156,8 @@ pub fn importable(
         importable: found.is_readable(),
         read_only: found.read_only_possible,
         needs_force: needs_force(candidate, host),
+        active_elsewhere: status == ImportStatus::HostActive,
+        hostid_required: found.hostid_required,
         hostid: candidate.hostid,
         hostname: candidate.hostname.clone(),
         last_access: best.map_or(0, |best| best.timestamp),

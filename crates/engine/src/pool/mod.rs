@@ -4,6 +4,7 @@
 
 pub mod activity;
 pub mod assemble;
+pub mod cachefile;
 pub mod choose;
 pub mod discover;
 pub mod features;
