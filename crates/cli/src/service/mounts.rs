@@ -83,7 +83,7 @@ impl Mounts {
         let ours = dataset.kind == DatasetKind::Filesystem
             && value("canmount") == "on"
             && mountpoint.starts_with('/')
-            && value("redacted") != "yes"
+            && value("redact_snaps").is_empty()
             && self.of(&dataset.name).is_none();
         if !ours {
             return Err(Skip::Quietly);
