@@ -9,18 +9,15 @@ use std::time::Duration;
 use cenote_control::protocol::{Failure, FailureKind};
 use cenote_control::report::{ImportReport, ImportVdev};
 use cenote_control::server::PoolService;
-use cenote_engine::dataset::Table;
 use cenote_engine::pool::activity::{Settings, SystemClock};
 use cenote_engine::pool::assemble::PoolCandidate;
-use cenote_engine::pool::choose::Choice;
-use cenote_engine::pool::features::FeatureRecord;
 use cenote_engine::pool::host::HostIdentity;
 use cenote_engine::pool::importable::{ImportablePool, ImportableVdev, importable};
-use cenote_engine::pool::inspect::{self, Inspector, Trusted};
-use cenote_engine::pool::{OpenOptions, Pool, Rewind, packed};
-use cenote_engine::{Error, ErrorKind, vdev};
-use cenote_format::config::VdevConfig;
-use cenote_format::{ObjectId, Txg};
+use cenote_engine::pool::inspect::{self, Inspector};
+use cenote_engine::pool::metadata::read_metadata;
+use cenote_engine::pool::{OpenOptions, Pool, Rewind};
+use cenote_engine::{Error, ErrorKind};
+use cenote_format::Txg;
 use serde::{Deserialize, Serialize};
 
 use crate::offline;
@@ -28,8 +25,6 @@ use crate::service::{ImportFacts, Service};
 
 /// How long one device may take to answer.
 const DEVICE_DEADLINE: Duration = Duration::from_secs(10);
-/// Most bytes of a list of spares or cache devices.
-const LIST_MAX: u64 = 1 << 20;
 
 /// Where to look for pools.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -83,7 +78,7 @@ pub fn find(search: &Search) -> Vec<ImportReport> {
 fn inspect(candidate: &PoolCandidate, host: &HostIdentity, missing_log: bool) -> ImportReport {
     let inspector = Inspector {
         host,
-        loader: Some(&load),
+        loader: Some(&read_metadata),
         clock: &SystemClock,
         settings: Settings::default(),
         deadline: DEVICE_DEADLINE,
@@ -91,60 +86,6 @@ fn inspect(candidate: &PoolCandidate, host: &HostIdentity, missing_log: bool) ->
         missing_log,
     };
     report(importable(candidate, &inspect::inspect(candidate, &inspector), host))
-}
-
-/// Reads what the pool says of itself.
-fn load(candidate: &PoolCandidate, choice: &Choice) -> Result<Trusted, Error> {
-    let options = OpenOptions {
-        max_txg: Some(choice.best.txg),
-        missing_log: true,
-        missing_vdevs: true,
-        prefetch_threads: 1,
-        cache_limit: 32 << 20,
-        ..OpenOptions::default()
-    };
-    let pool = Pool::open(candidate, &options)?;
-    let directory = pool.catalog().object_directory()?;
-    let list = |key: &str| -> Result<Vec<VdevConfig>, Error> {
-        let Some(id) = directory.number(key)?.filter(|id| *id != 0) else {
-            return Ok(Vec::new());
-        };
-        let list = packed::read(pool.mos(), ObjectId(id), LIST_MAX)?;
-        let nodes = list.nvlist_array(key).unwrap_or(&[]);
-        nodes.iter().map(|node| Ok(VdevConfig::from_nvlist(node)?)).collect()
-    };
-    let table = |key: &str| -> Result<Vec<(String, u64)>, Error> {
-        let id = directory.number(key)?.unwrap_or(0);
-        match Table::open(pool.mos(), ObjectId(id))? {
-            Some(table) => table.numbers(),
-            None => Ok(Vec::new()),
-        }
-    };
-    let classes = pool.vdevs().status().map(|status| {
-        let tops = status.children.iter();
-        tops.filter_map(|top| Some((top.config.id?, class(top.class)?))).collect()
-    });
-    Ok(Trusted {
-        config: pool.config().clone(),
-        spares: list("spares")?,
-        caches: list("l2cache")?,
-        classes: classes.unwrap_or_default(),
-        features: FeatureRecord {
-            for_read: table("features_for_read")?,
-            for_write: table("features_for_write")?,
-            descriptions: Vec::new(),
-        },
-        resilvering: false,
-    })
-}
-
-fn class(class: vdev::AllocationClass) -> Option<inspect::AllocationClass> {
-    match class {
-        vdev::AllocationClass::Normal => None,
-        vdev::AllocationClass::Log => Some(inspect::AllocationClass::Log),
-        vdev::AllocationClass::Special => Some(inspect::AllocationClass::Special),
-        vdev::AllocationClass::Dedup => Some(inspect::AllocationClass::Dedup),
-    }
 }
 
 fn report(pool: ImportablePool) -> ImportReport {
