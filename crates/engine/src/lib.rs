@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cache;
+pub mod check;
 pub mod dataset;
 pub mod error;
 pub mod keys;

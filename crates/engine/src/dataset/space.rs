@@ -142,11 +142,7 @@ impl Catalog {
             if at.previous_snapshot.0 == 0 {
                 return Err(Error::invalid(format!("'{}' is not a descendant", newer.name)));
             }
-            let previous = self.phys(at.previous_snapshot)?;
-            if previous.previous_snapshot_txg >= at.previous_snapshot_txg {
-                break;
-            }
-            at = previous;
+            at = self.phys(at.previous_snapshot)?;
         }
         Err(Error::corrupt("the snapshots form no chain").at_object(0, newer.id.0))
     }

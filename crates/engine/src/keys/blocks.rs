@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use cenote_codec::cipher::{self, Cipher, CipherError, MasterKeys, Suite, mac_matches};
+use cenote_codec::cipher::{self, CipherError, MasterKeys, SecretKey, Suite};
 use cenote_format::bytes::ByteOrder;
 use cenote_format::{BlockPointer, ObjectType};
 use parking_lot::RwLock;
@@ -14,7 +14,7 @@ use super::sealed;
 use crate::pipe::Decryptor;
 use crate::{Error, ErrorKind, Result};
 
-/// Ciphers with expanded block keys remembered; a writer changes its salt once in 400 million blocks.
+/// Block keys remembered; a writer changes its salt once in 400 million blocks.
 const SALTS_KEPT: usize = 64;
 
 /// A dataset's keys, ready to open its blocks.
@@ -22,7 +22,7 @@ pub struct DatasetKeys {
     suite: Suite,
     version: u64,
     keys: MasterKeys,
-    by_salt: RwLock<HashMap<[u8; 8], Arc<Cipher>>>,
+    by_salt: RwLock<HashMap<[u8; 8], Arc<SecretKey>>>,
 }
 
 impl DatasetKeys {
@@ -31,12 +31,12 @@ impl DatasetKeys {
         Self { suite, version, keys, by_salt: RwLock::default() }
     }
 
-    fn cipher(&self, salt: [u8; 8]) -> Result<Arc<Cipher>> {
+    fn block_key(&self, salt: [u8; 8]) -> Result<Arc<SecretKey>> {
         if let Some(key) = self.by_salt.read().get(&salt) {
             return Ok(key.clone());
         }
         let key = cipher::block_key(self.suite, &self.keys.master, &salt).map_err(refused)?;
-        let key = Arc::new(Cipher::new(self.suite, key.bytes()).map_err(refused)?);
+        let key = Arc::new(key);
         let mut known = self.by_salt.write();
         if known.len() >= SALTS_KEPT {
             known.clear();
@@ -56,15 +56,22 @@ fn order_of(bp: &BlockPointer) -> ByteOrder {
 
 impl Decryptor for DatasetKeys {
     fn decrypt(&self, bp: &BlockPointer, data: &mut [u8]) -> Result<()> {
-        let cipher = self.cipher(bp.salt())?;
+        let key = self.block_key(bp.salt())?;
         let (iv, mac) = (bp.iv(), bp.mac());
         if bp.object_type() != ObjectType::DNODE {
-            return cipher.open(&iv, &[], data, &mac).map_err(refused);
+            return cipher::decrypt(self.suite, key.bytes(), &iv, &[], data, &mac).map_err(refused);
         }
         let parts = sealed::dnode_block(data, order_of(bp), self.version);
-        cipher
-            .open_segments(&iv, &parts.authenticated, data, &parts.encrypted, &mac)
-            .map_err(refused)
+        cipher::decrypt_segments(
+            self.suite,
+            key.bytes(),
+            &iv,
+            &parts.authenticated,
+            data,
+            &parts.encrypted,
+            &mac,
+        )
+        .map_err(refused)
     }
 
     fn authenticate(&self, bp: &BlockPointer, data: &[u8]) -> Result<()> {
@@ -73,7 +80,7 @@ impl Decryptor for DatasetKeys {
             return Ok(());
         }
         let mac = cipher::hmac_sha512(&self.keys.hmac, &[data]).map_err(refused)?;
-        if mac_matches(&mac, &bp.mac()) {
+        if mac.iter().zip(bp.mac()).all(|(computed, stored)| *computed == stored) {
             Ok(())
         } else {
             Err(refused(CipherError::Authentication))

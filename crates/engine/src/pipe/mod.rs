@@ -6,6 +6,7 @@
 mod logical;
 mod physical;
 mod prefetch;
+mod special;
 
 use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::Duration;
@@ -19,6 +20,7 @@ use crate::vdev::VdevTree;
 use crate::{Error, ErrorKind, Result};
 
 pub use prefetch::Prefetcher;
+pub use special::Copies;
 
 /// Opens blocks of one encrypted dataset; declared here, implemented by the keys room.
 pub trait Decryptor: Send + Sync {

@@ -110,7 +110,7 @@ impl Pipe {
     }
 
     /// The gang header behind `bp`, verified, its words in little-endian order.
-    fn read_gang_header(&self, bp: &BlockPointer) -> Result<Vec<u8>> {
+    pub(super) fn read_gang_header(&self, bp: &BlockPointer) -> Result<Vec<u8>> {
         let first = bp.first_dva().ok_or_else(|| Error::corrupt("gang without an address"))?;
         let verifier = [u64::from(first.vdev), first.offset, bp.physical_birth().0, 0];
         let truncated = bp.is_crypt() && bp.object_type() != ObjectType::OBJSET;
@@ -152,7 +152,7 @@ impl Pipe {
     }
 }
 
-fn block_read(bp: &BlockPointer, dva: Dva) -> BlockRead {
+pub(super) fn block_read(bp: &BlockPointer, dva: Dva) -> BlockRead {
     BlockRead { vdev: dva.vdev, offset: dva.offset, size: bp.psize(), birth: bp.physical_birth() }
 }
 

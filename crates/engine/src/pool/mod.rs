@@ -4,23 +4,22 @@
 
 pub mod activity;
 pub mod assemble;
-pub mod cachefile;
 pub mod choose;
 pub mod discover;
 pub mod features;
+pub mod health;
 pub mod history;
 pub mod host;
 pub mod import_status;
 pub mod importable;
 pub mod inspect;
 pub mod leaves;
-pub mod metadata;
 pub mod naming;
 pub mod open;
 pub mod packed;
 pub mod parallel;
 pub mod properties;
-mod removed;
+pub(crate) mod removed;
 pub mod space;
 pub mod supported;
 #[cfg(test)]

@@ -24,7 +24,8 @@ pub(super) fn load_mappings(vdevs: &VdevTree, tree: &VdevConfig, mos: &ObjectSet
     Ok(())
 }
 
-fn read_mapping(mos: &ObjectSet, id: ObjectId) -> Result<Mapping> {
+/// Reads the mapping of a removed top-level vdev.
+pub(crate) fn read_mapping(mos: &ObjectSet, id: ObjectId) -> Result<Mapping> {
     let object = mos.object(id)?;
     let named = |error: cenote_format::Error| Error::from(error).at_object(0, id.0);
     let header = MappingHeader::decode(object.dnode().bonus()).map_err(named)?;

@@ -1,0 +1,138 @@
+//! Blocks that are freed, but not given back yet.
+//!
+//! Chapter 06, section 10. Invariant: lists of lists are followed to a bounded depth, and no list
+//! is read beyond the blocks of its object.
+
+use std::collections::HashMap;
+
+use cenote_format::bpobj::{BpobjHeader, is_freed_entry};
+use cenote_format::bptree::{self, BptreeEntry, BptreeHeader};
+use cenote_format::bytes::le64;
+use cenote_format::{BlockPointer, ObjectId, Txg, blkptr};
+
+use super::FindingKind;
+use super::census::BlockKind;
+use super::walk::{SetContext, Walk};
+use crate::dataset::Table;
+use crate::object::ObjectSet;
+use crate::zap::Zap;
+use crate::{Error, Result};
+
+/// Deepest nesting of lists.
+const DEPTH_MAX: u32 = 8;
+/// Bytes of a list read at once.
+const STEP: u64 = 1 << 20;
+
+/// Counts or queues everything that waits to be freed.
+pub(super) fn start(walk: &Walk<'_>, mos: &ObjectSet, directory: &Table) {
+    let lists = ["sync_bplist", "free_bpobj"].map(|key| deferred(walk, mos, directory, key));
+    let rest = [destroyed(walk, mos, directory), livelists(walk, mos, directory)];
+    for error in lists.into_iter().chain(rest).filter_map(Result::err) {
+        walk.found(FindingKind::Accounting, error, None);
+    }
+}
+
+fn deferred(walk: &Walk<'_>, mos: &ObjectSet, directory: &Table, key: &str) -> Result<()> {
+    match directory.number(key)? {
+        Some(id) if id != 0 => each_entry(mos, ObjectId(id), 0, &mut |bp| {
+            walk.count_apart(bp, BlockKind::Deferred);
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Calls `each` for the pointers of a list and of the lists in it.
+fn each_entry(
+    mos: &ObjectSet,
+    id: ObjectId,
+    depth: u32,
+    each: &mut dyn FnMut(&BlockPointer),
+) -> Result<()> {
+    let named = |error: Error| error.at_object(0, id.0);
+    if depth > DEPTH_MAX {
+        return Err(named(Error::corrupt(format!("block lists nested {depth} deep"))));
+    }
+    let object = mos.object(id)?;
+    let header = BpobjHeader::decode(object.dnode().bonus()).map_err(|e| named(e.into()))?;
+    let wanted = header.pointers.saturating_mul(blkptr::SIZE as u64);
+    let length = wanted.min(object.dnode().max_offset());
+    let mut at = 0;
+    while at < length {
+        let part = STEP.min(length - at);
+        let data = object.read_vec(at, usize::try_from(part).unwrap_or(usize::MAX))?;
+        for bp in BlockPointer::decode_all(&data).filter(|bp| !bp.is_hole()) {
+            bp.validate().map_err(|error| named(error.into()))?;
+            each(&bp);
+        }
+        at += part;
+    }
+    if header.subobjects.0 == 0 {
+        return Ok(());
+    }
+    let object = mos.object(header.subobjects)?;
+    let length = header.subobject_count.saturating_mul(8).min(object.dnode().max_offset());
+    let numbers = object.read_vec(0, usize::try_from(length).unwrap_or(usize::MAX))?;
+    for index in 0..numbers.len() / 8 {
+        let child = ObjectId(le64(&numbers, index * 8).unwrap_or(0));
+        each_entry(mos, child, depth + 1, each)?;
+    }
+    Ok(())
+}
+
+/// Datasets that are being destroyed in the background.
+fn destroyed(walk: &Walk<'_>, mos: &ObjectSet, directory: &Table) -> Result<()> {
+    let Some(id) = directory.number("bptree_obj")?.filter(|id| *id != 0) else { return Ok(()) };
+    let object = mos.object(ObjectId(id))?;
+    let header = BptreeHeader::decode(object.dnode().bonus())?;
+    let held = object.dnode().max_offset() / bptree::ENTRY as u64;
+    for index in header.begin..header.end.min(held) {
+        let raw = object.read_vec(index * bptree::ENTRY as u64, bptree::ENTRY)?;
+        let entry = BptreeEntry::decode(&raw)?;
+        if entry.pointer.is_hole() || entry.pointer.logical_birth() <= entry.birth {
+            continue;
+        }
+        let mut set = SetContext::new(0, entry.birth);
+        set.read.objset = u64::MAX;
+        set.counts_as = Some(BlockKind::Deferred);
+        let resume = entry.resume;
+        let begun = (resume.object, resume.level, resume.block) != (0, 0, 0);
+        set.resume = begun.then_some(resume);
+        walk.push_root(set, entry.pointer);
+    }
+    Ok(())
+}
+
+/// Lists of blocks of destroyed clones.
+fn livelists(walk: &Walk<'_>, mos: &ObjectSet, directory: &Table) -> Result<()> {
+    let id = directory.number("com.delphix:deleted_clones")?.unwrap_or(0);
+    let Some(deleted) = Table::open(mos, ObjectId(id))? else { return Ok(()) };
+    for (_, livelist) in deleted.numbers()? {
+        for sublist in Zap::open(mos.object(ObjectId(livelist))?)?.entries() {
+            let Some(list) = sublist?.value.as_u64() else { continue };
+            sublist_in_use(mos, ObjectId(list), &mut |bp| {
+                walk.count_apart(bp, BlockKind::Deferred);
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// What a sublist says was born and not freed since.
+fn sublist_in_use(
+    mos: &ObjectSet,
+    list: ObjectId,
+    each: &mut dyn FnMut(&BlockPointer),
+) -> Result<()> {
+    let mut born: HashMap<(u32, u64, Txg), (i64, BlockPointer)> = HashMap::new();
+    each_entry(mos, list, 0, &mut |bp| {
+        if let Some(dva) = bp.first_dva() {
+            let key = (dva.vdev, dva.offset, bp.logical_birth());
+            let step = if is_freed_entry(bp) { -1 } else { 1 };
+            born.entry(key).or_insert((0, *bp)).0 += step;
+        }
+    })?;
+    for (references, bp) in born.values() {
+        (0..*references).for_each(|_| each(bp));
+    }
+    Ok(())
+}

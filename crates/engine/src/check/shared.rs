@@ -1,0 +1,160 @@
+//! Blocks with more than one reference: the dedup tables and the table of cloned blocks.
+//!
+//! Chapter 06, sections 20 and 21. Invariant: tables are streamed; only the entries of dedup logs
+//! and nothing else is kept.
+
+use std::collections::BTreeMap;
+
+use cenote_format::ddt::{self, Class, Key, LogHeader, Physical, Value};
+use cenote_format::{BlockPointer, ObjectId, brt};
+
+use crate::dataset::Table;
+use crate::object::{Object, ObjectSet};
+use crate::zap::Zap;
+use crate::{Error, Result};
+
+/// Most log entries that are kept.
+const LOG_ENTRIES_MAX: usize = 16 << 20;
+
+/// What the pool's tables say about shared blocks.
+#[derive(Default)]
+pub(super) struct SharedBlocks {
+    /// Allocated bytes of references beyond the first.
+    pub(super) dedup_saved: u64,
+    /// Blocks with several references.
+    pub(super) dedup_entries: u64,
+    /// Their references beyond the first.
+    pub(super) dedup_references: u64,
+    /// Tables of cloned blocks, by top-level vdev.
+    clones: BTreeMap<u32, Zap>,
+}
+
+impl SharedBlocks {
+    /// Reads the tables. What cannot be read goes to `failed`.
+    pub(super) fn load(mos: &ObjectSet, directory: &Table, failed: &mut Vec<Error>) -> Self {
+        let mut shared = Self::default();
+        for (checksum, _) in ddt::CHECKSUMS {
+            if let Err(error) = shared.dedup(mos, directory, checksum) {
+                failed.push(error);
+            }
+        }
+        match shared.clone_tables(mos, directory) {
+            Ok(clones) => shared.clones = clones,
+            Err(error) => failed.push(error),
+        }
+        shared
+    }
+
+    fn dedup(&mut self, mos: &ObjectSet, directory: &Table, checksum: &str) -> Result<()> {
+        let own = directory.number(&ddt::directory_name(checksum))?.unwrap_or(0);
+        let own = Table::open(mos, ObjectId(own))?;
+        let flat = match &own {
+            Some(own) => own.number(ddt::KEY_FLAGS)?.unwrap_or(0) & ddt::FLAG_FLAT != 0,
+            None => false,
+        };
+        let place = own.as_ref().unwrap_or(directory);
+        let mut logged = BTreeMap::new();
+        if own.is_some() {
+            read_logs(mos, place, checksum, &mut logged)?;
+        }
+        for class in [Class::Ditto, Class::Duplicate, Class::Unique] {
+            // Entries with one reference matter only where a log says otherwise.
+            if class == Class::Unique {
+                break;
+            }
+            let Some(id) = place.number(&ddt::table_name(checksum, class))? else { continue };
+            for entry in Zap::open(mos.object(ObjectId(id))?)?.entries() {
+                let entry = entry?;
+                let words: [u64; Key::WORDS] = entry
+                    .key
+                    .words()
+                    .try_into()
+                    .map_err(|_| Error::corrupt("a dedup key is not five words long"))?;
+                if logged.contains_key(&Key::from_words(words)) {
+                    continue;
+                }
+                match Value::decode(entry.value.raw(), flat)? {
+                    Value::Legacy(slots) => slots.iter().for_each(|slot| self.count(slot)),
+                    Value::Flat(slot, _) => self.count(&slot),
+                }
+            }
+        }
+        logged.values().for_each(|slot| self.count_shared(slot));
+        Ok(())
+    }
+
+    fn count_shared(&mut self, slot: &Physical) {
+        if slot.references > 1 {
+            self.count(slot);
+        }
+    }
+
+    fn count(&mut self, slot: &Physical) {
+        if slot.references == 0 {
+            return;
+        }
+        let sizes = slot.dvas.iter().flatten().map(|dva| dva.asize);
+        let size = sizes.fold(0, |sum: u64, size| sum.saturating_add(size));
+        let saved = size.saturating_mul(slot.references - 1);
+        self.dedup_saved = self.dedup_saved.saturating_add(saved);
+        self.dedup_entries += 1;
+        self.dedup_references = self.dedup_references.saturating_add(slot.references - 1);
+    }
+
+    fn clone_tables(&self, mos: &ObjectSet, directory: &Table) -> Result<BTreeMap<u32, Zap>> {
+        let mut tables = BTreeMap::new();
+        for (name, value) in directory.entries()? {
+            let Some(vdev) = name.strip_prefix(brt::VDEV_KEY_PREFIX) else { continue };
+            let vdev = vdev.parse().map_err(|_| Error::corrupt("a clone table of no vdev"))?;
+            let object = mos.object(ObjectId(value.as_u64().unwrap_or(0)))?;
+            let header = brt::BrtHeader::decode(object.dnode().bonus())?;
+            if header.entries.0 != 0 {
+                tables.insert(vdev, Zap::open(mos.object(header.entries)?)?);
+            }
+        }
+        Ok(tables)
+    }
+
+    /// The block is one that may have been met before because it was cloned.
+    pub(super) fn is_cloned(&self, bp: &BlockPointer) -> Result<bool> {
+        let Some(dva) = bp.first_dva() else { return Ok(false) };
+        match self.clones.get(&dva.vdev) {
+            Some(table) => Ok(table.lookup_words(&[dva.offset])?.is_some()),
+            None => Ok(false),
+        }
+    }
+}
+
+/// Reads both logs of a table: the one being flushed, then the active one, whose word is later.
+fn read_logs(
+    mos: &ObjectSet,
+    place: &Table,
+    checksum: &str,
+    entries: &mut BTreeMap<Key, Physical>,
+) -> Result<()> {
+    let mut logs: Vec<(bool, LogHeader, Object)> = Vec::new();
+    for index in 0..2 {
+        if let Some(id) = place.number(&ddt::log_name(checksum, index))?.filter(|id| *id != 0) {
+            let object = mos.object(ObjectId(id))?;
+            let header = LogHeader::decode(object.dnode().bonus())?;
+            logs.push((header.flushing, header, object));
+        }
+    }
+    logs.sort_by_key(|(flushing, ..)| !*flushing);
+    for (_, header, object) in logs {
+        let length = header.length.min(object.dnode().max_offset());
+        for block in 0..length.div_ceil(object.block_size().max(1)) {
+            for entry in ddt::log_entries(&object.read_block(block)?) {
+                let entry = entry.map_err(Error::from)?;
+                if header.flushing && header.checkpoint.is_some_and(|done| entry.key <= done) {
+                    continue;
+                }
+                if entries.len() >= LOG_ENTRIES_MAX {
+                    return Err(Error::corrupt("a dedup log with too many entries"));
+                }
+                entries.insert(entry.key, entry.value);
+            }
+        }
+    }
+    Ok(())
+}

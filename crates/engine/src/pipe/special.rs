@@ -1,0 +1,132 @@
+//! Reads that checkers need: the addresses inside gangs, intent-log blocks, every copy of a block.
+//!
+//! Chapter 02, sections 4 and 6. Invariant: nothing here goes through the cache.
+
+use bytes::Bytes;
+use cenote_codec::checksum::{self, Algorithm, Width};
+use cenote_format::{BlockPointer, Guid};
+
+use super::Pipe;
+use super::physical::block_read;
+use crate::{Error, ErrorKind, Result};
+
+/// Deepest nesting of gang headers a checker follows.
+const MAX_GANG_DEPTH: u32 = 16;
+
+/// What reading every copy of a block found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Copies {
+    /// Leaves that gave wrong bytes.
+    pub liars: Vec<Guid>,
+    /// Leaves that did not answer.
+    pub failed: Vec<Guid>,
+    /// Addresses behind which nothing matches the checksum.
+    pub lost: u32,
+}
+
+impl Copies {
+    /// Every copy and all parity is as it should be.
+    pub fn are_good(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl Pipe {
+    /// Bytes of a gang's header and the pointers in it, holes left out.
+    pub fn gang_children(&self, bp: &BlockPointer) -> Result<(u64, Vec<BlockPointer>)> {
+        let header = self.read_gang_header(bp)?;
+        let pointers = header.len().saturating_sub(40) / cenote_format::blkptr::SIZE;
+        let mut children = Vec::with_capacity(pointers.min(64));
+        for index in 0..pointers {
+            let mut child = BlockPointer::decode_at(&header, index)?;
+            if child.is_hole() || child.is_embedded() {
+                continue;
+            }
+            // Children carry the full checksum of their bytes, never a MAC.
+            child.words[6] &= !(1 << 61);
+            children.push(child);
+        }
+        Ok((header.len() as u64, children))
+    }
+
+    /// Stored bytes of many blocks are read and verified, one good copy each.
+    pub fn verify_many(&self, bps: &[BlockPointer]) -> Vec<Result<()>> {
+        let results = self.read_physical_many(bps).into_iter();
+        results.map(|result| result.map(|_| ())).collect()
+    }
+
+    /// Reads every copy and all parity of a block. An error means that no copy is good.
+    pub fn verify_copies(&self, bp: &BlockPointer) -> Result<Copies> {
+        let mut copies = Copies::default();
+        self.verify_copies_at(bp, &mut copies, 0)?;
+        Ok(copies)
+    }
+
+    fn verify_copies_at(&self, bp: &BlockPointer, found: &mut Copies, depth: u32) -> Result<()> {
+        bp.validate()?;
+        if bp.is_gang() {
+            if depth >= MAX_GANG_DEPTH {
+                return Err(Error::corrupt(format!("gang headers nested {depth} deep")));
+            }
+            let (_, children) = self.gang_children(bp)?;
+            return children
+                .iter()
+                .try_for_each(|child| self.verify_copies_at(child, found, depth + 1));
+        }
+        let (mut good, mut failure) = (false, None);
+        for dva in bp.dvas() {
+            let read = block_read(bp, dva);
+            match self.vdevs().read_all_copies(&read, &mut |data| self.verify(bp, data)) {
+                Ok(recovered) => {
+                    good = true;
+                    add_new(&mut found.liars, recovered.liars);
+                    add_new(&mut found.failed, recovered.failed);
+                }
+                Err(error) => {
+                    found.lost += 1;
+                    failure = Some(Error::from(error));
+                }
+            }
+        }
+        match failure {
+            Some(failure) if !good => Err(failure),
+            None if !good => Err(Error::corrupt("block pointer without an address")),
+            _ => Ok(()),
+        }
+    }
+
+    /// Stored bytes of the intent-log block behind `bp`, verified. An error is the ordinary end of
+    /// a chain: its last block has been allocated, but not written.
+    pub fn read_log_block(&self, bp: &BlockPointer) -> Result<Bytes> {
+        bp.validate()?;
+        let algorithm = Algorithm::from_id(bp.checksum_id())
+            .filter(|algorithm| matches!(algorithm, Algorithm::Zilog | Algorithm::Zilog2))
+            .ok_or_else(|| Error::corrupt("an intent-log block with the checksum of another"))?;
+        let width = if bp.is_crypt() { Width::Truncated } else { Width::Full };
+        let (verifier, mut failure) = (bp.checksum(), None);
+        let is_good =
+            |data: &[u8]| checksum::verify_embedded(data, algorithm, &verifier, width).is_ok();
+        for dva in bp.dvas() {
+            let read = block_read(bp, dva);
+            // Stale bytes where the chain ends are nobody's fault: only devices that do not answer
+            // are a reason to try harder, and to count errors.
+            match self.vdevs().read_batch(&[read]).pop() {
+                Some(Ok(data)) if is_good(&data) => return Ok(data),
+                Some(Ok(_)) => failure = Some(Error::new(ErrorKind::Checksum, "not a log block")),
+                _ => match self.vdevs().read_recover(&read, &mut |data| is_good(data)) {
+                    Ok(recovered) => return Ok(recovered.data),
+                    Err(error) => failure = Some(Error::from(error)),
+                },
+            }
+        }
+        Err(failure.unwrap_or_else(|| Error::corrupt("block pointer without an address")))
+    }
+}
+
+fn add_new(known: &mut Vec<Guid>, more: Vec<Guid>) {
+    for guid in more {
+        if !known.contains(&guid) {
+            known.push(guid);
+        }
+    }
+}
