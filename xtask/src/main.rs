@@ -1,9 +1,11 @@
-//! For us only: `cargo xtask tidy` checks the house: arrows between crates and rooms, file headers,
-//! file sizes, words that must not stay.
+//! For us only.
 //!
-//! Invariant: it only reads. Exit code 0 means every rule holds.
+//! `cargo xtask tidy` checks the house: arrows between crates and rooms, file headers, file sizes,
+//! words that must not stay; exit code 0 means every rule holds. `cargo xtask unpack NAME DIR`
+//! unpacks the devices of fixture pool NAME into DIR. Invariant: the source tree is only read.
 
 mod tidy;
+mod unpack;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -18,8 +20,22 @@ fn main() -> ExitCode {
             }
             if found.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
         }
+        Some("unpack") => {
+            let operands: Vec<String> = std::env::args().skip(2).collect();
+            let [name, to] = operands.as_slice() else {
+                eprintln!("usage: cargo xtask unpack NAME DIR");
+                return ExitCode::from(2);
+            };
+            match unpack::unpack(root, name, Path::new(to)) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => {
+                    eprintln!("cannot unpack fixture '{name}': {error}");
+                    ExitCode::FAILURE
+                }
+            }
+        }
         _ => {
-            eprintln!("usage: cargo xtask tidy");
+            eprintln!("usage: cargo xtask tidy | unpack NAME DIR");
             ExitCode::from(2)
         }
     }

@@ -1,9 +1,20 @@
 //! The bell: one binary.
 
+mod backend;
+mod getopt;
+mod links;
 mod offline;
-#[allow(dead_code)]
+mod pool_process;
 mod service;
+mod terminal;
+mod usage;
+mod version;
 mod zdb;
+mod zfs;
+mod zpool;
+
+use std::path::Path;
+use std::process::ExitCode;
 
 use clap::Parser;
 
@@ -17,17 +28,33 @@ enum Cenote {
     Cat(offline::command::CatArguments),
     /// Copy a tree out
     Cp(offline::command::CopyArguments),
+    /// Make links so that this program answers as zpool, zfs and zdb
+    InstallLinks(links::Arguments),
 }
 
-fn main() -> std::process::ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
+fn main() -> ExitCode {
+    let mut arguments: Vec<String> =
+        std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
+    let called = arguments.first().map_or("cenote", String::as_str);
+    let called = Path::new(called).file_name().map(|name| name.to_string_lossy().into_owned());
+    // called by the name of a tool, or with it as the first argument
+    if !called.as_deref().is_some_and(|name| links::TOOLS.contains(&name)) {
+        arguments = arguments.split_off(arguments.len().min(1));
+    } else if let (Some(first), Some(name)) = (arguments.first_mut(), called) {
+        *first = name;
+    }
+    let rest = arguments.get(1..).unwrap_or(&[]);
     match arguments.first().map(String::as_str) {
+        Some("zpool") => zpool::run(rest),
+        Some("zfs") => zfs::run(rest),
         Some("zdb") => zdb::run(&arguments),
+        Some(pool_process::COMMAND) => pool_process::run(),
         _ => match Cenote::parse() {
             Cenote::Ls(a) => offline::command::list(&a),
             Cenote::Tree(a) => offline::command::tree(&a),
             Cenote::Cat(a) => offline::command::cat(&a),
             Cenote::Cp(a) => offline::command::copy_out(&a),
+            Cenote::InstallLinks(a) => links::run(&a),
         },
     }
 }

@@ -1,7 +1,8 @@
 //! Page-aligned read buffers that are handed out as [`Bytes`] and come back to a small pool.
 //!
 //! Invariant: a buffer always holds initialised memory (zeros, or what an earlier read left), and
-//! only the part a read has filled is ever shown.
+//! only the part a read has filled is ever shown. What is handed out keeps little more memory than
+//! its length, so that a cache above may count lengths.
 
 use std::collections::HashMap;
 
@@ -15,11 +16,27 @@ pub(crate) const PAGE: usize = 4096;
 const POOL_BYTES: usize = 16 << 20;
 /// Largest buffer kept for reuse, in bytes.
 const POOL_BUFFER: usize = 2 << 20;
+/// Results up to this size are copied out: whole pages would be held for less than a page, and
+/// aligned allocations cost another page each.
+const COPY: usize = 16 << 10;
 
 /// One page.
 #[derive(Clone, Copy, Zeroable, Pod)]
 #[repr(C, align(4096))]
 struct Page([u8; PAGE]);
+
+/// Keeps the C library from giving every thread a heap of its own: buffers are allocated by one
+/// thread and freed by another, and each such heap would grow to the size of all of them.
+pub(crate) fn limit_heaps() {
+    #[cfg(target_env = "gnu")]
+    {
+        static ONCE: std::sync::Once = std::sync::Once::new();
+        ONCE.call_once(|| {
+            // SAFETY: sets a number inside the allocator, which locks itself.
+            let _ = unsafe { libc::mallopt(libc::M_ARENA_MAX, 2) };
+        });
+    }
+}
 
 /// Idle buffers by page count. Reuse saves zeroing (and page faults) for every read.
 #[derive(Default)]
@@ -58,12 +75,16 @@ impl Buffer {
         bytemuck::cast_slice_mut(&mut self.pages)
     }
 
-    /// `len` bytes from `skip` on, without a copy; empty if the buffer is shorter.
+    /// `len` bytes from `skip` on, large ones without a copy; empty if the buffer is shorter.
     pub(crate) fn into_bytes(self, skip: usize, len: usize) -> Bytes {
-        let all = Bytes::from_owner(self);
-        match skip.checked_add(len) {
-            Some(end) if end <= all.len() => all.slice(skip..end),
-            _ => Bytes::new(),
+        let capacity = self.as_slice().len();
+        let Some(end) = skip.checked_add(len).filter(|&end| end <= capacity) else {
+            return Bytes::new();
+        };
+        if len <= COPY || len < capacity / 4 * 3 {
+            Bytes::copy_from_slice(self.as_slice().get(skip..end).unwrap_or_default())
+        } else {
+            Bytes::from_owner(self).slice(skip..end)
         }
     }
 }
@@ -102,6 +123,11 @@ mod tests {
         buffer.as_mut_slice()[4999] = 7;
         let bytes = buffer.into_bytes(4990, 10);
         assert_eq!(bytes.as_ref(), [0, 0, 0, 0, 0, 0, 0, 0, 0, 7]);
+        let mut buffer = Buffer::new(100_000).unwrap();
+        let start = buffer.as_slice().as_ptr();
+        buffer.as_mut_slice()[99_999] = 9;
+        let bytes = buffer.into_bytes(512, 99_488);
+        assert_eq!((bytes.as_ptr() as usize, bytes[99_487]), (start as usize + 512, 9), "no copy");
         drop(bytes);
         assert!(Buffer::new(0).unwrap().as_slice().is_empty());
         assert!(Buffer::new(10).unwrap().into_bytes(4090, 10).is_empty());

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::batch::{DEFAULT_DEADLINE, in_range};
-use crate::buffer::{Buffer, PAGE};
+use crate::buffer::{Buffer, PAGE, limit_heaps};
 use crate::threads::call;
 use crate::{Device, DeviceError, RawDevice, ReadOp, Stall, read_batch};
 
@@ -50,6 +50,7 @@ impl FileDevice {
     /// Opens the file or block device at `path`. Anything else (a directory, a FIFO, a character
     /// device) is refused with `InvalidInput`. Symbolic links are followed.
     pub fn open(path: impl AsRef<Path>, mode: Mode) -> Result<Self, DeviceError> {
+        limit_heaps();
         let path = path.as_ref().to_path_buf();
         let inner = call(None, DEFAULT_DEADLINE, move || open(path, mode))?;
         Ok(Self { inner: Arc::new(inner) })

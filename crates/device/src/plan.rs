@@ -1,7 +1,7 @@
 //! Turns the reads of a batch into runs: one system-level read each, adjacent reads joined.
 //!
-//! Invariant: every part of a run keeps a buffer of its own, so results are handed out without a
-//! copy, and a run's parts lie back to back on the device.
+//! Invariant: every part of a run keeps a buffer of its own, so large results are handed out
+//! without a copy, and a run's parts lie back to back on the device.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -436,4 +436,21 @@ mod tests {
         assert!(decode(&[5, 0, 0, 0, 0, 0, 0, 0], 1).is_err());
         assert!(decode_v0(&[0; 13], 2).is_err());
     }
+
+    proptest::proptest! {
+        #[test]
+        fn entries_that_decode_encode_to_the_same_bytes(
+            data in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..200),
+            count in 0_usize..30,
+        ) {
+            if let Ok(entries) = decode(&data, count) {
+                let again = encode(&entries);
+                proptest::prop_assert_eq!(&data[..again.len()], &again[..]);
+                let _ = (is_trivial(&entries), mode(&entries, 1, 2));
+            }
+            if let Ok(entries) = decode_v0(&data, count) {
+                proptest::prop_assert_eq!(encode_v0(&entries).len(), count * 12);
+            }
+        }
+    }
 }

@@ -337,6 +337,14 @@ fn below(pool: &Arc<Pool>, target: &Target, to: &Path) -> Result<Vec<(Target, Pa
         if catalog.kind(&head)? != DatasetKind::Filesystem {
             continue;
         }
+        let listed = Listed::Dataset(head.clone());
+        let value = |name: &str| -> Result<String, Error> {
+            Ok(reader.get(&listed, name)?.map(|value| value.parsable()).unwrap_or_default())
+        };
+        if value("redacted")? == "1" || value("canmount")? != "on" {
+            eprintln!("cenote: {} is not mounted by itself: name it to copy it", head.name);
+            continue;
+        }
         let Some(path) = mountpoint(&head)? else { continue };
         let Some(inside) = path.strip_prefix(&base).map(|rest| rest.trim_start_matches('/')) else {
             eprintln!("cenote: {} is mounted on {path}, outside {base}: not copied", head.name);

@@ -76,8 +76,7 @@ impl Catalogue {
 
 fn read(pool: &Arc<Pool>, altroot: &str) -> Result<Vec<DatasetReport>> {
     let catalog = pool.catalog();
-    let reader =
-        PropertyReader::new(catalog, pool.space()?.capacity(), &**pool.keys(), altroot);
+    let reader = PropertyReader::new(catalog, pool.space()?.capacity(), &**pool.keys(), altroot);
     let mut out = Vec::new();
     for listed in catalog.list(&catalog.root()?)? {
         out.push(report(pool, &reader, &listed)?);
@@ -133,12 +132,7 @@ pub fn answer(
 }
 
 /// Adds the properties whose names carry an argument (`written@x`, `userused@0`).
-fn with_arguments(
-    pool: &Arc<Pool>,
-    dataset: &mut DatasetReport,
-    wanted: &[String],
-    altroot: &str,
-) {
+fn with_arguments(pool: &Arc<Pool>, dataset: &mut DatasetReport, wanted: &[String], altroot: &str) {
     let missing: Vec<&String> = wanted
         .iter()
         .filter(|name| name.contains(['@', '#']) && dataset.properties.get(name).is_none())
@@ -148,8 +142,7 @@ fn with_arguments(
     }
     let Ok(found) = pool.catalog().dataset_named(&dataset.name) else { return };
     let Ok(space) = pool.space() else { return };
-    let reader =
-        PropertyReader::new(pool.catalog(), space.capacity(), &**pool.keys(), altroot);
+    let reader = PropertyReader::new(pool.catalog(), space.capacity(), &**pool.keys(), altroot);
     let listed = Listed::Dataset(found);
     for name in missing {
         if let Ok(Some(value)) = reader.get(&listed, name) {

@@ -116,10 +116,9 @@ impl Service {
                     FailureKind::WrongKey,
                     format!("Incorrect key provided for '{}'.", request.dataset),
                 ),
-                ErrorKind::Exists => (
-                    FailureKind::Already,
-                    format!("Key already loaded for '{}'.", request.dataset),
-                ),
+                ErrorKind::Exists => {
+                    (FailureKind::Already, format!("Key already loaded for '{}'.", request.dataset))
+                }
                 _ => (FailureKind::Other, error.to_string()),
             };
             Failure::new(kind, words)

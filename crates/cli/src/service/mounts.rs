@@ -83,7 +83,7 @@ impl Mounts {
         let ours = dataset.kind == DatasetKind::Filesystem
             && value("canmount") == "on"
             && mountpoint.starts_with('/')
-            && value("redacted") != "yes"
+            && value("redact_snaps").is_empty()
             && self.of(&dataset.name).is_none();
         if !ours {
             return Err(Skip::Quietly);
@@ -136,9 +136,8 @@ impl Mounts {
         request: &MountRequest,
     ) -> Result<(), Failure> {
         let name = &dataset.name;
-        let refuse = |kind, reason: String| {
-            Failure::new(kind, format!("cannot mount '{name}': {reason}"))
-        };
+        let refuse =
+            |kind, reason: String| Failure::new(kind, format!("cannot mount '{name}': {reason}"));
         prepare(path).map_err(|error| {
             refuse(FailureKind::Other, format!("mountpoint '{}': {error}", path.display()))
         })?;
@@ -219,8 +218,7 @@ impl Mounts {
         for (at, name) in names.into_iter().rev() {
             let mount = self.0.lock().remove(&name);
             let Some(mount) = mount else { continue };
-            let done =
-                if force { mount.mounted.unmount_forced() } else { mount.mounted.unmount() };
+            let done = if force { mount.mounted.unmount_forced() } else { mount.mounted.unmount() };
             if let Err(error) = done {
                 let busy = matches!(error, MountError::Busy);
                 self.0.lock().insert(name, mount);

@@ -103,9 +103,10 @@ pub fn convert(values: Vec<PropertyValue>) -> Properties {
             dataset::Source::Temporary => Source::Temporary,
             dataset::Source::None => Source::None,
         };
-        let received = value.received.clone().map(|received| {
-            PropertyValue { value: received, ..value.clone() }.parsable()
-        });
+        let received = value
+            .received
+            .clone()
+            .map(|received| PropertyValue { value: received, ..value.clone() }.parsable());
         out.0.push(cenote_control::report::Property {
             name: value.name,
             value: text,

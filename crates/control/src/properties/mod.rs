@@ -72,6 +72,11 @@ impl Info {
         self.kinds & bit != 0
     }
 
+    /// Whether the property applies to any kind of dataset and is listed by `-o all`.
+    pub fn applies_to_any(&self) -> bool {
+        self.kinds != 0
+    }
+
     /// The value for people of the exact value.
     pub fn human(&self, exact: &str) -> String {
         show(self.show, exact)

@@ -3,6 +3,8 @@
 //! Chapter 06, sections 4 and 6. Invariant: a child names its parent, and walks are bounded by
 //! [`DEPTH_MAX`], so no image makes one endless.
 
+use std::collections::HashSet;
+
 use cenote_format::dsl_directory::{self, DslDirectory};
 use cenote_format::{ObjectId, ObjectType};
 
@@ -153,8 +155,14 @@ impl Catalog {
     /// out.
     pub fn walk(&self, top: &Directory) -> Result<Vec<Directory>> {
         let mut found = Vec::new();
+        let mut seen = HashSet::new();
         let mut rest = vec![(top.clone(), 0)];
         while let Some((directory, depth)) = rest.pop() {
+            // Listed under two names, the levels below would multiply.
+            if !seen.insert(directory.id) {
+                let reason = format!("'{}' has a second name", directory.path);
+                return Err(Error::corrupt(reason).at_object(0, directory.id.0));
+            }
             if depth >= DEPTH_MAX {
                 let reason = format!("'{}' is nested too deeply", directory.path);
                 return Err(Error::corrupt(reason).at_object(0, directory.id.0));

@@ -142,7 +142,11 @@ impl Catalog {
             if at.previous_snapshot.0 == 0 {
                 return Err(Error::invalid(format!("'{}' is not a descendant", newer.name)));
             }
-            at = self.phys(at.previous_snapshot)?;
+            let previous = self.phys(at.previous_snapshot)?;
+            if previous.previous_snapshot_txg >= at.previous_snapshot_txg {
+                break;
+            }
+            at = previous;
         }
         Err(Error::corrupt("the snapshots form no chain").at_object(0, newer.id.0))
     }

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use cenote_codec::cipher::{self, CipherError, MasterKeys, SecretKey, Suite};
+use cenote_codec::cipher::{self, Cipher, CipherError, MasterKeys, Suite, mac_matches};
 use cenote_format::bytes::ByteOrder;
 use cenote_format::{BlockPointer, ObjectType};
 use parking_lot::RwLock;
@@ -14,7 +14,7 @@ use super::sealed;
 use crate::pipe::Decryptor;
 use crate::{Error, ErrorKind, Result};
 
-/// Block keys remembered; a writer changes its salt once in 400 million blocks.
+/// Ciphers with expanded block keys remembered; a writer changes its salt once in 400 million blocks.
 const SALTS_KEPT: usize = 64;
 
 /// A dataset's keys, ready to open its blocks.
@@ -22,7 +22,7 @@ pub struct DatasetKeys {
     suite: Suite,
     version: u64,
     keys: MasterKeys,
-    by_salt: RwLock<HashMap<[u8; 8], Arc<SecretKey>>>,
+    by_salt: RwLock<HashMap<[u8; 8], Arc<Cipher>>>,
 }
 
 impl DatasetKeys {
@@ -31,12 +31,12 @@ impl DatasetKeys {
         Self { suite, version, keys, by_salt: RwLock::default() }
     }
 
-    fn block_key(&self, salt: [u8; 8]) -> Result<Arc<SecretKey>> {
+    fn cipher(&self, salt: [u8; 8]) -> Result<Arc<Cipher>> {
         if let Some(key) = self.by_salt.read().get(&salt) {
             return Ok(key.clone());
         }
         let key = cipher::block_key(self.suite, &self.keys.master, &salt).map_err(refused)?;
-        let key = Arc::new(key);
+        let key = Arc::new(Cipher::new(self.suite, key.bytes()).map_err(refused)?);
         let mut known = self.by_salt.write();
         if known.len() >= SALTS_KEPT {
             known.clear();
@@ -56,22 +56,15 @@ fn order_of(bp: &BlockPointer) -> ByteOrder {
 
 impl Decryptor for DatasetKeys {
     fn decrypt(&self, bp: &BlockPointer, data: &mut [u8]) -> Result<()> {
-        let key = self.block_key(bp.salt())?;
+        let cipher = self.cipher(bp.salt())?;
         let (iv, mac) = (bp.iv(), bp.mac());
         if bp.object_type() != ObjectType::DNODE {
-            return cipher::decrypt(self.suite, key.bytes(), &iv, &[], data, &mac).map_err(refused);
+            return cipher.open(&iv, &[], data, &mac).map_err(refused);
         }
         let parts = sealed::dnode_block(data, order_of(bp), self.version);
-        cipher::decrypt_segments(
-            self.suite,
-            key.bytes(),
-            &iv,
-            &parts.authenticated,
-            data,
-            &parts.encrypted,
-            &mac,
-        )
-        .map_err(refused)
+        cipher
+            .open_segments(&iv, &parts.authenticated, data, &parts.encrypted, &mac)
+            .map_err(refused)
     }
 
     fn authenticate(&self, bp: &BlockPointer, data: &[u8]) -> Result<()> {
@@ -80,7 +73,7 @@ impl Decryptor for DatasetKeys {
             return Ok(());
         }
         let mac = cipher::hmac_sha512(&self.keys.hmac, &[data]).map_err(refused)?;
-        if mac.iter().zip(bp.mac()).all(|(computed, stored)| *computed == stored) {
+        if mac_matches(&mac, &bp.mac()) {
             Ok(())
         } else {
             Err(refused(CipherError::Authentication))

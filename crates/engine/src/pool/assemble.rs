@@ -175,7 +175,7 @@ fn children(newest: &[&PoolConfig], latest: &PoolConfig) -> Option<Vec<VdevConfi
 }
 
 /// One device for each guid: the one at the stored path, else with most labels, else found first.
-fn by_guid(devices: Vec<Arc<FoundDevice>>, stored: &BTreeMap<Guid, String>) -> Devices {
+pub(super) fn by_guid(devices: Vec<Arc<FoundDevice>>, stored: &BTreeMap<Guid, String>) -> Devices {
     let score = |found: &FoundDevice| {
         let stored = stored.get(&found.guid());
         let at_home =

@@ -3,14 +3,14 @@
 //! Invariant: conditions are looked for in a fixed order and the first one is reported, so the same
 //! devices always give the same words, those of `zpool import`.
 
-use cenote_format::config::{PoolState, VdevConfig, VdevKind};
+use cenote_format::config::{PoolState, VdevKind};
 use cenote_format::feature;
 
 use super::assemble::PoolCandidate;
 use super::features::UnknownFeature;
-use super::health::{Health, HealthTree, VdevAux, VdevState};
 use super::host::HostIdentity;
 use super::inspect::Inspection;
+use crate::vdev::{Aux, Condition, VdevState, VdevStatus};
 
 /// The condition of a pool, in the order they are looked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -62,32 +62,32 @@ pub fn import_status(
     host: &HostIdentity,
 ) -> ImportStatus {
     use ImportStatus as Status;
-    let Health { state, aux } = found.health.health;
-    let failed = state == VdevState::CannotOpen;
+    let Condition { state, aux } = found.status.condition;
+    let failed = state == VdevState::Unavailable;
     let active = candidate.state == PoolState::Active;
     let foreign = candidate.hostid != 0 && candidate.hostid != host.id;
-    let any = |problem: fn(Health) -> bool| has(&found.health, &found.tree, problem);
-    let is_faulted = |health: Health| health.state == VdevState::Faulted;
+    let any = |problem: fn(Condition) -> bool| has(&found.status, problem);
+    let is_faulted = |leaf: Condition| leaf.state == VdevState::Faulted;
     let is_missing =
-        |health: Health| health.state == VdevState::CannotOpen && health.aux == VdevAux::OpenFailed;
-    let is_broken = |health: Health| health.state == VdevState::CannotOpen;
-    let is_offline = |health: Health| health.state == VdevState::Offline;
+        |leaf: Condition| leaf.state == VdevState::Unavailable && leaf.aux == Aux::OpenFailed;
+    let is_broken = |leaf: Condition| leaf.state == VdevState::Unavailable;
+    let is_offline = |leaf: Condition| leaf.state == VdevState::Offline;
     let caches = found.trusted.iter().flat_map(|trusted| &trusted.caches);
     let cache_missing = caches.clone().any(|cache| candidate.device(cache).is_none());
     let conditions: [(Status, &dyn Fn() -> bool); 18] = [
         (Status::Resilvering, &|| found.trusted.as_ref().is_some_and(|t| t.resilvering)),
-        (Status::HostActive, &|| failed && aux == VdevAux::Active && !found.hostid_required),
+        (Status::HostActive, &|| failed && aux == Aux::Active && !found.hostid_required),
         (Status::HostIdRequired, &|| found.hostid_required),
         (Status::HostMismatch, &|| active && foreign),
-        (Status::VersionNewer, &|| failed && aux == VdevAux::VersionNewer),
+        (Status::VersionNewer, &|| failed && aux == Aux::VersionNewer),
         (Status::FeaturesForWrite, &|| found.read_only_possible),
-        (Status::FeaturesForRead, &|| failed && aux == VdevAux::UnsupportedFeature),
-        (Status::BadGuidSum, &|| failed && aux == VdevAux::BadGuidSum),
-        (Status::BadLog, &|| failed && aux == VdevAux::BadLog),
+        (Status::FeaturesForRead, &|| failed && aux == Aux::UnsupportedFeature),
+        (Status::BadGuidSum, &|| failed && aux == Aux::BadGuidSum),
+        (Status::BadLog, &|| failed && aux == Aux::BadLog),
         (Status::FaultedBeyondRedundancy, &|| failed && any(is_faulted)),
         (Status::MissingBeyondRedundancy, &|| failed && any(is_missing)),
         (Status::LabelsBeyondRedundancy, &|| failed && any(is_broken)),
-        (Status::CorruptPool, &|| failed && aux == VdevAux::CorruptData),
+        (Status::CorruptPool, &|| failed && aux == Aux::CorruptData),
         (Status::Faulted, &|| any(is_faulted)),
         (Status::Missing, &|| any(is_missing) || cache_missing),
         (Status::Labels, &|| any(is_broken)),
@@ -101,15 +101,43 @@ pub fn import_status(
     first.map_or(Status::Fine, |(status, _)| *status)
 }
 
-/// Whether a leaf has the problem. What is below a replacement in progress does not count.
-fn has(tree: &HealthTree, config: &VdevConfig, problem: fn(Health) -> bool) -> bool {
-    if config.kind == VdevKind::Replacing {
+/// Whether a leaf has the problem. What is below a replacement in progress does not count, nor what
+/// only stands for a vdev that no label describes.
+fn has(node: &VdevStatus, problem: fn(Condition) -> bool) -> bool {
+    if matches!(node.config.kind, VdevKind::Replacing | VdevKind::Missing) {
         return false;
     }
-    if tree.children.is_empty() {
-        return problem(tree.health);
+    if node.children.is_empty() {
+        return problem(node.condition);
     }
-    tree.children.iter().zip(config.children()).any(|(tree, config)| has(tree, config, problem))
+    node.children.iter().any(|child| has(child, problem))
+}
+
+/// The word for a condition in a listing.
+pub fn state_word(condition: Condition) -> &'static str {
+    match (condition.state, condition.aux) {
+        (VdevState::Closed, _) => "OFFLINE",
+        (VdevState::Unavailable, Aux::CorruptData | Aux::BadLog) => "FAULTED",
+        (VdevState::Unavailable, Aux::SplitPool) => "SPLIT",
+        (state, _) => state.name(),
+    }
+}
+
+/// The words for the reason of a condition in a listing of importable pools.
+pub fn reason_words(aux: Aux) -> Option<&'static str> {
+    Some(match aux {
+        Aux::None => return None,
+        Aux::OpenFailed => "cannot open",
+        Aux::BadGuidSum => "missing device",
+        Aux::NoReplicas => "insufficient replicas",
+        Aux::VersionNewer => "newer version",
+        Aux::UnsupportedFeature => "unsupported feature(s)",
+        Aux::ErrorsExceeded => "too many errors",
+        Aux::Active => "currently in use",
+        Aux::ChildrenOffline => "all children offline",
+        Aux::BadLabel => "invalid label",
+        _ => "corrupted data",
+    })
 }
 
 impl ImportStatus {
@@ -175,18 +203,18 @@ impl ImportStatus {
         Some(text)
     }
 
-    /// What follows `action:` for a pool whose root is of `health`; lines are separated by newlines.
-    pub fn action(self, health: Health, hostname: &str, hostid: u64) -> String {
-        let text = match (health.state, self) {
-            (VdevState::Healthy, Self::VersionOlder) => {
+    /// What follows `action:` for a pool whose root is in `condition`; lines are separated by newlines.
+    pub fn action(self, condition: Condition, hostname: &str, hostid: u64) -> String {
+        let text = match (condition.state, self) {
+            (VdevState::Online, Self::VersionOlder) => {
                 "The pool can be imported using its name or numeric identifier, though\n\
                  some features will not be available without an explicit 'zpool upgrade'."
             }
-            (VdevState::Healthy, Self::HostMismatch) => {
+            (VdevState::Online, Self::HostMismatch) => {
                 "The pool can be imported using its name or numeric identifier and\n\
                  the '-f' flag."
             }
-            (VdevState::Healthy, _) => {
+            (VdevState::Online, _) => {
                 "The pool can be imported using its name or numeric identifier."
             }
             (VdevState::Degraded, _) => {
@@ -225,8 +253,8 @@ impl ImportStatus {
 }
 
 /// What is said besides, for a pool whose metadata makes no sense.
-pub fn import_note(state: PoolState, health: Health) -> Option<&'static str> {
-    if health.state != VdevState::CannotOpen || health.aux != VdevAux::CorruptData {
+pub fn import_note(state: PoolState, condition: Condition) -> Option<&'static str> {
+    if condition.state != VdevState::Unavailable || condition.aux != Aux::CorruptData {
         return None;
     }
     match state {

@@ -6,11 +6,11 @@
 use cenote_format::config::{PoolState, VdevConfig, VdevKind};
 
 use super::assemble::PoolCandidate;
-use super::health::{Health, HealthTree};
 use super::host::HostIdentity;
-use super::import_status::{ImportStatus, import_note, import_status};
-use super::inspect::{AllocationClass, Inspection};
+use super::import_status::{ImportStatus, import_note, import_status, reason_words, state_word};
+use super::inspect::Inspection;
 use super::naming::{NameStyle, vdev_name};
+use crate::vdev::{AllocationClass, Condition, VdevStatus};
 
 /// A vdev of a pool in the listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,6 +78,10 @@ pub struct ImportablePool {
     pub read_only: bool,
     /// Another host had the pool last and did not export it: importing needs to be forced.
     pub needs_force: bool,
+    /// Another host uses it right now (multihost): it must not be imported, not even by force.
+    pub active_elsewhere: bool,
+    /// Multihost is on and this host has no host id: it must not be imported.
+    pub hostid_required: bool,
     /// Host that had it last; 0 if not recorded.
     pub hostid: u64,
     /// Name of that host.
@@ -97,16 +101,16 @@ pub fn importable(
     host: &HostIdentity,
 ) -> ImportablePool {
     let status = import_status(candidate, found, host);
-    let health = found.health.health;
+    let condition = found.status.condition;
     let hostname = candidate.hostname.clone().unwrap_or_default();
     let classes = found.trusted.as_ref().map(|trusted| &trusted.classes);
     let mut root = ImportableVdev {
         name: candidate.name.clone(),
         children: Vec::new(),
-        ..describe(&found.tree, health)
+        ..describe(&found.tree, condition)
     };
     let (mut dedup, mut special, mut logs) = (Vec::new(), Vec::new(), Vec::new());
-    for (top, health) in found.tree.children().iter().zip(&found.health.children) {
+    for (top, status) in found.tree.children().iter().zip(&found.status.children) {
         if matches!(top.kind, VdevKind::Hole | VdevKind::Missing) {
             continue;
         }
@@ -116,9 +120,9 @@ pub fn importable(
             Some(AllocationClass::Log) => &mut logs,
             Some(AllocationClass::Special) => &mut special,
             Some(AllocationClass::Dedup) => &mut dedup,
-            None => &mut root.children,
+            Some(AllocationClass::Normal) | None => &mut root.children,
         };
-        group.push(below(top, health));
+        group.push(below(top, status));
     }
     let names = |list: &[VdevConfig]| -> Vec<String> {
         list.iter().map(|node| auxiliary_name(candidate, node)).collect()
@@ -129,13 +133,13 @@ pub fn importable(
         name: candidate.name.clone(),
         guid: candidate.guid.0,
         version: best.map_or(candidate.version, |best| best.version),
-        state: health.word().into(),
+        state: state_word(condition).into(),
         destroyed: candidate.state == PoolState::Destroyed,
         exported: candidate.state == PoolState::Exported,
         status: status.text(&found.unknown_features),
-        action: status.action(health, &hostname, candidate.hostid),
+        action: status.action(condition, &hostname, candidate.hostid),
         comment: candidate.comment.clone(),
-        note: import_note(candidate.state, health).map(str::to_string),
+        note: import_note(candidate.state, condition).map(str::to_string),
         message_code: status.message_code().map(str::to_string),
         unknown_features: found
             .unknown_features
@@ -152,6 +156,8 @@ pub fn importable(
         importable: found.is_readable(),
         read_only: found.read_only_possible,
         needs_force: needs_force(candidate, host),
+        active_elsewhere: status == ImportStatus::HostActive,
+        hostid_required: found.hostid_required,
         hostid: candidate.hostid,
         hostname: candidate.hostname.clone(),
         last_access: best.map_or(0, |best| best.timestamp),
@@ -165,22 +171,22 @@ pub fn needs_force(candidate: &PoolCandidate, host: &HostIdentity) -> bool {
     candidate.state != PoolState::Exported && candidate.hostid != host.id
 }
 
-fn describe(node: &VdevConfig, health: Health) -> ImportableVdev {
+fn describe(node: &VdevConfig, condition: Condition) -> ImportableVdev {
     ImportableVdev {
         name: vdev_name(node, NameStyle::default()),
         kind: node.kind.name().into(),
         guid: node.guid.0,
         path: node.path.clone(),
-        state: health.word().into(),
-        reason: health.import_words().map(str::to_string),
+        state: state_word(condition).into(),
+        reason: reason_words(condition.aux).map(str::to_string),
         children: Vec::new(),
     }
 }
 
-fn below(node: &VdevConfig, tree: &HealthTree) -> ImportableVdev {
-    let children = node.children().iter().zip(&tree.children);
-    let children = children.map(|(node, tree)| below(node, tree)).collect();
-    ImportableVdev { children, ..describe(node, tree.health) }
+fn below(node: &VdevConfig, status: &VdevStatus) -> ImportableVdev {
+    let children = node.children().iter().zip(&status.children);
+    let children = children.map(|(node, status)| below(node, status)).collect();
+    ImportableVdev { children, ..describe(node, status.condition) }
 }
 
 /// The name of a spare or cache device, by the path it has now.

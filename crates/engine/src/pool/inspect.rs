@@ -4,6 +4,7 @@
 //! told is left out, never guessed. Chapter 01, section 11.4.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use cenote_format::config::{PoolConfig, VdevConfig, VdevKind};
@@ -13,20 +14,11 @@ use super::activity::{self, Clock, Need, Settings};
 use super::assemble::{PoolCandidate, correct_paths};
 use super::choose::{Choice, choose};
 use super::features::{Access, FeatureRecord, UnknownFeature, unknown_in_label};
-use super::health::{Health, HealthTree, VdevAux, VdevState};
 use super::host::HostIdentity;
-use super::validate::{Strictness, leaf_health};
-
-/// What a top-level vdev is kept for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum AllocationClass {
-    /// The intent log.
-    Log,
-    /// Metadata and small blocks.
-    Special,
-    /// Dedup tables.
-    Dedup,
-}
+use super::leaves::CandidateLeaves;
+use crate::vdev::{
+    AllocationClass, Aux, Condition, LeafOpener, VdevState, VdevStats, VdevStatus, VdevTree,
+};
 
 /// What the pool's own metadata tells of it.
 #[derive(Clone, Debug, Default)]
@@ -37,12 +29,14 @@ pub struct Trusted {
     pub spares: Vec<VdevConfig>,
     /// The list of cache devices.
     pub caches: Vec<VdevConfig>,
-    /// Classes of top-level vdevs by id.
+    /// Classes of top-level vdevs by id; those of ordinary data vdevs are left out.
     pub classes: BTreeMap<u64, AllocationClass>,
     /// The features.
     pub features: FeatureRecord,
     /// A resilver was going on.
     pub resilvering: bool,
+    /// Why what comes after `config` could not be read.
+    pub failure: Option<String>,
 }
 
 /// Reads the pool's own metadata from the devices of a candidate. An error is the reason why not.
@@ -71,8 +65,8 @@ pub struct Inspector<'a> {
 pub struct Inspection {
     /// The tree: the pool's own if the load came so far, else the labels'.
     pub tree: VdevConfig,
-    /// Its health; the root's says whether the pool can be opened.
-    pub health: HealthTree,
+    /// Its condition; the root's says whether the pool can be opened.
+    pub status: VdevStatus,
     /// Uberblock and label, if there are.
     pub choice: Option<Choice>,
     /// What the pool's metadata tells, if the load came so far.
@@ -88,23 +82,56 @@ pub struct Inspection {
 }
 
 impl Inspection {
-    fn stop(&mut self, aux: VdevAux, reason: impl Into<String>) {
-        self.health.health = Health::new(VdevState::CannotOpen, aux);
+    fn stop(&mut self, aux: Aux, reason: impl Into<String>) {
+        self.status.condition = Condition::new(VdevState::Unavailable, aux);
         self.reason = Some(reason.into());
     }
 
     /// The pool can be opened, at least for reading.
     pub fn is_readable(&self) -> bool {
-        self.health.health.is_readable() || self.read_only_possible
+        self.status.condition.state.is_readable() || self.read_only_possible
     }
 }
 
-/// The health of `tree`, whose leaves are looked for among the devices of `candidate`.
-pub fn assess(candidate: &PoolCandidate, tree: &VdevConfig, strictness: &Strictness) -> HealthTree {
-    HealthTree::assess(tree, &mut |node, top| {
-        let found = candidate.device(node).map(|found| &**found);
-        leaf_health(node, top, found, strictness)
-    })
+/// The condition of the tree the labels make. A top-level vdev no label describes does not count
+/// against the pool yet: the metadata, if it can be read without, tells what it is.
+fn assess_labels(candidate: &PoolCandidate) -> VdevStatus {
+    let mut status = assess(&candidate.tree, CandidateLeaves::new(candidate));
+    let unreadable = |child: &&VdevStatus| !child.condition.state.is_readable();
+    let (known, missing): (Vec<_>, Vec<_>) =
+        status.children.iter().partition(|child| child.config.kind != VdevKind::Missing);
+    let is_log = |child: &VdevStatus| child.config.top.is_some_and(|keys| keys.is_log);
+    if !missing.is_empty() && known.iter().copied().filter(unreadable).all(is_log) {
+        let worn = known.iter().any(|child| child.condition.state <= VdevState::Degraded);
+        let state = if worn { VdevState::Degraded } else { VdevState::Online };
+        status.condition = Condition::new(state, Aux::None);
+    }
+    status
+}
+
+/// The condition of every node of `tree`, whose leaves are opened by `leaves`.
+fn assess(tree: &VdevConfig, leaves: Arc<dyn LeafOpener>) -> VdevStatus {
+    let status = VdevTree::build(tree, leaves).map(|vdevs| vdevs.status());
+    match status {
+        Ok(Some(status)) => status,
+        Ok(None) => corrupt(tree),
+        Err(error) => {
+            tracing::warn!(%error, "a vdev tree that cannot be");
+            corrupt(tree)
+        }
+    }
+}
+
+/// A tree that makes no sense, for display.
+fn corrupt(tree: &VdevConfig) -> VdevStatus {
+    VdevStatus {
+        config: VdevConfig { children: None, ..tree.clone() },
+        condition: Condition::new(VdevState::Unavailable, Aux::CorruptData),
+        stats: VdevStats::default(),
+        class: AllocationClass::Normal,
+        asize: 0,
+        children: tree.children().iter().map(corrupt).collect(),
+    }
 }
 
 /// The pool's own tree with the paths its devices have now.
@@ -117,10 +144,9 @@ pub fn trusted_tree(candidate: &PoolCandidate, config: &PoolConfig) -> Option<Vd
 
 /// Goes through the stages of a load as far as they go.
 pub fn inspect(candidate: &PoolCandidate, inspector: &Inspector<'_>) -> Inspection {
-    let strictness = Strictness { pool: candidate.guid, trusted: false, limit: None };
     let mut found = Inspection {
         tree: candidate.tree.clone(),
-        health: assess(candidate, &candidate.tree, &strictness),
+        status: assess_labels(candidate),
         choice: None,
         trusted: None,
         unknown_features: Vec::new(),
@@ -128,7 +154,7 @@ pub fn inspect(candidate: &PoolCandidate, inspector: &Inspector<'_>) -> Inspecti
         hostid_required: false,
         reason: None,
     };
-    if !found.health.health.is_readable() {
+    if !found.status.condition.state.is_readable() {
         found.reason = Some("not enough devices".into());
         return found;
     }
@@ -136,7 +162,7 @@ pub fn inspect(candidate: &PoolCandidate, inspector: &Inspector<'_>) -> Inspecti
     let choice = match choose(&leaves, inspector.max_txg, inspector.deadline) {
         Ok(choice) => choice,
         Err(error) => {
-            found.stop(VdevAux::CorruptData, error.to_string());
+            found.stop(Aux::CorruptData, error.to_string());
             return found;
         }
     };
@@ -150,7 +176,7 @@ pub fn inspect(candidate: &PoolCandidate, inspector: &Inspector<'_>) -> Inspecti
     };
     match loader(candidate, &choice) {
         Ok(trusted) => check_trusted(candidate, inspector, &choice, trusted, &mut found),
-        Err(error) => found.stop(VdevAux::CorruptData, error.to_string()),
+        Err(error) => found.stop(Aux::CorruptData, error.to_string()),
     }
     found
 }
@@ -167,7 +193,7 @@ fn is_idle(
         Need::Nothing => true,
         Need::HostIdRequired => {
             found.hostid_required = true;
-            found.stop(VdevAux::Active, "multihost is on and this host has no host id");
+            found.stop(Aux::Active, "multihost is on and this host has no host id");
             false
         }
         Need::Check => {
@@ -180,7 +206,7 @@ fn is_idle(
             match activity::watch(&choice.best, time, random, inspector.clock, &mut reread) {
                 Ok(()) => true,
                 Err(error) => {
-                    found.stop(VdevAux::Active, error.to_string());
+                    found.stop(Aux::Active, error.to_string());
                     false
                 }
             }
@@ -192,7 +218,7 @@ fn is_idle(
 fn label_allows(choice: &Choice, found: &mut Inspection) -> bool {
     let version = choice.best.version;
     if !feature::version_is_supported(version) {
-        found.stop(VdevAux::VersionNewer, format!("pool version {version}"));
+        found.stop(Aux::VersionNewer, format!("pool version {version}"));
         return false;
     }
     if version < feature::FEATURE_VERSION {
@@ -202,11 +228,11 @@ fn label_allows(choice: &Choice, found: &mut Inspection) -> bool {
         Some(Some(unknown)) if unknown.is_empty() => true,
         Some(Some(unknown)) => {
             found.unknown_features = unknown;
-            found.stop(VdevAux::UnsupportedFeature, "unknown features in the label");
+            found.stop(Aux::UnsupportedFeature, "unknown features in the label");
             false
         }
         _ => {
-            found.stop(VdevAux::CorruptData, "no label that goes with the uberblock");
+            found.stop(Aux::CorruptData, "no label that goes with the uberblock");
             false
         }
     }
@@ -218,7 +244,7 @@ fn check_sum(choice: &Choice, found: &mut Inspection) -> bool {
     if complete && found.tree.guid_sum() == choice.best.guid_sum {
         return true;
     }
-    found.stop(VdevAux::BadGuidSum, "vdevs of the pool are not known");
+    found.stop(Aux::BadGuidSum, "vdevs of the pool are not known");
     false
 }
 
@@ -230,36 +256,39 @@ fn check_trusted(
     found: &mut Inspection,
 ) {
     let Some(tree) = trusted_tree(candidate, &trusted.config) else {
-        found.stop(VdevAux::CorruptData, "the pool's config has no vdev tree");
+        found.stop(Aux::CorruptData, "the pool's config has no vdev tree");
         return;
     };
     let limit = Some(choice.best.txg);
-    let strictness = Strictness { pool: candidate.guid, trusted: true, limit };
-    found.health = assess(candidate, &tree, &strictness);
+    found.status = assess(&tree, CandidateLeaves::trusted(candidate, &tree, limit));
     found.tree = tree;
-    if !found.health.health.is_readable() {
+    if !found.status.condition.state.is_readable() {
         found.reason = Some("not enough devices".into());
         return;
     }
-    let tops = found.tree.children().iter().zip(&found.health.children);
-    let mut logs = tops.filter(|(top, _)| top.top.is_some_and(|keys| keys.is_log));
-    if !inspector.missing_log && logs.any(|(_, log)| log.health.state == VdevState::CannotOpen) {
-        found.stop(VdevAux::BadGuidSum, "a log device cannot be opened");
+    let tops = found.status.children.iter();
+    let mut logs = tops.filter(|top| top.config.top.is_some_and(|keys| keys.is_log));
+    if !inspector.missing_log && logs.any(|log| log.condition.state == VdevState::Unavailable) {
+        found.stop(Aux::BadGuidSum, "a log device cannot be opened");
         return;
     }
     if !check_sum(choice, found) {
+        return;
+    }
+    if let Some(failure) = &trusted.failure {
+        found.stop(Aux::CorruptData, failure.clone());
         return;
     }
     match trusted.features.access() {
         Access::ReadWrite => {}
         Access::ReadOnly(unknown) => {
             found.unknown_features = unknown;
-            found.stop(VdevAux::UnsupportedFeature, "unknown features forbid writing");
+            found.stop(Aux::UnsupportedFeature, "unknown features forbid writing");
             found.read_only_possible = true;
         }
         Access::None(unknown) => {
             found.unknown_features = unknown;
-            found.stop(VdevAux::UnsupportedFeature, "unknown features forbid reading");
+            found.stop(Aux::UnsupportedFeature, "unknown features forbid reading");
             return;
         }
     }

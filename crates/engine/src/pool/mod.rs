@@ -4,16 +4,17 @@
 
 pub mod activity;
 pub mod assemble;
+pub mod cachefile;
 pub mod choose;
 pub mod discover;
 pub mod features;
-pub mod health;
 pub mod history;
 pub mod host;
 pub mod import_status;
 pub mod importable;
 pub mod inspect;
 pub mod leaves;
+pub mod metadata;
 pub mod naming;
 pub mod open;
 pub mod packed;

@@ -135,8 +135,7 @@ impl Pool {
     ) -> Result<Self> {
         check_version(&choice.best)?;
         check_label_features(choice.label.as_ref())?;
-        let leaves = CandidateLeaves::new(candidate);
-        let untrusted = VdevTree::build(&candidate.tree, leaves.clone())?;
+        let untrusted = VdevTree::build(&candidate.tree, CandidateLeaves::new(candidate))?;
         untrusted.set_reflow_word(choice.best.reflow.0);
         let pipe = Pipe::new(Arc::new(untrusted), options.cache_limit);
         let prefetcher = Prefetcher::new(options.prefetch_threads);
@@ -150,6 +149,10 @@ impl Pool {
             .ok_or_else(|| Error::corrupt("the pool's configuration has no vdev tree"))?;
         super::assemble::correct_paths(&mut tree, &candidate.devices);
         check_guid_sum(&tree, &choice.best)?;
+        // Going back on purpose, the labels are all newer than the state asked for.
+        let going_back = options.max_txg.is_some() || options.rewind == Rewind::Extreme;
+        let label_limit = (!going_back).then_some(choice.best.txg);
+        let leaves = CandidateLeaves::trusted(candidate, &tree, label_limit);
         let trusted = VdevTree::build(&tree, leaves)?;
         trusted.set_reflow_word(choice.best.reflow.0);
         check_missing(&tree, &trusted, options)?;

@@ -10,7 +10,7 @@ use cenote_format::bytes::le64;
 use cenote_format::config::{VdevConfig, VdevKind};
 use cenote_format::deadlist::parse_integer_key;
 use cenote_format::space_map::{Action, Record, SpaceMapHeader, records};
-use cenote_format::{ObjectId, Txg, brt, ddt};
+use cenote_format::{BlockPointer, ObjectId, Txg, brt, ddt};
 
 use crate::dataset::{Catalog, PoolCapacity, Table};
 use crate::object::ObjectSet;
@@ -391,7 +391,13 @@ fn replay_logs(mos: &ObjectSet, directory: &Table, maps: &mut [VdevMaps]) -> Res
         // Entries of two words do not cross blocks, and a step is a whole number of blocks.
         let step = LOG_STEP.next_multiple_of(object.block_size().max(8));
         while at < length {
-            let part = usize::try_from(step.min(length - at)).unwrap_or(usize::MAX);
+            let part = step.min(length - at);
+            // A log has no holes; one that claims them could keep us reading zeros for ever.
+            let (first, last) = (at / object.block_size(), (at + part - 1) / object.block_size());
+            if object.pointers(first, last)?.iter().any(BlockPointer::is_hole) {
+                return Err(Error::corrupt("log space map with a hole").at_object(0, id.0));
+            }
+            let part = usize::try_from(part).unwrap_or(usize::MAX);
             for record in records(&object.read_vec(at, part)?) {
                 let record = record.map_err(|error| Error::from(error).at_object(0, id.0))?;
                 let Record::Segment(segment) = record else { continue };

@@ -15,7 +15,7 @@ use cenote_format::{BlockPointer, Guid, Txg};
 use super::discover::{Candidate, Opener, Scan, ScanOptions, scan};
 
 /// Size of a simulated device in bytes.
-pub const SIZE: usize = 5 << 20;
+pub const SIZE: usize = 64 << 20;
 /// Guid of every test pool.
 pub const POOL: Guid = Guid(1000);
 

@@ -185,3 +185,31 @@ fn hostile_buffers_are_errors() {
     assert!(AttributeTable::new([], [(1024, vec![5])]).is_err());
     assert!(AttributeTable::new([(&b"ZPL_MODE"[..], 0x1000_0005)], []).is_err());
 }
+
+proptest::proptest! {
+    #[test]
+    fn no_bytes_panic(
+        info in proptest::prelude::any::<u16>(),
+        big in proptest::prelude::any::<bool>(),
+        rest in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..300),
+    ) {
+        let table = table();
+        let mut buffer = Vec::new();
+        buffer.extend(if big { MAGIC.to_be_bytes() } else { MAGIC.to_le_bytes() });
+        buffer.extend(if big { info.to_be_bytes() } else { info.to_le_bytes() });
+        buffer.extend(rest);
+        if let Ok(view) = table.view(&buffer) {
+            let total: usize = view.iter().flatten().map(|(_, value)| value.len()).sum();
+            proptest::prop_assert!(total + view.header_size() <= buffer.len());
+            for attribute in Attribute::ALL {
+                // Both ways to an attribute agree.
+                let number = table.number(*attribute);
+                let listed = view.iter().find(|e| e.as_ref().is_ok_and(|e| Some(e.0) == number));
+                if let (Some(Ok((_, value))), Ok(Some(raw))) = (listed, view.raw(*attribute)) {
+                    proptest::prop_assert_eq!(value, raw);
+                }
+                let _ = view.value(*attribute);
+            }
+        }
+    }
+}

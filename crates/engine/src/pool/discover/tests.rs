@@ -1,5 +1,7 @@
 //! Scans of simulated and real files.
 
+use std::io::Write;
+
 use super::*;
 use crate::pool::testing::{SIZE, config, leaf, mirror, top, write_label, write_labels};
 use cenote_format::VdevKind;
@@ -76,18 +78,20 @@ fn a_device_that_does_not_answer_costs_its_deadline_once() {
 fn two_names_of_one_file_are_one_device() {
     let directory = tempfile::tempdir().unwrap();
     let (shelf, _) = mirror(7);
-    let bytes = shelf.devices[Path::new("/a")].read(0, SIZE).unwrap();
-    let file = directory.path().join("disk");
-    std::fs::write(&file, &bytes).unwrap();
+    let head = shelf.devices[Path::new("/a")].read(0, 1 << 20).unwrap();
+    let path = directory.path().join("disk");
+    let mut file = std::fs::File::create(&path).unwrap();
+    file.write_all(&head).unwrap();
+    file.set_len(SIZE as u64).unwrap();
     let link = directory.path().join("alias");
-    std::os::unix::fs::symlink(&file, &link).unwrap();
+    std::os::unix::fs::symlink(&path, &link).unwrap();
     std::fs::write(directory.path().join("text"), "not a device").unwrap();
     let opener: Arc<dyn Opener> = Arc::new(FileOpener { mode: Mode::ReadOnly });
     let missing = directory.path().join("missing");
-    let places = vec![directory.path().into(), file.clone(), missing.clone()];
+    let places = vec![directory.path().into(), path.clone(), missing.clone()];
     let scan = scan(&opener, &ScanOptions::new(places));
     assert_eq!(scan.devices.len(), 1);
-    assert_eq!(scan.devices[0].paths, [link, file.clone()]);
-    assert_eq!(scan.devices[0].path(file.to_str()), file);
+    assert_eq!(scan.devices[0].paths, [link, path.clone()]);
+    assert_eq!(scan.devices[0].path(path.to_str()), path);
     assert_eq!(scan.problems.iter().map(|p| p.path.clone()).collect::<Vec<_>>(), [missing]);
 }

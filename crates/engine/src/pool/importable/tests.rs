@@ -246,6 +246,7 @@ fn multihost() {
     assert_eq!(lines(&pool.root)[0], "tank UNAVAIL currently in use");
     assert!(pool.status.unwrap().starts_with("The pool has the multihost property on."));
     assert!(pool.action.starts_with("Set a unique system hostid"));
+    assert!(pool.hostid_required && !pool.active_elsewhere && !pool.importable);
 
     struct Other(std::sync::Arc<cenote_device::SimDevice>);
     impl Clock for Other {
@@ -270,6 +271,7 @@ fn multihost() {
     };
     let pool = importable(&candidate, &inspect(&candidate, &inspector), &host);
     assert_eq!(pool.status.as_deref(), Some("The pool is currently imported by another system."));
+    assert!(pool.active_elsewhere && !pool.hostid_required && !pool.importable);
     assert_eq!(
         pool.action,
         "The pool must be exported from there (hostid=beef)\nbefore it can be safely imported."

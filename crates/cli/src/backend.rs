@@ -1,0 +1,176 @@
+//! The seam between the command line and the engine: finding pools and opening them.
+//!
+//! Invariant: nothing else of `zpool import` knows the engine; devices are only read.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cenote_control::protocol::{Failure, FailureKind};
+use cenote_control::report::{ImportReport, ImportVdev};
+use cenote_control::server::PoolService;
+use cenote_engine::pool::activity::{Settings, SystemClock};
+use cenote_engine::pool::assemble::PoolCandidate;
+use cenote_engine::pool::host::HostIdentity;
+use cenote_engine::pool::importable::{ImportablePool, ImportableVdev, importable};
+use cenote_engine::pool::inspect::{self, Inspector};
+use cenote_engine::pool::metadata::read_metadata;
+use cenote_engine::pool::{OpenOptions, Pool, Rewind};
+use cenote_engine::{Error, ErrorKind};
+use cenote_format::Txg;
+use serde::{Deserialize, Serialize};
+
+use crate::offline;
+use crate::service::{ImportFacts, Service};
+
+/// How long one device may take to answer.
+const DEVICE_DEADLINE: Duration = Duration::from_secs(10);
+
+/// Where to look for pools.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Search {
+    /// Files, devices and directories (`-d`); empty: the system's disks.
+    pub places: Vec<PathBuf>,
+    /// A missing log device is no obstacle (`-m`).
+    pub missing_log: bool,
+}
+
+/// How far back to go when the newest state does not open.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Back {
+    /// Not at all.
+    #[default]
+    No,
+    /// The last few transaction groups (`-F`).
+    Few,
+    /// As far as possible (`-FX`).
+    Far,
+    /// To this transaction group (`-T`).
+    To(u64),
+}
+
+/// How to open a pool. Sent to its new process.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpenRequest {
+    /// Guid of the pool.
+    pub guid: u64,
+    /// Name it has while it is imported.
+    pub name: String,
+    /// Where its devices are.
+    pub search: Search,
+    /// What goes before all mountpoints (`-R`).
+    pub altroot: Option<String>,
+    /// Only for reading (`-o readonly=on`).
+    pub read_only: bool,
+    /// Go back.
+    pub back: Back,
+    /// Other pool properties for this import (`-o property=value`).
+    pub properties: Vec<(String, String)>,
+}
+
+/// The pools found, those that were destroyed included.
+pub fn find(search: &Search) -> Vec<ImportReport> {
+    let candidates = offline::pool::candidates(&search.places);
+    let host = HostIdentity::of_this_machine();
+    candidates.iter().map(|candidate| inspect(candidate, &host, search.missing_log)).collect()
+}
+
+fn inspect(candidate: &PoolCandidate, host: &HostIdentity, missing_log: bool) -> ImportReport {
+    let inspector = Inspector {
+        host,
+        loader: Some(&read_metadata),
+        clock: &SystemClock,
+        settings: Settings::default(),
+        deadline: DEVICE_DEADLINE,
+        max_txg: None,
+        missing_log,
+    };
+    report(importable(candidate, &inspect::inspect(candidate, &inspector), host))
+}
+
+fn report(pool: ImportablePool) -> ImportReport {
+    let all = |list: Vec<ImportableVdev>| list.into_iter().map(device).collect();
+    let last_host = pool.needs_force.then(|| {
+        let time = i64::try_from(pool.last_access).unwrap_or(0);
+        (pool.hostname.unwrap_or_else(|| "<unknown>".to_owned()), pool.hostid, time)
+    });
+    let mut status = pool.status;
+    for (guid, description) in &pool.unknown_features {
+        let text = status.get_or_insert_default();
+        text.push_str(&format!("\n{guid}"));
+        if !description.is_empty() {
+            text.push_str(&format!(" ({description})"));
+        }
+    }
+    ImportReport {
+        name: pool.name,
+        guid: pool.guid,
+        state: pool.state,
+        destroyed: pool.destroyed,
+        status,
+        action: pool.action,
+        comment: pool.comment,
+        note: pool.note,
+        article: pool.message_code,
+        root: device(pool.root),
+        caches: pool.caches,
+        spares: pool.spares,
+        dedup: all(pool.dedup),
+        special: all(pool.special),
+        logs: all(pool.logs),
+        incomplete: pool.incomplete,
+        importable: pool.importable,
+        reason: pool.reason,
+        last_host,
+    }
+}
+
+fn device(vdev: ImportableVdev) -> ImportVdev {
+    ImportVdev {
+        name: vdev.name,
+        state: vdev.state,
+        reason: vdev.reason,
+        children: vdev.children.into_iter().map(device).collect(),
+    }
+}
+
+/// Opens a pool. What this does for a pool process, nobody else does.
+///
+/// # Errors
+/// With the words of `zpool import`.
+pub fn open(request: &OpenRequest) -> Result<Arc<dyn PoolService>, Failure> {
+    let name = &request.name;
+    let cannot = |error: &Error| {
+        let kind = match error.kind() {
+            ErrorKind::NotFound => FailureKind::NotFound,
+            ErrorKind::Busy => FailureKind::Busy,
+            ErrorKind::Unsupported => FailureKind::NotSupported,
+            _ => FailureKind::Other,
+        };
+        Failure::new(kind, format!("cannot import '{name}': {error}"))
+    };
+    let candidates = offline::pool::candidates(&request.search.places);
+    let candidate = candidates.iter().find(|candidate| candidate.guid.0 == request.guid);
+    let Some(candidate) = candidate else {
+        let message = format!("cannot import '{name}': no such pool available");
+        return Err(Failure::new(FailureKind::NotFound, message));
+    };
+    let (rewind, max_txg) = match request.back {
+        Back::No => (Rewind::None, None),
+        Back::Few => (Rewind::Safe, None),
+        Back::Far => (Rewind::Extreme, None),
+        Back::To(txg) => (Rewind::None, Some(Txg(txg))),
+    };
+    let options = OpenOptions {
+        name: Some(name.clone()),
+        cache_limit: offline::pool::default_cache(),
+        rewind,
+        max_txg,
+        missing_log: request.search.missing_log,
+        ..OpenOptions::default()
+    };
+    let pool = Pool::open(candidate, &options).map_err(|error| cannot(&error))?;
+    let facts = ImportFacts { altroot: request.altroot.clone(), read_only: request.read_only };
+    let service = Service::new(pool, &facts).map_err(|error| cannot(&error))?;
+    Ok(service)
+}

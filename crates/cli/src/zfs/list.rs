@@ -1,0 +1,142 @@
+//! `zfs list`.
+//!
+//! Invariant: as in `super`.
+
+use std::process::ExitCode;
+
+use cenote_control::client::Client;
+use cenote_control::json;
+use cenote_control::report::DatasetKind;
+use cenote_control::text::dataset_list::{self, DEFAULT_COLUMNS, SPACE_COLUMNS};
+use cenote_control::text::sort::{self, SortKey};
+
+use super::select::{self, Selection};
+use crate::getopt::{Parsed, Spec};
+use crate::terminal;
+use crate::usage::Tool;
+
+const SPEC: Spec =
+    Spec { letters: "jHS:d:o:prs:t:", long: &[("json", 'j', false), ("json-int", 'J', false)] };
+
+/// Runs the command.
+pub fn run(arguments: &[String]) -> ExitCode {
+    let wrong = |message: &str| Tool::Zfs.wrong("list", message);
+    let parsed = match SPEC.parse(arguments) {
+        Ok(parsed) => parsed,
+        // this command calls a missing argument an invalid option too
+        Err(crate::getopt::OptionError::Missing(letter)) => {
+            return wrong(&format!("invalid option '{letter}'"));
+        }
+        Err(error) => return wrong(&error.message()),
+    };
+    if parsed.has('J') && !parsed.has('j') {
+        return wrong("'--json-int' only works with '-j' option");
+    }
+    let columns = match columns(&parsed) {
+        Ok(columns) => columns,
+        Err(message) => return wrong(&message),
+    };
+    let keys = match sort_keys(&parsed) {
+        Ok(keys) => keys,
+        Err(message) => return wrong(&message),
+    };
+    let client = Client::default();
+    let mut selection = match selection(&client, &parsed) {
+        Ok(selection) => selection,
+        Err(message) => return wrong(&message),
+    };
+    selection.properties = columns.clone().map(|mut names| {
+        names.extend(keys.iter().map(|key| key.property.clone()));
+        names.retain(|name| name != "name");
+        names
+    });
+    let mut found = select::select(&client, &selection);
+    found.datasets.sort_by(|a, b| sort::compare(&keys, a, b));
+    let columns = columns.unwrap_or_else(|| {
+        let all = cenote_control::properties::DATASET.iter();
+        all.filter(|info| info.applies_to_any()).map(|info| info.name.to_owned()).collect()
+    });
+    let (exact, scripted) = (parsed.has('p'), parsed.has('H'));
+    if found.datasets.is_empty() && !found.failed && selection.operands.is_empty() && !scripted {
+        terminal::complain("no datasets available");
+    }
+    if parsed.has('j') {
+        if !(found.failed && found.datasets.is_empty()) {
+            let options =
+                json::Options { integers: parsed.has('J'), exact, ..json::Options::default() };
+            terminal::out(&json::dataset::list(&found.datasets, &columns, &options));
+        }
+    } else if !found.datasets.is_empty() {
+        terminal::out(&dataset_list::render(&found.datasets, &columns, exact, scripted));
+    }
+    ExitCode::from(u8::from(found.failed))
+}
+
+fn columns(parsed: &Parsed) -> Result<Option<Vec<String>>, String> {
+    match parsed.argument('o') {
+        None => select::properties(DEFAULT_COLUMNS),
+        Some("space") => select::properties(SPACE_COLUMNS),
+        Some(text) => select::properties(text),
+    }
+}
+
+fn sort_keys(parsed: &Parsed) -> Result<Vec<SortKey>, String> {
+    let mut keys = Vec::new();
+    for (letter, argument) in &parsed.options {
+        if !matches!(letter, 's' | 'S') {
+            continue;
+        }
+        let text = argument.as_deref().unwrap_or("");
+        match select::properties(text).ok().flatten().as_deref() {
+            Some([property]) => {
+                keys.push(SortKey { property: property.clone(), reverse: *letter == 'S' });
+            }
+            _ => return Err(format!("invalid property '{text}'")),
+        }
+    }
+    Ok(keys)
+}
+
+fn selection(client: &Client, parsed: &Parsed) -> Result<Selection, String> {
+    let operands = parsed.operands.clone();
+    let plain = vec![DatasetKind::Filesystem, DatasetKind::Volume];
+    let mut named = [plain.clone(), vec![DatasetKind::Snapshot]].concat();
+    let mut kinds = plain;
+    let mut depth = match parsed.argument('d') {
+        Some(text) => Some(select::depth(text)?),
+        None if parsed.has('r') || operands.is_empty() => None,
+        None => Some(0),
+    };
+    if let Some(text) = parsed.argument('t') {
+        kinds = select::kinds(text)?;
+        let attached = [DatasetKind::Snapshot, DatasetKind::Bookmark];
+        if let [only] = kinds.as_slice()
+            && attached.contains(only)
+            && !operands.is_empty()
+            && !parsed.has('r')
+            && !parsed.has('d')
+        {
+            // the snapshots or bookmarks of the dataset itself
+            depth = Some(1);
+        }
+        named = kinds.clone();
+        if kinds.iter().any(|kind| attached.contains(kind)) && depth != Some(0) {
+            named.extend([DatasetKind::Filesystem, DatasetKind::Volume]);
+        }
+    } else if lists_snapshots(client, &operands) && parsed.argument('o') != Some("space") {
+        kinds.push(DatasetKind::Snapshot);
+    }
+    Ok(Selection { operands, kinds, operand_kinds: named, depth, properties: None })
+}
+
+/// Whether a pool asked about has `listsnapshots` on.
+fn lists_snapshots(client: &Client, operands: &[String]) -> bool {
+    let pools = match operands {
+        [] => client.pools(),
+        named => named.iter().map(|name| super::names::pool_of(name).to_owned()).collect(),
+    };
+    pools.iter().any(|pool| {
+        let report = client.pool_report(pool);
+        report.is_ok_and(|pool| pool.properties.value("listsnapshots") == Some("on"))
+    })
+}

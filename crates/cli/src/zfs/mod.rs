@@ -1,0 +1,69 @@
+//! `zfs`: finds the command and runs it.
+//!
+//! Invariant: commands print what OpenZFS prints and end with its exit codes: 0 done, 1 failed, 2
+//! the command line is wrong, 255 a key could not be loaded or unloaded.
+
+mod get;
+pub mod keys;
+mod list;
+mod mount;
+mod names;
+mod select;
+
+use std::process::ExitCode;
+
+use crate::terminal;
+use crate::usage::Tool;
+use crate::version;
+
+/// Runs `zfs` with the arguments after its name.
+pub fn run(arguments: &[String]) -> ExitCode {
+    let Some((command, rest)) = arguments.split_first() else {
+        terminal::complain("missing command");
+        terminal::complain(Tool::Zfs.overview().trim_end());
+        return ExitCode::from(2);
+    };
+    let command = match command.as_str() {
+        "umount" => "unmount",
+        "recv" => "receive",
+        "snap" => "snapshot",
+        other => other,
+    };
+    match command {
+        "-?" | "--help" | "help" => help(command, rest),
+        "-V" | "--version" => version::run("zfs", Tool::Zfs, &[]),
+        "version" => version::run("zfs", Tool::Zfs, rest),
+        "list" => list::run(rest),
+        "get" => get::run(rest),
+        "mount" => mount::mount(rest),
+        "unmount" => mount::unmount(rest),
+        "load-key" => keys::load(rest),
+        "unload-key" => keys::unload(rest),
+        known if Tool::Zfs.has(known) => {
+            terminal::complain(&format!("zfs {known} is not supported yet"));
+            ExitCode::FAILURE
+        }
+        unknown => {
+            terminal::complain(&format!("unrecognized command '{unknown}'"));
+            terminal::complain(Tool::Zfs.overview().trim_end());
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn help(command: &str, rest: &[String]) -> ExitCode {
+    match rest.first().map(String::as_str) {
+        Some(topic) if command == "help" && Tool::Zfs.has(topic) => {
+            terminal::out(&Tool::Zfs.of(topic));
+            ExitCode::SUCCESS
+        }
+        Some(topic) if command == "help" => {
+            terminal::complain(&format!("there is no help on '{topic}'"));
+            ExitCode::FAILURE
+        }
+        _ => {
+            terminal::out(&Tool::Zfs.overview());
+            ExitCode::SUCCESS
+        }
+    }
+}

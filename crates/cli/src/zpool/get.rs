@@ -1,0 +1,82 @@
+//! `zpool get`.
+//!
+//! Invariant: as in `super`.
+
+use std::process::ExitCode;
+
+use cenote_control::client::Client;
+use cenote_control::json;
+use cenote_control::text::pool_get::{self, ALL_FIELDS, DEFAULT_FIELDS, Field};
+
+use super::common;
+use crate::getopt::Spec;
+use crate::terminal;
+use crate::usage::Tool;
+
+const SPEC: Spec = Spec {
+    letters: "Hjo:p",
+    long: &[("json", 'j', false), ("json-int", 'J', false), ("json-pool-key-guid", 'G', false)],
+};
+
+/// Reads the argument of `-o` of `get`; `Err` with the message.
+pub fn fields(text: Option<&str>) -> Result<Vec<Field>, String> {
+    let Some(text) = text else {
+        return Ok(DEFAULT_FIELDS.to_vec());
+    };
+    if text == "all" {
+        return Ok(ALL_FIELDS.to_vec());
+    }
+    let field =
+        |name: &str| Field::named(name).ok_or_else(|| format!("invalid column name '{name}'"));
+    text.split(',').map(field).collect()
+}
+
+/// Runs the command.
+pub fn run(arguments: &[String]) -> ExitCode {
+    let wrong = |message: &str| Tool::Zpool.wrong("get", message);
+    let parsed = match SPEC.parse(arguments) {
+        Ok(parsed) => parsed,
+        Err(error) => return wrong(&error.message()),
+    };
+    let json = match common::json_options("get", &parsed) {
+        Ok(json) => json,
+        Err(code) => return code,
+    };
+    let fields = match fields(parsed.argument('o')) {
+        Ok(fields) => fields,
+        Err(message) => return wrong(&message),
+    };
+    let Some((properties, names)) = parsed.operands.split_first() else {
+        return wrong("missing property argument");
+    };
+    let wanted = match common::property_list(properties) {
+        Ok(wanted) => wanted,
+        Err(message) => return wrong(&message),
+    };
+    let client = Client::default();
+    if let [name] = names
+        && !client.knows(name)
+    {
+        let message = format!("Cannot get properties of {name}: no such pool available.");
+        terminal::complain(&message);
+        return ExitCode::FAILURE;
+    }
+    if let [pool, others @ ..] = names
+        && client.knows(pool)
+        && others.iter().any(|name| !client.knows(name))
+    {
+        terminal::complain("zpool get of device properties is not supported yet");
+        return ExitCode::FAILURE;
+    }
+    let asked = common::ask(&client, names);
+    if let Some(json) = json {
+        if !(asked.failed && asked.pools.is_empty()) {
+            terminal::out(&json::pool::get(&asked.pools, wanted.as_deref(), &json));
+        }
+    } else {
+        let (exact, scripted) = (parsed.has('p'), parsed.has('H'));
+        let text = pool_get::render(&asked.pools, wanted.as_deref(), &fields, exact, scripted);
+        terminal::out(&text);
+    }
+    ExitCode::from(u8::from(asked.failed))
+}

@@ -1,0 +1,284 @@
+//! `zpool import`.
+//!
+//! Invariant: it returns when the pool is open, its keys are loaded and its filesystems are
+//! mounted, as far as that was asked for; what could not be done is said and ends in exit code 1.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use cenote_control::client::Client;
+use cenote_control::properties;
+use cenote_control::protocol::{MountRequest, Request};
+use cenote_control::report::ImportReport;
+use cenote_control::text::pool_import;
+
+use super::common;
+use crate::backend::{self, Back, OpenRequest, Search};
+use crate::getopt::{Parsed, Spec};
+use crate::usage::Tool;
+use crate::zfs::keys;
+use crate::{pool_process, terminal};
+
+const SPEC: Spec =
+    Spec { letters: "aCc:d:DEfFlmnNo:R:stT:VX", long: &[("rewind-to-checkpoint", 'K', false)] };
+
+/// What the options ask for.
+struct Wanted {
+    /// For each pool; guid and name are filled in later.
+    request: OpenRequest,
+    mount_options: Vec<String>,
+    all: bool,
+    destroyed: bool,
+    force: bool,
+    load_keys: bool,
+    mount: bool,
+    dry_run: bool,
+    exported_name: Option<String>,
+    new_name: Option<String>,
+}
+
+/// Runs the command.
+pub fn run(arguments: &[String]) -> ExitCode {
+    let parsed = match SPEC.parse(arguments) {
+        Ok(parsed) => parsed,
+        Err(error) => return Tool::Zpool.wrong("import", &error.message()),
+    };
+    match wanted(&parsed) {
+        Ok(wanted) => import(&wanted),
+        Err(code) => code,
+    }
+}
+
+fn wanted(parsed: &Parsed) -> Result<Wanted, ExitCode> {
+    let wrong = |message: &str| Err(Tool::Zpool.wrong("import", message));
+    let said = |message: String| {
+        terminal::complain(&message);
+        ExitCode::FAILURE
+    };
+    if parsed.has('c') && parsed.has('d') {
+        return wrong("-c is incompatible with -d");
+    }
+    if parsed.has('c') && parsed.has('s') {
+        return wrong("-c is incompatible with -s");
+    }
+    if parsed.has('l') && parsed.has('N') {
+        return wrong("-l is incompatible with -N");
+    }
+    if parsed.has('n') && !parsed.has('F') {
+        return wrong("-n or -X only meaningful with -F");
+    }
+    let most = if parsed.has('a') { 0 } else { 2 };
+    if parsed.operands.len() > most {
+        return wrong("too many arguments");
+    }
+    for (letter, what) in [
+        ('c', "zpool import -c"),
+        ('C', "zpool import -C"),
+        ('t', "zpool import -t"),
+        ('V', "zpool import -V"),
+        ('K', "zpool import --rewind-to-checkpoint"),
+    ] {
+        if parsed.has(letter) {
+            return Err(said(format!("{what} is not supported yet")));
+        }
+    }
+    let back = match parsed.argument('T') {
+        Some(text) => match text.parse() {
+            Ok(txg) => Back::To(txg),
+            Err(_) => return wrong("invalid txg value"),
+        },
+        None if parsed.has('F') && parsed.has('X') => Back::Far,
+        None if parsed.has('F') => Back::Few,
+        None => Back::No,
+    };
+    let mut request = OpenRequest {
+        search: Search {
+            places: parsed.arguments('d').map(absolute).collect(),
+            missing_log: parsed.has('m'),
+        },
+        back,
+        ..OpenRequest::default()
+    };
+    let mut mount_options = Vec::new();
+    for option in parsed.arguments('o') {
+        match option.split_once('=') {
+            Some((name, value)) => property(&mut request, name, value).map_err(said)?,
+            None => mount_options.extend(option.split(',').map(str::to_owned)),
+        }
+    }
+    if let Some(root) = parsed.argument('R') {
+        property(&mut request, "altroot", root).map_err(said)?;
+    }
+    let mut operands = parsed.operands.iter().cloned();
+    Ok(Wanted {
+        request,
+        mount_options,
+        all: parsed.has('a'),
+        destroyed: parsed.has('D'),
+        force: parsed.has('f'),
+        load_keys: parsed.has('l'),
+        mount: !parsed.has('N'),
+        dry_run: parsed.has('n'),
+        exported_name: operands.next(),
+        new_name: operands.next(),
+    })
+}
+
+/// The pool process runs in the root directory: paths must not depend on ours.
+fn absolute(path: &str) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| PathBuf::from(path))
+}
+
+fn property(request: &mut OpenRequest, name: &str, value: &str) -> Result<(), String> {
+    let bad = |values: &str| {
+        let name = properties::pool(name).map_or(name, |info| info.name);
+        Err(format!("cannot import pool '': '{name}' must be one of '{values}'").replace(" ''", ""))
+    };
+    match properties::pool(name).map(|info| info.name) {
+        Some("readonly") => match value {
+            "on" => request.read_only = true,
+            "off" => request.read_only = false,
+            _ => return bad("on | off"),
+        },
+        Some("altroot") if value.starts_with('/') => request.altroot = Some(value.to_owned()),
+        Some("altroot") => {
+            return Err(format!("cannot import pool: bad alternate root '{value}'"));
+        }
+        Some("cachefile") => request.properties.push((name.to_owned(), value.to_owned())),
+        Some(known) => return Err(format!("zpool import -o {known} is not supported yet")),
+        None => return Err(format!("property '{name}' is not a valid pool property")),
+    }
+    Ok(())
+}
+
+fn import(wanted: &Wanted) -> ExitCode {
+    let client = Client::default();
+    let mut found = backend::find(&wanted.request.search);
+    found.retain(|pool| pool.destroyed == wanted.destroyed);
+    if wanted.exported_name.is_none() && !wanted.all {
+        return list(&client, &found);
+    }
+    let chosen = match choose(wanted, &client, &found) {
+        Ok(chosen) => chosen,
+        Err(code) => return code,
+    };
+    let mut failed = false;
+    for pool in chosen {
+        failed |= one(wanted, &client, pool).is_err();
+    }
+    ExitCode::from(u8::from(failed))
+}
+
+fn imported(client: &Client) -> Vec<u64> {
+    common::ask(client, &[]).pools.iter().map(|pool| pool.guid).collect()
+}
+
+fn list(client: &Client, found: &[ImportReport]) -> ExitCode {
+    let here = imported(client);
+    let shown: Vec<String> =
+        found.iter().filter(|pool| !here.contains(&pool.guid)).map(pool_import::render).collect();
+    if shown.is_empty() {
+        terminal::complain("no pools available to import");
+    }
+    terminal::out(&shown.join("\n"));
+    ExitCode::SUCCESS
+}
+
+fn choose<'a>(
+    wanted: &Wanted,
+    client: &Client,
+    found: &'a [ImportReport],
+) -> Result<Vec<&'a ImportReport>, ExitCode> {
+    let here = imported(client);
+    let Some(name) = &wanted.exported_name else {
+        let rest: Vec<_> = found.iter().filter(|pool| !here.contains(&pool.guid)).collect();
+        if rest.is_empty() {
+            terminal::complain("no pools available to import");
+            return Err(ExitCode::SUCCESS);
+        }
+        return Ok(rest);
+    };
+    let called = |pool: &&ImportReport| pool.name == *name || pool.guid.to_string() == *name;
+    let mut matching: Vec<_> = found.iter().filter(called).collect();
+    if matching.len() > 1 {
+        matching.retain(|pool| !here.contains(&pool.guid));
+    }
+    let message = match matching.as_slice() {
+        [_] => return Ok(matching),
+        [] => format!("cannot import '{name}': no such pool available"),
+        _ => {
+            format!(
+                "cannot import '{name}': more than one matching pool\nimport by numeric ID \
+                     instead"
+            )
+        }
+    };
+    terminal::complain(&message);
+    Err(ExitCode::FAILURE)
+}
+
+/// Imports one pool. Everything that goes wrong has been said when this fails.
+fn one(wanted: &Wanted, client: &Client, pool: &ImportReport) -> Result<(), ()> {
+    let name = wanted.new_name.clone().unwrap_or_else(|| pool.name.clone());
+    let fail = |message: String| {
+        terminal::complain(&message);
+        Err(())
+    };
+    if let Some(problem) = common::name_problem(&name) {
+        return fail(format!("cannot import '{name}': {problem}"));
+    }
+    if client.knows(&name) && !client.sweep(&name) {
+        return fail(format!(
+            "cannot import '{name}': a pool with that name already exists\nuse the form 'zpool \
+             import <pool | id> <newpool>' to give it a new name"
+        ));
+    }
+    if let Some((host, id, time)) = &pool.last_host
+        && !wanted.force
+    {
+        return fail(pool_import::used_elsewhere(&pool.name, host, *id, *time));
+    }
+    if pool.destroyed && !wanted.force {
+        return fail(format!("cannot import '{name}': pool was destroyed, use '-Df' to import it"));
+    }
+    if !pool.importable && wanted.request.back == Back::No {
+        let reason =
+            pool.reason.as_deref().unwrap_or("one or more devices is currently unavailable");
+        return fail(format!("cannot import '{}': {reason}", pool.name));
+    }
+    if wanted.dry_run {
+        return Ok(());
+    }
+    let mut request = OpenRequest { guid: pool.guid, name, ..wanted.request.clone() };
+    if !request.read_only {
+        terminal::complain(&format!(
+            "note: '{}' is imported for reading only; Cenote does not write pools yet",
+            request.name
+        ));
+        request.read_only = true;
+    }
+    if let Err(failure) = pool_process::start(&request) {
+        return fail(failure.message);
+    }
+    let mut result = Ok(());
+    if wanted.load_keys {
+        result = keys::load_all(client, Some(&request.name));
+    }
+    if wanted.mount {
+        let mount =
+            MountRequest { options: wanted.mount_options.clone(), ..MountRequest::default() };
+        let warnings = client.order(&request.name, &Request::Mount(mount));
+        match warnings {
+            Ok(warnings) if warnings.is_empty() => {}
+            Ok(warnings) => {
+                warnings.iter().for_each(|line| terminal::complain(line));
+                result = Err(());
+            }
+            Err(failure) => {
+                terminal::complain(&failure.message);
+                result = Err(());
+            }
+        }
+    }
+    result
+}
