@@ -211,10 +211,16 @@ impl Tree for Filesystem {
     fn read(&self, node: NodeId, offset: u64, len: usize) -> Result<Pieces> {
         let (_, file) = self.file(node, EISDIR)?;
         let size = file.facts.size;
-        if let Some(ahead) = self.streams.note(node, offset, len as u64, size) {
+        let advice = self.streams.note(node, offset, len as u64, size);
+        if let Some(ahead) = advice.ahead {
             file.object.prefetch(ahead.start, ahead.end - ahead.start);
         }
-        View::read(&file, offset, len)
+        let pieces = View::read(&file, offset, len)?;
+        if advice.streaming {
+            // Whoever called keeps it (the kernel's page cache); the buffers serve what comes next.
+            file.object.forget(offset, len as u64);
+        }
+        Ok(pieces)
     }
 
     fn read_directory(

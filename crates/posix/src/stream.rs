@@ -63,6 +63,15 @@ impl Stream {
     }
 }
 
+/// What a read tells of those to come.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Advice {
+    /// What to load ahead now.
+    pub ahead: Option<Range<u64>>,
+    /// The read is part of a stream: what it has read whole will not be asked for again soon.
+    pub streaming: bool,
+}
+
 /// The streams of a filesystem.
 pub struct Streams {
     streams: Cache<NodeId, Arc<Mutex<Stream>>>,
@@ -76,10 +85,10 @@ impl Default for Streams {
 
 impl Streams {
     /// As [`Stream::note`], for the stream of `node`.
-    pub fn note(&self, node: NodeId, offset: u64, len: u64, size: u64) -> Option<Range<u64>> {
+    pub fn note(&self, node: NodeId, offset: u64, len: u64, size: u64) -> Advice {
         // Most files are read whole by one request: they need no stream.
         if offset == 0 && len >= size {
-            return None;
+            return Advice::default();
         }
         let stream = match self.streams.get(&node) {
             Some(stream) => stream,
@@ -89,7 +98,9 @@ impl Streams {
                 stream
             }
         };
-        stream.lock().note(offset, len, size)
+        let mut stream = stream.lock();
+        let ahead = stream.note(offset, len, size);
+        Advice { ahead, streaming: stream.window != 0 }
     }
 }
 
@@ -143,6 +154,6 @@ mod tests {
             stream.note(offset, u64::MAX, u64::MAX);
         }
         let streams = Streams::default();
-        assert_eq!(streams.note(5, 0, 10, 10), None);
+        assert_eq!(streams.note(5, 0, 10, 10), Advice::default());
     }
 }

@@ -117,11 +117,6 @@ impl BlockCache {
         }
     }
 
-    /// The block is here.
-    pub fn contains(&self, key: &BlockKey) -> bool {
-        self.cache.contains_key(key)
-    }
-
     /// Forgets one block.
     pub fn remove(&self, key: &BlockKey) {
         self.cache.remove(key);

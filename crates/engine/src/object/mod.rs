@@ -345,6 +345,16 @@ impl Object {
         }
     }
 
+    /// Drops the blocks that end in a range from the cache: a stream has read them.
+    pub fn forget(&self, offset: u64, len: u64) {
+        let size = self.block_size();
+        let (first, end) = (offset / size, offset.saturating_add(len) / size);
+        let Some(last) = end.checked_sub(1).filter(|last| *last >= first) else { return };
+        if let Ok(pointers) = self.pointers(first, last) {
+            self.set.0.io.pipe.forget(&pointers);
+        }
+    }
+
     /// The spill block of system attributes, if there is one.
     pub fn spill(&self) -> Result<Option<Bytes>> {
         let Some(bp) = &self.dnode.spill else { return Ok(None) };

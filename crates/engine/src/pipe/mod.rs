@@ -166,9 +166,11 @@ impl Pipe {
         results.into_iter().map(|result| result.unwrap_or_else(missing)).collect()
     }
 
-    /// Whether the block is in the cache or needs no I/O.
-    pub fn is_at_hand(&self, bp: &BlockPointer) -> bool {
-        BlockKey::of(bp).is_none_or(|key| self.cache.contains(&key))
+    /// Drops blocks from the cache.
+    pub fn forget(&self, pointers: &[BlockPointer]) {
+        for key in pointers.iter().filter_map(BlockKey::of) {
+            self.cache.remove(&key);
+        }
     }
 
     fn load(&self, bp: &BlockPointer, context: &ReadContext) -> Result<Bytes> {
