@@ -16,7 +16,7 @@ use std::ops::ControlFlow::{self, Break, Continue};
 /// Most candidates made for one block. Enough for every set of three among 29 devices.
 pub const MAX_CANDIDATES: u32 = 4096;
 /// Most bytes of candidates made for one block.
-pub const MAX_CANDIDATE_BYTES: u64 = 16 << 30;
+pub const MAX_CANDIDATE_BYTES: u64 = 8 << 30;
 /// Most different copies of one column that are considered.
 const MAX_VERSIONS: usize = 4;
 /// Most choices among copies of columns.

@@ -97,3 +97,51 @@ fn addresses() {
     assert!(rig.read(&block(0, 0, 4096, 1)).is_ok());
     assert!(rig.read(&block(0, asize(0) - 4096, 4096, 1)).is_ok());
 }
+
+#[test]
+fn random_shapes_and_addresses_never_panic() {
+    let mut random = Random(77);
+    let mut built = 0;
+    for _ in 0..200 {
+        let mut pick = |choices: &[u64]| {
+            let wild = random.below(12) == 0;
+            if wild { random.next() } else { choices[random.below(choices.len() as u64) as usize] }
+        };
+        let width = pick(&[2, 3, 4, 5, 7, 11, 12]) % 20;
+        let ashift = pick(&[9, 9, 12, 12, 13, 16]);
+        let mut top = match pick(&[0, 1]) % 2 {
+            0 => raidz(100, pick(&[1, 2, 3]), leaves(1..width + 1)),
+            _ => group(VdevKind::Draid, 100, leaves(1..width + 1)),
+        };
+        top.nparity = Some(pick(&[1, 1, 2, 3]));
+        top.raidz_expanding = pick(&[0, 0, 1]) == 1;
+        top.raidz_expand_txgs = Some((0..pick(&[0, 0, 1, 2]) % 5).map(|i| i * 50).collect());
+        top.draid = Some(cenote_format::config::Draid {
+            data: pick(&[1, 2, 3, 4]),
+            spares: pick(&[0, 1, 2]),
+            groups: pick(&[1, 2, 3, 4, 5, 7, 10]),
+            children: None,
+        });
+        let opener = |leaf: &VdevConfig| {
+            let disk = cenote_device::SimDevice::new(leaf.guid.to_string(), DISK);
+            Ok(Arc::new(disk) as Arc<dyn cenote_device::Device>)
+        };
+        let Ok(tree) = VdevTree::build(&root(ashift, vec![top]), Arc::new(opener)) else {
+            continue;
+        };
+        built += 1;
+        tree.set_reflow_word(pick(&[0, 1 << 55, (4 << 55) | 4096, (1 << 55) | 70_000]));
+        let space = tree.top_asize(0).unwrap().max(1);
+        for _ in 0..20 {
+            let unit = pick(&[512, 4096, 1 << 16]).max(1);
+            let offset = pick(&[0, 1, 7, 100, 1000]).wrapping_mul(unit) % (space.saturating_mul(2));
+            let read = block(0, offset, pick(&[512, 4096, 100_000, 1 << 20]), pick(&[1, 60, 200]));
+            if let Ok(bytes) = tree.read_batch(&[read]).pop().unwrap() {
+                assert_eq!(bytes.len() as u64, read.size);
+                // All zeros: so is their parity.
+                assert!(tree.read_all_copies(&read, &mut |_| true).unwrap().repairs.is_empty());
+            }
+        }
+    }
+    assert!(built > 40, "{built}");
+}
