@@ -9,7 +9,7 @@ use cenote_format::bookmark::Bookmark;
 use cenote_format::dsl_dataset::{self, DslDataset};
 use cenote_format::{ObjectId, ObjectType};
 
-use super::name::{DatasetName, Suffix};
+use super::name::{DatasetName, Suffix, check_stored};
 use super::{Directory, Table};
 use crate::object::ObjectSet;
 use crate::{Error, Result};
@@ -156,7 +156,9 @@ impl Catalog {
                 None => None,
             };
             let missing = || Error::corrupt("no dataset lists this snapshot").at_object(0, id.0);
-            name = name.snapshot(snapshot.ok_or_else(missing)?);
+            let snapshot = snapshot.ok_or_else(missing)?;
+            check_stored(&snapshot, id)?;
+            name = name.snapshot(snapshot);
         }
         Ok(Dataset { id, name, phys, directory, extended })
     }
@@ -183,6 +185,7 @@ impl Catalog {
         let mut snapshots = Vec::new();
         for (name, id) in table.numbers()? {
             if !super::is_hidden(&name) {
+                check_stored(&name, ObjectId(id))?;
                 let name = head.name.snapshot(name);
                 snapshots.push(self.assemble(ObjectId(id), name, &head.directory)?);
             }

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use cenote_format::dsl_directory::{self, DslDirectory};
 use cenote_format::{ObjectId, ObjectType};
 
-use super::name::DEPTH_MAX;
+use super::name::{DEPTH_MAX, check_stored};
 use super::{Catalog, DatasetName, Table};
 use crate::{Error, Result};
 
@@ -118,7 +118,9 @@ impl Catalog {
                 None => None,
             };
             let missing = || Error::corrupt("its parent does not list it").at_object(0, at.id.0);
-            components.push(name.ok_or_else(missing)?);
+            let name = name.ok_or_else(missing)?;
+            check_stored(&name, at.id)?;
+            components.push(name);
             at = parent;
         }
         if at.id != self.root_id() {
@@ -144,6 +146,7 @@ impl Catalog {
         };
         let mut children = Vec::new();
         for (name, id) in table.numbers()? {
+            check_stored(&name, ObjectId(id))?;
             let path = format!("{}/{name}", parent.path);
             children.push(self.adopted(parent, self.read_directory(ObjectId(id), path)?)?);
         }

@@ -5,6 +5,8 @@
 
 use std::fmt;
 
+use cenote_format::ObjectId;
+
 use crate::{Error, Result};
 
 /// Longest full name in bytes.
@@ -33,6 +35,16 @@ pub struct DatasetName {
 fn is_component(text: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.: %".contains(&byte);
     !text.is_empty() && text != "." && text != ".." && text.bytes().all(allowed)
+}
+
+/// Checks a component that was read from the pool: with "/" or ".." in it, paths made of it would
+/// lead elsewhere. Hidden ones begin with "$".
+pub(super) fn check_stored(component: &str, id: ObjectId) -> Result<()> {
+    if is_component(component.strip_prefix('$').unwrap_or(component)) {
+        return Ok(());
+    }
+    let reason = format!("'{}' is no name of a dataset", component.escape_default());
+    Err(Error::corrupt(reason).at_object(0, id.0))
 }
 
 impl DatasetName {

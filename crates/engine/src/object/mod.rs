@@ -17,6 +17,10 @@ use smallvec::SmallVec;
 use crate::pipe::{Decryptor, PoolIo, ReadContext, zeros};
 use crate::{Error, Result};
 
+/// Object numbers end here.
+const OBJECTS_END: u64 = 1 << 48;
+/// Blocks without any object that a search passes over before it gives up.
+const MAX_EMPTY: u32 = 1 << 20;
 /// Decoded dnodes kept per object set.
 const DNODES_CACHED: usize = 16384;
 
@@ -123,7 +127,7 @@ impl ObjectSet {
             return Ok(dnode);
         }
         let absent = || Error::not_found("no such object").at_object(self.id(), id.0);
-        if id.0 == 0 || id.0 >> 48 != 0 {
+        if id.0 == 0 || id.0 >= OBJECTS_END {
             return Err(absent());
         }
         let (block, slot) = (id.0 / SLOTS_PER_BLOCK, id.0 % SLOTS_PER_BLOCK);
@@ -157,11 +161,14 @@ impl ObjectSet {
     pub fn next_object(&self, after: u64) -> Result<Option<ObjectId>> {
         let meta = self.meta_object();
         let mut from = after.saturating_add(1);
-        loop {
+        for _ in 0..MAX_EMPTY {
             let Some(block) = meta.next_data_block(from / SLOTS_PER_BLOCK)? else {
                 return Ok(None);
             };
-            let first = block.saturating_mul(SLOTS_PER_BLOCK);
+            if block >= OBJECTS_END / SLOTS_PER_BLOCK {
+                return Ok(None);
+            }
+            let first = block * SLOTS_PER_BLOCK;
             let data = meta.read_block(block)?;
             for (slot, _) in dnode::dnodes_in_block(&data) {
                 let number = first + slot;
@@ -171,6 +178,8 @@ impl ObjectSet {
             }
             from = first + SLOTS_PER_BLOCK;
         }
+        let reason = format!("no object in {MAX_EMPTY} blocks of dnodes after {after}");
+        Err(Error::corrupt(reason).at_object(self.id(), 0))
     }
 }
 
@@ -292,7 +301,7 @@ impl Object {
             return Ok(pieces);
         }
         let (first, last) = (offset / size, (end - 1) / size);
-        let pointers = self.pointers(first, last)?;
+        let pointers = self.pointers(first, last).map_err(|error| self.named(error))?;
         let blocks = self.set.0.io.pipe.read_many(&pointers, &self.set.0.context);
         for (index, (bp, block)) in pointers.iter().zip(blocks).enumerate() {
             let id = first + index as u64;

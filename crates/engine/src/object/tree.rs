@@ -1,12 +1,16 @@
 //! Walking an object's block tree: pointers by block id, next data, next hole.
 //!
-//! Chapter 04, section 4. Invariant: every step goes one level down, and a walk over a range skips
-//! at least one block a step.
+//! Chapter 04, section 4. Invariant: every step goes one level down, a walk over a range skips at
+//! least one block a step, and a search ends after [`MAX_STEPS`].
 
 use cenote_format::{BlockPointer, blkptr};
 
 use super::Object;
 use crate::{Error, Result};
+
+/// Steps of one search, each over an indirect block of level 1 or a hole. Enough for any honest
+/// object; a small image can hold a tree of 2^64 blocks.
+const MAX_STEPS: u32 = 1 << 16;
 
 impl Object {
     /// Which slot of a level-`level` block's parent chain block `id` belongs to.
@@ -102,39 +106,69 @@ impl Object {
 
     /// The first level-0 block at or after `from` that is stored; none up to the end.
     pub fn next_data_block(&self, from: u64) -> Result<Option<u64>> {
-        self.next_block(from, true)
+        self.next_block(from, true).map_err(|error| self.named(error))
     }
 
     /// The first level-0 block at or after `from` that is a hole; none up to the end.
     pub fn next_hole_block(&self, from: u64) -> Result<Option<u64>> {
-        self.next_block(from, false)
+        self.next_block(from, false).map_err(|error| self.named(error))
     }
 
+    /// The last level-0 block the pointers of this object can reach.
+    fn last_reachable(&self) -> u64 {
+        let levels = u32::from(self.dnode.levels.saturating_sub(1));
+        let shift = self.dnode.pointers_shift().saturating_mul(levels);
+        let pointers = u128::from(self.dnode.pointers.len() as u64);
+        let blocks = pointers.checked_shl(shift).filter(|_| shift < 120).unwrap_or(u128::MAX);
+        let last = u64::try_from(blocks.saturating_sub(1)).unwrap_or(u64::MAX);
+        last.min(self.dnode.max_block_id)
+    }
+
+    /// A search that takes too many steps gives up: the rest counts as data, which it may.
     fn next_block(&self, from: u64, want_data: bool) -> Result<Option<u64>> {
         let shift = self.dnode.pointers_shift();
+        let last = self.last_reachable();
         let mut id = from;
-        while id <= self.dnode.max_block_id {
+        for _ in 0..MAX_STEPS {
+            if id > last {
+                return Ok(None);
+            }
             let (mut bp, mut at) = self.top_pointer(0, id)?;
             Self::expect_level(&bp, at)?;
-            while at > 0 && !bp.is_hole() {
+            while at > 1 && !bp.is_hole() {
                 bp = self.child(&bp, self.ancestor(id, u32::from(at - 1)))?;
                 at -= 1;
                 Self::expect_level(&bp, at)?;
+            }
+            if at == 1 && !bp.is_hole() {
+                // All children of one indirect block in one step.
+                let block = self.set.0.io.pipe.read(&bp, &self.set.0.context)?;
+                let end = (id | ((1_u64 << shift) - 1)).min(last);
+                for child in id..=end {
+                    if self.child_in(&block, child)?.is_hole() != want_data {
+                        return Ok(Some(child));
+                    }
+                }
+                let Some(next) = end.checked_add(1) else { return Ok(None) };
+                id = next;
+                continue;
             }
             if bp.is_hole() != want_data {
                 return Ok(Some(id));
             }
             // Skip everything the hole (or the one block) covers.
             let span = shift.saturating_mul(u32::from(at));
-            let Some(next) = self.ancestor(id, u32::from(at)).checked_add(1) else { break };
+            let Some(next) = self.ancestor(id, u32::from(at)).checked_add(1) else {
+                return Ok(None);
+            };
             let Some(next) =
                 next.checked_shl(span).filter(|next| next >> span == next_of(id, span))
             else {
-                break;
+                return Ok(None);
             };
             id = next;
         }
-        Ok(None)
+        Ok(want_data.then_some(id))
     }
 
     /// Byte offset of the first stored data at or after `offset`.

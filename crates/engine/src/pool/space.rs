@@ -301,7 +301,7 @@ impl VdevMaps {
 
 /// The part of a metaslab that allocations aligned to `alignment` can use.
 fn metaslab_size(start: u64, size: u64, alignment: u64) -> u64 {
-    let aligned = start.next_multiple_of(alignment.max(1));
+    let aligned = start.checked_next_multiple_of(alignment.max(1)).unwrap_or(u64::MAX);
     let rest = start.saturating_add(size).saturating_sub(aligned);
     rest - rest % alignment.max(1)
 }
@@ -370,8 +370,9 @@ fn fragmented(buckets: &[u64], shift: u32) -> u64 {
         let space = u128::from(*count) << log.min(60);
         let index = usize::try_from(log.saturating_sub(9)).unwrap_or(usize::MAX);
         let index = index.min(FRAGMENTATION.len() - 1);
-        weighted += space * u128::from(FRAGMENTATION.get(index).copied().unwrap_or(0));
-        total += space;
+        let weight = u128::from(FRAGMENTATION.get(index).copied().unwrap_or(0));
+        weighted = weighted.saturating_add(space.saturating_mul(weight));
+        total = total.saturating_add(space);
     }
     u64::try_from(weighted.checked_div(total).unwrap_or(0)).unwrap_or(100)
 }

@@ -1,0 +1,124 @@
+//! Attacks on labels and uberblocks.
+
+use std::sync::Arc;
+
+use cenote_device::Device;
+use cenote_engine::pool::Pool;
+use cenote_format::config::{PoolConfig, VdevConfig, VdevKind};
+use cenote_format::{Guid, label};
+
+use crate::bench::{Bench, soon};
+use crate::image::{self, FlatImage, LABEL_CONFIG};
+use crate::walk;
+
+/// An image whose labels say `config`.
+fn with_labels(config: &PoolConfig) -> FlatImage {
+    let mut image = Bench::base();
+    let block = label::encode_config(&config.to_nvlist()).unwrap();
+    for index in 0..image.extents.len() {
+        if image.extents[index].kind == LABEL_CONFIG {
+            image.patch(index, 0, &block);
+        }
+    }
+    image
+}
+
+/// The label as it is.
+fn config() -> PoolConfig {
+    let base = Bench::base();
+    let extent = base.extents.iter().find(|extent| extent.kind == LABEL_CONFIG).unwrap();
+    PoolConfig::from_nvlist(label::decode_config(&extent.bytes(0, extent.len)).unwrap()).unwrap()
+}
+
+fn attack(images: Vec<FlatImage>) {
+    soon(20, || {
+        let devices = images.into_iter().enumerate();
+        let devices = devices.map(|(n, image)| image.device(&format!("/d{n}")) as Arc<dyn Device>);
+        for candidate in image::discover(devices.collect()) {
+            walk::judge(&candidate);
+            if let Err(error) = Pool::open(&candidate, &walk::options()) {
+                assert!(error.to_string().len() < 2000, "{error}");
+            }
+        }
+    });
+}
+
+#[test]
+fn impossible_numbers_of_top_level_vdevs() {
+    for count in [0, 65_535, 65_536, 65_537, 1 << 32, u64::MAX] {
+        attack(vec![with_labels(&PoolConfig { vdev_children: Some(count), ..config() })]);
+    }
+    for id in [1, 65_535, 1 << 32, u64::MAX] {
+        let mut config = config();
+        config.vdev_tree.as_mut().unwrap().id = Some(id);
+        attack(vec![
+            with_labels(&config),
+            with_labels(&PoolConfig { vdev_children: None, ..config }),
+        ]);
+    }
+}
+
+#[test]
+fn trees_that_overlap_or_repeat() {
+    let leaf = config().vdev_tree.unwrap();
+    let node = |kind: VdevKind, children: Vec<VdevConfig>| VdevConfig {
+        kind,
+        nparity: Some(1),
+        children: Some(children),
+        guid: leaf.guid,
+        id: Some(0),
+        top: leaf.top,
+        ..VdevConfig::default()
+    };
+    let twins = node(VdevKind::Mirror, vec![leaf.clone(); 100]);
+    let many = node(VdevKind::Raidz, vec![leaf.clone(); 120]);
+    let alone = node(VdevKind::Raidz, vec![leaf.clone()]);
+    let empty = node(VdevKind::Mirror, Vec::new());
+    let root = node(VdevKind::Root, vec![leaf.clone(), leaf.clone()]);
+    let draid = node(VdevKind::Draid, vec![leaf.clone(); 7]);
+    let mut deep = leaf.clone();
+    for _ in 0..40 {
+        deep = node(VdevKind::Mirror, vec![deep]);
+    }
+    for tree in [twins, many, alone, empty, root, draid, deep] {
+        attack(vec![with_labels(&PoolConfig { vdev_tree: Some(tree), ..config() })]);
+    }
+    // The same device twice, and with another pool's guid.
+    attack(vec![Bench::base(), Bench::base()]);
+    let other = PoolConfig { pool_guid: Some(Guid(1)), ..config() };
+    attack(vec![with_labels(&other), Bench::base()]);
+}
+
+#[test]
+fn impossible_shapes() {
+    let leaf = config().vdev_tree.unwrap();
+    for number in [0, 1, 8, 17, 63, 64, 1 << 20, u64::MAX] {
+        for field in 0..5 {
+            let mut tree = leaf.clone();
+            let top = tree.top.as_mut().unwrap();
+            match field {
+                0 => top.ashift = number,
+                1 => top.asize = number,
+                2 => top.metaslab_shift = number,
+                3 => top.metaslab_array = cenote_format::ObjectId(number),
+                _ => tree.nparity = Some(number),
+            }
+            attack(vec![with_labels(&PoolConfig { vdev_tree: Some(tree), ..config() })]);
+        }
+    }
+}
+
+#[test]
+fn labels_full_of_anything() {
+    let base = Bench::base();
+    let index = base.extents.iter().position(|extent| extent.kind == LABEL_CONFIG).unwrap();
+    let used = base.extents[index].bytes(0, 4096);
+    // Every word of the packed list in turn is as large as it gets.
+    for at in (0..1600).step_by(4) {
+        let mut image = base.clone();
+        let mut bytes = used.clone();
+        bytes[at..at + 4].copy_from_slice(&[0x7f, 0xff, 0xff, 0xff]);
+        image.patch(index, 0, &bytes);
+        attack(vec![image]);
+    }
+}
