@@ -71,7 +71,8 @@ fn space(data: &[u8]) {
     let count = u64::from(data.first().copied().unwrap_or(0));
     if let Ok(mapping) = indirect_mapping::Mapping::decode(data, count) {
         for entry in mapping.entries() {
-            for (offset, length) in [(entry.source_end() - 512, 1024), (u64::MAX - 1, 512), (0, 0)] {
+            for (offset, length) in [(entry.source_end() - 512, 1024), (u64::MAX - 1, 512), (0, 0)]
+            {
                 let _ = mapping.lookup(offset, length);
             }
         }

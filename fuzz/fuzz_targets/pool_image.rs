@@ -19,8 +19,9 @@ use cenote_engine::pool::Pool;
 use image::FlatImage;
 use walk::Tally;
 
-static BASE: LazyLock<FlatImage> =
-    LazyLock::new(|| FlatImage::load(include_bytes!("../../tests/fixtures/hostile/everything.zst")));
+static BASE: LazyLock<FlatImage> = LazyLock::new(|| {
+    FlatImage::load(include_bytes!("../../tests/fixtures/hostile/everything.zst"))
+});
 
 /// Datasets looked at in one run: everything would take too long.
 const WINDOW: usize = 3;

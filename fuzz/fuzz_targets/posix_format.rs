@@ -41,10 +41,11 @@ fn system_attributes(data: &[u8]) {
         Attribute::XattrList,
     ];
     let numbers: Vec<u16> = layout[1..].iter().map(|byte| u16::from(*byte & 31)).collect();
-    let registry = cenote_format::sa::Attribute::ALL.iter().enumerate().map(|(number, attribute)| {
-        let registration = attribute.default_registration().encode() & !0xffff;
-        (attribute.name().as_bytes(), registration | number as u64)
-    });
+    let registry =
+        cenote_format::sa::Attribute::ALL.iter().enumerate().map(|(number, attribute)| {
+            let registration = attribute.default_registration().encode() & !0xffff;
+            (attribute.name().as_bytes(), registration | number as u64)
+        });
     let Ok(table) = AttributeTable::new(registry, [(2, numbers)]) else { return };
     let Ok(view) = table.view(buffer) else { return };
     for (number, value) in view.iter().flatten() {

@@ -35,7 +35,10 @@ pub fn apply(image: &mut FlatImage, input: &[u8]) {
     let blocks = image.extents.len();
     for record in input.chunks_exact(RECORD).take(MOST) {
         let number = |from: usize, len: usize| {
-            record[from..from + len].iter().rev().fold(0u64, |sum, byte| sum << 8 | u64::from(*byte))
+            record[from..from + len]
+                .iter()
+                .rev()
+                .fold(0u64, |sum, byte| sum << 8 | u64::from(*byte))
         };
         let (operation, value) = (record[0], number(6, 8));
         let index = number(1, 2) as usize % blocks;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use cenote_engine::dataset::{Dataset, DatasetKind, Keys, NoKeys};
 use cenote_engine::pool::Pool;
 use cenote_posix::mount;
-use cenote_posix::tree::{Caller, Seek, Timestamp, Tree, ROOT};
+use cenote_posix::tree::{Caller, ROOT, Seek, Timestamp, Tree};
 use cenote_posix::volume::Volume;
 
 use crate::walk::Tally;

@@ -145,7 +145,9 @@ impl Object {
                 let block = self.set.0.io.pipe.read(&bp, &self.set.0.context)?;
                 let end = (id | ((1_u64 << shift) - 1)).min(last);
                 for child in id..=end {
-                    if self.child_in(&block, child)?.is_hole() != want_data {
+                    let bp = self.child_in(&block, child)?;
+                    Self::expect_level(&bp, 0)?;
+                    if bp.is_hole() != want_data {
                         return Ok(Some(child));
                     }
                 }

@@ -77,7 +77,7 @@ fn trees_that_overlap_or_repeat() {
     let root = node(VdevKind::Root, vec![leaf.clone(), leaf.clone()]);
     let draid = node(VdevKind::Draid, vec![leaf.clone(); 7]);
     let mut deep = leaf.clone();
-    for _ in 0..40 {
+    for _ in 0..12 {
         deep = node(VdevKind::Mirror, vec![deep]);
     }
     for tree in [twins, many, alone, empty, root, draid, deep] {
