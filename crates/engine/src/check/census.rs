@@ -173,6 +173,18 @@ impl Census {
         self.sum(|_, counted| counted == level)
     }
 
+    /// Metadata: what old-style types call so, and everything above level 0. Like `zdb`, without
+    /// kinds and levels that consist of embedded pointers only.
+    pub fn metadata(&self) -> Tally {
+        self.sum(|kind, level| match kind {
+            BlockKind::Type(number) => {
+                let is_metadata = level > 0 || ObjectType(number).is_metadata();
+                is_metadata && self.of(kind, level).allocated > 0
+            }
+            _ => false,
+        })
+    }
+
     /// One kind at one level.
     pub fn of(&self, kind: BlockKind, level: u8) -> Tally {
         self.tallies.get(&(kind, level)).copied().unwrap_or_default()

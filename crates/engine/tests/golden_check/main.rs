@@ -55,6 +55,10 @@ fn compare(name: &str, report: &Report, lines: &[&str]) {
         rows.extend(levels.map(|level| (format!("L{level} {label}"), row(&of(level)))));
         rows.insert(label, row(&all));
     }
+    // Printed since 2.2.
+    if lines.iter().any(|line| line.ends_with("Metadata Total")) {
+        rows.insert("Metadata Total".to_owned(), row(&census.metadata()));
+    }
     rows.retain(|_, row| row[3] > 0);
     for line in lines.iter().skip(1) {
         if let Some(sizes) = line.strip_prefix("size ") {
