@@ -38,12 +38,6 @@ impl Mounts {
         self.0.lock().get(dataset).filter(|m| m.mounted.is_alive()).map(|m| m.at.clone())
     }
 
-    /// Whether anything at or below `dataset` is mounted.
-    pub fn any_below(&self, dataset: &str) -> bool {
-        let prefix = format!("{dataset}/");
-        self.0.lock().keys().any(|name| name == dataset || name.starts_with(&prefix))
-    }
-
     /// Serves `zfs mount`; the lines returned are what went wrong with some of many.
     pub fn mount(
         &self,

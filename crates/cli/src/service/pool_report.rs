@@ -290,8 +290,3 @@ fn collect<'a>(vdev: &'a VdevReport, out: &mut Vec<&'a VdevReport>) {
         collect(child, out);
     }
 }
-
-/// Words for a pool that could not be opened.
-pub fn cannot_open(name: &str, error: &Error) -> String {
-    format!("cannot import '{name}': {error}")
-}

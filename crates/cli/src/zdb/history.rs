@@ -34,7 +34,7 @@ pub fn show(pool: &Arc<Pool>) -> Result<Value, Error> {
             data.extend(object.read_vec(start, usize::try_from(len).unwrap_or(0))?);
         }
         for record in records(&data) {
-            match record.and_then(|bytes| NvList::decode_prefix(bytes)) {
+            match record.and_then(NvList::decode_prefix) {
                 Ok((list, _, _)) => out.push(render::nvlist(&list)),
                 Err(error) => out.push(json!({ "unreadable": error.to_string() })),
             }
