@@ -318,7 +318,7 @@ fn bar(pool: &Arc<Pool>) -> ProgressBar {
 fn below(pool: &Arc<Pool>, target: &Target, to: &Path) -> Result<Vec<(Target, PathBuf)>, Error> {
     let catalog = pool.catalog();
     let top = target.dataset(pool)?;
-    let capacity = pool.space()?.capacity();
+    let capacity = pool.capacity();
     let reader = PropertyReader::new(catalog, capacity, &**pool.keys(), "");
     let mountpoint = |dataset: &cenote_engine::dataset::Dataset| -> Result<Option<String>, Error> {
         let listed = Listed::Dataset(dataset.clone());

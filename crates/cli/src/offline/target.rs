@@ -61,7 +61,7 @@ impl SourceOptions {
     /// Loads every key that fits an encryption root of the pool.
     fn load_keys(&self, pool: &Arc<Pool>) -> Result<(), Error> {
         let catalog = pool.catalog();
-        let capacity = pool.space()?.capacity();
+        let capacity = pool.capacity();
         for directory in catalog.walk(&catalog.root()?)? {
             let is_root = catalog.key_object(&directory)?.is_some_and(|k| k.root == directory.id);
             if !is_root {

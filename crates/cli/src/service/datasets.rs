@@ -76,7 +76,7 @@ impl Catalogue {
 
 fn read(pool: &Arc<Pool>, altroot: &str) -> Result<Vec<DatasetReport>> {
     let catalog = pool.catalog();
-    let reader = PropertyReader::new(catalog, pool.space()?.capacity(), &**pool.keys(), altroot);
+    let reader = PropertyReader::new(catalog, pool.capacity(), &**pool.keys(), altroot);
     let mut out = Vec::new();
     for listed in catalog.list(&catalog.root()?)? {
         out.push(report(pool, &reader, &listed)?);

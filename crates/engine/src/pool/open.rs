@@ -16,7 +16,7 @@ use super::assemble::PoolCandidate;
 use super::choose::{self, Choice};
 use super::leaves::CandidateLeaves;
 use super::space::PoolSpace;
-use crate::dataset::Catalog;
+use crate::dataset::{Catalog, PoolCapacity};
 use crate::keys::KeyStore;
 use crate::object::ObjectSet;
 use crate::pipe::{Pipe, PoolIo, Prefetcher};
@@ -236,6 +236,18 @@ impl Pool {
         let tree = tree.unwrap_or_else(|| VdevConfig::placeholder(VdevKind::Root, 0));
         let space = PoolSpace::read(&self.catalog, &tree)?;
         Ok(self.space.get_or_init(|| space))
+    }
+
+    /// What the pool offers to its datasets; nothing if its space maps cannot be read, for they
+    /// are not needed to read what the datasets hold.
+    pub fn capacity(&self) -> PoolCapacity {
+        match self.space() {
+            Ok(space) => space.capacity(),
+            Err(error) => {
+                tracing::warn!(pool = self.name(), %error, "space unknown");
+                PoolCapacity::default()
+            }
+        }
     }
 
     /// What the labels said.

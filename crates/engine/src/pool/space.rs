@@ -198,8 +198,7 @@ impl VdevMaps {
         let top = config.top.unwrap_or_default();
         let bad = |what: &str| Error::corrupt(format!("top-level vdev {id}: {what}"));
         let shift =
-            u32::try_from(top.metaslab_shift).ok().filter(|shift| (20..=63).contains(shift));
-        let shift = shift.ok_or_else(|| bad("impossible metaslab size"))?;
+            metaslab_shift(top.metaslab_shift).ok_or_else(|| bad("impossible metaslab size"))?;
         let count = top.asize >> shift;
         if count > METASLABS_MAX {
             return Err(bad("too many metaslabs"));
@@ -297,6 +296,12 @@ impl VdevMaps {
         }
         top
     }
+}
+
+/// A metaslab size (log2) that can be. Early releases cut small devices into metaslabs far smaller
+/// than today's 16 MiB: a sector is the only floor.
+fn metaslab_shift(shift: u64) -> Option<u32> {
+    u32::try_from(shift).ok().filter(|shift| (9..=63).contains(shift))
 }
 
 /// The part of a metaslab that allocations aligned to `alignment` can use.
@@ -500,6 +505,13 @@ mod tests {
         assert_eq!(fragmented(&buckets, 9), (100 + 95) / 2);
         buckets[31] = u64::MAX;
         assert_eq!(fragmented(&buckets, 63), 0);
+    }
+
+    #[test]
+    fn metaslabs_of_early_pools_are_small() {
+        // A version 1 pool on a 64 MiB device has metaslabs of 512 KiB.
+        assert_eq!(metaslab_shift(19), Some(19));
+        assert_eq!([0, 8, 64, u64::MAX].map(metaslab_shift), [None; 4]);
     }
 
     #[test]
