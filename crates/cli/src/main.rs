@@ -2,6 +2,7 @@
 
 mod backend;
 mod getopt;
+mod leftovers;
 mod links;
 mod offline;
 mod pool_process;

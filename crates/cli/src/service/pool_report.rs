@@ -17,7 +17,7 @@ use cenote_engine::{Error, Result};
 use cenote_format::config::{VdevConfig, VdevKind};
 use cenote_format::indirect_mapping::RemovalState;
 use cenote_format::uberblock::Uberblock;
-use cenote_format::{ObjectId, nvlist, scan_state};
+use cenote_format::{Guid, ObjectId, nvlist, scan_state};
 
 use super::vdevs;
 
@@ -73,6 +73,8 @@ impl Published {
         if let Some(status) = pool.vdevs().status() {
             report.root = vdevs::report(&status, pool.name(), pool.space().ok());
         }
+        set_sizes(&mut report.root, pool);
+        report.caches.iter_mut().chain(&mut report.spares).for_each(|vdev| set_sizes(vdev, pool));
         report.state = report.root.state;
         report.status = status(&report);
         report.uptime_nanoseconds =
@@ -88,6 +90,17 @@ impl Published {
         report.properties.set("health", health, Source::None);
         report
     }
+}
+
+/// Gives every leaf that was found the size of its device.
+fn set_sizes(vdev: &mut VdevReport, pool: &Pool) {
+    let guid = Guid(vdev.guid);
+    let candidate = pool.candidate();
+    let found = candidate.devices.get(&guid).or_else(|| candidate.auxiliary.get(&guid));
+    if let Some(found) = found.filter(|_| vdev.is_leaf() && vdev.state != VdevState::CannotOpen) {
+        vdev.physical_size = found.device.size();
+    }
+    vdev.children.iter_mut().for_each(|child| set_sizes(child, pool));
 }
 
 /// Properties of the engine as the report has them.

@@ -9,6 +9,7 @@ use cenote_control::protocol::Request;
 
 use super::common;
 use crate::getopt::Spec;
+use crate::leftovers;
 use crate::terminal;
 use crate::usage::Tool;
 
@@ -46,7 +47,7 @@ pub fn run(arguments: &[String]) -> ExitCode {
                 wait_for_end(&client, name);
             }
             Err(failure) => {
-                if client.knows(name) && client.sweep(name) {
+                if client.knows(name) && leftovers::clear(&client, name) {
                     let message = format!("the process of '{name}' had died; cleared what it left");
                     terminal::complain(&message);
                 } else {

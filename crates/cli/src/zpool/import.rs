@@ -17,7 +17,7 @@ use crate::backend::{self, Back, OpenRequest, Search};
 use crate::getopt::{Parsed, Spec};
 use crate::usage::Tool;
 use crate::zfs::keys;
-use crate::{pool_process, terminal};
+use crate::{leftovers, pool_process, terminal};
 
 const SPEC: Spec =
     Spec { letters: "aCc:d:DEfFlmnNo:R:stT:VX", long: &[("rewind-to-checkpoint", 'K', false)] };
@@ -227,7 +227,7 @@ fn one(wanted: &Wanted, client: &Client, pool: &ImportReport) -> Result<(), ()> 
     if let Some(problem) = common::name_problem(&name) {
         return fail(format!("cannot import '{name}': {problem}"));
     }
-    if client.knows(&name) && !client.sweep(&name) {
+    if client.knows(&name) && !leftovers::clear(client, &name) {
         return fail(format!(
             "cannot import '{name}': a pool with that name already exists\nuse the form 'zpool \
              import <pool | id> <newpool>' to give it a new name"

@@ -78,14 +78,30 @@ pub fn selected(
         let value = if name == "name" { dataset.name.clone() } else { "-".to_owned() };
         Property { name: name.clone(), value, ..Property::default() }
     };
+    let listed = |property: &&Property| {
+        let name = property.name.as_str();
+        let known = properties::dataset(name).is_some() || properties::is_user_property(name);
+        known && property.value != "-"
+    };
     let found: Vec<Property> = match wanted {
-        None => dataset.properties.0.iter().filter(|p| p.value != "-").cloned().collect(),
+        None => dataset.properties.0.iter().filter(listed).cloned().collect(),
         Some(names) => names
             .iter()
             .map(|name| dataset.properties.get(name).cloned().unwrap_or_else(|| absent(name)))
+            .map(with_source)
             .collect(),
     };
     found.into_iter().filter(|property| sources.shows(&property.source)).collect()
+}
+
+/// Values of properties with an argument count as set on the dataset, as in OpenZFS.
+fn with_source(mut property: Property) -> Property {
+    let native = properties::dataset(&property.name).is_some();
+    let dynamic = !native && !properties::is_user_property(&property.name);
+    if dynamic && property.value != "-" {
+        property.source = Source::Local;
+    }
+    property
 }
 
 /// How a value is shown.

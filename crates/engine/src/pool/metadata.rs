@@ -101,7 +101,8 @@ fn read_list(mos: &ObjectSet, directory: &Zap, name: &str) -> Result<Vec<VdevCon
     Ok(nodes.iter().map(VdevConfig::from_nvlist).collect::<Result<_, _>>()?)
 }
 
-fn read_class(mos: &ObjectSet, zap: ObjectId) -> Result<Option<AllocationClass>> {
+/// What a top-level vdev is set aside for, by its ZAP; `None` for ordinary data.
+pub(super) fn read_class(mos: &ObjectSet, zap: ObjectId) -> Result<Option<AllocationClass>> {
     let zap = Zap::open(mos.object(zap)?)?;
     let Some(value) = zap.lookup(b"org.zfsonlinux:allocation_bias")? else { return Ok(None) };
     Ok(match text(&value).as_str() {

@@ -159,6 +159,14 @@ impl Pool {
         io.pipe.set_vdevs(Arc::new(trusted));
         super::removed::load_mappings(&io.pipe.vdevs(), &tree, &mos)?;
         super::supported::check(&mos, &directory, &io.pipe)?;
+        for (index, top) in (0..).zip(tree.children()) {
+            // a class that cannot be read keeps nobody from reading the data
+            if let Some(zap) = top.top_zap
+                && let Ok(Some(class)) = super::metadata::read_class(&mos, zap)
+            {
+                io.pipe.vdevs().set_class(index, class);
+            }
+        }
         if let Some(value) = directory.lookup(b"org.illumos:checksum_salt")? {
             let bytes = value.as_bytes().unwrap_or_default();
             let salt: [u8; 32] = bytes

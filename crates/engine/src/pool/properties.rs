@@ -102,10 +102,7 @@ impl Reader<'_> {
                 number(self.catalog.object_directory()?.number("last_scrubbed_txg")?.unwrap_or(0))
             }
             "health" => Some((Value::Text(runtime.health.clone()), Source::None)),
-            "readonly" => Some(match runtime.read_only {
-                true => (Value::Number(1), Source::Temporary),
-                false => (Value::Number(0), Source::None),
-            }),
+            "readonly" => Some((Value::Number(u64::from(runtime.read_only)), Source::None)),
             "version" => match self.config.version {
                 Some(version) if version < feature::FEATURE_VERSION => {
                     Some((Value::Number(version), Source::Local))

@@ -1,0 +1,78 @@
+//! What a pool process that died leaves behind: its socket, its pid file, its mounts.
+//!
+//! Invariant: nothing of a process that lives is touched.
+
+use cenote_control::client::Client;
+use rustix::mount::{UnmountFlags, unmount};
+
+/// Type of our mounts in the table of mounts.
+const MOUNT_TYPE: &str = "fuse.cenote";
+
+/// Clears what the dead process of a pool left; false if the process lives.
+pub fn clear(client: &Client, pool: &str) -> bool {
+    if !client.sweep(pool) {
+        return false;
+    }
+    let table = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let mut places = mounts_of(&table, pool);
+    // what was mounted last, over or below the others, goes first
+    places.reverse();
+    for place in places {
+        if unmount(place.as_str(), UnmountFlags::DETACH).is_err() {
+            let mut helper = std::process::Command::new("fusermount3");
+            // without the right to unmount it stays, and says so when it is looked at
+            drop(helper.args(["-u", "-z", &place]).output());
+        }
+    }
+    true
+}
+
+/// Mountpoints of a pool in a table of mounts.
+fn mounts_of(table: &str, pool: &str) -> Vec<String> {
+    let below = format!("{pool}/");
+    let mut places = Vec::new();
+    for line in table.lines() {
+        let mut fields = line.split(' ');
+        let (source, place, kind) = (fields.next(), fields.next(), fields.next());
+        let (Some(source), Some(place), Some(MOUNT_TYPE)) = (source, place, kind) else {
+            continue;
+        };
+        let source = unescape(source);
+        if source == pool || source.starts_with(&below) {
+            places.push(unescape(place));
+        }
+    }
+    places
+}
+
+/// Undoes `\040` and the like.
+fn unescape(field: &str) -> String {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field.as_bytes();
+    while let [first, others @ ..] = rest {
+        let code = others.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
+        match code.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) if *first == b'\\' => {
+                bytes.push(byte);
+                rest = others.get(3..).unwrap_or(&[]);
+            }
+            _ => {
+                bytes.push(*first);
+                rest = others;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_mounts_of_the_pool_are_found() {
+        let table = "tank /a fuse.cenote ro 0 0\ntank/x /a\\040b fuse.cenote ro 0 0\n\
+                     tanker /c fuse.cenote ro 0 0\ntank /d zfs rw 0 0\n";
+        assert_eq!(mounts_of(table, "tank"), ["/a", "/a b"]);
+    }
+}

@@ -1,0 +1,194 @@
+//! A pool service without a pool: it shows what it was given and remembers what it was told.
+//!
+//! Invariant: its answers depend on nothing but the orders it got.
+
+use std::sync::Mutex;
+
+use cenote_control::protocol::{
+    DatasetQuery, Failure, FailureKind, LoadKeyRequest, MountRequest, UnmountRequest,
+};
+use cenote_control::report::*;
+use cenote_control::server::PoolService;
+
+/// The service.
+pub struct Fake {
+    report: PoolReport,
+    datasets: Mutex<Vec<DatasetReport>>,
+}
+
+fn leaf(number: u64) -> VdevReport {
+    VdevReport {
+        kind: "file".into(),
+        path: Some(format!("/v/d{number}")),
+        guid: 100 + number,
+        ..VdevReport::default()
+    }
+}
+
+impl Fake {
+    /// A mirror called `name` with an encrypted filesystem, a volume and two snapshots.
+    pub fn new(name: &str) -> Fake {
+        let mirror = VdevReport {
+            name: "mirror-0".into(),
+            kind: "mirror".into(),
+            space: 1 << 30,
+            allocated: 1 << 20,
+            children: vec![leaf(0), leaf(1)],
+            ..VdevReport::default()
+        };
+        let root = VdevReport {
+            name: name.into(),
+            kind: "root".into(),
+            space: 1 << 30,
+            allocated: 1 << 20,
+            children: vec![mirror],
+            ..VdevReport::default()
+        };
+        let mut report = PoolReport { name: name.into(), guid: 42, root, ..PoolReport::default() };
+        for (property, value) in [
+            ("size", "1073741824"),
+            ("capacity", "0"),
+            ("health", "ONLINE"),
+            ("dedupratio", "1.00"),
+            ("free", "1072693248"),
+            ("allocated", "1048576"),
+            ("expandsize", "-"),
+            ("fragmentation", "0"),
+            ("checkpoint", "-"),
+        ] {
+            report.properties.set(property, value, Source::None);
+        }
+        report.properties.set("altroot", "-", Source::Default);
+        report.properties.set("feature@lz4_compress", "active", Source::Local);
+        let datasets = vec![
+            filesystem(name, "", 1),
+            filesystem(name, "/locked", 5),
+            other(name, "/vol", DatasetKind::Volume, 7),
+            other(name, "/locked@s2", DatasetKind::Snapshot, 9),
+            other(name, "/locked@s1", DatasetKind::Snapshot, 6),
+            other(name, "@top", DatasetKind::Snapshot, 8),
+        ];
+        Fake { report, datasets: Mutex::new(datasets) }
+    }
+
+    fn change<T>(
+        &self,
+        name: &str,
+        change: impl FnOnce(&mut DatasetReport) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let mut all = self.datasets.lock().unwrap();
+        match all.iter_mut().find(|dataset| dataset.name == name) {
+            Some(dataset) => change(dataset),
+            None => Err(Failure::new(FailureKind::NotFound, "no such dataset")),
+        }
+    }
+}
+
+fn other(pool: &str, name: &str, kind: DatasetKind, createtxg: u64) -> DatasetReport {
+    let mut dataset =
+        DatasetReport { name: format!("{pool}{name}"), kind, createtxg, ..Default::default() };
+    dataset.properties.set("type", kind.word(), Source::None);
+    dataset.properties.set("used", (createtxg * 1024).to_string(), Source::None);
+    dataset.properties.set("referenced", "24576", Source::None);
+    if kind == DatasetKind::Volume {
+        dataset.properties.set("available", "1000000", Source::None);
+        dataset.properties.set("volsize", "33554432", Source::Local);
+    }
+    dataset
+}
+
+fn filesystem(pool: &str, name: &str, createtxg: u64) -> DatasetReport {
+    let mut dataset = other(pool, name, DatasetKind::Filesystem, createtxg);
+    dataset.properties.set("available", "1000000", Source::None);
+    dataset.properties.set("quota", "0", Source::Default);
+    dataset.properties.set("mountpoint", format!("/{pool}{name}"), Source::Default);
+    dataset.properties.set("com.example:note", "héllo", Source::Local);
+    if !name.is_empty() {
+        dataset.properties.set("encryptionroot", format!("{pool}{name}"), Source::None);
+        dataset.properties.set("keystatus", "unavailable", Source::None);
+        dataset.properties.set("keyformat", "passphrase", Source::None);
+        dataset.properties.set("keylocation", "prompt", Source::Local);
+    }
+    dataset
+}
+
+impl PoolService for Fake {
+    fn report(&self) -> PoolReport {
+        self.report.clone()
+    }
+
+    fn datasets(&self, query: &DatasetQuery) -> Result<Vec<DatasetReport>, Failure> {
+        let all = self.datasets.lock().unwrap();
+        if let Some(root) = &query.root
+            && !all.iter().any(|dataset| dataset.name == *root)
+        {
+            return Err(Failure::new(FailureKind::NotFound, "no such dataset"));
+        }
+        let selected = all.iter().filter(|dataset| query.selects(&dataset.name, dataset.kind));
+        let mut selected: Vec<DatasetReport> = selected.cloned().collect();
+        for dataset in &mut selected {
+            dataset.properties.0.retain(|property| query.wants(&property.name));
+        }
+        Ok(selected)
+    }
+
+    fn history(&self) -> Result<Vec<HistoryRecord>, Failure> {
+        let record = |index: u64| HistoryRecord {
+            time: 1_795_198_769,
+            command: Some(format!("zfs snapshot tank@{index}")),
+            ..HistoryRecord::default()
+        };
+        Ok((0..1200).map(record).collect())
+    }
+
+    fn mount(&self, request: &MountRequest) -> Result<Vec<String>, Failure> {
+        let Some(name) = &request.dataset else {
+            return Ok(vec!["cannot mount 'tank/x': directory is not empty".into()]);
+        };
+        self.change(name, |dataset| {
+            if dataset.properties.value("keystatus") == Some("unavailable") {
+                let message = format!("cannot mount '{name}': encryption key not loaded");
+                return Err(Failure::new(FailureKind::Other, message));
+            }
+            dataset.mounted_at = dataset.properties.value("mountpoint").map(str::to_owned);
+            Ok(Vec::new())
+        })
+    }
+
+    fn unmount(&self, request: &UnmountRequest) -> Result<Vec<String>, Failure> {
+        let name = request.dataset.clone().unwrap_or_default();
+        self.change(&name, |dataset| match dataset.mounted_at.take() {
+            Some(_) => Ok(Vec::new()),
+            None => {
+                let message = format!("cannot unmount '{name}': not currently mounted");
+                Err(Failure::new(FailureKind::Other, message))
+            }
+        })
+    }
+
+    fn load_key(&self, request: &LoadKeyRequest) -> Result<(), Failure> {
+        if request.secret.0 != b"right passphrase" {
+            let message = format!("Incorrect key provided for '{}'.", request.dataset);
+            return Err(Failure::new(FailureKind::WrongKey, message));
+        }
+        self.change(&request.dataset, |dataset| {
+            dataset.properties.set("keystatus", "available", Source::None);
+            Ok(())
+        })
+    }
+
+    fn unload_key(&self, dataset: &str) -> Result<(), Failure> {
+        self.change(dataset, |dataset| {
+            dataset.properties.set("keystatus", "unavailable", Source::None);
+            Ok(())
+        })
+    }
+
+    fn export(&self, force: bool) -> Result<Vec<String>, Failure> {
+        if force {
+            return Ok(Vec::new());
+        }
+        let message = "cannot unmount '/tank': pool or dataset is busy";
+        Err(Failure::new(FailureKind::Busy, message))
+    }
+}

@@ -1,0 +1,264 @@
+//! The whole way from a command line over the socket to a service and back, with a fake service.
+//!
+//! Invariant: each test has a run directory of its own.
+
+#![allow(clippy::unwrap_used)]
+
+mod fake;
+
+use std::io::Write;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use cenote_control::run_directory;
+use cenote_control::server::{self, Ending};
+use fake::Fake;
+
+/// What a command printed and how it ended.
+struct Ran {
+    out: String,
+    err: String,
+    code: i32,
+}
+
+fn run_with(directory: &Path, line: &str, input: &str) -> Ran {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_cenote"))
+        .args(line.split(' '))
+        .env("CENOTE_RUN_DIR", directory)
+        .env("TZ", "UTC")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // a command that reads nothing may be gone before it is written to
+    drop(child.stdin.take().unwrap().write_all(input.as_bytes()));
+    let output = child.wait_with_output().unwrap();
+    Ran {
+        out: String::from_utf8(output.stdout).unwrap(),
+        err: String::from_utf8(output.stderr).unwrap(),
+        code: output.status.code().unwrap(),
+    }
+}
+
+fn run(directory: &Path, line: &str) -> Ran {
+    run_with(directory, line, "")
+}
+
+#[track_caller]
+fn check(directory: &Path, line: &str, out: &str, err: &str, code: i32) {
+    let ran = run(directory, line);
+    assert_eq!(ran.out, out, "{line}: {}", ran.err);
+    assert_eq!(ran.err, err, "{line}");
+    assert_eq!(ran.code, code, "{line}");
+}
+
+/// Serves a fake pool as its process would.
+fn serve(directory: &Path, name: &str) -> JoinHandle<Ending> {
+    let files = run_directory::files(directory, name);
+    let claim = run_directory::claim(&files, name).unwrap();
+    let listener = server::bind(&files.socket).unwrap();
+    let fake = Arc::new(Fake::new(name));
+    std::thread::spawn(move || {
+        let ending = server::serve(listener, fake);
+        std::fs::remove_file(&files.socket).unwrap();
+        drop(claim);
+        ending
+    })
+}
+
+#[test]
+fn no_pools() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    check(at, "zpool list", "", "no pools available\n", 0);
+    check(at, "zpool list -H", "", "", 0);
+    check(at, "zpool status", "", "no pools available\n", 0);
+    check(at, "zpool status -x", "", "no pools available\n", 0);
+    check(at, "zpool iostat", "", "no pools available\n", 1);
+    check(at, "zpool history", "", "no pools available\n", 0);
+    check(at, "zpool get all", "", "", 0);
+    check(at, "zpool status nope", "", "cannot open 'nope': no such pool\n", 1);
+    check(at, "zpool list nope", "", "cannot open 'nope': no such pool\n", 1);
+    check(at, "zpool export nope", "", "cannot open 'nope': no such pool\n", 1);
+    check(at, "zpool history nope", "", "cannot open 'nope': no such pool\n", 1);
+    check(at, "zpool list 7x", "", "cannot open '7x': name must begin with a letter\n", 1);
+    let none = "Cannot get properties of nope: no such pool available.\n";
+    check(at, "zpool get all nope", "", none, 1);
+    check(at, "zpool iostat nope", "", "Unable to parse pools/vdevs list.\n\n", 1);
+    check(at, "zfs list", "", "no datasets available\n", 0);
+    check(at, "zfs list -H", "", "", 0);
+    check(at, "zfs get all", "", "", 0);
+    check(at, "zfs mount", "", "", 0);
+    check(at, "zfs mount -a", "", "", 0);
+    check(at, "zfs list nope", "", "cannot open 'nope': dataset does not exist\n", 1);
+    check(at, "zfs mount nope", "", "cannot open 'nope': dataset does not exist\n", 1);
+    check(at, "zfs load-key nope", "", "cannot open 'nope': dataset does not exist\n", 1);
+    let slash = "cannot open 'nope/': trailing slash in name\n";
+    check(at, "zfs list nope/", "", slash, 1);
+    let empty =
+        r#"{"output_version":{"command":"zpool status","vers_major":0,"vers_minor":1},"pools":{}}"#;
+    check(at, "zpool status -j", &format!("{empty}\n"), "", 0);
+}
+
+#[test]
+fn wrong_command_lines() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    for (line, start) in [
+        ("zpool list -Z", "invalid option 'Z'\nusage:\n\tlist [-gHLpPv] "),
+        ("zpool list -o bogus", "bad property list: invalid property 'bogus'\nusage:\n\tlist "),
+        ("zpool get", "missing property argument\nusage:\n\tget [-Hp] "),
+        ("zpool export", "missing pool argument\nusage:\n\texport [-af] <pool> ...\n"),
+        ("zpool status --json-int", "'--json-int' only works with '-j' option\nusage:\n"),
+        ("zpool iostat 0", "interval cannot be zero\nusage:\n\tiostat "),
+        ("zpool import -T", "missing argument for 'T' option\nusage:\n\timport [-d dir] [-D]\n"),
+        ("zpool import a b c", "too many arguments\nusage:\n\timport "),
+        ("zpool bogus", "unrecognized command 'bogus'\nusage: zpool command args ...\n"),
+        ("zfs list -o", "invalid option 'o'\nusage:\n\tlist [-Hp] "),
+        ("zfs list -d -1", "Depth can not be negative.\nusage:\n"),
+        ("zfs list -t bogus", "invalid type 'bogus'\nusage:\n"),
+        ("zfs list -s bogus", "invalid property 'bogus'\nusage:\n"),
+        ("zfs get -s bogus used", "invalid source 'bogus'\nusage:\n"),
+        ("zfs load-key", "Missing dataset argument or -a option\nusage:\n\tload-key [-rn] "),
+        ("zfs mount a b", "too many arguments\nusage:\n\tmount [-j]\n"),
+        ("zfs bogus", "unrecognized command 'bogus'\nusage: zfs command args ...\n"),
+    ] {
+        let ran = run(at, line);
+        assert!(ran.err.starts_with(start), "{line}: {}", ran.err);
+        assert_eq!((ran.out.as_str(), ran.code), ("", 2), "{line}");
+    }
+    check(at, "zpool create x y", "", "zpool create is not supported yet\n", 1);
+    check(at, "zfs send x@y", "", "zfs send is not supported yet\n", 1);
+    let help = run(at, "zpool help");
+    assert!(help.out.starts_with("usage: zpool command args ...\n") && help.code == 0);
+    assert!(run(at, "zfs version").out.starts_with("zfs-2.3"));
+}
+
+#[test]
+fn a_pool_is_listed_and_exported() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    let server = serve(at, "tank");
+    check(at, "zpool list -Ho name,size,alloc,health", "tank\t1G\t1M\tONLINE\n", "", 0);
+    check(at, "zpool list -Hpo size,free tank", "1073741824\t1072693248\n", "", 0);
+    let list = "NAME   SIZE  ALLOC   FREE  CKPOINT  EXPANDSZ   FRAG    CAP  DEDUP    HEALTH  ALTROOT\n\
+                tank     1G     1M  1023M        -         -     0%     0%  1.00x    ONLINE  -\n";
+    check(at, "zpool list", list, "", 0);
+    let error = "cannot open 'nope': no such pool\n";
+    check(at, "zpool list tank nope", list, error, 0);
+    check(at, "zpool status -x", "all pools are healthy\n", "", 0);
+    check(at, "zpool status -x tank", "pool 'tank' is healthy\n", "", 0);
+    let status = run(at, "zpool status -P tank nope");
+    assert!(status.out.starts_with("  pool: tank\n state: ONLINE\nconfig:\n\n\tNAME        STATE"));
+    assert_eq!((status.err.as_str(), status.code), (error, 1));
+    check(at, "zpool get -Ho value feature@lz4_compress tank", "active\n", "", 0);
+    check(at, "zpool get -Ho value feature@nope tank", "", "", 0);
+    let twice = run(at, "zpool list -Ho name 0.05 3");
+    assert_eq!((twice.out.as_str(), twice.code), ("tank\ntank\ntank\n", 0));
+    let history = run(at, "zpool history tank");
+    assert_eq!(history.out.lines().count(), 1202);
+    assert!(history.out.ends_with("2026-11-20.18:19:29 zfs snapshot tank@1199\n\n"));
+
+    check(at, "zpool export tank", "", "cannot unmount '/tank': pool or dataset is busy\n", 1);
+    check(at, "zpool export -f tank", "", "", 0);
+    assert_eq!(server.join().unwrap(), Ending::Exported);
+    check(at, "zpool list", "", "no pools available\n", 0);
+}
+
+#[test]
+fn datasets_are_listed() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    let _server = serve(at, "tank");
+    let names = "tank\ntank/locked\ntank/vol\n";
+    check(at, "zfs list -Ho name", names, "", 0);
+    check(at, "zfs list -H -o name -r tank", names, "", 0);
+    check(at, "zfs list -Ho name -d 0 tank", "tank\n", "", 0);
+    let all = "tank\ntank@top\ntank/locked\ntank/locked@s1\ntank/locked@s2\ntank/vol\n";
+    check(at, "zfs list -t all -Ho name", all, "", 0);
+    check(at, "zfs list -t snap -Ho name tank/locked", "tank/locked@s1\ntank/locked@s2\n", "", 0);
+    check(at, "zfs list -Ho name -t volume", "tank/vol\n", "", 0);
+    check(at, "zfs list -Ho name -S used", "tank/vol\ntank/locked\ntank\n", "", 0);
+    check(at, "zfs list -Hpo used,volsize tank/vol", "7168\t33554432\n", "", 0);
+    check(at, "zfs list -Ho name tank/locked@s1", "tank/locked@s1\n", "", 0);
+    let type_error = "cannot open 'tank/vol': operation not applicable to datasets of this type\n";
+    check(at, "zfs list -t filesystem tank/vol", "", type_error, 1);
+    let none = "cannot open 'tank/nope': dataset does not exist\n";
+    check(at, "zfs list -Ho name tank/nope tank", "tank\n", none, 1);
+    let list = "NAME          USED  AVAIL  REFER  MOUNTPOINT\n\
+                tank            1K   977K    24K  /tank\n\
+                tank/locked     5K   977K    24K  /tank/locked\n\
+                tank/vol        7K   977K    24K  -\n";
+    check(at, "zfs list", list, "", 0);
+    let get = "NAME  PROPERTY          VALUE             SOURCE\n\
+               tank  com.example:note  héllo            local\n\
+               tank  quota             none              default\n";
+    check(at, "zfs get com.example:note,quota tank", get, "", 0);
+    check(at, "zfs get -Hp -o value,source quota tank", "0\tdefault\n", "", 0);
+    check(at, "zfs get -s received all", "", "", 0);
+    let values = run(at, "zfs get -H -o name,value -r -t snapshot used tank");
+    assert_eq!(values.out, "tank@top\t8K\ntank/locked@s1\t6K\ntank/locked@s2\t9K\n");
+    let json = run(at, "zfs list -j --json-int -o used tank");
+    assert!(json.out.contains(r#""used":{"value":1024,"#), "{}", json.out);
+}
+
+#[test]
+fn keys_and_mounts() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    let _server = serve(at, "tank");
+    let locked = "cannot mount 'tank/locked': encryption key not loaded\n";
+    check(at, "zfs mount tank/locked", "", locked, 1);
+    let wrong = run_with(at, "zfs load-key tank/locked", "wrong passphrase\n");
+    assert_eq!(wrong.err, "Key load error: Incorrect key provided for 'tank/locked'.\n");
+    assert_eq!(wrong.code, 255);
+    let short = run_with(at, "zfs load-key tank/locked", "short\n");
+    assert_eq!(short.err, "Key load error: Passphrase too short (min 8).\n");
+    let error = "Key load error: 'tank' is not encrypted.\n";
+    check(at, "zfs load-key tank", "", error, 255);
+    let right = run_with(at, "zfs load-key -r tank", "right passphrase\n");
+    assert_eq!(right.out, "1 / 1 key(s) successfully loaded\n", "{}", right.err);
+    check(at, "zfs get -Ho value keystatus tank/locked", "available\n", "", 0);
+    let already = "Key load error: Key already loaded for 'tank/locked'.\n";
+    check(at, "zfs load-key tank/locked", "", already, 255);
+    check(at, "zfs mount tank/locked", "", "", 0);
+    check(at, "zfs mount", &format!("{:30}  /tank/locked\n", "tank/locked"), "", 0);
+    check(at, "zfs unmount tank/locked", "", "", 0);
+    let again = "cannot unmount 'tank/locked': not currently mounted\n";
+    check(at, "zfs unmount tank/locked", "", again, 1);
+    check(at, "zfs unload-key -a", "1 / 1 key(s) successfully unloaded\n", "", 0);
+    check(at, "zfs mount -a", "", "cannot mount 'tank/x': directory is not empty\n", 1);
+}
+
+#[test]
+fn a_dead_or_silent_process_hides_no_other_pool() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    let _server = serve(at, "tank");
+    // dead: a socket nobody listens to, a pid file nobody holds
+    let dead = run_directory::files(at, "dead");
+    drop(run_directory::claim(&dead, "dead").unwrap());
+    drop(UnixListener::bind(&dead.socket).unwrap());
+    // silent: it lives and accepts, but never answers
+    let silent = run_directory::files(at, "silent");
+    let _claim = run_directory::claim(&silent, "silent").unwrap();
+    let _listener = UnixListener::bind(&silent.socket).unwrap();
+
+    let start = Instant::now();
+    let ran = run(at, "zpool list -Ho name");
+    assert!(start.elapsed() < Duration::from_secs(12), "{:?}", start.elapsed());
+    assert_eq!((ran.out.as_str(), ran.code), ("tank\n", 1));
+    assert!(ran.err.contains("cannot open 'dead': its process"), "{}", ran.err);
+    assert!(ran.err.contains("has died"), "{}", ran.err);
+    assert!(ran.err.contains("did not answer in 5 seconds"), "{}", ran.err);
+    assert!(!run(at, "zpool status -x tank dead").out.contains("all pools are healthy"));
+
+    let cleared = "the process of 'dead' had died; cleared what it left\n";
+    check(at, "zpool export dead", "", cleared, 0);
+    check(at, "zpool list dead", "", "cannot open 'dead': no such pool\n", 1);
+}
