@@ -147,7 +147,9 @@ pub fn open(request: &OpenRequest) -> Result<Arc<dyn PoolService>, Failure> {
             ErrorKind::Unsupported => FailureKind::NotSupported,
             _ => FailureKind::Other,
         };
-        Failure::new(kind, format!("cannot import '{name}': {error}"))
+        let text = error.to_string();
+        let text = text.strip_prefix(&format!("pool '{name}': ")).unwrap_or(&text);
+        Failure::new(kind, format!("cannot import '{name}': {text}"))
     };
     let candidates = offline::pool::candidates(&request.search.places);
     let candidate = candidates.iter().find(|candidate| candidate.guid.0 == request.guid);

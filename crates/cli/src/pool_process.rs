@@ -10,7 +10,8 @@ use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 
-use cenote_control::protocol::{Failure, FailureKind};
+use cenote_control::client::Client;
+use cenote_control::protocol::{Failure, FailureKind, Request};
 use cenote_control::run_directory::{self, PoolFiles};
 use cenote_control::server::{self, PoolService};
 use serde::{Deserialize, Serialize};
@@ -131,6 +132,7 @@ fn prepare() -> Result<Prepared, Failure> {
         other(format!("cannot import '{name}': {}: {error}", files.pid.display()))
     })?;
     start_log();
+    export_on_signals(name, &directory);
     tracing::info!(pool = %name, "opening");
     let service = backend::open(&request)?;
     let listener = server::bind(&files.socket).map_err(|error| {
@@ -163,6 +165,30 @@ fn say(said: &Said) {
     if let Ok(null) = std::fs::File::options().write(true).open("/dev/null") {
         let _ = rustix::stdio::dup2_stdout(&null);
     }
+}
+
+/// Exports the pool when this process is asked to end, so that no dead mount stays behind. What is
+/// in use is taken out of the tree of files and answers with errors from then on.
+fn export_on_signals(pool: &str, directory: &Path) {
+    use signal_hook::consts::{SIGINT, SIGTERM};
+    let mut signals = match signal_hook::iterator::Signals::new([SIGTERM, SIGINT]) {
+        Ok(signals) => signals,
+        Err(error) => {
+            tracing::warn!(%error, "signals end this process without unmounting");
+            return;
+        }
+    };
+    let (client, pool) = (Client::new(directory.to_owned()), pool.to_owned());
+    std::thread::spawn(move || {
+        for signal in signals.forever() {
+            tracing::info!(signal, "exporting");
+            // by the same way as everybody's orders; before the socket is there nothing is mounted
+            if let Err(failure) = client.order(&pool, &Request::Export { force: true }) {
+                tracing::error!(%failure, "ended without exporting");
+                std::process::exit(1);
+            }
+        }
+    });
 }
 
 fn start_log() {

@@ -72,6 +72,12 @@ impl Client {
         run_directory::files(&self.directory, pool).socket.exists()
     }
 
+    /// Whether the process of a pool lives (it may hang).
+    pub fn lives(&self, pool: &str) -> bool {
+        let files = run_directory::files(&self.directory, pool);
+        run_directory::owner(&files.pid).is_some_and(|owner| owner.alive)
+    }
+
     /// Asks one pool; every response but the last goes to `each`.
     fn exchange(
         &self,
@@ -156,6 +162,8 @@ impl Client {
     /// # Errors
     /// If it was not carried out.
     pub fn order(&self, pool: &str, request: &Request) -> Result<Vec<String>, Failure> {
+        // an order may take long, but a process that hangs is noticed at once
+        self.pool_report(pool)?;
         match self.exchange(pool, request, |_| {})? {
             Response::Done { warnings } => Ok(warnings),
             other => Err(unexpected(pool, &other)),

@@ -268,7 +268,11 @@ fn try_copy(arguments: &CopyArguments) -> Result<bool, Error> {
         let one = copy_one(&pool, job, to, options, &bar, &total)?;
         total.entries += one.entries;
         total.bytes += one.bytes;
-        total.losses.extend(one.losses);
+        let inside = to.strip_prefix(&arguments.to).unwrap_or(Path::new(""));
+        total.losses.extend(one.losses.into_iter().map(|mut loss| {
+            loss.path = inside.join(&loss.path).display().to_string();
+            loss
+        }));
     }
     bar.finish_and_clear();
     if arguments.json {

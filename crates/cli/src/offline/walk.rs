@@ -97,9 +97,13 @@ pub fn resolve(tree: &dyn Tree, path: &str) -> Result<NodeId, Errno> {
     let mut node = cenote_posix::tree::ROOT;
     for part in path.split('/').filter(|part| !part.is_empty() && *part != ".") {
         let found = tree.lookup(node, part.as_bytes());
-        node = found
-            .map_err(|error| Errno { reason: format!("{part}: {}", error.reason), ..error })?
-            .node;
+        node = match found {
+            Ok(found) => found.node,
+            Err(error) if path.trim_end_matches('/').ends_with(part) => return Err(error),
+            Err(error) => {
+                return Err(Errno { reason: format!("{part}: {}", error.reason), ..error });
+            }
+        };
     }
     Ok(node)
 }

@@ -238,11 +238,6 @@ fn find<'a>(datasets: &'a [DatasetReport], name: &str) -> Result<&'a DatasetRepo
 
 /// Makes the directory, and clears away the mount a dead pool process left on it.
 fn prepare(path: &Path) -> io::Result<()> {
-    const ENOTCONN: i32 = 107;
-    if let Err(error) = fs::metadata(path)
-        && error.raw_os_error() == Some(ENOTCONN)
-    {
-        rustix::mount::unmount(path, rustix::mount::UnmountFlags::DETACH)?;
-    }
+    fuse::clear_dead(path).map_err(io::Error::other)?;
     fs::create_dir_all(path)
 }

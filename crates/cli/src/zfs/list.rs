@@ -3,10 +3,11 @@
 //! Invariant: as in `super`.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use cenote_control::client::Client;
 use cenote_control::json;
-use cenote_control::report::DatasetKind;
+use cenote_control::report::{DatasetKind, PoolReport};
 use cenote_control::text::dataset_list::{self, DEFAULT_COLUMNS, SPACE_COLUMNS};
 use cenote_control::text::sort::{self, SortKey};
 
@@ -14,6 +15,9 @@ use super::select::{self, Selection};
 use crate::getopt::{Parsed, Spec};
 use crate::terminal;
 use crate::usage::Tool;
+
+/// How long the property `listsnapshots` of a pool is waited for.
+const HINT_WAIT: Duration = Duration::from_secs(1);
 
 const SPEC: Spec =
     Spec { letters: "jHS:d:o:prs:t:", long: &[("json", 'j', false), ("json-int", 'J', false)] };
@@ -135,8 +139,10 @@ fn lists_snapshots(client: &Client, operands: &[String]) -> bool {
         [] => client.pools(),
         named => named.iter().map(|name| super::names::pool_of(name).to_owned()).collect(),
     };
-    pools.iter().any(|pool| {
-        let report = client.pool_report(pool);
-        report.is_ok_and(|pool| pool.properties.value("listsnapshots") == Some("on"))
+    // only a hint: a pool that hangs is complained of when it is asked for its datasets
+    let reports = client.ask_all(&pools, HINT_WAIT, |client, pool| client.pool_report(pool));
+    reports.into_iter().any(|answer| {
+        let on = |pool: PoolReport| pool.properties.value("listsnapshots") == Some("on");
+        answer.result.is_ok_and(on)
     })
 }

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use cenote_control::client::Client;
 use cenote_control::properties;
 use cenote_control::protocol::{MountRequest, Request};
-use cenote_control::report::ImportReport;
+use cenote_control::report::{ImportReport, ImportVdev};
 use cenote_control::text::pool_import;
 
 use super::common;
@@ -169,14 +169,25 @@ fn import(wanted: &Wanted) -> ExitCode {
     ExitCode::from(u8::from(failed))
 }
 
-fn imported(client: &Client) -> Vec<u64> {
-    common::ask(client, &[]).pools.iter().map(|pool| pool.guid).collect()
+/// Guids and names of the pools that are imported. One whose process died is not: importing it
+/// again is how it comes back.
+fn imported(client: &Client) -> Vec<(u64, String)> {
+    let mut names = client.pools();
+    names.retain(|name| client.lives(name));
+    if names.is_empty() {
+        return Vec::new();
+    }
+    common::ask(client, &names).pools.into_iter().map(|pool| (pool.guid, pool.name)).collect()
+}
+
+fn is_among(here: &[(u64, String)], pool: &ImportReport) -> bool {
+    here.iter().any(|(guid, _)| *guid == pool.guid)
 }
 
 fn list(client: &Client, found: &[ImportReport]) -> ExitCode {
     let here = imported(client);
     let shown: Vec<String> =
-        found.iter().filter(|pool| !here.contains(&pool.guid)).map(pool_import::render).collect();
+        found.iter().filter(|pool| !is_among(&here, pool)).map(pool_import::render).collect();
     if shown.is_empty() {
         terminal::complain("no pools available to import");
     }
@@ -191,7 +202,7 @@ fn choose<'a>(
 ) -> Result<Vec<&'a ImportReport>, ExitCode> {
     let here = imported(client);
     let Some(name) = &wanted.exported_name else {
-        let rest: Vec<_> = found.iter().filter(|pool| !here.contains(&pool.guid)).collect();
+        let rest: Vec<_> = found.iter().filter(|pool| !is_among(&here, pool)).collect();
         if rest.is_empty() {
             terminal::complain("no pools available to import");
             return Err(ExitCode::SUCCESS);
@@ -201,7 +212,17 @@ fn choose<'a>(
     let called = |pool: &&ImportReport| pool.name == *name || pool.guid.to_string() == *name;
     let mut matching: Vec<_> = found.iter().filter(called).collect();
     if matching.len() > 1 {
-        matching.retain(|pool| !here.contains(&pool.guid));
+        matching.retain(|pool| !is_among(&here, pool));
+    }
+    let new_name = wanted.new_name.as_ref();
+    if let [pool] = matching.as_slice()
+        && let Some((_, other)) = here.iter().find(|(guid, _)| *guid == pool.guid)
+        && other != new_name.unwrap_or(&pool.name)
+    {
+        terminal::complain(&format!(
+            "cannot import '{name}': this pool is imported already, as '{other}'"
+        ));
+        return Err(ExitCode::FAILURE);
     }
     let message = match matching.as_slice() {
         [_] => return Ok(matching),
@@ -215,6 +236,28 @@ fn choose<'a>(
     };
     terminal::complain(&message);
     Err(ExitCode::FAILURE)
+}
+
+/// What is said of a pool that lacks nothing but devices of its intent log.
+fn missing_log(pool: &ImportReport) -> Option<String> {
+    fn line(vdev: &ImportVdev, depth: usize, mark: &str, out: &mut String) {
+        let indent = " ".repeat(depth);
+        out.push_str(&format!("\t{indent}{}{mark}\n", vdev.name));
+        vdev.children.iter().for_each(|child| line(child, depth + 2, "", out));
+    }
+    let is_lost = |vdev: &&ImportVdev| vdev.state == "UNAVAIL";
+    let data_is_there = !pool.root.children.iter().any(|vdev| is_lost(&vdev));
+    let mut lost = pool.logs.iter().filter(is_lost).peekable();
+    if !data_is_there || lost.peek().is_none() {
+        return None;
+    }
+    let mut devices = String::new();
+    lost.for_each(|vdev| line(vdev, 4, " [log]", &mut devices));
+    Some(format!(
+        "The devices below are missing or corrupted, use '-m' to import the pool anyway:\n\
+         {devices}\ncannot import '{}': one or more devices is currently unavailable",
+        pool.name
+    ))
 }
 
 /// Imports one pool. Everything that goes wrong has been said when this fails.
@@ -244,6 +287,9 @@ fn one(wanted: &Wanted, client: &Client, pool: &ImportReport) -> Result<(), ()> 
     if !pool.importable && wanted.request.back == Back::No {
         let reason =
             pool.reason.as_deref().unwrap_or("one or more devices is currently unavailable");
+        if let Some(missing) = missing_log(pool) {
+            return fail(missing);
+        }
         return fail(format!("cannot import '{}': {reason}", pool.name));
     }
     if wanted.dry_run {

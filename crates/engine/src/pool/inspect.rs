@@ -155,7 +155,7 @@ pub fn inspect(candidate: &PoolCandidate, inspector: &Inspector<'_>) -> Inspecti
         reason: None,
     };
     if !found.status.condition.state.is_readable() {
-        found.reason = Some("not enough devices".into());
+        found.reason = Some("one or more devices is currently unavailable".into());
         return found;
     }
     let leaves = candidate.leaves(&candidate.tree);
@@ -263,7 +263,7 @@ fn check_trusted(
     found.status = assess(&tree, CandidateLeaves::trusted(candidate, &tree, limit));
     found.tree = tree;
     if !found.status.condition.state.is_readable() {
-        found.reason = Some("not enough devices".into());
+        found.reason = Some("one or more devices is currently unavailable".into());
         return;
     }
     let tops = found.status.children.iter();

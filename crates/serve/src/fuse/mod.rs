@@ -21,6 +21,8 @@ use std::time::Duration;
 
 use cenote_posix::tree::Tree;
 
+pub use mount::clear_dead;
+
 use handler::{Handler, HandlerOptions, MAX_IO};
 use session::{Session, SessionOptions};
 
@@ -36,7 +38,8 @@ pub struct MountOptions {
     pub mountpoint: PathBuf,
     /// What `df` and `mount` show as the source: the dataset's name.
     pub source: String,
-    /// Whether users other than the one who mounts may enter. Default: when root mounts.
+    /// Whether users other than the one who mounts may enter. Default: when root mounts, or when
+    /// `/etc/fuse.conf` has the line `user_allow_other`. Mode bits count in any case.
     pub allow_other: bool,
     /// Whether set-user-id bits count (only when root mounts).
     pub set_id: bool,
@@ -64,7 +67,7 @@ impl MountOptions {
         Self {
             mountpoint: mountpoint.into(),
             source: source.into(),
-            allow_other: rustix::process::geteuid().is_root(),
+            allow_other: rustix::process::geteuid().is_root() || mount::users_may_open_mounts(),
             set_id: true,
             devices: true,
             execute: true,

@@ -28,6 +28,9 @@ pub(super) const DEVICE: &str = "/dev/fuse";
 const SUBTYPE: &str = "cenote";
 /// Helpers, newest first.
 const HELPERS: [&str; 2] = ["fusermount3", "fusermount"];
+/// The usual reason why the helper cannot reach a mountpoint.
+const NESTED: &str = " (a mount inside another mount of a user needs a line 'user_allow_other' in \
+                      /etc/fuse.conf)";
 
 /// Mounts and gives the open device.
 pub(super) fn mount(options: &MountOptions) -> Result<OwnedFd, MountError> {
@@ -139,7 +142,10 @@ fn mount_by_helper(options: &MountOptions) -> Result<OwnedFd, MountError> {
             let words = output
                 .map(|output| String::from_utf8_lossy(&output.stderr).trim().to_owned())
                 .unwrap_or_default();
-            let words = if words.is_empty() { format!("{helper} failed") } else { words };
+            let mut words = if words.is_empty() { format!("{helper} failed") } else { words };
+            if words.contains("failed to access mountpoint") && !options.allow_other {
+                words.push_str(NESTED);
+            }
             MountError::Helper(words)
         });
     }
@@ -186,6 +192,30 @@ pub(super) fn unmount_forced(mountpoint: &Path) -> Result<(), MountError> {
             Err(MountError::system(format!("unmounting {}", mountpoint.display()))(error))
         }
     }
+}
+
+/// Takes away the mount at `mountpoint` if its server is dead; else does nothing.
+///
+/// # Errors
+/// If it stays: it is another user's.
+pub fn clear_dead(mountpoint: &Path) -> Result<(), MountError> {
+    let result = std::fs::metadata(mountpoint);
+    let is_dead = |error: &std::io::Error| Errno::from_io_error(error) == Some(Errno::NOTCONN);
+    match result {
+        Err(error) if is_dead(&error) => unmount_forced(mountpoint),
+        _ => Ok(()),
+    }
+}
+
+/// Whether the administrator lets users open their mounts to other users, and so to root and to the
+/// helper, which must enter a mount to mount another one inside.
+pub(super) fn users_may_open_mounts() -> bool {
+    let text = std::fs::read_to_string("/etc/fuse.conf").unwrap_or_default();
+    allows_other(&text)
+}
+
+fn allows_other(configuration: &str) -> bool {
+    configuration.lines().any(|line| line.trim() == "user_allow_other")
 }
 
 /// Best effort, for mounts whose server could not start.
@@ -279,6 +309,12 @@ mod tests {
         assert_eq!(device_number(table, Path::new("/mnt/a b")).as_deref(), Some("0:48"));
         assert_eq!(device_number(table, Path::new("/mnt/a")), None);
         assert_eq!(unescape(br"\0\999\134x\04"), br"\0\999\x\04");
+    }
+
+    #[test]
+    fn the_configuration_is_read() {
+        assert!(allows_other("# comment\nmount_max = 9\n user_allow_other \n"));
+        assert!(!allows_other("#user_allow_other\n"));
     }
 
     #[test]
