@@ -2,6 +2,7 @@
 //!
 //! Invariant: read-only, and what it shows comes with the place it was found at.
 
+mod blocks;
 mod history;
 mod labels;
 mod log;
@@ -12,10 +13,9 @@ mod space;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use cenote_engine::Error;
-use cenote_engine::pool::{OpenOptions, Pool};
+use cenote_engine::pool::OpenOptions;
 use cenote_format::Txg;
 use clap::{ArgAction, Parser};
 use serde_json::{Map, Value, json};
@@ -41,9 +41,15 @@ pub struct Arguments {
     /// Count blocks by type
     #[arg(short = 'b', action = ArgAction::Count)]
     blocks: u8,
-    /// Verify the checksums of metadata (twice: of all data)
+    /// Verify the checksums of metadata (twice: of all data; three times: of every copy)
     #[arg(short = 'c', action = ArgAction::Count)]
     checksums: u8,
+    /// Do not compare blocks in use with the space maps (-b, -c)
+    #[arg(short = 'L')]
+    no_leaks: bool,
+    /// Exact numbers (-bb)
+    #[arg(short = 'P')]
+    exact: bool,
     /// Show metaslabs and their space maps
     #[arg(short = 'm', action = ArgAction::Count)]
     metaslabs: u8,
@@ -91,8 +97,11 @@ pub fn run(arguments: &[String]) -> ExitCode {
         }
     };
     match look(&arguments) {
-        Ok((value, sound)) => {
-            let text = if arguments.json { format!("{value:#}\n") } else { render::text(&value) };
+        Ok((value, sound, ready)) => {
+            let text = match arguments.json {
+                true => format!("{value:#}\n"),
+                false => render::text(&value) + &ready,
+            };
             if write_out(text.as_bytes()).is_err() || !sound {
                 return ExitCode::FAILURE;
             }
@@ -112,16 +121,18 @@ fn write_out(bytes: &[u8]) -> std::io::Result<()> {
     out.flush()
 }
 
-fn look(arguments: &Arguments) -> Result<(Value, bool), Error> {
+/// What to show, whether it is sound, and text to show that is not in the value.
+fn look(arguments: &Arguments) -> Result<(Value, bool, String), Error> {
     let target = arguments.operands.first().map(String::as_str);
     if arguments.labels > 0 {
         let device = target.ok_or_else(|| Error::invalid("-l needs a device"))?;
-        return labels::show(device.as_ref(), arguments.uberblock > 0).map(|value| (value, true));
+        return labels::show(device.as_ref(), arguments.uberblock > 0)
+            .map(|value| (value, true, String::new()));
     }
     let Some(target) = target else {
         let found = offline::pool::candidates(&arguments.places);
         let list = found.iter().map(|c| json!({"name": c.name, "guid": c.guid.0}));
-        return Ok((json!({ "pools": list.collect::<Vec<_>>() }), true));
+        return Ok((json!({ "pools": list.collect::<Vec<_>>() }), true, String::new()));
     };
     let pool_name = target.split(['/', '@', '#']).next().unwrap_or(target);
     let options = OpenOptions {
@@ -132,11 +143,11 @@ fn look(arguments: &Arguments) -> Result<(Value, bool), Error> {
     };
     let pool = offline::pool::open(pool_name, &arguments.places, &options)?;
     let mut out = Map::new();
-    let mut sound = true;
+    let (mut sound, mut ready) = (true, String::new());
     if arguments.raw {
         let address = arguments.operands.get(1);
         let address = address.ok_or_else(|| Error::invalid("-R needs VDEV:OFFSET:SIZE"))?;
-        return raw::show(&pool, address).map(|value| (value, true));
+        return raw::show(&pool, address).map(|value| (value, true, String::new()));
     }
     if arguments.uberblock > 0 {
         out.insert("Uberblock".into(), labels::uberblock(pool.uberblock()));
@@ -159,18 +170,22 @@ fn look(arguments: &Arguments) -> Result<(Value, bool), Error> {
         out.insert("Intent logs".into(), log::show(&pool)?);
     }
     if arguments.blocks > 0 || arguments.checksums > 0 {
-        let (value, fine) = census(&pool, arguments)?;
-        out.extend(value);
-        sound = fine;
+        let wanted = blocks::Wanted {
+            blocks: arguments.blocks,
+            checksums: arguments.checksums,
+            no_leaks: arguments.no_leaks,
+            exact: arguments.exact,
+        };
+        let answer = blocks::show(&pool, wanted)?;
+        if arguments.json {
+            out.extend(answer.fields);
+        }
+        (sound, ready) = (answer.sound, answer.text);
     }
-    if out.is_empty() {
+    if out.is_empty() && ready.is_empty() {
         out.insert("MOS Configuration".into(), render::nvlist(&pool.config().raw));
         out.insert("Uberblock".into(), labels::uberblock(pool.uberblock()));
         out.extend(objects::show(&pool, pool_name, &[], 1)?);
     }
-    Ok((Value::Object(out), sound))
-}
-
-fn census(_: &Arc<Pool>, _: &Arguments) -> Result<(Map<String, Value>, bool), Error> {
-    Err(Error::unsupported("counting and verifying blocks (-b, -c) is not supported yet"))
+    Ok((Value::Object(out), sound, ready))
 }
