@@ -6,8 +6,8 @@
 use std::time::Instant;
 
 use cenote_control::report::{
-    CheckpointReport, PoolReport, PoolStatus, Properties, RemovalReport, ScanFunction, ScanReport,
-    ScanState, Source, VdevClass, VdevReason, VdevReport, VdevState,
+    CheckpointReport, ExpansionReport, PoolReport, PoolStatus, Properties, RemovalReport,
+    ScanFunction, ScanReport, ScanState, Source, VdevClass, VdevReason, VdevReport, VdevState,
 };
 use cenote_engine::dataset::{self, PropertyValue};
 use cenote_engine::pool::Pool;
@@ -58,6 +58,7 @@ impl Published {
             scan,
             removal,
             checkpoint,
+            expansion: tree.as_ref().and_then(|tree| expansion_report(tree, pool)),
             caches: list(pool, &directory, "l2cache", VdevClass::Cache)?,
             spares: list(pool, &directory, "spares", VdevClass::Spare)?,
             error_count: errors(pool, &directory)?,
@@ -92,7 +93,7 @@ impl Published {
     }
 }
 
-/// Gives every leaf that was found the size of its device.
+/// Gives every leaf that was found the size of its device, and marks those that were not.
 fn set_sizes(vdev: &mut VdevReport, pool: &Pool) {
     let guid = Guid(vdev.guid);
     let candidate = pool.candidate();
@@ -100,6 +101,8 @@ fn set_sizes(vdev: &mut VdevReport, pool: &Pool) {
     if let Some(found) = found.filter(|_| vdev.is_leaf() && vdev.state != VdevState::CannotOpen) {
         vdev.physical_size = found.device.size();
     }
+    vdev.not_present |=
+        found.is_none() && vdev.path.is_some() && vdev.is_leaf() && vdev.kind != "dspare";
     vdev.children.iter_mut().for_each(|child| set_sizes(child, pool));
 }
 
@@ -219,6 +222,33 @@ fn removal_report(words: &[u64], tree: Option<&VdevConfig>, pool: &Pool) -> Opti
         copied: state.copied,
         mapping_memory,
     })
+}
+
+/// The raidz expansion that runs, or the last one: each top-level vdev keeps a record of its own.
+fn expansion_report(tree: &VdevConfig, pool: &Pool) -> Option<ExpansionReport> {
+    let of = |id: u64, top: &VdevConfig| {
+        let zap = Zap::open(pool.mos().object(top.top_zap?).ok()?).ok()?;
+        let number = |key: &str| zap.lookup_u64(&format!("org.openzfs:raidz_expand_{key}")).ok()?;
+        let state = match number("state")? {
+            1 => ScanState::Scanning,
+            2 => ScanState::Finished,
+            _ => return None,
+        };
+        let time = |key: &str| number(key).and_then(|time| i64::try_from(time).ok()).unwrap_or(0);
+        let reflowed = number("bytes_copied").unwrap_or(0);
+        Some(ExpansionReport {
+            state,
+            name: vdevs::name(top, top.children().len()),
+            vdev: id,
+            start_time: time("start_time"),
+            end_time: time("end_time"),
+            to_reflow: reflowed,
+            reflowed,
+            waiting_for_resilver: false,
+        })
+    };
+    let all = (0..).zip(tree.children()).filter_map(|(id, top)| of(id, top));
+    all.max_by_key(|expansion| (expansion.state == ScanState::Scanning, expansion.end_time))
 }
 
 /// Entries of the two error logs, those of heads counted in their inner tables.
