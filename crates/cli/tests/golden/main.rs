@@ -4,6 +4,8 @@
 //! Fixtures are `tests/fixtures/NAME` and, where present, `../shared/pools/NAME`. The trees are
 //! listed by `tests/manifest.py`, the same script that listed the originals.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 mod pools;
 
 use pools::{Damage, Fixture, fixtures};
