@@ -1,44 +1,54 @@
-//! `zdb -h`: the pool's history, every record with all its fields.
+//! `zdb -h`: the pool's history.
 //!
-//! Chapter 06, section 3.4.
+//! Chapter 06, section 3.4. Invariant: records come oldest first; twice `-h` shows every field.
 
 use std::sync::Arc;
 
+use cenote_control::text::time;
 use cenote_engine::Error;
 use cenote_engine::pool::Pool;
-use cenote_engine::zap::Zap;
-use cenote_format::ObjectId;
-use cenote_format::history::{HistoryHeader, records};
-use cenote_format::nvlist::NvList;
+use cenote_engine::pool::history::{History, Kind};
 use serde_json::{Value, json};
 
 use super::render;
+use super::sink::Sink;
 
-/// Most bytes of history that are read.
-const LARGEST: u64 = 1 << 30;
-
-/// Every record, oldest first.
-pub fn show(pool: &Arc<Pool>) -> Result<Value, Error> {
-    let directory = Zap::open(pool.mos().object(ObjectId(1))?)?;
-    let Some(number) = directory.lookup_u64("history")? else { return Ok(json!([])) };
-    let object = pool.mos().object(ObjectId(number))?;
-    let header = HistoryHeader::decode(object.dnode().bonus())?;
-    let mut out = Vec::new();
-    for (from, to) in header.ranges() {
-        let length = to.saturating_sub(from);
-        if length > LARGEST {
-            return Err(Error::corrupt(format!("history of {length} bytes")).at_object(0, number));
+/// Every record; commands alone unless `detail` is above 1.
+pub fn show(pool: &Arc<Pool>, detail: u8, sink: &mut Sink) -> Result<(), Error> {
+    let history = History::open(pool.catalog())?;
+    sink.line("\nHistory:");
+    if history.lost() > 0 {
+        sink.line(format_args!("({} records were overwritten)", history.lost()));
+    }
+    let lost = history.lost();
+    let mut told = Vec::new();
+    for record in history {
+        if sink.is_closed() {
+            break;
         }
-        let mut data = Vec::new();
-        for (start, len) in header.spans(from, length) {
-            data.extend(object.read_vec(start, usize::try_from(len).unwrap_or(0))?);
-        }
-        for record in records(&data) {
-            match record.and_then(NvList::decode_prefix) {
-                Ok((list, _, _)) => out.push(render::nvlist(&list)),
-                Err(error) => out.push(json!({ "unreadable": error.to_string() })),
+        let record = match record {
+            Ok(record) => record,
+            Err(error) => {
+                sink.complain();
+                sink.line(format_args!("(the rest is unreadable: {error})"));
+                told.push(json!({ "error": error.to_string() }));
+                break;
             }
+        };
+        if sink.is_json() {
+            let mut value = render::nvlist(&record.fields);
+            if let Value::Object(map) = &mut value {
+                map.insert("time_text".into(), json!(time::history(record.time().cast_signed())));
+            }
+            told.push(value);
+        } else if detail > 1 || record.kind() == Kind::Command {
+            let when = time::history(record.time().cast_signed());
+            sink.line(record.text(&when, detail > 1, &|_| None));
+        }
+        if detail > 2 && !sink.is_json() {
+            sink.line(render::text(&render::nvlist(&record.fields), 1).trim_end());
         }
     }
-    Ok(Value::Array(out))
+    sink.json("history", json!({ "lost": lost, "records": told }));
+    Ok(())
 }

@@ -7,11 +7,11 @@ use std::fmt::Write as _;
 use cenote_format::nvlist::{NvList, Value as NvValue};
 use serde_json::{Map, Value, json};
 
-/// `value` as indented text: `name: value`, strings quoted, lists numbered.
-pub fn text(value: &Value) -> String {
+/// `value` as text indented by `depth` steps: `name: value`, strings quoted, lists numbered.
+pub fn text(value: &Value, depth: usize) -> String {
     let mut out = String::new();
     match value {
-        Value::Object(map) => fields(&mut out, map, 0),
+        Value::Object(map) => fields(&mut out, map, depth),
         other => {
             let _ = writeln!(out, "{}", scalar(other));
         }
@@ -37,7 +37,7 @@ fn fields(out: &mut String, map: &Map<String, Value>, depth: usize) {
                     }
                 }
             }
-            Value::Array(items) if items.iter().all(Value::is_string) => {
+            Value::Array(items) if !items.is_empty() && items.iter().all(Value::is_string) => {
                 let _ = writeln!(out, "{indent}{name}:");
                 for item in items {
                     let _ = writeln!(out, "{indent}    {}", item.as_str().unwrap_or_default());
@@ -86,7 +86,16 @@ fn nvalue(value: &NvValue) -> Value {
         NvValue::ByteArray(bytes) => {
             json!(bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>())
         }
+        NvValue::BooleanValue(value) => json!(value),
+        NvValue::Byte(number) | NvValue::Uint8(number) => json!(number),
+        NvValue::Uint16(number) => json!(number),
+        NvValue::Uint32(number) => json!(number),
         NvValue::Uint64(number) => json!(number),
+        NvValue::Int8(number) => json!(number),
+        NvValue::Int16(number) => json!(number),
+        NvValue::Int32(number) => json!(number),
+        NvValue::Int64(number) | NvValue::HighResolutionTime(number) => json!(number),
+        NvValue::Uint32Array(numbers) => json!(numbers),
         NvValue::Uint64Array(numbers) => json!(numbers),
         other => json!(format!("{other:?}")),
     }

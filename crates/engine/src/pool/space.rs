@@ -384,6 +384,31 @@ fn fragmented(buckets: &[u64], shift: u32) -> u64 {
 
 /// Counts what the log space maps say beyond the metaslabs' own maps.
 fn replay_logs(mos: &ObjectSet, directory: &Table, maps: &mut [VdevMaps]) -> Result<()> {
+    each_logged(mos, directory, |entry| {
+        let map = maps.iter_mut().find(|map| map.top.id == entry.vdev);
+        if let Some(map) = map {
+            map.apply(entry.txg, entry.action, entry.offset, entry.length);
+        }
+    })
+}
+
+/// One entry of a log space map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Logged {
+    /// The log's transaction group.
+    pub txg: Txg,
+    /// Top-level vdev.
+    pub vdev: u32,
+    /// What happened.
+    pub action: Action,
+    /// First byte on the vdev.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u64,
+}
+
+/// Tells `each` every entry of the log space maps, oldest first.
+pub fn each_logged(mos: &ObjectSet, directory: &Table, mut each: impl FnMut(Logged)) -> Result<()> {
     let id = directory.number("com.delphix:log_spacemap_zap")?.unwrap_or(0);
     let Some(table) = Table::open(mos, ObjectId(id))? else { return Ok(()) };
     let mut logs = BTreeMap::new();
@@ -408,15 +433,84 @@ fn replay_logs(mos: &ObjectSet, directory: &Table, maps: &mut [VdevMaps]) -> Res
                 let record = record.map_err(|error| Error::from(error).at_object(0, id.0))?;
                 let Record::Segment(segment) = record else { continue };
                 let (offset, length) = segment.bytes(0, LOG_SHIFT)?;
-                let map = maps.iter_mut().find(|map| Some(map.top.id) == segment.vdev);
-                if let Some(map) = map {
-                    map.apply(txg, segment.action, offset, length);
+                if let Some(vdev) = segment.vdev {
+                    each(Logged { txg, vdev, action: segment.action, offset, length });
                 }
             }
             at = at.saturating_add(step);
         }
     }
     Ok(())
+}
+
+/// What is known of one metaslab.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Metaslab {
+    /// Its first byte on the vdev.
+    pub start: u64,
+    /// Bytes that can be allocated.
+    pub size: u64,
+    /// Allocated bytes according to its own map.
+    pub flushed: i64,
+    /// Allocated bytes, the logs included.
+    pub allocated: u64,
+    /// Logs older than this are in its map.
+    pub unflushed: Txg,
+    /// Percent, if the map has a histogram.
+    pub fragmentation: Option<u64>,
+}
+
+/// The metaslabs of a top-level vdev.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TopMetaslabs {
+    /// Id of the vdev.
+    pub id: u32,
+    /// What it is for.
+    pub class: Class,
+    /// log2 of the distance of metaslabs.
+    pub shift: u64,
+    /// log2 of the unit of the maps.
+    pub ashift: u8,
+    /// Object that lists the space maps.
+    pub array: ObjectId,
+    /// In the order of their addresses.
+    pub metaslabs: Vec<Metaslab>,
+}
+
+/// The metaslabs of a pool whose vdevs are `tree`.
+pub fn metaslabs(catalog: &Catalog, tree: &VdevConfig) -> Result<Vec<TopMetaslabs>> {
+    let mos = catalog.mos();
+    let mut found = Vec::new();
+    let mut maps = Vec::new();
+    for (id, top) in tree.children().iter().enumerate() {
+        let Some(state) = top.top.as_ref().filter(|_| top.kind.is_concrete()) else { continue };
+        let map = VdevMaps::read(mos, u32::try_from(id).unwrap_or(u32::MAX), top)?;
+        let (_, alignment) = shape(top, state.ashift)?;
+        let slabs = map.sizes.iter().enumerate().map(|(index, size)| Metaslab {
+            start: ((index as u64) << map.metaslab_shift).next_multiple_of(alignment.max(1)),
+            size: *size,
+            flushed: map.allocated.get(index).copied().unwrap_or(0),
+            allocated: 0,
+            unflushed: map.unflushed.get(index).copied().unwrap_or(Txg(0)),
+            fragmentation: map.fragmentation.get(index).copied().flatten(),
+        });
+        found.push(TopMetaslabs {
+            id: map.top.id,
+            class: map.top.class,
+            shift: map.metaslab_shift,
+            ashift: u8::try_from(state.ashift).unwrap_or(9),
+            array: state.metaslab_array,
+            metaslabs: slabs.collect(),
+        });
+        maps.push(map);
+    }
+    replay_logs(mos, &catalog.object_directory()?, &mut maps)?;
+    for (top, map) in found.iter_mut().zip(&maps) {
+        for (slab, allocated) in top.metaslabs.iter_mut().zip(&map.allocated) {
+            slab.allocated = u64::try_from(*allocated).unwrap_or(0).min(slab.size);
+        }
+    }
+    Ok(found)
 }
 
 /// Totals of the dedup tables, and the bytes they take.

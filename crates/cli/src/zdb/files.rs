@@ -1,0 +1,168 @@
+//! Files of a dataset: their attributes and the path that leads to them.
+//!
+//! Chapter 05. Invariant: walks towards the root end, whatever the parents claim.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+
+use cenote_engine::object::{Object, ObjectSet};
+use cenote_engine::zap::Zap;
+use cenote_format::sa::Attribute;
+use cenote_format::{ObjectId, ObjectType};
+use cenote_posix::attributes::{Facts, SystemAttributes};
+use cenote_posix::tree::Timestamp;
+use cenote_posix::view::View;
+use serde_json::json;
+
+use super::described::{Described, moment};
+
+/// Deepest directory that is followed.
+const DEPTH_MAX: usize = 1024;
+/// Most names that are remembered.
+const NAMES_MAX: usize = 1 << 20;
+/// Bits of a directory entry that are the object.
+const OBJECT_MASK: u64 = (1 << 48) - 1;
+
+/// The files of one object set, if it holds files that can be read.
+pub struct Files {
+    view: Option<View>,
+    /// Why there are none.
+    reason: Option<String>,
+    /// Names by object, of the directories read last.
+    names: RefCell<HashMap<u64, HashMap<u64, String>>>,
+}
+
+impl Files {
+    /// The files of `set`.
+    pub fn open(set: &ObjectSet) -> Self {
+        let (view, reason) = match View::open(set.clone(), 0) {
+            Ok(view) => (Some(view), None),
+            Err(error) => (None, Some(error.reason)),
+        };
+        Self { view, reason, names: RefCell::default() }
+    }
+
+    /// No files at all.
+    pub fn none(reason: &str) -> Self {
+        Self { view: None, reason: Some(reason.to_owned()), names: RefCell::default() }
+    }
+
+    /// Adds the attributes of the file `object`, and its path.
+    pub fn describe(&self, out: &mut Described, object: &Object) {
+        let Some(view) = &self.view else {
+            return out.failed("attributes", self.reason.as_deref().unwrap_or("no filesystem"));
+        };
+        let facts = match Facts::read(view.attribute_table(), object) {
+            Ok(facts) => facts,
+            Err(error) => return out.failed("attributes", error.reason),
+        };
+        let path = self.path(view, object.id(), facts.parent);
+        out.pair("path", &path, json!(path));
+        out.pair("uid    ", facts.uid, facts.uid);
+        out.pair("gid    ", facts.gid, facts.gid);
+        let times = [
+            ("atime", facts.accessed),
+            ("mtime", facts.modified),
+            ("ctime", facts.changed),
+            ("crtime", facts.created),
+        ];
+        for (name, time) in times {
+            out.line(format!("\t{name}\t{}", moment(time.seconds.cast_unsigned())));
+            out.fact(name, seconds(time));
+        }
+        out.pair("gen", facts.generation, facts.generation);
+        out.pair("mode", format!("{:o}", facts.mode), facts.mode);
+        out.pair("size", facts.size, facts.size);
+        out.pair("parent", facts.parent, facts.parent);
+        out.pair("links", facts.links, facts.links);
+        out.pair("pflags", format!("{:x}", facts.flags), facts.flags);
+        if object.dnode().bonus_type == ObjectType::SYSTEM_ATTRIBUTES {
+            attributes(out, view, object);
+        }
+    }
+
+    /// The path of `object` whose parent is `parent`, or the parts of it that exist.
+    fn path(&self, view: &View, object: ObjectId, parent: u64) -> String {
+        let mut path = String::new();
+        let (mut child, mut parent) = (object.0, parent);
+        for _ in 0..DEPTH_MAX {
+            if child == view.root().0 {
+                return if path.is_empty() { "/".to_owned() } else { path };
+            }
+            let name = self.name(view, parent, child);
+            path = format!("/{}{path}", name.unwrap_or_else(|| format!("???<object#{child}>")));
+            child = parent;
+            match view.file(ObjectId(parent)) {
+                Ok(file) => parent = file.facts.parent,
+                Err(_) => break,
+            }
+        }
+        format!("???{path}")
+    }
+
+    fn name(&self, view: &View, directory: u64, child: u64) -> Option<String> {
+        if let Some(names) = self.names.borrow().get(&directory) {
+            return names.get(&child).cloned();
+        }
+        let mut names = HashMap::new();
+        if let Ok(zap) = view.objects().object(ObjectId(directory)).and_then(Zap::open) {
+            for entry in zap.entries().take(NAMES_MAX).flatten() {
+                if let Some(value) = entry.value.as_u64() {
+                    let name = String::from_utf8_lossy(entry.name()).into_owned();
+                    names.insert(value & OBJECT_MASK, name);
+                }
+            }
+        }
+        let found = names.get(&child).cloned();
+        let mut kept = self.names.borrow_mut();
+        if kept.values().map(HashMap::len).sum::<usize>().saturating_add(kept.len()) > NAMES_MAX {
+            kept.clear();
+        }
+        kept.insert(directory, names);
+        found
+    }
+}
+
+fn seconds(time: Timestamp) -> f64 {
+    time.seconds as f64 + f64::from(time.nanoseconds) / 1e9
+}
+
+/// The attributes that not every file has.
+fn attributes(out: &mut Described, view: &View, object: &Object) {
+    let system = match SystemAttributes::open(view.attribute_table(), object) {
+        Ok(system) => system,
+        Err(error) => return out.failed("attributes", error.reason),
+    };
+    for (attribute, name) in [
+        (Attribute::Project, "projid"),
+        (Attribute::XattrDirectory, "xattr"),
+        (Attribute::Device, "rdev"),
+    ] {
+        match system.word(attribute) {
+            Ok(Some(value)) if value != 0 => out.pair(name, value, value),
+            Ok(_) => {}
+            Err(error) => out.failed(name, error.reason),
+        }
+    }
+    if let Ok(Some(target)) = system.value(Attribute::SymlinkTarget) {
+        let target = String::from_utf8_lossy(&target).into_owned();
+        out.pair("target", &target, json!(target));
+    }
+    if let Ok(Some(packed)) = system.value(Attribute::XattrList) {
+        match cenote_format::nvlist::NvList::decode_prefix(&packed) {
+            Ok((list, _, _)) => {
+                out.line(format!(
+                    "\tSA xattrs: {} bytes, {} entries",
+                    packed.len(),
+                    list.iter().count()
+                ));
+                let names =
+                    list.iter().map(|pair| String::from_utf8_lossy(&pair.name).into_owned());
+                let names: Vec<String> = names.collect();
+                names.iter().for_each(|name| out.line(format!("\t\t{name}")));
+                out.fact("sa_xattrs", json!(names));
+            }
+            Err(error) => out.failed("SA xattrs", error),
+        }
+    }
+}
