@@ -2,6 +2,8 @@
 //!
 //! Invariant: facts, not formats, are compared: counts, sizes, addresses, free space.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 

@@ -9,11 +9,11 @@ use cenote_control::report::{
     CheckpointReport, ExpansionReport, PoolReport, PoolStatus, Properties, RemovalReport,
     ScanFunction, ScanReport, ScanState, Source, VdevClass, VdevReason, VdevReport, VdevState,
 };
+use cenote_engine::Result;
 use cenote_engine::dataset::{self, PropertyValue};
 use cenote_engine::pool::Pool;
 use cenote_engine::pool::properties::{self, Runtime};
 use cenote_engine::zap::Zap;
-use cenote_engine::Result;
 use cenote_format::config::{VdevConfig, VdevKind};
 use cenote_format::indirect_mapping::RemovalState;
 use cenote_format::uberblock::Uberblock;

@@ -152,13 +152,14 @@ fn subject(
 ) -> Value {
     let mut facts =
         headline(pool, one, detail.max(if selections.is_empty() { 0 } else { 4 }), sink);
-    if detail >= 4 && selections.is_empty() {
-        if let Some(dataset) = &one.dataset {
-            match deadlist(pool, dataset.phys.deadlist, sink) {
-                Ok(value) => facts.insert("deadlist".into(), value),
-                Err(error) => facts.insert("deadlist_error".into(), failed(&error, sink)),
-            };
-        }
+    if detail >= 4
+        && selections.is_empty()
+        && let Some(dataset) = &one.dataset
+    {
+        match deadlist(pool, dataset.phys.deadlist, sink) {
+            Ok(value) => facts.insert("deadlist".into(), value),
+            Err(error) => facts.insert("deadlist_error".into(), failed(&error, sink)),
+        };
     }
     if detail >= 2 || !selections.is_empty() {
         let how = Detail {

@@ -23,6 +23,7 @@ mod selection;
 mod sink;
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use cenote_engine::pool::Pool;
 use cenote_engine::{Error, ErrorKind};
