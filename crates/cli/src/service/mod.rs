@@ -10,6 +10,7 @@ mod pool_report;
 pub mod vdevs;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use cenote_control::protocol::{
     DatasetQuery, Failure, FailureKind, LoadKeyRequest, MountRequest, UnmountRequest,
@@ -24,6 +25,9 @@ use parking_lot::{Mutex, RwLock};
 use datasets::Catalogue;
 use mounts::Mounts;
 use pool_report::Published;
+
+/// How often devices that were given up are tried again.
+const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// How the pool was imported.
 #[derive(Debug, Clone, Default)]
@@ -58,6 +62,7 @@ impl Service {
         let published = Published::read(&pool, &runtime)?;
         let altroot = facts.altroot.clone().unwrap_or_default();
         let catalogue = Catalogue::start(&pool, &altroot);
+        watch_devices(&pool);
         Ok(Arc::new(Self {
             pool: RwLock::new(Some(pool)),
             published,
@@ -123,6 +128,23 @@ impl Service {
             };
             Failure::new(kind, words)
         })
+    }
+}
+
+/// Tries devices that were given up again every few seconds, as long as the pool is open.
+fn watch_devices(pool: &Arc<Pool>) {
+    let pool = Arc::downgrade(pool);
+    let run = move || {
+        loop {
+            std::thread::sleep(PROBE_INTERVAL);
+            let Some(pool) = pool.upgrade() else { break };
+            if pool.vdevs().probe() {
+                tracing::info!("a device changed its state");
+            }
+        }
+    };
+    if let Err(error) = std::thread::Builder::new().name("devices".into()).spawn(run) {
+        tracing::warn!(%error, "devices that fail are not tried again");
     }
 }
 
