@@ -37,6 +37,9 @@ impl Ranges {
     /// Takes `length` bytes from `start` on away.
     pub fn remove(&mut self, start: u64, length: u64) {
         let (from, to) = (start, start.saturating_add(length));
+        if from >= to {
+            return;
+        }
         while let Some((begin, end)) = self.0.range(..to).next_back().map(|(b, e)| (*b, *e)) {
             if end <= from {
                 break;
