@@ -28,9 +28,9 @@ pub(super) const DEVICE: &str = "/dev/fuse";
 const SUBTYPE: &str = "cenote";
 /// Helpers, newest first.
 const HELPERS: [&str; 2] = ["fusermount3", "fusermount"];
-/// The usual reason why the helper cannot reach a mountpoint.
-const NESTED: &str = " (a mount inside another mount of a user needs a line 'user_allow_other' in \
-                      /etc/fuse.conf)";
+/// The usual reason why the helper refuses a mountpoint.
+const NESTED: &str =
+    " (the helper does not mount inside another mount; root does, and so does 'unshare -rm')";
 
 /// Mounts and gives the open device.
 pub(super) fn mount(options: &MountOptions) -> Result<OwnedFd, MountError> {
@@ -143,7 +143,7 @@ fn mount_by_helper(options: &MountOptions) -> Result<OwnedFd, MountError> {
                 .map(|output| String::from_utf8_lossy(&output.stderr).trim().to_owned())
                 .unwrap_or_default();
             let mut words = if words.is_empty() { format!("{helper} failed") } else { words };
-            if words.contains("failed to access mountpoint") && !options.allow_other {
+            if words.contains("failed to access mountpoint") || words.contains("no write access") {
                 words.push_str(NESTED);
             }
             MountError::Helper(words)
@@ -207,8 +207,7 @@ pub fn clear_dead(mountpoint: &Path) -> Result<(), MountError> {
     }
 }
 
-/// Whether the administrator lets users open their mounts to other users, and so to root and to the
-/// helper, which must enter a mount to mount another one inside.
+/// Whether the administrator lets users open their mounts to other users.
 pub(super) fn users_may_open_mounts() -> bool {
     let text = std::fs::read_to_string("/etc/fuse.conf").unwrap_or_default();
     allows_other(&text)
