@@ -213,7 +213,7 @@ impl Tree for Filesystem {
         let size = file.facts.size;
         let advice = self.streams.note(node, offset, len as u64, size);
         if let Some(ahead) = advice.ahead {
-            file.object.prefetch(ahead.start, ahead.end - ahead.start);
+            file.object.prefetch(ahead.start, ahead.end - ahead.start, &advice.position);
         }
         let pieces = View::read(&file, offset, len)?;
         if advice.streaming {

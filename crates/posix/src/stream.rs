@@ -6,6 +6,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use quick_cache::sync::Cache;
@@ -64,17 +65,25 @@ impl Stream {
 }
 
 /// What a read tells of those to come.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct Advice {
     /// What to load ahead now.
     pub ahead: Option<Range<u64>>,
     /// The read is part of a stream: what it has read whole will not be asked for again soon.
     pub streaming: bool,
+    /// Where the reader is: what lies before it need not be loaded any more.
+    pub position: Arc<AtomicU64>,
 }
 
 /// The streams of a filesystem.
 pub struct Streams {
-    streams: Cache<NodeId, Arc<Mutex<Stream>>>,
+    streams: Cache<NodeId, Arc<Shared>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    stream: Mutex<Stream>,
+    position: Arc<AtomicU64>,
 }
 
 impl Default for Streams {
@@ -93,14 +102,16 @@ impl Streams {
         let stream = match self.streams.get(&node) {
             Some(stream) => stream,
             None => {
-                let stream = Arc::<Mutex<Stream>>::default();
+                let stream = Arc::<Shared>::default();
                 self.streams.insert(node, stream.clone());
                 stream
             }
         };
-        let mut stream = stream.lock();
+        let position = stream.position.clone();
+        let mut stream = stream.stream.lock();
         let ahead = stream.note(offset, len, size);
-        Advice { ahead, streaming: stream.window != 0 }
+        position.store(stream.next, Ordering::Relaxed);
+        Advice { ahead, streaming: stream.window != 0, position }
     }
 }
 
@@ -154,6 +165,6 @@ mod tests {
             stream.note(offset, u64::MAX, u64::MAX);
         }
         let streams = Streams::default();
-        assert_eq!(streams.note(5, 0, 10, 10), Advice::default());
+        assert_eq!(streams.note(5, 0, 10, 10).ahead, None);
     }
 }

@@ -48,8 +48,9 @@ impl Volume {
     pub fn read_at(&self, offset: u64, len: usize) -> Result<Pieces> {
         let rest = self.size.saturating_sub(offset);
         let len = usize::try_from(rest).unwrap_or(usize::MAX).min(len);
-        if let Some(ahead) = self.streams.note(0, offset, len as u64, self.size).ahead {
-            self.data.prefetch(ahead.start, ahead.end - ahead.start);
+        let advice = self.streams.note(0, offset, len as u64, self.size);
+        if let Some(ahead) = advice.ahead {
+            self.data.prefetch(ahead.start, ahead.end - ahead.start, &advice.position);
         }
         Ok(self.data.read(offset, len)?)
     }

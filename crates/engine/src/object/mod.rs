@@ -6,6 +6,7 @@
 mod tree;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use cenote_format::dnode::{self, SLOT, SLOTS_PER_BLOCK};
@@ -330,8 +331,9 @@ impl Object {
         Ok(out)
     }
 
-    /// Loads a range into the cache in the background; only a hint.
-    pub fn prefetch(&self, offset: u64, len: u64) {
+    /// Loads a range into the cache in the background; only a hint. What `position` (a byte offset
+    /// that the reader moves on) has passed by the time its turn comes is not loaded.
+    pub fn prefetch(&self, offset: u64, len: u64, position: &Arc<AtomicU64>) {
         let size = self.block_size();
         let last_block = self.dnode.max_block_id;
         let first = offset / size;
@@ -341,8 +343,13 @@ impl Object {
         let mut from = first;
         while from <= last {
             let to = last.min(from.saturating_add(step - 1));
-            let object = self.clone();
+            let (object, position) = (self.clone(), position.clone());
             let asked = self.set.0.io.prefetcher.ask(move || {
+                let passed = position.load(Ordering::Relaxed) / size;
+                let from = from.max(passed);
+                if from > to {
+                    return;
+                }
                 if let Ok(pointers) = object.pointers(from, to) {
                     object.set.0.io.pipe.read_many(&pointers, &object.set.0.context);
                 }

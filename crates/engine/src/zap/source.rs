@@ -36,7 +36,7 @@ impl BlockSource for Object {
 
     fn prefetch_block(&self, id: u64) {
         let size = self.block_size();
-        self.prefetch(id.saturating_mul(size), size);
+        self.prefetch(id.saturating_mul(size), size, &Default::default());
     }
 
     fn named(&self, error: Error) -> Error {
