@@ -19,7 +19,10 @@ const ARROWS: &[(&str, &[&str])] = &[
 
 /// The engine's rooms from low to high: a room uses only rooms before it.
 const ROOMS: &[&str] =
-    &["error", "vdev", "cache", "pipe", "object", "zap", "dataset", "keys", "pool", "check"];
+    &[
+    "error", "txg", "vdev", "alloc", "cache", "pipe", "object", "zap", "dataset", "keys", "intent",
+    "pool", "check",
+];
 
 /// Lines a file of code may have.
 const LONGEST: usize = 1000;

@@ -13,6 +13,7 @@ pub mod keys;
 pub mod object;
 pub mod pipe;
 pub mod pool;
+pub mod txg;
 pub mod vdev;
 pub mod zap;
 

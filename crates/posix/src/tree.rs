@@ -120,7 +120,97 @@ pub struct Space {
     pub name_max: u32,
 }
 
+/// A file, directory, symbolic link or device node to be made.
+#[derive(Debug, Clone, Copy)]
+pub struct NewNode<'a> {
+    /// `st_mode`: type and permission bits as the caller gave them, `umask` not yet taken off.
+    pub mode: u32,
+    /// The caller's umask; a default ACL of the parent overrides it.
+    pub umask: u32,
+    /// Device number (`dev_t` as glibc encodes it) of device nodes.
+    pub rdev: u64,
+    /// Target of a symbolic link; empty otherwise.
+    pub target: &'a [u8],
+}
+
+/// A time to be set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SetTime {
+    /// The present.
+    Now,
+    /// This time.
+    At(Timestamp),
+}
+
+/// What `setattr` changes; `None` leaves a field as it is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SetAttributes {
+    /// Permission bits (type bits are ignored).
+    pub mode: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Length in bytes.
+    pub size: Option<u64>,
+    /// Last access.
+    pub accessed: Option<SetTime>,
+    /// Last change of content.
+    pub modified: Option<SetTime>,
+    /// Last change of attributes; where `None`, a change of anything else sets it to the present.
+    pub changed: Option<Timestamp>,
+    /// The set-user-id and set-group-id bits are to be cleared (a write or truncation by somebody
+    /// without the privilege to keep them).
+    pub kill_set_id: bool,
+}
+
+/// Bits of `renameat2`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RenameFlags {
+    /// Fail with EEXIST where the new name exists.
+    pub no_replace: bool,
+    /// Exchange both names.
+    pub exchange: bool,
+    /// Leave a whiteout (character device 0:0) under the old name.
+    pub whiteout: bool,
+}
+
+/// What `fallocate` does with a range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Allocate {
+    /// Nothing is stored; the file grows to the range's end unless `keep_size`.
+    Reserve {
+        /// Do not change the length.
+        keep_size: bool,
+    },
+    /// The range becomes a hole; the length stays.
+    PunchHole,
+    /// The range reads as zeros; the file grows unless `keep_size`.
+    ZeroRange {
+        /// Do not change the length.
+        keep_size: bool,
+    },
+}
+
+/// Whether an extended attribute must or must not exist already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum XattrWrite {
+    /// Either.
+    Any,
+    /// EEXIST where it exists.
+    Create,
+    /// ENODATA where it does not.
+    Replace,
+}
+
+fn read_only<T>() -> Result<T> {
+    Err(Errno { code: 30, reason: "this tree is read-only".into() })
+}
+
 /// A served filesystem. All methods may be called from many threads at once.
+///
+/// The door checks permissions before it calls (the kernel does for FUSE); methods that change
+/// something answer EROFS where a tree does not implement them.
 pub trait Tree: Send + Sync + 'static {
     /// Finds `name` in `parent`.
     fn lookup(&self, parent: NodeId, name: &[u8]) -> Result<Attributes>;
@@ -149,4 +239,128 @@ pub trait Tree: Send + Sync + 'static {
     fn list_xattr(&self, node: NodeId) -> Result<Vec<Vec<u8>>>;
     /// `statfs`.
     fn space(&self) -> Result<Space>;
+
+    /// Whether anything can be changed.
+    fn is_writable(&self) -> bool {
+        false
+    }
+    /// Makes a node named `name` in `parent`, owned by `caller` (set-group-id directories give
+    /// their group). EEXIST where the name exists.
+    fn create(
+        &self,
+        _caller: Caller,
+        _parent: NodeId,
+        _name: &[u8],
+        _new: NewNode<'_>,
+    ) -> Result<Attributes> {
+        read_only()
+    }
+    /// Makes a regular file without a name in the filesystem of `parent` (O_TMPFILE).
+    fn create_unnamed(
+        &self,
+        _caller: Caller,
+        _parent: NodeId,
+        _new: NewNode<'_>,
+    ) -> Result<Attributes> {
+        read_only()
+    }
+    /// Gives `node` another name.
+    fn link(
+        &self,
+        _caller: Caller,
+        _node: NodeId,
+        _parent: NodeId,
+        _name: &[u8],
+    ) -> Result<Attributes> {
+        read_only()
+    }
+    /// Removes a name of anything but a directory. A file without names lives on until
+    /// [`Tree::forget`].
+    fn unlink(&self, _caller: Caller, _parent: NodeId, _name: &[u8]) -> Result<()> {
+        read_only()
+    }
+    /// Removes an empty directory.
+    fn remove_directory(&self, _caller: Caller, _parent: NodeId, _name: &[u8]) -> Result<()> {
+        read_only()
+    }
+    /// Moves `from` in `from_parent` to `to` in `to_parent`.
+    fn rename(
+        &self,
+        _caller: Caller,
+        _from_parent: NodeId,
+        _from: &[u8],
+        _to_parent: NodeId,
+        _to: &[u8],
+        _flags: RenameFlags,
+    ) -> Result<()> {
+        read_only()
+    }
+    /// Changes attributes; gives all of them after the change.
+    fn set_attributes(
+        &self,
+        _caller: Caller,
+        _node: NodeId,
+        _change: &SetAttributes,
+    ) -> Result<Attributes> {
+        read_only()
+    }
+    /// Writes `data` at `offset`. All of it is taken, or none. `kill_set_id` as in
+    /// [`SetAttributes`].
+    fn write(
+        &self,
+        _caller: Caller,
+        _node: NodeId,
+        _offset: u64,
+        _data: &[u8],
+        _kill_set_id: bool,
+    ) -> Result<()> {
+        read_only()
+    }
+    /// `fallocate`.
+    fn allocate(
+        &self,
+        _caller: Caller,
+        _node: NodeId,
+        _offset: u64,
+        _len: u64,
+        _what: Allocate,
+    ) -> Result<()> {
+        read_only()
+    }
+    /// Copies a range between two files (or within one); gives the bytes copied.
+    fn copy_range(
+        &self,
+        _caller: Caller,
+        _from: (NodeId, u64),
+        _to: (NodeId, u64),
+        _len: u64,
+    ) -> Result<u64> {
+        read_only()
+    }
+    /// Makes what has been done to `node` survive a crash (fsync).
+    fn sync(&self, _node: NodeId, _data_only: bool) -> Result<()> {
+        Ok(())
+    }
+    /// Makes everything survive a crash (syncfs).
+    fn sync_all(&self) -> Result<()> {
+        Ok(())
+    }
+    /// Sets an extended attribute.
+    fn set_xattr(
+        &self,
+        _caller: Caller,
+        _node: NodeId,
+        _name: &[u8],
+        _value: &[u8],
+        _how: XattrWrite,
+    ) -> Result<()> {
+        read_only()
+    }
+    /// Removes an extended attribute (ENODATA if absent).
+    fn remove_xattr(&self, _caller: Caller, _node: NodeId, _name: &[u8]) -> Result<()> {
+        read_only()
+    }
+    /// The door holds no reference to `node` any more (every name looked up was forgotten and
+    /// every open file closed): a file without names goes now.
+    fn forget(&self, _node: NodeId) {}
 }

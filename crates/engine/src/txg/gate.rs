@@ -1,0 +1,319 @@
+//! The gate every change passes: opens, holds and closes transaction groups, and slows writers.
+//!
+//! Invariant: `dirty` never grows while it stands above the limit, except by changes that were let
+//! in before; every wait ends with the gate's deadline or its failure.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use cenote_format::Txg;
+use parking_lot::{Condvar, Mutex};
+
+use crate::{Error, ErrorKind, Result};
+
+/// Part of the dirty limit, in percent, from which on writers are slowed down.
+const SLOW_FROM: u64 = 60;
+/// Longest pause of one change while the pool catches up; a full gate waits instead.
+const LONGEST_PAUSE: Duration = Duration::from_millis(5);
+/// Longest wait for room.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// Lets changes into the open transaction group.
+pub struct Gate {
+    state: Mutex<State>,
+    changed: Condvar,
+    /// Dirty bytes of the groups by number modulo 4.
+    dirty: [AtomicU64; 4],
+    limit: AtomicU64,
+}
+
+struct State {
+    open: u64,
+    holds: [u64; 4],
+    synced: u64,
+    /// A group up to this one was asked for.
+    wanted: u64,
+    failure: Option<Error>,
+    stopping: bool,
+}
+
+/// What a gate shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GateFigures {
+    /// The open group.
+    pub open: Txg,
+    /// The newest group on the disks.
+    pub synced: Txg,
+    /// Bytes that wait to be written.
+    pub dirty: u64,
+}
+
+/// A change being made: belongs to one transaction group, which is not written before this is
+/// dropped.
+pub struct Tx {
+    txg: Txg,
+    gate: Option<Arc<Gate>>,
+    held: bool,
+}
+
+impl Tx {
+    /// A change made by the writer of group `txg` itself, or by a test without a gate.
+    pub fn detached(txg: Txg) -> Self {
+        Self { txg, gate: None, held: false }
+    }
+
+    /// The group it belongs to.
+    pub fn txg(&self) -> Txg {
+        self.txg
+    }
+
+    /// Counts bytes that were made dirty.
+    pub fn add_dirty(&self, bytes: u64) {
+        if let Some(gate) = &self.gate {
+            gate.add_dirty(self.txg, bytes);
+        }
+    }
+}
+
+impl Drop for Tx {
+    fn drop(&mut self) {
+        if let (Some(gate), true) = (&self.gate, self.held) {
+            let mut state = gate.state.lock();
+            if let Some(holds) = state.holds.get_mut(slot(self.txg.0)) {
+                *holds = holds.saturating_sub(1);
+                if *holds == 0 {
+                    gate.changed.notify_all();
+                }
+            }
+        }
+    }
+}
+
+fn slot(txg: u64) -> usize {
+    (txg & 3) as usize
+}
+
+impl Gate {
+    /// A gate whose last written group is `synced`; `limit` bytes may be dirty.
+    pub fn new(synced: Txg, limit: u64) -> Arc<Self> {
+        Arc::new(Self {
+            state: Mutex::new(State {
+                open: synced.0 + 1,
+                holds: [0; 4],
+                synced: synced.0,
+                wanted: 0,
+                failure: None,
+                stopping: false,
+            }),
+            changed: Condvar::new(),
+            dirty: Default::default(),
+            limit: AtomicU64::new(limit.max(1 << 20)),
+        })
+    }
+
+    /// Starts a change in the open group. Slows down as dirty bytes grow, and waits for room at
+    /// the limit. Fails when the pool cannot be written any more.
+    pub fn begin(self: &Arc<Self>) -> Result<Tx> {
+        self.throttle()?;
+        self.begin_now()
+    }
+
+    /// As [`Gate::begin`] without slowing down: for what frees space or must not wait.
+    pub fn begin_now(self: &Arc<Self>) -> Result<Tx> {
+        let mut state = self.state.lock();
+        if let Some(failure) = &state.failure {
+            return Err(failure.clone());
+        }
+        let open = state.open;
+        if let Some(holds) = state.holds.get_mut(slot(open)) {
+            *holds += 1;
+        }
+        Ok(Tx { txg: Txg(open), gate: Some(self.clone()), held: true })
+    }
+
+    fn throttle(&self) -> Result<()> {
+        let limit = self.limit.load(Relaxed);
+        let dirty = self.dirty_bytes();
+        let slow_from = limit / 100 * SLOW_FROM;
+        if dirty < slow_from {
+            return Ok(());
+        }
+        if dirty < limit {
+            self.want_next();
+            // The pause grows from nothing to the longest as the room left shrinks.
+            let part = (dirty - slow_from) as f64 / (limit - slow_from).max(1) as f64;
+            std::thread::sleep(LONGEST_PAUSE.mul_f64(part * part));
+            return Ok(());
+        }
+        let until = Instant::now() + PATIENCE;
+        let mut state = self.state.lock();
+        while self.dirty_bytes() >= limit {
+            if let Some(failure) = &state.failure {
+                return Err(failure.clone());
+            }
+            state.wanted = state.wanted.max(state.open);
+            self.changed.notify_all();
+            if self.changed.wait_until(&mut state, until).timed_out() {
+                let reason = "the pool does not take writes: its devices do not keep up";
+                return Err(Error::new(ErrorKind::TimedOut, reason));
+            }
+        }
+        Ok(())
+    }
+
+    fn want_next(&self) {
+        let mut state = self.state.lock();
+        if state.wanted < state.open {
+            state.wanted = state.open;
+            self.changed.notify_all();
+        }
+    }
+
+    fn add_dirty(&self, txg: Txg, bytes: u64) {
+        if let Some(dirty) = self.dirty.get(slot(txg.0)) {
+            dirty.fetch_add(bytes, Relaxed);
+        }
+    }
+
+    /// Takes back bytes that are on the disks before their group has ended.
+    pub fn written(&self, txg: Txg, bytes: u64) {
+        if let Some(dirty) = self.dirty.get(slot(txg.0)) {
+            let _ = dirty.fetch_update(Relaxed, Relaxed, |now| Some(now.saturating_sub(bytes)));
+        }
+        self.changed.notify_all();
+    }
+
+    /// Bytes that wait to be written.
+    pub fn dirty_bytes(&self) -> u64 {
+        self.dirty.iter().map(|dirty| dirty.load(Relaxed)).sum()
+    }
+
+    /// Sets how many bytes may be dirty.
+    pub fn set_limit(&self, limit: u64) {
+        self.limit.store(limit.max(1 << 20), Relaxed);
+    }
+
+    /// What the gate shows.
+    pub fn figures(&self) -> GateFigures {
+        let state = self.state.lock();
+        GateFigures {
+            open: Txg(state.open),
+            synced: Txg(state.synced),
+            dirty: self.dirty_bytes(),
+        }
+    }
+
+    /// Asks for group `txg` to be written soon.
+    pub fn want(&self, txg: Txg) {
+        let mut state = self.state.lock();
+        state.wanted = state.wanted.max(txg.0);
+        self.changed.notify_all();
+    }
+
+    /// Waits until group `txg` is on the disks.
+    pub fn wait_synced(&self, txg: Txg, patience: Duration) -> Result<()> {
+        let until = Instant::now() + patience;
+        let mut state = self.state.lock();
+        state.wanted = state.wanted.max(txg.0);
+        self.changed.notify_all();
+        while state.synced < txg.0 {
+            if let Some(failure) = &state.failure {
+                return Err(failure.clone());
+            }
+            if self.changed.wait_until(&mut state, until).timed_out() {
+                let reason = format!("transaction group {txg} was not written in {patience:?}");
+                return Err(Error::new(ErrorKind::TimedOut, reason));
+            }
+        }
+        Ok(())
+    }
+
+    /// For the writer: sleeps until a group is wanted, `interval` has passed, or the gate stops.
+    /// False when it stops.
+    pub fn wait_for_work(&self, interval: Duration) -> bool {
+        let until = Instant::now() + interval;
+        let mut state = self.state.lock();
+        while !state.stopping && state.wanted < state.open {
+            let half_full = self.dirty_bytes() >= self.limit.load(Relaxed) / 4;
+            if half_full || self.changed.wait_until(&mut state, until).timed_out() {
+                break;
+            }
+        }
+        !state.stopping
+    }
+
+    /// For the writer: closes the open group and waits until every change in it is made.
+    pub fn close(&self) -> Txg {
+        let mut state = self.state.lock();
+        let closed = state.open;
+        state.open += 1;
+        while state.holds.get(slot(closed)).is_some_and(|holds| *holds > 0) {
+            self.changed.wait(&mut state);
+        }
+        Txg(closed)
+    }
+
+    /// For the writer: group `txg` is on the disks.
+    pub fn finished(&self, txg: Txg) {
+        if let Some(dirty) = self.dirty.get(slot(txg.0)) {
+            dirty.store(0, Relaxed);
+        }
+        let mut state = self.state.lock();
+        state.synced = state.synced.max(txg.0);
+        self.changed.notify_all();
+    }
+
+    /// Nothing more can be written: everybody who waits or begins gets `error`.
+    pub fn fail(&self, error: Error) {
+        self.state.lock().failure.get_or_insert(error);
+        self.changed.notify_all();
+    }
+
+    /// Tells the writer to stop.
+    pub fn stop(&self) {
+        self.state.lock().stopping = true;
+        self.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_closed_group_waits_for_its_changes() {
+        let gate = Gate::new(Txg(4), 1 << 30);
+        let tx = gate.begin().unwrap();
+        assert_eq!(tx.txg(), Txg(5));
+        std::thread::scope(|scope| {
+            let closer = scope.spawn(|| gate.close());
+            std::thread::sleep(Duration::from_millis(20));
+            assert!(!closer.is_finished());
+            let next = gate.begin().unwrap();
+            assert_eq!(next.txg(), Txg(6));
+            drop(tx);
+            assert_eq!(closer.join().unwrap(), Txg(5));
+        });
+        gate.finished(Txg(5));
+        gate.wait_synced(Txg(5), Duration::ZERO).unwrap();
+        let late = gate.wait_synced(Txg(6), Duration::from_millis(10)).unwrap_err();
+        assert_eq!(late.kind(), ErrorKind::TimedOut);
+    }
+
+    #[test]
+    fn dirty_bytes_hold_writers_back() {
+        let gate = Gate::new(Txg(4), 1 << 20);
+        gate.begin().unwrap().add_dirty(2 << 20);
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| gate.begin().map(|tx| tx.txg()));
+            std::thread::sleep(Duration::from_millis(20));
+            assert!(!writer.is_finished());
+            let txg = gate.close();
+            gate.finished(txg);
+            assert_eq!(writer.join().unwrap().unwrap(), Txg(6));
+        });
+        gate.fail(Error::new(ErrorKind::Io, "gone"));
+        assert!(gate.begin().is_err());
+    }
+}
