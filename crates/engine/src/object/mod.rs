@@ -3,7 +3,15 @@
 //! Chapter 04, sections 1-4. Invariant: a walk down a block tree strictly descends (every pointer's
 //! level is checked), so no image can make it loop.
 
+mod live;
+mod numbers;
+mod overlay;
+mod ranges;
 mod tree;
+mod write;
+
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,6 +25,10 @@ use smallvec::SmallVec;
 
 use crate::pipe::{Decryptor, PoolIo, ReadContext, zeros};
 use crate::{Error, Result};
+
+pub use write::{INDIRECT_SHIFT, NewObject};
+
+use live::{Committed, Live, LiveObject};
 
 /// Object numbers end here.
 const OBJECTS_END: u64 = 1 << 48;
@@ -36,6 +48,7 @@ struct Inner {
     header: Objset,
     meta: Arc<Dnode>,
     dnodes: Cache<u64, Arc<Dnode>>,
+    live: Option<Live>,
 }
 
 /// Pieces of data in order; together exactly the bytes asked for.
@@ -73,7 +86,48 @@ impl ObjectSet {
         let header = header.unwrap_or_else(empty_objset);
         let meta = Arc::new(header.meta_dnode.clone());
         let dnodes = Cache::new(DNODES_CACHED);
-        Ok(Self(Arc::new(Inner { io: io.clone(), context, root, header, meta, dnodes })))
+        let live = None;
+        Ok(Self(Arc::new(Inner { io: io.clone(), context, root, header, meta, dnodes, live })))
+    }
+
+    /// Opens the object set behind `root` to be changed. Its own `header` and `root_pointer` stay
+    /// those of when it was opened.
+    pub fn open_live(io: &Arc<PoolIo>, root: BlockPointer, context: ReadContext) -> Result<Self> {
+        let set = Self::open_with(io, root, context)?;
+        Ok(Self::live_from(io, set.0.context.clone(), root, set.0.header.clone()))
+    }
+
+    /// A new, empty set to be filled. `id` is the dataset's object number (0: the MOS).
+    pub fn new_live(io: &Arc<PoolIo>, context: ReadContext, kind: ObjsetKind) -> Self {
+        let mut header = empty_objset();
+        header.kind = kind;
+        if kind != ObjsetKind::Meta {
+            // Chapter 04, section 3: deep enough for every object number from the start.
+            header.meta_dnode.levels = 6;
+        }
+        Self::live_from(io, context, BlockPointer::HOLE, header)
+    }
+
+    fn live_from(
+        io: &Arc<PoolIo>,
+        context: ReadContext,
+        root: BlockPointer,
+        header: Objset,
+    ) -> Self {
+        let live = Some(Live::new(Committed::new(root, header.clone())));
+        let meta = Arc::new(header.meta_dnode.clone());
+        let dnodes = Cache::new(0);
+        Self(Arc::new(Inner { io: io.clone(), context, root, header, meta, dnodes, live }))
+    }
+
+    /// Whether the set can be changed.
+    pub fn is_live(&self) -> bool {
+        self.0.live.is_some()
+    }
+
+    /// Whether transaction group `txg` changed anything that is not on the disks.
+    pub fn is_dirty(&self, txg: cenote_format::Txg) -> bool {
+        self.0.live.as_ref().is_some_and(|live| live.is_dirty(txg))
     }
 
     /// Object number of the dataset (0: the MOS).
@@ -108,34 +162,49 @@ impl ObjectSet {
 
     /// The array of all dnodes, as an object.
     pub fn meta_object(&self) -> Object {
-        Object { set: self.clone(), id: ObjectId(0), dnode: self.0.meta.clone() }
+        let live = self.0.live.as_ref();
+        let dnode = live.map_or_else(|| self.0.meta.clone(), |live| live.committed().meta.clone());
+        Object { set: self.clone(), id: ObjectId(0), dnode, live: None }
     }
 
     /// One of the space-accounting objects: user, group, project.
     pub fn accounting_object(&self, which: Accounting) -> Option<Object> {
-        let (dnode, id) = match which {
-            Accounting::User => (&self.0.header.user_used, u64::MAX),
-            Accounting::Group => (&self.0.header.group_used, u64::MAX - 1),
-            Accounting::Project => (&self.0.header.project_used, u64::MAX - 2),
-        };
-        let dnode = Arc::new(dnode.clone()?);
-        Some(Object { set: self.clone(), id: ObjectId(id), dnode })
+        let id = which.id();
+        if let Some(live) = &self.0.live {
+            let dnode = || Ok(live.committed().header.accounting(which).cloned().map(Arc::new));
+            let object = live.find(id, dnode).ok()??;
+            let dnode = object.state.read().current.clone()?;
+            return Some(Object {
+                set: self.clone(),
+                id: ObjectId(id),
+                dnode,
+                live: Some(object),
+            });
+        }
+        let dnode = Arc::new(self.0.header.accounting(which)?.clone());
+        Some(Object { set: self.clone(), id: ObjectId(id), dnode, live: None })
     }
 
     /// The dnode of object `id`; [`crate::ErrorKind::NotFound`] if the slot is free.
     pub fn dnode(&self, id: ObjectId) -> Result<Arc<Dnode>> {
-        if let Some(dnode) = self.0.dnodes.get(&id.0) {
-            return Ok(dnode);
+        self.object(id).map(|object| object.dnode)
+    }
+
+    fn absent(&self, id: u64) -> Error {
+        Error::not_found("no such object").at_object(self.id(), id)
+    }
+
+    /// The dnode of object `id` on the disks; `None` if the slot is free.
+    fn committed_dnode(&self, id: u64) -> Result<Option<Arc<Dnode>>> {
+        if id == 0 || id >= OBJECTS_END {
+            return Ok(None);
         }
-        let absent = || Error::not_found("no such object").at_object(self.id(), id.0);
-        if id.0 == 0 || id.0 >= OBJECTS_END {
-            return Err(absent());
+        let (block, slot) = (id / SLOTS_PER_BLOCK, id % SLOTS_PER_BLOCK);
+        let meta = self.meta_object();
+        if block > meta.dnode.max_block_id {
+            return Ok(None);
         }
-        let (block, slot) = (id.0 / SLOTS_PER_BLOCK, id.0 % SLOTS_PER_BLOCK);
-        if block > self.0.meta.max_block_id {
-            return Err(absent());
-        }
-        let data = self.meta_object().read_block(block)?;
+        let data = meta.read_block(block)?;
         let from = |slot: u64| data.get(slot as usize * SLOT..).unwrap_or(&[]);
         // The number must be that of a dnode's first slot, not of its inside.
         let mut start = 0;
@@ -143,22 +212,38 @@ impl ObjectSet {
             start += Dnode::slots_at(from(start));
         }
         if start != slot {
-            return Err(absent());
+            return Ok(None);
         }
         let dnode = Dnode::decode(from(slot))
-            .map_err(|error| Error::from(error).at_object(self.id(), id.0))?
-            .ok_or_else(absent)?;
-        let dnode = Arc::new(dnode);
-        self.0.dnodes.insert(id.0, dnode.clone());
-        Ok(dnode)
+            .map_err(|error| Error::from(error).at_object(self.id(), id))?;
+        Ok(dnode.map(Arc::new))
     }
 
     /// Object `id`.
     pub fn object(&self, id: ObjectId) -> Result<Object> {
-        Ok(Object { set: self.clone(), id, dnode: self.dnode(id)? })
+        let absent = || self.absent(id.0);
+        if let Some(live) = &self.0.live {
+            if id.0 >= OBJECTS_END {
+                return Err(absent());
+            }
+            let object = live.find(id.0, || self.committed_dnode(id.0))?.ok_or_else(absent)?;
+            let dnode = object.state.read().current.clone().ok_or_else(absent)?;
+            return Ok(Object { set: self.clone(), id, dnode, live: Some(object) });
+        }
+        let dnode = match self.0.dnodes.get(&id.0) {
+            Some(dnode) => dnode,
+            None => {
+                let dnode = self.committed_dnode(id.0)?.ok_or_else(absent)?;
+                self.0.dnodes.insert(id.0, dnode.clone());
+                dnode
+            }
+        };
+        Ok(Object { set: self.clone(), id, dnode, live: None })
     }
 
     /// The first allocated object with a number above `after`.
+    ///
+    /// In a live set objects that are not on the disks yet are not found.
     pub fn next_object(&self, after: u64) -> Result<Option<ObjectId>> {
         let meta = self.meta_object();
         let mut from = after.saturating_add(1);
@@ -193,6 +278,32 @@ pub enum Accounting {
     Group,
     /// By project id.
     Project,
+}
+
+impl Accounting {
+    /// The pseudo object number. Chapter 04, section 1.
+    pub fn id(self) -> u64 {
+        match self {
+            Self::User => u64::MAX,
+            Self::Group => u64::MAX - 1,
+            Self::Project => u64::MAX - 2,
+        }
+    }
+}
+
+/// The part of an object set's root block that holds a special dnode.
+trait SpecialDnodes {
+    fn accounting(&self, which: Accounting) -> Option<&Dnode>;
+}
+
+impl SpecialDnodes for Objset {
+    fn accounting(&self, which: Accounting) -> Option<&Dnode> {
+        match which {
+            Accounting::User => self.user_used.as_ref(),
+            Accounting::Group => self.group_used.as_ref(),
+            Accounting::Project => self.project_used.as_ref(),
+        }
+    }
 }
 
 /// The set behind a hole: a dataset without objects, such as `$ORIGIN`.
@@ -233,12 +344,13 @@ pub struct Object {
     set: ObjectSet,
     id: ObjectId,
     dnode: Arc<Dnode>,
+    live: Option<Arc<LiveObject>>,
 }
 
 impl Object {
     /// An object whose dnode the caller already has.
     pub fn from_parts(set: ObjectSet, id: ObjectId, dnode: Arc<Dnode>) -> Self {
-        Self { set, id, dnode }
+        Self { set, id, dnode, live: None }
     }
 
     /// Its number.
@@ -246,7 +358,7 @@ impl Object {
         self.id
     }
 
-    /// Its dnode.
+    /// Its dnode as of when the object was opened.
     pub fn dnode(&self) -> &Dnode {
         &self.dnode
     }
@@ -258,12 +370,19 @@ impl Object {
 
     /// Data block size in bytes.
     pub fn block_size(&self) -> u64 {
-        self.dnode.block_size()
+        match &self.live {
+            Some(live) => match &live.state.read().current {
+                Some(current) => current.block_size(),
+                None => self.dnode.block_size(),
+            },
+            None => self.dnode.block_size(),
+        }
     }
 
     /// Number of level-0 blocks up to the highest ever written.
     pub fn block_count(&self) -> u64 {
-        self.dnode.max_block_id.saturating_add(1)
+        let last = self.current_dnode().map_or(0, |dnode| dnode.max_block_id);
+        last.saturating_add(1)
     }
 
     fn named(&self, error: Error) -> Error {
@@ -272,6 +391,9 @@ impl Object {
 
     /// Level-0 block `id`: exactly `block_size` bytes, zeros for holes and beyond the end.
     pub fn read_block(&self, id: u64) -> Result<Bytes> {
+        if self.live.is_some() {
+            return self.read_live_block(id);
+        }
         let read = || {
             let bp = self.pointer(0, id)?;
             let block = self.set.0.io.pipe.read(&bp, &self.set.0.context)?;
@@ -296,25 +418,36 @@ impl Object {
     ///
     /// The caller clips to the length of the file.
     pub fn read(&self, offset: u64, len: usize) -> Result<Pieces> {
+        if self.live.is_some() {
+            return self.read_live(offset, len);
+        }
         let mut pieces = Pieces::new();
         let (size, end) = (self.block_size(), offset.saturating_add(len as u64));
         if len == 0 {
             return Ok(pieces);
         }
         let (first, last) = (offset / size, (end - 1) / size);
-        let pointers = self.pointers(first, last).map_err(|error| self.named(error))?;
-        let blocks = self.set.0.io.pipe.read_many(&pointers, &self.set.0.context);
-        for (index, (bp, block)) in pointers.iter().zip(blocks).enumerate() {
-            let id = first + index as u64;
-            let block = block
-                .and_then(|block| self.sized(bp, block))
-                .map_err(|error| self.named(error).at(|place| place.block = Some((0, id))))?;
+        for (id, block) in (first..).zip(self.read_blocks(first, last)?) {
             let start = id.saturating_mul(size);
             let from = offset.saturating_sub(start).min(size) as usize;
             let to = end.saturating_sub(start).min(size) as usize;
             pieces.push(block.slice(from.min(to)..to));
         }
         Ok(pieces)
+    }
+
+    /// Level-0 blocks `first..=last` of an object that is not live.
+    fn read_blocks(&self, first: u64, last: u64) -> Result<Vec<Bytes>> {
+        let pointers = self.pointers(first, last).map_err(|error| self.named(error))?;
+        let blocks = self.set.0.io.pipe.read_many(&pointers, &self.set.0.context);
+        let mut out = Vec::with_capacity(blocks.len());
+        for (id, (bp, block)) in (first..).zip(pointers.iter().zip(blocks)) {
+            let block = block
+                .and_then(|block| self.sized(bp, block))
+                .map_err(|error| self.named(error).at(|place| place.block = Some((0, id))))?;
+            out.push(block);
+        }
+        Ok(out)
     }
 
     /// Bytes `offset..offset + len` as one vector.
@@ -334,6 +467,9 @@ impl Object {
     /// Loads a range into the cache in the background; only a hint. What `position` (a byte offset
     /// that the reader moves on) has passed by the time its turn comes is not loaded.
     pub fn prefetch(&self, offset: u64, len: u64, position: &Arc<AtomicU64>) {
+        if self.live.is_some() {
+            return self.committed_object().prefetch(offset, len, position);
+        }
         let size = self.block_size();
         let last_block = self.dnode.max_block_id;
         let first = offset / size;
@@ -363,6 +499,9 @@ impl Object {
 
     /// Drops the blocks that end in a range from the cache: a stream has read them.
     pub fn forget(&self, offset: u64, len: u64) {
+        if self.live.is_some() {
+            return self.committed_object().forget(offset, len);
+        }
         let size = self.block_size();
         let (first, end) = (offset / size, offset.saturating_add(len) / size);
         let Some(last) = end.checked_sub(1).filter(|last| *last >= first) else { return };
@@ -373,6 +512,9 @@ impl Object {
 
     /// The spill block of system attributes, if there is one.
     pub fn spill(&self) -> Result<Option<Bytes>> {
+        if self.live.is_some() {
+            return self.live_spill();
+        }
         let Some(bp) = &self.dnode.spill else { return Ok(None) };
         if bp.is_hole() {
             return Ok(None);

@@ -39,7 +39,12 @@ impl Object {
     }
 
     /// The pointer to block `id` of `level`; a hole if any ancestor is one.
+    ///
+    /// Of a live object it is the pointer on the disks.
     pub fn pointer(&self, level: u8, id: u64) -> Result<BlockPointer> {
+        if self.live.is_some() {
+            return self.committed_object().pointer(level, id);
+        }
         let (mut bp, mut at) = self.top_pointer(level, id)?;
         loop {
             Self::expect_level(&bp, at)?;
@@ -64,7 +69,12 @@ impl Object {
     }
 
     /// Pointers to level-0 blocks `first..=last`.
+    ///
+    /// Of a live object they are those on the disks.
     pub fn pointers(&self, first: u64, last: u64) -> Result<Vec<BlockPointer>> {
+        if self.live.is_some() {
+            return self.committed_object().pointers(first, last);
+        }
         let count = last.saturating_sub(first).saturating_add(1);
         if count > 1 << 20 {
             return Err(Error::invalid(format!("{count} blocks at once")));
@@ -106,11 +116,17 @@ impl Object {
 
     /// The first level-0 block at or after `from` that is stored; none up to the end.
     pub fn next_data_block(&self, from: u64) -> Result<Option<u64>> {
+        if self.live.is_some() {
+            return self.next_live_data(from);
+        }
         self.next_block(from, true).map_err(|error| self.named(error))
     }
 
     /// The first level-0 block at or after `from` that is a hole; none up to the end.
     pub fn next_hole_block(&self, from: u64) -> Result<Option<u64>> {
+        if self.live.is_some() {
+            return self.next_live_hole(from);
+        }
         self.next_block(from, false).map_err(|error| self.named(error))
     }
 
