@@ -18,8 +18,7 @@ const ARROWS: &[(&str, &[&str])] = &[
 ];
 
 /// The engine's rooms from low to high: a room uses only rooms before it.
-const ROOMS: &[&str] =
-    &[
+const ROOMS: &[&str] = &[
     "error", "txg", "vdev", "alloc", "cache", "pipe", "object", "zap", "dataset", "keys", "intent",
     "pool", "check",
 ];

@@ -174,12 +174,7 @@ impl ObjectSet {
             let dnode = || Ok(live.committed().header.accounting(which).cloned().map(Arc::new));
             let object = live.find(id, dnode).ok()??;
             let dnode = object.state.read().current.clone()?;
-            return Some(Object {
-                set: self.clone(),
-                id: ObjectId(id),
-                dnode,
-                live: Some(object),
-            });
+            return Some(Object { set: self.clone(), id: ObjectId(id), dnode, live: Some(object) });
         }
         let dnode = Arc::new(self.0.header.accounting(which)?.clone());
         Some(Object { set: self.clone(), id: ObjectId(id), dnode, live: None })

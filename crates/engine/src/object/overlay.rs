@@ -38,9 +38,10 @@ impl State {
     fn next_freed(&self, from: u64) -> Option<u64> {
         let mut at = from;
         loop {
-            let firsts = self.dirt.iter().filter_map(|dirt| {
-                if dirt.reset { Some(at) } else { dirt.freed.first_from(at) }
-            });
+            let firsts = self
+                .dirt
+                .iter()
+                .filter_map(|dirt| if dirt.reset { Some(at) } else { dirt.freed.first_from(at) });
             let candidate = firsts.min()?;
             if matches!(self.content(candidate), Content::Hole) {
                 return Some(candidate);

@@ -6,9 +6,7 @@
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use cenote_format::dnode::{
-    FLAG_SPILL, FLAG_USED_BYTES, SLOT, SLOTS_PER_BLOCK, dnodes_in_block,
-};
+use cenote_format::dnode::{FLAG_SPILL, FLAG_USED_BYTES, SLOT, SLOTS_PER_BLOCK, dnodes_in_block};
 use cenote_format::{BlockPointer, Dnode, ObjectId, ObjectType, blkptr};
 use smallvec::SmallVec;
 

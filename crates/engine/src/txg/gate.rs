@@ -197,11 +197,7 @@ impl Gate {
     /// What the gate shows.
     pub fn figures(&self) -> GateFigures {
         let state = self.state.lock();
-        GateFigures {
-            open: Txg(state.open),
-            synced: Txg(state.synced),
-            dirty: self.dirty_bytes(),
-        }
+        GateFigures { open: Txg(state.open), synced: Txg(state.synced), dirty: self.dirty_bytes() }
     }
 
     /// Asks for group `txg` to be written soon.
