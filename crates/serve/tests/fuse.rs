@@ -101,7 +101,7 @@ fn attributes_links_and_special_files() {
     let mut tree = MemoryTree::new();
     let sub = tree.directory(ROOT_INO, "sub");
     let file = tree.file(sub, "file", "data");
-    tree.link(ROOT_INO, b"hard link", file);
+    tree.add_link(ROOT_INO, b"hard link", file);
     {
         let attributes = &mut tree.change(file).attributes;
         attributes.links = 2;
@@ -281,9 +281,9 @@ fn lists_a_hundred_thousand_entries() {
     for number in 0..100_000 {
         tree.file(many, &format!("a file with the number {number}"), "");
     }
-    tree.link(many, "ü".repeat(127).as_bytes(), many + 1);
-    tree.link(many, b"bad/name", many + 1);
-    tree.link(many, &[b'n'; 2000], many + 1);
+    tree.add_link(many, "ü".repeat(127).as_bytes(), many + 1);
+    tree.add_link(many, b"bad/name", many + 1);
+    tree.add_link(many, &[b'n'; 2000], many + 1);
     let (dir, _mounted, _) = serve(tree);
     for _ in 0..2 {
         let mut seen = HashSet::new();

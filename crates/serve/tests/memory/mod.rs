@@ -74,8 +74,8 @@ impl MemoryTree {
             reads: AtomicUsize::new(0),
         };
         tree.insert(ROOT_INO, libc::S_IFDIR | 0o755, 2, Content::Directory(Vec::new()));
-        tree.link(ROOT_INO, b".", ROOT_INO);
-        tree.link(ROOT_INO, b"..", ROOT_INO);
+        tree.add_link(ROOT_INO, b".", ROOT_INO);
+        tree.add_link(ROOT_INO, b"..", ROOT_INO);
         tree
     }
 
@@ -100,7 +100,7 @@ impl MemoryTree {
         self.nodes.insert(node, Node { attributes, content, xattrs: BTreeMap::new() });
     }
 
-    pub fn link(&mut self, parent: NodeId, name: &[u8], node: NodeId) {
+    pub fn add_link(&mut self, parent: NodeId, name: &[u8], node: NodeId) {
         let Content::Directory(entries) = &mut self.nodes.get_mut(&parent).unwrap().content else {
             panic!("not a directory");
         };
@@ -119,7 +119,7 @@ impl MemoryTree {
         self.next += 1;
         let node = self.next;
         self.insert(node, mode, size, content);
-        self.link(parent, name.as_bytes(), node);
+        self.add_link(parent, name.as_bytes(), node);
         node
     }
 
@@ -143,8 +143,8 @@ impl MemoryTree {
     pub fn directory(&mut self, parent: NodeId, name: &str) -> NodeId {
         let content = Content::Directory(Vec::new());
         let node = self.add(parent, name, libc::S_IFDIR | 0o755, 2, content);
-        self.link(node, b".", node);
-        self.link(node, b"..", parent);
+        self.add_link(node, b".", node);
+        self.add_link(node, b"..", parent);
         node
     }
 
