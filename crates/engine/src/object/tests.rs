@@ -22,7 +22,7 @@ impl LeafOpener for NoLeaves {
         &self,
         _config: &VdevConfig,
     ) -> std::result::Result<Arc<dyn cenote_device::Device>, LeafUnavailable> {
-        Err(LeafUnavailable::NotFound)
+        Err(LeafUnavailable::open_failed("none"))
     }
 }
 
