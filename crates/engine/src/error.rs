@@ -40,6 +40,8 @@ pub enum ErrorKind {
     TimedOut,
     /// Not permitted.
     Permission,
+    /// No room left for it.
+    NoSpace,
 }
 
 /// Where it happened; whatever is known.

@@ -1,4 +1,4 @@
-//! Reading ZAP objects: lookups by name or words, and listing in the order of OpenZFS.
+//! ZAP objects: lookups by name or words, listing in the order of OpenZFS, and changes.
 //!
 //! Chapter 04, sections 10-16. Invariant: whatever the blocks say, a lookup reads at most one block
 //! of pointer table and one leaf, and a listing goes forward through the hashes without end only
@@ -6,9 +6,12 @@
 
 mod iterate;
 mod source;
+mod write;
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod write_tests;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -25,7 +28,11 @@ use crate::{Error, Result};
 
 pub use cenote_format::zap::{Cursor, Value};
 pub use iterate::{Entries, Entry, Key};
-pub use source::BlockSource;
+pub use source::{BlockSink, BlockSource};
+pub use write::{
+    Change, NewFat, add, clear, create, create_fat, insert, insert_u64, int_name, modify, remove,
+    remove_normalized, update, update_u64,
+};
 
 /// Lookups in one micro ZAP before its names are indexed; fewer are quicker by looking at all.
 const INDEX_AFTER: u32 = 12;

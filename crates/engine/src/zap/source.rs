@@ -1,10 +1,11 @@
-//! What a ZAP is read from.
+//! What a ZAP is read from and written to.
 //!
-//! Invariant: `read_block` gives exactly `block_size` bytes or an error.
+//! Invariant: `read_block` gives exactly `block_size` bytes or an error, and what was written last.
 
 use bytes::Bytes;
 
 use crate::object::Object;
+use crate::txg::Tx;
 use crate::{Error, Result};
 
 /// Blocks of equal size, by number.
@@ -19,6 +20,21 @@ pub trait BlockSource {
     fn prefetch_block(&self, id: u64);
     /// Says of which object an error is.
     fn named(&self, error: Error) -> Error;
+}
+
+/// Blocks that can be changed, as part of a transaction.
+///
+/// The caller of a ZAP change makes sure that nobody else changes the same ZAP meanwhile.
+pub trait BlockSink: BlockSource {
+    /// Replaces block `id`, whole: exactly `block_size` bytes.
+    fn write_block(&self, tx: &Tx, id: u64, data: Bytes) -> Result<()>;
+    /// Overwrites bytes from `offset` of the object on, within one block.
+    fn write_at(&self, tx: &Tx, offset: u64, data: &[u8]) -> Result<()>;
+    /// Changes the block size (a multiple of 512, larger or smaller) while there is only block 0,
+    /// whose content the caller writes next.
+    fn set_block_size(&self, tx: &Tx, bytes: u64) -> Result<()>;
+    /// Frees `count` blocks from `first` on: they read as zeros.
+    fn free_blocks(&self, tx: &Tx, first: u64, count: u64) -> Result<()>;
 }
 
 impl BlockSource for Object {

@@ -29,7 +29,33 @@ pub enum StoredKey<'a> {
     Words(&'a [u64]),
 }
 
+impl<'a> From<&'a [u8]> for StoredKey<'a> {
+    fn from(name: &'a [u8]) -> Self {
+        Self::Name(name)
+    }
+}
+
+impl<'a> From<&'a str> for StoredKey<'a> {
+    fn from(name: &'a str) -> Self {
+        Self::Name(name.as_bytes())
+    }
+}
+
+impl<'a> From<&'a [u64]> for StoredKey<'a> {
+    fn from(words: &'a [u64]) -> Self {
+        Self::Words(words)
+    }
+}
+
 impl StoredKey<'_> {
+    /// Bytes it takes when stored.
+    pub fn stored_bytes(&self) -> usize {
+        match self {
+            Self::Name(name) => name.len() + 1,
+            Self::Words(words) => words.len() * 8,
+        }
+    }
+
     /// The stored bytes and the length the entry gives.
     fn stored(&self) -> Result<(Vec<u8>, u16)> {
         let (bytes, len) = match self {
@@ -97,6 +123,20 @@ impl LeafBuilder {
         Ok(Self { data, geometry, header })
     }
 
+    /// Goes on from an existing block without looking at every chunk: what a change comes across
+    /// is checked, the rest is left as it is.
+    pub fn resume(data: Vec<u8>) -> Result<Self> {
+        let leaf = Leaf::new(&data)?;
+        let (geometry, header) = (leaf.geometry(), leaf.header());
+        if header.free_chunks > geometry.chunks || header.entries > geometry.chunks {
+            return Err(bad(format!(
+                "{} free chunks and {} entries in {} chunks",
+                header.free_chunks, header.entries, geometry.chunks
+            )));
+        }
+        Ok(Self { data, geometry, header })
+    }
+
     /// The block.
     pub fn as_bytes(&self) -> &[u8] {
         &self.data
@@ -143,7 +183,8 @@ impl LeafBuilder {
             return Err(bad("the free list leads astray"));
         }
         self.header.free_list = le16(&self.data, at + 22).ok_or_else(short)?;
-        self.header.free_chunks = self.header.free_chunks.saturating_sub(1);
+        let left = self.header.free_chunks.checked_sub(1);
+        self.header.free_chunks = left.ok_or_else(|| bad("more free chunks than counted"))?;
         Ok(chunk)
     }
 
@@ -153,6 +194,9 @@ impl LeafBuilder {
         put(&mut raw, 22, &self.header.free_list.to_le_bytes()).ok_or_else(short)?;
         self.put_in_chunk(chunk, 0, &raw)?;
         self.header.free_list = chunk;
+        if self.header.free_chunks >= self.geometry.chunks {
+            return Err(bad("more chunks are freed than there are"));
+        }
         self.header.free_chunks += 1;
         Ok(())
     }
@@ -254,7 +298,7 @@ impl LeafBuilder {
         put_le64(&mut raw, 16, hash).ok_or_else(short)?;
         self.put_in_chunk(chunk, 0, &raw)?;
         self.link(chunk, hash, cd)?;
-        self.header.entries += 1;
+        self.header.entries = self.header.entries.checked_add(1).ok_or_else(short)?;
         self.write_header()?;
         Ok(Room::Done(chunk))
     }
@@ -338,7 +382,7 @@ impl LeafBuilder {
         self.put_in_chunk(chunk, 4, &name_chunk.to_le_bytes())?;
         self.put_in_chunk(chunk, 8, &value_chunk.to_le_bytes())?;
         self.link(chunk, entry.hash, entry.cd)?;
-        self.header.entries += 1;
+        self.header.entries = self.header.entries.checked_add(1).ok_or_else(short)?;
         self.write_header()?;
         from.free_array(entry.name_chunk)?;
         from.free_array(entry.value_chunk)?;

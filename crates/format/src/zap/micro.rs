@@ -145,6 +145,36 @@ impl MicroIndex {
         self.rows.iter().skip(start).take_while(move |row| row.0 == hash).map(|row| row.2)
     }
 
+    /// The lowest collision differentiator no entry of `hash` has, and how many entries there are.
+    pub fn free_differentiator(&self, hash: u64) -> (u32, usize) {
+        let start = self.rows.partition_point(|row| row.0 < hash);
+        let rows = self.rows.iter().skip(start).take_while(|row| row.0 == hash);
+        let (mut free, mut count) = (0, 0);
+        for row in rows {
+            // Rows ascend, so the first gap is where the running number stops.
+            if row.1 == free {
+                free += 1;
+            }
+            count += 1;
+        }
+        (free, count)
+    }
+
+    /// Adds the row of a new entry.
+    pub fn insert(&mut self, hash: u64, cd: u32, chunk: u32) {
+        let at = self.rows.partition_point(|row| (row.0, row.1) < (hash, cd));
+        self.rows.insert(at, (hash, cd, chunk));
+    }
+
+    /// Takes out the row of the entry in `chunk`, whose hash is `hash`.
+    pub fn remove(&mut self, hash: u64, chunk: u32) {
+        let start = self.rows.partition_point(|row| row.0 < hash);
+        let rows = self.rows.iter().enumerate().skip(start).take_while(|(_, row)| row.0 == hash);
+        if let Some((at, _)) = rows.into_iter().find(|(_, row)| row.2 == chunk) {
+            self.rows.remove(at);
+        }
+    }
+
     /// (hash, collision differentiator, chunk) of every entry at or after `cursor`, in order.
     pub fn from_cursor(&self, cursor: Cursor) -> &[(u64, u32, u32)] {
         match cursor.position(HashWidth::Bits28) {
@@ -181,8 +211,18 @@ impl MicroBuilder {
 
     /// Goes on from an existing block.
     pub fn from_block(data: Vec<u8>) -> Result<Self> {
-        Micro::new(&data)?;
-        Ok(Self { data, next: 0 })
+        Self::resume(data, 0)
+    }
+
+    /// Goes on from an existing block, looking for free chunks from `next` on first.
+    pub fn resume(data: Vec<u8>, next: usize) -> Result<Self> {
+        let capacity = Micro::new(&data)?.capacity() as usize;
+        Ok(Self { data, next: next.min(capacity) })
+    }
+
+    /// The chunk a free one is looked for first.
+    pub fn next_chunk(&self) -> usize {
+        self.next
     }
 
     /// The block.
