@@ -216,12 +216,12 @@ pub fn modify<'a, S: BlockSink>(
 
 fn check_key(key: &StoredKey<'_>) -> Result<()> {
     match key {
-        StoredKey::Name(name) if name.is_empty() => Err(Error::invalid("an empty name")),
+        StoredKey::Name([]) => Err(Error::invalid("an empty name")),
         StoredKey::Name(name) if name.contains(&0) => Err(Error::invalid("a name with a NUL")),
         StoredKey::Name(name) if name.len() > MAX_NAME_BYTES => {
             Err(Error::invalid(format!("a name of {} bytes", name.len())))
         }
-        StoredKey::Words(words) if words.is_empty() => Err(Error::invalid("a key of no words")),
+        StoredKey::Words([]) => Err(Error::invalid("a key of no words")),
         StoredKey::Words(words) if words.len() * 8 > MAX_NAME_BYTES => {
             Err(Error::invalid(format!("a key of {} words", words.len())))
         }
