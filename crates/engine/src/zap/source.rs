@@ -59,3 +59,22 @@ impl BlockSource for Object {
         error.at_object(self.set().id(), self.id().0)
     }
 }
+
+impl BlockSink for Object {
+    fn write_block(&self, tx: &Tx, id: u64, data: Bytes) -> Result<()> {
+        Object::write_block(self, tx, id, data)
+    }
+
+    fn write_at(&self, tx: &Tx, offset: u64, data: &[u8]) -> Result<()> {
+        Object::write(self, tx, offset, data)
+    }
+
+    fn set_block_size(&self, tx: &Tx, bytes: u64) -> Result<()> {
+        Object::set_block_size(self, tx, bytes)
+    }
+
+    fn free_blocks(&self, tx: &Tx, first: u64, count: u64) -> Result<()> {
+        let size = self.block_size();
+        self.free_range(tx, first.saturating_mul(size), count.saturating_mul(size))
+    }
+}

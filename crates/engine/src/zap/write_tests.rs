@@ -507,21 +507,43 @@ fn hostile_leaves_are_refused_not_spread() {
     }
 }
 
+fn fill<S: BlockSink>(what: &str, count: u64, sink: &S) {
+    let start = std::time::Instant::now();
+    for number in 0..count {
+        let name = format!("file-{number:08}.data");
+        insert_u64(sink, &tx(), name.as_str(), number).unwrap();
+    }
+    println!("{what}: {:?} each", start.elapsed() / count as u32);
+}
+
 #[test]
 fn speed_is_told() {
-    let run = |what: &str, count: u64, sink: &Memory| {
-        let start = std::time::Instant::now();
-        for number in 0..count {
-            let name = format!("file-{number:08}.data");
-            insert_u64(&sink, &tx(), name.as_str(), number).unwrap();
-        }
-        println!("{what}: {:?} each", start.elapsed() / count as u32);
-    };
     let micro = Memory::new(512);
     create(&&micro, &tx(), 3, Normalization::NONE).unwrap();
-    run("micro ZAP to 2047 entries", 2047, &micro);
+    fill("micro ZAP to 2047 entries", 2047, &&micro);
     let fat = Memory::new(512);
     create(&&fat, &tx(), 3, Normalization::NONE).unwrap();
-    run("fat ZAP to 100000 entries", 100_000, &fat);
+    fill("fat ZAP to 100000 entries", 100_000, &&fat);
     walk(&fat);
+}
+
+#[test]
+fn objects_of_a_live_set_are_filled() {
+    let set = crate::object::tests::empty_set(cenote_format::objset::ObjsetKind::Zfs);
+    let new = crate::object::NewObject::new(cenote_format::ObjectType::DIRECTORY, 512);
+    for count in [2047, 30_000] {
+        let object = set.create_object(&tx(), &new).unwrap();
+        create(&object, &tx(), 3, Normalization::NONE).unwrap();
+        fill("live object", count, &object);
+        let zap = Zap::open(set.object(object.id()).unwrap()).unwrap();
+        assert_eq!(zap.entries().map(|entry| entry.unwrap()).count() as u64, count);
+        for number in 0..count {
+            let name = format!("file-{number:08}.data");
+            assert_eq!(zap.require_u64(&name).unwrap(), number);
+        }
+        clear(&object, &tx()).unwrap();
+        fill("live object again", count, &object);
+        let zap = Zap::open(set.object(object.id()).unwrap()).unwrap();
+        assert_eq!(zap.count().unwrap(), count);
+    }
 }

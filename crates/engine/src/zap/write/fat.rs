@@ -266,10 +266,14 @@ impl<'a, S: BlockSink> Writer<'a, S> {
         self.sink.write_block(self.tx, id, leaf.into_bytes().into())
     }
 
-    fn write_header(&self) -> Result<()> {
+    fn write_header(&mut self) -> Result<()> {
         let mut raw = [0; HEADER_BYTES];
         self.body.header.encode_into(&mut raw)?;
-        self.sink.write_at(self.tx, 0, &raw)
+        // A buffer that nobody else holds can be changed in place.
+        self.body.block = Bytes::new();
+        self.sink.write_at(self.tx, 0, &raw)?;
+        self.body.block = self.sink.read_block(0)?;
+        Ok(())
     }
 }
 
