@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use cenote_control::plan::CreatePool;
 use cenote_control::protocol::{Failure, FailureKind};
 use cenote_control::report::{ImportReport, ImportVdev};
 use cenote_control::server::PoolService;
@@ -21,6 +22,7 @@ use cenote_format::Txg;
 use serde::{Deserialize, Serialize};
 
 use crate::offline;
+use crate::service::changes::{PoolChanges, ReadOnly};
 use crate::service::{ImportFacts, Service};
 
 /// How long one device may take to answer.
@@ -173,6 +175,21 @@ pub fn open(request: &OpenRequest) -> Result<Arc<dyn PoolService>, Failure> {
     };
     let pool = Pool::open(candidate, &options).map_err(|error| cannot(&error))?;
     let facts = ImportFacts { altroot: request.altroot.clone(), read_only: request.read_only };
-    let service = Service::new(pool, &facts).map_err(|error| cannot(&error))?;
+    let changes = changes_of(&pool, request.read_only);
+    let service = Service::new(pool, changes, &facts).map_err(|error| cannot(&error))?;
     Ok(service)
+}
+
+/// What can be changed in an open pool.
+fn changes_of(_pool: &Arc<Pool>, _read_only: bool) -> Arc<dyn PoolChanges> {
+    Arc::new(ReadOnly)
+}
+
+/// Creates a pool and opens it. What this does for a pool process, nobody else does.
+///
+/// # Errors
+/// With the words of `zpool create`.
+pub fn create(plan: &CreatePool) -> Result<Arc<dyn PoolService>, Failure> {
+    let words = format!("cannot create '{}': creating pools is not supported yet", plan.name);
+    Err(Failure::new(FailureKind::NotSupported, words))
 }

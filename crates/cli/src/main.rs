@@ -7,6 +7,7 @@ mod links;
 mod offline;
 mod pool_process;
 mod service;
+mod settings;
 mod terminal;
 mod usage;
 mod version;

@@ -4,8 +4,10 @@
 //! tables, text and JSON. Invariant: no engine inside; everything here works on published reports.
 #![forbid(unsafe_code)]
 
+pub mod changes;
 pub mod client;
 pub mod json;
+pub mod plan;
 pub mod properties;
 pub mod protocol;
 pub mod report;

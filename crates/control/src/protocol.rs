@@ -13,10 +13,11 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
+use crate::changes::ChangeRequest;
 use crate::report::{DatasetKind, DatasetReport, HistoryRecord, PoolReport};
 
 /// Version of the messages; both sides must have the same.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Longest frame in bytes.
 pub const FRAME_MAX: usize = 64 << 20;
 /// How long a question that only looks may take.
@@ -147,6 +148,9 @@ pub enum Request {
         /// Even if filesystems are in use.
         force: bool,
     },
+    /// Change the pool. Answered by [`Response::Done`] once the change is made; destroying the pool
+    /// ends the process.
+    Change(Box<ChangeRequest>),
     /// End the process at once without exporting, as a crash would.
     Quit,
 }
@@ -179,6 +183,10 @@ pub enum FailureKind {
     WrongKey,
     /// Not allowed.
     Permission,
+    /// There is no room, or a quota is reached.
+    NoSpace,
+    /// The pool or dataset cannot be written.
+    ReadOnly,
     /// Cenote cannot do this yet.
     NotSupported,
 }

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use crate::changes::{Change, ChangeRequest};
 use crate::protocol::{
     CHANGE_DEADLINE, DatasetQuery, ExchangeError, Failure, FailureKind, LOOK_DEADLINE,
     LoadKeyRequest, MountRequest, Request, Response, Timed, UnmountRequest,
@@ -69,6 +70,12 @@ pub trait PoolService: Send + Sync {
     /// With what comes after `Key unload error: `.
     fn unload_key(&self, dataset: &str) -> Result<(), Failure>;
 
+    /// Changes the pool. After `Ok` of destroying the pool the process ends.
+    ///
+    /// # Errors
+    /// With the words of the command that asks for it; nothing is changed then.
+    fn change(&self, request: &ChangeRequest) -> Result<Vec<String>, Failure>;
+
     /// Unmounts everything and closes the pool. After `Ok` the process ends.
     ///
     /// # Errors
@@ -79,7 +86,7 @@ pub trait PoolService: Send + Sync {
 /// Why the server ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// The pool was exported.
+    /// The pool was exported or destroyed.
     Exported,
     /// It was told to quit at once.
     Quit,
@@ -201,6 +208,13 @@ fn answer(
         Request::Export { force } => {
             let warnings = service.export(*force)?;
             *ending = Some(Ending::Exported);
+            done(warnings)
+        }
+        Request::Change(request) => {
+            let warnings = service.change(request)?;
+            if matches!(request.change, Change::DestroyPool { .. }) {
+                *ending = Some(Ending::Exported);
+            }
             done(warnings)
         }
         Request::Quit => {

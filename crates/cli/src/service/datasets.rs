@@ -1,8 +1,8 @@
 //! What `zfs list` and `zfs get` show, published.
 //!
-//! Invariant: the properties of all datasets are read once, in the background, when the pool is
-//! opened (nothing changes in a pool that is only read); a question waits for that reading only,
-//! and never beyond its deadline.
+//! Invariant: the properties of all datasets are read in the background, when the pool is opened and
+//! when a question comes after more was written; a question waits for that reading only, and never
+//! beyond its deadline: then it gets what was read before.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,6 +18,8 @@ use super::pool_report::convert;
 
 /// How long a question waits for the first reading to end.
 const PATIENCE: Duration = Duration::from_secs(4);
+/// How long a question waits for a newer reading when there is an older one.
+const IMPATIENCE: Duration = Duration::from_secs(2);
 
 /// The datasets of a pool as they were read.
 pub struct Catalogue {
@@ -25,50 +27,87 @@ pub struct Catalogue {
     changed: Condvar,
 }
 
-enum State {
-    Reading,
-    Ready(Arc<Vec<DatasetReport>>),
-    Failed(String),
+struct State {
+    /// What was read last.
+    last: Option<Result<Arc<Vec<DatasetReport>>, String>>,
+    /// The transaction group that was on the disks when that reading began.
+    txg: Option<u64>,
+    /// A reading runs; for this group.
+    reading: Option<Option<u64>>,
 }
 
 impl Catalogue {
-    /// Starts reading in the background.
-    pub fn start(pool: &Arc<Pool>, altroot: &str) -> Arc<Self> {
-        let catalogue =
-            Arc::new(Self { state: Mutex::new(State::Reading), changed: Condvar::new() });
-        let (own, pool, altroot) = (catalogue.clone(), pool.clone(), altroot.to_owned());
-        let run = move || own.finish(read(&pool, &altroot));
-        let started = std::thread::Builder::new().name("datasets".into()).spawn(run);
-        if let Err(error) = started {
-            *catalogue.state.lock() = State::Failed(error.to_string());
-        }
+    /// Starts reading in the background; `txg` is the newest group on the disks.
+    pub fn start(pool: &Arc<Pool>, altroot: &str, txg: Option<u64>) -> Arc<Self> {
+        let state = State { last: None, txg, reading: None };
+        let catalogue = Arc::new(Self { state: Mutex::new(state), changed: Condvar::new() });
+        catalogue.begin(pool, altroot, txg);
         catalogue
     }
 
-    fn finish(&self, result: Result<Vec<DatasetReport>>) {
-        *self.state.lock() = match result {
-            Ok(datasets) => State::Ready(Arc::new(datasets)),
-            Err(error) => State::Failed(error.to_string()),
+    fn begin(self: &Arc<Self>, pool: &Arc<Pool>, altroot: &str, txg: Option<u64>) {
+        self.state.lock().reading = Some(txg);
+        let (own, pool, altroot) = (self.clone(), pool.clone(), altroot.to_owned());
+        let run = move || {
+            let result = read(&pool, &altroot);
+            own.finish(result, txg);
         };
+        let started = std::thread::Builder::new().name("datasets".into()).spawn(run);
+        if let Err(error) = started {
+            let mut state = self.state.lock();
+            (state.last, state.reading) = (Some(Err(error.to_string())), None);
+        }
+    }
+
+    fn finish(&self, result: Result<Vec<DatasetReport>>, txg: Option<u64>) {
+        let mut state = self.state.lock();
+        state.last = Some(result.map(Arc::new).map_err(|error| error.to_string()));
+        (state.txg, state.reading) = (txg, None);
         self.changed.notify_all();
     }
 
-    /// All datasets, waiting for the first reading at most [`PATIENCE`].
-    pub fn all(&self) -> Result<Arc<Vec<DatasetReport>>, Failure> {
-        let end = Instant::now() + PATIENCE;
+    /// Reads all datasets anew, here and now.
+    pub fn read_again(
+        &self,
+        pool: &Arc<Pool>,
+        altroot: &str,
+        txg: Option<u64>,
+    ) -> Result<(), Failure> {
+        let result = read(pool, altroot);
+        let failed = result.as_ref().err().map(ToString::to_string);
+        self.finish(result, txg);
+        match failed {
+            None => Ok(()),
+            Some(reason) => Err(Failure::new(FailureKind::Other, reason)),
+        }
+    }
+
+    /// All datasets as of group `txg`, waiting for the reading at most [`PATIENCE`].
+    pub fn all(
+        self: &Arc<Self>,
+        pool: &Arc<Pool>,
+        altroot: &str,
+        txg: Option<u64>,
+    ) -> Result<Arc<Vec<DatasetReport>>, Failure> {
         let mut state = self.state.lock();
-        loop {
-            match &*state {
-                State::Ready(datasets) => return Ok(datasets.clone()),
-                State::Failed(reason) => {
-                    return Err(Failure::new(FailureKind::Other, reason.clone()));
-                }
-                State::Reading => {
-                    if self.changed.wait_until(&mut state, end).timed_out() {
-                        let reason = "the datasets are still being read, try again";
-                        return Err(Failure::new(FailureKind::Busy, reason));
-                    }
-                }
+        if state.txg != txg && state.reading.is_none() {
+            drop(state);
+            self.begin(pool, altroot, txg);
+            state = self.state.lock();
+        }
+        let wait = if state.last.is_some() { IMPATIENCE } else { PATIENCE };
+        let end = Instant::now() + wait;
+        while state.reading.is_some() {
+            if self.changed.wait_until(&mut state, end).timed_out() {
+                break;
+            }
+        }
+        match &state.last {
+            Some(Ok(datasets)) => Ok(datasets.clone()),
+            Some(Err(reason)) => Err(Failure::new(FailureKind::Other, reason.clone())),
+            None => {
+                let reason = "the datasets are still being read, try again";
+                Err(Failure::new(FailureKind::Busy, reason))
             }
         }
     }

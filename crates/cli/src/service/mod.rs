@@ -3,15 +3,18 @@
 //! Invariant: what only looks is answered from memory; orders (mount, load a key, export) take a
 //! lock of their own and never one that a look needs.
 
+pub mod changes;
 mod datasets;
 mod history;
 mod mounts;
+mod orders;
 mod pool_report;
 pub mod vdevs;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use cenote_control::changes::ChangeRequest;
 use cenote_control::protocol::{
     DatasetQuery, Failure, FailureKind, LoadKeyRequest, MountRequest, UnmountRequest,
 };
@@ -22,12 +25,15 @@ use cenote_engine::pool::properties::Runtime;
 use cenote_engine::{Error, ErrorKind};
 use parking_lot::{Mutex, RwLock};
 
+use changes::PoolChanges;
 use datasets::Catalogue;
 use mounts::Mounts;
 use pool_report::Published;
 
 /// How often devices that were given up are tried again.
 const PROBE_INTERVAL: Duration = Duration::from_secs(5);
+/// How often it is looked whether there is something new to publish.
+const PUBLISH_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How the pool was imported.
 #[derive(Debug, Clone, Default)]
@@ -41,7 +47,9 @@ pub struct ImportFacts {
 /// An imported pool.
 pub struct Service {
     pool: RwLock<Option<Arc<Pool>>>,
-    published: Published,
+    published: RwLock<Published>,
+    changes: Arc<dyn PoolChanges>,
+    runtime: Runtime,
     catalogue: Arc<Catalogue>,
     mounts: Mounts,
     orders: Mutex<()>,
@@ -50,7 +58,14 @@ pub struct Service {
 
 impl Service {
     /// Takes over an open pool and publishes what it shows.
-    pub fn new(pool: Arc<Pool>, facts: &ImportFacts) -> Result<Arc<Self>, Error> {
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn new(
+        pool: Arc<Pool>,
+        changes: Arc<dyn PoolChanges>,
+        facts: &ImportFacts,
+    ) -> Result<Arc<Self>, Error> {
         let runtime = Runtime {
             health: "ONLINE".to_owned(),
             altroot: facts.altroot.clone(),
@@ -61,16 +76,57 @@ impl Service {
         };
         let published = Published::read(&pool, &runtime)?;
         let altroot = facts.altroot.clone().unwrap_or_default();
-        let catalogue = Catalogue::start(&pool, &altroot);
+        let catalogue = Catalogue::start(&pool, &altroot, changes.synced_txg());
         watch_devices(&pool);
-        Ok(Arc::new(Self {
+        let service = Arc::new(Self {
             pool: RwLock::new(Some(pool)),
-            published,
+            published: RwLock::new(published),
+            changes,
+            runtime,
             catalogue,
             mounts: Mounts::default(),
             orders: Mutex::new(()),
             altroot,
-        }))
+        });
+        service.keep_published();
+        Ok(service)
+    }
+
+    /// Reads what the pool shows anew when transaction groups have been written, on a thread of its
+    /// own, as long as the pool is open.
+    fn keep_published(self: &Arc<Self>) {
+        let Some(mut seen) = self.changes.synced_txg() else { return };
+        let service = Arc::downgrade(self);
+        let run = move || {
+            loop {
+                std::thread::sleep(PUBLISH_INTERVAL);
+                let Some(service) = service.upgrade() else { break };
+                let Ok(pool) = service.pool() else { break };
+                let now = service.changes.synced_txg();
+                if now.is_some_and(|now| now != seen) {
+                    seen = now.unwrap_or(seen);
+                    match Published::read(&pool, &service.runtime) {
+                        Ok(published) => service.publish_now(published),
+                        Err(error) => tracing::warn!(%error, "what is shown is not up to date"),
+                    }
+                }
+            }
+        };
+        if let Err(error) = std::thread::Builder::new().name("publish".into()).spawn(run) {
+            tracing::warn!(%error, "what is shown is only brought up to date by commands");
+        }
+    }
+
+    fn publish_now(&self, published: Published) {
+        let mut now = self.published.write();
+        *now = published.since(&now);
+    }
+
+    /// Publishes the pool as it is after a change.
+    fn publish(&self, pool: &Arc<Pool>) -> Result<(), Failure> {
+        let published = Published::read(pool, &self.runtime).map_err(|error| failure(&error))?;
+        self.publish_now(published);
+        self.catalogue.read_again(pool, &self.altroot, self.changes.synced_txg())
     }
 
     fn pool(&self) -> Result<Arc<Pool>, Failure> {
@@ -97,8 +153,8 @@ impl Service {
         }
     }
 
-    fn fresh(&self, pool: &Pool) -> Result<Vec<DatasetReport>, Failure> {
-        let all = self.catalogue.all()?;
+    fn fresh(&self, pool: &Arc<Pool>) -> Result<Vec<DatasetReport>, Failure> {
+        let all = self.catalogue.all(pool, &self.altroot, self.changes.synced_txg())?;
         let mut all: Vec<DatasetReport> = all.to_vec();
         for dataset in &mut all {
             self.freshen(pool, dataset);
@@ -161,6 +217,7 @@ fn failure(error: &Error) -> Failure {
         ErrorKind::Exists => FailureKind::Already,
         ErrorKind::WrongKey => FailureKind::WrongKey,
         ErrorKind::Permission => FailureKind::Permission,
+        ErrorKind::ReadOnly => FailureKind::ReadOnly,
         ErrorKind::Unsupported => FailureKind::NotSupported,
         _ => FailureKind::Other,
     };
@@ -170,14 +227,14 @@ fn failure(error: &Error) -> Failure {
 impl PoolService for Service {
     fn report(&self) -> PoolReport {
         match self.pool() {
-            Ok(pool) => self.published.now(&pool),
+            Ok(pool) => self.published.read().now(&pool),
             Err(_) => PoolReport::default(),
         }
     }
 
     fn datasets(&self, query: &DatasetQuery) -> Result<Vec<DatasetReport>, Failure> {
         let pool = self.pool()?;
-        let all = self.catalogue.all()?;
+        let all = self.catalogue.all(&pool, &self.altroot, self.changes.synced_txg())?;
         let freshen = |dataset: &mut DatasetReport| self.freshen(&pool, dataset);
         datasets::answer(&pool, &all, query, &self.altroot, &freshen)
     }
@@ -227,9 +284,18 @@ impl PoolService for Service {
         Ok(())
     }
 
+    fn change(&self, request: &ChangeRequest) -> Result<Vec<String>, Failure> {
+        self.carry_out(request)
+    }
+
     fn export(&self, force: bool) -> Result<Vec<String>, Failure> {
         let _order = self.orders.lock();
         let warnings = self.mounts.unmount_all(force)?;
+        if let Err(error) = self.changes.export() {
+            let name = self.pool()?.name().to_owned();
+            let words = format!("cannot export '{name}': {error}");
+            return Err(Failure { message: words, ..failure(&error) });
+        }
         *self.pool.write() = None;
         Ok(warnings)
     }

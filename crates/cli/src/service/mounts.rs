@@ -207,6 +207,35 @@ impl Mounts {
         Ok(Vec::new())
     }
 
+    /// Names of the filesystems that are mounted.
+    pub fn names(&self) -> Vec<String> {
+        self.0.lock().keys().cloned().collect()
+    }
+
+    /// Unmounts these, as far as they are mounted, and what is mounted below them.
+    pub fn take_down_named(&self, names: &[String], force: bool) -> Result<(), Failure> {
+        let down: Vec<(PathBuf, String)> = {
+            let mounts = self.0.lock();
+            let tops: Vec<&PathBuf> =
+                names.iter().filter_map(|name| mounts.get(name)).map(|mount| &mount.at).collect();
+            let below = |at: &Path| tops.iter().any(|top| at.starts_with(top));
+            let all = mounts.iter().filter(|(_, mount)| below(&mount.at));
+            all.map(|(name, mount)| (mount.at.clone(), name.clone())).collect()
+        };
+        self.take_down(down, force)
+    }
+
+    /// Calls what is mounted by its new name: `from` and all below it have become `to`.
+    pub fn rename(&self, from: &str, to: &str) {
+        let mut mounts = self.0.lock();
+        let all = std::mem::take(&mut *mounts);
+        let renamed = all.into_iter().map(|(name, mount)| match name.strip_prefix(from) {
+            Some(rest) if rest.is_empty() || rest.starts_with('/') => (format!("{to}{rest}"), mount),
+            _ => (name, mount),
+        });
+        *mounts = renamed.collect();
+    }
+
     fn take_down(&self, mut names: Vec<(PathBuf, String)>, force: bool) -> Result<(), Failure> {
         names.sort();
         for (at, name) in names.into_iter().rev() {

@@ -68,6 +68,11 @@ impl Published {
         Ok(Self { fixed, opened: Instant::now() })
     }
 
+    /// The same, counting time from when `before` began to.
+    pub fn since(self, before: &Self) -> Self {
+        Self { opened: before.opened, ..self }
+    }
+
     /// The report as of now.
     pub fn now(&self, pool: &Pool) -> PoolReport {
         let mut report = self.fixed.clone();

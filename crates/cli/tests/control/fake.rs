@@ -2,8 +2,9 @@
 //!
 //! Invariant: its answers depend on nothing but the orders it got.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
+use cenote_control::changes::ChangeRequest;
 use cenote_control::protocol::{
     DatasetQuery, Failure, FailureKind, LoadKeyRequest, MountRequest, UnmountRequest,
 };
@@ -14,6 +15,8 @@ use cenote_control::server::PoolService;
 pub struct Fake {
     report: PoolReport,
     datasets: Mutex<Vec<DatasetReport>>,
+    /// The changes it was told to make, with their command lines.
+    pub changes: Arc<Mutex<Vec<String>>>,
 }
 
 fn leaf(number: u64) -> VdevReport {
@@ -68,7 +71,7 @@ impl Fake {
             other(name, "/locked@s1", DatasetKind::Snapshot, 6),
             other(name, "@top", DatasetKind::Snapshot, 8),
         ];
-        Fake { report, datasets: Mutex::new(datasets) }
+        Fake { report, datasets: Mutex::new(datasets), changes: Arc::default() }
     }
 
     fn change<T>(
@@ -182,6 +185,14 @@ impl PoolService for Fake {
             dataset.properties.set("keystatus", "unavailable", Source::None);
             Ok(())
         })
+    }
+
+    fn change(&self, request: &ChangeRequest) -> Result<Vec<String>, Failure> {
+        self.changes.lock().unwrap().push(format!("{:?}", request.change));
+        if let Some(command) = &request.command {
+            self.changes.lock().unwrap().push(command.clone());
+        }
+        Ok(Vec::new())
     }
 
     fn export(&self, force: bool) -> Result<Vec<String>, Failure> {

@@ -1,0 +1,173 @@
+//! The seam between orders that change a pool and the engine that makes the changes.
+//!
+//! Invariant: each method makes its whole change or none of it, and returns when what it changed
+//! can be seen by whoever opens the catalog anew. Names are well-formed and exist (or do not) as
+//! the method needs, as far as the caller could see; the engine checks again.
+
+use cenote_control::changes::NewDataset;
+use cenote_control::plan::{NewKey, PropertySetting, VdevPlan};
+use cenote_engine::{Error, Result};
+
+/// What a pool can be told to change.
+pub trait PoolChanges: Send + Sync {
+    /// Whether the pool can be changed at all; else why not (`pool is read-only`).
+    fn refusal(&self) -> Option<String> {
+        None
+    }
+
+    /// The newest transaction group on the disks: what is published is read again when it moves.
+    /// `None`: it never does.
+    fn synced_txg(&self) -> Option<u64> {
+        None
+    }
+
+    /// Creates one filesystem or volume whose parent exists. `NewDataset::parents` and `mount` are
+    /// the caller's affair.
+    ///
+    /// # Errors
+    /// `Exists`, `NotFound` (parent), no space, `KeyNotLoaded`.
+    fn create_dataset(&self, new: &NewDataset) -> Result<()> {
+        not_yet(&format!("creating '{}'", new.name))
+    }
+
+    /// Destroys filesystems, volumes and snapshots in this order; none is mounted. `defer`:
+    /// snapshots that are held or cloned are marked instead.
+    ///
+    /// # Errors
+    /// `Busy` (held, cloned, has children), `NotFound`.
+    fn destroy(&self, names: &[String], defer: bool) -> Result<()> {
+        let _ = defer;
+        not_yet(&format!("destroying '{}'", names.join("', '")))
+    }
+
+    /// Renames, all in one transaction group: either one filesystem or volume (with what is below
+    /// it), or snapshots, each within its dataset.
+    ///
+    /// # Errors
+    /// `Exists`, `NotFound`.
+    fn rename(&self, pairs: &[(String, String)]) -> Result<()> {
+        let from: Vec<&str> = pairs.iter().map(|(from, _)| from.as_str()).collect();
+        not_yet(&format!("renaming '{}'", from.join("', '")))
+    }
+
+    /// Sets properties of a filesystem, volume or snapshot. A size of a quota or reservation is in
+    /// bytes, zero for none; `filesystem_limit` and `snapshot_limit` are `u64::MAX` for none;
+    /// `refreservation` is `u64::MAX` for `auto`; `userquota@1000` and its like carry the number of
+    /// the user, group or project; other names are as the property tables have them.
+    ///
+    /// # Errors
+    /// No space (a reservation that does not fit), `InvalidArgument`.
+    fn set_properties(&self, dataset: &str, properties: &[PropertySetting]) -> Result<()> {
+        let _ = properties;
+        not_yet(&format!("setting properties of '{dataset}'"))
+    }
+
+    /// Removes the local value of a property; `received`: the received one shows again, else it is
+    /// hidden too.
+    ///
+    /// # Errors
+    /// What the disks say.
+    fn inherit(&self, dataset: &str, property: &str, received: bool) -> Result<()> {
+        let _ = (property, received);
+        not_yet(&format!("inheriting properties of '{dataset}'"))
+    }
+
+    /// Takes snapshots, all or none, in one transaction group.
+    ///
+    /// # Errors
+    /// `Exists`, `NotFound`, no space.
+    fn snapshot(&self, names: &[String], properties: &[PropertySetting]) -> Result<()> {
+        let _ = properties;
+        not_yet(&format!("taking '{}'", names.join("', '")))
+    }
+
+    /// Gives an encryption root a new key, or makes a dataset one; `None`: takes over its parent's.
+    ///
+    /// # Errors
+    /// `KeyNotLoaded`.
+    fn change_key(&self, dataset: &str, key: Option<&NewKey>) -> Result<()> {
+        let _ = key;
+        not_yet(&format!("changing the key of '{dataset}'"))
+    }
+
+    /// Sets a stored property of the pool.
+    ///
+    /// # Errors
+    /// `InvalidArgument`.
+    fn set_pool_property(&self, property: &PropertySetting) -> Result<()> {
+        not_yet(&format!("setting '{}'", property.name))
+    }
+
+    /// Enables features by their short names, dependencies first; those enabled already stay so.
+    ///
+    /// # Errors
+    /// What the disks say.
+    fn enable_features(&self, names: &[String]) -> Result<()> {
+        not_yet(&format!("enabling {}", names.join(", ")))
+    }
+
+    /// Adds top-level devices, cache devices and spares.
+    ///
+    /// # Errors
+    /// What the disks say.
+    fn add_vdevs(&self, plan: &[VdevPlan]) -> Result<()> {
+        let _ = plan;
+        not_yet("adding devices")
+    }
+
+    /// Gives the pool a new random guid.
+    ///
+    /// # Errors
+    /// What the disks say.
+    fn reguid(&self) -> Result<()> {
+        not_yet("changing the guid of a pool")
+    }
+
+    /// Returns when everything done before is on the disks.
+    ///
+    /// # Errors
+    /// What the disks say.
+    fn sync(&self) -> Result<()> {
+        not_yet("writing")
+    }
+
+    /// Writes what is dirty, marks the labels exported and stops. Nothing is mounted. Also called
+    /// for pools that are only read.
+    ///
+    /// # Errors
+    /// What the disks say; the pool stays as it is.
+    fn export(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Marks the pool destroyed and stops. Nothing is mounted.
+    ///
+    /// # Errors
+    /// What the disks say; the pool stays as it is.
+    fn destroy_pool(&self) -> Result<()> {
+        not_yet("destroying pools")
+    }
+
+    /// Adds a command line to the history.
+    ///
+    /// # Errors
+    /// What the disks say.
+    fn log_command(&self, line: &str) -> Result<()> {
+        let _ = line;
+        not_yet("writing the history")
+    }
+}
+
+fn not_yet(what: &str) -> Result<()> {
+    Err(Error::unsupported(format!("{what} is not supported yet")))
+}
+
+/// The changes of a pool that is only read.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct ReadOnly;
+
+impl PoolChanges for ReadOnly {
+    fn refusal(&self) -> Option<String> {
+        Some("pool is read-only".to_owned())
+    }
+}

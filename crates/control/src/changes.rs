@@ -1,0 +1,125 @@
+//! Orders that change a pool.
+//!
+//! Invariant: an order is complete and parsed: names are well-formed, values are as they are
+//! stored. What depends on the state of the pool (does it exist, does it fit) is for the pool
+//! process to say.
+
+use serde::{Deserialize, Serialize};
+
+use crate::plan::{NewKey, PropertySetting, VdevPlan};
+
+/// A change with the command line that asked for it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ChangeRequest {
+    /// Goes to the history when the change is made.
+    pub command: Option<String>,
+    /// What to change.
+    pub change: Change,
+}
+
+/// What to change.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Change {
+    /// `zfs create`.
+    CreateDataset(NewDataset),
+    /// `zfs destroy`.
+    Destroy(DestroyRequest),
+    /// `zfs rename`.
+    Rename(RenameRequest),
+    /// `zfs set`.
+    SetProperties {
+        /// Filesystem, volume or snapshot.
+        dataset: String,
+        /// What to set, in order.
+        properties: Vec<PropertySetting>,
+        /// Mount, unmount and remount as the new values demand.
+        mount: bool,
+    },
+    /// `zfs inherit`.
+    Inherit {
+        /// Filesystem, volume or snapshot.
+        dataset: String,
+        /// Full name.
+        property: String,
+        /// Go back to the received value (`-S`).
+        received: bool,
+    },
+    /// `zfs snapshot`: all or none, in one transaction group.
+    Snapshot {
+        /// Full names; two of the same dataset are never among them.
+        names: Vec<String>,
+        /// User properties of all of them.
+        properties: Vec<PropertySetting>,
+    },
+    /// `zfs change-key`.
+    ChangeKey {
+        /// Encryption root, or a dataset that becomes one.
+        dataset: String,
+        /// The new key; `None`: inherit the parent's (`-i`).
+        key: Option<NewKey>,
+    },
+    /// `zpool set`.
+    SetPoolProperty(PropertySetting),
+    /// `zpool upgrade` and `zpool set feature@x=enabled`: enable these (short names, dependencies
+    /// first).
+    EnableFeatures(Vec<String>),
+    /// `zpool add`.
+    AddVdevs(Vec<VdevPlan>),
+    /// `zpool reguid`.
+    Reguid,
+    /// `zpool sync`: everything done before is on the disks when this is answered.
+    Sync,
+    /// `zpool destroy`; the process ends.
+    DestroyPool {
+        /// Even if filesystems are in use.
+        force: bool,
+    },
+    /// Nothing but an entry in the history.
+    Log,
+}
+
+/// What `zfs create` asks for.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct NewDataset {
+    /// Full name.
+    pub name: String,
+    /// Size of a volume in bytes; `None`: a filesystem. `volblocksize` and `refreservation` are
+    /// among the properties.
+    pub volume_size: Option<u64>,
+    /// Properties to set at once.
+    pub properties: Vec<PropertySetting>,
+    /// Key, if it becomes an encryption root.
+    pub key: Option<NewKey>,
+    /// Create missing parents, and do not mind if it is there (`-p`).
+    pub parents: bool,
+    /// Mount it (not `-u`).
+    pub mount: bool,
+}
+
+/// What `zfs destroy` asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DestroyRequest {
+    /// Full names of filesystems, volumes or snapshots, what depends on others before them.
+    pub names: Vec<String>,
+    /// Unmount even what is in use (`-f`).
+    pub force: bool,
+    /// Snapshots that are held or cloned go when they can (`-d`).
+    pub defer: bool,
+}
+
+/// What `zfs rename` asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RenameRequest {
+    /// Full name.
+    pub from: String,
+    /// Full name.
+    pub to: String,
+    /// Create missing parents (`-p`).
+    pub parents: bool,
+    /// Do not remount (`-u`).
+    pub keep_mounts: bool,
+    /// Unmount even what is in use (`-f`).
+    pub force: bool,
+    /// The snapshots of that name of everything below, too (`-r`).
+    pub recursive: bool,
+}
