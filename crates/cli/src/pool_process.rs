@@ -1,8 +1,8 @@
 //! The pool process: how it is started, and what it does until its pool is exported.
 //!
-//! `zpool import` runs this program again as `cenote pool-process`, with the request on its
-//! standard input. The child leaves the session of the terminal, takes the pid file, opens the
-//! pool, binds the socket, says so on its standard output and serves. Invariant: the starter
+//! `zpool import` and `zpool create` run this program again as `cenote pool-process`, with the request on its
+//! standard input. The child leaves the session of the terminal, takes the pid file, opens or
+//! makes the pool, binds the socket, says so on its standard output and serves. Invariant: the starter
 //! returns only when the pool answers on its socket, or with the reason why it does not.
 
 use std::io::{Read, Write};
@@ -11,15 +11,44 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 
 use cenote_control::client::Client;
+use cenote_control::plan::CreatePool;
 use cenote_control::protocol::{Failure, FailureKind, Request};
 use cenote_control::run_directory::{self, PoolFiles};
 use cenote_control::server::{self, PoolService};
 use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
 
 use crate::backend::{self, OpenRequest};
 
 /// Hidden command that makes this program a pool process.
 pub const COMMAND: &str = "pool-process";
+
+/// What a pool process begins with.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Beginning {
+    /// A pool that is there.
+    Open(OpenRequest),
+    /// A pool to be made.
+    Create(Box<CreatePool>),
+}
+
+impl Beginning {
+    /// Name the pool has while its process runs.
+    fn name(&self) -> &str {
+        match self {
+            Beginning::Open(request) => &request.name,
+            Beginning::Create(plan) => plan.imported_name(),
+        }
+    }
+
+    /// The start of a refusal.
+    fn cannot(&self) -> String {
+        match self {
+            Beginning::Open(request) => format!("cannot import '{}'", request.name),
+            Beginning::Create(plan) => format!("cannot create '{}'", plan.name),
+        }
+    }
+}
 
 /// What the child says on its standard output.
 #[derive(Debug, Serialize, Deserialize)]
@@ -32,20 +61,20 @@ enum Said {
 ///
 /// # Errors
 /// With the reason, ready to print.
-pub fn start(request: &OpenRequest) -> Result<(), Failure> {
+pub fn start(request: &Beginning) -> Result<(), Failure> {
     let cannot = |what: &str, error: &dyn std::fmt::Display| {
-        let name = &request.name;
-        Failure::new(FailureKind::Other, format!("cannot import '{name}': {what}: {error}"))
+        let start = request.cannot();
+        Failure::new(FailureKind::Other, format!("{start}: {what}: {error}"))
     };
     let directory = run_directory::path();
     let shown = directory.display().to_string();
     run_directory::create(&directory).map_err(|error| cannot(&shown, &error))?;
-    let files = run_directory::files(&directory, &request.name);
+    let files = run_directory::files(&directory, request.name());
     let log = std::fs::File::options().create(true).append(true).open(&files.log);
     let log = log.map_err(|error| cannot(&files.log.display().to_string(), &error))?;
     let program = std::env::current_exe().map_err(|error| cannot("own program", &error))?;
     let mut child = Command::new(program)
-        .args([COMMAND, &request.name])
+        .args([COMMAND, request.name()])
         .current_dir("/")
         .env("CENOTE_RUN_DIR", &directory)
         .stdin(Stdio::piped())
@@ -53,7 +82,9 @@ pub fn start(request: &OpenRequest) -> Result<(), Failure> {
         .stderr(log)
         .spawn()
         .map_err(|error| cannot("pool process", &error))?;
-    let text = serde_json::to_vec(request).map_err(|error| cannot("request", &error))?;
+    let text = Zeroizing::new(
+        serde_json::to_vec(request).map_err(|error| cannot("request", &error))?,
+    );
     if let Some(mut input) = child.stdin.take() {
         // a child that is gone already is noticed below
         drop(input.write_all(&text));
@@ -113,30 +144,36 @@ struct Prepared {
 
 fn prepare() -> Result<Prepared, Failure> {
     let other = |text: String| Failure::new(FailureKind::Other, text);
-    let mut text = Vec::new();
+    let mut text = Zeroizing::new(Vec::new());
     let read = std::io::stdin().lock().take(1 << 20).read_to_end(&mut text);
     read.map_err(|error| other(format!("request of the pool process: {error}")))?;
-    let request: OpenRequest = serde_json::from_slice(&text)
+    let request: Beginning = serde_json::from_slice(&text)
         .map_err(|error| other(format!("request of the pool process: {error}")))?;
-    let name = &request.name;
+    let (name, start) = (request.name(), request.cannot());
     let directory = run_directory::path();
     let files = run_directory::files(&directory, name);
     let claim = run_directory::claim(&files, name).map_err(|error| {
         if error.kind() == std::io::ErrorKind::AlreadyExists {
-            let message = format!(
-                "cannot import '{name}': a pool with that name already exists\nuse the form \
-                 'zpool import <pool | id> <newpool>' to give it a new name"
-            );
+            let message = match &request {
+                Beginning::Create(_) => format!("{start}: pool already exists"),
+                Beginning::Open(_) => format!(
+                    "{start}: a pool with that name already exists\nuse the form 'zpool import \
+                     <pool | id> <newpool>' to give it a new name"
+                ),
+            };
             return Failure::new(FailureKind::Already, message);
         }
-        other(format!("cannot import '{name}': {}: {error}", files.pid.display()))
+        other(format!("{start}: {}: {error}", files.pid.display()))
     })?;
     start_log();
     export_on_signals(name, &directory);
     tracing::info!(pool = %name, "opening");
-    let service = backend::open(&request)?;
+    let service = match &request {
+        Beginning::Open(request) => backend::open(request)?,
+        Beginning::Create(plan) => backend::create(plan)?,
+    };
     let listener = server::bind(&files.socket).map_err(|error| {
-        other(format!("cannot import '{name}': {}: {error}", files.socket.display()))
+        other(format!("{start}: {}: {error}", files.socket.display()))
     })?;
     Ok(Prepared { service, listener, files, claim })
 }

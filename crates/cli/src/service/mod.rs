@@ -70,7 +70,7 @@ impl Service {
             health: "ONLINE".to_owned(),
             altroot: facts.altroot.clone(),
             cachefile: facts.altroot.as_ref().map(|_| "none".to_owned()),
-            read_only: facts.read_only,
+            read_only: facts.read_only || changes.refusal().is_some(),
             load_guid: Some(load_guid()),
             expandable: None,
         };

@@ -7,6 +7,7 @@ use std::io::{IsTerminal, Read, Write};
 use std::process::ExitCode;
 
 use cenote_control::client::Client;
+use cenote_control::plan::{NewKey, PropertySetting};
 use cenote_control::protocol::{FailureKind, LoadKeyRequest, Request, Secret};
 use cenote_control::report::{DatasetKind, DatasetReport};
 use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
@@ -21,6 +22,10 @@ use crate::usage::Tool;
 const LOAD: Spec = Spec { letters: "aL:nr", long: &[] };
 const UNLOAD: Spec = Spec { letters: "ar", long: &[] };
 
+/// Number of `encryption=off`.
+const OFF: u64 = 2;
+/// Rounds of PBKDF2 if nothing is said.
+pub const DEFAULT_ITERATIONS: u64 = 350_000;
 /// Exit code when a key could not be loaded or unloaded.
 const KEY_FAILURE: u8 = 255;
 /// Bytes of a raw key.
@@ -281,6 +286,83 @@ fn check(key: Zeroizing<Vec<u8>>, format: &str) -> Result<Secret, String> {
         return Err("Invalid hex key provided.".to_owned());
     }
     Ok(Secret(bytes.to_vec()))
+}
+
+/// The key of a new encryption root, as its properties demand: asks for it, and takes out of
+/// `settings` what goes with the key. `inherited`: the encryption of the parent (`off` or a suite);
+/// `None`: there is no parent. `None` comes back if the dataset becomes no encryption root.
+///
+/// # Errors
+/// The words of OpenZFS, without `cannot create 'x': `.
+pub fn new_key(
+    name: &str,
+    settings: &mut Vec<PropertySetting>,
+    inherited: Option<&str>,
+) -> Result<Option<NewKey>, String> {
+    let find = |wanted: &str| {
+        settings.iter().find(|setting| setting.name == wanted).map(|setting| setting.value.clone())
+    };
+    let number = |wanted: &str| find(wanted).and_then(|value| value.number());
+    let parent_is_encrypted = inherited.is_some_and(|suite| suite != "off" && suite != "-");
+    let encrypted = match number("encryption") {
+        Some(OFF) => false,
+        Some(_) => true,
+        None => parent_is_encrypted,
+    };
+    let format = number("keyformat");
+    let location = find("keylocation").and_then(|value| value.text().map(str::to_owned));
+    let iterations = number("pbkdf2iters");
+    if !encrypted {
+        if format.is_some() || location.is_some() || iterations.is_some() {
+            let words = "Encryption must be turned on to set encryption properties.";
+            return Err(words.to_owned());
+        }
+        return Ok(None);
+    }
+    let Some(format) = format else {
+        if location.is_some() || iterations.is_some() || !parent_is_encrypted {
+            return Err("Keyformat required for new encryption root.".to_owned());
+        }
+        return Ok(None);
+    };
+    let format = match format {
+        1 => "raw",
+        2 => "hex",
+        3 => "passphrase",
+        _ => return Err("Keyformat required for new encryption root.".to_owned()),
+    };
+    if iterations.is_some() && format != "passphrase" {
+        let words = "Cannot set pbkdf2iters for a key that is not a passphrase.";
+        return Err(words.to_owned());
+    }
+    let location = location.unwrap_or_else(|| "prompt".to_owned());
+    let secret = read_new_key(name, format, &location)?;
+    let iterations = match format {
+        "passphrase" => iterations.unwrap_or(DEFAULT_ITERATIONS),
+        _ => 0,
+    };
+    let of_key = ["keyformat", "keylocation", "pbkdf2iters"];
+    settings.retain(|setting| !of_key.contains(&setting.name.as_str()));
+    Ok(Some(NewKey { secret, format: format.to_owned(), location, iterations }))
+}
+
+/// Reads a key that will be used from now on; typed twice on a terminal.
+pub fn read_new_key(name: &str, format: &str, location: &str) -> Result<Secret, String> {
+    let interactive = location == "prompt" && std::io::stdin().is_terminal();
+    if !interactive {
+        return read_key(name, format, location).and_then(|key| check(key, format));
+    }
+    let what = match format {
+        "raw" => return Err("Cannot enter raw keys on the terminal".to_owned()),
+        "hex" => "hex key",
+        _ => "passphrase",
+    };
+    let first = check(ask(&format!("Enter new {what} for '{name}': "))?, format)?;
+    let again = check(ask(&format!("Re-enter new {what} for '{name}': "))?, format)?;
+    if first.0 != again.0 {
+        return Err("Provided keys do not match.".to_owned());
+    }
+    Ok(first)
 }
 
 /// Runs `zfs unload-key`.

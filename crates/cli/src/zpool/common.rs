@@ -7,7 +7,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use cenote_control::client::Client;
 use cenote_control::properties;
-use cenote_control::protocol::{FailureKind, LOOK_DEADLINE};
+use cenote_control::changes::{Change, ChangeRequest};
+use cenote_control::protocol::{FailureKind, LOOK_DEADLINE, Request};
 use cenote_control::report::PoolReport;
 use cenote_control::text::time;
 use cenote_control::text::vdev_name::Naming;
@@ -65,6 +66,39 @@ pub fn name_problem(name: &str) -> Option<String> {
     let permitted = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':' | ' ');
     let wrong = name.chars().find(|c| !permitted(*c))?;
     Some(format!("invalid character '{wrong}' in pool name"))
+}
+
+/// A command line as the history keeps it.
+pub fn history_line(tool: &str, command: &str, arguments: &[String]) -> String {
+    let mut line = format!("{tool} {command}");
+    for word in arguments {
+        line.push(' ');
+        line.push_str(word);
+    }
+    line
+}
+
+/// Gives an order to an imported pool: says what goes wrong, false if something did.
+pub fn order(client: &Client, pool: &str, request: &Request) -> bool {
+    if let Some(problem) = name_problem(pool) {
+        terminal::complain(&format!("cannot open '{pool}': {problem}"));
+        return false;
+    }
+    match client.order(pool, request) {
+        Ok(warnings) => {
+            warnings.iter().for_each(|line| terminal::complain(line));
+            warnings.is_empty()
+        }
+        Err(failure) => {
+            terminal::complain(&failure.message);
+            false
+        }
+    }
+}
+
+/// A change as it is sent.
+pub fn change(command: Option<String>, change: Change) -> Request {
+    Request::Change(Box::new(ChangeRequest { command, change }))
 }
 
 /// How often a command repeats itself.

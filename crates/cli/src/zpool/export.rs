@@ -61,7 +61,7 @@ pub fn run(arguments: &[String]) -> ExitCode {
 }
 
 /// Waits until the process has given its socket up, so that the next command sees no pool.
-fn wait_for_end(client: &Client, pool: &str) {
+pub fn wait_for_end(client: &Client, pool: &str) {
     for _ in 0..200 {
         if !client.knows(pool) {
             return;

@@ -17,7 +17,8 @@ use crate::backend::{self, Back, OpenRequest, Search};
 use crate::getopt::{Parsed, Spec};
 use crate::usage::Tool;
 use crate::zfs::keys;
-use crate::{leftovers, pool_process, terminal};
+use crate::pool_process::{self, Beginning};
+use crate::{leftovers, terminal};
 
 const SPEC: Spec =
     Spec { letters: "aCc:d:DEfFlmnNo:R:stT:VX", long: &[("rewind-to-checkpoint", 'K', false)] };
@@ -295,15 +296,8 @@ fn one(wanted: &Wanted, client: &Client, pool: &ImportReport) -> Result<(), ()> 
     if wanted.dry_run {
         return Ok(());
     }
-    let mut request = OpenRequest { guid: pool.guid, name, ..wanted.request.clone() };
-    if !request.read_only {
-        terminal::complain(&format!(
-            "note: '{}' is imported for reading only; Cenote does not write pools yet",
-            request.name
-        ));
-        request.read_only = true;
-    }
-    if let Err(failure) = pool_process::start(&request) {
+    let request = OpenRequest { guid: pool.guid, name, ..wanted.request.clone() };
+    if let Err(failure) = pool_process::start(&Beginning::Open(request.clone())) {
         return fail(failure.message);
     }
     let mut result = Ok(());

@@ -3,14 +3,19 @@
 //! Invariant: commands print what OpenZFS prints and end with its exit codes: 0 done, 1 failed, 2
 //! the command line is wrong.
 
-mod common;
+mod add;
+pub mod common;
+mod create;
 mod export;
 mod get;
 mod history;
 mod import;
 mod iostat;
 mod list;
+mod set;
+mod simple;
 mod status;
+mod vdevs;
 
 use std::process::ExitCode;
 
@@ -36,6 +41,12 @@ pub fn run(arguments: &[String]) -> ExitCode {
         "iostat" => iostat::run(rest),
         "import" => import::run(rest),
         "export" => export::run(rest),
+        "create" => create::run(rest),
+        "destroy" => simple::destroy(rest),
+        "add" => add::run(rest),
+        "set" => set::run(rest),
+        "sync" => simple::sync(rest),
+        "reguid" => simple::reguid(rest),
         known if Tool::Zpool.has(known) => {
             terminal::complain(&format!("zpool {known} is not supported yet"));
             ExitCode::FAILURE

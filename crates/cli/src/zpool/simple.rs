@@ -1,0 +1,80 @@
+//! `zpool destroy`, `sync`, `reguid`.
+//!
+//! Invariant: as in `super`.
+
+use std::process::ExitCode;
+
+use cenote_control::changes::Change;
+use cenote_control::client::Client;
+
+use super::{common, export};
+use crate::getopt::{Parsed, Spec};
+use crate::terminal;
+use crate::usage::Tool;
+
+fn code(well: bool) -> ExitCode {
+    ExitCode::from(u8::from(!well))
+}
+
+fn parse(command: &str, letters: &'static str, arguments: &[String]) -> Result<Parsed, ExitCode> {
+    let spec = Spec { letters, long: &[] };
+    spec.parse(arguments).map_err(|error| Tool::Zpool.wrong(command, &error.message()))
+}
+
+/// Runs `zpool destroy`.
+pub fn destroy(arguments: &[String]) -> ExitCode {
+    let parsed = match parse("destroy", "f", arguments) {
+        Ok(parsed) => parsed,
+        Err(code) => return code,
+    };
+    let name = match parsed.operands.as_slice() {
+        [] => return Tool::Zpool.wrong("destroy", "missing pool argument"),
+        [name] => name,
+        _ => return Tool::Zpool.wrong("destroy", "too many arguments"),
+    };
+    let client = Client::default();
+    let change = Change::DestroyPool { force: parsed.has('f') };
+    let well = common::order(&client, name, &common::change(None, change));
+    if well {
+        export::wait_for_end(&client, name);
+    }
+    code(well)
+}
+
+/// Runs `zpool sync`.
+pub fn sync(arguments: &[String]) -> ExitCode {
+    let parsed = match parse("sync", "f", arguments) {
+        Ok(parsed) => parsed,
+        Err(code) => return code,
+    };
+    let client = Client::default();
+    let names = match parsed.operands.as_slice() {
+        [] => client.pools(),
+        names => names.to_vec(),
+    };
+    let mut well = true;
+    for name in names {
+        well &= common::order(&client, &name, &common::change(None, Change::Sync));
+    }
+    code(well)
+}
+
+/// Runs `zpool reguid`.
+pub fn reguid(arguments: &[String]) -> ExitCode {
+    let parsed = match parse("reguid", "g:", arguments) {
+        Ok(parsed) => parsed,
+        Err(code) => return code,
+    };
+    let name = match parsed.operands.as_slice() {
+        [] => return Tool::Zpool.wrong("reguid", "missing pool name"),
+        [name] => name,
+        _ => return Tool::Zpool.wrong("reguid", "too many arguments"),
+    };
+    if parsed.has('g') {
+        terminal::complain("zpool reguid -g is not supported yet");
+        return ExitCode::FAILURE;
+    }
+    let line = common::history_line("zpool", "reguid", arguments);
+    let request = common::change(Some(line), Change::Reguid);
+    code(common::order(&Client::default(), name, &request))
+}
