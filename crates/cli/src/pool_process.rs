@@ -82,9 +82,8 @@ pub fn start(request: &Beginning) -> Result<(), Failure> {
         .stderr(log)
         .spawn()
         .map_err(|error| cannot("pool process", &error))?;
-    let text = Zeroizing::new(
-        serde_json::to_vec(request).map_err(|error| cannot("request", &error))?,
-    );
+    let text =
+        Zeroizing::new(serde_json::to_vec(request).map_err(|error| cannot("request", &error))?);
     if let Some(mut input) = child.stdin.take() {
         // a child that is gone already is noticed below
         drop(input.write_all(&text));
@@ -172,9 +171,8 @@ fn prepare() -> Result<Prepared, Failure> {
         Beginning::Open(request) => backend::open(request)?,
         Beginning::Create(plan) => backend::create(plan)?,
     };
-    let listener = server::bind(&files.socket).map_err(|error| {
-        other(format!("{start}: {}: {error}", files.socket.display()))
-    })?;
+    let listener = server::bind(&files.socket)
+        .map_err(|error| other(format!("{start}: {}: {error}", files.socket.display())))?;
     Ok(Prepared { service, listener, files, claim })
 }
 

@@ -230,7 +230,9 @@ impl Mounts {
         let mut mounts = self.0.lock();
         let all = std::mem::take(&mut *mounts);
         let renamed = all.into_iter().map(|(name, mount)| match name.strip_prefix(from) {
-            Some(rest) if rest.is_empty() || rest.starts_with('/') => (format!("{to}{rest}"), mount),
+            Some(rest) if rest.is_empty() || rest.starts_with('/') => {
+                (format!("{to}{rest}"), mount)
+            }
             _ => (name, mount),
         });
         *mounts = renamed.collect();

@@ -7,9 +7,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use cenote_control::changes::{
-    Change, ChangeRequest, DestroyRequest, NewDataset, RenameRequest,
-};
+use cenote_control::changes::{Change, ChangeRequest, DestroyRequest, NewDataset, RenameRequest};
 use cenote_control::plan::PropertySetting;
 use cenote_control::protocol::{Failure, FailureKind, MountRequest};
 use cenote_control::report::{DatasetKind, DatasetReport, Source};
@@ -20,8 +18,17 @@ use super::{Service, failure};
 
 /// Properties whose change only shows in a mount that is made anew.
 const REMOUNT: [&str; 11] = [
-    "readonly", "exec", "setuid", "devices", "atime", "relatime", "xattr", "acltype", "snapdir",
-    "aclmode", "aclinherit",
+    "readonly",
+    "exec",
+    "setuid",
+    "devices",
+    "atime",
+    "relatime",
+    "xattr",
+    "acltype",
+    "snapdir",
+    "aclmode",
+    "aclinherit",
 ];
 
 /// Lines for standard error.
@@ -162,8 +169,7 @@ impl Service {
         all: &[DatasetReport],
         name: &str,
     ) -> Result<(), Failure> {
-        let request =
-            MountRequest { dataset: Some(name.to_owned()), ..MountRequest::default() };
+        let request = MountRequest { dataset: Some(name.to_owned()), ..MountRequest::default() };
         self.mounts.mount(pool, all, &request).map(|_| ())
     }
 
@@ -411,8 +417,7 @@ impl Service {
             }
             return Err(Failure::new(FailureKind::Already, lines.join("\n")));
         }
-        let change =
-            Change::Snapshot { names: names.to_vec(), properties: properties.to_vec() };
+        let change = Change::Snapshot { names: names.to_vec(), properties: properties.to_vec() };
         let start = start(&change, pool.name());
         self.changes.snapshot(names, properties).map_err(|error| {
             let mut failure = refused(&start, &change, &error);

@@ -120,8 +120,7 @@ fn parse_native(
         Kind::Index(table) => {
             let values = properties::dataset(name).map_or("", |info| info.values);
             let entry = table.iter().find(|(word, _)| *word == value);
-            let (_, index) =
-                entry.ok_or_else(|| format!("'{name}' must be one of '{values}'"))?;
+            let (_, index) = entry.ok_or_else(|| format!("'{name}' must be one of '{values}'"))?;
             Ok(PropertySetting::number(name, *index))
         }
         Kind::String => text(name, value, subject),
@@ -242,7 +241,10 @@ mod tests {
             ("exec=yes", "'exec' must be one of 'on | off'"),
             ("copies=4", "'copies' must be one of '1 | 2 | 3'"),
             ("version=9", "'version' must be one of '1 | 2 | 3 | 4 | 5 | current'"),
-            ("dnodesize=3k", "'dnodesize' must be one of 'legacy | auto | 1k | 2k | 4k | 8k | 16k'"),
+            (
+                "dnodesize=3k",
+                "'dnodesize' must be one of 'legacy | auto | 1k | 2k | 4k | 8k | 16k'",
+            ),
             ("acltype=bogus", "'acltype' must be one of 'off | nfsv4 | posix'"),
             ("recordsize=3", "'recordsize' must be power of 2 from 512B to 16M"),
             ("recordsize=128.5k", "'recordsize' must be power of 2 from 512B to 16M"),

@@ -141,12 +141,10 @@ pub fn feature(name: &str, value: &str, when: When) -> Result<bool, String> {
     match (value, when) {
         ("enabled", _) => Ok(true),
         ("disabled", When::Creation) => Ok(false),
-        ("disabled", When::Later) => Err(format!(
-            "property 'feature@{name}' can only be set to 'disabled' at creation time"
-        )),
-        _ => Err(format!(
-            "property 'feature@{name}' can only be set to 'enabled' or 'disabled'"
-        )),
+        ("disabled", When::Later) => {
+            Err(format!("property 'feature@{name}' can only be set to 'disabled' at creation time"))
+        }
+        _ => Err(format!("property 'feature@{name}' can only be set to 'enabled' or 'disabled'")),
     }
 }
 
@@ -193,10 +191,7 @@ mod tests {
                 "property 'feature@lz4_compress' can only be set to 'enabled' or 'disabled'",
             ),
             ("feature@bogus=enabled", "feature 'bogus' unsupported by kernel"),
-            (
-                "comment=000000000000000000000000000000001",
-                "comment must not exceed 32 characters",
-            ),
+            ("comment=000000000000000000000000000000001", "comment must not exceed 32 characters"),
         ] {
             assert_eq!(set(setting, When::Later), Err(words.to_owned()), "{setting}");
         }

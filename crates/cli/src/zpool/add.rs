@@ -79,8 +79,7 @@ fn add(
     create::refuse(&problems, force)?;
     if parsed.has('n') {
         let naming = common::naming(parsed);
-        let text =
-            layout::updated(name, &pool.root, &pool.caches, &pool.spares, &plan, naming);
+        let text = layout::updated(name, &pool.root, &pool.caches, &pool.spares, &plan, naming);
         terminal::out(&text);
         return Ok(());
     }

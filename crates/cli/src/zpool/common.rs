@@ -5,9 +5,9 @@
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use cenote_control::changes::{Change, ChangeRequest};
 use cenote_control::client::Client;
 use cenote_control::properties;
-use cenote_control::changes::{Change, ChangeRequest};
 use cenote_control::protocol::{FailureKind, LOOK_DEADLINE, Request};
 use cenote_control::report::PoolReport;
 use cenote_control::text::time;

@@ -128,7 +128,8 @@ impl Options {
             return Ok(());
         }
         let known = pool::native(name).map(|property| property.name);
-        let name = known.ok_or_else(|| format!("property '{name}' is not a valid pool property"))?;
+        let name =
+            known.ok_or_else(|| format!("property '{name}' is not a valid pool property"))?;
         match name {
             "altroot" if self.altroot.is_some() => return twice(name),
             "altroot" => self.altroot = Some(value.to_owned()),
@@ -144,9 +145,8 @@ impl Options {
 
     fn root_property(&mut self, name: &str, value: &str) -> Result<(), String> {
         let invalid = || format!("property '{name}' is not a valid filesystem property");
-        let applies = dataset::native(name).map(|property| {
-            property.types.contains(cenote_format::property::Types::FILESYSTEM)
-        });
+        let applies = dataset::native(name)
+            .map(|property| property.types.contains(cenote_format::property::Types::FILESYSTEM));
         if !applies.unwrap_or_else(|| dataset::is_property(name)) {
             return Err(invalid());
         }
@@ -253,9 +253,7 @@ impl Options {
         let place = format!("{}{wanted}", self.altroot.as_deref().unwrap_or(""));
         let advice = "use '-m' option to provide a different default";
         match std::fs::read_dir(Path::new(&place)).map(|mut entries| entries.next().is_some()) {
-            Ok(true) => {
-                Err(format!("mountpoint '{place}' exists and is not empty\n{advice}"))
-            }
+            Ok(true) => Err(format!("mountpoint '{place}' exists and is not empty\n{advice}")),
             Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => {
                 Err(format!("mountpoint '{place}' : Not a directory\n{advice}"))
             }
@@ -443,7 +441,10 @@ mod tests {
     #[test]
     fn refusals_have_the_words_of_openzfs() {
         for (line, words) in [
-            ("-o ashift=7", "invalid 'ashift=7' property: only values between 9 and 16 are allowed."),
+            (
+                "-o ashift=7",
+                "invalid 'ashift=7' property: only values between 9 and 16 are allowed.",
+            ),
             ("-o ashift=x", "ashift must be a number."),
             ("-o bogus=1", "property 'bogus' is not a valid pool property"),
             ("-o com.x:y=z", "property 'com.x:y' is not a valid pool property"),
@@ -460,8 +461,7 @@ mod tests {
             assert_eq!(read(line).unwrap_err(), words, "{line}");
         }
         let mountpoint = read("-m relative").unwrap().mountpoint_is_fine("tank");
-        let words =
-            "invalid mountpoint 'relative': must be an absolute path, 'legacy', or 'none'";
+        let words = "invalid mountpoint 'relative': must be an absolute path, 'legacy', or 'none'";
         assert_eq!(mountpoint, Err(words.to_owned()));
         assert_eq!(name_problem("mirror").as_deref(), Some("name is reserved"));
         assert_eq!(name_problem("1tank").as_deref(), Some("name must begin with a letter"));

@@ -15,9 +15,9 @@ use cenote_control::text::pool_import;
 use super::common;
 use crate::backend::{self, Back, OpenRequest, Search};
 use crate::getopt::{Parsed, Spec};
+use crate::pool_process::{self, Beginning};
 use crate::usage::Tool;
 use crate::zfs::keys;
-use crate::pool_process::{self, Beginning};
 use crate::{leftovers, terminal};
 
 const SPEC: Spec =

@@ -84,8 +84,7 @@ fn set(
             }
         }
         let setting = pool::parse(property, value, When::Later).map_err(cannot)?;
-        let is_the_same = setting.name == "version"
-            && report.properties.value("version").is_none();
+        let is_the_same = setting.name == "version" && report.properties.value("version").is_none();
         if is_the_same {
             return Err(cannot("invalid argument for this pool operation".to_owned()));
         }

@@ -61,8 +61,7 @@ fn keyword(word: &str) -> Option<Word> {
 
 /// Whether a pool cannot have this name because it starts like a keyword.
 pub fn is_reserved(name: &str) -> bool {
-    ["mirror", "raidz", "draid", "spare"].iter().any(|word| name.starts_with(word))
-        || name == "log"
+    ["mirror", "raidz", "draid", "spare"].iter().any(|word| name.starts_with(word)) || name == "log"
 }
 
 /// Reads a specification. `resolve` makes a leaf of a word that is no keyword.
@@ -132,8 +131,7 @@ pub fn parse(
             Kind::Raidz(parity) => VdevPlanKind::Raidz { parity },
             Kind::Draid(parity) => draid(word, parity, children.len())?,
         };
-        let children =
-            children.into_iter().map(|child| VdevPlan { class, ..child }).collect();
+        let children = children.into_iter().map(|child| VdevPlan { class, ..child }).collect();
         plan.push(VdevPlan { kind, class, children, ..VdevPlan::default() });
         waiting = false;
     }
@@ -157,8 +155,7 @@ fn draid(word: &str, parity: u8, children: usize) -> Result<VdevPlanKind, String
     let (mut data, mut spares) = (None, 0u64);
     let children = children as u64;
     for part in word.split(':').skip(1) {
-        let syntax =
-            || format!("invalid dRAID syntax; expected [:<number><c|d|s>] not '{word}'");
+        let syntax = || format!("invalid dRAID syntax; expected [:<number><c|d|s>] not '{word}'");
         let end = part.find(|c: char| !c.is_ascii_digit()).ok_or_else(syntax)?;
         let (digits, unit) = part.split_at(end);
         let number: u64 = digits.parse().map_err(|_| syntax())?;
@@ -243,10 +240,7 @@ mod tests {
             ("draid4 /d/0 /d/1 /d/2 /d/3", unknown("draid4")),
             ("nope", unknown("nope")),
             ("draid /d/0", invalid("draid requires at least 2 devices")),
-            (
-                "draid2:1d:3c:0s /d/0 /d/1",
-                invalid("draid2:1d:3c:0s requires at least 3 devices"),
-            ),
+            ("draid2:1d:3c:0s /d/0 /d/1", invalid("draid2:1d:3c:0s requires at least 3 devices")),
             (
                 "draid:9d /d/0 /d/1 /d/2",
                 "requested number of dRAID data disks per group 9 is too high,\nat most 2 disks \
@@ -296,15 +290,18 @@ mod tests {
         let shown: Vec<(String, VdevClass, usize)> =
             plan.iter().map(|vdev| (vdev.label(), vdev.class, vdev.children.len())).collect();
         let row = |label: &str, class, children| (label.to_owned(), class, children);
-        assert_eq!(shown, [
-            row("mirror", VdevClass::Normal, 2),
-            row("mirror", VdevClass::Special, 2),
-            row("/e", VdevClass::Dedup, 0),
-            row("mirror", VdevClass::Log, 2),
-            row("/h", VdevClass::Cache, 0),
-            row("/i", VdevClass::Spare, 0),
-            row("/j", VdevClass::Spare, 0),
-        ]);
+        assert_eq!(
+            shown,
+            [
+                row("mirror", VdevClass::Normal, 2),
+                row("mirror", VdevClass::Special, 2),
+                row("/e", VdevClass::Dedup, 0),
+                row("mirror", VdevClass::Log, 2),
+                row("/h", VdevClass::Cache, 0),
+                row("/i", VdevClass::Spare, 0),
+                row("/j", VdevClass::Spare, 0),
+            ]
+        );
         let plan = parse_words("raidz2 /a /b /c /d raidz /e /f").unwrap();
         assert_eq!(plan[0].kind, VdevPlanKind::Raidz { parity: 2 });
         assert_eq!(plan[1].kind, VdevPlanKind::Raidz { parity: 1 });
