@@ -5,6 +5,7 @@
 //! the place and the reason.
 #![forbid(unsafe_code)]
 
+pub mod alloc;
 pub mod cache;
 pub mod check;
 pub mod dataset;

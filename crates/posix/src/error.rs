@@ -28,6 +28,8 @@ pub const EISDIR: i32 = 21;
 pub const EINVAL: i32 = 22;
 /// Too many open files in the system.
 pub const ENFILE: i32 = 23;
+/// No space left on device.
+pub const ENOSPC: i32 = 28;
 /// Read-only filesystem.
 pub const EROFS: i32 = 30;
 /// Name too long.
@@ -59,6 +61,7 @@ impl From<cenote_engine::Error> for Errno {
             ErrorKind::Busy => EBUSY,
             ErrorKind::ReadOnly => EROFS,
             ErrorKind::Permission => EPERM,
+            ErrorKind::NoSpace => ENOSPC,
             // Io, Checksum, Corrupt, Redacted, TimedOut: programs know what to do with EIO.
             _ => EIO,
         };
@@ -84,6 +87,7 @@ mod tests {
             (ErrorKind::NotFound, ENOENT),
             (ErrorKind::KeyNotLoaded, EACCES),
             (ErrorKind::ReadOnly, EROFS),
+            (ErrorKind::NoSpace, ENOSPC),
         ] {
             let error = cenote_engine::Error::new(kind, "why").at_object(54, 7);
             let errno = Errno::from(error);

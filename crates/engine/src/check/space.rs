@@ -15,14 +15,12 @@ use cenote_format::{ObjectId, Txg};
 use parking_lot::Mutex;
 
 use super::bits::SparseBits;
+use crate::alloc::geometry::{Geometry, METASLABS_MAX};
 use crate::dataset::Table;
 use crate::object::ObjectSet;
 use crate::pool::removed::read_mapping;
-use crate::pool::space::metaslab_alignment;
 use crate::{Error, Result};
 
-/// Most metaslabs a top-level vdev has.
-const METASLABS_MAX: u64 = 1 << 20;
 /// Bytes of a space map read at once.
 const STEP: u64 = 1 << 20;
 /// Log space maps count in units of 512 bytes.
@@ -211,7 +209,7 @@ impl Vdev {
             shift,
             size: top.asize,
             metaslab_shift,
-            alignment: metaslab_alignment(config, top.ashift)?.max(1),
+            alignment: Geometry::of(config, top.ashift)?.alignment.max(1),
             unflushed: vec![Txg(0); usize::try_from(count).unwrap_or(0)],
             flushed: 0,
             allocated: SparseBits::default(),

@@ -10,17 +10,11 @@ use cenote_format::dsl_dataset::DslDataset;
 
 use super::deadlist::Change;
 use super::{Catalog, Dataset, Directory};
+use crate::alloc::slop;
 use crate::{Error, Result};
 
 /// Longest chain of snapshots a sum follows.
 const CHAIN_MAX: usize = 1 << 20;
-/// Share of a pool kept back, as a shift.
-const SLOP_SHIFT: u32 = 5;
-/// Least space kept back, unless that is more than half the pool.
-const SLOP_MIN: u64 = 128 << 20;
-/// Most space kept back.
-const SLOP_MAX: u64 = 128 << 30;
-
 /// What the pool offers to its datasets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolCapacity {
@@ -34,9 +28,7 @@ impl PoolCapacity {
     /// From the deflated size of the normal class, the deflated size of its embedded log metaslabs
     /// (not in the former), what dedup and cloning save, and what a checkpoint holds.
     pub fn new(normal: u64, embedded_log: u64, saved: u64, checkpoint: u64) -> Self {
-        let slop = (normal >> SLOP_SHIFT).min(SLOP_MAX);
-        let slop = slop - embedded_log.min(slop >> 1);
-        let slop = slop.max(SLOP_MIN.min(normal >> 1));
+        let slop = slop(normal, embedded_log);
         let space = normal.saturating_add(saved).saturating_sub(checkpoint);
         Self { usable: space.saturating_sub(slop), slop }
     }

@@ -7,28 +7,21 @@
 use std::collections::BTreeMap;
 
 use cenote_format::bytes::le64;
-use cenote_format::config::{VdevConfig, VdevKind};
+use cenote_format::config::VdevConfig;
 use cenote_format::deadlist::parse_integer_key;
 use cenote_format::space_map::{Action, Record, SpaceMapHeader, records};
 use cenote_format::{BlockPointer, ObjectId, Txg, brt, ddt};
 
+use crate::alloc::geometry::{EMBEDDED_LOG_ABOVE, Geometry, METASLABS_MAX, metaslab_shift};
+use crate::alloc::histogram::fragmentation_percent;
 use crate::dataset::{Catalog, PoolCapacity, Table};
 use crate::object::ObjectSet;
-use crate::vdev::VdevError;
-use crate::vdev::draid::{Draid, DraidConfig};
-use crate::vdev::raidz::Raidz;
 use crate::{Error, ErrorKind, Result};
 
-/// Most metaslabs a top-level vdev has.
-const METASLABS_MAX: u64 = 1 << 20;
-/// Vdevs with more metaslabs give one to the intent log.
-const EMBEDDED_LOG_ABOVE: u64 = 64;
 /// Bytes of a log space map read at once.
 const LOG_STEP: u64 = 1 << 20;
 /// Log space maps: units of 512 bytes.
 const LOG_SHIFT: u8 = 9;
-/// How fragmented free segments of 512 bytes, 1 KiB, 2 KiB, ... 16 MiB and more are, in percent.
-const FRAGMENTATION: [u64; 16] = [100, 100, 98, 95, 90, 80, 70, 60, 50, 40, 30, 20, 15, 10, 5, 0];
 
 /// What a top-level vdev is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -203,9 +196,8 @@ impl VdevMaps {
         if count > METASLABS_MAX {
             return Err(bad("too many metaslabs"));
         }
-        let (deflate_ratio, alignment) = shape(config, top.ashift)?;
-        let sizes: Vec<u64> =
-            (0..count).map(|index| metaslab_size(index << shift, 1 << shift, alignment)).collect();
+        let geometry = Geometry::of(config, top.ashift)?;
+        let sizes: Vec<u64> = (0..count).map(|index| geometry.metaslab(index, shift).1).collect();
         let zap = Table::open(mos, config.top_zap.unwrap_or_default())?;
         let mut maps = Self {
             top: TopSpace {
@@ -214,7 +206,7 @@ impl VdevMaps {
                 size: sizes.iter().fold(0, |sum: u64, size| sum.saturating_add(*size)),
                 allocated: 0,
                 fragmentation: None,
-                deflate_ratio,
+                deflate_ratio: geometry.deflate_ratio,
                 embedded_log: 0,
                 passive: top.non_allocating == Some(1) || top.removing == Some(1),
             },
@@ -247,7 +239,8 @@ impl VdevMaps {
             if id != 0 {
                 let header = map_header(mos, ObjectId(id))?;
                 *allocated = header.allocated;
-                *fragmentation = header.histogram.map(|buckets| fragmented(&buckets, ashift));
+                *fragmentation =
+                    header.histogram.map(|buckets| fragmentation_percent(&buckets, ashift));
             }
         }
         Ok(())
@@ -298,54 +291,6 @@ impl VdevMaps {
     }
 }
 
-/// A metaslab size (log2) that can be. Early releases cut small devices into metaslabs far smaller
-/// than today's 16 MiB: a sector is the only floor.
-fn metaslab_shift(shift: u64) -> Option<u32> {
-    u32::try_from(shift).ok().filter(|shift| (9..=63).contains(shift))
-}
-
-/// The part of a metaslab that allocations aligned to `alignment` can use.
-fn metaslab_size(start: u64, size: u64, alignment: u64) -> u64 {
-    let aligned = start.checked_next_multiple_of(alignment.max(1)).unwrap_or(u64::MAX);
-    let rest = start.saturating_add(size).saturating_sub(aligned);
-    rest - rest % alignment.max(1)
-}
-
-/// What the starts of a top-level vdev's metaslabs are multiples of.
-pub(crate) fn metaslab_alignment(config: &VdevConfig, ashift: u64) -> Result<u64> {
-    shape(config, ashift).map(|(_, alignment)| alignment)
-}
-
-/// Deflate ratio and alignment of metaslabs.
-fn shape(config: &VdevConfig, ashift: u64) -> Result<(u64, u64)> {
-    let children = config.children().len();
-    let parity = config.nparity.unwrap_or(1);
-    let bad = |error: VdevError| Error::corrupt(error.to_string());
-    match config.kind {
-        VdevKind::Raidz => {
-            let txgs = config.raidz_expand_txgs.iter().flatten().map(|txg| Txg(*txg)).collect();
-            let raidz =
-                Raidz::new(ashift, children, parity, txgs, config.raidz_expanding).map_err(bad)?;
-            Ok((raidz.deflate_ratio(), 1))
-        }
-        VdevKind::Draid => {
-            let shape = config.draid.unwrap_or_default();
-            let draid = Draid::new(DraidConfig {
-                ashift,
-                children,
-                parity,
-                data: shape.data,
-                spares: shape.spares,
-                groups: shape.groups,
-                set: shape.children,
-            })
-            .map_err(bad)?;
-            Ok((draid.deflate_ratio(), draid.alignment()))
-        }
-        _ => Ok((512, 1)),
-    }
-}
-
 fn class(top: &cenote_format::config::TopLevel, zap: Option<&Table>) -> Result<Class> {
     if top.is_log {
         return Ok(Class::Log);
@@ -365,21 +310,6 @@ fn class(top: &cenote_format::config::TopLevel, zap: Option<&Table>) -> Result<C
 fn map_header(mos: &ObjectSet, id: ObjectId) -> Result<SpaceMapHeader> {
     let header = SpaceMapHeader::decode(mos.dnode(id)?.bonus());
     header.map_err(|error| Error::from(error).at_object(0, id.0))
-}
-
-/// Fragmentation of a metaslab from its histogram, in percent.
-fn fragmented(buckets: &[u64], shift: u32) -> u64 {
-    let (mut weighted, mut total) = (0u128, 0u128);
-    for (bucket, count) in buckets.iter().enumerate() {
-        let log = shift.saturating_add(u32::try_from(bucket).unwrap_or(0));
-        let space = u128::from(*count) << log.min(60);
-        let index = usize::try_from(log.saturating_sub(9)).unwrap_or(usize::MAX);
-        let index = index.min(FRAGMENTATION.len() - 1);
-        let weight = u128::from(FRAGMENTATION.get(index).copied().unwrap_or(0));
-        weighted = weighted.saturating_add(space.saturating_mul(weight));
-        total = total.saturating_add(space);
-    }
-    u64::try_from(weighted.checked_div(total).unwrap_or(0)).unwrap_or(100)
 }
 
 /// Counts what the log space maps say beyond the metaslabs' own maps.
@@ -485,7 +415,7 @@ pub fn metaslabs(catalog: &Catalog, tree: &VdevConfig) -> Result<Vec<TopMetaslab
     for (id, top) in tree.children().iter().enumerate() {
         let Some(state) = top.top.as_ref().filter(|_| top.kind.is_concrete()) else { continue };
         let map = VdevMaps::read(mos, u32::try_from(id).unwrap_or(u32::MAX), top)?;
-        let (_, alignment) = shape(top, state.ashift)?;
+        let alignment = Geometry::of(top, state.ashift)?.alignment;
         let slabs = map.sizes.iter().enumerate().map(|(index, size)| Metaslab {
             start: ((index as u64) << map.metaslab_shift).next_multiple_of(alignment.max(1)),
             size: *size,
@@ -585,35 +515,5 @@ mod tests {
         assert_eq!((space.capacity_percent(), space.fragmentation()), (10, Some(10)));
         assert_eq!(space.capacity().usable, (1000 - 128) << 20);
         assert_eq!((space.dedup_ratio(), space.clone_ratio()), (100, 100));
-    }
-
-    #[test]
-    fn histograms_weigh_by_bytes() {
-        let mut buckets = [0; 32];
-        assert_eq!(fragmented(&buckets, 9), 0);
-        buckets[15] = 1;
-        assert_eq!(fragmented(&buckets, 9), 0);
-        buckets = [0; 32];
-        buckets[0] = 8;
-        buckets[3] = 1;
-        assert_eq!(fragmented(&buckets, 9), (100 + 95) / 2);
-        buckets[31] = u64::MAX;
-        assert_eq!(fragmented(&buckets, 63), 0);
-    }
-
-    #[test]
-    fn metaslabs_of_early_pools_are_small() {
-        // A version 1 pool on a 64 MiB device has metaslabs of 512 KiB.
-        assert_eq!(metaslab_shift(19), Some(19));
-        assert_eq!([0, 8, 64, u64::MAX].map(metaslab_shift), [None; 4]);
-    }
-
-    #[test]
-    fn metaslabs_of_aligned_vdevs_shrink() {
-        assert_eq!(metaslab_size(1 << 29, 1 << 29, 1), 1 << 29);
-        // Chapter 03, section 8: nominal 0x20000000 begins at 0x20004000.
-        let alignment = 6 << 12;
-        assert_eq!((1u64 << 29).next_multiple_of(alignment), 0x2000_4000);
-        assert_eq!(metaslab_size(1 << 29, 1 << 29, alignment) % alignment, 0);
     }
 }

@@ -1,0 +1,26 @@
+//! The alloc room: which addresses are free, who gets them, and how that is recorded.
+//!
+//! Chapter 03, sections 8 to 11. Space maps are objects, which are known only above: [`SpaceSource`]
+//! and [`SpaceStore`] say what is needed of them. Invariant: an address is handed out once until it
+//! is freed, and again only when no state of the pool that could still be opened refers to it.
+
+mod allocator;
+mod figures;
+mod free;
+pub(crate) mod geometry;
+pub(crate) mod histogram;
+mod map;
+mod metaslab;
+mod open;
+mod ranges;
+mod state;
+mod store;
+mod sync;
+#[cfg(test)]
+mod tests;
+mod top;
+
+pub use allocator::{AllocRequest, Allocator, Dvas};
+pub use figures::{Figures, TopFigures, slop};
+pub use open::{NewVdev, VdevToInit, check_writable};
+pub use store::{DIRECTORY, HISTOGRAM, LOGS, NewSpaceObject, SpaceSource, SpaceStore, TWO_WORDS};

@@ -1,0 +1,262 @@
+//! What the disks say of free space when a pool is opened for writing, and new vdevs.
+//!
+//! Chapter 03, sections 8 to 12. Reads the headers of all space maps and all logs; maps themselves
+//! are read when their metaslab is needed. Invariant: a pool whose space this code could not keep
+//! right is refused here, before anything is written.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use cenote_format::bytes::le64;
+use cenote_format::config::{VdevConfig, VdevKind};
+use cenote_format::deadlist::parse_integer_key;
+use cenote_format::{ObjectId, ObjectType, Txg};
+use parking_lot::{Condvar, Mutex};
+
+use super::allocator::Allocator;
+use super::geometry::{Geometry, METASLABS_MAX, metaslab_shift, new_metaslab_shift};
+use super::map::{SpaceMap, each_segment};
+use super::state::{Log, State};
+use super::store::{
+    CHECKPOINT, CHECKPOINT_MAP, DIRECTORY, LOG_ZAP, NewSpaceObject, SpaceSource, SpaceStore,
+    UNFLUSHED,
+};
+use super::top::{Top, TopFacts};
+use crate::vdev::{AllocationClass, VdevTree};
+use crate::{Error, Result};
+
+/// log2 of the unit of logs.
+pub(super) const LOG_SHIFT: u8 = 9;
+
+/// What a new vdev's configuration gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewVdev {
+    /// Object that lists the space maps.
+    pub metaslab_array: ObjectId,
+    /// log2 of a metaslab's bytes.
+    pub metaslab_shift: u32,
+}
+
+/// A top-level vdev to be prepared for blocks.
+#[derive(Clone, Copy, Debug)]
+pub struct VdevToInit<'a> {
+    /// Its id.
+    pub id: u32,
+    /// Its configuration, with ashift and asize.
+    pub config: &'a VdevConfig,
+    /// Its ZAP; 0 for pools without.
+    pub zap: ObjectId,
+    /// What it takes.
+    pub class: AllocationClass,
+    /// The first group whose blocks may go there: the one after that which adds the vdev, but for
+    /// the vdevs a pool is created with.
+    pub from: Txg,
+}
+
+/// Why a pool of these vdevs cannot be written yet, if so.
+pub fn check_writable(tree: &VdevConfig) -> Result<()> {
+    for (id, top) in tree.children().iter().enumerate() {
+        let state = top.top.unwrap_or_default();
+        let what = if top.kind == VdevKind::Indirect {
+            "was removed: freeing its blocks is not supported yet"
+        } else if state.removing == Some(1) {
+            "is being removed: writing meanwhile is not supported yet"
+        } else if top.raidz_expanding {
+            "is being expanded: writing meanwhile is not supported yet"
+        } else {
+            continue;
+        };
+        let advice = "open the pool read-only";
+        return Err(Error::unsupported(format!("top-level vdev {id} {what}")).with_advice(advice));
+    }
+    Ok(())
+}
+
+fn passive(config: &VdevConfig) -> bool {
+    let top = config.top.unwrap_or_default();
+    top.non_allocating == Some(1) || top.removing == Some(1)
+}
+
+fn bad(id: u32, what: &str) -> Error {
+    Error::corrupt(format!("top-level vdev {id}: {what}"))
+}
+
+impl Allocator {
+    /// The allocator of a pool whose newest group on the disks is `synced`. `tree` is the
+    /// configuration in the pool's own metadata, whose classes `vdevs` knows.
+    pub fn open(
+        vdevs: Arc<VdevTree>,
+        tree: &VdevConfig,
+        source: Arc<dyn SpaceSource>,
+        synced: Txg,
+    ) -> Result<Self> {
+        check_writable(tree)?;
+        let mut state = State { synced, ..State::default() };
+        for (id, config) in (0_u32..).zip(tree.children()) {
+            let top = config.top.filter(|_| config.kind.is_concrete());
+            let Some(top) = top.filter(|top| top.metaslab_shift != 0) else { continue };
+            let count = count(id, top.asize, top.metaslab_shift)?;
+            let facts = TopFacts {
+                id,
+                ashift: ashift(id, top.ashift)?,
+                class: vdevs.class(id),
+                geometry: Geometry::of(config, top.ashift)?,
+                passive: passive(config),
+                width: config.children().len().max(1) as u64,
+                metaslab_shift: metaslab_shift(top.metaslab_shift).unwrap_or(0),
+                array: top.metaslab_array,
+                zap: config.top_zap.unwrap_or_default(),
+                from: Txg(0),
+            };
+            let mut top = Top::new(facts, count);
+            read_headers(source.as_ref(), &mut top)?;
+            state.put(top);
+        }
+        let checkpoint = source.zap_has(DIRECTORY, CHECKPOINT)?;
+        if checkpoint {
+            let reason = "the pool has a checkpoint: writing is not supported yet";
+            return Err(Error::unsupported(reason).with_advice("open the pool read-only"));
+        }
+        read_logs(source.as_ref(), &mut state)?;
+        for top in state.tops.iter_mut().flatten() {
+            let id = top.id;
+            for slab in &top.metaslabs {
+                let fits = u64::try_from(slab.recorded).is_ok_and(|bytes| bytes <= slab.size);
+                if !fits {
+                    return Err(bad(id, "a metaslab has more allocated than it holds"));
+                }
+            }
+            top.sum_up();
+        }
+        let published = ArcSwap::from_pointee(state.figures());
+        Ok(Self {
+            vdevs: ArcSwap::new(vdevs),
+            source,
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            published,
+        })
+    }
+
+    /// Cuts a new top-level vdev into metaslabs and makes the object that lists their maps, in the
+    /// group being written. Its blocks can be allocated at once, in groups from `vdev.from` on.
+    pub fn init_vdev(&self, store: &mut dyn SpaceStore, vdev: &VdevToInit<'_>) -> Result<NewVdev> {
+        let VdevToInit { id, config, zap, class, from } = *vdev;
+        let top = config.top.unwrap_or_default();
+        let shift = new_metaslab_shift(top.asize);
+        let count = count(id, top.asize, shift.into())?;
+        if count == 0 {
+            return Err(Error::invalid(format!("top-level vdev {id} is too small")));
+        }
+        let geometry = Geometry::of(config, top.ashift)?;
+        let array = store.create(&NewSpaceObject {
+            object_type: ObjectType::OBJECT_ARRAY,
+            block_size: (count * 8).next_power_of_two().clamp(512, 16 << 10),
+            indirect_shift: 17,
+            bonus_type: ObjectType::NONE,
+            bonus: Vec::new(),
+        })?;
+        let facts = TopFacts {
+            id,
+            ashift: ashift(id, top.ashift)?,
+            class,
+            geometry,
+            passive: passive(config),
+            width: config.children().len().max(1) as u64,
+            metaslab_shift: shift,
+            array,
+            zap,
+            from,
+        };
+        let mut state = self.state.lock();
+        if state.top(id).is_some() {
+            return Err(Error::invalid(format!("top-level vdev {id} is in use")));
+        }
+        state.put(Top::new(facts, count));
+        self.published.store(Arc::new(state.figures()));
+        Ok(NewVdev { metaslab_array: array, metaslab_shift: shift })
+    }
+}
+
+fn ashift(id: u32, ashift: u64) -> Result<u32> {
+    let ashift = u32::try_from(ashift).ok().filter(|ashift| (9..=16).contains(ashift));
+    ashift.ok_or_else(|| bad(id, "impossible ashift"))
+}
+
+/// Number of metaslabs.
+fn count(id: u32, asize: u64, shift: u64) -> Result<u64> {
+    let shift = metaslab_shift(shift).ok_or_else(|| bad(id, "impossible metaslab size"))?;
+    let count = asize >> shift;
+    if count > METASLABS_MAX { Err(bad(id, "too many metaslabs")) } else { Ok(count) }
+}
+
+/// The numbers of a list with one per metaslab.
+fn numbers(source: &dyn SpaceSource, object: ObjectId, count: usize) -> Result<Vec<u64>> {
+    let bytes = source.read(object, 0, count.saturating_mul(8))?;
+    Ok((0..count).map(|index| le64(&bytes, index * 8).unwrap_or(0)).collect())
+}
+
+/// Reads what is known of a vdev's metaslabs without their maps.
+fn read_headers(source: &dyn SpaceSource, top: &mut Top) -> Result<()> {
+    let count = top.metaslabs.len();
+    if top.array.0 != 0 {
+        let maps = numbers(source, top.array, count)?;
+        for (slab, id) in top.metaslabs.iter_mut().zip(maps).filter(|(_, id)| *id != 0) {
+            slab.set_map(SpaceMap::open(source, ObjectId(id))?, top.ashift);
+        }
+    }
+    if top.zap.0 == 0 {
+        return Ok(());
+    }
+    if source.zap_number(top.zap, CHECKPOINT_MAP)?.is_some_and(|id| id != 0) {
+        let reason = "a pool checkpoint is being discarded: writing is not supported yet";
+        return Err(Error::unsupported(reason).with_advice("open the pool read-only"));
+    }
+    let unflushed = source.zap_number(top.zap, UNFLUSHED)?;
+    top.unflushed = unflushed.filter(|id| *id != 0).map(ObjectId);
+    if let Some(object) = top.unflushed {
+        let since = numbers(source, object, count)?;
+        for (slab, txg) in top.metaslabs.iter_mut().zip(since) {
+            slab.unflushed_since = Txg(txg);
+        }
+    }
+    Ok(())
+}
+
+/// Reads all logs, and applies to every metaslab what is not in its map.
+fn read_logs(source: &dyn SpaceSource, state: &mut State) -> Result<()> {
+    let Some(zap) = source.zap_number(DIRECTORY, LOG_ZAP)?.filter(|id| *id != 0) else {
+        return Ok(());
+    };
+    state.log_zap = Some(ObjectId(zap));
+    let mut logs = BTreeMap::new();
+    for (name, map) in source.zap_numbers(ObjectId(zap))? {
+        logs.insert(Txg(parse_integer_key(name.as_bytes())?), ObjectId(map));
+    }
+    for (txg, id) in logs {
+        let map = SpaceMap::open(source, id)?;
+        each_segment(source, map.extent(), |segment| {
+            let (offset, length) = segment.bytes(0, LOG_SHIFT)?;
+            let Some(top) = segment.vdev.and_then(|id| state.top_mut(id)) else { return Ok(()) };
+            let wrong = |what: &str| {
+                Error::corrupt(format!("the log of group {}: {length:#x} bytes {what}", txg.0))
+                    .at(|place| place.dva = Some((top.id, offset)))
+            };
+            let index = top.metaslab_of(offset, length);
+            let index = index.ok_or_else(|| wrong("lie outside the metaslabs"))?;
+            let Some(slab) = top.metaslabs.get_mut(index) else { return Ok(()) };
+            if txg >= slab.unflushed_since {
+                let net = slab.unflushed.net();
+                let applied = slab.unflushed.apply(segment.action, offset, length);
+                applied.map_err(|_| wrong("are allocated or freed twice"))?;
+                let change = slab.unflushed.net().saturating_sub(net);
+                slab.recorded = slab.recorded.saturating_add(change);
+                slab.weighed = false;
+            }
+            Ok(())
+        })?;
+        state.logs.insert(txg, Log { map });
+    }
+    Ok(())
+}

@@ -1,0 +1,229 @@
+//! The allocator's state behind its lock.
+//!
+//! Invariant: a metaslab with pending changes is in `dirty` of their group, one that holds space
+//! back is in `held`; transaction groups outside `synced + 1 ..= synced + 3` have no changes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use cenote_format::{Dva, ObjectId, Txg};
+
+use super::histogram::fragmentation_percent;
+use super::map::SpaceMap;
+use super::metaslab::{Metaslab, SLOTS, slot};
+use super::top::Top;
+use super::{Figures, TopFigures};
+use crate::vdev::AllocationClass;
+use crate::{Error, Result};
+
+/// Bytes a child of a vdev takes before the next vdev's turn.
+const TURN: u64 = 512 << 10;
+/// How much longer or shorter than the average a turn gets by free space.
+const BIAS: u64 = 4;
+
+/// The vdevs of one class, and whose turn it is.
+#[derive(Debug, Default)]
+pub(super) struct Ring {
+    pub(super) tops: Vec<u32>,
+    /// Index in `tops`.
+    pub(super) at: usize,
+    /// Bytes each may take before its turn ends; below 0 it took more.
+    credit: Vec<i64>,
+}
+
+/// A log space map.
+#[derive(Debug)]
+pub(super) struct Log {
+    pub(super) map: SpaceMap,
+}
+
+/// Everything that changes.
+#[derive(Debug, Default)]
+pub(super) struct State {
+    /// By id; `None` for what holds no data.
+    pub(super) tops: Vec<Option<Top>>,
+    /// By class.
+    pub(super) rings: [Ring; 4],
+    /// The newest group on the disks.
+    pub(super) synced: Txg,
+    /// Metaslabs with changes, by slot of the group: vdev and index.
+    pub(super) dirty: [BTreeSet<(u32, usize)>; SLOTS],
+    /// Metaslabs that hold space back.
+    pub(super) held: BTreeSet<(u32, usize)>,
+    /// ZAP of the logs.
+    pub(super) log_zap: Option<ObjectId>,
+    /// The logs.
+    pub(super) logs: BTreeMap<Txg, Log>,
+    /// All metaslabs are flushed in the next groups.
+    pub(super) flush_all: bool,
+    /// Recording failed: nothing can be trusted any more.
+    pub(super) failure: Option<Error>,
+}
+
+/// An address as a place of an error.
+pub(super) fn at(error: Error, vdev: u32, offset: u64) -> Error {
+    error.at(|place| place.dva = Some((vdev, offset)))
+}
+
+impl State {
+    pub(super) fn top(&self, id: u32) -> Option<&Top> {
+        self.tops.get(id as usize)?.as_ref()
+    }
+
+    pub(super) fn top_mut(&mut self, id: u32) -> Option<&mut Top> {
+        self.tops.get_mut(id as usize)?.as_mut()
+    }
+
+    pub(super) fn slab(&self, id: u32, index: usize) -> Result<&Metaslab> {
+        let slab = self.top(id).and_then(|top| top.metaslabs.get(index));
+        slab.ok_or_else(|| Error::corrupt(format!("vdev {id} has no metaslab {index}")))
+    }
+
+    pub(super) fn slab_mut(&mut self, id: u32, index: usize) -> Result<&mut Metaslab> {
+        let slab = self.top_mut(id).and_then(|top| top.metaslabs.get_mut(index));
+        slab.ok_or_else(|| Error::corrupt(format!("vdev {id} has no metaslab {index}")))
+    }
+
+    /// Adds a vdev, or replaces the one of the same id.
+    pub(super) fn put(&mut self, top: Top) {
+        let index = top.id as usize;
+        if self.tops.len() <= index {
+            self.tops.resize_with(index + 1, || None);
+        }
+        if let Some(slot) = self.tops.get_mut(index) {
+            *slot = Some(top);
+        }
+        self.form_rings();
+    }
+
+    /// Sorts the vdevs that take blocks into their classes.
+    pub(super) fn form_rings(&mut self) {
+        let mut rings: [Ring; 4] = Default::default();
+        for top in self.tops.iter().flatten().filter(|top| !top.passive && top.size > 0) {
+            if let Some(ring) = rings.get_mut(top.class as usize) {
+                ring.tops.push(top.id);
+                ring.credit.push(TURN.saturating_mul(top.width.max(1)).cast_signed());
+            }
+        }
+        self.rings = rings;
+    }
+
+    pub(super) fn ring(&self, class: AllocationClass) -> &[u32] {
+        self.rings.get(class as usize).map_or(&[], |ring| &ring.tops)
+    }
+
+    /// Where the turn stands in a class.
+    pub(super) fn turn(&self, class: AllocationClass) -> usize {
+        self.rings.get(class as usize).map_or(0, |ring| ring.at)
+    }
+
+    /// Counts the first copy of a block to the turn of the vdev that took it.
+    pub(super) fn count_turn(&mut self, class: AllocationClass, place: usize, asize: u64) {
+        let charge = |ring: &mut Ring, place: usize, bytes: i64| -> i64 {
+            let Some(credit) = ring.credit.get_mut(place) else { return 1 };
+            *credit = credit.saturating_add(bytes);
+            *credit
+        };
+        let Some(ring) = self.rings.get_mut(class as usize) else { return };
+        let taken = i64::try_from(asize).unwrap_or(i64::MAX);
+        let (mut at, mut left) = (place, charge(ring, place, taken.saturating_neg()));
+        // Each step gives credit, so this ends.
+        while left <= 0 {
+            at = (at + 1) % self.ring(class).len().max(1);
+            let turn = self.turn_length(class, at).cast_signed();
+            let Some(ring) = self.rings.get_mut(class as usize) else { return };
+            left = charge(ring, at, turn);
+        }
+        if let Some(ring) = self.rings.get_mut(class as usize) {
+            ring.at = at;
+        }
+    }
+
+    /// Bytes of a vdev's turn: more for one with more free space than the others.
+    fn turn_length(&self, class: AllocationClass, place: usize) -> u64 {
+        let ring = self.ring(class);
+        let figures = |id: &u32| {
+            let top = self.top(*id);
+            let free = |top: &Top| top.size.saturating_sub(top.recorded.max(0).cast_unsigned());
+            top.map_or((0, 0), |top| (u128::from(free(top)), u128::from(top.size)))
+        };
+        let (free, size) = ring.iter().map(figures).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
+        let (own_free, own_size) = ring.get(place).map_or((0, 0), figures);
+        let top = ring.get(place).and_then(|id| self.top(*id));
+        let usual = TURN.saturating_mul(top.map_or(1, |top| top.width.max(1)));
+        // Its share of free space over everybody's share.
+        let biased = (u128::from(usual) * own_free * size).checked_div(own_size * free);
+        let biased = biased.and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(usual);
+        biased.clamp(usual / BIAS, usual.saturating_mul(BIAS))
+    }
+
+    /// Whether blocks can be allocated and freed in `txg` now.
+    pub(super) fn check_open(&self, txg: Txg) -> Result<()> {
+        if let Some(failure) = &self.failure {
+            return Err(failure.clone());
+        }
+        let window = self.synced.0 + 1..self.synced.0 + SLOTS as u64;
+        if window.contains(&txg.0) {
+            return Ok(());
+        }
+        let synced = self.synced;
+        Err(Error::invalid(format!("group {} is not open: {} is on the disks", txg.0, synced.0)))
+    }
+
+    /// The newest group that can be open.
+    pub(super) fn newest(&self) -> Txg {
+        Txg(self.synced.0 + SLOTS as u64 - 1)
+    }
+
+    /// The metaslab an address lies in.
+    pub(super) fn locate(&self, dva: &Dva) -> Result<usize> {
+        let Dva { vdev, offset, asize, .. } = *dva;
+        let Some(top) = self.top(vdev) else {
+            let reason = "the vdev holds no space that can be allocated or freed";
+            return Err(at(Error::unsupported(reason), vdev, offset));
+        };
+        top.metaslab_of(offset, asize).ok_or_else(|| {
+            let reason = format!("{asize:#x} bytes do not lie inside one metaslab, or not aligned");
+            at(Error::corrupt(reason), vdev, offset)
+        })
+    }
+
+    /// Remembers that a metaslab has changes in `txg`.
+    pub(super) fn mark_dirty(&mut self, vdev: u32, index: usize, txg: Txg) {
+        if let Some(dirty) = self.dirty.get_mut(slot(txg)) {
+            dirty.insert((vdev, index));
+        }
+    }
+
+    /// The figures as of now.
+    pub(super) fn figures(&self) -> Figures {
+        let tops = self.tops.iter().flatten().map(|top| {
+            let held = self.held.range((top.id, 0)..=(top.id, usize::MAX));
+            let deferred = held.filter_map(|(_, index)| top.metaslabs.get(*index));
+            let shares = top.metaslabs.iter().map(|slab| match &slab.map {
+                Some(map) => {
+                    map.header.histogram.map(|buckets| fragmentation_percent(&buckets, top.ashift))
+                }
+                None => Some(0),
+            });
+            let known: Vec<u64> = shares.flatten().collect();
+            // Without a histogram for more than half of the metaslabs the average means nothing.
+            let enough = known.len() > top.metaslabs.len() / 2;
+            let mean = || known.iter().sum::<u64>().checked_div(known.len() as u64);
+            TopFigures {
+                id: top.id,
+                class: top.class,
+                size: top.size,
+                allocated: u64::try_from(top.recorded).unwrap_or(0),
+                deferred: deferred.map(Metaslab::held_back).sum(),
+                fragmentation: enough.then(mean).flatten(),
+                deflate_ratio: top.geometry.deflate_ratio,
+                embedded_log: top
+                    .embedded
+                    .and_then(|index| top.metaslabs.get(index))
+                    .map_or(0, |_| 1 << top.metaslab_shift),
+                passive: top.passive,
+            }
+        });
+        Figures { txg: self.synced, tops: tops.collect() }
+    }
+}
