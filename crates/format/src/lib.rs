@@ -12,6 +12,7 @@
 
 pub mod acl;
 pub mod blkptr;
+pub mod blkptr_build;
 pub mod bookmark;
 pub mod bpobj;
 pub mod bptree;
@@ -52,6 +53,7 @@ pub mod zil;
 pub mod znode;
 
 pub use blkptr::{BlockPointer, Dva};
+pub use blkptr_build::StoredBlock;
 pub use config::{PoolConfig, PoolState, VdevConfig, VdevKind};
 pub use dnode::Dnode;
 pub use error::{Error, Result};
