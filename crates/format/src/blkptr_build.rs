@@ -296,7 +296,8 @@ mod tests {
     #[test]
     fn salt_iv_and_tag_come_back() {
         let mut bp = mos_root();
-        bp.words[6] = u64::from_le_bytes(hex::decode("1f001f0002080aa0").unwrap().try_into().unwrap());
+        bp.words[6] =
+            u64::from_le_bytes(hex::decode("1f001f0002080aa0").unwrap().try_into().unwrap());
         bp.words[11] = 2;
         let bytes = |text: &str| hex::decode(text).unwrap();
         let (salt, iv) = (bytes("caf032d59e525a56"), bytes("1cd703707ef40736030f9f78"));

@@ -1,15 +1,20 @@
 //! LZ4 (chapter 02, section 7.5): a big-endian length, then one raw LZ4 block.
 //!
 //! Invariant: the decoder writes straight into the caller's block; nothing is copied or allocated.
+//! The encoder works in a buffer that each thread keeps.
 
 use std::cell::RefCell;
 
-use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into};
+use lz4_flex::block::{
+    CompressTable, compress_into_with_table, decompress_into, get_maximum_output_size,
+};
 
 use super::DecompressError;
 
 /// Bytes of the length before the block.
 const HEADER: usize = 4;
+/// Largest working buffer a thread keeps.
+const SCRATCH_KEPT: usize = 2 << 20;
 
 pub(super) fn decompress(source: &[u8], destination: &mut [u8]) -> Result<(), DecompressError> {
     let bad = |reason| DecompressError::new("lz4", reason);
@@ -28,11 +33,25 @@ pub(super) fn compress(source: &[u8], destination: &mut [u8]) -> Option<usize> {
     thread_local! {
         static TABLES: RefCell<[CompressTable; 2]> =
             RefCell::new([CompressTable::small(), CompressTable::large()]);
+        static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
     }
     let (header, block) = destination.split_first_chunk_mut::<HEADER>()?;
-    let written = TABLES.with_borrow_mut(|[small, large]| {
-        let table = if source.len() < usize::from(u16::MAX) { small } else { large };
-        compress_into_with_table(source, block, table).ok()
+    // The encoder refuses a destination that could not hold the worst case, however well the
+    // source compresses.
+    let written = SCRATCH.with_borrow_mut(|scratch| {
+        let worst = get_maximum_output_size(source.len());
+        if scratch.len() < worst {
+            scratch.resize(worst, 0);
+        }
+        let written = TABLES.with_borrow_mut(|[small, large]| {
+            let table = if source.len() < usize::from(u16::MAX) { small } else { large };
+            compress_into_with_table(source, scratch, table).ok()
+        })?;
+        block.get_mut(..written)?.copy_from_slice(scratch.get(..written)?);
+        if scratch.len() > SCRATCH_KEPT {
+            *scratch = Vec::new();
+        }
+        Some(written)
     })?;
     *header = u32::try_from(written).ok()?.to_be_bytes();
     Some(HEADER + written)

@@ -155,19 +155,36 @@ fn lzjb_refuses_copies_that_lead_nowhere() {
     assert_eq!(expand(Algorithm::Lzjb, &stream, 8).unwrap(), b"abababab");
 }
 
-#[test]
-fn a_limit_too_small_is_refused_by_all() {
+fn noise(length: usize) -> Vec<u8> {
     let mut state = 1u64;
-    let noise: Vec<u8> = std::iter::repeat_with(|| {
+    let next = || {
         state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         (state >> 56) as u8
-    })
-    .take(4096)
-    .collect();
+    };
+    std::iter::repeat_with(next).take(length).collect()
+}
+
+#[test]
+fn a_limit_too_small_is_refused_by_all() {
+    let noise = noise(4096);
     for method in all_methods() {
         for limit in [0, 1, 3, 4, 7, 8, 16, 17, 18, 100, 1000] {
             assert_eq!(compress(method, &noise, &mut vec![0; limit]), None, "{method:?} {limit}");
         }
+    }
+}
+
+#[test]
+fn a_result_needs_no_more_room_than_it_takes() {
+    let data = [noise(1000), vec![0; 30_000]].concat();
+    for method in all_methods() {
+        let mut out = vec![0; savings_limit(data.len())];
+        let size = compress(method, &data, &mut out).unwrap();
+        // Some give up a little before the end of their destination.
+        let spare = if matches!(method, Method::Lz4 | Method::Gzip(_)) { 0 } else { 64 };
+        let mut tight = vec![0; size + spare];
+        assert_eq!(compress(method, &data, &mut tight), Some(size), "{method:?}");
+        assert!(compress(method, &data, &mut tight[..size - 1]).is_none(), "{method:?}");
     }
 }
 

@@ -117,6 +117,11 @@ impl BlockCache {
         }
     }
 
+    /// Stores a block that was just written, in place of what is known under its identity.
+    pub fn put(&self, key: BlockKey, block: Bytes) {
+        self.cache.insert(key, block);
+    }
+
     /// Forgets one block.
     pub fn remove(&self, key: &BlockKey) {
         self.cache.remove(key);

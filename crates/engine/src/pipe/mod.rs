@@ -1,12 +1,22 @@
-//! The read pipeline: from a block pointer to verified, decrypted, decompressed bytes.
+//! The pipelines: from a block pointer to verified, decrypted, decompressed bytes, and from logical
+//! bytes to a block pointer and writes under way.
 //!
 //! Invariant: bytes leave this room only after their checksum matched (unless the pointer says
-//! checksums are off); metadata leaves it in little-endian form whatever host wrote it.
+//! checksums are off); metadata leaves it in little-endian form whatever host wrote it. What is
+//! written is little-endian, and its pointer is what the reading half accepts.
 
+mod gang;
 mod logical;
 mod physical;
+mod policy;
 mod prefetch;
+mod prepare;
 mod special;
+mod workers;
+mod write;
+
+#[cfg(test)]
+mod write_tests;
 
 use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::Duration;
@@ -19,8 +29,18 @@ use crate::cache::{BlockCache, BlockKey, Found};
 use crate::vdev::VdevTree;
 use crate::{Error, ErrorKind, Result};
 
+pub use policy::{
+    BlockKind, Compression, DEDUP_OFF, ObjsetPolicy, RedundantMetadata, WriteFeatures, WritePolicy,
+    checksum_from_property, copies_for,
+};
 pub use prefetch::Prefetcher;
+pub use prepare::{AllocationUnits, Rules};
 pub use special::Copies;
+pub use workers::Workers;
+pub use write::{
+    AddressRequest, Addresses, BlockPlace, BlockToWrite, CopyToWrite, Encryptor, Replaced, Sealing,
+    Submit, Writer, Written,
+};
 
 /// Opens blocks of one encrypted dataset; declared here, implemented by the keys room.
 pub trait Decryptor: Send + Sync {

@@ -1,0 +1,412 @@
+//! The write pipeline: from logical blocks to block pointers and writes under way.
+//!
+//! Invariants: blocks get their addresses in the order they were asked for, so that files lie
+//! sequentially; a block that fails leaves nothing allocated; a block is rewritten in place only
+//! after every write submitted before has ended, so that the newer bytes win.
+//!
+//! The processor's work (`prepare`) is done by all cores, a bounded number of bytes ahead of the
+//! thread that hands out addresses; that thread waits when the devices do not keep up.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use cenote_format::{BlockPointer, Dva, Level, ObjectId, ObjectType, StoredBlock, Txg};
+use smallvec::SmallVec;
+
+use super::Pipe;
+use super::gang::Gang;
+use super::policy::WritePolicy;
+use super::prepare::{self, Prepared, Rules, Stored};
+use super::workers::Workers;
+use crate::cache::BlockKey;
+use crate::vdev::AllocationClass;
+use crate::{Error, ErrorKind, Result};
+
+/// Logical bytes that may be prepared ahead of the thread that hands out addresses.
+const AHEAD: usize = 32 << 20;
+/// A batch of at most this many bytes is prepared by the caller's own thread.
+const SMALL: usize = 64 << 10;
+
+/// Salt, initialisation vector and tag of an encrypted block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sealing {
+    /// Names the block key.
+    pub salt: [u8; 8],
+    /// Never used twice with one salt.
+    pub iv: [u8; 12],
+    /// Authentication tag.
+    pub mac: [u8; 16],
+}
+
+/// Seals blocks of one encrypted dataset; declared here, implemented by the keys room.
+pub trait Encryptor: Send + Sync {
+    /// Encrypts the stored bytes of a level-0 block of an encrypted type in place.
+    fn encrypt(&self, object_type: ObjectType, data: &mut [u8]) -> Result<Sealing>;
+    /// The MAC of a level-0 block that is stored in the clear, over its stored bytes.
+    fn mac(&self, data: &[u8]) -> Result<[u8; 16]>;
+    /// The MAC of an indirect block, over its uncompressed bytes.
+    fn indirect_mac(&self, data: &[u8]) -> Result<[u8; 16]>;
+    /// Puts the portable and the local MAC into an object-set block.
+    fn seal_object_set(&self, block: &mut [u8]) -> Result<()>;
+}
+
+/// Addresses asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct AddressRequest {
+    /// Bytes to store at each address.
+    pub psize: u64,
+    /// How many addresses.
+    pub copies: u8,
+    /// Class to take them from, or a class below it.
+    pub class: AllocationClass,
+    /// Group in which they are allocated.
+    pub txg: Txg,
+    /// An address they should be near to.
+    pub hint: Option<Dva>,
+}
+
+/// Hands out addresses; declared here, implemented over the allocator.
+pub trait Addresses: Send + Sync {
+    /// Allocates `copies` addresses. [`ErrorKind::NoSpace`] when no run of that size is free.
+    fn allocate(&self, request: &AddressRequest) -> Result<SmallVec<[Dva; 3]>>;
+    /// Takes back an address allocated in this very group and not used.
+    fn unallocate(&self, dva: &Dva, txg: Txg);
+}
+
+/// One copy of a block on its way to a vdev.
+#[derive(Clone, Debug)]
+pub struct CopyToWrite {
+    /// Top-level vdev id.
+    pub vdev: u32,
+    /// Byte offset in the vdev's address space.
+    pub offset: u64,
+    /// Exactly the physical size, a multiple of 512.
+    pub data: Bytes,
+    /// Physical birth.
+    pub birth: Txg,
+}
+
+/// Takes writes; declared here, implemented over the vdevs' write queue.
+pub trait Submit: Send + Sync {
+    /// Gives a write; waits while too many bytes are in flight. Failures are told later.
+    fn submit(&self, write: CopyToWrite) -> Result<()>;
+    /// Waits until everything submitted has ended. An error means that a write failed; the
+    /// implementation goes on telling of it to whoever ends the group.
+    fn settle(&self) -> Result<()>;
+}
+
+/// Where a block belongs, for errors.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BlockPlace {
+    /// Object number of the dataset (0: MOS).
+    pub objset: u64,
+    /// Object.
+    pub object: ObjectId,
+    /// Block number at its level.
+    pub block: u64,
+}
+
+/// A block to write.
+#[derive(Clone)]
+pub struct BlockToWrite {
+    /// The logical bytes, all of them, in little-endian form.
+    pub data: Bytes,
+    /// How.
+    pub policy: WritePolicy,
+    /// What the slot held until now.
+    pub old: BlockPointer,
+    /// Non-empty blocks or dnodes below the new pointer (1 for plain data).
+    pub fill: u64,
+    /// Where it belongs.
+    pub place: BlockPlace,
+    /// Keep data in the cache too; metadata always is.
+    pub keep: bool,
+}
+
+/// What became of the old pointer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Replaced {
+    /// It is no longer in use: the caller frees it or puts it on a deadlist.
+    Old,
+    /// The new pointer lives at its addresses.
+    InPlace,
+    /// The new pointer is the old one: nothing was written.
+    Nothing,
+}
+
+/// A written block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// The new pointer.
+    pub pointer: BlockPointer,
+    /// What became of the old one.
+    pub replaced: Replaced,
+}
+
+/// Everything a writer needs besides the blocks. Cheap to make: one for each group, as features
+/// and salt may change between groups.
+#[derive(Clone)]
+pub struct Writer {
+    /// Hands out addresses.
+    pub addresses: Arc<dyn Addresses>,
+    /// Takes the writes.
+    pub submit: Arc<dyn Submit>,
+    /// Threads that compress, encrypt and hash.
+    pub workers: Arc<Workers>,
+    /// Features, units and salt.
+    pub rules: Arc<Rules>,
+}
+
+impl Pipe {
+    /// Writes many blocks, in the order given; the results in the same order.
+    ///
+    /// The writes are submitted, not finished, when this returns: the group's end waits for them.
+    /// `pass` is the sync pass, from 1. A block that fails has nothing allocated, and the caller
+    /// must not end the group.
+    pub fn write_many(
+        &self,
+        writer: &Writer,
+        txg: Txg,
+        pass: u32,
+        requests: Vec<BlockToWrite>,
+    ) -> Vec<Result<Written>> {
+        let mut run = Run { pipe: self, writer, txg, settled: false };
+        let total: usize = requests.iter().map(|request| request.data.len()).sum();
+        if total <= SMALL || requests.len() == 1 {
+            let one = |request: BlockToWrite| {
+                let prepared = prepare::prepare(&writer.rules, &request, txg, pass);
+                run.finish(&request, prepared)
+            };
+            return requests.into_iter().map(one).collect();
+        }
+        let desk = writer.workers.desk();
+        let mut waiting: Vec<Option<BlockToWrite>> = requests.into_iter().map(Some).collect();
+        let mut ready: Vec<Option<Result<Prepared>>> = waiting.iter().map(|_| None).collect();
+        let (mut given, mut ahead) = (0, 0);
+        let mut results = Vec::with_capacity(waiting.len());
+        while results.len() < waiting.len() {
+            while let Some(Some(request)) = waiting.get(given) {
+                let size = request.data.len();
+                if ahead > 0 && ahead + size > AHEAD {
+                    break;
+                }
+                ahead += size;
+                let (rules, request) = (writer.rules.clone(), request.clone());
+                desk.give(given, move || prepare::prepare(&rules, &request, txg, pass));
+                given += 1;
+            }
+            let next = results.len();
+            if let Some(prepared) = ready.get_mut(next).and_then(Option::take) {
+                if let Some(request) = waiting.get_mut(next).and_then(Option::take) {
+                    ahead -= request.data.len().min(ahead);
+                    results.push(run.finish(&request, prepared));
+                }
+                continue;
+            }
+            match desk.next() {
+                Some((token, result)) => {
+                    if let Some(slot) = ready.get_mut(token) {
+                        *slot = Some(result);
+                    }
+                }
+                None => {
+                    let lost = || Err(Error::new(ErrorKind::Io, "the block was not prepared"));
+                    results.resize_with(waiting.len(), lost);
+                }
+            }
+        }
+        results
+    }
+}
+
+/// Where a block goes.
+enum Home {
+    /// Where the old one was.
+    Old(SmallVec<[Dva; 3]>),
+    /// To addresses of its own.
+    New(SmallVec<[Dva; 3]>),
+    /// In pieces behind these headers.
+    Gang(SmallVec<[Dva; 3]>, Gang),
+}
+
+impl Home {
+    fn dvas(&self) -> &[Dva] {
+        match self {
+            Self::Old(dvas) | Self::New(dvas) | Self::Gang(dvas, _) => dvas,
+        }
+    }
+}
+
+/// One call of [`Pipe::write_many`].
+pub(super) struct Run<'a> {
+    pub(super) pipe: &'a Pipe,
+    pub(super) writer: &'a Writer,
+    pub(super) txg: Txg,
+    /// Earlier writes have ended.
+    settled: bool,
+}
+
+impl Run<'_> {
+    fn finish(&mut self, request: &BlockToWrite, prepared: Result<Prepared>) -> Result<Written> {
+        prepared.and_then(|prepared| self.place(request, prepared)).map_err(|error| {
+            error.at(|place| {
+                place.objset = Some(request.place.objset);
+                place.object = Some(request.place.object.0);
+                place.block = Some((request.policy.level, request.place.block));
+            })
+        })
+    }
+
+    fn place(&mut self, request: &BlockToWrite, prepared: Prepared) -> Result<Written> {
+        let lsize = request.data.len() as u64;
+        let stored = match prepared {
+            Prepared::Hole => {
+                let pointer = self.hole(request)?;
+                return Ok(Written { pointer, replaced: Replaced::Old });
+            }
+            Prepared::Embedded(pointer) => {
+                return Ok(Written { pointer, replaced: Replaced::Old });
+            }
+            Prepared::Stored(stored) => stored,
+        };
+        if self.is_nop(request, lsize, &stored) {
+            return Ok(Written { pointer: request.old, replaced: Replaced::Nothing });
+        }
+        let replaced = if stored.in_place { Replaced::InPlace } else { Replaced::Old };
+        let home = self.home(request, &stored)?;
+        let pointer = match self.pointer(request, &stored, home.dvas()) {
+            Ok(pointer) => pointer,
+            Err(error) => {
+                self.leave(&home);
+                return Err(error);
+            }
+        };
+        match &home {
+            Home::Old(dvas) | Home::New(dvas) => self.submit(dvas, &stored.bytes)?,
+            Home::Gang(_, gang) => self.submit_gang(gang)?,
+        }
+        self.remember(request, &stored, &pointer);
+        Ok(Written { pointer, replaced })
+    }
+
+    /// Finds addresses for the stored bytes.
+    fn home(&mut self, request: &BlockToWrite, stored: &Stored) -> Result<Home> {
+        if stored.in_place {
+            self.settle()?;
+            return Ok(Home::Old(request.old.dvas().collect()));
+        }
+        match self.allocate(&request.policy, stored) {
+            Ok(dvas) => Ok(Home::New(dvas)),
+            Err(error) if error.kind() == ErrorKind::NoSpace => {
+                let (dvas, gang) = self.gang(request, stored)?;
+                Ok(Home::Gang(dvas, gang))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Gives back what was allocated and not used.
+    fn leave(&self, home: &Home) {
+        match home {
+            Home::Old(_) => {}
+            Home::New(dvas) => self.give_back(dvas),
+            Home::Gang(_, gang) => self.drop_gang(gang),
+        }
+    }
+
+    fn hole(&self, request: &BlockToWrite) -> Result<BlockPointer> {
+        let replaces_something = request.old.logical_birth() != Txg(0);
+        if !replaces_something || !self.writer.rules.features.hole_birth {
+            return Ok(BlockPointer::HOLE);
+        }
+        let (policy, lsize) = (&request.policy, request.data.len() as u64);
+        Ok(BlockPointer::hole_born(lsize, policy.object_type, Level(policy.level), self.txg)?)
+    }
+
+    fn is_nop(&self, request: &BlockToWrite, lsize: u64, stored: &Stored) -> bool {
+        // What lies on a removed device must be allowed to move off it.
+        let removed = || {
+            let vdevs = self.pipe.vdevs();
+            request.old.dvas().any(|dva| vdevs.min_allocation(dva.vdev).is_none())
+        };
+        prepare::is_nop(&request.policy, &request.old, lsize, stored) && !removed()
+    }
+
+    /// Before anything is rewritten in place: what lies there may still be on its way.
+    fn settle(&mut self) -> Result<()> {
+        if !self.settled {
+            self.writer.submit.settle()?;
+            self.settled = true;
+        }
+        Ok(())
+    }
+
+    fn allocate(&self, policy: &WritePolicy, stored: &Stored) -> Result<SmallVec<[Dva; 3]>> {
+        let psize = stored.bytes.len() as u64;
+        let request = AddressRequest {
+            psize,
+            copies: policy.copies,
+            class: policy.class_for(psize),
+            txg: self.txg,
+            hint: None,
+        };
+        self.writer.addresses.allocate(&request)
+    }
+
+    fn pointer(
+        &self,
+        request: &BlockToWrite,
+        stored: &Stored,
+        dvas: &[Dva],
+    ) -> Result<BlockPointer> {
+        let policy = &request.policy;
+        let block = StoredBlock {
+            dvas,
+            lsize: request.data.len() as u64,
+            psize: stored.bytes.len() as u64,
+            compression: stored.compression,
+            checksum_id: policy.checksum.id(),
+            checksum: stored.checksum,
+            object_type: policy.object_type,
+            level: Level(policy.level),
+            crypt: stored.crypt,
+            birth: self.txg,
+            fill: request.fill,
+        };
+        let mut pointer = block.pointer()?;
+        if let Some(sealing) = &stored.sealing {
+            pointer.set_encryption(sealing.salt, sealing.iv, sealing.mac);
+        }
+        Ok(pointer)
+    }
+
+    pub(super) fn submit(&self, dvas: &[Dva], data: &Bytes) -> Result<()> {
+        for dva in dvas {
+            self.writer.submit.submit(CopyToWrite {
+                vdev: dva.vdev,
+                offset: dva.offset,
+                data: data.clone(),
+                birth: self.txg,
+            })?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn give_back(&self, dvas: &[Dva]) {
+        for dva in dvas {
+            self.writer.addresses.unallocate(dva, self.txg);
+        }
+    }
+
+    fn remember(&self, request: &BlockToWrite, stored: &Stored, pointer: &BlockPointer) {
+        let policy = &request.policy;
+        let metadata = policy.level > 0 || policy.object_type.is_metadata();
+        let Some(key) = BlockKey::of(pointer) else { return };
+        if metadata || request.keep {
+            let block = stored.logical.as_ref().unwrap_or(&request.data);
+            self.pipe.cache().put(key, block.clone());
+        } else if stored.in_place {
+            self.pipe.cache().remove(&key);
+        }
+    }
+}
