@@ -79,6 +79,8 @@ pub mod feature {
     pub const DO_READDIRPLUS: u64 = 1 << 13;
     /// Several direct reads or writes of a file at once.
     pub const ASYNC_DIO: u64 = 1 << 15;
+    /// The kernel collects writes and owns sizes and times of files being written.
+    pub const WRITEBACK_CACHE: u64 = 1 << 16;
     /// ENOSYS to OPEN means: never ask again, opening always works.
     pub const NO_OPEN_SUPPORT: u64 = 1 << 17;
     /// Lookups and listings in one directory at once.
@@ -93,6 +95,8 @@ pub mod feature {
     pub const NO_OPENDIR_SUPPORT: u64 = 1 << 24;
     /// The server drops set-id bits and capabilities on write.
     pub const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
+    /// SETXATTR has its longer form.
+    pub const SETXATTR_EXT: u64 = 1 << 29;
     /// `flags2` counts.
     pub const INIT_EXT: u64 = 1 << 30;
     /// Shared mappings of files opened for direct I/O.
@@ -107,6 +111,38 @@ pub const FOPEN_KEEP_CACHE: u32 = 1 << 1;
 pub const FOPEN_CACHE_DIR: u32 = 1 << 3;
 /// OPEN reply: no FLUSH on close.
 pub const FOPEN_NOFLUSH: u32 = 1 << 5;
+
+/// Which fields of SETATTR count, and how.
+pub mod set {
+    #![allow(missing_docs)] // the names are those of the protocol
+    pub const MODE: u32 = 1 << 0;
+    pub const UID: u32 = 1 << 1;
+    pub const GID: u32 = 1 << 2;
+    pub const SIZE: u32 = 1 << 3;
+    pub const ATIME: u32 = 1 << 4;
+    pub const MTIME: u32 = 1 << 5;
+    pub const ATIME_NOW: u32 = 1 << 7;
+    pub const MTIME_NOW: u32 = 1 << 8;
+    pub const CTIME: u32 = 1 << 10;
+    pub const KILL_SUIDGID: u32 = 1 << 11;
+}
+
+/// WRITE: clear the set-id bits.
+pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
+/// FSYNC: the data suffice.
+pub const FSYNC_DATA: u32 = 1 << 0;
+/// SETXATTR: clear the set-group-id bit with this access ACL.
+pub const SETXATTR_ACL_KILL_SGID: u32 = 1 << 0;
+
+/// Messages a server sends by itself; they stand in the error field of the header.
+pub mod notify {
+    /// Attributes (and cached data) of a node are no longer valid.
+    pub const INVAL_INODE: i32 = 2;
+    /// A name is no longer valid.
+    pub const INVAL_ENTRY: i32 = 3;
+    /// No name looked up so far is valid any more (7.44).
+    pub const INC_EPOCH: i32 = 8;
+}
 
 /// Declares wire structures that are read from requests or written to replies.
 macro_rules! wire {
@@ -185,6 +221,54 @@ wire! {
     InterruptIn [8] { unique: u64, }
     /// Request STATX.
     StatxIn [24] { getattr_flags: u32, reserved: u32, handle: u64, flags: u32, mask: u32, }
+    /// Request FORGET, with the node of the header.
+    ForgetIn [8] { lookups: u64, }
+    /// Starts BATCH_FORGET; as many [`ForgetOne`] follow.
+    BatchForgetIn [8] { count: u32, dummy: u32, }
+    /// A part of BATCH_FORGET.
+    ForgetOne [16] { node: u64, lookups: u64, }
+    /// Request SETATTR.
+    SetattrIn [88] {
+        valid: u32, padding: u32, handle: u64, size: u64, lock_owner: u64, atime: u64, mtime: u64,
+        ctime: u64, atime_nanos: u32, mtime_nanos: u32, ctime_nanos: u32, mode: u32, unused4: u32,
+        uid: u32, gid: u32, unused5: u32,
+    }
+    /// Request MKNOD; the name follows.
+    MknodIn [16] { mode: u32, rdev: u32, umask: u32, padding: u32, }
+    /// Request MKDIR; the name follows.
+    MkdirIn [8] { mode: u32, umask: u32, }
+    /// Request CREATE and TMPFILE; the name follows.
+    CreateIn [16] { flags: u32, mode: u32, umask: u32, open_flags: u32, }
+    /// Request RENAME; both names follow.
+    RenameIn [8] { new_parent: u64, }
+    /// Request RENAME2; both names follow.
+    Rename2In [16] { new_parent: u64, flags: u32, padding: u32, }
+    /// Request LINK; the name follows.
+    LinkIn [8] { old_node: u64, }
+    /// Request WRITE; the data follow.
+    WriteIn [40] {
+        handle: u64, offset: u64, size: u32, write_flags: u32, lock_owner: u64, flags: u32,
+        padding: u32,
+    }
+    /// Reply to WRITE and COPY_FILE_RANGE.
+    WriteOut [8] { size: u32, padding: u32, }
+    /// Request FSYNC and FSYNCDIR.
+    FsyncIn [16] { handle: u64, fsync_flags: u32, padding: u32, }
+    /// Request SETXATTR with [`feature::SETXATTR_EXT`]; name and value follow.
+    SetxattrIn [16] { size: u32, flags: u32, setxattr_flags: u32, padding: u32, }
+    /// Request FALLOCATE.
+    FallocateIn [32] { handle: u64, offset: u64, length: u64, mode: u32, padding: u32, }
+    /// Request COPY_FILE_RANGE and COPY_FILE_RANGE_64.
+    CopyIn [56] {
+        handle_in: u64, offset_in: u64, node_out: u64, handle_out: u64, offset_out: u64, len: u64,
+        flags: u64,
+    }
+    /// Reply to COPY_FILE_RANGE_64.
+    CopyOut [8] { bytes: u64, }
+    /// Notification INVAL_INODE; a negative offset leaves the data alone.
+    InvalInodeOut [24] { node: u64, offset: i64, len: i64, }
+    /// Notification INVAL_ENTRY; the name and a zero byte follow.
+    InvalEntryOut [16] { parent: u64, name_len: u32, flags: u32, }
     /// A time of a STATX reply.
     StatxTime [16] { seconds: i64, nanoseconds: u32, reserved: i32, }
     /// Attributes of a STATX reply.

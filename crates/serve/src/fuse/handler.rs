@@ -1,24 +1,28 @@
 //! Answers decoded requests from a [`Tree`]; knows no transport.
 //!
-//! Invariant: every request that wants a reply gets exactly one, and no request changes anything:
-//! the tree is read-only and requests that would write are answered EROFS.
+//! Invariant: every request that wants a reply gets exactly one. Where the tree is read-only,
+//! requests that would change something are answered EROFS; the others are answered in
+//! [`changes`](super::changes).
 //!
 //! Permissions are the kernel's business: mounts carry `default_permissions`, and where the tree
 //! has POSIX ACLs the kernel is told to enforce them (it reads them as the extended attributes
 //! `system.posix_acl_access` and `system.posix_acl_default` and caches them).
 //!
 //! Nothing is kept for an open file or directory, so opening needs no request: OPEN and OPENDIR
-//! are answered ENOSYS once, after which the kernel opens by itself and keeps what it has cached.
+//! are answered ENOSYS once, after which the kernel opens by itself and keeps what it has cached
+//! (and truncates by SETATTR, so nothing is lost by not asking). An open file without names lives
+//! by the kernel's reference to its node.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use cenote_posix::tree::{Caller, DirectoryEntry, Errno, NodeId, ROOT, Seek, Tree};
+use cenote_posix::tree::{Attributes, Caller, DirectoryEntry, Errno, NodeId, ROOT, Seek, Tree};
 
 use super::abi::{self, InHeader, feature};
 use super::listing_policy::ListingPolicy;
+use super::nodes::Nodes;
 use super::reply::{self, Body, Listing, Reply, Validity};
 use super::request::{Operation, Request};
 
@@ -26,6 +30,9 @@ use super::request::{Operation, Request};
 pub const MAX_IO: u32 = 1 << 20;
 /// Requests the kernel may have out in the background (readahead).
 const MAX_BACKGROUND: u16 = 64;
+/// How long the kernel may keep attributes of what was changed lately: its allocated size changes
+/// once more when the change reaches the disk.
+const SETTLING_VALIDITY: Duration = Duration::from_secs(1);
 /// Longest name the kernel accepts in a listing, in bytes.
 const NAME_MAX: usize = 1024;
 /// Longest target of a symbolic link the kernel accepts, in bytes.
@@ -38,6 +45,10 @@ pub struct HandlerOptions {
     pub validity: Duration,
     /// Whether the tree may have POSIX ACLs.
     pub posix_acl: bool,
+    /// Nothing may be changed, even if the tree could be.
+    pub read_only: bool,
+    /// Whether the kernel collects writes.
+    pub write_back: bool,
 }
 
 /// Answers requests from a tree.
@@ -50,6 +61,9 @@ pub struct Handler {
     /// Features agreed on.
     features: AtomicU64,
     listings: ListingPolicy,
+    is_writable: bool,
+    /// What the kernel knows; empty where nothing can be changed.
+    nodes: Nodes,
 }
 
 impl std::fmt::Debug for Handler {
@@ -72,13 +86,34 @@ pub enum Outcome {
 impl Handler {
     /// A handler for `tree`.
     pub fn new(tree: Arc<dyn Tree>, options: HandlerOptions) -> Self {
+        let is_writable = tree.is_writable() && !options.read_only;
         Self {
+            is_writable,
+            nodes: Nodes::default(),
             tree,
             options,
             root: AtomicU64::new(0),
             features: AtomicU64::new(0),
             listings: ListingPolicy::default(),
         }
+    }
+
+    /// Whether anything can be changed.
+    pub fn is_writable(&self) -> bool {
+        self.is_writable
+    }
+
+    /// The mount is gone: nothing that was handed out is held any more.
+    pub fn end(&self) {
+        self.nodes.release_all(|node| self.tree.forget(node));
+    }
+
+    /// The kernel's numbers of all nodes it knows, the root first. Only the root where nothing
+    /// can be changed.
+    pub fn known_nodes(&self) -> Vec<u64> {
+        let mut nodes = vec![abi::ROOT_ID];
+        nodes.extend(self.nodes.held());
+        nodes
     }
 
     /// Answers what one read of the device gave.
@@ -102,13 +137,26 @@ impl Handler {
                 let body = self.init(&init);
                 return Outcome::Ready(Reply { unique: header.unique, body });
             }
-            Operation::Forget | Operation::Interrupt { .. } => return Outcome::Silent,
+            Operation::Interrupt { .. } => return Outcome::Silent,
+            Operation::Forget { lookups } => {
+                self.release(header.node, lookups);
+                return Outcome::Silent;
+            }
+            Operation::ForgetMany(forgets) => {
+                forgets.iter().for_each(|(node, lookups)| self.release(node, lookups));
+                return Outcome::Silent;
+            }
             Operation::Destroy | Operation::Release => Ok(Body::Status(0)),
             ref operation => self.body(header, operation),
         };
         let body = body.unwrap_or_else(|error: Errno| {
-            // A code that is no errno would be refused by the kernel and the caller would hang.
-            let code = if (1..4096).contains(&error.code) { error.code } else { libc::EIO };
+            let code = match error.code {
+                // To the kernel this means: never ask again.
+                libc::ENOSYS => libc::EOPNOTSUPP,
+                code @ 1..512 => code,
+                // What is no errno would be refused by the kernel and the caller would hang.
+                _ => libc::EIO,
+            };
             if matches!(code, libc::EIO | libc::EUCLEAN | libc::EBADE) {
                 tracing::warn!(node = header.node, reason = error.reason, "request failed");
             }
@@ -122,11 +170,10 @@ impl Handler {
         let tree = &*self.tree;
         match *operation {
             Operation::Lookup { name } => self.lookup(node, name),
-            Operation::GetAttributes => {
-                Ok(reply::fixed(&reply::attr_out(&tree.attributes(node)?, self.validity())))
-            }
+            Operation::GetAttributes => Ok(self.attributes_reply(node, &tree.attributes(node)?)),
             Operation::Statx => {
-                Ok(reply::fixed(&reply::statx_out(&tree.attributes(node)?, self.validity())))
+                let attributes = tree.attributes(node)?;
+                Ok(reply::fixed(&reply::statx_out(&attributes, self.validity(node))))
             }
             Operation::ReadLink => {
                 let target = Bytes::from(tree.read_link(node)?);
@@ -179,9 +226,17 @@ impl Handler {
                 let offset = tree.seek(node, offset, what)?;
                 Ok(reply::fixed(&abi::SeekOut { offset }))
             }
-            Operation::Modify => Ok(Body::Status(libc::EROFS)),
+            Operation::Change(ref change) => self.change(header, node, change),
+            Operation::Sync { data_only } if self.is_writable => {
+                tree.sync(node, data_only)?;
+                Ok(Body::Status(0))
+            }
+            Operation::SyncAll if self.is_writable => {
+                tree.sync_all()?;
+                Ok(Body::Status(0))
+            }
             Operation::IoControl => Ok(Body::Status(libc::ENOTTY)),
-            // ENOSYS makes the kernel do without FLUSH, FSYNC, POLL and the like from now on.
+            // ENOSYS makes the kernel do without FLUSH, POLL and the like from now on.
             _ => Ok(Body::Status(libc::ENOSYS)),
         }
     }
@@ -200,7 +255,6 @@ impl Handler {
             self.root.store(attributes.node, Ordering::Release);
         }
         let mut wanted = feature::ASYNC_READ
-            | feature::ATOMIC_O_TRUNC
             | feature::EXPORT_SUPPORT
             | feature::BIG_WRITES
             | feature::DO_READDIRPLUS
@@ -216,6 +270,14 @@ impl Handler {
             | feature::ALLOW_IDMAP;
         if self.options.posix_acl {
             wanted |= feature::POSIX_ACL | feature::DONT_MASK;
+        }
+        if self.is_writable {
+            wanted |= feature::DONT_MASK | feature::SETXATTR_EXT;
+            if self.options.write_back {
+                wanted |= feature::WRITEBACK_CACHE;
+            }
+        } else {
+            wanted |= feature::ATOMIC_O_TRUNC;
         }
         let mut offered = u64::from(init.flags);
         if offered & feature::INIT_EXT != 0 {
@@ -250,18 +312,17 @@ impl Handler {
                 if attributes.mode & libc::S_IFMT != libc::S_IFDIR {
                     self.listings.looked_up(parent, name);
                 }
-                let node = self.kernel_node(attributes.node);
-                Ok(reply::fixed(&reply::entry_out(node, &attributes, self.validity())))
+                Ok(reply::fixed(&self.handed_out(&attributes)))
             }
             Err(error) if error.code == libc::ENOENT => {
-                Ok(reply::fixed(&reply::no_entry(self.validity())))
+                Ok(reply::fixed(&reply::no_entry(self.options.validity)))
             }
             Err(error) => Err(error),
         }
     }
 
     /// The directory that holds directory `node`: its ".." entry.
-    fn parent_of(&self, node: NodeId) -> Result<cenote_posix::tree::Attributes, Errno> {
+    fn parent_of(&self, node: NodeId) -> Result<Attributes, Errno> {
         let mut parent = None;
         self.tree.read_directory(node, 0, &mut |entry: DirectoryEntry| {
             if entry.name == b".." {
@@ -280,7 +341,7 @@ impl Handler {
             return Ok(Body::Status(libc::ENOSYS));
         }
         let writes = (libc::O_WRONLY | libc::O_RDWR | libc::O_TRUNC).cast_unsigned();
-        if flags & writes != 0 {
+        if flags & writes != 0 && !self.is_writable {
             return Ok(Body::Status(libc::EROFS));
         }
         let open_flags = abi::FOPEN_KEEP_CACHE | abi::FOPEN_NOFLUSH;
@@ -333,29 +394,64 @@ impl Handler {
             return abi::EntryOut::default();
         }
         match self.tree.attributes(entry.node) {
-            Ok(attributes) => {
-                let node = self.kernel_node(attributes.node);
-                reply::entry_out(node, &attributes, self.validity())
-            }
+            Ok(attributes) => self.handed_out(&attributes),
             Err(_) => abi::EntryOut::default(),
         }
     }
 
-    fn validity(&self) -> Validity {
-        Validity(self.options.validity)
+    /// An entry for `attributes`, counted as given to the kernel.
+    fn handed_out(&self, attributes: &Attributes) -> abi::EntryOut {
+        self.hold(attributes.node);
+        let validity = self.validity(attributes.node);
+        reply::entry_out(self.kernel_node(attributes.node), attributes, validity)
     }
 
-    fn agreed(&self, feature: u64) -> bool {
+    pub(super) fn attributes_reply(&self, node: NodeId, attributes: &Attributes) -> Body {
+        reply::fixed(&reply::attr_out(attributes, self.validity(node)))
+    }
+
+    /// How long the kernel may keep what it is told of `node`.
+    pub(super) fn validity(&self, node: NodeId) -> Validity {
+        let names = self.options.validity;
+        let is_root = || self.kernel_node(node) == abi::ROOT_ID;
+        let settling = self.is_writable && (is_root() || self.nodes.is_settling(node));
+        Validity { names, attributes: if settling { names.min(SETTLING_VALIDITY) } else { names } }
+    }
+
+    /// `node` is given to the kernel once more. The root is the mount's own and not counted.
+    pub(super) fn hold(&self, node: NodeId) {
+        if self.is_writable && self.kernel_node(node) != abi::ROOT_ID {
+            self.nodes.hold(node);
+        }
+    }
+
+    /// The kernel gives back what it was given so many times.
+    fn release(&self, node: u64, lookups: u64) {
+        if self.is_writable && node != abi::ROOT_ID {
+            self.nodes.release(node, lookups, |node| self.tree.forget(node));
+        }
+    }
+
+    /// `node` was changed in a way that shows in its attributes only later.
+    pub(super) fn changed(&self, node: NodeId) {
+        self.nodes.changed(node);
+    }
+
+    pub(super) fn tree(&self) -> &dyn Tree {
+        &*self.tree
+    }
+
+    pub(super) fn agreed(&self, feature: u64) -> bool {
         self.features.load(Ordering::Acquire) & feature != 0
     }
 
     /// The tree's number for a node of the kernel.
-    fn tree_node(&self, node: u64) -> NodeId {
+    pub(super) fn tree_node(&self, node: u64) -> NodeId {
         if node == abi::ROOT_ID { ROOT } else { node }
     }
 
     /// The kernel's number for a node of the tree.
-    fn kernel_node(&self, node: NodeId) -> u64 {
+    pub(super) fn kernel_node(&self, node: NodeId) -> u64 {
         if node == ROOT || node == self.root.load(Ordering::Acquire) { abi::ROOT_ID } else { node }
     }
 }

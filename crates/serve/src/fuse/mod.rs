@@ -1,16 +1,20 @@
 //! The FUSE door: a [`Tree`] as a mounted filesystem.
 //!
 //! [`mount`] needs either root or the helper `fusermount3`. Decoding, handling and encoding
-//! ([`request`], [`handler`], [`reply`]) know no transport; [`session`] is the one over
+//! ([`request`], [`change`], [`handler`], [`reply`]) know no transport; [`session`] is the one over
 //! `/dev/fuse`.
 //!
 //! Invariant: a mount never outlives its server silently: when the process dies, the kernel
 //! answers ENOTCONN; when a [`Mounted`] is dropped, its mount goes away.
 
 pub mod abi;
+mod backlog;
+pub mod change;
+mod changes;
 pub mod handler;
 mod listing_policy;
 mod mount;
+mod nodes;
 pub mod reply;
 pub mod request;
 mod session;
@@ -19,7 +23,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use cenote_posix::tree::Tree;
+use cenote_posix::tree::{NodeId, Tree};
+use zerocopy::IntoBytes;
 
 pub use mount::clear_dead;
 
@@ -31,6 +36,18 @@ const INIT_TIME: Duration = Duration::from_secs(10);
 /// How long the threads of a session may take to end once the mount is gone.
 const END_TIME: Duration = Duration::from_secs(5);
 
+/// What the table of mounts says of access times (who keeps them is the tree).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum AccessTimes {
+    /// Every read sets them.
+    Always,
+    /// A read sets them now and then.
+    #[default]
+    Relative,
+    /// Reads leave them.
+    Never,
+}
+
 /// How a tree is mounted.
 #[derive(Debug, Clone)]
 pub struct MountOptions {
@@ -41,6 +58,13 @@ pub struct MountOptions {
     /// Whether users other than the one who mounts may enter. Default: when root mounts, or when
     /// `/etc/fuse.conf` has the line `user_allow_other`. Mode bits count in any case.
     pub allow_other: bool,
+    /// Nothing may be changed. Always so where the tree is not writable.
+    pub read_only: bool,
+    /// What the table of mounts says of access times.
+    pub access_times: AccessTimes,
+    /// Whether the kernel collects writes before it sends them: small writes get faster, creating
+    /// and removing slower, and errors show at fsync only.
+    pub write_back: bool,
     /// Whether set-user-id bits count (only when root mounts).
     pub set_id: bool,
     /// Whether device nodes work (only when root mounts).
@@ -51,7 +75,7 @@ pub struct MountOptions {
     pub posix_acl: bool,
     /// Threads that wait for requests. More come while all of these are busy.
     pub threads: usize,
-    /// Most threads, for requests that wait for disks.
+    /// Most threads, for requests that wait for disks. Changes take three quarters of them.
     pub max_threads: usize,
     /// Read-ahead of the kernel in bytes, set where permitted (root); 0 leaves it alone.
     pub read_ahead: u32,
@@ -68,6 +92,9 @@ impl MountOptions {
             mountpoint: mountpoint.into(),
             source: source.into(),
             allow_other: rustix::process::geteuid().is_root() || mount::users_may_open_mounts(),
+            read_only: false,
+            access_times: AccessTimes::default(),
+            write_back: false,
             set_id: true,
             devices: true,
             execute: true,
@@ -117,7 +144,7 @@ pub struct Mounted {
     session: Arc<Session>,
 }
 
-/// Mounts `tree` read-only and serves it on threads of its own until it is unmounted. When this
+/// Mounts `tree` (read-only unless it is writable) and serves it on threads of its own until it is unmounted. When this
 /// returns, the mount answers.
 pub fn mount(tree: Arc<dyn Tree>, options: MountOptions) -> Result<Mounted, MountError> {
     // The kernel resolves links; the table of mounts shows the result.
@@ -126,9 +153,15 @@ pub fn mount(tree: Arc<dyn Tree>, options: MountOptions) -> Result<Mounted, Moun
         error,
     })?;
     let options = MountOptions { mountpoint: mountpoint.clone(), ..options };
+    let options = MountOptions { read_only: options.read_only || !tree.is_writable(), ..options };
     let handler = Handler::new(
         tree,
-        HandlerOptions { validity: options.validity, posix_acl: options.posix_acl },
+        HandlerOptions {
+            validity: options.validity,
+            posix_acl: options.posix_acl,
+            read_only: options.read_only,
+            write_back: options.write_back,
+        },
     );
     let device = mount::mount(&options)?;
     let session_options = SessionOptions {
@@ -177,6 +210,35 @@ impl Mounted {
         mount::unmount_forced(&self.mountpoint)?;
         self.session.wait_end(Some(END_TIME));
         Ok(())
+    }
+
+    /// Tells the kernel that attributes, data and listing of `node` changed without its doing.
+    /// Waits for users of the data; never call it from within the tree.
+    pub fn invalidate_node(&self, node: NodeId) -> std::io::Result<()> {
+        let node = self.session.handler().kernel_node(node);
+        let out = abi::InvalInodeOut { node, offset: 0, len: 0 };
+        self.session.notify(abi::notify::INVAL_INODE, &[out.as_bytes()]).map(drop)
+    }
+
+    /// Tells the kernel that `name` in `parent` came, went or means another node now. Waits for
+    /// those who are changing the directory; never call it from within the tree.
+    pub fn invalidate_name(&self, parent: NodeId, name: &[u8]) -> std::io::Result<()> {
+        let parent = self.session.handler().kernel_node(parent);
+        let name_len = u32::try_from(name.len()).unwrap_or(u32::MAX);
+        let out = abi::InvalEntryOut { parent, name_len, flags: 0 };
+        self.session.notify(abi::notify::INVAL_ENTRY, &[out.as_bytes(), name, &[0]]).map(drop)
+    }
+
+    /// Tells the kernel that nothing it remembers is to be trusted (after a rollback). Needs
+    /// Linux 6.16 for names; attributes and data of a mount on which nothing can be changed stay,
+    /// but for the root's.
+    pub fn invalidate_all(&self) -> std::io::Result<()> {
+        let names = self.session.notify(abi::notify::INC_EPOCH, &[]);
+        for node in self.session.handler().known_nodes() {
+            let out = abi::InvalInodeOut { node, offset: 0, len: 0 };
+            self.session.notify(abi::notify::INVAL_INODE, &[out.as_bytes()])?;
+        }
+        names.map(drop)
     }
 
     /// Waits until the mount is gone, whoever unmounts it.

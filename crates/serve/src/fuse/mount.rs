@@ -20,7 +20,7 @@ use rustix::net::{
 };
 
 use super::handler::MAX_IO;
-use super::{MountError, MountOptions};
+use super::{AccessTimes, MountError, MountOptions};
 
 /// The device a FUSE server talks through.
 pub(super) const DEVICE: &str = "/dev/fuse";
@@ -49,7 +49,13 @@ pub(super) fn mount(options: &MountOptions) -> Result<OwnedFd, MountError> {
 
 fn mount_directly(options: &MountOptions) -> Result<OwnedFd, MountError> {
     let device = open_device().map_err(MountError::system(format!("opening {DEVICE}")))?;
-    let mut flags = MountFlags::RDONLY;
+    let mut flags = MountFlags::empty();
+    flags.set(MountFlags::RDONLY, options.read_only);
+    flags.insert(match options.access_times {
+        AccessTimes::Always => MountFlags::STRICTATIME,
+        AccessTimes::Relative => MountFlags::RELATIME,
+        AccessTimes::Never => MountFlags::NOATIME,
+    });
     flags.set(MountFlags::NOSUID, !options.set_id);
     flags.set(MountFlags::NODEV, !options.devices);
     flags.set(MountFlags::NOEXEC, !options.execute);
@@ -83,7 +89,9 @@ pub(super) fn open_device() -> Result<OwnedFd, Errno> {
 
 /// The option list of the helper.
 fn helper_options(options: &MountOptions) -> String {
-    let mut list = format!("ro,default_permissions,max_read={MAX_IO},subtype={SUBTYPE},fsname=");
+    let access = if options.read_only { "ro" } else { "rw" };
+    let mut list =
+        format!("{access},default_permissions,max_read={MAX_IO},subtype={SUBTYPE},fsname=");
     for letter in options.source.chars() {
         if matches!(letter, ',' | '\\') {
             list.push('\\');
@@ -95,6 +103,7 @@ fn helper_options(options: &MountOptions) -> String {
         (!options.execute, "noexec"),
         (!options.set_id, "nosuid"),
         (!options.devices, "nodev"),
+        (options.access_times == AccessTimes::Never, "noatime"),
     ] {
         if wanted {
             let _ = write!(list, ",{word}");

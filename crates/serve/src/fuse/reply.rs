@@ -73,9 +73,14 @@ pub(super) fn truncate(pieces: &mut Pieces, size: usize) {
     pieces.truncate(keep);
 }
 
-/// How long the kernel may keep names and attributes.
+/// How long the kernel may keep what it is told.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Validity(pub Duration);
+pub(super) struct Validity {
+    /// Names: which node they mean.
+    pub names: Duration,
+    /// Attributes.
+    pub attributes: Duration,
+}
 
 /// Attributes as GETATTR and LOOKUP report them.
 pub(super) fn attr(attributes: &Attributes) -> abi::Attr {
@@ -105,8 +110,8 @@ pub(super) fn attr(attributes: &Attributes) -> abi::Attr {
 /// Reply to GETATTR.
 pub(super) fn attr_out(attributes: &Attributes, valid: Validity) -> abi::AttrOut {
     abi::AttrOut {
-        attr_valid: valid.0.as_secs(),
-        attr_valid_nanos: valid.0.subsec_nanos(),
+        attr_valid: valid.attributes.as_secs(),
+        attr_valid_nanos: valid.attributes.subsec_nanos(),
         attr: attr(attributes),
         ..abi::AttrOut::default()
     }
@@ -117,19 +122,19 @@ pub(super) fn entry_out(node: u64, attributes: &Attributes, valid: Validity) -> 
     abi::EntryOut {
         node,
         generation: attributes.generation,
-        entry_valid: valid.0.as_secs(),
-        attr_valid: valid.0.as_secs(),
-        entry_valid_nanos: valid.0.subsec_nanos(),
-        attr_valid_nanos: valid.0.subsec_nanos(),
+        entry_valid: valid.names.as_secs(),
+        attr_valid: valid.attributes.as_secs(),
+        entry_valid_nanos: valid.names.subsec_nanos(),
+        attr_valid_nanos: valid.attributes.subsec_nanos(),
         attr: attr(attributes),
     }
 }
 
 /// Reply to LOOKUP of a name that does not exist, which the kernel may remember.
-pub(super) fn no_entry(valid: Validity) -> abi::EntryOut {
+pub(super) fn no_entry(valid: Duration) -> abi::EntryOut {
     abi::EntryOut {
-        entry_valid: valid.0.as_secs(),
-        entry_valid_nanos: valid.0.subsec_nanos(),
+        entry_valid: valid.as_secs(),
+        entry_valid_nanos: valid.subsec_nanos(),
         ..abi::EntryOut::default()
     }
 }
@@ -143,8 +148,8 @@ pub(super) fn statx_out(attributes: &Attributes, valid: Validity) -> abi::StatxO
     };
     let rdev = attributes.rdev;
     abi::StatxOut {
-        attr_valid: valid.0.as_secs(),
-        attr_valid_nanos: valid.0.subsec_nanos(),
+        attr_valid: valid.attributes.as_secs(),
+        attr_valid_nanos: valid.attributes.subsec_nanos(),
         stat: abi::Statx {
             mask: libc::STATX_BASIC_STATS | libc::STATX_BTIME,
             block_size: attributes.block_size,

@@ -6,6 +6,7 @@
 use zerocopy::FromBytes;
 
 use super::abi::{self, InHeader, opcode};
+use super::change::Change;
 
 /// Why a request could not be decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -48,8 +49,12 @@ pub enum Operation<'a> {
     Lookup {
         name: &'a [u8],
     },
-    /// FORGET and BATCH_FORGET: no reply, and nothing of ours to drop.
-    Forget,
+    /// The kernel gives up so many of the references to the header's node it was given. No reply.
+    Forget {
+        lookups: u64,
+    },
+    /// The same for many nodes.
+    ForgetMany(Forgets<'a>),
     GetAttributes,
     Statx,
     ReadLink,
@@ -88,26 +93,51 @@ pub enum Operation<'a> {
     Interrupt {
         unique: u64,
     },
-    /// Anything that would change the filesystem.
-    Modify,
+    /// Anything that changes the filesystem.
+    Change(Change<'a>),
+    /// FSYNC and FSYNCDIR.
+    Sync {
+        /// What is needed to read the data suffices.
+        data_only: bool,
+    },
+    /// SYNCFS.
+    SyncAll,
     IoControl,
     /// A request we do not know, or that we answer by "not implemented" so that the kernel
-    /// does without it (FLUSH, FSYNC, ...).
+    /// does without it (FLUSH, POLL, ...).
     Other,
 }
 
+/// The nodes of a BATCH_FORGET.
+#[derive(Debug, Clone, Copy)]
+pub struct Forgets<'a>(&'a [u8]);
+
+impl Forgets<'_> {
+    /// Each node of the kernel, and how many references it gives up.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.0.chunks_exact(size_of::<abi::ForgetOne>()).filter_map(|chunk| {
+            abi::ForgetOne::read_from_bytes(chunk).ok().map(|one| (one.node, one.lookups))
+        })
+    }
+}
+
 /// The structure at the start of `bytes`, and what follows it.
-fn fixed<T: FromBytes>(opcode: u32, bytes: &[u8]) -> Result<(T, &[u8]), BadRequest> {
+pub(super) fn fixed<T: FromBytes>(opcode: u32, bytes: &[u8]) -> Result<(T, &[u8]), BadRequest> {
     T::read_from_prefix(bytes).map_err(|_| BadRequest::Arguments { opcode })
 }
 
-/// The name at the start of `bytes`, which a zero byte must end.
-fn name(opcode: u32, bytes: &[u8]) -> Result<&[u8], BadRequest> {
+/// The name at the start of `bytes`, which a zero byte must end, and what follows the zero.
+pub(super) fn terminated(opcode: u32, bytes: &[u8]) -> Result<(&[u8], &[u8]), BadRequest> {
     let end = bytes.iter().position(|&byte| byte == 0);
-    match end.and_then(|end| bytes.get(..end)) {
-        Some(name) if !name.is_empty() => Ok(name),
+    match end.and_then(|end| bytes.split_at_checked(end)) {
+        Some((name, rest)) if !name.is_empty() => Ok((name, rest.get(1..).unwrap_or_default())),
         _ => Err(BadRequest::Arguments { opcode }),
     }
+}
+
+/// The name at the start of `bytes`.
+pub(super) fn name(opcode: u32, bytes: &[u8]) -> Result<&[u8], BadRequest> {
+    terminated(opcode, bytes).map(|(name, _)| name)
 }
 
 impl<'a> Request<'a> {
@@ -141,7 +171,16 @@ impl<'a> Operation<'a> {
             opcode::INIT => Self::Init(init(arguments)?),
             opcode::DESTROY => Self::Destroy,
             opcode::LOOKUP => Self::Lookup { name: name(code, arguments)? },
-            opcode::FORGET | opcode::BATCH_FORGET => Self::Forget,
+            opcode::FORGET => {
+                let (forget, _) = fixed::<abi::ForgetIn>(code, arguments)?;
+                Self::Forget { lookups: forget.lookups }
+            }
+            opcode::BATCH_FORGET => {
+                let (batch, rest) = fixed::<abi::BatchForgetIn>(code, arguments)?;
+                let len = (batch.count as usize).checked_mul(size_of::<abi::ForgetOne>());
+                let nodes = len.and_then(|len| rest.get(..len));
+                Self::ForgetMany(Forgets(nodes.ok_or(BadRequest::Arguments { opcode: code })?))
+            }
             opcode::GETATTR => Self::GetAttributes,
             opcode::STATX => Self::Statx,
             opcode::READLINK => Self::ReadLink,
@@ -182,24 +221,12 @@ impl<'a> Operation<'a> {
                 Self::Interrupt { unique: interrupt.unique }
             }
             opcode::IOCTL => Self::IoControl,
-            opcode::SETATTR
-            | opcode::SYMLINK
-            | opcode::MKNOD
-            | opcode::MKDIR
-            | opcode::UNLINK
-            | opcode::RMDIR
-            | opcode::RENAME
-            | opcode::RENAME2
-            | opcode::LINK
-            | opcode::WRITE
-            | opcode::SETXATTR
-            | opcode::REMOVEXATTR
-            | opcode::CREATE
-            | opcode::TMPFILE
-            | opcode::FALLOCATE
-            | opcode::COPY_FILE_RANGE
-            | opcode::COPY_FILE_RANGE_64 => Self::Modify,
-            _ => Self::Other,
+            opcode::FSYNC | opcode::FSYNCDIR => {
+                let (sync, _) = fixed::<abi::FsyncIn>(code, arguments)?;
+                Self::Sync { data_only: sync.fsync_flags & abi::FSYNC_DATA != 0 }
+            }
+            opcode::SYNCFS => Self::SyncAll,
+            _ => Change::decode(code, arguments)?.map_or(Self::Other, Self::Change),
         })
     }
 }
@@ -258,6 +285,21 @@ mod tests {
         let mut extended = request(opcode::LOOKUP, b"file\0");
         extended[36] = 200;
         assert!(Request::decode(&extended).is_err());
+    }
+
+    #[test]
+    fn forgets_are_as_many_as_they_say() {
+        let one = |node, lookups| abi::ForgetOne { node, lookups };
+        let batch = abi::BatchForgetIn { count: 2, dummy: 0 };
+        let nodes = [one(5, 1), one(7, u64::MAX)];
+        let bytes = request(opcode::BATCH_FORGET, &[batch.as_bytes(), nodes.as_bytes()].concat());
+        let Operation::ForgetMany(forgets) = Request::decode(&bytes).unwrap().operation else {
+            panic!()
+        };
+        assert_eq!(forgets.iter().collect::<Vec<_>>(), [(5, 1), (7, u64::MAX)]);
+        let batch = abi::BatchForgetIn { count: u32::MAX, dummy: 0 };
+        let bytes = request(opcode::BATCH_FORGET, &[batch.as_bytes(), nodes.as_bytes()].concat());
+        assert!(Request::decode(&bytes).is_err());
     }
 
     #[test]

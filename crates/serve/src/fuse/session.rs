@@ -8,6 +8,10 @@
 //! microseconds before it sleeps, which saves the wake-up while requests keep coming; only one
 //! thread does so at a time. When all threads are busy for more than a tick (waiting for disks), a
 //! further one is started; it ends when enough others are idle.
+//!
+//! Changes may wait long (for memory, for a transaction group), and threads cannot choose what they
+//! read. So only so many changes run at once; a thread that reads one more puts it aside, and who
+//! finishes a change takes it up. That leaves threads for reading.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -20,7 +24,8 @@ use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
-use super::abi::{self, InHeader};
+use super::abi::{self, InHeader, opcode};
+use super::backlog::{Backlog, Change};
 use super::handler::{Handler, MAX_IO, Outcome};
 use super::mount::open_device;
 use super::reply::{Body, Reply};
@@ -53,9 +58,10 @@ enum Stage {
 /// A running session.
 #[derive(Debug)]
 pub(super) struct Session {
-    device: OwnedFd,
+    device: Arc<OwnedFd>,
     handler: Handler,
     options: SessionOptions,
+    changes: Backlog,
     stage: Mutex<Stage>,
     changed: Condvar,
     threads: AtomicUsize,
@@ -76,10 +82,12 @@ impl Session {
         handler: Handler,
         options: SessionOptions,
     ) -> io::Result<Arc<Self>> {
+        let reserved = options.max_threads.div_ceil(4);
         let session = Arc::new(Self {
-            device,
+            device: Arc::new(device),
             handler,
             options,
+            changes: Backlog::new((options.max_threads - reserved).max(1)),
             stage: Mutex::new(Stage::Starting),
             changed: Condvar::new(),
             threads: AtomicUsize::new(0),
@@ -139,6 +147,26 @@ impl Session {
         self.changed.notify_all();
     }
 
+    /// The handler.
+    pub(super) fn handler(&self) -> &Handler {
+        &self.handler
+    }
+
+    /// Tells the kernel something it did not ask for. True unless it knows nothing of what is
+    /// meant.
+    pub(super) fn notify(&self, code: i32, parts: &[&[u8]]) -> io::Result<bool> {
+        let len = parts.iter().map(|part| part.len()).sum::<usize>() + size_of::<abi::OutHeader>();
+        let len = u32::try_from(len).map_err(|_| Errno::INVAL)?;
+        let header = abi::OutHeader { len, error: code, unique: 0 };
+        let mut vectors = vec![IoSlice::new(header.as_bytes())];
+        vectors.extend(parts.iter().map(|part| IoSlice::new(part)));
+        match rustix::io::retry_on_intr(|| rustix::io::writev(&*self.device, &vectors)) {
+            Ok(_) => Ok(true),
+            Err(Errno::NOENT | Errno::NODEV | Errno::CONNABORTED) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// Starts one more serving thread.
     fn spawn(self: Arc<Self>) -> io::Result<()> {
         self.threads.fetch_add(1, Ordering::AcqRel);
@@ -149,6 +177,10 @@ impl Session {
                 tracing::error!(%error, "a FUSE thread ended");
             }
             if session.threads.fetch_sub(1, Ordering::AcqRel) == 1 {
+                let forget = AssertUnwindSafe(|| session.handler.end());
+                if std::panic::catch_unwind(forget).is_err() {
+                    tracing::error!("forgetting what was held panicked");
+                }
                 session.set_stage(Stage::Ended);
                 session.wake_supervisor();
             }
@@ -267,24 +299,24 @@ fn read(device: BorrowedFd<'_>, buffer: &mut RequestBuffer) -> io::Result<Read> 
 
 /// One serving thread.
 fn serve(session: &Arc<Session>) -> io::Result<()> {
-    let own = session.clone_device();
-    let device = own.as_ref().map_or(session.device.as_fd(), AsFd::as_fd);
+    let device = session.clone_device().map_or_else(|| session.device.clone(), Arc::new);
     let watch = if session.options.spin.is_zero() { None } else { session.clone_device() };
+    let watch = watch.map(Arc::new);
     if let Some(watch) = &watch {
         rustix::io::ioctl_fionbio(watch, true)?;
     }
     let mut buffer = RequestBuffer::new();
     loop {
         session.idle.fetch_add(1, Ordering::AcqRel);
-        let got = read(device, &mut buffer);
+        let got = read(device.as_fd(), &mut buffer);
         session.idle.fetch_sub(1, Ordering::AcqRel);
         match got? {
-            Read::Request(len) => handle(session, device, buffer.filled(len)),
+            Read::Request(len) => handle(session, &device, buffer.filled(len)),
             Read::Nothing => continue,
             Read::End => return Ok(()),
         }
         if let Some(watch) = &watch
-            && !spin(session, watch.as_fd(), &mut buffer)?
+            && !spin(session, watch, &mut buffer)?
         {
             return Ok(());
         }
@@ -301,7 +333,7 @@ fn serve(session: &Arc<Session>) -> io::Result<()> {
 /// mount is gone.
 fn spin(
     session: &Arc<Session>,
-    watch: BorrowedFd<'_>,
+    watch: &Arc<OwnedFd>,
     buffer: &mut RequestBuffer,
 ) -> io::Result<bool> {
     if session.spinning.swap(true, Ordering::AcqRel) {
@@ -310,7 +342,7 @@ fn spin(
     session.idle.fetch_add(1, Ordering::AcqRel);
     let mut since = Instant::now();
     let alive = loop {
-        match read(watch, buffer)? {
+        match read(watch.as_fd(), buffer)? {
             Read::Request(len) => {
                 // While this one works, another may watch.
                 session.spinning.store(false, Ordering::Release);
@@ -332,12 +364,56 @@ fn spin(
     Ok(alive)
 }
 
-/// Answers one request.
-fn handle(session: &Session, device: BorrowedFd<'_>, request: &[u8]) {
+/// Answers one request, or puts it aside.
+fn handle(session: &Session, device: &Arc<OwnedFd>, request: &[u8]) {
     session.handled.fetch_add(1, Ordering::Relaxed);
     if session.quiet.load(Ordering::Relaxed) {
         session.wake_supervisor();
     }
+    if !session.handler.is_writable() || !may_wait(request) {
+        return answer(session, device.as_fd(), request);
+    }
+    if !session.changes.begin(device, request) {
+        return;
+    }
+    answer(session, device.as_fd(), request);
+    while let Some(Change { device, request }) = session.changes.next() {
+        answer(session, device.as_fd(), &request);
+    }
+}
+
+/// Whether a request changes something, or waits for what was changed.
+fn may_wait(request: &[u8]) -> bool {
+    let code = super::request::Request::header(request).map_or(0, |header| header.opcode);
+    matches!(
+        code,
+        opcode::WRITE
+            | opcode::SETATTR
+            | opcode::MKNOD
+            | opcode::CREATE
+            | opcode::TMPFILE
+            | opcode::MKDIR
+            | opcode::SYMLINK
+            | opcode::LINK
+            | opcode::UNLINK
+            | opcode::RMDIR
+            | opcode::RENAME
+            | opcode::RENAME2
+            | opcode::SETXATTR
+            | opcode::REMOVEXATTR
+            | opcode::FALLOCATE
+            | opcode::COPY_FILE_RANGE
+            | opcode::COPY_FILE_RANGE_64
+            | opcode::FSYNC
+            | opcode::FSYNCDIR
+            | opcode::SYNCFS
+            | opcode::FORGET
+            | opcode::BATCH_FORGET
+    )
+}
+
+/// Answers one request.
+fn answer(session: &Session, device: BorrowedFd<'_>, request: &[u8]) {
     let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| session.handler.handle(request)));
     match outcome {
         Ok(Outcome::Reply(reply)) => send(device, reply),
