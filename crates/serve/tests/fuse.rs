@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod memory;
+mod support;
 
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::{CStr, CString};
@@ -19,38 +20,9 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use cenote_serve::fuse::{MountError, MountOptions, Mounted, mount};
+use cenote_serve::fuse::{MountError, MountOptions, mount};
 use memory::{MemoryTree, ROOT_INO};
-
-/// Whether this machine lets us mount.
-fn can_mount() -> bool {
-    let can = rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists();
-    assert!(can || std::env::var_os("CENOTE_NEED_FUSE").is_none(), "no right to mount");
-    if !can {
-        eprintln!("not tested: needs root and /dev/fuse");
-    }
-    can
-}
-
-fn serve(tree: MemoryTree) -> (tempfile::TempDir, Mounted, Arc<MemoryTree>) {
-    let directory = tempfile::tempdir().unwrap();
-    fs::set_permissions(directory.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))
-        .unwrap();
-    let tree = Arc::new(tree);
-    let mounted = mount(tree.clone(), MountOptions::new(directory.path(), "tank/test")).unwrap();
-    (directory, mounted, tree)
-}
-
-fn pattern(len: usize) -> Vec<u8> {
-    (0..len as u64).map(|i| (i.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8).collect()
-}
-
-fn xattr(path: &Path, name: &str, room: usize) -> Result<Vec<u8>, i32> {
-    let mut value = vec![0; room];
-    let len = rustix::fs::lgetxattr(path, name, &mut value[..]);
-    value.truncate(len.map_err(|error| error.raw_os_error())?);
-    Ok(value)
-}
+use support::{acl, as_nobody, can_mount, pattern, serve, xattr};
 
 #[test]
 fn reads_files_of_every_size_and_alignment() {
@@ -101,7 +73,7 @@ fn attributes_links_and_special_files() {
     let mut tree = MemoryTree::new();
     let sub = tree.directory(ROOT_INO, "sub");
     let file = tree.file(sub, "file", "data");
-    tree.add_link(ROOT_INO, b"hard link", file);
+    tree.put_name(ROOT_INO, b"hard link", file);
     {
         let attributes = &mut tree.change(file).attributes;
         attributes.links = 2;
@@ -281,9 +253,9 @@ fn lists_a_hundred_thousand_entries() {
     for number in 0..100_000 {
         tree.file(many, &format!("a file with the number {number}"), "");
     }
-    tree.add_link(many, "ü".repeat(127).as_bytes(), many + 1);
-    tree.add_link(many, b"bad/name", many + 1);
-    tree.add_link(many, &[b'n'; 2000], many + 1);
+    tree.put_name(many, "ü".repeat(127).as_bytes(), many + 1);
+    tree.put_name(many, b"bad/name", many + 1);
+    tree.put_name(many, &[b'n'; 2000], many + 1);
     let (dir, _mounted, _) = serve(tree);
     for _ in 0..2 {
         let mut seen = HashSet::new();
@@ -302,28 +274,6 @@ fn lists_a_hundred_thousand_entries() {
     // "." and ".." are there too.
     let listing = Command::new("ls").arg("-a").arg(dir.path()).output().unwrap();
     assert_eq!(listing.stdout, b".\n..\nmany\n");
-}
-
-/// Runs a shell command as an ordinary user; its success.
-fn as_nobody(command: &str) -> bool {
-    Command::new("setpriv")
-        .args(["--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-c", command])
-        .stderr(Stdio::null())
-        .stdout(Stdio::null())
-        .status()
-        .unwrap()
-        .success()
-}
-
-/// A POSIX ACL as its extended attribute: (tag, permissions, id).
-fn acl(entries: &[(u16, u16, u32)]) -> Vec<u8> {
-    let mut value = 2u32.to_le_bytes().to_vec();
-    for (tag, permissions, id) in entries {
-        value.extend(tag.to_le_bytes());
-        value.extend(permissions.to_le_bytes());
-        value.extend(id.to_le_bytes());
-    }
-    value
 }
 
 #[test]
