@@ -247,6 +247,14 @@ impl Live {
         self.committed.read().clone()
     }
 
+    /// Changes what the next root block is made from.
+    pub(super) fn change_header(&self, change: impl FnOnce(&mut Objset)) {
+        let mut committed = self.committed.write();
+        let mut header = committed.header.clone();
+        change(&mut header);
+        *committed = Arc::new(Committed::new(committed.root, header));
+    }
+
     fn shard(&self, id: u64) -> Option<&Mutex<HashMap<u64, Arc<LiveObject>>>> {
         // Neighbours lie in different parts.
         self.shards.get((id % SHARDS as u64) as usize)

@@ -6,7 +6,9 @@
 mod live;
 mod numbers;
 mod overlay;
+mod plan;
 mod ranges;
+mod sync;
 mod tree;
 mod write;
 
@@ -26,6 +28,7 @@ use smallvec::SmallVec;
 use crate::pipe::{Decryptor, PoolIo, ReadContext, zeros};
 use crate::{Error, Result};
 
+pub use sync::{Ledger, SyncContext, Synced, SyncedObject};
 pub use write::{INDIRECT_SHIFT, NewObject};
 
 use live::{Committed, Live, LiveObject};

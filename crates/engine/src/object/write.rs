@@ -66,7 +66,7 @@ impl NewObject {
     }
 
     /// The dnode of the new object. Chapter 04, section 2.
-    fn dnode(&self) -> Result<Dnode> {
+    pub(super) fn dnode(&self) -> Result<Dnode> {
         let bad = |what: String| Error::invalid(format!("a new object {what}"));
         let sectors = self.block_size / blkptr::SECTOR;
         if !self.block_size.is_multiple_of(blkptr::SECTOR) || !(1..=32768).contains(&sectors) {

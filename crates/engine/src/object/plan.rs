@@ -1,0 +1,404 @@
+//! The change of one block tree: which blocks go, which are rewritten, from the bottom up.
+//!
+//! Chapter 04, sections 4.1 to 4.6. Invariant: whatever lies below a rewritten indirect block was
+//! written before it; a subtree that goes is walked to its end before its pointer goes.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use cenote_format::dnode::FLAG_USED_BYTES;
+use cenote_format::{BlockPointer, Dnode, Level, ObjectId, ObjectType, blkptr};
+use smallvec::SmallVec;
+
+use super::ObjectSet;
+use super::sync::SyncContext;
+use crate::pipe::{BlockKind, BlockPlace, BlockToWrite, zeros};
+use crate::{Error, Result};
+
+/// What a transaction group does to an object.
+#[derive(Clone, Default)]
+pub(super) struct Changes {
+    /// Everything before goes.
+    pub reset: bool,
+    /// First and last of ranges of level-0 blocks that go.
+    pub freed: Vec<(u64, u64)>,
+    /// New level-0 blocks.
+    pub blocks: BTreeMap<u64, Bytes>,
+    /// Fill counts of new blocks that are not 1.
+    pub fills: BTreeMap<u64, u64>,
+    /// New spill block, or its removal.
+    pub spill: Option<Option<Bytes>>,
+}
+
+/// An indirect block being rewritten.
+struct Node {
+    entries: Vec<BlockPointer>,
+}
+
+/// Which pointer a request is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Slot {
+    /// Block of a level.
+    Block(u8, u64),
+    /// The spill block.
+    Spill,
+}
+
+/// The change of one object's tree.
+pub(super) struct TreePlan {
+    set: ObjectSet,
+    id: ObjectId,
+    dnode: Option<Dnode>,
+    roots: SmallVec<[BlockPointer; 3]>,
+    levels: u8,
+    shift: u32,
+    /// Nodes by level (index 0 is level 1) and number.
+    nodes: Vec<BTreeMap<u64, Node>>,
+    blocks: BTreeMap<u64, Bytes>,
+    fills: BTreeMap<u64, u64>,
+    spill: Option<Bytes>,
+    spill_pointer: Option<BlockPointer>,
+    used: i128,
+}
+
+impl TreePlan {
+    /// Plans the change from `old` to `new`, and takes out what goes.
+    pub(super) fn new(
+        set: &ObjectSet,
+        id: ObjectId,
+        old: Option<&Dnode>,
+        new: Option<Dnode>,
+        changes: Changes,
+        context: &SyncContext<'_>,
+    ) -> Result<Self> {
+        let mut plan = Self {
+            set: set.clone(),
+            id,
+            roots: SmallVec::new(),
+            levels: 1,
+            shift: 0,
+            nodes: Vec::new(),
+            blocks: BTreeMap::new(),
+            fills: changes.fills,
+            spill: None,
+            spill_pointer: None,
+            used: 0,
+            dnode: new,
+        };
+        let goes = changes.reset || plan.dnode.is_none();
+        let kept = old.filter(|_| !goes);
+        if let (Some(old), true) = (old, goes) {
+            for pointer in &old.pointers {
+                plan.kill(pointer, context, 0)?;
+            }
+            if let Some(spill) = &old.spill {
+                plan.used += context.kill(spill);
+            }
+            plan.used = 0;
+        }
+        let Some(dnode) = &plan.dnode else { return Ok(plan) };
+        plan.shift = dnode.pointers_shift();
+        plan.used = kept.map_or(0, |old| i128::from(old.used_bytes()));
+        let count = dnode.pointers.len();
+        plan.spill_pointer = kept.and_then(|old| old.spill);
+        plan.roots = match kept {
+            Some(old) => old.pointers.clone(),
+            None => SmallVec::from_elem(BlockPointer::HOLE, count),
+        };
+        if plan.roots.len() != count {
+            return Err(Error::corrupt("the number of pointers in a dnode changed"));
+        }
+        // A set's array of dnodes is deep from the start (section 3).
+        let fresh = if dnode.object_type == ObjectType::DNODE { dnode.levels } else { 1 };
+        plan.levels = kept.map_or(fresh, |old| old.levels);
+        plan.nodes.resize_with(usize::from(plan.levels).saturating_sub(1), BTreeMap::new);
+        for (first, last) in changes.freed {
+            plan.free(first, last, context)?;
+        }
+        let max = dnode_max(&plan.dnode).max(changes.blocks.keys().next_back().copied().unwrap_or(0));
+        plan.grow(max)?;
+        for &id in changes.blocks.keys() {
+            if plan.levels > 1 {
+                plan.node(1, id >> plan.shift)?;
+            }
+        }
+        plan.blocks = changes.blocks;
+        match changes.spill {
+            Some(Some(spill)) => plan.spill = Some(spill),
+            Some(None) => {
+                if let Some(old) = plan.spill_pointer.take() {
+                    plan.used += context.kill(&old);
+                }
+            }
+            None => {}
+        }
+        Ok(plan)
+    }
+
+    /// Levels of the tree, the data's included.
+    pub(super) fn levels(&self) -> u8 {
+        if self.dnode.is_some() { self.levels } else { 0 }
+    }
+
+    fn object_type(&self) -> ObjectType {
+        self.dnode.as_ref().map_or(ObjectType::NONE, |dnode| dnode.object_type)
+    }
+
+    fn indirect_size(&self) -> u64 {
+        blkptr_size() << self.shift
+    }
+
+    /// Adds levels until block `max` can be reached (sections 4.2 and 4.3).
+    fn grow(&mut self, max: u64) -> Result<()> {
+        let count = self.roots.len() as u128;
+        loop {
+            let shift = u32::from(self.levels - 1) * self.shift;
+            if shift >= 64 || count << shift > u128::from(max) {
+                return Ok(());
+            }
+            if self.shift == 0 || self.levels >= cenote_format::dnode::MAX_LEVELS {
+                return Err(Error::invalid(format!("block {max} cannot be reached")));
+            }
+            let mut entries = vec![BlockPointer::HOLE; 1 << self.shift];
+            let is_empty = self.roots.iter().all(|root| *root == BlockPointer::HOLE);
+            let below_has_nodes = self.nodes.last().is_some_and(|nodes| !nodes.is_empty());
+            for (entry, root) in entries.iter_mut().zip(&mut self.roots) {
+                *entry = std::mem::replace(root, BlockPointer::HOLE);
+            }
+            let mut nodes = BTreeMap::new();
+            if !is_empty || below_has_nodes {
+                nodes.insert(0, Node { entries });
+            }
+            self.nodes.push(nodes);
+            self.levels += 1;
+        }
+    }
+
+    /// The pointer to block `id` of `level`.
+    fn entry(&mut self, level: u8, id: u64) -> Result<&mut BlockPointer> {
+        let lost = || Error::corrupt("a block beyond the tree");
+        if level + 1 >= self.levels {
+            let index = usize::try_from(id).map_err(|_| lost())?;
+            return self.roots.get_mut(index).ok_or_else(lost);
+        }
+        let mask = (1_u64 << self.shift) - 1;
+        let node = self.node(level + 1, id >> self.shift)?;
+        node.entries.get_mut((id & mask) as usize).ok_or_else(lost)
+    }
+
+    /// The indirect block `id` of `level`, loaded if it was not.
+    fn node(&mut self, level: u8, id: u64) -> Result<&mut Node> {
+        let lost = || Error::corrupt("a level beyond the tree");
+        let index = usize::from(level).checked_sub(1).ok_or_else(lost)?;
+        let known = self.nodes.get(index).ok_or_else(lost)?.contains_key(&id);
+        if !known {
+            let pointer = *self.entry(level, id)?;
+            let entries = self.load(&pointer, level)?;
+            self.nodes.get_mut(index).ok_or_else(lost)?.insert(id, Node { entries });
+        }
+        self.nodes.get_mut(index).and_then(|nodes| nodes.get_mut(&id)).ok_or_else(lost)
+    }
+
+    /// The pointers in the indirect block behind `pointer`; of a hole, holes as old (section 4.4).
+    fn load(&self, pointer: &BlockPointer, level: u8) -> Result<Vec<BlockPointer>> {
+        let count = 1_usize << self.shift;
+        if pointer.is_hole() {
+            let birth = pointer.logical_birth();
+            let below = level.saturating_sub(1);
+            let size = match below {
+                0 => self.dnode.as_ref().map_or(512, Dnode::block_size),
+                _ => self.indirect_size(),
+            };
+            let hole = match birth.0 {
+                0 => BlockPointer::HOLE,
+                _ => BlockPointer::hole_born(size, self.object_type(), Level(below), birth)?,
+            };
+            return Ok(vec![hole; count]);
+        }
+        if pointer.level().0 != level {
+            let found = pointer.level();
+            return Err(Error::corrupt(format!("pointer of level {found} where {level} belongs")));
+        }
+        let block = self.set.io().pipe.read(pointer, self.set.context())?;
+        let entries: Vec<BlockPointer> = BlockPointer::decode_all(&block).collect();
+        if entries.len() != count {
+            let have = entries.len();
+            return Err(Error::corrupt(format!("indirect block of {have} pointers, not {count}")));
+        }
+        Ok(entries)
+    }
+
+    /// Kills a block and everything below it.
+    fn kill(&mut self, pointer: &BlockPointer, context: &SyncContext<'_>, depth: u8) -> Result<()> {
+        if pointer.is_hole() {
+            return Ok(());
+        }
+        let level = pointer.level().0;
+        if depth > 0 && level + depth > cenote_format::dnode::MAX_LEVELS {
+            return Err(Error::corrupt("a tree deeper than its levels"));
+        }
+        if level > 0 {
+            let block = self.set.io().pipe.read(pointer, self.set.context())?;
+            for child in BlockPointer::decode_all(&block) {
+                if !child.is_hole() && child.level().0 + 1 != level {
+                    return Err(Error::corrupt("a pointer of the wrong level"));
+                }
+                self.kill(&child, context, depth + 1)?;
+            }
+        }
+        self.used += context.kill(pointer);
+        Ok(())
+    }
+
+    /// Takes out level-0 blocks `first..=last`.
+    fn free(&mut self, first: u64, last: u64, context: &SyncContext<'_>) -> Result<()> {
+        let top = self.levels - 1;
+        let span = u32::from(top) * self.shift;
+        for index in 0..self.roots.len() as u64 {
+            if span < 64 && index.checked_shl(span).is_some_and(|from| from > last) {
+                break;
+            }
+            self.free_in(top, index, first, last, context)?;
+        }
+        Ok(())
+    }
+
+    fn free_in(
+        &mut self,
+        level: u8,
+        id: u64,
+        first: u64,
+        last: u64,
+        context: &SyncContext<'_>,
+    ) -> Result<()> {
+        let span = u32::from(level) * self.shift;
+        let from = u128::from(id) << span.min(64);
+        let to = ((u128::from(id) + 1) << span.min(64)) - 1;
+        if from > u128::from(last) || to < u128::from(first) {
+            return Ok(());
+        }
+        let pointer = *self.entry(level, id)?;
+        let index = usize::from(level).checked_sub(1);
+        let loaded = index.and_then(|index| self.nodes.get(index));
+        let loaded = loaded.is_some_and(|nodes| nodes.contains_key(&id));
+        if pointer.is_hole() && !loaded {
+            return Ok(());
+        }
+        if !loaded && from >= u128::from(first) && to <= u128::from(last) {
+            self.kill(&pointer, context, 0)?;
+            let hole = self.hole(&pointer, context)?;
+            *self.entry(level, id)? = hole;
+            return Ok(());
+        }
+        // Partly: go on below.
+        self.node(level, id)?;
+        let child_span = u32::from(level - 1) * self.shift;
+        let children = id << self.shift..(id + 1) << self.shift;
+        let start = children.start.max(first.checked_shr(child_span).unwrap_or(0));
+        let end = children.end.min(last.checked_shr(child_span).unwrap_or(0).saturating_add(1));
+        for child in start..end {
+            self.free_in(level - 1, child, first, last, context)?;
+        }
+        Ok(())
+    }
+
+    /// What is left where `old` was.
+    fn hole(&self, old: &BlockPointer, context: &SyncContext<'_>) -> Result<BlockPointer> {
+        if !context.writer.rules.features.hole_birth {
+            return Ok(BlockPointer::HOLE);
+        }
+        let (size, kind) = (old.lsize(), old.object_type());
+        Ok(BlockPointer::hole_born(size, kind, old.level(), context.txg)?)
+    }
+
+    /// The blocks of `level` to be written.
+    pub(super) fn requests(
+        &mut self,
+        level: u8,
+        context: &SyncContext<'_>,
+    ) -> Result<Vec<(Slot, BlockToWrite)>> {
+        let Some(dnode) = &self.dnode else { return Ok(Vec::new()) };
+        let kind = BlockKind {
+            compression: dnode.compression,
+            checksum: dnode.checksum,
+            ..BlockKind::new(dnode.object_type, level)
+        };
+        let bonus_type = dnode.bonus_type;
+        let place =
+            |block| BlockPlace { objset: self.set.id(), object: self.id, block };
+        let mut requests = Vec::new();
+        if level > 0 {
+            let Some(nodes) = self.nodes.get(usize::from(level) - 1) else {
+                return Ok(requests);
+            };
+            let mut made = Vec::with_capacity(nodes.len());
+            for (&id, node) in nodes {
+                let fill = node.entries.iter().map(BlockPointer::fill).sum();
+                let data = if node.entries.iter().all(BlockPointer::is_hole) {
+                    zeros(self.indirect_size())
+                } else {
+                    let mut data = Vec::with_capacity(node.entries.len() * blkptr::SIZE);
+                    node.entries.iter().for_each(|entry| data.extend_from_slice(&entry.encode()));
+                    Bytes::from(data)
+                };
+                made.push((id, data, fill));
+            }
+            for (id, data, fill) in made {
+                let at = place_of(&self.set, self.id, id);
+                let old = *self.entry(level, id)?;
+                let request = context.request(&kind, at, data, old, fill)?;
+                requests.push((Slot::Block(level, id), request));
+            }
+            return Ok(requests);
+        }
+        if let Some(spill) = self.spill.take() {
+            let kind = BlockKind { spill: true, ..BlockKind::new(bonus_type, 0) };
+            let old = self.spill_pointer.unwrap_or(BlockPointer::HOLE);
+            let request = context.request(&kind, place(u64::MAX), spill, old, 1)?;
+            requests.push((Slot::Spill, request));
+        }
+        for (id, data) in std::mem::take(&mut self.blocks) {
+            let fill = self.fills.get(&id).copied().unwrap_or(1);
+            let old = *self.entry(0, id)?;
+            let at = place_of(&self.set, self.id, id);
+            let request = context.request(&kind, at, data, old, fill)?;
+            requests.push((Slot::Block(0, id), request));
+        }
+        Ok(requests)
+    }
+
+    /// A block was written: its new pointer, and the change of the space charged.
+    pub(super) fn placed(&mut self, slot: Slot, pointer: BlockPointer, used: i128) -> Result<()> {
+        self.used += used;
+        match slot {
+            Slot::Block(level, id) => *self.entry(level, id)? = pointer,
+            Slot::Spill => self.spill_pointer = Some(pointer),
+        }
+        Ok(())
+    }
+
+    /// The new dnode; `None`: the object is freed.
+    pub(super) fn finish(self) -> Option<Dnode> {
+        let mut dnode = self.dnode?;
+        dnode.pointers = self.roots;
+        dnode.levels = self.levels;
+        dnode.flags |= FLAG_USED_BYTES;
+        dnode.used = u64::try_from(self.used).unwrap_or(0);
+        if dnode.spill.is_some() {
+            dnode.spill = self.spill_pointer;
+        }
+        Some(dnode)
+    }
+}
+
+fn place_of(set: &ObjectSet, object: ObjectId, block: u64) -> BlockPlace {
+    BlockPlace { objset: set.id(), object, block }
+}
+
+fn dnode_max(dnode: &Option<Dnode>) -> u64 {
+    dnode.as_ref().map_or(0, |dnode| dnode.max_block_id)
+}
+
+fn blkptr_size() -> u64 {
+    blkptr::SIZE as u64
+}
