@@ -18,6 +18,7 @@ use super::plan::{Changes, TreePlan};
 use super::{Accounting, ObjectSet};
 use crate::pipe::{BlockKind, BlockPlace, BlockToWrite, ObjsetPolicy, Replaced, Writer, zeros};
 use crate::txg::Tx;
+use crate::vdev::VdevTree;
 use crate::{Error, Result};
 
 /// Who is told which blocks of a set are born and die while it is written. Holes are not told.
@@ -33,6 +34,8 @@ pub trait Ledger: Sync {
 pub struct SyncContext<'a> {
     /// How blocks leave.
     pub writer: &'a Writer,
+    /// Where they go.
+    pub vdevs: &'a VdevTree,
     /// The group being written.
     pub txg: Txg,
     /// Pass of the pool's writing, from 1.
@@ -84,8 +87,7 @@ impl SyncContext<'_> {
     }
 
     fn dsize(&self, pointer: &BlockPointer) -> i128 {
-        let vdevs = self.writer.vdevs();
-        i128::from(pointer.dsize(|vdev| vdevs.deflate_ratio(vdev)))
+        i128::from(pointer.dsize(|vdev| self.vdevs.deflate_ratio(vdev)))
     }
 
     fn bear(&self, pointer: &BlockPointer) -> i128 {
@@ -207,7 +209,7 @@ impl ObjectSet {
         }
         let new = super::NewObject {
             slots: 1,
-            ..super::NewObject::new(ObjectType::USER_GROUP_USED, 512)
+            ..super::NewObject::new(ObjectType::USED, 512)
         };
         self.make(tx, ObjectId(which.id()), new.dnode()?)
     }
