@@ -115,7 +115,8 @@ impl TreePlan {
         for (first, last) in changes.freed {
             plan.free(first, last, context)?;
         }
-        let max = dnode_max(&plan.dnode).max(changes.blocks.keys().next_back().copied().unwrap_or(0));
+        let max =
+            dnode_max(&plan.dnode).max(changes.blocks.keys().next_back().copied().unwrap_or(0));
         plan.grow(max)?;
         for &id in changes.blocks.keys() {
             if plan.levels > 1 {
@@ -324,8 +325,7 @@ impl TreePlan {
             ..BlockKind::new(dnode.object_type, level)
         };
         let bonus_type = dnode.bonus_type;
-        let place =
-            |block| BlockPlace { objset: self.set.id(), object: self.id, block };
+        let place = |block| BlockPlace { objset: self.set.id(), object: self.id, block };
         let mut requests = Vec::new();
         if level > 0 {
             let Some(nodes) = self.nodes.get(usize::from(level) - 1) else {

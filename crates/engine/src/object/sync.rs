@@ -207,10 +207,7 @@ impl ObjectSet {
         if let Some(object) = self.accounting_object(which) {
             return Ok(object);
         }
-        let new = super::NewObject {
-            slots: 1,
-            ..super::NewObject::new(ObjectType::USED, 512)
-        };
+        let new = super::NewObject { slots: 1, ..super::NewObject::new(ObjectType::USED, 512) };
         self.make(tx, ObjectId(which.id()), new.dnode()?)
     }
 
@@ -254,23 +251,14 @@ impl ObjectSet {
         let pipe = &self.io().pipe;
         let written = pipe.write_many(context.writer, context.txg, context.pass, vec![request]);
         let written =
-            written.into_iter().next().unwrap_or_else(|| Err(Error::corrupt("no root"))) ?;
+            written.into_iter().next().unwrap_or_else(|| Err(Error::corrupt("no root")))?;
         context.note(&committed.root, &written.pointer, written.replaced);
         let objects = objects.into_iter().map(|object| (object.live, object.new.map(Arc::new)));
-        Ok(Synced {
-            txg: context.txg,
-            root: written.pointer,
-            header,
-            objects: objects.collect(),
-        })
+        Ok(Synced { txg: context.txg, root: written.pointer, header, objects: objects.collect() })
     }
 
     /// Puts the dnode of `object` in its block of dnodes.
-    fn put_dnode(
-        &self,
-        blocks: &mut BTreeMap<u64, Vec<u8>>,
-        object: &SyncedObject,
-    ) -> Result<()> {
+    fn put_dnode(&self, blocks: &mut BTreeMap<u64, Vec<u8>>, object: &SyncedObject) -> Result<()> {
         let id = object.id().0;
         let (number, slot) = (id / SLOTS_PER_BLOCK, id % SLOTS_PER_BLOCK);
         let block = match blocks.entry(number) {
