@@ -100,8 +100,9 @@ impl State {
         let mut rings: [Ring; 4] = Default::default();
         for top in self.tops.iter().flatten().filter(|top| !top.passive && top.size > 0) {
             if let Some(ring) = rings.get_mut(top.class as usize) {
+                let turn = TURN.saturating_mul(top.width.max(1)).cast_signed();
+                ring.credit.push(if ring.tops.is_empty() { turn } else { 0 });
                 ring.tops.push(top.id);
-                ring.credit.push(TURN.saturating_mul(top.width.max(1)).cast_signed());
             }
         }
         self.rings = rings;
