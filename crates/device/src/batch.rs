@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use crate::plan::{Results, plan};
-use crate::{DeviceError, ReadOp, ring, threads};
+use crate::plan::{Results, Run, plan};
+use crate::ring::{ATTEMPTS, Driver, Task, Waiting};
+use crate::{Device, DeviceError, ReadOp, lanes, ring};
 
 /// Deadline of single reads, writes and flushes.
 pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(30);
@@ -68,16 +69,70 @@ pub(crate) fn read_batch_with(
         return results.finish(deadline);
     }
     let runs = plan(real, &mut results);
-    let runs = match transport {
-        Transport::Best => ring::read(runs, until, &mut meanwhile, &mut results).err(),
+    let refused = match transport {
+        Transport::Best => {
+            let tasks = runs.into_iter().map(Task::Read).collect();
+            let mut reads = Reads { meanwhile: &mut meanwhile, out: &mut results };
+            ring::drive(tasks, until, &mut reads).err()
+        }
         #[cfg(test)]
-        Transport::Threads => Some(runs),
+        Transport::Threads => Some(runs.into_iter().map(Task::Read).collect()),
     };
-    if let Some(runs) = runs {
-        threads::read(runs, until, &mut meanwhile, &mut results);
+    if let Some(tasks) = refused {
+        let runs = tasks.into_iter().filter_map(|task| match task {
+            Task::Read(run) => Some(run),
+            Task::Write(_) | Task::Flush(_) => None,
+        });
+        lanes::read(runs.collect(), until, &mut meanwhile, &mut results);
     }
     meanwhile(&mut results);
     results.finish(deadline)
+}
+
+/// Reads in the ring's hands.
+struct Reads<'a> {
+    meanwhile: &'a mut dyn FnMut(&mut Results),
+    out: &'a mut Results,
+}
+
+impl Driver for Reads<'_> {
+    fn meanwhile(&mut self) {
+        (self.meanwhile)(self.out);
+    }
+
+    fn complete(&mut self, task: Task, result: i32, again: &mut Waiting) {
+        let Task::Read(run) = task else { return };
+        complete(run, result, again, self.out);
+    }
+
+    fn fail(&mut self, task: Task, error: &DeviceError) {
+        if let Task::Read(run) = task {
+            run.fail(error, self.out);
+        }
+    }
+}
+
+/// What to do with a completed run: hand out its parts, or try again.
+fn complete(run: Run, result: i32, again: &mut Waiting, out: &mut Results) {
+    let mut retry = |run: Run| again.extend(run.split().into_iter().map(Task::Read));
+    if result < 0 {
+        let code = -result;
+        let transient = matches!(code, libc::EINTR | libc::EAGAIN);
+        // One bad place must not fail its neighbours: joined reads are tried again alone.
+        if (run.parts.len() > 1 || transient) && run.attempts < ATTEMPTS {
+            retry(run);
+        } else {
+            run.fail(&std::io::Error::from_raw_os_error(code).into(), out);
+        }
+    } else if (result as usize) < run.needed() {
+        if run.parts.len() > 1 || (result > 0 && run.attempts < ATTEMPTS) {
+            retry(run);
+        } else {
+            run.fail(&std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into(), out);
+        }
+    } else {
+        run.finish(out);
+    }
 }
 
 /// Whether `op` may be sent.
@@ -86,7 +141,12 @@ fn check(op: &ReadOp) -> Result<(), DeviceError> {
     if op.len > MAX_READ {
         return Err(std::io::Error::from(std::io::ErrorKind::InvalidInput).into());
     }
-    let Some(stall) = op.device.stall() else { return Ok(()) };
+    check_stall(&*op.device)
+}
+
+/// Whether the device has answered everything it was sent in time.
+pub(crate) fn check_stall(device: &dyn Device) -> Result<(), DeviceError> {
+    let Some(stall) = device.stall() else { return Ok(()) };
     if stall.count() > 0 {
         ring::sweep();
     }

@@ -1,6 +1,8 @@
 //! Regular files and block devices.
 //!
-//! Invariant: a device opened read-only has no descriptor that could write.
+//! Invariant: a device opened read-only has no descriptor that could write; one opened exclusively
+//! is held against every other process that asks for the same, and against mounts, until the last
+//! handle is dropped.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::{AsFd, AsRawFd};
@@ -10,10 +12,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::batch::{DEFAULT_DEADLINE, in_range};
+use crate::batch::DEFAULT_DEADLINE;
 use crate::buffer::{Buffer, PAGE, limit_heaps};
 use crate::threads::call;
-use crate::{Device, DeviceError, RawDevice, ReadOp, Stall, read_batch};
+use crate::{
+    Device, DeviceError, RawDevice, RawWriter, ReadOp, Stall, WriteOp, flush_batch, read_batch,
+    write_batch,
+};
 
 /// What a device is opened for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,12 +27,17 @@ pub enum Mode {
     ReadOnly,
     /// Reading and writing.
     ReadWrite,
+    /// Reading and writing, and nobody else may hold the device so: a block device is claimed
+    /// (`O_EXCL`: not mounted, not swap, not below another device), a file is locked (`flock`).
+    /// Otherwise [`DeviceError::Busy`].
+    Exclusive,
 }
 
 /// A regular file or block device. Cloning gives another handle to the same device.
 ///
-/// Reads go past the page cache where the filesystem allows it (the caches above are better ones);
-/// writes go through it, and [`Device::flush`] makes them durable.
+/// Reads and writes go past the page cache where the filesystem allows it: the caches above are
+/// better ones, and writing is faster without it (ext4 on a virtual disk, 1 MiB writes: 1200 MiB/s
+/// against 760). [`Device::flush`] makes writes durable.
 #[derive(Debug, Clone)]
 pub struct FileDevice {
     inner: Arc<Inner>,
@@ -38,12 +48,22 @@ struct Inner {
     path: PathBuf,
     /// For reading; direct if `alignment` is above 1.
     reader: File,
-    /// For writing, through the page cache.
-    writer: Option<File>,
+    writer: Option<Writer>,
     size: u64,
     sector_size: u32,
     alignment: usize,
     stall: Stall,
+}
+
+/// What is written to.
+#[derive(Debug)]
+struct Writer {
+    /// Through the page cache; for what direct I/O cannot take, and to flush.
+    buffered: File,
+    /// Past the page cache, if that works here.
+    direct: Option<File>,
+    /// Memory written past the page cache starts at multiples of this.
+    memory_alignment: usize,
 }
 
 impl FileDevice {
@@ -68,25 +88,6 @@ impl FileDevice {
     pub fn is_direct(&self) -> bool {
         self.inner.alignment > 1
     }
-
-    /// Calls `work` with the descriptor to write to, within the deadline.
-    fn with_writer(
-        &self,
-        work: impl FnOnce(&File) -> std::io::Result<()> + Send + 'static,
-    ) -> Result<(), DeviceError> {
-        if self.inner.writer.is_none() {
-            return Err(DeviceError::ReadOnly);
-        }
-        match self.inner.stall.count() {
-            0 => {}
-            count => return Err(DeviceError::Stuck(count)),
-        }
-        let inner = self.inner.clone();
-        call(Some(Arc::new(self.clone())), DEFAULT_DEADLINE, move || match &inner.writer {
-            Some(writer) => Ok(work(writer)?),
-            None => Err(DeviceError::ReadOnly),
-        })
-    }
 }
 
 /// Opens `path` and finds out what it is.
@@ -104,15 +105,49 @@ fn open(path: PathBuf, mode: Mode) -> Result<Inner, DeviceError> {
     } else {
         (metadata.len(), 512)
     };
-    let writer = match mode {
-        Mode::ReadOnly => None,
-        Mode::ReadWrite => Some(OpenOptions::new().read(true).write(true).open(&path)?),
-    };
     let (reader, alignment) = match open_direct(&path, sector_size) {
         Some((direct, alignment)) => (direct, alignment),
         None => (buffered, 1),
     };
+    let writer = match mode {
+        Mode::ReadOnly => None,
+        Mode::ReadWrite | Mode::Exclusive => Some(open_writer(&path, mode, alignment)?),
+    };
     Ok(Inner { path, reader, writer, size, sector_size, alignment, stall: Stall::default() })
+}
+
+/// Opens `path` for writing, claims it if `mode` says so.
+fn open_writer(path: &Path, mode: Mode, alignment: usize) -> Result<Writer, DeviceError> {
+    let busy = |error: std::io::Error| match error.raw_os_error() {
+        Some(libc::EBUSY | libc::EAGAIN) => DeviceError::Busy(path.to_path_buf()),
+        _ => error.into(),
+    };
+    let mut options = OpenOptions::new();
+    options.read(true).write(true);
+    let is_block = std::fs::metadata(path)?.file_type().is_block_device();
+    if mode == Mode::Exclusive && is_block {
+        options.custom_flags(libc::O_EXCL);
+    }
+    let buffered = options.open(path).map_err(busy)?;
+    if mode == Mode::Exclusive && !is_block {
+        let operation = rustix::fs::FlockOperation::NonBlockingLockExclusive;
+        rustix::fs::flock(&buffered, operation).map_err(|error| busy(error.into()))?;
+    }
+    if alignment <= 1 {
+        return Ok(Writer { buffered, direct: None, memory_alignment: 1 });
+    }
+    let direct = OpenOptions::new().write(true).custom_flags(libc::O_DIRECT).open(path).ok();
+    let memory_alignment =
+        direct.as_ref().and_then(memory_alignment).unwrap_or(PAGE).clamp(1, PAGE);
+    Ok(Writer { buffered, direct, memory_alignment })
+}
+
+/// Alignment of memory that direct I/O on `file` wants, if the kernel tells.
+fn memory_alignment(file: &File) -> Option<usize> {
+    use rustix::fs::{AtFlags, StatxFlags, statx};
+    let facts = statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
+    let known = facts.stx_mask & StatxFlags::DIOALIGN.bits() != 0;
+    Some(facts.stx_dio_mem_align as usize).filter(|&size| known && size > 0)
 }
 
 /// Refuses what is neither a regular file nor a block device.
@@ -159,19 +194,38 @@ impl Device for FileDevice {
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
-        in_range(offset, data.len(), self.inner.size)?;
-        let data = data.to_vec();
-        self.with_writer(move |file| file.write_all_at(&data, offset))
+        if self.inner.writer.is_none() {
+            return Err(DeviceError::ReadOnly);
+        }
+        let data = Bytes::copy_from_slice(data);
+        let op = WriteOp { device: Arc::new(self.clone()), offset, data };
+        write_batch(vec![op], DEFAULT_DEADLINE).pop().unwrap_or(Err(DeviceError::Gone))
     }
 
     fn flush(&self) -> Result<(), DeviceError> {
-        self.with_writer(|file| file.sync_data())
+        if self.inner.writer.is_none() {
+            return Err(DeviceError::ReadOnly);
+        }
+        let device: Arc<dyn Device> = Arc::new(self.clone());
+        flush_batch(&[device], DEFAULT_DEADLINE).pop().unwrap_or(Err(DeviceError::Gone))
     }
 
     fn raw(&self) -> Option<RawDevice> {
         Some(RawDevice {
             descriptor: self.inner.reader.as_raw_fd(),
             alignment: self.inner.alignment,
+        })
+    }
+
+    fn raw_writer(&self) -> Option<RawWriter> {
+        let writer = self.inner.writer.as_ref()?;
+        let alignment = self.inner.alignment;
+        let direct =
+            writer.direct.as_ref().map(|file| RawDevice { descriptor: file.as_raw_fd(), alignment });
+        Some(RawWriter {
+            direct,
+            memory_alignment: writer.memory_alignment,
+            buffered: writer.buffered.as_raw_fd(),
         })
     }
 

@@ -5,12 +5,13 @@
 //! the kernel has let go of them. While such operations are out, new ones on that device fail at
 //! once with [`DeviceError::Stuck`]; when the last of them has come back the device works again.
 //!
-//! The way in is [`read_batch`]: it takes reads of any number of devices and has them all in
-//! flight together. [`FileDevice`] is a file or block device, [`SimDevice`] a simulated disk.
+//! The ways in are [`read_batch`], [`write_batch`] and [`flush_batch`]: they take operations of any
+//! number of devices and have them all in flight together. [`FileDevice`] is a file or block device, [`SimDevice`] a simulated disk.
 
 mod batch;
 mod buffer;
 mod file;
+mod lanes;
 mod plan;
 mod ring;
 mod sim;
@@ -18,6 +19,9 @@ mod stall;
 #[cfg(test)]
 mod tests;
 mod threads;
+mod write;
+#[cfg(test)]
+mod write_tests;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,8 +30,9 @@ use std::time::Duration;
 pub use batch::{DEFAULT_DEADLINE, MAX_READ, read_batch};
 pub use bytes::Bytes;
 pub use file::{FileDevice, Mode};
-pub use sim::{Health, SimDevice};
+pub use sim::{Health, Keep, Recorded, SimDevice, SimEvent};
 pub use stall::Stall;
+pub use write::{flush_batch, write_batch};
 
 /// Why a device did not do what it was asked.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -54,6 +59,9 @@ pub enum DeviceError {
     /// The device was opened for reading only.
     #[error("the device is open for reading only")]
     ReadOnly,
+    /// Somebody else has the device: it is mounted, or held by another process.
+    #[error("{} is in use by another process or filesystem", .0.display())]
+    Busy(PathBuf),
     /// The device is gone.
     #[error("the device is gone")]
     Gone,
@@ -89,6 +97,11 @@ pub trait Device: Send + Sync + std::fmt::Debug {
     fn raw(&self) -> Option<RawDevice> {
         None
     }
+    /// Descriptors for batched writes and flushes; none for simulated devices and those open for
+    /// reading only. Without it, [`Device::write`] and [`Device::flush`] are called.
+    fn raw_writer(&self) -> Option<RawWriter> {
+        None
+    }
     /// Count of operations that missed their deadline and are still out; none for devices that
     /// answer by themselves.
     fn stall(&self) -> Option<&Stall> {
@@ -103,6 +116,30 @@ pub struct RawDevice {
     pub descriptor: std::os::fd::RawFd,
     /// Offsets, lengths and buffers must be multiples of this many bytes (1 if buffered).
     pub alignment: usize,
+}
+
+/// What batched writes need to know of a real device.
+#[derive(Debug, Clone, Copy)]
+pub struct RawWriter {
+    /// Descriptor that goes past the page cache, if there is one; valid as long as the device
+    /// lives. Offsets and lengths must be multiples of its alignment.
+    pub direct: Option<RawDevice>,
+    /// Memory written through `direct` must start at a multiple of this many bytes.
+    pub memory_alignment: usize,
+    /// Descriptor that goes through the page cache: any alignment. Also the one to flush.
+    pub buffered: std::os::fd::RawFd,
+}
+
+/// One write of a batch. The data may not be changed before the device has let go of it, which
+/// [`Bytes`] ensures.
+#[derive(Debug, Clone)]
+pub struct WriteOp {
+    /// The device to write.
+    pub device: Arc<dyn Device>,
+    /// First byte.
+    pub offset: u64,
+    /// What to write.
+    pub data: Bytes,
 }
 
 /// One read of a batch.

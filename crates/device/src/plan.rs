@@ -100,25 +100,25 @@ impl Run {
 }
 
 /// Answers of a batch, filled in any order.
-pub(crate) struct Results {
-    answers: Vec<Option<Result<bytes::Bytes, DeviceError>>>,
+pub(crate) struct Results<T = bytes::Bytes> {
+    answers: Vec<Option<Result<T, DeviceError>>>,
 }
 
-impl Results {
+impl<T> Results<T> {
     /// Room for `count` answers.
     pub(crate) fn new(count: usize) -> Self {
         Self { answers: (0..count).map(|_| None).collect() }
     }
 
     /// Records the answer of operation `index`.
-    pub(crate) fn set(&mut self, index: usize, answer: Result<bytes::Bytes, DeviceError>) {
+    pub(crate) fn set(&mut self, index: usize, answer: Result<T, DeviceError>) {
         if let Some(slot) = self.answers.get_mut(index) {
             *slot = Some(answer);
         }
     }
 
     /// All answers in order; what has none missed the deadline.
-    pub(crate) fn finish(self, deadline: Duration) -> Vec<Result<bytes::Bytes, DeviceError>> {
+    pub(crate) fn finish(self, deadline: Duration) -> Vec<Result<T, DeviceError>> {
         let late = || Err(DeviceError::TimedOut(deadline));
         self.answers.into_iter().map(|answer| answer.unwrap_or_else(late)).collect()
     }

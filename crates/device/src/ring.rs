@@ -1,42 +1,122 @@
-//! Reads through io_uring: one ring for each thread that reads.
+//! Operations through io_uring: one ring for each thread that sends some.
 //!
-//! Invariant: a run sent to the kernel sits in a slot of its ring, buffers and device included,
-//! until its completion has been seen. A ring with overdue runs leaves its thread for the attic,
+//! Invariant: a task sent to the kernel sits in a slot of its ring, buffers and device included,
+//! until its completion has been seen. A ring with overdue tasks leaves its thread for the attic,
 //! where it waits for them; it is never closed before.
 
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use io_uring::{IoUring, opcode, types};
+use io_uring::{IoUring, opcode, squeue, types};
 use parking_lot::Mutex;
 
-use crate::DeviceError;
-use crate::plan::{Results, Run};
+use crate::plan::Run;
+use crate::write::{Flush, WriteRun};
+use crate::{Device, DeviceError};
 
-/// Runs in flight in one ring.
+/// Tasks in flight in one ring.
 const DEPTH: u32 = 128;
 /// Marks completions of cancel requests.
 const CANCEL: u64 = u64::MAX;
-/// Sendings of one run before a short answer counts as an error.
-const ATTEMPTS: u32 = 4;
-/// Time given to the kernel to take overdue runs back.
+/// Sendings of one task before a short answer counts as an error.
+pub(crate) const ATTEMPTS: u32 = 4;
+/// Time given to the kernel to take overdue tasks back.
 const CANCEL_TIME: Duration = Duration::from_millis(2);
 
-/// A run in the kernel's hands, with the vector the kernel reads the addresses from.
+/// What the kernel is asked to do.
+pub(crate) enum Task {
+    Read(Run),
+    Write(WriteRun),
+    Flush(Flush),
+}
+
+/// Tasks that wait for a free slot.
+pub(crate) type Waiting = VecDeque<Task>;
+
+/// What to do with tasks that are done.
+pub(crate) trait Driver {
+    /// Called once, while the first tasks are in flight.
+    fn meanwhile(&mut self);
+    /// A task was answered as the kernel answers system calls: hand out the answer, or put what is
+    /// to be tried again into `again`.
+    fn complete(&mut self, task: Task, result: i32, again: &mut Waiting);
+    /// A task could not be sent.
+    fn fail(&mut self, task: Task, error: &DeviceError);
+}
+
+impl Task {
+    fn device(&self) -> &Arc<dyn Device> {
+        match self {
+            Self::Read(run) => &run.device,
+            Self::Write(run) => &run.device,
+            Self::Flush(flush) => &flush.device,
+        }
+    }
+
+    /// The kernel's form of it, and the vectors that form points to.
+    fn entry(&mut self) -> (squeue::Entry, Box<[libc::iovec]>) {
+        match self {
+            Self::Read(run) => {
+                let vectors: Box<[libc::iovec]> = run
+                    .parts
+                    .iter_mut()
+                    .map(|part| {
+                        let span = part.span;
+                        let bytes = part.buffer.as_mut_slice();
+                        let len = span.min(bytes.len());
+                        libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: len }
+                    })
+                    .collect();
+                let descriptor = types::Fd(run.raw.descriptor);
+                let entry =
+                    opcode::Readv::new(descriptor, vectors.as_ptr(), vectors.len() as u32)
+                        .offset(run.offset)
+                        .build();
+                (entry, vectors)
+            }
+            Self::Write(run) => {
+                run.prepare();
+                let vectors: Box<[libc::iovec]> = run
+                    .slices()
+                    .map(|bytes| libc::iovec {
+                        iov_base: bytes.as_ptr().cast_mut().cast(),
+                        iov_len: bytes.len(),
+                    })
+                    .collect();
+                let descriptor = types::Fd(run.descriptor);
+                let entry =
+                    opcode::Writev::new(descriptor, vectors.as_ptr(), vectors.len() as u32)
+                        .offset(run.offset)
+                        .build();
+                (entry, vectors)
+            }
+            Self::Flush(flush) => {
+                let entry = opcode::Fsync::new(types::Fd(flush.descriptor))
+                    .flags(types::FsyncFlags::DATASYNC)
+                    .build();
+                (entry, Box::default())
+            }
+        }
+    }
+}
+
+/// A task in the kernel's hands, with the vector the kernel reads the addresses from.
 struct Slot {
-    run: Run,
+    task: Task,
     /// Address and length of each buffer; boxed, so it does not move.
     _vectors: Box<[libc::iovec]>,
     overdue: bool,
 }
 
-// SAFETY: the raw pointers in `_vectors` point into the heap buffers owned by `run`, which move
+// SAFETY: the raw pointers in `_vectors` point into the heap buffers owned by `task`, which move
 // along with the slot; nothing in user space reads through them.
 unsafe impl Send for Slot {}
 
-/// An io_uring with its runs.
+/// An io_uring with its tasks.
 struct Ring {
     uring: IoUring,
     slots: Vec<Option<Slot>>,
@@ -47,7 +127,7 @@ thread_local! {
     static RING: RefCell<Option<Ring>> = const { RefCell::new(None) };
 }
 
-/// Rings with overdue runs.
+/// Rings with overdue tasks.
 static ATTIC: Mutex<Vec<Ring>> = Mutex::new(Vec::new());
 /// Set once io_uring turned out to be unavailable.
 static UNAVAILABLE: AtomicBool = AtomicBool::new(false);
@@ -70,34 +150,21 @@ impl Ring {
         self.slots.len().saturating_sub(self.free.len())
     }
 
-    /// Queues a run; gives it back if the ring is full.
-    fn push(&mut self, mut run: Run) -> Result<(), Run> {
-        let Some(index) = self.free.pop() else { return Err(run) };
-        let vectors: Box<[libc::iovec]> = run
-            .parts
-            .iter_mut()
-            .map(|part| {
-                let span = part.span;
-                let bytes = part.buffer.as_mut_slice();
-                let len = span.min(bytes.len());
-                libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: len }
-            })
-            .collect();
-        let descriptor = types::Fd(run.raw.descriptor);
-        let entry = opcode::Readv::new(descriptor, vectors.as_ptr(), vectors.len() as u32)
-            .offset(run.offset)
-            .build()
-            .user_data(index as u64);
+    /// Queues a task; gives it back if the ring is full.
+    fn push(&mut self, mut task: Task) -> Result<(), Task> {
+        let Some(index) = self.free.pop() else { return Err(task) };
+        let (entry, vectors) = task.entry();
+        let entry = entry.user_data(index as u64);
         // SAFETY: the vectors and the buffers they point to are owned by the slot filled below and
         // stay there untouched until the completion for `index` has been seen. The descriptor is
-        // open as long as `run.device` lives, which the slot owns too.
+        // open as long as the task's device lives, which the slot owns too.
         let pushed = unsafe { self.uring.submission().push(&entry) };
         if pushed.is_err() {
             self.free.push(index);
-            return Err(run);
+            return Err(task);
         }
         if let Some(slot) = self.slots.get_mut(index) {
-            *slot = Some(Slot { run, _vectors: vectors, overdue: false });
+            *slot = Some(Slot { task, _vectors: vectors, overdue: false });
         }
         Ok(())
     }
@@ -115,8 +182,8 @@ impl Ring {
         }
     }
 
-    /// Takes the completed runs out of their slots.
-    fn reap(&mut self, each: &mut dyn FnMut(Run, i32)) {
+    /// Takes the completed tasks out of their slots.
+    fn reap(&mut self, each: &mut dyn FnMut(Task, i32)) {
         for completion in self.uring.completion() {
             if completion.user_data() == CANCEL {
                 continue;
@@ -125,15 +192,15 @@ impl Ring {
             let Some(slot) = self.slots.get_mut(index).and_then(Option::take) else { continue };
             self.free.push(index);
             if slot.overdue
-                && let Some(stall) = slot.run.device.stall()
+                && let Some(stall) = slot.task.device().stall()
             {
                 stall.remove();
             }
-            each(slot.run, completion.result());
+            each(slot.task, completion.result());
         }
     }
 
-    /// Asks the kernel to give up every run in flight.
+    /// Asks the kernel to give up every task in flight.
     fn cancel(&mut self) {
         for index in 0..self.slots.len() {
             if self.slots.get(index).is_some_and(Option::is_some) {
@@ -155,7 +222,7 @@ impl Ring {
         for slot in self.slots.iter_mut().flatten() {
             if !slot.overdue {
                 slot.overdue = true;
-                if let Some(stall) = slot.run.device.stall() {
+                if let Some(stall) = slot.task.device().stall() {
                     stall.add();
                 }
             }
@@ -164,7 +231,7 @@ impl Ring {
     }
 }
 
-/// Looks whether overdue runs have come back.
+/// Looks whether overdue tasks have come back.
 pub(crate) fn sweep() {
     if let Some(mut attic) = ATTIC.try_lock() {
         for ring in attic.iter_mut() {
@@ -174,44 +241,15 @@ pub(crate) fn sweep() {
     }
 }
 
-/// Runs that wait for a free slot.
-type Waiting = std::collections::VecDeque<Run>;
-
-/// What to do with a completed run: hand out its parts, or try again.
-fn complete(run: Run, result: i32, waiting: &mut Waiting, out: &mut Results) {
-    if result < 0 {
-        let code = -result;
-        if code == libc::ECANCELED {
-            return;
-        }
-        let transient = matches!(code, libc::EINTR | libc::EAGAIN);
-        // One bad place must not fail its neighbours: joined reads are tried again alone.
-        if (run.parts.len() > 1 || transient) && run.attempts < ATTEMPTS {
-            waiting.extend(run.split());
-        } else {
-            run.fail(&io::Error::from_raw_os_error(code).into(), out);
-        }
-    } else if (result as usize) < run.needed() {
-        if run.parts.len() > 1 || (result > 0 && run.attempts < ATTEMPTS) {
-            waiting.extend(run.split());
-        } else {
-            run.fail(&DeviceError::from(io::Error::from(io::ErrorKind::UnexpectedEof)), out);
-        }
-    } else {
-        run.finish(out);
-    }
-}
-
-/// Reads `runs`, with `meanwhile` called once while they are in flight. Gives the runs back if
-/// io_uring is unavailable.
-pub(crate) fn read(
-    runs: Vec<Run>,
+/// Works through `tasks` until all are done or time is up. Gives them back if io_uring is
+/// unavailable; then `driver` has not been called.
+pub(crate) fn drive(
+    tasks: Waiting,
     until: Instant,
-    meanwhile: &mut dyn FnMut(&mut Results),
-    out: &mut Results,
-) -> Result<(), Vec<Run>> {
+    driver: &mut dyn Driver,
+) -> Result<(), Waiting> {
     if UNAVAILABLE.load(Ordering::Relaxed) {
-        return Err(runs);
+        return Err(tasks);
     }
     let mut ring = match RING.with_borrow_mut(Option::take).map_or_else(Ring::new, Ok) {
         Ok(ring) => ring,
@@ -220,15 +258,15 @@ pub(crate) fn read(
             if !matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM)) {
                 UNAVAILABLE.store(true, Ordering::Relaxed);
             }
-            return Err(runs);
+            return Err(tasks);
         }
     };
-    let mut waiting = Waiting::from(runs);
+    let mut waiting = tasks;
     let mut first = true;
     loop {
-        while let Some(run) = waiting.pop_front() {
-            if let Err(run) = ring.push(run) {
-                waiting.push_front(run);
+        while let Some(task) = waiting.pop_front() {
+            if let Err(task) = ring.push(task) {
+                waiting.push_front(task);
                 break;
             }
         }
@@ -239,17 +277,17 @@ pub(crate) fn read(
         let wait = if first { Duration::ZERO } else { left };
         if let Err(error) = ring.submit_and_wait(wait) {
             let error = DeviceError::from(error);
-            for run in waiting.drain(..) {
-                run.fail(&error, out);
+            for task in waiting.drain(..) {
+                driver.fail(task, &error);
             }
             // What the kernel did not take stays in the ring; it must not be freed.
             std::mem::forget(ring);
             return Ok(());
         }
-        ring.reap(&mut |run, result| complete(run, result, &mut waiting, out));
+        ring.reap(&mut |task, result| complete(driver, task, result, &mut waiting));
         if first {
             first = false;
-            meanwhile(out);
+            driver.meanwhile();
         } else if left.is_zero() && ring.in_flight() > 0 {
             ring.cancel();
             let patience = Instant::now() + CANCEL_TIME;
@@ -260,7 +298,7 @@ pub(crate) fn read(
                 }
                 // Not tried again: late is late.
                 let mut again = Waiting::new();
-                ring.reap(&mut |run, result| complete(run, result, &mut again, out));
+                ring.reap(&mut |task, result| complete(driver, task, result, &mut again));
             }
             break;
         }
@@ -271,4 +309,11 @@ pub(crate) fn read(
         RING.set(Some(ring));
     }
     Ok(())
+}
+
+/// Hands a completed task to the driver; one that was taken back has no answer.
+fn complete(driver: &mut dyn Driver, task: Task, result: i32, again: &mut Waiting) {
+    if result != -libc::ECANCELED {
+        driver.complete(task, result, again);
+    }
 }

@@ -5,6 +5,7 @@
 
 use std::ops::Range;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -55,7 +56,55 @@ struct State {
     tear_next: Option<usize>,
     reads: u64,
     writes: u64,
+    recording: Option<Recording>,
 }
+
+/// What happened to a disk since [`SimDevice::record`].
+#[derive(Debug, Default)]
+struct Recording {
+    events: Vec<Recorded>,
+    /// What each write replaced; empty for flushes.
+    replaced: Vec<Bytes>,
+}
+
+/// A write or flush that a disk carried out.
+#[derive(Debug, Clone)]
+pub struct Recorded {
+    /// Its place among all recorded events of all disks of this process.
+    pub order: u64,
+    /// What it was.
+    pub event: SimEvent,
+}
+
+/// What a disk carried out.
+#[derive(Debug, Clone)]
+pub enum SimEvent {
+    /// Bytes written from an offset on.
+    Write {
+        /// First byte.
+        offset: u64,
+        /// What was written.
+        data: Bytes,
+    },
+    /// Everything before is durable.
+    Flush,
+}
+
+/// What power loss leaves of a write that was not flushed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Keep {
+    /// All of it.
+    All,
+    /// Nothing.
+    Nothing,
+    /// Only its first bytes.
+    First(usize),
+    /// Everything but its first bytes.
+    AllBut(usize),
+}
+
+/// Orders recorded events of all disks.
+static ORDER: AtomicU64 = AtomicU64::new(1);
 
 fn io_error() -> DeviceError {
     std::io::Error::from_raw_os_error(libc::EIO).into()
@@ -118,8 +167,65 @@ impl SimDevice {
         let state = &mut *self.state.lock();
         let bytes = std::mem::take(&mut state.bytes);
         let undo = std::mem::take(&mut state.undo);
-        *state =
-            State { bytes, undo, reads: state.reads, writes: state.writes, ..State::default() };
+        let recording = state.recording.take();
+        let (reads, writes) = (state.reads, state.writes);
+        *state = State { bytes, undo, reads, writes, recording, ..State::default() };
+    }
+
+    /// Starts to record writes and flushes anew. Costs memory for what is written, twice.
+    pub fn record(&self) {
+        self.state.lock().recording = Some(Recording::default());
+    }
+
+    /// What was recorded so far, in order.
+    pub fn recorded(&self) -> Vec<Recorded> {
+        let state = self.state.lock();
+        state.recording.as_ref().map(|recording| recording.events.clone()).unwrap_or_default()
+    }
+
+    /// The disk's bytes as power loss would have left them right before the event numbered `order`
+    /// (u64::MAX: now): what had been flushed is there, and of every later write what `keep` says.
+    /// The bytes at present if nothing was recorded.
+    pub fn bytes_after_crash(
+        &self,
+        order: u64,
+        keep: &mut dyn FnMut(&Recorded) -> Keep,
+    ) -> Vec<u8> {
+        let state = self.state.lock();
+        let mut bytes = state.bytes.clone();
+        let Some(recording) = &state.recording else { return bytes };
+        let mut put = |offset: u64, data: &[u8]| {
+            let start = offset as usize;
+            if let Some(target) = bytes.get_mut(start..start.saturating_add(data.len())) {
+                target.copy_from_slice(data);
+            }
+        };
+        for (recorded, replaced) in recording.events.iter().zip(&recording.replaced).rev() {
+            if let SimEvent::Write { offset, .. } = &recorded.event {
+                put(*offset, replaced);
+            }
+        }
+        let before = recording.events.partition_point(|recorded| recorded.order < order);
+        let events = recording.events.get(..before).unwrap_or_default();
+        let flushed =
+            events.iter().rposition(|recorded| matches!(recorded.event, SimEvent::Flush));
+        for (index, recorded) in events.iter().enumerate() {
+            let SimEvent::Write { offset, data } = &recorded.event else { continue };
+            let kept = match flushed {
+                Some(flush) if index < flush => Keep::All,
+                _ => keep(recorded),
+            };
+            match kept {
+                Keep::All => put(*offset, data),
+                Keep::Nothing => {}
+                Keep::First(count) => put(*offset, data.get(..count).unwrap_or(data)),
+                Keep::AllBut(count) => {
+                    let count = count.min(data.len());
+                    put(*offset + count as u64, data.get(count..).unwrap_or_default());
+                }
+            }
+        }
+        bytes
     }
 
     /// Reads and writes that reached the disk.
@@ -206,6 +312,12 @@ impl Device for SimDevice {
         let data = data.get(..keep).unwrap_or_default();
         let start = offset as usize;
         let target = state.bytes.get_mut(start..start + keep).ok_or_else(io_error)?;
+        if let Some(recording) = &mut state.recording {
+            let data = Bytes::copy_from_slice(data);
+            let order = ORDER.fetch_add(1, Ordering::Relaxed);
+            recording.events.push(Recorded { order, event: SimEvent::Write { offset, data } });
+            recording.replaced.push(Bytes::copy_from_slice(target));
+        }
         state.undo.push((start, target.to_vec()));
         target.copy_from_slice(data);
         // Written sectors are good again.
@@ -225,7 +337,13 @@ impl Device for SimDevice {
 
     fn flush(&self) -> Result<(), DeviceError> {
         self.begin(true)?;
-        self.state.lock().undo.clear();
+        let state = &mut *self.state.lock();
+        state.undo.clear();
+        if let Some(recording) = &mut state.recording {
+            let order = ORDER.fetch_add(1, Ordering::Relaxed);
+            recording.events.push(Recorded { order, event: SimEvent::Flush });
+            recording.replaced.push(Bytes::new());
+        }
         Ok(())
     }
 }

@@ -4,21 +4,17 @@
 //! job that has not started when its caller gives up never starts. Threads held up by a silent
 //! device do not count against the pool, so other devices go on.
 
-use std::collections::{HashMap, VecDeque};
-use std::os::fd::RawFd;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::plan::{Results, Run};
 use crate::{Device, DeviceError};
 
 /// Threads that work at the same time, those held up not counted.
 const THREADS: usize = 64;
-/// Threads a batch uses for one device, so that a silent one leaves some for the others.
-const LANES: usize = 4;
 /// How long an idle thread stays.
 const IDLE: Duration = Duration::from_secs(10);
 
@@ -35,7 +31,7 @@ enum Stage {
 }
 
 /// A job's stage and whom it holds up.
-struct Ticket {
+pub(crate) struct Ticket {
     stage: Mutex<Stage>,
     device: Option<Arc<dyn Device>>,
 }
@@ -57,7 +53,7 @@ static QUEUE: Mutex<Option<Queue>> = Mutex::new(None);
 static WAKE: Condvar = Condvar::new();
 
 /// Queues a job and makes sure a thread will take it.
-fn submit(
+pub(crate) fn submit(
     device: Option<Arc<dyn Device>>,
     work: impl FnOnce() + Send + 'static,
 ) -> Result<Arc<Ticket>, DeviceError> {
@@ -127,7 +123,7 @@ fn worker() {
 }
 
 /// The caller stops waiting for a job.
-fn give_up(ticket: &Ticket) {
+pub(crate) fn give_up(ticket: &Ticket) {
     let mut stage = ticket.stage.lock();
     match *stage {
         Stage::Queued => *stage = Stage::Dropped,
@@ -164,110 +160,4 @@ pub(crate) fn call<T: Send + 'static>(
             Err(std::io::Error::other("the I/O thread ended early").into())
         }
     }
-}
-
-/// Reads one run, part by part.
-fn read_run(run: &mut Run) -> Vec<Result<(), DeviceError>> {
-    let mut offset = run.offset;
-    let descriptor = run.raw.descriptor;
-    // SAFETY: the descriptor is open as long as `run.device` lives, and `run` is borrowed here.
-    let descriptor = unsafe { std::os::fd::BorrowedFd::borrow_raw(descriptor) };
-    let mut answers = Vec::with_capacity(run.parts.len());
-    for part in &mut run.parts {
-        let start = offset;
-        offset = offset.saturating_add(part.span as u64);
-        let needed = part.skip + part.wanted;
-        let span = part.span.min(part.buffer.as_slice().len());
-        let target = part.buffer.as_mut_slice().get_mut(..span).unwrap_or_default();
-        answers.push(read_part(descriptor, start, target, needed));
-    }
-    answers
-}
-
-/// Fills `target` from `start`; at least the first `needed` bytes.
-fn read_part(
-    descriptor: std::os::fd::BorrowedFd<'_>,
-    start: u64,
-    target: &mut [u8],
-    needed: usize,
-) -> Result<(), DeviceError> {
-    let mut done = 0;
-    while done < needed {
-        let rest = target.get_mut(done..).unwrap_or_default();
-        match rustix::io::pread(descriptor, rest, start.saturating_add(done as u64)) {
-            Ok(0) => return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into()),
-            Ok(count) => done += count,
-            Err(rustix::io::Errno::INTR) => {}
-            // Tests use pipes as devices that do not answer.
-            #[cfg(test)]
-            Err(rustix::io::Errno::SPIPE) => {
-                done += rustix::io::read(descriptor, target.get_mut(done..).unwrap_or_default())
-                    .map_err(std::io::Error::from)?
-                    .max(1);
-            }
-            Err(error) => return Err(std::io::Error::from(error).into()),
-        }
-    }
-    Ok(())
-}
-
-/// Deals the runs of each device out to a few lanes, each to be read in order.
-fn lanes(runs: Vec<Run>) -> Vec<Vec<Run>> {
-    let mut devices: HashMap<RawFd, Vec<Vec<Run>>> = HashMap::new();
-    for (turn, run) in runs.into_iter().enumerate() {
-        let lanes = devices.entry(run.raw.descriptor).or_default();
-        if lanes.len() < LANES {
-            lanes.push(vec![run]);
-        } else if let Some(lane) = lanes.get_mut(turn % LANES) {
-            lane.push(run);
-        }
-    }
-    devices.into_values().flatten().collect()
-}
-
-/// Reads `runs` on threads of the pool, with `meanwhile` called while they are on their way.
-pub(crate) fn read(
-    runs: Vec<Run>,
-    until: Instant,
-    meanwhile: &mut dyn FnMut(&mut Results),
-    out: &mut Results,
-) {
-    let (sender, receiver) = mpsc::channel();
-    let count = runs.len();
-    let mut tickets = Vec::new();
-    for lane in lanes(runs) {
-        let sender = sender.clone();
-        let Some(device) = lane.first().map(|run| run.device.clone()) else { continue };
-        let indexes: Vec<usize> =
-            lane.iter().flat_map(|run| run.parts.iter().map(|part| part.index)).collect();
-        let submitted = submit(Some(device), move || {
-            for mut run in lane {
-                if Instant::now() > until {
-                    return;
-                }
-                let answers = read_run(&mut run);
-                // The receiver is gone if the caller gave up.
-                let _ = sender.send((run, answers));
-            }
-        });
-        match submitted {
-            Ok(ticket) => tickets.push(ticket),
-            Err(error) => indexes.into_iter().for_each(|i| out.set(i, Err(error.clone()))),
-        }
-    }
-    drop(sender);
-    meanwhile(out);
-    for _ in 0..count {
-        let left = until.saturating_duration_since(Instant::now());
-        match receiver.recv_timeout(left) {
-            Ok((run, answers)) => {
-                for (part, answer) in run.parts.into_iter().zip(answers) {
-                    let (index, bytes) = part.finish();
-                    out.set(index, answer.and(bytes));
-                }
-            }
-            Err(_) => break,
-        }
-    }
-    tickets.iter().for_each(|ticket| give_up(ticket));
 }

@@ -235,6 +235,6 @@ pub(super) fn failure_of(error: &DeviceError) -> Option<Failure> {
         DeviceError::Io(_) => Some(Failure::Io),
         DeviceError::TimedOut(_) | DeviceError::Stuck(_) => Some(Failure::Silent),
         DeviceError::Gone => Some(Failure::Gone),
-        DeviceError::OutOfRange { .. } | DeviceError::ReadOnly => None,
+        DeviceError::OutOfRange { .. } | DeviceError::ReadOnly | DeviceError::Busy(_) => None,
     }
 }

@@ -1,0 +1,166 @@
+//! Tests of batched writes and flushes, and of recorded crash states.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::batch::Transport;
+use crate::write::{flush_batch_with, write_batch_with};
+use crate::*;
+
+const LONG: Duration = Duration::from_secs(20);
+
+fn bytes(seed: u64, len: usize) -> Bytes {
+    (0..len as u64).map(|i| ((i + seed).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8).collect()
+}
+
+fn blank(dir: &std::path::Path, size: u64) -> PathBuf {
+    let path = dir.join(format!("disk{size}"));
+    std::fs::File::create(&path).unwrap().set_len(size).unwrap();
+    path
+}
+
+fn op(device: &Arc<dyn Device>, offset: u64, data: Bytes) -> WriteOp {
+    WriteOp { device: device.clone(), offset, data }
+}
+
+#[test]
+fn writes_of_any_alignment_are_read_back() {
+    for dir in
+        [tempfile::tempdir_in("/var/tmp").unwrap(), tempfile::tempdir_in("/dev/shm").unwrap()]
+    {
+        for transport in [Transport::Best, Transport::Threads] {
+            let size = 4 << 20;
+            let path = blank(dir.path(), size);
+            let device = FileDevice::open(&path, Mode::ReadWrite).unwrap();
+            let device: Arc<dyn Device> = Arc::new(device);
+            let mut expected = vec![0; size as usize];
+            let mut ranges = vec![(0, 4096), (4096, 512), (4608, 8192), (20_000, 3), (30_000, 0)];
+            ranges.extend((0..700).map(|i| (65_536 + i * 512, 512)));
+            ranges.extend([(1 << 20, 2 << 20), (3 << 20, 1), (size - 4096, 4096)]);
+            let ops = ranges.iter().enumerate().map(|(seed, &(offset, len))| {
+                // Odd starts in memory.
+                let data = bytes(seed as u64, len + 1).slice(1..);
+                expected[offset as usize..offset as usize + len].copy_from_slice(&data);
+                op(&device, offset, data)
+            });
+            let ops: Vec<_> = ops.rev().collect();
+            for answer in write_batch_with(ops, LONG, transport) {
+                answer.unwrap();
+            }
+            for answer in flush_batch_with(&[device.clone(), device.clone()], LONG, transport) {
+                answer.unwrap();
+            }
+            assert!(std::fs::read(&path).unwrap() == expected);
+            assert!(device.read(0, size as usize).unwrap() == expected);
+            std::fs::remove_file(&path).unwrap();
+        }
+    }
+}
+
+#[test]
+fn each_write_has_its_own_answer() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = blank(dir.path(), 1 << 20);
+    let device: Arc<dyn Device> = Arc::new(FileDevice::open(&path, Mode::ReadWrite).unwrap());
+    let reader: Arc<dyn Device> = Arc::new(FileDevice::open(&path, Mode::ReadOnly).unwrap());
+    let sim = Arc::new(SimDevice::new("sim", 8192));
+    let broken = Arc::new(SimDevice::new("broken", 8192));
+    broken.set_health(Health::FailsWrites);
+    let (sim, broken): (Arc<dyn Device>, Arc<dyn Device>) = (sim, broken);
+    for transport in [Transport::Best, Transport::Threads] {
+        let ops = vec![
+            op(&device, 4096, bytes(1, 512)),
+            op(&device, (1 << 20) - 1, bytes(1, 2)),
+            op(&reader, 0, bytes(1, 512)),
+            op(&sim, 0, bytes(2, 100)),
+            op(&broken, 0, bytes(2, 100)),
+        ];
+        let answers = write_batch_with(ops, LONG, transport);
+        assert!(answers[0].is_ok() && answers[3].is_ok());
+        assert!(matches!(answers[1], Err(DeviceError::OutOfRange { .. })));
+        assert!(matches!(answers[2], Err(DeviceError::ReadOnly)));
+        assert!(matches!(answers[4], Err(DeviceError::Io(_))));
+        assert_eq!(sim.read(0, 100).unwrap(), bytes(2, 100));
+        let answers = flush_batch_with(
+            &[device.clone(), reader.clone(), sim.clone(), broken.clone()],
+            LONG,
+            transport,
+        );
+        assert!(answers[0].is_ok() && answers[2].is_ok());
+        assert!(matches!(answers[1], Err(DeviceError::ReadOnly)));
+        assert!(matches!(answers[3], Err(DeviceError::Io(_))));
+    }
+}
+
+#[test]
+fn an_exclusive_device_is_held() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = blank(dir.path(), 1 << 20);
+    let held = FileDevice::open(&path, Mode::Exclusive).unwrap();
+    let error = FileDevice::open(&path, Mode::Exclusive).unwrap_err();
+    assert!(matches!(&error, DeviceError::Busy(busy) if *busy == path), "{error:?}");
+    assert!(error.to_string().contains(path.to_str().unwrap()));
+    FileDevice::open(&path, Mode::ReadOnly).unwrap();
+    drop(held);
+    FileDevice::open(&path, Mode::Exclusive).unwrap();
+}
+
+#[test]
+fn a_full_filesystem_fails_the_write_that_does_not_fit() {
+    // /dev/full is no device of ours; a limit on the file's size does as well.
+    let dir = tempfile::tempdir().unwrap();
+    let path = blank(dir.path(), 1 << 20);
+    let device: Arc<dyn Device> = Arc::new(FileDevice::open(&path, Mode::ReadWrite).unwrap());
+    std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(4096).unwrap();
+    // The file grows again: a shrunk file is written like any other.
+    let ops = vec![op(&device, 0, bytes(1, 4096)), op(&device, 8192, bytes(2, 4096))];
+    assert!(write_batch(ops, LONG).iter().all(Result::is_ok));
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), 12_288);
+}
+
+#[test]
+fn crash_states_follow_the_record() {
+    let sim = SimDevice::new("sim", 8192);
+    sim.write(0, &[1; 16]).unwrap();
+    sim.record();
+    sim.write(0, &[2; 16]).unwrap();
+    sim.flush().unwrap();
+    sim.write(8, &[3; 16]).unwrap();
+    sim.write(4, &[4; 4]).unwrap();
+    let events = sim.recorded();
+    assert_eq!(events.len(), 4);
+    assert!(events.windows(2).all(|pair| pair[0].order < pair[1].order));
+    let now = u64::MAX;
+    assert_eq!(sim.bytes_after_crash(now, &mut |_| Keep::All), sim.read(0, 8192).unwrap());
+    let flushed = sim.bytes_after_crash(now, &mut |_| Keep::Nothing);
+    assert_eq!((&flushed[..16], &flushed[16..24]), ([2; 16].as_slice(), [0; 8].as_slice()));
+    let before = sim.bytes_after_crash(events[1].order, &mut |_| Keep::Nothing);
+    assert_eq!(before[..16], [1; 16]);
+    let torn = sim.bytes_after_crash(now, &mut |recorded| match &recorded.event {
+        SimEvent::Write { offset: 8, .. } => Keep::First(2),
+        _ => Keep::AllBut(3),
+    });
+    assert_eq!(torn[..12], [2, 2, 2, 2, 2, 2, 2, 4, 3, 3, 2, 2]);
+    sim.crash();
+    assert_eq!(sim.read(0, 16).unwrap().as_ref(), [2; 16]);
+}
+
+#[test]
+fn sequential_writes_are_fast() {
+    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    let size = 256u64 << 20;
+    let path = blank(dir.path(), size);
+    let device: Arc<dyn Device> = Arc::new(FileDevice::open(&path, Mode::ReadWrite).unwrap());
+    let data = bytes(7, 128 << 10);
+    let start = std::time::Instant::now();
+    let offsets: Vec<u64> = (0..size).step_by(128 << 10).collect();
+    for chunk in offsets.chunks(64) {
+        let ops = chunk.iter().map(|&offset| op(&device, offset, data.clone())).collect();
+        assert!(write_batch(ops, LONG).iter().all(Result::is_ok));
+    }
+    device.flush().unwrap();
+    let rate = size as f64 / (1 << 20) as f64 / start.elapsed().as_secs_f64();
+    println!("{rate:.0} MiB/s written");
+    assert_eq!(device.read(size - data.len() as u64, data.len()).unwrap(), data);
+}
