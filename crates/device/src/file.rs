@@ -220,8 +220,10 @@ impl Device for FileDevice {
     fn raw_writer(&self) -> Option<RawWriter> {
         let writer = self.inner.writer.as_ref()?;
         let alignment = self.inner.alignment;
-        let direct =
-            writer.direct.as_ref().map(|file| RawDevice { descriptor: file.as_raw_fd(), alignment });
+        let direct = writer
+            .direct
+            .as_ref()
+            .map(|file| RawDevice { descriptor: file.as_raw_fd(), alignment });
         Some(RawWriter {
             direct,
             memory_alignment: writer.memory_alignment,

@@ -72,10 +72,9 @@ impl Task {
                     })
                     .collect();
                 let descriptor = types::Fd(run.raw.descriptor);
-                let entry =
-                    opcode::Readv::new(descriptor, vectors.as_ptr(), vectors.len() as u32)
-                        .offset(run.offset)
-                        .build();
+                let entry = opcode::Readv::new(descriptor, vectors.as_ptr(), vectors.len() as u32)
+                    .offset(run.offset)
+                    .build();
                 (entry, vectors)
             }
             Self::Write(run) => {
@@ -88,10 +87,9 @@ impl Task {
                     })
                     .collect();
                 let descriptor = types::Fd(run.descriptor);
-                let entry =
-                    opcode::Writev::new(descriptor, vectors.as_ptr(), vectors.len() as u32)
-                        .offset(run.offset)
-                        .build();
+                let entry = opcode::Writev::new(descriptor, vectors.as_ptr(), vectors.len() as u32)
+                    .offset(run.offset)
+                    .build();
                 (entry, vectors)
             }
             Self::Flush(flush) => {

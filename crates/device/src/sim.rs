@@ -207,8 +207,7 @@ impl SimDevice {
         }
         let before = recording.events.partition_point(|recorded| recorded.order < order);
         let events = recording.events.get(..before).unwrap_or_default();
-        let flushed =
-            events.iter().rposition(|recorded| matches!(recorded.event, SimEvent::Flush));
+        let flushed = events.iter().rposition(|recorded| matches!(recorded.event, SimEvent::Flush));
         for (index, recorded) in events.iter().enumerate() {
             let SimEvent::Write { offset, data } = &recorded.event else { continue };
             let kept = match flushed {

@@ -86,12 +86,8 @@ pub(crate) fn flush_batch_with(
         if let Err(error) = check_stall(&**device) {
             results.set(index, Err(error));
         } else if let Some(raw) = device.raw_writer() {
-            let flush = Flush {
-                device: device.clone(),
-                descriptor: raw.buffered,
-                index,
-                attempts: 0,
-            };
+            let flush =
+                Flush { device: device.clone(), descriptor: raw.buffered, index, attempts: 0 };
             tasks.push_back(Task::Flush(flush));
         } else {
             simulated.push((index, device));

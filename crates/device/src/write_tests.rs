@@ -1,8 +1,9 @@
 //! Tests of batched writes and flushes, and of recorded crash states.
 
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::batch::Transport;
 use crate::write::{flush_batch_with, write_batch_with};
@@ -91,6 +92,71 @@ fn each_write_has_its_own_answer() {
         assert!(matches!(answers[1], Err(DeviceError::ReadOnly)));
         assert!(matches!(answers[3], Err(DeviceError::Io(_))));
     }
+}
+
+/// A device whose descriptor is the writing end of a pipe: it takes writes while it is emptied.
+#[derive(Debug)]
+struct Pipe {
+    end: OwnedFd,
+    stall: Stall,
+}
+
+impl Device for Pipe {
+    fn path(&self) -> PathBuf {
+        "pipe".into()
+    }
+    fn size(&self) -> u64 {
+        1 << 30
+    }
+    fn sector_size(&self) -> u32 {
+        512
+    }
+    fn read(&self, _: u64, _: usize) -> Result<Bytes, DeviceError> {
+        Err(DeviceError::Gone)
+    }
+    fn write(&self, _: u64, _: &[u8]) -> Result<(), DeviceError> {
+        Err(DeviceError::Gone)
+    }
+    fn flush(&self) -> Result<(), DeviceError> {
+        Ok(())
+    }
+    fn raw_writer(&self) -> Option<RawWriter> {
+        let buffered = self.end.as_raw_fd();
+        Some(RawWriter { direct: None, memory_alignment: 1, buffered })
+    }
+    fn stall(&self) -> Option<&Stall> {
+        Some(&self.stall)
+    }
+}
+
+#[test]
+fn a_silent_device_does_not_hold_up_the_others() {
+    let (drain, end) = rustix::pipe::pipe().unwrap();
+    let silent: Arc<dyn Device> = Arc::new(Pipe { end, stall: Stall::default() });
+    let sim: Arc<dyn Device> = Arc::new(SimDevice::new("sim", 8192));
+    let start = Instant::now();
+    let deadline = Duration::from_millis(100);
+    let ops = vec![op(&silent, 0, bytes(1, 1 << 20)), op(&sim, 0, bytes(1, 100))];
+    let mut answers = write_batch_with(ops, deadline, Transport::Best);
+    assert!(start.elapsed() >= deadline && start.elapsed() < Duration::from_secs(5));
+    assert!(answers.pop().unwrap().is_ok());
+    let error = answers.pop().unwrap().unwrap_err();
+    // The kernel may give back a write it has done in part.
+    assert!(matches!(error, DeviceError::TimedOut(_) | DeviceError::Io(_)), "{error:?}");
+    let mut drain = std::fs::File::from(drain);
+    let emptied = std::thread::spawn(move || {
+        let mut buffer = vec![0; 1 << 16];
+        while std::io::Read::read(&mut drain, &mut buffer).unwrap_or(0) > 0 {}
+    });
+    while silent.stall().unwrap().count() > 0 && start.elapsed() < LONG {
+        // Looks after what is overdue.
+        write_batch(vec![op(&silent, 0, bytes(1, 1))], deadline);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let answers = write_batch(vec![op(&silent, 0, bytes(2, 10))], LONG);
+    assert!(answers[0].is_ok(), "{:?}", answers[0]);
+    drop(silent);
+    emptied.join().unwrap();
 }
 
 #[test]

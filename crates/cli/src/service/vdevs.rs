@@ -36,6 +36,7 @@ fn node(status: &VdevStatus, pool: &str, space: Option<&PoolSpace>, depth: u32) 
         reason: reason(status.condition.aux),
         not_present: config.not_present,
         read_errors: status.stats.read_errors,
+        write_errors: status.stats.write_errors,
         checksum_errors: status.stats.checksum_errors,
         allocated,
         space: size,
@@ -48,7 +49,8 @@ fn node(status: &VdevStatus, pool: &str, space: Option<&PoolSpace>, depth: u32) 
         counters: IoCounters {
             reads: status.stats.reads,
             read_bytes: status.stats.bytes,
-            ..IoCounters::default()
+            writes: status.stats.writes,
+            write_bytes: status.stats.bytes_written,
         },
         children,
         ..VdevReport::default()

@@ -175,7 +175,9 @@ impl From<VdevError> for Error {
             | VdevError::NoSuchVdev { .. }
             | VdevError::BadAddress { .. }
             | VdevError::MappingNotLoaded(_) => ErrorKind::Corrupt,
-            VdevError::Unavailable { .. } | VdevError::Device { .. } => ErrorKind::Io,
+            VdevError::Unavailable { .. }
+            | VdevError::Device { .. }
+            | VdevError::NotWritten { .. } => ErrorKind::Io,
         };
         Self::new(kind, error.to_string())
     }

@@ -1,11 +1,11 @@
-//! Why a vdev did not give the bytes asked of it.
+//! Why a vdev did not give or take the bytes asked of it.
 //!
 //! Invariant: every error names the vdev by its top-level id or its guid and says what is wrong;
 //! none of them carries data.
 
 use cenote_device::DeviceError;
 
-/// A geometry or a configuration that cannot be used, or a read that cannot be answered.
+/// A geometry or a configuration that cannot be used, or a read or write that cannot be answered.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum VdevError {
     /// The configuration describes no possible vdev.
@@ -51,6 +51,14 @@ pub enum VdevError {
         leaf: u64,
         /// What the device said.
         error: DeviceError,
+    },
+    /// A write or flush failed on more devices than the redundancy makes up for.
+    #[error("writing top-level vdev {vdev}: {reason}")]
+    NotWritten {
+        /// Top-level id.
+        vdev: u32,
+        /// The device and what it said.
+        reason: String,
     },
     /// Every combination of copies and parity was tried and none has the right checksum.
     #[error("no copy on top-level vdev {vdev} at {offset:#x}+{size:#x} is intact")]

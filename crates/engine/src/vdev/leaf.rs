@@ -1,7 +1,7 @@
 //! A leaf of the tree: a device (or the lack of one), its health, and what it is known to miss.
 //!
-//! Invariant: a read handed to a device lies inside the device's allocatable area, or inside the
-//! scratch area of a running raidz expansion; labels are never read through here.
+//! Invariant: a read or write of a block handed to a device lies inside the device's allocatable area, or inside the
+//! scratch area of a running raidz expansion; labels are never reached through here.
 
 use super::health::{Failure, Health};
 use super::state::{Aux, Condition, VdevState};
@@ -84,6 +84,41 @@ pub(super) struct Leaf {
     missing: RwLock<Vec<Range<u64>>>,
     /// Bytes of reads under way.
     pub(super) pending: AtomicU64,
+    unflushed: Mutex<Unflushed>,
+}
+
+/// What happened to a leaf since its last flush.
+#[derive(Debug, Default)]
+struct Unflushed {
+    /// Births of the blocks written, sorted ranges.
+    written: Vec<Range<u64>>,
+    /// A write was missed.
+    missed: bool,
+}
+
+/// Adds one txg to sorted ranges that do not touch. False if it was there.
+fn add_txg(ranges: &mut Vec<Range<u64>>, txg: u64) -> bool {
+    let at = ranges.partition_point(|range| range.end < txg);
+    match ranges.get_mut(at) {
+        Some(range) if range.contains(&txg) => return false,
+        Some(range) if range.end == txg => range.end = txg.saturating_add(1),
+        Some(range) if range.start == txg.saturating_add(1) => range.start = txg,
+        _ => {
+            ranges.insert(at, txg..txg.saturating_add(1));
+            return true;
+        }
+    }
+    // It may have closed the gap to the next one.
+    if let Some([range, next]) = ranges.get(at..at + 2).and_then(|pair| pair.first_chunk::<2>())
+        && range.end == next.start
+    {
+        let end = next.end;
+        if let Some(range) = ranges.get_mut(at) {
+            range.end = end;
+        }
+        ranges.remove(at + 1);
+    }
+    true
 }
 
 /// Whether and how well a leaf can serve a read.
@@ -110,6 +145,7 @@ impl Leaf {
             stats: Stats::default(),
             missing: RwLock::default(),
             pending: AtomicU64::new(0),
+            unflushed: Mutex::default(),
         };
         leaf.open(opener);
         leaf
@@ -220,6 +256,33 @@ impl Leaf {
         *self.missing.write() = ranges;
     }
 
+    /// The txgs whose data it does not have.
+    pub(super) fn missing(&self) -> Vec<Range<u64>> {
+        self.missing.read().clone()
+    }
+
+    /// Notes that it lacks data of `txg`. False if that was known.
+    pub(super) fn note_missed(&self, txg: Txg) -> bool {
+        self.unflushed.lock().missed = true;
+        !self.misses(txg) && add_txg(&mut self.missing.write(), txg.0)
+    }
+
+    /// Notes that data born in `birth` was written and waits for a flush.
+    pub(super) fn wrote(&self, birth: Txg) {
+        add_txg(&mut self.unflushed.lock().written, birth.0);
+    }
+
+    /// The births of what was written since the last call, and whether anything was missed.
+    pub(super) fn take_unflushed(&self) -> (Vec<Range<u64>>, bool) {
+        let Unflushed { written, missed } = std::mem::take(&mut *self.unflushed.lock());
+        (written, missed)
+    }
+
+    /// What to call it in messages.
+    pub(super) fn name(&self) -> String {
+        self.config.path.clone().unwrap_or_else(|| self.config.guid.to_string())
+    }
+
     /// Drops a device that is gone, so that it is opened anew.
     pub(super) fn drop_gone(&self) {
         let gone = self.health.lock().condition().state == VdevState::Removed;
@@ -236,5 +299,26 @@ pub(super) fn failure_of(error: &DeviceError) -> Option<Failure> {
         DeviceError::TimedOut(_) | DeviceError::Stuck(_) => Some(Failure::Silent),
         DeviceError::Gone => Some(Failure::Gone),
         DeviceError::OutOfRange { .. } | DeviceError::ReadOnly | DeviceError::Busy(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn txgs_join_into_ranges() {
+        let mut ranges = Vec::new();
+        for txg in [5, 3, 9, 4, 4, 10, 1] {
+            add_txg(&mut ranges, txg);
+        }
+        assert_eq!(ranges, [1..2, 3..6, 9..11]);
+        assert!(add_txg(&mut ranges, 2));
+        assert_eq!(ranges, [1..6, 9..11]);
+        assert!(!add_txg(&mut ranges, 9));
+        for txg in [8, 7, 6] {
+            assert!(add_txg(&mut ranges, txg));
+        }
+        assert_eq!(ranges, [1..11]);
     }
 }

@@ -1,8 +1,9 @@
 //! The vdev room: a tree of devices that turns (top-level vdev, offset, size, birth) into bytes.
 //!
 //! Chapter 03, sections 1 to 7. Below is pure geometry ([`raidz`], [`draid`]), above it the
-//! [`VdevTree`] of open devices: [`VdevTree::read_batch`] for many blocks at once,
-//! [`VdevTree::read_recover`] for one block whose first reading was wrong. Invariant: nothing here
+//! [`VdevTree`] of open devices: [`VdevTree::read_batch`] and [`VdevTree::write_batch`] for many
+//! blocks at once, [`VdevTree::read_recover`] for one block whose first reading was wrong,
+//! [`WriteQueue`] for blocks that come one by one. Invariant: nothing here
 //! trusts a configuration or an address from disk; what does not fit is a [`VdevError`], never a
 //! panic or a wrong read.
 
@@ -12,6 +13,7 @@ mod candidates;
 pub mod draid;
 mod draid_table;
 mod error;
+mod flush;
 mod health;
 pub mod layout;
 mod leaf;
@@ -29,8 +31,11 @@ mod status;
 #[cfg(test)]
 mod tests;
 mod tree;
+mod write;
+mod write_queue;
 
 pub use error::VdevError;
+pub use flush::LeafWrite;
 pub use health::{ERROR_LIMIT, FIRST_PAUSE, LONGEST_PAUSE, WINDOW};
 pub use leaf::{BOOT_START, DATA_START, LeafOpener, LeafUnavailable, SMALLEST_DEVICE, allocatable};
 pub use read::BlockRead;
@@ -39,3 +44,5 @@ pub use state::{Aux, Condition, VdevState};
 pub use stats::{LATENCY_BUCKETS, VdevStats};
 pub use status::VdevStatus;
 pub use tree::{AllocationClass, LeafDevice, VdevTree};
+pub use write::{BlockWrite, Missed};
+pub use write_queue::WriteQueue;

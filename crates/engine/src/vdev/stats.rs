@@ -18,6 +18,11 @@ pub(super) struct Stats {
     read_errors: AtomicU64,
     checksum_errors: AtomicU64,
     latency: [AtomicU64; LATENCY_BUCKETS],
+    writes: AtomicU64,
+    bytes_written: AtomicU64,
+    write_nanos: AtomicU64,
+    write_errors: AtomicU64,
+    write_latency: [AtomicU64; LATENCY_BUCKETS],
 }
 
 /// What the counters were at one moment.
@@ -33,8 +38,33 @@ pub struct VdevStats {
     pub read_errors: u64,
     /// Reads that gave wrong bytes.
     pub checksum_errors: u64,
-    /// Waits by duration, see [`LATENCY_BUCKETS`].
+    /// Waits of reads by duration, see [`LATENCY_BUCKETS`].
     pub latency: [u64; LATENCY_BUCKETS],
+    /// Writes carried out.
+    pub writes: u64,
+    /// Bytes written.
+    pub bytes_written: u64,
+    /// Sum of the time writes waited, in nanoseconds.
+    pub write_nanos: u64,
+    /// Writes and flushes that failed.
+    pub write_errors: u64,
+    /// Waits of writes by duration.
+    pub write_latency: [u64; LATENCY_BUCKETS],
+}
+
+/// Counts `count` waits of `wait` in a histogram, and their sum.
+fn add_waits(histogram: &[AtomicU64], sum: &AtomicU64, count: u64, wait: Duration) {
+    let nanos = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
+    sum.fetch_add(nanos.saturating_mul(count), Relaxed);
+    let bucket = (64 - (nanos / 1000).leading_zeros()) as usize;
+    if let Some(counter) = histogram.get(bucket.min(LATENCY_BUCKETS - 1)) {
+        counter.fetch_add(count, Relaxed);
+    }
+}
+
+/// A histogram at one moment.
+fn copy(histogram: &[AtomicU64; LATENCY_BUCKETS]) -> [u64; LATENCY_BUCKETS] {
+    histogram.each_ref().map(|counter| counter.load(Relaxed))
 }
 
 impl Stats {
@@ -42,12 +72,18 @@ impl Stats {
     pub(super) fn add_reads(&self, reads: u64, bytes: u64, wait: Duration) {
         self.reads.fetch_add(reads, Relaxed);
         self.bytes.fetch_add(bytes, Relaxed);
-        let nanos = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
-        self.nanos.fetch_add(nanos.saturating_mul(reads), Relaxed);
-        let bucket = (64 - (nanos / 1000).leading_zeros()) as usize;
-        if let Some(counter) = self.latency.get(bucket.min(LATENCY_BUCKETS - 1)) {
-            counter.fetch_add(reads, Relaxed);
-        }
+        add_waits(&self.latency, &self.nanos, reads, wait);
+    }
+
+    /// Counts `writes` writes of `bytes` bytes that waited `wait` each.
+    pub(super) fn add_writes(&self, writes: u64, bytes: u64, wait: Duration) {
+        self.writes.fetch_add(writes, Relaxed);
+        self.bytes_written.fetch_add(bytes, Relaxed);
+        add_waits(&self.write_latency, &self.write_nanos, writes, wait);
+    }
+
+    pub(super) fn add_write_error(&self) {
+        self.write_errors.fetch_add(1, Relaxed);
     }
 
     pub(super) fn add_read_error(&self) {
@@ -62,6 +98,7 @@ impl Stats {
     pub(super) fn clear_errors(&self) {
         self.read_errors.store(0, Relaxed);
         self.checksum_errors.store(0, Relaxed);
+        self.write_errors.store(0, Relaxed);
     }
 
     pub(super) fn snapshot(&self) -> VdevStats {
@@ -71,9 +108,12 @@ impl Stats {
             nanos: self.nanos.load(Relaxed),
             read_errors: self.read_errors.load(Relaxed),
             checksum_errors: self.checksum_errors.load(Relaxed),
-            latency: std::array::from_fn(|index| {
-                self.latency.get(index).map_or(0, |counter| counter.load(Relaxed))
-            }),
+            latency: copy(&self.latency),
+            writes: self.writes.load(Relaxed),
+            bytes_written: self.bytes_written.load(Relaxed),
+            write_nanos: self.write_nanos.load(Relaxed),
+            write_errors: self.write_errors.load(Relaxed),
+            write_latency: copy(&self.write_latency),
         }
     }
 }
@@ -84,7 +124,11 @@ impl VdevStats {
         self.reads += child.reads;
         self.bytes += child.bytes;
         self.nanos = self.nanos.saturating_add(child.nanos);
-        for (own, other) in self.latency.iter_mut().zip(child.latency) {
+        self.writes += child.writes;
+        self.bytes_written += child.bytes_written;
+        self.write_nanos = self.write_nanos.saturating_add(child.write_nanos);
+        let histograms = self.latency.iter_mut().chain(&mut self.write_latency);
+        for (own, other) in histograms.zip(child.latency.iter().chain(&child.write_latency)) {
             *own += other;
         }
     }

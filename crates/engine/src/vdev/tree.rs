@@ -133,6 +133,8 @@ pub struct VdevTree {
     deadline: RwLock<Duration>,
     clock: Arc<dyn Fn() -> Duration + Send + Sync>,
     refreshing: Mutex<()>,
+    /// How often a leaf noted a txg it misses.
+    pub(super) missed_changes: AtomicU64,
 }
 
 impl std::fmt::Debug for VdevTree {
@@ -157,6 +159,7 @@ impl VdevTree {
             deadline: RwLock::new(cenote_device::DEFAULT_DEADLINE),
             clock: Arc::new(move || start.elapsed()),
             refreshing: Mutex::default(),
+            missed_changes: AtomicU64::new(0),
         };
         tree.refresh();
         Ok(tree)
@@ -174,12 +177,12 @@ impl VdevTree {
         (self.clock)()
     }
 
-    /// Longest wait for a batch of reads.
+    /// Longest wait for a batch of reads or writes.
     pub fn deadline(&self) -> Duration {
         *self.deadline.read()
     }
 
-    /// Sets the longest wait for a batch of reads.
+    /// Sets the longest wait for a batch of reads or writes.
     pub fn set_deadline(&self, deadline: Duration) {
         *self.deadline.write() = deadline;
     }

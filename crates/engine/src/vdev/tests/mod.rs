@@ -6,3 +6,4 @@ mod hostile;
 mod nested;
 mod removed;
 mod rig;
+mod write;

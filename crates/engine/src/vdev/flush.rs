@@ -1,0 +1,200 @@
+//! Making writes durable, and writing to leaves directly: labels, uberblocks, repairs.
+//!
+//! Invariant: a leaf that fails its flush counts as if every write since its last flush had failed.
+
+use super::error::VdevError;
+use super::leaf::Leaf;
+use super::recover::Repair;
+use super::tree::{LeafId, NodeId, Shape, VdevTree};
+use bytes::Bytes;
+use cenote_device::{Device, DeviceError, WriteOp, flush_batch, write_batch};
+use cenote_format::{Guid, Txg};
+use std::collections::HashSet;
+use std::sync::Arc;
+
+/// Bytes for one leaf, at a place of its device.
+#[derive(Debug, Clone)]
+pub struct LeafWrite {
+    /// Guid of the leaf.
+    pub leaf: Guid,
+    /// First byte on the device.
+    pub offset: u64,
+    /// What to write.
+    pub data: Bytes,
+}
+
+impl VdevTree {
+    /// Flushes every leaf written since its last flush, all together. Makes every write durable
+    /// that was answered before the call.
+    ///
+    /// A leaf that fails is treated as if all it was written since its last flush had failed. If
+    /// that is more than the redundancy makes up for: [`VdevError::NotWritten`]. Then nothing
+    /// written since the last flush can be relied on.
+    pub fn flush(&self) -> Result<(), VdevError> {
+        let mut dirty: Vec<(LeafId, Vec<std::ops::Range<u64>>)> = Vec::new();
+        let mut lost: HashSet<LeafId> = HashSet::new();
+        let mut tops: Vec<u32> = Vec::new();
+        for (id, leaf) in self.leaves.iter().enumerate() {
+            let (written, missed) = leaf.take_unflushed();
+            if missed {
+                lost.insert(id);
+            }
+            if !written.is_empty() {
+                tops.push(leaf.top);
+                dirty.push((id, written));
+            }
+        }
+        let devices = |id: LeafId| self.leaves.get(id).and_then(Leaf::device);
+        let open: Vec<(LeafId, Arc<dyn Device>)> =
+            dirty.iter().filter_map(|&(id, _)| Some((id, devices(id)?))).collect();
+        let (ids, devices): (Vec<LeafId>, Vec<_>) = open.into_iter().unzip();
+        let mut failures: Vec<(LeafId, DeviceError)> = Vec::new();
+        for (&id, answer) in ids.iter().zip(flush_batch(&devices, self.deadline())) {
+            if let Err(error) = answer {
+                failures.push((id, error));
+            }
+        }
+        let closed = dirty.iter().map(|(id, _)| *id).filter(|id| !ids.contains(id));
+        failures.extend(closed.map(|id| (id, DeviceError::Gone)).collect::<Vec<_>>());
+        if failures.is_empty() {
+            return Ok(());
+        }
+        let mut changed = false;
+        for (id, error) in &failures {
+            changed |= self.write_failed(*id, error);
+            lost.insert(*id);
+            let Some(leaf) = self.leaves.get(*id) else { continue };
+            let written = dirty.iter().filter(|(dirty, _)| dirty == id);
+            for txg in written.flat_map(|(_, txgs)| txgs.iter().cloned()).flatten() {
+                self.note_missed(leaf, Txg(txg));
+            }
+        }
+        if changed {
+            self.refresh();
+        }
+        for vdev in tops {
+            let Some(top) = self.tops.get(vdev as usize) else { continue };
+            if self.survives(top.node, &lost) {
+                continue;
+            }
+            let worst = failures.iter().find_map(|(id, error)| {
+                let leaf = self.leaves.get(*id).filter(|leaf| leaf.top == vdev)?;
+                Some(format!("flushing {}: {error}", leaf.name()))
+            });
+            let reason = worst.unwrap_or_else(|| "flushing failed".into());
+            return Err(VdevError::NotWritten { vdev, reason });
+        }
+        Ok(())
+    }
+
+    /// What was written to `node` can be read without the leaves in `lost`.
+    fn survives(&self, node: NodeId, lost: &HashSet<LeafId>) -> bool {
+        let Some(node) = self.nodes.get(node) else { return false };
+        let gone = || node.children.iter().filter(|&&child| !self.survives(child, lost)).count();
+        match &node.shape {
+            Shape::Leaf(leaf) => {
+                !lost.contains(leaf) && self.leaves.get(*leaf).is_some_and(|l| l.device().is_some())
+            }
+            Shape::Copies => gone() < node.children.len(),
+            Shape::Raidz(raidz) => gone() <= raidz.parity(),
+            Shape::Draid(draid) => gone() <= draid.parity(),
+            // Lies on other children, never together with the column it stands in for.
+            Shape::DistributedSpare { .. } => true,
+            Shape::Indirect(_) => true,
+            Shape::Root | Shape::Nothing(_) => false,
+        }
+    }
+
+    /// Writes to leaves directly, everything in flight together, and answers in order. Errors are
+    /// counted for the leaves; nothing is noted as missed. A leaf without a device answers
+    /// [`DeviceError::Gone`], one that was given up [`DeviceError::Stuck`] unless `desperate`.
+    pub fn write_leaves(
+        &self,
+        writes: Vec<LeafWrite>,
+        desperate: bool,
+    ) -> Vec<Result<(), DeviceError>> {
+        let mut answers: Vec<Result<(), DeviceError>> = Vec::with_capacity(writes.len());
+        let (mut places, mut ops) = (Vec::new(), Vec::new());
+        for (index, write) in writes.into_iter().enumerate() {
+            answers.push(match self.usable(write.leaf, desperate) {
+                Ok((id, device)) => {
+                    places.push((index, id));
+                    ops.push(WriteOp { device, offset: write.offset, data: write.data });
+                    Err(DeviceError::Gone)
+                }
+                Err(error) => Err(error),
+            });
+        }
+        let sent = write_batch(ops, self.deadline());
+        self.settle(&places, sent, &mut answers);
+        answers
+    }
+
+    /// Flushes leaves directly, together, and answers in order; otherwise as
+    /// [`VdevTree::write_leaves`].
+    pub fn flush_leaves(&self, leaves: &[Guid], desperate: bool) -> Vec<Result<(), DeviceError>> {
+        let mut answers: Vec<Result<(), DeviceError>> = Vec::with_capacity(leaves.len());
+        let (mut places, mut devices) = (Vec::new(), Vec::new());
+        for (index, &leaf) in leaves.iter().enumerate() {
+            answers.push(match self.usable(leaf, desperate) {
+                Ok((id, device)) => {
+                    places.push((index, id));
+                    devices.push(device);
+                    Err(DeviceError::Gone)
+                }
+                Err(error) => Err(error),
+            });
+        }
+        let sent = flush_batch(&devices, self.deadline());
+        self.settle(&places, sent, &mut answers);
+        answers
+    }
+
+    /// Writes what [`VdevTree::read_recover`] found missing or wrong, and answers in order. The
+    /// leaves' dirty time logs stay as they are: one good block does not make a leaf whole.
+    pub fn repair(&self, repairs: &[Repair]) -> Vec<Result<(), DeviceError>> {
+        let write = |repair: &Repair| LeafWrite {
+            leaf: repair.leaf,
+            offset: repair.offset,
+            data: repair.data.clone(),
+        };
+        self.write_leaves(repairs.iter().map(write).collect(), false)
+    }
+
+    /// The device of a leaf that may be written.
+    fn usable(
+        &self,
+        guid: Guid,
+        desperate: bool,
+    ) -> Result<(LeafId, Arc<dyn Device>), DeviceError> {
+        let id = self.leaves.iter().position(|leaf| leaf.config.guid == guid);
+        let leaf = id.and_then(|id| Some((id, self.leaves.get(id)?)));
+        let (id, leaf) = leaf.ok_or(DeviceError::Gone)?;
+        let device = leaf.device().ok_or(DeviceError::Gone)?;
+        if !desperate && !leaf.health.lock().may_try(self.now()) {
+            return Err(DeviceError::Stuck(0));
+        }
+        Ok((id, device))
+    }
+
+    /// Puts the answers of sent operations in their places and counts failures.
+    fn settle(
+        &self,
+        places: &[(usize, LeafId)],
+        sent: Vec<Result<(), DeviceError>>,
+        answers: &mut [Result<(), DeviceError>],
+    ) {
+        let mut changed = false;
+        for (&(index, id), answer) in places.iter().zip(sent) {
+            if let Err(error) = &answer {
+                changed |= self.write_failed(id, error);
+            }
+            if let Some(slot) = answers.get_mut(index) {
+                *slot = answer;
+            }
+        }
+        if changed {
+            self.refresh();
+        }
+    }
+}

@@ -1,0 +1,473 @@
+//! Writing many blocks at once: all copies, all columns and their parity, on all devices together.
+//!
+//! Chapter 03. Invariant: a block is called written only if what reached the devices is enough to
+//! read it without those that failed: one copy of a mirror, all columns but the parity of a row. A
+//! leaf that did not get its part notes the block's birth as missed, so that nobody reads there
+//! what is not there.
+
+use super::error::VdevError;
+use super::layout::Map;
+use super::leaf::{Leaf, failure_of};
+use super::parity;
+use super::plan::{Extent, NoPlan, Planner};
+use super::read::BlockRead;
+use super::tree::{LeafId, Node, NodeId, Shape, VdevTree};
+use bytes::{Bytes, BytesMut};
+use cenote_device::{DeviceError, WriteOp, write_batch};
+use cenote_format::{Guid, Txg};
+use std::collections::{HashMap, HashSet};
+
+/// Zeros for sectors that belong to a layout and hold nothing.
+static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
+
+/// A block to write: one address of a block pointer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BlockWrite {
+    /// Top-level vdev id.
+    pub vdev: u32,
+    /// Byte offset in the vdev's address space.
+    pub offset: u64,
+    /// The block as it lies on disk: its physical size. Zeros follow up to whole sectors.
+    pub data: Bytes,
+    /// Physical birth: the transaction group being written.
+    pub birth: Txg,
+}
+
+impl BlockWrite {
+    /// The read that gives it back.
+    pub fn as_read(&self) -> BlockRead {
+        let size = self.data.len() as u64;
+        BlockRead { vdev: self.vdev, offset: self.offset, size, birth: self.birth }
+    }
+}
+
+/// A write of one leaf.
+struct Op {
+    leaf: LeafId,
+    /// First byte on the device.
+    offset: u64,
+    data: Bytes,
+    birth: Txg,
+}
+
+impl Op {
+    fn end(&self) -> u64 {
+        self.offset.saturating_add(self.data.len() as u64)
+    }
+}
+
+/// Where the parts of a block go.
+enum Placed {
+    /// An operation of the batch.
+    Op(usize),
+    /// A leaf that takes no writes now.
+    Lost,
+    /// The same on each of these; one is enough.
+    Copies(Vec<Placed>),
+    /// All of these are needed.
+    All(Vec<Placed>),
+    /// Columns of a row, of which this many may be lost.
+    Row(usize, Vec<Placed>),
+}
+
+/// Writes to be sent together.
+#[derive(Default)]
+struct Batch {
+    ops: Vec<Op>,
+    /// Zeros that fill gaps between other writes: sent only where they join two of them.
+    fillers: Vec<Op>,
+    /// Leaves that were left out although they have a device.
+    left_out: bool,
+}
+
+impl VdevTree {
+    /// Writes each block with all its copies and parity; everything is in flight together. Blocks
+    /// of one batch must not overlap. Durable after [`VdevTree::flush`].
+    ///
+    /// A leaf that fails within a block's redundancy is counted, told to its health, and noted in
+    /// [`VdevTree::missed`]; one that is unavailable is noted too. Beyond the redundancy the
+    /// block's answer is [`VdevError::NotWritten`]; addresses that make no sense, removed vdevs and
+    /// running raidz expansions give the other errors.
+    pub fn write_batch(&self, writes: &[BlockWrite]) -> Vec<Result<(), VdevError>> {
+        let all: Vec<&BlockWrite> = writes.iter().collect();
+        let (mut results, left_out) = self.write_round(&all, false);
+        if left_out && results.iter().any(is_unwritten) {
+            // Devices given up earlier are better than none.
+            let failed: Vec<usize> =
+                (0..results.len()).filter(|&i| results.get(i).is_some_and(is_unwritten)).collect();
+            let again: Vec<&BlockWrite> = failed.iter().filter_map(|&i| writes.get(i)).collect();
+            let (answers, _) = self.write_round(&again, true);
+            for (index, answer) in failed.into_iter().zip(answers) {
+                if let Some(slot) = results.get_mut(index) {
+                    *slot = answer;
+                }
+            }
+        }
+        results
+    }
+
+    /// One attempt. Also tells whether devices were left out because of earlier failures.
+    fn write_round(
+        &self,
+        writes: &[&BlockWrite],
+        desperate: bool,
+    ) -> (Vec<Result<(), VdevError>>, bool) {
+        let mut batch = Batch::default();
+        let placer = Placer { planner: Planner::new(self, desperate) };
+        let placed: Vec<Result<Placed, VdevError>> =
+            writes.iter().map(|write| placer.block(write, &mut batch)).collect();
+        let answers = self.send(&mut batch);
+        let judge = |(write, placed): (&&BlockWrite, Result<Placed, VdevError>)| {
+            let placed = placed?;
+            if placed.stands(&answers) {
+                return Ok(());
+            }
+            let reason = match placed.failure(&answers) {
+                Some((op, error)) => {
+                    let leaf = batch.ops.get(op).and_then(|op| self.leaves.get(op.leaf));
+                    format!("{}: {error}", leaf.map_or_else(String::new, Leaf::name))
+                }
+                None => "not enough devices are available".into(),
+            };
+            Err(VdevError::NotWritten { vdev: write.vdev, reason })
+        };
+        (writes.iter().zip(placed).map(judge).collect(), batch.left_out)
+    }
+
+    /// Sends everything; the answers of the batch's operations in order, all counted.
+    fn send(&self, batch: &mut Batch) -> Vec<Result<(), DeviceError>> {
+        let fillers = batch.useful_fillers();
+        let mut sent = Vec::with_capacity(batch.ops.len() + fillers.len());
+        let mut answers = Vec::with_capacity(batch.ops.len());
+        let count = batch.ops.len();
+        for (index, op) in batch.ops.iter().chain(&fillers).enumerate() {
+            if index < count {
+                answers.push(Err(DeviceError::Gone));
+            }
+            if let Some(device) = self.leaves.get(op.leaf).and_then(Leaf::device) {
+                let write = WriteOp { device, offset: op.offset, data: op.data.clone() };
+                sent.push((index, write));
+            }
+        }
+        let start = self.now();
+        let (indexes, writes): (Vec<usize>, Vec<WriteOp>) = sent.into_iter().unzip();
+        for (index, answer) in indexes.into_iter().zip(write_batch(writes, self.deadline())) {
+            // What fills a gap is nobody's data.
+            if let Some(slot) = answers.get_mut(index) {
+                *slot = answer;
+            }
+        }
+        self.count_writes(batch, &answers, start);
+        answers
+    }
+
+    /// Counts the answers, notes what leaves missed and draws conclusions about the devices.
+    fn count_writes(
+        &self,
+        batch: &Batch,
+        answers: &[Result<(), DeviceError>],
+        start: std::time::Duration,
+    ) {
+        let wait = self.now().saturating_sub(start);
+        let mut traffic: HashMap<LeafId, (u64, u64)> = HashMap::new();
+        let mut failed: HashSet<LeafId> = HashSet::new();
+        let mut changed = false;
+        for (op, answer) in batch.ops.iter().zip(answers) {
+            let Some(leaf) = self.leaves.get(op.leaf) else { continue };
+            match answer {
+                Ok(()) => {
+                    let (writes, bytes) = traffic.entry(op.leaf).or_default();
+                    *writes += 1;
+                    *bytes += op.data.len() as u64;
+                    leaf.wrote(op.birth);
+                }
+                Err(error) => {
+                    failed.insert(op.leaf);
+                    changed |= self.write_failed(op.leaf, error);
+                    self.note_missed(leaf, op.birth);
+                }
+            }
+        }
+        for (id, (writes, bytes)) in traffic {
+            let Some(leaf) = self.leaves.get(id) else { continue };
+            leaf.stats.add_writes(writes, bytes, wait);
+            // Only a leaf all of whose writes were answered has recovered.
+            if !failed.contains(&id) {
+                changed |= leaf.health.lock().answered();
+            }
+        }
+        if changed {
+            self.refresh();
+        }
+    }
+
+    /// Counts a failed write of a leaf. Tells whether its condition changed.
+    pub(super) fn write_failed(&self, id: LeafId, error: &DeviceError) -> bool {
+        let Some(leaf) = self.leaves.get(id) else { return false };
+        leaf.stats.add_write_error();
+        tracing::debug!(leaf = leaf.config.guid.0, %error, "write failed");
+        let needed = self.is_needed(id);
+        let now = self.now();
+        failure_of(error).is_some_and(|failure| leaf.health.lock().failed(failure, now, needed))
+    }
+}
+
+fn is_unwritten(result: &Result<(), VdevError>) -> bool {
+    matches!(result, Err(VdevError::NotWritten { .. }))
+}
+
+impl Batch {
+    /// The fillers that lie right between two other writes of their leaf.
+    fn useful_fillers(&mut self) -> Vec<Op> {
+        if self.fillers.is_empty() {
+            return Vec::new();
+        }
+        let starts: HashSet<(LeafId, u64)> =
+            self.ops.iter().map(|op| (op.leaf, op.offset)).collect();
+        let ends: HashSet<(LeafId, u64)> = self.ops.iter().map(|op| (op.leaf, op.end())).collect();
+        let mut fillers = std::mem::take(&mut self.fillers);
+        fillers.retain(|op| {
+            ends.contains(&(op.leaf, op.offset)) && starts.contains(&(op.leaf, op.end()))
+        });
+        fillers
+    }
+}
+
+impl Placed {
+    /// What reached the devices is enough.
+    fn stands(&self, answers: &[Result<(), DeviceError>]) -> bool {
+        match self {
+            Self::Op(op) => answers.get(*op).is_some_and(Result::is_ok),
+            Self::Lost => false,
+            Self::Copies(copies) => copies.iter().any(|copy| copy.stands(answers)),
+            Self::All(parts) => parts.iter().all(|part| part.stands(answers)),
+            Self::Row(parity, columns) => {
+                columns.iter().filter(|column| !column.stands(answers)).count() <= *parity
+            }
+        }
+    }
+
+    /// The first operation that failed.
+    fn failure<'a>(
+        &self,
+        answers: &'a [Result<(), DeviceError>],
+    ) -> Option<(usize, &'a DeviceError)> {
+        match self {
+            Self::Op(op) => Some((*op, answers.get(*op)?.as_ref().err()?)),
+            Self::Lost => None,
+            Self::Copies(parts) | Self::All(parts) | Self::Row(_, parts) => {
+                parts.iter().find_map(|part| part.failure(answers))
+            }
+        }
+    }
+}
+
+/// Lays blocks out.
+struct Placer<'a> {
+    planner: Planner<'a>,
+}
+
+impl Placer<'_> {
+    fn block(&self, write: &BlockWrite, batch: &mut Batch) -> Result<Placed, VdevError> {
+        let tree = self.planner.tree;
+        let refused = |reason| VdevError::NoSuchVdev { vdev: write.vdev, reason };
+        let read = write.as_read();
+        let (node, extent) = tree.locate(&read)?;
+        match tree.nodes.get(node).map(|node| &node.shape) {
+            Some(Shape::Indirect(_)) => return Err(refused("it has been removed")),
+            Some(Shape::Raidz(raidz)) if raidz.expanding() => {
+                return Err(refused("writing during a raidz expansion is not supported yet"));
+            }
+            _ => {}
+        }
+        let mut data = write.data.clone();
+        if data.len() as u64 != extent.len {
+            let len = usize::try_from(extent.len).map_err(|_| read.bad("too large"))?;
+            let mut padded = BytesMut::with_capacity(len);
+            padded.extend_from_slice(&data);
+            padded.resize(len, 0);
+            data = padded.freeze();
+        }
+        self.place(node, extent, write.birth, &data, batch, 0)
+            .map_err(|reason| VdevError::NotWritten { vdev: write.vdev, reason })
+    }
+
+    fn place(
+        &self,
+        id: NodeId,
+        extent: Extent,
+        birth: Txg,
+        data: &Bytes,
+        batch: &mut Batch,
+        depth: usize,
+    ) -> Result<Placed, NoPlan> {
+        if depth >= self.planner.max_depth() {
+            return Err("spares point at each other".into());
+        }
+        let node = self.planner.node(id)?;
+        match &node.shape {
+            Shape::Leaf(leaf) => self.leaf(*leaf, extent, birth, data, batch),
+            Shape::Copies => {
+                let mut copies = Vec::with_capacity(node.children.len());
+                for &child in &node.children {
+                    copies.push(self.place(child, extent, birth, data, batch, depth + 1)?);
+                }
+                Ok(Placed::Copies(copies))
+            }
+            Shape::DistributedSpare { draid, spare } => {
+                match self.planner.spare_target(*draid, *spare, extent.offset) {
+                    Ok(target) => self.place(target, extent, birth, data, batch, depth + 1),
+                    Err(_) => Ok(Placed::Lost),
+                }
+            }
+            Shape::Raidz(_) | Shape::Draid(_) => self.rows(node, extent, birth, data, batch, depth),
+            Shape::Indirect(_) => Err("it has been removed".into()),
+            Shape::Root => Err("the root holds no data".into()),
+            Shape::Nothing(why) => Err((*why).into()),
+        }
+    }
+
+    fn leaf(
+        &self,
+        id: LeafId,
+        extent: Extent,
+        birth: Txg,
+        data: &Bytes,
+        batch: &mut Batch,
+    ) -> Result<Placed, NoPlan> {
+        let tree = self.planner.tree;
+        let leaf = tree.leaves.get(id).ok_or("no such leaf")?;
+        let has_device = leaf.device().is_some();
+        let willing = self.planner.desperate || leaf.health.lock().may_try(self.planner.now);
+        if !has_device || !willing {
+            batch.left_out |= has_device;
+            tree.note_missed(leaf, birth);
+            return Ok(Placed::Lost);
+        }
+        let end = extent.offset.checked_add(extent.len).ok_or("beyond the device")?;
+        if extent.scratch || end > leaf.asize() || data.len() as u64 != extent.len {
+            return Err(format!("{} does not reach that far", leaf.name()));
+        }
+        let offset = extent.physical().ok_or("beyond the device")?;
+        batch.ops.push(Op { leaf: id, offset, data: data.clone(), birth });
+        Ok(Placed::Op(batch.ops.len() - 1))
+    }
+
+    fn rows(
+        &self,
+        node: &Node,
+        extent: Extent,
+        birth: Txg,
+        data: &Bytes,
+        batch: &mut Batch,
+        depth: usize,
+    ) -> Result<Placed, NoPlan> {
+        let map = self.planner.map(node, extent, birth)?;
+        let mut rows = Vec::with_capacity(map.row_count());
+        for (_, row) in map.rows() {
+            let slices: Vec<Bytes> = row
+                .iter()
+                .skip(map.parity)
+                .map(|column| match column.size {
+                    0 => Some(Bytes::new()),
+                    _ => slice(data, column.position, column.size),
+                })
+                .collect::<Option<_>>()
+                .ok_or("the layout does not cover the block")?;
+            let height = row.first().map_or(0, |column| column.size as usize);
+            let known: Vec<&[u8]> = slices.iter().map(Bytes::as_ref).collect();
+            let parity = parity::generate(map.parity, &known, height);
+            let stored = parity.into_iter().map(Bytes::from).chain(slices);
+            let mut columns = Vec::with_capacity(row.len());
+            for (column, bytes) in row.iter().zip(stored) {
+                let child = *node.children.get(column.child as usize).ok_or("no such child")?;
+                let put = |offset: u64, bytes: &Bytes, batch: &mut Batch| {
+                    let len = bytes.len() as u64;
+                    let extent = Extent { offset, len, scratch: column.scratch };
+                    self.place(child, extent, birth, bytes, batch, depth + 1)
+                };
+                let mut parts = Vec::with_capacity(2);
+                if column.size > 0 {
+                    parts.push(put(column.offset, &bytes, batch)?);
+                }
+                if column.pad > 0 {
+                    let offset = column.offset.checked_add(column.size);
+                    let offset = offset.ok_or("beyond the device")?;
+                    parts.push(put(offset, &zeros(column.pad), batch)?);
+                }
+                columns.push(match parts.pop() {
+                    Some(only) if parts.is_empty() => only,
+                    last => Placed::All(parts.into_iter().chain(last).collect()),
+                });
+            }
+            rows.push(Placed::Row(map.parity, columns));
+        }
+        self.fill(node, &map, extent, birth, batch);
+        Ok(match rows.pop() {
+            Some(only) if rows.is_empty() => only,
+            last => Placed::All(rows.into_iter().chain(last).collect()),
+        })
+    }
+
+    /// Offers zeros for the sectors a raidz block allocates and does not use, if leaves are right
+    /// below: they let the writes around them go as one.
+    fn fill(&self, node: &Node, map: &Map, extent: Extent, birth: Txg, batch: &mut Batch) {
+        let Shape::Raidz(raidz) = &node.shape else { return };
+        let shift = raidz.ashift();
+        let used: u64 = map.columns().iter().map(|column| column.size >> shift).sum();
+        let Some(allocated) = raidz.asize(extent.len, birth) else { return };
+        let first = extent.offset >> shift;
+        let width = u64::from(raidz.children());
+        for sector in first.saturating_add(used)..first.saturating_add(allocated >> shift) {
+            let child = node.children.get((sector % width) as usize);
+            let child = child.and_then(|&child| self.planner.tree.nodes.get(child));
+            let Some(Shape::Leaf(id)) = child.map(|child| &child.shape) else { continue };
+            let Some(leaf) = self.planner.tree.leaves.get(*id) else { continue };
+            let place = Extent::new((sector / width) << shift, 1 << shift);
+            if let Some(offset) = place.physical()
+                && place.offset + place.len <= leaf.asize()
+            {
+                let data = zeros(place.len);
+                batch.fillers.push(Op { leaf: *id, offset, data, birth });
+            }
+        }
+    }
+}
+
+/// A part of `data`, without a copy.
+fn slice(data: &Bytes, position: u64, size: u64) -> Option<Bytes> {
+    let start = usize::try_from(position).ok()?;
+    let end = start.checked_add(usize::try_from(size).ok()?)?;
+    (end <= data.len()).then(|| data.slice(start..end))
+}
+
+fn zeros(len: u64) -> Bytes {
+    match ZEROS.get(..len as usize) {
+        Some(zeros) => Bytes::from_static(zeros),
+        None => Bytes::from(vec![0; len as usize]),
+    }
+}
+
+/// A leaf and the txgs it lacks.
+pub type Missed = (Guid, Vec<std::ops::Range<u64>>);
+
+impl VdevTree {
+    /// Notes that `leaf` lacks data of `txg`.
+    pub(super) fn note_missed(&self, leaf: &Leaf, txg: Txg) {
+        if leaf.note_missed(txg) {
+            self.missed_changes.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        }
+    }
+
+    /// The leaves that lack data, and the txgs (end exclusive, ascending): what their dirty time
+    /// logs should say. Includes what [`VdevTree::set_missing_txgs`] told.
+    pub fn missed(&self) -> Vec<Missed> {
+        let missed = |leaf: &Leaf| Some((leaf.config.guid, leaf.missing()));
+        self.leaves.iter().filter_map(missed).filter(|(_, ranges)| !ranges.is_empty()).collect()
+    }
+
+    /// How often [`VdevTree::missed`] has grown: compare to know whether to look again.
+    pub fn missed_changes(&self) -> u64 {
+        self.missed_changes.load(std::sync::atomic::Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,221 @@
+//! Blocks on their way to the devices: threads that write what is handed in, in large batches.
+//!
+//! Invariant: at most the given number of bytes is under way (or one block, if that is larger); two
+//! writes whose places overlap are never under way together, so the later one stays; every block
+//! handed in is either written when [`WriteQueue::drain`] returns, or among its failures.
+
+use super::error::VdevError;
+use super::tree::VdevTree;
+use super::write::BlockWrite;
+use bytes::Bytes;
+use parking_lot::{Condvar, Mutex};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// Bytes one thread takes at once.
+const BATCH: u64 = 8 << 20;
+/// While others are at work, a thread waits until this much has come together.
+const WORTHWHILE: u64 = 1 << 20;
+
+/// Gives the tree to write to; asked anew for each batch, so that trees can be exchanged.
+pub type Vdevs = dyn Fn() -> Arc<VdevTree> + Send + Sync;
+
+/// A queue of blocks to be written, with its threads. Dropping it writes what is queued.
+pub struct WriteQueue {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+struct Shared {
+    vdevs: Box<Vdevs>,
+    max_bytes: u64,
+    state: Mutex<State>,
+    /// There is work for a thread.
+    work: Condvar,
+    /// Something was written.
+    done: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    queue: VecDeque<BlockWrite>,
+    queued: u64,
+    /// Queued or being written: start on its vdev to end there and data.
+    pending: BTreeMap<(u32, u64), (u64, Bytes)>,
+    /// Bytes of those.
+    bytes: u64,
+    /// Threads that are writing.
+    active: usize,
+    /// Callers that wait for everything, or for room.
+    waiters: usize,
+    failures: Vec<(BlockWrite, VdevError)>,
+    stopping: bool,
+}
+
+impl std::fmt::Debug for WriteQueue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("WriteQueue").field("bytes", &self.bytes()).finish_non_exhaustive()
+    }
+}
+
+impl WriteQueue {
+    /// A queue that writes to what `vdevs` gives, on `threads` threads (at least one), with at most
+    /// `max_bytes` bytes under way.
+    pub fn new(
+        vdevs: impl Fn() -> Arc<VdevTree> + Send + Sync + 'static,
+        threads: usize,
+        max_bytes: u64,
+    ) -> std::io::Result<Self> {
+        let shared = Arc::new(Shared {
+            vdevs: Box::new(vdevs),
+            max_bytes,
+            state: Mutex::default(),
+            work: Condvar::new(),
+            done: Condvar::new(),
+        });
+        let mut queue = Self { shared, threads: Vec::new() };
+        for _ in 0..threads.max(1) {
+            let shared = queue.shared.clone();
+            let thread =
+                std::thread::Builder::new().name("write".into()).spawn(move || shared.run());
+            match thread {
+                Ok(thread) => queue.threads.push(thread),
+                Err(error) if queue.threads.is_empty() => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(queue)
+    }
+
+    /// Hands a block in. Waits while too much is under way, and while an earlier write to the same
+    /// place is. How it went is told by [`WriteQueue::drain`].
+    pub fn submit(&self, write: BlockWrite) {
+        let len = write.data.len() as u64;
+        let size =
+            (self.shared.vdevs)().asize(write.vdev, len, write.birth).unwrap_or(len).max(len);
+        let end = write.offset.saturating_add(size);
+        let mut state = self.shared.state.lock();
+        while state.is_full(len, self.shared.max_bytes)
+            || state.overlaps(write.vdev, write.offset, end)
+        {
+            self.shared.wait(&mut state);
+        }
+        state.pending.insert((write.vdev, write.offset), (end, write.data.clone()));
+        state.bytes += len;
+        state.queued += len;
+        state.queue.push_back(write);
+        if state.is_worthwhile() {
+            self.shared.work.notify_one();
+        }
+    }
+
+    /// Waits until everything handed in before is written, and gives what could not be, since the
+    /// last call. Each write has the device room's deadline.
+    pub fn drain(&self) -> Vec<(BlockWrite, VdevError)> {
+        let mut state = self.shared.state.lock();
+        while state.bytes > 0 || !state.queue.is_empty() || state.active > 0 {
+            self.shared.wait(&mut state);
+        }
+        std::mem::take(&mut state.failures)
+    }
+
+    /// The bytes of a block that was handed in and is not written yet: what a reader must take
+    /// instead of what the devices hold.
+    pub fn pending(&self, vdev: u32, offset: u64) -> Option<Bytes> {
+        self.shared.state.lock().pending.get(&(vdev, offset)).map(|(_, data)| data.clone())
+    }
+
+    /// Bytes under way.
+    pub fn bytes(&self) -> u64 {
+        self.shared.state.lock().bytes
+    }
+}
+
+impl Drop for WriteQueue {
+    fn drop(&mut self) {
+        self.shared.state.lock().stopping = true;
+        self.shared.work.notify_all();
+        for thread in self.threads.drain(..) {
+            // A thread that failed has nothing left to say.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl State {
+    fn is_full(&self, more: u64, max: u64) -> bool {
+        self.bytes > 0 && self.bytes.saturating_add(more) > max
+    }
+
+    fn overlaps(&self, vdev: u32, start: u64, end: u64) -> bool {
+        // Those under way do not overlap each other: only the last to start before `end` can reach
+        // over `start`.
+        let last = self.pending.range((vdev, 0)..(vdev, end.max(start))).next_back();
+        last.is_some_and(|(_, (last_end, _))| *last_end > start)
+    }
+
+    /// A thread should take something now rather than wait for more to write with it.
+    fn is_worthwhile(&self) -> bool {
+        !self.queue.is_empty()
+            && (self.active == 0 || self.queued >= WORTHWHILE || self.waiters > 0 || self.stopping)
+    }
+
+    fn take(&mut self) -> Vec<BlockWrite> {
+        let mut batch = Vec::new();
+        let mut bytes = 0;
+        while let Some(write) = self.queue.front() {
+            let len = write.data.len() as u64;
+            if !batch.is_empty() && bytes + len > BATCH {
+                break;
+            }
+            bytes += len;
+            self.queued = self.queued.saturating_sub(len);
+            batch.extend(self.queue.pop_front());
+        }
+        batch.sort_by_key(|write| (write.vdev, write.offset));
+        batch
+    }
+}
+
+impl Shared {
+    /// Waits until something was written.
+    fn wait(&self, state: &mut parking_lot::MutexGuard<'_, State>) {
+        state.waiters += 1;
+        self.work.notify_all();
+        self.done.wait(state);
+        state.waiters = state.waiters.saturating_sub(1);
+    }
+
+    fn run(&self) {
+        let mut state = self.state.lock();
+        loop {
+            while !state.is_worthwhile() {
+                if state.stopping && state.queue.is_empty() {
+                    return;
+                }
+                self.work.wait(&mut state);
+            }
+            let batch = state.take();
+            state.active += 1;
+            if state.is_worthwhile() {
+                self.work.notify_one();
+            }
+            drop(state);
+            let answers = (self.vdevs)().write_batch(&batch);
+            state = self.state.lock();
+            state.active = state.active.saturating_sub(1);
+            for (write, answer) in batch.into_iter().zip(answers) {
+                state.pending.remove(&(write.vdev, write.offset));
+                state.bytes = state.bytes.saturating_sub(write.data.len() as u64);
+                if let Err(error) = answer {
+                    state.failures.push((write, error));
+                }
+            }
+            self.done.notify_all();
+            if state.is_worthwhile() {
+                self.work.notify_one();
+            }
+        }
+    }
+}
