@@ -1,0 +1,116 @@
+//! Changes of datasets, made in the transaction group being written: on the live meta object set,
+//! by one thread, with the blocks of every dataset already written.
+//!
+//! Chapter 06. Invariant: whatever a function here changes, the sums of section 8.3 hold when it
+//! returns `Ok`; when it returns `Err` after changing something, the group must not be written.
+
+mod bpobj;
+mod deadlist;
+mod features;
+mod history;
+mod objects;
+mod space;
+mod tables;
+
+use std::sync::Arc;
+
+use cenote_format::bpobj::Space;
+use cenote_format::feature::Feature;
+use cenote_format::{BlockPointer, ObjectId};
+
+use crate::Result;
+use crate::object::ObjectSet;
+use crate::txg::Tx;
+use crate::vdev::VdevTree;
+
+pub use space::{Delta, Share};
+
+/// MOS object of the pool's directory of objects.
+pub const OBJECT_DIRECTORY: ObjectId = ObjectId(1);
+
+/// What a change needs from the pool around it.
+pub trait PoolHooks {
+    /// Sixty-four random bits.
+    fn random(&self) -> u64;
+    /// Frees the space of a block in the group being written: nothing refers to it any more.
+    fn free(&self, pointer: &BlockPointer) -> Result<()>;
+    /// Name of this host, for the history.
+    fn host(&self) -> String;
+    /// The reference count of a feature is now `count` (just enabled: 0, or 1 for those that are
+    /// active at once). Those named in labels need new labels.
+    fn feature_changed(&self, _feature: &'static Feature, _count: u64) {}
+}
+
+/// A change of the meta object set in one transaction group.
+pub struct MosChange<'a> {
+    /// The live meta object set.
+    pub mos: &'a ObjectSet,
+    /// The group being written.
+    pub tx: &'a Tx,
+    /// Seconds since 1970.
+    pub now: u64,
+    /// Version of the pool.
+    pub version: u64,
+    /// Name of the pool.
+    pub pool: &'a str,
+    /// The pool around.
+    pub hooks: &'a dyn PoolHooks,
+    meter: Meter,
+}
+
+impl<'a> MosChange<'a> {
+    /// A change of the meta object set `mos` in group `tx`.
+    pub fn new(
+        mos: &'a ObjectSet,
+        tx: &'a Tx,
+        now: u64,
+        version: u64,
+        pool: &'a str,
+        hooks: &'a dyn PoolHooks,
+    ) -> Result<Self> {
+        let meter = Meter::of(mos, version)?;
+        Ok(Self { mos, tx, now, version, pool, hooks, meter })
+    }
+
+    /// What blocks count for.
+    pub fn meter(&self) -> &Meter {
+        &self.meter
+    }
+}
+
+/// Measures blocks as datasets are charged for them (chapter 06, section 8.1). Cheap to clone.
+#[derive(Clone)]
+pub struct Meter {
+    vdevs: Arc<VdevTree>,
+    deflated: bool,
+}
+
+impl Meter {
+    /// The measure of the pool that `mos` belongs to.
+    pub fn of(mos: &ObjectSet, version: u64) -> Result<Self> {
+        let recorded = match super::Table::open(mos, OBJECT_DIRECTORY) {
+            Ok(Some(table)) => table.number("deflate")?.is_some_and(|deflate| deflate != 0),
+            // A pool being made: it will say so as soon as it can.
+            _ => version >= VERSION_DEFLATED,
+        };
+        Ok(Self { vdevs: mos.io().pipe.vdevs(), deflated: recorded })
+    }
+
+    /// Allocated, physical and logical bytes of a block.
+    pub fn space(&self, pointer: &BlockPointer) -> Space {
+        if pointer.is_hole() {
+            return Space::default();
+        }
+        let compressed = if pointer.is_embedded() { 0 } else { pointer.psize() };
+        let metadata = pointer.level().0 > 0 || pointer.object_type().is_metadata();
+        let uncompressed = if metadata { compressed } else { pointer.lsize() };
+        let used = pointer.dvas().map(|dva| match self.deflated {
+            true => (dva.asize >> 9).saturating_mul(self.vdevs.deflate_ratio(dva.vdev)),
+            false => dva.asize,
+        });
+        Space { used: used.fold(0, u64::saturating_add), compressed, uncompressed }
+    }
+}
+
+/// First version whose space is charged deflated.
+const VERSION_DEFLATED: u64 = 9;

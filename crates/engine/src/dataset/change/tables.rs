@@ -1,0 +1,111 @@
+//! ZAPs of the meta object set, by the number of their object: reading and changing.
+//!
+//! Invariant: object number 0 is "no table": reading it finds nothing, changing it is an error.
+
+use cenote_format::deadlist::{integer_key, parse_integer_key};
+use cenote_format::zap::Value;
+use cenote_format::zap::normalize::Normalization;
+use cenote_format::{ObjectId, ObjectType};
+
+use super::super::Table;
+use super::MosChange;
+use crate::{Error, ErrorKind, Result, zap};
+
+/// Type of the ZAPs that have none of their own.
+pub(super) const METADATA_ZAP: ObjectType = ObjectType(0xc4);
+
+impl MosChange<'_> {
+    /// A new, empty ZAP.
+    pub(super) fn new_table(&self, object_type: ObjectType) -> Result<ObjectId> {
+        self.new_normal_table(object_type, Normalization::NONE)
+    }
+
+    /// A new, empty ZAP whose names are matched in a normal form.
+    pub(super) fn new_normal_table(
+        &self,
+        object_type: ObjectType,
+        normalization: Normalization,
+    ) -> Result<ObjectId> {
+        let _ = (object_type, normalization);
+        Err(Error::unsupported("x"))
+    }
+
+    fn table(&self, id: ObjectId) -> Result<Option<Table>> {
+        Table::open(self.mos, id)
+    }
+
+    /// The number under `name`.
+    pub(super) fn number(&self, table: ObjectId, name: &str) -> Result<Option<u64>> {
+        self.table(table)?.map_or(Ok(None), |table| table.number(name))
+    }
+
+    /// The value under `name`.
+    pub(super) fn value(&self, table: ObjectId, name: &str) -> Result<Option<Value>> {
+        self.table(table)?.map_or(Ok(None), |table| table.value(name))
+    }
+
+    /// Every entry.
+    pub(super) fn entries(&self, table: ObjectId) -> Result<Vec<(String, Value)>> {
+        self.table(table)?.map_or(Ok(Vec::new()), |table| table.entries())
+    }
+
+    /// Every entry, each one number.
+    pub(super) fn numbers(&self, table: ObjectId) -> Result<Vec<(String, u64)>> {
+        self.table(table)?.map_or(Ok(Vec::new()), |table| table.numbers())
+    }
+
+    /// The members of a set of numbers.
+    pub(super) fn members(&self, table: ObjectId) -> Result<Vec<ObjectId>> {
+        Ok(self.numbers(table)?.into_iter().map(|(_, number)| ObjectId(number)).collect())
+    }
+
+    /// Every entry of a table of numbers by number.
+    pub(super) fn indexed(&self, table: ObjectId) -> Result<Vec<(u64, u64)>> {
+        let entries = self.numbers(table)?.into_iter();
+        entries.map(|(name, value)| Ok((parse_integer_key(name.as_bytes())?, value))).collect()
+    }
+
+    /// Puts `value` under `name`, whether or not something stood there.
+    pub(super) fn put(&self, table: ObjectId, name: &str, value: &Value) -> Result<()> {
+        let object = self.object(table)?;
+        zap::update(&object, self.tx, name.as_bytes(), value)
+    }
+
+    /// Puts a number under `name`.
+    pub(super) fn put_number(&self, table: ObjectId, name: &str, number: u64) -> Result<()> {
+        self.put(table, name, &Value::of_u64(number))
+    }
+
+    /// Puts a number under a name that must be new.
+    pub(super) fn add_number(&self, table: ObjectId, name: &str, number: u64) -> Result<()> {
+        if self.value(table, name)?.is_some() {
+            let reason = format!("an entry '{name}' exists");
+            return Err(Error::new(ErrorKind::Exists, reason).at_object(0, table.0));
+        }
+        self.put_number(table, name, number)
+    }
+
+    /// Removes `name`; tells whether it was there.
+    pub(super) fn remove(&self, table: ObjectId, name: &str) -> Result<bool> {
+        if self.value(table, name)?.is_none() {
+            return Ok(false);
+        }
+        let object = self.object(table)?;
+        zap::remove(&object, self.tx, name.as_bytes())?;
+        Ok(true)
+    }
+
+    /// Adds a member to a set of numbers.
+    pub(super) fn add_member(&self, table: ObjectId, member: ObjectId) -> Result<()> {
+        self.put_number(table, &integer_key(member.0), member.0)
+    }
+
+    /// Removes a member of a set of numbers, which must be in it.
+    pub(super) fn remove_member(&self, table: ObjectId, member: ObjectId) -> Result<()> {
+        if self.remove(table, &integer_key(member.0))? {
+            return Ok(());
+        }
+        let reason = format!("object {member} is not in the set it should be in");
+        Err(Error::corrupt(reason).at_object(0, table.0))
+    }
+}
