@@ -1,11 +1,13 @@
 //! Datasets of a pool, as they lie in its meta object set: directories, heads, snapshots, clones,
 //! bookmarks, holds, properties and space.
 //!
-//! Invariant: reading only. A [`Catalog`] sees the pool as of the meta object set it was opened
-//! over; open another to see a later state.
+//! Invariant: a [`Catalog`] only reads, and sees the pool as of the meta object set it was opened
+//! over; whatever changes datasets is in [`change`].
 
 mod accounting;
+mod allowance;
 mod catalog;
+pub mod change;
 mod computed;
 mod deadlist;
 mod directory;
@@ -19,6 +21,7 @@ mod space;
 mod table;
 
 pub use accounting::{Principal, PrincipalUsage};
+pub use allowance::{Allowance, DirectoryLimits, available_below};
 pub use catalog::{Catalog, Dataset};
 pub use directory::{Directory, is_hidden};
 pub use key_object::KeyObject;

@@ -8,6 +8,7 @@ use cenote_format::bookmark::Bookmark;
 use cenote_format::bpobj::Space;
 use cenote_format::dsl_dataset::DslDataset;
 
+use super::allowance::{Allowance, DirectoryLimits, available_below};
 use super::deadlist::Change;
 use super::{Catalog, Dataset, Directory};
 use crate::alloc::slop;
@@ -48,22 +49,10 @@ impl Catalog {
         directory: &Directory,
         capacity: &PoolCapacity,
     ) -> Result<u64> {
-        let mut chain = self.ancestors(directory)?;
-        chain.insert(0, directory.clone());
-        let mut available = u64::MAX;
-        for level in chain.iter().rev() {
-            let phys = &level.phys;
-            let mut quota = if phys.quota == 0 { u64::MAX } else { phys.quota };
-            if level.id == self.root_id() {
-                quota = quota.min(capacity.usable);
-            }
-            if available != u64::MAX {
-                let unused = phys.reserved.saturating_sub(phys.used_bytes);
-                available = available.saturating_add(unused);
-            }
-            available = available.min(quota.saturating_sub(phys.used_bytes));
-        }
-        Ok(available)
+        let ancestors = self.ancestors(directory)?;
+        let levels: Vec<DirectoryLimits> =
+            std::iter::once(directory).chain(&ancestors).map(|at| (&at.phys).into()).collect();
+        Ok(available_below(&levels, capacity, 0))
     }
 
     /// Bytes that may still be written to a head, given its refquota and refreservation.
@@ -74,13 +63,20 @@ impl Catalog {
         refquota: u64,
         refreservation: u64,
     ) -> Result<u64> {
-        let available = self.directory_available(&head.directory, capacity)?;
-        let held = refreservation.saturating_sub(head.phys.unique_bytes);
-        let available = available.saturating_add(held);
-        Ok(match refquota {
-            0 => available,
-            quota => available.min(quota.saturating_sub(head.phys.referenced_bytes)),
-        })
+        let allowance = self.allowance(head, refquota, refreservation)?;
+        Ok(allowance.available(capacity, 0))
+    }
+
+    /// What bounds the growth of a head, given its refquota and refreservation.
+    pub fn allowance(
+        &self,
+        head: &Dataset,
+        refquota: u64,
+        refreservation: u64,
+    ) -> Result<Allowance> {
+        let ancestors = self.ancestors(&head.directory)?;
+        let levels = std::iter::once(&*head.directory).chain(&ancestors).map(|at| &at.phys);
+        Ok(Allowance::new(levels, &head.phys, refquota, refreservation))
     }
 
     /// Space written to a dataset since its previous snapshot (or origin).

@@ -4,13 +4,29 @@
 //! Chapter 06. Invariant: whatever a function here changes, the sums of section 8.3 hold when it
 //! returns `Ok`; when it returns `Err` after changing something, the group must not be written.
 
+mod bookmarks;
 mod bpobj;
+mod create;
 mod deadlist;
+mod destroy;
+mod destroy_snapshot;
 mod features;
+mod free;
 mod history;
+mod holds;
+mod ledger;
+mod limits;
+mod livelist;
 mod objects;
+mod properties;
+mod rename;
+mod skeleton;
+mod snapshot;
 mod space;
 mod tables;
+
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 
@@ -18,11 +34,17 @@ use cenote_format::bpobj::Space;
 use cenote_format::feature::Feature;
 use cenote_format::{BlockPointer, ObjectId};
 
+use super::PoolCapacity;
 use crate::Result;
 use crate::object::ObjectSet;
 use crate::txg::Tx;
 use crate::vdev::VdevTree;
 
+pub use create::{MadeDataset, NewDataset, NewKeys};
+pub use free::Freed;
+pub use ledger::DatasetLedger;
+pub use properties::{PropertyData, PropertyInput};
+pub use skeleton::{DEFERRED_LIST, FREE_LIST, NewPool, Skeleton};
 pub use space::{Delta, Share};
 
 /// MOS object of the pool's directory of objects.
@@ -36,6 +58,8 @@ pub trait PoolHooks {
     fn free(&self, pointer: &BlockPointer) -> Result<()>;
     /// Name of this host, for the history.
     fn host(&self) -> String;
+    /// What the pool offers to its datasets now.
+    fn capacity(&self) -> PoolCapacity;
     /// The reference count of a feature is now `count` (just enabled: 0, or 1 for those that are
     /// active at once). Those named in labels need new labels.
     fn feature_changed(&self, _feature: &'static Feature, _count: u64) {}

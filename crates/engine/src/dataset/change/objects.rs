@@ -30,7 +30,7 @@ impl MosChange<'_> {
         bonus_type: ObjectType,
         bonus: Vec<u8>,
     ) -> Result<ObjectId> {
-        let new = NewObject { object_type, block_size, bonus_type, bonus, ..NewObject::default() };
+        let new = NewObject::new(object_type, block_size).with_bonus(bonus_type, bonus);
         Ok(self.mos.create_object(self.tx, &new)?.id())
     }
 

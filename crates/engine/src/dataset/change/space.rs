@@ -7,6 +7,7 @@ use cenote_format::bpobj::Space;
 use cenote_format::dsl_directory::{DslDirectory, FLAG_USED_BREAKDOWN};
 use cenote_format::{ObjectId, dsl_directory};
 
+use super::super::allowance::{DirectoryLimits, available_below};
 use super::super::name::DEPTH_MAX;
 use super::MosChange;
 use crate::{Error, Result};
@@ -180,6 +181,27 @@ impl MosChange<'_> {
             return Ok(());
         }
         self.charge(self.hidden_directory(MOS_DIRECTORY)?, Share::Head, delta)
+    }
+}
+
+impl MosChange<'_> {
+    /// The limits of a directory and of those above it, the root last.
+    pub(super) fn limits_above(&self, directory: ObjectId) -> Result<Vec<DirectoryLimits>> {
+        let (mut levels, mut at) = (Vec::new(), directory);
+        while levels.len() <= DEPTH_MAX {
+            let phys = self.directory(at)?;
+            levels.push(DirectoryLimits::from(&phys));
+            at = phys.parent;
+            if at.0 == 0 {
+                return Ok(levels);
+            }
+        }
+        Err(Error::corrupt("the parents of a directory do not end").at_object(0, directory.0))
+    }
+
+    /// Bytes that may still be charged to a directory.
+    pub(super) fn available_to(&self, directory: ObjectId) -> Result<u64> {
+        Ok(available_below(&self.limits_above(directory)?, &self.hooks.capacity(), 0))
     }
 }
 

@@ -9,6 +9,8 @@ use cenote_format::{ObjectId, ObjectType};
 
 use super::super::Table;
 use super::MosChange;
+use super::objects::SMALL_BLOCK;
+use crate::object::NewObject;
 use crate::{Error, ErrorKind, Result, zap};
 
 /// Type of the ZAPs that have none of their own.
@@ -26,8 +28,32 @@ impl MosChange<'_> {
         object_type: ObjectType,
         normalization: Normalization,
     ) -> Result<ObjectId> {
-        let _ = (object_type, normalization);
-        Err(Error::unsupported("x"))
+        let object = self.mos.create_object(self.tx, &NewObject::new(object_type, SMALL_BLOCK))?;
+        zap::create(&object, self.tx, self.hooks.random(), normalization)?;
+        Ok(object.id())
+    }
+
+    /// A new, empty ZAP with a bonus.
+    pub(super) fn new_table_with(
+        &self,
+        object_type: ObjectType,
+        bonus_type: ObjectType,
+        bonus: Vec<u8>,
+    ) -> Result<ObjectId> {
+        let id = self.new_object(object_type, SMALL_BLOCK, bonus_type, bonus)?;
+        self.fill_table(id)?;
+        Ok(id)
+    }
+
+    /// Makes an object without data an empty ZAP.
+    pub(super) fn fill_table(&self, id: ObjectId) -> Result<()> {
+        zap::create(&self.object(id)?, self.tx, self.hooks.random(), Normalization::NONE)
+    }
+
+    /// Makes an object without data an empty ZAP of another type.
+    pub(super) fn make_table(&self, id: ObjectId, object_type: ObjectType) -> Result<()> {
+        self.object(id)?.set_type(self.tx, object_type)?;
+        self.fill_table(id)
     }
 
     fn table(&self, id: ObjectId) -> Result<Option<Table>> {

@@ -1,0 +1,240 @@
+//! Setting and inheriting properties: the entries of the tables, and what else a value changes.
+//!
+//! Chapter 06, sections 8.4 and 9. Invariant: a value that software before it would not understand
+//! is stored beside a stand-in that it does; limits of space stand in the directory too.
+
+use cenote_format::dsl_directory::DslDirectory;
+use cenote_format::property::{
+    self, HAS_RECEIVED, INHERIT_SUFFIX, RECEIVED_SUFFIX, UNSUPPORTED_SUFFIX,
+};
+use cenote_format::zap::Value;
+use cenote_format::{ObjectId, ObjectType};
+
+use super::{Delta, MosChange, Share};
+use crate::{Error, Result};
+
+/// A value to be stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PropertyData {
+    /// A number or an index.
+    Number(u64),
+    /// Text.
+    Text(String),
+}
+
+/// A property and a value for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PropertyInput {
+    /// Its name.
+    pub name: String,
+    /// Its value.
+    pub value: PropertyData,
+}
+
+impl PropertyInput {
+    /// A property that holds a number.
+    pub fn number(name: &str, value: u64) -> Self {
+        Self { name: name.to_owned(), value: PropertyData::Number(value) }
+    }
+
+    /// A property that holds text.
+    pub fn text(name: &str, value: &str) -> Self {
+        Self { name: name.to_owned(), value: PropertyData::Text(value.to_owned()) }
+    }
+
+    fn stored(&self) -> Result<Value> {
+        Ok(match &self.value {
+            PropertyData::Number(number) => Value::of_u64(*number),
+            PropertyData::Text(text) => {
+                let mut bytes = text.as_bytes().to_vec();
+                bytes.push(0);
+                Value::of_bytes(&bytes)?
+            }
+        })
+    }
+
+    fn as_number(&self) -> Result<u64> {
+        match &self.value {
+            PropertyData::Number(number) => Ok(*number),
+            PropertyData::Text(_) => {
+                Err(Error::invalid(format!("'{}' must be a number", self.name)))
+            }
+        }
+    }
+}
+
+impl std::fmt::Display for PropertyInput {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.value {
+            PropertyData::Number(number) => write!(f, "{}={number}", self.name),
+            PropertyData::Text(text) => write!(f, "{}={text}", self.name),
+        }
+    }
+}
+
+/// Values that software before them does not know, and what is stored in their place.
+fn stand_in(name: &str, number: u64) -> Option<u64> {
+    match (name, number) {
+        ("redundant_metadata", 2 | 3) | ("snapdir", 2) => Some(0),
+        _ => None,
+    }
+}
+
+/// Properties that live elsewhere than in tables of properties.
+const ELSEWHERE: &[&str] = &[
+    "volsize",
+    "volblocksize",
+    "version",
+    "utf8only",
+    "normalization",
+    "casesensitivity",
+    "encryption",
+    "keyformat",
+    "pbkdf2salt",
+    "pbkdf2iters",
+];
+
+impl MosChange<'_> {
+    /// Sets a property of a head or a snapshot. The value is checked already
+    /// ([`Self::check_property`]).
+    pub fn set_property(&self, dataset: ObjectId, input: &PropertyInput) -> Result<()> {
+        let phys = self.dataset(dataset)?;
+        let name = input.name.as_str();
+        if ELSEWHERE.contains(&name) {
+            let reason = format!("'{name}' is not kept among the properties of datasets");
+            return Err(Error::invalid(reason).at_object(0, dataset.0));
+        }
+        let before = self.directory(phys.directory)?;
+        let refreserved = self.refreservation(&before)?;
+        let table = match phys.is_snapshot() {
+            true => self.snapshot_properties(dataset)?,
+            false => before.properties,
+        };
+        self.put_local(table, input)?;
+        if phys.is_snapshot() {
+            return self.log_event("set", Some(dataset), &input.to_string());
+        }
+        match name {
+            "quota" => {
+                let quota = input.as_number()?;
+                self.alter_directory(phys.directory, |phys| phys.quota = quota)?;
+            }
+            "reservation" => self.reserve(phys.directory, input.as_number()?)?,
+            "refreservation" => {
+                let unused = |reserved: u64| i128::from(reserved.saturating_sub(phys.unique_bytes));
+                let change = unused(input.as_number()?) - unused(refreserved);
+                self.charge(phys.directory, Share::Refreservation, Delta::used(change))?;
+            }
+            "filesystem_limit" | "snapshot_limit" if input.as_number()? != u64::MAX => {
+                self.begin_limits(phys.directory)?;
+            }
+            _ => {}
+        }
+        self.log_event("set", Some(dataset), &input.to_string())
+    }
+
+    /// Writes a local value into a table.
+    fn put_local(&self, table: ObjectId, input: &PropertyInput) -> Result<()> {
+        let name = input.name.as_str();
+        self.remove(table, &format!("{name}{INHERIT_SUFFIX}"))?;
+        let newer = format!("{name}{UNSUPPORTED_SUFFIX}");
+        let known = match &input.value {
+            PropertyData::Number(number) => stand_in(name, *number),
+            PropertyData::Text(_) => None,
+        };
+        match known {
+            Some(known) => {
+                self.put_number(table, name, known)?;
+                self.put(table, &newer, &input.stored()?)
+            }
+            None => {
+                self.remove(table, &newer)?;
+                self.put(table, name, &input.stored()?)
+            }
+        }
+    }
+
+    /// The table of properties of a snapshot, made if there is none.
+    fn snapshot_properties(&self, snapshot: ObjectId) -> Result<ObjectId> {
+        let mut phys = self.dataset(snapshot)?;
+        if phys.properties.0 == 0 {
+            phys.properties = self.new_table(ObjectType::DSL_PROPS)?;
+            self.set_dataset(snapshot, &phys)?;
+        }
+        Ok(phys.properties)
+    }
+
+    /// Gives up the value set on a dataset: it is inherited, or the received one with `received`.
+    pub fn inherit_property(&self, dataset: ObjectId, name: &str, received: bool) -> Result<()> {
+        let phys = self.dataset(dataset)?;
+        let native = property::dataset(name);
+        if native.is_some_and(|native| native.is_read_only()) {
+            return Err(Error::invalid(format!("'{name}' is readonly")));
+        }
+        if native.is_some_and(|native| !native.is_inheritable()) && !received {
+            return Err(Error::invalid(format!("'{name}' property cannot be inherited"))
+                .with_advice(format!("use 'zfs set {name}=none' to clear it")));
+        }
+        if native.is_none() && !property::is_user_name(name) {
+            return Err(Error::invalid(format!("invalid property '{name}'")));
+        }
+        let table = match phys.is_snapshot() {
+            true => phys.properties,
+            false => self.directory(phys.directory)?.properties,
+        };
+        if table.0 == 0 {
+            return Ok(());
+        }
+        self.remove(table, name)?;
+        self.remove(table, &format!("{name}{UNSUPPORTED_SUFFIX}"))?;
+        let explicit = format!("{name}{INHERIT_SUFFIX}");
+        let was_received = self.value(table, &format!("{name}{RECEIVED_SUFFIX}"))?.is_some();
+        if received {
+            self.remove(table, &explicit)?;
+        } else if was_received && self.value(table, HAS_RECEIVED)?.is_some() {
+            self.put_number(table, &explicit, 0)?;
+        }
+        if phys.is_snapshot() && self.entries(table)?.is_empty() {
+            self.free_object(table)?;
+            self.alter_dataset(dataset, |phys| phys.properties = ObjectId(0))?;
+        }
+        self.log_event("inherit", Some(dataset), &format!("{name}="))
+    }
+
+    /// Reserves bytes for a directory.
+    pub(super) fn reserve(&self, directory: ObjectId, reserved: u64) -> Result<()> {
+        let mut phys = self.directory(directory)?;
+        let before = phys.used_bytes.max(phys.reserved);
+        phys.reserved = reserved;
+        let change = Delta::between(before, phys.used_bytes.max(reserved));
+        self.set_directory(directory, &phys)?;
+        if phys.parent.0 == 0 {
+            return Ok(());
+        }
+        self.charge(phys.parent, Share::ChildReservations, Delta::used(change))
+    }
+
+    /// The number that a table of properties holds for `name`: set there, or received and not
+    /// given up.
+    pub(super) fn own_number(&self, table: ObjectId, name: &str) -> Result<Option<u64>> {
+        for entry in [format!("{name}{UNSUPPORTED_SUFFIX}"), name.to_owned()] {
+            if let Some(number) = self.number(table, &entry)? {
+                return Ok(Some(number));
+            }
+        }
+        if self.value(table, &format!("{name}{INHERIT_SUFFIX}"))?.is_some() {
+            return Ok(None);
+        }
+        self.number(table, &format!("{name}{RECEIVED_SUFFIX}"))
+    }
+
+    /// Bytes that are held back for the head of a directory.
+    pub fn refreservation(&self, directory: &DslDirectory) -> Result<u64> {
+        Ok(self.own_number(directory.properties, "refreservation")?.unwrap_or(0))
+    }
+
+    /// Bytes that the head of a directory may refer to; 0 for any.
+    pub fn refquota(&self, directory: &DslDirectory) -> Result<u64> {
+        Ok(self.own_number(directory.properties, "refquota")?.unwrap_or(0))
+    }
+}
