@@ -182,7 +182,7 @@ fn run(census: &mut Census, name: &str, places: Vec<PathBuf>) -> Result<()> {
     let candidate = pools.iter().find(|pool| pool.name == name);
     let candidate = candidate.ok_or_else(|| Error::not_found(format!("no pool '{name}'")))?;
     let pool = Pool::open(candidate, &OpenOptions { missing_log: true, ..OpenOptions::default() })?;
-    census.set("mos", pool.mos());
+    census.set("mos", &pool.mos());
     if let Err(error) = pool.space() {
         census.problem("space maps", &error);
     }

@@ -42,6 +42,8 @@ pub enum ErrorKind {
     Permission,
     /// No room left for it.
     NoSpace,
+    /// A quota or a limit is reached.
+    Quota,
 }
 
 /// Where it happened; whatever is known.

@@ -42,6 +42,8 @@ pub const EILSEQ: i32 = 84;
 pub const EOPNOTSUPP: i32 = 95;
 /// The node is gone.
 pub const ESTALE: i32 = 116;
+/// A quota is used up.
+pub const EDQUOT: i32 = 122;
 
 impl Errno {
     /// An error of number `code`.
@@ -62,6 +64,7 @@ impl From<cenote_engine::Error> for Errno {
             ErrorKind::ReadOnly => EROFS,
             ErrorKind::Permission => EPERM,
             ErrorKind::NoSpace => ENOSPC,
+            ErrorKind::Quota => EDQUOT,
             // Io, Checksum, Corrupt, Redacted, TimedOut: programs know what to do with EIO.
             _ => EIO,
         };

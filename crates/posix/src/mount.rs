@@ -128,7 +128,7 @@ pub fn open_in(pool: &Pool, dataset: &Dataset) -> Result<Filesystem> {
         seconds: i64::try_from(now.as_secs()).unwrap_or(i64::MAX),
         nanoseconds: now.subsec_nanos(),
     };
-    open(pool.catalog(), dataset, &keys, pool.capacity(), mounted)
+    open(&pool.catalog(), dataset, &keys, pool.capacity(), mounted)
 }
 
 /// What `statfs` reports: in blocks of the record size, as OpenZFS on Linux does.

@@ -323,7 +323,7 @@ fn below(pool: &Arc<Pool>, target: &Target, to: &Path) -> Result<Vec<(Target, Pa
     let catalog = pool.catalog();
     let top = target.dataset(pool)?;
     let capacity = pool.capacity();
-    let reader = PropertyReader::new(catalog, capacity, &**pool.keys(), "");
+    let reader = PropertyReader::new(&catalog, capacity, &**pool.keys(), "");
     let mountpoint = |dataset: &cenote_engine::dataset::Dataset| -> Result<Option<String>, Error> {
         let listed = Listed::Dataset(dataset.clone());
         Ok(match reader.get(&listed, "mountpoint")?.map(|property| property.value) {

@@ -67,7 +67,7 @@ impl SourceOptions {
             if !is_root {
                 continue;
             }
-            let reader = PropertyReader::new(catalog, capacity, &**pool.keys(), "");
+            let reader = PropertyReader::new(&catalog, capacity, &**pool.keys(), "");
             let head = Listed::Dataset(catalog.head(&directory)?);
             let location = match reader.get(&head, "keylocation")?.map(|p| p.value) {
                 Some(Value::Text(location)) => location,
@@ -88,7 +88,7 @@ impl SourceOptions {
             let material = std::fs::read(file).map_err(|error| {
                 Error::new(ErrorKind::NotFound, format!("key file '{file}': {error}"))
             })?;
-            return pool.keys().load(pool.catalog(), directory, &material);
+            return pool.keys().load(&pool.catalog(), directory, &material);
         }
         Ok(())
     }

@@ -115,7 +115,7 @@ impl Catalogue {
 
 fn read(pool: &Arc<Pool>, altroot: &str) -> Result<Vec<DatasetReport>> {
     let catalog = pool.catalog();
-    let reader = PropertyReader::new(catalog, pool.capacity(), &**pool.keys(), altroot);
+    let reader = PropertyReader::new(&catalog, pool.capacity(), &**pool.keys(), altroot);
     let mut out = Vec::new();
     for listed in catalog.list(&catalog.root()?)? {
         out.push(report(pool, &reader, &listed)?);
@@ -181,7 +181,8 @@ fn with_arguments(pool: &Arc<Pool>, dataset: &mut DatasetReport, wanted: &[Strin
     }
     let Ok(found) = pool.catalog().dataset_named(&dataset.name) else { return };
     let Ok(space) = pool.space() else { return };
-    let reader = PropertyReader::new(pool.catalog(), space.capacity(), &**pool.keys(), altroot);
+    let catalog = pool.catalog();
+    let reader = PropertyReader::new(&catalog, space.capacity(), &**pool.keys(), altroot);
     let listed = Listed::Dataset(found);
     for name in missing {
         if let Ok(Some(value)) = reader.get(&listed, name) {

@@ -10,7 +10,7 @@ use cenote_format::nvlist::NvList;
 /// Every record, oldest first. A record that cannot be read ends the list.
 pub fn records(pool: &Pool) -> Result<Vec<HistoryRecord>> {
     let mut out = Vec::new();
-    for record in History::open(pool.catalog())? {
+    for record in History::open(&pool.catalog())? {
         match record {
             Ok(record) => out.push(convert(&record.fields)),
             Err(error) if out.is_empty() => return Err(error),

@@ -167,9 +167,9 @@ impl Service {
         let directory = pool.catalog().directory(&request.dataset).map_err(|e| failure(&e))?;
         let (keys, catalog) = (pool.keys(), pool.catalog());
         let done = if request.check_only {
-            keys.check(catalog, &directory, &request.secret.0)
+            keys.check(&catalog, &directory, &request.secret.0)
         } else {
-            keys.load(catalog, &directory, &request.secret.0)
+            keys.load(&catalog, &directory, &request.secret.0)
         };
         done.map_err(|error| {
             let (kind, words) = match error.kind() {

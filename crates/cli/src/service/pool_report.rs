@@ -77,7 +77,7 @@ impl Published {
     pub fn now(&self, pool: &Pool) -> PoolReport {
         let mut report = self.fixed.clone();
         if let Some(status) = pool.vdevs().status() {
-            report.root = vdevs::report(&status, pool.name(), pool.space().ok());
+            report.root = vdevs::report(&status, pool.name(), pool.space().ok().as_deref());
         }
         set_sizes(&mut report.root, pool);
         report.caches.iter_mut().chain(&mut report.spares).for_each(|vdev| set_sizes(vdev, pool));
@@ -101,8 +101,7 @@ impl Published {
 /// Gives every leaf that was found the size of its device, and marks those that were not.
 fn set_sizes(vdev: &mut VdevReport, pool: &Pool) {
     let guid = Guid(vdev.guid);
-    let candidate = pool.candidate();
-    let found = candidate.devices.get(&guid).or_else(|| candidate.auxiliary.get(&guid));
+    let found = pool.candidate().and_then(|candidate| candidate.device_of(guid));
     if let Some(found) = found.filter(|_| vdev.is_leaf() && vdev.state != VdevState::CannotOpen) {
         vdev.physical_size = found.device.size();
     }
@@ -139,7 +138,7 @@ pub fn convert(values: Vec<PropertyValue>) -> Properties {
 }
 
 fn pool_properties(pool: &Pool, runtime: &Runtime) -> Result<Properties> {
-    let values = properties::all(pool.catalog(), pool.config(), pool.space()?, runtime)?;
+    let values = properties::all(&pool.catalog(), &pool.config(), pool.space()?.as_ref(), runtime)?;
     Ok(convert(values))
 }
 
@@ -147,13 +146,12 @@ fn list(pool: &Pool, directory: &Zap, key: &str, class: VdevClass) -> Result<Vec
     let Some(number) = directory.lookup_u64(key)?.filter(|number| *number != 0) else {
         return Ok(Vec::new());
     };
-    let packed = cenote_engine::pool::packed::read(pool.mos(), ObjectId(number), MAX_LIST)?;
+    let packed = cenote_engine::pool::packed::read(&pool.mos(), ObjectId(number), MAX_LIST)?;
     let entries: &[nvlist::NvList] = packed.nvlist_array(key).unwrap_or(&[]);
     let mut out = Vec::new();
     for entry in entries {
         let mut config = VdevConfig::from_nvlist(entry)?;
-        let found = pool.candidate().auxiliary.get(&config.guid);
-        let found = found.or_else(|| pool.candidate().devices.get(&config.guid));
+        let found = pool.candidate().and_then(|candidate| candidate.device_of(config.guid));
         if let Some(found) = found {
             let path = found.path(config.path.as_deref());
             config.path = Some(path.display().to_string());

@@ -230,7 +230,7 @@ fn deadlist(pool: &Arc<Pool>, id: ObjectId, sink: &mut Sink) -> Result<Value, Er
     let (space, entries) = if dnode.bonus_type == ObjectType::BPOBJ_HEADER {
         (BpobjHeader::decode(dnode.bonus())?.space, Vec::new())
     } else {
-        let table = Table::open(pool.mos(), id)?.map_or(Ok(Vec::new()), |t| t.numbers())?;
+        let table = Table::open(&pool.mos(), id)?.map_or(Ok(Vec::new()), |t| t.numbers())?;
         let mut entries = Vec::new();
         for (name, object) in table {
             entries.push((parse_integer_key(name.as_bytes())?, object));

@@ -15,7 +15,7 @@ use super::sink::Sink;
 
 /// Every record; commands alone unless `detail` is above 1.
 pub fn show(pool: &Arc<Pool>, detail: u8, sink: &mut Sink) -> Result<(), Error> {
-    let history = History::open(pool.catalog())?;
+    let history = History::open(&pool.catalog())?;
     sink.line("\nHistory:");
     if history.lost() > 0 {
         sink.line(format_args!("({} records were overwritten)", history.lost()));

@@ -42,7 +42,7 @@ pub fn show(pool: &Arc<Pool>, detail: u8, wanted: &[String], sink: &mut Sink) ->
         numbers.push(text.parse::<u64>().map_err(|_| bad())?);
     }
     let tree = pool.config().vdev_tree.clone().unwrap_or_default();
-    let tops = metaslabs(pool.catalog(), &tree)?;
+    let tops = metaslabs(&pool.catalog(), &tree)?;
     if let Some(vdev) = numbers.first()
         && !tops.iter().any(|top| u64::from(top.id) == *vdev)
     {
@@ -53,7 +53,7 @@ pub fn show(pool: &Arc<Pool>, detail: u8, wanted: &[String], sink: &mut Sink) ->
     let mut logs = Logs::new();
     if detail > 1 {
         let shifts: HashMap<u32, u64> = tops.iter().map(|top| (top.id, top.shift)).collect();
-        each_logged(pool.mos(), &pool.catalog().object_directory()?, |entry| {
+        each_logged(&pool.mos(), &pool.catalog().object_directory()?, |entry| {
             if let Some(shift) = shifts.get(&entry.vdev) {
                 logs.entry((entry.vdev, entry.offset >> shift)).or_default().push(entry);
             }

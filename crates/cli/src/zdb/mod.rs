@@ -113,7 +113,7 @@ fn show(
         sink.tree("\nMOS Configuration", "config", config);
     }
     if arguments.uberblock > 0 || plain {
-        let uberblock = labels::uberblock(pool.uberblock());
+        let uberblock = labels::uberblock(&pool.uberblock());
         sink.tree("\nUberblock", "uberblock", uberblock);
     }
     if arguments.datasets > 0 || !arguments.asks() {

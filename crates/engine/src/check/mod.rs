@@ -185,13 +185,13 @@ pub fn check(
     let mut report = Report { leaks_checked: options.leaks, ..Report::default() };
     let mut complaints = Vec::new();
     let space = match options.leaks {
-        true => space::Space::load(pool.mos(), &tree, &directory, |error| complaints.push(error)),
+        true => space::Space::load(&pool.mos(), &tree, &directory, |error| complaints.push(error)),
         false => space::Space::default(),
     };
     report.allocated = space.allocated();
     report.checkpoint = space.checkpoint();
     report.flushed = space.flushed().collect();
-    let shared = shared::SharedBlocks::load(pool.mos(), &directory, &mut complaints);
+    let shared = shared::SharedBlocks::load(&pool.mos(), &directory, &mut complaints);
     report.dedup_saved = shared.dedup_saved;
     report.dedup_entries = shared.dedup_entries;
     report.dedup_references = shared.dedup_references;
@@ -201,11 +201,11 @@ pub fn check(
     }
     let total = match options.leaks {
         true => report.allocated,
-        false => PoolSpace::read(pool.catalog(), &tree).map_or(0, |space| space.allocated()),
+        false => PoolSpace::read(&pool.catalog(), &tree).map_or(0, |space| space.allocated()),
     };
     let walk = walk::Walk::new(pool, *options, &space, &shared, total, first_unclaimed(pool));
     walk.push_pool();
-    pending::start(&walk, pool.mos(), &directory);
+    pending::start(&walk, &pool.mos(), &directory);
     walk.run(&mut report, progress);
     if options.leaks && !report.stopped {
         space.leaked(|extent| {

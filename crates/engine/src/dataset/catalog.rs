@@ -60,6 +60,11 @@ impl Catalog {
         Ok(Self(Arc::new(Inner { mos, pool: pool.to_owned(), root: ObjectId(root) })))
     }
 
+    /// The datasets of a pool that is being created: none yet.
+    pub(crate) fn unwritten(mos: ObjectSet, pool: &str) -> Self {
+        Self(Arc::new(Inner { mos, pool: pool.to_owned(), root: ObjectId(0) }))
+    }
+
     /// The meta object set.
     pub fn mos(&self) -> &ObjectSet {
         &self.0.mos

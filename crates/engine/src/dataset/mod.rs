@@ -7,6 +7,7 @@
 mod accounting;
 mod allowance;
 mod catalog;
+mod charge;
 pub mod change;
 mod computed;
 mod deadlist;
@@ -22,6 +23,7 @@ mod table;
 
 pub use accounting::{Principal, PrincipalUsage};
 pub use allowance::{Allowance, DirectoryLimits, available_below};
+pub use charge::charge_owners;
 pub use catalog::{Catalog, Dataset};
 pub use directory::{Directory, is_hidden};
 pub use key_object::KeyObject;

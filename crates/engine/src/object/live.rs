@@ -26,6 +26,8 @@ const CLEAN_KEPT: usize = 512;
 pub(super) struct Live {
     shards: Vec<Mutex<HashMap<u64, Arc<LiveObject>>>>,
     committed: RwLock<Arc<Committed>>,
+    /// Counts changes.
+    pub(super) changes: AtomicU64,
     /// Counts the groups committed: a dnode that was read before one may be stale after it.
     generation: AtomicU64,
     /// Objects with dirt, by group modulo 4.
@@ -163,6 +165,7 @@ impl LiveObject {
         tx: &Tx,
         change: impl FnOnce(&mut State, &mut Dirt) -> Result<T>,
     ) -> Result<T> {
+        live.changes.fetch_add(1, Relaxed);
         let mut state = self.state.write();
         let state = &mut *state;
         let newest = state.dirt.last().map(|dirt| dirt.txg);
@@ -236,6 +239,7 @@ impl Live {
         Self {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             committed: RwLock::new(Arc::new(committed)),
+            changes: AtomicU64::new(0),
             generation: AtomicU64::new(0),
             dirty: Default::default(),
             numbers: Mutex::new(Numbers::new(end)),

@@ -12,9 +12,6 @@ pub(super) struct BlockRanges {
 }
 
 impl BlockRanges {
-    pub(super) fn is_empty(&self) -> bool {
-        self.ranges.is_empty()
-    }
 
     /// The range that holds `id`.
     pub(super) fn range_of(&self, id: u64) -> Option<(u64, u64)> {

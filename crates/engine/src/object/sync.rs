@@ -334,6 +334,20 @@ impl ObjectSet {
         }
     }
 
+    /// How many changes were made since the set was opened.
+    pub fn changes(&self) -> u64 {
+        let live = self.0.live.as_ref();
+        live.map_or(0, |live| live.changes.load(std::sync::atomic::Ordering::Relaxed))
+    }
+
+    /// The `FLAG_*` bits of the set's root.
+    pub fn flags(&self) -> u64 {
+        match &self.0.live {
+            Some(live) => live.committed().header.flags,
+            None => self.0.header.flags,
+        }
+    }
+
     /// Sets the `FLAG_*` bits of a set that was never written.
     pub fn set_flags(&self, flags: u64) -> Result<()> {
         self.live()?.change_header(|header| header.flags = flags);

@@ -207,6 +207,11 @@ impl Pipe {
         block.map_err(|error| error.at_pointer(bp).at(|place| place.objset = Some(context.objset)))
     }
 
+    /// The pool's checksum salt; zeros before it is known.
+    pub fn checksum_salt(&self) -> Salt {
+        self.salt().clone()
+    }
+
     fn salt(&self) -> &Salt {
         // Before the MOS is open: nothing in the MOS is salted.
         static NONE: LazyLock<Salt> = LazyLock::new(|| Salt::new([0; 32]));

@@ -52,7 +52,12 @@ pub struct PoolCandidate {
 impl PoolCandidate {
     /// The device behind the leaf `node`.
     pub fn device(&self, node: &VdevConfig) -> Option<&Arc<FoundDevice>> {
-        self.devices.get(&node.guid).or_else(|| self.auxiliary.get(&node.guid))
+        self.device_of(node.guid)
+    }
+
+    /// The device of this guid.
+    pub fn device_of(&self, guid: Guid) -> Option<&Arc<FoundDevice>> {
+        self.devices.get(&guid).or_else(|| self.auxiliary.get(&guid))
     }
 
     /// The leaves of `tree` that have a device, ready to have their rings read. Leaves taken offline

@@ -6,9 +6,11 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use cenote_codec::checksum::Salt;
 use cenote_format::config::{PoolConfig, VdevConfig, VdevKind};
 use cenote_format::feature;
+use cenote_format::objset::ObjsetKind;
 use cenote_format::uberblock::Uberblock;
 use cenote_format::{Guid, ObjectId, Txg};
 
@@ -19,7 +21,7 @@ use super::space::PoolSpace;
 use crate::dataset::{Catalog, PoolCapacity};
 use crate::keys::KeyStore;
 use crate::object::ObjectSet;
-use crate::pipe::{Pipe, PoolIo, Prefetcher};
+use crate::pipe::{Pipe, PoolIo, Prefetcher, ReadContext};
 use crate::vdev::VdevTree;
 use crate::zap::Zap;
 use crate::{Error, ErrorKind, Result};
@@ -62,6 +64,8 @@ pub struct OpenOptions {
     pub name: Option<String>,
     /// Longest wait for one device while opening.
     pub deadline: Duration,
+    /// Open the devices for writing too.
+    pub writable: bool,
 }
 
 impl Default for OpenOptions {
@@ -75,22 +79,29 @@ impl Default for OpenOptions {
             missing_vdevs: false,
             name: None,
             deadline: Duration::from_secs(10),
+            writable: false,
         }
     }
 }
 
-/// An open pool.
+/// An open pool. What it shows is that of one transaction group; if the pool is written, that of
+/// the newest one on the disks.
 pub struct Pool {
     name: String,
     guid: Guid,
-    config: PoolConfig,
-    uberblock: Uberblock,
     io: Arc<PoolIo>,
+    keys: Arc<KeyStore>,
+    view: ArcSwap<View>,
+    candidate: Option<PoolCandidate>,
+}
+
+/// A pool as of one transaction group.
+struct View {
+    config: Arc<PoolConfig>,
+    uberblock: Uberblock,
     mos: ObjectSet,
     catalog: Catalog,
-    keys: Arc<KeyStore>,
-    space: OnceLock<PoolSpace>,
-    candidate: PoolCandidate,
+    space: OnceLock<Arc<PoolSpace>>,
 }
 
 impl Pool {
@@ -176,18 +187,51 @@ impl Pool {
             io.pipe.set_salt(Salt::new(salt));
         }
         let catalog = Catalog::open(mos.clone(), name)?;
+        let view = View {
+            config: Arc::new(PoolConfig { vdev_tree: Some(tree), ..config }),
+            uberblock: choice.best,
+            mos,
+            catalog,
+            space: OnceLock::new(),
+        };
         Ok(Self {
             name: name.to_owned(),
             guid: candidate.guid,
-            config: PoolConfig { vdev_tree: Some(tree), ..config },
-            uberblock: choice.best,
             io,
-            mos,
-            catalog,
             keys: Arc::new(KeyStore::new()),
-            space: OnceLock::new(),
-            candidate: candidate.clone(),
+            view: ArcSwap::from_pointee(view),
+            candidate: Some(candidate.clone()),
         })
+    }
+
+    /// A pool that is being created: it shows nothing before its first group is on the disks.
+    pub(super) fn unwritten(
+        name: String,
+        guid: Guid,
+        config: PoolConfig,
+        uberblock: Uberblock,
+        io: Arc<PoolIo>,
+    ) -> Arc<Self> {
+        let mos = ObjectSet::new_live(&io, ReadContext::default(), ObjsetKind::Meta);
+        let view = View {
+            config: Arc::new(config),
+            uberblock,
+            catalog: Catalog::unwritten(mos.clone(), &name),
+            mos,
+            space: OnceLock::new(),
+        };
+        let (keys, view) = (Arc::new(KeyStore::new()), ArcSwap::from_pointee(view));
+        Arc::new(Self { name, guid, io, keys, view, candidate: None })
+    }
+
+    /// Shows a later group, which is on the disks.
+    pub(super) fn publish(&self, uberblock: Uberblock, config: PoolConfig) -> Result<()> {
+        let mos = ObjectSet::open(&self.io, uberblock.root, 0, None)?;
+        let catalog = Catalog::open(mos.clone(), &self.name)?;
+        let config = Arc::new(config);
+        let view = View { config, uberblock, mos, catalog, space: OnceLock::new() };
+        self.view.store(Arc::new(view));
+        Ok(())
     }
 
     /// Name it goes by.
@@ -201,13 +245,13 @@ impl Pool {
     }
 
     /// The trusted configuration, with the devices' present paths.
-    pub fn config(&self) -> &PoolConfig {
-        &self.config
+    pub fn config(&self) -> Arc<PoolConfig> {
+        self.view.load().config.clone()
     }
 
-    /// The uberblock it was opened at.
-    pub fn uberblock(&self) -> &Uberblock {
-        &self.uberblock
+    /// The uberblock of the group it shows.
+    pub fn uberblock(&self) -> Uberblock {
+        self.view.load().uberblock.clone()
     }
 
     /// Where everything is read from.
@@ -221,13 +265,13 @@ impl Pool {
     }
 
     /// The meta object set.
-    pub fn mos(&self) -> &ObjectSet {
-        &self.mos
+    pub fn mos(&self) -> ObjectSet {
+        self.view.load().mos.clone()
     }
 
     /// Its datasets.
-    pub fn catalog(&self) -> &Catalog {
-        &self.catalog
+    pub fn catalog(&self) -> Catalog {
+        self.view.load().catalog.clone()
     }
 
     /// The encryption keys that are loaded.
@@ -235,15 +279,16 @@ impl Pool {
         &self.keys
     }
 
-    /// The pool's space, read once: nothing is written here.
-    pub fn space(&self) -> Result<&PoolSpace> {
-        if let Some(space) = self.space.get() {
-            return Ok(space);
+    /// The pool's space, read once for each group that is shown.
+    pub fn space(&self) -> Result<Arc<PoolSpace>> {
+        let view = self.view.load();
+        if let Some(space) = view.space.get() {
+            return Ok(space.clone());
         }
-        let tree = self.config.vdev_tree.clone();
+        let tree = view.config.vdev_tree.clone();
         let tree = tree.unwrap_or_else(|| VdevConfig::placeholder(VdevKind::Root, 0));
-        let space = PoolSpace::read(&self.catalog, &tree)?;
-        Ok(self.space.get_or_init(|| space))
+        let space = Arc::new(PoolSpace::read(&view.catalog, &tree)?);
+        Ok(view.space.get_or_init(|| space).clone())
     }
 
     /// What the pool offers to its datasets; nothing if its space maps cannot be read, for they
@@ -258,9 +303,9 @@ impl Pool {
         }
     }
 
-    /// What the labels said.
-    pub fn candidate(&self) -> &PoolCandidate {
-        &self.candidate
+    /// What the labels said; nothing for a pool that was created here.
+    pub fn candidate(&self) -> Option<&PoolCandidate> {
+        self.candidate.as_ref()
     }
 }
 

@@ -266,6 +266,16 @@ impl Gate {
         self.changed.notify_all();
     }
 
+    /// Why nothing more can be written, if so.
+    pub fn failure(&self) -> Option<Error> {
+        self.state.lock().failure.clone()
+    }
+
+    /// Whether somebody asked for group `txg` to be written.
+    pub fn is_wanted(&self, txg: Txg) -> bool {
+        self.state.lock().wanted >= txg.0
+    }
+
     /// Tells the writer to stop.
     pub fn stop(&self) {
         self.state.lock().stopping = true;

@@ -51,7 +51,7 @@ pub use space::{Delta, Share};
 pub const OBJECT_DIRECTORY: ObjectId = ObjectId(1);
 
 /// What a change needs from the pool around it.
-pub trait PoolHooks {
+pub trait PoolHooks: Sync {
     /// Sixty-four random bits.
     fn random(&self) -> u64;
     /// Frees the space of a block in the group being written: nothing refers to it any more.

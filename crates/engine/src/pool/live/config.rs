@@ -1,0 +1,189 @@
+//! The configuration of a pool open for writing: in its metadata and in the labels.
+//!
+//! Chapter 01, sections 5 to 7; chapter 06, section 3.1. Invariant: the labels are rewritten in the
+//! group whose metadata holds the same configuration.
+
+use cenote_format::config::{PoolConfig, PoolState, VdevConfig};
+use cenote_format::feature::{self, Feature};
+use cenote_format::nvlist::Encoding;
+use cenote_format::uberblock::Uberblock;
+use cenote_format::{ObjectId, Txg};
+
+use super::LivePool;
+use crate::dataset::Table;
+use crate::dataset::change::{MosChange, OBJECT_DIRECTORY};
+use crate::pool::host::HostIdentity;
+use crate::pool::{Pool, labels};
+use crate::vdev::VdevTree;
+use crate::{Error, Result};
+
+/// Packed lists are padded to this many bytes.
+const PACKED_UNIT: usize = 16 << 10;
+
+/// The configuration, and what of it is not on the disks yet.
+pub(super) struct ConfigState {
+    config: PoolConfig,
+    /// The metadata's copy and the labels are to be written.
+    dirty: bool,
+    /// The labels are to be written.
+    labels: bool,
+}
+
+/// What changes in a configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ConfigChange {
+    /// State of the pool, as the labels tell it.
+    State(PoolState),
+    /// Name of the pool.
+    Name(String),
+    /// Comment; empty: none.
+    Comment(String),
+    /// Names of compatibility files; empty or "off": none.
+    Compatibility(String),
+}
+
+impl ConfigState {
+    pub(super) fn of(pool: &Pool) -> Self {
+        let mut config = (*pool.config()).clone();
+        let host = HostIdentity::of_this_machine();
+        config.name = Some(pool.name().to_owned());
+        config.state = Some(PoolState::Active);
+        config.hostid = (host.id != 0).then_some(host.id);
+        config.hostname = Some(host.name);
+        if config.features_for_read.is_none() && pool.uberblock().version >= 5000 {
+            config.features_for_read = Some(Vec::new());
+        }
+        // An opened pool says so in its labels, and who opened it.
+        Self { config, dirty: true, labels: true }
+    }
+
+    pub(super) fn is_dirty(&self) -> bool {
+        self.dirty || self.labels
+    }
+
+    pub(super) fn feature_changed(&mut self, feature: &Feature, count: u64) {
+        if !feature.flags.contains(feature::Flags::IN_LABEL) {
+            return;
+        }
+        let guid = feature.guid;
+        let list = self.config.features_for_read.get_or_insert_default();
+        let known = list.iter().position(|name| name == guid);
+        match (known, count) {
+            (None, 1..) => list.push(guid.to_owned()),
+            (Some(index), 0) => {
+                list.remove(index);
+            }
+            _ => return,
+        }
+        self.dirty = true;
+    }
+
+    pub(super) fn guid_sum(&self) -> u64 {
+        self.config.vdev_tree.as_ref().map_or(0, VdevConfig::guid_sum)
+    }
+
+    pub(super) fn published(&self) -> PoolConfig {
+        self.config.clone()
+    }
+
+    pub(super) fn set_tree(&mut self, tree: VdevConfig) {
+        self.config.vdev_children = Some(tree.children().len() as u64);
+        self.config.vdev_tree = Some(tree);
+        self.dirty = true;
+    }
+
+    pub(super) fn apply(&mut self, change: ConfigChange) {
+        let text = |text: String| (!text.is_empty() && text != "off").then_some(text);
+        match change {
+            ConfigChange::State(state) => self.config.state = Some(state),
+            ConfigChange::Name(name) => self.config.name = Some(name),
+            ConfigChange::Comment(comment) => self.config.comment = text(comment),
+            ConfigChange::Compatibility(files) => self.config.compatibility = text(files),
+        }
+        self.dirty = true;
+    }
+}
+
+/// Writes a packed list into object `id`, whose bonus tells its length.
+pub(super) fn write_packed(
+    change: &MosChange<'_>,
+    id: ObjectId,
+    list: &cenote_format::NvList,
+) -> Result<()> {
+    let mut data = list.encode(Encoding::Xdr)?;
+    let length = data.len() as u64;
+    data.resize(data.len().next_multiple_of(PACKED_UNIT), 0);
+    let object = change.mos.object(id)?;
+    object.write(change.tx, 0, &data)?;
+    object.free_range(change.tx, data.len() as u64, u64::MAX)?;
+    object.set_bonus(change.tx, object.dnode().bonus_type, &length.to_le_bytes())
+}
+
+impl LivePool {
+    /// Changes the configuration from the next group on. The group is to be asked for.
+    pub fn change_config(&self, change: ConfigChange) {
+        self.config.lock().apply(change);
+    }
+
+    /// Writes the configuration into the metadata if it changed.
+    pub(super) fn write_config(&self, change: &MosChange<'_>) -> Result<()> {
+        let config = {
+            let mut state = self.config.lock();
+            if !state.dirty {
+                return Ok(());
+            }
+            state.dirty = false;
+            state.labels = true;
+            state.config.txg = Some(change.tx.txg());
+            state.config.clone()
+        };
+        let directory = Table::open(change.mos, OBJECT_DIRECTORY)?
+            .ok_or_else(|| Error::corrupt("the pool has no object directory"))?;
+        let id = directory
+            .number("config")?
+            .ok_or_else(|| Error::corrupt("the pool has no configuration object"))?;
+        let config = PoolConfig { has_per_vdev_zaps: true, ..config };
+        write_packed(change, ObjectId(id), &config.to_nvlist())
+    }
+
+    /// Writes what makes group `uberblock.txg` the pool's newest.
+    pub(super) fn write_roots(&self, vdevs: &VdevTree, uberblock: &Uberblock) -> Result<()> {
+        let (config, all) = {
+            let mut state = self.config.lock();
+            let all = std::mem::take(&mut state.labels);
+            (state.config.clone(), all)
+        };
+        if all {
+            let config = PoolConfig { txg: Some(uberblock.txg), ..config };
+            labels::write_labels(vdevs, &config, uberblock)
+        } else {
+            labels::write_uberblock(vdevs, uberblock)
+        }
+    }
+
+    /// Writes the labels in the next group.
+    pub(super) fn dirty_labels(&self) {
+        self.config.lock().labels = true;
+    }
+
+    /// Marks the pool exported and stops writing it.
+    pub fn export(&self) -> Result<()> {
+        self.finish_as(PoolState::Exported)
+    }
+
+    /// Marks the pool destroyed and stops writing it.
+    pub fn destroy(&self) -> Result<()> {
+        self.finish_as(PoolState::Destroyed)
+    }
+
+    fn finish_as(&self, state: PoolState) -> Result<()> {
+        self.allocator.flush_all();
+        self.sync()?;
+        self.change_config(ConfigChange::State(state));
+        self.dirty_labels();
+        self.close()
+    }
+}
+
+/// The first group of a new pool.
+pub(super) const FIRST_TXG: Txg = Txg(4);

@@ -1,0 +1,281 @@
+//! Creating a pool.
+//!
+//! Chapter 06, section 7. Invariant: nothing is written to a device before all of them are open and
+//! large enough; the pool exists from the moment its first uberblocks are written.
+
+use std::sync::Arc;
+
+use cenote_codec::checksum::Salt;
+use cenote_format::config::{PoolConfig, PoolState, TopLevel, VdevConfig, VdevKind};
+use cenote_format::objset::ObjsetKind;
+use cenote_format::uberblock::{ACTIVITY_MAGIC, Uberblock};
+use cenote_format::zap::{Normalization, Value};
+use cenote_format::{BlockPointer, Guid, ObjectId, ObjectType, Txg};
+
+use super::config::FIRST_TXG;
+use super::store::{MosSource, MosStore};
+use super::{LivePool, Task, WriteOptions};
+use crate::alloc::{Allocator, VdevToInit};
+use crate::dataset::change::{MosChange, NewPool, OBJECT_DIRECTORY, PropertyInput};
+use crate::object::{NewObject, ObjectSet};
+use crate::pipe::{Pipe, PoolIo, Prefetcher, ReadContext};
+use crate::pool::open::OpenOptions;
+use crate::pool::{Pool, labels};
+use crate::txg::Tx;
+use crate::vdev::{AllocationClass, LeafOpener, VdevTree};
+use crate::{Error, ErrorKind, Result, zap};
+
+/// Type of ZAPs of the pool's own metadata.
+const METADATA_ZAP: ObjectType = ObjectType(0xc4);
+
+/// A pool to be created.
+pub struct NewPoolPlan {
+    /// Its name.
+    pub name: String,
+    /// Pool version: 5000.
+    pub version: u64,
+    /// The top-level vdevs in order, with kinds, paths, children, `top.ashift` and `top.is_log`.
+    /// Guids, ids and sizes are filled in here.
+    pub tops: Vec<(VdevConfig, AllocationClass)>,
+    /// Hot spares.
+    pub spares: Vec<VdevConfig>,
+    /// Cache devices.
+    pub caches: Vec<VdevConfig>,
+    /// Short names of the features to enable.
+    pub features: Vec<String>,
+    /// The comment, if any.
+    pub comment: Option<String>,
+    /// Names of the compatibility files, if any.
+    pub compatibility: Option<String>,
+    /// Properties of the root dataset.
+    pub properties: Vec<PropertyInput>,
+    /// The command line, for the history.
+    pub command: Option<String>,
+    /// Host that creates it.
+    pub hostid: u64,
+    /// Its name.
+    pub hostname: String,
+}
+
+fn random() -> Result<u64> {
+    loop {
+        let number = getrandom::u64()
+            .map_err(|error| Error::new(ErrorKind::Io, format!("no random numbers: {error}")))?;
+        if number != 0 {
+            return Ok(number);
+        }
+    }
+}
+
+fn assign_guids(node: &mut VdevConfig, id: u64) -> Result<()> {
+    node.id = Some(id);
+    node.guid = Guid(random()?);
+    for (id, child) in (0..).zip(node.children.iter_mut().flatten()) {
+        assign_guids(child, id)?;
+    }
+    Ok(())
+}
+
+/// Creates the pool of `plan` on the devices that `opener` gives, and goes on writing it. `fill`
+/// makes the files of the root dataset.
+pub fn create(
+    plan: NewPoolPlan,
+    opener: Arc<dyn LeafOpener>,
+    options: &OpenOptions,
+    write: WriteOptions,
+    fill: impl FnOnce(&ObjectSet, &Tx) -> Result<()> + Send + 'static,
+) -> Result<Arc<LivePool>> {
+    let guid = Guid(random()?);
+    let mut root = VdevConfig {
+        guid,
+        children: Some(plan.tops.iter().map(|(top, _)| top.clone()).collect()),
+        ..VdevConfig::placeholder(VdevKind::Root, 0)
+    };
+    root.create_txg = Some(FIRST_TXG);
+    for (id, top) in (0..).zip(root.children.iter_mut().flatten()) {
+        assign_guids(top, id)?;
+        top.create_txg = Some(FIRST_TXG);
+    }
+    let vdevs = VdevTree::build(&root, opener)?;
+    for (id, top) in (0_u32..).zip(root.children.iter_mut().flatten()) {
+        let missing = || {
+            let path = top.devices().find_map(|leaf| leaf.path.clone()).unwrap_or_default();
+            Error::new(ErrorKind::Io, format!("cannot open every device of vdev {id} ({path})"))
+        };
+        let complete = vdevs.top_condition(id).is_some_and(|now| now == crate::vdev::Condition::ONLINE);
+        if !complete {
+            return Err(missing());
+        }
+        let asize = vdevs.top_asize(id).filter(|size| *size > 0).ok_or_else(missing)?;
+        let recorded = top.top.get_or_insert_default();
+        *recorded = TopLevel { asize, ..*recorded };
+    }
+    for (id, (_, class)) in (0_u32..).zip(&plan.tops) {
+        vdevs.set_class(id, *class);
+    }
+    let vdevs = Arc::new(vdevs);
+    let config = PoolConfig {
+        version: Some(plan.version),
+        name: Some(plan.name.clone()),
+        state: Some(PoolState::Active),
+        txg: Some(FIRST_TXG),
+        pool_guid: Some(guid),
+        errata: Some(0),
+        comment: plan.comment.clone(),
+        compatibility: plan.compatibility.clone(),
+        hostid: (plan.hostid != 0).then_some(plan.hostid),
+        hostname: Some(plan.hostname.clone()),
+        has_per_vdev_zaps: true,
+        vdev_children: Some(root.children().len() as u64),
+        vdev_tree: Some(root.clone()),
+        features_for_read: Some(Vec::new()),
+        ..PoolConfig::default()
+    };
+    labels::initialise(&vdevs)?;
+    let pipe = Pipe::new(vdevs.clone(), options.cache_limit);
+    let mut salt = [0; 32];
+    for part in salt.chunks_mut(8) {
+        part.copy_from_slice(&random()?.to_le_bytes());
+    }
+    pipe.set_salt(Salt::new(salt));
+    let io = Arc::new(PoolIo { pipe, prefetcher: Prefetcher::new(options.prefetch_threads) });
+    let mos = ObjectSet::new_live(&io, ReadContext::default(), ObjsetKind::Meta);
+    let source = Arc::new(MosSource::new(mos.clone()));
+    let before = Txg(FIRST_TXG.0 - 1);
+    let allocator = Allocator::open(vdevs, &root, source, before)?;
+    let uberblock = Uberblock {
+        order: cenote_format::bytes::ByteOrder::Little,
+        version: plan.version,
+        txg: before,
+        guid_sum: root.guid_sum(),
+        timestamp: 0,
+        root: BlockPointer::HOLE,
+        software_version: plan.version,
+        activity_magic: ACTIVITY_MAGIC,
+        activity_delay: 0,
+        activity_config: 0,
+        checkpoint_txg: 0,
+        reflow: Default::default(),
+    };
+    let pool = Pool::unwritten(plan.name.clone(), guid, config, uberblock, io);
+    let live = LivePool::with(pool, mos, allocator, write)?;
+    let run = move |live: &LivePool, change: &MosChange<'_>| {
+        fill_metadata(live, change, plan, root, &salt, fill)
+    };
+    let (done, _) = crossbeam_channel::bounded(1);
+    let task = Task { run: Box::new(run), done };
+    let txg = live.gate.close();
+    let mut answers = Vec::new();
+    live.write_group(txg, vec![task], &mut answers)?;
+    for (_, answer) in answers {
+        answer?;
+    }
+    live.gate.finished(txg);
+    live.start()?;
+    Ok(live)
+}
+
+/// Everything in the metadata of a new pool.
+fn fill_metadata(
+    live: &LivePool,
+    change: &MosChange<'_>,
+    plan: NewPoolPlan,
+    mut root: VdevConfig,
+    salt: &[u8; 32],
+    fill: impl FnOnce(&ObjectSet, &Tx) -> Result<()>,
+) -> Result<()> {
+    let classes: Vec<AllocationClass> = plan.tops.iter().map(|(_, class)| *class).collect();
+    let normal = root.children().iter().zip(&classes);
+    let size = normal
+        .filter(|(_, class)| **class == AllocationClass::Normal)
+        .map(|(top, _)| top.top.map_or(0, |top| top.asize))
+        .fold(0, u64::saturating_add);
+    let features: Vec<&str> = plan.features.iter().map(String::as_str).collect();
+    let skeleton = change.create_pool_skeleton(&NewPool { features: &features, size })?;
+    let directory = change.mos.object(OBJECT_DIRECTORY)?;
+    let salt = Value::of_bytes(salt)?;
+    zap::insert(&directory, change.tx, "org.illumos:checksum_salt", &salt)?;
+
+    let map = new_zap(change)?;
+    zap::insert_u64(&directory, change.tx, "com.delphix:vdev_zap_map", map.0)?;
+    if change.is_enabled("vdev_zaps_v2")? {
+        root.root_zap = Some(vdev_zap(change, map)?);
+        change.add_reference("vdev_zaps_v2")?;
+    }
+    for (top, class) in root.children.iter_mut().flatten().zip(&classes) {
+        leaf_zaps(change, map, top)?;
+        let zap = vdev_zap(change, map)?;
+        top.top_zap = Some(zap);
+        let bias = match class {
+            AllocationClass::Special => Some("special"),
+            AllocationClass::Dedup => Some("dedup"),
+            AllocationClass::Normal | AllocationClass::Log => None,
+        };
+        if let Some(bias) = bias {
+            let text = Value::of_bytes(format!("{bias}\0").as_bytes())?;
+            let object = change.mos.object(zap)?;
+            zap::insert(&object, change.tx, "org.zfsonlinux:allocation_bias", &text)?;
+            change.add_reference("allocation_classes")?;
+        }
+        if top.kind == VdevKind::Draid {
+            change.add_reference("draid")?;
+        }
+    }
+    let mut store = MosStore::new(change);
+    for (id, class) in (0_u32..).zip(&classes) {
+        let Some(top) = root.children.as_mut().and_then(|tops| tops.get_mut(id as usize)) else {
+            continue;
+        };
+        let zap = top.top_zap.unwrap_or_default();
+        let vdev = VdevToInit { id, config: top, zap, class: *class, from: FIRST_TXG };
+        let made = live.allocator.init_vdev(&mut store, &vdev)?;
+        if let Some(recorded) = &mut top.top {
+            recorded.metaslab_array = made.metaslab_array;
+            recorded.metaslab_shift = made.metaslab_shift.into();
+        }
+    }
+    for (name, nodes) in [("spares", plan.spares), ("l2cache", plan.caches)] {
+        if !nodes.is_empty() {
+            let _ = nodes;
+            let reason = format!("{name} are not supported yet");
+            return Err(Error::unsupported(reason));
+        }
+    }
+    live.config.lock().set_tree(root);
+    live.fill_dataset(change, skeleton.root, ObjsetKind::Zfs, fill)?;
+    for property in &plan.properties {
+        change.set_property(skeleton.root.dataset, property)?;
+    }
+    if let Some(command) = &plan.command {
+        let mut record = cenote_format::NvList::new();
+        record.push("history command", command.as_str());
+        change.log_record(record)?;
+    }
+    Ok(())
+}
+
+fn new_zap(change: &MosChange<'_>) -> Result<ObjectId> {
+    let new = NewObject::new(METADATA_ZAP, 512);
+    let object = change.mos.create_object(change.tx, &new)?;
+    zap::create(&object, change.tx, change.hooks.random(), Normalization::NONE)?;
+    Ok(object.id())
+}
+
+/// A ZAP for a vdev, listed in `map`.
+fn vdev_zap(change: &MosChange<'_>, map: ObjectId) -> Result<ObjectId> {
+    let zap = new_zap(change)?;
+    let map = change.mos.object(map)?;
+    zap::insert_u64(&map, change.tx, zap::int_name(zap.0).as_bytes(), zap.0)?;
+    Ok(zap)
+}
+
+fn leaf_zaps(change: &MosChange<'_>, map: ObjectId, node: &mut VdevConfig) -> Result<()> {
+    if node.kind.is_leaf() {
+        node.leaf_zap = Some(vdev_zap(change, map)?);
+    }
+    for child in node.children.iter_mut().flatten() {
+        leaf_zaps(change, map, child)?;
+    }
+    Ok(())
+}
+

@@ -1,0 +1,207 @@
+//! Datasets that are open for writing.
+//!
+//! Invariant: a head has at most one live set. How its blocks are written follows its properties
+//! from the next group on.
+
+use std::sync::Arc;
+
+use cenote_format::objset::{
+    FLAG_PROJECTQUOTA_COMPLETE, FLAG_USERACCOUNTING_COMPLETE, FLAG_USEROBJACCOUNTING_COMPLETE,
+    ObjsetKind,
+};
+use cenote_format::{ObjectId, Txg};
+use parking_lot::RwLock;
+
+use super::LivePool;
+use crate::dataset::change::{MadeDataset, MosChange, NewDataset};
+use crate::dataset::{Catalog, Dataset, Listed, PropertyReader, Value};
+use crate::object::ObjectSet;
+use crate::pipe::{Decryptor, Encryptor, ObjsetPolicy, ReadContext, RedundantMetadata};
+use crate::txg::Tx;
+use crate::{Error, ErrorKind, Result};
+
+/// How a dataset is written: what its properties say.
+pub type DatasetPolicy = ObjsetPolicy;
+
+/// A head open for writing.
+pub struct LiveDataset {
+    id: ObjectId,
+    set: ObjectSet,
+    policy: RwLock<ObjsetPolicy>,
+}
+
+impl LiveDataset {
+    pub(super) fn new(id: ObjectId, set: ObjectSet, policy: ObjsetPolicy) -> Arc<Self> {
+        Arc::new(Self { id, set, policy: RwLock::new(policy) })
+    }
+
+    /// Its object in the MOS.
+    pub fn id(&self) -> ObjectId {
+        self.id
+    }
+
+    /// Its objects.
+    pub fn set(&self) -> &ObjectSet {
+        &self.set
+    }
+
+    /// How its blocks are written.
+    pub fn policy(&self) -> ObjsetPolicy {
+        self.policy.read().clone()
+    }
+
+    /// Changes how its blocks are written from now on.
+    pub fn set_policy(&self, policy: ObjsetPolicy) {
+        *self.policy.write() = policy;
+    }
+
+    pub(super) fn needs_sync(&self, txg: Txg) -> bool {
+        self.set.needs_sync(txg)
+    }
+}
+
+/// Properties that decide how blocks are written, as they are in effect.
+pub(super) fn policy_of(
+    catalog: &Catalog,
+    dataset: &Dataset,
+    reader: &PropertyReader<'_>,
+    encryptor: Option<Arc<dyn Encryptor>>,
+) -> Result<ObjsetPolicy> {
+    let listed = Listed::Dataset(dataset.clone());
+    let number = |name: &str, otherwise: u64| -> Result<u64> {
+        Ok(match reader.get(&listed, name)?.map(|property| property.value) {
+            Some(Value::Number(number)) => number,
+            _ => otherwise,
+        })
+    };
+    let _ = catalog;
+    let redundant = number("redundant_metadata", 0)?;
+    Ok(ObjsetPolicy {
+        compression: number("compression", 1)?,
+        checksum: number("checksum", 1)?,
+        copies: u8::try_from(number("copies", 1)?).unwrap_or(1).clamp(1, 3),
+        redundant_metadata: RedundantMetadata::from_raw(redundant).unwrap_or_default(),
+        dedup: number("dedup", crate::pipe::DEDUP_OFF)?,
+        special_small_blocks: number("special_small_blocks", 0)?,
+        encryptor,
+    })
+}
+
+impl LivePool {
+    /// Opens the head `dataset` for writing; the same set for everybody.
+    pub fn open_dataset(&self, dataset: &Dataset) -> Result<Arc<LiveDataset>> {
+        if let Some(known) = self.datasets.lock().get(&dataset.id) {
+            return Ok(known.clone());
+        }
+        if dataset.is_snapshot() {
+            let reason = format!("'{}' is a snapshot", dataset.name);
+            return Err(Error::new(ErrorKind::ReadOnly, reason));
+        }
+        let catalog = self.pool.catalog();
+        let (decryptor, encryptor) = self.ciphers(&catalog, dataset)?;
+        let context =
+            ReadContext { decryptor, objset: dataset.id.0, ..ReadContext::default() };
+        let set = ObjectSet::open_live(&self.io, dataset.phys.pointer, context)?;
+        let policy = self.policy(&catalog, dataset, encryptor)?;
+        let live = LiveDataset::new(dataset.id, set, policy);
+        Ok(self.datasets.lock().entry(dataset.id).or_insert(live).clone())
+    }
+
+    fn policy(
+        &self,
+        catalog: &Catalog,
+        dataset: &Dataset,
+        encryptor: Option<Arc<dyn Encryptor>>,
+    ) -> Result<ObjsetPolicy> {
+        let capacity = self.pool.capacity();
+        let reader = PropertyReader::new(catalog, capacity, self.pool.keys().as_ref(), "");
+        policy_of(catalog, dataset, &reader, encryptor)
+    }
+
+    fn ciphers(
+        &self,
+        catalog: &Catalog,
+        dataset: &Dataset,
+    ) -> Result<(Option<Arc<dyn Decryptor>>, Option<Arc<dyn Encryptor>>)> {
+        match self.pool.keys().keys(catalog, &dataset.directory)? {
+            Some(_) => {
+                let reason = format!("writing to '{}', which is encrypted", dataset.name);
+                Err(Error::unsupported(format!("{reason}, is not supported yet")))
+            }
+            None if catalog.key_object(&dataset.directory)?.is_some() => {
+                let reason = format!("the key of '{}' is not loaded", dataset.name);
+                Err(Error::new(ErrorKind::KeyNotLoaded, reason))
+            }
+            None => Ok((None, None)),
+        }
+    }
+
+    /// The datasets open for writing follow their properties anew.
+    pub fn refresh_policies(&self) {
+        let catalog = self.pool.catalog();
+        let all: Vec<Arc<LiveDataset>> = self.datasets.lock().values().cloned().collect();
+        for live in all {
+            let refresh = || -> Result<()> {
+                let dataset = catalog.dataset_by_id(live.id)?;
+                let encryptor = live.policy().encryptor;
+                live.set_policy(self.policy(&catalog, &dataset, encryptor)?);
+                Ok(())
+            };
+            if let Err(error) = refresh() {
+                tracing::warn!(dataset = live.id.0, %error, "properties not read");
+            }
+        }
+    }
+
+    /// Forgets a head's live set: it is unmounted, and what was written is on the disks.
+    pub fn close_dataset(&self, id: ObjectId) -> Result<()> {
+        if !self.datasets.lock().contains_key(&id) {
+            return Ok(());
+        }
+        self.sync()?;
+        self.datasets.lock().remove(&id);
+        Ok(())
+    }
+
+    /// Makes a dataset whose object set `fill` fills, in the group being written. For work given to
+    /// [`LivePool::change`].
+    pub fn make_dataset(
+        &self,
+        change: &MosChange<'_>,
+        new: &NewDataset<'_>,
+        kind: ObjsetKind,
+        fill: impl FnOnce(&ObjectSet, &Tx) -> Result<()>,
+    ) -> Result<MadeDataset> {
+        let made = change.create_dataset(new)?;
+        self.fill_dataset(change, made, kind, fill)?;
+        Ok(made)
+    }
+
+    pub(super) fn fill_dataset(
+        &self,
+        change: &MosChange<'_>,
+        made: MadeDataset,
+        kind: ObjsetKind,
+        fill: impl FnOnce(&ObjectSet, &Tx) -> Result<()>,
+    ) -> Result<()> {
+        let context = ReadContext { objset: made.dataset.0, ..ReadContext::default() };
+        let set = ObjectSet::new_live(&self.io, context, kind);
+        if kind == ObjsetKind::Zfs {
+            let mut flags = FLAG_USERACCOUNTING_COMPLETE;
+            if change.is_enabled("userobj_accounting")? {
+                flags |= FLAG_USEROBJACCOUNTING_COMPLETE;
+                change.activate_feature(made.dataset, "userobj_accounting")?;
+            }
+            if change.is_enabled("project_quota")? {
+                flags |= FLAG_PROJECTQUOTA_COMPLETE;
+                change.activate_feature(made.dataset, "project_quota")?;
+            }
+            set.set_flags(flags)?;
+        }
+        fill(&set, change.tx)?;
+        // Its properties are not known before it is on the disks; its first blocks are small.
+        let policy = ObjsetPolicy { copies: 1, ..ObjsetPolicy::mos() };
+        self.fresh.lock().push(LiveDataset::new(made.dataset, set, policy));
+        Ok(())
+    }
+}

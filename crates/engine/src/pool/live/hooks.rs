@@ -1,0 +1,184 @@
+//! What the rooms below ask of the pool while a group is written.
+//!
+//! Invariant: space is freed only in the group being written, a gang's header and members with it.
+
+use std::sync::Arc;
+
+use cenote_format::feature::Feature;
+use cenote_format::{BlockPointer, Dva, Txg};
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+
+use super::LivePool;
+use crate::alloc::{AllocRequest, Allocator};
+use crate::dataset::PoolCapacity;
+use crate::dataset::change::{Delta, Meter, PoolHooks};
+use crate::object::Ledger;
+use crate::pipe::{AddressRequest, Addresses, CopyToWrite, Submit};
+use crate::vdev::{BlockWrite, VdevError, WriteQueue};
+use crate::{Error, ErrorKind, Result};
+
+/// Bytes of a gang header.
+const GANG_HEADER: u64 = 512;
+/// Deepest nesting of gangs that is freed.
+const GANG_DEPTH: u32 = 16;
+
+/// Answers for one group.
+pub(super) struct GroupHooks<'a> {
+    pub(super) live: &'a LivePool,
+    pub(super) txg: Txg,
+}
+
+impl GroupHooks<'_> {
+    fn free_at(&self, pointer: &BlockPointer, depth: u32) -> Result<()> {
+        if pointer.is_hole() || pointer.is_embedded() {
+            return Ok(());
+        }
+        if pointer.is_dedup() {
+            let reason = "freeing deduplicated blocks is not supported yet";
+            return Err(Error::unsupported(reason).at_pointer(pointer));
+        }
+        let vdevs = self.live.vdevs();
+        if pointer.is_gang() {
+            if depth >= GANG_DEPTH {
+                return Err(Error::corrupt("gangs nested too deep").at_pointer(pointer));
+            }
+            let (_, members) = self.live.io.pipe.gang_children(pointer)?;
+            for member in &members {
+                self.free_at(member, depth + 1)?;
+            }
+        }
+        for dva in pointer.dvas() {
+            let dva = match dva.gang {
+                true => {
+                    let asize = vdevs.asize(dva.vdev, GANG_HEADER, self.txg);
+                    Dva { asize: asize.unwrap_or(dva.asize), ..dva }
+                }
+                false => dva,
+            };
+            self.live.allocator.free(&dva, self.txg)?;
+        }
+        Ok(())
+    }
+}
+
+impl PoolHooks for GroupHooks<'_> {
+    fn random(&self) -> u64 {
+        getrandom::u64().unwrap_or_else(|_| u64::from(std::process::id()) << 32 | self.txg.0)
+    }
+
+    fn free(&self, pointer: &BlockPointer) -> Result<()> {
+        self.free_at(pointer, 0)
+    }
+
+    fn host(&self) -> String {
+        crate::pool::host::HostIdentity::of_this_machine().name
+    }
+
+    fn capacity(&self) -> PoolCapacity {
+        self.live.capacity()
+    }
+
+    fn feature_changed(&self, feature: &'static Feature, count: u64) {
+        self.live.config.lock().feature_changed(feature, count);
+    }
+}
+
+impl LivePool {
+    /// What the pool offers to its datasets, as of now.
+    pub fn capacity(&self) -> PoolCapacity {
+        let figures = self.allocator.figures();
+        PoolCapacity::new(figures.usable(), figures.embedded_log(), 0, 0)
+    }
+}
+
+/// Space for blocks, from the allocator.
+pub(super) struct PoolAddresses(pub(super) Arc<Allocator>);
+
+impl Addresses for PoolAddresses {
+    fn allocate(&self, request: &AddressRequest) -> Result<SmallVec<[Dva; 3]>> {
+        let AddressRequest { psize, copies, class, txg, hint } = *request;
+        self.0.allocate(&AllocRequest { psize, copies, class, txg, hint })
+    }
+
+    fn unallocate(&self, dva: &Dva, txg: Txg) {
+        if let Err(error) = self.0.unalloc(dva, txg) {
+            tracing::error!(%error, "an unused address was not taken back");
+        }
+    }
+}
+
+/// Blocks on their way, to the write queue.
+pub(super) struct PoolSubmit {
+    pub(super) queue: Arc<WriteQueue>,
+    /// The first failure of the group.
+    pub(super) failed: Mutex<Option<Error>>,
+}
+
+impl PoolSubmit {
+    /// Waits for all writes; the first failure since the last call.
+    pub(super) fn finish(&self) -> Result<()> {
+        self.drain();
+        match self.failed.lock().take() {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+
+    fn drain(&self) {
+        for (write, error) in self.queue.drain() {
+            tracing::error!(vdev = write.vdev, offset = write.offset, %error, "a write failed");
+            self.failed.lock().get_or_insert_with(|| write_error(&error, write.vdev, write.offset));
+        }
+    }
+}
+
+fn write_error(error: &VdevError, vdev: u32, offset: u64) -> Error {
+    Error::new(ErrorKind::Io, format!("write failed: {error}"))
+        .at(|place| place.dva = Some((vdev, offset)))
+}
+
+impl Submit for PoolSubmit {
+    fn submit(&self, write: CopyToWrite) -> Result<()> {
+        let CopyToWrite { vdev, offset, data, birth } = write;
+        self.queue.submit(BlockWrite { vdev, offset, data, birth });
+        Ok(())
+    }
+
+    fn settle(&self) -> Result<()> {
+        self.drain();
+        match &*self.failed.lock() {
+            Some(error) => Err(error.clone()),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What the meta object set gained, and which blocks of it are free now.
+pub(super) struct MosLedger {
+    meter: Meter,
+    state: Mutex<(Delta, Vec<BlockPointer>)>,
+}
+
+impl MosLedger {
+    pub(super) fn new(meter: Meter) -> Self {
+        Self { meter, state: Mutex::default() }
+    }
+
+    pub(super) fn take(&self) -> (Delta, Vec<BlockPointer>) {
+        std::mem::take(&mut *self.state.lock())
+    }
+}
+
+impl Ledger for MosLedger {
+    fn born(&self, pointer: &BlockPointer) {
+        self.state.lock().0 += self.meter.space(pointer).into();
+    }
+
+    fn killed(&self, pointer: &BlockPointer) {
+        let mut state = self.state.lock();
+        let space: Delta = self.meter.space(pointer).into();
+        state.0 = state.0 - space;
+        state.1.push(*pointer);
+    }
+}

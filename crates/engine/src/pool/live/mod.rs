@@ -1,0 +1,349 @@
+//! A pool open for writing: transaction groups, changes of its metadata, datasets being written.
+//!
+//! Invariant: the meta object set is changed by one thread only, the one that writes groups
+//! ([`LivePool::change`] hands it work). Whoever only looks sees the [`Pool`], which shows the last
+//! group that is on the disks. When a group cannot be written, nothing is written any more and
+//! every change answers why.
+
+mod config;
+mod create;
+mod dataset;
+mod hooks;
+mod store;
+mod sync;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use cenote_format::{ObjectId, Txg};
+use crossbeam_channel::{Sender, bounded};
+use parking_lot::Mutex;
+
+use super::{OpenOptions, Pool};
+use crate::alloc::Allocator;
+use crate::dataset::change::MosChange;
+use crate::object::ObjectSet;
+use crate::pipe::{AllocationUnits, PoolIo, ReadContext, Workers};
+use crate::pool::assemble::PoolCandidate;
+use crate::txg::{Gate, Tx};
+use crate::vdev::{VdevTree, WriteQueue};
+use crate::{Error, ErrorKind, Result};
+
+pub use config::ConfigChange;
+pub use create::{NewPoolPlan, create};
+pub use dataset::{DatasetPolicy, LiveDataset};
+pub use store::{MosSource, MosStore};
+
+/// Time between groups when nobody asks for one.
+pub const INTERVAL: Duration = Duration::from_secs(5);
+/// Longest wait for a change to be on the disks.
+pub const PATIENCE: Duration = Duration::from_secs(300);
+/// Bytes of writes in flight.
+const IN_FLIGHT: u64 = 64 << 20;
+/// Threads that write.
+const WRITERS: usize = 4;
+
+/// How a pool is written.
+#[derive(Debug, Clone, Copy)]
+pub struct WriteOptions {
+    /// Most bytes that wait to be written.
+    pub dirty_limit: u64,
+    /// Time between groups when nobody asks for one.
+    pub interval: Duration,
+}
+
+impl Default for WriteOptions {
+    fn default() -> Self {
+        Self { dirty_limit: 512 << 20, interval: INTERVAL }
+    }
+}
+
+/// Work for the thread that writes groups.
+struct Task {
+    run: Box<dyn FnOnce(&LivePool, &MosChange<'_>) -> Result<()> + Send>,
+    done: Sender<Result<()>>,
+}
+
+/// A pool open for writing.
+pub struct LivePool {
+    pool: Arc<Pool>,
+    io: Arc<PoolIo>,
+    gate: Arc<Gate>,
+    mos: ObjectSet,
+    allocator: Arc<Allocator>,
+    queue: Arc<WriteQueue>,
+    workers: Arc<Workers>,
+    units: AllocationUnits,
+    options: WriteOptions,
+    datasets: Mutex<HashMap<ObjectId, Arc<LiveDataset>>>,
+    /// Sets that tasks of the present group made.
+    fresh: Mutex<Vec<Arc<LiveDataset>>>,
+    tasks: Mutex<Vec<Task>>,
+    config: Mutex<config::ConfigState>,
+    /// Blocks may wait to be freed in the background.
+    freeing: AtomicBool,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl LivePool {
+    /// Opens the pool behind `candidate` for reading and writing, and starts writing groups.
+    pub fn open(
+        candidate: &PoolCandidate,
+        options: &OpenOptions,
+        write: WriteOptions,
+    ) -> Result<Arc<Self>> {
+        let options = OpenOptions { writable: true, ..options.clone() };
+        let pool = Pool::open(candidate, &options)?;
+        Self::over(pool, write)
+    }
+
+    /// Starts writing a pool whose devices are open for it.
+    pub fn over(pool: Arc<Pool>, write: WriteOptions) -> Result<Arc<Self>> {
+        check_maintained(&pool)?;
+        let io = pool.io().clone();
+        let uberblock = pool.uberblock();
+        let mos = ObjectSet::open_live(&io, uberblock.root, ReadContext::default())?;
+        let config = pool.config();
+        let tree = config
+            .vdev_tree
+            .clone()
+            .ok_or_else(|| Error::corrupt("the pool's configuration has no vdev tree"))?;
+        let source = Arc::new(MosSource::new(mos.clone()));
+        let allocator = Allocator::open(io.pipe.vdevs(), &tree, source, uberblock.txg)?;
+        let live = Self::with(pool, mos, allocator, write)?;
+        live.start()?;
+        Ok(live)
+    }
+
+    fn with(
+        pool: Arc<Pool>,
+        mos: ObjectSet,
+        allocator: Allocator,
+        options: WriteOptions,
+    ) -> Result<Arc<Self>> {
+        let io = pool.io().clone();
+        let vdevs = io.pipe.vdevs();
+        let units = AllocationUnits::of((0..vdevs.top_count()).filter_map(|id| {
+            (vdevs.class(id) != crate::vdev::AllocationClass::Log)
+                .then(|| vdevs.min_allocation(id))
+                .flatten()
+        }));
+        let tree = {
+            let io = io.clone();
+            move || io.pipe.vdevs()
+        };
+        let queue = WriteQueue::new(tree, WRITERS, IN_FLIGHT)
+            .map_err(|error| Error::new(ErrorKind::Io, format!("cannot start a thread: {error}")))?;
+        let queue = Arc::new(queue);
+        let gate = Gate::new(pool.uberblock().txg, options.dirty_limit);
+        let config = config::ConfigState::of(&pool);
+        Ok(Arc::new(Self {
+            io,
+            gate,
+            mos,
+            allocator: Arc::new(allocator),
+            queue,
+            workers: Workers::new()?,
+            units,
+            options,
+            datasets: Mutex::default(),
+            fresh: Mutex::default(),
+            tasks: Mutex::default(),
+            config: Mutex::new(config),
+            freeing: AtomicBool::new(true),
+            thread: Mutex::new(None),
+            pool,
+        }))
+    }
+
+    fn start(self: &Arc<Self>) -> Result<()> {
+        let weak = Arc::downgrade(self);
+        let gate = self.gate.clone();
+        let interval = self.options.interval;
+        let run = move || {
+            while gate.wait_for_work(interval) {
+                let Some(live) = weak.upgrade() else { return };
+                if let Err(error) = live.write_next() {
+                    tracing::error!(pool = live.pool.name(), %error, "the pool stops writing");
+                    live.stop_with(error);
+                    return;
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("txg".into()).spawn(run);
+        let thread = thread
+            .map_err(|error| Error::new(ErrorKind::Io, format!("cannot start a thread: {error}")))?;
+        *self.thread.lock() = Some(thread);
+        Ok(())
+    }
+
+    /// What the last group on the disks holds, for whoever looks.
+    pub fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
+    /// The gate changes of files pass.
+    pub fn gate(&self) -> &Arc<Gate> {
+        &self.gate
+    }
+
+    /// Free space and its bookkeeping.
+    pub fn allocator(&self) -> &Arc<Allocator> {
+        &self.allocator
+    }
+
+    /// The devices.
+    pub fn vdevs(&self) -> Arc<VdevTree> {
+        self.io.pipe.vdevs()
+    }
+
+    /// Has `work` change the pool's metadata, and waits until it is on the disks.
+    ///
+    /// `work` runs in the thread that writes groups. It must refuse before it changes anything: an
+    /// error after a change stops the pool.
+    pub fn change<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&LivePool, &MosChange<'_>) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let result = Arc::new(Mutex::new(None));
+        let slot = result.clone();
+        let run = move |live: &LivePool, change: &MosChange<'_>| {
+            *slot.lock() = Some(work(live, change)?);
+            Ok(())
+        };
+        let (done, wait) = bounded(1);
+        let task = Task { run: Box::new(run), done };
+        {
+            let mut tasks = self.tasks.lock();
+            if let Some(failure) = self.gate.failure() {
+                return Err(failure);
+            }
+            tasks.push(task);
+        }
+        self.gate.want(self.gate.figures().open);
+        match wait.recv_timeout(PATIENCE) {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => return Err(error),
+            Err(_) => {
+                let reason = format!("the change was not on the disks after {PATIENCE:?}");
+                return Err(Error::new(ErrorKind::TimedOut, reason));
+            }
+        }
+        let value = result.lock().take();
+        value.ok_or_else(|| Error::corrupt("a change without a result"))
+    }
+
+    /// Waits until everything done so far is on the disks.
+    pub fn sync(&self) -> Result<()> {
+        let open = self.gate.figures().open;
+        self.gate.wait_synced(open, PATIENCE)
+    }
+
+    /// Writes what is left and stops. `last` changes the metadata in the last group.
+    pub fn close(&self) -> Result<()> {
+        let synced = match self.gate.failure() {
+            Some(failure) => Err(failure),
+            None => {
+                self.allocator.flush_all();
+                // A group to flush, one for what flushing freed.
+                self.sync().and_then(|()| self.sync())
+            }
+        };
+        self.gate.stop();
+        let thread = self.thread.lock().take();
+        if let Some(thread) = thread
+            && thread.thread().id() != std::thread::current().id()
+        {
+            let _ = thread.join();
+        }
+        synced
+    }
+
+    /// Whether a group has something to write.
+    fn has_work(&self, txg: Txg) -> bool {
+        !self.tasks.lock().is_empty()
+            || self.freeing.load(Relaxed)
+            || self.config.lock().is_dirty()
+            || self.datasets.lock().values().any(|dataset| dataset.needs_sync(txg))
+    }
+
+    fn write_next(&self) -> Result<()> {
+        let open = self.gate.figures().open;
+        if !self.has_work(open) && !self.gate.is_wanted(open) {
+            return Ok(());
+        }
+        let txg = self.gate.close();
+        let tasks = std::mem::take(&mut *self.tasks.lock());
+        let mut answers = Vec::with_capacity(tasks.len());
+        let written = self.write_group(txg, tasks, &mut answers);
+        match written {
+            Ok(()) => {
+                self.gate.finished(txg);
+                for (done, answer) in answers {
+                    // Nobody waits any more if this fails.
+                    let _ = done.send(answer);
+                }
+                Ok(())
+            }
+            Err(error) => {
+                for (done, _) in answers {
+                    let _ = done.send(Err(error.clone()));
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn stop_with(&self, error: Error) {
+        let tasks = {
+            let mut tasks = self.tasks.lock();
+            self.gate.fail(error.clone());
+            std::mem::take(&mut *tasks)
+        };
+        for task in tasks {
+            let _ = task.done.send(Err(error.clone()));
+        }
+    }
+
+    /// A change in the open group, for the files of a dataset.
+    pub fn begin(&self) -> Result<Tx> {
+        self.gate.begin()
+    }
+}
+
+impl Drop for LivePool {
+    fn drop(&mut self) {
+        self.gate.stop();
+        let thread = self.thread.lock().take();
+        if let Some(thread) = thread
+            && thread.thread().id() != std::thread::current().id()
+        {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Refuses to write pools in which something is kept that this code does not keep up yet.
+fn check_maintained(pool: &Pool) -> Result<()> {
+    let catalog = pool.catalog();
+    let directory = catalog.object_directory()?;
+    let refuse = |what: &str| {
+        let reason = format!("{what}: writing such a pool is not supported yet");
+        Err(Error::new(ErrorKind::ReadOnly, reason).with_advice("open the pool read-only"))
+    };
+    for (name, _) in directory.entries()? {
+        if name.starts_with("DDT-") && name != "DDT-statistics" {
+            return refuse("the pool holds deduplicated data");
+        }
+        if name.starts_with("com.fudosecurity:brt:vdev:") {
+            return refuse("the pool holds cloned blocks");
+        }
+    }
+    if pool.uberblock().version < 26 {
+        return refuse(&format!("the pool has version {}", pool.uberblock().version));
+    }
+    Ok(())
+}

@@ -1,0 +1,225 @@
+//! Writing one transaction group.
+//!
+//! Chapter 06, section 22. Order: blocks of datasets; changes of the metadata (snapshots take the
+//! sets as just written); the meta object set, again until its own space is recorded; then, when
+//! every write has ended, flush, uberblocks, flush. Invariant: until the uberblocks are on the
+//! disks nothing that an older group refers to is overwritten, so that a crash shows the older one.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use cenote_format::objset::ObjsetKind;
+use cenote_format::uberblock::Uberblock;
+use cenote_format::{ObjectId, Txg};
+use crossbeam_channel::Sender;
+use parking_lot::Mutex;
+
+use super::dataset::LiveDataset;
+use super::hooks::{GroupHooks, MosLedger, PoolAddresses, PoolSubmit};
+use super::store::MosStore;
+use super::{LivePool, Task};
+use crate::dataset::change::{DatasetLedger, Delta, MosChange};
+use crate::dataset::charge_owners;
+use crate::object::{SyncContext, Synced, SyncedObject};
+use crate::pipe::{ObjsetPolicy, Rules, WriteFeatures, Writer};
+use crate::txg::Tx;
+use crate::vdev::VdevTree;
+use crate::{Error, Result};
+
+/// Passes over the meta object set after which it should long have come to rest.
+const PASSES: u32 = 64;
+/// Blocks freed in the background in one group.
+const FREED_AT_ONCE: u64 = 100_000;
+
+/// A task's answer, to be sent when its group is on the disks.
+pub(super) type Answers = Vec<(Sender<Result<()>>, Result<()>)>;
+
+pub(super) fn seconds_now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs())
+}
+
+impl LivePool {
+    /// Writes group `txg`, which is closed, and does `tasks` in it.
+    pub(super) fn write_group(
+        &self,
+        txg: Txg,
+        tasks: Vec<Task>,
+        answers: &mut Answers,
+    ) -> Result<()> {
+        let tx = Tx::detached(txg);
+        let vdevs = self.vdevs();
+        let submit = Arc::new(PoolSubmit { queue: self.queue.clone(), failed: Mutex::new(None) });
+        let hooks = GroupHooks { live: self, txg };
+        let version = self.pool.uberblock().version;
+        let name = self.pool.name().to_owned();
+        let change = MosChange::new(&self.mos, &tx, seconds_now(), version, &name, &hooks)?;
+        let writer = Writer {
+            addresses: Arc::new(PoolAddresses(self.allocator.clone())),
+            submit: submit.clone(),
+            workers: self.workers.clone(),
+            rules: Arc::new(self.rules(&change)?),
+        };
+        let group = Group { live: self, txg, writer: &writer, vdevs: &vdevs, change: &change };
+
+        let mut synced: Vec<(Arc<LiveDataset>, Synced)> = Vec::new();
+        let open: Vec<Arc<LiveDataset>> = self.datasets.lock().values().cloned().collect();
+        for dataset in open.into_iter().filter(|dataset| dataset.needs_sync(txg)) {
+            let written = group.write_dataset(&dataset)?;
+            synced.push((dataset, written));
+        }
+        for task in tasks {
+            let before = self.mos.changes();
+            let answer = (task.run)(self, &change);
+            match answer {
+                Err(error) if self.mos.changes() != before => {
+                    answers.push((task.done, Err(error.clone())));
+                    return Err(error);
+                }
+                answer => answers.push((task.done, answer)),
+            }
+        }
+        let fresh = std::mem::take(&mut *self.fresh.lock());
+        for dataset in fresh {
+            let written = group.write_dataset(&dataset)?;
+            synced.push((dataset, written));
+        }
+        if self.freeing.load(Relaxed) {
+            let freed = change.process_async_destroy(FREED_AT_ONCE)?;
+            if let Some(trouble) = &freed.trouble {
+                tracing::warn!(error = %trouble, "destroyed blocks stay queued");
+            }
+            self.freeing.store(!freed.finished && freed.trouble.is_none(), Relaxed);
+        }
+        let root = group.write_mos(&submit)?;
+        submit.finish()?;
+        vdevs.flush().map_err(|error| Error::new(crate::ErrorKind::Io, error.to_string()))?;
+
+        let last = self.pool.uberblock();
+        let uberblock = Uberblock {
+            txg,
+            root,
+            timestamp: change.now,
+            guid_sum: self.config.lock().guid_sum(),
+            checkpoint_txg: 0,
+            ..last
+        };
+        self.write_roots(&vdevs, &uberblock)?;
+
+        for (dataset, written) in synced {
+            dataset.set().commit(written)?;
+        }
+        self.allocator.sync_done(txg)?;
+        let config = self.config.lock().published();
+        self.pool.publish(uberblock, config)
+    }
+
+    fn rules(&self, change: &MosChange<'_>) -> Result<Rules> {
+        let features = WriteFeatures {
+            embedded_data: change.is_enabled("embedded_data")?,
+            hole_birth: change.is_active("hole_birth")?,
+            lz4: change.is_active("lz4_compress")?,
+        };
+        Ok(Rules { features, units: self.units, salt: self.io.pipe.checksum_salt() })
+    }
+
+    /// Blocks may have been queued to be freed in the background.
+    pub fn wake_freeing(&self) {
+        self.freeing.store(true, Relaxed);
+    }
+}
+
+/// One group being written.
+struct Group<'a> {
+    live: &'a LivePool,
+    txg: Txg,
+    writer: &'a Writer,
+    vdevs: &'a VdevTree,
+    change: &'a MosChange<'a>,
+}
+
+impl Group<'_> {
+    fn write_dataset(&self, dataset: &LiveDataset) -> Result<Synced> {
+        let set = dataset.set();
+        let ledger = DatasetLedger::new(self.change, dataset.id())?;
+        let policy = dataset.policy();
+        let context = SyncContext {
+            writer: self.writer,
+            vdevs: self.vdevs,
+            txg: self.txg,
+            pass: 1,
+            policy: &policy,
+            ledger: &ledger,
+        };
+        let mut objects = set.sync_objects(&context)?;
+        self.activate(dataset.id(), &policy, &objects)?;
+        if set.kind() == ObjsetKind::Zfs {
+            charge_owners(set, self.change.tx, set.flags(), &mut objects)?;
+        }
+        let written = set.sync_root(&context, objects)?;
+        ledger.apply(self.change, Some(written.root()))?;
+        Ok(written)
+    }
+
+    /// Activates the features that what was written needs.
+    fn activate(
+        &self,
+        dataset: ObjectId,
+        policy: &ObjsetPolicy,
+        objects: &[SyncedObject],
+    ) -> Result<()> {
+        let new = || objects.iter().filter_map(|object| object.new.as_ref());
+        let needed = [
+            ("large_blocks", new().any(|dnode| dnode.block_size() > 128 << 10)),
+            ("large_dnode", new().any(|dnode| dnode.extra_slots > 0)),
+            ("zstd_compress", !objects.is_empty() && policy.compression & 0x7f == 16),
+            ("sha512", !objects.is_empty() && policy.checksum == 11),
+            ("skein", !objects.is_empty() && policy.checksum == 12),
+            ("edonr", !objects.is_empty() && policy.checksum == 13),
+            ("blake3", !objects.is_empty() && policy.checksum == 14),
+        ];
+        for (feature, _) in needed.iter().filter(|(_, needed)| *needed) {
+            self.change.activate_feature(dataset, feature)?;
+        }
+        Ok(())
+    }
+
+    /// Writes the meta object set until nothing of it changes any more; its root.
+    fn write_mos(&self, submit: &PoolSubmit) -> Result<cenote_format::BlockPointer> {
+        let mos = self.change.mos;
+        let ledger = MosLedger::new(self.change.meter().clone());
+        let policy = ObjsetPolicy::mos();
+        let mut store = MosStore::new(self.change);
+        for pass in 1..=PASSES {
+            let (gained, killed) = ledger.take();
+            for pointer in &killed {
+                self.change.hooks.free(pointer)?;
+            }
+            if gained != Delta::default() {
+                self.change.charge_mos(gained)?;
+            }
+            if pass == 1 {
+                self.live.write_config(self.change)?;
+            }
+            self.live.allocator.sync(&mut store, self.txg, pass)?;
+            if !mos.needs_sync(self.txg) {
+                return Ok(mos.committed_root());
+            }
+            let context = SyncContext {
+                writer: self.writer,
+                vdevs: self.vdevs,
+                txg: self.txg,
+                pass,
+                policy: &policy,
+                ledger: &ledger,
+            };
+            let objects = mos.sync_objects(&context)?;
+            let written = mos.sync_root(&context, objects)?;
+            // The next pass reads what this one wrote.
+            crate::pipe::Submit::settle(submit)?;
+            mos.commit(written)?;
+        }
+        let reason = format!("the metadata of group {} did not come to rest", self.txg);
+        Err(Error::corrupt(reason))
+    }
+}
