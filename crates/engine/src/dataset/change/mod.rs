@@ -25,9 +25,6 @@ mod snapshot;
 mod space;
 mod tables;
 
-#[cfg(test)]
-mod tests;
-
 use std::sync::Arc;
 
 use cenote_format::bpobj::Space;
