@@ -49,7 +49,11 @@ fn owners(dnode: &Dnode) -> Option<Owners> {
         0 => 0,
         _ => le64(bonus, header + PROJECT).unwrap_or(0),
     };
-    Some(Owners { user: le64(bonus, header + OWNER)?, group: le64(bonus, header + GROUP)?, project })
+    Some(Owners {
+        user: le64(bonus, header + OWNER)?,
+        group: le64(bonus, header + GROUP)?,
+        project,
+    })
 }
 
 /// Charges the owners of `objects`, which were just written in `set`, and marks their dnodes.

@@ -7,8 +7,8 @@
 mod accounting;
 mod allowance;
 mod catalog;
-mod charge;
 pub mod change;
+mod charge;
 mod computed;
 mod deadlist;
 mod directory;
@@ -23,8 +23,8 @@ mod table;
 
 pub use accounting::{Principal, PrincipalUsage};
 pub use allowance::{Allowance, DirectoryLimits, available_below};
-pub use charge::charge_owners;
 pub use catalog::{Catalog, Dataset};
+pub use charge::charge_owners;
 pub use directory::{Directory, is_hidden};
 pub use key_object::KeyObject;
 pub use name::{DEPTH_MAX, DatasetName, NAME_MAX, Suffix};

@@ -12,7 +12,6 @@ pub(super) struct BlockRanges {
 }
 
 impl BlockRanges {
-
     /// The range that holds `id`.
     pub(super) fn range_of(&self, id: u64) -> Option<(u64, u64)> {
         let (&first, &last) = self.ranges.range(..=id).next_back()?;

@@ -11,8 +11,8 @@ use cenote_format::dsl_dataset::{KEY_BOOKMARKS, KEY_IVSET_GUID};
 use cenote_format::zap::normalize::Normalization;
 use cenote_format::{Guid, ObjectId};
 
-use super::tables::METADATA_ZAP;
 use super::MosChange;
+use super::tables::METADATA_ZAP;
 use crate::{Error, ErrorKind, Result};
 
 const BOOKMARKS: &str = "bookmarks";

@@ -112,7 +112,11 @@ impl MosChange<'_> {
     }
 
     /// Makes a directory without a head; the pool's root when there is no parent.
-    pub(super) fn create_directory(&self, parent: Option<ObjectId>, name: &str) -> Result<ObjectId> {
+    pub(super) fn create_directory(
+        &self,
+        parent: Option<ObjectId>,
+        name: &str,
+    ) -> Result<ObjectId> {
         let blank = blank_directory(parent.unwrap_or_default(), self.now);
         let directory = self.new_object(
             ObjectType::DSL_DIRECTORY,

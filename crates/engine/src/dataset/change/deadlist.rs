@@ -121,13 +121,7 @@ impl MosChange<'_> {
     }
 
     /// The entry `key`, whose list is `into`, takes `list` over.
-    fn take_in(
-        &self,
-        deadlist: ObjectId,
-        key: Txg,
-        into: ObjectId,
-        list: ObjectId,
-    ) -> Result<()> {
+    fn take_in(&self, deadlist: ObjectId, key: Txg, into: ObjectId, list: ObjectId) -> Result<()> {
         let empty = self.shared_empty_list()?;
         if empty == Some(list) {
             return self.release_empty_list();

@@ -4,7 +4,9 @@
 //! be, and charged to whoever has them; nothing names the dataset afterwards.
 
 use cenote_format::bptree::{BptreeEntry, BptreeHeader};
-use cenote_format::dsl_dataset::{DslDataset, FLAG_DEFER_DESTROY, KEY_BOOKMARKS, KEY_REMAP_DEADLIST};
+use cenote_format::dsl_dataset::{
+    DslDataset, FLAG_DEFER_DESTROY, KEY_BOOKMARKS, KEY_REMAP_DEADLIST,
+};
 use cenote_format::dsl_directory::KEY_LIVELIST;
 use cenote_format::{ObjectId, ObjectType, bptree};
 

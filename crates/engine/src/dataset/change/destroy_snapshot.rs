@@ -37,9 +37,7 @@ impl MosChange<'_> {
     pub fn destroy_snapshot(&self, snapshot: ObjectId, defer: bool) -> Result<()> {
         match self.check_destroy_snapshot(snapshot) {
             Ok(()) => {}
-            Err(error)
-                if defer && matches!(error.kind(), ErrorKind::Busy | ErrorKind::Exists) =>
-            {
+            Err(error) if defer && matches!(error.kind(), ErrorKind::Busy | ErrorKind::Exists) => {
                 self.alter_dataset(snapshot, |phys| phys.flags |= FLAG_DEFER_DESTROY)?;
                 return self.log_event("defer_destroy", Some(snapshot), "");
             }

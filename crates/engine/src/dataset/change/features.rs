@@ -3,9 +3,9 @@
 //! Chapter 06, section 3.2. Invariant: a count is raised only for an enabled feature and never
 //! falls below nothing; a dataset that carries a feature's entry counts once for it.
 
+use cenote_format::ObjectId;
 use cenote_format::feature::{self, FEATURE_VERSION, Feature, Flags};
 use cenote_format::zap::Value;
-use cenote_format::ObjectId;
 
 use super::tables::METADATA_ZAP;
 use super::{MosChange, OBJECT_DIRECTORY};
@@ -177,4 +177,3 @@ impl MosChange<'_> {
         carried.into_iter().try_for_each(|(feature, value)| self.activate(to, feature, &value))
     }
 }
-

@@ -11,8 +11,8 @@ use cenote_format::dsl_dataset::DslDataset;
 use cenote_format::zil::Header as LogHeader;
 use cenote_format::{BlockPointer, Dnode, ObjectId, ObjectType, Objset, Txg, bptree};
 
-use super::livelist::LIVELIST;
 use super::destroy::{ASYNC_DESTROY, DELETED_CLONES, METADATA_WORDS, TREES};
+use super::livelist::LIVELIST;
 use super::skeleton::FREE_LIST;
 use super::space::{FREE_DIRECTORY, clipped};
 use super::{Delta, MosChange, OBJECT_DIRECTORY, Share};
@@ -293,7 +293,8 @@ impl TreeWalk<'_, '_> {
         };
         let end = shifted_left(at.block.saturating_add(1), span(at.level));
         if at.object == resume.object {
-            return resume.block == SPILL_BLOCK || end <= shifted_left(resume.block, span(resume.level));
+            return resume.block == SPILL_BLOCK
+                || end <= shifted_left(resume.block, span(resume.level));
         }
         match at.object {
             // The block of dnodes that holds the object is not done.

@@ -88,12 +88,7 @@ impl DatasetLedger {
 }
 
 impl MosChange<'_> {
-    fn settle(
-        &self,
-        dataset: ObjectId,
-        state: State,
-        pointer: Option<BlockPointer>,
-    ) -> Result<()> {
+    fn settle(&self, dataset: ObjectId, state: State, pointer: Option<BlockPointer>) -> Result<()> {
         let located = |error: Error| error.at_object(0, dataset.0);
         let sum = |pointers: &[BlockPointer]| {
             let spaces = pointers.iter().map(|pointer| Delta::from(self.meter().space(pointer)));

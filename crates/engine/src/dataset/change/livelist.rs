@@ -58,9 +58,8 @@ impl MosChange<'_> {
         let Some(livelist) = self.livelist(phys.directory)? else { return Ok(()) };
         let directory = self.directory(phys.directory)?;
         let origin = self.origin_txg(&directory)?;
-        let own = |pointer: &&BlockPointer| {
-            !pointer.is_embedded() && pointer.logical_birth() > origin
-        };
+        let own =
+            |pointer: &&BlockPointer| !pointer.is_embedded() && pointer.logical_birth() > origin;
         let mut entries: Vec<Entry> = births.iter().map(|pointer| (*pointer, false)).collect();
         entries.extend(deaths.filter(own).map(|pointer| (*pointer, true)));
         if !entries.is_empty() {

@@ -3,11 +3,11 @@
 //! Chapter 06, section 14. Invariant: what a directory uses and counts moves with it from the
 //! directories above its old place to those above the new one.
 
+use cenote_format::ObjectId;
 use cenote_format::crypto_key;
 use cenote_format::dsl_directory::{
     KEY_CRYPTO_KEY_OBJECT, KEY_FILESYSTEM_COUNT, KEY_SNAPSHOT_COUNT,
 };
-use cenote_format::ObjectId;
 
 use super::super::name::{DEPTH_MAX, NAME_MAX};
 use super::{Delta, MosChange, Share};
@@ -15,7 +15,12 @@ use crate::{Error, ErrorKind, Result};
 
 impl MosChange<'_> {
     /// Moves a directory below `parent` under the name `name`.
-    pub fn rename_directory(&self, directory: ObjectId, parent: ObjectId, name: &str) -> Result<()> {
+    pub fn rename_directory(
+        &self,
+        directory: ObjectId,
+        parent: ObjectId,
+        name: &str,
+    ) -> Result<()> {
         let phys = self.directory(directory)?;
         self.check_rename(directory, parent, name)?;
         let old_name = self.name_of(phys.head_dataset)?;

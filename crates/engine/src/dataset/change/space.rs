@@ -64,11 +64,7 @@ impl std::ops::Add for Delta {
 impl std::ops::Neg for Delta {
     type Output = Self;
     fn neg(self) -> Self {
-        Self {
-            used: -self.used,
-            compressed: -self.compressed,
-            uncompressed: -self.uncompressed,
-        }
+        Self { used: -self.used, compressed: -self.compressed, uncompressed: -self.uncompressed }
     }
 }
 

@@ -102,7 +102,8 @@ pub fn create(
             let path = top.devices().find_map(|leaf| leaf.path.clone()).unwrap_or_default();
             Error::new(ErrorKind::Io, format!("cannot open every device of vdev {id} ({path})"))
         };
-        let complete = vdevs.top_condition(id).is_some_and(|now| now == crate::vdev::Condition::ONLINE);
+        let complete =
+            vdevs.top_condition(id).is_some_and(|now| now == crate::vdev::Condition::ONLINE);
         if !complete {
             return Err(missing());
         }
@@ -278,4 +279,3 @@ fn leaf_zaps(change: &MosChange<'_>, map: ObjectId, node: &mut VdevConfig) -> Re
     }
     Ok(())
 }
-

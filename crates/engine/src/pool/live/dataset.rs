@@ -99,8 +99,7 @@ impl LivePool {
         }
         let catalog = self.pool.catalog();
         let (decryptor, encryptor) = self.ciphers(&catalog, dataset)?;
-        let context =
-            ReadContext { decryptor, objset: dataset.id.0, ..ReadContext::default() };
+        let context = ReadContext { decryptor, objset: dataset.id.0, ..ReadContext::default() };
         let set = ObjectSet::open_live(&self.io, dataset.phys.pointer, context)?;
         let policy = self.policy(&catalog, dataset, encryptor)?;
         let live = LiveDataset::new(dataset.id, set, policy);

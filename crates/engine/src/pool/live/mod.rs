@@ -135,8 +135,9 @@ impl LivePool {
             let io = io.clone();
             move || io.pipe.vdevs()
         };
-        let queue = WriteQueue::new(tree, WRITERS, IN_FLIGHT)
-            .map_err(|error| Error::new(ErrorKind::Io, format!("cannot start a thread: {error}")))?;
+        let queue = WriteQueue::new(tree, WRITERS, IN_FLIGHT).map_err(|error| {
+            Error::new(ErrorKind::Io, format!("cannot start a thread: {error}"))
+        })?;
         let queue = Arc::new(queue);
         let gate = Gate::new(pool.uberblock().txg, options.dirty_limit);
         let config = config::ConfigState::of(&pool);
@@ -174,8 +175,9 @@ impl LivePool {
             }
         };
         let thread = std::thread::Builder::new().name("txg".into()).spawn(run);
-        let thread = thread
-            .map_err(|error| Error::new(ErrorKind::Io, format!("cannot start a thread: {error}")))?;
+        let thread = thread.map_err(|error| {
+            Error::new(ErrorKind::Io, format!("cannot start a thread: {error}"))
+        })?;
         *self.thread.lock() = Some(thread);
         Ok(())
     }
