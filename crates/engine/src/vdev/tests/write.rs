@@ -58,7 +58,8 @@ const SIZES: [u64; 9] = [512, 4096, 8192, 12_288, 20_480, 131_072, 66_048, 1 << 
 #[test]
 fn the_bytes_are_those_of_an_independent_writer() {
     for (name, config, unit, sector) in shapes() {
-        for birth in [10, 100, 300] {
+        let births: &[u64] = if name.starts_with("expanded") { &[10, 100, 300] } else { &[10] };
+        for &birth in births {
             let (own, other) = (Rig::new(config.clone()), Rig::new(config.clone()));
             let writes = blocks(birth, 0, unit, sector, &SIZES, birth);
             for answer in own.tree.write_batch(&writes) {
@@ -95,9 +96,10 @@ fn survives(
     }
     let answers = rig.tree.write_batch(&writes);
     let whole = answers.iter().all(Result::is_ok);
-    for &guid in lost {
-        let missed = rig.tree.missed();
-        assert!(missed.contains(&(Guid(guid), vec![10..11])), "{missed:?}");
+    let missed = rig.tree.missed();
+    assert!(!missed.is_empty());
+    for (guid, txgs) in missed {
+        assert!(lost.contains(&guid.0) && txgs == [10..11], "{guid} {txgs:?}");
     }
     rig.disks.values().for_each(|disk| disk.set_health(Health::Well));
     rig.tree.clear(None);
