@@ -13,7 +13,6 @@ use parking_lot::Mutex;
 use super::bpobj::Entry;
 use super::space::{clipped, shifted};
 use super::{Delta, Meter, MosChange, Share};
-use crate::object::Ledger;
 use crate::{Error, Result};
 
 /// The births and deaths of a dataset's blocks in one transaction group.
@@ -37,31 +36,6 @@ struct State {
     dead: Vec<BlockPointer>,
 }
 
-impl Ledger for DatasetLedger {
-    fn born(&self, pointer: &BlockPointer) {
-        if pointer.is_hole() {
-            return;
-        }
-        let mut state = self.state.lock();
-        state.gained += self.meter.space(pointer).into();
-        if self.remembers && !pointer.is_embedded() {
-            state.births.push(*pointer);
-        }
-    }
-
-    fn killed(&self, pointer: &BlockPointer) {
-        if pointer.is_hole() {
-            return;
-        }
-        let mut state = self.state.lock();
-        if pointer.logical_birth() > self.kept {
-            state.freed.push(*pointer);
-        } else {
-            state.dead.push(*pointer);
-        }
-    }
-}
-
 impl DatasetLedger {
     /// A ledger for a dataset, to be made before its blocks are written in this group.
     pub fn new(change: &MosChange<'_>, dataset: ObjectId) -> Result<Self> {
@@ -77,6 +51,31 @@ impl DatasetLedger {
             meter: change.meter().clone(),
             state: Mutex::default(),
         })
+    }
+
+    /// A block came into the dataset.
+    pub fn born(&self, pointer: &BlockPointer) {
+        if pointer.is_hole() {
+            return;
+        }
+        let mut state = self.state.lock();
+        state.gained += self.meter.space(pointer).into();
+        if self.remembers && !pointer.is_embedded() {
+            state.births.push(*pointer);
+        }
+    }
+
+    /// A block left the dataset.
+    pub fn killed(&self, pointer: &BlockPointer) {
+        if pointer.is_hole() {
+            return;
+        }
+        let mut state = self.state.lock();
+        if pointer.logical_birth() > self.kept {
+            state.freed.push(*pointer);
+        } else {
+            state.dead.push(*pointer);
+        }
     }
 
     /// Writes down what the ledger holds: once, after the dataset's blocks were written and before
@@ -113,7 +112,7 @@ impl MosChange<'_> {
         self.charge(phys.directory, Share::Refreservation, Delta::used(held - own.used))?;
 
         for pointer in &state.freed {
-            self.hooks.free(pointer)?;
+            self.free_block(pointer)?;
         }
         self.bury(dataset, &state.dead)?;
         let killed = || state.freed.iter().chain(&state.dead);

@@ -53,20 +53,46 @@ impl MosChange<'_> {
 
     /// Checks that `more` filesystems may come below `directory`.
     pub fn check_filesystem_limit(&self, directory: ObjectId, more: u64) -> Result<()> {
-        self.check_limit(directory, KEY_FILESYSTEM_COUNT, "filesystem_limit", more)
+        self.check_limit(directory, ObjectId(0), KEY_FILESYSTEM_COUNT, "filesystem_limit", more)
     }
 
     /// Checks that `more` snapshots may come in or below `directory`.
     pub fn check_snapshot_limit(&self, directory: ObjectId, more: u64) -> Result<()> {
-        self.check_limit(directory, KEY_SNAPSHOT_COUNT, "snapshot_limit", more)
+        self.check_limit(directory, ObjectId(0), KEY_SNAPSHOT_COUNT, "snapshot_limit", more)
     }
 
-    fn check_limit(&self, directory: ObjectId, key: &str, limit: &str, more: u64) -> Result<()> {
+    /// Checks that so many filesystems and snapshots may move below `directory` from elsewhere
+    /// below `common`.
+    pub(super) fn check_moved_limits(
+        &self,
+        directory: ObjectId,
+        common: ObjectId,
+        filesystems: u64,
+        snapshots: u64,
+    ) -> Result<()> {
+        let (count, limit) = (KEY_FILESYSTEM_COUNT, "filesystem_limit");
+        self.check_limit(directory, common, count, limit, filesystems)?;
+        let (count, limit) = (KEY_SNAPSHOT_COUNT, "snapshot_limit");
+        self.check_limit(directory, common, count, limit, snapshots)
+    }
+
+    /// Checks from `directory` up to, and without, `end`.
+    fn check_limit(
+        &self,
+        directory: ObjectId,
+        end: ObjectId,
+        key: &str,
+        limit: &str,
+        more: u64,
+    ) -> Result<()> {
         if more == 0 || !self.is_active(LIMITS)? {
             return Ok(());
         }
         let mut at = directory;
         for _ in 0..=DEPTH_MAX {
+            if at == end {
+                return Ok(());
+            }
             let Some(count) = self.number_field(at, key)? else { return Ok(()) };
             let phys = self.directory(at)?;
             let most = self.own_number(phys.properties, limit)?.unwrap_or(u64::MAX);
@@ -75,9 +101,6 @@ impl MosChange<'_> {
                 return Err(Error::new(ErrorKind::Quota, reason).at_object(0, at.0));
             }
             at = phys.parent;
-            if at.0 == 0 {
-                return Ok(());
-            }
         }
         Ok(())
     }

@@ -83,12 +83,11 @@ impl MosChange<'_> {
         }
         self.check_keys_stay_below(directory, parent)?;
         let below = self.number_field(directory, KEY_FILESYSTEM_COUNT)?.unwrap_or(0);
-        self.check_filesystem_limit(parent, below.saturating_add(1))?;
         let snapshots = self.number_field(directory, KEY_SNAPSHOT_COUNT)?.unwrap_or(0);
-        self.check_snapshot_limit(parent, snapshots)?;
-        let growth = phys.used_bytes.max(phys.reserved);
         // What the two places have in common above them does not grow.
         let common = self.common_ancestor(phys.parent, parent)?;
+        self.check_moved_limits(parent, common, below.saturating_add(1), snapshots)?;
+        let growth = phys.used_bytes.max(phys.reserved);
         let mut levels = self.limits_above(parent)?;
         let above = self.limits_above(common)?.len();
         let own = levels.len().saturating_sub(above);

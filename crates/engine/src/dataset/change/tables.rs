@@ -2,7 +2,7 @@
 //!
 //! Invariant: object number 0 is "no table": reading it finds nothing, changing it is an error.
 
-use cenote_format::deadlist::{integer_key, parse_integer_key};
+use cenote_format::deadlist::integer_key;
 use cenote_format::zap::Value;
 use cenote_format::zap::normalize::Normalization;
 use cenote_format::{ObjectId, ObjectType};
@@ -83,12 +83,6 @@ impl MosChange<'_> {
     /// The members of a set of numbers.
     pub(super) fn members(&self, table: ObjectId) -> Result<Vec<ObjectId>> {
         Ok(self.numbers(table)?.into_iter().map(|(_, number)| ObjectId(number)).collect())
-    }
-
-    /// Every entry of a table of numbers by number.
-    pub(super) fn indexed(&self, table: ObjectId) -> Result<Vec<(u64, u64)>> {
-        let entries = self.numbers(table)?.into_iter();
-        entries.map(|(name, value)| Ok((parse_integer_key(name.as_bytes())?, value))).collect()
     }
 
     /// Puts `value` under `name`, whether or not something stood there.

@@ -1,0 +1,309 @@
+//! Random histories of datasets against sets of blocks: who refers to what, what is free.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use cenote_format::dsl_directory::DslDirectory;
+
+use super::*;
+
+/// Bytes of every block.
+const SIZE: u64 = 4096;
+
+struct Taken {
+    id: ObjectId,
+    name: String,
+    txg: u64,
+    has: BTreeSet<u64>,
+}
+
+/// A bookmark: what its snapshot had.
+struct Marked {
+    name: String,
+    txg: u64,
+    had: BTreeSet<u64>,
+}
+
+struct Chain {
+    made: MadeDataset,
+    has: BTreeSet<u64>,
+    /// What the snapshot it was cloned of has.
+    origin: Option<(ObjectId, BTreeSet<u64>)>,
+    snapshots: Vec<Taken>,
+    bookmarks: Vec<Marked>,
+}
+
+struct Model {
+    world: World,
+    txg: u64,
+    seed: u64,
+    births: BTreeMap<u64, u64>,
+    chains: Vec<Chain>,
+    names: u64,
+}
+
+impl Model {
+    fn new(features: &[&str], seed: u64) -> Self {
+        let world = World::new(features);
+        let made = world.filesystem(5, "first");
+        let chain = Chain {
+            made,
+            has: BTreeSet::new(),
+            origin: None,
+            snapshots: Vec::new(),
+            bookmarks: Vec::new(),
+        };
+        Self { world, txg: 5, seed, births: BTreeMap::new(), chains: vec![chain], names: 0 }
+    }
+
+    fn below(&mut self, end: usize) -> usize {
+        self.seed = self.seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        ((self.seed >> 33) % end.max(1) as u64) as usize
+    }
+
+    fn block(&self, number: u64) -> BlockPointer {
+        block(number, self.births[&number])
+    }
+
+    fn some_of(&mut self, set: &BTreeSet<u64>, most: usize) -> Vec<u64> {
+        let count = self.below(most + 1);
+        let all: Vec<u64> = set.iter().copied().collect();
+        let picked: BTreeSet<u64> = (0..count)
+            .filter(|_| !all.is_empty())
+            .map(|_| self.below(all.len()))
+            .map(|index| all[index])
+            .collect();
+        picked.into_iter().collect()
+    }
+
+    fn write(&mut self, chain: usize, born: usize, killed: Vec<u64>) {
+        let first = self.births.len() as u64;
+        let born: Vec<u64> = (first..first + born as u64).collect();
+        for number in &born {
+            self.births.insert(*number, self.txg);
+        }
+        let pointers = |numbers: &[u64]| -> Vec<BlockPointer> {
+            numbers.iter().map(|number| self.block(*number)).collect()
+        };
+        let head = self.chains[chain].made.dataset;
+        self.world.write(self.txg, head, &pointers(&born), &pointers(&killed)).unwrap();
+        let has = &mut self.chains[chain].has;
+        has.extend(born);
+        killed.iter().for_each(|number| assert!(has.remove(number)));
+    }
+
+    fn name(&mut self) -> String {
+        self.names += 1;
+        format!("n{}", self.names)
+    }
+
+    fn is_origin(&self, snapshot: ObjectId) -> bool {
+        self.chains.iter().any(|chain| chain.origin.as_ref().is_some_and(|o| o.0 == snapshot))
+    }
+
+    fn step(&mut self) {
+        self.txg += 1;
+        let txg = self.txg;
+        let chain = self.below(self.chains.len());
+        match self.below(16) {
+            0..=4 => {
+                let (born, has) = (self.below(5), self.chains[chain].has.clone());
+                let killed = self.some_of(&has, 4);
+                self.write(chain, born, killed);
+            }
+            5..=7 => self.snapshot(chain),
+            8 | 9 => self.destroy_snapshot(chain),
+            10 => self.clone_of(chain),
+            11 => self.destroy(chain),
+            12 => self.bookmark(chain),
+            13 => {
+                if !self.chains[chain].bookmarks.is_empty() {
+                    let index = self.below(self.chains[chain].bookmarks.len());
+                    let bookmark = self.chains[chain].bookmarks.remove(index);
+                    let head = self.chains[chain].made.dataset;
+                    let name = &bookmark.name;
+                    self.world.change(txg, |c| c.destroy_bookmark(head, name)).unwrap();
+                }
+            }
+            _ => {
+                let budget = self.below(12) as u64;
+                self.world.change(txg, |c| c.process_async_destroy(budget)).unwrap();
+            }
+        }
+    }
+
+    fn snapshot(&mut self, chain: usize) {
+        let name = self.name();
+        let chain = &mut self.chains[chain];
+        let head = chain.made.dataset;
+        let make = |change: &MosChange<'_>| change.create_snapshot(head, &name, &[]);
+        let id = self.world.change(self.txg, make).unwrap();
+        chain.snapshots.push(Taken { id, name, txg: self.txg, has: chain.has.clone() });
+    }
+
+    fn destroy_snapshot(&mut self, chain: usize) {
+        if self.chains[chain].snapshots.is_empty() {
+            return;
+        }
+        let index = self.below(self.chains[chain].snapshots.len());
+        let id = self.chains[chain].snapshots[index].id;
+        let destroyed = self.world.change(self.txg, |c| c.destroy_snapshot(id, false));
+        assert_eq!(destroyed.is_err(), self.is_origin(id), "{destroyed:?}");
+        if destroyed.is_ok() {
+            self.chains[chain].snapshots.remove(index);
+        }
+    }
+
+    fn clone_of(&mut self, chain: usize) {
+        if self.chains[chain].snapshots.is_empty() || self.chains.len() > 6 {
+            return;
+        }
+        let index = self.below(self.chains[chain].snapshots.len());
+        let from = &self.chains[chain].snapshots[index];
+        let (origin, has) = (from.id, from.has.clone());
+        let name = self.name();
+        let parent = self.chains[chain].made.directory;
+        let new = NewDataset { parent, name: &name, origin: Some(origin), ..NewDataset::default() };
+        let made = self.world.change(self.txg, |change| change.create_dataset(&new)).unwrap();
+        self.chains.push(Chain {
+            made,
+            has: has.clone(),
+            origin: Some((origin, has)),
+            snapshots: Vec::new(),
+            bookmarks: Vec::new(),
+        });
+    }
+
+    fn destroy(&mut self, chain: usize) {
+        let made = self.chains[chain].made;
+        let busy = self.world.change(self.txg, |c| c.check_destroy_head(made.dataset)).is_err();
+        if busy || chain == 0 {
+            return;
+        }
+        let has_livelist = |change: &MosChange<'_>| change.livelist(made.directory);
+        if self.world.change(self.txg, has_livelist).unwrap().is_none() {
+            // There is no tree to walk in this pool: the blocks go one by one.
+            let all = self.chains[chain].has.iter().copied().collect();
+            self.write(chain, 0, all);
+        }
+        self.world.change(self.txg, |change| change.destroy_head(made.dataset)).unwrap();
+        self.chains.remove(chain);
+    }
+
+    fn bookmark(&mut self, chain: usize) {
+        let name = self.name();
+        if self.chains[chain].snapshots.is_empty() {
+            return;
+        }
+        let index = self.below(self.chains[chain].snapshots.len());
+        let chain = &mut self.chains[chain];
+        let from = &chain.snapshots[index];
+        let make = |change: &MosChange<'_>| {
+            if !change.is_enabled("bookmark_written")? {
+                return Ok(false);
+            }
+            change.create_bookmark(chain.made.dataset, &name, from.id).map(|()| true)
+        };
+        if self.world.change(self.txg, make).unwrap() {
+            chain.bookmarks.push(Marked { name, txg: from.txg, had: from.has.clone() });
+        }
+    }
+
+    fn check(&self) {
+        self.world.audit(self.txg);
+        self.chains.iter().for_each(|chain| self.check_chain(chain));
+        let freed = self.world.hooks.freed.borrow();
+        let mut numbers = BTreeSet::new();
+        for pointer in freed.iter() {
+            let number = pointer.words[1] / 8;
+            assert!(numbers.insert(number), "block {number} is freed twice");
+            for chain in &self.chains {
+                assert!(!chain.has.contains(&number), "block {number} is in a head");
+                let kept = chain.snapshots.iter().find(|s| s.has.contains(&number));
+                assert!(kept.is_none(), "block {number} is in snapshot {}", kept.unwrap().name);
+            }
+        }
+    }
+
+    fn check_chain(&self, chain: &Chain) {
+        let empty = BTreeSet::new();
+        let inherited = chain.origin.as_ref().map_or(&empty, |origin| &origin.1);
+        let phys = self.world.change(self.txg, |c| c.dataset(chain.made.dataset)).unwrap();
+        let previous = chain.snapshots.last().map_or(inherited, |snapshot| &snapshot.has);
+        let bytes = |count: usize| count as u64 * SIZE;
+        assert_eq!(phys.referenced_bytes, bytes(chain.has.len()));
+        assert_eq!(phys.unique_bytes, bytes(chain.has.difference(previous).count()));
+
+        let directory: DslDirectory =
+            self.world.change(self.txg, |c| c.directory(chain.made.directory)).unwrap();
+        let own = bytes(chain.has.difference(inherited).count());
+        assert_eq!(directory.used_breakdown.head, own);
+        let taken: BTreeSet<u64> =
+            chain.snapshots.iter().flat_map(|s| s.has.iter().copied()).collect();
+        let only = taken.iter().filter(|n| !chain.has.contains(n) && !inherited.contains(n));
+        assert_eq!(directory.used_breakdown.snapshots, bytes(only.count()));
+
+        for (index, snapshot) in chain.snapshots.iter().enumerate() {
+            let phys = self.world.change(self.txg, |c| c.dataset(snapshot.id)).unwrap();
+            let before = index.checked_sub(1).map_or(inherited, |i| &chain.snapshots[i].has);
+            let after = chain.snapshots.get(index + 1).map_or(&chain.has, |next| &next.has);
+            let unique = snapshot.has.iter().filter(|n| !before.contains(n) && !after.contains(n));
+            assert_eq!(phys.unique_bytes, bytes(unique.count()), "snapshot {}", snapshot.name);
+            assert_eq!(phys.referenced_bytes, bytes(snapshot.has.len()));
+        }
+        let marks = self.world.change(self.txg, |c| c.bookmarks(chain.made.dataset)).unwrap();
+        assert_eq!(marks.len(), chain.bookmarks.len());
+        for (name, bookmark) in marks {
+            let marked = chain.bookmarks.iter().find(|marked| marked.name == name).unwrap();
+            let later = chain.snapshots.iter().find(|snapshot| snapshot.txg > marked.txg);
+            let after = later.map_or(&chain.has, |snapshot| &snapshot.has);
+            let freed = bookmark.details.unwrap().freed_before_next.used;
+            assert_eq!(freed, bytes(marked.had.difference(after).count()), "bookmark {name}");
+        }
+    }
+
+    /// In the end exactly what nobody refers to is free.
+    fn finish(&mut self) {
+        self.txg += 1;
+        let done = self.world.change(self.txg, |c| c.process_async_destroy(u64::MAX)).unwrap();
+        assert!(done.finished);
+        self.check();
+        let mut kept: BTreeSet<u64> = BTreeSet::new();
+        for chain in &self.chains {
+            kept.extend(&chain.has);
+            chain.snapshots.iter().for_each(|snapshot| kept.extend(&snapshot.has));
+        }
+        let freed: BTreeSet<u64> =
+            self.world.hooks.freed.borrow().iter().map(|bp| bp.words[1] / 8).collect();
+        let leaked: Vec<u64> = self
+            .births
+            .keys()
+            .copied()
+            .filter(|n| !kept.contains(n) && !freed.contains(n))
+            .collect();
+        assert_eq!(leaked, [], "leaked");
+        let free = self.world.change(self.txg, |c| c.hidden_directory("$FREE")).unwrap();
+        let free = self.world.change(self.txg, |c| c.directory(free)).unwrap();
+        assert_eq!(free.used_bytes, 0);
+    }
+}
+
+fn run(features: &[&str], seeds: std::ops::Range<u64>) {
+    for seed in seeds {
+        let mut model = Model::new(features, seed);
+        for _ in 0..150 {
+            model.step();
+            model.check();
+        }
+        model.finish();
+    }
+}
+
+#[test]
+fn random_histories_with_all_features() {
+    run(FEATURES, 0..12);
+}
+
+#[test]
+fn random_histories_without_features() {
+    run(&[], 100..106);
+}
