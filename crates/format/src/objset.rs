@@ -54,6 +54,15 @@ pub const FLAG_PROJECTQUOTA_COMPLETE: u64 = 4;
 /// Size of the intent-log header in bytes.
 pub const ZIL_HEADER: usize = 192;
 
+/// Where the kind stands in the block.
+pub const KIND_AT: usize = 704;
+/// Where the flags stand.
+pub const FLAGS_AT: usize = 712;
+/// Where the portable and the local MAC stand, 32 bytes each.
+pub const MACS_AT: [usize; 2] = [720, 752];
+/// Where the dnodes of user, group and project accounting stand, in blocks large enough.
+pub const ACCOUNTING_AT: [usize; 3] = [1024, 1536, 2048];
+
 /// A decoded object-set block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Objset {

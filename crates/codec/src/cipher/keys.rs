@@ -6,6 +6,7 @@
 
 use hkdf::Hkdf;
 use hmac::{Hmac, KeyInit, Mac};
+use ring::rand::{SecureRandom, SystemRandom};
 use sha2::{Digest, Sha512};
 use subtle::ConstantTimeEq;
 use zeroize::{Zeroize, ZeroizeOnDrop};
@@ -132,6 +133,11 @@ pub fn wrap(
         *to = *from;
     }
     Ok(out)
+}
+
+/// Fills `bytes` from the operating system's randomness.
+pub fn fill_random(bytes: &mut [u8]) -> Result<(), CipherError> {
+    SystemRandom::new().fill(bytes).map_err(|_| CipherError::Randomness)
 }
 
 /// The key of blocks with `salt`: HKDF-SHA512 of the master key.

@@ -9,8 +9,8 @@ mod keys;
 
 pub use aead::{Cipher, decrypt, decrypt_segments, encrypt};
 pub use keys::{
-    BlockKey, MasterKeys, SecretKey, WrappedKeys, block_key, dedup_salt_and_nonce, hmac_sha512,
-    key_from_passphrase, mac_matches, sha512_mac, unwrap, wrap,
+    BlockKey, MasterKeys, SecretKey, WrappedKeys, block_key, dedup_salt_and_nonce, fill_random,
+    hmac_sha512, key_from_passphrase, mac_matches, sha512_mac, unwrap, wrap,
 };
 
 /// Bytes of a nonce (initialisation vector) in every suite.
@@ -103,6 +103,9 @@ pub enum CipherError {
     /// The message is too long for the suite, or its segments do not lie inside it.
     #[error("the message does not fit the suite")]
     Message,
+    /// The operating system gave no random bytes.
+    #[error("the system has no randomness")]
+    Randomness,
 }
 
 #[cfg(test)]

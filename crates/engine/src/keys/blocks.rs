@@ -1,21 +1,25 @@
-//! Opening the blocks of one encrypted dataset with its loaded keys.
+//! Opening and sealing the blocks of one encrypted dataset with its loaded keys.
 //!
-//! Chapter 02, sections 8.3 to 8.5. Invariant: a block is given out only after its MAC matched.
+//! Chapter 02, sections 8.3 to 8.7. Invariant: a block is given out only after its MAC matched; no
+//! initialisation vector is used twice with a salt (both are random, and the salt changes long
+//! before chance could make them meet).
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use cenote_codec::cipher::{self, Cipher, CipherError, MasterKeys, Suite, mac_matches};
 use cenote_format::bytes::ByteOrder;
-use cenote_format::{BlockPointer, ObjectType};
-use parking_lot::RwLock;
+use cenote_format::{BlockPointer, ObjectType, objset};
+use parking_lot::{Mutex, RwLock};
 
 use super::sealed;
-use crate::pipe::Decryptor;
+use crate::pipe::{Decryptor, Encryptor, Sealing};
 use crate::{Error, ErrorKind, Result};
 
 /// Ciphers with expanded block keys remembered; a writer changes its salt once in 400 million blocks.
 const SALTS_KEPT: usize = 64;
+/// Blocks written with one salt before another is drawn.
+const BLOCKS_PER_SALT: u64 = 400_000_000;
 
 /// A dataset's keys, ready to open its blocks.
 pub struct DatasetKeys {
@@ -23,12 +27,52 @@ pub struct DatasetKeys {
     version: u64,
     keys: MasterKeys,
     by_salt: RwLock<HashMap<[u8; 8], Arc<Cipher>>>,
+    /// The salt new blocks are written with, and how many more may be.
+    writing: Mutex<Option<([u8; 8], u64)>>,
 }
 
 impl DatasetKeys {
     /// From the opened key object: its suite, its version (0 or 1), its master keys.
     pub fn new(suite: Suite, version: u64, keys: MasterKeys) -> Self {
-        Self { suite, version, keys, by_salt: RwLock::default() }
+        Self { suite, version, keys, by_salt: RwLock::default(), writing: Mutex::default() }
+    }
+
+    /// Salt and initialisation vector for a block to be written.
+    pub fn new_parameters(&self) -> Result<([u8; 8], [u8; 12])> {
+        let mut iv = [0; 12];
+        cipher::fill_random(&mut iv).map_err(not_sealed)?;
+        let mut writing = self.writing.lock();
+        if let Some((salt, left)) = &mut *writing
+            && *left > 0
+        {
+            *left -= 1;
+            return Ok((*salt, iv));
+        }
+        let mut salt = [0; 8];
+        cipher::fill_random(&mut salt).map_err(not_sealed)?;
+        *writing = Some((salt, BLOCKS_PER_SALT - 1));
+        Ok((salt, iv))
+    }
+
+    /// Encrypts the stored bytes of a level-0 block in place with the given parameters; its MAC.
+    pub fn encrypt_with(
+        &self,
+        object_type: ObjectType,
+        salt: [u8; 8],
+        iv: [u8; 12],
+        data: &mut [u8],
+    ) -> Result<[u8; 16]> {
+        let cipher = self.cipher(salt)?;
+        if object_type != ObjectType::DNODE {
+            return cipher.seal(&iv, &[], data).map_err(not_sealed);
+        }
+        let parts = sealed::dnode_block(data, ByteOrder::Little, self.version);
+        cipher.seal_segments(&iv, &parts.authenticated, data, &parts.encrypted).map_err(not_sealed)
+    }
+
+    fn hmac<const N: usize>(&self, message: &[u8]) -> Result<[u8; N]> {
+        let mac = cipher::hmac_sha512(&self.keys.hmac, &[message]).map_err(not_sealed)?;
+        mac.first_chunk().copied().ok_or_else(|| not_sealed(CipherError::Message))
     }
 
     fn cipher(&self, salt: [u8; 8]) -> Result<Arc<Cipher>> {
@@ -48,6 +92,10 @@ impl DatasetKeys {
 
 fn refused(error: CipherError) -> Error {
     Error::new(ErrorKind::Checksum, format!("encrypted block does not open: {error}"))
+}
+
+fn not_sealed(error: CipherError) -> Error {
+    Error::new(ErrorKind::Io, format!("a block cannot be encrypted: {error}"))
 }
 
 fn order_of(bp: &BlockPointer) -> ByteOrder {
@@ -78,5 +126,36 @@ impl Decryptor for DatasetKeys {
         } else {
             Err(refused(CipherError::Authentication))
         }
+    }
+}
+
+impl Encryptor for DatasetKeys {
+    fn encrypt(&self, object_type: ObjectType, data: &mut [u8]) -> Result<Sealing> {
+        let (salt, iv) = self.new_parameters()?;
+        let mac = self.encrypt_with(object_type, salt, iv, data)?;
+        Ok(Sealing { salt, iv, mac })
+    }
+
+    fn mac(&self, data: &[u8]) -> Result<[u8; 16]> {
+        self.hmac(data)
+    }
+
+    fn indirect_mac(&self, data: &[u8]) -> Result<[u8; 16]> {
+        let message = sealed::indirect_block(data, ByteOrder::Little, self.version);
+        Ok(cipher::sha512_mac(&message))
+    }
+
+    fn seal_object_set(&self, block: &mut [u8]) -> Result<()> {
+        let short = || Error::invalid("an object-set block that is too short");
+        let messages = sealed::object_set(block, self.version).ok_or_else(short)?;
+        let portable: [u8; 32] = self.hmac(&messages.portable)?;
+        let local: [u8; 32] = match &messages.local {
+            Some(message) => self.hmac(message)?,
+            None => [0; 32],
+        };
+        for (at, mac) in objset::MACS_AT.into_iter().zip([portable, local]) {
+            block.get_mut(at..at + mac.len()).ok_or_else(short)?.copy_from_slice(&mac);
+        }
+        Ok(())
     }
 }

@@ -8,7 +8,7 @@ use std::ops::Range;
 use cenote_format::blkptr::SIZE as POINTER;
 use cenote_format::bytes::ByteOrder;
 use cenote_format::dnode::{CORE, FLAG_SPILL, SLOT};
-use cenote_format::{BlockPointer, ObjectType};
+use cenote_format::{BlockPointer, ObjectType, objset};
 
 /// The authenticated and the encrypted parts of a block.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -97,6 +97,51 @@ pub fn dnode_block(data: &[u8], order: ByteOrder, version: u64) -> Sealed {
         at += slots * SLOT;
     }
     sealed
+}
+
+/// What a MAC of an object set is made over for one dnode in it: core and pointers, no bonus.
+fn push_dnode(out: &mut Vec<u8>, dnode: &[u8], version: u64) {
+    push_core(out, dnode);
+    let byte = |index: usize| dnode.get(index).copied().unwrap_or(0);
+    for index in 0..usize::from(byte(3)).min(3) {
+        let raw = dnode.get(CORE + index * POINTER..).unwrap_or(&[]);
+        push_pointer(out, &pointer(raw, ByteOrder::Little), version);
+    }
+    if byte(7) & FLAG_SPILL != 0 {
+        let raw = dnode.get(SLOT - POINTER..).unwrap_or(&[]);
+        push_pointer(out, &pointer(raw, ByteOrder::Little), version);
+    }
+}
+
+/// What the two MACs of an object-set block are made over.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct ObjectSetMessages {
+    /// For the portable MAC: what survives a raw send.
+    pub portable: Vec<u8>,
+    /// For the local MAC: flags and accounting. `None`: that MAC is 32 zero bytes.
+    pub local: Option<Vec<u8>>,
+}
+
+/// The messages of a little-endian object-set block (section 8.7); `None` if it is too short.
+pub fn object_set(block: &[u8], version: u64) -> Option<ObjectSetMessages> {
+    let kind = ByteOrder::Little.u64(block, objset::KIND_AT)?;
+    let flags = ByteOrder::Little.u64(block, objset::FLAGS_AT)?;
+    // The type alone enters big-endian; no flag is portable.
+    let mut portable = kind.to_be_bytes().to_vec();
+    portable.extend_from_slice(&0_u64.to_le_bytes());
+    push_dnode(&mut portable, block.get(..SLOT)?, version);
+    let accounting = objset::ACCOUNTING_AT
+        .into_iter()
+        .filter_map(|at| block.get(at..at + SLOT))
+        .filter(|dnode| dnode.first().is_some_and(|object_type| *object_type != 0));
+    let mut local = flags.to_le_bytes().to_vec();
+    let mut any = false;
+    for dnode in accounting {
+        push_dnode(&mut local, dnode, version);
+        any = true;
+    }
+    let complete = flags & objset::FLAG_USERACCOUNTING_COMPLETE != 0;
+    Some(ObjectSetMessages { portable, local: (any && complete).then_some(local) })
 }
 
 /// What the MAC of an indirect block is made over (plain SHA-512).

@@ -7,10 +7,10 @@ use bytes::Bytes;
 use cenote_codec::checksum::{Algorithm as Checksum, Width, WordOrder, seal_embedded};
 use cenote_format::blkptr::{SECTOR, SIZE as POINTER};
 use cenote_format::{BlockPointer, Dva, Level, ObjectType, StoredBlock};
-use smallvec::SmallVec;
 
 use super::prepare::{self, Stored};
-use super::write::{AddressRequest, BlockToWrite, Run};
+use super::write::{BlockToWrite, Run};
+use crate::alloc::{AllocRequest, Dvas};
 use crate::vdev::AllocationClass;
 use crate::{Error, ErrorKind, Result};
 
@@ -30,16 +30,12 @@ pub(super) struct Gang {
     /// Every address allocated, to be given back if the gang fails.
     taken: Vec<Dva>,
     /// What to submit once it is complete.
-    writes: Vec<(SmallVec<[Dva; 3]>, Bytes)>,
+    writes: Vec<(Dvas, Bytes)>,
 }
 
 impl Run<'_> {
     /// Stores a block in pieces: the addresses of its gang header.
-    pub(super) fn gang(
-        &self,
-        request: &BlockToWrite,
-        stored: &Stored,
-    ) -> Result<(SmallVec<[Dva; 3]>, Gang)> {
+    pub(super) fn gang(&self, request: &BlockToWrite, stored: &Stored) -> Result<(Dvas, Gang)> {
         let policy = &request.policy;
         let sealed = stored.sealing.is_some();
         let truncated = stored.crypt && policy.object_type != ObjectType::OBJSET;
@@ -80,7 +76,7 @@ impl Run<'_> {
         width: Width,
         hint: Option<Dva>,
         depth: u32,
-    ) -> Result<SmallVec<[Dva; 3]>> {
+    ) -> Result<Dvas> {
         if depth >= MAX_DEPTH {
             return Err(Error::new(ErrorKind::NoSpace, "free space is in too small pieces"));
         }
@@ -112,8 +108,8 @@ impl Run<'_> {
 
     /// One copy of the header more than of the data, so that the pieces are found; where there is
     /// no room for that, as many as of the data.
-    fn header_addresses(&self, gang: &mut Gang, hint: Option<Dva>) -> Result<SmallVec<[Dva; 3]>> {
-        let ask = |copies| AddressRequest {
+    fn header_addresses(&self, gang: &mut Gang, hint: Option<Dva>) -> Result<Dvas> {
+        let ask = |copies| AllocRequest {
             psize: HEADER as u64,
             copies,
             class: gang.class,
@@ -143,7 +139,7 @@ impl Run<'_> {
     /// A piece: where it lies whole if that can be, else a gang of its own.
     fn piece(&self, gang: &mut Gang, piece: &Bytes, hint: Dva, depth: u32) -> Result<BlockPointer> {
         let psize = piece.len() as u64;
-        let request = AddressRequest {
+        let request = AllocRequest {
             psize,
             copies: gang.copies,
             class: gang.class,

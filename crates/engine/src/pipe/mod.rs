@@ -38,8 +38,8 @@ pub use prepare::{AllocationUnits, Rules};
 pub use special::Copies;
 pub use workers::Workers;
 pub use write::{
-    AddressRequest, Addresses, BlockPlace, BlockToWrite, CopyToWrite, Encryptor, Replaced, Sealing,
-    Submit, Writer, Written,
+    Addresses, BlockPlace, BlockToWrite, CopyToWrite, Encryptor, Replaced, Sealing, Submit, Writer,
+    Written,
 };
 
 /// Opens blocks of one encrypted dataset; declared here, implemented by the keys room.
@@ -81,6 +81,8 @@ pub struct Pipe {
     cache: BlockCache,
     salt: OnceLock<Salt>,
     large_gangs: OnceLock<bool>,
+    /// Where writes under way can be read from.
+    submitted: OnceLock<Arc<dyn Submit>>,
 }
 
 impl Pipe {
@@ -91,6 +93,7 @@ impl Pipe {
             cache: BlockCache::new(cache_limit),
             salt: OnceLock::new(),
             large_gangs: OnceLock::new(),
+            submitted: OnceLock::new(),
         })
     }
 
@@ -112,6 +115,12 @@ impl Pipe {
     /// Gang headers may be larger than 512 bytes (feature dynamic_gang_header is active).
     pub fn set_large_gangs(&self, large: bool) {
         let _ = self.large_gangs.set(large);
+    }
+
+    /// The pool is writable: blocks submitted here and still under way are read from memory. The
+    /// first call wins.
+    pub fn set_submit(&self, submit: Arc<dyn Submit>) {
+        let _ = self.submitted.set(submit);
     }
 
     /// The block cache.

@@ -34,6 +34,10 @@ impl Pipe {
         let mut reads = Vec::with_capacity(bps.len());
         let mut asked = Vec::with_capacity(bps.len());
         for bp in bps {
+            if self.submitted.get().is_some() && self.read_pending(bp).is_some() {
+                asked.push(false);
+                continue;
+            }
             let dva = bp.dvas().find(|dva| vdevs.is_readable(dva.vdev)).or(bp.first_dva());
             match dva {
                 Some(dva) if !dva.gang => {
@@ -61,6 +65,9 @@ impl Pipe {
         if bp.is_gang() {
             return self.read_gang(bp, 0, bp.psize());
         }
+        if let Some(data) = self.read_pending(bp) {
+            return Ok(data);
+        }
         let mut failure = None;
         for dva in bp.dvas() {
             let read = block_read(bp, dva);
@@ -70,6 +77,13 @@ impl Pipe {
             }
         }
         Err(failure.unwrap_or_else(|| Error::corrupt("block pointer without an address")))
+    }
+
+    /// The stored bytes of a block whose write is still under way. The devices may not have them.
+    fn read_pending(&self, bp: &BlockPointer) -> Option<Bytes> {
+        let submitted = self.submitted.get()?;
+        let data = bp.dvas().find_map(|dva| submitted.pending(dva.vdev, dva.offset))?;
+        (data.len() as u64 == bp.psize() && self.verify(bp, &data)).then_some(data)
     }
 
     /// The bytes hash to what the pointer says.
@@ -130,6 +144,15 @@ impl Pipe {
         if self.large_gangs.get().copied().unwrap_or(false) {
             let unit = bp.dvas().filter_map(|dva| self.vdevs().min_allocation(dva.vdev)).min();
             sizes.splice(0..0, unit.filter(|size| *size > GANG_HEADER));
+        }
+        let pending = self.submitted.get().and_then(|submitted| {
+            bp.dvas().find_map(|dva| submitted.pending(dva.vdev, dva.offset))
+        });
+        if let Some(header) = pending {
+            let check = checksum::verify_embedded(&header, Algorithm::GangHeader, &verifier, width);
+            if check == Ok(WordOrder::Little) {
+                return Ok(header.to_vec());
+            }
         }
         let mut failure = None;
         for size in sizes {

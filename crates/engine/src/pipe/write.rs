@@ -11,15 +11,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use cenote_format::{BlockPointer, Dva, Level, ObjectId, ObjectType, StoredBlock, Txg};
-use smallvec::SmallVec;
 
 use super::Pipe;
 use super::gang::Gang;
 use super::policy::WritePolicy;
 use super::prepare::{self, Prepared, Rules, Stored};
 use super::workers::Workers;
+use crate::alloc::{AllocRequest, Allocator, Dvas};
 use crate::cache::BlockKey;
-use crate::vdev::AllocationClass;
 use crate::{Error, ErrorKind, Result};
 
 /// Logical bytes that may be prepared ahead of the thread that hands out addresses.
@@ -50,27 +49,25 @@ pub trait Encryptor: Send + Sync {
     fn seal_object_set(&self, block: &mut [u8]) -> Result<()>;
 }
 
-/// Addresses asked for.
-#[derive(Clone, Copy, Debug)]
-pub struct AddressRequest {
-    /// Bytes to store at each address.
-    pub psize: u64,
-    /// How many addresses.
-    pub copies: u8,
-    /// Class to take them from, or a class below it.
-    pub class: AllocationClass,
-    /// Group in which they are allocated.
-    pub txg: Txg,
-    /// An address they should be near to.
-    pub hint: Option<Dva>,
-}
-
-/// Hands out addresses; declared here, implemented over the allocator.
+/// Hands out addresses: the allocator, or memory in tests.
 pub trait Addresses: Send + Sync {
-    /// Allocates `copies` addresses. [`ErrorKind::NoSpace`] when no run of that size is free.
-    fn allocate(&self, request: &AddressRequest) -> Result<SmallVec<[Dva; 3]>>;
+    /// Allocates all copies or none. [`ErrorKind::NoSpace`] when no run of that size is free.
+    fn allocate(&self, request: &AllocRequest) -> Result<Dvas>;
     /// Takes back an address allocated in this very group and not used.
     fn unallocate(&self, dva: &Dva, txg: Txg);
+}
+
+impl Addresses for Allocator {
+    fn allocate(&self, request: &AllocRequest) -> Result<Dvas> {
+        Self::allocate(self, request)
+    }
+
+    fn unallocate(&self, dva: &Dva, txg: Txg) {
+        if let Err(error) = self.unalloc(dva, txg) {
+            // The write that gave it back has failed, and with it the group.
+            tracing::error!(%error, "an unused address was not taken back");
+        }
+    }
 }
 
 /// One copy of a block on its way to a vdev.
@@ -93,6 +90,9 @@ pub trait Submit: Send + Sync {
     /// Waits until everything submitted has ended. An error means that a write failed; the
     /// implementation goes on telling of it to whoever ends the group.
     fn settle(&self) -> Result<()>;
+    /// The bytes of a write that was submitted and has not ended: a reader takes them instead of
+    /// what the devices hold.
+    fn pending(&self, vdev: u32, offset: u64) -> Option<Bytes>;
 }
 
 /// Where a block belongs, for errors.
@@ -222,11 +222,11 @@ impl Pipe {
 /// Where a block goes.
 enum Home {
     /// Where the old one was.
-    Old(SmallVec<[Dva; 3]>),
+    Old(Dvas),
     /// To addresses of its own.
-    New(SmallVec<[Dva; 3]>),
+    New(Dvas),
     /// In pieces behind these headers.
-    Gang(SmallVec<[Dva; 3]>, Gang),
+    Gang(Dvas, Gang),
 }
 
 impl Home {
@@ -341,9 +341,9 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn allocate(&self, policy: &WritePolicy, stored: &Stored) -> Result<SmallVec<[Dva; 3]>> {
+    fn allocate(&self, policy: &WritePolicy, stored: &Stored) -> Result<Dvas> {
         let psize = stored.bytes.len() as u64;
-        let request = AddressRequest {
+        let request = AllocRequest {
             psize,
             copies: policy.copies,
             class: policy.class_for(psize),

@@ -11,9 +11,9 @@ use cenote_device::{Device, SimDevice};
 use cenote_format::config::{TopLevel, VdevConfig, VdevKind};
 use cenote_format::{BlockPointer, Dva, Guid, Level, ObjectId, ObjectType, Txg};
 use parking_lot::Mutex;
-use smallvec::SmallVec;
 
 use super::*;
+use crate::alloc::{AllocRequest, Dvas};
 use crate::vdev::VdevTree;
 
 const DISKS: u32 = 3;
@@ -38,7 +38,7 @@ pub(super) struct Space {
 }
 
 impl Addresses for Space {
-    fn allocate(&self, request: &AddressRequest) -> Result<SmallVec<[Dva; 3]>> {
+    fn allocate(&self, request: &AllocRequest) -> Result<Dvas> {
         let asize = request.psize.next_multiple_of(UNIT);
         let all = asize * u64::from(request.copies);
         if asize > self.longest.load(Relaxed) || all > self.left.load(Relaxed) {
@@ -46,7 +46,7 @@ impl Addresses for Space {
         }
         self.left.fetch_sub(all, Relaxed);
         let mut next = self.next.lock();
-        let mut dvas = SmallVec::new();
+        let mut dvas = Dvas::new();
         for vdev in 0..u32::from(request.copies) {
             let at = &mut next[vdev as usize];
             dvas.push(Dva { vdev, offset: *at, asize, gang: false });
@@ -66,12 +66,18 @@ struct Sink {
     disks: Vec<Arc<SimDevice>>,
     writes: AtomicU64,
     settled: AtomicU64,
+    /// Writes are kept back while this is some.
+    held: Mutex<Option<BTreeMap<(u32, u64), Bytes>>>,
 }
 
 impl Submit for Sink {
     fn submit(&self, write: CopyToWrite) -> Result<()> {
         assert!(write.data.len().is_multiple_of(512));
         self.writes.fetch_add(1, Relaxed);
+        if let Some(held) = &mut *self.held.lock() {
+            held.insert((write.vdev, write.offset), write.data);
+            return Ok(());
+        }
         self.disks[write.vdev as usize].write((4 << 20) + write.offset, &write.data).unwrap();
         Ok(())
     }
@@ -79,6 +85,10 @@ impl Submit for Sink {
     fn settle(&self) -> Result<()> {
         self.settled.fetch_add(1, Relaxed);
         Ok(())
+    }
+
+    fn pending(&self, vdev: u32, offset: u64) -> Option<Bytes> {
+        self.held.lock().as_ref()?.get(&(vdev, offset)).cloned()
     }
 }
 
@@ -114,6 +124,7 @@ impl Bench {
             disks: disks.clone(),
             writes: AtomicU64::new(0),
             settled: AtomicU64::new(0),
+            held: Mutex::default(),
         });
         let salt = Salt::new([7; 32]);
         pipe.set_salt(salt.clone());
@@ -480,6 +491,23 @@ fn a_gang_that_fails_leaves_nothing() {
     assert_eq!(error.kind(), ErrorKind::NoSpace);
     assert!(bench.space.used.lock().is_empty());
     assert_eq!((bench.writes(), bench.space.left.load(Relaxed)), (0, 60 << 10));
+}
+
+#[test]
+fn what_is_under_way_can_be_read() {
+    let bench = Bench::new();
+    bench.pipe.set_submit(bench.sink.clone());
+    *bench.sink.held.lock() = Some(BTreeMap::new());
+    let whole = file(noise(1, 64 << 10));
+    let bp = bench.write(5, 1, whole.clone()).unwrap().pointer;
+    bench.holds(&bp, &whole.data);
+    bench.space.longest.store(16 << 10, Relaxed);
+    let gang = file(noise(2, 100 << 10));
+    let pieces = bench.write(5, 1, gang.clone()).unwrap().pointer;
+    bench.holds(&pieces, &gang.data);
+    assert!(bench.disks.iter().all(|disk| disk.counts() == (0, 0)));
+    *bench.sink.held.lock() = None;
+    assert!(bench.read(&bp, &ReadContext::default()).is_err());
 }
 
 #[test]
