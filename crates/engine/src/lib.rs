@@ -10,6 +10,7 @@ pub mod cache;
 pub mod check;
 pub mod dataset;
 pub mod error;
+pub mod intent;
 pub mod keys;
 pub mod object;
 pub mod pipe;

@@ -1,0 +1,82 @@
+//! Claiming a log when a pool is imported for writing: its blocks are in no space map yet.
+//!
+//! Chapter 05, section 18. Invariant: nothing is allocated in the pool before every log is claimed,
+//! and a claimed log is exactly the part that will be replayed.
+
+use std::cell::RefCell;
+
+use cenote_format::zil::{CLAIM_RECORD_SEQ_VALID, Header, REPLAY_NEEDED};
+use cenote_format::{BlockPointer, Txg};
+
+use super::LogReader;
+use super::walk::{Met, data_block, is_clone, walk};
+use crate::{Error, Result};
+
+/// Who marks blocks as allocated.
+pub trait Claimer {
+    /// Whether the data behind a record's pointer can be read; it need not be decrypted.
+    fn is_readable(&self, pointer: &BlockPointer) -> bool;
+    /// Marks all addresses of a block, those of a gang's parts included, as allocated.
+    fn claim(&self, pointer: &BlockPointer) -> Result<()>;
+}
+
+/// Claims the log behind `header` in group `first`, the first after the last on the disks. Returns
+/// the header to be written in that group; `None` if there is nothing to claim.
+pub fn claim(
+    reader: &dyn LogReader,
+    claimer: &dyn Claimer,
+    header: &Header,
+    first: Txg,
+) -> Result<Option<Header>> {
+    if header.log.is_hole() || header.claim_txg.0 != 0 {
+        return Ok(None);
+    }
+    // An address is claimed once, however often records name it.
+    let claimed = RefCell::new(std::collections::HashSet::new());
+    let claim = |pointer: &BlockPointer| -> Result<()> {
+        let address = pointer.first_dva().map(|dva| (dva.vdev, dva.offset));
+        let new = address.is_some_and(|address| claimed.borrow_mut().insert(address));
+        if new && pointer.logical_birth() >= first {
+            claimer.claim(pointer)?;
+        }
+        Ok(())
+    };
+    let ended = walk(reader, header, None, |met| {
+        match met {
+            Met::Block(pointer) => {
+                if pointer.validate().is_err() {
+                    return Ok(false);
+                }
+                claim(pointer)?;
+            }
+            Met::Record(record) if is_clone(&record) => {
+                return Err(Error::unsupported(
+                    "the intent log has a record of cloned blocks, which cannot be claimed yet",
+                )
+                .with_advice("import the pool read-only, or with OpenZFS"));
+            }
+            Met::Record(record) => {
+                if let Some(pointer) = data_block(&record) {
+                    if pointer.validate().is_err() {
+                        return Ok(false);
+                    }
+                    if pointer.logical_birth() >= first {
+                        if !claimer.is_readable(&pointer) {
+                            return Ok(false);
+                        }
+                        claim(&pointer)?;
+                    }
+                }
+            }
+        }
+        Ok(true)
+    })?;
+    let replay = ended.records > 0 || ended.blocks > 1;
+    Ok(Some(Header {
+        claim_txg: first,
+        claim_block_seq: ended.block_seq,
+        claim_record_seq: ended.record_seq,
+        flags: CLAIM_RECORD_SEQ_VALID | if replay { REPLAY_NEEDED } else { 0 },
+        ..*header
+    }))
+}

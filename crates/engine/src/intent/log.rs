@@ -1,0 +1,538 @@
+//! The log of one dataset: appending, committing, and its part in writing a transaction group.
+//!
+//! Invariant: blocks of the chain are in order of their sequence numbers and only the last is not
+//! written yet; the header leads to the first. A block leaves the chain in the group whose writing
+//! makes it useless, and is freed in that group.
+//! Nobody waits for a transaction group or a device while holding the state's lock, and one thread
+//! at a time writes the chain: whoever commits meanwhile waits for it, and the next of them takes
+//! along what all of them appended.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Weak};
+
+use bytes::Bytes;
+use cenote_format::objset::ZIL_HEADER;
+use cenote_format::zil::{Header, Payload, Record};
+use cenote_format::{BlockPointer, Txg};
+use parking_lot::{Condvar, Mutex};
+
+use super::block::{BlockBuilder, MOST_RECORDS, UNIT, WRITE_HEADER, pointer_to, size_for};
+use super::records::{Item, Records};
+use super::{LogCipher, LogPool, LogWrite, WriteSource};
+use crate::txg::Tx;
+use crate::{Error, Result};
+
+/// Smallest part of a write worth a record of its own where a block ends.
+const SMALLEST_PART: usize = 8192;
+/// Commits whose size decides how large the next block is.
+const REMEMBERED: usize = 16;
+
+/// What the writing of a transaction group does to the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogSync {
+    /// The header to be written into the object set.
+    pub header: [u8; ZIL_HEADER],
+    /// Blocks to be freed in the group.
+    pub freed: Vec<BlockPointer>,
+}
+
+/// The intent log of one dataset.
+pub struct IntentLog {
+    pool: Arc<dyn LogPool>,
+    objset: u64,
+    cipher: Option<Arc<dyn LogCipher>>,
+    source: Mutex<Option<Weak<dyn WriteSource>>>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+/// A block of the chain.
+#[derive(Clone, Debug)]
+struct Block {
+    pointer: BlockPointer,
+    /// The newest group of a record in it.
+    newest: Txg,
+    /// It is on the disk.
+    stable: bool,
+}
+
+#[derive(Default)]
+struct State {
+    records: Records,
+    /// So many of the records put in order are stable.
+    stable: u64,
+    committing: bool,
+    /// Up to which record a commit failed, and why.
+    failed: Option<(u64, Error)>,
+    /// The group that has the records of commits that failed.
+    owed: Txg,
+    /// What an earlier life of the pool left; no chain is begun before it is gone.
+    old: Header,
+    chain: VecDeque<Block>,
+    /// A block could not be written: the chain ends there, and another is needed.
+    broken: bool,
+    /// Group in which the old log is freed, and its blocks.
+    freeing: Option<(Txg, Vec<BlockPointer>)>,
+    /// Number of the last record written.
+    sequence: u64,
+    /// Bytes of the latest commits.
+    sizes: VecDeque<usize>,
+    /// The record being replayed.
+    replaying: Option<u64>,
+    /// The last record replayed in each group.
+    replayed: BTreeMap<Txg, u64>,
+}
+
+impl IntentLog {
+    /// The log of the dataset with object number `objset`, whose header is `header`.
+    pub fn new(
+        pool: Arc<dyn LogPool>,
+        objset: u64,
+        header: Header,
+        cipher: Option<Arc<dyn LogCipher>>,
+    ) -> Self {
+        let state = State { old: header, ..State::default() };
+        Self {
+            pool,
+            objset,
+            cipher,
+            source: Mutex::new(None),
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// Says where the data of later writes is read from. Without it they are committed by writing
+    /// their transaction group.
+    pub fn set_source(&self, source: Weak<dyn WriteSource>) {
+        *self.source.lock() = Some(source);
+    }
+
+    /// The header an earlier life of the pool left; zero when that is gone.
+    pub fn old_header(&self) -> Header {
+        self.state.lock().old
+    }
+
+    pub(super) fn pool(&self) -> &Arc<dyn LogPool> {
+        &self.pool
+    }
+
+    pub(super) fn cipher(&self) -> Option<&Arc<dyn LogCipher>> {
+        self.cipher.as_ref()
+    }
+
+    /// Adds the record of a change made in `tx` to those every commit writes. A rename takes along
+    /// what was written to `object` before. During a replay it notes instead that the record being
+    /// replayed belongs to the group of `tx`.
+    pub fn append(
+        &self,
+        tx: &Tx,
+        object: u64,
+        payload: Payload,
+        case_insensitive: bool,
+    ) -> Result<()> {
+        self.append_to(tx, object, None, payload, case_insensitive)
+    }
+
+    /// As [`Self::append`] for a change that only a commit of its object writes: attributes, ranges.
+    pub fn append_later(&self, tx: &Tx, object: u64, payload: Payload) -> Result<()> {
+        self.append_to(tx, object, Some(object), payload, false)
+    }
+
+    fn append_to(
+        &self,
+        tx: &Tx,
+        object: u64,
+        later: Option<u64>,
+        payload: Payload,
+        case_insensitive: bool,
+    ) -> Result<()> {
+        if self.note_replayed(tx) {
+            return Ok(());
+        }
+        let is_rename = matches!(payload, Payload::Rename { .. });
+        let record = Record { txg: tx.txg(), sequence: 0, case_insensitive, payload };
+        let encoded = record.encode()?;
+        let item = match encoded.len() <= MOST_RECORDS {
+            true => Item::Encoded(encoded),
+            false => Item::Whole,
+        };
+        let mut state = self.state.lock();
+        if is_rename {
+            state.records.promote(Some(object));
+        }
+        state.records.append(tx.txg(), later, item);
+        Ok(())
+    }
+
+    /// Adds a write with its data to those every commit writes (`synchronous`), or a commit of its
+    /// object.
+    pub fn append_write(&self, tx: &Tx, object: u64, offset: u64, data: Bytes, synchronous: bool) {
+        if !self.note_replayed(tx) {
+            let later = (!synchronous).then_some(object);
+            let item = Item::Write { object, offset, data };
+            self.state.lock().records.append(tx.txg(), later, item);
+        }
+    }
+
+    /// Adds a write whose data is read from the source if its object is committed.
+    pub fn append_later_write(&self, tx: &Tx, object: u64, offset: u64, length: u64) {
+        if !self.note_replayed(tx) {
+            let item = Item::LaterWrite { object, offset, length };
+            self.state.lock().records.append(tx.txg(), Some(object), item);
+        }
+    }
+
+    /// Adds a change no record can tell: the next commit waits for the whole group.
+    pub fn append_whole(&self, tx: &Tx) {
+        if !self.note_replayed(tx) {
+            self.state.lock().records.append(tx.txg(), None, Item::Whole);
+        }
+    }
+
+    /// Forgets what only a commit of `object` would write: it has no name any more.
+    pub fn forget(&self, object: u64) {
+        self.state.lock().records.forget(object);
+    }
+
+    /// Whether records wait that a commit of `object` (0: of all) would write.
+    pub fn has_work(&self) -> bool {
+        let state = self.state.lock();
+        state.records.appended() > state.stable
+    }
+
+    /// Returns when everything that was appended before is stable: all that is in order, and what
+    /// was appended for `object` (for all objects if it is 0). The caller holds no [`Tx`].
+    pub fn commit(&self, object: u64) -> Result<()> {
+        let mut state = self.state.lock();
+        state.records.promote((object != 0).then_some(object));
+        let wanted = state.records.appended();
+        loop {
+            if state.stable >= wanted {
+                return Ok(());
+            }
+            if let Some((_, error)) = state.failed.as_ref().filter(|(to, _)| *to >= wanted) {
+                return Err(error.clone());
+            }
+            if state.committing {
+                self.changed.wait(&mut state);
+                continue;
+            }
+            state.committing = true;
+            let end = state.records.appended();
+            let batch = state.records.take();
+            drop(state);
+            let newest = batch.iter().map(|(txg, _)| *txg).max().unwrap_or_default();
+            let result = self.write(batch);
+            state = self.state.lock();
+            state.committing = false;
+            match result {
+                Ok(()) => state.stable = end,
+                Err(error) => {
+                    state.owed = state.owed.max(newest);
+                    state.failed = Some((end, error));
+                }
+            }
+            self.changed.notify_all();
+        }
+    }
+
+    /// Makes a batch of records stable, by the log or by writing their groups.
+    fn write(&self, batch: Vec<(Txg, Item)>) -> Result<()> {
+        let owed = self.state.lock().owed;
+        if owed > self.pool.synced() {
+            self.pool.wait_synced(owed)?;
+        }
+        let synced = self.pool.synced();
+        let batch: Vec<_> = batch.into_iter().filter(|(txg, _)| *txg > synced).collect();
+        let Some(newest) = batch.iter().map(|(txg, _)| *txg).max() else { return Ok(()) };
+        match self.resolve(batch)? {
+            Some(batch) if batch.is_empty() => Ok(()),
+            Some(batch) => match self.open_block()? {
+                Some(pointer) => self.write_blocks(pointer, batch, newest),
+                None => self.pool.wait_synced(newest),
+            },
+            None => self.pool.wait_synced(newest),
+        }
+    }
+
+    /// Reads the data of later writes; `None` if the batch has what cannot be logged.
+    fn resolve(&self, batch: Vec<(Txg, Item)>) -> Result<Option<Vec<(Txg, Item)>>> {
+        let source = self.source.lock().as_ref().and_then(Weak::upgrade);
+        let mut resolved = Vec::with_capacity(batch.len());
+        for (txg, item) in batch {
+            match item {
+                Item::Whole => return Ok(None),
+                Item::LaterWrite { object, offset, length } => {
+                    let Some(source) = &source else { return Ok(None) };
+                    let data = source.read(object, offset, length)?;
+                    if let Some(data) = data.filter(|data| !data.is_empty()) {
+                        resolved.push((txg, Item::Write { object, offset, data }));
+                    }
+                }
+                item => resolved.push((txg, item)),
+            }
+        }
+        Ok(Some(resolved))
+    }
+
+    /// The block at the end of the chain, which is begun if there is none; `None` if that cannot be
+    /// now.
+    fn open_block(&self) -> Result<Option<BlockPointer>> {
+        let tx = self.pool.begin()?;
+        {
+            let state = self.state.lock();
+            if state.broken || !state.old.log.is_hole() || state.freeing.is_some() {
+                return Ok(None);
+            }
+            if let Some(last) = state.chain.back() {
+                return Ok(Some(last.pointer));
+            }
+        }
+        let Ok(dva) = self.pool.allocate(&tx, UNIT as u64) else { return Ok(None) };
+        let [first, second] = self.pool.random();
+        let mut pointer = pointer_to(dva, UNIT, tx.txg(), [first, second, self.objset, 1]);
+        if let Some(cipher) = &self.cipher {
+            cipher.prepare(&mut pointer)?;
+        }
+        let block = Block { pointer, newest: tx.txg(), stable: false };
+        self.state.lock().chain.push_back(block);
+        let txg = tx.txg();
+        drop(tx);
+        // The header on disk must lead to the chain before anything in it counts.
+        self.pool.wait_synced(txg)?;
+        Ok(Some(pointer))
+    }
+
+    /// Writes the records from the block behind `pointer` on.
+    fn write_blocks(
+        &self,
+        pointer: BlockPointer,
+        batch: Vec<(Txg, Item)>,
+        newest: Txg,
+    ) -> Result<()> {
+        // A chain just begun has waited for a group.
+        let synced = self.pool.synced();
+        let tx = self.pool.begin()?;
+        let mut sequence = self.state.lock().sequence;
+        let mut left: usize = batch.iter().map(|(_, item)| bytes_of(item)).sum();
+        let all = left;
+        let mut chain = Writing {
+            log: self,
+            tx: &tx,
+            block: BlockBuilder::new(pointer),
+            writes: Vec::new(),
+            newest: Txg(0),
+        };
+        let mut built = Ok(true);
+        'batch: for (txg, item) in &batch {
+            if *txg <= synced {
+                left -= bytes_of(item).min(left);
+                continue;
+            }
+            match item {
+                Item::Encoded(record) => {
+                    if record.len() > chain.block.room() {
+                        built = chain.turn(size_for(left));
+                        if !matches!(built, Ok(true)) {
+                            break 'batch;
+                        }
+                    }
+                    sequence += 1;
+                    chain.block.push(record, sequence)?;
+                }
+                Item::Write { object, offset, data } => {
+                    let (mut rest, mut at) = (data.clone(), *offset);
+                    while !rest.is_empty() {
+                        let needed = WRITE_HEADER + rest.len().next_multiple_of(8);
+                        let room = chain.block.room();
+                        let mut part = rest.len();
+                        if needed > room {
+                            part = room.saturating_sub(WRITE_HEADER) / 8 * 8;
+                            if part < SMALLEST_PART {
+                                built = chain.turn(size_for(left));
+                                if !matches!(built, Ok(true)) {
+                                    break 'batch;
+                                }
+                                continue;
+                            }
+                        }
+                        let part = rest.split_to(part.min(rest.len()));
+                        sequence += 1;
+                        chain.block.push_write(*txg, sequence, *object, at, &part)?;
+                        at = at.saturating_add(part.len() as u64);
+                        chain.newest = chain.newest.max(*txg);
+                        left -= part.len().min(left);
+                    }
+                    left -= WRITE_HEADER.min(left);
+                    continue;
+                }
+                Item::LaterWrite { .. } | Item::Whole => {
+                    return Err(Error::invalid("a log record that is none"));
+                }
+            }
+            chain.newest = chain.newest.max(*txg);
+            left -= bytes_of(item).min(left);
+        }
+        if matches!(built, Ok(true)) {
+            built = chain.turn(self.remember(all));
+        }
+        let writes = chain.writes;
+        self.state.lock().sequence = sequence;
+        drop(tx);
+        let complete = built?;
+        let written = self.write_out(writes)?;
+        match written && complete {
+            true => Ok(()),
+            false => self.pool.wait_synced(newest),
+        }
+    }
+
+    /// Writes finished blocks; false, and the chain is broken, if that fails.
+    fn write_out(&self, writes: Vec<LogWrite>) -> Result<bool> {
+        let count = writes.len();
+        if count == 0 {
+            return Ok(true);
+        }
+        let written = self.pool.write(writes);
+        let mut state = self.state.lock();
+        match written {
+            Ok(()) => {
+                let fresh = state.chain.iter_mut().filter(|block| !block.stable);
+                fresh.take(count).for_each(|block| block.stable = true);
+                Ok(true)
+            }
+            Err(error) => {
+                tracing::warn!("the intent log cannot be written: {error}");
+                state.broken = true;
+                Ok(false)
+            }
+        }
+    }
+
+    /// Remembers how large a commit was, and says how large the block for the next should be.
+    fn remember(&self, bytes: usize) -> usize {
+        let mut state = self.state.lock();
+        state.sizes.truncate(REMEMBERED - 1);
+        state.sizes.push_front(size_for(bytes));
+        state.sizes.iter().copied().max().unwrap_or(UNIT)
+    }
+
+    /// For the writer of transaction groups, once in every group in which it writes the dataset:
+    /// the header that belongs into group `txg`, and what the log frees in it.
+    pub fn sync(&self, txg: Txg) -> Result<LogSync> {
+        let mut state = self.state.lock();
+        let later = state.replayed.split_off(&Txg(txg.0.saturating_add(1)));
+        if let Some(last) = state.replayed.values().max() {
+            state.old.replay_seq = state.old.replay_seq.max(*last);
+        }
+        state.replayed = later;
+        let mut freed = Vec::new();
+        if let Some((_, blocks)) = state.freeing.take_if(|(when, _)| *when <= txg) {
+            freed = blocks;
+            state.old = Header::default();
+        }
+        let broken = state.broken;
+        while let Some(block) = state.chain.pop_front_if(|block| {
+            (block.stable || broken) && block.newest <= txg && block.pointer.logical_birth() <= txg
+        }) {
+            freed.push(block.pointer);
+        }
+        if state.chain.is_empty() {
+            state.broken = false;
+        }
+        let mut header = state.old;
+        if let Some(first) = state.chain.front() {
+            header.log = first.pointer;
+        }
+        Ok(LogSync { header: header.encode()?, freed })
+    }
+
+    /// For the writer of transaction groups: group `txg` is on the disks.
+    pub fn synced(&self, txg: Txg) {
+        self.state.lock().records.clean(txg);
+    }
+
+    /// Ends the log: writes everything by transaction groups and frees the chain. Nothing may be
+    /// appended meanwhile.
+    pub fn close(&self) -> Result<()> {
+        for _ in 0..2 {
+            let tx = self.pool.begin()?;
+            let txg = tx.txg();
+            {
+                let mut state = self.state.lock();
+                if state.chain.is_empty() && state.freeing.is_none() {
+                    return Ok(());
+                }
+                // Whatever is in it is in the groups up to this one.
+                state.broken = true;
+            }
+            drop(tx);
+            self.pool.wait_synced(txg)?;
+        }
+        Ok(())
+    }
+
+    /// Frees the old log, whose blocks are `blocks`, in the open group and waits for that.
+    pub(super) fn free_old(&self, blocks: Vec<BlockPointer>) -> Result<()> {
+        let tx = self.pool.begin()?;
+        let txg = tx.txg();
+        self.state.lock().freeing = Some((txg, blocks));
+        drop(tx);
+        self.pool.wait_synced(txg)
+    }
+
+    /// The record whose replay begins, or the end of replaying.
+    pub(super) fn set_replaying(&self, sequence: Option<u64>) {
+        self.state.lock().replaying = sequence;
+    }
+
+    /// During a replay, notes that the record being replayed is done in the group of `tx`.
+    pub fn note_replayed(&self, tx: &Tx) -> bool {
+        let mut state = self.state.lock();
+        let Some(sequence) = state.replaying else { return false };
+        state.replayed.insert(tx.txg(), sequence);
+        true
+    }
+}
+
+/// Bytes of a record in a log block.
+fn bytes_of(item: &Item) -> usize {
+    match item {
+        Item::Encoded(record) => record.len(),
+        Item::Write { data, .. } => WRITE_HEADER + data.len(),
+        Item::LaterWrite { .. } | Item::Whole => 0,
+    }
+}
+
+/// A chain being made longer.
+struct Writing<'a> {
+    log: &'a IntentLog,
+    tx: &'a Tx,
+    block: BlockBuilder,
+    writes: Vec<LogWrite>,
+    /// The newest group of a record in the block.
+    newest: Txg,
+}
+
+impl Writing<'_> {
+    /// Ends the block and goes on in another of `size` bytes; false if there is no room for that.
+    fn turn(&mut self, size: usize) -> Result<bool> {
+        let log = self.log;
+        let Ok(dva) = log.pool.allocate(self.tx, size as u64) else { return Ok(false) };
+        let mut next = pointer_to(dva, size, self.tx.txg(), self.block.next_verifier());
+        if let Some(cipher) = &log.cipher {
+            cipher.prepare(&mut next)?;
+        }
+        let block = std::mem::replace(&mut self.block, BlockBuilder::new(next));
+        self.writes.push(block.finish(&next, log.cipher.as_deref())?);
+        let mut state = log.state.lock();
+        if let Some(last) = state.chain.back_mut() {
+            last.newest = last.newest.max(self.newest);
+        }
+        let block = Block { pointer: next, newest: Txg(0), stable: false };
+        state.chain.push_back(block);
+        self.newest = Txg(0);
+        Ok(true)
+    }
+}

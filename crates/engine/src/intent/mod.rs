@@ -1,0 +1,28 @@
+//! The intent log: what was promised to be kept, on disk before its transaction group is.
+//!
+//! Chapter 05, sections 16-18. A change appends its record to the log of its dataset in memory; a
+//! commit writes the records that no transaction group has brought to the disks yet as blocks of a
+//! chain, and returns when they are there. After a crash the chain is claimed, replayed and freed.
+//! Invariant: when a commit has answered, either all records before it are in blocks that the
+//! header on disk leads to, or their transaction groups are on the disks.
+//!
+//! All data of writes goes into the records; blocks that records only point at are read and
+//! replayed, but not written.
+
+mod block;
+mod claim;
+mod log;
+mod pool;
+mod records;
+mod replay;
+mod walk;
+
+#[cfg(test)]
+mod tests;
+
+pub use block::BlockBuilder;
+pub use claim::{Claimer, claim};
+pub use log::{IntentLog, LogSync};
+pub use pool::{LogCipher, LogPool, LogReader, LogWrite, WriteSource};
+pub use replay::{Replay, Replayed};
+pub use walk::{Ended, walk};

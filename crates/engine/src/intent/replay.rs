@@ -1,0 +1,154 @@
+//! Replaying a claimed log, and freeing it.
+//!
+//! Chapter 05, section 18. Invariant: records are applied in order and each at most once: the group
+//! that holds what a record did also holds, in the log's header, that it was done.
+
+use bytes::Bytes;
+use cenote_format::BlockPointer;
+use cenote_format::zil::{Header, Payload, REPLAY_NEEDED, Record};
+
+use super::walk::{Met, data_block, walk};
+use super::{IntentLog, LogReader};
+use crate::{Error, Result};
+
+/// Who applies records: a file system or a volume.
+pub trait Replay {
+    /// Whether there is an object of that number.
+    fn exists(&self, object: u64) -> Result<bool>;
+    /// Does what the record says, in one transaction whose change it appends to the log as always:
+    /// while a log is replayed, appending notes that the record is done. `block` is what a write
+    /// without data points at: the whole block of the file around its offset, which is written from
+    /// the offset rounded down to the block's length on; the file grows at most to the end of the
+    /// record's range.
+    fn apply(&self, record: &Record, block: Option<&Bytes>) -> Result<()>;
+}
+
+/// How a replay ended.
+#[derive(Clone, Debug, Default)]
+pub struct Replayed {
+    /// Records that were applied.
+    pub applied: u64,
+    /// Records that were done before, or whose object is gone.
+    pub skipped: u64,
+    /// Why it stopped before the end; the rest of the log is lost.
+    pub failure: Option<Error>,
+}
+
+impl IntentLog {
+    /// Applies what an earlier life of the pool left in the log, then frees that. The caller holds
+    /// no transaction. A record that fails is tried once more after its group was written.
+    pub fn replay(&self, reader: &dyn LogReader, target: &dyn Replay) -> Result<Replayed> {
+        let header = self.old_header();
+        let mut report = Replayed::default();
+        if header.log.is_hole() {
+            return Ok(report);
+        }
+        if header.claim_txg.0 == 0 {
+            return Err(Error::invalid("a log that was not claimed cannot be replayed"));
+        }
+        if header.flags & REPLAY_NEEDED != 0 {
+            let cipher = self.cipher().cloned();
+            let walked = walk(reader, &header, cipher.as_deref(), |met| {
+                let Met::Record(raw) = met else { return Ok(true) };
+                let done = raw
+                    .decode()
+                    .map_err(Error::from)
+                    .and_then(|record| self.replay_one(reader, target, &header, &record));
+                match done {
+                    Ok(true) => report.applied += 1,
+                    Ok(false) => report.skipped += 1,
+                    Err(error) => {
+                        report.failure = Some(error);
+                        return Ok(false);
+                    }
+                }
+                Ok(true)
+            });
+            self.set_replaying(None);
+            walked?;
+        }
+        self.discard(reader)?;
+        Ok(report)
+    }
+
+    /// Frees a claimed log without replaying it.
+    pub fn discard(&self, reader: &dyn LogReader) -> Result<()> {
+        let header = self.old_header();
+        if header.log.is_hole() {
+            return Ok(());
+        }
+        let mut blocks: Vec<BlockPointer> = Vec::new();
+        let mut seen = std::collections::HashSet::new();
+        let mut add = |pointer: &BlockPointer| {
+            let address = pointer.first_dva().map(|dva| (dva.vdev, dva.offset));
+            if address.is_some_and(|address| seen.insert(address)) {
+                blocks.push(*pointer);
+            }
+        };
+        walk(reader, &header, None, |met| {
+            match met {
+                Met::Block(pointer) => add(pointer),
+                Met::Record(record) => {
+                    if let Some(pointer) = data_block(&record)
+                        && pointer.logical_birth() >= header.claim_txg
+                    {
+                        add(&pointer);
+                    }
+                }
+            }
+            Ok(true)
+        })?;
+        self.free_old(blocks)
+    }
+
+    /// Applies one record; false if it was left out.
+    fn replay_one(
+        &self,
+        reader: &dyn LogReader,
+        target: &dyn Replay,
+        header: &Header,
+        record: &Record,
+    ) -> Result<bool> {
+        if record.sequence <= header.replay_seq || record.txg < header.claim_txg {
+            return Ok(false);
+        }
+        if let Payload::Unknown(kind) = record.payload {
+            return Err(Error::unsupported(format!("an intent-log record of type {kind}")));
+        }
+        if let Some(object) = any_order(&record.payload)
+            && !target.exists(object)?
+        {
+            return Ok(false);
+        }
+        let block = match &record.payload {
+            Payload::Write { block, data: None, .. } => Some(reader.read_data(block)?),
+            _ => None,
+        };
+        self.set_replaying(Some(record.sequence));
+        if target.apply(record, block.as_ref()).is_err() {
+            // What is in its way may be a change that is still being written.
+            let txg = self.pool().begin()?.txg();
+            self.pool().wait_synced(txg)?;
+            target.apply(record, block.as_ref())?;
+        }
+        // A record that changed nothing made no transaction.
+        let tx = self.pool().begin()?;
+        self.note_replayed(&tx);
+        Ok(true)
+    }
+}
+
+/// The object of a record that may come after the object is gone.
+fn any_order(payload: &Payload) -> Option<u64> {
+    match payload {
+        Payload::Write { object, .. }
+        | Payload::WriteExtend { object, .. }
+        | Payload::Truncate { object, .. }
+        | Payload::SetOldAcl { object, .. }
+        | Payload::SetAcl { object, .. }
+        | Payload::SetXattr { object, .. }
+        | Payload::CloneRange { object, .. } => Some(*object),
+        Payload::SetAttributes(set) => Some(set.object),
+        _ => None,
+    }
+}
