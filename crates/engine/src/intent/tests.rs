@@ -438,6 +438,16 @@ struct Target<'a> {
     random: Mutex<Random>,
 }
 
+fn target<'a>(world: &'a World, log: &'a IntentLog, fails: Option<u64>, seed: u64) -> Target<'a> {
+    Target {
+        world,
+        log,
+        done: Mutex::default(),
+        fails: Mutex::new(fails),
+        random: Mutex::new(Random(seed)),
+    }
+}
+
 impl Replay for Target<'_> {
     fn exists(&self, object: u64) -> Result<bool> {
         Ok(object != 7)
@@ -474,14 +484,7 @@ fn a_replay_goes_on_where_a_crash_stopped_it() {
     for seed in 0..30 {
         let (first, log) = World::start(disk.synced, header);
         first.sync();
-        let target = |world, log, fails| Target {
-            world,
-            log,
-            done: Mutex::default(),
-            fails: Mutex::new(fails),
-            random: Mutex::new(Random(seed)),
-        };
-        let one = target(&first, &log, Some(9 + seed));
+        let one = target(&first, &log, Some(9 + seed), seed);
         let report = log.replay(&disk, &one).unwrap();
         assert!(report.failure.is_none(), "{report:?}");
         assert_eq!((report.applied, report.skipped), (57, 1));
@@ -493,7 +496,7 @@ fn a_replay_goes_on_where_a_crash_stopped_it() {
         for event in &ends {
             let Event::Synced { txg, header } = event else { continue };
             let (again, log) = World::start(txg.0, *header);
-            let two = target(&again, &log, None);
+            let two = target(&again, &log, None, seed);
             log.replay(&disk, &two).unwrap();
             let kept = done.iter().filter(|(when, _)| when <= txg).map(|(_, sequence)| *sequence);
             let more = two.done.lock().iter().map(|(_, sequence)| *sequence).collect::<Vec<_>>();
