@@ -213,7 +213,6 @@ impl Service {
         let all = self.fresh(pool)?;
         let change = Change::Rename(rename.clone());
         let exists = |name: &str| all.iter().any(|dataset| dataset.name == name);
-        let refuse = |kind, reason: &str| Err(Failure::new(kind, format!("{start}: {reason}")));
         let cannot = |error: Error| refused(start, &change, &error);
         let pairs = if rename.recursive { snapshots_of_all(&all, rename) } else { Vec::new() };
         let pairs = match pairs.is_empty() {
@@ -250,8 +249,9 @@ impl Service {
             return Err(Failure::new(FailureKind::NotFound, words));
         }
         if rename.to.starts_with(&format!("{}/", rename.from)) {
-            let reason = "New dataset name cannot be a descendant of current dataset name";
-            return refuse(FailureKind::Other, reason);
+            let words = "New dataset name cannot be a descendant of current dataset name";
+            let words = format!("cannot rename to '{}': {words}", rename.to);
+            return Err(Failure::new(FailureKind::Other, words));
         }
         let below = |name: &str| is_at_or_below(name, &rename.from);
         let moved: Vec<String> = match rename.keep_mounts {

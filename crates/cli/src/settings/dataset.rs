@@ -136,7 +136,7 @@ fn text(name: &str, value: &str, subject: &Subject) -> Result<PropertySetting, S
         "mountpoint" if !(value.starts_with('/') || value == "none" || value == "legacy") => {
             return Err("'mountpoint' must be an absolute path, 'none', or 'legacy'".to_owned());
         }
-        "keylocation" if !is_key_location(value) && !(value == "none" && !subject.creating) => {
+        "keylocation" if !is_key_location(value) && (value != "none" || subject.creating) => {
             return Err("invalid keylocation".to_owned());
         }
         "mlslabel" if value != "none" => return Err("mlslabels are unsupported".to_owned()),

@@ -42,22 +42,6 @@ pub fn id(who: Who, text: &str) -> Option<u32> {
     })
 }
 
-/// The name of a user or group with this number on this machine.
-pub fn name(who: Who, id: u64) -> Option<String> {
-    let file = match who {
-        Who::User => "/etc/passwd",
-        Who::Group => "/etc/group",
-        Who::Project => return None,
-    };
-    let table = fs::read_to_string(file).ok()?;
-    table.lines().find_map(|line| {
-        let mut fields = line.split(':');
-        let name = fields.next()?;
-        let number: u64 = fields.nth(1)?.parse().ok()?;
-        (number == id).then(|| name.to_owned())
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -70,6 +54,5 @@ mod tests {
         assert_eq!(id(Who::Project, "root"), None);
         assert_eq!(id(Who::Project, "5"), Some(5));
         assert_eq!(id(Who::User, "no such user"), None);
-        assert_eq!(name(Who::User, 0).as_deref(), Some("root"));
     }
 }

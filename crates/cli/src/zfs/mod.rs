@@ -3,12 +3,19 @@
 //! Invariant: commands print what OpenZFS prints and end with its exit codes: 0 done, 1 failed, 2
 //! the command line is wrong, 255 a key could not be loaded or unloaded.
 
+mod change_key;
+mod common;
+mod create;
+mod destroy;
 mod get;
 pub mod keys;
 mod list;
 mod mount;
 mod names;
+mod rename;
 mod select;
+mod set;
+mod snapshot;
 
 use std::process::ExitCode;
 
@@ -37,6 +44,13 @@ pub fn run(arguments: &[String]) -> ExitCode {
         "get" => get::run(rest),
         "mount" => mount::mount(rest),
         "unmount" => mount::unmount(rest),
+        "create" => create::run(rest),
+        "destroy" => destroy::run(rest),
+        "rename" => rename::run(rest),
+        "set" => set::set(rest),
+        "inherit" => set::inherit(rest),
+        "snapshot" => snapshot::run(rest),
+        "change-key" => change_key::run(rest),
         "load-key" => keys::load(rest),
         "unload-key" => keys::unload(rest),
         known if Tool::Zfs.has(known) => {

@@ -11,11 +11,14 @@ mod get;
 mod history;
 mod import;
 mod iostat;
+mod labelclear;
 mod list;
 mod set;
 mod simple;
 mod status;
+mod upgrade;
 mod vdevs;
+mod wait;
 
 use std::process::ExitCode;
 
@@ -45,6 +48,9 @@ pub fn run(arguments: &[String]) -> ExitCode {
         "destroy" => simple::destroy(rest),
         "add" => add::run(rest),
         "set" => set::run(rest),
+        "labelclear" => labelclear::run(rest),
+        "upgrade" => upgrade::run(rest),
+        "wait" => wait::run(rest),
         "sync" => simple::sync(rest),
         "reguid" => simple::reguid(rest),
         known if Tool::Zpool.has(known) => {

@@ -59,10 +59,13 @@ fn check(directory: &Path, line: &str, out: &str, err: &str, code: i32) {
 
 /// Serves a fake pool as its process would.
 fn serve(directory: &Path, name: &str) -> JoinHandle<Ending> {
+    serve_fake(directory, name, Arc::new(Fake::new(name)))
+}
+
+fn serve_fake(directory: &Path, name: &str, fake: Arc<Fake>) -> JoinHandle<Ending> {
     let files = run_directory::files(directory, name);
     let claim = run_directory::claim(&files, name).unwrap();
     let listener = server::bind(&files.socket).unwrap();
-    let fake = Arc::new(Fake::new(name));
     std::thread::spawn(move || {
         let ending = server::serve(listener, fake);
         std::fs::remove_file(&files.socket).unwrap();
@@ -261,4 +264,251 @@ fn a_dead_or_silent_process_hides_no_other_pool() {
     let cleared = "the process of 'dead' had died; cleared what it left\n";
     check(at, "zpool export dead", "", cleared, 0);
     check(at, "zpool list dead", "", "cannot open 'dead': no such pool\n", 1);
+}
+
+/// Commands that change a pool, with what they ask the pool process to do.
+#[test]
+fn changes_reach_the_pool_process() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    let fake = Arc::new(Fake::new("tank"));
+    let changes = fake.changes.clone();
+    let ending = serve_fake(at, "tank", fake);
+    for line in [
+        "zfs create tank/new",
+        "zfs create -u -o quota=1G -o compression=zstd -o com.x:y=z tank/new",
+        "zfs create -s -V 10M -b 16k tank/vol2",
+        "zfs create -p tank/a/b/c",
+        "zfs destroy tank/vol",
+        "zfs destroy -r tank/locked",
+        "zfs destroy tank/locked@s1%s2",
+        "zfs destroy -d tank@top",
+        "zfs rename tank/locked tank/open",
+        "zfs rename tank/locked@s1 @first",
+        "zfs set atime=off recordsize=1M tank tank/locked",
+        "zfs set userquota@root=1G tank",
+        "zfs set com.x:y=z tank@top",
+        "zfs inherit -r atime tank",
+        "zfs snapshot -r -o com.x:y=z tank@now",
+        "zfs change-key -i tank/locked",
+        "zpool set comment=hello tank",
+        "zpool set feature@zstd_compress=enabled tank",
+        "zpool sync tank",
+        "zpool reguid tank",
+    ] {
+        let ran = run(at, line);
+        changes.lock().unwrap().push(format!("{}{}[{line}: {}]", ran.out, ran.err, ran.code));
+    }
+    let all: Vec<String> = changes.lock().unwrap().clone();
+    insta::assert_snapshot!(all.join("\n"));
+    check(at, "zpool destroy tank", "", "", 0);
+    assert_eq!(ending.join().unwrap(), Ending::Exported);
+}
+
+/// Recorded from OpenZFS 2.1.11 in a virtual machine, on a pool like the fake one.
+#[test]
+fn changes_are_refused_in_the_words_of_openzfs() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    serve(at, "tank");
+    let long = format!("tank/{}", "0".repeat(260));
+    for (line, words, code) in [
+        ("zfs create tank", "cannot create 'tank': missing dataset name", 1),
+        ("zfs create tank/", "cannot create 'tank/': trailing slash in name", 1),
+        ("zfs create nope/x", "cannot create 'nope/x': no such pool 'nope'", 1),
+        ("zfs create tank/a%b", "cannot create 'tank/a%b': invalid character % in name", 1),
+        (
+            "zfs create tank/x@y",
+            "cannot create 'tank/x@y': snapshot delimiter '@' is not expected here",
+            1,
+        ),
+        ("zfs create -V 0 tank/vv", "cannot create 'tank/vv': volume size cannot be zero", 1),
+        (
+            "zfs create -n -o utf8only=off -o normalization=formD tank/x",
+            "cannot verify 'tank/x': 'utf8only' must be set 'on' if normalization chosen",
+            1,
+        ),
+        (
+            "zfs create -o encryption=on tank/x",
+            "cannot create 'tank/x': Keyformat required for new encryption root.",
+            1,
+        ),
+        (
+            "zfs create -o keyformat=raw tank/x",
+            "cannot create 'tank/x': Encryption must be turned on to set encryption properties.",
+            1,
+        ),
+        (
+            "zfs create -o encryption=on -o keyformat=passphrase -o keylocation=file:///nope \
+             tank/x",
+            "cannot create 'tank/x': Failed to open key material file: No such file or directory",
+            1,
+        ),
+        (&format!("zfs create {long}"), &format!("cannot create '{long}': name is too long"), 1),
+        ("zfs set atime tank", "cannot open 'atime': dataset does not exist", 1),
+        (
+            "zfs set atime=maybe tank",
+            "cannot set property for 'tank': 'atime' must be one of 'on | off'",
+            1,
+        ),
+        ("zfs set atime=off nope", "cannot open 'nope': dataset does not exist", 1),
+        (
+            "zfs set volsize=20M tank",
+            "cannot set property for 'tank': 'volsize' does not apply to datasets of this type",
+            1,
+        ),
+        (
+            "zfs set atime=off tank@top",
+            "cannot set property for 'tank@top': this property can not be modified for snapshots",
+            1,
+        ),
+        ("zfs set atime=on atime=off tank", "property 'atime' specified multiple times", 255),
+        (
+            "zfs set atime=on tank#b",
+            "cannot open 'tank#b': bookmark delimiter '#' is not expected here",
+            1,
+        ),
+        ("zfs inherit used tank", "used property is read-only", 1),
+        (
+            "zfs inherit recordsize tank/vol",
+            "cannot inherit recordsize for 'tank/vol': property doesn't apply to datasets of this \
+             type",
+            1,
+        ),
+        (
+            "zfs snapshot tank@",
+            "cannot create snapshot 'tank@': empty component or misplaced '@' or '#' delimiter in \
+             name",
+            1,
+        ),
+        (
+            "zfs snapshot tank@q3 tank@q",
+            "cannot create snapshots : multiple snapshots of same fs not allowed\nno snapshots \
+             were created",
+            1,
+        ),
+        (
+            "zfs snapshot -o atime=off tank@q",
+            "cannot create snapshots : this property can not be modified for snapshots",
+            1,
+        ),
+        (
+            "zfs destroy tank",
+            "cannot destroy 'tank': operation does not apply to pools\nuse 'zfs destroy -r tank' \
+             to destroy all datasets in the pool\nuse 'zpool destroy tank' to destroy the pool \
+             itself",
+            1,
+        ),
+        ("zfs destroy nope", "cannot open 'nope': dataset does not exist", 1),
+        (
+            "zfs destroy tank/locked",
+            "cannot destroy 'tank/locked': filesystem has children\nuse '-r' to destroy the \
+             following datasets:\ntank/locked@s2\ntank/locked@s1",
+            1,
+        ),
+        (
+            "zfs destroy tank@nope",
+            "could not find any snapshots to destroy; check snapshot names.",
+            1,
+        ),
+        ("zfs destroy tank#b", "bookmark 'tank#b' does not exist.", 1),
+        (
+            "zfs destroy -d tank/locked",
+            "cannot open 'tank/locked': missing '@' delimiter in snapshot name",
+            1,
+        ),
+        ("zfs rename tank/locked tank", "cannot create 'tank': missing dataset name", 1),
+        ("zfs rename tank/locked nope/x", "cannot create 'nope/x': no such pool 'nope'", 1),
+        (
+            "zfs rename tank tank/x",
+            "cannot rename to 'tank/x': datasets must be within same pool",
+            1,
+        ),
+        (
+            "zfs rename tank/locked@s1 tank/vol@s1",
+            "cannot rename to 'tank/vol@s1': snapshots must be part of same dataset",
+            1,
+        ),
+        ("zfs change-key tank", "Key change error: Dataset not encrypted.", 255),
+        ("zfs change-key -o atime=on tank/locked", "Key change error: Key must be loaded.", 255),
+        ("zpool set a=b tank", "cannot set property for 'tank': invalid property 'a'", 1),
+        ("zpool set size=1 tank", "cannot set property for 'tank': 'size' is readonly", 1),
+        ("zpool set comment=hi nope", "cannot open 'nope': no such pool", 1),
+        (
+            "zpool set bootfs=other/x tank",
+            "cannot set property for 'tank': 'other/x' is an invalid name",
+            1,
+        ),
+        (
+            "zpool set compatibility=bogus tank",
+            "Error: could not read/parse feature file(s): bogus ",
+            1,
+        ),
+        ("zpool sync nope", "cannot open 'nope': no such pool", 1),
+        ("zpool destroy 7x", "cannot open '7x': name must begin with a letter", 1),
+        ("zpool labelclear /nope", "failed to open /nope: No such file or directory", 1),
+        ("zpool wait nope", "cannot open 'nope': no such pool", 1),
+    ] {
+        check(at, line, "", &format!("{words}\n"), code);
+    }
+    for (line, start) in [
+        ("zfs create", "missing filesystem argument\nusage:\n"),
+        ("zfs create -V 10M", "missing volume argument\nusage:\n"),
+        ("zfs create -b 16k tank/v", "'-s' and '-b' can only be used when creating a volume\nus"),
+        ("zfs create -V 1M -u tank/v", "'-u' can only be used when creating a filesystem\nusage"),
+        ("zfs create -o", "missing size argument\nusage:\n"),
+        ("zfs set", "missing arguments\nusage:\n"),
+        ("zfs set atime=off", "missing dataset name(s)\nusage:\n"),
+        ("zfs set tank", "missing property=value argument(s)\nusage:\n"),
+        ("zfs inherit", "missing property argument\nusage:\n"),
+        ("zfs inherit bogus tank", "invalid property 'bogus'\nusage:\n"),
+        ("zfs snapshot", "missing snapshot argument\nusage:\n"),
+        ("zfs snapshot tank", "usage:\n"),
+        ("zfs snapshot nope@x", "cannot open 'nope': dataset does not exist\nusage:\n"),
+        ("zfs destroy", "missing dataset argument\nusage:\n"),
+        ("zfs rename tank", "missing target dataset argument\nusage:\n"),
+        ("zfs rename -r tank tank/b", "source dataset for recursive rename must be a snapshot\n"),
+        ("zfs rename -pu tank/a tank/b", "-u and -p options are mutually exclusive\nusage:\n"),
+        ("zfs change-key", "Missing dataset argument\nusage:\n"),
+        ("zfs change-key -i -o keyformat=raw tank", "Properties not allowed for inheriting\nus"),
+        ("zpool create", "missing pool name argument\nusage:\n"),
+        ("zpool create tank", "missing vdev specification\nusage:\n"),
+        ("zpool add -o bogus=1 -n tank mirror a b", "usage:\n"),
+        ("zpool destroy", "missing pool argument\nusage:\n"),
+        ("zpool set bogus tank", "missing value in property=value argument\nusage:\n"),
+        ("zpool set a=b tank tank", "too many pool names\nusage:\n"),
+        ("zpool reguid", "missing pool name\nusage:\n"),
+        ("zpool upgrade -V 99 tank", "invalid version '99'\nusage:\n"),
+        ("zpool upgrade -a tank", "-a option should not be used along with a pool name\nusage:\n"),
+        ("zpool wait", "missing 'pool' argument\nusage:\n"),
+        ("zpool wait -t bogus tank", "invalid activity 'bogus'\nusage:\n"),
+        ("zpool labelclear", "missing vdev name\nusage:\n"),
+    ] {
+        let ran = run(at, line);
+        assert!(ran.err.starts_with(start), "{line}: {}", ran.err);
+        assert_eq!((ran.out.as_str(), ran.code), ("", 2), "{line}");
+    }
+    let shown = |line: &str| run(at, line).out;
+    assert_eq!(shown("zfs create -nvP tank/x"), "create\ttank/x\n");
+    assert_eq!(
+        shown("zfs create -nvp tank/a/b/c"),
+        "would create ancestors of tank/a/b/c\nwould create tank/a/b/c\n"
+    );
+    assert_eq!(
+        shown("zfs create -nvPp -o atime=off tank/a/b"),
+        "create_ancestors\ttank/a/b\ncreate\ttank/a/b\nproperty\tatime\toff\n"
+    );
+    assert_eq!(
+        shown("zfs create -V 10M -b 8k -n -v tank/vv"),
+        "would create tank/vv\n\tvolsize=10485760\n\tvolblocksize=8192\n\t\
+         refreservation=13107200\n"
+    );
+    assert_eq!(
+        shown("zfs destroy -nvr tank/locked"),
+        "would destroy tank/locked@s2\nwould destroy tank/locked@s1\nwould destroy tank/locked\n"
+    );
+    assert_eq!(
+        shown("zfs destroy -nvp tank/locked@s1"),
+        "destroy\ttank/locked@s1\nreclaim\t6144\n"
+    );
 }

@@ -1,0 +1,146 @@
+//! `zpool labelclear`.
+//!
+//! Invariant: nothing is written to a device of a pool that is imported here, and only to places
+//! where a label was found.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::ExitCode;
+
+use cenote_control::client::Client;
+use cenote_device::Mode;
+use cenote_engine::pool::discover::{FileOpener, Opener, read_labels};
+use cenote_format::config::PoolState;
+
+use super::common;
+use super::vdevs::{devices, in_use};
+use crate::getopt::Spec;
+use crate::terminal;
+use crate::usage::Tool;
+
+const SPEC: Spec = Spec { letters: "f", long: &[] };
+/// Bytes of a label.
+const LABEL: u64 = 256 << 10;
+/// Exit code if there is nothing to clear.
+const NOTHING: u8 = 255;
+
+/// Runs the command.
+pub fn run(arguments: &[String]) -> ExitCode {
+    let wrong = |message: &str| Tool::Zpool.wrong("labelclear", message);
+    let parsed = match SPEC.parse(arguments) {
+        Ok(parsed) => parsed,
+        Err(error) => return wrong(&error.message()),
+    };
+    let word = match parsed.operands.as_slice() {
+        [] => return wrong("missing vdev name"),
+        [word] => word,
+        _ => return wrong("too many arguments"),
+    };
+    let path = match devices::resolve(word) {
+        Ok(leaf) => leaf.path.unwrap_or_default(),
+        Err(_) => word.clone(),
+    };
+    let (message, code) = match clear(&path, parsed.has('f')) {
+        Ok(()) => return ExitCode::SUCCESS,
+        Err(refused) => refused,
+    };
+    terminal::complain(&message);
+    ExitCode::from(code)
+}
+
+fn clear(path: &str, force: bool) -> Result<(), (String, u8)> {
+    let plain = |words: String| (words, 1);
+    let place = Path::new(path);
+    let file = File::options().read(true).write(true).open(place).map_err(|error| {
+        let words = match error.kind() {
+            std::io::ErrorKind::NotFound => "No such file or directory".to_owned(),
+            std::io::ErrorKind::PermissionDenied => "Permission denied".to_owned(),
+            std::io::ErrorKind::IsADirectory => "Is a directory".to_owned(),
+            _ => error.to_string(),
+        };
+        plain(format!("failed to open {path}: {words}"))
+    })?;
+    let unreadable = || plain(format!("failed to read label from {path}"));
+    let opener = FileOpener { mode: Mode::ReadOnly };
+    let device = opener.open(place).map_err(|_| unreadable())?;
+    let size = device.size();
+    if size < 4 * LABEL {
+        return Err(unreadable());
+    }
+    let labels = read_labels(&*device).map_err(|_| unreadable())?;
+    drop(device);
+    may_be_cleared(path, force).map_err(plain)?;
+    let failed = || (format!("failed to clear label for {path}"), NOTHING);
+    let end = size / LABEL * LABEL;
+    let zeros = vec![0; usize::try_from(LABEL).unwrap_or(0)];
+    let mut cleared = 0;
+    for label in &labels {
+        let offset = match label.index {
+            index @ 0..=1 => LABEL * index as u64,
+            index @ 2..=3 => end - LABEL * (4 - index as u64),
+            _ => continue,
+        };
+        file.write_all_at(&zeros, offset).map_err(|_| failed())?;
+        cleared += 1;
+    }
+    if cleared == 0 {
+        return Err(failed());
+    }
+    file.sync_all().map_err(|_| failed())
+}
+
+/// Refuses what is in use, or may be.
+fn may_be_cleared(path: &str, force: bool) -> Result<(), String> {
+    let Some(found) = in_use::membership(Path::new(path)) else { return Ok(()) };
+    let client = Client::default();
+    let living: Vec<String> = client.pools().into_iter().filter(|p| client.lives(p)).collect();
+    let imported = match living.is_empty() {
+        true => Vec::new(),
+        false => common::ask(&client, &living).pools,
+    };
+    let pool = &found.pool;
+    let overridden = |what: &str| {
+        if force {
+            return Ok(());
+        }
+        Err(format!(
+            "use '-f' to override the following error:\n{path} is a member of {what} pool \"{pool}\""
+        ))
+    };
+    let here = |report: &&cenote_control::report::PoolReport| {
+        let among = |list: &[cenote_control::report::VdevReport]| {
+            list.iter().any(|vdev| vdev.guid == found.guid)
+        };
+        report.guid == found.pool_guid || among(&report.spares) || among(&report.caches)
+    };
+    match (found.state, imported.iter().find(here)) {
+        (PoolState::Destroyed, _) => Ok(()),
+        (PoolState::Exported, _) => overridden("exported"),
+        (_, Some(report)) => {
+            Err(format!("{path} is a member (ACTIVE) of pool \"{}\"", report.name))
+        }
+        (PoolState::Active, None) => overridden("potentially active"),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_labels_are_cleared() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("d0").display().to_string();
+        let words = format!("failed to open {path}: No such file or directory");
+        assert_eq!(clear(&path, false), Err((words, 1)));
+        std::fs::write(&path, b"hi").unwrap();
+        let words = format!("failed to read label from {path}");
+        assert_eq!(clear(&path, true), Err((words, 1)));
+        std::fs::write(&path, vec![7; 2 << 20]).unwrap();
+        let words = format!("failed to clear label for {path}");
+        assert_eq!(clear(&path, false), Err((words, 255)));
+        assert!(std::fs::read(&path).unwrap().iter().all(|byte| *byte == 7));
+    }
+}
