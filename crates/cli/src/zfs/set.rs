@@ -68,6 +68,9 @@ pub fn set(arguments: &[String]) -> ExitCode {
     let client = Client::default();
     let (datasets, mut well) = open_all(&client, names, Some(0));
     if pairs.is_empty() {
+        if !well {
+            return ExitCode::FAILURE;
+        }
         return wrong("missing property=value argument(s)");
     }
     let line = history_line("zfs", "set", arguments);
