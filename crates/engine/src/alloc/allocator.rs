@@ -13,8 +13,8 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use smallvec::SmallVec;
 
 use super::Figures;
-use super::map::read_free;
-use super::metaslab::Presence;
+use super::map::{Delta, read_free};
+use super::metaslab::{Presence, slot};
 use super::ranges::RangeSet;
 use super::state::{State, at};
 use super::store::SpaceSource;
@@ -365,18 +365,23 @@ impl Allocator {
     }
 
     /// Frees one copy in `txg`; whatever it was allocated in. Gang headers and their children are
-    /// freed one by one. It can be allocated again when `txg + 2` is on the disks.
+    /// freed one by one. On a removed vdev its pieces are freed where
+    /// they lie now. It can be allocated again when `txg + 2` is on the disks.
     pub fn free(&self, dva: &Dva, txg: Txg) -> Result<()> {
         let mut state = self.state.lock();
         state.check_open(txg)?;
-        let (index, newest) = (state.locate(dva)?, state.newest());
-        let slab = state.slab_mut(dva.vdev, index)?;
-        slab.give_up(dva.offset, dva.asize, txg, newest).map_err(|_| {
-            let reason = format!("{:#x} bytes are freed that are free", dva.asize);
-            at(Error::corrupt(reason), dva.vdev, dva.offset)
-        })?;
-        state.mark_dirty(dva.vdev, index, txg);
-        Ok(())
+        let newest = state.newest();
+        let places = state.resolve(dva)?;
+        for dva in &places.concrete {
+            let index = state.locate(dva)?;
+            let slab = state.slab_mut(dva.vdev, index)?;
+            slab.give_up(dva.offset, dva.asize, txg, newest).map_err(|_| {
+                let reason = format!("{:#x} bytes are freed that are free", dva.asize);
+                at(Error::corrupt(reason), dva.vdev, dva.offset)
+            })?;
+            state.mark_dirty(dva.vdev, index, txg);
+        }
+        state.note_obsolete(&places, txg)
     }
 
     /// Gives back what was allocated in `txg` and is not used: nothing refers to it, no write of it
@@ -395,6 +400,11 @@ impl Allocator {
             let reason = format!("{:#x} bytes are given back that are in use", dva.asize);
             at(Error::corrupt(reason), dva.vdev, dva.offset)
         })?;
+        if slab.pending.get(slot(txg)).is_some_and(Delta::is_empty)
+            && let Some(dirty) = state.dirty.get_mut(slot(txg))
+        {
+            dirty.remove(&(dva.vdev, index));
+        }
         if let Some(top) = state.top_mut(dva.vdev)
             && !top.is_active(index)
         {

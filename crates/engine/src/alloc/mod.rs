@@ -9,6 +9,7 @@ mod figures;
 mod free;
 pub(crate) mod geometry;
 pub(crate) mod histogram;
+mod indirect;
 mod map;
 mod metaslab;
 mod open;
@@ -23,4 +24,6 @@ mod top;
 pub use allocator::{AllocRequest, Allocator, Dvas};
 pub use figures::{Figures, TopFigures, slop};
 pub use open::{NewVdev, VdevToInit, check_writable};
-pub use store::{DIRECTORY, HISTOGRAM, LOGS, NewSpaceObject, SpaceSource, SpaceStore, TWO_WORDS};
+pub use store::{
+    DIRECTORY, HISTOGRAM, LOGS, NewSpaceObject, OBSOLETE_COUNTS, SpaceSource, SpaceStore, TWO_WORDS,
+};

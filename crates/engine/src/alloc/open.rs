@@ -16,11 +16,12 @@ use parking_lot::{Condvar, Mutex};
 
 use super::allocator::Allocator;
 use super::geometry::{Geometry, METASLABS_MAX, metaslab_shift, new_metaslab_shift};
+use super::indirect::Indirect;
 use super::map::{SpaceMap, each_segment};
 use super::state::{Log, State};
 use super::store::{
-    CHECKPOINT, CHECKPOINT_MAP, DIRECTORY, LOG_ZAP, NewSpaceObject, SpaceSource, SpaceStore,
-    UNFLUSHED,
+    CHECKPOINT, CHECKPOINT_MAP, CONDENSING, DIRECTORY, LOG_ZAP, NewSpaceObject, SpaceSource,
+    SpaceStore, UNFLUSHED,
 };
 use super::top::{Top, TopFacts};
 use crate::vdev::{AllocationClass, VdevTree};
@@ -58,9 +59,7 @@ pub struct VdevToInit<'a> {
 pub fn check_writable(tree: &VdevConfig) -> Result<()> {
     for (id, top) in tree.children().iter().enumerate() {
         let state = top.top.unwrap_or_default();
-        let what = if top.kind == VdevKind::Indirect {
-            "was removed: freeing its blocks is not supported yet"
-        } else if state.removing == Some(1) {
+        let what = if state.removing == Some(1) {
             "is being removed: writing meanwhile is not supported yet"
         } else if top.raidz_expanding {
             "is being expanded: writing meanwhile is not supported yet"
@@ -94,6 +93,11 @@ impl Allocator {
         check_writable(tree)?;
         let mut state = State { synced, ..State::default() };
         for (id, config) in (0_u32..).zip(tree.children()) {
+            if let (VdevKind::Indirect, Some(objects)) = (config.kind, config.indirect) {
+                let zap = config.top_zap.unwrap_or_default();
+                let indirect = Indirect::read(source.as_ref(), objects.mapping, zap)?;
+                state.indirect.insert(id, indirect);
+            }
             let top = config.top.filter(|_| config.kind.is_concrete());
             let Some(top) = top.filter(|top| top.metaslab_shift != 0) else { continue };
             let count = count(id, top.asize, top.metaslab_shift)?;
@@ -113,10 +117,15 @@ impl Allocator {
             read_headers(source.as_ref(), &mut top)?;
             state.put(top);
         }
-        let checkpoint = source.zap_has(DIRECTORY, CHECKPOINT)?;
-        if checkpoint {
-            let reason = "the pool has a checkpoint: writing is not supported yet";
-            return Err(Error::unsupported(reason).with_advice("open the pool read-only"));
+        let obstacles = [
+            (CHECKPOINT, "the pool has a checkpoint"),
+            (CONDENSING, "the mapping of a removed vdev is being condensed"),
+        ];
+        for (entry, what) in obstacles {
+            if source.zap_has(DIRECTORY, entry)? {
+                let reason = format!("{what}: writing is not supported yet");
+                return Err(Error::unsupported(reason).with_advice("open the pool read-only"));
+            }
         }
         read_logs(source.as_ref(), &mut state)?;
         for top in state.tops.iter_mut().flatten() {

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use cenote_format::{Dva, ObjectId, Txg};
 
 use super::histogram::fragmentation_percent;
+use super::indirect::Indirect;
 use super::map::SpaceMap;
 use super::metaslab::{Metaslab, SLOTS, slot};
 use super::top::Top;
@@ -41,6 +42,8 @@ pub(super) struct Log {
 pub(super) struct State {
     /// By id; `None` for what holds no data.
     pub(super) tops: Vec<Option<Top>>,
+    /// Removed vdevs.
+    pub(super) indirect: BTreeMap<u32, Indirect>,
     /// By class.
     pub(super) rings: [Ring; 4],
     /// The newest group on the disks.

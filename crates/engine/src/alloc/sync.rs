@@ -13,6 +13,7 @@ use cenote_format::{ObjectId, ObjectType, Txg};
 
 use super::allocator::Allocator;
 use super::histogram::{self, Histogram};
+use super::indirect;
 use super::map::{BLOCK, Delta, Frame, Moment, SpaceMap, encode};
 use super::metaslab::slot;
 use super::open::LOG_SHIFT;
@@ -161,6 +162,7 @@ impl Allocator {
                 return Err(Error::invalid(reason));
             }
             let dirty = state.dirty.get(slot(txg)).is_some_and(|dirty| !dirty.is_empty());
+            let dirty = dirty || state.indirect.values().any(|indirect| indirect.is_dirty(txg));
             (dirty, state.flush_all && !state.logs.is_empty())
         };
         let logs = store.feature_enabled(LOGS);
@@ -168,14 +170,15 @@ impl Allocator {
         if !any && !forced {
             return Ok(false);
         }
+        let mut wrote = self.record_obsolete(store, moment)?;
         if !logs {
             let work = self.begin(txg)?;
             for (vdev, index, delta) in &work {
                 self.write_map(store, moment, (*vdev, *index), delta)?;
             }
-            return Ok(!work.is_empty());
+            return Ok(wrote || !work.is_empty());
         }
-        let mut wrote = self.ensure_log(store, txg)?;
+        wrote |= self.ensure_log(store, txg)?;
         if pass == 1 {
             wrote |= self.flush(store, moment)?;
         }
@@ -188,6 +191,27 @@ impl Allocator {
             wrote |= self.drop_logs(store, txg)?;
         }
         Ok(wrote)
+    }
+
+    /// Records what became obsolete on removed vdevs.
+    fn record_obsolete(&self, store: &mut dyn SpaceStore, moment: Moment) -> Result<bool> {
+        let txg = moment.txg;
+        let dirty: Vec<u32> = {
+            let state = self.state.lock();
+            let dirty = state.indirect.iter().filter(|(_, indirect)| indirect.is_dirty(txg));
+            dirty.map(|(id, _)| *id).collect()
+        };
+        let any = !dirty.is_empty();
+        for id in dirty {
+            let taken = self.state.lock().indirect.get_mut(&id).map(|removed| removed.take(txg));
+            let Some(taken) = taken else { continue };
+            if let Some(map) = indirect::record(store, taken, moment)?
+                && let Some(removed) = self.state.lock().indirect.get_mut(&id)
+            {
+                removed.set_map(map);
+            }
+        }
+        Ok(any)
     }
 
     /// Takes what waits to be recorded.
@@ -430,8 +454,9 @@ impl Allocator {
         let mut guard = self.state.lock();
         let state = &mut *guard;
         state.check_open(txg)?;
-        if txg.0 != state.synced.0 + 1 || state.dirty.get(slot(txg)).is_some_and(|d| !d.is_empty())
-        {
+        let unrecorded = state.dirty.get(slot(txg)).is_some_and(|dirty| !dirty.is_empty())
+            || state.indirect.values().any(|indirect| indirect.is_dirty(txg));
+        if txg.0 != state.synced.0 + 1 || unrecorded {
             let reason = format!("group {} ends with changes that are not recorded", txg.0);
             return Err(Error::corrupt(reason));
         }

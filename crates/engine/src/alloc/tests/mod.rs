@@ -1,6 +1,8 @@
 //! Tests of the allocator on metadata in memory.
 
 mod allocate;
+mod indirect;
 mod model;
 mod record;
 mod rig;
+mod threads;
