@@ -28,6 +28,20 @@ impl MosSource {
     pub fn new(mos: ObjectSet) -> Self {
         Self { mos }
     }
+
+    /// Looks something up in a table; `None` if there is no such table, as while a pool is being
+    /// created.
+    fn in_table<T>(
+        &self,
+        zap: ObjectId,
+        look: impl FnOnce(&Table) -> Result<Option<T>>,
+    ) -> Result<Option<T>> {
+        match Table::open(&self.mos, zap) {
+            Ok(table) => table.map_or(Ok(None), |table| look(&table)),
+            Err(error) if error.kind() == crate::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
 }
 
 fn table(mos: &ObjectSet, id: ObjectId) -> Result<Table> {
@@ -49,17 +63,11 @@ impl SpaceSource for MosSource {
     }
 
     fn zap_number(&self, zap: ObjectId, name: &str) -> Result<Option<u64>> {
-        match Table::open(&self.mos, zap)? {
-            Some(table) => table.number(name),
-            None => Ok(None),
-        }
+        self.in_table(zap, |table| table.number(name))
     }
 
     fn zap_has(&self, zap: ObjectId, name: &str) -> Result<bool> {
-        match Table::open(&self.mos, zap)? {
-            Some(table) => Ok(table.value(name)?.is_some()),
-            None => Ok(false),
-        }
+        Ok(self.in_table(zap, |table| table.value(name))?.is_some())
     }
 
     fn zap_numbers(&self, zap: ObjectId) -> Result<Vec<(String, u64)>> {

@@ -19,7 +19,7 @@ use super::dataset::LiveDataset;
 use super::hooks::{GroupHooks, MosLedger, PoolAddresses, PoolSubmit};
 use super::store::MosStore;
 use super::{LivePool, Task};
-use crate::dataset::change::{DatasetLedger, Delta, MosChange};
+use crate::dataset::change::{DatasetLedger, Delta, MosChange, OBJECT_DIRECTORY};
 use crate::dataset::charge_owners;
 use crate::object::{SyncContext, Synced, SyncedObject};
 use crate::pipe::{ObjsetPolicy, Rules, WriteFeatures, Writer};
@@ -54,7 +54,7 @@ impl LivePool {
         let version = self.pool.uberblock().version;
         let name = self.pool.name().to_owned();
         let change = MosChange::new(&self.mos, &tx, seconds_now(), version, &name, &hooks)?;
-        let writer = Writer {
+        let mut writer = Writer {
             addresses: Arc::new(PoolAddresses(self.allocator.clone())),
             submit: submit.clone(),
             workers: self.workers.clone(),
@@ -79,6 +79,9 @@ impl LivePool {
                 answer => answers.push((task.done, answer)),
             }
         }
+        // Features may have been enabled.
+        writer.rules = Arc::new(self.rules(&change)?);
+        let group = Group { live: self, txg, writer: &writer, vdevs: &vdevs, change: &change };
         let fresh = std::mem::take(&mut *self.fresh.lock());
         for dataset in fresh {
             let written = group.write_dataset(&dataset)?;
@@ -115,11 +118,14 @@ impl LivePool {
     }
 
     fn rules(&self, change: &MosChange<'_>) -> Result<Rules> {
-        let features = WriteFeatures {
-            embedded_data: change.is_enabled("embedded_data")?,
-            hole_birth: change.is_active("hole_birth")?,
-            lz4: change.is_active("lz4_compress")?,
-        };
+        let mut features = WriteFeatures { embedded_data: false, hole_birth: false, lz4: false };
+        // A pool that is being created has no features yet.
+        if change.mos.committed_root().is_hole() && change.mos.object(OBJECT_DIRECTORY).is_err() {
+            return Ok(Rules { features, units: self.units, salt: self.io.pipe.checksum_salt() });
+        }
+        features.embedded_data = change.is_enabled("embedded_data")?;
+        features.hole_birth = change.is_active("hole_birth")?;
+        features.lz4 = change.is_active("lz4_compress")?;
         Ok(Rules { features, units: self.units, salt: self.io.pipe.checksum_salt() })
     }
 
