@@ -85,6 +85,7 @@ mod tests {
             gid: 100,
             flags: 0,
             device: 0,
+            project: 0,
             accessed: Timestamp::default(),
             modified: Timestamp::default(),
             changed: Timestamp::default(),

@@ -6,7 +6,7 @@
 use cenote_engine::object::Object;
 use cenote_format::sa::{Attribute, AttributeTable, View as Buffer};
 use cenote_format::znode::Znode;
-use cenote_format::{Dnode, ObjectType, fuid::Fuid};
+use cenote_format::{Dnode, ObjectType, fuid::Fuid, pflags};
 
 use crate::error::{EIO, ESTALE};
 use crate::tree::{Attributes, Errno, NodeId, Result, Timestamp};
@@ -45,6 +45,8 @@ pub struct Facts {
     pub flags: u64,
     /// Device number as stored, 0 if the file is none.
     pub device: u64,
+    /// Project id, 0 if it has none.
+    pub project: u64,
     /// Last access.
     pub accessed: Timestamp,
     /// Last change of content.
@@ -59,7 +61,9 @@ impl Facts {
     /// Reads the bonus of `object`; the spill block is read only if something stands there.
     pub fn read(table: Option<&AttributeTable>, object: &Object) -> Result<Self> {
         match object.dnode().bonus_type {
-            ObjectType::SYSTEM_ATTRIBUTES => SystemAttributes::open(table, object)?.facts(),
+            ObjectType::SYSTEM_ATTRIBUTES => {
+                SystemAttributes::open(table, object, object.dnode().bonus())?.facts()
+            }
             ObjectType::ZNODE => Ok(Self::from_znode(&Znode::decode(object.dnode().bonus())?)),
             _ => Err(Errno::new(ESTALE, format!("object {} is no file", object.id()))),
         }
@@ -77,6 +81,7 @@ impl Facts {
             gid: Fuid::decode(znode.group).posix(),
             flags: znode.flags,
             device: if is_device(znode.mode as u32) { znode.device } else { 0 },
+            project: 0,
             accessed: time(znode.accessed),
             modified: time(znode.modified),
             changed: time(znode.changed),
@@ -117,7 +122,8 @@ impl Facts {
     }
 }
 
-fn is_device(mode: u32) -> bool {
+/// Whether a mode is that of a device node.
+pub fn is_device(mode: u32) -> bool {
     matches!(mode & TYPE, CHARACTER | BLOCK)
 }
 
@@ -146,11 +152,15 @@ pub struct SystemAttributes<'a> {
 }
 
 impl<'a> SystemAttributes<'a> {
-    /// Opens the bonus of `object`.
-    pub fn open(table: Option<&'a AttributeTable>, object: &'a Object) -> Result<Self> {
+    /// Opens `bonus`, which is that of `object`.
+    pub fn open(
+        table: Option<&'a AttributeTable>,
+        object: &'a Object,
+        bonus: &'a [u8],
+    ) -> Result<Self> {
         let none = || Errno::new(EIO, "system attributes in a filesystem without their registry");
         let table = table.ok_or_else(none)?;
-        let bonus = table.view(object.dnode().bonus()).map_err(|error| {
+        let bonus = table.view(bonus).map_err(|error| {
             let error = cenote_engine::Error::from(error);
             error.at_object(object.set().id(), object.id().0)
         })?;
@@ -196,9 +206,13 @@ impl<'a> SystemAttributes<'a> {
         Errno::new(EIO, reason)
     }
 
-    fn facts(&self) -> Result<Facts> {
+    /// What the attributes say.
+    pub fn facts(&self) -> Result<Facts> {
         let mode = self.required(Attribute::Mode)? as u32;
         let device = if is_device(mode) { self.word(Attribute::Device)? } else { None };
+        let flags = self.required(Attribute::Flags)?;
+        let has_project = flags & pflags::PROJECT != 0;
+        let project = if has_project { self.word(Attribute::Project)? } else { None };
         Ok(Facts {
             mode,
             size: self.required(Attribute::Size)?,
@@ -207,8 +221,9 @@ impl<'a> SystemAttributes<'a> {
             links: self.required(Attribute::Links)?,
             uid: Fuid::decode(self.required(Attribute::Owner)?).posix(),
             gid: Fuid::decode(self.required(Attribute::Group)?).posix(),
-            flags: self.required(Attribute::Flags)?,
+            flags,
             device: device.unwrap_or(0),
+            project: project.unwrap_or(0),
             accessed: self.time(Attribute::Accessed)?,
             modified: self.time(Attribute::Modified)?,
             changed: self.time(Attribute::Changed)?,

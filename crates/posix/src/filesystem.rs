@@ -203,7 +203,7 @@ impl Tree for Filesystem {
 
     fn read_link(&self, node: NodeId) -> Result<Vec<u8>> {
         match self.place(node)? {
-            Place::File(view, object) => view.read_link(object),
+            Place::File(view, object) => view.read_link(&view.file(object)?),
             Place::Synthetic => Err(Errno::new(EINVAL, "not a symbolic link")),
         }
     }

@@ -4,6 +4,8 @@
 //! root, naming rules); nodes it gives carry its number in the upper 16 bits, so that files of
 //! different snapshots never share an identity.
 
+use std::sync::Arc;
+
 use cenote_engine::ErrorKind;
 use cenote_engine::object::{Object, ObjectSet};
 use cenote_engine::zap::Zap;
@@ -13,6 +15,7 @@ use cenote_format::sa::{Attribute, AttributeTable};
 use cenote_format::zap::MatchKind;
 use cenote_format::znode::Znode;
 use cenote_format::{ObjectId, ObjectType};
+use parking_lot::RwLock;
 
 use crate::attributes::{Facts, REGULAR, SYMLINK, SystemAttributes};
 use crate::directory::Directories;
@@ -50,8 +53,22 @@ impl Naming {
 pub struct File {
     /// The object.
     pub object: Object,
-    /// The bonus.
+    /// What the bonus says.
     pub facts: Facts,
+    /// The bonus where it was changed after `object` was opened.
+    pub(crate) changed_bonus: Option<Vec<u8>>,
+}
+
+impl File {
+    /// The bonus as it is now.
+    pub fn bonus(&self) -> &[u8] {
+        self.changed_bonus.as_deref().unwrap_or_else(|| self.object.dnode().bonus())
+    }
+
+    /// Whether the file has system attributes; older ones have a znode.
+    pub fn has_system_attributes(&self) -> bool {
+        self.object.dnode().bonus_type == ObjectType::SYSTEM_ATTRIBUTES
+    }
 }
 
 /// One object set as files.
@@ -61,7 +78,7 @@ pub struct View {
     root: ObjectId,
     version: u64,
     naming: Naming,
-    table: Option<AttributeTable>,
+    pub(crate) table: Option<RwLock<Arc<AttributeTable>>>,
     pub(crate) directories: Directories,
 }
 
@@ -95,7 +112,7 @@ impl View {
         };
         let table = match number_of(master_node::SYSTEM_ATTRIBUTES, 0)? {
             0 => None,
-            object => Some(attribute_table(&objects, ObjectId(object))?),
+            object => Some(RwLock::new(Arc::new(attribute_table(&objects, ObjectId(object))?))),
         };
         let directories = Directories::default();
         Ok(Self { objects, number, root, version, naming, table, directories })
@@ -122,8 +139,8 @@ impl View {
     }
 
     /// The attribute registry; filesystems before ZPL 5 have none.
-    pub fn attribute_table(&self) -> Option<&AttributeTable> {
-        self.table.as_ref()
+    pub fn attribute_table(&self) -> Option<Arc<AttributeTable>> {
+        self.table.as_ref().map(|table| table.read().clone())
     }
 
     /// The node of an object of this view.
@@ -142,8 +159,8 @@ impl View {
             let reason = format!("object {id} is a {}, no file", kind.name());
             return Err(Errno::new(ESTALE, reason));
         }
-        let facts = Facts::read(self.table.as_ref(), &object)?;
-        Ok(File { object, facts })
+        let facts = Facts::read(self.attribute_table().as_deref(), &object)?;
+        Ok(File { object, facts, changed_bonus: None })
     }
 
     /// As [`Self::file`], which must be a directory.
@@ -162,24 +179,34 @@ impl View {
     }
 
     /// Target of a symbolic link.
-    pub fn read_link(&self, id: ObjectId) -> Result<Vec<u8>> {
-        let File { object, facts } = self.file(id)?;
-        if facts.kind() != SYMLINK {
+    pub fn read_link(&self, file: &File) -> Result<Vec<u8>> {
+        if file.facts.kind() != SYMLINK {
             return Err(Errno::new(EINVAL, "not a symbolic link"));
         }
-        let dnode = object.dnode();
-        if dnode.bonus_type == ObjectType::SYSTEM_ATTRIBUTES {
-            let attributes = SystemAttributes::open(self.table.as_ref(), &object)?;
-            if let Some(target) = attributes.value(Attribute::SymlinkTarget)? {
+        if file.has_system_attributes() {
+            if let Some(target) = self.value(file, Attribute::SymlinkTarget)? {
                 return Ok(target);
             }
-        } else if let Some(target) = Znode::decode(dnode.bonus())?.tail_target(dnode.bonus()) {
+        } else if let Some(target) = Znode::decode(file.bonus())?.tail_target(file.bonus()) {
             return Ok(target.to_vec());
         }
-        if facts.size > LINK_MAX {
-            return Err(Errno::new(EIO, format!("target of {} bytes", facts.size)));
+        let size = file.facts.size;
+        if size > LINK_MAX {
+            return Err(Errno::new(EIO, format!("target of {size} bytes")));
         }
-        Ok(object.read_vec(0, facts.size as usize)?)
+        Ok(file.object.read_vec(0, size as usize)?)
+    }
+
+    /// The value of a system attribute of `file`, little-endian.
+    pub fn value(&self, file: &File, attribute: Attribute) -> Result<Option<Vec<u8>>> {
+        let table = self.attribute_table();
+        SystemAttributes::open(table.as_deref(), &file.object, file.bonus())?.value(attribute)
+    }
+
+    /// The first word of a system attribute of `file`.
+    pub fn word(&self, file: &File, attribute: Attribute) -> Result<Option<u64>> {
+        let table = self.attribute_table();
+        SystemAttributes::open(table.as_deref(), &file.object, file.bonus())?.word(attribute)
     }
 
     /// Bytes of a regular file, clipped to its length.

@@ -11,9 +11,8 @@ use cenote_format::nvlist::{NvList, Value};
 use cenote_format::posix_acl::{ACCESS_NAME, DEFAULT_NAME, PosixAcl};
 use cenote_format::sa::Attribute;
 use cenote_format::znode::Znode;
-use cenote_format::{ObjectId, ObjectType};
+use cenote_format::ObjectId;
 
-use crate::attributes::SystemAttributes;
 use crate::directory::entry_value;
 use crate::error::{EIO, ENODATA, EOPNOTSUPP};
 use crate::tree::{Errno, Result};
@@ -149,24 +148,21 @@ impl View {
         }
     }
 
-    fn xattr_list(&self, file: &File) -> Result<Option<NvList>> {
-        if file.object.dnode().bonus_type != ObjectType::SYSTEM_ATTRIBUTES {
+    pub(crate) fn xattr_list(&self, file: &File) -> Result<Option<NvList>> {
+        if !file.has_system_attributes() {
             return Ok(None);
         }
-        let attributes = SystemAttributes::open(self.attribute_table(), &file.object)?;
-        match attributes.value(Attribute::XattrList)? {
+        match self.value(file, Attribute::XattrList)? {
             Some(packed) if !packed.is_empty() => Ok(Some(NvList::decode(&packed)?)),
             _ => Ok(None),
         }
     }
 
-    fn xattr_directory(&self, file: &File) -> Result<Option<File>> {
-        let dnode = file.object.dnode();
-        let object = if dnode.bonus_type == ObjectType::SYSTEM_ATTRIBUTES {
-            let attributes = SystemAttributes::open(self.attribute_table(), &file.object)?;
-            attributes.word(Attribute::XattrDirectory)?.unwrap_or(0)
+    pub(crate) fn xattr_directory(&self, file: &File) -> Result<Option<File>> {
+        let object = if file.has_system_attributes() {
+            self.word(file, Attribute::XattrDirectory)?.unwrap_or(0)
         } else {
-            Znode::decode(dnode.bonus())?.xattr
+            Znode::decode(file.bonus())?.xattr
         };
         match object {
             0 => Ok(None),

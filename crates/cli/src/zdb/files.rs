@@ -52,7 +52,7 @@ impl Files {
         let Some(view) = &self.view else {
             return out.failed("attributes", self.reason.as_deref().unwrap_or("no filesystem"));
         };
-        let facts = match Facts::read(view.attribute_table(), object) {
+        let facts = match Facts::read(view.attribute_table().as_deref(), object) {
             Ok(facts) => facts,
             Err(error) => return out.failed("attributes", error.reason),
         };
@@ -129,7 +129,9 @@ fn seconds(time: Timestamp) -> f64 {
 
 /// The attributes that not every file has.
 fn attributes(out: &mut Described, view: &View, object: &Object) {
-    let system = match SystemAttributes::open(view.attribute_table(), object) {
+    let table = view.attribute_table();
+    let bonus = object.dnode().bonus();
+    let system = match SystemAttributes::open(table.as_deref(), object, bonus) {
         Ok(system) => system,
         Err(error) => return out.failed("attributes", error.reason),
     };

@@ -116,6 +116,20 @@ impl AttributeTable {
         Ok(())
     }
 
+    /// Adds an attribute under the next free number (a writer registered it).
+    pub fn add_attribute(&mut self, attribute: Attribute) -> Result<Registration> {
+        let number = u16::try_from(self.registered.len())
+            .map_err(|_| Error::new("SA registry", "too many attributes"))?;
+        let registration = Registration { number, ..attribute.default_registration() };
+        self.register(attribute.name().as_bytes(), registration)?;
+        Ok(registration)
+    }
+
+    /// The number for the next layout that is stored: they are consecutive.
+    pub fn next_layout(&self) -> u16 {
+        u16::try_from(self.plans.len()).unwrap_or(u16::MAX).max(FIRST_STORED_LAYOUT)
+    }
+
     /// Adds a layout (a writer made a new one).
     pub fn add_layout(&mut self, number: u16, numbers: Vec<u16>) -> Result<()> {
         let at = usize::from(number);

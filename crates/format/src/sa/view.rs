@@ -3,6 +3,7 @@
 //! Chapter 05, section 5.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use super::table::{AttributeTable, Plan};
 use super::{Attribute, MAGIC, MIN_HEADER};
@@ -80,24 +81,32 @@ impl<'a> View<'a> {
         })
     }
 
-    /// The raw value of `attribute` (in the buffer's byte order); `None` if the buffer has none.
-    pub fn raw(&self, attribute: Attribute) -> Result<Option<&'a [u8]>> {
+    /// Where the value of `attribute` stands in the buffer; `None` if the buffer has none.
+    pub fn range(&self, attribute: Attribute) -> Result<Option<Range<usize>>> {
         if !self.plan.has(attribute) {
             return Ok(None);
         }
         let fixed = self.plan.fixed_offset(attribute);
         if let Some(offset) = fixed.filter(|_| attribute.length() != 0) {
-            let value = slice(self.data, self.header + offset, usize::from(attribute.length()));
-            return value.map(Some).ok_or_else(|| Error::truncated("SA buffer"));
+            let start = self.header + offset;
+            return Ok(Some(start..start + usize::from(attribute.length())));
         }
         let wanted = self.table.number(attribute);
+        let mut at = self.header;
         for entry in self.iter() {
             let (number, value) = entry?;
             if Some(number) == wanted {
-                return Ok(Some(value));
+                return Ok(Some(at..at + value.len()));
             }
+            at += value.len().next_multiple_of(8);
         }
         Ok(None)
+    }
+
+    /// The raw value of `attribute` (in the buffer's byte order); `None` if the buffer has none.
+    pub fn raw(&self, attribute: Attribute) -> Result<Option<&'a [u8]>> {
+        let Some(range) = self.range(attribute)? else { return Ok(None) };
+        self.data.get(range).map(Some).ok_or_else(|| Error::truncated("SA buffer"))
     }
 
     /// The value of `attribute` in little-endian form.
