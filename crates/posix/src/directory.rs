@@ -59,6 +59,13 @@ impl Directories {
     }
 }
 
+impl Directories {
+    /// Forgets the open ZAP of a directory: it changes.
+    pub fn close(&self, id: ObjectId) {
+        self.open.remove(&id.0);
+    }
+}
+
 /// Decodes an entry's value: further integers are tolerated.
 pub fn entry_value(name: &[u8], value: &Value) -> Result<EntryValue> {
     let word = value.integers().next().filter(|_| value.integer_size() == 8);

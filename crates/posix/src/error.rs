@@ -20,6 +20,8 @@ pub const EACCES: i32 = 13;
 pub const EBUSY: i32 = 16;
 /// Exists already.
 pub const EEXIST: i32 = 17;
+/// Across what cannot be crossed.
+pub const EXDEV: i32 = 18;
 /// Not a directory.
 pub const ENOTDIR: i32 = 20;
 /// A directory.
@@ -28,12 +30,16 @@ pub const EISDIR: i32 = 21;
 pub const EINVAL: i32 = 22;
 /// Too many open files in the system.
 pub const ENFILE: i32 = 23;
-/// No space left on device.
+/// Too large.
+pub const EFBIG: i32 = 27;
+/// No room.
 pub const ENOSPC: i32 = 28;
 /// Read-only filesystem.
 pub const EROFS: i32 = 30;
 /// Name too long.
 pub const ENAMETOOLONG: i32 = 36;
+/// Not empty.
+pub const ENOTEMPTY: i32 = 39;
 /// No such attribute.
 pub const ENODATA: i32 = 61;
 /// Bytes that are no text.
@@ -42,8 +48,10 @@ pub const EILSEQ: i32 = 84;
 pub const EOPNOTSUPP: i32 = 95;
 /// The node is gone.
 pub const ESTALE: i32 = 116;
-/// A quota is used up.
+/// Over quota.
 pub const EDQUOT: i32 = 122;
+/// Inside this crate only: the change is to be begun anew.
+pub(crate) const RETRY: i32 = -1;
 
 impl Errno {
     /// An error of number `code`.

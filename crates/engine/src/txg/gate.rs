@@ -132,7 +132,9 @@ impl Gate {
         Ok(Tx { txg: Txg(open), gate: Some(self.clone()), held: true })
     }
 
-    fn throttle(&self) -> Result<()> {
+    /// What [`Gate::begin`] does before it begins: for who takes locks in between and then calls
+    /// [`Gate::begin_now`].
+    pub fn throttle(&self) -> Result<()> {
         let limit = self.limit.load(Relaxed);
         let dirty = self.dirty_bytes();
         let slow_from = limit / 100 * SLOW_FROM;

@@ -1,0 +1,264 @@
+//! The write side of a mounted filesystem.
+//!
+//! Every change runs like this: room is made sure of and the throttle passed, then the files are
+//! locked in ascending order of their objects, then the transaction begins (which never waits), and
+//! everything of the change is written in it. Invariants: a change is in one transaction group, or
+//! is one of several that each leave the filesystem whole; who holds a lock never waits for a
+//! transaction group; changes of one object are made in ascending groups, because a transaction
+//! begins only under the object's lock.
+//!
+//! Order of locks: rename lock, files by object, delete queue, transaction, attribute layouts.
+
+mod acl;
+mod attributes;
+mod data;
+mod names;
+mod namespace;
+mod nodes;
+mod object;
+mod queue;
+mod quota;
+mod rename;
+mod replay;
+mod set_attributes;
+mod xattr;
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use cenote_engine::object::Object;
+use cenote_engine::txg::{Gate, Tx};
+use cenote_format::ObjectId;
+use cenote_format::zil::Payload;
+use parking_lot::{Mutex, RwLock};
+
+pub use nodes::{Node, State};
+pub use quota::QuotaKind;
+
+pub(crate) use object::{NewFile, make_file};
+
+use crate::attributes::Facts;
+use crate::error::{EOPNOTSUPP, RETRY, EROFS};
+use crate::tree::{Errno, Result, Timestamp};
+use crate::view::{File, View};
+use crate::xattr::Rules;
+use attributes::{Change, Layouts};
+use nodes::Nodes;
+use queue::Queue;
+use quota::Quotas;
+
+/// Longest wait for a transaction group where there is no intent log.
+const SYNC_PATIENCE: Duration = Duration::from_secs(600);
+/// Bytes a change of names or attributes is counted as.
+const SMALL_CHANGE: u64 = 128 << 10;
+
+/// Makes changes survive a crash: the intent log.
+pub trait Durability: Send + Sync {
+    /// Everything done to `object` survives a crash once this returns.
+    fn commit(&self, object: u64) -> Result<()>;
+    /// Everything done survives a crash once this returns.
+    fn sync_all(&self) -> Result<()>;
+}
+
+/// Is told of every change, inside its transaction and under the locks of its files, so that one
+/// file's changes come in their order. Must not wait for a transaction group.
+pub trait ChangeLog: Send + Sync {
+    /// A change as the intent log has it. `name_change` tells that names were changed.
+    fn note(&self, tx: &Tx, object: u64, payload: Payload);
+    /// Data was written to `object`; the block size is the object's now.
+    fn note_write(&self, tx: &Tx, object: u64, offset: u64, data: &[u8]);
+}
+
+/// Says whether there is room.
+pub trait SpaceCheck: Send + Sync {
+    /// ENOSPC or EDQUOT if `bytes` more do not fit into the dataset.
+    fn reserve(&self, bytes: u64) -> Result<()>;
+}
+
+/// How access times are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum AccessTimes {
+    /// Not at all.
+    Off,
+    /// Only where they are older than the last change, or than a day.
+    Relative,
+    /// Always.
+    #[default]
+    On,
+}
+
+/// Properties that decide how files are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WriteProperties {
+    /// Property `recordsize` in bytes.
+    pub record_size: u64,
+    /// Property `dnodesize` in 512-byte slots (1 to 32).
+    pub slots: u8,
+    /// Properties `atime` and `relatime`.
+    pub access_times: AccessTimes,
+    /// Feature `project_quota` is enabled: new files have a project id.
+    pub projects: bool,
+}
+
+impl Default for WriteProperties {
+    fn default() -> Self {
+        let record_size = 128 << 10;
+        Self { record_size, slots: 1, access_times: AccessTimes::On, projects: true }
+    }
+}
+
+/// What a writable filesystem is mounted with.
+pub struct WriteOptions {
+    /// Where changes begin.
+    pub gate: Arc<Gate>,
+    /// How files are written.
+    pub properties: WriteProperties,
+    /// The intent log; without it, fsync waits for a transaction group.
+    pub durability: Option<Arc<dyn Durability>>,
+    /// Is told of changes.
+    pub log: Option<Arc<dyn ChangeLog>>,
+    /// Says whether there is room; without it there always is.
+    pub space: Option<Arc<dyn SpaceCheck>>,
+}
+
+/// Changes the files of one object set.
+pub struct Writer {
+    view: Arc<View>,
+    rules: Rules,
+    long_names: bool,
+    gate: Arc<Gate>,
+    properties: RwLock<WriteProperties>,
+    durability: Option<Arc<dyn Durability>>,
+    log: Option<Arc<dyn ChangeLog>>,
+    space: Option<Arc<dyn SpaceCheck>>,
+    nodes: Nodes,
+    layouts: Layouts,
+    queue: Queue,
+    quotas: Quotas,
+    /// Held while a directory gets another parent.
+    renames: Mutex<()>,
+}
+
+/// The present.
+pub(crate) fn now() -> Timestamp {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let seconds = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
+    Timestamp { seconds, nanoseconds: since.subsec_nanos() }
+}
+
+impl Writer {
+    /// Opens `view`, whose object set must be live, for changes.
+    pub fn open(
+        view: Arc<View>,
+        rules: Rules,
+        long_names: bool,
+        options: WriteOptions,
+    ) -> Result<Self> {
+        if !view.objects().is_live() {
+            return Err(Errno::new(EROFS, "the dataset was opened for reading only"));
+        }
+        if view.version() < cenote_format::master_node::NEWEST_VERSION {
+            let version = view.version();
+            let reason = format!("a filesystem of ZPL version {version} can only be read");
+            return Err(Errno::new(EOPNOTSUPP, reason));
+        }
+        Ok(Self {
+            layouts: Layouts::open(&view)?,
+            queue: Queue::open(&view)?,
+            quotas: Quotas::open(&view)?,
+            view,
+            rules,
+            long_names,
+            gate: options.gate,
+            properties: RwLock::new(options.properties),
+            durability: options.durability,
+            log: options.log,
+            space: options.space,
+            nodes: Nodes::default(),
+            renames: Mutex::new(()),
+        })
+    }
+
+    /// How files are written now.
+    pub fn properties(&self) -> WriteProperties {
+        *self.properties.read()
+    }
+
+    /// A property was changed.
+    pub fn set_properties(&self, properties: WriteProperties) {
+        *self.properties.write() = properties;
+    }
+
+    /// Makes sure of room for `bytes`, and slows down if the disks do not keep up. No lock may be
+    /// held.
+    fn admit(&self, bytes: u64) -> Result<()> {
+        if let Some(space) = &self.space {
+            space.reserve(bytes)?;
+        }
+        Ok(self.gate.throttle()?)
+    }
+
+    /// As [`Self::admit`] for what makes room in the end.
+    fn admit_freeing(&self) -> Result<()> {
+        Ok(self.gate.throttle()?)
+    }
+
+    /// Begins a change; the locks of its files are held.
+    fn begin(&self) -> Result<Tx> {
+        Ok(self.gate.begin_now()?)
+    }
+
+    /// The node of an object.
+    pub fn node(&self, id: ObjectId) -> Result<Arc<Node>> {
+        self.nodes.get(id, || self.view.file(id))
+    }
+
+    /// Makes the object's attributes say what `facts` say, and makes `more` changes.
+    fn store(&self, tx: &Tx, file: &mut File, facts: &Facts, more: &[Change<'_>]) -> Result<()> {
+        self.layouts.store(&self.view, tx, file, facts, more)
+    }
+
+    /// Notes a change in the log, if there is one.
+    fn note(&self, tx: &Tx, object: ObjectId, payload: impl FnOnce() -> Payload) {
+        if let Some(log) = &self.log {
+            log.note(tx, object.0, payload());
+        }
+    }
+
+    /// Runs a change that has to be begun anew where it says so.
+    fn retrying<T>(&self, mut change: impl FnMut() -> Result<T>) -> Result<T> {
+        loop {
+            match change() {
+                Err(error) if error.code == RETRY => continue,
+                result => return result,
+            }
+        }
+    }
+
+    /// Makes what was done to `object` survive a crash.
+    pub fn sync(&self, object: ObjectId) -> Result<()> {
+        match &self.durability {
+            Some(durability) => durability.commit(object.0),
+            None => self.wait_for_group(),
+        }
+    }
+
+    /// Makes everything survive a crash.
+    pub fn sync_all(&self) -> Result<()> {
+        self.store_access_times();
+        match &self.durability {
+            Some(durability) => durability.sync_all(),
+            None => self.wait_for_group(),
+        }
+    }
+
+    fn wait_for_group(&self) -> Result<()> {
+        let open = self.gate.figures().open;
+        Ok(self.gate.wait_synced(open, SYNC_PATIENCE)?)
+    }
+}
+
+/// An object's own block size and number, for [`ChangeLog::note_write`].
+fn block_size(object: &Object) -> u64 {
+    object.block_size()
+}
