@@ -12,6 +12,8 @@ pub const EPERM: i32 = 1;
 pub const ENOENT: i32 = 2;
 /// Input/output error.
 pub const EIO: i32 = 5;
+/// Too long a list, too large a value.
+pub const E2BIG: i32 = 7;
 /// No such device or address; no more data.
 pub const ENXIO: i32 = 6;
 /// Permission denied.
@@ -22,6 +24,8 @@ pub const EBUSY: i32 = 16;
 pub const EEXIST: i32 = 17;
 /// Across what cannot be crossed.
 pub const EXDEV: i32 = 18;
+/// No such device.
+pub const ENODEV: i32 = 19;
 /// Not a directory.
 pub const ENOTDIR: i32 = 20;
 /// A directory.
@@ -34,6 +38,8 @@ pub const ENFILE: i32 = 23;
 pub const EFBIG: i32 = 27;
 /// No room.
 pub const ENOSPC: i32 = 28;
+/// Beyond what fits.
+pub const ERANGE: i32 = 34;
 /// Read-only filesystem.
 pub const EROFS: i32 = 30;
 /// Name too long.

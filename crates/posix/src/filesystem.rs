@@ -13,17 +13,21 @@ use crate::control_directory::{
     CONTROL, ControlDirectory, SHARES, SNAPSHOTS, SnapshotDirectory, SnapshotSource,
 };
 use crate::directory::{LONG_NAME_MAX, NAME_MAX, Surroundings};
-use crate::error::{EACCES, EINVAL, EISDIR, ENODATA, ENOENT, EROFS};
+use crate::error::{EACCES, EEXIST, EINVAL, EISDIR, ENODATA, ENOENT, ENOTDIR, EROFS, ESTALE};
 use crate::stream::Streams;
 use crate::tree::{
-    Attributes, Caller, DirectoryEntry, Errno, NodeId, Pieces, ROOT, Result, Seek, Space,
-    Timestamp, Tree,
+    Allocate, Attributes, Caller, DirectoryEntry, Errno, NewNode, NodeId, Pieces, ROOT,
+    RenameFlags, Result, Seek, SetAttributes, Space, Timestamp, Tree, XattrWrite,
 };
 use crate::view::{File, OBJECT_BITS, View};
+use crate::write::{Node, WriteOptions, Writer};
 use crate::xattr::{AclType, Rules, XattrMode};
 
 /// Permission bit of write access in a mask.
 const WRITE: u32 = 2;
+/// Entries a listing takes under the directory's lock, the first time and later.
+const FIRST_ENTRIES: usize = 128;
+const MORE_ENTRIES: usize = 1024;
 
 /// What a filesystem is mounted with.
 pub struct MountOptions {
@@ -39,6 +43,8 @@ pub struct MountOptions {
     pub long_names: bool,
     /// Nothing may be written: `access` refuses it.
     pub read_only: bool,
+    /// How files are written; the object set must be live. None: nothing can be changed.
+    pub write: Option<WriteOptions>,
     /// When it was mounted: what `.zfs` shows as its times.
     pub mounted: Timestamp,
     /// The dataset's snapshots; none if it is one itself.
@@ -56,6 +62,7 @@ pub struct Filesystem {
     snapshot_directory: SnapshotDirectory,
     long_names: bool,
     read_only: bool,
+    writer: Option<Writer>,
     space: Box<dyn Fn() -> Space + Send + Sync>,
 }
 
@@ -74,14 +81,21 @@ impl Filesystem {
             Some(_) => options.snapshot_directory,
             None => SnapshotDirectory::Disabled,
         };
+        let head = Arc::new(View::open(options.objects, 0)?);
+        let rules = Rules { mode: options.xattr, acl: options.acl };
+        let writer = match options.write {
+            Some(write) => Some(Writer::open(head.clone(), rules, options.long_names, write)?),
+            None => None,
+        };
         Ok(Self {
-            head: Arc::new(View::open(options.objects, 0)?),
+            head,
             control: ControlDirectory::new(options.snapshots, options.mounted),
             streams: Streams::default(),
-            rules: Rules { mode: options.xattr, acl: options.acl },
+            rules,
             snapshot_directory,
             long_names: options.long_names,
-            read_only: options.read_only,
+            read_only: options.read_only || writer.is_none(),
+            writer,
             space: options.space,
         })
     }
@@ -112,15 +126,69 @@ impl Filesystem {
         }
     }
 
-    /// The view and the file of `node`; `otherwise` is the errno of a synthetic directory.
-    fn file(&self, node: NodeId, otherwise: i32) -> Result<(Arc<View>, File)> {
+    /// What changes the files of the head; none if nothing can.
+    pub fn writer(&self) -> Option<&Writer> {
+        self.writer.as_ref()
+    }
+
+    /// Runs `look` on the file of `node`, which does not change meanwhile; `otherwise` is the errno
+    /// of a synthetic directory.
+    fn look<T>(
+        &self,
+        node: NodeId,
+        otherwise: i32,
+        look: impl FnOnce(&Arc<View>, &File) -> Result<T>,
+    ) -> Result<T> {
         match self.place(node)? {
-            Place::File(view, object) => {
-                let file = view.file(object)?;
-                Ok((view, file))
-            }
+            Place::File(view, object) => self.look_at(&view, object, look),
             Place::Synthetic => Err(Errno::new(otherwise, "a directory of .zfs")),
         }
+    }
+
+    fn look_at<T>(
+        &self,
+        view: &Arc<View>,
+        object: ObjectId,
+        look: impl FnOnce(&Arc<View>, &File) -> Result<T>,
+    ) -> Result<T> {
+        match &self.writer {
+            Some(writer) if self.is_head(view) => {
+                let node = writer.node(object)?;
+                look(view, &node.read()?.file)
+            }
+            _ => look(view, &view.file(object)?),
+        }
+    }
+
+    /// The writer and the object of `node`; EROFS where it cannot be changed.
+    fn changeable(&self, node: NodeId) -> Result<(&Writer, ObjectId)> {
+        match (self.place(node)?, &self.writer) {
+            (Place::File(view, object), Some(writer)) if self.is_head(&view) => {
+                Ok((writer, object))
+            }
+            _ => Err(Errno::new(EROFS, "this cannot be changed")),
+        }
+    }
+
+    /// As [`Self::changeable`] for making or removing `name` in `parent`.
+    fn changeable_name(&self, parent: NodeId, name: &[u8]) -> Result<(&Writer, ObjectId)> {
+        let (writer, object) = self.changeable(parent)?;
+        if name == b".zfs"
+            && object == self.head.root()
+            && self.snapshot_directory != SnapshotDirectory::Disabled
+        {
+            return Err(Errno::new(EEXIST, ".zfs is there and stays"));
+        }
+        Ok((writer, object))
+    }
+
+    /// The attributes of a node of the head.
+    fn stat_node(&self, writer: &Writer, node: &Node) -> Result<Attributes> {
+        let mut attributes = writer.attributes(node)?;
+        if self.snapshot_directory == SnapshotDirectory::Visible && node.id() == self.head.root() {
+            attributes.links = attributes.links.saturating_add(1);
+        }
+        Ok(attributes)
     }
 
     fn is_head(&self, view: &Arc<View>) -> bool {
@@ -129,14 +197,19 @@ impl Filesystem {
 
     /// `stat` of a file of `view`; a root that shows `.zfs` has a link more.
     fn stat(&self, view: &Arc<View>, object: ObjectId) -> Result<Attributes> {
-        let mut attributes = view.attributes(object)?;
-        if self.snapshot_directory == SnapshotDirectory::Visible
-            && self.is_head(view)
-            && object == view.root()
-        {
-            attributes.links = attributes.links.saturating_add(1);
+        match &self.writer {
+            Some(writer) if self.is_head(view) => self.stat_node(writer, &*writer.node(object)?),
+            _ => {
+                let mut attributes = view.attributes(object)?;
+                if self.snapshot_directory == SnapshotDirectory::Visible
+                    && self.is_head(view)
+                    && object == view.root()
+                {
+                    attributes.links = attributes.links.saturating_add(1);
+                }
+                Ok(attributes)
+            }
         }
-        Ok(attributes)
     }
 
     /// What surrounds the entries of directory `object` of `view`.
@@ -171,9 +244,20 @@ impl Tree for Filesystem {
         {
             return self.control.attributes(CONTROL);
         }
-        let directory = view.directory(object)?;
-        let found = view.find(&directory, name)?;
-        self.stat(&view, found.object)
+        // A name that is found may be gone before its file is looked at: then it is looked for again.
+        let mut tries = 0;
+        loop {
+            let found = self.look_at(&view, object, |view, directory| {
+                expect_directory(directory)?;
+                view.find(directory, name)
+            })?;
+            match self.stat(&view, found.object) {
+                Err(error) if error.code == ESTALE && self.writer.is_some() && tries < 8 => {
+                    tries += 1;
+                }
+                result => return result,
+            }
+        }
     }
 
     fn attributes(&self, node: NodeId) -> Result<Attributes> {
@@ -184,11 +268,8 @@ impl Tree for Filesystem {
     }
 
     fn access(&self, node: NodeId, caller: Caller, mask: u32) -> Result<()> {
-        let (view, file) = match self.place(node)? {
-            Place::File(view, object) => {
-                let file = view.file(object)?;
-                (view, file)
-            }
+        let (view, object) = match self.place(node)? {
+            Place::File(view, object) => (view, object),
             Place::Synthetic if mask & WRITE != 0 => {
                 return Err(Errno::new(EACCES, ".zfs cannot be changed"));
             }
@@ -197,29 +278,32 @@ impl Tree for Filesystem {
         if mask & WRITE != 0 && (self.read_only || !self.is_head(&view)) {
             return Err(Errno::new(EROFS, "mounted read-only"));
         }
-        let acl = || view.access_acl(&file, self.rules);
-        access::check(&file.facts, caller, mask, acl, access::groups_of_process)
+        self.look_at(&view, object, |view, file| {
+            let acl = || view.access_acl(file, self.rules);
+            access::check(&file.facts, caller, mask, acl, access::groups_of_process)
+        })
     }
 
     fn read_link(&self, node: NodeId) -> Result<Vec<u8>> {
-        match self.place(node)? {
-            Place::File(view, object) => view.read_link(&view.file(object)?),
-            Place::Synthetic => Err(Errno::new(EINVAL, "not a symbolic link")),
-        }
+        self.look(node, EINVAL, |view, file| view.read_link(file))
     }
 
     fn read(&self, node: NodeId, offset: u64, len: usize) -> Result<Pieces> {
-        let (_, file) = self.file(node, EISDIR)?;
-        let size = file.facts.size;
-        let advice = self.streams.note(node, offset, len as u64, size);
-        if let Some(ahead) = advice.ahead {
-            file.object.prefetch(ahead.start, ahead.end - ahead.start, &advice.position);
-        }
-        let pieces = View::read(&file, offset, len)?;
-        if advice.streaming {
-            // Whoever called keeps it (the kernel's page cache); the buffers serve what comes next.
-            file.object.forget(offset, len as u64);
-        }
+        let pieces = self.look(node, EISDIR, |_, file| {
+            let size = file.facts.size;
+            let advice = self.streams.note(node, offset, len as u64, size);
+            if let Some(ahead) = advice.ahead {
+                file.object.prefetch(ahead.start, ahead.end - ahead.start, &advice.position);
+            }
+            let pieces = View::read(file, offset, len)?;
+            if advice.streaming {
+                // Whoever called keeps it (the kernel's page cache); the buffers serve what comes
+                // next.
+                file.object.forget(offset, len as u64);
+            }
+            Ok(pieces)
+        })?;
+        self.note_access(node);
         Ok(pieces)
     }
 
@@ -229,32 +313,58 @@ impl Tree for Filesystem {
         cursor: u64,
         each: &mut dyn FnMut(DirectoryEntry) -> bool,
     ) -> Result<()> {
-        match self.place(node)? {
-            Place::File(view, object) => {
-                let directory = view.directory(object)?;
-                let around = self.surroundings(&view, &directory);
-                view.list(&directory, &around, cursor, each)
-            }
+        let (view, object) = match self.place(node)? {
+            Place::File(view, object) => (view, object),
             Place::Synthetic => {
                 let root = self.head.node(self.head.root());
-                self.control.list(node, root, cursor, each)
+                return self.control.list(node, root, cursor, each);
             }
+        };
+        if self.writer.is_none() || !self.is_head(&view) {
+            let directory = view.directory(object)?;
+            let around = self.surroundings(&view, &directory);
+            return view.list(&directory, &around, cursor, each);
+        }
+        // `each` may ask for the files it hears of: no lock may be held then.
+        let (mut position, mut wanted) = (cursor, FIRST_ENTRIES);
+        loop {
+            let mut batch = Vec::with_capacity(wanted);
+            self.look_at(&view, object, |view, directory| {
+                expect_directory(directory)?;
+                let around = self.surroundings(view, directory);
+                view.list(directory, &around, position, &mut |entry| {
+                    batch.push(entry);
+                    batch.len() < wanted
+                })
+            })?;
+            let is_last = batch.len() < wanted;
+            for entry in batch {
+                position = entry.next;
+                if !each(entry) {
+                    return Ok(());
+                }
+            }
+            if is_last {
+                self.note_access(node);
+                return Ok(());
+            }
+            wanted = MORE_ENTRIES;
         }
     }
 
     fn seek(&self, node: NodeId, offset: u64, what: Seek) -> Result<u64> {
-        let (_, file) = self.file(node, EISDIR)?;
-        View::seek(&file, offset, what)
+        self.look(node, EISDIR, |_, file| View::seek(file, offset, what))
     }
 
     fn get_xattr(&self, node: NodeId, name: &[u8]) -> Result<Vec<u8>> {
-        let (view, file) = self.file(node, ENODATA)?;
-        view.get_xattr(&file, name, self.rules)
+        self.look(node, ENODATA, |view, file| view.get_xattr(file, name, self.rules))
     }
 
     fn list_xattr(&self, node: NodeId) -> Result<Vec<Vec<u8>>> {
         match self.place(node)? {
-            Place::File(view, object) => view.list_xattr(&view.file(object)?, self.rules),
+            Place::File(view, object) => {
+                self.look_at(&view, object, |view, file| view.list_xattr(file, self.rules))
+            }
             Place::Synthetic => Ok(Vec::new()),
         }
     }
@@ -262,5 +372,164 @@ impl Tree for Filesystem {
     fn space(&self) -> Result<Space> {
         let name_max = if self.long_names { LONG_NAME_MAX } else { NAME_MAX };
         Ok(Space { name_max: name_max as u32, ..(self.space)() })
+    }
+
+    fn is_writable(&self) -> bool {
+        !self.read_only
+    }
+
+    fn create(
+        &self,
+        caller: Caller,
+        parent: NodeId,
+        name: &[u8],
+        new: NewNode<'_>,
+    ) -> Result<Attributes> {
+        let (writer, parent) = self.changeable_name(parent, name)?;
+        self.stat_node(writer, &*writer.create(caller, parent, name, new)?)
+    }
+
+    fn create_unnamed(
+        &self,
+        caller: Caller,
+        parent: NodeId,
+        new: NewNode<'_>,
+    ) -> Result<Attributes> {
+        let (writer, parent) = self.changeable(parent)?;
+        self.stat_node(writer, &*writer.create_unnamed(caller, parent, new)?)
+    }
+
+    fn link(
+        &self,
+        _caller: Caller,
+        node: NodeId,
+        parent: NodeId,
+        name: &[u8],
+    ) -> Result<Attributes> {
+        let (writer, parent) = self.changeable_name(parent, name)?;
+        let (_, object) = self.changeable(node)?;
+        self.stat_node(writer, &*writer.link(object, parent, name)?)
+    }
+
+    fn unlink(&self, _caller: Caller, parent: NodeId, name: &[u8]) -> Result<()> {
+        let (writer, parent) = self.changeable_name(parent, name)?;
+        writer.unlink(parent, name)
+    }
+
+    fn remove_directory(&self, _caller: Caller, parent: NodeId, name: &[u8]) -> Result<()> {
+        let (writer, parent) = self.changeable_name(parent, name)?;
+        writer.remove_directory(parent, name)
+    }
+
+    fn rename(
+        &self,
+        caller: Caller,
+        from_parent: NodeId,
+        from: &[u8],
+        to_parent: NodeId,
+        to: &[u8],
+        flags: RenameFlags,
+    ) -> Result<()> {
+        let (writer, from_parent) = self.changeable_name(from_parent, from)?;
+        let (_, to_parent) = self.changeable_name(to_parent, to)?;
+        writer.rename(caller, from_parent, from, to_parent, to, flags)
+    }
+
+    fn set_attributes(
+        &self,
+        _caller: Caller,
+        node: NodeId,
+        change: &SetAttributes,
+    ) -> Result<Attributes> {
+        let (writer, object) = self.changeable(node)?;
+        writer.set_attributes(object, change)?;
+        self.stat_node(writer, &*writer.node(object)?)
+    }
+
+    fn write(
+        &self,
+        _caller: Caller,
+        node: NodeId,
+        offset: u64,
+        data: &[u8],
+        kill_set_id: bool,
+    ) -> Result<()> {
+        let (writer, object) = self.changeable(node)?;
+        writer.write(object, offset, data, kill_set_id)
+    }
+
+    fn allocate(
+        &self,
+        _caller: Caller,
+        node: NodeId,
+        offset: u64,
+        len: u64,
+        what: Allocate,
+    ) -> Result<()> {
+        let (writer, object) = self.changeable(node)?;
+        writer.allocate(object, offset, len, what)
+    }
+
+    fn copy_range(
+        &self,
+        _caller: Caller,
+        from: (NodeId, u64),
+        to: (NodeId, u64),
+        len: u64,
+    ) -> Result<u64> {
+        let (writer, source) = self.changeable(from.0)?;
+        let (_, target) = self.changeable(to.0)?;
+        writer.copy_range((source, from.1), (target, to.1), len)
+    }
+
+    fn sync(&self, node: NodeId, _data_only: bool) -> Result<()> {
+        match self.changeable(node) {
+            Ok((writer, object)) => writer.sync(object),
+            Err(_) => Ok(()),
+        }
+    }
+
+    fn sync_all(&self) -> Result<()> {
+        self.writer.as_ref().map_or(Ok(()), Writer::sync_all)
+    }
+
+    fn set_xattr(
+        &self,
+        _caller: Caller,
+        node: NodeId,
+        name: &[u8],
+        value: &[u8],
+        how: XattrWrite,
+    ) -> Result<()> {
+        let (writer, object) = self.changeable(node)?;
+        writer.set_xattr(object, name, Some(value), how)
+    }
+
+    fn remove_xattr(&self, _caller: Caller, node: NodeId, name: &[u8]) -> Result<()> {
+        let (writer, object) = self.changeable(node)?;
+        writer.set_xattr(object, name, None, XattrWrite::Any)
+    }
+
+    fn forget(&self, node: NodeId) {
+        if let Ok((writer, object)) = self.changeable(node) {
+            writer.forget(object);
+        }
+    }
+}
+
+/// ENOTDIR unless the file is a directory.
+fn expect_directory(file: &File) -> Result<()> {
+    match file.facts.is_directory() {
+        true => Ok(()),
+        false => Err(Errno::new(ENOTDIR, "not a directory")),
+    }
+}
+
+impl Filesystem {
+    /// Notes that a file was read now.
+    fn note_access(&self, node: NodeId) {
+        if let Ok((writer, object)) = self.changeable(node) {
+            writer.note_access(object);
+        }
     }
 }

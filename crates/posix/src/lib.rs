@@ -6,6 +6,7 @@
 pub mod access;
 pub mod attributes;
 pub mod control_directory;
+pub mod create;
 pub mod directory;
 pub mod error;
 pub mod filesystem;
@@ -14,10 +15,14 @@ pub mod stream;
 pub mod tree;
 pub mod view;
 pub mod volume;
+pub mod write;
 pub mod xattr;
 
 pub use control_directory::{Snapshot, SnapshotDirectory, SnapshotSource};
 pub use filesystem::{Filesystem, MountOptions};
 pub use view::View;
 pub use volume::Volume;
+pub use write::{
+    AccessTimes, ChangeLog, Durability, SpaceCheck, WriteOptions, WriteProperties, Writer,
+};
 pub use xattr::{AclType, XattrMode};

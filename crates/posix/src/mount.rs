@@ -114,6 +114,7 @@ pub fn open(
         snapshot_directory: snapshot_directory(&text("snapdir")?),
         long_names,
         read_only: true,
+        write: None,
         mounted,
         snapshots: (!is_snapshot).then(snapshots),
         space: Box::new(move || space),

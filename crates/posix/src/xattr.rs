@@ -75,7 +75,7 @@ impl Rules {
     }
 
     /// The stored names to try for one that is asked for.
-    fn candidates(self, name: &[u8]) -> Result<Vec<&[u8]>> {
+    pub(crate) fn candidates(self, name: &[u8]) -> Result<Vec<&[u8]>> {
         let unsupported = || Errno::new(EOPNOTSUPP, "no such namespace of extended attributes");
         if self.mode == XattrMode::Off {
             return Err(Errno::new(EOPNOTSUPP, "extended attributes are off"));

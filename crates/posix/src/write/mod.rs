@@ -26,7 +26,6 @@ mod xattr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use cenote_engine::object::Object;
 use cenote_engine::txg::{Gate, Tx};
 use cenote_format::ObjectId;
 use cenote_format::zil::Payload;
@@ -35,14 +34,15 @@ use parking_lot::{Mutex, RwLock};
 pub use nodes::{Node, State};
 pub use quota::QuotaKind;
 
-pub(crate) use object::{NewFile, make_file};
+pub(crate) use object::{NewFile, make_file, new_flags, salt};
+pub(crate) use attributes::Layouts;
 
 use crate::attributes::Facts;
-use crate::error::{EOPNOTSUPP, RETRY, EROFS};
-use crate::tree::{Errno, Result, Timestamp};
+use crate::error::{EOPNOTSUPP, EROFS, RETRY};
+use crate::tree::{Attributes, Errno, Result, Timestamp};
 use crate::view::{File, View};
 use crate::xattr::Rules;
-use attributes::{Change, Layouts};
+use attributes::Change;
 use nodes::Nodes;
 use queue::Queue;
 use quota::Quotas;
@@ -51,6 +51,9 @@ use quota::Quotas;
 const SYNC_PATIENCE: Duration = Duration::from_secs(600);
 /// Bytes a change of names or attributes is counted as.
 const SMALL_CHANGE: u64 = 128 << 10;
+
+/// Seconds after which a relative access time is renewed.
+const DAY: i64 = 24 * 60 * 60;
 
 /// Makes changes survive a crash: the intent log.
 pub trait Durability: Send + Sync {
@@ -63,9 +66,9 @@ pub trait Durability: Send + Sync {
 /// Is told of every change, inside its transaction and under the locks of its files, so that one
 /// file's changes come in their order. Must not wait for a transaction group.
 pub trait ChangeLog: Send + Sync {
-    /// A change as the intent log has it. `name_change` tells that names were changed.
+    /// A change of `object` as the intent log has it.
     fn note(&self, tx: &Tx, object: u64, payload: Payload);
-    /// Data was written to `object`; the block size is the object's now.
+    /// Data was written to `object`.
     fn note_write(&self, tx: &Tx, object: u64, offset: u64, data: &[u8]);
 }
 
@@ -213,6 +216,36 @@ impl Writer {
         self.nodes.get(id, || self.view.file(id))
     }
 
+    /// `stat`.
+    pub fn attributes(&self, node: &Node) -> Result<Attributes> {
+        let state = node.read()?;
+        // Space is that of the newest dnode.
+        let dnode = self.view.objects().dnode(node.id())?;
+        let mut attributes = state.file.facts.attributes(self.view.node(node.id()), &dnode);
+        attributes.accessed = node.access_noted().unwrap_or(attributes.accessed);
+        Ok(attributes)
+    }
+
+    /// Notes that a file was read, as the property says.
+    pub fn note_access(&self, id: ObjectId) {
+        let mode = self.properties().access_times;
+        if mode == AccessTimes::Off {
+            return;
+        }
+        let Ok(node) = self.node(id) else { return };
+        let time = now();
+        if mode == AccessTimes::Relative {
+            let Ok(state) = node.read() else { return };
+            let facts = &state.file.facts;
+            let accessed = node.access_noted().unwrap_or(facts.accessed);
+            let is_recent = time.seconds.saturating_sub(accessed.seconds) < DAY;
+            if accessed > facts.modified && accessed > facts.changed && is_recent {
+                return;
+            }
+        }
+        node.note_access(time);
+    }
+
     /// Makes the object's attributes say what `facts` say, and makes `more` changes.
     fn store(&self, tx: &Tx, file: &mut File, facts: &Facts, more: &[Change<'_>]) -> Result<()> {
         self.layouts.store(&self.view, tx, file, facts, more)
@@ -256,9 +289,4 @@ impl Writer {
         let open = self.gate.figures().open;
         Ok(self.gate.wait_synced(open, SYNC_PATIENCE)?)
     }
-}
-
-/// An object's own block size and number, for [`ChangeLog::note_write`].
-fn block_size(object: &Object) -> u64 {
-    object.block_size()
 }

@@ -1,0 +1,239 @@
+//! Writing file data: growing blocks, holes, truncation, copies.
+//!
+//! Chapter 05, section 10. Invariant: what lies behind the length in the last block is zeros, and
+//! no block lies behind the length; a file of one block grows that block up to the record size
+//! before it gets a second one.
+
+use cenote_engine::txg::Tx;
+use cenote_format::zil::Payload;
+use cenote_format::{ObjectId, pflags};
+
+use super::nodes::Locked;
+use super::set_attributes::{SIZE_MAX, check_size, without_set_id};
+use super::{SMALL_CHANGE, SYNC_PATIENCE, Writer, now};
+use crate::attributes::{Facts, REGULAR};
+use crate::error::{EFBIG, EINVAL, EISDIR, ENODEV, EPERM};
+use crate::tree::{Allocate, Errno, Result};
+use crate::view::{File, View};
+
+/// Bytes copied in one transaction.
+const COPIED_AT_ONCE: u64 = 1 << 20;
+/// Blocks freed in one transaction group at most.
+const FREED_AT_ONCE: u64 = 1 << 19;
+const SECTOR: u64 = 512;
+
+/// EPERM where the flags of a file forbid to change its data at `offset`.
+fn check_writable(facts: &Facts, offset: u64) -> Result<()> {
+    let fixed = facts.flags & (pflags::IMMUTABLE | pflags::READONLY) != 0;
+    let appends_only = facts.flags & pflags::APPEND_ONLY != 0 && offset < facts.size;
+    match fixed || appends_only {
+        true => Err(Errno::new(EPERM, "the file's flags forbid it")),
+        false => Ok(()),
+    }
+}
+
+/// The end of a range; EFBIG if it lies too far.
+fn end_of(offset: u64, len: u64) -> Result<u64> {
+    let end = offset.checked_add(len).filter(|end| *end <= SIZE_MAX);
+    end.ok_or_else(|| Errno::new(EFBIG, "the file would be too long"))
+}
+
+/// Facts of a file whose data was changed now.
+fn modified(facts: &Facts) -> Facts {
+    let time = now();
+    let flags = facts.flags | pflags::ARCHIVE | pflags::SCAN_MODIFIED;
+    Facts { modified: time, changed: time, flags, ..*facts }
+}
+
+impl Writer {
+    /// Writes `data` at `offset`.
+    pub fn write(
+        &self,
+        id: ObjectId,
+        offset: u64,
+        data: &[u8],
+        kill_set_id: bool,
+    ) -> Result<()> {
+        let node = self.node(id)?;
+        self.admit(data.len() as u64)?;
+        let mut state = node.write()?;
+        let file = &mut state.file;
+        check_size(&file.facts, 0)?;
+        check_writable(&file.facts, offset)?;
+        let end = end_of(offset, data.len() as u64)?;
+        if data.is_empty() {
+            return Ok(());
+        }
+        self.check_quota(&file.facts)?;
+        let tx = self.begin()?;
+        self.write_data(&tx, file, offset, data)?;
+        let mut facts = modified(&file.facts);
+        facts.size = facts.size.max(end);
+        if kill_set_id {
+            facts.mode = without_set_id(facts.mode);
+        }
+        self.store_mode(&tx, file, facts)?;
+        if let Some(log) = self.log.as_ref().filter(|_| facts.links != 0) {
+            log.note_write(&tx, id.0, offset, data);
+        }
+        Ok(())
+    }
+
+    fn write_data(&self, tx: &Tx, file: &File, offset: u64, data: &[u8]) -> Result<()> {
+        let end = offset.saturating_add(data.len() as u64);
+        self.grow_block(tx, file, file.facts.size, end)?;
+        Ok(file.object.write(tx, offset, data)?)
+    }
+
+    /// Grows the only block of a file of `size` bytes that is to end at `end`.
+    pub(super) fn grow_block(&self, tx: &Tx, file: &File, size: u64, end: u64) -> Result<()> {
+        let object = &file.object;
+        let now = object.block_size();
+        if end <= now || size > now || object.block_count() > 1 {
+            return Ok(());
+        }
+        let record = self.properties().record_size;
+        let limit = match now > record {
+            // Such a block came from a larger record size: it becomes a power of two at least.
+            true => now.next_power_of_two(),
+            false => record,
+        };
+        let wanted = end.min(limit).next_multiple_of(SECTOR);
+        if wanted > now {
+            object.set_block_size(tx, wanted)?;
+        }
+        Ok(())
+    }
+
+    /// Gives a file its length; blocks behind it are freed.
+    pub(super) fn set_size(&self, tx: &Tx, file: &File, size: u64) -> Result<()> {
+        let old = file.facts.size;
+        if size < old {
+            return Ok(file.object.free_range(tx, size, u64::MAX)?);
+        }
+        self.grow_block(tx, file, old, size)
+    }
+
+    /// Frees what lies far behind `size`, from the end on, over several transaction groups: the
+    /// length is set when little is left.
+    pub(super) fn cut_most(&self, id: ObjectId, size: u64) -> Result<()> {
+        let node = self.node(id)?;
+        loop {
+            self.admit_freeing()?;
+            let state = node.write()?;
+            let file = &state.file;
+            let block = file.object.block_size();
+            let keep = size.div_ceil(block).saturating_add(FREED_AT_ONCE);
+            let fixed = pflags::IMMUTABLE | pflags::READONLY | pflags::APPEND_ONLY;
+            if file.object.block_count() <= keep
+                || check_size(&file.facts, size).is_err()
+                || file.facts.flags & fixed != 0
+            {
+                return Ok(());
+            }
+            let start = (file.object.block_count() - FREED_AT_ONCE).max(keep);
+            let tx = self.begin()?;
+            file.object.free_range(&tx, start.saturating_mul(block), u64::MAX)?;
+            let txg = tx.txg();
+            drop((tx, state));
+            self.gate.wait_synced(txg, SYNC_PATIENCE)?;
+        }
+    }
+
+    /// `fallocate`.
+    pub fn allocate(&self, id: ObjectId, offset: u64, len: u64, what: Allocate) -> Result<()> {
+        if len == 0 {
+            return Err(Errno::new(EINVAL, "an empty range"));
+        }
+        let end = end_of(offset, len)?;
+        let node = self.node(id)?;
+        self.admit(match what {
+            Allocate::Reserve { .. } => len,
+            _ => SMALL_CHANGE,
+        })?;
+        let mut state = node.write()?;
+        let file = &mut state.file;
+        let old = file.facts;
+        match old.kind() {
+            REGULAR => {}
+            _ if old.is_directory() => return Err(Errno::new(EISDIR, "a directory")),
+            _ => return Err(Errno::new(ENODEV, "not a regular file")),
+        }
+        let (keep_size, punches) = match what {
+            Allocate::Reserve { keep_size } => (keep_size, false),
+            Allocate::ZeroRange { keep_size } => (keep_size, true),
+            Allocate::PunchHole => (true, true),
+        };
+        check_writable(&old, if punches { offset } else { old.size })?;
+        if !keep_size && end > old.size {
+            self.check_quota(&old)?;
+        }
+        let tx = self.begin()?;
+        // What lies behind the length is zeros already.
+        let stop = end.min(old.size);
+        let punched = punches && stop > offset;
+        if punched {
+            file.object.free_range(&tx, offset, stop - offset)?;
+        }
+        let grows = !keep_size && end > old.size;
+        if grows {
+            self.grow_block(&tx, file, old.size, end)?;
+        }
+        if !punched && !grows {
+            return Ok(());
+        }
+        let size = if grows { end } else { old.size };
+        self.store(&tx, file, &Facts { size, ..modified(&old) }, &[])?;
+        if old.links != 0 {
+            let truncate = |offset, length| Payload::Truncate { object: id.0, offset, length };
+            if punched {
+                self.note(&tx, id, || truncate(offset, stop - offset));
+            }
+            if grows {
+                self.note(&tx, id, || truncate(end, 0));
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies a range; gives the bytes copied.
+    pub fn copy_range(
+        &self,
+        from: (ObjectId, u64),
+        to: (ObjectId, u64),
+        len: u64,
+    ) -> Result<u64> {
+        let (source, target) = (self.node(from.0)?, self.node(to.0)?);
+        end_of(to.1, len)?;
+        if from.0 == to.0 && from.1.abs_diff(to.1) < len {
+            return Err(Errno::new(EINVAL, "the ranges overlap"));
+        }
+        let mut copied = 0;
+        while copied < len {
+            let step = (len - copied).min(COPIED_AT_ONCE);
+            self.admit(step)?;
+            let mut locked = Locked::new([&source, &target])?;
+            let (read_at, write_at) = (from.1.saturating_add(copied), to.1.saturating_add(copied));
+            let file = &locked.of(from.0)?.file;
+            let pieces = View::read(file, read_at, step as usize)?;
+            let data = pieces.concat();
+            if data.is_empty() {
+                break;
+            }
+            let file = &mut locked.of(to.0)?.file;
+            check_size(&file.facts, 0)?;
+            check_writable(&file.facts, write_at)?;
+            self.check_quota(&file.facts)?;
+            let tx = self.begin()?;
+            self.write_data(&tx, file, write_at, &data)?;
+            let mut facts = modified(&file.facts);
+            facts.size = facts.size.max(write_at.saturating_add(data.len() as u64));
+            self.store(&tx, file, &facts, &[])?;
+            if let Some(log) = self.log.as_ref().filter(|_| facts.links != 0) {
+                log.note_write(&tx, to.0.0, write_at, &data);
+            }
+            copied += data.len() as u64;
+        }
+        Ok(copied)
+    }
+}

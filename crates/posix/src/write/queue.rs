@@ -1,0 +1,219 @@
+//! Files without names: the delete queue, freeing, and access times that were only noted.
+//!
+//! Chapter 05, section 9. Invariant: a file whose link count is 0 stands in the queue until its
+//! object is freed, in the same transaction, so that a crash leaves nothing behind for good.
+
+use std::sync::Arc;
+
+use cenote_engine::object::Object;
+use cenote_engine::txg::Tx;
+use cenote_engine::zap::{self, Zap, int_name};
+use cenote_format::{ObjectId, master_node, pflags};
+use parking_lot::{Mutex, MutexGuard};
+
+use super::nodes::Node;
+use super::{SYNC_PATIENCE, Writer};
+use crate::directory::entry_value;
+use crate::error::{EIO, ESTALE};
+use crate::tree::{Errno, Result};
+use crate::view::{File, View};
+
+/// Blocks freed in one transaction group at most.
+const BLOCKS_AT_ONCE: u64 = 1 << 19;
+/// Extended attributes freed in one transaction at most.
+const XATTRS_AT_ONCE: usize = 256;
+
+/// The delete queue.
+pub struct Queue {
+    object: Object,
+    lock: Mutex<()>,
+}
+
+/// The queue, locked: taken before a transaction begins.
+pub struct QueueGuard<'a> {
+    object: &'a Object,
+    _guard: MutexGuard<'a, ()>,
+}
+
+impl Queue {
+    /// Opens the queue the master node names.
+    pub fn open(view: &View) -> Result<Self> {
+        let master = Zap::open(view.objects().object(master_node::OBJECT)?)?;
+        let number = master.lookup(master_node::DELETE_QUEUE)?.and_then(|value| value.as_u64());
+        let none = || Errno::new(EIO, "the master node names no delete queue");
+        let object = view.objects().object(ObjectId(number.ok_or_else(none)?))?;
+        Ok(Self { object, lock: Mutex::new(()) })
+    }
+
+    /// Locks the queue. No transaction may be held.
+    pub fn lock(&self) -> QueueGuard<'_> {
+        QueueGuard { object: &self.object, _guard: self.lock.lock() }
+    }
+}
+
+impl QueueGuard<'_> {
+    /// Puts an object into the queue.
+    pub fn add(&self, tx: &Tx, id: ObjectId) -> Result<()> {
+        Ok(zap::update_u64(self.object, tx, int_name(id.0).as_str(), id.0)?)
+    }
+
+    /// Takes an object out of the queue.
+    pub fn remove(&self, tx: &Tx, id: ObjectId) -> Result<()> {
+        Ok(zap::remove(self.object, tx, int_name(id.0).as_str())?)
+    }
+}
+
+impl Writer {
+    /// Nobody refers to the file any more: it goes if it has no names.
+    pub fn forget(&self, id: ObjectId) {
+        let result = self.node(id).and_then(|node| self.free_if_unnamed(&node));
+        match result {
+            Err(error) if error.code != ESTALE => {
+                // It stays in the queue, which the next mount goes through.
+                tracing::warn!("object {id} without names was not freed: {error}");
+            }
+            _ => {}
+        }
+    }
+
+    fn free_if_unnamed(&self, node: &Arc<Node>) -> Result<()> {
+        if node.read()?.file.facts.links != 0 {
+            return Ok(());
+        }
+        self.free_most(node)?;
+        while self.free_some_xattrs(node)? {}
+        self.admit_freeing()?;
+        let mut state = node.write()?;
+        if state.file.facts.links != 0 {
+            return Ok(());
+        }
+        let queue = self.queue.lock();
+        let tx = self.begin()?;
+        let id = node.id();
+        if let Some(directory) = self.xattr_directory_of(&state.file)? {
+            self.free_xattrs(&tx, &directory, usize::MAX)?;
+            if directory.object.id() != id {
+                self.free_object(&tx, directory.object.id())?;
+            }
+        }
+        self.free_object(&tx, id)?;
+        queue.remove(&tx, id)?;
+        state.set_gone();
+        self.nodes.remove(id);
+        Ok(())
+    }
+
+    fn free_object(&self, tx: &Tx, id: ObjectId) -> Result<()> {
+        self.view.directories.close(id);
+        Ok(self.view.objects().free_object(tx, id)?)
+    }
+
+    /// Frees all but the beginning of a large file, from its end on, over several groups.
+    fn free_most(&self, node: &Arc<Node>) -> Result<()> {
+        loop {
+            self.admit_freeing()?;
+            let state = node.write()?;
+            let object = &state.file.object;
+            let Some(start) = object.block_count().checked_sub(BLOCKS_AT_ONCE) else {
+                return Ok(());
+            };
+            if start == 0 || state.file.facts.links != 0 {
+                return Ok(());
+            }
+            let tx = self.begin()?;
+            object.free_range(&tx, start.saturating_mul(object.block_size()), u64::MAX)?;
+            let txg = tx.txg();
+            drop((tx, state));
+            self.gate.wait_synced(txg, SYNC_PATIENCE)?;
+        }
+    }
+
+    /// Whether there may be more to free.
+    fn free_some_xattrs(&self, node: &Arc<Node>) -> Result<bool> {
+        self.admit_freeing()?;
+        let state = node.write()?;
+        let Some(directory) = self.xattr_directory_of(&state.file)? else { return Ok(false) };
+        let count = self.view.directories.zap(&directory.object)?.count()?;
+        if count <= XATTRS_AT_ONCE as u64 || state.file.facts.links != 0 {
+            return Ok(false);
+        }
+        let tx = self.begin()?;
+        self.free_xattrs(&tx, &directory, XATTRS_AT_ONCE)?;
+        Ok(true)
+    }
+
+    /// The directory of a file's extended attributes; the file itself where it is one.
+    fn xattr_directory_of(&self, file: &File) -> Result<Option<File>> {
+        if file.facts.is_directory() && file.facts.flags & pflags::XATTR != 0 {
+            let (object, changed_bonus) = (file.object.clone(), file.changed_bonus.clone());
+            return Ok(Some(File { object, facts: file.facts, changed_bonus }));
+        }
+        self.view.xattr_directory(file)
+    }
+
+    /// Frees up to `limit` extended attributes.
+    fn free_xattrs(&self, tx: &Tx, directory: &File, limit: usize) -> Result<()> {
+        let zap = self.view.directories.zap(&directory.object)?;
+        let mut entries = Vec::new();
+        for entry in zap.entries().take(limit) {
+            let entry = entry?;
+            entries.push((entry.name().to_vec(), entry_value(entry.name(), &entry.value)?.object));
+        }
+        for (name, id) in entries {
+            match self.free_object(tx, id) {
+                Err(error) if error.code != crate::error::ENOENT => return Err(error),
+                _ => {}
+            }
+            self.remove_entry(tx, directory, &name)?;
+        }
+        Ok(())
+    }
+
+    /// Frees what the delete queue names: files that lost their last name before a crash.
+    pub fn drain(&self) -> Result<()> {
+        let mut numbers = Vec::new();
+        for entry in Zap::open(self.queue.object.clone())?.entries() {
+            if let Some(number) = entry?.value.as_u64() {
+                numbers.push(ObjectId(number));
+            }
+        }
+        for id in numbers {
+            match self.node(id) {
+                Ok(node) => {
+                    // A directory of extended attributes is queued with the links it had.
+                    if let Err(error) = self.free_if_unnamed(&node) {
+                        tracing::warn!("object {id} of the delete queue was not freed: {error}");
+                    }
+                }
+                Err(error) if error.code == ESTALE => {
+                    self.admit_freeing()?;
+                    let queue = self.queue.lock();
+                    let tx = self.begin()?;
+                    queue.remove(&tx, id)?;
+                }
+                Err(error) => tracing::warn!("object {id} of the delete queue: {error}"),
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the access times that were only noted.
+    pub fn store_access_times(&self) {
+        for node in self.nodes.with_noted_access() {
+            if let Err(error) = self.store_access_time(&node) {
+                tracing::debug!("access time of object {}: {error}", node.id());
+            }
+        }
+    }
+
+    fn store_access_time(&self, node: &Arc<Node>) -> Result<()> {
+        self.admit_freeing()?;
+        let mut state = node.write()?;
+        let Some(accessed) = node.access_noted() else { return Ok(()) };
+        let tx = self.begin()?;
+        let facts = crate::attributes::Facts { accessed, ..state.file.facts };
+        self.store(&tx, &mut state.file, &facts, &[])?;
+        node.clear_access();
+        Ok(())
+    }
+}

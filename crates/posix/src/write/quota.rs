@@ -1,0 +1,164 @@
+//! Quotas of users, groups and projects.
+//!
+//! Chapter 05, section 13. Who has used as much as the limit or more is over quota. Usage is what
+//! the accounting objects say, which is as old as the last transaction group, as in OpenZFS.
+
+use std::collections::HashMap;
+
+use cenote_engine::object::Accounting;
+use cenote_engine::zap::Zap;
+use cenote_format::{ObjectId, master_node};
+use parking_lot::RwLock;
+
+use super::Writer;
+use crate::attributes::Facts;
+use crate::error::EDQUOT;
+use crate::tree::{Errno, Result};
+use crate::view::View;
+
+/// Which quota; the order is that of [`master_node::QUOTAS`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QuotaKind {
+    /// Bytes of a user.
+    User,
+    /// Bytes of a group.
+    Group,
+    /// Bytes of a project.
+    Project,
+    /// Files of a user.
+    UserObjects,
+    /// Files of a group.
+    GroupObjects,
+    /// Files of a project.
+    ProjectObjects,
+}
+
+const KINDS: [QuotaKind; 6] = [
+    QuotaKind::User,
+    QuotaKind::Group,
+    QuotaKind::Project,
+    QuotaKind::UserObjects,
+    QuotaKind::GroupObjects,
+    QuotaKind::ProjectObjects,
+];
+/// Prefix of the counts of files in the accounting objects.
+const OBJECTS: &str = "obj-";
+
+#[derive(Default)]
+struct Limits {
+    /// Limits by id, in the order of [`KINDS`].
+    of: [HashMap<u64, u64>; 6],
+    /// Limits of everybody else; 0 is none.
+    default: [u64; 6],
+    /// Whether there is any.
+    any: bool,
+}
+
+/// The limits of a filesystem.
+pub struct Quotas(RwLock<Limits>);
+
+impl Quotas {
+    /// Reads the limits.
+    pub fn open(view: &View) -> Result<Self> {
+        Ok(Self(RwLock::new(Limits::read(view)?)))
+    }
+}
+
+impl Limits {
+    fn read(view: &View) -> Result<Self> {
+        let master = Zap::open(view.objects().object(master_node::OBJECT)?)?;
+        let mut limits = Self::default();
+        let keys = master_node::QUOTAS.iter().zip(master_node::DEFAULT_QUOTAS);
+        let slots = limits.of.iter_mut().zip(&mut limits.default);
+        for ((key, default_key), (of, default)) in keys.zip(slots) {
+            let number = |key: &[u8]| -> Result<u64> {
+                Ok(master.lookup(key)?.and_then(|value| value.as_u64()).unwrap_or(0))
+            };
+            *default = number(default_key)?;
+            limits.any |= *default != 0;
+            let object = number(key)?;
+            if object == 0 {
+                continue;
+            }
+            for entry in Zap::open(view.objects().object(ObjectId(object))?)?.entries() {
+                let entry = entry?;
+                let id = std::str::from_utf8(entry.name()).unwrap_or("");
+                if let (Ok(id), Some(limit)) =
+                    (u64::from_str_radix(id, 16), entry.value.as_u64())
+                {
+                    of.insert(id, limit);
+                    limits.any = true;
+                }
+            }
+        }
+        Ok(limits)
+    }
+
+    fn limit(&self, kind: QuotaKind, id: u64) -> u64 {
+        let at = kind as usize;
+        let own = self.of.get(at).and_then(|limits| limits.get(&id)).copied();
+        own.unwrap_or_else(|| self.default.get(at).copied().unwrap_or(0))
+    }
+}
+
+fn id_of(kind: QuotaKind, facts: &Facts) -> u64 {
+    match kind {
+        QuotaKind::User | QuotaKind::UserObjects => facts.uid.into(),
+        QuotaKind::Group | QuotaKind::GroupObjects => facts.gid.into(),
+        QuotaKind::Project | QuotaKind::ProjectObjects => facts.project,
+    }
+}
+
+impl Writer {
+    /// The quotas were changed.
+    pub fn reload_quotas(&self) -> Result<()> {
+        *self.quotas.0.write() = Limits::read(&self.view)?;
+        Ok(())
+    }
+
+    fn check(&self, facts: &Facts, kinds: impl Iterator<Item = QuotaKind>) -> Result<()> {
+        let limits = self.quotas.0.read();
+        if !limits.any {
+            return Ok(());
+        }
+        for kind in kinds {
+            let id = id_of(kind, facts);
+            let limit = limits.limit(kind, id);
+            if limit != 0 && self.used(kind, id)? >= limit {
+                return Err(Errno::new(EDQUOT, format!("id {id} is over its quota ({kind:?})")));
+            }
+        }
+        Ok(())
+    }
+
+    fn used(&self, kind: QuotaKind, id: u64) -> Result<u64> {
+        let (which, prefix) = match kind {
+            QuotaKind::User => (Accounting::User, ""),
+            QuotaKind::Group => (Accounting::Group, ""),
+            QuotaKind::Project => (Accounting::Project, ""),
+            QuotaKind::UserObjects => (Accounting::User, OBJECTS),
+            QuotaKind::GroupObjects => (Accounting::Group, OBJECTS),
+            QuotaKind::ProjectObjects => (Accounting::Project, OBJECTS),
+        };
+        let Some(object) = self.view.objects().accounting_object(which) else { return Ok(0) };
+        let name = format!("{prefix}{id:x}");
+        let value = Zap::open(object)?.lookup(name.as_bytes())?;
+        Ok(value.and_then(|value| value.as_u64()).unwrap_or(0))
+    }
+
+    /// EDQUOT where the owners of a file may not use more bytes.
+    pub(super) fn check_quota(&self, facts: &Facts) -> Result<()> {
+        self.check(facts, KINDS.into_iter().take(3))
+    }
+
+    /// EDQUOT where the owners of a new file may not have more files or bytes.
+    pub(super) fn check_quota_of_new(&self, facts: &Facts) -> Result<()> {
+        self.check(facts, KINDS.into_iter())
+    }
+
+    /// EDQUOT where the new owners of a file may not have it.
+    pub(super) fn check_quota_of_owner(&self, old: &Facts, new: &Facts) -> Result<()> {
+        let changed = |kind: &QuotaKind| id_of(*kind, old) != id_of(*kind, new);
+        self.check(new, KINDS.into_iter().filter(changed))
+    }
+}

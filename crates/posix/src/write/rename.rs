@@ -1,0 +1,359 @@
+//! Moving names: rename, exchange, whiteout.
+//!
+//! Chapter 05, section 9. Invariant: directories stay a tree: a directory never moves into itself
+//! or below itself, which the rename lock keeps true while the way up is walked.
+
+use std::sync::Arc;
+
+use cenote_engine::txg::Tx;
+use cenote_format::zil::{LogId, Payload, RenameKind, Whiteout};
+use cenote_format::{ObjectId, pflags};
+
+use super::acl::Inherited;
+use super::names::Found;
+use super::namespace::{DirectoryChange, check_directory, check_movable, grown, log_time};
+use super::nodes::{Locked, Node};
+use super::object::new_flags;
+use super::{SMALL_CHANGE, Writer, now};
+use crate::attributes::{CHARACTER, Facts};
+use crate::error::{
+    EBUSY, EEXIST, EINVAL, EIO, EISDIR, ENOENT, ENOTDIR, ENOTEMPTY, EXDEV,
+};
+use crate::tree::{Caller, Errno, RenameFlags, Result, Timestamp};
+use crate::view::File;
+
+/// Directories above one another that are believed.
+const DEPTH_MAX: u32 = 1 << 16;
+
+/// A rename that was looked up.
+struct Move<'a> {
+    caller: Caller,
+    from: ObjectId,
+    to: ObjectId,
+    source: Found,
+    target: Option<Found>,
+    /// The new name as it was asked for.
+    name: &'a [u8],
+    flags: RenameFlags,
+}
+
+impl Writer {
+    /// Moves `from` in `from_parent` to `to` in `to_parent`.
+    pub fn rename(
+        &self,
+        caller: Caller,
+        from_parent: ObjectId,
+        from: &[u8],
+        to_parent: ObjectId,
+        to: &[u8],
+        flags: RenameFlags,
+    ) -> Result<()> {
+        self.check_name(from, EBUSY)?;
+        self.check_name(to, if flags.no_replace { EEXIST } else { EBUSY })?;
+        if flags.exchange && (flags.no_replace || flags.whiteout) {
+            return Err(Errno::new(EINVAL, "flags that exclude each other"));
+        }
+        self.retrying(|| {
+            let parents = (from_parent, to_parent);
+            while !self.rename_once(caller, parents, (from, to), flags)? {}
+            Ok(())
+        })
+    }
+
+    /// False: something changed meanwhile.
+    fn rename_once(
+        &self,
+        caller: Caller,
+        (from, to): (ObjectId, ObjectId),
+        (old, new): (&[u8], &[u8]),
+        flags: RenameFlags,
+    ) -> Result<bool> {
+        self.admit(SMALL_CHANGE)?;
+        let _order = (from != to).then(|| self.renames.lock());
+        let (from_node, to_node) = (self.node(from)?, self.node(to)?);
+        let source = self.look(&from_node, old)?;
+        let source = source.ok_or_else(|| Errno::new(ENOENT, "no such name"))?;
+        let target = self.look(&to_node, new)?;
+        let Ok(source_node) = self.node(source.id) else {
+            return self.expect_gone(&from_node, old, &source);
+        };
+        let target_node = match &target {
+            Some(found) => match self.node(found.id) {
+                Ok(node) => Some(node),
+                Err(_) => return self.expect_gone(&to_node, new, found),
+            },
+            None => None,
+        };
+        if from != to {
+            self.expect_outside(&to_node, source.id)?;
+            if let Some(found) = target.as_ref().filter(|_| flags.exchange) {
+                self.expect_outside(&from_node, found.id)?;
+            }
+        }
+        if source.id == from || source.id == to {
+            return Err(Errno::new(EINVAL, "a directory cannot move into itself"));
+        }
+        if target.as_ref().is_some_and(|found| found.id == from) {
+            return Err(Errno::new(ENOTEMPTY, "the target holds the source"));
+        }
+        let nodes = [Some(&from_node), Some(&to_node), Some(&source_node), target_node.as_ref()];
+        let Ok(mut locked) = Locked::new(nodes.into_iter().flatten()) else { return Ok(false) };
+        let again = self.find(&locked.of(from)?.file, old)?;
+        if again.as_ref() != Some(&source) || self.find(&locked.of(to)?.file, new)? != target {
+            return Ok(false);
+        }
+        let plan = Move { caller, from, to, source, target, name: new, flags };
+        self.rename_locked(&mut locked, &plan)?;
+        Ok(true)
+    }
+
+    fn look(&self, directory: &Arc<Node>, name: &[u8]) -> Result<Option<Found>> {
+        let state = directory.read()?;
+        if !state.file.facts.is_directory() {
+            return Err(Errno::new(ENOTDIR, "not a directory"));
+        }
+        self.find(&state.file, name)
+    }
+
+    /// The object of an entry could not be opened: false if the entry is gone too.
+    fn expect_gone(&self, directory: &Arc<Node>, name: &[u8], found: &Found) -> Result<bool> {
+        match self.look(directory, name)? {
+            Some(again) if again == *found => {
+                Err(Errno::new(EIO, format!("a name of object {}, which is no file", found.id)))
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// EINVAL if `directory` is `moved` or lies below it.
+    fn expect_outside(&self, directory: &Arc<Node>, moved: ObjectId) -> Result<()> {
+        let root = self.view.root();
+        let mut at = directory.id();
+        for _ in 0..DEPTH_MAX {
+            if at == moved {
+                return Err(Errno::new(EINVAL, "a directory cannot move below itself"));
+            }
+            if at == root {
+                return Ok(());
+            }
+            let parent = ObjectId(self.node(at)?.read()?.file.facts.parent);
+            if parent == at {
+                return Ok(());
+            }
+            at = parent;
+        }
+        Err(Errno::new(EIO, "the directories above do not end"))
+    }
+
+    fn rename_locked(&self, locked: &mut Locked<'_>, plan: &Move<'_>) -> Result<()> {
+        let (from, to) = (locked.of(plan.from)?.file.facts, locked.of(plan.to)?.file.facts);
+        check_directory(&from, DirectoryChange::Remove)?;
+        check_directory(&to, DirectoryChange::Add)?;
+        let source = locked.of(plan.source.id)?.file.facts;
+        let same_object = plan.target.as_ref().is_some_and(|found| found.id == plan.source.id);
+        if plan.flags.no_replace && plan.target.is_some() {
+            return Err(Errno::new(EEXIST, "the new name exists"));
+        }
+        if same_object {
+            let found = plan.target.as_ref().map(|found| found.name.as_slice());
+            let respelled = plan.from == plan.to
+                && found == Some(&plan.source.name)
+                && plan.source.name != plan.name;
+            // Two names of one file: nothing is to be done, whatever the flags.
+            if !respelled || plan.flags.exchange {
+                return Ok(());
+            }
+        }
+        check_movable(&source)?;
+        expect_project(&to, &source)?;
+        if plan.flags.exchange {
+            return self.exchange(locked, plan);
+        }
+        if let Some(found) = plan.target.as_ref().filter(|_| !same_object) {
+            check_directory(&to, DirectoryChange::Remove)?;
+            let file = &locked.of(found.id)?.file;
+            check_movable(&file.facts)?;
+            match (source.is_directory(), file.facts.is_directory()) {
+                (true, false) => return Err(Errno::new(ENOTDIR, "the target is no directory")),
+                (false, true) => return Err(Errno::new(EISDIR, "the target is a directory")),
+                (true, true) if !self.is_empty(file)? => {
+                    return Err(Errno::new(ENOTEMPTY, "the target is not empty"));
+                }
+                _ => {}
+            }
+        }
+        self.replace(locked, plan, same_object)
+    }
+
+    fn replace(&self, locked: &mut Locked<'_>, plan: &Move<'_>, same: bool) -> Result<()> {
+        let replaced = plan.target.as_ref().filter(|_| !same);
+        let last_name = match replaced {
+            Some(found) => {
+                let facts = &locked.of(found.id)?.file.facts;
+                facts.is_directory() || facts.links <= 1
+            }
+            None => false,
+        };
+        let queue = last_name.then(|| self.queue.lock());
+        let tx = self.begin()?;
+        let time = now();
+        // First what may fail for want of a layout.
+        let whiteout = match plan.flags.whiteout {
+            true => Some(self.make_whiteout(&tx, plan, time)?),
+            false => None,
+        };
+        let source = locked.of(plan.source.id)?.file.facts;
+        let is_directory = source.is_directory();
+        let target_directory = &locked.of(plan.to)?.file;
+        match replaced {
+            Some(found) if found.name == plan.name => {
+                let (id, mode) = (plan.source.id, source.mode);
+                self.set_entry(&tx, target_directory, plan.name, id, mode)?;
+            }
+            Some(found) => {
+                self.remove_entry(&tx, target_directory, &found.name)?;
+                self.add_entry(&tx, target_directory, plan.name, plan.source.id, source.mode)?;
+            }
+            None => {
+                self.add_entry(&tx, target_directory, plan.name, plan.source.id, source.mode)?;
+            }
+        }
+        let source_directory = &locked.of(plan.from)?.file;
+        match &whiteout {
+            Some(file) => {
+                let (id, mode) = (file.object.id(), file.facts.mode);
+                self.set_entry(&tx, source_directory, &plan.source.name, id, mode)?;
+            }
+            None => self.remove_entry(&tx, source_directory, &plan.source.name)?,
+        }
+        if let Some(found) = replaced {
+            if let Some(queue) = &queue {
+                queue.add(&tx, found.id)?;
+            }
+            let file = &mut locked.of(found.id)?.file;
+            let links = match file.facts.is_directory() {
+                true => 0,
+                false => file.facts.links.saturating_sub(1),
+            };
+            let facts = Facts { links, changed: time, ..file.facts };
+            self.store(&tx, file, &facts, &[])?;
+        }
+        self.moved(&tx, locked, plan.source.id, plan.to, time)?;
+        let links = i64::from(is_directory);
+        let left = &mut locked.of(plan.from)?.file;
+        let stays = i64::from(whiteout.is_some());
+        let facts = grown(&left.facts, stays - 1, -links, time);
+        self.store(&tx, left, &facts, &[])?;
+        let gone = replaced.is_some();
+        let entered = &mut locked.of(plan.to)?.file;
+        let lost = if gone && is_directory { 1 } else { 0 };
+        let facts = grown(&entered.facts, i64::from(!gone), links - lost, time);
+        self.store(&tx, entered, &facts, &[])?;
+        let kind = match &whiteout {
+            Some(file) => RenameKind::Whiteout(logged(file)),
+            None => RenameKind::Plain,
+        };
+        self.note_rename(&tx, plan, kind);
+        if let Some(file) = whiteout {
+            self.nodes.add(file.object.id(), file)?;
+        }
+        Ok(())
+    }
+
+    /// The object got a name in `parent`.
+    fn moved(
+        &self,
+        tx: &Tx,
+        locked: &mut Locked<'_>,
+        id: ObjectId,
+        parent: ObjectId,
+        time: Timestamp,
+    ) -> Result<()> {
+        let file = &mut locked.of(id)?.file;
+        let flags = file.facts.flags | pflags::ARCHIVE | pflags::SCAN_MODIFIED;
+        let facts = Facts { parent: parent.0, changed: time, flags, ..file.facts };
+        self.store(tx, file, &facts, &[])
+    }
+
+    fn exchange(&self, locked: &mut Locked<'_>, plan: &Move<'_>) -> Result<()> {
+        let absent = || Errno::new(ENOENT, "there is nothing to exchange with");
+        let target = plan.target.as_ref().ok_or_else(absent)?;
+        let other = locked.of(target.id)?.file.facts;
+        check_movable(&other)?;
+        check_directory(&locked.of(plan.to)?.file.facts, DirectoryChange::Remove)?;
+        expect_project(&locked.of(plan.from)?.file.facts, &other)?;
+        let source = locked.of(plan.source.id)?.file.facts;
+        let tx = self.begin()?;
+        let time = now();
+        let directory = &locked.of(plan.to)?.file;
+        self.set_entry(&tx, directory, &target.name, plan.source.id, source.mode)?;
+        let directory = &locked.of(plan.from)?.file;
+        self.set_entry(&tx, directory, &plan.source.name, target.id, other.mode)?;
+        self.moved(&tx, locked, plan.source.id, plan.to, time)?;
+        self.moved(&tx, locked, target.id, plan.from, time)?;
+        let links = i64::from(source.is_directory()) - i64::from(other.is_directory());
+        for (id, links) in [(plan.from, -links), (plan.to, links)] {
+            let file = &mut locked.of(id)?.file;
+            let facts = grown(&file.facts, 0, links, time);
+            self.store(&tx, file, &facts, &[])?;
+        }
+        self.note_rename(&tx, plan, RenameKind::Exchange);
+        Ok(())
+    }
+
+    fn make_whiteout(&self, tx: &Tx, plan: &Move<'_>, time: Timestamp) -> Result<File> {
+        let mode = CHARACTER;
+        let facts = Facts {
+            mode,
+            size: 0,
+            generation: 0,
+            parent: plan.from.0,
+            links: 1,
+            uid: plan.caller.uid,
+            gid: plan.caller.gid,
+            flags: new_flags(mode, false, self.properties().projects),
+            device: 0,
+            project: 0,
+            accessed: time,
+            modified: time,
+            changed: time,
+            created: time,
+        };
+        self.make(tx, facts, &[], &Inherited::none(mode), None)
+    }
+
+    fn note_rename(&self, tx: &Tx, plan: &Move<'_>, kind: RenameKind) {
+        self.note(tx, plan.source.id, || Payload::Rename {
+            kind,
+            source_directory: plan.from.0,
+            source: plan.source.name.clone(),
+            target_directory: plan.to.0,
+            target: plan.name.to_vec(),
+        });
+    }
+}
+
+/// EXDEV where a file would come under a directory of another project.
+fn expect_project(directory: &Facts, file: &Facts) -> Result<()> {
+    let inherits = directory.flags & pflags::PROJECT_INHERIT != 0;
+    match inherits && directory.project != file.project {
+        true => Err(Errno::new(EXDEV, "the directory belongs to another project")),
+        false => Ok(()),
+    }
+}
+
+fn logged(file: &File) -> Whiteout {
+    let facts = &file.facts;
+    Whiteout {
+        object: LogId {
+            object: file.object.id().0,
+            extra_slots: file.object.dnode().extra_slots,
+        },
+        mode: facts.mode.into(),
+        owner: facts.uid.into(),
+        group: facts.gid.into(),
+        generation: facts.generation,
+        created: log_time(facts.created),
+        device: facts.device,
+    }
+}

@@ -1,0 +1,1 @@
+//! Applying records of the intent log.
