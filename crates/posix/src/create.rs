@@ -70,8 +70,7 @@ fn new_zap(objects: &ObjectSet, tx: &Tx, kind: ObjectType) -> Result<Object> {
 /// Fills the empty live set `objects` with the content of a new filesystem of ZPL version 5.
 pub fn initialise(objects: &ObjectSet, tx: &Tx, new: &NewFilesystem) -> Result<()> {
     let kind = ObjectType::MASTER_NODE;
-    let master =
-        objects.claim_object(tx, master_node::OBJECT, &NewObject::new(kind, ZAP_BLOCK))?;
+    let master = objects.claim_object(tx, master_node::OBJECT, &NewObject::new(kind, ZAP_BLOCK))?;
     zap::create(&master, tx, salt(), Normalization::NONE)?;
     let put = |key: &[u8], value: u64| zap::insert_u64(&master, tx, key, value);
     put(master_node::NORMALIZATION, new.normalization)?;
@@ -90,8 +89,7 @@ pub fn initialise(objects: &ObjectSet, tx: &Tx, new: &NewFilesystem) -> Result<(
         zap::insert_u64(&registry, tx, attribute.name(), word)?;
     }
     zap::insert_u64(&attributes, tx, master_node::SA_REGISTRY, registry.id().0)?;
-    let layouts =
-        objects.create_object(tx, &NewObject::new(ObjectType::SA_LAYOUTS, ZAP_BLOCK))?;
+    let layouts = objects.create_object(tx, &NewObject::new(ObjectType::SA_LAYOUTS, ZAP_BLOCK))?;
     let settings = KeySettings { salt: salt() | 1, ..KeySettings::default() };
     zap::create_fat(&layouts, tx, &NewFat::new(settings))?;
     zap::insert_u64(&attributes, tx, master_node::SA_LAYOUTS, layouts.id().0)?;
@@ -139,12 +137,7 @@ fn case_number(case: CaseSensitivity) -> u64 {
 
 /// Fills the empty live set `objects` with the content of a new volume of `size` bytes in blocks of
 /// `block_size` bytes.
-pub fn initialise_volume(
-    objects: &ObjectSet,
-    tx: &Tx,
-    size: u64,
-    block_size: u64,
-) -> Result<()> {
+pub fn initialise_volume(objects: &ObjectSet, tx: &Tx, size: u64, block_size: u64) -> Result<()> {
     if size == 0 || !block_size.is_power_of_two() || !size.is_multiple_of(block_size) {
         let reason = format!("a volume of {size} bytes in blocks of {block_size}");
         return Err(Errno::new(EINVAL, reason));

@@ -7,11 +7,11 @@
 use std::borrow::Cow;
 
 use cenote_engine::ErrorKind;
+use cenote_format::ObjectId;
 use cenote_format::nvlist::{NvList, Value};
 use cenote_format::posix_acl::{ACCESS_NAME, DEFAULT_NAME, PosixAcl};
 use cenote_format::sa::Attribute;
 use cenote_format::znode::Znode;
-use cenote_format::ObjectId;
 
 use crate::directory::entry_value;
 use crate::error::{EIO, ENODATA, EOPNOTSUPP};

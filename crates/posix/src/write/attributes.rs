@@ -12,9 +12,7 @@ use cenote_engine::object::Object;
 use cenote_engine::txg::Tx;
 use cenote_engine::zap::{self, Value, Zap};
 use cenote_format::bytes::ByteOrder;
-use cenote_format::sa::{
-    Attribute, AttributeTable, MAX_SPILL, bonus_split, encode_buffer,
-};
+use cenote_format::sa::{Attribute, AttributeTable, MAX_SPILL, bonus_split, encode_buffer};
 use cenote_format::{ObjectId, ObjectType, master_node};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
@@ -166,8 +164,11 @@ impl Layouts {
             let numbers: SmallVec<[u16; 24]> = part.iter().map(|(number, _)| *number).collect();
             let layout = self.layout(view, tx, &numbers)?;
             let kinds = kinds.get(from..to).unwrap_or(&[]);
-            let parts: SmallVec<[(&[u8], bool); 24]> =
-                part.iter().zip(kinds).map(|((_, value), kind)| (value.as_slice(), *kind)).collect();
+            let parts: SmallVec<[(&[u8], bool); 24]> = part
+                .iter()
+                .zip(kinds)
+                .map(|((_, value), kind)| (value.as_slice(), *kind))
+                .collect();
             Ok(encode_buffer(layout, &parts)?)
         };
         let bonus = buffer(0, split)?;
@@ -217,7 +218,8 @@ impl Layouts {
                     // It has its place behind the links: accounting looks for it there.
                     let links = self.number(view, tx, Attribute::Links)?;
                     let after = values.iter().position(|(own, _)| *own == links);
-                    values.insert(after.map_or(values.len(), |at| at + 1), (number, value.to_vec()));
+                    values
+                        .insert(after.map_or(values.len(), |at| at + 1), (number, value.to_vec()));
                 }
                 (None, Some(value)) => values.push((number, value.to_vec())),
                 (None, None) => {}

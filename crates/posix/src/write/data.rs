@@ -47,13 +47,7 @@ fn modified(facts: &Facts) -> Facts {
 
 impl Writer {
     /// Writes `data` at `offset`.
-    pub fn write(
-        &self,
-        id: ObjectId,
-        offset: u64,
-        data: &[u8],
-        kill_set_id: bool,
-    ) -> Result<()> {
+    pub fn write(&self, id: ObjectId, offset: u64, data: &[u8], kill_set_id: bool) -> Result<()> {
         let node = self.node(id)?;
         self.admit(data.len() as u64)?;
         let mut state = node.write()?;
@@ -197,12 +191,7 @@ impl Writer {
     }
 
     /// Copies a range; gives the bytes copied.
-    pub fn copy_range(
-        &self,
-        from: (ObjectId, u64),
-        to: (ObjectId, u64),
-        len: u64,
-    ) -> Result<u64> {
+    pub fn copy_range(&self, from: (ObjectId, u64), to: (ObjectId, u64), len: u64) -> Result<u64> {
         let (source, target) = (self.node(from.0)?, self.node(to.0)?);
         end_of(to.1, len)?;
         if from.0 == to.0 && from.1.abs_diff(to.1) < len {

@@ -34,8 +34,8 @@ use parking_lot::{Mutex, RwLock};
 pub use nodes::{Node, State};
 pub use quota::QuotaKind;
 
-pub(crate) use object::{NewFile, make_file, new_flags, salt};
 pub(crate) use attributes::Layouts;
+pub(crate) use object::{NewFile, make_file, new_flags, salt};
 
 use crate::attributes::Facts;
 use crate::error::{EOPNOTSUPP, EROFS, RETRY};

@@ -190,7 +190,8 @@ impl Nodes {
         let mut found = Vec::new();
         for shard in &self.shards {
             let shard = shard.lock();
-            found.extend(shard.nodes.values().filter(|node| node.access_noted().is_some()).cloned());
+            found
+                .extend(shard.nodes.values().filter(|node| node.access_noted().is_some()).cloned());
         }
         found
     }
@@ -208,9 +209,8 @@ impl Shard {
         self.nodes.retain(|_, node| keep(node));
         if self.nodes.len() >= KEPT {
             // All were used: every one starts anew.
-            let free = |node: &Arc<Node>| {
-                Arc::strong_count(node) == 1 && node.access_noted().is_none()
-            };
+            let free =
+                |node: &Arc<Node>| Arc::strong_count(node) == 1 && node.access_noted().is_none();
             let mut index = 0_u32;
             self.nodes.retain(|_, node| {
                 index += 1;

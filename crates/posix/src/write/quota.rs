@@ -83,9 +83,7 @@ impl Limits {
             for entry in Zap::open(view.objects().object(ObjectId(object))?)?.entries() {
                 let entry = entry?;
                 let id = std::str::from_utf8(entry.name()).unwrap_or("");
-                if let (Ok(id), Some(limit)) =
-                    (u64::from_str_radix(id, 16), entry.value.as_u64())
-                {
+                if let (Ok(id), Some(limit)) = (u64::from_str_radix(id, 16), entry.value.as_u64()) {
                     of.insert(id, limit);
                     limits.any = true;
                 }

@@ -16,9 +16,7 @@ use super::nodes::{Locked, Node};
 use super::object::new_flags;
 use super::{SMALL_CHANGE, Writer, now};
 use crate::attributes::{CHARACTER, Facts};
-use crate::error::{
-    EBUSY, EEXIST, EINVAL, EIO, EISDIR, ENOENT, ENOTDIR, ENOTEMPTY, EXDEV,
-};
+use crate::error::{EBUSY, EEXIST, EINVAL, EIO, EISDIR, ENOENT, ENOTDIR, ENOTEMPTY, EXDEV};
 use crate::tree::{Caller, Errno, RenameFlags, Result, Timestamp};
 use crate::view::File;
 
@@ -345,10 +343,7 @@ fn expect_project(directory: &Facts, file: &Facts) -> Result<()> {
 fn logged(file: &File) -> Whiteout {
     let facts = &file.facts;
     Whiteout {
-        object: LogId {
-            object: file.object.id().0,
-            extra_slots: file.object.dnode().extra_slots,
-        },
+        object: LogId { object: file.object.id().0, extra_slots: file.object.dnode().extra_slots },
         mode: facts.mode.into(),
         owner: facts.uid.into(),
         group: facts.gid.into(),

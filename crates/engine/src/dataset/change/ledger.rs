@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use super::bpobj::Entry;
 use super::space::{clipped, shifted};
 use super::{Delta, Meter, MosChange, Share};
+use crate::object::Ledger;
 use crate::{Error, Result};
 
 /// The births and deaths of a dataset's blocks in one transaction group.
@@ -34,6 +35,16 @@ struct State {
     freed: Vec<BlockPointer>,
     /// Killed, and in the previous snapshot.
     dead: Vec<BlockPointer>,
+}
+
+impl Ledger for DatasetLedger {
+    fn born(&self, pointer: &BlockPointer) {
+        Self::born(self, pointer);
+    }
+
+    fn killed(&self, pointer: &BlockPointer) {
+        Self::killed(self, pointer);
+    }
 }
 
 impl DatasetLedger {

@@ -2,19 +2,16 @@
 //!
 //! Invariant: space is freed only in the group being written, a gang's header and members with it.
 
-use std::sync::Arc;
-
+use bytes::Bytes;
 use cenote_format::feature::Feature;
 use cenote_format::{BlockPointer, Dva, Txg};
 use parking_lot::Mutex;
-use smallvec::SmallVec;
 
 use super::LivePool;
-use crate::alloc::{AllocRequest, Allocator};
 use crate::dataset::PoolCapacity;
 use crate::dataset::change::{Delta, Meter, PoolHooks};
 use crate::object::Ledger;
-use crate::pipe::{AddressRequest, Addresses, CopyToWrite, Submit};
+use crate::pipe::{CopyToWrite, Submit};
 use crate::vdev::{BlockWrite, VdevError, WriteQueue};
 use crate::{Error, ErrorKind, Result};
 
@@ -92,30 +89,18 @@ impl LivePool {
     }
 }
 
-/// Space for blocks, from the allocator.
-pub(super) struct PoolAddresses(pub(super) Arc<Allocator>);
-
-impl Addresses for PoolAddresses {
-    fn allocate(&self, request: &AddressRequest) -> Result<SmallVec<[Dva; 3]>> {
-        let AddressRequest { psize, copies, class, txg, hint } = *request;
-        self.0.allocate(&AllocRequest { psize, copies, class, txg, hint })
-    }
-
-    fn unallocate(&self, dva: &Dva, txg: Txg) {
-        if let Err(error) = self.0.unalloc(dva, txg) {
-            tracing::error!(%error, "an unused address was not taken back");
-        }
-    }
-}
-
 /// Blocks on their way, to the write queue.
 pub(super) struct PoolSubmit {
-    pub(super) queue: Arc<WriteQueue>,
+    queue: WriteQueue,
     /// The first failure of the group.
-    pub(super) failed: Mutex<Option<Error>>,
+    failed: Mutex<Option<Error>>,
 }
 
 impl PoolSubmit {
+    pub(super) fn new(queue: WriteQueue) -> Self {
+        Self { queue, failed: Mutex::new(None) }
+    }
+
     /// Waits for all writes; the first failure since the last call.
     pub(super) fn finish(&self) -> Result<()> {
         self.drain();
@@ -143,6 +128,10 @@ impl Submit for PoolSubmit {
         let CopyToWrite { vdev, offset, data, birth } = write;
         self.queue.submit(BlockWrite { vdev, offset, data, birth });
         Ok(())
+    }
+
+    fn pending(&self, vdev: u32, offset: u64) -> Option<Bytes> {
+        self.queue.pending(vdev, offset)
     }
 
     fn settle(&self) -> Result<()> {

@@ -74,7 +74,7 @@ pub struct LivePool {
     gate: Arc<Gate>,
     mos: ObjectSet,
     allocator: Arc<Allocator>,
-    queue: Arc<WriteQueue>,
+    submit: Arc<hooks::PoolSubmit>,
     workers: Arc<Workers>,
     units: AllocationUnits,
     options: WriteOptions,
@@ -138,7 +138,8 @@ impl LivePool {
         let queue = WriteQueue::new(tree, WRITERS, IN_FLIGHT).map_err(|error| {
             Error::new(ErrorKind::Io, format!("cannot start a thread: {error}"))
         })?;
-        let queue = Arc::new(queue);
+        let submit = Arc::new(hooks::PoolSubmit::new(queue));
+        io.pipe.set_submit(submit.clone());
         let gate = Gate::new(pool.uberblock().txg, options.dirty_limit);
         let config = config::ConfigState::of(&pool);
         Ok(Arc::new(Self {
@@ -146,7 +147,7 @@ impl LivePool {
             gate,
             mos,
             allocator: Arc::new(allocator),
-            queue,
+            submit,
             workers: Workers::new()?,
             units,
             options,

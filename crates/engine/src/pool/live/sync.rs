@@ -13,10 +13,9 @@ use cenote_format::objset::ObjsetKind;
 use cenote_format::uberblock::Uberblock;
 use cenote_format::{ObjectId, Txg};
 use crossbeam_channel::Sender;
-use parking_lot::Mutex;
 
 use super::dataset::LiveDataset;
-use super::hooks::{GroupHooks, MosLedger, PoolAddresses, PoolSubmit};
+use super::hooks::{GroupHooks, MosLedger, PoolSubmit};
 use super::store::MosStore;
 use super::{LivePool, Task};
 use crate::dataset::change::{DatasetLedger, Delta, MosChange, OBJECT_DIRECTORY};
@@ -49,13 +48,13 @@ impl LivePool {
     ) -> Result<()> {
         let tx = Tx::detached(txg);
         let vdevs = self.vdevs();
-        let submit = Arc::new(PoolSubmit { queue: self.queue.clone(), failed: Mutex::new(None) });
+        let submit = self.submit.clone();
         let hooks = GroupHooks { live: self, txg };
         let version = self.pool.uberblock().version;
         let name = self.pool.name().to_owned();
         let change = MosChange::new(&self.mos, &tx, seconds_now(), version, &name, &hooks)?;
         let mut writer = Writer {
-            addresses: Arc::new(PoolAddresses(self.allocator.clone())),
+            addresses: self.allocator.clone(),
             submit: submit.clone(),
             workers: self.workers.clone(),
             rules: Arc::new(self.rules(&change)?),
