@@ -1,5 +1,6 @@
 //! Mounts a tree held in memory, for measuring the FUSE door alone:
-//! `memory_mount DIRECTORY [MEBIBYTES [FILES [THREADS [SPIN_MICROSECONDS]]]]`.
+//! `memory_mount DIRECTORY [MEBIBYTES [FILES [THREADS [SPIN_MICROSECONDS [WRITE]]]]]`.
+//! WRITE: 1 lets it be changed, 2 lets the kernel collect writes, too.
 //! Ends when the directory is unmounted.
 
 #[path = "../tests/memory/mod.rs"]
@@ -15,8 +16,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
     let directory = arguments.next().ok_or("name a directory to mount on")?;
     let mut number = |default: usize| arguments.next().map_or(Ok(default), |word| word.parse());
-    let (mebibytes, files, threads, spin) =
-        (number(1024)?, number(100_000)?, number(2)?, number(20)?);
+    let (mebibytes, files, threads, spin, write) =
+        (number(1024)?, number(100_000)?, number(2)?, number(20)?, number(0)?);
     let mut tree = memory::MemoryTree::new();
     let mut data = vec![0u8; mebibytes << 20];
     let mut state = 1u64;
@@ -34,16 +35,23 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut options = MountOptions::new(directory, "memory");
     options.threads = threads;
     options.spin = Duration::from_micros(spin as u64);
+    tree.writable = write > 0;
+    options.write_back = write > 1;
     let tree = Arc::new(tree);
     let mounted = mount(tree.clone(), options)?;
     println!("mounted at {}", mounted.mountpoint().display());
     mounted.wait();
     let count = |counter: &AtomicUsize| counter.load(Ordering::Relaxed);
     println!(
-        "{} lookups, {} attributes, {} reads",
+        "{} lookups, {} attributes, {} reads, {} writes, {} set, {} xattrs, {} syncs, {} forgotten",
         count(&tree.lookups),
         count(&tree.stats),
-        count(&tree.reads)
+        count(&tree.reads),
+        count(&tree.writes),
+        count(&tree.sets),
+        count(&tree.xattr_reads),
+        count(&tree.syncs),
+        count(&tree.forgets),
     );
     Ok(())
 }

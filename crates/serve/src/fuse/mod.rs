@@ -75,7 +75,8 @@ pub struct MountOptions {
     pub posix_acl: bool,
     /// Threads that wait for requests. More come while all of these are busy.
     pub threads: usize,
-    /// Most threads, for requests that wait for disks. Changes take three quarters of them.
+    /// Most threads, for requests that wait for disks. Half of them at most change
+    /// data, a quarter names; the rest is for reading.
     pub max_threads: usize,
     /// Read-ahead of the kernel in bytes, set where permitted (root); 0 leaves it alone.
     pub read_ahead: u32,

@@ -10,8 +10,8 @@
 //! further one is started; it ends when enough others are idle.
 //!
 //! Changes may wait long (for memory, for a transaction group), and threads cannot choose what they
-//! read. So only so many changes run at once; a thread that reads one more puts it aside, and who
-//! finishes a change takes it up. That leaves threads for reading.
+//! read. So only so many changes of data and of names run at once; a thread that reads one more puts
+//! it aside, and who finishes such a change takes it up. That leaves threads for reading.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -61,7 +61,10 @@ pub(super) struct Session {
     device: Arc<OwnedFd>,
     handler: Handler,
     options: SessionOptions,
-    changes: Backlog,
+    /// Changes of data, and what makes them last.
+    data: Backlog,
+    /// Changes of names and attributes.
+    names: Backlog,
     stage: Mutex<Stage>,
     changed: Condvar,
     threads: AtomicUsize,
@@ -82,12 +85,12 @@ impl Session {
         handler: Handler,
         options: SessionOptions,
     ) -> io::Result<Arc<Self>> {
-        let reserved = options.max_threads.div_ceil(4);
         let session = Arc::new(Self {
             device: Arc::new(device),
             handler,
             options,
-            changes: Backlog::new((options.max_threads - reserved).max(1)),
+            data: Backlog::new((options.max_threads / 2).max(1)),
+            names: Backlog::new((options.max_threads / 4).max(1)),
             stage: Mutex::new(Stage::Starting),
             changed: Condvar::new(),
             threads: AtomicUsize::new(0),
@@ -164,6 +167,35 @@ impl Session {
             Ok(_) => Ok(true),
             Err(Errno::NOENT | Errno::NODEV | Errno::CONNABORTED) => Ok(false),
             Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Where a request has to wait its turn, if it is one that may take long.
+    fn backlog(&self, request: &[u8]) -> Option<&Backlog> {
+        match super::request::Request::header(request)?.opcode {
+            opcode::WRITE
+            | opcode::FALLOCATE
+            | opcode::COPY_FILE_RANGE
+            | opcode::COPY_FILE_RANGE_64
+            | opcode::FSYNC
+            | opcode::FSYNCDIR
+            | opcode::SYNCFS => Some(&self.data),
+            opcode::SETATTR
+            | opcode::MKNOD
+            | opcode::CREATE
+            | opcode::TMPFILE
+            | opcode::MKDIR
+            | opcode::SYMLINK
+            | opcode::LINK
+            | opcode::UNLINK
+            | opcode::RMDIR
+            | opcode::RENAME
+            | opcode::RENAME2
+            | opcode::SETXATTR
+            | opcode::REMOVEXATTR
+            | opcode::FORGET
+            | opcode::BATCH_FORGET => Some(&self.names),
+            _ => None,
         }
     }
 
@@ -370,46 +402,15 @@ fn handle(session: &Session, device: &Arc<OwnedFd>, request: &[u8]) {
     if session.quiet.load(Ordering::Relaxed) {
         session.wake_supervisor();
     }
-    if !session.handler.is_writable() || !may_wait(request) {
-        return answer(session, device.as_fd(), request);
-    }
-    if !session.changes.begin(device, request) {
+    let backlog = if session.handler.is_writable() { session.backlog(request) } else { None };
+    let Some(backlog) = backlog else { return answer(session, device.as_fd(), request) };
+    if !backlog.begin(device, request) {
         return;
     }
     answer(session, device.as_fd(), request);
-    while let Some(Change { device, request }) = session.changes.next() {
+    while let Some(Change { device, request }) = backlog.next() {
         answer(session, device.as_fd(), &request);
     }
-}
-
-/// Whether a request changes something, or waits for what was changed.
-fn may_wait(request: &[u8]) -> bool {
-    let code = super::request::Request::header(request).map_or(0, |header| header.opcode);
-    matches!(
-        code,
-        opcode::WRITE
-            | opcode::SETATTR
-            | opcode::MKNOD
-            | opcode::CREATE
-            | opcode::TMPFILE
-            | opcode::MKDIR
-            | opcode::SYMLINK
-            | opcode::LINK
-            | opcode::UNLINK
-            | opcode::RMDIR
-            | opcode::RENAME
-            | opcode::RENAME2
-            | opcode::SETXATTR
-            | opcode::REMOVEXATTR
-            | opcode::FALLOCATE
-            | opcode::COPY_FILE_RANGE
-            | opcode::COPY_FILE_RANGE_64
-            | opcode::FSYNC
-            | opcode::FSYNCDIR
-            | opcode::SYNCFS
-            | opcode::FORGET
-            | opcode::BATCH_FORGET
-    )
 }
 
 /// Answers one request.
