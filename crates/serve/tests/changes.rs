@@ -292,7 +292,8 @@ fn files_without_names_live_as_long_as_they_are_open() {
     let (dir, mounted, tree) = serve(MemoryTree::writable());
     let at = |name: &str| dir.path().join(name);
     let start = tree.count();
-    let mut file = OpenOptions::new().read(true).write(true).create(true).open(at("f")).unwrap();
+    let mut file =
+        OpenOptions::new().read(true).write(true).create_new(true).open(at("f")).unwrap();
     file.write_all(b"data").unwrap();
     fs::remove_file(at("f")).unwrap();
     assert_eq!(file.metadata().unwrap().nlink(), 0);
@@ -434,8 +435,8 @@ fn times_are_set_to_the_nanosecond() {
         rustix::fs::utimensat(CWD, &path, &both, AtFlags::SYMLINK_NOFOLLOW).unwrap();
         assert!(times(&path).2 > before);
     };
-    const OMIT: i64 = rustix::fs::UTIME_OMIT as i64;
-    const NOW: i64 = rustix::fs::UTIME_NOW as i64;
+    const OMIT: i64 = rustix::fs::UTIME_OMIT;
+    const NOW: i64 = rustix::fs::UTIME_NOW;
     set((-5, 1), (5_000_000_000, 999_999_999));
     let meta = fs::metadata(&path).unwrap();
     assert_eq!((meta.atime(), meta.atime_nsec()), (-5, 1));

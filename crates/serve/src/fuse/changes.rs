@@ -145,7 +145,7 @@ impl Handler {
                 if !in_files(offset, len) || !in_files(to_offset, len) {
                     return Ok(Body::Status(libc::EFBIG));
                 }
-                let len = if wide { len } else { len.min(u64::from(u32::MAX & !4095)) };
+                let len = if wide { len } else { len.min(u64::from(!4095u32)) };
                 let copied = tree.copy_range(caller, (node, offset), (to_node, to_offset), len)?;
                 self.changed(to_node);
                 self.drop_set_id(caller, to_node)?;
