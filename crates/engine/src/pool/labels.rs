@@ -1,191 +1,318 @@
 //! Writing labels and uberblocks.
 //!
-//! Chapter 01, sections 2 to 8. Invariant: at every moment half the labels of a device agree with
-//! an uberblock that is on it: labels 0 and 2, flush, uberblocks, flush, labels 1 and 3, flush. A
-//! group counts as written only when every top-level vdev has its uberblock.
+//! Chapter 01, sections 3, 9 and 10. Invariant: at every moment between two flushes the devices
+//! hold an uberblock and, on the same leaf, a label no newer than it that goes with it: even labels
+//! are durable before the uberblock that needs them is written, odd ones are left alone until it
+//! is durable.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use cenote_codec::checksum::{Algorithm, Width, WordOrder, seal_embedded};
-use cenote_format::config::{PoolConfig, VdevConfig};
-use cenote_format::label::{
-    self, BOOT_ENV_OFFSET, BOOT_ENV_SIZE, CONFIG_OFFSET, LABEL_SIZE, LABELS,
-};
-use cenote_format::uberblock::Uberblock;
-use cenote_format::{Guid, ObjectId};
+use cenote_device::{DEFAULT_DEADLINE, Device, DeviceError, WriteOp, flush_batch, write_batch};
+use cenote_format::bytes::ByteOrder;
+use cenote_format::config::{PoolConfig, VdevConfig, VdevKind};
+use cenote_format::label::{self, LABELS};
+use cenote_format::uberblock::{ScratchState, Uberblock};
+use cenote_format::{Guid, Txg};
+use std::sync::Arc;
 
+use super::discover::read_labels;
 use crate::vdev::{LeafDevice, LeafWrite, VdevTree};
 use crate::{Error, ErrorKind, Result};
 
-/// Puts checksum and place into the trailer of a block of a label at byte `offset` of its device.
-fn sealed(mut block: Vec<u8>, offset: u64) -> Result<Bytes> {
-    let verifier = [offset, 0, 0, 0];
-    seal_embedded(&mut block, Algorithm::Label, &verifier, WordOrder::Little, Width::Full)
-        .map_err(|error| Error::corrupt(error.to_string()))?;
-    Ok(Bytes::from(block))
+/// The labels written before the uberblock.
+const EVEN: [usize; 2] = [0, 2];
+/// The labels written after it.
+const ODD: [usize; 2] = [1, 3];
+/// All of them.
+const ALL: [usize; 4] = [0, 1, 2, 3];
+
+/// Writes `config`, the pool's whole configuration, as the labels of every leaf, and `uberblock`
+/// as the newest of the pool: even labels, uberblock, odd labels, each made durable before the
+/// next. The labels carry the uberblock's transaction group. What the group consists of must be
+/// durable before.
+///
+/// Leaves may fail as long as one of each top-level vdev (logs excepted) took everything;
+/// otherwise [`ErrorKind::Io`], and calling it again with the same arguments does no harm.
+pub fn write_labels(tree: &VdevTree, config: &PoolConfig, uberblock: &Uberblock) -> Result<()> {
+    let config = PoolConfig { txg: Some(uberblock.txg), ..config.clone() };
+    let mut blocks: Vec<(Guid, Vec<u8>)> = Vec::new();
+    for leaf in tree.devices() {
+        let own = label_config(&config, leaf.guid).ok_or_else(|| {
+            Error::corrupt(format!("device {} is not in the pool's configuration", leaf.guid))
+        })?;
+        let block = label::encode_config(&own.to_nvlist())
+            .map_err(|error| Error::invalid(format!("the configuration is too large: {error}")))?;
+        blocks.push((leaf.guid, block));
+    }
+    let step = |indexes: [usize; 2]| {
+        write_step(tree, "labels", &|leaf| {
+            let block = blocks.iter().find(|(guid, _)| *guid == leaf.guid).map(|(_, block)| block);
+            let block = block.map(Vec::as_slice).unwrap_or_default();
+            sealed(leaf, &indexes, label::CONFIG_OFFSET, block, WordOrder::Little)
+        })
+    };
+    step(EVEN)?;
+    write_uberblock(tree, uberblock)?;
+    step(ODD)
 }
 
-fn offset(leaf: &LeafDevice, index: usize) -> Result<u64> {
-    label::label_offset(leaf.device.size(), index).ok_or_else(|| {
-        let path = leaf.device.path();
-        Error::invalid(format!("{} is too small for labels", path.display()))
+/// Writes `uberblock` alone into its slot of all labels of every leaf, and makes it durable.
+/// Otherwise as [`write_labels`].
+pub fn write_uberblock(tree: &VdevTree, uberblock: &Uberblock) -> Result<()> {
+    let order = match uberblock.order {
+        ByteOrder::Little => WordOrder::Little,
+        ByteOrder::Big => WordOrder::Big,
+    };
+    let multihost = uberblock.has_activity() && uberblock.activity_delay != 0;
+    let scratch = uberblock.reflow.scratch() == ScratchState::Valid;
+    write_step(tree, "an uberblock", &|leaf| {
+        let ashift = tree.ashift(leaf.top).unwrap_or(0);
+        let shift = label::slot_shift(u64::from(ashift));
+        let slot = label::sync_slot(shift, uberblock.txg.0, multihost, scratch);
+        let offset = label::slot_offset(shift, slot)
+            .ok_or_else(|| Error::corrupt("the uberblock has no slot"))?;
+        let mut block = uberblock.encode().to_vec();
+        block.resize(1 << shift, 0);
+        sealed(leaf, &ALL, offset, &block, order)
     })
 }
 
-/// What the label of a leaf holds: the pool, and the leaf's own top-level vdev.
-fn leaf_config(pool: &PoolConfig, top: &VdevConfig, leaf: Guid) -> PoolConfig {
-    let tree = pool.vdev_tree.as_ref();
-    let holes = tree.map(VdevConfig::children).unwrap_or_default().iter();
-    let holes = holes.filter(|top| top.is_hole).filter_map(|top| top.id).collect();
-    PoolConfig {
+/// Clears what was on new devices before they become a pool's: labels, uberblocks, the signatures
+/// of other filesystems in the first 8 KiB and in the unused tail. The boot environment becomes an
+/// empty one. Fails if any device does.
+pub fn initialise(tree: &VdevTree) -> Result<()> {
+    let devices: Vec<Arc<dyn Device>> =
+        tree.devices().into_iter().map(|leaf| leaf.device).collect();
+    let blank = vec![0; label::LABEL_SIZE as usize];
+    write_new(&devices, &|_| Ok(blank.clone()))
+}
+
+/// Writes fresh labels on devices about to join a pool (chapter 01, section 3): `config` tells
+/// what goes into the label of each (with transaction group 0, or that of a spare or cache
+/// device), `uberblock` is the pool's newest, copied as a template that cannot be loaded.
+pub fn initialise_devices(
+    devices: &[(Arc<dyn Device>, PoolConfig)],
+    uberblock: &Uberblock,
+) -> Result<()> {
+    let template = Uberblock { txg: Txg(0), ..uberblock.clone() }.encode();
+    let open: Vec<Arc<dyn Device>> = devices.iter().map(|(device, _)| device.clone()).collect();
+    write_new(&open, &|index| {
+        let config = devices.get(index).map(|(_, config)| config.to_nvlist()).unwrap_or_default();
+        let mut image = vec![0; label::LABEL_SIZE as usize];
+        put(&mut image, label::CONFIG_OFFSET, &label::encode_config(&config)?)?;
+        put(&mut image, label::RING_OFFSET, &template)?;
+        Ok(image)
+    })
+}
+
+/// Makes a device forget that it was a pool's (`zpool labelclear`): clears every label that can be
+/// unpacked, its configuration and uberblocks. The number cleared; 0 if there is none.
+pub fn clear_labels(device: &Arc<dyn Device>) -> Result<usize> {
+    let failed = |error: DeviceError| {
+        Error::new(ErrorKind::Io, format!("{}: {error}", device.path().display()))
+    };
+    let labels = read_labels(&**device).map_err(failed)?;
+    let zeros = Bytes::from(vec![0; (label::LABEL_SIZE - label::CONFIG_OFFSET) as usize]);
+    let mut ops = Vec::new();
+    for found in labels.iter().filter(|found| found.config.guid.is_some()) {
+        if let Some(start) = label::label_offset(device.size(), found.index) {
+            let offset = start + label::CONFIG_OFFSET;
+            ops.push(WriteOp { device: device.clone(), offset, data: zeros.clone() });
+        }
+    }
+    let count = ops.len();
+    for answer in write_batch(ops, DEFAULT_DEADLINE) {
+        answer.map_err(failed)?;
+    }
+    for answer in flush_batch(std::slice::from_ref(device), DEFAULT_DEADLINE) {
+        answer.map_err(failed)?;
+    }
+    Ok(count)
+}
+
+/// What the label of leaf `leaf` holds, given the pool's whole configuration; `None` if the leaf
+/// is not in it. Chapter 01, sections 7.1 to 7.3.
+pub fn label_config(pool: &PoolConfig, leaf: Guid) -> Option<PoolConfig> {
+    let root = pool.vdev_tree.as_ref()?;
+    let below = |top: &&VdevConfig| top.devices().any(|node| node.guid == leaf);
+    let top = root.children().iter().find(below)?;
+    let node = top.devices().find(|node| node.guid == leaf)?;
+    let holes = root.children().iter().filter(|top| top.kind == VdevKind::Hole);
+    Some(PoolConfig {
         top_guid: Some(top.guid),
         guid: Some(leaf),
+        is_spare: node.is_spare,
+        is_log: node.guid == top.guid && node.top.is_some_and(|top| top.is_log),
+        split: None,
         has_per_vdev_zaps: false,
-        holes,
-        is_log: top.top.is_some_and(|top| top.is_log),
-        vdev_tree: Some(without_zaps(top.clone())),
+        holes: holes.filter_map(|hole| hole.id).collect(),
+        vdev_children: Some(root.children().len() as u64),
+        vdev_tree: Some(label_node(top)),
+        create_txg: None,
+        raw: Default::default(),
         ..pool.clone()
+    })
+}
+
+/// A node as labels have it: without what only the pool's own copy keeps.
+fn label_node(node: &VdevConfig) -> VdevConfig {
+    let children = node.children.as_ref();
+    VdevConfig {
+        leaf_zap: None,
+        top_zap: None,
+        root_zap: None,
+        resilver_defer: false,
+        is_hole: false,
+        children: children.map(|children| children.iter().map(label_node).collect()),
+        ..node.clone()
     }
 }
 
-/// A label does not tell the numbers of the vdevs' ZAPs.
-fn without_zaps(mut node: VdevConfig) -> VdevConfig {
-    (node.leaf_zap, node.top_zap, node.root_zap) = (None, None, None);
-    node.dirty_time_log = node.dirty_time_log.filter(|log| *log != ObjectId(0));
-    node.children = node.children.map(|all| all.into_iter().map(without_zaps).collect());
-    node
+/// `block` with its trailer, at `offset` inside each of the labels `indexes` of a leaf.
+fn sealed(
+    leaf: &LeafDevice,
+    indexes: &[usize],
+    offset: u64,
+    block: &[u8],
+    order: WordOrder,
+) -> Result<Vec<LeafWrite>> {
+    let mut writes = Vec::with_capacity(indexes.len());
+    for &index in indexes {
+        let start = label::label_offset(leaf.device.size(), index)
+            .ok_or_else(|| Error::corrupt("a device is too small for labels"))?;
+        let offset = start + offset;
+        let mut data = block.to_vec();
+        seal(&mut data, offset, order)?;
+        writes.push(LeafWrite { leaf: leaf.guid, offset, data: data.into() });
+    }
+    Ok(writes)
 }
 
-/// Answers of leaf writes: which top-level vdevs have a leaf that took all of them.
-struct Taken {
-    good: HashSet<u32>,
-    failed: HashSet<Guid>,
+fn seal(block: &mut [u8], offset: u64, order: WordOrder) -> Result<()> {
+    seal_embedded(block, Algorithm::Label, &[offset, 0, 0, 0], order, Width::Full)
+        .map_err(|error| Error::corrupt(error.to_string()))
 }
 
-fn write(
-    vdevs: &VdevTree,
+/// Writes what `make` gives for each leaf and flushes it; tried a second time, on devices that
+/// were given up as well, if too few leaves took it.
+fn write_step(
+    tree: &VdevTree,
+    what: &str,
+    make: &dyn Fn(&LeafDevice) -> Result<Vec<LeafWrite>>,
+) -> Result<()> {
+    let leaves = tree.devices();
+    let mut writes: Vec<LeafWrite> = Vec::new();
+    for leaf in &leaves {
+        writes.extend(make(leaf)?);
+    }
+    match write_once(tree, what, &leaves, writes.clone(), false) {
+        Ok(()) => Ok(()),
+        Err(_) => write_once(tree, what, &leaves, writes, true),
+    }
+}
+
+fn write_once(
+    tree: &VdevTree,
+    what: &str,
     leaves: &[LeafDevice],
-    blocks: impl Fn(&LeafDevice) -> Result<Vec<(u64, Bytes)>>,
-) -> Result<Taken> {
-    let (mut writes, mut owners) = (Vec::new(), Vec::new());
-    for (index, leaf) in leaves.iter().enumerate() {
-        for (offset, data) in blocks(leaf)? {
-            writes.push(LeafWrite { leaf: leaf.guid, offset, data });
-            owners.push(index);
+    writes: Vec<LeafWrite>,
+    desperate: bool,
+) -> Result<()> {
+    let targets: Vec<Guid> = writes.iter().map(|write| write.leaf).collect();
+    let mut failure: Option<(Guid, DeviceError)> = None;
+    let mut written: BTreeSet<Guid> = BTreeSet::new();
+    for (guid, answer) in targets.into_iter().zip(tree.write_leaves(writes, desperate)) {
+        match answer {
+            Ok(()) => {
+                written.insert(guid);
+            }
+            Err(error) => failure = Some((guid, error)),
         }
     }
-    let mut failed = HashSet::new();
-    for (index, answer) in owners.into_iter().zip(vdevs.write_leaves(writes, false)) {
-        if let (Err(error), Some(leaf)) = (answer, leaves.get(index)) {
-            tracing::warn!(device = %leaf.device.path().display(), %error, "label not written");
-            failed.insert(leaf.guid);
-        }
-    }
-    let guids: Vec<Guid> = leaves.iter().map(|leaf| leaf.guid).collect();
-    for (guid, answer) in guids.iter().zip(vdevs.flush_leaves(&guids, false)) {
+    let flushed: Vec<Guid> = written.iter().copied().collect();
+    for (guid, answer) in flushed.iter().zip(tree.flush_leaves(&flushed, desperate)) {
         if let Err(error) = answer {
-            tracing::warn!(%error, "label not flushed");
-            failed.insert(*guid);
+            written.remove(guid);
+            failure = Some((*guid, error));
         }
     }
-    let taken = leaves.iter().filter(|leaf| !failed.contains(&leaf.guid));
-    Ok(Taken { good: taken.map(|leaf| leaf.top).collect(), failed })
-}
-
-/// Every top-level vdev with devices must have one that took the write.
-fn expect_all(leaves: &[LeafDevice], taken: &Taken) -> Result<()> {
-    match leaves.iter().find(|leaf| !taken.good.contains(&leaf.top)) {
-        None => Ok(()),
-        Some(leaf) => {
-            let reason = format!("no device of vdev {} took the label", leaf.top);
-            Err(Error::new(ErrorKind::Io, reason))
+    for vdev in 0..tree.top_count() {
+        let Some(config) = tree.top_config(vdev) else { continue };
+        let is_log = config.top.is_some_and(|top| top.is_log);
+        let took = |leaf: &LeafDevice| leaf.top == vdev && written.contains(&leaf.guid);
+        if !config.kind.is_concrete() || is_log || leaves.iter().any(took) {
+            continue;
         }
-    }
-}
-
-fn uberblocks(vdevs: &VdevTree, uberblock: &Uberblock) -> Result<Taken> {
-    let leaves = vdevs.devices();
-    let taken = write(vdevs, &leaves, |leaf| {
-        let ashift = vdevs.ashift(leaf.top).unwrap_or(9);
-        let shift = label::slot_shift(ashift.into());
-        let slot = label::sync_slot(shift, uberblock.txg.0, false, false);
-        let within = label::slot_offset(shift, slot)
-            .ok_or_else(|| Error::corrupt("an uberblock beyond its ring"))?;
-        (0..LABELS)
-            .map(|index| {
-                let at = offset(leaf, index)? + within;
-                let mut block = uberblock.encode().to_vec();
-                block.resize(1 << shift, 0);
-                Ok((at, sealed(block, at)?))
-            })
-            .collect()
-    })?;
-    expect_all(&leaves, &taken)?;
-    Ok(taken)
-}
-
-/// Writes the uberblock alone, into its slot of every label.
-pub fn write_uberblock(vdevs: &VdevTree, uberblock: &Uberblock) -> Result<()> {
-    uberblocks(vdevs, uberblock).map(drop)
-}
-
-/// Writes all labels of all leaves, and the uberblock between them. `config` is the pool's, with
-/// the whole tree.
-pub fn write_labels(vdevs: &VdevTree, config: &PoolConfig, uberblock: &Uberblock) -> Result<()> {
-    let leaves = vdevs.devices();
-    let tree = config.vdev_tree.as_ref();
-    let tree = tree.ok_or_else(|| Error::corrupt("a configuration without vdevs"))?;
-    let half = |indexes: [usize; 2]| {
-        write(vdevs, &leaves, |leaf| {
-            let top = tree.children().get(leaf.top as usize);
-            let top = top.ok_or_else(|| Error::corrupt("a leaf of a vdev that is not there"))?;
-            let list = leaf_config(config, top, leaf.guid).to_nvlist();
-            let block = label::encode_config(&list)?;
-            indexes
-                .iter()
-                .map(|&index| {
-                    let at = offset(leaf, index)? + CONFIG_OFFSET;
-                    Ok((at, sealed(block.clone(), at)?))
-                })
-                .collect()
-        })
-    };
-    let even = half([0, 2])?;
-    expect_all(&leaves, &even)?;
-    uberblocks(vdevs, uberblock)?;
-    let odd = half([1, 3])?;
-    expect_all(&leaves, &odd)?;
-    if !even.failed.is_empty() || !odd.failed.is_empty() {
-        tracing::warn!("labels of some devices are old; they are behind the others");
+        let failure = failure.as_ref().and_then(|(guid, error)| {
+            let leaf = leaves.iter().find(|leaf| leaf.guid == *guid && leaf.top == vdev)?;
+            Some(format!(": {}: {error}", leaf.device.path().display()))
+        });
+        let why = failure.unwrap_or_default();
+        let reason = format!("no device of top-level vdev {vdev} takes {what}{why}");
+        return Err(Error::new(ErrorKind::Io, reason));
     }
     Ok(())
 }
 
-/// Clears what older pools left on new devices: labels, uberblocks, boot environments.
-pub fn initialise(vdevs: &VdevTree) -> Result<()> {
-    let leaves = vdevs.devices();
-    let taken = write(vdevs, &leaves, |leaf| {
-        let mut blocks = Vec::new();
-        for index in 0..LABELS {
-            let start = offset(leaf, index)?;
-            let mut blank = vec![0; LABEL_SIZE as usize];
-            let at = start + BOOT_ENV_OFFSET;
-            let environment = sealed(vec![0; BOOT_ENV_SIZE], at)?;
-            let within = BOOT_ENV_OFFSET as usize;
-            if let Some(target) = blank.get_mut(within..within + BOOT_ENV_SIZE) {
-                target.copy_from_slice(&environment);
+/// Writes whole labels, with the trailers of boot environment, configuration and ring where those
+/// hold something, and clears the unused tails. `image` gives the label of each device.
+fn write_new(devices: &[Arc<dyn Device>], image: &dyn Fn(usize) -> Result<Vec<u8>>) -> Result<()> {
+    let mut ops: Vec<WriteOp> = Vec::new();
+    for (index, device) in devices.iter().enumerate() {
+        let image = image(index)?;
+        for label in ALL {
+            let start = label::label_offset(device.size(), label).ok_or_else(|| {
+                let reason = format!("{} is too small", device.path().display());
+                Error::invalid(reason)
+            })?;
+            let mut data = image.clone();
+            seal_part(&mut data, start, label::BOOT_ENV_OFFSET, label::BOOT_ENV_SIZE)?;
+            for (offset, size) in [
+                (label::CONFIG_OFFSET, label::CONFIG_SIZE),
+                (label::RING_OFFSET, label::RING_SIZE as usize),
+            ] {
+                let part = part_of(&mut data, offset, size)?;
+                if part.iter().any(|byte| *byte != 0) {
+                    seal(part, start + offset, WordOrder::Little)?;
+                }
             }
-            blocks.push((start, Bytes::from(blank)));
+            ops.push(WriteOp { device: device.clone(), offset: start, data: data.into() });
         }
-        Ok(blocks)
-    })?;
-    match leaves.iter().find(|leaf| taken.failed.contains(&leaf.guid)) {
-        None => Ok(()),
-        Some(leaf) => {
-            let path = leaf.device.path();
-            let reason = format!("cannot write to {}", path.display());
-            Err(Error::new(ErrorKind::Io, reason))
-        }
+        let tail = label::usable_size(device.size());
+        let data = Bytes::from(vec![0; device.size().saturating_sub(tail) as usize]);
+        ops.push(WriteOp { device: device.clone(), offset: tail, data });
     }
+    let names: Vec<_> = ops.iter().map(|op| op.device.path()).collect();
+    for (path, answer) in names.iter().zip(write_batch(ops, DEFAULT_DEADLINE)) {
+        answer
+            .map_err(|error| Error::new(ErrorKind::Io, format!("{}: {error}", path.display())))?;
+    }
+    for (device, answer) in devices.iter().zip(flush_batch(devices, DEFAULT_DEADLINE)) {
+        answer.map_err(|error| {
+            Error::new(ErrorKind::Io, format!("{}: {error}", device.path().display()))
+        })?;
+    }
+    Ok(())
 }
+
+fn part_of(image: &mut [u8], offset: u64, size: usize) -> Result<&mut [u8]> {
+    let start = usize::try_from(offset).ok();
+    let range = start.and_then(|start| Some(start..start.checked_add(size)?));
+    range
+        .and_then(|range| image.get_mut(range))
+        .ok_or_else(|| Error::corrupt("a part lies outside its label"))
+}
+
+fn seal_part(image: &mut [u8], start: u64, offset: u64, size: usize) -> Result<()> {
+    seal(part_of(image, offset, size)?, start + offset, WordOrder::Little)
+}
+
+fn put(image: &mut [u8], offset: u64, data: &[u8]) -> Result<()> {
+    part_of(image, offset, data.len())?.copy_from_slice(data);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,18 +1,23 @@
-//! The devices a scan found, as the vdev tree asks for them.
+//! The devices a scan found, as the vdev tree asks for them, for reading and for writing.
 //!
 //! Invariant: a leaf is matched by guid, never by path; a device whose verified labels do not say that
-//! it is this leaf is not opened.
+//! it is this leaf is not opened. A device opened for writing is held exclusively, and its labels are
+//! looked at again after it is held.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
 
-use cenote_device::Device;
+use cenote_device::{Device, DeviceError, FileDevice, Mode};
 use cenote_format::config::VdevConfig;
 use cenote_format::{Guid, Txg};
+use parking_lot::Mutex;
 
 use super::assemble::PoolCandidate;
+use super::discover::{FileOpener, FoundDevice, Opener, read_labels};
 use super::validate::{Strictness, check_label};
 use crate::vdev::{Aux, Condition, LeafOpener, LeafUnavailable, VdevState};
+use crate::{Error, ErrorKind, Result};
 
 /// Opens leaves from the devices of a [`PoolCandidate`].
 pub struct CandidateLeaves {
@@ -49,16 +54,22 @@ impl CandidateLeaves {
     }
 }
 
-impl LeafOpener for CandidateLeaves {
-    fn open(&self, leaf: &VdevConfig) -> Result<Arc<dyn Device>, LeafUnavailable> {
+impl CandidateLeaves {
+    /// The device behind `leaf`, its labels checked.
+    fn found(&self, leaf: &VdevConfig) -> Result<&Arc<FoundDevice>, LeafUnavailable> {
         let path = leaf.path.as_deref().unwrap_or("no path recorded");
         let Some(found) = self.candidate.device(leaf) else {
             let reason = format!("no device with this guid was found ({path})");
             return Err(LeafUnavailable::open_failed(reason));
         };
+        self.check(leaf, found).map(|()| found)
+    }
+
+    fn check(&self, leaf: &VdevConfig, found: &FoundDevice) -> Result<(), LeafUnavailable> {
+        let path = leaf.path.as_deref().unwrap_or("no path recorded");
         let top = self.tops.get(&leaf.guid).copied().unwrap_or_default();
         match check_label(leaf, top, found, &self.strictness) {
-            Ok(()) => Ok(found.device.clone()),
+            Ok(()) => Ok(()),
             Err(aux) => Err(LeafUnavailable {
                 condition: Condition::new(VdevState::Unavailable, aux),
                 reason: match aux {
@@ -68,5 +79,161 @@ impl LeafOpener for CandidateLeaves {
                 },
             }),
         }
+    }
+}
+
+impl LeafOpener for CandidateLeaves {
+    fn open(&self, leaf: &VdevConfig) -> Result<Arc<dyn Device>, LeafUnavailable> {
+        self.found(leaf).map(|found| found.device.clone())
+    }
+}
+
+/// The devices a pool holds for writing. There is one for each open pool: trees that follow each
+/// other get the same devices from it. A device is let go when the last tree that uses it is gone.
+pub struct HeldDevices {
+    opener: Arc<dyn Opener>,
+    held: Mutex<BTreeMap<Guid, Weak<dyn Device>>>,
+    busy: Mutex<Vec<PathBuf>>,
+}
+
+impl HeldDevices {
+    /// Devices of this machine, held exclusively.
+    pub fn new() -> Arc<Self> {
+        Self::with_opener(Arc::new(FileOpener { mode: Mode::Exclusive }))
+    }
+
+    /// Devices that `opener` opens for writing.
+    pub fn with_opener(opener: Arc<dyn Opener>) -> Arc<Self> {
+        Arc::new(Self { opener, held: Mutex::default(), busy: Mutex::default() })
+    }
+
+    /// Opens and holds the device at `path`, which is to become leaf `guid` of the pool.
+    /// [`ErrorKind::Busy`] if somebody else holds it.
+    pub fn hold(&self, guid: Guid, path: &Path) -> Result<Arc<dyn Device>> {
+        if let Some(device) = self.get(guid) {
+            return Ok(device);
+        }
+        let device = self.opener.open(path).map_err(|error| match error {
+            DeviceError::Busy(_) => Error::new(ErrorKind::Busy, error.to_string()),
+            _ => Error::new(ErrorKind::Io, format!("{}: {error}", path.display())),
+        })?;
+        self.held.lock().insert(guid, Arc::downgrade(&device));
+        Ok(device)
+    }
+
+    /// Opens leaves from the devices of `candidate`, as [`CandidateLeaves::trusted`] does, but for
+    /// writing.
+    pub fn leaves(
+        self: &Arc<Self>,
+        candidate: &PoolCandidate,
+        tree: &VdevConfig,
+        limit: Option<Txg>,
+    ) -> Arc<dyn LeafOpener> {
+        let leaves = CandidateLeaves::trusted(candidate, tree, limit);
+        Arc::new(HeldLeaves { leaves: Some(leaves), devices: self.clone() })
+    }
+
+    /// Opens leaves by the paths of their configurations without looking for labels: for new pools
+    /// and new devices. Those held already are taken by guid.
+    pub fn new_leaves(self: &Arc<Self>) -> Arc<dyn LeafOpener> {
+        Arc::new(HeldLeaves { leaves: None, devices: self.clone() })
+    }
+
+    /// Devices that could not be opened because somebody else holds them. A pool with such devices
+    /// must not be written: two processes would.
+    pub fn busy(&self) -> Vec<PathBuf> {
+        self.busy.lock().clone()
+    }
+
+    fn get(&self, guid: Guid) -> Option<Arc<dyn Device>> {
+        self.held.lock().get(&guid).and_then(Weak::upgrade)
+    }
+}
+
+/// Leaves opened for writing.
+struct HeldLeaves {
+    leaves: Option<Arc<CandidateLeaves>>,
+    devices: Arc<HeldDevices>,
+}
+
+impl LeafOpener for HeldLeaves {
+    fn open(&self, leaf: &VdevConfig) -> Result<Arc<dyn Device>, LeafUnavailable> {
+        if let Some(device) = self.devices.get(leaf.guid) {
+            return Ok(device);
+        }
+        let path = match &self.leaves {
+            Some(leaves) => leaves.found(leaf)?.path(leaf.path.as_deref()),
+            None => PathBuf::from(leaf.path.as_deref().unwrap_or_default()),
+        };
+        let device = self.devices.hold(leaf.guid, &path).map_err(|error| {
+            if error.kind() == ErrorKind::Busy {
+                self.devices.busy.lock().push(path.clone());
+            }
+            LeafUnavailable::open_failed(error.to_string())
+        })?;
+        if let Some(leaves) = &self.leaves {
+            // The name may mean another device by now.
+            let failed = |error: DeviceError| LeafUnavailable::open_failed(error.to_string());
+            let labels = read_labels(&*device).map_err(failed)?;
+            let paths = vec![path];
+            let found = FoundDevice { device: device.clone(), paths, labels, rank: 0 };
+            leaves.check(leaf, &found)?;
+        }
+        Ok(device)
+    }
+}
+
+/// Opens a device by its path and holds it exclusively, for commands that work on one device.
+pub fn open_exclusive(path: &Path) -> Result<Arc<dyn Device>> {
+    let device = FileDevice::open(path, Mode::Exclusive).map_err(|error| match error {
+        DeviceError::Busy(_) => Error::new(ErrorKind::Busy, error.to_string()),
+        _ => Error::new(ErrorKind::Io, format!("{}: {error}", path.display())),
+    })?;
+    Ok(Arc::new(device))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pool::assemble::assemble;
+    use crate::pool::discover::{ScanOptions, scan};
+    use crate::pool::testing::{self, SIZE, leaf, top};
+    use cenote_format::config::VdevKind;
+
+    #[test]
+    fn devices_for_writing_are_held_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = ["a", "b"].map(|name| dir.path().join(name));
+        let [a, b] = paths.clone().map(|path| path.to_string_lossy().into_owned());
+        let tree = top(VdevKind::Mirror, 0, 10, vec![leaf(0, 11, &a), leaf(1, 12, &b)]);
+        for (guid, path) in [(11, &paths[0]), (12, &paths[1])] {
+            let disk = cenote_device::SimDevice::new("sim", SIZE);
+            testing::write_labels(&disk, &testing::config(&tree, guid, 7, 1));
+            std::fs::write(path, disk.read(0, SIZE).unwrap()).unwrap();
+        }
+        let opener: Arc<dyn Opener> = Arc::new(FileOpener { mode: Mode::ReadOnly });
+        let found = scan(&opener, &ScanOptions::new(vec![dir.path().into()]));
+        let candidate = assemble(&found).pop().unwrap();
+        let held = HeldDevices::new();
+        let root = candidate.tree.clone();
+        let leaves = held.leaves(&candidate, &root, None);
+        let node = &root.children()[0].children()[0];
+        let device = leaves.open(node).unwrap();
+        device.write(0, b"mine").unwrap();
+        // Another tree of the same pool gets the same device, another process none.
+        let again = held.leaves(&candidate, &root, None).open(node).unwrap();
+        assert!(Arc::ptr_eq(&device, &again) && held.busy().is_empty());
+        let other = HeldDevices::new();
+        let error = other.leaves(&candidate, &root, None).open(node).unwrap_err();
+        assert!(error.reason.contains(&a), "{}", error.reason);
+        assert_eq!(other.busy(), [paths[0].clone()]);
+        assert_eq!(open_exclusive(&paths[0]).unwrap_err().kind(), ErrorKind::Busy);
+        drop((device, again));
+        open_exclusive(&paths[0]).unwrap();
+        // The name has come to mean another device.
+        std::fs::copy(&paths[1], &paths[0]).unwrap();
+        assert!(leaves.open(node).is_err());
+        let new = held.new_leaves().open(&leaf(0, 99, &a)).unwrap();
+        assert_eq!(new.path(), paths[0]);
     }
 }

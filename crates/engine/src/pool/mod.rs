@@ -12,6 +12,7 @@ pub mod history;
 pub mod host;
 pub mod import_status;
 pub mod importable;
+pub mod in_use;
 pub mod inspect;
 pub mod labels;
 pub mod leaves;
