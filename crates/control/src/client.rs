@@ -9,7 +9,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use crate::protocol::{ExchangeError, Failure, FailureKind, Request, Response, Timed};
-use crate::report::{DatasetReport, HistoryRecord, PoolReport};
+use crate::report::{DatasetReport, HistoryRecord, PoolReport, UsageRecord};
 use crate::run_directory::{self, PoolFiles};
 
 /// The sockets of one run directory.
@@ -155,6 +155,17 @@ impl Client {
         let last = self.exchange(pool, &Request::History, &mut add)?;
         add(last);
         Ok(all)
+    }
+
+    /// Who uses how much of a filesystem or snapshot.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn usage(&self, pool: &str, dataset: &str) -> Result<Vec<UsageRecord>, Failure> {
+        match self.exchange(pool, &Request::Usage(dataset.to_owned()), |_| {})? {
+            Response::Usage(records) => Ok(records),
+            other => Err(unexpected(pool, &other)),
+        }
     }
 
     /// Gives an order; the warnings of what could not be done in full.

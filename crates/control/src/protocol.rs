@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
 use crate::changes::ChangeRequest;
-use crate::report::{DatasetKind, DatasetReport, HistoryRecord, PoolReport};
+use crate::report::{DatasetKind, DatasetReport, HistoryRecord, PoolReport, UsageRecord};
 
 /// Version of the messages; both sides must have the same.
 pub const VERSION: u32 = 2;
@@ -134,6 +134,8 @@ pub enum Request {
     Datasets(DatasetQuery),
     /// Answered by [`Response::History`].
     History,
+    /// Who uses how much of a filesystem or snapshot. Answered by [`Response::Usage`].
+    Usage(String),
     /// Answered by [`Response::Done`].
     Mount(MountRequest),
     /// Answered by [`Response::Done`].
@@ -232,6 +234,8 @@ pub enum Response {
         /// Another response follows.
         more: bool,
     },
+    /// Who uses how much.
+    Usage(Vec<UsageRecord>),
     /// It is done. The warnings are lines to print on standard error (what `mount -a` could not
     /// mount); with any, the command ends with exit code 1.
     Done {

@@ -72,6 +72,23 @@ impl Properties {
     }
 }
 
+/// What one user, group or project uses of a filesystem, and may use.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UsageRecord {
+    /// `user`, `group` or `project`.
+    pub kind: String,
+    /// Number of the user, group or project.
+    pub id: u64,
+    /// Bytes used.
+    pub used: u64,
+    /// Most bytes, if limited.
+    pub quota: Option<u64>,
+    /// Objects owned, where they are counted.
+    pub objects: Option<u64>,
+    /// Most objects, if limited.
+    pub object_quota: Option<u64>,
+}
+
 /// State of a pool or device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum VdevState {

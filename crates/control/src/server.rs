@@ -18,7 +18,7 @@ use crate::protocol::{
     CHANGE_DEADLINE, DatasetQuery, ExchangeError, Failure, FailureKind, LOOK_DEADLINE,
     LoadKeyRequest, MountRequest, Request, Response, Timed, UnmountRequest,
 };
-use crate::report::{DatasetReport, HistoryRecord, PoolReport};
+use crate::report::{DatasetReport, HistoryRecord, PoolReport, UsageRecord};
 
 /// Exchanges served at the same time; more are turned away.
 const EXCHANGES_MAX: usize = 64;
@@ -45,6 +45,12 @@ pub trait PoolService: Send + Sync {
     /// # Errors
     /// If it cannot be read.
     fn history(&self) -> Result<Vec<HistoryRecord>, Failure>;
+
+    /// Who uses how much of a filesystem or snapshot.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    fn usage(&self, dataset: &str) -> Result<Vec<UsageRecord>, Failure>;
 
     /// Mounts.
     ///
@@ -195,6 +201,7 @@ fn answer(
         Request::History => batches(service.history()?)
             .map(|(records, more)| Response::History { records, more })
             .collect(),
+        Request::Usage(dataset) => vec![Response::Usage(service.usage(dataset)?)],
         Request::Mount(request) => done(service.mount(request)?),
         Request::Unmount(request) => done(service.unmount(request)?),
         Request::LoadKey(request) => {

@@ -18,8 +18,9 @@ use cenote_control::changes::ChangeRequest;
 use cenote_control::protocol::{
     DatasetQuery, Failure, FailureKind, LoadKeyRequest, MountRequest, UnmountRequest,
 };
-use cenote_control::report::{DatasetKind, DatasetReport, HistoryRecord, PoolReport};
+use cenote_control::report::{DatasetKind, DatasetReport, HistoryRecord, PoolReport, UsageRecord};
 use cenote_control::server::PoolService;
+use cenote_engine::dataset::{Principal, PrincipalUsage};
 use cenote_engine::pool::Pool;
 use cenote_engine::pool::properties::Runtime;
 use cenote_engine::{Error, ErrorKind};
@@ -218,6 +219,7 @@ fn failure(error: &Error) -> Failure {
         ErrorKind::WrongKey => FailureKind::WrongKey,
         ErrorKind::Permission => FailureKind::Permission,
         ErrorKind::ReadOnly => FailureKind::ReadOnly,
+        ErrorKind::NoSpace | ErrorKind::Quota => FailureKind::NoSpace,
         ErrorKind::Unsupported => FailureKind::NotSupported,
         _ => FailureKind::Other,
     };
@@ -242,6 +244,31 @@ impl PoolService for Service {
     fn history(&self) -> Result<Vec<HistoryRecord>, Failure> {
         history::records(&*self.pool()?)
             .map_err(|error| Failure::new(FailureKind::Other, history::failure(&error)))
+    }
+
+    fn usage(&self, dataset: &str) -> Result<Vec<UsageRecord>, Failure> {
+        let pool = self.pool()?;
+        let found = pool.catalog().dataset_named(dataset).map_err(|error| failure(&error))?;
+        let usage = pool.catalog().usage(&found, &**pool.keys()).map_err(|error| {
+            let words = format!("cannot get used/quota for {dataset}: {error}");
+            Failure { message: words, ..failure(&error) }
+        })?;
+        let record = |(whose, usage): (Principal, PrincipalUsage)| {
+            let (kind, id) = match whose {
+                Principal::User(id) => ("user", id),
+                Principal::Group(id) => ("group", id),
+                Principal::Project(id) => ("project", id),
+            };
+            UsageRecord {
+                kind: kind.to_owned(),
+                id,
+                used: usage.used,
+                quota: usage.quota,
+                objects: usage.objects,
+                object_quota: usage.object_quota,
+            }
+        };
+        Ok(usage.into_iter().map(record).collect())
     }
 
     fn mount(&self, request: &MountRequest) -> Result<Vec<String>, Failure> {

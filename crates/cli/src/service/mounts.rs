@@ -148,6 +148,7 @@ impl Mounts {
         let files = cenote_posix::mount::open_in(pool, &found)
             .map_err(|error| refuse(FailureKind::Other, error.reason))?;
         let mut options = MountOptions::new(path, name.as_str());
+        options.read_only = value("readonly") == "on";
         options.set_id = value("setuid") != "off";
         options.devices = value("devices") != "off";
         options.execute = value("exec") != "off";
@@ -157,7 +158,12 @@ impl Mounts {
                 "nosuid" | "nosetuid" => options.set_id = false,
                 "nodev" | "nodevices" => options.devices = false,
                 "noexec" => options.execute = false,
-                "ro" | "noatime" | "norelatime" | "remount" => {}
+                "ro" => options.read_only = true,
+                "rw" => options.read_only = false,
+                "suid" | "setuid" => options.set_id = true,
+                "dev" | "devices" => options.devices = true,
+                "exec" => options.execute = true,
+                "atime" | "noatime" | "relatime" | "norelatime" | "remount" => {}
                 other => {
                     let reason = format!("mount option '{other}' is not supported yet");
                     return Err(refuse(FailureKind::NotSupported, reason));

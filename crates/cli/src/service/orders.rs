@@ -469,6 +469,10 @@ fn refused(start: &str, change: &Change, error: &Error) -> Failure {
             "pool is read-only".to_owned()
         }
         (ErrorKind::ReadOnly, _) => "dataset is read-only".to_owned(),
+        (ErrorKind::NoSpace, Change::SetProperties { .. }) => {
+            "size is greater than available space".to_owned()
+        }
+        (ErrorKind::NoSpace | ErrorKind::Quota, _) => "out of space".to_owned(),
         (ErrorKind::KeyNotLoaded, Change::ChangeKey { .. }) => "Key must be loaded.".to_owned(),
         (ErrorKind::KeyNotLoaded, _) => {
             "Encryption root's key is not loaded or provided.".to_owned()

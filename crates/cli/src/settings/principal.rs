@@ -42,6 +42,22 @@ pub fn id(who: Who, text: &str) -> Option<u32> {
     })
 }
 
+/// The name of a user or group with this number on this machine.
+pub fn name(who: Who, id: u64) -> Option<String> {
+    let file = match who {
+        Who::User => "/etc/passwd",
+        Who::Group => "/etc/group",
+        Who::Project => return None,
+    };
+    let table = fs::read_to_string(file).ok()?;
+    table.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        let number: u64 = fields.nth(1)?.parse().ok()?;
+        (number == id).then(|| name.to_owned())
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

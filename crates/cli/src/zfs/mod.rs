@@ -16,6 +16,7 @@ mod rename;
 mod select;
 mod set;
 mod snapshot;
+mod userspace;
 
 use std::process::ExitCode;
 
@@ -51,6 +52,7 @@ pub fn run(arguments: &[String]) -> ExitCode {
         "inherit" => set::inherit(rest),
         "snapshot" => snapshot::run(rest),
         "change-key" => change_key::run(rest),
+        "userspace" | "groupspace" | "projectspace" => userspace::run(command, rest),
         "load-key" => keys::load(rest),
         "unload-key" => keys::unload(rest),
         known if Tool::Zfs.has(known) => {

@@ -187,6 +187,11 @@ impl PoolService for Fake {
         })
     }
 
+    fn usage(&self, _: &str) -> Result<Vec<UsageRecord>, Failure> {
+        let kind = "user".to_owned();
+        Ok(vec![UsageRecord { kind, used: 1536, quota: Some(1), ..UsageRecord::default() }])
+    }
+
     fn change(&self, request: &ChangeRequest) -> Result<Vec<String>, Failure> {
         self.changes.lock().unwrap().push(format!("{:?}", request.change));
         if let Some(command) = &request.command {

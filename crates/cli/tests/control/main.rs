@@ -473,6 +473,7 @@ fn changes_are_refused_in_the_words_of_openzfs() {
         ("zfs rename tank", "missing target dataset argument\nusage:\n"),
         ("zfs rename -r tank tank/b", "source dataset for recursive rename must be a snapshot\n"),
         ("zfs rename -pu tank/a tank/b", "-u and -p options are mutually exclusive\nusage:\n"),
+        ("zfs userspace", "usage:\n"),
         ("zfs change-key", "Missing dataset argument\nusage:\n"),
         ("zfs change-key -i -o keyformat=raw tank", "Properties not allowed for inheriting\nus"),
         ("zpool create", "missing pool name argument\nusage:\n"),
@@ -496,6 +497,7 @@ fn changes_are_refused_in_the_words_of_openzfs() {
     }
     assert_eq!(differ, "");
     let shown = |line: &str| run(at, line).out;
+    assert_eq!(shown("zfs userspace -Hp -o name,used,objused tank"), "root\t1536\t-\n");
     assert_eq!(shown("zfs create -nvP tank/x"), "create\ttank/x\n");
     assert_eq!(
         shown("zfs create -nvp tank/a/b/c"),
