@@ -1,11 +1,16 @@
-//! Encryption keys: from what the user knows to opened blocks.
+//! Encryption keys: from what the user knows to opened and sealed blocks.
 //!
 //! Invariant: key material is wiped when dropped and never printed.
 
 pub mod blocks;
+pub mod make;
 pub mod material;
 pub mod sealed;
 pub mod store;
 
 pub use blocks::DatasetKeys;
+pub use make::{Wrapping, suite_of_property};
 pub use store::{KeyStore, open_keys};
+
+#[cfg(test)]
+mod tests;

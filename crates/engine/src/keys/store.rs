@@ -10,7 +10,7 @@ use cenote_codec::cipher::{CipherError, SecretKey, unwrap};
 use cenote_format::ObjectId;
 use parking_lot::RwLock;
 
-use super::DatasetKeys;
+use super::{DatasetKeys, Wrapping};
 use crate::dataset::{Catalog, Dataset, Directory, KeyObject, Keys};
 use crate::pipe::Decryptor;
 use crate::{Error, ErrorKind, Result};
@@ -100,6 +100,39 @@ impl KeyStore {
         }
         loaded.opened.retain(|_, (root, _)| *root != directory.id);
         Ok(())
+    }
+
+    /// The loaded user key of an encryption root, to wrap the keys of datasets below it; `None` if it
+    /// is not loaded.
+    pub fn wrapping(&self, root: &KeyObject) -> Option<Wrapping> {
+        let key = self.0.read().roots.get(&root.root).cloned()?;
+        Some(Wrapping::of(root, key))
+    }
+
+    /// Takes up the keys of a dataset that was just made: `key` is its key object.
+    pub fn adopt(&self, key: ObjectId, root: ObjectId, wrapping: &Wrapping, keys: DatasetKeys) {
+        let mut loaded = self.0.write();
+        loaded.roots.insert(root, wrapping.key.clone());
+        loaded.opened.insert(key, (root, Arc::new(keys)));
+    }
+
+    /// The user key of the key objects `objects` has changed: their root is now `root`, which opens
+    /// with `wrapping`. Blocks go on being read and written with the keys opened before.
+    pub fn changed(&self, objects: &[ObjectId], root: ObjectId, wrapping: &Wrapping) {
+        let mut loaded = self.0.write();
+        loaded.roots.insert(root, wrapping.key.clone());
+        for object in objects {
+            if let Some((old, _)) = loaded.opened.get_mut(object) {
+                *old = root;
+            }
+        }
+    }
+
+    /// Forgets the keys of a dataset that is gone, and its user key if it was a root.
+    pub fn forget(&self, key: ObjectId, directory: ObjectId) {
+        let mut loaded = self.0.write();
+        loaded.opened.remove(&key);
+        loaded.roots.remove(&directory);
     }
 
     /// The opened keys of the dataset in `directory`; `None` if it is not encrypted or its key is

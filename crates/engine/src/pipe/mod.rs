@@ -16,7 +16,7 @@ mod workers;
 mod write;
 
 #[cfg(test)]
-mod write_tests;
+pub(crate) mod write_tests;
 
 use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::Duration;
@@ -48,6 +48,8 @@ pub trait Decryptor: Send + Sync {
     fn decrypt(&self, bp: &BlockPointer, data: &mut [u8]) -> Result<()>;
     /// Checks the MAC of a block that is stored in the clear.
     fn authenticate(&self, bp: &BlockPointer, data: &[u8]) -> Result<()>;
+    /// Decrypts the records of an intent-log block in place and checks its MAC, which it holds.
+    fn open_log_block(&self, bp: &BlockPointer, block: &mut [u8]) -> Result<()>;
 }
 
 /// What a read needs to know besides the pointer.

@@ -47,6 +47,12 @@ pub trait Encryptor: Send + Sync {
     fn indirect_mac(&self, data: &[u8]) -> Result<[u8; 16]>;
     /// Puts the portable and the local MAC into an object-set block.
     fn seal_object_set(&self, block: &mut [u8]) -> Result<()>;
+    /// Salt and initialisation vector for an intent-log block: they stand in its pointer, which is
+    /// made before the block.
+    fn log_parameters(&self) -> Result<([u8; 8], [u8; 12])>;
+    /// Encrypts the records of an intent-log block in place and puts the MAC into its trailer. The
+    /// checksum trailer is sealed after this, truncated. What follows the records must be zero.
+    fn seal_log_block(&self, salt: [u8; 8], iv: [u8; 12], block: &mut [u8]) -> Result<()>;
 }
 
 /// Hands out addresses: the allocator, or memory in tests.

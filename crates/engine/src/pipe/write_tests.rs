@@ -20,21 +20,21 @@ const DISKS: u32 = 3;
 const UNIT: u64 = 4096;
 
 /// Three disks, an allocator that never reuses anything, writes that are done at once.
-pub(super) struct Bench {
-    pub(super) pipe: Arc<Pipe>,
-    pub(super) writer: Writer,
-    pub(super) space: Arc<Space>,
+pub(crate) struct Bench {
+    pub(crate) pipe: Arc<Pipe>,
+    pub(crate) writer: Writer,
+    pub(crate) space: Arc<Space>,
     sink: Arc<Sink>,
     disks: Vec<Arc<SimDevice>>,
 }
 
-pub(super) struct Space {
+pub(crate) struct Space {
     next: Mutex<[u64; DISKS as usize]>,
     /// Longest run that can be had.
-    pub(super) longest: AtomicU64,
+    pub(crate) longest: AtomicU64,
     /// Bytes that can be had in all.
-    pub(super) left: AtomicU64,
-    pub(super) used: Mutex<BTreeMap<(u32, u64), u64>>,
+    pub(crate) left: AtomicU64,
+    pub(crate) used: Mutex<BTreeMap<(u32, u64), u64>>,
 }
 
 impl Addresses for Space {
@@ -93,7 +93,7 @@ impl Submit for Sink {
 }
 
 impl Bench {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let disks: Vec<Arc<SimDevice>> =
             (0..DISKS).map(|disk| Arc::new(SimDevice::new(disk.to_string(), 80 << 20))).collect();
         let top = TopLevel { ashift: 12, ..TopLevel::default() };
@@ -143,12 +143,12 @@ impl Bench {
         self.sink.writes.load(Relaxed)
     }
 
-    pub(super) fn write(&self, txg: u64, pass: u32, request: BlockToWrite) -> Result<Written> {
+    pub(crate) fn write(&self, txg: u64, pass: u32, request: BlockToWrite) -> Result<Written> {
         self.pipe.write_many(&self.writer, Txg(txg), pass, vec![request]).pop().unwrap()
     }
 
     /// What the disks hold, past the cache.
-    pub(super) fn read(&self, bp: &BlockPointer, context: &ReadContext) -> Result<Bytes> {
+    pub(crate) fn read(&self, bp: &BlockPointer, context: &ReadContext) -> Result<Bytes> {
         self.pipe.forget(&[*bp]);
         self.pipe.read(bp, context)
     }
@@ -159,7 +159,7 @@ impl Bench {
 }
 
 /// Bytes that do not compress.
-pub(super) fn noise(seed: u64, len: usize) -> Bytes {
+pub(crate) fn noise(seed: u64, len: usize) -> Bytes {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {
         state ^= state << 13;
@@ -171,7 +171,7 @@ pub(super) fn noise(seed: u64, len: usize) -> Bytes {
 }
 
 /// Bytes that compress to about the part `num/16`.
-pub(super) fn text(seed: u64, len: usize, num: usize) -> Bytes {
+pub(crate) fn text(seed: u64, len: usize, num: usize) -> Bytes {
     let mut data = noise(seed, len).to_vec();
     for chunk in data.chunks_mut(256) {
         let keep = (chunk.len() * num / 16).min(chunk.len());
@@ -180,11 +180,11 @@ pub(super) fn text(seed: u64, len: usize, num: usize) -> Bytes {
     Bytes::from(data)
 }
 
-pub(super) fn file(data: Bytes) -> BlockToWrite {
+pub(crate) fn file(data: Bytes) -> BlockToWrite {
     block(ObjectType::PLAIN_FILE, 0, data)
 }
 
-pub(super) fn block(object_type: ObjectType, level: u8, data: Bytes) -> BlockToWrite {
+pub(crate) fn block(object_type: ObjectType, level: u8, data: Bytes) -> BlockToWrite {
     let set = ObjsetPolicy { copies: 1, ..ObjsetPolicy::mos() };
     let kind = BlockKind::new(object_type, level);
     BlockToWrite {
