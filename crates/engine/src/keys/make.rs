@@ -4,6 +4,7 @@
 //! master key is random and never wrapped twice with one initialisation vector.
 
 use cenote_codec::cipher::{self, CipherError, MasterKeys, SecretKey, Suite, WrappedKeys, wrap};
+use cenote_format::ObjectId;
 use cenote_format::crypto_key::{
     CURRENT_VERSION, HMAC_KEY_LEN, KeyFormat, PBKDF2_DEFAULT_ITERATIONS, PBKDF2_MIN_ITERATIONS,
 };
@@ -11,6 +12,7 @@ use cenote_format::crypto_key::{
 use super::DatasetKeys;
 use super::material::wrapping_key;
 use crate::dataset::KeyObject;
+use crate::dataset::change::NewKeys;
 use crate::{Error, ErrorKind, Result};
 
 /// The suite that `encryption=on` means.
@@ -105,6 +107,18 @@ impl Wrapping {
         Ok((wrapped, DatasetKeys::new(suite, CURRENT_VERSION, keys)))
     }
 
+    /// What a new encrypted dataset is made with. `root` is the directory of its encryption root;
+    /// `None`: the dataset has a user key of its own, this one.
+    pub fn new_dataset(
+        &self,
+        suite: Suite,
+        root: Option<ObjectId>,
+    ) -> Result<(NewKeys, DatasetKeys)> {
+        let (wrapped, keys) = self.new_keys(suite)?;
+        let Self { format, salt, iterations, .. } = *self;
+        Ok((NewKeys { wrapped, root, format, salt, iterations }, keys))
+    }
+
     /// Wraps the keys of `object` anew, which the wrapping key `old` opens. Guid, suite and version
     /// stay; every other value of the key object that a change of key touches is in the result and
     /// in `self`.
@@ -125,8 +139,6 @@ impl Wrapping {
 
 #[cfg(test)]
 mod tests {
-    use cenote_format::ObjectId;
-
     use super::*;
     use crate::keys::open_keys;
     use crate::pipe::Encryptor;

@@ -38,8 +38,7 @@ pub use prepare::{AllocationUnits, Rules};
 pub use special::Copies;
 pub use workers::Workers;
 pub use write::{
-    Addresses, BlockPlace, BlockToWrite, CopyToWrite, Encryptor, Replaced, Sealing, Submit, Writer,
-    Written,
+    Addresses, BlockPlace, BlockToWrite, Encryptor, Replaced, Sealing, Submit, Writer, Written,
 };
 
 /// Opens blocks of one encrypted dataset; declared here, implemented by the keys room.

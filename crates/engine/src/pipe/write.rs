@@ -19,6 +19,7 @@ use super::prepare::{self, Prepared, Rules, Stored};
 use super::workers::Workers;
 use crate::alloc::{AllocRequest, Allocator, Dvas};
 use crate::cache::BlockKey;
+use crate::vdev::BlockWrite;
 use crate::{Error, ErrorKind, Result};
 
 /// Logical bytes that may be prepared ahead of the thread that hands out addresses.
@@ -76,23 +77,10 @@ impl Addresses for Allocator {
     }
 }
 
-/// One copy of a block on its way to a vdev.
-#[derive(Clone, Debug)]
-pub struct CopyToWrite {
-    /// Top-level vdev id.
-    pub vdev: u32,
-    /// Byte offset in the vdev's address space.
-    pub offset: u64,
-    /// Exactly the physical size, a multiple of 512.
-    pub data: Bytes,
-    /// Physical birth.
-    pub birth: Txg,
-}
-
 /// Takes writes; declared here, implemented over the vdevs' write queue.
 pub trait Submit: Send + Sync {
     /// Gives a write; waits while too many bytes are in flight. Failures are told later.
-    fn submit(&self, write: CopyToWrite) -> Result<()>;
+    fn submit(&self, write: BlockWrite) -> Result<()>;
     /// Waits until everything submitted has ended. An error means that a write failed; the
     /// implementation goes on telling of it to whoever ends the group.
     fn settle(&self) -> Result<()>;
@@ -388,7 +376,7 @@ impl Run<'_> {
 
     pub(super) fn submit(&self, dvas: &[Dva], data: &Bytes) -> Result<()> {
         for dva in dvas {
-            self.writer.submit.submit(CopyToWrite {
+            self.writer.submit.submit(BlockWrite {
                 vdev: dva.vdev,
                 offset: dva.offset,
                 data: data.clone(),

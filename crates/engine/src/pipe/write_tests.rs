@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 
 use super::*;
 use crate::alloc::{AllocRequest, Dvas};
-use crate::vdev::VdevTree;
+use crate::vdev::{BlockWrite, VdevTree};
 
 const DISKS: u32 = 3;
 const UNIT: u64 = 4096;
@@ -71,7 +71,7 @@ struct Sink {
 }
 
 impl Submit for Sink {
-    fn submit(&self, write: CopyToWrite) -> Result<()> {
+    fn submit(&self, write: BlockWrite) -> Result<()> {
         assert!(write.data.len().is_multiple_of(512));
         self.writes.fetch_add(1, Relaxed);
         if let Some(held) = &mut *self.held.lock() {

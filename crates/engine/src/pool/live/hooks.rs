@@ -11,7 +11,7 @@ use super::LivePool;
 use crate::dataset::PoolCapacity;
 use crate::dataset::change::{Delta, Meter, PoolHooks};
 use crate::object::Ledger;
-use crate::pipe::{CopyToWrite, Submit};
+use crate::pipe::Submit;
 use crate::vdev::{BlockWrite, VdevError, WriteQueue};
 use crate::{Error, ErrorKind, Result};
 
@@ -124,9 +124,8 @@ fn write_error(error: &VdevError, vdev: u32, offset: u64) -> Error {
 }
 
 impl Submit for PoolSubmit {
-    fn submit(&self, write: CopyToWrite) -> Result<()> {
-        let CopyToWrite { vdev, offset, data, birth } = write;
-        self.queue.submit(BlockWrite { vdev, offset, data, birth });
+    fn submit(&self, write: BlockWrite) -> Result<()> {
+        self.queue.submit(write);
         Ok(())
     }
 
