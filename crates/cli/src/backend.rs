@@ -6,23 +6,31 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cenote_control::plan::CreatePool;
+use cenote_control::plan::{CreatePool, VdevPlan, VdevPlanKind};
 use cenote_control::protocol::{Failure, FailureKind};
-use cenote_control::report::{ImportReport, ImportVdev};
+use cenote_control::report::{ImportReport, ImportVdev, VdevClass};
 use cenote_control::server::PoolService;
 use cenote_engine::pool::activity::{Settings, SystemClock};
 use cenote_engine::pool::assemble::PoolCandidate;
 use cenote_engine::pool::host::HostIdentity;
 use cenote_engine::pool::importable::{ImportablePool, ImportableVdev, importable};
 use cenote_engine::pool::inspect::{self, Inspector};
+use cenote_engine::object::ObjectSet;
+use cenote_engine::pool::leaves::HeldDevices;
+use cenote_engine::pool::live::{LivePool, NewPoolPlan, WriteOptions, create as create_pool};
 use cenote_engine::pool::metadata::read_metadata;
 use cenote_engine::pool::{OpenOptions, Pool, Rewind};
+use cenote_engine::txg::Tx;
+use cenote_engine::vdev::AllocationClass;
 use cenote_engine::{Error, ErrorKind};
+use cenote_device::{Device, FileDevice, Mode};
 use cenote_format::Txg;
+use cenote_format::config::{Draid, TopLevel, VdevConfig, VdevKind};
 use serde::{Deserialize, Serialize};
 
 use crate::offline;
 use crate::service::changes::{PoolChanges, ReadOnly};
+use crate::service::live::{self as service_live, LiveChanges};
 use crate::service::{ImportFacts, Service};
 
 /// How long one device may take to answer.
@@ -173,16 +181,68 @@ pub fn open(request: &OpenRequest) -> Result<Arc<dyn PoolService>, Failure> {
         missing_log: request.search.missing_log,
         ..OpenOptions::default()
     };
-    let pool = Pool::open(candidate, &options).map_err(|error| cannot(&error))?;
     let facts = ImportFacts { altroot: request.altroot.clone(), read_only: request.read_only };
-    let changes = changes_of(&pool, request.read_only);
+    let rewinds = request.back != Back::No;
+    let (pool, changes): (Arc<Pool>, Arc<dyn PoolChanges>) = if request.read_only || rewinds {
+        (Pool::open(candidate, &options).map_err(|error| cannot(&error))?, Arc::new(ReadOnly))
+    } else {
+        match LivePool::open(candidate, &options, WriteOptions::default()) {
+            Ok(live) => (live.pool().clone(), Arc::new(LiveChanges::new(live))),
+            Err(error) if error.kind() == ErrorKind::ReadOnly => {
+                tracing::warn!(%error, "opened read-only");
+                let pool = Pool::open(candidate, &options).map_err(|error| cannot(&error))?;
+                (pool, Arc::new(ReadOnly))
+            }
+            Err(error) => return Err(cannot(&error)),
+        }
+    };
     let service = Service::new(pool, changes, &facts).map_err(|error| cannot(&error))?;
     Ok(service)
 }
 
-/// What can be changed in an open pool.
-fn changes_of(_pool: &Arc<Pool>, _read_only: bool) -> Arc<dyn PoolChanges> {
-    Arc::new(ReadOnly)
+/// A device of a plan as the engine has it.
+fn vdev(plan: &VdevPlan, is_top: bool) -> VdevConfig {
+    let (kind, nparity, draid) = match plan.kind {
+        VdevPlanKind::File => (VdevKind::File, None, None),
+        VdevPlanKind::Disk => (VdevKind::Disk, None, None),
+        VdevPlanKind::Mirror => (VdevKind::Mirror, None, None),
+        VdevPlanKind::Raidz { parity } => (VdevKind::Raidz, Some(parity.into()), None),
+        VdevPlanKind::Draid { parity, data, spares, groups, .. } => {
+            let shape = Draid {
+                data: data.into(),
+                spares: spares.into(),
+                groups: groups.into(),
+                children: None,
+            };
+            (VdevKind::Draid, Some(parity.into()), Some(shape))
+        }
+    };
+    let top = is_top.then(|| TopLevel {
+        ashift: u64::from(plan.ashift.unwrap_or(0)).max(ashift_of(plan)),
+        is_log: plan.class == VdevClass::Log,
+        ..TopLevel::default()
+    });
+    let children = plan.children.iter().map(|child| vdev(child, false)).collect();
+    VdevConfig {
+        kind,
+        nparity,
+        draid,
+        top,
+        path: plan.path.clone(),
+        devid: plan.devid.clone(),
+        whole_disk: (plan.kind == VdevPlanKind::Disk).then_some(plan.whole_disk),
+        children: (!plan.is_leaf()).then_some(children),
+        ..VdevConfig::default()
+    }
+}
+
+/// log2 of the largest sector of a plan's devices; at least 9.
+fn ashift_of(plan: &VdevPlan) -> u64 {
+    let sectors = plan.leaves().into_iter().filter_map(|leaf| {
+        let device = FileDevice::open(leaf.path.as_deref()?, Mode::ReadOnly).ok()?;
+        Some(u64::from(device.sector_size().max(512).ilog2()))
+    });
+    sectors.max().unwrap_or(9)
 }
 
 /// Creates a pool and opens it. What this does for a pool process, nobody else does.
@@ -190,6 +250,66 @@ fn changes_of(_pool: &Arc<Pool>, _read_only: bool) -> Arc<dyn PoolChanges> {
 /// # Errors
 /// With the words of `zpool create`.
 pub fn create(plan: &CreatePool) -> Result<Arc<dyn PoolService>, Failure> {
-    let words = format!("cannot create '{}': creating pools is not supported yet", plan.name);
-    Err(Failure::new(FailureKind::NotSupported, words))
+    let name = &plan.name;
+    let cannot = |error: &Error| {
+        let kind = match error.kind() {
+            ErrorKind::Busy => FailureKind::Busy,
+            ErrorKind::Unsupported => FailureKind::NotSupported,
+            _ => FailureKind::Other,
+        };
+        Failure::new(kind, format!("cannot create '{name}': {error}"))
+    };
+    let later = |what: &str| {
+        let words = format!("cannot create '{name}': {what} not supported yet");
+        Err(Failure::new(FailureKind::NotSupported, words))
+    };
+    if plan.root_key.is_some() {
+        return later("encrypted pools are");
+    }
+    if plan.temporary_name.is_some() {
+        return later("temporary names are");
+    }
+    let mut tops = Vec::new();
+    let (mut spares, mut caches) = (Vec::new(), Vec::new());
+    for device in &plan.vdevs {
+        match device.class {
+            VdevClass::Spare => spares.push(vdev(device, false)),
+            VdevClass::Cache => caches.push(vdev(device, false)),
+            VdevClass::Normal => tops.push((vdev(device, true), AllocationClass::Normal)),
+            VdevClass::Special => tops.push((vdev(device, true), AllocationClass::Special)),
+            VdevClass::Dedup => tops.push((vdev(device, true), AllocationClass::Dedup)),
+            VdevClass::Log => tops.push((vdev(device, true), AllocationClass::Log)),
+        }
+    }
+    let (files, _, properties) =
+        service_live::split_settings(&plan.root_properties).map_err(|error| cannot(&error))?;
+    let host = HostIdentity::of_this_machine();
+    let new = NewPoolPlan {
+        name: name.clone(),
+        version: 5000,
+        tops,
+        spares,
+        caches,
+        features: plan.features.clone(),
+        pool_properties: plan.properties.iter().map(service_live::input).collect(),
+        properties: service_live::root_properties(&properties),
+        command: Some(plan.command.clone()),
+        hostid: host.id,
+        hostname: host.name,
+    };
+    let options = OpenOptions {
+        cache_limit: offline::pool::default_cache(),
+        writable: true,
+        ..OpenOptions::default()
+    };
+    let fill = move |set: &ObjectSet, tx: &Tx| {
+        cenote_posix::create::initialise(set, tx, &files)
+            .map_err(|error| Error::invalid(error.reason))
+    };
+    let live = create_pool(new, HeldDevices::new().new_leaves(), &options, WriteOptions::default(), fill)
+        .map_err(|error| cannot(&error))?;
+    let facts = ImportFacts { altroot: plan.altroot.clone(), read_only: false };
+    let pool = live.pool().clone();
+    let service = Service::new(pool, Arc::new(LiveChanges::new(live)), &facts);
+    Ok(service.map_err(|error| cannot(&error))?)
 }

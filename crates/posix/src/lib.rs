@@ -10,6 +10,7 @@ pub mod create;
 pub mod directory;
 pub mod error;
 pub mod filesystem;
+pub mod live;
 pub mod mount;
 pub mod stream;
 pub mod tree;

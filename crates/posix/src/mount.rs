@@ -79,9 +79,7 @@ pub fn open(
     let objects = catalog.object_set(dataset, &**keys)?;
     let reader = PropertyReader::new(catalog, capacity, &**keys, "");
     let listed = Listed::Dataset(dataset.clone());
-    let text = |name: &str| -> Result<String, Error> {
-        Ok(reader.get(&listed, name)?.map(|value| value.parsable()).unwrap_or_default())
-    };
+    let settings = settings(catalog, dataset, &**keys, capacity)?;
     let number = |name: &str| -> Result<Option<u64>, Error> {
         Ok(reader.get(&listed, name)?.and_then(|property| match property.value {
             Value::Number(number) => Some(number),
@@ -106,13 +104,12 @@ pub fn open(
     let snapshots = || -> Box<dyn SnapshotSource> {
         Box::new(DatasetSnapshots::new(catalog.clone(), dataset.clone(), keys.clone()))
     };
-    let long_names = catalog.dataset_features(dataset)?.contains(&LONG_NAMES);
     Filesystem::open(MountOptions {
         objects,
-        xattr: xattr_mode(&text("xattr")?),
-        acl: acl_type(&text("acltype")?),
-        snapshot_directory: snapshot_directory(&text("snapdir")?),
-        long_names,
+        xattr: settings.xattr,
+        acl: settings.acl,
+        snapshot_directory: settings.snapshot_directory,
+        long_names: settings.long_names,
         read_only: true,
         write: None,
         mounted,
@@ -132,8 +129,36 @@ pub fn open_in(pool: &Pool, dataset: &Dataset) -> Result<Filesystem> {
     open(&pool.catalog(), dataset, &keys, pool.capacity(), mounted)
 }
 
+/// What a dataset's properties say about its files.
+pub(crate) struct Settings {
+    pub(crate) xattr: XattrMode,
+    pub(crate) acl: AclType,
+    pub(crate) snapshot_directory: SnapshotDirectory,
+    pub(crate) long_names: bool,
+}
+
+/// Reads the settings of `dataset`.
+pub(crate) fn settings(
+    catalog: &Catalog,
+    dataset: &Dataset,
+    keys: &dyn Keys,
+    capacity: PoolCapacity,
+) -> Result<Settings, Error> {
+    let reader = PropertyReader::new(catalog, capacity, keys, "");
+    let listed = Listed::Dataset(dataset.clone());
+    let text = |name: &str| -> Result<String, Error> {
+        Ok(reader.get(&listed, name)?.map(|value| value.parsable()).unwrap_or_default())
+    };
+    Ok(Settings {
+        xattr: xattr_mode(&text("xattr")?),
+        acl: acl_type(&text("acltype")?),
+        snapshot_directory: snapshot_directory(&text("snapdir")?),
+        long_names: catalog.dataset_features(dataset)?.contains(&LONG_NAMES),
+    })
+}
+
 /// What `statfs` reports: in blocks of the record size, as OpenZFS on Linux does.
-fn space(referenced: u64, available: u64, objects: u64, record: u32) -> Space {
+pub(crate) fn space(referenced: u64, available: u64, objects: u64, record: u32) -> Space {
     let unit = u64::from(record.max(512));
     let objects_free = MAX_OBJECTS.saturating_sub(objects).min(available >> OBJECT_SHIFT);
     Space {

@@ -4,9 +4,18 @@
 //! can be seen by whoever opens the catalog anew. Names are well-formed and exist (or do not) as
 //! the method needs, as far as the caller could see; the engine checks again.
 
+use std::sync::Arc;
+
 use cenote_control::changes::NewDataset;
 use cenote_control::plan::{NewKey, PropertySetting, VdevPlan};
+use cenote_engine::dataset::Dataset;
+use cenote_engine::pool::Pool;
 use cenote_engine::{Error, Result};
+use cenote_posix::Filesystem;
+use cenote_posix::tree::Errno;
+
+/// Files that can be mounted.
+pub type Files = Arc<Filesystem>;
 
 /// What a pool can be told to change.
 pub trait PoolChanges: Send + Sync {
@@ -146,6 +155,29 @@ pub trait PoolChanges: Send + Sync {
     /// What the disks say; the pool stays as it is.
     fn destroy_pool(&self) -> Result<()> {
         not_yet("destroying pools")
+    }
+
+    /// The files of `dataset`, to be mounted.
+    ///
+    /// # Errors
+    /// With the errno and the reason.
+    fn open_files(
+        &self,
+        pool: &Arc<Pool>,
+        dataset: &Dataset,
+        read_only: bool,
+    ) -> std::result::Result<Files, Errno> {
+        let _ = read_only;
+        cenote_posix::mount::open_in(pool, dataset).map(Arc::new)
+    }
+
+    /// The files of the dataset `name` are no longer mounted.
+    ///
+    /// # Errors
+    /// What the disks say.
+    fn closed_files(&self, name: &str) -> Result<()> {
+        let _ = name;
+        Ok(())
     }
 
     /// Adds a command line to the history.

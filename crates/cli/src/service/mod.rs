@@ -6,6 +6,7 @@
 pub mod changes;
 mod datasets;
 mod history;
+pub mod live;
 mod mounts;
 mod orders;
 mod pool_report;
@@ -82,10 +83,10 @@ impl Service {
         let service = Arc::new(Self {
             pool: RwLock::new(Some(pool)),
             published: RwLock::new(published),
+            mounts: Mounts::new(changes.clone()),
             changes,
             runtime,
             catalogue,
-            mounts: Mounts::default(),
             orders: Mutex::new(()),
             altroot,
         });

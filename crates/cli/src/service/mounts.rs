@@ -15,14 +15,18 @@ use cenote_engine::pool::Pool;
 use cenote_serve::fuse::{self, MountError, MountOptions, Mounted};
 use parking_lot::Mutex;
 
+use super::changes::PoolChanges;
+
 struct Mount {
     at: PathBuf,
     mounted: Mounted,
 }
 
 /// The mounts of a pool by dataset name.
-#[derive(Default)]
-pub struct Mounts(Mutex<BTreeMap<String, Mount>>);
+pub struct Mounts {
+    table: Mutex<BTreeMap<String, Mount>>,
+    changes: Arc<dyn PoolChanges>,
+}
 
 /// Why a filesystem is not among those `mount -a` mounts.
 enum Skip {
@@ -33,9 +37,14 @@ enum Skip {
 }
 
 impl Mounts {
+    /// No mounts yet of a pool that is changed through `changes`.
+    pub fn new(changes: Arc<dyn PoolChanges>) -> Self {
+        Self { table: Mutex::default(), changes }
+    }
+
     /// Where `dataset` is mounted.
     pub fn of(&self, dataset: &str) -> Option<PathBuf> {
-        self.0.lock().get(dataset).filter(|m| m.mounted.is_alive()).map(|m| m.at.clone())
+        self.table.lock().get(dataset).filter(|m| m.mounted.is_alive()).map(|m| m.at.clone())
     }
 
     /// Serves `zfs mount`; the lines returned are what went wrong with some of many.
@@ -145,7 +154,11 @@ impl Mounts {
             .catalog()
             .dataset_named(name)
             .map_err(|error| refuse(FailureKind::NotFound, error.to_string()))?;
-        let files = cenote_posix::mount::open_in(pool, &found)
+        let read_only =
+            value("readonly") == "on" || request.options.iter().any(|option| option == "ro");
+        let files = self
+            .changes
+            .open_files(pool, &found, read_only)
             .map_err(|error| refuse(FailureKind::Other, error.reason))?;
         let mut options = MountOptions::new(path, name.as_str());
         options.read_only = value("readonly") == "on";
@@ -170,7 +183,7 @@ impl Mounts {
                 }
             }
         }
-        let mounted = fuse::mount(Arc::new(files), options).map_err(|error| {
+        let mounted = fuse::mount(files, options).map_err(|error| {
             let kind = match error {
                 MountError::Busy => FailureKind::Busy,
                 _ => FailureKind::Other,
@@ -178,7 +191,7 @@ impl Mounts {
             refuse(kind, error.to_string())
         })?;
         let at = path.to_path_buf();
-        self.0.lock().insert(name.clone(), Mount { at, mounted });
+        self.table.lock().insert(name.clone(), Mount { at, mounted });
         Ok(())
     }
 
@@ -187,7 +200,7 @@ impl Mounts {
         let Some(name) = &request.dataset else { return self.unmount_all(request.force) };
         let at = Path::new(name);
         let names: Vec<(PathBuf, String)> = {
-            let mounts = self.0.lock();
+            let mounts = self.table.lock();
             let name = match mounts.iter().find(|(_, mount)| mount.at == at) {
                 Some((name, _)) => name.clone(),
                 None => name.clone(),
@@ -206,7 +219,7 @@ impl Mounts {
     /// Unmounts everything, innermost first. What is busy stays, unless forced.
     pub fn unmount_all(&self, force: bool) -> Result<Vec<String>, Failure> {
         let names = {
-            let mounts = self.0.lock();
+            let mounts = self.table.lock();
             mounts.iter().map(|(name, mount)| (mount.at.clone(), name.clone())).collect()
         };
         self.take_down(names, force)?;
@@ -215,13 +228,13 @@ impl Mounts {
 
     /// Names of the filesystems that are mounted.
     pub fn names(&self) -> Vec<String> {
-        self.0.lock().keys().cloned().collect()
+        self.table.lock().keys().cloned().collect()
     }
 
     /// Unmounts these, as far as they are mounted, and what is mounted below them.
     pub fn take_down_named(&self, names: &[String], force: bool) -> Result<(), Failure> {
         let down: Vec<(PathBuf, String)> = {
-            let mounts = self.0.lock();
+            let mounts = self.table.lock();
             let tops: Vec<&PathBuf> =
                 names.iter().filter_map(|name| mounts.get(name)).map(|mount| &mount.at).collect();
             let below = |at: &Path| tops.iter().any(|top| at.starts_with(top));
@@ -233,7 +246,7 @@ impl Mounts {
 
     /// Calls what is mounted by its new name: `from` and all below it have become `to`.
     pub fn rename(&self, from: &str, to: &str) {
-        let mut mounts = self.0.lock();
+        let mut mounts = self.table.lock();
         let all = std::mem::take(&mut *mounts);
         let renamed = all.into_iter().map(|(name, mount)| match name.strip_prefix(from) {
             Some(rest) if rest.is_empty() || rest.starts_with('/') => {
@@ -247,12 +260,12 @@ impl Mounts {
     fn take_down(&self, mut names: Vec<(PathBuf, String)>, force: bool) -> Result<(), Failure> {
         names.sort();
         for (at, name) in names.into_iter().rev() {
-            let mount = self.0.lock().remove(&name);
+            let mount = self.table.lock().remove(&name);
             let Some(mount) = mount else { continue };
             let done = if force { mount.mounted.unmount_forced() } else { mount.mounted.unmount() };
             if let Err(error) = done {
                 let busy = matches!(error, MountError::Busy);
-                self.0.lock().insert(name, mount);
+                self.table.lock().insert(name, mount);
                 let (kind, reason) = if busy {
                     (FailureKind::Busy, "pool or dataset is busy".to_owned())
                 } else {
@@ -260,6 +273,9 @@ impl Mounts {
                 };
                 let message = format!("cannot unmount '{}': {reason}", at.display());
                 return Err(Failure::new(kind, message));
+            }
+            if let Err(error) = self.changes.closed_files(&name) {
+                tracing::warn!(dataset = name, %error, "not closed");
             }
         }
         Ok(())

@@ -43,10 +43,8 @@ pub struct NewPoolPlan {
     pub caches: Vec<VdevConfig>,
     /// Short names of the features to enable.
     pub features: Vec<String>,
-    /// The comment, if any.
-    pub comment: Option<String>,
-    /// Names of the compatibility files, if any.
-    pub compatibility: Option<String>,
+    /// Properties of the pool that are stored.
+    pub pool_properties: Vec<PropertyInput>,
     /// Properties of the root dataset.
     pub properties: Vec<PropertyInput>,
     /// The command line, for the history.
@@ -122,8 +120,6 @@ pub fn create(
         txg: Some(FIRST_TXG),
         pool_guid: Some(guid),
         errata: Some(0),
-        comment: plan.comment.clone(),
-        compatibility: plan.compatibility.clone(),
         hostid: (plan.hostid != 0).then_some(plan.hostid),
         hostname: Some(plan.hostname.clone()),
         has_per_vdev_zaps: true,
@@ -244,6 +240,9 @@ fn fill_metadata(
     }
     live.config.lock().set_tree(root);
     live.fill_dataset(change, skeleton.root, ObjsetKind::Zfs, fill)?;
+    for property in &plan.pool_properties {
+        live.put_pool_property(change, property)?;
+    }
     for property in &plan.properties {
         change.set_property(skeleton.root.dataset, property)?;
     }

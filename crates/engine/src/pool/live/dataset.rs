@@ -151,10 +151,14 @@ impl LivePool {
 
     /// Forgets a head's live set: it is unmounted, and what was written is on the disks.
     pub fn close_dataset(&self, id: ObjectId) -> Result<()> {
-        if !self.datasets.lock().contains_key(&id) {
-            return Ok(());
+        let Some(dataset) = self.datasets.lock().get(&id).cloned() else { return Ok(()) };
+        let open = self.gate.figures().open;
+        if dataset.needs_sync(open) {
+            self.sync()?;
+        } else {
+            // The group before may be on its way.
+            self.gate.wait_synced(Txg(open.0.saturating_sub(1)), super::PATIENCE)?;
         }
-        self.sync()?;
         self.datasets.lock().remove(&id);
         Ok(())
     }

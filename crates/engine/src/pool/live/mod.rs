@@ -9,6 +9,7 @@ mod config;
 mod create;
 mod dataset;
 mod hooks;
+mod properties;
 mod store;
 mod sync;
 
@@ -309,6 +310,12 @@ impl LivePool {
         for task in tasks {
             let _ = task.done.send(Err(error.clone()));
         }
+    }
+
+    /// Whether the feature of this guid is enabled, as of now.
+    pub fn feature_enabled(&self, guid: &str) -> bool {
+        use crate::alloc::SpaceSource;
+        MosSource::new(self.mos.clone()).feature_enabled(guid)
     }
 
     /// A change in the open group, for the files of a dataset.

@@ -1,0 +1,352 @@
+//! The changes of a pool that is open for writing.
+//!
+//! Invariant: everything is looked up again in the group that makes the change, so that what an
+//! order saw of the pool may be old but never wrong.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use cenote_control::changes::NewDataset;
+use cenote_control::plan::{NewKey, PropertySetting, PropertyValue, VdevPlan};
+use cenote_engine::dataset::change::{
+    MosChange, NewDataset as EngineDataset, PropertyData, PropertyInput,
+};
+use cenote_engine::dataset::{Catalog, Dataset};
+use cenote_engine::pool::Pool;
+use cenote_engine::pool::live::LivePool;
+use cenote_engine::{Error, ErrorKind, Result};
+use cenote_format::ObjectId;
+use cenote_format::master_node::CaseSensitivity;
+use cenote_format::objset::ObjsetKind;
+use cenote_posix::create::NewFilesystem;
+use cenote_posix::tree::{Errno, Timestamp};
+use cenote_posix::Filesystem;
+use parking_lot::Mutex;
+
+use super::changes::{Files, PoolChanges};
+
+/// Block size of a volume that does not say one, in bytes.
+const VOLUME_BLOCK: u64 = 16 << 10;
+
+/// Changes of a writable pool.
+pub struct LiveChanges {
+    live: Arc<LivePool>,
+    /// Files that are mounted, to tell them of changed properties.
+    open: Mutex<HashMap<ObjectId, Weak<Filesystem>>>,
+}
+
+impl LiveChanges {
+    /// The changes of `live`.
+    pub fn new(live: Arc<LivePool>) -> Self {
+        Self { live, open: Mutex::default() }
+    }
+
+    fn catalog(&self) -> Catalog {
+        self.live.pool().catalog()
+    }
+
+    fn find(&self, name: &str) -> Result<Dataset> {
+        self.catalog().dataset_named(name)
+    }
+
+    /// Policies and mounted files follow what was set.
+    fn follow(&self) {
+        self.live.refresh_policies();
+        let catalog = self.catalog();
+        let mut open = self.open.lock();
+        open.retain(|id, files| {
+            let Some(files) = files.upgrade() else { return false };
+            let follow = || -> std::result::Result<(), Errno> {
+                let dataset = catalog.dataset_by_id(*id)?;
+                let properties = cenote_posix::live::write_properties(&self.live, &dataset)?;
+                if let Some(writer) = files.writer() {
+                    writer.set_properties(properties);
+                }
+                Ok(())
+            };
+            if let Err(error) = follow() {
+                tracing::warn!(%error, "properties of a mounted filesystem not read");
+            }
+            true
+        });
+    }
+}
+
+/// A setting as the engine takes it.
+pub fn input(setting: &PropertySetting) -> PropertyInput {
+    match &setting.value {
+        PropertyValue::Number(number) => PropertyInput::number(&setting.name, *number),
+        PropertyValue::Text(text) => PropertyInput::text(&setting.name, text),
+    }
+}
+
+fn unsupported<T>(what: impl std::fmt::Display) -> Result<T> {
+    Err(Error::unsupported(format!("{what} is not supported yet")))
+}
+
+/// The settings that shape a filesystem when it is made, and the rest, which are stored.
+pub fn split_settings(
+    settings: &[PropertySetting],
+) -> Result<(NewFilesystem, u64, Vec<PropertyInput>)> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let mut files = NewFilesystem {
+        uid: rustix::process::getuid().as_raw(),
+        gid: rustix::process::getgid().as_raw(),
+        time: Timestamp {
+            seconds: i64::try_from(now.as_secs()).unwrap_or(i64::MAX),
+            nanoseconds: now.subsec_nanos(),
+        },
+        ..NewFilesystem::default()
+    };
+    let mut block = VOLUME_BLOCK;
+    let mut stored = Vec::new();
+    for setting in settings {
+        let number = setting.value.number().unwrap_or(0);
+        match setting.name.as_str() {
+            "normalization" => {
+                files.normalization = number;
+                files.utf8_only |= number != 0;
+            }
+            "utf8only" => files.utf8_only = number != 0,
+            "casesensitivity" => {
+                files.case = CaseSensitivity::from_raw(number)
+                    .ok_or_else(|| Error::invalid(format!("case sensitivity {number}")))?;
+            }
+            "version" if number != 5 => return unsupported("another version than 5"),
+            "version" => {}
+            "volblocksize" => block = number,
+            "encryption" if number != 2 && number != 0 => return unsupported("encryption"),
+            "encryption" | "keyformat" | "pbkdf2iters" => {}
+            name if name.contains('@') => return unsupported(format!("setting '{name}'")),
+            _ => stored.push(input(setting)),
+        }
+    }
+    Ok((files, block, stored))
+}
+
+fn parent_of(name: &str) -> Result<(&str, &str)> {
+    name.rsplit_once('/')
+        .ok_or_else(|| Error::invalid(format!("'{name}' is the name of a pool")))
+}
+
+/// The catalog of the group being written.
+fn present(live: &LivePool, change: &MosChange<'_>) -> Result<Catalog> {
+    Catalog::open(change.mos.clone(), live.pool().name())
+}
+
+impl PoolChanges for LiveChanges {
+    fn refusal(&self) -> Option<String> {
+        self.live.gate().failure().map(|error| format!("the pool cannot be written: {error}"))
+    }
+
+    fn synced_txg(&self) -> Option<u64> {
+        Some(self.live.gate().figures().synced.0)
+    }
+
+    fn create_dataset(&self, new: &NewDataset) -> Result<()> {
+        if new.key.is_some() {
+            return unsupported("creating encrypted datasets");
+        }
+        let (files, block, stored) = split_settings(&new.properties)?;
+        let volume = new.volume_size;
+        let (parent, name) = parent_of(&new.name)?;
+        let (parent, name) = (parent.to_owned(), name.to_owned());
+        self.live.change(move |live, change| {
+            let catalog = present(live, change)?;
+            let above = catalog.directory(&parent)?;
+            if catalog.key_object(&above)?.is_some() {
+                return unsupported("creating datasets below encrypted ones");
+            }
+            match catalog.directory(&format!("{parent}/{name}")) {
+                Ok(_) => return Err(Error::new(ErrorKind::Exists, "dataset already exists")),
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+            change.check_filesystem_limit(above.id, 1)?;
+            let dataset = EngineDataset {
+                parent: above.id,
+                name: &name,
+                properties: &stored,
+                case_insensitive: files.case != CaseSensitivity::Sensitive,
+                ..EngineDataset::default()
+            };
+            let words = |error: Errno| Error::invalid(error.reason);
+            match volume {
+                None => live.make_dataset(change, &dataset, ObjsetKind::Zfs, |set, tx| {
+                    cenote_posix::create::initialise(set, tx, &files).map_err(words)
+                }),
+                Some(size) => live.make_dataset(change, &dataset, ObjsetKind::Zvol, |set, tx| {
+                    cenote_posix::create::initialise_volume(set, tx, size, block).map_err(words)
+                }),
+            }
+            .map(drop)
+        })
+    }
+
+    fn destroy(&self, names: &[String], defer: bool) -> Result<()> {
+        for name in names {
+            if let Ok(dataset) = self.find(name)
+                && !dataset.is_snapshot()
+            {
+                self.live.close_dataset(dataset.id)?;
+            }
+        }
+        let names = names.to_vec();
+        self.live.change(move |live, change| {
+            for name in &names {
+                let dataset = present(live, change)?.dataset_named(name)?;
+                if dataset.is_snapshot() {
+                    change.check_destroy_snapshot(dataset.id)?;
+                    change.destroy_snapshot(dataset.id, defer)?;
+                } else {
+                    change.check_destroy_head(dataset.id)?;
+                    change.destroy_head(dataset.id)?;
+                }
+            }
+            live.wake_freeing();
+            Ok(())
+        })
+    }
+
+    fn rename(&self, pairs: &[(String, String)]) -> Result<()> {
+        let pairs = pairs.to_vec();
+        self.live.change(move |live, change| {
+            for (from, to) in &pairs {
+                let catalog = present(live, change)?;
+                if let (Some((head, from)), Some((_, to))) =
+                    (from.split_once('@'), to.split_once('@'))
+                {
+                    let head = catalog.dataset_named(head)?;
+                    change.rename_snapshot(head.id, from, to)?;
+                } else {
+                    let (parent, name) = parent_of(to)?;
+                    let (directory, parent) = (catalog.directory(from)?, catalog.directory(parent)?);
+                    change.rename_directory(directory.id, parent.id, name)?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn set_properties(&self, dataset: &str, properties: &[PropertySetting]) -> Result<()> {
+        let inputs: Vec<PropertyInput> = properties.iter().map(input).collect();
+        if let Some(other) = inputs.iter().find(|input| input.name.contains('@')) {
+            return unsupported(format!("setting '{}'", other.name));
+        }
+        if let Some(other) = inputs.iter().find(|input| input.name == "volsize") {
+            return unsupported(format!("setting '{}'", other.name));
+        }
+        let name = dataset.to_owned();
+        self.live.change(move |live, change| {
+            let dataset = present(live, change)?.dataset_named(&name)?;
+            inputs.iter().try_for_each(|input| change.set_property(dataset.id, input))
+        })?;
+        self.follow();
+        Ok(())
+    }
+
+    fn inherit(&self, dataset: &str, property: &str, received: bool) -> Result<()> {
+        let (name, property) = (dataset.to_owned(), property.to_owned());
+        self.live.change(move |live, change| {
+            let dataset = present(live, change)?.dataset_named(&name)?;
+            change.inherit_property(dataset.id, &property, received)
+        })?;
+        self.follow();
+        Ok(())
+    }
+
+    fn snapshot(&self, names: &[String], properties: &[PropertySetting]) -> Result<()> {
+        let inputs: Vec<PropertyInput> = properties.iter().map(input).collect();
+        let names = names.to_vec();
+        self.live.change(move |live, change| {
+            let catalog = present(live, change)?;
+            let mut heads = Vec::with_capacity(names.len());
+            for full in &names {
+                let (head, name) = full
+                    .split_once('@')
+                    .ok_or_else(|| Error::invalid(format!("'{full}' is no snapshot")))?;
+                let head = catalog.dataset_named(head)?;
+                change.check_snapshot(head.id, name)?;
+                heads.push((head.id, name));
+            }
+            for (head, name) in heads {
+                change.create_snapshot(head, name, &inputs)?;
+            }
+            Ok(())
+        })
+    }
+
+    fn change_key(&self, dataset: &str, _key: Option<&NewKey>) -> Result<()> {
+        unsupported(format!("changing the key of '{dataset}'"))
+    }
+
+    fn set_pool_property(&self, property: &PropertySetting) -> Result<()> {
+        self.live.set_pool_property(input(property))
+    }
+
+    fn enable_features(&self, names: &[String]) -> Result<()> {
+        let names = names.to_vec();
+        self.live.change(move |_, change| {
+            names.iter().try_for_each(|name| change.enable_feature(name))
+        })
+    }
+
+    fn add_vdevs(&self, _plan: &[VdevPlan]) -> Result<()> {
+        unsupported("adding devices")
+    }
+
+    fn reguid(&self) -> Result<()> {
+        unsupported("changing the guid of a pool")
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.live.sync()
+    }
+
+    fn export(&self) -> Result<()> {
+        self.live.export()
+    }
+
+    fn destroy_pool(&self) -> Result<()> {
+        self.live.destroy()
+    }
+
+    fn log_command(&self, line: &str) -> Result<()> {
+        let line = line.to_owned();
+        self.live.change(move |_, change| {
+            let mut record = cenote_format::NvList::new();
+            record.push("history command", line.as_str());
+            change.log_record(record)
+        })
+    }
+
+    fn open_files(
+        &self,
+        pool: &Arc<Pool>,
+        dataset: &Dataset,
+        read_only: bool,
+    ) -> std::result::Result<Files, Errno> {
+        if read_only || dataset.is_snapshot() {
+            return cenote_posix::mount::open_in(pool, dataset).map(Arc::new);
+        }
+        let files = cenote_posix::live::open(&self.live, dataset)?;
+        self.open.lock().insert(dataset.id, Arc::downgrade(&files));
+        Ok(files)
+    }
+
+    fn closed_files(&self, name: &str) -> Result<()> {
+        let dataset = self.find(name)?;
+        self.open.lock().remove(&dataset.id);
+        self.live.close_dataset(dataset.id)
+    }
+}
+
+/// For the root of a new pool.
+pub fn root_properties(stored: &[PropertyInput]) -> Vec<PropertyInput> {
+    stored
+        .iter()
+        .filter(|input| !matches!(&input.value, PropertyData::Text(text) if text.is_empty()))
+        .cloned()
+        .collect()
+}

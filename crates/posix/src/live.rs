@@ -1,0 +1,210 @@
+//! Opening the files of a dataset for writing.
+//!
+//! Invariant: what a mounted filesystem shows besides its files (snapshots, free space) is that of
+//! the newest transaction group on the disks; its own limits count what is on its way as well.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use cenote_engine::dataset::{
+    Allowance, Catalog, Dataset, Listed, PoolCapacity, PropertyReader, Value,
+};
+use cenote_engine::pool::live::LivePool;
+use cenote_engine::{Error, ErrorKind, object::ObjectSet};
+use cenote_format::ObjectId;
+use parking_lot::Mutex;
+
+use crate::control_directory::{Snapshot, SnapshotSource};
+use crate::error::EROFS;
+use crate::filesystem::{Filesystem, MountOptions};
+use crate::mount::{self, DatasetSnapshots};
+use crate::tree::{Errno, Result, Space, Timestamp};
+use crate::write::{AccessTimes, SpaceCheck, WriteOptions, WriteProperties};
+
+/// How long a reading of the dataset's limits is good for.
+const FRESH: Duration = Duration::from_millis(500);
+/// Bytes dirty metadata may take for each dirty byte of data, as a shift: a quarter.
+const OVERHEAD: u32 = 2;
+
+/// The properties of a dataset, as numbers and words.
+struct Properties<'a> {
+    reader: PropertyReader<'a>,
+    listed: Listed,
+}
+
+impl Properties<'_> {
+    fn number(&self, name: &str) -> Result<Option<u64>, Error> {
+        Ok(self.reader.get(&self.listed, name)?.and_then(|property| match property.value {
+            Value::Number(number) => Some(number),
+            _ => None,
+        }))
+    }
+}
+
+/// How files of `dataset` are written, by its properties.
+///
+/// # Errors
+/// If the properties cannot be read.
+pub fn write_properties(live: &LivePool, dataset: &Dataset) -> Result<WriteProperties> {
+    let catalog = live.pool().catalog();
+    let reader =
+        PropertyReader::new(&catalog, live.capacity(), live.pool().keys().as_ref(), "");
+    let properties = Properties { reader, listed: Listed::Dataset(dataset.clone()) };
+    let number = |name: &str, otherwise: u64| -> Result<u64> {
+        Ok(properties.number(name)?.unwrap_or(otherwise))
+    };
+    let access_times = match (number("atime", 1)?, number("relatime", 0)?) {
+        (0, _) => AccessTimes::Off,
+        (_, 0) => AccessTimes::On,
+        _ => AccessTimes::Relative,
+    };
+    let slots = match number("dnodesize", 0)? {
+        0 => 1,
+        1 => 2,
+        bytes => u8::try_from(bytes / 512).unwrap_or(1).clamp(1, 32),
+    };
+    Ok(WriteProperties {
+        record_size: number("recordsize", 128 << 10)?,
+        slots,
+        access_times,
+        projects: live.feature_enabled("org.zfsonlinux:project_quota"),
+    })
+}
+
+/// Says whether there is room for more in a dataset.
+struct Room {
+    live: Arc<LivePool>,
+    id: ObjectId,
+    known: Mutex<Option<(Instant, Allowance, PoolCapacity)>>,
+}
+
+impl Room {
+    fn read(&self) -> Result<(Allowance, PoolCapacity), Error> {
+        if let Some((when, allowance, capacity)) = &*self.known.lock()
+            && when.elapsed() < FRESH
+        {
+            return Ok((allowance.clone(), *capacity));
+        }
+        let pool = self.live.pool();
+        let catalog = pool.catalog();
+        let dataset = catalog.dataset_by_id(self.id)?;
+        let capacity = self.live.capacity();
+        let reader = PropertyReader::new(&catalog, capacity, pool.keys().as_ref(), "");
+        let properties = Properties { reader, listed: Listed::Dataset(dataset.clone()) };
+        let mut chain = vec![(*dataset.directory).clone()];
+        chain.extend(catalog.ancestors(&dataset.directory)?);
+        let allowance = Allowance::new(
+            chain.iter().map(|directory| &directory.phys),
+            &dataset.phys,
+            properties.number("refquota")?.unwrap_or(0),
+            properties.number("refreservation")?.unwrap_or(0),
+        );
+        *self.known.lock() = Some((Instant::now(), allowance.clone(), capacity));
+        Ok((allowance, capacity))
+    }
+
+    /// Bytes on their way, their metadata included.
+    fn pending(&self) -> u64 {
+        let dirty = self.live.gate().dirty_bytes();
+        dirty.saturating_add(dirty >> OVERHEAD)
+    }
+}
+
+impl SpaceCheck for Room {
+    fn reserve(&self, bytes: u64) -> Result<()> {
+        let (allowance, capacity) = self.read()?;
+        Ok(allowance.check(&capacity, self.pending(), bytes.saturating_add(bytes >> OVERHEAD))?)
+    }
+}
+
+/// The snapshots of a head, as of now.
+struct LiveSnapshots {
+    live: Arc<LivePool>,
+    id: ObjectId,
+}
+
+impl LiveSnapshots {
+    fn now(&self) -> cenote_engine::Result<DatasetSnapshots> {
+        let catalog = self.live.pool().catalog();
+        let head = catalog.dataset_by_id(self.id)?;
+        Ok(DatasetSnapshots::new(catalog, head, self.live.pool().keys().clone()))
+    }
+}
+
+impl SnapshotSource for LiveSnapshots {
+    fn list(&self) -> cenote_engine::Result<Vec<Snapshot>> {
+        self.now()?.list()
+    }
+
+    fn find(&self, name: &[u8]) -> cenote_engine::Result<Option<Snapshot>> {
+        self.now()?.find(name)
+    }
+
+    fn open(&self, id: u64) -> cenote_engine::Result<ObjectSet> {
+        self.now()?.open(id)
+    }
+}
+
+/// Opens the files of the head `dataset` for writing.
+///
+/// # Errors
+/// EROFS for a snapshot, EACCES without its key, and what the disks say.
+pub fn open(live: &Arc<LivePool>, dataset: &Dataset) -> Result<Arc<Filesystem>> {
+    if dataset.is_snapshot() {
+        return Err(Errno::new(EROFS, format!("'{}' is a snapshot", dataset.name)));
+    }
+    let writable = live.open_dataset(dataset)?;
+    let pool = live.pool();
+    let catalog = pool.catalog();
+    let room = Arc::new(Room { live: live.clone(), id: dataset.id, known: Mutex::new(None) });
+    let properties = write_properties(live, dataset)?;
+    let record = u32::try_from(properties.record_size).unwrap_or(128 << 10);
+    let space = {
+        let (room, set) = (room.clone(), writable.set().clone());
+        move || statfs(&room, &set, record)
+    };
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let mounted = Timestamp {
+        seconds: i64::try_from(now.as_secs()).unwrap_or(i64::MAX),
+        nanoseconds: now.subsec_nanos(),
+    };
+    let settings = mount::settings(&catalog, dataset, pool.keys().as_ref(), live.capacity())?;
+    let filesystem = Filesystem::open(MountOptions {
+        objects: writable.set().clone(),
+        xattr: settings.xattr,
+        acl: settings.acl,
+        snapshot_directory: settings.snapshot_directory,
+        long_names: settings.long_names,
+        read_only: false,
+        write: Some(WriteOptions {
+            gate: live.gate().clone(),
+            properties,
+            durability: None,
+            log: None,
+            space: Some(room),
+        }),
+        mounted,
+        snapshots: Some(Box::new(LiveSnapshots { live: live.clone(), id: dataset.id })),
+        space: Box::new(space),
+    })?;
+    Ok(Arc::new(filesystem))
+}
+
+fn statfs(room: &Room, set: &ObjectSet, record: u32) -> Space {
+    let Ok((allowance, capacity)) = room.read() else { return Space::default() };
+    let pending = room.pending();
+    let referenced = allowance.referenced.saturating_add(pending);
+    let available = allowance.available(&capacity, pending);
+    mount::space(referenced, available, set.committed_root().fill(), record)
+}
+
+/// The dataset called `name` in the newest group on the disks.
+///
+/// # Errors
+/// ENOENT if there is none.
+pub fn find(catalog: &Catalog, name: &str) -> Result<Dataset> {
+    catalog.dataset_named(name).map_err(|error| match error.kind() {
+        ErrorKind::NotFound => Errno::new(crate::error::ENOENT, error.to_string()),
+        _ => error.into(),
+    })
+}
