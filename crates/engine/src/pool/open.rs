@@ -16,7 +16,7 @@ use cenote_format::{Guid, ObjectId, Txg};
 
 use super::assemble::PoolCandidate;
 use super::choose::{self, Choice};
-use super::leaves::CandidateLeaves;
+use super::leaves::{CandidateLeaves, HeldDevices};
 use super::space::PoolSpace;
 use crate::dataset::{Catalog, PoolCapacity};
 use crate::keys::KeyStore;
@@ -163,8 +163,17 @@ impl Pool {
         // Going back on purpose, the labels are all newer than the state asked for.
         let going_back = options.max_txg.is_some() || options.rewind == Rewind::Extreme;
         let label_limit = (!going_back).then_some(choice.best.txg);
-        let leaves = CandidateLeaves::trusted(candidate, &tree, label_limit);
-        let trusted = VdevTree::build(&tree, leaves)?;
+        let trusted = if options.writable {
+            let held = HeldDevices::new();
+            let trusted = VdevTree::build(&tree, held.leaves(candidate, &tree, label_limit))?;
+            if let Some(path) = held.busy().first() {
+                let reason = format!("{} is in use by another process", path.display());
+                return Err(Error::new(ErrorKind::Busy, reason));
+            }
+            trusted
+        } else {
+            VdevTree::build(&tree, CandidateLeaves::trusted(candidate, &tree, label_limit))?
+        };
         trusted.set_reflow_word(choice.best.reflow.0);
         check_missing(&tree, &trusted, options)?;
         io.pipe.set_vdevs(Arc::new(trusted));
