@@ -12,7 +12,7 @@ use cenote_codec::checksum::{Algorithm, Width, WordOrder, seal_embedded};
 use cenote_device::{DEFAULT_DEADLINE, Device, DeviceError, WriteOp, flush_batch, write_batch};
 use cenote_format::bytes::ByteOrder;
 use cenote_format::config::{PoolConfig, VdevConfig, VdevKind};
-use cenote_format::label::{self, LABELS};
+use cenote_format::label;
 use cenote_format::uberblock::{ScratchState, Uberblock};
 use cenote_format::{Guid, Txg};
 use std::sync::Arc;
