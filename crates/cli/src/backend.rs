@@ -10,12 +10,13 @@ use cenote_control::plan::{CreatePool, VdevPlan, VdevPlanKind};
 use cenote_control::protocol::{Failure, FailureKind};
 use cenote_control::report::{ImportReport, ImportVdev, VdevClass};
 use cenote_control::server::PoolService;
+use cenote_device::{Device, FileDevice, Mode};
+use cenote_engine::object::ObjectSet;
 use cenote_engine::pool::activity::{Settings, SystemClock};
 use cenote_engine::pool::assemble::PoolCandidate;
 use cenote_engine::pool::host::HostIdentity;
 use cenote_engine::pool::importable::{ImportablePool, ImportableVdev, importable};
 use cenote_engine::pool::inspect::{self, Inspector};
-use cenote_engine::object::ObjectSet;
 use cenote_engine::pool::leaves::HeldDevices;
 use cenote_engine::pool::live::{LivePool, NewPoolPlan, WriteOptions, create as create_pool};
 use cenote_engine::pool::metadata::read_metadata;
@@ -23,7 +24,6 @@ use cenote_engine::pool::{OpenOptions, Pool, Rewind};
 use cenote_engine::txg::Tx;
 use cenote_engine::vdev::AllocationClass;
 use cenote_engine::{Error, ErrorKind};
-use cenote_device::{Device, FileDevice, Mode};
 use cenote_format::Txg;
 use cenote_format::config::{Draid, TopLevel, VdevConfig, VdevKind};
 use serde::{Deserialize, Serialize};
@@ -306,8 +306,9 @@ pub fn create(plan: &CreatePool) -> Result<Arc<dyn PoolService>, Failure> {
         cenote_posix::create::initialise(set, tx, &files)
             .map_err(|error| Error::invalid(error.reason))
     };
-    let live = create_pool(new, HeldDevices::new().new_leaves(), &options, WriteOptions::default(), fill)
-        .map_err(|error| cannot(&error))?;
+    let live =
+        create_pool(new, HeldDevices::new().new_leaves(), &options, WriteOptions::default(), fill)
+            .map_err(|error| cannot(&error))?;
     let facts = ImportFacts { altroot: plan.altroot.clone(), read_only: false };
     let pool = live.pool().clone();
     let service = Service::new(pool, Arc::new(LiveChanges::new(live)), &facts);

@@ -47,8 +47,7 @@ impl Properties<'_> {
 /// If the properties cannot be read.
 pub fn write_properties(live: &LivePool, dataset: &Dataset) -> Result<WriteProperties> {
     let catalog = live.pool().catalog();
-    let reader =
-        PropertyReader::new(&catalog, live.capacity(), live.pool().keys().as_ref(), "");
+    let reader = PropertyReader::new(&catalog, live.capacity(), live.pool().keys().as_ref(), "");
     let properties = Properties { reader, listed: Listed::Dataset(dataset.clone()) };
     let number = |name: &str, otherwise: u64| -> Result<u64> {
         Ok(properties.number(name)?.unwrap_or(otherwise))

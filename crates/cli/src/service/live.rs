@@ -19,9 +19,9 @@ use cenote_engine::{Error, ErrorKind, Result};
 use cenote_format::ObjectId;
 use cenote_format::master_node::CaseSensitivity;
 use cenote_format::objset::ObjsetKind;
+use cenote_posix::Filesystem;
 use cenote_posix::create::NewFilesystem;
 use cenote_posix::tree::{Errno, Timestamp};
-use cenote_posix::Filesystem;
 use parking_lot::Mutex;
 
 use super::changes::{Files, PoolChanges};
@@ -126,8 +126,7 @@ pub fn split_settings(
 }
 
 fn parent_of(name: &str) -> Result<(&str, &str)> {
-    name.rsplit_once('/')
-        .ok_or_else(|| Error::invalid(format!("'{name}' is the name of a pool")))
+    name.rsplit_once('/').ok_or_else(|| Error::invalid(format!("'{name}' is the name of a pool")))
 }
 
 /// The catalog of the group being written.
@@ -221,7 +220,8 @@ impl PoolChanges for LiveChanges {
                     change.rename_snapshot(head.id, from, to)?;
                 } else {
                     let (parent, name) = parent_of(to)?;
-                    let (directory, parent) = (catalog.directory(from)?, catalog.directory(parent)?);
+                    let (directory, parent) =
+                        (catalog.directory(from)?, catalog.directory(parent)?);
                     change.rename_directory(directory.id, parent.id, name)?;
                 }
             }
@@ -287,9 +287,8 @@ impl PoolChanges for LiveChanges {
 
     fn enable_features(&self, names: &[String]) -> Result<()> {
         let names = names.to_vec();
-        self.live.change(move |_, change| {
-            names.iter().try_for_each(|name| change.enable_feature(name))
-        })
+        self.live
+            .change(move |_, change| names.iter().try_for_each(|name| change.enable_feature(name)))
     }
 
     fn add_vdevs(&self, _plan: &[VdevPlan]) -> Result<()> {
