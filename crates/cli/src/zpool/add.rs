@@ -66,7 +66,7 @@ fn add(
     let pool = client.pool_report(name).map_err(|failure| failure.message)?;
     let mut plan = grammar::parse(words, &mut |word| devices::resolve(word))?;
     let force = parsed.has('f');
-    let mut problems = create::checked(&client, &plan, force || parsed.has('U'))?;
+    let mut problems = create::checked(&plan, force || parsed.has('U'));
     if problems.is_empty() && !(force || parsed.has('M')) {
         match (replication::of_plan(&plan), replication::of_pool(&pool.root)) {
             (Err(words), _) => problems.push(words),

@@ -182,7 +182,7 @@ impl Options {
             ));
         }
         let mut vdevs = grammar::parse(words, &mut |word| devices::resolve(word))?;
-        let mut problems = checked(client, &vdevs, self.force)?;
+        let mut problems = checked(&vdevs, self.force);
         let normal = vdevs.iter().any(|vdev| vdev.class == VdevClass::Normal);
         if problems.is_empty() && !normal {
             problems.push("at least one general top-level vdev must be specified".to_owned());
@@ -354,24 +354,9 @@ fn name_problem(name: &str) -> Option<String> {
 }
 
 /// What is in use among the leaves of a plan; with `force` only what nothing overrides.
-pub fn checked(client: &Client, plan: &[VdevPlan], force: bool) -> Result<Vec<String>, String> {
-    let mut imported = in_use::Imported::default();
-    let living: Vec<String> = client.pools().into_iter().filter(|p| client.lives(p)).collect();
-    if !living.is_empty() {
-        for pool in common::ask(client, &living).pools {
-            let named = |list: &[cenote_control::report::VdevReport]| {
-                list.iter().map(|vdev| (vdev.guid, pool.name.clone())).collect::<Vec<_>>()
-            };
-            imported.spares.extend(named(&pool.spares));
-            imported.caches.extend(named(&pool.caches));
-            imported.pools.push(pool.guid);
-        }
-    }
-    let (forcible, firm) = in_use::uses_of_all(plan, &imported);
-    if force {
-        return Ok(firm);
-    }
-    Ok(forcible.into_iter().chain(firm).collect())
+pub fn checked(plan: &[VdevPlan], force: bool) -> Vec<String> {
+    let (forcible, firm) = in_use::uses_of_all(plan);
+    if force { firm } else { forcible.into_iter().chain(firm).collect() }
 }
 
 /// Refuses a specification because of these problems, if there are any.

@@ -8,13 +8,12 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::ExitCode;
 
-use cenote_control::client::Client;
 use cenote_device::Mode;
 use cenote_engine::pool::discover::{FileOpener, Opener, read_labels};
+use cenote_engine::pool::in_use::{Holder, device_in_use};
 use cenote_format::config::PoolState;
 
-use super::common;
-use super::vdevs::{devices, in_use};
+use super::vdevs::devices;
 use crate::getopt::Spec;
 use crate::terminal;
 use crate::usage::Tool;
@@ -92,37 +91,27 @@ fn clear(path: &str, force: bool) -> Result<(), (String, u8)> {
 
 /// Refuses what is in use, or may be.
 fn may_be_cleared(path: &str, force: bool) -> Result<(), String> {
-    let Some(found) = in_use::membership(Path::new(path)) else { return Ok(()) };
-    let client = Client::default();
-    let living: Vec<String> = client.pools().into_iter().filter(|p| client.lives(p)).collect();
-    let imported = match living.is_empty() {
-        true => Vec::new(),
-        false => common::ask(&client, &living).pools,
-    };
-    let pool = &found.pool;
-    let overridden = |what: &str| {
-        if force {
-            return Ok(());
-        }
-        Err(format!(
-            "use '-f' to override the following error:\n{path} is a member of {what} pool \"{pool}\""
-        ))
-    };
-    let here = |report: &&cenote_control::report::PoolReport| {
-        let among = |list: &[cenote_control::report::VdevReport]| {
-            list.iter().any(|vdev| vdev.guid == found.guid)
-        };
-        report.guid == found.pool_guid || among(&report.spares) || among(&report.caches)
-    };
-    match (found.state, imported.iter().find(here)) {
-        (PoolState::Destroyed, _) => Ok(()),
-        (PoolState::Exported, _) => overridden("exported"),
-        (_, Some(report)) => {
-            Err(format!("{path} is a member (ACTIVE) of pool \"{}\"", report.name))
-        }
-        (PoolState::Active, None) => overridden("potentially active"),
-        _ => Ok(()),
+    let found = device_in_use(Path::new(path)).map_err(|error| error.to_string())?;
+    if let Some(holder) = &found.holder {
+        let pool = found.pool.as_ref().map(|pool| pool.name.as_str()).unwrap_or_default();
+        return Err(match holder {
+            Holder::Process => format!("{path} is a member (ACTIVE) of pool \"{pool}\""),
+            _ => format!("{path} is in use"),
+        });
     }
+    let Some(pool) = found.pool else { return Ok(()) };
+    let what = match pool.state {
+        PoolState::Exported => "exported",
+        PoolState::Active => "potentially active",
+        _ => return Ok(()),
+    };
+    if force {
+        return Ok(());
+    }
+    let name = pool.name;
+    Err(format!(
+        "use '-f' to override the following error:\n{path} is a member of {what} pool \"{name}\""
+    ))
 }
 
 #[cfg(test)]
