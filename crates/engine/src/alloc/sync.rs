@@ -30,6 +30,8 @@ const LOGS_MAX_BY_METASLAB: u64 = 32 << 10;
 /// A map longer than this many blocks is condensed if it is also this much longer than needed.
 const CONDENSE_BLOCKS: u64 = 4;
 const CONDENSE_FACTOR: u64 = 2;
+/// Later passes only append, so that the group comes to rest.
+const CONDENSE_UNTIL_PASS: u32 = 2;
 /// Bytes one segment takes in a map, about.
 const SEGMENT_BYTES: u64 = 16;
 /// Metaslabs of a vdev that stay in memory, however idle.
@@ -178,17 +180,19 @@ impl Allocator {
             }
             return Ok(wrote || !work.is_empty());
         }
-        wrote |= self.ensure_log(store, txg)?;
-        if pass == 1 {
-            wrote |= self.flush(store, moment)?;
+        // The first changes of the group, in whichever pass: before they are logged, flush.
+        let first = self.ensure_log(store, txg)?;
+        if first {
+            self.flush(store, moment)?;
         }
+        wrote |= first;
         let work = self.begin(txg)?;
         if !work.is_empty() {
             self.write_log(store, moment, &work)?;
             wrote = true;
         }
-        if pass == 1 {
-            wrote |= self.drop_logs(store, txg)?;
+        if first {
+            self.drop_logs(store, txg)?;
         }
         Ok(wrote)
     }
@@ -274,7 +278,7 @@ impl Allocator {
                 let reason = "space map logs are left although their feature is not enabled";
                 return Err(Error::unsupported(reason));
             }
-            MapPlan::new(&state, vdev, index, delta.clone(), moment.pass == 1)?
+            MapPlan::new(&state, vdev, index, delta.clone(), moment.pass <= CONDENSE_UNTIL_PASS)?
         };
         let map = plan.write(store, moment)?;
         self.end((vdev, index), delta, Some(map))
@@ -401,7 +405,7 @@ impl Allocator {
     }
 
     /// Flushes the metaslabs that are due.
-    fn flush(&self, store: &mut dyn SpaceStore, moment: Moment) -> Result<bool> {
+    fn flush(&self, store: &mut dyn SpaceStore, moment: Moment) -> Result<()> {
         let due = self.state.lock().due(moment.txg);
         for (vdev, index) in &due {
             let plan = {
@@ -427,25 +431,24 @@ impl Allocator {
             drop(state);
             self.changed.notify_all();
         }
-        Ok(!due.is_empty())
+        Ok(())
     }
 
     /// Drops logs that no metaslab needs.
-    fn drop_logs(&self, store: &mut dyn SpaceStore, txg: Txg) -> Result<bool> {
+    fn drop_logs(&self, store: &mut dyn SpaceStore, txg: Txg) -> Result<()> {
         let (zap, old) = {
             let mut state = self.state.lock();
             let oldest = state.unflushed().map(|(since, ..)| since).min().unwrap_or(txg);
             let kept = state.logs.split_off(&oldest.min(txg));
             (state.log_zap, std::mem::replace(&mut state.logs, kept))
         };
-        let any = !old.is_empty();
         for (txg, log) in old {
             if let Some(zap) = zap {
                 store.zap_remove(zap, &format!("{:x}", txg.0))?;
             }
             log.map.destroy(store)?;
         }
-        Ok(any)
+        Ok(())
     }
 
     /// The group is on the disks: space freed two groups earlier can be allocated again, and the

@@ -252,6 +252,29 @@ fn logs_are_bounded() {
     check(&mut rig);
 }
 
+/// Groups that only change the pool's metadata record nothing before their second pass.
+#[test]
+fn logs_are_bounded_without_data() {
+    let mut rig = Rig::new(ALL, &[disk(GIB)]);
+    let mut last: Option<Dva> = None;
+    for _ in 0..60 {
+        assert!(!rig.allocator.sync(&mut rig.store, rig.txg, 1).unwrap());
+        if let Some(dva) = last.take() {
+            rig.allocator.free(&dva, rig.txg).unwrap();
+        }
+        let copies = AllocRequest { copies: 3, ..AllocRequest::new(4096, rig.txg) };
+        let dvas = rig.allocator.allocate(&copies).unwrap();
+        last = Some(dvas[0]);
+        assert!(rig.allocator.sync(&mut rig.store, rig.txg, 2).unwrap());
+        assert!(!rig.allocator.sync(&mut rig.store, rig.txg, 3).unwrap());
+        rig.allocator.sync_done(rig.txg).unwrap();
+        rig.txg.0 += 1;
+        let logs = check_logs(&rig);
+        assert!(logs <= 5, "{logs}");
+    }
+    check(&mut rig);
+}
+
 #[test]
 fn long_maps_are_condensed() {
     let mut rig = Rig::new(NO_LOGS, &[disk(GIB)]);
