@@ -113,6 +113,11 @@ impl IntentLog {
         self.state.lock().old
     }
 
+    /// The log was claimed: this is its header now, to be written in the first group.
+    pub fn set_old_header(&self, header: Header) {
+        self.state.lock().old = header;
+    }
+
     pub(super) fn pool(&self) -> &Arc<dyn LogPool> {
         &self.pool
     }

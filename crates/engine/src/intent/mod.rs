@@ -10,7 +10,9 @@
 //! replayed, but not written.
 
 mod block;
+mod cipher;
 mod claim;
+mod device;
 mod log;
 mod pool;
 mod records;
@@ -22,7 +24,8 @@ mod tests;
 
 pub use block::BlockBuilder;
 pub use claim::{Claimer, claim};
+pub use device::{PoolClaimer, PoolLog, PoolLogReader};
 pub use log::{IntentLog, LogSync};
 pub use pool::{LogCipher, LogPool, LogReader, LogWrite, WriteSource};
 pub use replay::{Replay, Replayed};
-pub use walk::{Ended, walk};
+pub use walk::{Ended, Met, walk};

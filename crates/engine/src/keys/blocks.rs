@@ -78,7 +78,7 @@ impl DatasetKeys {
         mac.first_chunk().copied().ok_or_else(|| not_sealed(CipherError::Message))
     }
 
-    fn cipher(&self, salt: [u8; 8]) -> Result<Arc<Cipher>> {
+    pub(crate) fn cipher(&self, salt: [u8; 8]) -> Result<Arc<Cipher>> {
         if let Some(key) = self.by_salt.read().get(&salt) {
             return Ok(key.clone());
         }

@@ -29,8 +29,18 @@ impl VdevTree {
     ///
     /// A leaf that fails is treated as if all it was written since its last flush had failed. If
     /// that is more than the redundancy makes up for: [`VdevError::NotWritten`]. Then nothing
-    /// written since the last flush can be relied on.
+    /// written since the last flush can be relied on, and every later flush answers the same.
     pub fn flush(&self) -> Result<(), VdevError> {
+        let mut failure = self.flushing.lock();
+        if let Some(failure) = &*failure {
+            return Err(failure.clone());
+        }
+        let flushed = self.flush_written();
+        *failure = flushed.as_ref().err().cloned();
+        flushed
+    }
+
+    fn flush_written(&self) -> Result<(), VdevError> {
         let mut dirty: Vec<(LeafId, Vec<std::ops::Range<u64>>)> = Vec::new();
         let mut lost: HashSet<LeafId> = HashSet::new();
         let mut tops: Vec<u32> = Vec::new();

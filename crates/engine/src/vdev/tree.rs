@@ -135,6 +135,9 @@ pub struct VdevTree {
     refreshing: Mutex<()>,
     /// How often a leaf noted a txg it misses.
     pub(super) missed_changes: AtomicU64,
+    /// Held during a flush: one that found nothing to do must not answer before the one that does
+    /// it. Keeps the failure after which nothing can be relied on.
+    pub(super) flushing: Mutex<Option<VdevError>>,
 }
 
 impl std::fmt::Debug for VdevTree {
@@ -160,6 +163,7 @@ impl VdevTree {
             clock: Arc::new(move || start.elapsed()),
             refreshing: Mutex::default(),
             missed_changes: AtomicU64::new(0),
+            flushing: Mutex::new(None),
         };
         tree.refresh();
         Ok(tree)

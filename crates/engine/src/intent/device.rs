@@ -1,0 +1,169 @@
+//! The intent log over a real pool: its gate, its allocator, its devices.
+//!
+//! Invariant: a log block is called written when every leaf it needs has flushed its cache. A flush
+//! that fails beyond the redundancy ends the pool's writing: what it was to make durable may belong
+//! to a transaction group as well.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
+
+use bytes::Bytes;
+use cenote_format::{BlockPointer, Dva, Txg};
+
+use super::{Claimer, LogPool, LogReader, LogWrite};
+use crate::alloc::{AllocRequest, Allocator};
+use crate::pipe::{PoolIo, ReadContext, zeros};
+use crate::txg::{Gate, Tx};
+use crate::vdev::{AllocationClass, BlockWrite};
+use crate::{Error, ErrorKind, Result};
+
+/// Longest wait for a transaction group.
+const PATIENCE: Duration = Duration::from_secs(300);
+/// Bytes of a gang header.
+const GANG_HEADER: u64 = 512;
+/// Deepest nesting of gangs that is claimed.
+const GANG_DEPTH: u32 = 16;
+
+/// The pool as the log of one dataset uses it.
+pub struct PoolLog {
+    gate: Arc<Gate>,
+    allocator: Arc<Allocator>,
+    io: Arc<PoolIo>,
+    /// The newest group the log wants the dataset to be written in.
+    newest: AtomicU64,
+}
+
+impl PoolLog {
+    /// For the log of one dataset of the pool.
+    pub fn new(gate: Arc<Gate>, allocator: Arc<Allocator>, io: Arc<PoolIo>) -> Arc<Self> {
+        Arc::new(Self { gate, allocator, io, newest: AtomicU64::new(0) })
+    }
+
+    /// Whether the dataset must be written in group `txg` for the log's sake.
+    pub fn needs_sync(&self, txg: Txg) -> bool {
+        self.newest.load(SeqCst) >= txg.0
+    }
+
+    /// The dataset must be written in group `txg`.
+    pub fn mark(&self, txg: Txg) {
+        self.newest.fetch_max(txg.0, SeqCst);
+    }
+}
+
+impl LogPool for PoolLog {
+    fn begin(&self) -> Result<Tx> {
+        let tx = self.gate.begin_now()?;
+        self.mark(tx.txg());
+        Ok(tx)
+    }
+
+    fn synced(&self) -> Txg {
+        self.gate.figures().synced
+    }
+
+    fn wait_synced(&self, txg: Txg) -> Result<()> {
+        self.gate.wait_synced(txg, PATIENCE)
+    }
+
+    fn allocate(&self, tx: &Tx, size: u64) -> Result<Dva> {
+        let request =
+            AllocRequest { class: AllocationClass::Log, ..AllocRequest::new(size, tx.txg()) };
+        let dvas = self.allocator.allocate(&request)?;
+        let full = || Error::new(ErrorKind::NoSpace, "no room for the intent log");
+        dvas.first().copied().ok_or_else(full)
+    }
+
+    fn write(&self, writes: Vec<LogWrite>) -> Result<()> {
+        let vdevs = self.io.pipe.vdevs();
+        let writes: Vec<BlockWrite> = writes
+            .into_iter()
+            .map(|LogWrite { dva, data, birth }| BlockWrite {
+                vdev: dva.vdev,
+                offset: dva.offset,
+                data,
+                birth,
+            })
+            .collect();
+        for (answer, write) in vdevs.write_batch(&writes).into_iter().zip(&writes) {
+            if let Err(error) = answer {
+                return Err(Error::new(ErrorKind::Io, format!("write failed: {error}"))
+                    .at(|place| place.dva = Some((write.vdev, write.offset))));
+            }
+        }
+        vdevs.flush().map_err(|error| {
+            let error = Error::new(ErrorKind::Io, error.to_string());
+            self.gate.fail(error.clone());
+            error
+        })
+    }
+
+    fn random(&self) -> [u64; 2] {
+        let number = || getrandom::u64().unwrap_or_else(|_| self.newest.load(SeqCst));
+        [number(), number()]
+    }
+}
+
+/// Reads logs of one dataset.
+pub struct PoolLogReader {
+    /// Where from.
+    pub io: Arc<PoolIo>,
+    /// How data blocks are decrypted.
+    pub context: ReadContext,
+}
+
+impl LogReader for PoolLogReader {
+    fn read_log_block(&self, pointer: &BlockPointer) -> Result<Bytes> {
+        self.io.pipe.read_log_block(pointer)
+    }
+
+    fn read_data(&self, pointer: &BlockPointer) -> Result<Bytes> {
+        match pointer.is_hole() {
+            true => Ok(zeros(pointer.lsize())),
+            false => self.io.pipe.read(pointer, &self.context),
+        }
+    }
+}
+
+/// Claims logs when a pool is opened for writing.
+pub struct PoolClaimer {
+    /// Where from blocks are read.
+    pub io: Arc<PoolIo>,
+    /// Whose space they take.
+    pub allocator: Arc<Allocator>,
+    /// The group that records it.
+    pub txg: Txg,
+}
+
+impl PoolClaimer {
+    fn claim_at(&self, pointer: &BlockPointer, depth: u32) -> Result<()> {
+        let vdevs = self.io.pipe.vdevs();
+        if pointer.is_gang() {
+            if depth >= GANG_DEPTH {
+                return Err(Error::corrupt("gangs nested too deep").at_pointer(pointer));
+            }
+            let (_, members) = self.io.pipe.gang_children(pointer)?;
+            for member in &members {
+                self.claim_at(member, depth + 1)?;
+            }
+        }
+        for dva in pointer.dvas() {
+            let asize = match dva.gang {
+                true => vdevs.asize(dva.vdev, GANG_HEADER, self.txg).unwrap_or(dva.asize),
+                false => dva.asize,
+            };
+            self.allocator.claim(&Dva { asize, ..dva }, self.txg)?;
+        }
+        Ok(())
+    }
+}
+
+impl Claimer for PoolClaimer {
+    fn is_readable(&self, pointer: &BlockPointer) -> bool {
+        self.io.pipe.verify_many(std::slice::from_ref(pointer)).iter().all(Result::is_ok)
+    }
+
+    fn claim(&self, pointer: &BlockPointer) -> Result<()> {
+        self.claim_at(pointer, 0)
+    }
+}
