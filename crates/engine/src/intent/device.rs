@@ -9,10 +9,11 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 use bytes::Bytes;
-use cenote_format::{BlockPointer, Dva, Txg};
+use cenote_format::{BlockPointer, Dva, ObjectId, Txg};
 
-use super::{Claimer, LogPool, LogReader, LogWrite};
+use super::{Claimer, LogPool, LogReader, LogWrite, WriteSource};
 use crate::alloc::{AllocRequest, Allocator};
+use crate::object::ObjectSet;
 use crate::pipe::{PoolIo, ReadContext, zeros};
 use crate::txg::{Gate, Tx};
 use crate::vdev::{AllocationClass, BlockWrite};
@@ -122,6 +123,22 @@ impl LogReader for PoolLogReader {
             true => Ok(zeros(pointer.lsize())),
             false => self.io.pipe.read(pointer, &self.context),
         }
+    }
+}
+
+/// Gives the data of later writes as the set's objects have it now.
+pub struct SetSource(pub ObjectSet);
+
+impl WriteSource for SetSource {
+    fn read(&self, object: u64, offset: u64, length: u64) -> Result<Option<Bytes>> {
+        let object = match self.0.object(ObjectId(object)) {
+            Ok(object) => object,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let length = usize::try_from(length).map_err(|_| Error::invalid("a write that long"))?;
+        // Beyond the end there are zeros: the record of what cut the object comes later.
+        Ok(Some(Bytes::from(object.read_vec(offset, length)?)))
     }
 }
 

@@ -8,7 +8,7 @@
 //! along what all of them appended.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use cenote_format::objset::ZIL_HEADER;
@@ -24,6 +24,8 @@ use crate::{Error, Result};
 
 /// Smallest part of a write worth a record of its own where a block ends.
 const SMALLEST_PART: usize = 8192;
+/// Bytes of records above which writing their groups costs less than writing them twice.
+const MOST_LOGGED: u64 = 8 << 20;
 /// Commits whose size decides how large the next block is.
 const REMEMBERED: usize = 16;
 
@@ -41,7 +43,7 @@ pub struct IntentLog {
     pool: Arc<dyn LogPool>,
     objset: u64,
     cipher: Option<Arc<dyn LogCipher>>,
-    source: Mutex<Option<Weak<dyn WriteSource>>>,
+    source: Mutex<Option<Arc<dyn WriteSource>>>,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -104,7 +106,7 @@ impl IntentLog {
 
     /// Says where the data of later writes is read from. Without it they are committed by writing
     /// their transaction group.
-    pub fn set_source(&self, source: Weak<dyn WriteSource>) {
+    pub fn set_source(&self, source: Arc<dyn WriteSource>) {
         *self.source.lock() = Some(source);
     }
 
@@ -124,6 +126,25 @@ impl IntentLog {
 
     pub(super) fn cipher(&self) -> Option<&Arc<dyn LogCipher>> {
         self.cipher.as_ref()
+    }
+
+    /// Adds the record of a change of `object` made in `tx`, to those every commit writes or to
+    /// those a commit of the object does, as OpenZFS does with records of its type. What has no
+    /// record counts as a change no record can tell.
+    pub fn note(&self, tx: &Tx, object: u64, payload: Payload) {
+        let later = match &payload {
+            Payload::Create(create) => {
+                // What waits for this number was done to an object that is gone.
+                self.forget(create.object.object);
+                None
+            }
+            Payload::Remove { .. } | Payload::Link { .. } | Payload::Rename { .. } => None,
+            Payload::Unknown(_) => return self.append_whole(tx),
+            _ => Some(object),
+        };
+        if self.append_to(tx, object, later, payload, false).is_err() {
+            self.append_whole(tx);
+        }
     }
 
     /// Adds the record of a change made in `tx` to those every commit writes. A rename takes along
@@ -261,9 +282,16 @@ impl IntentLog {
         }
     }
 
-    /// Reads the data of later writes; `None` if the batch has what cannot be logged.
+    /// Reads the data of later writes; `None` if the batch has what cannot be logged, or too much.
     fn resolve(&self, batch: Vec<(Txg, Item)>) -> Result<Option<Vec<(Txg, Item)>>> {
-        let source = self.source.lock().as_ref().and_then(Weak::upgrade);
+        let bytes = |item: &Item| match item {
+            Item::LaterWrite { length, .. } => *length,
+            item => bytes_of(item) as u64,
+        };
+        if batch.iter().map(|(_, item)| bytes(item)).sum::<u64>() > MOST_LOGGED {
+            return Ok(None);
+        }
+        let source = self.source.lock().clone();
         let mut resolved = Vec::with_capacity(batch.len());
         for (txg, item) in batch {
             match item {

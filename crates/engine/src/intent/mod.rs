@@ -24,7 +24,7 @@ mod tests;
 
 pub use block::BlockBuilder;
 pub use claim::{Claimer, claim};
-pub use device::{PoolClaimer, PoolLog, PoolLogReader};
+pub use device::{PoolClaimer, PoolLog, PoolLogReader, SetSource};
 pub use log::{IntentLog, LogSync};
 pub use pool::{LogCipher, LogPool, LogReader, LogWrite, WriteSource};
 pub use replay::{Replay, Replayed};

@@ -385,8 +385,7 @@ fn a_commit_takes_what_its_object_needs() {
             Ok((object != 9).then_some(data))
         }
     }
-    let source: Arc<dyn WriteSource> = Arc::new(Source);
-    log.set_source(Arc::downgrade(&source));
+    log.set_source(Arc::new(Source));
     let tx = world.begin().unwrap();
     log.append_later_write(&tx, 5, 0, 100);
     log.append_later_write(&tx, 6, 0, 100);
@@ -420,11 +419,38 @@ fn a_commit_takes_what_its_object_needs() {
     assert_eq!(world.inner.lock().events.len(), before);
     log.commit(9).unwrap();
     assert_eq!(names(&log).len(), 4);
+    // A new object of the number has nothing to do with what was written to the old one.
+    let tx = world.begin().unwrap();
+    log.append_later_write(&tx, 5, 0, 100);
+    let create = cenote_format::zil::Create {
+        what: cenote_format::zil::Created::File,
+        directory: 1,
+        object: cenote_format::zil::LogId { object: 5, extra_slots: 0 },
+        mode: 0o100644,
+        owner: 0,
+        group: 0,
+        generation: 1,
+        created: [0; 2],
+        device: 0,
+        acl: None,
+        attributes: None,
+        domains: Vec::new(),
+        name: b"new".to_vec(),
+    };
+    log.note(&tx, 5, Payload::Create(Box::new(create)));
+    log.note(&tx, 5, Payload::WriteExtend { object: 5, offset: 0, length: 9 });
+    log.commit(5).unwrap();
+    assert_eq!(names(&log)[4..], ["TX_CREATE", "TX_WRITE2"]);
     // What no record can tell brings the group to the disks.
     let synced = world.synced();
     log.append_whole(&world.begin().unwrap());
     log.commit(3).unwrap();
     assert_eq!(world.synced().0, synced.0 + 1);
+    // So does more than it pays to write twice.
+    let tx = world.begin().unwrap();
+    log.append_later_write(&tx, 5, 0, 100 << 20);
+    log.commit(5).unwrap();
+    assert_eq!(world.synced().0, synced.0 + 2);
 }
 
 /// A file system that only remembers which records it was given.

@@ -4,6 +4,8 @@
 //! written is read back from the disks alone.
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
+mod log;
+
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::Command;

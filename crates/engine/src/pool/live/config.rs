@@ -177,6 +177,7 @@ impl LivePool {
     }
 
     fn finish_as(&self, state: PoolState) -> Result<()> {
+        self.close_logs()?;
         self.allocator.flush_all();
         self.sync()?;
         self.change_config(ConfigChange::State(state));

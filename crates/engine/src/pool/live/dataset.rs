@@ -13,8 +13,10 @@ use cenote_format::{ObjectId, Txg};
 use parking_lot::RwLock;
 
 use super::LivePool;
+use super::log::LiveLog;
 use crate::dataset::change::{MadeDataset, MosChange, NewDataset};
 use crate::dataset::{Catalog, Dataset, Listed, PropertyReader, Value};
+use crate::intent::{IntentLog, PoolLogReader};
 use crate::object::ObjectSet;
 use crate::pipe::{Decryptor, Encryptor, ObjsetPolicy, ReadContext, RedundantMetadata};
 use crate::txg::Tx;
@@ -28,11 +30,35 @@ pub struct LiveDataset {
     id: ObjectId,
     set: ObjectSet,
     policy: RwLock<ObjsetPolicy>,
+    log: Option<LiveLog>,
 }
 
 impl LiveDataset {
     pub(super) fn new(id: ObjectId, set: ObjectSet, policy: ObjsetPolicy) -> Arc<Self> {
-        Arc::new(Self { id, set, policy: RwLock::new(policy) })
+        Self::with_log(id, set, policy, None)
+    }
+
+    fn with_log(
+        id: ObjectId,
+        set: ObjectSet,
+        policy: ObjsetPolicy,
+        log: Option<LiveLog>,
+    ) -> Arc<Self> {
+        Arc::new(Self { id, set, policy: RwLock::new(policy), log })
+    }
+
+    /// Its intent log; a dataset being made has none.
+    pub fn log(&self) -> Option<&Arc<IntentLog>> {
+        self.log.as_ref().map(|log| &log.log)
+    }
+
+    /// Reads what an earlier life of the pool left in its log.
+    pub fn log_reader(&self) -> PoolLogReader {
+        PoolLogReader { io: self.set.io().clone(), context: self.set.context().clone() }
+    }
+
+    pub(super) fn live_log(&self) -> Option<&LiveLog> {
+        self.log.as_ref()
     }
 
     /// Its object in the MOS.
@@ -56,7 +82,7 @@ impl LiveDataset {
     }
 
     pub(super) fn needs_sync(&self, txg: Txg) -> bool {
-        self.set.needs_sync(txg)
+        self.set.needs_sync(txg) || self.log.as_ref().is_some_and(|log| log.pool.needs_sync(txg))
     }
 }
 
@@ -102,7 +128,8 @@ impl LivePool {
         let context = ReadContext { decryptor, objset: dataset.id.0, ..ReadContext::default() };
         let set = ObjectSet::open_live(&self.io, dataset.phys.pointer, context)?;
         let policy = self.policy(&catalog, dataset, encryptor)?;
-        let live = LiveDataset::new(dataset.id, set, policy);
+        let log = self.open_log(dataset.id, &set)?;
+        let live = LiveDataset::with_log(dataset.id, set, policy, Some(log));
         Ok(self.datasets.lock().entry(dataset.id).or_insert(live).clone())
     }
 
@@ -152,6 +179,9 @@ impl LivePool {
     /// Forgets a head's live set: it is unmounted, and what was written is on the disks.
     pub fn close_dataset(&self, id: ObjectId) -> Result<()> {
         let Some(dataset) = self.datasets.lock().get(&id).cloned() else { return Ok(()) };
+        if let Some(log) = dataset.log() {
+            log.close()?;
+        }
         let open = self.gate.figures().open;
         if dataset.needs_sync(open) {
             self.sync()?;

@@ -9,6 +9,7 @@ mod config;
 mod create;
 mod dataset;
 mod hooks;
+mod log;
 mod properties;
 mod store;
 mod sync;
@@ -115,6 +116,7 @@ impl LivePool {
         let source = Arc::new(MosSource::new(mos.clone()));
         let allocator = Allocator::open(io.pipe.vdevs(), &tree, source, uberblock.txg)?;
         let live = Self::with(pool, mos, allocator, write)?;
+        live.claim_logs()?;
         live.start()?;
         Ok(live)
     }
@@ -251,9 +253,10 @@ impl LivePool {
         let synced = match self.gate.failure() {
             Some(failure) => Err(failure),
             None => {
+                let logs = self.close_logs();
                 self.allocator.flush_all();
                 // A group to flush, one for what flushing freed.
-                self.sync().and_then(|()| self.sync())
+                logs.and_then(|()| self.sync()).and_then(|()| self.sync())
             }
         };
         self.gate.stop();

@@ -110,6 +110,7 @@ impl LivePool {
 
         for (dataset, written) in synced {
             dataset.set().commit(written)?;
+            dataset.log_synced(txg);
         }
         self.allocator.sync_done(txg)?;
         let config = self.config.lock().published();
@@ -146,6 +147,7 @@ struct Group<'a> {
 impl Group<'_> {
     fn write_dataset(&self, dataset: &LiveDataset) -> Result<Synced> {
         let set = dataset.set();
+        dataset.sync_log(self.change, self.txg)?;
         let ledger = DatasetLedger::new(self.change, dataset.id())?;
         let policy = dataset.policy();
         let context = SyncContext {

@@ -1,0 +1,87 @@
+//! The intent logs of datasets open for writing.
+//!
+//! Invariant: before a pool is written for the first time, every log in it is claimed, and the first
+//! group records that together with the space the logs take.
+
+use std::sync::Arc;
+
+use cenote_format::zil::Header;
+use cenote_format::{ObjectId, Txg};
+
+use super::LivePool;
+use super::dataset::LiveDataset;
+use crate::dataset::change::MosChange;
+use crate::dataset::is_hidden;
+use crate::intent::{IntentLog, PoolClaimer, PoolLog, PoolLogReader, SetSource, claim};
+use crate::object::ObjectSet;
+use crate::pipe::ReadContext;
+use crate::{Error, Result};
+
+/// The log of one dataset.
+pub(super) struct LiveLog {
+    pub(super) log: Arc<IntentLog>,
+    pub(super) pool: Arc<PoolLog>,
+}
+
+impl LivePool {
+    /// The log of the head `id`, whose set is `set`.
+    pub(super) fn open_log(&self, id: ObjectId, set: &ObjectSet) -> Result<LiveLog> {
+        let header = Header::decode(&set.zil_header())?;
+        let pool = PoolLog::new(self.gate.clone(), self.allocator.clone(), self.io.clone());
+        let log = Arc::new(IntentLog::new(pool.clone(), id.0, header, None));
+        log.set_source(Arc::new(SetSource(set.clone())));
+        Ok(LiveLog { log, pool })
+    }
+
+    /// Claims all logs an earlier life of the pool left.
+    pub(super) fn claim_logs(&self) -> Result<()> {
+        let first = Txg(self.pool.uberblock().txg.0 + 1);
+        let claimer =
+            PoolClaimer { io: self.io.clone(), allocator: self.allocator.clone(), txg: first };
+        let catalog = self.pool.catalog();
+        for directory in catalog.walk(&catalog.root()?)? {
+            if is_hidden(directory.component()) || directory.phys.head_dataset.0 == 0 {
+                continue;
+            }
+            let head = catalog.head(&directory)?;
+            let set = catalog.sealed_object_set(&head)?;
+            let header = Header::decode(&set.header().zil_header)?;
+            let reader = PoolLogReader { io: self.io.clone(), context: ReadContext::default() };
+            let Some(claimed) = claim(&reader, &claimer, &header, first)? else { continue };
+            let open = self.open_dataset(&head).map_err(|error| {
+                let reason =
+                    format!("the intent log of '{}' cannot be claimed: {error}", head.name);
+                Error::new(error.kind(), reason).with_advice("open the pool read-only")
+            })?;
+            if let Some(live) = open.live_log() {
+                live.log.set_old_header(claimed);
+                live.pool.mark(first);
+            }
+            self.gate.want(first);
+        }
+        Ok(())
+    }
+
+    /// Frees the logs of all open datasets. What they hold is in the groups written.
+    pub(super) fn close_logs(&self) -> Result<()> {
+        let open: Vec<Arc<LiveDataset>> = self.datasets.lock().values().cloned().collect();
+        open.iter().filter_map(|dataset| dataset.log()).try_for_each(|log| log.close())
+    }
+}
+
+impl LiveDataset {
+    /// The part of its log in group `txg`: the header, and space that is free now.
+    pub(super) fn sync_log(&self, change: &MosChange<'_>, txg: Txg) -> Result<()> {
+        let Some(live) = self.live_log() else { return Ok(()) };
+        let part = live.log.sync(txg)?;
+        self.set().set_zil_header(&part.header)?;
+        part.freed.iter().try_for_each(|pointer| change.hooks.free(pointer))
+    }
+
+    /// Group `txg` is on the disks.
+    pub(super) fn log_synced(&self, txg: Txg) {
+        if let Some(live) = self.live_log() {
+            live.log.synced(txg);
+        }
+    }
+}
