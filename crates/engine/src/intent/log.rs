@@ -8,7 +8,7 @@
 //! along what all of them appended.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use cenote_format::objset::ZIL_HEADER;
@@ -43,7 +43,7 @@ pub struct IntentLog {
     pool: Arc<dyn LogPool>,
     objset: u64,
     cipher: Option<Arc<dyn LogCipher>>,
-    source: Mutex<Option<Arc<dyn WriteSource>>>,
+    source: Mutex<Option<Weak<dyn WriteSource>>>,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -106,7 +106,7 @@ impl IntentLog {
 
     /// Says where the data of later writes is read from. Without it they are committed by writing
     /// their transaction group.
-    pub fn set_source(&self, source: Arc<dyn WriteSource>) {
+    pub fn set_source(&self, source: Weak<dyn WriteSource>) {
         *self.source.lock() = Some(source);
     }
 
@@ -133,12 +133,8 @@ impl IntentLog {
     /// record counts as a change no record can tell.
     pub fn note(&self, tx: &Tx, object: u64, payload: Payload) {
         let later = match &payload {
-            Payload::Create(create) => {
-                // What waits for this number was done to an object that is gone.
-                self.forget(create.object.object);
-                None
-            }
-            Payload::Remove { .. } | Payload::Link { .. } | Payload::Rename { .. } => None,
+            Payload::Create(_)
+            | Payload::Remove { .. } | Payload::Link { .. } | Payload::Rename { .. } => None,
             Payload::Unknown(_) => return self.append_whole(tx),
             _ => Some(object),
         };
@@ -175,6 +171,10 @@ impl IntentLog {
     ) -> Result<()> {
         if self.note_replayed(tx) {
             return Ok(());
+        }
+        if let Payload::Create(create) = &payload {
+            // What waits for this number was done to an object that is gone.
+            self.forget(create.object.object);
         }
         let is_rename = matches!(payload, Payload::Rename { .. });
         let record = Record { txg: tx.txg(), sequence: 0, case_insensitive, payload };
@@ -291,7 +291,7 @@ impl IntentLog {
         if batch.iter().map(|(_, item)| bytes(item)).sum::<u64>() > MOST_LOGGED {
             return Ok(None);
         }
-        let source = self.source.lock().clone();
+        let source = self.source.lock().as_ref().and_then(Weak::upgrade);
         let mut resolved = Vec::with_capacity(batch.len());
         for (txg, item) in batch {
             match item {

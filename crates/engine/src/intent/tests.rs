@@ -385,7 +385,8 @@ fn a_commit_takes_what_its_object_needs() {
             Ok((object != 9).then_some(data))
         }
     }
-    log.set_source(Arc::new(Source));
+    let source: Arc<dyn WriteSource> = Arc::new(Source);
+    log.set_source(Arc::downgrade(&source));
     let tx = world.begin().unwrap();
     log.append_later_write(&tx, 5, 0, 100);
     log.append_later_write(&tx, 6, 0, 100);

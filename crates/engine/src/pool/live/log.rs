@@ -12,7 +12,9 @@ use super::LivePool;
 use super::dataset::LiveDataset;
 use crate::dataset::change::MosChange;
 use crate::dataset::is_hidden;
-use crate::intent::{IntentLog, PoolClaimer, PoolLog, PoolLogReader, SetSource, claim};
+use crate::intent::{
+    IntentLog, PoolClaimer, PoolLog, PoolLogReader, SetSource, WriteSource, claim,
+};
 use crate::object::ObjectSet;
 use crate::pipe::ReadContext;
 use crate::{Error, Result};
@@ -21,6 +23,8 @@ use crate::{Error, Result};
 pub(super) struct LiveLog {
     pub(super) log: Arc<IntentLog>,
     pub(super) pool: Arc<PoolLog>,
+    /// Where data of writes comes from until a door has a better source.
+    _source: Arc<dyn WriteSource>,
 }
 
 impl LivePool {
@@ -29,8 +33,9 @@ impl LivePool {
         let header = Header::decode(&set.zil_header())?;
         let pool = PoolLog::new(self.gate.clone(), self.allocator.clone(), self.io.clone());
         let log = Arc::new(IntentLog::new(pool.clone(), id.0, header, None));
-        log.set_source(Arc::new(SetSource(set.clone())));
-        Ok(LiveLog { log, pool })
+        let source: Arc<dyn WriteSource> = Arc::new(SetSource(set.clone()));
+        log.set_source(Arc::downgrade(&source));
+        Ok(LiveLog { log, pool, _source: source })
     }
 
     /// Claims all logs an earlier life of the pool left.
