@@ -117,6 +117,19 @@ impl Writer {
         Ok(())
     }
 
+    /// Sets and clears flags ([`pflags`]); those that describe the ACL are left alone.
+    pub fn set_flags(&self, id: ObjectId, set: u64, clear: u64) -> Result<()> {
+        let kept = ACL_FLAGS | pflags::PROJECT | pflags::XATTR;
+        self.admit(SMALL_CHANGE)?;
+        let node = self.node(id)?;
+        let mut state = node.write()?;
+        let file = &mut state.file;
+        let tx = self.begin()?;
+        let flags = file.facts.flags & !(clear & !kept) | set & !kept;
+        let facts = Facts { flags, changed: now(), ..file.facts };
+        self.store(&tx, file, &facts, &[])
+    }
+
     /// Stores facts whose mode may have changed, with the ACL that says the same.
     pub(super) fn store_mode(&self, tx: &Tx, file: &mut File, mut facts: Facts) -> Result<()> {
         if facts.mode == file.facts.mode {
