@@ -22,8 +22,8 @@ pub mod xattr;
 pub use control_directory::{Snapshot, SnapshotDirectory, SnapshotSource};
 pub use filesystem::{Filesystem, MountOptions};
 pub use view::View;
-pub use volume::Volume;
+pub use volume::{Volume, VolumeWriteOptions};
 pub use write::{
-    AccessTimes, ChangeLog, Durability, SpaceCheck, WriteOptions, WriteProperties, Writer,
+    AccessTimes, ChangeLog, Durability, Intents, SpaceCheck, WriteOptions, WriteProperties, Writer,
 };
 pub use xattr::{AclType, XattrMode};

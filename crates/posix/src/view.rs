@@ -229,7 +229,8 @@ impl View {
             Seek::Data => file.object.seek_data(offset)?.filter(|at| *at < size).ok_or_else(beyond),
             Seek::Hole => {
                 // What lies beyond the last block is a hole, and so is the end of the file.
-                let end = file.object.dnode().max_offset().max(offset);
+                let blocks = file.object.block_count();
+                let end = blocks.saturating_mul(file.object.block_size()).max(offset);
                 Ok(file.object.seek_hole(offset)?.unwrap_or(end).min(size))
             }
         }

@@ -1,24 +1,54 @@
 //! Volumes: one object as a block device.
 //!
-//! Chapter 05, section 15. Invariant: nothing beyond the volume's size is ever given.
+//! Chapter 05, section 15. Invariant: nothing beyond the volume's size is ever given or taken; a
+//! write and a read of the same bytes see each other whole or not at all.
+
+use std::sync::Arc;
+use std::time::Duration;
 
 use cenote_engine::object::{Object, ObjectSet};
-use cenote_engine::zap::Zap;
+use cenote_engine::txg::Gate;
+use cenote_engine::zap::{self, Value, Zap};
 use cenote_format::ObjectId;
 use cenote_format::objset::ObjsetKind;
+use cenote_format::zil::Payload;
+use parking_lot::RwLock;
 
-use crate::error::EINVAL;
+use crate::error::{EINVAL, ENOSPC, EROFS};
 use crate::stream::Streams;
 use crate::tree::{Errno, Pieces, Result};
+use crate::write::{ChangeLog, Durability, SpaceCheck};
 
 const DATA: ObjectId = ObjectId(1);
 const PROPERTIES: ObjectId = ObjectId(2);
 
+/// Key of the size in the properties.
+const SIZE: &str = "size";
+/// Bytes freed in one transaction group at most, in blocks.
+const BLOCKS_AT_ONCE: u64 = 1 << 19;
+/// Longest wait for a transaction group.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// What a volume is written with.
+pub struct VolumeWriteOptions {
+    /// Where changes begin.
+    pub gate: Arc<Gate>,
+    /// The intent log; without it, flushing waits for a transaction group.
+    pub durability: Option<Arc<dyn Durability>>,
+    /// Is told of changes.
+    pub log: Option<Arc<dyn ChangeLog>>,
+    /// Says whether there is room.
+    pub space: Option<Arc<dyn SpaceCheck>>,
+}
+
 /// A volume or a snapshot of one.
 pub struct Volume {
     data: Object,
-    size: u64,
+    properties: Object,
+    /// Held for looking while data is read, for changing while it is written.
+    size: RwLock<u64>,
     streams: Streams,
+    write: Option<VolumeWriteOptions>,
 }
 
 impl Volume {
@@ -28,15 +58,106 @@ impl Volume {
             let reason = format!("dataset object {} is no volume", objects.id());
             return Err(Errno::new(EINVAL, reason));
         }
-        let properties = Zap::open(objects.object(PROPERTIES)?)?;
-        let size = properties.require_u64("size")?;
+        let properties = objects.object(PROPERTIES)?;
+        let size = RwLock::new(Zap::open(properties.clone())?.require_u64(SIZE)?);
         let data = objects.object(DATA)?;
-        Ok(Self { data, size, streams: Streams::default() })
+        Ok(Self { data, properties, size, streams: Streams::default(), write: None })
+    }
+
+    /// Opens the volume in the live set `objects`, to be written too.
+    pub fn open_writable(objects: &ObjectSet, write: VolumeWriteOptions) -> Result<Self> {
+        if !objects.is_live() {
+            return Err(Errno::new(EROFS, "the volume was opened for reading only"));
+        }
+        Ok(Self { write: Some(write), ..Self::open(objects)? })
+    }
+
+    /// Whether it can be written.
+    pub fn is_writable(&self) -> bool {
+        self.write.is_some()
+    }
+
+    fn options(&self) -> Result<&VolumeWriteOptions> {
+        self.write.as_ref().ok_or_else(|| Errno::new(EROFS, "the volume is read-only"))
+    }
+
+    /// Writes `data` at `offset`; all of it must lie within the volume.
+    pub fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+        let write = self.options()?;
+        let len = data.len() as u64;
+        if let Some(space) = &write.space {
+            space.reserve(len)?;
+        }
+        write.gate.throttle()?;
+        let size = self.size.write();
+        expect_within(*size, offset, len)?;
+        let tx = write.gate.begin_now()?;
+        self.data.write(&tx, offset, data)?;
+        if let Some(log) = &write.log {
+            log.note_write(&tx, DATA.0, offset, data);
+        }
+        Ok(())
+    }
+
+    /// Makes a range read as zeros and frees what it took.
+    pub fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        let write = self.options()?;
+        let step = self.block_size().saturating_mul(BLOCKS_AT_ONCE);
+        let end = offset.saturating_add(len);
+        let mut at = offset;
+        while at < end {
+            write.gate.throttle()?;
+            let size = self.size.write();
+            expect_within(*size, offset, len)?;
+            let part = step.min(end - at);
+            let tx = write.gate.begin_now()?;
+            self.data.free_range(&tx, at, part)?;
+            if let Some(log) = &write.log {
+                log.note(&tx, DATA.0, Payload::Truncate { object: 1, offset: at, length: part })?;
+            }
+            at += part;
+            let txg = tx.txg();
+            drop((tx, size));
+            if at < end {
+                write.gate.wait_synced(txg, PATIENCE)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Changes the size in bytes, a multiple of the block size; what lies behind it is freed.
+    pub fn set_size(&self, bytes: u64) -> Result<()> {
+        let write = self.options()?;
+        if bytes == 0 || !bytes.is_multiple_of(self.block_size()) {
+            let reason = format!("a volume of {bytes} bytes in blocks of {}", self.block_size());
+            return Err(Errno::new(EINVAL, reason));
+        }
+        write.gate.throttle()?;
+        let mut size = self.size.write();
+        let tx = write.gate.begin_now()?;
+        zap::update(&self.properties, &tx, SIZE, &Value::of_u64(bytes))?;
+        if bytes < *size {
+            self.data.free_range(&tx, bytes, u64::MAX)?;
+        }
+        if let Some(log) = &write.log {
+            log.note_whole(&tx);
+        }
+        *size = bytes;
+        Ok(())
+    }
+
+    /// Makes everything written survive a crash.
+    pub fn flush(&self) -> Result<()> {
+        let Some(write) = &self.write else { return Ok(()) };
+        match &write.durability {
+            Some(durability) => durability.commit(0),
+            None => Ok(write.gate.wait_synced(write.gate.figures().open, PATIENCE)?),
+        }
     }
 
     /// Size in bytes.
     pub fn size(&self) -> u64 {
-        self.size
+        *self.size.read()
     }
 
     /// Property `volblocksize` in bytes.
@@ -46,9 +167,10 @@ impl Volume {
 
     /// Reads up to `len` bytes at `offset`; short only at the end of the volume.
     pub fn read_at(&self, offset: u64, len: usize) -> Result<Pieces> {
-        let rest = self.size.saturating_sub(offset);
+        let size = self.size.read();
+        let rest = size.saturating_sub(offset);
         let len = usize::try_from(rest).unwrap_or(usize::MAX).min(len);
-        let advice = self.streams.note(0, offset, len as u64, self.size);
+        let advice = self.streams.note(0, offset, len as u64, *size);
         if let Some(ahead) = advice.ahead {
             self.data.prefetch(ahead.start, ahead.end - ahead.start, &advice.position);
         }
@@ -58,10 +180,20 @@ impl Volume {
     /// The stored range at or after `offset`: where it starts, and where the next hole does; none
     /// if only holes follow.
     pub fn next_stored(&self, offset: u64) -> Result<Option<(u64, u64)>> {
-        let Some(start) = self.data.seek_data(offset)?.filter(|start| *start < self.size) else {
+        let size = *self.size.read();
+        let Some(start) = self.data.seek_data(offset)?.filter(|start| *start < size) else {
             return Ok(None);
         };
-        let end = self.data.seek_hole(start)?.unwrap_or(self.data.dnode().max_offset());
-        Ok(Some((start, end.max(start).min(self.size))))
+        let end = self.data.block_count().saturating_mul(self.data.block_size());
+        let end = self.data.seek_hole(start)?.unwrap_or(end);
+        Ok(Some((start, end.max(start).min(size))))
+    }
+}
+
+/// ENOSPC, as a block device answers, unless the range lies within `size` bytes.
+fn expect_within(size: u64, offset: u64, len: u64) -> Result<()> {
+    match offset.checked_add(len) {
+        Some(end) if end <= size => Ok(()),
+        _ => Err(Errno::new(ENOSPC, format!("{len} bytes at {offset} of a volume of {size}"))),
     }
 }

@@ -181,10 +181,10 @@ impl Writer {
         if old.links != 0 {
             let truncate = |offset, length| Payload::Truncate { object: id.0, offset, length };
             if punched {
-                self.note(&tx, id, || truncate(offset, stop - offset));
+                self.note(&tx, id, || truncate(offset, stop - offset))?;
             }
             if grows {
-                self.note(&tx, id, || truncate(end, 0));
+                self.note(&tx, id, || truncate(end, 0))?;
             }
         }
         Ok(())

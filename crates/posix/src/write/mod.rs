@@ -12,6 +12,7 @@
 mod acl;
 mod attributes;
 mod data;
+mod log;
 mod names;
 mod namespace;
 mod nodes;
@@ -31,6 +32,7 @@ use cenote_format::ObjectId;
 use cenote_format::zil::Payload;
 use parking_lot::{Mutex, RwLock};
 
+pub use log::Intents;
 pub use nodes::{Node, State};
 pub use quota::QuotaKind;
 
@@ -67,9 +69,13 @@ pub trait Durability: Send + Sync {
 /// file's changes come in their order. Must not wait for a transaction group.
 pub trait ChangeLog: Send + Sync {
     /// A change of `object` as the intent log has it.
-    fn note(&self, tx: &Tx, object: u64, payload: Payload);
+    fn note(&self, tx: &Tx, object: u64, payload: Payload) -> Result<()>;
     /// Data was written to `object`.
     fn note_write(&self, tx: &Tx, object: u64, offset: u64, data: &[u8]);
+    /// A change was made that no record can tell.
+    fn note_whole(&self, tx: &Tx);
+    /// `object` has no name any more.
+    fn forget(&self, object: u64);
 }
 
 /// Says whether there is room.
@@ -252,9 +258,24 @@ impl Writer {
     }
 
     /// Notes a change in the log, if there is one.
-    fn note(&self, tx: &Tx, object: ObjectId, payload: impl FnOnce() -> Payload) {
+    fn note(&self, tx: &Tx, object: ObjectId, payload: impl FnOnce() -> Payload) -> Result<()> {
+        match &self.log {
+            Some(log) => log.note(tx, object.0, payload()),
+            None => Ok(()),
+        }
+    }
+
+    /// Notes a change no record can tell.
+    fn note_whole(&self, tx: &Tx) {
         if let Some(log) = &self.log {
-            log.note(tx, object.0, payload());
+            log.note_whole(tx);
+        }
+    }
+
+    /// Tells the log that an object has no name any more.
+    fn note_unnamed(&self, object: ObjectId) {
+        if let Some(log) = &self.log {
+            log.forget(object.0);
         }
     }
 

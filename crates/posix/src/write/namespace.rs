@@ -108,13 +108,16 @@ impl Writer {
             let time = facts.created;
             let file = self.make(&tx, facts, new.target, &inherited, None)?;
             self.name_new(&tx, directory, name, &file, time)?;
-            self.note_create(&tx, directory, name, &file, new.target);
+            self.note_create(&tx, directory, name, &file, new.target)?;
+            if !inherited.lists.is_empty() {
+                self.note_whole(&tx);
+            }
             self.nodes.add(file.object.id(), file)
         })
     }
 
     /// Gives a new file its name, or frees it.
-    fn name_new(
+    pub(super) fn name_new(
         &self,
         tx: &Tx,
         directory: &mut File,
@@ -248,7 +251,14 @@ impl Writer {
         Ok(file)
     }
 
-    fn note_create(&self, tx: &Tx, parent: &File, name: &[u8], file: &File, target: &[u8]) {
+    pub(super) fn note_create(
+        &self,
+        tx: &Tx,
+        parent: &File,
+        name: &[u8],
+        file: &File,
+        target: &[u8],
+    ) -> Result<()> {
         let facts = &file.facts;
         self.note(tx, file.object.id(), || {
             Payload::Create(Box::new(Create {
@@ -270,7 +280,7 @@ impl Writer {
                 domains: Vec::new(),
                 name: name.to_vec(),
             }))
-        });
+        })
     }
 
     /// Gives a file another name.
@@ -315,7 +325,7 @@ impl Writer {
         let waits_for = (facts.links == 0 && self.log.is_some()).then(|| tx.txg());
         if waits_for.is_none() {
             let (directory, name) = (parent.id().0, name.to_vec());
-            self.note(&tx, id, || Payload::Link { directory, object: id.0, name });
+            self.note(&tx, id, || Payload::Link { directory, object: id.0, name })?;
         }
         let directory = &mut locked.of(parent.id())?.file;
         let grown = grown(&directory.facts, 1, 0, time);
@@ -383,7 +393,10 @@ impl Writer {
             let directory = &mut locked.of(parent)?.file;
             let shrunk = grown(&directory.facts, -1, 0, time);
             self.store(&tx, directory, &shrunk, &[])?;
-            self.note_remove(&tx, parent, &found.name, found.id, false);
+            self.note_remove(&tx, parent, &found.name, found.id, false)?;
+            if links == 0 {
+                self.note_unnamed(found.id);
+            }
             Ok(())
         })
     }
@@ -414,7 +427,8 @@ impl Writer {
             let directory = &mut locked.of(parent)?.file;
             let shrunk = grown(&directory.facts, -1, -1, time);
             self.store(&tx, directory, &shrunk, &[])?;
-            self.note_remove(&tx, parent, &found.name, found.id, true);
+            self.note_remove(&tx, parent, &found.name, found.id, true)?;
+            self.note_unnamed(found.id);
             Ok(())
         })
     }
@@ -426,12 +440,12 @@ impl Writer {
         name: &[u8],
         id: ObjectId,
         is_directory: bool,
-    ) {
+    ) -> Result<()> {
         self.note(tx, id, || Payload::Remove {
             directory: directory.0,
             name: name.to_vec(),
             is_directory,
-        });
+        })
     }
 }
 

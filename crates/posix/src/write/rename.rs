@@ -251,7 +251,10 @@ impl Writer {
             Some(file) => RenameKind::Whiteout(logged(file)),
             None => RenameKind::Plain,
         };
-        self.note_rename(&tx, plan, kind);
+        self.note_rename(&tx, plan, kind)?;
+        if let Some(found) = replaced.filter(|_| last_name) {
+            self.note_unnamed(found.id);
+        }
         if let Some(file) = whiteout {
             self.nodes.add(file.object.id(), file)?;
         }
@@ -295,8 +298,7 @@ impl Writer {
             let facts = grown(&file.facts, 0, links, time);
             self.store(&tx, file, &facts, &[])?;
         }
-        self.note_rename(&tx, plan, RenameKind::Exchange);
-        Ok(())
+        self.note_rename(&tx, plan, RenameKind::Exchange)
     }
 
     fn make_whiteout(&self, tx: &Tx, plan: &Move<'_>, time: Timestamp) -> Result<File> {
@@ -320,14 +322,14 @@ impl Writer {
         self.make(tx, facts, &[], &Inherited::none(mode), None)
     }
 
-    fn note_rename(&self, tx: &Tx, plan: &Move<'_>, kind: RenameKind) {
+    fn note_rename(&self, tx: &Tx, plan: &Move<'_>, kind: RenameKind) -> Result<()> {
         self.note(tx, plan.source.id, || Payload::Rename {
             kind,
             source_directory: plan.from.0,
             source: plan.source.name.clone(),
             target_directory: plan.to.0,
             target: plan.name.to_vec(),
-        });
+        })
     }
 }
 

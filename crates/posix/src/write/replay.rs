@@ -1,1 +1,297 @@
-//! Applying records of the intent log.
+//! Applying records of the intent log to a filesystem.
+//!
+//! Chapter 05, sections 17 and 18. Invariant: a record does what the operation it tells of did, with
+//! the same object numbers, generations and creation times; the change is made by the same code.
+
+use bytes::Bytes;
+use cenote_engine::intent::Replay;
+use cenote_engine::{Error, ErrorKind};
+use cenote_format::sa::Attribute;
+use cenote_format::zil::{
+    AclParts, Create, Created, LogId, Payload, Record, RenameKind, SetAttributes as LogAttributes,
+    mask_linux,
+};
+use cenote_format::{ObjectId, acl, pflags};
+
+use super::acl::Inherited;
+use super::namespace::{DirectoryChange, check_directory};
+use super::object::new_flags;
+use super::{Writer, now};
+use crate::attributes::{DIRECTORY, Facts, SYMLINK, TYPE, is_device};
+use crate::error::{EEXIST, EIO, ENODATA, EOPNOTSUPP, ESTALE};
+use crate::filesystem::Filesystem;
+use crate::tree::{
+    Allocate, Caller, Errno, RenameFlags, Result, SetAttributes, SetTime, Timestamp, XattrWrite,
+};
+
+const SUPERUSER: Caller = Caller { uid: 0, gid: 0, pid: 0 };
+/// 512-byte slots of the largest dnode.
+const SLOTS_MAX: u8 = 32;
+
+fn time([seconds, nanoseconds]: [u64; 2]) -> Timestamp {
+    let nanoseconds = u32::try_from(nanoseconds).unwrap_or(0).min(999_999_999);
+    Timestamp { seconds: seconds.cast_signed(), nanoseconds }
+}
+
+fn slots(id: LogId) -> u8 {
+    id.extra_slots.saturating_add(1).min(SLOTS_MAX)
+}
+
+/// The POSIX id of a log FUID; ids of domains become nobody's.
+fn id_of(fuid: u64) -> u32 {
+    cenote_format::fuid::Fuid::decode(fuid).posix()
+}
+
+impl Writer {
+    /// Whether an object is a file.
+    fn is_file(&self, id: u64) -> Result<bool> {
+        match self.node(ObjectId(id)) {
+            Ok(_) => Ok(true),
+            Err(error) if error.code == ESTALE => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Does what a record says. `block` is what a write without data points at.
+    pub fn replay(&self, record: &Record, block: Option<&Bytes>) -> Result<()> {
+        match &record.payload {
+            Payload::Create(create) => self.retrying(|| self.replay_create(create)),
+            Payload::Remove { directory, name, is_directory } => {
+                let directory = ObjectId(*directory);
+                let found = self.must_find(&self.node(directory)?.read()?.file, name)?;
+                match is_directory {
+                    true => self.remove_directory(directory, name)?,
+                    false => self.unlink(directory, name)?,
+                }
+                self.forget(found.id);
+                Ok(())
+            }
+            Payload::Link { directory, object, name } => {
+                self.link(ObjectId(*object), ObjectId(*directory), name).map(drop)
+            }
+            Payload::Rename { kind, source_directory, source, target_directory, target } => {
+                let (from, to) = (ObjectId(*source_directory), ObjectId(*target_directory));
+                self.replay_rename(kind, (from, source), (to, target))
+            }
+            Payload::Write { object, offset, length, data: Some(data), .. } => {
+                let length = usize::try_from(*length).unwrap_or(usize::MAX);
+                let data = data.get(..length.min(data.len())).unwrap_or(&[]);
+                self.write(ObjectId(*object), *offset, data, false)
+            }
+            Payload::Write { object, offset, length, .. } => {
+                let none = || Errno::new(EIO, "a record of a write without its block");
+                let block = block.ok_or_else(none)?;
+                self.replay_block(ObjectId(*object), *offset, *length, block)
+            }
+            Payload::WriteExtend { object, offset, length } => {
+                let id = ObjectId(*object);
+                let end = offset.saturating_add(*length);
+                match end > self.node(id)?.read()?.file.facts.size {
+                    true => self.set_length(id, end),
+                    false => Ok(()),
+                }
+            }
+            Payload::Truncate { object, offset, length: 0 } => {
+                self.set_length(ObjectId(*object), *offset)
+            }
+            Payload::Truncate { object, offset, length } => {
+                self.allocate(ObjectId(*object), *offset, *length, Allocate::PunchHole)
+            }
+            Payload::SetAttributes(set) => self.replay_attributes(set),
+            Payload::SetAcl { object, acl, domains } if domains.is_empty() => {
+                self.retrying(|| self.replay_acl(ObjectId(*object), acl))
+            }
+            Payload::SetXattr { object, name, value } => {
+                let value = value.as_deref();
+                match self.set_xattr(ObjectId(*object), name, value, XattrWrite::Any) {
+                    Err(error) if error.code == ENODATA && value.is_none() => Ok(()),
+                    result => result,
+                }
+            }
+            other => {
+                let reason = format!("replaying {} is not supported yet", other.name());
+                Err(Errno::new(EOPNOTSUPP, reason))
+            }
+        }
+    }
+
+    fn set_length(&self, id: ObjectId, size: u64) -> Result<()> {
+        let change = SetAttributes { size: Some(size), ..SetAttributes::default() };
+        self.set_attributes(id, &change)
+    }
+
+    fn replay_create(&self, create: &Create) -> Result<()> {
+        self.admit(0)?;
+        let id = ObjectId(create.object.object);
+        let parent = self.node(ObjectId(create.directory))?;
+        let mut state = parent.write()?;
+        let directory = &mut state.file;
+        if create.what == Created::XattrDirectory {
+            let tx = self.begin()?;
+            self.claim_xattr_directory(&tx, directory, (id, slots(create.object)))?;
+            self.note_whole(&tx);
+            return Ok(());
+        }
+        check_directory(&directory.facts, DirectoryChange::Add)?;
+        if self.find(directory, &create.name)?.is_some() {
+            return Err(Errno::new(EEXIST, "the name exists"));
+        }
+        let type_bits = match &create.what {
+            Created::Directory => DIRECTORY,
+            Created::Symlink { .. } => SYMLINK,
+            _ => create.mode as u32 & TYPE,
+        };
+        let mode = type_bits | create.mode as u32 & 0o7777;
+        let target = match &create.what {
+            Created::Symlink { target } => target.as_slice(),
+            _ => &[],
+        };
+        let is_directory = type_bits == DIRECTORY;
+        let of = directory.facts;
+        let mut flags = new_flags(mode, is_directory, self.properties().projects);
+        let mut project = 0;
+        if of.flags & pflags::PROJECT_INHERIT != 0 {
+            project = of.project;
+            flags |= pflags::PROJECT_INHERIT | pflags::PROJECT;
+        }
+        let created = time(create.created);
+        let facts = Facts {
+            mode,
+            size: if is_directory { 2 } else { target.len() as u64 },
+            generation: create.generation,
+            parent: create.directory,
+            links: if is_directory { 2 } else { 1 },
+            uid: id_of(create.owner),
+            gid: id_of(create.group),
+            flags: flags | of.flags & pflags::XATTR,
+            device: if is_device(mode) { create.device } else { 0 },
+            project,
+            accessed: created,
+            modified: created,
+            changed: created,
+            created,
+        };
+        let tx = self.begin()?;
+        let claim = Some((id, slots(create.object)));
+        let file = self.make(&tx, facts, target, &Inherited::none(mode), claim)?;
+        self.name_new(&tx, directory, &create.name, &file, now())?;
+        self.note_create(&tx, directory, &create.name, &file, target);
+        self.nodes.add(id, file).map(drop)
+    }
+
+    fn replay_rename(
+        &self,
+        kind: &RenameKind,
+        (from, old): (ObjectId, &[u8]),
+        (to, new): (ObjectId, &[u8]),
+    ) -> Result<()> {
+        let mut flags = RenameFlags::default();
+        match kind {
+            RenameKind::Plain => {}
+            RenameKind::Exchange => flags.exchange = true,
+            RenameKind::Whiteout(_) => {
+                let reason = "replaying TX_RENAME_WHITEOUT is not supported yet";
+                return Err(Errno::new(EOPNOTSUPP, reason));
+            }
+        }
+        let replaced = self.find(&self.node(to)?.read()?.file, new)?;
+        self.rename(SUPERUSER, from, old, to, new, flags)?;
+        if let Some(found) = replaced {
+            self.forget(found.id);
+        }
+        Ok(())
+    }
+
+    /// Writes the whole block around `offset`; the file grows at most to the range's end.
+    fn replay_block(
+        &self,
+        id: ObjectId,
+        offset: u64,
+        length: u64,
+        block: &Bytes,
+    ) -> Result<()> {
+        let size = block.len() as u64;
+        if size == 0 {
+            return Err(Errno::new(EIO, "a record of a write with an empty block"));
+        }
+        let start = offset / size * size;
+        let end = offset.saturating_add(length).max(self.node(id)?.read()?.file.facts.size);
+        let len = usize::try_from(end.saturating_sub(start)).unwrap_or(usize::MAX);
+        let data = block.get(..len.min(block.len())).unwrap_or(block);
+        self.write(id, start, data, false)
+    }
+
+    fn replay_attributes(&self, set: &LogAttributes) -> Result<()> {
+        let wants = |bit: u64| set.mask & bit != 0;
+        let size = wants(mask_linux::SIZE).then_some(set.size);
+        let change = SetAttributes {
+            mode: wants(mask_linux::MODE).then_some(set.mode as u32),
+            uid: wants(mask_linux::OWNER).then(|| id_of(set.owner)),
+            gid: wants(mask_linux::GROUP).then(|| id_of(set.group)),
+            size,
+            accessed: wants(mask_linux::ACCESSED).then(|| SetTime::At(time(set.accessed))),
+            modified: wants(mask_linux::MODIFIED).then(|| SetTime::At(time(set.modified))),
+            changed: None,
+            kill_set_id: false,
+        };
+        self.set_attributes(ObjectId(set.object), &change)
+    }
+
+    /// Sets a list of version-1 entries, and the mode it says.
+    fn replay_acl(&self, id: ObjectId, parts: &AclParts) -> Result<()> {
+        let count = usize::try_from(parts.count).unwrap_or(usize::MAX);
+        let list = acl::decode(&parts.entries, count)?;
+        self.admit(0)?;
+        let node = self.node(id)?;
+        let mut state = node.write()?;
+        let file = &mut state.file;
+        let tx = self.begin()?;
+        let facts = file.facts;
+        let said = acl::mode(&list, facts.uid.into(), facts.gid.into());
+        let mut flags = facts.flags & !(pflags::ACL_TRIVIAL | pflags::NO_EXECS_DENIED);
+        if acl::is_trivial(&list) {
+            flags |= pflags::ACL_TRIVIAL;
+        }
+        if said.no_execs_denied {
+            flags |= pflags::NO_EXECS_DENIED;
+        }
+        let (count, entries) = ((list.len() as u64).to_le_bytes(), acl::encode(&list));
+        let more = [
+            (Attribute::AclCount, Some(count.as_slice())),
+            (Attribute::AclEntries, Some(entries.as_slice())),
+        ];
+        let mode = facts.mode & !0o777 | said.bits;
+        self.store(&tx, file, &Facts { mode, flags, changed: now(), ..facts }, &more)?;
+        self.note_whole(&tx);
+        Ok(())
+    }
+}
+
+/// An errno as the engine's error.
+fn engine_error(error: Errno) -> Error {
+    let kind = match error.code {
+        EEXIST => ErrorKind::Exists,
+        EOPNOTSUPP => ErrorKind::Unsupported,
+        crate::error::ENOENT | ESTALE => ErrorKind::NotFound,
+        crate::error::ENOSPC | crate::error::EDQUOT => ErrorKind::NoSpace,
+        _ => ErrorKind::Io,
+    };
+    Error::new(kind, error.reason)
+}
+
+impl Filesystem {
+    fn for_replay(&self) -> cenote_engine::Result<&Writer> {
+        self.writer()
+            .ok_or_else(|| Error::new(ErrorKind::ReadOnly, "the filesystem is mounted read-only"))
+    }
+}
+
+impl Replay for Filesystem {
+    fn exists(&self, object: u64) -> cenote_engine::Result<bool> {
+        self.for_replay()?.is_file(object).map_err(engine_error)
+    }
+
+    fn apply(&self, record: &Record, block: Option<&Bytes>) -> cenote_engine::Result<()> {
+        self.for_replay()?.replay(record, block).map_err(engine_error)
+    }
+}

@@ -113,8 +113,7 @@ impl Writer {
             self.put_xattr(&tx, file, ACCESS_NAME, Some(&list))?;
         }
         self.store_mode(&tx, file, facts)?;
-        self.note_set(&tx, file, change, &old);
-        Ok(())
+        self.note_set(&tx, file, change, &old)
     }
 
     /// Sets and clears flags ([`pflags`]); those that describe the ACL are left alone.
@@ -144,13 +143,13 @@ impl Writer {
         self.store(tx, file, &facts, &acl)
     }
 
-    fn note_set(&self, tx: &Tx, file: &File, change: &SetAttributes, old: &Facts) {
+    fn note_set(&self, tx: &Tx, file: &File, change: &SetAttributes, old: &Facts) -> Result<()> {
         let (id, facts) = (file.object.id(), &file.facts);
         if facts.links == 0 {
-            return;
+            return Ok(());
         }
         if let Some(size) = change.size {
-            self.note(tx, id, || Payload::Truncate { object: id.0, offset: size, length: 0 });
+            self.note(tx, id, || Payload::Truncate { object: id.0, offset: size, length: 0 })?;
         }
         let mut mask = 0;
         for (is_set, bit) in [
@@ -163,7 +162,7 @@ impl Writer {
             mask |= if is_set { bit } else { 0 };
         }
         if mask == 0 {
-            return;
+            return Ok(());
         }
         self.note(tx, id, || {
             Payload::SetAttributes(Box::new(LogAttributes {
@@ -178,7 +177,7 @@ impl Writer {
                 extended: None,
                 domains: Vec::new(),
             }))
-        });
+        })
     }
 }
 

@@ -74,18 +74,39 @@ impl Writer {
             }
             let facts = Facts { changed: now(), ..file.facts };
             self.store(&tx, file, &facts, &[])?;
-            self.note_xattr(&tx, file, name, value);
-            Ok(())
+            self.note_xattr(&tx, file, name, value)
         })
     }
 
-    fn note_xattr(&self, tx: &Tx, file: &File, name: &[u8], value: Option<&[u8]>) {
+    /// Records tell of attributes in the list only.
+    fn note_xattr(
+        &self,
+        tx: &Tx,
+        file: &File,
+        name: &[u8],
+        value: Option<&[u8]>,
+    ) -> Result<()> {
         let id = file.object.id();
+        if file.facts.links == 0 {
+            return Ok(());
+        }
+        // A value of no bytes would read as a removal.
+        let is_listed = match value {
+            Some(value) => {
+                let list = self.view.xattr_list(file)?;
+                !value.is_empty() && list.is_some_and(|list| list.get(name).is_some())
+            }
+            None => self.view.xattr_directory(file)?.is_none(),
+        };
+        if !is_listed {
+            self.note_whole(tx);
+            return Ok(());
+        }
         self.note(tx, id, || Payload::SetXattr {
             object: id.0,
             name: name.to_vec(),
             value: value.map(<[u8]>::to_vec),
-        });
+        })
     }
 
     /// Which of the names are stored.
@@ -131,8 +152,7 @@ impl Writer {
             facts.mode = facts.mode & !0o777 | list.mode();
         }
         self.store_mode(&tx, file, facts)?;
-        self.note_xattr(&tx, file, name, keep.then_some(value));
-        Ok(())
+        self.note_xattr(&tx, file, name, keep.then_some(value))
     }
 
     /// The access list of a file after `chmod` to `mode`, if it has one.
@@ -220,7 +240,7 @@ impl Writer {
                 target.object.free_range(tx, 0, u64::MAX)?;
                 target
             }
-            None => self.make_hidden(tx, &file.facts, REGULAR | 0o644, directory.object.id())?,
+            None => self.make_hidden(tx, &file.facts, REGULAR | 0o644, directory.object.id(), None)?,
         };
         let len = value.len() as u64;
         self.grow_block(tx, &target, target.facts.size, len)?;
@@ -238,8 +258,27 @@ impl Writer {
     }
 
     fn make_xattr_directory(&self, tx: &Tx, file: &mut File) -> Result<File> {
+        self.add_xattr_directory(tx, file, None)
+    }
+
+    /// As the log says: the directory has this number and this many slots.
+    pub(super) fn claim_xattr_directory(
+        &self,
+        tx: &Tx,
+        file: &mut File,
+        claim: (ObjectId, u8),
+    ) -> Result<()> {
+        self.add_xattr_directory(tx, file, Some(claim)).map(drop)
+    }
+
+    fn add_xattr_directory(
+        &self,
+        tx: &Tx,
+        file: &mut File,
+        claim: Option<(ObjectId, u8)>,
+    ) -> Result<File> {
         let mode = DIRECTORY | 0o1777;
-        let directory = self.make_hidden(tx, &file.facts, mode, file.object.id())?;
+        let directory = self.make_hidden(tx, &file.facts, mode, file.object.id(), claim)?;
         let id = directory.object.id();
         let word = id.0.to_le_bytes();
         let change = [(Attribute::XattrDirectory, Some(word.as_slice()))];
@@ -250,7 +289,14 @@ impl Writer {
         Ok(directory)
     }
 
-    fn make_hidden(&self, tx: &Tx, owner: &Facts, mode: u32, parent: ObjectId) -> Result<File> {
+    fn make_hidden(
+        &self,
+        tx: &Tx,
+        owner: &Facts,
+        mode: u32,
+        parent: ObjectId,
+        claim: Option<(ObjectId, u8)>,
+    ) -> Result<File> {
         let is_directory = mode & DIRECTORY != 0 && mode & REGULAR == 0;
         let has_project = owner.flags & pflags::PROJECT != 0;
         let time = now();
@@ -270,7 +316,11 @@ impl Writer {
             changed: time,
             created: time,
         };
-        let new = NewFile { facts, slots: self.properties().slots, id: None, more: &[] };
+        let (id, slots) = match claim {
+            Some((id, slots)) => (Some(id), slots),
+            None => (None, self.properties().slots),
+        };
+        let new = NewFile { facts, slots, id, more: &[] };
         make_file(&self.view, &self.layouts, tx, &new)
     }
 }

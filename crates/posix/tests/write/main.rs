@@ -4,5 +4,8 @@
 #![allow(clippy::unwrap_used)]
 
 mod consistent;
+mod data_model;
+mod name_model;
+mod replayed;
 mod rig;
 mod rules;

@@ -1,0 +1,147 @@
+//! Records of the intent log, noted in one filesystem and applied to another.
+
+use std::sync::Arc;
+
+use cenote_engine::intent::Replay;
+use cenote_engine::txg::Tx;
+use cenote_format::bytes::ByteOrder;
+use cenote_format::zil::{Payload, Record};
+use cenote_format::{BlockPointer, Txg};
+use cenote_posix::tree::{Allocate, ROOT, RenameFlags, SetAttributes, Tree, XattrWrite};
+use cenote_posix::{ChangeLog, XattrMode};
+use parking_lot::Mutex;
+
+use crate::consistent::check;
+use crate::rig::{Rig, SUPERUSER, Setup, new_node};
+
+/// Keeps what is noted.
+#[derive(Default)]
+struct Notes(Mutex<Vec<Payload>>);
+
+impl ChangeLog for Notes {
+    fn note(
+        &self,
+        _tx: &Tx,
+        _object: u64,
+        payload: Payload,
+    ) -> Result<(), cenote_posix::tree::Errno> {
+        self.0.lock().push(payload);
+        Ok(())
+    }
+
+    fn note_write(&self, _tx: &Tx, object: u64, offset: u64, data: &[u8]) {
+        self.0.lock().push(Payload::Write {
+            object,
+            offset,
+            length: data.len() as u64,
+            block_offset: 0,
+            block: BlockPointer::HOLE,
+            data: Some(data.to_vec()),
+        });
+    }
+
+    fn note_whole(&self, _tx: &Tx) {}
+
+    fn forget(&self, _object: u64) {}
+}
+
+/// Path, what `stat` says of it, its data.
+type Listed = Vec<(String, String, Vec<u8>)>;
+
+fn listing(rig: &Rig, node: u64, path: &str, out: &mut Listed) {
+    let mut entries = Vec::new();
+    rig.tree
+        .read_directory(node, 0, &mut |entry| {
+            entries.push((String::from_utf8(entry.name).unwrap(), entry.node));
+            true
+        })
+        .unwrap();
+    entries.retain(|(name, _)| name != "." && name != "..");
+    entries.sort();
+    for (name, node) in entries {
+        let stat = rig.tree.attributes(node).unwrap();
+        let path = format!("{path}/{name}");
+        let said = format!(
+            "{} {:o} {} {} {} {} {} {:?} {}",
+            stat.node,
+            stat.mode,
+            stat.links,
+            stat.uid,
+            stat.gid,
+            stat.size,
+            stat.rdev,
+            stat.created,
+            stat.generation
+        );
+        let data = match stat.mode & 0o170_000 {
+            0o100_000 => rig.read(node, 0, 1 << 20),
+            0o120_000 => rig.tree.read_link(node).unwrap(),
+            _ => Vec::new(),
+        };
+        out.push((path.clone(), said, data));
+        if stat.mode & 0o170_000 == 0o040_000 {
+            listing(rig, node, &path, out);
+        }
+    }
+}
+
+#[test]
+fn a_filesystem_is_made_again_from_its_records() {
+    let notes = Arc::new(Notes::default());
+    let xattr = XattrMode::SystemAttributes;
+    let rig = Setup { log: Some(notes.clone()), xattr, ..Setup::default() }.make();
+    let directory = rig.directory(ROOT, "d");
+    let file = rig.file(directory, "f");
+    rig.write(file, 0, &[5; 70_000]);
+    rig.write(file, 100_000, b"tail");
+    rig.tree.allocate(SUPERUSER, file, 10, 60_000, Allocate::PunchHole).unwrap();
+    let change = SetAttributes {
+        mode: Some(0o4711),
+        uid: Some(9),
+        gid: Some(8),
+        size: Some(99_000),
+        ..SetAttributes::default()
+    };
+    rig.tree.set_attributes(SUPERUSER, file, &change).unwrap();
+    rig.tree.link(SUPERUSER, file, ROOT, b"second").unwrap();
+    let link = cenote_posix::tree::NewNode { target: b"to/somewhere", ..new_node(0o120_777) };
+    rig.tree.create(SUPERUSER, ROOT, b"link", link).unwrap();
+    let device = cenote_posix::tree::NewNode { rdev: 0x103, ..new_node(0o020_600) };
+    rig.tree.create(SUPERUSER, ROOT, b"device", device).unwrap();
+    let inner = rig.directory(directory, "inner");
+    rig.file(inner, "gone");
+    rig.tree.unlink(SUPERUSER, inner, b"gone").unwrap();
+    let flags = RenameFlags::default();
+    rig.tree.rename(SUPERUSER, directory, b"inner", ROOT, b"moved", flags).unwrap();
+    let exchange = RenameFlags { exchange: true, ..flags };
+    rig.tree.rename(SUPERUSER, ROOT, b"moved", directory, b"f", exchange).unwrap();
+    rig.directory(ROOT, "removed");
+    rig.tree.remove_directory(SUPERUSER, ROOT, b"removed").unwrap();
+    rig.tree.set_xattr(SUPERUSER, file, b"user.a", b"value", XattrWrite::Any).unwrap();
+    rig.tree.set_xattr(SUPERUSER, file, b"user.b", b"value", XattrWrite::Any).unwrap();
+    rig.tree.remove_xattr(SUPERUSER, file, b"user.b").unwrap();
+
+    let again = Setup { xattr, ..Setup::default() }.make();
+    for (index, payload) in notes.0.lock().iter().enumerate() {
+        let sequence = index as u64 + 1;
+        let record =
+            Record { txg: Txg(9), sequence, case_insensitive: false, payload: payload.clone() };
+        // As the log has it.
+        let raw = record.encode().unwrap();
+        let record = Record::decode(&raw, ByteOrder::Little).unwrap();
+        again.tree.apply(&record, None).unwrap_or_else(|error| panic!("{record:?}: {error}"));
+    }
+    let (mut first, mut second) = (Vec::new(), Vec::new());
+    listing(&rig, ROOT, "", &mut first);
+    listing(&again, ROOT, "", &mut second);
+    assert_eq!(first.len(), 7, "{first:?}");
+    for (one, other) in first.iter().zip(&second) {
+        assert_eq!((&one.0, &one.1), (&other.0, &other.1));
+        assert!(one.2 == other.2, "{}", one.0);
+    }
+    assert_eq!(first.len(), second.len());
+    assert_eq!(again.tree.list_xattr(file).unwrap(), [b"user.a".to_vec()]);
+    check(&rig.objects);
+    check(&again.objects);
+    assert!(again.tree.exists(file).unwrap() && !again.tree.exists(1 << 40).unwrap());
+}
