@@ -175,7 +175,7 @@ impl Writer {
         let claim = Some((id, slots(create.object)));
         let file = self.make(&tx, facts, target, &Inherited::none(mode), claim)?;
         self.name_new(&tx, directory, &create.name, &file, now())?;
-        self.note_create(&tx, directory, &create.name, &file, target);
+        self.note_create(&tx, directory, &create.name, &file, target)?;
         self.nodes.add(id, file).map(drop)
     }
 
