@@ -134,7 +134,9 @@ impl IntentLog {
     pub fn note(&self, tx: &Tx, object: u64, payload: Payload) {
         let later = match &payload {
             Payload::Create(_)
-            | Payload::Remove { .. } | Payload::Link { .. } | Payload::Rename { .. } => None,
+            | Payload::Remove { .. }
+            | Payload::Link { .. }
+            | Payload::Rename { .. } => None,
             Payload::Unknown(_) => return self.append_whole(tx),
             _ => Some(object),
         };

@@ -82,12 +82,7 @@ impl Durability for Intents {
 }
 
 impl WriteSource for Filesystem {
-    fn read(
-        &self,
-        object: u64,
-        offset: u64,
-        length: u64,
-    ) -> cenote_engine::Result<Option<Bytes>> {
+    fn read(&self, object: u64, offset: u64, length: u64) -> cenote_engine::Result<Option<Bytes>> {
         let read = || -> Result<Bytes> {
             let Some(writer) = self.writer() else { return Ok(Bytes::new()) };
             let node = writer.node(ObjectId(object))?;
@@ -102,7 +97,9 @@ impl WriteSource for Filesystem {
         match read() {
             Ok(data) => Ok(Some(data)),
             Err(error) if error.code == ESTALE => Ok(None),
-            Err(error) => Err(cenote_engine::Error::new(cenote_engine::ErrorKind::Io, error.reason)),
+            Err(error) => {
+                Err(cenote_engine::Error::new(cenote_engine::ErrorKind::Io, error.reason))
+            }
         }
     }
 }

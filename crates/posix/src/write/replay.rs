@@ -203,13 +203,7 @@ impl Writer {
     }
 
     /// Writes the whole block around `offset`; the file grows at most to the range's end.
-    fn replay_block(
-        &self,
-        id: ObjectId,
-        offset: u64,
-        length: u64,
-        block: &Bytes,
-    ) -> Result<()> {
+    fn replay_block(&self, id: ObjectId, offset: u64, length: u64, block: &Bytes) -> Result<()> {
         let size = block.len() as u64;
         if size == 0 {
             return Err(Errno::new(EIO, "a record of a write with an empty block"));

@@ -79,13 +79,7 @@ impl Writer {
     }
 
     /// Records tell of attributes in the list only.
-    fn note_xattr(
-        &self,
-        tx: &Tx,
-        file: &File,
-        name: &[u8],
-        value: Option<&[u8]>,
-    ) -> Result<()> {
+    fn note_xattr(&self, tx: &Tx, file: &File, name: &[u8], value: Option<&[u8]>) -> Result<()> {
         let id = file.object.id();
         if file.facts.links == 0 {
             return Ok(());
@@ -240,7 +234,9 @@ impl Writer {
                 target.object.free_range(tx, 0, u64::MAX)?;
                 target
             }
-            None => self.make_hidden(tx, &file.facts, REGULAR | 0o644, directory.object.id(), None)?,
+            None => {
+                self.make_hidden(tx, &file.facts, REGULAR | 0o644, directory.object.id(), None)?
+            }
         };
         let len = value.len() as u64;
         self.grow_block(tx, &target, target.facts.size, len)?;

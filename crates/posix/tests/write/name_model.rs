@@ -204,7 +204,8 @@ fn apply(rig: &Rig, model: &mut Model, step: &Step, groups: &mut u32) {
             }
         }
         Step::Rename(a, old, b, new, kind) => {
-            let (from, to, old, new) = (model.directory(a), model.directory(b), name(old), name(new));
+            let (from, to, old, new) =
+                (model.directory(a), model.directory(b), name(old), name(new));
             let flags = RenameFlags {
                 exchange: kind == 1,
                 no_replace: kind == 2,

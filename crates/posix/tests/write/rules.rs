@@ -9,8 +9,7 @@ use cenote_format::sa::Attribute;
 use cenote_format::{ObjectId, pflags};
 use cenote_posix::create::NewFilesystem;
 use cenote_posix::tree::{
-    Allocate, NewNode, ROOT, RenameFlags, Seek, SetAttributes, SetTime, Timestamp, Tree,
-    XattrWrite,
+    Allocate, NewNode, ROOT, RenameFlags, Seek, SetAttributes, SetTime, Timestamp, Tree, XattrWrite,
 };
 use cenote_posix::{AclType, View, WriteProperties, XattrMode};
 
@@ -65,7 +64,10 @@ fn a_new_filesystem_is_what_zfs_create_makes() {
     let table = view.attribute_table().unwrap();
     assert_eq!(table.layout(2).unwrap(), [5, 6, 4, 12, 13, 7, 11, 0, 1, 2, 3, 8, 16, 19]);
     assert_eq!(table.layout(3), None);
-    assert_eq!((table.number(Attribute::Project), table.number(Attribute::Sequence)), (Some(21), None));
+    assert_eq!(
+        (table.number(Attribute::Project), table.number(Attribute::Sequence)),
+        (Some(21), None)
+    );
     rig.file(ROOT, "first");
     let view = View::open(rig.objects.clone(), 0).unwrap();
     let table = view.attribute_table().unwrap();
@@ -115,7 +117,8 @@ fn every_kind_of_file() {
         let made = rig.make(ROOT, name, mode).unwrap();
         assert_eq!(made.mode & 0o7777, mode & 0o7755 & !0o022, "{name}");
     }
-    for (name, mode, rdev) in [("chr", 0o020_666, 0x103), ("blk", 0o060_660, 259 << 8 | 0x4200_0011)]
+    for (name, mode, rdev) in
+        [("chr", 0o020_666, 0x103), ("blk", 0o060_660, 259 << 8 | 0x4200_0011)]
     {
         let new = NewNode { rdev, ..new_node(mode) };
         let made = rig.tree.create(SUPERUSER, ROOT, name.as_bytes(), new).unwrap();
@@ -280,8 +283,7 @@ fn modes_owners_and_times() {
 fn set_group_id_directories_hand_their_group_on() {
     let rig = plain();
     let directory = rig.directory(ROOT, "d");
-    let change =
-        SetAttributes { mode: Some(0o2777), gid: Some(55), ..SetAttributes::default() };
+    let change = SetAttributes { mode: Some(0o2777), gid: Some(55), ..SetAttributes::default() };
     rig.tree.set_attributes(SUPERUSER, directory, &change).unwrap();
     let inner = rig.tree.create(SOMEBODY, directory, b"i", new_node(0o040_755)).unwrap();
     assert_eq!((inner.mode, inner.uid, inner.gid), (0o042_755, 1000, 55));
