@@ -43,7 +43,7 @@ impl MosChange<'_> {
         {
             return located(Error::new(ErrorKind::Exists, "filesystem has children"));
         }
-        Ok(())
+        self.check_log_is_empty(&phys).or_else(located)
     }
 
     /// Destroys a head and its directory; its intent log must be empty. If it was the last thing
@@ -106,7 +106,6 @@ impl MosChange<'_> {
     /// Queues or frees the blocks that only the head has, and charges them to whoever has them
     /// then.
     fn give_up_blocks(&self, phys: &DslDataset) -> Result<()> {
-        self.check_log_is_empty(phys)?;
         let directory = self.directory(phys.directory)?;
         let whole = Delta {
             used: directory.used_bytes.into(),

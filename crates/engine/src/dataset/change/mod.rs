@@ -6,6 +6,7 @@
 
 mod bookmarks;
 mod bpobj;
+mod checks;
 mod create;
 mod deadlist;
 mod destroy;
@@ -14,15 +15,18 @@ mod features;
 mod free;
 mod history;
 mod holds;
+mod keys;
 mod ledger;
 mod limits;
 mod livelist;
 mod objects;
+mod promote;
 mod properties;
 mod rename;
 mod skeleton;
 mod snapshot;
 mod space;
+mod swap;
 mod tables;
 
 use std::sync::Arc;

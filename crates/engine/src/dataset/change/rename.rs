@@ -112,7 +112,8 @@ impl MosChange<'_> {
         Ok(own.is_none_or(|(name, _)| super::super::is_hidden(&name)))
     }
 
-    fn common_ancestor(&self, one: ObjectId, other: ObjectId) -> Result<ObjectId> {
+    /// The nearest directory that is at or above both.
+    pub(super) fn common_ancestor(&self, one: ObjectId, other: ObjectId) -> Result<ObjectId> {
         let path = |mut at: ObjectId| -> Result<Vec<ObjectId>> {
             let mut path = Vec::new();
             while at.0 != 0 && path.len() <= DEPTH_MAX {

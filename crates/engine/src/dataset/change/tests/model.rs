@@ -104,7 +104,7 @@ impl Model {
         self.txg += 1;
         let txg = self.txg;
         let chain = self.below(self.chains.len());
-        match self.below(16) {
+        match self.below(18) {
             0..=4 => {
                 let (born, has) = (self.below(5), self.chains[chain].has.clone());
                 let killed = self.some_of(&has, 4);
@@ -124,6 +124,8 @@ impl Model {
                     self.world.change(txg, |c| c.destroy_bookmark(head, name)).unwrap();
                 }
             }
+            14 => self.promote(chain),
+            15 => self.rollback(chain),
             _ => {
                 let budget = self.below(12) as u64;
                 self.world.change(txg, |c| c.process_async_destroy(budget)).unwrap();
@@ -187,6 +189,51 @@ impl Model {
         }
         self.world.change(self.txg, |change| change.destroy_head(made.dataset)).unwrap();
         self.chains.remove(chain);
+    }
+
+    /// Sets of what a promotion moves: the parent's snapshots up to the origin.
+    fn promote(&mut self, chain: usize) {
+        let Some((origin, _)) = self.chains[chain].origin.clone() else { return };
+        let clone = self.chains[chain].made.dataset;
+        self.world.change(self.txg, |change| change.promote(clone)).unwrap();
+        let owner = |c: &Chain| c.snapshots.iter().any(|snapshot| snapshot.id == origin);
+        let parent = self.chains.iter().position(owner).unwrap();
+        let at = self.chains[parent].snapshots.iter().position(|s| s.id == origin).unwrap();
+        let mut moved: Vec<Taken> = self.chains[parent].snapshots.drain(..=at).collect();
+        let (txg, has) = (moved[at].txg, moved[at].has.clone());
+        let marks = std::mem::take(&mut self.chains[parent].bookmarks);
+        let (mut marks, stay): (Vec<Marked>, Vec<Marked>) =
+            marks.into_iter().partition(|mark| mark.txg <= txg);
+        self.chains[parent].bookmarks = stay;
+        let before = self.chains[parent].origin.replace((origin, has));
+        let clone = &mut self.chains[chain];
+        moved.append(&mut clone.snapshots);
+        clone.snapshots = moved;
+        marks.append(&mut clone.bookmarks);
+        clone.bookmarks = marks;
+        clone.origin = before;
+    }
+
+    fn rollback(&mut self, chain: usize) {
+        if self.chains[chain].snapshots.is_empty() {
+            return;
+        }
+        let made = self.chains[chain].made;
+        let clone = self.world.change(self.txg, |c| c.begin_rollback(made.dataset)).unwrap();
+        self.world.audit(self.txg);
+        let directory = self.world.change(self.txg, |c| c.dataset(clone)).unwrap().directory;
+        let last = self.chains[chain].snapshots.last().unwrap();
+        let (id, kept) = (last.id, last.has.clone());
+        let had = std::mem::replace(&mut self.chains[chain].has, kept.clone());
+        self.chains.push(Chain {
+            made: MadeDataset { directory, dataset: clone },
+            has: had,
+            origin: Some((id, kept)),
+            snapshots: Vec::new(),
+            bookmarks: Vec::new(),
+        });
+        self.check();
+        self.destroy(self.chains.len() - 1);
     }
 
     fn bookmark(&mut self, chain: usize) {
