@@ -380,10 +380,11 @@ fn a_panic_in_the_tree_is_an_error_to_the_reader() {
 #[test]
 fn server_process() {
     let Some(directory) = std::env::var_os("CENOTE_TEST_SERVE") else { return };
-    let mut tree = MemoryTree::new();
+    let mut tree = MemoryTree::writable();
     let slow = tree.file(ROOT_INO, "slow", "data");
     tree.file(ROOT_INO, "file", pattern(1 << 20));
     tree.slow = Some((slow, Duration::from_secs(600)));
+    tree.change(ROOT_INO).attributes.mode = libc::S_IFDIR | 0o777;
     let mounted = mount(Arc::new(tree), MountOptions::new(directory, "tank, the test")).unwrap();
     println!("\nserving");
     mounted.wait();
@@ -471,8 +472,10 @@ fn an_ordinary_user_mounts_through_the_helper() {
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
     let place_text = String::from_utf8(place.as_os_str().as_bytes().to_vec()).unwrap();
     let line = table.lines().find(|line| line.contains(&place_text)).unwrap();
-    assert!(line.contains(" - fuse.cenote tank,\\040the\\040test ro,user_id=65534"), "{line}");
+    assert!(line.contains(" - fuse.cenote tank,\\040the\\040test rw,user_id=65534"), "{line}");
     assert!(line.contains("nosuid,nodev"), "{line}");
+    let change = "cd $0; echo x > new; mv new newer; test $(cat newer) = x; ls; rm newer";
+    assert!(as_nobody(&change.replace("$0", &place.display().to_string())));
     // Others stay out, root included.
     assert!(fs::metadata(place.join("file")).is_err());
     assert!(as_nobody(&format!("fusermount3 -u {}", place.display())));

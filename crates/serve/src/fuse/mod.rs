@@ -101,7 +101,7 @@ impl MountOptions {
             execute: true,
             posix_acl: true,
             threads: 2,
-            max_threads: 32,
+            max_threads: 64,
             read_ahead: MAX_IO,
             validity: Duration::from_secs(24 * 3600),
             spin: Duration::from_micros(20),
