@@ -231,6 +231,14 @@ impl Mounts {
         self.table.lock().keys().cloned().collect()
     }
 
+    /// Names of the filesystems mounted below `place`.
+    pub fn inside(&self, place: &Path) -> Vec<String> {
+        let mounts = self.0.lock();
+        let below =
+            mounts.iter().filter(|(_, mount)| mount.at != place && mount.at.starts_with(place));
+        below.map(|(name, _)| name.clone()).collect()
+    }
+
     /// Unmounts these, as far as they are mounted, and what is mounted below them.
     pub fn take_down_named(&self, names: &[String], force: bool) -> Result<(), Failure> {
         let down: Vec<(PathBuf, String)> = {

@@ -5,6 +5,7 @@
 //! after, unless the change says otherwise or a warning says why not.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::Arc;
 
 use cenote_control::changes::{Change, ChangeRequest, DestroyRequest, NewDataset, RenameRequest};
@@ -159,7 +160,17 @@ impl Service {
             && value("mountpoint").starts_with('/')
             && value("keystatus") != "unavailable"
             && self.mounts.of(name).is_none();
-        if due { self.mount_again(pool, all, name) } else { Ok(()) }
+        if !due {
+            return Ok(());
+        }
+        // what is mounted inside would be hidden, and could not be unmounted any more
+        let hidden = self.mounts.inside(Path::new(value("mountpoint")));
+        self.mounts.take_down_named(&hidden, false)?;
+        let mounted = self.mount_again(pool, all, name);
+        for failure in self.restore(pool, all, &hidden) {
+            tracing::warn!(failure, "not mounted again");
+        }
+        mounted
     }
 
     /// Mounts one filesystem, at its place of now.

@@ -105,8 +105,9 @@ fn set_sizes(vdev: &mut VdevReport, pool: &Pool) {
     if let Some(found) = found.filter(|_| vdev.is_leaf() && vdev.state != VdevState::CannotOpen) {
         vdev.physical_size = found.device.size();
     }
-    vdev.not_present |=
-        found.is_none() && vdev.path.is_some() && vdev.is_leaf() && vdev.kind != "dspare";
+    // a pool that was made here has no candidate to find its devices in
+    let is_lost = vdev.state == VdevState::CannotOpen && vdev.kind != "dspare";
+    vdev.not_present |= found.is_none() && is_lost && vdev.path.is_some() && vdev.is_leaf();
     vdev.children.iter_mut().for_each(|child| set_sizes(child, pool));
 }
 
