@@ -95,7 +95,7 @@ impl Fixture {
 
     /// Opens the files of a dataset.
     pub fn filesystem(&self, name: &str) -> Filesystem {
-        let catalog = self.pool.catalog();
+        let catalog = &self.pool.catalog();
         let dataset = catalog.dataset_named(name).unwrap();
         let tree = self.pool.config().vdev_tree.as_ref().unwrap();
         let capacity = PoolSpace::read(catalog, tree).unwrap().capacity();
@@ -105,14 +105,14 @@ impl Fixture {
 
     /// Opens a volume.
     pub fn volume(&self, name: &str) -> Volume {
-        let catalog = self.pool.catalog();
+        let catalog = &self.pool.catalog();
         let dataset = catalog.dataset_named(name).unwrap();
         Volume::open(&catalog.object_set(&dataset, &*self.keys).unwrap()).unwrap()
     }
 
     /// Every filesystem of the pool at its mountpoint.
     pub fn mounts(&self) -> Mounts {
-        let catalog = self.pool.catalog();
+        let catalog = &self.pool.catalog();
         let reader = PropertyReader::new(catalog, Default::default(), &*self.keys, "");
         let mut mounts = BTreeMap::new();
         for directory in catalog.walk(&catalog.root().unwrap()).unwrap() {
@@ -132,7 +132,7 @@ impl Fixture {
 
 /// Loads the keys that lie beside an encrypted pool.
 fn load_keys(store: &KeyStore, pool: &Pool, source: &Path) {
-    let catalog = pool.catalog();
+    let catalog = &pool.catalog();
     for directory in catalog.walk(&catalog.root().unwrap()).unwrap() {
         let Some(key) = catalog.key_object(&directory).unwrap() else { continue };
         if key.root != directory.id {
