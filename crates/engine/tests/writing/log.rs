@@ -188,7 +188,7 @@ fn logs_of_openzfs_are_claimed_and_made_again() {
         let catalog = live.pool().catalog();
         let mut records = 0;
         for directory in catalog.walk(&catalog.root().unwrap()).unwrap() {
-            if directory.phys.head_dataset.0 == 0 || directory.component().starts_with(b"$") {
+            if directory.phys.head_dataset.0 == 0 || directory.component().starts_with('$') {
                 continue;
             }
             let dataset = live.open_dataset(&catalog.head(&directory).unwrap()).unwrap();
