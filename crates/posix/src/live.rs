@@ -9,7 +9,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use cenote_engine::dataset::{
     Allowance, Catalog, Dataset, Listed, PoolCapacity, PropertyReader, Value,
 };
-use cenote_engine::pool::live::LivePool;
+use cenote_engine::intent::IntentLog;
+use cenote_engine::pool::live::{LiveDataset, LivePool};
 use cenote_engine::{Error, ErrorKind, object::ObjectSet};
 use cenote_format::ObjectId;
 use parking_lot::Mutex;
@@ -19,7 +20,9 @@ use crate::error::EROFS;
 use crate::filesystem::{Filesystem, MountOptions};
 use crate::mount::{self, DatasetSnapshots};
 use crate::tree::{Errno, Result, Space, Timestamp};
-use crate::write::{AccessTimes, SpaceCheck, WriteOptions, WriteProperties};
+use crate::write::{
+    AccessTimes, ChangeLog, Durability, Intents, SpaceCheck, WriteOptions, WriteProperties,
+};
 
 /// How long a reading of the dataset's limits is good for.
 const FRESH: Duration = Duration::from_millis(500);
@@ -168,6 +171,8 @@ pub fn open(live: &Arc<LivePool>, dataset: &Dataset) -> Result<Arc<Filesystem>> 
         nanoseconds: now.subsec_nanos(),
     };
     let settings = mount::settings(&catalog, dataset, pool.keys().as_ref(), live.capacity())?;
+    let records = live.feature_enabled("org.openzfs:zilsaxattr");
+    let intents = writable.log().map(|log| Intents::new(log.clone(), records));
     let filesystem = Filesystem::open(MountOptions {
         objects: writable.set().clone(),
         xattr: settings.xattr,
@@ -178,15 +183,37 @@ pub fn open(live: &Arc<LivePool>, dataset: &Dataset) -> Result<Arc<Filesystem>> 
         write: Some(WriteOptions {
             gate: live.gate().clone(),
             properties,
-            durability: None,
-            log: None,
+            durability: intents.clone().map(|intents| intents as Arc<dyn Durability>),
+            log: intents.map(|intents| intents as Arc<dyn ChangeLog>),
             space: Some(room),
         }),
         mounted,
         snapshots: Some(Box::new(LiveSnapshots { live: live.clone(), id: dataset.id })),
         space: Box::new(space),
     })?;
-    Ok(Arc::new(filesystem))
+    let filesystem = Arc::new(filesystem);
+    if let Some(log) = writable.log() {
+        replay(&writable, log, &filesystem, dataset)?;
+    }
+    Ok(filesystem)
+}
+
+/// Does again what the intent log holds.
+fn replay(
+    writable: &LiveDataset,
+    log: &Arc<IntentLog>,
+    filesystem: &Arc<Filesystem>,
+    dataset: &Dataset,
+) -> Result<()> {
+    let replayed = log.replay(&writable.log_reader(), filesystem.as_ref())?;
+    let (applied, skipped) = (replayed.applied, replayed.skipped);
+    if applied + skipped > 0 {
+        tracing::info!(dataset = %dataset.name, applied, skipped, "intent log replayed");
+    }
+    if let Some(error) = replayed.failure {
+        tracing::warn!(dataset = %dataset.name, %error, "the rest of the intent log is lost");
+    }
+    Ok(())
 }
 
 fn statfs(room: &Room, set: &ObjectSet, record: u32) -> Space {
