@@ -193,10 +193,14 @@ impl PoolChanges for LiveChanges {
         }
         let names = names.to_vec();
         self.live.change(move |live, change| {
+            // What can be refused is refused before anything is changed.
+            for name in names.iter().filter(|name| name.contains('@') && !defer) {
+                let snapshot = present(live, change)?.dataset_named(name)?;
+                change.check_destroy_snapshot(snapshot.id)?;
+            }
             for name in &names {
                 let dataset = present(live, change)?.dataset_named(name)?;
                 if dataset.is_snapshot() {
-                    change.check_destroy_snapshot(dataset.id)?;
                     change.destroy_snapshot(dataset.id, defer)?;
                 } else {
                     change.check_destroy_head(dataset.id)?;
@@ -326,7 +330,9 @@ impl PoolChanges for LiveChanges {
         dataset: &Dataset,
         read_only: bool,
     ) -> std::result::Result<Files, Errno> {
-        if read_only || dataset.is_snapshot() {
+        // Writing encrypted datasets is not supported yet: they are mounted for reading.
+        let encrypted = pool.catalog().key_object(&dataset.directory)?.is_some();
+        if read_only || encrypted || dataset.is_snapshot() {
             return cenote_posix::mount::open_in(pool, dataset).map(Arc::new);
         }
         let files = cenote_posix::live::open(&self.live, dataset)?;

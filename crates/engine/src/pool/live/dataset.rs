@@ -150,7 +150,10 @@ impl LivePool {
         dataset: &Dataset,
     ) -> Result<(Option<Arc<dyn Decryptor>>, Option<Arc<dyn Encryptor>>)> {
         match self.pool.keys().keys(catalog, &dataset.directory)? {
-            Some(keys) => Ok((Some(keys.clone()), Some(keys))),
+            Some(_) => {
+                let reason = format!("writing to '{}', which is encrypted,", dataset.name);
+                Err(Error::unsupported(format!("{reason} is not supported yet")))
+            }
             None if catalog.key_object(&dataset.directory)?.is_some() => {
                 let reason = format!("the key of '{}' is not loaded", dataset.name);
                 Err(Error::new(ErrorKind::KeyNotLoaded, reason))
