@@ -129,6 +129,23 @@ impl MosChange<'_> {
         self.log_event("remove bookmark", Some(head), &format!("name={name}"))
     }
 
+    /// Another dataset follows `snapshot` now: what bookmarks of it count as freed changes.
+    pub(super) fn renew_freed(&self, head: ObjectId, snapshot: ObjectId) -> Result<()> {
+        let phys = self.dataset(snapshot)?;
+        let next = self.dataset(phys.next_snapshot)?;
+        for (name, mut bookmark) in self.bookmarks(head)? {
+            if bookmark.creation_txg != phys.creation_txg {
+                continue;
+            }
+            let Some(details) = &mut bookmark.details else { continue };
+            if details.flags & FLAG_HAS_FREED_BEFORE_NEXT != 0 {
+                details.freed_before_next = self.deadlist_total(next.deadlist)?;
+                self.put_bookmark(head, &name, &bookmark)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Removes the record of a bookmark and what it alone uses.
     pub(super) fn remove_bookmark_record(
         &self,

@@ -29,6 +29,9 @@ mod space;
 mod swap;
 mod tables;
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 
 use cenote_format::bpobj::Space;

@@ -173,6 +173,7 @@ impl MosChange<'_> {
         self.alter_directory(plan.parent_directory, |phys| phys.origin = origin)?;
         self.move_snapshots(&plan, &names)?;
         self.move_bookmarks(&plan)?;
+        self.renew_freed(clone, origin)?;
 
         let snapshots = |directory| -> Result<i128> {
             Ok(self.directory(directory)?.used_breakdown.snapshots.into())

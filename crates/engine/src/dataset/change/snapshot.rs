@@ -20,8 +20,17 @@ use crate::{Error, ErrorKind, Result};
 const IVSET_MASK: u64 = (1 << 56) - 1;
 
 impl MosChange<'_> {
-    /// Whether a snapshot of `head` called `name` can be taken in this group.
+    /// Whether a snapshot of `head` called `name` can be taken in this group, limits on the number
+    /// of snapshots included.
     pub fn check_snapshot(&self, head: ObjectId, name: &str) -> Result<()> {
+        self.check_unlimited_snapshot(head, name)?;
+        match name.starts_with('%') {
+            true => Ok(()),
+            false => self.check_snapshot_limit(self.dataset(head)?.directory, 1),
+        }
+    }
+
+    fn check_unlimited_snapshot(&self, head: ObjectId, name: &str) -> Result<()> {
         let phys = self.dataset(head)?;
         let located = |error: Error| Err(error.at_object(0, head.0));
         if phys.is_snapshot() {
@@ -42,20 +51,18 @@ impl MosChange<'_> {
         if held > self.available_to(phys.directory)? {
             return located(Error::new(ErrorKind::NoSpace, "out of space"));
         }
-        if !name.starts_with('%') {
-            self.check_snapshot_limit(phys.directory, 1)?;
-        }
         Ok(())
     }
 
-    /// Takes a snapshot of `head`, whose root is the one of this group. The name, the limits and
-    /// the space are the caller's to check ([`Self::check_snapshot`]).
+    /// Takes a snapshot of `head`, whose root is the one of this group. Limits on the number of
+    /// snapshots are the caller's to check ([`Self::check_snapshot`]).
     pub fn create_snapshot(
         &self,
         head: ObjectId,
         name: &str,
         properties: &[PropertyInput],
     ) -> Result<ObjectId> {
+        self.check_unlimited_snapshot(head, name)?;
         let snapshot = self.take_snapshot(head, name)?;
         for property in properties {
             self.set_property(snapshot, property)?;

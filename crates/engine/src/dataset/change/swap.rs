@@ -4,12 +4,11 @@
 //! Chapter 06, section 14. Invariant: names, guids, properties and snapshots stay where they are;
 //! content, and what follows from it, changes sides.
 
-use cenote_format::ObjectId;
-use cenote_format::dsl_dataset::KEY_REMAP_DEADLIST;
+use cenote_format::dsl_dataset::{DslDataset, KEY_REMAP_DEADLIST};
+use cenote_format::{ObjectId, Txg};
 
 use super::{Delta, MosChange, NewDataset, Share};
 use crate::{Error, ErrorKind, Result};
-use cenote_format::Txg;
 
 /// Name of the clone that takes what a rollback throws away.
 const ROLLBACK: &str = "%rollback";
@@ -25,6 +24,11 @@ impl MosChange<'_> {
         let names = self.numbers(phys.snapshot_names)?;
         if !names.iter().any(|(_, id)| *id == phys.previous_snapshot.0) {
             return located(Error::not_found("the dataset has no snapshots"));
+        }
+        let newer = |txg: Txg| txg > phys.previous_snapshot_txg;
+        if self.bookmarks(head)?.iter().any(|(_, bookmark)| newer(bookmark.creation_txg)) {
+            let reason = "more recent bookmarks exist";
+            return located(Error::new(ErrorKind::Exists, reason));
         }
         let directory = self.directory(phys.directory)?;
         let reserved = self.refreservation(&directory)?;
@@ -75,7 +79,7 @@ impl MosChange<'_> {
         let reserved = self.refreservation(&self.directory(old.directory)?)?;
         let had = |unique: u64| i128::from(unique.min(reserved));
         let released = Delta::used(had(old.unique_bytes) - had(new.unique_bytes));
-        let weight = |phys: &cenote_format::dsl_dataset::DslDataset| -> Result<Delta> {
+        let weight = |phys: &DslDataset| -> Result<Delta> {
             let referenced = Delta {
                 used: phys.referenced_bytes.into(),
                 compressed: phys.compressed_bytes.into(),
@@ -103,6 +107,7 @@ impl MosChange<'_> {
         self.charge(new.directory, Share::Head, -gained)?;
         self.transfer(old.directory, died, Share::Head, Share::Snapshots)?;
         self.charge(old.directory, Share::Refreservation, released)?;
+        self.renew_freed(head, origin)?;
         self.drop_livelist(old.directory)?;
         self.drop_livelist(new.directory)?;
         self.log_event("clone swap", Some(head), &format!("parent={}", self.name_of(clone)?))

@@ -4,12 +4,13 @@
 mod model;
 mod scenario;
 
-use std::cell::{Cell, RefCell};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use cenote_format::config::{VdevConfig, VdevKind};
 use cenote_format::objset::ObjsetKind;
 use cenote_format::{BlockPointer, ObjectId, Txg};
+use parking_lot::Mutex;
 
 use super::*;
 use crate::dataset::Catalog;
@@ -54,22 +55,20 @@ const FEATURES: &[&str] = &[
 const ROOM: u64 = 1 << 40;
 
 pub(super) struct Hooks {
-    seed: Cell<u64>,
-    pub freed: RefCell<Vec<BlockPointer>>,
-    pub usable: Cell<u64>,
+    seed: AtomicU64,
+    pub freed: Mutex<Vec<BlockPointer>>,
 }
 
 impl PoolHooks for Hooks {
     fn random(&self) -> u64 {
         // A splitmix step: any sequence without repeats will do.
-        let seed = self.seed.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
-        self.seed.set(seed);
+        let seed = self.seed.fetch_add(0x9e37_79b9_7f4a_7c15, Relaxed);
         let mixed = (seed ^ (seed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         mixed ^ (mixed >> 27)
     }
 
     fn free(&self, pointer: &BlockPointer) -> Result<()> {
-        self.freed.borrow_mut().push(*pointer);
+        self.freed.lock().push(*pointer);
         Ok(())
     }
 
@@ -78,7 +77,7 @@ impl PoolHooks for Hooks {
     }
 
     fn capacity(&self) -> PoolCapacity {
-        PoolCapacity { usable: self.usable.get(), slop: 0 }
+        PoolCapacity { usable: ROOM, slop: 0 }
     }
 }
 
@@ -96,8 +95,7 @@ impl World {
         let pipe = Pipe::new(Arc::new(tree), 8 << 20);
         let io = Arc::new(PoolIo { pipe, prefetcher: Prefetcher::new(0) });
         let mos = ObjectSet::new_live(&io, ReadContext::default(), ObjsetKind::Meta);
-        let hooks =
-            Hooks { seed: Cell::new(1), freed: RefCell::default(), usable: Cell::new(ROOM) };
+        let hooks = Hooks { seed: AtomicU64::new(1), freed: Mutex::default() };
         let tx = Tx::detached(Txg(4));
         let change = MosChange::new(&mos, &tx, 1_700_000_000, 5000, "tank", &hooks).unwrap();
         let skeleton = change.create_pool_skeleton(&NewPool { features, size: 1 << 30 }).unwrap();

@@ -219,6 +219,13 @@ impl Model {
             return;
         }
         let made = self.chains[chain].made;
+        let newest = self.chains[chain].snapshots.last().unwrap().txg;
+        let marked = self.chains[chain].bookmarks.iter().any(|mark| mark.txg > newest);
+        let refused = self.world.change(self.txg, |c| c.check_rollback(made.dataset)).is_err();
+        assert_eq!(refused, marked);
+        if refused {
+            return;
+        }
         let clone = self.world.change(self.txg, |c| c.begin_rollback(made.dataset)).unwrap();
         self.world.audit(self.txg);
         let directory = self.world.change(self.txg, |c| c.dataset(clone)).unwrap().directory;
@@ -258,7 +265,7 @@ impl Model {
     fn check(&self) {
         self.world.audit(self.txg);
         self.chains.iter().for_each(|chain| self.check_chain(chain));
-        let freed = self.world.hooks.freed.borrow();
+        let freed = self.world.hooks.freed.lock();
         let mut numbers = BTreeSet::new();
         for pointer in freed.iter() {
             let number = pointer.words[1] / 8;
@@ -320,7 +327,7 @@ impl Model {
             chain.snapshots.iter().for_each(|snapshot| kept.extend(&snapshot.has));
         }
         let freed: BTreeSet<u64> =
-            self.world.hooks.freed.borrow().iter().map(|bp| bp.words[1] / 8).collect();
+            self.world.hooks.freed.lock().iter().map(|bp| bp.words[1] / 8).collect();
         let leaked: Vec<u64> = self
             .births
             .keys()

@@ -198,7 +198,7 @@ fn snapshots_keep_blocks() {
     let again = world.change(6, |change| change.check_snapshot(fs.dataset, "s1"));
     assert_eq!(again.unwrap_err().kind(), ErrorKind::Exists);
     world.write(7, fs.dataset, &[block(4, 7)], &[a]).unwrap();
-    assert!(world.hooks.freed.borrow().is_empty());
+    assert!(world.hooks.freed.lock().is_empty());
     let s2 = world.change(7, |change| change.create_snapshot(fs.dataset, "s2", &[])).unwrap();
     world.write(8, fs.dataset, &[], &[b, block(4, 7)]).unwrap();
     world.audit(8);
@@ -215,8 +215,8 @@ fn snapshots_keep_blocks() {
     assert_eq!(keys(fs.dataset), [0, 1]);
     let progress = world.change(10, |change| change.process_async_destroy(100)).unwrap();
     assert!(progress.finished);
-    assert_eq!(world.hooks.freed.borrow().len(), 1);
-    assert_eq!(world.hooks.freed.borrow()[0].first_dva(), a.first_dva());
+    assert_eq!(world.hooks.freed.lock().len(), 1);
+    assert_eq!(world.hooks.freed.lock()[0].first_dva(), a.first_dva());
     assert_eq!(unique(s2), 8192);
     world.change(11, |change| change.rename_snapshot(fs.dataset, "s2", "t")).unwrap();
     assert_eq!(world.catalog().dataset_named("tank/fs@t").unwrap().id, s2);
@@ -224,7 +224,7 @@ fn snapshots_keep_blocks() {
     world.change(12, |change| change.process_async_destroy(1)).unwrap();
     world.change(13, |change| change.process_async_destroy(100)).unwrap();
     world.audit(13);
-    assert_eq!(world.hooks.freed.borrow().len(), 3);
+    assert_eq!(world.hooks.freed.lock().len(), 3);
     assert_eq!(unique(fs.dataset), 4096);
     let free = world.change(13, |change| change.hidden_directory("$FREE")).unwrap();
     assert_eq!(world.change(13, |change| change.directory(free)).unwrap().used_bytes, 0);
