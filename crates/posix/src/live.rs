@@ -195,6 +195,9 @@ pub fn open(live: &Arc<LivePool>, dataset: &Dataset) -> Result<Arc<Filesystem>> 
     if let Some(log) = writable.log() {
         replay(&writable, log, &filesystem, dataset)?;
     }
+    if let Some(writer) = filesystem.writer() {
+        writer.drain()?;
+    }
     Ok(filesystem)
 }
 

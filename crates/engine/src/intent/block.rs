@@ -106,7 +106,10 @@ impl BlockBuilder {
     /// Adds an encoded record, giving it its sequence number. The caller looked at
     /// [`Self::room`].
     pub fn push(&mut self, record: &[u8], sequence: u64) -> Result<()> {
-        if record.len() < RECORD_HEADER || record.len() % 8 != 0 || record.len() > self.room() {
+        if record.len() < RECORD_HEADER
+            || !record.len().is_multiple_of(8)
+            || record.len() > self.room()
+        {
             return Err(Error::invalid(format!("a log record of {} bytes", record.len())));
         }
         let at = self.data.len();

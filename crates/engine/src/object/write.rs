@@ -123,8 +123,14 @@ impl ObjectSet {
     /// Makes an object under a free number.
     pub fn create_object(&self, tx: &Tx, new: &NewObject) -> Result<Object> {
         let dnode = new.dnode()?;
-        let id = self.free_number(self.live()?, u32::from(new.slots))?;
-        self.make(tx, ObjectId(id), dnode)
+        loop {
+            let id = self.free_number(self.live()?, u32::from(new.slots))?;
+            match self.make(tx, ObjectId(id), dnode.clone()) {
+                // Somebody claimed this very number: the next one.
+                Err(error) if error.kind() == ErrorKind::Exists => {}
+                made => return made,
+            }
+        }
     }
 
     /// Makes an object under this number; [`ErrorKind::Exists`] if it is taken.

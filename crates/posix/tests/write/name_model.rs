@@ -1,5 +1,6 @@
 //! Random changes of names against a tree of maps.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use cenote_posix::XattrMode;
@@ -174,11 +175,12 @@ fn apply(rig: &Rig, model: &mut Model, step: &Step, groups: &mut u32) {
             let (directory, name) = (model.directory(d), name(n));
             let linked = tree.link(SUPERUSER, file, directory, name.as_bytes());
             let names = model.directories.get_mut(&directory).unwrap();
-            if names.contains_key(&name) {
-                assert_eq!(linked.unwrap_err().code, 17);
-            } else {
-                linked.unwrap();
-                names.insert(name, file);
+            match names.entry(name) {
+                Entry::Occupied(_) => assert_eq!(linked.unwrap_err().code, 17),
+                Entry::Vacant(free) => {
+                    linked.unwrap();
+                    free.insert(file);
+                }
             }
         }
         Step::Unlink(d, n) | Step::RemoveDirectory(d, n) => {
@@ -227,9 +229,9 @@ fn apply(rig: &Rig, model: &mut Model, step: &Step, groups: &mut u32) {
             model.unnamed.insert(made.node);
             let Some(name) = n.map(name) else { return };
             let names = model.directories.get_mut(&directory).unwrap();
-            if !names.contains_key(&name) {
-                tree.link(SUPERUSER, made.node, directory, name.as_bytes()).unwrap();
-                names.insert(name, made.node);
+            if let Entry::Vacant(free) = names.entry(name) {
+                tree.link(SUPERUSER, made.node, directory, free.key().as_bytes()).unwrap();
+                free.insert(made.node);
                 model.unnamed.remove(&made.node);
                 model.files.insert(made.node);
             }

@@ -96,12 +96,12 @@ impl MosChange<'_> {
             (Kind::Number | Kind::Index(_), PropertyData::Text(_)) => {
                 return invalid(format!("'{name}' must be a number"));
             }
-            (Kind::Index(values), PropertyData::Number(number)) => {
-                if !values.iter().any(|value| value.1 == *number) {
-                    let names: Vec<&str> = values.iter().map(|value| value.0).collect();
-                    let names = names.join(" | ");
-                    return invalid(format!("'{name}' must be one of '{names}'"));
-                }
+            (Kind::Index(values), PropertyData::Number(number))
+                if !values.iter().any(|value| value.1 == *number) =>
+            {
+                let names: Vec<&str> = values.iter().map(|value| value.0).collect();
+                let names = names.join(" | ");
+                return invalid(format!("'{name}' must be one of '{names}'"));
             }
             _ => {}
         }

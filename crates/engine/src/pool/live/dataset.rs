@@ -22,6 +22,9 @@ use crate::pipe::{Decryptor, Encryptor, ObjsetPolicy, ReadContext, RedundantMeta
 use crate::txg::Tx;
 use crate::{Error, ErrorKind, Result};
 
+/// What opens and seals the blocks of a dataset, if it is encrypted.
+type Ciphers = (Option<Arc<dyn Decryptor>>, Option<Arc<dyn Encryptor>>);
+
 /// How a dataset is written: what its properties say.
 pub type DatasetPolicy = ObjsetPolicy;
 
@@ -144,11 +147,7 @@ impl LivePool {
         policy_of(catalog, dataset, &reader, encryptor)
     }
 
-    fn ciphers(
-        &self,
-        catalog: &Catalog,
-        dataset: &Dataset,
-    ) -> Result<(Option<Arc<dyn Decryptor>>, Option<Arc<dyn Encryptor>>)> {
+    fn ciphers(&self, catalog: &Catalog, dataset: &Dataset) -> Result<Ciphers> {
         match self.pool.keys().keys(catalog, &dataset.directory)? {
             Some(_) => {
                 let reason = format!("writing to '{}', which is encrypted,", dataset.name);

@@ -63,9 +63,12 @@ impl Default for WriteOptions {
     }
 }
 
+/// A change of the metadata.
+type Work = Box<dyn FnOnce(&LivePool, &MosChange<'_>) -> Result<()> + Send>;
+
 /// Work for the thread that writes groups.
 struct Task {
-    run: Box<dyn FnOnce(&LivePool, &MosChange<'_>) -> Result<()> + Send>,
+    run: Work,
     done: Sender<Result<()>>,
 }
 
