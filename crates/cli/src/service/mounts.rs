@@ -233,7 +233,7 @@ impl Mounts {
 
     /// Names of the filesystems mounted below `place`.
     pub fn inside(&self, place: &Path) -> Vec<String> {
-        let mounts = self.0.lock();
+        let mounts = self.table.lock();
         let below =
             mounts.iter().filter(|(_, mount)| mount.at != place && mount.at.starts_with(place));
         below.map(|(name, _)| name.clone()).collect()

@@ -122,11 +122,11 @@ fn blocks_of_openzfs_are_sealed_again_to_the_same_bytes() {
         }
         let (_dir, pool) = fixtures::open(&fixture);
         let catalog = pool.catalog();
-        let store = load_keys(&fixture, catalog);
+        let store = load_keys(&fixture, &catalog);
         let mut seen = Seen::new();
         for listed in catalog.list(&catalog.root().unwrap()).unwrap() {
             let Listed::Dataset(dataset) = listed else { continue };
-            let Some(keys) = store.keys(catalog, &dataset.directory).unwrap() else { continue };
+            let Some(keys) = store.keys(&catalog, &dataset.directory).unwrap() else { continue };
             let set = catalog.object_set(&dataset, &store).unwrap();
             let context = set.context().clone();
             let mut walk = Walk { io: pool.io(), context, keys, seen: &mut seen };

@@ -171,7 +171,7 @@ fn load_keys(fixture: &Path, catalog: &Catalog) -> KeyStore {
     for directory in catalog.walk(&catalog.root().unwrap()).unwrap() {
         let key = catalog.key_object(&directory).unwrap();
         if key.is_some_and(|key| key.root == directory.id) {
-            let opens = |m: &Vec<u8>| store.load(catalog, &directory, m).is_ok();
+            let opens = |m: &Vec<u8>| store.load(&catalog, &directory, m).is_ok();
             assert!(materials.iter().any(opens), "no key opens {}", directory.path);
         }
     }
@@ -186,8 +186,8 @@ fn is_crashed(fixture: &Path) -> bool {
 
 fn check_datasets(fixture: &Path, pool: &Pool, space: &PoolSpace) -> Vec<String> {
     let catalog = pool.catalog();
-    let keys = load_keys(fixture, catalog);
-    let reader = PropertyReader::new(catalog, space.capacity(), &keys, "/mnt");
+    let keys = load_keys(fixture, &catalog);
+    let reader = PropertyReader::new(&catalog, space.capacity(), &keys, "/mnt");
     let (mut found, mut names) = (Lines::new(), Vec::new());
     for listed in catalog.list(&catalog.root().unwrap()).unwrap() {
         let name = listed.name().to_string();
@@ -200,7 +200,7 @@ fn check_datasets(fixture: &Path, pool: &Pool, space: &PoolSpace) -> Vec<String>
             assert_eq!(catalog.dataset_by_id(dataset.id).unwrap().name, dataset.name);
             assert_eq!(catalog.dataset(&dataset.name).unwrap().phys, dataset.phys);
             let encrypted = catalog.key_object(&dataset.directory).unwrap().is_some();
-            assert_eq!(keys.decryptor(catalog, dataset).unwrap().is_some(), encrypted, "{name}");
+            assert_eq!(keys.decryptor(&catalog, dataset).unwrap().is_some(), encrypted, "{name}");
         }
         names.push(name);
     }
@@ -217,7 +217,7 @@ fn check_pool(fixture: &Path, pool: &Pool, space: &PoolSpace) -> Vec<String> {
         ..Runtime::default()
     };
     let mut found = Lines::new();
-    for property in properties::all(pool.catalog(), pool.config(), space, &runtime).unwrap() {
+    for property in properties::all(&pool.catalog(), &pool.config(), space, &runtime).unwrap() {
         add(&mut found, pool.name(), &property);
     }
     differences(&read_lines(&fixture.join("pool-props.txt")), &found)
@@ -256,7 +256,7 @@ fn properties_are_those_that_openzfs_reports() {
     for fixture in fixtures::fixtures() {
         let (_dir, pool) = fixtures::open(&fixture);
         let tree = pool.config().vdev_tree.clone().unwrap();
-        let space = PoolSpace::read(pool.catalog(), &tree).unwrap();
+        let space = PoolSpace::read(&pool.catalog(), &tree).unwrap();
         if is_crashed(&fixture) {
             continue;
         }
@@ -275,7 +275,7 @@ fn history_reads_as_openzfs_prints_it() {
         let Ok(expected) = fs::read_to_string(fixture.join("history.txt")) else { continue };
         let (_dir, pool) = fixtures::open(&fixture);
         let name = |id| (id == 0).then(|| "root".to_owned());
-        let records = History::open(pool.catalog()).unwrap();
+        let records = History::open(&pool.catalog()).unwrap();
         let text: Vec<String> =
             records.map(|record| record.unwrap().text("TIME", true, &name)).collect();
         let text = text.join("\n");
@@ -295,7 +295,7 @@ fn owners_account_for_their_objects() {
     for fixture in fixtures::fixtures() {
         let (_dir, pool) = fixtures::open(&fixture);
         let catalog = pool.catalog();
-        let keys = load_keys(&fixture, catalog);
+        let keys = load_keys(&fixture, &catalog);
         for directory in catalog.walk(&catalog.root().unwrap()).unwrap() {
             let head = catalog.head(&directory).unwrap();
             let set = catalog.object_set(&head, &keys).unwrap();
@@ -375,8 +375,8 @@ fn keys_open_check_and_unload() {
     let (_dir, pool) = fixtures::open(&fixture);
     let catalog = pool.catalog();
     let store = KeyStore::new();
-    let space = PoolSpace::read(catalog, pool.config().vdev_tree.as_ref().unwrap()).unwrap();
-    let reader = PropertyReader::new(catalog, space.capacity(), &store, "");
+    let space = PoolSpace::read(&catalog, pool.config().vdev_tree.as_ref().unwrap()).unwrap();
+    let reader = PropertyReader::new(&catalog, space.capacity(), &store, "");
     let root = catalog.directory(&format!("{}/gcm", pool.name())).unwrap();
     let head = Listed::Dataset(catalog.head(&root).unwrap());
     let status = || reader.get(&head, "keystatus").unwrap().unwrap().parsable();
@@ -385,21 +385,21 @@ fn keys_open_check_and_unload() {
         assert!(reader.all(&listed).unwrap().len() > 4, "{}", listed.name());
     }
     assert_eq!(status(), "unavailable");
-    let wrong = store.load(catalog, &root, b"not the passphrase").unwrap_err();
+    let wrong = store.load(&catalog, &root, b"not the passphrase").unwrap_err();
     assert_eq!(wrong.kind(), ErrorKind::WrongKey);
     let material = fs::read(fixture.join("pp")).unwrap();
-    store.check(catalog, &root, &material).unwrap();
+    store.check(&catalog, &root, &material).unwrap();
     assert_eq!(status(), "unavailable");
-    store.load(catalog, &root, &material).unwrap();
+    store.load(&catalog, &root, &material).unwrap();
     assert_eq!(status(), "available");
-    assert_eq!(store.load(catalog, &root, &material).unwrap_err().kind(), ErrorKind::Exists);
+    assert_eq!(store.load(&catalog, &root, &material).unwrap_err().kind(), ErrorKind::Exists);
     let child = catalog.children(&root).unwrap().remove(0);
-    assert!(store.keys(catalog, &child).unwrap().is_some());
-    let refused = store.load(catalog, &child, &material).unwrap_err();
+    assert!(store.keys(&catalog, &child).unwrap().is_some());
+    let refused = store.load(&catalog, &child, &material).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
     store.unload(&root).unwrap();
-    assert!(store.keys(catalog, &child).unwrap().is_none());
+    assert!(store.keys(&catalog, &child).unwrap().is_none());
     assert_eq!((status().as_str(), store.unload(&root).is_err()), ("unavailable", true));
     let plain = catalog.root().unwrap();
-    assert!(store.load(catalog, &plain, &material).is_err());
+    assert!(store.load(&catalog, &plain, &material).is_err());
 }

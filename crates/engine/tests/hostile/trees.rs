@@ -118,7 +118,7 @@ fn an_object_set_of_endless_objects() {
         let Ok(pool) = bench.attack() else { continue };
         soon(20, || {
             let mut tally = Tally::default();
-            walk::objects(pool.mos(), &mut tally);
+            walk::objects(&pool.mos(), &mut tally);
             let _ = pool.mos().next_object(1 << 46);
             let _ = pool.mos().next_object(u64::MAX - 1);
         });
@@ -165,7 +165,7 @@ fn a_history_longer_than_anything() {
     }
     let pool = bench.attack().unwrap();
     soon(20, || {
-        if let Ok(history) = History::open(pool.catalog()) {
+        if let Ok(history) = History::open(&pool.catalog()) {
             let _ = history.take(100_000).count();
         }
     });

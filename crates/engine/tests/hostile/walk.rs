@@ -92,16 +92,16 @@ pub fn pool(pool: &Arc<Pool>, tally: &mut Tally) {
 pub fn general(pool: &Arc<Pool>, tally: &mut Tally) {
     let space = tally.of(pool.space());
     if let Some(space) = space {
-        let all = properties::all(pool.catalog(), pool.config(), space, &Runtime::default());
+        let all = properties::all(&pool.catalog(), &pool.config(), &space, &Runtime::default());
         tally.of(all);
         let _ = (space.fragmentation(), space.dedup_ratio(), space.clone_ratio());
     }
-    if let Some(history) = tally.of(History::open(pool.catalog())) {
+    if let Some(history) = tally.of(History::open(&pool.catalog())) {
         for record in history.take(10 * MOST) {
             tally.of(record.map(|record| record.text("", true, &|_| None)));
         }
     }
-    objects(pool.mos(), tally);
+    objects(&pool.mos(), tally);
 }
 
 /// Looks at one head or snapshot.
@@ -134,7 +134,7 @@ pub fn datasets(pool: &Arc<Pool>, tally: &mut Tally) -> Vec<Dataset> {
 fn questions(pool: &Arc<Pool>, dataset: &Dataset, tally: &mut Tally) {
     let catalog = pool.catalog();
     let Ok(space) = pool.space() else { return };
-    let reader = PropertyReader::new(catalog, space.capacity(), &NoKeys, "/mnt");
+    let reader = PropertyReader::new(&catalog, space.capacity(), &NoKeys, "/mnt");
     let listed = Listed::Dataset(dataset.clone());
     tally.of(reader.all(&listed));
     // One that fails hides the rest: ask for each, too.

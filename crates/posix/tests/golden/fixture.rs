@@ -97,8 +97,8 @@ impl Fixture {
     pub fn filesystem(&self, name: &str) -> Filesystem {
         let catalog = &self.pool.catalog();
         let dataset = catalog.dataset_named(name).unwrap();
-        let tree = self.pool.config().vdev_tree.as_ref().unwrap();
-        let capacity = PoolSpace::read(catalog, tree).unwrap().capacity();
+        let tree = self.pool.config().vdev_tree.clone().unwrap();
+        let capacity = PoolSpace::read(catalog, &tree).unwrap().capacity();
         mount::open(catalog, &dataset, &self.keys, capacity, Timestamp::default())
             .unwrap_or_else(|error| panic!("{name}: {error}"))
     }
