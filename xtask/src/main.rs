@@ -2,8 +2,10 @@
 //!
 //! `cargo xtask tidy` checks the house: arrows between crates and rooms, file headers, file sizes,
 //! words that must not stay; exit code 0 means every rule holds. `cargo xtask unpack NAME DIR`
-//! unpacks the devices of fixture pool NAME into DIR. Invariant: the source tree is only read.
+//! unpacks the devices of fixture pool NAME into DIR; `cargo xtask demo DIR` makes, fills and exports
+//! a pool there. Invariant: the source tree is only read.
 
+mod demo;
 mod tidy;
 mod unpack;
 
@@ -34,8 +36,21 @@ fn main() -> ExitCode {
                 }
             }
         }
+        Some("demo") => {
+            let Some(to) = std::env::args().nth(2) else {
+                eprintln!("usage: cargo xtask demo DIR");
+                return ExitCode::from(2);
+            };
+            match demo::run(root, Path::new(&to)) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => {
+                    eprintln!("the demonstration stopped: {error}");
+                    ExitCode::FAILURE
+                }
+            }
+        }
         _ => {
-            eprintln!("usage: cargo xtask tidy | unpack NAME DIR");
+            eprintln!("usage: cargo xtask tidy | unpack NAME DIR | demo DIR");
             ExitCode::from(2)
         }
     }

@@ -183,8 +183,8 @@ fn a_failed_flush_is_a_failed_write() {
     rig.disks.values().for_each(|disk| disk.set_health(Health::FailsWrites));
     let error = rig.tree.flush().unwrap_err();
     assert!(matches!(error, VdevError::NotWritten { vdev: 0, .. }), "{error}");
-    // Nothing is left to be flushed.
-    rig.tree.flush().unwrap();
+    // What was lost stays lost: no later flush can vouch for it.
+    assert!(rig.tree.flush().is_err());
 }
 
 #[test]
