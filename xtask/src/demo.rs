@@ -40,15 +40,15 @@ pub fn run(root: &Path, directory: &Path) -> Outcome {
     std::fs::create_dir_all(directory)?;
     let directory = directory.canonicalize()?;
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or(root.join("target"), PathBuf::from);
-    let session =
-        Session { program: target.join("release/cenote"), run: directory.join("run") };
+    let session = Session { program: target.join("release/cenote"), run: directory.join("run") };
     let disks = directory.join("disks");
     std::fs::create_dir_all(&disks)?;
     let mut create = vec!["zpool", "create", "-R"];
     let mountpoint = directory.join("mnt");
     let text = |path: &Path| path.display().to_string();
     let at = text(&mountpoint);
-    let files: Vec<String> = (1..=3).map(|number| text(&disks.join(format!("d{number}")))).collect();
+    let files: Vec<String> =
+        (1..=3).map(|number| text(&disks.join(format!("d{number}")))).collect();
     for file in &files {
         std::fs::File::create(file)?.set_len(SIZE)?;
     }
@@ -60,7 +60,8 @@ pub fn run(root: &Path, directory: &Path) -> Outcome {
         if is_mounted(&inside) {
             println!("\n$ echo 'hello, pool' > {}/hello", inside.display());
             std::fs::write(inside.join("hello"), "hello, pool\n")?;
-            let noise: Vec<u8> = (0..8_u32 << 20).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+            let noise: Vec<u8> =
+                (0..8_u32 << 20).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
             std::fs::write(inside.join("eight megabytes"), noise)?;
         } else {
             println!("(no usable /dev/fuse here: nothing is mounted, nothing written to files)");
@@ -76,7 +77,8 @@ pub fn run(root: &Path, directory: &Path) -> Outcome {
         Ok(output) => {
             println!("\n$ zdb -e -bcc -p {place} demo");
             let text = String::from_utf8_lossy(&output.stdout);
-            let verdict = text.lines().find(|line| line.contains("leak") && line.contains("block sum"));
+            let verdict =
+                text.lines().find(|line| line.contains("leak") && line.contains("block sum"));
             println!("{}", verdict.unwrap_or(text.as_ref()).trim());
             if !output.status.success() {
                 return Err("zdb does not agree".into());

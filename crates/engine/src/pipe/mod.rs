@@ -18,7 +18,7 @@ mod write;
 #[cfg(test)]
 pub(crate) mod write_tests;
 
-use std::sync::{Arc, LazyLock, OnceLock};
+use std::sync::{Arc, LazyLock, OnceLock, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -83,7 +83,8 @@ pub struct Pipe {
     salt: OnceLock<Salt>,
     large_gangs: OnceLock<bool>,
     /// Where writes under way can be read from.
-    submitted: OnceLock<Arc<dyn Submit>>,
+    /// Weak: the queue behind it writes through this pipe's vdevs.
+    submitted: OnceLock<Weak<dyn Submit>>,
 }
 
 impl Pipe {
@@ -120,8 +121,13 @@ impl Pipe {
 
     /// The pool is writable: blocks submitted here and still under way are read from memory. The
     /// first call wins.
-    pub fn set_submit(&self, submit: Arc<dyn Submit>) {
-        let _ = self.submitted.set(submit);
+    pub fn set_submit(&self, submit: &Arc<dyn Submit>) {
+        let _ = self.submitted.set(Arc::downgrade(submit));
+    }
+
+    /// Where blocks are submitted, while the pool is written.
+    fn submitted(&self) -> Option<Arc<dyn Submit>> {
+        self.submitted.get().and_then(Weak::upgrade)
     }
 
     /// The block cache.

@@ -81,7 +81,7 @@ impl Pipe {
 
     /// The stored bytes of a block whose write is still under way. The devices may not have them.
     fn read_pending(&self, bp: &BlockPointer) -> Option<Bytes> {
-        let submitted = self.submitted.get()?;
+        let submitted = self.submitted()?;
         let data = bp.dvas().find_map(|dva| submitted.pending(dva.vdev, dva.offset))?;
         (data.len() as u64 == bp.psize() && self.verify(bp, &data)).then_some(data)
     }
@@ -145,7 +145,7 @@ impl Pipe {
             let unit = bp.dvas().filter_map(|dva| self.vdevs().min_allocation(dva.vdev)).min();
             sizes.splice(0..0, unit.filter(|size| *size > GANG_HEADER));
         }
-        let pending = self.submitted.get().and_then(|submitted| {
+        let pending = self.submitted().and_then(|submitted| {
             bp.dvas().find_map(|dva| submitted.pending(dva.vdev, dva.offset))
         });
         if let Some(header) = pending {

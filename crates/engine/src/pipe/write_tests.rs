@@ -496,7 +496,8 @@ fn a_gang_that_fails_leaves_nothing() {
 #[test]
 fn what_is_under_way_can_be_read() {
     let bench = Bench::new();
-    bench.pipe.set_submit(bench.sink.clone());
+    let sink: Arc<dyn Submit> = bench.sink.clone();
+    bench.pipe.set_submit(&sink);
     *bench.sink.held.lock() = Some(BTreeMap::new());
     let whole = file(noise(1, 64 << 10));
     let bp = bench.write(5, 1, whole.clone()).unwrap().pointer;

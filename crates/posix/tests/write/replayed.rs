@@ -134,7 +134,7 @@ fn a_filesystem_is_made_again_from_its_records() {
     let (mut first, mut second) = (Vec::new(), Vec::new());
     listing(&rig, ROOT, "", &mut first);
     listing(&again, ROOT, "", &mut second);
-    assert_eq!(first.len(), 7, "{first:?}");
+    assert_eq!((first.len(), second.len()), (6, 6));
     for (one, other) in first.iter().zip(&second) {
         assert_eq!((&one.0, &one.1), (&other.0, &other.1));
         assert!(one.2 == other.2, "{}", one.0);

@@ -145,7 +145,8 @@ impl LivePool {
             Error::new(ErrorKind::Io, format!("cannot start a thread: {error}"))
         })?;
         let submit = Arc::new(hooks::PoolSubmit::new(queue));
-        io.pipe.set_submit(submit.clone());
+        let seen: Arc<dyn crate::pipe::Submit> = submit.clone();
+        io.pipe.set_submit(&seen);
         let gate = Gate::new(pool.uberblock().txg, options.dirty_limit);
         let config = config::ConfigState::of(&pool);
         Ok(Arc::new(Self {
