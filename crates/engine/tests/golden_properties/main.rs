@@ -171,7 +171,7 @@ fn load_keys(fixture: &Path, catalog: &Catalog) -> KeyStore {
     for directory in catalog.walk(&catalog.root().unwrap()).unwrap() {
         let key = catalog.key_object(&directory).unwrap();
         if key.is_some_and(|key| key.root == directory.id) {
-            let opens = |m: &Vec<u8>| store.load(&catalog, &directory, m).is_ok();
+            let opens = |m: &Vec<u8>| store.load(catalog, &directory, m).is_ok();
             assert!(materials.iter().any(opens), "no key opens {}", directory.path);
         }
     }

@@ -222,6 +222,10 @@ impl Writer {
                 log.note_write(&tx, to.0.0, write_at, &data);
             }
             copied += data.len() as u64;
+            if (data.len() as u64) < step {
+                // The source ended; what the copy itself adds to it does not count.
+                break;
+            }
         }
         Ok(copied)
     }
