@@ -115,7 +115,12 @@ impl Room {
 impl SpaceCheck for Room {
     fn reserve(&self, bytes: u64) -> Result<()> {
         let (allowance, capacity) = self.read()?;
-        Ok(allowance.check(&capacity, self.pending(), bytes.saturating_add(bytes >> OVERHEAD))?)
+        let pending = self.pending();
+        let checked = allowance.check(&capacity, pending, bytes.saturating_add(bytes >> OVERHEAD));
+        if let Err(error) = &checked {
+            tracing::debug!(bytes, pending, ?allowance, ?capacity, %error, "no room");
+        }
+        Ok(checked?)
     }
 }
 

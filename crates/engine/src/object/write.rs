@@ -472,21 +472,20 @@ impl Object {
             Content::Committed if self.committed_object().pointer(0, 0)?.is_hole() => None,
             Content::Committed => Some(self.read_block(0)?),
         };
-        self.change(tx, |state, dirt| {
+        let grown = self.change(tx, |state, dirt| {
             let current = state.current_mut()?;
             if current.max_block_id > 0 {
                 let count = current.max_block_id + 1;
                 return Err(Error::invalid(format!("{count} blocks cannot change their size")));
             }
             current.data_block_sectors = sectors as u16;
-            if let Some(base) = base {
-                let mut block = BytesMut::from(base.as_ref());
-                block.resize(bytes as usize, 0);
-                dirt.blocks.insert(0, block.freeze());
-            }
-            Ok(())
+            let Some(base) = base else { return Ok(0) };
+            let mut block = BytesMut::from(base.as_ref());
+            block.resize(bytes as usize, 0);
+            let before = dirt.blocks.insert(0, block.freeze());
+            Ok(bytes.saturating_sub(before.map_or(0, |before| before.len() as u64)))
         })?;
-        tx.add_dirty(bytes);
+        tx.add_dirty(grown);
         Ok(())
     }
 
