@@ -386,7 +386,9 @@ impl Tree for Filesystem {
         new: NewNode<'_>,
     ) -> Result<Attributes> {
         let (writer, parent) = self.changeable_name(parent, name)?;
-        self.stat_node(writer, &*writer.create(caller, parent, name, new)?)
+        let node = writer.create(caller, parent, name, new)?;
+        writer.made(None)?;
+        self.stat_node(writer, &node)
     }
 
     fn create_unnamed(
@@ -396,7 +398,9 @@ impl Tree for Filesystem {
         new: NewNode<'_>,
     ) -> Result<Attributes> {
         let (writer, parent) = self.changeable(parent)?;
-        self.stat_node(writer, &*writer.create_unnamed(caller, parent, new)?)
+        let node = writer.create_unnamed(caller, parent, new)?;
+        writer.made(None)?;
+        self.stat_node(writer, &node)
     }
 
     fn link(
@@ -408,17 +412,21 @@ impl Tree for Filesystem {
     ) -> Result<Attributes> {
         let (writer, parent) = self.changeable_name(parent, name)?;
         let (_, object) = self.changeable(node)?;
-        self.stat_node(writer, &*writer.link(object, parent, name)?)
+        let node = writer.link(object, parent, name)?;
+        writer.made(None)?;
+        self.stat_node(writer, &node)
     }
 
     fn unlink(&self, _caller: Caller, parent: NodeId, name: &[u8]) -> Result<()> {
         let (writer, parent) = self.changeable_name(parent, name)?;
-        writer.unlink(parent, name)
+        writer.unlink(parent, name)?;
+        writer.made(None)
     }
 
     fn remove_directory(&self, _caller: Caller, parent: NodeId, name: &[u8]) -> Result<()> {
         let (writer, parent) = self.changeable_name(parent, name)?;
-        writer.remove_directory(parent, name)
+        writer.remove_directory(parent, name)?;
+        writer.made(None)
     }
 
     fn rename(
@@ -432,7 +440,8 @@ impl Tree for Filesystem {
     ) -> Result<()> {
         let (writer, from_parent) = self.changeable_name(from_parent, from)?;
         let (_, to_parent) = self.changeable_name(to_parent, to)?;
-        writer.rename(caller, from_parent, from, to_parent, to, flags)
+        writer.rename(caller, from_parent, from, to_parent, to, flags)?;
+        writer.made(None)
     }
 
     fn set_attributes(
@@ -443,6 +452,7 @@ impl Tree for Filesystem {
     ) -> Result<Attributes> {
         let (writer, object) = self.changeable(node)?;
         writer.set_attributes(object, change)?;
+        writer.made(Some(object))?;
         self.stat_node(writer, &*writer.node(object)?)
     }
 
@@ -455,7 +465,8 @@ impl Tree for Filesystem {
         kill_set_id: bool,
     ) -> Result<()> {
         let (writer, object) = self.changeable(node)?;
-        writer.write(object, offset, data, kill_set_id)
+        writer.write(object, offset, data, kill_set_id)?;
+        writer.made(Some(object))
     }
 
     fn allocate(
@@ -467,7 +478,8 @@ impl Tree for Filesystem {
         what: Allocate,
     ) -> Result<()> {
         let (writer, object) = self.changeable(node)?;
-        writer.allocate(object, offset, len, what)
+        writer.allocate(object, offset, len, what)?;
+        writer.made(Some(object))
     }
 
     fn copy_range(
@@ -479,7 +491,9 @@ impl Tree for Filesystem {
     ) -> Result<u64> {
         let (writer, source) = self.changeable(from.0)?;
         let (_, target) = self.changeable(to.0)?;
-        writer.copy_range((source, from.1), (target, to.1), len)
+        let copied = writer.copy_range((source, from.1), (target, to.1), len)?;
+        writer.made(Some(target))?;
+        Ok(copied)
     }
 
     fn sync(&self, node: NodeId, _data_only: bool) -> Result<()> {
@@ -502,12 +516,14 @@ impl Tree for Filesystem {
         how: XattrWrite,
     ) -> Result<()> {
         let (writer, object) = self.changeable(node)?;
-        writer.set_xattr(object, name, Some(value), how)
+        writer.set_xattr(object, name, Some(value), how)?;
+        writer.made(Some(object))
     }
 
     fn remove_xattr(&self, _caller: Caller, node: NodeId, name: &[u8]) -> Result<()> {
         let (writer, object) = self.changeable(node)?;
-        writer.set_xattr(object, name, None, XattrWrite::Any)
+        writer.set_xattr(object, name, None, XattrWrite::Any)?;
+        writer.made(Some(object))
     }
 
     fn forget(&self, node: NodeId) {

@@ -21,7 +21,8 @@ use crate::filesystem::{Filesystem, MountOptions};
 use crate::mount::{self, DatasetSnapshots};
 use crate::tree::{Errno, Result, Space, Timestamp};
 use crate::write::{
-    AccessTimes, ChangeLog, Durability, Intents, SpaceCheck, WriteOptions, WriteProperties,
+    AccessTimes, ChangeLog, Durability, Intents, Promptness, SpaceCheck, WriteOptions,
+    WriteProperties,
 };
 
 /// How long a reading of the dataset's limits is good for.
@@ -69,6 +70,11 @@ pub fn write_properties(live: &LivePool, dataset: &Dataset) -> Result<WritePrope
         record_size: number("recordsize", 128 << 10)?,
         slots,
         access_times,
+        promptness: match number("sync", 0)? {
+            1 => Promptness::Always,
+            2 => Promptness::Disabled,
+            _ => Promptness::Standard,
+        },
         projects: live.feature_enabled("org.zfsonlinux:project_quota"),
     })
 }
@@ -152,11 +158,12 @@ impl SnapshotSource for LiveSnapshots {
     }
 }
 
-/// Opens the files of the head `dataset` for writing.
+/// Opens the files of the head `dataset` for writing. `read_only`: nothing is to be changed for
+/// now, as its mount says; what the intent log holds is still done.
 ///
 /// # Errors
 /// EROFS for a snapshot, EACCES without its key, and what the disks say.
-pub fn open(live: &Arc<LivePool>, dataset: &Dataset) -> Result<Arc<Filesystem>> {
+pub fn open(live: &Arc<LivePool>, dataset: &Dataset, read_only: bool) -> Result<Arc<Filesystem>> {
     if dataset.is_snapshot() {
         return Err(Errno::new(EROFS, format!("'{}' is a snapshot", dataset.name)));
     }
@@ -200,7 +207,7 @@ pub fn open(live: &Arc<LivePool>, dataset: &Dataset) -> Result<Arc<Filesystem>> 
     if let Some(log) = writable.log() {
         replay(&writable, log, &filesystem, dataset)?;
     }
-    if let Some(writer) = filesystem.writer() {
+    if let Some(writer) = filesystem.writer().filter(|_| !read_only) {
         writer.drain()?;
     }
     Ok(filesystem)

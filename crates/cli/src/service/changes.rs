@@ -157,7 +157,8 @@ pub trait PoolChanges: Send + Sync {
         not_yet("destroying pools")
     }
 
-    /// The files of `dataset`, to be mounted.
+    /// The files of `dataset`, to be mounted. `read_only`: nothing is to be changed for now, but
+    /// may be after a remount.
     ///
     /// # Errors
     /// With the errno and the reason.

@@ -332,10 +332,10 @@ impl PoolChanges for LiveChanges {
     ) -> std::result::Result<Files, Errno> {
         // Writing encrypted datasets is not supported yet: they are mounted for reading.
         let encrypted = pool.catalog().key_object(&dataset.directory)?.is_some();
-        if read_only || encrypted || dataset.is_snapshot() {
+        if encrypted || dataset.is_snapshot() {
             return cenote_posix::mount::open_in(pool, dataset).map(Arc::new);
         }
-        let files = cenote_posix::live::open(&self.live, dataset)?;
+        let files = cenote_posix::live::open(&self.live, dataset, read_only)?;
         self.open.lock().insert(dataset.id, Arc::downgrade(&files));
         Ok(files)
     }

@@ -19,7 +19,9 @@ use cenote_control::changes::ChangeRequest;
 use cenote_control::protocol::{
     DatasetQuery, Failure, FailureKind, LoadKeyRequest, MountRequest, UnmountRequest,
 };
-use cenote_control::report::{DatasetKind, DatasetReport, HistoryRecord, PoolReport, UsageRecord};
+use cenote_control::report::{
+    DatasetKind, DatasetReport, HistoryRecord, PoolReport, Source, UsageRecord,
+};
 use cenote_control::server::PoolService;
 use cenote_engine::dataset::{Principal, PrincipalUsage};
 use cenote_engine::pool::Pool;
@@ -141,6 +143,11 @@ impl Service {
         if dataset.kind == DatasetKind::Filesystem {
             let at = self.mounts.of(&dataset.name);
             datasets::set(dataset, "mounted", if at.is_some() { "yes" } else { "no" });
+            for (name, value) in self.mounts.temporary(&dataset.name) {
+                if dataset.properties.value(name) != Some(value) {
+                    dataset.properties.set(name, value, Source::Temporary);
+                }
+            }
             dataset.mounted_at = at.map(|path| path.display().to_string());
         }
         let root = dataset.properties.value("encryptionroot").map(str::to_owned);

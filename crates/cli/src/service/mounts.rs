@@ -3,7 +3,7 @@
 //! Invariant: parents are mounted before and unmounted after what lies below them; a mount is in the
 //! table exactly as long as it is served.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,14 +12,69 @@ use std::sync::Arc;
 use cenote_control::protocol::{Failure, FailureKind, MountRequest, UnmountRequest};
 use cenote_control::report::{DatasetKind, DatasetReport};
 use cenote_engine::pool::Pool;
-use cenote_serve::fuse::{self, MountError, MountOptions, Mounted};
+use cenote_serve::fuse::{self, AccessTimes, MountError, MountFlagOptions, MountOptions, Mounted};
 use parking_lot::Mutex;
 
-use super::changes::PoolChanges;
+use super::changes::{Files, PoolChanges};
 
 struct Mount {
     at: PathBuf,
     mounted: Mounted,
+    files: Files,
+    /// Properties that `zfs mount -o` gave other values as long as it is mounted.
+    temporary: Temporary,
+}
+
+/// Names and values of properties that a mount does not take from its dataset.
+type Temporary = Vec<(&'static str, &'static str)>;
+
+/// What the option of `mount -o` stands for.
+fn option_as_property(option: &str) -> Option<(&'static str, &'static str)> {
+    Some(match option {
+        "ro" => ("readonly", "on"),
+        "rw" => ("readonly", "off"),
+        "atime" => ("atime", "on"),
+        "noatime" => ("atime", "off"),
+        "relatime" => ("relatime", "on"),
+        "norelatime" | "strictatime" => ("relatime", "off"),
+        "suid" | "setuid" => ("setuid", "on"),
+        "nosuid" | "nosetuid" => ("setuid", "off"),
+        "dev" | "devices" => ("devices", "on"),
+        "nodev" | "nodevices" => ("devices", "off"),
+        "exec" => ("exec", "on"),
+        "noexec" => ("exec", "off"),
+        _ => return None,
+    })
+}
+
+/// How a dataset is mounted, by its properties and what stands before them.
+fn flags(dataset: &DatasetReport, temporary: &Temporary) -> MountFlagOptions {
+    let value = |name: &str| {
+        let forced = temporary.iter().rev().find(|(forced, _)| *forced == name);
+        forced.map_or_else(|| dataset.properties.value(name).unwrap_or(""), |(_, value)| value)
+    };
+    MountFlagOptions {
+        read_only: value("readonly") == "on",
+        set_id: value("setuid") != "off",
+        devices: value("devices") != "off",
+        execute: value("exec") != "off",
+        access_times: match (value("atime"), value("relatime")) {
+            ("off", _) => AccessTimes::Never,
+            (_, "on") => AccessTimes::Relative,
+            _ => AccessTimes::Always,
+        },
+    }
+}
+
+/// Lets the files keep access times as the mount says.
+fn keep_access_times(files: &Files, flags: &MountFlagOptions) {
+    let Some(writer) = files.writer() else { return };
+    writer.force_access_times(Some(match flags.access_times {
+        _ if flags.read_only => cenote_posix::write::AccessTimes::Off,
+        AccessTimes::Never => cenote_posix::write::AccessTimes::Off,
+        AccessTimes::Relative => cenote_posix::write::AccessTimes::Relative,
+        AccessTimes::Always => cenote_posix::write::AccessTimes::On,
+    }));
 }
 
 /// The mounts of a pool by dataset name.
@@ -121,6 +176,9 @@ impl Mounts {
         if value("canmount") == "off" {
             return refuse(format!("cannot mount '{name}': 'canmount' property is set to 'off'"));
         }
+        if request.options.iter().any(|option| option == "remount") {
+            return self.remount_with(dataset, request);
+        }
         if self.of(name).is_some() {
             let reason = format!("cannot mount '{name}': filesystem already mounted");
             return Err(Failure::new(FailureKind::Already, reason));
@@ -154,36 +212,16 @@ impl Mounts {
             .catalog()
             .dataset_named(name)
             .map_err(|error| refuse(FailureKind::NotFound, error.to_string()))?;
-        let read_only =
-            value("readonly") == "on" || request.options.iter().any(|option| option == "ro");
+        let temporary = temporary(name, &request.options)?;
+        let flags = flags(dataset, &temporary);
         let files = self
             .changes
-            .open_files(pool, &found, read_only)
+            .open_files(pool, &found, flags.read_only)
             .map_err(|error| refuse(FailureKind::Other, error.reason))?;
-        let mut options = MountOptions::new(path, name.as_str());
-        options.read_only = value("readonly") == "on";
-        options.set_id = value("setuid") != "off";
-        options.devices = value("devices") != "off";
-        options.execute = value("exec") != "off";
+        keep_access_times(&files, &flags);
+        let mut options = MountOptions::new(path, name.as_str()).with_flags(flags);
         options.posix_acl = value("acltype") == "posix" || value("acltype") == "posixacl";
-        for option in &request.options {
-            match option.as_str() {
-                "nosuid" | "nosetuid" => options.set_id = false,
-                "nodev" | "nodevices" => options.devices = false,
-                "noexec" => options.execute = false,
-                "ro" => options.read_only = true,
-                "rw" => options.read_only = false,
-                "suid" | "setuid" => options.set_id = true,
-                "dev" | "devices" => options.devices = true,
-                "exec" => options.execute = true,
-                "atime" | "noatime" | "relatime" | "norelatime" | "remount" => {}
-                other => {
-                    let reason = format!("mount option '{other}' is not supported yet");
-                    return Err(refuse(FailureKind::NotSupported, reason));
-                }
-            }
-        }
-        let mounted = fuse::mount(files, options).map_err(|error| {
+        let mounted = fuse::mount(files.clone(), options).map_err(|error| {
             let kind = match error {
                 MountError::Busy => FailureKind::Busy,
                 _ => FailureKind::Other,
@@ -191,8 +229,58 @@ impl Mounts {
             refuse(kind, error.to_string())
         })?;
         let at = path.to_path_buf();
-        self.table.lock().insert(name.clone(), Mount { at, mounted });
+        self.table.lock().insert(name.clone(), Mount { at, mounted, files, temporary });
         Ok(())
+    }
+
+    /// Serves `zfs mount -o remount,...`.
+    fn remount_with(&self, dataset: &DatasetReport, request: &MountRequest) -> Result<(), Failure> {
+        let name = &dataset.name;
+        let more = temporary(name, &request.options)?;
+        let mut table = self.table.lock();
+        let Some(mount) = table.get_mut(name).filter(|mount| mount.mounted.is_alive()) else {
+            let reason = format!("cannot mount '{name}': not currently mounted");
+            return Err(Failure::new(FailureKind::NotFound, reason));
+        };
+        let mut all = mount.temporary.clone();
+        all.extend(more);
+        apply(mount, flags(dataset, &all)).map_err(|error| {
+            let kind = match error {
+                MountError::Busy => FailureKind::Busy,
+                _ => FailureKind::Other,
+            };
+            Failure::new(kind, format!("cannot remount '{name}': {error}"))
+        })?;
+        mount.temporary = all;
+        Ok(())
+    }
+
+    /// Temporary values of `properties` end for the mounts of these datasets.
+    pub fn end_temporary(&self, datasets: &BTreeSet<String>, properties: &[&str]) {
+        let mut table = self.table.lock();
+        for (_, mount) in table.iter_mut().filter(|(name, _)| datasets.contains(*name)) {
+            mount.temporary.retain(|(name, _)| !properties.contains(name));
+        }
+    }
+
+    /// Lets a mount follow its dataset's properties.
+    ///
+    /// # Errors
+    /// If it cannot while it is in use.
+    pub fn follow(&self, dataset: &DatasetReport) -> Result<(), MountError> {
+        let table = self.table.lock();
+        let Some(mount) = table.get(&dataset.name) else { return Ok(()) };
+        let wanted = flags(dataset, &mount.temporary);
+        if !wanted.read_only && mount.files.writer().is_none() {
+            // The files were opened for reading.
+            return Err(MountError::Busy);
+        }
+        apply(mount, wanted)
+    }
+
+    /// Properties of a mounted filesystem that `zfs mount -o` gave other values.
+    pub fn temporary(&self, dataset: &str) -> Vec<(&'static str, &'static str)> {
+        self.table.lock().get(dataset).map(|mount| mount.temporary.clone()).unwrap_or_default()
     }
 
     /// Serves `zfs unmount`.
@@ -288,6 +376,28 @@ impl Mounts {
         }
         Ok(())
     }
+}
+
+/// Changes the flags of a mount.
+fn apply(mount: &Mount, flags: MountFlagOptions) -> Result<(), MountError> {
+    mount.mounted.remount(flags)?;
+    keep_access_times(&mount.files, &flags);
+    Ok(())
+}
+
+/// The properties that options of a mount stand for.
+fn temporary(name: &str, options: &[String]) -> Result<Temporary, Failure> {
+    let mut found = Temporary::new();
+    for option in options.iter().filter(|option| !matches!(option.as_str(), "remount" | "defaults"))
+    {
+        let property = option_as_property(option).ok_or_else(|| {
+            let reason = format!("mount option '{option}' is not supported yet");
+            Failure::new(FailureKind::NotSupported, format!("cannot mount '{name}': {reason}"))
+        })?;
+        found.retain(|(other, _)| *other != property.0);
+        found.push(property);
+    }
+    Ok(found)
 }
 
 fn find<'a>(datasets: &'a [DatasetReport], name: &str) -> Result<&'a DatasetReport, Failure> {

@@ -18,19 +18,9 @@ use cenote_engine::{Error, ErrorKind};
 use super::{Service, failure};
 
 /// Properties whose change only shows in a mount that is made anew.
-const REMOUNT: [&str; 11] = [
-    "readonly",
-    "exec",
-    "setuid",
-    "devices",
-    "atime",
-    "relatime",
-    "xattr",
-    "acltype",
-    "snapdir",
-    "aclmode",
-    "aclinherit",
-];
+const REMOUNT: [&str; 3] = ["xattr", "acltype", "snapdir"];
+/// Properties that a mount can follow while it is in use.
+const FOLLOWED: [&str; 6] = ["readonly", "exec", "setuid", "devices", "atime", "relatime"];
 
 /// Lines for standard error.
 type Warnings = Vec<String>;
@@ -373,6 +363,13 @@ impl Service {
             self.mounts.take_down_named(&down, false)?;
         }
         let made = make();
+        let followed: Vec<&str> =
+            FOLLOWED.into_iter().filter(|followed| mount && touched(followed)).collect();
+        let followers: BTreeSet<String> =
+            followed.iter().flat_map(|property| affected(&before, name, property)).collect();
+        if made.is_ok() {
+            self.mounts.end_temporary(&followers, &followed);
+        }
         self.publish(pool)?;
         let fresh = self.fresh(pool)?;
         let mut warnings = Vec::new();
@@ -387,6 +384,7 @@ impl Service {
             }
         }
         made.map_err(|error| refused(start, change, &error))?;
+        warnings.extend(self.follow(pool, &fresh, &followers));
         if let Some(property) = remounted.filter(|_| !moves) {
             let concerned = affected(&before, name, property);
             for name in mounted.iter().filter(|name| concerned.contains(*name)) {
@@ -403,6 +401,33 @@ impl Service {
             }
         }
         Ok(warnings)
+    }
+
+    /// Lets the mounts of these datasets follow their properties.
+    fn follow(
+        &self,
+        pool: &Arc<Pool>,
+        fresh: &[DatasetReport],
+        followers: &BTreeSet<String>,
+    ) -> Warnings {
+        let mounted = self.mounts.names();
+        let mut warnings = Vec::new();
+        for dataset in fresh.iter().filter(|dataset| followers.contains(&dataset.name)) {
+            if self.mounts.follow(dataset).is_ok() {
+                continue;
+            }
+            // Not as it is: then anew, with all below.
+            let name = std::slice::from_ref(&dataset.name);
+            let down = self.mounts.take_down_named(name, false);
+            match down.map(|()| self.restore(pool, fresh, &mounted)) {
+                Ok(lines) => warnings.extend(lines),
+                Err(_) => {
+                    let words = "property may be set but unable to remount filesystem";
+                    warnings.push(words.to_owned());
+                }
+            }
+        }
+        warnings
     }
 
     fn snapshot(

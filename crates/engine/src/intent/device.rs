@@ -5,7 +5,7 @@
 //! to a transaction group as well.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -33,17 +33,25 @@ pub struct PoolLog {
     io: Arc<PoolIo>,
     /// The newest group the log wants the dataset to be written in.
     newest: AtomicU64,
+    /// Log devices are left to others: property `logbias` says `throughput`.
+    spares_log_devices: AtomicBool,
 }
 
 impl PoolLog {
     /// For the log of one dataset of the pool.
     pub fn new(gate: Arc<Gate>, allocator: Arc<Allocator>, io: Arc<PoolIo>) -> Arc<Self> {
-        Arc::new(Self { gate, allocator, io, newest: AtomicU64::new(0) })
+        let newest = AtomicU64::new(0);
+        Arc::new(Self { gate, allocator, io, newest, spares_log_devices: AtomicBool::new(false) })
     }
 
     /// Whether the dataset must be written in group `txg` for the log's sake.
     pub fn needs_sync(&self, txg: Txg) -> bool {
         self.newest.load(SeqCst) >= txg.0
+    }
+
+    /// Whether log devices are left to others from now on.
+    pub fn spare_log_devices(&self, spare: bool) {
+        self.spares_log_devices.store(spare, Relaxed);
     }
 
     /// The dataset must be written in group `txg`.
@@ -68,8 +76,11 @@ impl LogPool for PoolLog {
     }
 
     fn allocate(&self, tx: &Tx, size: u64) -> Result<Dva> {
-        let request =
-            AllocRequest { class: AllocationClass::Log, ..AllocRequest::new(size, tx.txg()) };
+        let class = match self.spares_log_devices.load(Relaxed) {
+            true => AllocationClass::Normal,
+            false => AllocationClass::Log,
+        };
+        let request = AllocRequest { class, ..AllocRequest::new(size, tx.txg()) };
         let dvas = self.allocator.allocate(&request)?;
         let full = || Error::new(ErrorKind::NoSpace, "no room for the intent log");
         dvas.first().copied().ok_or_else(full)

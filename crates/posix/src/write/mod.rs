@@ -96,6 +96,18 @@ pub enum AccessTimes {
     On,
 }
 
+/// Property `sync`: what survives a crash when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Promptness {
+    /// What was asked for: `fsync` and its like.
+    #[default]
+    Standard,
+    /// Every change, before it is answered.
+    Always,
+    /// Nothing sooner than its transaction group: `fsync` returns at once.
+    Disabled,
+}
+
 /// Properties that decide how files are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriteProperties {
@@ -105,6 +117,8 @@ pub struct WriteProperties {
     pub slots: u8,
     /// Properties `atime` and `relatime`.
     pub access_times: AccessTimes,
+    /// Property `sync`.
+    pub promptness: Promptness,
     /// Feature `project_quota` is enabled: new files have a project id.
     pub projects: bool,
 }
@@ -112,7 +126,13 @@ pub struct WriteProperties {
 impl Default for WriteProperties {
     fn default() -> Self {
         let record_size = 128 << 10;
-        Self { record_size, slots: 1, access_times: AccessTimes::On, projects: true }
+        Self {
+            record_size,
+            slots: 1,
+            access_times: AccessTimes::On,
+            promptness: Promptness::Standard,
+            projects: true,
+        }
     }
 }
 
@@ -137,6 +157,8 @@ pub struct Writer {
     long_names: bool,
     gate: Arc<Gate>,
     properties: RwLock<WriteProperties>,
+    /// Stands before the property: what the mount was told.
+    access_times: RwLock<Option<AccessTimes>>,
     durability: Option<Arc<dyn Durability>>,
     log: Option<Arc<dyn ChangeLog>>,
     space: Option<Arc<dyn SpaceCheck>>,
@@ -180,6 +202,7 @@ impl Writer {
             long_names,
             gate: options.gate,
             properties: RwLock::new(options.properties),
+            access_times: RwLock::new(None),
             durability: options.durability,
             log: options.log,
             space: options.space,
@@ -196,6 +219,11 @@ impl Writer {
     /// A property was changed.
     pub fn set_properties(&self, properties: WriteProperties) {
         *self.properties.write() = properties;
+    }
+
+    /// Access times are kept like this, whatever the properties say; `None`: as they say.
+    pub fn force_access_times(&self, access_times: Option<AccessTimes>) {
+        *self.access_times.write() = access_times;
     }
 
     /// Makes sure of room for `bytes`, and slows down if the disks do not keep up. No lock may be
@@ -234,7 +262,8 @@ impl Writer {
 
     /// Notes that a file was read, as the property says.
     pub fn note_access(&self, id: ObjectId) {
-        let mode = self.properties().access_times;
+        let forced = *self.access_times.read();
+        let mode = forced.unwrap_or_else(|| self.properties().access_times);
         if mode == AccessTimes::Off {
             return;
         }
@@ -289,8 +318,24 @@ impl Writer {
         }
     }
 
-    /// Makes what was done to `object` survive a crash.
+    /// A change is made, of `object` alone or of whatever: with `sync=always` it survives a crash
+    /// once this returns.
+    pub fn made(&self, object: Option<ObjectId>) -> Result<()> {
+        match (self.properties().promptness, object) {
+            (Promptness::Always, Some(object)) => self.sync(object),
+            (Promptness::Always, None) => match &self.durability {
+                Some(durability) => durability.sync_all(),
+                None => self.wait_for_group(),
+            },
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes what was done to `object` survive a crash, if the property `sync` lets it.
     pub fn sync(&self, object: ObjectId) -> Result<()> {
+        if self.properties().promptness == Promptness::Disabled {
+            return Ok(());
+        }
         match &self.durability {
             Some(durability) => durability.commit(object.0),
             None => self.wait_for_group(),
@@ -300,6 +345,9 @@ impl Writer {
     /// Makes everything survive a crash.
     pub fn sync_all(&self) -> Result<()> {
         self.store_access_times();
+        if self.properties().promptness == Promptness::Disabled {
+            return Ok(());
+        }
         match &self.durability {
             Some(durability) => durability.sync_all(),
             None => self.wait_for_group(),

@@ -39,7 +39,7 @@ impl Handler {
         node: NodeId,
         change: &Change<'_>,
     ) -> Result<Body> {
-        if !self.is_writable() {
+        if self.refuses_changes() {
             return Ok(Body::Status(libc::EROFS));
         }
         let tree = self.tree();

@@ -14,7 +14,7 @@
 //! by the kernel's reference to its node.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -45,7 +45,7 @@ pub struct HandlerOptions {
     pub validity: Duration,
     /// Whether the tree may have POSIX ACLs.
     pub posix_acl: bool,
-    /// Nothing may be changed, even if the tree could be.
+    /// Nothing may be changed for now, even if the tree could be.
     pub read_only: bool,
     /// Whether the kernel collects writes.
     pub write_back: bool,
@@ -62,6 +62,8 @@ pub struct Handler {
     features: AtomicU64,
     listings: ListingPolicy,
     is_writable: bool,
+    /// Nothing may be changed for now.
+    refuses: AtomicBool,
     /// What the kernel knows; empty where nothing can be changed.
     nodes: Nodes,
 }
@@ -86,9 +88,10 @@ pub enum Outcome {
 impl Handler {
     /// A handler for `tree`.
     pub fn new(tree: Arc<dyn Tree>, options: HandlerOptions) -> Self {
-        let is_writable = tree.is_writable() && !options.read_only;
+        let is_writable = tree.is_writable();
         Self {
             is_writable,
+            refuses: AtomicBool::new(options.read_only),
             nodes: Nodes::default(),
             tree,
             options,
@@ -98,9 +101,19 @@ impl Handler {
         }
     }
 
-    /// Whether anything can be changed.
+    /// Whether anything can be changed, now or after a remount.
     pub fn is_writable(&self) -> bool {
         self.is_writable
+    }
+
+    /// Whether nothing can be changed now.
+    pub fn refuses_changes(&self) -> bool {
+        !self.is_writable || self.refuses.load(Ordering::Acquire)
+    }
+
+    /// From now on changes are refused, or are not.
+    pub fn refuse_changes(&self, refuse: bool) {
+        self.refuses.store(refuse, Ordering::Release);
     }
 
     /// The mount is gone: nothing that was handed out is held any more.
@@ -341,7 +354,7 @@ impl Handler {
             return Ok(Body::Status(libc::ENOSYS));
         }
         let writes = (libc::O_WRONLY | libc::O_RDWR | libc::O_TRUNC).cast_unsigned();
-        if flags & writes != 0 && !self.is_writable {
+        if flags & writes != 0 && self.refuses_changes() {
             return Ok(Body::Status(libc::EROFS));
         }
         let open_flags = abi::FOPEN_KEEP_CACHE | abi::FOPEN_NOFLUSH;

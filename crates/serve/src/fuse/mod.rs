@@ -109,6 +109,41 @@ impl MountOptions {
     }
 }
 
+/// What of a mount can be changed while it is in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MountFlagOptions {
+    /// Nothing may be changed.
+    pub read_only: bool,
+    /// What the table of mounts says of access times.
+    pub access_times: AccessTimes,
+    /// Whether set-user-id bits count.
+    pub set_id: bool,
+    /// Whether device nodes work.
+    pub devices: bool,
+    /// Whether programs may be run.
+    pub execute: bool,
+}
+
+impl MountOptions {
+    /// With these instead of its own.
+    #[must_use]
+    pub fn with_flags(self, flags: MountFlagOptions) -> Self {
+        let MountFlagOptions { read_only, access_times, set_id, devices, execute } = flags;
+        Self { read_only, access_times, set_id, devices, execute, ..self }
+    }
+
+    /// Those that can be changed later.
+    pub fn flags(&self) -> MountFlagOptions {
+        MountFlagOptions {
+            read_only: self.read_only,
+            access_times: self.access_times,
+            set_id: self.set_id,
+            devices: self.devices,
+            execute: self.execute,
+        }
+    }
+}
+
 /// Why a tree could not be mounted or unmounted.
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
@@ -210,6 +245,23 @@ impl Mounted {
         }
         mount::unmount_forced(&self.mountpoint)?;
         self.session.wait_end(Some(END_TIME));
+        Ok(())
+    }
+
+    /// Changes the flags of the mount while it is in use (only root can).
+    ///
+    /// # Errors
+    /// [`MountError::Busy`] if nothing may be changed any more but files are open for writing; a
+    /// tree that is not writable stays read-only.
+    pub fn remount(&self, flags: MountFlagOptions) -> Result<(), MountError> {
+        let handler = self.session.handler();
+        let flags =
+            MountFlagOptions { read_only: flags.read_only || !handler.is_writable(), ..flags };
+        if !flags.read_only {
+            handler.refuse_changes(false);
+        }
+        mount::remount(&self.mountpoint, &flags)?;
+        handler.refuse_changes(flags.read_only);
         Ok(())
     }
 

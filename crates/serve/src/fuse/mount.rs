@@ -20,7 +20,7 @@ use rustix::net::{
 };
 
 use super::handler::MAX_IO;
-use super::{AccessTimes, MountError, MountOptions};
+use super::{AccessTimes, MountError, MountFlagOptions, MountOptions};
 
 /// The device a FUSE server talks through.
 pub(super) const DEVICE: &str = "/dev/fuse";
@@ -47,8 +47,8 @@ pub(super) fn mount(options: &MountOptions) -> Result<OwnedFd, MountError> {
     }
 }
 
-fn mount_directly(options: &MountOptions) -> Result<OwnedFd, MountError> {
-    let device = open_device().map_err(MountError::system(format!("opening {DEVICE}")))?;
+/// The flags of the mount.
+fn flags_of(options: &MountFlagOptions) -> MountFlags {
     let mut flags = MountFlags::empty();
     flags.set(MountFlags::RDONLY, options.read_only);
     flags.insert(match options.access_times {
@@ -59,6 +59,24 @@ fn mount_directly(options: &MountOptions) -> Result<OwnedFd, MountError> {
     flags.set(MountFlags::NOSUID, !options.set_id);
     flags.set(MountFlags::NODEV, !options.devices);
     flags.set(MountFlags::NOEXEC, !options.execute);
+    flags
+}
+
+/// Gives the mount at `mountpoint` other flags.
+pub(super) fn remount(mountpoint: &Path, options: &MountFlagOptions) -> Result<(), MountError> {
+    let flags = flags_of(options);
+    match rustix::mount::mount_remount(mountpoint, flags, "") {
+        Ok(()) => Ok(()),
+        Err(Errno::BUSY) => Err(MountError::Busy),
+        Err(error) => {
+            Err(MountError::system(format!("remounting {}", mountpoint.display()))(error))
+        }
+    }
+}
+
+fn mount_directly(options: &MountOptions) -> Result<OwnedFd, MountError> {
+    let device = open_device().map_err(MountError::system(format!("opening {DEVICE}")))?;
+    let flags = flags_of(&options.flags());
     let mut data = format!(
         "fd={},rootmode=40000,user_id={},group_id={},max_read={MAX_IO},default_permissions",
         device.as_raw_fd(),

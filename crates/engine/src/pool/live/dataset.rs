@@ -25,6 +25,9 @@ use crate::{Error, ErrorKind, Result};
 /// What opens and seals the blocks of a dataset, if it is encrypted.
 type Ciphers = (Option<Arc<dyn Decryptor>>, Option<Arc<dyn Encryptor>>);
 
+/// Value of property `logbias`.
+const THROUGHPUT: u64 = 1;
+
 /// How a dataset is written: what its properties say.
 pub type DatasetPolicy = ObjsetPolicy;
 
@@ -132,8 +135,17 @@ impl LivePool {
         let set = ObjectSet::open_live(&self.io, dataset.phys.pointer, context)?;
         let policy = self.policy(&catalog, dataset, encryptor)?;
         let log = self.open_log(dataset.id, &set)?;
+        log.pool.spare_log_devices(self.log_bias(&catalog, dataset)?);
         let live = LiveDataset::with_log(dataset.id, set, policy, Some(log));
         Ok(self.datasets.lock().entry(dataset.id).or_insert(live).clone())
+    }
+
+    /// Property `logbias` of a dataset: whether its log leaves log devices to others.
+    fn log_bias(&self, catalog: &Catalog, dataset: &Dataset) -> Result<bool> {
+        let reader =
+            PropertyReader::new(catalog, self.pool.capacity(), self.pool.keys().as_ref(), "");
+        let bias = reader.get(&Listed::Dataset(dataset.clone()), "logbias")?;
+        Ok(bias.is_some_and(|bias| bias.value == Value::Number(THROUGHPUT)))
     }
 
     fn policy(
@@ -170,6 +182,9 @@ impl LivePool {
                 let dataset = catalog.dataset_by_id(live.id)?;
                 let encryptor = live.policy().encryptor;
                 live.set_policy(self.policy(&catalog, &dataset, encryptor)?);
+                if let Some(log) = live.live_log() {
+                    log.pool.spare_log_devices(self.log_bias(&catalog, &dataset)?);
+                }
                 Ok(())
             };
             if let Err(error) = refresh() {
