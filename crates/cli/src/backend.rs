@@ -186,7 +186,7 @@ pub fn open(request: &OpenRequest) -> Result<Arc<dyn PoolService>, Failure> {
     let (pool, changes): (Arc<Pool>, Arc<dyn PoolChanges>) = if request.read_only || rewinds {
         (Pool::open(candidate, &options).map_err(|error| cannot(&error))?, Arc::new(ReadOnly))
     } else {
-        match LivePool::open(candidate, &options, WriteOptions::default()) {
+        match LivePool::open(candidate, &options, write_options()) {
             Ok(live) => (live.pool().clone(), Arc::new(LiveChanges::new(live))),
             Err(error) if error.kind() == ErrorKind::ReadOnly => {
                 tracing::warn!(%error, "opened read-only");
@@ -306,11 +306,15 @@ pub fn create(plan: &CreatePool) -> Result<Arc<dyn PoolService>, Failure> {
         cenote_posix::create::initialise(set, tx, &files)
             .map_err(|error| Error::invalid(error.reason))
     };
-    let live =
-        create_pool(new, HeldDevices::new().new_leaves(), &options, WriteOptions::default(), fill)
-            .map_err(|error| cannot(&error))?;
+    let live = create_pool(new, HeldDevices::new().new_leaves(), &options, write_options(), fill)
+        .map_err(|error| cannot(&error))?;
     let facts = ImportFacts { altroot: plan.altroot.clone(), read_only: false };
     let pool = live.pool().clone();
     let service = Service::new(pool, Arc::new(LiveChanges::new(live)), &facts);
     Ok(service.map_err(|error| cannot(&error))?)
+}
+
+/// How pools are written.
+fn write_options() -> WriteOptions {
+    WriteOptions { dirty_limit: offline::pool::default_dirty_limit(), ..WriteOptions::default() }
 }

@@ -20,6 +20,11 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
+/// Blocks are allocated by one thread and freed by another all the time, which the C library's
+/// allocator answers with page faults and heaps that grow.
+#[global_allocator]
+static MEMORY: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 #[derive(Parser)]
 enum Cenote {
     /// List a directory

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 /// Size and alignment of a page in bytes; covers what any direct I/O asks for.
 pub(crate) const PAGE: usize = 4096;
 /// Most bytes kept for reuse.
-const POOL_BYTES: usize = 16 << 20;
+const POOL_BYTES: usize = 32 << 20;
 /// Largest buffer kept for reuse, in bytes.
 const POOL_BUFFER: usize = 2 << 20;
 /// Results up to this size are copied out: whole pages would be held for less than a page, and
@@ -56,13 +56,29 @@ impl Buffer {
     /// A buffer of at least `len` bytes, or none if memory is short.
     pub(crate) fn new(len: usize) -> Option<Self> {
         let count = len.div_ceil(PAGE);
-        if let Some(pool) = POOL.lock().as_mut()
-            && let Some(pages) = pool.idle.get_mut(&count).and_then(Vec::pop)
-        {
-            pool.bytes = pool.bytes.saturating_sub(count * PAGE);
-            return Some(Self { pages });
+        match Self::idle(count) {
+            Some(buffer) => Some(buffer),
+            None => Some(Self { pages: bytemuck::allocation::try_zeroed_vec(count).ok()? }),
         }
-        Some(Self { pages: bytemuck::allocation::try_zeroed_vec(count).ok()? })
+    }
+
+    /// A buffer that was used before.
+    fn idle(count: usize) -> Option<Self> {
+        let mut pool = POOL.lock();
+        let pool = pool.as_mut()?;
+        let pages = pool.idle.get_mut(&count).and_then(Vec::pop)?;
+        pool.bytes = pool.bytes.saturating_sub(count * PAGE);
+        Some(Self { pages })
+    }
+
+    fn copy_of(pages: &[Page]) -> Self {
+        match Self::idle(pages.len()) {
+            Some(mut buffer) => {
+                buffer.pages.copy_from_slice(pages);
+                buffer
+            }
+            None => Self { pages: pages.to_vec() },
+        }
     }
 
     /// Its bytes.
@@ -87,6 +103,30 @@ impl Buffer {
             Bytes::from_owner(self).slice(skip..end)
         }
     }
+}
+
+/// A copy of `data`, followed by zeros up to `len` bytes (at least those of `data`), in memory that
+/// direct I/O takes as it is, unless it is small.
+pub fn aligned_copy(data: &[u8], len: usize) -> Bytes {
+    let len = len.max(data.len());
+    if len == data.len()
+        && len > COPY
+        && let Ok(pages) = bytemuck::try_cast_slice::<u8, Page>(data)
+    {
+        // Nothing has to be zeroed first.
+        return Buffer::copy_of(pages).into_bytes(0, len);
+    }
+    let aligned = if len > COPY { Buffer::new(len) } else { None };
+    let Some(mut buffer) = aligned else {
+        let mut plain = Vec::with_capacity(len);
+        plain.extend_from_slice(data);
+        plain.resize(len, 0);
+        return Bytes::from(plain);
+    };
+    let (front, rest) = buffer.as_mut_slice().split_at_mut(data.len());
+    front.copy_from_slice(data);
+    rest.fill(0);
+    buffer.into_bytes(0, len)
 }
 
 impl AsRef<[u8]> for Buffer {
@@ -129,6 +169,10 @@ mod tests {
         let bytes = buffer.into_bytes(512, 99_488);
         assert_eq!((bytes.as_ptr() as usize, bytes[99_487]), (start as usize + 512, 9), "no copy");
         drop(bytes);
+        let copy = aligned_copy(&[7; 20_000], 20_480);
+        assert_eq!((copy.as_ptr() as usize % PAGE, copy.len()), (0, 20_480));
+        assert!(copy[..20_000].iter().all(|byte| *byte == 7) && copy[20_000..] == [0; 480]);
+        assert_eq!(aligned_copy(b"ab", 4).as_ref(), b"ab\0\0");
         assert!(Buffer::new(0).unwrap().as_slice().is_empty());
         assert!(Buffer::new(10).unwrap().into_bytes(4090, 10).is_empty());
     }

@@ -433,8 +433,9 @@ impl IntentLog {
         let mut state = self.state.lock();
         match written {
             Ok(()) => {
-                let fresh = state.chain.iter_mut().filter(|block| !block.stable);
-                fresh.take(count).for_each(|block| block.stable = true);
+                // The last is the open one; the chain may be long.
+                let written = state.chain.iter_mut().rev().skip(1).take(count);
+                written.for_each(|block| block.stable = true);
                 Ok(true)
             }
             Err(error) => {

@@ -83,6 +83,8 @@ pub(super) struct Dirt {
     pub freed: BlockRanges,
     /// New content of level-0 blocks.
     pub blocks: BTreeMap<u64, Bytes>,
+    /// Some blocks were written in parts, and others may be next.
+    pub in_parts: bool,
     /// New spill block, or its removal.
     pub spill: Option<Option<Bytes>>,
 }
@@ -95,6 +97,7 @@ impl Dirt {
             reset: false,
             freed: BlockRanges::default(),
             blocks: BTreeMap::new(),
+            in_parts: false,
             spill: None,
         }
     }

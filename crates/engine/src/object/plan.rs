@@ -24,6 +24,8 @@ pub(super) struct Changes {
     pub freed: Vec<(u64, u64)>,
     /// New level-0 blocks.
     pub blocks: BTreeMap<u64, Bytes>,
+    /// The new blocks stay in the cache: what is written in parts is read again for the next one.
+    pub keep: bool,
     /// Fill counts of new blocks that are not 1.
     pub fills: BTreeMap<u64, u64>,
     /// New spill block, or its removal.
@@ -55,6 +57,7 @@ pub(super) struct TreePlan {
     /// Nodes by level (index 0 is level 1) and number.
     nodes: Vec<BTreeMap<u64, Node>>,
     blocks: BTreeMap<u64, Bytes>,
+    keep: bool,
     fills: BTreeMap<u64, u64>,
     spill: Option<Bytes>,
     spill_pointer: Option<BlockPointer>,
@@ -79,6 +82,7 @@ impl TreePlan {
             shift: 0,
             nodes: Vec::new(),
             blocks: BTreeMap::new(),
+            keep: changes.keep,
             fills: changes.fills,
             spill: None,
             spill_pointer: None,
@@ -346,7 +350,7 @@ impl TreePlan {
             for (id, data, fill) in made {
                 let at = place_of(&self.set, self.id, id);
                 let old = *self.entry(level, id)?;
-                let request = context.request(&kind, at, data, old, fill)?;
+                let request = context.request(&kind, at, data, old, fill, true)?;
                 requests.push((Slot::Block(level, id), request));
             }
             return Ok(requests);
@@ -354,14 +358,14 @@ impl TreePlan {
         if let Some(spill) = self.spill.take() {
             let kind = BlockKind { spill: true, ..BlockKind::new(bonus_type, 0) };
             let old = self.spill_pointer.unwrap_or(BlockPointer::HOLE);
-            let request = context.request(&kind, place(u64::MAX), spill, old, 1)?;
+            let request = context.request(&kind, place(u64::MAX), spill, old, 1, true)?;
             requests.push((Slot::Spill, request));
         }
         for (id, data) in std::mem::take(&mut self.blocks) {
             let fill = self.fills.get(&id).copied().unwrap_or(1);
             let old = *self.entry(0, id)?;
             let at = place_of(&self.set, self.id, id);
-            let request = context.request(&kind, at, data, old, fill)?;
+            let request = context.request(&kind, at, data, old, fill, self.keep)?;
             requests.push((Slot::Block(0, id), request));
         }
         Ok(requests)

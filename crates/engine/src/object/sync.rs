@@ -114,9 +114,10 @@ impl SyncContext<'_> {
         data: Bytes,
         old: BlockPointer,
         fill: u64,
+        keep: bool,
     ) -> Result<BlockToWrite> {
         let policy = self.policy.block(kind, &self.writer.rules.features)?;
-        Ok(BlockToWrite { data, policy, old, fill, place, keep: false })
+        Ok(BlockToWrite { data, policy, old, fill, place, keep })
     }
 }
 
@@ -134,6 +135,7 @@ impl ObjectSet {
                     reset: dirt.reset,
                     freed: dirt.freed.iter().collect(),
                     blocks: dirt.blocks.clone(),
+                    keep: dirt.in_parts,
                     fills: BTreeMap::new(),
                     spill: dirt.spill.clone(),
                 };
@@ -247,7 +249,7 @@ impl ObjectSet {
         let kind = BlockKind::new(ObjectType::OBJSET, 0);
         let place = BlockPlace { objset: self.id(), ..BlockPlace::default() };
         let data = Bytes::from(header.encode()?);
-        let request = context.request(&kind, place, data, committed.root, fill)?;
+        let request = context.request(&kind, place, data, committed.root, fill, true)?;
         let pipe = &self.io().pipe;
         let written = pipe.write_many(context.writer, context.txg, context.pass, vec![request]);
         let written =

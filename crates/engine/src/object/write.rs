@@ -290,7 +290,7 @@ impl Object {
             let len = rest.len().min(size as usize - from);
             let Some((part, after)) = rest.split_at_checked(len) else { break };
             if len as u64 == size {
-                self.write_block(tx, id, Bytes::copy_from_slice(part))?;
+                self.write_block(tx, id, cenote_device::aligned_copy(part, part.len()))?;
             } else {
                 self.write_part(tx, id, from, part)?;
             }
@@ -343,6 +343,7 @@ impl Object {
             };
             target.copy_from_slice(part);
             dirt.blocks.insert(id, block.freeze());
+            dirt.in_parts = true;
             let current = state.current_mut()?;
             current.max_block_id = current.max_block_id.max(id);
             Ok((new, size))

@@ -11,9 +11,12 @@
 //! be: after that it has no reason to move again. (The reference turns compression off for every
 //! block from that pass on; a block that fits need not be made larger.)
 
+use std::cell::RefCell;
+
 use bytes::Bytes;
 use cenote_codec::checksum::{self, Algorithm as Checksum, Salt, WordOrder, Words};
 use cenote_codec::compress::{self, Method, ZstdLevel, savings_limit};
+use cenote_device::aligned_copy;
 use cenote_format::blkptr::{EMBEDDED_MAX, MAX_BLOCK, SECTOR, SIZE as POINTER};
 use cenote_format::{BlockPointer, Level, ObjectType, Txg};
 
@@ -193,6 +196,11 @@ fn rewritable(request: &BlockToWrite, txg: Txg, pass: u32) -> Option<u64> {
     (pass >= REWRITE_PASS && stored && mine && plain && copies).then(|| old.psize())
 }
 
+thread_local! {
+    /// Where a thread compresses to. It grows to the largest block that was seen.
+    static OUTPUT: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
 enum Shrunk {
     Embed(Vec<u8>, u8),
     Store(Bytes, u8),
@@ -217,27 +225,30 @@ fn shrink(
     // What is rewritten in place never moves into its pointer: it might have to move out again.
     let embed = request.policy.embed && old_psize.is_none();
     let limit = limit(&rules.units, data.len(), method, embed);
-    let mut out = vec![0; limit];
-    let Some(size) = squeeze(method, data, &mut out) else { return Shrunk::Not };
-    let id = method.algorithm().id();
-    if embed && size <= EMBEDDED_MAX {
-        out.truncate(size);
-        return Shrunk::Embed(out, id);
-    }
-    let mut psize = rules.units.rounded(size as u64);
-    match old_psize {
-        Some(old) if psize <= old => psize = old,
-        Some(_) if pass >= NO_COMPRESSION_PASS => return Shrunk::Not,
-        _ => {}
-    }
-    match usize::try_from(psize) {
-        Ok(length) if psize < lsize => {
-            out.truncate(size);
-            out.resize(length, 0);
-            Shrunk::Store(Bytes::from(out), id)
+    OUTPUT.with_borrow_mut(|output| {
+        if output.len() < limit {
+            output.resize(limit, 0);
         }
-        _ => Shrunk::Not,
-    }
+        let squeezed = output.get_mut(..limit).and_then(|out| {
+            let size = squeeze(method, data, out)?;
+            out.get(..size)
+        });
+        let Some(out) = squeezed else { return Shrunk::Not };
+        let id = method.algorithm().id();
+        if embed && out.len() <= EMBEDDED_MAX {
+            return Shrunk::Embed(out.to_vec(), id);
+        }
+        let mut psize = rules.units.rounded(out.len() as u64);
+        match old_psize {
+            Some(old) if psize <= old => psize = old,
+            Some(_) if pass >= NO_COMPRESSION_PASS => return Shrunk::Not,
+            _ => {}
+        }
+        match usize::try_from(psize) {
+            Ok(length) if psize < lsize => Shrunk::Store(aligned_copy(out, length), id),
+            _ => Shrunk::Not,
+        }
+    })
 }
 
 /// The most bytes a compressed block may have to be worth it (chapter 02, section 7.2, rule 2).

@@ -14,6 +14,8 @@ use crate::{Error, ErrorKind, Result};
 
 /// Part of the dirty limit, in percent, from which on writers are slowed down.
 const SLOW_FROM: u64 = 60;
+/// Part of the dirty limit (a fourth) from which on the writer does not wait for its interval.
+const WRITTEN_FROM: u64 = 4;
 /// Longest pause of one change while the pool catches up; a full gate waits instead.
 const LONGEST_PAUSE: Duration = Duration::from_millis(5);
 /// Longest wait for room.
@@ -22,7 +24,11 @@ const PATIENCE: Duration = Duration::from_secs(600);
 /// Lets changes into the open transaction group.
 pub struct Gate {
     state: Mutex<State>,
+    /// For who waits for groups and room.
     changed: Condvar,
+    /// For the writer: a group is wanted, or the last change of a closed one is made. Apart from
+    /// the other so that changes do not wake anybody.
+    work: Condvar,
     /// Dirty bytes of the groups by number modulo 4.
     dirty: [AtomicU64; 4],
     limit: AtomicU64,
@@ -82,8 +88,8 @@ impl Drop for Tx {
             let mut state = gate.state.lock();
             if let Some(holds) = state.holds.get_mut(slot(self.txg.0)) {
                 *holds = holds.saturating_sub(1);
-                if *holds == 0 {
-                    gate.changed.notify_all();
+                if *holds == 0 && state.open > self.txg.0 {
+                    gate.work.notify_all();
                 }
             }
         }
@@ -107,6 +113,7 @@ impl Gate {
                 stopping: false,
             }),
             changed: Condvar::new(),
+            work: Condvar::new(),
             dirty: Default::default(),
             limit: AtomicU64::new(limit.max(1 << 20)),
         })
@@ -155,7 +162,7 @@ impl Gate {
                 return Err(failure.clone());
             }
             state.wanted = state.wanted.max(state.open);
-            self.changed.notify_all();
+            self.work.notify_all();
             if self.changed.wait_until(&mut state, until).timed_out() {
                 let reason = "the pool does not take writes: its devices do not keep up";
                 return Err(Error::new(ErrorKind::TimedOut, reason));
@@ -168,14 +175,25 @@ impl Gate {
         let mut state = self.state.lock();
         if state.wanted < state.open {
             state.wanted = state.open;
-            self.changed.notify_all();
+            self.work.notify_all();
         }
     }
 
     fn add_dirty(&self, txg: Txg, bytes: u64) {
+        let was_filling = self.is_filling();
         if let Some(dirty) = self.dirty.get(slot(txg.0)) {
             dirty.fetch_add(bytes, Relaxed);
         }
+        if !was_filling && self.is_filling() {
+            // Under the lock, or the writer might look just before and sleep just after.
+            let _state = self.state.lock();
+            self.work.notify_all();
+        }
+    }
+
+    /// Enough is dirty for the writer to begin.
+    fn is_filling(&self) -> bool {
+        self.dirty_bytes() >= self.limit.load(Relaxed) / WRITTEN_FROM
     }
 
     /// Takes back bytes that are on the disks before their group has ended.
@@ -206,7 +224,7 @@ impl Gate {
     pub fn want(&self, txg: Txg) {
         let mut state = self.state.lock();
         state.wanted = state.wanted.max(txg.0);
-        self.changed.notify_all();
+        self.work.notify_all();
     }
 
     /// Waits until group `txg` is on the disks.
@@ -214,7 +232,7 @@ impl Gate {
         let until = Instant::now() + patience;
         let mut state = self.state.lock();
         state.wanted = state.wanted.max(txg.0);
-        self.changed.notify_all();
+        self.work.notify_all();
         while state.synced < txg.0 {
             if let Some(failure) = &state.failure {
                 return Err(failure.clone());
@@ -233,8 +251,7 @@ impl Gate {
         let until = Instant::now() + interval;
         let mut state = self.state.lock();
         while !state.stopping && state.wanted < state.open {
-            let half_full = self.dirty_bytes() >= self.limit.load(Relaxed) / 4;
-            if half_full || self.changed.wait_until(&mut state, until).timed_out() {
+            if self.is_filling() || self.work.wait_until(&mut state, until).timed_out() {
                 break;
             }
         }
@@ -247,7 +264,7 @@ impl Gate {
         let closed = state.open;
         state.open += 1;
         while state.holds.get(slot(closed)).is_some_and(|holds| *holds > 0) {
-            self.changed.wait(&mut state);
+            self.work.wait(&mut state);
         }
         Txg(closed)
     }
@@ -282,6 +299,7 @@ impl Gate {
     pub fn stop(&self) {
         self.state.lock().stopping = true;
         self.changed.notify_all();
+        self.work.notify_all();
     }
 }
 
