@@ -21,9 +21,6 @@ const SALTS_KEPT: usize = 64;
 /// Blocks written with one salt before another is drawn.
 const BLOCKS_PER_SALT: u64 = 400_000_000;
 
-/// Where an intent-log block keeps its MAC: the last two words of the checksum trailer.
-const LOG_MAC: usize = 168;
-
 /// A dataset's keys, ready to open and seal its blocks.
 pub struct DatasetKeys {
     suite: Suite,
@@ -118,17 +115,6 @@ impl Decryptor for DatasetKeys {
             .map_err(refused)
     }
 
-    fn open_log_block(&self, bp: &BlockPointer, block: &mut [u8]) -> Result<()> {
-        let parts = sealed::log_block(block, order_of(bp))?;
-        let mac: [u8; 16] = block
-            .get(LOG_MAC..)
-            .and_then(|rest| rest.first_chunk().copied())
-            .ok_or_else(|| refused(CipherError::Message))?;
-        self.cipher(bp.salt())?
-            .open_segments(&bp.iv(), &parts.authenticated, block, &parts.encrypted, &mac)
-            .map_err(refused)
-    }
-
     fn authenticate(&self, bp: &BlockPointer, data: &[u8]) -> Result<()> {
         if bp.object_type() == ObjectType::OBJSET {
             // Its MACs are inside the block.
@@ -148,21 +134,6 @@ impl Encryptor for DatasetKeys {
         let (salt, iv) = self.new_parameters()?;
         let mac = self.encrypt_with(object_type, salt, iv, data)?;
         Ok(Sealing { salt, iv, mac })
-    }
-
-    fn log_parameters(&self) -> Result<([u8; 8], [u8; 12])> {
-        self.new_parameters()
-    }
-
-    fn seal_log_block(&self, salt: [u8; 8], iv: [u8; 12], block: &mut [u8]) -> Result<()> {
-        let parts = sealed::log_block(block, ByteOrder::Little)?;
-        let mac = self
-            .cipher(salt)?
-            .seal_segments(&iv, &parts.authenticated, block, &parts.encrypted)
-            .map_err(not_sealed)?;
-        let place = block.get_mut(LOG_MAC..LOG_MAC + mac.len());
-        place.ok_or_else(|| not_sealed(CipherError::Message))?.copy_from_slice(&mac);
-        Ok(())
     }
 
     fn mac(&self, data: &[u8]) -> Result<[u8; 16]> {

@@ -8,23 +8,7 @@ use std::ops::Range;
 use cenote_format::blkptr::SIZE as POINTER;
 use cenote_format::bytes::ByteOrder;
 use cenote_format::dnode::{CORE, FLAG_SPILL, SLOT};
-use cenote_format::zil::{CHAIN_SIZE, RECORD_HEADER};
 use cenote_format::{BlockPointer, ObjectType, objset};
-
-use crate::{Error, Result};
-
-/// Where an intent-log block says how many of its bytes are used.
-const LOG_USED: usize = 136;
-/// Bytes at its start that are authenticated: all before the checksum trailer.
-const LOG_AUTHENTICATED: usize = 144;
-/// The record's kind without its flag.
-const LOG_KIND: u64 = !(1 << 63);
-const LOG_WRITE: u64 = 9;
-const LOG_CLONE_RANGE: u64 = 24;
-/// Where a write record has its pointer, and a clone record its pointers.
-const WRITE_POINTER: usize = 64;
-/// Where a write record has its data.
-const WRITE_DATA: usize = WRITE_POINTER + POINTER;
 
 /// The authenticated and the encrypted parts of a block.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -158,42 +142,6 @@ pub fn object_set(block: &[u8], version: u64) -> Option<ObjectSetMessages> {
     }
     let complete = flags & objset::FLAG_USERACCOUNTING_COMPLETE != 0;
     Some(ObjectSetMessages { portable, local: (any && complete).then_some(local) })
-}
-
-/// The parts of an intent-log block (section 8.4). Errors: records that do not lie in the block.
-///
-/// Chain header, record headers and the pointers in records stay readable.
-pub fn log_block(data: &[u8], order: ByteOrder) -> Result<Sealed> {
-    let bad = |reason: &str| Error::corrupt(format!("an intent-log block {reason}"));
-    let used = order.u64(data, LOG_USED).ok_or_else(|| bad("without a header"))?;
-    let end = usize::try_from(used).ok().filter(|end| (CHAIN_SIZE..=data.len()).contains(end));
-    let end = end.ok_or_else(|| bad("that uses more bytes than it has"))?;
-    let authenticated = data.get(..LOG_AUTHENTICATED).unwrap_or(&[]).to_vec();
-    let mut sealed = Sealed { authenticated, encrypted: Vec::new() };
-    let mut at = CHAIN_SIZE;
-    while at < end {
-        let kind = order.u64(data, at).ok_or_else(|| bad("with half a record"))? & LOG_KIND;
-        let length = order.u64(data, at + 8).and_then(|length| usize::try_from(length).ok());
-        let length = length.filter(|length| (RECORD_HEADER..=end - at).contains(length));
-        let stop = at + length.ok_or_else(|| bad("with a record of a wrong length"))?;
-        let (open, body) = match kind {
-            LOG_WRITE => (at + WRITE_POINTER..at + WRITE_DATA, at + WRITE_DATA..stop),
-            LOG_CLONE_RANGE => (at + WRITE_POINTER..stop, stop..stop),
-            _ => (stop..stop, stop..stop),
-        };
-        let part = |range: Range<usize>| {
-            let inside = range.start <= range.end && range.end <= stop;
-            inside.then(|| data.get(range)).flatten().ok_or_else(|| bad("with a short record"))
-        };
-        sealed.authenticated.extend_from_slice(part(at..at + RECORD_HEADER)?);
-        sealed.authenticated.extend_from_slice(part(open.clone())?);
-        sealed.encrypted.push(at + RECORD_HEADER..open.start);
-        if !body.is_empty() {
-            sealed.encrypted.push(body);
-        }
-        at = stop;
-    }
-    Ok(sealed)
 }
 
 /// What the MAC of an indirect block is made over (plain SHA-512).

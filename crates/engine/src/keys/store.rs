@@ -109,11 +109,9 @@ impl KeyStore {
         Some(Wrapping::of(root, key))
     }
 
-    /// Takes up the keys of a dataset that was just made: `key` is its key object.
-    pub fn adopt(&self, key: ObjectId, root: ObjectId, wrapping: &Wrapping, keys: DatasetKeys) {
-        let mut loaded = self.0.write();
-        loaded.roots.insert(root, wrapping.key.clone());
-        loaded.opened.insert(key, (root, Arc::new(keys)));
+    /// Takes up the user key of an encryption root that was just made: `root` is its directory.
+    pub fn adopt(&self, root: ObjectId, wrapping: &Wrapping) {
+        self.0.write().roots.insert(root, wrapping.key.clone());
     }
 
     /// The user key of the key objects `objects` has changed: their root is now `root`, which opens
@@ -126,6 +124,11 @@ impl KeyStore {
                 *old = root;
             }
         }
+    }
+
+    /// Forgets the user key of a directory that is no encryption root any more.
+    pub fn forget_root(&self, directory: ObjectId) {
+        self.0.write().roots.remove(&directory);
     }
 
     /// Forgets the keys of a dataset that is gone, and its user key if it was a root.

@@ -5,12 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use bytes::Bytes;
-use cenote_codec::checksum::{Algorithm, Width, WordOrder, seal_embedded, verify_embedded};
 use cenote_codec::cipher::Suite;
 use cenote_format::blkptr::SIZE as POINTER;
 use cenote_format::crypto_key::KeyFormat;
 use cenote_format::objset::{FLAG_USERACCOUNTING_COMPLETE, MACS_AT};
-use cenote_format::zil::{CHAIN_SIZE, Chain};
 use cenote_format::{BlockPointer, Dnode, ObjectType, Objset};
 
 use super::*;
@@ -173,67 +171,5 @@ fn gangs_of_encrypted_blocks() {
         assert!(bp.is_gang());
         assert_eq!(bp.dvas().count(), copies);
         assert_eq!(bench.read(&bp, &context(&keys)).unwrap(), data);
-    }
-}
-
-/// A log block with a write record, another record, and nothing after them.
-fn log_block() -> Vec<u8> {
-    let record = |kind: u64, length: usize, fill: u8| {
-        let mut record = vec![fill; length];
-        record[..8].copy_from_slice(&kind.to_le_bytes());
-        record[8..16].copy_from_slice(&(length as u64).to_le_bytes());
-        record
-    };
-    let records =
-        [record(9, 192 + 512, 0xa1), record(1 | 1 << 63, 200, 0xb2), record(24, 256, 0xc3)]
-            .concat();
-    let used = (CHAIN_SIZE + records.len()) as u64;
-    let chain = Chain { next: BlockPointer::HOLE, used, checksum: [0; 4] };
-    let mut block = [chain.encode(), records].concat();
-    block.resize(4096, 0);
-    block
-}
-
-#[test]
-fn log_blocks_are_sealed_record_by_record() {
-    let keys = keys(Suite::Aes256Ccm);
-    let mut bp = BlockPointer::HOLE;
-    bp.words[6] = 9 << 48 | 1 << 61 | 1 << 63;
-    let (salt, iv) = keys.log_parameters().unwrap();
-    bp.set_encryption(salt, iv, [0; 16]);
-    bp.words[14..].copy_from_slice(&[4, 5]);
-    let plain = log_block();
-    let mut block = plain.clone();
-    keys.seal_log_block(salt, iv, &mut block).unwrap();
-    let verifier = bp.checksum();
-    seal_embedded(&mut block, Algorithm::Zilog2, &verifier, WordOrder::Little, Width::Truncated)
-        .unwrap();
-    verify_embedded(&block, Algorithm::Zilog2, &verifier, Width::Truncated).unwrap();
-    // Chain, record headers and the pointers of writes and clones stay in the clear.
-    let write = CHAIN_SIZE;
-    let other = write + 704;
-    let clone = other + 200;
-    for clear in [
-        0..144,
-        write..write + 32,
-        write + 64..write + 192,
-        other..other + 32,
-        clone..clone + 32,
-        clone + 64..4096,
-    ] {
-        assert_eq!(block[clear.clone()], plain[clear.clone()], "{clear:?}");
-    }
-    for hidden in
-        [write + 32..write + 64, write + 192..other, other + 32..clone, clone + 32..clone + 64]
-    {
-        assert_ne!(block[hidden.clone()], plain[hidden.clone()], "{hidden:?}");
-    }
-    let mut opened = block.clone();
-    keys.open_log_block(&bp, &mut opened).unwrap();
-    assert_eq!(opened[CHAIN_SIZE..], plain[CHAIN_SIZE..]);
-    for at in [20, 136, write + 9, write + 40, write + 70, write + 300, clone + 100] {
-        let mut damaged = block.clone();
-        damaged[at] ^= 1;
-        assert!(keys.open_log_block(&bp, &mut damaged).is_err(), "{at}");
     }
 }

@@ -38,7 +38,8 @@ pub use prepare::{AllocationUnits, Rules};
 pub use special::Copies;
 pub use workers::Workers;
 pub use write::{
-    Addresses, BlockPlace, BlockToWrite, Encryptor, Replaced, Sealing, Submit, Writer, Written,
+    Addresses, BlockPlace, BlockToWrite, Encryptor, Replaced, Sealing, Submit, Unopened, Writer,
+    Written,
 };
 
 /// Opens blocks of one encrypted dataset; declared here, implemented by the keys room.
@@ -47,8 +48,6 @@ pub trait Decryptor: Send + Sync {
     fn decrypt(&self, bp: &BlockPointer, data: &mut [u8]) -> Result<()>;
     /// Checks the MAC of a block that is stored in the clear.
     fn authenticate(&self, bp: &BlockPointer, data: &[u8]) -> Result<()>;
-    /// Decrypts the records of an intent-log block in place and checks its MAC, which it holds.
-    fn open_log_block(&self, bp: &BlockPointer, block: &mut [u8]) -> Result<()>;
 }
 
 /// What a read needs to know besides the pointer.

@@ -48,12 +48,34 @@ pub trait Encryptor: Send + Sync {
     fn indirect_mac(&self, data: &[u8]) -> Result<[u8; 16]>;
     /// Puts the portable and the local MAC into an object-set block.
     fn seal_object_set(&self, block: &mut [u8]) -> Result<()>;
-    /// Salt and initialisation vector for an intent-log block: they stand in its pointer, which is
-    /// made before the block.
-    fn log_parameters(&self) -> Result<([u8; 8], [u8; 12])>;
-    /// Encrypts the records of an intent-log block in place and puts the MAC into its trailer. The
-    /// checksum trailer is sealed after this, truncated. What follows the records must be zero.
-    fn seal_log_block(&self, salt: [u8; 8], iv: [u8; 12], block: &mut [u8]) -> Result<()>;
+}
+
+/// Seals the object sets of datasets whose key is not loaded, and nothing else: what their MACs
+/// cover must not change, so the MACs stay.
+pub struct Unopened;
+
+impl Unopened {
+    fn refuse<T>() -> Result<T> {
+        Err(Error::new(ErrorKind::KeyNotLoaded, "the dataset's encryption key is not loaded"))
+    }
+}
+
+impl Encryptor for Unopened {
+    fn encrypt(&self, _: ObjectType, _: &mut [u8]) -> Result<Sealing> {
+        Self::refuse()
+    }
+
+    fn mac(&self, _: &[u8]) -> Result<[u8; 16]> {
+        Self::refuse()
+    }
+
+    fn indirect_mac(&self, _: &[u8]) -> Result<[u8; 16]> {
+        Self::refuse()
+    }
+
+    fn seal_object_set(&self, _: &mut [u8]) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// Hands out addresses: the allocator, or memory in tests.

@@ -23,7 +23,7 @@ use cenote_format::{ObjectId, ObjectType};
 
 use super::{census, layout, make, noise, nothing, top, zdb};
 
-fn reopen(directory: &Path) -> Arc<LivePool> {
+pub(super) fn reopen(directory: &Path) -> Arc<LivePool> {
     let opener: Arc<dyn Opener> = Arc::new(FileOpener { mode: cenote_device::Mode::ReadWrite });
     let pools = assemble(&scan(&opener, &ScanOptions::new(vec![directory.to_owned()])));
     assert_eq!(pools.len(), 1);
@@ -36,11 +36,11 @@ fn head(live: &LivePool) -> Arc<LiveDataset> {
 }
 
 /// Writes data into objects as a file system would, and remembers names.
-struct Target<'a> {
-    live: &'a LivePool,
-    set: &'a ObjectSet,
-    log: &'a IntentLog,
-    names: parking_lot::Mutex<Vec<Vec<u8>>>,
+pub(super) struct Target<'a> {
+    pub(super) live: &'a LivePool,
+    pub(super) set: &'a ObjectSet,
+    pub(super) log: &'a IntentLog,
+    pub(super) names: parking_lot::Mutex<Vec<Vec<u8>>>,
 }
 
 impl Replay for Target<'_> {

@@ -3,36 +3,40 @@
 //! Chapter 06, section 19. Invariant: every key object under an encryption root names it and is
 //! wrapped with its key; nothing here is secret.
 
+use std::collections::HashSet;
+
 use cenote_format::ObjectId;
 use cenote_format::crypto_key::ROOT_DIRECTORY;
 use cenote_format::dsl_directory::KEY_CRYPTO_KEY_OBJECT;
 
-use super::super::name::DEPTH_MAX;
 use super::{MosChange, NewKeys};
-use crate::{Error, Result};
+use crate::Result;
 
 impl MosChange<'_> {
-    /// The directories at and below `top` whose encryption root is `root`, with their key objects;
-    /// clones share theirs.
+    /// The directories at and below `top` whose encryption root is `root`, and the clones of their
+    /// snapshots with what is below those, with their key objects; clones share theirs.
     pub fn directories_of_root(
         &self,
         top: ObjectId,
         root: ObjectId,
     ) -> Result<Vec<(ObjectId, ObjectId)>> {
         let mut found = Vec::new();
-        let mut rest = vec![(top, 0)];
-        while let Some((directory, depth)) = rest.pop() {
-            if depth > DEPTH_MAX {
-                let reason = "directories are nested too deeply";
-                return Err(Error::corrupt(reason).at_object(0, directory.0));
+        let mut seen = HashSet::new();
+        let mut rest = vec![top];
+        while let Some(directory) = rest.pop() {
+            let keys = self.number_field(directory, KEY_CRYPTO_KEY_OBJECT)?.map(ObjectId);
+            let Some(keys) = keys.filter(|_| seen.insert(directory)) else { continue };
+            if self.number(keys, ROOT_DIRECTORY)? != Some(root.0) {
+                continue;
             }
-            if let Some(keys) = self.number_field(directory, KEY_CRYPTO_KEY_OBJECT)?.map(ObjectId)
-                && self.number(keys, ROOT_DIRECTORY)? == Some(root.0)
-            {
-                found.push((directory, keys));
+            found.push((directory, keys));
+            let phys = self.directory(directory)?;
+            rest.extend(self.members(phys.child_map)?);
+            if phys.clones.0 != 0 {
+                for head in self.members(phys.clones)? {
+                    rest.push(self.dataset(head)?.directory);
+                }
             }
-            let children = self.members(self.directory(directory)?.child_map)?;
-            rest.extend(children.into_iter().map(|child| (child, depth + 1)));
         }
         Ok(found)
     }

@@ -239,7 +239,7 @@ fn fill_metadata(
         }
     }
     live.config.lock().set_tree(root);
-    live.fill_dataset(change, skeleton.root, ObjsetKind::Zfs, fill)?;
+    live.fill_dataset(change, skeleton.root, ObjsetKind::Zfs, None, fill)?;
     for property in &plan.pool_properties {
         live.put_pool_property(change, property)?;
     }

@@ -13,17 +13,16 @@ use cenote_format::{ObjectId, Txg};
 use parking_lot::RwLock;
 
 use super::LivePool;
+use super::keys::Encryption;
 use super::log::LiveLog;
 use crate::dataset::change::{MadeDataset, MosChange, NewDataset};
 use crate::dataset::{Catalog, Dataset, Listed, PropertyReader, Value};
 use crate::intent::{IntentLog, PoolLogReader};
+use crate::keys::DatasetKeys;
 use crate::object::ObjectSet;
 use crate::pipe::{Decryptor, Encryptor, ObjsetPolicy, ReadContext, RedundantMetadata};
 use crate::txg::Tx;
 use crate::{Error, ErrorKind, Result};
-
-/// What opens and seals the blocks of a dataset, if it is encrypted.
-type Ciphers = (Option<Arc<dyn Decryptor>>, Option<Arc<dyn Encryptor>>);
 
 /// Value of property `logbias`.
 const THROUGHPUT: u64 = 1;
@@ -130,11 +129,13 @@ impl LivePool {
             return Err(Error::new(ErrorKind::ReadOnly, reason));
         }
         let catalog = self.pool.catalog();
-        let (decryptor, encryptor) = self.ciphers(&catalog, dataset)?;
+        let keys = self.dataset_keys(&catalog, dataset)?;
+        let decryptor = keys.clone().map(|keys| keys as Arc<dyn Decryptor>);
+        let encryptor = keys.clone().map(|keys| keys as Arc<dyn Encryptor>);
         let context = ReadContext { decryptor, objset: dataset.id.0, ..ReadContext::default() };
         let set = ObjectSet::open_live(&self.io, dataset.phys.pointer, context)?;
         let policy = self.policy(&catalog, dataset, encryptor)?;
-        let log = self.open_log(dataset.id, &set)?;
+        let log = self.open_log(dataset.id, &set, keys)?;
         log.pool.spare_log_devices(self.log_bias(&catalog, dataset)?);
         let live = LiveDataset::with_log(dataset.id, set, policy, Some(log));
         Ok(self.datasets.lock().entry(dataset.id).or_insert(live).clone())
@@ -159,18 +160,18 @@ impl LivePool {
         policy_of(catalog, dataset, &reader, encryptor)
     }
 
-    fn ciphers(&self, catalog: &Catalog, dataset: &Dataset) -> Result<Ciphers> {
-        match self.pool.keys().keys(catalog, &dataset.directory)? {
-            Some(_) => {
-                let reason = format!("writing to '{}', which is encrypted,", dataset.name);
-                Err(Error::unsupported(format!("{reason} is not supported yet")))
-            }
-            None if catalog.key_object(&dataset.directory)?.is_some() => {
-                let reason = format!("the key of '{}' is not loaded", dataset.name);
-                Err(Error::new(ErrorKind::KeyNotLoaded, reason))
-            }
-            None => Ok((None, None)),
+    /// The keys of a dataset; `None` if it is not encrypted.
+    fn dataset_keys(
+        &self,
+        catalog: &Catalog,
+        dataset: &Dataset,
+    ) -> Result<Option<Arc<DatasetKeys>>> {
+        let keys = self.pool.keys().keys(catalog, &dataset.directory)?;
+        if keys.is_none() && catalog.key_object(&dataset.directory)?.is_some() {
+            let reason = format!("the key of '{}' is not loaded", dataset.name);
+            return Err(Error::new(ErrorKind::KeyNotLoaded, reason));
         }
+        Ok(keys)
     }
 
     /// The datasets open for writing follow their properties anew.
@@ -211,7 +212,7 @@ impl LivePool {
     }
 
     /// Makes a dataset whose object set `fill` fills, in the group being written. For work given to
-    /// [`LivePool::change`].
+    /// [`LivePool::change`]. Below an encrypted dataset it is encrypted too.
     pub fn make_dataset(
         &self,
         change: &MosChange<'_>,
@@ -219,9 +220,7 @@ impl LivePool {
         kind: ObjsetKind,
         fill: impl FnOnce(&ObjectSet, &Tx) -> Result<()>,
     ) -> Result<MadeDataset> {
-        let made = change.create_dataset(new)?;
-        self.fill_dataset(change, made, kind, fill)?;
-        Ok(made)
+        self.make_encrypted_dataset(change, new, &Encryption::Inherited, kind, fill)
     }
 
     pub(super) fn fill_dataset(
@@ -229,9 +228,13 @@ impl LivePool {
         change: &MosChange<'_>,
         made: MadeDataset,
         kind: ObjsetKind,
+        keys: Option<Arc<DatasetKeys>>,
         fill: impl FnOnce(&ObjectSet, &Tx) -> Result<()>,
     ) -> Result<()> {
-        let context = ReadContext { objset: made.dataset.0, ..ReadContext::default() };
+        let decryptor = keys.clone().map(|keys| keys as Arc<dyn Decryptor>);
+        let encryptor = keys.map(|keys| keys as Arc<dyn Encryptor>);
+        let objset = made.dataset.0;
+        let context = ReadContext { objset, decryptor, ..ReadContext::default() };
         let set = ObjectSet::new_live(&self.io, context, kind);
         if kind == ObjsetKind::Zfs {
             let mut flags = FLAG_USERACCOUNTING_COMPLETE;
@@ -247,7 +250,7 @@ impl LivePool {
         }
         fill(&set, change.tx)?;
         // Its properties are not known before it is on the disks; its first blocks are small.
-        let policy = ObjsetPolicy { copies: 1, ..ObjsetPolicy::mos() };
+        let policy = ObjsetPolicy { copies: 1, encryptor, ..ObjsetPolicy::mos() };
         self.fresh.lock().push(LiveDataset::new(made.dataset, set, policy));
         Ok(())
     }

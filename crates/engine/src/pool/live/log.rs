@@ -11,12 +11,13 @@ use cenote_format::{ObjectId, Txg};
 use super::LivePool;
 use super::dataset::LiveDataset;
 use crate::dataset::change::MosChange;
-use crate::dataset::is_hidden;
+use crate::dataset::{Dataset, is_hidden};
 use crate::intent::{
-    IntentLog, PoolClaimer, PoolLog, PoolLogReader, SetSource, WriteSource, claim,
+    IntentLog, LogCipher, PoolClaimer, PoolLog, PoolLogReader, SetSource, WriteSource, claim,
 };
+use crate::keys::DatasetKeys;
 use crate::object::ObjectSet;
-use crate::pipe::ReadContext;
+use crate::pipe::{Encryptor, ObjsetPolicy, ReadContext, Unopened};
 use crate::{Error, Result};
 
 /// The log of one dataset.
@@ -28,11 +29,17 @@ pub(super) struct LiveLog {
 }
 
 impl LivePool {
-    /// The log of the head `id`, whose set is `set`.
-    pub(super) fn open_log(&self, id: ObjectId, set: &ObjectSet) -> Result<LiveLog> {
+    /// The log of the head `id`, whose set is `set`; encrypted with its keys if it has any.
+    pub(super) fn open_log(
+        &self,
+        id: ObjectId,
+        set: &ObjectSet,
+        keys: Option<Arc<DatasetKeys>>,
+    ) -> Result<LiveLog> {
         let header = Header::decode(&set.zil_header())?;
         let pool = PoolLog::new(self.gate.clone(), self.allocator.clone(), self.io.clone());
-        let log = Arc::new(IntentLog::new(pool.clone(), id.0, header, None));
+        let cipher = keys.map(|keys| keys as Arc<dyn LogCipher>);
+        let log = Arc::new(IntentLog::new(pool.clone(), id.0, header, cipher));
         let source: Arc<dyn WriteSource> = Arc::new(SetSource(set.clone()));
         log.set_source(Arc::downgrade(&source));
         Ok(LiveLog { log, pool, _source: source })
@@ -53,6 +60,11 @@ impl LivePool {
             let header = Header::decode(&set.header().zil_header)?;
             let reader = PoolLogReader { io: self.io.clone(), context: ReadContext::default() };
             let Some(claimed) = claim(&reader, &claimer, &header, first)? else { continue };
+            if catalog.key_object(&directory)?.is_some() {
+                self.claim_sealed(&head, &claimed)?;
+                self.gate.want(first);
+                continue;
+            }
             let open = self.open_dataset(&head).map_err(|error| {
                 let reason =
                     format!("the intent log of '{}' cannot be claimed: {error}", head.name);
@@ -64,6 +76,19 @@ impl LivePool {
             }
             self.gate.want(first);
         }
+        Ok(())
+    }
+
+    /// Records the claim of an encrypted dataset's log, whose key need not be loaded: only the
+    /// header changes, which no MAC covers.
+    fn claim_sealed(&self, head: &Dataset, claimed: &Header) -> Result<()> {
+        let objset = head.id.0;
+        let context = ReadContext { objset, sealed: true, ..ReadContext::default() };
+        let set = ObjectSet::open_live(&self.io, head.phys.pointer, context)?;
+        set.set_zil_header(&claimed.encode()?)?;
+        let encryptor = Some(Arc::new(Unopened) as Arc<dyn Encryptor>);
+        let policy = ObjsetPolicy { copies: 1, encryptor, ..ObjsetPolicy::mos() };
+        self.fresh.lock().push(LiveDataset::new(head.id, set, policy));
         Ok(())
     }
 

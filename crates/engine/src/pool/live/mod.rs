@@ -9,6 +9,7 @@ mod config;
 mod create;
 mod dataset;
 mod hooks;
+mod keys;
 mod log;
 mod properties;
 mod store;
@@ -37,6 +38,7 @@ use crate::{Error, ErrorKind, Result};
 pub use config::ConfigChange;
 pub use create::{NewPoolPlan, create};
 pub use dataset::{DatasetPolicy, LiveDataset};
+pub use keys::Encryption;
 pub use store::{MosSource, MosStore};
 
 /// Time between groups when nobody asks for one.
@@ -120,7 +122,12 @@ impl LivePool {
         let allocator = Allocator::open(io.pipe.vdevs(), &tree, source, uberblock.txg)?;
         let live = Self::with(pool, mos, allocator, write)?;
         live.claim_logs()?;
+        let claimed_sealed = !live.fresh.lock().is_empty();
         live.start()?;
+        if claimed_sealed {
+            // Nobody may open these sets before what the claim changed in them is on the disks.
+            live.sync()?;
+        }
         Ok(live)
     }
 
