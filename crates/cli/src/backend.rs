@@ -11,6 +11,8 @@ use cenote_control::protocol::{Failure, FailureKind};
 use cenote_control::report::{ImportReport, ImportVdev, VdevClass};
 use cenote_control::server::PoolService;
 use cenote_device::{Device, FileDevice, Mode};
+use cenote_engine::dataset::change::PropertyInput;
+use cenote_engine::keys::suite_of_property;
 use cenote_engine::object::ObjectSet;
 use cenote_engine::pool::activity::{Settings, SystemClock};
 use cenote_engine::pool::assemble::PoolCandidate;
@@ -263,9 +265,6 @@ pub fn create(plan: &CreatePool) -> Result<Arc<dyn PoolService>, Failure> {
         let words = format!("cannot create '{name}': {what} not supported yet");
         Err(Failure::new(FailureKind::NotSupported, words))
     };
-    if plan.root_key.is_some() {
-        return later("encrypted pools are");
-    }
     if plan.temporary_name.is_some() {
         return later("temporary names are");
     }
@@ -281,8 +280,17 @@ pub fn create(plan: &CreatePool) -> Result<Arc<dyn PoolService>, Failure> {
             VdevClass::Log => tops.push((vdev(device, true), AllocationClass::Log)),
         }
     }
-    let (files, _, properties) =
+    let service_live::NewSettings { files, encryption, mut stored, .. } =
         service_live::split_settings(&plan.root_properties).map_err(|error| cannot(&error))?;
+    let encryption = match &plan.root_key {
+        Some(key) => {
+            stored.push(PropertyInput::text("keylocation", &key.location));
+            let suite = encryption.and_then(suite_of_property);
+            let suite = suite.ok_or_else(|| cannot(&Error::invalid("no encryption suite")))?;
+            Some((suite, service_live::wrapping_of(key).map_err(|error| cannot(&error))?))
+        }
+        None => None,
+    };
     let host = HostIdentity::of_this_machine();
     let new = NewPoolPlan {
         name: name.clone(),
@@ -292,7 +300,8 @@ pub fn create(plan: &CreatePool) -> Result<Arc<dyn PoolService>, Failure> {
         caches,
         features: plan.features.clone(),
         pool_properties: plan.properties.iter().map(service_live::input).collect(),
-        properties: service_live::root_properties(&properties),
+        properties: service_live::root_properties(&stored),
+        encryption,
         command: Some(plan.command.clone()),
         hostid: host.id,
         hostname: host.name,

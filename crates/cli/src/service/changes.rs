@@ -11,6 +11,7 @@ use cenote_control::plan::{NewKey, PropertySetting, VdevPlan};
 use cenote_engine::dataset::Dataset;
 use cenote_engine::pool::Pool;
 use cenote_engine::{Error, Result};
+use cenote_format::ObjectId;
 use cenote_posix::Filesystem;
 use cenote_posix::tree::Errno;
 
@@ -97,6 +98,15 @@ pub trait PoolChanges: Send + Sync {
     fn change_key(&self, dataset: &str, key: Option<&NewKey>) -> Result<()> {
         let _ = key;
         not_yet(&format!("changing the key of '{dataset}'"))
+    }
+
+    /// Whether files that are open need the user key of the encryption root in directory `root`.
+    ///
+    /// # Errors
+    /// What the disks say.
+    fn is_key_in_use(&self, root: ObjectId) -> Result<bool> {
+        let _ = root;
+        Ok(false)
     }
 
     /// Sets a stored property of the pool.

@@ -13,10 +13,12 @@ use cenote_engine::dataset::change::{
     MosChange, NewDataset as EngineDataset, PropertyData, PropertyInput,
 };
 use cenote_engine::dataset::{Catalog, Dataset};
+use cenote_engine::keys::Wrapping;
 use cenote_engine::pool::Pool;
-use cenote_engine::pool::live::LivePool;
+use cenote_engine::pool::live::{Encryption, LivePool};
 use cenote_engine::{Error, ErrorKind, Result};
 use cenote_format::ObjectId;
+use cenote_format::crypto_key::KeyFormat;
 use cenote_format::master_node::CaseSensitivity;
 use cenote_format::objset::ObjsetKind;
 use cenote_posix::Filesystem;
@@ -28,6 +30,8 @@ use super::changes::{Files, PoolChanges};
 
 /// Block size of a volume that does not say one, in bytes.
 const VOLUME_BLOCK: u64 = 16 << 10;
+/// Number of `encryption=off`.
+const ENCRYPTION_OFF: u64 = 2;
 
 /// Changes of a writable pool.
 pub struct LiveChanges {
@@ -85,10 +89,20 @@ fn unsupported<T>(what: impl std::fmt::Display) -> Result<T> {
     Err(Error::unsupported(format!("{what} is not supported yet")))
 }
 
-/// The settings that shape a filesystem when it is made, and the rest, which are stored.
-pub fn split_settings(
-    settings: &[PropertySetting],
-) -> Result<(NewFilesystem, u64, Vec<PropertyInput>)> {
+/// What settings of a new dataset come to.
+pub struct NewSettings {
+    /// What shapes a filesystem when it is made.
+    pub files: NewFilesystem,
+    /// Block size of a volume in bytes.
+    pub block: u64,
+    /// The `encryption` property, if it is set.
+    pub encryption: Option<u64>,
+    /// The rest, which is stored.
+    pub stored: Vec<PropertyInput>,
+}
+
+/// Sorts the settings of a new dataset.
+pub fn split_settings(settings: &[PropertySetting]) -> Result<NewSettings> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let mut files = NewFilesystem {
         uid: rustix::process::getuid().as_raw(),
@@ -99,7 +113,7 @@ pub fn split_settings(
         },
         ..NewFilesystem::default()
     };
-    let mut block = VOLUME_BLOCK;
+    let (mut block, mut encryption) = (VOLUME_BLOCK, None);
     let mut stored = Vec::new();
     for setting in settings {
         let number = setting.value.number().unwrap_or(0);
@@ -116,13 +130,45 @@ pub fn split_settings(
             "version" if number != 5 => return unsupported("another version than 5"),
             "version" => {}
             "volblocksize" => block = number,
-            "encryption" if number != 2 && number != 0 => return unsupported("encryption"),
-            "encryption" | "keyformat" | "pbkdf2iters" => {}
+            "encryption" => encryption = Some(number).filter(|number| *number != 0),
+            "keyformat" | "pbkdf2iters" => {}
             name if name.contains('@') => return unsupported(format!("setting '{name}'")),
             _ => stored.push(input(setting)),
         }
     }
-    Ok((files, block, stored))
+    Ok(NewSettings { files, block, encryption, stored })
+}
+
+/// A user key ready to wrap with; for a passphrase this takes a while.
+pub fn wrapping_of(key: &NewKey) -> Result<Wrapping> {
+    let format = match key.format.as_str() {
+        "raw" => KeyFormat::Raw,
+        "hex" => KeyFormat::Hex,
+        "passphrase" => KeyFormat::Passphrase,
+        other => return Err(Error::invalid(format!("key format {other}"))),
+    };
+    let iterations = (key.iterations != 0).then_some(key.iterations);
+    Wrapping::new(format, &key.secret.0, iterations)
+}
+
+/// How a dataset with these settings and this key is encrypted.
+fn encryption_of(setting: Option<u64>, key: Option<&NewKey>) -> Result<Encryption> {
+    if setting == Some(ENCRYPTION_OFF) {
+        return Ok(Encryption::Off);
+    }
+    let suite = match setting {
+        Some(raw) => {
+            let suite = cenote_engine::keys::suite_of_property(raw);
+            Some(suite.ok_or_else(|| Error::invalid(format!("encryption {raw}")))?)
+        }
+        None => None,
+    };
+    Ok(match (suite, key) {
+        (None, None) => Encryption::Inherited,
+        (suite, key) => {
+            Encryption::On { suite, wrapping: key.map(wrapping_of).transpose()? }
+        }
+    })
 }
 
 fn parent_of(name: &str) -> Result<(&str, &str)> {
@@ -144,19 +190,18 @@ impl PoolChanges for LiveChanges {
     }
 
     fn create_dataset(&self, new: &NewDataset) -> Result<()> {
-        if new.key.is_some() {
-            return unsupported("creating encrypted datasets");
+        let NewSettings { files, block, encryption, mut stored } =
+            split_settings(&new.properties)?;
+        let encryption = encryption_of(encryption, new.key.as_ref())?;
+        if let Some(key) = &new.key {
+            stored.push(PropertyInput::text("keylocation", &key.location));
         }
-        let (files, block, stored) = split_settings(&new.properties)?;
         let volume = new.volume_size;
         let (parent, name) = parent_of(&new.name)?;
         let (parent, name) = (parent.to_owned(), name.to_owned());
         self.live.change(move |live, change| {
             let catalog = present(live, change)?;
             let above = catalog.directory(&parent)?;
-            if catalog.key_object(&above)?.is_some() {
-                return unsupported("creating datasets below encrypted ones");
-            }
             match catalog.directory(&format!("{parent}/{name}")) {
                 Ok(_) => return Err(Error::new(ErrorKind::Exists, "dataset already exists")),
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
@@ -171,14 +216,14 @@ impl PoolChanges for LiveChanges {
                 ..EngineDataset::default()
             };
             let words = |error: Errno| Error::invalid(error.reason);
-            match volume {
-                None => live.make_dataset(change, &dataset, ObjsetKind::Zfs, |set, tx| {
-                    cenote_posix::create::initialise(set, tx, &files).map_err(words)
-                }),
-                Some(size) => live.make_dataset(change, &dataset, ObjsetKind::Zvol, |set, tx| {
-                    cenote_posix::create::initialise_volume(set, tx, size, block).map_err(words)
-                }),
-            }
+            let kind = if volume.is_some() { ObjsetKind::Zvol } else { ObjsetKind::Zfs };
+            live.make_encrypted_dataset(change, &dataset, &encryption, kind, |set, tx| {
+                let filled = match volume {
+                    None => cenote_posix::create::initialise(set, tx, &files),
+                    Some(size) => cenote_posix::create::initialise_volume(set, tx, size, block),
+                };
+                filled.map_err(words)
+            })
             .map(drop)
         })
     }
@@ -281,8 +326,20 @@ impl PoolChanges for LiveChanges {
         })
     }
 
-    fn change_key(&self, dataset: &str, _key: Option<&NewKey>) -> Result<()> {
-        unsupported(format!("changing the key of '{dataset}'"))
+    fn change_key(&self, dataset: &str, key: Option<&NewKey>) -> Result<()> {
+        let new = match key {
+            Some(key) => Some((wrapping_of(key)?, key.location.clone())),
+            None => None,
+        };
+        let name = dataset.to_owned();
+        self.live.change(move |live, change| {
+            let new = new.as_ref().map(|(wrapping, location)| (wrapping, location.as_str()));
+            live.change_key(change, &name, new)
+        })
+    }
+
+    fn is_key_in_use(&self, root: ObjectId) -> Result<bool> {
+        self.live.is_key_in_use(root)
     }
 
     fn set_pool_property(&self, property: &PropertySetting) -> Result<()> {
@@ -330,9 +387,7 @@ impl PoolChanges for LiveChanges {
         dataset: &Dataset,
         read_only: bool,
     ) -> std::result::Result<Files, Errno> {
-        // Writing encrypted datasets is not supported yet: they are mounted for reading.
-        let encrypted = pool.catalog().key_object(&dataset.directory)?.is_some();
-        if encrypted || dataset.is_snapshot() {
+        if dataset.is_snapshot() {
             return cenote_posix::mount::open_in(pool, dataset).map(Arc::new);
         }
         let files = cenote_posix::live::open(&self.live, dataset, read_only)?;

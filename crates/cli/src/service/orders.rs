@@ -511,7 +511,7 @@ fn refused(start: &str, change: &Change, error: &Error) -> Failure {
         (ErrorKind::NoSpace | ErrorKind::Quota, _) => "out of space".to_owned(),
         (ErrorKind::KeyNotLoaded, Change::ChangeKey { .. }) => "Key must be loaded.".to_owned(),
         (ErrorKind::KeyNotLoaded, _) => {
-            "Encryption root's key is not loaded or provided.".to_owned()
+            "encryption root's key is not loaded or provided".to_owned()
         }
         _ => error.to_string(),
     };

@@ -19,8 +19,8 @@ use crate::zpool::common::{change, history_line};
 const SPEC: Spec = Spec { letters: "lio:", long: &[] };
 /// Exit code when a key could not be changed.
 const KEY_FAILURE: u8 = 255;
-const NEEDED: [&str; 5] =
-    ["encryptionroot", "keystatus", "keyformat", "keylocation", "pbkdf2iters"];
+const NEEDED: [&str; 6] =
+    ["encryptionroot", "keystatus", "keyformat", "keylocation", "pbkdf2iters", "origin"];
 
 /// Runs the command.
 pub fn run(arguments: &[String]) -> ExitCode {
@@ -76,6 +76,9 @@ fn change_key(
     if root.is_empty() {
         return Err(error("Dataset not encrypted."));
     }
+    if !matches!(value("origin"), "" | "-") {
+        return Err(error("Keys cannot be changed on clones."));
+    }
     let is_root = root == own.name;
     let key = if parsed.has('i') {
         if !is_root {
@@ -85,8 +88,12 @@ fn change_key(
         let parent = own.name.rsplit_once('/').map_or("", |(parent, _)| parent);
         let parent = common::open(client, parent, &common::DATASETS, Some(0), &NEEDED);
         let parent = parent.ok().and_then(|all| all.into_iter().next());
-        if parent.is_none_or(|parent| parent.properties.value("encryptionroot").is_none()) {
+        let of_parent = |name: &str| parent.as_ref()?.properties.value(name);
+        if of_parent("encryptionroot").is_none() {
             return Err(error("Parent must be encrypted."));
+        }
+        if of_parent("keystatus") == Some("unavailable") {
+            return Err(error("Parent key must be loaded."));
         }
         None
     } else {
@@ -134,7 +141,7 @@ fn key(own: &DatasetReport, is_root: bool, pairs: &[(String, String)]) -> Result
         ("passphrase", iterations) => iterations.unwrap_or(keys::DEFAULT_ITERATIONS),
         (_, None) => 0,
         _ => {
-            let words = "Cannot set pbkdf2iters for a key that is not a passphrase.";
+            let words = "Cannot specify pbkdf2iters with a non-passphrase keyformat.";
             return Err(words.to_owned());
         }
     };

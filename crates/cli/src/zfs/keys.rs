@@ -332,7 +332,7 @@ pub fn new_key(
         _ => return Err("Keyformat required for new encryption root.".to_owned()),
     };
     if iterations.is_some() && format != "passphrase" {
-        let words = "Cannot set pbkdf2iters for a key that is not a passphrase.";
+        let words = "Cannot specify pbkdf2iters with a non-passphrase keyformat.";
         return Err(words.to_owned());
     }
     let location = location.unwrap_or_else(|| "prompt".to_owned());

@@ -89,6 +89,7 @@ fn plan(name: &str, tops: Vec<(VdevConfig, AllocationClass)>) -> NewPoolPlan {
         features: features(),
         pool_properties: Vec::new(),
         properties: Vec::new(),
+        encryption: None,
         command: Some(format!("zpool create {name}")),
         hostid: 0,
         hostname: "test".into(),

@@ -86,6 +86,7 @@ impl World {
                 .collect(),
             pool_properties: Vec::new(),
             properties: Vec::new(),
+            encryption: None,
             command: Some("zpool create p".into()),
             hostid: 0,
             hostname: "test".into(),

@@ -69,6 +69,7 @@ fn plan(name: &str, without: &[&str], tops: Vec<VdevConfig>) -> NewPoolPlan {
         features: features.collect(),
         pool_properties: Vec::new(),
         properties: Vec::new(),
+        encryption: None,
         command: None,
         hostid: 0,
         hostname: "test".into(),

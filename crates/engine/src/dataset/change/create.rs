@@ -93,8 +93,7 @@ impl MosChange<'_> {
             self.alter_dataset(dataset, |phys| phys.flags |= FLAG_CASE_INSENSITIVE)?;
         }
         if let Some(keys) = &new.keys {
-            self.create_keys(directory, keys)?;
-            self.activate_feature(dataset, "encryption")?;
+            self.give_keys(MadeDataset { directory, dataset }, keys)?;
         }
         for feature in new.features {
             self.activate_feature(dataset, feature)?;
@@ -246,6 +245,12 @@ impl MosChange<'_> {
             self.set_directory(directory, &home)?;
         }
         self.add_member(home.clones, head)
+    }
+
+    /// Gives a dataset that is being made its keys: it is encrypted from now on.
+    pub(crate) fn give_keys(&self, made: MadeDataset, keys: &NewKeys) -> Result<()> {
+        self.create_keys(made.directory, keys)?;
+        self.activate_feature(made.dataset, "encryption")
     }
 
     /// Makes the key object of a directory.

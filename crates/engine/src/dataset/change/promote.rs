@@ -277,10 +277,10 @@ impl MosChange<'_> {
             self.set_property(plan.clone, &PropertyInput::text(KEY_LOCATION, &text))?;
             self.remove(from, KEY_LOCATION)?;
         }
-        for top in [plan.parent_directory, plan.clone_directory] {
-            for (_, keys) in self.directories_of_root(top, plan.parent_directory)? {
-                self.put_number(keys, ROOT_DIRECTORY, plan.clone_directory.0)?;
-            }
+        let mut all = self.directories_of_root(plan.parent_directory, plan.parent_directory)?;
+        all.extend(self.directories_of_root(plan.clone_directory, plan.parent_directory)?);
+        for (_, keys) in all {
+            self.put_number(keys, ROOT_DIRECTORY, plan.clone_directory.0)?;
         }
         Ok(())
     }

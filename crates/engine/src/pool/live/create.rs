@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use cenote_codec::checksum::Salt;
+use cenote_codec::cipher::Suite;
 use cenote_format::config::{PoolConfig, PoolState, TopLevel, VdevConfig, VdevKind};
 use cenote_format::objset::ObjsetKind;
 use cenote_format::uberblock::{ACTIVITY_MAGIC, Uberblock};
@@ -17,6 +18,7 @@ use super::store::{MosSource, MosStore};
 use super::{LivePool, Task, WriteOptions};
 use crate::alloc::{Allocator, VdevToInit};
 use crate::dataset::change::{MosChange, NewPool, OBJECT_DIRECTORY, PropertyInput};
+use crate::keys::Wrapping;
 use crate::object::{NewObject, ObjectSet};
 use crate::pipe::{Pipe, PoolIo, Prefetcher, ReadContext};
 use crate::pool::open::OpenOptions;
@@ -47,6 +49,8 @@ pub struct NewPoolPlan {
     pub pool_properties: Vec<PropertyInput>,
     /// Properties of the root dataset.
     pub properties: Vec<PropertyInput>,
+    /// Suite and user key, if the root dataset is encrypted; `keylocation` is among its properties.
+    pub encryption: Option<(Suite, Wrapping)>,
     /// The command line, for the history.
     pub command: Option<String>,
     /// Host that creates it.
@@ -239,7 +243,11 @@ fn fill_metadata(
         }
     }
     live.config.lock().set_tree(root);
-    live.fill_dataset(change, skeleton.root, ObjsetKind::Zfs, None, fill)?;
+    let keys = match &plan.encryption {
+        Some((suite, wrapping)) => Some(live.encrypt_root(change, skeleton.root, *suite, wrapping)?),
+        None => None,
+    };
+    live.fill_dataset(change, skeleton.root, ObjsetKind::Zfs, keys, fill)?;
     for property in &plan.pool_properties {
         live.put_pool_property(change, property)?;
     }

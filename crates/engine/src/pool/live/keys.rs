@@ -69,6 +69,20 @@ impl LivePool {
         Ok(made)
     }
 
+    /// Gives the root dataset of a pool that is being made a user key.
+    pub(super) fn encrypt_root(
+        &self,
+        change: &MosChange<'_>,
+        root: MadeDataset,
+        suite: Suite,
+        wrapping: &Wrapping,
+    ) -> Result<Arc<DatasetKeys>> {
+        let (keys, sealed) = wrapping.new_dataset(suite, None)?;
+        change.give_keys(root, &keys)?;
+        self.pool.keys().adopt(root.directory, wrapping);
+        Ok(Arc::new(sealed))
+    }
+
     /// The keys of a new dataset below `parent`; `None` if it is not encrypted.
     fn new_keys(
         &self,
@@ -85,6 +99,9 @@ impl LivePool {
             Encryption::Inherited => (None, None),
             Encryption::On { suite, wrapping } => (*suite, wrapping.as_ref()),
         };
+        if !change.is_enabled("encryption")? {
+            return Err(Error::unsupported("Encryption feature not enabled."));
+        }
         let inherited = key.as_ref().map(|key| key.wrapped.suite);
         let suite = suite.or(inherited);
         let suite = suite.ok_or_else(|| Error::invalid("an encryption root without a suite"))?;
@@ -120,7 +137,7 @@ impl LivePool {
         let plain = || Error::invalid("Dataset not encrypted.");
         let key = catalog.key_object(directory)?.ok_or_else(plain)?;
         if self.is_clone(&catalog, directory)? {
-            let reason = "Keys cannot be changed for clones, which share their origin's.";
+            let reason = "Keys cannot be changed on clones.";
             return Err(Error::invalid(reason));
         }
         let old = self.loaded(&key, directory)?;
