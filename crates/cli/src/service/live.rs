@@ -165,9 +165,7 @@ fn encryption_of(setting: Option<u64>, key: Option<&NewKey>) -> Result<Encryptio
     };
     Ok(match (suite, key) {
         (None, None) => Encryption::Inherited,
-        (suite, key) => {
-            Encryption::On { suite, wrapping: key.map(wrapping_of).transpose()? }
-        }
+        (suite, key) => Encryption::On { suite, wrapping: key.map(wrapping_of).transpose()? },
     })
 }
 
@@ -190,8 +188,7 @@ impl PoolChanges for LiveChanges {
     }
 
     fn create_dataset(&self, new: &NewDataset) -> Result<()> {
-        let NewSettings { files, block, encryption, mut stored } =
-            split_settings(&new.properties)?;
+        let NewSettings { files, block, encryption, mut stored } = split_settings(&new.properties)?;
         let encryption = encryption_of(encryption, new.key.as_ref())?;
         if let Some(key) = &new.key {
             stored.push(PropertyInput::text("keylocation", &key.location));

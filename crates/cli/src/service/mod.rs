@@ -303,8 +303,8 @@ impl PoolService for Service {
             other.properties.value("encryptionroot") == Some(dataset)
                 && self.mounts.of(&other.name).is_some()
         });
-        let in_use = in_use
-            || self.changes.is_key_in_use(directory.id).map_err(|error| failure(&error))?;
+        let in_use =
+            in_use || self.changes.is_key_in_use(directory.id).map_err(|error| failure(&error))?;
         if in_use {
             let words = format!("'{dataset}' is busy.");
             return Err(Failure::new(FailureKind::Busy, words));

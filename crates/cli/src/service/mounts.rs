@@ -111,7 +111,7 @@ impl Mounts {
     ) -> Result<Vec<String>, Failure> {
         if let (Some(name), false) = (&request.dataset, request.recursive) {
             let dataset = find(datasets, name)?;
-            return self.mount_named(pool, dataset, request).map(|()| Vec::new());
+            return self.mount_named(pool, datasets, dataset, request).map(|()| Vec::new());
         }
         let below = |name: &str| match &request.dataset {
             None => true,
@@ -127,7 +127,7 @@ impl Mounts {
         wanted.sort_by(|a, b| a.1.cmp(&b.1));
         let mut warnings = Vec::new();
         for (dataset, path) in wanted {
-            if let Err(failure) = self.mount_at(pool, dataset, &path, request) {
+            if let Err(failure) = self.mount_around(pool, datasets, dataset, &path, request) {
                 warnings.push(failure.message);
             }
         }
@@ -152,9 +152,38 @@ impl Mounts {
         Ok(PathBuf::from(mountpoint))
     }
 
+    /// Mounts one filesystem, and anew what is mounted inside its place: that would be hidden, and
+    /// could not be unmounted any more.
+    fn mount_around(
+        &self,
+        pool: &Arc<Pool>,
+        datasets: &[DatasetReport],
+        dataset: &DatasetReport,
+        path: &Path,
+        request: &MountRequest,
+    ) -> Result<(), Failure> {
+        let inside = self.inside(path);
+        self.take_down_named(&inside, false)?;
+        let mounted = self.mount_at(pool, dataset, path, request);
+        let mut again: Vec<(&str, &DatasetReport)> = datasets
+            .iter()
+            .filter(|other| inside.contains(&other.name))
+            .filter_map(|other| Some((other.properties.value("mountpoint")?, other)))
+            .collect();
+        again.sort_by_key(|(path, _)| *path);
+        for (path, other) in again {
+            let default = MountRequest::default();
+            if let Err(failure) = self.mount_at(pool, other, Path::new(path), &default) {
+                tracing::warn!(%failure, "not mounted again");
+            }
+        }
+        mounted
+    }
+
     fn mount_named(
         &self,
         pool: &Arc<Pool>,
+        datasets: &[DatasetReport],
         dataset: &DatasetReport,
         request: &MountRequest,
     ) -> Result<(), Failure> {
@@ -186,7 +215,7 @@ impl Mounts {
         if value("keystatus") == "unavailable" {
             return refuse(format!("cannot mount '{name}': encryption key not loaded"));
         }
-        self.mount_at(pool, dataset, Path::new(value("mountpoint")), request)
+        self.mount_around(pool, datasets, dataset, Path::new(value("mountpoint")), request)
     }
 
     fn mount_at(

@@ -5,7 +5,6 @@
 //! after, unless the change says otherwise or a warning says why not.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 use std::sync::Arc;
 
 use cenote_control::changes::{Change, ChangeRequest, DestroyRequest, NewDataset, RenameRequest};
@@ -153,14 +152,7 @@ impl Service {
         if !due {
             return Ok(());
         }
-        // what is mounted inside would be hidden, and could not be unmounted any more
-        let hidden = self.mounts.inside(Path::new(value("mountpoint")));
-        self.mounts.take_down_named(&hidden, false)?;
-        let mounted = self.mount_again(pool, all, name);
-        for failure in self.restore(pool, all, &hidden) {
-            tracing::warn!(failure, "not mounted again");
-        }
-        mounted
+        self.mount_again(pool, all, name)
     }
 
     /// Mounts one filesystem, at its place of now.
@@ -509,6 +501,9 @@ fn refused(start: &str, change: &Change, error: &Error) -> Failure {
             "size is greater than available space".to_owned()
         }
         (ErrorKind::NoSpace | ErrorKind::Quota, _) => "out of space".to_owned(),
+        (ErrorKind::Permission, Change::Rename(_)) => {
+            "cannot move encrypted child outside of its encryption root".to_owned()
+        }
         (ErrorKind::KeyNotLoaded, Change::ChangeKey { .. }) => "Key must be loaded.".to_owned(),
         (ErrorKind::KeyNotLoaded, _) => {
             "encryption root's key is not loaded or provided".to_owned()

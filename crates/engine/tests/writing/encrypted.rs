@@ -59,8 +59,7 @@ fn make_datasets(live: &LivePool, suite: Suite) {
     let made = live
         .change(move |live, change| {
             let new = NewDataset { parent, name: "a", ..NewDataset::default() };
-            let encryption =
-                Encryption::On { suite: Some(suite), wrapping: Some(wrapping) };
+            let encryption = Encryption::On { suite: Some(suite), wrapping: Some(wrapping) };
             live.make_encrypted_dataset(change, &new, &encryption, ObjsetKind::Zfs, nothing)
         })
         .unwrap();

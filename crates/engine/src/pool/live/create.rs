@@ -244,7 +244,9 @@ fn fill_metadata(
     }
     live.config.lock().set_tree(root);
     let keys = match &plan.encryption {
-        Some((suite, wrapping)) => Some(live.encrypt_root(change, skeleton.root, *suite, wrapping)?),
+        Some((suite, wrapping)) => {
+            Some(live.encrypt_root(change, skeleton.root, *suite, wrapping)?)
+        }
         None => None,
     };
     live.fill_dataset(change, skeleton.root, ObjsetKind::Zfs, keys, fill)?;
