@@ -51,6 +51,46 @@ pub enum Change {
         /// User properties of all of them.
         properties: Vec<PropertySetting>,
     },
+    /// `zfs clone`.
+    Clone {
+        /// Full name of the snapshot.
+        origin: String,
+        /// What becomes of it; nothing about a volume's size or keys.
+        new: NewDataset,
+    },
+    /// `zfs promote`: a clone changes places with what it was cloned from.
+    Promote(String),
+    /// `zfs rollback`.
+    Rollback {
+        /// The snapshot to go back to.
+        snapshot: String,
+        /// What is destroyed before (`-r`, `-R`): snapshots, bookmarks and clones, what depends on
+        /// others before them.
+        newer: Vec<String>,
+        /// Unmount clones that are in use (`-f`).
+        force: bool,
+    },
+    /// `zfs hold`.
+    Hold {
+        /// Full names of snapshots.
+        snapshots: Vec<String>,
+        /// Name of the hold.
+        tag: String,
+    },
+    /// `zfs release`.
+    Release {
+        /// Full names of snapshots.
+        snapshots: Vec<String>,
+        /// Name of the hold.
+        tag: String,
+    },
+    /// `zfs bookmark`.
+    Bookmark {
+        /// Full name of a snapshot or bookmark.
+        from: String,
+        /// Full name of the new bookmark.
+        to: String,
+    },
     /// `zfs change-key`.
     ChangeKey {
         /// Encryption root, or a dataset that becomes one.
@@ -99,7 +139,7 @@ pub struct NewDataset {
 /// What `zfs destroy` asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DestroyRequest {
-    /// Full names of filesystems, volumes or snapshots, what depends on others before them.
+    /// Full names of filesystems, volumes, snapshots or bookmarks, what depends on others before them.
     pub names: Vec<String>,
     /// Unmount even what is in use (`-f`).
     pub force: bool,

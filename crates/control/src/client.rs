@@ -168,6 +168,17 @@ impl Client {
         }
     }
 
+    /// The holds on a snapshot: tag, and when it was placed (seconds since 1970).
+    ///
+    /// # Errors
+    /// If there is no such snapshot.
+    pub fn holds(&self, pool: &str, snapshot: &str) -> Result<Vec<(String, u64)>, Failure> {
+        match self.exchange(pool, &Request::Holds(snapshot.to_owned()), |_| {})? {
+            Response::Holds(holds) => Ok(holds),
+            other => Err(unexpected(pool, &other)),
+        }
+    }
+
     /// Gives an order; the warnings of what could not be done in full.
     ///
     /// # Errors

@@ -136,6 +136,8 @@ pub enum Request {
     History,
     /// Who uses how much of a filesystem or snapshot. Answered by [`Response::Usage`].
     Usage(String),
+    /// The holds on a snapshot. Answered by [`Response::Holds`].
+    Holds(String),
     /// Answered by [`Response::Done`].
     Mount(MountRequest),
     /// Answered by [`Response::Done`].
@@ -236,6 +238,8 @@ pub enum Response {
     },
     /// Who uses how much.
     Usage(Vec<UsageRecord>),
+    /// Holds: tag, and when it was placed (seconds since 1970).
+    Holds(Vec<(String, u64)>),
     /// It is done. The warnings are lines to print on standard error (what `mount -a` could not
     /// mount); with any, the command ends with exit code 1.
     Done {

@@ -52,6 +52,14 @@ pub trait PoolService: Send + Sync {
     /// If it cannot be read.
     fn usage(&self, dataset: &str) -> Result<Vec<UsageRecord>, Failure>;
 
+    /// The holds on a snapshot: tag, and when it was placed (seconds since 1970).
+    ///
+    /// # Errors
+    /// `NotFound`.
+    fn holds(&self, snapshot: &str) -> Result<Vec<(String, u64)>, Failure> {
+        Err(Failure::not_supported(&format!("listing the holds of '{snapshot}'")))
+    }
+
     /// Mounts.
     ///
     /// # Errors
@@ -202,6 +210,7 @@ fn answer(
             .map(|(records, more)| Response::History { records, more })
             .collect(),
         Request::Usage(dataset) => vec![Response::Usage(service.usage(dataset)?)],
+        Request::Holds(snapshot) => vec![Response::Holds(service.holds(snapshot)?)],
         Request::Mount(request) => done(service.mount(request)?),
         Request::Unmount(request) => done(service.unmount(request)?),
         Request::LoadKey(request) => {

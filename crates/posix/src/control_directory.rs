@@ -101,6 +101,11 @@ impl ControlDirectory {
         Self { source, numbers, open: Cache::new(OPEN_SNAPSHOTS), mounted }
     }
 
+    /// Snapshots came or went: none is kept open.
+    pub fn snapshots_changed(&self) {
+        self.open.clear();
+    }
+
     /// The view with `number`.
     pub fn view(&self, number: u16) -> Result<Arc<View>> {
         if let Some(view) = self.open.get(&number) {

@@ -149,3 +149,18 @@ pub fn initialise_volume(objects: &ObjectSet, tx: &Tx, size: u64, block_size: u6
     zap::create(&properties, tx, salt(), Normalization::NONE)?;
     Ok(zap::insert_u64(&properties, tx, "size", size)?)
 }
+
+/// Gives a volume another size in bytes; what lies behind it is freed.
+///
+/// # Errors
+/// EINVAL where the size is not a multiple of the block size, and what the disks say.
+pub fn resize_volume(objects: &ObjectSet, tx: &Tx, size: u64) -> Result<()> {
+    let data = objects.object(VOLUME_DATA)?;
+    let block = data.block_size();
+    if size == 0 || !size.is_multiple_of(block) {
+        let reason = format!("a volume of {size} bytes in blocks of {block}");
+        return Err(Errno::new(EINVAL, reason));
+    }
+    zap::update_u64(&objects.object(VOLUME_PROPERTIES)?, tx, "size", size)?;
+    Ok(data.free_range(tx, size, u64::MAX)?)
+}

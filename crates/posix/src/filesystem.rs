@@ -105,6 +105,11 @@ impl Filesystem {
         &self.head
     }
 
+    /// Snapshots came or went.
+    pub fn snapshots_changed(&self) {
+        self.control.snapshots_changed();
+    }
+
     fn place(&self, node: NodeId) -> Result<Place> {
         if node == ROOT {
             return Ok(Place::File(self.head.clone(), self.head.root()));

@@ -91,6 +91,58 @@ pub trait PoolChanges: Send + Sync {
         not_yet(&format!("taking '{}'", names.join("', '")))
     }
 
+    /// Makes a filesystem or volume of a snapshot; its parent exists.
+    ///
+    /// # Errors
+    /// `Exists`, `NotFound`, no space.
+    fn clone_snapshot(&self, origin: &str, new: &NewDataset) -> Result<()> {
+        let _ = origin;
+        not_yet(&format!("creating '{}'", new.name))
+    }
+
+    /// Lets a clone and what it was cloned from change places.
+    ///
+    /// # Errors
+    /// `InvalidArgument` (no clone), `Exists` (a snapshot of both has the same name).
+    fn promote(&self, name: &str) -> Result<()> {
+        not_yet(&format!("promoting '{name}'"))
+    }
+
+    /// Takes a filesystem, which is not mounted, or a volume back to its newest snapshot.
+    ///
+    /// # Errors
+    /// `Exists` if there are newer snapshots or bookmarks, no space.
+    fn rollback(&self, snapshot: &str) -> Result<()> {
+        not_yet(&format!("going back to '{snapshot}'"))
+    }
+
+    /// Holds snapshots, all or none.
+    ///
+    /// # Errors
+    /// `Exists`, `NotFound`.
+    fn hold(&self, snapshots: &[String], tag: &str) -> Result<()> {
+        let _ = tag;
+        not_yet(&format!("holding '{}'", snapshots.join("', '")))
+    }
+
+    /// Releases holds, all or none.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    fn release(&self, snapshots: &[String], tag: &str) -> Result<()> {
+        let _ = tag;
+        not_yet(&format!("releasing '{}'", snapshots.join("', '")))
+    }
+
+    /// Makes a bookmark of a snapshot or of another bookmark.
+    ///
+    /// # Errors
+    /// `Exists`, `NotFound`, `InvalidArgument` (not of the same dataset).
+    fn bookmark(&self, from: &str, to: &str) -> Result<()> {
+        let _ = to;
+        not_yet(&format!("bookmarking '{from}'"))
+    }
+
     /// Gives an encryption root a new key, or makes a dataset one; `None`: takes over its parent's.
     ///
     /// # Errors

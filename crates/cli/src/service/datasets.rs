@@ -10,11 +10,12 @@ use std::time::{Duration, Instant};
 use cenote_control::protocol::{DatasetQuery, Failure, FailureKind};
 use cenote_control::report::{DatasetKind, DatasetReport, Properties, Property, Source};
 use cenote_engine::Result;
-use cenote_engine::dataset::{self, Listed, PropertyReader};
+use cenote_engine::dataset::{self, Listed, Principal, PrincipalUsage, PropertyReader};
 use cenote_engine::pool::Pool;
 use parking_lot::{Condvar, Mutex};
 
 use super::pool_report::convert;
+use crate::settings::principal::{self, Who};
 
 /// How long a question waits for the first reading to end.
 const PATIENCE: Duration = Duration::from_secs(4);
@@ -183,12 +184,44 @@ fn with_arguments(pool: &Arc<Pool>, dataset: &mut DatasetReport, wanted: &[Strin
     let Ok(space) = pool.space() else { return };
     let catalog = pool.catalog();
     let reader = PropertyReader::new(&catalog, space.capacity(), &**pool.keys(), altroot);
+    let usage = catalog.usage(&found, &**pool.keys());
     let listed = Listed::Dataset(found);
     for name in missing {
+        if let (Some((what, id)), Ok(usage)) = (of_somebody(name), &usage) {
+            let of = usage.iter().find(|(whose, _)| **whose == id);
+            let number = of.map_or(0, |(_, usage)| what(usage));
+            dataset.properties.set(name, number.to_string(), Source::Local);
+            continue;
+        }
         if let Ok(Some(value)) = reader.get(&listed, name) {
             dataset.properties.0.extend(convert(vec![value]).0);
         }
     }
+}
+
+/// One number of what somebody uses or may use.
+type Figure = fn(&PrincipalUsage) -> u64;
+
+/// What a property as `userquota@root` means, and whose it is.
+fn of_somebody(property: &str) -> Option<(Figure, Principal)> {
+    let (what, whom) = property.split_once('@')?;
+    let (who, what) = [("user", Who::User), ("group", Who::Group), ("project", Who::Project)]
+        .into_iter()
+        .find_map(|(prefix, who)| Some((who, what.strip_prefix(prefix)?)))?;
+    let figure: Figure = match what {
+        "used" => |usage| usage.used,
+        "quota" => |usage| usage.quota.unwrap_or(0),
+        "objused" => |usage| usage.objects.unwrap_or(0),
+        "objquota" => |usage| usage.object_quota.unwrap_or(0),
+        _ => return None,
+    };
+    let id = u64::from(principal::id(who, whom)?);
+    let principal = match who {
+        Who::User => Principal::User(id),
+        Who::Group => Principal::Group(id),
+        Who::Project => Principal::Project(id),
+    };
+    Some((figure, principal))
 }
 
 /// Sets or replaces a computed property.

@@ -17,13 +17,14 @@ use cenote_engine::keys::Wrapping;
 use cenote_engine::pool::Pool;
 use cenote_engine::pool::live::{Encryption, LivePool};
 use cenote_engine::{Error, ErrorKind, Result};
-use cenote_format::ObjectId;
 use cenote_format::crypto_key::KeyFormat;
 use cenote_format::master_node::CaseSensitivity;
 use cenote_format::objset::ObjsetKind;
+use cenote_format::{ObjectId, Txg};
 use cenote_posix::Filesystem;
 use cenote_posix::create::NewFilesystem;
 use cenote_posix::tree::{Errno, Timestamp};
+use cenote_posix::write::QuotaKind;
 use parking_lot::Mutex;
 
 use super::changes::{Files, PoolChanges};
@@ -52,6 +53,58 @@ impl LiveChanges {
 
     fn find(&self, name: &str) -> Result<Dataset> {
         self.catalog().dataset_named(name)
+    }
+
+    /// Sets what is kept inside a dataset: quotas of somebody, the size of a volume.
+    fn set_inside(&self, name: &str, inputs: &[PropertyInput]) -> Result<()> {
+        if inputs.is_empty() {
+            return Ok(());
+        }
+        let dataset = self.find(name)?;
+        let words = |error: Errno| Error::invalid(error.reason);
+        let number = |input: &PropertyInput| match input.value {
+            PropertyData::Number(number) => Ok(number),
+            PropertyData::Text(_) => Err(Error::invalid(format!("'{}' is a number", input.name))),
+        };
+        let quotas: Vec<&PropertyInput> =
+            inputs.iter().filter(|input| input.name != "volsize").collect();
+        if let Some(size) = inputs.iter().find(|input| input.name == "volsize") {
+            let volume = self.live.open_dataset(&dataset)?;
+            let resized = cenote_posix::create::resize_volume(
+                volume.set(),
+                &self.live.begin()?,
+                number(size)?,
+            );
+            drop(volume);
+            self.live.close_dataset(dataset.id)?;
+            resized.map_err(words)?;
+        }
+        if quotas.is_empty() {
+            return Ok(());
+        }
+        let mounted = self.open.lock().get(&dataset.id).and_then(Weak::upgrade);
+        let is_mounted = mounted.is_some();
+        let files = match mounted {
+            Some(files) => files,
+            None => cenote_posix::live::open(&self.live, &dataset, true).map_err(words)?,
+        };
+        let set = || -> Result<()> {
+            let writer = files.writer().ok_or_else(|| Error::invalid("opened for reading"))?;
+            for quota in quotas {
+                let (kind, id) = quota.name.split_once('@').unwrap_or_default();
+                let kind = QuotaKind::of_property(kind);
+                let kind = kind.ok_or_else(|| Error::invalid(quota.name.clone()))?;
+                let id = id.parse().map_err(|_| Error::invalid(quota.name.clone()))?;
+                writer.set_quota(kind, id, number(quota)?).map_err(words)?;
+            }
+            Ok(())
+        };
+        let done = set();
+        drop(files);
+        if !is_mounted {
+            self.live.close_dataset(dataset.id)?;
+        }
+        done
     }
 
     /// Policies and mounted files follow what was set.
@@ -237,10 +290,25 @@ impl PoolChanges for LiveChanges {
         self.live.change(move |live, change| {
             // What can be refused is refused before anything is changed.
             for name in names.iter().filter(|name| name.contains('@') && !defer) {
-                let snapshot = present(live, change)?.dataset_named(name)?;
-                change.check_destroy_snapshot(snapshot.id)?;
+                let catalog = present(live, change)?;
+                let snapshot = catalog.dataset_named(name)?;
+                match change.check_destroy_snapshot(snapshot.id) {
+                    // Its clones go before it.
+                    Err(error) if error.kind() == ErrorKind::Exists => {
+                        let clones = catalog.clones(&snapshot)?;
+                        if !clones.iter().all(|clone| names.contains(&clone.to_string())) {
+                            return Err(error);
+                        }
+                    }
+                    checked => checked?,
+                }
             }
             for name in &names {
+                if let Some((head, mark)) = name.split_once('#') {
+                    let head = present(live, change)?.dataset_named(head)?;
+                    change.destroy_bookmark(head.id, mark)?;
+                    continue;
+                }
                 let dataset = present(live, change)?.dataset_named(name)?;
                 if dataset.is_snapshot() {
                     change.destroy_snapshot(dataset.id, defer)?;
@@ -277,11 +345,12 @@ impl PoolChanges for LiveChanges {
 
     fn set_properties(&self, dataset: &str, properties: &[PropertySetting]) -> Result<()> {
         let inputs: Vec<PropertyInput> = properties.iter().map(input).collect();
-        if let Some(other) = inputs.iter().find(|input| input.name.contains('@')) {
-            return unsupported(format!("setting '{}'", other.name));
-        }
-        if let Some(other) = inputs.iter().find(|input| input.name == "volsize") {
-            return unsupported(format!("setting '{}'", other.name));
+        let (inside, inputs): (Vec<_>, Vec<_>) = inputs
+            .into_iter()
+            .partition(|input| input.name.contains('@') || input.name == "volsize");
+        self.set_inside(dataset, &inside)?;
+        if inputs.is_empty() {
+            return Ok(());
         }
         let name = dataset.to_owned();
         self.live.change(move |live, change| {
@@ -323,6 +392,130 @@ impl PoolChanges for LiveChanges {
         })
     }
 
+    fn clone_snapshot(&self, origin: &str, new: &NewDataset) -> Result<()> {
+        let (_, _, stored) = split_settings(&new.properties)?;
+        let (parent, name) = parent_of(&new.name)?;
+        let (parent, name, origin) = (parent.to_owned(), name.to_owned(), origin.to_owned());
+        self.live.change(move |live, change| {
+            let catalog = present(live, change)?;
+            let above = catalog.directory(&parent)?;
+            let origin = catalog.dataset_named(&origin)?;
+            change.check_filesystem_limit(above.id, 1)?;
+            let dataset = EngineDataset {
+                parent: above.id,
+                name: &name,
+                origin: Some(origin.id),
+                properties: &stored,
+                ..EngineDataset::default()
+            };
+            live.clone_dataset(change, &dataset).map(drop)
+        })
+    }
+
+    fn promote(&self, name: &str) -> Result<()> {
+        let name = name.to_owned();
+        self.live.change(move |live, change| {
+            let clone = present(live, change)?.dataset_named(&name)?;
+            change.promote(clone.id)
+        })
+    }
+
+    fn rollback(&self, snapshot: &str) -> Result<()> {
+        let (head, snapshot) = (snapshot.split('@').next().unwrap_or(""), snapshot.to_owned());
+        self.live.close_dataset(self.find(head)?.id)?;
+        self.live.change(move |live, change| {
+            let catalog = present(live, change)?;
+            let to = catalog.dataset_named(&snapshot)?;
+            let head = catalog.head(&to.directory)?;
+            if head.phys.previous_snapshot != to.id {
+                return Err(Error::new(ErrorKind::Exists, "more recent snapshots exist"));
+            }
+            live.rollback_dataset(change, head.id)
+        })
+    }
+
+    fn hold(&self, snapshots: &[String], tag: &str) -> Result<()> {
+        let (names, tag) = (snapshots.to_vec(), tag.to_owned());
+        self.live.change(move |live, change| {
+            let catalog = present(live, change)?;
+            let mut found = Vec::new();
+            for name in &names {
+                let snapshot = catalog.dataset_named(name)?;
+                if catalog.holds(&snapshot)?.iter().any(|(held, _)| *held == tag) {
+                    let reason = "tag already exists on this dataset";
+                    return Err(Error::new(ErrorKind::Exists, reason));
+                }
+                found.push(snapshot.id);
+            }
+            found.into_iter().try_for_each(|id| change.hold(id, &tag, false))
+        })
+    }
+
+    fn release(&self, snapshots: &[String], tag: &str) -> Result<()> {
+        let (names, tag) = (snapshots.to_vec(), tag.to_owned());
+        self.live.change(move |live, change| {
+            let catalog = present(live, change)?;
+            let mut found = Vec::new();
+            for name in &names {
+                let snapshot = catalog.dataset_named(name)?;
+                if !catalog.holds(&snapshot)?.iter().any(|(held, _)| *held == tag) {
+                    return Err(Error::not_found("no such tag on this dataset"));
+                }
+                found.push(snapshot.id);
+            }
+            let mut destroyed = false;
+            for id in found {
+                destroyed |= change.release(id, &tag)?;
+            }
+            if destroyed {
+                live.wake_freeing();
+            }
+            Ok(())
+        })
+    }
+
+    fn bookmark(&self, from: &str, to: &str) -> Result<()> {
+        let (from, to) = (from.to_owned(), to.to_owned());
+        self.live.change(move |live, change| {
+            let catalog = present(live, change)?;
+            let (head, name) =
+                to.split_once('#').ok_or_else(|| Error::invalid("not the name of a bookmark"))?;
+            let head = catalog.dataset_named(head)?;
+            if catalog.bookmarks(&head)?.iter().any(|(known, _)| known.to_string() == to) {
+                return Err(Error::new(ErrorKind::Exists, "bookmark exists"));
+            }
+            let is_ancestor = |directory: ObjectId, txg: Txg| -> Result<bool> {
+                if directory == head.directory.id {
+                    return Ok(true);
+                }
+                let mut at = head.clone();
+                while let Some(previous) = catalog.previous(&at)? {
+                    if previous.directory.id == directory && previous.phys.creation_txg >= txg {
+                        return Ok(true);
+                    }
+                    at = previous;
+                }
+                Ok(false)
+            };
+            let stranger =
+                || Error::invalid("source is not an ancestor of the new bookmark's dataset");
+            if from.contains('#') {
+                let from = cenote_engine::dataset::DatasetName::parse(&from)?;
+                let source = catalog.bookmark(&from)?;
+                let home = catalog.directory(from.path())?;
+                if !is_ancestor(home.id, source.creation_txg)? {
+                    return Err(stranger());
+                }
+                return change.copy_bookmark(head.id, name, &source);
+            }
+            let snapshot = catalog.dataset_named(&from)?;
+            if !is_ancestor(snapshot.directory.id, snapshot.phys.creation_txg)? {
+                return Err(stranger());
+            }
+            change.create_bookmark(head.id, name, snapshot.id)
+        })
+    }
+
     fn change_key(&self, dataset: &str, key: Option<&NewKey>) -> Result<()> {
         let new = match key {
             Some(key) => Some((wrapping_of(key)?, key.location.clone())),
@@ -354,7 +547,7 @@ impl PoolChanges for LiveChanges {
     }
 
     fn reguid(&self) -> Result<()> {
-        unsupported("changing the guid of a pool")
+        self.live.reguid()
     }
 
     fn sync(&self) -> Result<()> {

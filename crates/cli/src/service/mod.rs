@@ -10,6 +10,7 @@ pub mod live;
 mod mounts;
 mod orders;
 mod pool_report;
+mod snapshots;
 pub mod vdevs;
 
 use std::sync::Arc;
@@ -277,6 +278,13 @@ impl PoolService for Service {
             }
         };
         Ok(usage.into_iter().map(record).collect())
+    }
+
+    fn holds(&self, snapshot: &str) -> Result<Vec<(String, u64)>, Failure> {
+        let pool = self.pool()?;
+        let catalog = pool.catalog();
+        let found = catalog.dataset_named(snapshot).map_err(|error| failure(&error))?;
+        catalog.holds(&found).map_err(|error| failure(&error))
     }
 
     fn mount(&self, request: &MountRequest) -> Result<Vec<String>, Failure> {

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use cenote_control::protocol::{Failure, FailureKind, MountRequest, UnmountRequest};
 use cenote_control::report::{DatasetKind, DatasetReport};
 use cenote_engine::pool::Pool;
+use cenote_posix::control_directory::SNAPSHOTS;
 use cenote_serve::fuse::{self, AccessTimes, MountError, MountFlagOptions, MountOptions, Mounted};
 use parking_lot::Mutex;
 
@@ -305,6 +306,19 @@ impl Mounts {
             return Err(MountError::Busy);
         }
         apply(mount, wanted)
+    }
+
+    /// Snapshots of a filesystem came or went, or got other names: these are, or were, theirs.
+    pub fn snapshots_changed<'a>(&self, dataset: &str, names: impl Iterator<Item = &'a str>) {
+        let table = self.table.lock();
+        let Some(mount) = table.get(dataset) else { return };
+        mount.files.snapshots_changed();
+        let told = names
+            .map(|name| mount.mounted.invalidate_name(SNAPSHOTS, name.as_bytes()))
+            .chain(std::iter::once_with(|| mount.mounted.invalidate_node(SNAPSHOTS)));
+        for error in told.filter_map(Result::err) {
+            tracing::warn!(dataset, %error, "the kernel was not told of changed snapshots");
+        }
     }
 
     /// Properties of a mounted filesystem that `zfs mount -o` gave other values.

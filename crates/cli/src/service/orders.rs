@@ -22,7 +22,7 @@ const REMOUNT: [&str; 3] = ["xattr", "acltype", "snapdir"];
 const FOLLOWED: [&str; 6] = ["readonly", "exec", "setuid", "devices", "atime", "relatime"];
 
 /// Lines for standard error.
-type Warnings = Vec<String>;
+pub(super) type Warnings = Vec<String>;
 
 impl Service {
     /// Serves [`cenote_control::server::PoolService::change`].
@@ -51,6 +51,28 @@ impl Service {
             }
             Change::Snapshot { names, properties } => {
                 self.snapshot(&pool, names, properties)?;
+                self.tell_snapshots(names);
+                Vec::new()
+            }
+            Change::Clone { origin, new } => self.clone_snapshot(&pool, origin, new, &start)?,
+            Change::Promote(name) => {
+                self.promote(&pool, name, &start)?;
+                Vec::new()
+            }
+            Change::Rollback { snapshot, newer, force } => {
+                self.rollback(&pool, snapshot, newer, *force, &start)?
+            }
+            Change::Hold { snapshots, tag } => {
+                self.changes.hold(snapshots, tag).map_err(cannot)?;
+                Vec::new()
+            }
+            Change::Release { snapshots, tag } => {
+                self.changes.release(snapshots, tag).map_err(cannot)?;
+                self.tell_snapshots(snapshots);
+                Vec::new()
+            }
+            Change::Bookmark { from, to } => {
+                self.changes.bookmark(from, to).map_err(cannot)?;
                 Vec::new()
             }
             Change::ChangeKey { dataset, key } => {
@@ -98,7 +120,12 @@ impl Service {
         Ok(warnings)
     }
 
-    fn create(&self, pool: &Arc<Pool>, new: &NewDataset, start: &str) -> Result<Warnings, Failure> {
+    pub(super) fn create(
+        &self,
+        pool: &Arc<Pool>,
+        new: &NewDataset,
+        start: &str,
+    ) -> Result<Warnings, Failure> {
         let all = self.fresh(pool)?;
         let find = |name: &str| all.iter().find(|dataset| dataset.name == name);
         let refuse = |kind, reason: &str| Err(Failure::new(kind, format!("{start}: {reason}")));
@@ -136,7 +163,7 @@ impl Service {
     }
 
     /// Mounts one filesystem if its properties say that it should be.
-    fn mount_if_due(
+    pub(super) fn mount_if_due(
         &self,
         pool: &Arc<Pool>,
         all: &[DatasetReport],
@@ -166,7 +193,7 @@ impl Service {
         self.mounts.mount(pool, all, &request).map(|_| ())
     }
 
-    fn destroy(
+    pub(super) fn destroy(
         &self,
         pool: &Arc<Pool>,
         destroy: &DestroyRequest,
@@ -194,6 +221,7 @@ impl Service {
             }
             return Err(refused(start, &change, &error));
         }
+        self.tell_snapshots(&destroy.names);
         Ok(Vec::new())
     }
 
@@ -228,6 +256,8 @@ impl Service {
         }
         if rename.from.contains('@') {
             self.changes.rename(&pairs).map_err(cannot)?;
+            let names: Vec<String> = pairs.into_iter().flat_map(|(from, to)| [from, to]).collect();
+            self.tell_snapshots(&names);
             return Ok(Vec::new());
         }
         let missing = match missing_parents(&all, &rename.to) {
@@ -282,7 +312,12 @@ impl Service {
     }
 
     /// Mounts again what was mounted and is not any more, as far as its properties let it.
-    fn restore(&self, pool: &Arc<Pool>, all: &[DatasetReport], names: &[String]) -> Warnings {
+    pub(super) fn restore(
+        &self,
+        pool: &Arc<Pool>,
+        all: &[DatasetReport],
+        names: &[String],
+    ) -> Warnings {
         let place = |name: &str| {
             let dataset = all.iter().find(|dataset| dataset.name == name)?;
             let value = |name: &str| dataset.properties.value(name).unwrap_or("");
@@ -475,6 +510,20 @@ fn start(change: &Change, pool: &str) -> String {
             [only] => format!("cannot create snapshot '{only}'"),
             _ => "cannot create snapshots ".to_owned(),
         },
+        Change::Clone { new, .. } => format!("cannot create '{}'", new.name),
+        Change::Promote(name) => format!("cannot promote '{name}'"),
+        Change::Rollback { snapshot, .. } => {
+            format!("cannot rollback '{}'", snapshot.split('@').next().unwrap_or(""))
+        }
+        Change::Hold { snapshots, .. } => match snapshots.as_slice() {
+            [only] => format!("cannot hold snapshot '{only}'"),
+            _ => "cannot hold".to_owned(),
+        },
+        Change::Release { snapshots, .. } => match snapshots.as_slice() {
+            [only] => format!("cannot release hold from snapshot '{only}'"),
+            _ => "cannot release".to_owned(),
+        },
+        Change::Bookmark { to, .. } => format!("cannot create bookmark '{to}'"),
         Change::ChangeKey { .. } => "Key change error".to_owned(),
         Change::SetPoolProperty(_) => format!("cannot set property for '{pool}'"),
         Change::EnableFeatures(_) => format!("cannot upgrade '{pool}'"),
@@ -487,8 +536,16 @@ fn start(change: &Change, pool: &str) -> String {
 }
 
 /// What an error of the engine is called on the command line.
-fn refused(start: &str, change: &Change, error: &Error) -> Failure {
+pub(super) fn refused(start: &str, change: &Change, error: &Error) -> Failure {
     let words = match (error.kind(), change) {
+        (
+            ErrorKind::Exists | ErrorKind::NotFound,
+            Change::Hold { .. } | Change::Release { .. } | Change::Rollback { .. },
+        ) => error.reason().to_owned(),
+        (ErrorKind::Exists, Change::Bookmark { .. }) => "bookmark exists".to_owned(),
+        (ErrorKind::InvalidArgument, Change::Promote(_) | Change::Bookmark { .. }) => {
+            error.reason().to_owned()
+        }
         (ErrorKind::Exists, _) => "dataset already exists".to_owned(),
         (ErrorKind::NotFound, Change::CreateDataset(_)) => "parent does not exist".to_owned(),
         (ErrorKind::NotFound, _) => "dataset does not exist".to_owned(),
@@ -518,7 +575,10 @@ fn is_at_or_below(name: &str, top: &str) -> bool {
 }
 
 /// Parents of `name` that are not there, outermost first.
-fn missing_parents(all: &[DatasetReport], name: &str) -> Result<Vec<String>, &'static str> {
+pub(super) fn missing_parents(
+    all: &[DatasetReport],
+    name: &str,
+) -> Result<Vec<String>, &'static str> {
     let mut missing = Vec::new();
     let mut path = name;
     while let Some((parent, _)) = path.rsplit_once('/') {

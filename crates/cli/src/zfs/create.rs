@@ -116,7 +116,7 @@ impl Wanted {
 }
 
 /// The space a volume of `size` bytes can take, with its metadata.
-fn reservation(size: u64, block: u64, copies: u64) -> u64 {
+pub(super) fn reservation(size: u64, block: u64, copies: u64) -> u64 {
     let mut blocks = size / block;
     let mut metadata = METADATA_BLOCKS;
     while blocks > 1 {

@@ -50,12 +50,16 @@ pub fn run(arguments: &[String]) -> ExitCode {
 }
 
 /// Everything in a pool.
-struct Pool {
+pub(super) struct Pool {
     all: Vec<DatasetReport>,
 }
 
 impl Pool {
-    fn read(client: &Client, name: &str) -> Result<Pool, String> {
+    /// Asks the pool that `name` is in.
+    ///
+    /// # Errors
+    /// The line to print.
+    pub(super) fn read(client: &Client, name: &str) -> Result<Pool, String> {
         let pool = names::pool_of(name);
         let query = cenote_control::protocol::DatasetQuery {
             properties: Some(NEEDED.iter().map(|name| (*name).to_owned()).collect()),
@@ -88,6 +92,36 @@ impl Pool {
         let mut found: Vec<&DatasetReport> = self.all.iter().filter(own).collect();
         found.sort_by_key(|snapshot| snapshot.createtxg);
         found
+    }
+
+    /// Snapshots and bookmarks of the same dataset that are newer than the snapshot `name`, newest
+    /// first.
+    pub(super) fn later(&self, name: &str) -> Vec<String> {
+        let dataset = name.split('@').next().unwrap_or("");
+        let since = self.find(name).map_or(0, |snapshot| snapshot.createtxg);
+        let own = |other: &&DatasetReport| {
+            let kinds = [DatasetKind::Snapshot, DatasetKind::Bookmark];
+            kinds.contains(&other.kind)
+                && other.name.split(['@', '#']).next() == Some(dataset)
+                && other.createtxg > since
+        };
+        let mut found: Vec<&DatasetReport> = self.all.iter().filter(own).collect();
+        found.sort_by_key(|other| std::cmp::Reverse(other.createtxg));
+        found.into_iter().map(|other| other.name.clone()).collect()
+    }
+
+    /// What has to go for `names` (snapshots and bookmarks) to go, and themselves, in order; and
+    /// clones elsewhere that would have to, without `clones`.
+    pub(super) fn dependents(
+        &self,
+        names: &[String],
+        clones: bool,
+    ) -> (Vec<String>, BTreeSet<String>) {
+        let (mut out, mut kept) = (Vec::new(), BTreeSet::new());
+        for name in names {
+            self.collect_snapshot(name, clones, &mut out, &mut kept);
+        }
+        (out, kept)
     }
 
     /// Clones of a snapshot.

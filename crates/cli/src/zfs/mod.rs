@@ -3,16 +3,20 @@
 //! Invariant: commands print what OpenZFS prints and end with its exit codes: 0 done, 1 failed, 2
 //! the command line is wrong, 255 a key could not be loaded or unloaded.
 
+mod bookmark;
 mod change_key;
+mod clone;
 mod common;
 mod create;
 mod destroy;
 mod get;
+mod hold;
 pub mod keys;
 mod list;
 mod mount;
 mod names;
 mod rename;
+mod rollback;
 mod select;
 mod set;
 mod snapshot;
@@ -51,6 +55,13 @@ pub fn run(arguments: &[String]) -> ExitCode {
         "set" => set::set(rest),
         "inherit" => set::inherit(rest),
         "snapshot" => snapshot::run(rest),
+        "clone" => clone::run(rest),
+        "promote" => clone::promote(rest),
+        "rollback" => rollback::run(rest),
+        "bookmark" => bookmark::run(rest),
+        "hold" => hold::hold(rest),
+        "release" => hold::release(rest),
+        "holds" => hold::holds(rest),
         "change-key" => change_key::run(rest),
         "userspace" | "groupspace" | "projectspace" => userspace::run(command, rest),
         "load-key" => keys::load(rest),

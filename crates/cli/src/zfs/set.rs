@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use cenote_control::changes::Change;
 use cenote_control::client::Client;
+use cenote_control::plan::PropertySetting;
 use cenote_control::properties;
 use cenote_control::report::{DatasetKind, DatasetReport};
 
@@ -81,7 +82,7 @@ pub fn set(arguments: &[String]) -> ExitCode {
             .iter()
             .map(|(property, value)| dataset::parse(property, value, &subject))
             .collect::<Result<Vec<_>, _>>();
-        let properties = match settings {
+        let mut properties = match settings {
             Ok(properties) => properties,
             Err(words) => {
                 terminal::complain(&format!("cannot set property for '{name}': {words}"));
@@ -89,11 +90,36 @@ pub fn set(arguments: &[String]) -> ExitCode {
                 continue;
             }
         };
+        properties.extend(reservation_of_volume(&client, name, &properties));
         let dataset = name.clone();
         let change = Change::SetProperties { dataset, properties, mount: !parsed.has('u') };
         well &= common::change(&client, name, Some(line.clone()), change);
     }
     code(well)
+}
+
+/// A volume that holds back space for its whole size goes on doing so when it gets another.
+fn reservation_of_volume(
+    client: &Client,
+    name: &str,
+    properties: &[PropertySetting],
+) -> Option<PropertySetting> {
+    let given = |wanted: &str| properties.iter().find(|setting| setting.name == wanted);
+    let size = given("volsize")?.value.number()?;
+    if given("refreservation").is_some() {
+        return None;
+    }
+    let wanted = ["volsize", "volblocksize", "refreservation", "copies"];
+    let all = common::open(client, name, &common::DATASETS, Some(0), &wanted).ok()?;
+    let values = &all.first()?.properties;
+    let copies = given("copies").and_then(|setting| setting.value.number());
+    let (block, old) = (values.number("volblocksize")?, values.number("volsize")?);
+    let before = super::create::reservation(old, block, values.number("copies").unwrap_or(1));
+    let copies = copies.or(values.number("copies")).unwrap_or(1);
+    (values.number("refreservation")? == before).then(|| {
+        let bytes = super::create::reservation(size, block, copies);
+        PropertySetting::number("refreservation", bytes)
+    })
 }
 
 /// Runs `zfs inherit`.

@@ -187,3 +187,163 @@ fn what_was_synced_survives_a_kill() {
     bench.cenote(&["zpool", "export", "tank"]);
     bench.zdb();
 }
+
+impl Bench {
+    /// What a command that must fail says.
+    fn refused(&self, arguments: &[&str]) -> String {
+        let output = self.output(arguments);
+        assert!(!output.status.success(), "{arguments:?} was done");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    }
+
+    fn value(&self, property: &str, dataset: &str) -> String {
+        let text = self.cenote(&["zfs", "get", "-Hp", "-o", "value", property, dataset]);
+        text.trim_end().to_owned()
+    }
+
+    /// Flags of the mount of `tank/a`.
+    fn flags(&self) -> String {
+        let at = self.at("mnt/tank/a").display().to_string();
+        let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let line = table.lines().find(|line| line.split(' ').nth(4) == Some(&at)).unwrap();
+        line.split(' ').nth(5).unwrap().to_owned()
+    }
+}
+
+#[test]
+fn mounts_in_use_follow_their_properties() {
+    if let Some(reason) = cannot_mount() {
+        eprintln!("{reason}");
+        return;
+    }
+    let bench = Bench::new(1);
+    bench.create(&[&bench.devices(1)[0]]);
+    bench.cenote(&["zfs", "create", "tank/a"]);
+    let root = bench.at("mnt/tank/a");
+    std::fs::write(root.join("file"), "x").unwrap();
+    let _open = std::fs::File::open(root.join("file")).unwrap();
+    bench.cenote(&["zfs", "set", "readonly=on", "tank/a"]);
+    assert!(bench.flags().starts_with("ro"), "{}", bench.flags());
+    assert!(std::fs::write(root.join("file"), "y").is_err());
+    bench.cenote(&["zfs", "set", "exec=off", "setuid=off", "atime=off", "tank"]);
+    assert_eq!(bench.flags(), "ro,nosuid,noexec,noatime");
+    bench.cenote(&["zfs", "inherit", "readonly", "tank/a"]);
+    std::fs::write(root.join("file"), "y").unwrap();
+    // Options of the mount stand before the properties, until those are set anew.
+    bench.cenote(&["zfs", "mount", "-o", "remount,ro,exec", "tank/a"]);
+    assert_eq!(bench.flags(), "ro,nosuid,noatime");
+    let shown = bench.cenote(&["zfs", "get", "-H", "-o", "value,source", "exec", "tank/a"]);
+    assert_eq!(shown, "on\ttemporary\n");
+    bench.cenote(&["zfs", "set", "exec=off", "readonly=off", "tank/a"]);
+    assert_eq!(bench.flags(), "rw,nosuid,noexec,noatime");
+    // A file open for writing keeps a filesystem writable.
+    let writer = std::fs::File::create(root.join("file")).unwrap();
+    let said = bench.refused(&["zfs", "set", "readonly=on", "tank/a"]);
+    assert!(said.contains("property may be set but unable to remount filesystem"), "{said}");
+    drop(writer);
+    for sync in ["always", "disabled", "standard"] {
+        bench.cenote(&["zfs", "set", &format!("sync={sync}"), "readonly=off", "tank/a"]);
+        std::fs::write(root.join(sync), sync).unwrap();
+        std::fs::File::open(root.join(sync)).unwrap().sync_all().unwrap();
+    }
+    drop(_open);
+    bench.cenote(&["zpool", "export", "tank"]);
+    bench.zdb();
+}
+
+#[test]
+fn what_sync_always_acknowledged_survives_a_kill() {
+    if let Some(reason) = cannot_mount() {
+        eprintln!("{reason}");
+        return;
+    }
+    let bench = Bench::new(1);
+    bench.create(&["-O", "sync=always", &bench.devices(1)[0]]);
+    let root = bench.at("mnt/tank");
+    std::fs::create_dir(root.join("d")).unwrap();
+    for number in 0..30u32 {
+        std::fs::write(root.join(format!("d/f{number}")), noise(3000, number)).unwrap();
+    }
+    std::fs::remove_file(root.join("d/f7")).unwrap();
+    let pid = std::fs::read_to_string(bench.at("run/tank.pid")).unwrap();
+    let pid = pid.split_whitespace().next().unwrap().to_owned();
+    assert!(Command::new("kill").args(["-9", &pid]).status().unwrap().success());
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    bench.import();
+    for number in (0..30u32).filter(|number| *number != 7) {
+        let found = std::fs::read(root.join(format!("d/f{number}"))).unwrap();
+        assert!(found == noise(3000, number), "f{number} differs");
+    }
+    assert!(!root.join("d/f7").exists());
+    bench.cenote(&["zpool", "export", "tank"]);
+    bench.zdb();
+}
+
+#[test]
+fn snapshots_are_cloned_held_and_gone_back_to() {
+    if let Some(reason) = cannot_mount() {
+        eprintln!("{reason}");
+        return;
+    }
+    let bench = Bench::new(1);
+    bench.create(&[&bench.devices(1)[0]]);
+    bench.cenote(&["zfs", "create", "tank/a"]);
+    let root = bench.at("mnt/tank/a");
+    let snapshots = || std::fs::read_dir(root.join(".zfs/snapshot")).unwrap().count();
+    for number in 0..9u32 {
+        let file = std::fs::File::create(root.join(format!("f{number}"))).unwrap();
+        (&file).write_all(&noise(40_000, number)).unwrap();
+        file.sync_all().unwrap();
+    }
+    // What the kernel remembers of snapshots that are not there must not stay.
+    assert_eq!(snapshots(), 0);
+    assert!(!root.join(".zfs/snapshot/one").exists());
+    bench.cenote(&["zfs", "snapshot", "tank/a@one"]);
+    assert_eq!(snapshots(), 1);
+    assert!(root.join(".zfs/snapshot/one/f3").exists());
+    bench.cenote(&["zfs", "clone", "-o", "atime=off", "tank/a@one", "tank/c"]);
+    assert_eq!(bench.value("origin", "tank/c"), "tank/a@one");
+    std::fs::remove_file(bench.at("mnt/tank/c/f1")).unwrap();
+    let said = bench.refused(&["zfs", "clone", "tank/a@one", "tank/c"]);
+    assert_eq!(said, "cannot create 'tank/c': dataset already exists\n");
+    bench.cenote(&["zfs", "hold", "keep", "tank/a@one"]);
+    let said = bench.refused(&["zfs", "hold", "keep", "tank/a@one"]);
+    assert_eq!(said, "cannot hold snapshot 'tank/a@one': tag already exists on this dataset\n");
+    assert!(bench.cenote(&["zfs", "holds", "-H", "tank/a@one"]).starts_with("tank/a@one\tkeep\t"));
+    bench.cenote(&["zfs", "bookmark", "tank/a@one", "#mark"]);
+    std::fs::write(root.join("f2"), "changed").unwrap();
+    bench.cenote(&["zfs", "snapshot", "tank/a@two"]);
+    bench.cenote(&["zfs", "clone", "tank/a@two", "tank/d"]);
+    let said = bench.refused(&["zfs", "rollback", "tank/a@one"]);
+    assert!(said.contains("use '-r' to force deletion") && said.contains("tank/a@two"), "{said}");
+    let said = bench.refused(&["zfs", "rollback", "-r", "tank/a@one"]);
+    assert!(said.contains("use '-R' to force deletion") && said.contains("tank/d"), "{said}");
+    bench.cenote(&["zfs", "rollback", "-R", "tank/a@one"]);
+    assert!(std::fs::read(root.join("f2")).unwrap() == noise(40_000, 2));
+    assert_eq!(snapshots(), 1);
+    bench.cenote(&["zfs", "promote", "tank/c"]);
+    assert_eq!(bench.value("origin", "tank/a"), "tank/c@one");
+    assert_eq!(snapshots(), 0);
+    bench.cenote(&["zfs", "destroy", "-d", "tank/c@one"]);
+    assert_eq!(bench.value("defer_destroy", "tank/c@one"), "on");
+    bench.cenote(&["zfs", "destroy", "tank/a"]);
+    bench.cenote(&["zfs", "release", "keep", "tank/c@one"]);
+    bench.refused(&["zfs", "list", "tank/c@one"]);
+    bench.cenote(&["zfs", "destroy", "tank/c#mark"]);
+    // Quotas of somebody, and the size of a volume.
+    bench.cenote(&["zfs", "set", "userquota@7=3M", "userobjquota@7=5", "tank/c"]);
+    assert_eq!(bench.value("userquota@7", "tank/c"), (3 << 20).to_string());
+    bench.cenote(&["zfs", "umount", "tank/c"]);
+    bench.cenote(&["zfs", "set", "userquota@7=none", "groupquota@8=1M", "tank/c"]);
+    assert_eq!(bench.value("userquota@7", "tank/c"), "0");
+    assert_eq!(bench.value("groupquota@8", "tank/c"), (1 << 20).to_string());
+    bench.cenote(&["zfs", "create", "-V", "16M", "tank/v"]);
+    bench.cenote(&["zfs", "set", "volsize=8M", "tank/v"]);
+    assert_eq!(bench.value("volsize", "tank/v"), (8 << 20).to_string());
+    bench.cenote(&["zpool", "reguid", "tank"]);
+    bench.cenote(&["zpool", "export", "tank"]);
+    bench.zdb();
+    bench.import();
+    assert_eq!(bench.value("groupquota@8", "tank/c"), (1 << 20).to_string());
+    assert_eq!(std::fs::read_dir(bench.at("mnt/tank/c")).unwrap().count(), 8);
+}

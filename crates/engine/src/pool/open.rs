@@ -250,7 +250,7 @@ impl Pool {
 
     /// Its guid.
     pub fn guid(&self) -> Guid {
-        self.guid
+        self.view.load().config.pool_guid.unwrap_or(self.guid)
     }
 
     /// The trusted configuration, with the devices' present paths.

@@ -5,12 +5,14 @@
 
 use std::collections::HashMap;
 
-use cenote_engine::object::Accounting;
-use cenote_engine::zap::Zap;
-use cenote_format::{ObjectId, master_node};
+use cenote_engine::ErrorKind;
+use cenote_engine::object::{Accounting, NewObject};
+use cenote_engine::zap::{self, Zap};
+use cenote_format::zap::Normalization;
+use cenote_format::{ObjectId, ObjectType, master_node};
 use parking_lot::RwLock;
 
-use super::Writer;
+use super::{Writer, salt};
 use crate::attributes::Facts;
 use crate::error::EDQUOT;
 use crate::tree::{Errno, Result};
@@ -33,6 +35,21 @@ pub enum QuotaKind {
     ProjectObjects,
 }
 
+impl QuotaKind {
+    /// The quota that `property`, as `userquota` or `projectobjquota`, means.
+    pub fn of_property(property: &str) -> Option<Self> {
+        Some(match property {
+            "userquota" => QuotaKind::User,
+            "groupquota" => QuotaKind::Group,
+            "projectquota" => QuotaKind::Project,
+            "userobjquota" => QuotaKind::UserObjects,
+            "groupobjquota" => QuotaKind::GroupObjects,
+            "projectobjquota" => QuotaKind::ProjectObjects,
+            _ => return None,
+        })
+    }
+}
+
 const KINDS: [QuotaKind; 6] = [
     QuotaKind::User,
     QuotaKind::Group,
@@ -41,6 +58,8 @@ const KINDS: [QuotaKind; 6] = [
     QuotaKind::GroupObjects,
     QuotaKind::ProjectObjects,
 ];
+/// Bytes of a block of a new table of quotas.
+const QUOTA_BLOCK: u64 = 512;
 /// Prefix of the counts of files in the accounting objects.
 const OBJECTS: &str = "obj-";
 
@@ -108,6 +127,39 @@ fn id_of(kind: QuotaKind, facts: &Facts) -> u64 {
 }
 
 impl Writer {
+    /// Sets the limit of `id`; 0 for none.
+    pub fn set_quota(&self, kind: QuotaKind, id: u64, limit: u64) -> Result<()> {
+        {
+            // One at a time.
+            let _limits = self.quotas.0.write();
+            let objects = self.view.objects();
+            let master = objects.object(master_node::OBJECT)?;
+            let key = master_node::QUOTAS.get(kind as usize).copied().unwrap_or_default();
+            let known = Zap::open(master.clone())?.lookup(key)?.and_then(|value| value.as_u64());
+            let tx = self.begin()?;
+            let table = match known {
+                Some(object) if object != 0 => objects.object(ObjectId(object))?,
+                _ => {
+                    let new = NewObject::new(ObjectType::QUOTA, QUOTA_BLOCK);
+                    let table = objects.create_object(&tx, &new)?;
+                    zap::create(&table, &tx, salt(), Normalization::NONE)?;
+                    zap::update_u64(&master, &tx, key, table.id().0)?;
+                    table
+                }
+            };
+            let name = format!("{id:x}");
+            match limit {
+                0 => match zap::remove(&table, &tx, name.as_str()) {
+                    Err(error) if error.kind() == ErrorKind::NotFound => {}
+                    done => done?,
+                },
+                limit => zap::update_u64(&table, &tx, name.as_str(), limit)?,
+            }
+            self.note_whole(&tx);
+        }
+        self.reload_quotas()
+    }
+
     /// The quotas were changed.
     pub fn reload_quotas(&self) -> Result<()> {
         *self.quotas.0.write() = Limits::read(&self.view)?;

@@ -7,7 +7,7 @@ use cenote_format::config::{PoolConfig, PoolState, VdevConfig};
 use cenote_format::feature::{self, Feature};
 use cenote_format::nvlist::Encoding;
 use cenote_format::uberblock::Uberblock;
-use cenote_format::{ObjectId, Txg};
+use cenote_format::{Guid, ObjectId, Txg};
 
 use super::LivePool;
 use crate::dataset::Table;
@@ -36,6 +36,8 @@ pub enum ConfigChange {
     State(PoolState),
     /// Name of the pool.
     Name(String),
+    /// Guid of the pool, which is that of the root of its devices.
+    Guid(Guid),
     /// Comment; empty: none.
     Comment(String),
     /// Names of compatibility files; empty or "off": none.
@@ -97,6 +99,12 @@ impl ConfigState {
         match change {
             ConfigChange::State(state) => self.config.state = Some(state),
             ConfigChange::Name(name) => self.config.name = Some(name),
+            ConfigChange::Guid(guid) => {
+                self.config.pool_guid = Some(guid);
+                if let Some(root) = &mut self.config.vdev_tree {
+                    root.guid = guid;
+                }
+            }
             ConfigChange::Comment(comment) => self.config.comment = text(comment),
             ConfigChange::Compatibility(files) => self.config.compatibility = text(files),
         }
@@ -164,6 +172,16 @@ impl LivePool {
     /// Writes the labels in the next group.
     pub(super) fn dirty_labels(&self) {
         self.config.lock().labels = true;
+    }
+
+    /// Gives the pool a new random guid, in its metadata and all labels.
+    pub fn reguid(&self) -> Result<()> {
+        self.change(|live, change| {
+            let old = live.pool.guid();
+            let guid = Guid(change.hooks.random().max(1));
+            live.change_config(ConfigChange::Guid(guid));
+            change.log_event("guid change", None, &format!("old={} new={}", old.0, guid.0))
+        })
     }
 
     /// Marks the pool exported and stops writing it.

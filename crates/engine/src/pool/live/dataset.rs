@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use cenote_format::objset::{
     FLAG_PROJECTQUOTA_COMPLETE, FLAG_USERACCOUNTING_COMPLETE, FLAG_USEROBJACCOUNTING_COMPLETE,
-    ObjsetKind,
+    ObjsetKind, ZIL_HEADER,
 };
 use cenote_format::{ObjectId, Txg};
 use parking_lot::RwLock;
@@ -221,6 +221,67 @@ impl LivePool {
         fill: impl FnOnce(&ObjectSet, &Tx) -> Result<()>,
     ) -> Result<MadeDataset> {
         self.make_encrypted_dataset(change, new, &Encryption::Inherited, kind, fill)
+    }
+
+    /// Makes a clone, in the group being written. For work given to [`LivePool::change`].
+    pub fn clone_dataset(
+        &self,
+        change: &MosChange<'_>,
+        new: &NewDataset<'_>,
+    ) -> Result<MadeDataset> {
+        let origin = new.origin.ok_or_else(|| Error::invalid("a clone needs an origin"))?;
+        self.check_log_header(change, origin)?;
+        let made = change.create_dataset(new)?;
+        self.clear_log(change, made.dataset)?;
+        Ok(made)
+    }
+
+    /// Takes a head that is not open back to its newest snapshot, in the group being written. For
+    /// work given to [`LivePool::change`].
+    pub fn rollback_dataset(&self, change: &MosChange<'_>, head: ObjectId) -> Result<()> {
+        if self.datasets.lock().contains_key(&head) {
+            return Err(Error::new(ErrorKind::Busy, "dataset is busy"));
+        }
+        let catalog = Catalog::open(change.mos.clone(), self.pool.name())?;
+        self.check_log_header(change, catalog.dataset_by_id(head)?.phys.previous_snapshot)?;
+        change.rollback(head)?;
+        self.clear_log(change, head)?;
+        self.wake_freeing();
+        Ok(())
+    }
+
+    /// Refuses what [`Self::clear_log`] could not do for a head with the content of `snapshot`.
+    fn check_log_header(&self, change: &MosChange<'_>, snapshot: ObjectId) -> Result<()> {
+        let catalog = Catalog::open(change.mos.clone(), self.pool.name())?;
+        let snapshot = catalog.dataset_by_id(snapshot)?;
+        let header = catalog.sealed_object_set(&snapshot)?.header().zil_header;
+        let is_empty = header.iter().all(|byte| *byte == 0);
+        match !is_empty && catalog.key_object(&snapshot.directory)?.is_some() {
+            true => {
+                let reason = "the snapshot holds an encrypted intent log: this";
+                Err(Error::unsupported(format!("{reason} is not supported yet")))
+            }
+            false => Ok(()),
+        }
+    }
+
+    /// A head got the content of a snapshot: the intent log of back then is not its own.
+    fn clear_log(&self, change: &MosChange<'_>, head: ObjectId) -> Result<()> {
+        let catalog = Catalog::open(change.mos.clone(), self.pool.name())?;
+        let dataset = catalog.dataset_by_id(head)?;
+        if dataset.phys.pointer.is_hole() {
+            return Ok(());
+        }
+        let header = catalog.sealed_object_set(&dataset)?.header().zil_header;
+        if header.iter().all(|byte| *byte == 0) {
+            return Ok(());
+        }
+        let context = ReadContext { objset: head.0, ..ReadContext::default() };
+        let set = ObjectSet::open_live(&self.io, dataset.phys.pointer, context)?;
+        set.set_zil_header(&[0; ZIL_HEADER])?;
+        let policy = ObjsetPolicy { copies: 1, ..ObjsetPolicy::mos() };
+        self.fresh.lock().push(LiveDataset::new(head, set, policy));
+        Ok(())
     }
 
     pub(super) fn fill_dataset(
