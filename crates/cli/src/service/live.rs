@@ -393,7 +393,7 @@ impl PoolChanges for LiveChanges {
     }
 
     fn clone_snapshot(&self, origin: &str, new: &NewDataset) -> Result<()> {
-        let (_, _, stored) = split_settings(&new.properties)?;
+        let stored = split_settings(&new.properties)?.stored;
         let (parent, name) = parent_of(&new.name)?;
         let (parent, name, origin) = (parent.to_owned(), name.to_owned(), origin.to_owned());
         self.live.change(move |live, change| {

@@ -256,13 +256,10 @@ impl LivePool {
         let snapshot = catalog.dataset_by_id(snapshot)?;
         let header = catalog.sealed_object_set(&snapshot)?.header().zil_header;
         let is_empty = header.iter().all(|byte| *byte == 0);
-        match !is_empty && catalog.key_object(&snapshot.directory)?.is_some() {
-            true => {
-                let reason = "the snapshot holds an encrypted intent log: this";
-                Err(Error::unsupported(format!("{reason} is not supported yet")))
-            }
-            false => Ok(()),
+        if !is_empty {
+            self.dataset_keys(&catalog, &snapshot)?;
         }
+        Ok(())
     }
 
     /// A head got the content of a snapshot: the intent log of back then is not its own.
@@ -276,10 +273,13 @@ impl LivePool {
         if header.iter().all(|byte| *byte == 0) {
             return Ok(());
         }
-        let context = ReadContext { objset: head.0, ..ReadContext::default() };
+        let keys = self.dataset_keys(&catalog, &dataset)?;
+        let decryptor = keys.clone().map(|keys| keys as Arc<dyn Decryptor>);
+        let encryptor = keys.map(|keys| keys as Arc<dyn Encryptor>);
+        let context = ReadContext { objset: head.0, decryptor, ..ReadContext::default() };
         let set = ObjectSet::open_live(&self.io, dataset.phys.pointer, context)?;
         set.set_zil_header(&[0; ZIL_HEADER])?;
-        let policy = ObjsetPolicy { copies: 1, ..ObjsetPolicy::mos() };
+        let policy = ObjsetPolicy { copies: 1, encryptor, ..ObjsetPolicy::mos() };
         self.fresh.lock().push(LiveDataset::new(head, set, policy));
         Ok(())
     }
