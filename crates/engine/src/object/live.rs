@@ -132,9 +132,10 @@ impl State {
                 return Content::Hole;
             }
         }
-        match self.committed {
-            Some(_) => Content::Committed,
-            None => Content::Hole,
+        match &self.committed {
+            // Behind its end there is nothing to read, and its blocks may have been smaller.
+            Some(committed) if id <= committed.max_block_id => Content::Committed,
+            _ => Content::Hole,
         }
     }
 

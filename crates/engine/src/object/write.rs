@@ -333,6 +333,10 @@ impl Object {
                     _ => (zeros(size), true),
                 },
             };
+            if old.len() as u64 != size {
+                let have = old.len();
+                return Err(Error::corrupt(format!("block {id} has {have} bytes, not {size}")));
+            }
             let mut block = match old.try_into_mut() {
                 Ok(block) => block,
                 Err(shared) => BytesMut::from(shared.as_ref()),
@@ -468,8 +472,7 @@ impl Object {
             return Ok(());
         }
         let base = match self.content(0) {
-            Content::Hole => None,
-            Content::Dirty(block) => Some(block),
+            Content::Hole | Content::Dirty(_) => None,
             Content::Committed if self.committed_object().pointer(0, 0)?.is_hole() => None,
             Content::Committed => Some(self.read_block(0)?),
         };
@@ -480,11 +483,24 @@ impl Object {
                 return Err(Error::invalid(format!("{count} blocks cannot change their size")));
             }
             current.data_block_sectors = sectors as u16;
-            let Some(base) = base else { return Ok(0) };
-            let mut block = BytesMut::from(base.as_ref());
+            // A block of this very group is not copied: small appends would cost its length each.
+            let own = dirt.blocks.remove(&0);
+            let before = own.as_ref().map_or(0, |own| own.len() as u64);
+            let old = own.or_else(|| match state.content_without(dirt, 0) {
+                Content::Dirty(block) => Some(block),
+                Content::Committed => base,
+                Content::Hole => None,
+            });
+            let Some(old) = old else {
+                // The block on the disks, if there is one, is a hole of the old size.
+                dirt.freed.insert(0, 0);
+                return Ok(0);
+            };
+            let mut block =
+                old.try_into_mut().unwrap_or_else(|shared| BytesMut::from(shared.as_ref()));
             block.resize(bytes as usize, 0);
-            let before = dirt.blocks.insert(0, block.freeze());
-            Ok(bytes.saturating_sub(before.map_or(0, |before| before.len() as u64)))
+            dirt.blocks.insert(0, block.freeze());
+            Ok(bytes.saturating_sub(before))
         })?;
         tx.add_dirty(grown);
         Ok(())
