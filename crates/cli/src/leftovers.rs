@@ -1,12 +1,19 @@
 //! What a pool process that died leaves behind: its socket, its pid file, its mounts.
 //!
-//! Invariant: nothing of a process that lives is touched.
+//! Invariant: nothing of a process that lives is touched; another pool of the same name, with a
+//! runtime directory of its own, may have mounts too.
+
+use std::sync::mpsc;
+use std::time::Duration;
 
 use cenote_control::client::Client;
+use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
 /// Type of our mounts in the table of mounts.
 const MOUNT_TYPE: &str = "fuse.cenote";
+/// Longest wait for a mount to say whether somebody serves it.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Clears what the dead process of a pool left; false if the process lives.
 pub fn clear(client: &Client, pool: &str) -> bool {
@@ -17,7 +24,7 @@ pub fn clear(client: &Client, pool: &str) -> bool {
     let mut places = mounts_of(&table, pool);
     // what was mounted last, over or below the others, goes first
     places.reverse();
-    for place in places {
+    for place in places.into_iter().filter(|place| is_dead(place)) {
         if unmount(place.as_str(), UnmountFlags::DETACH).is_err() {
             let mut helper = std::process::Command::new("fusermount3");
             // without the right to unmount it stays, and says so when it is looked at
@@ -25,6 +32,17 @@ pub fn clear(client: &Client, pool: &str) -> bool {
         }
     }
     true
+}
+
+/// Whether nobody serves the mount at `place` any more. One that does not answer may live.
+fn is_dead(place: &str) -> bool {
+    let (sender, answer) = mpsc::channel();
+    let place = place.to_owned();
+    std::thread::spawn(move || {
+        // This is always asked of whoever serves the mount; nobody waits any more if sending fails.
+        drop(sender.send(rustix::fs::statfs(place.as_str()).err()));
+    });
+    answer.recv_timeout(PATIENCE) == Ok(Some(Errno::NOTCONN))
 }
 
 /// Mountpoints of a pool in a table of mounts.

@@ -82,12 +82,7 @@ impl Bench {
 
     fn manifest(&self) -> String {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/manifest.py");
-        let output = Command::new("python3")
-            .arg(script)
-            .arg(self.at("mnt/tank"))
-            .arg("--no-times")
-            .output()
-            .unwrap();
+        let output = Command::new("python3").arg(script).arg(self.at("mnt/tank")).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     }
@@ -150,6 +145,79 @@ fn fill(root: &Path) {
     for line in 0..20_000 {
         writeln!(text, "line {line} of a text that compresses").unwrap();
     }
+}
+
+/// A file of one block that grows to several while its first size is on the disks already.
+fn grow(bench: &Bench, path: &Path) {
+    let mut file = std::fs::File::create(path).unwrap();
+    let mut expected = Vec::new();
+    for (number, len) in [1000, 20_000, 110_072, 4096, 200_000].into_iter().enumerate() {
+        let part = noise(len, 77 + number as u32);
+        file.write_all(&part).unwrap();
+        expected.extend(part);
+        if number % 2 == 0 {
+            bench.cenote(&["zpool", "sync", "tank"]);
+        }
+    }
+    drop(file);
+    assert!(std::fs::read(path).unwrap() == expected, "a growing file differs");
+}
+
+/// Everything one layout must stand: filled, exported, judged, read again with a device less.
+fn fill_and_read_again(kind: &str, count: usize) {
+    if let Some(reason) = cannot_mount() {
+        eprintln!("{reason}");
+        return;
+    }
+    let bench = Bench::new(count);
+    let devices = bench.devices(count);
+    let words: Vec<&str> = [kind]
+        .into_iter()
+        .filter(|kind| !kind.is_empty())
+        .chain(devices.iter().map(String::as_str))
+        .collect();
+    bench.create(&words);
+    let root = bench.at("mnt/tank");
+    fill(&root);
+    grow(&bench, &root.join("grown"));
+    bench.cenote(&["zfs", "create", "-o", "compression=gzip", "-o", "recordsize=1M", "tank/sub"]);
+    fill(&root.join("sub"));
+    bench.cenote(&["zfs", "snapshot", "tank/sub@one"]);
+    std::fs::remove_dir_all(root.join("sub/many")).unwrap();
+    let before = bench.manifest();
+    bench.cenote(&["zpool", "export", "tank"]);
+    bench.zdb();
+    if !kind.is_empty() {
+        std::fs::remove_file(&devices[0]).unwrap();
+    }
+    bench.import();
+    assert!(bench.manifest() == before, "the files differ");
+    let snapshot = root.join("sub/.zfs/snapshot/one/many");
+    assert_eq!(std::fs::read_dir(snapshot).unwrap().count(), 267);
+    bench.cenote(&["zfs", "destroy", "-r", "tank/sub"]);
+    bench.cenote(&["zpool", "export", "tank"]);
+    bench.zdb();
+}
+
+#[test]
+fn a_stripe_is_filled_exported_and_read_again() {
+    fill_and_read_again("", 2);
+}
+
+#[test]
+fn a_mirror_is_filled_exported_and_read_again() {
+    fill_and_read_again("mirror", 2);
+}
+
+#[test]
+fn raidz_is_filled_exported_and_read_again() {
+    fill_and_read_again("raidz1", 3);
+    fill_and_read_again("raidz3", 6);
+}
+
+#[test]
+fn draid_is_filled_exported_and_read_again() {
+    fill_and_read_again("draid1:2d:4c", 4);
 }
 
 #[test]
