@@ -59,6 +59,8 @@ pub enum Back {
     Far,
     /// To this transaction group (`-T`).
     To(u64),
+    /// To the checkpoint (`--rewind-to-checkpoint`).
+    Checkpoint,
 }
 
 /// How to open a pool. Sent to its new process.
@@ -159,6 +161,11 @@ pub fn open(request: &OpenRequest) -> Result<Arc<dyn PoolService>, Failure> {
             ErrorKind::Unsupported => FailureKind::NotSupported,
             _ => FailureKind::Other,
         };
+        if error.reason() == "checkpoint does not exist" {
+            let advice = "Destroy and re-create the pool from\n\ta backup source.";
+            let words = format!("cannot import '{name}': {}\n\t{advice}", error.reason());
+            return Failure::new(kind, words);
+        }
         let text = error.to_string();
         let text = text.strip_prefix(&format!("pool '{name}': ")).unwrap_or(&text);
         Failure::new(kind, format!("cannot import '{name}': {text}"))
@@ -174,11 +181,13 @@ pub fn open(request: &OpenRequest) -> Result<Arc<dyn PoolService>, Failure> {
         Back::Few => (Rewind::Safe, None),
         Back::Far => (Rewind::Extreme, None),
         Back::To(txg) => (Rewind::None, Some(Txg(txg))),
+        Back::Checkpoint => (Rewind::None, None),
     };
     let options = OpenOptions {
         name: Some(name.clone()),
         cache_limit: offline::pool::default_cache(),
         rewind,
+        checkpoint: request.back == Back::Checkpoint,
         max_txg,
         missing_log: request.search.missing_log,
         ..OpenOptions::default()

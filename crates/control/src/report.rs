@@ -191,6 +191,19 @@ pub struct IoCounters {
     pub write_bytes: u64,
 }
 
+/// Reads or writes of a device in more detail.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IoDetail {
+    /// Sum of the time they took, in nanoseconds.
+    pub wait_nanoseconds: u64,
+    /// Entry `n`: how many took from 2^n nanoseconds up to twice that. May end early.
+    pub waits: Vec<u64>,
+    /// Entry `n`: how many were of 2^n bytes up to twice that. May end early.
+    pub sizes: Vec<u64>,
+    /// Sent to the device and not answered.
+    pub active: u64,
+}
+
 /// One device of the tree.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VdevReport {
@@ -234,6 +247,12 @@ pub struct VdevReport {
     pub replacement_size: u64,
     /// Size of the leaf itself in bytes.
     pub physical_size: u64,
+    /// Bytes of the device between its labels.
+    #[serde(default)]
+    pub allocatable: u64,
+    /// How many of its devices may be lost (raidz and draid).
+    #[serde(default)]
+    pub parity: u64,
     /// Bytes the device could grow by.
     pub expandable: u64,
     /// Fragmentation of the free space in percent, where known.
@@ -260,6 +279,12 @@ pub struct VdevReport {
     pub trim_supported: bool,
     /// Operations done.
     pub counters: IoCounters,
+    /// Its reads.
+    #[serde(default)]
+    pub reads: IoDetail,
+    /// Its writes.
+    #[serde(default)]
+    pub writes: IoDetail,
     /// Devices below.
     pub children: Vec<VdevReport>,
 }

@@ -276,17 +276,94 @@ fn iostat_tables() {
     let row = pool_iostat::rows(&later, Some(&pools[0]), width, &plain);
     same(&row, "g101        9.81M   710M      0      0      0      0\n");
 
-    let exact = pool_iostat::Options { exact: true, ..plain };
+    let exact = pool_iostat::Options { exact: true, ..plain.clone() };
     let theirs = "                        capacity                         operations                         bandwidth           \n";
     assert!(pool_iostat::headings(width, &exact).starts_with(theirs));
 
-    let verbose = pool_iostat::Options { verbose: true, ..plain };
+    let verbose = pool_iostat::Options { verbose: true, ..plain.clone() };
     let width = pool_iostat::name_width(&pools, &verbose);
     assert_eq!(width, 13);
     let rows = pool_iostat::rows(&pools[0], None, width, &verbose);
     assert!(rows.contains("logs               -      -      -      -      -      -\n"), "{rows}");
     assert!(rows.contains("  /tmp/v/d4    10.5K   240M      0      0      0      0\n"), "{rows}");
     assert!(!rows.contains("/tmp/v/d8"), "{rows}");
+}
+
+#[test]
+fn iostat_columns_and_histograms() {
+    let mut pools = [common::classes()];
+    let root = &mut pools[0].root;
+    (root.name, root.counters.reads, root.counters.writes) = ("tank".into(), 4, 8);
+    let waits = |count: u64| IoDetail {
+        wait_nanoseconds: 11_883_861 * count,
+        waits: [vec![0; 22], vec![1, 8]].concat(),
+        sizes: [vec![0; 13], vec![9]].concat(),
+        active: 3,
+    };
+    (root.reads, root.writes) = (waits(4), waits(8));
+    pools[0].uptime_nanoseconds = 1_000_000_000;
+    let options = |letters: &str| {
+        let has = |letter| letters.contains(letter);
+        let kind = match (has('r'), has('w')) {
+            (true, _) => pool_iostat::Kind::Sizes,
+            (_, true) => pool_iostat::Kind::Waits,
+            _ => pool_iostat::Kind::Lines,
+        };
+        pool_iostat::Options {
+            exact: has('p'),
+            scripted: has('H'),
+            latency: has('l'),
+            queues: has('q'),
+            kind,
+            ..pool_iostat::Options::default()
+        }
+    };
+    let lines = |text: &str, count| text.lines().take(count).collect::<Vec<_>>().join("\n");
+    for (letters, theirs) in [
+        ("l", golden!("iostat-l.txt")),
+        ("q", golden!("iostat-q.txt")),
+        ("lq", golden!("iostat-lq.txt")),
+        ("lp", golden!("iostat-lp.txt")),
+        ("qp", golden!("iostat-qp.txt")),
+    ] {
+        same(&lines(&pool_iostat::headings(10, &options(letters)), 3), &lines(theirs, 3));
+    }
+    let row = pool_iostat::rows(&pools[0], None, 10, &options("lq"));
+    let numbers: Vec<&str> = row.split_whitespace().skip(7).collect();
+    let theirs = "11ms 11ms 11ms 11ms - - - - - - 0 3 0 0 0 0 0 3 0 0 0 0";
+    assert_eq!(numbers.join(" "), theirs);
+    let row = pool_iostat::rows(&pools[0], None, 10, &options("lpH"));
+    assert_eq!(row.split('\t').nth(7), Some("11883861"));
+
+    // Everything but the numbers is theirs.
+    let frame = |text: &str| {
+        let plain = |line: &str| match line.contains(" 0 ") || line.contains('\t') {
+            true => {
+                line.split([' ', '\t']).next().unwrap_or("").to_owned() + &line.len().to_string()
+            }
+            false => line.to_owned(),
+        };
+        text.lines().map(plain).collect::<Vec<_>>()
+    };
+    for (letters, theirs) in [("r", golden!("iostat-r.txt")), ("w", golden!("iostat-w.txt"))] {
+        assert_eq!(
+            frame(&pool_iostat::rows(&pools[0], None, 10, &options(letters))),
+            frame(theirs)
+        );
+    }
+    let scripted = pool_iostat::rows(&pools[0], None, 10, &options("wH"));
+    let labels = |text: &str| -> Vec<String> {
+        text.lines().map(|line| line.split('\t').next().unwrap_or("").to_owned()).collect()
+    };
+    assert_eq!(labels(&scripted), labels(golden!("iostat-wH.txt")));
+    assert!(scripted.contains("\n8388607\t1\t1\t1\t1\t0\t"), "{scripted}");
+
+    let devices = vec![pools[0].root.children[0].children[0].guid];
+    let options = pool_iostat::Options { devices, ..options("l") };
+    let headings = pool_iostat::headings(13, &options);
+    same(&lines(&headings, 3), &lines(golden!("iostat-device-l.txt"), 3));
+    let rows = pool_iostat::rows(&pools[0], None, 13, &options);
+    assert!(rows.starts_with("/tmp/v/d") && rows.ends_with("-\n\n\n\n\n"), "{rows:?}");
 }
 
 /// Keys of all objects, in order, without those an older kernel module misled OpenZFS into.

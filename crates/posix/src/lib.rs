@@ -12,6 +12,7 @@ pub mod error;
 pub mod filesystem;
 pub mod live;
 pub mod mount;
+pub mod paths;
 pub mod stream;
 pub mod tree;
 pub mod view;

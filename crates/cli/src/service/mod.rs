@@ -11,6 +11,7 @@ mod mounts;
 mod orders;
 mod pool_report;
 mod snapshots;
+mod troubles;
 pub mod vdevs;
 
 use std::sync::Arc;
@@ -100,16 +101,19 @@ impl Service {
     /// Reads what the pool shows anew when transaction groups have been written, on a thread of its
     /// own, as long as the pool is open.
     fn keep_published(self: &Arc<Self>) {
-        let Some(mut seen) = self.changes.synced_txg() else { return };
+        let mut seen = self.changes.synced_txg();
         let service = Arc::downgrade(self);
         let run = move || {
             loop {
                 std::thread::sleep(PUBLISH_INTERVAL);
                 let Some(service) = service.upgrade() else { break };
                 let Ok(pool) = service.pool() else { break };
+                if service.published.read().is_troubled(&pool) {
+                    service.name_troubles(&pool);
+                }
                 let now = service.changes.synced_txg();
-                if now.is_some_and(|now| now != seen) {
-                    seen = now.unwrap_or(seen);
+                if now.is_some() && now != seen {
+                    seen = now;
                     match Published::read(&pool, &service.runtime) {
                         Ok(published) => service.publish_now(published),
                         Err(error) => tracing::warn!(%error, "what is shown is not up to date"),
@@ -120,6 +124,13 @@ impl Service {
         if let Err(error) = std::thread::Builder::new().name("publish".into()).spawn(run) {
             tracing::warn!(%error, "what is shown is only brought up to date by commands");
         }
+    }
+
+    /// Names what could not be read, for `zpool status -v`.
+    fn name_troubles(&self, pool: &Pool) {
+        let mut troubles = self.published.read().troubles();
+        troubles.name(pool);
+        self.published.write().set_troubles(troubles);
     }
 
     fn publish_now(&self, published: Published) {
@@ -190,7 +201,8 @@ impl Service {
                 ErrorKind::Exists => {
                     (FailureKind::Already, format!("Key already loaded for '{}'.", request.dataset))
                 }
-                _ => (FailureKind::Other, error.to_string()),
+                // Theirs first, for those who look for it.
+                _ => (FailureKind::Other, format!("encryption failure ({error})")),
             };
             Failure::new(kind, words)
         })
@@ -238,7 +250,7 @@ fn failure(error: &Error) -> Failure {
 impl PoolService for Service {
     fn report(&self) -> PoolReport {
         match self.pool() {
-            Ok(pool) => self.published.read().now(&pool),
+            Ok(pool) => self.published.read().now(&pool, |name| self.mounts.of(name)),
             Err(_) => PoolReport::default(),
         }
     }
@@ -335,7 +347,15 @@ impl PoolService for Service {
 
     fn export(&self, force: bool) -> Result<Vec<String>, Failure> {
         let _order = self.orders.lock();
-        let warnings = self.mounts.unmount_all(force)?;
+        let pool = self.pool()?;
+        let places = self.mounts.places();
+        let warnings = self.mounts.unmount_all(force).inspect_err(|_| {
+            // A pool that stays stays whole.
+            if let Ok(datasets) = self.fresh(&pool) {
+                self.mounts.restore(&pool, &datasets, places);
+            }
+        })?;
+        drop(pool);
         if let Err(error) = self.changes.export() {
             let name = self.pool()?.name().to_owned();
             let words = format!("cannot export '{name}': {error}");

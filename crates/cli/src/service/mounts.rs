@@ -24,6 +24,15 @@ struct Mount {
     files: Files,
     /// Properties that `zfs mount -o` gave other values as long as it is mounted.
     temporary: Temporary,
+    /// How it was asked for.
+    request: MountRequest,
+}
+
+/// A mount to be made again.
+pub struct Place {
+    dataset: String,
+    at: PathBuf,
+    request: MountRequest,
 }
 
 /// Names and values of properties that a mount does not take from its dataset.
@@ -259,7 +268,8 @@ impl Mounts {
             refuse(kind, error.to_string())
         })?;
         let at = path.to_path_buf();
-        self.table.lock().insert(name.clone(), Mount { at, mounted, files, temporary });
+        let request = request.clone();
+        self.table.lock().insert(name.clone(), Mount { at, mounted, files, temporary, request });
         Ok(())
     }
 
@@ -282,6 +292,7 @@ impl Mounts {
             Failure::new(kind, format!("cannot remount '{name}': {error}"))
         })?;
         mount.temporary = all;
+        mount.request.options.extend(request.options.iter().cloned());
         Ok(())
     }
 
@@ -355,6 +366,29 @@ impl Mounts {
         };
         self.take_down(names, force)?;
         Ok(Vec::new())
+    }
+
+    /// What is mounted now.
+    pub fn places(&self) -> Vec<Place> {
+        let place = |(dataset, mount): (&String, &Mount)| Place {
+            dataset: dataset.clone(),
+            at: mount.at.clone(),
+            request: mount.request.clone(),
+        };
+        self.table.lock().iter().map(place).collect()
+    }
+
+    /// Mounts again what was mounted, outermost first, as far as it is not; what cannot be is said in
+    /// the log.
+    pub fn restore(&self, pool: &Arc<Pool>, datasets: &[DatasetReport], mut places: Vec<Place>) {
+        places.sort_by(|a, b| a.at.cmp(&b.at));
+        for place in places.iter().filter(|place| self.of(&place.dataset).is_none()) {
+            let mounted = find(datasets, &place.dataset)
+                .and_then(|dataset| self.mount_at(pool, dataset, &place.at, &place.request));
+            if let Err(failure) = mounted {
+                tracing::warn!(dataset = place.dataset, "not mounted again: {failure}");
+            }
+        }
     }
 
     /// Names of the filesystems that are mounted.

@@ -3,22 +3,27 @@
 //! Invariant: everything that has to be read from disk is read once, when the pool is opened; what
 //! is added later (states, counters) is in memory.
 
+use std::path::PathBuf;
 use std::time::Instant;
 
 use cenote_control::report::{
-    CheckpointReport, ExpansionReport, PoolReport, PoolStatus, Properties, RemovalReport,
-    ScanFunction, ScanReport, ScanState, Source, VdevClass, VdevReason, VdevReport, VdevState,
+    CheckpointReport, DedupBucket, DedupReport, ExpansionReport, PoolReport, PoolStatus,
+    Properties, RemovalReport, ScanFunction, ScanReport, ScanState, Source, VdevClass, VdevReason,
+    VdevReport, VdevState,
 };
 use cenote_engine::Result;
 use cenote_engine::dataset::{self, PropertyValue};
 use cenote_engine::pool::Pool;
 use cenote_engine::pool::properties::{self, Runtime};
+use cenote_engine::pool::space::DedupTables;
 use cenote_engine::zap::Zap;
 use cenote_format::config::{VdevConfig, VdevKind};
+use cenote_format::ddt::Statistics;
 use cenote_format::indirect_mapping::RemovalState;
 use cenote_format::uberblock::Uberblock;
 use cenote_format::{Guid, ObjectId, nvlist, scan_state};
 
+use super::troubles::Troubles;
 use super::vdevs;
 
 /// Largest packed list that is believed, in bytes.
@@ -27,6 +32,7 @@ const MAX_LIST: u64 = 16 << 20;
 /// The unchanging part of a pool's report.
 pub struct Published {
     fixed: PoolReport,
+    troubles: Troubles,
     opened: Instant,
 }
 
@@ -61,11 +67,12 @@ impl Published {
             expansion: tree.as_ref().and_then(|tree| expansion_report(tree, pool)),
             caches: list(pool, &directory, "l2cache", VdevClass::Cache)?,
             spares: list(pool, &directory, "spares", VdevClass::Spare)?,
-            error_count: errors(pool, &directory)?,
+            dedup: pool.space().ok().and_then(|space| dedup_report(&space.dedup_tables)),
             properties: pool_properties(pool, runtime)?,
             ..PoolReport::default()
         };
-        Ok(Self { fixed, opened: Instant::now() })
+        let troubles = Troubles::read(pool, &directory)?;
+        Ok(Self { fixed, troubles, opened: Instant::now() })
     }
 
     /// The same, counting time from when `before` began to.
@@ -73,9 +80,26 @@ impl Published {
         Self { opened: before.opened, ..self }
     }
 
-    /// The report as of now.
-    pub fn now(&self, pool: &Pool) -> PoolReport {
+    /// Whether data was lost that is not in the list.
+    pub fn is_troubled(&self, pool: &Pool) -> bool {
+        self.troubles.is_old(pool)
+    }
+
+    /// What data is lost.
+    pub fn troubles(&self) -> Troubles {
+        self.troubles.clone()
+    }
+
+    /// Exchanges what data is lost.
+    pub fn set_troubles(&mut self, troubles: Troubles) {
+        self.troubles = troubles;
+    }
+
+    /// The report as of now; `mounted` tells where a dataset is mounted.
+    pub fn now(&self, pool: &Pool, mounted: impl Fn(&str) -> Option<PathBuf>) -> PoolReport {
         let mut report = self.fixed.clone();
+        report.error_count = self.troubles.count();
+        report.errors = self.troubles.lines(mounted);
         if let Some(status) = pool.vdevs().status() {
             report.root = vdevs::report(&status, pool.name(), pool.space().ok().as_deref());
         }
@@ -104,6 +128,7 @@ fn set_sizes(vdev: &mut VdevReport, pool: &Pool) {
     let found = pool.candidate().and_then(|candidate| candidate.device_of(guid));
     if let Some(found) = found.filter(|_| vdev.is_leaf() && vdev.state != VdevState::CannotOpen) {
         vdev.physical_size = found.device.size();
+        vdev.allocatable = cenote_engine::vdev::allocatable(vdev.physical_size);
     }
     // a pool that was made here has no candidate to find its devices in
     let is_lost = vdev.state == VdevState::CannotOpen && vdev.kind != "dspare";
@@ -255,24 +280,24 @@ fn expansion_report(tree: &VdevConfig, pool: &Pool) -> Option<ExpansionReport> {
     all.max_by_key(|expansion| (expansion.state == ScanState::Scanning, expansion.end_time))
 }
 
-/// Entries of the two error logs, those of heads counted in their inner tables.
-fn errors(pool: &Pool, directory: &Zap) -> Result<u64> {
-    let mut count = 0_u64;
-    for key in ["errlog_last", "errlog_scrub"] {
-        let Some(number) = directory.lookup_u64(key)?.filter(|number| *number != 0) else {
-            continue;
-        };
-        let log = Zap::open(pool.mos().object(ObjectId(number))?)?;
-        for entry in log.entries() {
-            let entry = entry?;
-            let inner = if entry.name().contains(&b':') { None } else { entry.value.as_u64() };
-            count += match inner {
-                Some(inner) => Zap::open(pool.mos().object(ObjectId(inner))?)?.count()?,
-                None => 1,
-            };
-        }
-    }
-    Ok(count)
+/// The dedup tables as `zpool status -D` shows them, sizes by entry.
+fn dedup_report(tables: &DedupTables) -> Option<DedupReport> {
+    let entries = tables.entries;
+    let each = |bytes: u64| bytes.checked_div(entries).unwrap_or(0);
+    let row = |(power, row): (u32, &Statistics)| DedupBucket {
+        refcount: 1_u64.checked_shl(power).unwrap_or(u64::MAX),
+        blocks: row.blocks,
+        sizes: [row.lsize, row.psize, row.dsize],
+        referenced_blocks: row.referenced_blocks,
+        referenced_sizes: [row.referenced_lsize, row.referenced_psize, row.referenced_dsize],
+    };
+    let rows = (0..).zip(&tables.histogram).filter(|(_, row)| row.blocks > 0);
+    (entries > 0).then(|| DedupReport {
+        entries,
+        disk_bytes: each(tables.disk_bytes),
+        memory_bytes: each(tables.memory_bytes),
+        histogram: rows.map(row).collect(),
+    })
 }
 
 /// What `zpool status` has to explain, by OpenZFS's order of urgency.

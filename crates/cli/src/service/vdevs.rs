@@ -2,7 +2,7 @@
 //!
 //! Invariant: inner nodes are named as `zpool` names them; leaves keep their path.
 
-use cenote_control::report::{IoCounters, VdevClass, VdevReason, VdevReport, VdevState};
+use cenote_control::report::{IoCounters, IoDetail, VdevClass, VdevReason, VdevReport, VdevState};
 use cenote_engine::pool::space::PoolSpace;
 use cenote_engine::vdev::{self, AllocationClass, Aux, VdevStatus};
 use cenote_format::config::{VdevConfig, VdevKind};
@@ -24,6 +24,7 @@ fn node(status: &VdevStatus, pool: &str, space: Option<&PoolSpace>, depth: u32) 
         }
         _ => None,
     };
+    let stats = &status.stats;
     let (size, allocated, fragmentation) = own.unwrap_or((0, 0, None));
     VdevReport {
         name: if depth == 0 { pool.to_owned() } else { name(config, status.children.len()) },
@@ -35,9 +36,9 @@ fn node(status: &VdevStatus, pool: &str, space: Option<&PoolSpace>, depth: u32) 
         state: state(status.condition.state),
         reason: reason(status.condition.aux),
         not_present: config.not_present,
-        read_errors: status.stats.read_errors,
-        write_errors: status.stats.write_errors,
-        checksum_errors: status.stats.checksum_errors,
+        read_errors: stats.read_errors,
+        write_errors: stats.write_errors,
+        checksum_errors: stats.checksum_errors,
         allocated,
         space: size,
         deflated_space: size,
@@ -47,14 +48,29 @@ fn node(status: &VdevStatus, pool: &str, space: Option<&PoolSpace>, depth: u32) 
         awaiting_resilver: config.resilver_defer,
         configured_ashift: config.top.map_or(0, |top| top.ashift),
         counters: IoCounters {
-            reads: status.stats.reads,
-            read_bytes: status.stats.bytes,
-            writes: status.stats.writes,
-            write_bytes: status.stats.bytes_written,
+            reads: stats.reads,
+            read_bytes: stats.bytes,
+            writes: stats.writes,
+            write_bytes: stats.bytes_written,
         },
+        allocatable: status.asize,
+        parity: match config.kind {
+            VdevKind::Raidz | VdevKind::Draid => config.nparity.unwrap_or(1),
+            _ => 0,
+        },
+        reads: detail(stats.nanos, &stats.latency, &stats.sizes, stats.reading),
+        writes: detail(stats.write_nanos, &stats.write_latency, &stats.write_sizes, stats.writing),
         children,
         ..VdevReport::default()
     }
+}
+
+fn detail(wait_nanoseconds: u64, waits: &[u64], sizes: &[u64], active: u64) -> IoDetail {
+    let used = |histogram: &[u64]| {
+        let end = histogram.iter().rposition(|count| *count != 0).map_or(0, |last| last + 1);
+        histogram.iter().take(end).copied().collect()
+    };
+    IoDetail { wait_nanoseconds, waits: used(waits), sizes: used(sizes), active }
 }
 
 /// What an inner vdev or a distributed spare is called.

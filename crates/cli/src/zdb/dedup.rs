@@ -36,7 +36,7 @@ pub fn show(pool: &Arc<Pool>, sink: &mut Sink) -> Result<(), Error> {
             "\ndedup = {:.2}, compress = {:.2}, table = {} on disk",
             ratio(dedup.referenced_dsize, dedup.dsize),
             ratio(dedup.referenced_lsize, dedup.referenced_psize),
-            number::plain(space.dedup_table)
+            number::plain(space.dedup_tables.disk_bytes)
         ));
     }
     if space.clone_used > 0 {
@@ -54,7 +54,7 @@ pub fn show(pool: &Arc<Pool>, sink: &mut Sink) -> Result<(), Error> {
             "referenced_logical": dedup.referenced_lsize,
             "referenced_physical": dedup.referenced_psize,
             "referenced_allocated": dedup.referenced_dsize,
-            "table_bytes": space.dedup_table,
+            "table_bytes": space.dedup_tables.disk_bytes,
             "clone_used": space.clone_used,
             "clone_saved": space.clone_saved,
         }),

@@ -1,35 +1,24 @@
 //! Files of a dataset: their attributes and the path that leads to them.
 //!
-//! Chapter 05. Invariant: walks towards the root end, whatever the parents claim.
-
-use std::cell::RefCell;
-use std::collections::HashMap;
+//! Chapter 05. Invariant: what of a file cannot be read is said, and the rest is shown.
 
 use cenote_engine::object::{Object, ObjectSet};
-use cenote_engine::zap::Zap;
+use cenote_format::ObjectType;
 use cenote_format::sa::Attribute;
-use cenote_format::{ObjectId, ObjectType};
 use cenote_posix::attributes::{Facts, SystemAttributes};
+use cenote_posix::paths::Paths;
 use cenote_posix::tree::Timestamp;
 use cenote_posix::view::View;
 use serde_json::json;
 
 use super::described::{Described, moment};
 
-/// Deepest directory that is followed.
-const DEPTH_MAX: usize = 1024;
-/// Most names that are remembered.
-const NAMES_MAX: usize = 1 << 20;
-/// Bits of a directory entry that are the object.
-const OBJECT_MASK: u64 = (1 << 48) - 1;
-
 /// The files of one object set, if it holds files that can be read.
 pub struct Files {
     view: Option<View>,
     /// Why there are none.
     reason: Option<String>,
-    /// Names by object, of the directories read last.
-    names: RefCell<HashMap<u64, HashMap<u64, String>>>,
+    paths: Paths,
 }
 
 impl Files {
@@ -39,12 +28,12 @@ impl Files {
             Ok(view) => (Some(view), None),
             Err(error) => (None, Some(error.reason)),
         };
-        Self { view, reason, names: RefCell::default() }
+        Self { view, reason, paths: Paths::default() }
     }
 
     /// No files at all.
     pub fn none(reason: &str) -> Self {
-        Self { view: None, reason: Some(reason.to_owned()), names: RefCell::default() }
+        Self { view: None, reason: Some(reason.to_owned()), paths: Paths::default() }
     }
 
     /// Adds the attributes of the file `object`, and its path.
@@ -56,7 +45,8 @@ impl Files {
             Ok(facts) => facts,
             Err(error) => return out.failed("attributes", error.reason),
         };
-        let path = self.path(view, object.id(), facts.parent);
+        let found = self.paths.find(view, object.id(), facts.parent);
+        let path = found.unwrap_or_else(|parts| parts);
         out.pair("path", &path, json!(path));
         out.pair("uid    ", facts.uid, facts.uid);
         out.pair("gid    ", facts.gid, facts.gid);
@@ -79,47 +69,6 @@ impl Files {
         if object.dnode().bonus_type == ObjectType::SYSTEM_ATTRIBUTES {
             attributes(out, view, object);
         }
-    }
-
-    /// The path of `object` whose parent is `parent`, or the parts of it that exist.
-    fn path(&self, view: &View, object: ObjectId, parent: u64) -> String {
-        let mut path = String::new();
-        let (mut child, mut parent) = (object.0, parent);
-        for _ in 0..DEPTH_MAX {
-            if child == view.root().0 {
-                return if path.is_empty() { "/".to_owned() } else { path };
-            }
-            let name = self.name(view, parent, child);
-            path = format!("/{}{path}", name.unwrap_or_else(|| format!("???<object#{child}>")));
-            child = parent;
-            match view.file(ObjectId(parent)) {
-                Ok(file) => parent = file.facts.parent,
-                Err(_) => break,
-            }
-        }
-        format!("???{path}")
-    }
-
-    fn name(&self, view: &View, directory: u64, child: u64) -> Option<String> {
-        if let Some(names) = self.names.borrow().get(&directory) {
-            return names.get(&child).cloned();
-        }
-        let mut names = HashMap::new();
-        if let Ok(zap) = view.objects().object(ObjectId(directory)).and_then(Zap::open) {
-            for entry in zap.entries().take(NAMES_MAX).flatten() {
-                if let Some(value) = entry.value.as_u64() {
-                    let name = String::from_utf8_lossy(entry.name()).into_owned();
-                    names.insert(value & OBJECT_MASK, name);
-                }
-            }
-        }
-        let found = names.get(&child).cloned();
-        let mut kept = self.names.borrow_mut();
-        if kept.values().map(HashMap::len).sum::<usize>().saturating_add(kept.len()) > NAMES_MAX {
-            kept.clear();
-        }
-        kept.insert(directory, names);
-        found
     }
 }
 

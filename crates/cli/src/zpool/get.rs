@@ -7,9 +7,10 @@ use std::process::ExitCode;
 use cenote_control::client::Client;
 use cenote_control::json;
 use cenote_control::text::pool_get::{self, ALL_FIELDS, DEFAULT_FIELDS, Field};
+use cenote_control::text::vdev_get;
 
 use super::common;
-use crate::getopt::Spec;
+use crate::getopt::{Parsed, Spec};
 use crate::terminal;
 use crate::usage::Tool;
 
@@ -49,23 +50,26 @@ pub fn run(arguments: &[String]) -> ExitCode {
     let Some((properties, names)) = parsed.operands.split_first() else {
         return wrong("missing property argument");
     };
+    let client = Client::default();
+    if let [pool, others @ ..] = names
+        && client.knows(pool)
+        && others.iter().any(|name| !client.knows(name))
+    {
+        if json.is_some() {
+            terminal::complain("zpool get -j of device properties is not supported yet");
+            return ExitCode::FAILURE;
+        }
+        return devices(&client, &parsed, properties, pool, others, &fields);
+    }
     let wanted = match common::property_list(properties) {
         Ok(wanted) => wanted,
         Err(message) => return wrong(&message),
     };
-    let client = Client::default();
     if let [name] = names
         && !client.knows(name)
     {
         let message = format!("Cannot get properties of {name}: no such pool available.");
         terminal::complain(&message);
-        return ExitCode::FAILURE;
-    }
-    if let [pool, others @ ..] = names
-        && client.knows(pool)
-        && others.iter().any(|name| !client.knows(name))
-    {
-        terminal::complain("zpool get of device properties is not supported yet");
         return ExitCode::FAILURE;
     }
     let asked = common::ask(&client, names);
@@ -79,4 +83,45 @@ pub fn run(arguments: &[String]) -> ExitCode {
         terminal::out(&text);
     }
     ExitCode::from(u8::from(asked.failed))
+}
+
+/// `zpool get PROPERTIES POOL DEVICE...`, or `all-vdevs`.
+fn devices(
+    client: &Client,
+    parsed: &Parsed,
+    properties: &str,
+    pool: &str,
+    names: &[String],
+    fields: &[Field],
+) -> ExitCode {
+    let wanted: Option<Vec<String>> =
+        (properties != "all").then(|| properties.split(',').map(str::to_owned).collect());
+    let odd = wanted.iter().flatten().find(|name| !vdev_get::NAMES.contains(&name.as_str()));
+    if let Some(odd) = odd {
+        let message = format!("bad property list: invalid property '{odd}'");
+        return Tool::Zpool.wrong("get", &message);
+    }
+    let asked = common::ask(client, &[pool.to_owned()]);
+    let Some(report) = asked.pools.first() else { return ExitCode::FAILURE };
+    let all = vdev_get::devices(report);
+    let mut chosen = Vec::new();
+    for name in names {
+        if name == "all-vdevs" {
+            chosen.extend(all.iter().copied());
+            continue;
+        }
+        match all.iter().find(|device| vdev_get::is_called(device.vdev, name)) {
+            Some(device) => chosen.push(*device),
+            None => {
+                let message = format!(
+                    "Expected either a list of pools, or list of vdevs in \"{pool}\", but \
+                     got:\n\t{name} (unknown)\n"
+                );
+                return Tool::Zpool.wrong("get", &message);
+            }
+        }
+    }
+    let (exact, scripted) = (parsed.has('p'), parsed.has('H'));
+    terminal::out(&vdev_get::render(&chosen, wanted.as_deref(), fields, exact, scripted));
+    ExitCode::SUCCESS
 }

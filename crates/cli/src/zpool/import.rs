@@ -12,7 +12,7 @@ use cenote_control::protocol::{MountRequest, Request};
 use cenote_control::report::{ImportReport, ImportVdev};
 use cenote_control::text::pool_import;
 
-use super::common;
+use super::{cache_file, common};
 use crate::backend::{self, Back, OpenRequest, Search};
 use crate::getopt::{Parsed, Spec};
 use crate::pool_process::{self, Beginning};
@@ -28,6 +28,8 @@ struct Wanted {
     /// For each pool; guid and name are filled in later.
     request: OpenRequest,
     mount_options: Vec<String>,
+    /// Guids of the pools of a cache file (`-c`): no others.
+    cached: Option<Vec<u64>>,
     all: bool,
     destroyed: bool,
     force: bool,
@@ -72,13 +74,7 @@ fn wanted(parsed: &Parsed) -> Result<Wanted, ExitCode> {
     if parsed.operands.len() > most {
         return wrong("too many arguments");
     }
-    for (letter, what) in [
-        ('c', "zpool import -c"),
-        ('C', "zpool import -C"),
-        ('t', "zpool import -t"),
-        ('V', "zpool import -V"),
-        ('K', "zpool import --rewind-to-checkpoint"),
-    ] {
+    for (letter, what) in [('t', "zpool import -t"), ('V', "zpool import -V")] {
         if parsed.has(letter) {
             return Err(said(format!("{what} is not supported yet")));
         }
@@ -88,15 +84,22 @@ fn wanted(parsed: &Parsed) -> Result<Wanted, ExitCode> {
             Ok(txg) => Back::To(txg),
             Err(_) => return wrong("invalid txg value"),
         },
+        None if parsed.has('K') => Back::Checkpoint,
         None if parsed.has('F') && parsed.has('X') => Back::Far,
         None if parsed.has('F') => Back::Few,
         None => Back::No,
     };
+    let cached = match parsed.argument('c').map(cache_file::read) {
+        Some(Ok(cached)) => Some(cached),
+        Some(Err(message)) => return Err(said(message)),
+        None => None,
+    };
+    let places = match &cached {
+        Some(cached) => cached.devices.clone(),
+        None => parsed.arguments('d').map(absolute).collect(),
+    };
     let mut request = OpenRequest {
-        search: Search {
-            places: parsed.arguments('d').map(absolute).collect(),
-            missing_log: parsed.has('m'),
-        },
+        search: Search { places, missing_log: parsed.has('m') },
         back,
         ..OpenRequest::default()
     };
@@ -114,6 +117,7 @@ fn wanted(parsed: &Parsed) -> Result<Wanted, ExitCode> {
     Ok(Wanted {
         request,
         mount_options,
+        cached: cached.map(|cached| cached.pools),
         all: parsed.has('a'),
         destroyed: parsed.has('D'),
         force: parsed.has('f'),
@@ -154,8 +158,15 @@ fn property(request: &mut OpenRequest, name: &str, value: &str) -> Result<(), St
 
 fn import(wanted: &Wanted) -> ExitCode {
     let client = Client::default();
-    let mut found = backend::find(&wanted.request.search);
+    let mut found = match &wanted.cached {
+        // No devices would mean: those of the system.
+        Some(_) if wanted.request.search.places.is_empty() => Vec::new(),
+        _ => backend::find(&wanted.request.search),
+    };
     found.retain(|pool| pool.destroyed == wanted.destroyed);
+    if let Some(cached) = &wanted.cached {
+        found.retain(|pool| cached.contains(&pool.guid));
+    }
     if wanted.exported_name.is_none() && !wanted.all {
         return list(&client, &found);
     }

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use cenote_control::client::Client;
 use cenote_control::report::PoolReport;
-use cenote_control::text::pool_iostat::{self, Options};
+use cenote_control::text::pool_iostat::{self, Kind, Options};
+use cenote_control::text::vdev_get;
 
 use super::common::{self, Repeat, Stamp};
 use crate::getopt::Spec;
@@ -27,27 +28,41 @@ pub fn run(arguments: &[String]) -> ExitCode {
     let Some(stamp) = Stamp::of(&parsed) else {
         return wrong("");
     };
-    for letter in ['c', 'l', 'q', 'r', 'w'] {
-        if parsed.has(letter) {
-            terminal::complain(&format!("zpool iostat -{letter} is not supported yet"));
-            return ExitCode::FAILURE;
-        }
+    let histogram = parsed.has('r') || parsed.has('w');
+    if histogram && ['c', 'l', 'q'].into_iter().any(|letter| parsed.has(letter)) {
+        return wrong("[-r|-w] isn't allowed with [-c|-l|-q]");
+    }
+    if parsed.has('r') && parsed.has('w') {
+        return wrong("Only one of [-r|-w] can be passed at a time");
+    }
+    if parsed.has('c') {
+        terminal::complain("zpool iostat -c is not supported yet");
+        return ExitCode::FAILURE;
     }
     let mut operands = parsed.operands.clone();
     let repeat = match Repeat::take(&mut operands) {
         Ok(repeat) => repeat,
         Err(message) => return wrong(message),
     };
-    let options = Options {
+    let mut options = Options {
         naming: common::naming(&parsed),
         exact: parsed.has('p'),
         scripted: parsed.has('H'),
         verbose: parsed.has('v'),
+        latency: parsed.has('l'),
+        queues: parsed.has('q'),
+        kind: match (parsed.has('r'), parsed.has('w')) {
+            (true, _) => Kind::Sizes,
+            (_, true) => Kind::Waits,
+            _ => Kind::Lines,
+        },
+        devices: Vec::new(),
     };
     let client = Client::default();
-    if let Some(code) = unresolved(&client, &operands) {
-        return code;
-    }
+    let operands = match subjects(&client, operands, &mut options.devices) {
+        Ok(pools) => pools,
+        Err(code) => return code,
+    };
     let mut before: Vec<PoolReport> = Vec::new();
     if parsed.has('y') {
         before = common::ask(&client, &operands).pools;
@@ -64,17 +79,21 @@ pub fn run(arguments: &[String]) -> ExitCode {
         }
         let width = pool_iostat::name_width(&asked.pools, &options);
         let mut text = stamp.line();
-        if !options.scripted && (done == 0 || options.verbose) && !(done > 0 && parsed.has('n')) {
+        if !options.scripted
+            && (done == 0 || options.shows_devices())
+            && !(done > 0 && parsed.has('n'))
+        {
             text.push_str(&pool_iostat::headings(width, &options));
         }
         for pool in &asked.pools {
             let earlier = before.iter().find(|earlier| earlier.guid == pool.guid);
             text.push_str(&pool_iostat::rows(pool, earlier, width, &options));
-            if options.verbose && !options.scripted {
+            if options.verbose && options.devices.is_empty() && !options.scripted {
                 text.push_str(&pool_iostat::rule(width, &options));
             }
         }
-        if asked.pools.len() > 1 && !options.verbose && !options.scripted {
+        let alone = !options.devices.is_empty();
+        if (alone || asked.pools.len() > 1 && !options.verbose) && !options.scripted {
             text.push_str(&pool_iostat::rule(width, &options));
         }
         terminal::out(&text);
@@ -86,46 +105,48 @@ pub fn run(arguments: &[String]) -> ExitCode {
     }
 }
 
-/// What to do if an operand is not a pool: devices cannot be picked yet.
-fn unresolved(client: &Client, operands: &[String]) -> Option<ExitCode> {
-    let [first, others @ ..] = operands else {
-        return None;
-    };
-    let unknown: Vec<_> = operands.iter().filter(|name| !client.knows(name)).collect();
-    if unknown.is_empty() {
-        return None;
+/// The pools to ask, from what was named: pools, devices of one pool behind its name, or devices of
+/// any pool. The guids of devices go to `devices`.
+fn subjects(
+    client: &Client,
+    operands: Vec<String>,
+    devices: &mut Vec<u64>,
+) -> Result<Vec<String>, ExitCode> {
+    if operands.iter().all(|name| client.knows(name)) {
+        return Ok(operands);
     }
-    if !client.knows(first) || others.is_empty() {
+    let (pool, named) = match operands.split_first() {
+        Some((first, others)) if client.knows(first) => (Some(first.clone()), others),
+        _ => (None, operands.as_slice()),
+    };
+    let pools = pool.iter().cloned().collect::<Vec<_>>();
+    let reports = common::ask(client, &pools).pools;
+    let found = |name: &String| reports.iter().find_map(|report| device(report, name));
+    let guids: Vec<Option<u64>> = named.iter().map(found).collect();
+    if guids.iter().all(Option::is_some) {
+        devices.extend(guids.into_iter().flatten());
+        return Ok(pools);
+    }
+    let Some(pool) = pool.filter(|_| !named.is_empty()) else {
         terminal::complain("Unable to parse pools/vdevs list.\n");
-        return Some(ExitCode::FAILURE);
-    }
-    let devices = match client.pool_report(first) {
-        Ok(report) => names_of(&report),
-        Err(_) => Vec::new(),
+        return Err(ExitCode::FAILURE);
     };
-    if others.iter().all(|name| devices.contains(name)) {
-        terminal::complain("zpool iostat of single devices is not supported yet");
-        return Some(ExitCode::FAILURE);
-    }
     let mut message =
-        format!("Expected either a list of pools, or list of vdevs in \"{first}\", but got:\n");
-    for name in unknown {
-        message.push_str(&format!("\t{name} (unknown)\n"));
+        format!("Expected either a list of pools, or list of vdevs in \"{pool}\", but got:\n");
+    for (name, guid) in named.iter().zip(guids) {
+        let what = match guid {
+            Some(_) => "vdev in this pool",
+            None if client.knows(name) => "pool",
+            None => "unknown",
+        };
+        message.push_str(&format!("\t{name} ({what})\n"));
     }
-    Some(Tool::Zpool.wrong("iostat", &message))
+    Err(Tool::Zpool.wrong("iostat", &message))
 }
 
-/// Every way the devices of a pool are called.
-fn names_of(pool: &PoolReport) -> Vec<String> {
-    use cenote_control::report::VdevReport;
-    use cenote_control::text::vdev_name::{Naming, name};
-    fn add(vdev: &VdevReport, names: &mut Vec<String>) {
-        names.push(name(vdev, Naming::default()));
-        names.push(vdev.guid.to_string());
-        names.extend(vdev.path.clone());
-        vdev.children.iter().for_each(|child| add(child, names));
-    }
-    let mut names = Vec::new();
-    pool.root.children.iter().chain(&pool.caches).for_each(|vdev| add(vdev, &mut names));
-    names
+/// The guid of the device that is called so, in one of all the ways.
+fn device(pool: &PoolReport, wanted: &str) -> Option<u64> {
+    let all = vdev_get::devices(pool);
+    let found = all.iter().find(|device| vdev_get::is_called(device.vdev, wanted));
+    found.filter(|device| device.parent.is_some()).map(|device| device.vdev.guid)
 }

@@ -4,6 +4,7 @@
 //! the command line is wrong.
 
 mod add;
+mod cache_file;
 pub mod common;
 mod create;
 mod export;

@@ -5,11 +5,24 @@
 
 use super::table::pad;
 use super::vdev_name::{self, Naming, SECTIONS};
+use super::{number, pool_histogram};
 use crate::properties::{self, Show};
-use crate::report::{IoCounters, PoolReport, VdevClass, VdevReport};
+use crate::report::{IoCounters, IoDetail, PoolReport, VdevClass, VdevReport};
+
+/// Which table is printed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Kind {
+    /// A line a device.
+    #[default]
+    Lines,
+    /// Sizes of operations (`-r`), a table a device.
+    Sizes,
+    /// Waits (`-w`), a table a device.
+    Waits,
+}
 
 /// Options of `zpool iostat` that change what is printed.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Options {
     /// `-g`, `-L`, `-P`.
     pub naming: Naming,
@@ -19,29 +32,99 @@ pub struct Options {
     pub scripted: bool,
     /// Devices too (`-v`).
     pub verbose: bool,
+    /// Mean waits (`-l`).
+    pub latency: bool,
+    /// Operations under way (`-q`).
+    pub queues: bool,
+    /// Lines or histograms.
+    pub kind: Kind,
+    /// Only these devices, by guid, without their pools; none: all.
+    pub devices: Vec<u64>,
 }
 
 impl Options {
-    fn column(&self) -> usize {
-        if self.exact { 15 } else { 5 }
+    /// Devices are shown, not only pools.
+    pub fn shows_devices(&self) -> bool {
+        self.verbose || !self.devices.is_empty()
     }
 }
 
+/// A heading over one or two columns, the columns' own headings, and their widths: as they are and
+/// with exact numbers.
+type Group = (&'static str, &'static [&'static str], usize, usize);
+
+const RATES: [Group; 3] = [
+    ("capacity", &["alloc", "free"], 5, 15),
+    ("operations", &["read", "write"], 5, 15),
+    ("bandwidth", &["read", "write"], 5, 15),
+];
+const LATENCY: [Group; 6] = [
+    ("total_wait", &["read", "write"], 5, 10),
+    ("disk_wait", &["read", "write"], 5, 10),
+    ("syncq_wait", &["read", "write"], 5, 10),
+    ("asyncq_wait", &["read", "write"], 5, 10),
+    ("scrub", &["wait"], 5, 10),
+    ("trim", &["wait"], 5, 10),
+];
+const QUEUES: [Group; 6] = [
+    ("syncq_read", &["pend", "activ"], 5, 6),
+    ("syncq_write", &["pend", "activ"], 5, 6),
+    ("asyncq_read", &["pend", "activ"], 5, 6),
+    ("asyncq_write", &["pend", "activ"], 5, 6),
+    ("scrubq_read", &["pend", "activ"], 5, 6),
+    ("trimq_write", &["pend", "activ"], 5, 6),
+];
+
+/// The heading `text` over `columns` columns of `width`.
+pub(super) fn over(text: &str, columns: usize, width: usize) -> String {
+    let span = width * columns + 2 * (columns - 1);
+    let left = (span / columns).saturating_sub(text.len() / columns);
+    let right = span.saturating_sub(left + text.len());
+    format!("  {}{text}{}", " ".repeat(left), " ".repeat(right))
+}
+
+/// The columns in order.
+fn groups(options: &Options) -> impl Iterator<Item = &'static Group> {
+    let latency = LATENCY.iter().filter(|_| options.latency);
+    let queues = QUEUES.iter().filter(|_| options.queues);
+    RATES.iter().chain(latency).chain(queues)
+}
+
+/// The widths of all columns.
+fn columns(options: &Options) -> Vec<usize> {
+    let width = |group: &Group| if options.exact { group.3 } else { group.2 };
+    groups(options).flat_map(|group| vec![width(group); group.1.len()]).collect()
+}
+
+/// What of a device grows.
+pub(super) struct Work<'a> {
+    /// Operations and bytes.
+    pub counters: IoCounters,
+    /// Reads and writes.
+    pub details: [&'a IoDetail; 2],
+}
+
 /// Counters of one device at one time; what to subtract from a later report.
-pub fn counters_of(pool: &PoolReport, guid: u64) -> Option<&IoCounters> {
-    fn find(vdev: &VdevReport, guid: u64) -> Option<&IoCounters> {
+pub(super) fn work_of(pool: &PoolReport, guid: u64) -> Option<Work<'_>> {
+    find(pool, guid)
+        .map(|vdev| Work { counters: vdev.counters, details: [&vdev.reads, &vdev.writes] })
+}
+
+/// The device with that guid.
+fn find(pool: &PoolReport, guid: u64) -> Option<&VdevReport> {
+    fn below(vdev: &VdevReport, guid: u64) -> Option<&VdevReport> {
         if vdev.guid == guid {
-            return Some(&vdev.counters);
+            return Some(vdev);
         }
-        vdev.children.iter().find_map(|child| find(child, guid))
+        vdev.children.iter().find_map(|child| below(child, guid))
     }
-    find(&pool.root, guid).or_else(|| pool.caches.iter().find_map(|vdev| find(vdev, guid)))
+    below(&pool.root, guid).or_else(|| pool.caches.iter().find_map(|vdev| below(vdev, guid)))
 }
 
 /// Width of the name column.
 pub fn name_width(pools: &[PoolReport], options: &Options) -> usize {
     let width = pools.iter().map(|pool| {
-        if !options.verbose {
+        if !options.shows_devices() {
             return pool.name.len();
         }
         let own = vdev_name::widest(&pool.root, 0, options.naming);
@@ -50,31 +133,31 @@ pub fn name_width(pools: &[PoolReport], options: &Options) -> usize {
     width.max().unwrap_or(0).max(10)
 }
 
-/// The three heading lines.
+/// The three heading lines; histograms have their own.
 pub fn headings(width: usize, options: &Options) -> String {
-    let column = options.column();
+    if options.kind != Kind::Lines {
+        return String::new();
+    }
     let mut out = " ".repeat(width);
-    for group in ["capacity", "operations", "bandwidth"] {
-        let span = 2 * column + 2;
-        let left = (span - group.len()).div_ceil(2);
-        let right = span - group.len() - left;
-        out.push_str(&format!("  {}{group}{}", " ".repeat(left), " ".repeat(right)));
+    let mut second = pad(if options.devices.is_empty() { "pool" } else { "vdev" }, width, false);
+    for group in groups(options) {
+        let column = if options.exact { group.3 } else { group.2 };
+        out.push_str(&over(group.0, group.1.len(), column));
+        for heading in group.1 {
+            second.push_str(&format!("  {heading:>column$}"));
+        }
     }
-    out.push('\n');
-    out.push_str(&pad("pool", width, false));
-    for heading in ["alloc", "free", "read", "write", "read", "write"] {
-        out.push_str(&format!("  {heading:>column$}"));
-    }
-    out.push('\n');
-    out.push_str(&rule(width, options));
-    out
+    format!("{out}\n{second}\n{}", rule(width, options))
 }
 
-/// The line of dashes.
+/// The line of dashes; none between histograms.
 pub fn rule(width: usize, options: &Options) -> String {
+    if options.kind != Kind::Lines {
+        return String::new();
+    }
     let mut out = "-".repeat(width);
-    for _ in 0..6 {
-        out.push_str(&format!("  {}", "-".repeat(options.column())));
+    for column in columns(options) {
+        out.push_str(&format!("  {}", "-".repeat(column)));
     }
     out.push('\n');
     out
@@ -91,8 +174,10 @@ pub fn rows(
     let since = before.map_or(0, |earlier| earlier.uptime_nanoseconds);
     let nanoseconds = pool.uptime_nanoseconds.saturating_sub(since).max(1);
     let mut table = Rows { out: String::new(), width, options, before, nanoseconds };
-    table.device(&pool.root, 0);
-    if options.verbose {
+    if options.devices.is_empty() {
+        table.device(&pool.root, 0);
+    }
+    if options.shows_devices() {
         for vdev in vdev_name::tops(&pool.root, VdevClass::Normal) {
             table.tree(vdev, 2);
         }
@@ -103,6 +188,11 @@ pub fn rows(
         table.section("cache", &pool.caches.iter().collect::<Vec<_>>());
     }
     table.out
+}
+
+/// The mean of what grew, or nothing.
+fn mean(now: (u64, u64), before: (u64, u64)) -> Option<u64> {
+    now.0.saturating_sub(before.0).checked_div(now.1.saturating_sub(before.1))
 }
 
 struct Rows<'a> {
@@ -118,12 +208,12 @@ impl Rows<'_> {
         if devices.is_empty() {
             return;
         }
-        if self.options.scripted {
+        let options = self.options;
+        if options.scripted || options.kind != Kind::Lines || !options.devices.is_empty() {
             self.out.push('\n');
         } else {
             self.out.push_str(&pad(heading, self.width, false));
-            let column = self.options.column();
-            for _ in 0..6 {
+            for column in columns(options) {
                 self.out.push_str(&format!("  {:>column$}", "-"));
             }
             self.out.push('\n');
@@ -137,7 +227,10 @@ impl Rows<'_> {
         if !vdev_name::is_shown(vdev) {
             return;
         }
-        self.device(vdev, depth);
+        let alone = !self.options.devices.is_empty();
+        if !alone || self.options.devices.contains(&vdev.guid) {
+            self.device(vdev, if alone { 0 } else { depth });
+        }
         for child in &vdev.children {
             self.tree(child, depth + 2);
         }
@@ -149,33 +242,76 @@ impl Rows<'_> {
     }
 
     fn device(&mut self, vdev: &VdevReport, depth: usize) {
-        let zero = IoCounters::default();
-        let before = self.before.and_then(|pool| counters_of(pool, vdev.guid)).unwrap_or(&zero);
-        let now = &vdev.counters;
-        let exact = self.options.exact;
-        let show = |n: u64| {
-            properties::show(if exact { Show::Plain } else { Show::Number }, &n.to_string())
-        };
-        let space = vdev.space != 0;
-        let cells = [
-            if space { show(vdev.allocated) } else { "-".to_owned() },
-            if space { show(vdev.space.saturating_sub(vdev.allocated)) } else { "-".to_owned() },
-            show(self.rate(now.reads, before.reads)),
-            show(self.rate(now.writes, before.writes)),
-            show(self.rate(now.read_bytes, before.read_bytes)),
-            show(self.rate(now.write_bytes, before.write_bytes)),
-        ];
-        let name = vdev_name::name(vdev, self.options.naming);
-        if self.options.scripted {
+        let (none, options) = (IoDetail::default(), self.options);
+        let nothing = Work { counters: IoCounters::default(), details: [&none, &none] };
+        let before = self.before.and_then(|pool| work_of(pool, vdev.guid)).unwrap_or(nothing);
+        let name = vdev_name::name(vdev, options.naming);
+        let now = Work { counters: vdev.counters, details: [&vdev.reads, &vdev.writes] };
+        if options.kind != Kind::Lines {
+            let table = pool_histogram::table(&name, &now, &before, self.width, options);
+            self.out.push_str(&table);
+            return;
+        }
+        let mut cells = self.rates(vdev, &now.counters, &before.counters);
+        if options.latency {
+            cells.extend(self.waits(&now, &before));
+        }
+        if options.queues {
+            let active = |detail: &IoDetail| self.show(detail.active);
+            for detail in [Some(now.details[0]), None, None, Some(now.details[1]), None, None] {
+                cells.extend(["0".to_owned(), detail.map_or_else(|| "0".to_owned(), active)]);
+            }
+        }
+        if options.scripted {
             self.out.push_str(&format!("{name}\t{}\n", cells.join("\t")));
             return;
         }
         let indented = format!("{}{name}", " ".repeat(depth));
         self.out.push_str(&pad(&indented, self.width, false));
-        let column = self.options.column();
-        for cell in cells {
+        for (cell, column) in cells.iter().zip(columns(options)) {
             self.out.push_str(&format!("  {cell:>column$}"));
         }
         self.out.push('\n');
+    }
+
+    fn show(&self, n: u64) -> String {
+        let form = if self.options.exact { Show::Plain } else { Show::Number };
+        properties::show(form, &n.to_string())
+    }
+
+    fn rates(&self, vdev: &VdevReport, now: &IoCounters, before: &IoCounters) -> Vec<String> {
+        let space = |bytes: u64| match vdev.space {
+            0 => "-".to_owned(),
+            _ => self.show(bytes),
+        };
+        vec![
+            space(vdev.allocated),
+            space(vdev.space.saturating_sub(vdev.allocated)),
+            self.show(self.rate(now.reads, before.reads)),
+            self.show(self.rate(now.writes, before.writes)),
+            self.show(self.rate(now.read_bytes, before.read_bytes)),
+            self.show(self.rate(now.write_bytes, before.write_bytes)),
+        ]
+    }
+
+    /// Mean waits. Operations go to the devices as soon as they are there: they wait in no queue of
+    /// ours, and all of the wait is the device's.
+    fn waits(&self, now: &Work<'_>, before: &Work<'_>) -> Vec<String> {
+        let counts = |work: &Work<'_>| [work.counters.reads, work.counters.writes];
+        let mut means = [0, 1].into_iter().map(|way: usize| {
+            let of = |work: &Work<'_>| {
+                Some((work.details.get(way)?.wait_nanoseconds, *counts(work).get(way)?))
+            };
+            match mean(of(now).unwrap_or_default(), of(before).unwrap_or_default()) {
+                None | Some(0) => "-".to_owned(),
+                Some(mean) if self.options.exact => mean.to_string(),
+                Some(mean) => number::duration(mean),
+            }
+        });
+        let none = || "-".to_owned();
+        let (read, write) = (means.next().unwrap_or_else(none), means.next().unwrap_or_else(none));
+        let mut cells = vec![read.clone(), write.clone(), read, write];
+        cells.resize_with(10, none);
+        cells
     }
 }

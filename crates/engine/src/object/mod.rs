@@ -387,6 +387,13 @@ impl Object {
         error.at_object(self.set.id(), self.id.0)
     }
 
+    /// Names the level-0 block that could not be read, and takes note of it.
+    fn unread(&self, error: Error, block: u64) -> Error {
+        let error = self.named(error).at(|place| place.block = Some((0, block)));
+        self.set.0.io.pipe.faults().note(&error);
+        error
+    }
+
     /// Level-0 block `id`: exactly `block_size` bytes, zeros for holes and beyond the end.
     pub fn read_block(&self, id: u64) -> Result<Bytes> {
         if self.live.is_some() {
@@ -397,7 +404,7 @@ impl Object {
             let block = self.set.0.io.pipe.read(&bp, &self.set.0.context)?;
             self.sized(&bp, block)
         };
-        read().map_err(|error| self.named(error).at(|place| place.block = Some((0, id))))
+        read().map_err(|error| self.unread(error, id))
     }
 
     /// Brings a block to the object's block size, whatever its pointer claims.
@@ -436,13 +443,13 @@ impl Object {
 
     /// Level-0 blocks `first..=last` of an object that is not live.
     fn read_blocks(&self, first: u64, last: u64) -> Result<Vec<Bytes>> {
-        let pointers = self.pointers(first, last).map_err(|error| self.named(error))?;
+        let pointers = self.pointers(first, last).map_err(|error| self.unread(error, first))?;
         let blocks = self.set.0.io.pipe.read_many(&pointers, &self.set.0.context);
         let mut out = Vec::with_capacity(blocks.len());
         for (id, (bp, block)) in (first..).zip(pointers.iter().zip(blocks)) {
             let block = block
                 .and_then(|block| self.sized(bp, block))
-                .map_err(|error| self.named(error).at(|place| place.block = Some((0, id))))?;
+                .map_err(|error| self.unread(error, id))?;
             out.push(block);
         }
         Ok(out)

@@ -5,6 +5,7 @@
 //! checksums are off); metadata leaves it in little-endian form whatever host wrote it. What is
 //! written is little-endian, and its pointer is what the reading half accepts.
 
+mod faults;
 mod gang;
 mod logical;
 mod physical;
@@ -29,6 +30,7 @@ use crate::cache::{BlockCache, BlockKey, Found};
 use crate::vdev::VdevTree;
 use crate::{Error, ErrorKind, Result};
 
+pub use faults::{Fault, Faults};
 pub use policy::{
     BlockKind, Compression, DEDUP_OFF, ObjsetPolicy, RedundantMetadata, WriteFeatures, WritePolicy,
     checksum_from_property, copies_for,
@@ -81,6 +83,7 @@ pub struct Pipe {
     cache: BlockCache,
     salt: OnceLock<Salt>,
     large_gangs: OnceLock<bool>,
+    faults: Faults,
     /// Where writes under way can be read from.
     /// Weak: the queue behind it writes through this pipe's vdevs.
     submitted: OnceLock<Weak<dyn Submit>>,
@@ -94,6 +97,7 @@ impl Pipe {
             cache: BlockCache::new(cache_limit),
             salt: OnceLock::new(),
             large_gangs: OnceLock::new(),
+            faults: Faults::default(),
             submitted: OnceLock::new(),
         })
     }
@@ -127,6 +131,11 @@ impl Pipe {
     /// Where blocks are submitted, while the pool is written.
     fn submitted(&self) -> Option<Arc<dyn Submit>> {
         self.submitted.get().and_then(Weak::upgrade)
+    }
+
+    /// What could not be read since the pool was opened.
+    pub fn faults(&self) -> &Faults {
+        &self.faults
     }
 
     /// The block cache.

@@ -56,6 +56,8 @@ pub struct OpenOptions {
     pub max_txg: Option<Txg>,
     /// What to do when the newest state does not open.
     pub rewind: Rewind,
+    /// Open the pool as of its checkpoint.
+    pub checkpoint: bool,
     /// Open although a log device is missing; its records are not replayed then.
     pub missing_log: bool,
     /// Open although top-level vdevs are missing: what lies on them cannot be read (rescue).
@@ -75,6 +77,7 @@ impl Default for OpenOptions {
             prefetch_threads: 2,
             max_txg: None,
             rewind: Rewind::None,
+            checkpoint: false,
             missing_log: false,
             missing_vdevs: false,
             name: None,
@@ -120,7 +123,9 @@ impl Pool {
                 }
             };
             let txg = choice.best.txg;
-            let error = match Self::open_at(candidate, &name, choice, options) {
+            let opened = Self::open_at(candidate, &name, choice.clone(), options)
+                .and_then(|pool| pool.at_checkpoint(choice, options));
+            let error = match opened {
                 Ok(pool) => return Ok(Arc::new(pool)),
                 Err(error) => error.at(|place| place.pool = Some(name.as_str().into())),
             };
@@ -136,6 +141,21 @@ impl Pool {
             tracing::info!(%txg, "this state does not open, trying an older one");
             limit = Some(Txg(txg.0 - 1));
         }
+    }
+
+    /// The pool as of its checkpoint, if that is asked for.
+    fn at_checkpoint(self, choice: Choice, options: &OpenOptions) -> Result<Self> {
+        let Some(candidate) = self.candidate.as_ref().filter(|_| options.checkpoint) else {
+            return Ok(self);
+        };
+        let directory = Zap::open(self.mos().object(ObjectId(1))?)?;
+        let words = directory
+            .lookup("com.delphix:zpool_checkpoint".as_bytes())?
+            .and_then(|value| value.as_u64s())
+            .ok_or_else(|| Error::not_found("checkpoint does not exist"))?;
+        let choice = Choice { best: Uberblock::from_words(&words)?, ..choice };
+        // Nothing of the newer state may be shown for the older one.
+        Self::open_at(candidate, &self.name, choice, options)
     }
 
     fn open_at(
@@ -161,7 +181,8 @@ impl Pool {
         super::assemble::correct_paths(&mut tree, &candidate.devices);
         check_guid_sum(&tree, &choice.best)?;
         // Going back on purpose, the labels are all newer than the state asked for.
-        let going_back = options.max_txg.is_some() || options.rewind == Rewind::Extreme;
+        let going_back =
+            options.max_txg.is_some() || options.rewind == Rewind::Extreme || options.checkpoint;
         let label_limit = (!going_back).then_some(choice.best.txg);
         let trusted = if options.writable {
             let held = HeldDevices::new();

@@ -93,7 +93,7 @@ impl Reader<'_> {
             "bcloneratio" => Some((Value::Ratio(space.clone_ratio()), Source::None)),
             "bcloneused" => number(space.clone_used),
             "bclonesaved" => number(space.clone_saved),
-            "dedup_table_size" => number(space.dedup_table),
+            "dedup_table_size" => number(space.dedup_tables.disk_bytes),
             "freeing" => number(self.hidden_used("$FREE")?),
             "leaked" => number(self.hidden_used("$LEAK")?),
             "guid" => maybe(self.config.pool_guid.map(|guid| guid.0)),

@@ -16,6 +16,7 @@ use crate::alloc::geometry::{EMBEDDED_LOG_ABOVE, Geometry, METASLABS_MAX, metasl
 use crate::alloc::histogram::fragmentation_percent;
 use crate::dataset::{Catalog, PoolCapacity, Table};
 use crate::object::ObjectSet;
+use crate::zap::Zap;
 use crate::{Error, ErrorKind, Result};
 
 /// Bytes of a log space map read at once.
@@ -70,14 +71,27 @@ pub struct PoolSpace {
     pub tops: Vec<TopSpace>,
     /// What dedup saves.
     pub dedup: ddt::Statistics,
-    /// Bytes of the dedup tables.
-    pub dedup_table: u64,
+    /// The dedup tables.
+    pub dedup_tables: DedupTables,
     /// Allocated bytes of cloned blocks.
     pub clone_used: u64,
     /// Allocated bytes that cloning saves.
     pub clone_saved: u64,
     /// Bytes held only by the checkpoint; `None` if there is none.
     pub checkpoint: Option<u64>,
+}
+
+/// The dedup tables of a pool.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DedupTables {
+    /// Entries.
+    pub entries: u64,
+    /// Bytes they take on disk.
+    pub disk_bytes: u64,
+    /// Bytes of their blocks, as they are read.
+    pub memory_bytes: u64,
+    /// Row `n`: blocks with 2^n references up to twice as many.
+    pub histogram: Vec<ddt::Statistics>,
 }
 
 /// `part` of `whole`, in percent; 0 of nothing.
@@ -99,12 +113,12 @@ impl PoolSpace {
             }
         }
         replay_logs(mos, &directory, &mut maps)?;
-        let (dedup, dedup_table) = dedup(mos, &directory)?;
+        let (dedup, dedup_tables) = dedup(mos, &directory)?;
         let (clone_used, clone_saved) = clones(mos, &directory)?;
         let held = maps.iter().fold(0, |sum: u64, map| sum.saturating_add(map.checkpoint));
         let checkpoint = directory.value("com.delphix:zpool_checkpoint")?.map(|_| held);
         let tops = maps.into_iter().map(VdevMaps::finish).collect();
-        Ok(Self { tops, dedup, dedup_table, clone_used, clone_saved, checkpoint })
+        Ok(Self { tops, dedup, dedup_tables, clone_used, clone_saved, checkpoint })
     }
 
     fn sum(&self, what: impl Fn(&TopSpace) -> u64) -> u64 {
@@ -444,29 +458,43 @@ pub fn metaslabs(catalog: &Catalog, tree: &VdevConfig) -> Result<Vec<TopMetaslab
 }
 
 /// Totals of the dedup tables, and the bytes they take.
-fn dedup(mos: &ObjectSet, directory: &Table) -> Result<(ddt::Statistics, u64)> {
+fn dedup(mos: &ObjectSet, directory: &Table) -> Result<(ddt::Statistics, DedupTables)> {
     let mut total = ddt::Statistics::default();
-    let mut bytes = 0u64;
+    let mut tables = DedupTables::default();
     let id = directory.number(ddt::STATISTICS)?.unwrap_or(0);
     if let Some(table) = Table::open(mos, ObjectId(id))? {
         for (_, value) in table.entries()? {
             let buckets = ddt::histogram(&value.as_u64s().unwrap_or_default())?;
             buckets.iter().for_each(|bucket| total.add(bucket));
+            tables.histogram.resize(buckets.len(), ddt::Statistics::default());
+            tables.histogram.iter_mut().zip(&buckets).for_each(|(sum, bucket)| sum.add(bucket));
         }
     }
     for (checksum, _) in ddt::CHECKSUMS {
         let own = directory.number(&ddt::directory_name(checksum))?;
         let own = Table::open(mos, ObjectId(own.unwrap_or(0)))?;
         let place = own.as_ref().unwrap_or(directory);
-        let tables = ddt::Class::ALL.map(|class| ddt::table_name(checksum, class));
+        let names = ddt::Class::ALL.map(|class| ddt::table_name(checksum, class));
         let logs = [0, 1].map(|index| ddt::log_name(checksum, index));
-        for name in tables.iter().chain(&logs) {
-            if let Some(id) = place.number(name)? {
-                bytes = bytes.saturating_add(mos.dnode(ObjectId(id))?.used_bytes());
+        for (name, is_table) in
+            names.iter().map(|n| (n, true)).chain(logs.iter().map(|n| (n, false)))
+        {
+            let Some(id) = place.number(name)? else { continue };
+            let object = mos.object(ObjectId(id))?;
+            let dnode = object.dnode();
+            tables.disk_bytes = tables.disk_bytes.saturating_add(dnode.used_bytes());
+            let filled = dnode.pointers.iter().fold(0u64, |sum, bp| sum.saturating_add(bp.fill()));
+            let bytes = filled.saturating_mul(dnode.block_size());
+            tables.memory_bytes = tables.memory_bytes.saturating_add(bytes);
+            if is_table {
+                let count = Zap::open(object)?.count()?;
+                tables.entries = tables.entries.saturating_add(count);
             }
         }
     }
-    Ok((total, bytes))
+    // Entries that are only in a log are counted nowhere but in the histograms.
+    tables.entries = tables.entries.max(total.blocks);
+    Ok((total, tables))
 }
 
 /// Bytes of cloned blocks, and bytes that cloning saves.

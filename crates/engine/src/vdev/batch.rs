@@ -97,8 +97,9 @@ impl<'a> Batch<'a> {
         let mut answers: Vec<Result<Bytes, DeviceError>> = Vec::with_capacity(self.ops.len());
         for (index, op) in self.ops.iter().enumerate() {
             answers.push(Err(DeviceError::Gone));
-            let device = self.tree.leaves.get(op.leaf).and_then(Leaf::device);
-            if let Some(device) = device {
+            let leaf = self.tree.leaves.get(op.leaf);
+            if let Some((leaf, device)) = leaf.and_then(|leaf| Some((leaf, leaf.device()?))) {
+                leaf.stats.read_sent(op.len);
                 let read = ReadOp { device, offset: op.offset, len: op.len as usize };
                 sent.push((index, read));
             }
@@ -106,6 +107,9 @@ impl<'a> Batch<'a> {
         let start = self.tree.now();
         let (indexes, reads): (Vec<usize>, Vec<ReadOp>) = sent.into_iter().unzip();
         for (index, answer) in indexes.into_iter().zip(read_batch(reads, self.tree.deadline())) {
+            if let Some(leaf) = self.ops.get(index).and_then(|op| self.tree.leaves.get(op.leaf)) {
+                leaf.stats.read_answered();
+            }
             if let Some(slot) = answers.get_mut(index) {
                 *slot = answer;
             }

@@ -41,7 +41,7 @@ pub use leaf::{BOOT_START, DATA_START, LeafOpener, LeafUnavailable, SMALLEST_DEV
 pub use read::BlockRead;
 pub use recover::{MAX_CANDIDATE_BYTES, MAX_CANDIDATES, Recovered, Repair};
 pub use state::{Aux, Condition, VdevState};
-pub use stats::{LATENCY_BUCKETS, VdevStats};
+pub use stats::{LATENCY_BUCKETS, SIZE_BUCKETS, VdevStats};
 pub use status::VdevStatus;
 pub use tree::{AllocationClass, LeafDevice, VdevTree};
 pub use write::{BlockWrite, Missed};

@@ -5,28 +5,59 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// Buckets of the latency histogram: bucket `n` counts waits below 2^n microseconds (the last one
-/// also all longer ones).
-pub const LATENCY_BUCKETS: usize = 26;
+/// Buckets of the latency histogram: bucket `n` counts waits from 2^n nanoseconds up to twice that
+/// (the first one also 0, the last one also all longer ones).
+pub const LATENCY_BUCKETS: usize = 37;
+/// Buckets of the histogram of sizes: bucket `n` counts operations of 2^n bytes up to twice that.
+pub const SIZE_BUCKETS: usize = 25;
+
+type Histogram<const N: usize> = [AtomicU64; N];
 
 /// The live counters.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Stats {
     reads: AtomicU64,
     bytes: AtomicU64,
     nanos: AtomicU64,
     read_errors: AtomicU64,
     checksum_errors: AtomicU64,
-    latency: [AtomicU64; LATENCY_BUCKETS],
+    latency: Histogram<LATENCY_BUCKETS>,
+    sizes: Histogram<SIZE_BUCKETS>,
+    reading: AtomicU64,
     writes: AtomicU64,
     bytes_written: AtomicU64,
     write_nanos: AtomicU64,
     write_errors: AtomicU64,
-    write_latency: [AtomicU64; LATENCY_BUCKETS],
+    write_latency: Histogram<LATENCY_BUCKETS>,
+    write_sizes: Histogram<SIZE_BUCKETS>,
+    writing: AtomicU64,
+}
+
+impl Default for Stats {
+    fn default() -> Self {
+        let zero = AtomicU64::default;
+        Self {
+            reads: zero(),
+            bytes: zero(),
+            nanos: zero(),
+            read_errors: zero(),
+            checksum_errors: zero(),
+            latency: [const { AtomicU64::new(0) }; LATENCY_BUCKETS],
+            sizes: [const { AtomicU64::new(0) }; SIZE_BUCKETS],
+            reading: zero(),
+            writes: zero(),
+            bytes_written: zero(),
+            write_nanos: zero(),
+            write_errors: zero(),
+            write_latency: [const { AtomicU64::new(0) }; LATENCY_BUCKETS],
+            write_sizes: [const { AtomicU64::new(0) }; SIZE_BUCKETS],
+            writing: zero(),
+        }
+    }
 }
 
 /// What the counters were at one moment.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VdevStats {
     /// Reads answered.
     pub reads: u64,
@@ -40,6 +71,10 @@ pub struct VdevStats {
     pub checksum_errors: u64,
     /// Waits of reads by duration, see [`LATENCY_BUCKETS`].
     pub latency: [u64; LATENCY_BUCKETS],
+    /// Reads by size, see [`SIZE_BUCKETS`].
+    pub sizes: [u64; SIZE_BUCKETS],
+    /// Reads sent and not answered.
+    pub reading: u64,
     /// Writes carried out.
     pub writes: u64,
     /// Bytes written.
@@ -50,20 +85,28 @@ pub struct VdevStats {
     pub write_errors: u64,
     /// Waits of writes by duration.
     pub write_latency: [u64; LATENCY_BUCKETS],
+    /// Writes by size.
+    pub write_sizes: [u64; SIZE_BUCKETS],
+    /// Writes sent and not answered.
+    pub writing: u64,
+}
+
+/// Index of the highest bit of `value`, at most the last of `buckets`; 0 of 0.
+fn bucket(value: u64, buckets: usize) -> usize {
+    (value.checked_ilog2().unwrap_or(0) as usize).min(buckets.saturating_sub(1))
 }
 
 /// Counts `count` waits of `wait` in a histogram, and their sum.
 fn add_waits(histogram: &[AtomicU64], sum: &AtomicU64, count: u64, wait: Duration) {
     let nanos = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
     sum.fetch_add(nanos.saturating_mul(count), Relaxed);
-    let bucket = (64 - (nanos / 1000).leading_zeros()) as usize;
-    if let Some(counter) = histogram.get(bucket.min(LATENCY_BUCKETS - 1)) {
+    if let Some(counter) = histogram.get(bucket(nanos, histogram.len())) {
         counter.fetch_add(count, Relaxed);
     }
 }
 
 /// A histogram at one moment.
-fn copy(histogram: &[AtomicU64; LATENCY_BUCKETS]) -> [u64; LATENCY_BUCKETS] {
+fn copy<const N: usize>(histogram: &Histogram<N>) -> [u64; N] {
     histogram.each_ref().map(|counter| counter.load(Relaxed))
 }
 
@@ -80,6 +123,32 @@ impl Stats {
         self.writes.fetch_add(writes, Relaxed);
         self.bytes_written.fetch_add(bytes, Relaxed);
         add_waits(&self.write_latency, &self.write_nanos, writes, wait);
+    }
+
+    /// A read of `len` bytes goes to the device; [`Stats::read_answered`] follows.
+    pub(super) fn read_sent(&self, len: u64) {
+        self.reading.fetch_add(1, Relaxed);
+        if let Some(counter) = self.sizes.get(bucket(len, SIZE_BUCKETS)) {
+            counter.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// A read that was sent came back.
+    pub(super) fn read_answered(&self) {
+        self.reading.fetch_sub(1, Relaxed);
+    }
+
+    /// A write of `len` bytes goes to the device; [`Stats::write_answered`] follows.
+    pub(super) fn write_sent(&self, len: u64) {
+        self.writing.fetch_add(1, Relaxed);
+        if let Some(counter) = self.write_sizes.get(bucket(len, SIZE_BUCKETS)) {
+            counter.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// A write that was sent came back.
+    pub(super) fn write_answered(&self) {
+        self.writing.fetch_sub(1, Relaxed);
     }
 
     pub(super) fn add_write_error(&self) {
@@ -109,12 +178,22 @@ impl Stats {
             read_errors: self.read_errors.load(Relaxed),
             checksum_errors: self.checksum_errors.load(Relaxed),
             latency: copy(&self.latency),
+            sizes: copy(&self.sizes),
+            reading: self.reading.load(Relaxed),
             writes: self.writes.load(Relaxed),
             bytes_written: self.bytes_written.load(Relaxed),
             write_nanos: self.write_nanos.load(Relaxed),
             write_errors: self.write_errors.load(Relaxed),
             write_latency: copy(&self.write_latency),
+            write_sizes: copy(&self.write_sizes),
+            writing: self.writing.load(Relaxed),
         }
+    }
+}
+
+impl Default for VdevStats {
+    fn default() -> Self {
+        Stats::default().snapshot()
     }
 }
 
@@ -127,9 +206,38 @@ impl VdevStats {
         self.writes += child.writes;
         self.bytes_written += child.bytes_written;
         self.write_nanos = self.write_nanos.saturating_add(child.write_nanos);
-        let histograms = self.latency.iter_mut().chain(&mut self.write_latency);
-        for (own, other) in histograms.zip(child.latency.iter().chain(&child.write_latency)) {
+        self.reading += child.reading;
+        self.writing += child.writing;
+        let latency = self.latency.iter_mut().chain(&mut self.write_latency);
+        for (own, other) in latency.zip(child.latency.iter().chain(&child.write_latency)) {
             *own += other;
         }
+        let sizes = self.sizes.iter_mut().chain(&mut self.write_sizes);
+        for (own, other) in sizes.zip(child.sizes.iter().chain(&child.write_sizes)) {
+            *own += other;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_and_sizes_are_counted_by_their_highest_bit() {
+        let stats = Stats::default();
+        stats.add_reads(2, 8192, Duration::from_nanos(4095));
+        stats.add_writes(1, 512, Duration::MAX);
+        stats.read_sent(4096);
+        stats.read_sent(8191);
+        stats.write_sent(1 << 40);
+        stats.write_answered();
+        let seen = stats.snapshot();
+        assert_eq!((seen.latency[11], seen.write_latency[LATENCY_BUCKETS - 1]), (2, 1));
+        assert_eq!((seen.sizes[12], seen.write_sizes[SIZE_BUCKETS - 1]), (2, 1));
+        assert_eq!((seen.reading, seen.writing), (2, 0));
+        let mut both = seen;
+        both.add_traffic(&seen);
+        assert_eq!((both.sizes[12], both.reading, both.latency[11]), (4, 4, 4));
     }
 }

@@ -138,13 +138,17 @@ impl VdevTree {
     fn send(&self, batch: &mut Batch) -> Vec<Result<(), DeviceError>> {
         let fillers = batch.useful_fillers();
         let mut sent = Vec::with_capacity(batch.ops.len() + fillers.len());
+        let mut sent_to = Vec::with_capacity(batch.ops.len() + fillers.len());
         let mut answers = Vec::with_capacity(batch.ops.len());
         let count = batch.ops.len();
         for (index, op) in batch.ops.iter().chain(&fillers).enumerate() {
             if index < count {
                 answers.push(Err(DeviceError::Gone));
             }
-            if let Some(device) = self.leaves.get(op.leaf).and_then(Leaf::device) {
+            let leaf = self.leaves.get(op.leaf);
+            if let Some((leaf, device)) = leaf.and_then(|leaf| Some((leaf, leaf.device()?))) {
+                leaf.stats.write_sent(op.data.len() as u64);
+                sent_to.push(op.leaf);
                 let write = WriteOp { device, offset: op.offset, data: op.data.clone() };
                 sent.push((index, write));
             }
@@ -156,6 +160,9 @@ impl VdevTree {
             if let Some(slot) = answers.get_mut(index) {
                 *slot = answer;
             }
+        }
+        for leaf in sent_to.into_iter().filter_map(|leaf| self.leaves.get(leaf)) {
+            leaf.stats.write_answered();
         }
         self.count_writes(batch, &answers, start);
         answers

@@ -1,0 +1,204 @@
+//! Data that is lost, for `zpool status -v`: the error logs of the pool and what could not be read
+//! since it was opened, each with the file it belongs to.
+//!
+//! Chapter 03, section 16. Invariant: naming reads from the devices, so it is done when the list
+//! changes and never by those who only look; a list is never longer than [`MOST`].
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use cenote_engine::Result;
+use cenote_engine::pipe::Fault;
+use cenote_engine::pool::Pool;
+use cenote_engine::zap::Zap;
+use cenote_format::{ObjectId, error_log};
+use cenote_posix::attributes::Facts;
+use cenote_posix::paths::Paths;
+use cenote_posix::view::View;
+
+/// Most damaged blocks that are listed, and files that are named.
+const MOST: usize = 1 << 16;
+const MOST_NAMED: usize = 4096;
+
+/// A file or object that is damaged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Damaged {
+    objset: u64,
+    object: u64,
+    /// Name of the dataset, if it is known.
+    dataset: Option<String>,
+    /// Path in the dataset, if it has one.
+    path: Option<String>,
+}
+
+/// What is damaged.
+#[derive(Clone, Debug, Default)]
+pub struct Troubles {
+    logged: BTreeSet<Fault>,
+    /// How many there were in memory when the list was made.
+    met: usize,
+    count: u64,
+    files: Vec<Damaged>,
+}
+
+impl Troubles {
+    /// Reads the error logs and names what is in them and what was met since.
+    pub fn read(pool: &Pool, directory: &Zap) -> Result<Self> {
+        let mut logged = BTreeSet::new();
+        for key in ["errlog_last", "errlog_scrub"] {
+            if let Some(number) = directory.lookup_u64(key)?.filter(|number| *number != 0) {
+                let log = Zap::open(pool.mos().object(ObjectId(number))?)?;
+                read_log(pool, &log, &mut logged)?;
+            }
+        }
+        let mut troubles = Self { logged, ..Self::default() };
+        troubles.name(pool);
+        Ok(troubles)
+    }
+
+    /// Whether something was met that is not in the list.
+    pub fn is_old(&self, pool: &Pool) -> bool {
+        self.met != pool.io().pipe.faults().count()
+    }
+
+    /// Names everything that is known by now.
+    pub fn name(&mut self, pool: &Pool) {
+        let met = pool.io().pipe.faults().all();
+        self.met = met.len();
+        let all: BTreeSet<Fault> = self.logged.union(&met).copied().collect();
+        self.count = all.len() as u64;
+        let objects: BTreeSet<(u64, u64)> = all.iter().map(|f| (f.objset, f.object)).collect();
+        let known = std::mem::take(&mut self.files);
+        let mut last: Option<Named> = None;
+        for (objset, object) in objects.into_iter().take(MOST_NAMED) {
+            if let Some(known) = known.iter().find(|k| (k.objset, k.object) == (objset, object)) {
+                self.files.push(known.clone());
+                continue;
+            }
+            if last.as_ref().is_none_or(|last| last.objset != objset) {
+                last = Some(Named::open(pool, objset));
+            }
+            self.files.extend(last.as_ref().map(|named| named.damaged(object)));
+        }
+        // Looking for names may have met more of the same.
+        self.met = pool.io().pipe.faults().count();
+    }
+
+    /// How many blocks.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// The files, as `zpool status -v` prints them; `mounted` tells where a dataset is mounted.
+    pub fn lines(&self, mounted: impl Fn(&str) -> Option<PathBuf>) -> Vec<String> {
+        let line = |file: &Damaged| {
+            let object = file.object;
+            match (&file.dataset, &file.path) {
+                _ if file.objset == 0 => format!("<metadata>:<{object:#x}>"),
+                (None, _) => format!("<{:#x}>:<{object:#x}>", file.objset),
+                (Some(dataset), None) => format!("{dataset}:<{object:#x}>"),
+                (Some(dataset), Some(path)) => match mounted(dataset) {
+                    Some(at) => format!("{}{path}", at.display()),
+                    None => format!("{dataset}:{path}"),
+                },
+            }
+        };
+        self.files.iter().map(line).collect()
+    }
+}
+
+/// The entries of a log, those of heads in tables of their own.
+fn read_log(pool: &Pool, log: &Zap, out: &mut BTreeSet<Fault>) -> Result<()> {
+    let block = |level: i64, id| u8::try_from(level).ok().map(|level| (level, id));
+    for entry in log.entries() {
+        if out.len() >= MOST {
+            break;
+        }
+        let entry = entry?;
+        if let Ok(at) = error_log::parse(entry.name()) {
+            let (objset, object) = (at.objset, at.object);
+            out.insert(Fault { objset, object, block: block(at.level, at.block) });
+            continue;
+        }
+        let name = String::from_utf8_lossy(entry.name()).into_owned();
+        let (Ok(objset), Some(inner)) = (u64::from_str_radix(&name, 16), entry.value.as_u64())
+        else {
+            continue;
+        };
+        for entry in Zap::open(pool.mos().object(ObjectId(inner))?)?.entries().take(MOST) {
+            if let Ok(at) = error_log::HeadKey::parse(entry?.name()) {
+                out.insert(Fault { objset, object: at.object, block: block(at.level, at.block) });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A dataset whose objects are named.
+struct Named {
+    objset: u64,
+    dataset: Option<String>,
+    view: Option<View>,
+    paths: Paths,
+}
+
+impl Named {
+    fn open(pool: &Pool, objset: u64) -> Self {
+        let catalog = pool.catalog();
+        let found = match objset {
+            0 => None,
+            _ => catalog.dataset_by_id(ObjectId(objset)).ok(),
+        };
+        let set = found.as_ref().and_then(|found| catalog.object_set(found, &**pool.keys()).ok());
+        Self {
+            objset,
+            dataset: found.map(|found| found.name.to_string()),
+            view: set.and_then(|set| View::open(set, 0).ok()),
+            paths: Paths::default(),
+        }
+    }
+
+    fn damaged(&self, object: u64) -> Damaged {
+        let dataset = self.dataset.clone();
+        Damaged { objset: self.objset, object, dataset, path: self.path(ObjectId(object)) }
+    }
+
+    fn path(&self, id: ObjectId) -> Option<String> {
+        let view = self.view.as_ref()?;
+        let object = view.objects().object(id).ok()?;
+        let facts = Facts::read(view.attribute_table().as_deref(), &object).ok()?;
+        self.paths.find(view, id, facts.parent).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_say_what_openzfs_says() {
+        let file = |objset, dataset: Option<&str>, path: Option<&str>| Damaged {
+            objset,
+            object: 2,
+            dataset: dataset.map(str::to_owned),
+            path: path.map(str::to_owned),
+        };
+        let files = vec![
+            file(0, None, None),
+            file(54, None, None),
+            file(55, Some("two/sub"), None),
+            file(55, Some("two/sub"), Some("/a/b/file")),
+            file(56, Some("two/sub@one"), Some("/a/b/file")),
+        ];
+        let troubles = Troubles { files, ..Troubles::default() };
+        let mounted = |name: &str| (name == "two/sub").then(|| PathBuf::from("/mnt/two/sub"));
+        let theirs = [
+            "<metadata>:<0x2>",
+            "<0x36>:<0x2>",
+            "two/sub:<0x2>",
+            "/mnt/two/sub/a/b/file",
+            "two/sub@one:/a/b/file",
+        ];
+        assert_eq!(troubles.lines(mounted), theirs);
+    }
+}
