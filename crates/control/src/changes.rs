@@ -107,6 +107,9 @@ pub enum Change {
     AddVdevs(Vec<VdevPlan>),
     /// `zpool reguid`.
     Reguid,
+    /// `zpool clear`: sets error counters to zero, of one device (path or guid) or of all, and lets
+    /// a suspended pool try to go on.
+    Clear(Option<String>),
     /// `zpool sync`: everything done before is on the disks when this is answered.
     Sync,
     /// `zpool destroy`; the process ends.

@@ -194,6 +194,20 @@ pub trait PoolChanges: Send + Sync {
         not_yet("changing the guid of a pool")
     }
 
+    /// Whether writing is suspended because devices failed; true: changes of files are refused
+    /// meanwhile, else they wait.
+    fn suspended(&self) -> Option<bool> {
+        None
+    }
+
+    /// After devices were forgiven: if writing is suspended, it is tried again now.
+    fn cleared(&self) {}
+
+    /// Stops writing a suspended pool, without what is not on the disks. The newest group that is.
+    fn abandon(&self) -> u64 {
+        0
+    }
+
     /// Returns when everything done before is on the disks.
     ///
     /// # Errors

@@ -550,6 +550,18 @@ impl PoolChanges for LiveChanges {
         self.live.reguid()
     }
 
+    fn suspended(&self) -> Option<bool> {
+        self.live.suspension().map(|now| now.refuses)
+    }
+
+    fn cleared(&self) {
+        self.live.retry_now();
+    }
+
+    fn abandon(&self) -> u64 {
+        self.live.abandon().0
+    }
+
     fn sync(&self) -> Result<()> {
         self.live.sync()
     }

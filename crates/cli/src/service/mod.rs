@@ -216,7 +216,8 @@ fn watch_devices(pool: &Arc<Pool>) {
         loop {
             std::thread::sleep(PROBE_INTERVAL);
             let Some(pool) = pool.upgrade() else { break };
-            if pool.vdevs().probe() {
+            let vdevs = pool.vdevs();
+            if vdevs.probe() | (vdevs.has_gone() && vdevs.reopen()) {
                 tracing::info!("a device changed its state");
             }
         }
@@ -250,7 +251,13 @@ fn failure(error: &Error) -> Failure {
 impl PoolService for Service {
     fn report(&self) -> PoolReport {
         match self.pool() {
-            Ok(pool) => self.published.read().now(&pool, |name| self.mounts.of(name)),
+            Ok(pool) => {
+                let mut report = self.published.read().now(&pool, |name| self.mounts.of(name));
+                if let Some(refuses) = self.changes.suspended() {
+                    pool_report::suspend(&mut report, refuses);
+                }
+                report
+            }
             Err(_) => PoolReport::default(),
         }
     }
@@ -346,16 +353,35 @@ impl PoolService for Service {
     }
 
     fn export(&self, force: bool) -> Result<Vec<String>, Failure> {
+        let mut lost = None;
+        if self.changes.suspended().is_some() {
+            let name = self.pool()?.name().to_owned();
+            if !force {
+                let words = format!("cannot export '{name}': {}", orders::SUSPENDED);
+                return Err(Failure::new(FailureKind::Busy, words));
+            }
+            // Before anything waits for the pool: who waits is told.
+            let last = self.changes.abandon();
+            lost = Some(format!(
+                "'{name}' was suspended: what was changed after transaction group {last} and not \
+                 synced is not on the disks"
+            ));
+        }
         let _order = self.orders.lock();
         let pool = self.pool()?;
         let places = self.mounts.places();
-        let warnings = self.mounts.unmount_all(force).inspect_err(|_| {
+        let mut warnings = self.mounts.unmount_all(force).inspect_err(|_| {
             // A pool that stays stays whole.
             if let Ok(datasets) = self.fresh(&pool) {
                 self.mounts.restore(&pool, &datasets, places);
             }
         })?;
         drop(pool);
+        if let Some(lost) = lost {
+            *self.pool.write() = None;
+            warnings.push(lost);
+            return Ok(warnings);
+        }
         if let Err(error) = self.changes.export() {
             let name = self.pool()?.name().to_owned();
             let words = format!("cannot export '{name}': {error}");

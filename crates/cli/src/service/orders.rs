@@ -21,16 +21,26 @@ const REMOUNT: [&str; 3] = ["xattr", "acltype", "snapdir"];
 /// Properties that a mount can follow while it is in use.
 const FOLLOWED: [&str; 6] = ["readonly", "exec", "setuid", "devices", "atime", "relatime"];
 
+/// What orders are told while devices are away.
+pub(super) const SUSPENDED: &str = "pool I/O is currently suspended";
+
 /// Lines for standard error.
 pub(super) type Warnings = Vec<String>;
 
 impl Service {
     /// Serves [`cenote_control::server::PoolService::change`].
     pub(super) fn carry_out(&self, request: &ChangeRequest) -> Result<Warnings, Failure> {
-        let _order = self.orders.lock();
         let pool = self.pool()?;
         let change = &request.change;
         let start = start(change, pool.name());
+        // Before orders that may wait for devices.
+        if let Change::Clear(device) = change {
+            return self.clear(&pool, device.as_deref(), &start);
+        }
+        if self.changes.suspended().is_some() {
+            return Err(Failure::new(FailureKind::Other, format!("{start}: {SUSPENDED}")));
+        }
+        let _order = self.orders.lock();
         let destroys = matches!(change, Change::DestroyPool { .. });
         if let Some(reason) = self.changes.refusal()
             && !(matches!(change, Change::Sync))
@@ -106,7 +116,7 @@ impl Service {
                 *self.pool.write() = None;
                 Vec::new()
             }
-            Change::Log => Vec::new(),
+            Change::Log | Change::Clear(_) => Vec::new(),
         };
         if let Some(command) = &request.command
             && !destroys
@@ -118,6 +128,39 @@ impl Service {
             warnings.push(format!("what '{}' shows is not up to date: {error}", pool.name()));
         }
         Ok(warnings)
+    }
+
+    /// Forgives devices. `device` is a path, its last part, or a guid.
+    fn clear(
+        &self,
+        pool: &Arc<Pool>,
+        device: Option<&str>,
+        start: &str,
+    ) -> Result<Warnings, Failure> {
+        let vdevs = pool.vdevs();
+        let guid = match device {
+            None => None,
+            Some(device) => {
+                let tree = pool.config().vdev_tree.clone();
+                let found = tree.as_ref().and_then(|tree| {
+                    tree.walk().find(|node| {
+                        let path = node.path.as_deref().unwrap_or_default();
+                        path == device
+                            || path.rsplit('/').next() == Some(device)
+                            || node.guid.to_string() == device
+                    })
+                });
+                let unknown = || {
+                    let words = format!("{start}: no such device in pool");
+                    Failure::new(FailureKind::NotFound, words)
+                };
+                Some(found.ok_or_else(unknown)?.guid)
+            }
+        };
+        vdevs.reopen();
+        vdevs.clear(guid);
+        self.changes.cleared();
+        Ok(Vec::new())
     }
 
     pub(super) fn create(
@@ -529,6 +572,9 @@ fn start(change: &Change, pool: &str) -> String {
         Change::EnableFeatures(_) => format!("cannot upgrade '{pool}'"),
         Change::AddVdevs(_) => format!("cannot add to '{pool}'"),
         Change::Reguid => format!("cannot reguid '{pool}'"),
+        Change::Clear(device) => {
+            format!("cannot clear errors for {}", device.as_deref().unwrap_or(pool))
+        }
         Change::Sync => format!("cannot sync '{pool}'"),
         Change::DestroyPool { .. } => format!("cannot destroy '{pool}'"),
         Change::Log => format!("cannot write the history of '{pool}'"),

@@ -122,6 +122,13 @@ impl Published {
     }
 }
 
+/// Says that the pool is suspended; `refuses`: changes get an error meanwhile.
+pub fn suspend(report: &mut PoolReport, refuses: bool) {
+    report.suspended = true;
+    report.status = if refuses { PoolStatus::IoFailureContinue } else { PoolStatus::IoFailureWait };
+    report.properties.set("health", "SUSPENDED", Source::None);
+}
+
 /// Gives every leaf that was found the size of its device, and marks those that were not.
 fn set_sizes(vdev: &mut VdevReport, pool: &Pool) {
     let guid = Guid(vdev.guid);

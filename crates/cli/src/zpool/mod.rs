@@ -52,6 +52,7 @@ pub fn run(arguments: &[String]) -> ExitCode {
         "labelclear" => labelclear::run(rest),
         "upgrade" => upgrade::run(rest),
         "wait" => wait::run(rest),
+        "clear" => simple::clear(rest),
         "sync" => simple::sync(rest),
         "reguid" => simple::reguid(rest),
         known if Tool::Zpool.has(known) => {

@@ -1,4 +1,4 @@
-//! `zpool destroy`, `sync`, `reguid`.
+//! `zpool destroy`, `sync`, `reguid`, `clear`.
 //!
 //! Invariant: as in `super`.
 
@@ -57,6 +57,27 @@ pub fn sync(arguments: &[String]) -> ExitCode {
         well &= common::order(&client, &name, &common::change(None, Change::Sync));
     }
     code(well)
+}
+
+/// Runs `zpool clear`.
+pub fn clear(arguments: &[String]) -> ExitCode {
+    let spec = Spec { letters: "nFX", long: &[] };
+    let parsed = match spec.parse(arguments) {
+        Ok(parsed) => parsed,
+        Err(error) => return Tool::Zpool.wrong("clear", &error.message()),
+    };
+    let (name, device) = match parsed.operands.as_slice() {
+        [] => return Tool::Zpool.wrong("clear", "missing pool name"),
+        [name] => (name, None),
+        [name, device] => (name, Some(device.clone())),
+        _ => return Tool::Zpool.wrong("clear", "too many arguments"),
+    };
+    if parsed.has('n') || parsed.has('F') || parsed.has('X') {
+        terminal::complain("zpool clear -F is for pools that do not open: use zpool import -F");
+        return ExitCode::FAILURE;
+    }
+    let request = common::change(None, Change::Clear(device));
+    code(common::order(&Client::default(), name, &request))
 }
 
 /// Runs `zpool reguid`.

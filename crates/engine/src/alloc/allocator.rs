@@ -380,6 +380,7 @@ impl Allocator {
                 at(Error::corrupt(reason), dva.vdev, dva.offset)
             })?;
             state.mark_dirty(dva.vdev, index, txg);
+            state.recycled.note(dva.vdev, dva.offset, dva.asize, txg);
         }
         state.note_obsolete(&places, txg)
     }

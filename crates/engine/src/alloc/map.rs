@@ -149,8 +149,13 @@ impl SpaceMap {
 
     /// Makes an empty map; a log or a metaslab's.
     pub(super) fn create(store: &mut dyn SpaceStore) -> Result<Self> {
-        let histogram = store.feature_enabled(HISTOGRAM);
         let block_size = if store.feature_enabled(LOGS) { BLOCK } else { SMALL_BLOCK };
+        Self::create_with(store, block_size)
+    }
+
+    /// Makes an empty map with data blocks of `block_size` bytes.
+    pub(super) fn create_with(store: &mut dyn SpaceStore, block_size: u64) -> Result<Self> {
+        let histogram = store.feature_enabled(HISTOGRAM);
         let object = store.create(&NewSpaceObject {
             object_type: ObjectType::SPACE_MAP,
             block_size,

@@ -5,6 +5,7 @@
 //! is freed, and again only when no state of the pool that could still be opened refers to it.
 
 mod allocator;
+mod dirty_time_log;
 mod figures;
 mod free;
 pub(crate) mod geometry;
@@ -14,6 +15,7 @@ mod map;
 mod metaslab;
 mod open;
 mod ranges;
+mod reuse;
 mod state;
 mod store;
 mod sync;
@@ -22,8 +24,10 @@ mod tests;
 mod top;
 
 pub use allocator::{AllocRequest, Allocator, Dvas};
+pub use dirty_time_log::{read_missed, write_missed};
 pub use figures::{Figures, TopFigures, slop};
 pub use open::{NewVdev, VdevToInit, check_writable};
+pub use reuse::Held;
 pub use store::{
     DIRECTORY, HISTOGRAM, LOGS, NewSpaceObject, OBSOLETE_COUNTS, SpaceSource, SpaceStore, TWO_WORDS,
 };

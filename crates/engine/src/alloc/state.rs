@@ -11,6 +11,7 @@ use super::histogram::fragmentation_percent;
 use super::indirect::Indirect;
 use super::map::SpaceMap;
 use super::metaslab::{Metaslab, SLOTS, slot};
+use super::reuse::Freed;
 use super::top::Top;
 use super::{Figures, TopFigures};
 use crate::vdev::AllocationClass;
@@ -52,6 +53,10 @@ pub(super) struct State {
     pub(super) dirty: [BTreeSet<(u32, usize)>; SLOTS],
     /// Metaslabs that hold space back.
     pub(super) held: BTreeSet<(u32, usize)>,
+    /// Where something was freed since the pool was opened.
+    pub(super) recycled: Freed,
+    /// Holders of [`super::Held`].
+    pub(super) holders: u64,
     /// ZAP of the logs.
     pub(super) log_zap: Option<ObjectId>,
     /// The logs.

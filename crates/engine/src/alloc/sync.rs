@@ -464,12 +464,19 @@ impl Allocator {
             return Err(Error::corrupt(reason));
         }
         let held = std::mem::take(&mut state.held);
+        // Somebody writes a block again that may have been freed meanwhile.
+        let keep = state.holders > 0;
         for (vdev, index) in held {
             let slab = state.slab_mut(vdev, index)?;
             let freed = std::mem::take(&mut slab.freed);
-            let [oldest, newer] = &mut slab.deferred;
-            let released = std::mem::replace(oldest, std::mem::replace(newer, freed));
             let start = slab.start;
+            let [oldest, newer] = &mut slab.deferred;
+            let released = if keep {
+                newer.insert_all(&freed).map_err(|conflict| at(broken(conflict), vdev, start))?;
+                RangeSet::default()
+            } else {
+                std::mem::replace(oldest, std::mem::replace(newer, freed))
+            };
             slab.release(&released).map_err(|conflict| at(broken(conflict), vdev, start))?;
             if slab.held_back() > 0 {
                 state.held.insert((vdev, index));

@@ -27,7 +27,7 @@ use cenote_codec::checksum::Salt;
 use cenote_format::BlockPointer;
 
 use crate::cache::{BlockCache, BlockKey, Found};
-use crate::vdev::VdevTree;
+use crate::vdev::{BlockRead, Recovered, Repair, VdevTree};
 use crate::{Error, ErrorKind, Result};
 
 pub use faults::{Fault, Faults};
@@ -77,6 +77,20 @@ pub struct PoolIo {
     pub prefetcher: Prefetcher,
 }
 
+/// Whether reads wait for devices that are away.
+pub trait Patience: Send + Sync {
+    /// A read failed with `error`. Waits a little; true if it is to be tried again.
+    fn wait(&self, error: &Error) -> bool;
+    /// A read that waited succeeded.
+    fn over(&self);
+}
+
+/// Writes right bytes over wrong ones, where the pool is written.
+pub trait Healer: Send + Sync {
+    /// `block` was read and verified; `repairs` makes all of its copies right.
+    fn heal(&self, block: &BlockRead, repairs: &[Repair]);
+}
+
 /// Shared by all readers of a pool.
 pub struct Pipe {
     vdevs: arc_swap::ArcSwap<VdevTree>,
@@ -87,6 +101,8 @@ pub struct Pipe {
     /// Where writes under way can be read from.
     /// Weak: the queue behind it writes through this pipe's vdevs.
     submitted: OnceLock<Weak<dyn Submit>>,
+    patience: OnceLock<Weak<dyn Patience>>,
+    healer: OnceLock<Weak<dyn Healer>>,
 }
 
 impl Pipe {
@@ -99,6 +115,8 @@ impl Pipe {
             large_gangs: OnceLock::new(),
             faults: Faults::default(),
             submitted: OnceLock::new(),
+            patience: OnceLock::new(),
+            healer: OnceLock::new(),
         })
     }
 
@@ -126,6 +144,45 @@ impl Pipe {
     /// first call wins.
     pub fn set_submit(&self, submit: &Arc<dyn Submit>) {
         let _ = self.submitted.set(Arc::downgrade(submit));
+    }
+
+    /// Reads ask `patience` before they fail because devices are away. The first call wins.
+    pub fn set_patience(&self, patience: &Arc<dyn Patience>) {
+        let _ = self.patience.set(Arc::downgrade(patience));
+    }
+
+    /// What is found wrong is handed to `healer` with the right bytes. The first call wins.
+    pub fn set_healer(&self, healer: &Arc<dyn Healer>) {
+        let _ = self.healer.set(Arc::downgrade(healer));
+    }
+
+    /// Has copies that were found wrong written again. `recovered` was verified.
+    fn heal(&self, block: &BlockRead, recovered: &Recovered) {
+        if !recovered.repairs.is_empty()
+            && let Some(healer) = self.healer.get().and_then(Weak::upgrade)
+        {
+            healer.heal(block, &recovered.repairs);
+        }
+    }
+
+    /// Reads, again as long as the reader is to wait for devices that are away.
+    fn patiently<T>(&self, read: impl Fn() -> Result<T>) -> Result<T> {
+        let mut result = read();
+        let mut waited = false;
+        while let Err(error) = &result
+            && matches!(error.kind(), ErrorKind::Io | ErrorKind::Checksum)
+            && let Some(patience) = self.patience.get().and_then(Weak::upgrade)
+        {
+            if !patience.wait(error) {
+                return result;
+            }
+            waited = true;
+            result = read();
+        }
+        if waited && let Some(patience) = self.patience.get().and_then(Weak::upgrade) {
+            patience.over();
+        }
+        result
     }
 
     /// Where blocks are submitted, while the pool is written.

@@ -68,11 +68,21 @@ impl Pipe {
         if let Some(data) = self.read_pending(bp) {
             return Ok(data);
         }
+        self.patiently(|| self.read_copies(bp))
+    }
+
+    /// Stored bytes of a block that is no gang, from any of its addresses.
+    fn read_copies(&self, bp: &BlockPointer) -> Result<Bytes> {
         let mut failure = None;
         for dva in bp.dvas() {
             let read = block_read(bp, dva);
             match self.vdevs().read_recover(&read, &mut |data| self.verify(bp, data)) {
-                Ok(recovered) => return Ok(recovered.data),
+                Ok(recovered) => {
+                    if Algorithm::from_id(bp.checksum_id()).is_some_and(Algorithm::verifies) {
+                        self.heal(&read, &recovered);
+                    }
+                    return Ok(recovered.data);
+                }
                 Err(error) => failure = Some(Error::from(error)),
             }
         }
@@ -154,8 +164,19 @@ impl Pipe {
                 return Ok(header.to_vec());
             }
         }
+        self.patiently(|| self.read_header_copies(bp, &sizes, &verifier, width))
+    }
+
+    /// A gang header of one of `sizes`, from any of its addresses.
+    fn read_header_copies(
+        &self,
+        bp: &BlockPointer,
+        sizes: &[u64],
+        verifier: &[u64; 4],
+        width: Width,
+    ) -> Result<Vec<u8>> {
         let mut failure = None;
-        for size in sizes {
+        for &size in sizes {
             for dva in bp.dvas() {
                 let read = BlockRead {
                     vdev: dva.vdev,
@@ -165,13 +186,13 @@ impl Pipe {
                 };
                 let mut order = None;
                 let mut check = |data: &[u8]| {
-                    order =
-                        checksum::verify_embedded(data, Algorithm::GangHeader, &verifier, width)
-                            .ok();
+                    order = checksum::verify_embedded(data, Algorithm::GangHeader, verifier, width)
+                        .ok();
                     order.is_some()
                 };
                 match self.vdevs().read_recover(&read, &mut check) {
                     Ok(recovered) => {
+                        self.heal(&read, &recovered);
                         let mut header = recovered.data.to_vec();
                         if order == Some(WordOrder::Big) {
                             cenote_format::bytes::swap_elements::<8>(&mut header);

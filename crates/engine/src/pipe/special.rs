@@ -79,6 +79,7 @@ impl Pipe {
             match self.vdevs().read_all_copies(&read, &mut |data| self.verify(bp, data)) {
                 Ok(recovered) => {
                     good = true;
+                    self.heal(&read, &recovered);
                     add_new(&mut found.liars, recovered.liars);
                     add_new(&mut found.failed, recovered.failed);
                 }

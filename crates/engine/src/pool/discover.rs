@@ -50,6 +50,12 @@ pub trait Opener: Send + Sync {
     fn open(&self, path: &Path) -> Result<Arc<dyn Device>, DeviceError>;
 }
 
+impl std::fmt::Debug for dyn Opener {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Opener")
+    }
+}
+
 /// Opens files and block devices of this machine.
 #[derive(Clone, Copy, Debug)]
 pub struct FileOpener {

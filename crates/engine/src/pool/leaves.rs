@@ -62,13 +62,18 @@ impl CandidateLeaves {
             let reason = format!("no device with this guid was found ({path})");
             return Err(LeafUnavailable::open_failed(reason));
         };
-        self.check(leaf, found).map(|()| found)
+        self.check(leaf, found, &self.strictness).map(|()| found)
     }
 
-    fn check(&self, leaf: &VdevConfig, found: &FoundDevice) -> Result<(), LeafUnavailable> {
+    fn check(
+        &self,
+        leaf: &VdevConfig,
+        found: &FoundDevice,
+        strictness: &Strictness,
+    ) -> Result<(), LeafUnavailable> {
         let path = leaf.path.as_deref().unwrap_or("no path recorded");
         let top = self.tops.get(&leaf.guid).copied().unwrap_or_default();
-        match check_label(leaf, top, found, &self.strictness) {
+        match check_label(leaf, top, found, strictness) {
             Ok(()) => Ok(()),
             Err(aux) => Err(LeafUnavailable {
                 condition: Condition::new(VdevState::Unavailable, aux),
@@ -165,6 +170,7 @@ impl LeafOpener for HeldLeaves {
             Some(leaves) => leaves.found(leaf)?.path(leaf.path.as_deref()),
             None => PathBuf::from(leaf.path.as_deref().unwrap_or_default()),
         };
+        let returns = self.devices.held.lock().contains_key(&leaf.guid);
         let device = self.devices.hold(leaf.guid, &path).map_err(|error| {
             if error.kind() == ErrorKind::Busy {
                 self.devices.busy.lock().push(path.clone());
@@ -177,7 +183,10 @@ impl LeafOpener for HeldLeaves {
             let labels = read_labels(&*device).map_err(failed)?;
             let paths = vec![path];
             let found = FoundDevice { device: device.clone(), paths, labels, rank: 0 };
-            leaves.check(leaf, &found)?;
+            // The labels of one that comes back were written since the pool was opened.
+            let limit = leaves.strictness.limit.filter(|_| !returns);
+            let strictness = Strictness { limit, ..leaves.strictness };
+            leaves.check(leaf, &found, &strictness)?;
         }
         Ok(device)
     }

@@ -16,6 +16,7 @@ use cenote_format::{Guid, ObjectId, Txg};
 
 use super::assemble::PoolCandidate;
 use super::choose::{self, Choice};
+use super::discover::Opener;
 use super::leaves::{CandidateLeaves, HeldDevices};
 use super::space::PoolSpace;
 use crate::dataset::{Catalog, PoolCapacity};
@@ -68,6 +69,8 @@ pub struct OpenOptions {
     pub deadline: Duration,
     /// Open the devices for writing too.
     pub writable: bool,
+    /// Opens devices for writing; `None`: those of this machine, held exclusively.
+    pub devices: Option<Arc<dyn Opener>>,
 }
 
 impl Default for OpenOptions {
@@ -83,6 +86,7 @@ impl Default for OpenOptions {
             name: None,
             deadline: Duration::from_secs(10),
             writable: false,
+            devices: None,
         }
     }
 }
@@ -185,7 +189,10 @@ impl Pool {
             options.max_txg.is_some() || options.rewind == Rewind::Extreme || options.checkpoint;
         let label_limit = (!going_back).then_some(choice.best.txg);
         let trusted = if options.writable {
-            let held = HeldDevices::new();
+            let held = match &options.devices {
+                Some(opener) => HeldDevices::with_opener(opener.clone()),
+                None => HeldDevices::new(),
+            };
             let trusted = VdevTree::build(&tree, held.leaves(candidate, &tree, label_limit))?;
             if let Some(path) = held.busy().first() {
                 let reason = format!("{} is in use by another process", path.display());
@@ -199,6 +206,10 @@ impl Pool {
         check_missing(&tree, &trusted, options)?;
         io.pipe.set_vdevs(Arc::new(trusted));
         super::removed::load_mappings(&io.pipe.vdevs(), &tree, &mos)?;
+        if super::live::load_missed(&io.pipe.vdevs(), &tree, &mos, choice.best.txg) {
+            // What stale devices gave before this was known is no error of theirs.
+            io.pipe.vdevs().clear(None);
+        }
         super::supported::check(&mos, &directory, &io.pipe)?;
         for (index, top) in (0..).zip(tree.children()) {
             // a class that cannot be read keeps nobody from reading the data

@@ -1,10 +1,11 @@
 //! The gate every change passes: opens, holds and closes transaction groups, and slows writers.
 //!
 //! Invariant: `dirty` never grows while it stands above the limit, except by changes that were let
-//! in before; every wait ends with the gate's deadline or its failure.
+//! in before; every wait ends with the gate's deadline or its failure, except that while writing is
+//! suspended nobody's patience ends: those wait until it goes on, or are refused at once.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use cenote_format::Txg;
@@ -32,6 +33,8 @@ pub struct Gate {
     /// Dirty bytes of the groups by number modulo 4.
     dirty: [AtomicU64; 4],
     limit: AtomicU64,
+    /// The state's `suspended` is something.
+    is_suspended: AtomicBool,
 }
 
 struct State {
@@ -41,7 +44,22 @@ struct State {
     /// A group up to this one was asked for.
     wanted: u64,
     failure: Option<Error>,
+    suspended: Option<Suspension>,
     stopping: bool,
+}
+
+/// Writing does not go on until devices are back.
+#[derive(Debug, Clone)]
+pub struct Suspension {
+    /// What could not be written.
+    pub error: Error,
+    /// New changes are refused; otherwise they wait.
+    pub refuses: bool,
+}
+
+/// What is told to those who cannot wait.
+fn suspended() -> Error {
+    Error::new(ErrorKind::Io, "pool I/O is currently suspended")
 }
 
 /// What a gate shows.
@@ -110,11 +128,13 @@ impl Gate {
                 synced: synced.0,
                 wanted: 0,
                 failure: None,
+                suspended: None,
                 stopping: false,
             }),
             changed: Condvar::new(),
             work: Condvar::new(),
             dirty: Default::default(),
+            is_suspended: AtomicBool::new(false),
             limit: AtomicU64::new(limit.max(1 << 20)),
         })
     }
@@ -132,6 +152,9 @@ impl Gate {
         if let Some(failure) = &state.failure {
             return Err(failure.clone());
         }
+        if state.suspended.as_ref().is_some_and(|now| now.refuses) {
+            return Err(suspended());
+        }
         let open = state.open;
         if let Some(holds) = state.holds.get_mut(slot(open)) {
             *holds += 1;
@@ -140,8 +163,17 @@ impl Gate {
     }
 
     /// What [`Gate::begin`] does before it begins: for who takes locks in between and then calls
-    /// [`Gate::begin_now`].
+    /// [`Gate::begin_now`]. Waits while writing is suspended, or refuses.
     pub fn throttle(&self) -> Result<()> {
+        if self.is_suspended.load(Relaxed) {
+            let mut state = self.state.lock();
+            while let Some(now) = &state.suspended {
+                if now.refuses {
+                    return Err(suspended());
+                }
+                self.changed.wait(&mut state);
+            }
+        }
         let limit = self.limit.load(Relaxed);
         let dirty = self.dirty_bytes();
         let slow_from = limit / 100 * SLOW_FROM;
@@ -155,15 +187,24 @@ impl Gate {
             std::thread::sleep(LONGEST_PAUSE.mul_f64(part * part));
             return Ok(());
         }
-        let until = Instant::now() + PATIENCE;
+        let mut until = Instant::now() + PATIENCE;
         let mut state = self.state.lock();
         while self.dirty_bytes() >= limit {
             if let Some(failure) = &state.failure {
                 return Err(failure.clone());
             }
+            if let Some(now) = &state.suspended {
+                if now.refuses {
+                    return Err(suspended());
+                }
+                until = Instant::now() + PATIENCE;
+            }
             state.wanted = state.wanted.max(state.open);
             self.work.notify_all();
             if self.changed.wait_until(&mut state, until).timed_out() {
+                if state.suspended.is_some() {
+                    continue;
+                }
                 let reason = "the pool does not take writes: its devices do not keep up";
                 return Err(Error::new(ErrorKind::TimedOut, reason));
             }
@@ -227,9 +268,19 @@ impl Gate {
         self.work.notify_all();
     }
 
-    /// Waits until group `txg` is on the disks.
+    /// Waits until group `txg` is on the disks. The time while writing is suspended does not count,
+    /// unless changes are refused: then this is.
     pub fn wait_synced(&self, txg: Txg, patience: Duration) -> Result<()> {
-        let until = Instant::now() + patience;
+        self.wait_for(txg, patience, false)
+    }
+
+    /// As [`Gate::wait_synced`]; while writing is suspended it does not wait.
+    pub fn wait_synced_unless_suspended(&self, txg: Txg, patience: Duration) -> Result<()> {
+        self.wait_for(txg, patience, true)
+    }
+
+    fn wait_for(&self, txg: Txg, patience: Duration, impatient: bool) -> Result<()> {
+        let mut until = Instant::now() + patience;
         let mut state = self.state.lock();
         state.wanted = state.wanted.max(txg.0);
         self.work.notify_all();
@@ -237,7 +288,16 @@ impl Gate {
             if let Some(failure) = &state.failure {
                 return Err(failure.clone());
             }
+            if let Some(now) = &state.suspended {
+                if now.refuses || impatient {
+                    return Err(suspended());
+                }
+                until = Instant::now() + patience;
+            }
             if self.changed.wait_until(&mut state, until).timed_out() {
+                if state.suspended.is_some() {
+                    continue;
+                }
                 let reason = format!("transaction group {txg} was not written in {patience:?}");
                 return Err(Error::new(ErrorKind::TimedOut, reason));
             }
@@ -281,8 +341,44 @@ impl Gate {
 
     /// Nothing more can be written: everybody who waits or begins gets `error`.
     pub fn fail(&self, error: Error) {
-        self.state.lock().failure.get_or_insert(error);
+        let mut state = self.state.lock();
+        state.failure.get_or_insert(error);
+        state.suspended = None;
+        self.is_suspended.store(false, Relaxed);
         self.changed.notify_all();
+    }
+
+    /// Writing does not go on until [`Gate::resume`], because of `error`; `refuses`: new changes get
+    /// an error instead of waiting. True if it did go on before.
+    pub fn suspend(&self, error: Error, refuses: bool) -> bool {
+        let mut state = self.state.lock();
+        if state.failure.is_some() {
+            return false;
+        }
+        let fresh = state.suspended.replace(Suspension { error, refuses }).is_none();
+        self.is_suspended.store(true, Relaxed);
+        // Who waits may have to be refused.
+        self.changed.notify_all();
+        fresh
+    }
+
+    /// Writing goes on. True if it was suspended.
+    pub fn resume(&self) -> bool {
+        if !self.is_suspended.load(Relaxed) {
+            return false;
+        }
+        let resumed = self.state.lock().suspended.take().is_some();
+        self.is_suspended.store(false, Relaxed);
+        self.changed.notify_all();
+        resumed
+    }
+
+    /// Whether writing is suspended, and how.
+    pub fn suspension(&self) -> Option<Suspension> {
+        match self.is_suspended.load(Relaxed) {
+            true => self.state.lock().suspended.clone(),
+            false => None,
+        }
     }
 
     /// Why nothing more can be written, if so.
@@ -341,5 +437,30 @@ mod tests {
         });
         gate.fail(Error::new(ErrorKind::Io, "gone"));
         assert!(gate.begin().is_err());
+    }
+
+    #[test]
+    fn a_suspended_gate_holds_changes_or_refuses_them() {
+        let gate = Gate::new(Txg(4), 1 << 20);
+        let error = || Error::new(ErrorKind::Io, "gone");
+        assert!(gate.suspend(error(), false) && !gate.suspend(error(), false));
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| gate.begin().map(|tx| tx.txg()));
+            let waiter = scope.spawn(|| gate.wait_synced(Txg(5), Duration::from_millis(5)));
+            std::thread::sleep(Duration::from_millis(40));
+            assert!(!writer.is_finished() && !waiter.is_finished());
+            assert!(gate.resume() && !gate.resume());
+            assert_eq!(writer.join().unwrap().unwrap(), Txg(5));
+            gate.finished(Txg(5));
+            // It may have run out of patience right after.
+            let _ = waiter.join().unwrap();
+        });
+        assert!(gate.suspension().is_none());
+        gate.suspend(error(), true);
+        let refused = gate.begin().err().unwrap();
+        assert!(refused.to_string().contains("pool I/O is currently suspended"));
+        assert!(gate.begin_now().is_err() && gate.wait_synced(Txg(6), PATIENCE).is_err());
+        gate.fail(error());
+        assert!(gate.begin().err().unwrap().to_string().contains("gone"));
     }
 }

@@ -6,4 +6,4 @@
 
 mod gate;
 
-pub use gate::{Gate, GateFigures, Tx};
+pub use gate::{Gate, GateFigures, Suspension, Tx};

@@ -11,6 +11,7 @@ use cenote_device::{Device, DeviceError, WriteOp, flush_batch, write_batch};
 use cenote_format::{Guid, Txg};
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 
 /// Bytes for one leaf, at a place of its device.
 #[derive(Debug, Clone)]
@@ -29,23 +30,44 @@ impl VdevTree {
     ///
     /// A leaf that fails is treated as if all it was written since its last flush had failed. If
     /// that is more than the redundancy makes up for: [`VdevError::NotWritten`]. Then nothing
-    /// written since the last flush can be relied on, and every later flush answers the same.
+    /// written since the last flush can be relied on, and every later flush answers the same, until
+    /// [`VdevTree::forgive_flush`].
     pub fn flush(&self) -> Result<(), VdevError> {
         let mut failure = self.flushing.lock();
         if let Some(failure) = &*failure {
             return Err(failure.clone());
         }
         let flushed = self.flush_written();
-        *failure = flushed.as_ref().err().cloned();
+        if let Err(error) = &flushed {
+            *failure = Some(error.clone());
+            self.failed_flushes.fetch_add(1, SeqCst);
+        }
         flushed
+    }
+
+    /// How often a flush failed beyond the redundancy. What was written before such a failure is
+    /// not made durable by a flush after [`VdevTree::forgive_flush`]: who writes and flushes
+    /// compares the numbers before and after.
+    pub fn failed_flushes(&self) -> u64 {
+        self.failed_flushes.load(SeqCst)
+    }
+
+    /// After a flush that failed: from now on flushes count again. What was written since the last
+    /// good one is to be written anew.
+    pub fn forgive_flush(&self) {
+        *self.flushing.lock() = None;
     }
 
     fn flush_written(&self) -> Result<(), VdevError> {
         let mut dirty: Vec<(LeafId, Vec<std::ops::Range<u64>>)> = Vec::new();
         let mut lost: HashSet<LeafId> = HashSet::new();
         let mut tops: Vec<u32> = Vec::new();
+        let mut failures: Vec<(LeafId, DeviceError)> = Vec::new();
         for (id, leaf) in self.leaves.iter().enumerate() {
-            let (written, missed) = leaf.take_unflushed();
+            let (written, missed, gone) = leaf.take_unflushed();
+            if gone {
+                failures.push((id, DeviceError::Gone));
+            }
             if missed {
                 lost.insert(id);
             }
@@ -58,7 +80,6 @@ impl VdevTree {
         let open: Vec<(LeafId, Arc<dyn Device>)> =
             dirty.iter().filter_map(|&(id, _)| Some((id, devices(id)?))).collect();
         let (ids, devices): (Vec<LeafId>, Vec<_>) = open.into_iter().unzip();
-        let mut failures: Vec<(LeafId, DeviceError)> = Vec::new();
         for (&id, answer) in ids.iter().zip(flush_batch(&devices, self.deadline())) {
             if let Err(error) = answer {
                 failures.push((id, error));
@@ -73,11 +94,6 @@ impl VdevTree {
         for (id, error) in &failures {
             changed |= self.write_failed(*id, error);
             lost.insert(*id);
-            let Some(leaf) = self.leaves.get(*id) else { continue };
-            let written = dirty.iter().filter(|(dirty, _)| dirty == id);
-            for txg in written.flat_map(|(_, txgs)| txgs.iter().cloned()).flatten() {
-                self.note_missed(leaf, Txg(txg));
-            }
         }
         if changed {
             self.refresh();
@@ -93,6 +109,13 @@ impl VdevTree {
             });
             let reason = worst.unwrap_or_else(|| "flushing failed".into());
             return Err(VdevError::NotWritten { vdev, reason });
+        }
+        for (id, _) in &failures {
+            let Some(leaf) = self.leaves.get(*id) else { continue };
+            let written = dirty.iter().filter(|(dirty, _)| dirty == id);
+            for txg in written.flat_map(|(_, txgs)| txgs.iter().cloned()).flatten() {
+                self.note_missed(leaf, Txg(txg));
+            }
         }
         Ok(())
     }
@@ -168,7 +191,13 @@ impl VdevTree {
             offset: repair.offset,
             data: repair.data.clone(),
         };
-        self.write_leaves(repairs.iter().map(write).collect(), false)
+        let answers = self.write_leaves(repairs.iter().map(write).collect(), false);
+        for (repair, _) in repairs.iter().zip(&answers).filter(|(_, answer)| answer.is_ok()) {
+            if let Some(leaf) = self.leaves.iter().find(|leaf| leaf.config.guid == repair.leaf) {
+                leaf.stats.add_healed(repair.data.len() as u64);
+            }
+        }
+        answers
     }
 
     /// The device of a leaf that may be written.

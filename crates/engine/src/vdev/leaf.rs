@@ -94,6 +94,8 @@ struct Unflushed {
     written: Vec<Range<u64>>,
     /// A write was missed.
     missed: bool,
+    /// The device went away: what was written and not flushed may be lost.
+    lost: bool,
 }
 
 /// Adds one txg to sorted ranges that do not touch. False if it was there.
@@ -272,10 +274,11 @@ impl Leaf {
         add_txg(&mut self.unflushed.lock().written, birth.0);
     }
 
-    /// The births of what was written since the last call, and whether anything was missed.
-    pub(super) fn take_unflushed(&self) -> (Vec<Range<u64>>, bool) {
-        let Unflushed { written, missed } = std::mem::take(&mut *self.unflushed.lock());
-        (written, missed)
+    /// The births of what was written since the last call, whether anything was missed, and whether
+    /// the device went away since.
+    pub(super) fn take_unflushed(&self) -> (Vec<Range<u64>>, bool, bool) {
+        let Unflushed { written, missed, lost } = std::mem::take(&mut *self.unflushed.lock());
+        (written, missed, lost)
     }
 
     /// What to call it in messages.
@@ -287,6 +290,9 @@ impl Leaf {
     pub(super) fn drop_gone(&self) {
         let gone = self.health.lock().condition().state == VdevState::Removed;
         if gone {
+            let mut unflushed = self.unflushed.lock();
+            unflushed.lost |= !unflushed.written.is_empty();
+            drop(unflushed);
             *self.opened.write() = Opened::Not(Condition::new(VdevState::Removed, Aux::None));
         }
     }

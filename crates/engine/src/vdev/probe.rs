@@ -5,7 +5,7 @@
 
 use super::batch::Batch;
 use super::plan::Extent;
-use super::state::Condition;
+use super::state::{Condition, VdevState};
 use super::tree::{Node, VdevTree};
 
 /// Bytes read to see whether a device works.
@@ -15,13 +15,22 @@ impl VdevTree {
     /// Reads a little from every device that was given up and whose pause is over. Tells whether
     /// any condition changed. For the pool's timer, every few seconds; waits for the devices.
     pub fn probe(&self) -> bool {
+        self.probe_if(false)
+    }
+
+    /// As [`VdevTree::probe`], without regard to pauses.
+    pub fn probe_all(&self) -> bool {
+        self.probe_if(true)
+    }
+
+    fn probe_if(&self, always: bool) -> bool {
         let now = self.now();
         let before = self.conditions();
         let mut batch = Batch::new(self);
         for (id, leaf) in self.leaves.iter().enumerate() {
             let due = {
                 let health = leaf.health.lock();
-                health.is_given_up() && health.may_try(now)
+                health.is_given_up() && (always || health.may_try(now))
             };
             if due && leaf.device().is_some() {
                 // A device too small for this cannot have been opened.
@@ -30,6 +39,12 @@ impl VdevTree {
         }
         batch.run();
         self.conditions() != before
+    }
+
+    /// Whether a device is gone: [`VdevTree::reopen`] may find it again.
+    pub fn has_gone(&self) -> bool {
+        let gone = |node: &Node| node.condition().state == VdevState::Removed;
+        self.nodes.iter().any(gone)
     }
 
     fn conditions(&self) -> Vec<Condition> {

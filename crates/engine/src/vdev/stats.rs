@@ -28,6 +28,7 @@ pub(super) struct Stats {
     bytes_written: AtomicU64,
     write_nanos: AtomicU64,
     write_errors: AtomicU64,
+    healed: AtomicU64,
     write_latency: Histogram<LATENCY_BUCKETS>,
     write_sizes: Histogram<SIZE_BUCKETS>,
     writing: AtomicU64,
@@ -49,6 +50,7 @@ impl Default for Stats {
             bytes_written: zero(),
             write_nanos: zero(),
             write_errors: zero(),
+            healed: zero(),
             write_latency: [const { AtomicU64::new(0) }; LATENCY_BUCKETS],
             write_sizes: [const { AtomicU64::new(0) }; SIZE_BUCKETS],
             writing: zero(),
@@ -83,6 +85,8 @@ pub struct VdevStats {
     pub write_nanos: u64,
     /// Writes and flushes that failed.
     pub write_errors: u64,
+    /// Bytes that were wrong or unreadable and were written again.
+    pub healed: u64,
     /// Waits of writes by duration.
     pub write_latency: [u64; LATENCY_BUCKETS],
     /// Writes by size.
@@ -155,6 +159,10 @@ impl Stats {
         self.write_errors.fetch_add(1, Relaxed);
     }
 
+    pub(super) fn add_healed(&self, bytes: u64) {
+        self.healed.fetch_add(bytes, Relaxed);
+    }
+
     pub(super) fn add_read_error(&self) {
         self.read_errors.fetch_add(1, Relaxed);
     }
@@ -184,6 +192,7 @@ impl Stats {
             bytes_written: self.bytes_written.load(Relaxed),
             write_nanos: self.write_nanos.load(Relaxed),
             write_errors: self.write_errors.load(Relaxed),
+            healed: self.healed.load(Relaxed),
             write_latency: copy(&self.write_latency),
             write_sizes: copy(&self.write_sizes),
             writing: self.writing.load(Relaxed),

@@ -138,6 +138,8 @@ pub struct VdevTree {
     /// Held during a flush: one that found nothing to do must not answer before the one that does
     /// it. Keeps the failure after which nothing can be relied on.
     pub(super) flushing: Mutex<Option<VdevError>>,
+    /// Flushes that failed beyond the redundancy.
+    pub(super) failed_flushes: AtomicU64,
 }
 
 impl std::fmt::Debug for VdevTree {
@@ -164,6 +166,7 @@ impl VdevTree {
             refreshing: Mutex::default(),
             missed_changes: AtomicU64::new(0),
             flushing: Mutex::new(None),
+            failed_flushes: AtomicU64::new(0),
         };
         tree.refresh();
         Ok(tree)

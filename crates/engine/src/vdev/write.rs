@@ -2,8 +2,9 @@
 //!
 //! Chapter 03. Invariant: a block is called written only if what reached the devices is enough to
 //! read it without those that failed: one copy of a mirror, all columns but the parity of a row. A
-//! leaf that did not get its part notes the block's birth as missed, so that nobody reads there
-//! what is not there.
+//! leaf that did not get its part of such a block notes the block's birth as missed, so that nobody
+//! reads there what is not there. Nobody misses a block that was not written: it is written again
+//! or nothing ever refers to it.
 
 use super::error::VdevError;
 use super::layout::Map;
@@ -60,8 +61,8 @@ impl Op {
 enum Placed {
     /// An operation of the batch.
     Op(usize),
-    /// A leaf that takes no writes now.
-    Lost,
+    /// A leaf that takes no writes now, if it is one.
+    Lost(Option<LeafId>),
     /// The same on each of these; one is enough.
     Copies(Vec<Placed>),
     /// All of these are needed.
@@ -120,6 +121,11 @@ impl VdevTree {
         let judge = |(write, placed): (&&BlockWrite, Result<Placed, VdevError>)| {
             let placed = placed?;
             if placed.stands(&answers) {
+                placed.each_missed(&batch, &answers, &mut |leaf| {
+                    if let Some(leaf) = self.leaves.get(leaf) {
+                        self.note_missed(leaf, write.birth);
+                    }
+                });
                 return Ok(());
             }
             let reason = match placed.failure(&answers) {
@@ -168,7 +174,7 @@ impl VdevTree {
         answers
     }
 
-    /// Counts the answers, notes what leaves missed and draws conclusions about the devices.
+    /// Counts the answers and draws conclusions about the devices.
     fn count_writes(
         &self,
         batch: &Batch,
@@ -191,7 +197,6 @@ impl VdevTree {
                 Err(error) => {
                     failed.insert(op.leaf);
                     changed |= self.write_failed(op.leaf, error);
-                    self.note_missed(leaf, op.birth);
                 }
             }
         }
@@ -245,11 +250,28 @@ impl Placed {
     fn stands(&self, answers: &[Result<(), DeviceError>]) -> bool {
         match self {
             Self::Op(op) => answers.get(*op).is_some_and(Result::is_ok),
-            Self::Lost => false,
+            Self::Lost(_) => false,
             Self::Copies(copies) => copies.iter().any(|copy| copy.stands(answers)),
             Self::All(parts) => parts.iter().all(|part| part.stands(answers)),
             Self::Row(parity, columns) => {
                 columns.iter().filter(|column| !column.stands(answers)).count() <= *parity
+            }
+        }
+    }
+
+    /// Tells `each` every leaf that did not get its part.
+    fn each_missed(
+        &self,
+        batch: &Batch,
+        answers: &[Result<(), DeviceError>],
+        each: &mut dyn FnMut(LeafId),
+    ) {
+        match self {
+            Self::Op(op) if answers.get(*op).is_some_and(Result::is_ok) => {}
+            Self::Op(op) => batch.ops.get(*op).into_iter().for_each(|op| each(op.leaf)),
+            Self::Lost(leaf) => leaf.iter().for_each(|leaf| each(*leaf)),
+            Self::Copies(parts) | Self::All(parts) | Self::Row(_, parts) => {
+                parts.iter().for_each(|part| part.each_missed(batch, answers, each));
             }
         }
     }
@@ -261,7 +283,7 @@ impl Placed {
     ) -> Option<(usize, &'a DeviceError)> {
         match self {
             Self::Op(op) => Some((*op, answers.get(*op)?.as_ref().err()?)),
-            Self::Lost => None,
+            Self::Lost(_) => None,
             Self::Copies(parts) | Self::All(parts) | Self::Row(_, parts) => {
                 parts.iter().find_map(|part| part.failure(answers))
             }
@@ -324,7 +346,7 @@ impl Placer<'_> {
             Shape::DistributedSpare { draid, spare } => {
                 match self.planner.spare_target(*draid, *spare, extent.offset) {
                     Ok(target) => self.place(target, extent, birth, data, batch, depth + 1),
-                    Err(_) => Ok(Placed::Lost),
+                    Err(_) => Ok(Placed::Lost(None)),
                 }
             }
             Shape::Raidz(_) | Shape::Draid(_) => self.rows(node, extent, birth, data, batch, depth),
@@ -348,8 +370,7 @@ impl Placer<'_> {
         let willing = self.planner.desperate || leaf.health.lock().may_try(self.planner.now);
         if !has_device || !willing {
             batch.left_out |= has_device;
-            tree.note_missed(leaf, birth);
-            return Ok(Placed::Lost);
+            return Ok(Placed::Lost(Some(id)));
         }
         let end = extent.offset.checked_add(extent.len).ok_or("beyond the device")?;
         if extent.scratch || end > leaf.asize() || data.len() as u64 != extent.len {

@@ -2,7 +2,8 @@
 //!
 //! Invariant: at most the given number of bytes is under way (or one block, if that is larger); two
 //! writes whose places overlap are never under way together, so the later one stays; every block
-//! handed in is either written when [`WriteQueue::drain`] returns, or among its failures.
+//! handed in is written when [`WriteQueue::settle`] says so, or stays here, readable, to be written
+//! again. What was written is kept until it is known to be durable ([`WriteQueue::flushed`]).
 
 use super::error::VdevError;
 use super::tree::VdevTree;
@@ -37,19 +38,25 @@ struct Shared {
     done: Condvar,
 }
 
+/// Vdev and start.
+type Place = (u32, u64);
+
 #[derive(Default)]
 struct State {
     queue: VecDeque<BlockWrite>,
     queued: u64,
     /// Queued or being written: start on its vdev to end there and data.
-    pending: BTreeMap<(u32, u64), (u64, Bytes)>,
+    pending: BTreeMap<Place, (u64, Bytes)>,
     /// Bytes of those.
     bytes: u64,
     /// Threads that are writing.
     active: usize,
     /// Callers that wait for everything, or for room.
     waiters: usize,
-    failures: Vec<(BlockWrite, VdevError)>,
+    /// By place.
+    failures: BTreeMap<Place, (BlockWrite, VdevError)>,
+    /// What was written and is not known to be durable, by place.
+    unflushed: BTreeMap<Place, BlockWrite>,
     stopping: bool,
 }
 
@@ -89,8 +96,9 @@ impl WriteQueue {
     }
 
     /// Hands a block in. Waits while too much is under way, and while an earlier write to the same
-    /// place is. How it went is told by [`WriteQueue::drain`].
+    /// place is. How it went is told by [`WriteQueue::settle`].
     pub fn submit(&self, write: BlockWrite) {
+        let place = (write.vdev, write.offset);
         let len = write.data.len() as u64;
         let size =
             (self.shared.vdevs)().asize(write.vdev, len, write.birth).unwrap_or(len).max(len);
@@ -101,7 +109,8 @@ impl WriteQueue {
         {
             self.shared.wait(&mut state);
         }
-        state.pending.insert((write.vdev, write.offset), (end, write.data.clone()));
+        state.failures.remove(&place);
+        state.pending.insert(place, (end, write.data.clone()));
         state.bytes += len;
         state.queued += len;
         state.queue.push_back(write);
@@ -110,20 +119,46 @@ impl WriteQueue {
         }
     }
 
-    /// Waits until everything handed in before is written, and gives what could not be, since the
-    /// last call. Each write has the device room's deadline.
-    pub fn drain(&self) -> Vec<(BlockWrite, VdevError)> {
+    /// Waits until everything handed in before was tried. Each write has the device room's deadline.
+    /// One of the blocks that could not be written; those stay until [`WriteQueue::retry`].
+    pub fn settle(&self) -> Option<(BlockWrite, VdevError)> {
         let mut state = self.shared.state.lock();
         while state.bytes > 0 || !state.queue.is_empty() || state.active > 0 {
             self.shared.wait(&mut state);
         }
-        std::mem::take(&mut state.failures)
+        // One that another try cannot help tells more.
+        let lasting = |error: &VdevError| !matches!(error, VdevError::NotWritten { .. });
+        let first = state.failures.values().find(|(_, error)| lasting(error));
+        first.or(state.failures.values().next()).cloned()
+    }
+
+    /// Hands in what could not be written once more.
+    pub fn retry(&self) {
+        let failed: Vec<BlockWrite> = {
+            let state = self.shared.state.lock();
+            state.failures.values().map(|(write, _)| write.clone()).collect()
+        };
+        failed.into_iter().for_each(|write| self.submit(write));
+    }
+
+    /// Hands in everything once more that was written and is not known to be durable.
+    pub fn rewrite(&self) {
+        let written = std::mem::take(&mut self.shared.state.lock().unflushed);
+        written.into_values().for_each(|write| self.submit(write));
+    }
+
+    /// Everything written before is durable.
+    pub fn flushed(&self) {
+        self.shared.state.lock().unflushed.clear();
     }
 
     /// The bytes of a block that was handed in and is not written yet: what a reader must take
     /// instead of what the devices hold.
     pub fn pending(&self, vdev: u32, offset: u64) -> Option<Bytes> {
-        self.shared.state.lock().pending.get(&(vdev, offset)).map(|(_, data)| data.clone())
+        let state = self.shared.state.lock();
+        let pending = state.pending.get(&(vdev, offset)).map(|(_, data)| data);
+        let failed = || state.failures.get(&(vdev, offset)).map(|(write, _)| &write.data);
+        pending.or_else(failed).cloned()
     }
 
     /// Bytes under way.
@@ -208,8 +243,10 @@ impl Shared {
             for (write, answer) in batch.into_iter().zip(answers) {
                 state.pending.remove(&(write.vdev, write.offset));
                 state.bytes = state.bytes.saturating_sub(write.data.len() as u64);
-                if let Err(error) = answer {
-                    state.failures.push((write, error));
+                let place = (write.vdev, write.offset);
+                match answer {
+                    Ok(()) => drop(state.unflushed.insert(place, write)),
+                    Err(error) => drop(state.failures.insert(place, (write, error))),
                 }
             }
             self.done.notify_all();

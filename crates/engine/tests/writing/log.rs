@@ -30,7 +30,7 @@ pub(super) fn reopen(directory: &Path) -> Arc<LivePool> {
     LivePool::open(&pools[0], &OpenOptions::default(), WriteOptions::default()).unwrap()
 }
 
-fn head(live: &LivePool) -> Arc<LiveDataset> {
+pub(super) fn head(live: &LivePool) -> Arc<LiveDataset> {
     let catalog = live.pool().catalog();
     live.open_dataset(&catalog.head(&catalog.root().unwrap()).unwrap()).unwrap()
 }

@@ -6,6 +6,8 @@
 
 mod encrypted;
 mod log;
+mod missing;
+mod suspended;
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};

@@ -17,6 +17,14 @@ use crate::pool::{Pool, labels};
 use crate::vdev::VdevTree;
 use crate::{Error, Result};
 
+/// The node of this guid at or below `node`.
+fn find(node: &mut VdevConfig, guid: Guid) -> Option<&mut VdevConfig> {
+    if node.guid == guid {
+        return Some(node);
+    }
+    node.children.iter_mut().flatten().find_map(|child| find(child, guid))
+}
+
 /// Packed lists are padded to this many bytes.
 const PACKED_UNIT: usize = 16 << 10;
 
@@ -94,6 +102,22 @@ impl ConfigState {
         self.dirty = true;
     }
 
+    /// The object of a leaf's dirty time log.
+    pub(super) fn dirty_time_log(&self, leaf: Guid) -> Option<ObjectId> {
+        let tree = self.config.vdev_tree.as_ref()?;
+        tree.walk().find(|node| node.guid == leaf)?.dirty_time_log
+    }
+
+    /// Gives a leaf the object of its dirty time log.
+    pub(super) fn set_dirty_time_log(&mut self, leaf: Guid, object: ObjectId) {
+        let tree = self.config.vdev_tree.as_mut();
+        let Some(node) = tree.and_then(|tree| find(tree, leaf)) else { return };
+        if node.dirty_time_log != Some(object) {
+            node.dirty_time_log = Some(object);
+            self.dirty = true;
+        }
+    }
+
     pub(super) fn apply(&mut self, change: ConfigChange) {
         let text = |text: String| (!text.is_empty() && text != "off").then_some(text);
         match change {
@@ -161,12 +185,16 @@ impl LivePool {
             let all = std::mem::take(&mut state.labels);
             (state.config.clone(), all)
         };
-        if all {
+        let written = if all {
             let config = PoolConfig { txg: Some(uberblock.txg), ..config };
             labels::write_labels(vdevs, &config, uberblock)
         } else {
             labels::write_uberblock(vdevs, uberblock)
+        };
+        if all && written.is_err() {
+            self.config.lock().labels = true;
         }
+        written
     }
 
     /// Writes the labels in the next group.
@@ -195,6 +223,7 @@ impl LivePool {
     }
 
     fn finish_as(&self, state: PoolState) -> Result<()> {
+        self.refuse_suspended()?;
         self.close_logs()?;
         self.allocator.flush_all();
         self.sync()?;

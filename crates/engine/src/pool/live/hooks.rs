@@ -2,17 +2,20 @@
 //!
 //! Invariant: space is freed only in the group being written, a gang's header and members with it.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use cenote_format::feature::Feature;
 use cenote_format::{BlockPointer, Dva, Txg};
 use parking_lot::Mutex;
 
 use super::LivePool;
+use super::outage::Outage;
 use crate::dataset::PoolCapacity;
 use crate::dataset::change::{Delta, Meter, PoolHooks};
 use crate::object::Ledger;
 use crate::pipe::Submit;
-use crate::vdev::{BlockWrite, VdevError, WriteQueue};
+use crate::vdev::{BlockWrite, VdevError, VdevTree, WriteQueue};
 use crate::{Error, ErrorKind, Result};
 
 /// Bytes of a gang header.
@@ -92,28 +95,44 @@ impl LivePool {
 /// Blocks on their way, to the write queue.
 pub(super) struct PoolSubmit {
     queue: WriteQueue,
-    /// The first failure of the group.
-    failed: Mutex<Option<Error>>,
+    outage: Arc<Outage>,
 }
 
 impl PoolSubmit {
-    pub(super) fn new(queue: WriteQueue) -> Self {
-        Self { queue, failed: Mutex::new(None) }
+    pub(super) fn new(queue: WriteQueue, outage: Arc<Outage>) -> Self {
+        Self { queue, outage }
     }
 
-    /// Waits for all writes; the first failure since the last call.
+    /// Returns when everything handed in is written, however long devices are away.
     pub(super) fn finish(&self) -> Result<()> {
-        self.drain();
-        match self.failed.lock().take() {
-            Some(error) => Err(error),
-            None => Ok(()),
+        while let Some((write, error)) = self.queue.settle() {
+            tracing::error!(vdev = write.vdev, offset = write.offset, %error, "a write failed");
+            let told = write_error(&error, write.vdev, write.offset);
+            if !matches!(error, VdevError::NotWritten { .. }) {
+                return Err(told);
+            }
+            self.outage.pause(&told)?;
+            self.queue.retry();
         }
+        self.outage.over();
+        Ok(())
     }
 
-    fn drain(&self) {
-        for (write, error) in self.queue.drain() {
-            tracing::error!(vdev = write.vdev, offset = write.offset, %error, "a write failed");
-            self.failed.lock().get_or_insert_with(|| write_error(&error, write.vdev, write.offset));
+    /// Returns when everything handed in is written and durable. After a flush that failed beyond
+    /// the redundancy everything since the last good one is written again.
+    pub(super) fn flush(&self, vdevs: &VdevTree) -> Result<()> {
+        loop {
+            self.finish()?;
+            match vdevs.flush() {
+                Ok(()) => {
+                    self.queue.flushed();
+                    self.outage.over();
+                    return Ok(());
+                }
+                Err(error) => self.outage.pause(&Error::from(error))?,
+            }
+            vdevs.forgive_flush();
+            self.queue.rewrite();
         }
     }
 }
@@ -134,11 +153,7 @@ impl Submit for PoolSubmit {
     }
 
     fn settle(&self) -> Result<()> {
-        self.drain();
-        match &*self.failed.lock() {
-            Some(error) => Err(error.clone()),
-            None => Ok(()),
-        }
+        self.finish()
     }
 }
 

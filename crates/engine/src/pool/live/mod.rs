@@ -2,15 +2,19 @@
 //!
 //! Invariant: the meta object set is changed by one thread only, the one that writes groups
 //! ([`LivePool::change`] hands it work). Whoever only looks sees the [`Pool`], which shows the last
-//! group that is on the disks. When a group cannot be written, nothing is written any more and
-//! every change answers why.
+//! group that is on the disks. When devices fail beyond the redundancy, writing is suspended where
+//! it is, and goes on when they are back; when a group cannot be written for another reason,
+//! nothing is written any more and every change answers why.
 
 mod config;
 mod create;
 mod dataset;
+mod heal;
 mod hooks;
 mod keys;
 mod log;
+mod missed;
+mod outage;
 mod properties;
 mod store;
 mod sync;
@@ -19,10 +23,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cenote_format::{ObjectId, Txg};
-use crossbeam_channel::{Sender, bounded};
+use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 use parking_lot::Mutex;
 
 use super::{OpenOptions, Pool};
@@ -39,12 +43,16 @@ pub use config::ConfigChange;
 pub use create::{NewPoolPlan, create};
 pub use dataset::{DatasetPolicy, LiveDataset};
 pub use keys::Encryption;
+pub(super) use missed::load_missed;
+pub use outage::FailMode;
 pub use store::{MosSource, MosStore};
 
 /// Time between groups when nobody asks for one.
 pub const INTERVAL: Duration = Duration::from_secs(5);
 /// Longest wait for a change to be on the disks.
 pub const PATIENCE: Duration = Duration::from_secs(300);
+/// How often who waits for a change looks whether the pool is suspended.
+const GLANCE: Duration = Duration::from_millis(500);
 /// Bytes of writes in flight.
 const IN_FLIGHT: u64 = 64 << 20;
 /// Threads that write.
@@ -90,6 +98,10 @@ pub struct LivePool {
     fresh: Mutex<Vec<Arc<LiveDataset>>>,
     tasks: Mutex<Vec<Task>>,
     config: Mutex<config::ConfigState>,
+    missed: Mutex<missed::Written>,
+    outage: Arc<outage::Outage>,
+    /// Kept for the pipe.
+    _healer: Arc<dyn crate::pipe::Healer>,
     /// Blocks may wait to be freed in the background.
     freeing: AtomicBool,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -151,16 +163,26 @@ impl LivePool {
         let queue = WriteQueue::new(tree, WRITERS, IN_FLIGHT).map_err(|error| {
             Error::new(ErrorKind::Io, format!("cannot start a thread: {error}"))
         })?;
-        let submit = Arc::new(hooks::PoolSubmit::new(queue));
+        let gate = Gate::new(pool.uberblock().txg, options.dirty_limit);
+        let mode = outage::FailMode::of(&mos);
+        let outage = outage::Outage::new(gate.clone(), io.pipe.clone(), mode);
+        let patience: Arc<dyn crate::pipe::Patience> = outage.clone();
+        io.pipe.set_patience(&patience);
+        let allocator = Arc::new(allocator);
+        let pipe = Arc::downgrade(&io.pipe);
+        let healer: Arc<dyn crate::pipe::Healer> =
+            Arc::new(heal::PoolHealer { allocator: allocator.clone(), pipe });
+        io.pipe.set_healer(&healer);
+        let submit = Arc::new(hooks::PoolSubmit::new(queue, outage.clone()));
         let seen: Arc<dyn crate::pipe::Submit> = submit.clone();
         io.pipe.set_submit(&seen);
-        let gate = Gate::new(pool.uberblock().txg, options.dirty_limit);
         let config = config::ConfigState::of(&pool);
         Ok(Arc::new(Self {
             io,
             gate,
             mos,
-            allocator: Arc::new(allocator),
+            allocator,
+            _healer: healer,
             submit,
             workers: Workers::new()?,
             units,
@@ -169,6 +191,8 @@ impl LivePool {
             fresh: Mutex::default(),
             tasks: Mutex::default(),
             config: Mutex::new(config),
+            missed: Mutex::new(missed::Written::of(&vdevs)),
+            outage,
             freeing: AtomicBool::new(true),
             thread: Mutex::new(None),
             pool,
@@ -179,7 +203,9 @@ impl LivePool {
         let weak = Arc::downgrade(self);
         let gate = self.gate.clone();
         let interval = self.options.interval;
+        let outage = self.outage.clone();
         let run = move || {
+            outage.is_writer();
             while gate.wait_for_work(interval) {
                 let Some(live) = weak.upgrade() else { return };
                 if let Err(error) = live.write_next() {
@@ -238,25 +264,43 @@ impl LivePool {
             if let Some(failure) = self.gate.failure() {
                 return Err(failure);
             }
+            self.refuse_suspended()?;
             tasks.push(task);
         }
         self.gate.want(self.gate.figures().open);
-        match wait.recv_timeout(PATIENCE) {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => return Err(error),
-            Err(_) => {
-                let reason = format!("the change was not on the disks after {PATIENCE:?}");
-                return Err(Error::new(ErrorKind::TimedOut, reason));
+        let until = Instant::now() + PATIENCE;
+        loop {
+            match wait.recv_timeout(GLANCE) {
+                Ok(Ok(())) => break,
+                Ok(Err(error)) => return Err(error),
+                Err(RecvTimeoutError::Timeout) if self.gate.suspension().is_some() => {
+                    let reason = "pool I/O is currently suspended; the change is made when it \
+                                  goes on";
+                    return Err(Error::new(ErrorKind::TimedOut, reason));
+                }
+                Err(RecvTimeoutError::Timeout) if Instant::now() < until => {}
+                Err(_) => {
+                    let reason = format!("the change was not on the disks after {PATIENCE:?}");
+                    return Err(Error::new(ErrorKind::TimedOut, reason));
+                }
             }
         }
         let value = result.lock().take();
         value.ok_or_else(|| Error::corrupt("a change without a result"))
     }
 
-    /// Waits until everything done so far is on the disks.
+    /// An error if writing is suspended: for orders, which do not wait.
+    pub(super) fn refuse_suspended(&self) -> Result<()> {
+        match self.gate.suspension() {
+            Some(_) => Err(Error::new(ErrorKind::Io, "pool I/O is currently suspended")),
+            None => Ok(()),
+        }
+    }
+
+    /// Waits until everything done so far is on the disks; not while writing is suspended.
     pub fn sync(&self) -> Result<()> {
         let open = self.gate.figures().open;
-        self.gate.wait_synced(open, PATIENCE)
+        self.gate.wait_synced_unless_suspended(open, PATIENCE)
     }
 
     /// Writes what is left and stops. `last` changes the metadata in the last group.
@@ -285,6 +329,7 @@ impl LivePool {
         !self.tasks.lock().is_empty()
             || self.freeing.load(Relaxed)
             || self.config.lock().is_dirty()
+            || self.has_missed(&self.vdevs())
             || self.datasets.lock().values().any(|dataset| dataset.needs_sync(txg))
     }
 

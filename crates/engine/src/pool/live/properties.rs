@@ -6,7 +6,7 @@
 use cenote_format::zap::{Normalization, Value};
 use cenote_format::{ObjectId, ObjectType};
 
-use super::{ConfigChange, LivePool};
+use super::{ConfigChange, FailMode, LivePool};
 use crate::dataset::Table;
 use crate::dataset::change::{MosChange, OBJECT_DIRECTORY, PropertyData, PropertyInput};
 use crate::object::NewObject;
@@ -43,6 +43,9 @@ impl LivePool {
                 };
                 let table = change.mos.object(properties_table(change)?)?;
                 zap::update(&table, change.tx, name, &value)?;
+                if let ("failmode", PropertyData::Number(number)) = (name, &property.value) {
+                    self.outage.set_mode(FailMode::from_number(*number));
+                }
             }
         }
         change.log_event("set", None, &property.to_string())

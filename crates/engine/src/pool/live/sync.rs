@@ -16,6 +16,7 @@ use crossbeam_channel::Sender;
 
 use super::dataset::LiveDataset;
 use super::hooks::{GroupHooks, MosLedger, PoolSubmit};
+use super::outage::PatientAddresses;
 use super::store::MosStore;
 use super::{LivePool, Task};
 use crate::dataset::change::{DatasetLedger, Delta, MosChange, OBJECT_DIRECTORY};
@@ -54,7 +55,10 @@ impl LivePool {
         let name = self.pool.name().to_owned();
         let change = MosChange::new(&self.mos, &tx, seconds_now(), version, &name, &hooks)?;
         let mut writer = Writer {
-            addresses: self.allocator.clone(),
+            addresses: Arc::new(PatientAddresses {
+                allocator: self.allocator.clone(),
+                outage: self.outage.clone(),
+            }),
             submit: submit.clone(),
             workers: self.workers.clone(),
             rules: Arc::new(self.rules(&change)?),
@@ -93,9 +97,15 @@ impl LivePool {
             }
             self.freeing.store(!freed.finished && freed.trouble.is_none(), Relaxed);
         }
-        let root = group.write_mos(&submit)?;
-        submit.finish()?;
-        vdevs.flush().map_err(|error| Error::new(crate::ErrorKind::Io, error.to_string()))?;
+        let mut pass = 0;
+        let root = loop {
+            let root = group.write_mos(&submit, &mut pass)?;
+            submit.flush(&vdevs)?;
+            // The last writes, or the flush, may have failed on some device.
+            if !self.has_missed(&vdevs) {
+                break root;
+            }
+        };
 
         let last = self.pool.uberblock();
         let uberblock = Uberblock {
@@ -106,7 +116,13 @@ impl LivePool {
             checkpoint_txg: 0,
             ..last
         };
-        self.write_roots(&vdevs, &uberblock)?;
+        while let Err(error) = self.write_roots(&vdevs, &uberblock) {
+            if error.kind() != crate::ErrorKind::Io {
+                return Err(error);
+            }
+            self.outage.pause(&error)?;
+        }
+        self.outage.over();
 
         for (dataset, written) in synced {
             dataset.set().commit(written)?;
@@ -191,13 +207,19 @@ impl Group<'_> {
         Ok(())
     }
 
-    /// Writes the meta object set until nothing of it changes any more; its root.
-    fn write_mos(&self, submit: &PoolSubmit) -> Result<cenote_format::BlockPointer> {
+    /// Writes the meta object set until nothing of it changes any more, in passes after `pass`; its
+    /// root.
+    fn write_mos(
+        &self,
+        submit: &PoolSubmit,
+        pass: &mut u32,
+    ) -> Result<cenote_format::BlockPointer> {
         let mos = self.change.mos;
         let ledger = MosLedger::new(self.change.meter().clone());
         let policy = ObjsetPolicy::mos();
         let mut store = MosStore::new(self.change);
-        for pass in 1..=PASSES {
+        while *pass < PASSES {
+            *pass += 1;
             let (gained, killed) = ledger.take();
             for pointer in &killed {
                 self.change.hooks.free(pointer)?;
@@ -205,10 +227,9 @@ impl Group<'_> {
             if gained != Delta::default() {
                 self.change.charge_mos(gained)?;
             }
-            if pass == 1 {
-                self.live.write_config(self.change)?;
-            }
-            self.live.allocator.sync(&mut store, self.txg, pass)?;
+            self.live.write_missed(self.change, self.vdevs)?;
+            self.live.write_config(self.change)?;
+            self.live.allocator.sync(&mut store, self.txg, *pass)?;
             if !mos.needs_sync(self.txg) {
                 return Ok(mos.committed_root());
             }
@@ -216,7 +237,7 @@ impl Group<'_> {
                 writer: self.writer,
                 vdevs: self.vdevs,
                 txg: self.txg,
-                pass,
+                pass: *pass,
                 policy: &policy,
                 ledger: &ledger,
             };

@@ -184,7 +184,17 @@ fn a_failed_flush_is_a_failed_write() {
     let error = rig.tree.flush().unwrap_err();
     assert!(matches!(error, VdevError::NotWritten { vdev: 0, .. }), "{error}");
     // What was lost stays lost: no later flush can vouch for it.
+    rig.disks.values().for_each(|disk| disk.set_health(Health::Well));
     assert!(rig.tree.flush().is_err());
+    assert_eq!(rig.tree.failed_flushes(), 1);
+    rig.tree.forgive_flush();
+    assert!(rig.tree.write_batch(&writes).iter().all(Result::is_ok));
+    rig.tree.flush().unwrap();
+    // A block that was not written at all is missed by nobody.
+    let after = blocks(8, 0, 4096, 4096, &[4096], 21);
+    rig.disks.values().for_each(|disk| disk.set_health(Health::FailsWrites));
+    assert!(rig.tree.write_batch(&after)[0].is_err());
+    assert_eq!(rig.tree.missed(), missed);
 }
 
 #[test]
@@ -274,7 +284,7 @@ fn the_queue_writes_everything_and_tells_what_failed() {
         let pending = queue.pending(write.vdev, write.offset);
         assert!(pending.is_none_or(|data| data == write.data));
     }
-    assert!(queue.drain().is_empty());
+    assert!(queue.settle().is_none());
     assert_eq!((queue.bytes(), queue.pending(0, 0)), (0, None));
     let reads: Vec<BlockRead> = writes.iter().map(BlockWrite::as_read).collect();
     for (write, answer) in writes.iter().zip(tree.read_batch(&reads)) {
@@ -287,16 +297,33 @@ fn the_queue_writes_everything_and_tells_what_failed() {
         let data = Bytes::from(vec![round; 4096]);
         queue.submit(BlockWrite { vdev: 0, offset: 8192, data, birth: Txg(31) });
     }
-    assert!(queue.drain().is_empty());
+    assert!(queue.settle().is_none());
+    queue.flushed();
     let read = tree.read_batch(&[block(0, 4096, 8192, 31)]).pop().unwrap().unwrap();
     assert!(read.iter().all(|byte| *byte == 49));
     disks[&1].set_health(Health::FailsWrites);
     writes.iter().for_each(|write| queue.submit(write.clone()));
-    let failures = queue.drain();
-    assert_eq!(failures.len(), 24);
-    assert!(failures.iter().all(|(write, _)| write.vdev == 0));
-    assert!(queue.drain().is_empty());
+    let (failed, _) = queue.settle().unwrap();
+    assert_eq!(failed.vdev, 0);
+    // What failed is read from here until it is written.
+    let waiting = |queue: &WriteQueue| {
+        let pending = |write: &&BlockWrite| queue.pending(write.vdev, write.offset).is_some();
+        writes.iter().filter(pending).count()
+    };
+    assert_eq!(waiting(&queue), 24);
+    queue.retry();
+    assert!(queue.settle().is_some());
     disks[&1].set_health(Health::Well);
+    queue.retry();
+    assert!(queue.settle().is_none());
+    assert_eq!(waiting(&queue), 0);
+    // A cache of the disk was lost before it was flushed: everything is there to be written anew.
+    disks[&1].crash();
+    queue.rewrite();
+    assert!(queue.settle().is_none());
+    for (write, answer) in writes.iter().zip(tree.read_batch(&reads)) {
+        assert_eq!(answer.unwrap(), write.data);
+    }
     // Dropping writes what is queued.
     writes.iter().for_each(|write| queue.submit(write.clone()));
     drop(queue);

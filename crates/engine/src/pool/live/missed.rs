@@ -1,0 +1,80 @@
+//! What lost devices missed, from and to the dirty time logs in the pool's metadata.
+//!
+//! Chapter 03, section 7. Invariant: a group's metadata tells of every write that a device missed
+//! before the group's uberblocks are written, so that a resilver finds all of it.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use cenote_format::config::VdevConfig;
+use cenote_format::{Guid, Txg};
+
+use super::LivePool;
+use super::store::{MosSource, MosStore};
+use crate::Result;
+use crate::alloc::{read_missed, write_missed};
+use crate::dataset::change::MosChange;
+use crate::object::ObjectSet;
+use crate::vdev::VdevTree;
+
+/// What the dirty time logs on the disks say.
+#[derive(Debug, Default)]
+pub(super) struct Written {
+    logs: BTreeMap<Guid, Vec<Range<u64>>>,
+    /// [`VdevTree::missed_changes`] at that time.
+    changes: u64,
+}
+
+impl Written {
+    /// What was loaded when the pool was opened.
+    pub(super) fn of(vdevs: &VdevTree) -> Self {
+        Self { changes: vdevs.missed_changes(), logs: vdevs.missed().into_iter().collect() }
+    }
+}
+
+/// Tells `vdevs`, whose configuration is `tree`, what its leaves missed until group `last`. A log
+/// that cannot be read counts as if everything was missed. True if anything was.
+pub(crate) fn load_missed(vdevs: &VdevTree, tree: &VdevConfig, mos: &ObjectSet, last: Txg) -> bool {
+    let source = MosSource::new(mos.clone());
+    let mut any = false;
+    for leaf in tree.walk() {
+        let Some(object) = leaf.dirty_time_log.filter(|object| object.0 != 0) else { continue };
+        let ranges = read_missed(&source, object).unwrap_or_else(|error| {
+            tracing::warn!(leaf = leaf.guid.0, %error, "the dirty time log cannot be read");
+            std::iter::once(0..last.0.saturating_add(1)).collect()
+        });
+        if !ranges.is_empty() {
+            any = true;
+            vdevs.set_missing_txgs(leaf.guid, ranges);
+        }
+    }
+    any
+}
+
+impl LivePool {
+    /// Something was missed that no dirty time log on the disks tells.
+    pub(super) fn has_missed(&self, vdevs: &VdevTree) -> bool {
+        self.missed.lock().changes != vdevs.missed_changes()
+    }
+
+    /// Writes the dirty time logs that changed.
+    pub(super) fn write_missed(&self, change: &MosChange<'_>, vdevs: &VdevTree) -> Result<()> {
+        let mut written = self.missed.lock();
+        let changes = vdevs.missed_changes();
+        if changes == written.changes {
+            return Ok(());
+        }
+        let mut store = MosStore::new(change);
+        for (leaf, ranges) in vdevs.missed() {
+            if written.logs.get(&leaf) == Some(&ranges) {
+                continue;
+            }
+            let before = self.config.lock().dirty_time_log(leaf);
+            let object = write_missed(&mut store, before, &ranges, change.tx.txg())?;
+            self.config.lock().set_dirty_time_log(leaf, object);
+            written.logs.insert(leaf, ranges);
+        }
+        written.changes = changes;
+        Ok(())
+    }
+}

@@ -1,0 +1,226 @@
+//! Waiting for devices that came to fail beyond the redundancy: the pool is suspended.
+//!
+//! Invariant: only the thread that writes groups waits here, at the place where something failed,
+//! and tries that again: nothing of the group is lost, and nothing of it is called written before
+//! it is.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use std::thread::ThreadId;
+use std::time::Duration;
+
+use cenote_format::{Dva, ObjectId, Txg};
+use parking_lot::{Condvar, Mutex};
+
+use super::{LivePool, MosSource};
+use crate::alloc::{AllocRequest, Allocator, Dvas, SpaceSource};
+use crate::dataset::change::OBJECT_DIRECTORY;
+use crate::object::ObjectSet;
+use crate::pipe::{Addresses, Patience, Pipe};
+use crate::txg::{Gate, Suspension};
+use crate::vdev::Condition;
+use crate::{Error, ErrorKind, Result};
+
+/// Time between two tries.
+const RETRY: Duration = Duration::from_secs(2);
+
+/// What to do when devices fail beyond the redundancy: the property `failmode`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum FailMode {
+    /// Changes wait until the devices are back.
+    #[default]
+    Wait = 0,
+    /// New changes are refused until then.
+    Continue = 1,
+    /// Nothing is written any more.
+    Panic = 2,
+}
+
+impl FailMode {
+    pub(super) fn from_number(number: u64) -> Self {
+        match number {
+            1 => Self::Continue,
+            2 => Self::Panic,
+            _ => Self::Wait,
+        }
+    }
+
+    /// What the pool of this meta object set is to do.
+    pub(super) fn of(mos: &ObjectSet) -> Self {
+        let source = MosSource::new(mos.clone());
+        let stored = || -> Result<Option<u64>> {
+            let Some(table) = source.zap_number(OBJECT_DIRECTORY, "pool_props")? else {
+                return Ok(None);
+            };
+            source.zap_number(ObjectId(table), "failmode")
+        };
+        Self::from_number(stored().ok().flatten().unwrap_or(0))
+    }
+}
+
+/// Suspends and resumes the writing of a pool.
+pub(super) struct Outage {
+    gate: Arc<Gate>,
+    pipe: Arc<Pipe>,
+    mode: AtomicU8,
+    /// The thread that writes groups.
+    writer: Mutex<Option<ThreadId>>,
+    orders: Mutex<Orders>,
+    ordered: Condvar,
+}
+
+#[derive(Default)]
+struct Orders {
+    /// Try now.
+    try_now: bool,
+    /// Give up what is not written.
+    abandon: bool,
+}
+
+impl Outage {
+    pub(super) fn new(gate: Arc<Gate>, pipe: Arc<Pipe>, mode: FailMode) -> Arc<Self> {
+        Arc::new(Self {
+            gate,
+            pipe,
+            mode: AtomicU8::new(mode as u8),
+            writer: Mutex::new(None),
+            orders: Mutex::default(),
+            ordered: Condvar::new(),
+        })
+    }
+
+    pub(super) fn set_mode(&self, mode: FailMode) {
+        self.mode.store(mode as u8, Relaxed);
+    }
+
+    /// What devices do.
+    pub(super) fn mode(&self) -> FailMode {
+        FailMode::from_number(self.mode.load(Relaxed).into())
+    }
+
+    /// The calling thread writes groups from now on.
+    pub(super) fn is_writer(&self) {
+        *self.writer.lock() = Some(std::thread::current().id());
+    }
+
+    /// Something failed with `error`: suspends the pool and waits a little. Then it is to be tried
+    /// again; an error if the pool is to stop instead.
+    pub(super) fn pause(&self, error: &Error) -> Result<()> {
+        let mode = self.mode();
+        // A pool that is being created is given up.
+        if mode == FailMode::Panic || self.writer.lock().is_none() {
+            return Err(error.clone());
+        }
+        {
+            let mut orders = self.orders.lock();
+            if orders.abandon {
+                return Err(error.clone());
+            }
+            if self.gate.suspend(error.clone(), mode == FailMode::Continue) {
+                tracing::error!(%error, "pool I/O is suspended");
+            }
+            if !std::mem::take(&mut orders.try_now) {
+                self.ordered.wait_for(&mut orders, RETRY);
+                orders.try_now = false;
+            }
+            if orders.abandon {
+                return Err(error.clone());
+            }
+        }
+        let vdevs = self.pipe.vdevs();
+        vdevs.reopen();
+        vdevs.probe_all();
+        Ok(())
+    }
+
+    /// No top-level device is away.
+    fn is_whole(&self) -> bool {
+        self.pipe.vdevs().condition().state.is_readable()
+    }
+
+    /// What failed before did not fail now.
+    pub(super) fn over(&self) {
+        if self.gate.resume() {
+            tracing::info!("pool I/O goes on");
+        }
+    }
+
+    fn order(&self, give: impl FnOnce(&mut Orders)) {
+        give(&mut self.orders.lock());
+        self.ordered.notify_all();
+    }
+}
+
+impl Patience for Outage {
+    fn wait(&self, error: &Error) -> bool {
+        let writes = *self.writer.lock() == Some(std::thread::current().id());
+        // Where devices are away, copies that do not fit may be the stale ones of others.
+        let away = match error.kind() {
+            ErrorKind::Io => true,
+            ErrorKind::Checksum => self.pipe.vdevs().condition() != Condition::ONLINE,
+            _ => false,
+        };
+        writes && away && self.pause(error).is_ok()
+    }
+
+    fn over(&self) {
+        if *self.writer.lock() == Some(std::thread::current().id()) {
+            Self::over(self);
+        }
+    }
+}
+
+/// Addresses for the writer of groups: those of devices that are away are waited for.
+pub(super) struct PatientAddresses {
+    pub(super) allocator: Arc<Allocator>,
+    pub(super) outage: Arc<Outage>,
+}
+
+impl Addresses for PatientAddresses {
+    fn allocate(&self, request: &AllocRequest) -> Result<Dvas> {
+        loop {
+            match self.allocator.allocate(request) {
+                Err(error) if error.kind() == ErrorKind::NoSpace && !self.outage.is_whole() => {
+                    let reason = "no device that takes blocks is available";
+                    self.outage.pause(&Error::new(ErrorKind::Io, reason))?;
+                }
+                other => return other,
+            }
+        }
+    }
+
+    fn unallocate(&self, dva: &Dva, txg: Txg) {
+        Addresses::unallocate(&*self.allocator, dva, txg);
+    }
+}
+
+impl LivePool {
+    /// If the pool is suspended, tries to go on at once.
+    pub fn retry_now(&self) {
+        if self.gate.suspension().is_some() {
+            self.outage.order(|orders| orders.try_now = true);
+        }
+    }
+
+    /// Whether the pool is suspended: what failed, and how changes are treated.
+    pub fn suspension(&self) -> Option<Suspension> {
+        self.gate.suspension()
+    }
+
+    /// Stops writing a suspended pool, without what is not on the disks. The newest group that is;
+    /// intent logs on the disks keep what was acknowledged after it.
+    pub fn abandon(&self) -> Txg {
+        self.outage.order(|orders| orders.abandon = true);
+        let reason = "the pool was exported while it was suspended";
+        self.gate.fail(Error::new(ErrorKind::Io, reason));
+        self.gate.stop();
+        let thread = self.thread.lock().take();
+        if let Some(thread) = thread
+            && thread.thread().id() != std::thread::current().id()
+        {
+            let _ = thread.join();
+        }
+        self.gate.figures().synced
+    }
+}
