@@ -4,6 +4,7 @@
 //! lock of their own and never one that a look needs.
 
 pub mod changes;
+mod clear;
 mod datasets;
 mod history;
 pub mod live;

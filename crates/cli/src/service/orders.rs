@@ -130,39 +130,6 @@ impl Service {
         Ok(warnings)
     }
 
-    /// Forgives devices. `device` is a path, its last part, or a guid.
-    fn clear(
-        &self,
-        pool: &Arc<Pool>,
-        device: Option<&str>,
-        start: &str,
-    ) -> Result<Warnings, Failure> {
-        let vdevs = pool.vdevs();
-        let guid = match device {
-            None => None,
-            Some(device) => {
-                let tree = pool.config().vdev_tree.clone();
-                let found = tree.as_ref().and_then(|tree| {
-                    tree.walk().find(|node| {
-                        let path = node.path.as_deref().unwrap_or_default();
-                        path == device
-                            || path.rsplit('/').next() == Some(device)
-                            || node.guid.to_string() == device
-                    })
-                });
-                let unknown = || {
-                    let words = format!("{start}: no such device in pool");
-                    Failure::new(FailureKind::NotFound, words)
-                };
-                Some(found.ok_or_else(unknown)?.guid)
-            }
-        };
-        vdevs.reopen();
-        vdevs.clear(guid);
-        self.changes.cleared();
-        Ok(Vec::new())
-    }
-
     pub(super) fn create(
         &self,
         pool: &Arc<Pool>,

@@ -97,7 +97,7 @@ fn survives(
     let answers = rig.tree.write_batch(&writes);
     let whole = answers.iter().all(Result::is_ok);
     let missed = rig.tree.missed();
-    assert!(!missed.is_empty());
+    assert!(!missed.is_empty() || !whole);
     for (guid, txgs) in missed {
         assert!(
             lost.contains(&guid.0) && txgs.len() == 1 && txgs[0] == (10..11),
