@@ -132,9 +132,11 @@ impl State {
                 return Content::Hole;
             }
         }
-        match &self.committed {
-            // Behind its end there is nothing to read, and its blocks may have been smaller.
-            Some(committed) if id <= committed.max_block_id => Content::Committed,
+        match (&self.committed, &self.current) {
+            // Blocks changed their size since: the only one, if it holds anything, is in `dirt`.
+            (Some(old), Some(now)) if old.block_size() != now.block_size() => Content::Hole,
+            // Behind its end there is nothing to read.
+            (Some(committed), _) if id <= committed.max_block_id => Content::Committed,
             _ => Content::Hole,
         }
     }
