@@ -279,30 +279,38 @@ impl PoolChanges for LiveChanges {
     }
 
     fn destroy(&self, names: &[String], defer: bool) -> Result<()> {
+        let check = {
+            let names = names.to_vec();
+            move |live: &LivePool, change: &MosChange<'_>| -> Result<()> {
+                for name in names.iter().filter(|name| name.contains('@') && !defer) {
+                    let catalog = present(live, change)?;
+                    let snapshot = catalog.dataset_named(name)?;
+                    match change.check_destroy_snapshot(snapshot.id) {
+                        // Its clones go before it.
+                        Err(error) if error.kind() == ErrorKind::Exists => {
+                            let clones = catalog.clones(&snapshot)?;
+                            if !clones.iter().all(|clone| names.contains(&clone.to_string())) {
+                                return Err(error);
+                            }
+                        }
+                        checked => checked?,
+                    }
+                }
+                Ok(())
+            }
+        };
+        self.live.change(check.clone())?;
         for name in names {
             if let Ok(dataset) = self.find(name)
                 && !dataset.is_snapshot()
             {
-                self.live.close_dataset(dataset.id)?;
+                self.live.discard_log(dataset.id)?;
             }
         }
         let names = names.to_vec();
         self.live.change(move |live, change| {
             // What can be refused is refused before anything is changed.
-            for name in names.iter().filter(|name| name.contains('@') && !defer) {
-                let catalog = present(live, change)?;
-                let snapshot = catalog.dataset_named(name)?;
-                match change.check_destroy_snapshot(snapshot.id) {
-                    // Its clones go before it.
-                    Err(error) if error.kind() == ErrorKind::Exists => {
-                        let clones = catalog.clones(&snapshot)?;
-                        if !clones.iter().all(|clone| names.contains(&clone.to_string())) {
-                            return Err(error);
-                        }
-                    }
-                    checked => checked?,
-                }
-            }
+            check(live, change)?;
             for name in &names {
                 if let Some((head, mark)) = name.split_once('#') {
                     let head = present(live, change)?.dataset_named(head)?;

@@ -43,7 +43,7 @@ impl LiveDataset {
         Self::with_log(id, set, policy, None)
     }
 
-    fn with_log(
+    pub(super) fn with_log(
         id: ObjectId,
         set: ObjectSet,
         policy: ObjsetPolicy,

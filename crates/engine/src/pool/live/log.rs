@@ -82,14 +82,37 @@ impl LivePool {
     /// Records the claim of an encrypted dataset's log, whose key need not be loaded: only the
     /// header changes, which no MAC covers.
     fn claim_sealed(&self, head: &Dataset, claimed: &Header) -> Result<()> {
-        let objset = head.id.0;
-        let context = ReadContext { objset, sealed: true, ..ReadContext::default() };
-        let set = ObjectSet::open_live(&self.io, head.phys.pointer, context)?;
+        let set = self.sealed_set(head)?;
         set.set_zil_header(&claimed.encode()?)?;
-        let encryptor = Some(Arc::new(Unopened) as Arc<dyn Encryptor>);
-        let policy = ObjsetPolicy { copies: 1, encryptor, ..ObjsetPolicy::mos() };
-        self.fresh.lock().push(LiveDataset::new(head.id, set, policy));
+        self.fresh.lock().push(LiveDataset::new(head.id, set, sealed_policy(true)));
         Ok(())
+    }
+
+    /// The set of a head for changing its log only: nothing of it is decrypted.
+    fn sealed_set(&self, head: &Dataset) -> Result<ObjectSet> {
+        let context = ReadContext { objset: head.id.0, sealed: true, ..ReadContext::default() };
+        ObjectSet::open_live(&self.io, head.phys.pointer, context)
+    }
+
+    /// Frees what an earlier life of the pool left in the log of the head `id`, which is about to
+    /// be destroyed; its key need not be loaded. Nothing of it is mounted.
+    pub fn discard_log(&self, id: ObjectId) -> Result<()> {
+        self.close_dataset(id)?;
+        let catalog = self.pool.catalog();
+        let head = catalog.dataset_by_id(id)?;
+        let set = self.sealed_set(&head)?;
+        let is_shared = head.phys.pointer.logical_birth() <= head.phys.previous_snapshot_txg;
+        if is_shared || Header::decode(&set.zil_header())?.log.is_hole() {
+            return Ok(());
+        }
+        let policy = sealed_policy(catalog.key_object(&head.directory)?.is_some());
+        let log = self.open_log(id, &set, None)?;
+        let live = LiveDataset::with_log(id, set, policy, Some(log));
+        self.datasets.lock().insert(id, live.clone());
+        if let Some(log) = live.log() {
+            log.discard(&live.log_reader())?;
+        }
+        self.close_dataset(id)
     }
 
     /// Frees the logs of all open datasets. What they hold is in the groups written.
@@ -97,6 +120,12 @@ impl LivePool {
         let open: Vec<Arc<LiveDataset>> = self.datasets.lock().values().cloned().collect();
         open.iter().filter_map(|dataset| dataset.log()).try_for_each(|log| log.close())
     }
+}
+
+/// How the root of a set is written that was not decrypted.
+fn sealed_policy(encrypted: bool) -> ObjsetPolicy {
+    let encryptor = encrypted.then(|| Arc::new(Unopened) as Arc<dyn Encryptor>);
+    ObjsetPolicy { copies: 1, encryptor, ..ObjsetPolicy::mos() }
 }
 
 impl LiveDataset {
