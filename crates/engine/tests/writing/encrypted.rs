@@ -196,3 +196,75 @@ fn logs_of_encrypted_datasets_are_claimed_without_keys() {
     zdb(directory.path(), "sealed");
     assert!(!on_the_devices(directory.path(), SECRET));
 }
+
+#[test]
+fn clones_share_keys_and_roots_come_and_go() {
+    let directory = tempfile::tempdir().unwrap();
+    let live = make("sealed", layout("mirror", directory.path()), nothing);
+    make_datasets(&live, Suite::Aes192Gcm);
+    let files = write_objects(&live, open(&live, "sealed/a/b").unwrap().set(), 7);
+    live.sync().unwrap();
+    let catalog = live.pool().catalog();
+    let (parent, head) =
+        (catalog.root().unwrap().id, catalog.dataset_named("sealed/a/b").unwrap().id);
+    let snapshot = live.change(move |_, change| change.create_snapshot(head, "s", &[])).unwrap();
+    live.change(move |_, change| {
+        let origin = Some(snapshot);
+        let new = NewDataset { parent, name: "clone", origin, ..NewDataset::default() };
+        change.create_dataset(&new)
+    })
+    .unwrap();
+    // Below the clone, outside of the root, under the root's key all the same.
+    let parent = live.pool().catalog().directory("sealed/clone").unwrap().id;
+    live.change(move |live, change| {
+        let new = NewDataset { parent, name: "below", ..NewDataset::default() };
+        live.make_dataset(change, &new, ObjsetKind::Zfs, nothing)
+    })
+    .unwrap();
+    let below = write_objects(&live, open(&live, "sealed/clone/below").unwrap().set(), 8);
+    let (id, data) = &files[2];
+    {
+        let clone = open(&live, "sealed/clone").unwrap();
+        let tx = live.begin().unwrap();
+        clone.set().object(*id).unwrap().write(&tx, 5000, &data[..5000]).unwrap();
+    }
+    live.sync().unwrap();
+
+    let change_key = |name: &'static str, key: Option<[u8; 32]>| {
+        live.change(move |live, change| {
+            let new = key.map(|key| Wrapping::new(KeyFormat::Raw, &key, None).unwrap());
+            live.change_key(change, name, new.as_ref().map(|new| (new, "prompt")))
+        })
+    };
+    let refused = |result: cenote_engine::Result<()>| result.unwrap_err().kind();
+    assert_eq!(refused(change_key("sealed/clone", Some([1; 32]))), ErrorKind::InvalidArgument);
+    assert_eq!(refused(change_key("sealed", Some([1; 32]))), ErrorKind::InvalidArgument);
+    assert_eq!(refused(change_key("sealed/a/b", None)), ErrorKind::InvalidArgument);
+    change_key("sealed/a", Some([8; 32])).unwrap();
+    change_key("sealed/a/b", Some([9; 32])).unwrap();
+    change_key("sealed/a/b", None).unwrap();
+    census(live.pool());
+    live.export().unwrap();
+    drop(live);
+    zdb(directory.path(), "sealed");
+    assert!(!on_the_devices(directory.path(), SECRET));
+
+    let live = reopen(directory.path());
+    assert_eq!(load(&live, &[7; 32]).unwrap_err().kind(), ErrorKind::WrongKey);
+    load(&live, &[8; 32]).unwrap();
+    let read = |name: &str, id: ObjectId, len: usize| {
+        open(&live, name).unwrap().set().object(id).unwrap().read_vec(0, len).unwrap()
+    };
+    for (id, data) in &files {
+        assert!(read("sealed/a/b", *id, data.len()) == *data);
+    }
+    for (id, data) in &below {
+        assert!(read("sealed/clone/below", *id, data.len()) == *data);
+    }
+    let found = read("sealed/clone", *id, data.len());
+    assert!(found[5000..10_000] == data[..5000] && found[10_000..] == data[10_000..]);
+    let root = live.pool().catalog().directory("sealed/a").unwrap();
+    assert!(live.is_key_in_use(root.id).unwrap());
+    census(live.pool());
+    live.export().unwrap();
+}
