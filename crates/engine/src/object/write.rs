@@ -318,42 +318,49 @@ impl Object {
 
     /// Writes part of a block.
     fn write_part(&self, tx: &Tx, id: u64, from: usize, part: &[u8]) -> Result<()> {
-        // What is on the disks is read before the lock is taken.
-        let base = match self.content(id) {
-            Content::Committed => Some(self.read_block(id)?),
-            Content::Dirty(_) | Content::Hole => None,
-        };
-        let (new, size) = self.change(tx, |state, dirt| {
-            let size = state.current.as_ref().map_or(0, |now| now.block_size());
-            let (old, new) = match dirt.blocks.remove(&id) {
-                Some(block) => (block, false),
-                None => match (state.content_without(dirt, id), base) {
-                    (Content::Dirty(block), _) => (block, true),
-                    (Content::Committed, Some(block)) => (block, true),
-                    _ => (zeros(size), true),
-                },
+        loop {
+            // What is on the disks is read before the lock is taken.
+            let base = match self.content(id) {
+                Content::Committed => Some(self.read_block(id)?),
+                Content::Dirty(_) | Content::Hole => None,
             };
-            if old.len() as u64 != size {
-                let have = old.len();
-                return Err(Error::corrupt(format!("block {id} has {have} bytes, not {size}")));
+            let written = self.change(tx, |state, dirt| {
+                let size = state.current.as_ref().map_or(0, |now| now.block_size());
+                let (old, new) = match dirt.blocks.remove(&id) {
+                    Some(block) => (block, false),
+                    None => match (state.content_without(dirt, id), base) {
+                        (Content::Dirty(block), _) => (block, true),
+                        (Content::Committed, Some(block)) => (block, true),
+                        // Its group came to the disks meanwhile: now it is read from there.
+                        (Content::Committed, None) => return Ok(None),
+                        (Content::Hole, _) => (zeros(size), true),
+                    },
+                };
+                let mut block = match old.try_into_mut() {
+                    Ok(block) => block,
+                    Err(shared) => BytesMut::from(shared.as_ref()),
+                };
+                if (block.len() as u64) < size {
+                    // A hole of an object whose block has grown since.
+                    block.resize(size as usize, 0);
+                }
+                let end = from.saturating_add(part.len());
+                let Some(target) = block.get_mut(from..end) else {
+                    let reason = format!("bytes {from}..{end} of a block of {size}");
+                    return Err(Error::invalid(reason));
+                };
+                target.copy_from_slice(part);
+                dirt.blocks.insert(id, block.freeze());
+                dirt.in_parts = true;
+                let current = state.current_mut()?;
+                current.max_block_id = current.max_block_id.max(id);
+                Ok(Some((new, size)))
+            })?;
+            if let Some((new, size)) = written {
+                tx.add_dirty(if new { size } else { 0 });
+                return Ok(());
             }
-            let mut block = match old.try_into_mut() {
-                Ok(block) => block,
-                Err(shared) => BytesMut::from(shared.as_ref()),
-            };
-            let end = from.saturating_add(part.len());
-            let Some(target) = block.get_mut(from..end) else {
-                return Err(Error::invalid(format!("bytes {from}..{end} of a block of {size}")));
-            };
-            target.copy_from_slice(part);
-            dirt.blocks.insert(id, block.freeze());
-            dirt.in_parts = true;
-            let current = state.current_mut()?;
-            current.max_block_id = current.max_block_id.max(id);
-            Ok((new, size))
-        })?;
-        tx.add_dirty(if new { size } else { 0 });
-        Ok(())
+        }
     }
 
     /// Makes `offset..offset + len` read as zeros; `u64::MAX` means to the end. Whole blocks become
