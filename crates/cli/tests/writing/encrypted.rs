@@ -71,8 +71,9 @@ fn encrypted_datasets_keep_their_secrets_and_survive_a_kill() {
         assert!(found == noise(5000 * number as usize, number), "{} differs", path.display());
         std::fs::remove_file(path).unwrap();
     }
+    // The two roots, which come first, were changed since.
     let after = bench.manifest();
-    for (now, then) in after.lines().zip(before.lines()) {
+    for (now, then) in after.lines().zip(before.lines()).skip(2) {
         assert_eq!(now, then);
     }
     assert_eq!(after.lines().count(), before.lines().count());
