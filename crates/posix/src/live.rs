@@ -79,6 +79,9 @@ pub fn write_properties(live: &LivePool, dataset: &Dataset) -> Result<WritePrope
     })
 }
 
+/// Groups waited for, so that what is under way is counted exactly, before there is no room.
+const GROUPS_WAITED: u32 = 3;
+
 /// Says whether there is room for more in a dataset.
 struct Room {
     live: Arc<LivePool>,
@@ -120,13 +123,21 @@ impl Room {
 
 impl SpaceCheck for Room {
     fn reserve(&self, bytes: u64) -> Result<()> {
-        let (allowance, capacity) = self.read()?;
-        let pending = self.pending();
-        let checked = allowance.check(&capacity, pending, bytes.saturating_add(bytes >> OVERHEAD));
-        if let Err(error) = &checked {
-            tracing::debug!(bytes, pending, ?allowance, ?capacity, %error, "no room");
+        let wanted = bytes.saturating_add(bytes >> OVERHEAD);
+        let mut waited = 0;
+        loop {
+            let (allowance, capacity) = self.read()?;
+            let pending = self.pending();
+            let Err(error) = allowance.check(&capacity, pending, wanted) else { return Ok(()) };
+            if pending == 0 || waited == GROUPS_WAITED {
+                tracing::debug!(bytes, pending, ?allowance, ?capacity, %error, "no room");
+                return Err(error.into());
+            }
+            // What is under way is only guessed at; on the disks it may take less.
+            self.live.sync()?;
+            *self.known.lock() = None;
+            waited += 1;
         }
-        Ok(checked?)
     }
 }
 
