@@ -20,7 +20,9 @@ use cenote_engine::pool::host::HostIdentity;
 use cenote_engine::pool::importable::{ImportablePool, ImportableVdev, importable};
 use cenote_engine::pool::inspect::{self, Inspector};
 use cenote_engine::pool::leaves::HeldDevices;
-use cenote_engine::pool::live::{LivePool, NewPoolPlan, WriteOptions, create as create_pool};
+use cenote_engine::pool::live::{
+    Additions, LivePool, NewPoolPlan, WriteOptions, create as create_pool,
+};
 use cenote_engine::pool::metadata::read_metadata;
 use cenote_engine::pool::{OpenOptions, Pool, Rewind};
 use cenote_engine::txg::Tx;
@@ -247,6 +249,29 @@ fn vdev(plan: &VdevPlan, is_top: bool) -> VdevConfig {
     }
 }
 
+/// The devices of a plan as the engine has them, by what they are for.
+pub fn sorted(plan: &[VdevPlan]) -> Additions {
+    let mut all = Additions::default();
+    for device in plan {
+        let class = match device.class {
+            VdevClass::Spare => {
+                all.spares.push(vdev(device, false));
+                continue;
+            }
+            VdevClass::Cache => {
+                all.caches.push(vdev(device, false));
+                continue;
+            }
+            VdevClass::Normal => AllocationClass::Normal,
+            VdevClass::Special => AllocationClass::Special,
+            VdevClass::Dedup => AllocationClass::Dedup,
+            VdevClass::Log => AllocationClass::Log,
+        };
+        all.tops.push((vdev(device, true), class));
+    }
+    all
+}
+
 /// log2 of the largest sector of a plan's devices; at least 9.
 fn ashift_of(plan: &VdevPlan) -> u64 {
     let sectors = plan.leaves().into_iter().filter_map(|leaf| {
@@ -277,18 +302,7 @@ pub fn create(plan: &CreatePool) -> Result<Arc<dyn PoolService>, Failure> {
     if plan.temporary_name.is_some() {
         return later("temporary names are");
     }
-    let mut tops = Vec::new();
-    let (mut spares, mut caches) = (Vec::new(), Vec::new());
-    for device in &plan.vdevs {
-        match device.class {
-            VdevClass::Spare => spares.push(vdev(device, false)),
-            VdevClass::Cache => caches.push(vdev(device, false)),
-            VdevClass::Normal => tops.push((vdev(device, true), AllocationClass::Normal)),
-            VdevClass::Special => tops.push((vdev(device, true), AllocationClass::Special)),
-            VdevClass::Dedup => tops.push((vdev(device, true), AllocationClass::Dedup)),
-            VdevClass::Log => tops.push((vdev(device, true), AllocationClass::Log)),
-        }
-    }
+    let Additions { tops, spares, caches } = sorted(&plan.vdevs);
     let service_live::NewSettings { files, encryption, mut stored, .. } =
         service_live::split_settings(&plan.root_properties).map_err(|error| cannot(&error))?;
     let encryption = match &plan.root_key {

@@ -15,6 +15,7 @@ use cenote_engine::dataset::change::{
 use cenote_engine::dataset::{Catalog, Dataset};
 use cenote_engine::keys::Wrapping;
 use cenote_engine::pool::Pool;
+use cenote_engine::pool::leaves::HeldDevices;
 use cenote_engine::pool::live::{Encryption, LivePool};
 use cenote_engine::{Error, ErrorKind, Result};
 use cenote_format::crypto_key::KeyFormat;
@@ -550,8 +551,9 @@ impl PoolChanges for LiveChanges {
             .change(move |_, change| names.iter().try_for_each(|name| change.enable_feature(name)))
     }
 
-    fn add_vdevs(&self, _plan: &[VdevPlan]) -> Result<()> {
-        unsupported("adding devices")
+    fn add_vdevs(&self, plan: &[VdevPlan]) -> Result<()> {
+        let opener = HeldDevices::new().new_leaves();
+        self.live.add_vdevs(crate::backend::sorted(plan), opener)
     }
 
     fn reguid(&self) -> Result<()> {

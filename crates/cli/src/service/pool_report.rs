@@ -189,7 +189,10 @@ fn list(pool: &Pool, directory: &Zap, key: &str, class: VdevClass) -> Result<Vec
             let path = found.path(config.path.as_deref());
             config.path = Some(path.display().to_string());
         }
-        out.push(vdevs::auxiliary(&config, class, found.is_some()));
+        // One that was added since has not been looked for.
+        let path = config.path.as_deref().map(std::path::Path::new);
+        let present = found.is_some() || path.is_some_and(std::path::Path::exists);
+        out.push(vdevs::auxiliary(&config, class, present));
     }
     Ok(out)
 }

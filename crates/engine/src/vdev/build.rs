@@ -12,6 +12,7 @@ use cenote_format::config::{VdevConfig, VdevKind};
 use cenote_format::{Guid, Txg};
 use parking_lot::RwLock;
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 /// Deepest nesting: root, mirror, raidz, spare, replacing, leaf, and some room.
 const MAX_DEPTH: usize = 10;
@@ -29,6 +30,8 @@ pub(super) struct Parts {
 
 struct Builder<'a> {
     parts: Parts,
+    /// Nodes and leaves of the tree that these parts come on top of.
+    base: (NodeId, usize),
     guids: HashSet<Guid>,
     draids: HashMap<Guid, NodeId>,
     opener: &'a dyn LeafOpener,
@@ -51,8 +54,28 @@ impl Parts {
         }
         let parts = Self { nodes: Vec::new(), leaves: Vec::new(), tops: Vec::new() };
         let (guids, draids) = (HashSet::new(), HashMap::new());
-        let mut builder = Builder { parts, guids, draids, opener };
+        let mut builder = Builder { parts, base: (0, 0), guids, draids, opener };
         builder.root(root)?;
+        builder.link_spares();
+        Ok(builder.parts)
+    }
+
+    /// What `root` has more than the tree of `nodes` and `leaves`: its top-level vdevs from `from`
+    /// on.
+    pub(super) fn more(
+        root: &VdevConfig,
+        from: usize,
+        nodes: &[Arc<Node>],
+        leaves: usize,
+        opener: &dyn LeafOpener,
+    ) -> Result<Self, VdevError> {
+        let parts = Self { nodes: Vec::new(), leaves: Vec::new(), tops: Vec::new() };
+        let guids = nodes.iter().map(|node| node.config.guid).collect();
+        let base = (nodes.len(), leaves);
+        let mut builder = Builder { parts, base, guids, draids: HashMap::new(), opener };
+        for (position, top) in root.children().iter().enumerate().skip(from) {
+            builder.top(position, top)?;
+        }
         builder.link_spares();
         Ok(builder.parts)
     }
@@ -63,23 +86,7 @@ impl Builder<'_> {
         self.take_guid(root)?;
         self.parts.nodes.push(Node::new(own(root), Shape::Root, Vec::new()));
         for (position, top) in root.children().iter().enumerate() {
-            check_id(top, position)?;
-            let recorded = top.top.unwrap_or_default();
-            let concrete = top.kind.is_concrete();
-            let ashift =
-                if concrete { recorded.ashift } else { recorded.ashift.max(SMALLEST_ASHIFT) };
-            if !(9..=16).contains(&ashift) {
-                let reason = format!("top-level vdev {position} has sector shift {ashift}");
-                return Err(VdevError::Config(reason));
-            }
-            // Whole metaslabs must fit; a shorter tail may be lost.
-            let metaslab = 1u64.checked_shl(recorded.metaslab_shift.min(63) as u32).unwrap_or(1);
-            let minimum = recorded.asize - recorded.asize % metaslab;
-            let inherited = Inherited { top: position as u32, ashift, minimum, depth: 1 };
-            let class =
-                if recorded.is_log { AllocationClass::Log } else { AllocationClass::Normal };
-            let node = self.node(top, inherited)?;
-            self.parts.tops.push(Top::new(node, ashift as u32, class));
+            let node = self.top(position, top)?;
             if let Some(root) = self.parts.nodes.first_mut() {
                 root.children.push(node);
             }
@@ -87,8 +94,38 @@ impl Builder<'_> {
         Ok(())
     }
 
+    /// Adds a top-level vdev.
+    fn top(&mut self, position: usize, top: &VdevConfig) -> Result<NodeId, VdevError> {
+        check_id(top, position)?;
+        let recorded = top.top.unwrap_or_default();
+        let concrete = top.kind.is_concrete();
+        let ashift = if concrete { recorded.ashift } else { recorded.ashift.max(SMALLEST_ASHIFT) };
+        if !(9..=16).contains(&ashift) {
+            let reason = format!("top-level vdev {position} has sector shift {ashift}");
+            return Err(VdevError::Config(reason));
+        }
+        // Whole metaslabs must fit; a shorter tail may be lost.
+        let metaslab = 1u64.checked_shl(recorded.metaslab_shift.min(63) as u32).unwrap_or(1);
+        let minimum = recorded.asize - recorded.asize % metaslab;
+        let inherited = Inherited { top: position as u32, ashift, minimum, depth: 1 };
+        let class = if recorded.is_log { AllocationClass::Log } else { AllocationClass::Normal };
+        let node = self.node(top, inherited)?;
+        self.parts.tops.push(Top::new(node, ashift as u32, class));
+        Ok(node)
+    }
+
+    /// The place of the next node.
+    fn next_node(&self) -> NodeId {
+        self.base.0 + self.parts.nodes.len()
+    }
+
+    /// The place of the next leaf.
+    fn next_leaf(&self) -> usize {
+        self.base.1 + self.parts.leaves.len()
+    }
+
     fn take_guid(&mut self, config: &VdevConfig) -> Result<(), VdevError> {
-        if self.parts.nodes.len() >= MAX_NODES {
+        if self.next_node() >= MAX_NODES {
             return Err(VdevError::config("too many vdevs"));
         }
         if config.guid != Guid(0) && !self.guids.insert(config.guid) {
@@ -103,12 +140,12 @@ impl Builder<'_> {
             return Err(VdevError::config("the tree is too deep"));
         }
         self.take_guid(config)?;
-        let id = self.parts.nodes.len();
+        let id = self.next_node();
         let (shape, child_minimum) = self.shape(config, inherited, id)?;
         let copies = matches!(shape, Shape::Copies);
         self.parts.nodes.push(Node::new(own(config), shape, Vec::new()));
         if let Shape::Leaf(leaf) = self.shape_of(id) {
-            debug_assert_eq!(*leaf, self.parts.leaves.len());
+            debug_assert_eq!(*leaf, self.next_leaf());
             let leaf = Leaf::new(own(config), inherited.top, inherited.minimum, self.opener);
             self.parts.leaves.push(leaf);
             return Ok(id);
@@ -128,7 +165,7 @@ impl Builder<'_> {
             let depth = inherited.depth + 1;
             let below = Inherited { minimum: child_minimum, depth, ..inherited };
             let child = self.node(child, below)?;
-            if let Some(node) = self.parts.nodes.get_mut(id) {
+            if let Some(node) = self.parts.nodes.get_mut(id - self.base.0) {
                 node.children.push(child);
             }
         }
@@ -136,7 +173,7 @@ impl Builder<'_> {
     }
 
     fn shape_of(&self, id: NodeId) -> &Shape {
-        self.parts.nodes.get(id).map_or(&Shape::Root, |node| &node.shape)
+        self.parts.nodes.get(id - self.base.0).map_or(&Shape::Root, |node| &node.shape)
     }
 
     /// The shape of a node, and the allocatable bytes each child needs.
@@ -149,7 +186,7 @@ impl Builder<'_> {
         let minimum = inherited.minimum;
         Ok(match config.kind {
             VdevKind::Root => return Err(VdevError::config("a root inside the tree")),
-            VdevKind::Disk | VdevKind::File => (Shape::Leaf(self.parts.leaves.len()), 0),
+            VdevKind::Disk | VdevKind::File => (Shape::Leaf(self.next_leaf()), 0),
             VdevKind::Mirror | VdevKind::Replacing | VdevKind::Spare => (Shape::Copies, minimum),
             VdevKind::Raidz => {
                 let children = config.children().len();

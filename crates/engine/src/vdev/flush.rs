@@ -3,7 +3,6 @@
 //! Invariant: a leaf that fails its flush counts as if every write since its last flush had failed.
 
 use super::error::VdevError;
-use super::leaf::Leaf;
 use super::recover::Repair;
 use super::tree::{LeafId, NodeId, Shape, VdevTree};
 use bytes::Bytes;
@@ -76,7 +75,7 @@ impl VdevTree {
                 dirty.push((id, written));
             }
         }
-        let devices = |id: LeafId| self.leaves.get(id).and_then(Leaf::device);
+        let devices = |id: LeafId| self.leaves.get(id).and_then(|leaf| leaf.device());
         let open: Vec<(LeafId, Arc<dyn Device>)> =
             dirty.iter().filter_map(|&(id, _)| Some((id, devices(id)?))).collect();
         let (ids, devices): (Vec<LeafId>, Vec<_>) = open.into_iter().unzip();

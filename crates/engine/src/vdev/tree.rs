@@ -125,21 +125,21 @@ pub struct LeafDevice {
 
 /// The vdevs of one pool and their devices.
 pub struct VdevTree {
-    pub(super) nodes: Vec<Node>,
-    pub(super) leaves: Vec<Leaf>,
-    pub(super) tops: Vec<Top>,
+    pub(super) nodes: Vec<Arc<Node>>,
+    pub(super) leaves: Vec<Arc<Leaf>>,
+    pub(super) tops: Vec<Arc<Top>>,
     pub(super) opener: Arc<dyn LeafOpener>,
     reflow: RwLock<Reflow>,
     deadline: RwLock<Duration>,
     clock: Arc<dyn Fn() -> Duration + Send + Sync>,
     refreshing: Mutex<()>,
     /// How often a leaf noted a txg it misses.
-    pub(super) missed_changes: AtomicU64,
+    pub(super) missed_changes: Arc<AtomicU64>,
     /// Held during a flush: one that found nothing to do must not answer before the one that does
     /// it. Keeps the failure after which nothing can be relied on.
-    pub(super) flushing: Mutex<Option<VdevError>>,
+    pub(super) flushing: Arc<Mutex<Option<VdevError>>>,
     /// Flushes that failed beyond the redundancy.
-    pub(super) failed_flushes: AtomicU64,
+    pub(super) failed_flushes: Arc<AtomicU64>,
 }
 
 impl std::fmt::Debug for VdevTree {
@@ -156,17 +156,54 @@ impl VdevTree {
         let parts = super::build::Parts::of(root, opener.as_ref())?;
         let start = Instant::now();
         let tree = Self {
-            nodes: parts.nodes,
-            leaves: parts.leaves,
-            tops: parts.tops,
+            nodes: parts.nodes.into_iter().map(Arc::new).collect(),
+            leaves: parts.leaves.into_iter().map(Arc::new).collect(),
+            tops: parts.tops.into_iter().map(Arc::new).collect(),
             opener,
             reflow: RwLock::default(),
             deadline: RwLock::new(cenote_device::DEFAULT_DEADLINE),
             clock: Arc::new(move || start.elapsed()),
             refreshing: Mutex::default(),
-            missed_changes: AtomicU64::new(0),
-            flushing: Mutex::new(None),
-            failed_flushes: AtomicU64::new(0),
+            missed_changes: Arc::default(),
+            flushing: Arc::default(),
+            failed_flushes: Arc::default(),
+        };
+        tree.refresh();
+        Ok(tree)
+    }
+
+    /// The tree with the top-level vdevs that `root` has more, opened through `opener`; what was
+    /// there before is shared by both trees.
+    ///
+    /// # Errors
+    /// As [`VdevTree::build`].
+    pub fn grown(&self, root: &VdevConfig, opener: Arc<dyn LeafOpener>) -> Result<Self, VdevError> {
+        let (from, leaves) = (self.tops.len(), self.leaves.len());
+        let parts = super::build::Parts::more(root, from, &self.nodes, leaves, opener.as_ref())?;
+        let mut nodes = self.nodes.clone();
+        if let Some(top) = nodes.first_mut() {
+            let mut children = top.children.clone();
+            children.extend(parts.tops.iter().map(|top| top.node));
+            *top = Arc::new(Node::new(top.config.clone(), Shape::Root, children));
+        }
+        nodes.extend(parts.nodes.into_iter().map(Arc::new));
+        let tree = Self {
+            nodes,
+            leaves: self
+                .leaves
+                .iter()
+                .cloned()
+                .chain(parts.leaves.into_iter().map(Arc::new))
+                .collect(),
+            tops: self.tops.iter().cloned().chain(parts.tops.into_iter().map(Arc::new)).collect(),
+            opener,
+            reflow: RwLock::new(self.reflow()),
+            deadline: RwLock::new(self.deadline()),
+            clock: self.clock.clone(),
+            refreshing: Mutex::default(),
+            missed_changes: self.missed_changes.clone(),
+            flushing: self.flushing.clone(),
+            failed_flushes: self.failed_flushes.clone(),
         };
         tree.refresh();
         Ok(tree)
@@ -177,6 +214,11 @@ impl VdevTree {
     pub fn with_clock(mut self, clock: Arc<dyn Fn() -> Duration + Send + Sync>) -> Self {
         self.clock = clock;
         self
+    }
+
+    /// What opens its leaves.
+    pub fn opener(&self) -> &Arc<dyn LeafOpener> {
+        &self.opener
     }
 
     /// Time since the tree was built.
@@ -250,7 +292,7 @@ impl VdevTree {
     }
 
     pub(super) fn top_node(&self, vdev: u32) -> Option<&Node> {
-        self.nodes.get(self.tops.get(vdev as usize)?.node)
+        self.nodes.get(self.tops.get(vdev as usize)?.node).map(AsRef::as_ref)
     }
 
     /// Configuration of a top-level vdev.
@@ -260,7 +302,7 @@ impl VdevTree {
 
     /// Condition of the whole pool.
     pub fn condition(&self) -> Condition {
-        self.nodes.first().map_or(Condition::ONLINE, Node::condition)
+        self.nodes.first().map_or(Condition::ONLINE, |node| node.condition())
     }
 
     /// Condition of a top-level vdev.
@@ -340,7 +382,7 @@ impl VdevTree {
             sizes.filter(|&size| size > 0).min().unwrap_or(0)
         };
         match &node.shape {
-            Shape::Leaf(leaf) => self.leaves.get(*leaf).map_or(0, Leaf::asize),
+            Shape::Leaf(leaf) => self.leaves.get(*leaf).map_or(0, |leaf| leaf.asize()),
             Shape::Copies => smallest(),
             Shape::Raidz(raidz) => raidz.asize_of_children(smallest()).unwrap_or(0),
             Shape::Draid(draid) => draid.asize_of_children(smallest()),
@@ -353,7 +395,7 @@ impl VdevTree {
 
     /// The open devices of all leaves.
     pub fn devices(&self) -> Vec<LeafDevice> {
-        let open = |leaf: &Leaf| {
+        let open = |leaf: &Arc<Leaf>| {
             Some(LeafDevice { guid: leaf.config.guid, top: leaf.top, device: leaf.device()? })
         };
         self.leaves.iter().filter_map(open).collect()
@@ -402,7 +444,7 @@ impl VdevTree {
         let redundancy = match &node.shape {
             Shape::Leaf(leaf) if without == Some(*leaf) => return lost,
             Shape::Leaf(leaf) => {
-                return self.leaves.get(*leaf).map_or(lost, Leaf::condition);
+                return self.leaves.get(*leaf).map_or(lost, |leaf| leaf.condition());
             }
             Shape::Indirect(_) | Shape::DistributedSpare { draid: Some(_), .. } => {
                 return Condition::ONLINE;

@@ -131,7 +131,7 @@ impl VdevTree {
             let reason = match placed.failure(&answers) {
                 Some((op, error)) => {
                     let leaf = batch.ops.get(op).and_then(|op| self.leaves.get(op.leaf));
-                    format!("{}: {error}", leaf.map_or_else(String::new, Leaf::name))
+                    format!("{}: {error}", leaf.map_or_else(String::new, |leaf| leaf.name()))
                 }
                 None => "not enough devices are available".into(),
             };
@@ -490,7 +490,7 @@ impl VdevTree {
     /// The leaves that lack data, and the txgs (end exclusive, ascending): what their dirty time
     /// logs should say. Includes what [`VdevTree::set_missing_txgs`] told.
     pub fn missed(&self) -> Vec<Missed> {
-        let missed = |leaf: &Leaf| Some((leaf.config.guid, leaf.missing()));
+        let missed = |leaf: &std::sync::Arc<Leaf>| Some((leaf.config.guid, leaf.missing()));
         self.leaves.iter().filter_map(missed).filter(|(_, ranges)| !ranges.is_empty()).collect()
     }
 

@@ -13,6 +13,7 @@ use cenote_format::uberblock::{ACTIVITY_MAGIC, Uberblock};
 use cenote_format::zap::{Normalization, Value};
 use cenote_format::{BlockPointer, Guid, ObjectId, ObjectType, Txg};
 
+use super::add::AuxiliaryKind;
 use super::config::FIRST_TXG;
 use super::store::{MosSource, MosStore};
 use super::{LivePool, Task, WriteOptions};
@@ -59,7 +60,7 @@ pub struct NewPoolPlan {
     pub hostname: String,
 }
 
-fn random() -> Result<u64> {
+pub(super) fn random() -> Result<u64> {
     loop {
         let number = getrandom::u64()
             .map_err(|error| Error::new(ErrorKind::Io, format!("no random numbers: {error}")))?;
@@ -69,7 +70,7 @@ fn random() -> Result<u64> {
     }
 }
 
-fn assign_guids(node: &mut VdevConfig, id: u64) -> Result<()> {
+pub(super) fn assign_guids(node: &mut VdevConfig, id: u64) -> Result<()> {
     node.id = Some(id);
     node.guid = Guid(random()?);
     for (id, child) in (0..).zip(node.children.iter_mut().flatten()) {
@@ -203,45 +204,13 @@ fn fill_metadata(
         root.root_zap = Some(vdev_zap(change, map)?);
         change.add_reference("vdev_zaps_v2")?;
     }
-    for (top, class) in root.children.iter_mut().flatten().zip(&classes) {
-        leaf_zaps(change, map, top)?;
-        let zap = vdev_zap(change, map)?;
-        top.top_zap = Some(zap);
-        let bias = match class {
-            AllocationClass::Special => Some("special"),
-            AllocationClass::Dedup => Some("dedup"),
-            AllocationClass::Normal | AllocationClass::Log => None,
-        };
-        if let Some(bias) = bias {
-            let text = Value::of_bytes(format!("{bias}\0").as_bytes())?;
-            let object = change.mos.object(zap)?;
-            zap::insert(&object, change.tx, "org.zfsonlinux:allocation_bias", &text)?;
-            change.add_reference("allocation_classes")?;
-        }
-        if top.kind == VdevKind::Draid {
-            change.add_reference("draid")?;
-        }
+    for (id, (top, class)) in (0_u32..).zip(root.children.iter_mut().flatten().zip(&classes)) {
+        prepare_top(live, change, Some(map), id, top, *class, FIRST_TXG)?;
     }
-    let mut store = MosStore::new(change);
-    for (id, class) in (0_u32..).zip(&classes) {
-        let Some(top) = root.children.as_mut().and_then(|tops| tops.get_mut(id as usize)) else {
-            continue;
-        };
-        let zap = top.top_zap.unwrap_or_default();
-        let vdev = VdevToInit { id, config: top, zap, class: *class, from: FIRST_TXG };
-        let made = live.allocator.init_vdev(&mut store, &vdev)?;
-        if let Some(recorded) = &mut top.top {
-            recorded.metaslab_array = made.metaslab_array;
-            recorded.metaslab_shift = made.metaslab_shift.into();
-        }
-    }
-    for (name, nodes) in [("spares", plan.spares), ("l2cache", plan.caches)] {
-        if !nodes.is_empty() {
-            let _ = nodes;
-            let reason = format!("{name} are not supported yet");
-            return Err(Error::unsupported(reason));
-        }
-    }
+    let mut spares = plan.spares;
+    spares.extend(distributed_spares(root.children())?);
+    live.add_auxiliary(change, AuxiliaryKind::Spare, spares)?;
+    live.add_auxiliary(change, AuxiliaryKind::Cache, plan.caches)?;
     live.config.lock().set_tree(root);
     let keys = match &plan.encryption {
         Some((suite, wrapping)) => {
@@ -287,4 +256,62 @@ fn leaf_zaps(change: &MosChange<'_>, map: ObjectId, node: &mut VdevConfig) -> Re
         leaf_zaps(change, map, child)?;
     }
     Ok(())
+}
+
+/// Makes what a new top-level vdev has in the metadata: ZAPs, class, space maps. Its blocks can be
+/// allocated from group `from` on.
+pub(super) fn prepare_top(
+    live: &LivePool,
+    change: &MosChange<'_>,
+    map: Option<ObjectId>,
+    id: u32,
+    top: &mut VdevConfig,
+    class: AllocationClass,
+    from: Txg,
+) -> Result<()> {
+    if let Some(map) = map {
+        leaf_zaps(change, map, top)?;
+        top.top_zap = Some(vdev_zap(change, map)?);
+    }
+    let bias = match class {
+        AllocationClass::Special => Some("special"),
+        AllocationClass::Dedup => Some("dedup"),
+        AllocationClass::Normal | AllocationClass::Log => None,
+    };
+    if let (Some(bias), Some(zap)) = (bias, top.top_zap) {
+        let text = Value::of_bytes(format!("{bias}\0").as_bytes())?;
+        let object = change.mos.object(zap)?;
+        zap::insert(&object, change.tx, "org.zfsonlinux:allocation_bias", &text)?;
+        change.add_reference("allocation_classes")?;
+    }
+    if top.kind == VdevKind::Draid {
+        change.add_reference("draid")?;
+    }
+    let zap = top.top_zap.unwrap_or_default();
+    let vdev = VdevToInit { id, config: top, zap, class, from };
+    let made = live.allocator.init_vdev(&mut MosStore::new(change), &vdev)?;
+    if let Some(recorded) = &mut top.top {
+        recorded.metaslab_array = made.metaslab_array;
+        recorded.metaslab_shift = made.metaslab_shift.into();
+    }
+    Ok(())
+}
+
+/// The distributed spares of dRAID vdevs, for the list of spares.
+pub(super) fn distributed_spares(tops: &[VdevConfig]) -> Result<Vec<VdevConfig>> {
+    let mut spares = Vec::new();
+    for top in tops {
+        let Some(draid) = top.draid.filter(|_| top.kind == VdevKind::Draid) else { continue };
+        let (parity, id) = (top.nparity.unwrap_or(1), top.id.unwrap_or(0));
+        for number in 0..draid.spares {
+            spares.push(VdevConfig {
+                guid: Guid(random()?),
+                path: Some(format!("draid{parity}-{id}-{number}")),
+                top_guid: Some(top.guid),
+                spare_id: Some(number),
+                ..VdevConfig::placeholder(VdevKind::DistributedSpare, 0)
+            });
+        }
+    }
+    Ok(spares)
 }

@@ -6,6 +6,7 @@
 //! it is, and goes on when they are back; when a group cannot be written for another reason,
 //! nothing is written any more and every change answers why.
 
+mod add;
 mod config;
 mod create;
 mod dataset;
@@ -39,6 +40,7 @@ use crate::txg::{Gate, Tx};
 use crate::vdev::{VdevTree, WriteQueue};
 use crate::{Error, ErrorKind, Result};
 
+pub use add::Additions;
 pub use config::ConfigChange;
 pub use create::{NewPoolPlan, create};
 pub use dataset::{DatasetPolicy, LiveDataset};
@@ -91,7 +93,6 @@ pub struct LivePool {
     allocator: Arc<Allocator>,
     submit: Arc<hooks::PoolSubmit>,
     workers: Arc<Workers>,
-    units: AllocationUnits,
     options: WriteOptions,
     datasets: Mutex<HashMap<ObjectId, Arc<LiveDataset>>>,
     /// Sets that tasks of the present group made.
@@ -150,12 +151,6 @@ impl LivePool {
         options: WriteOptions,
     ) -> Result<Arc<Self>> {
         let io = pool.io().clone();
-        let vdevs = io.pipe.vdevs();
-        let units = AllocationUnits::of((0..vdevs.top_count()).filter_map(|id| {
-            (vdevs.class(id) != crate::vdev::AllocationClass::Log)
-                .then(|| vdevs.min_allocation(id))
-                .flatten()
-        }));
         let tree = {
             let io = io.clone();
             move || io.pipe.vdevs()
@@ -185,7 +180,6 @@ impl LivePool {
             _healer: healer,
             submit,
             workers: Workers::new()?,
-            units,
             options,
             datasets: Mutex::default(),
             fresh: Mutex::default(),
@@ -231,6 +225,16 @@ impl LivePool {
     /// The gate changes of files pass.
     pub fn gate(&self) -> &Arc<Gate> {
         &self.gate
+    }
+
+    /// What is allocated at least.
+    fn units(&self) -> AllocationUnits {
+        let vdevs = self.vdevs();
+        AllocationUnits::of((0..vdevs.top_count()).filter_map(|id| {
+            (vdevs.class(id) != crate::vdev::AllocationClass::Log)
+                .then(|| vdevs.min_allocation(id))
+                .flatten()
+        }))
     }
 
     /// Free space and its bookkeeping.

@@ -84,6 +84,8 @@ impl LivePool {
         }
         // Features may have been enabled.
         writer.rules = Arc::new(self.rules(&change)?);
+        // So may devices have been added.
+        let vdevs = self.vdevs();
         let group = Group { live: self, txg, writer: &writer, vdevs: &vdevs, change: &change };
         let fresh = std::mem::take(&mut *self.fresh.lock());
         for dataset in fresh {
@@ -137,12 +139,12 @@ impl LivePool {
         let mut features = WriteFeatures { embedded_data: false, hole_birth: false, lz4: false };
         // A pool that is being created has no features yet.
         if change.mos.committed_root().is_hole() && change.mos.object(OBJECT_DIRECTORY).is_err() {
-            return Ok(Rules { features, units: self.units, salt: self.io.pipe.checksum_salt() });
+            return Ok(Rules { features, units: self.units(), salt: self.io.pipe.checksum_salt() });
         }
         features.embedded_data = change.is_enabled("embedded_data")?;
         features.hole_birth = change.is_active("hole_birth")?;
         features.lz4 = change.is_active("lz4_compress")?;
-        Ok(Rules { features, units: self.units, salt: self.io.pipe.checksum_salt() })
+        Ok(Rules { features, units: self.units(), salt: self.io.pipe.checksum_salt() })
     }
 
     /// Blocks may have been queued to be freed in the background.
