@@ -185,7 +185,7 @@ impl LivePool {
             fresh: Mutex::default(),
             tasks: Mutex::default(),
             config: Mutex::new(config),
-            missed: Mutex::new(missed::Written::of(&vdevs)),
+            missed: Mutex::new(missed::Written::of(&pool.vdevs())),
             outage,
             freeing: AtomicBool::new(true),
             thread: Mutex::new(None),
