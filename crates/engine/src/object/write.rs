@@ -478,37 +478,52 @@ impl Object {
         if self.block_size() == bytes {
             return Ok(());
         }
-        let base = match self.content(0) {
-            Content::Hole | Content::Dirty(_) => None,
-            Content::Committed if self.committed_object().pointer(0, 0)?.is_hole() => None,
-            Content::Committed => Some(self.read_block(0)?),
-        };
-        let grown = self.change(tx, |state, dirt| {
-            let current = state.current_mut()?;
-            if current.max_block_id > 0 {
-                let count = current.max_block_id + 1;
-                return Err(Error::invalid(format!("{count} blocks cannot change their size")));
-            }
-            current.data_block_sectors = sectors as u16;
-            // A block of this very group is not copied: small appends would cost its length each.
-            let own = dirt.blocks.remove(&0);
-            let before = own.as_ref().map_or(0, |own| own.len() as u64);
-            let old = own.or_else(|| match state.content_without(dirt, 0) {
-                Content::Dirty(block) => Some(block),
-                Content::Committed => base,
-                Content::Hole => None,
-            });
-            let Some(old) = old else {
-                // The block on the disks, if there is one, is a hole of the old size.
-                dirt.freed.insert(0, 0);
-                return Ok(0);
+        let grown = loop {
+            // What is on the disks is read before the lock is taken; the inner `None` is a hole.
+            let base = match self.content(0) {
+                Content::Hole | Content::Dirty(_) => None,
+                Content::Committed if self.committed_object().pointer(0, 0)?.is_hole() => {
+                    Some(None)
+                }
+                Content::Committed => Some(Some(self.read_block(0)?)),
             };
-            let mut block =
-                old.try_into_mut().unwrap_or_else(|shared| BytesMut::from(shared.as_ref()));
-            block.resize(bytes as usize, 0);
-            dirt.blocks.insert(0, block.freeze());
-            Ok(bytes.saturating_sub(before))
-        })?;
+            let grown = self.change(tx, |state, dirt| {
+                let blocks = state.current.as_ref().map_or(0, |current| current.max_block_id);
+                if blocks > 0 {
+                    let reason = format!("{} blocks cannot change their size", blocks + 1);
+                    return Err(Error::invalid(reason));
+                }
+                // A block of this very group is not copied: small appends would cost its length
+                // each.
+                let own = dirt.blocks.remove(&0);
+                let before = own.as_ref().map_or(0, |own| own.len() as u64);
+                let old = match own {
+                    Some(own) => Some(own),
+                    None => match (state.content_without(dirt, 0), base) {
+                        (Content::Dirty(block), _) => Some(block),
+                        (Content::Committed, Some(block)) => block,
+                        // Its group came to the disks meanwhile: now it is read from there.
+                        (Content::Committed, None) => return Ok(None),
+                        (Content::Hole, _) => None,
+                    },
+                };
+                // Not before the content was looked up: what it is depends on the size.
+                state.current_mut()?.data_block_sectors = sectors as u16;
+                let Some(old) = old else {
+                    // The block on the disks, if there is one, is a hole of the old size.
+                    dirt.freed.insert(0, 0);
+                    return Ok(Some(0));
+                };
+                let mut block =
+                    old.try_into_mut().unwrap_or_else(|shared| BytesMut::from(shared.as_ref()));
+                block.resize(bytes as usize, 0);
+                dirt.blocks.insert(0, block.freeze());
+                Ok(Some(bytes.saturating_sub(before)))
+            })?;
+            if let Some(grown) = grown {
+                break grown;
+            }
+        };
         tx.add_dirty(grown);
         Ok(())
     }
