@@ -12,6 +12,8 @@ use crate::{Error, Level, Result, Txg};
 const EMBEDDED: u64 = 1 << 39;
 /// Bit of the property word: encrypted, authenticated or with a MAC of MACs.
 const CRYPT: u64 = 1 << 61;
+/// Bit of the property word: the block is in a dedup table.
+const DEDUP: u64 = 1 << 62;
 /// Bit of the property word: written by a little-endian host.
 const LITTLE_ENDIAN: u64 = 1 << 63;
 /// Words of an embedded pointer that carry its payload, in order.
@@ -168,6 +170,13 @@ impl BlockPointer {
         let fill = self.words.get(11).copied().unwrap_or(0) & 0xffff_ffff;
         set(&mut self.words, 11, fill | word(tail) << 32);
         self.set_mac(mac);
+    }
+
+    /// Says that the block is in a dedup table, where its copies reached the disk in `physical`.
+    pub fn set_dedup(&mut self, physical: Txg) {
+        set(&mut self.words, 6, self.prop() | DEDUP);
+        let known = if physical == self.logical_birth() { 0 } else { physical.0 };
+        set(&mut self.words, 9, known);
     }
 
     /// Puts a MAC in the last two checksum words. The pointer must be little-endian.

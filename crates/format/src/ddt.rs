@@ -7,7 +7,7 @@ use std::borrow::Cow;
 
 use crate::blkptr::{Dva, SECTOR};
 use crate::bytes::{ByteOrder, array, le_words, slice, words_to_le};
-use crate::{BlockPointer, Error, Result, Txg};
+use crate::{BlockPointer, Error, ObjectType, Result, Txg};
 
 /// Names of the checksums a table can be for, with their ids (chapter 02, section 6.1).
 pub const CHECKSUMS: [(&str, u8); 5] =
@@ -80,11 +80,23 @@ impl Key {
 
     /// The key under which the block of a pointer is listed.
     pub fn of(pointer: &BlockPointer) -> Self {
-        let lsize = (pointer.lsize() / SECTOR).saturating_sub(1) & 0xffff;
-        let psize = (pointer.psize() / SECTOR).saturating_sub(1) & 0xffff;
-        let compression = u64::from(pointer.compression()) << 32;
-        let prop = lsize | psize << 16 | compression | u64::from(pointer.is_encrypted()) << 39;
-        Self { checksum: pointer.checksum(), prop }
+        let (lsize, psize) = (pointer.lsize(), pointer.psize());
+        let encrypted = pointer.is_encrypted();
+        Self::new(pointer.checksum(), lsize, psize, pointer.compression(), encrypted)
+    }
+
+    /// The key of a block of these sizes in bytes and this compression id.
+    pub fn new(
+        checksum: [u64; 4],
+        lsize: u64,
+        psize: u64,
+        compression: u8,
+        encrypted: bool,
+    ) -> Self {
+        let sectors = |bytes: u64| (bytes / SECTOR).saturating_sub(1) & 0xffff;
+        let compression = u64::from(compression & 0x7f) << 32;
+        let prop = sectors(lsize) | sectors(psize) << 16 | compression;
+        Self { checksum, prop: prop | u64::from(encrypted) << 39 }
     }
 
     /// From the words of the ZAP key.
@@ -112,13 +124,42 @@ impl Key {
     pub fn compression(&self) -> u8 {
         (self.prop >> 32 & 0x7f) as u8
     }
+
+    /// The block is encrypted: its third address is salt and initialisation vector.
+    pub fn is_encrypted(&self) -> bool {
+        self.prop >> 39 & 1 == 1
+    }
+
+    /// A pointer to the copies of `slot` of the entry of this key: without the bit that says the
+    /// block is in a table, of the type that stands for deduplicated blocks. `checksum` is the id
+    /// of the table's checksum.
+    pub fn pointer(&self, slot: &Physical, checksum: u8) -> BlockPointer {
+        let mut words = [0; 16];
+        for (word, value) in words.iter_mut().zip(slot.addresses.iter().flatten()) {
+            *word = *value;
+        }
+        let prop = self.prop & 0x7f_ffff_ffff
+            | u64::from(checksum) << 40
+            | u64::from(ObjectType::DEDUP.0) << 48
+            | u64::from(self.is_encrypted()) << 61
+            | 1 << 63;
+        let [c0, c1, c2, c3] = self.checksum;
+        let rest = [(6, prop), (10, slot.birth.0), (11, 1), (12, c0), (13, c1), (14, c2), (15, c3)];
+        for (index, value) in rest {
+            if let Some(word) = words.get_mut(index) {
+                *word = value;
+            }
+        }
+        BlockPointer { words }
+    }
 }
 
 /// Copies of a block and their references.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Physical {
-    /// Addresses.
-    pub dvas: [Option<Dva>; 3],
+    /// The words of the addresses; of an encrypted block, the third are salt and initialisation
+    /// vector.
+    pub addresses: [[u64; 2]; 3],
     /// References; 0 for an unused slot.
     pub references: u64,
     /// Txg in which the bytes were written.
@@ -147,16 +188,38 @@ const ZLE_LITERALS: u8 = 64;
 
 impl Physical {
     fn decode(data: &[u8], order: ByteOrder) -> Option<Self> {
-        let dva = |at| Some(Dva::from_words(order.u64(data, at)?, order.u64(data, at + 8)?));
-        let dvas = [dva(0)?, dva(16)?, dva(32)?];
-        Some(Self { dvas, references: order.u64(data, 48)?, birth: Txg(order.u64(data, 56)?) })
+        let words = |at| Some([order.u64(data, at)?, order.u64(data, at + 8)?]);
+        let addresses = [words(0)?, words(16)?, words(32)?];
+        Some(Self {
+            addresses,
+            references: order.u64(data, 48)?,
+            birth: Txg(order.u64(data, 56)?),
+        })
     }
 
     fn encode(&self) -> Vec<u8> {
-        let words = |dva: &Option<Dva>| dva.map_or([0, 0], Dva::to_words);
-        let mut out: Vec<u64> = self.dvas.iter().flat_map(words).collect();
+        let mut out: Vec<u64> = self.addresses.iter().flatten().copied().collect();
         out.extend([self.references, self.birth.0]);
         words_to_le(&out)
+    }
+
+    /// The copies behind `pointer`, with one reference.
+    pub fn of(pointer: &BlockPointer) -> Self {
+        let [a, b, c, d, e, f, ..] = pointer.words;
+        let addresses = [[a, b], [c, d], [e, f]];
+        Self { addresses, references: 1, birth: pointer.physical_birth() }
+    }
+
+    /// The slot holds copies.
+    pub fn is_used(&self) -> bool {
+        self.birth != Txg(0)
+    }
+
+    /// Where the copies of the entry of `key` lie.
+    pub fn dvas(&self, key: &Key) -> impl Iterator<Item = Dva> + '_ {
+        let count = if key.is_encrypted() { 2 } else { 3 };
+        let dvas = self.addresses.iter().take(count);
+        dvas.filter_map(|[first, second]| Dva::from_words(*first, *second))
     }
 }
 
@@ -253,6 +316,61 @@ pub struct Statistics {
 }
 
 impl Statistics {
+    /// What the copies of an entry count for, with their bucket; `None` if it has no references.
+    /// `deflate` is the ratio of a top-level vdev (512ths; chapter 06 on space accounting).
+    pub fn of(
+        key: &Key,
+        slots: &[Physical],
+        deflate: impl Fn(u32) -> u64,
+    ) -> Option<(usize, Self)> {
+        let (lsize, psize) = (key.lsize(), key.psize());
+        let mut sum = Self::default();
+        for slot in slots.iter().filter(|slot| slot.is_used()) {
+            let dsize = slot.dvas(key).fold(0, |sum: u64, dva| {
+                sum.saturating_add((dva.asize >> 9).saturating_mul(deflate(dva.vdev)))
+            });
+            sum.add(&Self {
+                blocks: 1,
+                lsize,
+                psize,
+                dsize,
+                referenced_blocks: slot.references,
+                referenced_lsize: lsize.saturating_mul(slot.references),
+                referenced_psize: psize.saturating_mul(slot.references),
+                referenced_dsize: dsize.saturating_mul(slot.references),
+            });
+        }
+        let bucket = sum.referenced_blocks.checked_ilog2()?;
+        Some((bucket as usize, sum))
+    }
+
+    /// Takes `other` away, which was added before.
+    pub fn subtract(&mut self, other: &Self) {
+        let less = |to: &mut u64, from: u64| *to = to.saturating_sub(from);
+        less(&mut self.blocks, other.blocks);
+        less(&mut self.lsize, other.lsize);
+        less(&mut self.psize, other.psize);
+        less(&mut self.dsize, other.dsize);
+        less(&mut self.referenced_blocks, other.referenced_blocks);
+        less(&mut self.referenced_lsize, other.referenced_lsize);
+        less(&mut self.referenced_psize, other.referenced_psize);
+        less(&mut self.referenced_dsize, other.referenced_dsize);
+    }
+
+    /// The words of a bucket.
+    fn words(&self) -> [u64; 8] {
+        [
+            self.blocks,
+            self.lsize,
+            self.psize,
+            self.dsize,
+            self.referenced_blocks,
+            self.referenced_lsize,
+            self.referenced_psize,
+            self.referenced_dsize,
+        ]
+    }
+
     /// Adds `other`; sums stay at the maximum rather than wrap.
     pub fn add(&mut self, other: &Self) {
         let sum = |to: &mut u64, from: u64| *to = to.saturating_add(from);
@@ -285,6 +403,11 @@ pub fn histogram(words: &[u64]) -> Result<Vec<Statistics>> {
             referenced_dsize: rdsize,
         };
     Ok(buckets.iter().map(bucket).collect())
+}
+
+/// The words of a histogram's ZAP entry.
+pub fn histogram_words(buckets: &[Statistics]) -> Vec<u64> {
+    buckets.iter().flat_map(Statistics::words).collect()
 }
 
 /// Block size of a log in bytes; records do not span blocks.
@@ -373,7 +496,8 @@ mod tests {
     fn vector_t6() {
         let raw = hex::decode("8e7f000846023680046400014600 6ac6".replace(' ', "")).unwrap();
         let Value::Legacy(slots) = Value::decode(&raw, false).unwrap() else { panic!() };
-        let dva = slots[1].dvas[0].unwrap();
+        let key = Key { prop: 0x0000_0002_0007_0007, ..Key::default() };
+        let dva = slots[1].dvas(&key).next().unwrap();
         assert_eq!((dva.vdev, dva.asize, dva.offset), (0, 4096, 0x48036 << 9));
         assert_eq!((slots[1].references, slots[1].birth), (1, Txg(0x6a)));
         assert_eq!(slots[0], Physical::default());
@@ -427,6 +551,34 @@ mod tests {
         let mut sum = Statistics::default();
         buckets.iter().for_each(|bucket| sum.add(bucket));
         assert_eq!(sum.blocks, 5);
+        assert_eq!(histogram_words(&buckets), words);
+        sum.subtract(&buckets[1]);
+        assert_eq!(sum, Statistics::default());
         assert!(histogram(&words[..504]).is_err());
+    }
+
+    #[test]
+    fn entries_lead_to_their_blocks_and_count() {
+        let key = Key { checksum: [1, 2, 3, 4], prop: 0x0000_000f_0007_00ff };
+        let mut pointer = BlockPointer::HOLE;
+        pointer.words[..4].copy_from_slice(&[8, 0x48036, 1 << 32 | 8, 0x100]);
+        pointer.words[10] = 0x6a;
+        let slot = Physical { references: 5, ..Physical::of(&pointer) };
+        let dvas: Vec<Dva> = slot.dvas(&key).collect();
+        assert_eq!((dvas.len(), dvas[1].vdev, slot.birth), (2, 1, Txg(0x6a)));
+        let made = key.pointer(&slot, 8);
+        assert_eq!(Key::of(&made), key);
+        assert_eq!((made.checksum_id(), made.is_dedup(), made.is_crypt()), (8, false, false));
+        assert_eq!(made.dvas().collect::<Vec<_>>(), dvas);
+        let sealed = Key { prop: key.prop | 1 << 39, ..key };
+        let salted = Physical { addresses: [[8, 1], [0, 0], [u64::MAX, u64::MAX]], ..slot };
+        assert_eq!(salted.dvas(&sealed).count(), 1);
+        assert!(sealed.pointer(&salted, 8).is_encrypted());
+        let value = Value::Legacy(Box::new([Physical::default(), salted, slot, slot]));
+        assert_eq!(Value::decode(&value.encode(), false).unwrap(), value);
+        let (bucket, sum) = Statistics::of(&key, &[Physical::default(), slot], |_| 512).unwrap();
+        assert_eq!((bucket, sum.blocks, sum.dsize), (2, 1, 8192));
+        assert_eq!((sum.referenced_lsize, sum.referenced_dsize), (5 * 131_072, 5 * 8192));
+        assert_eq!(Statistics::of(&key, &[], |_| 512), None);
     }
 }

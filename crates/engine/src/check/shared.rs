@@ -70,30 +70,31 @@ impl SharedBlocks {
                     .words()
                     .try_into()
                     .map_err(|_| Error::corrupt("a dedup key is not five words long"))?;
-                if logged.contains_key(&Key::from_words(words)) {
+                let key = Key::from_words(words);
+                if logged.contains_key(&key) {
                     continue;
                 }
                 match Value::decode(entry.value.raw(), flat)? {
-                    Value::Legacy(slots) => slots.iter().for_each(|slot| self.count(slot)),
-                    Value::Flat(slot, _) => self.count(&slot),
+                    Value::Legacy(slots) => slots.iter().for_each(|slot| self.count(&key, slot)),
+                    Value::Flat(slot, _) => self.count(&key, &slot),
                 }
             }
         }
-        logged.values().for_each(|slot| self.count_shared(slot));
+        logged.iter().for_each(|(key, slot)| self.count_shared(key, slot));
         Ok(())
     }
 
-    fn count_shared(&mut self, slot: &Physical) {
+    fn count_shared(&mut self, key: &Key, slot: &Physical) {
         if slot.references > 1 {
-            self.count(slot);
+            self.count(key, slot);
         }
     }
 
-    fn count(&mut self, slot: &Physical) {
+    fn count(&mut self, key: &Key, slot: &Physical) {
         if slot.references == 0 {
             return;
         }
-        let sizes = slot.dvas.iter().flatten().map(|dva| dva.asize);
+        let sizes = slot.dvas(key).map(|dva| dva.asize);
         let size = sizes.fold(0, |sum: u64, size| sum.saturating_add(size));
         let saved = size.saturating_mul(slot.references - 1);
         self.dedup_saved = self.dedup_saved.saturating_add(saved);

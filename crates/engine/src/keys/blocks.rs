@@ -1,8 +1,8 @@
 //! Opening and sealing the blocks of one encrypted dataset with its loaded keys.
 //!
 //! Chapter 02, sections 8.3 to 8.7. Invariant: a block is given out only after its MAC matched; no
-//! initialisation vector is used twice with a salt (both are random, and the salt changes long
-//! before chance could make them meet).
+//! initialisation vector is used twice with a salt for different bytes (both are random, and the
+//! salt changes long before chance could make them meet; or both are a MAC of the bytes).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -132,6 +132,13 @@ impl Decryptor for DatasetKeys {
 impl Encryptor for DatasetKeys {
     fn encrypt(&self, object_type: ObjectType, data: &mut [u8]) -> Result<Sealing> {
         let (salt, iv) = self.new_parameters()?;
+        let mac = self.encrypt_with(object_type, salt, iv, data)?;
+        Ok(Sealing { salt, iv, mac })
+    }
+
+    fn encrypt_alike(&self, object_type: ObjectType, data: &mut [u8]) -> Result<Sealing> {
+        let (salt, iv) =
+            cipher::dedup_salt_and_nonce(&self.keys.hmac, data).map_err(not_sealed)?;
         let mac = self.encrypt_with(object_type, salt, iv, data)?;
         Ok(Sealing { salt, iv, mac })
     }

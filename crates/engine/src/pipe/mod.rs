@@ -5,6 +5,7 @@
 //! checksums are off); metadata leaves it in little-endian form whatever host wrote it. What is
 //! written is little-endian, and its pointer is what the reading half accepts.
 
+mod dedup;
 mod faults;
 mod gang;
 mod logical;
@@ -30,10 +31,11 @@ use crate::cache::{BlockCache, BlockKey, Found};
 use crate::vdev::{BlockRead, Recovered, Repair, VdevTree};
 use crate::{Error, ErrorKind, Result};
 
+pub use dedup::DedupTables;
 pub use faults::{Fault, Faults};
 pub use policy::{
-    BlockKind, Compression, DEDUP_OFF, ObjsetPolicy, RedundantMetadata, WriteFeatures, WritePolicy,
-    checksum_from_property, copies_for,
+    BlockKind, Compression, DEDUP_OFF, Dedup, ObjsetPolicy, RedundantMetadata, WriteFeatures,
+    WritePolicy, checksum_from_property, copies_for, dedup_checksum,
 };
 pub use prefetch::Prefetcher;
 pub use prepare::{AllocationUnits, Rules};

@@ -192,13 +192,9 @@ impl ObjsetPolicy {
         }
     }
 
-    /// The policy of one block. Errors: values that do not exist; `dedup` for data, which is not
-    /// supported yet.
+    /// The policy of one block. Errors: values that do not exist.
     pub fn block(&self, kind: &BlockKind, features: &WriteFeatures) -> Result<WritePolicy> {
         let metadata = kind.is_metadata();
-        if !metadata && self.dedup != DEDUP_OFF {
-            return Err(Error::unsupported("writing deduplicated data is not supported yet"));
-        }
         let own = |own: u8, inherited: u64| if own == 0 { inherited } else { u64::from(own) };
         let checksum = own(kind.checksum, self.checksum);
         let checksum = checksum_from_property(checksum)
@@ -230,12 +226,24 @@ impl ObjsetPolicy {
             special_small_blocks: self.special_small_blocks,
             embed: features.embedded_data && !never_embedded,
             nop_write: false,
+            dedup: Dedup::Off,
             encryptor: self.encryptor.clone(),
         };
         if metadata {
             policy.compression = Compression::With(Compression::on(features));
             if !policy.checksum.metadata_ok() {
                 policy.checksum = Checksum::Fletcher4;
+            }
+        } else if let Some(checksum) = dedup_checksum(self.dedup)? {
+            policy.checksum = checksum;
+            // What is encrypted can be made equal where it is equal; what only has a MAC is not.
+            if self.encryptor.is_none() || kind.object_type.is_encrypted() {
+                let verified = self.dedup & VERIFY != 0 || !checksum.dedup_without_verify();
+                policy.dedup = if verified { Dedup::Verified } else { Dedup::Trusting };
+                policy.embed = false;
+            }
+            if policy.compression == Compression::Off {
+                policy.compression = Compression::Holes;
             }
         } else {
             policy.nop_write = policy.checksum.nop_write()
@@ -256,6 +264,34 @@ impl ObjsetPolicy {
 
 /// The value of `dedup=off`.
 pub const DEDUP_OFF: u64 = 2;
+/// Bit of the values of `dedup`: blocks of equal checksums are compared.
+const VERIFY: u64 = 0x100;
+
+/// The checksum that a value of `dedup` means; `None` for "off". Errors: values that do not exist.
+pub fn dedup_checksum(raw: u64) -> Result<Option<Checksum>> {
+    let id = raw & !VERIFY;
+    if raw == DEDUP_OFF {
+        return Ok(None);
+    }
+    if id == 1 {
+        return Ok(Some(Checksum::Sha256));
+    }
+    let strong = checksum_from_property(id).filter(|checksum| checksum.nop_write());
+    let unknown = || Error::unsupported(format!("dedup {raw:#x} for writing"));
+    strong.map(Some).ok_or_else(unknown)
+}
+
+/// Whether a block that is stored already is referred to instead of stored again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Dedup {
+    /// It is not looked for.
+    #[default]
+    Off,
+    /// It is if sizes, compression and checksum are equal.
+    Trusting,
+    /// It is if its bytes are equal, too.
+    Verified,
+}
 
 /// How one block is written.
 #[derive(Clone)]
@@ -278,6 +314,8 @@ pub struct WritePolicy {
     pub embed: bool,
     /// The old pointer is kept when the checksum did not change.
     pub nop_write: bool,
+    /// What is stored already is referred to. Not together with `embed` and `nop_write`.
+    pub dedup: Dedup,
     /// Keys of an encrypted dataset.
     pub encryptor: Option<Arc<dyn Encryptor>>,
 }
@@ -375,9 +413,37 @@ mod tests {
         let policy = set.block(&kind, &WriteFeatures::ALL).unwrap();
         let level = ZstdLevel::from_number(9).unwrap();
         assert_eq!(policy.compression, Compression::With(Method::Zstd(level)));
-        let dedup = ObjsetPolicy { dedup: 1, ..dataset() };
-        assert!(dedup.block(&kind, &WriteFeatures::ALL).is_err());
-        assert!(dedup.block(&BlockKind::new(ObjectType::DNODE, 0), &WriteFeatures::ALL).is_ok());
+    }
+
+    #[test]
+    fn dedup_decides_the_checksum_of_data() {
+        let of = |dedup, kind: &BlockKind| {
+            let set = ObjsetPolicy { dedup, compression: 2, ..dataset() };
+            set.block(kind, &WriteFeatures::ALL)
+        };
+        let file = BlockKind::new(ObjectType::PLAIN_FILE, 0);
+        let table = [
+            (1, Checksum::Sha256, Dedup::Trusting),
+            (0x101, Checksum::Sha256, Dedup::Verified),
+            (8, Checksum::Sha256, Dedup::Trusting),
+            (0x10b, Checksum::Sha512, Dedup::Verified),
+            (12, Checksum::Skein, Dedup::Trusting),
+            (0x10d, Checksum::Edonr, Dedup::Verified),
+            (13, Checksum::Edonr, Dedup::Verified),
+            (14, Checksum::Blake3, Dedup::Trusting),
+        ];
+        for (value, checksum, dedup) in table {
+            let policy = of(value, &file).unwrap();
+            assert_eq!((policy.checksum, policy.dedup), (checksum, dedup), "{value:#x}");
+            assert!(!policy.embed && !policy.nop_write);
+            assert_eq!(policy.compression, Compression::Holes);
+            let dnode = of(value, &BlockKind::new(ObjectType::DNODE, 0)).unwrap();
+            assert_eq!((dnode.checksum, dnode.dedup), (Checksum::Fletcher4, Dedup::Off));
+        }
+        assert_eq!(of(2, &file).unwrap().dedup, Dedup::Off);
+        for value in [0, 3, 6, 7, 9, 15, 0x107, 0x102] {
+            assert!(of(value, &file).is_err(), "{value:#x}");
+        }
     }
 
     #[test]

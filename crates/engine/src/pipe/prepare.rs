@@ -20,7 +20,7 @@ use cenote_device::aligned_copy;
 use cenote_format::blkptr::{EMBEDDED_MAX, MAX_BLOCK, SECTOR, SIZE as POINTER};
 use cenote_format::{BlockPointer, Level, ObjectType, Txg};
 
-use super::policy::{Compression, WriteFeatures, WritePolicy};
+use super::policy::{Compression, Dedup, WriteFeatures, WritePolicy};
 use super::{BlockToWrite, Sealing};
 use crate::{Error, Result};
 
@@ -285,7 +285,10 @@ fn seal(rules: &Rules, policy: &WritePolicy, logical: &[u8], stored: &mut Stored
             mac = Some(encryptor.indirect_mac(logical)?);
         } else if policy.object_type.is_encrypted() {
             let mut bytes = stored.bytes.to_vec();
-            let sealing = encryptor.encrypt(policy.object_type, &mut bytes)?;
+            let sealing = match policy.dedup {
+                Dedup::Off => encryptor.encrypt(policy.object_type, &mut bytes)?,
+                _ => encryptor.encrypt_alike(policy.object_type, &mut bytes)?,
+            };
             stored.bytes = Bytes::from(bytes);
             mac = Some(sealing.mac);
             stored.sealing = Some(sealing);

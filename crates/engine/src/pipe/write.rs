@@ -13,6 +13,7 @@ use bytes::Bytes;
 use cenote_format::{BlockPointer, Dva, Level, ObjectId, ObjectType, StoredBlock, Txg};
 
 use super::Pipe;
+use super::dedup::{DedupTables, Lookup};
 use super::gang::Gang;
 use super::policy::WritePolicy;
 use super::prepare::{self, Prepared, Rules, Stored};
@@ -42,6 +43,8 @@ pub struct Sealing {
 pub trait Encryptor: Send + Sync {
     /// Encrypts the stored bytes of a level-0 block of an encrypted type in place.
     fn encrypt(&self, object_type: ObjectType, data: &mut [u8]) -> Result<Sealing>;
+    /// The same so that equal bytes become equal bytes, which can be deduplicated.
+    fn encrypt_alike(&self, object_type: ObjectType, data: &mut [u8]) -> Result<Sealing>;
     /// The MAC of a level-0 block that is stored in the clear, over its stored bytes.
     fn mac(&self, data: &[u8]) -> Result<[u8; 16]>;
     /// The MAC of an indirect block, over its uncompressed bytes.
@@ -62,6 +65,10 @@ impl Unopened {
 
 impl Encryptor for Unopened {
     fn encrypt(&self, _: ObjectType, _: &mut [u8]) -> Result<Sealing> {
+        Self::refuse()
+    }
+
+    fn encrypt_alike(&self, _: ObjectType, _: &mut [u8]) -> Result<Sealing> {
         Self::refuse()
     }
 
@@ -171,6 +178,8 @@ pub struct Writer {
     pub workers: Arc<Workers>,
     /// Features, units and salt.
     pub rules: Arc<Rules>,
+    /// The tables of deduplicated blocks; without them everything is stored.
+    pub dedup: Option<Arc<dyn DedupTables>>,
 }
 
 impl Pipe {
@@ -288,9 +297,17 @@ impl Run<'_> {
         if self.is_nop(request, lsize, &stored) {
             return Ok(Written { pointer: request.old, replaced: Replaced::Nothing });
         }
+        let listing = match self.look_up(request, &stored)? {
+            Lookup::Known(pointer) => {
+                self.remember(request, &stored, &pointer);
+                return Ok(Written { pointer, replaced: Replaced::Old });
+            }
+            Lookup::New(listing) => Some(listing),
+            Lookup::Not => None,
+        };
         let replaced = if stored.in_place { Replaced::InPlace } else { Replaced::Old };
         let home = self.home(request, &stored)?;
-        let pointer = match self.pointer(request, &stored, home.dvas()) {
+        let mut pointer = match self.pointer(request, &stored, home.dvas()) {
             Ok(pointer) => pointer,
             Err(error) => {
                 self.leave(&home);
@@ -300,6 +317,9 @@ impl Run<'_> {
         match &home {
             Home::Old(dvas) | Home::New(dvas) => self.submit(dvas, &stored.bytes)?,
             Home::Gang(_, gang) => self.submit_gang(gang)?,
+        }
+        if let Some(listing) = listing {
+            self.enter(request, &listing, &mut pointer)?;
         }
         self.remember(request, &stored, &pointer);
         Ok(Written { pointer, replaced })
@@ -369,7 +389,7 @@ impl Run<'_> {
         self.writer.addresses.allocate(&request)
     }
 
-    fn pointer(
+    pub(super) fn pointer(
         &self,
         request: &BlockToWrite,
         stored: &Stored,

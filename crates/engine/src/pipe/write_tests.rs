@@ -135,6 +135,7 @@ impl Bench {
             submit: sink.clone(),
             workers: Workers::with_threads(2).unwrap(),
             rules: Arc::new(rules),
+            dedup: None,
         };
         Self { pipe, writer, space, sink, disks }
     }

@@ -9,6 +9,7 @@ mod bpobj;
 mod checks;
 mod create;
 mod deadlist;
+mod dedup;
 mod destroy;
 mod destroy_snapshot;
 mod features;
@@ -45,6 +46,7 @@ use crate::txg::Tx;
 use crate::vdev::VdevTree;
 
 pub use create::{MadeDataset, NewDataset, NewKeys};
+pub use dedup::LiveDedup;
 pub use free::Freed;
 pub use ledger::DatasetLedger;
 pub use properties::{PropertyData, PropertyInput};

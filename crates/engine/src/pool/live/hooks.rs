@@ -35,8 +35,7 @@ impl GroupHooks<'_> {
             return Ok(());
         }
         if pointer.is_dedup() {
-            let reason = "freeing deduplicated blocks is not supported yet";
-            return Err(Error::unsupported(reason).at_pointer(pointer));
+            return self.live.dedup.release(pointer);
         }
         let vdevs = self.live.vdevs();
         if pointer.is_gang() {
@@ -88,7 +87,8 @@ impl LivePool {
     /// What the pool offers to its datasets, as of now.
     pub fn capacity(&self) -> PoolCapacity {
         let figures = self.allocator.figures();
-        PoolCapacity::new(figures.usable(), figures.embedded_log(), 0, 0)
+        let saved = self.dedup.saved();
+        PoolCapacity::new(figures.usable(), figures.embedded_log(), saved, 0)
     }
 }
 

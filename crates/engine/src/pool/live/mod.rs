@@ -26,13 +26,14 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use cenote_format::ddt::{CHECKSUMS, directory_name};
 use cenote_format::{ObjectId, Txg};
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 use parking_lot::Mutex;
 
 use super::{OpenOptions, Pool};
 use crate::alloc::Allocator;
-use crate::dataset::change::MosChange;
+use crate::dataset::change::{LiveDedup, MosChange};
 use crate::object::ObjectSet;
 use crate::pipe::{AllocationUnits, PoolIo, ReadContext, Workers};
 use crate::pool::assemble::PoolCandidate;
@@ -91,6 +92,7 @@ pub struct LivePool {
     gate: Arc<Gate>,
     mos: ObjectSet,
     allocator: Arc<Allocator>,
+    dedup: Arc<LiveDedup>,
     submit: Arc<hooks::PoolSubmit>,
     workers: Arc<Workers>,
     options: WriteOptions,
@@ -172,11 +174,13 @@ impl LivePool {
         let seen: Arc<dyn crate::pipe::Submit> = submit.clone();
         io.pipe.set_submit(&seen);
         let config = config::ConfigState::of(&pool);
+        let dedup = Arc::new(LiveDedup::open(mos.clone())?);
         Ok(Arc::new(Self {
             io,
             gate,
             mos,
             allocator,
+            dedup,
             _healer: healer,
             submit,
             workers: Workers::new()?,
@@ -408,8 +412,8 @@ fn check_maintained(pool: &Pool) -> Result<()> {
         Err(Error::new(ErrorKind::ReadOnly, reason).with_advice("open the pool read-only"))
     };
     for (name, _) in directory.entries()? {
-        if name.starts_with("DDT-") && name != "DDT-statistics" {
-            return refuse("the pool holds deduplicated data");
+        if CHECKSUMS.iter().any(|(checksum, _)| name == directory_name(checksum)) {
+            return refuse("the pool holds tables of fast dedup");
         }
         if name.starts_with("com.fudosecurity:brt:vdev:") {
             return refuse("the pool holds cloned blocks");

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use cenote_codec::checksum::Algorithm as Checksum;
 use cenote_format::objset::ObjsetKind;
 use cenote_format::uberblock::Uberblock;
 use cenote_format::{ObjectId, Txg};
@@ -22,7 +23,7 @@ use super::{LivePool, Task};
 use crate::dataset::change::{DatasetLedger, Delta, MosChange, OBJECT_DIRECTORY};
 use crate::dataset::charge_owners;
 use crate::object::{SyncContext, Synced, SyncedObject};
-use crate::pipe::{ObjsetPolicy, Rules, WriteFeatures, Writer};
+use crate::pipe::{ObjsetPolicy, Rules, WriteFeatures, Writer, dedup_checksum};
 use crate::txg::Tx;
 use crate::vdev::VdevTree;
 use crate::{Error, Result};
@@ -62,6 +63,7 @@ impl LivePool {
             submit: submit.clone(),
             workers: self.workers.clone(),
             rules: Arc::new(self.rules(&change)?),
+            dedup: Some(self.dedup.clone()),
         };
         let group = Group { live: self, txg, writer: &writer, vdevs: &vdevs, change: &change };
 
@@ -194,14 +196,19 @@ impl Group<'_> {
         objects: &[SyncedObject],
     ) -> Result<()> {
         let new = || objects.iter().filter_map(|object| object.new.as_ref());
+        let written = !objects.is_empty();
+        let dedup = dedup_checksum(policy.dedup)?;
+        let hashed = |checksum: Checksum| {
+            written && (policy.checksum == u64::from(checksum.id()) || dedup == Some(checksum))
+        };
         let needed = [
             ("large_blocks", new().any(|dnode| dnode.block_size() > 128 << 10)),
             ("large_dnode", new().any(|dnode| dnode.extra_slots > 0)),
-            ("zstd_compress", !objects.is_empty() && policy.compression & 0x7f == 16),
-            ("sha512", !objects.is_empty() && policy.checksum == 11),
-            ("skein", !objects.is_empty() && policy.checksum == 12),
-            ("edonr", !objects.is_empty() && policy.checksum == 13),
-            ("blake3", !objects.is_empty() && policy.checksum == 14),
+            ("zstd_compress", written && policy.compression & 0x7f == 16),
+            ("sha512", hashed(Checksum::Sha512)),
+            ("skein", hashed(Checksum::Skein)),
+            ("edonr", hashed(Checksum::Edonr)),
+            ("blake3", hashed(Checksum::Blake3)),
         ];
         for (feature, _) in needed.iter().filter(|(_, needed)| *needed) {
             self.change.activate_feature(dataset, feature)?;
@@ -229,6 +236,7 @@ impl Group<'_> {
             if gained != Delta::default() {
                 self.change.charge_mos(gained)?;
             }
+            self.live.dedup.sync(self.change)?;
             self.live.write_missed(self.change, self.vdevs)?;
             self.live.write_config(self.change)?;
             self.live.allocator.sync(&mut store, self.txg, *pass)?;

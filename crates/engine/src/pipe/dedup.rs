@@ -1,0 +1,112 @@
+//! Blocks that are stored already: referred to instead of written again.
+//!
+//! Chapter 02, section 9, and chapter 06, section 20. Invariant: a pointer says that its block is in
+//! a table exactly when one reference was counted for it there, in the same transaction group.
+
+use cenote_codec::checksum::Algorithm as Checksum;
+use cenote_format::ddt::{Key, Physical};
+use cenote_format::BlockPointer;
+
+use super::policy::Dedup;
+use super::prepare::Stored;
+use super::write::{BlockToWrite, Run};
+use super::ReadContext;
+use crate::alloc::Dvas;
+use crate::{Error, Result};
+
+/// The tables of deduplicated blocks, as the group being written has them; declared here,
+/// implemented by the datasets' room. Only the thread that writes groups calls these.
+pub trait DedupTables: Send + Sync {
+    /// The copies known of a block, by their number; `None` if the table of `checksum` has no
+    /// entry of this key.
+    fn find(&self, checksum: Checksum, key: &Key) -> Result<Option<[Physical; 4]>>;
+    /// One reference more to the `copies` copies of an entry that was found.
+    fn refer(&self, checksum: Checksum, key: &Key, copies: u8) -> Result<()>;
+    /// The block was stored in `copies` copies, which the entry of the key did not have.
+    fn enter(&self, checksum: Checksum, key: &Key, copies: u8, stored: Physical) -> Result<()>;
+}
+
+/// What the tables say of a block to be written.
+pub(super) enum Lookup {
+    /// It is not for them.
+    Not,
+    /// It is stored already: its pointer.
+    Known(BlockPointer),
+    /// It is to be entered under this key.
+    New(Key),
+}
+
+impl Run<'_> {
+    /// Looks for the block in the tables, and refers to it if it is there.
+    pub(super) fn look_up(&self, request: &BlockToWrite, stored: &Stored) -> Result<Lookup> {
+        let policy = &request.policy;
+        let Some(tables) = self.writer.dedup.as_ref().filter(|_| policy.dedup != Dedup::Off) else {
+            return Ok(Lookup::Not);
+        };
+        let key = Self::key(request, stored);
+        let Some(slots) = tables.find(policy.checksum, &key)? else {
+            return Ok(Lookup::New(key));
+        };
+        if policy.dedup == Dedup::Verified && !self.is_same(request, stored, &key, &slots) {
+            // Stored like any other block: the table has room for one block of a checksum.
+            return Ok(Lookup::Not);
+        }
+        let slot = slots.get(usize::from(policy.copies)).filter(|slot| slot.is_used());
+        let Some(slot) = slot else { return Ok(Lookup::New(key)) };
+        let dvas: Dvas = slot.dvas(&key).collect();
+        let mut pointer = self.pointer(request, stored, &dvas)?;
+        pointer.set_dedup(slot.birth);
+        tables.refer(policy.checksum, &key, policy.copies)?;
+        Ok(Lookup::Known(pointer))
+    }
+
+    /// Enters a block that was stored, and marks its pointer.
+    pub(super) fn enter(
+        &self,
+        request: &BlockToWrite,
+        key: &Key,
+        pointer: &mut BlockPointer,
+    ) -> Result<()> {
+        let policy = &request.policy;
+        let Some(tables) = &self.writer.dedup else {
+            return Err(Error::corrupt("a block for the dedup tables without tables"));
+        };
+        pointer.set_dedup(self.txg);
+        tables.enter(policy.checksum, key, policy.copies, Physical::of(pointer))
+    }
+
+    fn key(request: &BlockToWrite, stored: &Stored) -> Key {
+        Key::new(
+            stored.checksum,
+            request.data.len() as u64,
+            stored.bytes.len() as u64,
+            stored.compression,
+            stored.crypt,
+        )
+    }
+
+    /// The copies of an entry hold the very bytes to be written. What cannot be read is not.
+    fn is_same(
+        &self,
+        request: &BlockToWrite,
+        stored: &Stored,
+        key: &Key,
+        slots: &[Physical],
+    ) -> bool {
+        let Some(slot) = slots.iter().find(|slot| slot.is_used()) else { return true };
+        let pointer = key.pointer(slot, request.policy.checksum.id());
+        let context = ReadContext { transient: true, ..ReadContext::default() };
+        let same = match stored.crypt {
+            true => {
+                let read = self.pipe.read_stored_many(&[pointer]).pop();
+                read.unwrap_or_else(|| Err(Error::corrupt("no block was read")))
+                    .map(|bytes| bytes == stored.bytes)
+            }
+            false => self.pipe.read(&pointer, &context).map(|bytes| bytes == request.data),
+        };
+        same.unwrap_or_else(|error| {
+            tracing::warn!(%error, "a deduplicated block cannot be read to be compared");
+            false
+        })
+    }
+}
