@@ -174,7 +174,8 @@ impl BlockPointer {
 
     /// Says that the block is in a dedup table, where its copies reached the disk in `physical`.
     pub fn set_dedup(&mut self, physical: Txg) {
-        set(&mut self.words, 6, self.prop() | DEDUP);
+        let prop = self.prop() | DEDUP;
+        set(&mut self.words, 6, prop);
         let known = if physical == self.logical_birth() { 0 } else { physical.0 };
         set(&mut self.words, 9, known);
     }

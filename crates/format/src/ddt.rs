@@ -190,11 +190,7 @@ impl Physical {
     fn decode(data: &[u8], order: ByteOrder) -> Option<Self> {
         let words = |at| Some([order.u64(data, at)?, order.u64(data, at + 8)?]);
         let addresses = [words(0)?, words(16)?, words(32)?];
-        Some(Self {
-            addresses,
-            references: order.u64(data, 48)?,
-            birth: Txg(order.u64(data, 56)?),
-        })
+        Some(Self { addresses, references: order.u64(data, 48)?, birth: Txg(order.u64(data, 56)?) })
     }
 
     fn encode(&self) -> Vec<u8> {

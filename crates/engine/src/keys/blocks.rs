@@ -137,8 +137,7 @@ impl Encryptor for DatasetKeys {
     }
 
     fn encrypt_alike(&self, object_type: ObjectType, data: &mut [u8]) -> Result<Sealing> {
-        let (salt, iv) =
-            cipher::dedup_salt_and_nonce(&self.keys.hmac, data).map_err(not_sealed)?;
+        let (salt, iv) = cipher::dedup_salt_and_nonce(&self.keys.hmac, data).map_err(not_sealed)?;
         let mac = self.encrypt_with(object_type, salt, iv, data)?;
         Ok(Sealing { salt, iv, mac })
     }

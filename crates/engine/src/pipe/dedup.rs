@@ -4,13 +4,13 @@
 //! a table exactly when one reference was counted for it there, in the same transaction group.
 
 use cenote_codec::checksum::Algorithm as Checksum;
-use cenote_format::ddt::{Key, Physical};
 use cenote_format::BlockPointer;
+use cenote_format::ddt::{Key, Physical};
 
+use super::ReadContext;
 use super::policy::Dedup;
 use super::prepare::Stored;
 use super::write::{BlockToWrite, Run};
-use super::ReadContext;
 use crate::alloc::Dvas;
 use crate::{Error, Result};
 

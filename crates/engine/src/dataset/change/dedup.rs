@@ -405,7 +405,11 @@ mod tests {
         let value = ddt::Value::Legacy(Box::new(slots));
         // Vector T6 of chapter 06.
         assert_eq!(hex::encode(stored_form(&value)), "8e7f0008460236800464000146006ac6");
-        slots = [Physical { addresses: [[u64::MAX; 2]; 3], references: u64::MAX, birth: Txg(u64::MAX) }; SLOTS];
+        slots = [Physical {
+            addresses: [[u64::MAX; 2]; 3],
+            references: u64::MAX,
+            birth: Txg(u64::MAX),
+        }; SLOTS];
         let value = ddt::Value::Legacy(Box::new(slots));
         let stored = stored_form(&value);
         assert_eq!(ddt::Value::decode(&stored, false).unwrap(), value);
