@@ -1,10 +1,13 @@
 //! A whole pool with some of its bytes changed: found, judged, opened, and everything read.
 //!
-//! The first byte of the input chooses what is looked at; the rest is a list of changes to the blocks of a real pool without checksums (see
-//! `support/edits.rs`), so that every change reaches the code behind the checksums.
+//! The first byte of the input chooses what is looked at, the second the pool (`support/bases.rs`);
+//! the rest is a list of changes to the blocks of a real pool without checksums (`hostile/edits.rs`),
+//! so that every change reaches the code behind the checksums.
 #![no_main]
 
-#[path = "support/edits.rs"]
+#[path = "support/bases.rs"]
+mod bases;
+#[path = "../../crates/engine/tests/hostile/edits.rs"]
 mod edits;
 #[path = "support/files.rs"]
 mod files;
@@ -13,24 +16,22 @@ mod image;
 #[path = "../../crates/engine/tests/hostile/walk.rs"]
 mod walk;
 
-use std::sync::LazyLock;
+use std::sync::Arc;
 
+use bases::UserKeys;
+use cenote_engine::dataset::Keys;
 use cenote_engine::pool::Pool;
-use image::FlatImage;
 use walk::Tally;
-
-static BASE: LazyLock<FlatImage> = LazyLock::new(|| {
-    FlatImage::load(include_bytes!("../../tests/fixtures/hostile/everything.zst"))
-});
 
 /// Datasets looked at in one run: everything would take too long.
 const WINDOW: usize = 3;
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {
-    let Some((&choice, input)) = input.split_first() else { return };
-    let mut image = BASE.clone();
-    edits::apply(&mut image, input);
-    for candidate in image::discover(vec![image.device("/d0")]) {
+    let Some((&[choice, pool], input)) = input.split_first_chunk() else { return };
+    let mut images = bases::base(pool);
+    edits::apply(&mut images, input);
+    let keys: Arc<dyn Keys> = Arc::new(UserKeys { lenient: choice < 128 });
+    for candidate in image::discover(image::shelf(images)) {
         walk::judge(&candidate);
         let mut tally = Tally::default();
         if let Some(pool) = tally.of(Pool::open(&candidate, &walk::options())) {
@@ -41,8 +42,8 @@ libfuzzer_sys::fuzz_target!(|input: &[u8]| {
             let datasets = walk::datasets(&pool, &mut tally);
             for dataset in datasets.iter().skip(first).take(WINDOW) {
                 match choice % 4 {
-                    1 => walk::dataset(&pool, dataset, &mut tally),
-                    2 | 3 => files::walk(&pool, dataset, &mut tally),
+                    1 => walk::dataset(&pool, dataset, &*keys, &mut tally),
+                    2 | 3 => files::walk(&pool, dataset, &keys, &mut tally),
                     _ => {}
                 }
             }

@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use cenote_engine::dataset::{Dataset, DatasetKind, Keys, NoKeys};
+use cenote_engine::dataset::{Dataset, DatasetKind, Keys};
 use cenote_engine::pool::Pool;
 use cenote_posix::mount;
 use cenote_posix::tree::{Caller, ROOT, Seek, Timestamp, Tree};
@@ -19,21 +19,20 @@ const ENTRIES: usize = 300;
 const STEPS: usize = 20;
 
 /// Reads the files or the volume of one dataset.
-pub fn walk(pool: &Arc<Pool>, head: &Dataset, tally: &mut Tally) {
+pub fn walk(pool: &Arc<Pool>, head: &Dataset, keys: &Arc<dyn Keys>, tally: &mut Tally) {
     let Ok(space) = pool.space() else { return };
-    let keys: Arc<dyn Keys> = Arc::new(NoKeys);
     if let Ok(DatasetKind::Volume) = pool.catalog().kind(head) {
-        volume(pool, head, tally);
+        volume(pool, head, &**keys, tally);
     }
     let (time, capacity) = (Timestamp::default(), space.capacity());
-    let opened = mount::open(pool.catalog(), head, &keys, capacity, time);
+    let opened = mount::open(pool.catalog(), head, keys, capacity, time);
     if let Some(tree) = tally.of(opened) {
         files(&tree, tally);
     }
 }
 
-fn volume(pool: &Arc<Pool>, head: &Dataset, tally: &mut Tally) {
-    let opened = pool.catalog().object_set(head, &NoKeys).map(|set| Volume::open(&set));
+fn volume(pool: &Arc<Pool>, head: &Dataset, keys: &dyn Keys, tally: &mut Tally) {
+    let opened = pool.catalog().object_set(head, keys).map(|set| Volume::open(&set));
     let Some(Ok(volume)) = tally.of(opened) else { return };
     for offset in [0, volume.size() / 2, volume.size().saturating_sub(1), u64::MAX - 5] {
         tally.of(volume.read_at(offset, 70_000));

@@ -267,7 +267,7 @@ fn snapshots(client: &Client, parsed: &Parsed, spec: &str, line: String) -> Resu
     let used = |name: &String| pool.find(name).and_then(|one| one.properties.number("used"));
     let bytes = match found.as_slice() {
         [only] => used(only),
-        many => Some(many.iter().filter_map(used).sum()),
+        many => Some(many.iter().filter_map(used).fold(0, u64::saturating_add)),
     };
     say(parsed, &out, bytes.or(Some(0)));
     order(client, parsed, out, line)

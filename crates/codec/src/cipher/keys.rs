@@ -180,7 +180,7 @@ pub fn dedup_salt_and_nonce(
 
 /// Whether a computed MAC begins with the stored one, in time that does not depend on where they
 /// differ.
-pub fn mac_matches(computed: &[u8; 64], stored: &[u8]) -> bool {
+pub fn mac_matches(computed: &[u8], stored: &[u8]) -> bool {
     computed.get(..stored.len()).is_some_and(|computed| computed.ct_eq(stored).into())
 }
 

@@ -138,11 +138,18 @@ pub(super) struct SpaceMap {
     pub(super) block_size: u64,
 }
 
+/// Longest map that is believed, in bytes.
+const LENGTH_MAX: u64 = 1 << 48;
+
 impl SpaceMap {
     /// The map in object `id`.
     pub(super) fn open(source: &dyn SpaceSource, id: ObjectId) -> Result<Self> {
         let named = |error: cenote_format::Error| Error::from(error).at_object(0, id.0);
         let header = SpaceMapHeader::decode(&source.bonus(id)?).map_err(named)?;
+        if header.length > LENGTH_MAX || !header.length.is_multiple_of(8) {
+            let reason = format!("a space map of {} bytes", header.length);
+            return Err(Error::corrupt(reason).at_object(0, id.0));
+        }
         let block_size = source.block_size(id)?;
         Ok(Self { object: id, header, block_size })
     }

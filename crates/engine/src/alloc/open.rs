@@ -247,7 +247,10 @@ fn read_logs(source: &dyn SpaceSource, state: &mut State) -> Result<()> {
         let map = SpaceMap::open(source, id)?;
         each_segment(source, map.extent(), |segment| {
             let (offset, length) = segment.bytes(0, LOG_SHIFT)?;
-            let Some(top) = segment.vdev.and_then(|id| state.top_mut(id)) else { return Ok(()) };
+            // Also ends the reading of a log whose length is a lie: holes name no vdev.
+            let nowhere = || Error::corrupt("an entry of a log of space maps names no vdev");
+            let id = segment.vdev.ok_or_else(nowhere)?;
+            let Some(top) = state.top_mut(id) else { return Ok(()) };
             let wrong = |what: &str| {
                 Error::corrupt(format!("the log of group {}: {length:#x} bytes {what}", txg.0))
                     .at(|place| place.dva = Some((top.id, offset)))

@@ -73,9 +73,9 @@ pub fn charge_owners(
     let mut sums: BTreeMap<(u64, u64), (i64, i64)> = BTreeMap::new();
     let mut add = |dnode: &Dnode, sign: i64| {
         let Some(owners) = owners(dnode) else { return false };
-        let bytes = i64::try_from(dnode.used_bytes()).unwrap_or(i64::MAX - OBJECT_ITSELF);
+        let bytes = i64::try_from(dnode.used_bytes()).unwrap_or(i64::MAX);
         let charged = |flag: u8| i64::from(dnode.flags & flag != 0);
-        let bytes = sign * (bytes + OBJECT_ITSELF) * charged(FLAG_USERUSED_ACCOUNTED);
+        let bytes = sign * bytes.saturating_add(OBJECT_ITSELF) * charged(FLAG_USERUSED_ACCOUNTED);
         let count = sign * charged(FLAG_USEROBJUSED_ACCOUNTED);
         let mut principals =
             vec![(Accounting::User, owners.user), (Accounting::Group, owners.group)];
@@ -84,8 +84,8 @@ pub fn charge_owners(
         }
         for (which, id) in principals {
             let sum = sums.entry((which.id(), id)).or_default();
-            sum.0 += bytes;
-            sum.1 += count;
+            sum.0 = sum.0.saturating_add(bytes);
+            sum.1 = sum.1.saturating_add(count);
         }
         true
     };

@@ -70,6 +70,16 @@ impl DatasetKeys {
         cipher.seal_segments(&iv, &parts.authenticated, data, &parts.encrypted).map_err(not_sealed)
     }
 
+    /// The portable and the local MAC of a little-endian object-set block.
+    fn object_set_macs(&self, block: &[u8]) -> Result<[[u8; 32]; 2]> {
+        let messages = sealed::object_set(block, self.version).ok_or_else(short_object_set)?;
+        let local = match &messages.local {
+            Some(message) => self.hmac(message)?,
+            None => [0; 32],
+        };
+        Ok([self.hmac(&messages.portable)?, local])
+    }
+
     fn hmac<const N: usize>(&self, message: &[u8]) -> Result<[u8; N]> {
         let mac = cipher::hmac_sha512(&self.keys.hmac, &[message]).map_err(not_sealed)?;
         mac.first_chunk().copied().ok_or_else(|| not_sealed(CipherError::Message))
@@ -94,6 +104,16 @@ fn refused(error: CipherError) -> Error {
     Error::new(ErrorKind::Checksum, format!("encrypted block does not open: {error}"))
 }
 
+fn changed(what: &str) -> Error {
+    let reason = format!("authentication failed: {what} does not match its MAC");
+    Error::new(ErrorKind::Checksum, reason)
+        .with_advice("its checksum is right: it was written by somebody without the key")
+}
+
+fn short_object_set() -> Error {
+    Error::invalid("an object-set block that is too short")
+}
+
 fn not_sealed(error: CipherError) -> Error {
     Error::new(ErrorKind::Io, format!("a block cannot be encrypted: {error}"))
 }
@@ -116,16 +136,39 @@ impl Decryptor for DatasetKeys {
     }
 
     fn authenticate(&self, bp: &BlockPointer, data: &[u8]) -> Result<()> {
-        if bp.object_type() == ObjectType::OBJSET {
-            // Its MACs are inside the block.
-            return Ok(());
-        }
         let mac = cipher::hmac_sha512(&self.keys.hmac, &[data]).map_err(refused)?;
         if mac_matches(&mac, &bp.mac()) {
             Ok(())
         } else {
             Err(refused(CipherError::Authentication))
         }
+    }
+
+    fn authenticate_indirect(&self, bp: &BlockPointer, data: &[u8]) -> Result<()> {
+        let message = sealed::indirect_block(data, order_of(bp), self.version);
+        if mac_matches(&cipher::sha512_mac(&message), &bp.mac()) {
+            Ok(())
+        } else {
+            Err(changed("an indirect block"))
+        }
+    }
+
+    fn authenticate_object_set(&self, block: &[u8]) -> Result<()> {
+        let [portable, local] = self.object_set_macs(block).map_err(|error| {
+            // Too short a block, or a message that cannot be hashed.
+            Error::corrupt(error.to_string())
+        })?;
+        let matches = |at: usize, mac: [u8; 32]| {
+            block.get(at..at + mac.len()).is_some_and(|found| mac_matches(&mac, found))
+        };
+        let [portable_at, local_at] = objset::MACS_AT;
+        if !matches(portable_at, portable) {
+            return Err(changed("the object set"));
+        }
+        if !matches(local_at, local) {
+            return Err(changed("the object set's flags and accounting"));
+        }
+        Ok(())
     }
 }
 
@@ -152,15 +195,9 @@ impl Encryptor for DatasetKeys {
     }
 
     fn seal_object_set(&self, block: &mut [u8]) -> Result<()> {
-        let short = || Error::invalid("an object-set block that is too short");
-        let messages = sealed::object_set(block, self.version).ok_or_else(short)?;
-        let portable: [u8; 32] = self.hmac(&messages.portable)?;
-        let local: [u8; 32] = match &messages.local {
-            Some(message) => self.hmac(message)?,
-            None => [0; 32],
-        };
-        for (at, mac) in objset::MACS_AT.into_iter().zip([portable, local]) {
-            block.get_mut(at..at + mac.len()).ok_or_else(short)?.copy_from_slice(&mac);
+        let macs = self.object_set_macs(block)?;
+        for (at, mac) in objset::MACS_AT.into_iter().zip(macs) {
+            block.get_mut(at..at + mac.len()).ok_or_else(short_object_set)?.copy_from_slice(&mac);
         }
         Ok(())
     }

@@ -83,6 +83,9 @@ fn sealed_blocks_open_with_their_keys_only() {
     for suite in [Suite::Aes128Ccm, Suite::Aes256Gcm, Suite::Aes192Gcm] {
         let (bench, keys) = (Bench::new(), keys(suite));
         let plain = bench.write(4, 1, block(ObjectType::PLAIN_FILE, 0, noise(9, 4096))).unwrap();
+        // A block that nobody with the keys wrote.
+        let error = bench.read(&plain.pointer, &context(&keys)).unwrap_err();
+        assert!(error.to_string().contains("authentication failed"), "{error}");
         let blocks = [
             (ObjectType::PLAIN_FILE, 0, text(1, 128 << 10, 5), 1),
             (ObjectType::PLAIN_FILE, 0, noise(2, 12_800), 1),
@@ -98,12 +101,16 @@ fn sealed_blocks_open_with_their_keys_only() {
             assert!(bp.is_crypt() && !bp.is_embedded());
             assert_eq!(bp.dvas().count(), copies, "{bp:?}");
             assert_eq!(bench.read(&bp, &context(&keys)).unwrap(), data, "{bp:?}");
-            if level == 0 {
-                let mut damaged = bp;
-                damaged.words[14] ^= 1;
-                assert!(bench.read(&damaged, &context(&keys)).is_err(), "{bp:?}");
-            } else {
+            let mut damaged = bp;
+            damaged.words[14] ^= 1;
+            let error = bench.read(&damaged, &context(&keys)).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Checksum, "{bp:?}");
+            if level > 0 {
+                assert!(error.to_string().contains("authentication failed"), "{error}");
                 assert_eq!(keys.indirect_mac(&data).unwrap(), bp.mac());
+                // Without keys the MAC says nothing, and what was read so is not kept for others.
+                assert_eq!(bench.pipe.read(&damaged, &ReadContext::default()).unwrap(), data);
+                assert!(bench.pipe.read(&damaged, &context(&keys)).is_err());
             }
             if bp.is_encrypted() {
                 let error = bench.read(&bp, &ReadContext::default()).unwrap_err();
@@ -141,6 +148,15 @@ fn object_sets_carry_their_macs() {
     for at in MACS_AT {
         assert_ne!(read[at..at + 32], [0; 32]);
     }
+    let error = bench.read(&bp, &context(&self::keys(Suite::Aes256Gcm))).unwrap_err();
+    assert!(error.to_string().contains("authentication failed"), "{error}");
+    for at in [16, 704, 712, 725, 757, 1024 + 16] {
+        let mut changed = read.to_vec();
+        changed[at] ^= 2;
+        assert!(keys.authenticate_object_set(&changed).is_err(), "byte {at}");
+    }
+    keys.authenticate_object_set(&read).unwrap();
+    assert!(keys.authenticate_object_set(&read[..700]).is_err());
     let mut blank = read.to_vec();
     MACS_AT.into_iter().for_each(|at| blank[at..at + 32].fill(0));
     assert_eq!(blank, object_set());

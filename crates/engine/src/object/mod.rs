@@ -457,13 +457,17 @@ impl Object {
 
     /// Bytes `offset..offset + len` as one vector.
     pub fn read_vec(&self, offset: u64, len: usize) -> Result<Vec<u8>> {
-        let mut out = Vec::with_capacity(len);
+        let mut out = Vec::with_capacity(len.min(1 << 30));
         // Block by block groups: a huge `len` must not hold all pieces at once.
         let step = 1 << 20;
         while out.len() < len {
-            let at = offset.saturating_add(out.len() as u64);
-            for piece in self.read(at, step.min(len - out.len()))? {
+            let before = out.len();
+            let at = offset.saturating_add(before as u64);
+            for piece in self.read(at, step.min(len - before))? {
                 out.extend_from_slice(&piece);
+            }
+            if out.len() == before {
+                return Err(self.named(Error::corrupt("a read beyond 2^64 bytes")));
             }
         }
         Ok(out)

@@ -37,6 +37,12 @@ struct Node {
     entries: Vec<BlockPointer>,
 }
 
+/// Bytes of all top-level vdevs.
+fn capacity(context: &SyncContext<'_>) -> i128 {
+    let tops = 0..context.vdevs.top_count();
+    tops.filter_map(|id| context.vdevs.top_asize(id)).map(i128::from).sum()
+}
+
 /// Which pointer a request is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Slot {
@@ -62,6 +68,8 @@ pub(super) struct TreePlan {
     spill: Option<Bytes>,
     spill_pointer: Option<BlockPointer>,
     used: i128,
+    /// Bytes that may still go with this object: not more than the pool has.
+    mortal: i128,
 }
 
 impl TreePlan {
@@ -87,6 +95,7 @@ impl TreePlan {
             spill: None,
             spill_pointer: None,
             used: 0,
+            mortal: capacity(context),
             dnode: new,
         };
         let goes = changes.reset || plan.dnode.is_none();
@@ -251,7 +260,14 @@ impl TreePlan {
                 self.kill(&child, context, depth + 1)?;
             }
         }
-        self.used += context.kill(pointer);
+        let size = context.kill(pointer);
+        self.used += size;
+        // A tree whose pointers meet in the same blocks can seem to have any number of them.
+        self.mortal -= size.abs().max(512);
+        if self.mortal < 0 {
+            let reason = "the object's blocks are more than the pool has room for";
+            return Err(Error::corrupt(reason));
+        }
         Ok(())
     }
 
@@ -337,7 +353,8 @@ impl TreePlan {
             };
             let mut made = Vec::with_capacity(nodes.len());
             for (&id, node) in nodes {
-                let fill = node.entries.iter().map(BlockPointer::fill).sum();
+                let fills = node.entries.iter().map(BlockPointer::fill);
+                let fill = fills.fold(0, u64::saturating_add);
                 let data = if node.entries.iter().all(BlockPointer::is_hole) {
                     zeros(self.indirect_size())
                 } else {

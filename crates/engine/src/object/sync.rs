@@ -245,7 +245,8 @@ impl ObjectSet {
             self.put_dnode(&mut blocks, object)?;
         }
         header.meta_dnode = self.write_dnode_blocks(&committed, blocks, context)?;
-        let fill = header.meta_dnode.pointers.iter().map(BlockPointer::fill).sum();
+        let fills = header.meta_dnode.pointers.iter().map(BlockPointer::fill);
+        let fill = fills.fold(0, u64::saturating_add);
         let kind = BlockKind::new(ObjectType::OBJSET, 0);
         let place = BlockPlace { objset: self.id(), ..BlockPlace::default() };
         let data = Bytes::from(header.encode()?);

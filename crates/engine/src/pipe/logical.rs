@@ -1,6 +1,7 @@
 //! From stored bytes to logical bytes: decrypt, decompress, bring into little-endian order.
 //!
-//! Invariant: the result has exactly the pointer's logical size.
+//! Invariant: the result has exactly the pointer's logical size; with the keys of an encrypted
+//! dataset at hand, whatever is given out of it matched its MAC.
 
 use bytes::Bytes;
 use cenote_codec::compress::{self, Algorithm};
@@ -29,7 +30,18 @@ pub(super) fn decode(bp: &BlockPointer, raw: Bytes, context: &ReadContext) -> Re
     } else {
         expand(bp, &raw)?
     };
-    Ok(in_little_endian(bp, data))
+    let decryptor = context.decryptor.as_ref();
+    if let (Some(decryptor), true) = (decryptor, bp.level().0 > 0) {
+        decryptor.authenticate_indirect(bp, &data)?;
+    }
+    let block = in_little_endian(bp, data);
+    if let Some(decryptor) = decryptor
+        && bp.level().0 == 0
+        && bp.object_type() == ObjectType::OBJSET
+    {
+        decryptor.authenticate_object_set(&block)?;
+    }
+    Ok(block)
 }
 
 /// Logical bytes of an embedded pointer.
@@ -59,6 +71,10 @@ fn logical_size(bp: &BlockPointer) -> Result<usize> {
 }
 
 fn open(bp: &BlockPointer, raw: Bytes, context: &ReadContext) -> Result<Bytes> {
+    if context.decryptor.is_some() && !bp.is_crypt() {
+        let reason = "authentication failed: a block without a MAC in an encrypted dataset";
+        return Err(Error::new(ErrorKind::Checksum, reason));
+    }
     if bp.is_encrypted() {
         let Some(decryptor) = &context.decryptor else {
             if context.sealed && bp.object_type() == ObjectType::DNODE {
@@ -72,7 +88,8 @@ fn open(bp: &BlockPointer, raw: Bytes, context: &ReadContext) -> Result<Bytes> {
         decryptor.decrypt(bp, &mut data)?;
         return Ok(Bytes::from(data));
     }
-    if let (true, Some(decryptor)) = (bp.is_authenticated(), &context.decryptor) {
+    let here = bp.is_authenticated() && bp.object_type() != ObjectType::OBJSET;
+    if let (true, Some(decryptor)) = (here, &context.decryptor) {
         decryptor.authenticate(bp, &raw)?;
     }
     Ok(raw)

@@ -50,8 +50,14 @@ pub use write::{
 pub trait Decryptor: Send + Sync {
     /// Decrypts a level-0 block in place and checks its MAC.
     fn decrypt(&self, bp: &BlockPointer, data: &mut [u8]) -> Result<()>;
-    /// Checks the MAC of a block that is stored in the clear.
+    /// Checks the MAC of a level-0 block that is stored in the clear; `data` as stored. Those of
+    /// object sets are inside of the block: see [`Decryptor::authenticate_object_set`].
     fn authenticate(&self, bp: &BlockPointer, data: &[u8]) -> Result<()>;
+    /// Checks the MAC of an indirect block, made of those of the blocks below; `data` is expanded,
+    /// in the byte order it was written in.
+    fn authenticate_indirect(&self, bp: &BlockPointer, data: &[u8]) -> Result<()>;
+    /// Checks the two MACs inside of a little-endian object-set block.
+    fn authenticate_object_set(&self, block: &[u8]) -> Result<()>;
 }
 
 /// What a read needs to know besides the pointer.
@@ -66,6 +72,14 @@ pub struct ReadContext {
     /// Without keys, give dnode blocks as they are stored: their bonuses are sealed, but types,
     /// sizes and pointers can be read. Such blocks are never cached.
     pub sealed: bool,
+}
+
+impl ReadContext {
+    /// Blocks read in this way may be given to others, who have the keys: those of encrypted
+    /// datasets only if their MACs were checked.
+    fn keeps(&self, bp: &BlockPointer) -> bool {
+        !(self.transient || self.sealed || (bp.is_crypt() && self.decryptor.is_none()))
+    }
 }
 
 /// Longest wait for a block that another thread is loading, before loading it again ourselves.
@@ -243,9 +257,7 @@ impl Pipe {
             let physical = self.read_physical_many(&pointers);
             for ((index, bp, slot), raw) in load.into_iter().zip(physical) {
                 let block = raw.and_then(|raw| logical::decode(&bp, raw, context));
-                if let (Ok(block), Some(slot), false) =
-                    (&block, slot, context.transient || context.sealed)
-                {
+                if let (Ok(block), Some(slot), true) = (&block, slot, context.keeps(&bp)) {
                     slot.fill(block.clone());
                 }
                 place(&mut results, index, self.named(block, &bp, context));
@@ -256,7 +268,7 @@ impl Pipe {
                 Found::Block(block) if block.len() as u64 == bp.lsize() => Ok(block),
                 Found::Load(slot) => {
                     let block = self.load(&bp, context);
-                    if let (Ok(block), false) = (&block, context.transient || context.sealed) {
+                    if let (Ok(block), true) = (&block, context.keeps(&bp)) {
                         slot.fill(block.clone());
                     }
                     block

@@ -15,7 +15,7 @@ use crate::image::{self, DATA_START, Extent, FlatImage};
 use crate::walk;
 
 static BASE: LazyLock<FlatImage> = LazyLock::new(|| {
-    FlatImage::load(include_bytes!("../../../../tests/fixtures/hostile/everything.zst"))
+    image::load(include_bytes!("../../../../tests/fixtures/hostile/everything.zst")).remove(0)
 });
 
 /// An image, and the pool as it was.

@@ -51,19 +51,36 @@ fn word(data: &mut &[u8]) -> u64 {
     u64::from_le_bytes(*head)
 }
 
+/// Reads the file form of a pool's devices, zstd outside.
+pub fn load(compressed: &[u8]) -> Vec<FlatImage> {
+    let mut raw = Vec::new();
+    zstd::Decoder::new(compressed).unwrap().read_to_end(&mut raw).unwrap();
+    let mut data = &raw[..];
+    let mut images = Vec::new();
+    while let Some(rest) = data.strip_prefix(MAGIC) {
+        data = rest;
+        images.push(FlatImage::take(&mut data));
+    }
+    assert!(data.is_empty(), "a whole number of devices");
+    images
+}
+
+/// The file form of a pool's devices.
+pub fn save(images: &[FlatImage]) -> Vec<u8> {
+    let mut raw = Vec::new();
+    images.iter().for_each(|image| image.put(&mut raw));
+    zstd::encode_all(&raw[..], 19).unwrap()
+}
+
 impl FlatImage {
-    /// Reads the file form, zstd outside.
-    pub fn load(compressed: &[u8]) -> Self {
-        let mut raw = Vec::new();
-        zstd::Decoder::new(compressed).unwrap().read_to_end(&mut raw).unwrap();
-        let mut data = raw.strip_prefix(MAGIC).unwrap();
-        let (size, count) = (word(&mut data), word(&mut data));
+    fn take(data: &mut &[u8]) -> Self {
+        let (size, count) = (word(data), word(data));
         let mut extents = Vec::new();
         for _ in 0..count {
-            let (offset, len, kinds) = (word(&mut data), word(&mut data), word(&mut data));
-            let used = word(&mut data) as usize;
+            let (offset, len, kinds) = (word(data), word(data), word(data));
+            let used = word(data) as usize;
             let (bytes, rest) = data.split_at(used);
-            data = rest;
+            *data = rest;
             extents.push(Extent {
                 offset,
                 len: len as usize,
@@ -75,9 +92,8 @@ impl FlatImage {
         Self { size, extents }
     }
 
-    /// The file form.
-    pub fn save(&self) -> Vec<u8> {
-        let mut raw = MAGIC.to_vec();
+    fn put(&self, raw: &mut Vec<u8>) {
+        raw.extend(MAGIC);
         for number in [self.size, self.extents.len() as u64] {
             raw.extend(number.to_le_bytes());
         }
@@ -88,7 +104,6 @@ impl FlatImage {
             }
             raw.extend_from_slice(&extent.used);
         }
-        zstd::encode_all(&raw[..], 19).unwrap()
     }
 
     /// Writes `bytes` at `position` of extent `index`, as far as they fit.
@@ -200,6 +215,12 @@ impl Opener for Shelf {
     fn open(&self, path: &Path) -> Result<Arc<dyn Device>, DeviceError> {
         self.0.iter().find(|device| device.path() == path).cloned().ok_or(DeviceError::Gone)
     }
+}
+
+/// The devices of a pool, called `/d0` and so on.
+pub fn shelf(images: Vec<FlatImage>) -> Vec<Arc<dyn Device>> {
+    let named = |(n, image): (usize, FlatImage)| image.device(&format!("/d{n}")) as Arc<dyn Device>;
+    images.into_iter().enumerate().map(named).collect()
 }
 
 /// What `zpool import` would find on these devices.

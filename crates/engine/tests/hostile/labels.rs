@@ -1,8 +1,5 @@
 //! Attacks on labels and uberblocks.
 
-use std::sync::Arc;
-
-use cenote_device::Device;
 use cenote_engine::pool::Pool;
 use cenote_format::config::{PoolConfig, VdevConfig, VdevKind};
 use cenote_format::{Guid, label};
@@ -32,9 +29,7 @@ fn config() -> PoolConfig {
 
 fn attack(images: Vec<FlatImage>) {
     soon(20, || {
-        let devices = images.into_iter().enumerate();
-        let devices = devices.map(|(n, image)| image.device(&format!("/d{n}")) as Arc<dyn Device>);
-        for candidate in image::discover(devices.collect()) {
+        for candidate in image::discover(image::shelf(images)) {
             walk::judge(&candidate);
             if let Err(error) = Pool::open(&candidate, &walk::options()) {
                 assert!(error.to_string().len() < 2000, "{error}");
@@ -87,6 +82,32 @@ fn trees_that_overlap_or_repeat() {
     attack(vec![Bench::base(), Bench::base()]);
     let other = PoolConfig { pool_guid: Some(Guid(1)), ..config() };
     attack(vec![with_labels(&other), Bench::base()]);
+}
+
+#[test]
+fn top_level_vdevs_that_are_the_same_device() {
+    let leaf = config().vdev_tree.unwrap();
+    let top = |id: u64| {
+        let tree = Some(VdevConfig { id: Some(id), ..leaf.clone() });
+        with_labels(&PoolConfig { vdev_tree: tree, vdev_children: Some(2), ..config() })
+    };
+    // Two devices that say they are both; the same child in both of two mirrors.
+    attack(vec![top(0), top(1)]);
+    attack(vec![top(1), top(0), top(1)]);
+    let mirror = |id: u64, guid: u64| {
+        let tree = VdevConfig {
+            kind: VdevKind::Mirror,
+            children: Some(vec![leaf.clone(), leaf.clone()]),
+            guid: Guid(guid),
+            id: Some(id),
+            top: leaf.top,
+            ..VdevConfig::default()
+        };
+        let (vdev_tree, vdev_children) = (Some(tree), Some(2));
+        with_labels(&PoolConfig { vdev_tree, vdev_children, ..config() })
+    };
+    attack(vec![mirror(0, 5), mirror(1, 5)]);
+    attack(vec![mirror(0, 5), mirror(1, 6)]);
 }
 
 #[test]

@@ -6,9 +6,11 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may fail")]
 
 mod bench;
+mod blocks;
 #[allow(dead_code, reason = "the tool that makes images and the fuzz targets use the rest")]
 mod image;
 mod labels;
+mod tables;
 mod trees;
 mod walk;
 

@@ -1,6 +1,9 @@
 //! Attacks on block trees, ZAPs, dataset trees and space maps.
 
+use std::ops::ControlFlow;
+
 use cenote_engine::ErrorKind;
+use cenote_engine::check::{CheckOptions, check};
 use cenote_engine::dataset::NoKeys;
 use cenote_engine::object::Object;
 use cenote_engine::pool::history::History;
@@ -11,7 +14,7 @@ use crate::bench::{Bench, soon};
 use crate::walk::{self, Tally};
 
 /// The object of dataset `name` that has the most levels.
-fn deepest(bench: &Bench, name: &str) -> Object {
+pub fn deepest(bench: &Bench, name: &str) -> Object {
     let catalog = bench.pool.catalog();
     let set = catalog.object_set(&catalog.dataset_named(name).unwrap(), &NoKeys).unwrap();
     let mut best: Option<Object> = None;
@@ -28,7 +31,7 @@ fn deepest(bench: &Bench, name: &str) -> Object {
 }
 
 /// The same object in the pool as it is now.
-fn again(bench: &Bench, name: &str, id: ObjectId) -> Object {
+pub fn again(bench: &Bench, name: &str, id: ObjectId) -> Object {
     let pool = bench.attack().unwrap();
     let catalog = pool.catalog();
     let set = catalog.object_set(&catalog.dataset_named(name).unwrap(), &NoKeys).unwrap();
@@ -148,6 +151,39 @@ fn space_maps_longer_than_anything() {
 }
 
 #[test]
+fn space_maps_of_segments_elsewhere() {
+    let mut bench = Bench::new();
+    let set = bench.pool.mos().clone();
+    let mut at = 0;
+    let mut maps = 0;
+    while let Some(ObjectId(id)) = set.next_object(at).unwrap() {
+        at = id;
+        let object = set.object(ObjectId(id)).unwrap();
+        if object.dnode().object_type != ObjectType::SPACE_MAP
+            || object.pointer(0, 0).unwrap().is_hole()
+        {
+            continue;
+        }
+        maps += 1;
+        let extent = bench.block(&object, 0, 0);
+        // Allocated, 2^47 sectors from the start of the metaslab; freed; allocated again.
+        let far = |action: u64| 1 << 63 | ((1_u64 << 46) - 1) << 16 | action << 15 | 0x7fff;
+        for (word, value) in [far(0), far(1), far(0), far(0)].into_iter().enumerate() {
+            bench.word((extent, 8 * word), value & !(1 << 63));
+        }
+    }
+    assert!(maps > 0);
+    let pool = bench.attack().unwrap();
+    soon(20, || {
+        let _ = pool.space();
+        let report = check(&pool, &CheckOptions::default(), &mut |_| ControlFlow::Continue(()));
+        if let Ok(report) = report {
+            assert!(!report.is_clean());
+        }
+    });
+}
+
+#[test]
 fn a_history_longer_than_anything() {
     let mut bench = Bench::new();
     let set = bench.pool.mos().clone();
@@ -185,7 +221,7 @@ fn ask(bench: &Bench, seconds: u64) -> Tally {
     soon(seconds, || {
         if let Some(pool) = tally.of(bench.attack()) {
             for dataset in walk::datasets(&pool, &mut tally) {
-                walk::dataset(&pool, &dataset, &mut tally);
+                walk::dataset(&pool, &dataset, &NoKeys, &mut tally);
             }
         }
     });

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use cenote_engine::dataset::{Dataset, DatasetName, Listed, NoKeys, PropertyReader};
+use cenote_engine::dataset::{Dataset, DatasetName, Keys, Listed, NoKeys, PropertyReader};
 use cenote_engine::object::{Object, ObjectSet};
 use cenote_engine::pool::activity::{Clock, Settings};
 use cenote_engine::pool::assemble::PoolCandidate;
@@ -84,7 +84,7 @@ pub fn judge(candidate: &PoolCandidate) {
 pub fn pool(pool: &Arc<Pool>, tally: &mut Tally) {
     general(pool, tally);
     for dataset in datasets(pool, tally) {
-        self::dataset(pool, &dataset, tally);
+        self::dataset(pool, &dataset, &NoKeys, tally);
     }
 }
 
@@ -105,9 +105,9 @@ pub fn general(pool: &Arc<Pool>, tally: &mut Tally) {
 }
 
 /// Looks at one head or snapshot.
-pub fn dataset(pool: &Arc<Pool>, dataset: &Dataset, tally: &mut Tally) {
-    questions(pool, dataset, tally);
-    if let Some(set) = tally.of(pool.catalog().object_set(dataset, &NoKeys)) {
+pub fn dataset(pool: &Arc<Pool>, dataset: &Dataset, keys: &dyn Keys, tally: &mut Tally) {
+    questions(pool, dataset, keys, tally);
+    if let Some(set) = tally.of(pool.catalog().object_set(dataset, keys)) {
         objects(&set, tally);
     }
 }
@@ -131,10 +131,10 @@ pub fn datasets(pool: &Arc<Pool>, tally: &mut Tally) -> Vec<Dataset> {
     found
 }
 
-fn questions(pool: &Arc<Pool>, dataset: &Dataset, tally: &mut Tally) {
+fn questions(pool: &Arc<Pool>, dataset: &Dataset, keys: &dyn Keys, tally: &mut Tally) {
     let catalog = pool.catalog();
     let Ok(space) = pool.space() else { return };
-    let reader = PropertyReader::new(&catalog, space.capacity(), &NoKeys, "/mnt");
+    let reader = PropertyReader::new(&catalog, space.capacity(), keys, "/mnt");
     let listed = Listed::Dataset(dataset.clone());
     tally.of(reader.all(&listed));
     // One that fails hides the rest: ask for each, too.
@@ -144,7 +144,7 @@ fn questions(pool: &Arc<Pool>, dataset: &Dataset, tally: &mut Tally) {
     for name in ["userused@0", "userquota@1000", "groupused@0", "written@two", "userobjused@0"] {
         tally.of(reader.get(&listed, name));
     }
-    tally.of(catalog.usage(dataset, &NoKeys));
+    tally.of(catalog.usage(dataset, keys));
     tally.of(catalog.holds(dataset));
     tally.of(catalog.written(dataset));
     tally.of(catalog.previous(dataset));

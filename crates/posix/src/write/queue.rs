@@ -63,6 +63,21 @@ impl QueueGuard<'_> {
     }
 }
 
+/// How many blocks at the end of an object of `count` blocks are surely holes: none, or at least
+/// [`BLOCKS_AT_ONCE`]. A file may be sparse, or say that it is longer than anything.
+fn empty_end(object: &Object, count: u64) -> Result<u64> {
+    let (mut empty, mut step) = (0, BLOCKS_AT_ONCE);
+    while step < count {
+        let start = (count - step).saturating_mul(object.block_size());
+        if object.seek_data(start)?.is_some() {
+            return Ok(empty);
+        }
+        empty = step;
+        step = step.saturating_mul(2);
+    }
+    Ok(empty)
+}
+
 impl Writer {
     /// Nobody refers to the file any more: it goes if it has no names.
     pub fn forget(&self, id: ObjectId) {
@@ -114,17 +129,19 @@ impl Writer {
             self.admit_freeing()?;
             let state = node.write()?;
             let object = &state.file.object;
-            let Some(start) = object.block_count().checked_sub(BLOCKS_AT_ONCE) else {
-                return Ok(());
-            };
-            if start == 0 || state.file.facts.links != 0 {
+            let count = object.block_count();
+            if count <= BLOCKS_AT_ONCE || state.file.facts.links != 0 {
                 return Ok(());
             }
+            let empty = empty_end(object, count)?;
+            let start = count - if empty == 0 { BLOCKS_AT_ONCE } else { empty };
             let tx = self.begin()?;
             object.free_range(&tx, start.saturating_mul(object.block_size()), u64::MAX)?;
             let txg = tx.txg();
             drop((tx, state));
-            self.gate.wait_synced(txg, SYNC_PATIENCE)?;
+            if empty == 0 {
+                self.gate.wait_synced(txg, SYNC_PATIENCE)?;
+            }
         }
     }
 

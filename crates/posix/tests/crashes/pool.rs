@@ -67,6 +67,11 @@ impl Opener for Disks {
 impl Disks {
     /// Blank disks for a pool of `kind`.
     pub fn new(kind: &str) -> Self {
+        Self::sized(kind, SIZE)
+    }
+
+    /// Blank disks of `size` bytes each for a pool of `kind`.
+    pub fn sized(kind: &str, size: usize) -> Self {
         let (kind, count) = match kind {
             "mirror" => ("mirror", 2),
             "raidz1" => ("raidz1", 3),
@@ -74,13 +79,20 @@ impl Disks {
         };
         let disk = |number| {
             let path = PathBuf::from(format!("/sim/d{number}"));
-            (path.clone(), Arc::new(SimDevice::new(path.display().to_string(), SIZE)))
+            (path.clone(), Arc::new(SimDevice::new(path.display().to_string(), size)))
         };
         Self { kind, disks: (0..count).map(disk).collect() }
     }
 
     /// Makes the pool; what happens to the disks afterwards is recorded.
     pub fn create(&self) -> Arc<LivePool> {
+        let live = self.create_unrecorded();
+        self.disks.values().for_each(|disk| disk.record());
+        live
+    }
+
+    /// Makes the pool.
+    pub fn create_unrecorded(&self) -> Arc<LivePool> {
         let leaf = |path: &PathBuf| VdevConfig {
             kind: VdevKind::File,
             path: Some(path.display().to_string()),
@@ -116,7 +128,7 @@ impl Disks {
             let opened = Opener::open(&disks, Path::new(&path));
             opened.map_err(|error| LeafUnavailable::open_failed(error.to_string()))
         };
-        let live = create(
+        create(
             plan,
             Arc::new(open),
             &OpenOptions::default(),
@@ -126,9 +138,7 @@ impl Disks {
                 Ok(())
             },
         )
-        .unwrap();
-        self.disks.values().for_each(|disk| disk.record());
-        live
+        .unwrap()
     }
 
     /// The orders of all recorded events, ascending.
@@ -185,10 +195,17 @@ impl Disks {
         opened.unwrap_or_else(|error| panic!("{place}: {error:?}"))
     }
 
+    /// The bytes of the first disk.
+    #[allow(dead_code, reason = "attacks start from them")]
+    pub fn bytes(&self) -> Vec<u8> {
+        let disk = self.disks.values().next().unwrap();
+        disk.read(0, disk.size() as usize).unwrap().to_vec()
+    }
+
     /// Writes the disks into files of `directory`.
     fn dump(&self, directory: &Path) {
         for (path, disk) in &self.disks {
-            let bytes = disk.read(0, SIZE).unwrap();
+            let bytes = disk.read(0, disk.size() as usize).unwrap();
             std::fs::write(directory.join(path.file_name().unwrap()), bytes).unwrap();
         }
     }

@@ -1,11 +1,16 @@
-//! Changing files through [`cenote_posix::tree::Tree`], on object sets that live in memory.
+//! Changing files through [`cenote_posix::tree::Tree`], on object sets that live in memory; crowded
+//! directories on a pool.
 
 // A test ends at the first surprise, in helpers too.
 #![allow(clippy::unwrap_used)]
 
 mod consistent;
+mod crowded;
 mod data_model;
 mod name_model;
+#[allow(dead_code, reason = "others use the rest")]
+#[path = "../crashes/pool.rs"]
+mod pool;
 mod replayed;
 mod rig;
 mod rules;

@@ -20,6 +20,11 @@ const EMPTY_ENTRY: &str = "empty_bpobj";
 const BATCH: usize = 4096;
 /// Deepest nesting of lists that is followed.
 const NESTING_MAX: usize = 1 << 16;
+/// Most pointers, FREE records and linked lists that a list is believed to have: more than any pool
+/// has room for.
+const ENTRIES_MAX: u64 = 1 << 48;
+/// Most lists linked to one that are read at a time (32 MiB of their numbers).
+const LINKED_MAX: u64 = 1 << 22;
 /// First pool versions whose lists have the longer bonuses.
 const VERSION_COMPRESSED: u64 = 18;
 const VERSION_SUBOBJECTS: u64 = 26;
@@ -80,7 +85,14 @@ impl MosChange<'_> {
 
     pub(super) fn list_header(&self, list: ObjectId) -> Result<BpobjHeader> {
         let bonus = self.bonus(list, ObjectType::BPOBJ_HEADER)?;
-        BpobjHeader::decode(&bonus).map_err(|error| Error::from(error).at_object(0, list.0))
+        let header = BpobjHeader::decode(&bonus)
+            .map_err(|error| Error::from(error).at_object(0, list.0))?;
+        let counts = [header.pointers, header.subobject_count, header.freed];
+        if counts.into_iter().any(|count| count > ENTRIES_MAX) {
+            let reason = format!("a list of blocks says it has {counts:?} entries");
+            return Err(Error::corrupt(reason).at_object(0, list.0));
+        }
+        Ok(header)
     }
 
     fn set_list_header(&self, list: ObjectId, header: &BpobjHeader) -> Result<()> {
@@ -182,8 +194,8 @@ impl MosChange<'_> {
         }
         let array = self.object(header.subobjects)?;
         let located = |error: Error| error.at_object(0, header.subobjects.0);
-        let bad = || located(Error::corrupt("an array of lists ends early"));
-        let held = array.block_count().saturating_mul(array.block_size()) / 8;
+        let bad = || located(Error::corrupt("an array of lists ends early, or has no end"));
+        let held = (array.block_count().saturating_mul(array.block_size()) / 8).min(LINKED_MAX);
         let count = header.subobject_count;
         let len = usize::try_from(count).ok().filter(|_| count <= held).ok_or_else(bad)?;
         let bytes = array.read_vec(0, len * 8)?;

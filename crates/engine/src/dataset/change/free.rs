@@ -94,8 +94,15 @@ impl MosChange<'_> {
             if *left == 0 {
                 return Ok(false);
             }
+            // Entries that free nothing are work as well.
+            *left -= 1;
             let object = self.object(trees)?;
-            let raw = object.read_vec(header.begin.saturating_mul(entry_size), bptree::ENTRY)?;
+            let held = object.block_count().saturating_mul(object.block_size());
+            if header.end.checked_mul(entry_size).is_none_or(|end| end > held) {
+                let reason = format!("a queue of {} destroyed trees in {held} bytes", header.end);
+                return Err(Error::corrupt(reason).at_object(0, trees.0));
+            }
+            let raw = object.read_vec(header.begin * entry_size, bptree::ENTRY)?;
             let mut entry = BptreeEntry::decode(&raw)
                 .map_err(|error| Error::from(error).at_object(0, trees.0))?;
             let portion = self.free_tree(&mut entry, left)?;

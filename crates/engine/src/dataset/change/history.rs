@@ -51,15 +51,21 @@ impl MosChange<'_> {
         let mut header = HistoryHeader::decode(&bonus).map_err(|e| located(e.into()))?;
         let ring = header.physical_max.saturating_sub(header.create_length);
         let len = bytes.len() as u64;
+        let kept = header.end.checked_sub(header.begin).filter(|kept| *kept <= ring);
+        if kept.is_none() || header.end.checked_add(len).is_none() {
+            let (begin, end) = (header.begin, header.end);
+            let reason = format!("the history reaches from {begin} to {end}, in {ring} bytes");
+            return Err(located(Error::corrupt(reason)));
+        }
         if len > ring / 2 {
             // A record that would push out all others is not kept.
-            header.lost += 1;
+            header.lost = header.lost.saturating_add(1);
             return self.set_bonus(id, ObjectType::HISTORY_OFFSETS, &header.encode());
         }
         while ring.saturating_sub(header.end.saturating_sub(header.begin)) <= len {
             let oldest = record_length(&object, &header).map_err(located)?;
             header.begin = header.begin.saturating_add(oldest).min(header.end);
-            header.lost += 1;
+            header.lost = header.lost.saturating_add(1);
         }
         let mut rest = bytes.as_slice();
         for (offset, length) in header.spans(header.end, len) {

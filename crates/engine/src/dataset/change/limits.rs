@@ -133,13 +133,15 @@ impl MosChange<'_> {
             // A temporary child counts, as it does when it comes while there are counts.
             if !name.starts_with('$') {
                 let (below, inside) = self.begin_limits_below(ObjectId(child), depth + 1)?;
-                filesystems += 1 + below;
-                snapshots += inside;
+                let sum = |count: u64, more: u64| count.saturating_add(more);
+                filesystems = sum(filesystems, sum(below, 1));
+                snapshots = sum(snapshots, inside);
             }
         }
         if phys.head_dataset.0 != 0 {
             let names = self.numbers(self.dataset(phys.head_dataset)?.snapshot_names)?;
-            snapshots += names.iter().filter(|(name, _)| !is_hidden(name)).count() as u64;
+            let visible = names.iter().filter(|(name, _)| !is_hidden(name)).count() as u64;
+            snapshots = u64::saturating_add(snapshots, visible);
         }
         self.set_number_field(directory, dsl_directory::KEY_FILESYSTEM_COUNT, filesystems)?;
         self.set_number_field(directory, dsl_directory::KEY_SNAPSHOT_COUNT, snapshots)?;

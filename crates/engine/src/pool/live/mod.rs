@@ -50,6 +50,8 @@ pub(super) use missed::load_missed;
 pub use outage::FailMode;
 pub use store::{MosSource, MosStore};
 
+/// Transaction groups beyond which a pool is not written: none has come near by itself.
+const LAST_TXG: Txg = Txg(1 << 60);
 /// Time between groups when nobody asks for one.
 pub const INTERVAL: Duration = Duration::from_secs(5);
 /// Longest wait for a change to be on the disks.
@@ -206,7 +208,13 @@ impl LivePool {
             outage.is_writer();
             while gate.wait_for_work(interval) {
                 let Some(live) = weak.upgrade() else { return };
-                if let Err(error) = live.write_next() {
+                // Whoever waits for the group must hear of it, also of a fault of our own.
+                let write = std::panic::AssertUnwindSafe(|| live.write_next());
+                let panicked = |_| {
+                    let reason = "a fault in this program; nothing more is written to the pool";
+                    Err(Error::corrupt(reason).with_advice("export and import it, and report this"))
+                };
+                if let Err(error) = std::panic::catch_unwind(write).unwrap_or_else(panicked) {
                     tracing::error!(pool = live.pool.name(), %error, "the pool stops writing");
                     live.stop_with(error);
                     return;
@@ -418,6 +426,11 @@ fn check_maintained(pool: &Pool) -> Result<()> {
         if name.starts_with("com.fudosecurity:brt:vdev:") {
             return refuse("the pool holds cloned blocks");
         }
+    }
+    let txg = pool.uberblock().txg;
+    if txg > LAST_TXG {
+        let reason = format!("the uberblock says that {txg} transaction groups were written");
+        return Err(Error::corrupt(reason).with_advice("open the pool read-only"));
     }
     if pool.uberblock().version < 26 {
         return refuse(&format!("the pool has version {}", pool.uberblock().version));

@@ -13,6 +13,9 @@ use crate::{Error, Result};
 
 /// Bytes of a pointer.
 const POINTER: usize = 8;
+/// Longest table that is changed, in blocks: with blocks of 16 KiB one of 256 MiB, for 32 million
+/// leaves. A change holds what it touches in memory.
+const BLOCKS_MAX: u64 = 1 << 14;
 
 fn short() -> Error {
     Error::corrupt("the ZAP's pointer table ends early")
@@ -29,6 +32,7 @@ impl<S: BlockSink> Writer<'_, S> {
         to: u64,
     ) -> Result<()> {
         let header = self.body.header;
+        self.check_length()?;
         let per_leaf = header.table.shift.checked_sub(prefix_len).ok_or_else(short)?;
         let (mut index, end) = (prefix << per_leaf, (prefix + 1) << per_leaf);
         while index < end {
@@ -62,6 +66,13 @@ impl<S: BlockSink> Writer<'_, S> {
         Ok(())
     }
 
+    fn check_length(&self) -> Result<()> {
+        match self.body.header.table.blocks {
+            blocks if blocks <= BLOCKS_MAX => Ok(()),
+            _ => Err(no_space("the ZAP's table of pointers is longer than is changed here")),
+        }
+    }
+
     fn table_block(&self, id: u64) -> Result<Bytes> {
         match id {
             0 => Ok(self.body.block.clone()),
@@ -75,6 +86,7 @@ impl<S: BlockSink> Writer<'_, S> {
         if table.shift + 2 >= self.body.header.settings.width().bits() {
             return Err(no_space("the ZAP's table of pointers is at its largest"));
         }
+        self.check_length()?;
         if table.blocks == 0 {
             let half = self.body.block.len() / 2;
             let block = self.body.block.slice(half..);
@@ -97,6 +109,7 @@ impl<S: BlockSink> Writer<'_, S> {
         if table.next_block == 0 {
             return Ok(());
         }
+        self.check_length()?;
         let next = table.next_block;
         let end = table.blocks.checked_mul(2).and_then(|blocks| blocks.checked_add(next));
         let bad = end.is_none_or(|end| end > self.body.header.free_block);
