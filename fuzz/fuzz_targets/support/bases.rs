@@ -17,11 +17,16 @@ use cenote_format::{BlockPointer, ObjectId};
 use crate::image::{self, FlatImage};
 use crate::walk;
 
+/// Reads the pool `name`: when the fuzzer starts, for `flatten`, which makes it, is built with it.
+fn read(name: &str) -> Vec<FlatImage> {
+    let fixtures = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/hostile");
+    let path = format!("{fixtures}/{name}.zst");
+    image::load(&std::fs::read(&path).unwrap_or_else(|error| panic!("{path}: {error}")))
+}
+
 macro_rules! pool {
     ($name:literal) => {
-        LazyLock::new(|| {
-            image::load(include_bytes!(concat!("../../../tests/fixtures/hostile/", $name, ".zst")))
-        })
+        LazyLock::new(|| read($name))
     };
 }
 

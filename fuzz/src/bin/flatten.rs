@@ -7,6 +7,7 @@
 //! MACs do not cover. Invariant: what the reader sees through the new pointers is what it saw
 //! through the old ones.
 
+#[allow(dead_code, reason = "the attacks use the rest")]
 #[path = "../../../crates/engine/tests/hostile/image.rs"]
 mod image;
 

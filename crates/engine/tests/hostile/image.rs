@@ -69,7 +69,7 @@ pub fn load(compressed: &[u8]) -> Vec<FlatImage> {
 pub fn save(images: &[FlatImage]) -> Vec<u8> {
     let mut raw = Vec::new();
     images.iter().for_each(|image| image.put(&mut raw));
-    zstd::encode_all(&raw[..], 19).unwrap()
+    zstd::encode_all(&raw[..], 12).unwrap()
 }
 
 impl FlatImage {

@@ -125,7 +125,8 @@ fn pointer_tables_in_circles() {
             bench.word((first, at), target);
         }
         let errors = ask(&bench, object.id(), &names);
-        assert!(!errors.is_empty(), "all pointers to {target}");
+        // The table may have one leaf only.
+        assert!(!errors.is_empty() || target == 1, "all pointers to {target}");
     }
     // The table is outside, in the leaves, in itself; as long as can be.
     for (block, blocks, shift) in

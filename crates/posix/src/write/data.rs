@@ -4,6 +4,7 @@
 //! no block lies behind the length; a file of one block grows that block up to the record size
 //! before it gets a second one.
 
+use cenote_engine::object::Object;
 use cenote_engine::txg::Tx;
 use cenote_format::zil::Payload;
 use cenote_format::{ObjectId, pflags};
@@ -43,6 +44,21 @@ fn modified(facts: &Facts) -> Facts {
     let time = now();
     let flags = facts.flags | pflags::ARCHIVE | pflags::SCAN_MODIFIED;
     Facts { modified: time, changed: time, flags, ..*facts }
+}
+
+/// How many blocks at the end of an object of `count` blocks are surely holes: none, or at least
+/// `step`. A file may be sparse, or say that it is longer than anything.
+pub(super) fn empty_end(object: &Object, count: u64, step: u64) -> Result<u64> {
+    let (mut empty, mut step) = (0, step);
+    while step < count {
+        let start = (count - step).saturating_mul(object.block_size());
+        if object.seek_data(start)?.is_some() {
+            return Ok(empty);
+        }
+        empty = step;
+        step = step.saturating_mul(2);
+    }
+    Ok(empty)
 }
 
 impl Writer {
@@ -125,12 +141,17 @@ impl Writer {
             {
                 return Ok(());
             }
-            let start = (file.object.block_count() - FREED_AT_ONCE).max(keep);
+            let count = file.object.block_count();
+            let empty = empty_end(&file.object, count, FREED_AT_ONCE)?;
+            let goes = if empty == 0 { FREED_AT_ONCE } else { empty };
+            let start = count.saturating_sub(goes).max(keep);
             let tx = self.begin()?;
             file.object.free_range(&tx, start.saturating_mul(block), u64::MAX)?;
             let txg = tx.txg();
             drop((tx, state));
-            self.gate.wait_synced(txg, SYNC_PATIENCE)?;
+            if empty == 0 {
+                self.gate.wait_synced(txg, SYNC_PATIENCE)?;
+            }
         }
     }
 

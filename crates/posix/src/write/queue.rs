@@ -11,6 +11,7 @@ use cenote_engine::zap::{self, Zap, int_name};
 use cenote_format::{ObjectId, master_node, pflags};
 use parking_lot::{Mutex, MutexGuard};
 
+use super::data::empty_end;
 use super::nodes::Node;
 use super::{SYNC_PATIENCE, Writer};
 use crate::directory::entry_value;
@@ -61,21 +62,6 @@ impl QueueGuard<'_> {
     pub fn remove(&self, tx: &Tx, id: ObjectId) -> Result<()> {
         Ok(zap::remove(self.object, tx, int_name(id.0).as_str())?)
     }
-}
-
-/// How many blocks at the end of an object of `count` blocks are surely holes: none, or at least
-/// [`BLOCKS_AT_ONCE`]. A file may be sparse, or say that it is longer than anything.
-fn empty_end(object: &Object, count: u64) -> Result<u64> {
-    let (mut empty, mut step) = (0, BLOCKS_AT_ONCE);
-    while step < count {
-        let start = (count - step).saturating_mul(object.block_size());
-        if object.seek_data(start)?.is_some() {
-            return Ok(empty);
-        }
-        empty = step;
-        step = step.saturating_mul(2);
-    }
-    Ok(empty)
 }
 
 impl Writer {
@@ -133,7 +119,7 @@ impl Writer {
             if count <= BLOCKS_AT_ONCE || state.file.facts.links != 0 {
                 return Ok(());
             }
-            let empty = empty_end(object, count)?;
+            let empty = empty_end(object, count, BLOCKS_AT_ONCE)?;
             let start = count - if empty == 0 { BLOCKS_AT_ONCE } else { empty };
             let tx = self.begin()?;
             object.free_range(&tx, start.saturating_mul(object.block_size()), u64::MAX)?;

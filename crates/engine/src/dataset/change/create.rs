@@ -228,7 +228,7 @@ impl MosChange<'_> {
     /// `origin` gets another clone, whose oldest dataset is `dataset`, a head.
     fn adopt_clone(&self, origin: ObjectId, dataset: ObjectId) -> Result<()> {
         let mut from = self.dataset(origin)?;
-        from.children += 1;
+        from.children = from.children.saturating_add(1);
         if from.next_clones.0 == 0 {
             from.next_clones = self.new_table(ObjectType::NEXT_CLONES)?;
         }
