@@ -11,6 +11,7 @@ mod bases;
 mod edits;
 #[path = "support/files.rs"]
 mod files;
+#[allow(dead_code, reason = "others use the rest")]
 #[path = "../../crates/engine/tests/hostile/image.rs"]
 mod image;
 #[path = "../../crates/engine/tests/hostile/walk.rs"]

@@ -25,7 +25,7 @@ pub fn walk(pool: &Arc<Pool>, head: &Dataset, keys: &Arc<dyn Keys>, tally: &mut 
         volume(pool, head, &**keys, tally);
     }
     let (time, capacity) = (Timestamp::default(), space.capacity());
-    let opened = mount::open(pool.catalog(), head, keys, capacity, time);
+    let opened = mount::open(&pool.catalog(), head, keys, capacity, time);
     if let Some(tree) = tally.of(opened) {
         files(&tree, tally);
     }

@@ -28,7 +28,7 @@ use image::{Extent, FlatImage, LABEL_CONFIG, UBERBLOCK};
 const DATASET_POINTER: usize = 128;
 
 /// Bytes of file contents that are kept, of pools with several devices or encryption.
-const CONTENTS: usize = 256 << 10;
+const CONTENTS: usize = 64 << 10;
 /// Blocks of file contents up to this size are always kept.
 const SMALL: usize = 2048;
 
