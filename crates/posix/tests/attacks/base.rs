@@ -79,8 +79,7 @@ impl Base {
         for (offset, kind, bytes) in [(at, LABEL_CONFIG, config), (slot_at, UBERBLOCK, slot)] {
             let asize = bytes.len();
             places.insert(offset, Place { offsets: vec![offset], asize, raw: true });
-            let mut extent =
-                Extent { offset, len: asize, kind, level: 0, used: Arc::new(bytes) };
+            let mut extent = Extent { offset, len: asize, kind, level: 0, used: Arc::new(bytes) };
             extent.seal();
             extents.push(extent);
         }

@@ -128,16 +128,10 @@ impl Disks {
             let opened = Opener::open(&disks, Path::new(&path));
             opened.map_err(|error| LeafUnavailable::open_failed(error.to_string()))
         };
-        create(
-            plan,
-            Arc::new(open),
-            &OpenOptions::default(),
-            WriteOptions::default(),
-            |set, tx| {
-                initialise(set, tx, &NewFilesystem::default()).unwrap();
-                Ok(())
-            },
-        )
+        create(plan, Arc::new(open), &OpenOptions::default(), WriteOptions::default(), |set, tx| {
+            initialise(set, tx, &NewFilesystem::default()).unwrap();
+            Ok(())
+        })
         .unwrap()
     }
 

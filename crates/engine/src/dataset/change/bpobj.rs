@@ -85,8 +85,8 @@ impl MosChange<'_> {
 
     pub(super) fn list_header(&self, list: ObjectId) -> Result<BpobjHeader> {
         let bonus = self.bonus(list, ObjectType::BPOBJ_HEADER)?;
-        let header = BpobjHeader::decode(&bonus)
-            .map_err(|error| Error::from(error).at_object(0, list.0))?;
+        let header =
+            BpobjHeader::decode(&bonus).map_err(|error| Error::from(error).at_object(0, list.0))?;
         let counts = [header.pointers, header.subobject_count, header.freed];
         if counts.into_iter().any(|count| count > ENTRIES_MAX) {
             let reason = format!("a list of blocks says it has {counts:?} entries");
