@@ -72,6 +72,8 @@ pub struct OpenRequest {
     pub guid: u64,
     /// Name it has while it is imported.
     pub name: String,
+    /// That name is not kept (`-t`).
+    pub temporary: bool,
     /// Where its devices are.
     pub search: Search,
     /// What goes before all mountpoints (`-R`).
@@ -80,8 +82,8 @@ pub struct OpenRequest {
     pub read_only: bool,
     /// Go back.
     pub back: Back,
-    /// Other pool properties for this import (`-o property=value`).
-    pub properties: Vec<(String, String)>,
+    /// Property `cachefile` is `none`.
+    pub no_cache_file: bool,
 }
 
 /// The pools found, those that were destroyed included.
@@ -187,6 +189,7 @@ pub fn open(request: &OpenRequest) -> Result<Arc<dyn PoolService>, Failure> {
     };
     let options = OpenOptions {
         name: Some(name.clone()),
+        temporary: request.temporary,
         cache_limit: offline::pool::default_cache(),
         rewind,
         checkpoint: request.back == Back::Checkpoint,
@@ -194,7 +197,11 @@ pub fn open(request: &OpenRequest) -> Result<Arc<dyn PoolService>, Failure> {
         missing_log: request.search.missing_log,
         ..OpenOptions::default()
     };
-    let facts = ImportFacts { altroot: request.altroot.clone(), read_only: request.read_only };
+    let facts = ImportFacts {
+        altroot: request.altroot.clone(),
+        read_only: request.read_only,
+        no_cache_file: request.temporary || request.no_cache_file,
+    };
     let rewinds = request.back != Back::No;
     let (pool, changes): (Arc<Pool>, Arc<dyn PoolChanges>) = if request.read_only || rewinds {
         (Pool::open(candidate, &options).map_err(|error| cannot(&error))?, Arc::new(ReadOnly))
@@ -295,13 +302,6 @@ pub fn create(plan: &CreatePool) -> Result<Arc<dyn PoolService>, Failure> {
         };
         Failure::new(kind, format!("cannot create '{name}': {error}"))
     };
-    let later = |what: &str| {
-        let words = format!("cannot create '{name}': {what} not supported yet");
-        Err(Failure::new(FailureKind::NotSupported, words))
-    };
-    if plan.temporary_name.is_some() {
-        return later("temporary names are");
-    }
     let Additions { tops, spares, caches } = sorted(&plan.vdevs);
     let service_live::NewSettings { files, encryption, mut stored, .. } =
         service_live::split_settings(&plan.root_properties).map_err(|error| cannot(&error))?;
@@ -317,6 +317,7 @@ pub fn create(plan: &CreatePool) -> Result<Arc<dyn PoolService>, Failure> {
     let host = HostIdentity::of_this_machine();
     let new = NewPoolPlan {
         name: name.clone(),
+        temporary_name: plan.temporary_name.clone(),
         version: 5000,
         tops,
         spares,
@@ -340,7 +341,11 @@ pub fn create(plan: &CreatePool) -> Result<Arc<dyn PoolService>, Failure> {
     };
     let live = create_pool(new, HeldDevices::new().new_leaves(), &options, write_options(), fill)
         .map_err(|error| cannot(&error))?;
-    let facts = ImportFacts { altroot: plan.altroot.clone(), read_only: false };
+    let facts = ImportFacts {
+        altroot: plan.altroot.clone(),
+        read_only: false,
+        no_cache_file: plan.temporary_name.is_some(),
+    };
     let pool = live.pool().clone();
     let service = Service::new(pool, Arc::new(LiveChanges::new(live)), &facts);
     Ok(service.map_err(|error| cannot(&error))?)

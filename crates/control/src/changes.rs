@@ -105,8 +105,10 @@ pub enum Change {
     EnableFeatures(Vec<String>),
     /// `zpool add`.
     AddVdevs(Vec<VdevPlan>),
-    /// `zpool reguid`.
-    Reguid,
+    /// `zpool remove`: takes a device out of the pool; its path, the end of that, its name or guid.
+    RemoveVdev(String),
+    /// `zpool reguid`: a new guid, this one (`-g`) or a random one.
+    Reguid(Option<u64>),
     /// `zpool clear`: sets error counters to zero, of one device (path or guid) or of all, and lets
     /// a suspended pool try to go on.
     Clear(Option<String>),

@@ -122,7 +122,7 @@ fn make_root(objects: &ObjectSet, tx: &Tx, root: ObjectId, new: &NewFilesystem) 
         changed: new.time,
         created: new.time,
     };
-    let file = NewFile { facts, slots: new.slots, id: Some(root), more: &[] };
+    let file = NewFile { facts, slots: new.slots, id: Some(root), more: &[], entries: None };
     make_file(&view, &layouts, tx, &file)?;
     Ok(())
 }

@@ -13,14 +13,16 @@ use crate::control_directory::{
     CONTROL, ControlDirectory, SHARES, SNAPSHOTS, SnapshotDirectory, SnapshotSource,
 };
 use crate::directory::{LONG_NAME_MAX, NAME_MAX, Surroundings};
-use crate::error::{EACCES, EEXIST, EINVAL, EISDIR, ENODATA, ENOENT, ENOTDIR, EROFS, ESTALE};
+use crate::error::{
+    EACCES, EEXIST, EINVAL, EISDIR, ENODATA, ENOENT, ENOTDIR, EOPNOTSUPP, EROFS, ESTALE,
+};
 use crate::stream::Streams;
 use crate::tree::{
-    Allocate, Attributes, Caller, DirectoryEntry, Errno, NewNode, NodeId, Pieces, ROOT,
+    Allocate, Attributes, Caller, DirectoryEntry, Errno, FileFlags, NewNode, NodeId, Pieces, ROOT,
     RenameFlags, Result, Seek, SetAttributes, Space, Timestamp, Tree, XattrWrite,
 };
 use crate::view::{File, OBJECT_BITS, View};
-use crate::write::{Node, WriteOptions, Writer};
+use crate::write::{Node, WriteOptions, Writer, file_flags};
 use crate::xattr::{AclType, Rules, XattrMode};
 
 /// Permission bit of write access in a mask.
@@ -272,6 +274,13 @@ impl Tree for Filesystem {
         }
     }
 
+    fn file_flags(&self, node: NodeId) -> Result<FileFlags> {
+        let Place::File(view, object) = self.place(node)? else {
+            return Err(Errno::new(EOPNOTSUPP, ".zfs has no flags"));
+        };
+        self.look_at(&view, object, |_, file| Ok(file_flags(&file.facts)))
+    }
+
     fn access(&self, node: NodeId, caller: Caller, mask: u32) -> Result<()> {
         let (view, object) = match self.place(node)? {
             Place::File(view, object) => (view, object),
@@ -459,6 +468,12 @@ impl Tree for Filesystem {
         writer.set_attributes(object, change)?;
         writer.made(Some(object))?;
         self.stat_node(writer, &*writer.node(object)?)
+    }
+
+    fn set_file_flags(&self, _caller: Caller, node: NodeId, flags: &FileFlags) -> Result<()> {
+        let (writer, object) = self.changeable(node)?;
+        writer.set_file_flags(object, flags)?;
+        writer.made(Some(object))
     }
 
     fn write(

@@ -21,8 +21,8 @@ use crate::filesystem::{Filesystem, MountOptions};
 use crate::mount::{self, DatasetSnapshots};
 use crate::tree::{Errno, Result, Space, Timestamp};
 use crate::write::{
-    AccessTimes, ChangeLog, Durability, Intents, Promptness, SpaceCheck, WriteOptions,
-    WriteProperties,
+    AccessTimes, AclInherit, AclMode, ChangeLog, Durability, Intents, Promptness, SpaceCheck,
+    WriteOptions, WriteProperties,
 };
 
 /// How long a reading of the dataset's limits is good for.
@@ -76,6 +76,8 @@ pub fn write_properties(live: &LivePool, dataset: &Dataset) -> Result<WritePrope
             _ => Promptness::Standard,
         },
         projects: live.feature_enabled("org.zfsonlinux:project_quota"),
+        acl_mode: AclMode::from_number(number("aclmode", 0)?),
+        acl_inherit: AclInherit::from_number(number("aclinherit", 4)?),
     })
 }
 

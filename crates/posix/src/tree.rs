@@ -164,6 +164,21 @@ pub struct SetAttributes {
     pub kill_set_id: bool,
 }
 
+/// What a file is marked as, and its project: what `FS_IOC_FSGETXATTR` tells.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct FileFlags {
+    /// Nothing may change (`chattr +i`).
+    pub immutable: bool,
+    /// The content may only grow (`chattr +a`).
+    pub append_only: bool,
+    /// Backup programs skip it (`chattr +d`).
+    pub no_dump: bool,
+    /// New files in this directory get its project id.
+    pub project_inherit: bool,
+    /// The project its space is counted for.
+    pub project: u32,
+}
+
 /// Bits of `renameat2`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RenameFlags {
@@ -335,6 +350,14 @@ pub trait Tree: Send + Sync + 'static {
         _to: (NodeId, u64),
         _len: u64,
     ) -> Result<u64> {
+        read_only()
+    }
+    /// Flags and project of a regular file or directory; EOPNOTSUPP where there are none.
+    fn file_flags(&self, _node: NodeId) -> Result<FileFlags> {
+        Err(Errno::new(crate::error::EOPNOTSUPP, "files have no flags here"))
+    }
+    /// Changes flags and project. The caller may (the kernel has checked it).
+    fn set_file_flags(&self, _caller: Caller, _node: NodeId, _flags: &FileFlags) -> Result<()> {
         read_only()
     }
     /// Makes what has been done to `node` survive a crash (fsync).

@@ -11,7 +11,7 @@ use cenote_control::plan::{NewKey, PropertySetting, VdevPlan};
 use cenote_engine::dataset::Dataset;
 use cenote_engine::pool::Pool;
 use cenote_engine::{Error, Result};
-use cenote_format::ObjectId;
+use cenote_format::{Guid, ObjectId};
 use cenote_posix::Filesystem;
 use cenote_posix::tree::Errno;
 
@@ -186,11 +186,21 @@ pub trait PoolChanges: Send + Sync {
         not_yet("adding devices")
     }
 
-    /// Gives the pool a new random guid.
+    /// Takes the device of this guid out of the pool.
     ///
     /// # Errors
-    /// What the disks say.
-    fn reguid(&self) -> Result<()> {
+    /// `NotFound`, `Busy`, what the disks say.
+    fn remove_vdev(&self, guid: Guid) -> Result<()> {
+        let _ = guid;
+        not_yet("removing devices")
+    }
+
+    /// Gives the pool a new guid, this one or a random one.
+    ///
+    /// # Errors
+    /// `Io` if devices are not healthy; what the disks say.
+    fn reguid(&self, guid: Option<Guid>) -> Result<()> {
+        let _ = guid;
         not_yet("changing the guid of a pool")
     }
 

@@ -21,7 +21,7 @@ use cenote_engine::{Error, ErrorKind, Result};
 use cenote_format::crypto_key::KeyFormat;
 use cenote_format::master_node::CaseSensitivity;
 use cenote_format::objset::ObjsetKind;
-use cenote_format::{ObjectId, Txg};
+use cenote_format::{Guid, ObjectId, Txg};
 use cenote_posix::Filesystem;
 use cenote_posix::create::NewFilesystem;
 use cenote_posix::tree::{Errno, Timestamp};
@@ -556,8 +556,12 @@ impl PoolChanges for LiveChanges {
         self.live.add_vdevs(crate::backend::sorted(plan), opener)
     }
 
-    fn reguid(&self) -> Result<()> {
-        self.live.reguid()
+    fn remove_vdev(&self, guid: Guid) -> Result<()> {
+        self.live.remove_vdev(guid)
+    }
+
+    fn reguid(&self, guid: Option<Guid>) -> Result<()> {
+        self.live.reguid(guid)
     }
 
     fn suspended(&self) -> Option<bool> {

@@ -49,6 +49,8 @@ pub struct ImportFacts {
     pub altroot: Option<String>,
     /// Opened for reading only.
     pub read_only: bool,
+    /// Property `cachefile` is `none`.
+    pub no_cache_file: bool,
 }
 
 /// An imported pool.
@@ -76,7 +78,7 @@ impl Service {
         let runtime = Runtime {
             health: "ONLINE".to_owned(),
             altroot: facts.altroot.clone(),
-            cachefile: facts.altroot.as_ref().map(|_| "none".to_owned()),
+            cachefile: (facts.no_cache_file || facts.altroot.is_some()).then(|| "none".to_owned()),
             read_only: facts.read_only || changes.refusal().is_some(),
             load_guid: Some(load_guid()),
             expandable: None,

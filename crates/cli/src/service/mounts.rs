@@ -1,13 +1,15 @@
 //! Which filesystems are mounted where, and the rules of mounting.
 //!
-//! Invariant: parents are mounted before and unmounted after what lies below them; a mount is in the
-//! table exactly as long as it is served.
+//! Invariant: parents are mounted before and unmounted after what lies below them; what was mounted
+//! later is unmounted earlier, so that a path always means the mount it is taken for; a mount is in
+//! the table exactly as long as it is served.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use cenote_control::protocol::{Failure, FailureKind, MountRequest, UnmountRequest};
 use cenote_control::report::{DatasetKind, DatasetReport};
@@ -20,6 +22,8 @@ use super::changes::{Files, PoolChanges};
 
 struct Mount {
     at: PathBuf,
+    /// Greater than that of every mount made before.
+    number: u64,
     mounted: Mounted,
     files: Files,
     /// Properties that `zfs mount -o` gave other values as long as it is mounted.
@@ -32,6 +36,7 @@ struct Mount {
 pub struct Place {
     dataset: String,
     at: PathBuf,
+    number: u64,
     request: MountRequest,
 }
 
@@ -90,6 +95,8 @@ fn keep_access_times(files: &Files, flags: &MountFlagOptions) {
 /// The mounts of a pool by dataset name.
 pub struct Mounts {
     table: Mutex<BTreeMap<String, Mount>>,
+    /// Mounts made so far.
+    made: AtomicU64,
     changes: Arc<dyn PoolChanges>,
 }
 
@@ -104,7 +111,7 @@ enum Skip {
 impl Mounts {
     /// No mounts yet of a pool that is changed through `changes`.
     pub fn new(changes: Arc<dyn PoolChanges>) -> Self {
-        Self { table: Mutex::default(), changes }
+        Self { table: Mutex::default(), made: AtomicU64::new(0), changes }
     }
 
     /// Where `dataset` is mounted.
@@ -162,8 +169,8 @@ impl Mounts {
         Ok(PathBuf::from(mountpoint))
     }
 
-    /// Mounts one filesystem, and anew what is mounted inside its place: that would be hidden, and
-    /// could not be unmounted any more.
+    /// Mounts one filesystem, and anew what is mounted inside its place, which would be hidden. What
+    /// is in use there stays where it is, hidden until this one is unmounted.
     fn mount_around(
         &self,
         pool: &Arc<Pool>,
@@ -173,11 +180,13 @@ impl Mounts {
         request: &MountRequest,
     ) -> Result<(), Failure> {
         let inside = self.inside(path);
-        self.take_down_named(&inside, false)?;
+        if let Err(failure) = self.take_down_named(&inside, false) {
+            tracing::warn!(%failure, "hidden by the mount of '{}'", dataset.name);
+        }
         let mounted = self.mount_at(pool, dataset, path, request);
         let mut again: Vec<(&str, &DatasetReport)> = datasets
             .iter()
-            .filter(|other| inside.contains(&other.name))
+            .filter(|other| inside.contains(&other.name) && self.of(&other.name).is_none())
             .filter_map(|other| Some((other.properties.value("mountpoint")?, other)))
             .collect();
         again.sort_by_key(|(path, _)| *path);
@@ -269,7 +278,9 @@ impl Mounts {
         })?;
         let at = path.to_path_buf();
         let request = request.clone();
-        self.table.lock().insert(name.clone(), Mount { at, mounted, files, temporary, request });
+        let number = self.made.fetch_add(1, Relaxed);
+        let mount = Mount { at, number, mounted, files, temporary, request };
+        self.table.lock().insert(name.clone(), mount);
         Ok(())
     }
 
@@ -278,7 +289,9 @@ impl Mounts {
         let name = &dataset.name;
         let more = temporary(name, &request.options)?;
         let mut table = self.table.lock();
-        let Some(mount) = table.get_mut(name).filter(|mount| mount.mounted.is_alive()) else {
+        let hidden = table.get(name).is_some_and(|mount| is_hidden(&table, mount, &[]));
+        let alive = table.get_mut(name).filter(|mount| mount.mounted.is_alive() && !hidden);
+        let Some(mount) = alive else {
             let reason = format!("cannot mount '{name}': not currently mounted");
             return Err(Failure::new(FailureKind::NotFound, reason));
         };
@@ -312,8 +325,8 @@ impl Mounts {
         let table = self.table.lock();
         let Some(mount) = table.get(&dataset.name) else { return Ok(()) };
         let wanted = flags(dataset, &mount.temporary);
-        if !wanted.read_only && mount.files.writer().is_none() {
-            // The files were opened for reading.
+        // The files were opened for reading, or the path is another mount's.
+        if !wanted.read_only && mount.files.writer().is_none() || is_hidden(&table, mount, &[]) {
             return Err(MountError::Busy);
         }
         apply(mount, wanted)
@@ -341,30 +354,25 @@ impl Mounts {
     pub fn unmount(&self, request: &UnmountRequest) -> Result<Vec<String>, Failure> {
         let Some(name) = &request.dataset else { return self.unmount_all(request.force) };
         let at = Path::new(name);
-        let names: Vec<(PathBuf, String)> = {
+        let name = {
             let mounts = self.table.lock();
-            let name = match mounts.iter().find(|(_, mount)| mount.at == at) {
-                Some((name, _)) => name.clone(),
-                None => name.clone(),
-            };
-            let Some(top) = mounts.get(&name).map(|mount| mount.at.clone()) else {
+            // Of several at one place the last one is seen.
+            let here = mounts.iter().filter(|(_, mount)| mount.at == at);
+            let last = here.max_by_key(|(_, mount)| mount.number);
+            let name = last.map_or_else(|| name.clone(), |(name, _)| name.clone());
+            if !mounts.contains_key(&name) {
                 let reason = format!("cannot unmount '{name}': not currently mounted");
                 return Err(Failure::new(FailureKind::NotFound, reason));
-            };
-            let below = mounts.iter().filter(|(_, mount)| mount.at.starts_with(&top));
-            below.map(|(name, mount)| (mount.at.clone(), name.clone())).collect()
+            }
+            name
         };
-        self.take_down(names, request.force)?;
+        self.take_down_named(&[name], request.force)?;
         Ok(Vec::new())
     }
 
     /// Unmounts everything, innermost first. What is busy stays, unless forced.
     pub fn unmount_all(&self, force: bool) -> Result<Vec<String>, Failure> {
-        let names = {
-            let mounts = self.table.lock();
-            mounts.iter().map(|(name, mount)| (mount.at.clone(), name.clone())).collect()
-        };
-        self.take_down(names, force)?;
+        self.take_down(self.names(), force)?;
         Ok(Vec::new())
     }
 
@@ -373,15 +381,16 @@ impl Mounts {
         let place = |(dataset, mount): (&String, &Mount)| Place {
             dataset: dataset.clone(),
             at: mount.at.clone(),
+            number: mount.number,
             request: mount.request.clone(),
         };
         self.table.lock().iter().map(place).collect()
     }
 
-    /// Mounts again what was mounted, outermost first, as far as it is not; what cannot be is said in
+    /// Mounts again what was mounted, in the same order, as far as it is not; what cannot be is said in
     /// the log.
     pub fn restore(&self, pool: &Arc<Pool>, datasets: &[DatasetReport], mut places: Vec<Place>) {
-        places.sort_by(|a, b| a.at.cmp(&b.at));
+        places.sort_by_key(|place| place.number);
         for place in places.iter().filter(|place| self.of(&place.dataset).is_none()) {
             let mounted = find(datasets, &place.dataset)
                 .and_then(|dataset| self.mount_at(pool, dataset, &place.at, &place.request));
@@ -406,13 +415,16 @@ impl Mounts {
 
     /// Unmounts these, as far as they are mounted, and what is mounted below them.
     pub fn take_down_named(&self, names: &[String], force: bool) -> Result<(), Failure> {
-        let down: Vec<(PathBuf, String)> = {
+        let down: Vec<String> = {
             let mounts = self.table.lock();
-            let tops: Vec<&PathBuf> =
-                names.iter().filter_map(|name| mounts.get(name)).map(|mount| &mount.at).collect();
-            let below = |at: &Path| tops.iter().any(|top| at.starts_with(top));
-            let all = mounts.iter().filter(|(_, mount)| below(&mount.at));
-            all.map(|(name, mount)| (mount.at.clone(), name.clone())).collect()
+            let tops: Vec<&Mount> = names.iter().filter_map(|name| mounts.get(name)).collect();
+            let below = |mount: &Mount| {
+                let is_in =
+                    |top: &&Mount| mount.number >= top.number && mount.at.starts_with(&top.at);
+                tops.iter().any(is_in)
+            };
+            let all = mounts.iter().filter(|(_, mount)| below(mount));
+            all.map(|(name, _)| name.clone()).collect()
         };
         self.take_down(down, force)
     }
@@ -430,11 +442,22 @@ impl Mounts {
         *mounts = renamed.collect();
     }
 
-    fn take_down(&self, mut names: Vec<(PathBuf, String)>, force: bool) -> Result<(), Failure> {
-        names.sort();
-        for (at, name) in names.into_iter().rev() {
+    fn take_down(&self, names: Vec<String>, force: bool) -> Result<(), Failure> {
+        let mut order: Vec<(u64, String)> = {
+            let mounts = self.table.lock();
+            let hidden = names.iter().filter_map(|name| mounts.get(name));
+            if let Some(mount) = hidden.into_iter().find(|one| is_hidden(&mounts, one, &names)) {
+                let reason = format!("cannot unmount '{}': unmount failed", mount.at.display());
+                return Err(Failure::new(FailureKind::Busy, reason));
+            }
+            let number = |name: String| Some((mounts.get(&name)?.number, name));
+            names.into_iter().filter_map(number).collect()
+        };
+        order.sort();
+        for (_, name) in order.into_iter().rev() {
             let mount = self.table.lock().remove(&name);
             let Some(mount) = mount else { continue };
+            let at = mount.at.clone();
             let done = if force { mount.mounted.unmount_forced() } else { mount.mounted.unmount() };
             if let Err(error) = done {
                 let busy = matches!(error, MountError::Busy);
@@ -453,6 +476,14 @@ impl Mounts {
         }
         Ok(())
     }
+}
+
+/// A mount is hidden by a later one that is not among `going`: its path means that one.
+fn is_hidden(mounts: &BTreeMap<String, Mount>, mount: &Mount, going: &[String]) -> bool {
+    mounts.iter().any(|(name, other)| {
+        let covers = other.number > mount.number && mount.at.starts_with(&other.at);
+        covers && other.mounted.is_alive() && !going.contains(name)
+    })
 }
 
 /// Changes the flags of a mount.

@@ -13,6 +13,7 @@ use cenote_control::protocol::{Failure, FailureKind, MountRequest};
 use cenote_control::report::{DatasetKind, DatasetReport, Source};
 use cenote_engine::pool::Pool;
 use cenote_engine::{Error, ErrorKind};
+use cenote_format::Guid;
 
 use super::{Service, failure};
 
@@ -101,8 +102,13 @@ impl Service {
                 self.changes.add_vdevs(plan).map_err(cannot)?;
                 Vec::new()
             }
-            Change::Reguid => {
-                self.changes.reguid().map_err(cannot)?;
+            Change::RemoveVdev(device) => {
+                let guid = self.device_guid(device, &start)?;
+                self.changes.remove_vdev(guid).map_err(cannot)?;
+                Vec::new()
+            }
+            Change::Reguid(guid) => {
+                self.changes.reguid(guid.map(Guid)).map_err(cannot)?;
                 Vec::new()
             }
             Change::Sync if self.changes.refusal().is_some() => Vec::new(),
@@ -538,7 +544,8 @@ fn start(change: &Change, pool: &str) -> String {
         Change::SetPoolProperty(_) => format!("cannot set property for '{pool}'"),
         Change::EnableFeatures(_) => format!("cannot upgrade '{pool}'"),
         Change::AddVdevs(_) => format!("cannot add to '{pool}'"),
-        Change::Reguid => format!("cannot reguid '{pool}'"),
+        Change::RemoveVdev(device) => format!("cannot remove {device}"),
+        Change::Reguid(_) => format!("cannot reguid '{pool}'"),
         Change::Clear(device) => {
             format!("cannot clear errors for {}", device.as_deref().unwrap_or(pool))
         }
@@ -559,13 +566,16 @@ pub(super) fn refused(start: &str, change: &Change, error: &Error) -> Failure {
         (ErrorKind::InvalidArgument, Change::Promote(_) | Change::Bookmark { .. }) => {
             error.reason().to_owned()
         }
+        (ErrorKind::NotFound | ErrorKind::Busy | ErrorKind::Unsupported, Change::RemoveVdev(_))
+        | (ErrorKind::Io, Change::Reguid(_)) => error.reason().to_owned(),
         (ErrorKind::Exists, _) => "dataset already exists".to_owned(),
         (ErrorKind::NotFound, Change::CreateDataset(_)) => "parent does not exist".to_owned(),
         (ErrorKind::NotFound, _) => "dataset does not exist".to_owned(),
         (ErrorKind::Busy, Change::Destroy(_) | Change::Rename(_)) => "dataset is busy".to_owned(),
-        (ErrorKind::ReadOnly, Change::AddVdevs(_) | Change::SetPoolProperty(_)) => {
-            "pool is read-only".to_owned()
-        }
+        (
+            ErrorKind::ReadOnly,
+            Change::AddVdevs(_) | Change::RemoveVdev(_) | Change::SetPoolProperty(_),
+        ) => "pool is read-only".to_owned(),
         (ErrorKind::ReadOnly, _) => "dataset is read-only".to_owned(),
         (ErrorKind::NoSpace, Change::SetProperties { .. }) => {
             "size is greater than available space".to_owned()

@@ -16,6 +16,7 @@ use cenote_engine::dataset::{self, PropertyValue};
 use cenote_engine::pool::Pool;
 use cenote_engine::pool::properties::{self, Runtime};
 use cenote_engine::pool::space::DedupTables;
+use cenote_engine::vdev::LeafDevice;
 use cenote_engine::zap::Zap;
 use cenote_format::config::{VdevConfig, VdevKind};
 use cenote_format::ddt::Statistics;
@@ -103,8 +104,10 @@ impl Published {
         if let Some(status) = pool.vdevs().status() {
             report.root = vdevs::report(&status, pool.name(), pool.space().ok().as_deref());
         }
-        set_sizes(&mut report.root, pool);
-        report.caches.iter_mut().chain(&mut report.spares).for_each(|vdev| set_sizes(vdev, pool));
+        let open = pool.vdevs().devices();
+        set_sizes(&mut report.root, pool, &open);
+        let aside = report.caches.iter_mut().chain(&mut report.spares);
+        aside.for_each(|vdev| set_sizes(vdev, pool, &open));
         report.state = report.root.state;
         report.status = status(&report);
         report.uptime_nanoseconds =
@@ -130,17 +133,23 @@ pub fn suspend(report: &mut PoolReport, refuses: bool) {
 }
 
 /// Gives every leaf that was found the size of its device, and marks those that were not.
-fn set_sizes(vdev: &mut VdevReport, pool: &Pool) {
+fn set_sizes(vdev: &mut VdevReport, pool: &Pool, open: &[LeafDevice]) {
     let guid = Guid(vdev.guid);
     let found = pool.candidate().and_then(|candidate| candidate.device_of(guid));
-    if let Some(found) = found.filter(|_| vdev.is_leaf() && vdev.state != VdevState::CannotOpen) {
-        vdev.physical_size = found.device.size();
+    // A pool that was made here has no candidate, and what was added since is not in it.
+    let own = open.iter().find(|leaf| leaf.guid == guid).map(|leaf| leaf.device.size());
+    let size = own.or_else(|| found.map(|found| found.device.size())).or_else(|| {
+        let file = std::fs::metadata(vdev.path.as_deref()?).ok()?;
+        file.is_file().then_some(file.len())
+    });
+    if let Some(size) = size.filter(|_| vdev.is_leaf() && vdev.state != VdevState::CannotOpen) {
+        vdev.physical_size = size;
         vdev.allocatable = cenote_engine::vdev::allocatable(vdev.physical_size);
     }
     // a pool that was made here has no candidate to find its devices in
     let is_lost = vdev.state == VdevState::CannotOpen && vdev.kind != "dspare";
     vdev.not_present |= found.is_none() && is_lost && vdev.path.is_some() && vdev.is_leaf();
-    vdev.children.iter_mut().for_each(|child| set_sizes(child, pool));
+    vdev.children.iter_mut().for_each(|child| set_sizes(child, pool, open));
 }
 
 /// Properties of the engine as the report has them.

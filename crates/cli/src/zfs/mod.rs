@@ -15,11 +15,13 @@ pub mod keys;
 mod list;
 mod mount;
 mod names;
+mod project;
 mod rename;
 mod rollback;
 mod select;
 mod set;
 mod snapshot;
+mod upgrade;
 mod userspace;
 
 use std::process::ExitCode;
@@ -64,6 +66,8 @@ pub fn run(arguments: &[String]) -> ExitCode {
         "holds" => hold::holds(rest),
         "change-key" => change_key::run(rest),
         "userspace" | "groupspace" | "projectspace" => userspace::run(command, rest),
+        "project" => project::run(rest),
+        "upgrade" => upgrade::run(rest),
         "load-key" => keys::load(rest),
         "unload-key" => keys::unload(rest),
         known if Tool::Zfs.has(known) => {

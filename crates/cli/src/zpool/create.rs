@@ -102,6 +102,12 @@ impl Options {
                     let (name, value) = pair()?;
                     options.root_property(name, value)?;
                 }
+                't' if text.contains('/') => {
+                    return Err(format!(
+                        "cannot create '{text}': invalid character '/' in temporary name\nuse \
+                         'zfs create' to create a dataset"
+                    ));
+                }
                 't' => {
                     if let Some(problem) = name_problem(text) {
                         return Err(format!("cannot open '{text}': {problem}"));

@@ -12,7 +12,7 @@ use cenote_control::protocol::{MountRequest, Request};
 use cenote_control::report::{ImportReport, ImportVdev};
 use cenote_control::text::pool_import;
 
-use super::{cache_file, common};
+use super::{cache_file, common, set};
 use crate::backend::{self, Back, OpenRequest, Search};
 use crate::getopt::{Parsed, Spec};
 use crate::pool_process::{self, Beginning};
@@ -28,6 +28,8 @@ struct Wanted {
     /// For each pool; guid and name are filled in later.
     request: OpenRequest,
     mount_options: Vec<String>,
+    /// Pool properties to be set.
+    properties: Vec<(String, String)>,
     /// Guids of the pools of a cache file (`-c`): no others.
     cached: Option<Vec<u64>>,
     all: bool,
@@ -74,10 +76,8 @@ fn wanted(parsed: &Parsed) -> Result<Wanted, ExitCode> {
     if parsed.operands.len() > most {
         return wrong("too many arguments");
     }
-    for (letter, what) in [('t', "zpool import -t"), ('V', "zpool import -V")] {
-        if parsed.has(letter) {
-            return Err(said(format!("{what} is not supported yet")));
-        }
+    if parsed.has('V') {
+        return Err(said("zpool import -V is not supported yet".to_owned()));
     }
     let back = match parsed.argument('T') {
         Some(text) => match text.parse() {
@@ -101,12 +101,17 @@ fn wanted(parsed: &Parsed) -> Result<Wanted, ExitCode> {
     let mut request = OpenRequest {
         search: Search { places, missing_log: parsed.has('m') },
         back,
+        temporary: parsed.has('t'),
         ..OpenRequest::default()
     };
-    let mut mount_options = Vec::new();
+    let (mut mount_options, mut properties) = (Vec::new(), Vec::new());
     for option in parsed.arguments('o') {
         match option.split_once('=') {
-            Some((name, value)) => property(&mut request, name, value).map_err(said)?,
+            Some((name, value)) => {
+                if !property(&mut request, name, value).map_err(said)? {
+                    properties.push((name.to_owned(), value.to_owned()));
+                }
+            }
             None => mount_options.extend(option.split(',').map(str::to_owned)),
         }
     }
@@ -117,6 +122,7 @@ fn wanted(parsed: &Parsed) -> Result<Wanted, ExitCode> {
     Ok(Wanted {
         request,
         mount_options,
+        properties,
         cached: cached.map(|cached| cached.pools),
         all: parsed.has('a'),
         destroyed: parsed.has('D'),
@@ -134,7 +140,8 @@ fn absolute(path: &str) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| PathBuf::from(path))
 }
 
-fn property(request: &mut OpenRequest, name: &str, value: &str) -> Result<(), String> {
+/// Takes a property of the import itself; false if it is one of the pool, to be set later.
+fn property(request: &mut OpenRequest, name: &str, value: &str) -> Result<bool, String> {
     let bad = |values: &str| {
         let name = properties::pool(name).map_or(name, |info| info.name);
         Err(format!("cannot import pool '': '{name}' must be one of '{values}'").replace(" ''", ""))
@@ -149,11 +156,13 @@ fn property(request: &mut OpenRequest, name: &str, value: &str) -> Result<(), St
         Some("altroot") => {
             return Err(format!("cannot import pool: bad alternate root '{value}'"));
         }
-        Some("cachefile") => request.properties.push((name.to_owned(), value.to_owned())),
-        Some(known) => return Err(format!("zpool import -o {known} is not supported yet")),
-        None => return Err(format!("property '{name}' is not a valid pool property")),
+        Some("cachefile") => request.no_cache_file = value == "none",
+        None if !name.starts_with("feature@") => {
+            return Err(format!("property '{name}' is not a valid pool property"));
+        }
+        _ => return Ok(false),
     }
-    Ok(())
+    Ok(true)
 }
 
 fn import(wanted: &Wanted) -> ExitCode {
@@ -312,6 +321,15 @@ fn one(wanted: &Wanted, client: &Client, pool: &ImportReport) -> Result<(), ()> 
         return fail(failure.message);
     }
     let mut result = Ok(());
+    for (property, value) in &wanted.properties {
+        match set::set(client, &request.name, property, value, None) {
+            Ok(warnings) => warnings.iter().for_each(|line| terminal::complain(line)),
+            Err(message) => {
+                terminal::complain(&message);
+                result = Err(());
+            }
+        }
+    }
     if wanted.load_keys {
         result = keys::load_all(client, Some(&request.name));
     }

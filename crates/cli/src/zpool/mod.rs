@@ -14,6 +14,7 @@ mod import;
 mod iostat;
 mod labelclear;
 mod list;
+mod remove;
 mod set;
 mod simple;
 mod status;
@@ -48,6 +49,7 @@ pub fn run(arguments: &[String]) -> ExitCode {
         "create" => create::run(rest),
         "destroy" => simple::destroy(rest),
         "add" => add::run(rest),
+        "remove" => remove::run(rest),
         "set" => set::run(rest),
         "labelclear" => labelclear::run(rest),
         "upgrade" => upgrade::run(rest),

@@ -39,7 +39,7 @@ pub fn run(arguments: &[String]) -> ExitCode {
         return wrong("missing value in property=value argument");
     };
     let line = common::history_line("zpool", "set", arguments);
-    match set(&Client::default(), name, property, value, line) {
+    match set(&Client::default(), name, property, value, Some(line)) {
         Ok(warnings) => {
             warnings.iter().for_each(|line| terminal::complain(line));
             ExitCode::SUCCESS
@@ -51,12 +51,16 @@ pub fn run(arguments: &[String]) -> ExitCode {
     }
 }
 
-fn set(
+/// Sets one property of an imported pool; what to warn of. `line` goes to the history.
+///
+/// # Errors
+/// The lines to print.
+pub fn set(
     client: &Client,
     name: &str,
     property: &str,
     value: &str,
-    line: String,
+    line: Option<String>,
 ) -> Result<Vec<String>, String> {
     if let Some(problem) = common::name_problem(name) {
         return Err(format!("cannot open '{name}': {problem}"));
@@ -95,7 +99,7 @@ fn set(
         }
         Change::SetPoolProperty(setting)
     };
-    let request = common::change(Some(line), change);
+    let request = common::change(line, change);
     warnings.extend(client.order(name, &request).map_err(|failure| failure.message)?);
     Ok(warnings)
 }

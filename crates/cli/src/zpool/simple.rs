@@ -91,11 +91,23 @@ pub fn reguid(arguments: &[String]) -> ExitCode {
         [name] => name,
         _ => return Tool::Zpool.wrong("reguid", "too many arguments"),
     };
-    if parsed.has('g') {
-        terminal::complain("zpool reguid -g is not supported yet");
+    let guid = match parsed.argument('g').map(str::parse::<u64>) {
+        None => None,
+        Some(Ok(guid)) => Some(guid),
+        Some(Err(_)) => {
+            let text = parsed.argument('g').unwrap_or_default();
+            return Tool::Zpool.wrong("reguid", &format!("invalid GUID: {text}"));
+        }
+    };
+    let client = Client::default();
+    let others = || common::ask(&client, &[]).pools;
+    if let Some(wanted) = guid.filter(|guid| *guid != 0)
+        && others().iter().any(|pool| pool.guid == wanted)
+    {
+        terminal::complain(&format!("cannot reguid '{name}': pool already exists"));
         return ExitCode::FAILURE;
     }
     let line = common::history_line("zpool", "reguid", arguments);
-    let request = common::change(Some(line), Change::Reguid);
-    code(common::order(&Client::default(), name, &request))
+    let request = common::change(Some(line), Change::Reguid(guid.filter(|guid| *guid != 0)));
+    code(common::order(&client, name, &request))
 }

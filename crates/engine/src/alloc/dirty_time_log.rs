@@ -46,6 +46,11 @@ pub fn read_missed(source: &dyn SpaceSource, id: ObjectId) -> Result<Vec<Range<u
     Ok(ranges)
 }
 
+/// Frees the log of a leaf that leaves the pool.
+pub fn destroy_missed(store: &mut dyn SpaceStore, id: ObjectId) -> Result<()> {
+    SpaceMap::open(store, id)?.destroy(store)
+}
+
 /// Writes `ranges` (ascending, apart from each other) as the log in object `id`, or in a new object;
 /// which.
 pub fn write_missed(

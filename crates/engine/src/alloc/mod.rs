@@ -15,6 +15,7 @@ mod map;
 mod metaslab;
 mod open;
 mod ranges;
+mod remove;
 mod reuse;
 mod state;
 mod store;
@@ -24,7 +25,7 @@ mod tests;
 mod top;
 
 pub use allocator::{AllocRequest, Allocator, Dvas};
-pub use dirty_time_log::{read_missed, write_missed};
+pub use dirty_time_log::{destroy_missed, read_missed, write_missed};
 pub use figures::{Figures, TopFigures, slop};
 pub use open::{NewVdev, VdevToInit, check_writable};
 pub use reuse::Held;

@@ -509,6 +509,21 @@ impl IntentLog {
         Ok(())
     }
 
+    /// Begins the chain anew: on return none of its blocks of before is in use. Commits wait
+    /// meanwhile; whatever is appended is kept.
+    pub fn renew(&self) -> Result<()> {
+        let mut state = self.state.lock();
+        while state.committing {
+            self.changed.wait(&mut state);
+        }
+        state.committing = true;
+        drop(state);
+        let closed = self.close();
+        self.state.lock().committing = false;
+        self.changed.notify_all();
+        closed
+    }
+
     /// Frees the old log, whose blocks are `blocks`, in the open group and waits for that.
     pub(super) fn free_old(&self, blocks: Vec<BlockPointer>) -> Result<()> {
         let tx = self.pool.begin()?;

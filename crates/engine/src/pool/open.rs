@@ -63,8 +63,10 @@ pub struct OpenOptions {
     pub missing_log: bool,
     /// Open although top-level vdevs are missing: what lies on them cannot be read (rescue).
     pub missing_vdevs: bool,
-    /// Name the pool goes by while open.
+    /// Name the pool goes by while open, and from then on.
     pub name: Option<String>,
+    /// That name is not kept: on the disks the pool keeps the one it has.
+    pub temporary: bool,
     /// Longest wait for one device while opening.
     pub deadline: Duration,
     /// Open the devices for writing too.
@@ -84,6 +86,7 @@ impl Default for OpenOptions {
             missing_log: false,
             missing_vdevs: false,
             name: None,
+            temporary: false,
             deadline: Duration::from_secs(10),
             writable: false,
             devices: None,
@@ -95,6 +98,8 @@ impl Default for OpenOptions {
 /// the newest one on the disks.
 pub struct Pool {
     name: String,
+    /// Name on the disks, if it is to stay another one.
+    stored_name: Option<String>,
     guid: Guid,
     io: Arc<PoolIo>,
     keys: Arc<KeyStore>,
@@ -235,8 +240,10 @@ impl Pool {
             catalog,
             space: OnceLock::new(),
         };
+        let stored = view.config.name.clone().unwrap_or_else(|| candidate.name.clone());
         Ok(Self {
             name: name.to_owned(),
+            stored_name: options.temporary.then_some(stored),
             guid: candidate.guid,
             io,
             keys: Arc::new(KeyStore::new()),
@@ -254,6 +261,7 @@ impl Pool {
         io: Arc<PoolIo>,
     ) -> Arc<Self> {
         let mos = ObjectSet::new_live(&io, ReadContext::default(), ObjsetKind::Meta);
+        let stored_name = config.name.clone();
         let view = View {
             config: Arc::new(config),
             uberblock,
@@ -262,7 +270,7 @@ impl Pool {
             space: OnceLock::new(),
         };
         let (keys, view) = (Arc::new(KeyStore::new()), ArcSwap::from_pointee(view));
-        Arc::new(Self { name, guid, io, keys, view, candidate: None })
+        Arc::new(Self { name, stored_name, guid, io, keys, view, candidate: None })
     }
 
     /// Shows a later group, which is on the disks.
@@ -278,6 +286,11 @@ impl Pool {
     /// Name it goes by.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Name it has on the disks: another one if it goes by a temporary name.
+    pub fn stored_name(&self) -> &str {
+        self.stored_name.as_deref().unwrap_or(&self.name)
     }
 
     /// Its guid.

@@ -19,7 +19,7 @@ const MAX_DEPTH: usize = 10;
 /// Most nodes of a pool.
 const MAX_NODES: usize = 1 << 16;
 /// Sector shift taken for vdevs that have no sectors of their own (removed ones may lack it).
-const SMALLEST_ASHIFT: u64 = 9;
+pub(super) const SMALLEST_ASHIFT: u32 = 9;
 
 /// The parts of a tree.
 pub(super) struct Parts {
@@ -99,7 +99,8 @@ impl Builder<'_> {
         check_id(top, position)?;
         let recorded = top.top.unwrap_or_default();
         let concrete = top.kind.is_concrete();
-        let ashift = if concrete { recorded.ashift } else { recorded.ashift.max(SMALLEST_ASHIFT) };
+        let ashift =
+            if concrete { recorded.ashift } else { recorded.ashift.max(SMALLEST_ASHIFT.into()) };
         if !(9..=16).contains(&ashift) {
             let reason = format!("top-level vdev {position} has sector shift {ashift}");
             return Err(VdevError::Config(reason));

@@ -153,6 +153,22 @@ impl Leaf {
         leaf
     }
 
+    /// What is left of a leaf that leaves the pool: it has no device and gets none.
+    pub(super) fn removed(&self) -> Self {
+        let condition = Condition::new(VdevState::Closed, Aux::None);
+        Self {
+            config: VdevConfig { offline: true, ..self.config.clone() },
+            top: self.top,
+            minimum: self.minimum,
+            opened: RwLock::new(Opened::Not(condition)),
+            health: Mutex::default(),
+            stats: Stats::default(),
+            missing: RwLock::default(),
+            pending: AtomicU64::new(0),
+            unflushed: Mutex::default(),
+        }
+    }
+
     /// Tries to open the device if there is none.
     pub(super) fn open(&self, opener: &dyn LeafOpener) {
         if matches!(*self.opened.read(), Opened::Device(_)) {

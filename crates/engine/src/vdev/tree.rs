@@ -187,15 +187,49 @@ impl VdevTree {
             *top = Arc::new(Node::new(top.config.clone(), Shape::Root, children));
         }
         nodes.extend(parts.nodes.into_iter().map(Arc::new));
+        let mut leaves = self.leaves.clone();
+        leaves.extend(parts.leaves.into_iter().map(Arc::new));
+        let mut tops = self.tops.clone();
+        tops.extend(parts.tops.into_iter().map(Arc::new));
+        Ok(self.successor(nodes, leaves, tops, opener))
+    }
+
+    /// The tree with a hole in place of top-level vdev `vdev`; the others are shared by both trees.
+    ///
+    /// # Errors
+    /// If there is no such vdev.
+    pub fn with_hole(&self, vdev: u32) -> Result<Self, VdevError> {
+        let (nodes, leaves, tops) = (self.nodes.clone(), self.leaves.clone(), self.tops.clone());
+        let (mut nodes, mut leaves, mut tops) = (nodes, leaves, tops);
+        let missing = || VdevError::NoSuchVdev { vdev, reason: "there is none" };
+        let top = tops.get_mut(vdev as usize).ok_or_else(missing)?;
+        let config = VdevConfig::placeholder(VdevKind::Hole, vdev.into());
+        let (old, hole) = (top.node, nodes.len());
+        *top = Arc::new(Top::new(hole, super::build::SMALLEST_ASHIFT, AllocationClass::Normal));
+        nodes.push(Arc::new(Node::new(config, Shape::Nothing("it is a hole"), Vec::new())));
+        if let Some(root) = nodes.first_mut() {
+            let replaced = |child: &NodeId| if *child == old { hole } else { *child };
+            let children = root.children.iter().map(replaced).collect();
+            *root = Arc::new(Node::new(root.config.clone(), Shape::Root, children));
+        }
+        for leaf in leaves.iter_mut().filter(|leaf| leaf.top == vdev) {
+            *leaf = Arc::new(leaf.removed());
+        }
+        Ok(self.successor(nodes, leaves, tops, self.opener.clone()))
+    }
+
+    /// A tree of these parts that goes on where this one is.
+    fn successor(
+        &self,
+        nodes: Vec<Arc<Node>>,
+        leaves: Vec<Arc<Leaf>>,
+        tops: Vec<Arc<Top>>,
+        opener: Arc<dyn LeafOpener>,
+    ) -> Self {
         let tree = Self {
             nodes,
-            leaves: self
-                .leaves
-                .iter()
-                .cloned()
-                .chain(parts.leaves.into_iter().map(Arc::new))
-                .collect(),
-            tops: self.tops.iter().cloned().chain(parts.tops.into_iter().map(Arc::new)).collect(),
+            leaves,
+            tops,
             opener,
             reflow: RwLock::new(self.reflow()),
             deadline: RwLock::new(self.deadline()),
@@ -206,7 +240,7 @@ impl VdevTree {
             failed_flushes: self.failed_flushes.clone(),
         };
         tree.refresh();
-        Ok(tree)
+        tree
     }
 
     /// Replaces the clock (time since the tree was built), for tests and simulations.

@@ -8,6 +8,7 @@ mod dedup;
 mod encrypted;
 mod log;
 mod missing;
+mod removal;
 mod suspended;
 
 use std::ops::ControlFlow;
@@ -85,6 +86,7 @@ fn features() -> Vec<String> {
 fn plan(name: &str, tops: Vec<(VdevConfig, AllocationClass)>) -> NewPoolPlan {
     NewPoolPlan {
         name: name.into(),
+        temporary_name: None,
         version: 5000,
         tops,
         spares: Vec::new(),

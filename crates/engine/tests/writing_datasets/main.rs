@@ -76,6 +76,7 @@ impl World {
         let names = feature::FEATURES.iter().map(|feature| feature.name());
         let plan = NewPoolPlan {
             name: "p".into(),
+            temporary_name: None,
             version: 5000,
             tops: vec![(leaf, AllocationClass::Normal)],
             spares: Vec::new(),

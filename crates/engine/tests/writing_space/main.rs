@@ -62,6 +62,7 @@ fn plan(name: &str, without: &[&str], tops: Vec<VdevConfig>) -> NewPoolPlan {
         |top: VdevConfig| (VdevConfig { top: Some(recorded), ..top }, AllocationClass::Normal);
     NewPoolPlan {
         name: name.into(),
+        temporary_name: None,
         version: 5000,
         tops: tops.into_iter().map(top).collect(),
         spares: Vec::new(),

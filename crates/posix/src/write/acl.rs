@@ -3,6 +3,7 @@
 //! Invariant: a file's mode and its access list agree: owner, mask (or group) and others are the
 //! nine low bits; a list that says no more than the mode is not stored.
 
+use cenote_format::acl::Aces;
 use cenote_format::posix_acl::{ACCESS_NAME, DEFAULT_NAME, Entry, PosixAcl, Tag};
 
 use super::Writer;
@@ -18,12 +19,14 @@ pub struct Inherited {
     pub mode: u32,
     /// Names and values of the lists it gets.
     pub lists: Vec<(&'static [u8], Vec<u8>)>,
+    /// Its NFSv4 list, if that says more than its mode.
+    pub entries: Option<Aces>,
 }
 
 impl Inherited {
     /// Nothing.
     pub fn none(mode: u32) -> Self {
-        Self { mode, lists: Vec::new() }
+        Self { mode, lists: Vec::new(), entries: None }
     }
 }
 
@@ -125,7 +128,7 @@ impl Writer {
         if kind == DIRECTORY {
             lists.push((DEFAULT_NAME, default));
         }
-        Ok(Inherited { mode, lists })
+        Ok(Inherited { mode, lists, entries: None })
     }
 }
 

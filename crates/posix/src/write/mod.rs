@@ -12,9 +12,11 @@
 mod acl;
 mod attributes;
 mod data;
+mod file_flags;
 mod log;
 mod names;
 mod namespace;
+mod nfsv4;
 mod nodes;
 mod object;
 mod queue;
@@ -32,7 +34,9 @@ use cenote_format::ObjectId;
 use cenote_format::zil::Payload;
 use parking_lot::{Mutex, RwLock};
 
+pub use file_flags::file_flags;
 pub use log::Intents;
+pub use nfsv4::{AclInherit, AclMode};
 pub use nodes::{Node, State};
 pub use quota::QuotaKind;
 
@@ -121,6 +125,10 @@ pub struct WriteProperties {
     pub promptness: Promptness,
     /// Feature `project_quota` is enabled: new files have a project id.
     pub projects: bool,
+    /// Property `aclmode`.
+    pub acl_mode: AclMode,
+    /// Property `aclinherit`.
+    pub acl_inherit: AclInherit,
 }
 
 impl Default for WriteProperties {
@@ -132,6 +140,8 @@ impl Default for WriteProperties {
             access_times: AccessTimes::On,
             promptness: Promptness::Standard,
             projects: true,
+            acl_mode: AclMode::default(),
+            acl_inherit: AclInherit::default(),
         }
     }
 }

@@ -109,7 +109,7 @@ impl Writer {
             let file = self.make(&tx, facts, new.target, &inherited, None)?;
             self.name_new(&tx, directory, name, &file, time)?;
             self.note_create(&tx, directory, name, &file, new.target)?;
-            if !inherited.lists.is_empty() {
+            if !inherited.lists.is_empty() || inherited.entries.is_some() {
                 self.note_whole(&tx);
             }
             self.nodes.add(file.object.id(), file)
@@ -178,7 +178,7 @@ impl Writer {
         }
         let of = &parent.facts;
         let is_directory = kind == DIRECTORY;
-        let inherited = self.inherited(parent, kind, new.mode & PERMISSIONS, new.umask)?;
+        let mut inherited = self.inherited(parent, kind, new.mode & PERMISSIONS, new.umask)?;
         let mut mode = kind | inherited.mode;
         let mut gid = caller.gid;
         if of.mode & SET_GROUP_ID != 0 {
@@ -217,6 +217,8 @@ impl Writer {
             changed: time,
             created: time,
         };
+        let (facts, entries) = self.with_inherited(parent, facts)?;
+        inherited.entries = entries;
         Ok((facts, inherited))
     }
 
@@ -240,7 +242,8 @@ impl Writer {
             Some((id, slots)) => (Some(id), slots),
             None => (None, self.properties().slots),
         };
-        let new = NewFile { facts, slots, id, more: &more };
+        let entries = inherited.entries.as_deref();
+        let new = NewFile { facts, slots, id, more: &more, entries };
         let mut file = make_file(&self.view, &self.layouts, tx, &new)?;
         for (name, list) in &inherited.lists {
             if let Err(error) = self.put_xattr(tx, &mut file, name, Some(list)) {

@@ -8,6 +8,7 @@ use std::hash::{BuildHasher, Hasher};
 use cenote_engine::object::{NewObject, Object, ObjectSet};
 use cenote_engine::txg::Tx;
 use cenote_engine::zap;
+use cenote_format::acl::Ace;
 use cenote_format::sa::Attribute;
 use cenote_format::zap::Normalization;
 use cenote_format::{ObjectId, ObjectType, acl, master_node, pflags};
@@ -32,6 +33,8 @@ pub struct NewFile<'a> {
     pub id: Option<ObjectId>,
     /// Attributes that follow the usual ones.
     pub more: &'a [(Attribute, &'a [u8])],
+    /// Its access control list; `None`: the one that says what the mode does.
+    pub entries: Option<&'a [Ace]>,
 }
 
 /// A salt for a ZAP: any number will do.
@@ -67,7 +70,10 @@ pub fn trivial_acl(facts: &Facts) -> ([u8; 8], Vec<u8>) {
 pub fn make_file(view: &View, layouts: &Layouts, tx: &Tx, new: &NewFile<'_>) -> Result<File> {
     let facts = &new.facts;
     let word = |value: u64| value.to_le_bytes().to_vec();
-    let (count, entries) = trivial_acl(facts);
+    let (count, entries) = match new.entries {
+        Some(list) => ((list.len() as u64).to_le_bytes(), acl::encode(list)),
+        None => trivial_acl(facts),
+    };
     let mut attributes = vec![
         (Attribute::Mode, word(facts.mode.into())),
         (Attribute::Size, word(facts.size)),

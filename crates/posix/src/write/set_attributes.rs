@@ -57,6 +57,9 @@ impl Writer {
         let file = &mut state.file;
         let old = file.facts;
         check_flags(&old, change)?;
+        if change.mode.is_some() {
+            self.check_mode_change(&old)?;
+        }
         if let Some(size) = change.size {
             check_size(&old, size)?;
             if size > old.size {
@@ -112,7 +115,10 @@ impl Writer {
         {
             self.put_xattr(&tx, file, ACCESS_NAME, Some(&list))?;
         }
-        self.store_mode(&tx, file, facts)?;
+        match change.mode {
+            Some(_) => self.store_changed_mode(&tx, file, facts)?,
+            None => self.store_mode(&tx, file, facts)?,
+        }
         self.note_set(&tx, file, change, &old)
     }
 
@@ -131,7 +137,7 @@ impl Writer {
 
     /// Stores facts whose mode may have changed, with the ACL that says the same.
     pub(super) fn store_mode(&self, tx: &Tx, file: &mut File, mut facts: Facts) -> Result<()> {
-        if facts.mode == file.facts.mode {
+        if facts.mode & 0o777 == file.facts.mode & 0o777 {
             return self.store(tx, file, &facts, &[]);
         }
         facts.flags = facts.flags & !ACL_FLAGS | acl_flags(facts.mode);

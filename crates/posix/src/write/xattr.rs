@@ -316,7 +316,7 @@ impl Writer {
             Some((id, slots)) => (Some(id), slots),
             None => (None, self.properties().slots),
         };
-        let new = NewFile { facts, slots, id, more: &[] };
+        let new = NewFile { facts, slots, id, more: &[], entries: None };
         make_file(&self.view, &self.layouts, tx, &new)
     }
 }

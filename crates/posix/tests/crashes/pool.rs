@@ -110,6 +110,7 @@ impl Disks {
         };
         let plan = NewPoolPlan {
             name: NAME.into(),
+            temporary_name: None,
             version: 5000,
             tops: vec![(top, AllocationClass::Normal)],
             spares: Vec::new(),

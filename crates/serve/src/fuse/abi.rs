@@ -252,6 +252,16 @@ wire! {
     }
     /// Reply to WRITE and COPY_FILE_RANGE.
     WriteOut [8] { size: u32, padding: u32, }
+    /// Request IOCTL; what goes in follows.
+    IoctlIn [32] {
+        handle: u64, flags: u32, command: u32, argument: u64, in_size: u32, out_size: u32,
+    }
+    /// Reply to IOCTL; what comes out follows.
+    IoctlOut [16] { result: i32, flags: u32, in_vectors: u32, out_vectors: u32, }
+    /// Argument of `FS_IOC_FSGETXATTR` and `FS_IOC_FSSETXATTR`.
+    FileAttributes [28] {
+        flags: u32, extent_size: u32, extents: u32, project: u32, copy_size: u32, padding: [u8; 8],
+    }
     /// Request FSYNC and FSYNCDIR.
     FsyncIn [16] { handle: u64, fsync_flags: u32, padding: u32, }
     /// Request SETXATTR with [`feature::SETXATTR_EXT`]; name and value follow.

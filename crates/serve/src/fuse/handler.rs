@@ -248,7 +248,9 @@ impl Handler {
                 tree.sync_all()?;
                 Ok(Body::Status(0))
             }
-            Operation::IoControl => Ok(Body::Status(libc::ENOTTY)),
+            Operation::IoControl { command, argument, out_size } => {
+                self.io_control(header, node, command, argument, out_size)
+            }
             // ENOSYS makes the kernel do without FLUSH, POLL and the like from now on.
             _ => Ok(Body::Status(libc::ENOSYS)),
         }

@@ -11,6 +11,7 @@ pub mod abi;
 mod backlog;
 pub mod change;
 mod changes;
+pub mod file_flags;
 pub mod handler;
 mod listing_policy;
 mod mount;

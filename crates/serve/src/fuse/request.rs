@@ -102,7 +102,15 @@ pub enum Operation<'a> {
     },
     /// SYNCFS.
     SyncAll,
-    IoControl,
+    /// IOCTL.
+    IoControl {
+        /// Number of the command.
+        command: u32,
+        /// What goes in.
+        argument: &'a [u8],
+        /// Bytes that may come out.
+        out_size: u32,
+    },
     /// A request we do not know, or that we answer by "not implemented" so that the kernel
     /// does without it (FLUSH, POLL, ...).
     Other,
@@ -220,7 +228,12 @@ impl<'a> Operation<'a> {
                 let (interrupt, _) = fixed::<abi::InterruptIn>(code, arguments)?;
                 Self::Interrupt { unique: interrupt.unique }
             }
-            opcode::IOCTL => Self::IoControl,
+            opcode::IOCTL => {
+                let (control, rest) = fixed::<abi::IoctlIn>(code, arguments)?;
+                let argument = rest.get(..control.in_size as usize);
+                let argument = argument.ok_or(BadRequest::Arguments { opcode: code })?;
+                Self::IoControl { command: control.command, argument, out_size: control.out_size }
+            }
             opcode::FSYNC | opcode::FSYNCDIR => {
                 let (sync, _) = fixed::<abi::FsyncIn>(code, arguments)?;
                 Self::Sync { data_only: sync.fsync_flags & abi::FSYNC_DATA != 0 }

@@ -48,9 +48,17 @@ pub(super) enum AuxiliaryKind {
 
 impl AuxiliaryKind {
     /// Name of its list.
-    fn list(self) -> &'static str {
+    pub(super) fn list(self) -> &'static str {
         match self {
             AuxiliaryKind::Spare => "spares",
+            AuxiliaryKind::Cache => "l2cache",
+        }
+    }
+
+    /// What a device is called in the history.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            AuxiliaryKind::Spare => "spare",
             AuxiliaryKind::Cache => "l2cache",
         }
     }

@@ -14,8 +14,8 @@ use crate::dataset::Table;
 use crate::dataset::change::{MosChange, OBJECT_DIRECTORY};
 use crate::pool::host::HostIdentity;
 use crate::pool::{Pool, labels};
-use crate::vdev::VdevTree;
-use crate::{Error, Result};
+use crate::vdev::{Condition, VdevTree};
+use crate::{Error, ErrorKind, Result};
 
 /// The node of this guid at or below `node`.
 fn find(node: &mut VdevConfig, guid: Guid) -> Option<&mut VdevConfig> {
@@ -56,7 +56,7 @@ impl ConfigState {
     pub(super) fn of(pool: &Pool) -> Self {
         let mut config = (*pool.config()).clone();
         let host = HostIdentity::of_this_machine();
-        config.name = Some(pool.name().to_owned());
+        config.name = Some(pool.stored_name().to_owned());
         config.state = Some(PoolState::Active);
         config.hostid = (host.id != 0).then_some(host.id);
         config.hostname = Some(host.name);
@@ -202,11 +202,18 @@ impl LivePool {
         self.config.lock().labels = true;
     }
 
-    /// Gives the pool a new random guid, in its metadata and all labels.
-    pub fn reguid(&self) -> Result<()> {
-        self.change(|live, change| {
+    /// Gives the pool a new guid, in its metadata and all labels: this one, or a random one.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`] if a device is not healthy: it would keep the old one.
+    pub fn reguid(&self, guid: Option<Guid>) -> Result<()> {
+        if self.vdevs().condition() != Condition::ONLINE {
+            let reason = "one or more devices is currently unavailable";
+            return Err(Error::new(ErrorKind::Io, reason));
+        }
+        self.change(move |live, change| {
             let old = live.pool.guid();
-            let guid = Guid(change.hooks.random().max(1));
+            let guid = guid.unwrap_or_else(|| Guid(change.hooks.random().max(1)));
             live.change_config(ConfigChange::Guid(guid));
             change.log_event("guid change", None, &format!("old={} new={}", old.0, guid.0))
         })

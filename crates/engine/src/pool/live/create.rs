@@ -35,6 +35,8 @@ const METADATA_ZAP: ObjectType = ObjectType(0xc4);
 pub struct NewPoolPlan {
     /// Its name.
     pub name: String,
+    /// Name it goes by while it is open, if that is another one.
+    pub temporary_name: Option<String>,
     /// Pool version: 5000.
     pub version: u64,
     /// The top-level vdevs in order, with kinds, paths, children, `top.ashift` and `top.is_log`.
@@ -159,7 +161,8 @@ pub fn create(
         checkpoint_txg: 0,
         reflow: Default::default(),
     };
-    let pool = Pool::unwritten(plan.name.clone(), guid, config, uberblock, io);
+    let name = plan.temporary_name.as_ref().unwrap_or(&plan.name).clone();
+    let pool = Pool::unwritten(name, guid, config, uberblock, io);
     let live = LivePool::with(pool, mos, allocator, write)?;
     let run = move |live: &LivePool, change: &MosChange<'_>| {
         fill_metadata(live, change, plan, root, &salt, fill)

@@ -57,6 +57,12 @@ impl LivePool {
         self.missed.lock().changes != vdevs.missed_changes()
     }
 
+    /// Forgets the dirty time logs of a vdev that leaves the pool.
+    pub(super) fn forget_missed(&self, vdev: &VdevConfig) {
+        let logs = &mut self.missed.lock().logs;
+        vdev.devices().for_each(|leaf| drop(logs.remove(&leaf.guid)));
+    }
+
     /// Writes the dirty time logs that changed.
     pub(super) fn write_missed(&self, change: &MosChange<'_>, vdevs: &VdevTree) -> Result<()> {
         let mut written = self.missed.lock();

@@ -17,6 +17,7 @@ mod log;
 mod missed;
 mod outage;
 mod properties;
+mod remove;
 mod store;
 mod sync;
 

@@ -1,0 +1,152 @@
+//! Commands on pools in use: devices that leave, names for a while, mounts over mounts, projects.
+
+use std::process::Command;
+
+use super::{Bench, cannot_mount, noise};
+
+fn may_not_run() -> bool {
+    if let Some(reason) = cannot_mount() {
+        eprintln!("{reason}");
+        return true;
+    }
+    false
+}
+
+#[test]
+fn logs_spares_and_cache_devices_leave_the_pool() {
+    if may_not_run() {
+        return;
+    }
+    let bench = Bench::new(6);
+    let d = bench.devices(6);
+    bench.create(&[&d[0], "log", "mirror", &d[1], &d[2], "cache", &d[3], "spare", &d[4]]);
+    bench.cenote(&["zfs", "set", "sync=always", "tank"]);
+    let write = |name: &str| std::fs::write(bench.at("mnt/tank").join(name), noise(50_000, 1));
+    write("before").unwrap();
+    let said = bench.refused(&["zpool", "remove", "tank", "nosuch"]);
+    assert_eq!(said, "cannot remove nosuch: no such device in pool\n");
+    let said = bench.refused(&["zpool", "remove", "tank", &d[0]]);
+    assert!(said.contains("not supported yet"), "{said}");
+    let said = bench.refused(&["zpool", "remove", "tank", &d[1]]);
+    assert!(said.ends_with("operation not supported on this type of pool\n"), "{said}");
+    let said = bench.refused(&["zpool", "remove", "-s", "tank"]);
+    assert_eq!(said, "cannot cancel removal: operation is not in progress\n");
+    let estimate = bench.cenote(&["zpool", "remove", "-n", "tank", "mirror-1"]);
+    assert_eq!(estimate, "Memory that will be used after removing mirror-1: 0\n");
+    bench.cenote(&["zpool", "remove", "tank", "mirror-1", &d[3], &d[4]]);
+    let status = bench.cenote(&["zpool", "status", "tank"]);
+    for gone in ["logs", "cache", "spares", "hole"] {
+        assert!(!status.contains(gone), "{status}");
+    }
+    write("between").unwrap();
+    bench.cenote(&["zpool", "export", "tank"]);
+    bench.zdb();
+    bench.import();
+    bench.cenote(&["zpool", "add", "tank", "log", &d[1]]);
+    write("after").unwrap();
+    let status = bench.cenote(&["zpool", "status", "tank"]);
+    assert!(status.contains("logs"), "{status}");
+    let history = bench.cenote(&["zpool", "history", "-i", "tank"]);
+    assert!(history.contains("vdev remove"), "{history}");
+    assert!(history.contains("zpool remove tank mirror-1"), "{history}");
+    bench.cenote(&["zpool", "export", "tank"]);
+    bench.zdb();
+}
+
+#[test]
+fn names_for_a_while_are_not_kept() {
+    if may_not_run() {
+        return;
+    }
+    let bench = Bench::new(1);
+    let (device, mnt) = (bench.devices(1).remove(0), bench.at("mnt").display().to_string());
+    let place = bench.at("d").display().to_string();
+    bench.cenote(&["zpool", "create", "-R", &mnt, "-t", "for-now", "tank", &device]);
+    assert_eq!(bench.cenote(&["zfs", "list", "-H", "-o", "name"]), "for-now\n");
+    bench.cenote(&["zpool", "export", "for-now"]);
+    assert!(bench.cenote(&["zpool", "import", "-d", &place]).contains("pool: tank\n"));
+    bench.cenote(&["zpool", "import", "-d", &place, "-R", &mnt, "-t", "tank", "other"]);
+    bench.cenote(&["zfs", "create", "other/a"]);
+    bench.cenote(&["zpool", "reguid", "-g", "1234567890123", "other"]);
+    bench.cenote(&["zpool", "export", "other"]);
+    bench.zdb();
+    let list = bench.cenote(&["zpool", "import", "-d", &place]);
+    assert!(list.contains("pool: tank\n") && list.contains("id: 1234567890123\n"), "{list}");
+    bench.cenote(&["zpool", "import", "-d", &place, "-R", &mnt, "-o", "comment=hi", "tank"]);
+    let value = bench.cenote(&["zpool", "get", "-H", "-o", "value", "comment,guid", "tank"]);
+    assert_eq!(value, "hi\n1234567890123\n");
+    assert_eq!(bench.cenote(&["zfs", "list", "-H", "-o", "name"]), "tank\ntank/a\n");
+    bench.cenote(&["zpool", "export", "tank"]);
+    bench.zdb();
+}
+
+#[test]
+fn mounts_in_use_may_be_mounted_over() {
+    if may_not_run() {
+        return;
+    }
+    let bench = Bench::new(1);
+    bench.create(&[&bench.devices(1)[0]]);
+    for name in ["tank/a", "tank/a/b"] {
+        bench.cenote(&["zfs", "create", name]);
+    }
+    std::fs::write(bench.at("mnt/tank/a/b/inner"), "x").unwrap();
+    let open = std::fs::File::open(bench.at("mnt/tank/a/b/inner")).unwrap();
+    bench.cenote(&["zfs", "create", "-o", "mountpoint=/tank/a", "tank/over"]);
+    assert!(!bench.at("mnt/tank/a/b/inner").exists());
+    std::fs::write(bench.at("mnt/tank/a/outer"), "y").unwrap();
+    assert_eq!(bench.value("mounted", "tank/a/b"), "yes");
+    let said = bench.refused(&["zfs", "unmount", "tank/a/b"]);
+    assert!(said.contains("unmount failed"), "{said}");
+    bench.cenote(&["zfs", "unmount", "tank/over"]);
+    assert!(bench.at("mnt/tank/a/b/inner").exists());
+    bench.cenote(&["zfs", "mount", "tank/over"]);
+    assert!(bench.at("mnt/tank/a/outer").exists());
+    drop(open);
+    bench.cenote(&["zpool", "export", "tank"]);
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
+    assert!(!mounts.contains(&bench.at("mnt").display().to_string()), "{mounts}");
+    bench.zdb();
+}
+
+#[test]
+fn files_belong_to_projects() {
+    if may_not_run() {
+        return;
+    }
+    let bench = Bench::new(1);
+    bench.create(&[&bench.devices(1)[0]]);
+    let at = |name: &str| bench.at("mnt/tank").join(name).display().to_string();
+    std::fs::create_dir_all(at("d/e")).unwrap();
+    std::fs::write(at("d/f"), noise(200_000, 3)).unwrap();
+    assert_eq!(bench.cenote(&["zfs", "project", "-d", &at("d")]), format!("    0 - {}\n", at("d")));
+    bench.cenote(&["zfs", "project", "-p", "7", "-r", "-s", &at("d")]);
+    std::fs::write(at("d/e/new"), noise(300_000, 4)).unwrap();
+    assert_eq!(
+        bench.cenote(&["zfs", "project", &at("d/e/new")]),
+        format!("    7 P {}\n", at("d/e/new"))
+    );
+    assert_eq!(bench.cenote(&["zfs", "project", "-c", "-r", &at("d")]), "");
+    bench.cenote(&["zfs", "project", "-C", &at("d/f")]);
+    let said = bench.cenote(&["zfs", "project", "-c", &at("d")]);
+    let f = at("d/f");
+    assert_eq!(
+        said,
+        format!(
+            "{f} - project ID is not set properly (0/7)\n{f} - project inherit flag is not set\n"
+        )
+    );
+    bench.cenote(&["zpool", "sync", "tank"]);
+    let used = bench.cenote(&["zfs", "projectspace", "-Hp", "-o", "name,used,objused", "tank"]);
+    let of_seven = used.lines().find(|line| line.starts_with("7\t")).unwrap_or_default();
+    assert!(of_seven.ends_with("\t3"), "{used}");
+    // A move out of the tree is refused, as if it were another filesystem: mv copies.
+    assert!(std::fs::rename(at("d/f"), at("d/e/f")).is_err());
+    let lsattr = Command::new("lsattr").args(["-p", "-d", &at("d")]).output();
+    if let Ok(output) = lsattr {
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(text.trim_start().starts_with('7') && text.contains('P'), "{text}");
+    }
+    bench.cenote(&["zpool", "export", "tank"]);
+    bench.zdb();
+}

@@ -1,0 +1,67 @@
+//! Taking a top-level vdev out of the allocator.
+//!
+//! Chapter 03, sections 8 to 11. Invariant: a vdev goes only when nothing on it is allocated, in no
+//! group that could still be opened, and nothing waits to be recorded of it.
+
+use std::sync::Arc;
+
+use cenote_format::ObjectId;
+
+use super::allocator::Allocator;
+use super::metaslab::Metaslab;
+use super::store::{SpaceStore, UNFLUSHED};
+use super::top::Top;
+use crate::{Error, ErrorKind, Result};
+
+impl Top {
+    /// Nothing is allocated, and nothing waits to be recorded or released.
+    fn is_empty(&self) -> bool {
+        self.recorded == 0 && self.metaslabs.iter().all(Metaslab::is_quiet)
+    }
+}
+
+impl Allocator {
+    /// Whether nothing on a vdev is allocated, and nothing that was freed waits to be released.
+    /// `None` if it holds no data.
+    pub fn is_empty(&self, vdev: u32) -> Option<bool> {
+        self.state.lock().top(vdev).map(Top::is_empty)
+    }
+
+    /// Forgets a vdev on which nothing is allocated, and frees what the metadata has of its space,
+    /// in the group being written.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Busy`], before anything is changed, if something is allocated there.
+    pub fn remove_vdev(&self, store: &mut dyn SpaceStore, vdev: u32) -> Result<()> {
+        let (maps, array, unflushed, zap) = {
+            let mut state = self.state.lock();
+            let busy = || Error::new(ErrorKind::Busy, format!("vdev {vdev} is in use"));
+            let top = state.top(vdev).ok_or_else(|| Error::not_found("the vdev holds no data"))?;
+            if !top.is_empty() {
+                return Err(busy());
+            }
+            let slot = state.tops.get_mut(vdev as usize);
+            let top = slot.and_then(Option::take).ok_or_else(busy)?;
+            for dirty in &mut state.dirty {
+                dirty.retain(|(of, _)| *of != vdev);
+            }
+            state.held.retain(|(of, _)| *of != vdev);
+            state.form_rings();
+            let figures = state.figures();
+            self.published.store(Arc::new(figures));
+            let maps: Vec<_> = top.metaslabs.into_iter().filter_map(|slab| slab.map).collect();
+            (maps, top.array, top.unflushed, top.zap)
+        };
+        for map in maps {
+            map.destroy(store)?;
+        }
+        if array != ObjectId(0) {
+            store.destroy(array)?;
+        }
+        if let Some(unflushed) = unflushed {
+            store.zap_remove(zap, UNFLUSHED)?;
+            store.destroy(unflushed)?;
+        }
+        Ok(())
+    }
+}

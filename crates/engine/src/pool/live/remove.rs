@@ -1,0 +1,208 @@
+//! Taking devices out of a pool that is open for writing: logs, spares, cache devices.
+//!
+//! Chapter 01, sections 7.5, 7.8 and 17; chapter 03, sections 7 to 9. Invariant: a log device goes
+//! in a group after the last that had anything on it; its labels are made useless only when the
+//! group without it is on the disks. The ids of the others stay: a hole keeps its place.
+
+use std::sync::Arc;
+
+use cenote_device::Device;
+use cenote_format::config::{PoolConfig, TopLevel, VdevConfig, VdevKind};
+use cenote_format::{Guid, NvList, ObjectId, Txg};
+
+use super::LivePool;
+use super::add::AuxiliaryKind;
+use super::config::write_packed;
+use super::dataset::LiveDataset;
+use super::store::MosStore;
+use crate::alloc::destroy_missed;
+use crate::dataset::Table;
+use crate::dataset::change::{MosChange, OBJECT_DIRECTORY};
+use crate::pool::leaves::open_exclusive;
+use crate::pool::{labels, packed};
+use crate::vdev::AllocationClass;
+use crate::{Error, ErrorKind, Result, zap};
+
+/// Largest list of spares or cache devices that is read.
+const LIST_MAX: u64 = 16 << 20;
+/// Groups within which what was freed on a log device is released.
+const GROUPS: usize = 8;
+/// What is said of a device that cannot go now.
+const BUSY: &str = "Pool busy; removal may already be in progress";
+
+impl LivePool {
+    /// Takes a log device, spare or cache device out of the pool.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] if the pool has no such device; [`ErrorKind::Busy`] if a log device
+    /// holds a log that was not replayed, or the spare is in use; [`ErrorKind::NotSupported`] for
+    /// devices that hold data. Nothing is changed then.
+    pub fn remove_vdev(&self, guid: Guid) -> Result<()> {
+        for kind in [AuxiliaryKind::Spare, AuxiliaryKind::Cache] {
+            if self.lists(kind, guid)? {
+                return self.remove_auxiliary(kind, guid);
+            }
+        }
+        let missing = || Error::not_found("no such device in pool");
+        let config = self.config.lock().published();
+        let root = config.vdev_tree.as_ref().ok_or_else(missing)?;
+        let is_it = |(_, top): &(u32, &VdevConfig)| top.walk().any(|node| node.guid == guid);
+        let (id, top) = (0..).zip(root.children()).find(is_it).ok_or_else(missing)?;
+        let is_log = self.vdevs().class(id) == AllocationClass::Log;
+        if top.guid != guid {
+            let reason = "operation not supported on this type of pool";
+            return Err(Error::unsupported(reason));
+        }
+        if !is_log {
+            let reason = "removing devices that hold data is not supported yet";
+            return Err(Error::unsupported(reason));
+        }
+        self.remove_log(id, &config)
+    }
+
+    /// Empties log vdev `id` and leaves a hole in its place.
+    fn remove_log(&self, id: u32, config: &PoolConfig) -> Result<()> {
+        self.allocator.set_passive(id, true);
+        let removed = self
+            .empty_log(id)
+            .and_then(|()| self.change(move |live, change| live.leave_hole(change, id)));
+        let devices = match removed {
+            Ok(devices) => devices,
+            Err(error) => {
+                self.allocator.set_passive(id, false);
+                return Err(error);
+            }
+        };
+        // The pool has forgotten them: whether they learn of it does not matter to it.
+        self.forget_devices(&devices, config, id);
+        Ok(())
+    }
+
+    /// Waits until nothing is on log vdev `id` any more.
+    fn empty_log(&self, id: u32) -> Result<()> {
+        let open: Vec<Arc<LiveDataset>> = self.datasets.lock().values().cloned().collect();
+        open.iter().filter_map(|dataset| dataset.log()).try_for_each(|log| log.renew())?;
+        for _ in 0..GROUPS {
+            if self.allocator.is_empty(id) == Some(true) {
+                return Ok(());
+            }
+            self.sync()?;
+        }
+        Err(Error::new(ErrorKind::Busy, BUSY))
+    }
+
+    /// Puts a hole in place of log vdev `id`, and frees what the metadata has of it. Its devices.
+    fn leave_hole(&self, change: &MosChange<'_>, id: u32) -> Result<Vec<(Guid, Arc<dyn Device>)>> {
+        let missing = || Error::corrupt("the pool's configuration has no such vdev");
+        let mut root = self.config.lock().published().vdev_tree.ok_or_else(missing)?;
+        let place = root.children.get_or_insert_default().get_mut(id as usize);
+        let hole = VdevConfig {
+            whole_disk: Some(false),
+            top: Some(TopLevel::default()),
+            ..VdevConfig::placeholder(VdevKind::Hole, id.into())
+        };
+        let gone = std::mem::replace(place.ok_or_else(missing)?, hole);
+        let old = self.vdevs();
+        let tree = Arc::new(old.with_hole(id)?);
+        let mut store = MosStore::new(change);
+        // From here on what is refused stops the pool.
+        self.allocator.remove_vdev(&mut store, id)?;
+        let directory = Table::open(change.mos, OBJECT_DIRECTORY)?
+            .ok_or_else(|| Error::corrupt("the pool has no object directory"))?;
+        let map = directory.number("com.delphix:vdev_zap_map")?.map(ObjectId);
+        for node in gone.walk() {
+            if let Some(log) = node.dirty_time_log.filter(|object| object.0 != 0) {
+                destroy_missed(&mut store, log)?;
+            }
+            let zaps = [node.leaf_zap, node.top_zap].into_iter().flatten();
+            for own in zaps.filter(|object| object.0 != 0) {
+                change.mos.free_object(change.tx, own)?;
+                if let Some(map) = map {
+                    let name = zap::int_name(own.0);
+                    zap::remove(&change.mos.object(map)?, change.tx, name.as_bytes())?;
+                }
+            }
+        }
+        self.forget_missed(&gone);
+        let path = gone.path.clone().unwrap_or_else(|| "-".to_owned());
+        let words = format!("{} vdev (log) {path}", self.pool.name());
+        change.log_event("vdev remove", None, &words)?;
+        let all = old.devices().into_iter().filter(|leaf| leaf.top == id);
+        let devices = all.map(|leaf| (leaf.guid, leaf.device)).collect();
+        self.allocator.set_vdevs(tree.clone());
+        self.io.pipe.set_vdevs(tree);
+        self.config.lock().set_tree(root);
+        Ok(devices)
+    }
+
+    /// Gives devices of the former vdev `id` labels that cannot be imported.
+    fn forget_devices(&self, devices: &[(Guid, Arc<dyn Device>)], config: &PoolConfig, id: u32) {
+        let mut config = PoolConfig { txg: Some(Txg(0)), ..config.clone() };
+        let root = config.vdev_tree.as_mut();
+        let top = root.and_then(|root| root.children.as_mut()?.get_mut(id as usize));
+        if let Some(facts) = top.and_then(|top| top.top.as_mut()) {
+            facts.metaslab_array = ObjectId(0);
+            facts.metaslab_shift = 0;
+            facts.removing = Some(1);
+        }
+        for (guid, device) in devices {
+            let Some(own) = labels::label_config(&config, *guid) else { continue };
+            self.forget_device(device, own);
+        }
+    }
+
+    fn forget_device(&self, device: &Arc<dyn Device>, label: PoolConfig) {
+        let device = std::slice::from_ref(&(device.clone(), label)).to_vec();
+        if let Err(error) = labels::initialise_devices(&device, &self.pool.uberblock()) {
+            tracing::warn!(%error, "a removed device keeps its labels");
+        }
+    }
+
+    /// The entries of a list of spares or cache devices, and its object.
+    fn entries(&self, kind: AuxiliaryKind) -> Result<Option<(ObjectId, Vec<NvList>)>> {
+        let Some(directory) = Table::open(&self.mos, OBJECT_DIRECTORY)? else { return Ok(None) };
+        let Some(id) = directory.number(kind.list())?.filter(|id| *id != 0) else {
+            return Ok(None);
+        };
+        let list = packed::read(&self.mos, ObjectId(id), LIST_MAX)?;
+        let entries = list.nvlist_array(kind.list()).unwrap_or(&[]).to_vec();
+        Ok(Some((ObjectId(id), entries)))
+    }
+
+    fn lists(&self, kind: AuxiliaryKind, guid: Guid) -> Result<bool> {
+        let entries = self.entries(kind)?.map(|(_, entries)| entries).unwrap_or_default();
+        Ok(entries.iter().any(|entry| entry.u64("guid") == Some(guid.0)))
+    }
+
+    /// Takes a device off the list of spares or cache devices.
+    fn remove_auxiliary(&self, kind: AuxiliaryKind, guid: Guid) -> Result<()> {
+        let config = self.config.lock().published();
+        if config.vdev_tree.iter().any(|root| root.walk().any(|node| node.guid == guid)) {
+            return Err(Error::new(ErrorKind::Busy, BUSY));
+        }
+        let path = self.change(move |live, change| {
+            let gone = || Error::not_found("no such device in pool");
+            let (id, mut entries) = live.entries(kind)?.ok_or_else(gone)?;
+            let is_it = |entry: &NvList| entry.u64("guid") == Some(guid.0);
+            let place = entries.iter().position(is_it).ok_or_else(gone)?;
+            let path = entries.remove(place).string_lossy("path");
+            let mut list = NvList::new();
+            list.push(kind.list(), entries);
+            write_packed(change, id, &list)?;
+            let shown = path.as_deref().unwrap_or("-");
+            let words = format!("{} vdev ({}) {shown}", live.pool.name(), kind.name());
+            change.log_event("vdev remove", None, &words)?;
+            Ok(path)
+        })?;
+        let Some(path) = path else { return Ok(()) };
+        match open_exclusive(path.as_ref()) {
+            Ok(device) => {
+                if let Err(error) = labels::clear_labels(&device) {
+                    tracing::warn!(%error, "a removed device keeps its labels");
+                }
+            }
+            Err(error) => tracing::warn!(%error, "a removed device keeps its labels"),
+        }
+        Ok(())
+    }
+}
