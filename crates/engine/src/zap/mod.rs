@@ -267,23 +267,28 @@ impl MicroBody {
 
     fn find_exact(&self, name: &[u8]) -> Result<Option<MicroEntry<'_>>> {
         let view = self.view()?;
-        if self.index.get().is_none() && self.lookups.fetch_add(1, Ordering::Relaxed) < INDEX_AFTER
-        {
-            for entry in view.entries() {
-                let entry = entry?;
-                if entry.name == name {
+        let hash = |index: &MicroIndex| index.settings().hash_name(name);
+        let first = |chunks: &mut dyn Iterator<Item = u32>| {
+            for chunk in chunks {
+                if let Some(entry) = view.entry(chunk)?.filter(|entry| entry.name == name) {
                     return Ok(Some(entry));
                 }
             }
-            return Ok(None);
-        }
-        let index = self.index()?;
-        for chunk in index.chunks_of(index.settings().hash_name(name)) {
-            if let Some(entry) = view.entry(chunk)?.filter(|entry| entry.name == name) {
-                return Ok(Some(entry));
+            Ok(None)
+        };
+        if self.index.get().is_none() {
+            // Who changes a ZAP has its index already.
+            let asked =
+                write::recent::look(&self.block, |index| first(&mut index.chunks_of(hash(index))));
+            if let Some(found) = asked {
+                return found;
+            }
+            if self.lookups.fetch_add(1, Ordering::Relaxed) < INDEX_AFTER {
+                return first(&mut (0..view.capacity()));
             }
         }
-        Ok(None)
+        let index = self.index()?;
+        first(&mut index.chunks_of(hash(index)))
     }
 }
 

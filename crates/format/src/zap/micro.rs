@@ -93,10 +93,36 @@ impl<'a> Micro<'a> {
         }))
     }
 
+    /// The first free chunk from `next` on, going round.
+    pub fn free_chunk(&self, next: u32) -> Option<u32> {
+        let capacity = self.capacity();
+        let from = next.min(capacity);
+        let is_free = |chunk: &u32| self.data.get(chunk_offset(*chunk) + NAME) == Some(&0);
+        (from..capacity).chain(0..from).find(is_free)
+    }
+
     /// All entries in the order of their chunks.
     pub fn entries(&self) -> impl Iterator<Item = Result<MicroEntry<'a>>> + '_ {
         (0..self.capacity()).filter_map(|chunk| self.entry(chunk).transpose())
     }
+}
+
+/// Byte of the block at which `chunk` starts.
+pub fn chunk_offset(chunk: u32) -> usize {
+    (chunk as usize).saturating_add(1).saturating_mul(CHUNK)
+}
+
+/// The bytes of a chunk that holds an entry.
+pub fn encode_chunk(name: &[u8], value: u64, cd: u32) -> Result<[u8; CHUNK]> {
+    if name.is_empty() || name.len() > MAX_NAME || name.contains(&0) {
+        return Err(bad("a name that does not fit a chunk"));
+    }
+    let mut raw = [0; CHUNK];
+    put_le64(&mut raw, 0, value)
+        .and_then(|()| put(&mut raw, 8, &cd.to_le_bytes()))
+        .and_then(|()| put(&mut raw, NAME, name))
+        .ok_or_else(|| Error::truncated("micro ZAP"))?;
+    Ok(raw)
 }
 
 /// Where the entries of a micro ZAP lie, by hash: makes lookups quick and gives their order.
@@ -251,37 +277,24 @@ impl MicroBuilder {
 
     /// Puts an entry into a free chunk and returns its index; `None` if all are in use.
     pub fn insert(&mut self, name: &[u8], value: u64, cd: u32) -> Result<Option<u32>> {
-        if name.is_empty() || name.len() > MAX_NAME || name.contains(&0) {
-            return Err(bad("a name that does not fit a chunk"));
-        }
-        let capacity = (self.data.len() / CHUNK).saturating_sub(1);
-        for offset in 0..capacity {
-            let chunk = (self.next + offset) % capacity;
-            let at = (chunk + 1) * CHUNK;
-            if self.data.get(at + NAME) != Some(&0) {
-                continue;
-            }
-            let mut raw = [0; CHUNK];
-            let filled = put_le64(&mut raw, 0, value)
-                .and_then(|()| put(&mut raw, 8, &cd.to_le_bytes()))
-                .and_then(|()| put(&mut raw, NAME, name))
-                .and_then(|()| put(&mut self.data, at, &raw));
-            filled.ok_or_else(|| Error::truncated("micro ZAP"))?;
-            self.next = chunk + 1;
-            return u32::try_from(chunk).map(Some).map_err(|_| bad("too many chunks"));
-        }
-        Ok(None)
+        let raw = encode_chunk(name, value, cd)?;
+        let next = u32::try_from(self.next).unwrap_or(u32::MAX);
+        let Some(chunk) = self.view()?.free_chunk(next) else { return Ok(None) };
+        let filled = put(&mut self.data, chunk_offset(chunk), &raw);
+        filled.ok_or_else(|| Error::truncated("micro ZAP"))?;
+        self.next = chunk as usize + 1;
+        Ok(Some(chunk))
     }
 
     /// Overwrites the value in `chunk`.
     pub fn set_value(&mut self, chunk: u32, value: u64) -> Result<()> {
-        put_le64(&mut self.data, (chunk as usize + 1) * CHUNK, value)
+        put_le64(&mut self.data, chunk_offset(chunk), value)
             .ok_or_else(|| bad(format!("no chunk {chunk}")))
     }
 
     /// Frees `chunk`.
     pub fn remove(&mut self, chunk: u32) -> Result<()> {
-        put(&mut self.data, (chunk as usize + 1) * CHUNK, &[0; CHUNK])
+        put(&mut self.data, chunk_offset(chunk), &[0; CHUNK])
             .ok_or_else(|| bad(format!("no chunk {chunk}")))
     }
 }

@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 use cenote_format::zap::leaf_build::StoredKey;
-use cenote_format::zap::micro::{MAX_BLOCK, MAX_NAME};
+use cenote_format::zap::micro::{CHUNK, MAX_BLOCK, MAX_NAME, chunk_offset, encode_chunk};
 use cenote_format::zap::normalize::Matcher;
 use cenote_format::zap::{MatchKind, Micro, MicroBuilder, MicroIndex, Value};
 
@@ -37,7 +37,10 @@ pub(super) fn modify<S: BlockSink>(
     decide: impl FnOnce(Option<&Value>) -> Result<Change>,
 ) -> Result<Outcome> {
     let mut state = match recent::take(&block) {
-        Some(state) => state,
+        Some(state) => {
+            drop(block);
+            state
+        }
         None => Indexed { index: MicroIndex::build(&Micro::new(&block)?)?, block, next: 0 },
     };
     let settings = state.index.settings();
@@ -62,17 +65,13 @@ pub(super) fn modify<S: BlockSink>(
     match (change, found) {
         (Change::Keep, _) | (Change::Remove, None) => {}
         (Change::Remove, Some((chunk, _))) => {
-            let mut builder = state.builder()?;
-            builder.remove(chunk)?;
+            state.overwrite(sink, tx, chunk, &[0; CHUNK])?;
             state.index.remove(hash, chunk);
-            state.write(sink, tx, builder)?;
         }
         (Change::Set(value), found) => match (value.as_u64(), found) {
             (None, _) => return Ok(Outcome::NeedsFat(state.block, value)),
             (Some(number), Some((chunk, _))) => {
-                let mut builder = state.builder()?;
-                builder.set_value(chunk, number)?;
-                state.write(sink, tx, builder)?;
+                state.overwrite(sink, tx, chunk, &number.to_le_bytes())?;
             }
             (Some(number), None) => {
                 if !state.insert(sink, tx, name, number, hash)? {
@@ -86,17 +85,27 @@ pub(super) fn modify<S: BlockSink>(
 }
 
 impl Indexed {
-    fn builder(&self) -> Result<MicroBuilder> {
-        Ok(MicroBuilder::resume(self.block.to_vec(), self.next)?)
+    /// Puts `bytes` at the start of `chunk`.
+    fn overwrite<S: BlockSink>(
+        &mut self,
+        sink: &S,
+        tx: &Tx,
+        chunk: u32,
+        bytes: &[u8],
+    ) -> Result<()> {
+        // A buffer that nobody else holds is changed in place.
+        self.block = Bytes::new();
+        sink.write_at(tx, chunk_offset(chunk) as u64, bytes)?;
+        self.block = sink.read_block(0)?;
+        Ok(())
     }
 
-    fn write<S: BlockSink>(&mut self, sink: &S, tx: &Tx, builder: MicroBuilder) -> Result<()> {
-        self.next = builder.next_chunk();
-        let block = Bytes::from(builder.into_bytes());
-        if block.len() != self.block.len() {
-            sink.set_block_size(tx, block.len() as u64)?;
-        }
-        self.block = block;
+    /// Makes room for more chunks.
+    fn grow<S: BlockSink>(&mut self, sink: &S, tx: &Tx) -> Result<()> {
+        let mut builder = MicroBuilder::resume(self.block.to_vec(), 0)?;
+        builder.grow(self.block.len() + STEP)?;
+        self.block = builder.into_bytes().into();
+        sink.set_block_size(tx, self.block.len() as u64)?;
         sink.write_block(tx, 0, self.block.clone())
     }
 
@@ -118,15 +127,16 @@ impl Indexed {
         {
             return Ok(false);
         }
-        let mut builder = self.builder()?;
+        let raw = encode_chunk(name, value, cd)?;
         if full {
-            builder.grow(self.block.len() + STEP)?;
+            self.grow(sink, tx)?;
         }
-        let Some(chunk) = builder.insert(name, value, cd)? else {
+        let Some(chunk) = Micro::new(&self.block)?.free_chunk(self.next) else {
             return Err(Error::corrupt("a micro ZAP has fewer free chunks than it counts"));
         };
+        self.overwrite(sink, tx, chunk, &raw)?;
+        self.next = chunk.saturating_add(1);
         self.index.insert(hash, cd, chunk);
-        self.write(sink, tx, builder)?;
         Ok(true)
     }
 }

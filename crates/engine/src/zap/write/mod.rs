@@ -7,7 +7,7 @@
 
 mod fat;
 mod micro;
-mod recent;
+pub(super) mod recent;
 mod table;
 
 use cenote_format::zap::leaf_build::StoredKey;

@@ -22,7 +22,13 @@ pub(super) struct Indexed {
     /// Its entries by hash.
     pub(super) index: MicroIndex,
     /// The chunk to look for a free one first.
-    pub(super) next: usize,
+    pub(super) next: u32,
+}
+
+impl Indexed {
+    fn is_of(&self, block: &Bytes) -> bool {
+        self.block.as_ptr() == block.as_ptr() && self.block.len() == block.len()
+    }
 }
 
 /// Takes what is remembered of `block`.
@@ -31,10 +37,17 @@ pub(super) fn take(block: &Bytes) -> Option<Indexed> {
         return None;
     }
     let mut recent = RECENT.lock();
-    let same =
-        |one: &Indexed| one.block.as_ptr() == block.as_ptr() && one.block.len() == block.len();
-    let at = recent.iter().position(same)?;
+    let at = recent.iter().position(|one| one.is_of(block))?;
     Some(recent.remove(at))
+}
+
+/// Asks the index of `block`, if it is remembered.
+pub(in crate::zap) fn look<T>(block: &Bytes, ask: impl FnOnce(&MicroIndex) -> T) -> Option<T> {
+    if block.len() <= SMALL {
+        return None;
+    }
+    let recent = RECENT.lock();
+    recent.iter().find(|one| one.is_of(block)).map(|one| ask(&one.index))
 }
 
 /// Remembers `indexed`, forgetting the oldest.
