@@ -353,5 +353,8 @@ pub fn create(plan: &CreatePool) -> Result<Arc<dyn PoolService>, Failure> {
 
 /// How pools are written.
 fn write_options() -> WriteOptions {
-    WriteOptions { dirty_limit: offline::pool::default_dirty_limit(), ..WriteOptions::default() }
+    let dirty_limit = offline::pool::default_dirty_limit();
+    let kept = usize::try_from(dirty_limit / 8).unwrap_or(usize::MAX);
+    cenote_device::keep_buffers(kept.clamp(32 << 20, 256 << 20));
+    WriteOptions { dirty_limit, ..WriteOptions::default() }
 }

@@ -5,6 +5,7 @@
 //! its length, so that a cache above may count lengths.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use bytemuck::{Pod, Zeroable};
 use bytes::Bytes;
@@ -12,7 +13,7 @@ use parking_lot::Mutex;
 
 /// Size and alignment of a page in bytes; covers what any direct I/O asks for.
 pub(crate) const PAGE: usize = 4096;
-/// Most bytes kept for reuse.
+/// Most bytes kept for reuse, unless [`keep_buffers`] says otherwise.
 const POOL_BYTES: usize = 32 << 20;
 /// Largest buffer kept for reuse, in bytes.
 const POOL_BUFFER: usize = 2 << 20;
@@ -46,6 +47,13 @@ struct Pool {
 }
 
 static POOL: Mutex<Option<Pool>> = Mutex::new(None);
+static KEPT: AtomicUsize = AtomicUsize::new(POOL_BYTES);
+
+/// Sets how many bytes of idle buffers are kept for reuse. A stream of writes goes through as much
+/// memory as is dirty: fresh pages for it cost more than the copy into them.
+pub fn keep_buffers(bytes: usize) {
+    KEPT.store(bytes, Relaxed);
+}
 
 /// A page-aligned buffer.
 pub(crate) struct Buffer {
@@ -144,7 +152,7 @@ impl Drop for Buffer {
         }
         let mut pool = POOL.lock();
         let pool = pool.get_or_insert_default();
-        if pool.bytes + bytes <= POOL_BYTES {
+        if pool.bytes + bytes <= KEPT.load(Relaxed) {
             pool.bytes += bytes;
             pool.idle.entry(pages.len()).or_default().push(pages);
         }

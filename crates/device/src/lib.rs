@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use batch::{DEFAULT_DEADLINE, MAX_READ, read_batch};
-pub use buffer::aligned_copy;
+pub use buffer::{aligned_copy, keep_buffers};
 pub use bytes::Bytes;
 pub use file::{FileDevice, Mode};
 pub use sim::{Health, Keep, Recorded, SimDevice, SimEvent};

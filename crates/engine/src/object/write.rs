@@ -291,6 +291,7 @@ impl Object {
             let Some((part, after)) = rest.split_at_checked(len) else { break };
             if len as u64 == size {
                 self.write_block(tx, id, cenote_device::aligned_copy(part, part.len()))?;
+                tx.add_whole(size);
             } else {
                 self.write_part(tx, id, from, part)?;
             }

@@ -17,6 +17,9 @@ use crate::{Error, ErrorKind, Result};
 const SLOW_FROM: u64 = 60;
 /// Part of the dirty limit (a fourth) from which on the writer does not wait for its interval.
 const WRITTEN_FROM: u64 = 4;
+/// Bytes of whole blocks in the open group from which on the writer does not wait either: they are
+/// as they will stay, and what is written early does not have to be waited for at a sync.
+const WHOLE_FROM: u64 = 96 << 20;
 /// Longest pause of one change while the pool catches up; a full gate waits instead.
 const LONGEST_PAUSE: Duration = Duration::from_millis(5);
 /// Longest wait for room.
@@ -32,6 +35,8 @@ pub struct Gate {
     work: Condvar,
     /// Dirty bytes of the groups by number modulo 4.
     dirty: [AtomicU64; 4],
+    /// Bytes of whole blocks written in the open group.
+    whole: AtomicU64,
     limit: AtomicU64,
     /// The state's `suspended` is something.
     is_suspended: AtomicBool,
@@ -98,6 +103,13 @@ impl Tx {
             gate.add_dirty(self.txg, bytes);
         }
     }
+
+    /// Says that so many bytes (already counted as dirty) are whole blocks.
+    pub fn add_whole(&self, bytes: u64) {
+        if let Some(gate) = &self.gate {
+            gate.add_whole(bytes);
+        }
+    }
 }
 
 impl Drop for Tx {
@@ -134,6 +146,7 @@ impl Gate {
             changed: Condvar::new(),
             work: Condvar::new(),
             dirty: Default::default(),
+            whole: AtomicU64::new(0),
             is_suspended: AtomicBool::new(false),
             limit: AtomicU64::new(limit.max(1 << 20)),
         })
@@ -232,9 +245,19 @@ impl Gate {
         }
     }
 
+    fn add_whole(&self, bytes: u64) {
+        let was_filling = self.is_filling();
+        self.whole.fetch_add(bytes, Relaxed);
+        if !was_filling && self.is_filling() {
+            let _state = self.state.lock();
+            self.work.notify_all();
+        }
+    }
+
     /// Enough is dirty for the writer to begin.
     fn is_filling(&self) -> bool {
-        self.dirty_bytes() >= self.limit.load(Relaxed) / WRITTEN_FROM
+        let from = self.limit.load(Relaxed) / WRITTEN_FROM;
+        self.dirty_bytes() >= from || self.whole.load(Relaxed) >= from.min(WHOLE_FROM)
     }
 
     /// Takes back bytes that are on the disks before their group has ended.
@@ -323,6 +346,7 @@ impl Gate {
         let mut state = self.state.lock();
         let closed = state.open;
         state.open += 1;
+        self.whole.store(0, Relaxed);
         while state.holds.get(slot(closed)).is_some_and(|holds| *holds > 0) {
             self.work.wait(&mut state);
         }
