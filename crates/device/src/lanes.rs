@@ -137,10 +137,15 @@ impl Transfer for Flush {
     }
 
     fn work(&mut self) -> Self::Answer {
-        // SAFETY: the descriptor is open as long as `self.device` lives, and `self` is borrowed.
-        let descriptor = unsafe { std::os::fd::BorrowedFd::borrow_raw(self.descriptor) };
-        Ok(rustix::fs::fdatasync(descriptor).map_err(std::io::Error::from)?)
+        flush(&self.device, self.descriptor)
     }
+}
+
+/// Flushes `descriptor`, which is `_device`'s.
+fn flush(_device: &Arc<dyn Device>, descriptor: RawFd) -> Result<(), DeviceError> {
+    // SAFETY: the descriptor is open as long as the device lives, which is borrowed here.
+    let descriptor = unsafe { std::os::fd::BorrowedFd::borrow_raw(descriptor) };
+    Ok(rustix::fs::fdatasync(descriptor).map_err(std::io::Error::from)?)
 }
 
 /// Writes one run, slice by slice.
@@ -152,7 +157,7 @@ fn write_run(run: &WriteRun) -> Result<(), DeviceError> {
         write_all(descriptor, offset, bytes)?;
         offset = offset.saturating_add(bytes.len() as u64);
     }
-    Ok(())
+    if run.durable { flush(&run.device, run.flushed_by()) } else { Ok(()) }
 }
 
 /// Writes all of `bytes` from `start` on.

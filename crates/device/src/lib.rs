@@ -5,7 +5,7 @@
 //! the kernel has let go of them. While such operations are out, new ones on that device fail at
 //! once with [`DeviceError::Stuck`]; when the last of them has come back the device works again.
 //!
-//! The ways in are [`read_batch`], [`write_batch`] and [`flush_batch`]: they take operations of any
+//! The ways in are [`read_batch`], [`write_batch`], [`write_durable`] and [`flush_batch`]: they take operations of any
 //! number of devices and have them all in flight together. [`FileDevice`] is a file or block device, [`SimDevice`] a simulated disk.
 
 mod batch;
@@ -33,7 +33,7 @@ pub use bytes::Bytes;
 pub use file::{FileDevice, Mode};
 pub use sim::{Health, Keep, Recorded, SimDevice, SimEvent};
 pub use stall::Stall;
-pub use write::{flush_batch, write_batch};
+pub use write::{flush_batch, write_batch, write_durable};
 
 /// Why a device did not do what it was asked.
 #[derive(Debug, Clone, thiserror::Error)]

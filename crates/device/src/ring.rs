@@ -87,8 +87,10 @@ impl Task {
                     })
                     .collect();
                 let descriptor = types::Fd(run.descriptor);
+                let flags = if run.durable { libc::RWF_DSYNC } else { 0 };
                 let entry = opcode::Writev::new(descriptor, vectors.as_ptr(), vectors.len() as u32)
                     .offset(run.offset)
+                    .rw_flags(flags)
                     .build();
                 (entry, vectors)
             }

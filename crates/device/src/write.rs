@@ -32,9 +32,25 @@ pub fn write_batch(ops: Vec<WriteOp>, deadline: Duration) -> Vec<Result<(), Devi
     write_batch_with(ops, deadline, Transport::Best)
 }
 
+/// As [`write_batch`], and what it calls written is durable, without waiting for what others write
+/// to the same devices. For few writes: each is made durable for itself.
+pub fn write_durable(ops: Vec<WriteOp>, deadline: Duration) -> Vec<Result<(), DeviceError>> {
+    send(ops, true, deadline, Transport::Best)
+}
+
 /// [`write_batch`] through a chosen transport.
 pub(crate) fn write_batch_with(
     ops: Vec<WriteOp>,
+    deadline: Duration,
+    transport: Transport,
+) -> Vec<Result<(), DeviceError>> {
+    send(ops, false, deadline, transport)
+}
+
+/// Both of them, through a chosen transport.
+pub(crate) fn send(
+    ops: Vec<WriteOp>,
+    durable: bool,
     deadline: Duration,
     transport: Transport,
 ) -> Vec<Result<(), DeviceError>> {
@@ -54,10 +70,12 @@ pub(crate) fn write_batch_with(
             simulated.push((index, op));
         }
     }
-    let tasks = plan(real).into_iter().map(Task::Write).collect();
+    let tasks = plan(real, durable).into_iter().map(Task::Write).collect();
     let mut meanwhile = |results: &mut Results<()>| {
         for (index, op) in simulated.drain(..) {
-            results.set(index, op.device.write(op.offset, &op.data));
+            let written = op.device.write(op.offset, &op.data);
+            let flush = || if durable { op.device.flush() } else { Ok(()) };
+            results.set(index, written.and_then(|()| flush()));
         }
     };
     carry_out(tasks, deadline, transport, &mut meanwhile, &mut results);
@@ -160,6 +178,8 @@ pub(crate) struct WriteRun {
     parts: Vec<Part>,
     /// A copy of the parts that starts where direct I/O wants it.
     copy: Option<Buffer>,
+    /// It is answered when it is durable.
+    pub durable: bool,
     attempts: u32,
 }
 
@@ -208,6 +228,11 @@ impl WriteRun {
         copied.into_iter().chain(parts.iter().map(|part| part.data.as_ref()))
     }
 
+    /// The descriptor whose flush makes this durable.
+    pub(crate) fn flushed_by(&self) -> RawFd {
+        self.raw.buffered
+    }
+
     /// One run for each part, for trying again alone.
     fn split(self) -> impl Iterator<Item = Task> {
         let mut offset = self.offset;
@@ -221,6 +246,7 @@ impl WriteRun {
                 raw: self.raw,
                 parts: vec![part],
                 copy: None,
+                durable: self.durable,
                 attempts: self.attempts + 1,
             })
         })
@@ -265,7 +291,7 @@ impl WriteRun {
 }
 
 /// Joins the writes of real devices into runs, in device order.
-fn plan(mut writes: Vec<(usize, RawWriter, WriteOp)>) -> Vec<WriteRun> {
+fn plan(mut writes: Vec<(usize, RawWriter, WriteOp)>, durable: bool) -> Vec<WriteRun> {
     writes.sort_by_key(|(_, raw, op)| (raw.buffered, op.offset));
     let mut runs: Vec<WriteRun> = Vec::new();
     let mut len = 0;
@@ -290,6 +316,7 @@ fn plan(mut writes: Vec<(usize, RawWriter, WriteOp)>) -> Vec<WriteRun> {
             raw,
             parts: vec![part],
             copy: None,
+            durable,
             attempts: 0,
         });
     }

@@ -1,6 +1,6 @@
 //! The intent log over a real pool: its gate, its allocator, its devices.
 //!
-//! Invariant: a log block is called written when every leaf it needs has flushed its cache. A flush
+//! Invariant: a log block is called written when every leaf it needs has made it durable. A flush
 //! that fails beyond the redundancy ends the pool's writing: what it was to make durable may belong
 //! to a transaction group as well.
 
@@ -98,11 +98,20 @@ impl LogPool for PoolLog {
                 birth,
             })
             .collect();
-        for (answer, write) in vdevs.write_batch(&writes).into_iter().zip(&writes) {
+        // One block is not to wait for all that others have written to its devices.
+        let alone = writes.len() == 1;
+        let answers = match alone {
+            true => vdevs.write_durable(&writes),
+            false => vdevs.write_batch(&writes),
+        };
+        for (answer, write) in answers.into_iter().zip(&writes) {
             if let Err(error) = answer {
                 return Err(Error::new(ErrorKind::Io, format!("write failed: {error}"))
                     .at(|place| place.dva = Some((write.vdev, write.offset))));
             }
+        }
+        if alone {
+            return Ok(());
         }
         vdevs.flush()?;
         // Another flush may have failed in between, and what was lost then is not told twice.

@@ -14,7 +14,7 @@ use super::plan::{Extent, NoPlan, Planner};
 use super::read::BlockRead;
 use super::tree::{LeafId, Node, NodeId, Shape, VdevTree};
 use bytes::{Bytes, BytesMut};
-use cenote_device::{DeviceError, WriteOp, write_batch};
+use cenote_device::{DeviceError, WriteOp, write_batch, write_durable};
 use cenote_format::{Guid, Txg};
 use std::collections::{HashMap, HashSet};
 
@@ -79,6 +79,8 @@ struct Batch {
     fillers: Vec<Op>,
     /// Leaves that were left out although they have a device.
     left_out: bool,
+    /// It is answered when it is durable.
+    durable: bool,
 }
 
 impl VdevTree {
@@ -90,14 +92,24 @@ impl VdevTree {
     /// block's answer is [`VdevError::NotWritten`]; addresses that make no sense, removed vdevs and
     /// running raidz expansions give the other errors.
     pub fn write_batch(&self, writes: &[BlockWrite]) -> Vec<Result<(), VdevError>> {
+        self.write_all(writes, false)
+    }
+
+    /// As [`VdevTree::write_batch`] for few blocks: what is called written is durable without
+    /// [`VdevTree::flush`].
+    pub fn write_durable(&self, writes: &[BlockWrite]) -> Vec<Result<(), VdevError>> {
+        self.write_all(writes, true)
+    }
+
+    fn write_all(&self, writes: &[BlockWrite], durable: bool) -> Vec<Result<(), VdevError>> {
         let all: Vec<&BlockWrite> = writes.iter().collect();
-        let (mut results, left_out) = self.write_round(&all, false);
+        let (mut results, left_out) = self.write_round(&all, false, durable);
         if left_out && results.iter().any(is_unwritten) {
             // Devices given up earlier are better than none.
             let failed: Vec<usize> =
                 (0..results.len()).filter(|&i| results.get(i).is_some_and(is_unwritten)).collect();
             let again: Vec<&BlockWrite> = failed.iter().filter_map(|&i| writes.get(i)).collect();
-            let (answers, _) = self.write_round(&again, true);
+            let (answers, _) = self.write_round(&again, true, durable);
             for (index, answer) in failed.into_iter().zip(answers) {
                 if let Some(slot) = results.get_mut(index) {
                     *slot = answer;
@@ -112,8 +124,9 @@ impl VdevTree {
         &self,
         writes: &[&BlockWrite],
         desperate: bool,
+        durable: bool,
     ) -> (Vec<Result<(), VdevError>>, bool) {
-        let mut batch = Batch::default();
+        let mut batch = Batch { durable, ..Batch::default() };
         let placer = Placer { planner: Planner::new(self, desperate) };
         let placed: Vec<Result<Placed, VdevError>> =
             writes.iter().map(|write| placer.block(write, &mut batch)).collect();
@@ -161,7 +174,8 @@ impl VdevTree {
         }
         let start = self.now();
         let (indexes, writes): (Vec<usize>, Vec<WriteOp>) = sent.into_iter().unzip();
-        for (index, answer) in indexes.into_iter().zip(write_batch(writes, self.deadline())) {
+        let write = if batch.durable { write_durable } else { write_batch };
+        for (index, answer) in indexes.into_iter().zip(write(writes, self.deadline())) {
             // What fills a gap is nobody's data.
             if let Some(slot) = answers.get_mut(index) {
                 *slot = answer;
@@ -192,7 +206,9 @@ impl VdevTree {
                     let (writes, bytes) = traffic.entry(op.leaf).or_default();
                     *writes += 1;
                     *bytes += op.data.len() as u64;
-                    leaf.wrote(op.birth);
+                    if !batch.durable {
+                        leaf.wrote(op.birth);
+                    }
                 }
                 Err(error) => {
                     failed.insert(op.leaf);
