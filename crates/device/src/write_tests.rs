@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::batch::Transport;
-use crate::write::{flush_batch_with, write_batch_with};
+use crate::write::{flush_batch_with, send, write_batch_with};
 use crate::*;
 
 const LONG: Duration = Duration::from_secs(20);
@@ -56,6 +56,29 @@ fn writes_of_any_alignment_are_read_back() {
             assert!(device.read(0, size as usize).unwrap() == expected);
             std::fs::remove_file(&path).unwrap();
         }
+    }
+}
+
+#[test]
+fn a_durable_write_outlives_a_crash() {
+    let sim = Arc::new(SimDevice::new("sim", 8192));
+    let file = tempfile::tempdir_in("/var/tmp").unwrap();
+    let path = blank(file.path(), 1 << 20);
+    let device: Arc<dyn Device> = Arc::new(FileDevice::open(&path, Mode::ReadWrite).unwrap());
+    for transport in [Transport::Best, Transport::Threads] {
+        let simulated: Arc<dyn Device> = sim.clone();
+        let ops = vec![
+            op(&simulated, 512, bytes(1, 1024)),
+            op(&device, 4096, bytes(2, 8192)),
+            op(&device, 20_001, bytes(3, 5)),
+        ];
+        send(ops, true, LONG, transport).into_iter().for_each(|answer| answer.unwrap());
+        // Written later, and lost.
+        sim.write(512, &[9; 512]).unwrap();
+        sim.crash();
+        assert_eq!(sim.read(512, 1024).unwrap(), bytes(1, 1024));
+        assert_eq!(device.read(4096, 8192).unwrap(), bytes(2, 8192));
+        assert_eq!(device.read(20_001, 5).unwrap(), bytes(3, 5));
     }
 }
 
