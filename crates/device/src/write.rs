@@ -180,7 +180,7 @@ pub(crate) struct WriteRun {
     copy: Option<Buffer>,
     /// It is answered when it is durable.
     pub durable: bool,
-    attempts: u32,
+    attempts: u16,
 }
 
 impl WriteRun {
@@ -270,7 +270,7 @@ impl WriteRun {
         let answer = Err(error.into());
         let refused = self.is_refused(&answer);
         // One bad place must not fail its neighbours: joined writes are tried again alone.
-        if (self.parts.len() > 1 || transient || refused) && self.attempts < ATTEMPTS {
+        if (self.parts.len() > 1 || transient || refused) && u32::from(self.attempts) < ATTEMPTS {
             again.extend(self.split());
         } else {
             self.answer(&answer, out);
