@@ -54,11 +54,17 @@ pub(super) struct SetContext {
 enum Role {
     /// The root of an object set.
     Root,
-    /// A block of an object's tree; `dnodes`: of the array of dnodes.
-    Tree { dnodes: bool },
+    /// A block of an object's tree; `dnodes`: of the array of dnodes; `shift`: pointers in an indirect
+    /// block, as an exponent of 2.
+    Tree { dnodes: bool, shift: u32 },
     /// Attributes that did not fit the dnode.
     Spill,
 }
+
+/// First of the objects that lie outside the array of dnodes and come last in a walk.
+const FIRST_ACCOUNTING: u64 = u64::MAX - 2;
+/// Pointers in an indirect block of the array of dnodes, as an exponent of 2.
+const DNODE_POINTERS: u32 = 10;
 
 struct Item {
     role: Role,
@@ -329,16 +335,16 @@ impl<'a> Walk<'a> {
     ) -> Result<()> {
         match item.role {
             Role::Root => self.open_root(set, item, block, children),
-            Role::Tree { dnodes } if item.level > 0 => {
+            Role::Tree { .. } if item.level > 0 => {
                 let (level, count) = (item.level - 1, (block.len() / 128) as u64);
                 let first = item.block.saturating_mul(count);
-                let role = Role::Tree { dnodes };
+                let role = item.role;
                 for (block, bp) in (first..).zip(BlockPointer::decode_all(block)) {
                     children.push(Item { role, object: item.object, level, block, bp });
                 }
                 Ok(())
             }
-            Role::Tree { dnodes: true } => {
+            Role::Tree { dnodes: true, .. } => {
                 for (slot, dnode) in dnode::dnodes_in_block(block) {
                     let object = item.block.saturating_mul(SLOTS_PER_BLOCK).saturating_add(slot);
                     match dnode {
@@ -375,12 +381,12 @@ impl<'a> Walk<'a> {
         if set.only_log {
             return Ok(());
         }
-        top_pointers(&objset.meta_dnode, 0, Role::Tree { dnodes: true }, children);
+        top_pointers(&objset.meta_dnode, 0, true, children);
         let accounting = [&objset.user_used, &objset.group_used, &objset.project_used];
         for (dnode, number) in accounting.into_iter().zip(0..) {
             if let Some(dnode) = dnode {
                 let object = u64::MAX - number;
-                top_pointers(dnode, object, Role::Tree { dnodes: false }, children);
+                top_pointers(dnode, object, false, children);
             }
         }
         Ok(())
@@ -393,7 +399,7 @@ impl<'a> Walk<'a> {
         dnode: &Dnode,
         children: &mut Vec<Item>,
     ) {
-        top_pointers(dnode, object, Role::Tree { dnodes: false }, children);
+        top_pointers(dnode, object, false, children);
         if set.read.objset != 0 || dnode.bonus_type != ObjectType::DSL_DATASET {
             return;
         }
@@ -539,7 +545,7 @@ impl Item {
     fn leads_on(&self) -> bool {
         match self.role {
             Role::Root => true,
-            Role::Tree { dnodes } => self.level > 0 || dnodes,
+            Role::Tree { dnodes, .. } => self.level > 0 || dnodes,
             Role::Spill => false,
         }
     }
@@ -557,30 +563,50 @@ impl Item {
         Ok(())
     }
 
-    /// Everything below was visited before `resume` in a walk that goes by object, then by block.
+    /// A walk by object and block, children first, that stopped at `resume` has freed this block.
     fn is_before(&self, resume: &BlockBookmark) -> bool {
-        let Role::Tree { dnodes } = self.role else { return false };
-        let shift = self.bp.lsize().max(128).ilog2().saturating_sub(7) * u32::from(self.level);
-        let end = self.block.saturating_add(1).checked_shl(shift).unwrap_or(u64::MAX);
-        if dnodes {
-            let at = if resume.object == 0 {
-                let up = u32::try_from(resume.level).unwrap_or(0).saturating_mul(10);
-                resume.block.checked_shl(up).unwrap_or(u64::MAX)
-            } else {
-                resume.object / SLOTS_PER_BLOCK
-            };
-            return end <= at;
+        let (is_spill, shift) = match self.role {
+            Role::Root => return false,
+            Role::Spill => (true, 0),
+            Role::Tree { shift, .. } => (false, shift),
+        };
+        let Ok(resume_level) = u32::try_from(resume.level) else {
+            // Only the root is left.
+            return true;
+        };
+        // First block of level 0 behind the one numbered `block`.
+        let behind = |block: u64, level: u32, shift: u32| match block.checked_add(1) {
+            Some(next) => next.checked_shl(shift.saturating_mul(level)).unwrap_or(u64::MAX),
+            None => u64::MAX,
+        };
+        match (self.object, resume.object) {
+            (own, other) if own == other && is_spill => false,
+            (own, other) if own == other => {
+                let level = u32::from(self.level);
+                let end = behind(self.block, level, shift);
+                let stop = behind(resume.block, resume_level, shift);
+                // What is below the block where it stopped is gone as well.
+                let limit = match level < resume_level {
+                    true => stop,
+                    false => stop.saturating_sub(1 << shift.saturating_mul(resume_level).min(63)),
+                };
+                end <= limit
+            }
+            (0, other) => {
+                let end = behind(self.block, u32::from(self.level), shift);
+                other >= FIRST_ACCOUNTING || end <= other / SLOTS_PER_BLOCK
+            }
+            (own, 0) => {
+                let stop = behind(resume.block, resume_level, DNODE_POINTERS);
+                own < FIRST_ACCOUNTING && own / SLOTS_PER_BLOCK < stop
+            }
+            (own, other) => own < other,
         }
-        if self.object != resume.object {
-            return self.object < resume.object && resume.object != 0;
-        }
-        let level = u32::try_from(resume.level).unwrap_or(0);
-        let span = self.bp.lsize().max(128).ilog2().saturating_sub(7) * level;
-        end <= resume.block.checked_shl(span).unwrap_or(u64::MAX)
     }
 }
 
-fn top_pointers(dnode: &Dnode, object: u64, role: Role, items: &mut Vec<Item>) {
+fn top_pointers(dnode: &Dnode, object: u64, dnodes: bool, items: &mut Vec<Item>) {
+    let role = Role::Tree { dnodes, shift: dnode.pointers_shift() };
     let level = dnode.levels.saturating_sub(1);
     for (block, bp) in (0..).zip(&dnode.pointers) {
         items.push(Item { role, object, level, block, bp: *bp });
