@@ -240,7 +240,9 @@ fn change_files(files: &Filesystem, tally: &mut Tally) {
     }));
     for (number, entry) in found.iter().enumerate() {
         let (name, node) = (entry.name.as_slice(), entry.node);
-        if name == b"." || name == b".." {
+        // Those with names come below; which entry comes when depends on a random salt.
+        let comes_later: [&[u8]; 3] = [b"large", b"sparse", b"fat"];
+        if name == b"." || name == b".." || comes_later.contains(&name) {
             continue;
         }
         match number % 7 {
