@@ -14,7 +14,8 @@ use crate::control_directory::{
 };
 use crate::directory::{LONG_NAME_MAX, NAME_MAX, Surroundings};
 use crate::error::{
-    EACCES, EEXIST, EINVAL, EISDIR, ENODATA, ENOENT, ENOTDIR, EOPNOTSUPP, EROFS, ESTALE,
+    EACCES, EEXIST, EINVAL, EISDIR, ENAMETOOLONG, ENODATA, ENOENT, ENOTDIR, EOPNOTSUPP, EROFS,
+    ESTALE,
 };
 use crate::stream::Streams;
 use crate::tree::{
@@ -256,7 +257,7 @@ impl Tree for Filesystem {
         loop {
             let found = self.look_at(&view, object, |view, directory| {
                 expect_directory(directory)?;
-                view.find(directory, name)
+                view.find(directory, name).map_err(|error| self.of_length(name, error))
             })?;
             match self.stat(&view, found.object) {
                 Err(error) if error.code == ESTALE && self.writer.is_some() && tries < 8 => {
@@ -384,8 +385,7 @@ impl Tree for Filesystem {
     }
 
     fn space(&self) -> Result<Space> {
-        let name_max = if self.long_names { LONG_NAME_MAX } else { NAME_MAX };
-        Ok(Space { name_max: name_max as u32, ..(self.space)() })
+        Ok(Space { name_max: self.name_max() as u32, ..(self.space)() })
     }
 
     fn is_writable(&self) -> bool {
@@ -562,6 +562,19 @@ fn expect_directory(file: &File) -> Result<()> {
 }
 
 impl Filesystem {
+    /// Longest name a new file may have, in bytes. Longer ones may be there from before.
+    fn name_max(&self) -> usize {
+        if self.long_names { LONG_NAME_MAX } else { NAME_MAX }
+    }
+
+    /// Why there is no `name`: it may be longer than any.
+    fn of_length(&self, name: &[u8], error: Errno) -> Errno {
+        match error.code == ENOENT && name.len() > self.name_max() {
+            true => Errno::new(ENAMETOOLONG, "name too long"),
+            false => error,
+        }
+    }
+
     /// Notes that a file was read now.
     fn note_access(&self, node: NodeId) {
         if let Ok((writer, object)) = self.changeable(node) {

@@ -96,6 +96,7 @@ fn files_are_made_written_and_removed() {
     assert_eq!(code(rig.tree.remove_directory(SUPERUSER, ROOT, b"d")), 39);
     rig.tree.unlink(SUPERUSER, directory, b"f").unwrap();
     assert_eq!(code(rig.tree.lookup(directory, b"f")), 2);
+    assert_eq!(code(rig.tree.lookup(directory, &[b'n'; 256])), 36);
     // It is still there for whoever has it open.
     assert_eq!(rig.tree.attributes(file).unwrap().links, 0);
     rig.write(file, 0, b"HELLO");
