@@ -109,6 +109,11 @@ pub enum Change {
     RemoveVdev(String),
     /// `zpool reguid`: a new guid, this one (`-g`) or a random one.
     Reguid(Option<u64>),
+    /// `zpool checkpoint`.
+    Checkpoint {
+        /// The checkpoint there is goes (`-d`).
+        discard: bool,
+    },
     /// `zpool clear`: sets error counters to zero, of one device (path or guid) or of all, and lets
     /// a suspended pool try to go on.
     Clear(Option<String>),

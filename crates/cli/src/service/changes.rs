@@ -204,6 +204,15 @@ pub trait PoolChanges: Send + Sync {
         not_yet("changing the guid of a pool")
     }
 
+    /// Takes a checkpoint of the pool, or discards it.
+    ///
+    /// # Errors
+    /// `Exists`, `NotFound`, `Busy`.
+    fn checkpoint(&self, discard: bool) -> Result<()> {
+        let _ = discard;
+        not_yet("a checkpoint")
+    }
+
     /// Whether writing is suspended because devices failed; true: changes of files are refused
     /// meanwhile, else they wait.
     fn suspended(&self) -> Option<bool> {

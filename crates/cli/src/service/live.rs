@@ -564,6 +564,13 @@ impl PoolChanges for LiveChanges {
         self.live.reguid(guid)
     }
 
+    fn checkpoint(&self, discard: bool) -> Result<()> {
+        match discard {
+            true => self.live.discard_checkpoint(),
+            false => self.live.take_checkpoint(),
+        }
+    }
+
     fn suspended(&self) -> Option<bool> {
         self.live.suspension().map(|now| now.refuses)
     }

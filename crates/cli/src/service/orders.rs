@@ -111,6 +111,10 @@ impl Service {
                 self.changes.reguid(guid.map(Guid)).map_err(cannot)?;
                 Vec::new()
             }
+            Change::Checkpoint { discard } => {
+                self.changes.checkpoint(*discard).map_err(cannot)?;
+                Vec::new()
+            }
             Change::Sync if self.changes.refusal().is_some() => Vec::new(),
             Change::Sync => {
                 self.changes.sync().map_err(cannot)?;
@@ -546,6 +550,8 @@ fn start(change: &Change, pool: &str) -> String {
         Change::AddVdevs(_) => format!("cannot add to '{pool}'"),
         Change::RemoveVdev(device) => format!("cannot remove {device}"),
         Change::Reguid(_) => format!("cannot reguid '{pool}'"),
+        Change::Checkpoint { discard: false } => format!("cannot checkpoint '{pool}'"),
+        Change::Checkpoint { discard: true } => format!("cannot discard checkpoint in '{pool}'"),
         Change::Clear(device) => {
             format!("cannot clear errors for {}", device.as_deref().unwrap_or(pool))
         }
@@ -560,7 +566,11 @@ pub(super) fn refused(start: &str, change: &Change, error: &Error) -> Failure {
     let words = match (error.kind(), change) {
         (
             ErrorKind::Exists | ErrorKind::NotFound,
-            Change::Hold { .. } | Change::Release { .. } | Change::Rollback { .. },
+            Change::Hold { .. }
+            | Change::Release { .. }
+            | Change::Rollback { .. }
+            | Change::Checkpoint { .. }
+            | Change::Reguid(_),
         ) => error.reason().to_owned(),
         (ErrorKind::Exists, Change::Bookmark { .. }) => "bookmark exists".to_owned(),
         (ErrorKind::InvalidArgument, Change::Promote(_) | Change::Bookmark { .. }) => {
@@ -574,7 +584,10 @@ pub(super) fn refused(start: &str, change: &Change, error: &Error) -> Failure {
         (ErrorKind::Busy, Change::Destroy(_) | Change::Rename(_)) => "dataset is busy".to_owned(),
         (
             ErrorKind::ReadOnly,
-            Change::AddVdevs(_) | Change::RemoveVdev(_) | Change::SetPoolProperty(_),
+            Change::AddVdevs(_)
+            | Change::RemoveVdev(_)
+            | Change::SetPoolProperty(_)
+            | Change::Checkpoint { .. },
         ) => "pool is read-only".to_owned(),
         (ErrorKind::ReadOnly, _) => "dataset is read-only".to_owned(),
         (ErrorKind::NoSpace, Change::SetProperties { .. }) => {

@@ -48,13 +48,14 @@ impl Published {
         let scan = words("scan")?.and_then(|words| scan_report(&words));
         let removal = words("com.delphix:removing")?
             .and_then(|words| removal_report(&words, tree.as_ref(), pool));
+        let held = pool.space().ok().and_then(|space| space.checkpoint);
         let checkpoint = match words("com.delphix:zpool_checkpoint")? {
             Some(words) => Uberblock::from_words(&words).ok().map(|saved| CheckpointReport {
                 discarding: false,
                 start_time: i64::try_from(saved.timestamp).unwrap_or(0),
-                space: pool.space().ok().and_then(|space| space.checkpoint).unwrap_or(0),
+                space: held.unwrap_or(0),
             }),
-            None => None,
+            None => held.map(|space| CheckpointReport { discarding: true, start_time: 0, space }),
         };
         let fixed = PoolReport {
             name: pool.name().to_owned(),

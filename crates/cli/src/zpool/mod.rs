@@ -56,6 +56,7 @@ pub fn run(arguments: &[String]) -> ExitCode {
         "wait" => wait::run(rest),
         "clear" => simple::clear(rest),
         "sync" => simple::sync(rest),
+        "checkpoint" => simple::checkpoint(rest),
         "reguid" => simple::reguid(rest),
         known if Tool::Zpool.has(known) => {
             terminal::complain(&format!("zpool {known} is not supported yet"));

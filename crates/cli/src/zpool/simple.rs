@@ -1,4 +1,4 @@
-//! `zpool destroy`, `sync`, `reguid`, `clear`.
+//! `zpool destroy`, `sync`, `reguid`, `checkpoint`, `clear`.
 //!
 //! Invariant: as in `super`.
 
@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use cenote_control::changes::Change;
 use cenote_control::client::Client;
 
-use super::{common, export};
+use super::{common, export, wait};
 use crate::getopt::{Parsed, Spec};
 use crate::terminal;
 use crate::usage::Tool;
@@ -110,4 +110,29 @@ pub fn reguid(arguments: &[String]) -> ExitCode {
     let line = common::history_line("zpool", "reguid", arguments);
     let request = common::change(Some(line), Change::Reguid(guid.filter(|guid| *guid != 0)));
     code(common::order(&client, name, &request))
+}
+
+/// Runs `zpool checkpoint`.
+pub fn checkpoint(arguments: &[String]) -> ExitCode {
+    let spec = Spec { letters: "dw", long: &[("discard", 'd', false), ("wait", 'w', false)] };
+    let parsed = match spec.parse(arguments) {
+        Ok(parsed) => parsed,
+        Err(error) => return Tool::Zpool.wrong("checkpoint", &error.message()),
+    };
+    let (discard, wait) = (parsed.has('d'), parsed.has('w'));
+    if wait && !discard {
+        return Tool::Zpool.wrong("checkpoint", "--wait only valid when used with --discard");
+    }
+    let name = match parsed.operands.as_slice() {
+        [] => return Tool::Zpool.wrong("checkpoint", "missing pool argument"),
+        [name] => name,
+        _ => return Tool::Zpool.wrong("checkpoint", "too many arguments"),
+    };
+    let client = Client::default();
+    let line = common::history_line("zpool", "checkpoint", arguments);
+    let change = common::change(Some(line), Change::Checkpoint { discard });
+    if !common::order(&client, name, &change) {
+        return ExitCode::FAILURE;
+    }
+    if wait { wait::until_over(&client, name, &["discard"]) } else { ExitCode::SUCCESS }
 }

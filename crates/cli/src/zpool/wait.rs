@@ -66,7 +66,11 @@ pub fn run(arguments: &[String]) -> ExitCode {
         terminal::complain(&format!("cannot open '{name}': {problem}"));
         return ExitCode::FAILURE;
     }
-    let client = Client::default();
+    until_over(&Client::default(), name, &wanted)
+}
+
+/// Waits until none of these activities goes on in the pool.
+pub(super) fn until_over(client: &Client, name: &str, wanted: &[&str]) -> ExitCode {
     let mut before = false;
     loop {
         match client.pool_report(name) {

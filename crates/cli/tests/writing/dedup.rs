@@ -14,7 +14,7 @@ impl Bench {
         text.trim().parse().unwrap()
     }
 
-    fn kill(&self) {
+    pub(super) fn kill(&self) {
         let pid = std::fs::read_to_string(self.at("run/tank.pid")).unwrap();
         let pid = pid.split_whitespace().next().unwrap().to_owned();
         assert!(Command::new("kill").args(["-9", &pid]).status().unwrap().success());

@@ -364,23 +364,21 @@ impl Allocator {
         Ok(())
     }
 
-    /// Frees one copy in `txg`; whatever it was allocated in. Gang headers and their children are
-    /// freed one by one. On a removed vdev its pieces are freed where
-    /// they lie now. It can be allocated again when `txg + 2` is on the disks.
-    pub fn free(&self, dva: &Dva, txg: Txg) -> Result<()> {
+    /// Frees one copy in `txg` of a block born in `birth`; what the pool's checkpoint holds is kept.
+    /// Gang headers and their children are freed one by one. On a removed vdev its pieces are freed
+    /// where they lie now. It can be allocated again when `txg + 2` is on the disks.
+    pub fn free(&self, dva: &Dva, birth: Txg, txg: Txg) -> Result<()> {
         let mut state = self.state.lock();
         state.check_open(txg)?;
-        let newest = state.newest();
         let places = state.resolve(dva)?;
         for dva in &places.concrete {
-            let index = state.locate(dva)?;
-            let slab = state.slab_mut(dva.vdev, index)?;
-            slab.give_up(dva.offset, dva.asize, txg, newest).map_err(|_| {
-                let reason = format!("{:#x} bytes are freed that are free", dva.asize);
-                at(Error::corrupt(reason), dva.vdev, dva.offset)
-            })?;
-            state.mark_dirty(dva.vdev, index, txg);
-            state.recycled.note(dva.vdev, dva.offset, dva.asize, txg);
+            match state.keeps(birth, txg) {
+                true => {
+                    state.locate(dva)?;
+                    state.keep(dva, txg)?;
+                }
+                false => state.give_up(dva, txg)?,
+            }
         }
         state.note_obsolete(&places, txg)
     }

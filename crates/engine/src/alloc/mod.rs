@@ -5,6 +5,7 @@
 //! is freed, and again only when no state of the pool that could still be opened refers to it.
 
 mod allocator;
+mod checkpoint;
 mod dirty_time_log;
 mod figures;
 mod free;

@@ -11,6 +11,7 @@ use arc_swap::ArcSwap;
 use cenote_format::bytes::le64;
 use cenote_format::config::{VdevConfig, VdevKind};
 use cenote_format::deadlist::parse_integer_key;
+use cenote_format::uberblock::Uberblock;
 use cenote_format::{ObjectId, ObjectType, Txg};
 use parking_lot::{Condvar, Mutex};
 
@@ -117,15 +118,13 @@ impl Allocator {
             read_headers(source.as_ref(), &mut top)?;
             state.put(top);
         }
-        let obstacles = [
-            (CHECKPOINT, "the pool has a checkpoint"),
-            (CONDENSING, "the mapping of a removed vdev is being condensed"),
-        ];
-        for (entry, what) in obstacles {
-            if source.zap_has(DIRECTORY, entry)? {
-                let reason = format!("{what}: writing is not supported yet");
-                return Err(Error::unsupported(reason).with_advice("open the pool read-only"));
-            }
+        if source.zap_has(DIRECTORY, CONDENSING)? {
+            let reason = "the mapping of a removed vdev is being condensed: writing is not \
+                          supported yet";
+            return Err(Error::unsupported(reason).with_advice("open the pool read-only"));
+        }
+        if let Some(words) = source.zap_words(DIRECTORY, CHECKPOINT)? {
+            state.checkpoint = Some(Uberblock::from_words(&words)?.txg);
         }
         read_logs(source.as_ref(), &mut state)?;
         for top in state.tops.iter_mut().flatten() {
@@ -218,9 +217,8 @@ fn read_headers(source: &dyn SpaceSource, top: &mut Top) -> Result<()> {
     if top.zap.0 == 0 {
         return Ok(());
     }
-    if source.zap_number(top.zap, CHECKPOINT_MAP)?.is_some_and(|id| id != 0) {
-        let reason = "a pool checkpoint is being discarded: writing is not supported yet";
-        return Err(Error::unsupported(reason).with_advice("open the pool read-only"));
+    if let Some(id) = source.zap_number(top.zap, CHECKPOINT_MAP)?.filter(|id| *id != 0) {
+        top.kept.map = Some(SpaceMap::open(source, ObjectId(id))?);
     }
     let unflushed = source.zap_number(top.zap, UNFLUSHED)?;
     top.unflushed = unflushed.filter(|id| *id != 0).map(ObjectId);

@@ -49,6 +49,8 @@ pub(super) struct State {
     pub(super) rings: [Ring; 4],
     /// The newest group on the disks.
     pub(super) synced: Txg,
+    /// Group of the pool's checkpoint.
+    pub(super) checkpoint: Option<Txg>,
     /// Metaslabs with changes, by slot of the group: vdev and index.
     pub(super) dirty: [BTreeSet<(u32, usize)>; SLOTS],
     /// Metaslabs that hold space back.
@@ -194,6 +196,20 @@ impl State {
             let reason = format!("{asize:#x} bytes do not lie inside one metaslab, or not aligned");
             at(Error::corrupt(reason), vdev, offset)
         })
+    }
+
+    /// Frees a range that lies inside one metaslab.
+    pub(super) fn give_up(&mut self, dva: &Dva, txg: Txg) -> Result<()> {
+        let newest = self.newest();
+        let index = self.locate(dva)?;
+        let slab = self.slab_mut(dva.vdev, index)?;
+        slab.give_up(dva.offset, dva.asize, txg, newest).map_err(|_| {
+            let reason = format!("{:#x} bytes are freed that are free", dva.asize);
+            at(Error::corrupt(reason), dva.vdev, dva.offset)
+        })?;
+        self.mark_dirty(dva.vdev, index, txg);
+        self.recycled.note(dva.vdev, dva.offset, dva.asize, txg);
+        Ok(())
     }
 
     /// Remembers that a metaslab has changes in `txg`.

@@ -59,6 +59,8 @@ pub trait SpaceSource: Send + Sync {
     fn read(&self, object: ObjectId, offset: u64, bytes: usize) -> Result<Vec<u8>>;
     /// The value of an entry that is one number.
     fn zap_number(&self, zap: ObjectId, name: &str) -> Result<Option<u64>>;
+    /// The value of an entry that is an array of numbers.
+    fn zap_words(&self, zap: ObjectId, name: &str) -> Result<Option<Vec<u64>>>;
     /// An entry of any shape is there.
     fn zap_has(&self, zap: ObjectId, name: &str) -> Result<bool>;
     /// Every entry of a ZAP whose values are numbers.

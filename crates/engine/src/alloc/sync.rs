@@ -165,6 +165,7 @@ impl Allocator {
             }
             let dirty = state.dirty.get(slot(txg)).is_some_and(|dirty| !dirty.is_empty());
             let dirty = dirty || state.indirect.values().any(|indirect| indirect.is_dirty(txg));
+            let dirty = dirty || state.keeping(txg).next().is_some();
             (dirty, state.flush_all && !state.logs.is_empty())
         };
         let logs = store.feature_enabled(LOGS);
@@ -173,6 +174,7 @@ impl Allocator {
             return Ok(false);
         }
         let mut wrote = self.record_obsolete(store, moment)?;
+        wrote |= self.record_kept(store, moment)?;
         if !logs {
             let work = self.begin(txg)?;
             for (vdev, index, delta) in &work {
@@ -458,7 +460,8 @@ impl Allocator {
         let state = &mut *guard;
         state.check_open(txg)?;
         let unrecorded = state.dirty.get(slot(txg)).is_some_and(|dirty| !dirty.is_empty())
-            || state.indirect.values().any(|indirect| indirect.is_dirty(txg));
+            || state.indirect.values().any(|indirect| indirect.is_dirty(txg))
+            || state.keeping(txg).next().is_some();
         if txg.0 != state.synced.0 + 1 || unrecorded {
             let reason = format!("group {} ends with changes that are not recorded", txg.0);
             return Err(Error::corrupt(reason));

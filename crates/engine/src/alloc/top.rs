@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use cenote_format::{ObjectId, Txg};
 use smallvec::SmallVec;
 
+use super::checkpoint::Kept;
 use super::geometry::Geometry;
 use super::metaslab::{Metaslab, Presence};
 use crate::vdev::AllocationClass;
@@ -35,6 +36,8 @@ pub(super) struct Top {
     pub(super) array: ObjectId,
     /// The vdev's ZAP; 0 if it has none.
     pub(super) zap: ObjectId,
+    /// What only the checkpoint holds.
+    pub(super) kept: Kept,
     /// Object that lists since when metaslabs are not flushed.
     pub(super) unflushed: Option<ObjectId>,
     /// First group whose blocks may go there.
@@ -90,6 +93,7 @@ impl Top {
             metaslab_shift,
             array,
             zap,
+            kept: Kept::default(),
             from,
             unflushed: None,
             embedded: None,

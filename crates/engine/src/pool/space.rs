@@ -77,7 +77,7 @@ pub struct PoolSpace {
     pub clone_used: u64,
     /// Allocated bytes that cloning saves.
     pub clone_saved: u64,
-    /// Bytes held only by the checkpoint; `None` if there is none.
+    /// Bytes held only by the checkpoint, or left of one that is discarded; `None` without.
     pub checkpoint: Option<u64>,
 }
 
@@ -116,7 +116,8 @@ impl PoolSpace {
         let (dedup, dedup_tables) = dedup(mos, &directory)?;
         let (clone_used, clone_saved) = clones(mos, &directory)?;
         let held = maps.iter().fold(0, |sum: u64, map| sum.saturating_add(map.checkpoint));
-        let checkpoint = directory.value("com.delphix:zpool_checkpoint")?.map(|_| held);
+        let is_there = directory.value("com.delphix:zpool_checkpoint")?.is_some();
+        let checkpoint = (is_there || held > 0).then_some(held);
         let tops = maps.into_iter().map(VdevMaps::finish).collect();
         Ok(Self { tops, dedup, dedup_tables, clone_used, clone_saved, checkpoint })
     }

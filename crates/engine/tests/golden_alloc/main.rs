@@ -33,6 +33,9 @@ impl SpaceSource for Mos {
     fn zap_number(&self, zap: ObjectId, name: &str) -> Result<Option<u64>> {
         Table::open(&self.0, zap)?.unwrap().number(name)
     }
+    fn zap_words(&self, zap: ObjectId, name: &str) -> Result<Option<Vec<u64>>> {
+        Table::open(&self.0, zap)?.unwrap().numbers_of(name)
+    }
     fn zap_has(&self, zap: ObjectId, name: &str) -> Result<bool> {
         Ok(Table::open(&self.0, zap)?.unwrap().value(name)?.is_some())
     }

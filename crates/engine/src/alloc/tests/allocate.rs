@@ -122,7 +122,7 @@ fn full_means_no_space() {
         // Every second block is given back: large ones do not fit, smaller ones do.
         rig.sync();
         assert_eq!(rig.allocator.figures().free(AllocationClass::Normal), 0);
-        taken.iter().step_by(2).for_each(|dva| rig.allocator.free(dva, rig.txg).unwrap());
+        taken.iter().step_by(2).for_each(|dva| rig.allocator.free(dva, Txg(0), rig.txg).unwrap());
         for _ in 0..3 {
             assert_eq!(rig.allocate(4096).unwrap_err().kind(), ErrorKind::NoSpace);
             rig.sync();

@@ -3,7 +3,7 @@
 use cenote_format::config::{IndirectObjects, VdevKind};
 use cenote_format::indirect_mapping::{MappingEntry, MappingHeader};
 use cenote_format::space_map::{Action, Record, SpaceMapHeader, records};
-use cenote_format::{Dva, ObjectId, ObjectType};
+use cenote_format::{Dva, ObjectId, ObjectType, Txg};
 
 use super::rig::{ALL, Rig, disk};
 use crate::alloc::store::OBSOLETE_MAP;
@@ -54,9 +54,9 @@ fn pieces_are_freed_where_they_lie() {
     let features = [ALL, &[OBSOLETE_COUNTS]].concat();
     let (mut rig, [first, second]) = removed(&features);
     let before = rig.allocator.figures().allocated(Normal);
-    rig.allocator.free(&at(1, 256 << 10, 512 << 10), rig.txg).unwrap();
-    assert!(rig.allocator.free(&at(1, 300 << 10, 4096), rig.txg).is_err());
-    assert!(rig.allocator.free(&at(1, 2 << 20, 4096), rig.txg).is_err());
+    rig.allocator.free(&at(1, 256 << 10, 512 << 10), Txg(0), rig.txg).unwrap();
+    assert!(rig.allocator.free(&at(1, 300 << 10, 4096), Txg(0), rig.txg).is_err());
+    assert!(rig.allocator.free(&at(1, 2 << 20, 4096), Txg(0), rig.txg).is_err());
     assert!(rig.allocator.sync_done(rig.txg).is_err());
     rig.sync();
     assert_eq!(before - rig.allocator.figures().allocated(Normal), 512 << 10);
@@ -67,10 +67,10 @@ fn pieces_are_freed_where_they_lie() {
         assert!(rig.allocator.is_free(&at(0, offset, length)).unwrap());
     }
     assert!(!rig.allocator.is_free(&at(0, first.offset, 4096)).unwrap());
-    rig.allocator.free(&at(1, 0, 4096), rig.txg).unwrap();
+    rig.allocator.free(&at(1, 0, 4096), Txg(0), rig.txg).unwrap();
     rig.sync();
     rig.reopen();
-    rig.allocator.free(&at(1, 1020 << 10, 4096), rig.txg).unwrap();
+    rig.allocator.free(&at(1, 1020 << 10, 4096), Txg(0), rig.txg).unwrap();
     rig.sync();
     let zap = rig.tops[1].top_zap.unwrap();
     let map = ObjectId(rig.store.zap_number(zap, OBSOLETE_MAP).unwrap().unwrap());
@@ -94,7 +94,7 @@ fn pieces_are_freed_where_they_lie() {
 #[test]
 fn without_the_feature_nothing_is_noted() {
     let (mut rig, _) = removed(ALL);
-    rig.allocator.free(&at(1, 0, 1 << 20), rig.txg).unwrap();
+    rig.allocator.free(&at(1, 0, 1 << 20), Txg(0), rig.txg).unwrap();
     rig.sync();
     assert_eq!(rig.allocator.figures().allocated(Normal), 4096);
     let zap = rig.tops[1].top_zap.unwrap();

@@ -81,8 +81,8 @@ fn run(features: &[&str], shapes: &[Shape], steps: Vec<Step>) {
                 let dva = Dva { vdev: at.0, offset: at.1, asize: *asize, gang: false };
                 let txg = rig.txg.max(*born);
                 model.used.remove(&(dva.vdev, dva.offset));
-                rig.allocator.free(&dva, txg).unwrap();
-                assert!(rig.allocator.free(&dva, txg).is_err());
+                rig.allocator.free(&dva, Txg(0), txg).unwrap();
+                assert!(rig.allocator.free(&dva, Txg(0), txg).is_err());
                 model.waiting.push((dva, txg));
             }
             Step::Unalloc => {

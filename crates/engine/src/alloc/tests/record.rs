@@ -31,7 +31,7 @@ fn what_is_recorded_is_read_back() {
             }
             for _ in 0..20 {
                 let dva = taken.swap_remove((round as usize * 31) % taken.len());
-                rig.allocator.free(&dva, rig.txg).unwrap();
+                rig.allocator.free(&dva, Txg(0), rig.txg).unwrap();
             }
             assert_eq!(rig.sync(), 1);
         }
@@ -41,7 +41,7 @@ fn what_is_recorded_is_read_back() {
         rig.reopen();
         for dva in taken.drain(..) {
             assert!(!rig.allocator.is_free(&dva).unwrap());
-            rig.allocator.free(&dva, rig.txg).unwrap();
+            rig.allocator.free(&dva, Txg(0), rig.txg).unwrap();
         }
         check(&mut rig);
         assert_eq!(rig.allocator.figures().allocated(Normal), 0);
@@ -75,7 +75,7 @@ fn freed_space_waits_for_two_groups_more() {
         let mut rig = Rig::new(features, &[disk(GIB)]);
         let dva = rig.allocate(4096).unwrap()[0];
         rig.sync();
-        rig.allocator.free(&dva, rig.txg).unwrap();
+        rig.allocator.free(&dva, Txg(0), rig.txg).unwrap();
         let freed = rig.txg;
         while rig.txg.0 <= freed.0 + 2 {
             assert!(!rig.allocator.is_free(&dva).unwrap(), "{:?}", rig.txg);
@@ -98,10 +98,10 @@ fn double_frees_and_claims_are_errors() {
         assert!(rig.allocator.claim(&half, rig.txg).is_err());
         rig.sync();
         assert!(rig.allocator.unalloc(&dva, rig.txg).is_err());
-        rig.allocator.free(&dva, rig.txg).unwrap();
+        rig.allocator.free(&dva, Txg(0), rig.txg).unwrap();
         for _ in 0..4 {
-            assert!(rig.allocator.free(&half, rig.txg).is_err());
-            assert!(rig.allocator.free(&dva, rig.txg).is_err());
+            assert!(rig.allocator.free(&half, Txg(0), rig.txg).is_err());
+            assert!(rig.allocator.free(&dva, Txg(0), rig.txg).is_err());
             assert_eq!(rig.allocator.claim(&half, rig.txg).is_ok(), rig.txg.0 > 7);
             rig.sync();
         }
@@ -109,7 +109,7 @@ fn double_frees_and_claims_are_errors() {
         let odd = Dva { offset: 512, ..dva };
         let across = Dva { offset: (64 << 20) - 4096, ..dva };
         for dva in [outside, odd, across, Dva { vdev: 7, ..dva }, Dva { asize: 0, ..dva }] {
-            assert!(rig.allocator.free(&dva, rig.txg).is_err(), "{dva:?}");
+            assert!(rig.allocator.free(&dva, Txg(0), rig.txg).is_err(), "{dva:?}");
         }
     }
 }
@@ -120,10 +120,10 @@ fn unloaded_metaslabs_notice_double_frees_too() {
     let dva = rig.allocate(8192).unwrap()[0];
     rig.sync();
     rig.reopen();
-    rig.allocator.free(&dva, rig.txg).unwrap();
-    assert!(rig.allocator.free(&dva, rig.txg).is_err());
+    rig.allocator.free(&dva, Txg(0), rig.txg).unwrap();
+    assert!(rig.allocator.free(&dva, Txg(0), rig.txg).is_err());
     rig.sync();
-    assert!(rig.allocator.free(&dva, rig.txg).is_err());
+    assert!(rig.allocator.free(&dva, Txg(0), rig.txg).is_err());
     rig.sync();
     rig.reopen();
     assert!(rig.allocator.is_free(&dva).unwrap());
@@ -157,7 +157,7 @@ fn blocks_of_a_group_may_die_in_it() {
         let mut last: Option<Dva> = None;
         for pass in 1..=5 {
             if let Some(dva) = last.take() {
-                rig.allocator.free(&dva, rig.txg).unwrap();
+                rig.allocator.free(&dva, Txg(0), rig.txg).unwrap();
             }
             last = rig.allocate(128 << 10).unwrap().pop();
             assert!(rig.allocator.sync(&mut rig.store, rig.txg, pass).unwrap());
@@ -177,12 +177,12 @@ fn groups_overlap() {
     let allocate =
         |rig: &Rig, txg| rig.allocator.allocate(&AllocRequest::new(4096, txg)).unwrap()[0];
     let (first, second) = (allocate(&rig, Txg(4)), allocate(&rig, Txg(5)));
-    assert!(rig.allocator.free(&second, Txg(4)).is_err());
-    rig.allocator.free(&first, Txg(6)).unwrap();
+    assert!(rig.allocator.free(&second, Txg(0), Txg(4)).is_err());
+    rig.allocator.free(&first, Txg(0), Txg(6)).unwrap();
     assert!(rig.allocator.sync(&mut rig.store, Txg(5), 1).is_err());
     let mut rig = Rig::new(ALL, &[disk(GIB)]);
     let (first, second) = (allocate(&rig, Txg(4)), allocate(&rig, Txg(5)));
-    rig.allocator.free(&first, Txg(6)).unwrap();
+    rig.allocator.free(&first, Txg(0), Txg(6)).unwrap();
     rig.sync();
     assert_eq!(rig.allocator.figures().allocated(Normal), 4096);
     let reopened = rig.reopened(&rig.store).unwrap();
@@ -225,13 +225,13 @@ fn logs_are_bounded() {
         }
         if taken.len() > 500 {
             for dva in taken.drain(..20) {
-                rig.allocator.free(&dva, rig.txg).unwrap();
+                rig.allocator.free(&dva, Txg(0), rig.txg).unwrap();
             }
         }
         if taken.len() > 520 {
             for _ in 0..20 {
                 let dva = taken.swap_remove((round * 7919) as usize % taken.len());
-                rig.allocator.free(&dva, rig.txg).unwrap();
+                rig.allocator.free(&dva, Txg(0), rig.txg).unwrap();
             }
         }
         rig.sync();
@@ -260,7 +260,7 @@ fn logs_are_bounded_without_data() {
     for _ in 0..60 {
         assert!(!rig.allocator.sync(&mut rig.store, rig.txg, 1).unwrap());
         if let Some(dva) = last.take() {
-            rig.allocator.free(&dva, rig.txg).unwrap();
+            rig.allocator.free(&dva, Txg(0), rig.txg).unwrap();
         }
         let copies = AllocRequest { copies: 3, ..AllocRequest::new(4096, rig.txg) };
         let dvas = rig.allocator.allocate(&copies).unwrap();
@@ -284,9 +284,11 @@ fn long_maps_are_condensed() {
         rig.sync();
         dvas.sort_by_key(|dva| dva.offset % 8191);
         for dva in dvas.iter().step_by(2).chain(dvas.iter().skip(1).step_by(2)) {
-            rig.allocator.free(dva, rig.txg).unwrap();
+            rig.allocator.free(dva, Txg(0), rig.txg).unwrap();
             // Holes between make the records long.
-            rig.allocate(4096).map(|kept| rig.allocator.free(&kept[0], rig.txg).unwrap()).unwrap();
+            rig.allocate(4096)
+                .map(|kept| rig.allocator.free(&kept[0], Txg(0), rig.txg).unwrap())
+                .unwrap();
         }
         rig.sync();
         let memory = rig.store.0.lock();
@@ -303,7 +305,13 @@ fn long_maps_are_condensed() {
 #[test]
 fn what_cannot_be_kept_right_is_refused() {
     let rig = Rig::new(ALL, &[disk(GIB)]);
-    rig.store.0.lock().zaps.get_mut(&1).unwrap().insert("com.delphix:zpool_checkpoint".into(), 1);
+    rig.store
+        .0
+        .lock()
+        .zaps
+        .get_mut(&1)
+        .unwrap()
+        .insert("com.delphix:condensing_indirect".into(), 1);
     let error = rig.reopened(&rig.store).unwrap_err();
     assert_eq!(error.kind(), crate::ErrorKind::Unsupported);
 }

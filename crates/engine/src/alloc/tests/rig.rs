@@ -94,6 +94,9 @@ impl SpaceSource for MemoryStore {
     fn zap_number(&self, zap: ObjectId, name: &str) -> Result<Option<u64>> {
         Ok(absent(self.0.lock().zaps.get(&zap.0))?.get(name).copied())
     }
+    fn zap_words(&self, zap: ObjectId, name: &str) -> Result<Option<Vec<u64>>> {
+        Ok(self.zap_number(zap, name)?.map(|number| vec![number]))
+    }
     fn zap_has(&self, zap: ObjectId, name: &str) -> Result<bool> {
         Ok(self.zap_number(zap, name)?.is_some())
     }

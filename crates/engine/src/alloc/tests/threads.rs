@@ -18,7 +18,7 @@ fn run(features: &[&str]) {
         all.extend(dvas);
     }
     rig.sync();
-    all.iter().for_each(|dva| rig.allocator.free(dva, rig.txg).unwrap());
+    all.iter().for_each(|dva| rig.allocator.free(dva, Txg(0), rig.txg).unwrap());
     for _ in 0..3 {
         rig.sync();
     }

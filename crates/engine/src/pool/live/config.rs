@@ -212,6 +212,7 @@ impl LivePool {
             return Err(Error::new(ErrorKind::Io, reason));
         }
         self.change(move |live, change| {
+            Self::refuse_checkpoint(change)?;
             let old = live.pool.guid();
             let guid = guid.unwrap_or_else(|| Guid(change.hooks.random().max(1)));
             live.change_config(ConfigChange::Guid(guid));

@@ -168,7 +168,7 @@ pub fn create(
         fill_metadata(live, change, plan, root, &salt, fill)
     };
     let (done, _) = crossbeam_channel::bounded(1);
-    let task = Task { run: Box::new(run), done };
+    let task = Task { run: Box::new(run), early: false, done };
     let txg = live.gate.close();
     let mut answers = Vec::new();
     live.write_group(txg, vec![task], &mut answers)?;

@@ -55,7 +55,7 @@ impl GroupHooks<'_> {
                 }
                 false => dva,
             };
-            self.live.allocator.free(&dva, self.txg)?;
+            self.live.allocator.free(&dva, pointer.logical_birth(), self.txg)?;
         }
         Ok(())
     }
@@ -88,7 +88,8 @@ impl LivePool {
     pub fn capacity(&self) -> PoolCapacity {
         let figures = self.allocator.figures();
         let saved = self.dedup.saved();
-        PoolCapacity::new(figures.usable(), figures.embedded_log(), saved, 0)
+        let held = self.allocator.held_by_checkpoint();
+        PoolCapacity::new(figures.usable(), figures.embedded_log(), saved, held)
     }
 }
 

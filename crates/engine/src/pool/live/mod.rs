@@ -7,6 +7,7 @@
 //! nothing is written any more and every change answers why.
 
 mod add;
+mod checkpoint;
 mod config;
 mod create;
 mod dataset;
@@ -85,6 +86,8 @@ type Work = Box<dyn FnOnce(&LivePool, &MosChange<'_>) -> Result<()> + Send>;
 /// Work for the thread that writes groups.
 struct Task {
     run: Work,
+    /// Before anything else of the group is written.
+    early: bool,
     done: Sender<Result<()>>,
 }
 
@@ -110,6 +113,8 @@ pub struct LivePool {
     _healer: Arc<dyn crate::pipe::Healer>,
     /// Blocks may wait to be freed in the background.
     freeing: AtomicBool,
+    /// What a checkpoint held may wait to be freed.
+    discarding: AtomicBool,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -195,6 +200,7 @@ impl LivePool {
             missed: Mutex::new(missed::Written::of(&pool.vdevs())),
             outage,
             freeing: AtomicBool::new(true),
+            discarding: AtomicBool::new(true),
             thread: Mutex::new(None),
             pool,
         }))
@@ -268,6 +274,22 @@ impl LivePool {
         &self,
         work: impl FnOnce(&LivePool, &MosChange<'_>) -> Result<T> + Send + 'static,
     ) -> Result<T> {
+        self.order(false, work)
+    }
+
+    /// The same before anything of the group is written or freed.
+    fn change_early<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&LivePool, &MosChange<'_>) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        self.order(true, work)
+    }
+
+    fn order<T: Send + 'static>(
+        &self,
+        early: bool,
+        work: impl FnOnce(&LivePool, &MosChange<'_>) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
         let result = Arc::new(Mutex::new(None));
         let slot = result.clone();
         let run = move |live: &LivePool, change: &MosChange<'_>| {
@@ -275,7 +297,7 @@ impl LivePool {
             Ok(())
         };
         let (done, wait) = bounded(1);
-        let task = Task { run: Box::new(run), done };
+        let task = Task { run: Box::new(run), early, done };
         {
             let mut tasks = self.tasks.lock();
             if let Some(failure) = self.gate.failure() {
@@ -345,6 +367,7 @@ impl LivePool {
     fn has_work(&self, txg: Txg) -> bool {
         !self.tasks.lock().is_empty()
             || self.freeing.load(Relaxed)
+            || self.discarding.load(Relaxed)
             || self.config.lock().is_dirty()
             || self.has_missed(&self.vdevs())
             || self.datasets.lock().values().any(|dataset| dataset.needs_sync(txg))

@@ -63,9 +63,12 @@ impl LivePool {
     /// Empties log vdev `id` and leaves a hole in its place.
     fn remove_log(&self, id: u32, config: &PoolConfig) -> Result<()> {
         self.allocator.set_passive(id, true);
-        let removed = self
-            .empty_log(id)
-            .and_then(|()| self.change(move |live, change| live.leave_hole(change, id)));
+        let removed = self.empty_log(id).and_then(|()| {
+            self.change(move |live, change| {
+                Self::refuse_checkpoint(change)?;
+                live.leave_hole(change, id)
+            })
+        });
         let devices = match removed {
             Ok(devices) => devices,
             Err(error) => {

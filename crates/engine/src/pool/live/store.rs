@@ -66,6 +66,10 @@ impl SpaceSource for MosSource {
         self.in_table(zap, |table| table.number(name))
     }
 
+    fn zap_words(&self, zap: ObjectId, name: &str) -> Result<Option<Vec<u64>>> {
+        self.in_table(zap, |table| table.numbers_of(name))
+    }
+
     fn zap_has(&self, zap: ObjectId, name: &str) -> Result<bool> {
         Ok(self.in_table(zap, |table| table.value(name))?.is_some())
     }
@@ -121,6 +125,10 @@ impl SpaceSource for MosStore<'_, '_> {
 
     fn zap_number(&self, zap: ObjectId, name: &str) -> Result<Option<u64>> {
         self.source.zap_number(zap, name)
+    }
+
+    fn zap_words(&self, zap: ObjectId, name: &str) -> Result<Option<Vec<u64>>> {
+        self.source.zap_words(zap, name)
     }
 
     fn zap_has(&self, zap: ObjectId, name: &str) -> Result<bool> {

@@ -67,23 +67,15 @@ impl LivePool {
         };
         let group = Group { live: self, txg, writer: &writer, vdevs: &vdevs, change: &change };
 
+        let (early, tasks) = tasks.into_iter().partition(|task: &Task| task.early);
+        self.run_tasks(early, &change, answers)?;
         let mut synced: Vec<(Arc<LiveDataset>, Synced)> = Vec::new();
         let open: Vec<Arc<LiveDataset>> = self.datasets.lock().values().cloned().collect();
         for dataset in open.into_iter().filter(|dataset| dataset.needs_sync(txg)) {
             let written = group.write_dataset(&dataset)?;
             synced.push((dataset, written));
         }
-        for task in tasks {
-            let before = self.mos.changes();
-            let answer = (task.run)(self, &change);
-            match answer {
-                Err(error) if self.mos.changes() != before => {
-                    answers.push((task.done, Err(error.clone())));
-                    return Err(error);
-                }
-                answer => answers.push((task.done, answer)),
-            }
-        }
+        self.run_tasks(tasks, &change, answers)?;
         // Features may have been enabled.
         writer.rules = Arc::new(self.rules(&change)?);
         // So may devices have been added.
@@ -101,6 +93,7 @@ impl LivePool {
             }
             self.freeing.store(!freed.finished && freed.trouble.is_none(), Relaxed);
         }
+        self.go_on_discarding(&change, txg)?;
         let mut pass = 0;
         let root = loop {
             let root = group.write_mos(&submit, &mut pass)?;
@@ -135,6 +128,26 @@ impl LivePool {
         self.allocator.sync_done(txg)?;
         let config = self.config.lock().published();
         self.pool.publish(uberblock, config)
+    }
+
+    fn run_tasks(
+        &self,
+        tasks: Vec<Task>,
+        change: &MosChange<'_>,
+        answers: &mut Answers,
+    ) -> Result<()> {
+        for task in tasks {
+            let before = self.mos.changes();
+            let answer = (task.run)(self, change);
+            match answer {
+                Err(error) if self.mos.changes() != before => {
+                    answers.push((task.done, Err(error.clone())));
+                    return Err(error);
+                }
+                answer => answers.push((task.done, answer)),
+            }
+        }
+        Ok(())
     }
 
     fn rules(&self, change: &MosChange<'_>) -> Result<Rules> {

@@ -1,0 +1,164 @@
+//! What only the pool's checkpoint still holds: blocks freed since it was taken.
+//!
+//! Chapter 03, section 14. Such a range stays allocated in its metaslab's map and is listed in a map
+//! of its vdev, from which it is freed when the checkpoint is discarded. Invariant: while there is
+//! a checkpoint nothing that was born in its group or before becomes free.
+
+use cenote_format::space_map::{Action, Record, records};
+use cenote_format::{Dva, ObjectId, Txg};
+
+use super::allocator::Allocator;
+use super::map::{BLOCK, Delta, Frame, Moment, SpaceMap, encode};
+use super::metaslab::{SLOTS, slot};
+use super::ranges::RangeSet;
+use super::state::{State, at};
+use super::store::{CHECKPOINT_MAP, SpaceStore};
+use crate::{Error, Result};
+
+/// Blocks of a vdev's map that are worked off in one group.
+const BLOCKS_AT_ONCE: u64 = 8;
+
+/// What only the checkpoint holds of one vdev.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    pub(super) map: Option<SpaceMap>,
+    /// Not recorded yet, by group.
+    pending: [RangeSet; SLOTS],
+}
+
+impl Kept {
+    /// Something is to be recorded in `txg`.
+    pub(super) fn is_dirty(&self, txg: Txg) -> bool {
+        self.pending.get(slot(txg)).is_some_and(|set| !set.is_empty())
+    }
+
+    /// Bytes recorded: the map has frees only.
+    fn bytes(&self) -> u64 {
+        self.map.as_ref().map_or(0, |map| map.header.allocated.unsigned_abs())
+    }
+}
+
+impl State {
+    /// A block born in `birth` and freed in `txg` is part of the checkpoint.
+    pub(super) fn keeps(&self, birth: Txg, txg: Txg) -> bool {
+        self.checkpoint.is_some_and(|checkpoint| birth <= checkpoint && txg > checkpoint)
+    }
+
+    /// Keeps a range of a vdev for the checkpoint.
+    pub(super) fn keep(&mut self, dva: &Dva, txg: Txg) -> Result<()> {
+        let Dva { vdev, offset, asize, .. } = *dva;
+        let pending = self.top_mut(vdev).and_then(|top| top.kept.pending.get_mut(slot(txg)));
+        if pending.is_some_and(|pending| pending.insert(offset, asize).is_ok()) {
+            return Ok(());
+        }
+        let reason = format!("{asize:#x} bytes of the checkpoint are freed twice");
+        Err(at(Error::corrupt(reason), vdev, offset))
+    }
+
+    /// Vdevs of which something is to be recorded in `txg`.
+    pub(super) fn keeping(&self, txg: Txg) -> impl Iterator<Item = u32> + '_ {
+        let tops = self.tops.iter().flatten();
+        tops.filter(move |top| top.kept.is_dirty(txg)).map(|top| top.id)
+    }
+}
+
+impl Allocator {
+    /// From group `checkpoint + 1` on, blocks born in `checkpoint` or before are kept when they
+    /// are freed. `None`: no longer. Not while a group frees.
+    pub fn set_checkpoint(&self, checkpoint: Option<Txg>) {
+        self.state.lock().checkpoint = checkpoint;
+    }
+
+    /// Bytes that only the checkpoint holds, as recorded.
+    pub fn held_by_checkpoint(&self) -> u64 {
+        let state = self.state.lock();
+        state.tops.iter().flatten().fold(0, |sum: u64, top| sum.saturating_add(top.kept.bytes()))
+    }
+
+    /// Records what is kept of the group.
+    pub(super) fn record_kept(&self, store: &mut dyn SpaceStore, moment: Moment) -> Result<bool> {
+        let dirty: Vec<u32> = self.state.lock().keeping(moment.txg).collect();
+        for id in &dirty {
+            let (freed, map, zap, shift) = {
+                let mut state = self.state.lock();
+                let Some(top) = state.top_mut(*id) else { continue };
+                let pending = top.kept.pending.get_mut(slot(moment.txg));
+                let freed = pending.map(std::mem::take).unwrap_or_default();
+                (freed, top.kept.map.clone(), top.zap, top.ashift)
+            };
+            let mut map = match map {
+                Some(map) => map,
+                None if zap == ObjectId(0) => {
+                    let reason = format!("top-level vdev {id} has no ZAP for the checkpoint's map");
+                    return Err(Error::corrupt(reason));
+                }
+                None => {
+                    let map = SpaceMap::create_with(store, BLOCK)?;
+                    store.zap_set(zap, CHECKPOINT_MAP, map.object.0)?;
+                    map
+                }
+            };
+            let delta = Delta { allocated: RangeSet::default(), freed };
+            let shift = u8::try_from(shift).unwrap_or(9);
+            let mut encoder = map.encoder(store);
+            encode(&mut encoder, &delta, Frame { start: 0, shift, vdev: None }, moment)?;
+            map.append(store, &encoder.finish(), delta.net())?;
+            map.write_header(store)?;
+            if let Some(top) = self.state.lock().top_mut(*id) {
+                top.kept.map = Some(map);
+            }
+        }
+        Ok(!dirty.is_empty())
+    }
+
+    /// Frees in `txg` a part of what a checkpoint held that is being discarded. `true`: nothing is
+    /// left of it, nor of the maps.
+    pub fn discard_kept(&self, store: &mut dyn SpaceStore, txg: Txg) -> Result<bool> {
+        let all: Vec<(u32, SpaceMap, ObjectId, u32)> = {
+            let state = self.state.lock();
+            if state.checkpoint.is_some() {
+                return Ok(false);
+            }
+            let tops = state.tops.iter().flatten();
+            tops.filter_map(|top| Some((top.id, top.kept.map.clone()?, top.zap, top.ashift)))
+                .collect()
+        };
+        let mut finished = true;
+        for (id, mut map, zap, shift) in all {
+            let end = map.header.length;
+            let part = BLOCKS_AT_ONCE.saturating_mul(map.block_size.max(8));
+            let start = end.saturating_sub(1) / part * part;
+            let bytes = usize::try_from(end - start).unwrap_or(usize::MAX);
+            for record in records(&store.read(map.object, start, bytes)?) {
+                let named =
+                    |error: cenote_format::Error| Error::from(error).at_object(0, map.object.0);
+                let Record::Segment(segment) = record.map_err(named)? else { continue };
+                if segment.action != Action::Free {
+                    let reason = "the checkpoint's map allocates";
+                    return Err(Error::corrupt(reason).at_object(0, map.object.0));
+                }
+                let shift = u8::try_from(shift).unwrap_or(9);
+                let (offset, asize) = segment.bytes(0, shift).map_err(named)?;
+                let dva = Dva { vdev: id, offset, asize, gang: false };
+                let mut state = self.state.lock();
+                state.check_open(txg)?;
+                state.give_up(&dva, txg)?;
+                map.header.allocated = map.header.allocated.saturating_add_unsigned(asize);
+            }
+            map.header.length = start;
+            let left = if start > 0 {
+                finished = false;
+                map.write_header(store)?;
+                Some(map)
+            } else {
+                store.zap_remove(zap, CHECKPOINT_MAP)?;
+                map.destroy(store)?;
+                None
+            };
+            if let Some(top) = self.state.lock().top_mut(id) {
+                top.kept.map = left;
+            }
+        }
+        Ok(finished)
+    }
+}

@@ -1,0 +1,113 @@
+//! Taking a checkpoint of the pool, and discarding it.
+//!
+//! Chapter 03, section 14, and chapter 01, section 8.4. Invariant: both happen before anything of
+//! their group is freed: whatever the last group on the disks refers to is part of a new
+//! checkpoint.
+
+use cenote_format::Txg;
+use cenote_format::zap::Value;
+
+use super::store::MosStore;
+use super::{LivePool, Relaxed};
+use crate::dataset::change::{MosChange, OBJECT_DIRECTORY};
+use crate::{Error, ErrorKind, Result, zap};
+
+/// Entry of the pool's directory: the checkpointed uberblock.
+const CHECKPOINT: &str = "com.delphix:zpool_checkpoint";
+/// Short name of the feature: in use until the last of a checkpoint is discarded.
+const FEATURE: &str = "zpool_checkpoint";
+/// Words of an uberblock that OpenZFS up to 2.2 expects.
+const OLD_WORDS: usize = 26;
+
+fn exists() -> Error {
+    Error::new(ErrorKind::Exists, "checkpoint exists")
+}
+
+fn discarding() -> Error {
+    Error::new(ErrorKind::Busy, "currently discarding checkpoint")
+}
+
+impl LivePool {
+    /// Takes a checkpoint: the pool as it is now can be gone back to until it is discarded.
+    pub fn take_checkpoint(&self) -> Result<()> {
+        // What was done before belongs to it.
+        self.sync()?;
+        self.change_early(|live, change| {
+            if has_checkpoint(change)? {
+                return Err(exists());
+            }
+            match change.feature_count(FEATURE)? {
+                Some(0) => {}
+                Some(_) => return Err(discarding()),
+                None => {
+                    let reason = "operation not supported: feature 'zpool_checkpoint' is disabled";
+                    return Err(Error::unsupported(reason));
+                }
+            }
+            let mut uberblock = live.pool.uberblock();
+            let txg = uberblock.txg;
+            if txg.0 + 1 != change.tx.txg().0 {
+                return Err(Error::corrupt(format!("group {txg} is not the one before")));
+            }
+            uberblock.checkpoint_txg = txg.0;
+            let words = uberblock.to_words();
+            let count = if uberblock.reflow.0 == 0 { OLD_WORDS } else { words.len() };
+            let value = Value::of_u64s(words.get(..count).unwrap_or(&words))?;
+            let directory = change.mos.object(OBJECT_DIRECTORY)?;
+            zap::insert(&directory, change.tx, CHECKPOINT, &value)?;
+            change.add_reference(FEATURE)?;
+            live.allocator.set_checkpoint(Some(txg));
+            let words = format!("checkpointed uberblock txg={txg}");
+            change.log_event("spa checkpoint", None, &words)
+        })
+    }
+
+    /// Gives a checkpoint up. What only it holds is freed in this group and those after.
+    pub fn discard_checkpoint(&self) -> Result<()> {
+        self.change_early(|live, change| {
+            if !has_checkpoint(change)? {
+                return Err(match change.is_active(FEATURE)? {
+                    true => discarding(),
+                    false => Error::not_found("checkpoint does not exist"),
+                });
+            }
+            let directory = change.mos.object(OBJECT_DIRECTORY)?;
+            zap::remove(&directory, change.tx, CHECKPOINT)?;
+            live.allocator.set_checkpoint(None);
+            live.discarding.store(true, Relaxed);
+            let words = "started discarding checkpointed state from the pool";
+            change.log_event("spa discard checkpoint", None, words)
+        })
+    }
+
+    /// What is to be refused while there is a checkpoint, or what is left of one.
+    pub(super) fn refuse_checkpoint(change: &MosChange<'_>) -> Result<()> {
+        if has_checkpoint(change)? {
+            return Err(exists());
+        }
+        if change.is_active(FEATURE)? { Err(discarding()) } else { Ok(()) }
+    }
+
+    /// Frees a part of what a checkpoint held, if one is being discarded.
+    pub(super) fn go_on_discarding(&self, change: &MosChange<'_>, txg: Txg) -> Result<()> {
+        if !self.discarding.load(Relaxed) {
+            return Ok(());
+        }
+        if !change.is_active(FEATURE)? || has_checkpoint(change)? {
+            self.discarding.store(false, Relaxed);
+            return Ok(());
+        }
+        if self.allocator.discard_kept(&mut MosStore::new(change), txg)? {
+            change.remove_reference(FEATURE)?;
+            self.discarding.store(false, Relaxed);
+            let words = "finished discarding checkpointed state from the pool";
+            change.log_event("spa discard checkpoint", None, words)?;
+        }
+        Ok(())
+    }
+}
+
+fn has_checkpoint(change: &MosChange<'_>) -> Result<bool> {
+    let directory = zap::Zap::open(change.mos.object(OBJECT_DIRECTORY)?)?;
+    Ok(directory.lookup(CHECKPOINT.as_bytes())?.is_some())
+}
