@@ -4,12 +4,19 @@
 
 use crate::bpobj::Space;
 use crate::bytes::{array, le_words, words_to_le};
+use crate::dnode::SLOTS_PER_BLOCK;
 use crate::{BlockPointer, Error, Result, Txg, blkptr};
 
 /// Size of the bonus in bytes.
 pub const HEADER: usize = 40;
 /// Size of one entry in bytes.
 pub const ENTRY: usize = 168;
+
+/// Number of the first of the accounting objects, which lie outside the array of dnodes and come
+/// last in a walk.
+const FIRST_ACCOUNTING: u64 = u64::MAX - 2;
+/// Pointers in an indirect block of the array of dnodes, as an exponent of 2.
+const DNODE_POINTERS: u32 = 10;
 
 /// Where in a pool a block stands: object set, object, level, block id.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -27,6 +34,10 @@ pub struct BlockBookmark {
 impl BlockBookmark {
     /// Size of the structure in bytes.
     pub const SIZE: usize = 32;
+    /// Level of an object set's root.
+    pub const ROOT_LEVEL: i64 = -1;
+    /// Block id of the spill block of an object, whose level is 0.
+    pub const SPILL_BLOCK: u64 = u64::MAX;
 
     /// From its four words.
     pub fn from_words([objset, object, level, block]: [u64; 4]) -> Self {
@@ -36,6 +47,53 @@ impl BlockBookmark {
     /// Its four words.
     pub fn to_words(self) -> [u64; 4] {
         [self.objset, self.object, self.level.cast_unsigned(), self.block]
+    }
+
+    /// A walk over one object set, by object and block, children first, that stopped before `stop`
+    /// was done with this block: it comes before, or lies below it. `shift`: pointers in an indirect
+    /// block of this object, as an exponent of 2.
+    pub fn is_done_before(&self, stop: &Self, shift: u32) -> bool {
+        if self.level == Self::ROOT_LEVEL {
+            return false;
+        }
+        let Ok(stop_level) = u32::try_from(stop.level) else {
+            // Only the root is left.
+            return true;
+        };
+        let is_spill = self.block == Self::SPILL_BLOCK;
+        let level = u32::try_from(self.level).unwrap_or(0);
+        let end = || end_of(self.block, level, shift);
+        match (self.object, stop.object) {
+            (own, other) if own == other => {
+                let last = end_of(stop.block, stop_level, shift);
+                let limit = match level < stop_level {
+                    true => last,
+                    false => last.saturating_sub(shifted_left(1, shift.saturating_mul(stop_level))),
+                };
+                !is_spill && end() <= limit
+            }
+            // The block of dnodes that holds the object is not done.
+            (0, other) => other >= FIRST_ACCOUNTING || end() <= other / SLOTS_PER_BLOCK,
+            (own, 0) => {
+                let last = end_of(stop.block, stop_level, DNODE_POINTERS);
+                own < FIRST_ACCOUNTING && own / SLOTS_PER_BLOCK < last
+            }
+            (own, other) => own < other,
+        }
+    }
+}
+
+/// First block of level 0 behind those below the block with this id and level.
+fn end_of(block: u64, level: u32, shift: u32) -> u64 {
+    shifted_left(block.saturating_add(1), shift.saturating_mul(level))
+}
+
+/// `number * 2^bits`, at most the largest number there is.
+fn shifted_left(number: u64, bits: u32) -> u64 {
+    match number {
+        0 => 0,
+        _ if bits >= number.leading_zeros() => u64::MAX,
+        _ => number << bits,
     }
 }
 
@@ -122,5 +180,29 @@ mod tests {
         assert!(BptreeEntry::decode(&raw[..167]).is_err());
         let backwards = BptreeHeader { begin: 2, end: 1, space: Space::default() };
         assert!(BptreeHeader::decode(&backwards.encode()).is_err());
+    }
+
+    #[test]
+    fn a_walk_is_done_with_what_comes_before_and_below() {
+        let at = |object, level, block| BlockBookmark { objset: 0, object, level, block };
+        let root = at(0, BlockBookmark::ROOT_LEVEL, 0);
+        let spill = |object| at(object, 0, BlockBookmark::SPILL_BLOCK);
+        let done = |block: BlockBookmark, stop: BlockBookmark| block.is_done_before(&stop, 10);
+
+        assert!(!done(root, root) && done(at(7, 0, 0), root) && done(spill(7), root));
+        // One object: before it, itself, below it, above it, behind it.
+        let stop = at(7, 1, 3);
+        assert!(done(at(7, 1, 2), stop) && done(at(7, 0, 3071), stop));
+        assert!(!done(stop, stop) && done(at(7, 0, 4095), stop) && !done(at(7, 2, 0), stop));
+        assert!(!done(at(7, 0, 4096), stop) && !done(at(7, 1, 4), stop) && !done(spill(7), stop));
+        assert!(done(at(7, 1, 9), spill(7)) && !done(spill(7), spill(7)));
+        // Other objects, and the blocks of dnodes that hold them.
+        assert!(done(at(6, 2, 5), stop) && done(spill(6), stop) && !done(at(8, 0, 0), stop));
+        assert!(done(at(0, 0, 1), at(64, 0, 0)) && !done(at(0, 0, 2), at(64, 0, 0)));
+        assert!(done(at(63, 0, 0), at(0, 0, 1)) && !done(at(64, 0, 0), at(0, 0, 1)));
+        assert!(done(at(0, 5, 0), at(u64::MAX - 2, 0, 0)));
+        assert!(!done(at(u64::MAX, 0, 0), at(0, 5, u64::MAX)));
+        // Ids no tree has.
+        assert!(!done(at(7, 60, 1 << 60), at(7, 2, 1)) && done(at(7, 0, 0), at(7, 60, 1 << 60)));
     }
 }

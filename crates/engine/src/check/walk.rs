@@ -61,11 +61,6 @@ enum Role {
     Spill,
 }
 
-/// First of the objects that lie outside the array of dnodes and come last in a walk.
-const FIRST_ACCOUNTING: u64 = u64::MAX - 2;
-/// Pointers in an indirect block of the array of dnodes, as an exponent of 2.
-const DNODE_POINTERS: u32 = 10;
-
 struct Item {
     role: Role,
     object: u64,
@@ -563,45 +558,15 @@ impl Item {
         Ok(())
     }
 
-    /// A walk by object and block, children first, that stopped at `resume` has freed this block.
+    /// A walk that stopped before `resume` has freed this block.
     fn is_before(&self, resume: &BlockBookmark) -> bool {
-        let (is_spill, shift) = match self.role {
+        let (level, block, shift) = match self.role {
             Role::Root => return false,
-            Role::Spill => (true, 0),
-            Role::Tree { shift, .. } => (false, shift),
+            Role::Spill => (0, BlockBookmark::SPILL_BLOCK, 0),
+            Role::Tree { shift, .. } => (i64::from(self.level), self.block, shift),
         };
-        let Ok(resume_level) = u32::try_from(resume.level) else {
-            // Only the root is left.
-            return true;
-        };
-        // First block of level 0 behind the one numbered `block`.
-        let behind = |block: u64, level: u32, shift: u32| match block.checked_add(1) {
-            Some(next) => next.checked_shl(shift.saturating_mul(level)).unwrap_or(u64::MAX),
-            None => u64::MAX,
-        };
-        match (self.object, resume.object) {
-            (own, other) if own == other && is_spill => false,
-            (own, other) if own == other => {
-                let level = u32::from(self.level);
-                let end = behind(self.block, level, shift);
-                let stop = behind(resume.block, resume_level, shift);
-                // What is below the block where it stopped is gone as well.
-                let limit = match level < resume_level {
-                    true => stop,
-                    false => stop.saturating_sub(1 << shift.saturating_mul(resume_level).min(63)),
-                };
-                end <= limit
-            }
-            (0, other) => {
-                let end = behind(self.block, u32::from(self.level), shift);
-                other >= FIRST_ACCOUNTING || end <= other / SLOTS_PER_BLOCK
-            }
-            (own, 0) => {
-                let stop = behind(resume.block, resume_level, DNODE_POINTERS);
-                own < FIRST_ACCOUNTING && own / SLOTS_PER_BLOCK < stop
-            }
-            (own, other) => own < other,
-        }
+        let at = BlockBookmark { objset: 0, object: self.object, level, block };
+        at.is_done_before(resume, shift)
     }
 }
 

@@ -19,12 +19,6 @@ use super::{Delta, MosChange, OBJECT_DIRECTORY, Share};
 use crate::pipe::ReadContext;
 use crate::{Error, ErrorKind, Result};
 
-/// Level of an object set's root in a bookmark.
-const ROOT_LEVEL: i64 = -1;
-/// Block id of the spill block of an object.
-const SPILL_BLOCK: u64 = u64::MAX;
-/// Number of the first of the accounting objects, which come after all others.
-const FIRST_ACCOUNTING: u64 = u64::MAX - 2;
 /// What bookmarks in destroyed datasets say for the object set.
 const DESTROYED_SET: u64 = u64::MAX;
 
@@ -136,7 +130,8 @@ impl MosChange<'_> {
             budget,
             space: Delta::default(),
         };
-        let outcome = walk.visit(&entry.pointer, &Role::Root, bookmark(0, ROOT_LEVEL, 0));
+        let outcome =
+            walk.visit(&entry.pointer, &Role::Root, bookmark(0, BlockBookmark::ROOT_LEVEL, 0));
         let space = walk.space;
         let trouble = match outcome {
             Ok(()) => return Ok(Freed { space, finished: true, trouble: None }),
@@ -285,29 +280,11 @@ impl TreeWalk<'_, '_> {
 
     /// Everything at and below a block was freed by an earlier walk.
     fn is_done(&self, role: &Role<'_>, at: &BlockBookmark) -> bool {
-        let Some(resume) = &self.resume else { return false };
-        let dnode = match role {
-            Role::Root => return false,
-            Role::Spill => return at.object < resume.object,
-            Role::Tree(dnode) => dnode,
+        let shift = match role {
+            Role::Tree(dnode) => dnode.pointers_shift(),
+            Role::Root | Role::Spill => 0,
         };
-        if resume.level == ROOT_LEVEL {
-            return true;
-        }
-        let span = |level: i64| {
-            let level = u32::try_from(level).unwrap_or(0);
-            dnode.pointers_shift().saturating_mul(level)
-        };
-        let end = shifted_left(at.block.saturating_add(1), span(at.level));
-        if at.object == resume.object {
-            return resume.block == SPILL_BLOCK
-                || end <= shifted_left(resume.block, span(resume.level));
-        }
-        match at.object {
-            // The block of dnodes that holds the object is not done.
-            0 => resume.object >= FIRST_ACCOUNTING || end <= resume.object / SLOTS_PER_BLOCK,
-            object => resume.object != 0 && object < resume.object,
-        }
+        self.resume.is_some_and(|resume| at.is_done_before(&resume, shift))
     }
 
     fn descend(
@@ -369,7 +346,10 @@ impl TreeWalk<'_, '_> {
             self.visit(pointer, &Role::Tree(dnode), bookmark(object, level, id))?;
         }
         match &dnode.spill {
-            Some(spill) => self.visit(spill, &Role::Spill, bookmark(object, 0, SPILL_BLOCK)),
+            Some(spill) => {
+                let at = bookmark(object, 0, BlockBookmark::SPILL_BLOCK);
+                self.visit(spill, &Role::Spill, at)
+            }
             None => Ok(()),
         }
     }
@@ -378,14 +358,4 @@ impl TreeWalk<'_, '_> {
 /// A bookmark without its object set, which does not matter within one.
 fn position(at: &BlockBookmark) -> (u64, i64, u64) {
     (at.object, at.level, at.block)
-}
-
-fn shifted_left(number: u64, bits: u32) -> u64 {
-    if number == 0 {
-        0
-    } else if bits >= number.leading_zeros() {
-        u64::MAX
-    } else {
-        number << bits
-    }
 }
