@@ -218,7 +218,7 @@ impl MicroIndex {
 pub struct MicroBuilder {
     data: Vec<u8>,
     /// Where the next free chunk is looked for first.
-    next: usize,
+    next: u32,
 }
 
 impl MicroBuilder {
@@ -237,23 +237,8 @@ impl MicroBuilder {
 
     /// Goes on from an existing block.
     pub fn from_block(data: Vec<u8>) -> Result<Self> {
-        Self::resume(data, 0)
-    }
-
-    /// Goes on from an existing block, looking for free chunks from `next` on first.
-    pub fn resume(data: Vec<u8>, next: usize) -> Result<Self> {
-        let capacity = Micro::new(&data)?.capacity() as usize;
-        Ok(Self { data, next: next.min(capacity) })
-    }
-
-    /// The chunk a free one is looked for first.
-    pub fn next_chunk(&self) -> usize {
-        self.next
-    }
-
-    /// The block.
-    pub fn as_bytes(&self) -> &[u8] {
-        &self.data
+        Micro::new(&data)?;
+        Ok(Self { data, next: 0 })
     }
 
     /// The block, given away.
@@ -278,23 +263,10 @@ impl MicroBuilder {
     /// Puts an entry into a free chunk and returns its index; `None` if all are in use.
     pub fn insert(&mut self, name: &[u8], value: u64, cd: u32) -> Result<Option<u32>> {
         let raw = encode_chunk(name, value, cd)?;
-        let next = u32::try_from(self.next).unwrap_or(u32::MAX);
-        let Some(chunk) = self.view()?.free_chunk(next) else { return Ok(None) };
+        let Some(chunk) = self.view()?.free_chunk(self.next) else { return Ok(None) };
         let filled = put(&mut self.data, chunk_offset(chunk), &raw);
         filled.ok_or_else(|| Error::truncated("micro ZAP"))?;
-        self.next = chunk as usize + 1;
+        self.next = chunk.saturating_add(1);
         Ok(Some(chunk))
-    }
-
-    /// Overwrites the value in `chunk`.
-    pub fn set_value(&mut self, chunk: u32, value: u64) -> Result<()> {
-        put_le64(&mut self.data, chunk_offset(chunk), value)
-            .ok_or_else(|| bad(format!("no chunk {chunk}")))
-    }
-
-    /// Frees `chunk`.
-    pub fn remove(&mut self, chunk: u32) -> Result<()> {
-        put(&mut self.data, chunk_offset(chunk), &[0; CHUNK])
-            .ok_or_else(|| bad(format!("no chunk {chunk}")))
     }
 }

@@ -104,15 +104,17 @@ fn micro_blocks_encode_to_the_bytes_they_came_from() {
         assert_eq!(Kind::of(&raw), Some(Kind::Micro));
         let micro = Micro::new(&raw).unwrap();
         let settings = micro.settings();
-        let mut built = MicroBuilder::new(512, settings.salt, settings.normalization).unwrap();
+        let mut size = 512;
+        let mut built = MicroBuilder::new(size, settings.salt, settings.normalization).unwrap();
         for entry in micro.entries().map(Result::unwrap) {
             let done = built.insert(entry.name, entry.value, entry.cd).unwrap();
             if done.is_none() {
-                built.grow(built.as_bytes().len() + 512).unwrap();
+                size += 512;
+                built.grow(size).unwrap();
                 built.insert(entry.name, entry.value, entry.cd).unwrap().unwrap();
             }
         }
-        assert_eq!(built.as_bytes(), raw);
+        assert_eq!(built.into_bytes(), raw);
     }
 }
 

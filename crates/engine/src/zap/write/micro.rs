@@ -102,7 +102,7 @@ impl Indexed {
 
     /// Makes room for more chunks.
     fn grow<S: BlockSink>(&mut self, sink: &S, tx: &Tx) -> Result<()> {
-        let mut builder = MicroBuilder::resume(self.block.to_vec(), 0)?;
+        let mut builder = MicroBuilder::from_block(self.block.to_vec())?;
         builder.grow(self.block.len() + STEP)?;
         self.block = builder.into_bytes().into();
         sink.set_block_size(tx, self.block.len() as u64)?;
