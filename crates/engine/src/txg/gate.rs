@@ -234,21 +234,21 @@ impl Gate {
     }
 
     fn add_dirty(&self, txg: Txg, bytes: u64) {
-        let was_filling = self.is_filling();
         if let Some(dirty) = self.dirty.get(slot(txg.0)) {
-            dirty.fetch_add(bytes, Relaxed);
-        }
-        if !was_filling && self.is_filling() {
-            // Under the lock, or the writer might look just before and sleep just after.
-            let _state = self.state.lock();
-            self.work.notify_all();
+            self.count(dirty, bytes);
         }
     }
 
     fn add_whole(&self, bytes: u64) {
+        self.count(&self.whole, bytes);
+    }
+
+    /// Adds to a counter the writer begins by, and wakes it if it is due now.
+    fn count(&self, counter: &AtomicU64, bytes: u64) {
         let was_filling = self.is_filling();
-        self.whole.fetch_add(bytes, Relaxed);
+        counter.fetch_add(bytes, Relaxed);
         if !was_filling && self.is_filling() {
+            // Under the lock, or the writer might look just before and sleep just after.
             let _state = self.state.lock();
             self.work.notify_all();
         }
