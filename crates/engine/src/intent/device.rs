@@ -16,7 +16,7 @@ use crate::alloc::{AllocRequest, Allocator};
 use crate::object::ObjectSet;
 use crate::pipe::{PoolIo, ReadContext, zeros};
 use crate::txg::{Gate, Tx};
-use crate::vdev::{AllocationClass, BlockWrite};
+use crate::vdev::{AllocationClass, BlockWrite, VdevError};
 use crate::{Error, ErrorKind, Result};
 
 /// Longest wait for a transaction group.
@@ -88,7 +88,6 @@ impl LogPool for PoolLog {
 
     fn write(&self, writes: Vec<LogWrite>) -> Result<()> {
         let vdevs = self.io.pipe.vdevs();
-        let before = vdevs.failed_flushes();
         let writes: Vec<BlockWrite> = writes
             .into_iter()
             .map(|LogWrite { dva, data, birth }| BlockWrite {
@@ -99,20 +98,11 @@ impl LogPool for PoolLog {
             })
             .collect();
         // One block is not to wait for all that others have written to its devices.
-        let alone = writes.len() == 1;
-        let answers = match alone {
-            true => vdevs.write_durable(&writes),
-            false => vdevs.write_batch(&writes),
-        };
-        for (answer, write) in answers.into_iter().zip(&writes) {
-            if let Err(error) = answer {
-                return Err(Error::new(ErrorKind::Io, format!("write failed: {error}"))
-                    .at(|place| place.dva = Some((write.vdev, write.offset))));
-            }
+        if writes.len() == 1 {
+            return first_failure(vdevs.write_durable(&writes), &writes);
         }
-        if alone {
-            return Ok(());
-        }
+        let before = vdevs.failed_flushes();
+        first_failure(vdevs.write_batch(&writes), &writes)?;
         vdevs.flush()?;
         // Another flush may have failed in between, and what was lost then is not told twice.
         match vdevs.failed_flushes() == before {
@@ -125,6 +115,16 @@ impl LogPool for PoolLog {
         let number = || getrandom::u64().unwrap_or_else(|_| self.newest.load(SeqCst));
         [number(), number()]
     }
+}
+
+fn first_failure(answers: Vec<Result<(), VdevError>>, writes: &[BlockWrite]) -> Result<()> {
+    for (answer, write) in answers.into_iter().zip(writes) {
+        if let Err(error) = answer {
+            return Err(Error::new(ErrorKind::Io, format!("write failed: {error}"))
+                .at(|place| place.dva = Some((write.vdev, write.offset))));
+        }
+    }
+    Ok(())
 }
 
 /// Reads logs of one dataset.
