@@ -3,7 +3,6 @@
 //! Invariant: whatever goes, what is left reads back, and no space is lost.
 
 use std::path::Path;
-use std::process::Command;
 
 use super::{Bench, cannot_mount, fill, noise};
 
@@ -12,13 +11,6 @@ impl Bench {
     fn ratio(&self) -> f64 {
         let text = self.cenote(&["zpool", "list", "-Hp", "-o", "dedupratio", "tank"]);
         text.trim().parse().unwrap()
-    }
-
-    pub(super) fn kill(&self) {
-        let pid = std::fs::read_to_string(self.at("run/tank.pid")).unwrap();
-        let pid = pid.split_whitespace().next().unwrap().to_owned();
-        assert!(Command::new("kill").args(["-9", &pid]).status().unwrap().success());
-        std::thread::sleep(std::time::Duration::from_millis(300));
     }
 }
 

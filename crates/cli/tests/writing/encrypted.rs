@@ -3,7 +3,6 @@
 //! Invariant: what needs a key is not shown without it, and all of it is there with it.
 
 use std::io::Write;
-use std::process::Command;
 
 use super::{Bench, cannot_mount, fill, noise};
 
@@ -55,10 +54,7 @@ fn encrypted_datasets_keep_their_secrets_and_survive_a_kill() {
         (&file).write_all(&noise(5000 * number as usize, number)).unwrap();
         file.sync_all().unwrap();
     }
-    let pid = std::fs::read_to_string(bench.at("run/tank.pid")).unwrap();
-    let pid = pid.split_whitespace().next().unwrap().to_owned();
-    assert!(Command::new("kill").args(["-9", &pid]).status().unwrap().success());
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    bench.kill();
     bench.import();
     assert_eq!(std::fs::read_dir(&top).map_or(0, Iterator::count), 0, "mounted without its key");
     let refused = bench.output(&["zfs", "create", "tank/secret/more"]);

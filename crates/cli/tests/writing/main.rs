@@ -10,6 +10,7 @@ mod checkpoint;
 mod commands;
 mod dedup;
 mod encrypted;
+mod placed;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -69,6 +70,14 @@ impl Bench {
         let mountpoint = self.at("mnt").display().to_string();
         let place = self.at("d").display().to_string();
         self.cenote(&["zpool", "import", "-d", &place, "-R", &mountpoint, "tank"]);
+    }
+
+    /// Ends the pool process as a crash would.
+    fn kill(&self) {
+        let pid = std::fs::read_to_string(self.at("run/tank.pid")).unwrap();
+        let pid = pid.split_whitespace().next().unwrap().to_owned();
+        assert!(Command::new("kill").args(["-9", &pid]).status().unwrap().success());
+        std::thread::sleep(std::time::Duration::from_millis(300));
     }
 
     fn zdb(&self) {
@@ -246,10 +255,7 @@ fn what_was_synced_survives_a_kill() {
         (&file).write_all(&noise(5000 * number as usize, number)).unwrap();
         file.sync_all().unwrap();
     }
-    let pid = std::fs::read_to_string(bench.at("run/tank.pid")).unwrap();
-    let pid = pid.split_whitespace().next().unwrap().to_owned();
-    assert!(Command::new("kill").args(["-9", &pid]).status().unwrap().success());
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    bench.kill();
     bench.import();
     for number in 0..40u32 {
         let found = std::fs::read(late.join(format!("f{number}"))).unwrap();
@@ -338,10 +344,7 @@ fn what_sync_always_acknowledged_survives_a_kill() {
         std::fs::write(root.join(format!("d/f{number}")), noise(3000, number)).unwrap();
     }
     std::fs::remove_file(root.join("d/f7")).unwrap();
-    let pid = std::fs::read_to_string(bench.at("run/tank.pid")).unwrap();
-    let pid = pid.split_whitespace().next().unwrap().to_owned();
-    assert!(Command::new("kill").args(["-9", &pid]).status().unwrap().success());
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    bench.kill();
     bench.import();
     for number in (0..30u32).filter(|number| *number != 7) {
         let found = std::fs::read(root.join(format!("d/f{number}"))).unwrap();

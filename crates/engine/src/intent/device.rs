@@ -11,16 +11,18 @@ use std::time::Duration;
 use bytes::Bytes;
 use cenote_format::{BlockPointer, Dva, ObjectId, Txg};
 
-use super::{Claimer, LogPool, LogReader, LogWrite, WriteSource};
+use super::{Claimer, DataWriter, LogPool, LogReader, LogWrite, Placement, WriteSource};
 use crate::alloc::{AllocRequest, Allocator};
-use crate::object::ObjectSet;
-use crate::pipe::{PoolIo, ReadContext, zeros};
+use crate::object::{DirtyBlocks, ObjectSet};
+use crate::pipe::{ObjsetPolicy, PoolIo, ReadContext, zeros};
 use crate::txg::{Gate, Tx};
 use crate::vdev::{AllocationClass, BlockWrite, VdevError};
 use crate::{Error, ErrorKind, Result};
 
 /// Longest wait for a transaction group.
 const PATIENCE: Duration = Duration::from_secs(300);
+/// Length in bytes from which data of a write is not put into the log, unless that has devices.
+const PLACED_FROM: u64 = 32 << 10;
 /// Bytes of a gang header.
 const GANG_HEADER: u64 = 512;
 /// Deepest nesting of gangs that is claimed.
@@ -35,13 +37,25 @@ pub struct PoolLog {
     newest: AtomicU64,
     /// Log devices are left to others: property `logbias` says `throughput`.
     spares_log_devices: AtomicBool,
+    data: DataWriter,
 }
 
 impl PoolLog {
-    /// For the log of one dataset of the pool.
-    pub fn new(gate: Arc<Gate>, allocator: Arc<Allocator>, io: Arc<PoolIo>) -> Arc<Self> {
+    /// For the log of one dataset of the pool, whose data `data` writes.
+    pub fn new(
+        gate: Arc<Gate>,
+        allocator: Arc<Allocator>,
+        io: Arc<PoolIo>,
+        data: DataWriter,
+    ) -> Arc<Self> {
         let newest = AtomicU64::new(0);
-        Arc::new(Self { gate, allocator, io, newest, spares_log_devices: AtomicBool::new(false) })
+        let spares_log_devices = AtomicBool::new(false);
+        Arc::new(Self { gate, allocator, io, newest, spares_log_devices, data })
+    }
+
+    /// The properties of the dataset changed.
+    pub fn set_policy(&self, policy: ObjsetPolicy) {
+        *self.data.policy.write() = policy;
     }
 
     /// Whether the dataset must be written in group `txg` for the log's sake.
@@ -86,17 +100,15 @@ impl LogPool for PoolLog {
         dvas.first().copied().ok_or_else(full)
     }
 
-    fn write(&self, writes: Vec<LogWrite>) -> Result<()> {
+    fn write(&self, blocks: Vec<LogWrite>, data: Vec<BlockWrite>) -> Result<()> {
         let vdevs = self.io.pipe.vdevs();
-        let writes: Vec<BlockWrite> = writes
-            .into_iter()
-            .map(|LogWrite { dva, data, birth }| BlockWrite {
-                vdev: dva.vdev,
-                offset: dva.offset,
-                data,
-                birth,
-            })
-            .collect();
+        let blocks = blocks.into_iter().map(|LogWrite { dva, data, birth }| BlockWrite {
+            vdev: dva.vdev,
+            offset: dva.offset,
+            data,
+            birth,
+        });
+        let writes: Vec<BlockWrite> = data.into_iter().chain(blocks).collect();
         // One block is not to wait for all that others have written to its devices.
         if writes.len() == 1 {
             return first_failure(vdevs.write_durable(&writes), &writes);
@@ -109,6 +121,16 @@ impl LogPool for PoolLog {
             true => Ok(()),
             false => Err(Error::new(ErrorKind::Io, "a flush failed")),
         }
+    }
+
+    fn is_placed(&self, length: u64) -> bool {
+        let no_device = || self.allocator.figures().size(AllocationClass::Log) == 0;
+        let spares = self.spares_log_devices.load(Relaxed);
+        self.data.can_write() && (spares || length >= PLACED_FROM && no_device())
+    }
+
+    fn place(&self, tx: &Tx, blocks: &[DirtyBlocks]) -> Result<Option<Box<dyn Placement>>> {
+        self.data.place(&self.io, &self.allocator, tx, blocks)
     }
 
     fn random(&self) -> [u64; 2] {
@@ -161,6 +183,20 @@ impl WriteSource for SetSource {
         let length = usize::try_from(length).map_err(|_| Error::invalid("a write that long"))?;
         // Beyond the end there are zeros: the record of what cut the object comes later.
         Ok(Some(Bytes::from(object.read_vec(offset, length)?)))
+    }
+
+    fn dirty(
+        &self,
+        txg: Txg,
+        object: u64,
+        offset: u64,
+        length: u64,
+    ) -> Result<Option<DirtyBlocks>> {
+        match self.0.object(ObjectId(object)) {
+            Ok(object) => Ok(object.dirty_blocks(txg, offset, length)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 }
 

@@ -17,15 +17,19 @@ use cenote_format::{BlockPointer, Txg};
 use parking_lot::{Condvar, Mutex};
 
 use super::block::{BlockBuilder, MOST_RECORDS, UNIT, WRITE_HEADER, pointer_to, size_for};
+use super::place::Placed;
 use super::records::{Item, Records};
 use super::{LogCipher, LogPool, LogWrite, WriteSource};
 use crate::txg::Tx;
+use crate::vdev::BlockWrite;
 use crate::{Error, Result};
 
 /// Smallest part of a write worth a record of its own where a block ends.
 const SMALLEST_PART: usize = 8192;
 /// Bytes of records above which writing their groups costs less than writing them twice.
 const MOST_LOGGED: u64 = 8 << 20;
+/// Bytes of data above which their groups are written, instead of the data before them.
+const MOST_PLACED: u64 = 64 << 20;
 /// Commits whose size decides how large the next block is.
 const REMEMBERED: usize = 16;
 
@@ -277,27 +281,43 @@ impl IntentLog {
         match self.resolve(batch)? {
             Some(batch) if batch.is_empty() => Ok(()),
             Some(batch) => match self.open_block()? {
-                Some(pointer) => self.write_blocks(pointer, batch, newest),
+                Some(pointer) => match self.write_blocks(pointer, batch)? {
+                    true => Ok(()),
+                    false => self.pool.wait_synced(newest),
+                },
                 None => self.pool.wait_synced(newest),
             },
             None => self.pool.wait_synced(newest),
         }
     }
 
-    /// Reads the data of later writes; `None` if the batch has what cannot be logged, or too much.
+    fn source(&self) -> Option<Arc<dyn WriteSource>> {
+        self.source.lock().as_ref().and_then(Weak::upgrade)
+    }
+
+    /// Reads the data of later writes that goes into records; `None` if the batch has what cannot
+    /// be logged, or too much.
     fn resolve(&self, batch: Vec<(Txg, Item)>) -> Result<Option<Vec<(Txg, Item)>>> {
-        let bytes = |item: &Item| match item {
-            Item::LaterWrite { length, .. } => *length,
-            item => bytes_of(item) as u64,
-        };
-        if batch.iter().map(|(_, item)| bytes(item)).sum::<u64>() > MOST_LOGGED {
+        let is_placed = |length| self.cipher.is_none() && self.pool.is_placed(length);
+        let (mut logged, mut placed) = (0_u64, 0_u64);
+        for (_, item) in &batch {
+            match item {
+                Item::LaterWrite { length, .. } if is_placed(*length) => placed += *length,
+                Item::LaterWrite { length, .. } => logged += *length,
+                item => logged += bytes_of(item) as u64,
+            }
+        }
+        if logged > MOST_LOGGED || placed > MOST_PLACED {
             return Ok(None);
         }
-        let source = self.source.lock().as_ref().and_then(Weak::upgrade);
+        let source = self.source();
         let mut resolved = Vec::with_capacity(batch.len());
         for (txg, item) in batch {
             match item {
                 Item::Whole => return Ok(None),
+                Item::LaterWrite { length, .. } if source.is_some() && is_placed(length) => {
+                    resolved.push((txg, item));
+                }
                 Item::LaterWrite { object, offset, length } => {
                     let Some(source) = &source else { return Ok(None) };
                     let data = source.read(object, offset, length)?;
@@ -339,28 +359,52 @@ impl IntentLog {
         Ok(Some(pointer))
     }
 
-    /// Writes the records from the block behind `pointer` on.
-    fn write_blocks(
-        &self,
-        pointer: BlockPointer,
-        batch: Vec<(Txg, Item)>,
-        newest: Txg,
-    ) -> Result<()> {
+    /// Writes the records from the block behind `pointer` on; false if their groups have to be
+    /// waited for instead.
+    fn write_blocks(&self, pointer: BlockPointer, batch: Vec<(Txg, Item)>) -> Result<bool> {
         // A chain just begun has waited for a group.
         let synced = self.pool.synced();
         let tx = self.pool.begin()?;
+        let source = self.source();
+        let mut placed = Placed::new(self.pool.as_ref(), source.as_deref(), &tx, batch)?;
+        let data = placed.take_writes();
+        let (writes, complete) = match self.build_blocks(pointer, &placed.items, &tx, synced) {
+            Ok(built) => built,
+            Err(error) => {
+                placed.adopt(&tx, false);
+                return Err(error);
+            }
+        };
+        // The group that uses what was placed must not be written before that is.
+        let held = placed.has_places().then_some(tx);
+        let written = self.write_out(writes, data);
+        if let Some(tx) = held {
+            placed.adopt(&tx, matches!(written, Ok(true)));
+        }
+        Ok(written? && complete)
+    }
+
+    /// Builds the blocks with the records of `batch`, which continue the chain; false if there was
+    /// no room for all of them.
+    fn build_blocks(
+        &self,
+        pointer: BlockPointer,
+        batch: &[(Txg, Item)],
+        tx: &Tx,
+        synced: Txg,
+    ) -> Result<(Vec<LogWrite>, bool)> {
         let mut sequence = self.state.lock().sequence;
         let mut left: usize = batch.iter().map(|(_, item)| bytes_of(item)).sum();
         let all = left;
         let mut chain = Writing {
             log: self,
-            tx: &tx,
+            tx,
             block: BlockBuilder::new(pointer),
             writes: Vec::new(),
             newest: Txg(0),
         };
         let mut built = Ok(true);
-        'batch: for (txg, item) in &batch {
+        'batch: for (txg, item) in batch {
             if *txg <= synced {
                 left -= bytes_of(item).min(left);
                 continue;
@@ -414,22 +458,17 @@ impl IntentLog {
         }
         let writes = chain.writes;
         self.state.lock().sequence = sequence;
-        drop(tx);
-        let complete = built?;
-        let written = self.write_out(writes)?;
-        match written && complete {
-            true => Ok(()),
-            false => self.pool.wait_synced(newest),
-        }
+        Ok((writes, built?))
     }
 
-    /// Writes finished blocks; false, and the chain is broken, if that fails.
-    fn write_out(&self, writes: Vec<LogWrite>) -> Result<bool> {
-        let count = writes.len();
+    /// Writes finished blocks and the data they point at; false, and the chain is broken, if that
+    /// fails.
+    fn write_out(&self, blocks: Vec<LogWrite>, data: Vec<BlockWrite>) -> Result<bool> {
+        let count = blocks.len();
         if count == 0 {
-            return Ok(true);
+            return Ok(data.is_empty());
         }
-        let written = self.pool.write(writes);
+        let written = self.pool.write(blocks, data);
         let mut state = self.state.lock();
         match written {
             Ok(()) => {

@@ -6,14 +6,16 @@
 //! Invariant: when a commit has answered, either all records before it are in blocks that the
 //! header on disk leads to, or their transaction groups are on the disks.
 //!
-//! All data of writes goes into the records; blocks that records only point at are read and
-//! replayed, but not written.
+//! The data of small writes goes into the records; of large ones it goes where it is to stay, and
+//! the records point there.
 
 mod block;
 mod cipher;
 mod claim;
+mod data;
 mod device;
 mod log;
+mod place;
 mod pool;
 mod records;
 mod replay;
@@ -24,8 +26,9 @@ mod tests;
 
 pub use block::BlockBuilder;
 pub use claim::{Claimer, claim};
+pub use data::{DataWriter, SharedRules};
 pub use device::{PoolClaimer, PoolLog, PoolLogReader, SetSource};
 pub use log::{IntentLog, LogSync};
-pub use pool::{LogCipher, LogPool, LogReader, LogWrite, WriteSource};
+pub use pool::{LogCipher, LogPool, LogReader, LogWrite, Placement, WriteSource};
 pub use replay::{Replay, Replayed};
 pub use walk::{Ended, Met, walk};

@@ -8,7 +8,9 @@ use cenote_format::blkptr::Dva;
 use cenote_format::{BlockPointer, Txg};
 
 use crate::Result;
+use crate::object::DirtyBlocks;
 use crate::txg::Tx;
+use crate::vdev::BlockWrite;
 
 /// Bytes of a log block to be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,10 +35,25 @@ pub trait LogPool: Send + Sync {
     fn wait_synced(&self, txg: Txg) -> Result<()>;
     /// Allocates a block of `size` bytes for the log, never as a gang.
     fn allocate(&self, tx: &Tx, size: u64) -> Result<Dva>;
-    /// Writes blocks; on return all of them will survive a loss of power.
-    fn write(&self, writes: Vec<LogWrite>) -> Result<()>;
+    /// Writes blocks of the log and the data they point at; on return all of them will survive a
+    /// loss of power.
+    fn write(&self, blocks: Vec<LogWrite>, data: Vec<BlockWrite>) -> Result<()>;
     /// Two random numbers, the name of a new chain.
     fn random(&self) -> [u64; 2];
+    /// Whether the data of a write of `length` bytes goes where it is to stay, and not into the log.
+    fn is_placed(&self, length: u64) -> bool;
+    /// Finds places for blocks in the group of `tx`; `None` if there are none.
+    fn place(&self, tx: &Tx, blocks: &[DirtyBlocks]) -> Result<Option<Box<dyn Placement>>>;
+}
+
+/// Blocks that got their places before their group is written.
+pub trait Placement {
+    /// Where block `number` of `object` lies; `None` if its data must go into the log.
+    fn pointer(&self, object: u64, number: u64) -> Option<BlockPointer>;
+    /// What has to be written before a record that points there counts.
+    fn take_writes(&mut self) -> Vec<BlockWrite>;
+    /// Hands the blocks over to the group of `tx`: to be used if they are `written`.
+    fn adopt(&mut self, tx: &Tx, written: bool);
 }
 
 /// Gives the data of writes that were appended without it.
@@ -44,6 +61,10 @@ pub trait WriteSource: Send + Sync {
     /// Bytes `offset..offset + length` of `object` as they are now, or as many as there are before
     /// its end; `None` if it is gone.
     fn read(&self, object: u64, offset: u64, length: u64) -> Result<Option<Bytes>>;
+    /// The blocks of `object` with bytes `offset..offset + length` if group `txg`, which is held
+    /// open, has changed all of them. No change of the object is half done in them.
+    fn dirty(&self, txg: Txg, object: u64, offset: u64, length: u64)
+    -> Result<Option<DirtyBlocks>>;
 }
 
 /// Reads logs of before a crash.

@@ -14,7 +14,9 @@ use parking_lot::Mutex;
 
 use super::walk::Met;
 use super::*;
+use crate::object::DirtyBlocks;
 use crate::txg::{Gate, Tx};
+use crate::vdev::BlockWrite;
 use crate::{Error, ErrorKind, Result};
 
 const OBJSET: u64 = 0x84;
@@ -116,7 +118,7 @@ impl LogPool for World {
         };
         Ok(Dva { vdev: 0, offset, asize, gang: false })
     }
-    fn write(&self, writes: Vec<LogWrite>) -> Result<()> {
+    fn write(&self, writes: Vec<LogWrite>, _data: Vec<BlockWrite>) -> Result<()> {
         let mut inner = self.inner.lock();
         if inner.failing > 0 {
             inner.failing -= 1;
@@ -132,6 +134,12 @@ impl LogPool for World {
             inner.events.push(Event::Write { batch, offset: write.dva.offset, data: write.data });
         }
         Ok(())
+    }
+    fn is_placed(&self, _length: u64) -> bool {
+        false
+    }
+    fn place(&self, _tx: &Tx, _blocks: &[DirtyBlocks]) -> Result<Option<Box<dyn Placement>>> {
+        Ok(None)
     }
     fn random(&self) -> [u64; 2] {
         let mut inner = self.inner.lock();
@@ -384,6 +392,9 @@ fn a_commit_takes_what_its_object_needs() {
             let data = Bytes::from(vec![object as u8; length as usize]);
             Ok((object != 9).then_some(data))
         }
+        fn dirty(&self, _: Txg, _: u64, _: u64, _: u64) -> Result<Option<DirtyBlocks>> {
+            Ok(None)
+        }
     }
     let source: Arc<dyn WriteSource> = Arc::new(Source);
     log.set_source(Arc::downgrade(&source));
@@ -584,10 +595,16 @@ impl LogPool for Threaded {
         let offset = self.next.fetch_add(size, Relaxed);
         Ok(Dva { vdev: 0, offset, asize: size, gang: false })
     }
-    fn write(&self, _writes: Vec<LogWrite>) -> Result<()> {
+    fn write(&self, _writes: Vec<LogWrite>, _data: Vec<BlockWrite>) -> Result<()> {
         self.writes.fetch_add(1, Relaxed);
         std::thread::sleep(self.flush);
         Ok(())
+    }
+    fn is_placed(&self, _length: u64) -> bool {
+        false
+    }
+    fn place(&self, _tx: &Tx, _blocks: &[DirtyBlocks]) -> Result<Option<Box<dyn Placement>>> {
+        Ok(None)
     }
     fn random(&self) -> [u64; 2] {
         [1, 2]

@@ -12,6 +12,7 @@ use bytes::Bytes;
 use cenote_format::{BlockPointer, Dnode, ObjectId, Objset, Txg};
 use parking_lot::{Mutex, RwLock};
 
+use super::early::EarlyBlocks;
 use super::numbers::Numbers;
 use super::ranges::BlockRanges;
 use crate::txg::Tx;
@@ -83,6 +84,8 @@ pub(super) struct Dirt {
     pub freed: BlockRanges,
     /// New content of level-0 blocks.
     pub blocks: BTreeMap<u64, Bytes>,
+    /// Which of them lie on the disks already.
+    pub early: EarlyBlocks,
     /// Some blocks were written in parts, and others may be next.
     pub in_parts: bool,
     /// New spill block, or its removal.
@@ -97,6 +100,7 @@ impl Dirt {
             reset: false,
             freed: BlockRanges::default(),
             blocks: BTreeMap::new(),
+            early: EarlyBlocks::default(),
             in_parts: false,
             spill: None,
         }

@@ -3,6 +3,7 @@
 //! Chapter 04, sections 1-4. Invariant: a walk down a block tree strictly descends (every pointer's
 //! level is checked), so no image can make it loop.
 
+mod early;
 mod live;
 mod numbers;
 mod overlay;
@@ -28,6 +29,7 @@ use smallvec::SmallVec;
 use crate::pipe::{Decryptor, PoolIo, ReadContext, zeros};
 use crate::{Error, Result};
 
+pub use early::{DirtyBlocks, EarlyBlock};
 pub use sync::{Ledger, SyncContext, Synced, SyncedObject};
 pub use write::{INDIRECT_SHIFT, NewObject};
 

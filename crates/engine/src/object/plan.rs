@@ -11,6 +11,7 @@ use cenote_format::{BlockPointer, Dnode, Level, ObjectId, ObjectType, blkptr};
 use smallvec::SmallVec;
 
 use super::ObjectSet;
+use super::early::{EarlyBlocks, data_kind};
 use super::sync::SyncContext;
 use crate::pipe::{BlockKind, BlockPlace, BlockToWrite, zeros};
 use crate::{Error, Result};
@@ -24,6 +25,8 @@ pub(super) struct Changes {
     pub freed: Vec<(u64, u64)>,
     /// New level-0 blocks.
     pub blocks: BTreeMap<u64, Bytes>,
+    /// What of them was written early.
+    pub early: EarlyBlocks,
     /// The new blocks stay in the cache: what is written in parts is read again for the next one.
     pub keep: bool,
     /// Fill counts of new blocks that are not 1.
@@ -63,6 +66,7 @@ pub(super) struct TreePlan {
     /// Nodes by level (index 0 is level 1) and number.
     nodes: Vec<BTreeMap<u64, Node>>,
     blocks: BTreeMap<u64, Bytes>,
+    early: EarlyBlocks,
     keep: bool,
     fills: BTreeMap<u64, u64>,
     spill: Option<Bytes>,
@@ -90,6 +94,7 @@ impl TreePlan {
             shift: 0,
             nodes: Vec::new(),
             blocks: BTreeMap::new(),
+            early: changes.early,
             keep: changes.keep,
             fills: changes.fills,
             spill: None,
@@ -339,11 +344,7 @@ impl TreePlan {
         context: &SyncContext<'_>,
     ) -> Result<Vec<(Slot, BlockToWrite)>> {
         let Some(dnode) = &self.dnode else { return Ok(Vec::new()) };
-        let kind = BlockKind {
-            compression: dnode.compression,
-            checksum: dnode.checksum,
-            ..BlockKind::new(dnode.object_type, level)
-        };
+        let kind = BlockKind { level, ..data_kind(dnode) };
         let bonus_type = dnode.bonus_type;
         let place = |block| BlockPlace { objset: self.set.id(), object: self.id, block };
         let mut requests = Vec::new();
@@ -386,6 +387,23 @@ impl TreePlan {
             requests.push((Slot::Block(0, id), request));
         }
         Ok(requests)
+    }
+
+    /// Where the block of a request lies, if it was written early.
+    pub(super) fn take_early(
+        &mut self,
+        slot: Slot,
+        request: &BlockToWrite,
+    ) -> Option<BlockPointer> {
+        match slot {
+            Slot::Block(0, number) => self.early.take(number, request),
+            Slot::Block(..) | Slot::Spill => None,
+        }
+    }
+
+    /// What was written early and not taken.
+    pub(super) fn early_leftover(&mut self) -> &mut EarlyBlocks {
+        &mut self.early
     }
 
     /// A block was written: its new pointer, and the change of the space charged.

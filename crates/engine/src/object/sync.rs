@@ -135,6 +135,7 @@ impl ObjectSet {
                     reset: dirt.reset,
                     freed: dirt.freed.iter().collect(),
                     blocks: dirt.blocks.clone(),
+                    early: dirt.early.clone(),
                     keep: dirt.in_parts,
                     fills: BTreeMap::new(),
                     spill: dirt.spill.clone(),
@@ -165,6 +166,11 @@ impl ObjectSet {
             let mut owners = Vec::new();
             for (index, plan) in plans.iter_mut().enumerate() {
                 for (slot, request) in plan.requests(level, context)? {
+                    if let Some(pointer) = plan.take_early(slot, &request) {
+                        let charged = context.note(&request.old, &pointer, Replaced::Old);
+                        plan.placed(slot, pointer, charged)?;
+                        continue;
+                    }
                     owners.push((index, slot, request.old));
                     requests.push(request);
                 }
@@ -181,6 +187,7 @@ impl ObjectSet {
                 }
             }
         }
+        plans.iter_mut().for_each(|plan| context.free_early(plan.early_leftover()));
         Ok(())
     }
 

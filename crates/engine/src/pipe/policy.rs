@@ -321,6 +321,19 @@ pub struct WritePolicy {
 }
 
 impl WritePolicy {
+    /// Equal bytes become equal blocks in equal places; never so if they are encrypted.
+    pub fn writes_like(&self, other: &Self) -> bool {
+        let form = |policy: &Self| {
+            (policy.object_type, policy.level, policy.compression, policy.checksum, policy.dedup)
+        };
+        let place = |policy: &Self| (policy.copies, policy.class, policy.special_small_blocks);
+        self.encryptor.is_none()
+            && other.encryptor.is_none()
+            && form(self) == form(other)
+            && place(self) == place(other)
+            && self.embed == other.embed
+    }
+
     /// The class for `psize` stored bytes.
     pub(super) fn class_for(&self, psize: u64) -> AllocationClass {
         let file = matches!(self.object_type, ObjectType::PLAIN_FILE | ObjectType::OTHER_U64);

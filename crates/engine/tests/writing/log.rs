@@ -47,11 +47,17 @@ impl Replay for Target<'_> {
     fn exists(&self, object: u64) -> cenote_engine::Result<bool> {
         Ok(self.set.object(ObjectId(object)).is_ok())
     }
-    fn apply(&self, record: &Record, _block: Option<&Bytes>) -> cenote_engine::Result<()> {
+    fn apply(&self, record: &Record, block: Option<&Bytes>) -> cenote_engine::Result<()> {
         let tx = self.live.begin()?;
         match &record.payload {
             Payload::Write { object, offset, data: Some(data), .. } => {
                 self.set.object(ObjectId(*object))?.write(&tx, *offset, data)?;
+            }
+            Payload::Write { object, offset, data: None, .. } => {
+                // The block behind a record is a whole one of the object.
+                let block = block.unwrap();
+                let start = offset - offset % block.len() as u64;
+                self.set.object(ObjectId(*object))?.write(&tx, start, block)?;
             }
             Payload::Remove { name, .. } => self.names.lock().push(name.clone()),
             other => panic!("{other:?}"),

@@ -83,6 +83,9 @@ impl LiveDataset {
 
     /// Changes how its blocks are written from now on.
     pub fn set_policy(&self, policy: ObjsetPolicy) {
+        if let Some(log) = &self.log {
+            log.pool.set_policy(policy.clone());
+        }
         *self.policy.write() = policy;
     }
 
@@ -135,7 +138,7 @@ impl LivePool {
         let context = ReadContext { decryptor, objset: dataset.id.0, ..ReadContext::default() };
         let set = ObjectSet::open_live(&self.io, dataset.phys.pointer, context)?;
         let policy = self.policy(&catalog, dataset, encryptor)?;
-        let log = self.open_log(dataset.id, &set, keys)?;
+        let log = self.open_log(dataset.id, &set, policy.clone(), keys)?;
         log.pool.spare_log_devices(self.log_bias(&catalog, dataset)?);
         let live = LiveDataset::with_log(dataset.id, set, policy, Some(log));
         Ok(self.datasets.lock().entry(dataset.id).or_insert(live).clone())

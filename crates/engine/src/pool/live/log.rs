@@ -7,13 +7,15 @@ use std::sync::Arc;
 
 use cenote_format::zil::Header;
 use cenote_format::{ObjectId, Txg};
+use parking_lot::RwLock;
 
 use super::LivePool;
 use super::dataset::LiveDataset;
 use crate::dataset::change::MosChange;
 use crate::dataset::{Dataset, is_hidden};
 use crate::intent::{
-    IntentLog, LogCipher, PoolClaimer, PoolLog, PoolLogReader, SetSource, WriteSource, claim,
+    DataWriter, IntentLog, LogCipher, PoolClaimer, PoolLog, PoolLogReader, SetSource, WriteSource,
+    claim,
 };
 use crate::keys::DatasetKeys;
 use crate::object::ObjectSet;
@@ -29,15 +31,22 @@ pub(super) struct LiveLog {
 }
 
 impl LivePool {
-    /// The log of the head `id`, whose set is `set`; encrypted with its keys if it has any.
+    /// The log of the head `id`, whose set is `set`, written by `policy`; encrypted with its keys if it has any.
     pub(super) fn open_log(
         &self,
         id: ObjectId,
         set: &ObjectSet,
+        policy: ObjsetPolicy,
         keys: Option<Arc<DatasetKeys>>,
     ) -> Result<LiveLog> {
         let header = Header::decode(&set.zil_header())?;
-        let pool = PoolLog::new(self.gate.clone(), self.allocator.clone(), self.io.clone());
+        let data = DataWriter {
+            workers: self.workers.clone(),
+            rules: self.shared_rules.clone(),
+            policy: RwLock::new(policy),
+        };
+        let (gate, allocator) = (self.gate.clone(), self.allocator.clone());
+        let pool = PoolLog::new(gate, allocator, self.io.clone(), data);
         let cipher = keys.map(|keys| keys as Arc<dyn LogCipher>);
         let log = Arc::new(IntentLog::new(pool.clone(), id.0, header, cipher));
         let source: Arc<dyn WriteSource> = Arc::new(SetSource(set.clone()));
@@ -106,7 +115,7 @@ impl LivePool {
             return Ok(());
         }
         let policy = sealed_policy(catalog.key_object(&head.directory)?.is_some());
-        let log = self.open_log(id, &set, None)?;
+        let log = self.open_log(id, &set, policy.clone(), None)?;
         let live = LiveDataset::with_log(id, set, policy, Some(log));
         self.datasets.lock().insert(id, live.clone());
         if let Some(log) = live.log() {

@@ -36,6 +36,7 @@ use parking_lot::Mutex;
 use super::{OpenOptions, Pool};
 use crate::alloc::Allocator;
 use crate::dataset::change::{LiveDedup, MosChange};
+use crate::intent::SharedRules;
 use crate::object::ObjectSet;
 use crate::pipe::{AllocationUnits, PoolIo, ReadContext, Workers};
 use crate::pool::assemble::PoolCandidate;
@@ -101,6 +102,7 @@ pub struct LivePool {
     dedup: Arc<LiveDedup>,
     submit: Arc<hooks::PoolSubmit>,
     workers: Arc<Workers>,
+    shared_rules: SharedRules,
     options: WriteOptions,
     datasets: Mutex<HashMap<ObjectId, Arc<LiveDataset>>>,
     /// Sets that tasks of the present group made.
@@ -192,6 +194,7 @@ impl LivePool {
             _healer: healer,
             submit,
             workers: Workers::new()?,
+            shared_rules: SharedRules::default(),
             options,
             datasets: Mutex::default(),
             fresh: Mutex::default(),

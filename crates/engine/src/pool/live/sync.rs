@@ -78,6 +78,7 @@ impl LivePool {
         self.run_tasks(tasks, &change, answers)?;
         // Features may have been enabled.
         writer.rules = Arc::new(self.rules(&change)?);
+        *self.shared_rules.write() = Some(writer.rules.clone());
         // So may devices have been added.
         let vdevs = self.vdevs();
         let group = Group { live: self, txg, writer: &writer, vdevs: &vdevs, change: &change };

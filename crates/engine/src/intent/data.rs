@@ -1,0 +1,146 @@
+//! Places for the data of large writes, in a real pool.
+//!
+//! Invariant: every block that was given an address is handed to the group of the change that asked,
+//! whatever became of it, so that no space is lost.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use cenote_format::BlockPointer;
+use parking_lot::{Mutex, RwLock};
+
+use super::pool::Placement;
+use crate::Result;
+use crate::alloc::Allocator;
+use crate::object::{DirtyBlocks, EarlyBlock, Object};
+use crate::pipe::{DEDUP_OFF, ObjsetPolicy, PoolIo, Rules, Submit, Workers, Writer};
+use crate::txg::Tx;
+use crate::vdev::BlockWrite;
+
+/// How the pool's blocks are written, as of the newest group; `None` before the first.
+pub type SharedRules = Arc<RwLock<Option<Arc<Rules>>>>;
+
+/// How data of one dataset is written before its group.
+pub struct DataWriter {
+    /// Threads that compress and hash.
+    pub workers: Arc<Workers>,
+    /// Rules of the pool.
+    pub rules: SharedRules,
+    /// Properties of the dataset.
+    pub policy: RwLock<ObjsetPolicy>,
+}
+
+impl DataWriter {
+    /// Whether blocks of the dataset can be written before their group: encrypted and deduplicated
+    /// ones cannot.
+    pub fn can_write(&self) -> bool {
+        let policy = self.policy.read();
+        policy.encryptor.is_none() && policy.dedup == DEDUP_OFF && self.rules.read().is_some()
+    }
+
+    /// Finds places for `ranges` in the group of `tx`; `None` if there are none.
+    pub(super) fn place(
+        &self,
+        io: &PoolIo,
+        allocator: &Arc<Allocator>,
+        tx: &Tx,
+        ranges: &[DirtyBlocks],
+    ) -> Result<Option<Box<dyn Placement>>> {
+        let Some(rules) = self.rules.read().clone() else { return Ok(None) };
+        let policy = self.policy.read().clone();
+        let mut placement = PoolPlacement::default();
+        let mut requests = Vec::new();
+        let mut owners = Vec::new();
+        for range in ranges {
+            for (number, data, pointer) in &range.blocks {
+                let key = (range.object.id().0, *number);
+                if placement.pointers.contains_key(&key) {
+                    continue;
+                }
+                placement.pointers.insert(key, *pointer);
+                if pointer.is_none() {
+                    let features = &rules.features;
+                    requests.push(range.request(*number, data.clone(), &policy, features)?);
+                    owners.push((range.object.clone(), *number));
+                }
+            }
+        }
+        let collected = Arc::new(Collected::default());
+        let writer = Writer {
+            addresses: allocator.clone(),
+            submit: collected.clone(),
+            workers: self.workers.clone(),
+            rules,
+            dedup: None,
+        };
+        let made: Vec<_> =
+            requests.iter().map(|one| (one.data.clone(), one.policy.clone())).collect();
+        let written = io.pipe.write_many(&writer, tx.txg(), 1, requests);
+        let mut complete = true;
+        for (((object, number), (data, policy)), written) in
+            owners.into_iter().zip(made).zip(written)
+        {
+            let Ok(written) = written else {
+                complete = false;
+                continue;
+            };
+            let pointer = written.pointer;
+            // What needs no place is told in full: not every release reads such a pointer here.
+            if pointer.is_hole() || pointer.is_embedded() {
+                continue;
+            }
+            placement.pointers.insert((object.id().0, number), Some(pointer));
+            placement.blocks.push((object, number, EarlyBlock { pointer, data, policy }));
+        }
+        placement.writes = std::mem::take(&mut *collected.0.lock());
+        if !complete {
+            placement.adopt(tx, false);
+            return Ok(None);
+        }
+        Ok(Some(Box::new(placement)))
+    }
+}
+
+/// Keeps the writes of blocks, for the log to write together with its own.
+#[derive(Default)]
+struct Collected(Mutex<Vec<BlockWrite>>);
+
+impl Submit for Collected {
+    fn submit(&self, write: BlockWrite) -> Result<()> {
+        self.0.lock().push(write);
+        Ok(())
+    }
+
+    fn settle(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn pending(&self, _vdev: u32, _offset: u64) -> Option<Bytes> {
+        None
+    }
+}
+
+#[derive(Default)]
+struct PoolPlacement {
+    /// By object and block.
+    pointers: HashMap<(u64, u64), Option<BlockPointer>>,
+    blocks: Vec<(Object, u64, EarlyBlock)>,
+    writes: Vec<BlockWrite>,
+}
+
+impl Placement for PoolPlacement {
+    fn pointer(&self, object: u64, number: u64) -> Option<BlockPointer> {
+        self.pointers.get(&(object, number)).copied().flatten()
+    }
+
+    fn take_writes(&mut self) -> Vec<BlockWrite> {
+        std::mem::take(&mut self.writes)
+    }
+
+    fn adopt(&mut self, tx: &Tx, written: bool) {
+        for (object, number, block) in self.blocks.drain(..) {
+            object.adopt(tx, number, block, written);
+        }
+    }
+}
