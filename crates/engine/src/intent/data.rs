@@ -39,13 +39,15 @@ impl DataWriter {
         policy.encryptor.is_none() && policy.dedup == DEDUP_OFF && self.rules.read().is_some()
     }
 
-    /// Finds places for `ranges` in the group of `tx`; `None` if there are none.
+    /// Finds places for `ranges` in the group of `tx`; `None` if there are none. Blocks of which a
+    /// range has a part only are left out without `parts`: a part is written sooner to the log.
     pub(super) fn place(
         &self,
         io: &PoolIo,
         allocator: &Arc<Allocator>,
         tx: &Tx,
         ranges: &[DirtyBlocks],
+        parts: bool,
     ) -> Result<Option<Box<dyn Placement>>> {
         let Some(rules) = self.rules.read().clone() else { return Ok(None) };
         let policy = self.policy.read().clone();
@@ -53,18 +55,20 @@ impl DataWriter {
         let mut requests = Vec::new();
         let mut owners = Vec::new();
         for range in ranges {
-            for (number, data, pointer) in &range.blocks {
-                let key = (range.object.id().0, *number);
+            for block in range.blocks.iter().filter(|block| block.whole || parts) {
+                let key = (range.object.id().0, block.number);
                 if placement.pointers.contains_key(&key) {
                     continue;
                 }
-                placement.pointers.insert(key, *pointer);
-                if pointer.is_none() {
-                    let features = &rules.features;
-                    requests.push(range.request(*number, data.clone(), &policy, features)?);
-                    owners.push((range.object.clone(), *number));
+                placement.pointers.insert(key, block.pointer);
+                if block.pointer.is_none() {
+                    requests.push(range.request(block, &policy, &rules.features)?);
+                    owners.push((range.object.clone(), block.number));
                 }
             }
+        }
+        if placement.pointers.is_empty() {
+            return Ok(None);
         }
         let collected = Arc::new(Collected::default());
         let writer = Writer {

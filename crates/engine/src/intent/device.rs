@@ -130,7 +130,8 @@ impl LogPool for PoolLog {
     }
 
     fn place(&self, tx: &Tx, blocks: &[DirtyBlocks]) -> Result<Option<Box<dyn Placement>>> {
-        self.data.place(&self.io, &self.allocator, tx, blocks)
+        let parts = self.spares_log_devices.load(Relaxed);
+        self.data.place(&self.io, &self.allocator, tx, blocks, parts)
     }
 
     fn random(&self) -> [u64; 2] {

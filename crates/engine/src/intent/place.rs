@@ -57,12 +57,12 @@ impl Placed {
                 continue;
             };
             let range = if found { ranges.next() } else { None };
-            match (range, &places) {
-                (Some(range), Some(places)) => {
+            match range {
+                Some(range) => {
                     let write = Write { txg, object, offset, length };
-                    write.push(&range, places.as_ref(), &mut items)?;
+                    write.push(&range, places.as_deref(), &mut items)?;
                 }
-                _ => {
+                None => {
                     let none = || Error::invalid("a later write without a source");
                     let data = source.ok_or_else(none)?.read(object, offset, length)?;
                     if let Some(data) = data.filter(|data| !data.is_empty()) {
@@ -105,16 +105,16 @@ impl Write {
     fn push(
         &self,
         range: &DirtyBlocks,
-        places: &dyn Placement,
+        places: Option<&dyn Placement>,
         items: &mut Vec<(Txg, Item)>,
     ) -> Result<()> {
         let end = self.offset.saturating_add(self.length);
-        for (number, data, _) in &range.blocks {
-            let start = number.saturating_mul(range.block_size);
+        for block in &range.blocks {
+            let start = block.number.saturating_mul(range.block_size);
             let offset = self.offset.max(start);
             let length = end.min(start.saturating_add(range.block_size)).saturating_sub(offset);
-            let item = match places.pointer(self.object, *number) {
-                Some(block) => Item::Encoded(
+            let item = match places.and_then(|places| places.pointer(self.object, block.number)) {
+                Some(pointer) => Item::Encoded(
                     Record {
                         txg: self.txg,
                         sequence: 0,
@@ -124,14 +124,14 @@ impl Write {
                             offset,
                             length,
                             block_offset: 0,
-                            block,
+                            block: pointer,
                             data: None,
                         },
                     }
                     .encode()?,
                 ),
                 None => {
-                    let data = part(data, offset.saturating_sub(start), length);
+                    let data = part(&block.data, offset.saturating_sub(start), length);
                     Item::Write { object: self.object, offset, data }
                 }
             };

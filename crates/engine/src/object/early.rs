@@ -24,8 +24,20 @@ pub struct DirtyBlocks {
     pub block_size: u64,
     /// They are likely to be read again.
     pub keep: bool,
-    /// Number, content, and where it lies already if so; ascending, without gaps.
-    pub blocks: Vec<(u64, Bytes, Option<BlockPointer>)>,
+    /// Ascending, without gaps.
+    pub blocks: Vec<DirtyBlock>,
+}
+
+/// One of them.
+pub struct DirtyBlock {
+    /// Its number.
+    pub number: u64,
+    /// What it holds.
+    pub data: Bytes,
+    /// The range has all of it.
+    pub whole: bool,
+    /// Where it lies on the disks already, if so.
+    pub pointer: Option<BlockPointer>,
 }
 
 /// A block that was written early.
@@ -94,22 +106,21 @@ pub(super) fn data_kind(dnode: &Dnode) -> BlockKind {
 }
 
 impl DirtyBlocks {
-    /// The request to write block `number`, which holds `data`, early.
+    /// The request to write `block` of these early.
     pub fn request(
         &self,
-        number: u64,
-        data: Bytes,
+        block: &DirtyBlock,
         policy: &ObjsetPolicy,
         features: &WriteFeatures,
     ) -> Result<BlockToWrite> {
         let object = &self.object;
         let kind = data_kind(object.current_dnode().as_deref().unwrap_or(&object.dnode));
         Ok(BlockToWrite {
-            data,
+            data: block.data.clone(),
             policy: policy.block(&kind, features)?,
             old: BlockPointer::HOLE,
             fill: 1,
-            place: BlockPlace { objset: object.set.id(), object: object.id, block: number },
+            place: BlockPlace { objset: object.set.id(), object: object.id, block: block.number },
             keep: self.keep,
         })
     }
@@ -132,7 +143,9 @@ impl Object {
             let data = dirt.blocks.get(&number)?.clone();
             let early = dirt.early.current.get(&number).filter(|early| early.holds(&data));
             let pointer = early.map(|early| early.pointer);
-            (data.len() as u64 == block_size).then_some((number, data, pointer))
+            let start = number.checked_mul(block_size)?;
+            let whole = offset <= start && start.checked_add(block_size)? <= offset + length;
+            (data.len() as u64 == block_size).then_some(DirtyBlock { number, data, whole, pointer })
         };
         let blocks = (first..=last).map(block).collect::<Option<Vec<_>>>()?;
         Some(DirtyBlocks { object: self.clone(), block_size, keep: dirt.in_parts, blocks })

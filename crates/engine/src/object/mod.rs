@@ -29,7 +29,7 @@ use smallvec::SmallVec;
 use crate::pipe::{Decryptor, PoolIo, ReadContext, zeros};
 use crate::{Error, Result};
 
-pub use early::{DirtyBlocks, EarlyBlock};
+pub use early::{DirtyBlock, DirtyBlocks, EarlyBlock};
 pub use sync::{Ledger, SyncContext, Synced, SyncedObject};
 pub use write::{INDIRECT_SHIFT, NewObject};
 

@@ -92,7 +92,7 @@ impl<'a> Work<'a> {
     fn all(&mut self) {
         for round in 0..ROUNDS {
             let name = format!("s{}", round % 3);
-            let length = [700, 5_000, 40_000, 150_000][round as usize % 4];
+            let length = [700, 5_000, 40_000, 300_000][round as usize % 4];
             let node = self.append(&name, length);
             if round % 3 != 1 {
                 self.sync(node);
