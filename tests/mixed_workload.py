@@ -124,6 +124,13 @@ def tree(place):
         os.setxattr(place / "noise-513", name, rng.randbytes(length))
 
 
+def tree_cut_off(place):
+    try:
+        tree(place)
+    except OSError:
+        pass  # the pool process was killed
+
+
 def database(path):
     base = sqlite3.connect(path)
     base.execute("create table t(a integer primary key, b text)")
@@ -184,7 +191,7 @@ def main():
     if args.kill:
         pool("zpool", "sync", "mixed")
         # What comes now may be there or not.
-        late = multiprocessing.Process(target=tree, args=(pool.root / "late",))
+        late = multiprocessing.Process(target=tree_cut_off, args=(pool.root / "late",))
         late.start()
         time.sleep(1)
         pool.kill()
