@@ -18,12 +18,9 @@ mod pool;
 #[path = "../../crates/posix/tests/attacks/work.rs"]
 mod work;
 
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 
 use base::Base;
-use cenote_device::{Device, SimDevice};
-use cenote_engine::pool::OpenOptions;
-use image::Shelf;
 use pool::Disks;
 
 static BASE: LazyLock<Base> = LazyLock::new(|| Base::of(work::populate(&Disks::new("disk"))));
@@ -32,18 +29,8 @@ libfuzzer_sys::fuzz_target!(|input: &[u8]| {
     let mut images = vec![BASE.image.clone()];
     edits::apply(&mut images, input);
     let Some(image) = images.pop() else { return };
-    let disk: Arc<dyn Device> = Arc::new(SimDevice::from_bytes("/sim/d0", BASE.device(&image)));
-    let opener = Arc::new(Shelf(vec![disk.clone()]));
-    for candidate in image::discover(vec![disk]) {
-        let options = OpenOptions {
-            prefetch_threads: 0,
-            cache_limit: 32 << 20,
-            devices: Some(opener.clone()),
-            ..OpenOptions::default()
-        };
-        let tally = work::attack(&candidate, &options);
-        if std::env::var_os("TALLY").is_some() {
-            eprintln!("{tally:#?}");
-        }
+    let tally = work::attack(BASE.device(&image));
+    if std::env::var_os("TALLY").is_some() {
+        eprintln!("{tally:#?}");
     }
 });

@@ -17,14 +17,11 @@ mod pool;
 mod work;
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, LazyLock, mpsc};
+use std::sync::{LazyLock, mpsc};
 use std::time::{Duration, Instant};
 
-use cenote_device::{Device, SimDevice};
-use cenote_engine::pool::OpenOptions;
-
 use base::Base;
-use image::{FlatImage, Shelf};
+use image::FlatImage;
 use pool::Disks;
 use work::Tally;
 
@@ -36,29 +33,11 @@ const DEADLINE: Duration = Duration::from_secs(60);
 static BASE: LazyLock<Base> = LazyLock::new(|| Base::of(work::populate(&Disks::new("disk"))));
 static PANICS: AtomicU64 = AtomicU64::new(0);
 
-/// What happens to the pool of `image`.
-fn attack(image: &FlatImage) -> Tally {
-    let disk = SimDevice::from_bytes("/sim/d0", BASE.device(image));
-    let disk: Arc<dyn Device> = Arc::new(disk);
-    let opener = Arc::new(Shelf(vec![disk.clone()]));
-    let mut tally = Tally::default();
-    for candidate in image::discover(vec![disk]) {
-        let options = OpenOptions {
-            prefetch_threads: 0,
-            cache_limit: 32 << 20,
-            devices: Some(opener.clone()),
-            ..OpenOptions::default()
-        };
-        tally = work::attack(&candidate, &options);
-    }
-    tally
-}
-
-/// The same, on a thread that is not waited for longer than the deadline.
+/// Attacks the pool of `image` on a thread that is not waited for longer than the deadline.
 fn soon(image: FlatImage, what: &str) -> Tally {
     let (done, wait) = mpsc::channel();
     let start = Instant::now();
-    let thread = std::thread::spawn(move || done.send(attack(&image)));
+    let thread = std::thread::spawn(move || done.send(work::attack(BASE.device(&image))));
     let tally = wait.recv_timeout(DEADLINE);
     let tally = tally.unwrap_or_else(|error| panic!("{what}: {error} after {:?}", start.elapsed()));
     thread.join().unwrap().unwrap();

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use cenote_device::{Device, SimDevice};
 use cenote_engine::dataset::change::{MosChange, NewDataset, PropertyInput};
 use cenote_engine::dataset::{Catalog, Dataset};
 use cenote_engine::pool::live::{LivePool, WriteOptions};
@@ -17,6 +18,7 @@ use cenote_posix::tree::{
     Allocate, Caller, Errno, NewNode, ROOT, RenameFlags, SetAttributes, Tree, XattrWrite,
 };
 
+use crate::image::{self, Shelf};
 use crate::pool::{Disks, NAME};
 
 const SUPERUSER: Caller = Caller { uid: 0, gid: 0, pid: 0 };
@@ -207,8 +209,23 @@ pub fn populate(disks: &Disks) -> Vec<u8> {
     bytes
 }
 
-/// Opens the pool behind `candidate` for writing and does a little of everything to it.
-pub fn attack(candidate: &PoolCandidate, options: &OpenOptions) -> Tally {
+/// Opens the pool on a device of these bytes for writing and does a little of everything to it.
+pub fn attack(device: Vec<u8>) -> Tally {
+    let disk: Arc<dyn Device> = Arc::new(SimDevice::from_bytes("/sim/d0", device));
+    let options = OpenOptions {
+        prefetch_threads: 0,
+        cache_limit: 32 << 20,
+        devices: Some(Arc::new(Shelf(vec![disk.clone()]))),
+        ..OpenOptions::default()
+    };
+    let mut tally = Tally::default();
+    for candidate in image::discover(vec![disk]) {
+        tally = change(&candidate, &options);
+    }
+    tally
+}
+
+fn change(candidate: &PoolCandidate, options: &OpenOptions) -> Tally {
     let mut tally = Tally::default();
     let opened = LivePool::open(candidate, options, WriteOptions::default());
     let Some(live) = tally.of(opened) else { return tally };
