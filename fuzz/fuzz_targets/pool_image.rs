@@ -14,6 +14,8 @@ mod files;
 #[allow(dead_code, reason = "others use the rest")]
 #[path = "../../crates/engine/tests/hostile/image.rs"]
 mod image;
+#[path = "../../crates/engine/tests/hostile/tally.rs"]
+mod tally;
 #[path = "../../crates/engine/tests/hostile/walk.rs"]
 mod walk;
 
@@ -22,7 +24,7 @@ use std::sync::Arc;
 use bases::UserKeys;
 use cenote_engine::dataset::Keys;
 use cenote_engine::pool::Pool;
-use walk::Tally;
+use tally::Tally;
 
 /// Datasets looked at in one run: everything would take too long.
 const WINDOW: usize = 3;

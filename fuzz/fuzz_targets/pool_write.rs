@@ -15,6 +15,8 @@ mod image;
 #[allow(dead_code, reason = "others use the rest")]
 #[path = "../../crates/posix/tests/crashes/pool.rs"]
 mod pool;
+#[path = "../../crates/engine/tests/hostile/tally.rs"]
+mod tally;
 #[path = "../../crates/posix/tests/attacks/work.rs"]
 mod work;
 

@@ -11,7 +11,7 @@ use cenote_posix::mount;
 use cenote_posix::tree::{Caller, ROOT, Seek, Timestamp, Tree};
 use cenote_posix::volume::Volume;
 
-use crate::walk::Tally;
+use crate::tally::Tally;
 
 /// Most nodes of one dataset, entries of one directory, and steps through one file.
 const NODES: usize = 120;

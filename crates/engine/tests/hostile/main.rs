@@ -11,6 +11,7 @@ mod blocks;
 mod image;
 mod labels;
 mod tables;
+mod tally;
 mod trees;
 mod walk;
 
@@ -19,7 +20,7 @@ use std::sync::Arc;
 use bench::Bench;
 use cenote_device::{Device, SimDevice};
 use cenote_engine::pool::Pool;
-use walk::Tally;
+use tally::Tally;
 
 #[test]
 fn the_pool_itself_is_sound() {

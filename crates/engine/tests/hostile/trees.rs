@@ -11,7 +11,8 @@ use cenote_engine::zap::Zap;
 use cenote_format::{BlockPointer, ObjectId, ObjectType};
 
 use crate::bench::{Bench, soon};
-use crate::walk::{self, Tally};
+use crate::tally::Tally;
+use crate::walk;
 
 /// The object of dataset `name` that has the most levels.
 pub fn deepest(bench: &Bench, name: &str) -> Object {

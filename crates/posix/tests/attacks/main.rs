@@ -14,6 +14,8 @@ mod image;
 #[allow(dead_code, reason = "others use the rest")]
 #[path = "../crashes/pool.rs"]
 mod pool;
+#[path = "../../../engine/tests/hostile/tally.rs"]
+mod tally;
 mod work;
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -23,7 +25,7 @@ use std::time::{Duration, Instant};
 use base::Base;
 use image::FlatImage;
 use pool::Disks;
-use work::Tally;
+use tally::Tally;
 
 /// Seconds of random attacks, unless the variable `ATTACK_SECONDS` says otherwise.
 const SECONDS: u64 = 20;

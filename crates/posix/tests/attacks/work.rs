@@ -20,39 +20,11 @@ use cenote_posix::tree::{
 
 use crate::image::{self, Shelf};
 use crate::pool::{Disks, NAME};
+use crate::tally::Tally;
 
 const SUPERUSER: Caller = Caller { uid: 0, gid: 0, pid: 0 };
 /// Most entries of a directory that are touched.
 const ENTRIES: usize = 200;
-
-/// How it went.
-#[derive(Debug, Default)]
-pub struct Tally {
-    /// What worked.
-    pub good: u64,
-    /// What was refused.
-    pub bad: u64,
-    /// Why, the first of them.
-    pub errors: Vec<String>,
-}
-
-impl Tally {
-    fn of<T, E: std::fmt::Display>(&mut self, result: Result<T, E>) -> Option<T> {
-        match result {
-            Ok(value) => {
-                self.good += 1;
-                Some(value)
-            }
-            Err(error) => {
-                self.bad += 1;
-                if self.errors.len() < 100 {
-                    self.errors.push(error.to_string());
-                }
-                None
-            }
-        }
-    }
-}
 
 fn new_node(mode: u32) -> NewNode<'static> {
     NewNode { mode, umask: 0, rdev: 0, target: &[] }
