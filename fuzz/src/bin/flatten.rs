@@ -20,12 +20,8 @@ use cenote_device::{Bytes, Device, DeviceError, FileDevice, Mode};
 use cenote_engine::pipe::{Pipe, ReadContext};
 use cenote_engine::pool::{OpenOptions, Pool};
 use cenote_engine::vdev::{BlockRead, BlockWrite};
-use cenote_format::dnode::{CORE, FLAG_SPILL, SLOT};
-use cenote_format::{BlockPointer, Dnode, ObjectType, Objset, blkptr, label};
+use cenote_format::{BlockPointer, ObjectType, label};
 use image::{Extent, FlatImage, LABEL_CONFIG, UBERBLOCK};
-
-/// Offset of the block pointer in the bonus of a dataset, in bytes.
-const DATASET_POINTER: usize = 128;
 
 /// Bytes of file contents that are kept, of pools with several devices or encryption.
 const CONTENTS: usize = 64 << 10;
@@ -138,21 +134,8 @@ impl Flattener {
         };
         let mut data = data.to_vec();
         let kind = old.object_type();
-        if old.level().0 > 0 {
-            self.pointers(&mut data);
-        } else if kind == ObjectType::DNODE {
-            self.dnodes(&mut data);
-        } else if kind == ObjectType::OBJSET {
-            let header = Objset::decode(&data).unwrap();
-            self.dnode(&mut data[..2 * SLOT], &header.meta_dnode);
-            for at in [1024, 1536, 2048] {
-                if let Some(slot) = data.get_mut(at..at + SLOT)
-                    && let Ok(Some(dnode)) = Dnode::decode(slot)
-                {
-                    self.dnode(slot, &dnode);
-                }
-            }
-        } else if kind == ObjectType::PLAIN_FILE && data.len() > SMALL {
+        image::relink(kind, old.level().0, &mut data, &mut |old| self.link(old));
+        if kind == ObjectType::PLAIN_FILE && old.level().0 == 0 && data.len() > SMALL {
             match self.contents.checked_sub(data.len()) {
                 Some(left) => self.contents = left,
                 None if kept => return *old,
@@ -186,37 +169,16 @@ impl Flattener {
         new
     }
 
-    fn pointers(&mut self, data: &mut [u8]) {
-        for raw in data.chunks_exact_mut(blkptr::SIZE) {
-            let old = BlockPointer::decode(raw).unwrap();
-            raw.copy_from_slice(&self.block(&old).encode());
+    /// The same for a pointer in a block. What belongs to a dataset gets checksums, if there are
+    /// several devices.
+    fn link(&mut self, old: &BlockPointer) -> BlockPointer {
+        if old.is_hole() || old.object_type() != ObjectType::OBJSET {
+            return self.block(old);
         }
-    }
-
-    fn dnodes(&mut self, data: &mut [u8]) {
-        let mut at = 0;
-        while at < data.len() {
-            let len = Dnode::slots_at(&data[at..]) as usize * SLOT;
-            if let Some(dnode) = Dnode::decode(&data[at..]).unwrap() {
-                self.dnode(&mut data[at..at + len], &dnode);
-            }
-            at += len;
-        }
-    }
-
-    fn dnode(&mut self, raw: &mut [u8], dnode: &Dnode) {
-        let bonus = CORE + dnode.pointers.len() * blkptr::SIZE;
-        self.pointers(&mut raw[CORE..bonus]);
-        if dnode.flags & FLAG_SPILL != 0 {
-            let at = (usize::from(dnode.extra_slots) + 1) * SLOT - blkptr::SIZE;
-            self.pointers(&mut raw[at..at + blkptr::SIZE]);
-        }
-        if dnode.bonus_type == ObjectType::DSL_DATASET {
-            let at = bonus + DATASET_POINTER;
-            self.sealing = self.devices.len() > 1;
-            self.pointers(&mut raw[at..at + blkptr::SIZE]);
-            self.sealing = false;
-        }
+        self.sealing = self.devices.len() > 1;
+        let new = self.block(old);
+        self.sealing = false;
+        new
     }
 }
 

@@ -12,6 +12,8 @@ use cenote_codec::checksum::{Algorithm, Width, WordOrder, seal_embedded};
 use cenote_device::{Bytes, Device, DeviceError};
 use cenote_engine::pool::assemble::{PoolCandidate, assemble};
 use cenote_engine::pool::discover::{Candidate, Opener, ScanOptions, scan};
+use cenote_format::dnode::{CORE, FLAG_SPILL, SLOT};
+use cenote_format::{BlockPointer, Dnode, ObjectType, Objset, blkptr};
 
 const MAGIC: &[u8; 8] = b"CNFLAT01";
 /// Object type that marks the config block of a label.
@@ -20,6 +22,8 @@ pub const LABEL_CONFIG: u8 = 254;
 pub const UBERBLOCK: u8 = 255;
 /// First byte of a device's data area.
 pub const DATA_START: u64 = 4 << 20;
+/// Offset of the block pointer in the bonus of a dataset, in bytes.
+const DATASET_POINTER: usize = 128;
 
 /// One stored block.
 #[derive(Clone)]
@@ -227,4 +231,60 @@ pub fn shelf(images: Vec<FlatImage>) -> Vec<Arc<dyn Device>> {
 pub fn discover(devices: Vec<Arc<dyn Device>>) -> Vec<PoolCandidate> {
     let opener: Arc<dyn Opener> = Arc::new(Shelf(devices));
     assemble(&scan(&opener, &ScanOptions::new(vec!["/".into()])))
+}
+
+/// Puts what `link` makes of it in the place of every pointer to a block: those in `data`, which is
+/// of a tree of `kind`, at `level` there.
+pub fn relink(
+    kind: ObjectType,
+    level: u8,
+    data: &mut [u8],
+    link: &mut dyn FnMut(&BlockPointer) -> BlockPointer,
+) {
+    if level > 0 {
+        relink_pointers(data, link);
+    } else if kind == ObjectType::DNODE {
+        let mut at = 0;
+        while at < data.len() {
+            let len = Dnode::slots_at(&data[at..]) as usize * SLOT;
+            if let Some(dnode) = Dnode::decode(&data[at..]).unwrap() {
+                relink_dnode(&mut data[at..at + len], &dnode, link);
+            }
+            at += len;
+        }
+    } else if kind == ObjectType::OBJSET {
+        let header = Objset::decode(data).unwrap();
+        relink_dnode(&mut data[..SLOT], &header.meta_dnode, link);
+        for at in [1024, 1536, 2048] {
+            if let Some(slot) = data.get_mut(at..at + SLOT)
+                && let Ok(Some(dnode)) = Dnode::decode(slot)
+            {
+                relink_dnode(slot, &dnode, link);
+            }
+        }
+    }
+}
+
+fn relink_pointers(data: &mut [u8], link: &mut dyn FnMut(&BlockPointer) -> BlockPointer) {
+    for raw in data.chunks_exact_mut(blkptr::SIZE) {
+        let old = BlockPointer::decode(raw).unwrap();
+        raw.copy_from_slice(&link(&old).encode());
+    }
+}
+
+fn relink_dnode(
+    raw: &mut [u8],
+    dnode: &Dnode,
+    link: &mut dyn FnMut(&BlockPointer) -> BlockPointer,
+) {
+    let bonus = CORE + dnode.pointers.len() * blkptr::SIZE;
+    relink_pointers(&mut raw[CORE..bonus], link);
+    if dnode.flags & FLAG_SPILL != 0 {
+        let at = raw.len() - blkptr::SIZE;
+        relink_pointers(&mut raw[at..], link);
+    }
+    if dnode.bonus_type == ObjectType::DSL_DATASET {
+        let at = bonus + DATASET_POINTER;
+        relink_pointers(&mut raw[at..at + blkptr::SIZE], link);
+    }
 }

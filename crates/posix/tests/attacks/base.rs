@@ -11,13 +11,9 @@ use cenote_codec::compress::{self, Algorithm, Method};
 use cenote_device::Device;
 use cenote_engine::pipe::{Pipe, ReadContext};
 use cenote_engine::pool::{OpenOptions, Pool};
-use cenote_format::dnode::{CORE, FLAG_SPILL, SLOT};
-use cenote_format::{BlockPointer, Dnode, ObjectType, Objset, blkptr, label};
+use cenote_format::{BlockPointer, ObjectType, blkptr, label};
 
 use crate::image::{self, DATA_START, Extent, FlatImage, LABEL_CONFIG, UBERBLOCK};
-
-/// Offset of the block pointer in the bonus of a dataset, in bytes.
-const DATASET_POINTER: usize = 128;
 
 /// Where one block lies.
 #[derive(Clone)]
@@ -140,13 +136,7 @@ impl Stripper {
             return *new;
         }
         let mut data = self.pipe.read(old, &ReadContext::default()).unwrap().to_vec();
-        if old.level().0 > 0 {
-            self.pointers(&mut data);
-        } else if kind == ObjectType::DNODE {
-            self.dnodes(&mut data);
-        } else if kind == ObjectType::OBJSET {
-            self.object_set(&mut data);
-        }
+        image::relink(kind, old.level().0, &mut data, &mut |old| self.block(old));
         let asize = old.first_dva().unwrap().asize;
         let offsets = old.dvas().map(|dva| DATA_START + dva.offset).collect::<Vec<u64>>();
         let raw = data.len() as u64 <= asize;
@@ -162,48 +152,5 @@ impl Stripper {
         self.extents.push(Extent { offset, len, kind: kind.0, level, used: Arc::new(data) });
         self.done.insert(key, new);
         new
-    }
-
-    fn pointers(&mut self, data: &mut [u8]) {
-        for raw in data.chunks_exact_mut(blkptr::SIZE) {
-            let old = BlockPointer::decode(raw).unwrap();
-            raw.copy_from_slice(&self.block(&old).encode());
-        }
-    }
-
-    fn object_set(&mut self, data: &mut [u8]) {
-        let header = Objset::decode(data).unwrap();
-        self.dnode(&mut data[..SLOT], &header.meta_dnode);
-        for at in [1024, 1536, 2048] {
-            if let Some(slot) = data.get_mut(at..at + SLOT)
-                && let Ok(Some(dnode)) = Dnode::decode(slot)
-            {
-                self.dnode(slot, &dnode);
-            }
-        }
-    }
-
-    fn dnodes(&mut self, data: &mut [u8]) {
-        let mut at = 0;
-        while at < data.len() {
-            let len = Dnode::slots_at(&data[at..]) as usize * SLOT;
-            if let Some(dnode) = Dnode::decode(&data[at..]).unwrap() {
-                self.dnode(&mut data[at..at + len], &dnode);
-            }
-            at += len;
-        }
-    }
-
-    fn dnode(&mut self, raw: &mut [u8], dnode: &Dnode) {
-        let bonus = CORE + dnode.pointers.len() * blkptr::SIZE;
-        self.pointers(&mut raw[CORE..bonus]);
-        if dnode.flags & FLAG_SPILL != 0 {
-            let at = raw.len() - blkptr::SIZE;
-            self.pointers(&mut raw[at..]);
-        }
-        if dnode.bonus_type == ObjectType::DSL_DATASET {
-            let at = bonus + DATASET_POINTER;
-            self.pointers(&mut raw[at..at + blkptr::SIZE]);
-        }
     }
 }
