@@ -1,4 +1,5 @@
-//! A whole pool with some of its bytes changed: found, judged, opened, and everything read.
+//! A whole pool with some of its bytes changed: found, judged, opened, everything read and
+//! checked.
 //!
 //! The first byte of the input chooses what is looked at, the second the pool (`support/bases.rs`);
 //! the rest is a list of changes to the blocks of a real pool without checksums (`hostile/edits.rs`),
@@ -40,6 +41,7 @@ libfuzzer_sys::fuzz_target!(|input: &[u8]| {
         if let Some(pool) = tally.of(Pool::open(&candidate, &walk::options())) {
             if choice % 4 == 0 {
                 walk::general(&pool, &mut tally);
+                walk::check(&pool, &mut tally);
             }
             let first = usize::from(choice / 4) % 24;
             let datasets = walk::datasets(&pool, &mut tally);

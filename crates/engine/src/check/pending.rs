@@ -1,9 +1,9 @@
 //! Blocks that are freed, but not given back yet.
 //!
-//! Chapter 06, section 10. Invariant: lists of lists are followed to a bounded depth, and no list
-//! is read beyond the blocks of its object.
+//! Chapter 06, section 10. Invariant: a list is read once, however lists refer to each other, and
+//! none is read beyond the blocks of its object.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use cenote_format::bpobj::{BpobjHeader, is_freed_entry};
 use cenote_format::bptree::{self, BptreeEntry, BptreeHeader};
@@ -18,11 +18,6 @@ use crate::object::ObjectSet;
 use crate::zap::Zap;
 use crate::{Error, Result};
 
-/// Deepest nesting of lists.
-const DEPTH_MAX: u32 = 8;
-/// Bytes of a list read at once.
-const STEP: u64 = 1 << 20;
-
 /// Counts or queues everything that waits to be freed.
 pub(super) fn start(walk: &Walk<'_>, mos: &ObjectSet, directory: &Table) {
     let lists = ["sync_bplist", "free_bpobj"].map(|key| deferred(walk, mos, directory, key));
@@ -34,7 +29,7 @@ pub(super) fn start(walk: &Walk<'_>, mos: &ObjectSet, directory: &Table) {
 
 fn deferred(walk: &Walk<'_>, mos: &ObjectSet, directory: &Table, key: &str) -> Result<()> {
     match directory.number(key)? {
-        Some(id) if id != 0 => each_entry(mos, ObjectId(id), 0, &mut |bp| {
+        Some(id) if id != 0 => each_entry(mos, ObjectId(id), &mut |bp| {
             walk.count_apart(bp, BlockKind::Deferred);
         }),
         _ => Ok(()),
@@ -42,39 +37,33 @@ fn deferred(walk: &Walk<'_>, mos: &ObjectSet, directory: &Table, key: &str) -> R
 }
 
 /// Calls `each` for the pointers of a list and of the lists in it.
-fn each_entry(
-    mos: &ObjectSet,
-    id: ObjectId,
-    depth: u32,
-    each: &mut dyn FnMut(&BlockPointer),
-) -> Result<()> {
-    let named = |error: Error| error.at_object(0, id.0);
-    if depth > DEPTH_MAX {
-        return Err(named(Error::corrupt(format!("block lists nested {depth} deep"))));
-    }
-    let object = mos.object(id)?;
-    let header = BpobjHeader::decode(object.dnode().bonus()).map_err(|e| named(e.into()))?;
-    let wanted = header.pointers.saturating_mul(blkptr::SIZE as u64);
-    let length = wanted.min(object.dnode().max_offset());
-    let mut at = 0;
-    while at < length {
-        let part = STEP.min(length - at);
-        let data = object.read_vec(at, usize::try_from(part).unwrap_or(usize::MAX))?;
-        for bp in BlockPointer::decode_all(&data).filter(|bp| !bp.is_hole()) {
-            bp.validate().map_err(|error| named(error.into()))?;
-            each(&bp);
+fn each_entry(mos: &ObjectSet, id: ObjectId, each: &mut dyn FnMut(&BlockPointer)) -> Result<()> {
+    let mut seen = HashSet::from([id]);
+    let mut rest = vec![id];
+    while let Some(id) = rest.pop() {
+        let named = |error: cenote_format::Error| Error::from(error).at_object(0, id.0);
+        let object = mos.object(id)?;
+        let header = BpobjHeader::decode(object.dnode().bonus()).map_err(named)?;
+        for piece in object.appended(0, header.pointers.saturating_mul(blkptr::SIZE as u64)) {
+            for bp in BlockPointer::decode_all(&piece?).filter(|bp| !bp.is_hole()) {
+                bp.validate().map_err(named)?;
+                each(&bp);
+            }
         }
-        at += part;
-    }
-    if header.subobjects.0 == 0 {
-        return Ok(());
-    }
-    let object = mos.object(header.subobjects)?;
-    let length = header.subobject_count.saturating_mul(8).min(object.dnode().max_offset());
-    let numbers = object.read_vec(0, usize::try_from(length).unwrap_or(usize::MAX))?;
-    for index in 0..numbers.len() / 8 {
-        let child = ObjectId(le64(&numbers, index * 8).unwrap_or(0));
-        each_entry(mos, child, depth + 1, each)?;
+        if header.subobjects.0 == 0 {
+            continue;
+        }
+        let object = mos.object(header.subobjects)?;
+        for piece in object.appended(0, header.subobject_count.saturating_mul(8)) {
+            for word in piece?.chunks_exact(8) {
+                let child = ObjectId(le64(word, 0).unwrap_or(0));
+                if !seen.insert(child) {
+                    let reason = "a list of blocks that is part of itself, or of two lists";
+                    return Err(Error::corrupt(reason).at_object(0, child.0));
+                }
+                rest.push(child);
+            }
+        }
     }
     Ok(())
 }
@@ -84,22 +73,32 @@ fn destroyed(walk: &Walk<'_>, mos: &ObjectSet, directory: &Table) -> Result<()> 
     let Some(id) = directory.number("bptree_obj")?.filter(|id| *id != 0) else { return Ok(()) };
     let object = mos.object(ObjectId(id))?;
     let header = BptreeHeader::decode(object.dnode().bonus())?;
-    let held = object.dnode().max_offset() / bptree::ENTRY as u64;
-    for index in header.begin..header.end.min(held) {
-        let raw = object.read_vec(index * bptree::ENTRY as u64, bptree::ENTRY)?;
-        let entry = BptreeEntry::decode(&raw)?;
-        if entry.pointer.is_hole() || entry.pointer.logical_birth() <= entry.birth {
-            continue;
+    let [begin, end] =
+        [header.begin, header.end].map(|index| index.saturating_mul(bptree::ENTRY as u64));
+    let mut rest = Vec::new();
+    for piece in object.appended(begin, end) {
+        rest.extend(piece?);
+        let whole = rest.len() - rest.len() % bptree::ENTRY;
+        for raw in rest.chunks_exact(bptree::ENTRY) {
+            let entry = BptreeEntry::decode(raw)?;
+            destroyed_tree(walk, &entry);
         }
-        let mut set = SetContext::new(0, entry.birth);
-        set.read.objset = u64::MAX;
-        set.counts_as = Some(BlockKind::Deferred);
-        let resume = entry.resume;
-        let begun = (resume.object, resume.level, resume.block) != (0, 0, 0);
-        set.resume = begun.then_some(resume);
-        walk.push_root(set, entry.pointer);
+        rest.drain(..whole);
     }
     Ok(())
+}
+
+fn destroyed_tree(walk: &Walk<'_>, entry: &BptreeEntry) {
+    if entry.pointer.is_hole() || entry.pointer.logical_birth() <= entry.birth {
+        return;
+    }
+    let mut set = SetContext::new(0, entry.birth);
+    set.read.objset = u64::MAX;
+    set.counts_as = Some(BlockKind::Deferred);
+    let resume = entry.resume;
+    let begun = (resume.object, resume.level, resume.block) != (0, 0, 0);
+    set.resume = begun.then_some(resume);
+    walk.push_root(set, entry.pointer);
 }
 
 /// Lists of blocks of destroyed clones.
@@ -124,7 +123,7 @@ fn sublist_in_use(
     each: &mut dyn FnMut(&BlockPointer),
 ) -> Result<()> {
     let mut born: HashMap<(u32, u64, Txg), (i64, BlockPointer)> = HashMap::new();
-    each_entry(mos, list, 0, &mut |bp| {
+    each_entry(mos, list, &mut |bp| {
         if let Some(dva) = bp.first_dva() {
             let key = (dva.vdev, dva.offset, bp.logical_birth());
             let step = if is_freed_entry(bp) { -1 } else { 1 };

@@ -143,9 +143,12 @@ fn read_logs(
     }
     logs.sort_by_key(|(flushing, ..)| !*flushing);
     for (_, header, object) in logs {
-        let length = header.length.min(object.dnode().max_offset());
-        for block in 0..length.div_ceil(object.block_size().max(1)) {
-            for entry in ddt::log_entries(&object.read_block(block)?) {
+        let size = object.block_size();
+        let end = header.length.div_ceil(size).saturating_mul(size);
+        for piece in object.appended(0, end) {
+            let piece = piece?;
+            let blocks = piece.chunks(usize::try_from(size).unwrap_or(usize::MAX));
+            for entry in blocks.flat_map(ddt::log_entries) {
                 let entry = entry.map_err(Error::from)?;
                 if header.flushing && header.checkpoint.is_some_and(|done| entry.key <= done) {
                     continue;

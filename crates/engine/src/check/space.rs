@@ -21,8 +21,6 @@ use crate::object::ObjectSet;
 use crate::pool::removed::read_mapping;
 use crate::{Error, Result};
 
-/// Bytes of a space map read at once.
-const STEP: u64 = 1 << 20;
 /// Log space maps count in units of 512 bytes.
 const LOG_SHIFT: u8 = 9;
 /// Longest chain of removed vdevs an address is followed through.
@@ -321,19 +319,14 @@ fn each_segment(
     mut each: impl FnMut(Segment) -> Result<()>,
 ) -> Result<()> {
     let (object, header) = (mos.object(id)?, header(mos, id)?);
-    let length = header.length.min(object.dnode().max_offset());
-    // Entries of two words do not cross blocks, and a step is a whole number of blocks.
-    let step = STEP.next_multiple_of(object.block_size().max(8));
-    let mut at = 0;
-    while at < length {
-        let part = usize::try_from(step.min(length - at)).unwrap_or(usize::MAX);
-        for record in records(&object.read_vec(at, part)?) {
+    // Entries of two words do not cross blocks, nor do pieces.
+    for piece in object.appended(0, header.length) {
+        for record in records(&piece?) {
             let record = record.map_err(|error| Error::from(error).at_object(0, id.0))?;
             if let Record::Segment(segment) = record {
                 each(segment).map_err(|error| error.at_object(0, id.0))?;
             }
         }
-        at = at.saturating_add(step);
     }
     Ok(())
 }

@@ -1,11 +1,11 @@
 //! The walk: from the root of the pool down every block tree, by many threads.
 //!
 //! Chapter 04, section 4; chapter 06, section 11. Every dataset is walked from the txg of its
-//! previous snapshot on, so shared blocks are visited once. Invariant: jobs are taken last in,
-//! first out, and roots of datasets last, so what waits is bounded by the depth of the trees, not
-//! by their breadth.
+//! previous snapshot on, so shared blocks are visited once. Invariant: a block that leads to others
+//! is followed once, so the walk ends; jobs are taken last in, first out, and roots of datasets
+//! last, so what waits is bounded by the depth of the trees, not by their breadth.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -18,6 +18,7 @@ use cenote_format::zil::Header;
 use cenote_format::{BlockPointer, ObjectType, Objset, Txg};
 use parking_lot::{Condvar, Mutex};
 
+use super::bits::SparseBits;
 use super::census::{BlockKind, Census, allocated};
 use super::progress::{Meter, Progress};
 use super::shared::SharedBlocks;
@@ -27,11 +28,14 @@ use crate::pipe::{Pipe, ReadContext};
 use crate::pool::Pool;
 use crate::{Error, ErrorKind, Result};
 
-/// Pointers in one job whose blocks lead to others.
+/// Pointers in one job whose blocks lead to others, and the bytes of these.
 const INNER_BATCH: usize = 16;
+const INNER_BYTES: u64 = 16 << 20;
 /// Pointers in one job whose blocks are only verified, and their bytes.
 const LEAF_BATCH: usize = 64;
 const LEAF_BYTES: u64 = 4 << 20;
+/// log2 of the smallest sector.
+const SECTOR: u32 = 9;
 /// Deepest nesting of gang headers that are marked.
 const GANG_DEPTH: u32 = 16;
 
@@ -89,6 +93,8 @@ pub(super) struct Walk<'a> {
     unclaimed: Txg,
     total: u64,
     queue: Mutex<Queue>,
+    /// Sectors of blocks that lead to others and were followed, by top-level vdev.
+    followed: Mutex<HashMap<u32, SparseBits>>,
     changed: Condvar,
     stopped: AtomicBool,
     blocks: AtomicU64,
@@ -122,6 +128,7 @@ impl<'a> Walk<'a> {
             unclaimed,
             total,
             queue: Mutex::default(),
+            followed: Mutex::default(),
             changed: Condvar::new(),
             stopped: AtomicBool::new(false),
             blocks: AtomicU64::new(0),
@@ -272,6 +279,10 @@ impl<'a> Walk<'a> {
             let content = block.map_err(|error| (FindingKind::Unreadable, error));
             let opened = content.and_then(|block| {
                 local.verified += u64::from(!item.bp.is_embedded());
+                if !job.set.only_log && self.was_followed(&item.bp) {
+                    let reason = "what the block leads to belongs to another block as well";
+                    return Err((FindingKind::Overlap, Error::corrupt(reason)));
+                }
                 self.children(&job.set, item, &block, &mut children)
                     .map_err(|error| (FindingKind::Malformed, error))
             });
@@ -282,10 +293,18 @@ impl<'a> Walk<'a> {
         self.push(&job.set, children, local);
     }
 
+    /// Notes that a block that could be read is followed; whether some of its space was before.
+    fn was_followed(&self, bp: &BlockPointer) -> bool {
+        let Some(dva) = bp.first_dva() else { return false };
+        let sectors = if bp.is_gang() { 1 } else { (bp.psize() >> SECTOR).max(1) };
+        let mut followed = self.followed.lock();
+        followed.entry(dva.vdev).or_default().insert(dva.offset >> SECTOR, sectors) > 0
+    }
+
     /// Cuts `items` into jobs; those that need nothing but counting are counted at once.
     fn push(&self, set: &Arc<SetContext>, items: Vec<Item>, local: &mut Local) {
         let (mut jobs, mut leaves) = (Vec::new(), Vec::new());
-        let (mut inner, mut bytes) = (Vec::new(), 0);
+        let (mut inner, mut inner_bytes, mut bytes) = (Vec::new(), 0, 0);
         for item in items {
             if item.bp.is_hole() || item.bp.is_redacted() || set.skips(&item) {
                 continue;
@@ -295,9 +314,11 @@ impl<'a> Walk<'a> {
                 continue;
             }
             if item.leads_on() {
+                inner_bytes += item.bp.lsize();
                 inner.push(item);
-                if inner.len() >= INNER_BATCH {
+                if inner.len() >= INNER_BATCH || inner_bytes >= INNER_BYTES {
                     jobs.push(std::mem::take(&mut inner));
+                    inner_bytes = 0;
                 }
             } else if self.must_verify(&item.bp) {
                 bytes += item.bp.psize();

@@ -3,6 +3,7 @@
 //! Chapter 04, sections 1-4. Invariant: a walk down a block tree strictly descends (every pointer's
 //! level is checked), so no image can make it loop.
 
+mod appended;
 mod early;
 mod live;
 mod numbers;
@@ -29,6 +30,7 @@ use smallvec::SmallVec;
 use crate::pipe::{Decryptor, PoolIo, ReadContext, zeros};
 use crate::{Error, Result};
 
+pub use appended::Appended;
 pub use early::{DirtyBlock, DirtyBlocks, EarlyBlock};
 pub use sync::{Ledger, SyncContext, Synced, SyncedObject};
 pub use write::{INDIRECT_SHIFT, NewObject};

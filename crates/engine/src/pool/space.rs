@@ -10,7 +10,7 @@ use cenote_format::bytes::le64;
 use cenote_format::config::VdevConfig;
 use cenote_format::deadlist::parse_integer_key;
 use cenote_format::space_map::{Action, Record, SpaceMapHeader, records};
-use cenote_format::{BlockPointer, ObjectId, Txg, brt, ddt};
+use cenote_format::{ObjectId, Txg, brt, ddt};
 
 use crate::alloc::geometry::{EMBEDDED_LOG_ABOVE, Geometry, METASLABS_MAX, metaslab_shift};
 use crate::alloc::histogram::fragmentation_percent;
@@ -19,8 +19,6 @@ use crate::object::ObjectSet;
 use crate::zap::Zap;
 use crate::{Error, ErrorKind, Result};
 
-/// Bytes of a log space map read at once.
-const LOG_STEP: u64 = 1 << 20;
 /// Log space maps: units of 512 bytes.
 const LOG_SHIFT: u8 = 9;
 
@@ -362,19 +360,9 @@ pub fn each_logged(mos: &ObjectSet, directory: &Table, mut each: impl FnMut(Logg
     }
     for (txg, id) in logs {
         let (object, header) = (mos.object(id)?, map_header(mos, id)?);
-        let length = header.length.min(object.dnode().max_offset());
-        let mut at = 0;
-        // Entries of two words do not cross blocks, and a step is a whole number of blocks.
-        let step = LOG_STEP.next_multiple_of(object.block_size().max(8));
-        while at < length {
-            let part = step.min(length - at);
-            // A log has no holes; one that claims them could keep us reading zeros for ever.
-            let (first, last) = (at / object.block_size(), (at + part - 1) / object.block_size());
-            if object.pointers(first, last)?.iter().any(BlockPointer::is_hole) {
-                return Err(Error::corrupt("log space map with a hole").at_object(0, id.0));
-            }
-            let part = usize::try_from(part).unwrap_or(usize::MAX);
-            for record in records(&object.read_vec(at, part)?) {
+        // Entries of two words do not cross blocks, nor do pieces.
+        for piece in object.appended(0, header.length) {
+            for record in records(&piece?) {
                 let record = record.map_err(|error| Error::from(error).at_object(0, id.0))?;
                 let Record::Segment(segment) = record else { continue };
                 let (offset, length) = segment.bytes(0, LOG_SHIFT)?;
@@ -382,7 +370,6 @@ pub fn each_logged(mos: &ObjectSet, directory: &Table, mut each: impl FnMut(Logg
                     each(Logged { txg, vdev, action: segment.action, offset, length });
                 }
             }
-            at = at.saturating_add(step);
         }
     }
     Ok(())

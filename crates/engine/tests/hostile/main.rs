@@ -7,6 +7,8 @@
 
 mod bench;
 mod blocks;
+mod checks;
+mod circles;
 #[allow(dead_code, reason = "the tool that makes images and the fuzz targets use the rest")]
 mod image;
 mod labels;

@@ -7,9 +7,7 @@ use cenote_format::ObjectId;
 use cenote_format::zap::Kind;
 
 use crate::bench::{Bench, soon};
-
-/// Bytes of a leaf's header.
-const HEADER: usize = 48;
+use crate::circles;
 
 /// The first fat ZAP of dataset `name`.
 fn fat(bench: &Bench, name: &str) -> Object {
@@ -71,40 +69,22 @@ fn names(object: &Object) -> Vec<Vec<u8>> {
     zap.entries().map(|entry| entry.unwrap().name().to_vec()).collect()
 }
 
-/// Every leaf of the table: extent and bytes.
-fn leaves(bench: &Bench, object: &Object) -> Vec<(usize, Vec<u8>)> {
-    let extents = (1..object.block_count()).map(|id| bench.block(object, 0, id));
-    extents.map(|extent| (extent, bench.image.extents[extent].bytes(0, 16 << 10))).collect()
-}
-
 #[test]
 fn chains_in_circles() {
     let sound = Bench::new();
     let object = fat(&sound, "fuzzed");
     let names = names(&object);
-    let size = object.block_size() as usize;
-    let chunks = HEADER + size / 16;
-    // Every entry is followed by itself; by the first; every name goes on in itself.
     for attack in 0..3 {
         let mut bench = Bench::new();
-        for (extent, bytes) in leaves(&sound, &object) {
-            for (number, at) in (chunks..size.min(bytes.len())).step_by(24).enumerate() {
-                let to = if attack == 1 { 0 } else { number as u16 };
-                match (bytes[at], attack) {
-                    (252, 0 | 1) => bench.image.patch(extent, at + 2, &to.to_le_bytes()),
-                    (251, 2) => bench.image.patch(extent, at + 22, &to.to_le_bytes()),
-                    _ => {}
-                }
-            }
-        }
+        circles::chains(&mut bench, &object, attack);
         let errors = ask(&bench, object.id(), &names);
         assert!(!errors.is_empty() || attack == 2, "attack {attack}");
     }
     // All rows of the hash table start at one chunk.
     let mut bench = Bench::new();
-    for (extent, _) in leaves(&sound, &object) {
-        for row in 0..size / 32 {
-            bench.image.patch(extent, HEADER + 2 * row, &[0, 0]);
+    for (extent, _) in circles::leaves(&sound, &object) {
+        for row in 0..object.block_size() as usize / 32 {
+            bench.image.patch(extent, circles::HEADER + 2 * row, &[0, 0]);
         }
     }
     ask(&bench, object.id(), &names);
@@ -116,14 +96,10 @@ fn pointer_tables_in_circles() {
     let object = fat(&sound, "fuzzed");
     let names = names(&object);
     let first = sound.block(&object, 0, 0);
-    let size = object.block_size() as usize;
-    let table = size / 2;
     // Every pointer leads to block 0, to one leaf, far away.
     for target in [0_u64, 1, 2, 1 << 40, u64::MAX] {
         let mut bench = Bench::new();
-        for at in (table..size).step_by(8) {
-            bench.word((first, at), target);
-        }
+        circles::pointers(&mut bench, &object, target);
         let errors = ask(&bench, object.id(), &names);
         // The table may have one leaf only.
         assert!(!errors.is_empty() || target == 1, "all pointers to {target}");
@@ -155,7 +131,7 @@ fn leaves_that_own_everything() {
     let names = names(&object);
     for (prefix, len) in [(0, 0), (0, 64), (0, 65), (1, 1), (u64::MAX, 64), (0, u16::MAX)] {
         let mut bench = Bench::new();
-        for (extent, _) in leaves(&sound, &object) {
+        for (extent, _) in circles::leaves(&sound, &object) {
             bench.word((extent, 16), prefix);
             bench.image.patch(extent, 32, &len.to_le_bytes());
         }

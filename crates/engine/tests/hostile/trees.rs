@@ -11,6 +11,7 @@ use cenote_engine::zap::Zap;
 use cenote_format::{BlockPointer, ObjectId, ObjectType};
 
 use crate::bench::{Bench, soon};
+use crate::circles;
 use crate::tally::Tally;
 use crate::walk;
 
@@ -60,18 +61,9 @@ fn an_indirect_block_that_points_to_itself() {
 fn a_tree_of_twelve_levels_in_twelve_blocks() {
     let mut bench = Bench::new();
     let object = deepest(&bench, "fuzzed/a");
-    let (extent, position) = bench.dnode(object.set(), object.id().0);
-    // Every block is full of pointers to the one below: 2^107 blocks of data.
-    let mut bp = object.pointer(0, 0).unwrap();
-    for level in 1..12 {
-        let bytes = bp.encode().repeat(1 << 10);
-        bp = bench.add(bytes, &bp, level);
-    }
-    bench.image.patch(extent, position + 1, &[17, 12, 1]);
-    bench.word((extent, position + 16), (1 << 60) - 1);
-    bench.image.patch(extent, position + 64, &bp.encode());
+    circles::tree(&mut bench, &object);
     let object = again(&bench, "fuzzed/a", object.id());
-    soon(20, || {
+    soon(120, || {
         assert_eq!(object.read(1 << 55, 10).unwrap().len(), 1);
         assert_eq!(object.seek_data(77).unwrap(), Some(77));
         // There is no hole, and it would take for ever to be sure.

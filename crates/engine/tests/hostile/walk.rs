@@ -3,8 +3,10 @@
 //! Invariant: every loop here is bounded by a count, so that what does not end is the engine's
 //! fault. Errors are welcome; they are counted, never unwrapped.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use cenote_engine::check::{CheckOptions, Report, Verify};
 use cenote_engine::dataset::{Dataset, DatasetName, Keys, Listed, NoKeys, PropertyReader};
 use cenote_engine::object::{Object, ObjectSet};
 use cenote_engine::pool::activity::{Clock, Settings};
@@ -58,6 +60,18 @@ pub fn pool(pool: &Arc<Pool>, tally: &mut Tally) {
     for dataset in datasets(pool, tally) {
         self::dataset(pool, &dataset, &NoKeys, tally);
     }
+}
+
+/// Reads and counts every block, as `zdb -bcc` does.
+pub fn check(pool: &Arc<Pool>, tally: &mut Tally) -> Option<Report> {
+    let verify = Verify::Everything;
+    let options = CheckOptions { verify, every_copy: true, threads: 2, ..CheckOptions::default() };
+    let report = cenote_engine::check::check(pool, &options, &mut |_| ControlFlow::Continue(()));
+    let report = tally.of(report)?;
+    for finding in &report.findings {
+        tally.of(Err::<(), _>(&finding.error));
+    }
+    Some(report)
 }
 
 /// Looks at what belongs to the pool itself.

@@ -6,6 +6,12 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may fail")]
 
 mod base;
+#[allow(dead_code, reason = "others use the rest")]
+#[path = "../../../engine/tests/hostile/bench.rs"]
+mod bench;
+#[allow(dead_code, reason = "others use the rest")]
+#[path = "../../../engine/tests/hostile/circles.rs"]
+mod circles;
 #[path = "../../../engine/tests/hostile/edits.rs"]
 mod edits;
 #[allow(dead_code, reason = "others use the rest")]
@@ -16,7 +22,11 @@ mod image;
 mod pool;
 #[path = "../../../engine/tests/hostile/tally.rs"]
 mod tally;
+#[allow(dead_code, reason = "others use the rest")]
+#[path = "../../../engine/tests/hostile/walk.rs"]
+mod walk;
 mod work;
+mod writer_circles;
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{LazyLock, mpsc};
@@ -29,17 +39,22 @@ use tally::Tally;
 
 /// Seconds of random attacks, unless the variable `ATTACK_SECONDS` says otherwise.
 const SECONDS: u64 = 20;
-/// Longest that one attacked pool may keep us.
-const DEADLINE: Duration = Duration::from_secs(60);
+/// Longest that one attacked pool may keep us, on a machine that is busy with other things.
+const DEADLINE: Duration = Duration::from_secs(300);
 
 static BASE: LazyLock<Base> = LazyLock::new(|| Base::of(work::populate(&Disks::new("disk"))));
 static PANICS: AtomicU64 = AtomicU64::new(0);
 
-/// Attacks the pool of `image` on a thread that is not waited for longer than the deadline.
+/// Attacks the pool of `image`.
 fn soon(image: FlatImage, what: &str) -> Tally {
+    attack_soon(move || work::attack(BASE.device(&image)), what)
+}
+
+/// Does `attack` on a thread that is not waited for longer than the deadline.
+fn attack_soon(attack: impl FnOnce() -> Tally + Send + 'static, what: &str) -> Tally {
     let (done, wait) = mpsc::channel();
     let start = Instant::now();
-    let thread = std::thread::spawn(move || done.send(work::attack(BASE.device(&image))));
+    let thread = std::thread::spawn(move || done.send(attack()));
     let tally = wait.recv_timeout(DEADLINE);
     let tally = tally.unwrap_or_else(|error| panic!("{what}: {error} after {:?}", start.elapsed()));
     thread.join().unwrap().unwrap();

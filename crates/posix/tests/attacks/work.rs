@@ -8,8 +8,8 @@ use std::sync::Arc;
 use cenote_device::{Device, SimDevice};
 use cenote_engine::dataset::change::{MosChange, NewDataset, PropertyInput};
 use cenote_engine::dataset::{Catalog, Dataset};
+use cenote_engine::pool::OpenOptions;
 use cenote_engine::pool::live::{LivePool, WriteOptions};
-use cenote_engine::pool::{OpenOptions, assemble::PoolCandidate};
 use cenote_engine::{Error, Result};
 use cenote_format::objset::ObjsetKind;
 use cenote_posix::Filesystem;
@@ -22,11 +22,13 @@ use crate::image::{self, Shelf};
 use crate::pool::{Disks, NAME};
 use crate::tally::Tally;
 
-const SUPERUSER: Caller = Caller { uid: 0, gid: 0, pid: 0 };
+/// Who does everything here.
+pub const SUPERUSER: Caller = Caller { uid: 0, gid: 0, pid: 0 };
 /// Most entries of a directory that are touched.
 const ENTRIES: usize = 200;
 
-fn new_node(mode: u32) -> NewNode<'static> {
+/// A node without content.
+pub fn new_node(mode: u32) -> NewNode<'static> {
     NewNode { mode, umask: 0, rdev: 0, target: &[] }
 }
 
@@ -108,7 +110,8 @@ fn destroy(live: &LivePool, name: &str) -> Result<()> {
     })
 }
 
-fn files_of(live: &Arc<LivePool>, name: &str) -> Result<Arc<Filesystem>, Errno> {
+/// The files of a dataset.
+pub fn files_of(live: &Arc<LivePool>, name: &str) -> Result<Arc<Filesystem>, Errno> {
     let dataset = cenote_posix::live::find(&live.pool().catalog(), name)?;
     cenote_posix::live::open(live, &dataset, false)
 }
@@ -183,6 +186,11 @@ pub fn populate(disks: &Disks) -> Vec<u8> {
 
 /// Opens the pool on a device of these bytes for writing and does a little of everything to it.
 pub fn attack(device: Vec<u8>) -> Tally {
+    on_pool(device, change)
+}
+
+/// Opens the pool on a device of these bytes for writing, lets `work` change it, and exports it.
+pub fn on_pool(device: Vec<u8>, work: impl Fn(&Arc<LivePool>, &mut Tally)) -> Tally {
     let disk: Arc<dyn Device> = Arc::new(SimDevice::from_bytes("/sim/d0", device));
     let options = OpenOptions {
         prefetch_threads: 0,
@@ -192,32 +200,30 @@ pub fn attack(device: Vec<u8>) -> Tally {
     };
     let mut tally = Tally::default();
     for candidate in image::discover(vec![disk]) {
-        tally = change(&candidate, &options);
+        let opened = LivePool::open(&candidate, &options, WriteOptions::default());
+        let Some(live) = tally.of(opened) else { continue };
+        work(&live, &mut tally);
+        if live.suspension().is_some() {
+            live.abandon();
+        } else {
+            tally.of(live.export());
+        }
     }
     tally
 }
 
-fn change(candidate: &PoolCandidate, options: &OpenOptions) -> Tally {
-    let mut tally = Tally::default();
-    let opened = LivePool::open(candidate, options, WriteOptions::default());
-    let Some(live) = tally.of(opened) else { return tally };
+fn change(live: &Arc<LivePool>, tally: &mut Tally) {
     for name in ["tank", "tank/copy"] {
-        if let Some(files) = tally.of(files_of(&live, name)) {
-            change_files(&files, &mut tally);
+        if let Some(files) = tally.of(files_of(live, name)) {
+            change_files(&files, tally);
         }
         tally.of(live.sync());
     }
-    datasets(&live, &mut tally);
+    datasets(live, tally);
     for _ in 0..3 {
         live.wake_freeing();
         tally.of(live.sync());
     }
-    if live.suspension().is_some() {
-        live.abandon();
-    } else {
-        tally.of(live.export());
-    }
-    tally
 }
 
 fn change_files(files: &Filesystem, tally: &mut Tally) {

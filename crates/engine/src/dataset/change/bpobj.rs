@@ -253,6 +253,10 @@ impl MosChange<'_> {
                 }
             } else if header.subobject_count > 0 {
                 let last = self.linked(&header)?.pop();
+                if let Some(own) = last.filter(|last| path.contains(last)) {
+                    let reason = "a list of blocks that is part of itself";
+                    return Err(Error::corrupt(reason).at_object(0, own.0));
+                }
                 path.extend(last);
                 if path.len() > NESTING_MAX {
                     return Err(Error::corrupt("lists nest too deeply").at_object(0, list.0));
