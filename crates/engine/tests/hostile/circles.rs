@@ -69,16 +69,16 @@ pub fn free_list(bench: &Bench) -> ObjectId {
     ObjectId(directory.number("free_bpobj").unwrap().unwrap())
 }
 
-/// An object of twelve levels whose every indirect block is full of pointers to the one below: 2^107
+/// An object of twelve levels whose every indirect block is full of pointers to the one below: 2^77
 /// blocks that are one.
 pub fn tree(bench: &mut Bench, object: &Object) {
     let (extent, position) = bench.dnode(object.set(), object.id().0);
     let mut bp = object.pointer(0, 0).unwrap();
     for level in 1..12 {
-        let bytes = bp.encode().repeat(1 << 10);
+        let bytes = bp.encode().repeat(1 << 7);
         bp = bench.add(bytes, &bp, level);
     }
-    bench.image.patch(extent, position + 1, &[17, 12, 1]);
+    bench.image.patch(extent, position + 1, &[14, 12, 1]);
     bench.word((extent, position + 16), (1 << 60) - 1);
     bench.image.patch(extent, position + 64, &bp.encode());
 }
