@@ -326,7 +326,7 @@ pub fn create(plan: &CreatePool) -> Result<Arc<dyn PoolService>, Failure> {
         pool_properties: plan.properties.iter().map(service_live::input).collect(),
         properties: service_live::root_properties(&stored),
         encryption,
-        command: Some(plan.command.clone()),
+        command: Some((plan.command.clone(), service_live::user())),
         hostid: host.id,
         hostname: host.name,
     };

@@ -218,7 +218,9 @@ fn export_on_signals(pool: &str, directory: &Path) {
         for signal in signals.forever() {
             tracing::info!(signal, "exporting");
             // by the same way as everybody's orders; before the socket is there nothing is mounted
-            if let Err(failure) = client.order(&pool, &Request::Export { force: true }) {
+            if let Err(failure) =
+                client.order(&pool, &Request::Export { force: true, command: None })
+            {
                 tracing::error!(%failure, "ended without exporting");
                 std::process::exit(1);
             }

@@ -91,6 +91,22 @@ pub enum Change {
         /// Full name of the new bookmark.
         to: String,
     },
+    /// `zfs allow`.
+    Allow {
+        /// Filesystem or volume.
+        dataset: String,
+        /// What to give.
+        grants: Vec<Grant>,
+    },
+    /// `zfs unallow`.
+    Unallow {
+        /// Filesystem or volume.
+        dataset: String,
+        /// What to take; without permissions: all of that key.
+        grants: Vec<Grant>,
+        /// From everything below, too (`-r`).
+        recursive: bool,
+    },
     /// `zfs change-key`.
     ChangeKey {
         /// Encryption root, or a dataset that becomes one.
@@ -126,6 +142,15 @@ pub enum Change {
     },
     /// Nothing but an entry in the history.
     Log,
+}
+
+/// Permissions that stand on a dataset under one key.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Grant {
+    /// To whom, and where, as pools name it: `ul$1000` (chapter 06, section 18).
+    pub key: String,
+    /// Permissions, or permission sets where the key says so.
+    pub permissions: Vec<String>,
 }
 
 /// What `zfs create` asks for.

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use crate::changes::Grant;
 use crate::protocol::{ExchangeError, Failure, FailureKind, Request, Response, Timed};
 use crate::report::{DatasetReport, HistoryRecord, PoolReport, UsageRecord};
 use crate::run_directory::{self, PoolFiles};
@@ -76,6 +77,12 @@ impl Client {
     pub fn lives(&self, pool: &str) -> bool {
         let files = run_directory::files(&self.directory, pool);
         run_directory::owner(&files.pid).is_some_and(|owner| owner.alive)
+    }
+
+    /// The process of a pool, if it lives.
+    pub fn process(&self, pool: &str) -> Option<u32> {
+        let files = run_directory::files(&self.directory, pool);
+        run_directory::owner(&files.pid).filter(|owner| owner.alive).map(|owner| owner.pid)
     }
 
     /// Asks one pool; every response but the last goes to `each`.
@@ -175,6 +182,32 @@ impl Client {
     pub fn holds(&self, pool: &str, snapshot: &str) -> Result<Vec<(String, u64)>, Failure> {
         match self.exchange(pool, &Request::Holds(snapshot.to_owned()), |_| {})? {
             Response::Holds(holds) => Ok(holds),
+            other => Err(unexpected(pool, &other)),
+        }
+    }
+
+    /// The permissions on a dataset and on those above it that have any, nearest first.
+    ///
+    /// # Errors
+    /// If there is no such dataset.
+    pub fn permissions(
+        &self,
+        pool: &str,
+        dataset: &str,
+    ) -> Result<Vec<(String, Vec<Grant>)>, Failure> {
+        match self.exchange(pool, &Request::Permissions(dataset.to_owned()), |_| {})? {
+            Response::Permissions(levels) => Ok(levels),
+            other => Err(unexpected(pool, &other)),
+        }
+    }
+
+    /// How many files of a filesystem wait to be deleted; 0 if it is not mounted.
+    ///
+    /// # Errors
+    /// If there is no such filesystem.
+    pub fn delete_queue(&self, pool: &str, dataset: &str) -> Result<u64, Failure> {
+        match self.exchange(pool, &Request::DeleteQueue(dataset.to_owned()), |_| {})? {
+            Response::Count(count) => Ok(count),
             other => Err(unexpected(pool, &other)),
         }
     }

@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
-use crate::changes::ChangeRequest;
+use crate::changes::{ChangeRequest, Grant};
 use crate::report::{DatasetKind, DatasetReport, HistoryRecord, PoolReport, UsageRecord};
 
 /// Version of the messages; both sides must have the same.
@@ -138,6 +138,10 @@ pub enum Request {
     Usage(String),
     /// The holds on a snapshot. Answered by [`Response::Holds`].
     Holds(String),
+    /// The permissions on a dataset and on those above it. Answered by [`Response::Permissions`].
+    Permissions(String),
+    /// How many files of a filesystem wait to be deleted. Answered by [`Response::Count`].
+    DeleteQueue(String),
     /// Answered by [`Response::Done`].
     Mount(MountRequest),
     /// Answered by [`Response::Done`].
@@ -151,6 +155,8 @@ pub enum Request {
     Export {
         /// Even if filesystems are in use.
         force: bool,
+        /// The command line, for the history.
+        command: Option<String>,
     },
     /// Change the pool. Answered by [`Response::Done`] once the change is made; destroying the pool
     /// ends the process.
@@ -240,6 +246,10 @@ pub enum Response {
     Usage(Vec<UsageRecord>),
     /// Holds: tag, and when it was placed (seconds since 1970).
     Holds(Vec<(String, u64)>),
+    /// Permissions: names of datasets, the one asked for first, and what stands on them.
+    Permissions(Vec<(String, Vec<Grant>)>),
+    /// How many.
+    Count(u64),
     /// It is done. The warnings are lines to print on standard error (what `mount -a` could not
     /// mount); with any, the command ends with exit code 1.
     Done {
@@ -396,9 +406,9 @@ mod tests {
     fn messages_cross_a_socket_and_other_versions_are_refused() {
         let (a, b) = UnixStream::pair().unwrap();
         let wait = Duration::from_secs(2);
-        Timed::new(&a, wait).send(Request::Export { force: true }).unwrap();
+        Timed::new(&a, wait).send(Request::Export { force: true, command: None }).unwrap();
         let got: Request = Timed::new(&b, wait).receive().unwrap();
-        assert!(matches!(got, Request::Export { force: true }));
+        assert!(matches!(got, Request::Export { force: true, command: None }));
 
         Timed::new(&a, wait).send_bytes(br#"{"version":9,"message":{"New":1}}"#).unwrap();
         let error = Timed::new(&b, wait).receive::<Request>().unwrap_err();

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use crate::changes::{Change, ChangeRequest};
+use crate::changes::{Change, ChangeRequest, Grant};
 use crate::protocol::{
     CHANGE_DEADLINE, DatasetQuery, ExchangeError, Failure, FailureKind, LOOK_DEADLINE,
     LoadKeyRequest, MountRequest, Request, Response, Timed, UnmountRequest,
@@ -60,6 +60,22 @@ pub trait PoolService: Send + Sync {
         Err(Failure::not_supported(&format!("listing the holds of '{snapshot}'")))
     }
 
+    /// The permissions on a dataset and on those above it that have any, nearest first.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    fn permissions(&self, dataset: &str) -> Result<Vec<(String, Vec<Grant>)>, Failure> {
+        Err(Failure::not_supported(&format!("listing the permissions on '{dataset}'")))
+    }
+
+    /// How many files of a filesystem wait to be deleted; 0 if it is not mounted.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    fn delete_queue(&self, dataset: &str) -> Result<u64, Failure> {
+        Err(Failure::not_supported(&format!("waiting for '{dataset}'")))
+    }
+
     /// Mounts.
     ///
     /// # Errors
@@ -90,11 +106,12 @@ pub trait PoolService: Send + Sync {
     /// With the words of the command that asks for it; nothing is changed then.
     fn change(&self, request: &ChangeRequest) -> Result<Vec<String>, Failure>;
 
-    /// Unmounts everything and closes the pool. After `Ok` the process ends.
+    /// Unmounts everything and closes the pool, `command` being its last record in the history.
+    /// After `Ok` the process ends.
     ///
     /// # Errors
     /// With the words of `zpool export`; the pool then stays open.
-    fn export(&self, force: bool) -> Result<Vec<String>, Failure>;
+    fn export(&self, force: bool, command: Option<&str>) -> Result<Vec<String>, Failure>;
 }
 
 /// Why the server ended.
@@ -211,6 +228,10 @@ fn answer(
             .collect(),
         Request::Usage(dataset) => vec![Response::Usage(service.usage(dataset)?)],
         Request::Holds(snapshot) => vec![Response::Holds(service.holds(snapshot)?)],
+        Request::Permissions(dataset) => {
+            vec![Response::Permissions(service.permissions(dataset)?)]
+        }
+        Request::DeleteQueue(dataset) => vec![Response::Count(service.delete_queue(dataset)?)],
         Request::Mount(request) => done(service.mount(request)?),
         Request::Unmount(request) => done(service.unmount(request)?),
         Request::LoadKey(request) => {
@@ -221,8 +242,8 @@ fn answer(
             service.unload_key(dataset)?;
             done(Vec::new())
         }
-        Request::Export { force } => {
-            let warnings = service.export(*force)?;
+        Request::Export { force, command } => {
+            let warnings = service.export(*force, command.as_deref())?;
             *ending = Some(Ending::Exported);
             done(warnings)
         }

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use cenote_control::changes::NewDataset;
+use cenote_control::changes::{Grant, NewDataset};
 use cenote_control::plan::{NewKey, PropertySetting, VdevPlan};
 use cenote_engine::dataset::Dataset;
 use cenote_engine::pool::Pool;
@@ -141,6 +141,33 @@ pub trait PoolChanges: Send + Sync {
     fn bookmark(&self, from: &str, to: &str) -> Result<()> {
         let _ = to;
         not_yet(&format!("bookmarking '{from}'"))
+    }
+
+    /// Gives permissions on a dataset.
+    ///
+    /// # Errors
+    /// `NotFound`, `InvalidArgument`.
+    fn allow(&self, dataset: &str, grants: &[Grant]) -> Result<()> {
+        let _ = grants;
+        not_yet(&format!("giving permissions on '{dataset}'"))
+    }
+
+    /// Takes permissions on datasets away, in one transaction group.
+    ///
+    /// # Errors
+    /// `NotFound`, `InvalidArgument`.
+    fn disallow(&self, datasets: &[String], grants: &[Grant]) -> Result<()> {
+        let _ = grants;
+        not_yet(&format!("taking permissions on '{}'", datasets.join("', '")))
+    }
+
+    /// How many files of a filesystem wait to be deleted; 0 if it is not mounted.
+    ///
+    /// # Errors
+    /// What the disks say.
+    fn delete_queue(&self, dataset: ObjectId) -> Result<u64> {
+        let _ = dataset;
+        Ok(0)
     }
 
     /// Gives an encryption root a new key, or makes a dataset one; `None`: takes over its parent's.

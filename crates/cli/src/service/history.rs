@@ -2,10 +2,12 @@
 
 use cenote_control::report::HistoryRecord;
 use cenote_engine::pool::Pool;
-use cenote_engine::pool::history::History;
+use cenote_engine::pool::history::{History, listed};
 use cenote_engine::{Error, Result};
 use cenote_format::history::key;
 use cenote_format::nvlist::NvList;
+
+use crate::settings::principal;
 
 /// Every record, oldest first. A record that cannot be read ends the list.
 pub fn records(pool: &Pool) -> Result<Vec<HistoryRecord>> {
@@ -40,59 +42,14 @@ fn convert(list: &NvList) -> HistoryRecord {
         dataset,
         txg: list.u64(key::TXG),
         elapsed_nanoseconds: list.i64(key::ELAPSED).and_then(|n| u64::try_from(n).ok()),
-        input: list.nvlist(key::INPUT).map(lines),
-        output: list.nvlist(key::OUTPUT).map(lines),
+        input: list.nvlist(key::INPUT).map(listed),
+        output: list.nvlist(key::OUTPUT).map(listed),
         error_number: list.i64(key::ERRNO),
         who: list.u64(key::WHO),
-        user: list.u64(key::WHO).and_then(user_name),
+        user: list.u64(key::WHO).and_then(|who| principal::name(principal::Who::User, who)),
         host: text(key::HOSTNAME),
         zone: text(key::ZONE),
     }
-}
-
-/// A nested list as `name: value` lines.
-fn lines(list: &NvList) -> String {
-    let mut out = String::new();
-    push(&mut out, list, 0);
-    out
-}
-
-fn push(out: &mut String, list: &NvList, depth: usize) {
-    use std::fmt::Write;
-
-    use cenote_format::nvlist::Value;
-    let indent = "    ".repeat(depth.min(16));
-    for pair in list.iter() {
-        let name = String::from_utf8_lossy(&pair.name);
-        // Writing to a string cannot fail.
-        let _ = match &pair.value {
-            Value::List(inner) => {
-                let _ = writeln!(out, "{indent}{name}:");
-                if depth < 16 {
-                    push(out, inner, depth + 1);
-                }
-                Ok(())
-            }
-            Value::String(text) => {
-                writeln!(out, "{indent}{name}: '{}'", String::from_utf8_lossy(text))
-            }
-            Value::Uint64(number) => writeln!(out, "{indent}{name}: {number}"),
-            Value::Int64(number) => writeln!(out, "{indent}{name}: {number}"),
-            Value::Boolean => writeln!(out, "{indent}{name}"),
-            other => writeln!(out, "{indent}{name}: {other:?}"),
-        };
-    }
-}
-
-/// Name of a user of this machine.
-fn user_name(uid: u64) -> Option<String> {
-    let users = std::fs::read_to_string("/etc/passwd").ok()?;
-    users.lines().find_map(|line| {
-        let mut fields = line.split(':');
-        let name = fields.next()?;
-        let number: u64 = fields.nth(1)?.parse().ok()?;
-        (number == uid).then(|| name.to_owned())
-    })
 }
 
 /// What to say when the history cannot be read.

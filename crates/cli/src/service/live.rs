@@ -7,18 +7,19 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use cenote_control::changes::NewDataset;
+use cenote_control::changes::{Grant, NewDataset};
 use cenote_control::plan::{NewKey, PropertySetting, PropertyValue, VdevPlan};
 use cenote_engine::dataset::change::{
     MosChange, NewDataset as EngineDataset, PropertyData, PropertyInput,
 };
-use cenote_engine::dataset::{Catalog, Dataset};
+use cenote_engine::dataset::{Catalog, Dataset, Listed, PropertyReader, Value};
 use cenote_engine::keys::Wrapping;
 use cenote_engine::pool::Pool;
 use cenote_engine::pool::leaves::HeldDevices;
 use cenote_engine::pool::live::{Encryption, LivePool};
 use cenote_engine::{Error, ErrorKind, Result};
 use cenote_format::crypto_key::KeyFormat;
+use cenote_format::delegation::Key;
 use cenote_format::master_node::CaseSensitivity;
 use cenote_format::objset::ObjsetKind;
 use cenote_format::{Guid, ObjectId, Txg};
@@ -108,6 +109,36 @@ impl LiveChanges {
         done
     }
 
+    /// A filesystem compares names as the one above it does, unless it is told otherwise.
+    fn inherit_form(
+        &self,
+        parent: &str,
+        settings: &[PropertySetting],
+        files: &mut NewFilesystem,
+    ) -> Result<()> {
+        let catalog = self.catalog();
+        let keys = self.live.pool().keys();
+        let reader = PropertyReader::new(&catalog, self.live.capacity(), keys.as_ref(), "");
+        let above = Listed::Dataset(catalog.dataset_named(parent)?);
+        let of_parent = |name: &str| -> Result<Option<u64>> {
+            if settings.iter().any(|setting| setting.name == name) {
+                return Ok(None);
+            }
+            Ok(match reader.get(&above, name)?.map(|found| found.value) {
+                Some(Value::Number(number)) => Some(number),
+                _ => None,
+            })
+        };
+        if let Some(form) = of_parent("normalization")? {
+            files.normalization = form;
+        }
+        files.utf8_only |= of_parent("utf8only")?.is_some_and(|only| only != 0);
+        if let Some(case) = of_parent("casesensitivity")?.and_then(CaseSensitivity::from_raw) {
+            files.case = case;
+        }
+        Ok(())
+    }
+
     /// Policies and mounted files follow what was set.
     fn follow(&self) {
         self.live.refresh_policies();
@@ -141,6 +172,11 @@ pub fn input(setting: &PropertySetting) -> PropertyInput {
 
 fn unsupported<T>(what: impl std::fmt::Display) -> Result<T> {
     Err(Error::unsupported(format!("{what} is not supported yet")))
+}
+
+/// The user that this process runs as: whoever gives it orders, or root.
+pub fn user() -> u64 {
+    rustix::process::getuid().as_raw().into()
 }
 
 /// What settings of a new dataset come to.
@@ -227,6 +263,10 @@ fn parent_of(name: &str) -> Result<(&str, &str)> {
     name.rsplit_once('/').ok_or_else(|| Error::invalid(format!("'{name}' is the name of a pool")))
 }
 
+fn key_of(grant: &Grant) -> Result<Key> {
+    Ok(Key::parse(grant.key.as_bytes())?)
+}
+
 /// The catalog of the group being written.
 fn present(live: &LivePool, change: &MosChange<'_>) -> Result<Catalog> {
     Catalog::open(change.mos.clone(), live.pool().name())
@@ -242,14 +282,19 @@ impl PoolChanges for LiveChanges {
     }
 
     fn create_dataset(&self, new: &NewDataset) -> Result<()> {
-        let NewSettings { files, block, encryption, mut stored } = split_settings(&new.properties)?;
+        let NewSettings { mut files, block, encryption, mut stored } =
+            split_settings(&new.properties)?;
         let encryption = encryption_of(encryption, new.key.as_ref())?;
         if let Some(key) = &new.key {
             stored.push(PropertyInput::text("keylocation", &key.location));
         }
         let volume = new.volume_size;
         let (parent, name) = parent_of(&new.name)?;
+        if volume.is_none() {
+            self.inherit_form(parent, &new.properties, &mut files)?;
+        }
         let (parent, name) = (parent.to_owned(), name.to_owned());
+        let creator = rustix::process::getuid().as_raw();
         self.live.change(move |live, change| {
             let catalog = present(live, change)?;
             let above = catalog.directory(&parent)?;
@@ -262,6 +307,7 @@ impl PoolChanges for LiveChanges {
             let dataset = EngineDataset {
                 parent: above.id,
                 name: &name,
+                creator: Some(creator),
                 properties: &stored,
                 case_insensitive: files.case != CaseSensitivity::Sensitive,
                 ..EngineDataset::default()
@@ -405,6 +451,7 @@ impl PoolChanges for LiveChanges {
         let stored = split_settings(&new.properties)?.stored;
         let (parent, name) = parent_of(&new.name)?;
         let (parent, name, origin) = (parent.to_owned(), name.to_owned(), origin.to_owned());
+        let creator = rustix::process::getuid().as_raw();
         self.live.change(move |live, change| {
             let catalog = present(live, change)?;
             let above = catalog.directory(&parent)?;
@@ -414,6 +461,7 @@ impl PoolChanges for LiveChanges {
                 parent: above.id,
                 name: &name,
                 origin: Some(origin.id),
+                creator: Some(creator),
                 properties: &stored,
                 ..EngineDataset::default()
             };
@@ -525,6 +573,38 @@ impl PoolChanges for LiveChanges {
         })
     }
 
+    fn allow(&self, dataset: &str, grants: &[Grant]) -> Result<()> {
+        let name = dataset.to_owned();
+        let keyed = |grant: &Grant| Ok((key_of(grant)?, grant.permissions.clone()));
+        let given = grants.iter().map(keyed).collect::<Result<Vec<_>>>()?;
+        self.live.change(move |live, change| {
+            change.allow(present(live, change)?.dataset_named(&name)?.directory.id, &given)
+        })
+    }
+
+    fn disallow(&self, datasets: &[String], grants: &[Grant]) -> Result<()> {
+        let names = datasets.to_vec();
+        let keyed = |grant: &Grant| {
+            let permissions = grant.permissions.clone();
+            Ok((key_of(grant)?, (!permissions.is_empty()).then_some(permissions)))
+        };
+        let taken = grants.iter().map(keyed).collect::<Result<Vec<_>>>()?;
+        self.live.change(move |live, change| {
+            let catalog = present(live, change)?;
+            let found = names.iter().map(|name| catalog.dataset_named(name));
+            let found = found.collect::<Result<Vec<_>>>()?;
+            found.iter().try_for_each(|dataset| change.disallow(dataset.directory.id, &taken))
+        })
+    }
+
+    fn delete_queue(&self, dataset: ObjectId) -> Result<u64> {
+        let mounted = self.open.lock().get(&dataset).and_then(Weak::upgrade);
+        match mounted.as_ref().and_then(|files| files.writer()) {
+            Some(writer) => writer.queued().map_err(|error| Error::invalid(error.reason)),
+            None => Ok(0),
+        }
+    }
+
     fn change_key(&self, dataset: &str, key: Option<&NewKey>) -> Result<()> {
         let new = match key {
             Some(key) => Some((wrapping_of(key)?, key.location.clone())),
@@ -597,11 +677,7 @@ impl PoolChanges for LiveChanges {
 
     fn log_command(&self, line: &str) -> Result<()> {
         let line = line.to_owned();
-        self.live.change(move |_, change| {
-            let mut record = cenote_format::NvList::new();
-            record.push("history command", line.as_str());
-            change.log_record(record)
-        })
+        self.live.change(move |_, change| change.log_command(&line, user()))
     }
 
     fn open_files(

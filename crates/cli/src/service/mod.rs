@@ -10,6 +10,7 @@ mod history;
 pub mod live;
 mod mounts;
 mod orders;
+mod permissions;
 mod pool_report;
 mod snapshots;
 mod troubles;
@@ -18,7 +19,7 @@ pub mod vdevs;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cenote_control::changes::ChangeRequest;
+use cenote_control::changes::{ChangeRequest, Grant};
 use cenote_control::protocol::{
     DatasetQuery, Failure, FailureKind, LoadKeyRequest, MountRequest, UnmountRequest,
 };
@@ -309,6 +310,17 @@ impl PoolService for Service {
         catalog.holds(&found).map_err(|error| failure(&error))
     }
 
+    fn permissions(&self, dataset: &str) -> Result<Vec<(String, Vec<Grant>)>, Failure> {
+        let pool = self.pool()?;
+        permissions::permissions(&pool.catalog(), dataset).map_err(|error| failure(&error))
+    }
+
+    fn delete_queue(&self, dataset: &str) -> Result<u64, Failure> {
+        let pool = self.pool()?;
+        let found = pool.catalog().dataset_named(dataset).map_err(|error| failure(&error))?;
+        self.changes.delete_queue(found.id).map_err(|error| failure(&error))
+    }
+
     fn mount(&self, request: &MountRequest) -> Result<Vec<String>, Failure> {
         let _order = self.orders.lock();
         let pool = self.pool()?;
@@ -355,7 +367,7 @@ impl PoolService for Service {
         self.carry_out(request)
     }
 
-    fn export(&self, force: bool) -> Result<Vec<String>, Failure> {
+    fn export(&self, force: bool, command: Option<&str>) -> Result<Vec<String>, Failure> {
         let mut lost = None;
         if self.changes.suspended().is_some() {
             let name = self.pool()?.name().to_owned();
@@ -385,6 +397,7 @@ impl PoolService for Service {
             warnings.push(lost);
             return Ok(warnings);
         }
+        self.note_command(command);
         if let Err(error) = self.changes.export() {
             let name = self.pool()?.name().to_owned();
             let words = format!("cannot export '{name}': {error}");

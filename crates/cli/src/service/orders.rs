@@ -36,7 +36,11 @@ impl Service {
         let start = start(change, pool.name());
         // Before orders that may wait for devices.
         if let Change::Clear(device) = change {
-            return self.clear(&pool, device.as_deref(), &start);
+            let warnings = self.clear(&pool, device.as_deref(), &start)?;
+            if self.changes.suspended().is_none() {
+                self.note_command(request.command.as_deref());
+            }
+            return Ok(warnings);
         }
         if self.changes.suspended().is_some() {
             return Err(Failure::new(FailureKind::Other, format!("{start}: {SUSPENDED}")));
@@ -86,6 +90,20 @@ impl Service {
                 self.changes.bookmark(from, to).map_err(cannot)?;
                 Vec::new()
             }
+            Change::Allow { dataset, grants } => {
+                self.changes.allow(dataset, grants).map_err(cannot)?;
+                Vec::new()
+            }
+            Change::Unallow { dataset, grants, recursive } => {
+                let all = self.fresh(&pool)?;
+                let live =
+                    all.iter().map(|one| &one.name).filter(|name| !name.contains(['@', '#']));
+                let below = live.filter(|name| *recursive && is_at_or_below(name, dataset));
+                let names: BTreeSet<String> = below.chain([dataset]).cloned().collect();
+                let names: Vec<String> = names.into_iter().collect();
+                self.changes.disallow(&names, grants).map_err(cannot)?;
+                Vec::new()
+            }
             Change::ChangeKey { dataset, key } => {
                 self.changes.change_key(dataset, key.as_ref()).map_err(cannot)?;
                 Vec::new()
@@ -122,22 +140,30 @@ impl Service {
             }
             Change::DestroyPool { force } => {
                 self.mounts.unmount_all(*force)?;
+                self.note_command(request.command.as_deref());
                 self.changes.destroy_pool().map_err(cannot)?;
                 *self.pool.write() = None;
                 Vec::new()
             }
             Change::Log | Change::Clear(_) => Vec::new(),
         };
-        if let Some(command) = &request.command
-            && !destroys
+        if destroys {
+            return Ok(warnings);
+        }
+        self.note_command(request.command.as_deref());
+        if let Err(error) = self.publish(&pool) {
+            warnings.push(format!("what '{}' shows is not up to date: {error}", pool.name()));
+        }
+        Ok(warnings)
+    }
+
+    /// Adds a command line to the history.
+    pub(super) fn note_command(&self, command: Option<&str>) {
+        if let Some(command) = command
             && let Err(error) = self.changes.log_command(command)
         {
             tracing::warn!(%error, command, "not in the history");
         }
-        if !destroys && let Err(error) = self.publish(&pool) {
-            warnings.push(format!("what '{}' shows is not up to date: {error}", pool.name()));
-        }
-        Ok(warnings)
     }
 
     pub(super) fn create(
@@ -544,6 +570,9 @@ fn start(change: &Change, pool: &str) -> String {
             _ => "cannot release".to_owned(),
         },
         Change::Bookmark { to, .. } => format!("cannot create bookmark '{to}'"),
+        Change::Allow { dataset, .. } | Change::Unallow { dataset, .. } => {
+            format!("cannot set permissions on '{dataset}'")
+        }
         Change::ChangeKey { .. } => "Key change error".to_owned(),
         Change::SetPoolProperty(_) => format!("cannot set property for '{pool}'"),
         Change::EnableFeatures(_) => format!("cannot upgrade '{pool}'"),

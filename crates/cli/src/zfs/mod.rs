@@ -3,6 +3,7 @@
 //! Invariant: commands print what OpenZFS prints and end with its exit codes: 0 done, 1 failed, 2
 //! the command line is wrong, 255 a key could not be loaded or unloaded.
 
+mod allow;
 mod bookmark;
 mod change_key;
 mod clone;
@@ -23,6 +24,7 @@ mod set;
 mod snapshot;
 mod upgrade;
 mod userspace;
+mod wait;
 
 use std::process::ExitCode;
 
@@ -68,6 +70,9 @@ pub fn run(arguments: &[String]) -> ExitCode {
         "userspace" | "groupspace" | "projectspace" => userspace::run(command, rest),
         "project" => project::run(rest),
         "upgrade" => upgrade::run(rest),
+        "wait" => wait::run(rest),
+        "allow" => allow::allow(rest),
+        "unallow" => allow::unallow(rest),
         "load-key" => keys::load(rest),
         "unload-key" => keys::unload(rest),
         known if Tool::Zfs.has(known) => {

@@ -85,6 +85,8 @@ fn add(
     }
     create::refuse_small(name, &plan)
         .map_err(|message| message.replacen("cannot create", "cannot add to", 1))?;
+    let of_pool = || pool.properties.number("ashift").and_then(|shift| u8::try_from(shift).ok());
+    let ashift = ashift.or_else(|| of_pool().filter(|shift| *shift != 0));
     plan.iter_mut().for_each(|vdev| vdev.ashift = ashift);
     let request = common::change(Some(line), Change::AddVdevs(plan));
     let warnings = client.order(name, &request).map_err(|failure| failure.message)?;

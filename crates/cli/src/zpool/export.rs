@@ -34,6 +34,7 @@ pub fn run(arguments: &[String]) -> ExitCode {
         parsed.operands.clone()
     };
     let force = parsed.has('f') || parsed.has('F');
+    let line = common::history_line("zpool", "export", arguments);
     let mut failed = false;
     for name in &names {
         if let Some(problem) = common::name_problem(name) {
@@ -41,10 +42,11 @@ pub fn run(arguments: &[String]) -> ExitCode {
             failed = true;
             continue;
         }
-        match client.order(name, &Request::Export { force }) {
+        let process = client.process(name);
+        match client.order(name, &Request::Export { force, command: Some(line.clone()) }) {
             Ok(warnings) => {
                 warnings.iter().for_each(|line| terminal::complain(line));
-                wait_for_end(&client, name);
+                wait_for_end(&client, name, process);
             }
             Err(failure) => {
                 if client.knows(name) && leftovers::clear(&client, name) {
@@ -60,12 +62,20 @@ pub fn run(arguments: &[String]) -> ExitCode {
     ExitCode::from(u8::from(failed))
 }
 
-/// Waits until the process has given its socket up, so that the next command sees no pool.
-pub fn wait_for_end(client: &Client, pool: &str) {
-    for _ in 0..200 {
-        if !client.knows(pool) {
+/// Waits until the process has given its socket up, so that the next command sees no pool, and has
+/// ended, so that its devices are free.
+pub fn wait_for_end(client: &Client, pool: &str, process: Option<u32>) {
+    for _ in 0..500 {
+        if !client.knows(pool) && !process.is_some_and(runs) {
             return;
         }
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
+}
+
+/// Whether a process still holds what it opened; one that only waits to be buried does not.
+fn runs(process: u32) -> bool {
+    let facts = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    let state = facts.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+    state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
 }

@@ -6,9 +6,10 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use cenote_control::changes::Change;
 use cenote_control::client::Client;
 use cenote_control::properties;
-use cenote_control::protocol::{MountRequest, Request};
+use cenote_control::protocol::{FailureKind, MountRequest, Request};
 use cenote_control::report::{ImportReport, ImportVdev};
 use cenote_control::text::pool_import;
 
@@ -40,6 +41,8 @@ struct Wanted {
     dry_run: bool,
     exported_name: Option<String>,
     new_name: Option<String>,
+    /// The command line, for the history.
+    line: String,
 }
 
 /// Runs the command.
@@ -48,13 +51,13 @@ pub fn run(arguments: &[String]) -> ExitCode {
         Ok(parsed) => parsed,
         Err(error) => return Tool::Zpool.wrong("import", &error.message()),
     };
-    match wanted(&parsed) {
+    match wanted(&parsed, common::history_line("zpool", "import", arguments)) {
         Ok(wanted) => import(&wanted),
         Err(code) => code,
     }
 }
 
-fn wanted(parsed: &Parsed) -> Result<Wanted, ExitCode> {
+fn wanted(parsed: &Parsed, line: String) -> Result<Wanted, ExitCode> {
     let wrong = |message: &str| Err(Tool::Zpool.wrong("import", message));
     let said = |message: String| {
         terminal::complain(&message);
@@ -132,6 +135,7 @@ fn wanted(parsed: &Parsed) -> Result<Wanted, ExitCode> {
         dry_run: parsed.has('n'),
         exported_name: operands.next(),
         new_name: operands.next(),
+        line,
     })
 }
 
@@ -347,6 +351,15 @@ fn one(wanted: &Wanted, client: &Client, pool: &ImportReport) -> Result<(), ()> 
                 terminal::complain(&failure.message);
                 result = Err(());
             }
+        }
+    }
+    if result.is_ok() && !request.read_only {
+        let log = common::change(Some(wanted.line.clone()), Change::Log);
+        // A pool that can only be read is told of in no history.
+        if let Err(failure) = client.order(&request.name, &log)
+            && failure.kind != FailureKind::ReadOnly
+        {
+            terminal::complain(&failure.message);
         }
     }
     result

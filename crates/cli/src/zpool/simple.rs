@@ -33,10 +33,12 @@ pub fn destroy(arguments: &[String]) -> ExitCode {
         _ => return Tool::Zpool.wrong("destroy", "too many arguments"),
     };
     let client = Client::default();
+    let line = common::history_line("zpool", "destroy", arguments);
     let change = Change::DestroyPool { force: parsed.has('f') };
-    let well = common::order(&client, name, &common::change(None, change));
+    let process = client.process(name);
+    let well = common::order(&client, name, &common::change(Some(line), change));
     if well {
-        export::wait_for_end(&client, name);
+        export::wait_for_end(&client, name, process);
     }
     code(well)
 }
@@ -76,7 +78,8 @@ pub fn clear(arguments: &[String]) -> ExitCode {
         terminal::complain("zpool clear -F is for pools that do not open: use zpool import -F");
         return ExitCode::FAILURE;
     }
-    let request = common::change(None, Change::Clear(device));
+    let line = common::history_line("zpool", "clear", arguments);
+    let request = common::change(Some(line), Change::Clear(device));
     code(common::order(&Client::default(), name, &request))
 }
 

@@ -200,7 +200,7 @@ impl PoolService for Fake {
         Ok(Vec::new())
     }
 
-    fn export(&self, force: bool) -> Result<Vec<String>, Failure> {
+    fn export(&self, force: bool, _command: Option<&str>) -> Result<Vec<String>, Failure> {
         if force {
             return Ok(Vec::new());
         }

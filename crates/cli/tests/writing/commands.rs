@@ -4,7 +4,7 @@ use std::process::Command;
 
 use super::{Bench, cannot_mount, noise};
 
-fn may_not_run() -> bool {
+pub(super) fn may_not_run() -> bool {
     if let Some(reason) = cannot_mount() {
         eprintln!("{reason}");
         return true;

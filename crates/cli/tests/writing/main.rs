@@ -11,6 +11,7 @@ mod commands;
 mod dedup;
 mod encrypted;
 mod placed;
+mod sessions;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -108,7 +109,7 @@ impl Drop for Bench {
             let log = std::fs::read_to_string(self.at("run/tank.log")).unwrap_or_default();
             eprintln!("the log of the pool process:\n{log}");
         }
-        let _ = self.output(&["zpool", "export", "-f", "tank"]);
+        let _ = self.output(&["zpool", "export", "-a", "-f"]);
         let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
         let own = self.directory.path().display().to_string();
         for line in mounts.lines().rev() {

@@ -139,6 +139,13 @@ impl Record {
     }
 }
 
+/// A list as lines, what is nested in it indented.
+pub fn listed(list: &NvList) -> String {
+    let mut out = String::new();
+    dump(&mut out, list, 0, 0);
+    out
+}
+
 /// Writes a list as indented lines.
 fn dump(out: &mut String, list: &NvList, indent: usize, depth: usize) {
     if depth >= NESTING_MAX {

@@ -21,7 +21,17 @@ impl HostIdentity {
         Self::read(Path::new("/"), std::env::var("ZFS_HOSTID").ok().as_deref())
     }
 
-    /// The same below another root directory.
+    /// This machine and its operating system, as `uname -nrvm` tells them.
+    pub fn system() -> String {
+        let text = |name: &str| {
+            let path = Path::new("/proc/sys/kernel").join(name);
+            std::fs::read_to_string(path).unwrap_or_default().trim_end().to_owned()
+        };
+        let (name, release, version) = (text("hostname"), text("osrelease"), text("version"));
+        format!("uts {name} {release} {version} {}", std::env::consts::ARCH)
+    }
+
+    /// The same as [`Self::of_this_machine`] below another root directory.
     fn read(root: &Path, variable: Option<&str>) -> Self {
         let text = |path: &str| std::fs::read_to_string(root.join(path)).ok();
         let id = variable

@@ -116,7 +116,6 @@ impl Reader<'_> {
                 let local = |text: &String| (Value::Text(text.clone()), Source::Local);
                 self.config.compatibility.as_ref().map(local)
             }
-            "ashift" => Some((Value::Number(0), Source::Default)),
             "bootfs" => Some(self.bootfs()?),
             _ => None,
         })

@@ -95,7 +95,7 @@ fn plan(name: &str, tops: Vec<(VdevConfig, AllocationClass)>) -> NewPoolPlan {
         pool_properties: Vec::new(),
         properties: Vec::new(),
         encryption: None,
-        command: Some(format!("zpool create {name}")),
+        command: Some((format!("zpool create {name}"), 0)),
         hostid: 0,
         hostname: "test".into(),
     }

@@ -88,7 +88,7 @@ impl World {
             pool_properties: Vec::new(),
             properties: Vec::new(),
             encryption: None,
-            command: Some("zpool create p".into()),
+            command: Some(("zpool create p".into(), 0)),
             hostid: 0,
             hostname: "test".into(),
         };

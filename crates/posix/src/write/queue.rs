@@ -172,6 +172,12 @@ impl Writer {
         Ok(())
     }
 
+    /// How many files wait in the delete queue: those that are open, and those that are being
+    /// freed.
+    pub fn queued(&self) -> Result<u64> {
+        Ok(Zap::open(self.queue.object.clone())?.count()?)
+    }
+
     /// Frees what the delete queue names: files that lost their last name before a crash.
     pub fn drain(&self) -> Result<()> {
         let mut numbers = Vec::new();

@@ -51,7 +51,8 @@ impl MosChange<'_> {
             details: (long && self.is_enabled(LONG_FORM)?).then_some(details),
         };
         self.add_bookmark(head, name, &bookmark)?;
-        let text = format!("name={name} creation_txg={} target_snap={snapshot}", phys.creation_txg);
+        let txg = phys.creation_txg;
+        let text = format!("name={name} creation_txg={txg} target_snap={snapshot} redact_obj=0");
         self.log_event("bookmark", Some(head), &text)
     }
 
@@ -67,7 +68,8 @@ impl MosChange<'_> {
             bookmark.details = None;
         }
         self.add_bookmark(head, name, &bookmark)?;
-        let text = format!("name={name} creation_txg={}", bookmark.creation_txg);
+        let (txg, guid) = (bookmark.creation_txg, bookmark.guid);
+        let text = format!("name={name} creation_txg={txg} source_guid={guid}");
         self.log_event("bookmark", Some(head), &text)
     }
 

@@ -50,6 +50,8 @@ pub struct NewDataset<'a> {
     pub name: &'a str,
     /// Snapshot to be cloned; `None` for a new, empty dataset.
     pub origin: Option<ObjectId>,
+    /// The user who makes it, who gets the permissions that creators are given above it.
+    pub creator: Option<u32>,
     /// Properties set at creation, checked already.
     pub properties: &'a [PropertyInput],
     /// Keys of an encrypted dataset; clones share their origin's.
@@ -98,15 +100,20 @@ impl MosChange<'_> {
         for feature in new.features {
             self.activate_feature(dataset, feature)?;
         }
-        for property in new.properties {
-            self.set_property(dataset, property)?;
+        if let Some(user) = new.creator {
+            self.give_to_creator(directory, user)?;
         }
         match new.origin {
-            None => self.log_event("create", Some(dataset), "")?,
+            // Only there for a moment.
+            _ if new.name.starts_with('%') => {}
+            None => self.log_event("create", Some(dataset), " ")?,
             Some(origin) => {
                 let text = format!("origin={} ({origin})", self.name_of(origin)?);
                 self.log_event("clone", Some(dataset), &text)?;
             }
+        }
+        for property in new.properties {
+            self.set_property(dataset, property)?;
         }
         Ok(MadeDataset { directory, dataset })
     }

@@ -50,9 +50,17 @@ impl MosChange<'_> {
     /// that an origin marked for it waited for, that goes too.
     pub fn destroy_head(&self, head: ObjectId) -> Result<()> {
         self.check_destroy_head(head)?;
-        self.log_event("destroy", Some(head), "")?;
         let phys = self.dataset(head)?;
-        self.clear_refreservation(&phys)?;
+        self.clear_refreservation(head, &phys)?;
+        let way = if self.livelist(phys.directory)?.is_some() {
+            "livelist, "
+        } else if self.is_enabled(ASYNC_DESTROY)? {
+            "bptree, "
+        } else {
+            ""
+        };
+        let text = format!("({way}mintxg={})", phys.previous_snapshot_txg);
+        self.log_event("destroy", Some(head), &text)?;
         self.deactivate_all(head)?;
         let origin = self.leave_origin(head, &phys)?;
         self.free_deadlist(phys.deadlist)?;
@@ -76,8 +84,11 @@ impl MosChange<'_> {
         }
     }
 
-    fn clear_refreservation(&self, phys: &DslDataset) -> Result<()> {
+    fn clear_refreservation(&self, head: ObjectId, phys: &DslDataset) -> Result<()> {
         let reserved = self.refreservation(&self.directory(phys.directory)?)?;
+        if reserved != 0 {
+            self.log_event("set", Some(head), "refreservation=0")?;
+        }
         let unused = reserved.saturating_sub(phys.unique_bytes);
         self.charge(phys.directory, Share::Refreservation, Delta::used(-i128::from(unused)))
     }

@@ -39,11 +39,11 @@ impl MosChange<'_> {
             Ok(()) => {}
             Err(error) if defer && matches!(error.kind(), ErrorKind::Busy | ErrorKind::Exists) => {
                 self.alter_dataset(snapshot, |phys| phys.flags |= FLAG_DEFER_DESTROY)?;
-                return self.log_event("defer_destroy", Some(snapshot), "");
+                return self.log_event("defer_destroy", Some(snapshot), " ");
             }
             Err(error) => return Err(error),
         }
-        self.log_event("destroy", Some(snapshot), "")?;
+        self.log_event("destroy", Some(snapshot), " ")?;
         let phys = self.dataset(snapshot)?;
         let key_stays = self.close_bookmarks(&phys)?;
         self.deactivate_all(snapshot)?;

@@ -86,8 +86,14 @@ impl MosChange<'_> {
         Ok(())
     }
 
-    /// Enables the feature of this short name, and what it depends on before.
+    /// Enables the feature of this short name, and what it depends on before. That it was asked
+    /// for is an event of the history.
     pub fn enable_feature(&self, name: &str) -> Result<()> {
+        self.enable_silently(name)?;
+        self.log_event("set", None, &format!("feature@{}=enabled", known(name)?.name()))
+    }
+
+    pub(super) fn enable_silently(&self, name: &str) -> Result<()> {
         self.enable(known(name)?)
     }
 

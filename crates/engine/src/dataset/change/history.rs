@@ -14,6 +14,9 @@ use super::MosChange;
 use crate::object::Object;
 use crate::{Error, Result};
 
+/// The only zone there is.
+const ZONE: &str = "linux";
+
 impl MosChange<'_> {
     /// The name of a dataset; its number if it cannot be told.
     pub(super) fn name_of(&self, dataset: ObjectId) -> Result<String> {
@@ -32,6 +35,15 @@ impl MosChange<'_> {
         record.push(key::INTERNAL_TEXT, text);
         record.push(key::INTERNAL_NAME, event);
         record.push(key::TXG, self.tx.txg().0);
+        self.log_record(record)
+    }
+
+    /// Records a command line that this user gave.
+    pub fn log_command(&self, line: &str, user: u64) -> Result<()> {
+        let mut record = NvList::new();
+        record.push(key::COMMAND, line);
+        record.push(key::ZONE, ZONE);
+        record.push(key::WHO, user);
         self.log_record(record)
     }
 

@@ -21,6 +21,7 @@ mod ledger;
 mod limits;
 mod livelist;
 mod objects;
+mod permissions;
 mod promote;
 mod properties;
 mod rename;

@@ -150,7 +150,7 @@ impl MosChange<'_> {
         let plan = self.plan_promotion(clone)?;
         let names = self.names_of_moving(&plan)?;
         let (moved, clone_dead, parent_dead) = self.promoted_space(&plan)?;
-        self.log_event("promote", Some(clone), "")?;
+        self.log_event("promote", Some(clone), " ")?;
         self.move_encryption_root(&plan)?;
 
         let missing = || Error::corrupt("a head is missing from its own chain");

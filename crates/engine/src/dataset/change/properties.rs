@@ -3,6 +3,7 @@
 //! Chapter 06, sections 8.4 and 9. Invariant: a value that software before it would not understand
 //! is stored beside a stand-in that it does; limits of space stand in the directory too.
 
+use cenote_format::dsl_dataset::DslDataset;
 use cenote_format::dsl_directory::DslDirectory;
 use cenote_format::property::{
     self, HAS_RECEIVED, INHERIT_SUFFIX, RECEIVED_SUFFIX, UNSUPPORTED_SUFFIX,
@@ -10,6 +11,7 @@ use cenote_format::property::{
 use cenote_format::zap::Value;
 use cenote_format::{ObjectId, ObjectType};
 
+use super::super::name::DEPTH_MAX;
 use super::{Delta, MosChange, Share};
 use crate::{Error, Result};
 
@@ -198,7 +200,34 @@ impl MosChange<'_> {
             self.free_object(table)?;
             self.alter_dataset(dataset, |phys| phys.properties = ObjectId(0))?;
         }
-        self.log_event("inherit", Some(dataset), &format!("{name}="))
+        let now = self.stored_text(&phys, name)?;
+        self.log_event("inherit", Some(dataset), &format!("{name}={now}"))
+    }
+
+    /// What a dataset has for a property as it is stored: its own, an ancestor's or the default.
+    fn stored_text(&self, phys: &DslDataset, name: &str) -> Result<String> {
+        let text = |value: Value| match (value.as_c_string(), value.as_u64()) {
+            (_, Some(number)) => number.to_string(),
+            (Some(text), None) => String::from_utf8_lossy(text).into_owned(),
+            (None, None) => String::new(),
+        };
+        let mut directory = phys.directory;
+        let mut table = phys.properties;
+        for _ in 0..=DEPTH_MAX {
+            if let Some(value) = self.own_value(table, name)? {
+                return Ok(text(value));
+            }
+            if directory.0 == 0 {
+                break;
+            }
+            let level = self.directory(directory)?;
+            (table, directory) = (level.properties, level.parent);
+        }
+        Ok(match property::dataset(name).map(|native| native.default) {
+            Some(property::Default::Number(number)) => number.to_string(),
+            Some(property::Default::Text(text)) => text.to_owned(),
+            Some(property::Default::Missing) | None => String::new(),
+        })
     }
 
     /// Reserves bytes for a directory.
@@ -217,15 +246,22 @@ impl MosChange<'_> {
     /// The number that a table of properties holds for `name`: set there, or received and not
     /// given up.
     pub(super) fn own_number(&self, table: ObjectId, name: &str) -> Result<Option<u64>> {
+        let Some(value) = self.own_value(table, name)? else { return Ok(None) };
+        let odd = || Error::corrupt(format!("'{name}' is not a number")).at_object(0, table.0);
+        value.as_u64().map(Some).ok_or_else(odd)
+    }
+
+    /// The same of a property of any kind.
+    fn own_value(&self, table: ObjectId, name: &str) -> Result<Option<Value>> {
         for entry in [format!("{name}{UNSUPPORTED_SUFFIX}"), name.to_owned()] {
-            if let Some(number) = self.number(table, &entry)? {
-                return Ok(Some(number));
+            if let Some(value) = self.value(table, &entry)? {
+                return Ok(Some(value));
             }
         }
         if self.value(table, &format!("{name}{INHERIT_SUFFIX}"))?.is_some() {
             return Ok(None);
         }
-        self.number(table, &format!("{name}{RECEIVED_SUFFIX}"))
+        self.value(table, &format!("{name}{RECEIVED_SUFFIX}"))
     }
 
     /// Bytes that are held back for the head of a directory.

@@ -23,7 +23,8 @@ impl MosChange<'_> {
     ) -> Result<()> {
         let phys = self.directory(directory)?;
         self.check_rename(directory, parent, name)?;
-        let old_name = self.name_of(phys.head_dataset)?;
+        let above = self.name_of(self.directory(parent)?.head_dataset)?;
+        self.log_event("rename", Some(phys.head_dataset), &format!("-> {above}/{name}"))?;
         let source = self.directory(phys.parent)?;
         let entry = self.numbers(source.child_map)?.into_iter().find(|(_, id)| *id == directory.0);
         let missing = || Error::corrupt("its parent does not list it").at_object(0, directory.0);
@@ -50,8 +51,7 @@ impl MosChange<'_> {
         }
         self.remove(source.child_map, &component)?;
         self.alter_directory(directory, |phys| phys.parent = parent)?;
-        self.add_number(self.directory(parent)?.child_map, name, directory.0)?;
-        self.log_event("rename", Some(phys.head_dataset), &format!("-> {old_name}"))
+        self.add_number(self.directory(parent)?.child_map, name, directory.0)
     }
 
     fn check_rename(&self, directory: ObjectId, parent: ObjectId, name: &str) -> Result<()> {

@@ -91,7 +91,7 @@ impl MosChange<'_> {
         let deferred = self.new_list(MEDIUM_BLOCK)?;
         self.object(deferred)?.set_storage(self.tx, COMPRESSION_OFF, 0)?;
         self.add_number(OBJECT_DIRECTORY, DEFERRED_LIST, deferred.0)?;
-        new.features.iter().try_for_each(|feature| self.enable_feature(feature))?;
+        new.features.iter().try_for_each(|feature| self.enable_silently(feature))?;
         Ok(Skeleton { root: MadeDataset { directory: root, dataset }, config, deferred, history })
     }
 

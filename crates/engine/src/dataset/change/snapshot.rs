@@ -64,10 +64,10 @@ impl MosChange<'_> {
     ) -> Result<ObjectId> {
         self.check_unlimited_snapshot(head, name)?;
         let snapshot = self.take_snapshot(head, name)?;
+        self.log_event("snapshot", Some(snapshot), " ")?;
         for property in properties {
             self.set_property(snapshot, property)?;
         }
-        self.log_event("snapshot", Some(snapshot), "")?;
         Ok(snapshot)
     }
 

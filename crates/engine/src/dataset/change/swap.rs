@@ -43,8 +43,7 @@ impl MosChange<'_> {
     pub fn rollback(&self, head: ObjectId) -> Result<()> {
         self.check_rollback(head)?;
         let clone = self.begin_rollback(head)?;
-        self.destroy_head(clone)?;
-        self.log_event("rollback", Some(head), "")
+        self.destroy_head(clone)
     }
 
     /// Takes `head` back; what it had is the content of the clone that is returned.
@@ -110,7 +109,9 @@ impl MosChange<'_> {
         self.renew_freed(head, origin)?;
         self.drop_livelist(old.directory)?;
         self.drop_livelist(new.directory)?;
-        self.log_event("clone swap", Some(head), &format!("parent={}", self.name_of(clone)?))
+        let name = self.name_of(head)?;
+        let component = name.rsplit('/').next().unwrap_or_default();
+        self.log_event("clone swap", Some(clone), &format!("parent={component}"))
     }
 
     fn swap_features(&self, one: ObjectId, other: ObjectId) -> Result<()> {

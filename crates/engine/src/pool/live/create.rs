@@ -15,6 +15,7 @@ use cenote_format::{BlockPointer, Guid, ObjectId, ObjectType, Txg};
 
 use super::add::AuxiliaryKind;
 use super::config::FIRST_TXG;
+use super::events::log_version;
 use super::store::{MosSource, MosStore};
 use super::{LivePool, Task, WriteOptions};
 use crate::alloc::{Allocator, VdevToInit};
@@ -54,8 +55,8 @@ pub struct NewPoolPlan {
     pub properties: Vec<PropertyInput>,
     /// Suite and user key, if the root dataset is encrypted; `keylocation` is among its properties.
     pub encryption: Option<(Suite, Wrapping)>,
-    /// The command line, for the history.
-    pub command: Option<String>,
+    /// The command line and the number of the user who gave it, for the history.
+    pub command: Option<(String, u64)>,
     /// Host that creates it.
     pub hostid: u64,
     /// Its name.
@@ -197,6 +198,13 @@ fn fill_metadata(
         .fold(0, u64::saturating_add);
     let features: Vec<&str> = plan.features.iter().map(String::as_str).collect();
     let skeleton = change.create_pool_skeleton(&NewPool { features: &features, size })?;
+    log_version(change, "create")?;
+    for property in &plan.pool_properties {
+        live.put_pool_property(change, property)?;
+    }
+    for feature in features {
+        change.enable_feature(feature)?;
+    }
     let directory = change.mos.object(OBJECT_DIRECTORY)?;
     let salt = Value::of_bytes(salt)?;
     zap::insert(&directory, change.tx, "org.illumos:checksum_salt", &salt)?;
@@ -222,16 +230,11 @@ fn fill_metadata(
         None => None,
     };
     live.fill_dataset(change, skeleton.root, ObjsetKind::Zfs, keys, fill)?;
-    for property in &plan.pool_properties {
-        live.put_pool_property(change, property)?;
-    }
     for property in &plan.properties {
         change.set_property(skeleton.root.dataset, property)?;
     }
-    if let Some(command) = &plan.command {
-        let mut record = cenote_format::NvList::new();
-        record.push("history command", command.as_str());
-        change.log_record(record)?;
+    if let Some((command, user)) = &plan.command {
+        change.log_command(command, *user)?;
     }
     Ok(())
 }

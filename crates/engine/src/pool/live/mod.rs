@@ -11,6 +11,7 @@ mod checkpoint;
 mod config;
 mod create;
 mod dataset;
+mod events;
 mod heal;
 mod hooks;
 mod keys;
@@ -147,6 +148,7 @@ impl LivePool {
         let allocator = Allocator::open(io.pipe.vdevs(), &tree, source, uberblock.txg)?;
         let live = Self::with(pool, mos, allocator, write)?;
         live.claim_logs()?;
+        live.note_opening();
         let claimed_sealed = !live.fresh.lock().is_empty();
         live.start()?;
         if claimed_sealed {

@@ -1,0 +1,29 @@
+//! What the history tells of a pool's coming and going.
+//!
+//! Chapter 06, section 3.4. Invariant: a pool that keeps no history is opened and closed all the
+//! same.
+
+use super::{LivePool, Task};
+use crate::Result;
+use crate::dataset::change::MosChange;
+use crate::pool::host::HostIdentity;
+
+/// Records that the pool was made or opened: which software did so, and where.
+pub(super) fn log_version(change: &MosChange<'_>, event: &str) -> Result<()> {
+    let (version, software) = (change.version, env!("CARGO_PKG_VERSION"));
+    let system = HostIdentity::system();
+    let text = format!("pool version {version}; software version cenote-{software}; {system}");
+    change.log_event(event, None, &text)
+}
+
+impl LivePool {
+    /// The first group written tells who opened the pool.
+    pub(super) fn note_opening(&self) {
+        let run = |_: &LivePool, change: &MosChange<'_>| {
+            log_version(change, "open")?;
+            log_version(change, "import")
+        };
+        let (done, _) = crossbeam_channel::bounded(1);
+        self.tasks.lock().push(Task { run: Box::new(run), early: false, done });
+    }
+}
