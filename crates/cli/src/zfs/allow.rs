@@ -221,7 +221,9 @@ fn sorted_out(list: &str, dataset: &str) -> Result<Names, Problem> {
 
 fn is_permission(name: &str) -> bool {
     PERMISSIONS.contains(&name)
-        || property::dataset(name).is_some_and(|found| found.name == name && !found.is_read_only())
+        || property::dataset(name).is_some_and(|found| {
+            found.name == name && found.attribute != property::Attribute::ReadOnly
+        })
 }
 
 /// Whether a text can be the name of a set, its `@` included.
@@ -329,7 +331,7 @@ fn usage(command: &str) -> String {
     }
     let mut properties: Vec<&str> = property::DATASET
         .iter()
-        .filter(|found| found.visible && !found.is_read_only())
+        .filter(|found| found.visible && found.attribute != property::Attribute::ReadOnly)
         .map(|found| found.name)
         .collect();
     properties.sort_unstable();
