@@ -195,7 +195,6 @@ fn a_file_server_is_set_up() {
     let later = [
         "zfs snapshot storage/v@20120417",
         "zpool upgrade storage",
-        "zfs upgrade storage",
         "zpool export storage",
         "zpool import -d DIR -R MNT storage",
     ];
