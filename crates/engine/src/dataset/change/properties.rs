@@ -200,7 +200,8 @@ impl MosChange<'_> {
             self.free_object(table)?;
             self.alter_dataset(dataset, |phys| phys.properties = ObjectId(0))?;
         }
-        let now = self.stored_text(&phys, name)?;
+        // A snapshot's table may be gone by now.
+        let now = self.stored_text(&self.dataset(dataset)?, name)?;
         self.log_event("inherit", Some(dataset), &format!("{name}={now}"))
     }
 
