@@ -102,6 +102,16 @@ pub(super) struct Walk<'a> {
     report: Mutex<Report>,
 }
 
+/// Tells that a thread has ended its job, also if it panicked: nobody is to wait for it then.
+struct JobEnd<'a, 'b>(&'b Walk<'a>);
+
+impl Drop for JobEnd<'_, '_> {
+    fn drop(&mut self) {
+        self.0.queue.lock().working -= 1;
+        self.0.changed.notify_all();
+    }
+}
+
 /// What one thread counts.
 #[derive(Default)]
 struct Local {
@@ -238,9 +248,8 @@ impl<'a> Walk<'a> {
                     self.changed.wait(&mut queue);
                 }
             };
+            let _ended = JobEnd(self);
             self.job(&job, &mut local);
-            self.queue.lock().working -= 1;
-            self.changed.notify_all();
         }
     }
 
@@ -355,7 +364,9 @@ impl<'a> Walk<'a> {
                 let (level, count) = (item.level - 1, (block.len() / 128) as u64);
                 let first = item.block.saturating_mul(count);
                 let role = item.role;
-                for (block, bp) in (first..).zip(BlockPointer::decode_all(block)) {
+                // A tree that is too deep has more blocks than can be numbered.
+                for (place, bp) in (0..).zip(BlockPointer::decode_all(block)) {
+                    let block = first.saturating_add(place);
                     children.push(Item { role, object: item.object, level, block, bp });
                 }
                 Ok(())

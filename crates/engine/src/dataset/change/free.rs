@@ -325,7 +325,8 @@ impl TreeWalk<'_, '_> {
             Role::Tree(_) if at.level > 0 => {
                 let count = (block.len() / cenote_format::blkptr::SIZE) as u64;
                 let first = at.block.saturating_mul(count);
-                for (id, child) in (first..).zip(BlockPointer::decode_all(&block)) {
+                for (place, child) in (0..).zip(BlockPointer::decode_all(&block)) {
+                    let id = first.saturating_add(place);
                     self.visit(&child, role, bookmark(at.object, at.level - 1, id))?;
                 }
             }
