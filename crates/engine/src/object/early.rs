@@ -10,10 +10,9 @@ use bytes::Bytes;
 use cenote_format::{BlockPointer, Dnode, Txg};
 
 use super::Object;
+use super::plan::place_of;
 use crate::Result;
-use crate::pipe::{
-    BlockKind, BlockPlace, BlockToWrite, ObjsetPolicy, Replaced, WriteFeatures, WritePolicy,
-};
+use crate::pipe::{BlockKind, BlockToWrite, ObjsetPolicy, Replaced, WriteFeatures, WritePolicy};
 use crate::txg::Tx;
 
 /// Level-0 blocks of one object as a transaction group has changed them.
@@ -58,7 +57,7 @@ impl EarlyBlock {
     }
 
     /// Whether it is what a group would write for `request`.
-    pub(super) fn serves(&self, request: &BlockToWrite) -> bool {
+    fn serves(&self, request: &BlockToWrite) -> bool {
         self.holds(&request.data) && self.policy.writes_like(&request.policy)
     }
 }
@@ -120,7 +119,7 @@ impl DirtyBlocks {
             policy: policy.block(&kind, features)?,
             old: BlockPointer::HOLE,
             fill: 1,
-            place: BlockPlace { objset: object.set.id(), object: object.id, block: block.number },
+            place: place_of(&object.set, object.id, block.number),
             keep: self.keep,
         })
     }

@@ -346,7 +346,6 @@ impl TreePlan {
         let Some(dnode) = &self.dnode else { return Ok(Vec::new()) };
         let kind = BlockKind { level, ..data_kind(dnode) };
         let bonus_type = dnode.bonus_type;
-        let place = |block| BlockPlace { objset: self.set.id(), object: self.id, block };
         let mut requests = Vec::new();
         if level > 0 {
             let Some(nodes) = self.nodes.get(usize::from(level) - 1) else {
@@ -376,7 +375,8 @@ impl TreePlan {
         if let Some(spill) = self.spill.take() {
             let kind = BlockKind { spill: true, ..BlockKind::new(bonus_type, 0) };
             let old = self.spill_pointer.unwrap_or(BlockPointer::HOLE);
-            let request = context.request(&kind, place(u64::MAX), spill, old, 1, true)?;
+            let at = place_of(&self.set, self.id, u64::MAX);
+            let request = context.request(&kind, at, spill, old, 1, true)?;
             requests.push((Slot::Spill, request));
         }
         for (id, data) in std::mem::take(&mut self.blocks) {
@@ -430,7 +430,7 @@ impl TreePlan {
     }
 }
 
-fn place_of(set: &ObjectSet, object: ObjectId, block: u64) -> BlockPlace {
+pub(super) fn place_of(set: &ObjectSet, object: ObjectId, block: u64) -> BlockPlace {
     BlockPlace { objset: set.id(), object, block }
 }
 
