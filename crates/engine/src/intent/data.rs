@@ -10,7 +10,6 @@ use bytes::Bytes;
 use cenote_format::BlockPointer;
 use parking_lot::{Mutex, RwLock};
 
-use super::pool::Placement;
 use crate::Result;
 use crate::alloc::Allocator;
 use crate::object::{DirtyBlocks, EarlyBlock, Object};
@@ -21,6 +20,9 @@ use crate::vdev::BlockWrite;
 /// How the pool's blocks are written, as of the newest group; `None` before the first.
 pub type SharedRules = Arc<RwLock<Option<Arc<Rules>>>>;
 
+/// What the properties of a dataset say about its blocks, as they are in effect.
+pub type SharedPolicy = Arc<RwLock<ObjsetPolicy>>;
+
 /// How data of one dataset is written before its group.
 pub struct DataWriter {
     /// Threads that compress and hash.
@@ -28,7 +30,7 @@ pub struct DataWriter {
     /// Rules of the pool.
     pub rules: SharedRules,
     /// Properties of the dataset.
-    pub policy: RwLock<ObjsetPolicy>,
+    pub policy: SharedPolicy,
 }
 
 impl DataWriter {
@@ -48,10 +50,10 @@ impl DataWriter {
         tx: &Tx,
         ranges: &[DirtyBlocks],
         parts: bool,
-    ) -> Result<Option<Box<dyn Placement>>> {
+    ) -> Result<Option<Placement>> {
         let Some(rules) = self.rules.read().clone() else { return Ok(None) };
         let policy = self.policy.read().clone();
-        let mut placement = PoolPlacement::default();
+        let mut placement = Placement::default();
         let mut requests = Vec::new();
         let mut owners = Vec::new();
         for range in ranges {
@@ -102,7 +104,7 @@ impl DataWriter {
             placement.adopt(tx, false);
             return Ok(None);
         }
-        Ok(Some(Box::new(placement)))
+        Ok(Some(placement))
     }
 }
 
@@ -125,24 +127,28 @@ impl Submit for Collected {
     }
 }
 
+/// Blocks that got their places before their group is written.
 #[derive(Default)]
-struct PoolPlacement {
+pub struct Placement {
     /// By object and block.
     pointers: HashMap<(u64, u64), Option<BlockPointer>>,
     blocks: Vec<(Object, u64, EarlyBlock)>,
     writes: Vec<BlockWrite>,
 }
 
-impl Placement for PoolPlacement {
-    fn pointer(&self, object: u64, number: u64) -> Option<BlockPointer> {
+impl Placement {
+    /// Where block `number` of `object` lies; `None` if its data must go into the log.
+    pub(super) fn pointer(&self, object: u64, number: u64) -> Option<BlockPointer> {
         self.pointers.get(&(object, number)).copied().flatten()
     }
 
-    fn take_writes(&mut self) -> Vec<BlockWrite> {
+    /// What has to be written before a record that points there counts.
+    pub(super) fn take_writes(&mut self) -> Vec<BlockWrite> {
         std::mem::take(&mut self.writes)
     }
 
-    fn adopt(&mut self, tx: &Tx, written: bool) {
+    /// Hands the blocks over to the group of `tx`: to be used if they are `written`.
+    pub(super) fn adopt(&mut self, tx: &Tx, written: bool) {
         for (object, number, block) in self.blocks.drain(..) {
             object.adopt(tx, number, block, written);
         }

@@ -14,7 +14,7 @@ use cenote_format::{BlockPointer, Dva, ObjectId, Txg};
 use super::{Claimer, DataWriter, LogPool, LogReader, LogWrite, Placement, WriteSource};
 use crate::alloc::{AllocRequest, Allocator};
 use crate::object::{DirtyBlocks, ObjectSet};
-use crate::pipe::{ObjsetPolicy, PoolIo, ReadContext, zeros};
+use crate::pipe::{PoolIo, ReadContext, zeros};
 use crate::txg::{Gate, Tx};
 use crate::vdev::{AllocationClass, BlockWrite, VdevError};
 use crate::{Error, ErrorKind, Result};
@@ -51,11 +51,6 @@ impl PoolLog {
         let newest = AtomicU64::new(0);
         let spares_log_devices = AtomicBool::new(false);
         Arc::new(Self { gate, allocator, io, newest, spares_log_devices, data })
-    }
-
-    /// The properties of the dataset changed.
-    pub fn set_policy(&self, policy: ObjsetPolicy) {
-        *self.data.policy.write() = policy;
     }
 
     /// Whether the dataset must be written in group `txg` for the log's sake.
@@ -123,13 +118,17 @@ impl LogPool for PoolLog {
         }
     }
 
-    fn is_placed(&self, length: u64) -> bool {
-        let no_device = || self.allocator.figures().size(AllocationClass::Log) == 0;
-        let spares = self.spares_log_devices.load(Relaxed);
-        self.data.can_write() && (spares || length >= PLACED_FROM && no_device())
+    fn placed_from(&self) -> Option<u64> {
+        if !self.data.can_write() {
+            return None;
+        }
+        if self.spares_log_devices.load(Relaxed) {
+            return Some(0);
+        }
+        (self.allocator.figures().size(AllocationClass::Log) == 0).then_some(PLACED_FROM)
     }
 
-    fn place(&self, tx: &Tx, blocks: &[DirtyBlocks]) -> Result<Option<Box<dyn Placement>>> {
+    fn place(&self, tx: &Tx, blocks: &[DirtyBlocks]) -> Result<Option<Placement>> {
         let parts = self.spares_log_devices.load(Relaxed);
         self.data.place(&self.io, &self.allocator, tx, blocks, parts)
     }

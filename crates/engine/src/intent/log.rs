@@ -17,7 +17,7 @@ use cenote_format::{BlockPointer, Txg};
 use parking_lot::{Condvar, Mutex};
 
 use super::block::{BlockBuilder, MOST_RECORDS, UNIT, WRITE_HEADER, pointer_to, size_for};
-use super::place::Placed;
+use super::place::{Placed, with_data};
 use super::records::{Item, Records};
 use super::{LogCipher, LogPool, LogWrite, WriteSource};
 use crate::txg::Tx;
@@ -298,7 +298,8 @@ impl IntentLog {
     /// Reads the data of later writes that goes into records; `None` if the batch has what cannot
     /// be logged, or too much.
     fn resolve(&self, batch: Vec<(Txg, Item)>) -> Result<Option<Vec<(Txg, Item)>>> {
-        let is_placed = |length| self.cipher.is_none() && self.pool.is_placed(length);
+        let placed_from = if self.cipher.is_none() { self.pool.placed_from() } else { None };
+        let is_placed = |length| placed_from.is_some_and(|from| length >= from);
         let (mut logged, mut placed) = (0_u64, 0_u64);
         for (_, item) in &batch {
             match item {
@@ -320,10 +321,8 @@ impl IntentLog {
                 }
                 Item::LaterWrite { object, offset, length } => {
                     let Some(source) = &source else { return Ok(None) };
-                    let data = source.read(object, offset, length)?;
-                    if let Some(data) = data.filter(|data| !data.is_empty()) {
-                        resolved.push((txg, Item::Write { object, offset, data }));
-                    }
+                    let item = with_data(source.as_ref(), object, offset, length)?;
+                    resolved.extend(item.map(|item| (txg, item)));
                 }
                 item => resolved.push((txg, item)),
             }

@@ -26,9 +26,9 @@ mod tests;
 
 pub use block::BlockBuilder;
 pub use claim::{Claimer, claim};
-pub use data::{DataWriter, SharedRules};
+pub use data::{DataWriter, Placement, SharedPolicy, SharedRules};
 pub use device::{PoolClaimer, PoolLog, PoolLogReader, SetSource};
 pub use log::{IntentLog, LogSync};
-pub use pool::{LogCipher, LogPool, LogReader, LogWrite, Placement, WriteSource};
+pub use pool::{LogCipher, LogPool, LogReader, LogWrite, WriteSource};
 pub use replay::{Replay, Replayed};
 pub use walk::{Ended, Met, walk};

@@ -9,7 +9,8 @@ use cenote_format::Txg;
 use cenote_format::zil::{Payload, Record};
 
 use super::WriteSource;
-use super::pool::{LogPool, Placement};
+use super::data::Placement;
+use super::pool::LogPool;
 use super::records::Item;
 use crate::object::DirtyBlocks;
 use crate::txg::Tx;
@@ -20,7 +21,7 @@ use crate::{Error, Result};
 pub(super) struct Placed {
     /// The records, none of them a later write.
     pub items: Vec<(Txg, Item)>,
-    places: Option<Box<dyn Placement>>,
+    places: Option<Placement>,
 }
 
 impl Placed {
@@ -60,14 +61,12 @@ impl Placed {
             match range {
                 Some(range) => {
                     let write = Write { txg, object, offset, length };
-                    write.push(&range, places.as_deref(), &mut items)?;
+                    write.push(&range, places.as_ref(), &mut items)?;
                 }
                 None => {
                     let none = || Error::invalid("a later write without a source");
-                    let data = source.ok_or_else(none)?.read(object, offset, length)?;
-                    if let Some(data) = data.filter(|data| !data.is_empty()) {
-                        items.push((txg, Item::Write { object, offset, data }));
-                    }
+                    let item = with_data(source.ok_or_else(none)?, object, offset, length)?;
+                    items.extend(item.map(|item| (txg, item)));
                 }
             }
         }
@@ -76,7 +75,7 @@ impl Placed {
 
     /// What has to be written together with the records.
     pub(super) fn take_writes(&mut self) -> Vec<BlockWrite> {
-        self.places.as_mut().map(|places| places.take_writes()).unwrap_or_default()
+        self.places.as_mut().map(Placement::take_writes).unwrap_or_default()
     }
 
     /// There are blocks whose group has to be told of them, with [`Placed::adopt`].
@@ -92,6 +91,17 @@ impl Placed {
     }
 }
 
+/// The record of a later write with its data; `None` if nothing of it is left.
+pub(super) fn with_data(
+    source: &dyn WriteSource,
+    object: u64,
+    offset: u64,
+    length: u64,
+) -> Result<Option<Item>> {
+    let data = source.read(object, offset, length)?.filter(|data| !data.is_empty());
+    Ok(data.map(|data| Item::Write { object, offset, data }))
+}
+
 /// A write that is in dirty blocks.
 struct Write {
     txg: Txg,
@@ -105,7 +115,7 @@ impl Write {
     fn push(
         &self,
         range: &DirtyBlocks,
-        places: Option<&dyn Placement>,
+        places: Option<&Placement>,
         items: &mut Vec<(Txg, Item)>,
     ) -> Result<()> {
         let end = self.offset.saturating_add(self.length);

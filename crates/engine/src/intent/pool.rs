@@ -7,6 +7,7 @@ use bytes::Bytes;
 use cenote_format::blkptr::Dva;
 use cenote_format::{BlockPointer, Txg};
 
+use super::data::Placement;
 use crate::Result;
 use crate::object::DirtyBlocks;
 use crate::txg::Tx;
@@ -40,20 +41,11 @@ pub trait LogPool: Send + Sync {
     fn write(&self, blocks: Vec<LogWrite>, data: Vec<BlockWrite>) -> Result<()>;
     /// Two random numbers, the name of a new chain.
     fn random(&self) -> [u64; 2];
-    /// Whether the data of a write of `length` bytes goes where it is to stay, and not into the log.
-    fn is_placed(&self, length: u64) -> bool;
+    /// Length in bytes from which the data of a write goes where it is to stay, and not into the
+    /// log; `None` if all goes into the log.
+    fn placed_from(&self) -> Option<u64>;
     /// Finds places for blocks in the group of `tx`; `None` if there are none.
-    fn place(&self, tx: &Tx, blocks: &[DirtyBlocks]) -> Result<Option<Box<dyn Placement>>>;
-}
-
-/// Blocks that got their places before their group is written.
-pub trait Placement {
-    /// Where block `number` of `object` lies; `None` if its data must go into the log.
-    fn pointer(&self, object: u64, number: u64) -> Option<BlockPointer>;
-    /// What has to be written before a record that points there counts.
-    fn take_writes(&mut self) -> Vec<BlockWrite>;
-    /// Hands the blocks over to the group of `tx`: to be used if they are `written`.
-    fn adopt(&mut self, tx: &Tx, written: bool);
+    fn place(&self, tx: &Tx, blocks: &[DirtyBlocks]) -> Result<Option<Placement>>;
 }
 
 /// Gives the data of writes that were appended without it.

@@ -135,10 +135,10 @@ impl LogPool for World {
         }
         Ok(())
     }
-    fn is_placed(&self, _length: u64) -> bool {
-        false
+    fn placed_from(&self) -> Option<u64> {
+        None
     }
-    fn place(&self, _tx: &Tx, _blocks: &[DirtyBlocks]) -> Result<Option<Box<dyn Placement>>> {
+    fn place(&self, _tx: &Tx, _blocks: &[DirtyBlocks]) -> Result<Option<Placement>> {
         Ok(None)
     }
     fn random(&self) -> [u64; 2] {
@@ -600,10 +600,10 @@ impl LogPool for Threaded {
         std::thread::sleep(self.flush);
         Ok(())
     }
-    fn is_placed(&self, _length: u64) -> bool {
-        false
+    fn placed_from(&self) -> Option<u64> {
+        None
     }
-    fn place(&self, _tx: &Tx, _blocks: &[DirtyBlocks]) -> Result<Option<Box<dyn Placement>>> {
+    fn place(&self, _tx: &Tx, _blocks: &[DirtyBlocks]) -> Result<Option<Placement>> {
         Ok(None)
     }
     fn random(&self) -> [u64; 2] {

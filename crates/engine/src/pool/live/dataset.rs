@@ -17,7 +17,7 @@ use super::keys::Encryption;
 use super::log::LiveLog;
 use crate::dataset::change::{MadeDataset, MosChange, NewDataset};
 use crate::dataset::{Catalog, Dataset, Listed, PropertyReader, Value};
-use crate::intent::{IntentLog, PoolLogReader};
+use crate::intent::{IntentLog, PoolLogReader, SharedPolicy};
 use crate::keys::DatasetKeys;
 use crate::object::ObjectSet;
 use crate::pipe::{Decryptor, Encryptor, ObjsetPolicy, ReadContext, RedundantMetadata};
@@ -34,22 +34,22 @@ pub type DatasetPolicy = ObjsetPolicy;
 pub struct LiveDataset {
     id: ObjectId,
     set: ObjectSet,
-    policy: RwLock<ObjsetPolicy>,
+    policy: SharedPolicy,
     log: Option<LiveLog>,
 }
 
 impl LiveDataset {
     pub(super) fn new(id: ObjectId, set: ObjectSet, policy: ObjsetPolicy) -> Arc<Self> {
-        Self::with_log(id, set, policy, None)
+        Self::with_log(id, set, Arc::new(RwLock::new(policy)), None)
     }
 
     pub(super) fn with_log(
         id: ObjectId,
         set: ObjectSet,
-        policy: ObjsetPolicy,
+        policy: SharedPolicy,
         log: Option<LiveLog>,
     ) -> Arc<Self> {
-        Arc::new(Self { id, set, policy: RwLock::new(policy), log })
+        Arc::new(Self { id, set, policy, log })
     }
 
     /// Its intent log; a dataset being made has none.
@@ -83,9 +83,6 @@ impl LiveDataset {
 
     /// Changes how its blocks are written from now on.
     pub fn set_policy(&self, policy: ObjsetPolicy) {
-        if let Some(log) = &self.log {
-            log.pool.set_policy(policy.clone());
-        }
         *self.policy.write() = policy;
     }
 
@@ -138,6 +135,7 @@ impl LivePool {
         let context = ReadContext { decryptor, objset: dataset.id.0, ..ReadContext::default() };
         let set = ObjectSet::open_live(&self.io, dataset.phys.pointer, context)?;
         let policy = self.policy(&catalog, dataset, encryptor)?;
+        let policy = Arc::new(RwLock::new(policy));
         let log = self.open_log(dataset.id, &set, policy.clone(), keys)?;
         log.pool.spare_log_devices(self.log_bias(&catalog, dataset)?);
         let live = LiveDataset::with_log(dataset.id, set, policy, Some(log));

@@ -14,8 +14,8 @@ use super::dataset::LiveDataset;
 use crate::dataset::change::MosChange;
 use crate::dataset::{Dataset, is_hidden};
 use crate::intent::{
-    DataWriter, IntentLog, LogCipher, PoolClaimer, PoolLog, PoolLogReader, SetSource, WriteSource,
-    claim,
+    DataWriter, IntentLog, LogCipher, PoolClaimer, PoolLog, PoolLogReader, SetSource, SharedPolicy,
+    WriteSource, claim,
 };
 use crate::keys::DatasetKeys;
 use crate::object::ObjectSet;
@@ -36,15 +36,12 @@ impl LivePool {
         &self,
         id: ObjectId,
         set: &ObjectSet,
-        policy: ObjsetPolicy,
+        policy: SharedPolicy,
         keys: Option<Arc<DatasetKeys>>,
     ) -> Result<LiveLog> {
         let header = Header::decode(&set.zil_header())?;
-        let data = DataWriter {
-            workers: self.workers.clone(),
-            rules: self.shared_rules.clone(),
-            policy: RwLock::new(policy),
-        };
+        let data =
+            DataWriter { workers: self.workers.clone(), rules: self.shared_rules.clone(), policy };
         let (gate, allocator) = (self.gate.clone(), self.allocator.clone());
         let pool = PoolLog::new(gate, allocator, self.io.clone(), data);
         let cipher = keys.map(|keys| keys as Arc<dyn LogCipher>);
@@ -115,6 +112,7 @@ impl LivePool {
             return Ok(());
         }
         let policy = sealed_policy(catalog.key_object(&head.directory)?.is_some());
+        let policy = Arc::new(RwLock::new(policy));
         let log = self.open_log(id, &set, policy.clone(), None)?;
         let live = LiveDataset::with_log(id, set, policy, Some(log));
         self.datasets.lock().insert(id, live.clone());
