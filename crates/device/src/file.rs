@@ -52,6 +52,7 @@ struct Inner {
     size: u64,
     sector_size: u32,
     alignment: usize,
+    is_file: bool,
     stall: Stall,
 }
 
@@ -113,7 +114,9 @@ fn open(path: PathBuf, mode: Mode) -> Result<Inner, DeviceError> {
         Mode::ReadOnly => None,
         Mode::ReadWrite | Mode::Exclusive => Some(open_writer(&path, mode, alignment)?),
     };
-    Ok(Inner { path, reader, writer, size, sector_size, alignment, stall: Stall::default() })
+    let is_file = metadata.file_type().is_file();
+    let stall = Stall::default();
+    Ok(Inner { path, reader, writer, size, sector_size, alignment, is_file, stall })
 }
 
 /// Opens `path` for writing, claims it if `mode` says so.
@@ -229,6 +232,10 @@ impl Device for FileDevice {
             memory_alignment: writer.memory_alignment,
             buffered: writer.buffered.as_raw_fd(),
         })
+    }
+
+    fn is_file(&self) -> bool {
+        self.inner.is_file
     }
 
     fn stall(&self) -> Option<&Stall> {

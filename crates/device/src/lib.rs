@@ -103,6 +103,11 @@ pub trait Device: Send + Sync + std::fmt::Debug {
     fn raw_writer(&self) -> Option<RawWriter> {
         None
     }
+    /// Whether it is a file: what is written to for the first time gets its place in another
+    /// filesystem then, and a flush waits until that is recorded.
+    fn is_file(&self) -> bool {
+        false
+    }
     /// Count of operations that missed their deadline and are still out; none for devices that
     /// answer by themselves.
     fn stall(&self) -> Option<&Stall> {

@@ -384,7 +384,7 @@ impl Allocator {
     }
 
     /// Gives back what was allocated in `txg` and is not used: nothing refers to it, no write of it
-    /// was submitted, and no [`Allocator::sync`] has recorded it. What was recorded is freed with
+    /// is on its way, and no [`Allocator::sync`] has recorded it. What was recorded is freed with
     /// [`Allocator::free`] instead.
     pub fn unalloc(&self, dva: &Dva, txg: Txg) -> Result<()> {
         let mut state = self.state.lock();
@@ -434,6 +434,26 @@ impl Allocator {
             top.rerank(index);
         }
         Ok(())
+    }
+
+    /// Allocates exactly this range for a block of the intent log, if it is free and on a vdev that
+    /// takes such blocks now; says whether it did. Reads no space map.
+    pub fn allocate_for_log(&self, dva: &Dva, txg: Txg) -> Result<bool> {
+        let mut state = self.state.lock();
+        state.check_open(txg)?;
+        let Dva { vdev, offset, asize, .. } = *dva;
+        let class = match state.ring(AllocationClass::Log) {
+            [] => AllocationClass::Normal,
+            _ => AllocationClass::Log,
+        };
+        let early = state.top(vdev).is_none_or(|top| txg < top.from);
+        if early || !state.ring(class).contains(&vdev) {
+            return Ok(false);
+        }
+        let index = state.locate(dva)?;
+        let (others, apart) = (&[], Apart::Anywhere);
+        let wish = Wish { asize, txg, copy: 0, embedded: false, apart, others };
+        Ok(Self::take(&mut state, vdev, index, offset, &wish, false).is_ok())
     }
 
     /// All of this range can be allocated now.

@@ -22,7 +22,7 @@ mod state;
 mod store;
 mod sync;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod top;
 
 pub use allocator::{AllocRequest, Allocator, Dvas};

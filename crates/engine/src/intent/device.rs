@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use cenote_format::{BlockPointer, Dva, ObjectId, Txg};
 
-use super::{Claimer, DataWriter, LogPool, LogReader, LogWrite, Placement, WriteSource};
+use super::{Claimer, DataWriter, LogPool, LogReader, LogWrite, Placement, Runway, WriteSource};
 use crate::alloc::{AllocRequest, Allocator};
 use crate::object::{DirtyBlocks, ObjectSet};
 use crate::pipe::{PoolIo, ReadContext, zeros};
@@ -33,6 +33,7 @@ pub struct PoolLog {
     gate: Arc<Gate>,
     allocator: Arc<Allocator>,
     io: Arc<PoolIo>,
+    runway: Arc<Runway>,
     /// The newest group the log wants the dataset to be written in.
     newest: AtomicU64,
     /// Log devices are left to others: property `logbias` says `throughput`.
@@ -41,16 +42,18 @@ pub struct PoolLog {
 }
 
 impl PoolLog {
-    /// For the log of one dataset of the pool, whose data `data` writes.
+    /// For the log of one dataset of the pool, whose data `data` writes. All logs of the pool share
+    /// the runway.
     pub fn new(
         gate: Arc<Gate>,
         allocator: Arc<Allocator>,
         io: Arc<PoolIo>,
+        runway: Arc<Runway>,
         data: DataWriter,
     ) -> Arc<Self> {
         let newest = AtomicU64::new(0);
         let spares_log_devices = AtomicBool::new(false);
-        Arc::new(Self { gate, allocator, io, newest, spares_log_devices, data })
+        Arc::new(Self { gate, allocator, io, runway, newest, spares_log_devices, data })
     }
 
     /// Whether the dataset must be written in group `txg` for the log's sake.
@@ -85,14 +88,20 @@ impl LogPool for PoolLog {
     }
 
     fn allocate(&self, tx: &Tx, size: u64) -> Result<Dva> {
-        let class = match self.spares_log_devices.load(Relaxed) {
-            true => AllocationClass::Normal,
-            false => AllocationClass::Log,
-        };
-        let request = AllocRequest { class, ..AllocRequest::new(size, tx.txg()) };
-        let dvas = self.allocator.allocate(&request)?;
+        let spares = self.spares_log_devices.load(Relaxed);
+        let (vdevs, txg) = (self.io.pipe.vdevs(), tx.txg());
+        if !spares && let Some(dva) = self.runway.take(&self.allocator, &vdevs, size, txg) {
+            return Ok(dva);
+        }
+        let class = if spares { AllocationClass::Normal } else { AllocationClass::Log };
+        let dvas =
+            self.allocator.allocate(&AllocRequest { class, ..AllocRequest::new(size, txg) })?;
         let full = || Error::new(ErrorKind::NoSpace, "no room for the intent log");
-        dvas.first().copied().ok_or_else(full)
+        let dva = dvas.first().copied().ok_or_else(full)?;
+        if !spares {
+            self.runway.prepare(&self.allocator, &vdevs, txg);
+        }
+        Ok(dva)
     }
 
     fn write(&self, blocks: Vec<LogWrite>, data: Vec<BlockWrite>) -> Result<()> {

@@ -19,6 +19,7 @@ mod place;
 mod pool;
 mod records;
 mod replay;
+mod runway;
 mod walk;
 
 #[cfg(test)]
@@ -31,4 +32,5 @@ pub use device::{PoolClaimer, PoolLog, PoolLogReader, SetSource};
 pub use log::{IntentLog, LogSync};
 pub use pool::{LogCipher, LogPool, LogReader, LogWrite, WriteSource};
 pub use replay::{Replay, Replayed};
+pub use runway::Runway;
 pub use walk::{Ended, Met, walk};

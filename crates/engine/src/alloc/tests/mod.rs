@@ -4,5 +4,5 @@ mod allocate;
 mod indirect;
 mod model;
 mod record;
-mod rig;
+pub(crate) mod rig;
 mod threads;

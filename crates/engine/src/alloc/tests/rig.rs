@@ -207,17 +207,21 @@ fn config(index: u64, shape: &Shape) -> VdevConfig {
     VdevConfig { id: Some(index), top: Some(top), ..base }
 }
 
-/// Devices of these vdevs.
+/// Devices of these vdevs that only have a size.
 pub fn tree(tops: &[VdevConfig]) -> Arc<VdevTree> {
+    tree_on(tops, Arc::new(Blank(1 << 44)))
+}
+
+/// These vdevs, each leaf on the same device.
+pub fn tree_on(tops: &[VdevConfig], device: Arc<dyn Device>) -> Arc<VdevTree> {
     let root = VdevConfig {
         kind: VdevKind::Root,
         guid: Guid(1),
         children: Some(tops.to_vec()),
         ..VdevConfig::default()
     };
-    let opener = |_: &VdevConfig| -> Result<Arc<dyn Device>, LeafUnavailable> {
-        Ok(Arc::new(Blank(1 << 44)))
-    };
+    let opener =
+        move |_: &VdevConfig| -> Result<Arc<dyn Device>, LeafUnavailable> { Ok(device.clone()) };
     let tree = VdevTree::build(&root, Arc::new(opener)).unwrap();
     Arc::new(tree)
 }

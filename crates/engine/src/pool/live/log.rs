@@ -43,7 +43,7 @@ impl LivePool {
         let data =
             DataWriter { workers: self.workers.clone(), rules: self.shared_rules.clone(), policy };
         let (gate, allocator) = (self.gate.clone(), self.allocator.clone());
-        let pool = PoolLog::new(gate, allocator, self.io.clone(), data);
+        let pool = PoolLog::new(gate, allocator, self.io.clone(), self.runway.clone(), data);
         let cipher = keys.map(|keys| keys as Arc<dyn LogCipher>);
         let log = Arc::new(IntentLog::new(pool.clone(), id.0, header, cipher));
         let source: Arc<dyn WriteSource> = Arc::new(SetSource(set.clone()));

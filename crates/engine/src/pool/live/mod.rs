@@ -37,7 +37,7 @@ use parking_lot::Mutex;
 use super::{OpenOptions, Pool};
 use crate::alloc::Allocator;
 use crate::dataset::change::{LiveDedup, MosChange};
-use crate::intent::SharedRules;
+use crate::intent::{Runway, SharedRules};
 use crate::object::ObjectSet;
 use crate::pipe::{AllocationUnits, PoolIo, ReadContext, Workers};
 use crate::pool::assemble::PoolCandidate;
@@ -104,6 +104,7 @@ pub struct LivePool {
     submit: Arc<hooks::PoolSubmit>,
     workers: Arc<Workers>,
     shared_rules: SharedRules,
+    runway: Arc<Runway>,
     options: WriteOptions,
     datasets: Mutex<HashMap<ObjectId, Arc<LiveDataset>>>,
     /// Sets that tasks of the present group made.
@@ -197,6 +198,7 @@ impl LivePool {
             submit,
             workers: Workers::new()?,
             shared_rules: SharedRules::default(),
+            runway: Arc::default(),
             options,
             datasets: Mutex::default(),
             fresh: Mutex::default(),
