@@ -2,7 +2,8 @@
 //!
 //! Chapter 06, section 21. Invariant: a reference count is that beyond the first reference.
 
-use crate::bytes::{ByteOrder, array, le_words, swap_elements, words_to_le};
+use crate::bytes::{le_words, swap_elements, words_to_le};
+use crate::zap::Value;
 use crate::{Error, ObjectId, Result};
 
 /// Size of the bonus in bytes.
@@ -76,16 +77,19 @@ impl BrtHeader {
     }
 }
 
-/// A reference count from a ZAP value: one word, or eight bytes in the writer's order.
-pub fn reference_count(value: &[u8], integer_size: usize, order: ByteOrder) -> Result<u64> {
-    let raw = array(value, 0).filter(|_| value.len() == 8);
-    match (raw, integer_size) {
-        // ZAP words reach us as little-endian bytes whatever the host.
-        (Some(raw), 8) => Ok(u64::from_le_bytes(raw)),
-        (Some(raw), 1) => {
-            order.u64(&raw, 0).ok_or_else(|| Error::truncated("block reference count"))
-        }
-        _ => Err(Error::new("block reference count", "not eight bytes")),
+/// A reference count from its value in the ZAP: one word, or eight bytes in the order of the machine
+/// that wrote them, which nothing tells; taken for little-endian.
+pub fn reference_count(value: &Value) -> Result<u64> {
+    let bytes = || value.as_bytes().and_then(|raw| raw.try_into().ok()).map(u64::from_le_bytes);
+    let wrong = || Error::new("block reference count", "neither a word nor eight bytes");
+    value.as_u64().or_else(bytes).ok_or_else(wrong)
+}
+
+/// The value for a reference count, of the same form as `like`.
+pub fn reference_value(count: u64, like: &Value) -> Result<Value> {
+    match like.as_bytes() {
+        Some(_) => Value::of_bytes(&count.to_le_bytes()),
+        None => Value::of_u64s(&[count]),
     }
 }
 
@@ -114,11 +118,15 @@ mod tests {
 
     #[test]
     fn counts_of_both_forms() {
-        let raw = [2, 0, 0, 0, 0, 0, 0, 0];
-        assert_eq!(reference_count(&raw, 8, ByteOrder::Big).unwrap(), 2);
-        assert_eq!(reference_count(&raw, 1, ByteOrder::Little).unwrap(), 2);
-        assert_eq!(reference_count(&raw, 1, ByteOrder::Big).unwrap(), 2 << 56);
-        assert!(reference_count(&raw[..7], 1, ByteOrder::Little).is_err());
-        assert!(reference_count(&raw, 4, ByteOrder::Little).is_err());
+        for value in [Value::of_u64s(&[2]), Value::of_bytes(&[2, 0, 0, 0, 0, 0, 0, 0])] {
+            let value = value.unwrap();
+            assert_eq!(reference_count(&value).unwrap(), 2);
+            let more = reference_value(0x102, &value).unwrap();
+            assert_eq!(reference_count(&more).unwrap(), 0x102);
+            assert_eq!(more.integer_size(), value.integer_size());
+        }
+        for value in [Value::of_u64s(&[1, 2]), Value::of_bytes(&[2; 7])] {
+            assert!(reference_count(&value.unwrap()).is_err());
+        }
     }
 }

@@ -438,6 +438,13 @@ impl LogHeader {
             first_txg: Txg(first_txg),
         })
     }
+
+    /// The 64 bytes of the bonus.
+    pub fn encode(&self) -> Vec<u8> {
+        let flags = u64::from(self.flushing) << 8 | u64::from(self.checkpoint.is_some()) << 9;
+        let [c0, c1, c2, c3, prop] = self.checkpoint.unwrap_or_default().to_words();
+        words_to_le(&[1 | flags, self.length, self.first_txg.0, c0, c1, c2, c3, prop])
+    }
 }
 
 /// An entry of a log.
@@ -535,6 +542,8 @@ mod tests {
         bonus.extend(words_to_le(&key.to_words()));
         let header = LogHeader::decode(&bonus).unwrap();
         assert!(header.flushing && header.checkpoint == Some(key) && header.first_txg == Txg(12));
+        assert_eq!(header.encode(), bonus);
+        assert_eq!(LogHeader::decode(&LogHeader::default().encode()), Ok(LogHeader::default()));
     }
 
     #[test]

@@ -5,16 +5,13 @@
 
 use std::collections::BTreeMap;
 
-use cenote_format::ddt::{self, Class, Key, LogHeader, Physical, Value};
+use cenote_format::ddt::{self, Class, Key, Physical, Value};
 use cenote_format::{BlockPointer, ObjectId, brt};
 
-use crate::dataset::Table;
-use crate::object::{Object, ObjectSet};
+use crate::dataset::{Table, dedup_log};
+use crate::object::ObjectSet;
 use crate::zap::Zap;
 use crate::{Error, Result};
-
-/// Most log entries that are kept.
-const LOG_ENTRIES_MAX: usize = 16 << 20;
 
 /// What the pool's tables say about shared blocks.
 #[derive(Default)]
@@ -53,10 +50,10 @@ impl SharedBlocks {
             None => false,
         };
         let place = own.as_ref().unwrap_or(directory);
-        let mut logged = BTreeMap::new();
-        if own.is_some() {
-            read_logs(mos, place, checksum, &mut logged)?;
-        }
+        let logged = match &own {
+            Some(own) => dedup_log::read(mos, own, checksum)?,
+            None => BTreeMap::new(),
+        };
         for class in [Class::Ditto, Class::Duplicate, Class::Unique] {
             // Entries with one reference matter only where a log says otherwise.
             if class == Class::Unique {
@@ -80,7 +77,7 @@ impl SharedBlocks {
                 }
             }
         }
-        logged.iter().for_each(|(key, slot)| self.count_shared(key, slot));
+        logged.iter().for_each(|(key, entry)| self.count_shared(key, &entry.value));
         Ok(())
     }
 
@@ -124,41 +121,4 @@ impl SharedBlocks {
             None => Ok(false),
         }
     }
-}
-
-/// Reads both logs of a table: the one being flushed, then the active one, whose word is later.
-fn read_logs(
-    mos: &ObjectSet,
-    place: &Table,
-    checksum: &str,
-    entries: &mut BTreeMap<Key, Physical>,
-) -> Result<()> {
-    let mut logs: Vec<(bool, LogHeader, Object)> = Vec::new();
-    for index in 0..2 {
-        if let Some(id) = place.number(&ddt::log_name(checksum, index))?.filter(|id| *id != 0) {
-            let object = mos.object(ObjectId(id))?;
-            let header = LogHeader::decode(object.dnode().bonus())?;
-            logs.push((header.flushing, header, object));
-        }
-    }
-    logs.sort_by_key(|(flushing, ..)| !*flushing);
-    for (_, header, object) in logs {
-        let size = object.block_size();
-        let end = header.length.div_ceil(size).saturating_mul(size);
-        for piece in object.appended(0, end) {
-            let piece = piece?;
-            let blocks = piece.chunks(usize::try_from(size).unwrap_or(usize::MAX));
-            for entry in blocks.flat_map(ddt::log_entries) {
-                let entry = entry.map_err(Error::from)?;
-                if header.flushing && header.checkpoint.is_some_and(|done| entry.key <= done) {
-                    continue;
-                }
-                if entries.len() >= LOG_ENTRIES_MAX {
-                    return Err(Error::corrupt("a dedup log with too many entries"));
-                }
-                entries.insert(entry.key, entry.value);
-            }
-        }
-    }
-    Ok(())
 }

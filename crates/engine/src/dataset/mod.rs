@@ -11,6 +11,7 @@ pub mod change;
 mod charge;
 mod computed;
 mod deadlist;
+pub mod dedup_log;
 mod directory;
 mod key_object;
 mod name;

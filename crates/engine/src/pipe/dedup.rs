@@ -17,13 +17,24 @@ use crate::{Error, Result};
 /// The tables of deduplicated blocks, as the group being written has them; declared here,
 /// implemented by the datasets' room. Only the thread that writes groups calls these.
 pub trait DedupTables: Send + Sync {
-    /// The copies known of a block, by their number; `None` if the table of `checksum` has no
-    /// entry of this key.
-    fn find(&self, checksum: Checksum, key: &Key) -> Result<Option<[Physical; 4]>>;
+    /// What is known of a block that is to have `copies` copies; `None` if the table of `checksum`
+    /// has no entry of this key.
+    fn find(&self, checksum: Checksum, key: &Key, copies: u8) -> Result<Option<Known>>;
     /// One reference more to the `copies` copies of an entry that was found.
     fn refer(&self, checksum: Checksum, key: &Key, copies: u8) -> Result<()>;
     /// The block was stored in `copies` copies, which the entry of the key did not have.
     fn enter(&self, checksum: Checksum, key: &Key, copies: u8, stored: Physical) -> Result<()>;
+}
+
+/// An entry of a table.
+#[derive(Clone, Copy, Debug)]
+pub struct Known {
+    /// Some copies of the block.
+    pub any: Physical,
+    /// As many as were asked for.
+    pub slot: Option<Physical>,
+    /// Other copies cannot be entered.
+    pub is_closed: bool,
 }
 
 /// What the tables say of a block to be written.
@@ -44,15 +55,18 @@ impl Run<'_> {
             return Ok(Lookup::Not);
         };
         let key = Self::key(request, stored);
-        let Some(slots) = tables.find(policy.checksum, &key)? else {
+        let Some(found) = tables.find(policy.checksum, &key, policy.copies)? else {
             return Ok(Lookup::New(key));
         };
-        if policy.dedup == Dedup::Verified && !self.is_same(request, stored, &key, &slots) {
+        if policy.dedup == Dedup::Verified && !self.is_same(request, stored, &key, &found.any) {
             // Stored like any other block: the table has room for one block of a checksum.
             return Ok(Lookup::Not);
         }
-        let slot = slots.get(usize::from(policy.copies)).filter(|slot| slot.is_used());
-        let Some(slot) = slot else { return Ok(Lookup::New(key)) };
+        let slot = match found.slot {
+            Some(slot) => slot,
+            None if found.is_closed => return Ok(Lookup::Not),
+            None => return Ok(Lookup::New(key)),
+        };
         let dvas: Dvas = slot.dvas(&key).collect();
         let mut pointer = self.pointer(request, stored, &dvas)?;
         pointer.set_dedup(slot.birth);
@@ -86,14 +100,7 @@ impl Run<'_> {
     }
 
     /// The copies of an entry hold the very bytes to be written. What cannot be read is not.
-    fn is_same(
-        &self,
-        request: &BlockToWrite,
-        stored: &Stored,
-        key: &Key,
-        slots: &[Physical],
-    ) -> bool {
-        let Some(slot) = slots.iter().find(|slot| slot.is_used()) else { return true };
+    fn is_same(&self, request: &BlockToWrite, stored: &Stored, key: &Key, slot: &Physical) -> bool {
         let pointer = key.pointer(slot, request.policy.checksum.id());
         let context = ReadContext { transient: true, ..ReadContext::default() };
         let same = match stored.crypt {

@@ -31,7 +31,7 @@ use crate::cache::{BlockCache, BlockKey, Found};
 use crate::vdev::{BlockRead, Recovered, Repair, VdevTree};
 use crate::{Error, ErrorKind, Result};
 
-pub use dedup::DedupTables;
+pub use dedup::{DedupTables, Known};
 pub use faults::{Fault, Faults};
 pub use policy::{
     BlockKind, Compression, DEDUP_OFF, Dedup, ObjsetPolicy, RedundantMetadata, WriteFeatures,

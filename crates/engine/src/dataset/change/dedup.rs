@@ -1,7 +1,9 @@
 //! The tables of deduplicated blocks of a pool being written.
 //!
-//! Chapter 06, section 20.1: tables of the classic form, as OpenZFS 2.1 keeps them. Invariant: only
-//! entries that the present group met are in memory; when [`LiveDedup::sync`] has ended, tables and
+//! Chapter 06, section 20: tables of the classic form, as OpenZFS 2.1 keeps them, and of fast dedup.
+//! New tables are classic. What is in the logs of fast dedup moves into the tables with the first
+//! group that is written; nothing is added to the logs. Invariant: only entries that the present
+//! group met are in memory, and those that logs held; when [`LiveDedup::sync`] has ended, tables and
 //! histograms say what the group did, and copies without references are free.
 
 use std::collections::BTreeMap;
@@ -9,16 +11,16 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use cenote_codec::checksum::Algorithm as Checksum;
 use cenote_codec::compress::{self, Method};
-use cenote_format::ddt::{self, CHECKSUMS, Class, Key, Physical, Statistics};
+use cenote_format::ddt::{self, CHECKSUMS, Class, Key, LogEntry, LogHeader, Physical, Statistics};
 use cenote_format::zap::hash::{FLAG_HASH64, FLAG_PRE_HASHED, FLAG_UINT64_KEY};
 use cenote_format::zap::{KeySettings, Normalization, Value};
 use cenote_format::{BlockPointer, ObjectId, ObjectType};
 use parking_lot::Mutex;
 
 use super::{MosChange, OBJECT_DIRECTORY};
-use crate::dataset::Table;
+use crate::dataset::{Table, dedup_log};
 use crate::object::{NewObject, ObjectSet};
-use crate::pipe::DedupTables;
+use crate::pipe::{DedupTables, Known};
 use crate::zap::{self, NewFat, Zap};
 use crate::{Error, ErrorKind, Result};
 
@@ -32,6 +34,8 @@ const STORED_ZLE: u8 = 0x80 | 14;
 const SLOTS: usize = 4;
 /// The slot of such copies.
 const DITTO: usize = 0;
+/// The slot of an entry of fast dedup, which has but one for any number of copies.
+const FLAT: usize = 1;
 
 /// The dedup tables of a pool being written, with what the present group changed in them.
 pub struct LiveDedup {
@@ -44,6 +48,10 @@ pub struct LiveDedup {
 /// The tables of one checksum.
 #[derive(Default)]
 struct Tables {
+    /// Directory of a table of fast dedup; without it the tables are classic.
+    own: Option<ObjectId>,
+    /// Its logs hold entries, all of which are in `entries`.
+    logged: bool,
     /// By the number of the class.
     classes: [OneTable; 3],
     /// Likewise.
@@ -64,9 +72,20 @@ struct OneTable {
 #[derive(Clone)]
 struct Entry {
     /// What the table holds.
-    old: Option<(Class, [Physical; SLOTS])>,
+    old: Option<Old>,
     /// What it is to hold.
     slots: [Physical; SLOTS],
+}
+
+/// An entry of a table.
+#[derive(Clone, Copy)]
+struct Old {
+    class: Class,
+    slots: [Physical; SLOTS],
+    /// Seconds since 1970 when it entered its class; only fast dedup remembers.
+    since: u64,
+    /// It is in the histograms: no log has a later word.
+    counted: bool,
 }
 
 fn lost(key: &Key) -> Error {
@@ -78,6 +97,7 @@ impl LiveDedup {
     pub fn open(mos: ObjectSet) -> Result<Self> {
         let mut all: BTreeMap<u8, Tables> =
             CHECKSUMS.iter().map(|(_, id)| (*id, Tables::default())).collect();
+        let mut logged = Vec::new();
         let directory = match Table::open(&mos, OBJECT_DIRECTORY) {
             // A pool being made.
             Err(error) if error.kind() == ErrorKind::NotFound => None,
@@ -86,20 +106,34 @@ impl LiveDedup {
         if let Some(directory) = directory {
             let statistics = directory.number(ddt::STATISTICS)?.unwrap_or(0);
             let statistics = Table::open(&mos, ObjectId(statistics))?;
-            for ((name, _), tables) in CHECKSUMS.iter().zip(all.values_mut()) {
+            for ((name, id), tables) in CHECKSUMS.iter().zip(all.values_mut()) {
+                let own = match directory.number(&ddt::directory_name(name))? {
+                    Some(own) => {
+                        tables.own = Some(ObjectId(own));
+                        Some(fast_directory(&mos, ObjectId(own))?)
+                    }
+                    None => None,
+                };
+                let place = own.as_ref().unwrap_or(&directory);
                 let places = tables.classes.iter_mut().zip(&mut tables.histograms);
                 for (class, (table, histogram)) in Class::ALL.into_iter().zip(places) {
                     let name = ddt::table_name(name, class);
-                    table.object = directory.number(&name)?.map(ObjectId);
+                    table.object = place.number(&name)?.map(ObjectId);
                     if let Some(statistics) = &statistics
                         && let Some(words) = statistics.numbers_of(&name)?
                     {
                         *histogram = ddt::histogram(&words)?;
                     }
                 }
+                if let Some(own) = &own {
+                    logged.push((*id, dedup_log::read(&mos, own, name)?));
+                }
             }
         }
         let live = Self { mos, tables: Mutex::new(all), saved: AtomicU64::new(0) };
+        for (checksum, entries) in logged {
+            entries.into_values().try_for_each(|entry| live.take_over(checksum, &entry))?;
+        }
         live.count_saved();
         Ok(live)
     }
@@ -120,13 +154,13 @@ impl LiveDedup {
     /// The entry of `key`; the first time it is read from the tables.
     fn entry(&self, checksum: u8, key: &Key) -> Result<Option<Entry>> {
         let unknown = || Error::corrupt(format!("a dedup table of checksum {checksum}"));
-        let mut classes = {
+        let (mut classes, flat) = {
             let all = self.tables.lock();
             let tables = all.get(&checksum).ok_or_else(unknown)?;
             if let Some(entry) = tables.entries.get(key) {
                 return Ok(Some(entry.clone()));
             }
-            tables.classes.clone()
+            (tables.classes.clone(), tables.own.is_some())
         };
         let mut opened = false;
         let mut found = None;
@@ -142,10 +176,12 @@ impl LiveDedup {
                 }
             };
             if let Some(value) = open.lookup_words(&key.to_words())? {
-                let ddt::Value::Legacy(slots) = ddt::Value::decode(value.raw(), false)? else {
-                    return Err(Error::corrupt("a dedup entry of another form"));
+                let (slots, since) = match ddt::Value::decode(value.raw(), flat)? {
+                    ddt::Value::Legacy(slots) => (*slots, 0),
+                    ddt::Value::Flat(slot, since) => (flat_slots(slot), since),
                 };
-                found = Some(Entry { old: Some((class, *slots)), slots: *slots });
+                let old = Old { class, slots, since, counted: true };
+                found = Some(Entry { old: Some(old), slots });
                 break;
             }
         }
@@ -160,6 +196,23 @@ impl LiveDedup {
         Ok(found)
     }
 
+    /// Takes an entry out of a log: the first group writes it into the table.
+    fn take_over(&self, checksum: u8, logged: &LogEntry) -> Result<()> {
+        let mut old = self.entry(checksum, &logged.key)?.and_then(|entry| entry.old);
+        if let Some(old) = &mut old {
+            old.counted = false;
+        }
+        if let Some(tables) = self.tables.lock().get_mut(&checksum) {
+            tables.logged = true;
+            let slots = match logged.value.references {
+                0 => Default::default(),
+                _ => flat_slots(logged.value),
+            };
+            tables.entries.insert(logged.key, Entry { old, slots });
+        }
+        Ok(())
+    }
+
     /// Changes an entry that the group met, or a new one.
     fn change(
         &self,
@@ -172,6 +225,15 @@ impl LiveDedup {
         let new = || Entry { old: None, slots: [Physical::default(); SLOTS] };
         let entry = tables.entries.entry(*key).or_insert_with(new);
         change(&mut entry.slots).ok_or_else(|| lost(key))
+    }
+
+    fn is_flat(&self, checksum: Checksum) -> bool {
+        self.tables.lock().get(&checksum.id()).is_some_and(|tables| tables.own.is_some())
+    }
+
+    /// The slot of `copies` copies.
+    fn index(&self, checksum: Checksum, copies: u8) -> usize {
+        if self.is_flat(checksum) { FLAT } else { copies.into() }
     }
 
     /// A pointer to a block of the tables is gone: one reference less.
@@ -224,22 +286,59 @@ impl LiveDedup {
     }
 }
 
+/// The directory of a table of fast dedup.
+fn fast_directory(mos: &ObjectSet, id: ObjectId) -> Result<Table> {
+    let lost = || Error::corrupt("the directory of a dedup table is lost").at_object(0, id.0);
+    let own = Table::open(mos, id)?.ok_or_else(lost)?;
+    let version = own.number(ddt::KEY_VERSION)?.unwrap_or(0);
+    let flags = own.number(ddt::KEY_FLAGS)?.unwrap_or(0);
+    let known = ddt::FLAG_FLAT | ddt::FLAG_LOG;
+    if version != 1 || flags & ddt::FLAG_FLAT == 0 || flags & !known != 0 {
+        let reason = format!(
+            "the pool holds a dedup table of version {version} with flags {flags:#x}: writing such a \
+             pool is not supported yet"
+        );
+        let error = Error::new(ErrorKind::ReadOnly, reason).at_object(0, id.0);
+        return Err(error.with_advice("open the pool read-only"));
+    }
+    Ok(own)
+}
+
+/// The slots of an entry of fast dedup.
+fn flat_slots(slot: Physical) -> [Physical; SLOTS] {
+    let mut slots = [Physical::default(); SLOTS];
+    if let Some(place) = slots.get_mut(FLAT) {
+        *place = slot;
+    }
+    slots
+}
+
 impl DedupTables for LiveDedup {
-    fn find(&self, checksum: Checksum, key: &Key) -> Result<Option<[Physical; 4]>> {
-        Ok(self.entry(checksum.id(), key)?.map(|entry| entry.slots))
+    fn find(&self, checksum: Checksum, key: &Key, copies: u8) -> Result<Option<Known>> {
+        let Some(entry) = self.entry(checksum.id(), key)? else { return Ok(None) };
+        let used = |slot: &Physical| slot.is_used().then_some(*slot);
+        let Some(any) = entry.slots.iter().find_map(used) else { return Ok(None) };
+        if self.is_flat(checksum) {
+            let fits = any.dvas(key).count() >= usize::from(copies);
+            return Ok(Some(Known { any, slot: fits.then_some(any), is_closed: !fits }));
+        }
+        let slot = entry.slots.get(usize::from(copies)).and_then(used);
+        Ok(Some(Known { any, slot, is_closed: false }))
     }
 
     fn refer(&self, checksum: Checksum, key: &Key, copies: u8) -> Result<()> {
+        let index = self.index(checksum, copies);
         self.change(checksum.id(), key, |slots| {
-            let references = &mut slots.get_mut(usize::from(copies))?.references;
+            let references = &mut slots.get_mut(index)?.references;
             *references = references.checked_add(1)?;
             Some(())
         })
     }
 
     fn enter(&self, checksum: Checksum, key: &Key, copies: u8, stored: Physical) -> Result<()> {
+        let index = self.index(checksum, copies);
         self.change(checksum.id(), key, |slots| {
-            *slots.get_mut(usize::from(copies))? = stored;
+            *slots.get_mut(index)? = stored;
             Some(())
         })
     }
@@ -256,11 +355,11 @@ struct TableSync<'c, 'a> {
 
 impl TableSync<'_, '_> {
     fn entry(&mut self, key: &Key, mut entry: Entry) -> Result<()> {
-        if entry.old.is_some_and(|(_, slots)| slots == entry.slots) {
+        if entry.old.is_some_and(|old| old.counted && old.slots == entry.slots) {
             return Ok(());
         }
-        if let Some((class, slots)) = &entry.old {
-            self.count(*class, key, slots, Statistics::subtract);
+        if let Some(old) = entry.old.filter(|old| old.counted) {
+            self.count(old.class, key, &old.slots, Statistics::subtract);
         }
         for (index, slot) in entry.slots.iter_mut().enumerate() {
             if slot.is_used() && (index == DITTO || slot.references == 0) {
@@ -268,23 +367,36 @@ impl TableSync<'_, '_> {
                 *slot = Physical::default();
             }
         }
-        let value = ddt::Value::Legacy(Box::new(entry.slots));
-        let class = match value.references() {
+        let references =
+            entry.slots.iter().fold(0, |sum: u64, slot| sum.saturating_add(slot.references));
+        let class = match references {
             0 => None,
             1 => Some(Class::Unique),
             _ => Some(Class::Duplicate),
         };
-        if let Some((old, _)) = entry.old
-            && class != Some(old)
+        let stays = entry.old.filter(|old| Some(old.class) == class);
+        if let Some(old) = entry.old
+            && stays.is_none()
         {
-            let object = self.change.object(self.object(old)?)?;
+            let object = self.change.object(self.object(old.class)?)?;
             zap::remove(&object, self.change.tx, &key.to_words()[..])?;
         }
         let Some(class) = class else { return Ok(()) };
         self.count(class, key, &entry.slots, Statistics::add);
+        let value = match (self.tables.own, entry.slots.get(FLAT)) {
+            (Some(_), Some(slot)) => {
+                ddt::Value::Flat(*slot, stays.map_or(self.change.now, |old| old.since))
+            }
+            _ => ddt::Value::Legacy(Box::new(entry.slots)),
+        };
         let object = self.change.object(self.object(class)?)?;
         let stored = Value::of_bytes(&stored_form(&value))?;
         zap::update(&object, self.change.tx, &key.to_words()[..], &stored)
+    }
+
+    /// Where the tables are listed.
+    fn place(&self) -> ObjectId {
+        self.tables.own.unwrap_or(OBJECT_DIRECTORY)
     }
 
     fn table(&mut self, class: Class) -> Result<&mut OneTable> {
@@ -328,14 +440,29 @@ impl TableSync<'_, '_> {
         let settings = KeySettings { salt, normalization: Normalization::NONE, flags };
         zap::create_fat(&object, change.tx, &NewFat { settings, block_shift: TABLE_SHIFT })?;
         let name = ddt::table_name(self.name, class);
-        change.add_number(OBJECT_DIRECTORY, &name, object.id().0)?;
+        change.add_number(self.place(), &name, object.id().0)?;
         self.table(class)?.object = Some(object.id());
         Ok(object.id())
     }
 
+    /// Empties the logs: the tables have what was in them.
+    fn empty_logs(&self, place: ObjectId) -> Result<()> {
+        let change = self.change;
+        let own = fast_directory(change.mos, place)?;
+        for (object, _) in dedup_log::logs(change.mos, &own, self.name)? {
+            object.free_range(change.tx, 0, u64::MAX)?;
+            let header = LogHeader::default().encode();
+            object.set_bonus(change.tx, object.dnode().bonus_type, &header)?;
+        }
+        Ok(())
+    }
+
     /// Writes the histograms; tables without a single entry go.
     fn finish(self) -> Result<()> {
-        let change = self.change;
+        let (change, place) = (self.change, self.place());
+        if std::mem::take(&mut self.tables.logged) {
+            self.empty_logs(place)?;
+        }
         let statistics = match change.pool_entry(ddt::STATISTICS)? {
             Some(statistics) => statistics,
             None => {
@@ -361,7 +488,7 @@ impl TableSync<'_, '_> {
                 change.put(statistics, &name, &Value::of_u64s(&words)?)?;
                 continue;
             }
-            change.remove(OBJECT_DIRECTORY, &name)?;
+            change.remove(place, &name)?;
             change.remove(statistics, &name)?;
             change.free_object(object)?;
             *table = OneTable::default();

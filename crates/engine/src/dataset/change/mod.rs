@@ -7,6 +7,7 @@
 mod bookmarks;
 mod bpobj;
 mod checks;
+mod clones;
 mod create;
 mod deadlist;
 mod dedup;
@@ -46,6 +47,7 @@ use crate::object::ObjectSet;
 use crate::txg::Tx;
 use crate::vdev::VdevTree;
 
+pub use clones::LiveClones;
 pub use create::{MadeDataset, NewDataset, NewKeys};
 pub use dedup::LiveDedup;
 pub use free::Freed;

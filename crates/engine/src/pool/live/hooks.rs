@@ -37,6 +37,9 @@ impl GroupHooks<'_> {
         if pointer.is_dedup() {
             return self.live.dedup.release(pointer);
         }
+        if depth == 0 && self.live.clones.release(pointer)? {
+            return Ok(());
+        }
         let vdevs = self.live.vdevs();
         if pointer.is_gang() {
             if depth >= GANG_DEPTH {
@@ -55,7 +58,8 @@ impl GroupHooks<'_> {
                 }
                 false => dva,
             };
-            self.live.allocator.free(&dva, pointer.logical_birth(), self.txg)?;
+            // A clone is younger than what it shares, which a checkpoint may hold.
+            self.live.allocator.free(&dva, pointer.physical_birth(), self.txg)?;
         }
         Ok(())
     }
@@ -87,7 +91,7 @@ impl LivePool {
     /// What the pool offers to its datasets, as of now.
     pub fn capacity(&self) -> PoolCapacity {
         let figures = self.allocator.figures();
-        let saved = self.dedup.saved();
+        let saved = self.dedup.saved().saturating_add(self.clones.saved());
         let held = self.allocator.held_by_checkpoint();
         PoolCapacity::new(figures.usable(), figures.embedded_log(), saved, held)
     }

@@ -29,14 +29,13 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use cenote_format::ddt::{CHECKSUMS, directory_name};
 use cenote_format::{ObjectId, Txg};
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 use parking_lot::Mutex;
 
 use super::{OpenOptions, Pool};
 use crate::alloc::Allocator;
-use crate::dataset::change::{LiveDedup, MosChange};
+use crate::dataset::change::{LiveClones, LiveDedup, MosChange};
 use crate::intent::{Runway, SharedRules};
 use crate::object::ObjectSet;
 use crate::pipe::{AllocationUnits, PoolIo, ReadContext, Workers};
@@ -101,6 +100,7 @@ pub struct LivePool {
     mos: ObjectSet,
     allocator: Arc<Allocator>,
     dedup: Arc<LiveDedup>,
+    clones: LiveClones,
     submit: Arc<hooks::PoolSubmit>,
     workers: Arc<Workers>,
     shared_rules: SharedRules,
@@ -188,12 +188,14 @@ impl LivePool {
         io.pipe.set_submit(&seen);
         let config = config::ConfigState::of(&pool);
         let dedup = Arc::new(LiveDedup::open(mos.clone())?);
+        let clones = LiveClones::open(mos.clone(), pool.uberblock().version)?;
         Ok(Arc::new(Self {
             io,
             gate,
             mos,
             allocator,
             dedup,
+            clones,
             _healer: healer,
             submit,
             workers: Workers::new()?,
@@ -444,20 +446,10 @@ impl Drop for LivePool {
 
 /// Refuses to write pools in which something is kept that this code does not keep up yet.
 fn check_maintained(pool: &Pool) -> Result<()> {
-    let catalog = pool.catalog();
-    let directory = catalog.object_directory()?;
     let refuse = |what: &str| {
         let reason = format!("{what}: writing such a pool is not supported yet");
         Err(Error::new(ErrorKind::ReadOnly, reason).with_advice("open the pool read-only"))
     };
-    for (name, _) in directory.entries()? {
-        if CHECKSUMS.iter().any(|(checksum, _)| name == directory_name(checksum)) {
-            return refuse("the pool holds tables of fast dedup");
-        }
-        if name.starts_with("com.fudosecurity:brt:vdev:") {
-            return refuse("the pool holds cloned blocks");
-        }
-    }
     let txg = pool.uberblock().txg;
     if txg > LAST_TXG {
         let reason = format!("the uberblock says that {txg} transaction groups were written");

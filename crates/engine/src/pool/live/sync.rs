@@ -251,6 +251,7 @@ impl Group<'_> {
                 self.change.charge_mos(gained)?;
             }
             self.live.dedup.sync(self.change)?;
+            self.live.clones.sync(self.change)?;
             self.live.write_missed(self.change, self.vdevs)?;
             self.live.write_config(self.change)?;
             self.live.allocator.sync(&mut store, self.txg, *pass)?;
