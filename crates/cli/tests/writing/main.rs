@@ -10,6 +10,7 @@ mod checkpoint;
 mod commands;
 mod dedup;
 mod encrypted;
+mod modern;
 mod placed;
 mod sessions;
 

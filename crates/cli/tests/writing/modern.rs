@@ -1,0 +1,117 @@
+//! A pool that OpenZFS 2.3 made, with cloned blocks and a table of fast dedup, is changed here.
+//!
+//! Invariant: after every step the tables say how many references there are, nothing has leaked, and
+//! what is left reads back. The judge is our own check, and `zdb` of OpenZFS 2.3 where it is unpacked
+//! under /opt/openzfs-2.3.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use super::{Bench, cannot_mount, noise};
+
+/// Runs a tool of OpenZFS 2.3.
+const TOOL: &str = "/opt/openzfs-2.3/run";
+
+/// Cloned bytes stored, and what cloning saves.
+type Cloned = [u64; 2];
+
+impl Bench {
+    fn unpack(name: &str) -> Self {
+        let bench = Self::new(0);
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures").join(name);
+        let images = std::fs::File::open(root.join("images.tar.zst")).unwrap();
+        let mut tar = Command::new("tar")
+            .args(["-S", "-xf", "-", "-C"])
+            .arg(bench.at("d"))
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut pipe = tar.stdin.take().unwrap();
+        std::io::copy(&mut zstd::Decoder::new(images).unwrap(), &mut pipe).unwrap();
+        drop(pipe);
+        assert!(tar.wait().unwrap().success());
+        bench
+    }
+
+    fn number(&self, property: &str) -> u64 {
+        let text = self.cenote(&["zpool", "get", "-Hp", "-o", "value", property, "tank"]);
+        text.trim().parse().unwrap()
+    }
+
+    /// Ends a step: the pool is exported, judged and imported again.
+    fn judge(&self, step: &str, cloned: Cloned) {
+        self.cenote(&["zpool", "sync", "tank"]);
+        let before = self.manifest();
+        self.cenote(&["zpool", "export", "tank"]);
+        let place = self.at("d").display().to_string();
+        self.cenote(&["zdb", "-e", "-bcc", "-p", &place, "tank"]);
+        if Path::new(TOOL).exists() {
+            let output = Command::new(TOOL)
+                .args(["zdb", "-e", "-bcc", "-p", &place, "tank"])
+                .output()
+                .unwrap();
+            let text = String::from_utf8_lossy(&output.stdout).into_owned()
+                + &String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success() && text.contains("No leaks"), "{step}: {text}");
+        } else {
+            eprintln!("skipped: {TOOL} is not there to judge with");
+        }
+        self.import();
+        assert_eq!([self.number("bcloneused"), self.number("bclonesaved")], cloned, "{step}");
+        assert!(self.manifest() == before, "{step}: the files differ");
+    }
+}
+
+#[test]
+fn clones_and_fast_dedup_of_openzfs_are_kept_up() {
+    if let Some(reason) = cannot_mount() {
+        eprintln!("{reason}");
+        return;
+    }
+    let bench = Bench::unpack("modern");
+    let mountpoint = bench.at("mnt").display().to_string();
+    let place = bench.at("d").display().to_string();
+    bench.cenote(&["zpool", "import", "-f", "-d", &place, "-R", &mountpoint, "g101", "tank"]);
+    let root = bench.at("mnt/tank");
+    let clone = |name: &str| root.join("clone").join(name);
+    bench.judge("nothing but a new name", [160 << 10, 320 << 10]);
+    std::fs::remove_file(clone("text1")).unwrap();
+    bench.judge("a snapshot has what was removed", [160 << 10, 320 << 10]);
+    bench.cenote(&["zfs", "destroy", "tank/clone@a"]);
+    bench.judge("the snapshot went", [160 << 10, 160 << 10]);
+    // The last block of one and the first of another are written, the rest of that is cut off.
+    let open = |name| std::fs::File::options().write(true).open(clone(name)).unwrap();
+    open("text").set_len(524_290).unwrap();
+    open("text3").set_len(200_000).unwrap();
+    bench.judge("cut and lengthened", [40 << 10, 40 << 10]);
+    std::fs::remove_file(clone("text3")).unwrap();
+    bench.judge("one reference of each is left", [0, 0]);
+    let unused =
+        bench.cenote(&["zpool", "get", "-H", "-o", "value", "feature@block_cloning", "tank"]);
+    assert_eq!(unused.trim(), "enabled");
+
+    let fast = || bench.cenote(&["zpool", "list", "-Hp", "-o", "dedupratio", "tank"]);
+    assert_eq!(fast().trim(), "2.77");
+    let data: Vec<u8> = (0..20).flat_map(|seed| noise(128 << 10, seed)).collect();
+    for name in ["new1", "new2"] {
+        std::fs::write(root.join(name), &data).unwrap();
+    }
+    bench.judge("new blocks, each twice", [0, 0]);
+    let entries = |class: &str| {
+        let status = bench.cenote(&["zpool", "status", "-D", "tank"]);
+        assert!(status.contains("DDT entries"), "{class}: {status}");
+        status
+    };
+    let full = entries("with what is new");
+    std::fs::remove_file(root.join("new1")).unwrap();
+    std::fs::remove_dir_all(root.join("data")).unwrap();
+    bench.judge("half of the references went", [0, 0]);
+    assert_ne!(entries("without"), full);
+    for round in 0..3u32 {
+        std::fs::write(root.join("late"), &data[usize::try_from(round).unwrap() << 17..]).unwrap();
+    }
+    bench.kill();
+    bench.import();
+    bench.judge("after a kill", [0, 0]);
+    assert!(std::fs::read(root.join("new2")).unwrap() == data);
+}
