@@ -42,7 +42,7 @@ pub struct MountOptions {
     pub acl: AclType,
     /// Property `snapdir`.
     pub snapshot_directory: SnapshotDirectory,
-    /// Feature `longname` is active: names may have 1023 bytes.
+    /// Property `longname` is on: names may have 1023 bytes.
     pub long_names: bool,
     /// Nothing may be written: `access` refuses it.
     pub read_only: bool,

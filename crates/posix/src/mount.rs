@@ -21,8 +21,6 @@ use crate::xattr::{AclType, XattrMode};
 const MAX_OBJECTS: u64 = 1 << 48;
 /// Bytes the smallest object takes, as a shift: free objects are bounded by free space.
 const OBJECT_SHIFT: u32 = 9;
-/// Guid of the feature for long names.
-const LONG_NAMES: &str = "org.zfsonlinux:longname";
 
 /// The snapshots of one head.
 pub struct DatasetSnapshots {
@@ -153,7 +151,7 @@ pub(crate) fn settings(
         xattr: xattr_mode(&text("xattr")?),
         acl: acl_type(&text("acltype")?),
         snapshot_directory: snapshot_directory(&text("snapdir")?),
-        long_names: catalog.dataset_features(dataset)?.contains(&LONG_NAMES),
+        long_names: text("longname")? == "on",
     })
 }
 

@@ -33,6 +33,20 @@ impl Bench {
         bench
     }
 
+    /// What `zdb` of 2.3 says of the exported pool.
+    fn zdb_of_2_3(&self, step: &str) {
+        if !Path::new(TOOL).exists() {
+            eprintln!("skipped: {TOOL} is not there to judge with");
+            return;
+        }
+        let place = self.at("d");
+        let arguments = ["zdb", "-e", "-bcc", "-p"];
+        let output = Command::new(TOOL).args(arguments).arg(&place).arg("tank").output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned()
+            + &String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && text.contains("No leaks"), "{step}: {text}");
+    }
+
     fn number(&self, property: &str) -> u64 {
         let text = self.cenote(&["zpool", "get", "-Hp", "-o", "value", property, "tank"]);
         text.trim().parse().unwrap()
@@ -45,17 +59,7 @@ impl Bench {
         self.cenote(&["zpool", "export", "tank"]);
         let place = self.at("d").display().to_string();
         self.cenote(&["zdb", "-e", "-bcc", "-p", &place, "tank"]);
-        if Path::new(TOOL).exists() {
-            let output = Command::new(TOOL)
-                .args(["zdb", "-e", "-bcc", "-p", &place, "tank"])
-                .output()
-                .unwrap();
-            let text = String::from_utf8_lossy(&output.stdout).into_owned()
-                + &String::from_utf8_lossy(&output.stderr);
-            assert!(output.status.success() && text.contains("No leaks"), "{step}: {text}");
-        } else {
-            eprintln!("skipped: {TOOL} is not there to judge with");
-        }
+        self.zdb_of_2_3(step);
         self.import();
         assert_eq!([self.number("bcloneused"), self.number("bclonesaved")], cloned, "{step}");
         assert!(self.manifest() == before, "{step}: the files differ");
@@ -114,4 +118,47 @@ fn clones_and_fast_dedup_of_openzfs_are_kept_up() {
     bench.import();
     bench.judge("after a kill", [0, 0]);
     assert!(std::fs::read(root.join("new2")).unwrap() == data);
+}
+
+#[test]
+fn a_pool_of_today_has_long_names_where_they_are_wanted() {
+    if let Some(reason) = cannot_mount() {
+        eprintln!("{reason}");
+        return;
+    }
+    let bench = Bench::new(3);
+    let devices = bench.devices(3);
+    let mut layout = vec!["-o", "compatibility=openzfs-2.3", "-O", "checksum=blake3", "raidz1"];
+    layout.extend(devices.iter().map(String::as_str));
+    let mountpoint = bench.at("mnt").display().to_string();
+    let (options, vdevs) = layout.split_at(4);
+    let mut arguments = vec!["zpool", "create", "-R", &mountpoint];
+    arguments.extend(options);
+    arguments.push("tank");
+    arguments.extend(vdevs);
+    bench.cenote(&arguments);
+    bench.cenote(&["zfs", "create", "-o", "longname=on", "tank/long"]);
+    let active = || {
+        let value = ["zpool", "get", "-H", "-o", "value", "feature@longname", "tank"];
+        bench.cenote(&value).trim().to_owned()
+    };
+    let name = |length: usize| format!("long/{}", "n".repeat(length));
+    let root = bench.at("mnt/tank");
+    std::fs::write(root.join(name(255)), "255").unwrap();
+    bench.cenote(&["zpool", "sync", "tank"]);
+    assert_eq!(active(), "enabled");
+    for length in [256, 900, 1023] {
+        std::fs::write(root.join(name(length)), length.to_string()).unwrap();
+    }
+    std::fs::rename(root.join(name(900)), root.join(name(901))).unwrap();
+    bench.cenote(&["zpool", "sync", "tank"]);
+    assert_eq!(active(), "active");
+    let short = std::fs::write(root.join("n".repeat(256)), "").unwrap_err();
+    assert_eq!(short.raw_os_error(), Some(36), "ENAMETOOLONG without the property");
+    bench.cenote(&["zpool", "export", "tank"]);
+    bench.zdb_of_2_3("long names");
+    bench.import();
+    for length in [255, 256, 901, 1023] {
+        std::fs::remove_file(root.join(name(length))).unwrap();
+    }
 }

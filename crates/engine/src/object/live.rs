@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use bytes::Bytes;
 use cenote_format::{BlockPointer, Dnode, ObjectId, Objset, Txg};
@@ -36,6 +36,8 @@ pub(super) struct Live {
     pub(super) numbers: Mutex<Numbers>,
     /// The intent-log header the next sync writes.
     pub(super) zil_header: Mutex<Option<Vec<u8>>>,
+    /// A name of more than 255 bytes was given.
+    pub(super) long_names: AtomicBool,
 }
 
 /// What the last group on the disks holds.
@@ -254,6 +256,7 @@ impl Live {
             dirty: Default::default(),
             numbers: Mutex::new(Numbers::new(end)),
             zil_header: Mutex::new(None),
+            long_names: AtomicBool::new(false),
         }
     }
 

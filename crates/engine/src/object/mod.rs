@@ -132,6 +132,19 @@ impl ObjectSet {
         self.0.live.is_some()
     }
 
+    /// A file got a name of more than 255 bytes, for which the dataset needs the feature `longname`.
+    pub fn note_long_name(&self) {
+        if let Some(live) = &self.0.live {
+            live.long_names.store(true, std::sync::atomic::Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a file got such a name since the set was opened.
+    pub fn has_long_names(&self) -> bool {
+        let noted = |live: &Live| live.long_names.load(std::sync::atomic::Ordering::Relaxed);
+        self.0.live.as_ref().is_some_and(noted)
+    }
+
     /// Whether transaction group `txg` changed anything that is not on the disks.
     pub fn is_dirty(&self, txg: cenote_format::Txg) -> bool {
         self.0.live.as_ref().is_some_and(|live| live.is_dirty(txg))

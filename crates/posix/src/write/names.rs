@@ -73,6 +73,9 @@ impl Writer {
         mode: u32,
     ) -> Result<()> {
         self.view.directories.close(directory.object.id());
+        if name.len() > NAME_MAX {
+            self.view.objects().note_long_name();
+        }
         let word = EntryValue { object: id, kind: kind_of_mode(mode) }.encode();
         zap::insert_u64(&directory.object, tx, name, word).map_err(|error| {
             let error = Errno::from(error);

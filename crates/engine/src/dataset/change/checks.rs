@@ -128,6 +128,7 @@ impl MosChange<'_> {
             ("dedup", id) if id & 0xff == 13 => "edonr",
             ("dedup", id) if id & 0xff == 14 => "blake3",
             ("dnodesize", size) if size != 0 => "large_dnode",
+            ("longname", 1) => "longname",
             ("filesystem_limit" | "snapshot_limit", limit) if limit != u64::MAX => {
                 "filesystem_limits"
             }

@@ -12,7 +12,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use cenote_codec::checksum::Algorithm as Checksum;
 use cenote_format::objset::ObjsetKind;
 use cenote_format::uberblock::Uberblock;
-use cenote_format::{ObjectId, Txg};
+use cenote_format::Txg;
 use crossbeam_channel::Sender;
 
 use super::dataset::LiveDataset;
@@ -193,7 +193,7 @@ impl Group<'_> {
             ledger: &ledger,
         };
         let mut objects = set.sync_objects(&context)?;
-        self.activate(dataset.id(), &policy, &objects)?;
+        self.activate(dataset, &policy, &objects)?;
         if set.kind() == ObjsetKind::Zfs {
             charge_owners(set, self.change.tx, set.flags(), &mut objects)?;
         }
@@ -205,7 +205,7 @@ impl Group<'_> {
     /// Activates the features that what was written needs.
     fn activate(
         &self,
-        dataset: ObjectId,
+        dataset: &LiveDataset,
         policy: &ObjsetPolicy,
         objects: &[SyncedObject],
     ) -> Result<()> {
@@ -218,6 +218,7 @@ impl Group<'_> {
         let needed = [
             ("large_blocks", new().any(|dnode| dnode.block_size() > 128 << 10)),
             ("large_dnode", new().any(|dnode| dnode.extra_slots > 0)),
+            ("longname", dataset.set().has_long_names()),
             ("zstd_compress", written && policy.compression & 0x7f == 16),
             ("sha512", hashed(Checksum::Sha512)),
             ("skein", hashed(Checksum::Skein)),
@@ -225,7 +226,7 @@ impl Group<'_> {
             ("blake3", hashed(Checksum::Blake3)),
         ];
         for (feature, _) in needed.iter().filter(|(_, needed)| *needed) {
-            self.change.activate_feature(dataset, feature)?;
+            self.change.activate_feature(dataset.id(), feature)?;
         }
         Ok(())
     }
