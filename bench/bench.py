@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Measures Cenote beside its peers on one machine, in one run, and prints one table.
 
-Pools made by the OpenZFS kernel module (stripe, mirror, raidz1), each with one big incompressible
-file and a tree of many small files; the same files on ext4 (the directory's own disk) and in a
-zfs-fuse pool; `zdb -cc` as the peer for verification. Needs root (drops caches, mounts).
+Pools (stripe, mirror, raidz1) made by the OpenZFS kernel module, or by Cenote where there is none,
+each with one big incompressible file and a tree of many small files; the same files on ext4 (the
+directory's own disk) and in a zfs-fuse pool; `zdb -cc` as the peer for verification. Needs root
+(drops caches, mounts).
 
   bench.py prepare --vm COMMAND   makes everything under --dir (once; about half an hour)
+  bench.py prepare                the same with pools made by Cenote (some minutes)
   bench.py run                    measures and prints the table
 
 COMMAND runs a shell command in a virtual machine that has the zfs module, with the current
@@ -86,8 +88,6 @@ def take_out_partition(path):
 def prepare_pools(args):
     if os.path.exists(f"{args.dir}/pools/done"):
         return
-    if not args.vm:
-        sys.exit("the pools need a virtual machine: --vm COMMAND")
     shutil.rmtree(f"{args.dir}/pools", ignore_errors=True)
     data = (args.mebibytes << 20) + args.files * 6144 + (512 << 20)
     shares = {"bstripe": data // 2, "bmirror": data, "braidz1": data * 6 // 10}
@@ -97,6 +97,12 @@ def prepare_pools(args):
         for number in range(count):
             images.append(f"{args.dir}/pools/{pool}/disk{number}")
             make_disk(images[-1], shares[pool] * 11 // 10 >> 20 << 20)
+    if not args.vm:
+        for image in images:
+            take_out_partition(image)
+        make_own_pools(args)
+        open(f"{args.dir}/pools/done", "w").close()
+        return
     shutil.copy(os.path.join(os.path.dirname(os.path.abspath(__file__)), "make_pools.sh"), args.dir)
     command = shlex.split(args.vm) + ["-t", "7200"]
     for image in images:
@@ -106,6 +112,19 @@ def prepare_pools(args):
     for image in images:
         take_out_partition(image)
     open(f"{args.dir}/pools/done", "w").close()
+
+
+def make_own_pools(args):
+    """What make_pools.sh does in the virtual machine, by Cenote."""
+    for pool, layout in (("bstripe", []), ("bmirror", ["mirror"]), ("braidz1", ["raidz1"])):
+        with Cenote(args, pool) as own:
+            disks = [f"{own.disks}/disk{number}" for number in range(POOLS[pool])]
+            own.tool("zpool", "create", "-R", own.root, "-o", "ashift=12", "-O", "compression=lz4",
+                     "-O", "mountpoint=none", pool, *layout, *disks)
+            own.tool("zfs", "create", "-o", f"mountpoint=/mnt/{pool}", f"{pool}/fs")
+            shutil.copy(f"{args.dir}/source/big", f"{own.mountpoint}/big")
+            run(["tar", "-xf", f"{args.dir}/source/files.tar", "-C", own.mountpoint])
+            own.close()
 
 
 def prepare_ext4(args):
