@@ -1,14 +1,20 @@
-//! `cenote install-links`: this program under the names of the tools it stands for.
+//! `cenote install-links`: this program under the names of the tools it stands for, and of those
+//! that mount(8) runs (which looks for them in /sbin).
 //!
 //! Invariant: nothing that is there already is replaced, unless it is such a link.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use crate::terminal;
+use crate::{mount_helper, terminal};
+
+/// Tools this program stands for.
+const TOOLS: [&str; 3] = ["zpool", "zfs", "zdb"];
 
 /// Names this program answers to.
-pub const TOOLS: [&str; 3] = ["zpool", "zfs", "zdb"];
+pub fn names() -> impl Iterator<Item = &'static str> {
+    TOOLS.into_iter().chain(mount_helper::NAMES)
+}
 
 /// Arguments of the command.
 #[derive(clap::Args)]
@@ -27,7 +33,7 @@ pub fn run(arguments: &Arguments) -> ExitCode {
         }
     };
     let mut failed = false;
-    for tool in TOOLS {
+    for tool in names() {
         let link = arguments.directory.join(tool);
         let shown = link.display();
         if std::fs::read_link(&link).is_ok_and(|target| target == program) {

@@ -4,6 +4,7 @@ mod backend;
 mod getopt;
 mod leftovers;
 mod links;
+mod mount_helper;
 mod offline;
 mod pool_process;
 mod service;
@@ -18,7 +19,7 @@ mod zpool;
 use std::path::Path;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 
 /// Blocks are allocated by one thread and freed by another all the time, which the C library's
 /// allocator answers with page faults and heaps that grow.
@@ -45,7 +46,7 @@ fn main() -> ExitCode {
     let called = arguments.first().map_or("cenote", String::as_str);
     let called = Path::new(called).file_name().map(|name| name.to_string_lossy().into_owned());
     // called by the name of a tool, or with it as the first argument
-    if !called.as_deref().is_some_and(|name| links::TOOLS.contains(&name)) {
+    if !called.as_deref().is_some_and(|name| links::names().any(|tool| tool == name)) {
         arguments = arguments.split_off(arguments.len().min(1));
     } else if let (Some(first), Some(name)) = (arguments.first_mut(), called) {
         *first = name;
@@ -55,7 +56,11 @@ fn main() -> ExitCode {
         Some("zpool") => zpool::run(rest),
         Some("zfs") => zfs::run(rest),
         Some("zdb") => zdb::run(&arguments),
+        Some(name) if mount_helper::NAMES.contains(&name) => mount_helper::run(rest),
         Some(pool_process::COMMAND) => pool_process::run(),
+        Some(word) if !is_command(word) && mount_helper::is_asked(&arguments) => {
+            mount_helper::run(&arguments)
+        }
         _ => match Cenote::parse() {
             Cenote::Ls(a) => offline::command::list(&a),
             Cenote::Tree(a) => offline::command::tree(&a),
@@ -64,4 +69,9 @@ fn main() -> ExitCode {
             Cenote::InstallLinks(a) => links::run(&a),
         },
     }
+}
+
+/// Whether this is one of the words after which `cenote` does something of its own.
+fn is_command(word: &str) -> bool {
+    word == "help" || Cenote::command().get_subcommands().any(|command| command.get_name() == word)
 }

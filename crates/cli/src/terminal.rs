@@ -22,3 +22,9 @@ fn put(to: &mut dyn Write, text: &str) {
         std::process::exit(LOST_READER);
     }
 }
+
+/// What the C library calls an error.
+pub fn words_of(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error").next().unwrap_or_default().to_owned()
+}

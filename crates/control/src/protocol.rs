@@ -17,7 +17,7 @@ use crate::changes::{ChangeRequest, Grant};
 use crate::report::{DatasetKind, DatasetReport, HistoryRecord, PoolReport, UsageRecord};
 
 /// Version of the messages; both sides must have the same.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Longest frame in bytes.
 pub const FRAME_MAX: usize = 64 << 20;
 /// How long a question that only looks may take.
@@ -101,6 +101,8 @@ pub struct MountRequest {
     pub overlay: bool,
     /// Mount even what is redacted or was forcibly unmounted (`-f`).
     pub force: bool,
+    /// With `dataset`: at this directory, which exists, whatever its `mountpoint` says (mount(8)).
+    pub at: Option<String>,
 }
 
 /// What `zfs unmount` asks for.

@@ -31,7 +31,7 @@ use cenote_engine::dataset::{Principal, PrincipalUsage};
 use cenote_engine::pool::Pool;
 use cenote_engine::pool::properties::Runtime;
 use cenote_engine::{Error, ErrorKind};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use changes::PoolChanges;
 use datasets::Catalogue;
@@ -42,6 +42,8 @@ use pool_report::Published;
 const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 /// How often it is looked whether there is something new to publish.
 const PUBLISH_INTERVAL: Duration = Duration::from_secs(1);
+/// How long a mount that somebody unmounted may take to end.
+const UNMOUNT_TIME: Duration = Duration::from_millis(300);
 
 /// How the pool was imported.
 #[derive(Debug, Clone, Default)]
@@ -115,6 +117,7 @@ impl Service {
                 if service.published.read().is_troubled(&pool) {
                     service.name_troubles(&pool);
                 }
+                service.notice_unmounted();
                 let now = service.changes.synced_txg();
                 if now.is_some() && now != seen {
                     seen = now;
@@ -135,6 +138,23 @@ impl Service {
         let mut troubles = self.published.read().troubles();
         troubles.name(pool);
         self.published.write().set_troubles(troubles);
+    }
+
+    /// Waits for the order under way and for what users did to the mounts meanwhile.
+    fn begin_order(&self) -> MutexGuard<'_, ()> {
+        let order = self.orders.lock();
+        self.mounts.forget_gone(UNMOUNT_TIME);
+        order
+    }
+
+    /// Notices mounts that somebody unmounted, unless an order is under way.
+    fn notice_unmounted(&self) {
+        if self.mounts.has_gone()
+            && self.changes.suspended().is_none()
+            && let Some(_order) = self.orders.try_lock()
+        {
+            self.mounts.forget_gone(Duration::ZERO);
+        }
     }
 
     fn publish_now(&self, published: Published) {
@@ -322,23 +342,23 @@ impl PoolService for Service {
     }
 
     fn mount(&self, request: &MountRequest) -> Result<Vec<String>, Failure> {
-        let _order = self.orders.lock();
+        let _order = self.begin_order();
         let pool = self.pool()?;
         self.mounts.mount(&pool, &self.fresh(&pool)?, request)
     }
 
     fn unmount(&self, request: &UnmountRequest) -> Result<Vec<String>, Failure> {
-        let _order = self.orders.lock();
+        let _order = self.begin_order();
         self.mounts.unmount(request)
     }
 
     fn load_key(&self, request: &LoadKeyRequest) -> Result<(), Failure> {
-        let _order = self.orders.lock();
+        let _order = self.begin_order();
         self.take_key(request)
     }
 
     fn unload_key(&self, dataset: &str) -> Result<(), Failure> {
-        let _order = self.orders.lock();
+        let _order = self.begin_order();
         let pool = self.pool()?;
         let directory = pool.catalog().directory(dataset).map_err(|error| failure(&error))?;
         let in_use = self.fresh(&pool)?.iter().any(|other| {
@@ -382,7 +402,7 @@ impl PoolService for Service {
                  synced is not on the disks"
             ));
         }
-        let _order = self.orders.lock();
+        let _order = self.begin_order();
         let pool = self.pool()?;
         let places = self.mounts.places();
         let mut warnings = self.mounts.unmount_all(force).inspect_err(|_| {

@@ -10,6 +10,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 use cenote_control::protocol::{Failure, FailureKind, MountRequest, UnmountRequest};
 use cenote_control::report::{DatasetKind, DatasetReport};
@@ -19,6 +20,10 @@ use cenote_serve::fuse::{self, AccessTimes, MountError, MountFlagOptions, MountO
 use parking_lot::Mutex;
 
 use super::changes::{Files, PoolChanges};
+use crate::settings::mount_options::{self, MountOption};
+
+/// How often it is looked whether a mount that somebody unmounted has ended.
+const LEAVING: Duration = Duration::from_millis(5);
 
 struct Mount {
     at: PathBuf,
@@ -33,34 +38,24 @@ struct Mount {
 }
 
 /// A mount to be made again.
+#[derive(Clone)]
 pub struct Place {
-    dataset: String,
+    /// What is mounted.
+    pub dataset: String,
     at: PathBuf,
     number: u64,
     request: MountRequest,
 }
 
+impl Place {
+    /// See [`is_by_hand`].
+    pub fn is_by_hand(&self) -> bool {
+        is_by_hand(&self.request)
+    }
+}
+
 /// Names and values of properties that a mount does not take from its dataset.
 type Temporary = Vec<(&'static str, &'static str)>;
-
-/// What the option of `mount -o` stands for.
-fn option_as_property(option: &str) -> Option<(&'static str, &'static str)> {
-    Some(match option {
-        "ro" => ("readonly", "on"),
-        "rw" => ("readonly", "off"),
-        "atime" => ("atime", "on"),
-        "noatime" => ("atime", "off"),
-        "relatime" => ("relatime", "on"),
-        "norelatime" | "strictatime" => ("relatime", "off"),
-        "suid" | "setuid" => ("setuid", "on"),
-        "nosuid" | "nosetuid" => ("setuid", "off"),
-        "dev" | "devices" => ("devices", "on"),
-        "nodev" | "nodevices" => ("devices", "off"),
-        "exec" => ("exec", "on"),
-        "noexec" => ("exec", "off"),
-        _ => return None,
-    })
-}
 
 /// How a dataset is mounted, by its properties and what stands before them.
 fn flags(dataset: &DatasetReport, temporary: &Temporary) -> MountFlagOptions {
@@ -128,7 +123,11 @@ impl Mounts {
     ) -> Result<Vec<String>, Failure> {
         if let (Some(name), false) = (&request.dataset, request.recursive) {
             let dataset = find(datasets, name)?;
-            return self.mount_named(pool, datasets, dataset, request).map(|()| Vec::new());
+            let mounted = match &request.at {
+                Some(at) => self.mount_by_hand(pool, dataset, Path::new(at), request),
+                None => self.mount_named(pool, datasets, dataset, request),
+            };
+            return mounted.map(|()| Vec::new());
         }
         let below = |name: &str| match &request.dataset {
             None => true,
@@ -224,7 +223,7 @@ impl Mounts {
         if value("canmount") == "off" {
             return refuse(format!("cannot mount '{name}': 'canmount' property is set to 'off'"));
         }
-        if request.options.iter().any(|option| option == "remount") {
+        if asks_remount(request) {
             return self.remount_with(dataset, request);
         }
         if self.of(name).is_some() {
@@ -237,6 +236,34 @@ impl Mounts {
         self.mount_around(pool, datasets, dataset, Path::new(value("mountpoint")), request)
     }
 
+    /// Serves mount(8): mounts a filesystem or snapshot where it is asked to be.
+    fn mount_by_hand(
+        &self,
+        pool: &Arc<Pool>,
+        dataset: &DatasetReport,
+        at: &Path,
+        request: &MountRequest,
+    ) -> Result<(), Failure> {
+        let name = &dataset.name;
+        let refuse = |kind, reason: &str| {
+            Err(Failure::new(kind, format!("cannot mount '{name}': {reason}")))
+        };
+        let mounted = self.of(name);
+        if asks_remount(request) {
+            return match mounted {
+                Some(place) if place == at => self.remount_with(dataset, request),
+                _ => refuse(FailureKind::NotFound, "not currently mounted"),
+            };
+        }
+        if mounted.is_some() {
+            return refuse(FailureKind::Already, "filesystem already mounted");
+        }
+        if dataset.properties.value("keystatus") == Some("unavailable") {
+            return refuse(FailureKind::Permission, "encryption key not loaded");
+        }
+        self.mount_at(pool, dataset, at, request)
+    }
+
     fn mount_at(
         &self,
         pool: &Arc<Pool>,
@@ -247,11 +274,12 @@ impl Mounts {
         let name = &dataset.name;
         let refuse =
             |kind, reason: String| Failure::new(kind, format!("cannot mount '{name}': {reason}"));
-        prepare(path).map_err(|error| {
+        let by_hand = request.at.is_some();
+        prepare(path, !by_hand).map_err(|error| {
             refuse(FailureKind::Other, format!("mountpoint '{}': {error}", path.display()))
         })?;
         let value = |name: &str| dataset.properties.value(name).unwrap_or("");
-        let may_cover = request.overlay || value("overlay") != "off";
+        let may_cover = by_hand || request.overlay || value("overlay") != "off";
         let is_empty = fs::read_dir(path).map(|mut entries| entries.next().is_none());
         if !may_cover && !is_empty.unwrap_or(true) {
             return Err(refuse(FailureKind::Busy, "directory is not empty".to_owned()));
@@ -296,6 +324,7 @@ impl Mounts {
             return Err(Failure::new(FailureKind::NotFound, reason));
         };
         let mut all = mount.temporary.clone();
+        all.retain(|(name, _)| !more.iter().any(|(other, _)| other == name));
         all.extend(more);
         apply(mount, flags(dataset, &all)).map_err(|error| {
             let kind = match error {
@@ -352,7 +381,13 @@ impl Mounts {
 
     /// Serves `zfs unmount`.
     pub fn unmount(&self, request: &UnmountRequest) -> Result<Vec<String>, Failure> {
-        let Some(name) = &request.dataset else { return self.unmount_all(request.force) };
+        let Some(name) = &request.dataset else {
+            let mounts = self.table.lock();
+            let ours = mounts.iter().filter(|(_, mount)| !is_by_hand(&mount.request));
+            let ours = ours.map(|(name, _)| name.clone()).collect();
+            drop(mounts);
+            return self.take_down(ours, request.force).map(|()| Vec::new());
+        };
         let at = Path::new(name);
         let name = {
             let mounts = self.table.lock();
@@ -400,6 +435,35 @@ impl Mounts {
         }
     }
 
+    /// Forgets what was unmounted without our doing (`umount`). What is on its way out is waited for
+    /// a little.
+    pub fn forget_gone(&self, patience: Duration) {
+        let end = Instant::now() + patience;
+        while Instant::now() < end {
+            let Some(places) = fuse::mounted_places() else { break };
+            let is_leaving = |mount: &Mount| {
+                mount.mounted.is_alive() && !places.contains(mount.mounted.mountpoint())
+            };
+            if !self.table.lock().values().any(is_leaving) {
+                break;
+            }
+            std::thread::sleep(LEAVING);
+        }
+        let gone: Vec<(String, Mount)> =
+            self.table.lock().extract_if(.., |_, mount| !mount.mounted.is_alive()).collect();
+        for (name, mount) in gone {
+            tracing::info!(dataset = name, at = %mount.at.display(), "unmounted by somebody");
+            if let Err(error) = self.changes.closed_files(&name) {
+                tracing::warn!(dataset = name, %error, "not closed");
+            }
+        }
+    }
+
+    /// Whether something was unmounted without our doing.
+    pub fn has_gone(&self) -> bool {
+        self.table.lock().values().any(|mount| !mount.mounted.is_alive())
+    }
+
     /// Names of the filesystems that are mounted.
     pub fn names(&self) -> Vec<String> {
         self.table.lock().keys().cloned().collect()
@@ -434,7 +498,7 @@ impl Mounts {
         let mut mounts = self.table.lock();
         let all = std::mem::take(&mut *mounts);
         let renamed = all.into_iter().map(|(name, mount)| match name.strip_prefix(from) {
-            Some(rest) if rest.is_empty() || rest.starts_with('/') => {
+            Some(rest) if rest.is_empty() || rest.starts_with(['/', '@']) => {
                 (format!("{to}{rest}"), mount)
             }
             _ => (name, mount),
@@ -496,12 +560,16 @@ fn apply(mount: &Mount, flags: MountFlagOptions) -> Result<(), MountError> {
 /// The properties that options of a mount stand for.
 fn temporary(name: &str, options: &[String]) -> Result<Temporary, Failure> {
     let mut found = Temporary::new();
-    for option in options.iter().filter(|option| !matches!(option.as_str(), "remount" | "defaults"))
-    {
-        let property = option_as_property(option).ok_or_else(|| {
-            let reason = format!("mount option '{option}' is not supported yet");
-            Failure::new(FailureKind::NotSupported, format!("cannot mount '{name}': {reason}"))
-        })?;
+    for option in options {
+        let property = match mount_options::read(option) {
+            Some(MountOption::Property(name, value)) => (name, value),
+            Some(MountOption::Nothing | MountOption::Remount | MountOption::Utility) => continue,
+            Some(MountOption::NotYet) | None => {
+                let reason = format!("mount option '{option}' is not supported yet");
+                let words = format!("cannot mount '{name}': {reason}");
+                return Err(Failure::new(FailureKind::NotSupported, words));
+            }
+        };
         found.retain(|(other, _)| *other != property.0);
         found.push(property);
     }
@@ -515,8 +583,17 @@ fn find<'a>(datasets: &'a [DatasetReport], name: &str) -> Result<&'a DatasetRepo
     })
 }
 
-/// Makes the directory, and clears away the mount a dead pool process left on it.
-fn prepare(path: &Path) -> io::Result<()> {
+/// Makes the directory if it is to be made, and clears away the mount a dead pool process left on it.
+fn prepare(path: &Path, make: bool) -> io::Result<()> {
     fuse::clear_dead(path).map_err(io::Error::other)?;
-    fs::create_dir_all(path)
+    if make { fs::create_dir_all(path) } else { Ok(()) }
+}
+
+/// It is mount(8)'s: nothing says where it belongs but whoever mounted it.
+fn is_by_hand(request: &MountRequest) -> bool {
+    request.at.is_some() && !request.options.iter().any(|option| option == "zfsutil")
+}
+
+fn asks_remount(request: &MountRequest) -> bool {
+    request.options.iter().any(|option| option == "remount")
 }

@@ -15,6 +15,7 @@ use cenote_engine::pool::Pool;
 use cenote_engine::{Error, ErrorKind};
 use cenote_format::Guid;
 
+use super::mounts::Place;
 use super::{Service, failure};
 
 /// Properties whose change only shows in a mount that is made anew.
@@ -45,7 +46,7 @@ impl Service {
         if self.changes.suspended().is_some() {
             return Err(Failure::new(FailureKind::Other, format!("{start}: {SUSPENDED}")));
         }
-        let _order = self.orders.lock();
+        let _order = self.begin_order();
         let destroys = matches!(change, Change::DestroyPool { .. });
         if let Some(reason) = self.changes.refusal()
             && !(matches!(change, Change::Sync))
@@ -327,7 +328,7 @@ impl Service {
             true => Vec::new(),
             false => self.mounts.names().into_iter().filter(|name| below(name)).collect(),
         };
-        let others = self.mounts.names();
+        let others = self.mounts.places();
         self.mounts.take_down_named(&moved, rename.force)?;
         let made = missing.iter().try_for_each(|name| {
             let parent = NewDataset { name: name.clone(), ..NewDataset::default() };
@@ -339,13 +340,18 @@ impl Service {
         }
         self.publish(pool)?;
         let fresh = self.fresh(pool)?;
-        let now = |name: &String| match name.strip_prefix(&rename.from) {
-            Some(rest) if below(name) && renamed.is_ok() => format!("{}{rest}", rename.to),
-            _ => name.clone(),
+        let now = |mut place: Place| {
+            if let Some(rest) = place.dataset.strip_prefix(&rename.from)
+                && below(&place.dataset)
+                && renamed.is_ok()
+            {
+                place.dataset = format!("{}{rest}", rename.to);
+            }
+            place
         };
         let mut warnings = Vec::new();
         if !rename.keep_mounts {
-            let again: Vec<String> = others.iter().map(now).collect();
+            let again: Vec<Place> = others.into_iter().map(now).collect();
             warnings = self.restore(pool, &fresh, &again);
         }
         renamed.map_err(cannot)?;
@@ -362,22 +368,25 @@ impl Service {
         &self,
         pool: &Arc<Pool>,
         all: &[DatasetReport],
-        names: &[String],
+        places: &[Place],
     ) -> Warnings {
-        let place = |name: &str| {
-            let dataset = all.iter().find(|dataset| dataset.name == name)?;
+        let (mut by_hand, mut due) = (Vec::new(), Vec::new());
+        for place in places.iter().filter(|place| self.mounts.of(&place.dataset).is_none()) {
+            let Some(dataset) = all.iter().find(|dataset| dataset.name == place.dataset) else {
+                continue;
+            };
             let value = |name: &str| dataset.properties.value(name).unwrap_or("");
-            let can = value("mountpoint").starts_with('/') && value("canmount") != "off";
-            can.then(|| value("mountpoint").to_owned())
-        };
-        let mut due: Vec<(String, &String)> = names
-            .iter()
-            .filter(|name| self.mounts.of(name).is_none())
-            .filter_map(|name| Some((place(name)?, name)))
-            .collect();
+            if place.is_by_hand() && !value("mountpoint").starts_with('/') {
+                by_hand.push(place.clone());
+            } else if value("mountpoint").starts_with('/') && value("canmount") != "off" {
+                due.push((value("mountpoint").to_owned(), &place.dataset));
+            }
+        }
         due.sort();
         let again = due.into_iter().map(|(_, name)| self.mount_again(pool, all, name));
-        again.filter_map(Result::err).map(|failure| failure.message).collect()
+        let warnings = again.filter_map(Result::err).map(|failure| failure.message).collect();
+        self.mounts.restore(pool, all, by_hand);
+        warnings
     }
 
     fn set(
@@ -424,7 +433,7 @@ impl Service {
         let before = self.fresh(pool)?;
         let moves = mount && (touched("mountpoint") || touched("canmount"));
         let remounted = REMOUNT.iter().find(|name| mount && touched(name)).copied();
-        let mounted = self.mounts.names();
+        let mounted = self.mounts.places();
         let was = |dataset: &DatasetReport| {
             dataset.properties.value("mountpoint").unwrap_or("").to_owned()
         };
@@ -432,7 +441,7 @@ impl Service {
         if moves {
             let concerned = affected(&before, name, "mountpoint");
             let down: Vec<String> =
-                mounted.iter().filter(|name| concerned.contains(*name)).cloned().collect();
+                self.mounts.names().into_iter().filter(|name| concerned.contains(name)).collect();
             self.mounts.take_down_named(&down, false)?;
         }
         let made = make();
@@ -460,7 +469,8 @@ impl Service {
         warnings.extend(self.follow(pool, &fresh, &followers));
         if let Some(property) = remounted.filter(|_| !moves) {
             let concerned = affected(&before, name, property);
-            for name in mounted.iter().filter(|name| concerned.contains(*name)) {
+            let names = mounted.iter().map(|place| &place.dataset);
+            for name in names.filter(|name| concerned.contains(*name)) {
                 let down = self.mounts.take_down_named(std::slice::from_ref(name), false);
                 // all below came down with it
                 let up = down.map(|()| self.restore(pool, &fresh, &mounted));
@@ -483,7 +493,7 @@ impl Service {
         fresh: &[DatasetReport],
         followers: &BTreeSet<String>,
     ) -> Warnings {
-        let mounted = self.mounts.names();
+        let mounted = self.mounts.places();
         let mut warnings = Vec::new();
         for dataset in fresh.iter().filter(|dataset| followers.contains(&dataset.name)) {
             if self.mounts.follow(dataset).is_ok() {

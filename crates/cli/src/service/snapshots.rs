@@ -128,7 +128,7 @@ impl Service {
             self.destroy(pool, &request, &format!("cannot destroy '{last}'"))?;
             self.publish(pool)?;
         }
-        let mounted = self.mounts.names();
+        let mounted = self.mounts.places();
         self.mounts.take_down_named(std::slice::from_ref(&name), force)?;
         let done = self.changes.rollback(snapshot);
         self.publish(pool)?;

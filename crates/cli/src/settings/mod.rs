@@ -5,6 +5,7 @@
 
 pub mod compatibility;
 pub mod dataset;
+pub mod mount_options;
 pub mod number;
 pub mod pool;
 pub mod principal;

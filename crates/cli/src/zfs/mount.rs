@@ -11,7 +11,7 @@ use cenote_control::protocol::{Failure, FailureKind, MountRequest, Request, Unmo
 use cenote_control::report::DatasetKind;
 use cenote_control::text::dataset_list;
 
-use super::{keys, names, select};
+use super::{common, keys, names, select};
 use crate::getopt::Spec;
 use crate::terminal;
 use crate::usage::Tool;
@@ -56,6 +56,7 @@ pub fn mount(arguments: &[String]) -> ExitCode {
         options: parsed.arguments('o').flat_map(|o| o.split(',')).map(str::to_owned).collect(),
         overlay: parsed.has('O'),
         force: parsed.has('f'),
+        at: None,
     };
     if parsed.has('a') {
         if !parsed.operands.is_empty() {
@@ -130,6 +131,14 @@ pub fn unmount(arguments: &[String]) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
+    let found = common::open(&client, &name, &[DatasetKind::Filesystem], Some(0), &["mountpoint"]);
+    let mountpoint =
+        found.ok().and_then(|mut all| all.pop()?.properties.value("mountpoint").map(str::to_owned));
+    if mountpoint.as_deref() == Some("legacy") {
+        let advice = "use umount(8) to unmount this filesystem";
+        terminal::complain(&format!("cannot unmount '{name}': legacy mountpoint\n{advice}"));
+        return ExitCode::FAILURE;
+    }
     request.dataset = Some(name.clone());
     let well = order(&client, names::pool_of(&name), &Request::Unmount(request), Some(&name));
     ExitCode::from(u8::from(!well))

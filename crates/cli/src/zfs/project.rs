@@ -114,15 +114,6 @@ fn options(parsed: &Parsed) -> Result<Options, String> {
     }
 }
 
-/// The words of the C library.
-fn words_of(error: &io::Error) -> String {
-    let text = error.to_string();
-    match text.find(" (os error") {
-        Some(end) => text[..end].to_owned(),
-        None => text,
-    }
-}
-
 fn open(path: &Path) -> io::Result<File> {
     let flags = (OFlags::NOCTTY | OFlags::NONBLOCK).bits().cast_signed();
     File::options().read(true).custom_flags(flags).open(path)
@@ -131,11 +122,11 @@ fn open(path: &Path) -> io::Result<File> {
 fn project_of(path: &Path) -> Result<(File, FileProject), (io::Error, String)> {
     let name = path.display();
     let file = open(path).map_err(|error| {
-        let words = format!("failed to open {name}: {}", words_of(&error));
+        let words = format!("failed to open {name}: {}", terminal::words_of(&error));
         (error, words)
     })?;
     let project = file_flags::project(&file).map_err(|error| {
-        let words = format!("failed to get xattr for {name}: {}", words_of(&error));
+        let words = format!("failed to get xattr for {name}: {}", terminal::words_of(&error));
         (error, words)
     })?;
     Ok((file, project))
@@ -144,7 +135,7 @@ fn project_of(path: &Path) -> Result<(File, FileProject), (io::Error, String)> {
 fn handle(path: &Path, mut options: Options) -> Result<(), String> {
     let name = path.display();
     let meta = fs::metadata(path)
-        .map_err(|error| format!("failed to stat {name}: {}", words_of(&error)))?;
+        .map_err(|error| format!("failed to stat {name}: {}", terminal::words_of(&error)))?;
     if !meta.is_file() && !meta.is_dir() {
         let words = "only support project quota on regular file or directory";
         return Err(words.to_owned());
@@ -184,11 +175,14 @@ fn inside(
     let gone = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
     let entries = match fs::read_dir(directory) {
         Err(error) if gone(&error) => return Ok(()),
-        Err(error) => return Err(format!("failed to opendir {shown}: {}", words_of(&error))),
+        Err(error) => {
+            return Err(format!("failed to opendir {shown}: {}", terminal::words_of(&error)));
+        }
         Ok(entries) => entries,
     };
     for entry in entries {
-        let failed = |error: io::Error| format!("failed to readdir {shown}: {}", words_of(&error));
+        let failed =
+            |error: io::Error| format!("failed to readdir {shown}: {}", terminal::words_of(&error));
         let entry = entry.map_err(failed)?;
         let kind = entry.file_type().map_err(failed)?;
         if !kind.is_dir() && !kind.is_file() {
@@ -241,7 +235,7 @@ fn one(path: &Path, options: Options) -> Result<(), (io::Error, String)> {
         Work::Set => project.with(expected, inherited || options.set_flag),
     };
     file_flags::set_project(&file, &changed).map_err(|error| {
-        let words = format!("failed to set xattr for {name}: {}", words_of(&error));
+        let words = format!("failed to set xattr for {name}: {}", terminal::words_of(&error));
         (error, words)
     })
 }

@@ -7,6 +7,8 @@ use std::path::PathBuf;
 
 use cenote_engine::pool::cachefile;
 
+use crate::terminal;
+
 /// Largest cache file that is read, in bytes.
 const MOST: u64 = 64 << 20;
 
@@ -22,9 +24,7 @@ pub struct Cached {
 /// Reads a cache file; `Err` with the words of `zpool import`.
 pub fn read(path: &str) -> Result<Cached, String> {
     let fail = |error: std::io::Error| {
-        let words = error.to_string();
-        let words = words.split(" (os error").next().unwrap_or_default();
-        format!("failed to open cache file: {words}")
+        format!("failed to open cache file: {}", terminal::words_of(&error))
     };
     let size = std::fs::metadata(path).map_err(fail)?.len();
     let bad = || "invalid or corrupt cache file contents: invalid or missing cache file".to_owned();

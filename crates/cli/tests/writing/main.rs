@@ -11,6 +11,7 @@ mod commands;
 mod dedup;
 mod encrypted;
 mod modern;
+mod mount_helper;
 mod placed;
 mod sessions;
 

@@ -27,7 +27,7 @@ use std::time::Duration;
 use cenote_posix::tree::{NodeId, Tree};
 use zerocopy::IntoBytes;
 
-pub use mount::clear_dead;
+pub use mount::{clear_dead, mounted_places};
 
 use handler::{Handler, HandlerOptions, MAX_IO};
 use session::{Session, SessionOptions};

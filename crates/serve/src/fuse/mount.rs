@@ -4,13 +4,14 @@
 //! Invariant: nothing here touches the mounted filesystem (a path below the mountpoint), so it
 //! cannot hang on its own server.
 
-use std::ffi::{CString, OsStr};
+use std::collections::HashSet;
+use std::ffi::{CString, OsStr, OsString};
 use std::fmt::Write as _;
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use rustix::io::Errno;
@@ -296,6 +297,16 @@ fn device_number(table: &[u8], mountpoint: &Path) -> Option<String> {
         }
     }
     found
+}
+
+/// Where anything is mounted now; none if the system does not say.
+pub fn mounted_places() -> Option<HashSet<PathBuf>> {
+    let table = std::fs::read("/proc/self/mountinfo").ok()?;
+    let places = table.split(|&byte| byte == b'\n').filter_map(|line| {
+        let place = line.split(|&byte| byte == b' ').nth(4)?;
+        Some(PathBuf::from(OsString::from_vec(unescape(place))))
+    });
+    Some(places.collect())
 }
 
 /// Resolves the octal escapes of a mountinfo field.
