@@ -10,9 +10,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use cenote_codec::checksum::Algorithm as Checksum;
+use cenote_format::Txg;
 use cenote_format::objset::ObjsetKind;
 use cenote_format::uberblock::Uberblock;
-use cenote_format::Txg;
 use crossbeam_channel::Sender;
 
 use super::dataset::LiveDataset;
