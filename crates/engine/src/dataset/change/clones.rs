@@ -19,9 +19,6 @@ use crate::{Error, ErrorKind, Result};
 
 /// Bytes of a counter.
 const COUNTER: u64 = 2;
-/// Most counters of a table: a vdev of 16 EiB has so many ranges of 16 MiB at most, far more than
-/// fit into memory; this is one of 16 PiB.
-const COUNTERS: u64 = 1 << 30;
 
 /// The tables of cloned blocks of a pool being written, with what the present group changed in them.
 pub struct LiveClones {
@@ -33,7 +30,7 @@ pub struct LiveClones {
 
 /// The table of one vdev.
 struct CloneTable {
-    /// Holds the counters and the header.
+    /// Holds the counters and the header; 0 once the table is gone.
     object: ObjectId,
     header: BrtHeader,
     /// Entries by range.
@@ -66,7 +63,7 @@ impl LiveClones {
             let wrong = || Error::corrupt("a clone table of no vdev, or that is no object");
             let vdev = vdev.parse().map_err(|_| wrong())?;
             let object = ObjectId(value.as_u64().ok_or_else(wrong)?);
-            tables.insert(vdev, CloneTable::open(&mos, object)?);
+            tables.insert(vdev, CloneTable::open(&mos, object, vdev)?);
         }
         let deflated = Meter::of(&mos, version)?.deflated;
         Ok(Self { mos, deflated, tables: Mutex::new(tables) })
@@ -96,13 +93,13 @@ impl LiveClones {
         for (vdev, table) in tables.iter_mut() {
             table.sync(change, *vdev)?;
         }
-        tables.retain(|_, table| table.header.total > 0);
+        tables.retain(|_, table| table.object != ObjectId(0));
         Ok(())
     }
 }
 
 impl CloneTable {
-    fn open(mos: &ObjectSet, id: ObjectId) -> Result<Self> {
+    fn open(mos: &ObjectSet, id: ObjectId, vdev: u32) -> Result<Self> {
         let object = mos.object(id)?;
         let wrong = |reason: &str| Error::corrupt(reason).at_object(0, id.0);
         let header = BrtHeader::decode(object.dnode().bonus())
@@ -114,8 +111,10 @@ impl CloneTable {
                 Error::new(ErrorKind::ReadOnly, reason).with_advice("open the pool read-only")
             );
         }
-        if header.range_size == 0 || header.ranges > COUNTERS {
-            return Err(wrong("a clone table of too many ranges"));
+        let size = mos.io().pipe.vdevs().top_asize(vdev).unwrap_or(0);
+        let ranges = size.div_ceil(header.range_size.max(brt::RANGE));
+        if header.range_size < brt::RANGE || header.ranges > ranges {
+            return Err(wrong("a clone table of more ranges than the device has"));
         }
         let length = usize::try_from(header.ranges * COUNTER).unwrap_or(usize::MAX);
         let counters = header.counters(&object.read_vec(0, length)?)?;
@@ -175,12 +174,6 @@ impl CloneTable {
         }
         self.entries = None;
         let met = std::mem::take(&mut self.met);
-        if self.header.total == 0 {
-            change.free_object(self.header.entries)?;
-            change.free_object(self.object)?;
-            change.remove(OBJECT_DIRECTORY, &brt::vdev_key(vdev.into()))?;
-            return change.remove_reference("block_cloning");
-        }
         let (entries, object) = (change.object(self.header.entries)?, change.object(self.object)?);
         for (offset, entry) in met.iter().filter(|(_, entry)| entry.now != entry.before) {
             let key = &[*offset][..];
@@ -196,6 +189,14 @@ impl CloneTable {
                 object.write(change.tx, range as u64 * COUNTER, &counter.to_le_bytes())?;
             }
         }
-        object.set_bonus(change.tx, object.dnode().bonus_type, &self.header.encode())
+        object.set_bonus(change.tx, object.dnode().bonus_type, &self.header.encode())?;
+        if self.header.total > 0 || Zap::open(entries)?.count()? > 0 {
+            return Ok(());
+        }
+        change.free_object(self.header.entries)?;
+        change.free_object(self.object)?;
+        change.remove(OBJECT_DIRECTORY, &brt::vdev_key(vdev.into()))?;
+        self.object = ObjectId(0);
+        change.remove_reference("block_cloning")
     }
 }
