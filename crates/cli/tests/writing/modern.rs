@@ -4,7 +4,7 @@
 //! what is left reads back. The judge is our own check, and `zdb` of OpenZFS 2.3 where it is unpacked
 //! under /opt/openzfs-2.3.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::{Bench, cannot_mount, noise};
@@ -15,11 +15,14 @@ const TOOL: &str = "/opt/openzfs-2.3/run";
 /// Cloned bytes stored, and what cloning saves.
 type Cloned = [u64; 2];
 
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures").join(name)
+}
+
 impl Bench {
-    fn unpack(name: &str) -> Self {
+    fn unpack(archive: &str) -> Self {
         let bench = Self::new(0);
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures").join(name);
-        let images = std::fs::File::open(root.join("images.tar.zst")).unwrap();
+        let images = std::fs::File::open(fixture(archive)).unwrap();
         let mut tar = Command::new("tar")
             .args(["-S", "-xf", "-", "-C"])
             .arg(bench.at("d"))
@@ -72,7 +75,7 @@ fn clones_and_fast_dedup_of_openzfs_are_kept_up() {
         eprintln!("{reason}");
         return;
     }
-    let bench = Bench::unpack("modern");
+    let bench = Bench::unpack("modern/images.tar.zst");
     let mountpoint = bench.at("mnt").display().to_string();
     let place = bench.at("d").display().to_string();
     bench.cenote(&["zpool", "import", "-f", "-d", &place, "-R", &mountpoint, "g101", "tank"]);
@@ -118,6 +121,46 @@ fn clones_and_fast_dedup_of_openzfs_are_kept_up() {
     bench.import();
     bench.judge("after a kill", [0, 0]);
     assert!(std::fs::read(root.join("new2")).unwrap() == data);
+}
+
+/// The pool lost its power with all that its dedup table had to say in a log.
+#[test]
+fn what_is_in_a_dedup_log_goes_into_the_table() {
+    if let Some(reason) = cannot_mount() {
+        eprintln!("{reason}");
+        return;
+    }
+    let bench = Bench::unpack("dedup-log/devices.tar.zst");
+    let mountpoint = bench.at("mnt").display().to_string();
+    let place = bench.at("d").display().to_string();
+    let import = ["zpool", "import", "-f", "-d", &place, "-R", &mountpoint];
+    let ratio = || bench.cenote(&["zpool", "list", "-Hp", "-o", "dedupratio", "tank"]);
+    let dedup = || {
+        let status = bench.cenote(&["zpool", "status", "-D", "tank"]);
+        status.lines().find(|line| line.contains("DDT entries")).unwrap().to_owned()
+    };
+    bench.cenote(&[&import[..], &["-o", "readonly=on", "dlog", "tank"]].concat());
+    assert_eq!(ratio().trim(), "2.27");
+    // 25 in the table, 40 in the log: counted like this by OpenZFS, too.
+    assert!(dedup().contains("DDT entries 65"), "{}", dedup());
+    bench.cenote(&["zpool", "export", "tank"]);
+
+    bench.cenote(&[&import[..], &["dlog", "tank"]].concat());
+    let written = std::fs::read_to_string(fixture("dedup-log/manifest.jsonl")).unwrap();
+    assert!(bench.manifest() == written, "{}", bench.manifest());
+    bench.judge("as it was", [0, 0]);
+    assert_eq!(ratio().trim(), "2.27");
+    assert!(dedup().contains("DDT entries 40"), "{}", dedup());
+    let root = bench.at("mnt/tank");
+    std::fs::copy(root.join("u1"), root.join("w1")).unwrap();
+    std::fs::remove_file(root.join("v2")).unwrap();
+    bench.judge("seven references more, seven less", [0, 0]);
+    assert!(dedup().contains("DDT entries 40"), "{}", dedup());
+    for name in ["base", "more", "more2", "u1", "u2", "v1", "w1"] {
+        std::fs::remove_file(root.join(name)).unwrap();
+    }
+    bench.judge("nothing left", [0, 0]);
+    assert_eq!(ratio().trim(), "1.00");
 }
 
 #[test]

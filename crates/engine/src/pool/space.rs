@@ -14,7 +14,7 @@ use cenote_format::{ObjectId, Txg, brt, ddt};
 
 use crate::alloc::geometry::{EMBEDDED_LOG_ABOVE, Geometry, METASLABS_MAX, metaslab_shift};
 use crate::alloc::histogram::fragmentation_percent;
-use crate::dataset::{Catalog, PoolCapacity, Table};
+use crate::dataset::{Catalog, PoolCapacity, Table, dedup_log};
 use crate::object::ObjectSet;
 use crate::zap::Zap;
 use crate::{Error, ErrorKind, Result};
@@ -447,13 +447,11 @@ pub fn metaslabs(catalog: &Catalog, tree: &VdevConfig) -> Result<Vec<TopMetaslab
 
 /// Totals of the dedup tables, and the bytes they take.
 fn dedup(mos: &ObjectSet, directory: &Table) -> Result<(ddt::Statistics, DedupTables)> {
-    let mut total = ddt::Statistics::default();
     let mut tables = DedupTables::default();
     let id = directory.number(ddt::STATISTICS)?.unwrap_or(0);
     if let Some(table) = Table::open(mos, ObjectId(id))? {
         for (_, value) in table.entries()? {
             let buckets = ddt::histogram(&value.as_u64s().unwrap_or_default())?;
-            buckets.iter().for_each(|bucket| total.add(bucket));
             tables.histogram.resize(buckets.len(), ddt::Statistics::default());
             tables.histogram.iter_mut().zip(&buckets).for_each(|(sum, bucket)| sum.add(bucket));
         }
@@ -461,6 +459,9 @@ fn dedup(mos: &ObjectSet, directory: &Table) -> Result<(ddt::Statistics, DedupTa
     for (checksum, _) in ddt::CHECKSUMS {
         let own = directory.number(&ddt::directory_name(checksum))?;
         let own = Table::open(mos, ObjectId(own.unwrap_or(0)))?;
+        if let Some(own) = &own {
+            count_logged(mos, own, checksum, &mut tables)?;
+        }
         let place = own.as_ref().unwrap_or(directory);
         let names = ddt::Class::ALL.map(|class| ddt::table_name(checksum, class));
         let logs = [0, 1].map(|index| ddt::log_name(checksum, index));
@@ -480,9 +481,30 @@ fn dedup(mos: &ObjectSet, directory: &Table) -> Result<(ddt::Statistics, DedupTa
             }
         }
     }
-    // Entries that are only in a log are counted nowhere but in the histograms.
-    tables.entries = tables.entries.max(total.blocks);
+    let mut total = ddt::Statistics::default();
+    tables.histogram.iter().for_each(|bucket| total.add(bucket));
     Ok((total, tables))
+}
+
+/// Counts the entries in the logs of a table of fast dedup: the histograms leave them out. An entry
+/// that is in the table too counts as two, as in OpenZFS.
+fn count_logged(
+    mos: &ObjectSet,
+    own: &Table,
+    checksum: &str,
+    tables: &mut DedupTables,
+) -> Result<()> {
+    let vdevs = mos.io().pipe.vdevs();
+    for (key, entry) in dedup_log::read(mos, own, checksum)? {
+        tables.entries = tables.entries.saturating_add(1);
+        let sum = ddt::Statistics::of(&key, &[entry.value], |vdev| vdevs.deflate_ratio(vdev));
+        let Some((bucket, sum)) = sum else { continue };
+        tables.histogram.resize(ddt::BUCKETS, ddt::Statistics::default());
+        if let Some(bucket) = tables.histogram.get_mut(bucket) {
+            bucket.add(&sum);
+        }
+    }
+    Ok(())
 }
 
 /// Bytes of cloned blocks, and bytes that cloning saves.

@@ -449,10 +449,11 @@ impl TableSync<'_, '_> {
     fn empty_logs(&self, place: ObjectId) -> Result<()> {
         let change = self.change;
         let own = fast_directory(change.mos, place)?;
-        for (object, _) in dedup_log::logs(change.mos, &own, self.name)? {
+        for (object, header) in dedup_log::logs(change.mos, &own, self.name)? {
             object.free_range(change.tx, 0, u64::MAX)?;
-            let header = LogHeader::default().encode();
-            object.set_bonus(change.tx, object.dnode().bonus_type, &header)?;
+            // Which of them is written into the table next stays as it is: OpenZFS wants one to be.
+            let header = LogHeader { length: 0, checkpoint: None, ..header };
+            object.set_bonus(change.tx, object.dnode().bonus_type, &header.encode())?;
         }
         Ok(())
     }
