@@ -9,8 +9,8 @@ use cenote_format::zil::{CLAIM_RECORD_SEQ_VALID, Header, REPLAY_NEEDED};
 use cenote_format::{BlockPointer, Txg};
 
 use super::LogReader;
-use super::walk::{Met, data_block, is_clone, walk};
-use crate::{Error, Result};
+use super::walk::{Met, cloned_blocks, data_block, walk};
+use crate::Result;
 
 /// Who marks blocks as allocated.
 pub trait Claimer {
@@ -18,6 +18,8 @@ pub trait Claimer {
     fn is_readable(&self, pointer: &BlockPointer) -> bool;
     /// Marks all addresses of a block, those of a gang's parts included, as allocated.
     fn claim(&self, pointer: &BlockPointer) -> Result<()>;
+    /// Counts one reference more to a block that is in use.
+    fn refer(&self, pointer: &BlockPointer) -> Result<()>;
 }
 
 /// Claims the log behind `header` in group `first`, the first after the last on the disks. Returns
@@ -49,13 +51,15 @@ pub fn claim(
                 }
                 claim(pointer)?;
             }
-            Met::Record(record) if is_clone(&record) => {
-                return Err(Error::unsupported(
-                    "the intent log has a record of cloned blocks, which cannot be claimed yet",
-                )
-                .with_advice("import the pool read-only, or with OpenZFS"));
-            }
             Met::Record(record) => {
+                let cloned = cloned_blocks(&record);
+                // What is cloned was on the disks before; all records count, as in OpenZFS, which
+                // may be the one to free the log.
+                let is_later = |pointer: &BlockPointer| pointer.logical_birth() >= first;
+                if cloned.iter().any(|pointer| pointer.validate().is_err() || is_later(pointer)) {
+                    return Ok(false);
+                }
+                cloned.iter().try_for_each(|pointer| claimer.refer(pointer))?;
                 if let Some(pointer) = data_block(&record) {
                     if pointer.validate().is_err() {
                         return Ok(false);

@@ -210,16 +210,18 @@ impl WriteSource for SetSource {
 }
 
 /// Claims logs when a pool is opened for writing.
-pub struct PoolClaimer {
+pub struct PoolClaimer<'a> {
     /// Where from blocks are read.
     pub io: Arc<PoolIo>,
     /// Whose space they take.
     pub allocator: Arc<Allocator>,
     /// The group that records it.
     pub txg: Txg,
+    /// Counts one reference more to a block.
+    pub refer: &'a dyn Fn(&BlockPointer) -> Result<()>,
 }
 
-impl PoolClaimer {
+impl PoolClaimer<'_> {
     fn claim_at(&self, pointer: &BlockPointer, depth: u32) -> Result<()> {
         let vdevs = self.io.pipe.vdevs();
         if pointer.is_gang() {
@@ -242,12 +244,16 @@ impl PoolClaimer {
     }
 }
 
-impl Claimer for PoolClaimer {
+impl Claimer for PoolClaimer<'_> {
     fn is_readable(&self, pointer: &BlockPointer) -> bool {
         self.io.pipe.verify_many(std::slice::from_ref(pointer)).iter().all(Result::is_ok)
     }
 
     fn claim(&self, pointer: &BlockPointer) -> Result<()> {
         self.claim_at(pointer, 0)
+    }
+
+    fn refer(&self, pointer: &BlockPointer) -> Result<()> {
+        (self.refer)(pointer)
     }
 }

@@ -7,9 +7,28 @@ use bytes::Bytes;
 use cenote_format::BlockPointer;
 use cenote_format::zil::{Header, Payload, REPLAY_NEEDED, Record};
 
-use super::walk::{Met, data_block, walk};
+use super::walk::{Met, cloned_blocks, data_block, walk};
 use super::{IntentLog, LogReader};
+use crate::pipe::zeros;
 use crate::{Error, Result};
+
+/// Most bytes that one record clones: a log block has room for so many pointers.
+const MOST_CLONED: u64 = 1024 * (128 << 10);
+
+/// What cloned blocks of `size` bytes hold, one after the other.
+fn read_all(reader: &dyn LogReader, size: u64, blocks: &[BlockPointer]) -> Result<Bytes> {
+    let length = size.checked_mul(blocks.len() as u64).filter(|length| *length <= MOST_CLONED);
+    let length = length.and_then(|length| usize::try_from(length).ok());
+    let mut all = Vec::with_capacity(length.ok_or_else(|| Error::corrupt("a clone that long"))?);
+    for pointer in blocks {
+        let data = if pointer.is_hole() { zeros(size) } else { reader.read_data(pointer)? };
+        if data.len() as u64 != size {
+            return Err(Error::corrupt("a cloned block of another size").at_pointer(pointer));
+        }
+        all.extend_from_slice(&data);
+    }
+    Ok(all.into())
+}
 
 /// Who applies records: a file system or a volume.
 pub trait Replay {
@@ -19,7 +38,7 @@ pub trait Replay {
     /// while a log is replayed, appending notes that the record is done. `block` is what a write
     /// without data points at: the whole block of the file around its offset, which is written from
     /// the offset rounded down to the block's length on; the file grows at most to the end of the
-    /// record's range.
+    /// record's range. Of cloned blocks it is what all of them hold, from the record's offset on.
     fn apply(&self, record: &Record, block: Option<&Bytes>) -> Result<()>;
 }
 
@@ -78,6 +97,7 @@ impl IntentLog {
             return Ok(());
         }
         let mut blocks: Vec<BlockPointer> = Vec::new();
+        let mut cloned: Vec<BlockPointer> = Vec::new();
         let mut seen = std::collections::HashSet::new();
         let mut add = |pointer: &BlockPointer| {
             let address = pointer.first_dva().map(|dva| (dva.vdev, dva.offset));
@@ -94,10 +114,13 @@ impl IntentLog {
                     {
                         add(&pointer);
                     }
+                    // Each of these has the reference that the claim gave it.
+                    cloned.extend(cloned_blocks(&record));
                 }
             }
             Ok(true)
         })?;
+        blocks.extend(cloned);
         self.free_old(blocks)
     }
 
@@ -122,6 +145,9 @@ impl IntentLog {
         }
         let block = match &record.payload {
             Payload::Write { block, data: None, .. } => Some(reader.read_data(block)?),
+            Payload::CloneRange { block_size, blocks, .. } => {
+                Some(read_all(reader, *block_size, blocks)?)
+            }
             _ => None,
         };
         self.set_replaying(Some(record.sequence));

@@ -206,6 +206,9 @@ impl Claimer for Claims {
         self.0.lock().push(*pointer);
         Ok(())
     }
+    fn refer(&self, _pointer: &BlockPointer) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// The record with this number: a name, or a write of as many bytes as it says.

@@ -94,6 +94,9 @@ const WRITE: u64 = 9;
 const CLONE: u64 = 24;
 /// Where a write record has the pointer to that block.
 const WRITE_POINTER: usize = 64;
+/// Where a record of a cloned range has the number of its pointers, and these.
+const CLONE_COUNT: usize = 64;
+const CLONE_POINTERS: usize = 72;
 /// Bits of the type that are not flags.
 const TYPE_MASK: u64 = (1 << 63) - 1;
 
@@ -113,7 +116,18 @@ pub(super) fn data_block(record: &Raw<'_>) -> Option<BlockPointer> {
     Some(pointer).filter(|pointer| !pointer.is_hole() && !pointer.is_embedded())
 }
 
-/// Whether a record clones blocks.
-pub(super) fn is_clone(record: &Raw<'_>) -> bool {
-    kind(record) == CLONE
+/// The blocks that a record clones, as far as they are on the disks.
+pub(super) fn cloned_blocks(record: &Raw<'_>) -> Vec<BlockPointer> {
+    let word = |at: usize| record.order.u64(record.data, at);
+    let count = word(CLONE_COUNT).filter(|_| kind(record) == CLONE).unwrap_or(0);
+    let all = (0..count).map_while(|number| {
+        let start =
+            usize::try_from(number).ok()?.checked_mul(BlockPointer::HOLE.words.len() * 8)?;
+        let mut pointer = BlockPointer::HOLE;
+        for (index, place) in pointer.words.iter_mut().enumerate() {
+            *place = word(start.checked_add(CLONE_POINTERS + index * 8)?)?;
+        }
+        Some(pointer)
+    });
+    all.filter(|pointer| !pointer.is_hole() && !pointer.is_embedded()).collect()
 }

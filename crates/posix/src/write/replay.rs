@@ -83,6 +83,14 @@ impl Writer {
                 let block = block.ok_or_else(none)?;
                 self.replay_block(ObjectId(*object), *offset, *length, block)
             }
+            // What OpenZFS would clone again is copied.
+            Payload::CloneRange { object, offset, length, .. } => {
+                let none = || Errno::new(EIO, "a record of a cloned range without its blocks");
+                let block = block.ok_or_else(none)?;
+                let length = usize::try_from(*length).unwrap_or(usize::MAX);
+                let data = block.get(..length.min(block.len())).unwrap_or(&[]);
+                self.write(ObjectId(*object), *offset, data, false)
+            }
             Payload::WriteExtend { object, offset, length } => {
                 let id = ObjectId(*object);
                 let end = offset.saturating_add(*length);

@@ -1,24 +1,31 @@
 //! The tables of cloned blocks of a pool being written.
 //!
-//! Chapter 06, section 21. Nothing is cloned here yet, but blocks that were are given up one reference
-//! at a time. Invariant: only entries that the present group met are in memory; when
-//! [`LiveClones::sync`] has ended, tables and counters say what the group did.
+//! Chapter 06, section 21. No file clones blocks here yet, but blocks that were cloned are given up
+//! one reference at a time, and intent logs refer to what they clone until they are freed.
+//! Invariant: only entries that the present group met are in memory; when [`LiveClones::sync`] has
+//! ended, tables and counters say what the group did.
 
 use std::collections::BTreeMap;
 
 use cenote_format::brt::{self, BrtHeader};
-use cenote_format::zap::Value;
+use cenote_format::zap::hash::{FLAG_HASH64, FLAG_UINT64_KEY};
+use cenote_format::zap::{KeySettings, Normalization, Value};
 use cenote_format::{BlockPointer, ObjectId};
 use parking_lot::Mutex;
 
+use super::tables::{METADATA_NUMBERS, METADATA_ZAP};
 use super::{Meter, MosChange, OBJECT_DIRECTORY};
 use crate::dataset::Table;
-use crate::object::ObjectSet;
-use crate::zap::{self, Zap};
+use crate::object::{NewObject, ObjectSet};
+use crate::zap::{self, NewFat, Zap};
 use crate::{Error, ErrorKind, Result};
 
 /// Bytes of a counter.
 const COUNTER: u64 = 2;
+/// Bytes of a block of counters.
+const COUNTERS_BLOCK: u64 = 32 << 10;
+/// log2 of the block sizes of the ZAP of entries.
+const ENTRIES_SHIFT: u8 = 13;
 
 /// The tables of cloned blocks of a pool being written, with what the present group changed in them.
 pub struct LiveClones {
@@ -43,9 +50,20 @@ struct CloneTable {
 
 /// References to a block beyond the first.
 struct Entry {
-    stored: Value,
+    /// How the table has it.
+    stored: Option<Value>,
     before: u64,
     now: u64,
+}
+
+/// Ranges of a vdev, whose space ends with its last metaslab.
+fn ranges(mos: &ObjectSet, vdev: u32, range: u64) -> u64 {
+    let vdevs = mos.io().pipe.vdevs();
+    let config = vdevs.top_config(vdev).and_then(|config| config.top.as_ref());
+    let shift = config.map_or(0, |top| top.metaslab_shift);
+    let metaslabs = 1_u64.checked_shl(u32::try_from(shift).unwrap_or(0)).unwrap_or(1);
+    let size = vdevs.top_asize(vdev).unwrap_or(0);
+    (size - size % metaslabs).div_ceil(range.max(brt::RANGE))
 }
 
 impl LiveClones {
@@ -82,8 +100,23 @@ impl LiveClones {
         let Some(dva) = pointer.first_dva().filter(|_| !metadata) else { return Ok(false) };
         let mut tables = self.tables.lock();
         let Some(table) = tables.get_mut(&dva.vdev) else { return Ok(false) };
-        let meter = || Meter { vdevs: self.mos.io().pipe.vdevs(), deflated: self.deflated };
-        table.release(&self.mos, dva.offset, || meter().space(pointer).used)
+        table.release(&self.mos, dva.offset, || self.size(pointer))
+    }
+
+    /// There is one pointer more to a block that is in use, and not in the dedup tables. The pool has
+    /// the feature `block_cloning`.
+    pub fn refer(&self, pointer: &BlockPointer) -> Result<()> {
+        let Some(dva) = pointer.first_dva() else { return Ok(()) };
+        let ranges = ranges(&self.mos, dva.vdev, brt::RANGE);
+        let mut tables = self.tables.lock();
+        let table = tables.entry(dva.vdev).or_insert_with(|| CloneTable::new(ranges));
+        let referred = table.refer(&self.mos, dva.offset, self.size(pointer), ranges);
+        referred.map_err(|error| error.at_pointer(pointer))
+    }
+
+    fn size(&self, pointer: &BlockPointer) -> u64 {
+        let meter = Meter { vdevs: self.mos.io().pipe.vdevs(), deflated: self.deflated };
+        meter.space(pointer).used
     }
 
     /// Writes what the group changed into the tables. To be called when no block of any dataset is
@@ -111,9 +144,8 @@ impl CloneTable {
                 Error::new(ErrorKind::ReadOnly, reason).with_advice("open the pool read-only")
             );
         }
-        let size = mos.io().pipe.vdevs().top_asize(vdev).unwrap_or(0);
-        let ranges = size.div_ceil(header.range_size.max(brt::RANGE));
-        if header.range_size < brt::RANGE || header.ranges > ranges {
+        let most = ranges(mos, vdev, header.range_size);
+        if header.range_size < brt::RANGE || header.ranges > most {
             return Err(wrong("a clone table of more ranges than the device has"));
         }
         let length = usize::try_from(header.ranges * COUNTER).unwrap_or(usize::MAX);
@@ -125,8 +157,66 @@ impl CloneTable {
         Ok(Self { object: id, header, counters, entries: None, met: BTreeMap::new() })
     }
 
+    /// A table of a vdev without one, not made yet.
+    fn new(ranges: u64) -> Self {
+        let range_size = brt::RANGE;
+        let header = BrtHeader { ranges, range_size, ..BrtHeader::default() };
+        let counters = vec![0; usize::try_from(ranges).unwrap_or(0)];
+        Self { object: ObjectId(0), header, counters, entries: None, met: BTreeMap::new() }
+    }
+
     fn range(&self, offset: u64) -> Option<usize> {
         usize::try_from(offset.checked_div(self.header.range_size)?).ok()
+    }
+
+    fn count(&mut self, offset: u64, change: impl FnOnce(u16) -> Option<u16>) -> Option<()> {
+        let range = self.range(offset)?;
+        let counter = self.counters.get_mut(range)?;
+        *counter = change(*counter)?;
+        Some(())
+    }
+
+    /// The entry at `offset`, if the group met it or the table has it.
+    fn meet(&mut self, mos: &ObjectSet, offset: u64) -> Result<Option<&mut Entry>> {
+        if !self.met.contains_key(&offset) && self.header.entries != ObjectId(0) {
+            let entries = match &self.entries {
+                Some(entries) => entries,
+                None => self.entries.insert(Zap::open(mos.object(self.header.entries)?)?),
+            };
+            if let Some(stored) = entries.lookup_words(&[offset])? {
+                let before = brt::reference_count(&stored)?;
+                self.met.insert(offset, Entry { stored: Some(stored), before, now: before });
+            }
+        }
+        Ok(self.met.get_mut(&offset))
+    }
+
+    fn refer(&mut self, mos: &ObjectSet, offset: u64, size: u64, ranges: u64) -> Result<()> {
+        let lost = || Error::corrupt("a cloned block lies where its device has no space");
+        if self.header.range_size == brt::RANGE && ranges > self.header.ranges {
+            // The device has grown.
+            self.header.ranges = ranges;
+            self.counters.resize(usize::try_from(ranges).map_err(|_| lost())?, 0);
+        }
+        if self.range(offset).is_none_or(|range| range >= self.counters.len()) {
+            return Err(lost());
+        }
+        if self.meet(mos, offset)?.is_none() {
+            self.met.insert(offset, Entry { stored: None, before: 0, now: 0 });
+        }
+        let Some(entry) = self.met.get_mut(&offset) else { return Err(lost()) };
+        entry.now = entry.now.checked_add(1).ok_or_else(lost)?;
+        let is_first = entry.now == 1;
+        if is_first {
+            self.count(offset, |counter| counter.checked_add(1)).ok_or_else(lost)?;
+        }
+        let header = &mut self.header;
+        header.saved_space = header.saved_space.saturating_add(size);
+        if is_first {
+            header.total = header.total.saturating_add(1);
+            header.used_space = header.used_space.saturating_add(size);
+        }
+        Ok(())
     }
 
     fn release(
@@ -135,33 +225,21 @@ impl CloneTable {
         offset: u64,
         size: impl FnOnce() -> u64,
     ) -> Result<bool> {
-        let range = self.range(offset);
-        let Some(counter) = range.and_then(|range| self.counters.get_mut(range)) else {
-            return Ok(false);
-        };
-        if *counter == 0 {
+        let counter = self.range(offset).and_then(|range| self.counters.get(range));
+        if counter.is_none_or(|counter| *counter == 0) {
             return Ok(false);
         }
-        let entry = match self.met.get_mut(&offset) {
-            Some(entry) => entry,
-            None => {
-                let entries = match &self.entries {
-                    Some(entries) => entries,
-                    None => self.entries.insert(Zap::open(mos.object(self.header.entries)?)?),
-                };
-                let Some(stored) = entries.lookup_words(&[offset])? else { return Ok(false) };
-                let before = brt::reference_count(&stored)?;
-                self.met.entry(offset).or_insert(Entry { stored, before, now: before })
-            }
-        };
+        let Some(entry) = self.meet(mos, offset)? else { return Ok(false) };
         if entry.now == 0 {
             return Ok(false);
         }
         entry.now -= 1;
-        let (size, header) = (size(), &mut self.header);
+        let (size, is_last) = (size(), entry.now == 0);
+        let header = &mut self.header;
         header.saved_space = header.saved_space.saturating_sub(size);
-        if entry.now == 0 {
-            *counter -= 1;
+        if is_last {
+            self.count(offset, |counter| counter.checked_sub(1));
+            let header = &mut self.header;
             header.total = header.total.saturating_sub(1);
             header.used_space = header.used_space.saturating_sub(size);
         }
@@ -174,15 +252,27 @@ impl CloneTable {
         }
         self.entries = None;
         let met = std::mem::take(&mut self.met);
+        let mut changed = met.iter().filter(|(_, entry)| entry.now != entry.before).peekable();
+        if changed.peek().is_none() {
+            return Ok(());
+        }
+        if self.object == ObjectId(0) {
+            self.make(change, vdev)?;
+        }
         let (entries, object) = (change.object(self.header.entries)?, change.object(self.object)?);
-        for (offset, entry) in met.iter().filter(|(_, entry)| entry.now != entry.before) {
+        let usual = match change.is_active("block_cloning_endian")? {
+            true => Value::of_u64(0),
+            false => Value::of_bytes(&[0; 8])?,
+        };
+        for (offset, entry) in changed {
             let key = &[*offset][..];
             if entry.now > 0 {
-                let value = brt::reference_value(entry.now, &entry.stored)?;
+                let like = entry.stored.as_ref().unwrap_or(&usual);
+                let value = brt::reference_value(entry.now, like)?;
                 zap::update(&entries, change.tx, key, &value)?;
-                continue;
+            } else {
+                zap::remove(&entries, change.tx, key)?;
             }
-            zap::remove(&entries, change.tx, key)?;
             if let Some(range) = self.range(*offset)
                 && let Some(counter) = self.counters.get(range)
             {
@@ -198,5 +288,26 @@ impl CloneTable {
         change.remove(OBJECT_DIRECTORY, &brt::vdev_key(vdev.into()))?;
         self.object = ObjectId(0);
         change.remove_reference("block_cloning")
+    }
+
+    /// Makes the objects of the table.
+    fn make(&mut self, change: &MosChange<'_>, vdev: u32) -> Result<()> {
+        let new = NewObject {
+            indirect_shift: ENTRIES_SHIFT,
+            ..NewObject::new(METADATA_ZAP, 1 << ENTRIES_SHIFT)
+        };
+        let entries = change.mos.create_object(change.tx, &new)?;
+        let flags = FLAG_HASH64 | FLAG_UINT64_KEY;
+        let salt = change.hooks.random();
+        let settings = KeySettings { salt, normalization: Normalization::NONE, flags };
+        let fat = NewFat { settings, block_shift: ENTRIES_SHIFT.into() };
+        zap::create_fat(&entries, change.tx, &fat)?;
+        self.header.entries = entries.id();
+        let header = self.header.encode();
+        let object =
+            change.new_object(METADATA_NUMBERS, COUNTERS_BLOCK, METADATA_NUMBERS, header)?;
+        self.object = object;
+        change.add_number(OBJECT_DIRECTORY, &brt::vdev_key(vdev.into()), object.0)?;
+        change.add_reference("block_cloning")
     }
 }

@@ -260,6 +260,25 @@ impl LiveDedup {
         }
     }
 
+    /// A second pointer to a block of the tables is made: one reference more.
+    pub fn refer_again(&self, pointer: &BlockPointer) -> Result<()> {
+        let (checksum, key) = (pointer.checksum_id(), Key::of(pointer));
+        let [first, second, ..] = pointer.words;
+        let is_meant = |slot: &Physical| {
+            let [address, ..] = slot.addresses;
+            address == [first, second] && slot.references > 0
+        };
+        let known = self.entry(checksum, &key)?;
+        if !known.is_some_and(|entry| entry.slots.iter().any(is_meant)) {
+            return Err(Error::corrupt("a block that is in no dedup table is cloned"));
+        }
+        self.change(checksum, &key, |slots| {
+            let slot = slots.iter_mut().find(|slot| is_meant(slot))?;
+            slot.references = slot.references.checked_add(1)?;
+            Some(())
+        })
+    }
+
     /// Writes what the group changed into the tables, and frees what has no references any more.
     /// To be called when no block of any dataset is written or freed any more in the group.
     pub fn sync(&self, change: &MosChange<'_>) -> Result<()> {

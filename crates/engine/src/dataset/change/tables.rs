@@ -15,6 +15,8 @@ use crate::{Error, ErrorKind, Result, zap};
 
 /// Type of the ZAPs that have none of their own.
 pub(super) const METADATA_ZAP: ObjectType = ObjectType(0xc4);
+/// Type of lists of numbers that have none of their own.
+pub(super) const METADATA_NUMBERS: ObjectType = ObjectType(0xc3);
 
 impl MosChange<'_> {
     /// A new, empty ZAP.

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use cenote_format::zil::Header;
-use cenote_format::{ObjectId, Txg};
+use cenote_format::{BlockPointer, ObjectId, Txg};
 use parking_lot::RwLock;
 
 use super::LivePool;
@@ -54,8 +54,13 @@ impl LivePool {
     /// Claims all logs an earlier life of the pool left.
     pub(super) fn claim_logs(&self) -> Result<()> {
         let first = Txg(self.pool.uberblock().txg.0 + 1);
-        let claimer =
-            PoolClaimer { io: self.io.clone(), allocator: self.allocator.clone(), txg: first };
+        let refer = |pointer: &BlockPointer| self.refer_again(pointer);
+        let claimer = PoolClaimer {
+            io: self.io.clone(),
+            allocator: self.allocator.clone(),
+            txg: first,
+            refer: &refer,
+        };
         let catalog = self.pool.catalog();
         for directory in catalog.walk(&catalog.root()?)? {
             if is_hidden(directory.component()) || directory.phys.head_dataset.0 == 0 {
@@ -83,6 +88,18 @@ impl LivePool {
             self.gate.want(first);
         }
         Ok(())
+    }
+
+    /// One reference more to a block that a record of a log clones, until the log is freed.
+    fn refer_again(&self, pointer: &BlockPointer) -> Result<()> {
+        if pointer.is_dedup() {
+            return self.dedup.refer_again(pointer);
+        }
+        if !self.feature_enabled("com.fudosecurity:block_cloning") {
+            let reason = "the intent log clones blocks in a pool that has no such feature";
+            return Err(Error::unsupported(reason).with_advice("open the pool read-only"));
+        }
+        self.clones.refer(pointer)
     }
 
     /// Records the claim of an encrypted dataset's log, whose key need not be loaded: only the
