@@ -163,6 +163,36 @@ fn what_is_in_a_dedup_log_goes_into_the_table() {
     assert_eq!(ratio().trim(), "1.00");
 }
 
+/// The pool lost its power when clones were only in intent logs; the source of one was gone.
+#[test]
+fn what_a_log_clones_is_there_after_the_replay() {
+    if let Some(reason) = cannot_mount() {
+        eprintln!("{reason}");
+        return;
+    }
+    let bench = Bench::unpack("clone-log/devices.tar.zst");
+    let mountpoint = bench.at("mnt").display().to_string();
+    let place = bench.at("d").display().to_string();
+    let import = ["zpool", "import", "-N", "-f", "-d", &place, "-R", &mountpoint, "clog", "tank"];
+    bench.cenote(&import);
+    bench.cenote(&["zpool", "sync", "tank"]);
+    // The claimed logs hold references, until they are replayed and freed.
+    assert_eq!(bench.number("bcloneused"), 45 << 14);
+    assert_eq!(bench.number("bclonesaved"), 70 << 14);
+    bench.kill();
+    bench.zdb_of_2_3("claimed");
+    bench.import();
+    let root = bench.at("mnt/tank");
+    let read = |name: &str| std::fs::read(root.join(name)).unwrap();
+    assert_eq!(read("src").len(), 25 << 14);
+    assert!(read("dst1") == read("src") && read("dst2") == read("src"));
+    assert!(read("kept").starts_with(b"block 00000100 ") && read("kept").len() == 20 << 14);
+    assert!(read("dd/dst") == read("dd/src") && read("dd/src").len() == 10 << 14);
+    assert_eq!(read("last"), b"hello\n");
+    assert!(!root.join("gone").exists());
+    bench.judge("replayed", [0, 0]);
+}
+
 #[test]
 fn a_pool_of_today_has_long_names_where_they_are_wanted() {
     if let Some(reason) = cannot_mount() {
