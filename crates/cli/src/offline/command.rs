@@ -338,7 +338,7 @@ fn below(pool: &Arc<Pool>, target: &Target, to: &Path) -> Result<Vec<(Target, Pa
             continue;
         }
         let head = catalog.head(&directory)?;
-        if catalog.kind(&head)? != DatasetKind::Filesystem {
+        if catalog.is_foreign(&head)? || catalog.kind(&head)? != DatasetKind::Filesystem {
             continue;
         }
         let listed = Listed::Dataset(head.clone());

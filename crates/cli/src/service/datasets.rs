@@ -119,7 +119,13 @@ fn read(pool: &Arc<Pool>, altroot: &str) -> Result<Vec<DatasetReport>> {
     let reader = PropertyReader::new(&catalog, pool.capacity(), &**pool.keys(), altroot);
     let mut out = Vec::new();
     for listed in catalog.list(&catalog.root()?)? {
-        out.push(report(pool, &reader, &listed)?);
+        match report(pool, &reader, &listed) {
+            Ok(report) => out.push(report),
+            Err(error) => match &listed {
+                Listed::Dataset(dataset) if catalog.is_foreign(dataset).unwrap_or(false) => {}
+                _ => return Err(error),
+            },
+        }
     }
     Ok(out)
 }

@@ -29,6 +29,7 @@ pub use charge::charge_owners;
 pub use directory::{Directory, is_hidden};
 pub use key_object::KeyObject;
 pub use name::{DEPTH_MAX, DatasetName, NAME_MAX, Suffix};
+pub(crate) use objset::is_foreign;
 pub use objset::{DatasetKind, Keys, NoKeys};
 pub use properties::{Listed, PropertyReader, PropertyValue, Source, Value};
 pub use space::PoolCapacity;

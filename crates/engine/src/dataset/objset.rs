@@ -77,6 +77,17 @@ impl Catalog {
     pub fn kind(&self, dataset: &Dataset) -> Result<DatasetKind> {
         kind_of(&self.sealed_object_set(dataset)?, dataset)
     }
+
+    /// Whether `dataset` holds neither files nor a volume, as those of OpenZFS's own tests do: it
+    /// is kept as it is, and not shown.
+    pub fn is_foreign(&self, dataset: &Dataset) -> Result<bool> {
+        Ok(is_foreign(&self.sealed_object_set(dataset)?))
+    }
+}
+
+/// Whether an object set holds neither files nor a volume.
+pub(crate) fn is_foreign(set: &ObjectSet) -> bool {
+    matches!(set.kind(), ObjsetKind::Meta | ObjsetKind::Other(_))
 }
 
 /// What the object set of `dataset` holds.

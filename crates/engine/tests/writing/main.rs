@@ -6,6 +6,7 @@
 
 mod dedup;
 mod encrypted;
+mod foreign;
 mod log;
 mod missing;
 mod removal;

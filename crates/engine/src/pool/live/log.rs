@@ -12,7 +12,7 @@ use parking_lot::RwLock;
 use super::LivePool;
 use super::dataset::LiveDataset;
 use crate::dataset::change::MosChange;
-use crate::dataset::{Dataset, is_hidden};
+use crate::dataset::{Dataset, is_foreign, is_hidden};
 use crate::intent::{
     DataWriter, IntentLog, LogCipher, PoolClaimer, PoolLog, PoolLogReader, SetSource, SharedPolicy,
     WriteSource, claim,
@@ -71,8 +71,9 @@ impl LivePool {
             let header = Header::decode(&set.header().zil_header)?;
             let reader = PoolLogReader { io: self.io.clone(), context: ReadContext::default() };
             let Some(claimed) = claim(&reader, &claimer, &header, first)? else { continue };
-            if catalog.key_object(&directory)?.is_some() {
-                self.claim_sealed(&head, &claimed)?;
+            let encrypted = catalog.key_object(&directory)?.is_some();
+            if encrypted || is_foreign(&set) {
+                self.claim_sealed(&head, &claimed, encrypted)?;
                 self.gate.want(first);
                 continue;
             }
@@ -102,12 +103,12 @@ impl LivePool {
         self.clones.refer(pointer)
     }
 
-    /// Records the claim of an encrypted dataset's log, whose key need not be loaded: only the
-    /// header changes, which no MAC covers.
-    fn claim_sealed(&self, head: &Dataset, claimed: &Header) -> Result<()> {
+    /// Records the claim of a log that is not opened: that of an encrypted dataset, whose key need
+    /// not be loaded, for only the header changes, which no MAC covers; or one nobody here replays.
+    fn claim_sealed(&self, head: &Dataset, claimed: &Header, encrypted: bool) -> Result<()> {
         let set = self.sealed_set(head)?;
         set.set_zil_header(&claimed.encode()?)?;
-        self.fresh.lock().push(LiveDataset::new(head.id, set, sealed_policy(true)));
+        self.fresh.lock().push(LiveDataset::new(head.id, set, sealed_policy(encrypted)));
         Ok(())
     }
 
