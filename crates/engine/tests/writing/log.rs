@@ -10,6 +10,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use cenote_engine::dataset::change::{NewDataset, PropertyInput};
 use cenote_engine::intent::{BlockBuilder, IntentLog, LogReader, Met, Replay, walk};
 use cenote_engine::object::{NewObject, ObjectSet};
 use cenote_engine::pool::OpenOptions;
@@ -18,6 +19,7 @@ use cenote_engine::pool::discover::{FileOpener, Opener, ScanOptions, scan};
 use cenote_engine::pool::live::{LiveDataset, LivePool, WriteOptions};
 use cenote_engine::vdev::AllocationClass;
 use cenote_format::config::VdevKind;
+use cenote_format::objset::ObjsetKind;
 use cenote_format::zil::{LogBlock, Payload, REPLAY_NEEDED, Record};
 use cenote_format::{ObjectId, ObjectType};
 
@@ -242,4 +244,31 @@ fn logs_of_openzfs_are_claimed_and_made_again() {
         drop(live);
         zdb(directory.path(), &pool);
     }
+}
+
+#[test]
+fn a_set_of_which_only_the_log_changed_carries_the_features_of_its_root() {
+    let directory = tempfile::tempdir().unwrap();
+    let live = make("rootonly", layout("stripe", directory.path()), nothing);
+    let parent = live.pool().catalog().root().unwrap().id;
+    live.change(move |live, change| {
+        let properties = [PropertyInput::number("checksum", 12)];
+        let new =
+            NewDataset { parent, name: "s", properties: &properties, ..NewDataset::default() };
+        live.make_dataset(change, &new, ObjsetKind::Zfs, nothing)
+    })
+    .unwrap();
+    {
+        let found = live.pool().catalog().dataset_named("rootonly/s").unwrap();
+        let dataset = live.open_dataset(&found).unwrap();
+        let log = dataset.log().unwrap();
+        let payload = Payload::Remove { directory: 1, name: b"gone".to_vec(), is_directory: false };
+        log.note(&live.begin().unwrap(), 1, payload);
+        log.commit(1).unwrap();
+    }
+    live.sync().unwrap();
+    let catalog = live.pool().catalog();
+    let found = catalog.dataset_named("rootonly/s").unwrap();
+    assert_eq!(found.phys.pointer.checksum_id(), 12);
+    assert!(catalog.dataset_features(&found).unwrap().contains(&"org.illumos:skein"));
 }

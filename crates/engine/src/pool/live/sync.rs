@@ -212,8 +212,9 @@ impl Group<'_> {
         let new = || objects.iter().filter_map(|object| object.new.as_ref());
         let written = !objects.is_empty();
         let dedup = dedup_checksum(policy.dedup)?;
+        // The set's root is written even if no object was.
         let hashed = |checksum: Checksum| {
-            written && (policy.checksum == u64::from(checksum.id()) || dedup == Some(checksum))
+            policy.checksum == u64::from(checksum.id()) || written && dedup == Some(checksum)
         };
         let needed = [
             ("large_blocks", new().any(|dnode| dnode.block_size() > 128 << 10)),
