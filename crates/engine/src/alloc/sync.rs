@@ -326,6 +326,9 @@ impl Allocator {
         let mut change = 0i64;
         for (vdev, index, delta) in work {
             self.list(store, moment, *vdev, *index)?;
+            if !delta.allocated.is_empty() {
+                self.update_histogram(store, *vdev, *index)?;
+            }
             let frame = Frame { start: 0, shift: LOG_SHIFT, vdev: Some(*vdev) };
             encode(&mut encoder, delta, frame, moment)?;
             change = change.saturating_add(delta.net());
@@ -366,6 +369,26 @@ impl Allocator {
         if since.0 == 0 {
             self.set_unflushed(store, vdev, index, moment.txg)?;
         }
+        Ok(())
+    }
+
+    /// Brings the histogram of a metaslab up to date in which something was allocated that is only
+    /// logged: OpenZFS weighs metaslabs by it before it loads them, and relies on it not telling of
+    /// more than is free. Of less it may: what was freed counts when the map is written.
+    fn update_histogram(&self, store: &mut dyn SpaceStore, vdev: u32, index: usize) -> Result<()> {
+        let (map, histogram) = {
+            let state = self.state.lock();
+            let slab = state.slab(vdev, index)?;
+            let histogram = state.top(vdev).and_then(|top| slab.histogram(top.ashift));
+            (slab.map.clone(), histogram)
+        };
+        let (Some(mut map), Some(histogram)) = (map, histogram) else { return Ok(()) };
+        if map.header.histogram.is_none_or(|recorded| recorded == histogram) {
+            return Ok(());
+        }
+        map.set_histogram(histogram);
+        map.write_header(store)?;
+        self.state.lock().slab_mut(vdev, index)?.map = Some(map);
         Ok(())
     }
 

@@ -54,6 +54,27 @@ fn what_is_recorded_is_read_back() {
 }
 
 #[test]
+fn histograms_on_disk_count_what_is_free_now() {
+    for features in [ALL, NO_LOGS] {
+        let mut rig = Rig::new(features, &[disk(GIB)]);
+        for _ in 0..30 {
+            for _ in 0..20 {
+                rig.allocate(1 << 20).unwrap();
+            }
+            rig.sync();
+            let state = rig.allocator.state.lock();
+            let top = state.top(0).unwrap();
+            let slabs = top.metaslabs.iter().filter(|slab| slab.loaded().is_some());
+            for (slab, map) in slabs.filter_map(|slab| Some((slab, slab.map.as_ref()?))) {
+                let bonus = rig.store.bonus(map.object).unwrap();
+                let recorded = SpaceMapHeader::decode(&bonus).unwrap().histogram;
+                assert_eq!(recorded, slab.histogram(top.ashift));
+            }
+        }
+    }
+}
+
+#[test]
 fn empty_groups_write_nothing() {
     for features in [ALL, NO_LOGS] {
         let mut rig = Rig::new(features, &[disk(GIB)]);
