@@ -49,6 +49,9 @@ impl MosChange<'_> {
                 return located(Error::unsupported(UPGRADE));
             }
         }
+        for property in new.properties {
+            self.check_features(property).or_else(located)?;
+        }
         let Some(origin) = new.origin else { return Ok(()) };
         let from = self.dataset(origin)?;
         if !from.is_snapshot() {
@@ -105,17 +108,17 @@ impl MosChange<'_> {
             }
             _ => {}
         }
-        self.check_needed(name, &input.value).map_err(located)?;
+        self.check_features(input).map_err(located)?;
         match input.value {
             PropertyData::Number(number) => self.check_size(dataset, name, number),
             PropertyData::Text(_) => Ok(()),
         }
     }
 
-    /// Values that need a feature.
-    fn check_needed(&self, name: &str, value: &PropertyData) -> Result<()> {
-        let PropertyData::Number(number) = *value else { return Ok(()) };
-        let needed = match (name, number) {
+    /// Whether the features are enabled that blocks written by this value of a property need.
+    pub fn check_features(&self, input: &PropertyInput) -> Result<()> {
+        let PropertyData::Number(number) = input.value else { return Ok(()) };
+        let needed = match (input.name.as_str(), number) {
             ("recordsize", size) if size > SMALL_RECORD_MAX => "large_blocks",
             ("compression", 15) => "lz4_compress",
             ("compression", id) if id & 0x7f == 16 => "zstd_compress",

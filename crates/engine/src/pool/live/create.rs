@@ -231,6 +231,7 @@ fn fill_metadata(
     };
     live.fill_dataset(change, skeleton.root, ObjsetKind::Zfs, keys, fill)?;
     for property in &plan.properties {
+        change.check_features(property)?;
         change.set_property(skeleton.root.dataset, property)?;
     }
     if let Some((command, user)) = &plan.command {

@@ -388,3 +388,19 @@ fn properties_are_stored_and_inherited() {
     world.change(9, |change| change.inherit_property(s, "org:note", false)).unwrap();
     assert_eq!(world.change(9, |change| change.dataset(s)).unwrap().properties.0, 0);
 }
+
+#[test]
+fn values_that_need_a_disabled_feature_are_refused() {
+    let world = World::new(&[]);
+    let parent = world.skeleton.root.directory;
+    for (name, value) in [("dnodesize", 1), ("compression", 15), ("compression", 16)] {
+        let properties = [PropertyInput::number(name, value)];
+        let new =
+            NewDataset { parent, name: "fs", properties: &properties, ..NewDataset::default() };
+        let error = world.change(5, |change| change.create_dataset(&new)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{name}");
+        let full = World::full();
+        full.change(5, |change| change.check_features(&properties[0])).unwrap();
+    }
+    assert!(world.catalog().dataset_named("tank/fs").is_err());
+}
