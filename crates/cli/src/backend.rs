@@ -204,14 +204,17 @@ pub fn open(request: &OpenRequest) -> Result<Arc<dyn PoolService>, Failure> {
     };
     let rewinds = request.back != Back::No;
     let (pool, changes): (Arc<Pool>, Arc<dyn PoolChanges>) = if request.read_only || rewinds {
-        (Pool::open(candidate, &options).map_err(|error| cannot(&error))?, Arc::new(ReadOnly))
+        (
+            Pool::open(candidate, &options).map_err(|error| cannot(&error))?,
+            Arc::new(ReadOnly::default()),
+        )
     } else {
         match LivePool::open(candidate, &options, write_options()) {
             Ok(live) => (live.pool().clone(), Arc::new(LiveChanges::new(live))),
             Err(error) if error.kind() == ErrorKind::ReadOnly => {
                 tracing::warn!(%error, "opened read-only");
                 let pool = Pool::open(candidate, &options).map_err(|error| cannot(&error))?;
-                (pool, Arc::new(ReadOnly))
+                (pool, Arc::new(ReadOnly { because: Some(error.to_string()) }))
             }
             Err(error) => return Err(cannot(&error)),
         }

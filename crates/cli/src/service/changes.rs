@@ -318,11 +318,17 @@ fn not_yet(what: &str) -> Result<()> {
 }
 
 /// The changes of a pool that is only read.
-#[derive(Debug, Default, Clone, Copy)]
-pub struct ReadOnly;
+#[derive(Debug, Default, Clone)]
+pub struct ReadOnly {
+    /// What keeps it from being written; `None` if it was to be read only.
+    pub because: Option<String>,
+}
 
 impl PoolChanges for ReadOnly {
     fn refusal(&self) -> Option<String> {
-        Some("pool is read-only".to_owned())
+        Some(match &self.because {
+            Some(because) => format!("pool is read-only: {because}"),
+            None => "pool is read-only".to_owned(),
+        })
     }
 }
