@@ -62,8 +62,8 @@ pub trait PoolChanges: Send + Sync {
 
     /// Sets properties of a filesystem, volume or snapshot. A size of a quota or reservation is in
     /// bytes, zero for none; `filesystem_limit` and `snapshot_limit` are `u64::MAX` for none;
-    /// `refreservation` is `u64::MAX` for `auto`; `userquota@1000` and its like carry the number of
-    /// the user, group or project; other names are as the property tables have them.
+    /// `userquota@1000` and its like carry the number of the user, group or project; other names
+    /// are as the property tables have them.
     ///
     /// # Errors
     /// No space (a reservation that does not fit), `InvalidArgument`.

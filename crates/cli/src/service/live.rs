@@ -409,8 +409,8 @@ impl PoolChanges for LiveChanges {
         }
         let name = dataset.to_owned();
         self.live.change(move |live, change| {
-            inputs.iter().try_for_each(|input| change.check_features(input))?;
             let dataset = present(live, change)?.dataset_named(&name)?;
+            inputs.iter().try_for_each(|input| change.check_value(dataset.id, input))?;
             inputs.iter().try_for_each(|input| change.set_property(dataset.id, input))
         })?;
         self.follow();

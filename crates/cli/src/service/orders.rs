@@ -549,7 +549,7 @@ impl Service {
 }
 
 /// The start of every refusal of a change.
-fn start(change: &Change, pool: &str) -> String {
+pub(super) fn start(change: &Change, pool: &str) -> String {
     match change {
         Change::CreateDataset(new) => format!("cannot create '{}'", new.name),
         Change::Destroy(destroy) => match destroy.names.as_slice() {
@@ -617,6 +617,10 @@ pub(super) fn refused(start: &str, change: &Change, error: &Error) -> Failure {
         }
         (ErrorKind::NotFound | ErrorKind::Busy | ErrorKind::Unsupported, Change::RemoveVdev(_))
         | (ErrorKind::Io, Change::Reguid(_)) => error.reason().to_owned(),
+        (
+            ErrorKind::Unsupported,
+            Change::SetProperties { .. } | Change::CreateDataset(_) | Change::Clone { .. },
+        ) => error.reason().to_owned(),
         (ErrorKind::Exists, _) => "dataset already exists".to_owned(),
         (ErrorKind::NotFound, Change::CreateDataset(_)) => "parent does not exist".to_owned(),
         (ErrorKind::NotFound, _) => "dataset does not exist".to_owned(),
@@ -718,7 +722,7 @@ fn does_not_fit(
             let more = size.saturating_sub(now("used").max(now("reservation")));
             if more > now("available") { refuse(large) } else { None }
         }
-        ("refreservation", Some(size)) if size != u64::MAX => {
+        ("refreservation", Some(size)) => {
             let own = now("usedbydataset").max(now("refreservation"));
             if size.saturating_sub(own) > now("available") { refuse(large) } else { None }
         }

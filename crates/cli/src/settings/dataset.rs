@@ -154,11 +154,14 @@ pub fn is_key_location(value: &str) -> bool {
         || rest("http://")
 }
 
+/// `refreservation=auto` before it is known of which volume.
+pub const AUTO: u64 = u64::MAX;
+
 fn numeric(name: &str, value: &str, subject: &Subject) -> Result<PropertySetting, String> {
     let number = match value {
         "none" if matches!(name, "filesystem_limit" | "snapshot_limit") => u64::MAX,
         "none" => 0,
-        "auto" if name == "refreservation" && subject.kind == DatasetKind::Volume => u64::MAX,
+        "auto" if name == "refreservation" && subject.kind == DatasetKind::Volume => AUTO,
         "auto" if name == "refreservation" => {
             return Err("'refreservation=auto' only allowed on volumes".to_owned());
         }

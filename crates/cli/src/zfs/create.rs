@@ -103,8 +103,9 @@ impl Wanted {
                 *value = size.to_string();
             }
         }
-        let reserved =
-            wanted.pairs.iter().any(|(name, _)| name == "refreservation" || name == "refreserv");
+        let holds = |name: &str| name == "refreservation" || name == "refreserv";
+        wanted.pairs.retain(|(name, value)| !(holds(name) && value == "auto"));
+        let reserved = wanted.pairs.iter().any(|(name, _)| holds(name));
         if !parsed.has('s') && !reserved {
             let copies = wanted.pairs.iter().find(|(name, _)| name == "copies");
             let copies = copies.and_then(|(_, value)| value.parse().ok()).unwrap_or(1);
@@ -249,6 +250,8 @@ mod tests {
         assert_eq!(reserve("-V 1.5m -b 8k"), pair("1572864", "3670016"));
         assert_eq!(reserve("-s -V 100G"), pair("107374182400", ""));
         assert_eq!(reserve("-V 10M -o refreservation=5M"), pair("10485760", "5M"));
+        let auto = "-V 10M -b 8k -o refreservation=auto";
+        assert_eq!(reserve(auto), pair("10485760", "13107200"));
     }
 
     #[test]

@@ -3,9 +3,11 @@
 //! Invariant: keys are read here, where the terminal and the user's files are, and wiped after they
 //! were sent; the pool process never asks anybody.
 
+use std::collections::BTreeSet;
 use std::io::{IsTerminal, Read, Write};
 use std::process::ExitCode;
 
+use cenote_control::changes::Change;
 use cenote_control::client::Client;
 use cenote_control::plan::{NewKey, PropertySetting};
 use cenote_control::protocol::{FailureKind, LoadKeyRequest, Request, Secret};
@@ -18,6 +20,7 @@ use super::select::{self, Selection};
 use crate::getopt::{Parsed, Spec};
 use crate::terminal;
 use crate::usage::Tool;
+use crate::zpool::common::{change, history_line};
 
 const LOAD: Spec = Spec { letters: "aL:nr", long: &[] };
 const UNLOAD: Spec = Spec { letters: "ar", long: &[] };
@@ -79,6 +82,16 @@ fn named(parsed: &Parsed, verb: &str) -> Result<Vec<String>, ExitCode> {
     }
 }
 
+/// Notes a command in the history of the pools it was about; only one that went well.
+fn note(client: &Client, verb: &str, arguments: &[String], datasets: &[&DatasetReport]) {
+    let pools: BTreeSet<&str> = datasets.iter().map(|one| names::pool_of(&one.name)).collect();
+    for pool in pools {
+        let line = history_line("zfs", verb, arguments);
+        // pools that cannot be written keep no history
+        drop(client.order(pool, &change(Some(line), Change::Log)));
+    }
+}
+
 /// Runs `zfs load-key`.
 pub fn load(arguments: &[String]) -> ExitCode {
     let parsed = match LOAD.parse(arguments) {
@@ -105,14 +118,18 @@ pub fn load(arguments: &[String]) -> ExitCode {
             let done = u32::from(result.is_ok());
             terminal::out(&format!("{done} / 1 key(s) successfully verified\n"));
         }
+        if result.is_ok() {
+            note(&client, "load-key", arguments, &[dataset]);
+        }
         return key_result(result);
     }
     let verb = if check_only { "verified" } else { "loaded" };
     let roots = found.datasets.iter().filter(|dataset| is_root(dataset) && is_locked(dataset));
-    let (mut attempted, mut done) = (0, 0);
-    for root in roots {
-        attempted += 1;
-        done += u32::from(load_named(&client, root, location, check_only).is_ok());
+    let roots: Vec<&DatasetReport> = roots.collect();
+    let load = |root: &&&DatasetReport| load_named(&client, root, location, check_only).is_ok();
+    let (attempted, done) = (roots.len(), roots.iter().filter(load).count());
+    if done == attempted && !found.failed {
+        note(&client, "load-key", arguments, &roots);
     }
     if attempted > 0 || (check_only && !parsed.has('a')) {
         terminal::out(&format!("{done} / {attempted} key(s) successfully {verb}\n"));
@@ -382,13 +399,18 @@ pub fn unload(arguments: &[String]) -> ExitCode {
         let Some(dataset) = found.datasets.first() else {
             return ExitCode::FAILURE;
         };
-        return key_result(unload_named(&client, dataset));
+        let result = unload_named(&client, dataset);
+        if result.is_ok() {
+            note(&client, "unload-key", arguments, &[dataset]);
+        }
+        return key_result(result);
     }
     let roots = found.datasets.iter().filter(|dataset| is_root(dataset) && !is_locked(dataset));
-    let (mut attempted, mut done) = (0, 0);
-    for root in roots {
-        attempted += 1;
-        done += u32::from(unload_named(&client, root).is_ok());
+    let roots: Vec<&DatasetReport> = roots.collect();
+    let unload = |root: &&&DatasetReport| unload_named(&client, root).is_ok();
+    let (attempted, done) = (roots.len(), roots.iter().filter(unload).count());
+    if done == attempted && !found.failed {
+        note(&client, "unload-key", arguments, &roots);
     }
     if attempted > 0 {
         terminal::out(&format!("{done} / {attempted} key(s) successfully unloaded\n"));

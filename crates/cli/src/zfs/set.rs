@@ -90,7 +90,7 @@ pub fn set(arguments: &[String]) -> ExitCode {
                 continue;
             }
         };
-        properties.extend(reservation_of_volume(&client, name, &properties));
+        reserve_for_volume(&client, name, &mut properties);
         let dataset = name.clone();
         let change = Change::SetProperties { dataset, properties, mount: !parsed.has('u') };
         well &= common::change(&client, name, Some(line.clone()), change);
@@ -98,28 +98,29 @@ pub fn set(arguments: &[String]) -> ExitCode {
     code(well)
 }
 
-/// A volume that holds back space for its whole size goes on doing so when it gets another.
-fn reservation_of_volume(
-    client: &Client,
-    name: &str,
-    properties: &[PropertySetting],
-) -> Option<PropertySetting> {
+/// What `refreservation=auto` of a volume comes to; and a volume that holds back space for its
+/// whole size goes on doing so when it gets another.
+fn reserve_for_volume(client: &Client, name: &str, properties: &mut Vec<PropertySetting>) {
     let given = |wanted: &str| properties.iter().find(|setting| setting.name == wanted);
-    let size = given("volsize")?.value.number()?;
-    if given("refreservation").is_some() {
-        return None;
+    let number = |wanted: &str| given(wanted).and_then(|setting| setting.value.number());
+    let is_auto = number("refreservation") == Some(dataset::AUTO);
+    if !is_auto && (given("refreservation").is_some() || given("volsize").is_none()) {
+        return;
     }
     let wanted = ["volsize", "volblocksize", "refreservation", "copies"];
-    let all = common::open(client, name, &common::DATASETS, Some(0), &wanted).ok()?;
-    let values = &all.first()?.properties;
-    let copies = given("copies").and_then(|setting| setting.value.number());
-    let (block, old) = (values.number("volblocksize")?, values.number("volsize")?);
-    let before = super::create::reservation(old, block, values.number("copies").unwrap_or(1));
-    let copies = copies.or(values.number("copies")).unwrap_or(1);
-    (values.number("refreservation")? == before).then(|| {
-        let bytes = super::create::reservation(size, block, copies);
-        PropertySetting::number("refreservation", bytes)
-    })
+    let Ok(all) = common::open(client, name, &common::DATASETS, Some(0), &wanted) else { return };
+    let values = all.first().map(|dataset| &dataset.properties);
+    let now = |name: &str| values.and_then(|values| values.number(name));
+    let (Some(old), Some(block)) = (now("volsize"), now("volblocksize")) else { return };
+    let copies = now("copies").unwrap_or(1);
+    let before = super::create::reservation(old, block, copies);
+    if !is_auto && now("refreservation") != Some(before) {
+        return;
+    }
+    let size = number("volsize").unwrap_or(old);
+    let bytes = super::create::reservation(size, block, number("copies").unwrap_or(copies));
+    properties.retain(|setting| setting.name != "refreservation");
+    properties.push(PropertySetting::number("refreservation", bytes));
 }
 
 /// Runs `zfs inherit`.

@@ -14,6 +14,7 @@ mod modern;
 mod mount_helper;
 mod placed;
 mod sessions;
+mod volumes;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -115,6 +115,8 @@ pub(super) const ACLINHERIT: IndexTable = &[
     ("secure", 4),
 ];
 pub(super) const CANMOUNT: IndexTable = &[("off", 0), ("on", 1), ("noauto", 2)];
+/// The first name of a number is the one that is shown: `on` for `sa`, as OpenZFS 2.3 does (2.1 has
+/// `on` stand for `dir`).
 pub(super) const XATTR: IndexTable = &[("off", 0), ("on", 2), ("sa", 2), ("dir", 1)];
 pub(super) const COPIES: IndexTable = &[("1", 1), ("2", 2), ("3", 3)];
 pub(super) const VERSION: IndexTable =

@@ -49,9 +49,7 @@ impl MosChange<'_> {
                 return located(Error::unsupported(UPGRADE));
             }
         }
-        for property in new.properties {
-            self.check_features(property).or_else(located)?;
-        }
+        self.check_new_values(new)?;
         let Some(origin) = new.origin else { return Ok(()) };
         let from = self.dataset(origin)?;
         if !from.is_snapshot() {
@@ -108,11 +106,35 @@ impl MosChange<'_> {
             }
             _ => {}
         }
-        self.check_features(input).map_err(located)?;
+        self.check_value(dataset, input)
+    }
+
+    /// Whether a value that is well-formed fits the pool's features and space.
+    pub fn check_value(&self, dataset: ObjectId, input: &PropertyInput) -> Result<()> {
+        self.check_features(input).map_err(|error| error.at_object(0, dataset.0))?;
         match input.value {
-            PropertyData::Number(number) => self.check_size(dataset, name, number),
+            PropertyData::Number(number) => self.check_size(dataset, &input.name, number),
             PropertyData::Text(_) => Ok(()),
         }
+    }
+
+    /// The same for those that a dataset begins with.
+    fn check_new_values(&self, new: &NewDataset<'_>) -> Result<()> {
+        let (mut held, mut most) = (0, self.available_to(new.parent)?);
+        for input in new.properties {
+            self.check_features(input)?;
+            let PropertyData::Number(size) = input.value else { continue };
+            match input.name.as_str() {
+                "reservation" | "refreservation" => held = size.max(held),
+                "quota" | "refquota" if size != 0 => most = size.min(most),
+                _ => {}
+            }
+        }
+        if held > most {
+            let words = "out of space";
+            return Err(Error::new(ErrorKind::NoSpace, words).at_object(0, new.parent.0));
+        }
+        Ok(())
     }
 
     /// Whether the features are enabled that blocks written by this value of a property need.

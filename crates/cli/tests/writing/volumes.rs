@@ -1,0 +1,105 @@
+//! What volumes hold back, what does not fit, and what the history keeps of all that.
+//!
+//! Invariant: numbers, words and lines are those of OpenZFS 2.1.11.
+
+use super::Bench;
+use super::commands::may_not_run;
+
+impl Bench {
+    fn reserved(&self, volume: &str) -> String {
+        let text =
+            self.cenote(&["zfs", "get", "-Hp", "-o", "value,source", "refreservation", volume]);
+        text.trim_end().to_owned()
+    }
+}
+
+#[test]
+fn volumes_hold_back_their_size() {
+    if may_not_run() {
+        return;
+    }
+    let bench = Bench::new(1);
+    bench.create(&[&bench.devices(1)[0]]);
+    for (options, volume, expected) in [
+        (vec!["-b", "8k"], "tank/v1", "23855104\tlocal"),
+        (vec!["-b", "8k", "-s"], "tank/v2", "0\tdefault"),
+        (vec!["-b", "64k"], "tank/v4", "23068672\tlocal"),
+        (vec!["-b", "8k", "-o", "refreservation=5M"], "tank/v6", "5242880\tlocal"),
+        (vec!["-b", "8k", "-o", "refreservation=auto"], "tank/v8", "23855104\tlocal"),
+    ] {
+        bench.cenote(&[&["zfs", "create", "-V", "20M"], options.as_slice(), &[volume]].concat());
+        assert_eq!(bench.reserved(volume), expected, "{volume}");
+    }
+    for (setting, volume, expected) in [
+        ("volsize=30M", "tank/v1", "34603008\tlocal"),
+        ("volsize=30M", "tank/v2", "0\tdefault"),
+        ("refreservation=auto", "tank/v2", "34603008\tlocal"),
+        ("refreservation=none", "tank/v1", "0\tlocal"),
+        ("volsize=24M", "tank/v6", "5242880\tlocal"),
+    ] {
+        bench.cenote(&["zfs", "set", setting, volume]);
+        assert_eq!(bench.reserved(volume), expected, "{setting} {volume}");
+    }
+    for (arguments, words) in [
+        (vec!["create", "-V", "100T", "tank/big"], "cannot create 'tank/big': out of space"),
+        (
+            vec!["create", "-o", "reservation=1T", "tank/big"],
+            "cannot create 'tank/big': out of space",
+        ),
+        (
+            vec!["set", "refreservation=1T", "tank/v1"],
+            "cannot set property for 'tank/v1': size is greater than available space",
+        ),
+        (
+            vec!["set", "volsize=1T", "tank/v2"],
+            "cannot set property for 'tank/v2': size is greater than available space",
+        ),
+        (
+            vec!["set", "checksum=blake3", "tank"],
+            "cannot set property for 'tank': pool and or dataset must be upgraded to set this \
+             property or value",
+        ),
+    ] {
+        let said = bench.refused(&[&["zfs"], arguments.as_slice()].concat());
+        assert_eq!(said.trim_end(), words);
+    }
+    bench.cenote(&["zfs", "create", "-s", "-V", "100T", "tank/thin"]);
+    let history = bench.cenote(&["zpool", "history", "tank"]);
+    assert!(history.contains("zfs set refreservation=auto tank/v2\n"), "{history}");
+    assert!(!history.contains("big") && !history.contains("1T"), "{history}");
+    bench.cenote(&["zpool", "export", "tank"]);
+    bench.zdb();
+}
+
+#[test]
+fn the_history_knows_of_keys() {
+    if may_not_run() {
+        return;
+    }
+    let bench = Bench::new(1);
+    bench.create(&[&bench.devices(1)[0]]);
+    std::fs::write(bench.at("key"), [7; 32]).unwrap();
+    let location = format!("keylocation=file://{}", bench.at("key").display());
+    let create = ["zfs", "create", "-o", "encryption=on", "-o", "keyformat=raw", "-o"];
+    bench.cenote(&[&create[..], &[&location, "tank/secret"]].concat());
+    bench.cenote(&["zfs", "unmount", "tank/secret"]);
+    let lines = [
+        "zfs unload-key tank/secret",
+        "zfs load-key -n tank/secret",
+        "zfs load-key -r tank",
+        "zfs unload-key -a",
+        "zfs load-key tank/secret",
+        "zfs change-key tank/secret",
+    ];
+    for line in lines {
+        bench.cenote(&line.split(' ').collect::<Vec<_>>());
+    }
+    // what is refused is not kept
+    bench.refused(&["zfs", "load-key", "tank/secret"]);
+    let history = bench.cenote(&["zpool", "history", "tank"]);
+    let kept: Vec<&str> =
+        history.lines().filter_map(|line| line.split_once(" ")).map(|(_, l)| l).collect();
+    let end: Vec<&str> = kept.iter().rev().take(lines.len()).rev().copied().collect();
+    assert_eq!(end, lines, "{history}");
+    bench.cenote(&["zpool", "export", "tank"]);
+}
