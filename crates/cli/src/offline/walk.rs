@@ -1,12 +1,14 @@
 //! Walking a [`Tree`] in name order, depth first, without recursion.
 //!
-//! Invariant: a directory that is its own ancestor (a damaged or hostile image) is entered once.
+//! Invariant: a directory with several names, its own descendant maybe (a damaged or hostile image),
+//! is entered once.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use cenote_posix::tree::{Attributes, Errno, NodeId, Tree};
 
@@ -50,6 +52,13 @@ pub fn list(tree: &dyn Tree, node: NodeId) -> Result<Vec<(Vec<u8>, NodeId)>, Err
     Ok(names)
 }
 
+/// A name that is still to be met.
+struct Pending {
+    directory: Rc<Path>,
+    parent: NodeId,
+    name: Vec<u8>,
+}
+
 /// Calls `each` for everything below `start`.
 pub fn walk(
     tree: &dyn Tree,
@@ -57,39 +66,61 @@ pub fn walk(
     each: &mut dyn FnMut(Step<'_>) -> io::Result<()>,
 ) -> io::Result<()> {
     let mut entered = HashSet::from([start]);
-    let mut pending = vec![(PathBuf::new(), start)];
-    while let Some((directory, node)) = pending.pop() {
-        let names = match list(tree, node) {
-            Ok(names) => names,
+    // The next one last.
+    let mut pending = Vec::new();
+    open(tree, PathBuf::new(), start, &mut pending, each)?;
+    while let Some(Pending { directory, parent, name }) = pending.pop() {
+        if name.is_empty() || name.contains(&b'/') || name.contains(&0) {
+            let reason = "a name that no file can have".to_owned();
+            let path = directory.join(String::from_utf8_lossy(&name).replace('/', "\u{2215}"));
+            let error = Errno { code: rustix::io::Errno::INVAL.raw_os_error(), reason };
+            each(Step::Unreadable { path: &path, error })?;
+            continue;
+        }
+        let looked_up = tree.lookup(parent, &name);
+        let path = directory.join(OsString::from_vec(name));
+        let attributes = match looked_up {
+            Ok(attributes) => attributes,
             Err(error) => {
-                each(Step::Unreadable { path: &directory, error })?;
-                continue;
-            }
-        };
-        let mut below = Vec::new();
-        for (name, _) in names {
-            if name.is_empty() || name.contains(&b'/') || name.contains(&0) {
-                let reason = "a name that no file can have".to_owned();
-                let path = directory.join(String::from_utf8_lossy(&name).replace('/', "\u{2215}"));
-                let error = Errno { code: rustix::io::Errno::INVAL.raw_os_error(), reason };
                 each(Step::Unreadable { path: &path, error })?;
                 continue;
             }
-            let looked_up = tree.lookup(node, &name);
-            let path = directory.join(OsString::from_vec(name));
-            match looked_up {
-                Ok(attributes) => {
-                    each(Step::Entry { path: &path, attributes: &attributes })?;
-                    if is_directory(&attributes) && entered.insert(attributes.node) {
-                        below.push((path, attributes.node));
-                    }
-                }
-                Err(error) => each(Step::Unreadable { path: &path, error })?,
-            }
+        };
+        each(Step::Entry { path: &path, attributes: &attributes })?;
+        if !is_directory(&attributes) {
+            continue;
         }
-        pending.extend(below.into_iter().rev());
+        if entered.insert(attributes.node) {
+            open(tree, path, attributes.node, &mut pending, each)?;
+        } else {
+            let reason = "a directory that has another name already: not entered again".to_owned();
+            let error = Errno { code: rustix::io::Errno::LOOP.raw_os_error(), reason };
+            each(Step::Unreadable { path: &path, error })?;
+        }
     }
     Ok(())
+}
+
+/// Puts the names in a directory before all that is pending.
+fn open(
+    tree: &dyn Tree,
+    directory: PathBuf,
+    node: NodeId,
+    pending: &mut Vec<Pending>,
+    each: &mut dyn FnMut(Step<'_>) -> io::Result<()>,
+) -> io::Result<()> {
+    match list(tree, node) {
+        Ok(names) => {
+            let directory: Rc<Path> = directory.into();
+            pending.extend(names.into_iter().rev().map(|(name, _)| Pending {
+                directory: directory.clone(),
+                parent: node,
+                name,
+            }));
+            Ok(())
+        }
+        Err(error) => each(Step::Unreadable { path: &directory, error }),
+    }
 }
 
 /// Follows `path` from the root of `tree`; symbolic links are not followed.

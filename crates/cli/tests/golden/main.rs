@@ -4,9 +4,22 @@
 //! Fixtures are `tests/fixtures/NAME` and, where present, `../shared/pools/NAME`. The trees are
 //! listed by `tests/manifest.py`, the same script that listed the originals.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
 
+#[allow(dead_code, reason = "others use the rest")]
+#[path = "../../../engine/tests/hostile/bench.rs"]
+mod bench;
+#[allow(dead_code, reason = "others use the rest")]
+#[path = "../../../engine/tests/hostile/image.rs"]
+mod image;
+mod loops;
 mod pools;
+#[allow(dead_code, reason = "others use the rest")]
+#[path = "../../../engine/tests/hostile/tally.rs"]
+mod tally;
+#[allow(dead_code, reason = "others use the rest")]
+#[path = "../../../engine/tests/hostile/walk.rs"]
+mod walk;
 
 use pools::{Damage, Fixture, fixtures};
 
