@@ -168,9 +168,14 @@ pub enum Request {
 }
 
 impl Request {
-    /// Whether this only looks: allowed to every user, and never waits for a disk.
+    /// Whether this only looks and never waits for a disk.
     pub fn only_looks(&self) -> bool {
         matches!(self, Request::PoolReport | Request::Datasets(_) | Request::History)
+    }
+
+    /// Whether every user may ask for it.
+    pub fn is_open_to_all(&self) -> bool {
+        self.only_looks() || matches!(self, Request::Holds(_) | Request::Permissions(_))
     }
 
     /// How long the exchange may take.

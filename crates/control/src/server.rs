@@ -76,6 +76,12 @@ pub trait PoolService: Send + Sync {
         Err(Failure::not_supported(&format!("waiting for '{dataset}'")))
     }
 
+    /// What a user is told whose request is refused for who he is.
+    fn denied(&self, request: &Request) -> String {
+        let _ = request;
+        "permission denied".to_owned()
+    }
+
     /// Mounts.
     ///
     /// # Errors
@@ -186,11 +192,10 @@ fn exchange(stream: &UnixStream, service: &dyn PoolService) -> Option<Ending> {
         }
     };
     let mut ending = None;
-    let responses = if request.only_looks() || may_change(stream) {
+    let responses = if request.is_open_to_all() || may_change(stream) {
         answer(&request, service, &mut ending)
     } else {
-        let message = "permission denied";
-        Err(Failure::new(FailureKind::Permission, message))
+        Err(Failure::new(FailureKind::Permission, service.denied(&request)))
     };
     let responses = responses.unwrap_or_else(|failure| vec![Response::Failed(failure)]);
     // a client that went away misses its answer; nothing else depends on it

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use cenote_control::changes::{ChangeRequest, Grant};
 use cenote_control::protocol::{
-    DatasetQuery, Failure, FailureKind, LoadKeyRequest, MountRequest, UnmountRequest,
+    DatasetQuery, Failure, FailureKind, LoadKeyRequest, MountRequest, Request, UnmountRequest,
 };
 use cenote_control::report::{
     DatasetKind, DatasetReport, HistoryRecord, PoolReport, Source, UsageRecord,
@@ -339,6 +339,20 @@ impl PoolService for Service {
         let pool = self.pool()?;
         let found = pool.catalog().dataset_named(dataset).map_err(|error| failure(&error))?;
         self.changes.delete_queue(found.id).map_err(|error| failure(&error))
+    }
+
+    fn denied(&self, request: &Request) -> String {
+        let of = |name: &Option<String>| name.clone().unwrap_or_default();
+        let pool = self.pool().map(|pool| pool.name().to_owned()).unwrap_or_default();
+        let start = match request {
+            Request::Change(change) => orders::start(&change.change, &pool),
+            Request::Mount(request) => format!("cannot mount '{}'", of(&request.dataset)),
+            Request::Unmount(request) => format!("cannot unmount '{}'", of(&request.dataset)),
+            Request::Export { .. } => format!("cannot export '{pool}'"),
+            Request::Usage(name) => format!("cannot get used/quota for {name}"),
+            _ => return "permission denied".to_owned(),
+        };
+        format!("{start}: permission denied")
     }
 
     fn mount(&self, request: &MountRequest) -> Result<Vec<String>, Failure> {

@@ -252,7 +252,7 @@ impl Mounts {
         if asks_remount(request) {
             return match mounted {
                 Some(place) if place == at => self.remount_with(dataset, request),
-                _ => refuse(FailureKind::NotFound, "not currently mounted"),
+                _ => refuse(FailureKind::Other, "not currently mounted"),
             };
         }
         if mounted.is_some() {
@@ -321,7 +321,7 @@ impl Mounts {
         let alive = table.get_mut(name).filter(|mount| mount.mounted.is_alive() && !hidden);
         let Some(mount) = alive else {
             let reason = format!("cannot mount '{name}': not currently mounted");
-            return Err(Failure::new(FailureKind::NotFound, reason));
+            return Err(Failure::new(FailureKind::Other, reason));
         };
         let mut all = mount.temporary.clone();
         all.retain(|(name, _)| !more.iter().any(|(other, _)| other == name));
@@ -397,7 +397,7 @@ impl Mounts {
             let name = last.map_or_else(|| name.clone(), |(name, _)| name.clone());
             if !mounts.contains_key(&name) {
                 let reason = format!("cannot unmount '{name}': not currently mounted");
-                return Err(Failure::new(FailureKind::NotFound, reason));
+                return Err(Failure::new(FailureKind::Other, reason));
             }
             name
         };

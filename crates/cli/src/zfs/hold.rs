@@ -109,6 +109,7 @@ pub fn holds(arguments: &[String]) -> ExitCode {
     let client = Client::default();
     let mut well = true;
     let mut rows = Vec::new();
+    let mut longest = 0;
     for operand in &parsed.operands {
         let names = match snapshots(&client, operand, parsed.has('r')) {
             Ok(names) => names,
@@ -119,6 +120,7 @@ pub fn holds(arguments: &[String]) -> ExitCode {
             }
         };
         for name in names {
+            longest = name.len().max(longest);
             match client.holds(names::pool_of(&name), &name) {
                 Ok(holds) => {
                     rows.extend(holds.into_iter().map(|(tag, since)| (name.clone(), tag, since)));
@@ -130,6 +132,9 @@ pub fn holds(arguments: &[String]) -> ExitCode {
             }
         }
     }
+    if longest == 0 {
+        terminal::complain("no datasets available");
+    }
     let since = |seconds: u64| match parsed.has('p') {
         true => seconds.to_string(),
         false => time::creation(i64::try_from(seconds).unwrap_or(i64::MAX)),
@@ -138,16 +143,16 @@ pub fn holds(arguments: &[String]) -> ExitCode {
         let line =
             |(name, tag, at): &(String, String, u64)| format!("{name}\t{tag}\t{}\n", since(*at));
         terminal::out(&rows.iter().map(line).collect::<String>());
-    } else if !rows.is_empty() {
-        let width = |heading: &str, cell: &dyn Fn(&(String, String, u64)) -> usize| Column {
+    } else {
+        let width = |heading: &str, longest: usize| Column {
             heading: heading.to_owned(),
-            width: rows.iter().map(cell).max().unwrap_or(0).max(heading.len()),
+            width: longest.max(heading.len()),
             right: false,
         };
         let columns = [
-            width("NAME", &|row| row.0.len()),
-            width("TAG", &|row| row.1.len()),
-            width("TIMESTAMP", &|_| 0),
+            width("NAME", longest),
+            width("TAG", rows.iter().map(|row| row.1.len()).max().unwrap_or(0)),
+            width("TIMESTAMP", 0),
         ];
         let mut text = table::headings(&columns);
         for (name, tag, at) in &rows {

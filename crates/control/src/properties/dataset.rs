@@ -136,7 +136,7 @@ pub const DATASET: &[Info] = &[
     usage(choice("sync", "SYNC", 8, F | V), true, true, "standard | always | disabled"),
     usage(choice("dnodesize", "DNSIZE", 6, F), true, true, "legacy | auto | 1k | 2k | 4k | 8k | 16k"),
     usage(number("refcompressratio", "REFRATIO", Show::Ratio, F | V | S), false, false, "<1.00x or higher if compressed>"),
-    usage(number("written", "WRITTEN", Show::Bytes, F | V | S), false, false, "<size>"),
+    usage(number("written", "WRITTEN", Show::Number, F | V | S), false, false, "<size>"),
     usage(text("clones", "CLONES", S), false, false, "<dataset>[,...]"),
     usage(number("logicalused", "LUSED", Show::Bytes, F | V), false, false, "<size>"),
     usage(number("logicalreferenced", "LREFER", Show::Bytes, F | V | S | B), false, false, "<size>"),
