@@ -65,6 +65,8 @@ pub fn walk(
     start: NodeId,
     each: &mut dyn FnMut(Step<'_>) -> io::Result<()>,
 ) -> io::Result<()> {
+    // The root has two numbers, of which this is the one that lookups give.
+    let start = tree.attributes(start).map_or(start, |attributes| attributes.node);
     let mut entered = HashSet::from([start]);
     // The next one last.
     let mut pending = Vec::new();

@@ -633,9 +633,10 @@ pub(super) fn refused(start: &str, change: &Change, error: &Error) -> Failure {
             | Change::Checkpoint { .. },
         ) => "pool is read-only".to_owned(),
         (ErrorKind::ReadOnly, _) => "dataset is read-only".to_owned(),
-        (ErrorKind::NoSpace, Change::SetProperties { .. }) => {
-            "size is greater than available space".to_owned()
-        }
+        (ErrorKind::NoSpace, Change::SetProperties { .. }) => match error.reason() {
+            reason if reason.starts_with("size is ") => reason.to_owned(),
+            _ => "size is greater than available space".to_owned(),
+        },
         (ErrorKind::NoSpace | ErrorKind::Quota, _) => "out of space".to_owned(),
         (ErrorKind::Permission, Change::Rename(_)) => {
             "cannot move encrypted child outside of its encryption root".to_owned()

@@ -18,8 +18,9 @@ fn volumes_hold_back_their_size() {
     if may_not_run() {
         return;
     }
-    let bench = Bench::new(1);
-    bench.create(&[&bench.devices(1)[0]]);
+    let bench = Bench::new(3);
+    let devices = bench.devices(3);
+    bench.create(&devices.iter().map(String::as_str).collect::<Vec<_>>());
     for (options, volume, expected) in [
         (vec!["-b", "8k"], "tank/v1", "23855104\tlocal"),
         (vec!["-b", "8k", "-s"], "tank/v2", "0\tdefault"),
