@@ -189,7 +189,7 @@ mod tests {
         for line in ["tank/a /mnt", "tank /mnt/x -o rw,dev,suid", "tank/a@s /mnt"] {
             assert!(is_asked(&words(line)), "{line}");
         }
-        for line in ["tank/a", "tank:/x /mnt", "-o /mnt", "tank/a mnt", "a /b -d c", "/a /b"] {
+        for line in ["tank/a", "tank/:a:/x@ /mnt", "-o /mnt", "tank/a mnt", "a /b -d c", "/a /b"] {
             assert!(!is_asked(&words(line)), "{line}");
         }
     }
