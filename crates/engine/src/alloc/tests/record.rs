@@ -334,7 +334,7 @@ fn what_cannot_be_kept_right_is_refused() {
         .unwrap()
         .insert("com.delphix:condensing_indirect".into(), 1);
     let error = rig.reopened(&rig.store).unwrap_err();
-    assert_eq!(error.kind(), crate::ErrorKind::Unsupported);
+    assert_eq!(error.kind(), crate::ErrorKind::ReadOnly);
 }
 
 #[test]
