@@ -268,7 +268,7 @@ class Cenote:
 
     def memory(self):
         with open(f"{self.run_dir}/{self.pool}.pid") as pid:
-            return peak_memory(int(pid.read()))
+            return peak_memory(int(pid.readline()))
 
 
 def peak_memory(pid):
