@@ -129,6 +129,11 @@ impl Error {
         Self::new(ErrorKind::Unsupported, reason)
     }
 
+    /// The pool can be opened, but for reading only.
+    pub fn only_read(reason: impl Into<String>) -> Self {
+        Self::new(ErrorKind::ReadOnly, reason).with_advice("open the pool read-only")
+    }
+
     /// A bad argument.
     pub fn invalid(reason: impl Into<String>) -> Self {
         Self::new(ErrorKind::InvalidArgument, reason)

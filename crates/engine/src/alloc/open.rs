@@ -26,7 +26,7 @@ use super::store::{
 };
 use super::top::{Top, TopFacts};
 use crate::vdev::{AllocationClass, VdevTree};
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, Result};
 
 /// log2 of the unit of logs.
 pub(super) const LOG_SHIFT: u8 = 9;
@@ -56,11 +56,6 @@ pub struct VdevToInit<'a> {
     pub from: Txg,
 }
 
-/// The pool can be opened, but only for reading.
-fn only_read(reason: impl Into<String>) -> Error {
-    Error::new(ErrorKind::ReadOnly, reason).with_advice("open the pool read-only")
-}
-
 /// Why a pool of these vdevs cannot be written yet, if so.
 pub fn check_writable(tree: &VdevConfig) -> Result<()> {
     for (id, top) in tree.children().iter().enumerate() {
@@ -72,7 +67,7 @@ pub fn check_writable(tree: &VdevConfig) -> Result<()> {
         } else {
             continue;
         };
-        return Err(only_read(format!("top-level vdev {id} {what}")));
+        return Err(Error::only_read(format!("top-level vdev {id} {what}")));
     }
     Ok(())
 }
@@ -125,7 +120,7 @@ impl Allocator {
         if source.zap_has(DIRECTORY, CONDENSING)? {
             let reason = "the mapping of a removed vdev is being condensed: writing is not \
                           supported yet";
-            return Err(only_read(reason));
+            return Err(Error::only_read(reason));
         }
         if let Some(words) = source.zap_words(DIRECTORY, CHECKPOINT)? {
             state.checkpoint = Some(Uberblock::from_words(&words)?.txg);

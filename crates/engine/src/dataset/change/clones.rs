@@ -8,17 +8,15 @@
 use std::collections::BTreeMap;
 
 use cenote_format::brt::{self, BrtHeader};
-use cenote_format::zap::hash::{FLAG_HASH64, FLAG_UINT64_KEY};
-use cenote_format::zap::{KeySettings, Normalization, Value};
+use cenote_format::zap::Value;
 use cenote_format::{BlockPointer, ObjectId};
 use parking_lot::Mutex;
 
 use super::tables::{METADATA_NUMBERS, METADATA_ZAP};
-use super::{Meter, MosChange, OBJECT_DIRECTORY};
-use crate::dataset::Table;
-use crate::object::{NewObject, ObjectSet};
-use crate::zap::{self, NewFat, Zap};
-use crate::{Error, ErrorKind, Result};
+use super::{Meter, MosChange, OBJECT_DIRECTORY, object_directory};
+use crate::object::ObjectSet;
+use crate::zap::{self, Zap};
+use crate::{Error, Result};
 
 /// Bytes of a counter.
 const COUNTER: u64 = 2;
@@ -70,12 +68,7 @@ impl LiveClones {
     /// The tables that the pool of `mos`, of version `version`, has.
     pub fn open(mos: ObjectSet, version: u64) -> Result<Self> {
         let mut tables = BTreeMap::new();
-        let directory = match Table::open(&mos, OBJECT_DIRECTORY) {
-            // A pool being made.
-            Err(error) if error.kind() == ErrorKind::NotFound => None,
-            directory => directory?,
-        };
-        let entries = directory.map(|directory| directory.entries()).transpose()?;
+        let entries = object_directory(&mos)?.map(|directory| directory.entries()).transpose()?;
         for (name, value) in entries.unwrap_or_default() {
             let Some(vdev) = name.strip_prefix(brt::VDEV_KEY_PREFIX) else { continue };
             let wrong = || Error::corrupt("a clone table of no vdev, or that is no object");
@@ -140,9 +133,7 @@ impl CloneTable {
         if header.byte_order != 0 {
             // Nothing tells the order of the counts in the ZAP.
             let reason = "cloned blocks of a big-endian machine";
-            return Err(
-                Error::new(ErrorKind::ReadOnly, reason).with_advice("open the pool read-only")
-            );
+            return Err(Error::only_read(reason));
         }
         let most = ranges(mos, vdev, header.range_size);
         if header.range_size < brt::RANGE || header.ranges > most {
@@ -292,17 +283,7 @@ impl CloneTable {
 
     /// Makes the objects of the table.
     fn make(&mut self, change: &MosChange<'_>, vdev: u32) -> Result<()> {
-        let new = NewObject {
-            indirect_shift: ENTRIES_SHIFT,
-            ..NewObject::new(METADATA_ZAP, 1 << ENTRIES_SHIFT)
-        };
-        let entries = change.mos.create_object(change.tx, &new)?;
-        let flags = FLAG_HASH64 | FLAG_UINT64_KEY;
-        let salt = change.hooks.random();
-        let settings = KeySettings { salt, normalization: Normalization::NONE, flags };
-        let fat = NewFat { settings, block_shift: ENTRIES_SHIFT.into() };
-        zap::create_fat(&entries, change.tx, &fat)?;
-        self.header.entries = entries.id();
+        self.header.entries = change.new_word_table(METADATA_ZAP, ENTRIES_SHIFT, 0)?;
         let header = self.header.encode();
         let object =
             change.new_object(METADATA_NUMBERS, COUNTERS_BLOCK, METADATA_NUMBERS, header)?;

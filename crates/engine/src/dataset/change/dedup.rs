@@ -12,22 +12,20 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use cenote_codec::checksum::Algorithm as Checksum;
 use cenote_codec::compress::{self, Method};
 use cenote_format::ddt::{self, CHECKSUMS, Class, Key, LogEntry, LogHeader, Physical, Statistics};
-use cenote_format::zap::hash::{FLAG_HASH64, FLAG_PRE_HASHED, FLAG_UINT64_KEY};
-use cenote_format::zap::{KeySettings, Normalization, Value};
+use cenote_format::zap::Value;
+use cenote_format::zap::hash::FLAG_PRE_HASHED;
 use cenote_format::{BlockPointer, ObjectId, ObjectType};
 use parking_lot::Mutex;
 
-use super::{MosChange, OBJECT_DIRECTORY};
+use super::{MosChange, OBJECT_DIRECTORY, object_directory};
 use crate::dataset::{Table, dedup_log};
-use crate::object::{NewObject, ObjectSet};
+use crate::object::ObjectSet;
 use crate::pipe::{DedupTables, Known};
-use crate::zap::{self, NewFat, Zap};
-use crate::{Error, ErrorKind, Result};
+use crate::zap::{self, Zap};
+use crate::{Error, Result};
 
-/// log2 of the block size of a table.
-const TABLE_SHIFT: u32 = 12;
-/// log2 of the size of its indirect blocks.
-const INDIRECT_SHIFT: u8 = 12;
+/// log2 of the block sizes of a table.
+const TABLE_SHIFT: u8 = 12;
 /// First byte of a value that is compressed with ZLE, written on a little-endian machine.
 const STORED_ZLE: u8 = 0x80 | 14;
 /// Slots of an entry; copies that OpenZFS no longer makes are in the first.
@@ -98,12 +96,7 @@ impl LiveDedup {
         let mut all: BTreeMap<u8, Tables> =
             CHECKSUMS.iter().map(|(_, id)| (*id, Tables::default())).collect();
         let mut logged = Vec::new();
-        let directory = match Table::open(&mos, OBJECT_DIRECTORY) {
-            // A pool being made.
-            Err(error) if error.kind() == ErrorKind::NotFound => None,
-            directory => directory?,
-        };
-        if let Some(directory) = directory {
+        if let Some(directory) = object_directory(&mos)? {
             let statistics = directory.number(ddt::STATISTICS)?.unwrap_or(0);
             let statistics = Table::open(&mos, ObjectId(statistics))?;
             for ((name, id), tables) in CHECKSUMS.iter().zip(all.values_mut()) {
@@ -317,8 +310,7 @@ fn fast_directory(mos: &ObjectSet, id: ObjectId) -> Result<Table> {
             "the pool holds a dedup table of version {version} with flags {flags:#x}: writing such a \
              pool is not supported yet"
         );
-        let error = Error::new(ErrorKind::ReadOnly, reason).at_object(0, id.0);
-        return Err(error.with_advice("open the pool read-only"));
+        return Err(Error::only_read(reason).at_object(0, id.0));
     }
     Ok(own)
 }
@@ -448,20 +440,12 @@ impl TableSync<'_, '_> {
             return Ok(object);
         }
         let change = self.change;
-        let new = NewObject {
-            indirect_shift: INDIRECT_SHIFT,
-            ..NewObject::new(ObjectType::DDT_ZAP, 1 << TABLE_SHIFT)
-        };
-        let object = change.mos.create_object(change.tx, &new)?;
-        let flags = FLAG_HASH64 | FLAG_UINT64_KEY;
-        let flags = if self.prehashed { flags | FLAG_PRE_HASHED } else { flags };
-        let salt = change.hooks.random();
-        let settings = KeySettings { salt, normalization: Normalization::NONE, flags };
-        zap::create_fat(&object, change.tx, &NewFat { settings, block_shift: TABLE_SHIFT })?;
+        let flags = if self.prehashed { FLAG_PRE_HASHED } else { 0 };
+        let object = change.new_word_table(ObjectType::DDT_ZAP, TABLE_SHIFT, flags)?;
         let name = ddt::table_name(self.name, class);
-        change.add_number(self.place(), &name, object.id().0)?;
-        self.table(class)?.object = Some(object.id());
-        Ok(object.id())
+        change.add_number(self.place(), &name, object.0)?;
+        self.table(class)?.object = Some(object);
+        Ok(object)
     }
 
     /// Empties the logs: the tables have what was in them.

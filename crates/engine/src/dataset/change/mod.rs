@@ -41,11 +41,11 @@ use cenote_format::bpobj::Space;
 use cenote_format::feature::Feature;
 use cenote_format::{BlockPointer, ObjectId};
 
-use super::PoolCapacity;
-use crate::Result;
+use super::{PoolCapacity, Table};
 use crate::object::ObjectSet;
 use crate::txg::Tx;
 use crate::vdev::VdevTree;
+use crate::{ErrorKind, Result};
 
 pub use clones::LiveClones;
 pub use create::{MadeDataset, NewDataset, NewKeys};
@@ -121,7 +121,7 @@ pub struct Meter {
 impl Meter {
     /// The measure of the pool that `mos` belongs to.
     pub fn of(mos: &ObjectSet, version: u64) -> Result<Self> {
-        let recorded = match super::Table::open(mos, OBJECT_DIRECTORY) {
+        let recorded = match Table::open(mos, OBJECT_DIRECTORY) {
             Ok(Some(table)) => table.number("deflate")?.is_some_and(|deflate| deflate != 0),
             // A pool being made: it will say so as soon as it can.
             _ => version >= VERSION_DEFLATED,
@@ -142,6 +142,14 @@ impl Meter {
             false => dva.asize,
         });
         Space { used: used.fold(0, u64::saturating_add), compressed, uncompressed }
+    }
+}
+
+/// The directory of the pool's objects; `None` while the pool is being made.
+fn object_directory(mos: &ObjectSet) -> Result<Option<Table>> {
+    match Table::open(mos, OBJECT_DIRECTORY) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        directory => directory,
     }
 }
 

@@ -3,14 +3,16 @@
 //! Invariant: object number 0 is "no table": reading it finds nothing, changing it is an error.
 
 use cenote_format::deadlist::integer_key;
-use cenote_format::zap::Value;
+use cenote_format::zap::hash::{FLAG_HASH64, FLAG_UINT64_KEY};
 use cenote_format::zap::normalize::Normalization;
+use cenote_format::zap::{KeySettings, Value};
 use cenote_format::{ObjectId, ObjectType};
 
 use super::super::Table;
 use super::MosChange;
 use super::objects::SMALL_BLOCK;
 use crate::object::NewObject;
+use crate::zap::NewFat;
 use crate::{Error, ErrorKind, Result, zap};
 
 /// Type of the ZAPs that have none of their own.
@@ -45,6 +47,24 @@ impl MosChange<'_> {
         let id = self.new_object(object_type, SMALL_BLOCK, bonus_type, bonus)?;
         self.fill_table(id)?;
         Ok(id)
+    }
+
+    /// A new, empty ZAP whose keys are words, with blocks of `1 << shift` bytes; `flags` beside those
+    /// that such keys need.
+    pub(super) fn new_word_table(
+        &self,
+        object_type: ObjectType,
+        shift: u8,
+        flags: u64,
+    ) -> Result<ObjectId> {
+        let new = NewObject { indirect_shift: shift, ..NewObject::new(object_type, 1 << shift) };
+        let object = self.mos.create_object(self.tx, &new)?;
+        let flags = flags | FLAG_HASH64 | FLAG_UINT64_KEY;
+        let (salt, normalization) = (self.hooks.random(), Normalization::NONE);
+        let settings = KeySettings { salt, normalization, flags };
+        let fat = NewFat { settings, block_shift: shift.into() };
+        zap::create_fat(&object, self.tx, &fat)?;
+        Ok(object.id())
     }
 
     /// Makes an object without data an empty ZAP.

@@ -448,7 +448,7 @@ impl Drop for LivePool {
 fn check_maintained(pool: &Pool) -> Result<()> {
     let refuse = |what: &str| {
         let reason = format!("{what}: writing such a pool is not supported yet");
-        Err(Error::new(ErrorKind::ReadOnly, reason).with_advice("open the pool read-only"))
+        Err(Error::only_read(reason))
     };
     let txg = pool.uberblock().txg;
     if txg > LAST_TXG {
