@@ -85,12 +85,17 @@ impl Bench {
     }
 
     fn zdb(&self) {
-        let found = Command::new("zdb")
+        self.judged_by(&mut Command::new("zdb"));
+    }
+
+    /// What a `zdb` says of the exported pool.
+    fn judged_by(&self, zdb: &mut Command) {
+        let found = zdb
             .args(["-e", "-bcc", "-p"])
             .args([self.at("d").as_os_str(), "tank".as_ref()])
             .output();
         let Ok(output) = found else {
-            eprintln!("zdb is not installed: not asked");
+            eprintln!("{} is not installed: not asked", zdb.get_program().display());
             return;
         };
         let text = String::from_utf8_lossy(&output.stdout).into_owned()
