@@ -1,7 +1,6 @@
 //! Structures of the pool and its datasets. The first byte chooses which; the rest is the structure.
 #![no_main]
 
-use cenote_format::bytes::ByteOrder;
 use cenote_format::config::PoolConfig;
 use cenote_format::nvlist::{Encoding, NvList};
 use cenote_format::*;
@@ -125,8 +124,10 @@ fn tables(data: &[u8]) {
     if let Ok(header) = brt::BrtHeader::decode(data) {
         let _ = (header.encode(), header.counters(data));
     }
-    for size in [1, 8] {
-        let _ = brt::reference_count(data, size, ByteOrder::Big);
+    if let Ok(value) = zap::Value::of_bytes(data)
+        && let Ok(count) = brt::reference_count(&value)
+    {
+        same!(brt::reference_value(count, &value).unwrap(), value);
     }
     let _ = l2arc::CacheHeader::decode(data).map(|header| header.encode());
     let _ = scan_state::ScanState::from_words(&words(data)).map(|state| state.to_words());
