@@ -202,25 +202,48 @@ pub fn open(request: &OpenRequest) -> Result<Arc<dyn PoolService>, Failure> {
         read_only: request.read_only,
         no_cache_file: request.temporary || request.no_cache_file,
     };
-    let rewinds = request.back != Back::No;
-    let (pool, changes): (Arc<Pool>, Arc<dyn PoolChanges>) = if request.read_only || rewinds {
-        (
-            Pool::open(candidate, &options).map_err(|error| cannot(&error))?,
-            Arc::new(ReadOnly::default()),
-        )
-    } else {
-        match LivePool::open(candidate, &options, write_options()) {
+    let (pool, changes): (Arc<Pool>, Arc<dyn PoolChanges>) =
+        match open_live(candidate, request, &options) {
             Ok(live) => (live.pool().clone(), Arc::new(LiveChanges::new(live))),
-            Err(error) if error.kind() == ErrorKind::ReadOnly => {
-                tracing::warn!(%error, "opened read-only");
+            Err(Some(error)) if error.kind() != ErrorKind::ReadOnly => return Err(cannot(&error)),
+            Err(because) => {
+                let because = because.map(|error| error.reason().to_owned());
+                if let Some(because) = &because {
+                    tracing::warn!(%because, "opened read-only");
+                }
                 let pool = Pool::open(candidate, &options).map_err(|error| cannot(&error))?;
-                (pool, Arc::new(ReadOnly { because: Some(error.to_string()) }))
+                (pool, Arc::new(ReadOnly { because }))
             }
-            Err(error) => return Err(cannot(&error)),
-        }
-    };
+        };
     let service = Service::new(pool, changes, &facts).map_err(|error| cannot(&error))?;
     Ok(service)
+}
+
+/// Opens the pool for writing, if that is asked for and can be done; else why not (`None`: nobody
+/// wants to). Of kind `ReadOnly` if it can be read.
+fn open_live(
+    candidate: &PoolCandidate,
+    request: &OpenRequest,
+    options: &OpenOptions,
+) -> Result<Arc<LivePool>, Option<Error>> {
+    if request.read_only {
+        return Err(None);
+    }
+    let back = |to: &str| Err(Some(Error::only_read(format!("{to} is for reading only so far"))));
+    match request.back {
+        Back::To(_) => return back("a pool as of an earlier transaction group"),
+        Back::Checkpoint => return back("a pool as of its checkpoint"),
+        Back::No | Back::Few | Back::Far => {}
+    }
+    // Where the newest state opens, nothing is to be gone back from.
+    let newest = OpenOptions { rewind: Rewind::None, ..options.clone() };
+    match LivePool::open(candidate, &newest, write_options()) {
+        Err(error) if request.back != Back::No && error.kind() != ErrorKind::ReadOnly => {
+            tracing::warn!(%error, "the newest state does not open");
+            back("a pool whose newest state does not open")
+        }
+        live => live.map_err(Some),
+    }
 }
 
 /// A device of a plan as the engine has it.

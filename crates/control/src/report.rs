@@ -503,6 +503,8 @@ pub struct PoolReport {
     pub suspended: bool,
     /// What is wrong, if anything.
     pub status: PoolStatus,
+    /// What keeps a pool from being written that was not to be opened for reading only.
+    pub read_only_because: Option<String>,
     /// Transaction group of the snapshot.
     pub txg: u64,
     /// On-disk version of the pool (5000: feature flags).

@@ -25,6 +25,11 @@ pub trait PoolChanges: Send + Sync {
         None
     }
 
+    /// What keeps a pool from being written that was not to be opened for reading only.
+    fn read_only_because(&self) -> Option<String> {
+        None
+    }
+
     /// The newest transaction group on the disks: what is published is read again when it moves.
     /// `None`: it never does.
     fn synced_txg(&self) -> Option<u64> {
@@ -330,5 +335,9 @@ impl PoolChanges for ReadOnly {
             Some(because) => format!("pool is read-only: {because}"),
             None => "pool is read-only".to_owned(),
         })
+    }
+
+    fn read_only_because(&self) -> Option<String> {
+        self.because.clone()
     }
 }

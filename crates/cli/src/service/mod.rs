@@ -280,6 +280,7 @@ impl PoolService for Service {
                 if let Some(refuses) = self.changes.suspended() {
                     pool_report::suspend(&mut report, refuses);
                 }
+                report.read_only_because = self.changes.read_only_because();
                 report
             }
             Err(_) => PoolReport::default(),

@@ -324,6 +324,11 @@ fn one(wanted: &Wanted, client: &Client, pool: &ImportReport) -> Result<(), ()> 
     if let Err(failure) = pool_process::start(&Beginning::Open(request.clone())) {
         return fail(failure.message);
     }
+    let report = client.pool_report(&request.name).ok();
+    if let Some(because) = report.and_then(|report| report.read_only_because) {
+        let words = format!("'{}' is open for reading only: {because}", request.name);
+        terminal::complain(&words);
+    }
     let mut result = Ok(());
     for (property, value) in &wanted.properties {
         match set::set(client, &request.name, property, value, None) {

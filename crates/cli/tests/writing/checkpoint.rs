@@ -93,3 +93,32 @@ fn a_checkpoint_keeps_what_is_freed_until_it_is_discarded() {
     bench.cenote(&["zpool", "export", "tank"]);
     bench.zdb();
 }
+
+#[test]
+fn going_back_says_that_it_is_for_reading_only() {
+    if let Some(reason) = cannot_mount() {
+        eprintln!("{reason}");
+        return;
+    }
+    let bench = Bench::new(1);
+    let devices = bench.devices(1);
+    bench.create(&[&devices[0]]);
+    let (place, mnt) = (bench.at("d").display().to_string(), bench.at("mnt").display().to_string());
+    let import = |how: &str| {
+        bench.cenote(&["zpool", "export", "tank"]);
+        let output = bench.output(&["zpool", "import", how, "-d", &place, "-R", &mnt, "tank"]);
+        assert!(output.status.success());
+        let state = bench.cenote(&["zpool", "get", "-H", "-o", "value", "readonly", "tank"]);
+        (String::from_utf8(output.stderr).unwrap(), state)
+    };
+    // The newest state opens: there is nothing to go back from.
+    assert_eq!(import("-F"), (String::new(), "off\n".into()));
+    bench.cenote(&["zpool", "checkpoint", "tank"]);
+    let (said, state) = import("--rewind-to-checkpoint");
+    let because = "a pool as of its checkpoint is for reading only so far";
+    assert_eq!(said, format!("'tank' is open for reading only: {because}\n"));
+    assert_eq!(state, "on\n");
+    let status = bench.cenote(&["zpool", "status", "tank"]);
+    assert!(status.contains(&format!("status: The pool is open for reading only:\n\t{because}\n")));
+    assert_eq!(bench.cenote(&["zpool", "status", "-x"]), "all pools are healthy\n");
+}

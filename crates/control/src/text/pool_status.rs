@@ -48,7 +48,8 @@ pub fn is_fine(pool: &PoolReport) -> bool {
 /// The whole report of one pool.
 pub fn render(pool: &PoolReport, options: &Options) -> String {
     let mut out = format!("  pool: {}\n state: {}\n", pool.name, words::pool_state(pool));
-    if let Some(advice) = words::advice(&pool.status) {
+    let kept = || pool.read_only_because.as_deref().map(words::kept_from_writing);
+    if let Some(advice) = words::advice(&pool.status).or_else(kept) {
         out.push_str(&format!("status: {}\naction: {}\n", advice.status, advice.action));
         if let Some(article) = advice.article {
             out.push_str(&format!("   see: {}\n", words::article_address(article)));

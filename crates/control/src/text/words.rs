@@ -107,6 +107,17 @@ fn features(names: &[String]) -> String {
     names.iter().map(|name| format!("\n\t{name}")).collect()
 }
 
+/// What it says of a pool that is open for reading only because of a lack of this program.
+pub fn kept_from_writing(because: &str) -> Advice {
+    Advice {
+        status: format!("The pool is open for reading only:\n\t{because}"),
+        action:
+            "Everything in it can be read.  To change it, import it on a system with\n\tOpenZFS."
+                .to_owned(),
+        article: None,
+    }
+}
+
 /// What `zpool status` says, or `None` for a healthy pool.
 pub fn advice(status: &PoolStatus) -> Option<Advice> {
     let (text, action): (&str, &str) = match status {
