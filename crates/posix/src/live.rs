@@ -1,4 +1,4 @@
-//! Opening the files of a dataset for writing.
+//! Opening the files of a dataset for writing, and replaying the intent logs of what is opened.
 //!
 //! Invariant: what a mounted filesystem shows besides its files (snapshots, free space) is that of
 //! the newest transaction group on the disks; its own limits count what is on its way as well.
@@ -7,19 +7,22 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use cenote_engine::dataset::{
-    Allowance, Catalog, Dataset, Listed, PoolCapacity, PropertyReader, Value,
+    Allowance, Catalog, Dataset, Listed, PoolCapacity, PropertyReader, Value, is_hidden,
 };
-use cenote_engine::intent::IntentLog;
+use cenote_engine::intent::{IntentLog, Replay};
 use cenote_engine::pool::live::{LiveDataset, LivePool};
 use cenote_engine::{Error, ErrorKind, object::ObjectSet};
 use cenote_format::ObjectId;
+use cenote_format::objset::ObjsetKind;
+use cenote_format::zil::Header;
 use parking_lot::Mutex;
 
 use crate::control_directory::{Snapshot, SnapshotSource};
-use crate::error::EROFS;
+use crate::error::{EACCES, EROFS};
 use crate::filesystem::{Filesystem, MountOptions};
 use crate::mount::{self, DatasetSnapshots};
 use crate::tree::{Errno, Result, Space, Timestamp};
+use crate::volume::{Volume, VolumeWriteOptions};
 use crate::write::{
     AccessTimes, AclInherit, AclMode, ChangeLog, Durability, Intents, Promptness, SpaceCheck,
     WriteOptions, WriteProperties,
@@ -218,7 +221,7 @@ pub fn open(live: &Arc<LivePool>, dataset: &Dataset, read_only: bool) -> Result<
     })?;
     let filesystem = Arc::new(filesystem);
     if let Some(log) = writable.log() {
-        replay(&writable, log, &filesystem, dataset)?;
+        replay(&writable, log, filesystem.as_ref(), dataset)?;
     }
     if let Some(writer) = filesystem.writer().filter(|_| !read_only) {
         writer.drain()?;
@@ -226,14 +229,57 @@ pub fn open(live: &Arc<LivePool>, dataset: &Dataset, read_only: bool) -> Result<
     Ok(filesystem)
 }
 
+/// Does again what the intent logs of the volumes hold whose keys are loaded: nobody opens a volume
+/// for writing before somebody may look at it.
+///
+/// # Errors
+/// If the datasets cannot be listed. A volume whose log cannot be replayed keeps it.
+pub fn replay_volumes(live: &Arc<LivePool>) -> Result<(), Error> {
+    let catalog = live.pool().catalog();
+    for directory in catalog.walk(&catalog.root()?)? {
+        if is_hidden(directory.component()) || directory.phys.head_dataset.0 == 0 {
+            continue;
+        }
+        let head = catalog.head(&directory)?;
+        let set = catalog.sealed_object_set(&head)?;
+        let is_empty = Header::decode(&set.header().zil_header)?.log.is_hole();
+        if is_empty || set.kind() != ObjsetKind::Zvol {
+            continue;
+        }
+        match replay_volume(live, &head) {
+            Err(error) if error.code == EACCES => {
+                tracing::info!(dataset = %head.name, "its intent log waits for its key");
+            }
+            Err(error) => tracing::warn!(dataset = %head.name, %error, "intent log not replayed"),
+            Ok(()) => {}
+        }
+    }
+    Ok(())
+}
+
+fn replay_volume(live: &Arc<LivePool>, dataset: &Dataset) -> Result<()> {
+    let writable = live.open_dataset(dataset)?;
+    let Some(log) = writable.log() else { return Ok(()) };
+    let intents: Arc<dyn ChangeLog> = Intents::new(log.clone(), false);
+    let options = VolumeWriteOptions {
+        gate: live.gate().clone(),
+        durability: None,
+        log: Some(intents),
+        space: None,
+    };
+    let volume = Volume::open_writable(writable.set(), options)?;
+    replay(&writable, log, &volume, dataset)?;
+    Ok(live.close_dataset(dataset.id)?)
+}
+
 /// Does again what the intent log holds.
 fn replay(
     writable: &LiveDataset,
     log: &Arc<IntentLog>,
-    filesystem: &Arc<Filesystem>,
+    target: &dyn Replay,
     dataset: &Dataset,
 ) -> Result<()> {
-    let replayed = log.replay(&writable.log_reader(), filesystem.as_ref())?;
+    let replayed = log.replay(&writable.log_reader(), target)?;
     let (applied, skipped) = (replayed.applied, replayed.skipped);
     if applied + skipped > 0 {
         tracing::info!(dataset = %dataset.name, applied, skipped, "intent log replayed");

@@ -6,15 +6,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+use cenote_engine::intent::Replay;
 use cenote_engine::object::{Object, ObjectSet};
 use cenote_engine::txg::Gate;
 use cenote_engine::zap::{self, Value, Zap};
+use cenote_engine::{Error, ErrorKind};
 use cenote_format::ObjectId;
 use cenote_format::objset::ObjsetKind;
-use cenote_format::zil::Payload;
+use cenote_format::zil::{Payload, Record};
 use parking_lot::RwLock;
 
-use crate::error::{EINVAL, ENOSPC, EROFS};
+use crate::error::{EINVAL, EIO, ENOSPC, EOPNOTSUPP, EROFS};
 use crate::stream::Streams;
 use crate::tree::{Errno, Pieces, Result};
 use crate::write::{ChangeLog, Durability, SpaceCheck};
@@ -97,6 +100,46 @@ impl Volume {
             log.note_write(&tx, DATA.0, offset, data);
         }
         Ok(())
+    }
+
+    /// Does what a record of the intent log says. `block` is what a write without data points at.
+    fn replay(&self, payload: &Payload, block: Option<&Bytes>) -> Result<()> {
+        match payload {
+            Payload::Write { offset, length, data: Some(data), .. } => {
+                let length = usize::try_from(*length).unwrap_or(usize::MAX);
+                self.write_again(*offset, data.get(..length).unwrap_or(data))
+            }
+            Payload::Write { offset, .. } => {
+                let block = block.filter(|block| !block.is_empty());
+                let none = || Errno::new(EIO, "a record of a write without its block");
+                let block = block.ok_or_else(none)?;
+                self.write_again(offset - offset % block.len() as u64, block)
+            }
+            Payload::CloneRange { offset, length, .. } => {
+                let none = || Errno::new(EIO, "a record of a cloned range without its blocks");
+                let block = block.ok_or_else(none)?;
+                let length = usize::try_from(*length).unwrap_or(usize::MAX);
+                self.write_again(*offset, block.get(..length).unwrap_or(block))
+            }
+            Payload::Truncate { offset, length, .. } => {
+                let size = self.size();
+                let start = (*offset).min(size);
+                self.discard(start, (*length).min(size - start))
+            }
+            other => {
+                let reason = format!("{} in the intent log of a volume", other.name());
+                Err(Errno::new(EOPNOTSUPP, reason))
+            }
+        }
+    }
+
+    /// Writes what still lies within the volume, which may be smaller now.
+    fn write_again(&self, offset: u64, data: &[u8]) -> Result<()> {
+        let room = usize::try_from(self.size().saturating_sub(offset)).unwrap_or(usize::MAX);
+        match data.get(..room.min(data.len())) {
+            Some(data) if !data.is_empty() => self.write_at(offset, data),
+            _ => Ok(()),
+        }
     }
 
     /// Makes a range read as zeros and frees what it took.
@@ -187,6 +230,16 @@ impl Volume {
         let end = self.data.block_count().saturating_mul(self.data.block_size());
         let end = self.data.seek_hole(start)?.unwrap_or(end);
         Ok(Some((start, end.max(start).min(size))))
+    }
+}
+
+impl Replay for Volume {
+    fn exists(&self, object: u64) -> cenote_engine::Result<bool> {
+        Ok(object == DATA.0)
+    }
+
+    fn apply(&self, record: &Record, block: Option<&Bytes>) -> cenote_engine::Result<()> {
+        self.replay(&record.payload, block).map_err(|error| Error::new(ErrorKind::Io, error.reason))
     }
 }
 

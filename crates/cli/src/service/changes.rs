@@ -30,6 +30,9 @@ pub trait PoolChanges: Send + Sync {
         None
     }
 
+    /// Keys were loaded, or the pool was opened: what waited for that is done.
+    fn keys_loaded(&self) {}
+
     /// The newest transaction group on the disks: what is published is read again when it moves.
     /// `None`: it never does.
     fn synced_txg(&self) -> Option<u64> {

@@ -277,6 +277,12 @@ impl PoolChanges for LiveChanges {
         self.live.gate().failure().map(|error| format!("the pool cannot be written: {error}"))
     }
 
+    fn keys_loaded(&self) {
+        if let Err(error) = cenote_posix::live::replay_volumes(&self.live) {
+            tracing::warn!(%error, "intent logs of volumes not replayed");
+        }
+    }
+
     fn synced_txg(&self) -> Option<u64> {
         Some(self.live.gate().figures().synced.0)
     }

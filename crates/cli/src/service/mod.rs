@@ -369,7 +369,9 @@ impl PoolService for Service {
 
     fn load_key(&self, request: &LoadKeyRequest) -> Result<(), Failure> {
         let _order = self.begin_order();
-        self.take_key(request)
+        self.take_key(request)?;
+        self.changes.keys_loaded();
+        Ok(())
     }
 
     fn unload_key(&self, dataset: &str) -> Result<(), Failure> {

@@ -14,6 +14,7 @@ use super::names::Found;
 use super::namespace::{DirectoryChange, check_directory, check_movable, grown, log_time};
 use super::nodes::{Locked, Node};
 use super::object::new_flags;
+use super::replay::{id_of, slots_of, time_of};
 use super::{SMALL_CHANGE, Writer, now};
 use crate::attributes::{CHARACTER, Facts};
 use crate::error::{EBUSY, EEXIST, EINVAL, EIO, EISDIR, ENOENT, ENOTDIR, ENOTEMPTY, EXDEV};
@@ -33,6 +34,8 @@ struct Move<'a> {
     /// The new name as it was asked for.
     name: &'a [u8],
     flags: RenameFlags,
+    /// The whiteout that a record of the intent log tells of.
+    recorded: Option<&'a Whiteout>,
 }
 
 impl Writer {
@@ -46,6 +49,18 @@ impl Writer {
         to: &[u8],
         flags: RenameFlags,
     ) -> Result<()> {
+        self.rename_as(caller, (from_parent, from), (to_parent, to), flags, None)
+    }
+
+    /// The same; `recorded` is the whiteout it left when it was done before.
+    pub(super) fn rename_as(
+        &self,
+        caller: Caller,
+        (from_parent, from): (ObjectId, &[u8]),
+        (to_parent, to): (ObjectId, &[u8]),
+        flags: RenameFlags,
+        recorded: Option<&Whiteout>,
+    ) -> Result<()> {
         self.check_name(from, EBUSY)?;
         self.check_name(to, if flags.no_replace { EEXIST } else { EBUSY })?;
         if flags.exchange && (flags.no_replace || flags.whiteout) {
@@ -53,7 +68,7 @@ impl Writer {
         }
         self.retrying(|| {
             let parents = (from_parent, to_parent);
-            while !self.rename_once(caller, parents, (from, to), flags)? {}
+            while !self.rename_once(caller, parents, (from, to), flags, recorded)? {}
             Ok(())
         })
     }
@@ -65,6 +80,7 @@ impl Writer {
         (from, to): (ObjectId, ObjectId),
         (old, new): (&[u8], &[u8]),
         flags: RenameFlags,
+        recorded: Option<&Whiteout>,
     ) -> Result<bool> {
         self.admit(SMALL_CHANGE)?;
         let _order = (from != to).then(|| self.renames.lock());
@@ -100,7 +116,7 @@ impl Writer {
         if again.as_ref() != Some(&source) || self.find(&locked.of(to)?.file, new)? != target {
             return Ok(false);
         }
-        let plan = Move { caller, from, to, source, target, name: new, flags };
+        let plan = Move { caller, from, to, source, target, name: new, flags, recorded };
         self.rename_locked(&mut locked, &plan)?;
         Ok(true)
     }
@@ -302,8 +318,7 @@ impl Writer {
     }
 
     fn make_whiteout(&self, tx: &Tx, plan: &Move<'_>, time: Timestamp) -> Result<File> {
-        let mode = CHARACTER;
-        let facts = Facts {
+        let new = |mode: u32| Facts {
             mode,
             size: 0,
             generation: 0,
@@ -319,7 +334,21 @@ impl Writer {
             changed: time,
             created: time,
         };
-        self.make(tx, facts, &[], &Inherited::none(mode), None)
+        let Some(recorded) = plan.recorded else {
+            return self.make(tx, new(CHARACTER), &[], &Inherited::none(CHARACTER), None);
+        };
+        let (uid, gid) = (id_of(recorded.owner), id_of(recorded.group));
+        let (generation, created) = (recorded.generation, time_of(recorded.created));
+        let facts = Facts {
+            uid,
+            gid,
+            generation,
+            created,
+            device: recorded.device,
+            ..new(CHARACTER | recorded.mode as u32 & 0o7777)
+        };
+        let claim = Some((ObjectId(recorded.object.object), slots_of(recorded.object)));
+        self.make(tx, facts, &[], &Inherited::none(facts.mode), claim)
     }
 
     fn note_rename(&self, tx: &Tx, plan: &Move<'_>, kind: RenameKind) -> Result<()> {

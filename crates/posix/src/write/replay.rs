@@ -28,17 +28,19 @@ const SUPERUSER: Caller = Caller { uid: 0, gid: 0, pid: 0 };
 /// 512-byte slots of the largest dnode.
 const SLOTS_MAX: u8 = 32;
 
-fn time([seconds, nanoseconds]: [u64; 2]) -> Timestamp {
+/// A time of a record.
+pub(super) fn time_of([seconds, nanoseconds]: [u64; 2]) -> Timestamp {
     let nanoseconds = u32::try_from(nanoseconds).unwrap_or(0).min(999_999_999);
     Timestamp { seconds: seconds.cast_signed(), nanoseconds }
 }
 
-fn slots(id: LogId) -> u8 {
+/// The 512-byte slots its dnode takes.
+pub(super) fn slots_of(id: LogId) -> u8 {
     id.extra_slots.saturating_add(1).min(SLOTS_MAX)
 }
 
 /// The POSIX id of a log FUID; ids of domains become nobody's.
-fn id_of(fuid: u64) -> u32 {
+pub(super) fn id_of(fuid: u64) -> u32 {
     cenote_format::fuid::Fuid::decode(fuid).posix()
 }
 
@@ -136,7 +138,7 @@ impl Writer {
         let directory = &mut state.file;
         if create.what == Created::XattrDirectory {
             let tx = self.begin()?;
-            self.claim_xattr_directory(&tx, directory, (id, slots(create.object)))?;
+            self.claim_xattr_directory(&tx, directory, (id, slots_of(create.object)))?;
             self.note_whole(&tx);
             return Ok(());
         }
@@ -162,7 +164,7 @@ impl Writer {
             project = of.project;
             flags |= pflags::PROJECT_INHERIT | pflags::PROJECT;
         }
-        let created = time(create.created);
+        let created = time_of(create.created);
         let facts = Facts {
             mode,
             size: if is_directory { 2 } else { target.len() as u64 },
@@ -180,7 +182,7 @@ impl Writer {
             created,
         };
         let tx = self.begin()?;
-        let claim = Some((id, slots(create.object)));
+        let claim = Some((id, slots_of(create.object)));
         let file = self.make(&tx, facts, target, &Inherited::none(mode), claim)?;
         self.name_new(&tx, directory, &create.name, &file, now())?;
         self.note_create(&tx, directory, &create.name, &file, target)?;
@@ -193,17 +195,17 @@ impl Writer {
         (from, old): (ObjectId, &[u8]),
         (to, new): (ObjectId, &[u8]),
     ) -> Result<()> {
-        let mut flags = RenameFlags::default();
-        match kind {
-            RenameKind::Plain => {}
-            RenameKind::Exchange => flags.exchange = true,
-            RenameKind::Whiteout(_) => {
-                let reason = "replaying TX_RENAME_WHITEOUT is not supported yet";
-                return Err(Errno::new(EOPNOTSUPP, reason));
-            }
-        }
+        let recorded = match kind {
+            RenameKind::Whiteout(whiteout) => Some(whiteout),
+            RenameKind::Plain | RenameKind::Exchange => None,
+        };
+        let flags = RenameFlags {
+            exchange: *kind == RenameKind::Exchange,
+            whiteout: recorded.is_some(),
+            no_replace: false,
+        };
         let replaced = self.find(&self.node(to)?.read()?.file, new)?;
-        self.rename(SUPERUSER, from, old, to, new, flags)?;
+        self.rename_as(SUPERUSER, (from, old), (to, new), flags, recorded)?;
         if let Some(found) = replaced {
             self.forget(found.id);
         }
@@ -231,8 +233,8 @@ impl Writer {
             uid: wants(mask_linux::OWNER).then(|| id_of(set.owner)),
             gid: wants(mask_linux::GROUP).then(|| id_of(set.group)),
             size,
-            accessed: wants(mask_linux::ACCESSED).then(|| SetTime::At(time(set.accessed))),
-            modified: wants(mask_linux::MODIFIED).then(|| SetTime::At(time(set.modified))),
+            accessed: wants(mask_linux::ACCESSED).then(|| SetTime::At(time_of(set.accessed))),
+            modified: wants(mask_linux::MODIFIED).then(|| SetTime::At(time_of(set.modified))),
             changed: None,
             kill_set_id: false,
         };

@@ -2,17 +2,20 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use cenote_engine::intent::Replay;
-use cenote_engine::txg::Tx;
+use cenote_engine::txg::{Gate, Tx};
 use cenote_format::bytes::ByteOrder;
+use cenote_format::objset::ObjsetKind;
 use cenote_format::zil::{Payload, Record};
 use cenote_format::{BlockPointer, Txg};
+use cenote_posix::create::initialise_volume;
 use cenote_posix::tree::{Allocate, ROOT, RenameFlags, SetAttributes, Tree, XattrWrite};
-use cenote_posix::{ChangeLog, XattrMode};
+use cenote_posix::{ChangeLog, Volume, VolumeWriteOptions, XattrMode};
 use parking_lot::Mutex;
 
 use crate::consistent::check;
-use crate::rig::{Rig, SUPERUSER, Setup, new_node};
+use crate::rig::{Rig, SOMEBODY, SUPERUSER, Setup, new_node, set_of};
 
 /// Keeps what is noted.
 #[derive(Default)]
@@ -115,6 +118,9 @@ fn a_filesystem_is_made_again_from_its_records() {
     rig.tree.rename(SUPERUSER, directory, b"inner", ROOT, b"moved", flags).unwrap();
     let exchange = RenameFlags { exchange: true, ..flags };
     rig.tree.rename(SUPERUSER, ROOT, b"moved", directory, b"f", exchange).unwrap();
+    rig.file(inner, "covered");
+    let whiteout = RenameFlags { whiteout: true, ..flags };
+    rig.tree.rename(SOMEBODY, inner, b"covered", ROOT, b"shown", whiteout).unwrap();
     rig.directory(ROOT, "removed");
     rig.tree.remove_directory(SUPERUSER, ROOT, b"removed").unwrap();
     rig.tree.set_xattr(SUPERUSER, file, b"user.a", b"value", XattrWrite::Any).unwrap();
@@ -134,7 +140,7 @@ fn a_filesystem_is_made_again_from_its_records() {
     let (mut first, mut second) = (Vec::new(), Vec::new());
     listing(&rig, ROOT, "", &mut first);
     listing(&again, ROOT, "", &mut second);
-    assert_eq!((first.len(), second.len()), (6, 6));
+    assert_eq!((first.len(), second.len()), (8, 8));
     for (one, other) in first.iter().zip(&second) {
         assert_eq!((&one.0, &one.1), (&other.0, &other.1));
         assert!(one.2 == other.2, "{}", one.0);
@@ -144,4 +150,48 @@ fn a_filesystem_is_made_again_from_its_records() {
     check(&rig.objects);
     check(&again.objects);
     assert!(again.tree.exists(file).unwrap() && !again.tree.exists(1 << 40).unwrap());
+}
+
+#[test]
+fn a_volume_is_written_again_from_its_records() {
+    let objects = set_of(ObjsetKind::Zvol);
+    let gate = Gate::new(Txg(3), 1 << 40);
+    initialise_volume(&objects, &gate.begin().unwrap(), 1 << 20, 8192).unwrap();
+    let options = VolumeWriteOptions { gate, durability: None, log: None, space: None };
+    let volume = Volume::open_writable(&objects, options).unwrap();
+    let write = |offset: u64, length: usize, data: Option<&[u8]>| Payload::Write {
+        object: 1,
+        offset,
+        length: length as u64,
+        block_offset: 0,
+        block: BlockPointer::HOLE,
+        data: data.map(<[u8]>::to_vec),
+    };
+    let end = (1 << 20) - 100;
+    let block = Bytes::from(vec![7; 16384]);
+    let records = [
+        (write(5000, 3000, Some(&[1; 3000])), None),
+        (write(20_000, 10, None), Some(&block)),
+        // Of a time when the volume was larger.
+        (write(end, 3000, Some(&[2; 3000])), None),
+        (write(5 << 20, 10, Some(&[3; 10])), None),
+        (Payload::Truncate { object: 1, offset: 24_576, length: 4096 }, None),
+        (Payload::Truncate { object: 1, offset: 2 << 20, length: 4096 }, None),
+    ];
+    for (index, (payload, block)) in records.into_iter().enumerate() {
+        let sequence = index as u64 + 1;
+        let record = Record { txg: Txg(9), sequence, case_insensitive: false, payload };
+        volume.apply(&record, block).unwrap();
+    }
+    let mut expected = vec![0; 1 << 20];
+    expected[5000..8000].fill(1);
+    expected[16_384..32_768].fill(7);
+    expected[24_576..28_672].fill(0);
+    expected[end as usize..].fill(2);
+    let read: Vec<u8> = volume.read_at(0, 2 << 20).unwrap().into_iter().flatten().collect();
+    assert!(read == expected);
+    assert!(volume.exists(1).unwrap() && !volume.exists(2).unwrap());
+    let gone = Payload::Remove { directory: 1, name: b"a".to_vec(), is_directory: false };
+    let record = Record { txg: Txg(9), sequence: 9, case_insensitive: false, payload: gone };
+    assert!(volume.apply(&record, None).is_err());
 }

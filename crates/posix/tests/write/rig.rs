@@ -30,13 +30,18 @@ pub const SUPERUSER: Caller = Caller { uid: 0, gid: 0, pid: 0 };
 /// Somebody.
 pub const SOMEBODY: Caller = Caller { uid: 1000, gid: 100, pid: 0 };
 
-/// An empty live set.
+/// An empty live set of a filesystem.
 pub fn empty_set() -> ObjectSet {
+    set_of(ObjsetKind::Zfs)
+}
+
+/// An empty live set.
+pub fn set_of(kind: ObjsetKind) -> ObjectSet {
     let root = VdevConfig::placeholder(VdevKind::Root, 0);
     let tree = VdevTree::build(&root, Arc::new(NoLeaves)).unwrap();
     let pipe = Pipe::new(Arc::new(tree), 8 << 20);
     let io = Arc::new(PoolIo { pipe, prefetcher: Prefetcher::new(0) });
-    ObjectSet::new_live(&io, ReadContext { objset: 5, ..ReadContext::default() }, ObjsetKind::Zfs)
+    ObjectSet::new_live(&io, ReadContext { objset: 5, ..ReadContext::default() }, kind)
 }
 
 /// How a filesystem for a test is made.
