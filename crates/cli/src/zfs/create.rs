@@ -26,6 +26,8 @@ const INDIRECT_BLOCK: u64 = 128 << 10;
 const POINTERS: u64 = 1024;
 /// Blocks of metadata a volume has besides its indirect blocks.
 const METADATA_BLOCKS: u64 = 7;
+/// Copies that metadata has.
+const METADATA_COPIES: u64 = 2;
 
 /// Runs the command.
 pub fn run(arguments: &[String]) -> ExitCode {
@@ -107,25 +109,23 @@ impl Wanted {
         wanted.pairs.retain(|(name, value)| !(holds(name) && value == "auto"));
         let reserved = wanted.pairs.iter().any(|(name, _)| holds(name));
         if !parsed.has('s') && !reserved {
-            let copies = wanted.pairs.iter().find(|(name, _)| name == "copies");
-            let copies = copies.and_then(|(_, value)| value.parse().ok()).unwrap_or(1);
-            let bytes = reservation(size, block, copies);
+            let bytes = reservation(size, block);
             wanted.pairs.push(("refreservation".to_owned(), bytes.to_string()));
         }
         Ok(wanted)
     }
 }
 
-/// The space a volume of `size` bytes can take, with its metadata.
-pub(super) fn reservation(size: u64, block: u64, copies: u64) -> u64 {
+/// The space a volume of `size` bytes can take, with its metadata; of one copy, whatever property
+/// `copies` says: OpenZFS reserves no more.
+pub(super) fn reservation(size: u64, block: u64) -> u64 {
     let mut blocks = size / block;
     let mut metadata = METADATA_BLOCKS;
     while blocks > 1 {
         blocks = blocks.div_ceil(POINTERS);
         metadata += blocks;
     }
-    let metadata = metadata * (copies + 1).min(3) * INDIRECT_BLOCK;
-    size.saturating_mul(copies).saturating_add(metadata)
+    size.saturating_add(metadata * METADATA_COPIES * INDIRECT_BLOCK)
 }
 
 fn create(parsed: &Parsed, wanted: &mut Wanted, name: &str, line: String) -> Result<(), String> {

@@ -107,18 +107,17 @@ fn reserve_for_volume(client: &Client, name: &str, properties: &mut Vec<Property
     if !is_auto && (given("refreservation").is_some() || given("volsize").is_none()) {
         return;
     }
-    let wanted = ["volsize", "volblocksize", "refreservation", "copies"];
+    let wanted = ["volsize", "volblocksize", "refreservation"];
     let Ok(all) = common::open(client, name, &common::DATASETS, Some(0), &wanted) else { return };
     let values = all.first().map(|dataset| &dataset.properties);
     let now = |name: &str| values.and_then(|values| values.number(name));
     let (Some(old), Some(block)) = (now("volsize"), now("volblocksize")) else { return };
-    let copies = now("copies").unwrap_or(1);
-    let before = super::create::reservation(old, block, copies);
+    let before = super::create::reservation(old, block);
     if !is_auto && now("refreservation") != Some(before) {
         return;
     }
     let size = number("volsize").unwrap_or(old);
-    let bytes = super::create::reservation(size, block, number("copies").unwrap_or(copies));
+    let bytes = super::create::reservation(size, block);
     properties.retain(|setting| setting.name != "refreservation");
     properties.push(PropertySetting::number("refreservation", bytes));
 }

@@ -318,7 +318,7 @@ impl Writer {
     }
 
     fn make_whiteout(&self, tx: &Tx, plan: &Move<'_>, time: Timestamp) -> Result<File> {
-        let new = |mode: u32| Facts {
+        let new = |mode: u32, time: Timestamp| Facts {
             mode,
             size: 0,
             generation: 0,
@@ -335,17 +335,16 @@ impl Writer {
             created: time,
         };
         let Some(recorded) = plan.recorded else {
-            return self.make(tx, new(CHARACTER), &[], &Inherited::none(CHARACTER), None);
+            let facts = new(CHARACTER, time);
+            return self.make(tx, facts, &[], &Inherited::none(CHARACTER), None);
         };
-        let (uid, gid) = (id_of(recorded.owner), id_of(recorded.group));
-        let (generation, created) = (recorded.generation, time_of(recorded.created));
+        let mode = CHARACTER | recorded.mode as u32 & 0o7777;
         let facts = Facts {
-            uid,
-            gid,
-            generation,
-            created,
+            uid: id_of(recorded.owner),
+            gid: id_of(recorded.group),
+            generation: recorded.generation,
             device: recorded.device,
-            ..new(CHARACTER | recorded.mode as u32 & 0o7777)
+            ..new(mode, time_of(recorded.created))
         };
         let claim = Some((ObjectId(recorded.object.object), slots_of(recorded.object)));
         self.make(tx, facts, &[], &Inherited::none(facts.mode), claim)

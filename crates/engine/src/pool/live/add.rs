@@ -230,6 +230,7 @@ impl LivePool {
                 node.guid = Guid(random()?);
             }
             node.id = None;
+            node.is_spare = kind == AuxiliaryKind::Spare;
             if node.kind == VdevKind::DistributedSpare {
                 continue;
             }
