@@ -172,7 +172,11 @@ pub fn open(request: &OpenRequest) -> Result<Arc<dyn PoolService>, Failure> {
         }
         let text = error.to_string();
         let text = text.strip_prefix(&format!("pool '{name}': ")).unwrap_or(&text);
-        Failure::new(kind, format!("cannot import '{name}': {text}"))
+        let mut words = format!("cannot import '{name}': {text}");
+        if error.kind() == ErrorKind::Checksum && request.back == Back::No {
+            words.push_str("\n\tIt may open as it was some seconds earlier: 'zpool import -F'.");
+        }
+        Failure::new(kind, words)
     };
     let candidates = offline::pool::candidates(&request.search.places);
     let candidate = candidates.iter().find(|candidate| candidate.guid.0 == request.guid);
@@ -230,21 +234,16 @@ fn open_live(
     if request.read_only {
         return Err(None);
     }
-    let back = |to: &str| Err(Some(Error::only_read(format!("{to} is for reading only so far"))));
-    match request.back {
-        Back::To(_) => return back("a pool as of an earlier transaction group"),
-        Back::Checkpoint => return back("a pool as of its checkpoint"),
-        Back::No | Back::Few | Back::Far => {}
+    if request.back != Back::Far {
+        return LivePool::open(candidate, options, write_options()).map_err(Some);
     }
-    // Where the newest state opens, nothing is to be gone back from.
+    // Far back, blocks may have been written over that nobody has looked at yet. Where the newest
+    // state opens, nothing is to be gone back from.
     let newest = OpenOptions { rewind: Rewind::None, ..options.clone() };
-    match LivePool::open(candidate, &newest, write_options()) {
-        Err(error) if request.back != Back::No && error.kind() != ErrorKind::ReadOnly => {
-            tracing::warn!(%error, "the newest state does not open");
-            back("a pool whose newest state does not open")
-        }
-        live => live.map_err(Some),
-    }
+    LivePool::open(candidate, &newest, write_options()).map_err(|error| {
+        let reason = "how far back everything is intact is not looked up yet";
+        Some(if error.kind() == ErrorKind::ReadOnly { error } else { Error::only_read(reason) })
+    })
 }
 
 /// A device of a plan as the engine has it.

@@ -5,6 +5,8 @@
 
 use std::process::Command;
 
+use std::io::Write;
+
 use super::{Bench, cannot_mount, fill, noise};
 
 impl Bench {
@@ -95,30 +97,72 @@ fn a_checkpoint_keeps_what_is_freed_until_it_is_discarded() {
 }
 
 #[test]
-fn going_back_says_that_it_is_for_reading_only() {
+fn a_pool_that_was_taken_back_is_written_on() {
     if let Some(reason) = cannot_mount() {
         eprintln!("{reason}");
         return;
     }
-    let bench = Bench::new(1);
-    let devices = bench.devices(1);
-    bench.create(&[&devices[0]]);
+    let bench = Bench::new(2);
+    let devices = bench.devices(2);
+    bench.create(&["mirror", &devices[0], &devices[1]]);
+    bench.cenote(&["zfs", "create", "tank/a"]);
     let (place, mnt) = (bench.at("d").display().to_string(), bench.at("mnt").display().to_string());
-    let import = |how: &str| {
-        bench.cenote(&["zpool", "export", "tank"]);
-        let output = bench.output(&["zpool", "import", how, "-d", &place, "-R", &mnt, "tank"]);
-        assert!(output.status.success());
-        let state = bench.cenote(&["zpool", "get", "-H", "-o", "value", "readonly", "tank"]);
-        (String::from_utf8(output.stderr).unwrap(), state)
+    let import = |how: &[&str]| {
+        let words = [&["zpool", "import"], how, &["-d", &place, "-R", &mnt, "tank"]].concat();
+        let output = bench.output(&words);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!(String::from_utf8(output.stderr).unwrap(), "");
+        bench.cenote(&["zpool", "get", "-H", "-o", "value", "readonly", "tank"])
     };
-    // The newest state opens: there is nothing to go back from.
-    assert_eq!(import("-F"), (String::new(), "off\n".into()));
+    let (root, below) = (bench.at("mnt/tank"), bench.at("mnt/tank/a"));
+    let change = |seed: u32| {
+        std::fs::write(root.join("changed"), noise(700_000, seed)).unwrap();
+        drop(std::fs::remove_file(below.join(format!("kept{}", seed - 1))));
+        std::fs::write(below.join(format!("kept{seed}")), noise(300_000, seed)).unwrap();
+        let file = std::fs::File::create(below.join("synced")).unwrap();
+        (&file).write_all(&noise(60_000, seed)).unwrap();
+        file.sync_all().unwrap();
+    };
+    // Nothing to go back from.
+    bench.cenote(&["zpool", "export", "tank"]);
+    assert_eq!(import(&["-F"]), "off\n");
+    change(1);
+    bench.cenote(&["zpool", "sync", "tank"]);
+    let then = bench.manifest();
     bench.cenote(&["zpool", "checkpoint", "tank"]);
-    let (said, state) = import("--rewind-to-checkpoint");
-    let because = "a pool as of its checkpoint is for reading only so far";
-    assert_eq!(said, format!("'tank' is open for reading only: {because}\n"));
-    assert_eq!(state, "on\n");
-    let status = bench.cenote(&["zpool", "status", "tank"]);
-    assert!(status.contains(&format!("status: The pool is open for reading only:\n\t{because}\n")));
-    assert_eq!(bench.cenote(&["zpool", "status", "-x"]), "all pools are healthy\n");
+    for seed in 2..9 {
+        change(seed);
+        bench.cenote(&["zpool", "sync", "tank"]);
+    }
+    // The last changes are in the logs only, which must not be replayed.
+    change(9);
+    bench.kill();
+    assert_eq!(import(&["--rewind-to-checkpoint"]), "off\n");
+    assert!(bench.manifest() == then, "not what it was at the checkpoint");
+    let said = bench.cenote(&["zpool", "get", "-H", "-o", "value", "checkpoint", "tank"]);
+    assert_eq!(said, "-\n");
+    change(10);
+    let now = bench.manifest();
+    bench.cenote(&["zpool", "export", "tank"]);
+    bench.zdb();
+    bench.import();
+    assert!(bench.manifest() == now, "not what was written after going back");
+    let history = bench.cenote(&["zpool", "history", "-i", "tank"]);
+    assert!(history.contains("rewound state to txg="), "{history}");
+    bench.cenote(&["zpool", "export", "tank"]);
+    // And to a group by its number: the one of the export, seen from a later life.
+    let uberblock = bench.cenote(&["zdb", "-u", "-e", "-p", &place, "tank"]);
+    let txg = uberblock.lines().find_map(|line| line.trim().strip_prefix("txg: ")).unwrap();
+    bench.import();
+    change(11);
+    bench.kill();
+    assert_eq!(import(&["-T", txg]), "off\n");
+    assert!(bench.manifest() == now, "not what it was in group {txg}");
+    change(12);
+    let now = bench.manifest();
+    bench.kill();
+    bench.import();
+    assert!(bench.manifest() == now, "not what was synced after going back");
+    bench.cenote(&["zpool", "export", "tank"]);
+    bench.zdb();
 }

@@ -22,8 +22,8 @@ pub trait Claimer {
     fn refer(&self, pointer: &BlockPointer) -> Result<()>;
 }
 
-/// Claims the log behind `header` in group `first`, the first after the last on the disks. Returns
-/// the header to be written in that group; `None` if there is nothing to claim.
+/// Claims the log behind `header`, of which what was born in group `first` or later is in no space map.
+/// Returns the header to be written in the next group; `None` if there is nothing to claim.
 pub fn claim(
     reader: &dyn LogReader,
     claimer: &dyn Claimer,

@@ -105,6 +105,8 @@ pub struct Pool {
     keys: Arc<KeyStore>,
     view: ArcSwap<View>,
     candidate: Option<PoolCandidate>,
+    /// What was shown first was not the newest any device has, but this was.
+    gone_back_from: Option<Txg>,
 }
 
 /// A pool as of one transaction group.
@@ -122,6 +124,9 @@ impl Pool {
         let name = options.name.clone().unwrap_or_else(|| candidate.name.clone());
         let mut limit = options.max_txg;
         let mut newest = None;
+        // Of the newest state only the checkpoint is read; its devices are not to be held then.
+        let writable = options.writable && !options.checkpoint;
+        let first_look = OpenOptions { writable, ..options.clone() };
         loop {
             let choice = match choose_uberblock(candidate, limit, options) {
                 Ok(choice) => choice,
@@ -132,7 +137,7 @@ impl Pool {
                 }
             };
             let txg = choice.best.txg;
-            let opened = Self::open_at(candidate, &name, choice.clone(), options)
+            let opened = Self::open_at(candidate, &name, choice.clone(), &first_look)
                 .and_then(|pool| pool.at_checkpoint(choice, options));
             let error = match opened {
                 Ok(pool) => return Ok(Arc::new(pool)),
@@ -190,8 +195,9 @@ impl Pool {
         super::assemble::correct_paths(&mut tree, &candidate.devices);
         check_guid_sum(&tree, &choice.best)?;
         // Going back on purpose, the labels are all newer than the state asked for.
-        let going_back =
-            options.max_txg.is_some() || options.rewind == Rewind::Extreme || options.checkpoint;
+        let going_back = choice.best.txg < choice.latest.txg
+            || options.rewind == Rewind::Extreme
+            || options.checkpoint;
         let label_limit = (!going_back).then_some(choice.best.txg);
         let trusted = if options.writable {
             let held = match &options.devices {
@@ -241,7 +247,9 @@ impl Pool {
             space: OnceLock::new(),
         };
         let stored = view.config.name.clone().unwrap_or_else(|| candidate.name.clone());
+        let (shown, newest) = (view.uberblock.txg, choice.latest.txg);
         Ok(Self {
+            gone_back_from: (newest > shown).then_some(newest),
             name: name.to_owned(),
             stored_name: options.temporary.then_some(stored),
             guid: candidate.guid,
@@ -270,7 +278,16 @@ impl Pool {
             space: OnceLock::new(),
         };
         let (keys, view) = (Arc::new(KeyStore::new()), ArcSwap::from_pointee(view));
-        Arc::new(Self { name, stored_name, guid, io, keys, view, candidate: None })
+        Arc::new(Self {
+            name,
+            stored_name,
+            guid,
+            io,
+            keys,
+            view,
+            candidate: None,
+            gone_back_from: None,
+        })
     }
 
     /// Shows a later group, which is on the disks.
@@ -306,6 +323,12 @@ impl Pool {
     /// The uberblock of the group it shows.
     pub fn uberblock(&self) -> Uberblock {
         self.view.load().uberblock.clone()
+    }
+
+    /// The newest group any device had when the pool was opened, if what is shown was taken from an
+    /// older one on purpose: no group up to it may be written again.
+    pub fn gone_back_from(&self) -> Option<Txg> {
+        self.gone_back_from
     }
 
     /// Where everything is read from.

@@ -19,8 +19,12 @@ pub(super) fn log_version(change: &MosChange<'_>, event: &str) -> Result<()> {
 impl LivePool {
     /// The first group written tells who opened the pool.
     pub(super) fn note_opening(&self) {
-        let run = |_: &LivePool, change: &MosChange<'_>| {
+        let back = self.pool.gone_back_from().map(|_| self.pool.uberblock().txg);
+        let run = move |_: &LivePool, change: &MosChange<'_>| {
             log_version(change, "open")?;
+            if let Some(txg) = back {
+                change.log_event("rewind", None, &format!("rewound state to txg={txg}"))?;
+            }
             log_version(change, "import")
         };
         let (done, _) = crossbeam_channel::bounded(1);

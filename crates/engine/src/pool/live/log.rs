@@ -5,12 +5,12 @@
 
 use std::sync::Arc;
 
-use cenote_format::zil::Header;
+use cenote_format::zil::{Header, REPLAY_NEEDED};
 use cenote_format::{BlockPointer, ObjectId, Txg};
 use parking_lot::RwLock;
 
-use super::LivePool;
 use super::dataset::LiveDataset;
+use super::{LivePool, last_group};
 use crate::dataset::change::MosChange;
 use crate::dataset::{Dataset, is_foreign, is_hidden};
 use crate::intent::{
@@ -51,9 +51,13 @@ impl LivePool {
         Ok(LiveLog { log, pool, _source: source })
     }
 
-    /// Claims all logs an earlier life of the pool left.
+    /// Claims all logs an earlier life of the pool left. If the pool was taken back, they tell of what
+    /// came after: they are to be freed, not replayed.
     pub(super) fn claim_logs(&self) -> Result<()> {
-        let first = Txg(self.pool.uberblock().txg.0 + 1);
+        // What was born from here on is in no space map.
+        let since = Txg(self.pool.uberblock().txg.0 + 1);
+        let first = Txg(last_group(&self.pool).0 + 1);
+        let is_back = self.pool.gone_back_from().is_some();
         let refer = |pointer: &BlockPointer| self.refer_again(pointer);
         let claimer = PoolClaimer {
             io: self.io.clone(),
@@ -70,7 +74,10 @@ impl LivePool {
             let set = catalog.sealed_object_set(&head)?;
             let header = Header::decode(&set.header().zil_header)?;
             let reader = PoolLogReader { io: self.io.clone(), context: ReadContext::default() };
-            let Some(claimed) = claim(&reader, &claimer, &header, first)? else { continue };
+            let Some(mut claimed) = claim(&reader, &claimer, &header, since)? else { continue };
+            if is_back {
+                claimed.flags &= !REPLAY_NEEDED;
+            }
             let encrypted = catalog.key_object(&directory)?.is_some();
             if encrypted || is_foreign(&set) {
                 self.claim_sealed(&head, &claimed, encrypted)?;

@@ -81,6 +81,11 @@ impl Default for WriteOptions {
     }
 }
 
+/// The group after which writing goes on: the newest on any device, also if the pool was taken back.
+fn last_group(pool: &Pool) -> Txg {
+    pool.gone_back_from().unwrap_or(pool.uberblock().txg)
+}
+
 /// A change of the metadata.
 type Work = Box<dyn FnOnce(&LivePool, &MosChange<'_>) -> Result<()> + Send>;
 
@@ -146,7 +151,7 @@ impl LivePool {
             .clone()
             .ok_or_else(|| Error::corrupt("the pool's configuration has no vdev tree"))?;
         let source = Arc::new(MosSource::new(mos.clone()));
-        let allocator = Allocator::open(io.pipe.vdevs(), &tree, source, uberblock.txg)?;
+        let allocator = Allocator::open(io.pipe.vdevs(), &tree, source, last_group(&pool))?;
         let live = Self::with(pool, mos, allocator, write)?;
         live.claim_logs()?;
         live.note_opening();
@@ -173,7 +178,7 @@ impl LivePool {
         let queue = WriteQueue::new(tree, WRITERS, IN_FLIGHT).map_err(|error| {
             Error::new(ErrorKind::Io, format!("cannot start a thread: {error}"))
         })?;
-        let gate = Gate::new(pool.uberblock().txg, options.dirty_limit);
+        let gate = Gate::new(last_group(&pool), options.dirty_limit);
         let mode = outage::FailMode::of(&mos);
         let outage = outage::Outage::new(gate.clone(), io.pipe.clone(), mode);
         let patience: Arc<dyn crate::pipe::Patience> = outage.clone();
@@ -450,7 +455,7 @@ fn check_maintained(pool: &Pool) -> Result<()> {
         let reason = format!("{what}: writing such a pool is not supported yet");
         Err(Error::only_read(reason))
     };
-    let txg = pool.uberblock().txg;
+    let txg = last_group(pool);
     if txg > LAST_TXG {
         let reason = format!("the uberblock says that {txg} transaction groups were written");
         return Err(Error::corrupt(reason).with_advice("open the pool read-only"));
