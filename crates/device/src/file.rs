@@ -53,6 +53,7 @@ struct Inner {
     sector_size: u32,
     alignment: usize,
     is_file: bool,
+    can_trim: bool,
     stall: Stall,
 }
 
@@ -115,8 +116,21 @@ fn open(path: PathBuf, mode: Mode) -> Result<Inner, DeviceError> {
         Mode::ReadWrite | Mode::Exclusive => Some(open_writer(&path, mode, alignment)?),
     };
     let is_file = metadata.file_type().is_file();
+    let can_trim = is_file || discards(&metadata);
     let stall = Stall::default();
-    Ok(Inner { path, reader, writer, size, sector_size, alignment, is_file, stall })
+    Ok(Inner { path, reader, writer, size, sector_size, alignment, is_file, can_trim, stall })
+}
+
+/// Whether the kernel hands discards on to this block device; a partition asks its disk.
+fn discards(device: &std::fs::Metadata) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let number = device.rdev();
+    let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
+    let most = ["queue", "../queue"].iter().find_map(|queue| {
+        let path = format!("/sys/dev/block/{major}:{minor}/{queue}/discard_max_bytes");
+        std::fs::read_to_string(path).ok()
+    });
+    most.is_some_and(|bytes| bytes.trim().parse::<u64>().is_ok_and(|bytes| bytes > 0))
 }
 
 /// Opens `path` for writing, claims it if `mode` says so.
@@ -236,6 +250,10 @@ impl Device for FileDevice {
 
     fn is_file(&self) -> bool {
         self.inner.is_file
+    }
+
+    fn can_trim(&self) -> bool {
+        self.inner.can_trim
     }
 
     fn stall(&self) -> Option<&Stall> {

@@ -108,6 +108,10 @@ pub trait Device: Send + Sync + std::fmt::Debug {
     fn is_file(&self) -> bool {
         false
     }
+    /// Whether it can be told that what it holds somewhere is no longer needed (trim).
+    fn can_trim(&self) -> bool {
+        false
+    }
     /// Count of operations that missed their deadline and are still out; none for devices that
     /// answer by themselves.
     fn stall(&self) -> Option<&Stall> {

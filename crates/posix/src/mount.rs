@@ -159,9 +159,11 @@ pub(crate) fn settings(
 pub(crate) fn space(referenced: u64, available: u64, objects: u64, record: u32) -> Space {
     let unit = u64::from(record.max(512));
     let objects_free = MAX_OBJECTS.saturating_sub(objects).min(available >> OBJECT_SHIFT);
+    // What is in use takes whole blocks, so that no filesystem uses none.
+    let in_use = referenced.div_ceil(unit).saturating_mul(unit);
     Space {
         block_size: record.max(512),
-        blocks: referenced.saturating_add(available) / unit,
+        blocks: in_use.saturating_add(available) / unit,
         free: available / unit,
         files: objects.saturating_add(objects_free),
         files_free: objects_free,
@@ -202,6 +204,9 @@ mod tests {
         let space = space(3 << 20, 5 << 20, 100, 128 << 10);
         assert_eq!((space.blocks, space.free), (64, 40));
         assert_eq!((space.files, space.files_free), (100 + 10240, 10240));
+        // As OpenZFS 2.3.2 counts a filesystem of 114688 bytes.
+        let space = super::space(114_688, 184_432_432, 13, 128 << 10);
+        assert_eq!((space.blocks, space.free), (1408, 1407));
         assert_eq!(super::space(0, 0, u64::MAX, 0).block_size, 512);
     }
 }

@@ -3,6 +3,7 @@
 //! Invariant: what only looks is answered from memory; orders (mount, load a key, export) take a
 //! lock of their own and never one that a look needs.
 
+mod activities;
 pub mod changes;
 mod clear;
 mod datasets;
@@ -302,9 +303,18 @@ impl PoolService for Service {
     fn usage(&self, dataset: &str) -> Result<Vec<UsageRecord>, Failure> {
         let pool = self.pool()?;
         let found = pool.catalog().dataset_named(dataset).map_err(|error| failure(&error))?;
-        let usage = pool.catalog().usage(&found, &**pool.keys()).map_err(|error| {
-            let words = format!("cannot get used/quota for {dataset}: {error}");
-            Failure { message: words, ..failure(&error) }
+        let refuse = |reason: &str, failure: Failure| {
+            let message = format!("cannot get used/quota for {dataset}: {reason}");
+            Failure { message, ..failure }
+        };
+        if found.phys.is_inconsistent() {
+            let busy = Failure::new(FailureKind::Busy, "");
+            return Err(refuse("dataset is busy", busy));
+        }
+        let usage = pool.catalog().usage(&found, &**pool.keys());
+        let usage = usage.map_err(|error| match error.kind() {
+            cenote_engine::ErrorKind::KeyNotLoaded => refuse("permission denied", failure(&error)),
+            _ => refuse(&error.to_string(), failure(&error)),
         })?;
         let record = |(whose, usage): (Principal, PrincipalUsage)| {
             let (kind, id) = match whose {

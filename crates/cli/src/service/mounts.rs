@@ -21,6 +21,7 @@ use parking_lot::Mutex;
 
 use super::changes::{Files, PoolChanges};
 use crate::settings::mount_options::{self, MountOption};
+use crate::terminal::words_of;
 
 /// How often it is looked whether a mount that somebody unmounted has ended.
 const LEAVING: Duration = Duration::from_millis(5);
@@ -74,6 +75,13 @@ fn flags(dataset: &DatasetReport, temporary: &Temporary) -> MountFlagOptions {
             _ => AccessTimes::Always,
         },
     }
+}
+
+/// Whether it is a filesystem that was received in part only, so far.
+fn is_partial(pool: &Pool, dataset: &DatasetReport) -> bool {
+    let token = dataset.properties.value("receive_resume_token");
+    token.is_some_and(|token| !matches!(token, "" | "-"))
+        && pool.catalog().dataset_named(&dataset.name).is_ok_and(|head| head.phys.is_inconsistent())
 }
 
 /// Lets the files keep access times as the mount says.
@@ -135,6 +143,9 @@ impl Mounts {
         };
         let mut wanted: Vec<(&DatasetReport, PathBuf)> = Vec::new();
         for dataset in datasets.iter().filter(|dataset| below(&dataset.name)) {
+            if is_partial(pool, dataset) {
+                continue;
+            }
             match self.wanted(dataset) {
                 Ok(path) => wanted.push((dataset, path)),
                 Err(Skip::Quietly | Skip::NoKey) => {}
@@ -233,6 +244,11 @@ impl Mounts {
         if value("keystatus") == "unavailable" {
             return refuse(format!("cannot mount '{name}': encryption key not loaded"));
         }
+        if is_partial(pool, dataset) {
+            let reason = "Contains partially-completed state from \"zfs receive -s\", which can \
+                          be resumed with \"zfs send -t\"";
+            return refuse(format!("cannot mount '{name}': {reason}"));
+        }
         self.mount_around(pool, datasets, dataset, Path::new(value("mountpoint")), request)
     }
 
@@ -275,25 +291,38 @@ impl Mounts {
         let refuse =
             |kind, reason: String| Failure::new(kind, format!("cannot mount '{name}': {reason}"));
         let by_hand = request.at.is_some();
+        let place = |kind, reason: &str| {
+            Failure::new(kind, format!("cannot mount '{}': {reason}", path.display()))
+        };
         prepare(path, !by_hand).map_err(|error| {
-            refuse(FailureKind::Other, format!("mountpoint '{}': {error}", path.display()))
+            let reason = format!("failed to create mountpoint: {}", words_of(&error));
+            place(FailureKind::Other, &reason)
         })?;
         let value = |name: &str| dataset.properties.value(name).unwrap_or("");
         let may_cover = by_hand || request.overlay || value("overlay") != "off";
         let is_empty = fs::read_dir(path).map(|mut entries| entries.next().is_none());
         if !may_cover && !is_empty.unwrap_or(true) {
-            return Err(refuse(FailureKind::Busy, "directory is not empty".to_owned()));
+            return Err(place(FailureKind::Busy, "directory is not empty"));
         }
         let found = pool
             .catalog()
             .dataset_named(name)
             .map_err(|error| refuse(FailureKind::NotFound, error.to_string()))?;
-        let temporary = temporary(name, &request.options)?;
-        let flags = flags(dataset, &temporary);
+        if found.phys.is_inconsistent() {
+            let reason = "mountpoint or dataset is busy";
+            return Err(refuse(FailureKind::Busy, reason.to_owned()));
+        }
+        let mut temporary = temporary(name, &request.options)?;
+        let wanted = flags(dataset, &temporary);
         let files = self
             .changes
-            .open_files(pool, &found, flags.read_only)
+            .open_files(pool, &found, wanted.read_only)
             .map_err(|error| refuse(FailureKind::Other, error.reason))?;
+        // Of a pool that is open for reading only, say: the mount is so, whatever the property says.
+        if files.writer().is_none() && !wanted.read_only {
+            temporary.push(("readonly", "on"));
+        }
+        let flags = flags(dataset, &temporary);
         keep_access_times(&files, &flags);
         let mut options = MountOptions::new(path, name.as_str()).with_flags(flags);
         options.posix_acl = value("acltype") == "posix" || value("acltype") == "posixacl";

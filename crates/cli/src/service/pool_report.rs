@@ -24,6 +24,7 @@ use cenote_format::indirect_mapping::RemovalState;
 use cenote_format::uberblock::Uberblock;
 use cenote_format::{Guid, ObjectId, nvlist, scan_state};
 
+use super::activities::Activities;
 use super::troubles::Troubles;
 use super::vdevs;
 
@@ -34,6 +35,7 @@ const MAX_LIST: u64 = 16 << 20;
 pub struct Published {
     fixed: PoolReport,
     troubles: Troubles,
+    activities: Activities,
     opened: Instant,
 }
 
@@ -74,7 +76,8 @@ impl Published {
             ..PoolReport::default()
         };
         let troubles = Troubles::read(pool, &directory)?;
-        Ok(Self { fixed, troubles, opened: Instant::now() })
+        let activities = Activities::read(pool, tree.as_ref());
+        Ok(Self { fixed, troubles, activities, opened: Instant::now() })
     }
 
     /// The same, counting time from when `before` began to.
@@ -107,6 +110,7 @@ impl Published {
         }
         let open = pool.vdevs().devices();
         set_sizes(&mut report.root, pool, &open);
+        self.activities.put(&mut report.root);
         let aside = report.caches.iter_mut().chain(&mut report.spares);
         aside.for_each(|vdev| set_sizes(vdev, pool, &open));
         report.state = report.root.state;
@@ -133,19 +137,33 @@ pub fn suspend(report: &mut PoolReport, refuses: bool) {
     report.properties.set("health", "SUSPENDED", Source::None);
 }
 
-/// Gives every leaf that was found the size of its device, and marks those that were not.
+/// Bytes at the start of a cache device that hold no data.
+const CACHE_HEADER: u64 = 512;
+
+/// Gives every leaf that was found what its device is like, and marks those that were not.
 fn set_sizes(vdev: &mut VdevReport, pool: &Pool, open: &[LeafDevice]) {
     let guid = Guid(vdev.guid);
     let found = pool.candidate().and_then(|candidate| candidate.device_of(guid));
     // A pool that was made here has no candidate, and what was added since is not in it.
-    let own = open.iter().find(|leaf| leaf.guid == guid).map(|leaf| leaf.device.size());
-    let size = own.or_else(|| found.map(|found| found.device.size())).or_else(|| {
+    let own = open.iter().find(|leaf| leaf.guid == guid);
+    let size = own.map(|leaf| leaf.device.size());
+    let size = size.or_else(|| found.map(|found| found.device.size())).or_else(|| {
         let file = std::fs::metadata(vdev.path.as_deref()?).ok()?;
         file.is_file().then_some(file.len())
     });
     if let Some(size) = size.filter(|_| vdev.is_leaf() && vdev.state != VdevState::CannotOpen) {
         vdev.physical_size = size;
         vdev.allocatable = cenote_engine::vdev::allocatable(vdev.physical_size);
+        let can = own.map(|leaf| leaf.device.can_trim());
+        let can = can.or_else(|| found.map(|found| found.device.can_trim()));
+        let is_open = matches!(vdev.state, VdevState::Online | VdevState::Degraded);
+        vdev.trim_supported = is_open && can.unwrap_or(true);
+        if vdev.class == VdevClass::Cache {
+            // Nothing is kept on it, and its header takes a sector.
+            vdev.space = vdev.allocatable.saturating_sub(CACHE_HEADER);
+            vdev.deflated_space = vdev.space;
+            vdev.fragmentation = Some(0);
+        }
     }
     // a pool that was made here has no candidate to find its devices in
     let is_lost = vdev.state == VdevState::CannotOpen && vdev.kind != "dspare";
@@ -300,10 +318,9 @@ fn expansion_report(tree: &VdevConfig, pool: &Pool) -> Option<ExpansionReport> {
     all.max_by_key(|expansion| (expansion.state == ScanState::Scanning, expansion.end_time))
 }
 
-/// The dedup tables as `zpool status -D` shows them, sizes by entry.
+/// The dedup tables as `zpool status -D` shows them.
 fn dedup_report(tables: &DedupTables) -> Option<DedupReport> {
     let entries = tables.entries;
-    let each = |bytes: u64| bytes.checked_div(entries).unwrap_or(0);
     let row = |(power, row): (u32, &Statistics)| DedupBucket {
         refcount: 1_u64.checked_shl(power).unwrap_or(u64::MAX),
         blocks: row.blocks,
@@ -314,8 +331,8 @@ fn dedup_report(tables: &DedupTables) -> Option<DedupReport> {
     let rows = (0..).zip(&tables.histogram).filter(|(_, row)| row.blocks > 0);
     (entries > 0).then(|| DedupReport {
         entries,
-        disk_bytes: each(tables.disk_bytes),
-        memory_bytes: each(tables.memory_bytes),
+        disk_bytes: tables.disk_bytes,
+        memory_bytes: tables.memory_bytes,
         histogram: rows.map(row).collect(),
     })
 }

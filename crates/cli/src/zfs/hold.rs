@@ -108,7 +108,7 @@ pub fn holds(arguments: &[String]) -> ExitCode {
     }
     let client = Client::default();
     let mut well = true;
-    let mut rows = Vec::new();
+    let mut rows: Vec<(String, String, u64)> = Vec::new();
     let mut longest = 0;
     for operand in &parsed.operands {
         let names = match snapshots(&client, operand, parsed.has('r')) {
@@ -123,6 +123,8 @@ pub fn holds(arguments: &[String]) -> ExitCode {
             longest = name.len().max(longest);
             match client.holds(names::pool_of(&name), &name) {
                 Ok(holds) => {
+                    // A snapshot is shown once, however often it is named.
+                    rows.retain(|(shown, ..)| *shown != name);
                     rows.extend(holds.into_iter().map(|(tag, since)| (name.clone(), tag, since)));
                 }
                 Err(failure) => {
@@ -146,7 +148,7 @@ pub fn holds(arguments: &[String]) -> ExitCode {
     } else {
         let width = |heading: &str, longest: usize| Column {
             heading: heading.to_owned(),
-            width: longest.max(heading.len()),
+            width: longest,
             right: false,
         };
         let columns = [

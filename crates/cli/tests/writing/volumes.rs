@@ -35,7 +35,7 @@ fn volumes_hold_back_their_size() {
         ("volsize=30M", "tank/v1", "34603008\tlocal"),
         ("volsize=30M", "tank/v2", "0\tdefault"),
         ("refreservation=auto", "tank/v2", "34603008\tlocal"),
-        ("refreservation=none", "tank/v1", "0\tdefault"),
+        ("refreservation=none", "tank/v1", "0\tlocal"),
         ("volsize=24M", "tank/v6", "5242880\tlocal"),
     ] {
         bench.cenote(&["zfs", "set", setting, volume]);

@@ -166,6 +166,6 @@ pub const DATASET: &[Info] = &[
     usage(choice("keystatus", "KEYSTATUS", 11, F | V | S), false, false, "none | unavailable | available"),
     usage(number("special_small_blocks", "SPECIAL_SMALL_BLOCKS", Show::Number, F), true, true, "zero or 512 to 1M, power of 2"),
     usage(text("redact_snaps", "RSNAPS", F | V | S), false, false, "<snapshot>[,...]"),
-    usage(date("snapshots_changed", "SNAPSHOTS_CHANGED", F | V), false, false, "<date>"),
+    usage(Info { show: Show::DateToSecond, ..date("snapshots_changed", "SNAPSHOTS_CHANGED", F | V) }, false, false, "<date>"),
     usage(choice("volthreading", "VOLTHREADING", 0, V), false, false, "on | off"),
 ];

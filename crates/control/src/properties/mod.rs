@@ -32,6 +32,8 @@ pub enum Show {
     Percent,
     /// Unix seconds, shown as a date.
     Date,
+    /// A point in time with its second.
+    DateToSecond,
 }
 
 /// Presentation of one native property.
@@ -108,6 +110,10 @@ pub fn show(how: Show, exact: &str) -> String {
         (Show::CountOrNone, Some(n)) => number::plain(n),
         (Show::Date, Some(n)) => match i64::try_from(n) {
             Ok(seconds) => time::creation(seconds),
+            Err(_) => exact.to_owned(),
+        },
+        (Show::DateToSecond, Some(n)) => match i64::try_from(n) {
+            Ok(seconds) => time::changed(seconds),
             Err(_) => exact.to_owned(),
         },
         _ => exact.to_owned(),

@@ -131,7 +131,7 @@ impl Tree<'_> {
         if !vdev_name::is_shown(vdev) {
             return;
         }
-        if !(self.options.unhealthy_only && !spare && vdev.is_leaf() && is_well(vdev)) {
+        if !(self.options.unhealthy_only && vdev.kind != "root" && is_all_well(vdev)) {
             self.line(vdev, depth, spare);
         }
         let root = vdev.kind == "root";
@@ -216,6 +216,11 @@ impl Tree<'_> {
 fn is_well(vdev: &VdevReport) -> bool {
     let errors = vdev.read_errors + vdev.write_errors + vdev.checksum_errors + vdev.slow_operations;
     vdev.state == VdevState::Online && errors == 0
+}
+
+/// Whether neither the vdev nor anything below it wants to be looked at.
+fn is_all_well(vdev: &VdevReport) -> bool {
+    is_well(vdev) && vdev.children.iter().all(is_all_well)
 }
 
 fn percent(activity: Activity) -> u64 {

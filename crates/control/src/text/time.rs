@@ -105,6 +105,22 @@ pub fn creation(seconds: i64) -> String {
     })
 }
 
+/// `Fri Nov 20 18:34:41 2026`, the `snapshots_changed` property.
+pub fn changed(seconds: i64) -> String {
+    with(seconds, |p| {
+        format!(
+            "{} {} {:2} {:>2}:{:02}:{:02} {}",
+            p.day_name(),
+            p.month_name(),
+            p.day,
+            p.hour,
+            p.minute,
+            p.second,
+            p.year
+        )
+    })
+}
+
 /// `Fri Nov 20 18:34:41 UTC 2026`, as `-T d` and JSON print it.
 pub fn stamp(seconds: i64) -> String {
     with(seconds, |p| {
@@ -142,6 +158,7 @@ mod tests {
         assert_eq!((t.year(), t.month(), t.month_day(), t.hour()), (2026, 11, 20, 18));
         // the zone of the machine is not known here; the shapes are
         assert_eq!(long(1_795_199_681).len(), 24);
+        assert_eq!(changed(1_795_199_681).len(), 24);
         assert_eq!(creation(1_795_199_681).len(), 21);
         assert_eq!(history(1_795_199_681).len(), 19);
         assert!(long(i64::MAX).parse::<i64>().is_ok());

@@ -251,14 +251,13 @@ impl Catalog {
             .ok_or_else(|| Error::not_found(format!("'{name}' does not exist")))
     }
 
-    /// The holds on a snapshot: tag, and when it was placed (seconds since 1970).
+    /// The holds on a snapshot: tag, and when it was placed (seconds since 1970), in their table's
+    /// order.
     pub fn holds(&self, snapshot: &Dataset) -> Result<Vec<(String, u64)>> {
-        let mut holds = match Table::open(self.mos(), snapshot.phys.holds)? {
-            Some(table) => table.numbers()?,
-            None => Vec::new(),
-        };
-        holds.sort();
-        Ok(holds)
+        match Table::open(self.mos(), snapshot.phys.holds)? {
+            Some(table) => table.numbers(),
+            None => Ok(Vec::new()),
+        }
     }
 
     /// The heads cloned from a snapshot, by name.

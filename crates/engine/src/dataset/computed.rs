@@ -9,7 +9,7 @@ use cenote_format::dsl_directory;
 use cenote_format::property::{Default, Property, Types};
 use cenote_format::{ObjectId, master_node};
 
-use super::properties::{PropertyReader, PropertyValue, Source, Subject, Value};
+use super::properties::{PropertyReader, PropertyValue, Source, Subject, Value, look_up};
 use super::space::ratio;
 use super::{Dataset, DatasetKind, KeyObject, Table};
 use crate::{ErrorKind, Result};
@@ -28,10 +28,15 @@ fn number(value: u64) -> Computed {
     Some((Value::Number(value), Source::None))
 }
 
-/// A number that counts as local unless it is the default.
-fn settable(value: u64, property: &Property) -> Computed {
+/// A number that is kept beside the properties as well: whoever set it there is its source, even if
+/// it is the default; otherwise it counts as local unless it is the default.
+fn settable(value: u64, set: Source, property: &Property) -> Computed {
     let default = property.default == Default::Number(value);
-    Some((Value::Number(value), if default { Source::Default } else { Source::Local }))
+    let source = match set {
+        Source::Default if !default => Source::Local,
+        set => set,
+    };
+    Some((Value::Number(value), source))
 }
 
 /// A number fixed at creation: of no source unless it is the default.
@@ -50,7 +55,11 @@ fn guids(words: &[u64]) -> String {
 
 impl PropertyReader<'_> {
     /// The value of a computed property; `None` if the property is not computed or has no value.
-    pub(super) fn computed(&self, subject: &Subject<'_>, property: &Property) -> Result<Computed> {
+    pub(super) fn computed(
+        &self,
+        subject: &Subject<'_>,
+        property: &'static Property,
+    ) -> Result<Computed> {
         let dataset = subject.dataset;
         let (phys, directory) = (&dataset.phys, &dataset.directory.phys);
         let used = &directory.used_breakdown;
@@ -86,14 +95,8 @@ impl PropertyReader<'_> {
                 Err(error) if error.kind() == ErrorKind::Unsupported => None,
                 Err(error) => return Err(error),
             },
-            "quota" => settable(directory.quota, property),
-            "reservation" => settable(directory.reserved, property),
-            "refquota" | "refreservation" => {
-                settable(self.number(subject, property.name)?, property)
-            }
-            "filesystem_limit" | "snapshot_limit" => {
-                settable(self.number(subject, property.name)?, property)
-            }
+            "quota" => settable(directory.quota, look_up(subject, property)?.1, property),
+            "reservation" => settable(directory.reserved, look_up(subject, property)?.1, property),
             "filesystem_count" => {
                 self.count(dataset, property, dsl_directory::KEY_FILESYSTEM_COUNT)?
             }
@@ -112,6 +115,13 @@ impl PropertyReader<'_> {
                 self.catalog.dataset_field(dataset, dsl_dataset::KEY_IVSET_GUID)?.and_then(number)
             }
             "redact_snaps" | "redacted" => self.redaction(dataset, property)?,
+            // Of what was received in part only, so far, nobody looks inside.
+            "volsize" | "volblocksize" | "version" | "utf8only" | "normalization"
+            | "casesensitivity"
+                if phys.is_inconsistent() =>
+            {
+                None
+            }
             "volsize" | "volblocksize" if subject.kind == DatasetKind::Volume => {
                 self.volume(subject, property)?
             }
@@ -184,7 +194,7 @@ impl PropertyReader<'_> {
 
     fn count(&self, dataset: &Dataset, property: &Property, key: &str) -> Result<Computed> {
         let count = self.catalog.directory_field(&dataset.directory, key)?.unwrap_or(u64::MAX);
-        Ok(settable(count, property))
+        Ok(settable(count, Source::Default, property))
     }
 
     fn origin(&self, dataset: &Dataset) -> Result<Computed> {
@@ -222,7 +232,7 @@ impl PropertyReader<'_> {
             Some(table) => table.number("size")?.unwrap_or(0),
             None => 0,
         };
-        Ok(settable(size, property))
+        Ok(settable(size, Source::Default, property))
     }
 
     /// A value of the master node; absent ones are the format's, not the property's, default.
@@ -315,8 +325,9 @@ mod tests {
     #[test]
     fn defaults_have_the_default_source() {
         let quota = property::dataset("quota").unwrap();
-        assert_eq!(settable(0, quota), Some((Value::Number(0), Source::Default)));
-        assert_eq!(settable(1, quota), Some((Value::Number(1), Source::Local)));
+        assert_eq!(settable(0, Source::Default, quota), Some((Value::Number(0), Source::Default)));
+        assert_eq!(settable(1, Source::Default, quota), Some((Value::Number(1), Source::Local)));
+        assert_eq!(settable(0, Source::Local, quota), Some((Value::Number(0), Source::Local)));
         assert_eq!(fixed(1, quota), Some((Value::Number(1), Source::None)));
         assert_eq!(guids(&[1, 2]), "1,2");
     }

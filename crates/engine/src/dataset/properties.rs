@@ -247,7 +247,9 @@ impl<'a> PropertyReader<'a> {
             Ok(Some(PropertyValue { property: Some(property), name, value, source, received }))
         };
         if let Some((value, source)) = self.computed(subject, property)? {
-            return answer(value, source, None);
+            let kept = property.attribute == Attribute::Plain && has_default(property);
+            let received = if kept { look_up(subject, property)?.2 } else { None };
+            return answer(value, source, received);
         }
         if property.attribute == Attribute::ReadOnly && !has_default(property) {
             return Ok(None);
@@ -359,7 +361,7 @@ fn source_at(source: &Source, received: bool) -> Source {
 }
 
 /// The effective value of a settable native property: the nearest one, or the default.
-fn look_up(
+pub(super) fn look_up(
     subject: &Subject<'_>,
     property: &'static Property,
 ) -> Result<(Value, Source, Option<Value>)> {

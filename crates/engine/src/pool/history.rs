@@ -167,15 +167,43 @@ fn dump(out: &mut String, list: &NvList, indent: usize, depth: usize) {
                     dump(out, one, indent + 4, depth + 1);
                 }
             }
-            other => {
-                let _ = writeln!(out, "{:indent$}{name}: {}", "", scalar(other));
-            }
+            other => match elements(other) {
+                Some(elements) => {
+                    for (index, one) in elements.iter().enumerate() {
+                        let _ = writeln!(out, "{:indent$}{name}[{index}]: {one}", "");
+                    }
+                }
+                None => {
+                    let _ = writeln!(out, "{:indent$}{name}: {}", "", scalar(other));
+                }
+            },
         }
     }
 }
 
-fn joined<T: ToString>(values: &[T]) -> String {
-    values.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+fn each<T: ToString>(values: &[T]) -> Vec<String> {
+    values.iter().map(ToString::to_string).collect()
+}
+
+/// The elements of an array of plain values.
+fn elements(value: &Value) -> Option<Vec<String>> {
+    Some(match value {
+        Value::ByteArray(v) | Value::Uint8Array(v) => each(v),
+        Value::Int8Array(v) => each(v),
+        Value::Int16Array(v) => each(v),
+        Value::Uint16Array(v) => each(v),
+        Value::Int32Array(v) => each(v),
+        Value::Uint32Array(v) => each(v),
+        Value::Int64Array(v) => each(v),
+        Value::Uint64Array(v) => each(v),
+        Value::BooleanArray(v) => each(v),
+        Value::StringArray(v) => v.iter().map(|text| quoted(text)).collect(),
+        _ => return None,
+    })
+}
+
+fn quoted(text: &[u8]) -> String {
+    format!("'{}'", String::from_utf8_lossy(text))
 }
 
 fn scalar(value: &Value) -> String {
@@ -190,20 +218,9 @@ fn scalar(value: &Value) -> String {
         Value::Uint64(v) => v.to_string(),
         Value::BooleanValue(v) => v.to_string(),
         Value::Double(bits) => f64::from_bits(*bits).to_string(),
-        Value::String(text) => format!("'{}'", String::from_utf8_lossy(text)),
-        Value::ByteArray(v) | Value::Uint8Array(v) => joined(v),
-        Value::Int8Array(v) => joined(v),
-        Value::Int16Array(v) => joined(v),
-        Value::Uint16Array(v) => joined(v),
-        Value::Int32Array(v) => joined(v),
-        Value::Uint32Array(v) => joined(v),
-        Value::Int64Array(v) => joined(v),
-        Value::Uint64Array(v) => joined(v),
-        Value::BooleanArray(v) => joined(v),
-        Value::StringArray(v) => {
-            v.iter().map(|text| String::from_utf8_lossy(text)).collect::<Vec<_>>().join(" ")
-        }
-        Value::Boolean | Value::List(_) | Value::ListArray(_) => String::new(),
+        Value::String(text) => quoted(text),
+        // What has no value, and what was written out already.
+        _ => String::new(),
     }
 }
 
@@ -338,6 +355,7 @@ mod tests {
         let mut input = NvList::new();
         input.push("trim_rate", Value::Uint64(0));
         input.push("more", Value::List(inner));
+        input.push("record", Value::ByteArray(vec![4, 0].into()));
         let request = record(&[
             (key::IOCTL, text("trim")),
             (key::ELAPSED, Value::Int64(348_900_000)),
@@ -345,7 +363,8 @@ mod tests {
             (key::ERRNO, Value::Int64(2)),
         ]);
         let expected = "T (348ms) ioctl trim\n    input:\n        trim_rate: 0\n        more:\n            \
-                        trim_secure: false\n    errno: 2\n";
+                        trim_secure: false\n        record[0]: 4\n        record[1]: 0\n    \
+                        errno: 2\n";
         assert_eq!(request.text("T", false, &root), expected);
     }
 }

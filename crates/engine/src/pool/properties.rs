@@ -132,7 +132,8 @@ impl Reader<'_> {
             Default::Text(text) => Value::Text(text.to_owned()),
             Default::Missing => absent(),
         };
-        let local = stored.is_some();
+        // A number that is the default counts as such, even where it was set.
+        let local = stored.as_ref().is_some_and(|value| *value != default);
         let value = stored.unwrap_or(default);
         // No limit has a name of its own.
         let value = match (property.name, value) {
