@@ -355,7 +355,7 @@ mod tests {
         let mut input = NvList::new();
         input.push("trim_rate", Value::Uint64(0));
         input.push("more", Value::List(inner));
-        input.push("record", Value::ByteArray(vec![4, 0].into()));
+        input.push("record", Value::ByteArray(vec![4, 0]));
         let request = record(&[
             (key::IOCTL, text("trim")),
             (key::ELAPSED, Value::Int64(348_900_000)),
