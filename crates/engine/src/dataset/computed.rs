@@ -115,13 +115,6 @@ impl PropertyReader<'_> {
                 self.catalog.dataset_field(dataset, dsl_dataset::KEY_IVSET_GUID)?.and_then(number)
             }
             "redact_snaps" | "redacted" => self.redaction(dataset, property)?,
-            // Of what was received in part only, so far, nobody looks inside.
-            "volsize" | "volblocksize" | "version" | "utf8only" | "normalization"
-            | "casesensitivity"
-                if phys.is_inconsistent() =>
-            {
-                None
-            }
             "volsize" | "volblocksize" if subject.kind == DatasetKind::Volume => {
                 self.volume(subject, property)?
             }

@@ -124,6 +124,12 @@ pub(super) struct Subject<'a> {
 }
 
 impl Subject<'_> {
+    /// What stands on the dataset itself.
+    fn own(&self) -> Option<&Entries> {
+        let (source, entries) = self.levels.first()?;
+        (*source == Source::Local).then_some(entries)
+    }
+
     fn types(&self) -> Types {
         match self.kind {
             DatasetKind::Filesystem => Types::FILESYSTEM,
@@ -242,6 +248,10 @@ impl<'a> PropertyReader<'a> {
         if !subject.applies(property) {
             return Ok(None);
         }
+        // Of what was received in part only, so far, nobody looks inside.
+        if subject.dataset.phys.is_inconsistent() && INSIDE.contains(&property.name) {
+            return Ok(None);
+        }
         let answer = |value, source, received| {
             let name = property.name.to_owned();
             Ok(Some(PropertyValue { property: Some(property), name, value, source, received }))
@@ -318,6 +328,10 @@ impl<'a> PropertyReader<'a> {
     }
 }
 
+/// Properties that are kept in the dataset itself.
+const INSIDE: [&str; 6] =
+    ["version", "utf8only", "normalization", "casesensitivity", "volsize", "volblocksize"];
+
 fn has_default(property: &Property) -> bool {
     property.default != Default::Missing
 }
@@ -380,9 +394,8 @@ pub(super) fn look_up(
         }
     }
     let received = subject
-        .levels
-        .first()
-        .and_then(|(_, entries)| received_at(entries, property.name))
+        .own()
+        .and_then(|entries| received_at(entries, property.name))
         .and_then(|stored| typed(&stored, property.kind));
     let (value, source) = found.unwrap_or_else(|| {
         let value = match property.default {
@@ -397,7 +410,7 @@ pub(super) fn look_up(
 
 /// A user property.
 fn user(subject: &Subject<'_>, name: &str) -> Option<PropertyValue> {
-    let received = subject.levels.first().and_then(|(_, entries)| received_at(entries, name));
+    let received = subject.own().and_then(|entries| received_at(entries, name));
     let received = received.and_then(|stored| typed(&stored, Kind::String));
     subject.levels.iter().find_map(|(source, entries)| {
         let (stored, was_received) = value_at(entries, name, None)?;
