@@ -229,14 +229,14 @@ pub fn open(live: &Arc<LivePool>, dataset: &Dataset, read_only: bool) -> Result<
     Ok(filesystem)
 }
 
-/// Does again what the intent logs of the volumes hold whose keys are loaded: nobody opens a volume
-/// for writing before somebody may look at it.
+/// Does again what the intent logs of the volumes at and below dataset `top` hold whose keys are
+/// loaded: nobody opens a volume for writing before somebody may look at it.
 ///
 /// # Errors
 /// If the datasets cannot be listed. A volume whose log cannot be replayed keeps it.
-pub fn replay_volumes(live: &Arc<LivePool>) -> Result<(), Error> {
+pub fn replay_volumes(live: &Arc<LivePool>, top: &str) -> Result<(), Error> {
     let catalog = live.pool().catalog();
-    for directory in catalog.walk(&catalog.root()?)? {
+    for directory in catalog.walk(&catalog.directory(top)?)? {
         if is_hidden(directory.component()) || directory.phys.head_dataset.0 == 0 {
             continue;
         }

@@ -30,8 +30,9 @@ pub trait PoolChanges: Send + Sync {
         None
     }
 
-    /// Keys were loaded, or the pool was opened: what waited for that is done.
-    fn keys_loaded(&self) {}
+    /// Dataset `_top` and all below it can be read now, or their keys were loaded: what waited for
+    /// that is done.
+    fn became_readable(&self, _top: &str) {}
 
     /// The newest transaction group on the disks: what is published is read again when it moves.
     /// `None`: it never does.

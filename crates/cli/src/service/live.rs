@@ -277,8 +277,8 @@ impl PoolChanges for LiveChanges {
         self.live.gate().failure().map(|error| format!("the pool cannot be written: {error}"))
     }
 
-    fn keys_loaded(&self) {
-        if let Err(error) = cenote_posix::live::replay_volumes(&self.live) {
+    fn became_readable(&self, top: &str) {
+        if let Err(error) = cenote_posix::live::replay_volumes(&self.live, top) {
             tracing::warn!(%error, "intent logs of volumes not replayed");
         }
     }
