@@ -219,7 +219,7 @@ pub fn open(request: &OpenRequest) -> Result<Arc<dyn PoolService>, Failure> {
                 (pool, Arc::new(ReadOnly { because }))
             }
         };
-    changes.became_readable(pool.name());
+    changes.keys_loaded();
     let service = Service::new(pool, changes, &facts).map_err(|error| cannot(&error))?;
     Ok(service)
 }

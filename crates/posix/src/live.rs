@@ -7,18 +7,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use cenote_engine::dataset::{
-    Allowance, Catalog, Dataset, Listed, PoolCapacity, PropertyReader, Value, is_hidden,
+    Allowance, Catalog, Dataset, Listed, PoolCapacity, PropertyReader, Value,
 };
 use cenote_engine::intent::{IntentLog, Replay};
 use cenote_engine::pool::live::{LiveDataset, LivePool};
 use cenote_engine::{Error, ErrorKind, object::ObjectSet};
 use cenote_format::ObjectId;
-use cenote_format::objset::ObjsetKind;
-use cenote_format::zil::Header;
 use parking_lot::Mutex;
 
 use crate::control_directory::{Snapshot, SnapshotSource};
-use crate::error::{EACCES, EROFS};
+use crate::error::{EACCES, ENOENT, EROFS};
 use crate::filesystem::{Filesystem, MountOptions};
 use crate::mount::{self, DatasetSnapshots};
 use crate::tree::{Errno, Result, Space, Timestamp};
@@ -229,36 +227,30 @@ pub fn open(live: &Arc<LivePool>, dataset: &Dataset, read_only: bool) -> Result<
     Ok(filesystem)
 }
 
-/// Does again what the intent logs of the volumes at and below dataset `top` hold whose keys are
-/// loaded: nobody opens a volume for writing before somebody may look at it.
-///
-/// # Errors
-/// If the datasets cannot be listed. A volume whose log cannot be replayed keeps it.
-pub fn replay_volumes(live: &Arc<LivePool>, top: &str) -> Result<(), Error> {
-    let catalog = live.pool().catalog();
-    for directory in catalog.walk(&catalog.directory(top)?)? {
-        if is_hidden(directory.component()) || directory.phys.head_dataset.0 == 0 {
-            continue;
+/// Does again what the intent logs of the volumes hold whose keys are loaded: nobody opens a volume
+/// for writing before somebody may look at it. A volume whose log cannot be replayed keeps it, and
+/// has its turn again at the next call.
+pub fn replay_volumes(live: &Arc<LivePool>) {
+    let mut waiting = std::mem::take(&mut *live.logged_volumes().lock());
+    waiting.retain(|id| match replay_volume(live, *id) {
+        Err(error) if error.code == EACCES => {
+            tracing::info!(dataset = id.0, "its intent log waits for its key");
+            true
         }
-        let head = catalog.head(&directory)?;
-        let set = catalog.sealed_object_set(&head)?;
-        let is_empty = Header::decode(&set.header().zil_header)?.log.is_hole();
-        if is_empty || set.kind() != ObjsetKind::Zvol {
-            continue;
+        // It was destroyed meanwhile.
+        Err(error) if error.code == ENOENT => false,
+        Err(error) => {
+            tracing::warn!(dataset = id.0, %error, "intent log not replayed");
+            true
         }
-        match replay_volume(live, &head) {
-            Err(error) if error.code == EACCES => {
-                tracing::info!(dataset = %head.name, "its intent log waits for its key");
-            }
-            Err(error) => tracing::warn!(dataset = %head.name, %error, "intent log not replayed"),
-            Ok(()) => {}
-        }
-    }
-    Ok(())
+        Ok(()) => false,
+    });
+    live.logged_volumes().lock().extend(waiting);
 }
 
-fn replay_volume(live: &Arc<LivePool>, dataset: &Dataset) -> Result<()> {
-    let writable = live.open_dataset(dataset)?;
+fn replay_volume(live: &Arc<LivePool>, id: ObjectId) -> Result<()> {
+    let dataset = live.pool().catalog().dataset_by_id(id)?;
+    let writable = live.open_dataset(&dataset)?;
     let Some(log) = writable.log() else { return Ok(()) };
     let intents: Arc<dyn ChangeLog> = Intents::new(log.clone(), false);
     let options = VolumeWriteOptions {
@@ -268,8 +260,8 @@ fn replay_volume(live: &Arc<LivePool>, dataset: &Dataset) -> Result<()> {
         space: None,
     };
     let volume = Volume::open_writable(writable.set(), options)?;
-    replay(&writable, log, &volume, dataset)?;
-    Ok(live.close_dataset(dataset.id)?)
+    replay(&writable, log, &volume, &dataset)?;
+    Ok(live.close_dataset(id)?)
 }
 
 /// Does again what the intent log holds.
@@ -304,7 +296,7 @@ fn statfs(room: &Room, set: &ObjectSet, record: u32) -> Space {
 /// ENOENT if there is none.
 pub fn find(catalog: &Catalog, name: &str) -> Result<Dataset> {
     catalog.dataset_named(name).map_err(|error| match error.kind() {
-        ErrorKind::NotFound => Errno::new(crate::error::ENOENT, error.to_string()),
+        ErrorKind::NotFound => Errno::new(ENOENT, error.to_string()),
         _ => error.into(),
     })
 }

@@ -30,9 +30,8 @@ pub trait PoolChanges: Send + Sync {
         None
     }
 
-    /// Dataset `_top` and all below it can be read now, or their keys were loaded: what waited for
-    /// that is done.
-    fn became_readable(&self, _top: &str) {}
+    /// The pool was opened, or keys were loaded: what waited for that is done.
+    fn keys_loaded(&self) {}
 
     /// The newest transaction group on the disks: what is published is read again when it moves.
     /// `None`: it never does.

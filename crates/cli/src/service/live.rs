@@ -277,10 +277,8 @@ impl PoolChanges for LiveChanges {
         self.live.gate().failure().map(|error| format!("the pool cannot be written: {error}"))
     }
 
-    fn became_readable(&self, top: &str) {
-        if let Err(error) = cenote_posix::live::replay_volumes(&self.live, top) {
-            tracing::warn!(%error, "intent logs of volumes not replayed");
-        }
+    fn keys_loaded(&self) {
+        cenote_posix::live::replay_volumes(&self.live);
     }
 
     fn synced_txg(&self) -> Option<u64> {

@@ -380,7 +380,7 @@ impl PoolService for Service {
     fn load_key(&self, request: &LoadKeyRequest) -> Result<(), Failure> {
         let _order = self.begin_order();
         self.take_key(request)?;
-        self.changes.became_readable(&request.dataset);
+        self.changes.keys_loaded();
         Ok(())
     }
 

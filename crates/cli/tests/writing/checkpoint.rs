@@ -3,9 +3,8 @@
 //! Invariant: whatever is written and destroyed after it, the pool can be shown as of its
 //! checkpoint, and no space is lost.
 
-use std::process::Command;
-
 use std::io::Write;
+use std::process::Command;
 
 use super::{Bench, cannot_mount, fill, noise};
 

@@ -108,13 +108,10 @@ pub fn show(how: Show, exact: &str) -> String {
         (Show::BytesOrNone, Some(n)) => number::bytes(n),
         (Show::CountOrNone, Some(u64::MAX)) => "none".to_owned(),
         (Show::CountOrNone, Some(n)) => number::plain(n),
-        (Show::Date, Some(n)) => match i64::try_from(n) {
-            Ok(seconds) => time::creation(seconds),
-            Err(_) => exact.to_owned(),
-        },
-        (Show::DateToSecond, Some(n)) => match i64::try_from(n) {
-            Ok(seconds) => time::changed(seconds),
-            Err(_) => exact.to_owned(),
+        (Show::Date | Show::DateToSecond, Some(n)) => match (i64::try_from(n), how) {
+            (Ok(seconds), Show::Date) => time::creation(seconds),
+            (Ok(seconds), _) => time::changed(seconds),
+            (Err(_), _) => exact.to_owned(),
         },
         _ => exact.to_owned(),
     }

@@ -74,68 +74,31 @@ fn with(seconds: i64, form: impl Fn(&Parts) -> String) -> String {
     parts(seconds).map_or_else(|| seconds.to_string(), |parts| form(&parts))
 }
 
+/// A date with the time, and what else stands before the year.
+fn dated(seconds: i64, time: impl Fn(&Parts) -> String) -> String {
+    with(seconds, |p| {
+        format!("{} {} {:2} {} {}", p.day_name(), p.month_name(), p.day, time(p), p.year)
+    })
+}
+
 /// `Fri Nov 20 18:34:41 2026`, as in status lines.
 pub fn long(seconds: i64) -> String {
-    with(seconds, |p| {
-        format!(
-            "{} {} {:2} {:02}:{:02}:{:02} {}",
-            p.day_name(),
-            p.month_name(),
-            p.day,
-            p.hour,
-            p.minute,
-            p.second,
-            p.year
-        )
-    })
+    dated(seconds, |p| format!("{:02}:{:02}:{:02}", p.hour, p.minute, p.second))
 }
 
 /// `Fri Nov 20 18:34 2026`, the `creation` property.
 pub fn creation(seconds: i64) -> String {
-    with(seconds, |p| {
-        format!(
-            "{} {} {:2} {:>2}:{:02} {}",
-            p.day_name(),
-            p.month_name(),
-            p.day,
-            p.hour,
-            p.minute,
-            p.year
-        )
-    })
+    dated(seconds, |p| format!("{:>2}:{:02}", p.hour, p.minute))
 }
 
 /// `Fri Nov 20 18:34:41 2026`, the `snapshots_changed` property.
 pub fn changed(seconds: i64) -> String {
-    with(seconds, |p| {
-        format!(
-            "{} {} {:2} {:>2}:{:02}:{:02} {}",
-            p.day_name(),
-            p.month_name(),
-            p.day,
-            p.hour,
-            p.minute,
-            p.second,
-            p.year
-        )
-    })
+    dated(seconds, |p| format!("{:>2}:{:02}:{:02}", p.hour, p.minute, p.second))
 }
 
 /// `Fri Nov 20 18:34:41 UTC 2026`, as `-T d` and JSON print it.
 pub fn stamp(seconds: i64) -> String {
-    with(seconds, |p| {
-        format!(
-            "{} {} {:2} {:>2}:{:02}:{:02} {} {}",
-            p.day_name(),
-            p.month_name(),
-            p.day,
-            p.hour,
-            p.minute,
-            p.second,
-            p.zone,
-            p.year
-        )
-    })
+    dated(seconds, |p| format!("{:>2}:{:02}:{:02} {}", p.hour, p.minute, p.second, p.zone))
 }
 
 /// `2026-11-20.18:19:28`, as the history prints it.

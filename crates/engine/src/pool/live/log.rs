@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use cenote_format::objset::ObjsetKind;
 use cenote_format::zil::{Header, REPLAY_NEEDED};
 use cenote_format::{BlockPointer, ObjectId, Txg};
 use parking_lot::RwLock;
@@ -73,6 +74,9 @@ impl LivePool {
             let head = catalog.head(&directory)?;
             let set = catalog.sealed_object_set(&head)?;
             let header = Header::decode(&set.header().zil_header)?;
+            if set.kind() == ObjsetKind::Zvol && !header.log.is_hole() {
+                self.logged_volumes.lock().push(head.id);
+            }
             let reader = PoolLogReader { io: self.io.clone(), context: ReadContext::default() };
             let Some(mut claimed) = claim(&reader, &claimer, &header, since)? else { continue };
             if is_back {

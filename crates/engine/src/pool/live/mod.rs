@@ -118,6 +118,8 @@ pub struct LivePool {
     config: Mutex<config::ConfigState>,
     missed: Mutex<missed::Written>,
     outage: Arc<outage::Outage>,
+    /// Heads of volumes with an intent log that an earlier life of the pool left.
+    logged_volumes: Mutex<Vec<ObjectId>>,
     /// Kept for the pipe.
     _healer: Arc<dyn crate::pipe::Healer>,
     /// Blocks may wait to be freed in the background.
@@ -212,6 +214,7 @@ impl LivePool {
             tasks: Mutex::default(),
             config: Mutex::new(config),
             missed: Mutex::new(missed::Written::of(&pool.vdevs())),
+            logged_volumes: Mutex::default(),
             outage,
             freeing: AtomicBool::new(true),
             discarding: AtomicBool::new(true),
@@ -253,6 +256,12 @@ impl LivePool {
     /// What the last group on the disks holds, for whoever looks.
     pub fn pool(&self) -> &Arc<Pool> {
         &self.pool
+    }
+
+    /// Heads of volumes with an intent log that an earlier life of the pool left: who replays one takes
+    /// it off the list.
+    pub fn logged_volumes(&self) -> &Mutex<Vec<ObjectId>> {
+        &self.logged_volumes
     }
 
     /// The gate changes of files pass.
