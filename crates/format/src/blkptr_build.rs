@@ -180,6 +180,21 @@ impl BlockPointer {
         set(&mut self.words, 9, known);
     }
 
+    /// The same block as part of another tree from group `logical` on: when its bytes reached the disks
+    /// does not change. Holes stay as they are.
+    #[must_use]
+    pub fn reborn(mut self, logical: Txg) -> Self {
+        let physical = self.physical_birth();
+        if self.is_hole() {
+            return self;
+        }
+        set(&mut self.words, 10, logical.0);
+        if !self.is_embedded() {
+            set(&mut self.words, 9, if physical == logical { 0 } else { physical.0 });
+        }
+        self
+    }
+
     /// Puts a MAC in the last two checksum words. The pointer must be little-endian.
     pub fn set_mac(&mut self, mac: [u8; 16]) {
         let (first, second) = mac.split_at(8);

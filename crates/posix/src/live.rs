@@ -212,6 +212,7 @@ pub fn open(live: &Arc<LivePool>, dataset: &Dataset, read_only: bool) -> Result<
             durability: intents.clone().map(|intents| intents as Arc<dyn Durability>),
             log: intents.map(|intents| intents as Arc<dyn ChangeLog>),
             space: Some(room),
+            cloning: Some(cloning(live, dataset.id)),
         }),
         mounted,
         snapshots: Some(Box::new(LiveSnapshots { live: live.clone(), id: dataset.id })),
@@ -225,6 +226,16 @@ pub fn open(live: &Arc<LivePool>, dataset: &Dataset, read_only: bool) -> Result<
         writer.drain()?;
     }
     Ok(filesystem)
+}
+
+/// Whether files of the head `id` may share blocks, asked anew for each copy: features are enabled, and
+/// datasets become clones, under a mount.
+fn cloning(live: &Arc<LivePool>, id: ObjectId) -> Box<dyn Fn() -> bool + Send + Sync> {
+    let live = live.clone();
+    Box::new(move || {
+        let head = live.pool().catalog().dataset_by_id(id);
+        head.is_ok_and(|head| live.may_clone_blocks(&head))
+    })
 }
 
 /// Does again what the intent logs of the volumes hold whose keys are loaded: nobody opens a volume

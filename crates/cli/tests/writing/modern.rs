@@ -222,3 +222,77 @@ fn a_pool_of_today_has_long_names_where_they_are_wanted() {
         std::fs::remove_file(root.join(name(length))).unwrap();
     }
 }
+
+#[test]
+fn copies_share_blocks_where_the_pool_allows_it() {
+    if let Some(reason) = cannot_mount() {
+        eprintln!("{reason}");
+        return;
+    }
+    let bench = Bench::new(3);
+    let devices = bench.devices(3);
+    let mountpoint = bench.at("mnt").display().to_string();
+    let mut arguments = vec!["zpool", "create", "-R", &mountpoint];
+    arguments.extend(["-o", "feature@block_cloning=disabled", "tank", "raidz1"]);
+    arguments.extend(devices.iter().map(String::as_str));
+    bench.cenote(&arguments);
+    let root = bench.at("mnt/tank");
+    let sync = || bench.cenote(&["zpool", "sync", "tank"]);
+    let data: Vec<u8> = (0..5).flat_map(|seed| noise(200_000, seed)).collect();
+    std::fs::write(root.join("file"), &data).unwrap();
+    std::fs::write(root.join("small"), &data[..1000]).unwrap();
+    sync();
+    std::fs::copy(root.join("file"), root.join("before")).unwrap();
+    bench.judge("without the feature", [0, 0]);
+
+    bench.cenote(&["zpool", "set", "feature@block_cloning=enabled", "tank"]);
+    let block = bench.number("allocated");
+    std::fs::copy(root.join("file"), root.join("copy")).unwrap();
+    std::fs::copy(root.join("small"), root.join("small.copy")).unwrap();
+    assert!(std::fs::read(root.join("copy")).unwrap() == data, "before its group is written");
+    sync();
+    assert!(bench.number("allocated") < block + data.len() as u64 / 2, "nothing was copied");
+    // What was copied takes no space again.
+    let used = bench.number("bcloneused");
+    assert!(used > 1_001_000 && used < 1_050_000, "{used}");
+    bench.judge("two files have each block", [used, used]);
+
+    // In one group: a third copy, of which a part is written, one is cut and one removed.
+    let open = |name| std::fs::File::options().write(true).open(root.join(name)).unwrap();
+    for name in ["written", "cut", "removed", "longer"] {
+        std::fs::copy(root.join("copy"), root.join(name)).unwrap();
+    }
+    let mut written = data.clone();
+    written[300_000..300_010].copy_from_slice(b"0123456789");
+    std::os::unix::fs::FileExt::write_all_at(&open("written"), b"0123456789", 300_000).unwrap();
+    open("cut").set_len(400_000).unwrap();
+    std::fs::remove_file(root.join("removed")).unwrap();
+    open("longer").set_len(1_500_000).unwrap();
+    let check = |step: &str| {
+        let read = |name: &str| std::fs::read(root.join(name)).unwrap();
+        assert!(read("copy") == data && read("written") == written, "{step}");
+        assert!(read("cut") == data[..400_000], "{step}");
+        let (head, tail) = (&read("longer")[..data.len()], &read("longer")[data.len()..]);
+        assert!(head == data && tail.iter().all(|byte| *byte == 0), "{step}");
+        assert!(read("small.copy") == data[..1000], "{step}");
+    };
+    check("before their group is written");
+    sync();
+    let saved = bench.number("bclonesaved");
+    assert!(saved > 3 * used - (512 << 10) && saved < 4 * used, "{saved}");
+    bench.judge("changed copies", [used, saved]);
+    check("after it");
+
+    // What is synced is there after the end of the process, wherever it came from.
+    std::fs::copy(root.join("written"), root.join("synced")).unwrap();
+    open("synced").sync_all().unwrap();
+    std::fs::remove_file(root.join("file")).unwrap();
+    std::fs::remove_file(root.join("copy")).unwrap();
+    bench.kill();
+    bench.import();
+    assert!(std::fs::read(root.join("synced")).unwrap() == written);
+    for name in ["file", "copy", "written", "cut", "longer", "synced", "small", "small.copy"] {
+        let _ = std::fs::remove_file(root.join(name));
+    }
+    bench.judge("nothing is shared any more", [0, 0]);
+}

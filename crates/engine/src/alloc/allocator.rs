@@ -143,6 +143,13 @@ impl Allocator {
         self.published.load_full()
     }
 
+    /// Bytes of a vdev up to the end of its last metaslab; `None` if it takes no blocks.
+    pub fn space_of(&self, vdev: u32) -> Option<u64> {
+        let state = self.state.lock();
+        let top = state.top(vdev)?;
+        (top.metaslabs.len() as u64).checked_shl(top.metaslab_shift)
+    }
+
     /// Lets a vdev take new blocks, or no more.
     pub fn set_passive(&self, vdev: u32, passive: bool) {
         let mut state = self.state.lock();

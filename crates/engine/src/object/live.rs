@@ -82,10 +82,13 @@ pub(super) struct Dirt {
     /// The object was freed in this group (and perhaps made anew): nothing of the tree before it
     /// is left.
     pub reset: bool,
-    /// Blocks that are holes now, unless they are in `blocks`.
+    /// Blocks that are holes now, unless they are in `blocks` or `cloned`.
     pub freed: BlockRanges,
     /// New content of level-0 blocks.
     pub blocks: BTreeMap<u64, Bytes>,
+    /// Level-0 blocks that are cloned: another part of the set has them, too. None of them is in
+    /// `blocks`.
+    pub cloned: BTreeMap<u64, BlockPointer>,
     /// Which of them lie on the disks already.
     pub early: EarlyBlocks,
     /// Some blocks were written in parts, and others may be next.
@@ -102,6 +105,7 @@ impl Dirt {
             reset: false,
             freed: BlockRanges::default(),
             blocks: BTreeMap::new(),
+            cloned: BTreeMap::new(),
             early: EarlyBlocks::default(),
             in_parts: false,
             spill: None,
@@ -113,6 +117,8 @@ impl Dirt {
 pub(super) enum Content {
     /// Changed since the last commit.
     Dirty(Bytes),
+    /// Cloned since the last commit, from a block that is on the disks.
+    Cloned(BlockPointer),
     /// Freed since the last commit.
     Hole,
     /// As committed.
@@ -133,6 +139,9 @@ impl State {
         for dirt in self.dirt.iter().rev() {
             if let Some(block) = dirt.blocks.get(&id) {
                 return Content::Dirty(block.clone());
+            }
+            if let Some(pointer) = dirt.cloned.get(&id) {
+                return Content::Cloned(*pointer);
             }
             if dirt.reset || dirt.freed.contains(id) {
                 return Content::Hole;
@@ -289,6 +298,13 @@ impl Live {
             .get((txg.0 & 3) as usize)
             .map(|list| std::mem::take(&mut *list.lock()))
             .unwrap_or_default()
+    }
+
+    /// Looks at the objects that group `txg` changed.
+    pub(super) fn each_dirty(&self, txg: Txg, look: impl FnMut(&Arc<LiveObject>)) {
+        if let Some(list) = self.dirty.get((txg.0 & 3) as usize) {
+            list.lock().iter().for_each(look);
+        }
     }
 
     /// Whether group `txg` changed anything.

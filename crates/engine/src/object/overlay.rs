@@ -16,6 +16,9 @@ use crate::{Error, Result};
 impl State {
     /// As [`State::content`], for a change that has taken `dirt` out of the state.
     pub(super) fn content_without(&self, dirt: &Dirt, id: u64) -> Content {
+        if let Some(pointer) = dirt.cloned.get(&id) {
+            return Content::Cloned(*pointer);
+        }
         if dirt.reset || dirt.freed.contains(id) {
             return Content::Hole;
         }
@@ -26,10 +29,11 @@ impl State {
     fn next_dirty(&self, from: u64) -> Option<u64> {
         let firsts = self.dirt.iter().filter_map(|dirt| {
             // Of an older group's blocks those count that a later one did not free.
-            dirt.blocks
-                .range(from..)
-                .map(|(&id, _)| id)
-                .find(|&id| matches!(self.content(id), Content::Dirty(_)))
+            let is_data =
+                |&id: &u64| matches!(self.content(id), Content::Dirty(_) | Content::Cloned(_));
+            let written = dirt.blocks.range(from..).map(|(&id, _)| id).find(is_data);
+            let cloned = dirt.cloned.range(from..).map(|(&id, _)| id).find(is_data);
+            written.into_iter().chain(cloned).min()
         });
         firsts.min()
     }
@@ -79,6 +83,7 @@ impl Object {
     pub(super) fn read_live_block(&self, id: u64) -> Result<Bytes> {
         match self.content(id) {
             Content::Dirty(block) => Ok(block),
+            Content::Cloned(pointer) => self.read_cloned(&pointer),
             Content::Hole => Ok(zeros(self.block_size())),
             Content::Committed => self.read_committed(id, id)?.pop().ok_or_else(nothing),
         }
@@ -129,6 +134,9 @@ impl Object {
                     continue;
                 }
                 Content::Dirty(block) => set(&mut blocks, index, block.clone()),
+                Content::Cloned(pointer) => {
+                    set(&mut blocks, index, self.read_cloned(pointer)?);
+                }
                 Content::Hole => set(&mut blocks, index, zeros(size)),
             }
             if let Some(from) = run.take() {
@@ -197,7 +205,7 @@ impl Object {
         while at <= end {
             let content = live.state.read().content(at);
             match content {
-                Content::Dirty(_) => {}
+                Content::Dirty(_) | Content::Cloned(_) => {}
                 Content::Hole => return Ok(Some(at)),
                 Content::Committed if !is_stored || at > committed.dnode.max_block_id => {
                     return Ok(Some(at));

@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use super::ObjectSet;
 use super::early::{EarlyBlocks, data_kind};
 use super::sync::SyncContext;
-use crate::pipe::{BlockKind, BlockPlace, BlockToWrite, zeros};
+use crate::pipe::{BlockKind, BlockPlace, BlockToWrite, Replaced, zeros};
 use crate::{Error, Result};
 
 /// What a transaction group does to an object.
@@ -25,7 +25,9 @@ pub(super) struct Changes {
     pub freed: Vec<(u64, u64)>,
     /// New level-0 blocks.
     pub blocks: BTreeMap<u64, Bytes>,
-    /// What of them was written early.
+    /// Level-0 blocks that are cloned.
+    pub cloned: BTreeMap<u64, BlockPointer>,
+    /// What was written early.
     pub early: EarlyBlocks,
     /// The new blocks stay in the cache: what is written in parts is read again for the next one.
     pub keep: bool,
@@ -133,8 +135,8 @@ impl TreePlan {
         for (first, last) in changes.freed {
             plan.free(first, last, context)?;
         }
-        let max =
-            dnode_max(&plan.dnode).max(changes.blocks.keys().next_back().copied().unwrap_or(0));
+        let last = changes.blocks.keys().next_back().max(changes.cloned.keys().next_back());
+        let max = dnode_max(&plan.dnode).max(last.copied().unwrap_or(0));
         plan.grow(max)?;
         for &id in changes.blocks.keys() {
             if plan.levels > 1 {
@@ -142,6 +144,11 @@ impl TreePlan {
             }
         }
         plan.blocks = changes.blocks;
+        for (id, pointer) in changes.cloned {
+            let old = *plan.entry(0, id)?;
+            let charged = context.note(&old, &pointer, Replaced::Old);
+            plan.placed(Slot::Block(0, id), pointer, charged)?;
+        }
         match changes.spill {
             Some(Some(spill)) => plan.spill = Some(spill),
             Some(None) => {

@@ -135,6 +135,7 @@ impl ObjectSet {
                     reset: dirt.reset,
                     freed: dirt.freed.iter().collect(),
                     blocks: dirt.blocks.clone(),
+                    cloned: dirt.cloned.clone(),
                     early: dirt.early.clone(),
                     keep: dirt.in_parts,
                     fills: BTreeMap::new(),

@@ -168,6 +168,7 @@ impl ObjectSet {
             }
             dirt.reset = true;
             dirt.blocks.clear();
+            dirt.cloned.clear();
             dirt.freed = Default::default();
             dirt.spill = None;
             Ok(())
@@ -262,7 +263,7 @@ impl Object {
         }
     }
 
-    fn change<T>(
+    pub(super) fn change<T>(
         &self,
         tx: &Tx,
         change: impl FnOnce(&mut State, &mut Dirt) -> Result<T>,
@@ -311,6 +312,7 @@ impl Object {
                 return Err(Error::invalid(format!("a block of {len} bytes, not {size}")));
             }
             current.max_block_id = current.max_block_id.max(id);
+            dirt.cloned.remove(&id);
             Ok(dirt.blocks.insert(id, data).is_none())
         })?;
         tx.add_dirty(if new { len } else { 0 });
@@ -322,7 +324,7 @@ impl Object {
         loop {
             // What is on the disks is read before the lock is taken.
             let base = match self.content(id) {
-                Content::Committed => Some(self.read_block(id)?),
+                Content::Committed | Content::Cloned(_) => Some(self.read_block(id)?),
                 Content::Dirty(_) | Content::Hole => None,
             };
             let written = self.change(tx, |state, dirt| {
@@ -331,9 +333,9 @@ impl Object {
                     Some(block) => (block, false),
                     None => match (state.content_without(dirt, id), base) {
                         (Content::Dirty(block), _) => (block, true),
-                        (Content::Committed, Some(block)) => (block, true),
+                        (Content::Committed | Content::Cloned(_), Some(block)) => (block, true),
                         // Its group came to the disks meanwhile: now it is read from there.
-                        (Content::Committed, None) => return Ok(None),
+                        (Content::Committed | Content::Cloned(_), None) => return Ok(None),
                         (Content::Hole, _) => (zeros(size), true),
                     },
                 };
@@ -352,6 +354,7 @@ impl Object {
                 };
                 target.copy_from_slice(part);
                 dirt.blocks.insert(id, block.freeze());
+                dirt.cloned.remove(&id);
                 dirt.in_parts = true;
                 let current = state.current_mut()?;
                 current.max_block_id = current.max_block_id.max(id);
@@ -390,6 +393,7 @@ impl Object {
             for id in ids {
                 dirt.blocks.remove(&id);
             }
+            dirt.cloned.retain(|id, _| !(first..=last).contains(id));
             let current = state.current_mut()?;
             if first <= current.max_block_id {
                 dirt.freed.insert(first, last.min(current.max_block_id));
@@ -410,7 +414,7 @@ impl Object {
         }
         let is_hole = match self.content(id) {
             Content::Hole => true,
-            Content::Dirty(_) => false,
+            Content::Dirty(_) | Content::Cloned(_) => false,
             Content::Committed => self.committed_object().pointer(0, id)?.is_hole(),
         };
         if is_hole {
@@ -486,7 +490,7 @@ impl Object {
                 Content::Committed if self.committed_object().pointer(0, 0)?.is_hole() => {
                     Some(None)
                 }
-                Content::Committed => Some(Some(self.read_block(0)?)),
+                Content::Committed | Content::Cloned(_) => Some(Some(self.read_block(0)?)),
             };
             let grown = self.change(tx, |state, dirt| {
                 let blocks = state.current.as_ref().map_or(0, |current| current.max_block_id);
@@ -502,9 +506,9 @@ impl Object {
                     Some(own) => Some(own),
                     None => match (state.content_without(dirt, 0), base) {
                         (Content::Dirty(block), _) => Some(block),
-                        (Content::Committed, Some(block)) => block,
+                        (Content::Committed | Content::Cloned(_), Some(block)) => block,
                         // Its group came to the disks meanwhile: now it is read from there.
-                        (Content::Committed, None) => return Ok(None),
+                        (Content::Committed | Content::Cloned(_), None) => return Ok(None),
                         (Content::Hole, _) => None,
                     },
                 };
@@ -518,6 +522,7 @@ impl Object {
                 let mut block =
                     old.try_into_mut().unwrap_or_else(|shared| BytesMut::from(shared.as_ref()));
                 block.resize(bytes as usize, 0);
+                dirt.cloned.remove(&0);
                 dirt.blocks.insert(0, block.freeze());
                 Ok(Some(bytes.saturating_sub(before)))
             })?;

@@ -1,4 +1,4 @@
-//! Writing file data: growing blocks, holes, truncation, copies.
+//! Writing file data: growing blocks, holes, truncation.
 //!
 //! Chapter 05, section 10. Invariant: what lies behind the length in the last block is zeros, and
 //! no block lies behind the length; a file of one block grows that block up to the record size
@@ -9,22 +9,19 @@ use cenote_engine::txg::Tx;
 use cenote_format::zil::Payload;
 use cenote_format::{ObjectId, pflags};
 
-use super::nodes::Locked;
 use super::set_attributes::{SIZE_MAX, check_size, without_set_id};
 use super::{SMALL_CHANGE, SYNC_PATIENCE, Writer, now};
 use crate::attributes::{Facts, REGULAR};
 use crate::error::{EFBIG, EINVAL, EISDIR, ENODEV, EPERM};
 use crate::tree::{Allocate, Errno, Result};
-use crate::view::{File, View};
+use crate::view::File;
 
-/// Bytes copied in one transaction.
-const COPIED_AT_ONCE: u64 = 1 << 20;
 /// Blocks freed in one transaction group at most.
 const FREED_AT_ONCE: u64 = 1 << 19;
 const SECTOR: u64 = 512;
 
 /// EPERM where the flags of a file forbid to change its data at `offset`.
-fn check_writable(facts: &Facts, offset: u64) -> Result<()> {
+pub(super) fn check_writable(facts: &Facts, offset: u64) -> Result<()> {
     let fixed = facts.flags & (pflags::IMMUTABLE | pflags::READONLY) != 0;
     let appends_only = facts.flags & pflags::APPEND_ONLY != 0 && offset < facts.size;
     match fixed || appends_only {
@@ -34,13 +31,13 @@ fn check_writable(facts: &Facts, offset: u64) -> Result<()> {
 }
 
 /// The end of a range; EFBIG if it lies too far.
-fn end_of(offset: u64, len: u64) -> Result<u64> {
+pub(super) fn end_of(offset: u64, len: u64) -> Result<u64> {
     let end = offset.checked_add(len).filter(|end| *end <= SIZE_MAX);
     end.ok_or_else(|| Errno::new(EFBIG, "the file would be too long"))
 }
 
 /// Facts of a file whose data was changed now.
-fn modified(facts: &Facts) -> Facts {
+pub(super) fn modified(facts: &Facts) -> Facts {
     let time = now();
     let flags = facts.flags | pflags::ARCHIVE | pflags::SCAN_MODIFIED;
     Facts { modified: time, changed: time, flags, ..*facts }
@@ -89,7 +86,7 @@ impl Writer {
         Ok(())
     }
 
-    fn write_data(&self, tx: &Tx, file: &File, offset: u64, data: &[u8]) -> Result<()> {
+    pub(super) fn write_data(&self, tx: &Tx, file: &File, offset: u64, data: &[u8]) -> Result<()> {
         let end = offset.saturating_add(data.len() as u64);
         self.grow_block(tx, file, file.facts.size, end)?;
         Ok(file.object.write(tx, offset, data)?)
@@ -209,45 +206,5 @@ impl Writer {
             }
         }
         Ok(())
-    }
-
-    /// Copies a range; gives the bytes copied.
-    pub fn copy_range(&self, from: (ObjectId, u64), to: (ObjectId, u64), len: u64) -> Result<u64> {
-        let (source, target) = (self.node(from.0)?, self.node(to.0)?);
-        end_of(to.1, len)?;
-        if from.0 == to.0 && from.1.abs_diff(to.1) < len {
-            return Err(Errno::new(EINVAL, "the ranges overlap"));
-        }
-        let mut copied = 0;
-        while copied < len {
-            let step = (len - copied).min(COPIED_AT_ONCE);
-            self.admit(step)?;
-            let mut locked = Locked::new([&source, &target])?;
-            let (read_at, write_at) = (from.1.saturating_add(copied), to.1.saturating_add(copied));
-            let file = &locked.of(from.0)?.file;
-            let pieces = View::read(file, read_at, step as usize)?;
-            let data = pieces.concat();
-            if data.is_empty() {
-                break;
-            }
-            let file = &mut locked.of(to.0)?.file;
-            check_size(&file.facts, 0)?;
-            check_writable(&file.facts, write_at)?;
-            self.check_quota(&file.facts)?;
-            let tx = self.begin()?;
-            self.write_data(&tx, file, write_at, &data)?;
-            let mut facts = modified(&file.facts);
-            facts.size = facts.size.max(write_at.saturating_add(data.len() as u64));
-            self.store(&tx, file, &facts, &[])?;
-            if let Some(log) = self.log.as_ref().filter(|_| facts.links != 0) {
-                log.note_write(&tx, to.0.0, write_at, &data);
-            }
-            copied += data.len() as u64;
-            if (data.len() as u64) < step {
-                // The source ended; what the copy itself adds to it does not count.
-                break;
-            }
-        }
-        Ok(copied)
     }
 }

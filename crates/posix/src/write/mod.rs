@@ -11,6 +11,7 @@
 
 mod acl;
 mod attributes;
+mod copy;
 mod data;
 mod file_flags;
 mod log;
@@ -158,6 +159,8 @@ pub struct WriteOptions {
     pub log: Option<Arc<dyn ChangeLog>>,
     /// Says whether there is room; without it there always is.
     pub space: Option<Arc<dyn SpaceCheck>>,
+    /// Says whether files may share blocks now; without it they never do.
+    pub cloning: Option<Box<dyn Fn() -> bool + Send + Sync>>,
 }
 
 /// Changes the files of one object set.
@@ -172,6 +175,7 @@ pub struct Writer {
     durability: Option<Arc<dyn Durability>>,
     log: Option<Arc<dyn ChangeLog>>,
     space: Option<Arc<dyn SpaceCheck>>,
+    cloning: Option<Box<dyn Fn() -> bool + Send + Sync>>,
     nodes: Nodes,
     layouts: Layouts,
     queue: Queue,
@@ -216,6 +220,7 @@ impl Writer {
             durability: options.durability,
             log: options.log,
             space: options.space,
+            cloning: options.cloning,
             nodes: Nodes::default(),
             renames: Mutex::new(()),
         })

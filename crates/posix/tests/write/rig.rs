@@ -78,6 +78,7 @@ impl Setup {
             durability: None,
             log: self.log,
             space: None,
+            cloning: None,
         };
         let tree = Filesystem::open(MountOptions {
             objects: objects.clone(),

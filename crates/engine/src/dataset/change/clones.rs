@@ -1,7 +1,7 @@
 //! The tables of cloned blocks of a pool being written.
 //!
-//! Chapter 06, section 21. No file clones blocks here yet, but blocks that were cloned are given up
-//! one reference at a time, and intent logs refer to what they clone until they are freed.
+//! Chapter 06, section 21. Files refer to blocks that others have, and give them up one reference at a
+//! time; intent logs refer to what they clone until they are freed.
 //! Invariant: only entries that the present group met are in memory; when [`LiveClones::sync`] has
 //! ended, tables and counters say what the group did.
 
@@ -54,14 +54,14 @@ struct Entry {
     now: u64,
 }
 
-/// Ranges of a vdev, whose space ends with its last metaslab.
-fn ranges(mos: &ObjectSet, vdev: u32, range: u64) -> u64 {
+/// Bytes of a vdev, whose space ends with its last metaslab, as the pool was opened.
+fn space(mos: &ObjectSet, vdev: u32) -> u64 {
     let vdevs = mos.io().pipe.vdevs();
     let config = vdevs.top_config(vdev).and_then(|config| config.top.as_ref());
     let shift = config.map_or(0, |top| top.metaslab_shift);
     let metaslabs = 1_u64.checked_shl(u32::try_from(shift).unwrap_or(0)).unwrap_or(1);
     let size = vdevs.top_asize(vdev).unwrap_or(0);
-    (size - size % metaslabs).div_ceil(range.max(brt::RANGE))
+    size - size % metaslabs
 }
 
 impl LiveClones {
@@ -97,10 +97,16 @@ impl LiveClones {
     }
 
     /// There is one pointer more to a block that is in use, and not in the dedup tables. The pool has
-    /// the feature `block_cloning`.
-    pub fn refer(&self, pointer: &BlockPointer) -> Result<()> {
+    /// the feature `block_cloning`; `space_of` gives the bytes of a vdev that
+    /// is not removed.
+    pub fn refer(
+        &self,
+        pointer: &BlockPointer,
+        space_of: impl Fn(u32) -> Option<u64>,
+    ) -> Result<()> {
         let Some(dva) = pointer.first_dva() else { return Ok(()) };
-        let ranges = ranges(&self.mos, dva.vdev, brt::RANGE);
+        let space = space_of(dva.vdev).unwrap_or_else(|| space(&self.mos, dva.vdev));
+        let ranges = space.div_ceil(brt::RANGE);
         let mut tables = self.tables.lock();
         let table = tables.entry(dva.vdev).or_insert_with(|| CloneTable::new(ranges));
         let referred = table.refer(&self.mos, dva.offset, self.size(pointer), ranges);
@@ -135,7 +141,7 @@ impl CloneTable {
             let reason = "cloned blocks of a big-endian machine";
             return Err(Error::only_read(reason));
         }
-        let most = ranges(mos, vdev, header.range_size);
+        let most = space(mos, vdev).div_ceil(header.range_size.max(brt::RANGE));
         if header.range_size < brt::RANGE || header.ranges > most {
             return Err(wrong("a clone table of more ranges than the device has"));
         }

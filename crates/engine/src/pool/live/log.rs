@@ -107,11 +107,11 @@ impl LivePool {
         if pointer.is_dedup() {
             return self.dedup.refer_again(pointer);
         }
-        if !self.feature_enabled("com.fudosecurity:block_cloning") {
+        if !self.feature_enabled(super::clone::FEATURE) {
             let reason = "the intent log clones blocks in a pool that has no such feature";
             return Err(Error::unsupported(reason).with_advice("open the pool read-only"));
         }
-        self.clones.refer(pointer)
+        self.refer_to_clone(pointer)
     }
 
     /// Records the claim of a log that is not opened: that of an encrypted dataset, whose key need

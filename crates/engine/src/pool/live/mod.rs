@@ -8,6 +8,7 @@
 
 mod add;
 mod checkpoint;
+mod clone;
 mod config;
 mod create;
 mod dataset;

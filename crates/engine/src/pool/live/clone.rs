@@ -1,0 +1,36 @@
+//! Cloned blocks of files: where they are allowed, and their references.
+
+use cenote_format::{BlockPointer, Txg};
+
+use super::LivePool;
+use crate::Result;
+use crate::dataset::Dataset;
+
+/// Guid of the feature.
+pub(super) const FEATURE: &str = "com.fudosecurity:block_cloning";
+
+impl LivePool {
+    /// Whether files of this head may share blocks, as of now. Not those of a clone: its livelist tells
+    /// blocks apart by where they lie. Nor those of an encrypted one.
+    pub fn may_clone_blocks(&self, head: &Dataset) -> bool {
+        let catalog = self.pool.catalog();
+        self.feature_enabled(FEATURE)
+            && catalog.origin(&head.directory).is_ok_and(|origin| origin.is_none())
+            && catalog.key_object(&head.directory).is_ok_and(|key| key.is_none())
+    }
+
+    /// Counts the references that group `txg`, of which nothing is written yet, adds.
+    pub(super) fn refer_to_cloned(&self, txg: Txg) -> Result<()> {
+        let sets: Vec<_> =
+            self.datasets.lock().values().map(|dataset| dataset.set().clone()).collect();
+        for pointer in sets.iter().flat_map(|set| set.cloned(txg)) {
+            self.refer_to_clone(&pointer)?;
+        }
+        Ok(())
+    }
+
+    /// One reference more to a block that is in no dedup table.
+    pub(super) fn refer_to_clone(&self, pointer: &BlockPointer) -> Result<()> {
+        self.clones.refer(pointer, |vdev| self.allocator.space_of(vdev))
+    }
+}

@@ -1,0 +1,140 @@
+//! Copying ranges between files: blocks are shared where they can be, and the rest is read and written.
+//!
+//! Chapter 06, section 21. Invariant: whichever way a part is copied, the files read the same
+//! afterwards, and each part leaves both whole.
+
+use cenote_engine::txg::Tx;
+use cenote_format::ObjectId;
+
+use super::data::{check_writable, end_of, modified};
+use super::nodes::Locked;
+use super::set_attributes::check_size;
+use super::{SMALL_CHANGE, Writer};
+use crate::error::EINVAL;
+use crate::tree::{Errno, Result};
+use crate::view::{File, View};
+
+/// Bytes copied in one transaction.
+const COPIED_AT_ONCE: u64 = 1 << 20;
+/// Blocks shared in one transaction at most.
+const SHARED_AT_ONCE: u64 = 1024;
+
+/// A part of a file that is to be part of another.
+#[derive(Clone, Copy)]
+struct Part {
+    from: (ObjectId, u64),
+    to: (ObjectId, u64),
+    len: u64,
+}
+
+impl Writer {
+    /// Copies a range; gives the bytes copied.
+    pub fn copy_range(&self, from: (ObjectId, u64), to: (ObjectId, u64), len: u64) -> Result<u64> {
+        end_of(to.1, len)?;
+        if from.0 == to.0 && from.1.abs_diff(to.1) < len {
+            return Err(Errno::new(EINVAL, "the ranges overlap"));
+        }
+        let shares = self.cloning.as_ref().is_some_and(|cloning| cloning());
+        let mut copied = 0;
+        while copied < len {
+            let rest = Part {
+                from: (from.0, from.1.saturating_add(copied)),
+                to: (to.0, to.1.saturating_add(copied)),
+                len: len - copied,
+            };
+            if shares {
+                let shared = self.share(&rest)?;
+                if shared > 0 {
+                    copied += shared;
+                    continue;
+                }
+            }
+            let step = Part { len: rest.len.min(COPIED_AT_ONCE), ..rest };
+            let read = self.copy(&step)?;
+            copied += read;
+            if read < step.len {
+                // The source ended; what the copy itself adds to it does not count.
+                break;
+            }
+        }
+        Ok(copied)
+    }
+
+    /// Reads a part and writes it; gives the bytes there were.
+    fn copy(&self, part: &Part) -> Result<u64> {
+        let (source, target) = (self.node(part.from.0)?, self.node(part.to.0)?);
+        self.admit(part.len)?;
+        let mut locked = Locked::new([&source, &target])?;
+        let file = &locked.of(part.from.0)?.file;
+        let data = View::read(file, part.from.1, part.len as usize)?.concat();
+        if data.is_empty() {
+            return Ok(0);
+        }
+        let file = &mut locked.of(part.to.0)?.file;
+        self.check_target(file, part)?;
+        let tx = self.begin()?;
+        self.write_data(&tx, file, part.to.1, &data)?;
+        self.grown(&tx, file, part.to.1.saturating_add(data.len() as u64))?;
+        if let Some(log) = self.log.as_ref().filter(|_| file.facts.links != 0) {
+            log.note_write(&tx, part.to.0.0, part.to.1, &data);
+        }
+        Ok(data.len() as u64)
+    }
+
+    fn check_target(&self, file: &File, part: &Part) -> Result<()> {
+        check_size(&file.facts, 0)?;
+        check_writable(&file.facts, part.to.1)?;
+        self.check_quota(&file.facts)
+    }
+
+    /// Notes that data was written up to `end`.
+    fn grown(&self, tx: &Tx, file: &mut File, end: u64) -> Result<()> {
+        let mut facts = modified(&file.facts);
+        facts.size = facts.size.max(end);
+        self.store(tx, file, &facts, &[])
+    }
+
+    /// Makes blocks at the beginning of a part belong to both files; gives the bytes of them. 0 where a
+    /// block is not wholly within the part, waits to be written, or cannot be shared.
+    fn share(&self, part: &Part) -> Result<u64> {
+        let (source, target) = (self.node(part.from.0)?, self.node(part.to.0)?);
+        self.admit(SMALL_CHANGE)?;
+        let mut locked = Locked::new([&source, &target])?;
+        let file = &locked.of(part.from.0)?.file;
+        let (block, size) = (file.object.block_size(), file.facts.size);
+        let is_aligned = |offset: u64| offset.checked_rem(block) == Some(0);
+        let there = part.len.min(size.saturating_sub(part.from.1));
+        if there == 0 || !is_aligned(part.from.1) || !is_aligned(part.to.1) {
+            return Ok(0);
+        }
+        let target_end = locked.of(part.to.0)?.file.facts.size;
+        // The last block of a file may be shared as the last of another.
+        let whole =
+            match part.from.1 + there == size && part.to.1.saturating_add(there) >= target_end {
+                true => there.div_ceil(block),
+                false => there / block,
+            };
+        let file = &locked.of(part.from.0)?.file;
+        let blocks = file.object.clonable(part.from.1 / block, whole.min(SHARED_AT_ONCE))?;
+        let len = (blocks.len() as u64).saturating_mul(block).min(there);
+        if len == 0 {
+            return Ok(0);
+        }
+        let file = &mut locked.of(part.to.0)?.file;
+        self.check_target(file, part)?;
+        let fits = file.object.block_size() == block;
+        if !fits && (file.facts.size > 0 || file.object.block_count() > 1) {
+            return Ok(0);
+        }
+        let tx = self.begin()?;
+        if !fits {
+            file.object.set_block_size(&tx, block)?;
+        }
+        file.object.clone_blocks(&tx, part.to.1 / block, &blocks)?;
+        self.grown(&tx, file, part.to.1.saturating_add(len))?;
+        if file.facts.links != 0 {
+            self.note_whole(&tx);
+        }
+        Ok(len)
+    }
+}
