@@ -509,8 +509,11 @@ impl Tree for Filesystem {
         to: (NodeId, u64),
         len: u64,
     ) -> Result<u64> {
-        let (writer, source) = self.changeable(from.0)?;
-        let (_, target) = self.changeable(to.0)?;
+        let (writer, target) = self.changeable(to.0)?;
+        // A snapshot may go while it is read here: the kernel copies from one by reading and writing.
+        let (_, source) = self
+            .changeable(from.0)
+            .map_err(|_| Errno::new(EOPNOTSUPP, "the source is in a snapshot"))?;
         let copied = writer.copy_range((source, from.1), (target, to.1), len)?;
         writer.made(Some(target))?;
         Ok(copied)

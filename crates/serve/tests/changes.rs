@@ -383,6 +383,8 @@ fn modes_owners_and_set_id_bits() {
     // Writing and truncating by a user drop set-id bits; by root they stay.
     for (step, dropped) in [
         ("echo x >> w", true),
+        // Who asks for the mode alone is not told what it was.
+        ("echo x >> w && test $(stat -c %a w) = 777", true),
         (": > w", true),
         ("truncate -s 5 w", true),
         ("chmod u+w w", false),

@@ -385,7 +385,10 @@ fn snapshots_are_cloned_held_and_gone_back_to() {
     assert!(!root.join(".zfs/snapshot/one").exists());
     bench.cenote(&["zfs", "snapshot", "tank/a@one"]);
     assert_eq!(snapshots(), 1);
-    assert!(root.join(".zfs/snapshot/one/f3").exists());
+    let restored = std::fs::copy(root.join(".zfs/snapshot/one/f3"), root.join("f3 again"));
+    assert_eq!(restored.unwrap(), 40_000);
+    assert!(std::fs::read(root.join("f3 again")).unwrap() == noise(40_000, 3));
+    std::fs::remove_file(root.join("f3 again")).unwrap();
     bench.cenote(&["zfs", "clone", "-o", "atime=off", "tank/a@one", "tank/c"]);
     assert_eq!(bench.value("origin", "tank/c"), "tank/a@one");
     std::fs::remove_file(bench.at("mnt/tank/c/f1")).unwrap();

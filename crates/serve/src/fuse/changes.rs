@@ -15,13 +15,11 @@ use zerocopy::IntoBytes;
 
 use super::abi::{self, InHeader, feature, set};
 use super::change::Change;
-use super::handler::Handler;
+use super::handler::{Handler, SET_ID};
 use super::reply::{self, Body};
 
 /// Permission bits of a mode, set-id and sticky included.
 const PERMISSIONS: u32 = 0o7777;
-/// The set-user-id and set-group-id bits.
-const SET_ID: u32 = 0o6000;
 /// The access ACL.
 const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 /// Both ACLs begin so.
@@ -56,7 +54,7 @@ impl Handler {
                 if change.size.is_some() {
                     self.changed(node);
                 }
-                Ok(self.attributes_reply(node, &attributes))
+                Ok(self.attributes_reply(&attributes))
             }
             Change::MakeNode { name, mode, rdev, umask } => {
                 let kind = mode & libc::S_IFMT;
@@ -189,7 +187,7 @@ impl Handler {
             self.changed(attributes.node);
         }
         let kernel_node = self.kernel_node(attributes.node);
-        let validity = self.validity(attributes.node);
+        let validity = self.validity(attributes);
         reply::fixed(&reply::entry_out(kernel_node, attributes, validity))
     }
 

@@ -38,6 +38,9 @@ const NAME_MAX: usize = 1024;
 /// Longest target of a symbolic link the kernel accepts, in bytes.
 const LINK_MAX: usize = 4095;
 
+/// The set-user-id and set-group-id bits.
+pub(super) const SET_ID: u32 = 0o6000;
+
 /// What a handler is told about its mount.
 #[derive(Debug, Clone, Copy)]
 pub struct HandlerOptions {
@@ -183,10 +186,10 @@ impl Handler {
         let tree = &*self.tree;
         match *operation {
             Operation::Lookup { name } => self.lookup(node, name),
-            Operation::GetAttributes => Ok(self.attributes_reply(node, &tree.attributes(node)?)),
+            Operation::GetAttributes => Ok(self.attributes_reply(&tree.attributes(node)?)),
             Operation::Statx => {
                 let attributes = tree.attributes(node)?;
-                Ok(reply::fixed(&reply::statx_out(&attributes, self.validity(node))))
+                Ok(reply::fixed(&reply::statx_out(&attributes, self.validity(&attributes))))
             }
             Operation::ReadLink => {
                 let target = Bytes::from(tree.read_link(node)?);
@@ -417,20 +420,27 @@ impl Handler {
     /// An entry for `attributes`, counted as given to the kernel.
     fn handed_out(&self, attributes: &Attributes) -> abi::EntryOut {
         self.hold(attributes.node);
-        let validity = self.validity(attributes.node);
+        let validity = self.validity(attributes);
         reply::entry_out(self.kernel_node(attributes.node), attributes, validity)
     }
 
-    pub(super) fn attributes_reply(&self, node: NodeId, attributes: &Attributes) -> Body {
-        reply::fixed(&reply::attr_out(attributes, self.validity(node)))
+    pub(super) fn attributes_reply(&self, attributes: &Attributes) -> Body {
+        reply::fixed(&reply::attr_out(attributes, self.validity(attributes)))
     }
 
-    /// How long the kernel may keep what it is told of `node`.
-    pub(super) fn validity(&self, node: NodeId) -> Validity {
-        let names = self.options.validity;
+    /// How long the kernel may keep what it is told of a node. A file may lose its set-id bits by a
+    /// write, whose reply does not say so: of such a file the kernel keeps nothing.
+    pub(super) fn validity(&self, attributes: &Attributes) -> Validity {
+        let (names, node) = (self.options.validity, attributes.node);
         let is_root = || self.kernel_node(node) == abi::ROOT_ID;
-        let settling = self.is_writable && (is_root() || self.nodes.is_settling(node));
-        Validity { names, attributes: if settling { names.min(SETTLING_VALIDITY) } else { names } }
+        let is_file = attributes.mode & libc::S_IFMT == libc::S_IFREG;
+        let longest = match () {
+            _ if !self.is_writable => names,
+            _ if is_file && attributes.mode & SET_ID != 0 => Duration::ZERO,
+            _ if is_root() || self.nodes.is_settling(node) => SETTLING_VALIDITY,
+            _ => names,
+        };
+        Validity { names, attributes: names.min(longest) }
     }
 
     /// `node` is given to the kernel once more. The root is the mount's own and not counted.
