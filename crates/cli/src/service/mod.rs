@@ -14,6 +14,7 @@ mod orders;
 mod permissions;
 mod pool_report;
 mod snapshots;
+mod spares;
 mod troubles;
 pub mod vdevs;
 

@@ -77,8 +77,8 @@ fn flags(dataset: &DatasetReport, temporary: &Temporary) -> MountFlagOptions {
     }
 }
 
-/// Whether it is a filesystem that was received in part only, so far.
-fn is_partial(pool: &Pool, dataset: &DatasetReport) -> bool {
+/// Whether it was received in part only, so far.
+pub(super) fn is_partial(pool: &Pool, dataset: &DatasetReport) -> bool {
     let token = dataset.properties.value("receive_resume_token");
     token.is_some_and(|token| !matches!(token, "" | "-"))
         && pool.catalog().dataset_named(&dataset.name).is_ok_and(|head| head.phys.is_inconsistent())

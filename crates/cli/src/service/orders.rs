@@ -15,7 +15,7 @@ use cenote_engine::pool::Pool;
 use cenote_engine::{Error, ErrorKind};
 use cenote_format::Guid;
 
-use super::mounts::Place;
+use super::mounts::{self, Place};
 use super::{Service, failure};
 
 /// Properties whose change only shows in a mount that is made anew.
@@ -521,9 +521,16 @@ impl Service {
     ) -> Result<(), Failure> {
         let all = self.fresh(pool)?;
         let known: BTreeSet<&str> = all.iter().map(|dataset| dataset.name.as_str()).collect();
-        let mut lines = Vec::new();
+        // What was received in part only, so far, is left out, also where it was named.
+        let partial = all.iter().filter(|dataset| mounts::is_partial(pool, dataset));
+        let partial: BTreeSet<&str> = partial.map(|dataset| dataset.name.as_str()).collect();
+        let (mut lines, mut whole) = (Vec::new(), Vec::with_capacity(names.len()));
         for name in names {
             let (of, _) = name.split_once('@').unwrap_or((name, ""));
+            if partial.contains(of) {
+                continue;
+            }
+            whole.push(name.clone());
             if !known.contains(of) {
                 lines.push(format!("cannot create snapshot '{name}': dataset does not exist"));
             } else if known.contains(name.as_str()) {
@@ -531,16 +538,19 @@ impl Service {
             }
         }
         if !lines.is_empty() {
-            if names.len() > 1 {
+            if whole.len() > 1 {
                 lines.push("no snapshots were created".to_owned());
             }
             return Err(Failure::new(FailureKind::Already, lines.join("\n")));
         }
-        let change = Change::Snapshot { names: names.to_vec(), properties: properties.to_vec() };
+        if whole.is_empty() {
+            return Ok(());
+        }
+        let change = Change::Snapshot { names: whole.clone(), properties: properties.to_vec() };
         let start = start(&change, pool.name());
-        self.changes.snapshot(names, properties).map_err(|error| {
+        self.changes.snapshot(&whole, properties).map_err(|error| {
             let mut failure = refused(&start, &change, &error);
-            if names.len() > 1 {
+            if whole.len() > 1 {
                 failure.message.push_str("\nno snapshots were created");
             }
             failure

@@ -26,7 +26,7 @@ use cenote_format::{Guid, ObjectId, nvlist, scan_state};
 
 use super::activities::Activities;
 use super::troubles::Troubles;
-use super::vdevs;
+use super::{spares, vdevs};
 
 /// Largest packed list that is believed, in bytes.
 const MAX_LIST: u64 = 16 << 20;
@@ -113,6 +113,7 @@ impl Published {
         self.activities.put(&mut report.root);
         let aside = report.caches.iter_mut().chain(&mut report.spares);
         aside.for_each(|vdev| set_sizes(vdev, pool, &open));
+        spares::mark(&mut report);
         report.state = report.root.state;
         report.status = status(&report);
         report.uptime_nanoseconds =
@@ -151,13 +152,14 @@ fn set_sizes(vdev: &mut VdevReport, pool: &Pool, open: &[LeafDevice]) {
         let file = std::fs::metadata(vdev.path.as_deref()?).ok()?;
         file.is_file().then_some(file.len())
     });
-    if let Some(size) = size.filter(|_| vdev.is_leaf() && vdev.state != VdevState::CannotOpen) {
+    // What was taken offline or is faulty is not opened, so that nobody knows its size.
+    let is_open = matches!(vdev.state, VdevState::Online | VdevState::Degraded);
+    if let Some(size) = size.filter(|_| vdev.is_leaf() && is_open) {
         vdev.physical_size = size;
         vdev.allocatable = cenote_engine::vdev::allocatable(vdev.physical_size);
         let can = own.map(|leaf| leaf.device.can_trim());
         let can = can.or_else(|| found.map(|found| found.device.can_trim()));
-        let is_open = matches!(vdev.state, VdevState::Online | VdevState::Degraded);
-        vdev.trim_supported = is_open && can.unwrap_or(true);
+        vdev.trim_supported = can.unwrap_or(true);
         if vdev.class == VdevClass::Cache {
             // Nothing is kept on it, and its header takes a sector.
             vdev.space = vdev.allocatable.saturating_sub(CACHE_HEADER);

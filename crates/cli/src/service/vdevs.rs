@@ -16,13 +16,12 @@ fn node(status: &VdevStatus, pool: &str, space: Option<&PoolSpace>, depth: u32) 
     let config = &status.config;
     let children: Vec<VdevReport> =
         status.children.iter().map(|child| node(child, pool, space, depth + 1)).collect();
+    let top = space
+        .filter(|_| depth == 1)
+        .and_then(|space| space.tops.iter().find(|top| config.id == Some(u64::from(top.id))));
     let own = match (depth, space) {
         (0, Some(space)) => Some((space.size(), space.allocated(), space.fragmentation())),
-        (1, Some(space)) => {
-            let top = space.tops.iter().find(|top| config.id == Some(u64::from(top.id)));
-            top.map(|top| (top.size, top.allocated, top.fragmentation))
-        }
-        _ => None,
+        _ => top.map(|top| (top.size, top.allocated, top.fragmentation)),
     };
     let stats = &status.stats;
     let (size, allocated, fragmentation) = own.unwrap_or((0, 0, None));
@@ -43,6 +42,7 @@ fn node(status: &VdevStatus, pool: &str, space: Option<&PoolSpace>, depth: u32) 
         space: size,
         deflated_space: size,
         fragmentation,
+        checkpoint_space: top.map_or(0, |top| top.checkpoint),
         non_allocating: config.top.is_some_and(|top| top.non_allocating.unwrap_or(0) != 0),
         removing: config.top.is_some_and(|top| top.removing.unwrap_or(0) != 0),
         awaiting_resilver: config.resilver_defer,

@@ -149,10 +149,10 @@ fn compare(
 ) -> std::cmp::Ordering {
     match field {
         Field::Type => a.1.kind.cmp(&b.1.kind),
-        // numbers by size, names by letters
+        // names by letters, then numbers by size
         Field::Name => match (a.0.parse::<u64>(), b.0.parse::<u64>()) {
             (Ok(a), Ok(b)) => a.cmp(&b),
-            _ => a.0.cmp(&b.0),
+            (a_number, b_number) => (a_number.is_ok(), &a.0).cmp(&(b_number.is_ok(), &b.0)),
         },
         Field::Used => a.1.used.cmp(&b.1.used),
         Field::Quota => a.1.quota.cmp(&b.1.quota),
@@ -238,5 +238,13 @@ mod tests {
         let expected = "TYPE         NAME   USED  QUOTA  OBJUSED  OBJQUOTA\nPOSIX Group  root  \
                         1.50K     1G        3      none\n";
         assert_eq!(render(&rows, &fields, &parse("tank")), expected);
+    }
+
+    #[test]
+    fn names_come_before_numbers() {
+        let row = |name: &str| (name.to_owned(), UsageRecord::default());
+        let mut rows = ["70000", "root", "1002", "bin"].map(row);
+        rows.sort_by(|a, b| compare(Field::Name, a, b));
+        assert_eq!(rows.map(|row| row.0), ["bin", "root", "1002", "70000"]);
     }
 }

@@ -71,6 +71,11 @@ fn a_checkpoint_keeps_what_is_freed_until_it_is_discarded() {
     assert!(bench.held() > 3 << 20, "{}", bench.held());
     let status = bench.cenote(&["zpool", "status", "tank"]);
     assert!(status.contains("checkpoint: created"), "{status}");
+    // every group of devices says what it holds of it
+    let list = bench.cenote(&["zpool", "list", "-Hpv", "tank"]);
+    let held = |line: &str| line.split('\t').nth(5).and_then(|held| held.parse::<u64>().ok());
+    let tops = list.lines().filter(|line| line.trim_start().starts_with("mirror"));
+    assert_eq!(tops.filter_map(held).sum::<u64>(), bench.held(), "{list}");
     let now = bench.manifest();
     bench.kill();
     bench.import();

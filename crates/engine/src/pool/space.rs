@@ -52,6 +52,8 @@ pub struct TopSpace {
     pub deflate_ratio: u64,
     /// Bytes of the metaslab set aside for the intent log.
     pub embedded_log: u64,
+    /// Bytes held only by the checkpoint.
+    pub checkpoint: u64,
     /// Nothing new goes there.
     pub passive: bool,
 }
@@ -221,6 +223,7 @@ impl VdevMaps {
                 fragmentation: None,
                 deflate_ratio: geometry.deflate_ratio,
                 embedded_log: 0,
+                checkpoint: 0,
                 passive: top.non_allocating == Some(1) || top.removing == Some(1),
             },
             metaslab_shift: top.metaslab_shift,
@@ -291,6 +294,7 @@ impl VdevMaps {
 
     fn finish(self) -> TopSpace {
         let mut top = self.top;
+        top.checkpoint = self.checkpoint;
         for (allocated, size) in self.allocated.iter().zip(&self.sizes) {
             let allocated = u64::try_from(*allocated).unwrap_or(0).min(*size);
             top.allocated = top.allocated.saturating_add(allocated);
@@ -541,6 +545,7 @@ mod tests {
             fragmentation: Some(10),
             deflate_ratio: 512,
             embedded_log: 0,
+            checkpoint: 0,
             passive: false,
         }
     }
