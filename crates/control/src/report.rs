@@ -505,6 +505,9 @@ pub struct PoolReport {
     pub status: PoolStatus,
     /// What keeps a pool from being written that was not to be opened for reading only.
     pub read_only_because: Option<String>,
+    /// An older state was opened than the newest: when it was written, in seconds since 1970, and how
+    /// many seconds of changes that left out.
+    pub gone_back: Option<(i64, u64)>,
     /// Transaction group of the snapshot.
     pub txg: u64,
     /// On-disk version of the pool (5000: feature flags).

@@ -283,6 +283,8 @@ impl PoolService for Service {
                     pool_report::suspend(&mut report, refuses);
                 }
                 report.read_only_because = self.changes.read_only_because();
+                report.gone_back =
+                    pool.gone_back().map(|back| (back.as_of.cast_signed(), back.lost));
                 report
             }
             Err(_) => PoolReport::default(),

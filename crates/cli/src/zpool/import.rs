@@ -324,8 +324,11 @@ fn one(wanted: &Wanted, client: &Client, pool: &ImportReport) -> Result<(), ()> 
     if let Err(failure) = pool_process::start(&Beginning::Open(request.clone())) {
         return fail(failure.message);
     }
-    let report = client.pool_report(&request.name).ok();
-    if let Some(because) = report.and_then(|report| report.read_only_because) {
+    let report = client.pool_report(&request.name).unwrap_or_default();
+    if let Some((seconds, lost)) = report.gone_back {
+        terminal::out(&format!("{}\n", pool_import::gone_back(&pool.name, seconds, lost)));
+    }
+    if let Some(because) = report.read_only_because {
         let words = format!("'{}' is open for reading only: {because}", request.name);
         terminal::complain(&words);
     }

@@ -116,6 +116,9 @@ fn a_pool_that_was_taken_back_is_written_on() {
         let output = bench.output(&words);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         assert_eq!(String::from_utf8(output.stderr).unwrap(), "");
+        let said = String::from_utf8(output.stdout).unwrap();
+        let older = said.starts_with("Pool tank returned to its state as of ");
+        assert_eq!(older, how != ["-F"], "{said}");
         bench.cenote(&["zpool", "get", "-H", "-o", "value", "readonly", "tank"])
     };
     let (root, below) = (bench.at("mnt/tank"), bench.at("mnt/tank/a"));

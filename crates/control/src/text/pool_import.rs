@@ -89,6 +89,18 @@ fn device(out: &mut String, vdev: &ImportVdev, depth: usize, width: usize) {
     vdev.children.iter().for_each(|child| device(out, child, depth + 2, width));
 }
 
+/// What `zpool import -F` says of a pool that is shown as of `seconds`, `lost` seconds before its newest
+/// state.
+pub fn gone_back(name: &str, seconds: i64, lost: u64) -> String {
+    let when = format!("Pool {name} returned to its state as of {}.", time::long(seconds));
+    let (count, unit) = match lost {
+        0 => return when,
+        1..=120 => (lost, "seconds"),
+        _ => ((lost + 30) / 60, "minutes"),
+    };
+    format!("{when}\nDiscarded approximately {count} {unit} of transactions.")
+}
+
 /// What `zpool import NAME` says when another host used the pool last.
 pub fn used_elsewhere(name: &str, host: &str, id: u64, seconds: i64) -> String {
     format!(

@@ -30,4 +30,4 @@ pub mod supported;
 pub(crate) mod testing;
 pub mod validate;
 
-pub use open::{OpenOptions, Pool, Rewind};
+pub use open::{GoneBack, OpenOptions, Pool, Rewind};

@@ -106,7 +106,18 @@ pub struct Pool {
     view: ArcSwap<View>,
     candidate: Option<PoolCandidate>,
     /// What was shown first was not the newest any device has, but this was.
-    gone_back_from: Option<Txg>,
+    gone_back: Option<GoneBack>,
+}
+
+/// An older state of a pool that was opened instead of the newest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GoneBack {
+    /// The newest group any device had: no group up to it may be written again.
+    pub from: Txg,
+    /// When the older state was written, in seconds since 1970.
+    pub as_of: u64,
+    /// Seconds from then to the newest state.
+    pub lost: u64,
 }
 
 /// A pool as of one transaction group.
@@ -247,9 +258,14 @@ impl Pool {
             space: OnceLock::new(),
         };
         let stored = view.config.name.clone().unwrap_or_else(|| candidate.name.clone());
-        let (shown, newest) = (view.uberblock.txg, choice.latest.txg);
+        let (shown, newest) = (&view.uberblock, &choice.latest);
+        let gone_back = (newest.txg > shown.txg).then_some(GoneBack {
+            from: newest.txg,
+            as_of: shown.timestamp,
+            lost: newest.timestamp.saturating_sub(shown.timestamp),
+        });
         Ok(Self {
-            gone_back_from: (newest > shown).then_some(newest),
+            gone_back,
             name: name.to_owned(),
             stored_name: options.temporary.then_some(stored),
             guid: candidate.guid,
@@ -278,16 +294,7 @@ impl Pool {
             space: OnceLock::new(),
         };
         let (keys, view) = (Arc::new(KeyStore::new()), ArcSwap::from_pointee(view));
-        Arc::new(Self {
-            name,
-            stored_name,
-            guid,
-            io,
-            keys,
-            view,
-            candidate: None,
-            gone_back_from: None,
-        })
+        Arc::new(Self { name, stored_name, guid, io, keys, view, candidate: None, gone_back: None })
     }
 
     /// Shows a later group, which is on the disks.
@@ -325,10 +332,10 @@ impl Pool {
         self.view.load().uberblock.clone()
     }
 
-    /// The newest group any device had when the pool was opened, if what is shown was taken from an
-    /// older one on purpose: no group up to it may be written again.
-    pub fn gone_back_from(&self) -> Option<Txg> {
-        self.gone_back_from
+    /// The newest state any device had when the pool was opened, if what is shown was taken from an
+    /// older one on purpose.
+    pub fn gone_back(&self) -> Option<GoneBack> {
+        self.gone_back
     }
 
     /// Where everything is read from.

@@ -19,7 +19,7 @@ pub(super) fn log_version(change: &MosChange<'_>, event: &str) -> Result<()> {
 impl LivePool {
     /// The first group written tells who opened the pool.
     pub(super) fn note_opening(&self) {
-        let back = self.pool.gone_back_from().map(|_| self.pool.uberblock().txg);
+        let back = self.pool.gone_back().map(|_| self.pool.uberblock().txg);
         let run = move |_: &LivePool, change: &MosChange<'_>| {
             log_version(change, "open")?;
             if let Some(txg) = back {

@@ -58,7 +58,7 @@ impl LivePool {
         // What was born from here on is in no space map.
         let since = Txg(self.pool.uberblock().txg.0 + 1);
         let first = Txg(last_group(&self.pool).0 + 1);
-        let is_back = self.pool.gone_back_from().is_some();
+        let is_back = self.pool.gone_back().is_some();
         let refer = |pointer: &BlockPointer| self.refer_again(pointer);
         let claimer = PoolClaimer {
             io: self.io.clone(),

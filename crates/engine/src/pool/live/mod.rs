@@ -84,7 +84,7 @@ impl Default for WriteOptions {
 
 /// The group after which writing goes on: the newest on any device, also if the pool was taken back.
 fn last_group(pool: &Pool) -> Txg {
-    pool.gone_back_from().unwrap_or(pool.uberblock().txg)
+    pool.gone_back().map_or(pool.uberblock().txg, |back| back.from)
 }
 
 /// A change of the metadata.
