@@ -291,6 +291,16 @@ fn copies_share_blocks_where_the_pool_allows_it() {
     bench.kill();
     bench.import();
     assert!(std::fs::read(root.join("synced")).unwrap() == written);
+    // What is shared counts against a quota, also before its group is written.
+    bench.cenote(&["zfs", "create", "-o", "quota=3M", "tank/q"]);
+    std::fs::write(root.join("q/file"), &data).unwrap();
+    sync();
+    let copied = (0..6).map_while(|number| {
+        std::fs::copy(root.join("q/file"), root.join(format!("q/copy{number}"))).ok()
+    });
+    let copied = copied.count();
+    assert!(copied < 3, "{copied} copies of a file of 1 MB in a quota of 3 MiB");
+    bench.cenote(&["zfs", "destroy", "-r", "tank/q"]);
     for name in ["file", "copy", "written", "cut", "longer", "synced", "small", "small.copy"] {
         let _ = std::fs::remove_file(root.join(name));
     }

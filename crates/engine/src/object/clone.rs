@@ -12,9 +12,6 @@ use super::{Object, ObjectSet};
 use crate::Result;
 use crate::txg::Tx;
 
-/// Bytes that a cloned block counts as until its group is written: its pointer.
-const COUNTED: u64 = cenote_format::blkptr::SIZE as u64;
-
 impl Object {
     /// The pointers to blocks from `first` on, `count` at most, as far as they can be cloned: they are
     /// on the disks as they are, and nothing but the tables of clones has to know. Nobody may change
@@ -65,8 +62,9 @@ impl Object {
     /// Makes `pointers`, which [`Object::clonable`] gave in the same change, the blocks from `first` on;
     /// the blocks of both objects have the same size.
     pub fn clone_blocks(&self, tx: &Tx, first: u64, pointers: &[BlockPointer]) -> Result<()> {
-        self.change(tx, |state, dirt| {
+        let charged = self.change(tx, |state, dirt| {
             let current = state.current_mut()?;
+            let mut charged = 0_u64;
             for (id, pointer) in (first..).zip(pointers) {
                 dirt.blocks.remove(&id);
                 if pointer.is_hole() {
@@ -78,10 +76,12 @@ impl Object {
                 }
                 dirt.cloned.insert(id, pointer.reborn(tx.txg()));
                 current.max_block_id = current.max_block_id.max(id);
+                charged = charged.saturating_add(pointer.lsize());
             }
-            Ok(())
+            Ok(charged)
         })?;
-        tx.add_dirty(COUNTED.saturating_mul(pointers.len() as u64));
+        // Nothing of it is written, but the dataset is charged for it.
+        tx.add_dirty(charged);
         Ok(())
     }
 

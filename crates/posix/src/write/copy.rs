@@ -6,18 +6,18 @@
 use cenote_engine::txg::Tx;
 use cenote_format::ObjectId;
 
+use super::Writer;
 use super::data::{check_writable, end_of, modified};
 use super::nodes::Locked;
 use super::set_attributes::check_size;
-use super::{SMALL_CHANGE, Writer};
 use crate::error::EINVAL;
 use crate::tree::{Errno, Result};
 use crate::view::{File, View};
 
 /// Bytes copied in one transaction.
 const COPIED_AT_ONCE: u64 = 1 << 20;
-/// Blocks shared in one transaction at most.
-const SHARED_AT_ONCE: u64 = 1024;
+/// Bytes shared in one transaction.
+const SHARED_AT_ONCE: u64 = 64 << 20;
 
 /// A part of a file that is to be part of another.
 #[derive(Clone, Copy)]
@@ -98,24 +98,26 @@ impl Writer {
     /// block is not wholly within the part, waits to be written, or cannot be shared.
     fn share(&self, part: &Part) -> Result<u64> {
         let (source, target) = (self.node(part.from.0)?, self.node(part.to.0)?);
-        self.admit(SMALL_CHANGE)?;
+        if self.admit(part.len.min(SHARED_AT_ONCE)).is_err() {
+            // There may be room for less.
+            return Ok(0);
+        }
         let mut locked = Locked::new([&source, &target])?;
+        let target_end = locked.of(part.to.0)?.file.facts.size;
         let file = &locked.of(part.from.0)?.file;
         let (block, size) = (file.object.block_size(), file.facts.size);
         let is_aligned = |offset: u64| offset.checked_rem(block) == Some(0);
-        let there = part.len.min(size.saturating_sub(part.from.1));
+        let there = part.len.min(SHARED_AT_ONCE).min(size.saturating_sub(part.from.1));
         if there == 0 || !is_aligned(part.from.1) || !is_aligned(part.to.1) {
             return Ok(0);
         }
-        let target_end = locked.of(part.to.0)?.file.facts.size;
         // The last block of a file may be shared as the last of another.
         let whole =
             match part.from.1 + there == size && part.to.1.saturating_add(there) >= target_end {
                 true => there.div_ceil(block),
                 false => there / block,
             };
-        let file = &locked.of(part.from.0)?.file;
-        let blocks = file.object.clonable(part.from.1 / block, whole.min(SHARED_AT_ONCE))?;
+        let blocks = file.object.clonable(part.from.1 / block, whole)?;
         let len = (blocks.len() as u64).saturating_mul(block).min(there);
         if len == 0 {
             return Ok(0);
