@@ -138,3 +138,18 @@ pub fn is_user_property(name: &str) -> bool {
     };
     name.contains(':') && name.len() < 256 && name.chars().all(permitted)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{dataset_show, show};
+
+    /// As OpenZFS 2.1.11 says it.
+    #[test]
+    fn sizes_of_blocks_have_no_unit_below_a_kibibyte() {
+        let said = |name: &str, value: &str| show(dataset_show(name).unwrap(), value);
+        assert_eq!(said("recordsize", "512"), "512");
+        assert_eq!(said("recordsize", "131072"), "128K");
+        assert_eq!(said("volblocksize", "8192"), "8K");
+        assert_eq!(said("used", "512"), "512B");
+    }
+}
