@@ -13,6 +13,7 @@ mod bench;
 #[path = "../../../engine/tests/hostile/image.rs"]
 mod image;
 mod loops;
+mod old;
 mod pools;
 #[allow(dead_code, reason = "others use the rest")]
 #[path = "../../../engine/tests/hostile/tally.rs"]

@@ -15,7 +15,7 @@ use cenote_format::{ObjectId, Txg};
 use parking_lot::Mutex;
 
 use super::bits::SparseBits;
-use crate::alloc::geometry::{Geometry, METASLABS_MAX};
+use crate::alloc::geometry::{Geometry, METASLABS_MAX, metaslab_shift};
 use crate::dataset::Table;
 use crate::object::ObjectSet;
 use crate::pool::removed::read_mapping;
@@ -192,12 +192,10 @@ impl Vdev {
     fn load(mos: &ObjectSet, id: u32, config: &VdevConfig) -> Result<Self> {
         let bad = |what: &str| Error::corrupt(format!("top-level vdev {id}: {what}"));
         let top = config.top.unwrap_or_default();
-        let in_range = |shift: u64, low, high| {
-            u32::try_from(shift).ok().filter(|shift| (low..=high).contains(shift))
-        };
-        let shift = in_range(top.ashift, 9, 16).ok_or_else(|| bad("impossible ashift"))?;
-        let metaslab_shift = in_range(top.metaslab_shift, 20, 63);
-        let metaslab_shift = metaslab_shift.ok_or_else(|| bad("impossible metaslab size"))?;
+        let shift = u32::try_from(top.ashift).ok().filter(|shift| (9..=16).contains(shift));
+        let shift = shift.ok_or_else(|| bad("impossible ashift"))?;
+        let metaslab_shift =
+            metaslab_shift(top.metaslab_shift).ok_or_else(|| bad("impossible metaslab size"))?;
         let count = top.asize >> metaslab_shift;
         if count > METASLABS_MAX {
             return Err(bad("too many metaslabs"));
