@@ -15,6 +15,7 @@ mod lanes;
 mod plan;
 mod ring;
 mod sim;
+mod sim_store;
 mod stall;
 #[cfg(test)]
 mod tests;

@@ -12,6 +12,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 
 use crate::batch::{DEFAULT_DEADLINE, MAX_READ, in_range};
+use crate::sim_store::Store;
 use crate::{Device, DeviceError};
 
 /// How the whole disk is.
@@ -41,7 +42,7 @@ pub struct SimDevice {
 
 #[derive(Debug, Default)]
 struct State {
-    bytes: Vec<u8>,
+    bytes: Store,
     /// What unflushed writes replaced, oldest first.
     undo: Vec<(usize, Vec<u8>)>,
     health: Health,
@@ -60,11 +61,11 @@ struct State {
 }
 
 /// What happened to a disk since [`SimDevice::record`].
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Recording {
+    /// What lay there before.
+    before: Store,
     events: Vec<Recorded>,
-    /// What each write replaced; empty for flushes.
-    replaced: Vec<Bytes>,
 }
 
 /// A write or flush that a disk carried out.
@@ -113,13 +114,17 @@ fn io_error() -> DeviceError {
 impl SimDevice {
     /// A disk of `size` zero bytes.
     pub fn new(name: impl Into<String>, size: usize) -> Self {
-        Self::from_bytes(name, vec![0; size])
+        Self::with(name.into(), size, Store::new(size))
     }
 
     /// A disk that holds `bytes`.
     pub fn from_bytes(name: impl Into<String>, bytes: Vec<u8>) -> Self {
-        let size = bytes.len() as u64;
-        Self { name: name.into(), size, state: Mutex::new(State { bytes, ..State::default() }) }
+        Self::with(name.into(), bytes.len(), Store::of(&bytes))
+    }
+
+    fn with(name: String, size: usize, bytes: Store) -> Self {
+        let state = Mutex::new(State { bytes, ..State::default() });
+        Self { name, size: size as u64, state }
     }
 
     /// Sets how the whole disk is.
@@ -156,9 +161,7 @@ impl SimDevice {
     pub fn crash(&self) {
         let state = &mut *self.state.lock();
         for (start, old) in state.undo.drain(..).rev() {
-            if let Some(target) = state.bytes.get_mut(start..start.saturating_add(old.len())) {
-                target.copy_from_slice(&old);
-            }
+            state.bytes.put(start, &old);
         }
     }
 
@@ -172,9 +175,10 @@ impl SimDevice {
         *state = State { bytes, undo, reads, writes, recording, ..State::default() };
     }
 
-    /// Starts to record writes and flushes anew. Costs memory for what is written, twice.
+    /// Starts to record writes and flushes anew. Costs memory for what is written.
     pub fn record(&self) {
-        self.state.lock().recording = Some(Recording::default());
+        let state = &mut *self.state.lock();
+        state.recording = Some(Recording { before: state.bytes.clone(), events: Vec::new() });
     }
 
     /// What was recorded so far, in order.
@@ -183,28 +187,22 @@ impl SimDevice {
         state.recording.as_ref().map(|recording| recording.events.clone()).unwrap_or_default()
     }
 
-    /// The disk's bytes as power loss would have left them right before the event numbered `order`
-    /// (u64::MAX: now): what had been flushed is there, and of every later write what `keep` says.
-    /// The bytes at present if nothing was recorded.
-    pub fn bytes_after_crash(
-        &self,
-        order: u64,
-        keep: &mut dyn FnMut(&Recorded) -> Keep,
-    ) -> Vec<u8> {
+    /// The order of the newest event that any disk of this process recorded.
+    pub fn newest_order() -> u64 {
+        ORDER.load(Ordering::SeqCst) - 1
+    }
+
+    /// The disk as power loss would have left it right before the event numbered `order`
+    /// (`u64::MAX`: now): what had been flushed is there, and of every later write what `keep` says.
+    /// As it is at present if nothing was recorded. It shares what was not written with this one.
+    pub fn after_crash(&self, order: u64, keep: &mut dyn FnMut(&Recorded) -> Keep) -> Self {
         let state = self.state.lock();
-        let mut bytes = state.bytes.clone();
-        let Some(recording) = &state.recording else { return bytes };
-        let mut put = |offset: u64, data: &[u8]| {
-            let start = offset as usize;
-            if let Some(target) = bytes.get_mut(start..start.saturating_add(data.len())) {
-                target.copy_from_slice(data);
-            }
+        let size = self.size as usize;
+        let Some(recording) = &state.recording else {
+            return Self::with(self.name.clone(), size, state.bytes.clone());
         };
-        for (recorded, replaced) in recording.events.iter().zip(&recording.replaced).rev() {
-            if let SimEvent::Write { offset, .. } = &recorded.event {
-                put(*offset, replaced);
-            }
-        }
+        let mut bytes = recording.before.clone();
+        let mut put = |offset: u64, data: &[u8]| bytes.put(offset as usize, data);
         let before = recording.events.partition_point(|recorded| recorded.order < order);
         let events = recording.events.get(..before).unwrap_or_default();
         let flushed = events.iter().rposition(|recorded| matches!(recorded.event, SimEvent::Flush));
@@ -216,15 +214,20 @@ impl SimDevice {
             };
             match kept {
                 Keep::All => put(*offset, data),
-                Keep::Nothing => {}
+                Keep::Nothing => None,
                 Keep::First(count) => put(*offset, data.get(..count).unwrap_or(data)),
                 Keep::AllBut(count) => {
                     let count = count.min(data.len());
-                    put(*offset + count as u64, data.get(count..).unwrap_or_default());
+                    put(*offset + count as u64, data.get(count..).unwrap_or_default())
                 }
-            }
+            };
         }
-        bytes
+        Self::with(self.name.clone(), size, bytes)
+    }
+
+    /// What lies on the disk and may be something else than zeros: offsets and bytes, ascending.
+    pub fn written(&self) -> Vec<(u64, Vec<u8>)> {
+        self.state.lock().bytes.written()
     }
 
     /// Reads and writes that reached the disk.
@@ -287,7 +290,7 @@ impl Device for SimDevice {
             return Err(io_error());
         }
         let start = offset as usize;
-        let mut bytes = state.bytes.get(start..start + len).ok_or_else(io_error)?.to_vec();
+        let mut bytes = state.bytes.get(start, len).ok_or_else(io_error)?;
         for (corrupt, mask) in &state.corrupt {
             let from = corrupt.start.max(range.start);
             let to = corrupt.end.min(range.end);
@@ -310,15 +313,14 @@ impl Device for SimDevice {
         let keep = state.tear_next.take().unwrap_or(data.len()).min(data.len());
         let data = data.get(..keep).unwrap_or_default();
         let start = offset as usize;
-        let target = state.bytes.get_mut(start..start + keep).ok_or_else(io_error)?;
+        let replaced = state.bytes.get(start, keep).ok_or_else(io_error)?;
         if let Some(recording) = &mut state.recording {
             let data = Bytes::copy_from_slice(data);
-            let order = ORDER.fetch_add(1, Ordering::Relaxed);
+            let order = ORDER.fetch_add(1, Ordering::SeqCst);
             recording.events.push(Recorded { order, event: SimEvent::Write { offset, data } });
-            recording.replaced.push(Bytes::copy_from_slice(target));
         }
-        state.undo.push((start, target.to_vec()));
-        target.copy_from_slice(data);
+        state.undo.push((start, replaced));
+        state.bytes.put(start, data).ok_or_else(io_error)?;
         // Written sectors are good again.
         let written = offset..offset + keep as u64;
         let mut bad = Vec::new();
@@ -339,9 +341,8 @@ impl Device for SimDevice {
         let state = &mut *self.state.lock();
         state.undo.clear();
         if let Some(recording) = &mut state.recording {
-            let order = ORDER.fetch_add(1, Ordering::Relaxed);
+            let order = ORDER.fetch_add(1, Ordering::SeqCst);
             recording.events.push(Recorded { order, event: SimEvent::Flush });
-            recording.replaced.push(Bytes::new());
         }
         Ok(())
     }

@@ -220,19 +220,45 @@ fn crash_states_follow_the_record() {
     let events = sim.recorded();
     assert_eq!(events.len(), 4);
     assert!(events.windows(2).all(|pair| pair[0].order < pair[1].order));
+    assert!(events[3].order <= SimDevice::newest_order());
     let now = u64::MAX;
-    assert_eq!(sim.bytes_after_crash(now, &mut |_| Keep::All), sim.read(0, 8192).unwrap());
-    let flushed = sim.bytes_after_crash(now, &mut |_| Keep::Nothing);
+    let after = |order, keep: &mut dyn FnMut(&Recorded) -> Keep| {
+        sim.after_crash(order, keep).read(0, 8192).unwrap()
+    };
+    assert_eq!(after(now, &mut |_| Keep::All), sim.read(0, 8192).unwrap());
+    let flushed = after(now, &mut |_| Keep::Nothing);
     assert_eq!((&flushed[..16], &flushed[16..24]), ([2; 16].as_slice(), [0; 8].as_slice()));
-    let before = sim.bytes_after_crash(events[1].order, &mut |_| Keep::Nothing);
+    let before = after(events[1].order, &mut |_| Keep::Nothing);
     assert_eq!(before[..16], [1; 16]);
-    let torn = sim.bytes_after_crash(now, &mut |recorded| match &recorded.event {
+    let torn = after(now, &mut |recorded| match &recorded.event {
         SimEvent::Write { offset: 8, .. } => Keep::First(2),
         _ => Keep::AllBut(3),
     });
     assert_eq!(torn[..12], [2, 2, 2, 2, 2, 2, 2, 4, 3, 3, 2, 2]);
     sim.crash();
     assert_eq!(sim.read(0, 16).unwrap().as_ref(), [2; 16]);
+}
+
+#[test]
+fn copies_of_a_simulated_disk_part_when_written() {
+    let size = 200_000;
+    let data = bytes(3, size);
+    let one = SimDevice::new("one", size);
+    one.record();
+    one.write(30_000, &data[..100_000]).unwrap();
+    let other = one.after_crash(u64::MAX, &mut |_| Keep::All);
+    other.write(60_000, &[9; 10]).unwrap();
+    one.write(size as u64 - 5, &data[..5]).unwrap();
+    assert_eq!(one.read(30_000, 100_000).unwrap(), data.slice(..100_000));
+    assert_eq!(other.read(59_999, 12).unwrap()[1..11], [9; 10]);
+    assert_eq!(other.read(size as u64 - 5, 5).unwrap(), [0; 5].as_slice());
+    assert!(other.read(size as u64 - 5, 6).is_err());
+    let mut copy = vec![0; size];
+    for (offset, data) in one.written() {
+        copy[offset as usize..offset as usize + data.len()].copy_from_slice(&data);
+    }
+    assert_eq!(copy, one.read(0, size).unwrap());
+    assert_eq!(SimDevice::from_bytes("three", copy.clone()).read(0, size).unwrap(), copy);
 }
 
 #[test]

@@ -324,9 +324,12 @@ impl Writer {
             ..facts
         };
         self.store(&tx, file, &changed, &[])?;
-        // The log cannot tell of a file that was made without a name.
+        // The log cannot tell of a file that was made without a name. Nor of what is done to it
+        // before its group is on the disks: records of that could not be replayed.
         let waits_for = (facts.links == 0 && self.log.is_some()).then(|| tx.txg());
-        if waits_for.is_none() {
+        if waits_for.is_some() {
+            self.note_whole(&tx);
+        } else {
             let (directory, name) = (parent.id().0, name.to_vec());
             self.note(&tx, id, || Payload::Link { directory, object: id.0, name })?;
         }

@@ -1,27 +1,36 @@
-//! Power cuts at every moment of a small workload on whole pools of simulated disks.
+//! Power cuts at every moment of small workloads on whole pools of simulated disks.
 //!
 //! Invariant: whatever of the unflushed writes survives a cut, the pool opens, nothing in it leaks or
 //! fails its checksum, what was acknowledged as durable is there, and nothing else than what was
 //! done is.
+//!
+//! `CUT_SECONDS=100000` tries every moment of each workload in every manner; `CUT_ONLY=n` only the moment
+//! after event n.
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
-mod model;
+#[path = "../write/consistent.rs"]
+mod consistent;
+mod datasets;
+mod enumerate;
+mod judge;
+mod late_name;
+#[allow(dead_code, reason = "others use the rest")]
 mod pool;
+mod story;
 mod work;
+mod workloads;
 
-use std::time::{Duration, Instant};
+use cenote_engine::dataset::change::PropertyInput;
+use cenote_format::config::VdevKind;
 
-use cenote_device::{Keep, Recorded, SimEvent};
+use enumerate::{Limits, enumerate};
+use pool::Disks;
+use story::Story;
+use workloads::{blocks, datasets as sets, devices, mixed, names, prompt, sealed};
 
-use pool::{Disks, census, zdb};
-use work::Work;
-
-/// Seconds for the cuts of one layout, unless the variable `CUT_SECONDS` says otherwise.
-const SECONDS: u64 = 18;
-/// One in so many cuts is judged by `zdb` too.
-const JUDGED: usize = 8;
-/// One in so many pools is exported in the end.
-const EXPORTED: usize = 4;
+/// Seconds for the widest workload on each layout, and for each of the others.
+const LONG: Limits = Limits { seconds: 9, zdb: true };
+const SHORT: Limits = Limits { seconds: 6, zdb: true };
 
 /// A small generator: the same numbers in every run.
 pub struct Random(pub u64);
@@ -36,80 +45,87 @@ impl Random {
     }
 }
 
-/// What a power cut leaves of unflushed writes, in the manner `manner`.
-fn keep(manner: u64, random: &mut Random, recorded: &Recorded) -> Keep {
-    let SimEvent::Write { data, .. } = &recorded.event else { return Keep::All };
-    let sectors = (data.len() / 512) as u64;
-    match manner {
-        0 => Keep::Nothing,
-        1 => Keep::All,
-        _ => match random.below(4) {
-            0 => Keep::Nothing,
-            1 => Keep::First(random.below(sectors + 1) as usize * 512),
-            2 => Keep::AllBut(random.below(sectors + 1) as usize * 512),
-            _ => Keep::All,
-        },
-    }
+fn number(name: &str, value: u64) -> PropertyInput {
+    PropertyInput::number(name, value)
 }
 
-fn enumerate(kind: &str) {
-    let disks = Disks::new(kind);
-    let facts = Work::run(&disks);
-    let orders = disks.orders();
-    let start = Instant::now();
-    let seconds = std::env::var("CUT_SECONDS").ok().and_then(|text| text.parse().ok());
-    let time = Duration::from_secs(seconds.unwrap_or(SECONDS));
-    let mut done = 0_usize;
-    // Steps that have no factor in common with the count visit every order, spread evenly.
-    let count = orders.len();
-    let step = (count * 5 / 8..).find(|step| gcd(*step, count) == 1).unwrap();
-    for number in 0..count * 3 {
-        if start.elapsed() > time {
-            break;
-        }
-        let order = orders[number * step % count] + 1;
-        let manner = (number % 3) as u64;
-        let mut random = Random(order * 31 + manner + 1);
-        let cut = disks.cut(order, &mut |recorded| keep(manner, &mut random, recorded));
-        let place = format!("{kind}: cut before event {order}, manner {manner}");
-        if number % JUDGED == 3 {
-            zdb(&cut, &place);
-        }
-        let expected = facts.at(order);
-        {
-            let seen = cut.open_to_look(&place);
-            census(&seen, &place);
-        }
-        let live = cut.open(&place);
-        let files = cut.files(&live, &place);
-        expected.check(&live, &files, &place);
-        live.sync().unwrap_or_else(|error| panic!("{place}: {error}"));
-        census(live.pool(), &place);
-        drop(files);
-        if number.is_multiple_of(EXPORTED) {
-            live.export().unwrap_or_else(|error| panic!("{place}: {error}"));
-        }
-        done += 1;
-    }
-    eprintln!("{kind}: {done} cuts of {count} moments in {:?}", start.elapsed());
-    assert!(done > 1, "{kind}: only {done} cuts");
-}
-
-fn gcd(a: usize, b: usize) -> usize {
-    if b == 0 { a } else { gcd(b, a % b) }
+fn run(name: &str, disks: Disks, limits: &Limits, work: impl FnOnce(&Disks) -> Story) {
+    let story = work(&disks);
+    enumerate(name, &disks, &story, limits);
 }
 
 #[test]
 fn a_single_disk() {
-    enumerate("disk");
+    run("mixed on a disk", Disks::new("disk"), &LONG, mixed::run);
 }
 
 #[test]
 fn a_mirror() {
-    enumerate("mirror");
+    run("mixed on a mirror", Disks::new("mirror"), &LONG, mixed::run);
 }
 
 #[test]
 fn raidz() {
-    enumerate("raidz1");
+    run("mixed on raidz1", Disks::new("raidz1"), &LONG, mixed::run);
+}
+
+#[test]
+fn shared_blocks() {
+    let records = number("recordsize", blocks::RECORD as u64);
+    let disks = Disks::new("disk").with(&["block_cloning"], &[records]);
+    // The zdb at hand is older than shared blocks.
+    run("shared blocks on a disk", disks, &Limits { zdb: false, ..SHORT }, blocks::run);
+}
+
+#[test]
+fn deduplicated_blocks() {
+    let properties = [number("recordsize", blocks::RECORD as u64), number("dedup", 1)];
+    let disks = Disks::new("special").with(&[], &properties);
+    run("dedup on classes of vdevs", disks, &SHORT, blocks::run);
+}
+
+#[test]
+fn copied_blocks() {
+    let records = number("recordsize", blocks::RECORD as u64);
+    let disks = Disks::new("raidz2").with(&[], &[records]);
+    run("blocks on raidz2", disks, &SHORT, blocks::run);
+}
+
+#[test]
+fn names_of_files() {
+    run("names on draid1", Disks::new("draid1"), &SHORT, names::run);
+}
+
+#[test]
+fn synced_writes() {
+    let disks = Disks::new("log").with(&[], &[number("sync", 1)]);
+    run("sync=always with a log", disks, &SHORT, |disks| prompt::run(disks, true));
+}
+
+#[test]
+fn placed_writes() {
+    run("fsync of threads on a disk", Disks::new("disk"), &SHORT, |disks| {
+        prompt::run(disks, false)
+    });
+}
+
+#[test]
+fn an_encrypted_filesystem() {
+    let disks = Disks::new("mirror").with(&["encryption"], &[]);
+    run("encrypted on a mirror", disks, &SHORT, sealed::run);
+}
+
+#[test]
+fn snapshots_and_clones() {
+    let disks = Disks::new("raidz1").with(&["zpool_checkpoint"], &[]);
+    run("clones on raidz1", disks, &SHORT, sets::run);
+}
+
+#[test]
+fn devices_that_come_and_go() {
+    let mut disks = Disks::new("mirror");
+    for name in devices::BLANK {
+        disks = disks.and(name);
+    }
+    run("devices at a mirror", disks, &SHORT, |disks| devices::run(disks, VdevKind::Mirror));
 }

@@ -2,23 +2,27 @@
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
 use cenote_device::{Device, DeviceError, Keep, Recorded, SimDevice};
 use cenote_engine::check::{CheckOptions, Verify, check};
+use cenote_engine::dataset::change::PropertyInput;
 use cenote_engine::pool::assemble::{PoolCandidate, assemble};
 use cenote_engine::pool::discover::{Candidate, Opener, ScanOptions, scan};
 use cenote_engine::pool::live::{LivePool, NewPoolPlan, WriteOptions, create};
 use cenote_engine::pool::{OpenOptions, Pool};
-use cenote_engine::vdev::{AllocationClass, LeafUnavailable};
-use cenote_format::config::{TopLevel, VdevConfig, VdevKind};
+use cenote_engine::vdev::{AllocationClass, LeafOpener, LeafUnavailable};
+use cenote_format::config::{Draid, TopLevel, VdevConfig, VdevKind};
 use cenote_posix::Filesystem;
 use cenote_posix::create::{NewFilesystem, initialise};
 
 /// Bytes of a disk: the smallest there is.
 const SIZE: usize = 64 << 20;
+/// Bytes of a disk of a dRAID: its distributed spares are smaller, and of the smallest size too.
+const DRAID_SIZE: usize = 96 << 20;
 /// Name of every pool.
 pub const NAME: &str = "tank";
 
@@ -49,7 +53,43 @@ const FEATURES: [&str; 19] = [
 #[derive(Clone)]
 pub struct Disks {
     kind: &'static str,
+    features: Vec<&'static str>,
+    properties: Vec<PropertyInput>,
     disks: BTreeMap<PathBuf, Arc<SimDevice>>,
+}
+
+/// The top-level vdevs of a kind of pool, each with its number of disks.
+fn tops(kind: &str) -> Vec<(VdevConfig, usize, AllocationClass)> {
+    use AllocationClass::{Dedup, Log, Normal, Special};
+    let of = |kind, nparity| {
+        let top = Some(TopLevel { ashift: 12, ..TopLevel::default() });
+        VdevConfig { kind, nparity, top, ..VdevConfig::default() }
+    };
+    let disk = of(VdevKind::File, None);
+    let mirror = of(VdevKind::Mirror, None);
+    match kind {
+        "disk" => vec![(disk, 1, Normal)],
+        "mirror" => vec![(mirror, 2, Normal)],
+        "raidz1" => vec![(of(VdevKind::Raidz, Some(1)), 3, Normal)],
+        "raidz2" => vec![(of(VdevKind::Raidz, Some(2)), 4, Normal)],
+        "draid1" => {
+            let draid = Some(Draid { data: 2, spares: 1, groups: 4, children: None });
+            vec![(VdevConfig { draid, ..of(VdevKind::Draid, Some(1)) }, 5, Normal)]
+        }
+        "log" => {
+            let mut log = disk;
+            log.top.iter_mut().for_each(|top| top.is_log = true);
+            vec![(mirror, 2, Normal), (log, 1, Log)]
+        }
+        "special" => vec![(disk.clone(), 1, Normal), (mirror, 2, Special), (disk, 1, Dedup)],
+        other => panic!("no kind of pool is called {other}"),
+    }
+}
+
+/// A leaf on the disk at `path`.
+pub fn leaf(path: &Path) -> VdevConfig {
+    let path = Some(path.display().to_string());
+    VdevConfig { kind: VdevKind::File, path, ..VdevConfig::default() }
 }
 
 impl Opener for Disks {
@@ -66,74 +106,91 @@ impl Opener for Disks {
 
 impl Disks {
     /// Blank disks for a pool of `kind`.
-    pub fn new(kind: &str) -> Self {
-        Self::sized(kind, SIZE)
+    pub fn new(kind: &'static str) -> Self {
+        Self::sized(kind, if kind == "draid1" { DRAID_SIZE } else { SIZE })
     }
 
     /// Blank disks of `size` bytes each for a pool of `kind`.
-    pub fn sized(kind: &str, size: usize) -> Self {
-        let (kind, count) = match kind {
-            "mirror" => ("mirror", 2),
-            "raidz1" => ("raidz1", 3),
-            _ => ("disk", 1),
-        };
-        let disk = |number| {
-            let path = PathBuf::from(format!("/sim/d{number}"));
-            (path.clone(), Arc::new(SimDevice::new(path.display().to_string(), size)))
-        };
-        Self { kind, disks: (0..count).map(disk).collect() }
+    pub fn sized(kind: &'static str, size: usize) -> Self {
+        let count = tops(kind).iter().map(|(_, count, _)| count).sum();
+        let names = (0..count).map(|number| format!("/sim/d{number}"));
+        let mut features = FEATURES.to_vec();
+        match kind {
+            "draid1" => features.push("draid"),
+            "special" => features.push("allocation_classes"),
+            _ => {}
+        }
+        Self { kind, features, properties: Vec::new(), disks: blank(names, size) }
+    }
+
+    /// The pool has these features too, and its root dataset these properties.
+    pub fn with(mut self, features: &[&'static str], properties: &[PropertyInput]) -> Self {
+        self.features.extend(features);
+        self.properties.extend_from_slice(properties);
+        self
+    }
+
+    /// A blank disk more, `/sim/NAME`, that is not the pool's yet.
+    pub fn and(mut self, name: &str) -> Self {
+        self.disks.extend(blank([format!("/sim/{name}")], SIZE));
+        self
+    }
+
+    /// Records what happens from now on.
+    pub fn record(&self) {
+        self.disks.values().for_each(|disk| disk.record());
     }
 
     /// Makes the pool; what happens to the disks afterwards is recorded.
     pub fn create(&self) -> Arc<LivePool> {
         let live = self.create_unrecorded();
-        self.disks.values().for_each(|disk| disk.record());
+        self.record();
         live
     }
 
     /// Makes the pool.
     pub fn create_unrecorded(&self) -> Arc<LivePool> {
-        let leaf = |path: &PathBuf| VdevConfig {
-            kind: VdevKind::File,
-            path: Some(path.display().to_string()),
-            ..VdevConfig::default()
+        let mut leaves = self.disks.keys().map(|path| leaf(path));
+        let mut top = |(top, count, class): (VdevConfig, usize, AllocationClass)| {
+            let mut leaves: Vec<VdevConfig> = leaves.by_ref().take(count).collect();
+            let config = match top.kind {
+                VdevKind::File => VdevConfig { top: top.top, ..leaves.remove(0) },
+                _ => VdevConfig { children: Some(leaves), ..top },
+            };
+            (config, class)
         };
-        let mut leaves: Vec<VdevConfig> = self.disks.keys().map(leaf).collect();
-        let top = Some(TopLevel { ashift: 12, ..TopLevel::default() });
-        let (kind, nparity) = match self.kind {
-            "mirror" => (VdevKind::Mirror, None),
-            _ => (VdevKind::Raidz, Some(1)),
-        };
-        let top = match self.kind {
-            "disk" => VdevConfig { top, ..leaves.remove(0) },
-            _ => VdevConfig { kind, nparity, top, children: Some(leaves), ..VdevConfig::default() },
-        };
+        let tops = tops(self.kind).into_iter().map(&mut top).collect();
         let plan = NewPoolPlan {
             name: NAME.into(),
             temporary_name: None,
             version: 5000,
-            tops: vec![(top, AllocationClass::Normal)],
+            tops,
             spares: Vec::new(),
             caches: Vec::new(),
-            features: FEATURES.iter().map(|name| (*name).to_owned()).collect(),
+            features: self.features.iter().map(|name| (*name).to_owned()).collect(),
             pool_properties: Vec::new(),
-            properties: Vec::new(),
+            properties: self.properties.clone(),
             command: None,
             hostid: 0,
             hostname: "test".into(),
             encryption: None,
         };
-        let disks = self.clone();
-        let open = move |leaf: &VdevConfig| {
-            let path = leaf.path.clone().unwrap_or_default();
-            let opened = Opener::open(&disks, Path::new(&path));
-            opened.map_err(|error| LeafUnavailable::open_failed(error.to_string()))
-        };
-        create(plan, Arc::new(open), &OpenOptions::default(), WriteOptions::default(), |set, tx| {
+        let open = self.opener();
+        create(plan, open, &OpenOptions::default(), WriteOptions::default(), |set, tx| {
             initialise(set, tx, &NewFilesystem::default()).unwrap();
             Ok(())
         })
         .unwrap()
+    }
+
+    /// Opens disks as leaves of a pool.
+    pub fn opener(&self) -> Arc<dyn LeafOpener> {
+        let disks = self.clone();
+        Arc::new(move |leaf: &VdevConfig| {
+            let path = leaf.path.clone().unwrap_or_default();
+            let opened = Opener::open(&disks, Path::new(&path));
+            opened.map_err(|error| LeafUnavailable::open_failed(error.to_string()))
+        })
     }
 
     /// The orders of all recorded events, ascending.
@@ -144,18 +201,12 @@ impl Disks {
         orders
     }
 
-    /// The order of the newest event.
-    pub fn now(&self) -> u64 {
-        self.orders().last().copied().unwrap_or(0)
-    }
-
     /// The disks as a power cut right before event `order` leaves them.
     pub fn cut(&self, order: u64, keep: &mut dyn FnMut(&Recorded) -> Keep) -> Self {
         let after = |(path, disk): (&PathBuf, &Arc<SimDevice>)| {
-            let bytes = disk.bytes_after_crash(order, keep);
-            (path.clone(), Arc::new(SimDevice::from_bytes(path.display().to_string(), bytes)))
+            (path.clone(), Arc::new(disk.after_crash(order, keep)))
         };
-        Self { kind: self.kind, disks: self.disks.iter().map(after).collect() }
+        Self { disks: self.disks.iter().map(after).collect(), ..self.clone() }
     }
 
     fn candidate(&self, place: &str) -> PoolCandidate {
@@ -183,11 +234,17 @@ impl Disks {
         opened.unwrap_or_else(|error| panic!("{place}: {error}"))
     }
 
+    /// The pool as of its checkpoint.
+    pub fn open_checkpoint(&self, place: &str) -> Arc<Pool> {
+        let options =
+            OpenOptions { prefetch_threads: 0, checkpoint: true, ..OpenOptions::default() };
+        let opened = Pool::open(&self.candidate(place), &options);
+        opened.unwrap_or_else(|error| panic!("{place}: {error}"))
+    }
+
     /// The files of the root dataset; the intent log is replayed.
     pub fn files(&self, live: &Arc<LivePool>, place: &str) -> Arc<Filesystem> {
-        let dataset = cenote_posix::live::find(&live.pool().catalog(), NAME).unwrap();
-        let opened = cenote_posix::live::open(live, &dataset, false);
-        opened.unwrap_or_else(|error| panic!("{place}: {error:?}"))
+        files_of(live, NAME, place)
     }
 
     /// The bytes of the first disk.
@@ -200,10 +257,28 @@ impl Disks {
     /// Writes the disks into files of `directory`.
     fn dump(&self, directory: &Path) {
         for (path, disk) in &self.disks {
-            let bytes = disk.read(0, disk.size() as usize).unwrap();
-            std::fs::write(directory.join(path.file_name().unwrap()), bytes).unwrap();
+            let file = std::fs::File::create(directory.join(path.file_name().unwrap())).unwrap();
+            file.set_len(disk.size()).unwrap();
+            for (offset, bytes) in disk.written() {
+                file.write_all_at(&bytes, offset).unwrap();
+            }
         }
     }
+}
+
+fn blank(
+    names: impl IntoIterator<Item = String>,
+    size: usize,
+) -> BTreeMap<PathBuf, Arc<SimDevice>> {
+    let disk = |name: String| (PathBuf::from(&name), Arc::new(SimDevice::new(name, size)));
+    names.into_iter().map(disk).collect()
+}
+
+/// The files of a dataset; its intent log is replayed.
+pub fn files_of(live: &Arc<LivePool>, name: &str, place: &str) -> Arc<Filesystem> {
+    let dataset = cenote_posix::live::find(&live.pool().catalog(), name).unwrap();
+    let opened = cenote_posix::live::open(live, &dataset, false);
+    opened.unwrap_or_else(|error| panic!("{place}: {error:?}"))
 }
 
 /// Every block of the pool is allocated once and right in every copy.

@@ -151,10 +151,7 @@ fn power_loss_at_any_moment_leaves_a_root_and_its_label() {
             let disks: Vec<Arc<SimDevice>> = rig
                 .disks
                 .iter()
-                .map(|disk| {
-                    let bytes = disk.bytes_after_crash(moment, &mut keep);
-                    Arc::new(SimDevice::from_bytes(disk.path().to_string_lossy(), bytes))
-                })
+                .map(|disk| Arc::new(disk.after_crash(moment, &mut keep)))
                 .collect();
             let choice = chosen(&disks);
             let label = choice.label.expect("a label goes with the uberblock");

@@ -1,0 +1,94 @@
+//! What lies on a simulated disk: pieces that copies of it share until one of them is written.
+//!
+//! Invariant: a piece that only ever held zeros takes no memory; a copy costs nothing until it is
+//! written, and then one piece at a time.
+
+use std::sync::Arc;
+
+/// Bytes of a piece.
+const PIECE: usize = 32 << 10;
+
+/// The bytes of a disk.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Store {
+    size: usize,
+    pieces: Vec<Option<Arc<Vec<u8>>>>,
+}
+
+/// A range within one piece.
+struct Part {
+    piece: usize,
+    start: usize,
+    len: usize,
+}
+
+impl Store {
+    /// `size` zeros.
+    pub(crate) fn new(size: usize) -> Self {
+        Self { size, pieces: vec![None; size.div_ceil(PIECE)] }
+    }
+
+    /// These bytes.
+    pub(crate) fn of(bytes: &[u8]) -> Self {
+        let piece = |bytes: &[u8]| {
+            let is_blank = bytes.iter().all(|byte| *byte == 0);
+            (!is_blank).then(|| {
+                let mut piece = bytes.to_vec();
+                piece.resize(PIECE, 0);
+                Arc::new(piece)
+            })
+        };
+        Self { size: bytes.len(), pieces: bytes.chunks(PIECE).map(piece).collect() }
+    }
+
+    /// The parts of a range; `None` if it does not lie within the disk.
+    fn parts(&self, start: usize, len: usize) -> Option<impl Iterator<Item = Part> + use<>> {
+        let end = start.checked_add(len).filter(|end| *end <= self.size)?;
+        let pieces = start / PIECE..end.div_ceil(PIECE).max(start / PIECE);
+        Some(pieces.map(move |piece| {
+            let from = start.max(piece * PIECE);
+            let to = end.min((piece + 1) * PIECE);
+            Part { piece, start: from - piece * PIECE, len: to - from }
+        }))
+    }
+
+    /// The bytes of a range.
+    pub(crate) fn get(&self, start: usize, len: usize) -> Option<Vec<u8>> {
+        let mut bytes = Vec::with_capacity(len);
+        for part in self.parts(start, len)? {
+            match self.pieces.get(part.piece)? {
+                Some(piece) => {
+                    bytes.extend_from_slice(piece.get(part.start..part.start + part.len)?);
+                }
+                None => bytes.resize(bytes.len() + part.len, 0),
+            }
+        }
+        Some(bytes)
+    }
+
+    /// Puts `bytes` at `start`.
+    pub(crate) fn put(&mut self, start: usize, bytes: &[u8]) -> Option<()> {
+        let mut rest = bytes;
+        for part in self.parts(start, bytes.len())? {
+            let (these, others) = rest.split_at_checked(part.len)?;
+            rest = others;
+            let slot = self.pieces.get_mut(part.piece)?;
+            let piece = slot.get_or_insert_with(|| Arc::new(vec![0; PIECE]));
+            let target = Arc::make_mut(piece).get_mut(part.start..part.start + part.len)?;
+            target.copy_from_slice(these);
+        }
+        Some(())
+    }
+
+    /// Where something lies that is not known to be zeros: offsets and bytes, ascending.
+    pub(crate) fn written(&self) -> Vec<(u64, Vec<u8>)> {
+        let pieces = self.pieces.iter().enumerate();
+        let written = pieces.filter_map(|(index, piece)| Some((index * PIECE, piece.as_ref()?)));
+        written
+            .map(|(start, piece)| {
+                let len = PIECE.min(self.size.saturating_sub(start));
+                (start as u64, piece.get(..len).unwrap_or(piece).to_vec())
+            })
+            .collect()
+    }
+}
