@@ -163,7 +163,7 @@ impl<'a> Work<'a> {
                 let _ = names.insert(path.to_owned(), file.number);
             },
             |files| {
-                drop(files.link(SUPERUSER, file.node, parent, name.as_bytes()).unwrap());
+                files.link(SUPERUSER, file.node, parent, name.as_bytes()).unwrap();
             },
         );
     }
@@ -310,7 +310,7 @@ impl<'a> Work<'a> {
             |bytes| bytes.resize(length, 0),
             |files| {
                 let change = SetAttributes { size, ..SetAttributes::default() };
-                drop(files.set_attributes(SUPERUSER, file.node, &change).unwrap());
+                files.set_attributes(SUPERUSER, file.node, &change).unwrap();
             },
         );
     }
