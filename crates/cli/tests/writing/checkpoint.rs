@@ -6,7 +6,7 @@
 use std::io::Write;
 use std::process::Command;
 
-use super::{Bench, cannot_mount, fill, noise};
+use super::{Bench, fill, noise};
 
 impl Bench {
     fn held(&self) -> u64 {
@@ -40,12 +40,7 @@ impl Bench {
 
 #[test]
 fn a_checkpoint_keeps_what_is_freed_until_it_is_discarded() {
-    if let Some(reason) = cannot_mount() {
-        eprintln!("{reason}");
-        return;
-    }
-    let bench = Bench::new(4);
-    let devices = bench.devices(4);
+    let Some((bench, devices)) = Bench::mounting(4) else { return };
     let [one, two, three, four] = &devices[..] else { panic!() };
     bench.create(&["mirror", one, two, "special", "mirror", three, four]);
     bench.cenote(&["zfs", "create", "tank/a"]);
@@ -102,12 +97,7 @@ fn a_checkpoint_keeps_what_is_freed_until_it_is_discarded() {
 
 #[test]
 fn a_pool_that_was_taken_back_is_written_on() {
-    if let Some(reason) = cannot_mount() {
-        eprintln!("{reason}");
-        return;
-    }
-    let bench = Bench::new(2);
-    let devices = bench.devices(2);
+    let Some((bench, devices)) = Bench::mounting(2) else { return };
     bench.create(&["mirror", &devices[0], &devices[1]]);
     bench.cenote(&["zfs", "create", "tank/a"]);
     let (place, mnt) = (bench.at("d").display().to_string(), bench.at("mnt").display().to_string());

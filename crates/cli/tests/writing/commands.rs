@@ -2,23 +2,11 @@
 
 use std::process::Command;
 
-use super::{Bench, cannot_mount, noise};
-
-pub(super) fn may_not_run() -> bool {
-    if let Some(reason) = cannot_mount() {
-        eprintln!("{reason}");
-        return true;
-    }
-    false
-}
+use super::{Bench, noise};
 
 #[test]
 fn logs_spares_and_cache_devices_leave_the_pool() {
-    if may_not_run() {
-        return;
-    }
-    let bench = Bench::new(6);
-    let d = bench.devices(6);
+    let Some((bench, d)) = Bench::mounting(6) else { return };
     bench.create(&[&d[0], "log", "mirror", &d[1], &d[2], "cache", &d[3], "spare", &d[4]]);
     bench.cenote(&["zfs", "set", "sync=always", "tank"]);
     let write = |name: &str| std::fs::write(bench.at("mnt/tank").join(name), noise(50_000, 1));
@@ -55,10 +43,7 @@ fn logs_spares_and_cache_devices_leave_the_pool() {
 
 #[test]
 fn names_for_a_while_are_not_kept() {
-    if may_not_run() {
-        return;
-    }
-    let bench = Bench::new(1);
+    let Some((bench, _)) = Bench::mounting(1) else { return };
     let (device, mnt) = (bench.devices(1).remove(0), bench.at("mnt").display().to_string());
     let place = bench.at("d").display().to_string();
     bench.cenote(&["zpool", "create", "-R", &mnt, "-t", "for-now", "tank", &device]);
@@ -82,10 +67,7 @@ fn names_for_a_while_are_not_kept() {
 
 #[test]
 fn mounts_in_use_may_be_mounted_over() {
-    if may_not_run() {
-        return;
-    }
-    let bench = Bench::new(1);
+    let Some((bench, _)) = Bench::mounting(1) else { return };
     bench.create(&[&bench.devices(1)[0]]);
     for name in ["tank/a", "tank/a/b"] {
         bench.cenote(&["zfs", "create", name]);
@@ -111,10 +93,7 @@ fn mounts_in_use_may_be_mounted_over() {
 
 #[test]
 fn files_belong_to_projects() {
-    if may_not_run() {
-        return;
-    }
-    let bench = Bench::new(1);
+    let Some((bench, _)) = Bench::mounting(1) else { return };
     bench.create(&[&bench.devices(1)[0]]);
     let at = |name: &str| bench.at("mnt/tank").join(name).display().to_string();
     std::fs::create_dir_all(at("d/e")).unwrap();

@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use super::{Bench, cannot_mount, fill, noise};
+use super::{Bench, fill, noise};
 
 impl Bench {
     /// How many references there are for one block of the dedup tables.
@@ -21,16 +21,9 @@ fn records(root: &Path, name: &str, seeds: impl Iterator<Item = u32>) {
 
 #[test]
 fn deduplicated_data_is_stored_once_and_freed_once() {
-    if let Some(reason) = cannot_mount() {
-        eprintln!("{reason}");
-        return;
-    }
-    let bench = Bench::new(4);
-    let devices = bench.devices(4);
-    let mountpoint = bench.at("mnt").display().to_string();
-    let mut arguments = vec!["zpool", "create", "-f", "-R", &mountpoint, "tank", "raidz1"];
-    arguments.extend([&*devices[0], &devices[1], &devices[2], "dedup", &devices[3]]);
-    bench.cenote(&arguments);
+    let Some((bench, devices)) = Bench::mounting(4) else { return };
+    let [one, two, three, four] = &devices[..] else { panic!() };
+    bench.create_with(&["-f"], &["raidz1", one, two, three, "dedup", four]);
     let values = ["on", "verify", "sha512", "skein,verify", "edonr,verify"];
     for (number, value) in values.into_iter().enumerate() {
         let property = format!("dedup={value}");
@@ -97,11 +90,7 @@ fn deduplicated_data_is_stored_once_and_freed_once() {
 
 #[test]
 fn encrypted_data_is_deduplicated_below_one_key() {
-    if let Some(reason) = cannot_mount() {
-        eprintln!("{reason}");
-        return;
-    }
-    let bench = Bench::new(1);
+    let Some((bench, _)) = Bench::mounting(1) else { return };
     bench.create(&[&bench.devices(1)[0]]);
     std::fs::write(bench.at("key"), noise(32, 3)).unwrap();
     let location = format!("keylocation=file://{}", bench.at("key").display());

@@ -4,16 +4,11 @@
 
 use std::io::Write;
 
-use super::{Bench, cannot_mount, fill, noise};
+use super::{Bench, fill, noise};
 
 #[test]
 fn encrypted_datasets_keep_their_secrets_and_survive_a_kill() {
-    if let Some(reason) = cannot_mount() {
-        eprintln!("{reason}");
-        return;
-    }
-    let bench = Bench::new(2);
-    let devices = bench.devices(2);
+    let Some((bench, devices)) = Bench::mounting(2) else { return };
     let key = |name: &str, material: &[u8]| {
         std::fs::write(bench.at(name), material).unwrap();
         format!("keylocation=file://{}", bench.at(name).display())

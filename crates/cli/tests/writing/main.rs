@@ -38,6 +38,16 @@ impl Bench {
         bench
     }
 
+    /// A place whose pools are mounted, with the names of its devices; none where nothing can be.
+    fn mounting(devices: usize) -> Option<(Self, Vec<String>)> {
+        if may_not_run() {
+            return None;
+        }
+        let bench = Self::new(devices);
+        let names = bench.devices(devices);
+        Some((bench, names))
+    }
+
     fn at(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
@@ -64,10 +74,13 @@ impl Bench {
     }
 
     fn create(&self, layout: &[&str]) {
+        self.create_with(&[], layout);
+    }
+
+    fn create_with(&self, options: &[&str], layout: &[&str]) {
         let mountpoint = self.at("mnt").display().to_string();
-        let mut arguments = vec!["zpool", "create", "-R", mountpoint.as_str(), "tank"];
-        arguments.extend(layout);
-        self.cenote(&arguments);
+        let create = ["zpool", "create", "-R", &mountpoint];
+        self.cenote(&[&create[..], options, &["tank"], layout].concat());
     }
 
     fn import(&self) {
@@ -128,10 +141,10 @@ impl Drop for Bench {
     }
 }
 
-/// Why nothing can be mounted here.
-fn cannot_mount() -> Option<String> {
+/// Whether nothing can be mounted here; says why.
+fn may_not_run() -> bool {
     let opened = std::fs::File::options().read(true).write(true).open("/dev/fuse");
-    opened.err().map(|error| format!("skipped: /dev/fuse: {error}"))
+    opened.inspect_err(|error| eprintln!("skipped: /dev/fuse: {error}")).is_err()
 }
 
 fn noise(len: usize, seed: u32) -> Vec<u8> {
@@ -188,12 +201,7 @@ fn grow(bench: &Bench, path: &Path) {
 
 /// Everything one layout must stand: filled, exported, judged, read again with a device less.
 fn fill_and_read_again(kind: &str, count: usize) {
-    if let Some(reason) = cannot_mount() {
-        eprintln!("{reason}");
-        return;
-    }
-    let bench = Bench::new(count);
-    let devices = bench.devices(count);
+    let Some((bench, devices)) = Bench::mounting(count) else { return };
     let words: Vec<&str> = [kind]
         .into_iter()
         .filter(|kind| !kind.is_empty())
@@ -245,12 +253,7 @@ fn draid_is_filled_exported_and_read_again() {
 
 #[test]
 fn what_was_synced_survives_a_kill() {
-    if let Some(reason) = cannot_mount() {
-        eprintln!("{reason}");
-        return;
-    }
-    let bench = Bench::new(2);
-    let devices = bench.devices(2);
+    let Some((bench, devices)) = Bench::mounting(2) else { return };
     bench.create(&["mirror", &devices[0], &devices[1]]);
     let root = bench.at("mnt/tank");
     fill(&root);
@@ -300,11 +303,7 @@ impl Bench {
 
 #[test]
 fn mounts_in_use_follow_their_properties() {
-    if let Some(reason) = cannot_mount() {
-        eprintln!("{reason}");
-        return;
-    }
-    let bench = Bench::new(1);
+    let Some((bench, _)) = Bench::mounting(1) else { return };
     bench.create(&[&bench.devices(1)[0]]);
     bench.cenote(&["zfs", "create", "tank/a"]);
     let root = bench.at("mnt/tank/a");
@@ -341,11 +340,7 @@ fn mounts_in_use_follow_their_properties() {
 
 #[test]
 fn what_sync_always_acknowledged_survives_a_kill() {
-    if let Some(reason) = cannot_mount() {
-        eprintln!("{reason}");
-        return;
-    }
-    let bench = Bench::new(1);
+    let Some((bench, _)) = Bench::mounting(1) else { return };
     bench.create(&["-O", "sync=always", &bench.devices(1)[0]]);
     let root = bench.at("mnt/tank");
     std::fs::create_dir(root.join("d")).unwrap();
@@ -366,11 +361,7 @@ fn what_sync_always_acknowledged_survives_a_kill() {
 
 #[test]
 fn snapshots_are_cloned_held_and_gone_back_to() {
-    if let Some(reason) = cannot_mount() {
-        eprintln!("{reason}");
-        return;
-    }
-    let bench = Bench::new(1);
+    let Some((bench, _)) = Bench::mounting(1) else { return };
     bench.create(&[&bench.devices(1)[0]]);
     bench.cenote(&["zfs", "create", "tank/a"]);
     let root = bench.at("mnt/tank/a");

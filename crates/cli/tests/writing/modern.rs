@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::{Bench, cannot_mount, noise};
+use super::{Bench, may_not_run, noise};
 
 /// Runs a tool of OpenZFS 2.3.
 const TOOL: &str = "/opt/openzfs-2.3/run";
@@ -61,8 +61,7 @@ impl Bench {
 
 #[test]
 fn clones_and_fast_dedup_of_openzfs_are_kept_up() {
-    if let Some(reason) = cannot_mount() {
-        eprintln!("{reason}");
+    if may_not_run() {
         return;
     }
     let bench = Bench::unpack("modern/images.tar.zst");
@@ -116,8 +115,7 @@ fn clones_and_fast_dedup_of_openzfs_are_kept_up() {
 /// The pool lost its power with all that its dedup table had to say in a log.
 #[test]
 fn what_is_in_a_dedup_log_goes_into_the_table() {
-    if let Some(reason) = cannot_mount() {
-        eprintln!("{reason}");
+    if may_not_run() {
         return;
     }
     let bench = Bench::unpack("dedup-log/devices.tar.zst");
@@ -156,8 +154,7 @@ fn what_is_in_a_dedup_log_goes_into_the_table() {
 /// The pool lost its power when clones were only in intent logs; the source of one was gone.
 #[test]
 fn what_a_log_clones_is_there_after_the_replay() {
-    if let Some(reason) = cannot_mount() {
-        eprintln!("{reason}");
+    if may_not_run() {
         return;
     }
     let bench = Bench::unpack("clone-log/devices.tar.zst");
@@ -185,18 +182,10 @@ fn what_a_log_clones_is_there_after_the_replay() {
 
 #[test]
 fn a_pool_of_today_has_long_names_where_they_are_wanted() {
-    if let Some(reason) = cannot_mount() {
-        eprintln!("{reason}");
-        return;
-    }
-    let bench = Bench::new(3);
-    let devices = bench.devices(3);
-    let mountpoint = bench.at("mnt").display().to_string();
-    let mut arguments = vec!["zpool", "create", "-R", &mountpoint];
-    arguments.extend(["-o", "compatibility=openzfs-2.3", "-O", "checksum=blake3"]);
-    arguments.extend(["tank", "raidz1"]);
-    arguments.extend(devices.iter().map(String::as_str));
-    bench.cenote(&arguments);
+    let Some((bench, devices)) = Bench::mounting(3) else { return };
+    let [one, two, three] = &devices[..] else { panic!() };
+    let options = ["-o", "compatibility=openzfs-2.3", "-O", "checksum=blake3"];
+    bench.create_with(&options, &["raidz1", one, two, three]);
     bench.cenote(&["zfs", "create", "-o", "longname=on", "tank/long"]);
     let active = || {
         let value = ["zpool", "get", "-H", "-o", "value", "feature@longname", "tank"];
@@ -225,17 +214,9 @@ fn a_pool_of_today_has_long_names_where_they_are_wanted() {
 
 #[test]
 fn copies_share_blocks_where_the_pool_allows_it() {
-    if let Some(reason) = cannot_mount() {
-        eprintln!("{reason}");
-        return;
-    }
-    let bench = Bench::new(3);
-    let devices = bench.devices(3);
-    let mountpoint = bench.at("mnt").display().to_string();
-    let mut arguments = vec!["zpool", "create", "-R", &mountpoint];
-    arguments.extend(["-o", "feature@block_cloning=disabled", "tank", "raidz1"]);
-    arguments.extend(devices.iter().map(String::as_str));
-    bench.cenote(&arguments);
+    let Some((bench, devices)) = Bench::mounting(3) else { return };
+    let [one, two, three] = &devices[..] else { panic!() };
+    bench.create_with(&["-o", "feature@block_cloning=disabled"], &["raidz1", one, two, three]);
     let root = bench.at("mnt/tank");
     let sync = || bench.cenote(&["zpool", "sync", "tank"]);
     let data: Vec<u8> = (0..5).flat_map(|seed| noise(200_000, seed)).collect();

@@ -6,8 +6,7 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-use super::Bench;
-use super::commands::may_not_run;
+use super::{Bench, may_not_run};
 
 impl Bench {
     /// Runs this program under another name.

@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::os::unix::fs::FileExt as _;
 use std::process::Command;
 
-use super::{Bench, cannot_mount, noise};
+use super::{Bench, noise};
 
 const MIB: usize = 1 << 20;
 
@@ -30,12 +30,7 @@ impl Model {
 }
 
 fn place_and_kill(layout: &[&str], count: usize) {
-    if let Some(reason) = cannot_mount() {
-        eprintln!("{reason}");
-        return;
-    }
-    let bench = Bench::new(count);
-    let devices = bench.devices(count);
+    let Some((bench, devices)) = Bench::mounting(count) else { return };
     let mut all = layout.to_vec();
     all.extend(devices.iter().map(String::as_str));
     bench.create(&all);

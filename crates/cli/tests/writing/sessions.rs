@@ -7,7 +7,6 @@
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use super::commands::may_not_run;
 use super::{Bench, noise};
 
 impl Bench {
@@ -93,10 +92,7 @@ fn first_words(text: &str, from: &str, to: &str) -> Vec<String> {
 /// The layouts that were compared for speed on eight disks.
 #[test]
 fn a_topology_benchmark() {
-    if may_not_run() {
-        return;
-    }
-    let bench = Bench::new(8);
+    let Some((bench, _)) = Bench::mounting(8) else { return };
     for (layout, top) in [("raidz", "raidz1-0"), ("raidz3", "raidz3-0"), ("mirror", "mirror-0")] {
         let disks = "D0 D1 D2 D3 D4 D5 D6 D7";
         let create = format!("zpool create -f -R MNT myzpool {layout} {disks}");
@@ -124,10 +120,7 @@ fn a_topology_benchmark() {
 /// A pool that gets faster parts, other settings, newer formats, and a new machine.
 #[test]
 fn a_file_server_is_set_up() {
-    if may_not_run() {
-        return;
-    }
-    let bench = Bench::new(6);
+    let Some((bench, _)) = Bench::mounting(6) else { return };
     let lines = [
         "zpool create -f -o ashift=12 -R MNT storage raidz D0 D1 D2",
         "zpool add storage cache D3",
@@ -224,10 +217,7 @@ fn a_file_server_is_set_up() {
 /// Failure drills on two mirrors, and the pool that takes another one's name and place.
 #[test]
 fn mirrors_are_practised_with() {
-    if may_not_run() {
-        return;
-    }
-    let bench = Bench::new(6);
+    let Some((bench, _)) = Bench::mounting(6) else { return };
     bench.run_all(&["zpool create -oashift=12 -R MNT test mirror D0 D1"]);
     bench.run("zpool add -oashift=12 test mirror D2 D3");
     let tree = first_words(&bench.run("zpool status test"), "CKSUM\n", "\n\n");
@@ -259,10 +249,7 @@ fn mirrors_are_practised_with() {
 /// A log on the fastest device there is.
 #[test]
 fn a_log_is_added_and_left_out() {
-    if may_not_run() {
-        return;
-    }
-    let bench = Bench::new(5);
+    let Some((bench, _)) = Bench::mounting(5) else { return };
     let lines = [
         "zpool create -R MNT carlespool raidz D0 D1 D2",
         "zpool add carlespool log D3",
@@ -281,10 +268,7 @@ fn a_log_is_added_and_left_out() {
 /// A workstation all of whose files lie on ZFS: a pool that GRUB can read, and an encrypted one.
 #[test]
 fn a_root_filesystem_is_converted() {
-    if may_not_run() {
-        return;
-    }
-    let bench = Bench::new(2);
+    let Some((bench, _)) = Bench::mounting(2) else { return };
     let enabled = [
         "async_destroy",
         "bookmarks",

@@ -3,7 +3,6 @@
 //! Invariant: numbers, words and lines are those of OpenZFS 2.1.11.
 
 use super::Bench;
-use super::commands::may_not_run;
 
 impl Bench {
     fn reserved(&self, volume: &str) -> String {
@@ -15,11 +14,7 @@ impl Bench {
 
 #[test]
 fn volumes_hold_back_their_size() {
-    if may_not_run() {
-        return;
-    }
-    let bench = Bench::new(3);
-    let devices = bench.devices(3);
+    let Some((bench, devices)) = Bench::mounting(3) else { return };
     bench.create(&devices.iter().map(String::as_str).collect::<Vec<_>>());
     for (options, volume, expected) in [
         (vec!["-b", "8k"], "tank/v1", "23855104\tlocal"),
@@ -74,10 +69,7 @@ fn volumes_hold_back_their_size() {
 
 #[test]
 fn the_history_knows_of_keys() {
-    if may_not_run() {
-        return;
-    }
-    let bench = Bench::new(1);
+    let Some((bench, _)) = Bench::mounting(1) else { return };
     bench.create(&[&bench.devices(1)[0]]);
     std::fs::write(bench.at("key"), [7; 32]).unwrap();
     let location = format!("keylocation=file://{}", bench.at("key").display());
