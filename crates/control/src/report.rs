@@ -490,6 +490,15 @@ pub enum PoolStatus {
     IncompatibleFeature,
 }
 
+/// An older state of a pool that was opened instead of its newest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GoneBack {
+    /// When it was written, in seconds since 1970.
+    pub as_of: i64,
+    /// Seconds of changes after it that are left out.
+    pub lost: u64,
+}
+
 /// Everything `zpool list`, `status`, `get` and `iostat` show about one pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolReport {
@@ -505,9 +514,8 @@ pub struct PoolReport {
     pub status: PoolStatus,
     /// What keeps a pool from being written that was not to be opened for reading only.
     pub read_only_because: Option<String>,
-    /// An older state was opened than the newest: when it was written, in seconds since 1970, and how
-    /// many seconds of changes that left out.
-    pub gone_back: Option<(i64, u64)>,
+    /// An older state was opened than the newest.
+    pub gone_back: Option<GoneBack>,
     /// Transaction group of the snapshot.
     pub txg: u64,
     /// On-disk version of the pool (5000: feature flags).

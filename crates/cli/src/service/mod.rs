@@ -26,7 +26,7 @@ use cenote_control::protocol::{
     DatasetQuery, Failure, FailureKind, LoadKeyRequest, MountRequest, Request, UnmountRequest,
 };
 use cenote_control::report::{
-    DatasetKind, DatasetReport, HistoryRecord, PoolReport, Source, UsageRecord,
+    DatasetKind, DatasetReport, GoneBack, HistoryRecord, PoolReport, Source, UsageRecord,
 };
 use cenote_control::server::PoolService;
 use cenote_engine::dataset::{Principal, PrincipalUsage};
@@ -283,8 +283,9 @@ impl PoolService for Service {
                     pool_report::suspend(&mut report, refuses);
                 }
                 report.read_only_because = self.changes.read_only_because();
-                report.gone_back =
-                    pool.gone_back().map(|back| (back.as_of.cast_signed(), back.lost));
+                report.gone_back = pool
+                    .gone_back()
+                    .map(|back| GoneBack { as_of: back.as_of.cast_signed(), lost: back.lost });
                 report
             }
             Err(_) => PoolReport::default(),

@@ -325,8 +325,8 @@ fn one(wanted: &Wanted, client: &Client, pool: &ImportReport) -> Result<(), ()> 
         return fail(failure.message);
     }
     let report = client.pool_report(&request.name).unwrap_or_default();
-    if let Some((seconds, lost)) = report.gone_back {
-        terminal::out(&format!("{}\n", pool_import::gone_back(&pool.name, seconds, lost)));
+    if let Some(back) = report.gone_back {
+        terminal::out(&format!("{}\n", pool_import::gone_back(&pool.name, back)));
     }
     if let Some(because) = report.read_only_because {
         let words = format!("'{}' is open for reading only: {because}", request.name);

@@ -4,7 +4,7 @@
 
 use super::table::pad;
 use super::{time, words};
-use crate::report::{ImportReport, ImportVdev};
+use crate::report::{GoneBack, ImportReport, ImportVdev};
 
 /// One importable pool.
 pub fn render(pool: &ImportReport) -> String {
@@ -89,14 +89,13 @@ fn device(out: &mut String, vdev: &ImportVdev, depth: usize, width: usize) {
     vdev.children.iter().for_each(|child| device(out, child, depth + 2, width));
 }
 
-/// What `zpool import -F` says of a pool that is shown as of `seconds`, `lost` seconds before its newest
-/// state.
-pub fn gone_back(name: &str, seconds: i64, lost: u64) -> String {
-    let when = format!("Pool {name} returned to its state as of {}.", time::long(seconds));
-    let (count, unit) = match lost {
+/// What `zpool import -F` says of a pool that went back.
+pub fn gone_back(name: &str, back: GoneBack) -> String {
+    let when = format!("Pool {name} returned to its state as of {}.", time::long(back.as_of));
+    let (count, unit) = match back.lost {
         0 => return when,
-        1..=120 => (lost, "seconds"),
-        _ => ((lost + 30) / 60, "minutes"),
+        lost @ 1..=120 => (lost, "seconds"),
+        lost => (lost.saturating_add(30) / 60, "minutes"),
     };
     format!("{when}\nDiscarded approximately {count} {unit} of transactions.")
 }
