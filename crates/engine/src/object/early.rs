@@ -147,7 +147,7 @@ impl Object {
             (data.len() as u64 == block_size).then_some(DirtyBlock { number, data, whole, pointer })
         };
         let blocks = (first..=last).map(block).collect::<Option<Vec<_>>>()?;
-        Some(DirtyBlocks { object: self.clone(), block_size, keep: dirt.in_parts, blocks })
+        Some(DirtyBlocks { object: self.clone(), block_size, keep: dirt.is_scattered(), blocks })
     }
 
     /// Hands a block that was written early in the group of `tx` over to that group: to be used,

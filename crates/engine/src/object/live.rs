@@ -93,11 +93,19 @@ pub(super) struct Dirt {
     pub early: EarlyBlocks,
     /// Some blocks were written in parts, and others may be next.
     pub in_parts: bool,
+    /// How often a whole block was written that does not follow another of the group.
+    pub jumps: u32,
     /// New spill block, or its removal.
     pub spill: Option<Option<Bytes>>,
 }
 
 impl Dirt {
+    /// Whether the blocks are worth memory once they are on the disks: what is written from one end to
+    /// the other is seldom looked at soon, and a stream begins once a group.
+    pub fn is_scattered(&self) -> bool {
+        self.in_parts || self.jumps > 1
+    }
+
     fn new(txg: Txg) -> Self {
         Self {
             txg,
@@ -108,6 +116,7 @@ impl Dirt {
             cloned: BTreeMap::new(),
             early: EarlyBlocks::default(),
             in_parts: false,
+            jumps: 0,
             spill: None,
         }
     }

@@ -137,7 +137,7 @@ impl ObjectSet {
                     blocks: dirt.blocks.clone(),
                     cloned: dirt.cloned.clone(),
                     early: dirt.early.clone(),
-                    keep: dirt.in_parts,
+                    keep: dirt.is_scattered(),
                     fills: BTreeMap::new(),
                     spill: dirt.spill.clone(),
                 };

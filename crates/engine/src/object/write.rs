@@ -313,6 +313,10 @@ impl Object {
             }
             current.max_block_id = current.max_block_id.max(id);
             dirt.cloned.remove(&id);
+            let follows = |before| dirt.blocks.contains_key(&before);
+            if !id.checked_sub(1).is_none_or(follows) {
+                dirt.jumps = dirt.jumps.saturating_add(1);
+            }
             Ok(dirt.blocks.insert(id, data).is_none())
         })?;
         tx.add_dirty(if new { len } else { 0 });

@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 
 use super::LivePool;
 use super::outage::Outage;
+use crate::cache::BlockKey;
 use crate::dataset::PoolCapacity;
 use crate::dataset::change::{Delta, Meter, PoolHooks};
 use crate::object::Ledger;
@@ -27,9 +28,21 @@ const GANG_DEPTH: u32 = 16;
 pub(super) struct GroupHooks<'a> {
     pub(super) live: &'a LivePool,
     pub(super) txg: Txg,
+    /// Blocks that nobody reads any more once the group is shown.
+    outdated: Mutex<Vec<BlockKey>>,
 }
 
-impl GroupHooks<'_> {
+impl<'a> GroupHooks<'a> {
+    pub(super) fn new(live: &'a LivePool, txg: Txg) -> Self {
+        Self { live, txg, outdated: Mutex::default() }
+    }
+
+    /// Drops what the group freed from memory: the group is shown.
+    pub(super) fn forget_outdated(&self) {
+        let cache = self.live.io.pipe.cache();
+        self.outdated.lock().drain(..).for_each(|key| cache.remove(&key));
+    }
+
     fn free_at(&self, pointer: &BlockPointer, depth: u32) -> Result<()> {
         if pointer.is_hole() || pointer.is_embedded() {
             return Ok(());
@@ -40,6 +53,7 @@ impl GroupHooks<'_> {
         if depth == 0 && self.live.clones.release(pointer)? {
             return Ok(());
         }
+        self.outdated.lock().extend(BlockKey::of(pointer));
         let vdevs = self.live.vdevs();
         if pointer.is_gang() {
             if depth >= GANG_DEPTH {

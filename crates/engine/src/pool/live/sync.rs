@@ -51,7 +51,7 @@ impl LivePool {
         let tx = Tx::detached(txg);
         let vdevs = self.vdevs();
         let submit = self.submit.clone();
-        let hooks = GroupHooks { live: self, txg };
+        let hooks = GroupHooks::new(self, txg);
         let version = self.pool.uberblock().version;
         let name = self.pool.name().to_owned();
         let change = MosChange::new(&self.mos, &tx, seconds_now(), version, &name, &hooks)?;
@@ -129,7 +129,9 @@ impl LivePool {
         }
         self.allocator.sync_done(txg)?;
         let config = self.config.lock().published();
-        self.pool.publish(uberblock, config)
+        self.pool.publish(uberblock, config)?;
+        hooks.forget_outdated();
+        Ok(())
     }
 
     fn run_tasks(
