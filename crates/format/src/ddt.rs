@@ -16,8 +16,10 @@ pub const CHECKSUMS: [(&str, u8); 5] =
 pub const BUCKETS: usize = 64;
 /// MOS key of the ZAP of histograms.
 pub const STATISTICS: &str = "DDT-statistics";
-/// Directory key: 0 legacy, 1 fast dedup (u64).
+/// Directory key: 0 legacy, [`FAST_VERSION`] (u64).
 pub const KEY_VERSION: &str = "version";
+/// Fast dedup.
+pub const FAST_VERSION: u64 = 1;
 /// Directory key: [`FLAG_FLAT`] and [`FLAG_LOG`] (u64).
 pub const KEY_FLAGS: &str = "flags";
 /// Values are flat (72 bytes).
@@ -171,7 +173,7 @@ pub struct Physical {
 pub enum Value {
     /// By number of copies: ditto (obsolete), single, double, triple.
     Legacy(Box<[Physical; 4]>),
-    /// One slot for all, and the time (seconds since 1970) it entered its class.
+    /// One slot for all, and the time (seconds since 1970) it was entered.
     Flat(Physical, u64),
 }
 
@@ -204,6 +206,11 @@ impl Physical {
         let [a, b, c, d, e, f, ..] = pointer.words;
         let addresses = [[a, b], [c, d], [e, f]];
         Self { addresses, references: 1, birth: pointer.physical_birth() }
+    }
+
+    /// The same block with more copies: those behind `pointer`.
+    pub fn extended(&self, pointer: &BlockPointer) -> Self {
+        Self { addresses: Self::of(pointer).addresses, ..*self }
     }
 
     /// The slot holds copies.
@@ -456,7 +463,7 @@ pub struct LogEntry {
     pub key: Key,
     /// Its value; no references mean it is gone.
     pub value: Physical,
-    /// Seconds since 1970 when it entered its class.
+    /// Seconds since 1970 when it was entered.
     pub since: u64,
 }
 

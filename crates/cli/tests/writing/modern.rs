@@ -287,3 +287,67 @@ fn copies_share_blocks_where_the_pool_allows_it() {
     }
     bench.judge("nothing is shared any more", [0, 0]);
 }
+
+#[test]
+fn new_dedup_tables_are_of_fast_dedup_where_the_pool_has_it() {
+    if let Some(reason) = cannot_mount() {
+        eprintln!("{reason}");
+        return;
+    }
+    let bench = Bench::new(4);
+    let devices = bench.devices(4);
+    let mountpoint = bench.at("mnt").display().to_string();
+    let mut arguments = vec!["zpool", "create", "-f", "-R", &mountpoint];
+    arguments.extend(["-o", "feature@fast_dedup=disabled", "-O", "recordsize=16K"]);
+    arguments.extend(["tank", &devices[0], &devices[1], &devices[2], "dedup", &devices[3]]);
+    bench.cenote(&arguments);
+    let feature = || {
+        let value = ["zpool", "get", "-H", "-o", "value", "feature@fast_dedup", "tank"];
+        bench.cenote(&value).trim().to_owned()
+    };
+    let root = bench.at("mnt/tank");
+    let records = |name: &str, seeds: std::ops::Range<u32>| {
+        let data: Vec<u8> = seeds.flat_map(|seed| noise(16 << 10, seed)).collect();
+        std::fs::write(root.join(name), data).unwrap();
+    };
+    bench.cenote(&["zfs", "set", "dedup=sha512", "tank"]);
+    records("classic", 0..40);
+    records("again", 20..60);
+    bench.judge("without the feature", [0, 0]);
+    bench.cenote(&["zpool", "set", "feature@fast_dedup=enabled", "tank"]);
+    records("more", 30..70);
+    bench.judge("a table there was stays as it is", [0, 0]);
+    assert_eq!(feature(), "enabled");
+
+    for (number, value) in ["on", "blake3", "skein,verify", "edonr,verify"].iter().enumerate() {
+        let property = format!("dedup={value}");
+        bench.cenote(&["zfs", "set", &property, "tank"]);
+        records(&format!("fast{number}"), 0..40);
+        bench.cenote(&["zpool", "sync", "tank"]);
+        assert_eq!(feature(), "active");
+    }
+    bench.cenote(&["zfs", "set", "dedup=on", "tank"]);
+    records("single", 20..60);
+    bench.judge("tables of five checksums", [0, 0]);
+    bench.cenote(&["zfs", "set", "copies=2", "tank"]);
+    records("double", 10..50);
+    bench.judge("second copies", [0, 0]);
+    bench.cenote(&["zfs", "snapshot", "tank@one"]);
+    std::fs::remove_file(root.join("double")).unwrap();
+    records("fast0", 80..100);
+    bench.kill();
+    bench.import();
+    bench.judge("after a kill", [0, 0]);
+    bench.cenote(&["zfs", "destroy", "tank@one"]);
+    bench.judge("the copies stay", [0, 0]);
+    for name in ["classic", "again", "more", "fast0", "fast1", "fast2", "fast3", "single"] {
+        let _ = std::fs::remove_file(root.join(name));
+    }
+    bench.judge("nothing left", [0, 0]);
+    assert_eq!(feature(), "enabled");
+    // The next table of the checksum that had a classic one is new as well.
+    bench.cenote(&["zfs", "set", "dedup=sha512", "tank"]);
+    records("late", 0..10);
+    bench.judge("new again", [0, 0]);
+    assert_eq!(feature(), "active");
+}

@@ -191,7 +191,8 @@ pub fn check(
     report.allocated = space.allocated();
     report.checkpoint = space.checkpoint();
     report.flushed = space.flushed().collect();
-    let shared = shared::SharedBlocks::load(&pool.mos(), &directory, &mut complaints);
+    let used = options.leaks.then_some(&space);
+    let shared = shared::SharedBlocks::load(&pool.mos(), &directory, used, &mut complaints);
     report.dedup_saved = shared.dedup_saved;
     report.dedup_entries = shared.dedup_entries;
     report.dedup_references = shared.dedup_references;

@@ -1,13 +1,15 @@
 //! Blocks with more than one reference: the dedup tables and the table of cloned blocks.
 //!
 //! Chapter 06, sections 20 and 21. Invariant: tables are streamed; only the entries of dedup logs
-//! and nothing else is kept.
+//! and nothing else is kept. Copies that an entry of fast dedup has beyond the first are in use even
+//! when no pointer names them: those that do may be gone while others are left.
 
 use std::collections::BTreeMap;
 
 use cenote_format::ddt::{self, Class, Key, Physical, Value};
 use cenote_format::{BlockPointer, ObjectId, brt};
 
+use super::space::{Extent, Space};
 use crate::dataset::{Table, dedup_log};
 use crate::object::ObjectSet;
 use crate::zap::Zap;
@@ -27,11 +29,17 @@ pub(super) struct SharedBlocks {
 }
 
 impl SharedBlocks {
-    /// Reads the tables. What cannot be read goes to `failed`.
-    pub(super) fn load(mos: &ObjectSet, directory: &Table, failed: &mut Vec<Error>) -> Self {
+    /// Reads the tables, and marks in `space` what only they know of. What cannot be read goes to
+    /// `failed`.
+    pub(super) fn load(
+        mos: &ObjectSet,
+        directory: &Table,
+        space: Option<&Space>,
+        failed: &mut Vec<Error>,
+    ) -> Self {
         let mut shared = Self::default();
         for (checksum, _) in ddt::CHECKSUMS {
-            if let Err(error) = shared.dedup(mos, directory, checksum) {
+            if let Err(error) = shared.dedup(mos, directory, checksum, space) {
                 failed.push(error);
             }
         }
@@ -42,7 +50,13 @@ impl SharedBlocks {
         shared
     }
 
-    fn dedup(&mut self, mos: &ObjectSet, directory: &Table, checksum: &str) -> Result<()> {
+    fn dedup(
+        &mut self,
+        mos: &ObjectSet,
+        directory: &Table,
+        checksum: &str,
+        space: Option<&Space>,
+    ) -> Result<()> {
         let own = directory.number(&ddt::directory_name(checksum))?.unwrap_or(0);
         let own = Table::open(mos, ObjectId(own))?;
         let flat = match &own {
@@ -55,8 +69,8 @@ impl SharedBlocks {
             None => BTreeMap::new(),
         };
         for class in [Class::Ditto, Class::Duplicate, Class::Unique] {
-            // Entries with one reference matter only where a log says otherwise.
-            if class == Class::Unique {
+            // Classic entries with one reference say nothing that their pointer does not.
+            if class == Class::Unique && !(flat && space.is_some()) {
                 break;
             }
             let Some(id) = place.number(&ddt::table_name(checksum, class))? else { continue };
@@ -73,11 +87,17 @@ impl SharedBlocks {
                 }
                 match Value::decode(entry.value.raw(), flat)? {
                     Value::Legacy(slots) => slots.iter().for_each(|slot| self.count(&key, slot)),
-                    Value::Flat(slot, _) => self.count(&key, &slot),
+                    Value::Flat(slot, _) => {
+                        self.count_shared(&key, &slot);
+                        mark_copies(space, &key, &slot)?;
+                    }
                 }
             }
         }
-        logged.iter().for_each(|(key, entry)| self.count_shared(key, &entry.value));
+        for (key, entry) in &logged {
+            self.count_shared(key, &entry.value);
+            mark_copies(space, key, &entry.value)?;
+        }
         Ok(())
     }
 
@@ -121,4 +141,14 @@ impl SharedBlocks {
             None => Ok(false),
         }
     }
+}
+
+/// Marks the copies of an entry of fast dedup beyond the first in use.
+fn mark_copies(space: Option<&Space>, key: &Key, slot: &Physical) -> Result<()> {
+    let Some(space) = space.filter(|_| slot.references > 0) else { return Ok(()) };
+    // The headers of gangs are smaller than they say; their entries are not given more copies.
+    for dva in slot.dvas(key).skip(1).filter(|dva| !dva.gang) {
+        space.mark(Extent { vdev: dva.vdev, offset: dva.offset, length: dva.asize })?;
+    }
+    Ok(())
 }

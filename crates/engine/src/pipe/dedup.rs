@@ -8,11 +8,11 @@ use cenote_format::BlockPointer;
 use cenote_format::ddt::{Key, Physical};
 
 use super::ReadContext;
-use super::policy::Dedup;
+use super::policy::{Dedup, WritePolicy};
 use super::prepare::Stored;
 use super::write::{BlockToWrite, Run};
 use crate::alloc::Dvas;
-use crate::{Error, Result};
+use crate::{Error, ErrorKind, Result};
 
 /// The tables of deduplicated blocks, as the group being written has them; declared here,
 /// implemented by the datasets' room. Only the thread that writes groups calls these.
@@ -22,7 +22,8 @@ pub trait DedupTables: Send + Sync {
     fn find(&self, checksum: Checksum, key: &Key, copies: u8) -> Result<Option<Known>>;
     /// One reference more to the `copies` copies of an entry that was found.
     fn refer(&self, checksum: Checksum, key: &Key, copies: u8) -> Result<()>;
-    /// The block was stored in `copies` copies, which the entry of the key did not have.
+    /// The block was stored in `copies` copies, which the entry of the key did not have. An entry that
+    /// grows has these instead of what it had.
     fn enter(&self, checksum: Checksum, key: &Key, copies: u8, stored: Physical) -> Result<()>;
 }
 
@@ -33,8 +34,8 @@ pub struct Known {
     pub any: Physical,
     /// As many as were asked for.
     pub slot: Option<Physical>,
-    /// Other copies cannot be entered.
-    pub is_closed: bool,
+    /// The entry has one slot, which is given more copies if it has too few.
+    pub grows: bool,
 }
 
 /// What the tables say of a block to be written.
@@ -45,6 +46,8 @@ pub(super) enum Lookup {
     Known(BlockPointer),
     /// It is to be entered under this key.
     New(Key),
+    /// It is stored in fewer copies than it is to have.
+    Short(Key, Physical),
 }
 
 impl Run<'_> {
@@ -64,7 +67,7 @@ impl Run<'_> {
         }
         let slot = match found.slot {
             Some(slot) => slot,
-            None if found.is_closed => return Ok(Lookup::Not),
+            None if found.grows => return Ok(Lookup::Short(key, found.any)),
             None => return Ok(Lookup::New(key)),
         };
         let dvas: Dvas = slot.dvas(&key).collect();
@@ -87,6 +90,42 @@ impl Run<'_> {
         };
         pointer.set_dedup(self.txg);
         tables.enter(policy.checksum, key, policy.copies, Physical::of(pointer))
+    }
+
+    /// Stores the copies that the block of an entry lacks, and refers to all of them; `None` if there
+    /// is no place for them, or gangs are among them.
+    pub(super) fn extend(
+        &self,
+        request: &BlockToWrite,
+        stored: &Stored,
+        key: &Key,
+        known: &Physical,
+    ) -> Result<Option<BlockPointer>> {
+        let policy = &request.policy;
+        let Some(tables) = &self.writer.dedup else { return Ok(None) };
+        let mut dvas: Dvas = known.dvas(key).collect();
+        let missing = usize::from(policy.copies).saturating_sub(dvas.len());
+        if dvas.iter().any(|dva| dva.gang) {
+            return Ok(None);
+        }
+        let missing = u8::try_from(missing).unwrap_or(policy.copies);
+        let new = match self.allocate(&WritePolicy { copies: missing, ..policy.clone() }, stored) {
+            Err(error) if error.kind() == ErrorKind::NoSpace => return Ok(None),
+            allocated => allocated?,
+        };
+        dvas.extend(new.iter().copied());
+        let mut pointer = match self.pointer(request, stored, &dvas) {
+            Ok(pointer) => pointer,
+            Err(error) => {
+                self.give_back(&new);
+                return Err(error);
+            }
+        };
+        self.submit(&new, &stored.bytes)?;
+        pointer.set_dedup(known.birth);
+        tables.enter(policy.checksum, key, policy.copies, known.extended(&pointer))?;
+        tables.refer(policy.checksum, key, policy.copies)?;
+        Ok(Some(pointer))
     }
 
     fn key(request: &BlockToWrite, stored: &Stored) -> Key {

@@ -302,6 +302,13 @@ impl Run<'_> {
                 self.remember(request, &stored, &pointer);
                 return Ok(Written { pointer, replaced: Replaced::Old });
             }
+            Lookup::Short(key, known) => match self.extend(request, &stored, &key, &known)? {
+                Some(pointer) => {
+                    self.remember(request, &stored, &pointer);
+                    return Ok(Written { pointer, replaced: Replaced::Old });
+                }
+                None => None,
+            },
             Lookup::New(listing) => Some(listing),
             Lookup::Not => None,
         };
@@ -377,7 +384,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn allocate(&self, policy: &WritePolicy, stored: &Stored) -> Result<Dvas> {
+    pub(super) fn allocate(&self, policy: &WritePolicy, stored: &Stored) -> Result<Dvas> {
         let psize = stored.bytes.len() as u64;
         let request = AllocRequest {
             psize,

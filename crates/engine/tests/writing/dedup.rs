@@ -8,14 +8,17 @@ use std::sync::Arc;
 
 use cenote_engine::dataset::Table;
 use cenote_engine::object::NewObject;
-use cenote_engine::pool::live::{DatasetPolicy, LiveDataset, LivePool};
+use cenote_engine::pool::OpenOptions;
+use cenote_engine::pool::live::{
+    DatasetPolicy, LiveDataset, LivePool, NewPoolPlan, WriteOptions, create,
+};
 use cenote_engine::vdev::AllocationClass;
 use cenote_engine::zap::Zap;
 use cenote_format::config::VdevKind;
-use cenote_format::ddt::{self, CHECKSUMS, Class, Key, Statistics, Value};
+use cenote_format::ddt::{self, CHECKSUMS, Class, Key, LogHeader, Statistics, Value};
 use cenote_format::{BlockPointer, ObjectId, ObjectType};
 
-use super::{census, devices, make, noise, nothing, top, zdb};
+use super::{census, devices, make, noise, nothing, open_leaf, plan, top, zdb};
 
 /// Bytes of a record.
 const RECORD: u64 = 8192;
@@ -88,19 +91,39 @@ impl Files {
         for (checksum, id) in CHECKSUMS {
             let mut entries = 0;
             let mut tables = 0;
+            let own = directory.number(&ddt::directory_name(checksum)).unwrap();
+            let own = own.map(|own| Table::open(mos, ObjectId(own)).unwrap().unwrap());
+            let place = own.as_ref().unwrap_or(&directory);
+            if let Some(own) = &own {
+                assert_eq!(own.number(ddt::KEY_VERSION).unwrap(), Some(ddt::FAST_VERSION));
+                let log = |index| own.number(&ddt::log_name(checksum, index)).unwrap().unwrap();
+                let header = |index| {
+                    let dnode = mos.dnode(ObjectId(log(index))).unwrap();
+                    LogHeader::decode(dnode.bonus()).unwrap()
+                };
+                let [first, second] = [header(0), header(1)];
+                assert!(first.flushing != second.flushing && first.length + second.length == 0);
+                tables += 1;
+            }
             for class in Class::ALL {
                 let name = ddt::table_name(checksum, class);
-                let Some(object) = directory.number(&name).unwrap() else { continue };
+                let Some(object) = place.number(&name).unwrap() else { continue };
                 tables += 1;
                 let mut histogram = vec![Statistics::default(); ddt::BUCKETS];
                 for entry in Zap::open(mos.object(ObjectId(object)).unwrap()).unwrap().entries() {
                     let entry = entry.unwrap();
                     let key = Key::from_words(entry.key.words().try_into().unwrap());
-                    let value = Value::decode(entry.value.raw(), false).unwrap();
+                    let value = Value::decode(entry.value.raw(), own.is_some()).unwrap();
                     let wanted =
                         if value.references() == 1 { Class::Unique } else { Class::Duplicate };
                     assert_eq!(class, wanted);
-                    let Value::Legacy(slots) = value else { panic!() };
+                    let slots = match value {
+                        Value::Legacy(slots) => slots.to_vec(),
+                        Value::Flat(slot, since) => {
+                            assert_ne!(since, 0);
+                            vec![slot]
+                        }
+                    };
                     for slot in slots.iter().filter(|slot| slot.is_used()) {
                         let found = pointers.remove(&(slot.addresses[0], slot.birth.0));
                         assert_eq!(found, Some(slot.references), "{key:x?}");
@@ -222,4 +245,63 @@ fn tables_follow_what_is_written_and_freed() {
     files.live.export().unwrap();
     drop(files.live);
     zdb(directory.path(), "dd");
+}
+
+#[test]
+fn entries_of_fast_dedup_are_given_more_copies() {
+    let directory = tempfile::tempdir().unwrap();
+    let leaves = devices(directory.path(), 3).into_iter();
+    let tops = leaves.map(|leaf| (top(VdevKind::File, None, vec![leaf]), AllocationClass::Normal));
+    let mut features = plan("fast", Vec::new()).features;
+    features.push("fast_dedup".to_owned());
+    let plan = NewPoolPlan { features, ..plan("fast", tops.collect()) };
+    let options = OpenOptions::default();
+    let opener = Arc::new(open_leaf);
+    let live = create(plan, opener, &options, WriteOptions::default(), nothing).unwrap();
+    let mut files = Files::new(live);
+    files.dedup(1, 1, 15);
+    let first = files.write(0..40);
+    let second = files.write(10..30);
+    let single = files.check();
+    assert_eq!((single.blocks, single.referenced_blocks), (40, 60));
+    // Half of the entries get a second copy, once.
+    files.dedup(0x101, 2, 15);
+    let third = files.write(0..20);
+    let double = files.check();
+    assert_eq!((double.blocks, double.referenced_blocks), (40, 80));
+    assert_eq!(double.dsize, single.dsize / 2 * 3);
+    let fourth = files.write((0..20).chain(100..105));
+    let more = files.check();
+    assert_eq!((more.blocks, more.referenced_blocks), (45, 105));
+    assert_eq!(more.dsize, double.dsize + 10 * single.dsize / 40);
+    // Whoever wants fewer is given what there is; a third copy comes behind two.
+    files.dedup(1, 1, 15);
+    let fifth = files.write(0..3);
+    assert_eq!(files.check().dsize, more.dsize);
+    files.dedup(1, 3, 15);
+    let sixth = files.write(0..5);
+    let triple = files.check();
+    assert_eq!((triple.blocks, triple.dsize), (45, more.dsize + 5 * single.dsize / 40));
+    // Pointers with all copies go; the copies stay with the entry.
+    for file in [third, fourth, fifth, sixth] {
+        files.remove(file);
+    }
+    let less = files.check();
+    assert_eq!((less.blocks, less.referenced_blocks), (40, 60));
+    assert_eq!(less.dsize, double.dsize + 5 * single.dsize / 40);
+    files.live.export().unwrap();
+    drop(files.live);
+    let live = super::log::reopen(directory.path());
+    let written = files.files;
+    let mut files = Files::new(live);
+    files.files = written;
+    assert_eq!(files.check(), less);
+    files.remove(first);
+    files.remove(second);
+    assert_eq!(files.check(), Statistics::default());
+    files.dedup(14, 1, 15);
+    files.write([1, 2, 1]);
+    let last = files.check();
+    assert_eq!((last.blocks, last.referenced_blocks), (2, 3));
+    files.live.export().unwrap();
 }

@@ -1,13 +1,13 @@
 //! The tables of deduplicated blocks of a pool being written.
 //!
-//! Chapter 06, section 20: tables of the classic form, as OpenZFS 2.1 keeps them, and of fast dedup.
-//! New tables are classic. What is in the logs of fast dedup moves into the tables with the first
-//! group that is written; nothing is added to the logs. Invariant: only entries that the present
-//! group met are in memory, and those that logs held; when [`LiveDedup::sync`] has ended, tables and
-//! histograms say what the group did, and copies without references are free.
+//! Chapter 06, section 20: tables of the classic form, as OpenZFS 2.1 keeps them, and of fast dedup,
+//! as are all new ones in pools with that feature. What is in the logs of fast dedup moves into the
+//! tables with the first group that is written; nothing is added to the logs. Invariant: only entries
+//! that the present group met are in memory, and those that logs held; when [`LiveDedup::sync`] has
+//! ended, tables and histograms say what the group did, and copies without references are free.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use cenote_codec::checksum::Algorithm as Checksum;
 use cenote_codec::compress::{self, Method};
@@ -17,6 +17,7 @@ use cenote_format::zap::hash::FLAG_PRE_HASHED;
 use cenote_format::{BlockPointer, ObjectId, ObjectType};
 use parking_lot::Mutex;
 
+use super::tables::{METADATA_NUMBERS, METADATA_ZAP};
 use super::{MosChange, OBJECT_DIRECTORY, object_directory};
 use crate::dataset::{Table, dedup_log};
 use crate::object::ObjectSet;
@@ -24,8 +25,12 @@ use crate::pipe::{DedupTables, Known};
 use crate::zap::{self, Zap};
 use crate::{Error, Result};
 
-/// log2 of the block sizes of a table.
+/// log2 of the block sizes of a classic table.
 const TABLE_SHIFT: u8 = 12;
+/// log2 of the block sizes of a table of fast dedup.
+const FAST_TABLE_SHIFT: u8 = 15;
+/// Short name of the feature that new tables depend on.
+const FAST_DEDUP: &str = "fast_dedup";
 /// First byte of a value that is compressed with ZLE, written on a little-endian machine.
 const STORED_ZLE: u8 = 0x80 | 14;
 /// Slots of an entry; copies that OpenZFS no longer makes are in the first.
@@ -41,12 +46,16 @@ pub struct LiveDedup {
     /// By the id of the checksum.
     tables: Mutex<BTreeMap<u8, Tables>>,
     saved: AtomicU64,
+    /// The pool has the feature fast_dedup, as of the group being written.
+    fast: AtomicBool,
 }
 
 /// The tables of one checksum.
 #[derive(Default)]
 struct Tables {
-    /// Directory of a table of fast dedup; without it the tables are classic.
+    /// The entries are those of fast dedup.
+    flat: bool,
+    /// Directory of a table of fast dedup; none if there is no table yet.
     own: Option<ObjectId>,
     /// Its logs hold entries, all of which are in `entries`.
     logged: bool,
@@ -73,6 +82,9 @@ struct Entry {
     old: Option<Old>,
     /// What it is to hold.
     slots: [Physical; SLOTS],
+    /// Seconds since 1970 when it was entered, if that was before this group; only fast dedup
+    /// remembers.
+    since: Option<u64>,
 }
 
 /// An entry of a table.
@@ -80,8 +92,6 @@ struct Entry {
 struct Old {
     class: Class,
     slots: [Physical; SLOTS],
-    /// Seconds since 1970 when it entered its class; only fast dedup remembers.
-    since: u64,
     /// It is in the histograms: no log has a later word.
     counted: bool,
 }
@@ -103,6 +113,7 @@ impl LiveDedup {
                 let own = match directory.number(&ddt::directory_name(name))? {
                     Some(own) => {
                         tables.own = Some(ObjectId(own));
+                        tables.flat = true;
                         Some(fast_directory(&mos, ObjectId(own))?)
                     }
                     None => None,
@@ -123,12 +134,25 @@ impl LiveDedup {
                 }
             }
         }
-        let live = Self { mos, tables: Mutex::new(all), saved: AtomicU64::new(0) };
+        let (saved, fast) = (AtomicU64::new(0), AtomicBool::new(false));
+        let live = Self { mos, tables: Mutex::new(all), saved, fast };
         for (checksum, entries) in logged {
             entries.into_values().try_for_each(|entry| live.take_over(checksum, &entry))?;
         }
         live.count_saved();
         Ok(live)
+    }
+
+    /// A group begins to be written: tables that it makes are of fast dedup if the pool has the
+    /// feature by now.
+    pub fn begin(&self, change: &MosChange<'_>) -> Result<()> {
+        // A pool that is being created has no features yet.
+        let fast = object_directory(change.mos)?.is_some() && change.is_enabled(FAST_DEDUP)?;
+        self.fast.store(fast, Relaxed);
+        self.tables.lock().values_mut().filter(|tables| tables.are_new()).for_each(|tables| {
+            tables.flat = fast;
+        });
+        Ok(())
     }
 
     /// Bytes that datasets are charged for and that are stored once only.
@@ -153,7 +177,7 @@ impl LiveDedup {
             if let Some(entry) = tables.entries.get(key) {
                 return Ok(Some(entry.clone()));
             }
-            (tables.classes.clone(), tables.own.is_some())
+            (tables.classes.clone(), tables.flat)
         };
         let mut opened = false;
         let mut found = None;
@@ -170,11 +194,11 @@ impl LiveDedup {
             };
             if let Some(value) = open.lookup_words(&key.to_words())? {
                 let (slots, since) = match ddt::Value::decode(value.raw(), flat)? {
-                    ddt::Value::Legacy(slots) => (*slots, 0),
-                    ddt::Value::Flat(slot, since) => (flat_slots(slot), since),
+                    ddt::Value::Legacy(slots) => (*slots, None),
+                    ddt::Value::Flat(slot, since) => (flat_slots(slot), Some(since)),
                 };
-                let old = Old { class, slots, since, counted: true };
-                found = Some(Entry { old: Some(old), slots });
+                let old = Old { class, slots, counted: true };
+                found = Some(Entry { old: Some(old), slots, since });
                 break;
             }
         }
@@ -201,7 +225,7 @@ impl LiveDedup {
                 0 => Default::default(),
                 _ => flat_slots(logged.value),
             };
-            tables.entries.insert(logged.key, Entry { old, slots });
+            tables.entries.insert(logged.key, Entry { old, slots, since: Some(logged.since) });
         }
         Ok(())
     }
@@ -215,13 +239,13 @@ impl LiveDedup {
     ) -> Result<()> {
         let mut all = self.tables.lock();
         let tables = all.get_mut(&checksum).ok_or_else(|| lost(key))?;
-        let new = || Entry { old: None, slots: [Physical::default(); SLOTS] };
+        let new = || Entry { old: None, slots: Default::default(), since: None };
         let entry = tables.entries.entry(*key).or_insert_with(new);
         change(&mut entry.slots).ok_or_else(|| lost(key))
     }
 
     fn is_flat(&self, checksum: Checksum) -> bool {
-        self.tables.lock().get(&checksum.id()).is_some_and(|tables| tables.own.is_some())
+        self.tables.lock().get(&checksum.id()).is_some_and(|tables| tables.flat)
     }
 
     /// The slot of `copies` copies.
@@ -229,32 +253,37 @@ impl LiveDedup {
         if self.is_flat(checksum) { FLAT } else { copies.into() }
     }
 
-    /// A pointer to a block of the tables is gone: one reference less.
-    pub fn release(&self, pointer: &BlockPointer) -> Result<()> {
+    /// A pointer that says its block is in a table is gone: one reference less. `false` if the entry
+    /// was taken out of the table (`zpool ddtprune`), so that the pointer is like any other.
+    pub fn release(&self, pointer: &BlockPointer) -> Result<bool> {
         let (checksum, key) = (pointer.checksum_id(), Key::of(pointer));
         let [first, second, ..] = pointer.words;
         let birth = pointer.physical_birth();
         let is_meant = |slot: &Physical| {
             let [address, ..] = slot.addresses;
-            address == [first, second] && slot.birth == birth && slot.references > 0
+            address == [first, second] && slot.birth == birth
         };
-        match self.entry(checksum, &key)? {
-            Some(entry) if entry.slots.iter().any(is_meant) => {
+        let entry = self.entry(checksum, &key)?;
+        match entry.iter().flat_map(|entry| &entry.slots).find(|slot| is_meant(slot)) {
+            Some(slot) if slot.references > 0 => {
                 self.change(checksum, &key, |slots| {
                     slots.iter_mut().find(|slot| is_meant(slot))?.references -= 1;
                     Some(())
-                })
+                })?;
+                Ok(true)
             }
+            None if self.fast.load(Relaxed) => Ok(false),
             _ => {
                 // Whatever else refers to the block stays readable; OpenZFS leaves it, too.
                 tracing::warn!(?pointer, "a block that is in no dedup table is not freed");
-                Ok(())
+                Ok(true)
             }
         }
     }
 
-    /// A second pointer to a block of the tables is made: one reference more.
-    pub fn refer_again(&self, pointer: &BlockPointer) -> Result<()> {
+    /// A second pointer to a block of the tables is made: one reference more. `false` if no table
+    /// has it (any more).
+    pub fn refer_again(&self, pointer: &BlockPointer) -> Result<bool> {
         let (checksum, key) = (pointer.checksum_id(), Key::of(pointer));
         let [first, second, ..] = pointer.words;
         let is_meant = |slot: &Physical| {
@@ -263,13 +292,14 @@ impl LiveDedup {
         };
         let known = self.entry(checksum, &key)?;
         if !known.is_some_and(|entry| entry.slots.iter().any(is_meant)) {
-            return Err(Error::corrupt("a block that is in no dedup table is cloned"));
+            return Ok(false);
         }
         self.change(checksum, &key, |slots| {
             let slot = slots.iter_mut().find(|slot| is_meant(slot))?;
             slot.references = slot.references.checked_add(1)?;
             Some(())
-        })
+        })?;
+        Ok(true)
     }
 
     /// Writes what the group changed into the tables, and frees what has no references any more.
@@ -298,6 +328,14 @@ impl LiveDedup {
     }
 }
 
+impl Tables {
+    /// There are none yet.
+    fn are_new(&self) -> bool {
+        let has_objects = self.classes.iter().any(|table| table.object.is_some());
+        self.own.is_none() && !has_objects && self.entries.is_empty()
+    }
+}
+
 /// The directory of a table of fast dedup.
 fn fast_directory(mos: &ObjectSet, id: ObjectId) -> Result<Table> {
     let lost = || Error::corrupt("the directory of a dedup table is lost").at_object(0, id.0);
@@ -305,7 +343,7 @@ fn fast_directory(mos: &ObjectSet, id: ObjectId) -> Result<Table> {
     let version = own.number(ddt::KEY_VERSION)?.unwrap_or(0);
     let flags = own.number(ddt::KEY_FLAGS)?.unwrap_or(0);
     let known = ddt::FLAG_FLAT | ddt::FLAG_LOG;
-    if version != 1 || flags & ddt::FLAG_FLAT == 0 || flags & !known != 0 {
+    if version != ddt::FAST_VERSION || flags & ddt::FLAG_FLAT == 0 || flags & !known != 0 {
         let reason = format!(
             "the pool holds a dedup table of version {version} with flags {flags:#x}: writing such a \
              pool is not supported yet"
@@ -331,10 +369,10 @@ impl DedupTables for LiveDedup {
         let Some(any) = entry.slots.iter().find_map(used) else { return Ok(None) };
         if self.is_flat(checksum) {
             let fits = any.dvas(key).count() >= usize::from(copies);
-            return Ok(Some(Known { any, slot: fits.then_some(any), is_closed: !fits }));
+            return Ok(Some(Known { any, slot: fits.then_some(any), grows: true }));
         }
         let slot = entry.slots.get(usize::from(copies)).and_then(used);
-        Ok(Some(Known { any, slot, is_closed: false }))
+        Ok(Some(Known { any, slot, grows: false }))
     }
 
     fn refer(&self, checksum: Checksum, key: &Key, copies: u8) -> Result<()> {
@@ -385,29 +423,62 @@ impl TableSync<'_, '_> {
             1 => Some(Class::Unique),
             _ => Some(Class::Duplicate),
         };
-        let stays = entry.old.filter(|old| Some(old.class) == class);
-        if let Some(old) = entry.old
-            && stays.is_none()
-        {
+        if let Some(old) = entry.old.filter(|old| Some(old.class) != class) {
             let object = self.change.object(self.object(old.class)?)?;
             zap::remove(&object, self.change.tx, &key.to_words()[..])?;
         }
         let Some(class) = class else { return Ok(()) };
         self.count(class, key, &entry.slots, Statistics::add);
-        let value = match (self.tables.own, entry.slots.get(FLAT)) {
-            (Some(_), Some(slot)) => {
-                ddt::Value::Flat(*slot, stays.map_or(self.change.now, |old| old.since))
-            }
-            _ => ddt::Value::Legacy(Box::new(entry.slots)),
+        let value = match entry.slots.get(FLAT).filter(|_| self.tables.flat) {
+            Some(slot) => ddt::Value::Flat(*slot, entry.since.unwrap_or(self.change.now)),
+            None => ddt::Value::Legacy(Box::new(entry.slots)),
         };
         let object = self.change.object(self.object(class)?)?;
         let stored = Value::of_bytes(&stored_form(&value))?;
         zap::update(&object, self.change.tx, &key.to_words()[..], &stored)
     }
 
-    /// Where the tables are listed.
-    fn place(&self) -> ObjectId {
-        self.tables.own.unwrap_or(OBJECT_DIRECTORY)
+    /// Where the tables are listed; a directory of fast dedup is made if there is none.
+    fn place(&mut self) -> Result<ObjectId> {
+        match self.tables.own {
+            _ if !self.tables.flat => Ok(OBJECT_DIRECTORY),
+            Some(own) => Ok(own),
+            None => {
+                let own = self.make_directory()?;
+                self.tables.own = Some(own);
+                Ok(own)
+            }
+        }
+    }
+
+    /// Makes a directory of fast dedup, with two empty logs.
+    fn make_directory(&self) -> Result<ObjectId> {
+        let change = self.change;
+        let own = change.new_table(METADATA_ZAP)?;
+        change.add_number(OBJECT_DIRECTORY, &ddt::directory_name(self.name), own.0)?;
+        change.add_number(own, ddt::KEY_VERSION, ddt::FAST_VERSION)?;
+        change.add_number(own, ddt::KEY_FLAGS, ddt::FLAG_FLAT | ddt::FLAG_LOG)?;
+        for (index, flushing) in [(0, false), (1, true)] {
+            let header = LogHeader { flushing, first_txg: change.tx.txg(), ..LogHeader::default() };
+            let (kind, size) = (METADATA_NUMBERS, ddt::LOG_BLOCK as u64);
+            let log = change.new_object(kind, size, METADATA_NUMBERS, header.encode())?;
+            change.add_number(own, &ddt::log_name(self.name, index), log.0)?;
+        }
+        change.add_reference(FAST_DEDUP)?;
+        Ok(own)
+    }
+
+    /// Frees the directory of fast dedup, in which no table is left, with its logs.
+    fn free_directory(&mut self) -> Result<()> {
+        let (change, Some(own)) = (self.change, self.tables.own.take()) else { return Ok(()) };
+        for index in 0..2 {
+            if let Some(log) = change.number(own, &ddt::log_name(self.name, index))? {
+                change.free_if_any(ObjectId(log))?;
+            }
+        }
+        change.remove(OBJECT_DIRECTORY, &ddt::directory_name(self.name))?;
+        change.free_object(own)?;
+        change.remove_reference(FAST_DEDUP)
     }
 
     fn table(&mut self, class: Class) -> Result<&mut OneTable> {
@@ -441,9 +512,10 @@ impl TableSync<'_, '_> {
         }
         let change = self.change;
         let flags = if self.prehashed { FLAG_PRE_HASHED } else { 0 };
-        let object = change.new_word_table(ObjectType::DDT_ZAP, TABLE_SHIFT, flags)?;
+        let shift = if self.tables.flat { FAST_TABLE_SHIFT } else { TABLE_SHIFT };
+        let object = change.new_word_table(ObjectType::DDT_ZAP, shift, flags)?;
         let name = ddt::table_name(self.name, class);
-        change.add_number(self.place(), &name, object.0)?;
+        change.add_number(self.place()?, &name, object.0)?;
         self.table(class)?.object = Some(object);
         Ok(object)
     }
@@ -462,8 +534,8 @@ impl TableSync<'_, '_> {
     }
 
     /// Writes the histograms; tables without a single entry go.
-    fn finish(self) -> Result<()> {
-        let (change, place) = (self.change, self.place());
+    fn finish(mut self) -> Result<()> {
+        let (change, place) = (self.change, self.tables.own.unwrap_or(OBJECT_DIRECTORY));
         if std::mem::take(&mut self.tables.logged) {
             self.empty_logs(place)?;
         }
@@ -498,7 +570,8 @@ impl TableSync<'_, '_> {
             *table = OneTable::default();
             histogram.clear();
         }
-        Ok(())
+        // The next table is of the form that the pool's features ask for then.
+        if entries == 0 { self.free_directory() } else { Ok(()) }
     }
 }
 

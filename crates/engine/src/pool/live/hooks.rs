@@ -47,8 +47,8 @@ impl<'a> GroupHooks<'a> {
         if pointer.is_hole() || pointer.is_embedded() {
             return Ok(());
         }
-        if pointer.is_dedup() {
-            return self.live.dedup.release(pointer);
+        if pointer.is_dedup() && self.live.dedup.release(pointer)? {
+            return Ok(());
         }
         if depth == 0 && self.live.clones.release(pointer)? {
             return Ok(());

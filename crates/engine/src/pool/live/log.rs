@@ -102,10 +102,11 @@ impl LivePool {
         Ok(())
     }
 
-    /// One reference more to a block that a record of a log clones, until the log is freed.
+    /// One reference more to a block that a record of a log clones, until the log is freed. One that
+    /// was taken out of its dedup table is like others.
     fn refer_again(&self, pointer: &BlockPointer) -> Result<()> {
-        if pointer.is_dedup() {
-            return self.dedup.refer_again(pointer);
+        if pointer.is_dedup() && self.dedup.refer_again(pointer)? {
+            return Ok(());
         }
         if !self.feature_enabled(super::clone::FEATURE) {
             let reason = "the intent log clones blocks in a pool that has no such feature";

@@ -67,6 +67,7 @@ impl LivePool {
         };
         let group = Group { live: self, txg, writer: &writer, vdevs: &vdevs, change: &change };
 
+        self.dedup.begin(&change)?;
         self.refer_to_cloned(txg)?;
         let (early, tasks) = tasks.into_iter().partition(|task: &Task| task.early);
         self.run_tasks(early, &change, answers)?;
