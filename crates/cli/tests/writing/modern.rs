@@ -298,7 +298,8 @@ fn new_dedup_tables_are_of_fast_dedup_where_the_pool_has_it() {
     let devices = bench.devices(4);
     let mountpoint = bench.at("mnt").display().to_string();
     let mut arguments = vec!["zpool", "create", "-f", "-R", &mountpoint];
-    arguments.extend(["-o", "feature@fast_dedup=disabled", "-O", "recordsize=16K"]);
+    arguments.extend(["-o", "compatibility=openzfs-2.3", "-O", "recordsize=16K"]);
+    arguments.extend(["-o", "feature@fast_dedup=disabled"]);
     arguments.extend(["tank", &devices[0], &devices[1], &devices[2], "dedup", &devices[3]]);
     bench.cenote(&arguments);
     let feature = || {

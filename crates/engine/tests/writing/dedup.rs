@@ -299,7 +299,7 @@ fn entries_of_fast_dedup_are_given_more_copies() {
     files.remove(first);
     files.remove(second);
     assert_eq!(files.check(), Statistics::default());
-    files.dedup(14, 1, 15);
+    files.dedup(0x10c, 1, 15);
     files.write([1, 2, 1]);
     let last = files.check();
     assert_eq!((last.blocks, last.referenced_blocks), (2, 3));
