@@ -290,18 +290,11 @@ fn copies_share_blocks_where_the_pool_allows_it() {
 
 #[test]
 fn new_dedup_tables_are_of_fast_dedup_where_the_pool_has_it() {
-    if let Some(reason) = cannot_mount() {
-        eprintln!("{reason}");
-        return;
-    }
-    let bench = Bench::new(4);
-    let devices = bench.devices(4);
-    let mountpoint = bench.at("mnt").display().to_string();
-    let mut arguments = vec!["zpool", "create", "-f", "-R", &mountpoint];
-    arguments.extend(["-o", "compatibility=openzfs-2.3", "-O", "recordsize=16K"]);
-    arguments.extend(["-o", "feature@fast_dedup=disabled"]);
-    arguments.extend(["tank", &devices[0], &devices[1], &devices[2], "dedup", &devices[3]]);
-    bench.cenote(&arguments);
+    let Some((bench, devices)) = Bench::mounting(4) else { return };
+    let [one, two, three, four] = &devices[..] else { panic!() };
+    let options = ["-f", "-o", "compatibility=openzfs-2.3", "-O", "recordsize=16K"];
+    let options = [&options[..], &["-o", "feature@fast_dedup=disabled"]].concat();
+    bench.create_with(&options, &[one, two, three, "dedup", four]);
     let feature = || {
         let value = ["zpool", "get", "-H", "-o", "value", "feature@fast_dedup", "tank"];
         bench.cenote(&value).trim().to_owned()
