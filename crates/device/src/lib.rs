@@ -7,9 +7,11 @@
 //!
 //! The ways in are [`read_batch`], [`write_batch`], [`write_durable`] and [`flush_batch`]: they take operations of any
 //! number of devices and have them all in flight together. [`FileDevice`] is a file or block device, [`SimDevice`] a simulated disk.
+//! [`partition_disk`] makes a whole disk one partition for a pool.
 
 mod batch;
 mod buffer;
+mod disk;
 mod file;
 mod lanes;
 mod plan;
@@ -17,6 +19,7 @@ mod ring;
 mod sim;
 mod sim_store;
 mod stall;
+mod table;
 #[cfg(test)]
 mod tests;
 mod threads;
@@ -31,9 +34,14 @@ use std::time::Duration;
 pub use batch::{DEFAULT_DEADLINE, MAX_READ, read_batch};
 pub use buffer::{aligned_copy, keep_buffers};
 pub use bytes::Bytes;
+pub use disk::{
+    DiskError, PoolPartition, is_whole_disk, partition_disk, partition_path, partition_table,
+    planned_size,
+};
 pub use file::{FileDevice, Mode};
 pub use sim::{Health, Keep, Recorded, SimDevice, SimEvent};
 pub use stall::Stall;
+pub use table::PartitionTable;
 pub use write::{flush_batch, write_batch, write_durable};
 
 /// Why a device did not do what it was asked.

@@ -36,11 +36,7 @@ impl Service {
     /// guid. `start` begins the refusal.
     pub(super) fn device_guid(&self, device: &str, start: &str) -> Result<Guid, Failure> {
         fn find<'a>(node: &'a VdevReport, device: &str) -> Option<&'a VdevReport> {
-            let path = node.path.as_deref().unwrap_or_default();
-            let is_it = path == device
-                || path.rsplit('/').next() == Some(device)
-                || node.guid.to_string() == device
-                || (node.kind != "root" && node.name == device);
+            let is_it = vdev_name::answers_to(node, device);
             let below = || node.children.iter().find_map(|child| find(child, device));
             if is_it && vdev_name::is_shown(node) { Some(node) } else { below() }
         }

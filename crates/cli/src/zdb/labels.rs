@@ -14,6 +14,7 @@ use serde_json::{Map, Value, json};
 use super::described::moment;
 use super::sink::Sink;
 use super::{pointer, render};
+use crate::zpool::vdevs::devices;
 
 /// The labels of `devices`, and all their uberblocks if wanted. A device without a label does not
 /// keep the others from being shown.
@@ -23,7 +24,8 @@ pub fn show(devices: &[String], with_uberblocks: bool, sink: &mut Sink) -> Resul
         if devices.len() > 1 {
             sink.line(format_args!("Device {name}"));
         }
-        match device(Path::new(name), with_uberblocks, sink) {
+        let path = devices::with_label(name).unwrap_or_else(|| name.into());
+        match device(&path, with_uberblocks, sink) {
             Ok(value) => all.insert(name.clone(), value),
             Err(error) if devices.len() == 1 => return Err(error),
             Err(error) => {

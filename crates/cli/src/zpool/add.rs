@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use cenote_control::changes::Change;
 use cenote_control::client::Client;
 
-use super::vdevs::{devices, grammar, layout, replication};
+use super::vdevs::{devices, grammar, layout, replication, whole_disks};
 use super::{common, create};
 use crate::getopt::{Parsed, Spec};
 use crate::terminal;
@@ -88,6 +88,10 @@ fn add(
     let of_pool = || pool.properties.number("ashift").and_then(|shift| u8::try_from(shift).ok());
     let ashift = ashift.or_else(|| of_pool().filter(|shift| *shift != 0));
     plan.iter_mut().for_each(|vdev| vdev.ashift = ashift);
+    if pool.properties.number("readonly") == Some(1) {
+        return Err(format!("cannot add to '{name}': pool is read-only"));
+    }
+    let _partitions = whole_disks::partition(&mut plan)?;
     let request = common::change(Some(line), Change::AddVdevs(plan));
     let warnings = client.order(name, &request).map_err(|failure| failure.message)?;
     if warnings.is_empty() { Ok(()) } else { Err(warnings.join("\n")) }

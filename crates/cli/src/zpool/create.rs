@@ -13,7 +13,7 @@ use cenote_control::report::{DatasetKind, VdevClass};
 use cenote_control::text::number as shown;
 
 use super::common;
-use super::vdevs::{devices, grammar, in_use, layout, replication};
+use super::vdevs::{devices, grammar, in_use, layout, replication, whole_disks};
 use crate::getopt::{Parsed, Spec};
 use crate::pool_process::{self, Beginning};
 use crate::settings::pool::When;
@@ -230,6 +230,7 @@ impl Options {
         if client.knows(imported) && !leftovers::clear(client, imported) {
             return Err(cannot("pool already exists".to_owned()));
         }
+        let _partitions = whole_disks::partition(&mut vdevs)?;
         let plan = CreatePool {
             name: name.to_owned(),
             temporary_name: self.temporary_name.clone(),
@@ -395,7 +396,15 @@ pub fn refuse_small(name: &str, plan: &[VdevPlan]) -> Result<(), String> {
     let count = seen.len();
     seen.sort();
     seen.dedup();
-    if seen.len() < count {
+    let mut disks = leaves.iter().filter(|leaf| leaf.whole_disk).filter_map(|leaf| place(leaf));
+    let is_part_of = |part: &Path, disk: &Path| {
+        let number = part.to_str().zip(disk.to_str()).and_then(|(part, disk)| {
+            part.strip_prefix(disk)?.trim_start_matches('p').parse::<u32>().ok()
+        });
+        number.is_some_and(|number| cenote_device::partition_path(disk, number) == part)
+    };
+    let overlap = disks.any(|disk| seen.iter().any(|part| is_part_of(part, &disk)));
+    if seen.len() < count || overlap {
         return Err(format!(
             "cannot create '{name}': one or more vdevs refer to the same device, or one of\nthe \
              devices is part of an active md or lvm device"

@@ -36,10 +36,12 @@ pub fn run(arguments: &[String]) -> ExitCode {
         [word] => word,
         _ => return wrong("too many arguments"),
     };
-    let path = match devices::resolve(word) {
-        Ok(leaf) => leaf.path.unwrap_or_default(),
-        Err(_) => word.clone(),
+    let Some(path) = devices::with_label(word) else {
+        let advice = "try specifying absolute path instead";
+        terminal::complain(&format!("failed to find device {word}, {advice}"));
+        return ExitCode::FAILURE;
     };
+    let path = path.display().to_string();
     let (message, code) = match clear(&path, parsed.has('f')) {
         Ok(()) => return ExitCode::SUCCESS,
         Err(refused) => refused,
@@ -69,11 +71,13 @@ fn clear(path: &str, force: bool) -> Result<(), (String, u8)> {
     }
     let labels = read_labels(&*device).map_err(|_| unreadable())?;
     drop(device);
-    may_be_cleared(path, force).map_err(plain)?;
     let failed = || (format!("failed to clear label for {path}"), NOTHING);
+    if labels.is_empty() {
+        return Err(failed());
+    }
+    may_be_cleared(path, force).map_err(plain)?;
     let end = size / LABEL * LABEL;
     let zeros = vec![0; usize::try_from(LABEL).unwrap_or(0)];
-    let mut cleared = 0;
     for label in &labels {
         let offset = match label.index {
             index @ 0..=1 => LABEL * index as u64,
@@ -81,10 +85,6 @@ fn clear(path: &str, force: bool) -> Result<(), (String, u8)> {
             _ => continue,
         };
         file.write_all_at(&zeros, offset).map_err(|_| failed())?;
-        cleared += 1;
-    }
-    if cleared == 0 {
-        return Err(failed());
     }
     file.sync_all().map_err(|_| failed())
 }
@@ -94,8 +94,9 @@ fn may_be_cleared(path: &str, force: bool) -> Result<(), String> {
     let found = device_in_use(Path::new(path)).map_err(|error| error.to_string())?;
     if let Some(holder) = &found.holder {
         let pool = found.pool.as_ref().map(|pool| pool.name.as_str()).unwrap_or_default();
+        let advice = if force { ". Offline the disk first to clear its label." } else { "" };
         return Err(match holder {
-            Holder::Process => format!("{path} is a member (ACTIVE) of pool \"{pool}\""),
+            Holder::Process => format!("{path} is a member (ACTIVE) of pool \"{pool}\"{advice}"),
             _ => format!("{path} is in use"),
         });
     }

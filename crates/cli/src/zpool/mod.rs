@@ -19,7 +19,7 @@ mod set;
 mod simple;
 mod status;
 mod upgrade;
-mod vdevs;
+pub mod vdevs;
 mod wait;
 
 use std::process::ExitCode;

@@ -72,10 +72,7 @@ pub fn run(arguments: &[String]) -> ExitCode {
 fn estimate(pool: &PoolReport, device: &str, exact: bool) -> bool {
     let aside = pool.spares.iter().chain(&pool.caches);
     let logs = vdev_name::tops(&pool.root, VdevClass::Log);
-    let is_it = |vdev: &VdevReport| {
-        let path = vdev.path.as_deref().unwrap_or_default();
-        path == device || path.rsplit('/').next() == Some(device) || vdev.name == device
-    };
+    let is_it = |vdev: &VdevReport| vdev_name::answers_to(vdev, device);
     if !aside.chain(logs).any(is_it) {
         let words = "removing devices that hold data is not supported yet";
         terminal::complain(&format!("cannot remove {device}: {words}"));

@@ -15,6 +15,7 @@ mod mount_helper;
 mod placed;
 mod sessions;
 mod volumes;
+mod whole_disks;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -56,13 +57,17 @@ impl Bench {
         (0..count).map(|n| self.at("d").join(format!("f{n}")).display().to_string()).collect()
     }
 
-    fn output(&self, arguments: &[&str]) -> Output {
-        Command::new(env!("CARGO_BIN_EXE_cenote"))
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_cenote"));
+        command
             .args(arguments)
             .env("CENOTE_RUN_DIR", self.at("run"))
-            .env("CENOTE_LOG", "info,cenote_posix=debug")
-            .output()
-            .unwrap()
+            .env("CENOTE_LOG", "info,cenote_posix=debug");
+        command
+    }
+
+    fn output(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().unwrap()
     }
 
     fn cenote(&self, arguments: &[&str]) -> String {

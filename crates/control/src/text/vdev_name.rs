@@ -43,6 +43,17 @@ pub fn name(vdev: &VdevReport, naming: Naming) -> String {
     if vdev.whole_disk { without_partition(short) } else { short.to_owned() }
 }
 
+/// Whether `word` means this device: its path or the end of that, for a whole disk also without the
+/// partition, its guid, or its name.
+pub fn answers_to(vdev: &VdevReport, word: &str) -> bool {
+    let path = vdev.path.as_deref().unwrap_or_default();
+    let (directory, last) = path.rsplit_once('/').unwrap_or(("", path));
+    let disk = if vdev.whole_disk { without_partition(last) } else { last.to_owned() };
+    let is_path = word == path || word == format!("{directory}/{disk}");
+    let is_named = vdev.kind != "root" && vdev.name == word;
+    is_path || word == last || word == disk || vdev.guid.to_string() == word || is_named
+}
+
 /// Directories that hold nothing but device nodes.
 const DEVICE_DIRECTORIES: [&str; 9] = [
     "/dev/disk/by-vdev/",
@@ -56,7 +67,8 @@ const DEVICE_DIRECTORIES: [&str; 9] = [
     "/dev/",
 ];
 
-fn without_directory(path: &str) -> &str {
+/// The path of a device without the directory, if nothing but nodes lies there.
+pub fn without_directory(path: &str) -> &str {
     for directory in DEVICE_DIRECTORIES {
         if let Some(rest) = path.strip_prefix(directory) {
             return rest;
@@ -127,6 +139,23 @@ mod tests {
             ..VdevReport::default()
         };
         name(&vdev, Naming::default())
+    }
+
+    #[test]
+    fn devices_answer_to_their_names() {
+        let mut vdev = VdevReport {
+            kind: "disk".into(),
+            path: Some("/dev/vdb1".into()),
+            whole_disk: true,
+            guid: 7,
+            ..VdevReport::default()
+        };
+        for word in ["/dev/vdb1", "/dev/vdb", "vdb1", "vdb", "7"] {
+            assert!(answers_to(&vdev, word), "{word}");
+        }
+        assert!(!answers_to(&vdev, "vd") && !answers_to(&vdev, "vdc"));
+        vdev.whole_disk = false;
+        assert!(answers_to(&vdev, "vdb1") && !answers_to(&vdev, "vdb"));
     }
 
     #[test]

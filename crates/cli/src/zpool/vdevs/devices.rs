@@ -8,6 +8,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use cenote_control::plan::{VdevPlan, VdevPlanKind};
+use cenote_device::{partition_path, planned_size};
 
 /// Where short names are looked for, in this order; `ZPOOL_IMPORT_PATH` goes before.
 const PLACES: [&str; 9] = [
@@ -21,6 +22,9 @@ const PLACES: [&str; 9] = [
     "/dev/disk/by-path",
     "/dev",
 ];
+/// Kinds of devices that are taken for whole disks though OpenZFS takes them as they are: the
+/// letters their kernel names begin with, separated by commas (`loop,mmcblk`).
+const OTHER_DISKS: &str = "CENOTE_WHOLE_DISKS";
 /// Where the stable name of a disk is found.
 const BY_ID: &str = "/dev/disk/by-id";
 
@@ -54,13 +58,35 @@ pub fn resolve(word: &str) -> Result<VdevPlan, String> {
         return Err(format!("cannot use '{shown}': must be a block device or regular file"));
     }
     let size = size_of(&path).map_err(|error| format!("cannot open '{shown}': {error}"))?;
+    let whole_disk = is_whole_disk(&path);
+    let planned = whole_disk.then(|| planned_size(&path).ok().flatten());
     Ok(VdevPlan {
         kind: VdevPlanKind::Disk,
         devid: stable_name(&path),
         path: Some(shown.to_string()),
-        size,
+        whole_disk,
+        size: planned.map_or(size, Option::unwrap_or_default),
         ..VdevPlan::default()
     })
+}
+
+/// Whether the device at `path` is a disk that gets a partition table of its own.
+pub fn is_whole_disk(path: &Path) -> bool {
+    let others = std::env::var(OTHER_DISKS).unwrap_or_default();
+    let others: Vec<&str> = others.split(',').filter(|kind| !kind.is_empty()).collect();
+    cenote_device::is_whole_disk(path, &others)
+}
+
+/// The device a word means to commands that work on one device: a path as it is, else a short name;
+/// of a whole disk the partition that holds its pool.
+pub fn with_label(word: &str) -> Option<PathBuf> {
+    let path = Path::new(word);
+    if word.starts_with('/') || path.exists() {
+        return Some(path.to_path_buf());
+    }
+    let path = short_name(word)?;
+    let path = if is_whole_disk(&path) { partition_path(&path, 1) } else { path };
+    Some(path).filter(|path| path.exists())
 }
 
 fn short_name(word: &str) -> Option<PathBuf> {
@@ -80,7 +106,7 @@ fn size_of(path: &Path) -> std::io::Result<u64> {
 }
 
 /// The name a disk keeps wherever it is plugged in.
-fn stable_name(path: &Path) -> Option<String> {
+pub fn stable_name(path: &Path) -> Option<String> {
     let target = fs::canonicalize(path).ok()?;
     let mut names: Vec<String> = fs::read_dir(BY_ID)
         .ok()?

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use cenote_control::plan::{VdevPlan, VdevPlanKind};
 use cenote_control::report::VdevClass;
+use cenote_device::{PartitionTable, partition_path, partition_table};
 use cenote_engine::pool::in_use::{InUse, device_in_use};
 
 /// What stands against taking the leaves of a plan: what `-f` overrides, and what it does not.
@@ -13,6 +14,10 @@ pub fn uses_of_all(plan: &[VdevPlan]) -> (Vec<String>, Vec<String>) {
     let (mut forcible, mut firm) = (Vec::new(), Vec::new());
     for leaf in plan.iter().flat_map(VdevPlan::leaves) {
         let Some(path) = leaf.path.as_deref().map(Path::new) else { continue };
+        if leaf.whole_disk {
+            disk(path, leaf.class, &mut forcible, &mut firm);
+            continue;
+        }
         match device_in_use(path) {
             Ok(mut found) => {
                 if leaf.kind == VdevPlanKind::File {
@@ -25,6 +30,38 @@ pub fn uses_of_all(plan: &[VdevPlan]) -> (Vec<String>, Vec<String>) {
         }
     }
     (forcible, firm)
+}
+
+/// What stands against taking a whole disk: what holds it, or what its partitions are.
+fn disk(path: &Path, class: VdevClass, forcible: &mut Vec<String>, firm: &mut Vec<String>) {
+    let own = device_in_use(path).map_err(|error| error.to_string());
+    let table = partition_table(path).map_err(|error| format!("{}: {error}", path.display()));
+    let (own, table) = match (own, table) {
+        (Ok(own), Ok(table)) => (own, table),
+        (Err(error), _) | (_, Err(error)) => return firm.push(format!("cannot open {error}")),
+    };
+    let (shown, before) = (path.display(), forcible.len() + firm.len());
+    let partitions = match table {
+        _ if own.holder.is_some() => {
+            // A disk is held with its partitions; labels on the disk itself are older than those.
+            return sort(&InUse { pool: None, ..own }, path, class, forcible, firm);
+        }
+        PartitionTable::Nothing => return sort(&own, path, class, forcible, firm),
+        PartitionTable::Damaged => {
+            return forcible.push(format!("{shown} contains a corrupt primary EFI label."));
+        }
+        PartitionTable::Partitions(numbers) => numbers,
+    };
+    for part in partitions.into_iter().map(|number| partition_path(path, number)) {
+        match device_in_use(&part) {
+            Ok(found) => sort(&found, &part, class, forcible, firm),
+            // The kernel does not know it: nobody can say what it is.
+            Err(_) => forcible.push(format!("{shown} contains a partition table of type 'gpt'")),
+        }
+        if forcible.len() + firm.len() > before {
+            return;
+        }
+    }
 }
 
 fn sort(

@@ -24,7 +24,7 @@ struct Row {
 fn row(vdev: &VdevPlan, naming: Naming) -> Row {
     let mut name = vdev.label();
     if vdev.kind == VdevPlanKind::Disk && !naming.paths {
-        name = name.strip_prefix("/dev/").unwrap_or(&name).to_owned();
+        name = vdev_name::without_directory(&name).to_owned();
     }
     let children = vdev.children.iter().map(|child| row(child, naming)).collect();
     Row { class: vdev.class, name, children }

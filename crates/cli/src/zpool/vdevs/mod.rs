@@ -7,3 +7,4 @@ pub mod grammar;
 pub mod in_use;
 pub mod layout;
 pub mod replication;
+pub mod whole_disks;
