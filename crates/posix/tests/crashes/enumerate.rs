@@ -4,6 +4,7 @@
 //! Invariant: the moments are visited spread evenly, so that a run that is ended by its time has seen
 //! all of the story; what is random depends on the moment and the manner alone.
 
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use cenote_device::{Keep, Recorded, SimEvent};
@@ -21,14 +22,6 @@ const JUDGED: usize = 32;
 const EXPORTED: usize = 4;
 /// One in so many pools is cut off a second time while it is opened.
 const TWICE: usize = 3;
-
-/// How long a story is enumerated.
-pub struct Limits {
-    /// Seconds, unless the variable `CUT_SECONDS` says otherwise.
-    pub seconds: u64,
-    /// `zdb` knows all features of the pool.
-    pub zdb: bool,
-}
 
 /// What a power cut leaves of unflushed writes, in the manner `manner`.
 fn keep(manner: usize, random: &mut Random, recorded: &Recorded) -> Keep {
@@ -51,57 +44,99 @@ fn cut(disks: &Disks, order: u64, manner: usize, seed: usize) -> Disks {
     disks.cut(order, &mut |recorded| keep(manner, &mut random, recorded))
 }
 
-/// Cuts off the disks of `story` until all was tried or the time is over. `name`: of the whole.
-pub fn enumerate(name: &str, disks: &Disks, story: &Story, limits: &Limits) {
-    let orders = disks.orders();
+/// A story whose disks are cut off.
+struct Enumeration<'a> {
+    name: &'a str,
+    disks: &'a Disks,
+    story: &'a Story,
+    orders: Vec<u64>,
+    /// The cut to be tried next.
+    next: AtomicUsize,
+    /// Cuts done, those of them cut twice, those judged by `zdb`.
+    done: AtomicUsize,
+    again: AtomicUsize,
+    judged: AtomicUsize,
+}
+
+/// Cuts off the disks of `story` until all was tried or the time is over: `seconds`, unless the
+/// variable `CUT_SECONDS` says otherwise. `name`: of the whole.
+pub fn enumerate(name: &str, disks: &Disks, story: &Story, seconds: u64) {
     let start = Instant::now();
-    let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
-    let time = Duration::from_secs(number("CUT_SECONDS").unwrap_or(limits.seconds));
-    let only = number("CUT_ONLY").map(|order| order as usize);
-    // Steps that have no factor in common with the count visit every order, spread evenly.
+    let variable = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let time = Duration::from_secs(variable("CUT_SECONDS").unwrap_or(seconds));
+    let only = variable("CUT_ONLY").map(|index| index as usize);
+    let orders = disks.orders();
     let count = orders.len();
+    let zero = AtomicUsize::default;
+    let all = Enumeration {
+        name,
+        disks,
+        story,
+        orders,
+        next: zero(),
+        done: zero(),
+        again: zero(),
+        judged: zero(),
+    };
+    // Steps that have no factor in common with the count visit every order, spread evenly.
     let step = (count * 5 / 8..).find(|step| gcd(*step, count) == 1).unwrap();
-    let (mut done, mut again, mut judged) = (0, 0, 0);
-    for number in 0..count * MANNERS {
-        if start.elapsed() > time {
-            break;
-        }
-        let index = number * step % count;
-        if only.is_some_and(|only| only != index) {
-            continue;
-        }
-        let (order, manner) = (orders[index] + 1, number % MANNERS);
-        let left = cut(disks, order, manner, index);
-        let place = format!("{name}: cut after event {index}, manner {manner}");
-        if limits.zdb && number % JUDGED == 5 {
-            zdb(&left, &place);
-            judged += 1;
-        }
-        let twice = number % TWICE == 0;
-        if twice {
-            left.record();
-        }
-        judge(&left, story, order, &place, number.is_multiple_of(EXPORTED));
-        if twice {
-            let second = left.orders();
-            let mut random = Random(index as u64 * 17 + 5);
-            let moment = random.below(second.len() as u64) as usize;
-            if let Some(event) = second.get(moment) {
-                let place = format!("{place}; again after {moment} of {}", second.len());
-                let left = cut(&left, event + 1, (number / TWICE) % MANNERS, index);
-                judge(&left, story, order, &place, false);
-                again += 1;
+    let work = || {
+        while start.elapsed() <= time {
+            let number = all.next.fetch_add(1, Relaxed);
+            if number >= count * MANNERS {
+                break;
+            }
+            let index = number % count * step % count;
+            if only.is_none_or(|only| only == index) {
+                all.one(number, index, (number % count + number / count) % MANNERS);
             }
         }
-        done += 1;
-    }
-    let all = if done == count * MANNERS { "all " } else { "" };
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..variable("CUT_THREADS").unwrap_or(1) {
+            scope.spawn(work);
+        }
+    });
+    let done = all.done.load(Relaxed);
+    let whole = if done == count * MANNERS { "all " } else { "" };
     eprintln!(
-        "{name}: {all}{done} cuts in {MANNERS} manners of {count} moments, {again} cut twice, \
-         {judged} judged by zdb, in {:?}",
+        "{name}: {whole}{done} cuts in {MANNERS} manners of {count} moments, {} cut twice, {} \
+         judged by zdb, in {:?}",
+        all.again.load(Relaxed),
+        all.judged.load(Relaxed),
         start.elapsed()
     );
     assert!(done > 0 || only.is_some(), "{name}: no cut");
+}
+
+impl Enumeration<'_> {
+    /// Cut `number`: right after event `index`.
+    fn one(&self, number: usize, index: usize, manner: usize) {
+        let order = self.orders[index] + 1;
+        let left = cut(self.disks, order, manner, index);
+        let place = format!("{}: cut after event {index}, manner {manner}", self.name);
+        if number % JUDGED == 5 && zdb(&left, &place) {
+            self.judged.fetch_add(1, Relaxed);
+        }
+        let twice = (number / MANNERS).is_multiple_of(TWICE);
+        if twice {
+            left.record();
+        }
+        judge(&left, self.story, order, &place, number.is_multiple_of(EXPORTED));
+        if twice {
+            let second = left.orders();
+            let mut random = Random(number as u64 * 17 + 5);
+            let moment = random.below(second.len() as u64) as usize;
+            if let Some(event) = second.get(moment) {
+                let place = format!("{place}; again after {moment} of {}", second.len());
+                let manner = random.below(MANNERS as u64) as usize;
+                let left = cut(&left, event + 1, manner, index);
+                judge(&left, self.story, order, &place, false);
+                self.again.fetch_add(1, Relaxed);
+            }
+        }
+        self.done.fetch_add(1, Relaxed);
+    }
 }
 
 /// Opens what a cut before event `order` left, and compares it with the story.
