@@ -40,6 +40,12 @@ pub trait Replay {
     /// the offset rounded down to the block's length on; the file grows at most to the end of the
     /// record's range. Of cloned blocks it is what all of them hold, from the record's offset on.
     fn apply(&self, record: &Record, block: Option<&Bytes>) -> Result<()>;
+    /// Does what a record of a cloned range says by sharing the blocks, as [`Self::apply`] otherwise.
+    /// They stay in use until the log is freed. `false` if they cannot be shared: nothing was changed,
+    /// and the record is to be applied with what they hold.
+    fn share(&self, _record: &Record) -> Result<bool> {
+        Ok(false)
+    }
 }
 
 /// How a replay ended.
@@ -143,6 +149,12 @@ impl IntentLog {
         {
             return Ok(false);
         }
+        self.set_replaying(Some(record.sequence));
+        let is_clone = matches!(record.payload, Payload::CloneRange { .. });
+        // What is in its way may be in the way of copying, too: that tells why.
+        if is_clone && target.share(record).unwrap_or(false) {
+            return Ok(true);
+        }
         let block = match &record.payload {
             Payload::Write { block, data: None, .. } => Some(reader.read_data(block)?),
             Payload::CloneRange { block_size, blocks, .. } => {
@@ -150,7 +162,6 @@ impl IntentLog {
             }
             _ => None,
         };
-        self.set_replaying(Some(record.sequence));
         if target.apply(record, block.as_ref()).is_err() {
             // What is in its way may be a change that is still being written.
             let txg = self.pool().begin()?.txg();

@@ -39,19 +39,27 @@ impl Object {
         let stored = self.committed_object().pointers(first, last)?;
         let pointers =
             contents.into_iter().zip(stored).map(|(known, stored)| known.unwrap_or(stored));
-        Ok(pointers.take_while(|pointer| self.may_clone(pointer)).collect())
+        let size = self.block_size();
+        Ok(pointers.take_while(|pointer| self.may_clone(pointer, size)).collect())
+    }
+
+    /// Whether all `pointers`, whose blocks something else keeps in use, can be cloned into this object
+    /// once its blocks have `size` bytes.
+    pub fn may_clone_all(&self, pointers: &[BlockPointer], size: u64) -> bool {
+        let is_of_size = |pointer: &BlockPointer| pointer.is_hole() || pointer.lsize() == size;
+        pointers.iter().all(|pointer| is_of_size(pointer) && self.may_clone(pointer, size))
     }
 
     /// Whether the tables of clones can count this block. Deduplicated blocks are counted elsewhere,
     /// and what lies on removed devices is no longer where its pointer says.
-    fn may_clone(&self, pointer: &BlockPointer) -> bool {
+    fn may_clone(&self, pointer: &BlockPointer, size: u64) -> bool {
         if pointer.is_hole() || pointer.is_embedded() {
             return true;
         }
         let vdevs = self.set.io().pipe.vdevs();
         let is_there = |vdev| vdevs.removed_vdevs().all(|(removed, _)| removed != vdev);
         let is_plain = pointer.level().0 == 0
-            && pointer.lsize() == self.block_size()
+            && pointer.lsize() == size
             && !pointer.is_redacted()
             && !pointer.is_crypt()
             && !pointer.is_dedup()

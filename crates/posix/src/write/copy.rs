@@ -4,7 +4,8 @@
 //! afterwards, and each part leaves both whole.
 
 use cenote_engine::txg::Tx;
-use cenote_format::ObjectId;
+use cenote_format::zil::Payload;
+use cenote_format::{BlockPointer, ObjectId};
 
 use super::Writer;
 use super::data::{check_writable, end_of, modified};
@@ -18,6 +19,9 @@ use crate::view::{File, View};
 const COPIED_AT_ONCE: u64 = 1 << 20;
 /// Bytes shared in one transaction.
 const SHARED_AT_ONCE: u64 = 64 << 20;
+
+/// Pointers in one record of the intent log: as many as its largest block holds.
+const POINTERS_IN_RECORD: usize = 1021;
 
 /// A part of a file that is to be part of another.
 #[derive(Clone, Copy)]
@@ -128,15 +132,85 @@ impl Writer {
         if !fits && (file.facts.size > 0 || file.object.block_count() > 1) {
             return Ok(0);
         }
+        let shared = Shared { offset: part.to.1, len, block, pointers: &blocks };
         let tx = self.begin()?;
-        if !fits {
-            file.object.set_block_size(&tx, block)?;
-        }
-        file.object.clone_blocks(&tx, part.to.1 / block, &blocks)?;
-        self.grown(&tx, file, part.to.1.saturating_add(len))?;
-        if file.facts.links != 0 {
-            self.note_whole(&tx);
-        }
+        self.take_in(&tx, file, &shared)?;
         Ok(len)
     }
+
+    /// Makes blocks part of `file`, whose own have the same size or hold nothing.
+    fn take_in(&self, tx: &Tx, file: &mut File, shared: &Shared<'_>) -> Result<()> {
+        let Shared { offset, len, block, pointers } = *shared;
+        let before = file.object.block_size();
+        if before != block {
+            file.object.set_block_size(tx, block)?;
+        }
+        let first = offset.checked_div(block).unwrap_or(0);
+        file.object.clone_blocks(tx, first, pointers)?;
+        self.grown(tx, file, offset.saturating_add(len))?;
+        if file.facts.links == 0 {
+            return Ok(());
+        }
+        if before > block {
+            // OpenZFS does not make blocks smaller when it replays the record.
+            self.note_whole(tx);
+            return Ok(());
+        }
+        let id = file.object.id();
+        let mut done = 0;
+        for blocks in pointers.chunks(POINTERS_IN_RECORD) {
+            let length = (blocks.len() as u64).saturating_mul(block).min(len - done);
+            self.note(tx, id, || Payload::CloneRange {
+                object: id.0,
+                offset: offset + done,
+                length,
+                block_size: block,
+                blocks: blocks.to_vec(),
+            })?;
+            done += length;
+        }
+        Ok(())
+    }
+
+    /// Does again what a record of the intent log says was shared; `false` if it has to be copied.
+    pub(super) fn share_again(&self, record: &Payload) -> Result<bool> {
+        let Payload::CloneRange { object, offset, length, block_size, blocks } = record else {
+            return Ok(false);
+        };
+        let (offset, len, block) = (*offset, *length, *block_size);
+        let count = len.checked_div(block).unwrap_or(0) + u64::from(len % block.max(1) != 0);
+        let is_whole = offset.checked_rem(block) == Some(0) && count == blocks.len() as u64;
+        if !is_whole || len == 0 || !self.cloning.as_ref().is_some_and(|cloning| cloning()) {
+            return Ok(false);
+        }
+        let end = end_of(offset, len)?;
+        self.admit(len)?;
+        let node = self.node(ObjectId(*object))?;
+        let mut state = node.write()?;
+        let file = &mut state.file;
+        check_size(&file.facts, 0)?;
+        let size = file.facts.size;
+        let is_empty = size == 0 && file.object.block_count() <= 1;
+        let fits = file.object.block_size() == block || is_empty;
+        let ends_right = len.is_multiple_of(block) || end >= size;
+        if !fits || !ends_right || !file.object.may_clone_all(blocks, block) {
+            return Ok(false);
+        }
+        let shared = Shared { offset, len, block, pointers: blocks };
+        let tx = self.begin()?;
+        self.take_in(&tx, file, &shared)?;
+        Ok(true)
+    }
+}
+
+/// Blocks that become part of a file.
+#[derive(Clone, Copy)]
+struct Shared<'a> {
+    /// Where in the file, in bytes.
+    offset: u64,
+    /// Bytes of them that count.
+    len: u64,
+    /// Bytes of each.
+    block: u64,
+    pointers: &'a [BlockPointer],
 }

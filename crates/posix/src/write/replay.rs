@@ -85,7 +85,7 @@ impl Writer {
                 let block = block.ok_or_else(none)?;
                 self.replay_block(ObjectId(*object), *offset, *length, block)
             }
-            // What OpenZFS would clone again is copied.
+            // What cannot be shared again is copied.
             Payload::CloneRange { object, offset, length, .. } => {
                 let none = || Errno::new(EIO, "a record of a cloned range without its blocks");
                 let block = block.ok_or_else(none)?;
@@ -297,5 +297,9 @@ impl Replay for Filesystem {
 
     fn apply(&self, record: &Record, block: Option<&Bytes>) -> cenote_engine::Result<()> {
         self.for_replay()?.replay(record, block).map_err(engine_error)
+    }
+
+    fn share(&self, record: &Record) -> cenote_engine::Result<bool> {
+        self.for_replay()?.share_again(&record.payload).map_err(engine_error)
     }
 }
