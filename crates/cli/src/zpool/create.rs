@@ -11,6 +11,7 @@ use cenote_control::plan::{CreatePool, PropertySetting, VdevPlan, VdevPlanKind};
 use cenote_control::protocol::{MountRequest, Request};
 use cenote_control::report::{DatasetKind, VdevClass};
 use cenote_control::text::number as shown;
+use cenote_engine::vdev::allocatable;
 
 use super::common;
 use super::vdevs::{devices, grammar, in_use, layout, replication, whole_disks};
@@ -413,7 +414,12 @@ pub fn refuse_small(name: &str, plan: &[VdevPlan]) -> Result<(), String> {
     let is_small = |leaf: &&VdevPlan| {
         leaf.size < DEVICE_LEAST && matches!(leaf.kind, VdevPlanKind::File | VdevPlanKind::Disk)
     };
-    if leaves.iter().any(is_small) {
+    // A distributed spare is as large as what the smallest device offers.
+    let is_spare_small = |vdev: &VdevPlan| {
+        let has_spares = matches!(vdev.kind, VdevPlanKind::Draid { spares: 1.., .. });
+        has_spares && vdev.children.iter().any(|leaf| allocatable(leaf.size) < DEVICE_LEAST)
+    };
+    if leaves.iter().any(is_small) || plan.iter().any(is_spare_small) {
         let least = shown::plain(DEVICE_LEAST);
         return Err(format!(
             "cannot create '{name}': one or more devices is less than the minimum size ({least})"
@@ -435,6 +441,21 @@ mod tests {
     fn read(line: &str) -> Result<Options, String> {
         let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
         Options::read(&SPEC.parse(&words).unwrap())
+    }
+
+    /// OpenZFS 2.1.11 opens such a pool from 68.5 MiB a device on.
+    #[test]
+    fn distributed_spares_have_a_least_size() {
+        let refused = |layout: &str, size: u64| {
+            let words: Vec<String> = layout.split(' ').map(str::to_owned).collect();
+            let mut leaf = |path: &str| {
+                Ok(VdevPlan { path: Some(path.to_owned()), size, ..VdevPlan::default() })
+            };
+            refuse_small("tank", &grammar::parse(&words, &mut leaf).unwrap()).is_err()
+        };
+        let layout = "draid1:2d:4c:1s /a /b /c /d";
+        assert!(refused(layout, 68 << 20) && !refused(layout, 69 << 20));
+        assert!(!refused("draid1:2d:4c:0s /a /b /c /d", 64 << 20));
     }
 
     /// Recorded from OpenZFS 2.1.11 in a virtual machine.
