@@ -12,6 +12,7 @@
 mod batch;
 mod buffer;
 mod disk;
+pub mod environment;
 mod file;
 mod lanes;
 mod plan;

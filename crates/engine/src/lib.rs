@@ -19,4 +19,5 @@ pub mod txg;
 pub mod vdev;
 pub mod zap;
 
+pub use cenote_device::environment;
 pub use error::{Error, ErrorKind, Place, Result};

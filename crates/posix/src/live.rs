@@ -4,7 +4,7 @@
 //! the newest transaction group on the disks; its own limits count what is on its way as well.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use cenote_engine::dataset::{
     Allowance, Catalog, Dataset, Listed, PoolCapacity, PropertyReader, Value,
@@ -191,7 +191,7 @@ pub fn open(live: &Arc<LivePool>, dataset: &Dataset, read_only: bool) -> Result<
         let (room, set) = (room.clone(), writable.set().clone());
         move || statfs(&room, &set, record)
     };
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now = cenote_engine::environment::now();
     let mounted = Timestamp {
         seconds: i64::try_from(now.as_secs()).unwrap_or(i64::MAX),
         nanoseconds: now.subsec_nanos(),

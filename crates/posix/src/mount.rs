@@ -3,7 +3,6 @@
 //! Invariant: what is read here is as old as the catalog it is read from.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use cenote_engine::dataset::{
     Catalog, Dataset, Keys, Listed, PoolCapacity, PropertyReader, Suffix, Value,
@@ -119,7 +118,7 @@ pub fn open(
 /// Opens the files of `dataset` of an open pool, with the keys the pool has loaded.
 pub fn open_in(pool: &Pool, dataset: &Dataset) -> Result<Filesystem> {
     let keys: Arc<dyn Keys> = pool.keys().clone();
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now = cenote_engine::environment::now();
     let mounted = Timestamp {
         seconds: i64::try_from(now.as_secs()).unwrap_or(i64::MAX),
         nanoseconds: now.subsec_nanos(),

@@ -143,7 +143,8 @@ impl LogPool for PoolLog {
     }
 
     fn random(&self) -> [u64; 2] {
-        let number = || getrandom::u64().unwrap_or_else(|_| self.newest.load(SeqCst));
+        let number =
+            || crate::environment::random_u64().unwrap_or_else(|_| self.newest.load(SeqCst));
         [number(), number()]
     }
 }

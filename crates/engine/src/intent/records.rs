@@ -3,7 +3,7 @@
 //! Invariant: what is taken comes in the order of groups, and within one in the order in which it
 //! was appended or promoted; a record is taken once.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use cenote_format::Txg;
@@ -41,7 +41,7 @@ struct Group {
     /// To be written by the next commit, in order.
     ordered: Vec<Item>,
     /// To be written when their object is committed.
-    by_object: HashMap<u64, Vec<Item>>,
+    by_object: BTreeMap<u64, Vec<Item>>,
 }
 
 /// All records in memory.
@@ -75,7 +75,7 @@ impl Records {
         for group in self.groups.values_mut() {
             let mut more = match object {
                 Some(object) => group.by_object.remove(&object).unwrap_or_default(),
-                None => group.by_object.drain().flat_map(|(_, items)| items).collect(),
+                None => std::mem::take(&mut group.by_object).into_values().flatten().collect(),
             };
             self.appended += more.len() as u64;
             group.ordered.append(&mut more);

@@ -40,7 +40,7 @@ impl DatasetKeys {
     /// Salt and initialisation vector for a block to be written.
     pub fn new_parameters(&self) -> Result<([u8; 8], [u8; 12])> {
         let mut iv = [0; 12];
-        cipher::fill_random(&mut iv).map_err(not_sealed)?;
+        crate::environment::fill_random(&mut iv).map_err(not_sealed)?;
         let mut writing = self.writing.lock();
         if let Some((salt, left)) = &mut *writing
             && *left > 0
@@ -49,7 +49,7 @@ impl DatasetKeys {
             return Ok((*salt, iv));
         }
         let mut salt = [0; 8];
-        cipher::fill_random(&mut salt).map_err(not_sealed)?;
+        crate::environment::fill_random(&mut salt).map_err(not_sealed)?;
         *writing = Some((salt, BLOCKS_PER_SALT - 1));
         Ok((salt, iv))
     }
@@ -114,7 +114,7 @@ fn short_object_set() -> Error {
     Error::invalid("an object-set block that is too short")
 }
 
-fn not_sealed(error: CipherError) -> Error {
+fn not_sealed(error: impl std::fmt::Display) -> Error {
     Error::new(ErrorKind::Io, format!("a block cannot be encrypted: {error}"))
 }
 

@@ -37,13 +37,13 @@ pub struct Wrapping {
     pub iterations: u64,
 }
 
-fn failed(error: CipherError) -> Error {
+fn failed(error: impl std::fmt::Display) -> Error {
     Error::new(ErrorKind::Io, format!("no key can be made: {error}"))
 }
 
 fn random<const N: usize>() -> Result<[u8; N]> {
     let mut bytes = [0; N];
-    cipher::fill_random(&mut bytes).map_err(failed)?;
+    crate::environment::fill_random(&mut bytes).map_err(failed)?;
     Ok(bytes)
 }
 
@@ -58,7 +58,7 @@ fn random_number() -> Result<u64> {
 
 fn random_key(length: usize) -> Result<SecretKey> {
     let mut bytes = vec![0; length];
-    cipher::fill_random(&mut bytes).map_err(failed)?;
+    crate::environment::fill_random(&mut bytes).map_err(failed)?;
     Ok(SecretKey::new(bytes))
 }
 

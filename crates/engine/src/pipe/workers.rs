@@ -41,6 +41,11 @@ impl Workers {
         Ok(Arc::new(Self { queue: Some(queue), threads }))
     }
 
+    /// No threads: whoever gives a job does it.
+    pub fn inline() -> Arc<Self> {
+        Arc::new(Self { queue: None, threads: Vec::new() })
+    }
+
     /// Number of threads.
     pub fn count(&self) -> usize {
         self.threads.len()
@@ -87,7 +92,7 @@ impl<T: Send + 'static> Desk<'_, T> {
                 // A job that is refused is dropped, and with it its reply, which then says so.
                 let _ = queue.send(job);
             }
-            None => drop(job),
+            None => run_one(job),
         }
     }
 

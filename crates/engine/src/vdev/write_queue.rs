@@ -31,6 +31,8 @@ pub struct WriteQueue {
 struct Shared {
     vdevs: Box<Vdevs>,
     max_bytes: u64,
+    /// There are no threads.
+    inline: bool,
     state: Mutex<State>,
     /// There is work for a thread.
     work: Condvar,
@@ -67,8 +69,8 @@ impl std::fmt::Debug for WriteQueue {
 }
 
 impl WriteQueue {
-    /// A queue that writes to what `vdevs` gives, on `threads` threads (at least one), with at most
-    /// `max_bytes` bytes under way.
+    /// A queue that writes to what `vdevs` gives, on `threads` threads, with at most `max_bytes` bytes
+    /// under way. Without threads, whoever waits writes.
     pub fn new(
         vdevs: impl Fn() -> Arc<VdevTree> + Send + Sync + 'static,
         threads: usize,
@@ -77,12 +79,13 @@ impl WriteQueue {
         let shared = Arc::new(Shared {
             vdevs: Box::new(vdevs),
             max_bytes,
+            inline: threads == 0,
             state: Mutex::default(),
             work: Condvar::new(),
             done: Condvar::new(),
         });
         let mut queue = Self { shared, threads: Vec::new() };
-        for _ in 0..threads.max(1) {
+        for _ in 0..threads {
             let shared = queue.shared.clone();
             let thread =
                 std::thread::Builder::new().name("write".into()).spawn(move || shared.run());
@@ -171,6 +174,12 @@ impl Drop for WriteQueue {
     fn drop(&mut self) {
         self.shared.state.lock().stopping = true;
         self.shared.work.notify_all();
+        if self.shared.inline {
+            let mut state = self.shared.state.lock();
+            while !state.queue.is_empty() {
+                self.shared.write_some(&mut state);
+            }
+        }
         for thread in self.threads.drain(..) {
             // A thread that failed has nothing left to say.
             let _ = thread.join();
@@ -216,6 +225,9 @@ impl State {
 impl Shared {
     /// Waits until something was written.
     fn wait(&self, state: &mut parking_lot::MutexGuard<'_, State>) {
+        if self.inline && !state.queue.is_empty() {
+            return self.write_some(state);
+        }
         state.waiters += 1;
         self.work.notify_all();
         self.done.wait(state);
@@ -231,28 +243,32 @@ impl Shared {
                 }
                 self.work.wait(&mut state);
             }
-            let batch = state.take();
-            state.active += 1;
-            if state.is_worthwhile() {
-                self.work.notify_one();
+            self.write_some(&mut state);
+        }
+    }
+
+    /// Writes a batch of what is queued.
+    fn write_some(&self, state: &mut parking_lot::MutexGuard<'_, State>) {
+        let batch = state.take();
+        state.active += 1;
+        if state.is_worthwhile() {
+            self.work.notify_one();
+        }
+        let write = || (self.vdevs)().write_batch(&batch);
+        let answers = parking_lot::MutexGuard::unlocked(state, write);
+        state.active = state.active.saturating_sub(1);
+        for (write, answer) in batch.into_iter().zip(answers) {
+            state.pending.remove(&(write.vdev, write.offset));
+            state.bytes = state.bytes.saturating_sub(write.data.len() as u64);
+            let place = (write.vdev, write.offset);
+            match answer {
+                Ok(()) => drop(state.unflushed.insert(place, write)),
+                Err(error) => drop(state.failures.insert(place, (write, error))),
             }
-            drop(state);
-            let answers = (self.vdevs)().write_batch(&batch);
-            state = self.state.lock();
-            state.active = state.active.saturating_sub(1);
-            for (write, answer) in batch.into_iter().zip(answers) {
-                state.pending.remove(&(write.vdev, write.offset));
-                state.bytes = state.bytes.saturating_sub(write.data.len() as u64);
-                let place = (write.vdev, write.offset);
-                match answer {
-                    Ok(()) => drop(state.unflushed.insert(place, write)),
-                    Err(error) => drop(state.failures.insert(place, (write, error))),
-                }
-            }
-            self.done.notify_all();
-            if state.is_worthwhile() {
-                self.work.notify_one();
-            }
+        }
+        self.done.notify_all();
+        if state.is_worthwhile() {
+            self.work.notify_one();
         }
     }
 }

@@ -28,7 +28,7 @@ mod set_attributes;
 mod xattr;
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use cenote_engine::txg::{Gate, Tx};
 use cenote_format::ObjectId;
@@ -186,7 +186,7 @@ pub struct Writer {
 
 /// The present.
 pub(crate) fn now() -> Timestamp {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let since = cenote_engine::environment::now();
     let seconds = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
     Timestamp { seconds, nanoseconds: since.subsec_nanos() }
 }

@@ -3,8 +3,6 @@
 //! Chapter 05, sections 5 to 9. Invariant: a new object's first buffer has the mandatory prefix at
 //! its fixed places, so that space accounting finds owner, group and project.
 
-use std::hash::{BuildHasher, Hasher};
-
 use cenote_engine::object::{NewObject, Object, ObjectSet};
 use cenote_engine::txg::Tx;
 use cenote_engine::zap;
@@ -39,7 +37,7 @@ pub struct NewFile<'a> {
 
 /// A salt for a ZAP: any number will do.
 pub fn salt() -> u64 {
-    std::collections::hash_map::RandomState::new().build_hasher().finish()
+    cenote_engine::environment::random_u64().unwrap_or(0)
 }
 
 /// The flags of a new file that follow from its mode.

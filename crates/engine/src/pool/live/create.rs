@@ -65,7 +65,7 @@ pub struct NewPoolPlan {
 
 pub(super) fn random() -> Result<u64> {
     loop {
-        let number = getrandom::u64()
+        let number = crate::environment::random_u64()
             .map_err(|error| Error::new(ErrorKind::Io, format!("no random numbers: {error}")))?;
         if number != 0 {
             return Ok(number);

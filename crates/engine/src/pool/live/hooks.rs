@@ -81,7 +81,8 @@ impl<'a> GroupHooks<'a> {
 
 impl PoolHooks for GroupHooks<'_> {
     fn random(&self) -> u64 {
-        getrandom::u64().unwrap_or_else(|_| u64::from(std::process::id()) << 32 | self.txg.0)
+        crate::environment::random_u64()
+            .unwrap_or_else(|_| u64::from(std::process::id()) << 32 | self.txg.0)
     }
 
     fn free(&self, pointer: &BlockPointer) -> Result<()> {

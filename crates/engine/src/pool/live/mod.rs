@@ -24,7 +24,7 @@ mod remove;
 mod store;
 mod sync;
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
@@ -74,11 +74,14 @@ pub struct WriteOptions {
     pub dirty_limit: u64,
     /// Time between groups when nobody asks for one.
     pub interval: Duration,
+    /// Blocks are prepared and written by who waits for them, without threads: for tests that must
+    /// come out the same each time.
+    pub inline: bool,
 }
 
 impl Default for WriteOptions {
     fn default() -> Self {
-        Self { dirty_limit: 512 << 20, interval: INTERVAL }
+        Self { dirty_limit: 512 << 20, interval: INTERVAL, inline: false }
     }
 }
 
@@ -112,7 +115,7 @@ pub struct LivePool {
     shared_rules: SharedRules,
     runway: Arc<Runway>,
     options: WriteOptions,
-    datasets: Mutex<HashMap<ObjectId, Arc<LiveDataset>>>,
+    datasets: Mutex<BTreeMap<ObjectId, Arc<LiveDataset>>>,
     /// Sets that tasks of the present group made.
     fresh: Mutex<Vec<Arc<LiveDataset>>>,
     tasks: Mutex<Vec<Task>>,
@@ -178,9 +181,10 @@ impl LivePool {
             let io = io.clone();
             move || io.pipe.vdevs()
         };
-        let queue = WriteQueue::new(tree, WRITERS, IN_FLIGHT).map_err(|error| {
-            Error::new(ErrorKind::Io, format!("cannot start a thread: {error}"))
-        })?;
+        let queue = WriteQueue::new(tree, if options.inline { 0 } else { WRITERS }, IN_FLIGHT)
+            .map_err(|error| {
+                Error::new(ErrorKind::Io, format!("cannot start a thread: {error}"))
+            })?;
         let gate = Gate::new(last_group(&pool), options.dirty_limit);
         let mode = outage::FailMode::of(&mos);
         let outage = outage::Outage::new(gate.clone(), io.pipe.clone(), mode);
@@ -206,7 +210,7 @@ impl LivePool {
             clones,
             _healer: healer,
             submit,
-            workers: Workers::new()?,
+            workers: if options.inline { Workers::inline() } else { Workers::new()? },
             shared_rules: SharedRules::default(),
             runway: Arc::default(),
             options,

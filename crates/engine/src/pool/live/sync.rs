@@ -7,7 +7,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use cenote_codec::checksum::Algorithm as Checksum;
 use cenote_format::Txg;
@@ -37,7 +36,7 @@ const FREED_AT_ONCE: u64 = 100_000;
 pub(super) type Answers = Vec<(Sender<Result<()>>, Result<()>)>;
 
 pub(super) fn seconds_now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs())
+    crate::environment::now().as_secs()
 }
 
 impl LivePool {
