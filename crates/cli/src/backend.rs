@@ -234,13 +234,15 @@ fn open_live(
     if request.read_only {
         return Err(None);
     }
+    let writing =
+        WriteOptions { accepts_log_losses: request.search.missing_log, ..write_options() };
     if request.back != Back::Far {
-        return LivePool::open(candidate, options, write_options()).map_err(Some);
+        return LivePool::open(candidate, options, writing).map_err(Some);
     }
     // Far back, blocks may have been written over that nobody has looked at yet. Where the newest
     // state opens, nothing is to be gone back from.
     let newest = OpenOptions { rewind: Rewind::None, ..options.clone() };
-    LivePool::open(candidate, &newest, write_options()).map_err(|error| {
+    LivePool::open(candidate, &newest, writing).map_err(|error| {
         let reason = "how far back everything is intact is not looked up yet";
         Some(if error.kind() == ErrorKind::ReadOnly { error } else { Error::only_read(reason) })
     })

@@ -499,6 +499,15 @@ pub struct GoneBack {
     pub lost: u64,
 }
 
+/// An intent log that could not be replayed and is kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnreplayedLog {
+    /// Name of the dataset.
+    pub dataset: String,
+    /// Why.
+    pub reason: String,
+}
+
 /// Everything `zpool list`, `status`, `get` and `iostat` show about one pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolReport {
@@ -514,6 +523,9 @@ pub struct PoolReport {
     pub status: PoolStatus,
     /// What keeps a pool from being written that was not to be opened for reading only.
     pub read_only_because: Option<String>,
+    /// Datasets whose intent log could not be replayed and is kept.
+    #[serde(default)]
+    pub unreplayed: Vec<UnreplayedLog>,
     /// An older state was opened than the newest.
     pub gone_back: Option<GoneBack>,
     /// Transaction group of the snapshot.

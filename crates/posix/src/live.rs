@@ -173,7 +173,8 @@ impl SnapshotSource for LiveSnapshots {
 }
 
 /// Opens the files of the head `dataset` for writing. `read_only`: nothing is to be changed for
-/// now, as its mount says; what the intent log holds is still done.
+/// now, as its mount says; what the intent log holds is still done. If that fails, the log is kept,
+/// the files can only be read, and [`LivePool::unreplayed`] says why.
 ///
 /// # Errors
 /// EROFS for a snapshot, EACCES without its key, and what the disks say.
@@ -199,28 +200,36 @@ pub fn open(live: &Arc<LivePool>, dataset: &Dataset, read_only: bool) -> Result<
     let settings = mount::settings(&catalog, dataset, pool.keys().as_ref(), live.capacity())?;
     let records = live.feature_enabled("org.openzfs:zilsaxattr");
     let intents = writable.log().map(|log| Intents::new(log.clone(), records));
-    let filesystem = Filesystem::open(MountOptions {
-        objects: writable.set().clone(),
-        xattr: settings.xattr,
-        acl: settings.acl,
-        snapshot_directory: settings.snapshot_directory,
-        long_names: settings.long_names,
-        read_only: false,
-        write: Some(WriteOptions {
-            gate: live.gate().clone(),
-            properties,
-            durability: intents.clone().map(|intents| intents as Arc<dyn Durability>),
-            log: intents.map(|intents| intents as Arc<dyn ChangeLog>),
-            space: Some(room),
-            cloning: Some(cloning(live, dataset.id)),
-        }),
-        mounted,
-        snapshots: Some(Box::new(LiveSnapshots { live: live.clone(), id: dataset.id })),
-        space: Box::new(space),
-    })?;
-    let filesystem = Arc::new(filesystem);
-    if let Some(log) = writable.log() {
-        replay(&writable, log, filesystem.as_ref(), dataset)?;
+    let write = WriteOptions {
+        gate: live.gate().clone(),
+        properties,
+        durability: intents.clone().map(|intents| intents as Arc<dyn Durability>),
+        log: intents.map(|intents| intents as Arc<dyn ChangeLog>),
+        space: Some(room),
+        cloning: Some(cloning(live, dataset.id)),
+    };
+    let files = |write: Option<WriteOptions>| {
+        let opened = Filesystem::open(MountOptions {
+            objects: writable.set().clone(),
+            xattr: settings.xattr,
+            acl: settings.acl,
+            snapshot_directory: settings.snapshot_directory,
+            long_names: settings.long_names,
+            read_only: write.is_none(),
+            write,
+            mounted,
+            snapshots: Some(Box::new(LiveSnapshots { live: live.clone(), id: dataset.id })),
+            space: Box::new(space.clone()),
+        });
+        opened.map(Arc::new)
+    };
+    let filesystem = files(Some(write))?;
+    if let Some(log) = writable.log()
+        && replay(live, &writable, log, filesystem.as_ref(), dataset)?.is_some()
+    {
+        // What the log still holds must not meet files that were changed since.
+        drop(filesystem);
+        return files(None);
     }
     if let Some(writer) = filesystem.writer().filter(|_| !read_only) {
         writer.drain()?;
@@ -271,26 +280,39 @@ fn replay_volume(live: &Arc<LivePool>, id: ObjectId) -> Result<()> {
         space: None,
     };
     let volume = Volume::open_writable(writable.set(), options)?;
-    replay(&writable, log, &volume, &dataset)?;
-    Ok(live.close_dataset(id)?)
+    let failure = replay(live, &writable, log, &volume, &dataset)?;
+    drop((volume, writable));
+    live.close_dataset(id)?;
+    failure.map_or(Ok(()), |error| Err(error.into()))
 }
 
-/// Does again what the intent log holds.
+/// Does again what the intent log holds; if that fails, the log is kept, and the answer is why.
 fn replay(
+    live: &LivePool,
     writable: &LiveDataset,
     log: &Arc<IntentLog>,
     target: &dyn Replay,
     dataset: &Dataset,
-) -> Result<()> {
-    let replayed = log.replay(&writable.log_reader(), target)?;
+) -> Result<Option<Error>> {
+    let reader = writable.log_reader();
+    let replayed = log.replay(&reader, target)?;
     let (applied, skipped) = (replayed.applied, replayed.skipped);
     if applied + skipped > 0 {
         tracing::info!(dataset = %dataset.name, applied, skipped, "intent log replayed");
     }
-    if let Some(error) = replayed.failure {
-        tracing::warn!(dataset = %dataset.name, %error, "the rest of the intent log is lost");
-    }
-    Ok(())
+    let kept = match replayed.failure {
+        Some(error) if reader.accepts_losses => {
+            tracing::warn!(dataset = %dataset.name, %error, "the rest of the intent log is lost");
+            None
+        }
+        Some(error) => {
+            tracing::error!(dataset = %dataset.name, %error, "the intent log is not replayed, and kept");
+            Some(error)
+        }
+        None => None,
+    };
+    live.set_unreplayed(dataset.id, kept.clone());
+    Ok(kept)
 }
 
 fn statfs(room: &Room, set: &ObjectSet, record: u32) -> Space {

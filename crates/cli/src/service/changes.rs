@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use cenote_control::changes::{Grant, NewDataset};
 use cenote_control::plan::{NewKey, PropertySetting, VdevPlan};
+use cenote_control::report::UnreplayedLog;
 use cenote_engine::dataset::Dataset;
 use cenote_engine::pool::Pool;
 use cenote_engine::{Error, Result};
@@ -28,6 +29,11 @@ pub trait PoolChanges: Send + Sync {
     /// What keeps a pool from being written that was not to be opened for reading only.
     fn read_only_because(&self) -> Option<String> {
         None
+    }
+
+    /// Datasets whose intent log could not be replayed and is kept.
+    fn unreplayed(&self) -> Vec<UnreplayedLog> {
+        Vec::new()
     }
 
     /// The pool was opened, or keys were loaded: what waited for that is done.

@@ -9,6 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use cenote_control::changes::{Grant, NewDataset};
 use cenote_control::plan::{NewKey, PropertySetting, PropertyValue, VdevPlan};
+use cenote_control::report::UnreplayedLog;
 use cenote_engine::dataset::change::{
     MosChange, NewDataset as EngineDataset, PropertyData, PropertyInput,
 };
@@ -275,6 +276,19 @@ fn present(live: &LivePool, change: &MosChange<'_>) -> Result<Catalog> {
 impl PoolChanges for LiveChanges {
     fn refusal(&self) -> Option<String> {
         self.live.gate().failure().map(|error| format!("the pool cannot be written: {error}"))
+    }
+
+    fn unreplayed(&self) -> Vec<UnreplayedLog> {
+        let failures = self.live.unreplayed();
+        if failures.is_empty() {
+            return Vec::new();
+        }
+        let catalog = self.catalog();
+        let named = |(id, error): (ObjectId, Error)| {
+            let dataset = catalog.dataset_by_id(id).ok()?.name.to_string();
+            Some(UnreplayedLog { dataset, reason: error.to_string() })
+        };
+        failures.into_iter().filter_map(named).collect()
     }
 
     fn keys_loaded(&self) {

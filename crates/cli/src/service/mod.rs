@@ -283,6 +283,7 @@ impl PoolService for Service {
                     pool_report::suspend(&mut report, refuses);
                 }
                 report.read_only_because = self.changes.read_only_because();
+                report.unreplayed = self.changes.unreplayed();
                 report.gone_back = pool
                     .gone_back()
                     .map(|back| GoneBack { as_of: back.as_of.cast_signed(), lost: back.lost });

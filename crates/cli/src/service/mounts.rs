@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use cenote_control::protocol::{Failure, FailureKind, MountRequest, UnmountRequest};
-use cenote_control::report::{DatasetKind, DatasetReport};
+use cenote_control::report::{DatasetKind, DatasetReport, UnreplayedLog};
 use cenote_engine::pool::Pool;
 use cenote_posix::control_directory::SNAPSHOTS;
 use cenote_serve::fuse::{self, AccessTimes, MountError, MountFlagOptions, MountOptions, Mounted};
@@ -131,11 +131,11 @@ impl Mounts {
     ) -> Result<Vec<String>, Failure> {
         if let (Some(name), false) = (&request.dataset, request.recursive) {
             let dataset = find(datasets, name)?;
-            let mounted = match &request.at {
-                Some(at) => self.mount_by_hand(pool, dataset, Path::new(at), request),
-                None => self.mount_named(pool, datasets, dataset, request),
-            };
-            return mounted.map(|()| Vec::new());
+            match &request.at {
+                Some(at) => self.mount_by_hand(pool, dataset, Path::new(at), request)?,
+                None => self.mount_named(pool, datasets, dataset, request)?,
+            }
+            return Ok(self.kept_logs(|kept| kept == name));
         }
         let below = |name: &str| match &request.dataset {
             None => true,
@@ -153,12 +153,28 @@ impl Mounts {
         }
         wanted.sort_by(|a, b| a.1.cmp(&b.1));
         let mut warnings = Vec::new();
+        let mut mounted = BTreeSet::new();
         for (dataset, path) in wanted {
-            if let Err(failure) = self.mount_around(pool, datasets, dataset, &path, request) {
-                warnings.push(failure.message);
+            match self.mount_around(pool, datasets, dataset, &path, request) {
+                Ok(()) => drop(mounted.insert(dataset.name.as_str())),
+                Err(failure) => warnings.push(failure.message),
             }
         }
+        warnings.extend(self.kept_logs(|kept| mounted.contains(kept)));
         Ok(warnings)
+    }
+
+    /// What is to be said of the datasets whose intent log could not be replayed when they were
+    /// mounted.
+    fn kept_logs(&self, mounted: impl Fn(&str) -> bool) -> Vec<String> {
+        let kept = self.changes.unreplayed().into_iter().filter(|log| mounted(&log.dataset));
+        kept.map(|UnreplayedLog { dataset, reason }| {
+            format!(
+                "warning: '{dataset}' is mounted read-only: its intent log could not be replayed \
+                 and is kept: {reason}"
+            )
+        })
+        .collect()
     }
 
     /// The mountpoint of a dataset that is mounted without being named.

@@ -34,22 +34,24 @@ pub struct Options {
 
 /// Whether `zpool status -x` leaves the pool out.
 pub fn is_fine(pool: &PoolReport) -> bool {
-    matches!(
-        pool.status,
-        PoolStatus::Healthy
-            | PoolStatus::VersionOlder
-            | PoolStatus::FeaturesDisabled
-            | PoolStatus::CompatibilityError
-            | PoolStatus::IncompatibleFeature
-            | PoolStatus::NonNativeAshift
-    )
+    pool.unreplayed.is_empty()
+        && matches!(
+            pool.status,
+            PoolStatus::Healthy
+                | PoolStatus::VersionOlder
+                | PoolStatus::FeaturesDisabled
+                | PoolStatus::CompatibilityError
+                | PoolStatus::IncompatibleFeature
+                | PoolStatus::NonNativeAshift
+        )
 }
 
 /// The whole report of one pool.
 pub fn render(pool: &PoolReport, options: &Options) -> String {
     let mut out = format!("  pool: {}\n state: {}\n", pool.name, words::pool_state(pool));
     let kept = || pool.read_only_because.as_deref().map(words::kept_from_writing);
-    if let Some(advice) = words::advice(&pool.status).or_else(kept) {
+    let logs = (!pool.suspended).then(|| words::unreplayed(&pool.unreplayed)).flatten();
+    if let Some(advice) = logs.or_else(|| words::advice(&pool.status)).or_else(kept) {
         out.push_str(&format!("status: {}\naction: {}\n", advice.status, advice.action));
         if let Some(article) = advice.article {
             out.push_str(&format!("   see: {}\n", words::article_address(article)));

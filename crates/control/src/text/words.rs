@@ -2,7 +2,7 @@
 //!
 //! Invariant: these are the words of OpenZFS; monitoring tools compare them.
 
-use crate::report::{PoolReport, PoolStatus, VdevReason, VdevReport, VdevState};
+use crate::report::{PoolReport, PoolStatus, UnreplayedLog, VdevReason, VdevReport, VdevState};
 
 /// State of a device, with the reason it depends on.
 pub fn state(state: VdevState, reason: VdevReason) -> &'static str {
@@ -105,6 +105,24 @@ pub fn article(status: &PoolStatus) -> Option<&'static str> {
 /// Lists features, one a line.
 fn features(names: &[String]) -> String {
     names.iter().map(|name| format!("\n\t{name}")).collect()
+}
+
+/// What it says of a pool with intent logs that could not be replayed and are kept; `None` if there
+/// are none.
+pub fn unreplayed(logs: &[UnreplayedLog]) -> Option<Advice> {
+    let lines: String =
+        logs.iter().map(|log| format!("\n\t{}: {}", log.dataset, log.reason)).collect();
+    (!logs.is_empty()).then(|| Advice {
+        status: format!(
+            "One or more intent logs could not be replayed.  Their records are\n\tkept, and the \
+             datasets are only accessible in read-only mode:{lines}"
+        ),
+        action: "Restore the affected device(s), then unmount and mount the datasets or\n\timport \
+                 the pool again.  To discard the intent log records, export the\n\tpool and import \
+                 it with 'zpool import -m'."
+            .to_owned(),
+        article: article(&PoolStatus::BadLog),
+    })
 }
 
 /// What it says of a pool that is open for reading only because of a lack of this program.

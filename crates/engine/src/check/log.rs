@@ -52,7 +52,7 @@ pub(super) fn each_block(
         if record_seq == last_record && block_seq == last_block {
             return;
         }
-        let Ok(data) = pipe.read_log_block(&bp) else { return };
+        let Ok(Some(data)) = pipe.read_log_block(&bp) else { return };
         let Ok(block) = LogBlock::decode(&data, &bp) else { return };
         for record in block.raw_records(&data) {
             let Ok(record) = record else { return };

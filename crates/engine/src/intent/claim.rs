@@ -1,7 +1,8 @@
 //! Claiming a log when a pool is imported for writing: its blocks are in no space map yet.
 //!
 //! Chapter 05, section 18. Invariant: nothing is allocated in the pool before every log is claimed,
-//! and a claimed log is exactly the part that will be replayed.
+//! and a claimed log is exactly the part that will be replayed. Where it is not known how far a log
+//! goes, nothing is claimed.
 
 use std::cell::RefCell;
 
@@ -14,8 +15,9 @@ use crate::Result;
 
 /// Who marks blocks as allocated.
 pub trait Claimer {
-    /// Whether the data behind a record's pointer can be read; it need not be decrypted.
-    fn is_readable(&self, pointer: &BlockPointer) -> bool;
+    /// Whether the data behind a record's pointer was written; it need not be decrypted. An error
+    /// says that it is not known: a device does not answer.
+    fn is_written(&self, pointer: &BlockPointer) -> Result<bool>;
     /// Marks all addresses of a block, those of a gang's parts included, as allocated.
     fn claim(&self, pointer: &BlockPointer) -> Result<()>;
     /// Counts one reference more to a block that is in use.
@@ -65,7 +67,7 @@ pub fn claim(
                         return Ok(false);
                     }
                     if pointer.logical_birth() >= first {
-                        if !claimer.is_readable(&pointer) {
+                        if !claimer.is_written(&pointer)? {
                             return Ok(false);
                         }
                         claim(&pointer)?;

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use cenote_format::{BlockPointer, Dva, ObjectId, Txg};
@@ -21,6 +21,16 @@ use crate::{Error, ErrorKind, Result};
 
 /// Longest wait for a transaction group.
 const PATIENCE: Duration = Duration::from_secs(300);
+/// Pauses before what a device did not give of a log is read again.
+const PAUSES: [Duration; 5] = [
+    Duration::from_millis(100),
+    Duration::from_millis(200),
+    Duration::from_millis(500),
+    Duration::from_secs(1),
+    Duration::from_secs(2),
+];
+/// Time after which it is not read again: a device that hangs takes long for each answer.
+const READ_PATIENCE: Duration = Duration::from_secs(45);
 /// Length in bytes from which data of a write is not put into the log, unless that has devices.
 const PLACED_FROM: u64 = 32 << 10;
 /// Bytes of a gang header.
@@ -159,24 +169,51 @@ fn first_failure(answers: Vec<Result<(), VdevError>>, writes: &[BlockWrite]) -> 
     Ok(())
 }
 
+/// Reads again what a device did not give: a while, for it may be back soon.
+fn patiently<T>(io: &PoolIo, read: impl Fn() -> Result<T>) -> Result<T> {
+    let start = Instant::now();
+    for pause in PAUSES {
+        match read() {
+            Err(error) if error.kind() == ErrorKind::Io && start.elapsed() < READ_PATIENCE => {
+                tracing::warn!(%error, "the intent log cannot be read; trying again");
+                std::thread::sleep(pause);
+                let vdevs = io.pipe.vdevs();
+                vdevs.reopen();
+                vdevs.probe_all();
+            }
+            other => return other,
+        }
+    }
+    read()
+}
+
 /// Reads logs of one dataset.
 pub struct PoolLogReader {
     /// Where from.
     pub io: Arc<PoolIo>,
     /// How data blocks are decrypted.
     pub context: ReadContext,
+    /// What cannot be read ends the log: so it was asked for.
+    pub accepts_losses: bool,
 }
 
 impl LogReader for PoolLogReader {
-    fn read_log_block(&self, pointer: &BlockPointer) -> Result<Bytes> {
-        self.io.pipe.read_log_block(pointer)
+    fn read_log_block(&self, pointer: &BlockPointer) -> Result<Option<Bytes>> {
+        match self.accepts_losses {
+            true => self.io.pipe.read_log_block(pointer),
+            false => patiently(&self.io, || self.io.pipe.read_log_block(pointer)),
+        }
     }
 
     fn read_data(&self, pointer: &BlockPointer) -> Result<Bytes> {
         match pointer.is_hole() {
             true => Ok(zeros(pointer.lsize())),
-            false => self.io.pipe.read(pointer, &self.context),
+            false => patiently(&self.io, || self.io.pipe.read(pointer, &self.context)),
         }
+    }
+
+    fn accepts_losses(&self) -> bool {
+        self.accepts_losses
     }
 }
 
@@ -220,6 +257,8 @@ pub struct PoolClaimer<'a> {
     pub txg: Txg,
     /// Counts one reference more to a block.
     pub refer: &'a dyn Fn(&BlockPointer) -> Result<()>,
+    /// What cannot be read ends the log: so it was asked for.
+    pub accepts_losses: bool,
 }
 
 impl PoolClaimer<'_> {
@@ -246,8 +285,11 @@ impl PoolClaimer<'_> {
 }
 
 impl Claimer for PoolClaimer<'_> {
-    fn is_readable(&self, pointer: &BlockPointer) -> bool {
-        self.io.pipe.verify_many(std::slice::from_ref(pointer)).iter().all(Result::is_ok)
+    fn is_written(&self, pointer: &BlockPointer) -> Result<bool> {
+        match self.accepts_losses {
+            true => Ok(self.io.pipe.is_written(pointer).unwrap_or(false)),
+            false => patiently(&self.io, || self.io.pipe.is_written(pointer)),
+        }
     }
 
     fn claim(&self, pointer: &BlockPointer) -> Result<()> {

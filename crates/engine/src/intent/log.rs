@@ -576,6 +576,17 @@ impl IntentLog {
         self.state.lock().replaying = sequence;
     }
 
+    /// A record failed after it may have been noted as replayed: it is to be tried again.
+    pub(super) fn not_replayed(&self, sequence: u64) -> Result<()> {
+        let _tx = self.pool.begin()?;
+        let mut state = self.state.lock();
+        state.replayed.retain(|_, noted| *noted != sequence);
+        if state.old.replay_seq >= sequence {
+            state.old.replay_seq = sequence.saturating_sub(1);
+        }
+        Ok(())
+    }
+
     /// During a replay, notes that the record being replayed is done in the group of `tx`.
     pub fn note_replayed(&self, tx: &Tx) -> bool {
         let mut state = self.state.lock();

@@ -61,8 +61,13 @@ pub trait WriteSource: Send + Sync {
 
 /// Reads logs of before a crash.
 pub trait LogReader {
-    /// The stored bytes of a log block, verified. An error is the ordinary end of a chain.
-    fn read_log_block(&self, pointer: &BlockPointer) -> Result<Bytes>;
+    /// The stored bytes of a log block, verified; `None` if no copy of it is right, which is the
+    /// ordinary end of a chain. An error says that it is not known: a device does not answer.
+    fn read_log_block(&self, pointer: &BlockPointer) -> Result<Option<Bytes>>;
+    /// What cannot be read ends the log: so it was asked for.
+    fn accepts_losses(&self) -> bool {
+        false
+    }
     /// The data behind a record's pointer, decoded; zeros for a hole.
     fn read_data(&self, pointer: &BlockPointer) -> Result<Bytes>;
 }

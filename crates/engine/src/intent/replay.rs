@@ -55,13 +55,16 @@ pub struct Replayed {
     pub applied: u64,
     /// Records that were done before, or whose object is gone.
     pub skipped: u64,
-    /// Why it stopped before the end; the rest of the log is lost.
+    /// Why it stopped before the end. The log is kept as it is: what is left can be replayed when
+    /// the cause is gone, and until then nobody may change the dataset. Where losses are accepted,
+    /// the rest of the log is lost.
     pub failure: Option<Error>,
 }
 
 impl IntentLog {
     /// Applies what an earlier life of the pool left in the log, then frees that. The caller holds
-    /// no transaction. A record that fails is tried once more after its group was written.
+    /// no transaction. A record that fails is tried once more after its group was written; if it
+    /// fails again, or the log cannot be read, the log stays.
     pub fn replay(&self, reader: &dyn LogReader, target: &dyn Replay) -> Result<Replayed> {
         let header = self.old_header();
         let mut report = Replayed::default();
@@ -90,9 +93,13 @@ impl IntentLog {
                 Ok(true)
             });
             self.set_replaying(None);
-            walked?;
+            if let Err(error) = walked {
+                report.failure.get_or_insert(error);
+            }
         }
-        self.discard(reader)?;
+        if report.failure.is_none() || reader.accepts_losses() {
+            report.failure = self.discard(reader).err().or(report.failure);
+        }
         Ok(report)
     }
 
@@ -162,11 +169,17 @@ impl IntentLog {
             }
             _ => None,
         };
-        if target.apply(record, block.as_ref()).is_err() {
+        let apply = || target.apply(record, block.as_ref());
+        if let Err(error) = apply() {
+            tracing::info!(%error, sequence = record.sequence, "a record of the log fails");
+            self.not_replayed(record.sequence)?;
             // What is in its way may be a change that is still being written.
             let txg = self.pool().begin()?.txg();
             self.pool().wait_synced(txg)?;
-            target.apply(record, block.as_ref())?;
+            if let Err(error) = apply() {
+                self.not_replayed(record.sequence)?;
+                return Err(error);
+            }
         }
         // A record that changed nothing made no transaction.
         let tx = self.pool().begin()?;

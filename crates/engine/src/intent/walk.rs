@@ -2,7 +2,8 @@
 //!
 //! Chapter 05, sections 16.2 and 18. Invariant: a walk ends: every block must carry the sequence
 //! number after the one before, and no address is visited twice; what a header says was not claimed
-//! is never given out.
+//! is never given out. Only a block of which no copy is right ends a chain, and none that was
+//! claimed; a device that does not answer is an error.
 
 use std::collections::HashSet;
 
@@ -10,7 +11,7 @@ use cenote_format::BlockPointer;
 use cenote_format::zil::{CLAIM_RECORD_SEQ_VALID, Header, LogBlock, Raw};
 
 use super::{LogCipher, LogReader};
-use crate::Result;
+use crate::{Error, ErrorKind, Result};
 
 /// Most blocks of a chain.
 const MOST_BLOCKS: u64 = 1 << 22;
@@ -63,9 +64,23 @@ pub fn walk(
         if ended.block_seq == last_block && ended.record_seq == last_record {
             break;
         }
-        // The end of the chain is a block that was never written.
-        let Ok(data) = reader.read_log_block(&pointer) else { break };
-        let Ok(block) = LogBlock::decode(&data, &pointer) else { break };
+        let data = match reader.read_log_block(&pointer) {
+            Err(error) if !reader.accepts_losses() => return Err(error.at_pointer(&pointer)),
+            data => data.ok().flatten(),
+        };
+        let block = data.and_then(|data| Some((LogBlock::decode(&data, &pointer).ok()?, data)));
+        let Some((block, data)) = block else {
+            // The end of the chain is a block that was never written. What was claimed was read
+            // once, and with it all records up to the last that was claimed.
+            let was_there =
+                claimed && (sequence < last_block || (known && ended.record_seq < last_record));
+            if was_there && !reader.accepts_losses() {
+                let reason =
+                    format!("block {sequence} of the intent log is damaged on all devices");
+                return Err(Error::new(ErrorKind::Checksum, reason).at_pointer(&pointer));
+            }
+            break;
+        };
         let mut opened = Vec::new();
         let data = match cipher.filter(|_| pointer.is_crypt()) {
             Some(cipher) => {

@@ -96,31 +96,67 @@ impl Pipe {
         }
     }
 
-    /// Stored bytes of the intent-log block behind `bp`, verified. An error is the ordinary end of
-    /// a chain: its last block has been allocated, but not written.
-    pub fn read_log_block(&self, bp: &BlockPointer) -> Result<Bytes> {
-        bp.validate()?;
+    /// Stored bytes of the intent-log block behind `bp`, verified: any copy will do, or what parity
+    /// gives. `None` if all devices answered and nothing is right, as at the end of a chain, whose
+    /// last block is allocated, but not written. A device that does not answer is an error: what it
+    /// keeps to itself may be the block.
+    pub fn read_log_block(&self, bp: &BlockPointer) -> Result<Option<Bytes>> {
         let algorithm = Algorithm::from_id(bp.checksum_id())
-            .filter(|algorithm| matches!(algorithm, Algorithm::Zilog | Algorithm::Zilog2))
-            .ok_or_else(|| Error::corrupt("an intent-log block with the checksum of another"))?;
+            .filter(|algorithm| matches!(algorithm, Algorithm::Zilog | Algorithm::Zilog2));
+        let Some(algorithm) = algorithm.filter(|_| bp.validate().is_ok()) else { return Ok(None) };
         let width = if bp.is_crypt() { Width::Truncated } else { Width::Full };
-        let (verifier, mut failure) = (bp.checksum(), None);
-        let is_good =
-            |data: &[u8]| checksum::verify_embedded(data, algorithm, &verifier, width).is_ok();
+        let verifier = bp.checksum();
+        self.read_if_written(bp, &|data| {
+            checksum::verify_embedded(data, algorithm, &verifier, width).is_ok()
+        })
+    }
+
+    /// Whether the data block behind `bp`, of which a record of a log tells, was written: any copy
+    /// will do, or what parity gives. A device that does not answer is an error.
+    pub fn is_written(&self, bp: &BlockPointer) -> Result<bool> {
+        if bp.validate().is_err() {
+            return Ok(false);
+        }
+        if bp.is_gang() {
+            return match self.read_physical(bp) {
+                Ok(_) => Ok(true),
+                Err(error) if error.kind() == ErrorKind::Io => Err(error),
+                Err(_) => Ok(false),
+            };
+        }
+        Ok(self.read_if_written(bp, &|data| self.verify(bp, data))?.is_some())
+    }
+
+    /// Stored bytes of a block that may not be there.
+    fn read_if_written(
+        &self,
+        bp: &BlockPointer,
+        is_good: &dyn Fn(&[u8]) -> bool,
+    ) -> Result<Option<Bytes>> {
+        let mut failure = None;
         for dva in bp.dvas() {
             let read = block_read(bp, dva);
-            // Stale bytes where the chain ends are nobody's fault: only devices that do not answer
-            // are a reason to try harder, and to count errors.
-            match self.vdevs().read_batch(&[read]).pop() {
-                Some(Ok(data)) if is_good(&data) => return Ok(data),
-                Some(Ok(_)) => failure = Some(Error::new(ErrorKind::Checksum, "not a log block")),
-                _ => match self.vdevs().read_recover(&read, &mut |data| is_good(data)) {
-                    Ok(recovered) => return Ok(recovered.data),
-                    Err(error) => failure = Some(Error::from(error)),
-                },
+            if let Some(Ok(data)) = self.vdevs().read_batch(&[read]).pop()
+                && is_good(&data)
+            {
+                return Ok(Some(data));
+            }
+            match self
+                .vdevs()
+                .read_if_written(&read, &mut |data| is_good(data))
+                .map_err(Error::from)
+            {
+                Ok(Some(recovered)) => {
+                    self.heal(&read, &recovered);
+                    return Ok(Some(recovered.data));
+                }
+                Ok(None) => {}
+                // An address that makes no sense was never written.
+                Err(error) if error.kind() != ErrorKind::Io => {}
+                Err(error) => failure = Some(error),
             }
         }
-        Err(failure.unwrap_or_else(|| Error::corrupt("block pointer without an address")))
+        failure.map_or(Ok(None), Err)
     }
 }
 

@@ -9,7 +9,7 @@ use super::batch::Batch;
 use super::candidates::Search;
 use super::error::VdevError;
 use super::leaf::Fitness;
-use super::plan::{Extent, NoPlan, Planner};
+use super::plan::{Answers, Extent, NoPlan, Planner};
 use super::read::BlockRead;
 use super::source::Source;
 use super::tree::{LeafId, NodeId, Shape, VdevTree};
@@ -43,6 +43,17 @@ pub struct Recovered {
     pub repairs: Vec<Repair>,
 }
 
+/// How a block is examined.
+#[derive(Debug, Clone, Copy)]
+struct Examination {
+    /// Devices that were given up are read too.
+    desperate: bool,
+    /// Read dRAID's zero sectors as well.
+    pads: bool,
+    /// If nothing is right, errors are counted.
+    blames: bool,
+}
+
 impl VdevTree {
     /// Tries every alternative for one block until `verify` accepts the bytes: other sides of
     /// mirrors, replacing and spare vdevs, reconstruction from parity (also when devices lie,
@@ -66,6 +77,27 @@ impl VdevTree {
                 | VdevError::Device { .. },
             ) if self.has_given_up(read.vdev) => self.examine(read, verify, true, false),
             other => other,
+        }
+    }
+
+    /// As [`VdevTree::read_recover`] for a block that may never have been written, like the one at
+    /// the end of a log: `None` if every device that should hold a part of it answered and nothing
+    /// is right. That is nobody's fault, and no checksum errors are counted for it. If a device
+    /// failed, given up or not, the block may be there: that is [`VdevError::Unavailable`], which
+    /// names the device.
+    pub fn read_if_written(
+        &self,
+        read: &BlockRead,
+        verify: &mut dyn FnMut(&[u8]) -> bool,
+    ) -> Result<Option<Recovered>, VdevError> {
+        match self.examine_with(
+            read,
+            verify,
+            Examination { desperate: true, pads: false, blames: false },
+        ) {
+            Ok(recovered) => Ok(Some(recovered)),
+            Err(VdevError::NoIntactCopy { .. }) => Ok(None),
+            Err(error) => Err(error),
         }
     }
 
@@ -97,6 +129,15 @@ impl VdevTree {
         desperate: bool,
         pads: bool,
     ) -> Result<Recovered, VdevError> {
+        self.examine_with(read, verify, Examination { desperate, pads, blames: true })
+    }
+
+    fn examine_with(
+        &self,
+        read: &BlockRead,
+        verify: &mut dyn FnMut(&[u8]) -> bool,
+        Examination { desperate, pads, blames }: Examination,
+    ) -> Result<Recovered, VdevError> {
         let (node, extent) = self.locate(read)?;
         let size = usize::try_from(read.size).map_err(|_| read.bad("too large"))?;
         let gatherer = Gatherer { planner: Planner::new(self, desperate), birth: read.birth, pads };
@@ -115,13 +156,20 @@ impl VdevTree {
         });
         let Some(data) = accepted else {
             if search.tried() == 0 {
+                if !blames && let Some(silent) = self.silent(&source, &batch, &answers) {
+                    return Err(read.unavailable(silent));
+                }
                 let failed = answers.iter().position(Result::is_err);
                 return Err(match failed {
                     Some(op) => self.failure(read, &batch, op, &answers),
                     None => read.unavailable("no device is available".into()),
                 });
             }
-            self.blame_all(read, &source, &batch, &answers);
+            if blames {
+                self.blame_all(read, &source, &batch, &answers);
+            } else if let Some(silent) = self.silent(&source, &batch, &answers) {
+                return Err(read.unavailable(silent));
+            }
             let BlockRead { vdev, offset, size, .. } = *read;
             return Err(VdevError::NoIntactCopy { vdev, offset, size });
         };
@@ -165,14 +213,21 @@ impl VdevTree {
         }
     }
 
+    /// A device that failed and may hold what the others do not: its name, and what it said.
+    fn silent(&self, source: &Source, batch: &Batch<'_>, answers: &Answers) -> Option<String> {
+        let mut silent = None;
+        source.each_piece(&mut |piece| {
+            let op = batch.ops.get(piece.op).filter(|_| !piece.stale);
+            let leaf = op.and_then(|op| self.leaves.get(op.leaf));
+            if let (Some(leaf), Some(Err(error))) = (leaf, answers.get(piece.op)) {
+                silent.get_or_insert_with(|| format!("{}: {error}", leaf.name()));
+            }
+        });
+        silent
+    }
+
     /// No combination was right.
-    fn blame_all(
-        &self,
-        read: &BlockRead,
-        source: &Source,
-        batch: &Batch<'_>,
-        answers: &super::plan::Answers,
-    ) {
+    fn blame_all(&self, read: &BlockRead, source: &Source, batch: &Batch<'_>, answers: &Answers) {
         let mut liars: Vec<LeafId> = Vec::new();
         let whole = source.whole_copies(&mut |piece| {
             if let (Some(op), Some(_)) = (batch.ops.get(piece.op), piece.bytes(answers))

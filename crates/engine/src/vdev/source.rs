@@ -96,6 +96,17 @@ impl Source {
         }
     }
 
+    /// Calls `visit` with every leaf piece.
+    pub(super) fn each_piece(&self, visit: &mut dyn FnMut(&Piece)) {
+        match self {
+            Self::Leaf(piece) => visit(piece),
+            Self::Any(copies) => copies.iter().for_each(|copy| copy.each_piece(visit)),
+            Self::Join(parts) => parts.iter().for_each(|(part, _)| part.each_piece(visit)),
+            Self::Rows { cells, .. } => cells.iter().for_each(|cell| cell.each_piece(visit)),
+            Self::Nothing => {}
+        }
+    }
+
     /// True if every leaf holds a whole copy; then `visit` has seen them all.
     pub(super) fn whole_copies(&self, visit: &mut dyn FnMut(&Piece)) -> bool {
         match self {

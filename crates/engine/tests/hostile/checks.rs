@@ -131,7 +131,11 @@ fn intent_logs_in_circles() {
         let root = bench.extent(&like);
         bench.image.patch(root, circles::LOG_HEADER, &header.encode().unwrap());
         let pool = bench.attack().unwrap();
-        let reader = PoolLogReader { io: pool.io().clone(), context: ReadContext::default() };
+        let reader = PoolLogReader {
+            io: pool.io().clone(),
+            context: ReadContext::default(),
+            accepts_losses: false,
+        };
         let mut records = 0;
         let ended = soon(5, || {
             walk_log(&reader, &header, None, |met| {

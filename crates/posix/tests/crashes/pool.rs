@@ -195,6 +195,19 @@ impl Disks {
         })
     }
 
+    /// The disk with this number.
+    #[allow(dead_code, reason = "not all tests harm disks")]
+    pub fn disk(&self, number: usize) -> &Arc<SimDevice> {
+        self.disks.values().nth(number).unwrap()
+    }
+
+    /// The same with another disk in the place of that with this number.
+    #[allow(dead_code, reason = "not all tests harm disks")]
+    pub fn with_disk(mut self, number: usize, disk: SimDevice) -> Self {
+        *self.disks.values_mut().nth(number).unwrap() = Arc::new(disk);
+        self
+    }
+
     /// The orders of all recorded events, ascending.
     pub fn orders(&self) -> Vec<u64> {
         let events = self.disks.values().flat_map(|disk| disk.recorded());
@@ -227,13 +240,22 @@ impl Disks {
 
     /// Opens the pool for writing.
     pub fn open(&self, place: &str) -> Arc<LivePool> {
+        let opened = self.try_open(place, WriteOptions::default());
+        opened.unwrap_or_else(|error| panic!("{place}: {error}"))
+    }
+
+    /// Opens the pool for writing, if it can be.
+    pub fn try_open(
+        &self,
+        place: &str,
+        write: WriteOptions,
+    ) -> cenote_engine::Result<Arc<LivePool>> {
         let options = OpenOptions {
             prefetch_threads: 0,
             devices: Some(Arc::new(self.clone())),
             ..OpenOptions::default()
         };
-        let opened = LivePool::open(&self.candidate(place), &options, WriteOptions::default());
-        opened.unwrap_or_else(|error| panic!("{place}: {error}"))
+        LivePool::open(&self.candidate(place), &options, write)
     }
 
     /// The pool as of its checkpoint.

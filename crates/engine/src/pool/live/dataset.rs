@@ -59,7 +59,14 @@ impl LiveDataset {
 
     /// Reads what an earlier life of the pool left in its log.
     pub fn log_reader(&self) -> PoolLogReader {
-        PoolLogReader { io: self.set.io().clone(), context: self.set.context().clone() }
+        match &self.log {
+            Some(log) => log.reader(&self.set),
+            None => PoolLogReader {
+                io: self.set.io().clone(),
+                context: self.set.context().clone(),
+                accepts_losses: false,
+            },
+        }
     }
 
     pub(super) fn live_log(&self) -> Option<&LiveLog> {

@@ -23,12 +23,29 @@ use crate::object::ObjectSet;
 use crate::pipe::{Encryptor, ObjsetPolicy, ReadContext, Unopened};
 use crate::{Error, Result};
 
+/// What to do when devices keep a log to themselves.
+const UNREADABLE: &str = "restore the device and try again, or import with '-m' to discard the \
+                          log records that cannot be read";
+
 /// The log of one dataset.
 pub(super) struct LiveLog {
     pub(super) log: Arc<IntentLog>,
     pub(super) pool: Arc<PoolLog>,
+    /// What of an old log cannot be read or replayed is given up.
+    accepts_losses: bool,
     /// Where data of writes comes from until a door has a better source.
     _source: Arc<dyn WriteSource>,
+}
+
+impl LiveLog {
+    /// Reads what an earlier life of the pool left, for the object set `set`.
+    pub(super) fn reader(&self, set: &ObjectSet) -> PoolLogReader {
+        PoolLogReader {
+            io: set.io().clone(),
+            context: set.context().clone(),
+            accepts_losses: self.accepts_losses,
+        }
+    }
 }
 
 impl LivePool {
@@ -49,7 +66,8 @@ impl LivePool {
         let log = Arc::new(IntentLog::new(pool.clone(), id.0, header, cipher));
         let source: Arc<dyn WriteSource> = Arc::new(SetSource(set.clone()));
         log.set_source(Arc::downgrade(&source));
-        Ok(LiveLog { log, pool, _source: source })
+        let accepts_losses = self.options.accepts_log_losses;
+        Ok(LiveLog { log, pool, accepts_losses, _source: source })
     }
 
     /// Claims all logs an earlier life of the pool left. If the pool was taken back, they tell of what
@@ -65,6 +83,7 @@ impl LivePool {
             allocator: self.allocator.clone(),
             txg: first,
             refer: &refer,
+            accepts_losses: self.options.accepts_log_losses,
         };
         let catalog = self.pool.catalog();
         for directory in catalog.walk(&catalog.root()?)? {
@@ -77,8 +96,16 @@ impl LivePool {
             if set.kind() == ObjsetKind::Zvol && !header.log.is_hole() {
                 self.logged_volumes.lock().push(head.id);
             }
-            let reader = PoolLogReader { io: self.io.clone(), context: ReadContext::default() };
-            let Some(mut claimed) = claim(&reader, &claimer, &header, since)? else { continue };
+            let reader = PoolLogReader {
+                io: self.io.clone(),
+                context: ReadContext::default(),
+                accepts_losses: self.options.accepts_log_losses,
+            };
+            let claimed = claim(&reader, &claimer, &header, since).map_err(|error| {
+                let reason = format!("the intent log of '{}' cannot be read: {error}", head.name);
+                Error::new(error.kind(), reason).with_advice(UNREADABLE)
+            })?;
+            let Some(mut claimed) = claimed else { continue };
             if is_back {
                 claimed.flags &= !REPLAY_NEEDED;
             }
@@ -134,6 +161,7 @@ impl LivePool {
     /// be destroyed; its key need not be loaded. Nothing of it is mounted.
     pub fn discard_log(&self, id: ObjectId) -> Result<()> {
         self.close_dataset(id)?;
+        self.set_unreplayed(id, None);
         let catalog = self.pool.catalog();
         let head = catalog.dataset_by_id(id)?;
         let set = self.sealed_set(&head)?;
@@ -147,9 +175,25 @@ impl LivePool {
         let live = LiveDataset::with_log(id, set, policy, Some(log));
         self.datasets.lock().insert(id, live.clone());
         if let Some(log) = live.log() {
-            log.discard(&live.log_reader())?;
+            // The dataset goes, and what cannot be read of its log with it.
+            log.discard(&PoolLogReader { accepts_losses: true, ..live.log_reader() })?;
         }
         self.close_dataset(id)
+    }
+
+    /// The intent log of the head `id` could not be replayed because of `failure` and is kept; `None`:
+    /// it was replayed, or is gone.
+    pub fn set_unreplayed(&self, id: ObjectId, failure: Option<Error>) {
+        let mut unreplayed = self.unreplayed.lock();
+        match failure {
+            Some(failure) => drop(unreplayed.insert(id, failure)),
+            None => drop(unreplayed.remove(&id)),
+        }
+    }
+
+    /// Heads whose intent log could not be replayed and is kept, and why.
+    pub fn unreplayed(&self) -> Vec<(ObjectId, Error)> {
+        self.unreplayed.lock().iter().map(|(id, error)| (*id, error.clone())).collect()
     }
 
     /// Frees the logs of all open datasets. What they hold is in the groups written.

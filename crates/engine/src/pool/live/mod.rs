@@ -77,11 +77,18 @@ pub struct WriteOptions {
     /// Blocks are prepared and written by who waits for them, without threads: for tests that must
     /// come out the same each time.
     pub inline: bool,
+    /// What of the intent logs cannot be read or replayed is given up: `zpool import -m`.
+    pub accepts_log_losses: bool,
 }
 
 impl Default for WriteOptions {
     fn default() -> Self {
-        Self { dirty_limit: 512 << 20, interval: INTERVAL, inline: false }
+        Self {
+            dirty_limit: 512 << 20,
+            interval: INTERVAL,
+            inline: false,
+            accepts_log_losses: false,
+        }
     }
 }
 
@@ -124,6 +131,8 @@ pub struct LivePool {
     outage: Arc<outage::Outage>,
     /// Heads of volumes with an intent log that an earlier life of the pool left.
     logged_volumes: Mutex<Vec<ObjectId>>,
+    /// Heads whose intent log could not be replayed and is kept, and why.
+    unreplayed: Mutex<BTreeMap<ObjectId, Error>>,
     /// Kept for the pipe.
     _healer: Arc<dyn crate::pipe::Healer>,
     /// Blocks may wait to be freed in the background.
@@ -220,6 +229,7 @@ impl LivePool {
             config: Mutex::new(config),
             missed: Mutex::new(missed::Written::of(&pool.vdevs())),
             logged_volumes: Mutex::default(),
+            unreplayed: Mutex::default(),
             outage,
             freeing: AtomicBool::new(true),
             discarding: AtomicBool::new(true),
