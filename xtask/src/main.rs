@@ -3,7 +3,8 @@
 //! `cargo xtask tidy` checks the house: arrows between crates and rooms, file headers, file sizes,
 //! words that must not stay; exit code 0 means every rule holds. `cargo xtask unpack NAME DIR`
 //! unpacks the devices of fixture pool NAME into DIR; `cargo xtask demo DIR` makes, fills and exports
-//! a pool there. Invariant: the source tree is only read.
+//! a pool there. `cargo xtask torture ...` runs the whole stack on simulated disks (`torture/`).
+//! Invariant: the source tree is only read.
 
 mod demo;
 mod tidy;
@@ -49,8 +50,20 @@ fn main() -> ExitCode {
                 }
             }
         }
+        Some("torture") => {
+            let mut command = std::process::Command::new(env!("CARGO"));
+            command.args(["run", "--quiet", "-p", "cenote-torture", "--"]);
+            match command.args(std::env::args().skip(2)).status() {
+                Ok(status) if status.success() => ExitCode::SUCCESS,
+                Ok(_) => ExitCode::FAILURE,
+                Err(error) => {
+                    eprintln!("cargo does not start: {error}");
+                    ExitCode::from(2)
+                }
+            }
+        }
         _ => {
-            eprintln!("usage: cargo xtask tidy | unpack NAME DIR | demo DIR");
+            eprintln!("usage: cargo xtask tidy | unpack NAME DIR | demo DIR | torture ...");
             ExitCode::from(2)
         }
     }

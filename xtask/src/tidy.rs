@@ -97,7 +97,8 @@ fn engine_room(name: &str) -> Option<&str> {
 
 fn rust_files(root: &Path) -> Vec<PathBuf> {
     let mut out = Vec::new();
-    let mut pending = vec![root.join("crates"), root.join("xtask"), root.join("fuzz")];
+    let rooms = ["crates", "xtask", "fuzz", "torture"];
+    let mut pending: Vec<PathBuf> = rooms.iter().map(|room| root.join(room)).collect();
     while let Some(directory) = pending.pop() {
         let Ok(entries) = fs::read_dir(&directory) else { continue };
         for entry in entries.flatten() {

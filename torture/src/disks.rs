@@ -1,0 +1,349 @@
+//! Pools on simulated disks: made, cut off, opened again.
+//!
+//! Invariant: nothing here looks at anything outside this process; the same setup and the same calls
+//! give the same bytes on the disks.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use cenote_codec::cipher::Suite;
+use cenote_device::{Device, DeviceError, Health, Keep, Recorded, SimDevice};
+use cenote_engine::dataset::change::PropertyInput;
+use cenote_engine::keys::Wrapping;
+use cenote_engine::pool::assemble::{PoolCandidate, assemble};
+use cenote_engine::pool::discover::{Candidate, Opener, ScanOptions, scan};
+use cenote_engine::pool::live::{LivePool, NewPoolPlan, WriteOptions, create};
+use cenote_engine::pool::{OpenOptions, Pool};
+use cenote_engine::vdev::{AllocationClass, LeafOpener, LeafUnavailable};
+use cenote_engine::{Error, Result};
+use cenote_format::config::{Draid, TopLevel, VdevConfig, VdevKind};
+use cenote_format::crypto_key::KeyFormat;
+use cenote_posix::create::{NewFilesystem, initialise};
+
+use crate::plan::{Setup, Trouble};
+
+/// Name of every pool.
+pub const NAME: &str = "tank";
+/// Key of every encrypted one.
+pub const KEY: [u8; 32] = [7; 32];
+/// Bytes of decoded blocks kept in memory: few, so that much is read from the disks.
+const CACHE: u64 = 2 << 20;
+
+/// Features of the pools.
+const FEATURES: [&str; 22] = [
+    "async_destroy",
+    "empty_bpobj",
+    "lz4_compress",
+    "spacemap_histogram",
+    "enabled_txg",
+    "hole_birth",
+    "extensible_dataset",
+    "embedded_data",
+    "bookmarks",
+    "filesystem_limits",
+    "large_blocks",
+    "large_dnode",
+    "userobj_accounting",
+    "project_quota",
+    "spacemap_v2",
+    "log_spacemap",
+    "bookmark_v2",
+    "livelist",
+    "device_rebuild",
+    "zpool_checkpoint",
+    "allocation_classes",
+    "zstd_compress",
+];
+
+/// The disks of one pool.
+#[derive(Clone, Debug)]
+pub struct Disks {
+    disks: BTreeMap<PathBuf, Arc<SimDevice>>,
+}
+
+/// A top-level vdev of a layout.
+pub struct Top {
+    /// Its kind and shape.
+    pub config: VdevConfig,
+    /// Its leaves.
+    pub leaves: usize,
+    /// What it is for.
+    pub class: AllocationClass,
+    /// Leaves that may be lost.
+    pub spare: usize,
+}
+
+/// Names of all layouts.
+pub const LAYOUTS: [&str; 13] = [
+    "disk",
+    "stripe",
+    "mirror",
+    "mirror3",
+    "raidz1",
+    "raidz2",
+    "raidz3",
+    "draid1",
+    "draid2",
+    "log",
+    "mirrored-log",
+    "special",
+    "dedup",
+];
+
+/// The top-level vdevs of a layout; none if it has no such name.
+pub fn tops(layout: &str, ashift: u64) -> Vec<Top> {
+    use AllocationClass::{Dedup, Log, Normal, Special};
+    let of = |kind, nparity: u64, leaves, class: AllocationClass, spare| {
+        let is_log = class == Log;
+        let facts = Some(TopLevel { ashift, is_log, ..TopLevel::default() });
+        let nparity = (nparity > 0).then_some(nparity);
+        let config = VdevConfig { kind, nparity, top: facts, ..VdevConfig::default() };
+        Top { config, leaves, class, spare }
+    };
+    let disk = |class| of(VdevKind::File, 0, 1, class, 0);
+    let mirror = |leaves, class| of(VdevKind::Mirror, 0, leaves, class, leaves - 1);
+    let raidz = |parity: u64, leaves| of(VdevKind::Raidz, parity, leaves, Normal, parity as usize);
+    let draid = |parity: u64, leaves: usize| {
+        let mut top = of(VdevKind::Draid, parity, leaves, Normal, parity as usize);
+        let group = 2 + parity;
+        // As many groups as make the slices of all children come out even.
+        let width = leaves as u64 - 1;
+        let groups = (1..=width).find(|groups| groups * group % width == 0).unwrap_or(width);
+        top.config.draid = Some(Draid { data: 2, spares: 1, groups, children: None });
+        top
+    };
+    match layout {
+        "disk" => vec![disk(Normal)],
+        "stripe" => vec![disk(Normal), disk(Normal)],
+        "mirror" => vec![mirror(2, Normal)],
+        "mirror3" => vec![mirror(3, Normal)],
+        "raidz1" => vec![raidz(1, 3)],
+        "raidz2" => vec![raidz(2, 4)],
+        "raidz3" => vec![raidz(3, 6)],
+        "draid1" => vec![draid(1, 5)],
+        "draid2" => vec![draid(2, 6)],
+        "log" => vec![mirror(2, Normal), disk(Log)],
+        "mirrored-log" => vec![disk(Normal), mirror(2, Log)],
+        "special" => vec![raidz(1, 3), mirror(2, Special)],
+        "dedup" => vec![disk(Normal), mirror(2, Special), disk(Dedup)],
+        _ => Vec::new(),
+    }
+}
+
+/// A leaf on the disk at `path`.
+pub fn leaf(path: &Path) -> VdevConfig {
+    let path = Some(path.display().to_string());
+    VdevConfig { kind: VdevKind::File, path, ..VdevConfig::default() }
+}
+
+impl Opener for Disks {
+    fn candidates(&self, place: &Path) -> Result<Vec<Candidate>, DeviceError> {
+        let inside = self.disks.keys().filter(|path| path.starts_with(place));
+        Ok(inside.map(|path| Candidate { path: path.clone(), identity: None }).collect())
+    }
+
+    fn open(&self, path: &Path) -> Result<Arc<dyn Device>, DeviceError> {
+        let disk = self.disks.get(path).ok_or(DeviceError::Gone)?;
+        Ok(disk.clone())
+    }
+}
+
+/// How pools are written here: when we say so, by nobody but us.
+pub fn write_options() -> WriteOptions {
+    WriteOptions { dirty_limit: 4 << 30, interval: Duration::from_secs(1 << 20), inline: true }
+}
+
+fn open_options() -> OpenOptions {
+    OpenOptions { prefetch_threads: 0, cache_limit: CACHE, ..OpenOptions::default() }
+}
+
+impl Disks {
+    /// Blank disks for a pool of `setup`, and one each to become a log and to hold more data.
+    pub fn new(setup: &Setup) -> Self {
+        let tops = tops(&setup.layout, setup.ashift);
+        let draid = tops.iter().any(|top| top.config.kind == VdevKind::Draid);
+        let size = (setup.size_mib as usize).max(if draid { 96 } else { 64 }) << 20;
+        let count: usize = tops.iter().map(|top| top.leaves).sum();
+        let names = (0..count).map(|number| format!("/sim/d{number:02}"));
+        let names = names.chain(["/sim/x-log".to_owned(), "/sim/y-data".to_owned()]);
+        let disk = |name: String| (PathBuf::from(&name), Arc::new(SimDevice::new(name, size)));
+        Self { disks: names.map(disk).collect() }
+    }
+
+    /// The disk at `path`.
+    pub fn at(&self, path: &str) -> Option<&Arc<SimDevice>> {
+        self.disks.get(Path::new(path))
+    }
+
+    /// All of them.
+    pub fn all(&self) -> impl Iterator<Item = &Arc<SimDevice>> {
+        self.disks.values()
+    }
+
+    /// Records what happens from now on.
+    pub fn record(&self) {
+        self.all().for_each(|disk| disk.record());
+    }
+
+    /// Makes the pool.
+    pub fn create(&self, setup: &Setup) -> Result<Arc<LivePool>> {
+        let mut leaves = self.disks.keys().map(|path| leaf(path));
+        let mut top = |top: Top| {
+            let mut leaves: Vec<VdevConfig> = leaves.by_ref().take(top.leaves).collect();
+            let config = match top.config.kind {
+                VdevKind::File => VdevConfig { top: top.config.top, ..leaves.remove(0) },
+                _ => VdevConfig { children: Some(leaves), ..top.config },
+            };
+            (config, top.class)
+        };
+        let draid = setup.layout.starts_with("draid");
+        let tops = tops(&setup.layout, setup.ashift).into_iter().map(&mut top).collect();
+        let mut features: Vec<String> = FEATURES.iter().map(|name| (*name).to_owned()).collect();
+        features.extend(draid.then(|| "draid".to_owned()));
+        features.extend(setup.encrypted.then(|| "encryption".to_owned()));
+        features.extend(setup.cloning.then(|| "block_cloning".to_owned()));
+        let number = |(name, value): &(String, u64)| PropertyInput::number(name, *value);
+        let mut properties: Vec<PropertyInput> = setup.properties.iter().map(number).collect();
+        let encryption = match setup.encrypted {
+            true => {
+                properties.push(PropertyInput::text("keylocation", "prompt"));
+                Some((Suite::Aes256Gcm, Wrapping::new(KeyFormat::Raw, &KEY, None)?))
+            }
+            false => None,
+        };
+        let plan = NewPoolPlan {
+            name: NAME.into(),
+            temporary_name: None,
+            version: 5000,
+            tops,
+            spares: Vec::new(),
+            caches: Vec::new(),
+            features,
+            // What waits for devices would wait for us.
+            pool_properties: vec![PropertyInput::number("failmode", 1)],
+            properties,
+            command: None,
+            hostid: 0,
+            hostname: "torture".into(),
+            encryption,
+        };
+        create(plan, self.opener(), &open_options(), write_options(), |set, tx| {
+            let made = initialise(set, tx, &NewFilesystem::default());
+            made.map_err(|error| Error::invalid(error.reason))
+        })
+    }
+
+    /// Opens disks as leaves of a pool.
+    pub fn opener(&self) -> Arc<dyn LeafOpener> {
+        let disks = self.clone();
+        Arc::new(move |leaf: &VdevConfig| {
+            let path = leaf.path.clone().unwrap_or_default();
+            let opened = Opener::open(&disks, Path::new(&path));
+            opened.map_err(|error| LeafUnavailable::open_failed(error.to_string()))
+        })
+    }
+
+    /// The orders of all recorded events, ascending.
+    pub fn orders(&self) -> Vec<u64> {
+        let events = self.disks.values().flat_map(|disk| disk.recorded());
+        let mut orders: Vec<u64> = events.map(|recorded| recorded.order).collect();
+        orders.sort_unstable();
+        orders
+    }
+
+    /// The disks as a power cut right before event `order(path)` of each leaves them.
+    pub fn cut(
+        &self,
+        order: &dyn Fn(&Path) -> u64,
+        keep: &mut dyn FnMut(&Recorded) -> Keep,
+    ) -> Self {
+        let after = |(path, disk): (&PathBuf, &Arc<SimDevice>)| {
+            (path.clone(), Arc::new(disk.after_crash(order(path), keep)))
+        };
+        Self { disks: self.disks.iter().map(after).collect() }
+    }
+
+    /// The disks as they are, to go on from twice.
+    pub fn copy(&self) -> Self {
+        self.cut(&|_| u64::MAX, &mut |_| Keep::All)
+    }
+
+    /// Leaves are as their troubles make them, all others well.
+    pub fn ail(&self, troubles: &BTreeMap<String, Trouble>) {
+        for disk in self.all() {
+            disk.set_health(Health::Well);
+            disk.lose_writes(false);
+        }
+        for (path, trouble) in troubles {
+            let Some(disk) = self.at(path) else { continue };
+            match trouble {
+                Trouble::Reads => disk.set_health(Health::FailsReads),
+                Trouble::Writes => disk.set_health(Health::FailsWrites),
+                Trouble::Hangs => disk.set_health(Health::Hangs),
+                Trouble::Gone => disk.set_health(Health::Gone),
+                Trouble::Loses => disk.lose_writes(true),
+            }
+        }
+    }
+
+    /// What a look at the disks finds.
+    pub fn candidate(&self) -> Result<PoolCandidate> {
+        let opener: Arc<dyn Opener> = Arc::new(self.clone());
+        let mut pools = assemble(&scan(&opener, &ScanOptions::new(vec!["/sim".into()])));
+        match pools.len() {
+            1 => Ok(pools.remove(0)),
+            count => Err(Error::corrupt(format!("{count} pools on the disks"))),
+        }
+    }
+
+    /// Opens the pool for reading.
+    pub fn open_to_look(&self) -> Result<Arc<Pool>> {
+        Pool::open(&self.candidate()?, &open_options())
+    }
+
+    /// Opens the pool for writing.
+    pub fn open(&self) -> Result<Arc<LivePool>> {
+        self.open_found(&self.candidate()?)
+    }
+
+    /// Opens the pool that was found before for writing.
+    pub fn open_found(&self, candidate: &PoolCandidate) -> Result<Arc<LivePool>> {
+        let options = OpenOptions { devices: Some(Arc::new(self.clone())), ..open_options() };
+        LivePool::open(candidate, &options, write_options())
+    }
+
+    /// Writes the disks into files of `directory`.
+    ///
+    /// # Errors
+    /// If they cannot be written.
+    pub fn dump(&self, directory: &Path) -> std::io::Result<()> {
+        for (path, disk) in &self.disks {
+            let name = path.file_name().unwrap_or_default();
+            let file = std::fs::File::create(directory.join(name))?;
+            file.set_len(disk.size())?;
+            for (offset, bytes) in disk.written() {
+                file.write_all_at(&bytes, offset)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A number for all bytes of all disks.
+    pub fn digest(&self) -> String {
+        use sha2::Digest;
+        let mut hash = sha2::Sha256::new();
+        for (path, disk) in &self.disks {
+            hash.update(path.display().to_string());
+            for (offset, bytes) in disk.written() {
+                if bytes.iter().any(|byte| *byte != 0) {
+                    hash.update(offset.to_le_bytes());
+                    hash.update(&bytes);
+                }
+            }
+        }
+        hash.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+    }
+}

@@ -1,0 +1,340 @@
+//! From a seed to a plan.
+//!
+//! Invariant: the plan follows from the seed alone. What a seed is about (its theme) is drawn first, so
+//! that each of the hard cases has seeds that press on it: full pools, quotas, orders, devices.
+
+use crate::disks::LAYOUTS;
+use crate::plan::{Plan, Setup, Step, Trouble};
+use crate::random::Random;
+
+/// What most steps of a seed are about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Theme {
+    /// Files of all sizes.
+    Files,
+    /// Synchronous writes and power cuts.
+    Logs,
+    /// A pool that is full, or nearly.
+    Full,
+    /// Quotas and reservations.
+    Limits,
+    /// Datasets.
+    Orders,
+    /// Leaves that misbehave.
+    Leaves,
+    /// Damaged blocks.
+    Damage,
+}
+
+const THEMES: [Theme; 10] = [
+    Theme::Files,
+    Theme::Logs,
+    Theme::Logs,
+    Theme::Full,
+    Theme::Full,
+    Theme::Limits,
+    Theme::Orders,
+    Theme::Orders,
+    Theme::Leaves,
+    Theme::Damage,
+];
+
+/// The plan of a seed.
+pub fn plan(seed: u64) -> Plan {
+    let mut random = Random::new(seed.wrapping_mul(0x9e37_79b9).wrapping_add(17));
+    let theme = random.pick(&THEMES);
+    let setup = setup(&mut random, theme);
+    let count = 20 + random.below(50) as usize;
+    let mut steps = vec![Step::Create { set: 0, name: 0 }, Step::Create { set: 0, name: 1 }];
+    if matches!(theme, Theme::Orders | Theme::Limits) {
+        for name in 0..2 {
+            let properties = properties(&mut random, theme);
+            steps.push(Step::NewFilesystem { below: 0, name, properties });
+        }
+    }
+    while steps.len() < count {
+        step(&mut random, theme, &mut steps);
+    }
+    let end = match random.below(4) {
+        0 => Step::Export,
+        1 => Step::Kill { unmounted: 0 },
+        _ => cut(&mut random, theme),
+    };
+    steps.push(end);
+    Plan { seed, setup, steps }
+}
+
+fn setup(random: &mut Random, theme: Theme) -> Setup {
+    let layout = match theme {
+        Theme::Damage => random.pick(&["disk", "stripe", "disk", "mirror", "raidz1"]),
+        Theme::Leaves => {
+            let redundant = ["mirror", "mirror3", "raidz1", "raidz2", "raidz3", "draid1", "draid2"];
+            random.pick(&redundant)
+        }
+        Theme::Full if random.percent(50) => "disk",
+        _ => random.pick(&LAYOUTS),
+    };
+    let mut properties: Vec<(String, u64)> = Vec::new();
+    let mut set = |name: &str, value: u64| properties.push((name.to_owned(), value));
+    let small = [4096, 8192, 16384, 32768, 131_072, 131_072, 131_072, 1 << 20];
+    set("recordsize", random.pick(&small));
+    if random.percent(30) {
+        // lz4, off, zstd, gzip-1.
+        set("compression", random.pick(&[15, 2, 16, 5]));
+    }
+    if random.percent(if theme == Theme::Full { 40 } else { 15 }) {
+        set("copies", 2 + random.below(2));
+    }
+    if random.percent(15) {
+        set("sync", random.pick(&[1, 1, 2]));
+    }
+    if layout == "dedup" || random.percent(8) {
+        set("dedup", 1);
+    }
+    if random.percent(20) {
+        // fletcher2, fletcher4, sha256.
+        set("checksum", random.pick(&[6, 7, 8]));
+    }
+    if random.percent(10) {
+        set("logbias", 1);
+    }
+    if random.percent(30) {
+        set("xattr", 2);
+    }
+    let full = theme == Theme::Full;
+    Setup {
+        layout: layout.to_owned(),
+        ashift: random.pick(&[9, 12, 12, 13]),
+        size_mib: 64,
+        properties,
+        encrypted: random.percent(15),
+        cloning: random.percent(30),
+        ballast_mib: if full { 8 + random.below(24) } else { 0 },
+    }
+}
+
+fn properties(random: &mut Random, theme: Theme) -> Vec<(String, u64)> {
+    let mut properties = Vec::new();
+    let limits = ["quota", "refquota", "reservation", "refreservation"];
+    if theme == Theme::Limits || random.percent(20) {
+        properties.push((random.pick(&limits).to_owned(), (1 + random.below(12)) << 20));
+    }
+    if random.percent(15) {
+        properties.push(("recordsize".to_owned(), 512 << random.below(9)));
+    }
+    properties
+}
+
+/// Length of a write: mostly short, sometimes long.
+fn length(random: &mut Random) -> u32 {
+    let most = random.pick(&[600, 5_000, 33_000, 140_000, 400_000, 1_200_000]);
+    1 + random.below(most) as u32
+}
+
+fn place(random: &mut Random) -> u32 {
+    match random.below(3) {
+        0 => 0,
+        1 => (random.below(8) << 17) as u32,
+        _ => random.below(900_000) as u32,
+    }
+}
+
+fn any(random: &mut Random) -> u8 {
+    random.below(256) as u8
+}
+
+fn set_of(random: &mut Random) -> u8 {
+    if random.percent(50) { 0 } else { any(random) }
+}
+
+fn fill(random: &mut Random) -> u32 {
+    random.below(1 << 30) as u32
+}
+
+fn file_step(random: &mut Random) -> Step {
+    let (set, file) = (set_of(random), any(random));
+    match random.below(24) {
+        0..=4 => Step::Create { set, name: any(random) },
+        5..=9 => Step::Write {
+            set,
+            file,
+            at: place(random),
+            len: length(random),
+            fill: fill(random),
+            squeezable: random.percent(30),
+        },
+        10..=12 => Step::Append { set, file, len: length(random), fill: fill(random) },
+        13..=14 => Step::Truncate { set, file, len: place(random) },
+        15 => Step::Punch { set, file, at: place(random), len: length(random) },
+        16..=17 => Step::Rename { set, file, to: any(random), exchange: random.percent(15) },
+        18..=19 => Step::Unlink { set, file },
+        20 => Step::Directory { set, name: any(random) },
+        21 => Step::Link { set, file, to: any(random) },
+        22 => Step::Xattr {
+            set,
+            file,
+            name: any(random),
+            len: random.pick(&[20, 200, 3_000]),
+            fill: fill(random),
+        },
+        _ => Step::Copy {
+            set,
+            from: file,
+            to: any(random),
+            at: (random.below(6) << 17) as u32,
+            to_at: (random.below(6) << 17) as u32,
+            len: length(random),
+        },
+    }
+}
+
+fn sync_step(random: &mut Random) -> Step {
+    let (set, file) = (set_of(random), any(random));
+    match random.below(10) {
+        0..=4 => Step::Fsync { set, file },
+        5 => Step::SyncFilesystem { set },
+        6 => Step::Group,
+        _ => Step::Burst {
+            set,
+            file,
+            at: place(random),
+            len: length(random),
+            times: 1 + random.below(8) as u8,
+            fill: fill(random),
+        },
+    }
+}
+
+fn order(random: &mut Random, theme: Theme) -> Step {
+    let (set, snapshot, name) = (any(random), any(random), any(random));
+    match random.below(34) {
+        0..=3 => Step::NewFilesystem { below: set, name, properties: properties(random, theme) },
+        4..=5 => Step::Destroy { set, recursive: random.percent(60) },
+        6..=11 => Step::Snapshot { set: set_of(random), name, recursive: random.percent(40) },
+        12..=13 => Step::DestroySnapshot { snapshot },
+        14 => Step::DestroySnapshots { set, name },
+        15 => Step::RenameSnapshot { snapshot, name },
+        16..=18 => Step::Clone { snapshot, name },
+        19..=20 => Step::Promote { set },
+        21..=22 => Step::Rollback { set: set_of(random) },
+        23 => Step::RenameFilesystem { set, below: any(random), name },
+        24..=26 => limit(random),
+        27 => Step::Hold { snapshot },
+        28 => Step::Release { snapshot },
+        29 => Step::Comment { text: name },
+        30 => Step::AddLog,
+        31 => {
+            if random.percent(30) {
+                Step::AddDisk
+            } else {
+                Step::RemoveLog
+            }
+        }
+        32 => Step::Checkpoint,
+        _ => Step::DiscardCheckpoint,
+    }
+}
+
+fn limit(random: &mut Random) -> Step {
+    let set = any(random);
+    let mib = if random.percent(15) { 0 } else { 1 + random.below(30) };
+    let (property, value) = match random.below(9) {
+        0 => ("quota", mib << 20),
+        1 => ("refquota", mib << 20),
+        2 => ("reservation", mib << 20),
+        3 | 4 => ("refreservation", mib << 20),
+        5 => ("compression", random.pick(&[2, 15])),
+        6 => ("copies", 1 + random.below(3)),
+        7 => ("sync", random.below(3)),
+        _ => ("recordsize", 4096 << random.below(6)),
+    };
+    Step::Set { set, property: property.to_owned(), value }
+}
+
+fn full(random: &mut Random) -> Step {
+    let (set, file) = (set_of(random), any(random));
+    match random.below(10) {
+        0..=3 => Step::Fill {
+            set,
+            len: random.pick(&[9_000, 130_000, 700_000, 3_000_000]),
+            most: 4 + random.below(40) as u8,
+            fill: fill(random),
+            sync: random.percent(60),
+        },
+        4..=6 => Step::Burst {
+            set,
+            file,
+            at: 0,
+            len: random.pick(&[40_000, 400_000, 2_000_000, 6_000_000]),
+            times: 4 + random.below(12) as u8,
+            fill: fill(random),
+        },
+        7 => Step::Unlink { set, file },
+        8 => Step::Truncate { set, file, len: 0 },
+        _ => sync_step(random),
+    }
+}
+
+fn cut(random: &mut Random, theme: Theme) -> Step {
+    let back = match random.below(4) {
+        0 => 0,
+        1 => random.below(1000) as u16,
+        _ => random.below(60) as u16,
+    };
+    let stale = match theme {
+        Theme::Logs | Theme::Leaves if random.percent(60) => random.below(400) as u16,
+        _ => 0,
+    };
+    let unmounted = if random.percent(25) { any(random) } else { 0 };
+    let (manner, seed) = (random.below(3) as u8, fill(random));
+    Step::Cut { back, manner, seed, unmounted, stale }
+}
+
+fn life(random: &mut Random, theme: Theme) -> Step {
+    match random.below(12) {
+        0..=1 => Step::Export,
+        2..=3 => Step::Kill { unmounted: if random.percent(40) { any(random) } else { 0 } },
+        4..=5 => Step::Look {
+            back: random.below(1000) as u16,
+            manner: random.below(3) as u8,
+            seed: fill(random),
+        },
+        6 => Step::Race { fill: fill(random) },
+        7 => Step::Read,
+        _ => cut(random, theme),
+    }
+}
+
+fn leaves(random: &mut Random) -> Step {
+    let troubles = [Trouble::Reads, Trouble::Writes, Trouble::Hangs, Trouble::Gone, Trouble::Loses];
+    match random.below(8) {
+        0..=3 => Step::Leaf { which: any(random), trouble: random.pick(&troubles) },
+        4..=5 => Step::Well { clear: random.percent(60) },
+        _ => Step::Rot { which: any(random), seed: fill(random), places: 1 + any(random) / 8 },
+    }
+}
+
+fn step(random: &mut Random, theme: Theme, steps: &mut Vec<Step>) {
+    let part = random.below(100);
+    let special = match theme {
+        Theme::Files => None,
+        Theme::Logs => (part < 45).then(|| sync_step(random)),
+        Theme::Full => (part < 60).then(|| full(random)),
+        Theme::Limits if part < 25 => Some(full(random)),
+        Theme::Limits => (part < 50).then(|| order(random, theme)),
+        Theme::Orders => (part < 60).then(|| order(random, theme)),
+        Theme::Leaves => (part < 25).then(|| leaves(random)),
+        Theme::Damage => (part < 12).then(|| Step::RotFile {
+            set: set_of(random),
+            file: any(random),
+            level: random.below(2) as u8,
+        }),
+    };
+    let step = special.unwrap_or_else(|| match random.below(100) {
+        0..=61 => file_step(random),
+        62..=81 => sync_step(random),
+        82..=90 => order(random, theme),
+        _ => life(random, theme),
+    });
+    steps.push(step);
+}

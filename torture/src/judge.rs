@@ -1,0 +1,411 @@
+//! Compares what is on disks after a cut with what was done before.
+//!
+//! Invariant: everything there is is looked at: every dataset, every name, every byte; what is there
+//! equals one state of each sequence that may be seen. What was found is the model of the next life.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
+use std::ops::RangeInclusive;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+
+use cenote_engine::check::{CheckOptions, FindingKind, Verify, check};
+use cenote_engine::dataset::Listed;
+use cenote_engine::pool::Pool;
+use cenote_engine::pool::live::LivePool;
+use cenote_format::config::VdevKind;
+use cenote_posix::Filesystem;
+use cenote_posix::error::EIO;
+use cenote_posix::tree::{NodeId, ROOT, Tree};
+
+use crate::disks::{Disks, NAME};
+use crate::model::{Content, Entry, Listing, Model, PoolState, Sequence, SetStory, Xattrs};
+use crate::plan::Setup;
+use crate::run::{Verdict, load_key};
+
+/// Mode bits that say what a file is, and those of a directory.
+const TYPE: u32 = 0o170_000;
+const DIRECTORY: u32 = 0o040_000;
+/// Runs a tool of OpenZFS 2.3, where that is unpacked.
+const NEWER_TOOL: &str = "/opt/openzfs-2.3/run";
+
+/// Disks to be judged.
+pub struct Judge<'a> {
+    /// What a cut left: this copy is written to.
+    pub disks: Disks,
+    /// The event that did not happen any more; `u64::MAX` if all did.
+    pub order: u64,
+    /// What was done.
+    pub model: &'a Model,
+    /// The pool.
+    pub setup: &'a Setup,
+    /// Some leaves are not as they should be: copies on them need not be right.
+    pub spared: bool,
+}
+
+/// A file as it was found; `None` where it could not be read and need not be.
+type Found = BTreeMap<String, (NodeId, Option<Option<Arc<Vec<u8>>>>, Option<Xattrs>)>;
+
+impl Judge<'_> {
+    /// Opens everything, which replays what the logs hold, compares, and writes a group; the model of
+    /// what is there.
+    pub fn judge(&self) -> Verdict<Model> {
+        let live = self.disks.open().map_err(|error| format!("the pool does not open: {error}"))?;
+        load_key(&live, self.setup)?;
+        let range = self.model.pool.at(self.order);
+        let seen = names_of(live.pool())?;
+        let fitting: Vec<&PoolState> = range
+            .clone()
+            .rev()
+            .map(|number| self.model.pool.state(number))
+            .filter(|state| same_pool(state, &seen, live.pool()))
+            .collect();
+        if fitting.is_empty() {
+            let (first, last) = (self.model.pool.state(*range.start()), self.model.pool.newest());
+            let all = |state: &PoolState| -> Vec<String> {
+                state.filesystems.keys().chain(state.snapshots.keys()).cloned().collect()
+            };
+            return Err(format!(
+                "datasets {:?} {:?} as in none of states {range:?}: {:?} to {:?}",
+                seen.0,
+                seen.1,
+                all(first),
+                all(last)
+            ));
+        }
+        let mut trees = BTreeMap::new();
+        for name in fitting.first().into_iter().flat_map(|state| state.filesystems.keys()) {
+            let catalog = live.pool().catalog();
+            let dataset = catalog.dataset_named(name).map_err(|error| error.to_string())?;
+            let opened = cenote_posix::live::open(&live, &dataset, false);
+            let opened = opened.map_err(|error| format!("'{name}' is not opened: {error}"))?;
+            if let Some(error) = live.gate().failure() {
+                return Err(format!("after opening '{name}' the pool stopped: {error}"));
+            }
+            trees.insert(name.clone(), opened);
+        }
+        let mut listings = BTreeMap::new();
+        for (name, tree) in &trees {
+            listings.insert(name.clone(), self.found(tree, name)?);
+        }
+        let mut reason = String::new();
+        let mut model = None;
+        for state in fitting {
+            match self.state(&live, state, &listings) {
+                Ok(found) => {
+                    model = Some(found);
+                    break;
+                }
+                Err(other) if reason.is_empty() => reason = other,
+                Err(_) => {}
+            }
+        }
+        let Some(model) = model else { return Err(reason) };
+        live.sync().map_err(|error| format!("the group after the replay: {error}"))?;
+        if let Some(suspension) = live.gate().suspension() {
+            return Err(format!("the pool is suspended: {}", suspension.error));
+        }
+        for (name, tree) in &trees {
+            let queued = tree.writer().map_or(Ok(0), |writer| writer.queued());
+            if queued.map_err(|error| format!("'{name}': {error}"))? != 0
+                && self.model.damaged.is_empty()
+            {
+                return Err(format!("'{name}': unnamed files stay"));
+            }
+        }
+        trees.clear();
+        self.census(live.pool())?;
+        Ok(model)
+    }
+
+    /// Whether the pool is as in `state`; the model of what is there.
+    fn state(
+        &self,
+        live: &Arc<LivePool>,
+        state: &PoolState,
+        listings: &BTreeMap<String, Found>,
+    ) -> Verdict<Model> {
+        let mut next = Model {
+            pool: Sequence::new(state.clone()),
+            sets: BTreeMap::new(),
+            damaged: self.model.damaged.clone(),
+        };
+        for (name, number) in &state.filesystems {
+            let set = self.model.sets.get(number).ok_or("no such set")?;
+            let found = listings.get(name).ok_or("not listed")?;
+            let listing = self.files(found, name, set)?;
+            next.sets.insert(*number, SetStory::of(&listing, set.prompt, set.careless));
+        }
+        for (name, listing) in &state.snapshots {
+            let snapshot = live.pool().catalog().dataset_named(name);
+            let snapshot = snapshot.map_err(|error| format!("'{name}': {error}"))?;
+            let tree = cenote_posix::mount::open_in(live.pool(), &snapshot);
+            let tree = tree.map_err(|error| format!("'{name}' is not opened: {error}"))?;
+            let found = self.found(&tree, name)?;
+            same(&found, listing, name)?;
+        }
+        Ok(next)
+    }
+
+    fn found(&self, tree: &Filesystem, name: &str) -> Verdict<Found> {
+        list(tree, name, &self.model.damaged)
+    }
+
+    /// What is in a filesystem is a state it may be in; what that is.
+    fn files(&self, found: &Found, name: &str, set: &SetStory) -> Verdict<Listing> {
+        let range = set.names.at(self.order);
+        let matches = |number: &usize| {
+            let state = set.names.state(*number);
+            state.len() == found.len()
+                && state.iter().all(|(path, file)| {
+                    found.get(path).is_some_and(|(node, ..)| *node == set.files[*file].node)
+                })
+        };
+        let Some(number) = range.clone().rev().find(matches) else {
+            let keys = |number: usize| set.names.state(number).keys().collect::<Vec<_>>();
+            return Err(format!(
+                "{name}: names {:?} as in none of {range:?}: {:?} to {:?}",
+                found.keys().collect::<Vec<_>>(),
+                keys(*range.start()),
+                keys(*range.end())
+            ));
+        };
+        let mut listing = Listing::new();
+        for (path, file) in set.names.state(number) {
+            let (node, content, xattrs) = &found[path];
+            let story = &set.files[*file];
+            let place = format!("{name}/{path}");
+            let bytes = match (&story.content, content) {
+                (None, Some(None)) => None,
+                (Some(sequence), Some(Some(bytes))) => {
+                    fits(bytes, sequence, sequence.at(self.order), &place)?;
+                    Some(bytes.clone())
+                }
+                // It could not be read, and need not be: it is taken for what it was last.
+                (Some(sequence), None) => Some(sequence.newest().bytes.clone()),
+                _ => return Err(format!("{place}: a file or a directory")),
+            };
+            let seen = xattrs.clone().unwrap_or_else(|| story.xattrs.newest().clone());
+            let mut states = story.xattrs.at(self.order).map(|number| story.xattrs.state(number));
+            if xattrs.is_some() && !states.any(|state| *state == seen) {
+                let names: Vec<_> = seen.keys().collect();
+                return Err(format!("{place}: extended attributes {names:?} as in no state"));
+            }
+            listing.insert(path.clone(), Entry { node: *node, content: bytes, xattrs: seen });
+        }
+        Ok(listing)
+    }
+
+    /// Every block is allocated once and right in every copy that should be.
+    fn census(&self, pool: &Arc<Pool>) -> Verdict {
+        let options = CheckOptions {
+            verify: Verify::Everything,
+            every_copy: !self.spared,
+            threads: 2,
+            ..CheckOptions::default()
+        };
+        let report = check(pool, &options, &mut |_| ControlFlow::Continue(()));
+        let report = report.map_err(|error| format!("the census: {error}"))?;
+        let damaged = !self.model.damaged.is_empty();
+        let counts = |kind: &FindingKind| match kind {
+            FindingKind::Unreadable => !damaged,
+            FindingKind::BadCopy { .. } => !self.spared && !damaged,
+            _ => true,
+        };
+        let found: Vec<_> = report.findings.iter().filter(|one| counts(&one.kind)).collect();
+        // What is below a damaged block is not found.
+        let leaks = if damaged { 0 } else { report.leaked_bytes };
+        match found.is_empty() && (leaks, report.unallocated_bytes) == (0, 0) {
+            true => Ok(()),
+            false => Err(format!(
+                "the census: {:?} leaked {leaks} {:?} unallocated {} {:?}",
+                found.first(),
+                report.leaked.first(),
+                report.unallocated_bytes,
+                report.unallocated.first()
+            )),
+        }
+    }
+
+    /// What `zdb -bcc` says of the disks, if it is installed.
+    pub fn zdb(&self) -> Verdict {
+        let Ok(directory) = tempfile::tempdir() else { return Ok(()) };
+        self.disks.dump(directory.path()).map_err(|error| error.to_string())?;
+        let newer = self.setup.cloning && Path::new(NEWER_TOOL).exists();
+        let mut command = Command::new(if newer { NEWER_TOOL } else { "zdb" });
+        command.args(newer.then_some("zdb"));
+        command.args(["-e", "-bcc", "-p"]).arg(directory.path()).arg(NAME);
+        let Ok(output) = command.output() else { return Ok(()) };
+        let text = String::from_utf8_lossy(&output.stdout).into_owned()
+            + &String::from_utf8_lossy(&output.stderr);
+        match output.status.success() && text.contains("No leaks") {
+            true => Ok(()),
+            false => {
+                let tail: String = text.lines().rev().take(6).collect::<Vec<_>>().join(" | ");
+                Err(format!("zdb: {tail}"))
+            }
+        }
+    }
+}
+
+/// Filesystems and snapshots.
+type Seen = (BTreeSet<String>, BTreeSet<String>);
+
+/// The datasets of a pool.
+pub fn names_of(pool: &Arc<Pool>) -> Verdict<Seen> {
+    let catalog = pool.catalog();
+    let root = catalog.root().map_err(|error| error.to_string())?;
+    let all = catalog.list(&root).map_err(|error| format!("listing the datasets: {error}"))?;
+    let mut seen = Seen::default();
+    for listed in all {
+        let Listed::Dataset(dataset) = listed else { continue };
+        match dataset.is_snapshot() {
+            true => seen.1.insert(dataset.name.to_string()),
+            false => seen.0.insert(dataset.name.to_string()),
+        };
+    }
+    Ok(seen)
+}
+
+fn same_pool(state: &PoolState, seen: &Seen, pool: &Arc<Pool>) -> bool {
+    let config = pool.config();
+    let tops = config.vdev_tree.iter().flat_map(|root| root.children());
+    let tops = tops.filter(|top| top.kind != VdevKind::Hole).count();
+    let directory = pool.catalog().object_directory();
+    let checkpoint = directory.and_then(|table| table.numbers_of("com.delphix:zpool_checkpoint"));
+    state.filesystems.keys().eq(seen.0.iter())
+        && state.snapshots.keys().eq(seen.1.iter())
+        && state.comment == config.comment
+        && state.tops.len() == tops
+        && checkpoint.is_ok_and(|found| found.is_some() == state.checkpoint)
+}
+
+/// What an open filesystem shows is what it should.
+pub fn compare(
+    tree: &Filesystem,
+    listing: &Listing,
+    name: &str,
+    damaged: &BTreeSet<NodeId>,
+) -> Verdict {
+    same(&list(tree, name, damaged)?, listing, name)
+}
+
+fn same(found: &Found, listing: &Listing, name: &str) -> Verdict {
+    if !found.keys().eq(listing.keys()) {
+        let (found, listed) =
+            (found.keys().collect::<Vec<_>>(), listing.keys().collect::<Vec<_>>());
+        return Err(format!("{name}: names {found:?} instead of {listed:?}"));
+    }
+    for (path, (node, content, xattrs)) in found {
+        let entry = &listing[path];
+        if *node != entry.node {
+            return Err(format!("{name}/{path}: node {node} instead of {}", entry.node));
+        }
+        if content.as_ref().is_some_and(|content| *content != entry.content) {
+            let len = |content: &Option<Arc<Vec<u8>>>| content.as_ref().map(|bytes| bytes.len());
+            let found = content.as_ref().and_then(len);
+            return Err(format!(
+                "{name}/{path} differs: {found:?} bytes, {:?}",
+                len(&entry.content)
+            ));
+        }
+        if xattrs.as_ref().is_some_and(|xattrs| *xattrs != entry.xattrs) {
+            return Err(format!("{name}/{path}: extended attributes differ"));
+        }
+    }
+    Ok(())
+}
+
+/// Every path below the root, with what is there.
+fn list(tree: &Filesystem, name: &str, damaged: &BTreeSet<NodeId>) -> Verdict<Found> {
+    let mut found = Found::new();
+    let mut directories = vec![(String::new(), ROOT)];
+    while let Some((path, node)) = directories.pop() {
+        let mut entries = Vec::new();
+        let each = &mut |entry: cenote_posix::tree::DirectoryEntry| {
+            entries.push(entry.name);
+            true
+        };
+        let words = |error: cenote_posix::tree::Errno| format!("{name}/{path}: {error}");
+        tree.read_directory(node, 0, each).map_err(words)?;
+        for entry in entries.into_iter().filter(|entry| entry != b"." && entry != b"..") {
+            let attributes = tree.lookup(node, &entry).map_err(words)?;
+            let short = String::from_utf8_lossy(&entry).into_owned();
+            let path = if path.is_empty() { short } else { format!("{path}/{short}") };
+            let (node, size) = (attributes.node, attributes.size as usize);
+            let spared = damaged.contains(&node);
+            let content = if attributes.mode & TYPE == DIRECTORY {
+                directories.push((path.clone(), node));
+                Some(None)
+            } else {
+                match tree.read(node, 0, size) {
+                    Ok(pieces) => Some(Some(Arc::new(pieces.concat()))),
+                    Err(error) if spared && error.code == EIO => None,
+                    Err(error) => return Err(format!("{name}/{path} is not read: {error}")),
+                }
+            };
+            let xattrs = match xattrs_of(tree, node) {
+                Ok(xattrs) => Some(xattrs),
+                Err(_) if spared => None,
+                Err(error) => return Err(format!("{name}/{path}: {error}")),
+            };
+            let content = if spared { content.filter(|_| false) } else { content };
+            let content = match content {
+                None if attributes.mode & TYPE == DIRECTORY => Some(None),
+                content => content,
+            };
+            found.insert(path, (node, content, xattrs));
+        }
+    }
+    Ok(found)
+}
+
+fn xattrs_of(tree: &Filesystem, node: NodeId) -> Result<Xattrs, cenote_posix::tree::Errno> {
+    let names = tree.list_xattr(node)?.into_iter().filter(|name| name.starts_with(b"user."));
+    names
+        .map(|name| {
+            let value = tree.get_xattr(node, &name)?;
+            Ok((String::from_utf8_lossy(&name).into_owned(), value))
+        })
+        .collect()
+}
+
+fn fits(
+    bytes: &[u8],
+    content: &Sequence<Content>,
+    range: RangeInclusive<usize>,
+    place: &str,
+) -> Verdict {
+    let (least, most) = (*range.start(), *range.end());
+    for number in range.rev() {
+        let state = content.state(number);
+        let begun = || number > least && is_begun(bytes, content.state(number - 1), state);
+        if bytes == state.bytes.as_slice() || begun() {
+            return Ok(());
+        }
+    }
+    let (first, last) = (&content.state(least).bytes, &content.state(most).bytes);
+    let differs = |other: &[u8]| bytes.iter().zip(other).position(|(one, other)| one != other);
+    Err(format!(
+        "{place}: {} bytes as in none of states {least} ({} bytes, differs at {:?}) to {most} ({} \
+         bytes, differs at {:?})",
+        bytes.len(),
+        first.len(),
+        differs(first),
+        last.len(),
+        differs(last)
+    ))
+}
+
+/// Whether `bytes` are what was there with a beginning of what was being written.
+fn is_begun(bytes: &[u8], before: &Content, after: &Content) -> bool {
+    let Some((offset, length)) = after.written else { return false };
+    let written = after.bytes.get(offset..offset + length).unwrap_or_default();
+    let seen = bytes.get(offset..).unwrap_or_default();
+    let same = seen.iter().zip(written).take_while(|(one, other)| one == other).count();
+    let mut expected = before.bytes.to_vec();
+    expected.resize(expected.len().max(offset + same), 0);
+    expected[offset..offset + same].copy_from_slice(&written[..same]);
+    bytes == expected.as_slice()
+}

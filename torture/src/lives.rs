@@ -1,0 +1,221 @@
+//! Steps that end a life of the pool, and what happens to its devices.
+//!
+//! Invariant: whatever is done to leaves within the redundancy, nothing acknowledged is lost; what a
+//! judge found is what the next life begins with.
+
+use std::path::Path;
+
+use cenote_device::{Device, Keep, Recorded, SimEvent};
+use cenote_engine::cache::BlockKey;
+use cenote_engine::vdev::BlockWrite;
+use cenote_format::{BlockPointer, ObjectId};
+
+use crate::disks::{Disks, NAME};
+use crate::model::Model;
+use crate::plan::Trouble;
+use crate::random::{Random, bytes};
+use crate::run::{Runner, Verdict};
+
+/// One in so many cuts is judged by `zdb` too.
+const JUDGED_BY_ZDB: u64 = 300;
+
+/// What a power cut leaves of unflushed writes, in the manner `manner`.
+fn keep(manner: u8, random: &mut Random, recorded: &Recorded) -> Keep {
+    let SimEvent::Write { data, .. } = &recorded.event else { return Keep::All };
+    let sectors = (data.len() / 512) as u64;
+    match manner {
+        0 => Keep::Nothing,
+        1 => Keep::All,
+        _ => match random.below(4) {
+            0 => Keep::Nothing,
+            1 => Keep::First(random.below(sectors + 1) as usize * 512),
+            2 => Keep::AllBut(random.below(sectors + 1) as usize * 512),
+            _ => Keep::All,
+        },
+    }
+}
+
+impl Runner {
+    /// The order of the event so many thousandths of this life ago, and one more.
+    fn moment(&self, back: u16) -> u64 {
+        let orders = self.disks.orders();
+        let skipped = orders.len() * usize::from(back.min(1000)) / 1000;
+        let at = orders.len().saturating_sub(skipped);
+        orders.get(at.saturating_sub(1)).map_or(u64::MAX, |order| order + 1)
+    }
+
+    fn cut_disks(&self, order: u64, manner: u8, seed: u32, stale: u16) -> Disks {
+        let mut random = Random::new(seed.into());
+        let behind = if stale == 0 { order } else { self.moment(stale).min(order) };
+        let order_of = |path: &Path| {
+            let spare = self.spare.iter().any(|spare| Path::new(spare) == path);
+            if spare { behind } else { order }
+        };
+        self.disks.cut(&order_of, &mut |recorded| keep(manner, &mut random, recorded))
+    }
+
+    /// Ends this life right after the event before `order`; what is left is judged, and begins another.
+    fn end_life(&mut self, left: Disks, order: u64, unmounted: u8) -> Verdict {
+        self.tally.cuts += 1;
+        let model = self.judged(&left, order)?;
+        self.model = model;
+        self.next_life(left, unmounted)
+    }
+
+    /// The model of what `left` holds.
+    fn judged(&self, left: &Disks, order: u64) -> Verdict<Model> {
+        let judge = self.judge(left.copy(), order);
+        judge.disks.ail(&self.troubles);
+        let number = self.seed.wrapping_add(self.tally.cuts.into());
+        if number % JUDGED_BY_ZDB == 7 && !judge.spared && self.model.damaged.is_empty() {
+            judge.zdb()?;
+        }
+        judge.judge()
+    }
+
+    /// The process dies; the disks keep everything that was sent to them.
+    pub(crate) fn cut_now(&mut self, unmounted: u8, manner: u8, seed: u32) -> Verdict {
+        let left = self.cut_disks(u64::MAX, manner, seed, 0);
+        self.end_life(left, u64::MAX, unmounted)
+    }
+
+    pub(crate) fn cut(
+        &mut self,
+        back: u16,
+        manner: u8,
+        seed: u32,
+        unmounted: u8,
+        stale: u16,
+    ) -> Verdict {
+        let order = self.moment(back);
+        let left = self.cut_disks(order, manner, seed, stale);
+        self.rotten |= stale > 0;
+        self.end_life(left, order, unmounted)
+    }
+
+    pub(crate) fn look(&mut self, back: u16, manner: u8, seed: u32) -> Verdict {
+        let order = self.moment(back);
+        let left = self.cut_disks(order, manner, seed, 0);
+        self.tally.cuts += 1;
+        self.judged(&left, order).map(drop)
+    }
+
+    /// Another host writes while this one imports.
+    pub(crate) fn race(&mut self, fill: u32) -> Verdict {
+        self.tally.cuts += 1;
+        let left = self.disks.copy();
+        self.model = self.judged(&left, u64::MAX)?;
+        left.record();
+        left.ail(&self.troubles);
+        let found = left.candidate().map_err(|error| error.to_string())?;
+        self.next_life(left, 0)?;
+        // The other one: it does something that is on the disks when it dies.
+        let Some((_, file)) = self.file(0, fill as u8) else { return Ok(()) };
+        if self.write_at(0, file, 0, &bytes(50_000, fill, false))? {
+            self.fsync(0, file)?;
+        }
+        self.group()?;
+        let left = self.disks.clone();
+        self.model = self.judged(&left, u64::MAX)?;
+        let live = left.open_found(&found);
+        let live = live.map_err(|error| format!("the pool found before does not open: {error}"))?;
+        self.begin_life(live, 0)?;
+        self.read_all()
+    }
+
+    pub(crate) fn trouble(&mut self, which: u8, trouble: Trouble) -> Verdict {
+        if self.spare.is_empty() {
+            return self.pass();
+        }
+        self.tally.faults += 1;
+        let path = self.spare[which as usize % self.spare.len()].clone();
+        self.rotten |= trouble == Trouble::Loses;
+        self.troubles.insert(path, trouble);
+        self.ail();
+        Ok(())
+    }
+
+    pub(crate) fn well(&mut self, clear: bool) -> Verdict {
+        self.troubles.clear();
+        self.ail();
+        if clear {
+            let vdevs = self.live.vdevs();
+            vdevs.reopen();
+            vdevs.clear(None);
+            self.live.retry_now();
+        }
+        self.group()?;
+        self.status()
+    }
+
+    /// Bytes of a spare leaf change: anywhere, its labels too.
+    pub(crate) fn rot(&mut self, which: u8, seed: u32, places: u8) -> Verdict {
+        if self.spare.is_empty() {
+            return self.pass();
+        }
+        self.tally.faults += 1;
+        self.rotten = true;
+        let path = self.spare[which as usize % self.spare.len()].clone();
+        let Some(disk) = self.disks.at(&path) else { return Ok(()) };
+        let mut random = Random::new(seed.into());
+        let written: Vec<(u64, Vec<u8>)> = disk.written();
+        for _ in 0..places {
+            let Some((at, piece)) = written.get(random.below(written.len() as u64) as usize) else {
+                break;
+            };
+            let start = random.below(piece.len() as u64 / 512) * 512;
+            let noise = bytes(512, random.number() as u32, false);
+            // A leaf that does not take writes does not rot either.
+            let _ = disk.write(at + start, &noise);
+        }
+        Ok(())
+    }
+
+    /// Damages a block of a file in all copies.
+    pub(crate) fn rot_file(&mut self, set: u8, file: u8, level: u8) -> Verdict {
+        let dedup = self.setup.properties.iter().any(|(name, _)| name == "dedup");
+        let (name, set) = self.set(set);
+        let Some((_, file)) = self.file(set, file) else { return self.pass() };
+        if dedup || self.setup.cloning {
+            return self.pass();
+        }
+        self.group()?;
+        let node = self.model.sets[&set].files[file].node;
+        let tree = self.tree(&name, set)?;
+        let object = tree.head().objects().object(ObjectId(node));
+        let object = object.map_err(|error| format!("object {node}: {error}"))?;
+        let Ok(pointer) = object.pointer(level, 0) else { return self.pass() };
+        if object.dnode().levels <= level || pointer.is_hole() || pointer.is_embedded() {
+            return self.pass();
+        }
+        self.tally.faults += 1;
+        self.model.damaged.insert(node);
+        self.overwrite(&pointer);
+        // What was decoded is forgotten with this life.
+        self.cut_now(0, 1, 0)
+    }
+
+    fn overwrite(&self, pointer: &BlockPointer) {
+        let noise = bytes(pointer.psize() as usize, pointer.physical_birth().0 as u32, false);
+        let writes: Vec<BlockWrite> = pointer
+            .dvas()
+            .map(|dva| BlockWrite {
+                vdev: dva.vdev,
+                offset: dva.offset,
+                data: noise.clone().into(),
+                birth: pointer.physical_birth(),
+            })
+            .collect();
+        let vdevs = self.live.vdevs();
+        vdevs.write_batch(&writes);
+        let _ = vdevs.flush();
+        if let Some(key) = BlockKey::of(pointer) {
+            self.live.pool().io().pipe.cache().remove(&key);
+        }
+    }
+
+    /// The first filesystem is always there.
+    pub(crate) fn is_root(name: &str) -> bool {
+        name == NAME
+    }
+}

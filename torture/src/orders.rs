@@ -1,0 +1,548 @@
+//! Steps that are orders: datasets, properties, devices, checkpoints.
+//!
+//! Invariant: an order is all or nothing: one that is answered is on the disks; one that is refused has
+//! changed nothing, and the pool goes on. What they do is what the pool process does.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use cenote_engine::dataset::Catalog;
+use cenote_engine::dataset::change::{MosChange, NewDataset, PropertyInput};
+use cenote_engine::pool::live::{Additions, LivePool};
+use cenote_engine::vdev::AllocationClass;
+use cenote_engine::{Error, ErrorKind, Result};
+use cenote_format::config::{TopLevel, VdevConfig};
+use cenote_format::objset::ObjsetKind;
+use cenote_posix::create::{NewFilesystem, initialise};
+
+use crate::disks::{NAME, leaf};
+use crate::judge::names_of;
+use crate::model::{PoolState, SetStory};
+use crate::plan::Step;
+use crate::run::{Runner, Verdict};
+
+/// The tag of all holds.
+const TAG: &str = "kept";
+
+/// The catalog of the group being written.
+fn present(live: &LivePool, change: &MosChange<'_>) -> Result<Catalog> {
+    Catalog::open(change.mos.clone(), live.pool().name())
+}
+
+fn inputs(properties: &[(String, u64)]) -> Vec<PropertyInput> {
+    properties.iter().map(|(name, value)| PropertyInput::number(name, *value)).collect()
+}
+
+fn is_below(name: &str, above: &str) -> bool {
+    name == above
+        || name
+            .strip_prefix(above)
+            .is_some_and(|rest| rest.starts_with('/') || rest.starts_with('@'))
+}
+
+impl Runner {
+    /// Does a step of this kind.
+    pub(crate) fn order_step(&mut self, step: &Step) -> Verdict {
+        match step {
+            Step::NewFilesystem { below, name, properties } => {
+                self.new_filesystem(*below, *name, properties)
+            }
+            Step::Destroy { set, recursive } => self.destroy(*set, *recursive),
+            Step::Snapshot { set, name, recursive } => self.snapshot(*set, *name, *recursive),
+            Step::DestroySnapshot { snapshot } => self.destroy_snapshot(*snapshot),
+            Step::DestroySnapshots { set, name } => self.destroy_snapshots(*set, *name),
+            Step::RenameSnapshot { snapshot, name } => self.rename_snapshot(*snapshot, *name),
+            Step::Clone { snapshot, name } => self.clone_of(*snapshot, *name),
+            Step::Promote { set } => self.promote(*set),
+            Step::Rollback { set } => self.rollback(*set),
+            Step::RenameFilesystem { set, below, name } => {
+                self.rename_filesystem(*set, *below, *name)
+            }
+            Step::Set { set, property, value } => self.set_property(*set, property, *value),
+            Step::Hold { snapshot } => self.hold(*snapshot),
+            Step::Release { snapshot } => self.release(*snapshot),
+            Step::Comment { text } => self.comment(*text),
+            Step::AddLog => self.add("/sim/x-log", AllocationClass::Log),
+            Step::AddDisk => self.add("/sim/y-data", AllocationClass::Normal),
+            Step::RemoveLog => self.remove_log(),
+            Step::Checkpoint => self.checkpoint(true),
+            Step::DiscardCheckpoint => self.checkpoint(false),
+            other => Err(format!("nobody does {other:?}")),
+        }
+    }
+
+    /// Gives an order that makes the pool be as `next`; whether it was done.
+    fn order<T>(
+        &mut self,
+        next: PoolState,
+        run: impl FnOnce(&Arc<LivePool>) -> Result<T>,
+    ) -> Verdict<bool> {
+        self.model.pool.begin(next);
+        let mark = self.model.mark();
+        let answer = run(&self.live);
+        match &answer {
+            Ok(_) => {
+                self.model.acknowledge(&mark);
+                self.note_missed();
+            }
+            Err(error) => {
+                self.model.pool.retract();
+                self.tally.declined += 1;
+                let is_fair = !matches!(
+                    error.kind(),
+                    ErrorKind::Io | ErrorKind::Corrupt | ErrorKind::Checksum | ErrorKind::TimedOut
+                );
+                if !is_fair {
+                    return Err(format!("the order fails: {error}"));
+                }
+            }
+        }
+        self.still_writes()?;
+        let seen = names_of(self.live.pool())?;
+        let state = self.model.pool.newest();
+        let same =
+            state.filesystems.keys().eq(seen.0.iter()) && state.snapshots.keys().eq(seen.1.iter());
+        let answer = answer.map(drop).map_err(|error| error.to_string());
+        match same {
+            true => Ok(answer.is_ok()),
+            false => Err(format!(
+                "after {answer:?} the datasets are {:?} {:?} instead of {:?} {:?}",
+                seen.0,
+                seen.1,
+                state.filesystems.keys().collect::<Vec<_>>(),
+                state.snapshots.keys().collect::<Vec<_>>()
+            )),
+        }
+    }
+
+    /// As [`Self::order`] by a change of the metadata.
+    fn alter<T: Send + 'static>(
+        &mut self,
+        next: PoolState,
+        change: impl FnOnce(&LivePool, &MosChange<'_>) -> Result<T> + Send + 'static,
+    ) -> Verdict<bool> {
+        self.order(next, |live| live.change(change))
+    }
+
+    fn state(&self) -> PoolState {
+        self.model.pool.newest().clone()
+    }
+
+    fn chosen_snapshot(&self, choice: u8) -> Option<String> {
+        let all = &self.model.pool.newest().snapshots;
+        all.keys().nth(choice as usize % all.len().max(1)).cloned()
+    }
+
+    fn new_filesystem(&mut self, below: u8, name: u8, properties: &[(String, u64)]) -> Verdict {
+        let (parent, _) = self.set(below);
+        let short = format!("n{}", name % 6);
+        let full = format!("{parent}/{short}");
+        let mut next = self.state();
+        if next.filesystems.contains_key(&full) || parent.matches('/').count() > 2 {
+            return self.pass();
+        }
+        let number = self.model.next_set();
+        next.filesystems.insert(full.clone(), number);
+        for (property, value) in properties {
+            next.properties.insert((full.clone(), property.clone()), *value);
+        }
+        self.model.sets.insert(number, SetStory::of(&BTreeMap::new(), false, false));
+        let stored = inputs(properties);
+        let done = self.alter(next, move |live, change| {
+            let above = present(live, change)?.directory(&parent)?;
+            change.check_filesystem_limit(above.id, 1)?;
+            let new = NewDataset {
+                parent: above.id,
+                name: &short,
+                properties: &stored,
+                ..NewDataset::default()
+            };
+            live.make_dataset(change, &new, ObjsetKind::Zfs, |set, tx| {
+                let made = initialise(set, tx, &NewFilesystem::default());
+                made.map_err(|error| Error::invalid(error.reason))
+            })
+            .map(drop)
+        })?;
+        if done {
+            self.tree(&full, number)?;
+            self.follow()?;
+        }
+        Ok(())
+    }
+
+    /// Destroys what `names` name, heads with their logs.
+    fn destroy_all(&mut self, names: Vec<String>) -> Verdict<bool> {
+        let mut next = self.state();
+        next.filesystems.retain(|name, _| !names.contains(name));
+        next.snapshots.retain(|name, _| !names.contains(name));
+        next.origins.retain(|name, _| !names.contains(name));
+        next.properties.retain(|(name, _), _| !names.contains(name));
+        let closed: Vec<u64> = {
+            let state = self.model.pool.newest();
+            state
+                .filesystems
+                .iter()
+                .filter(|(name, _)| names.contains(name))
+                .map(|(_, set)| *set)
+                .collect()
+        };
+        for set in closed {
+            self.trees.remove(&set);
+        }
+        let all = names.clone();
+        let check = move |live: &LivePool, change: &MosChange<'_>| -> Result<()> {
+            let catalog = present(live, change)?;
+            for name in all.iter().filter(|name| name.contains('@')) {
+                let snapshot = catalog.dataset_named(name)?;
+                match change.check_destroy_snapshot(snapshot.id) {
+                    Err(error) if error.kind() == ErrorKind::Exists => {
+                        let clones = catalog.clones(&snapshot)?;
+                        if !clones.iter().all(|clone| all.contains(&clone.to_string())) {
+                            return Err(error);
+                        }
+                    }
+                    checked => checked?,
+                }
+            }
+            Ok(())
+        };
+        self.order(next, move |live| {
+            live.change(check.clone())?;
+            for name in names.iter().filter(|name| !name.contains('@')) {
+                live.discard_log(live.pool().catalog().dataset_named(name)?.id)?;
+            }
+            live.change(move |live, change| {
+                check(live, change)?;
+                for name in &names {
+                    let dataset = present(live, change)?.dataset_named(name)?;
+                    if dataset.is_snapshot() {
+                        change.destroy_snapshot(dataset.id, false)?;
+                    } else {
+                        change.check_destroy_head(dataset.id)?;
+                        change.destroy_head(dataset.id)?;
+                    }
+                }
+                live.wake_freeing();
+                Ok(())
+            })
+        })
+    }
+
+    fn destroy(&mut self, set: u8, recursive: bool) -> Verdict {
+        let (name, _) = self.set(set);
+        if name == NAME {
+            return self.pass();
+        }
+        let state = self.model.pool.newest();
+        let below = |other: &&String| is_below(other, &name) && (recursive || **other == name);
+        // What is deepest goes first; the snapshots of a filesystem before it.
+        let mut names: Vec<String> = state.filesystems.keys().filter(below).cloned().collect();
+        if recursive {
+            names.extend(state.snapshots.keys().filter(below).cloned());
+        }
+        names.sort_by(|one, other| other.cmp(one));
+        let is_snapshot_of = |one: &str, other: &str| one.split('@').next() == Some(other);
+        // A head sorts before its snapshots.
+        names.sort_by(|one, other| {
+            match (is_snapshot_of(one, other), is_snapshot_of(other, one)) {
+                (true, false) => std::cmp::Ordering::Less,
+                (false, true) => std::cmp::Ordering::Greater,
+                _ => std::cmp::Ordering::Equal,
+            }
+        });
+        self.destroy_all(names)?;
+        self.reopen_lost()
+    }
+
+    /// Opens filesystems again that were closed for an order that was refused.
+    fn reopen_lost(&mut self) -> Verdict {
+        let all: Vec<_> = self.model.pool.newest().filesystems.clone().into_iter().collect();
+        all.iter().try_for_each(|(name, number)| self.tree(name, *number).map(drop))?;
+        self.follow()
+    }
+
+    fn snapshot(&mut self, set: u8, name: u8, recursive: bool) -> Verdict {
+        let (of, _) = self.set(set);
+        let short = format!("s{}", name % 8);
+        let mut next = self.state();
+        let mut heads = Vec::new();
+        for (name, number) in next.filesystems.clone() {
+            if name == of || recursive && is_below(&name, &of) {
+                // What its log holds is to be in it.
+                self.tree(&name, number)?;
+                let listing = Arc::new(self.model.sets[&number].listing());
+                if next.snapshots.insert(format!("{name}@{short}"), listing).is_some() {
+                    return self.pass();
+                }
+                heads.push(name);
+            }
+        }
+        self.alter(next, move |live, change| {
+            let catalog = present(live, change)?;
+            let mut found = Vec::new();
+            for head in &heads {
+                let head = catalog.dataset_named(head)?;
+                change.check_snapshot(head.id, &short)?;
+                found.push(head.id);
+            }
+            found.into_iter().try_for_each(|id| change.create_snapshot(id, &short, &[]).map(drop))
+        })
+        .map(drop)
+    }
+
+    fn destroy_snapshot(&mut self, choice: u8) -> Verdict {
+        match self.chosen_snapshot(choice) {
+            Some(name) => self.destroy_all(vec![name]).map(drop),
+            None => self.pass(),
+        }
+    }
+
+    fn destroy_snapshots(&mut self, set: u8, name: u8) -> Verdict {
+        let (of, _) = self.set(set);
+        let short = format!("@s{}", name % 8);
+        let all = self.model.pool.newest().snapshots.keys();
+        let names: Vec<String> =
+            all.filter(|name| is_below(name, &of) && name.ends_with(&short)).cloned().collect();
+        if names.is_empty() {
+            return self.pass();
+        }
+        self.destroy_all(names).map(drop)
+    }
+
+    fn rename_snapshot(&mut self, choice: u8, name: u8) -> Verdict {
+        let Some(from) = self.chosen_snapshot(choice) else { return self.pass() };
+        let Some((head, old)) = from.split_once('@') else { return self.pass() };
+        let (head, old, new) = (head.to_owned(), old.to_owned(), format!("s{}", name % 8));
+        let to = format!("{head}@{new}");
+        let mut next = self.state();
+        if next.snapshots.contains_key(&to) {
+            return self.pass();
+        }
+        renamed(&mut next, &|name| (name == from).then(|| to.clone()));
+        self.alter(next, move |live, change| {
+            let head = present(live, change)?.dataset_named(&head)?;
+            change.rename_snapshot(head.id, &old, &new)
+        })
+        .map(drop)
+    }
+
+    fn clone_of(&mut self, choice: u8, name: u8) -> Verdict {
+        let Some(origin) = self.chosen_snapshot(choice) else { return self.pass() };
+        let short = format!("c{}", name % 4);
+        let full = format!("{NAME}/{short}");
+        let mut next = self.state();
+        if next.filesystems.contains_key(&full) {
+            return self.pass();
+        }
+        let number = self.model.next_set();
+        let listing = next.snapshots[&origin].clone();
+        next.filesystems.insert(full.clone(), number);
+        next.origins.insert(full.clone(), origin.clone());
+        self.model.sets.insert(number, SetStory::of(&listing, false, false));
+        let done = self.alter(next, move |live, change| {
+            let catalog = present(live, change)?;
+            let parent = catalog.directory(NAME)?.id;
+            let origin = Some(catalog.dataset_named(&origin)?.id);
+            let new = NewDataset { parent, name: &short, origin, ..NewDataset::default() };
+            live.clone_dataset(change, &new).map(drop)
+        })?;
+        if done {
+            self.tree(&full, number)?;
+            self.follow()?;
+        }
+        Ok(())
+    }
+
+    fn promote(&mut self, choice: u8) -> Verdict {
+        let origins = &self.model.pool.newest().origins;
+        let chosen = origins.iter().nth(choice as usize % origins.len().max(1));
+        let Some((clone, origin)) = chosen.map(|(clone, origin)| (clone.clone(), origin.clone()))
+        else {
+            return self.pass();
+        };
+        let catalog = self.live.pool().catalog();
+        let born = |name: &str| catalog.dataset_named(name).map(|one| one.phys.creation_txg);
+        let last = born(&origin).map_err(|error| format!("'{origin}': {error}"))?;
+        let parent = origin.split('@').next().unwrap_or_default().to_owned();
+        let mut next = self.state();
+        let moves: BTreeMap<String, String> = next
+            .snapshots
+            .keys()
+            .filter(|name| name.split('@').next() == Some(&parent))
+            .filter(|name| born(name).is_ok_and(|born| born <= last))
+            .map(|name| (name.clone(), name.replacen(&parent, &clone, 1)))
+            .collect();
+        if moves.values().any(|to| next.snapshots.contains_key(to)) {
+            return self.pass();
+        }
+        let of_parent = next.origins.remove(&parent);
+        next.origins.remove(&clone);
+        next.origins.insert(parent, origin);
+        next.origins.extend(of_parent.map(|origin| (clone.clone(), origin)));
+        renamed(&mut next, &|name| moves.get(name).cloned());
+        self.alter(next, move |live, change| {
+            change.promote(present(live, change)?.dataset_named(&clone)?.id)
+        })
+        .map(drop)
+    }
+
+    fn rollback(&mut self, set: u8) -> Verdict {
+        let (name, number) = self.set(set);
+        let catalog = self.live.pool().catalog();
+        let head = catalog.dataset_named(&name).map_err(|error| format!("'{name}': {error}"))?;
+        let mut next = self.state();
+        // Some clone's first snapshot is another's.
+        let newest = next
+            .snapshots
+            .iter()
+            .filter(|(snapshot, _)| snapshot.split('@').next() == Some(&name))
+            .find(|(snapshot, _)| {
+                let found = catalog.dataset_named(snapshot);
+                found.is_ok_and(|found| found.id == head.phys.previous_snapshot)
+            })
+            .map(|(snapshot, listing)| (snapshot.clone(), listing.clone()));
+        let Some((snapshot, listing)) = newest else { return self.pass() };
+        let fresh = self.model.next_set();
+        next.filesystems.insert(name.clone(), fresh);
+        self.model.sets.insert(fresh, SetStory::of(&listing, false, false));
+        self.trees.remove(&number);
+        let id = head.id;
+        self.order(next, move |live| {
+            live.close_dataset(id)?;
+            live.change(move |live, change| {
+                let catalog = present(live, change)?;
+                let to = catalog.dataset_named(&snapshot)?;
+                let head = catalog.head(&to.directory)?;
+                if head.phys.previous_snapshot != to.id {
+                    return Err(Error::new(ErrorKind::Exists, "more recent snapshots exist"));
+                }
+                live.rollback_dataset(change, head.id)
+            })
+        })?;
+        self.reopen_lost()
+    }
+
+    fn rename_filesystem(&mut self, set: u8, below: u8, name: u8) -> Verdict {
+        let ((from, _), (parent, _)) = (self.set(set), self.set(below));
+        let short = format!("r{}", name % 5);
+        let to = format!("{parent}/{short}");
+        let mut next = self.state();
+        if Self::is_root(&from) || is_below(&parent, &from) || next.filesystems.contains_key(&to) {
+            return self.pass();
+        }
+        if parent.matches('/').count() > 2 {
+            return self.pass();
+        }
+        renamed(&mut next, &|name| is_below(name, &from).then(|| name.replacen(&from, &to, 1)));
+        self.alter(next, move |live, change| {
+            let catalog = present(live, change)?;
+            let (directory, parent) = (catalog.directory(&from)?, catalog.directory(&parent)?);
+            change.rename_directory(directory.id, parent.id, &short)
+        })?;
+        self.follow()
+    }
+
+    fn set_property(&mut self, set: u8, property: &str, value: u64) -> Verdict {
+        let (name, _) = self.set(set);
+        let mut next = self.state();
+        next.properties.insert((name.clone(), property.to_owned()), value);
+        let input = PropertyInput::number(property, value);
+        self.group()?;
+        let catalog = self.live.pool().catalog();
+        if let Ok(dataset) = catalog.dataset_named(&name) {
+            let used = dataset.directory.phys.used_bytes.max(dataset.phys.referenced_bytes);
+            next.properties.insert((name.clone(), format!("{property} set at")), used);
+        }
+        self.alter(next, move |live, change| {
+            let dataset = present(live, change)?.dataset_named(&name)?;
+            change.check_value(dataset.id, &input)?;
+            change.set_property(dataset.id, &input)
+        })?;
+        self.follow()
+    }
+
+    fn hold(&mut self, choice: u8) -> Verdict {
+        let Some(name) = self.chosen_snapshot(choice) else { return self.pass() };
+        let mut next = self.state();
+        next.holds.insert(name.clone(), 1);
+        self.alter(next, move |live, change| {
+            change.hold(present(live, change)?.dataset_named(&name)?.id, TAG, false)
+        })
+        .map(drop)
+    }
+
+    fn release(&mut self, choice: u8) -> Verdict {
+        let Some(name) = self.chosen_snapshot(choice) else { return self.pass() };
+        let mut next = self.state();
+        next.holds.remove(&name);
+        self.alter(next, move |live, change| {
+            change.release(present(live, change)?.dataset_named(&name)?.id, TAG).map(drop)
+        })
+        .map(drop)
+    }
+
+    fn comment(&mut self, text: u8) -> Verdict {
+        let text = format!("comment {text}");
+        let mut next = self.state();
+        next.comment = Some(text.clone());
+        let input = PropertyInput::text("comment", &text);
+        self.order(next, |live| live.set_pool_property(input)).map(drop)
+    }
+
+    fn add(&mut self, path: &str, class: AllocationClass) -> Verdict {
+        let mut next = self.state();
+        let is_log = class == AllocationClass::Log;
+        let kind = format!("added {path}");
+        // A disk that was one of the pool is not added again.
+        let redundant = self.setup.layout != "disk" && self.setup.layout != "stripe";
+        if next.properties.contains_key(&(path.to_owned(), String::new())) || redundant && !is_log {
+            return self.pass();
+        }
+        next.tops.push(kind);
+        next.properties.insert((path.to_owned(), String::new()), 0);
+        let facts = TopLevel { ashift: self.setup.ashift, is_log, ..TopLevel::default() };
+        let top = VdevConfig { top: Some(facts), ..leaf(Path::new(path)) };
+        let plan = Additions { tops: vec![(top, class)], ..Additions::default() };
+        let opener = self.disks.opener();
+        self.order(next, |live| live.add_vdevs(plan, opener)).map(drop)
+    }
+
+    fn remove_log(&mut self) -> Verdict {
+        let config = self.live.pool().config();
+        let tops = config.vdev_tree.iter().flat_map(|root| root.children());
+        let is_log = |top: &&VdevConfig| top.top.is_some_and(|top| top.is_log);
+        let Some(guid) = tops.into_iter().filter(is_log).map(|top| top.guid).next_back() else {
+            return self.pass();
+        };
+        let mut next = self.state();
+        next.tops.pop();
+        self.order(next, |live| live.remove_vdev(guid)).map(drop)
+    }
+
+    fn checkpoint(&mut self, take: bool) -> Verdict {
+        let mut next = self.state();
+        next.checkpoint = take;
+        self.order(next, |live| match take {
+            true => live.take_checkpoint(),
+            false => live.discard_checkpoint(),
+        })
+        .map(drop)
+    }
+}
+
+/// Everything that `to` has another name for is called that.
+fn renamed(state: &mut PoolState, to: &dyn Fn(&str) -> Option<String>) {
+    let name = |name: String| to(&name).unwrap_or(name);
+    state.filesystems =
+        std::mem::take(&mut state.filesystems).into_iter().map(|(k, v)| (name(k), v)).collect();
+    state.snapshots =
+        std::mem::take(&mut state.snapshots).into_iter().map(|(k, v)| (name(k), v)).collect();
+    state.holds = std::mem::take(&mut state.holds).into_iter().map(|(k, v)| (name(k), v)).collect();
+    state.origins =
+        std::mem::take(&mut state.origins).into_iter().map(|(k, v)| (name(k), name(v))).collect();
+    state.properties = std::mem::take(&mut state.properties)
+        .into_iter()
+        .map(|((of, property), value)| ((name(of), property), value))
+        .collect();
+}

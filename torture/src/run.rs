@@ -1,0 +1,427 @@
+//! Does the steps of a plan, and keeps the model of what they came to.
+//!
+//! Invariant: one step ends before the next begins; every answer is checked against the model, and after
+//! every step the pool still writes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use cenote_engine::alloc::Figures;
+use cenote_engine::environment;
+use cenote_engine::pool::live::LivePool;
+use cenote_engine::vdev::{AllocationClass, VdevState, VdevStatus};
+use cenote_format::config::VdevKind;
+use cenote_posix::Filesystem;
+use cenote_posix::error::{EDQUOT, EIO, ENOSPC};
+use cenote_posix::tree::Errno;
+use cenote_posix::write::Promptness;
+
+use crate::disks::{Disks, KEY, NAME, tops};
+use crate::judge::Judge;
+use crate::model::{Listing, Model, PoolState, Sequence, SetStory};
+use crate::plan::{Plan, Setup, Step, Trouble};
+use crate::random::bytes;
+
+/// What is wrong, or nothing.
+pub type Verdict<T = ()> = Result<T, String>;
+
+/// Figures of a run.
+#[derive(Clone, Debug, Default)]
+pub struct Tally {
+    /// Power cuts and deaths judged.
+    pub cuts: u32,
+    /// Faults of devices and blocks.
+    pub faults: u32,
+    /// Changes refused for want of room.
+    pub refused: u32,
+    /// Orders refused.
+    pub declined: u32,
+    /// Steps that found nothing to do.
+    pub passed: u32,
+}
+
+/// A pool that a plan is carried out on.
+pub struct Runner {
+    pub(crate) seed: u64,
+    pub(crate) setup: Setup,
+    pub(crate) disks: Disks,
+    pub(crate) live: Arc<LivePool>,
+    /// Open filesystems, by the number of their content.
+    pub(crate) trees: BTreeMap<u64, Arc<Filesystem>>,
+    pub(crate) model: Model,
+    /// Leaves that the redundancy makes up for.
+    pub(crate) spare: Vec<String>,
+    /// What is wrong with them now.
+    pub(crate) troubles: BTreeMap<String, Trouble>,
+    /// Leaves of mirrors that missed groups, and were known to fail then.
+    pub(crate) missed: BTreeSet<String>,
+    /// The bytes of some leaf are not what was written.
+    pub(crate) rotten: bool,
+    pub(crate) tally: Tally,
+}
+
+/// Does all steps of `plan`: what is wrong, the figures, and a number for the bytes on the disks in the
+/// end.
+pub fn run(plan: &Plan) -> (Verdict, Tally, String) {
+    environment::simulate(plan.seed);
+    let mut runner = match Runner::new(plan.seed, &plan.setup) {
+        Ok(runner) => runner,
+        Err(reason) => {
+            return (
+                Err(format!("the pool is not made: {reason}")),
+                Tally::default(),
+                String::new(),
+            );
+        }
+    };
+    let verdict = runner.all(&plan.steps);
+    let digest = runner.disks.digest();
+    let tally = runner.tally.clone();
+    runner.trees.clear();
+    (verdict, tally, digest)
+}
+
+impl Runner {
+    fn new(seed: u64, setup: &Setup) -> Verdict<Self> {
+        let disks = Disks::new(setup);
+        let live = disks.create(setup).map_err(|error| error.to_string())?;
+        let all = tops(&setup.layout, setup.ashift);
+        let mut spare = Vec::new();
+        let mut number = 0;
+        for top in &all {
+            spare.extend((number..number + top.spare).map(|leaf| format!("/sim/d{leaf:02}")));
+            number += top.leaves;
+        }
+        let state = PoolState {
+            filesystems: BTreeMap::from([(NAME.to_owned(), 0)]),
+            tops: all.iter().map(|top| format!("{:?}", top.config.kind)).collect(),
+            ..PoolState::default()
+        };
+        let set = SetStory::of(&Listing::new(), false, false);
+        let model = Model {
+            pool: Sequence::new(state),
+            sets: BTreeMap::from([(0, set)]),
+            damaged: BTreeSet::new(),
+        };
+        let mut runner = Self {
+            seed,
+            setup: setup.clone(),
+            disks,
+            live,
+            trees: BTreeMap::new(),
+            model,
+            spare,
+            troubles: BTreeMap::new(),
+            missed: BTreeSet::new(),
+            rotten: false,
+            tally: Tally::default(),
+        };
+        runner.follow()?;
+        runner.ballast()?;
+        runner.disks.record();
+        Ok(runner)
+    }
+
+    /// A file that takes space, written before anything is recorded.
+    fn ballast(&mut self) -> Verdict {
+        if self.setup.ballast_mib == 0 {
+            return Ok(());
+        }
+        let Some(file) = self.create_at(0, "ballast")? else { return Ok(()) };
+        for part in 0..self.setup.ballast_mib as usize {
+            let data = bytes(1 << 20, 1000 + part as u32, false);
+            if !self.write_at(0, file, part << 20, &data)? {
+                break;
+            }
+        }
+        self.group()
+    }
+
+    fn all(&mut self, steps: &[Step]) -> Verdict {
+        for (number, step) in steps.iter().enumerate() {
+            if std::env::var_os("TORTURE_TRACE").is_some() {
+                eprintln!("{number}: {step:?}");
+            }
+            environment::advance(std::time::Duration::from_millis(700));
+            let done = self.step(step).and_then(|()| self.still_writes());
+            done.map_err(|reason| format!("step {number} ({}): {reason}", name(step)))?;
+        }
+        // In the end everything is there.
+        self.cut_now(0, 1, 0).map_err(|reason| format!("in the end: {reason}"))
+    }
+
+    fn step(&mut self, step: &Step) -> Verdict {
+        match step {
+            Step::Group => self.group(),
+            Step::Export => self.export(),
+            Step::Kill { unmounted } => self.cut_now(*unmounted, 1, 0),
+            Step::Cut { back, manner, seed, unmounted, stale } => {
+                self.cut(*back, *manner, *seed, *unmounted, *stale)
+            }
+            Step::Look { back, manner, seed } => self.look(*back, *manner, *seed),
+            Step::Race { fill } => self.race(*fill),
+            Step::Leaf { which, trouble } => self.trouble(*which, *trouble),
+            Step::Well { clear } => self.well(*clear),
+            Step::Rot { which, seed, places } => self.rot(*which, *seed, *places),
+            Step::RotFile { set, file, level } => self.rot_file(*set, *file, *level),
+            Step::Read => self.read_all(),
+            other => match self.file_step(other) {
+                Some(done) => done,
+                None => self.order_step(other),
+            },
+        }
+    }
+
+    /// The pool has not stopped, and is not suspended.
+    pub(crate) fn still_writes(&self) -> Verdict {
+        if let Some(error) = self.live.gate().failure() {
+            return Err(format!("the pool stopped writing: {error}"));
+        }
+        if let Some(suspension) = self.live.gate().suspension() {
+            return Err(format!("the pool is suspended: {}", suspension.error));
+        }
+        Ok(())
+    }
+
+    /// Writes a group.
+    pub(crate) fn group(&mut self) -> Verdict {
+        let mark = self.model.mark();
+        self.live.sync().map_err(|error| format!("the group is not written: {error}"))?;
+        self.model.acknowledge(&mark);
+        self.note_missed();
+        self.limits()
+    }
+
+    /// A group was written: who could not take part has missed it.
+    pub(crate) fn note_missed(&mut self) {
+        if !self.setup.layout.starts_with("mirror") || self.setup.layout == "mirrored-log" {
+            return;
+        }
+        for (path, trouble) in &self.troubles {
+            if matches!(trouble, Trouble::Writes | Trouble::Hangs | Trouble::Gone) {
+                self.missed.insert(path.clone());
+            }
+        }
+    }
+
+    /// No dataset has more than its quota lets it have.
+    fn limits(&self) -> Verdict {
+        let catalog = self.live.pool().catalog();
+        let properties = &self.model.pool.newest().properties;
+        for ((name, property), quota) in properties.iter().filter(|(_, value)| **value > 0) {
+            let Ok(dataset) = catalog.dataset_named(name) else { continue };
+            let used = match property.as_str() {
+                "quota" => dataset.directory.phys.used_bytes,
+                "refquota" => dataset.phys.referenced_bytes,
+                _ => continue,
+            };
+            // OpenZFS lets what is under way through; it may also be set below what is used.
+            let most = quota + quota / 8 + (6 << 20);
+            let set_at = properties.get(&(name.clone(), format!("{property} set at")));
+            if used > most.max(set_at.copied().unwrap_or(0) + (6 << 20)) {
+                return Err(format!("{name} uses {used} bytes, its {property} is {quota}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The number of the filesystem that `choice` chooses, and its name.
+    pub(crate) fn set(&self, choice: u8) -> (String, u64) {
+        let all = &self.model.pool.newest().filesystems;
+        let chosen = all.iter().nth(choice as usize % all.len().max(1));
+        chosen.map_or((NAME.to_owned(), 0), |(name, number)| (name.clone(), *number))
+    }
+
+    /// The files of filesystem `name`, opened if they are not.
+    pub(crate) fn tree(&mut self, name: &str, number: u64) -> Verdict<Arc<Filesystem>> {
+        if let Some(tree) = self.trees.get(&number) {
+            return Ok(tree.clone());
+        }
+        let dataset = self.live.pool().catalog().dataset_named(name);
+        let dataset = dataset.map_err(|error| format!("'{name}' is not found: {error}"))?;
+        let opened = cenote_posix::live::open(&self.live, &dataset, false);
+        let opened = opened.map_err(|error| format!("'{name}' is not opened: {error}"))?;
+        self.trees.insert(number, opened.clone());
+        self.still_writes()?;
+        Ok(opened)
+    }
+
+    /// The name that content `number` has now.
+    pub(crate) fn name_of(&self, number: u64) -> String {
+        let all = &self.model.pool.newest().filesystems;
+        let found = all.iter().find(|(_, known)| **known == number);
+        found.map_or_else(|| NAME.to_owned(), |(name, _)| name.clone())
+    }
+
+    /// Files and model follow the properties.
+    pub(crate) fn follow(&mut self) -> Verdict {
+        self.live.refresh_policies();
+        let catalog = self.live.pool().catalog();
+        for (name, number) in &self.model.pool.newest().filesystems {
+            let dataset = catalog.dataset_named(name);
+            let dataset = dataset.map_err(|error| format!("'{name}': {error}"))?;
+            let properties = cenote_posix::live::write_properties(&self.live, &dataset);
+            let properties = properties.map_err(|error| format!("'{name}': {error}"))?;
+            if let Some(writer) = self.trees.get(number).and_then(|tree| tree.writer()) {
+                writer.set_properties(properties);
+            }
+            if let Some(set) = self.model.sets.get_mut(number) {
+                set.prompt = properties.promptness == Promptness::Always;
+                set.careless = properties.promptness == Promptness::Disabled;
+            }
+        }
+        Ok(())
+    }
+
+    /// A change of files was refused with `error`: whether that may be. `frees`: it makes room.
+    pub(crate) fn refused(
+        &mut self,
+        error: &Errno,
+        bytes: usize,
+        frees: bool,
+        damaged: bool,
+    ) -> Verdict {
+        match error.code {
+            ENOSPC | EDQUOT if frees => Err(format!("what makes room is refused: {error}")),
+            ENOSPC | EDQUOT => {
+                self.tally.refused += 1;
+                self.is_tight(bytes, error)
+            }
+            EIO if damaged => Ok(()),
+            _ => Err(format!("refused: {error}")),
+        }
+    }
+
+    /// "No room" was said: there is little.
+    fn is_tight(&mut self, bytes: usize, error: &Errno) -> Verdict {
+        let limits = ["quota", "refquota", "reservation", "refreservation"];
+        let properties = &self.model.pool.newest().properties;
+        let limited = properties
+            .iter()
+            .any(|((_, name), value)| limits.contains(&name.as_str()) && *value > 0);
+        if limited {
+            return Ok(());
+        }
+        if error.code == EDQUOT {
+            return Err(format!("no quota is set: {error}"));
+        }
+        self.live.sync().map_err(|error| format!("the group is not written: {error}"))?;
+        let figures: Arc<Figures> = self.live.allocator().figures();
+        let (size, used) = (
+            figures.size(AllocationClass::Normal),
+            figures.allocated(AllocationClass::Normal) + figures.deferred(AllocationClass::Normal),
+        );
+        // Half of a small pool is kept back; a change may cost many times its length at worst.
+        let request = (bytes as u64 + (256 << 10)) * 24;
+        if used + request < size / 4 {
+            return Err(format!(
+                "{used} of {size} bytes are used, and {bytes} more do not fit: {error}"
+            ));
+        }
+        Ok(())
+    }
+
+    /// All filesystems are closed, and the pool is forgotten: what is on the disks stays.
+    fn forget(&mut self, live: Arc<LivePool>) {
+        self.trees.clear();
+        self.live = live;
+    }
+
+    /// Opens the pool on `disks`, which take the place of those before, for another life.
+    pub(crate) fn next_life(&mut self, disks: Disks, unmounted: u8) -> Verdict {
+        self.disks = disks;
+        self.disks.record();
+        self.ail();
+        let live = self.disks.open().map_err(|error| format!("the pool does not open: {error}"))?;
+        self.begin_life(live, unmounted)
+    }
+
+    /// The pool was opened.
+    pub(crate) fn begin_life(&mut self, live: Arc<LivePool>, unmounted: u8) -> Verdict {
+        self.forget(live);
+        load_key(&self.live, &self.setup)?;
+        let all: Vec<(String, u64)> =
+            self.model.pool.newest().filesystems.clone().into_iter().collect();
+        for (at, (name, number)) in all.iter().enumerate() {
+            if unmounted >> (at % 8) & 1 == 0 {
+                self.tree(name, *number)?;
+            }
+        }
+        self.follow()?;
+        self.status()
+    }
+
+    /// Leaves are as their troubles make them.
+    pub(crate) fn ail(&self) {
+        self.disks.ail(&self.troubles);
+    }
+
+    /// No leaf that missed groups is called healthy.
+    pub(crate) fn status(&self) -> Verdict {
+        let Some(root) = self.live.vdevs().status() else { return Ok(()) };
+        for path in &self.missed {
+            let Some(leaf) = leaf_at(&root, path) else { continue };
+            if leaf.condition.state == VdevState::Online {
+                return Err(format!("{path} missed groups, and is called ONLINE"));
+            }
+        }
+        Ok(())
+    }
+
+    fn export(&mut self) -> Verdict {
+        let mark = self.model.mark();
+        self.trees.clear();
+        self.live.export().map_err(|error| format!("the export: {error}"))?;
+        self.model.acknowledge(&mark);
+        self.note_missed();
+        let live = self.disks.open().map_err(|error| format!("after the export: {error}"))?;
+        self.begin_life(live, 0)
+    }
+
+    /// Everything there is reads as the model says, in the life that is.
+    pub(crate) fn read_all(&mut self) -> Verdict {
+        let all: Vec<(String, u64)> =
+            self.model.pool.newest().filesystems.clone().into_iter().collect();
+        for (name, number) in all {
+            let tree = self.tree(&name, number)?;
+            let Some(set) = self.model.sets.get(&number) else { continue };
+            crate::judge::compare(&tree, &set.listing(), &name, &self.model.damaged)?;
+        }
+        Ok(())
+    }
+
+    /// What a judge of these disks needs to know.
+    pub(crate) fn judge(&self, disks: Disks, order: u64) -> Judge<'_> {
+        Judge {
+            disks,
+            order,
+            model: &self.model,
+            setup: &self.setup,
+            spared: !self.troubles.is_empty() || self.rotten || !self.missed.is_empty(),
+        }
+    }
+}
+
+/// Loads the key of an encrypted pool.
+pub(crate) fn load_key(live: &Arc<LivePool>, setup: &Setup) -> Verdict {
+    if !setup.encrypted {
+        return Ok(());
+    }
+    let catalog = live.pool().catalog();
+    let root = catalog.directory(NAME).map_err(|error| error.to_string())?;
+    let loaded = live.pool().keys().load(&catalog, &root, &KEY);
+    loaded.map(drop).map_err(|error| format!("the key: {error}"))
+}
+
+fn leaf_at<'a>(node: &'a VdevStatus, path: &str) -> Option<&'a VdevStatus> {
+    if node.config.path.as_deref() == Some(path) && node.config.kind == VdevKind::File {
+        return Some(node);
+    }
+    node.children.iter().find_map(|child| leaf_at(child, path))
+}
+
+/// The name of a step.
+pub fn name(step: &Step) -> String {
+    let text = format!("{step:?}");
+    text.split([' ', '{', '(']).next().unwrap_or("").to_owned()
+}
