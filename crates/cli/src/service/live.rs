@@ -369,7 +369,7 @@ impl PoolChanges for LiveChanges {
             if let Ok(dataset) = self.find(name)
                 && !dataset.is_snapshot()
             {
-                self.live.discard_log(dataset.id)?;
+                self.live.close_dataset(dataset.id)?;
             }
         }
         let names = names.to_vec();

@@ -27,29 +27,20 @@ impl Allocator {
         self.state.lock().top(vdev).map(Top::is_empty)
     }
 
-    /// Forgets a vdev on which nothing is allocated, and frees what the metadata has of its space,
-    /// in the group being written.
+    /// Frees what the metadata has of the space of a vdev on which nothing is allocated, in the group
+    /// being written. [`Self::forget_vdev`] is to follow, once nothing of this is taken back.
     ///
     /// # Errors
     /// [`ErrorKind::Busy`], before anything is changed, if something is allocated there.
     pub fn remove_vdev(&self, store: &mut dyn SpaceStore, vdev: u32) -> Result<()> {
         let (maps, array, unflushed, zap) = {
-            let mut state = self.state.lock();
+            let state = self.state.lock();
             let busy = || Error::new(ErrorKind::Busy, format!("vdev {vdev} is in use"));
             let top = state.top(vdev).ok_or_else(|| Error::not_found("the vdev holds no data"))?;
             if !top.is_empty() {
                 return Err(busy());
             }
-            let slot = state.tops.get_mut(vdev as usize);
-            let top = slot.and_then(Option::take).ok_or_else(busy)?;
-            for dirty in &mut state.dirty {
-                dirty.retain(|(of, _)| *of != vdev);
-            }
-            state.held.retain(|(of, _)| *of != vdev);
-            state.form_rings();
-            let figures = state.figures();
-            self.published.store(Arc::new(figures));
-            let maps: Vec<_> = top.metaslabs.into_iter().filter_map(|slab| slab.map).collect();
+            let maps: Vec<_> = top.metaslabs.iter().filter_map(|slab| slab.map.clone()).collect();
             (maps, top.array, top.unflushed, top.zap)
         };
         for map in maps {
@@ -63,5 +54,20 @@ impl Allocator {
             store.destroy(unflushed)?;
         }
         Ok(())
+    }
+
+    /// Forgets a vdev of which the metadata has nothing.
+    pub fn forget_vdev(&self, vdev: u32) {
+        let mut state = self.state.lock();
+        if state.tops.get_mut(vdev as usize).and_then(Option::take).is_none() {
+            return;
+        }
+        for dirty in &mut state.dirty {
+            dirty.retain(|(of, _)| *of != vdev);
+        }
+        state.held.retain(|(of, _)| *of != vdev);
+        state.form_rings();
+        let figures = state.figures();
+        self.published.store(Arc::new(figures));
     }
 }

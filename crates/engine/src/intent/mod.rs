@@ -31,6 +31,6 @@ pub use data::{DataWriter, Placement, SharedPolicy, SharedRules};
 pub use device::{PoolClaimer, PoolLog, PoolLogReader, SetSource};
 pub use log::{IntentLog, LogSync};
 pub use pool::{LogCipher, LogPool, LogReader, LogWrite, WriteSource};
-pub use replay::{Replay, Replayed};
+pub use replay::{Replay, Replayed, log_blocks};
 pub use runway::Runway;
 pub use walk::{Ended, Met, walk};

@@ -30,6 +30,37 @@ fn read_all(reader: &dyn LogReader, size: u64, blocks: &[BlockPointer]) -> Resul
     Ok(all.into())
 }
 
+/// What is to be freed of the claimed log behind `header` when it goes: its blocks, the data its
+/// records point at, and the references they hold.
+pub fn log_blocks(reader: &dyn LogReader, header: &Header) -> Result<Vec<BlockPointer>> {
+    let mut blocks: Vec<BlockPointer> = Vec::new();
+    let mut cloned: Vec<BlockPointer> = Vec::new();
+    let mut seen = std::collections::HashSet::new();
+    let mut add = |pointer: &BlockPointer| {
+        let address = pointer.first_dva().map(|dva| (dva.vdev, dva.offset));
+        if address.is_some_and(|address| seen.insert(address)) {
+            blocks.push(*pointer);
+        }
+    };
+    walk(reader, header, None, |met| {
+        match met {
+            Met::Block(pointer) => add(pointer),
+            Met::Record(record) => {
+                if let Some(pointer) = data_block(&record)
+                    && pointer.logical_birth() >= header.claim_txg
+                {
+                    add(&pointer);
+                }
+                // Each of these has the reference that the claim gave it.
+                cloned.extend(cloned_blocks(&record));
+            }
+        }
+        Ok(true)
+    })?;
+    blocks.extend(cloned);
+    Ok(blocks)
+}
+
 /// Who applies records: a file system or a volume.
 pub trait Replay {
     /// Whether there is an object of that number.
@@ -109,32 +140,7 @@ impl IntentLog {
         if header.log.is_hole() {
             return Ok(());
         }
-        let mut blocks: Vec<BlockPointer> = Vec::new();
-        let mut cloned: Vec<BlockPointer> = Vec::new();
-        let mut seen = std::collections::HashSet::new();
-        let mut add = |pointer: &BlockPointer| {
-            let address = pointer.first_dva().map(|dva| (dva.vdev, dva.offset));
-            if address.is_some_and(|address| seen.insert(address)) {
-                blocks.push(*pointer);
-            }
-        };
-        walk(reader, &header, None, |met| {
-            match met {
-                Met::Block(pointer) => add(pointer),
-                Met::Record(record) => {
-                    if let Some(pointer) = data_block(&record)
-                        && pointer.logical_birth() >= header.claim_txg
-                    {
-                        add(&pointer);
-                    }
-                    // Each of these has the reference that the claim gave it.
-                    cloned.extend(cloned_blocks(&record));
-                }
-            }
-            Ok(true)
-        })?;
-        blocks.extend(cloned);
-        self.free_old(blocks)
+        self.free_old(log_blocks(reader, &header)?)
     }
 
     /// Applies one record; false if it was left out.

@@ -15,6 +15,7 @@ use parking_lot::{Mutex, RwLock};
 use super::early::EarlyBlocks;
 use super::numbers::Numbers;
 use super::ranges::BlockRanges;
+use super::savepoint::Savepoint;
 use crate::txg::Tx;
 use crate::{Error, Result};
 
@@ -27,8 +28,6 @@ const CLEAN_KEPT: usize = 512;
 pub(super) struct Live {
     shards: Vec<Mutex<HashMap<u64, Arc<LiveObject>>>>,
     committed: RwLock<Arc<Committed>>,
-    /// Counts changes.
-    pub(super) changes: AtomicU64,
     /// Counts the groups committed: a dnode that was read before one may be stale after it.
     generation: AtomicU64,
     /// Objects with dirt, by group modulo 4.
@@ -38,6 +37,7 @@ pub(super) struct Live {
     pub(super) zil_header: Mutex<Option<Vec<u8>>>,
     /// A name of more than 255 bytes was given.
     pub(super) long_names: AtomicBool,
+    pub(super) savepoint: Savepoint,
 }
 
 /// What the last group on the disks holds.
@@ -64,6 +64,7 @@ pub(super) struct LiveObject {
 }
 
 /// What is known of a live object.
+#[derive(Clone)]
 pub(super) struct State {
     /// The dnode on the disks, with its block tree; `None`: there is none.
     pub committed: Option<Arc<Dnode>>,
@@ -75,6 +76,7 @@ pub(super) struct State {
 }
 
 /// What one transaction group changes of one object.
+#[derive(Clone)]
 pub(super) struct Dirt {
     pub txg: Txg,
     /// The dnode as this group leaves it, set when a later group begins to change it.
@@ -143,6 +145,11 @@ impl State {
         Self { committed: None, current: None, dirt: Vec::new() }
     }
 
+    /// There is no such object, and was none since the last commit.
+    pub(super) fn is_absent(&self) -> bool {
+        self.committed.is_none() && self.current.is_none() && self.dirt.is_empty()
+    }
+
     /// Newest content of level-0 block `id`.
     pub(super) fn content(&self, id: u64) -> Content {
         for dirt in self.dirt.iter().rev() {
@@ -195,9 +202,9 @@ impl LiveObject {
         tx: &Tx,
         change: impl FnOnce(&mut State, &mut Dirt) -> Result<T>,
     ) -> Result<T> {
-        live.changes.fetch_add(1, Relaxed);
         let mut state = self.state.write();
         let state = &mut *state;
+        live.savepoint.remember(self, state)?;
         let newest = state.dirt.last().map(|dirt| dirt.txg);
         match newest {
             Some(newest) if newest == tx.txg() => {}
@@ -269,12 +276,12 @@ impl Live {
         Self {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             committed: RwLock::new(Arc::new(committed)),
-            changes: AtomicU64::new(0),
             generation: AtomicU64::new(0),
             dirty: Default::default(),
             numbers: Mutex::new(Numbers::new(end)),
             zil_header: Mutex::new(None),
             long_names: AtomicBool::new(false),
+            savepoint: Savepoint::default(),
         }
     }
 
@@ -298,6 +305,25 @@ impl Live {
     fn note_dirty(&self, txg: Txg, object: Arc<LiveObject>) {
         if let Some(list) = self.dirty.get((txg.0 & 3) as usize) {
             list.lock().push(object);
+        }
+    }
+
+    /// How many objects were noted as changed by group `txg`.
+    pub(super) fn dirty_count(&self, txg: Txg) -> usize {
+        self.dirty.get((txg.0 & 3) as usize).map_or(0, |list| list.lock().len())
+    }
+
+    /// Forgets all but the first `count` objects noted as changed by group `txg`.
+    pub(super) fn shorten_dirty(&self, txg: Txg, count: usize) {
+        if let Some(list) = self.dirty.get((txg.0 & 3) as usize) {
+            list.lock().truncate(count);
+        }
+    }
+
+    /// Forgets an object that never came to be.
+    pub(super) fn forget(&self, id: u64) {
+        if let Some(shard) = self.shard(id) {
+            shard.lock().remove(&id);
         }
     }
 

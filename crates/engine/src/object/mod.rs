@@ -11,6 +11,7 @@ mod numbers;
 mod overlay;
 mod plan;
 mod ranges;
+mod savepoint;
 mod sync;
 mod tree;
 mod write;

@@ -12,6 +12,7 @@ use cenote_format::dnode::SLOTS_PER_BLOCK;
 const FREED_KEPT: usize = 4096;
 
 /// Where the next object goes.
+#[derive(Clone)]
 pub(super) struct Numbers {
     /// The block of dnodes being filled, and its slots known to be free (bit 0 is slot 0).
     pub(super) block: Option<(u64, u32)>,

@@ -345,12 +345,6 @@ impl ObjectSet {
         }
     }
 
-    /// How many changes were made since the set was opened.
-    pub fn changes(&self) -> u64 {
-        let live = self.0.live.as_ref();
-        live.map_or(0, |live| live.changes.load(std::sync::atomic::Ordering::Relaxed))
-    }
-
     /// The `FLAG_*` bits of the set's root.
     pub fn flags(&self) -> u64 {
         match &self.0.live {

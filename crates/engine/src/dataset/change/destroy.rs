@@ -43,14 +43,16 @@ impl MosChange<'_> {
         {
             return located(Error::new(ErrorKind::Exists, "filesystem has children"));
         }
-        self.check_log_is_empty(&phys).or_else(located)
+        Ok(())
     }
 
-    /// Destroys a head and its directory; its intent log must be empty. If it was the last thing
-    /// that an origin marked for it waited for, that goes too.
+    /// Destroys a head and its directory; what an earlier life of the pool left in its intent log goes
+    /// with it. If it was the last thing that an origin marked for it waited for, that goes too.
     pub fn destroy_head(&self, head: ObjectId) -> Result<()> {
         self.check_destroy_head(head)?;
         let phys = self.dataset(head)?;
+        let given_up = self.give_up_log(head, &phys);
+        given_up.map_err(|error| error.at_object(0, head.0))?;
         self.clear_refreservation(head, &phys)?;
         let way = if self.livelist(phys.directory)?.is_some() {
             "livelist, "

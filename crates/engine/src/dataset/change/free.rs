@@ -17,7 +17,7 @@ use super::skeleton::FREE_LIST;
 use super::space::{FREE_DIRECTORY, clipped};
 use super::{Delta, MosChange, OBJECT_DIRECTORY, Share};
 use crate::pipe::ReadContext;
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, Result};
 
 /// What bookmarks in destroyed datasets say for the object set.
 const DESTROYED_SET: u64 = u64::MAX;
@@ -202,18 +202,19 @@ impl MosChange<'_> {
         self.drop_list(list)
     }
 
-    /// A head that goes away must not leave blocks of an intent log behind.
-    pub(super) fn check_log_is_empty(&self, phys: &DslDataset) -> Result<()> {
-        if phys.pointer.is_hole() {
+    /// A head that goes away does not leave blocks of an intent log behind.
+    pub(super) fn give_up_log(&self, head: ObjectId, phys: &DslDataset) -> Result<()> {
+        // A log that is also a snapshot's is not the head's own.
+        let is_shared = phys.pointer.logical_birth() <= phys.previous_snapshot_txg;
+        if phys.pointer.is_hole() || is_shared {
             return Ok(());
         }
         let block = self.mos.io().pipe.read(&phys.pointer, &sealed())?;
-        let log = LogHeader::decode(&Objset::decode(&block)?.zil_header)?.log;
-        if log.is_hole() || phys.pointer.logical_birth() <= phys.previous_snapshot_txg {
+        let header = LogHeader::decode(&Objset::decode(&block)?.zil_header)?;
+        if header.log.is_hole() {
             return Ok(());
         }
-        let reason = "the dataset's intent log still has blocks";
-        Err(Error::new(ErrorKind::Busy, reason))
+        self.hooks.free_log(head, &header)
     }
 }
 

@@ -39,13 +39,14 @@ use std::sync::Arc;
 
 use cenote_format::bpobj::Space;
 use cenote_format::feature::Feature;
+use cenote_format::zil::Header as LogHeader;
 use cenote_format::{BlockPointer, ObjectId};
 
 use super::{PoolCapacity, Table};
 use crate::object::ObjectSet;
 use crate::txg::Tx;
 use crate::vdev::VdevTree;
-use crate::{ErrorKind, Result};
+use crate::{Error, ErrorKind, Result};
 
 pub use clones::LiveClones;
 pub use create::{MadeDataset, NewDataset, NewKeys};
@@ -65,6 +66,11 @@ pub trait PoolHooks: Sync {
     fn random(&self) -> u64;
     /// Frees the space of a block in the group being written: nothing refers to it any more.
     fn free(&self, pointer: &BlockPointer) -> Result<()>;
+    /// Frees the claimed log behind `header`, left in `head`, which goes away.
+    fn free_log(&self, _head: ObjectId, _header: &LogHeader) -> Result<()> {
+        let reason = "the dataset's intent log still has blocks";
+        Err(Error::new(ErrorKind::Busy, reason))
+    }
     /// Name of this host, for the history.
     fn host(&self) -> String;
     /// What the pool offers to its datasets now.

@@ -197,9 +197,11 @@ impl LivePool {
             devices.push((leaf.device, own));
         }
         labels::initialise_devices(&devices, &self.pool.uberblock())?;
-        self.allocator.set_vdevs(tree.clone());
-        self.io.pipe.set_vdevs(tree);
-        self.config.lock().set_tree(root);
+        self.when_done(move |live| {
+            live.allocator.set_vdevs(tree.clone());
+            live.io.pipe.set_vdevs(tree);
+            live.config.lock().set_tree(root);
+        });
         Ok(())
     }
 

@@ -56,7 +56,7 @@ impl LivePool {
             let directory = change.mos.object(OBJECT_DIRECTORY)?;
             zap::insert(&directory, change.tx, CHECKPOINT, &value)?;
             change.add_reference(FEATURE)?;
-            live.allocator.set_checkpoint(Some(txg));
+            live.when_done(move |live| live.allocator.set_checkpoint(Some(txg)));
             let words = format!("checkpointed uberblock txg={txg}");
             change.log_event("spa checkpoint", None, &words)
         })
@@ -73,8 +73,10 @@ impl LivePool {
             }
             let directory = change.mos.object(OBJECT_DIRECTORY)?;
             zap::remove(&directory, change.tx, CHECKPOINT)?;
-            live.allocator.set_checkpoint(None);
-            live.discarding.store(true, Relaxed);
+            live.when_done(|live| {
+                live.allocator.set_checkpoint(None);
+                live.discarding.store(true, Relaxed);
+            });
             let words = "started discarding checkpointed state from the pool";
             change.log_event("spa discard checkpoint", None, words)
         })

@@ -157,6 +157,11 @@ impl LivePool {
         self.config.lock().apply(change);
     }
 
+    /// The same once the task under way has succeeded.
+    pub(super) fn change_config_when_done(&self, change: ConfigChange) {
+        self.when_done(move |live| live.change_config(change));
+    }
+
     /// Writes the configuration into the metadata if it changed.
     pub(super) fn write_config(&self, change: &MosChange<'_>) -> Result<()> {
         let config = {
@@ -215,7 +220,7 @@ impl LivePool {
             Self::refuse_checkpoint(change)?;
             let old = live.pool.guid();
             let guid = guid.unwrap_or_else(|| Guid(change.hooks.random().max(1)));
-            live.change_config(ConfigChange::Guid(guid));
+            live.change_config_when_done(ConfigChange::Guid(guid));
             change.log_event("guid change", None, &format!("old={} new={}", old.0, guid.0))
         })
     }

@@ -297,6 +297,7 @@ pub(super) fn prepare_top(
     let zap = top.top_zap.unwrap_or_default();
     let vdev = VdevToInit { id, config: top, zap, class, from };
     let made = live.allocator.init_vdev(&mut MosStore::new(change), &vdev)?;
+    live.when_undone(move |live| live.allocator.forget_vdev(id));
     if let Some(recorded) = &mut top.top {
         recorded.metaslab_array = made.metaslab_array;
         recorded.metaslab_shift = made.metaslab_shift.into();

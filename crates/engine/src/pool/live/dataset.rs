@@ -254,6 +254,7 @@ impl LivePool {
         self.check_log_header(change, catalog.dataset_by_id(head)?.phys.previous_snapshot)?;
         change.rollback(head)?;
         self.clear_log(change, head)?;
+        self.when_done(move |live| live.set_unreplayed(head, None));
         self.wake_freeing();
         Ok(())
     }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use cenote_format::feature::Feature;
-use cenote_format::{BlockPointer, Dva, Txg};
+use cenote_format::zil::Header;
+use cenote_format::{BlockPointer, Dva, ObjectId, Txg};
 use parking_lot::Mutex;
 
 use super::LivePool;
@@ -14,8 +15,9 @@ use super::outage::Outage;
 use crate::cache::BlockKey;
 use crate::dataset::PoolCapacity;
 use crate::dataset::change::{Delta, Meter, PoolHooks};
+use crate::intent::{PoolLogReader, log_blocks};
 use crate::object::Ledger;
-use crate::pipe::Submit;
+use crate::pipe::{ReadContext, Submit};
 use crate::vdev::{BlockWrite, VdevError, VdevTree, WriteQueue};
 use crate::{Error, ErrorKind, Result};
 
@@ -86,7 +88,26 @@ impl PoolHooks for GroupHooks<'_> {
     }
 
     fn free(&self, pointer: &BlockPointer) -> Result<()> {
+        if self.live.free_when_done(pointer) {
+            return self.live.mos.savepoint_step();
+        }
         self.free_at(pointer, 0)
+    }
+
+    fn free_log(&self, head: ObjectId, header: &Header) -> Result<()> {
+        if self.live.datasets.lock().contains_key(&head) || header.claim_txg.0 == 0 {
+            return Err(Error::new(ErrorKind::Busy, "dataset is busy"));
+        }
+        let io = self.live.io.clone();
+        // The head goes, and what cannot be read of its log with it.
+        let context = ReadContext::default();
+        let reader = PoolLogReader { io, context, accepts_losses: true };
+        let blocks = log_blocks(&reader, header)?;
+        self.live.when_done(move |live| {
+            live.logged_volumes.lock().retain(|volume| *volume != head);
+            live.set_unreplayed(head, None);
+        });
+        blocks.iter().try_for_each(|pointer| self.free(pointer))
     }
 
     fn host(&self) -> String {
@@ -98,7 +119,7 @@ impl PoolHooks for GroupHooks<'_> {
     }
 
     fn feature_changed(&self, feature: &'static Feature, count: u64) {
-        self.live.config.lock().feature_changed(feature, count);
+        self.live.when_done(move |live| live.config.lock().feature_changed(feature, count));
     }
 }
 

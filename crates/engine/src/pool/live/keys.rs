@@ -65,6 +65,7 @@ impl LivePool {
         self.fill_dataset(change, made, kind, Some(Arc::new(sealed)), fill)?;
         if let Encryption::On { wrapping: Some(wrapping), .. } = encryption {
             self.pool.keys().adopt(made.directory, wrapping);
+            self.when_undone(move |live| live.pool.keys().forget_root(made.directory));
         }
         Ok(made)
     }
@@ -180,10 +181,13 @@ impl LivePool {
             None => change.inherit_property(head.id, KEY_LOCATION, true)?,
         }
         let objects: Vec<ObjectId> = rewrapped.into_iter().map(|(object, _)| object).collect();
-        self.pool.keys().changed(&objects, root, &wrapping);
-        if new.is_none() {
-            self.pool.keys().forget_root(directory.id);
-        }
+        let ended = new.is_none().then_some(directory.id);
+        self.when_done(move |live| {
+            live.pool.keys().changed(&objects, root, &wrapping);
+            if let Some(directory) = ended {
+                live.pool.keys().forget_root(directory);
+            }
+        });
         Ok(())
     }
 

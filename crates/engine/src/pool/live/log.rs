@@ -8,7 +8,6 @@ use std::sync::Arc;
 use cenote_format::objset::ObjsetKind;
 use cenote_format::zil::{Header, REPLAY_NEEDED};
 use cenote_format::{BlockPointer, ObjectId, Txg};
-use parking_lot::RwLock;
 
 use super::dataset::LiveDataset;
 use super::{LivePool, last_group};
@@ -155,30 +154,6 @@ impl LivePool {
     fn sealed_set(&self, head: &Dataset) -> Result<ObjectSet> {
         let context = ReadContext { objset: head.id.0, sealed: true, ..ReadContext::default() };
         ObjectSet::open_live(&self.io, head.phys.pointer, context)
-    }
-
-    /// Frees what an earlier life of the pool left in the log of the head `id`, which is about to
-    /// be destroyed; its key need not be loaded. Nothing of it is mounted.
-    pub fn discard_log(&self, id: ObjectId) -> Result<()> {
-        self.close_dataset(id)?;
-        self.set_unreplayed(id, None);
-        let catalog = self.pool.catalog();
-        let head = catalog.dataset_by_id(id)?;
-        let set = self.sealed_set(&head)?;
-        let is_shared = head.phys.pointer.logical_birth() <= head.phys.previous_snapshot_txg;
-        if is_shared || Header::decode(&set.zil_header())?.log.is_hole() {
-            return Ok(());
-        }
-        let policy = sealed_policy(catalog.key_object(&head.directory)?.is_some());
-        let policy = Arc::new(RwLock::new(policy));
-        let log = self.open_log(id, &set, policy.clone(), None)?;
-        let live = LiveDataset::with_log(id, set, policy, Some(log));
-        self.datasets.lock().insert(id, live.clone());
-        if let Some(log) = live.log() {
-            // The dataset goes, and what cannot be read of its log with it.
-            log.discard(&PoolLogReader { accepts_losses: true, ..live.log_reader() })?;
-        }
-        self.close_dataset(id)
     }
 
     /// The intent log of the head `id` could not be replayed because of `failure` and is kept; `None`:

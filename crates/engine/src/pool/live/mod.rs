@@ -12,6 +12,7 @@ mod clone;
 mod config;
 mod create;
 mod dataset;
+mod effects;
 mod events;
 mod heal;
 mod hooks;
@@ -26,7 +27,7 @@ mod sync;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -97,6 +98,9 @@ fn last_group(pool: &Pool) -> Txg {
     pool.gone_back().map_or(pool.uberblock().txg, |back| back.from)
 }
 
+/// A task's answer, to be sent when its group is on the disks.
+type Answers = Vec<(Sender<Result<()>>, Result<()>)>;
+
 /// A change of the metadata.
 type Work = Box<dyn FnOnce(&LivePool, &MosChange<'_>) -> Result<()> + Send>;
 
@@ -123,6 +127,10 @@ pub struct LivePool {
     runway: Arc<Runway>,
     options: WriteOptions,
     datasets: Mutex<BTreeMap<ObjectId, Arc<LiveDataset>>>,
+    /// What the task under way has put off; `None`: there is none.
+    effects: Mutex<Option<effects::Effects>>,
+    /// For tests: which step of an order is to fail.
+    fails: AtomicU64,
     /// Sets that tasks of the present group made.
     fresh: Mutex<Vec<Arc<LiveDataset>>>,
     tasks: Mutex<Vec<Task>>,
@@ -224,6 +232,8 @@ impl LivePool {
             runway: Arc::default(),
             options,
             datasets: Mutex::default(),
+            effects: Mutex::default(),
+            fails: AtomicU64::new(0),
             fresh: Mutex::default(),
             tasks: Mutex::default(),
             config: Mutex::new(config),
@@ -306,8 +316,7 @@ impl LivePool {
 
     /// Has `work` change the pool's metadata, and waits until it is on the disks.
     ///
-    /// `work` runs in the thread that writes groups. It must refuse before it changes anything: an
-    /// error after a change stops the pool.
+    /// `work` runs in the thread that writes groups. If it fails, nothing is changed.
     pub fn change<T: Send + 'static>(
         &self,
         work: impl FnOnce(&LivePool, &MosChange<'_>) -> Result<T> + Send + 'static,

@@ -34,8 +34,10 @@ impl LivePool {
             }
         };
         match property.name.as_str() {
-            "comment" => self.change_config(ConfigChange::Comment(text()?)),
-            "compatibility" => self.change_config(ConfigChange::Compatibility(text()?)),
+            "comment" => self.change_config_when_done(ConfigChange::Comment(text()?)),
+            "compatibility" => {
+                self.change_config_when_done(ConfigChange::Compatibility(text()?));
+            }
             name => {
                 let value = match &property.value {
                     PropertyData::Number(number) => Value::of_u64(*number),
@@ -44,7 +46,8 @@ impl LivePool {
                 let table = change.mos.object(properties_table(change)?)?;
                 zap::update(&table, change.tx, name, &value)?;
                 if let ("failmode", PropertyData::Number(number)) = (name, &property.value) {
-                    self.outage.set_mode(FailMode::from_number(*number));
+                    let mode = FailMode::from_number(*number);
+                    self.when_done(move |live| live.outage.set_mode(mode));
                 }
             }
         }

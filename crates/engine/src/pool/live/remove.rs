@@ -108,7 +108,6 @@ impl LivePool {
         let old = self.vdevs();
         let tree = Arc::new(old.with_hole(id)?);
         let mut store = MosStore::new(change);
-        // From here on what is refused stops the pool.
         self.allocator.remove_vdev(&mut store, id)?;
         let directory = Table::open(change.mos, OBJECT_DIRECTORY)?
             .ok_or_else(|| Error::corrupt("the pool has no object directory"))?;
@@ -126,15 +125,18 @@ impl LivePool {
                 }
             }
         }
-        self.forget_missed(&gone);
         let path = gone.path.clone().unwrap_or_else(|| "-".to_owned());
         let words = format!("{} vdev (log) {path}", self.pool.name());
         change.log_event("vdev remove", None, &words)?;
         let all = old.devices().into_iter().filter(|leaf| leaf.top == id);
         let devices = all.map(|leaf| (leaf.guid, leaf.device)).collect();
-        self.allocator.set_vdevs(tree.clone());
-        self.io.pipe.set_vdevs(tree);
-        self.config.lock().set_tree(root);
+        self.when_done(move |live| {
+            live.allocator.forget_vdev(id);
+            live.forget_missed(&gone);
+            live.allocator.set_vdevs(tree.clone());
+            live.io.pipe.set_vdevs(tree);
+            live.config.lock().set_tree(root);
+        });
         Ok(devices)
     }
 

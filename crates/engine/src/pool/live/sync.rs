@@ -12,13 +12,12 @@ use cenote_codec::checksum::Algorithm as Checksum;
 use cenote_format::Txg;
 use cenote_format::objset::ObjsetKind;
 use cenote_format::uberblock::Uberblock;
-use crossbeam_channel::Sender;
 
 use super::dataset::LiveDataset;
 use super::hooks::{GroupHooks, MosLedger, PoolSubmit};
 use super::outage::PatientAddresses;
 use super::store::MosStore;
-use super::{LivePool, Task};
+use super::{Answers, LivePool, Task};
 use crate::dataset::change::{DatasetLedger, Delta, MosChange, OBJECT_DIRECTORY};
 use crate::dataset::charge_owners;
 use crate::object::{SyncContext, Synced, SyncedObject};
@@ -31,9 +30,6 @@ use crate::{Error, Result};
 const PASSES: u32 = 64;
 /// Blocks freed in the background in one group.
 const FREED_AT_ONCE: u64 = 100_000;
-
-/// A task's answer, to be sent when its group is on the disks.
-pub(super) type Answers = Vec<(Sender<Result<()>>, Result<()>)>;
 
 pub(super) fn seconds_now() -> u64 {
     crate::environment::now().as_secs()
@@ -69,14 +65,14 @@ impl LivePool {
         self.dedup.begin(&change)?;
         self.refer_to_cloned(txg)?;
         let (early, tasks) = tasks.into_iter().partition(|task: &Task| task.early);
-        self.run_tasks(early, &change, answers)?;
+        self.run_tasks(early, &change, &hooks, answers)?;
         let mut synced: Vec<(Arc<LiveDataset>, Synced)> = Vec::new();
         let open: Vec<Arc<LiveDataset>> = self.datasets.lock().values().cloned().collect();
         for dataset in open.into_iter().filter(|dataset| dataset.needs_sync(txg)) {
             let written = group.write_dataset(&dataset)?;
             synced.push((dataset, written));
         }
-        self.run_tasks(tasks, &change, answers)?;
+        self.run_tasks(tasks, &change, &hooks, answers)?;
         // Features may have been enabled.
         writer.rules = Arc::new(self.rules(&change)?);
         *self.shared_rules.write() = Some(writer.rules.clone());
@@ -88,13 +84,7 @@ impl LivePool {
             let written = group.write_dataset(&dataset)?;
             synced.push((dataset, written));
         }
-        if self.freeing.load(Relaxed) {
-            let freed = change.process_async_destroy(FREED_AT_ONCE)?;
-            if let Some(trouble) = &freed.trouble {
-                tracing::warn!(error = %trouble, "destroyed blocks stay queued");
-            }
-            self.freeing.store(!freed.finished && freed.trouble.is_none(), Relaxed);
-        }
+        self.free_destroyed(&change, &hooks);
         self.go_on_discarding(&change, txg)?;
         let mut pass = 0;
         let root = loop {
@@ -134,24 +124,25 @@ impl LivePool {
         Ok(())
     }
 
-    fn run_tasks(
-        &self,
-        tasks: Vec<Task>,
-        change: &MosChange<'_>,
-        answers: &mut Answers,
-    ) -> Result<()> {
-        for task in tasks {
-            let before = self.mos.changes();
-            let answer = (task.run)(self, change);
-            match answer {
-                Err(error) if self.mos.changes() != before => {
-                    answers.push((task.done, Err(error.clone())));
-                    return Err(error);
-                }
-                answer => answers.push((task.done, answer)),
-            }
+    /// Frees a part of what destroyed datasets and snapshots left.
+    fn free_destroyed(&self, change: &MosChange<'_>, hooks: &GroupHooks<'_>) {
+        if !self.freeing.load(Relaxed) {
+            return;
         }
-        Ok(())
+        let freeing = || change.process_async_destroy(FREED_AT_ONCE);
+        let trouble = match self.all_or_nothing(change.tx.txg(), hooks, freeing) {
+            Ok(freed) => {
+                self.freeing.store(!freed.finished && freed.trouble.is_none(), Relaxed);
+                freed.trouble
+            }
+            Err(error) => {
+                self.freeing.store(false, Relaxed);
+                Some(error)
+            }
+        };
+        if let Some(error) = trouble {
+            tracing::warn!(%error, "destroyed blocks stay queued");
+        }
     }
 
     fn rules(&self, change: &MosChange<'_>) -> Result<Rules> {

@@ -1,0 +1,117 @@
+//! What a task does beside the meta object set: done when the task succeeded, or taken back.
+//!
+//! Invariant: a task that fails leaves the pool as it was. What cannot be taken back (freeing space,
+//! showing new devices, switching keys) is put off with [`LivePool::when_done`] until nothing of the
+//! task can fail any more; what must happen at once says with [`LivePool::when_undone`] how it is
+//! taken back. Only the thread that writes groups runs tasks, one after another.
+
+use cenote_format::{BlockPointer, Txg};
+
+use super::hooks::GroupHooks;
+use super::{Answers, LivePool, Relaxed, Task};
+use crate::Result;
+use crate::dataset::change::{MosChange, PoolHooks};
+
+/// Something done to the pool.
+type Effect = Box<dyn FnOnce(&LivePool) + Send>;
+
+/// What the task under way has put off.
+#[derive(Default)]
+pub(super) struct Effects {
+    done: Vec<Effect>,
+    undone: Vec<Effect>,
+    freed: Vec<BlockPointer>,
+    /// Sets the tasks before it made.
+    fresh: usize,
+}
+
+impl LivePool {
+    /// Does `effect` when the task under way has succeeded; at once if there is none.
+    pub(super) fn when_done(&self, effect: impl FnOnce(&Self) + Send + 'static) {
+        {
+            let mut effects = self.effects.lock();
+            if let Some(effects) = effects.as_mut() {
+                effects.done.push(Box::new(effect));
+                return;
+            }
+        }
+        effect(self);
+    }
+
+    /// Does `effect` if the task under way fails.
+    pub(super) fn when_undone(&self, effect: impl FnOnce(&Self) + Send + 'static) {
+        if let Some(effects) = self.effects.lock().as_mut() {
+            effects.undone.push(Box::new(effect));
+        }
+    }
+
+    /// Puts off the freeing of a block; `false` if no task is under way.
+    pub(super) fn free_when_done(&self, pointer: &BlockPointer) -> bool {
+        match self.effects.lock().as_mut() {
+            Some(effects) => {
+                effects.freed.push(*pointer);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Does `work` in group `txg`: all of it, or, if it fails, nothing.
+    pub(super) fn all_or_nothing<T>(
+        &self,
+        txg: Txg,
+        hooks: &GroupHooks<'_>,
+        work: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        let fresh = self.fresh.lock().len();
+        self.mos.make_savepoint(txg)?;
+        *self.effects.lock() = Some(Effects { fresh, ..Effects::default() });
+        let done = work();
+        let effects = self.effects.lock().take().unwrap_or_default();
+        if done.is_err() {
+            self.mos.undo_changes();
+            self.fresh.lock().truncate(effects.fresh);
+            effects.undone.into_iter().rev().for_each(|effect| effect(self));
+            return done;
+        }
+        self.mos.keep_changes();
+        effects.done.into_iter().for_each(|effect| effect(self));
+        for pointer in &effects.freed {
+            if let Err(error) = hooks.free(pointer) {
+                // Nothing names the block any more: its space is lost, and nothing else.
+                tracing::error!(%error, "the space of a freed block is lost");
+            }
+        }
+        done
+    }
+
+    /// For tests: the `step`th thing that an order does from now on fails; 0: none does. How many were
+    /// left of the number given before.
+    pub fn fail_order_at(&self, step: u64) -> u64 {
+        self.fails.swap(step, Relaxed)
+    }
+
+    /// Does `tasks`; one that fails changes nothing.
+    pub(super) fn run_tasks(
+        &self,
+        tasks: Vec<Task>,
+        change: &MosChange<'_>,
+        hooks: &GroupHooks<'_>,
+        answers: &mut Answers,
+    ) -> Result<()> {
+        for task in tasks {
+            let Task { run, done, .. } = task;
+            self.mos.fail_at_step(self.fails.swap(0, Relaxed));
+            let answer = self.all_or_nothing(change.tx.txg(), hooks, || run(self, change));
+            self.fails.store(self.mos.fail_at_step(0), Relaxed);
+            let creating = self.mos.committed_root().is_hole();
+            let failed = answer.as_ref().err().filter(|_| creating).cloned();
+            answers.push((done, answer));
+            if let Some(error) = failed {
+                // There is no pool without it.
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+}
