@@ -44,6 +44,8 @@ pub enum ErrorKind {
     NoSpace,
     /// A quota or a limit is reached.
     Quota,
+    /// Who asked for it was killed, or does not want it any more.
+    Interrupted,
 }
 
 /// Where it happened; whatever is known.

@@ -10,6 +10,8 @@ use crate::tree::Errno;
 pub const EPERM: i32 = 1;
 /// No such file or directory.
 pub const ENOENT: i32 = 2;
+/// Interrupted.
+pub const EINTR: i32 = 4;
 /// Input/output error.
 pub const EIO: i32 = 5;
 /// Too long a list, too large a value.
@@ -79,6 +81,7 @@ impl From<cenote_engine::Error> for Errno {
             ErrorKind::Permission => EPERM,
             ErrorKind::NoSpace => ENOSPC,
             ErrorKind::Quota => EDQUOT,
+            ErrorKind::Interrupted => EINTR,
             // Io, Checksum, Corrupt, Redacted, TimedOut: programs know what to do with EIO.
             _ => EIO,
         };

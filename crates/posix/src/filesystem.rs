@@ -549,6 +549,10 @@ impl Tree for Filesystem {
         writer.made(Some(object))
     }
 
+    fn is_suspended(&self) -> bool {
+        self.writer().is_some_and(Writer::is_suspended)
+    }
+
     fn forget(&self, node: NodeId) {
         if let Ok((writer, object)) = self.changeable(node) {
             writer.forget(object);

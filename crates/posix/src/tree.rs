@@ -4,6 +4,7 @@
 //! directory (`.zfs`); it stays valid as long as the tree lives and equals `st_ino`.
 
 use bytes::Bytes;
+pub use cenote_engine::txg::Interrupt;
 use smallvec::SmallVec;
 
 /// Identity of a file in a [`Tree`]; the root is [`ROOT`].
@@ -257,6 +258,10 @@ pub trait Tree: Send + Sync + 'static {
 
     /// Whether anything can be changed.
     fn is_writable(&self) -> bool {
+        false
+    }
+    /// Whether changes wait, or are refused, because devices fail.
+    fn is_suspended(&self) -> bool {
         false
     }
     /// Makes a node named `name` in `parent`, owned by `caller` (set-group-id directories give

@@ -22,7 +22,7 @@ use super::records::{Item, Records};
 use super::{LogCipher, LogPool, LogWrite, WriteSource};
 use crate::txg::Tx;
 use crate::vdev::BlockWrite;
-use crate::{Error, Result};
+use crate::{Error, ErrorKind, Result};
 
 /// Smallest part of a write worth a record of its own where a block ends.
 const SMALLEST_PART: usize = 8192;
@@ -75,6 +75,8 @@ struct State {
     /// What an earlier life of the pool left; no chain is begun before it is gone.
     old: Header,
     chain: VecDeque<Block>,
+    /// The group whose header leads to the chain first.
+    begun: Txg,
     /// A block could not be written: the chain ends there, and another is needed.
     broken: bool,
     /// Group in which the old log is freed, and its blocks.
@@ -247,7 +249,7 @@ impl IntentLog {
                 return Err(error.clone());
             }
             if state.committing {
-                self.changed.wait(&mut state);
+                crate::txg::wait(&self.changed, &mut state, None)?;
                 continue;
             }
             state.committing = true;
@@ -260,6 +262,12 @@ impl IntentLog {
             state.committing = false;
             match result {
                 Ok(()) => state.stable = end,
+                // Only this one is not wanted any more: others wait for the groups.
+                Err(error) if error.kind() == ErrorKind::Interrupted => {
+                    state.owed = state.owed.max(newest);
+                    self.changed.notify_all();
+                    return Err(error);
+                }
                 Err(error) => {
                     state.owed = state.owed.max(newest);
                     state.failed = Some((end, error));
@@ -334,14 +342,20 @@ impl IntentLog {
     /// now.
     fn open_block(&self) -> Result<Option<BlockPointer>> {
         let tx = self.pool.begin()?;
-        {
+        let last = {
             let state = self.state.lock();
             if state.broken || !state.old.log.is_hole() || state.freeing.is_some() {
                 return Ok(None);
             }
-            if let Some(last) = state.chain.back() {
-                return Ok(Some(last.pointer));
+            state.chain.back().map(|last| (last.pointer, state.begun))
+        };
+        if let Some((last, begun)) = last {
+            drop(tx);
+            // Who began the chain may not have waited.
+            if begun > self.pool.synced() {
+                self.pool.wait_synced(begun)?;
             }
+            return Ok(Some(last));
         }
         let Ok(dva) = self.pool.allocate(&tx, UNIT as u64) else { return Ok(None) };
         let [first, second] = self.pool.random();
@@ -350,8 +364,12 @@ impl IntentLog {
             cipher.prepare(&mut pointer)?;
         }
         let block = Block { pointer, newest: tx.txg(), stable: false };
-        self.state.lock().chain.push_back(block);
         let txg = tx.txg();
+        {
+            let mut state = self.state.lock();
+            state.chain.push_back(block);
+            state.begun = txg;
+        }
         drop(tx);
         // The header on disk must lead to the chain before anything in it counts.
         self.pool.wait_synced(txg)?;

@@ -2,7 +2,8 @@
 //!
 //! Invariant: `dirty` never grows while it stands above the limit, except by changes that were let
 //! in before; every wait ends with the gate's deadline or its failure, except that while writing is
-//! suspended nobody's patience ends: those wait until it goes on, or are refused at once.
+//! suspended nobody's patience ends: those wait until it goes on, or are refused at once. Whose request
+//! is not wanted any more ([`interrupt`]) stops waiting, and begins nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -11,6 +12,7 @@ use std::time::{Duration, Instant};
 use cenote_format::Txg;
 use parking_lot::{Condvar, Mutex};
 
+use super::interrupt;
 use crate::{Error, ErrorKind, Result};
 
 /// Part of the dirty limit, in percent, from which on writers are slowed down.
@@ -168,6 +170,7 @@ impl Gate {
         if state.suspended.as_ref().is_some_and(|now| now.refuses) {
             return Err(suspended());
         }
+        interrupt::begin()?;
         let open = state.open;
         if let Some(holds) = state.holds.get_mut(slot(open)) {
             *holds += 1;
@@ -184,7 +187,7 @@ impl Gate {
                 if now.refuses {
                     return Err(suspended());
                 }
-                self.changed.wait(&mut state);
+                interrupt::wait(&self.changed, &mut state, None)?;
             }
         }
         let limit = self.limit.load(Relaxed);
@@ -214,7 +217,7 @@ impl Gate {
             }
             state.wanted = state.wanted.max(state.open);
             self.work.notify_all();
-            if self.changed.wait_until(&mut state, until).timed_out() {
+            if interrupt::wait(&self.changed, &mut state, Some(until))? {
                 if state.suspended.is_some() {
                     continue;
                 }
@@ -317,7 +320,7 @@ impl Gate {
                 }
                 until = Instant::now() + patience;
             }
-            if self.changed.wait_until(&mut state, until).timed_out() {
+            if interrupt::wait(&self.changed, &mut state, Some(until))? {
                 if state.suspended.is_some() {
                     continue;
                 }

@@ -5,5 +5,8 @@
 //! one being written. Whoever holds a [`Tx`] must not wait for a group.
 
 mod gate;
+mod interrupt;
 
 pub use gate::{Gate, GateFigures, Suspension, Tx};
+pub use interrupt::Interrupt;
+pub(crate) use interrupt::wait;

@@ -45,7 +45,7 @@ pub(crate) use attributes::Layouts;
 pub(crate) use object::{NewFile, make_file, new_flags, salt};
 
 use crate::attributes::Facts;
-use crate::error::{EOPNOTSUPP, EROFS, RETRY};
+use crate::error::{EINTR, EOPNOTSUPP, EROFS, RETRY};
 use crate::tree::{Attributes, Errno, Result, Timestamp};
 use crate::view::{File, View};
 use crate::xattr::Rules;
@@ -336,6 +336,14 @@ impl Writer {
     /// A change is made, of `object` alone or of whatever: with `sync=always` it survives a crash
     /// once this returns.
     pub fn made(&self, object: Option<ObjectId>) -> Result<()> {
+        match self.make_last(object) {
+            // The change is made and stays, and whoever waited for more was killed.
+            Err(error) if error.code == EINTR => Ok(()),
+            lasts => lasts,
+        }
+    }
+
+    fn make_last(&self, object: Option<ObjectId>) -> Result<()> {
         match (self.properties().promptness, object) {
             (Promptness::Always, Some(object)) => self.sync(object),
             (Promptness::Always, None) => match &self.durability {
@@ -367,6 +375,11 @@ impl Writer {
             Some(durability) => durability.sync_all(),
             None => self.wait_for_group(),
         }
+    }
+
+    /// Whether the pool's devices fail, so that changes wait or are refused.
+    pub fn is_suspended(&self) -> bool {
+        self.gate.suspension().is_some()
     }
 
     fn wait_for_group(&self) -> Result<()> {

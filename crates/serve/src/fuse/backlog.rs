@@ -1,16 +1,22 @@
-//! Changes that wait for their turn, so that some threads stay free for reading.
+//! Requests that wait for their turn, so that some threads stay free for others.
 //!
-//! Invariant: a change that was put aside is taken up: changes are put aside only while others run,
-//! and who finishes one asks for the next.
+//! Invariant: what was put aside is taken up: changes are put aside only while others run, and who
+//! finishes one asks for the next; of the rest see [`Queue`].
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
+
+use super::abi::InHeader;
+use super::request::Request;
 
 /// Bytes of requests put aside, above which threads do take changes up.
 const MAX_BYTES: usize = 64 << 20;
+/// Bytes of requests that no thread was free for.
+const MAX_QUEUED: usize = 16 << 20;
 
 /// A request that was put aside.
 #[derive(Debug)]
@@ -21,12 +27,46 @@ pub(super) struct Change {
     pub request: Vec<u8>,
 }
 
+impl Change {
+    fn header(&self) -> Option<InHeader> {
+        Request::header(&self.request)
+    }
+}
+
+fn position(waiting: &VecDeque<Change>, unique: u64) -> Option<usize> {
+    waiting.iter().position(|one| one.header().is_some_and(|header| header.unique == unique))
+}
+
 #[derive(Debug, Default)]
 struct State {
     running: usize,
     waiting: VecDeque<Change>,
     /// Bytes in `waiting`.
     bytes: usize,
+}
+
+impl State {
+    fn put(&mut self, device: &Arc<OwnedFd>, request: &[u8]) {
+        self.bytes += request.len();
+        // One copy: the thread needs its buffer.
+        self.waiting.push_back(Change { device: device.clone(), request: request.to_vec() });
+    }
+
+    fn header_of(&self, unique: u64) -> Option<InHeader> {
+        self.waiting.get(position(&self.waiting, unique)?)?.header()
+    }
+
+    fn take(&mut self, unique: u64) -> Option<Change> {
+        let taken = self.waiting.remove(position(&self.waiting, unique)?)?;
+        self.bytes -= taken.request.len();
+        Some(taken)
+    }
+
+    fn pop(&mut self) -> Option<Change> {
+        let next = self.waiting.pop_front()?;
+        self.bytes -= next.request.len();
+        Some(next)
+    }
 }
 
 /// Changes running and waiting.
@@ -48,10 +88,7 @@ impl Backlog {
     pub(super) fn begin(&self, device: &Arc<OwnedFd>, request: &[u8]) -> bool {
         let mut state = self.state.lock();
         if state.running >= self.limit && state.bytes.saturating_add(request.len()) <= MAX_BYTES {
-            state.bytes += request.len();
-            // One copy: the thread needs its buffer.
-            let change = Change { device: device.clone(), request: request.to_vec() };
-            state.waiting.push_back(change);
+            state.put(device, request);
             return false;
         }
         state.running += 1;
@@ -61,25 +98,129 @@ impl Backlog {
     /// A change is finished. The one to run next, if any waits.
     pub(super) fn next(&self) -> Option<Change> {
         let mut state = self.state.lock();
-        let next = state.waiting.pop_front();
-        match &next {
-            Some(change) => state.bytes -= change.request.len(),
-            None => state.running -= 1,
+        let next = state.pop();
+        if next.is_none() {
+            state.running -= 1;
         }
         next
+    }
+
+    /// The header of a change that waits.
+    pub(super) fn header_of(&self, unique: u64) -> Option<InHeader> {
+        self.state.lock().header_of(unique)
+    }
+
+    /// Takes out a change that waits: nobody wants it any more.
+    pub(super) fn take(&self, unique: u64) -> Option<Change> {
+        self.state.lock().take(unique)
+    }
+}
+
+/// Keeps one thread of a session free to read requests, whatever the others wait for: that the
+/// kernel takes a request back is read like any other.
+#[derive(Debug)]
+pub(super) struct Queue {
+    /// Threads that may carry out requests at once.
+    limit: usize,
+    running: AtomicUsize,
+    /// Requests in `state`, as far as others need to know.
+    queued: AtomicUsize,
+    state: Mutex<State>,
+    room: Condvar,
+}
+
+impl Queue {
+    /// For a session of so many threads.
+    pub(super) fn new(threads: usize) -> Self {
+        Self {
+            limit: threads.saturating_sub(1).max(1),
+            running: AtomicUsize::new(0),
+            queued: AtomicUsize::new(0),
+            state: Mutex::default(),
+            room: Condvar::new(),
+        }
+    }
+
+    /// Whether the caller shall carry out this request (and call [`Queue::next`] after it);
+    /// otherwise it was put aside, and the caller asks [`Queue::take_up`] whether it has become
+    /// free to.
+    pub(super) fn begin(&self, device: &Arc<OwnedFd>, request: &[u8]) -> bool {
+        if self.enter() {
+            return true;
+        }
+        let mut state = self.state.lock();
+        // Then nobody reads; what holds the threads up does not last, or there are very many.
+        while state.bytes >= MAX_QUEUED {
+            self.room.wait(&mut state);
+        }
+        state.put(device, request);
+        self.queued.fetch_add(1, SeqCst);
+        false
+    }
+
+    fn enter(&self) -> bool {
+        self.running
+            .fetch_update(SeqCst, SeqCst, |now| (now < self.limit).then_some(now + 1))
+            .is_ok()
+    }
+
+    /// What was put aside and can be carried out now; the caller calls [`Queue::next`] after it.
+    pub(super) fn take_up(&self) -> Option<Change> {
+        while self.queued.load(SeqCst) > 0 && self.enter() {
+            if let Some(next) = self.pop() {
+                return Some(next);
+            }
+            self.running.fetch_sub(1, SeqCst);
+        }
+        None
+    }
+
+    fn pop(&self) -> Option<Change> {
+        let next = self.state.lock().pop()?;
+        self.queued.fetch_sub(1, SeqCst);
+        self.room.notify_all();
+        Some(next)
+    }
+
+    /// A request is finished. Another to carry out, if any waits.
+    pub(super) fn next(&self) -> Option<Change> {
+        self.running.fetch_sub(1, SeqCst);
+        self.take_up()
+    }
+
+    /// The header of a request that waits.
+    pub(super) fn header_of(&self, unique: u64) -> Option<InHeader> {
+        self.state.lock().header_of(unique)
+    }
+
+    /// Takes out a request that waits: nobody wants it any more.
+    pub(super) fn take(&self, unique: u64) -> Option<Change> {
+        let taken = self.state.lock().take(unique)?;
+        self.queued.fetch_sub(1, SeqCst);
+        self.room.notify_all();
+        Some(taken)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use zerocopy::IntoBytes;
+
+    fn device() -> Arc<OwnedFd> {
+        Arc::new(
+            super::super::mount::open_device()
+                .unwrap_or_else(|_| OwnedFd::from(std::fs::File::open("/dev/null").unwrap())),
+        )
+    }
+
+    fn request(unique: u64) -> Vec<u8> {
+        InHeader { len: 40, unique, ..InHeader::default() }.as_bytes().to_vec()
+    }
 
     #[test]
     fn changes_beyond_the_limit_wait_in_order() {
-        let device = Arc::new(
-            super::super::mount::open_device()
-                .unwrap_or_else(|_| OwnedFd::from(std::fs::File::open("/dev/null").unwrap())),
-        );
+        let device = device();
         let backlog = Backlog::new(2);
         assert!(backlog.begin(&device, b"1") && backlog.begin(&device, b"2"));
         assert!(!backlog.begin(&device, b"3") && !backlog.begin(&device, b"4"));
@@ -89,5 +230,33 @@ mod tests {
         assert!(backlog.begin(&device, b"5"));
         // What would fill the memory is not put aside.
         assert!(backlog.begin(&device, &vec![0; MAX_BYTES + 1]));
+    }
+
+    #[test]
+    fn what_waits_can_be_taken_out() {
+        let device = device();
+        let backlog = Backlog::new(1);
+        assert!(backlog.begin(&device, &request(1)));
+        assert!(!backlog.begin(&device, &request(2)) && !backlog.begin(&device, &request(3)));
+        assert_eq!(backlog.header_of(2).unwrap().unique, 2);
+        assert!(backlog.header_of(1).is_none());
+        assert_eq!(backlog.take(2).unwrap().request, request(2));
+        assert!(backlog.take(2).is_none());
+        assert_eq!(backlog.next().unwrap().request, request(3));
+        assert!(backlog.next().is_none());
+    }
+
+    #[test]
+    fn one_thread_stays_free() {
+        let device = device();
+        let queue = Queue::new(3);
+        assert!(queue.begin(&device, &request(1)) && queue.begin(&device, &request(2)));
+        assert!(!queue.begin(&device, &request(3)) && queue.take_up().is_none());
+        assert!(!queue.begin(&device, &request(4)));
+        assert!(queue.take(3).is_some());
+        assert_eq!(queue.next().unwrap().request, request(4));
+        assert!(queue.next().is_none() && queue.next().is_none());
+        assert!(queue.begin(&device, &request(5)) && queue.begin(&device, &request(6)));
+        assert!(!queue.begin(&device, &request(7)));
     }
 }

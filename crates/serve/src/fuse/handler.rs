@@ -119,6 +119,25 @@ impl Handler {
         self.refuses.store(refuse, Ordering::Release);
     }
 
+    /// Whether changes wait, or are refused, because devices fail.
+    pub fn is_suspended(&self) -> bool {
+        self.tree.is_suspended()
+    }
+
+    /// A reply did not leave: the kernel was not given the nodes in it.
+    pub(super) fn not_sent(&self, code: u32, reply: &Reply) {
+        let Body::Fixed(bytes) = &reply.body else { return };
+        match code {
+            abi::opcode::LOOKUP => {
+                reply::nodes_in_entry(bytes).into_iter().for_each(|node| self.release(node, 1));
+            }
+            abi::opcode::READDIRPLUS => {
+                reply::nodes_in_listing(bytes).into_iter().for_each(|node| self.release(node, 1));
+            }
+            _ => {}
+        }
+    }
+
     /// The mount is gone: nothing that was handed out is held any more.
     pub fn end(&self) {
         self.nodes.release_all(|node| self.tree.forget(node));

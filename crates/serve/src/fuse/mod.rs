@@ -13,12 +13,14 @@ pub mod change;
 mod changes;
 pub mod file_flags;
 pub mod handler;
+mod interrupts;
 mod listing_policy;
 mod mount;
 mod nodes;
 pub mod reply;
 pub mod request;
 mod session;
+mod signals;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

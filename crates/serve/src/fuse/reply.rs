@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cenote_posix::tree::{Attributes, Pieces, Space, Timestamp};
-use zerocopy::IntoBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 use super::abi;
 
@@ -232,6 +232,26 @@ impl Listing {
     }
 }
 
+/// The node a LOOKUP gives; none for a name that is not there.
+pub(super) fn nodes_in_entry(bytes: &[u8]) -> Option<u64> {
+    let (entry, _) = abi::EntryOut::read_from_prefix(bytes).ok()?;
+    (entry.node != 0).then_some(entry.node)
+}
+
+/// The nodes a READDIRPLUS gives.
+pub(super) fn nodes_in_listing(mut bytes: &[u8]) -> Vec<u64> {
+    let mut nodes = Vec::new();
+    while let Ok((entry, rest)) = abi::EntryOut::read_from_prefix(bytes) {
+        let Ok((head, _)) = abi::Dirent::read_from_prefix(rest) else { break };
+        if entry.node != 0 {
+            nodes.push(entry.node);
+        }
+        let length = (size_of::<abi::Dirent>() + head.name_len as usize).next_multiple_of(8);
+        bytes = rest.get(length..).unwrap_or_default();
+    }
+    nodes
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -257,6 +277,20 @@ mod tests {
             body: Body::Data([Bytes::from_static(b"abc")].into_iter().collect()),
         };
         assert_eq!(data.header().unwrap().len, 19);
+    }
+
+    #[test]
+    fn nodes_of_a_listing_are_found_again() {
+        let mut listing = Listing::new(4096);
+        for (node, name) in [(0, &b"."[..]), (5, b"abc"), (9, b"12345678"), (7, b"x")] {
+            let entry = abi::EntryOut { node, ..abi::EntryOut::default() };
+            assert!(listing.fits(name, true));
+            listing.push(Some(&entry), node, 1, 8, name);
+        }
+        let Body::Fixed(bytes) = listing.finish() else { panic!() };
+        assert_eq!(nodes_in_listing(&bytes), [5, 9, 7]);
+        assert_eq!(nodes_in_entry(&bytes), None);
+        assert!(nodes_in_listing(&[]).is_empty());
     }
 
     #[test]

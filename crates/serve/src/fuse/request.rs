@@ -154,6 +154,14 @@ impl<'a> Request<'a> {
         InHeader::read_from_prefix(bytes).ok().map(|(header, _)| header)
     }
 
+    /// The request that is not wanted any more, if this says so.
+    pub fn interrupted(bytes: &[u8]) -> Option<u64> {
+        let (header, rest) = InHeader::read_from_prefix(bytes).ok()?;
+        let interrupt = (header.opcode == opcode::INTERRUPT)
+            .then(|| fixed::<abi::InterruptIn>(header.opcode, rest));
+        interrupt?.ok().map(|(interrupt, _)| interrupt.unique)
+    }
+
     /// Decodes what one read of the device gave.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, BadRequest> {
         let (header, rest) =

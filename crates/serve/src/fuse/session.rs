@@ -11,7 +11,8 @@
 //!
 //! Changes may wait long (for memory, for a transaction group), and threads cannot choose what they
 //! read. So only so many changes of data and of names run at once; a thread that reads one more puts
-//! it aside, and who finishes such a change takes it up. That leaves threads for reading.
+//! it aside, and who finishes such a change takes it up. That leaves threads for reading. One thread
+//! always stays free to read requests, so that what the kernel takes back is heard of (`interrupts`).
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -25,8 +26,9 @@ use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
 use super::abi::{self, InHeader, opcode};
-use super::backlog::{Backlog, Change};
+use super::backlog::{Backlog, Change, Queue};
 use super::handler::{Handler, MAX_IO, Outcome};
+use super::interrupts::{Interrupts, Worker};
 use super::mount::open_device;
 use super::reply::{Body, Reply};
 
@@ -65,6 +67,9 @@ pub(super) struct Session {
     data: Backlog,
     /// Changes of names and attributes.
     names: Backlog,
+    /// Everything that no thread is free for.
+    queue: Queue,
+    interrupts: Interrupts,
     stage: Mutex<Stage>,
     changed: Condvar,
     threads: AtomicUsize,
@@ -91,6 +96,8 @@ impl Session {
             options,
             data: Backlog::new((options.max_threads / 2).max(1)),
             names: Backlog::new((options.max_threads / 4).max(1)),
+            queue: Queue::new(options.max_threads),
+            interrupts: Interrupts::default(),
             stage: Mutex::new(Stage::Starting),
             changed: Condvar::new(),
             threads: AtomicUsize::new(0),
@@ -155,6 +162,23 @@ impl Session {
         &self.handler
     }
 
+    /// What is interrupted.
+    pub(super) fn interrupts(&self) -> &Interrupts {
+        &self.interrupts
+    }
+
+    /// The header of a request that nobody has begun yet.
+    pub(super) fn waiting_header(&self, unique: u64) -> Option<InHeader> {
+        let waiting = self.data.header_of(unique).or_else(|| self.names.header_of(unique));
+        waiting.or_else(|| self.queue.header_of(unique))
+    }
+
+    /// Takes out a request that nobody has begun yet. Where its answer goes.
+    pub(super) fn take_waiting(&self, unique: u64) -> Option<Arc<OwnedFd>> {
+        let taken = self.data.take(unique).or_else(|| self.names.take(unique));
+        taken.or_else(|| self.queue.take(unique)).map(|taken| taken.device)
+    }
+
     /// Tells the kernel something it did not ask for. True unless it knows nothing of what is
     /// meant.
     pub(super) fn notify(&self, code: i32, parts: &[&[u8]]) -> io::Result<bool> {
@@ -204,7 +228,9 @@ impl Session {
         self.threads.fetch_add(1, Ordering::AcqRel);
         let session = self.clone();
         let spawned = std::thread::Builder::new().name("fuse".into()).spawn(move || {
-            let end = serve(&session);
+            let worker = session.interrupts.add_worker();
+            let end = serve(&session, &worker);
+            session.interrupts.remove_worker(&worker);
             if let Err(error) = end {
                 tracing::error!(%error, "a FUSE thread ended");
             }
@@ -330,7 +356,7 @@ fn read(device: BorrowedFd<'_>, buffer: &mut RequestBuffer) -> io::Result<Read> 
 }
 
 /// One serving thread.
-fn serve(session: &Arc<Session>) -> io::Result<()> {
+fn serve(session: &Arc<Session>, worker: &Worker) -> io::Result<()> {
     let device = session.clone_device().map_or_else(|| session.device.clone(), Arc::new);
     let watch = if session.options.spin.is_zero() { None } else { session.clone_device() };
     let watch = watch.map(Arc::new);
@@ -343,12 +369,12 @@ fn serve(session: &Arc<Session>) -> io::Result<()> {
         let got = read(device.as_fd(), &mut buffer);
         session.idle.fetch_sub(1, Ordering::AcqRel);
         match got? {
-            Read::Request(len) => handle(session, &device, buffer.filled(len)),
+            Read::Request(len) => handle(session, worker, &device, buffer.filled(len)),
             Read::Nothing => continue,
             Read::End => return Ok(()),
         }
         if let Some(watch) = &watch
-            && !spin(session, watch, &mut buffer)?
+            && !spin(session, worker, watch, &mut buffer)?
         {
             return Ok(());
         }
@@ -365,6 +391,7 @@ fn serve(session: &Arc<Session>) -> io::Result<()> {
 /// mount is gone.
 fn spin(
     session: &Arc<Session>,
+    worker: &Worker,
     watch: &Arc<OwnedFd>,
     buffer: &mut RequestBuffer,
 ) -> io::Result<bool> {
@@ -379,7 +406,7 @@ fn spin(
                 // While this one works, another may watch.
                 session.spinning.store(false, Ordering::Release);
                 session.idle.fetch_sub(1, Ordering::AcqRel);
-                handle(session, watch, buffer.filled(len));
+                handle(session, worker, watch, buffer.filled(len));
                 if session.spinning.swap(true, Ordering::AcqRel) {
                     return Ok(true);
                 }
@@ -397,26 +424,51 @@ fn spin(
 }
 
 /// Answers one request, or puts it aside.
-fn handle(session: &Session, device: &Arc<OwnedFd>, request: &[u8]) {
+fn handle(session: &Arc<Session>, worker: &Worker, device: &Arc<OwnedFd>, request: &[u8]) {
     session.handled.fetch_add(1, Ordering::Relaxed);
     if session.quiet.load(Ordering::Relaxed) {
         session.wake_supervisor();
     }
+    if let Some(unique) = super::request::Request::interrupted(request) {
+        return session.interrupted(unique);
+    }
+    let mut next = if session.queue.begin(device, request) {
+        carry_out(session, worker, device, request);
+        session.queue.next()
+    } else {
+        session.queue.take_up()
+    };
+    while let Some(Change { device, request }) = next {
+        carry_out(session, worker, &device, &request);
+        next = session.queue.next();
+    }
+}
+
+/// Answers one request, or puts it aside until others like it are answered.
+fn carry_out(session: &Session, worker: &Worker, device: &Arc<OwnedFd>, request: &[u8]) {
     let backlog = if session.handler.is_writable() { session.backlog(request) } else { None };
-    let Some(backlog) = backlog else { return answer(session, device.as_fd(), request) };
+    let Some(backlog) = backlog else { return answer(session, worker, device, request) };
     if !backlog.begin(device, request) {
         return;
     }
-    answer(session, device.as_fd(), request);
+    answer(session, worker, device, request);
     while let Some(Change { device, request }) = backlog.next() {
-        answer(session, device.as_fd(), &request);
+        answer(session, worker, &device, &request);
     }
 }
 
 /// Answers one request.
-fn answer(session: &Session, device: BorrowedFd<'_>, request: &[u8]) {
-    let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| session.handler.handle(request)));
+fn answer(session: &Session, worker: &Worker, device: &Arc<OwnedFd>, request: &[u8]) {
+    let header = super::request::Request::header(request);
+    let handle = || std::panic::catch_unwind(AssertUnwindSafe(|| session.handler.handle(request)));
+    let (outcome, answered) = worker.carry_out(device, header, handle);
+    let device = device.as_fd();
     match outcome {
+        // Who asked was let go meanwhile.
+        Ok(Outcome::Reply(reply)) if answered => {
+            session.handler.not_sent(header.map_or(0, |header| header.opcode), &reply);
+        }
+        _ if answered => {}
         Ok(Outcome::Reply(reply)) => send(device, reply),
         Ok(Outcome::Silent) => {}
         Ok(Outcome::Ready(reply)) => {
@@ -428,7 +480,7 @@ fn answer(session: &Session, device: BorrowedFd<'_>, request: &[u8]) {
         }
         Err(_) => {
             tracing::error!("a request made its handler panic");
-            if let Some(header) = super::request::Request::header(request) {
+            if let Some(header) = header {
                 send(device, Reply::status(header.unique, libc::EIO));
             }
         }
@@ -436,7 +488,7 @@ fn answer(session: &Session, device: BorrowedFd<'_>, request: &[u8]) {
 }
 
 /// Sends a reply; if the kernel refuses it, sends EIO instead.
-fn send(device: BorrowedFd<'_>, reply: Reply) {
+pub(super) fn send(device: BorrowedFd<'_>, reply: Reply) {
     match write(device, &reply) {
         Ok(_) => {}
         // The request was interrupted, or the mount is gone: nobody waits.
