@@ -55,6 +55,8 @@ struct Inner {
     room: Option<u64>,
     /// Writes that fail.
     failing: u64,
+    /// Who waits next is told that nobody wants it any more.
+    interrupts: bool,
     /// Bytes of parity per block, to look like raidz.
     parity: u64,
 }
@@ -96,6 +98,9 @@ impl LogPool for World {
         Txg(self.inner.lock().synced)
     }
     fn wait_synced(&self, txg: Txg) -> Result<()> {
+        if std::mem::take(&mut self.inner.lock().interrupts) {
+            return Err(Error::new(ErrorKind::Interrupted, "killed"));
+        }
         while self.synced() < txg {
             self.sync();
         }
@@ -288,9 +293,10 @@ fn torture(seed: u64, steps: u64, troubled: bool) {
             0 => world.sync(),
             1 if troubled => {
                 let mut inner = world.inner.lock();
-                match random.below(3) {
+                match random.below(4) {
                     0 => inner.room = Some(random.below(4)),
                     1 => inner.failing = 1,
+                    2 => inner.interrupts = true,
                     _ => (inner.room, inner.failing) = (None, 0),
                 }
             }
@@ -308,7 +314,10 @@ fn torture(seed: u64, steps: u64, troubled: bool) {
                 groups.insert(number, tx.txg().0);
             }
             _ => {
-                log.commit(0).unwrap();
+                if let Err(error) = log.commit(0) {
+                    assert_eq!(error.kind(), ErrorKind::Interrupted);
+                    continue;
+                }
                 world.inner.lock().events.push(Event::Acked(number));
             }
         }

@@ -467,6 +467,27 @@ mod tests {
     }
 
     #[test]
+    fn who_is_not_wanted_any_more_stops_waiting_and_begins_nothing() {
+        use crate::txg::Interrupt;
+        let gate = Gate::new(Txg(4), 1 << 20);
+        gate.suspend(Error::new(ErrorKind::Io, "gone"), false);
+        let (writer, waiter) = (Arc::new(Interrupt::default()), Arc::new(Interrupt::default()));
+        std::thread::scope(|scope| {
+            let write = scope.spawn(|| writer.carry_out(|| gate.begin().map(drop)));
+            let wait = scope.spawn(|| waiter.carry_out(|| gate.wait_synced(Txg(5), PATIENCE)));
+            std::thread::sleep(Duration::from_millis(20));
+            assert!(!write.is_finished() && !wait.is_finished());
+            assert!(writer.take_back() && waiter.take_back());
+            let ends = [write.join().unwrap(), wait.join().unwrap()];
+            assert!(ends.into_iter().all(|end| end.unwrap_err().kind() == ErrorKind::Interrupted));
+        });
+        gate.resume();
+        let late = writer.carry_out(|| gate.begin_now().map(drop)).unwrap_err();
+        assert_eq!(late.kind(), ErrorKind::Interrupted);
+        assert_eq!(gate.close(), Txg(5), "nobody holds the group");
+    }
+
+    #[test]
     fn a_suspended_gate_holds_changes_or_refuses_them() {
         let gate = Gate::new(Txg(4), 1 << 20);
         let error = || Error::new(ErrorKind::Io, "gone");
