@@ -21,6 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use memmap2::MmapMut;
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
@@ -310,19 +311,21 @@ fn supervise(session: &std::sync::Weak<Session>) {
 }
 
 /// A buffer for requests in which the data of a WRITE begins on a page.
+///
+/// It is a mapping of its own, so that only what the kernel filled takes memory: most threads of most
+/// mounts never read more than a page, and a thousand mounts have thousands of threads.
 struct RequestBuffer {
-    bytes: Vec<u8>,
+    bytes: MmapMut,
     start: usize,
 }
 
 impl RequestBuffer {
-    fn new() -> Self {
+    fn new() -> io::Result<Self> {
         // A WRITE's header and arguments are 80 bytes.
         let head = size_of::<InHeader>() + size_of::<abi::ReadIn>();
-        let bytes = vec![0; 2 * PAGE + (MAX_IO as usize).max(abi::MIN_READ_BUFFER)];
-        let page = bytes.as_ptr().align_offset(PAGE).min(PAGE);
-        let start = if page >= head { page - head } else { page + PAGE - head };
-        Self { bytes, start }
+        let bytes = MmapMut::map_anon(2 * PAGE + (MAX_IO as usize).max(abi::MIN_READ_BUFFER))?;
+        // A mapping begins on a page.
+        Ok(Self { bytes, start: PAGE.saturating_sub(head) })
     }
 
     fn space(&mut self) -> &mut [u8] {
@@ -363,7 +366,7 @@ fn serve(session: &Arc<Session>, worker: &Worker) -> io::Result<()> {
     if let Some(watch) = &watch {
         rustix::io::ioctl_fionbio(watch, true)?;
     }
-    let mut buffer = RequestBuffer::new();
+    let mut buffer = RequestBuffer::new()?;
     loop {
         session.idle.fetch_add(1, Ordering::AcqRel);
         let got = read(device.as_fd(), &mut buffer);
