@@ -32,6 +32,7 @@ use cenote_format::Txg;
 use cenote_format::config::{Draid, TopLevel, VdevConfig, VdevKind};
 use serde::{Deserialize, Serialize};
 
+use crate::memory::{self, Budget};
 use crate::offline;
 use crate::service::changes::{PoolChanges, ReadOnly};
 use crate::service::live::{self as service_live, LiveChanges};
@@ -194,7 +195,7 @@ pub fn open(request: &OpenRequest) -> Result<Arc<dyn PoolService>, Failure> {
     let options = OpenOptions {
         name: Some(name.clone()),
         temporary: request.temporary,
-        cache_limit: offline::pool::default_cache(),
+        cache_limit: Budget::now().cache,
         rewind,
         checkpoint: request.back == Back::Checkpoint,
         max_txg,
@@ -208,7 +209,10 @@ pub fn open(request: &OpenRequest) -> Result<Arc<dyn PoolService>, Failure> {
     };
     let (pool, changes): (Arc<Pool>, Arc<dyn PoolChanges>) =
         match open_live(candidate, request, &options) {
-            Ok(live) => (live.pool().clone(), Arc::new(LiveChanges::new(live))),
+            Ok(live) => {
+                memory::watch(live.pool(), Some(live.gate().clone()));
+                (live.pool().clone(), Arc::new(LiveChanges::new(live)))
+            }
             Err(Some(error)) if error.kind() != ErrorKind::ReadOnly => return Err(cannot(&error)),
             Err(because) => {
                 let because = because.map(|error| error.reason().to_owned());
@@ -358,11 +362,8 @@ pub fn create(plan: &CreatePool) -> Result<Arc<dyn PoolService>, Failure> {
         hostid: host.id,
         hostname: host.name,
     };
-    let options = OpenOptions {
-        cache_limit: offline::pool::default_cache(),
-        writable: true,
-        ..OpenOptions::default()
-    };
+    let options =
+        OpenOptions { cache_limit: Budget::now().cache, writable: true, ..OpenOptions::default() };
     let fill = move |set: &ObjectSet, tx: &Tx| {
         cenote_posix::create::initialise(set, tx, &files)
             .map_err(|error| Error::invalid(error.reason))
@@ -375,14 +376,18 @@ pub fn create(plan: &CreatePool) -> Result<Arc<dyn PoolService>, Failure> {
         no_cache_file: plan.temporary_name.is_some(),
     };
     let pool = live.pool().clone();
+    memory::watch(&pool, Some(live.gate().clone()));
     let service = Service::new(pool, Arc::new(LiveChanges::new(live)), &facts);
     Ok(service.map_err(|error| cannot(&error))?)
 }
 
 /// How pools are written.
 fn write_options() -> WriteOptions {
-    let dirty_limit = offline::pool::default_dirty_limit();
-    let kept = usize::try_from(dirty_limit / 8).unwrap_or(usize::MAX);
-    cenote_device::keep_buffers(kept.clamp(32 << 20, 256 << 20));
-    WriteOptions { dirty_limit, ..WriteOptions::default() }
+    let budget = Budget::now();
+    cenote_device::keep_buffers(usize::try_from(budget.buffers).unwrap_or(usize::MAX));
+    WriteOptions {
+        dirty_limit: budget.dirty,
+        in_flight: budget.in_flight,
+        ..WriteOptions::default()
+    }
 }

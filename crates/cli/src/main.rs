@@ -4,6 +4,7 @@ mod backend;
 mod getopt;
 mod leftovers;
 mod links;
+mod memory;
 mod mount_helper;
 mod offline;
 mod pool_process;

@@ -46,20 +46,3 @@ pub fn find(wanted: &str, places: &[PathBuf]) -> Result<PoolCandidate, Error> {
 pub fn open(wanted: &str, places: &[PathBuf], options: &OpenOptions) -> Result<Arc<Pool>, Error> {
     Pool::open(&find(wanted, places)?, options)
 }
-
-/// A quarter of the machine's memory: the default limit of the block cache.
-pub fn default_cache() -> u64 {
-    memory() / 4
-}
-
-/// Bytes that may wait to be written unless told otherwise: a tenth of the machine's memory, at
-/// most 4 GiB, as in OpenZFS.
-pub fn default_dirty_limit() -> u64 {
-    (memory() / 10).clamp(64 << 20, 4 << 30)
-}
-
-/// The machine's memory in bytes.
-fn memory() -> u64 {
-    let info = rustix::system::sysinfo();
-    (info.totalram as u64).saturating_mul(u64::from(info.mem_unit))
-}

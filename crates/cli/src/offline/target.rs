@@ -40,7 +40,9 @@ impl SourceOptions {
     /// Finds and opens `pool`, and loads the keys that were given.
     pub fn open(&self, pool: &str) -> Result<Arc<Pool>, Error> {
         let options = OpenOptions {
-            cache_limit: self.cache.map_or_else(super::pool::default_cache, |mib| mib << 20),
+            cache_limit: self
+                .cache
+                .map_or_else(|| crate::memory::Budget::now().cache, |mib| mib << 20),
             max_txg: self.txg.map(Txg),
             rewind: match (self.rewind, self.txg) {
                 (_, Some(_)) => Rewind::Extreme,

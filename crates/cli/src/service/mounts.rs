@@ -341,6 +341,7 @@ impl Mounts {
         let flags = flags(dataset, &temporary);
         keep_access_times(&files, &flags);
         let mut options = MountOptions::new(path, name.as_str()).with_flags(flags);
+        options.max_threads = crate::memory::Budget::now().threads;
         options.posix_acl = value("acltype") == "posix" || value("acltype") == "posixacl";
         let mounted = fuse::mount(files.clone(), options).map_err(|error| {
             let kind = match error {

@@ -11,6 +11,9 @@ use cenote_format::BlockPointer;
 use quick_cache::sync::{Cache, DefaultLifecycle, GuardResult, PlaceholderGuard};
 use quick_cache::{OptionsBuilder, Weighter};
 
+/// Fewest bytes a cache may hold.
+const SMALLEST: u64 = 8 << 20;
+
 /// Identity of a block: where its first copy lies and when it was written there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BlockKey {
@@ -81,7 +84,7 @@ impl BlockCache {
         let estimated_items = usize::try_from(limit / (32 << 10)).unwrap_or(1 << 20).max(64);
         let options = OptionsBuilder::new()
             .estimated_items_capacity(estimated_items)
-            .weight_capacity(limit.max(8 << 20))
+            .weight_capacity(limit.max(SMALLEST))
             .shards(8)
             .build();
         let cache = match options {
@@ -93,7 +96,7 @@ impl BlockCache {
             ),
             Err(_) => Cache::with(
                 estimated_items,
-                limit.max(8 << 20),
+                limit.max(SMALLEST),
                 ByBytes,
                 Hasher::default(),
                 DefaultLifecycle::default(),
@@ -135,6 +138,11 @@ impl BlockCache {
     /// Bytes held now.
     pub fn weight(&self) -> u64 {
         self.cache.weight()
+    }
+
+    /// Allows `limit` bytes from now on; what is over that goes at once.
+    pub fn set_limit(&self, limit: u64) {
+        self.cache.set_capacity(limit.max(SMALLEST));
     }
 
     /// Bytes allowed.

@@ -63,7 +63,7 @@ pub const INTERVAL: Duration = Duration::from_secs(5);
 pub const PATIENCE: Duration = Duration::from_secs(300);
 /// How often who waits for a change looks whether the pool is suspended.
 const GLANCE: Duration = Duration::from_millis(500);
-/// Bytes of writes in flight.
+/// Bytes of writes in flight unless told otherwise.
 const IN_FLIGHT: u64 = 64 << 20;
 /// Threads that write.
 const WRITERS: usize = 4;
@@ -73,6 +73,8 @@ const WRITERS: usize = 4;
 pub struct WriteOptions {
     /// Most bytes that wait to be written.
     pub dirty_limit: u64,
+    /// Most bytes handed to the devices at once.
+    pub in_flight: u64,
     /// Time between groups when nobody asks for one.
     pub interval: Duration,
     /// Blocks are prepared and written by who waits for them, without threads: for tests that must
@@ -86,6 +88,7 @@ impl Default for WriteOptions {
     fn default() -> Self {
         Self {
             dirty_limit: 512 << 20,
+            in_flight: IN_FLIGHT,
             interval: INTERVAL,
             inline: false,
             accepts_log_losses: false,
@@ -198,10 +201,11 @@ impl LivePool {
             let io = io.clone();
             move || io.pipe.vdevs()
         };
-        let queue = WriteQueue::new(tree, if options.inline { 0 } else { WRITERS }, IN_FLIGHT)
-            .map_err(|error| {
-                Error::new(ErrorKind::Io, format!("cannot start a thread: {error}"))
-            })?;
+        let queue =
+            WriteQueue::new(tree, if options.inline { 0 } else { WRITERS }, options.in_flight)
+                .map_err(|error| {
+                    Error::new(ErrorKind::Io, format!("cannot start a thread: {error}"))
+                })?;
         let gate = Gate::new(last_group(&pool), options.dirty_limit);
         let mode = outage::FailMode::of(&mos);
         let outage = outage::Outage::new(gate.clone(), io.pipe.clone(), mode);
