@@ -267,6 +267,9 @@ pub struct VdevReport {
     pub resilvering: bool,
     /// Waits for the next resilver.
     pub awaiting_resilver: bool,
+    /// How many transaction groups it missed writes of.
+    #[serde(default)]
+    pub missed: u64,
     /// log2 of the block size the leaf was built with.
     pub configured_ashift: u64,
     /// log2 of the block size the device would like.
@@ -488,6 +491,11 @@ pub enum PoolStatus {
     NonNativeAshift,
     CompatibilityError,
     IncompatibleFeature,
+    /// Devices that are there missed writes of this many transaction groups.
+    MissedWrites(u64),
+    /// Data cannot be read for now, but may be when devices are back. What was written in this many
+    /// transaction groups may be on no device that is there.
+    OutOfReach(u64),
 }
 
 /// An older state of a pool that was opened instead of its newest.
@@ -550,6 +558,15 @@ pub struct PoolReport {
     pub spares: Vec<VdevReport>,
     /// Known data errors.
     pub error_count: u64,
+    /// How many of those may be readable when devices are back.
+    #[serde(default)]
+    pub passing_errors: u64,
+    /// Where those are.
+    #[serde(default)]
+    pub passing: Vec<String>,
+    /// Transaction groups whose data may be on no device that is there.
+    #[serde(default)]
+    pub out_of_reach: u64,
     /// Their files, as `status -v` names them; may be shorter than the count.
     pub errors: Vec<String>,
     /// Dedup tables, if the pool has entries.

@@ -103,6 +103,7 @@ struct Inner {
     place: Place,
     reason: String,
     advice: Option<String>,
+    passing: bool,
 }
 
 /// An engine failure. Cheap to move, cheap to clone.
@@ -112,8 +113,8 @@ pub struct Error(Box<Inner>);
 impl Error {
     /// A failure of `kind` because of `reason`, at a place not known yet.
     pub fn new(kind: ErrorKind, reason: impl Into<String>) -> Self {
-        let inner = Inner { kind, place: Place::default(), reason: reason.into(), advice: None };
-        Self(Box::new(inner))
+        let (place, reason) = (Place::default(), reason.into());
+        Self(Box::new(Inner { kind, place, reason, advice: None, passing: false }))
     }
 
     /// Verified bytes that make no sense.
@@ -159,6 +160,18 @@ impl Error {
     /// What the user can do, if that is known.
     pub fn advice(&self) -> Option<&str> {
         self.0.advice.as_deref()
+    }
+
+    /// Devices that are away, or that did not answer, may make it good when they are back.
+    pub fn is_passing(&self) -> bool {
+        self.0.passing
+    }
+
+    /// The same, passing if `passing` says so.
+    #[must_use]
+    pub fn passing(mut self, passing: bool) -> Self {
+        self.0.passing = passing;
+        self
     }
 
     /// Adds what the user can do.

@@ -26,6 +26,7 @@ impl Service {
         let guid = device.map(|device| self.device_guid(device, start)).transpose()?;
         vdevs.reopen();
         vdevs.clear(guid);
+        pool.io().pipe.faults().forget_passing();
         self.changes.cleared();
         Ok(Vec::new())
     }

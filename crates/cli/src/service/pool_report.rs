@@ -103,8 +103,10 @@ impl Published {
     /// The report as of now; `mounted` tells where a dataset is mounted.
     pub fn now(&self, pool: &Pool, mounted: impl Fn(&str) -> Option<PathBuf>) -> PoolReport {
         let mut report = self.fixed.clone();
-        report.error_count = self.troubles.count();
-        report.errors = self.troubles.lines(mounted);
+        self.troubles.put(pool, &mut report, mounted);
+        let beyond = pool.vdevs().out_of_reach().into_iter();
+        let groups = beyond.map(|range| range.end.min(report.txg + 1).saturating_sub(range.start));
+        report.out_of_reach = groups.fold(0, u64::saturating_add);
         if let Some(status) = pool.vdevs().status() {
             report.root = vdevs::report(&status, pool.name(), pool.space().ok().as_deref());
         }
@@ -341,56 +343,51 @@ fn dedup_report(tables: &DedupTables) -> Option<DedupReport> {
 
 /// What `zpool status` has to explain, by OpenZFS's order of urgency.
 fn status(report: &PoolReport) -> PoolStatus {
+    use VdevReason::{BadLabel, CorruptData, OpenFailed};
     let mut leaves = Vec::new();
     collect(&report.root, &mut leaves);
     let any = |test: &dyn Fn(&VdevReport) -> bool| leaves.iter().any(|leaf| test(leaf));
+    let is = |state: VdevState| any(&|leaf| leaf.state == state);
     let no_replicas = report.root.state < VdevState::Degraded;
-    if report.scan.is_some_and(|scan| {
-        scan.state == ScanState::Scanning && scan.function == ScanFunction::Resilver
-    }) {
-        return PoolStatus::Resilvering;
-    }
-    if any(&|leaf| leaf.state == VdevState::CannotOpen && leaf.reason == VdevReason::OpenFailed) {
-        return if no_replicas {
-            PoolStatus::MissingDeviceNoReplicas
-        } else {
-            PoolStatus::MissingDevice
-        };
-    }
-    let bad_label = |leaf: &VdevReport| {
-        leaf.state == VdevState::CannotOpen
-            && matches!(leaf.reason, VdevReason::BadLabel | VdevReason::CorruptData)
-    };
-    if any(&bad_label) {
-        return if no_replicas {
-            PoolStatus::CorruptLabelNoReplicas
-        } else {
-            PoolStatus::CorruptLabel
-        };
-    }
-    if any(&|leaf| leaf.state == VdevState::Faulted) {
-        return if no_replicas {
-            PoolStatus::FaultedDeviceNoReplicas
-        } else {
-            PoolStatus::FaultedDevice
-        };
-    }
-    if report.error_count > 0 {
-        return PoolStatus::CorruptData;
-    }
-    if any(&|leaf| leaf.read_errors + leaf.write_errors + leaf.checksum_errors > 0) {
-        return PoolStatus::FailingDevice;
-    }
-    if any(&|leaf| leaf.state == VdevState::Offline) {
-        return PoolStatus::OfflineDevice;
-    }
-    if any(&|leaf| leaf.state == VdevState::Removed) {
-        return PoolStatus::RemovedDevice;
-    }
-    if report.pool_version < cenote_format::feature::FEATURE_VERSION {
-        return PoolStatus::VersionOlder;
-    }
-    PoolStatus::Healthy
+    let cannot_open = |leaf: &VdevReport| leaf.state == VdevState::CannotOpen;
+    let scan = report.scan.filter(|scan| scan.state == ScanState::Scanning);
+    let faulted = || is(VdevState::Faulted);
+    let missing = || any(&|leaf| cannot_open(leaf) && leaf.reason == OpenFailed);
+    let bad_label =
+        || any(&|leaf| cannot_open(leaf) && matches!(leaf.reason, BadLabel | CorruptData));
+    let lost = report.error_count.saturating_sub(report.passing_errors);
+    let missed = leaves.iter().filter(|leaf| leaf.state >= VdevState::Degraded);
+    let missed = missed.map(|leaf| leaf.missed).max().unwrap_or(0);
+    let errors =
+        |leaf: &VdevReport| leaf.read_errors + leaf.write_errors + leaf.checksum_errors > 0;
+    let conditions: [(PoolStatus, &dyn Fn() -> bool); 16] = [
+        (PoolStatus::Resilvering, &|| {
+            scan.is_some_and(|scan| scan.function == ScanFunction::Resilver)
+        }),
+        (PoolStatus::FaultedDeviceNoReplicas, &|| no_replicas && faulted()),
+        (PoolStatus::MissingDeviceNoReplicas, &|| no_replicas && missing()),
+        (PoolStatus::CorruptLabelNoReplicas, &|| no_replicas && bad_label()),
+        (PoolStatus::CorruptData, &|| lost > 0),
+        // The next ones say that all is there.
+        (PoolStatus::OutOfReach(report.out_of_reach), &|| {
+            report.out_of_reach > 0 || report.passing_errors > 0
+        }),
+        (PoolStatus::FaultedDevice, &faulted),
+        (PoolStatus::MissingDevice, &missing),
+        (PoolStatus::CorruptLabel, &bad_label),
+        (PoolStatus::MissedWrites(missed), &|| missed > 0),
+        (PoolStatus::FailingDevice, &|| is(VdevState::Degraded) || any(&errors)),
+        (PoolStatus::OfflineDevice, &|| is(VdevState::Offline)),
+        (PoolStatus::RemovedDevice, &|| is(VdevState::Removed)),
+        // It does not answer.
+        (PoolStatus::MissingDevice, &|| !no_replicas && any(&cannot_open)),
+        (PoolStatus::MissingDeviceNoReplicas, &|| no_replicas),
+        (PoolStatus::VersionOlder, &|| {
+            report.pool_version < cenote_format::feature::FEATURE_VERSION
+        }),
+    ];
+    let first = conditions.into_iter().find(|(_, holds)| holds());
+    first.map_or(PoolStatus::Healthy, |(status, _)| status)
 }
 
 fn collect<'a>(vdev: &'a VdevReport, out: &mut Vec<&'a VdevReport>) {

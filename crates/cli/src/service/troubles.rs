@@ -4,9 +4,10 @@
 //! Chapter 03, section 16. Invariant: naming reads from the devices, so it is done when the list
 //! changes and never by those who only look; a list is never longer than [`MOST`].
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
+use cenote_control::report::PoolReport;
 use cenote_engine::Result;
 use cenote_engine::pipe::Fault;
 use cenote_engine::pool::Pool;
@@ -21,10 +22,8 @@ const MOST: usize = 1 << 16;
 const MOST_NAMED: usize = 4096;
 
 /// A file or object that is damaged.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Damaged {
-    objset: u64,
-    object: u64,
     /// Name of the dataset, if it is known.
     dataset: Option<String>,
     /// Path in the dataset, if it has one.
@@ -35,10 +34,10 @@ struct Damaged {
 #[derive(Clone, Debug, Default)]
 pub struct Troubles {
     logged: BTreeSet<Fault>,
-    /// How many there were in memory when the list was made.
-    met: usize,
-    count: u64,
-    files: Vec<Damaged>,
+    /// What was known of faults in memory when the list was made.
+    seen: u64,
+    /// The objects that were looked for, lost or not.
+    named: BTreeMap<(u64, u64), Damaged>,
 }
 
 impl Troubles {
@@ -58,44 +57,61 @@ impl Troubles {
 
     /// Whether something was met that is not in the list.
     pub fn is_old(&self, pool: &Pool) -> bool {
-        self.met != pool.io().pipe.faults().count()
+        self.seen != pool.io().pipe.faults().changes()
     }
 
     /// Names everything that is known by now.
     pub fn name(&mut self, pool: &Pool) {
-        let met = pool.io().pipe.faults().all();
-        self.met = met.len();
-        let all: BTreeSet<Fault> = self.logged.union(&met).copied().collect();
-        self.count = all.len() as u64;
-        let objects: BTreeSet<(u64, u64)> = all.iter().map(|f| (f.objset, f.object)).collect();
-        let known = std::mem::take(&mut self.files);
+        let pipe = &pool.io().pipe;
+        let all = pipe.faults().lost().into_iter().chain(pipe.passing_faults());
+        let all = self.logged.iter().copied().chain(all);
+        let objects: BTreeSet<(u64, u64)> = all.map(|f| (f.objset, f.object)).collect();
+        let mut known = std::mem::take(&mut self.named);
         let mut last: Option<Named> = None;
         for (objset, object) in objects.into_iter().take(MOST_NAMED) {
-            if let Some(known) = known.iter().find(|k| (k.objset, k.object) == (objset, object)) {
-                self.files.push(known.clone());
-                continue;
-            }
-            if last.as_ref().is_none_or(|last| last.objset != objset) {
-                last = Some(Named::open(pool, objset));
-            }
-            self.files.extend(last.as_ref().map(|named| named.damaged(object)));
+            let named = known.remove(&(objset, object)).unwrap_or_else(|| {
+                let set = last.take().filter(|last| last.objset == objset);
+                let set = set.unwrap_or_else(|| Named::open(pool, objset));
+                last.insert(set).damaged(object)
+            });
+            self.named.insert((objset, object), named);
         }
         // Looking for names may have met more of the same.
-        self.met = pool.io().pipe.faults().count();
+        self.seen = pipe.faults().changes();
     }
 
-    /// How many blocks.
-    pub fn count(&self) -> u64 {
-        self.count
+    /// Puts what could not be read until now into a report; `mounted` tells where a dataset is
+    /// mounted. What was met since the last naming goes by its number.
+    pub fn put(
+        &self,
+        pool: &Pool,
+        report: &mut PoolReport,
+        mounted: impl Fn(&str) -> Option<PathBuf>,
+    ) {
+        let pipe = &pool.io().pipe;
+        let mut lost = pipe.faults().lost();
+        lost.extend(&self.logged);
+        let mut passing = pipe.passing_faults();
+        passing.retain(|fault| !lost.contains(fault));
+        report.passing_errors = passing.len() as u64;
+        report.error_count = (lost.len() + passing.len()) as u64;
+        report.errors = self.lines(&lost, &mounted);
+        report.passing = self.lines(&passing, &mounted);
     }
 
-    /// The files, as `zpool status -v` prints them; `mounted` tells where a dataset is mounted.
-    pub fn lines(&self, mounted: impl Fn(&str) -> Option<PathBuf>) -> Vec<String> {
-        let line = |file: &Damaged| {
-            let object = file.object;
-            match (&file.dataset, &file.path) {
-                _ if file.objset == 0 => format!("<metadata>:<{object:#x}>"),
-                (None, _) => format!("<{:#x}>:<{object:#x}>", file.objset),
+    /// The files of these blocks, as `zpool status -v` prints them.
+    fn lines(
+        &self,
+        faults: &BTreeSet<Fault>,
+        mounted: &impl Fn(&str) -> Option<PathBuf>,
+    ) -> Vec<String> {
+        let objects: BTreeSet<(u64, u64)> = faults.iter().map(|f| (f.objset, f.object)).collect();
+        let line = |(objset, object): (u64, u64)| {
+            let named = self.named.get(&(objset, object));
+            let named = named.map(|named| (named.dataset.as_ref(), named.path.as_ref()));
+            match named.unwrap_or_default() {
+                _ if objset == 0 => format!("<metadata>:<{object:#x}>"),
+                (None, _) => format!("<{objset:#x}>:<{object:#x}>"),
                 (Some(dataset), None) => format!("{dataset}:<{object:#x}>"),
                 (Some(dataset), Some(path)) => match mounted(dataset) {
                     Some(at) => format!("{}{path}", at.display()),
@@ -103,7 +119,7 @@ impl Troubles {
                 },
             }
         };
-        self.files.iter().map(line).collect()
+        objects.into_iter().take(MOST_NAMED).map(line).collect()
     }
 }
 
@@ -159,8 +175,7 @@ impl Named {
     }
 
     fn damaged(&self, object: u64) -> Damaged {
-        let dataset = self.dataset.clone();
-        Damaged { objset: self.objset, object, dataset, path: self.path(ObjectId(object)) }
+        Damaged { dataset: self.dataset.clone(), path: self.path(ObjectId(object)) }
     }
 
     fn path(&self, id: ObjectId) -> Option<String> {
@@ -177,20 +192,22 @@ mod tests {
 
     #[test]
     fn lines_say_what_openzfs_says() {
-        let file = |objset, dataset: Option<&str>, path: Option<&str>| Damaged {
-            objset,
-            object: 2,
-            dataset: dataset.map(str::to_owned),
-            path: path.map(str::to_owned),
+        let file = |objset, object, dataset: Option<&str>, path: Option<&str>| {
+            let (dataset, path) = (dataset.map(str::to_owned), path.map(str::to_owned));
+            ((objset, object), Damaged { dataset, path })
         };
-        let files = vec![
-            file(0, None, None),
-            file(54, None, None),
-            file(55, Some("two/sub"), None),
-            file(55, Some("two/sub"), Some("/a/b/file")),
-            file(56, Some("two/sub@one"), Some("/a/b/file")),
-        ];
-        let troubles = Troubles { files, ..Troubles::default() };
+        let named = BTreeMap::from([
+            file(0, 2, None, None),
+            file(54, 2, None, None),
+            file(55, 2, Some("two/sub"), None),
+            file(55, 3, Some("two/sub"), Some("/a/b/file")),
+            file(56, 2, Some("two/sub@one"), Some("/a/b/file")),
+        ]);
+        let mut faults: BTreeSet<Fault> =
+            named.keys().map(|&(objset, object)| Fault { objset, object, block: None }).collect();
+        // Met since, and not named yet.
+        faults.insert(Fault { objset: 57, object: 2, block: Some((0, 7)) });
+        let troubles = Troubles { named, ..Troubles::default() };
         let mounted = |name: &str| (name == "two/sub").then(|| PathBuf::from("/mnt/two/sub"));
         let theirs = [
             "<metadata>:<0x2>",
@@ -198,7 +215,8 @@ mod tests {
             "two/sub:<0x2>",
             "/mnt/two/sub/a/b/file",
             "two/sub@one:/a/b/file",
+            "<0x39>:<0x2>",
         ];
-        assert_eq!(troubles.lines(mounted), theirs);
+        assert_eq!(troubles.lines(&faults, &mounted), theirs);
     }
 }

@@ -223,6 +223,15 @@ fn status_of(pool: &PoolReport, show: &pool_status::Options, options: &Options) 
     if show.verbose && !pool.errors.is_empty() {
         map.insert("errlist".into(), json!(pool.errors));
     }
+    if pool.passing_errors > 0 {
+        map.insert("passing_error_count".into(), options.plain(pool.passing_errors));
+        if show.verbose {
+            map.insert("passing_errlist".into(), json!(pool.passing));
+        }
+    }
+    if pool.out_of_reach > 0 {
+        map.insert("txgs_out_of_reach".into(), options.plain(pool.out_of_reach));
+    }
     map
 }
 
@@ -409,6 +418,9 @@ impl Tree<'_> {
         }
         if vdev.awaiting_resilver {
             map.insert("resilver_deferred".into(), options.plain(1));
+        }
+        if vdev.missed != 0 {
+            map.insert("missed_txgs".into(), count(vdev.missed));
         }
     }
 }

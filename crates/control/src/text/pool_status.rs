@@ -69,15 +69,24 @@ pub fn render(pool: &PoolReport, options: &Options) -> String {
 
 fn errors(pool: &PoolReport, options: &Options) -> String {
     if pool.error_count == 0 {
-        return "\nerrors: No known data errors\n".to_owned();
+        return match pool.out_of_reach {
+            0 => "\nerrors: No known data errors\n".to_owned(),
+            _ => "\nerrors: Data may not be readable until missing devices are back\n".to_owned(),
+        };
     }
     if !options.verbose {
         return format!("\nerrors: {} data errors, use '-v' for a list\n", pool.error_count);
     }
-    let mut out =
-        "\nerrors: Permanent errors have been detected in the following files:\n\n".to_owned();
-    for path in &pool.errors {
-        out.push_str(&format!("{:7} {path}\n", ""));
+    let lists = [
+        ("Permanent errors have been detected in the following files", &pool.errors),
+        ("The following files cannot be read while devices are away or fail", &pool.passing),
+    ];
+    let mut out = String::new();
+    for (heading, files) in lists.iter().filter(|(_, files)| !files.is_empty()) {
+        out.push_str(&format!("\nerrors: {heading}:\n\n"));
+        for path in *files {
+            out.push_str(&format!("{:7} {path}\n", ""));
+        }
     }
     out
 }
@@ -203,6 +212,11 @@ impl Tree<'_> {
                 out.push_str("  (resilvering)");
             } else if vdev.awaiting_resilver {
                 out.push_str("  (awaiting resilver)");
+            }
+            if vdev.missed > 0 && !vdev.not_present {
+                let groups = number::plain(vdev.missed);
+                let s = if vdev.missed == 1 { "" } else { "s" };
+                out.push_str(&format!("  missed writes of {groups} transaction group{s}"));
             }
             if self.options.initialize {
                 out.push_str(&initialize(vdev.initialize));

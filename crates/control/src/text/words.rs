@@ -102,6 +102,11 @@ pub fn article(status: &PoolStatus) -> Option<&'static str> {
     })
 }
 
+/// The word for that many transaction groups.
+fn plural(groups: u64) -> &'static str {
+    if groups == 1 { "group" } else { "groups" }
+}
+
 /// Lists features, one a line.
 fn features(names: &[String]) -> String {
     names.iter().map(|name| format!("\n\t{name}")).collect()
@@ -298,6 +303,39 @@ pub fn advice(status: &PoolStatus) -> Option<Advice> {
             "Export this pool on all systems on which it is imported.\n\tThen import it to \
              correct the mismatch.",
         ),
+        PoolStatus::MissedWrites(groups) => {
+            return Some(Advice {
+                status: format!(
+                    "One or more devices missed writes ({groups} transaction {}) and have not\n\t\
+                     been resilvered.  The other devices have what was missed.",
+                    plural(*groups)
+                ),
+                action:
+                    "Keep the other devices: the pool cannot do without them until this one\n\t\
+                         was resilvered or replaced.  Reading mends single blocks; importing\n\t\
+                         the pool with OpenZFS resilvers all of it."
+                        .to_owned(),
+                article: None,
+            });
+        }
+        PoolStatus::OutOfReach(groups) => {
+            let what = match groups {
+                0 => "Data could not be read because devices are away or fail.".to_owned(),
+                groups => format!(
+                    "Devices are away, and those that are left missed writes: what was\n\twritten in \
+                     {groups} transaction {} may not be readable.",
+                    plural(*groups)
+                ),
+            };
+            return Some(Advice {
+                status: what,
+                action:
+                    "Attach the missing devices and online them using 'zpool online', or\n\tmake \
+                         sure that they are connected and run 'zpool clear'."
+                        .to_owned(),
+                article: None,
+            });
+        }
         PoolStatus::Errata(number) => {
             return Some(Advice {
                 status: format!("Errata #{number} detected."),

@@ -29,7 +29,7 @@ use cenote_format::{BlockPointer, Dnode, ObjectId, ObjectType, Objset};
 use quick_cache::sync::Cache;
 use smallvec::SmallVec;
 
-use crate::pipe::{Decryptor, PoolIo, ReadContext, zeros};
+use crate::pipe::{Decryptor, Fault, PoolIo, ReadContext, zeros};
 use crate::{Error, Result};
 
 pub use appended::Appended;
@@ -409,8 +409,15 @@ impl Object {
     /// Names the level-0 block that could not be read, and takes note of it.
     fn unread(&self, error: Error, block: u64) -> Error {
         let error = self.named(error).at(|place| place.block = Some((0, block)));
-        self.set.0.io.pipe.faults().note(&error);
+        self.set.0.io.pipe.note_fault(&error);
         error
+    }
+
+    /// Takes note that a level-0 block was read.
+    fn was_read(&self, block: u64) {
+        let (objset, object) = (self.set.id(), self.id.0);
+        let fault = Fault { objset, object, block: Some((0, block)) };
+        self.set.0.io.pipe.faults().was_read(&fault);
     }
 
     /// Level-0 block `id`: exactly `block_size` bytes, zeros for holes and beyond the end.
@@ -423,7 +430,9 @@ impl Object {
             let block = self.set.0.io.pipe.read(&bp, &self.set.0.context)?;
             self.sized(&bp, block)
         };
-        read().map_err(|error| self.unread(error, id))
+        let block = read().map_err(|error| self.unread(error, id))?;
+        self.was_read(id);
+        Ok(block)
     }
 
     /// Brings a block to the object's block size, whatever its pointer claims.
@@ -469,6 +478,7 @@ impl Object {
             let block = block
                 .and_then(|block| self.sized(bp, block))
                 .map_err(|error| self.unread(error, id))?;
+            self.was_read(id);
             out.push(block);
         }
         Ok(out)

@@ -1,8 +1,11 @@
-//! Which blocks could not be read since the pool was opened.
+//! Which blocks could not be read since the pool was opened: those that are lost, and those that
+//! devices that are away, or do not answer, may still have.
 //!
-//! Invariant: at most [`MOST`] are remembered; noting one waits for nothing but a short lock.
+//! Invariant: at most [`MOST`] of each are remembered; noting one waits for nothing but a short lock.
+//! Nothing is called lost that was not read from every device that has a part of it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 
@@ -24,34 +27,85 @@ pub struct Fault {
 
 /// The blocks that could not be read.
 #[derive(Debug, Default)]
-pub struct Faults(Mutex<BTreeSet<Fault>>);
+pub struct Faults {
+    lost: Mutex<BTreeSet<Fault>>,
+    /// With how often devices had come back until then.
+    passing: Mutex<BTreeMap<Fault, u64>>,
+    any_passing: AtomicBool,
+    changes: AtomicU64,
+}
 
 impl Faults {
-    /// Notes where `error` happened, if it is lost data.
-    pub fn note(&self, error: &Error) {
+    /// Notes where `error` happened, if it is data that could not be read. `comebacks`: how often
+    /// devices have come back so far.
+    pub fn note(&self, error: &Error, comebacks: u64) {
         let place = error.place();
-        let lost = matches!(error.kind(), ErrorKind::Io | ErrorKind::Checksum);
-        if let (true, Some(objset), Some(object)) = (lost, place.objset, place.object) {
-            let mut known = self.0.lock();
-            if known.len() < MOST {
-                known.insert(Fault { objset, object, block: place.block });
+        let unread = matches!(error.kind(), ErrorKind::Io | ErrorKind::Checksum);
+        let (true, Some(objset), Some(object)) = (unread, place.objset, place.object) else {
+            return;
+        };
+        let fault = Fault { objset, object, block: place.block };
+        if error.is_passing() {
+            let mut passing = self.passing.lock();
+            if passing.len() < MOST || passing.contains_key(&fault) {
+                passing.insert(fault, comebacks);
+                self.any_passing.store(true, Relaxed);
+                self.changes.fetch_add(1, Relaxed);
             }
+            return;
+        }
+        let mut lost = self.lost.lock();
+        if lost.len() < MOST && lost.insert(fault) {
+            self.changes.fetch_add(1, Relaxed);
+        }
+        drop(lost);
+        self.was_read(&fault);
+    }
+
+    /// The block was read after all. Costs nothing while all is well.
+    pub fn was_read(&self, fault: &Fault) {
+        if !self.any_passing.load(Relaxed) {
+            return;
+        }
+        let mut passing = self.passing.lock();
+        if passing.remove(fault).is_some() {
+            self.any_passing.store(!passing.is_empty(), Relaxed);
+            self.changes.fetch_add(1, Relaxed);
         }
     }
 
-    /// All of them.
-    pub fn all(&self) -> BTreeSet<Fault> {
-        self.0.lock().clone()
+    /// Those that are lost: no device that has a part of them gave what makes them up.
+    pub fn lost(&self) -> BTreeSet<Fault> {
+        self.lost.lock().clone()
     }
 
-    /// How many.
-    pub fn count(&self) -> usize {
-        self.0.lock().len()
+    /// Whether this one is lost.
+    pub fn is_lost(&self, fault: &Fault) -> bool {
+        self.lost.lock().contains(fault)
     }
 
-    /// Forgets them (`zpool clear`).
-    pub fn clear(&self) {
-        self.0.lock().clear();
+    /// Those that could not be read for now, with devices having come back `comebacks` times: what
+    /// failed before the last of them did may be good again and is forgotten.
+    pub fn passing(&self, comebacks: u64) -> BTreeSet<Fault> {
+        if !self.any_passing.load(Relaxed) {
+            return BTreeSet::new();
+        }
+        let mut passing = self.passing.lock();
+        passing.retain(|_, since| *since >= comebacks);
+        self.any_passing.store(!passing.is_empty(), Relaxed);
+        passing.keys().copied().collect()
+    }
+
+    /// Forgets those that could not be read for now (`zpool clear`).
+    pub fn forget_passing(&self) {
+        self.passing.lock().clear();
+        self.any_passing.store(false, Relaxed);
+        self.changes.fetch_add(1, Relaxed);
+    }
+
+    /// Grows with every change of what is remembered.
+    pub fn changes(&self) -> u64 {
+        self.changes.load(Relaxed)
     }
 }
 
@@ -60,17 +114,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_lost_data_with_a_place_is_noted() {
+    fn only_unread_data_with_a_place_is_noted() {
         let faults = Faults::default();
-        faults.note(&Error::new(ErrorKind::Checksum, "bad"));
-        faults.note(&Error::not_found("none").at_object(5, 7));
-        assert_eq!(faults.count(), 0);
+        faults.note(&Error::new(ErrorKind::Checksum, "bad"), 0);
+        faults.note(&Error::not_found("none").at_object(5, 7), 0);
+        assert_eq!(faults.changes(), 0);
         let error = Error::new(ErrorKind::Checksum, "bad").at_object(5, 7);
-        faults.note(&error);
-        faults.note(&error);
+        faults.note(&error, 0);
+        faults.note(&error, 0);
         let expected = Fault { objset: 5, object: 7, block: None };
-        assert_eq!(faults.all().into_iter().collect::<Vec<_>>(), [expected]);
-        faults.clear();
-        assert_eq!(faults.count(), 0);
+        assert_eq!(faults.lost().into_iter().collect::<Vec<_>>(), [expected]);
+        assert_eq!(faults.changes(), 1);
+    }
+
+    #[test]
+    fn what_failed_for_now_is_forgotten_when_it_is_read_or_devices_are_back() {
+        let faults = Faults::default();
+        let error = |object| Error::new(ErrorKind::Io, "away").passing(true).at_object(5, object);
+        let fault = |object| Fault { objset: 5, object, block: None };
+        (1..=3).for_each(|object| faults.note(&error(object), 0));
+        assert_eq!(faults.passing(0).len(), 3);
+        faults.was_read(&fault(1));
+        // Now every device answered, and it is wrong on all of them.
+        faults.note(&error(2).passing(false), 0);
+        assert_eq!(faults.passing(0).into_iter().collect::<Vec<_>>(), [fault(3)]);
+        assert!(faults.passing(1).is_empty());
+        assert_eq!(faults.lost().into_iter().collect::<Vec<_>>(), [fault(2)]);
+        faults.note(&error(1), 1);
+        assert_eq!(faults.passing(1).len(), 1);
+        faults.forget_passing();
+        assert!(faults.passing(1).is_empty() && faults.lost().len() == 1);
     }
 }

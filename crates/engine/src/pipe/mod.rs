@@ -20,6 +20,7 @@ mod write;
 #[cfg(test)]
 pub(crate) mod write_tests;
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, LazyLock, OnceLock, Weak};
 use std::time::Duration;
 
@@ -204,6 +205,20 @@ impl Pipe {
     /// Where blocks are submitted, while the pool is written.
     fn submitted(&self) -> Option<Arc<dyn Submit>> {
         self.submitted.get().and_then(Weak::upgrade)
+    }
+
+    /// Takes note of data that could not be read.
+    pub(crate) fn note_fault(&self, error: &Error) {
+        self.faults.note(error, self.vdevs().comebacks());
+    }
+
+    /// What could not be read for now: it may be when devices are back.
+    pub fn passing_faults(&self) -> BTreeSet<Fault> {
+        let mut passing = self.faults.passing(self.vdevs().comebacks());
+        if !passing.is_empty() {
+            passing.retain(|fault| !self.faults.is_lost(fault));
+        }
+        passing
     }
 
     /// What could not be read since the pool was opened.

@@ -83,7 +83,7 @@ impl Pipe {
                     }
                     return Ok(recovered.data);
                 }
-                Err(error) => failure = Some(Error::from(error)),
+                Err(error) => failure = Some(worse(failure, Error::from(error))),
             }
         }
         Err(failure.unwrap_or_else(|| Error::corrupt("block pointer without an address")))
@@ -199,12 +199,18 @@ impl Pipe {
                         }
                         return Ok(header);
                     }
-                    Err(error) => failure = Some(Error::from(error)),
+                    Err(error) => failure = Some(worse(failure, Error::from(error))),
                 }
             }
         }
         Err(failure.unwrap_or_else(|| Error::new(ErrorKind::Io, "gang header unreadable")))
     }
+}
+
+/// Two addresses of a block failed: the block is lost only if both are.
+fn worse(before: Option<Error>, error: Error) -> Error {
+    let passing = before.is_some_and(|before| before.is_passing()) || error.is_passing();
+    error.passing(passing)
 }
 
 pub(super) fn block_read(bp: &BlockPointer, dva: Dva) -> BlockRead {
@@ -213,6 +219,13 @@ pub(super) fn block_read(bp: &BlockPointer, dva: Dva) -> BlockRead {
 
 impl From<VdevError> for Error {
     fn from(error: VdevError) -> Self {
+        let passing = match &error {
+            VdevError::NoIntactCopy { away, .. } => *away,
+            VdevError::Unavailable { .. }
+            | VdevError::Device { .. }
+            | VdevError::NotWritten { .. } => true,
+            _ => false,
+        };
         let kind = match &error {
             VdevError::NoIntactCopy { .. } => ErrorKind::Checksum,
             VdevError::Config(_)
@@ -223,6 +236,6 @@ impl From<VdevError> for Error {
             | VdevError::Device { .. }
             | VdevError::NotWritten { .. } => ErrorKind::Io,
         };
-        Self::new(kind, error.to_string())
+        Self::new(kind, error.to_string()).passing(passing)
     }
 }

@@ -47,6 +47,8 @@ pub enum ImportStatus {
     Missing,
     /// Some devices have bad labels.
     Labels,
+    /// Some devices missed writes.
+    MissedWrites,
     /// Some devices are offline.
     Offline,
     /// Old pool version.
@@ -74,7 +76,9 @@ pub fn import_status(
     let is_offline = |leaf: Condition| leaf.state == VdevState::Offline;
     let caches = found.trusted.iter().flat_map(|trusted| &trusted.caches);
     let cache_missing = caches.clone().any(|cache| candidate.device(cache).is_none());
-    let conditions: [(Status, &dyn Fn() -> bool); 18] = [
+    let missed = || found.trusted.as_ref().is_some_and(|trusted| !trusted.missed.is_empty());
+    let is_worn = |leaf: Condition| leaf.state == VdevState::Degraded;
+    let conditions: [(Status, &dyn Fn() -> bool); 19] = [
         (Status::Resilvering, &|| found.trusted.as_ref().is_some_and(|t| t.resilvering)),
         (Status::HostActive, &|| failed && aux == Aux::Active && !found.hostid_required),
         (Status::HostIdRequired, &|| found.hostid_required),
@@ -91,6 +95,7 @@ pub fn import_status(
         (Status::Faulted, &|| any(is_faulted)),
         (Status::Missing, &|| any(is_missing) || cache_missing),
         (Status::Labels, &|| any(is_broken)),
+        (Status::MissedWrites, &|| missed() && any(is_worn)),
         (Status::Offline, &|| any(is_offline)),
         (Status::VersionOlder, &|| {
             let version = found.choice.as_ref().map_or(candidate.version, |c| c.best.version);
@@ -186,6 +191,7 @@ impl ImportStatus {
                 "One or more devices contains corrupted data."
             }
             Self::CorruptPool => "The pool metadata is corrupted.",
+            Self::MissedWrites => "One or more devices missed writes and were not resilvered.",
             Self::Offline => "One or more devices are offlined.",
             Self::VersionOlder => "The pool is formatted using a legacy on-disk version.",
             Self::Fine => return None,

@@ -17,7 +17,7 @@ use super::features::{Access, FeatureRecord, UnknownFeature, unknown_in_label};
 use super::host::HostIdentity;
 use super::leaves::CandidateLeaves;
 use crate::vdev::{
-    AllocationClass, Aux, Condition, LeafOpener, VdevState, VdevStats, VdevStatus, VdevTree,
+    AllocationClass, Aux, Condition, LeafOpener, Missed, VdevState, VdevStats, VdevStatus, VdevTree,
 };
 
 /// What the pool's own metadata tells of it.
@@ -35,6 +35,8 @@ pub struct Trusted {
     pub features: FeatureRecord,
     /// A resilver was going on.
     pub resilvering: bool,
+    /// What leaves missed.
+    pub missed: Vec<Missed>,
     /// Why what comes after `config` could not be read.
     pub failure: Option<String>,
 }
@@ -96,7 +98,7 @@ impl Inspection {
 /// The condition of the tree the labels make. A top-level vdev no label describes does not count
 /// against the pool yet: the metadata, if it can be read without, tells what it is.
 fn assess_labels(candidate: &PoolCandidate) -> VdevStatus {
-    let mut status = assess(&candidate.tree, CandidateLeaves::new(candidate));
+    let mut status = assess(&candidate.tree, CandidateLeaves::new(candidate), &[]);
     let unreadable = |child: &&VdevStatus| !child.condition.state.is_readable();
     let (known, missing): (Vec<_>, Vec<_>) =
         status.children.iter().partition(|child| child.config.kind != VdevKind::Missing);
@@ -109,9 +111,12 @@ fn assess_labels(candidate: &PoolCandidate) -> VdevStatus {
     status
 }
 
-/// The condition of every node of `tree`, whose leaves are opened by `leaves`.
-fn assess(tree: &VdevConfig, leaves: Arc<dyn LeafOpener>) -> VdevStatus {
-    let status = VdevTree::build(tree, leaves).map(|vdevs| vdevs.status());
+/// The condition of every node of `tree`, whose leaves are opened by `leaves` and `missed` writes.
+fn assess(tree: &VdevConfig, leaves: Arc<dyn LeafOpener>, missed: &[Missed]) -> VdevStatus {
+    let status = VdevTree::build(tree, leaves).map(|vdevs| {
+        missed.iter().for_each(|(leaf, txgs)| vdevs.set_missing_txgs(*leaf, txgs.clone()));
+        vdevs.status()
+    });
     match status {
         Ok(Some(status)) => status,
         Ok(None) => corrupt(tree),
@@ -130,6 +135,7 @@ fn corrupt(tree: &VdevConfig) -> VdevStatus {
         stats: VdevStats::default(),
         class: AllocationClass::Normal,
         asize: 0,
+        missed: 0,
         children: tree.children().iter().map(corrupt).collect(),
     }
 }
@@ -260,7 +266,8 @@ fn check_trusted(
         return;
     };
     let limit = Some(choice.best.txg);
-    found.status = assess(&tree, CandidateLeaves::trusted(candidate, &tree, limit));
+    let leaves = CandidateLeaves::trusted(candidate, &tree, limit);
+    found.status = assess(&tree, leaves, &trusted.missed);
     found.tree = tree;
     if !found.status.condition.state.is_readable() {
         found.reason = Some("one or more devices is currently unavailable".into());

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use cenote_device::{Device, DeviceError, FileDevice, Mode};
 use cenote_format::config::VdevConfig;
@@ -15,9 +16,13 @@ use parking_lot::Mutex;
 
 use super::assemble::PoolCandidate;
 use super::discover::{FileOpener, FoundDevice, Opener, read_labels};
+use super::parallel;
 use super::validate::{Strictness, check_label};
 use crate::vdev::{Aux, Condition, LeafOpener, LeafUnavailable, VdevState};
 use crate::{Error, ErrorKind, Result};
+
+/// Longest look at what is at the path of a leaf that was not found.
+const LOOK: Duration = Duration::from_secs(5);
 
 /// Opens leaves from the devices of a [`PoolCandidate`].
 pub struct CandidateLeaves {
@@ -25,6 +30,8 @@ pub struct CandidateLeaves {
     strictness: Strictness,
     /// Guid of each leaf to that of its top-level vdev.
     tops: BTreeMap<Guid, Guid>,
+    /// Looks at what is at a path, without holding it.
+    opener: Arc<dyn Opener>,
 }
 
 impl CandidateLeaves {
@@ -50,7 +57,8 @@ impl CandidateLeaves {
             top.devices().map(move |leaf| (leaf.guid, guid)).collect::<Vec<_>>()
         };
         let tops = tree.children().iter().flat_map(below).collect();
-        Arc::new(Self { candidate: candidate.clone(), strictness, tops })
+        let opener = Arc::new(FileOpener { mode: Mode::ReadOnly });
+        Arc::new(Self { candidate: candidate.clone(), strictness, tops, opener })
     }
 }
 
@@ -59,10 +67,26 @@ impl CandidateLeaves {
     fn found(&self, leaf: &VdevConfig) -> Result<&Arc<FoundDevice>, LeafUnavailable> {
         let path = leaf.path.as_deref().unwrap_or("no path recorded");
         let Some(found) = self.candidate.device(leaf) else {
-            let reason = format!("no device with this guid was found ({path})");
-            return Err(LeafUnavailable::open_failed(reason));
+            return Err(self.stranger(leaf).unwrap_or_else(|| {
+                let reason = format!("no device with this guid was found ({path})");
+                LeafUnavailable::open_failed(reason)
+            }));
         };
         self.check(leaf, found, &self.strictness).map(|()| found)
+    }
+
+    /// What is wrong with the device at the path of a leaf that no device says to be: it was wiped,
+    /// or belongs to something else by now. `None` if there is no device that could be read.
+    fn stranger(&self, leaf: &VdevConfig) -> Option<LeafUnavailable> {
+        let path = PathBuf::from(leaf.path.as_deref()?);
+        let opener = self.opener.clone();
+        let look = move || {
+            let device = opener.open(&path).ok()?;
+            let labels = read_labels(&*device).ok()?;
+            Some(FoundDevice { device, paths: vec![path], labels, rank: 0 })
+        };
+        let found = parallel::run(vec![look], 1, LOOK).pop().flatten().flatten()?;
+        self.check(leaf, &found, &self.strictness).err()
     }
 
     fn check(

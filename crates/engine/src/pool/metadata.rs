@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use cenote_format::config::{PoolConfig, VdevConfig};
 use cenote_format::scan_state::{ScanFunction, ScanPhase, ScanState};
-use cenote_format::{NvList, ObjectId};
+use cenote_format::{NvList, ObjectId, Txg};
 
 use super::assemble::{PoolCandidate, correct_paths};
 use super::choose::Choice;
@@ -46,7 +46,7 @@ pub fn read_metadata(candidate: &PoolCandidate, choice: &Choice) -> Result<Trust
     let vdevs = VdevTree::build(&tree, leaves)?;
     vdevs.set_reflow_word(choice.best.reflow.0);
     io.pipe.set_vdevs(Arc::new(vdevs));
-    if let Err(error) = read_rest(&io, &mos, &directory, &tree, &mut trusted) {
+    if let Err(error) = read_rest(&io, &mos, &directory, &tree, choice.best.txg, &mut trusted) {
         trusted.failure = Some(error.to_string());
     }
     Ok(trusted)
@@ -57,6 +57,7 @@ fn read_rest(
     mos: &ObjectSet,
     directory: &Zap,
     tree: &VdevConfig,
+    last: Txg,
     trusted: &mut Trusted,
 ) -> Result<()> {
     removed::load_mappings(&io.pipe.vdevs(), tree, mos)?;
@@ -75,6 +76,8 @@ fn read_rest(
             trusted.features.descriptions.push((name, text(&entry.value)));
         }
     }
+    super::live::load_missed(&io.pipe.vdevs(), tree, mos, last);
+    trusted.missed = io.pipe.vdevs().missed();
     trusted.spares = read_list(mos, directory, "spares")?;
     trusted.caches = read_list(mos, directory, "l2cache")?;
     for (id, top) in (0..).zip(tree.children()) {

@@ -69,6 +69,8 @@ pub enum VdevError {
         offset: u64,
         /// Bytes asked for.
         size: u64,
+        /// Not everything could be tried: a device is away, or did not answer.
+        away: bool,
     },
 }
 

@@ -225,6 +225,10 @@ impl Leaf {
                 if condition == Condition::ONLINE && self.config.degraded {
                     return Condition::new(VdevState::Degraded, Aux::ErrorsExceeded);
                 }
+                // One that missed writes is not what it should be until it was resilvered.
+                if condition == Condition::ONLINE && !self.missing.read().is_empty() {
+                    return Condition::new(VdevState::Degraded, Aux::None);
+                }
                 condition
             }
         }
@@ -272,6 +276,11 @@ impl Leaf {
     /// Sets the txgs whose data it does not have.
     pub(super) fn set_missing(&self, ranges: Vec<Range<u64>>) {
         *self.missing.write() = ranges;
+    }
+
+    /// It misses nothing.
+    pub(super) fn is_complete(&self) -> bool {
+        self.missing.read().is_empty()
     }
 
     /// The txgs whose data it does not have.

@@ -15,6 +15,7 @@ use super::source::Source;
 use super::tree::{LeafId, NodeId, Shape, VdevTree};
 use bytes::Bytes;
 use cenote_format::{Guid, Txg};
+use std::cell::Cell;
 
 pub use super::candidates::{MAX_CANDIDATE_BYTES, MAX_CANDIDATES};
 
@@ -140,7 +141,8 @@ impl VdevTree {
     ) -> Result<Recovered, VdevError> {
         let (node, extent) = self.locate(read)?;
         let size = usize::try_from(read.size).map_err(|_| read.bad("too large"))?;
-        let gatherer = Gatherer { planner: Planner::new(self, desperate), birth: read.birth, pads };
+        let planner = Planner::new(self, desperate);
+        let gatherer = Gatherer { planner, birth: read.birth, pads, away: Cell::new(false) };
         let mut batch = Batch::new(self);
         let source =
             gatherer.gather(node, extent, &mut batch, 0).map_err(|why| read.unavailable(why))?;
@@ -171,7 +173,8 @@ impl VdevTree {
                 return Err(read.unavailable(silent));
             }
             let BlockRead { vdev, offset, size, .. } = *read;
-            return Err(VdevError::NoIntactCopy { vdev, offset, size });
+            let away = gatherer.away.get() || answers.iter().any(Result::is_err);
+            return Err(VdevError::NoIntactCopy { vdev, offset, size, away });
         };
         let mut recovered = Recovered { data: data.clone(), ..Recovered::default() };
         let mut liars: Vec<LeafId> = Vec::new();
@@ -251,6 +254,8 @@ struct Gatherer<'a> {
     birth: Txg,
     /// Read dRAID's zero sectors as well.
     pads: bool,
+    /// A leaf that has a part of the block, or should, cannot be asked.
+    away: Cell<bool>,
 }
 
 impl Gatherer<'_> {
@@ -270,6 +275,9 @@ impl Gatherer<'_> {
             Shape::Leaf(leaf) => self.leaf(*leaf, extent, batch)?,
             Shape::Copies => {
                 let ranked = planner.ranked(node, extent, self.birth, &[], depth);
+                if ranked.len() < node.children.len() {
+                    self.away.set(true);
+                }
                 let copies =
                     ranked.into_iter().map(|child| self.gather(child, extent, batch, depth + 1));
                 Source::Any(copies.filter_map(Result::ok).collect())
@@ -326,6 +334,7 @@ impl Gatherer<'_> {
         let planner = &self.planner;
         let leaf = planner.tree.leaves.get(id).ok_or("no such leaf")?;
         let Some(fitness) = leaf.fitness(self.birth, planner.now, planner.desperate) else {
+            self.away.set(true);
             return Ok(Source::Nothing);
         };
         let Some((op, skip)) = batch.add(id, leaf, extent) else { return Ok(Source::Nothing) };

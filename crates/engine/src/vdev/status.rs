@@ -5,6 +5,8 @@
 use super::state::Condition;
 use super::stats::VdevStats;
 use super::tree::{AllocationClass, NodeId, Shape, VdevTree};
+use std::ops::Range;
+
 use cenote_format::Guid;
 use cenote_format::config::VdevConfig;
 
@@ -21,6 +23,8 @@ pub struct VdevStatus {
     pub class: AllocationClass,
     /// Allocatable bytes (top-level vdevs only, else 0).
     pub asize: u64,
+    /// How many transaction groups it missed writes of (leaves only, else 0).
+    pub missed: u64,
     /// Its children.
     pub children: Vec<VdevStatus>,
 }
@@ -44,8 +48,12 @@ impl VdevTree {
     fn node_status(&self, id: NodeId, top: Option<u32>) -> Option<VdevStatus> {
         let node = self.nodes.get(id)?;
         let mut stats = node.stats.snapshot();
+        let mut missed = 0;
         if let Shape::Leaf(leaf) = node.shape {
-            stats = self.leaves.get(leaf)?.stats.snapshot();
+            let leaf = self.leaves.get(leaf)?;
+            stats = leaf.stats.snapshot();
+            let groups = |range: Range<u64>| range.end.saturating_sub(range.start);
+            missed = leaf.missing().into_iter().map(groups).fold(0, u64::saturating_add);
         }
         let is_root = matches!(node.shape, Shape::Root);
         let mut children = Vec::with_capacity(node.children.len());
@@ -62,6 +70,7 @@ impl VdevTree {
             stats,
             class: top.map_or(AllocationClass::Normal, |top| self.class(top)),
             asize: top.filter(|_| is_top).and_then(|top| self.top_asize(top)).unwrap_or(0),
+            missed,
             children,
         })
     }

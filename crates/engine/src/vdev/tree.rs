@@ -15,7 +15,6 @@ use cenote_format::config::{VdevConfig, VdevKind};
 use cenote_format::indirect_mapping::Mapping;
 use cenote_format::{Guid, Txg};
 use parking_lot::{Mutex, RwLock};
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -135,6 +134,8 @@ pub struct VdevTree {
     refreshing: Mutex<()>,
     /// How often a leaf noted a txg it misses.
     pub(super) missed_changes: Arc<AtomicU64>,
+    /// How often a device that could not be read could be read again.
+    pub(super) comebacks: Arc<AtomicU64>,
     /// Held during a flush: one that found nothing to do must not answer before the one that does
     /// it. Keeps the failure after which nothing can be relied on.
     pub(super) flushing: Arc<Mutex<Option<VdevError>>>,
@@ -165,6 +166,7 @@ impl VdevTree {
             clock: Arc::new(move || start.elapsed()),
             refreshing: Mutex::default(),
             missed_changes: Arc::default(),
+            comebacks: Arc::default(),
             flushing: Arc::default(),
             failed_flushes: Arc::default(),
         };
@@ -236,6 +238,7 @@ impl VdevTree {
             clock: self.clock.clone(),
             refreshing: Mutex::default(),
             missed_changes: self.missed_changes.clone(),
+            comebacks: self.comebacks.clone(),
             flushing: self.flushing.clone(),
             failed_flushes: self.failed_flushes.clone(),
         };
@@ -297,13 +300,6 @@ impl VdevTree {
             let node = self.nodes.get(top.node)?;
             matches!(node.shape, Shape::Indirect(_)).then_some((id, &node.config))
         })
-    }
-
-    /// Sets the txgs (end exclusive) whose data the leaf `guid` does not have: its dirty time log.
-    pub fn set_missing_txgs(&self, guid: Guid, ranges: Vec<Range<u64>>) {
-        for leaf in self.leaves.iter().filter(|leaf| leaf.config.guid == guid) {
-            leaf.set_missing(ranges.clone());
-        }
     }
 
     /// Sets the class of a top-level vdev, from its ZAP.
@@ -462,6 +458,11 @@ impl VdevTree {
         // Children come after their parents in the list.
         for node in self.nodes.iter().rev() {
             let condition = self.condition_from_children(node, None);
+            let before = node.condition().state;
+            let is_back = before != VdevState::Closed && !before.is_readable();
+            if is_back && condition.state.is_readable() && node.children.is_empty() {
+                self.comebacks.fetch_add(1, Relaxed);
+            }
             node.state.store(condition.state as u8, Relaxed);
             node.aux.store(condition.aux as u8, Relaxed);
         }

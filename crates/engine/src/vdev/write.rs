@@ -8,14 +8,14 @@
 
 use super::error::VdevError;
 use super::layout::Map;
-use super::leaf::{Leaf, failure_of};
+use super::leaf::failure_of;
 use super::parity;
 use super::plan::{Extent, NoPlan, Planner};
 use super::read::BlockRead;
 use super::tree::{LeafId, Node, NodeId, Shape, VdevTree};
 use bytes::{Bytes, BytesMut};
 use cenote_device::{DeviceError, WriteOp, write_batch, write_durable};
-use cenote_format::{Guid, Txg};
+use cenote_format::Txg;
 use std::collections::{HashMap, HashSet};
 
 /// Zeros for sectors that belong to a layout and hold nothing.
@@ -489,29 +489,5 @@ fn zeros(len: u64) -> Bytes {
     match ZEROS.get(..len as usize) {
         Some(zeros) => Bytes::from_static(zeros),
         None => Bytes::from(vec![0; len as usize]),
-    }
-}
-
-/// A leaf and the txgs it lacks.
-pub type Missed = (Guid, Vec<std::ops::Range<u64>>);
-
-impl VdevTree {
-    /// Notes that `leaf` lacks data of `txg`.
-    pub(super) fn note_missed(&self, leaf: &Leaf, txg: Txg) {
-        if leaf.note_missed(txg) {
-            self.missed_changes.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        }
-    }
-
-    /// The leaves that lack data, and the txgs (end exclusive, ascending): what their dirty time
-    /// logs should say. Includes what [`VdevTree::set_missing_txgs`] told.
-    pub fn missed(&self) -> Vec<Missed> {
-        let missed = |leaf: &std::sync::Arc<Leaf>| Some((leaf.config.guid, leaf.missing()));
-        self.leaves.iter().filter_map(missed).filter(|(_, ranges)| !ranges.is_empty()).collect()
-    }
-
-    /// How often [`VdevTree::missed`] has grown: compare to know whether to look again.
-    pub fn missed_changes(&self) -> u64 {
-        self.missed_changes.load(std::sync::atomic::Ordering::Relaxed)
     }
 }

@@ -83,7 +83,9 @@ fn what_a_lost_device_missed_is_on_the_disks() {
         // Back again, with what it held then.
         std::fs::copy(&hidden, directory.path().join(lost)).unwrap();
         let live = reopen(directory.path());
-        assert_eq!(live.vdevs().condition().state, VdevState::Online);
+        assert_eq!(live.vdevs().condition().state, VdevState::Degraded);
+        live.vdevs().clear(None);
+        assert_eq!(live.vdevs().condition().state, VdevState::Degraded);
         let known = live.vdevs().missed();
         assert_eq!(known.len(), 1, "{kind}: {known:?}");
         assert_eq!(known[0].0, missed[0].0);

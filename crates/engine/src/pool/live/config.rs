@@ -14,7 +14,7 @@ use crate::dataset::Table;
 use crate::dataset::change::{MosChange, OBJECT_DIRECTORY};
 use crate::pool::host::HostIdentity;
 use crate::pool::{Pool, labels};
-use crate::vdev::{Condition, VdevTree};
+use crate::vdev::VdevTree;
 use crate::{Error, ErrorKind, Result};
 
 /// The node of this guid at or below `node`.
@@ -212,7 +212,7 @@ impl LivePool {
     /// # Errors
     /// [`ErrorKind::Io`] if a device is not healthy: it would keep the old one.
     pub fn reguid(&self, guid: Option<Guid>) -> Result<()> {
-        if self.vdevs().condition() != Condition::ONLINE {
+        if self.vdevs().has_away() {
             let reason = "one or more devices is currently unavailable";
             return Err(Error::new(ErrorKind::Io, reason));
         }

@@ -18,7 +18,6 @@ use crate::dataset::change::OBJECT_DIRECTORY;
 use crate::object::ObjectSet;
 use crate::pipe::{Addresses, Patience, Pipe};
 use crate::txg::{Gate, Suspension};
-use crate::vdev::Condition;
 use crate::{Error, ErrorKind, Result};
 
 /// Time between two tries.
@@ -158,7 +157,7 @@ impl Patience for Outage {
         // Where devices are away, copies that do not fit may be the stale ones of others.
         let away = match error.kind() {
             ErrorKind::Io => true,
-            ErrorKind::Checksum => self.pipe.vdevs().condition() != Condition::ONLINE,
+            ErrorKind::Checksum => error.is_passing(),
             _ => false,
         };
         writes && away && self.pause(error).is_ok()

@@ -1,0 +1,158 @@
+//! What leaves missed, and what cannot be read because of it.
+//!
+//! Chapter 03, section 7. Invariant: a leaf that misses something is shown as degraded from the moment
+//! that is noted until its dirty time log is empty; what is said to be out of reach is so only because
+//! a device is away, for a block counts as written only if the devices that were there can give it.
+
+use super::leaf::Leaf;
+use super::state::VdevState;
+use super::tree::{AllocationClass, Node, NodeId, Shape, VdevTree};
+use cenote_format::{Guid, Txg};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// A leaf and the txgs it lacks.
+pub type Missed = (Guid, Vec<Range<u64>>);
+
+/// Every transaction group there can be.
+const ALWAYS: Range<u64> = 0..u64::MAX;
+
+impl VdevTree {
+    /// Notes that `leaf` lacks data of `txg`.
+    pub(super) fn note_missed(&self, leaf: &Leaf, txg: Txg) {
+        let first = leaf.is_complete();
+        if leaf.note_missed(txg) {
+            self.missed_changes.fetch_add(1, Relaxed);
+            if first {
+                self.refresh();
+            }
+        }
+    }
+
+    /// The leaves that lack data, and the txgs (end exclusive, ascending): what their dirty time
+    /// logs should say. Includes what [`VdevTree::set_missing_txgs`] told.
+    pub fn missed(&self) -> Vec<Missed> {
+        let missed = |leaf: &Arc<Leaf>| Some((leaf.config.guid, leaf.missing()));
+        self.leaves.iter().filter_map(missed).filter(|(_, ranges)| !ranges.is_empty()).collect()
+    }
+
+    /// How often [`VdevTree::missed`] has grown: compare to know whether to look again.
+    pub fn missed_changes(&self) -> u64 {
+        self.missed_changes.load(Relaxed)
+    }
+
+    /// Sets the txgs (end exclusive) whose data the leaf `guid` does not have: its dirty time log.
+    pub fn set_missing_txgs(&self, guid: Guid, ranges: Vec<Range<u64>>) {
+        for leaf in self.leaves.iter().filter(|leaf| leaf.config.guid == guid) {
+            leaf.set_missing(ranges.clone());
+        }
+        self.refresh();
+    }
+
+    /// Some device of the pool cannot be read now.
+    pub fn has_away(&self) -> bool {
+        self.leaves.iter().any(|leaf| is_away(leaf))
+    }
+
+    /// How often a device that could not be read could be read again.
+    pub fn comebacks(&self) -> u64 {
+        self.comebacks.load(Relaxed)
+    }
+
+    /// The txgs (end exclusive, ascending) whose data may be on no device that is there: those that
+    /// are there missed them, beyond the redundancy. Nothing while no device is away.
+    pub fn out_of_reach(&self) -> Vec<Range<u64>> {
+        let data = (0..self.top_count()).filter(|top| self.class(*top) != AllocationClass::Log);
+        let tops = data.filter_map(|top| Some(self.tops.get(top as usize)?.node));
+        let lacking = tops.filter(|&top| self.has_away_below(top)).map(|top| self.lacks(top));
+        covered(&lacking.collect::<Vec<_>>(), 1)
+    }
+
+    fn has_away_below(&self, id: NodeId) -> bool {
+        let Some(node) = self.nodes.get(id) else { return false };
+        match &node.shape {
+            Shape::Leaf(leaf) => self.leaves.get(*leaf).is_some_and(|leaf| is_away(leaf)),
+            _ => node.children.iter().any(|&child| self.has_away_below(child)),
+        }
+    }
+
+    /// The txgs whose data `id` cannot give.
+    fn lacks(&self, id: NodeId) -> Vec<Range<u64>> {
+        let Some(node) = self.nodes.get(id) else { return Vec::new() };
+        let below = |node: &Node| -> Vec<Vec<Range<u64>>> {
+            node.children.iter().map(|&child| self.lacks(child)).collect()
+        };
+        match &node.shape {
+            Shape::Leaf(leaf) => match self.leaves.get(*leaf) {
+                Some(leaf) if is_away(leaf) => vec![ALWAYS],
+                Some(leaf) => leaf.missing(),
+                None => Vec::new(),
+            },
+            Shape::Copies => covered(&below(node), node.children.len()),
+            Shape::Raidz(raidz) => covered(&below(node), raidz.parity() + 1),
+            Shape::Draid(draid) if draid.domains() > 1 => {
+                let set = (node.children.len() / draid.domains() as usize).max(1);
+                let all = below(node);
+                let domain = |first: usize| -> Vec<Range<u64>> {
+                    let own = all.iter().skip(first).step_by(set).cloned();
+                    covered(&own.collect::<Vec<_>>(), 1)
+                };
+                covered(&(0..set).map(domain).collect::<Vec<_>>(), draid.parity() + 1)
+            }
+            Shape::Draid(draid) => covered(&below(node), draid.parity() + 1),
+            Shape::DistributedSpare { .. }
+            | Shape::Indirect(_)
+            | Shape::Root
+            | Shape::Nothing(_) => Vec::new(),
+        }
+    }
+}
+
+/// It has no device that can be read. One that left the pool is not away.
+fn is_away(leaf: &Leaf) -> bool {
+    let state = leaf.condition().state;
+    !state.is_readable() && state != VdevState::Closed
+}
+
+/// What at least `least` of `sets` (each of ascending ranges apart from each other) have in common.
+fn covered(sets: &[Vec<Range<u64>>], least: usize) -> Vec<Range<u64>> {
+    let mut edges: Vec<(u64, bool)> = Vec::new();
+    for range in sets.iter().flatten().filter(|range| !range.is_empty()) {
+        edges.push((range.start, true));
+        edges.push((range.end, false));
+    }
+    // Where one ends and another begins, the beginning comes first, so that they join.
+    edges.sort_unstable_by_key(|&(at, begins)| (at, !begins));
+    let (mut depth, mut since, mut out) = (0_usize, None, Vec::new());
+    for (at, begins) in edges {
+        depth = if begins { depth + 1 } else { depth.saturating_sub(1) };
+        match since {
+            None if depth >= least => since = Some(at),
+            Some(start) if depth < least => {
+                if at > start {
+                    out.push(start..at);
+                }
+                since = None;
+            }
+            _ => {}
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_enough_sets_have_in_common() {
+        let sets = [vec![1..5, 8..10], vec![3..9], vec![ALWAYS]];
+        assert_eq!(covered(&sets, 3), [3..5, 8..9]);
+        assert_eq!(covered(&sets, 2), [1..10]);
+        assert_eq!(covered(&sets, 1), [ALWAYS]);
+        assert_eq!(covered(&sets[..2], 2), [3..5, 8..9]);
+        assert_eq!(covered(&[vec![1..2], vec![2..3]], 2), []);
+        assert_eq!(covered(&[vec![1..2], vec![2..3]], 1), [1..3]);
+    }
+}
