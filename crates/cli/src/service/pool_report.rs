@@ -398,3 +398,43 @@ fn collect<'a>(vdev: &'a VdevReport, out: &mut Vec<&'a VdevReport>) {
         collect(child, out);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A leaf in this state, with this reason.
+    fn leaf(state: VdevState, reason: VdevReason) -> VdevReport {
+        VdevReport { kind: "file".into(), state, reason, ..VdevReport::default() }
+    }
+
+    fn of(state: VdevState, children: Vec<VdevReport>) -> PoolReport {
+        let root = VdevReport { kind: "root".into(), state, children, ..VdevReport::default() };
+        PoolReport { state, root, pool_version: 5000, ..PoolReport::default() }
+    }
+
+    #[test]
+    fn what_is_most_urgent_is_said() {
+        use VdevState::{CannotOpen, Degraded, Online};
+        let well = || leaf(Online, VdevReason::None);
+        let wiped = || leaf(CannotOpen, VdevReason::BadLabel);
+        let gone = || leaf(CannotOpen, VdevReason::OpenFailed);
+        let behind = || VdevReport { missed: 3, ..leaf(Degraded, VdevReason::None) };
+        assert_eq!(status(&of(Online, vec![well(), well()])), PoolStatus::Healthy);
+        assert_eq!(status(&of(Degraded, vec![wiped(), well()])), PoolStatus::CorruptLabel);
+        assert_eq!(status(&of(Degraded, vec![wiped(), gone()])), PoolStatus::MissingDevice);
+        assert_eq!(status(&of(CannotOpen, vec![gone()])), PoolStatus::MissingDeviceNoReplicas);
+        assert_eq!(status(&of(Degraded, vec![behind(), well()])), PoolStatus::MissedWrites(3));
+        // Errors that were cleared or not: what it misses stays.
+        let worn = VdevReport { checksum_errors: 1, ..behind() };
+        assert_eq!(status(&of(Degraded, vec![worn, well()])), PoolStatus::MissedWrites(3));
+        // What only the missing device has must not be called there.
+        let beyond = PoolReport { out_of_reach: 2, ..of(Degraded, vec![behind(), gone()]) };
+        assert_eq!(status(&beyond), PoolStatus::OutOfReach(2));
+        let passing = PoolReport { error_count: 4, passing_errors: 4, ..beyond.clone() };
+        assert_eq!(status(&passing), PoolStatus::OutOfReach(2));
+        let lost = PoolReport { passing_errors: 3, ..passing };
+        assert_eq!(status(&lost), PoolStatus::CorruptData);
+        assert_eq!(status(&of(Degraded, vec![behind(), gone()])), PoolStatus::MissingDevice);
+    }
+}

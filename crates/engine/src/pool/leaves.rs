@@ -269,4 +269,29 @@ mod tests {
         let new = held.new_leaves().open(&leaf(0, 99, &a)).unwrap();
         assert_eq!(new.path(), paths[0]);
     }
+
+    #[test]
+    fn a_wiped_device_is_told_from_a_missing_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = ["a", "b"].map(|name| dir.path().join(name));
+        let [a, b] = paths.clone().map(|path| path.to_string_lossy().into_owned());
+        let tree = top(VdevKind::Mirror, 0, 10, vec![leaf(0, 11, &a), leaf(1, 12, &b)]);
+        let disk = cenote_device::SimDevice::new("sim", SIZE);
+        testing::write_labels(&disk, &testing::config(&tree, 11, 7, 1));
+        std::fs::write(&paths[0], disk.read(0, SIZE).unwrap()).unwrap();
+        let opener: Arc<dyn Opener> = Arc::new(FileOpener { mode: Mode::ReadOnly });
+        let found = scan(&opener, &ScanOptions::new(vec![dir.path().into()]));
+        let candidate = assemble(&found).pop().unwrap();
+        let root = candidate.tree.clone();
+        let why = || {
+            let leaves = CandidateLeaves::trusted(&candidate, &root, None);
+            leaves.open(&root.children()[0].children()[1]).unwrap_err().condition.aux
+        };
+        assert_eq!(why(), Aux::OpenFailed);
+        std::fs::File::create(&paths[1]).unwrap().set_len(SIZE as u64).unwrap();
+        assert_eq!(why(), Aux::BadLabel);
+        // What is there now is another device.
+        std::fs::copy(&paths[0], &paths[1]).unwrap();
+        assert_eq!(why(), Aux::CorruptData);
+    }
 }

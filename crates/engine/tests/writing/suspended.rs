@@ -222,7 +222,7 @@ fn a_side_that_fails_in_the_middle_is_remembered() {
             drop((object, live));
             disks.disk(1).set_health(Health::Well);
             let live = disks.reopen();
-            assert_eq!(live.vdevs().condition().state, VdevState::Online);
+            assert_eq!(live.vdevs().condition().state, VdevState::Degraded);
             let loaded = live.vdevs().missed();
             assert_eq!(loaded[0].0, missed[0].0);
             census(live.pool());
