@@ -153,7 +153,8 @@ impl Opener for Disks {
 
 /// How pools are written here: when we say so, by nobody but us.
 pub fn write_options() -> WriteOptions {
-    WriteOptions { dirty_limit: 4 << 30, interval: Duration::from_secs(1 << 20), inline: true }
+    let interval = Duration::from_secs(1 << 20);
+    WriteOptions { dirty_limit: 4 << 30, interval, inline: true, ..WriteOptions::default() }
 }
 
 fn open_options() -> OpenOptions {

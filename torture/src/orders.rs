@@ -210,7 +210,7 @@ impl Runner {
         self.order(next, move |live| {
             live.change(check.clone())?;
             for name in names.iter().filter(|name| !name.contains('@')) {
-                live.discard_log(live.pool().catalog().dataset_named(name)?.id)?;
+                live.close_dataset(live.pool().catalog().dataset_named(name)?.id)?;
             }
             live.change(move |live, change| {
                 check(live, change)?;
