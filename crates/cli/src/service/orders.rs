@@ -622,6 +622,10 @@ pub(super) fn refused(start: &str, change: &Change, error: &Error) -> Failure {
             | Change::Reguid(_),
         ) => error.reason().to_owned(),
         (ErrorKind::Exists, Change::Bookmark { .. }) => "bookmark exists".to_owned(),
+        (ErrorKind::NotFound, Change::SetPoolProperty(_)) => "no such pool or dataset".to_owned(),
+        (ErrorKind::Unsupported, Change::SetPoolProperty(_)) => {
+            "operation not supported on this type of pool".to_owned()
+        }
         (ErrorKind::InvalidArgument, Change::Promote(_) | Change::Bookmark { .. }) => {
             error.reason().to_owned()
         }

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use cenote_control::changes::Change;
 use cenote_control::client::Client;
 use cenote_control::plan::{PropertySetting, PropertyValue};
-use cenote_control::report::PoolReport;
+use cenote_control::report::{DatasetKind, PoolReport};
 
 use super::common;
 use crate::getopt::Spec;
@@ -15,6 +15,7 @@ use crate::settings::compatibility::{self, Features};
 use crate::settings::pool::{self, When};
 use crate::terminal;
 use crate::usage::Tool;
+use crate::zfs::common::new_name_problem;
 
 const SPEC: Spec = Spec { letters: "", long: &[] };
 
@@ -92,7 +93,7 @@ pub fn set(
         if is_the_same {
             return Err(cannot("invalid argument for this pool operation".to_owned()));
         }
-        boot_filesystem(client, name, &setting).map_err(cannot)?;
+        boot_filesystem(name, &setting).map_err(cannot)?;
         if setting.name == "cachefile" {
             // of the running system only; nothing is kept in cache files
             return Ok(warnings);
@@ -111,21 +112,18 @@ pub fn enabled(report: &PoolReport) -> Vec<&'static str> {
     names.filter_map(|name| Some(cenote_format::feature::by_name(name)?.name())).collect()
 }
 
-/// The filesystem to boot must be one of the pool, and there.
-fn boot_filesystem(client: &Client, pool: &str, setting: &PropertySetting) -> Result<(), String> {
+/// The name of a filesystem to boot, or of a snapshot of one, must be one that the pool could have.
+fn boot_filesystem(pool: &str, setting: &PropertySetting) -> Result<(), String> {
     let PropertyValue::Text(value) = &setting.value else { return Ok(()) };
     if setting.name != "bootfs" || value.is_empty() {
         return Ok(());
     }
-    let inside = value.strip_prefix(pool).is_some_and(|r| r.is_empty() || r.starts_with('/'));
-    let query = cenote_control::protocol::DatasetQuery {
-        root: Some(value.clone()),
-        depth: Some(0),
-        properties: Some(Vec::new()),
-        ..Default::default()
-    };
-    if !inside || client.datasets(pool, &query).is_err() {
-        return Err(format!("'{value}' is an invalid name"));
+    let inside =
+        value.strip_prefix(pool).is_some_and(|r| r.is_empty() || r.starts_with(['/', '@']));
+    let kinds = [DatasetKind::Filesystem, DatasetKind::Snapshot];
+    let could_be = kinds.iter().any(|kind| new_name_problem(value, &[*kind]).is_none());
+    match inside && could_be {
+        true => Ok(()),
+        false => Err(format!("'{value}' is an invalid name")),
     }
-    Ok(())
 }

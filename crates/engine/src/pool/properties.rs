@@ -145,13 +145,19 @@ impl Reader<'_> {
     }
 
     fn bootfs(&self) -> Result<(Value, Source)> {
-        let id = match &self.stored {
-            Some(table) => table.number("bootfs")?.unwrap_or(0),
-            None => 0,
+        let stored = match &self.stored {
+            Some(table) => table.value("bootfs")?,
+            None => None,
         };
-        if id == 0 {
-            return Ok((absent(), Source::Default));
+        let Some(stored) = stored else { return Ok((absent(), Source::Default)) };
+        // Cenote once stored the name; it is mended when the pool is opened for writing.
+        if let (None, Some(name)) = (stored.as_u64(), stored.as_c_string()) {
+            let name = String::from_utf8_lossy(name).into_owned();
+            return Ok((Value::Text(name), Source::Local));
         }
+        let Some(id) = stored.as_u64().filter(|id| *id != 0) else {
+            return Ok((absent(), Source::Default));
+        };
         // The dataset may have been destroyed since.
         let name = self.catalog.dataset_by_id(ObjectId(id)).map(|dataset| dataset.name.to_string());
         Ok((Value::Text(name.unwrap_or_else(|_| "-".to_owned())), Source::Local))

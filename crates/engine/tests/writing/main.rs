@@ -10,6 +10,7 @@ mod encrypted;
 mod foreign;
 mod log;
 mod missing;
+mod properties;
 mod removal;
 mod suspended;
 

@@ -203,7 +203,8 @@ impl MosChange<'_> {
     /// The pool does not boot from a dataset that goes away.
     pub(super) fn clear_bootfs(&self, dataset: ObjectId) -> Result<()> {
         let Some(table) = self.pool_entry("pool_props")? else { return Ok(()) };
-        if self.number(table, "bootfs")? == Some(dataset.0) {
+        let stored = self.value(table, "bootfs")?;
+        if stored.is_some_and(|value| value.as_u64() == Some(dataset.0)) {
             self.remove(table, "bootfs")?;
         }
         Ok(())

@@ -187,6 +187,7 @@ impl LivePool {
             // Nobody may open these sets before what the claim changed in them is on the disks.
             live.sync()?;
         }
+        live.mend_bootfs()?;
         Ok(live)
     }
 

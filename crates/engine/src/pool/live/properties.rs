@@ -1,19 +1,22 @@
 //! Properties of a pool that are stored in it.
 //!
 //! Chapter 06, section 3.3. Invariant: a property is either in the table of pool properties or in
-//! the configuration, never in both.
+//! the configuration, never in both. What is stored is of the kind that OpenZFS reads: `bootfs` is the
+//! object of a dataset, whatever name the dataset has.
 
 use cenote_format::zap::{Normalization, Value};
 use cenote_format::{ObjectId, ObjectType};
 
 use super::{ConfigChange, FailMode, LivePool};
-use crate::dataset::Table;
 use crate::dataset::change::{MosChange, OBJECT_DIRECTORY, PropertyData, PropertyInput};
+use crate::dataset::{Catalog, DatasetKind, Table};
 use crate::object::NewObject;
-use crate::{Error, Result, zap};
+use crate::{Error, ErrorKind, Result, zap};
 
 /// Entry of the directory of objects: the table.
 const TABLE: &str = "pool_props";
+/// The dataset to boot from.
+const BOOTFS: &str = "bootfs";
 
 impl LivePool {
     /// Sets a stored property of the pool; its value is checked already.
@@ -38,13 +41,17 @@ impl LivePool {
             "compatibility" => {
                 self.change_config_when_done(ConfigChange::Compatibility(text()?));
             }
+            BOOTFS => {
+                let dataset = self.boot_dataset(change, &text()?)?;
+                put(change, BOOTFS, &Value::of_u64(dataset.0))?;
+                return change.log_event("set", None, &format!("{BOOTFS}={dataset}"));
+            }
             name => {
                 let value = match &property.value {
                     PropertyData::Number(number) => Value::of_u64(*number),
                     PropertyData::Text(text) => Value::of_bytes(format!("{text}\0").as_bytes())?,
                 };
-                let table = change.mos.object(properties_table(change)?)?;
-                zap::update(&table, change.tx, name, &value)?;
+                put(change, name, &value)?;
                 if let ("failmode", PropertyData::Number(number)) = (name, &property.value) {
                     let mode = FailMode::from_number(*number);
                     self.when_done(move |live| live.outage.set_mode(mode));
@@ -53,6 +60,50 @@ impl LivePool {
         }
         change.log_event("set", None, &property.to_string())
     }
+
+    /// The dataset of that name if a system can be booted from it; object 0 for no name.
+    fn boot_dataset(&self, change: &MosChange<'_>, name: &str) -> Result<ObjectId> {
+        if name.is_empty() {
+            return Ok(ObjectId(0));
+        }
+        let catalog = Catalog::open(change.mos.clone(), self.pool.name())?;
+        let dataset = catalog.dataset_named(name)?;
+        if catalog.kind(&dataset)? != DatasetKind::Filesystem {
+            let reason = format!("'{name}' is no filesystem");
+            return Err(Error::new(ErrorKind::Unsupported, reason).at_object(0, dataset.id.0));
+        }
+        Ok(dataset.id)
+    }
+
+    /// Before November 2026 Cenote stored the name of the dataset to boot from, which no OpenZFS
+    /// opens: the object takes its place.
+    pub(super) fn mend_bootfs(&self) -> Result<()> {
+        let named = |mos| -> Result<Option<String>> {
+            let Some(directory) = Table::open(mos, OBJECT_DIRECTORY)? else { return Ok(None) };
+            let id = ObjectId(directory.number(TABLE)?.unwrap_or(0));
+            let stored = Table::open(mos, id)?.map_or(Ok(None), |table| table.value(BOOTFS))?;
+            let text = stored.as_ref().and_then(Value::as_c_string);
+            Ok(text.map(|text| String::from_utf8_lossy(text).into_owned()))
+        };
+        let Some(name) = named(&self.mos)? else { return Ok(()) };
+        self.change(move |live, change| {
+            let dataset = live.boot_dataset(change, &name).unwrap_or(ObjectId(0));
+            tracing::warn!(
+                pool = live.pool.name(),
+                bootfs = name,
+                object = dataset.0,
+                "an earlier version stored bootfs in a form that OpenZFS cannot open; mended"
+            );
+            put(change, BOOTFS, &Value::of_u64(dataset.0))?;
+            change.log_event("set", None, &format!("{BOOTFS}={dataset} (was the text {name})"))
+        })
+    }
+}
+
+/// Puts a value into the table of pool properties.
+fn put(change: &MosChange<'_>, name: &str, value: &Value) -> Result<()> {
+    let table = change.mos.object(properties_table(change)?)?;
+    zap::update(&table, change.tx, name, value)
 }
 
 /// The table of pool properties, made where there is none.
