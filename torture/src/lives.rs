@@ -117,6 +117,7 @@ impl Runner {
         self.group()?;
         let left = self.disks.clone();
         self.model = self.judged(&left, u64::MAX)?;
+        left.record();
         let live = left.open_found(&found);
         let live = live.map_err(|error| format!("the pool found before does not open: {error}"))?;
         self.begin_life(live, 0)?;

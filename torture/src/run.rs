@@ -140,7 +140,7 @@ impl Runner {
     fn all(&mut self, steps: &[Step]) -> Verdict {
         for (number, step) in steps.iter().enumerate() {
             if std::env::var_os("TORTURE_TRACE").is_some() {
-                eprintln!("{number}: {step:?}");
+                eprintln!("{} {number}: {step:?}", self.disks.digest());
             }
             environment::advance(std::time::Duration::from_millis(700));
             let done = self.step(step).and_then(|()| self.still_writes());
