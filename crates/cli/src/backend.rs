@@ -10,7 +10,7 @@ use cenote_control::plan::{CreatePool, VdevPlan, VdevPlanKind};
 use cenote_control::protocol::{Failure, FailureKind};
 use cenote_control::report::{ImportReport, ImportVdev, VdevClass};
 use cenote_control::server::PoolService;
-use cenote_device::{Device, FileDevice, Mode};
+use cenote_device::{Device, FileDevice, HostLock, HostLockError, Mode};
 use cenote_engine::dataset::change::PropertyInput;
 use cenote_engine::keys::suite_of_property;
 use cenote_engine::object::ObjectSet;
@@ -38,6 +38,10 @@ use crate::service::changes::{PoolChanges, ReadOnly};
 use crate::service::live::{self as service_live, LiveChanges};
 use crate::service::{ImportFacts, Service};
 
+/// How often an import looks again before it gives up: at what changed, or is held.
+const TRIES: u32 = 8;
+/// Time between two looks.
+const PAUSE: Duration = Duration::from_millis(100);
 /// How long one device may take to answer.
 const DEVICE_DEADLINE: Duration = Duration::from_secs(10);
 
@@ -159,32 +163,85 @@ fn device(vdev: ImportableVdev) -> ImportVdev {
 /// With the words of `zpool import`.
 pub fn open(request: &OpenRequest) -> Result<Arc<dyn PoolService>, Failure> {
     let name = &request.name;
-    let cannot = |error: &Error| {
-        let kind = match error.kind() {
-            ErrorKind::NotFound => FailureKind::NotFound,
-            ErrorKind::Busy => FailureKind::Busy,
-            ErrorKind::Unsupported => FailureKind::NotSupported,
-            _ => FailureKind::Other,
+    // Before devices are looked at: what is found then, no other process here goes on changing.
+    let lock = host_lock(request.guid).map_err(|reason| {
+        Failure::new(FailureKind::Already, format!("cannot import '{name}': {reason}"))
+    })?;
+    let mut lock = Some(lock);
+    let mut tries = TRIES;
+    loop {
+        let candidates = offline::pool::candidates(&request.search.places);
+        let candidate = candidates.iter().find(|candidate| candidate.guid.0 == request.guid);
+        let Some(candidate) = candidate else {
+            let message = format!("cannot import '{name}': no such pool available");
+            return Err(Failure::new(FailureKind::NotFound, message));
         };
-        if error.reason() == "checkpoint does not exist" {
-            let advice = "Destroy and re-create the pool from\n\ta backup source.";
-            let words = format!("cannot import '{name}': {}\n\t{advice}", error.reason());
-            return Failure::new(kind, words);
+        match open_found(candidate, request, &mut lock) {
+            Err(error) if tries > 0 && is_passing(&error) => {
+                tracing::info!(%error, "looking at the devices again");
+                tries -= 1;
+                std::thread::sleep(PAUSE);
+            }
+            Err(error) => return Err(cannot_import(request, &error)),
+            Ok(service) => return Ok(service),
         }
-        let text = error.to_string();
-        let text = text.strip_prefix(&format!("pool '{name}': ")).unwrap_or(&text);
-        let mut words = format!("cannot import '{name}': {text}");
-        if error.kind() == ErrorKind::Checksum && request.back == Back::No {
-            words.push_str("\n\tIt may open as it was some seconds earlier: 'zpool import -F'.");
+    }
+}
+
+/// Another process wrote on meanwhile, or has died and the kernel is not done with its last writes.
+fn is_passing(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Outdated | ErrorKind::Busy)
+}
+
+/// This machine's lock of a pool; else why the pool is not to be opened. Waits a little for a
+/// process that is about to end.
+fn host_lock(pool: u64) -> Result<Option<HostLock>, String> {
+    for _ in 0..TRIES {
+        match HostLock::take(pool) {
+            Ok(lock) => return Ok(Some(lock)),
+            Err(HostLockError::Held(_)) => std::thread::sleep(PAUSE),
+            Err(error @ HostLockError::Failed(_)) => {
+                // The devices are claimed all the same.
+                tracing::warn!(%error, "the pool is not locked on this host");
+                return Ok(None);
+            }
         }
-        Failure::new(kind, words)
+    }
+    match HostLock::take(pool) {
+        Err(error @ HostLockError::Held(_)) => Err(error.to_string()),
+        lock => Ok(lock.ok()),
+    }
+}
+
+/// The words of `zpool import` for `error`.
+fn cannot_import(request: &OpenRequest, error: &Error) -> Failure {
+    let name = &request.name;
+    let kind = match error.kind() {
+        ErrorKind::NotFound => FailureKind::NotFound,
+        ErrorKind::Busy => FailureKind::Busy,
+        ErrorKind::Unsupported => FailureKind::NotSupported,
+        _ => FailureKind::Other,
     };
-    let candidates = offline::pool::candidates(&request.search.places);
-    let candidate = candidates.iter().find(|candidate| candidate.guid.0 == request.guid);
-    let Some(candidate) = candidate else {
-        let message = format!("cannot import '{name}': no such pool available");
-        return Err(Failure::new(FailureKind::NotFound, message));
-    };
+    if error.reason() == "checkpoint does not exist" {
+        let advice = "Destroy and re-create the pool from\n\ta backup source.";
+        let words = format!("cannot import '{name}': {}\n\t{advice}", error.reason());
+        return Failure::new(kind, words);
+    }
+    let text = error.to_string();
+    let text = text.strip_prefix(&format!("pool '{name}': ")).unwrap_or(&text);
+    let mut words = format!("cannot import '{name}': {text}");
+    if error.kind() == ErrorKind::Checksum && request.back == Back::No {
+        words.push_str("\n\tIt may open as it was some seconds earlier: 'zpool import -F'.");
+    }
+    Failure::new(kind, words)
+}
+
+/// Opens the pool behind `candidate`; `lock` goes with it.
+fn open_found(
+    candidate: &PoolCandidate,
+    request: &OpenRequest,
+    lock: &mut Option<Option<HostLock>>,
+) -> Result<Arc<dyn PoolService>, Error> {
     let (rewind, max_txg) = match request.back {
         Back::No => (Rewind::None, None),
         Back::Few => (Rewind::Safe, None),
@@ -193,7 +250,7 @@ pub fn open(request: &OpenRequest) -> Result<Arc<dyn PoolService>, Failure> {
         Back::Checkpoint => (Rewind::None, None),
     };
     let options = OpenOptions {
-        name: Some(name.clone()),
+        name: Some(request.name.clone()),
         temporary: request.temporary,
         cache_limit: Budget::now().cache,
         rewind,
@@ -210,21 +267,22 @@ pub fn open(request: &OpenRequest) -> Result<Arc<dyn PoolService>, Failure> {
     let (pool, changes): (Arc<Pool>, Arc<dyn PoolChanges>) =
         match open_live(candidate, request, &options) {
             Ok(live) => {
+                let lock = lock.take().flatten();
                 memory::watch(live.pool(), Some(live.gate().clone()));
-                (live.pool().clone(), Arc::new(LiveChanges::new(live)))
+                (live.pool().clone(), Arc::new(LiveChanges::new(live, lock)))
             }
-            Err(Some(error)) if error.kind() != ErrorKind::ReadOnly => return Err(cannot(&error)),
+            Err(Some(error)) if error.kind() != ErrorKind::ReadOnly => return Err(error),
             Err(because) => {
                 let because = because.map(|error| error.reason().to_owned());
                 if let Some(because) = &because {
                     tracing::warn!(%because, "opened read-only");
                 }
-                let pool = Pool::open(candidate, &options).map_err(|error| cannot(&error))?;
-                (pool, Arc::new(ReadOnly { because }))
+                let pool = Pool::open(candidate, &options)?;
+                (pool, Arc::new(ReadOnly { because, _lock: lock.take().flatten().map(Arc::new) }))
             }
         };
     changes.keys_loaded();
-    let service = Service::new(pool, changes, &facts).map_err(|error| cannot(&error))?;
+    let service: Arc<dyn PoolService> = Service::new(pool, changes, &facts)?;
     Ok(service)
 }
 
@@ -377,7 +435,9 @@ pub fn create(plan: &CreatePool) -> Result<Arc<dyn PoolService>, Failure> {
     };
     let pool = live.pool().clone();
     memory::watch(&pool, Some(live.gate().clone()));
-    let service = Service::new(pool, Arc::new(LiveChanges::new(live)), &facts);
+    // Nobody else knows this guid yet.
+    let lock = host_lock(pool.guid().0).ok().flatten();
+    let service = Service::new(pool, Arc::new(LiveChanges::new(live, lock)), &facts);
     Ok(service.map_err(|error| cannot(&error))?)
 }
 

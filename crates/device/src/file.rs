@@ -6,7 +6,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -14,6 +14,7 @@ use bytes::Bytes;
 
 use crate::batch::DEFAULT_DEADLINE;
 use crate::buffer::{Buffer, PAGE, limit_heaps};
+use crate::claim;
 use crate::threads::call;
 use crate::{
     Device, DeviceError, RawDevice, RawWriter, ReadOp, Stall, WriteOp, flush_batch, read_batch,
@@ -28,8 +29,8 @@ pub enum Mode {
     /// Reading and writing.
     ReadWrite,
     /// Reading and writing, and nobody else may hold the device so: a block device is claimed
-    /// (`O_EXCL`: not mounted, not swap, not below another device), a file is locked (`flock`).
-    /// Otherwise [`DeviceError::Busy`].
+    /// (`O_EXCL`: not mounted, not swap, not below another device) and so are the files below it, a
+    /// file is locked. Otherwise [`DeviceError::Busy`].
     Exclusive,
 }
 
@@ -66,6 +67,8 @@ struct Writer {
     direct: Option<File>,
     /// Memory written past the page cache starts at multiples of this.
     memory_alignment: usize,
+    /// Files below an exclusive block device, locked.
+    _below: Vec<File>,
 }
 
 impl FileDevice {
@@ -123,7 +126,6 @@ fn open(path: PathBuf, mode: Mode) -> Result<Inner, DeviceError> {
 
 /// Whether the kernel hands discards on to this block device; a partition asks its disk.
 fn discards(device: &std::fs::Metadata) -> bool {
-    use std::os::unix::fs::MetadataExt;
     let number = device.rdev();
     let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
     let most = ["queue", "../queue"].iter().find_map(|queue| {
@@ -133,30 +135,41 @@ fn discards(device: &std::fs::Metadata) -> bool {
     most.is_some_and(|bytes| bytes.trim().parse::<u64>().is_ok_and(|bytes| bytes > 0))
 }
 
-/// Opens `path` for writing, claims it if `mode` says so.
+/// Opens `path` for writing, claims it if `mode` says so. The claim belongs to the descriptor that
+/// most is written through: writes under way when this process is killed hold it until they end.
 fn open_writer(path: &Path, mode: Mode, alignment: usize) -> Result<Writer, DeviceError> {
     let busy = |error: std::io::Error| match error.raw_os_error() {
         Some(libc::EBUSY | libc::EAGAIN) => DeviceError::Busy(path.to_path_buf()),
         _ => error.into(),
     };
-    let mut options = OpenOptions::new();
-    options.read(true).write(true);
-    let is_block = std::fs::metadata(path)?.file_type().is_block_device();
-    if mode == Mode::Exclusive && is_block {
-        options.custom_flags(libc::O_EXCL);
+    let metadata = std::fs::metadata(path)?;
+    let is_block = metadata.file_type().is_block_device();
+    let exclusive = mode == Mode::Exclusive;
+    let claim = if exclusive && is_block { libc::O_EXCL } else { 0 };
+    let open = |flags| OpenOptions::new().read(true).write(true).custom_flags(flags).open(path);
+    let direct = match (alignment > 1).then(|| open(libc::O_DIRECT | claim)) {
+        Some(Ok(direct)) => Some(direct),
+        Some(Err(error)) if error.raw_os_error() == Some(libc::EBUSY) => return Err(busy(error)),
+        Some(Err(_)) | None => None,
+    };
+    let buffered = open(if direct.is_some() { 0 } else { claim }).map_err(busy)?;
+    let mut below = Vec::new();
+    if exclusive {
+        let held = |error: std::io::Error| match claim::is_busy(&error) {
+            true => DeviceError::Busy(path.to_path_buf()),
+            false => error.into(),
+        };
+        match is_block {
+            true => below = claim::claim_below(metadata.rdev()).map_err(held)?,
+            false => claim::claim_file(direct.as_ref().unwrap_or(&buffered)).map_err(held)?,
+        }
     }
-    let buffered = options.open(path).map_err(busy)?;
-    if mode == Mode::Exclusive && !is_block {
-        let operation = rustix::fs::FlockOperation::NonBlockingLockExclusive;
-        rustix::fs::flock(&buffered, operation).map_err(|error| busy(error.into()))?;
-    }
-    if alignment <= 1 {
-        return Ok(Writer { buffered, direct: None, memory_alignment: 1 });
-    }
-    let direct = OpenOptions::new().write(true).custom_flags(libc::O_DIRECT).open(path).ok();
-    let memory_alignment =
-        direct.as_ref().and_then(memory_alignment).unwrap_or(PAGE).clamp(1, PAGE);
-    Ok(Writer { buffered, direct, memory_alignment })
+    let memory_alignment = direct
+        .as_ref()
+        .and_then(memory_alignment)
+        .unwrap_or(if direct.is_some() { PAGE } else { 1 });
+    let memory_alignment = memory_alignment.clamp(1, PAGE);
+    Ok(Writer { buffered, direct, memory_alignment, _below: below })
 }
 
 /// Alignment of memory that direct I/O on `file` wants, if the kernel tells.

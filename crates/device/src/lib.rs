@@ -7,13 +7,15 @@
 //!
 //! The ways in are [`read_batch`], [`write_batch`], [`write_durable`] and [`flush_batch`]: they take operations of any
 //! number of devices and have them all in flight together. [`FileDevice`] is a file or block device, [`SimDevice`] a simulated disk.
-//! [`partition_disk`] makes a whole disk one partition for a pool.
+//! [`HostLock`] is a pool's lock on this machine. [`partition_disk`] makes a whole disk one partition for a pool.
 
 mod batch;
 mod buffer;
+mod claim;
 mod disk;
 pub mod environment;
 mod file;
+mod host_lock;
 mod lanes;
 mod plan;
 mod ring;
@@ -40,6 +42,7 @@ pub use disk::{
     planned_size,
 };
 pub use file::{FileDevice, Mode};
+pub use host_lock::{HostLock, HostLockError};
 pub use sim::{Health, Keep, Recorded, SimDevice, SimEvent};
 pub use stall::Stall;
 pub use table::PartitionTable;

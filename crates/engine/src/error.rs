@@ -46,6 +46,8 @@ pub enum ErrorKind {
     Quota,
     /// Who asked for it was killed, or does not want it any more.
     Interrupted,
+    /// What was looked at has changed meanwhile: to be looked at again.
+    Outdated,
 }
 
 /// Where it happened; whatever is known.

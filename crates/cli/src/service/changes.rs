@@ -9,6 +9,7 @@ use std::sync::Arc;
 use cenote_control::changes::{Grant, NewDataset};
 use cenote_control::plan::{NewKey, PropertySetting, VdevPlan};
 use cenote_control::report::UnreplayedLog;
+use cenote_device::HostLock;
 use cenote_engine::dataset::Dataset;
 use cenote_engine::pool::Pool;
 use cenote_engine::{Error, Result};
@@ -336,6 +337,8 @@ fn not_yet(what: &str) -> Result<()> {
 pub struct ReadOnly {
     /// What keeps it from being written; `None` if it was to be read only.
     pub because: Option<String>,
+    /// This machine's lock of the pool.
+    pub _lock: Option<Arc<HostLock>>,
 }
 
 impl PoolChanges for ReadOnly {

@@ -10,6 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use cenote_control::changes::{Grant, NewDataset};
 use cenote_control::plan::{NewKey, PropertySetting, PropertyValue, VdevPlan};
 use cenote_control::report::UnreplayedLog;
+use cenote_device::HostLock;
 use cenote_engine::dataset::change::{
     MosChange, NewDataset as EngineDataset, PropertyData, PropertyInput,
 };
@@ -42,12 +43,14 @@ pub struct LiveChanges {
     live: Arc<LivePool>,
     /// Files that are mounted, to tell them of changed properties.
     open: Mutex<HashMap<ObjectId, Weak<Filesystem>>>,
+    /// This machine's lock of the pool: that of its present guid.
+    lock: Mutex<Option<HostLock>>,
 }
 
 impl LiveChanges {
-    /// The changes of `live`.
-    pub fn new(live: Arc<LivePool>) -> Self {
-        Self { live, open: Mutex::default() }
+    /// The changes of `live`, a pool locked on this machine with `lock`.
+    pub fn new(live: Arc<LivePool>, lock: Option<HostLock>) -> Self {
+        Self { live, open: Mutex::default(), lock: Mutex::new(lock) }
     }
 
     fn catalog(&self) -> Catalog {
@@ -660,7 +663,20 @@ impl PoolChanges for LiveChanges {
     }
 
     fn reguid(&self, guid: Option<Guid>) -> Result<()> {
-        self.live.reguid(guid)
+        let wanted = match guid {
+            Some(guid) => guid,
+            None => Guid(super::load_guid().max(1)),
+        };
+        let mut lock = self.lock.lock();
+        if lock.is_none() || wanted == self.live.pool().guid() {
+            return self.live.reguid(Some(wanted));
+        }
+        // Both are held until the new one is on the disks.
+        let new = HostLock::take(wanted.0)
+            .map_err(|error| Error::new(ErrorKind::Busy, error.to_string()))?;
+        self.live.reguid(Some(wanted))?;
+        *lock = Some(new);
+        Ok(())
     }
 
     fn checkpoint(&self, discard: bool) -> Result<()> {

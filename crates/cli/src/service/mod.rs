@@ -253,6 +253,7 @@ fn watch_devices(pool: &Arc<Pool>) {
     }
 }
 
+/// A number nobody else has.
 fn load_guid() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     // A fresh random state is as random as the operating system makes it.

@@ -251,6 +251,7 @@ fn choose<'a>(
     }
     let message = match matching.as_slice() {
         [_] => return Ok(matching),
+        [] if here.iter().any(|(_, other)| other == name) => taken(name),
         [] => format!("cannot import '{name}': no such pool available"),
         _ => {
             format!(
@@ -261,6 +262,14 @@ fn choose<'a>(
     };
     terminal::complain(&message);
     Err(ExitCode::FAILURE)
+}
+
+/// What is said of a name that an imported pool has.
+fn taken(name: &str) -> String {
+    format!(
+        "cannot import '{name}': a pool with that name already exists\nuse the form 'zpool import \
+         <pool | id> <newpool>' to give it a new name"
+    )
 }
 
 /// What is said of a pool that lacks nothing but devices of its intent log.
@@ -296,10 +305,7 @@ fn one(wanted: &Wanted, client: &Client, pool: &ImportReport) -> Result<(), ()> 
         return fail(format!("cannot import '{name}': {problem}"));
     }
     if client.knows(&name) && !leftovers::clear(client, &name) {
-        return fail(format!(
-            "cannot import '{name}': a pool with that name already exists\nuse the form 'zpool \
-             import <pool | id> <newpool>' to give it a new name"
-        ));
+        return fail(taken(&name));
     }
     if let Some((host, id, time)) = &pool.last_host
         && !wanted.force

@@ -4,13 +4,13 @@
 //! where a label was found.
 
 use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::ExitCode;
 
 use cenote_device::Mode;
 use cenote_engine::pool::discover::{FileOpener, Opener, read_labels};
 use cenote_engine::pool::in_use::{Holder, device_in_use};
+use cenote_engine::pool::leaves::open_exclusive;
 use cenote_format::config::PoolState;
 
 use super::vdevs::devices;
@@ -76,6 +76,9 @@ fn clear(path: &str, force: bool) -> Result<(), (String, u8)> {
         return Err(failed());
     }
     may_be_cleared(path, force).map_err(plain)?;
+    // Held while it is written to: nobody imports it between this look and the last write.
+    drop(file);
+    let device = open_exclusive(place).map_err(|error| plain(error.to_string()))?;
     let end = size / LABEL * LABEL;
     let zeros = vec![0; usize::try_from(LABEL).unwrap_or(0)];
     for label in &labels {
@@ -84,9 +87,9 @@ fn clear(path: &str, force: bool) -> Result<(), (String, u8)> {
             index @ 2..=3 => end - LABEL * (4 - index as u64),
             _ => continue,
         };
-        file.write_all_at(&zeros, offset).map_err(|_| failed())?;
+        device.write(offset, &zeros).map_err(|_| failed())?;
     }
-    file.sync_all().map_err(|_| failed())
+    device.flush().map_err(|_| failed())
 }
 
 /// Refuses what is in use, or may be.

@@ -220,7 +220,10 @@ impl Pool {
         let (run, mnt) = (self.dir.path().join("run"), self.dir.path().join("mnt"));
         fs::create_dir(&mnt).unwrap();
         let cenote = |arguments: &[&str]| {
-            Command::new(CENOTE).args(arguments).env("CENOTE_RUN_DIR", &run).output().unwrap()
+            let mut command = Command::new(CENOTE);
+            command.args(arguments).env("CENOTE_RUN_DIR", &run);
+            // Copies of one pool are open at the same time in these tests.
+            command.env("CENOTE_PLAYED_HOST", &run).output().unwrap()
         };
         let (devices, mnt_text) = (self.devices(), mnt.display().to_string());
         let devices = devices.display().to_string();

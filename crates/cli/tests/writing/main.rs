@@ -12,6 +12,7 @@ mod dedup;
 mod encrypted;
 mod modern;
 mod mount_helper;
+mod once;
 mod placed;
 mod sessions;
 mod volumes;

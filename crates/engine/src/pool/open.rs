@@ -220,6 +220,7 @@ impl Pool {
                 let reason = format!("{} is in use by another process", path.display());
                 return Err(Error::new(ErrorKind::Busy, reason));
             }
+            check_still_newest(candidate, &choice, options)?;
             trusted
         } else {
             VdevTree::build(&tree, CandidateLeaves::trusted(candidate, &tree, label_limit))?
@@ -401,6 +402,21 @@ fn choose_uberblock(
     let leaves = candidate.leaves(&candidate.tree);
     choose::choose(&leaves, limit, options.deadline)
         .map_err(|error| Error::new(ErrorKind::Io, error.to_string()))
+}
+
+/// The devices are held now: nobody wrote on while they were looked at and waited for.
+fn check_still_newest(
+    candidate: &PoolCandidate,
+    before: &Choice,
+    options: &OpenOptions,
+) -> Result<()> {
+    let now = choose_uberblock(candidate, None, options)?.latest;
+    if now.compare_recency(&before.latest).is_le() {
+        return Ok(());
+    }
+    let (then, now) = (before.latest.txg, now.txg);
+    let reason = format!("another process wrote group {now} while group {then} was opened");
+    Err(Error::new(ErrorKind::Outdated, reason))
 }
 
 fn check_version(uberblock: &Uberblock) -> Result<()> {

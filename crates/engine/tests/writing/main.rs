@@ -4,6 +4,7 @@
 //! written is read back from the disks alone.
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
+mod apart;
 mod cached;
 mod dedup;
 mod encrypted;
