@@ -1,19 +1,16 @@
 //! Opening the files of a dataset for writing, and replaying the intent logs of what is opened.
 //!
 //! Invariant: what a mounted filesystem shows besides its files (snapshots, free space) is that of
-//! the newest transaction group on the disks; its own limits count what is on its way as well.
+//! the newest transaction group on the disks.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use cenote_engine::dataset::{
-    Allowance, Catalog, Dataset, Listed, PoolCapacity, PropertyReader, Value,
-};
+use cenote_engine::dataset::{Catalog, Dataset, Listed, PropertyReader, Value};
 use cenote_engine::intent::{IntentLog, Replay};
 use cenote_engine::pool::live::{LiveDataset, LivePool};
+use cenote_engine::txg::{Purpose, Reservation};
 use cenote_engine::{Error, ErrorKind, object::ObjectSet};
 use cenote_format::ObjectId;
-use parking_lot::Mutex;
 
 use crate::control_directory::{Snapshot, SnapshotSource};
 use crate::error::{EACCES, ENOENT, EROFS};
@@ -25,11 +22,6 @@ use crate::write::{
     AccessTimes, AclInherit, AclMode, ChangeLog, Durability, Intents, Promptness, SpaceCheck,
     WriteOptions, WriteProperties,
 };
-
-/// How long a reading of the dataset's limits is good for.
-const FRESH: Duration = Duration::from_millis(500);
-/// Bytes dirty metadata may take for each dirty byte of data, as a shift: a quarter.
-const OVERHEAD: u32 = 2;
 
 /// The properties of a dataset, as numbers and words.
 struct Properties<'a> {
@@ -82,65 +74,15 @@ pub fn write_properties(live: &LivePool, dataset: &Dataset) -> Result<WritePrope
     })
 }
 
-/// Groups waited for, so that what is under way is counted exactly, before there is no room.
-const GROUPS_WAITED: u32 = 3;
-
-/// Says whether there is room for more in a dataset.
+/// Asks for room in a dataset.
 struct Room {
     live: Arc<LivePool>,
     id: ObjectId,
-    known: Mutex<Option<(Instant, Allowance, PoolCapacity)>>,
-}
-
-impl Room {
-    fn read(&self) -> Result<(Allowance, PoolCapacity), Error> {
-        if let Some((when, allowance, capacity)) = &*self.known.lock()
-            && when.elapsed() < FRESH
-        {
-            return Ok((allowance.clone(), *capacity));
-        }
-        let pool = self.live.pool();
-        let catalog = pool.catalog();
-        let dataset = catalog.dataset_by_id(self.id)?;
-        let capacity = self.live.capacity();
-        let reader = PropertyReader::new(&catalog, capacity, pool.keys().as_ref(), "");
-        let properties = Properties { reader, listed: Listed::Dataset(dataset.clone()) };
-        let mut chain = vec![(*dataset.directory).clone()];
-        chain.extend(catalog.ancestors(&dataset.directory)?);
-        let allowance = Allowance::new(
-            chain.iter().map(|directory| &directory.phys),
-            &dataset.phys,
-            properties.number("refquota")?.unwrap_or(0),
-            properties.number("refreservation")?.unwrap_or(0),
-        );
-        *self.known.lock() = Some((Instant::now(), allowance.clone(), capacity));
-        Ok((allowance, capacity))
-    }
-
-    /// Bytes on their way, their metadata included.
-    fn pending(&self) -> u64 {
-        let dirty = self.live.gate().dirty_bytes();
-        dirty.saturating_add(dirty >> OVERHEAD)
-    }
 }
 
 impl SpaceCheck for Room {
-    fn reserve(&self, bytes: u64) -> Result<()> {
-        let wanted = bytes.saturating_add(bytes >> OVERHEAD);
-        let mut waited = 0;
-        loop {
-            let (allowance, capacity) = self.read()?;
-            let pending = self.pending();
-            let Err(error) = allowance.check(&capacity, pending, wanted) else { return Ok(()) };
-            if pending == 0 || waited == GROUPS_WAITED {
-                tracing::debug!(bytes, pending, ?allowance, ?capacity, %error, "no room");
-                return Err(error.into());
-            }
-            // What is under way is only guessed at; on the disks it may take less.
-            self.live.sync()?;
-            *self.known.lock() = None;
-            waited += 1;
-        }
+    fn reserve(&self, bytes: u64, purpose: Purpose) -> Result<Reservation> {
+        Ok(self.live.reserve(self.id, bytes, purpose)?)
     }
 }
 
@@ -185,7 +127,7 @@ pub fn open(live: &Arc<LivePool>, dataset: &Dataset, read_only: bool) -> Result<
     let writable = live.open_dataset(dataset)?;
     let pool = live.pool();
     let catalog = pool.catalog();
-    let room = Arc::new(Room { live: live.clone(), id: dataset.id, known: Mutex::new(None) });
+    let room = Arc::new(Room { live: live.clone(), id: dataset.id });
     let properties = write_properties(live, dataset)?;
     let record = u32::try_from(properties.record_size).unwrap_or(128 << 10);
     let space = {
@@ -224,9 +166,18 @@ pub fn open(live: &Arc<LivePool>, dataset: &Dataset, read_only: bool) -> Result<
         opened.map(Arc::new)
     };
     let filesystem = files(Some(write))?;
-    if let Some(log) = writable.log()
-        && replay(live, &writable, log, filesystem.as_ref(), dataset)?.is_some()
-    {
+    let replaying = |now| {
+        filesystem.writer().into_iter().for_each(|writer| writer.set_replaying(now));
+    };
+    let left = match writable.log() {
+        Some(log) => {
+            replaying(true);
+            replay(live, &writable, log, filesystem.as_ref(), dataset)?
+        }
+        None => None,
+    };
+    replaying(false);
+    if left.is_some() {
         // What the log still holds must not meet files that were changed since.
         drop(filesystem);
         return files(None);
@@ -316,11 +267,9 @@ fn replay(
 }
 
 fn statfs(room: &Room, set: &ObjectSet, record: u32) -> Space {
-    let Ok((allowance, capacity)) = room.read() else { return Space::default() };
-    let pending = room.pending();
-    let referenced = allowance.referenced.saturating_add(pending);
-    let available = allowance.available(&capacity, pending);
-    mount::space(referenced, available, set.committed_root().fill(), record)
+    let Some(allowance) = room.live.allowance(room.id) else { return Space::default() };
+    let available = allowance.available(&room.live.capacity(), 0);
+    mount::space(allowance.referenced, available, set.committed_root().fill(), record)
 }
 
 /// The dataset called `name` in the newest group on the disks.

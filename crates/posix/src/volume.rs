@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use cenote_engine::intent::Replay;
 use cenote_engine::object::{Object, ObjectSet};
-use cenote_engine::txg::Gate;
+use cenote_engine::txg::{Gate, Purpose, Reservation};
 use cenote_engine::zap::{self, Value, Zap};
 use cenote_engine::{Error, ErrorKind};
 use cenote_format::ObjectId;
@@ -88,9 +88,10 @@ impl Volume {
     pub fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
         let write = self.options()?;
         let len = data.len() as u64;
-        if let Some(space) = &write.space {
-            space.reserve(len)?;
-        }
+        let _room = match &write.space {
+            Some(space) => space.reserve(len, Purpose::Grow)?,
+            None => Reservation::none(),
+        };
         write.gate.throttle()?;
         let size = self.size.write();
         expect_within(*size, offset, len)?;

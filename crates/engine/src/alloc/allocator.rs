@@ -163,6 +163,15 @@ impl Allocator {
     /// Finds space for all copies of a block, or none: [`ErrorKind::NoSpace`] if there is no
     /// contiguous space of that size, smaller blocks may still fit.
     pub fn allocate(&self, request: &AllocRequest) -> Result<Dvas> {
+        self.allocate_in(request, steps(request.class))
+    }
+
+    /// The same for a block of the intent log, on what is set aside for that alone.
+    pub fn allocate_set_aside(&self, request: &AllocRequest) -> Result<Dvas> {
+        self.allocate_in(request, &[Step::Class(AllocationClass::Log), Step::Embedded])
+    }
+
+    fn allocate_in(&self, request: &AllocRequest, steps: &[Step]) -> Result<Dvas> {
         let copies = usize::from(request.copies);
         if request.psize == 0 || copies == 0 || copies > COPIES {
             let reason = format!("{} copies of {} bytes", request.copies, request.psize);
@@ -171,7 +180,7 @@ impl Allocator {
         let vdevs = self.vdevs.load();
         let mut state = self.state.lock();
         state.check_open(request.txg)?;
-        for step in steps(request.class) {
+        for step in steps {
             let mut found = Dvas::new();
             let failure = loop {
                 if found.len() == copies {

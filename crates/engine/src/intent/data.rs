@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use cenote_format::BlockPointer;
+use cenote_format::{BlockPointer, Dva};
 use parking_lot::{Mutex, RwLock};
 
 use crate::Result;
@@ -140,6 +140,11 @@ impl Placement {
     /// Where block `number` of `object` lies; `None` if its data must go into the log.
     pub(super) fn pointer(&self, object: u64, number: u64) -> Option<BlockPointer> {
         self.pointers.get(&(object, number)).copied().flatten()
+    }
+
+    /// Where the blocks lie that got their places now.
+    pub(super) fn dvas(&self) -> Vec<Dva> {
+        self.blocks.iter().flat_map(|(_, _, block)| block.pointer.dvas()).collect()
     }
 
     /// What has to be written before a record that points there counts.

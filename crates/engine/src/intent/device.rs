@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use cenote_format::{BlockPointer, Dva, ObjectId, Txg};
 
-use super::{Claimer, DataWriter, LogPool, LogReader, LogWrite, Placement, Runway, WriteSource};
-use crate::alloc::{AllocRequest, Allocator};
+use super::{Claimer, DataWriter, LogPool, LogReader, LogSpace, LogWrite, Placement, WriteSource};
+use crate::alloc::Allocator;
 use crate::object::{DirtyBlocks, ObjectSet};
 use crate::pipe::{PoolIo, ReadContext, zeros};
 use crate::txg::{Gate, Tx};
@@ -33,6 +33,8 @@ const PAUSES: [Duration; 5] = [
 const READ_PATIENCE: Duration = Duration::from_secs(45);
 /// Length in bytes from which data of a write is not put into the log, unless that has devices.
 const PLACED_FROM: u64 = 32 << 10;
+/// Copies of data that may be placed, at most.
+const PLACED_COPIES: u64 = 3;
 /// Bytes of a gang header.
 const GANG_HEADER: u64 = 512;
 /// Deepest nesting of gangs that is claimed.
@@ -41,9 +43,8 @@ const GANG_DEPTH: u32 = 16;
 /// The pool as the log of one dataset uses it.
 pub struct PoolLog {
     gate: Arc<Gate>,
-    allocator: Arc<Allocator>,
+    space: LogSpace,
     io: Arc<PoolIo>,
-    runway: Arc<Runway>,
     /// The newest group the log wants the dataset to be written in.
     newest: AtomicU64,
     /// Log devices are left to others: property `logbias` says `throughput`.
@@ -52,18 +53,11 @@ pub struct PoolLog {
 }
 
 impl PoolLog {
-    /// For the log of one dataset of the pool, whose data `data` writes. All logs of the pool share
-    /// the runway.
-    pub fn new(
-        gate: Arc<Gate>,
-        allocator: Arc<Allocator>,
-        io: Arc<PoolIo>,
-        runway: Arc<Runway>,
-        data: DataWriter,
-    ) -> Arc<Self> {
+    /// For the log of one dataset of the pool, whose data `data` writes.
+    pub fn new(gate: Arc<Gate>, space: LogSpace, io: Arc<PoolIo>, data: DataWriter) -> Arc<Self> {
         let newest = AtomicU64::new(0);
         let spares_log_devices = AtomicBool::new(false);
-        Arc::new(Self { gate, allocator, io, runway, newest, spares_log_devices, data })
+        Arc::new(Self { gate, space, io, newest, spares_log_devices, data })
     }
 
     /// Whether the dataset must be written in group `txg` for the log's sake.
@@ -99,17 +93,10 @@ impl LogPool for PoolLog {
 
     fn allocate(&self, tx: &Tx, size: u64) -> Result<Dva> {
         let spares = self.spares_log_devices.load(Relaxed);
-        let (vdevs, txg) = (self.io.pipe.vdevs(), tx.txg());
-        if !spares && let Some(dva) = self.runway.take(&self.allocator, &vdevs, size, txg) {
-            return Ok(dva);
-        }
-        let class = if spares { AllocationClass::Normal } else { AllocationClass::Log };
-        let dvas =
-            self.allocator.allocate(&AllocRequest { class, ..AllocRequest::new(size, txg) })?;
-        let full = || Error::new(ErrorKind::NoSpace, "no room for the intent log");
-        let dva = dvas.first().copied().ok_or_else(full)?;
-        if !spares {
-            self.runway.prepare(&self.allocator, &vdevs, txg);
+        let vdevs = self.io.pipe.vdevs();
+        let dva = self.space.allocate(&vdevs, size, tx.txg(), spares)?;
+        if self.space.took(&vdevs, &[dva], tx.txg()) {
+            self.gate.want(tx.txg());
         }
         Ok(dva)
     }
@@ -144,12 +131,25 @@ impl LogPool for PoolLog {
         if self.spares_log_devices.load(Relaxed) {
             return Some(0);
         }
-        (self.allocator.figures().size(AllocationClass::Log) == 0).then_some(PLACED_FROM)
+        let figures = self.space.allocator.figures();
+        (figures.size(AllocationClass::Log) == 0).then_some(PLACED_FROM)
     }
 
     fn place(&self, tx: &Tx, blocks: &[DirtyBlocks]) -> Result<Option<Placement>> {
+        let vdevs = self.io.pipe.vdevs();
+        let all = blocks.iter().flat_map(|range| &range.blocks);
+        let bytes = all.fold(0, |sum: u64, block| sum.saturating_add(block.data.len() as u64));
+        if !self.space.promises.may_log(bytes.saturating_mul(PLACED_COPIES)) {
+            return Ok(None);
+        }
         let parts = self.spares_log_devices.load(Relaxed);
-        self.data.place(&self.io, &self.allocator, tx, blocks, parts)
+        let placed = self.data.place(&self.io, &self.space.allocator, tx, blocks, parts)?;
+        if let Some(placed) = &placed
+            && self.space.took(&vdevs, &placed.dvas(), tx.txg())
+        {
+            self.gate.want(tx.txg());
+        }
+        Ok(placed)
     }
 
     fn random(&self) -> [u64; 2] {

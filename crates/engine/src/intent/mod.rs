@@ -20,6 +20,7 @@ mod pool;
 mod records;
 mod replay;
 mod runway;
+mod space;
 mod walk;
 
 #[cfg(test)]
@@ -33,4 +34,5 @@ pub use log::{IntentLog, LogSync};
 pub use pool::{LogCipher, LogPool, LogReader, LogWrite, WriteSource};
 pub use replay::{Replay, Replayed, log_blocks};
 pub use runway::Runway;
+pub use space::LogSpace;
 pub use walk::{Ended, Met, walk};

@@ -7,6 +7,7 @@
 use bytes::Bytes;
 use cenote_format::{BlockPointer, Txg};
 
+use super::charge::Due;
 use super::live::Content;
 use super::{Object, ObjectSet};
 use crate::Result;
@@ -70,9 +71,9 @@ impl Object {
     /// Makes `pointers`, which [`Object::clonable`] gave in the same change, the blocks from `first` on;
     /// the blocks of both objects have the same size.
     pub fn clone_blocks(&self, tx: &Tx, first: u64, pointers: &[BlockPointer]) -> Result<()> {
-        let charged = self.change(tx, |state, dirt| {
+        let due = self.change(tx, |state, dirt| {
             let current = state.current_mut()?;
-            let mut charged = 0_u64;
+            let mut due = Due::default();
             for (id, pointer) in (first..).zip(pointers) {
                 dirt.blocks.remove(&id);
                 if pointer.is_hole() {
@@ -84,12 +85,14 @@ impl Object {
                 }
                 dirt.cloned.insert(id, pointer.reborn(tx.txg()));
                 current.max_block_id = current.max_block_id.max(id);
-                charged = charged.saturating_add(pointer.lsize());
+                let one = Due::of(&mut dirt.indirects, current, id, pointer.lsize());
+                due.block = due.block.saturating_add(one.block);
+                due.indirect = due.indirect.saturating_add(one.indirect);
             }
-            Ok(charged)
+            Ok(due)
         })?;
         // Nothing of it is written, but the dataset is charged for it.
-        tx.add_dirty(charged);
+        self.promise(tx, due);
         Ok(())
     }
 

@@ -5,18 +5,19 @@
 //! one and the one being written), and dirt of a group that is being written does not change.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use cenote_format::{BlockPointer, Dnode, ObjectId, Objset, Txg};
 use parking_lot::{Mutex, RwLock};
 
+use super::charge::{DirtyDnodes, Indirects};
 use super::early::EarlyBlocks;
 use super::numbers::Numbers;
 use super::ranges::BlockRanges;
 use super::savepoint::Savepoint;
-use crate::txg::Tx;
+use crate::txg::{Account, Tx};
 use crate::{Error, Result};
 
 /// Parts of the table of live objects.
@@ -38,6 +39,10 @@ pub(super) struct Live {
     /// A name of more than 255 bytes was given.
     pub(super) long_names: AtomicBool,
     pub(super) savepoint: Savepoint,
+    /// Where changes promise what they can cost; those of the meta object set do not.
+    pub(super) account: OnceLock<Arc<Account>>,
+    /// What was promised for dnodes.
+    pub(super) dirty_dnodes: DirtyDnodes,
 }
 
 /// What the last group on the disks holds.
@@ -99,6 +104,8 @@ pub(super) struct Dirt {
     pub jumps: u32,
     /// New spill block, or its removal.
     pub spill: Option<Option<Bytes>>,
+    /// Indirect blocks that were promised.
+    pub indirects: Indirects,
 }
 
 impl Dirt {
@@ -120,6 +127,7 @@ impl Dirt {
             in_parts: false,
             jumps: 0,
             spill: None,
+            indirects: Indirects::new(),
         }
     }
 }
@@ -218,6 +226,7 @@ impl LiveObject {
                 }
                 state.dirt.push(Dirt::new(tx.txg()));
                 live.note_dirty(tx.txg(), self.clone());
+                live.promise_dnode(tx.txg(), self.id.0);
             }
         }
         let Some(mut dirt) = state.dirt.pop() else {
@@ -282,6 +291,8 @@ impl Live {
             zil_header: Mutex::new(None),
             long_names: AtomicBool::new(false),
             savepoint: Savepoint::default(),
+            account: OnceLock::new(),
+            dirty_dnodes: DirtyDnodes::default(),
         }
     }
 
@@ -404,6 +415,7 @@ impl Live {
         objects: Vec<(Arc<LiveObject>, Option<Arc<Dnode>>)>,
     ) {
         *self.committed.write() = Arc::new(committed);
+        self.dirty_dnodes.forget(txg);
         for (object, dnode) in objects {
             object.commit(txg, dnode);
             let free = object.state.read().current.is_none();

@@ -4,6 +4,7 @@
 //! level is checked), so no image can make it loop.
 
 mod appended;
+mod charge;
 mod clone;
 mod early;
 mod live;

@@ -10,6 +10,7 @@ use cenote_format::dnode::{FLAG_SPILL, FLAG_USED_BYTES, SLOT, SLOTS_PER_BLOCK, d
 use cenote_format::{BlockPointer, Dnode, ObjectId, ObjectType, blkptr};
 use smallvec::SmallVec;
 
+use super::charge::Due;
 use super::live::{Content, Dirt, Live, LiveObject, State};
 use super::{OBJECTS_END, Object, ObjectSet};
 use crate::pipe::zeros;
@@ -305,7 +306,7 @@ impl Object {
     /// Replaces level-0 block `id`; `data` has exactly the block size.
     pub fn write_block(&self, tx: &Tx, id: u64, data: Bytes) -> Result<()> {
         let len = data.len() as u64;
-        let new = self.change(tx, |state, dirt| {
+        let due = self.change(tx, |state, dirt| {
             let current = state.current_mut()?;
             if current.block_size() != len {
                 let size = current.block_size();
@@ -317,9 +318,12 @@ impl Object {
             if !id.checked_sub(1).is_none_or(follows) {
                 dirt.jumps = dirt.jumps.saturating_add(1);
             }
-            Ok(dirt.blocks.insert(id, data).is_none())
+            if dirt.blocks.insert(id, data).is_some() {
+                return Ok(Due::default());
+            }
+            Ok(Due::of(&mut dirt.indirects, current, id, len))
         })?;
-        tx.add_dirty(if new { len } else { 0 });
+        self.promise(tx, due);
         Ok(())
     }
 
@@ -362,10 +366,13 @@ impl Object {
                 dirt.in_parts = true;
                 let current = state.current_mut()?;
                 current.max_block_id = current.max_block_id.max(id);
-                Ok(Some((new, size)))
+                Ok(Some(match new {
+                    true => Due::of(&mut dirt.indirects, current, id, size),
+                    false => Due::default(),
+                }))
             })?;
-            if let Some((new, size)) = written {
-                tx.add_dirty(if new { size } else { 0 });
+            if let Some(due) = written {
+                self.promise(tx, due);
                 return Ok(());
             }
         }
@@ -473,7 +480,7 @@ impl Object {
             dirt.spill = Some(spill);
             Ok(())
         })?;
-        tx.add_dirty(len);
+        self.promise(tx, Due { block: len, metadata: true, ..Due::default() });
         Ok(())
     }
 
@@ -521,20 +528,21 @@ impl Object {
                 let Some(old) = old else {
                     // The block on the disks, if there is one, is a hole of the old size.
                     dirt.freed.insert(0, 0);
-                    return Ok(Some(0));
+                    return Ok(Some(Due::default()));
                 };
                 let mut block =
                     old.try_into_mut().unwrap_or_else(|shared| BytesMut::from(shared.as_ref()));
                 block.resize(bytes as usize, 0);
                 dirt.cloned.remove(&0);
                 dirt.blocks.insert(0, block.freeze());
-                Ok(Some(bytes.saturating_sub(before)))
+                let due = Due::of(&mut dirt.indirects, state.current_mut()?, 0, bytes);
+                Ok(Some(Due { before, ..due }))
             })?;
             if let Some(grown) = grown {
                 break grown;
             }
         };
-        tx.add_dirty(grown);
+        self.promise(tx, grown);
         Ok(())
     }
 

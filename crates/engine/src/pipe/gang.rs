@@ -18,8 +18,8 @@ use crate::{Error, ErrorKind, Result};
 const HEADER: usize = 512;
 /// Pointers in a gang header.
 const PIECES: u64 = 3;
-/// Deepest nesting of headers that is made: 3^6 pieces of one unit.
-const MAX_DEPTH: u32 = 6;
+/// Deepest nesting of headers that is made: the largest block in pieces of one sector takes ten.
+const MAX_DEPTH: u32 = 12;
 
 /// What a gang is made of so far.
 pub(super) struct Gang {

@@ -128,7 +128,7 @@ impl Drop for Tx {
     }
 }
 
-fn slot(txg: u64) -> usize {
+pub(super) fn slot(txg: u64) -> usize {
     (txg & 3) as usize
 }
 

@@ -6,7 +6,9 @@
 
 mod gate;
 mod interrupt;
+mod promised;
 
 pub use gate::{Gate, GateFigures, Suspension, Tx};
 pub use interrupt::Interrupt;
 pub(crate) use interrupt::wait;
+pub use promised::{Account, Costs, Promised, Purpose, Reservation, StoredSize};

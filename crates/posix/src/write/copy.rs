@@ -67,7 +67,7 @@ impl Writer {
     /// Reads a part and writes it; gives the bytes there were.
     fn copy(&self, part: &Part) -> Result<u64> {
         let (source, target) = (self.node(part.from.0)?, self.node(part.to.0)?);
-        self.admit(part.len)?;
+        let _room = self.admit(part.len)?;
         let mut locked = Locked::new([&source, &target])?;
         let file = &locked.of(part.from.0)?.file;
         let data = View::read(file, part.from.1, part.len as usize)?.concat();
@@ -102,10 +102,10 @@ impl Writer {
     /// block is not wholly within the part, waits to be written, or cannot be shared.
     fn share(&self, part: &Part) -> Result<u64> {
         let (source, target) = (self.node(part.from.0)?, self.node(part.to.0)?);
-        if self.admit(part.len.min(SHARED_AT_ONCE)).is_err() {
+        let Ok(_room) = self.admit(part.len.min(SHARED_AT_ONCE)) else {
             // There may be room for less.
             return Ok(0);
-        }
+        };
         let mut locked = Locked::new([&source, &target])?;
         let target_end = locked.of(part.to.0)?.file.facts.size;
         let file = &locked.of(part.from.0)?.file;
@@ -184,7 +184,7 @@ impl Writer {
             return Ok(false);
         }
         let end = end_of(offset, len)?;
-        self.admit(len)?;
+        let _room = self.admit(len)?;
         let node = self.node(ObjectId(*object))?;
         let mut state = node.write()?;
         let file = &mut state.file;

@@ -5,14 +5,15 @@
 //! before it gets a second one.
 
 use cenote_engine::object::Object;
-use cenote_engine::txg::Tx;
+use cenote_engine::txg::{Purpose, Reservation, Tx};
 use cenote_format::zil::Payload;
 use cenote_format::{ObjectId, pflags};
 
+use super::nodes::Node;
 use super::set_attributes::{SIZE_MAX, check_size, without_set_id};
 use super::{SMALL_CHANGE, SYNC_PATIENCE, Writer, now};
 use crate::attributes::{Facts, REGULAR};
-use crate::error::{EFBIG, EINVAL, EISDIR, ENODEV, EPERM};
+use crate::error::{EFBIG, EINVAL, EISDIR, ENODEV, ENOSPC, EPERM};
 use crate::tree::{Allocate, Errno, Result};
 use crate::view::File;
 
@@ -58,11 +59,23 @@ pub(super) fn empty_end(object: &Object, count: u64, step: u64) -> Result<u64> {
     Ok(empty)
 }
 
+/// Whether all of a range of a file has data already.
+fn replaces(node: &Node, offset: u64, length: u64) -> Result<bool> {
+    let state = node.read()?;
+    let end = offset.saturating_add(length);
+    if end > state.file.facts.size {
+        return Ok(false);
+    }
+    let object = &state.file.object;
+    let is_data = object.seek_data(offset)? == Some(offset);
+    Ok(is_data && object.seek_hole(offset)?.is_none_or(|hole| hole >= end))
+}
+
 impl Writer {
     /// Writes `data` at `offset`.
     pub fn write(&self, id: ObjectId, offset: u64, data: &[u8], kill_set_id: bool) -> Result<()> {
         let node = self.node(id)?;
-        self.admit(data.len() as u64)?;
+        let _room = self.admit_write(&node, offset, data.len() as u64)?;
         let mut state = node.write()?;
         let file = &mut state.file;
         check_size(&file.facts, 0)?;
@@ -84,6 +97,16 @@ impl Writer {
             log.note_write(&tx, id.0, offset, data);
         }
         Ok(())
+    }
+
+    /// Reserves room for a write. In a full pool what is there can still be written over.
+    fn admit_write(&self, node: &Node, offset: u64, length: u64) -> Result<Reservation> {
+        match self.admit(length) {
+            Err(error) if error.code == ENOSPC && replaces(node, offset, length)? => {
+                self.admit_for(length, Purpose::Replace)
+            }
+            admitted => admitted,
+        }
     }
 
     pub(super) fn write_data(&self, tx: &Tx, file: &File, offset: u64, data: &[u8]) -> Result<()> {
@@ -126,7 +149,7 @@ impl Writer {
     pub(super) fn cut_most(&self, id: ObjectId, size: u64) -> Result<()> {
         let node = self.node(id)?;
         loop {
-            self.admit_freeing()?;
+            let _room = self.admit_freeing()?;
             let state = node.write()?;
             let file = &state.file;
             let block = file.object.block_size();
@@ -159,7 +182,7 @@ impl Writer {
         }
         let end = end_of(offset, len)?;
         let node = self.node(id)?;
-        self.admit(match what {
+        let _room = self.admit(match what {
             Allocate::Reserve { .. } => len,
             _ => SMALL_CHANGE,
         })?;

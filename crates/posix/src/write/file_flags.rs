@@ -6,7 +6,7 @@
 use cenote_format::sa::Attribute;
 use cenote_format::{ObjectId, pflags};
 
-use super::{SMALL_CHANGE, Writer, now};
+use super::{Writer, now};
 use crate::attributes::{Facts, REGULAR};
 use crate::error::{EINVAL, EOPNOTSUPP};
 use crate::tree::{Errno, FileFlags, Result};
@@ -41,7 +41,7 @@ impl Writer {
     /// Changes flags and project of a file.
     pub fn set_file_flags(&self, id: ObjectId, wanted: &FileFlags) -> Result<()> {
         self.retrying(|| {
-            self.admit(SMALL_CHANGE)?;
+            let _room = self.admit_freeing()?;
             let node = self.node(id)?;
             let mut state = node.write()?;
             let file = &mut state.file;

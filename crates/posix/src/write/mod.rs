@@ -28,9 +28,10 @@ mod set_attributes;
 mod xattr;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use cenote_engine::txg::{Gate, Tx};
+use cenote_engine::txg::{Gate, Purpose, Reservation, Tx};
 use cenote_format::ObjectId;
 use cenote_format::zil::Payload;
 use parking_lot::{Mutex, RwLock};
@@ -85,8 +86,9 @@ pub trait ChangeLog: Send + Sync {
 
 /// Says whether there is room.
 pub trait SpaceCheck: Send + Sync {
-    /// ENOSPC or EDQUOT if `bytes` more do not fit into the dataset.
-    fn reserve(&self, bytes: u64) -> Result<()>;
+    /// Reserves `bytes` for a change about to be made; ENOSPC or EDQUOT if they do not fit into the
+    /// dataset. May wait for transaction groups.
+    fn reserve(&self, bytes: u64, purpose: Purpose) -> Result<Reservation>;
 }
 
 /// How access times are kept.
@@ -182,6 +184,7 @@ pub struct Writer {
     quotas: Quotas,
     /// Held while a directory gets another parent.
     renames: Mutex<()>,
+    replaying: AtomicBool,
 }
 
 /// The present.
@@ -223,6 +226,7 @@ impl Writer {
             cloning: options.cloning,
             nodes: Nodes::default(),
             renames: Mutex::new(()),
+            replaying: AtomicBool::new(false),
         })
     }
 
@@ -241,18 +245,35 @@ impl Writer {
         *self.access_times.write() = access_times;
     }
 
-    /// Makes sure of room for `bytes`, and slows down if the disks do not keep up. No lock may be
-    /// held.
-    fn admit(&self, bytes: u64) -> Result<()> {
-        if let Some(space) = &self.space {
-            space.reserve(bytes)?;
-        }
-        Ok(self.gate.throttle()?)
+    /// Reserves room for `bytes`, to be held until the change is made, and slows down if the disks
+    /// do not keep up. No lock may be held.
+    fn admit(&self, bytes: u64) -> Result<Reservation> {
+        self.admit_for(bytes, Purpose::Grow)
     }
 
-    /// As [`Self::admit`] for what makes room in the end.
-    fn admit_freeing(&self) -> Result<()> {
-        Ok(self.gate.throttle()?)
+    /// As [`Self::admit`] for what makes room in the end, or keeps up what is there.
+    fn admit_freeing(&self) -> Result<Reservation> {
+        self.admit_for(SMALL_CHANGE, Purpose::Spare)
+    }
+
+    fn admit_for(&self, bytes: u64, purpose: Purpose) -> Result<Reservation> {
+        let purpose = if self.is_replaying() { Purpose::Replay } else { purpose };
+        let reservation = match &self.space {
+            Some(space) => space.reserve(bytes, purpose)?,
+            None => Reservation::none(),
+        };
+        self.gate.throttle()?;
+        Ok(reservation)
+    }
+
+    /// Whether the intent log is being replayed: what it tells of was admitted before.
+    fn is_replaying(&self) -> bool {
+        self.replaying.load(Relaxed)
+    }
+
+    /// The replay of the intent log begins or ends.
+    pub fn set_replaying(&self, replaying: bool) {
+        self.replaying.store(replaying, Relaxed);
     }
 
     /// Begins a change; the locks of its files are held.

@@ -94,7 +94,7 @@ impl Writer {
     ) -> Result<Arc<Node>> {
         self.check_name(name, EEXIST)?;
         self.retrying(|| {
-            self.admit(SMALL_CHANGE)?;
+            let _room = self.admit(SMALL_CHANGE)?;
             let parent = self.node(parent)?;
             let mut state = parent.write()?;
             let directory = &mut state.file;
@@ -145,7 +145,7 @@ impl Writer {
             return Err(Errno::new(EINVAL, "only regular files are made without a name"));
         }
         self.retrying(|| {
-            self.admit(SMALL_CHANGE)?;
+            let _room = self.admit(SMALL_CHANGE)?;
             let parent = self.node(parent)?;
             let state = parent.read()?;
             check_directory(&state.file.facts, DirectoryChange::Add)?;
@@ -289,7 +289,7 @@ impl Writer {
     /// Gives a file another name.
     pub fn link(&self, id: ObjectId, parent: ObjectId, name: &[u8]) -> Result<Arc<Node>> {
         self.check_name(name, EEXIST)?;
-        self.admit(SMALL_CHANGE)?;
+        let _room = self.admit(SMALL_CHANGE)?;
         let (parent, node) = (self.node(parent)?, self.node(id)?);
         if parent.id() == id {
             return Err(Errno::new(EPERM, "a directory gets no second name"));
@@ -352,7 +352,7 @@ impl Writer {
     ) -> Result<T> {
         let directory = self.node(parent)?;
         loop {
-            self.admit_freeing()?;
+            let _room = self.admit_freeing()?;
             let found = {
                 let state = directory.read()?;
                 check_directory(&state.file.facts, DirectoryChange::Remove)?;

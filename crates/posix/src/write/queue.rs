@@ -83,7 +83,7 @@ impl Writer {
         }
         self.free_most(node)?;
         while self.free_some_xattrs(node)? {}
-        self.admit_freeing()?;
+        let _room = self.admit_freeing()?;
         let mut state = node.write()?;
         if state.file.facts.links != 0 {
             return Ok(());
@@ -112,7 +112,7 @@ impl Writer {
     /// Frees all but the beginning of a large file, from its end on, over several groups.
     fn free_most(&self, node: &Arc<Node>) -> Result<()> {
         loop {
-            self.admit_freeing()?;
+            let _room = self.admit_freeing()?;
             let state = node.write()?;
             let object = &state.file.object;
             let count = object.block_count();
@@ -133,7 +133,7 @@ impl Writer {
 
     /// Whether there may be more to free.
     fn free_some_xattrs(&self, node: &Arc<Node>) -> Result<bool> {
-        self.admit_freeing()?;
+        let _room = self.admit_freeing()?;
         let state = node.write()?;
         let Some(directory) = self.xattr_directory_of(&state.file)? else { return Ok(false) };
         let count = self.view.directories.zap(&directory.object)?.count()?;
@@ -195,7 +195,7 @@ impl Writer {
                     }
                 }
                 Err(error) if error.code == ESTALE => {
-                    self.admit_freeing()?;
+                    let _room = self.admit_freeing()?;
                     let queue = self.queue.lock();
                     let tx = self.begin()?;
                     queue.remove(&tx, id)?;
@@ -216,7 +216,7 @@ impl Writer {
     }
 
     fn store_access_time(&self, node: &Arc<Node>) -> Result<()> {
-        self.admit_freeing()?;
+        let _room = self.admit_freeing()?;
         let mut state = node.write()?;
         let Some(accessed) = node.access_noted() else { return Ok(()) };
         let tx = self.begin()?;

@@ -168,7 +168,7 @@ impl Writer {
 
     fn check(&self, facts: &Facts, kinds: impl Iterator<Item = QuotaKind>) -> Result<()> {
         let limits = self.quotas.0.read();
-        if !limits.any {
+        if !limits.any || self.is_replaying() {
             return Ok(());
         }
         for kind in kinds {

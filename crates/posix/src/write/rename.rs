@@ -15,7 +15,7 @@ use super::namespace::{DirectoryChange, check_directory, check_movable, grown, l
 use super::nodes::{Locked, Node};
 use super::object::new_flags;
 use super::replay::{id_of, slots_of, time_of};
-use super::{SMALL_CHANGE, Writer, now};
+use super::{Writer, now};
 use crate::attributes::{CHARACTER, Facts};
 use crate::error::{EBUSY, EEXIST, EINVAL, EIO, EISDIR, ENOENT, ENOTDIR, ENOTEMPTY, EXDEV};
 use crate::tree::{Caller, Errno, RenameFlags, Result, Timestamp};
@@ -82,7 +82,7 @@ impl Writer {
         flags: RenameFlags,
         recorded: Option<&Whiteout>,
     ) -> Result<bool> {
-        self.admit(SMALL_CHANGE)?;
+        let _room = self.admit_freeing()?;
         let _order = (from != to).then(|| self.renames.lock());
         let (from_node, to_node) = (self.node(from)?, self.node(to)?);
         let source = self.look(&from_node, old)?;

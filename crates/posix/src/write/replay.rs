@@ -131,7 +131,7 @@ impl Writer {
     }
 
     fn replay_create(&self, create: &Create) -> Result<()> {
-        self.admit(0)?;
+        let _room = self.admit(0)?;
         let id = ObjectId(create.object.object);
         let parent = self.node(ObjectId(create.directory))?;
         let mut state = parent.write()?;
@@ -245,7 +245,7 @@ impl Writer {
     fn replay_acl(&self, id: ObjectId, parts: &AclParts) -> Result<()> {
         let count = usize::try_from(parts.count).unwrap_or(usize::MAX);
         let list = acl::decode(&parts.entries, count)?;
-        self.admit(0)?;
+        let _room = self.admit(0)?;
         let node = self.node(id)?;
         let mut state = node.write()?;
         let file = &mut state.file;

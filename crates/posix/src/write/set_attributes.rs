@@ -51,8 +51,12 @@ impl Writer {
     }
 
     fn set_attributes_once(&self, id: ObjectId, change: &SetAttributes) -> Result<()> {
-        self.admit(SMALL_CHANGE)?;
         let node = self.node(id)?;
+        let now_long = node.read()?.file.facts.size;
+        let _room = match change.size.is_some_and(|size| size > now_long) {
+            true => self.admit(SMALL_CHANGE)?,
+            false => self.admit_freeing()?,
+        };
         let mut state = node.write()?;
         let file = &mut state.file;
         let old = file.facts;
@@ -125,7 +129,7 @@ impl Writer {
     /// Sets and clears flags ([`pflags`]); those that describe the ACL are left alone.
     pub fn set_flags(&self, id: ObjectId, set: u64, clear: u64) -> Result<()> {
         let kept = ACL_FLAGS | pflags::PROJECT | pflags::XATTR;
-        self.admit(SMALL_CHANGE)?;
+        let _room = self.admit_freeing()?;
         let node = self.node(id)?;
         let mut state = node.write()?;
         let file = &mut state.file;

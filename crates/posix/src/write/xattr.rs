@@ -46,7 +46,10 @@ impl Writer {
             _ => {}
         }
         self.retrying(|| {
-            self.admit(SMALL_CHANGE + value.map_or(0, <[u8]>::len) as u64)?;
+            let _room = match value {
+                Some(value) => self.admit(SMALL_CHANGE + value.len() as u64)?,
+                None => self.admit_freeing()?,
+            };
             let node = self.node(id)?;
             let mut state = node.write()?;
             let file = &mut state.file;

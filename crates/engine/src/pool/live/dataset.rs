@@ -21,7 +21,7 @@ use crate::intent::{IntentLog, PoolLogReader, SharedPolicy};
 use crate::keys::DatasetKeys;
 use crate::object::ObjectSet;
 use crate::pipe::{Decryptor, Encryptor, ObjsetPolicy, ReadContext, RedundantMetadata};
-use crate::txg::Tx;
+use crate::txg::{Account, Tx};
 use crate::{Error, ErrorKind, Result};
 
 /// Value of property `logbias`.
@@ -36,6 +36,8 @@ pub struct LiveDataset {
     set: ObjectSet,
     policy: SharedPolicy,
     log: Option<LiveLog>,
+    /// Where its changes promise what they can cost.
+    account: Arc<Account>,
 }
 
 impl LiveDataset {
@@ -49,7 +51,7 @@ impl LiveDataset {
         policy: SharedPolicy,
         log: Option<LiveLog>,
     ) -> Arc<Self> {
-        Arc::new(Self { id, set, policy, log })
+        Arc::new(Self { id, set, policy, log, account: Arc::default() })
     }
 
     /// Its intent log; a dataset being made has none.
@@ -91,6 +93,10 @@ impl LiveDataset {
     /// Changes how its blocks are written from now on.
     pub fn set_policy(&self, policy: ObjsetPolicy) {
         *self.policy.write() = policy;
+    }
+
+    pub(super) fn account(&self) -> &Arc<Account> {
+        &self.account
     }
 
     pub(super) fn needs_sync(&self, txg: Txg) -> bool {
@@ -146,6 +152,9 @@ impl LivePool {
         let log = self.open_log(dataset.id, &set, policy.clone(), keys)?;
         log.pool.spare_log_devices(self.log_bias(&catalog, dataset)?);
         let live = LiveDataset::with_log(dataset.id, set, policy, Some(log));
+        live.account.set_costs(self.costs(&live.policy()));
+        self.open_account(dataset, &live.account)?;
+        live.set.set_account(live.account.clone());
         Ok(self.datasets.lock().entry(dataset.id).or_insert(live).clone())
     }
 
@@ -191,6 +200,7 @@ impl LivePool {
                 let dataset = catalog.dataset_by_id(live.id)?;
                 let encryptor = live.policy().encryptor;
                 live.set_policy(self.policy(&catalog, &dataset, encryptor)?);
+                live.account.set_costs(self.costs(&live.policy()));
                 if let Some(log) = live.live_log() {
                     log.pool.spare_log_devices(self.log_bias(&catalog, &dataset)?);
                 }
@@ -216,6 +226,7 @@ impl LivePool {
             self.gate.wait_synced(Txg(open.0.saturating_sub(1)), super::PATIENCE)?;
         }
         self.datasets.lock().remove(&id);
+        self.promises.close(id);
         Ok(())
     }
 

@@ -14,8 +14,8 @@ use super::{LivePool, last_group};
 use crate::dataset::change::MosChange;
 use crate::dataset::{Dataset, is_foreign, is_hidden};
 use crate::intent::{
-    DataWriter, IntentLog, LogCipher, PoolClaimer, PoolLog, PoolLogReader, SetSource, SharedPolicy,
-    WriteSource, claim,
+    DataWriter, IntentLog, LogCipher, LogSpace, PoolClaimer, PoolLog, PoolLogReader, SetSource,
+    SharedPolicy, WriteSource, claim,
 };
 use crate::keys::DatasetKeys;
 use crate::object::ObjectSet;
@@ -60,7 +60,9 @@ impl LivePool {
         let data =
             DataWriter { workers: self.workers.clone(), rules: self.shared_rules.clone(), policy };
         let (gate, allocator) = (self.gate.clone(), self.allocator.clone());
-        let pool = PoolLog::new(gate, allocator, self.io.clone(), self.runway.clone(), data);
+        let space =
+            LogSpace { allocator, runway: self.runway.clone(), promises: self.promises.clone() };
+        let pool = PoolLog::new(gate, space, self.io.clone(), data);
         let cipher = keys.map(|keys| keys as Arc<dyn LogCipher>);
         let log = Arc::new(IntentLog::new(pool.clone(), id.0, header, cipher));
         let source: Arc<dyn WriteSource> = Arc::new(SetSource(set.clone()));

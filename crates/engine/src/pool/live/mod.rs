@@ -20,6 +20,7 @@ mod keys;
 mod log;
 mod missed;
 mod outage;
+mod promises;
 mod properties;
 mod remove;
 mod store;
@@ -37,6 +38,7 @@ use parking_lot::Mutex;
 
 use super::{OpenOptions, Pool};
 use crate::alloc::Allocator;
+use crate::dataset::Promises;
 use crate::dataset::change::{LiveClones, LiveDedup, MosChange};
 use crate::intent::{Runway, SharedRules};
 use crate::object::ObjectSet;
@@ -128,6 +130,7 @@ pub struct LivePool {
     workers: Arc<Workers>,
     shared_rules: SharedRules,
     runway: Arc<Runway>,
+    promises: Arc<Promises>,
     options: WriteOptions,
     datasets: Mutex<BTreeMap<ObjectId, Arc<LiveDataset>>>,
     /// What the task under way has put off; `None`: there is none.
@@ -235,6 +238,7 @@ impl LivePool {
             workers: if options.inline { Workers::inline() } else { Workers::new()? },
             shared_rules: SharedRules::default(),
             runway: Arc::default(),
+            promises: Arc::default(),
             options,
             datasets: Mutex::default(),
             effects: Mutex::default(),

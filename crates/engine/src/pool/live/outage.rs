@@ -176,6 +176,15 @@ pub(super) struct PatientAddresses {
     pub(super) outage: Arc<Outage>,
 }
 
+impl PatientAddresses {
+    /// No smaller block can be asked for.
+    fn is_least(&self, request: &AllocRequest) -> bool {
+        let vdevs = self.outage.pipe.vdevs();
+        let units = (0..vdevs.top_count()).filter_map(|vdev| vdevs.min_allocation(vdev));
+        request.psize <= units.min().unwrap_or(u64::MAX)
+    }
+}
+
 impl Addresses for PatientAddresses {
     fn allocate(&self, request: &AllocRequest) -> Result<Dvas> {
         loop {
@@ -183,6 +192,12 @@ impl Addresses for PatientAddresses {
                 Err(error) if error.kind() == ErrorKind::NoSpace && !self.outage.is_whole() => {
                     let reason = "no device that takes blocks is available";
                     self.outage.pause(&Error::new(ErrorKind::Io, reason))?;
+                }
+                // A larger block is written in pieces.
+                Err(error) if error.kind() == ErrorKind::NoSpace && self.is_least(request) => {
+                    let reason = "there is no free space for what was accepted already";
+                    let error = Error::new(ErrorKind::NoSpace, reason);
+                    self.outage.pause(&error.with_advice("report this; nothing is lost"))?;
                 }
                 other => return other,
             }

@@ -64,6 +64,7 @@ impl LivePool {
 
         self.dedup.begin(&change)?;
         self.refer_to_cloned(txg)?;
+        let orders = !tasks.is_empty();
         let (early, tasks) = tasks.into_iter().partition(|task: &Task| task.early);
         self.run_tasks(early, &change, &hooks, answers)?;
         let mut synced: Vec<(Arc<LiveDataset>, Synced)> = Vec::new();
@@ -113,13 +114,16 @@ impl LivePool {
         }
         self.outage.over();
 
+        let mut heads = Vec::with_capacity(synced.len());
         for (dataset, written) in synced {
             dataset.set().commit(written)?;
             dataset.log_synced(txg);
+            heads.push(dataset.id());
         }
         self.allocator.sync_done(txg)?;
         let config = self.config.lock().published();
         self.pool.publish(uberblock, config)?;
+        self.settle_promises(&change, txg, heads, orders);
         hooks.forget_outdated();
         Ok(())
     }

@@ -1,0 +1,364 @@
+//! Who may still write, by what is used on the disks and what is promised beyond that.
+//!
+//! Chapter 06, section 8.4. The writer of groups tells what a group left of every head and directory in
+//! the moment its promises are settled, so that nothing is counted twice or not at all. As OpenZFS
+//! does it: a change is let in while what is used and promised lies below every limit, so a quota is
+//! overrun by one change at most; where only promises are in the way, a group is waited for.
+//! Invariant: the pool's reserve is left alone by what makes files grow, and half of it by everything
+//! but replays, so that groups can always be written.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use cenote_format::{ObjectId, Txg};
+use parking_lot::Mutex;
+
+use super::allowance::{Allowance, DirectoryLimits};
+use super::name::DEPTH_MAX;
+use crate::txg::{Account, Promised, Purpose, Reservation};
+use crate::{Error, ErrorKind};
+
+/// Groups waited for where the disks say that nothing is left, but something may be given back.
+const LAST_WAITS: u32 = 3;
+/// Part of the reserve that what makes files grow leaves free, as a shift.
+const GROW_LEAVES: u32 = 1;
+/// The same of what keeps up, replaces or frees.
+const SPARE_LEAVES: u32 = 2;
+/// Part of what the log may take that it takes in one group before that is written, as a shift.
+const LOG_SHARE: u32 = 2;
+/// Bytes of the log for which no group is written.
+const LOG_LEAST: u64 = 1 << 20;
+
+/// What the pool offers, as of a group on the disks; in bytes datasets are charged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PoolRoom {
+    /// What datasets may use together: not the reserve.
+    pub usable: u64,
+    /// Bytes kept back.
+    pub slop: u64,
+    /// Bytes of ordinary devices that can be allocated now.
+    pub free: u64,
+    /// Bytes that can be allocated after the next groups.
+    pub deferred: u64,
+}
+
+/// A directory as of a group on the disks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DirectoryFacts {
+    /// What bounds it.
+    pub limits: DirectoryLimits,
+    /// The directory above; 0 for the pool's root.
+    pub parent: ObjectId,
+}
+
+/// A head as of a group on the disks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HeadFacts {
+    /// Its directory.
+    pub directory: ObjectId,
+    /// Bytes it refers to.
+    pub referenced: u64,
+    /// Bytes of it that no snapshot has.
+    pub unique: u64,
+}
+
+/// What its properties say of a head.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HeadLimits {
+    /// Most bytes it may refer to; 0 for any.
+    pub refquota: u64,
+    /// Bytes held back for it.
+    pub refreservation: u64,
+}
+
+struct Directory {
+    facts: DirectoryFacts,
+    promised: Arc<Promised>,
+}
+
+struct Head {
+    facts: HeadFacts,
+    limits: HeadLimits,
+    promised: Arc<Promised>,
+    account: Arc<Account>,
+    /// Its directory and those above, the pool's root last.
+    chain: Vec<ObjectId>,
+}
+
+#[derive(Default)]
+struct State {
+    /// The newest group that was settled.
+    settled: Txg,
+    pool: PoolRoom,
+    root: Arc<Promised>,
+    directories: HashMap<ObjectId, Directory>,
+    heads: HashMap<ObjectId, Head>,
+}
+
+/// What a group left, of whatever changed in it.
+#[derive(Debug, Default)]
+pub struct Left {
+    /// The pool.
+    pub pool: PoolRoom,
+    /// Directories.
+    pub directories: Vec<(ObjectId, DirectoryFacts)>,
+    /// Heads; their properties if those may have changed.
+    pub heads: Vec<(ObjectId, HeadFacts, Option<HeadLimits>)>,
+}
+
+/// Whether a change may begin.
+#[derive(Debug)]
+pub enum Answer {
+    /// It may, and this is held for it.
+    Granted(Reservation),
+    /// When another group is on the disks, it may be.
+    Wait,
+    /// There is no room.
+    Refused(Error),
+}
+
+/// What is promised in a pool.
+#[derive(Default)]
+pub struct Promises {
+    state: Mutex<State>,
+    /// Blocks of intent logs and what they place, by the group that records them.
+    logs: Promised,
+}
+
+/// What stands in the way.
+struct Obstacle {
+    kind: ErrorKind,
+    /// On the disks there is room: only what is promised stands in the way.
+    is_promised: bool,
+    /// Something may be given back.
+    may_pass: bool,
+}
+
+impl Obstacle {
+    fn of(kind: ErrorKind, (used, limit): (u64, u64), promised: u64) -> Self {
+        Self { kind, is_promised: used < limit, may_pass: promised > 0 }
+    }
+
+    fn error(&self) -> Error {
+        let reason = match self.kind {
+            ErrorKind::Quota => "disk quota exceeded",
+            _ => "no space left in the pool",
+        };
+        Error::new(self.kind, reason)
+    }
+}
+
+impl State {
+    /// The directory of `head` and those above, as far as they are known.
+    fn chain(&self, first: ObjectId) -> Vec<ObjectId> {
+        let (mut chain, mut at) = (Vec::new(), first);
+        while at.0 != 0 && chain.len() <= DEPTH_MAX {
+            chain.push(at);
+            at = self.directories.get(&at).map_or(ObjectId(0), |found| found.facts.parent);
+        }
+        chain
+    }
+
+    fn set_chain(&mut self, id: ObjectId) {
+        let Some(first) = self.heads.get(&id).map(|head| head.facts.directory) else { return };
+        let chain = self.chain(first);
+        let above: Vec<_> = chain
+            .iter()
+            .filter_map(|id| self.directories.get(id))
+            .map(|directory| directory.promised.clone())
+            .collect();
+        let Some(head) = self.heads.get_mut(&id) else { return };
+        if head.chain != chain {
+            head.account.set_places(std::iter::once(head.promised.clone()).chain(above).collect());
+            head.chain = chain;
+        }
+    }
+
+    fn take(&mut self, left: Left) {
+        self.pool = left.pool;
+        for (id, facts) in left.directories {
+            let fresh = || Directory { facts, promised: Arc::default() };
+            let known = self.directories.entry(id).or_insert_with(fresh);
+            known.facts = facts;
+            if facts.parent.0 == 0 {
+                self.root = known.promised.clone();
+            }
+        }
+        for (id, facts, limits) in left.heads {
+            if let Some(head) = self.heads.get_mut(&id) {
+                head.facts = facts;
+                head.limits = limits.unwrap_or(head.limits);
+            }
+        }
+        let heads: Vec<ObjectId> = self.heads.keys().copied().collect();
+        heads.into_iter().for_each(|id| self.set_chain(id));
+        let heads = &self.heads;
+        let is_used = |id: &ObjectId| heads.values().any(|head| head.chain.contains(id));
+        self.directories.retain(|id, known| known.facts.parent.0 == 0 || is_used(id));
+    }
+
+    /// What stands in the way of `bytes` more in a head.
+    fn obstacle(
+        &self,
+        head: &Head,
+        logs: u64,
+        bytes: u64,
+        purpose: Purpose,
+    ) -> Result<(), Obstacle> {
+        let HeadFacts { referenced, unique, .. } = head.facts;
+        let HeadLimits { refquota, refreservation } = head.limits;
+        let on_its_way = head.promised.total();
+        let quotas = matches!(purpose, Purpose::Grow | Purpose::Replace);
+        if quotas && refquota != 0 && referenced.saturating_add(on_its_way) >= refquota {
+            return Err(Obstacle::of(ErrorKind::Quota, (referenced, refquota), on_its_way));
+        }
+        // What is held back for the head is used already, as far as its directory goes.
+        let own = unique.saturating_add(on_its_way);
+        let growth = |from: u64, reserved: u64, bytes: u64| {
+            from.saturating_add(bytes).max(reserved).saturating_sub(from.max(reserved))
+        };
+        let mut bytes = growth(own, refreservation, bytes);
+        let mut held = refreservation.saturating_sub(unique);
+        for id in &head.chain {
+            let Some(level) = self.directories.get(id) else { break };
+            let promised = level.promised.total();
+            let DirectoryLimits { used, quota, reserved } = level.facts.limits;
+            let used = used.saturating_sub(std::mem::take(&mut held));
+            let with = used.saturating_add(promised);
+            if quotas && quota != 0 && with >= quota {
+                return Err(Obstacle::of(ErrorKind::Quota, (used, quota), promised));
+            }
+            let limit = match purpose {
+                Purpose::Grow => self.pool.usable,
+                _ => self.pool.usable.saturating_add(self.pool.slop >> 1),
+            };
+            let is_root = level.facts.parent.0 == 0;
+            if is_root && with >= limit && bytes > 0 {
+                return Err(Obstacle::of(ErrorKind::NoSpace, (used, limit), promised));
+            }
+            bytes = growth(with, reserved, bytes);
+            if bytes == 0 {
+                break;
+            }
+        }
+        // Whatever is reserved for whom: the bytes must be there.
+        let promised = self.root.total().saturating_add(logs);
+        let floor = self.floor(purpose);
+        if self.pool.free > floor.saturating_add(promised) {
+            return Ok(());
+        }
+        let is_promised = self.pool.free > floor;
+        let may_pass = promised > 0 || self.pool.deferred > 0;
+        Err(Obstacle { kind: ErrorKind::NoSpace, is_promised, may_pass })
+    }
+
+    /// Free bytes that are left alone.
+    fn floor(&self, purpose: Purpose) -> u64 {
+        match purpose {
+            Purpose::Grow => self.pool.slop >> GROW_LEAVES,
+            Purpose::Replace | Purpose::Spare => self.pool.slop >> SPARE_LEAVES,
+            Purpose::Replay => 0,
+        }
+    }
+
+    /// What an intent log may still take: it leaves alone what promises need, and half of the
+    /// reserve.
+    fn for_logs(&self) -> u64 {
+        let kept = (self.pool.slop >> GROW_LEAVES).saturating_add(self.root.total());
+        self.pool.free.saturating_sub(kept)
+    }
+}
+
+impl Promises {
+    /// A head is open for writing; [`Promises::tell`] has to say more of it.
+    pub fn open(&self, id: ObjectId, account: Arc<Account>) {
+        let head = Head {
+            facts: HeadFacts::default(),
+            limits: HeadLimits::default(),
+            promised: Arc::default(),
+            account,
+            chain: Vec::new(),
+        };
+        self.state.lock().heads.entry(id).or_insert(head);
+    }
+
+    /// A head is not open any more.
+    pub fn close(&self, id: ObjectId) {
+        self.state.lock().heads.remove(&id);
+    }
+
+    /// Heads that are open.
+    pub fn heads(&self) -> Vec<ObjectId> {
+        self.state.lock().heads.keys().copied().collect()
+    }
+
+    /// The newest group that was settled.
+    pub fn settled(&self) -> Txg {
+        self.state.lock().settled
+    }
+
+    /// Says what is known since `settled` was the newest group; false if it is not any more, and
+    /// what is said may be outdated.
+    pub fn tell(&self, settled: Txg, left: Left) -> bool {
+        let mut state = self.state.lock();
+        if state.settled != settled {
+            return false;
+        }
+        state.take(left);
+        true
+    }
+
+    /// Group `txg` is on the disks and left this.
+    pub fn settle(&self, txg: Txg, left: Left) {
+        let mut state = self.state.lock();
+        state.settled = txg;
+        state.take(left);
+        self.logs.settle(txg);
+        state.heads.values().for_each(|head| head.promised.settle(txg));
+        state.directories.values().for_each(|directory| directory.promised.settle(txg));
+    }
+
+    /// Asks for `bytes` more in a head, after `waited` groups.
+    pub fn ask(&self, id: ObjectId, bytes: u64, purpose: Purpose, waited: u32) -> Answer {
+        let state = self.state.lock();
+        let Some(head) = state.heads.get(&id) else {
+            return Answer::Granted(Reservation::none());
+        };
+        let cost = head.account.costs().block(bytes, false);
+        match state.obstacle(head, self.logs.total(), cost, purpose) {
+            Ok(()) => Answer::Granted(head.account.reserve(cost)),
+            Err(it) if it.may_pass && waited < LAST_WAITS => Answer::Wait,
+            Err(_) if purpose == Purpose::Replay => Answer::Granted(head.account.reserve(cost)),
+            Err(it) if it.may_pass && it.is_promised => Answer::Wait,
+            Err(it) => Answer::Refused(it.error()),
+        }
+    }
+
+    /// What bounds a head, as of the newest group on the disks.
+    pub fn allowance(&self, id: ObjectId) -> Option<(Allowance, PoolRoom)> {
+        let state = self.state.lock();
+        let head = state.heads.get(&id)?;
+        let levels = head.chain.iter().filter_map(|id| state.directories.get(id));
+        let allowance = Allowance {
+            directories: levels.map(|level| level.facts.limits).collect(),
+            referenced: head.facts.referenced,
+            refquota: head.limits.refquota,
+            unique: head.facts.unique,
+            refreservation: head.limits.refreservation,
+        };
+        Some((allowance, state.pool))
+    }
+
+    /// Whether an intent log may take `bytes` of ordinary devices now.
+    pub fn may_log(&self, bytes: u64) -> bool {
+        self.logs.total().saturating_add(bytes) <= self.state.lock().for_logs()
+    }
+
+    /// An intent log took `bytes` in group `txg`; whether that is to be written soon, so that what
+    /// is not needed any more becomes free.
+    pub fn logged(&self, txg: Txg, bytes: u64) -> bool {
+        self.logs.add(txg, bytes);
+        let share = self.state.lock().for_logs() >> LOG_SHARE;
+        self.logs.of(txg) > share.max(LOG_LEAST)
+    }
+}

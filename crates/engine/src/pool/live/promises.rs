@@ -1,0 +1,197 @@
+//! Space for changes of files: asked for before they are made, settled by the writer of groups.
+//!
+//! Invariant: what heads and directories use is told together with the end of the group that made it
+//! so, never from a reading that is older than what was settled.
+
+use std::sync::Arc;
+
+use cenote_format::dsl_dataset::DslDataset;
+use cenote_format::dsl_directory::DslDirectory;
+use cenote_format::{ObjectId, Txg};
+
+use super::{LivePool, PATIENCE};
+use crate::dataset::change::MosChange;
+use crate::dataset::{
+    Allowance, Answer, Catalog, Dataset, DirectoryFacts, HeadFacts, HeadLimits, Left, Listed,
+    PoolRoom, PropertyReader, Value,
+};
+use crate::pipe::ObjsetPolicy;
+use crate::txg::{Account, Costs, Purpose, Reservation, StoredSize};
+use crate::vdev::{AllocationClass, VdevTree};
+use crate::{ErrorKind, Result};
+
+/// Sizes at which vdevs that cost the same are told apart.
+const SIZES: [u64; 6] = [512, 4 << 10, 12 << 10, 16 << 10, 128 << 10, 1 << 20];
+/// Most copies of a block.
+const COPIES: u64 = 3;
+
+fn head_facts(phys: &DslDataset) -> HeadFacts {
+    HeadFacts {
+        directory: phys.directory,
+        referenced: phys.referenced_bytes,
+        unique: phys.unique_bytes,
+    }
+}
+
+fn directory_facts(phys: &DslDirectory) -> DirectoryFacts {
+    DirectoryFacts { limits: phys.into(), parent: phys.parent }
+}
+
+/// What one copy of a block costs at most on the devices that take blocks.
+fn stored_size(vdevs: &Arc<VdevTree>) -> StoredSize {
+    let vdevs = vdevs.clone();
+    let cost = |vdevs: &VdevTree, vdev: u32, bytes: u64| {
+        let asize = vdevs.asize(vdev, bytes, Txg(u64::MAX)).unwrap_or(bytes);
+        (asize >> 9).saturating_mul(vdevs.deflate_ratio(vdev))
+    };
+    let mut kinds: Vec<(u32, [u64; SIZES.len()])> = Vec::new();
+    for vdev in 0..vdevs.top_count() {
+        let is_ordinary = vdevs.class(vdev) != AllocationClass::Log;
+        if is_ordinary && vdevs.min_allocation(vdev).is_some() {
+            let costs = SIZES.map(|bytes| cost(&vdevs, vdev, bytes));
+            if kinds.iter().all(|(_, known)| *known != costs) {
+                kinds.push((vdev, costs));
+            }
+        }
+    }
+    Arc::new(move |bytes| {
+        let costs = kinds.iter().map(|(vdev, _)| cost(&vdevs, *vdev, bytes));
+        costs.max().unwrap_or(bytes)
+    })
+}
+
+impl LivePool {
+    /// What the pool offers now.
+    fn pool_room(&self) -> PoolRoom {
+        let capacity = self.capacity();
+        let figures = self.allocator.figures();
+        let free = figures
+            .tops
+            .iter()
+            .filter(|top| top.class == AllocationClass::Normal && !top.passive)
+            .fold(0, |sum: u64, top| sum.saturating_add(top.deflated(top.free())));
+        PoolRoom {
+            usable: capacity.usable,
+            slop: capacity.slop,
+            free,
+            deferred: figures.deferred_deflated(),
+        }
+    }
+
+    /// What blocks written by `policy` can cost.
+    pub(super) fn costs(&self, policy: &ObjsetPolicy) -> Costs {
+        let copies = u64::from(policy.copies);
+        let metadata_copies = (copies + 1).min(COPIES);
+        Costs { copies, metadata_copies, stored: stored_size(&self.vdevs()) }
+    }
+
+    fn head_limits(&self, catalog: &Catalog, head: &Dataset) -> Result<HeadLimits> {
+        let keys = self.pool.keys();
+        let reader = PropertyReader::new(catalog, self.capacity(), keys.as_ref(), "");
+        let listed = Listed::Dataset(head.clone());
+        let number = |name: &str| -> Result<u64> {
+            Ok(match reader.get(&listed, name)?.map(|property| property.value) {
+                Some(Value::Number(number)) => number,
+                _ => 0,
+            })
+        };
+        Ok(HeadLimits { refquota: number("refquota")?, refreservation: number("refreservation")? })
+    }
+
+    /// A head is opened for writing: its changes promise what they cost.
+    pub(super) fn open_account(&self, head: &Dataset, account: &Arc<Account>) -> Result<()> {
+        self.promises.open(head.id, account.clone());
+        loop {
+            let settled = self.promises.settled();
+            let catalog = self.pool.catalog();
+            let head = catalog.dataset_by_id(head.id)?;
+            let mut left = Left { pool: self.pool_room(), ..Left::default() };
+            let above = catalog.ancestors(&head.directory)?;
+            for directory in std::iter::once(&*head.directory).chain(&above) {
+                left.directories.push((directory.id, directory_facts(&directory.phys)));
+            }
+            let limits = self.head_limits(&catalog, &head)?;
+            left.heads.push((head.id, head_facts(&head.phys), Some(limits)));
+            if self.promises.tell(settled, left) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Group `txg` is on the disks and shown: says what it left of the `written` heads, or of all if
+    /// `orders` were done in it.
+    pub(super) fn settle_promises(
+        &self,
+        change: &MosChange<'_>,
+        txg: Txg,
+        written: Vec<ObjectId>,
+        orders: bool,
+    ) {
+        let open = self.promises.heads();
+        if orders {
+            // Devices may have been added.
+            let all: Vec<_> = self.datasets.lock().values().cloned().collect();
+            all.iter().for_each(|live| live.account().set_costs(self.costs(&live.policy())));
+        }
+        let heads: Vec<ObjectId> = match orders {
+            true => open,
+            false => written.into_iter().filter(|id| open.contains(id)).collect(),
+        };
+        let mut left = Left { pool: self.pool_room(), ..Left::default() };
+        let catalog = self.pool.catalog();
+        let root = change.root_directory().ok();
+        let mut firsts: Vec<ObjectId> = root.into_iter().collect();
+        for id in heads {
+            let told = || -> Result<_> {
+                let facts = head_facts(&change.dataset(id)?);
+                let limits = match orders {
+                    true => Some(self.head_limits(&catalog, &catalog.dataset_by_id(id)?)?),
+                    false => None,
+                };
+                Ok((id, facts, limits))
+            };
+            match told() {
+                Ok(head) => {
+                    firsts.push(head.1.directory);
+                    left.heads.push(head);
+                }
+                Err(error) if error.kind() == ErrorKind::NotFound => self.promises.close(id),
+                Err(error) => tracing::warn!(dataset = id.0, %error, "its space is not known"),
+            }
+        }
+        for first in firsts {
+            let mut at = first;
+            while at.0 != 0 && left.directories.iter().all(|(known, _)| *known != at) {
+                let Ok(phys) = change.directory(at) else { break };
+                left.directories.push((at, directory_facts(&phys)));
+                at = phys.parent;
+            }
+        }
+        self.promises.settle(txg, left);
+    }
+
+    /// Makes sure of room for a change of `bytes` in the head `id`. Waits for groups where only what
+    /// is on its way stands in the way. No lock and no [`crate::txg::Tx`] may be held.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Quota`], [`ErrorKind::NoSpace`], and whatever keeps groups from being written.
+    pub fn reserve(&self, id: ObjectId, bytes: u64, purpose: Purpose) -> Result<Reservation> {
+        let mut waited = 0;
+        loop {
+            match self.promises.ask(id, bytes, purpose, waited) {
+                Answer::Granted(reservation) => return Ok(reservation),
+                Answer::Refused(error) => return Err(error),
+                Answer::Wait => {
+                    let open = self.gate.figures().open;
+                    self.gate.wait_synced(open, PATIENCE)?;
+                    waited += 1;
+                }
+            }
+        }
+    }
+
+    /// What bounds an open head, as of the newest group on the disks.
+    pub fn allowance(&self, id: ObjectId) -> Option<Allowance> {
+        self.promises.allowance(id).map(|(allowance, _)| allowance)
+    }
+}
