@@ -362,3 +362,101 @@ impl Promises {
         self.logs.of(txg) > share.max(LOG_LEAST)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::txg::Costs;
+
+    const HEAD: ObjectId = ObjectId(9);
+    const BELOW: ObjectId = ObjectId(5);
+    const ROOT: ObjectId = ObjectId(2);
+
+    fn pool(free: u64) -> PoolRoom {
+        PoolRoom { usable: 800, slop: 200, free, deferred: 0 }
+    }
+
+    fn directory(used: u64, quota: u64, reserved: u64, parent: ObjectId) -> DirectoryFacts {
+        DirectoryFacts { limits: DirectoryLimits { used, quota, reserved }, parent }
+    }
+
+    fn left(root: DirectoryFacts, below: DirectoryFacts, pool: PoolRoom) -> Left {
+        let unique = below.limits.used;
+        let facts = HeadFacts { directory: BELOW, referenced: unique, unique };
+        Left {
+            pool,
+            directories: vec![(ROOT, root), (BELOW, below)],
+            heads: vec![(HEAD, facts, Some(HeadLimits::default()))],
+        }
+    }
+
+    fn world(left: Left) -> (Promises, Arc<Account>) {
+        let (promises, account) = (Promises::default(), Arc::new(Account::default()));
+        account.set_costs(Costs { metadata_copies: 1, ..Costs::default() });
+        promises.open(HEAD, account.clone());
+        assert!(promises.tell(Txg(0), left) && !promises.tell(Txg(1), Left::default()));
+        (promises, account)
+    }
+
+    fn asked(promises: &Promises, purpose: Purpose, waited: u32) -> &'static str {
+        match promises.ask(HEAD, 10, purpose, waited) {
+            Answer::Granted(_) => "granted",
+            Answer::Wait => "wait",
+            Answer::Refused(error) if error.kind() == ErrorKind::Quota => "quota",
+            Answer::Refused(_) => "full",
+        }
+    }
+
+    #[test]
+    fn a_quota_counts_what_is_promised() {
+        let facts =
+            || left(directory(300, 0, 0, ObjectId(0)), directory(100, 150, 0, ROOT), pool(700));
+        let (promises, account) = world(facts());
+        assert_eq!(asked(&promises, Purpose::Grow, 0), "granted");
+        account.promise(Txg(5), |_| 50);
+        // It may take less than was promised, however long that takes to tell.
+        assert_eq!(asked(&promises, Purpose::Grow, 0), "wait");
+        assert_eq!(asked(&promises, Purpose::Grow, 99), "wait");
+        assert_eq!(asked(&promises, Purpose::Spare, 0), "granted");
+        promises.settle(Txg(5), facts());
+        assert_eq!(asked(&promises, Purpose::Grow, 0), "granted");
+        let full = left(directory(350, 0, 0, ObjectId(0)), directory(150, 150, 0, ROOT), pool(650));
+        promises.settle(Txg(6), full);
+        assert_eq!(asked(&promises, Purpose::Grow, 0), "quota");
+        assert_eq!(asked(&promises, Purpose::Replace, 0), "quota");
+        account.promise(Txg(7), |_| 1);
+        assert_eq!(asked(&promises, Purpose::Grow, 0), "wait");
+        assert_eq!(asked(&promises, Purpose::Grow, LAST_WAITS), "quota");
+    }
+
+    #[test]
+    fn the_reserve_is_for_what_keeps_up() {
+        let root = |used| directory(used, 0, 0, ObjectId(0));
+        let (promises, account) = world(left(root(800), directory(700, 0, 0, ROOT), pool(200)));
+        assert_eq!(asked(&promises, Purpose::Grow, 0), "full");
+        assert_eq!(asked(&promises, Purpose::Replace, 0), "granted");
+        account.promise(Txg(1), |_| 100);
+        assert_eq!(asked(&promises, Purpose::Spare, 9), "wait");
+        assert_eq!(asked(&promises, Purpose::Replay, 9), "granted");
+        // Space that was freed cannot be had before its time.
+        let deferred = PoolRoom { deferred: 500, ..pool(100) };
+        promises.settle(Txg(1), left(root(300), directory(200, 0, 0, ROOT), deferred));
+        assert_eq!(asked(&promises, Purpose::Grow, 0), "wait");
+        assert_eq!(asked(&promises, Purpose::Grow, LAST_WAITS), "full");
+        // What is reserved below a full root is there.
+        promises.settle(Txg(2), left(root(800), directory(100, 0, 300, ROOT), pool(400)));
+        assert_eq!(asked(&promises, Purpose::Grow, 0), "granted");
+    }
+
+    #[test]
+    fn logs_leave_promises_alone() {
+        let root = directory(300, 0, 0, ObjectId(0));
+        let pool = PoolRoom { usable: 80 << 20, slop: 20 << 20, free: 60 << 20, deferred: 0 };
+        let (promises, account) = world(left(root, directory(100, 0, 0, ROOT), pool));
+        assert!(promises.may_log(50 << 20) && !promises.may_log(51 << 20));
+        account.promise(Txg(1), |_| 10 << 20);
+        assert!(!promises.may_log(41 << 20));
+        assert!(!promises.logged(Txg(1), 9 << 20) && promises.logged(Txg(1), 9 << 20));
+        assert!(!promises.may_log(23 << 20));
+    }
+}

@@ -8,6 +8,7 @@ mod consistent;
 mod crowded;
 mod data_model;
 mod log_faults;
+mod full;
 mod name_model;
 #[allow(dead_code, reason = "others use the rest")]
 #[path = "../crashes/pool.rs"]

@@ -138,14 +138,18 @@ impl LivePool {
             false => written.into_iter().filter(|id| open.contains(id)).collect(),
         };
         let mut left = Left { pool: self.pool_room(), ..Left::default() };
-        let catalog = self.pool.catalog();
         let root = change.root_directory().ok();
         let mut firsts: Vec<ObjectId> = root.into_iter().collect();
         for id in heads {
             let told = || -> Result<_> {
                 let facts = head_facts(&change.dataset(id)?);
                 let limits = match orders {
-                    true => Some(self.head_limits(&catalog, &catalog.dataset_by_id(id)?)?),
+                    true => {
+                        let directory = change.directory(facts.directory)?;
+                        let refquota = change.refquota(&directory)?;
+                        let refreservation = change.refreservation(&directory)?;
+                        Some(HeadLimits { refquota, refreservation })
+                    }
                     false => None,
                 };
                 Ok((id, facts, limits))
