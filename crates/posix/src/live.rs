@@ -81,8 +81,8 @@ struct Room {
 }
 
 impl SpaceCheck for Room {
-    fn reserve(&self, bytes: u64, purpose: Purpose) -> Result<Reservation> {
-        Ok(self.live.reserve(self.id, bytes, purpose)?)
+    fn reserve(&self, blocks: u64, size: u64, purpose: Purpose) -> Result<Reservation> {
+        Ok(self.live.reserve(self.id, blocks, size, purpose)?)
     }
 }
 

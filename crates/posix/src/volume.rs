@@ -89,7 +89,9 @@ impl Volume {
         let write = self.options()?;
         let len = data.len() as u64;
         let _room = match &write.space {
-            Some(space) => space.reserve(len, Purpose::Grow)?,
+            Some(space) => {
+                space.reserve(self.blocks_of(offset, len), self.block_size(), Purpose::Grow)?
+            }
             None => Reservation::none(),
         };
         write.gate.throttle()?;
@@ -101,6 +103,12 @@ impl Volume {
             log.note_write(&tx, DATA.0, offset, data);
         }
         Ok(())
+    }
+
+    /// Blocks with bytes `offset..offset + len`.
+    fn blocks_of(&self, offset: u64, len: u64) -> u64 {
+        let block = self.block_size().max(1);
+        (offset % block).saturating_add(len).div_ceil(block)
     }
 
     /// Does what a record of the intent log says. `block` is what a write without data points at.

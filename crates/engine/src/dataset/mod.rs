@@ -32,7 +32,7 @@ pub use key_object::KeyObject;
 pub use name::{DEPTH_MAX, DatasetName, NAME_MAX, Suffix};
 pub(crate) use objset::is_foreign;
 pub use objset::{DatasetKind, Keys, NoKeys};
-pub use promises::{Answer, DirectoryFacts, HeadFacts, HeadLimits, Left, PoolRoom, Promises};
+pub use promises::{Answer, DirectoryFacts, HeadFacts, HeadLimits, Left, PoolRoom, Promises, Want};
 pub use properties::{Listed, PropertyReader, PropertyValue, Source, Value};
 pub use space::PoolCapacity;
 pub use table::Table;

@@ -3,7 +3,7 @@
 //! Chapter 06, section 8.4. The writer of groups tells what a group left of every head and directory in
 //! the moment its promises are settled, so that nothing is counted twice or not at all. As OpenZFS
 //! does it: a change is let in while what is used and promised lies below every limit, so a quota is
-//! overrun by one change at most; where only promises are in the way, a group is waited for.
+//! overrun by one block at most; where only promises are in the way, a group is waited for.
 //! Invariant: the pool's reserve is left alone by what makes files grow, and half of it by everything
 //! but replays, so that groups can always be written.
 
@@ -106,6 +106,17 @@ pub struct Left {
     pub heads: Vec<(ObjectId, HeadFacts, Option<HeadLimits>)>,
 }
 
+/// What a change asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Want {
+    /// What its blocks can cost.
+    pub cost: u64,
+    /// What one of them can cost.
+    pub block: u64,
+    /// What for.
+    pub purpose: Purpose,
+}
+
 /// Whether a change may begin.
 #[derive(Debug)]
 pub enum Answer {
@@ -197,27 +208,25 @@ impl State {
         self.directories.retain(|id, known| known.facts.parent.0 == 0 || is_used(id));
     }
 
-    /// What stands in the way of `bytes` more in a head.
-    fn obstacle(
-        &self,
-        head: &Head,
-        logs: u64,
-        bytes: u64,
-        purpose: Purpose,
-    ) -> Result<(), Obstacle> {
+    /// What stands in the way of a change of a head.
+    fn obstacle(&self, head: &Head, logs: u64, want: Want) -> Result<(), Obstacle> {
+        let Want { cost, purpose, .. } = want;
+        // A limit may be overrun by the last block.
+        let most = cost.saturating_sub(want.block);
         let HeadFacts { referenced, unique, .. } = head.facts;
         let HeadLimits { refquota, refreservation } = head.limits;
         let on_its_way = head.promised.total();
         let quotas = matches!(purpose, Purpose::Grow | Purpose::Replace);
-        if quotas && refquota != 0 && referenced.saturating_add(on_its_way) >= refquota {
-            return Err(Obstacle::of(ErrorKind::Quota, (referenced, refquota), on_its_way));
+        let refers = referenced.saturating_add(most);
+        if quotas && refquota != 0 && refers.saturating_add(on_its_way) >= refquota {
+            return Err(Obstacle::of(ErrorKind::Quota, (refers, refquota), on_its_way));
         }
         // What is held back for the head is used already, as far as its directory goes.
         let own = unique.saturating_add(on_its_way);
         let growth = |from: u64, reserved: u64, bytes: u64| {
             from.saturating_add(bytes).max(reserved).saturating_sub(from.max(reserved))
         };
-        let mut bytes = growth(own, refreservation, bytes);
+        let mut bytes = growth(own, refreservation, cost);
         let mut held = refreservation.saturating_sub(unique);
         for id in &head.chain {
             let Some(level) = self.directories.get(id) else { break };
@@ -225,16 +234,17 @@ impl State {
             let DirectoryLimits { used, quota, reserved } = level.facts.limits;
             let used = used.saturating_sub(std::mem::take(&mut held));
             let with = used.saturating_add(promised);
-            if quotas && quota != 0 && with >= quota {
-                return Err(Obstacle::of(ErrorKind::Quota, (used, quota), promised));
+            let then = used.saturating_add(most.min(bytes));
+            if quotas && quota != 0 && then.saturating_add(promised) >= quota {
+                return Err(Obstacle::of(ErrorKind::Quota, (then, quota), promised));
             }
             let limit = match purpose {
                 Purpose::Grow => self.pool.usable,
                 _ => self.pool.usable.saturating_add(self.pool.slop >> 1),
             };
             let is_root = level.facts.parent.0 == 0;
-            if is_root && with >= limit && bytes > 0 {
-                return Err(Obstacle::of(ErrorKind::NoSpace, (used, limit), promised));
+            if is_root && then.saturating_add(promised) >= limit && bytes > 0 {
+                return Err(Obstacle::of(ErrorKind::NoSpace, (then, limit), promised));
             }
             bytes = growth(with, reserved, bytes);
             if bytes == 0 {
@@ -243,7 +253,7 @@ impl State {
         }
         // Whatever is reserved for whom: the bytes must be there.
         let promised = self.root.total().saturating_add(logs);
-        let floor = self.floor(purpose);
+        let floor = self.floor(purpose).saturating_add(cost);
         if self.pool.free > floor.saturating_add(promised) {
             return Ok(());
         }
@@ -318,20 +328,42 @@ impl Promises {
         state.directories.values().for_each(|directory| directory.promised.settle(txg));
     }
 
-    /// Asks for `bytes` more in a head, after `waited` groups.
-    pub fn ask(&self, id: ObjectId, bytes: u64, purpose: Purpose, waited: u32) -> Answer {
+    /// What `blocks` blocks of `size` bytes in a head can cost.
+    pub fn want(&self, id: ObjectId, blocks: u64, size: u64, purpose: Purpose) -> Want {
+        let state = self.state.lock();
+        let costs = state.heads.get(&id).map(|head| head.account.costs());
+        let block = costs.unwrap_or_default().block(size, false);
+        Want { cost: block.saturating_mul(blocks), block, purpose }
+    }
+
+    /// Asks for room for a change of a head, after `waited` groups.
+    pub fn ask(&self, id: ObjectId, want: Want, waited: u32) -> Answer {
         let state = self.state.lock();
         let Some(head) = state.heads.get(&id) else {
             return Answer::Granted(Reservation::none());
         };
-        let cost = head.account.costs().block(bytes, false);
-        match state.obstacle(head, self.logs.total(), cost, purpose) {
-            Ok(()) => Answer::Granted(head.account.reserve(cost)),
+        match state.obstacle(head, self.logs.total(), want) {
+            Ok(()) => Answer::Granted(head.account.reserve(want.cost)),
             Err(it) if it.may_pass && waited < LAST_WAITS => Answer::Wait,
-            Err(_) if purpose == Purpose::Replay => Answer::Granted(head.account.reserve(cost)),
+            Err(_) if want.purpose == Purpose::Replay => {
+                Answer::Granted(head.account.reserve(want.cost))
+            }
             Err(it) if it.may_pass && it.is_promised => Answer::Wait,
             Err(it) => Answer::Refused(it.error()),
         }
+    }
+
+    /// Whether an order may make something that stays: half of the reserve is left to others.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoSpace`] if not.
+    pub fn ask_order(&self) -> crate::Result<()> {
+        let state = self.state.lock();
+        let kept = state.floor(Purpose::Spare).saturating_add(state.root.total());
+        if state.pool == PoolRoom::default() || state.pool.free > kept {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::NoSpace, "no space left in the pool"))
     }
 
     /// What bounds a head, as of the newest group on the disks.
@@ -399,7 +431,7 @@ mod tests {
     }
 
     fn asked(promises: &Promises, purpose: Purpose, waited: u32) -> &'static str {
-        match promises.ask(HEAD, 10, purpose, waited) {
+        match promises.ask(HEAD, Want { cost: 10, block: 10, purpose }, waited) {
             Answer::Granted(_) => "granted",
             Answer::Wait => "wait",
             Answer::Refused(error) if error.kind() == ErrorKind::Quota => "quota",

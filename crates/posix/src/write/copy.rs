@@ -67,7 +67,7 @@ impl Writer {
     /// Reads a part and writes it; gives the bytes there were.
     fn copy(&self, part: &Part) -> Result<u64> {
         let (source, target) = (self.node(part.from.0)?, self.node(part.to.0)?);
-        let _room = self.admit(part.len)?;
+        let _room = self.admit_write(&target, part.to.1, part.len)?;
         let mut locked = Locked::new([&source, &target])?;
         let file = &locked.of(part.from.0)?.file;
         let data = View::read(file, part.from.1, part.len as usize)?.concat();

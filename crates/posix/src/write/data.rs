@@ -100,10 +100,17 @@ impl Writer {
     }
 
     /// Reserves room for a write. In a full pool what is there can still be written over.
-    fn admit_write(&self, node: &Node, offset: u64, length: u64) -> Result<Reservation> {
-        match self.admit(length) {
+    pub(super) fn admit_write(&self, node: &Node, offset: u64, length: u64) -> Result<Reservation> {
+        let block = {
+            let object = &node.read()?.file.object;
+            let now = object.block_size();
+            if object.block_count() > 1 { now } else { now.max(self.properties().record_size) }
+        };
+        let from = offset.checked_rem(block).unwrap_or(0);
+        let blocks = from.saturating_add(length).div_ceil(block.max(1));
+        match self.admit_for(blocks, block, Purpose::Grow) {
             Err(error) if error.code == ENOSPC && replaces(node, offset, length)? => {
-                self.admit_for(length, Purpose::Replace)
+                self.admit_for(blocks, block, Purpose::Replace)
             }
             admitted => admitted,
         }

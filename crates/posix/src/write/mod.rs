@@ -86,9 +86,9 @@ pub trait ChangeLog: Send + Sync {
 
 /// Says whether there is room.
 pub trait SpaceCheck: Send + Sync {
-    /// Reserves `bytes` for a change about to be made; ENOSPC or EDQUOT if they do not fit into the
-    /// dataset. May wait for transaction groups.
-    fn reserve(&self, bytes: u64, purpose: Purpose) -> Result<Reservation>;
+    /// Reserves `blocks` blocks of `size` bytes for a change about to be made; ENOSPC or EDQUOT if they
+    /// do not fit into the dataset. May wait for transaction groups.
+    fn reserve(&self, blocks: u64, size: u64, purpose: Purpose) -> Result<Reservation>;
 }
 
 /// How access times are kept.
@@ -248,18 +248,18 @@ impl Writer {
     /// Reserves room for `bytes`, to be held until the change is made, and slows down if the disks
     /// do not keep up. No lock may be held.
     fn admit(&self, bytes: u64) -> Result<Reservation> {
-        self.admit_for(bytes, Purpose::Grow)
+        self.admit_for(bytes.div_ceil(SMALL_CHANGE), SMALL_CHANGE, Purpose::Grow)
     }
 
     /// As [`Self::admit`] for what makes room in the end, or keeps up what is there.
     fn admit_freeing(&self) -> Result<Reservation> {
-        self.admit_for(SMALL_CHANGE, Purpose::Spare)
+        self.admit_for(1, SMALL_CHANGE, Purpose::Spare)
     }
 
-    fn admit_for(&self, bytes: u64, purpose: Purpose) -> Result<Reservation> {
+    fn admit_for(&self, blocks: u64, size: u64, purpose: Purpose) -> Result<Reservation> {
         let purpose = if self.is_replaying() { Purpose::Replay } else { purpose };
         let reservation = match &self.space {
-            Some(space) => space.reserve(bytes, purpose)?,
+            Some(space) => space.reserve(blocks, size, purpose)?,
             None => Reservation::none(),
         };
         self.gate.throttle()?;

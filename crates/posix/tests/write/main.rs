@@ -7,8 +7,8 @@
 mod consistent;
 mod crowded;
 mod data_model;
-mod log_faults;
 mod full;
+mod log_faults;
 mod name_model;
 #[allow(dead_code, reason = "others use the rest")]
 #[path = "../crashes/pool.rs"]

@@ -78,6 +78,7 @@ impl MosChange<'_> {
     /// is its origin's, whose intent-log header, if it is not empty, is to be cleared in this
     /// group. The limits and the name are the caller's to check ([`Self::check_new_dataset`]).
     pub fn create_dataset(&self, new: &NewDataset<'_>) -> Result<MadeDataset> {
+        self.hooks.check_room()?;
         self.check_new_dataset(new, false)?;
         let directory = self.create_directory(Some(new.parent), new.name)?;
         if let Some(origin) = new.origin {

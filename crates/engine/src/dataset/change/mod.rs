@@ -75,6 +75,10 @@ pub trait PoolHooks: Sync {
     fn host(&self) -> String;
     /// What the pool offers to its datasets now.
     fn capacity(&self) -> PoolCapacity;
+    /// An error if there is no room for what stays.
+    fn check_room(&self) -> Result<()> {
+        Ok(())
+    }
     /// The reference count of a feature is now `count` (just enabled: 0, or 1 for those that are
     /// active at once). Those named in labels need new labels.
     fn feature_changed(&self, _feature: &'static Feature, _count: u64) {}

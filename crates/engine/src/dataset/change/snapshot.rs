@@ -62,6 +62,7 @@ impl MosChange<'_> {
         name: &str,
         properties: &[PropertyInput],
     ) -> Result<ObjectId> {
+        self.hooks.check_room()?;
         self.check_unlimited_snapshot(head, name)?;
         let snapshot = self.take_snapshot(head, name)?;
         self.log_event("snapshot", Some(snapshot), " ")?;

@@ -118,6 +118,10 @@ impl PoolHooks for GroupHooks<'_> {
         self.live.capacity()
     }
 
+    fn check_room(&self) -> Result<()> {
+        self.live.promises.ask_order()
+    }
+
     fn feature_changed(&self, feature: &'static Feature, count: u64) {
         self.live.when_done(move |live| live.config.lock().feature_changed(feature, count));
     }

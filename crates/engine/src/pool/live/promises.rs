@@ -174,15 +174,22 @@ impl LivePool {
         self.promises.settle(txg, left);
     }
 
-    /// Makes sure of room for a change of `bytes` in the head `id`. Waits for groups where only what
+    /// Makes sure of room for a change of `blocks` blocks of `size` bytes in the head `id`. Waits for groups where only what
     /// is on its way stands in the way. No lock and no [`crate::txg::Tx`] may be held.
     ///
     /// # Errors
     /// [`ErrorKind::Quota`], [`ErrorKind::NoSpace`], and whatever keeps groups from being written.
-    pub fn reserve(&self, id: ObjectId, bytes: u64, purpose: Purpose) -> Result<Reservation> {
+    pub fn reserve(
+        &self,
+        id: ObjectId,
+        blocks: u64,
+        size: u64,
+        purpose: Purpose,
+    ) -> Result<Reservation> {
+        let want = self.promises.want(id, blocks, size, purpose);
         let mut waited = 0;
         loop {
-            match self.promises.ask(id, bytes, purpose, waited) {
+            match self.promises.ask(id, want, waited) {
                 Answer::Granted(reservation) => return Ok(reservation),
                 Answer::Refused(error) => return Err(error),
                 Answer::Wait => {
