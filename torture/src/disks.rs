@@ -111,7 +111,8 @@ pub fn tops(layout: &str, ashift: u64) -> Vec<Top> {
         let group = 2 + parity;
         // As many groups as make the slices of all children come out even.
         let width = leaves as u64 - 1;
-        let groups = (1..=width).find(|groups| groups * group % width == 0).unwrap_or(width);
+        let groups =
+            (1..=width).find(|groups| (groups * group).is_multiple_of(width)).unwrap_or(width);
         top.config.draid = Some(Draid { data: 2, spares: 1, groups, children: None });
         top
     };

@@ -343,7 +343,7 @@ impl Runner {
         at: usize,
         data: &[u8],
     ) -> Verdict<bool> {
-        if at + data.len() > LONGEST && !self.has(set, "ballast").is_some_and(|own| own == file) {
+        if at + data.len() > LONGEST && self.has(set, "ballast").is_none_or(|own| own != file) {
             return Ok(false);
         }
         let mut bytes = self.content(set, file).to_vec();

@@ -142,6 +142,7 @@ fn covered(sets: &[Vec<Range<u64>>], least: usize) -> Vec<Range<u64>> {
 }
 
 #[cfg(test)]
+#[allow(clippy::single_range_in_vec_init, reason = "lists of ranges are what this is about")]
 mod tests {
     use super::*;
 
