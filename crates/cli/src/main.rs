@@ -8,6 +8,7 @@ mod memory;
 mod mount_helper;
 mod offline;
 mod pool_process;
+mod process_log;
 mod service;
 mod settings;
 mod terminal;

@@ -164,7 +164,7 @@ fn prepare() -> Result<Prepared, Failure> {
         }
         other(format!("{start}: {}: {error}", files.pid.display()))
     })?;
-    start_log();
+    start_log(&files.log);
     export_on_signals(name, &directory);
     tracing::info!(pool = %name, "opening");
     let service = match &request {
@@ -228,10 +228,12 @@ fn export_on_signals(pool: &str, directory: &Path) {
     });
 }
 
-fn start_log() {
+fn start_log(path: &Path) {
     let filter = tracing_subscriber::EnvFilter::try_from_env("CENOTE_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let writer = crate::process_log::Writer::new(path);
+    let log = tracing_subscriber::fmt().with_env_filter(filter);
+    let log = log.with_writer(move || writer.clone());
     // fails only if there is one already
     drop(log.with_ansi(false).try_init());
 }

@@ -16,7 +16,9 @@ use cenote_control::protocol::{Failure, FailureKind, MountRequest, UnmountReques
 use cenote_control::report::{DatasetKind, DatasetReport, UnreplayedLog};
 use cenote_engine::pool::Pool;
 use cenote_posix::control_directory::SNAPSHOTS;
-use cenote_serve::fuse::{self, AccessTimes, MountError, MountFlagOptions, MountOptions, Mounted};
+use cenote_serve::fuse::{
+    self, AccessTimes, Covers, MountError, MountFlagOptions, MountOptions, Mounted,
+};
 use parking_lot::Mutex;
 
 use super::changes::{Files, PoolChanges};
@@ -152,14 +154,20 @@ impl Mounts {
             }
         }
         wanted.sort_by(|a, b| a.1.cmp(&b.1));
+        let places: Vec<PathBuf> = wanted.iter().map(|(_, path)| path.clone()).collect();
         let mut warnings = Vec::new();
         let mut mounted = BTreeSet::new();
         for (dataset, path) in wanted {
-            match self.mount_around(pool, datasets, dataset, &path, request) {
+            let covered = covered_in(&path, &places);
+            match self.mount_around(pool, datasets, dataset, &path, request, covered) {
                 Ok(()) => drop(mounted.insert(dataset.name.as_str())),
-                Err(failure) => warnings.push(failure.message),
+                Err(failure) => {
+                    self.uncover(&path);
+                    warnings.push(failure.message);
+                }
             }
         }
+        self.uncover_soon();
         warnings.extend(self.kept_logs(|kept| mounted.contains(kept)));
         Ok(warnings)
     }
@@ -204,12 +212,14 @@ impl Mounts {
         dataset: &DatasetReport,
         path: &Path,
         request: &MountRequest,
+        mut covered: Vec<PathBuf>,
     ) -> Result<(), Failure> {
         let inside = self.inside(path);
+        covered.extend(covered_in(path, &self.places_of(&inside)));
         if let Err(failure) = self.take_down_named(&inside, false) {
             tracing::warn!(%failure, "hidden by the mount of '{}'", dataset.name);
         }
-        let mounted = self.mount_at(pool, dataset, path, request);
+        let mounted = self.mount_at(pool, dataset, path, request, covered);
         let mut again: Vec<(&str, &DatasetReport)> = datasets
             .iter()
             .filter(|other| inside.contains(&other.name) && self.of(&other.name).is_none())
@@ -218,7 +228,8 @@ impl Mounts {
         again.sort_by_key(|(path, _)| *path);
         for (path, other) in again {
             let default = MountRequest::default();
-            if let Err(failure) = self.mount_at(pool, other, Path::new(path), &default) {
+            if let Err(failure) = self.mount_at(pool, other, Path::new(path), &default, Vec::new())
+            {
                 tracing::warn!(%failure, "not mounted again");
             }
         }
@@ -265,7 +276,10 @@ impl Mounts {
                           be resumed with \"zfs send -t\"";
             return refuse(format!("cannot mount '{name}': {reason}"));
         }
-        self.mount_around(pool, datasets, dataset, Path::new(value("mountpoint")), request)
+        let path = Path::new(value("mountpoint"));
+        let mounted = self.mount_around(pool, datasets, dataset, path, request, Vec::new());
+        self.uncover_soon();
+        mounted
     }
 
     /// Serves mount(8): mounts a filesystem or snapshot where it is asked to be.
@@ -293,7 +307,9 @@ impl Mounts {
         if dataset.properties.value("keystatus") == Some("unavailable") {
             return refuse(FailureKind::Permission, "encryption key not loaded");
         }
-        self.mount_at(pool, dataset, at, request)
+        let mounted = self.mount_at(pool, dataset, at, request, Vec::new());
+        self.uncover_soon();
+        mounted
     }
 
     fn mount_at(
@@ -302,6 +318,7 @@ impl Mounts {
         dataset: &DatasetReport,
         path: &Path,
         request: &MountRequest,
+        covered: Vec<PathBuf>,
     ) -> Result<(), Failure> {
         let name = &dataset.name;
         let refuse =
@@ -314,6 +331,7 @@ impl Mounts {
             let reason = format!("failed to create mountpoint: {}", words_of(&error));
             place(FailureKind::Other, &reason)
         })?;
+        self.cover(&[path.to_path_buf()], |_| true);
         let value = |name: &str| dataset.properties.value(name).unwrap_or("");
         let may_cover = by_hand || request.overlay || value("overlay") != "off";
         let is_empty = fs::read_dir(path).map(|mut entries| entries.next().is_none());
@@ -342,6 +360,7 @@ impl Mounts {
         keep_access_times(&files, &flags);
         let mut options = MountOptions::new(path, name.as_str()).with_flags(flags);
         options.max_threads = crate::memory::Budget::now().threads;
+        options.covered = covered;
         options.posix_acl = value("acltype") == "posix" || value("acltype") == "posixacl";
         let mounted = fuse::mount(files.clone(), options).map_err(|error| {
             let kind = match error {
@@ -472,13 +491,54 @@ impl Mounts {
     /// the log.
     pub fn restore(&self, pool: &Arc<Pool>, datasets: &[DatasetReport], mut places: Vec<Place>) {
         places.sort_by_key(|place| place.number);
-        for place in places.iter().filter(|place| self.of(&place.dataset).is_none()) {
-            let mounted = find(datasets, &place.dataset)
-                .and_then(|dataset| self.mount_at(pool, dataset, &place.at, &place.request));
+        places.retain(|place| self.of(&place.dataset).is_none());
+        let all: Vec<PathBuf> = places.iter().map(|place| place.at.clone()).collect();
+        self.cover(&all, |_| true);
+        for place in &places {
+            let covered = covered_in(&place.at, &all);
+            let mounted = find(datasets, &place.dataset).and_then(|dataset| {
+                self.mount_at(pool, dataset, &place.at, &place.request, covered)
+            });
+            if mounted.is_err() {
+                self.uncover(&place.at);
+            }
             if let Err(failure) = mounted {
                 tracing::warn!(dataset = place.dataset, "not mounted again: {failure}");
             }
         }
+        self.uncover_soon();
+    }
+
+    /// The mounts around others, for which no lock is held while directories are read.
+    fn around(&self, chosen: impl Fn(&str) -> bool) -> Vec<(PathBuf, Covers)> {
+        let mounts = self.table.lock();
+        let chosen = mounts.iter().filter(|(name, _)| chosen(name));
+        chosen.map(|(_, mount)| (mount.at.clone(), mount.mounted.covers())).collect()
+    }
+
+    /// These places are covered by mounts, or will be: in what is mounted around them, nothing gets a
+    /// name there until [`Self::uncover_soon`].
+    fn cover(&self, places: &[PathBuf], chosen: impl Fn(&str) -> bool) {
+        for (at, covers) in self.around(chosen) {
+            covered_in(&at, places).iter().for_each(|place| covers.cover(place));
+        }
+    }
+
+    /// Nothing is mounted there, nor will be.
+    fn uncover(&self, place: &Path) {
+        for (at, covers) in self.around(|_| true) {
+            covered_in(&at, &[place.to_path_buf()]).iter().for_each(|place| covers.uncover(place));
+        }
+    }
+
+    /// What was to be mounted is.
+    fn uncover_soon(&self) {
+        self.table.lock().values().for_each(|mount| mount.mounted.covers().end_soon());
+    }
+
+    fn places_of(&self, names: &[String]) -> Vec<PathBuf> {
+        let mounts = self.table.lock();
+        names.iter().filter_map(|name| mounts.get(name)).map(|mount| mount.at.clone()).collect()
     }
 
     /// Forgets what was unmounted without our doing (`umount`). What is on its way out is waited for
@@ -553,6 +613,16 @@ impl Mounts {
     }
 
     fn take_down(&self, names: Vec<String>, force: bool) -> Result<(), Failure> {
+        // What goes with the mount around it leaves no bare directory on the way.
+        if names.len() > 1 {
+            self.cover(&self.places_of(&names), |name| names.iter().any(|other| other == name));
+        }
+        let done = self.take_down_in_order(names, force);
+        self.uncover_soon();
+        done
+    }
+
+    fn take_down_in_order(&self, names: Vec<String>, force: bool) -> Result<(), Failure> {
         let mut order: Vec<(u64, String)> = {
             let mounts = self.table.lock();
             let hidden = names.iter().filter_map(|name| mounts.get(name));
@@ -629,10 +699,16 @@ fn find<'a>(datasets: &'a [DatasetReport], name: &str) -> Result<&'a DatasetRepo
     })
 }
 
-/// Makes the directory if it is to be made, and clears away the mount a dead pool process left on it.
+/// Those of `places` that lie inside `at`, as seen from there.
+fn covered_in(at: &Path, places: &[PathBuf]) -> Vec<PathBuf> {
+    let inside = places.iter().filter_map(|place| place.strip_prefix(at).ok());
+    inside.filter(|place| !place.as_os_str().is_empty()).map(Path::to_path_buf).collect()
+}
+
+/// Makes the directory if it is to be made. What a dead pool process left there is replaced as the
+/// mount is made.
 fn prepare(path: &Path, make: bool) -> io::Result<()> {
-    fuse::clear_dead(path).map_err(io::Error::other)?;
-    if make { fs::create_dir_all(path) } else { Ok(()) }
+    if make && !fuse::is_dead(path) { fs::create_dir_all(path) } else { Ok(()) }
 }
 
 /// It is mount(8)'s: nothing says where it belongs but whoever mounted it.

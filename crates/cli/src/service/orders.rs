@@ -30,6 +30,19 @@ pub(super) const SUSPENDED: &str = "pool I/O is currently suspended";
 pub(super) type Warnings = Vec<String>;
 
 impl Service {
+    /// Serves `zpool destroy -f` while devices fail: the pool goes, as far as they let it.
+    fn forget_suspended(&self) -> Result<Warnings, Failure> {
+        self.changes.abandon();
+        let _order = self.begin_order();
+        let name = self.pool()?.name().to_owned();
+        self.mounts.unmount_all(true)?;
+        *self.pool.write() = None;
+        Ok(vec![format!(
+            "'{name}' was suspended: its devices could not be marked as destroyed; use 'zpool \
+             labelclear' when they are back"
+        )])
+    }
+
     /// Serves [`cenote_control::server::PoolService::change`].
     pub(super) fn carry_out(&self, request: &ChangeRequest) -> Result<Warnings, Failure> {
         let pool = self.pool()?;
@@ -44,6 +57,9 @@ impl Service {
             return Ok(warnings);
         }
         if self.changes.suspended().is_some() {
+            if let Change::DestroyPool { force: true } = change {
+                return self.forget_suspended();
+            }
             return Err(Failure::new(FailureKind::Other, format!("{start}: {SUSPENDED}")));
         }
         let _order = self.begin_order();

@@ -14,6 +14,7 @@ mod modern;
 mod mount_helper;
 mod once;
 mod placed;
+mod replaced;
 mod sessions;
 mod volumes;
 mod whole_disks;

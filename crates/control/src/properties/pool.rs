@@ -49,7 +49,7 @@ pub const POOL: &[Info] = &[
     usage(number("size", "SIZE", Show::Number), false, "<size>"),
     usage(number("capacity", "CAP", Show::Percent), false, "<percent>"),
     usage(text("altroot", "ALTROOT"), true, "<path>"),
-    usage(Info { right: true, ..choice("health", "HEALTH", 8) }, false, "<state>"),
+    usage(Info { right: true, grows: true, ..choice("health", "HEALTH", 8) }, false, "<state>"),
     usage(Info { grows: true, ..number("guid", "GUID", Show::Plain) }, false, "<guid>"),
     usage(number("version", "VERSION", Show::Plain), true, "<version>"),
     usage(text("bootfs", "BOOTFS"), true, "<filesystem>"),

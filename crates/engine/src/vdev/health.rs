@@ -12,6 +12,8 @@ use std::time::Duration;
 pub const ERROR_LIMIT: usize = 10;
 /// How long an error counts.
 pub const WINDOW: Duration = Duration::from_secs(600);
+/// Failures in a row after which a device that had too many is said to fail always.
+const FAILS_ALWAYS: usize = 3;
 /// First pause before a device that was given up is tried again.
 pub const FIRST_PAUSE: Duration = Duration::from_secs(15);
 /// Longest pause.
@@ -35,6 +37,8 @@ pub(super) struct Health {
     checksum_errors: VecDeque<Duration>,
     given_up: Option<GivenUp>,
     worn: bool,
+    /// Failures since the last good answer.
+    in_a_row: usize,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -76,8 +80,14 @@ impl Health {
         self.given_up.is_some()
     }
 
+    /// It is kept in use only because there is nothing else, and fails whatever it is asked.
+    pub(super) fn fails_always(&self) -> bool {
+        self.worn && self.in_a_row >= FAILS_ALWAYS
+    }
+
     /// A read gave bytes. True if that changes the condition.
     pub(super) fn answered(&mut self) -> bool {
+        self.in_a_row = 0;
         if self.given_up.take().is_some() {
             self.read_errors.clear();
             return true;
@@ -89,6 +99,7 @@ impl Health {
     /// faulted, only degraded. True if that changes the condition.
     pub(super) fn failed(&mut self, failure: Failure, now: Duration, needed: bool) -> bool {
         let before = self.condition();
+        self.in_a_row = self.in_a_row.saturating_add(1);
         let exceeded = note(&mut self.read_errors, now);
         let condition = match failure {
             Failure::Silent => Condition::new(VdevState::Unavailable, Aux::IoFailure),
@@ -163,7 +174,9 @@ mod tests {
             health.failed(Failure::Io, SECOND * i, true);
         }
         assert_eq!(health.condition().state, VdevState::Degraded);
-        assert!(health.may_try(SECOND * 20));
+        assert!(health.may_try(SECOND * 20) && health.fails_always());
+        health.answered();
+        assert!(!health.fails_always());
     }
 
     #[test]

@@ -43,6 +43,9 @@ impl Handler {
         let tree = self.tree();
         let caller = Caller { uid: header.uid, gid: header.gid, pid: header.pid };
         let done = Ok(Body::Status(0));
+        if let Some(directory) = self.gets_a_name(node, change) {
+            self.check_covered(directory)?;
+        }
         match *change {
             Change::SetAttributes(ref wanted) => {
                 let change = set_attributes(wanted)?;
@@ -171,6 +174,20 @@ impl Handler {
                 Err(error) if error.code == libc::ENODATA && name.starts_with(ACLS) => done,
                 result => result.map(|()| Body::Status(0)),
             },
+        }
+    }
+
+    /// The directory in which a change makes a name.
+    fn gets_a_name(&self, node: NodeId, change: &Change<'_>) -> Option<NodeId> {
+        match *change {
+            Change::MakeNode { .. }
+            | Change::MakeDirectory { .. }
+            | Change::MakeSymlink { .. }
+            | Change::Create { .. }
+            | Change::CreateUnnamed { .. }
+            | Change::Link { .. } => Some(node),
+            Change::Rename { new_parent, .. } => Some(self.tree_node(new_parent)),
+            _ => None,
         }
     }
 

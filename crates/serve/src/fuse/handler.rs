@@ -21,6 +21,7 @@ use bytes::Bytes;
 use cenote_posix::tree::{Attributes, Caller, DirectoryEntry, Errno, NodeId, ROOT, Seek, Tree};
 
 use super::abi::{self, InHeader, feature};
+use super::covered::Covered;
 use super::listing_policy::ListingPolicy;
 use super::nodes::Nodes;
 use super::reply::{self, Body, Listing, Reply, Validity};
@@ -69,6 +70,7 @@ pub struct Handler {
     refuses: AtomicBool,
     /// What the kernel knows; empty where nothing can be changed.
     nodes: Nodes,
+    covered: Covered,
 }
 
 impl std::fmt::Debug for Handler {
@@ -96,6 +98,7 @@ impl Handler {
             is_writable,
             refuses: AtomicBool::new(options.read_only),
             nodes: Nodes::default(),
+            covered: Covered::default(),
             tree,
             options,
             root: AtomicU64::new(0),
@@ -135,6 +138,31 @@ impl Handler {
                 reply::nodes_in_listing(bytes).into_iter().for_each(|node| self.release(node, 1));
             }
             _ => {}
+        }
+    }
+
+    /// The directory at `path`, seen from the root, is covered by another mount or will be: nothing
+    /// gets a name in it until [`Handler::uncover_soon`] and a moment more.
+    pub fn cover(&self, path: &std::path::Path) {
+        self.covered.cover(&*self.tree, path);
+    }
+
+    /// The directory at `path` is not covered, nor will be.
+    pub fn uncover(&self, path: &std::path::Path) {
+        self.covered.uncover(&*self.tree, path);
+    }
+
+    /// What is to be mounted inside is mounted.
+    pub fn uncover_soon(&self) {
+        self.covered.end_soon();
+    }
+
+    /// ESTALE if a new name in `directory` would be hidden by another mount.
+    pub(super) fn check_covered(&self, directory: NodeId) -> Result<(), Errno> {
+        let above = |node| self.parent_of(node).map(|parent| parent.node);
+        match self.covered.hides(directory, above) {
+            true => Err(Errno { code: libc::ESTALE, reason: "about to be covered".into() }),
+            false => Ok(()),
         }
     }
 

@@ -11,6 +11,7 @@ pub mod abi;
 mod backlog;
 pub mod change;
 mod changes;
+mod covered;
 pub mod file_flags;
 pub mod handler;
 mod interrupts;
@@ -29,7 +30,7 @@ use std::time::Duration;
 use cenote_posix::tree::{NodeId, Tree};
 use zerocopy::IntoBytes;
 
-pub use mount::{clear_dead, mounted_places};
+pub use mount::{is_dead, mounted_places};
 
 use handler::{Handler, HandlerOptions, MAX_IO};
 use session::{Session, SessionOptions};
@@ -54,8 +55,11 @@ pub enum AccessTimes {
 /// How a tree is mounted.
 #[derive(Debug, Clone)]
 pub struct MountOptions {
-    /// An existing directory.
+    /// An existing directory. If a mount whose server died is there, it is replaced.
     pub mountpoint: PathBuf,
+    /// Where inside other mounts are about to be made: nothing gets a name there until
+    /// [`Covers::end_soon`].
+    pub covered: Vec<PathBuf>,
     /// What `df` and `mount` show as the source: the dataset's name.
     pub source: String,
     /// Whether users other than the one who mounts may enter. Default: when root mounts, or when
@@ -94,6 +98,7 @@ impl MountOptions {
     pub fn new(mountpoint: impl Into<PathBuf>, source: impl Into<String>) -> Self {
         Self {
             mountpoint: mountpoint.into(),
+            covered: Vec::new(),
             source: source.into(),
             allow_other: rustix::process::geteuid().is_root() || mount::users_may_open_mounts(),
             read_only: false,
@@ -183,11 +188,33 @@ pub struct Mounted {
     session: Arc<Session>,
 }
 
+/// Says which directories of a mount other mounts cover.
+#[derive(Debug, Clone)]
+pub struct Covers(Arc<Session>);
+
+impl Covers {
+    /// The directory at `path`, seen from the root, is covered by another mount, or will be: nothing
+    /// gets a name in it until [`Covers::end_soon`], and a moment more. Reads directories.
+    pub fn cover(&self, path: &Path) {
+        self.0.handler().cover(path);
+    }
+
+    /// The directory at `path` is not covered, nor will be. Reads directories.
+    pub fn uncover(&self, path: &Path) {
+        self.0.handler().uncover(path);
+    }
+
+    /// What is to be mounted inside is mounted.
+    pub fn end_soon(&self) {
+        self.0.handler().uncover_soon();
+    }
+}
+
 /// Mounts `tree` (read-only unless it is writable) and serves it on threads of its own until it is unmounted. When this
 /// returns, the mount answers.
 pub fn mount(tree: Arc<dyn Tree>, options: MountOptions) -> Result<Mounted, MountError> {
     // The kernel resolves links; the table of mounts shows the result.
-    let mountpoint = options.mountpoint.canonicalize().map_err(|error| MountError::System {
+    let mountpoint = mount::resolve(&options.mountpoint).map_err(|error| MountError::System {
         doing: format!("opening {}", options.mountpoint.display()),
         error,
     })?;
@@ -202,6 +229,7 @@ pub fn mount(tree: Arc<dyn Tree>, options: MountOptions) -> Result<Mounted, Moun
             write_back: options.write_back,
         },
     );
+    options.covered.iter().for_each(|place| handler.cover(place));
     let device = mount::mount(&options)?;
     let session_options = SessionOptions {
         threads: options.threads.max(1),
@@ -229,6 +257,11 @@ impl Mounted {
     /// Where it is mounted.
     pub fn mountpoint(&self) -> &Path {
         &self.mountpoint
+    }
+
+    /// For saying which directories other mounts cover.
+    pub fn covers(&self) -> Covers {
+        Covers(self.session.clone())
     }
 
     /// Unmounts. [`MountError::Busy`] if files are in use; then everything stays as it was.

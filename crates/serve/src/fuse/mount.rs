@@ -15,7 +15,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use rustix::io::Errno;
-use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, UnmountFlags,
+};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
 };
@@ -42,6 +44,10 @@ pub(super) fn mount(options: &MountOptions) -> Result<OwnedFd, MountError> {
                 Some(Errno::PERM | Errno::ACCESS | Errno::NOENT)
             ) =>
         {
+            // The helper does not look at a dead mount.
+            if is_dead(&options.mountpoint) {
+                unmount_forced(&options.mountpoint)?;
+            }
             mount_by_helper(options)
         }
         result => result,
@@ -77,6 +83,14 @@ pub(super) fn remount(mountpoint: &Path, options: &MountFlagOptions) -> Result<(
 
 fn mount_directly(options: &MountOptions) -> Result<OwnedFd, MountError> {
     let device = open_device().map_err(MountError::system(format!("opening {DEVICE}")))?;
+    // Put below the dead mount and uncovered by taking that away: the place is never bare. Older
+    // kernels (before 6.5) leave the dead mount below the new one.
+    if is_dead(&options.mountpoint) {
+        match replace(options, &device) {
+            Ok(()) => return Ok(device),
+            Err(error) => tracing::debug!(%error, "mounted over a dead mount"),
+        }
+    }
     let flags = flags_of(&options.flags());
     let mut data = format!(
         "fd={},rootmode=40000,user_id={},group_id={},max_read={MAX_IO},default_permissions",
@@ -98,6 +112,69 @@ fn mount_directly(options: &MountOptions) -> Result<OwnedFd, MountError> {
     )
     .map_err(MountError::system(format!("mounting {}", options.mountpoint.display())))?;
     Ok(device)
+}
+
+/// Mounts in the place of a mount whose server died.
+fn replace(options: &MountOptions, device: &OwnedFd) -> Result<(), Errno> {
+    use rustix::mount::{
+        fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, move_mount,
+    };
+    let fs = fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    let number = |number: u32| number.to_string();
+    for (key, value) in [
+        ("source", options.source.clone()),
+        ("subtype", SUBTYPE.to_owned()),
+        ("fd", device.as_raw_fd().to_string()),
+        ("rootmode", "40000".to_owned()),
+        ("user_id", number(rustix::process::geteuid().as_raw())),
+        ("group_id", number(rustix::process::getegid().as_raw())),
+        ("max_read", number(MAX_IO)),
+    ] {
+        fsconfig_set_string(&fs, key, value)?;
+    }
+    fsconfig_set_flag(&fs, "default_permissions")?;
+    if options.allow_other {
+        fsconfig_set_flag(&fs, "allow_other")?;
+    }
+    if options.read_only {
+        fsconfig_set_flag(&fs, "ro")?;
+    }
+    fsconfig_create(&fs)?;
+    let mount = fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, attributes_of(options))?;
+    let how = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_BENEATH;
+    move_mount(&mount, "", rustix::fs::CWD, &options.mountpoint, how)?;
+    let flags = UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
+    rustix::mount::unmount(&options.mountpoint, flags)
+}
+
+/// As [`flags_of`], for a mount that is not in the tree of files yet.
+fn attributes_of(options: &MountOptions) -> MountAttrFlags {
+    let mut flags = match options.access_times {
+        AccessTimes::Always => MountAttrFlags::MOUNT_ATTR_STRICTATIME,
+        AccessTimes::Relative => MountAttrFlags::MOUNT_ATTR_RELATIME,
+        AccessTimes::Never => MountAttrFlags::MOUNT_ATTR_NOATIME,
+    };
+    flags.set(MountAttrFlags::MOUNT_ATTR_RDONLY, options.read_only);
+    flags.set(MountAttrFlags::MOUNT_ATTR_NOSUID, !options.set_id);
+    flags.set(MountAttrFlags::MOUNT_ATTR_NODEV, !options.devices);
+    flags.set(MountAttrFlags::MOUNT_ATTR_NOEXEC, !options.execute);
+    flags
+}
+
+/// The path without links. Of what a dead server left, only the way there can be looked at.
+pub(super) fn resolve(mountpoint: &Path) -> std::io::Result<PathBuf> {
+    match mountpoint.canonicalize() {
+        Err(error) if is_not_connected(&error) => {
+            let (Some(above), Some(name)) = (mountpoint.parent(), mountpoint.file_name()) else {
+                return Err(error);
+            };
+            match std::fs::read_link(mountpoint) {
+                Ok(target) => resolve(&above.join(target)),
+                Err(_) => Ok(above.canonicalize()?.join(name)),
+            }
+        }
+        resolved => resolved,
+    }
 }
 
 /// Opens the device a new session starts from.
@@ -222,17 +299,13 @@ pub(super) fn unmount_forced(mountpoint: &Path) -> Result<(), MountError> {
     }
 }
 
-/// Takes away the mount at `mountpoint` if its server is dead; else does nothing.
-///
-/// # Errors
-/// If it stays: it is another user's.
-pub fn clear_dead(mountpoint: &Path) -> Result<(), MountError> {
-    let result = std::fs::metadata(mountpoint);
-    let is_dead = |error: &std::io::Error| Errno::from_io_error(error) == Some(Errno::NOTCONN);
-    match result {
-        Err(error) if is_dead(&error) => unmount_forced(mountpoint),
-        _ => Ok(()),
-    }
+fn is_not_connected(error: &std::io::Error) -> bool {
+    Errno::from_io_error(error) == Some(Errno::NOTCONN)
+}
+
+/// Whether there is a mount whose server is dead.
+pub fn is_dead(mountpoint: &Path) -> bool {
+    std::fs::metadata(mountpoint).is_err_and(|error| is_not_connected(&error))
 }
 
 /// Whether the administrator lets users open their mounts to other users.
