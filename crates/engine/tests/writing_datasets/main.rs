@@ -4,6 +4,8 @@
 //! Invariant: after every group the space maps hold exactly what the walk finds.
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
+mod orders;
+
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -2,7 +2,8 @@
 //! by one thread, with the blocks of every dataset already written.
 //!
 //! Chapter 06. Invariant: whatever a function here changes, the sums of section 8.3 hold when it
-//! returns `Ok`; when it returns `Err` after changing something, the group must not be written.
+//! returns `Ok`; when it returns `Err`, the caller takes back what was changed
+//! (`ObjectSet::undo_changes`).
 
 mod bookmarks;
 mod bpobj;

@@ -1,0 +1,178 @@
+//! Orders that fail: each kind of order fails at each of its steps, and then is done.
+//!
+//! Invariant: an order that failed leaves the metadata as it was, and the next one is done.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use cenote_engine::Result;
+use cenote_engine::dataset::Table;
+use cenote_engine::dataset::change::{MosChange, NewDataset, PropertyInput};
+use cenote_engine::pool::live::LivePool;
+use cenote_format::delegation::Key;
+use cenote_format::dsl_directory::DslDirectory;
+use cenote_format::objset::ObjsetKind;
+use cenote_format::{ObjectId, ObjectType};
+
+use super::{World, nothing};
+
+/// More steps than any order has.
+const STEPS: u64 = 2000;
+
+/// The metadata, but for how space is kept: that changes with every group.
+fn facts(world: &World) -> BTreeMap<u64, String> {
+    let mos = world.live.pool().mos();
+    let directory = Table::open(&mos, ObjectId(1)).unwrap().unwrap();
+    let log = directory.number("com.delphix:log_spacemap_zap").unwrap().unwrap_or(0);
+    let mut facts = BTreeMap::new();
+    let mut at = 0;
+    while let Some(id) = mos.next_object(at).unwrap() {
+        at = id.0;
+        let object = mos.object(id).unwrap();
+        let dnode = object.dnode();
+        let kind = dnode.object_type.name();
+        if at == log || kind.contains("space map") {
+            continue;
+        }
+        let mut fact = format!("{kind}, {}: ", dnode.bonus_type.name());
+        if dnode.bonus_type == ObjectType::DSL_DIRECTORY {
+            let phys = DslDirectory::decode(dnode.bonus()).unwrap();
+            // What the metadata itself takes is charged here.
+            let phys = DslDirectory {
+                used_bytes: 0,
+                compressed_bytes: 0,
+                uncompressed_bytes: 0,
+                used_breakdown: Default::default(),
+                ..phys
+            };
+            fact += &format!("{phys:?}");
+        } else if !dnode.bonus_type.name().contains("size") {
+            fact += &format!("{:?}", dnode.bonus());
+        }
+        if let Ok(table) = Table::of(object.clone()) {
+            let mut entries = table.entries().unwrap();
+            entries.retain(|(name, _)| !name.contains("spacemap") && !name.contains("unflushed"));
+            entries.sort_by(|one, other| one.0.cmp(&other.0));
+            fact += &format!(" {entries:?}");
+        }
+        facts.insert(at, fact);
+    }
+    facts
+}
+
+fn differing(now: &BTreeMap<u64, String>, before: &BTreeMap<u64, String>) -> Vec<String> {
+    let ids: std::collections::BTreeSet<_> = now.keys().chain(before.keys()).collect();
+    let differ = ids.into_iter().filter(|id| now.get(id) != before.get(id));
+    differ.map(|id| format!("{id}: {:?}, before {:?}", now.get(id), before.get(id))).collect()
+}
+
+/// Has the order fail at its first step, its second, and so on, until it is done.
+fn fail_everywhere(world: &World, what: &str, order: impl Fn(&Arc<LivePool>) -> Result<()>) {
+    world.settle();
+    let before = facts(world);
+    for step in 1..STEPS {
+        world.live.fail_order_at(step);
+        let done = order(&world.live);
+        let left = world.live.fail_order_at(0);
+        if let Ok(()) = done {
+            assert!(step > 1, "{what} changed nothing");
+            world.census();
+            println!("{what}: {} steps", step - 1);
+            return;
+        }
+        let error = done.unwrap_err().to_string();
+        assert!(error.contains("made to fail") && left == 0, "{what}, step {step}: {error}");
+        let differ = differing(&facts(world), &before);
+        assert!(differ.is_empty(), "{what}, step {step}: {differ:#?}");
+        if step.is_power_of_two() {
+            world.census();
+        }
+    }
+    panic!("{what} has no end");
+}
+
+/// As [`fail_everywhere`], of a change of the metadata.
+fn change(
+    world: &World,
+    what: &str,
+    work: impl Fn(&LivePool, &MosChange<'_>) -> Result<()> + Clone + Send + 'static,
+) {
+    fail_everywhere(world, what, |live| {
+        let work = work.clone();
+        live.change(move |live, change| {
+            work(live, change)?;
+            live.wake_freeing();
+            Ok(())
+        })
+    });
+}
+
+#[test]
+fn an_order_that_fails_at_any_step_changes_nothing() {
+    let world = World::new(&[]);
+    let root = world.live.pool().catalog().root().unwrap().id;
+    let create = |name: &'static str| {
+        change(&world, "create", move |live, change| {
+            let properties = &[PropertyInput::text("test:of", name)];
+            let new = NewDataset { parent: root, name, properties, ..NewDataset::default() };
+            live.make_dataset(change, &new, ObjsetKind::Zfs, nothing).map(drop)
+        });
+    };
+    create("a");
+    create("b");
+    let object = world.write("p/a", 1, 300_000);
+    world.write("p/b", 2, 100_000);
+    let (a, b) = (world.id("p/a"), world.id("p/b"));
+    change(&world, "snapshots", move |_, change| {
+        for head in [a, b] {
+            change.create_snapshot(head, "s", &[PropertyInput::text("test:x", "y")])?;
+        }
+        Ok(())
+    });
+    world.overwrite("p/a", object, 50_000, 3, 100_000);
+    world.snapshot("p/a", "t");
+    world.overwrite("p/a", object, 80_000, 4, 100_000);
+    world.live.sync().unwrap();
+    let (s, t) = (world.id("p/a@s"), world.id("p/a@t"));
+    change(&world, "hold", move |_, change| change.hold(s, "tag", false));
+    change(&world, "release", move |_, change| change.release(s, "tag").map(drop));
+    change(&world, "bookmark", move |_, change| change.create_bookmark(a, "mark", s));
+    change(&world, "set", move |_, change| {
+        change.set_property(a, &PropertyInput::number("refreservation", 1 << 20))?;
+        change.set_property(a, &PropertyInput::number("quota", 100 << 20))?;
+        change.set_property(a, &PropertyInput::text("test:long", &"long".repeat(200)))
+    });
+    change(&world, "inherit", move |_, change| change.inherit_property(a, "test:long", false));
+    let directory = world.live.pool().catalog().directory("p/a").unwrap().id;
+    change(&world, "allow", move |_, change| {
+        let key = Key::parse(b"el$").map_err(cenote_engine::Error::from)?;
+        change.allow(directory, &[(key, vec!["snapshot".to_owned(), "mount".to_owned()])])
+    });
+    change(&world, "clone", move |live, change| {
+        let origin = Some(t);
+        let new = NewDataset { parent: root, name: "c", origin, ..NewDataset::default() };
+        live.clone_dataset(change, &new).map(drop)
+    });
+    world.overwrite("p/c", object, 0, 5, 60_000);
+    world.live.sync().unwrap();
+    ["p/a", "p/b", "p/c"].iter().for_each(|name| world.close(name));
+    let c = world.id("p/c");
+    change(&world, "promote", move |_, change| change.promote(c));
+    change(&world, "promote back", move |_, change| change.promote(a));
+    change(&world, "rollback", move |live, change| live.rollback_dataset(change, a));
+    change(&world, "rename a snapshot", move |_, change| change.rename_snapshot(a, "s", "u"));
+    let (from, to) = (
+        world.live.pool().catalog().directory("p/c").unwrap().id,
+        world.live.pool().catalog().directory("p/b").unwrap().id,
+    );
+    change(&world, "rename", move |_, change| change.rename_directory(from, to, "d"));
+    change(&world, "destroy everything", move |_, change| {
+        change.destroy_head(c)?;
+        change.destroy_bookmark(a, "mark")?;
+        for snapshot in [s, t] {
+            change.destroy_snapshot(snapshot, false)?;
+        }
+        change.destroy_head(a)
+    });
+    world.finish();
+}
