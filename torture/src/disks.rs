@@ -314,7 +314,10 @@ impl Disks {
     /// Opens the pool that was found before for writing.
     pub fn open_found(&self, candidate: &PoolCandidate) -> Result<Arc<LivePool>> {
         let options = OpenOptions { devices: Some(Arc::new(self.clone())), ..open_options() };
-        LivePool::open(candidate, &options, write_options())
+        let live = LivePool::open(candidate, &options, write_options())?;
+        // What opening began is to be over before anybody does more.
+        live.sync()?;
+        Ok(live)
     }
 
     /// Writes the disks into files of `directory`.

@@ -105,9 +105,10 @@ impl Runner {
         self.tally.cuts += 1;
         let left = self.disks.copy();
         self.model = self.judged(&left, u64::MAX)?;
-        left.record();
-        left.ail(&self.troubles);
-        let found = left.candidate().map_err(|error| error.to_string())?;
+        // What this host sees before it holds the devices.
+        let before = left.copy();
+        before.ail(&self.troubles);
+        let found = before.candidate().map_err(|error| error.to_string())?;
         self.next_life(left, 0)?;
         // The other one: it does something that is on the disks when it dies.
         let Some((_, file)) = self.file(0, fill as u8) else { return Ok(()) };

@@ -1,6 +1,7 @@
 //! `torture [--seeds A..B] [--minutes N] [--jobs N] [--minimise SEED] [--plan FILE] [--show SEED]`.
 //!
-//! Prints one line for each seed; exit code 1 if one failed. Invariant: each seed runs in a process that
+//! Prints one line for each seed; exit code 1 if one failed in another way than `--open FILE` tells of (a
+//! piece of the reason on each line). Invariant: each seed runs in a process that
 //! runs one at a time; one that hangs is ended and told of.
 
 use std::io::{BufRead, BufReader, Write};
@@ -26,13 +27,15 @@ struct Arguments {
     shrink: bool,
     show: Option<u64>,
     commit: bool,
+    /// Words of failures that are known and not mended yet.
+    open: Vec<String>,
     worker: bool,
 }
 
 fn usage() -> ExitCode {
     eprintln!(
         "usage: cargo xtask torture [--seeds A..B] [--minutes N] [--jobs N] [--commit] \
-         [--minimise SEED] [--plan FILE [--shrink]] [--show SEED]"
+         [--open FILE] [--minimise SEED] [--plan FILE [--shrink]] [--show SEED]"
     );
     ExitCode::from(2)
 }
@@ -54,6 +57,11 @@ fn arguments() -> Option<Arguments> {
             "--shrink" => out.shrink = true,
             "--show" => out.show = Some(all.next()?.parse().ok()?),
             "--commit" => out.commit = true,
+            "--open" => {
+                let text = std::fs::read_to_string(all.next()?).ok()?;
+                let lines = text.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
+                out.open = lines.map(str::to_owned).collect();
+            }
             "--worker" => out.worker = true,
             _ => return None,
         }
@@ -161,6 +169,7 @@ fn many(arguments: &Arguments) -> ExitCode {
     let jobs = std::thread::available_parallelism().map_or(1, usize::from);
     let next = AtomicU64::new(all.start);
     let (failed, done) = (AtomicU64::new(0), AtomicU64::new(0));
+    let known = AtomicU64::new(0);
     let broken = AtomicBool::new(false);
     let output = Mutex::new(std::io::stdout());
     let say = |text: &str| {
@@ -176,8 +185,11 @@ fn many(arguments: &Arguments) -> ExitCode {
         while seed.is_some() && !broken.load(SeqCst) {
             match serve(&mut seed, &take, &mut |text| {
                 done.fetch_add(1, SeqCst);
-                failed.fetch_add(u64::from(text.contains(" FAILED ")), SeqCst);
-                say(text);
+                let has_failed = text.contains(" FAILED ");
+                let is_known = has_failed && arguments.open.iter().any(|open| text.contains(open));
+                failed.fetch_add(u64::from(has_failed && !is_known), SeqCst);
+                known.fetch_add(u64::from(is_known), SeqCst);
+                say(&if is_known { text.replace(" FAILED ", " known ") } else { text.to_owned() });
             }) {
                 Ok(()) => {}
                 Err(error) => {
@@ -193,7 +205,11 @@ fn many(arguments: &Arguments) -> ExitCode {
         }
     });
     let (failed, done) = (failed.load(SeqCst), done.load(SeqCst));
-    println!("{done} seeds, {failed} failed, in {:.0?}", begin.elapsed());
+    let known = known.load(SeqCst);
+    println!(
+        "{done} seeds, {failed} failed, {known} in ways that are known, in {:.0?}",
+        begin.elapsed()
+    );
     match failed == 0 && done > 0 && !broken.load(SeqCst) {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,

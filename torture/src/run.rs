@@ -408,9 +408,18 @@ pub(crate) fn load_key(live: &Arc<LivePool>, setup: &Setup) -> Verdict {
         return Ok(());
     }
     let catalog = live.pool().catalog();
-    let root = catalog.directory(NAME).map_err(|error| error.to_string())?;
-    let loaded = live.pool().keys().load(&catalog, &root, &KEY);
-    loaded.map(drop).map_err(|error| format!("the key: {error}"))
+    // Promoting a clone may have made that the owner of the key.
+    let (names, _) = crate::judge::names_of(live.pool())?;
+    let mut reason = String::new();
+    for name in names {
+        let directory = catalog.directory(&name).map_err(|error| error.to_string())?;
+        match live.pool().keys().load(&catalog, &directory, &KEY) {
+            Ok(_) => return Ok(()),
+            Err(error) if reason.is_empty() => reason = format!("the key: {error}"),
+            Err(_) => {}
+        }
+    }
+    Err(reason)
 }
 
 fn leaf_at<'a>(node: &'a VdevStatus, path: &str) -> Option<&'a VdevStatus> {
