@@ -42,6 +42,10 @@ enum Cenote {
     InstallLinks(links::Arguments),
 }
 
+/// What the help says of the tools that are called by their own names.
+const TOOLS: &str = "As zpool, zfs and zdb (cenote zpool ..., or by links of these names) it has the \
+                     commands of OpenZFS:\n  cenote zpool help\n  cenote zfs help\n  cenote zdb";
+
 fn main() -> ExitCode {
     let mut arguments: Vec<String> =
         std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
@@ -60,6 +64,19 @@ fn main() -> ExitCode {
         Some("zdb") => zdb::run(&arguments),
         Some(name) if mount_helper::NAMES.contains(&name) => mount_helper::run(rest),
         Some(pool_process::COMMAND) => pool_process::run(),
+        Some("--version" | "-V") => {
+            terminal::out(&format!(
+                "cenote {}\n{}\n",
+                env!("CARGO_PKG_VERSION"),
+                version::userland()
+            ));
+            ExitCode::SUCCESS
+        }
+        None | Some("--help" | "-h" | "help") if rest.is_empty() => {
+            let mut command = Cenote::command().name("cenote").after_help(TOOLS);
+            terminal::out(&command.render_help().to_string());
+            ExitCode::from(u8::from(arguments.is_empty()))
+        }
         Some(word) if !is_command(word) && mount_helper::is_asked(&arguments) => {
             mount_helper::run(&arguments)
         }

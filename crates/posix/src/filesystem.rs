@@ -388,6 +388,10 @@ impl Tree for Filesystem {
         Ok(Space { name_max: self.name_max() as u32, ..(self.space)() })
     }
 
+    fn names_are_exact(&self) -> bool {
+        self.head.naming().match_kind() == cenote_format::zap::MatchKind::Exact
+    }
+
     fn is_writable(&self) -> bool {
         !self.read_only
     }

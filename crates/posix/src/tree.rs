@@ -264,6 +264,11 @@ pub trait Tree: Send + Sync + 'static {
     fn is_suspended(&self) -> bool {
         false
     }
+    /// Whether a file has one spelling of its name only. Otherwise who remembers names cannot tell
+    /// which of them a change took away.
+    fn names_are_exact(&self) -> bool {
+        true
+    }
     /// Makes a node named `name` in `parent`, owned by `caller` (set-group-id directories give
     /// their group). EEXIST where the name exists.
     fn create(

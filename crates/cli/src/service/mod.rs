@@ -12,6 +12,7 @@ pub mod live;
 mod mounts;
 mod orders;
 mod permissions;
+mod places;
 mod pool_report;
 mod snapshots;
 mod spares;
@@ -37,7 +38,7 @@ use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use changes::PoolChanges;
 use datasets::Catalogue;
-use mounts::Mounts;
+use mounts::{Mounts, Place};
 use pool_report::Published;
 
 /// How often devices that were given up are tried again.
@@ -275,6 +276,69 @@ fn failure(error: &Error) -> Failure {
     Failure::new(kind, error.to_string())
 }
 
+impl Service {
+    /// Forgets the key of an encryption root.
+    fn drop_key(&self, pool: &Arc<Pool>, dataset: &str) -> Result<(), Failure> {
+        let directory = pool.catalog().directory(dataset).map_err(|error| failure(&error))?;
+        let in_use = self.fresh(pool)?.iter().any(|other| {
+            other.properties.value("encryptionroot") == Some(dataset)
+                && self.mounts.of(&other.name).is_some()
+        });
+        let in_use =
+            in_use || self.changes.is_key_in_use(directory.id).map_err(|error| failure(&error))?;
+        if in_use {
+            let words = format!("'{dataset}' is busy.");
+            return Err(Failure::new(FailureKind::Busy, words));
+        }
+        pool.keys().unload(&directory).map_err(|error| {
+            let words = match error.kind() {
+                ErrorKind::KeyNotLoaded => format!("Key already unloaded for '{dataset}'."),
+                _ => error.to_string(),
+            };
+            Failure::new(FailureKind::Other, words)
+        })?;
+        // What was decrypted with the key is forgotten with it.
+        pool.io().pipe.cache().purge_encrypted();
+        Ok(())
+    }
+
+    /// Unloads the keys of the encryption roots that were mounted and are not any more. None of them
+    /// if one is in use elsewhere.
+    fn unload_unmounted(
+        &self,
+        pool: &Arc<Pool>,
+        all: &[DatasetReport],
+        before: &[Place],
+    ) -> Result<(), Failure> {
+        let went = |name: &str| {
+            before.iter().any(|place| place.dataset == name) && self.mounts.of(name).is_none()
+        };
+        let is_loaded_root = |dataset: &&DatasetReport| {
+            dataset.properties.value("encryptionroot") == Some(dataset.name.as_str())
+                && dataset.properties.value("keystatus") == Some("available")
+                && went(&dataset.name)
+        };
+        let roots: Vec<&str> = all.iter().filter(is_loaded_root).map(|d| d.name.as_str()).collect();
+        let in_use = |root: &&&str| {
+            let uses = |other: &DatasetReport| {
+                other.properties.value("encryptionroot") == Some(**root)
+                    && self.mounts.of(&other.name).is_some()
+            };
+            all.iter().any(uses)
+        };
+        if let Some(root) = roots.iter().find(in_use) {
+            let words = format!("Key unload error: '{root}' is busy.");
+            return Err(Failure::new(FailureKind::Busy, words));
+        }
+        roots.iter().rev().try_for_each(|root| {
+            self.drop_key(pool, root).map_err(|failure| Failure {
+                message: format!("Key unload error: {}", failure.message),
+                ..failure
+            })
+        })
+    }
+}
+
 impl PoolService for Service {
     fn report(&self) -> PoolReport {
         match self.pool() {
@@ -380,7 +444,20 @@ impl PoolService for Service {
 
     fn unmount(&self, request: &UnmountRequest) -> Result<Vec<String>, Failure> {
         let _order = self.begin_order();
-        self.mounts.unmount(request)
+        let pool = self.pool()?;
+        if request.dataset.is_some() && !request.unload_keys {
+            return self.mounts.unmount(&[], request);
+        }
+        let all = self.fresh(&pool)?;
+        let places = self.mounts.places();
+        let warnings = self.mounts.unmount(&all, request)?;
+        if request.unload_keys
+            && let Err(failure) = self.unload_unmounted(&pool, &all, &places)
+        {
+            self.mounts.restore(&pool, &self.fresh(&pool)?, places);
+            return Err(failure);
+        }
+        Ok(warnings)
     }
 
     fn load_key(&self, request: &LoadKeyRequest) -> Result<(), Failure> {
@@ -393,27 +470,7 @@ impl PoolService for Service {
     fn unload_key(&self, dataset: &str) -> Result<(), Failure> {
         let _order = self.begin_order();
         let pool = self.pool()?;
-        let directory = pool.catalog().directory(dataset).map_err(|error| failure(&error))?;
-        let in_use = self.fresh(&pool)?.iter().any(|other| {
-            other.properties.value("encryptionroot") == Some(dataset)
-                && self.mounts.of(&other.name).is_some()
-        });
-        let in_use =
-            in_use || self.changes.is_key_in_use(directory.id).map_err(|error| failure(&error))?;
-        if in_use {
-            let words = format!("'{dataset}' is busy.");
-            return Err(Failure::new(FailureKind::Busy, words));
-        }
-        pool.keys().unload(&directory).map_err(|error| {
-            let words = match error.kind() {
-                ErrorKind::KeyNotLoaded => format!("Key already unloaded for '{dataset}'."),
-                _ => error.to_string(),
-            };
-            Failure::new(FailureKind::Other, words)
-        })?;
-        // What was decrypted with the key is forgotten with it.
-        pool.io().pipe.cache().purge_encrypted();
-        Ok(())
+        self.drop_key(&pool, dataset)
     }
 
     fn change(&self, request: &ChangeRequest) -> Result<Vec<String>, Failure> {
@@ -438,6 +495,14 @@ impl PoolService for Service {
         let _order = self.begin_order();
         let pool = self.pool()?;
         let places = self.mounts.places();
+        let mounted = self.mounts.names();
+        let made = match lost {
+            Some(_) => Vec::new(),
+            None => {
+                let all = self.fresh(&pool).unwrap_or_default();
+                places::made(&all, |name| mounted.iter().any(|one| one == name))
+            }
+        };
         let mut warnings = self.mounts.unmount_all(force).inspect_err(|_| {
             // A pool that stays stays whole.
             if let Ok(datasets) = self.fresh(&pool) {
@@ -457,6 +522,7 @@ impl PoolService for Service {
             return Err(Failure { message: words, ..failure(&error) });
         }
         *self.pool.write() = None;
+        places::remove(made);
         Ok(warnings)
     }
 }

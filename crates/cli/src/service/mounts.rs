@@ -439,17 +439,35 @@ impl Mounts {
         }
     }
 
+    /// All that was changed is on the disks.
+    pub fn changes_are_written(&self) {
+        for (dataset, mount) in self.table.lock().iter() {
+            if let Err(error) = mount.mounted.changes_are_written() {
+                tracing::warn!(dataset, %error, "the kernel was not told of new sizes");
+            }
+        }
+    }
+
     /// Properties of a mounted filesystem that `zfs mount -o` gave other values.
     pub fn temporary(&self, dataset: &str) -> Vec<(&'static str, &'static str)> {
         self.table.lock().get(dataset).map(|mount| mount.temporary.clone()).unwrap_or_default()
     }
 
-    /// Serves `zfs unmount`.
-    pub fn unmount(&self, request: &UnmountRequest) -> Result<Vec<String>, Failure> {
+    /// Serves `zfs unmount`. When all are meant, those that are mounted only when somebody says so
+    /// stay.
+    pub fn unmount(
+        &self,
+        datasets: &[DatasetReport],
+        request: &UnmountRequest,
+    ) -> Result<Vec<String>, Failure> {
         let Some(name) = &request.dataset else {
+            let noauto = |name: &str| {
+                let found = datasets.iter().find(|dataset| dataset.name == name);
+                found.is_some_and(|one| one.properties.value("canmount") == Some("noauto"))
+            };
             let mounts = self.table.lock();
             let ours = mounts.iter().filter(|(_, mount)| !is_by_hand(&mount.request));
-            let ours = ours.map(|(name, _)| name.clone()).collect();
+            let ours = ours.map(|(name, _)| name.clone()).filter(|name| !noauto(name)).collect();
             drop(mounts);
             return self.take_down(ours, request.force).map(|()| Vec::new());
         };

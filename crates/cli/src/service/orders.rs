@@ -16,8 +16,10 @@ use cenote_engine::{Error, ErrorKind};
 use cenote_format::Guid;
 
 use super::mounts::{self, Place};
-use super::{Service, failure};
+use super::{Service, failure, places};
 
+/// Value of property `canmount`.
+const CANMOUNT_OFF: u64 = 0;
 /// Properties whose change only shows in a mount that is made anew.
 const REMOUNT: [&str; 3] = ["xattr", "acltype", "snapdir"];
 /// Properties that a mount can follow while it is in use.
@@ -153,13 +155,18 @@ impl Service {
             Change::Sync if self.changes.refusal().is_some() => Vec::new(),
             Change::Sync => {
                 self.changes.sync().map_err(cannot)?;
+                self.mounts.changes_are_written();
                 Vec::new()
             }
             Change::DestroyPool { force } => {
+                let mounted = self.mounts.names();
+                let all = self.fresh(&pool).unwrap_or_default();
+                let made = places::made(&all, |name| mounted.iter().any(|one| one == name));
                 self.mounts.unmount_all(*force)?;
                 self.note_command(request.command.as_deref());
                 self.changes.destroy_pool().map_err(cannot)?;
                 *self.pool.write() = None;
+                places::remove(made);
                 Vec::new()
             }
             Change::Log | Change::Clear(_) => Vec::new(),
@@ -270,6 +277,7 @@ impl Service {
             }
         }
         self.mounts.take_down_named(&destroy.names, destroy.force)?;
+        let made = places::made(&all, |name| destroy.names.iter().any(|gone| gone == name));
         let change = Change::Destroy(destroy.clone());
         let done = self.changes.destroy(&destroy.names, destroy.defer);
         if let Err(error) = done {
@@ -282,8 +290,10 @@ impl Service {
                     tracing::warn!(%failure, "not mounted again");
                 }
             }
-            return Err(refused(start, &change, &error));
+            let failure = refused(start, &change, &error);
+            return Err(name_the_held(failure, &fresh, destroy, error.kind()));
         }
+        places::remove(made);
         self.tell_snapshots(&destroy.names);
         Ok(Vec::new())
     }
@@ -353,6 +363,7 @@ impl Service {
         let renamed = made.and_then(|()| self.changes.rename(&pairs));
         if renamed.is_ok() {
             self.mounts.rename(&rename.from, &rename.to);
+            places::remove(places::made(&all, |name| moved.iter().any(|from| from == name)));
         }
         self.publish(pool)?;
         let fresh = self.fresh(pool)?;
@@ -423,13 +434,21 @@ impl Service {
                 return Err(Failure::new(kind, format!("{start}: {reason}")));
             }
         }
+        // A filesystem that has this version has it already.
+        let now = dataset.properties.number("version");
+        let has = |one: &PropertySetting| one.name == "version" && one.value.number() == now;
+        let properties: Vec<PropertySetting> =
+            properties.iter().filter(|one| !has(one)).cloned().collect();
+        if properties.is_empty() {
+            return Ok(Vec::new());
+        }
         let names: Vec<&str> = properties.iter().map(|property| property.name.as_str()).collect();
         let change = Change::SetProperties {
             dataset: name.to_owned(),
-            properties: properties.to_vec(),
+            properties: properties.clone(),
             mount,
         };
-        let set = || self.changes.set_properties(name, properties);
+        let set = || self.changes.set_properties(name, &properties);
         self.with_mounts(pool, name, &names, mount, start, &change, &set)
     }
 
@@ -447,20 +466,29 @@ impl Service {
     ) -> Result<Warnings, Failure> {
         let touched = |wanted: &str| properties.iter().any(|name| name.as_ref() == wanted);
         let before = self.fresh(pool)?;
-        let moves = mount && (touched("mountpoint") || touched("canmount"));
+        // Other values of canmount leave a mount, or what is not mounted, as it is.
+        let ends = matches!(change, Change::SetProperties { properties, .. } if properties
+            .iter()
+            .any(|one| one.name == "canmount" && one.value.number() == Some(CANMOUNT_OFF)));
+        let moves = mount && (touched("mountpoint") || ends);
         let remounted = REMOUNT.iter().find(|name| mount && touched(name)).copied();
         let mounted = self.mounts.places();
         let was = |dataset: &DatasetReport| {
             dataset.properties.value("mountpoint").unwrap_or("").to_owned()
         };
         let old = before.iter().find(|dataset| dataset.name == name).map(was).unwrap_or_default();
-        if moves {
-            let concerned = affected(&before, name, "mountpoint");
-            let down: Vec<String> =
-                self.mounts.names().into_iter().filter(|name| concerned.contains(name)).collect();
-            self.mounts.take_down_named(&down, false)?;
-        }
+        let concerned = match moves {
+            true if touched("mountpoint") => affected(&before, name, "mountpoint"),
+            true => BTreeSet::from([name.to_owned()]),
+            false => BTreeSet::new(),
+        };
+        let down: Vec<String> =
+            self.mounts.names().into_iter().filter(|name| concerned.contains(name)).collect();
+        self.mounts.take_down_named(&down, false)?;
         let made = make();
+        if made.is_ok() && touched("mountpoint") {
+            places::remove(places::made(&before, |name| down.iter().any(|gone| gone == name)));
+        }
         let followed: Vec<&str> =
             FOLLOWED.into_iter().filter(|followed| mount && touched(followed)).collect();
         let followers: BTreeSet<String> =
@@ -474,11 +502,13 @@ impl Service {
         if moves {
             warnings = self.restore(pool, &fresh, &mounted);
             let was_elsewhere = matches!(old.as_str(), "none" | "legacy" | "-" | "");
-            if made.is_ok()
-                && (touched("canmount") || was_elsewhere)
-                && let Err(failure) = self.mount_if_due(pool, &fresh, name)
-            {
-                warnings.push(failure.message);
+            if made.is_ok() && was_elsewhere {
+                // All that had no place with it have one now.
+                let mut due: Vec<&DatasetReport> =
+                    fresh.iter().filter(|dataset| concerned.contains(&dataset.name)).collect();
+                due.sort_by(|a, b| was(a).cmp(&was(b)));
+                let mounted = due.iter().map(|one| self.mount_if_due(pool, &fresh, &one.name));
+                warnings.extend(mounted.filter_map(Result::err).map(|failure| failure.message));
             }
         }
         made.map_err(|error| refused(start, change, &error))?;
@@ -579,6 +609,7 @@ pub(super) fn start(change: &Change, pool: &str) -> String {
     match change {
         Change::CreateDataset(new) => format!("cannot create '{}'", new.name),
         Change::Destroy(destroy) => match destroy.names.as_slice() {
+            [only] if only.contains('@') => format!("cannot destroy snapshot {only}"),
             [only] => format!("cannot destroy '{only}'"),
             [.., last] if !last.contains('@') => format!("cannot destroy '{last}'"),
             _ => "cannot destroy snapshots".to_owned(),
@@ -678,6 +709,30 @@ pub(super) fn refused(start: &str, change: &Change, error: &Error) -> Failure {
         _ => error.to_string(),
     };
     Failure { message: format!("{start}: {words}"), ..failure(error) }
+}
+
+/// Of several snapshots those that are held are named, one in a line.
+fn name_the_held(
+    failure: Failure,
+    all: &[DatasetReport],
+    destroy: &DestroyRequest,
+    kind: ErrorKind,
+) -> Failure {
+    let is_held = |dataset: &&DatasetReport| {
+        destroy.names.contains(&dataset.name)
+            && dataset.properties.number("userrefs").is_some_and(|holds| holds > 0)
+    };
+    let snapshots_only = destroy.names.iter().all(|name| name.contains('@'));
+    if kind != ErrorKind::Busy || !snapshots_only || destroy.names.len() < 2 {
+        return failure;
+    }
+    let words =
+        |one: &DatasetReport| format!("cannot destroy snapshot {}: dataset is busy", one.name);
+    let lines: Vec<String> = all.iter().filter(is_held).map(words).collect();
+    match lines.is_empty() {
+        true => failure,
+        false => Failure { message: lines.join("\n"), ..failure },
+    }
 }
 
 fn is_at_or_below(name: &str, top: &str) -> bool {

@@ -136,10 +136,14 @@ fn create(parsed: &Parsed, wanted: &mut Wanted, name: &str, line: String) -> Res
     if let Some(problem) = common::new_name_problem(name, &[kind]) {
         return Err(cannot(&problem));
     }
-    if !name.contains('/') {
-        return Err(cannot("missing dataset name"));
-    }
     let pool = names::pool_of(name);
+    if !name.contains('/') {
+        // With -p what is there already is as good as made.
+        return match parsed.has('p') && wanted.volume.is_none() && client.knows(pool) {
+            true => Ok(()),
+            false => Err(cannot("missing dataset name")),
+        };
+    }
     if !client.knows(pool) {
         return Err(cannot(&format!("no such pool '{pool}'")));
     }

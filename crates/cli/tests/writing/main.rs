@@ -9,6 +9,7 @@
 mod checkpoint;
 mod commands;
 mod dedup;
+mod directories;
 mod encrypted;
 mod modern;
 mod mount_helper;

@@ -66,6 +66,9 @@ pub struct Handler {
     features: AtomicU64,
     listings: ListingPolicy,
     is_writable: bool,
+    /// How long the kernel may keep names: not at all where one file is found by several spellings,
+    /// for a name that is removed is removed in all of them.
+    names: Duration,
     /// Nothing may be changed for now.
     refuses: AtomicBool,
     /// What the kernel knows; empty where nothing can be changed.
@@ -94,7 +97,9 @@ impl Handler {
     /// A handler for `tree`.
     pub fn new(tree: Arc<dyn Tree>, options: HandlerOptions) -> Self {
         let is_writable = tree.is_writable();
+        let keeps_names = !is_writable || tree.names_are_exact();
         Self {
+            names: if keeps_names { options.validity } else { Duration::ZERO },
             is_writable,
             refuses: AtomicBool::new(options.read_only),
             nodes: Nodes::default(),
@@ -176,6 +181,13 @@ impl Handler {
     pub fn known_nodes(&self) -> Vec<u64> {
         let mut nodes = vec![abi::ROOT_ID];
         nodes.extend(self.nodes.held());
+        nodes
+    }
+
+    /// The kernel's numbers of what was changed a short time ago, the root first.
+    pub fn settling_nodes(&self) -> Vec<u64> {
+        let mut nodes = vec![abi::ROOT_ID];
+        nodes.extend(self.nodes.settling());
         nodes
     }
 
@@ -380,7 +392,7 @@ impl Handler {
                 Ok(reply::fixed(&self.handed_out(&attributes)))
             }
             Err(error) if error.code == libc::ENOENT => {
-                Ok(reply::fixed(&reply::no_entry(self.options.validity)))
+                Ok(reply::fixed(&reply::no_entry(self.names)))
             }
             Err(error) => Err(error),
         }
@@ -478,16 +490,16 @@ impl Handler {
     /// How long the kernel may keep what it is told of a node. A file may lose its set-id bits by a
     /// write, whose reply does not say so: of such a file the kernel keeps nothing.
     pub(super) fn validity(&self, attributes: &Attributes) -> Validity {
-        let (names, node) = (self.options.validity, attributes.node);
+        let (most, node) = (self.options.validity, attributes.node);
         let is_root = || self.kernel_node(node) == abi::ROOT_ID;
         let is_file = attributes.mode & libc::S_IFMT == libc::S_IFREG;
         let longest = match () {
-            _ if !self.is_writable => names,
+            _ if !self.is_writable => most,
             _ if is_file && attributes.mode & SET_ID != 0 => Duration::ZERO,
             _ if is_root() || self.nodes.is_settling(node) => SETTLING_VALIDITY,
-            _ => names,
+            _ => most,
         };
-        Validity { names, attributes: names.min(longest) }
+        Validity { names: self.names, attributes: most.min(longest) }
     }
 
     /// `node` is given to the kernel once more. The root is the mount's own and not counted.

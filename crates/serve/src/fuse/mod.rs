@@ -330,6 +330,17 @@ impl Mounted {
         names.map(drop)
     }
 
+    /// Tells the kernel that changes are on the disks: what they take there is known now. Waits for
+    /// nobody.
+    pub fn changes_are_written(&self) -> std::io::Result<()> {
+        for node in self.session.handler().settling_nodes() {
+            // A negative offset stands for attributes alone.
+            let out = abi::InvalInodeOut { node, offset: -1, len: 0 };
+            self.session.notify(abi::notify::INVAL_INODE, &[out.as_bytes()])?;
+        }
+        Ok(())
+    }
+
     /// Waits until the mount is gone, whoever unmounts it.
     pub fn wait(&self) {
         self.session.wait_end(None);

@@ -95,6 +95,17 @@ impl Nodes {
         settling
     }
 
+    /// The nodes that were changed a short time ago.
+    pub(super) fn settling(&self) -> Vec<NodeId> {
+        let is_new = |known: &Known| known.changed.is_some_and(|at| at.elapsed() < SETTLING);
+        let mut found = Vec::new();
+        for shard in &self.shards {
+            let table = shard.table.lock();
+            found.extend(table.iter().filter(|(_, known)| is_new(known)).map(|(node, _)| *node));
+        }
+        found
+    }
+
     /// The nodes the kernel holds now.
     pub(super) fn held(&self) -> Vec<NodeId> {
         self.shards

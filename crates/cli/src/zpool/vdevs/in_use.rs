@@ -2,12 +2,15 @@
 //!
 //! Invariant: devices are only read; what cannot be looked at is refused, not called free.
 
+use std::fs;
 use std::path::Path;
 
+use cenote_control::client::Client;
 use cenote_control::plan::{VdevPlan, VdevPlanKind};
 use cenote_control::report::VdevClass;
 use cenote_device::{PartitionTable, partition_path, partition_table};
 use cenote_engine::pool::in_use::{InUse, device_in_use};
+use cenote_format::config::PoolState;
 
 /// What stands against taking the leaves of a plan: what `-f` overrides, and what it does not.
 pub fn uses_of_all(plan: &[VdevPlan]) -> (Vec<String>, Vec<String>) {
@@ -64,6 +67,22 @@ fn disk(path: &Path, class: VdevClass, forcible: &mut Vec<String>, firm: &mut Ve
     }
 }
 
+/// The imported pool that lists a device among its spares or cache devices. Labels of those do not
+/// say whose they are, and stay as they are when their pool is destroyed: they mean nothing else.
+fn listed_by(path: &Path) -> Option<String> {
+    let client = Client::default();
+    let real = |path: &Path| fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
+    let own = real(path);
+    client.pools().into_iter().find(|pool| match client.pool_report(pool) {
+        Ok(report) => {
+            let mut aside = report.spares.iter().chain(&report.caches);
+            aside.any(|vdev| vdev.path.as_deref().is_some_and(|at| real(Path::new(at)) == own))
+        }
+        // A pool that does not answer may well have it.
+        Err(_) => true,
+    })
+}
+
 fn sort(
     found: &InUse,
     path: &Path,
@@ -72,6 +91,18 @@ fn sort(
     firm: &mut Vec<String>,
 ) {
     let spare = class == VdevClass::Spare;
+    let state = found.pool.as_ref().map(|pool| pool.state);
+    let aside = match state {
+        Some(PoolState::Spare) if !spare => Some("reserved as a hot spare for pool"),
+        Some(PoolState::Cache) => Some("a cache device of pool"),
+        _ => None,
+    };
+    if let Some(words) = aside {
+        return match listed_by(path) {
+            Some(pool) => firm.push(format!("{} is {words} {pool}", path.display())),
+            None => sort(&InUse { pool: None, ..found.clone() }, path, class, forcible, firm),
+        };
+    }
     if let Some(words) = found.problem(path, true, spare) {
         firm.push(words);
     } else if let Some(words) = found.problem(path, false, spare) {
@@ -82,7 +113,6 @@ fn sort(
 #[cfg(test)]
 mod tests {
     use cenote_engine::pool::in_use::PoolUse;
-    use cenote_format::config::PoolState;
 
     use super::*;
 
@@ -104,5 +134,7 @@ mod tests {
         let active = "/d/3 is part of potentially active pool 'ex'".to_owned();
         assert_eq!(sorted(PoolState::Active), (vec![active], vec![]));
         assert_eq!(sorted(PoolState::Destroyed), (vec![], vec![]));
+        // of a pool that was destroyed, or is not imported
+        assert_eq!(sorted(PoolState::Spare), (vec![], vec![]));
     }
 }
