@@ -11,7 +11,6 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::time::Duration;
 
-use crate::DeviceError;
 use crate::threads::call;
 
 /// Longest wait for a word about the holder.
@@ -63,7 +62,7 @@ fn who(address: SocketAddr) -> Option<u32> {
         let peer = rustix::net::sockopt::socket_peercred(&stream).map_err(std::io::Error::from)?;
         Ok(u32::try_from(peer.pid.as_raw_nonzero().get()).ok())
     };
-    call(None, PATIENCE, ask).unwrap_or_else(|_: DeviceError| None)
+    call(None, PATIENCE, ask).unwrap_or(None)
 }
 
 #[cfg(test)]
