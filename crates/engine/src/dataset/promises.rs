@@ -240,6 +240,7 @@ impl State {
             }
             let limit = match purpose {
                 Purpose::Grow => self.pool.usable,
+                Purpose::Replay => u64::MAX,
                 _ => self.pool.usable.saturating_add(self.pool.slop >> 1),
             };
             let is_root = level.facts.parent.0 == 0;
@@ -280,8 +281,18 @@ impl State {
 }
 
 impl Promises {
-    /// A head is open for writing; [`Promises::tell`] has to say more of it.
+    /// A head is open for writing with this account; [`Promises::tell`] has to say more of it.
     pub fn open(&self, id: ObjectId, account: Arc<Account>) {
+        let mut state = self.state.lock();
+        if let Some(head) = state.heads.get_mut(&id) {
+            if !Arc::ptr_eq(&head.account, &account) {
+                // Somebody else opened it at the same time: this is the one in use.
+                head.account = account;
+                head.chain.clear();
+                state.set_chain(id);
+            }
+            return;
+        }
         let head = Head {
             facts: HeadFacts::default(),
             limits: HeadLimits::default(),
@@ -289,7 +300,7 @@ impl Promises {
             account,
             chain: Vec::new(),
         };
-        self.state.lock().heads.entry(id).or_insert(head);
+        state.heads.insert(id, head);
     }
 
     /// A head is not open any more.

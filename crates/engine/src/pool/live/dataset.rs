@@ -155,7 +155,10 @@ impl LivePool {
         live.account.set_costs(self.costs(&live.policy()));
         self.open_account(dataset, &live.account)?;
         live.set.set_account(live.account.clone());
-        Ok(self.datasets.lock().entry(dataset.id).or_insert(live).clone())
+        let mut open = self.datasets.lock();
+        let live = open.entry(dataset.id).or_insert(live).clone();
+        self.promises.open(dataset.id, live.account.clone());
+        Ok(live)
     }
 
     /// Property `logbias` of a dataset: whether its log leaves log devices to others.
@@ -225,7 +228,8 @@ impl LivePool {
             // The group before may be on its way.
             self.gate.wait_synced(Txg(open.0.saturating_sub(1)), super::PATIENCE)?;
         }
-        self.datasets.lock().remove(&id);
+        let mut open = self.datasets.lock();
+        open.remove(&id);
         self.promises.close(id);
         Ok(())
     }
