@@ -20,6 +20,12 @@ pub fn clear(client: &Client, pool: &str) -> bool {
     if !client.sweep(pool) {
         return false;
     }
+    clear_mounts(pool);
+    true
+}
+
+/// Clears the mounts of a pool that nobody serves.
+pub fn clear_mounts(pool: &str) {
     let table = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     let mut places = mounts_of(&table, pool);
     // what was mounted last, over or below the others, goes first
@@ -31,7 +37,6 @@ pub fn clear(client: &Client, pool: &str) -> bool {
             drop(helper.args(["-u", "-z", &place]).output());
         }
     }
-    true
 }
 
 /// Whether nobody serves the mount at `place` any more. One that does not answer may live.

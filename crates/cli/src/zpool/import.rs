@@ -304,7 +304,9 @@ fn one(wanted: &Wanted, client: &Client, pool: &ImportReport) -> Result<(), ()> 
     if let Some(problem) = common::name_problem(&name) {
         return fail(format!("cannot import '{name}': {problem}"));
     }
-    if client.knows(&name) && !leftovers::clear(client, &name) {
+    // Its mounts stay until others are in their places, so that nobody writes into bare directories.
+    let has_left = client.knows(&name);
+    if has_left && !client.sweep(&name) {
         return fail(taken(&name));
     }
     if let Some((host, id, time)) = &pool.last_host
@@ -366,6 +368,9 @@ fn one(wanted: &Wanted, client: &Client, pool: &ImportReport) -> Result<(), ()> 
                 result = Err(());
             }
         }
+    }
+    if has_left {
+        leftovers::clear_mounts(&request.name);
     }
     if result.is_ok() && !request.read_only {
         let log = common::change(Some(wanted.line.clone()), Change::Log);

@@ -17,6 +17,7 @@ mod once;
 mod placed;
 mod replaced;
 mod sessions;
+mod suspended;
 mod volumes;
 mod whole_disks;
 

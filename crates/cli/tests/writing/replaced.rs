@@ -4,7 +4,7 @@
 use std::io::Write;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::Bench;
 
@@ -22,7 +22,9 @@ fn files_in(directory: &Path) -> u64 {
 /// Writes files into `directory`, one after the other, until told to stop; how many were synced.
 fn write_files(directory: &Path, prefix: &str, stop: &AtomicBool, written: &AtomicU64) {
     let mut number = 0_u64;
-    while !stop.load(Relaxed) {
+    // Not for ever, should the test fail meanwhile.
+    let start = Instant::now();
+    while !stop.load(Relaxed) && start.elapsed() < Duration::from_secs(60) {
         number += 1;
         let path = directory.join(format!("{prefix}{number}"));
         let one = || -> std::io::Result<()> {
@@ -43,11 +45,26 @@ fn nobody_writes_beside_a_mount_that_is_replaced() {
     bench.cenote(&["zfs", "create", "tank/fs"]);
     bench.cenote(&["zfs", "create", "tank/fs/deep"]);
     let (fs, deep) = (bench.at("mnt/tank/fs"), bench.at("mnt/tank/fs/deep"));
+    // An export leaves the directory of the whole tree bare, which a dead process must not.
+    let (top, in_top) = (bench.at("mnt/tank"), AtomicU64::new(0));
     let (stop, in_fs, in_deep) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
     std::thread::scope(|scope| {
         scope.spawn(|| write_files(&fs, "a", &stop, &in_fs));
         scope.spawn(|| write_files(&deep, "b", &stop, &in_deep));
-        for round in 0..6 {
+        let ended = AtomicBool::new(false);
+        let (ended, in_top, top) = (&ended, &in_top, &top);
+        let first = std::thread::scope(|scope| {
+            let writer = scope.spawn(|| write_files(top, "c", ended, in_top));
+            for _ in 0..3 {
+                std::thread::sleep(Duration::from_millis(200));
+                bench.kill();
+                bench.import();
+            }
+            ended.store(true, Relaxed);
+            writer.join()
+        });
+        first.unwrap();
+        for round in 0..4 {
             std::thread::sleep(Duration::from_millis(200));
             if round % 2 == 0 {
                 bench.kill();
@@ -70,6 +87,8 @@ fn nobody_writes_beside_a_mount_that_is_replaced() {
     assert!(files_in(&fs) >= in_fs, "{} of {in_fs}", files_in(&fs));
     bench.cenote(&["zfs", "unmount", "tank/fs"]);
     assert_eq!(files_in(&fs), 0, "below tank/fs");
+    let in_top = in_top.into_inner();
+    assert!(in_top > 0 && files_in(&top) >= in_top, "{} of {in_top}", files_in(&top));
     bench.cenote(&["zpool", "export", "tank"]);
     assert_eq!(files_in(&bench.at("mnt")), 0, "below tank");
     bench.zdb();

@@ -1,0 +1,240 @@
+//! A pool whose only disk fails: what is shown, who can be killed, and that it goes on.
+
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use cenote_posix::tree::{
+    Attributes, Caller, DirectoryEntry, Errno, NodeId, Pieces, ROOT, Result, Seek, SetAttributes,
+    Space, Timestamp, Tree,
+};
+use cenote_serve::fuse::{MountOptions, Mounted, mount};
+
+use super::{Bench, SIZE, may_not_run};
+
+const DISK: NodeId = 2;
+const EIO: i32 = 5;
+const ENOENT: i32 = 2;
+const DIRECTORY: u32 = 0o040_755;
+const FILE: u32 = 0o100_644;
+
+/// A filesystem of one file, a disk that fails while it is told to.
+struct FailingDisk {
+    back: std::fs::File,
+    fails: AtomicBool,
+}
+
+fn fail<T>(code: i32) -> Result<T> {
+    Err(Errno::new(code, "test"))
+}
+
+impl FailingDisk {
+    fn check(&self) -> Result<()> {
+        if self.fails.load(Relaxed) { fail(EIO) } else { Ok(()) }
+    }
+}
+
+impl Tree for FailingDisk {
+    fn lookup(&self, _parent: NodeId, name: &[u8]) -> Result<Attributes> {
+        if name == b"disk" { self.attributes(DISK) } else { fail(ENOENT) }
+    }
+    fn attributes(&self, node: NodeId) -> Result<Attributes> {
+        let (mode, size) = if node == DISK { (FILE, SIZE) } else { (DIRECTORY, 0) };
+        let time = Timestamp::default();
+        Ok(Attributes {
+            node,
+            generation: 0,
+            mode,
+            links: 1,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size,
+            sectors: size / 512,
+            block_size: 4096,
+            accessed: time,
+            modified: time,
+            changed: time,
+            created: time,
+        })
+    }
+    fn access(&self, _node: NodeId, _caller: Caller, _mask: u32) -> Result<()> {
+        Ok(())
+    }
+    fn read_link(&self, _node: NodeId) -> Result<Vec<u8>> {
+        fail(EIO)
+    }
+    fn read(&self, _node: NodeId, offset: u64, len: usize) -> Result<Pieces> {
+        self.check()?;
+        let mut bytes = vec![0; len];
+        let read = self.back.read_at(&mut bytes, offset).or_else(|_| fail(EIO))?;
+        bytes.truncate(read);
+        Ok([bytes::Bytes::from(bytes)].into_iter().collect())
+    }
+    fn read_directory(
+        &self,
+        _node: NodeId,
+        _cursor: u64,
+        _each: &mut dyn FnMut(DirectoryEntry) -> bool,
+    ) -> Result<()> {
+        Ok(())
+    }
+    fn seek(&self, _node: NodeId, offset: u64, _what: Seek) -> Result<u64> {
+        Ok(offset)
+    }
+    fn get_xattr(&self, _node: NodeId, _name: &[u8]) -> Result<Vec<u8>> {
+        fail(61)
+    }
+    fn list_xattr(&self, _node: NodeId) -> Result<Vec<Vec<u8>>> {
+        Ok(Vec::new())
+    }
+    fn space(&self) -> Result<Space> {
+        Ok(Space { block_size: 4096, name_max: 255, ..Space::default() })
+    }
+    fn is_writable(&self) -> bool {
+        true
+    }
+    fn set_attributes(
+        &self,
+        _caller: Caller,
+        node: NodeId,
+        _change: &SetAttributes,
+    ) -> Result<Attributes> {
+        self.attributes(node)
+    }
+    fn write(
+        &self,
+        _caller: Caller,
+        _node: NodeId,
+        offset: u64,
+        data: &[u8],
+        _kill_set_id: bool,
+    ) -> Result<()> {
+        self.check()?;
+        self.back.write_all_at(data, offset).or_else(|_| fail(EIO))
+    }
+    fn sync(&self, node: NodeId, _data_only: bool) -> Result<()> {
+        if node == ROOT { Ok(()) } else { self.check() }
+    }
+}
+
+/// A pool on such a disk; the mount goes after the pool has.
+fn bench() -> Option<(Bench, Arc<FailingDisk>, Mounted)> {
+    if may_not_run() || !rustix::process::geteuid().is_root() {
+        return None;
+    }
+    let bench = Bench::new(1);
+    let back = std::fs::File::options().read(true).write(true).open(&bench.devices(1)[0]).unwrap();
+    let disk = Arc::new(FailingDisk { back, fails: AtomicBool::new(false) });
+    std::fs::create_dir(bench.at("failing")).unwrap();
+    let mounted = mount(disk.clone(), MountOptions::new(bench.at("failing"), "failing")).unwrap();
+    bench.create(&["-f", &bench.at("failing/disk").display().to_string()]);
+    Some((bench, disk, mounted))
+}
+
+fn dd(file: &Path, options: &[&str]) -> Child {
+    Command::new("dd")
+        .args(["if=/dev/zero".to_owned(), format!("of={}", file.display())])
+        .args(["bs=64k", "count=4"])
+        .args(options)
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+/// Waits for the end of a process; false if it takes longer than so.
+fn ends(child: &mut Child, patience: Duration) -> bool {
+    let start = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if start.elapsed() > patience {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    true
+}
+
+fn within<T>(patience: u64, what: &str, work: impl FnOnce() -> T) -> T {
+    let start = Instant::now();
+    let done = work();
+    assert!(start.elapsed() < Duration::from_secs(patience), "{what}: {:?}", start.elapsed());
+    done
+}
+
+#[test]
+fn a_pool_that_cannot_write_says_so_and_keeps_nobody() {
+    let Some((bench, disk, mounted)) = bench() else { return };
+    let at = |name: &str| bench.at("mnt/tank").join(name);
+    std::fs::write(at("before"), b"before").unwrap();
+    bench.cenote(&["zpool", "sync", "tank"]);
+    disk.fails.store(true, Relaxed);
+    let mut waiting = vec![dd(&at("synced"), &["conv=fsync"])];
+    let start = Instant::now();
+    loop {
+        let status = within(5, "status", || bench.cenote(&["zpool", "status", "tank"]));
+        let shows = |line: &&str| line.contains("failing/disk") && line.contains("FAULTED");
+        if status.contains("state: SUSPENDED") && status.lines().any(|line| shows(&line)) {
+            break;
+        }
+        assert!(start.elapsed() < Duration::from_secs(30), "{status}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    waiting.push(dd(&at("written"), &[]));
+    waiting.push(Command::new("mv").args([at("before"), at("after")]).spawn().unwrap());
+    std::thread::sleep(Duration::from_millis(500));
+    // All, for one who waits holds the kernel's lock of the directory, and others wait for that.
+    for (number, child) in waiting.iter_mut().enumerate() {
+        assert!(child.try_wait().unwrap().is_none(), "{number} does not wait");
+        let pid = rustix::process::Pid::from_child(child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    }
+    for (number, child) in waiting.iter_mut().enumerate() {
+        assert!(ends(child, Duration::from_secs(4)), "{number} cannot be killed");
+    }
+    let list = bench.cenote(&["zpool", "list", "tank"]);
+    let lines: Vec<&str> = list.lines().collect();
+    assert_eq!(
+        lines[0].find("HEALTH").map(|at| at + 6),
+        lines[1].find("SUSPENDED").map(|at| at + 9)
+    );
+    assert!(!bench.cenote(&["zpool", "status", "-x"]).contains("healthy"));
+    for order in [&["zpool", "sync", "tank"][..], &["zfs", "set", "a:b=c", "tank"]] {
+        let output = within(5, "an order", || bench.output(order));
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(said.contains("pool I/O is currently suspended"), "{order:?}: {said}");
+    }
+    disk.fails.store(false, Relaxed);
+    within(5, "clear", || bench.cenote(&["zpool", "clear", "tank"]));
+    assert!(ends(&mut dd(&at("goes on"), &["conv=fsync"]), Duration::from_secs(15)));
+    assert!(at("before").exists() && !at("after").exists(), "taken back is taken back");
+
+    disk.fails.store(true, Relaxed);
+    let mut again = dd(&at("again"), &["conv=fsync"]);
+    std::thread::sleep(Duration::from_secs(1));
+    let log = std::fs::read_to_string(bench.at("run/tank.log")).unwrap();
+    let failures = log.lines().filter(|line| line.contains("a write failed")).count();
+    assert!(failures <= 4, "{failures} times the same:\n{log}");
+    within(5, "export -f", || bench.cenote(&["zpool", "export", "-f", "tank"]));
+    assert!(ends(&mut again, Duration::from_secs(4)));
+    disk.fails.store(false, Relaxed);
+    let place = bench.at("failing/disk").display().to_string();
+    bench.cenote(&[
+        "zpool",
+        "import",
+        "-d",
+        &place,
+        "-R",
+        &bench.at("mnt").display().to_string(),
+        "tank",
+    ]);
+    assert_eq!(std::fs::read(at("before")).unwrap(), b"before");
+    disk.fails.store(true, Relaxed);
+    let mut last = dd(&at("last"), &["conv=fsync"]);
+    std::thread::sleep(Duration::from_secs(1));
+    within(5, "destroy -f", || bench.cenote(&["zpool", "destroy", "-f", "tank"]));
+    assert!(ends(&mut last, Duration::from_secs(4)));
+    mounted.unmount_forced().unwrap();
+}
