@@ -19,6 +19,7 @@ use cenote_engine::pool::live::{LivePool, NewPoolPlan, WriteOptions, create};
 use cenote_engine::pool::{OpenOptions, Pool};
 use cenote_engine::vdev::{AllocationClass, LeafOpener, LeafUnavailable};
 use cenote_engine::{Error, Result};
+use cenote_format::Txg;
 use cenote_format::config::{Draid, TopLevel, VdevConfig, VdevKind};
 use cenote_format::crypto_key::KeyFormat;
 use cenote_posix::create::{NewFilesystem, initialise};
@@ -150,6 +151,16 @@ impl Opener for Disks {
         let disk = self.disks.get(path).ok_or(DeviceError::Gone)?;
         Ok(disk.clone())
     }
+}
+
+/// Waits until no group is under way that somebody asked for without waiting: what comes next is not to
+/// race with it.
+pub fn settle(live: &LivePool) {
+    let gate = live.gate();
+    let open = gate.figures().open;
+    let last = if gate.is_wanted(open) { open } else { Txg(open.0.saturating_sub(1)) };
+    // If it fails, the next step tells.
+    let _ = gate.wait_synced(last, Duration::from_secs(30));
 }
 
 /// How pools are written here: when we say so, by nobody but us.

@@ -19,7 +19,7 @@ use cenote_posix::Filesystem;
 use cenote_posix::error::EIO;
 use cenote_posix::tree::{NodeId, ROOT, Tree};
 
-use crate::disks::{Disks, NAME};
+use crate::disks::{Disks, NAME, settle};
 use crate::model::{Content, Entry, Listing, Model, PoolState, Sequence, SetStory, Xattrs};
 use crate::plan::Setup;
 use crate::run::{Verdict, load_key};
@@ -80,6 +80,7 @@ impl Judge<'_> {
             let dataset = catalog.dataset_named(name).map_err(|error| error.to_string())?;
             let opened = cenote_posix::live::open(&live, &dataset, false);
             let opened = opened.map_err(|error| format!("'{name}' is not opened: {error}"))?;
+            settle(&live);
             if let Some(error) = live.gate().failure() {
                 return Err(format!("after opening '{name}' the pool stopped: {error}"));
             }

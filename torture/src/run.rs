@@ -16,7 +16,7 @@ use cenote_posix::error::{EDQUOT, EIO, ENOSPC};
 use cenote_posix::tree::Errno;
 use cenote_posix::write::Promptness;
 
-use crate::disks::{Disks, KEY, NAME, tops};
+use crate::disks::{Disks, KEY, NAME, settle, tops};
 use crate::judge::Judge;
 use crate::model::{Listing, Model, PoolState, Sequence, SetStory};
 use crate::plan::{Plan, Setup, Step, Trouble};
@@ -144,6 +144,7 @@ impl Runner {
             }
             environment::advance(std::time::Duration::from_millis(700));
             let done = self.step(step).and_then(|()| self.still_writes());
+            settle(&self.live);
             done.map_err(|reason| format!("step {number} ({}): {reason}", name(step)))?;
         }
         // In the end everything is there.
@@ -242,6 +243,7 @@ impl Runner {
         let opened = cenote_posix::live::open(&self.live, &dataset, false);
         let opened = opened.map_err(|error| format!("'{name}' is not opened: {error}"))?;
         self.trees.insert(number, opened.clone());
+        settle(&self.live);
         self.still_writes()?;
         Ok(opened)
     }
