@@ -104,7 +104,9 @@ fn mount(arguments: &[String]) -> Result<(), Refused> {
         ..MountRequest::default()
     };
     let done = client.order(names::pool_of(name), &Request::Mount(request));
-    done.map(drop).map_err(|failure| refusal(name, &failure))
+    let warnings = done.map_err(|failure| refusal(name, &failure))?;
+    warnings.iter().for_each(|line| terminal::complain(line));
+    Ok(())
 }
 
 /// The options that are known; the others are dropped if `sloppy`.

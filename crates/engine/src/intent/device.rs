@@ -152,6 +152,10 @@ impl LogPool for PoolLog {
         Ok(placed)
     }
 
+    fn settled(&self, txg: Txg, bytes: u64) {
+        self.gate.settle_noted(txg, bytes);
+    }
+
     fn random(&self) -> [u64; 2] {
         let number =
             || crate::environment::random_u64().unwrap_or_else(|_| self.newest.load(SeqCst));

@@ -18,7 +18,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::block::{BlockBuilder, MOST_RECORDS, UNIT, WRITE_HEADER, pointer_to, size_for};
 use super::place::{Placed, with_data};
-use super::records::{Item, Records};
+use super::records::{Item, MOST_ORDERED, Records};
 use super::{LogCipher, LogPool, LogWrite, WriteSource};
 use crate::txg::Tx;
 use crate::vdev::BlockWrite;
@@ -26,8 +26,6 @@ use crate::{Error, ErrorKind, Result};
 
 /// Smallest part of a write worth a record of its own where a block ends.
 const SMALLEST_PART: usize = 8192;
-/// Bytes of records above which writing their groups costs less than writing them twice.
-const MOST_LOGGED: u64 = 8 << 20;
 /// Bytes of data above which their groups are written, instead of the data before them.
 const MOST_PLACED: u64 = 64 << 20;
 /// Commits whose size decides how large the next block is.
@@ -191,11 +189,13 @@ impl IntentLog {
             true => Item::Encoded(encoded),
             false => Item::Whole,
         };
+        let can_read_later = self.source.lock().is_some();
         let mut state = self.state.lock();
         if is_rename {
-            state.records.promote(Some(object));
+            let settled = state.records.promote(Some(object));
+            self.settle(settled);
         }
-        state.records.append(tx.txg(), later, item);
+        tx.add_noted(state.records.append(tx.txg(), later, item, can_read_later));
         Ok(())
     }
 
@@ -204,29 +204,40 @@ impl IntentLog {
     pub fn append_write(&self, tx: &Tx, object: u64, offset: u64, data: Bytes, synchronous: bool) {
         if !self.note_replayed(tx) {
             let later = (!synchronous).then_some(object);
-            let item = Item::Write { object, offset, data };
-            self.state.lock().records.append(tx.txg(), later, item);
+            self.add(tx, later, Item::Write { object, offset, data });
         }
     }
 
     /// Adds a write whose data is read from the source if its object is committed.
     pub fn append_later_write(&self, tx: &Tx, object: u64, offset: u64, length: u64) {
         if !self.note_replayed(tx) {
-            let item = Item::LaterWrite { object, offset, length };
-            self.state.lock().records.append(tx.txg(), Some(object), item);
+            self.add(tx, Some(object), Item::LaterWrite { object, offset, length });
         }
     }
 
     /// Adds a change no record can tell: the next commit waits for the whole group.
     pub fn append_whole(&self, tx: &Tx) {
         if !self.note_replayed(tx) {
-            self.state.lock().records.append(tx.txg(), None, Item::Whole);
+            self.add(tx, None, Item::Whole);
         }
+    }
+
+    /// Adds a record, and counts the memory it takes.
+    fn add(&self, tx: &Tx, object: Option<u64>, item: Item) {
+        let can_read_later = self.source.lock().is_some();
+        let mut state = self.state.lock();
+        tx.add_noted(state.records.append(tx.txg(), object, item, can_read_later));
+    }
+
+    /// Records take less memory.
+    fn settle(&self, less: impl IntoIterator<Item = (Txg, u64)>) {
+        less.into_iter().for_each(|(txg, bytes)| self.pool.settled(txg, bytes));
     }
 
     /// Forgets what only a commit of `object` would write: it has no name any more.
     pub fn forget(&self, object: u64) {
-        self.state.lock().records.forget(object);
+        let settled = self.state.lock().records.forget(object);
+        self.settle(settled);
     }
 
     /// Whether records wait that a commit of `object` (0: of all) would write.
@@ -239,7 +250,8 @@ impl IntentLog {
     /// was appended for `object` (for all objects if it is 0). The caller holds no [`Tx`].
     pub fn commit(&self, object: u64) -> Result<()> {
         let mut state = self.state.lock();
-        state.records.promote((object != 0).then_some(object));
+        let settled = state.records.promote((object != 0).then_some(object));
+        self.settle(settled);
         let wanted = state.records.appended();
         loop {
             if state.stable >= wanted {
@@ -257,7 +269,12 @@ impl IntentLog {
             let batch = state.records.take();
             drop(state);
             let newest = batch.iter().map(|(txg, _)| *txg).max().unwrap_or_default();
+            let mut taken: BTreeMap<Txg, u64> = BTreeMap::new();
+            for (txg, item) in &batch {
+                *taken.entry(*txg).or_default() += item.memory();
+            }
             let result = self.write(batch);
+            self.settle(taken);
             state = self.state.lock();
             state.committing = false;
             match result {
@@ -316,7 +333,7 @@ impl IntentLog {
                 item => logged += bytes_of(item) as u64,
             }
         }
-        if logged > MOST_LOGGED || placed > MOST_PLACED {
+        if logged > MOST_ORDERED || placed > MOST_PLACED {
             return Ok(None);
         }
         let source = self.source();

@@ -39,6 +39,8 @@ pub trait LogPool: Send + Sync {
     /// Writes blocks of the log and the data they point at; on return all of them will survive a
     /// loss of power.
     fn write(&self, blocks: Vec<LogWrite>, data: Vec<BlockWrite>) -> Result<()>;
+    /// Records of group `txg` take so many bytes of memory less than [`Tx::add_noted`] said.
+    fn settled(&self, _txg: Txg, _bytes: u64) {}
     /// Two random numbers, the name of a new chain.
     fn random(&self) -> [u64; 2];
     /// Length in bytes from which the data of a write goes where it is to stay, and not into the

@@ -37,6 +37,8 @@ pub struct Gate {
     work: Condvar,
     /// Dirty bytes of the groups by number modulo 4.
     dirty: [AtomicU64; 4],
+    /// Bytes of memory that records of intent logs take, by group as `dirty`.
+    noted: [AtomicU64; 4],
     /// Bytes of whole blocks written in the open group.
     whole: AtomicU64,
     limit: AtomicU64,
@@ -106,6 +108,17 @@ impl Tx {
         }
     }
 
+    /// Counts bytes of memory that records of an intent log take more, or less: they slow writers
+    /// down as dirty bytes do, but take no space in the pool.
+    pub fn add_noted(&self, bytes: i64) {
+        let Some(gate) = &self.gate else { return };
+        match (u64::try_from(bytes), gate.noted.get(slot(self.txg.0))) {
+            (Ok(0), _) | (_, None) => {}
+            (Ok(more), Some(noted)) => gate.count(noted, more),
+            (Err(_), Some(noted)) => subtract(noted, bytes.unsigned_abs()),
+        }
+    }
+
     /// Says that so many bytes (already counted as dirty) are whole blocks.
     pub fn add_whole(&self, bytes: u64) {
         if let Some(gate) = &self.gate {
@@ -128,6 +141,10 @@ impl Drop for Tx {
     }
 }
 
+fn subtract(counter: &AtomicU64, bytes: u64) {
+    let _ = counter.fetch_update(Relaxed, Relaxed, |now| Some(now.saturating_sub(bytes)));
+}
+
 pub(super) fn slot(txg: u64) -> usize {
     (txg & 3) as usize
 }
@@ -148,6 +165,7 @@ impl Gate {
             changed: Condvar::new(),
             work: Condvar::new(),
             dirty: Default::default(),
+            noted: Default::default(),
             whole: AtomicU64::new(0),
             is_suspended: AtomicBool::new(false),
             limit: AtomicU64::new(limit.max(1 << 20)),
@@ -191,7 +209,7 @@ impl Gate {
             }
         }
         let limit = self.limit.load(Relaxed);
-        let dirty = self.dirty_bytes();
+        let dirty = self.held_bytes();
         let slow_from = limit / 100 * SLOW_FROM;
         if dirty < slow_from {
             return Ok(());
@@ -205,7 +223,7 @@ impl Gate {
         }
         let mut until = Instant::now() + PATIENCE;
         let mut state = self.state.lock();
-        while self.dirty_bytes() >= limit {
+        while self.held_bytes() >= limit {
             if let Some(failure) = &state.failure {
                 return Err(failure.clone());
             }
@@ -260,13 +278,13 @@ impl Gate {
     /// Enough is dirty for the writer to begin.
     fn is_filling(&self) -> bool {
         let from = self.limit.load(Relaxed) / WRITTEN_FROM;
-        self.dirty_bytes() >= from || self.whole.load(Relaxed) >= from.min(WHOLE_FROM)
+        self.held_bytes() >= from || self.whole.load(Relaxed) >= from.min(WHOLE_FROM)
     }
 
     /// Takes back bytes that are on the disks before their group has ended.
     pub fn written(&self, txg: Txg, bytes: u64) {
         if let Some(dirty) = self.dirty.get(slot(txg.0)) {
-            let _ = dirty.fetch_update(Relaxed, Relaxed, |now| Some(now.saturating_sub(bytes)));
+            subtract(dirty, bytes);
         }
         self.changed.notify_all();
     }
@@ -274,6 +292,21 @@ impl Gate {
     /// Bytes that wait to be written.
     pub fn dirty_bytes(&self) -> u64 {
         self.dirty.iter().map(|dirty| dirty.load(Relaxed)).sum()
+    }
+
+    /// Bytes of memory that groups hold until they are on the disks.
+    fn held_bytes(&self) -> u64 {
+        let noted: u64 = self.noted.iter().map(|noted| noted.load(Relaxed)).sum();
+        self.dirty_bytes().saturating_add(noted)
+    }
+
+    /// Records of an intent log in group `txg` take so many bytes of memory less.
+    pub fn settle_noted(&self, txg: Txg, bytes: u64) {
+        let state = self.state.lock();
+        // What is counted in the place of a group that is written is another's.
+        if let Some(noted) = self.noted.get(slot(txg.0)).filter(|_| txg.0 > state.synced) {
+            subtract(noted, bytes);
+        }
     }
 
     /// Sets how many bytes may be dirty.
@@ -360,6 +393,9 @@ impl Gate {
     pub fn finished(&self, txg: Txg) {
         if let Some(dirty) = self.dirty.get(slot(txg.0)) {
             dirty.store(0, Relaxed);
+        }
+        if let Some(noted) = self.noted.get(slot(txg.0)) {
+            noted.store(0, Relaxed);
         }
         let mut state = self.state.lock();
         state.synced = state.synced.max(txg.0);

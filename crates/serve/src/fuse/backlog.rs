@@ -15,6 +15,8 @@ use super::request::Request;
 
 /// Bytes of requests put aside, above which threads do take changes up.
 const MAX_BYTES: usize = 64 << 20;
+/// No more than this for each change that may run at once: where memory is short, few may.
+const BYTES_EACH: usize = 2 << 20;
 /// Bytes of requests that no thread was free for.
 const MAX_QUEUED: usize = 16 << 20;
 
@@ -87,7 +89,8 @@ impl Backlog {
     /// otherwise it has been put aside.
     pub(super) fn begin(&self, device: &Arc<OwnedFd>, request: &[u8]) -> bool {
         let mut state = self.state.lock();
-        if state.running >= self.limit && state.bytes.saturating_add(request.len()) <= MAX_BYTES {
+        let most = self.limit.saturating_mul(BYTES_EACH).min(MAX_BYTES);
+        if state.running >= self.limit && state.bytes.saturating_add(request.len()) <= most {
             state.put(device, request);
             return false;
         }
@@ -230,6 +233,9 @@ mod tests {
         assert!(backlog.begin(&device, b"5"));
         // What would fill the memory is not put aside.
         assert!(backlog.begin(&device, &vec![0; MAX_BYTES + 1]));
+        let small = Backlog::new(1);
+        assert!(small.begin(&device, b"1") && !small.begin(&device, &vec![0; BYTES_EACH - 100]));
+        assert!(small.begin(&device, &[0; 200]));
     }
 
     #[test]
