@@ -5,6 +5,7 @@
 //! checksums are off); metadata leaves it in little-endian form whatever host wrote it. What is
 //! written is little-endian, and its pointer is what the reading half accepts.
 
+mod complete;
 mod dedup;
 mod faults;
 mod gang;

@@ -4,6 +4,7 @@
 
 pub mod activity;
 pub mod assemble;
+mod behind;
 pub mod cachefile;
 pub mod choose;
 pub mod discover;

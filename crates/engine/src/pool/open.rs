@@ -229,7 +229,9 @@ impl Pool {
         check_missing(&tree, &trusted, options)?;
         io.pipe.set_vdevs(Arc::new(trusted));
         super::removed::load_mappings(&io.pipe.vdevs(), &tree, &mos)?;
-        if super::live::load_missed(&io.pipe.vdevs(), &tree, &mos, choice.best.txg) {
+        let missed = super::live::load_missed(&io.pipe.vdevs(), &tree, &mos, choice.best.txg);
+        let behind = !going_back && super::behind::note(&io.pipe, &choice.best, options.deadline);
+        if missed || behind {
             // What stale devices gave before this was known is no error of theirs.
             io.pipe.vdevs().clear(None);
         }

@@ -278,6 +278,25 @@ impl Leaf {
         *self.missing.write() = ranges;
     }
 
+    /// Adds txgs whose data it does not have. False if all were known.
+    pub(super) fn add_missing(&self, range: Range<u64>) -> bool {
+        let mut missing = self.missing.write();
+        let inside = |known: &Range<u64>| known.start <= range.start && range.end <= known.end;
+        if range.is_empty() || missing.iter().any(inside) {
+            return false;
+        }
+        missing.push(range);
+        missing.sort_unstable_by_key(|range| range.start);
+        missing.dedup_by(|next, range| {
+            let touches = next.start <= range.end;
+            if touches {
+                range.end = range.end.max(next.end);
+            }
+            touches
+        });
+        true
+    }
+
     /// It misses nothing.
     pub(super) fn is_complete(&self) -> bool {
         self.missing.read().is_empty()

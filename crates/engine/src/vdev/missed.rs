@@ -50,6 +50,18 @@ impl VdevTree {
         self.refresh();
     }
 
+    /// Adds txgs (end exclusive) whose data the leaf `guid` turns out not to have. True if that was
+    /// not known.
+    pub fn add_missing_txgs(&self, guid: Guid, txgs: Range<u64>) -> bool {
+        let own = self.leaves.iter().filter(|leaf| leaf.config.guid == guid);
+        let new = own.filter(|leaf| leaf.add_missing(txgs.clone())).count() > 0;
+        if new {
+            self.missed_changes.fetch_add(1, Relaxed);
+            self.refresh();
+        }
+        new
+    }
+
     /// Some device of the pool cannot be read now.
     pub fn has_away(&self) -> bool {
         self.leaves.iter().any(|leaf| is_away(leaf))

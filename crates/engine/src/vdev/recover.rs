@@ -15,7 +15,7 @@ use super::source::Source;
 use super::tree::{LeafId, NodeId, Shape, VdevTree};
 use bytes::Bytes;
 use cenote_format::{Guid, Txg};
-use std::cell::Cell;
+use std::cell::RefCell;
 
 pub use super::candidates::{MAX_CANDIDATE_BYTES, MAX_CANDIDATES};
 
@@ -40,6 +40,8 @@ pub struct Recovered {
     pub liars: Vec<Guid>,
     /// Leaves that did not answer.
     pub failed: Vec<Guid>,
+    /// Leaves that should have a part of it and could not be asked.
+    pub away: Vec<Guid>,
     /// What must be written to make every copy and all parity right again.
     pub repairs: Vec<Repair>,
 }
@@ -113,6 +115,21 @@ impl VdevTree {
         self.examine(read, verify, false, true)
     }
 
+    /// Makes a block whole that belongs to no transaction group, so that no dirty time log tells of
+    /// it: what a leaf lacks of it is written, and noted as missed where that fails. Does nothing if
+    /// the block is not there.
+    pub fn complete(&self, read: &BlockRead, verify: &mut dyn FnMut(&[u8]) -> bool) {
+        let how = Examination { desperate: false, pads: false, blames: false };
+        let Ok(found) = self.examine_with(read, verify, how) else { return };
+        let written = self.repair(&found.repairs);
+        let failed = found.repairs.iter().zip(written).filter(|(_, written)| written.is_err());
+        let without: Vec<Guid> =
+            failed.map(|(repair, _)| repair.leaf).chain(found.away.iter().copied()).collect();
+        for leaf in self.leaves.iter().filter(|leaf| without.contains(&leaf.config.guid)) {
+            self.note_missed(leaf, read.birth);
+        }
+    }
+
     /// Some leaf of the pool is not being read because of earlier failures.
     fn has_given_up(&self, vdev: u32) -> bool {
         let removed = self.top_node(vdev).is_some_and(|n| matches!(n.shape, Shape::Indirect(_)));
@@ -142,7 +159,7 @@ impl VdevTree {
         let (node, extent) = self.locate(read)?;
         let size = usize::try_from(read.size).map_err(|_| read.bad("too large"))?;
         let planner = Planner::new(self, desperate);
-        let gatherer = Gatherer { planner, birth: read.birth, pads, away: Cell::new(false) };
+        let gatherer = Gatherer { planner, birth: read.birth, pads, away: RefCell::default() };
         let mut batch = Batch::new(self);
         let source =
             gatherer.gather(node, extent, &mut batch, 0).map_err(|why| read.unavailable(why))?;
@@ -173,10 +190,13 @@ impl VdevTree {
                 return Err(read.unavailable(silent));
             }
             let BlockRead { vdev, offset, size, .. } = *read;
-            let away = gatherer.away.get() || answers.iter().any(Result::is_err);
+            let away = !gatherer.away.borrow().is_empty() || answers.iter().any(Result::is_err);
             return Err(VdevError::NoIntactCopy { vdev, offset, size, away });
         };
-        let mut recovered = Recovered { data: data.clone(), ..Recovered::default() };
+        let away = gatherer.away.borrow();
+        let guid = |leaf: &LeafId| self.leaves.get(*leaf).map(|leaf| leaf.config.guid);
+        let away = away.iter().filter_map(guid).collect();
+        let mut recovered = Recovered { data: data.clone(), away, ..Recovered::default() };
         let mut liars: Vec<LeafId> = Vec::new();
         source.compare(&data, &mut |piece, expected| {
             let Some(op) = batch.ops.get(piece.op) else { return };
@@ -254,8 +274,8 @@ struct Gatherer<'a> {
     birth: Txg,
     /// Read dRAID's zero sectors as well.
     pads: bool,
-    /// A leaf that has a part of the block, or should, cannot be asked.
-    away: Cell<bool>,
+    /// Leaves that have a part of the block, or should, and cannot be asked.
+    away: RefCell<Vec<LeafId>>,
 }
 
 impl Gatherer<'_> {
@@ -275,8 +295,8 @@ impl Gatherer<'_> {
             Shape::Leaf(leaf) => self.leaf(*leaf, extent, batch)?,
             Shape::Copies => {
                 let ranked = planner.ranked(node, extent, self.birth, &[], depth);
-                if ranked.len() < node.children.len() {
-                    self.away.set(true);
+                for &child in node.children.iter().filter(|child| !ranked.contains(child)) {
+                    self.note_away(child);
                 }
                 let copies =
                     ranked.into_iter().map(|child| self.gather(child, extent, batch, depth + 1));
@@ -330,11 +350,20 @@ impl Gatherer<'_> {
         })
     }
 
+    /// Nothing at or below this node can be asked, or not enough.
+    fn note_away(&self, id: NodeId) {
+        let Some(node) = self.planner.tree.nodes.get(id) else { return };
+        match &node.shape {
+            Shape::Leaf(leaf) => self.away.borrow_mut().push(*leaf),
+            _ => node.children.iter().for_each(|&child| self.note_away(child)),
+        }
+    }
+
     fn leaf(&self, id: LeafId, extent: Extent, batch: &mut Batch<'_>) -> Result<Source, NoPlan> {
         let planner = &self.planner;
         let leaf = planner.tree.leaves.get(id).ok_or("no such leaf")?;
         let Some(fitness) = leaf.fitness(self.birth, planner.now, planner.desperate) else {
-            self.away.set(true);
+            self.away.borrow_mut().push(id);
             return Ok(Source::Nothing);
         };
         let Some((op, skip)) = batch.add(id, leaf, extent) else { return Ok(Source::Nothing) };

@@ -9,6 +9,7 @@ mod cached;
 mod dedup;
 mod encrypted;
 mod foreign;
+mod honest;
 mod log;
 mod missing;
 mod properties;

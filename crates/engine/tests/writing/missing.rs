@@ -7,13 +7,16 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
+use cenote_device::Keep;
 use cenote_engine::check::{CheckOptions, Verify, check as check_pool};
 use cenote_engine::object::{NewObject, ObjectSet};
 use cenote_engine::pool::live::LivePool;
 use cenote_engine::vdev::{VdevState, VdevStatus};
+use cenote_format::config::VdevKind;
 use cenote_format::{ObjectId, ObjectType};
 
-use super::log::{head, reopen};
+use super::log::{Target, head, reopen};
+use super::suspended::{Disks, object};
 use super::{census, layout, make, noise, nothing, zdb};
 
 /// Checksum, read and write errors of all leaves.
@@ -170,5 +173,76 @@ fn a_spoiled_side_is_healed_by_reading() {
             census(live.pool());
             live.export().unwrap();
         }
+    }
+}
+
+/// One side of a mirror comes back as it was before the last synchronous write, which is in the
+/// intent log and beside it; then the other side is lost.
+#[test]
+fn what_a_side_missed_of_the_log_is_made_good_or_noted() {
+    for gone in [false, true] {
+        let (disks, live) = Disks::create(VdevKind::Mirror, 2);
+        let data = noise(200_000, 5);
+        let file = object(&live);
+        let (small, large) = (file.id(), object(&live).id());
+        live.sync().unwrap();
+        let dataset = head(&live);
+        let (set, log) = (dataset.set(), dataset.log().unwrap());
+        // The first one waits for a group that knows of the log.
+        let tx = live.begin().unwrap();
+        log.append_later_write(&tx, small.0, 0, 10);
+        drop(tx);
+        log.commit(small.0).unwrap();
+        live.sync().unwrap();
+        let synced = live.pool().uberblock().txg;
+        let old = disks.disk(1).after_crash(u64::MAX, &mut |_| Keep::All);
+        for (id, length) in [(small, 3000), (large, data.len())] {
+            let tx = live.begin().unwrap();
+            set.object(id).unwrap().write(&tx, 0, &data[..length]).unwrap();
+            log.append_later_write(&tx, id.0, 0, length as u64);
+            drop(tx);
+            log.commit(id.0).unwrap();
+        }
+        drop((file, dataset));
+        assert_eq!(live.abandon(), synced);
+        drop(live);
+
+        // It is stale, or it is away while the log is claimed and stale afterwards.
+        let mut before = disks.clone();
+        let path = before.0.keys().nth(1).unwrap().clone();
+        match gone {
+            true => drop(before.0.remove(&path)),
+            false => drop(
+                before.0.insert(path.clone(), Arc::new(old.after_crash(0, &mut |_| Keep::All))),
+            ),
+        }
+        let live = before.reopen();
+        live.sync().unwrap();
+        let missed = live.vdevs().missed();
+        live.abandon();
+        drop(live);
+        if gone {
+            assert_eq!(missed.len(), 1, "{missed:?}");
+            before.0.insert(path, Arc::new(old));
+            let live = before.reopen();
+            assert_eq!(live.vdevs().condition().state, VdevState::Degraded);
+            assert_eq!(live.vdevs().missed(), missed);
+            live.abandon();
+            continue;
+        }
+        // Everything is on the side that was stale.
+        let first = before.0.keys().next().unwrap().clone();
+        before.0.remove(&first);
+        let live = before.reopen();
+        let dataset = head(&live);
+        let (set, log) = (dataset.set(), dataset.log().unwrap());
+        let target = Target { live: &live, set, log, names: Default::default() };
+        let replayed = log.replay(&dataset.log_reader(), &target).unwrap();
+        assert!(replayed.failure.is_none(), "{replayed:?}");
+        for (id, length) in [(small, 3000), (large, data.len())] {
+            assert!(set.object(id).unwrap().read_vec(0, length).unwrap() == data[..length]);
+        }
+        drop(dataset);
+        live.abandon();
     }
 }

@@ -41,13 +41,18 @@ impl Opener for Disks {
 impl Disks {
     /// A new pool on `count` disks.
     pub(super) fn create(kind: VdevKind, count: usize) -> (Self, Arc<LivePool>) {
+        Self::create_with(kind, count, 1)
+    }
+
+    /// The same with another parity.
+    pub(super) fn create_with(kind: VdevKind, count: usize, parity: u64) -> (Self, Arc<LivePool>) {
         let disk = |number| {
             let path = PathBuf::from(format!("/sim/{number}"));
             (path.clone(), Arc::new(SimDevice::new(path.display().to_string(), 96 << 20)))
         };
         let disks = Self((0..count).map(disk).collect());
         let leaves = disks.0.keys().map(|path| leaf(path)).collect();
-        let parity = (kind == VdevKind::Raidz).then_some(1);
+        let parity = (kind == VdevKind::Raidz).then_some(parity);
         let tops = vec![(top(kind, parity, leaves), AllocationClass::Normal)];
         let all = disks.clone();
         let open = move |leaf: &VdevConfig| {
@@ -61,10 +66,14 @@ impl Disks {
     }
 
     pub(super) fn reopen(&self) -> Arc<LivePool> {
+        self.try_reopen().unwrap()
+    }
+
+    pub(super) fn try_reopen(&self) -> cenote_engine::Result<Arc<LivePool>> {
         let opener: Arc<dyn Opener> = Arc::new(self.clone());
         let pools = assemble(&scan(&opener, &ScanOptions::new(vec!["/sim".into()])));
         let options = OpenOptions { devices: Some(opener), ..OpenOptions::default() };
-        LivePool::open(&pools[0], &options, WriteOptions::default()).unwrap()
+        LivePool::open(&pools[0], &options, WriteOptions::default())
     }
 
     pub(super) fn disk(&self, number: usize) -> &SimDevice {

@@ -26,9 +26,14 @@ pub(super) struct Written {
 }
 
 impl Written {
-    /// What was loaded when the pool was opened.
+    /// What was loaded when the pool was opened: nothing that can be relied on if more was found out
+    /// since.
     pub(super) fn of(vdevs: &VdevTree) -> Self {
-        Self { changes: vdevs.missed_changes(), logs: vdevs.missed().into_iter().collect() }
+        let logs = match vdevs.missed_changes() {
+            0 => vdevs.missed().into_iter().collect(),
+            _ => BTreeMap::new(),
+        };
+        Self { changes: 0, logs }
     }
 }
 
