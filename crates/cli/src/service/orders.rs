@@ -506,7 +506,7 @@ impl Service {
                 // All that had no place with it have one now.
                 let mut due: Vec<&DatasetReport> =
                     fresh.iter().filter(|dataset| concerned.contains(&dataset.name)).collect();
-                due.sort_by(|a, b| was(a).cmp(&was(b)));
+                due.sort_by_key(|a| was(a));
                 let mounted = due.iter().map(|one| self.mount_if_due(pool, &fresh, &one.name));
                 warnings.extend(mounted.filter_map(Result::err).map(|failure| failure.message));
             }
