@@ -469,7 +469,10 @@ impl Mounts {
             let ours = mounts.iter().filter(|(_, mount)| !is_by_hand(&mount.request));
             let ours = ours.map(|(name, _)| name.clone()).filter(|name| !noauto(name)).collect();
             drop(mounts);
-            return self.take_down(ours, request.force).map(|()| Vec::new());
+            let before = self.places();
+            let done = self.take_down(ours, request.force);
+            self.uncover_bare(&before);
+            return done.map(|()| Vec::new());
         };
         let at = Path::new(name);
         let name = {
@@ -484,7 +487,9 @@ impl Mounts {
             }
             name
         };
+        let before = self.places();
         self.take_down_named(&[name], request.force)?;
+        self.uncover_bare(&before);
         Ok(Vec::new())
     }
 
@@ -547,6 +552,13 @@ impl Mounts {
         for (at, covers) in self.around(|_| true) {
             covered_in(&at, &[place.to_path_buf()]).iter().for_each(|place| covers.uncover(place));
         }
+    }
+
+    /// Where something was mounted before and nothing is now, names may be made at once.
+    pub fn uncover_bare(&self, before: &[Place]) {
+        let now: Vec<PathBuf> = self.places().into_iter().map(|place| place.at).collect();
+        let bare = before.iter().filter(|place| !now.contains(&place.at));
+        bare.for_each(|place| self.uncover(&place.at));
     }
 
     /// What was to be mounted is.

@@ -413,6 +413,7 @@ impl Service {
         let again = due.into_iter().map(|(_, name)| self.mount_again(pool, all, name));
         let warnings = again.filter_map(Result::err).map(|failure| failure.message).collect();
         self.mounts.restore(pool, all, by_hand);
+        self.mounts.uncover_bare(places);
         warnings
     }
 

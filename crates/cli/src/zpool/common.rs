@@ -80,18 +80,24 @@ pub fn history_line(tool: &str, command: &str, arguments: &[String]) -> String {
 
 /// Gives an order to an imported pool: says what goes wrong, false if something did.
 pub fn order(client: &Client, pool: &str, request: &Request) -> bool {
+    carried_out(client, pool, request) == Some(0)
+}
+
+/// Gives an order to an imported pool and says what goes wrong: the number of warnings, none if it
+/// was refused.
+pub fn carried_out(client: &Client, pool: &str, request: &Request) -> Option<usize> {
     if let Some(problem) = name_problem(pool) {
         terminal::complain(&format!("cannot open '{pool}': {problem}"));
-        return false;
+        return None;
     }
     match client.order(pool, request) {
         Ok(warnings) => {
             warnings.iter().for_each(|line| terminal::complain(line));
-            warnings.is_empty()
+            Some(warnings.len())
         }
         Err(failure) => {
             terminal::complain(&failure.message);
-            false
+            None
         }
     }
 }

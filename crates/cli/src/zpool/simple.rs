@@ -36,7 +36,8 @@ pub fn destroy(arguments: &[String]) -> ExitCode {
     let line = common::history_line("zpool", "destroy", arguments);
     let change = Change::DestroyPool { force: parsed.has('f') };
     let process = client.process(name);
-    let well = common::order(&client, name, &common::change(Some(line), change));
+    // Gone is gone, even if its devices were away and could not be told.
+    let well = common::carried_out(&client, name, &common::change(Some(line), change)).is_some();
     if well {
         export::wait_for_end(&client, name, process);
     }
