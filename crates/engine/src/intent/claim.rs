@@ -20,6 +20,9 @@ pub trait Claimer {
     fn is_written(&self, pointer: &BlockPointer) -> Result<bool>;
     /// Marks all addresses of a block, those of a gang's parts included, as allocated.
     fn claim(&self, pointer: &BlockPointer) -> Result<()>;
+    /// Has every device that should hold the block hold it, as far as it is written: it was written
+    /// outside of any group, and no dirty time log tells who missed it.
+    fn complete(&self, pointer: &BlockPointer);
     /// Counts one reference more to a block that is in use.
     fn refer(&self, pointer: &BlockPointer) -> Result<()>;
 }
@@ -42,6 +45,10 @@ pub fn claim(
         let new = address.is_some_and(|address| claimed.borrow_mut().insert(address));
         if new && pointer.logical_birth() >= first {
             claimer.claim(pointer)?;
+        }
+        // One that was allocated before the last group may have been written after it.
+        if new {
+            claimer.complete(pointer);
         }
         Ok(())
     };

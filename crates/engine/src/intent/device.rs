@@ -297,10 +297,11 @@ impl Claimer for PoolClaimer<'_> {
     }
 
     fn claim(&self, pointer: &BlockPointer) -> Result<()> {
-        self.claim_at(pointer, 0)?;
-        // It was written outside of any group: no dirty time log tells who missed it.
+        self.claim_at(pointer, 0)
+    }
+
+    fn complete(&self, pointer: &BlockPointer) {
         self.io.pipe.complete(pointer);
-        Ok(())
     }
 
     fn refer(&self, pointer: &BlockPointer) -> Result<()> {

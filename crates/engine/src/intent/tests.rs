@@ -211,6 +211,7 @@ impl Claimer for Claims {
         self.0.lock().push(*pointer);
         Ok(())
     }
+    fn complete(&self, _pointer: &BlockPointer) {}
     fn refer(&self, _pointer: &BlockPointer) -> Result<()> {
         Ok(())
     }

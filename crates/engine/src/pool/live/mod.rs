@@ -151,6 +151,8 @@ pub struct LivePool {
     _healer: Arc<dyn crate::pipe::Healer>,
     /// Blocks may wait to be freed in the background.
     freeing: AtomicBool,
+    /// Why what was destroyed is not freed any further.
+    stuck: Mutex<Option<Error>>,
     /// What a checkpoint held may wait to be freed.
     discarding: AtomicBool,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -251,6 +253,7 @@ impl LivePool {
             unreplayed: Mutex::default(),
             outage,
             freeing: AtomicBool::new(true),
+            stuck: Mutex::default(),
             discarding: AtomicBool::new(true),
             thread: Mutex::new(None),
             pool,

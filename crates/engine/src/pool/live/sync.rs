@@ -144,9 +144,15 @@ impl LivePool {
                 Some(error)
             }
         };
-        if let Some(error) = trouble {
+        if let Some(error) = &trouble {
             tracing::warn!(%error, "destroyed blocks stay queued");
         }
+        *self.stuck.lock() = trouble;
+    }
+
+    /// Why blocks of destroyed datasets stay queued: something could not be read.
+    pub fn stuck_freeing(&self) -> Option<Error> {
+        self.stuck.lock().clone()
     }
 
     fn rules(&self, change: &MosChange<'_>) -> Result<Rules> {

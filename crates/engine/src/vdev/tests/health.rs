@@ -51,7 +51,8 @@ fn failing_disks_are_faulted_unless_they_are_the_last() {
     for _ in 0..ERROR_LIMIT {
         assert!(rig.read(&read).is_err());
     }
-    assert_eq!(rig.state(2), VdevState::Degraded);
+    // Shown as it is, and used all the same.
+    assert_eq!(rig.state(2), VdevState::Faulted);
     assert_eq!(rig.tree.condition().state, VdevState::Degraded);
     assert!(rig.tree.is_readable(0));
     rig.tree.clear(None);
