@@ -7,10 +7,11 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
 use cenote_codec::cipher::Suite;
-use cenote_device::{Device, DeviceError, Health, Keep, Recorded, SimDevice};
+use cenote_device::{Bytes, Device, DeviceError, Health, Keep, Recorded, SimDevice};
 use cenote_engine::dataset::change::PropertyInput;
 use cenote_engine::keys::Wrapping;
 use cenote_engine::pool::assemble::{PoolCandidate, assemble};
@@ -191,6 +192,12 @@ impl Disks {
         self.disks.get(Path::new(path))
     }
 
+    /// Paths of the leaves the pool was made on.
+    pub fn leaves(&self) -> Vec<String> {
+        let all = self.disks.keys().map(|path| path.display().to_string());
+        all.filter(|path| path.starts_with("/sim/d")).collect()
+    }
+
     /// All of them.
     pub fn all(&self) -> impl Iterator<Item = &Arc<SimDevice>> {
         self.disks.values()
@@ -286,30 +293,33 @@ impl Disks {
 
     /// Leaves are as their troubles make them, all others well.
     pub fn ail(&self, troubles: &BTreeMap<String, Trouble>) {
-        for disk in self.all() {
-            disk.set_health(Health::Well);
-            disk.lose_writes(false);
-        }
-        for (path, trouble) in troubles {
-            let Some(disk) = self.at(path) else { continue };
-            match trouble {
-                Trouble::Reads => disk.set_health(Health::FailsReads),
-                Trouble::Writes => disk.set_health(Health::FailsWrites),
-                Trouble::Hangs => disk.set_health(Health::Hangs),
-                Trouble::Gone => disk.set_health(Health::Gone),
-                Trouble::Loses => disk.lose_writes(true),
-            }
+        for (path, disk) in &self.disks {
+            let trouble = path.to_str().and_then(|path| troubles.get(path));
+            disk.set_health(match trouble {
+                None | Some(Trouble::Loses) => Health::Well,
+                Some(Trouble::Reads) => Health::FailsReads,
+                Some(Trouble::Writes) => Health::FailsWrites,
+                Some(Trouble::Hangs) => Health::Hangs,
+                Some(Trouble::Gone) => Health::Gone,
+                Some(Trouble::NoRoom) => Health::NoRoom,
+                Some(Trouble::Late) => Health::Late,
+            });
+            disk.lose_writes(trouble == Some(&Trouble::Loses));
         }
     }
 
     /// What a look at the disks finds.
     pub fn candidate(&self) -> Result<PoolCandidate> {
-        let opener: Arc<dyn Opener> = Arc::new(self.clone());
-        let mut pools = assemble(&scan(&opener, &ScanOptions::new(vec!["/sim".into()])));
-        match pools.len() {
-            1 => Ok(pools.remove(0)),
-            count => Err(Error::corrupt(format!("{count} pools on the disks"))),
-        }
+        found_by(Arc::new(self.clone()))
+    }
+
+    /// What a look at the disks as they were `before` finds; and the devices, which turn into these
+    /// as soon as one is held.
+    pub fn turning(&self, before: &Self) -> Result<(PoolCandidate, Arc<dyn Opener>)> {
+        let turned = Arc::new(AtomicBool::new(false));
+        let look = Turning { before: before.clone(), after: self.clone(), turned, holds: false };
+        let hold = Turning { holds: true, ..look.clone() };
+        Ok((found_by(Arc::new(look))?, Arc::new(hold)))
     }
 
     /// Opens the pool for reading.
@@ -319,16 +329,7 @@ impl Disks {
 
     /// Opens the pool for writing.
     pub fn open(&self) -> Result<Arc<LivePool>> {
-        self.open_found(&self.candidate()?)
-    }
-
-    /// Opens the pool that was found before for writing.
-    pub fn open_found(&self, candidate: &PoolCandidate) -> Result<Arc<LivePool>> {
-        let options = OpenOptions { devices: Some(Arc::new(self.clone())), ..open_options() };
-        let live = LivePool::open(candidate, &options, write_options())?;
-        // What opening began is to be over before anybody does more.
-        live.sync()?;
-        Ok(live)
+        open_with(&self.candidate()?, Arc::new(self.clone()))
     }
 
     /// Writes the disks into files of `directory`.
@@ -361,5 +362,86 @@ impl Disks {
             }
         }
         hash.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+/// The pool that is on the devices of `opener`.
+fn found_by(opener: Arc<dyn Opener>) -> Result<PoolCandidate> {
+    let mut pools = assemble(&scan(&opener, &ScanOptions::new(vec!["/sim".into()])));
+    match pools.len() {
+        1 => Ok(pools.remove(0)),
+        count => Err(Error::corrupt(format!("{count} pools on the disks"))),
+    }
+}
+
+/// Opens a pool that was found for writing.
+pub fn open_with(candidate: &PoolCandidate, devices: Arc<dyn Opener>) -> Result<Arc<LivePool>> {
+    let options = OpenOptions { devices: Some(devices), ..open_options() };
+    let live = LivePool::open(candidate, &options, write_options())?;
+    // What opening began is to be over before anybody does more.
+    live.sync()?;
+    Ok(live)
+}
+
+/// Disks that another host writes until somebody holds one.
+#[derive(Clone)]
+struct Turning {
+    before: Disks,
+    after: Disks,
+    turned: Arc<AtomicBool>,
+    holds: bool,
+}
+
+impl Opener for Turning {
+    fn candidates(&self, place: &Path) -> Result<Vec<Candidate>, DeviceError> {
+        self.before.candidates(place)
+    }
+
+    fn open(&self, path: &Path) -> Result<Arc<dyn Device>, DeviceError> {
+        if self.holds {
+            self.turned.store(true, SeqCst);
+        }
+        let disk = |disks: &Disks| disks.disks.get(path).cloned().ok_or(DeviceError::Gone);
+        let (before, after) = (disk(&self.before)?, disk(&self.after)?);
+        Ok(Arc::new(TurningDisk { before, after, turned: self.turned.clone() }))
+    }
+}
+
+#[derive(Debug)]
+struct TurningDisk {
+    before: Arc<SimDevice>,
+    after: Arc<SimDevice>,
+    turned: Arc<AtomicBool>,
+}
+
+impl TurningDisk {
+    fn now(&self) -> &SimDevice {
+        if self.turned.load(SeqCst) { &self.after } else { &self.before }
+    }
+}
+
+impl Device for TurningDisk {
+    fn path(&self) -> PathBuf {
+        self.after.path()
+    }
+
+    fn size(&self) -> u64 {
+        self.after.size()
+    }
+
+    fn sector_size(&self) -> u32 {
+        self.after.sector_size()
+    }
+
+    fn read(&self, offset: u64, len: usize) -> Result<Bytes, DeviceError> {
+        self.now().read(offset, len)
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
+        self.now().write(offset, data)
+    }
+
+    fn flush(&self) -> Result<(), DeviceError> {
+        self.now().flush()
     }
 }

@@ -299,29 +299,86 @@ fn life(random: &mut Random, theme: Theme) -> Step {
             manner: random.below(3) as u8,
             seed: fill(random),
         },
-        6 => Step::Race { fill: fill(random) },
+        6 => Step::Race { fill: fill(random), open: random.percent(50) },
         7 => Step::Read,
         _ => cut(random, theme),
     }
 }
 
 fn leaves(random: &mut Random) -> Step {
-    let troubles = [Trouble::Reads, Trouble::Writes, Trouble::Hangs, Trouble::Gone, Trouble::Loses];
-    match random.below(8) {
+    let troubles = [
+        Trouble::Reads,
+        Trouble::Writes,
+        Trouble::Hangs,
+        Trouble::Gone,
+        Trouble::Loses,
+        Trouble::NoRoom,
+        Trouble::Late,
+    ];
+    match random.below(10) {
+        8 => rot_label(random),
+        9 => dark(random),
         0..=3 => Step::Leaf { which: any(random), trouble: random.pick(&troubles) },
         4..=5 => Step::Well { clear: random.percent(60) },
         _ => Step::Rot { which: any(random), seed: fill(random), places: 1 + any(random) / 8 },
     }
 }
 
+fn rot_label(random: &mut Random) -> Step {
+    Step::RotLabel { which: any(random), label: random.below(5) as u8, seed: fill(random) }
+}
+
+fn dark(random: &mut Random) -> Step {
+    let troubles = [Trouble::Writes, Trouble::Hangs, Trouble::Gone, Trouble::NoRoom, Trouble::Late];
+    Step::Dark { trouble: random.pick(&troubles), fill: fill(random), end: any(random) }
+}
+
+/// Two orders at a time, of which the first has a middle.
+fn beside(random: &mut Random, theme: Theme) -> Step {
+    let first = match random.below(3) {
+        0 => Step::Rollback { set: set_of(random) },
+        1 => Step::DestroySnapshots { set: any(random), name: any(random) },
+        _ => Step::Destroy { set: any(random), recursive: random.percent(70) },
+    };
+    let mut second = order(random, theme);
+    // What has a middle of its own cannot be in another's, and devices are not changed beside it.
+    while matches!(second, Step::Rollback { .. } | Step::Destroy { .. }) {
+        second = order(random, theme);
+    }
+    Step::Beside { first: Box::new(first), second: Box::new(second) }
+}
+
+/// Files changed while a group is written.
+fn during(random: &mut Random, theme: Theme) -> Step {
+    let order = match random.below(4) {
+        0 => Step::Group,
+        1 => Step::Snapshot { set: set_of(random), name: any(random), recursive: true },
+        2 => Step::Clone { snapshot: any(random), name: any(random) },
+        _ => Step::NewFilesystem {
+            below: any(random),
+            name: any(random),
+            properties: properties(random, theme),
+        },
+    };
+    let steps = (0..2 + random.below(4)).map(|_| match random.percent(60) {
+        true => file_step(random),
+        false => Step::Fsync { set: set_of(random), file: any(random) },
+    });
+    Step::During { order: Box::new(order), steps: steps.collect() }
+}
+
 fn step(random: &mut Random, theme: Theme, steps: &mut Vec<Step>) {
     let part = random.below(100);
     let special = match theme {
+        _ if part > 98 => Some(rot_label(random)),
         Theme::Files => None,
+        Theme::Logs if part < 5 => Some(during(random, theme)),
         Theme::Logs => (part < 45).then(|| sync_step(random)),
         Theme::Full => (part < 60).then(|| full(random)),
         Theme::Limits if part < 25 => Some(full(random)),
         Theme::Limits => (part < 50).then(|| order(random, theme)),
+        Theme::Orders if part < 10 => Some(beside(random, theme)),
+        Theme::Orders if part < 14 => Some(during(random, theme)),
         Theme::Orders => (part < 60).then(|| order(random, theme)),
         Theme::Leaves => (part < 25).then(|| leaves(random)),
         Theme::Damage => (part < 12).then(|| Step::RotFile {
@@ -330,10 +387,17 @@ fn step(random: &mut Random, theme: Theme, steps: &mut Vec<Step>) {
             level: random.below(2) as u8,
         }),
     };
+    // A second cut, in what the first one began: opening and replaying.
+    if matches!(steps.last(), Some(Step::Cut { .. } | Step::Kill { .. })) && random.percent(30) {
+        let (back, manner, seed) =
+            (300 + random.below(700) as u16, random.below(3) as u8, fill(random));
+        steps.push(Step::Cut { back, manner, seed, unmounted: 0, stale: 0 });
+    }
     let step = special.unwrap_or_else(|| match random.below(100) {
         0..=61 => file_step(random),
         62..=81 => sync_step(random),
-        82..=90 => order(random, theme),
+        82..=89 => order(random, theme),
+        90 => dark(random),
         _ => life(random, theme),
     });
     steps.push(step);

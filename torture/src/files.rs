@@ -464,7 +464,7 @@ impl Runner {
                 }
                 Ok(true)
             }
-            Err(_) if self.model.damaged.contains(&node) => Ok(false),
+            Err(_) if self.dark || self.model.damaged.contains(&node) => Ok(false),
             Err(error) => Err(format!("fsync: {error}")),
         }
     }

@@ -7,6 +7,7 @@
 //! taking steps out ([`minimise`]).
 #![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "for us only")]
 
+mod dark;
 pub mod disks;
 pub mod draw;
 mod files;

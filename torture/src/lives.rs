@@ -6,11 +6,13 @@
 use std::path::Path;
 
 use cenote_device::{Device, Keep, Recorded, SimEvent};
+use cenote_engine::ErrorKind;
 use cenote_engine::cache::BlockKey;
 use cenote_engine::vdev::BlockWrite;
+use cenote_format::label::{LABEL_SIZE, label_offset};
 use cenote_format::{BlockPointer, ObjectId};
 
-use crate::disks::{Disks, NAME};
+use crate::disks::{Disks, NAME, open_with};
 use crate::model::Model;
 use crate::plan::Trouble;
 use crate::random::{Random, bytes};
@@ -101,26 +103,36 @@ impl Runner {
     }
 
     /// Another host writes while this one imports.
-    pub(crate) fn race(&mut self, fill: u32) -> Verdict {
+    pub(crate) fn race(&mut self, fill: u32, open: bool) -> Verdict {
         self.tally.cuts += 1;
         let left = self.disks.copy();
         self.model = self.judged(&left, u64::MAX)?;
         // What this host sees before it holds the devices.
         let before = left.copy();
-        before.ail(&self.troubles);
-        let found = before.candidate().map_err(|error| error.to_string())?;
         self.next_life(left, 0)?;
+        let before = if open { self.disks.copy() } else { before };
         // The other one: it does something that is on the disks when it dies.
         let Some((_, file)) = self.file(0, fill as u8) else { return Ok(()) };
         if self.write_at(0, file, 0, &bytes(50_000, fill, false))? {
             self.fsync(0, file)?;
         }
-        self.group()?;
+        if fill & 3 != 0 {
+            self.group()?;
+        }
         let left = self.disks.clone();
         self.model = self.judged(&left, u64::MAX)?;
         left.record();
-        let live = left.open_found(&found);
-        let live = live.map_err(|error| format!("the pool found before does not open: {error}"))?;
+        before.ail(&self.troubles);
+        let (found, devices) = left.turning(&before).map_err(|error| error.to_string())?;
+        let live = match open_with(&found, devices) {
+            Ok(live) => live,
+            // It looks again.
+            Err(error) if matches!(error.kind(), ErrorKind::Outdated | ErrorKind::Busy) => {
+                let again = left.open();
+                again.map_err(|error| format!("the pool does not open after a race: {error}"))?
+            }
+            Err(error) => return Err(format!("the pool found before does not open: {error}")),
+        };
         self.begin_life(live, 0)?;
         self.read_all()
     }
@@ -169,6 +181,33 @@ impl Runner {
             let noise = bytes(512, random.number() as u32, false);
             // A leaf that does not take writes does not rot either.
             let _ = disk.write(at + start, &noise);
+        }
+        Ok(())
+    }
+
+    /// Sectors of one label of a leaf change by themselves, or of all labels of a spare one.
+    pub(crate) fn rot_label(&mut self, which: u8, label: u8, seed: u32) -> Verdict {
+        let leaves: Vec<String> = self.disks.leaves();
+        let (path, labels) = match label {
+            0..=3 => (&leaves[which as usize % leaves.len()], vec![u64::from(label)]),
+            _ if self.spare.is_empty() => return self.pass(),
+            _ => (&self.spare[which as usize % self.spare.len()], (0..4).collect()),
+        };
+        // Four labels are enough for one that is damaged.
+        if self.damaged_labels.get(path).is_some_and(|known| *known != labels) {
+            return self.pass();
+        }
+        self.damaged_labels.insert(path.clone(), labels.clone());
+        self.tally.faults += 1;
+        self.rotten |= labels.len() > 1;
+        let Some(disk) = self.disks.at(path) else { return Ok(()) };
+        let mut random = Random::new(seed.into());
+        for label in labels {
+            let Some(start) = label_offset(disk.size(), label as usize) else { continue };
+            for _ in 0..12 {
+                let noise = bytes(512, random.number() as u32, false);
+                let _ = disk.write(start + random.below(LABEL_SIZE / 512) * 512, &noise);
+            }
         }
         Ok(())
     }

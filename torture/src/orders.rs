@@ -18,7 +18,7 @@ use cenote_posix::create::{NewFilesystem, initialise};
 
 use crate::disks::{NAME, leaf};
 use crate::judge::names_of;
-use crate::model::{PoolState, SetStory};
+use crate::model::{Listing, Mark, PoolState, SetStory};
 use crate::plan::Step;
 use crate::run::{Runner, Verdict};
 
@@ -78,9 +78,29 @@ impl Runner {
         next: PoolState,
         run: impl FnOnce(&Arc<LivePool>) -> Result<T>,
     ) -> Verdict<bool> {
-        self.model.pool.begin(next);
-        let mark = self.model.mark();
+        let mark = self.begun(next);
         let answer = run(&self.live);
+        self.answered(mark, answer)
+    }
+
+    /// An order that makes the pool be as `next` is about to be given.
+    pub(crate) fn begun(&mut self, next: PoolState) -> Mark {
+        self.model.pool.begin(next);
+        self.model.mark()
+    }
+
+    /// An order was refused, for a good reason.
+    fn declined(&mut self, error: &Error) -> Verdict {
+        self.tally.declined += 1;
+        let is_fair = !matches!(
+            error.kind(),
+            ErrorKind::Io | ErrorKind::Corrupt | ErrorKind::Checksum | ErrorKind::TimedOut
+        );
+        if is_fair { Ok(()) } else { Err(format!("the order fails: {error}")) }
+    }
+
+    /// The order that was begun last was answered; whether it was done.
+    pub(crate) fn answered<T>(&mut self, mark: Mark, answer: Result<T>) -> Verdict<bool> {
         match &answer {
             Ok(_) => {
                 self.model.acknowledge(&mark);
@@ -88,14 +108,7 @@ impl Runner {
             }
             Err(error) => {
                 self.model.pool.retract();
-                self.tally.declined += 1;
-                let is_fair = !matches!(
-                    error.kind(),
-                    ErrorKind::Io | ErrorKind::Corrupt | ErrorKind::Checksum | ErrorKind::TimedOut
-                );
-                if !is_fair {
-                    return Err(format!("the order fails: {error}"));
-                }
+                self.declined(error)?;
             }
         }
         self.still_writes()?;
@@ -117,12 +130,15 @@ impl Runner {
     }
 
     /// As [`Self::order`] by a change of the metadata.
-    fn alter<T: Send + 'static>(
+    pub(crate) fn alter<T: Send + 'static>(
         &mut self,
         next: PoolState,
         change: impl FnOnce(&LivePool, &MosChange<'_>) -> Result<T> + Send + 'static,
     ) -> Verdict<bool> {
-        self.order(next, |live| live.change(change))
+        match self.meanwhile.is_empty() {
+            true => self.order(next, |live| live.change(change)),
+            false => self.alter_beside(next, change),
+        }
     }
 
     fn state(&self) -> PoolState {
@@ -173,22 +189,11 @@ impl Runner {
 
     /// Destroys what `names` name, heads with their logs.
     fn destroy_all(&mut self, names: Vec<String>) -> Verdict<bool> {
-        let mut next = self.state();
-        next.filesystems.retain(|name, _| !names.contains(name));
-        next.snapshots.retain(|name, _| !names.contains(name));
-        next.origins.retain(|name, _| !names.contains(name));
-        next.properties.retain(|(name, _), _| !names.contains(name));
-        let closed: Vec<u64> = {
-            let state = self.model.pool.newest();
-            state
-                .filesystems
-                .iter()
-                .filter(|(name, _)| names.contains(name))
-                .map(|(_, set)| *set)
-                .collect()
-        };
-        for set in closed {
-            self.trees.remove(&set);
+        let of = self.model.pool.newest().filesystems.iter();
+        let closed: Vec<u64> =
+            of.filter(|(name, _)| names.contains(name)).map(|(_, set)| *set).collect();
+        for set in &closed {
+            self.trees.remove(set);
         }
         let all = names.clone();
         let check = move |live: &LivePool, change: &MosChange<'_>| -> Result<()> {
@@ -207,11 +212,27 @@ impl Runner {
             }
             Ok(())
         };
-        self.order(next, move |live| {
+        let close = |live: &LivePool| -> Result<()> {
             live.change(check.clone())?;
             for name in names.iter().filter(|name| !name.contains('@')) {
                 live.close_dataset(live.pool().catalog().dataset_named(name)?.id)?;
             }
+            Ok(())
+        };
+        if let Err(error) = close(&self.live) {
+            self.declined(&error)?;
+            return Ok(false);
+        }
+        self.closed.extend(closed.iter().copied());
+        let beside = self.interlude();
+        self.closed.clear();
+        beside?;
+        let mut next = self.state();
+        next.filesystems.retain(|name, _| !names.contains(name));
+        next.snapshots.retain(|name, _| !names.contains(name));
+        next.origins.retain(|name, _| !names.contains(name));
+        next.properties.retain(|(name, _), _| !names.contains(name));
+        self.order(next, move |live| {
             live.change(move |live, change| {
                 check(live, change)?;
                 for name in &names {
@@ -270,7 +291,9 @@ impl Runner {
         for (name, number) in next.filesystems.clone() {
             if name == of || recursive && is_below(&name, &of) {
                 // What its log holds is to be in it.
-                self.tree(&name, number)?;
+                if !self.closed.contains(&number) {
+                    self.tree(&name, number)?;
+                }
                 let listing = Arc::new(self.model.sets[&number].listing());
                 if next.snapshots.insert(format!("{name}@{short}"), listing).is_some() {
                     return self.pass();
@@ -391,25 +414,34 @@ impl Runner {
         let (name, number) = self.set(set);
         let catalog = self.live.pool().catalog();
         let head = catalog.dataset_named(&name).map_err(|error| format!("'{name}': {error}"))?;
-        let mut next = self.state();
         // Some clone's first snapshot is another's.
-        let newest = next
-            .snapshots
-            .iter()
-            .filter(|(snapshot, _)| snapshot.split('@').next() == Some(&name))
-            .find(|(snapshot, _)| {
-                let found = catalog.dataset_named(snapshot);
-                found.is_ok_and(|found| found.id == head.phys.previous_snapshot)
-            })
-            .map(|(snapshot, listing)| (snapshot.clone(), listing.clone()));
+        let of_it = |(snapshot, _): &(&String, &Arc<Listing>)| {
+            let found = catalog.dataset_named(snapshot);
+            snapshot.split('@').next() == Some(&name)
+                && found.is_ok_and(|found| found.id == head.phys.previous_snapshot)
+        };
+        let newest = self.model.pool.newest().snapshots.iter().find(of_it);
+        let newest = newest.map(|(snapshot, listing)| (snapshot.clone(), listing.clone()));
         let Some((snapshot, listing)) = newest else { return self.pass() };
-        let fresh = self.model.next_set();
-        next.filesystems.insert(name.clone(), fresh);
-        self.model.sets.insert(fresh, SetStory::of(&listing, false, false));
         self.trees.remove(&number);
         let id = head.id;
+        if let Err(error) = self.live.close_dataset(id) {
+            self.declined(&error)?;
+            return self.reopen_lost();
+        }
+        self.closed.insert(number);
+        let beside = self.interlude();
+        self.closed.clear();
+        beside?;
+        let mut next = self.state();
+        let fresh = self.model.next_set();
+        // Another order may have given it another name.
+        let now = next.filesystems.iter().find(|(_, known)| **known == number);
+        if let Some(now) = now.map(|(name, _)| name.clone()) {
+            next.filesystems.insert(now, fresh);
+        }
+        self.model.sets.insert(fresh, SetStory::of(&listing, false, false));
         self.order(next, move |live| {
-            live.close_dataset(id)?;
             live.change(move |live, change| {
                 let catalog = present(live, change)?;
                 let to = catalog.dataset_named(&snapshot)?;

@@ -48,6 +48,10 @@ pub enum Trouble {
     Gone,
     /// It says it wrote and did not.
     Loses,
+    /// The file below it has no room.
+    NoRoom,
+    /// It does not answer; what was written gets there when it is well again.
+    Late,
 }
 
 /// Something done. Numbers choose among what there is.
@@ -230,10 +234,11 @@ pub enum Step {
         manner: u8,
         seed: u32,
     },
-    /// While the pool is imported, between finding it and opening it, another host opens it, writes,
-    /// and dies.
+    /// While the pool is imported, between finding it and holding its devices, another host writes and
+    /// dies; `open`: that has it open already when it is found.
     Race {
         fill: u32,
+        open: bool,
     },
     // Faults.
     Leaf {
@@ -249,6 +254,31 @@ pub enum Step {
         which: u8,
         seed: u32,
         places: u8,
+    },
+    /// Sectors of one label of any leaf change by themselves, uberblocks too (`label` 0 to 3), or those
+    /// of all labels of a spare leaf (4).
+    RotLabel {
+        which: u8,
+        label: u8,
+        seed: u32,
+    },
+    /// All devices of the pool fail while files are changed. In the end they are well again (0), or
+    /// lost first what was not flushed (1), or the process dies (2), or power fails (3).
+    Dark {
+        trouble: Trouble,
+        fill: u32,
+        end: u8,
+    },
+    // Two at a time.
+    /// The second is done while the first is under way: between looking and changing.
+    Beside {
+        first: Box<Step>,
+        second: Box<Step>,
+    },
+    /// Files are changed while the group that has the order is written.
+    During {
+        order: Box<Step>,
+        steps: Vec<Step>,
     },
     /// Blocks of level `level` of a file are damaged in every copy.
     RotFile {

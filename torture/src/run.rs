@@ -57,6 +57,18 @@ pub struct Runner {
     pub(crate) missed: BTreeSet<String>,
     /// The bytes of some leaf are not what was written.
     pub(crate) rotten: bool,
+    /// The labels of leaves that were damaged.
+    pub(crate) damaged_labels: BTreeMap<String, Vec<u64>>,
+    /// All devices fail now.
+    pub(crate) dark: bool,
+    /// What is to be done in the middle of the next order.
+    pub(crate) between: Option<Step>,
+    /// What is to be done while the group of the next order is written.
+    pub(crate) meanwhile: Vec<Step>,
+    /// A group is being written: filesystems that are open may be used.
+    pub(crate) middle: bool,
+    /// Filesystems that an order has closed and is about to change.
+    pub(crate) closed: BTreeSet<u64>,
     pub(crate) tally: Tally,
 }
 
@@ -114,6 +126,12 @@ impl Runner {
             troubles: BTreeMap::new(),
             missed: BTreeSet::new(),
             rotten: false,
+            damaged_labels: BTreeMap::new(),
+            dark: false,
+            between: None,
+            meanwhile: Vec::new(),
+            middle: false,
+            closed: BTreeSet::new(),
             tally: Tally::default(),
         };
         runner.follow()?;
@@ -151,7 +169,7 @@ impl Runner {
         self.cut_now(0, 1, 0).map_err(|reason| format!("in the end: {reason}"))
     }
 
-    fn step(&mut self, step: &Step) -> Verdict {
+    pub(crate) fn step(&mut self, step: &Step) -> Verdict {
         match step {
             Step::Group => self.group(),
             Step::Export => self.export(),
@@ -160,10 +178,14 @@ impl Runner {
                 self.cut(*back, *manner, *seed, *unmounted, *stale)
             }
             Step::Look { back, manner, seed } => self.look(*back, *manner, *seed),
-            Step::Race { fill } => self.race(*fill),
+            Step::Race { fill, open } => self.race(*fill, *open),
             Step::Leaf { which, trouble } => self.trouble(*which, *trouble),
             Step::Well { clear } => self.well(*clear),
             Step::Rot { which, seed, places } => self.rot(*which, *seed, *places),
+            Step::RotLabel { which, label, seed } => self.rot_label(*which, *label, *seed),
+            Step::Dark { trouble, fill, end } => self.dark(*trouble, *fill, *end),
+            Step::Beside { first, second } => self.beside(first, second),
+            Step::During { order, steps } => self.during(order, steps),
             Step::RotFile { set, file, level } => self.rot_file(*set, *file, *level),
             Step::Read => self.read_all(),
             other => match self.file_step(other) {
@@ -199,7 +221,7 @@ impl Runner {
             return;
         }
         for (path, trouble) in &self.troubles {
-            if matches!(trouble, Trouble::Writes | Trouble::Hangs | Trouble::Gone) {
+            if !matches!(trouble, Trouble::Reads | Trouble::Loses) {
                 self.missed.insert(path.clone());
             }
         }
@@ -228,9 +250,13 @@ impl Runner {
 
     /// The number of the filesystem that `choice` chooses, and its name.
     pub(crate) fn set(&self, choice: u8) -> (String, u64) {
-        let all = &self.model.pool.newest().filesystems;
-        let chosen = all.iter().nth(choice as usize % all.len().max(1));
-        chosen.map_or((NAME.to_owned(), 0), |(name, number)| (name.clone(), *number))
+        let all = self.model.pool.newest().filesystems.iter();
+        let usable = |(_, number): &(&String, &u64)| {
+            !self.closed.contains(number) && (!self.middle || self.trees.contains_key(number))
+        };
+        let all: Vec<_> = all.filter(usable).collect();
+        let chosen = all.get(choice as usize % all.len().max(1));
+        chosen.map_or((NAME.to_owned(), 0), |(name, number)| ((*name).clone(), **number))
     }
 
     /// The files of filesystem `name`, opened if they are not.
@@ -284,6 +310,7 @@ impl Runner {
         damaged: bool,
     ) -> Verdict {
         match error.code {
+            _ if self.dark => Ok(()),
             ENOSPC | EDQUOT if frees => Err(format!("what makes room is refused: {error}")),
             ENOSPC | EDQUOT => {
                 self.tally.refused += 1;

@@ -29,6 +29,10 @@ pub enum Health {
     Hangs,
     /// It is gone.
     Gone,
+    /// Every write fails: the file below has no room.
+    NoRoom,
+    /// It does not answer in time; what was written meanwhile gets there when it is well again.
+    Late,
 }
 
 /// A disk in memory. Writes are volatile until flushed; [`SimDevice::crash`] undoes those that
@@ -58,6 +62,8 @@ struct State {
     reads: u64,
     writes: u64,
     recording: Option<Recording>,
+    /// Writes that get there when it is well again.
+    late: Vec<(u64, Bytes)>,
 }
 
 /// What happened to a disk since [`SimDevice::record`].
@@ -129,7 +135,14 @@ impl SimDevice {
 
     /// Sets how the whole disk is.
     pub fn set_health(&self, health: Health) {
-        self.state.lock().health = health;
+        let state = &mut *self.state.lock();
+        state.health = health;
+        if health == Health::Well {
+            for (offset, data) in std::mem::take(&mut state.late) {
+                // It lies within the disk, else it would not have been taken.
+                let _ = state.put(offset, &data);
+            }
+        }
     }
 
     /// Makes every read and write take at least this long (real time).
@@ -252,11 +265,40 @@ impl SimDevice {
         }
         match health {
             Health::Gone => Err(DeviceError::Gone),
-            Health::Hangs => Err(DeviceError::TimedOut(DEFAULT_DEADLINE)),
+            Health::Hangs | Health::Late => Err(DeviceError::TimedOut(DEFAULT_DEADLINE)),
             Health::FailsReads if !writes => Err(io_error()),
             Health::FailsWrites if writes => Err(io_error()),
-            Health::Well | Health::FailsReads | Health::FailsWrites => Ok(()),
+            Health::NoRoom if writes => Err(std::io::Error::from_raw_os_error(libc::ENOSPC).into()),
+            Health::Well | Health::FailsReads | Health::FailsWrites | Health::NoRoom => Ok(()),
         }
+    }
+}
+
+impl State {
+    /// `data` lies at `offset` from now on.
+    fn put(&mut self, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
+        let (start, keep) = (offset as usize, data.len());
+        let replaced = self.bytes.get(start, keep).ok_or_else(io_error)?;
+        if let Some(recording) = &mut self.recording {
+            let data = Bytes::copy_from_slice(data);
+            let order = ORDER.fetch_add(1, Ordering::SeqCst);
+            recording.events.push(Recorded { order, event: SimEvent::Write { offset, data } });
+        }
+        self.undo.push((start, replaced));
+        self.bytes.put(start, data).ok_or_else(io_error)?;
+        // Written sectors are good again.
+        let written = offset..offset + keep as u64;
+        let mut bad = Vec::new();
+        for range in self.bad.drain(..) {
+            subtract(range, &written, |left| bad.push(left));
+        }
+        self.bad = bad;
+        let mut corrupt = Vec::new();
+        for (range, mask) in self.corrupt.drain(..) {
+            subtract(range, &written, |left| corrupt.push((left, mask)));
+        }
+        self.corrupt = corrupt;
+        Ok(())
     }
 }
 
@@ -305,35 +347,17 @@ impl Device for SimDevice {
 
     fn write(&self, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
         in_range(offset, data.len(), self.size)?;
-        self.begin(true)?;
+        let begun = self.begin(true);
         let state = &mut *self.state.lock();
+        if state.health == Health::Late {
+            state.late.push((offset, Bytes::copy_from_slice(data)));
+        }
+        begun?;
         if state.loses_writes {
             return Ok(());
         }
         let keep = state.tear_next.take().unwrap_or(data.len()).min(data.len());
-        let data = data.get(..keep).unwrap_or_default();
-        let start = offset as usize;
-        let replaced = state.bytes.get(start, keep).ok_or_else(io_error)?;
-        if let Some(recording) = &mut state.recording {
-            let data = Bytes::copy_from_slice(data);
-            let order = ORDER.fetch_add(1, Ordering::SeqCst);
-            recording.events.push(Recorded { order, event: SimEvent::Write { offset, data } });
-        }
-        state.undo.push((start, replaced));
-        state.bytes.put(start, data).ok_or_else(io_error)?;
-        // Written sectors are good again.
-        let written = offset..offset + keep as u64;
-        let mut bad = Vec::new();
-        for range in state.bad.drain(..) {
-            subtract(range, &written, |left| bad.push(left));
-        }
-        state.bad = bad;
-        let mut corrupt = Vec::new();
-        for (range, mask) in state.corrupt.drain(..) {
-            subtract(range, &written, |left| corrupt.push((left, mask)));
-        }
-        state.corrupt = corrupt;
-        Ok(())
+        state.put(offset, data.get(..keep).unwrap_or_default())
     }
 
     fn flush(&self) -> Result<(), DeviceError> {

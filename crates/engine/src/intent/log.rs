@@ -253,6 +253,13 @@ impl IntentLog {
         let settled = state.records.promote((object != 0).then_some(object));
         self.settle(settled);
         let wanted = state.records.appended();
+        if let Some((to, _)) = state.failed
+            && state.owed <= self.pool.synced()
+        {
+            // The groups of what failed are on the disks by now.
+            state.stable = state.stable.max(to);
+            state.failed = None;
+        }
         loop {
             if state.stable >= wanted {
                 return Ok(());

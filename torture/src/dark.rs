@@ -1,0 +1,153 @@
+//! Devices beyond the redundancy, and two things at a time.
+//!
+//! Invariant: what fails says so, and what was acknowledged is there when the devices are back; who
+//! comes second sees a pool in which the first has not begun or is done. Threads take turns here, so that
+//! the order of what they do follows from the plan.
+
+use std::collections::BTreeMap;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use cenote_engine::Result;
+use cenote_engine::dataset::change::MosChange;
+use cenote_engine::pool::live::LivePool;
+
+use crate::disks::settle;
+use crate::model::PoolState;
+use crate::plan::{Step, Trouble};
+use crate::random::bytes;
+use crate::run::{Runner, Verdict};
+
+/// Longest time a group waits for what is done beside it: that may wait for the group itself.
+const TURN: Duration = Duration::from_secs(1);
+/// Longest time until a pool whose devices are back goes on.
+const RETURN: Duration = Duration::from_secs(20);
+
+impl Runner {
+    /// All devices fail for a while.
+    pub(crate) fn dark(&mut self, trouble: Trouble, fill: u32, end: u8) -> Verdict {
+        self.tally.faults += 1;
+        let all: BTreeMap<_, _> =
+            self.disks.leaves().into_iter().map(|path| (path, trouble)).collect();
+        // Logs lie on them too.
+        self.dark = true;
+        self.disks.ail(&all);
+        let done = self.in_the_dark(trouble, fill);
+        if end % 4 == 3 && done.is_ok() {
+            self.dark = false;
+            let back = (fill % 300) as u16;
+            self.troubles.clear();
+            return self.cut(back, (fill >> 9) as u8 % 3, fill, 0, 0);
+        }
+        if end % 4 == 2 && done.is_ok() {
+            self.dark = false;
+            self.troubles.clear();
+            return self.cut_now(0, 1, 0);
+        }
+        if end % 4 == 1 {
+            self.disks.all().for_each(|disk| disk.crash());
+            self.disks.record();
+        }
+        // Leaves got some copies, and others not.
+        self.rotten |= self.disks.leaves().len() > 1;
+        self.ail();
+        self.dark = false;
+        done?;
+        self.live.vdevs().reopen();
+        self.live.vdevs().clear(None);
+        self.live.retry_now();
+        let begin = std::time::Instant::now();
+        while self.live.gate().suspension().is_some() && begin.elapsed() < RETURN {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        self.still_writes()?;
+        self.group()?;
+        if self.troubles.is_empty() { self.read_all() } else { Ok(()) }
+    }
+
+    fn in_the_dark(&mut self, trouble: Trouble, fill: u32) -> Verdict {
+        // With 'sync=always' a change that is refused may have been made.
+        let turns =
+            if self.model.sets.get(&self.set(0).1).is_some_and(|set| set.prompt) { 0 } else { 3 };
+        for turn in 0..turns {
+            let set = self.set(0).1;
+            let Some((_, file)) = self.file(set, (fill >> turn) as u8) else { break };
+            let data = bytes(9000, fill.wrapping_add(turn), false);
+            if self.write_at(set, file, (turn as usize) << 12, &data)? {
+                self.fsync(set, file)?;
+            }
+        }
+        let synced = self.live.sync();
+        if synced.is_ok() && trouble != Trouble::Reads && trouble != Trouble::Loses {
+            return Err("all devices fail, and a group is called written".into());
+        }
+        match self.live.gate().failure() {
+            Some(error) => Err(format!("the pool stopped for good: {error}")),
+            None => Ok(()),
+        }
+    }
+
+    /// Does `second` in the middle of `first`.
+    pub(crate) fn beside(&mut self, first: &Step, second: &Step) -> Verdict {
+        self.between = Some(second.clone());
+        let done = self.step(first);
+        self.between = None;
+        done
+    }
+
+    /// An order is between looking and changing: another is done.
+    pub(crate) fn interlude(&mut self) -> Verdict {
+        match self.between.take() {
+            Some(step) => {
+                let done = self.step(&step);
+                settle(&self.live);
+                done.map_err(|reason| format!("{} beside it: {reason}", crate::run::name(&step)))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Does an order, and `steps` in the middle of its group.
+    pub(crate) fn during(&mut self, order: &Step, steps: &[Step]) -> Verdict {
+        self.meanwhile = steps.to_vec();
+        let done = match order {
+            Step::Group => self.alter(self.model.pool.newest().clone(), |_, _| Ok(())).map(drop),
+            order => self.step(order),
+        };
+        self.meanwhile.clear();
+        done
+    }
+
+    /// Gives an order and does the steps that are to be done meanwhile.
+    pub(crate) fn alter_beside<T: Send + 'static>(
+        &mut self,
+        next: PoolState,
+        change: impl FnOnce(&LivePool, &MosChange<'_>) -> Result<T> + Send + 'static,
+    ) -> Verdict<bool> {
+        let steps = std::mem::take(&mut self.meanwhile);
+        let mark = self.begun(next);
+        let (reach, reached) = channel();
+        let (go, going) = channel::<()>();
+        let live = self.live.clone();
+        let order = std::thread::spawn(move || {
+            live.change(move |live, group| {
+                let made = change(live, group);
+                let _ = reach.send(());
+                let _ = going.recv_timeout(TURN);
+                made
+            })
+        });
+        let mut done = Ok(());
+        if reached.recv_timeout(RETURN).is_ok() {
+            self.middle = true;
+            for step in &steps {
+                done = done.and_then(|()| self.file_step(step).unwrap_or(Ok(())));
+            }
+            self.middle = false;
+        }
+        drop(go);
+        let answer = order.join().map_err(|_| "the order panics")?;
+        done.map_err(|reason| format!("beside the order: {reason}"))?;
+        self.answered(mark, answer)
+    }
+}
