@@ -60,6 +60,8 @@ impl Runner {
         while self.live.gate().suspension().is_some() && begin.elapsed() < RETURN {
             std::thread::sleep(Duration::from_millis(2));
         }
+        // Whichever group comes next is under way already, or is not.
+        settle(&self.live);
         self.still_writes()?;
         self.group()?;
         if self.troubles.is_empty() { self.read_all() } else { Ok(()) }
