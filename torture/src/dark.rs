@@ -89,6 +89,17 @@ impl Runner {
         }
     }
 
+    /// Gives an order that fails in its middle: then it has changed nothing.
+    pub(crate) fn fails(&mut self, order: &Step, at: u8) -> Verdict {
+        self.tally.faults += 1;
+        self.live.fail_order_at(at.into());
+        self.failing = true;
+        let done = self.step(order);
+        self.failing = false;
+        self.live.fail_order_at(0);
+        done
+    }
+
     /// Does `second` in the middle of `first`.
     pub(crate) fn beside(&mut self, first: &Step, second: &Step) -> Verdict {
         self.between = Some(second.clone());

@@ -348,6 +348,19 @@ fn beside(random: &mut Random, theme: Theme) -> Step {
     Step::Beside { first: Box::new(first), second: Box::new(second) }
 }
 
+/// An order that fails in its middle.
+fn fails(random: &mut Random, theme: Theme) -> Step {
+    let mut given = order(random, theme);
+    // What is several changes, one after the other, is not taken back as one.
+    while matches!(
+        given,
+        Step::AddLog | Step::AddDisk | Step::RemoveLog | Step::Checkpoint | Step::DiscardCheckpoint
+    ) {
+        given = order(random, theme);
+    }
+    Step::Fails { order: Box::new(given), at: 1 + random.below(30) as u8 }
+}
+
 /// Files changed while a group is written.
 fn during(random: &mut Random, theme: Theme) -> Step {
     let order = match random.below(4) {
@@ -379,6 +392,7 @@ fn step(random: &mut Random, theme: Theme, steps: &mut Vec<Step>) {
         Theme::Limits => (part < 50).then(|| order(random, theme)),
         Theme::Orders if part < 10 => Some(beside(random, theme)),
         Theme::Orders if part < 14 => Some(during(random, theme)),
+        Theme::Orders if part < 24 => Some(fails(random, theme)),
         Theme::Orders => (part < 60).then(|| order(random, theme)),
         Theme::Leaves => (part < 25).then(|| leaves(random)),
         Theme::Damage => (part < 12).then(|| Step::RotFile {

@@ -269,6 +269,11 @@ pub enum Step {
         fill: u32,
         end: u8,
     },
+    /// So many changes of the metadata into it, an order fails.
+    Fails {
+        order: Box<Step>,
+        at: u8,
+    },
     // Two at a time.
     /// The second is done while the first is under way: between looking and changing.
     Beside {

@@ -67,6 +67,8 @@ pub struct Runner {
     pub(crate) meanwhile: Vec<Step>,
     /// A group is being written: filesystems that are open may be used.
     pub(crate) middle: bool,
+    /// The next order may fail anywhere.
+    pub(crate) failing: bool,
     /// Filesystems that an order has closed and is about to change.
     pub(crate) closed: BTreeSet<u64>,
     pub(crate) tally: Tally,
@@ -131,6 +133,7 @@ impl Runner {
             between: None,
             meanwhile: Vec::new(),
             middle: false,
+            failing: false,
             closed: BTreeSet::new(),
             tally: Tally::default(),
         };
@@ -184,6 +187,7 @@ impl Runner {
             Step::Rot { which, seed, places } => self.rot(*which, *seed, *places),
             Step::RotLabel { which, label, seed } => self.rot_label(*which, *label, *seed),
             Step::Dark { trouble, fill, end } => self.dark(*trouble, *fill, *end),
+            Step::Fails { order, at } => self.fails(order, *at),
             Step::Beside { first, second } => self.beside(first, second),
             Step::During { order, steps } => self.during(order, steps),
             Step::RotFile { set, file, level } => self.rot_file(*set, *file, *level),
