@@ -378,7 +378,8 @@ fn found_by(opener: Arc<dyn Opener>) -> Result<PoolCandidate> {
 pub fn open_with(candidate: &PoolCandidate, devices: Arc<dyn Opener>) -> Result<Arc<LivePool>> {
     let options = OpenOptions { devices: Some(devices), ..open_options() };
     let live = LivePool::open(candidate, &options, write_options())?;
-    // What opening began is to be over before anybody does more.
+    // What opening began is to be over before anybody does more: the group it asked for, and one more.
+    settle(&live);
     live.sync()?;
     Ok(live)
 }
