@@ -113,9 +113,26 @@ fn inspect(candidate: &PoolCandidate, host: &HostIdentity, missing_log: bool) ->
 
 fn report(pool: ImportablePool) -> ImportReport {
     let all = |list: Vec<ImportableVdev>| list.into_iter().map(device).collect();
-    let last_host = pool.needs_force.then(|| {
+    let host = pool.hostname.unwrap_or_else(|| "<unknown>".to_owned());
+    let reason = if pool.active_elsewhere {
+        Some(format!(
+            "pool is imported on {host} (hostid: 0x{:x})\nExport the pool on the other system, \
+             then run 'zpool import'.",
+            pool.hostid
+        ))
+    } else if pool.hostid_required {
+        Some(
+            "pool has the multihost property on and the\nsystem's hostid is not set. Set a \
+             unique system hostid with the zgenhostid(8) command."
+                .to_owned(),
+        )
+    } else {
+        pool.reason
+    };
+    let may_be_forced = pool.needs_force && !pool.active_elsewhere && !pool.hostid_required;
+    let last_host = may_be_forced.then(|| {
         let time = i64::try_from(pool.last_access).unwrap_or(0);
-        (pool.hostname.unwrap_or_else(|| "<unknown>".to_owned()), pool.hostid, time)
+        (host, pool.hostid, time)
     });
     let mut status = pool.status;
     for (guid, description) in &pool.unknown_features {
@@ -143,7 +160,7 @@ fn report(pool: ImportablePool) -> ImportReport {
         logs: all(pool.logs),
         incomplete: pool.incomplete,
         importable: pool.importable,
-        reason: pool.reason,
+        reason,
         last_host,
     }
 }

@@ -76,7 +76,31 @@ pub fn write_uberblock(tree: &VdevTree, uberblock: &Uberblock) -> Result<()> {
         let mut block = uberblock.encode().to_vec();
         block.resize(1 << shift, 0);
         sealed(leaf, &ALL, offset, &block, order)
-    })
+    })?;
+    tree.opener().committed(uberblock.txg);
+    Ok(())
+}
+
+/// Writes `uberblock` into the last slot of one label of `leaf`, at random, without flushing: an
+/// activity write.
+pub fn write_activity(tree: &VdevTree, leaf: &LeafDevice, uberblock: &Uberblock) -> Result<()> {
+    let order = match uberblock.order {
+        ByteOrder::Little => WordOrder::Little,
+        ByteOrder::Big => WordOrder::Big,
+    };
+    let shift = label::slot_shift(u64::from(tree.ashift(leaf.top).unwrap_or(0)));
+    let offset = label::slot_offset(shift, label::slot_count(shift).saturating_sub(1))
+        .ok_or_else(|| Error::corrupt("the uberblock has no slot"))?;
+    let mut block = uberblock.encode().to_vec();
+    block.resize(1 << shift, 0);
+    let index = getrandom::u32().unwrap_or(0) as usize % ALL.len();
+    let writes = sealed(leaf, &[index], offset, &block, order)?;
+    for answer in tree.write_leaves(writes, false) {
+        answer.map_err(|error| {
+            Error::new(ErrorKind::Io, format!("{}: {error}", leaf.device.path().display()))
+        })?;
+    }
+    Ok(())
 }
 
 /// Clears what was on new devices before they become a pool's: labels, uberblocks, the signatures

@@ -2,10 +2,12 @@
 //!
 //! Invariant: a leaf is matched by guid, never by path; a device whose verified labels do not say that
 //! it is this leaf is not opened. A device opened for writing is held exclusively, and its labels are
-//! looked at again after it is held.
+//! looked at again after it is held. One that stands alone and comes back with an older state than was
+//! written to it is refused: nothing else has what it lacks.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -15,6 +17,7 @@ use cenote_format::{Guid, Txg};
 use parking_lot::Mutex;
 
 use super::assemble::PoolCandidate;
+use super::choose::read_uberblocks;
 use super::discover::{FileOpener, FoundDevice, Opener, read_labels};
 use super::parallel;
 use super::validate::{Strictness, check_label};
@@ -121,8 +124,17 @@ impl LeafOpener for CandidateLeaves {
 /// other get the same devices from it. A device is let go when the last tree that uses it is gone.
 pub struct HeldDevices {
     opener: Arc<dyn Opener>,
-    held: Mutex<BTreeMap<Guid, Weak<dyn Device>>>,
+    held: Mutex<BTreeMap<Guid, Held>>,
     busy: Mutex<Vec<PathBuf>>,
+    /// The newest group written since the pool was opened.
+    newest: AtomicU64,
+}
+
+/// A device that is, or was, held.
+struct Held {
+    device: Weak<dyn Device>,
+    /// The newest group when it was opened for the first time: it need not hold that.
+    joined: u64,
 }
 
 impl HeldDevices {
@@ -133,7 +145,8 @@ impl HeldDevices {
 
     /// Devices that `opener` opens for writing.
     pub fn with_opener(opener: Arc<dyn Opener>) -> Arc<Self> {
-        Arc::new(Self { opener, held: Mutex::default(), busy: Mutex::default() })
+        let (held, busy, newest) = (Mutex::default(), Mutex::default(), AtomicU64::new(0));
+        Arc::new(Self { opener, held, busy, newest })
     }
 
     /// Opens and holds the device at `path`, which is to become leaf `guid` of the pool.
@@ -146,7 +159,10 @@ impl HeldDevices {
             DeviceError::Busy(_) => Error::new(ErrorKind::Busy, error.to_string()),
             _ => Error::new(ErrorKind::Io, format!("{}: {error}", path.display())),
         })?;
-        self.held.lock().insert(guid, Arc::downgrade(&device));
+        let joined = self.newest.load(Relaxed);
+        let mut held = self.held.lock();
+        let joined = held.get(&guid).map_or(joined, |held| held.joined);
+        held.insert(guid, Held { device: Arc::downgrade(&device), joined });
         Ok(device)
     }
 
@@ -175,7 +191,30 @@ impl HeldDevices {
     }
 
     fn get(&self, guid: Guid) -> Option<Arc<dyn Device>> {
-        self.held.lock().get(&guid).and_then(Weak::upgrade)
+        self.held.lock().get(&guid).and_then(|held| held.device.upgrade())
+    }
+
+    /// Refuses a device that comes back without the newest group, if no other has what it lacks.
+    fn check_current(&self, leaf: &VdevConfig, device: &dyn Device) -> Result<(), LeafUnavailable> {
+        let joined = self.held.lock().get(&leaf.guid).map_or(0, |held| held.joined);
+        let newest = self.newest.load(Relaxed);
+        // The intent log's devices may lack groups.
+        if newest <= joined || leaf.top.is_none_or(|top| top.is_log) {
+            return Ok(());
+        }
+        let found = read_uberblocks(device, None)
+            .map_err(|error| LeafUnavailable::open_failed(error.to_string()))?;
+        let own = found.iter().map(|uberblock| uberblock.txg.0).max().unwrap_or(0);
+        if own >= newest {
+            return Ok(());
+        }
+        let path = device.path();
+        let reason = format!(
+            "{} came back with older content than was written to it: group {own}, not {newest}",
+            path.display()
+        );
+        let condition = Condition::new(VdevState::Unavailable, Aux::CorruptData);
+        Err(LeafUnavailable { condition, reason })
     }
 }
 
@@ -212,7 +251,14 @@ impl LeafOpener for HeldLeaves {
             let strictness = Strictness { limit, ..leaves.strictness };
             leaves.check(leaf, &found, &strictness)?;
         }
+        if returns {
+            self.devices.check_current(leaf, &*device)?;
+        }
         Ok(device)
+    }
+
+    fn committed(&self, txg: Txg) {
+        self.devices.newest.fetch_max(txg.0, Relaxed);
     }
 }
 

@@ -3,6 +3,7 @@
 //! Invariant: labels are hints until the pool's own metadata agrees with them.
 
 pub mod activity;
+mod apart;
 pub mod assemble;
 mod behind;
 pub mod cachefile;

@@ -230,6 +230,10 @@ impl Pool {
         io.pipe.set_vdevs(Arc::new(trusted));
         super::removed::load_mappings(&io.pipe.vdevs(), &tree, &mos)?;
         let missed = super::live::load_missed(&io.pipe.vdevs(), &tree, &mos, choice.best.txg);
+        if missed && !options.missing_vdevs {
+            let vdevs = io.pipe.vdevs();
+            super::apart::check(candidate, &choice, &tree, &vdevs, options.deadline)?;
+        }
         let behind = !going_back && super::behind::note(&io.pipe, &choice.best, options.deadline);
         if missed || behind {
             // What stale devices gave before this was known is no error of theirs.

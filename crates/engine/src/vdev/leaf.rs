@@ -52,6 +52,8 @@ impl LeafUnavailable {
 pub trait LeafOpener: Send + Sync {
     /// The device of `leaf` (of kind disk or file), or why there is none.
     fn open(&self, leaf: &VdevConfig) -> Result<Arc<dyn Device>, LeafUnavailable>;
+    /// Every device that has to hold the uberblock of this group does.
+    fn committed(&self, _txg: Txg) {}
 }
 
 impl<F> LeafOpener for F

@@ -2,19 +2,25 @@
 //!
 //! Invariant: the state that is opened holds everything any process had written, or none is opened.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use cenote_device::{Device, DeviceError};
+use cenote_device::{Bytes, Device, DeviceError, Health};
 use cenote_engine::ErrorKind;
+use cenote_engine::dataset::change::PropertyInput;
 use cenote_engine::pool::OpenOptions;
+use cenote_engine::pool::activity::{self, Need};
 use cenote_engine::pool::assemble::assemble;
+use cenote_engine::pool::choose::read_uberblocks;
 use cenote_engine::pool::discover::{Candidate, Opener, ScanOptions, scan};
+use cenote_engine::pool::host::HostIdentity;
 use cenote_engine::pool::live::{LivePool, WriteOptions};
-use cenote_format::config::VdevKind;
+use cenote_format::Uberblock;
+use cenote_format::config::{PoolState, VdevKind};
 use parking_lot::Mutex;
 
-use super::suspended::{Disks, object};
+use super::suspended::{Disks, object, stored};
 use super::{census, noise};
 
 /// Whose devices are to be had only after another process has written on and ended.
@@ -60,4 +66,234 @@ fn what_was_written_while_the_devices_were_waited_for_is_seen() {
     assert!(again.pool().gone_back().is_none());
     again.export().unwrap();
     census(again.pool());
+}
+
+impl Disks {
+    /// Opens the pool with these of its disks.
+    fn open_with(&self, numbers: &[usize]) -> cenote_engine::Result<Arc<LivePool>> {
+        let all = self.0.iter().enumerate().filter(|(number, _)| numbers.contains(number));
+        let some = Self(all.map(|(_, (path, disk))| (path.clone(), disk.clone())).collect());
+        let opener: Arc<dyn Opener> = Arc::new(some);
+        let pools = assemble(&scan(&opener, &ScanOptions::new(vec!["/sim".into()])));
+        let options = OpenOptions { devices: Some(opener), ..OpenOptions::default() };
+        LivePool::open(&pools[0], &options, WriteOptions::default())
+    }
+
+    /// Some groups written with these of its disks; the pool is left as by a crash or exported.
+    fn go_on_with(&self, numbers: &[usize], groups: u64, exported: bool) {
+        let live = self.open_with(numbers).unwrap();
+        for seed in 0..groups {
+            let object = object(&live);
+            object.write(&live.begin().unwrap(), 0, &noise(1 << 16, seed)).unwrap();
+            live.sync().unwrap();
+        }
+        match exported {
+            true => live.export().unwrap(),
+            false => live.close().unwrap(),
+        }
+    }
+}
+
+#[test]
+fn halves_that_went_on_apart_are_refused_together() {
+    for (first, second) in [(2, 5), (5, 2), (3, 3), (200, 1)] {
+        let (disks, live) = Disks::create(VdevKind::Mirror, 2);
+        live.export().unwrap();
+        disks.go_on_with(&[0], first, true);
+        disks.go_on_with(&[1], second, second % 2 == 0);
+        let refused = disks.open_with(&[0, 1]).err().unwrap();
+        let words = refused.to_string();
+        assert!(words.contains("written apart from each other"), "{first} {second}: {words}");
+        assert!(words.contains("labelclear"), "{words}");
+        // Either side alone can be had.
+        for side in [0, 1] {
+            disks.open_with(&[side]).unwrap().export().unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_disk_that_was_only_away_is_no_other_side() {
+    let (disks, live) = Disks::create(VdevKind::Mirror, 3);
+    live.export().unwrap();
+    // Away, back, another one away; one that was there for a while without being complete.
+    for (with, groups, exported) in
+        [(vec![0, 1], 3, true), (vec![0, 1, 2], 2, false), (vec![1, 2], 3, false)]
+    {
+        disks.go_on_with(&with, groups, exported);
+        disks.open_with(&[0, 1, 2]).unwrap().close().unwrap();
+    }
+    // It fails in the midst of a group, and is there again later.
+    let live = disks.reopen();
+    disks.disk(0).set_health(Health::FailsWrites);
+    let object = object(&live);
+    object.write(&live.begin().unwrap(), 0, &noise(1 << 20, 9)).unwrap();
+    live.sync().unwrap();
+    live.close().unwrap();
+    drop((object, live));
+    disks.disk(0).set_health(Health::Well);
+    disks.go_on_with(&[1, 2], 3, true);
+    disks.open_with(&[0, 1, 2]).unwrap().export().unwrap();
+}
+
+/// Disks that are opened anew each time, as devices of a machine are.
+struct Fresh(Disks);
+
+/// An open disk.
+#[derive(Debug)]
+struct Handle(Arc<dyn Device>);
+
+impl Opener for Fresh {
+    fn candidates(&self, place: &Path) -> Result<Vec<Candidate>, DeviceError> {
+        self.0.candidates(place)
+    }
+
+    fn open(&self, path: &Path) -> Result<Arc<dyn Device>, DeviceError> {
+        Ok(Arc::new(Handle(self.0.open(path)?)))
+    }
+}
+
+impl Device for Handle {
+    fn path(&self) -> PathBuf {
+        self.0.path()
+    }
+    fn size(&self) -> u64 {
+        self.0.size()
+    }
+    fn sector_size(&self) -> u32 {
+        self.0.sector_size()
+    }
+    fn read(&self, offset: u64, len: usize) -> Result<Bytes, DeviceError> {
+        self.0.read(offset, len)
+    }
+    fn write(&self, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
+        self.0.write(offset, data)
+    }
+    fn flush(&self) -> Result<(), DeviceError> {
+        self.0.flush()
+    }
+}
+
+/// Largest piece that is read or written at once.
+const PIECE: usize = 1 << 20;
+
+/// All that the first disk holds.
+fn content(disks: &Disks) -> Vec<u8> {
+    let disk = disks.disk(0);
+    let mut bytes = Vec::new();
+    while (bytes.len() as u64) < disk.size() {
+        let piece = PIECE.min(disk.size() as usize - bytes.len());
+        bytes.extend(disk.read(bytes.len() as u64, piece).unwrap());
+    }
+    bytes
+}
+
+fn put_content(disks: &Disks, bytes: &[u8]) {
+    for (number, piece) in bytes.chunks(PIECE).enumerate() {
+        disks.disk(0).write((number * PIECE) as u64, piece).unwrap();
+    }
+}
+
+#[test]
+fn a_lone_disk_that_comes_back_older_is_refused() {
+    let (disks, live) = Disks::create(VdevKind::File, 1);
+    live.export().unwrap();
+    drop(live);
+    let opener: Arc<dyn Opener> = Arc::new(Fresh(disks.clone()));
+    let pools = assemble(&scan(&opener, &ScanOptions::new(vec!["/sim".into()])));
+    let options = OpenOptions { devices: Some(opener), ..OpenOptions::default() };
+    let live = LivePool::open(&pools[0], &options, WriteOptions::default()).unwrap();
+    let object = object(&live);
+    let data = noise(3 << 20, 5);
+    object.write(&live.begin().unwrap(), 0, &data[..1 << 20]).unwrap();
+    live.sync().unwrap();
+    let old = content(&disks);
+    object.write(&live.begin().unwrap(), 1 << 20, &data[1 << 20..2 << 20]).unwrap();
+    live.sync().unwrap();
+    let newest = content(&disks);
+
+    disks.disk(0).set_health(Health::Gone);
+    object.write(&live.begin().unwrap(), 2 << 20, &data[2 << 20..]).unwrap();
+    assert!(live.sync().is_err());
+    disks.disk(0).set_health(Health::Well);
+    put_content(&disks, &old);
+    let start = Instant::now();
+    live.retry_now();
+    while start.elapsed() < Duration::from_secs(3) {
+        assert!(live.suspension().is_some(), "it was written on");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    // The right one does.
+    put_content(&disks, &newest);
+    while live.suspension().is_some() {
+        live.retry_now();
+        assert!(start.elapsed() < Duration::from_secs(20), "it does not go on");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    live.sync().unwrap();
+    assert_eq!(stored(&live, object.id(), data.len()), data);
+    live.export().unwrap();
+    census(live.pool());
+}
+
+/// The newest uberblock of a disk.
+fn newest(disks: &Disks) -> Uberblock {
+    let all = read_uberblocks(disks.disk(0), Some(12)).unwrap();
+    all.into_iter().max_by(|a, b| a.compare_recency(b)).unwrap()
+}
+
+#[test]
+fn a_pool_of_several_hosts_shows_that_it_is_in_use() {
+    if HostIdentity::of_this_machine().id == 0 {
+        eprintln!("skipped: this machine has no host id");
+        return;
+    }
+    let (disks, live) = Disks::create(VdevKind::Mirror, 2);
+    live.export().unwrap();
+    drop(live);
+    let opener: Arc<dyn Opener> = Arc::new(disks.clone());
+    let pools = assemble(&scan(&opener, &ScanOptions::new(vec!["/sim".into()])));
+    let options = OpenOptions { devices: Some(opener), ..OpenOptions::default() };
+    let activity_interval = Duration::from_millis(150);
+    let write = WriteOptions { activity_interval, ..WriteOptions::default() };
+    let live = LivePool::open(&pools[0], &options, write).unwrap();
+    live.set_pool_property(PropertyInput::number("multihost", 1)).unwrap();
+    live.sync().unwrap();
+    std::thread::sleep(Duration::from_millis(1200));
+    let first = newest(&disks);
+    std::thread::sleep(Duration::from_millis(1200));
+    let second = newest(&disks);
+    assert!(second.compare_recency(&first).is_gt(), "{first:?} {second:?}");
+    assert_eq!((second.txg, second.root), (first.txg, first.root));
+    assert_eq!(second.activity_interval(), Some(150));
+    assert_eq!(second.activity_fail_intervals(), Some(10));
+    assert!(second.activity_sequence().is_some_and(|sequence| sequence > 0));
+    assert!((50_000_000..5_000_000_000).contains(&second.activity_delay));
+    let need = |uberblock: &Uberblock, own| activity::need(uberblock, PoolState::Active, 5, own);
+    assert_eq!(need(&second, 6), Need::Check);
+
+    // Writes that do not get through for too long suspend it; it goes on with them.
+    let suspended_by = || live.suspension().map(|now| now.error.to_string()).unwrap_or_default();
+    for number in [0, 1] {
+        disks.disk(number).set_health(Health::FailsWrites);
+    }
+    let start = Instant::now();
+    while !suspended_by().contains("multihost") {
+        assert!(start.elapsed() < Duration::from_secs(20), "not suspended: {}", suspended_by());
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    for number in [0, 1] {
+        disks.disk(number).set_health(Health::Well);
+    }
+    while live.suspension().is_some() {
+        live.retry_now();
+        live.vdevs().clear(None);
+        assert!(start.elapsed() < Duration::from_secs(40), "it does not go on");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    live.set_pool_property(PropertyInput::number("multihost", 0)).unwrap();
+    live.sync().unwrap();
+    live.export().unwrap();
+    assert_eq!(need(&newest(&disks), 6), Need::Nothing);
+    census(live.pool());
 }

@@ -85,6 +85,11 @@ impl LeafOpener for Joined {
             false => self.others.opener().open(leaf),
         }
     }
+
+    fn committed(&self, txg: Txg) {
+        self.opener.committed(txg);
+        self.others.opener().committed(txg);
+    }
 }
 
 /// A change of the tree of devices.

@@ -19,6 +19,7 @@ mod hooks;
 mod keys;
 mod log;
 mod missed;
+mod multihost;
 mod outage;
 mod promises;
 mod properties;
@@ -84,6 +85,8 @@ pub struct WriteOptions {
     pub inline: bool,
     /// What of the intent logs cannot be read or replayed is given up: `zpool import -m`.
     pub accepts_log_losses: bool,
+    /// Time between two activity writes of a device (`multihost`).
+    pub activity_interval: Duration,
 }
 
 impl Default for WriteOptions {
@@ -94,6 +97,7 @@ impl Default for WriteOptions {
             interval: INTERVAL,
             inline: false,
             accepts_log_losses: false,
+            activity_interval: multihost::INTERVAL,
         }
     }
 }
@@ -143,6 +147,7 @@ pub struct LivePool {
     config: Mutex<config::ConfigState>,
     missed: Mutex<missed::Written>,
     outage: Arc<outage::Outage>,
+    activity: Mutex<multihost::Activity>,
     /// Heads of volumes with an intent log that an earlier life of the pool left.
     logged_volumes: Mutex<Vec<ObjectId>>,
     /// Heads whose intent log could not be replayed and is kept, and why.
@@ -184,6 +189,7 @@ impl LivePool {
         let source = Arc::new(MosSource::new(mos.clone()));
         let allocator = Allocator::open(io.pipe.vdevs(), &tree, source, last_group(&pool))?;
         let live = Self::with(pool, mos, allocator, write)?;
+        live.check_host()?;
         live.claim_logs()?;
         live.note_opening();
         let claimed_sealed = !live.fresh.lock().is_empty();
@@ -215,6 +221,7 @@ impl LivePool {
         let gate = Gate::new(last_group(&pool), options.dirty_limit);
         let mode = outage::FailMode::of(&mos);
         let outage = outage::Outage::new(gate.clone(), io.pipe.clone(), mode);
+        let activity = Mutex::new(multihost::Activity::of(&mos, options.activity_interval));
         let patience: Arc<dyn crate::pipe::Patience> = outage.clone();
         io.pipe.set_patience(&patience);
         let allocator = Arc::new(allocator);
@@ -252,6 +259,7 @@ impl LivePool {
             logged_volumes: Mutex::default(),
             unreplayed: Mutex::default(),
             outage,
+            activity,
             freeing: AtomicBool::new(true),
             stuck: Mutex::default(),
             discarding: AtomicBool::new(true),
@@ -287,7 +295,7 @@ impl LivePool {
             Error::new(ErrorKind::Io, format!("cannot start a thread: {error}"))
         })?;
         *self.thread.lock() = Some(thread);
-        Ok(())
+        self.start_activity()
     }
 
     /// What the last group on the disks holds, for whoever looks.
@@ -412,6 +420,7 @@ impl LivePool {
                 logs.and_then(|()| self.sync()).and_then(|()| self.sync())
             }
         };
+        self.end_activity();
         self.gate.stop();
         let thread = self.thread.lock().take();
         if let Some(thread) = thread

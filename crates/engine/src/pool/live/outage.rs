@@ -226,6 +226,7 @@ impl LivePool {
     /// intent logs on the disks keep what was acknowledged after it.
     pub fn abandon(&self) -> Txg {
         self.outage.order(|orders| orders.abandon = true);
+        self.end_activity();
         let reason = "the pool was exported while it was suspended";
         self.gate.fail(Error::new(ErrorKind::Io, reason));
         self.gate.stop();

@@ -7,7 +7,7 @@
 use cenote_format::zap::{Normalization, Value};
 use cenote_format::{ObjectId, ObjectType};
 
-use super::{ConfigChange, FailMode, LivePool};
+use super::{ConfigChange, FailMode, LivePool, multihost};
 use crate::dataset::change::{MosChange, OBJECT_DIRECTORY, PropertyData, PropertyInput};
 use crate::dataset::{Catalog, DatasetKind, Table};
 use crate::object::NewObject;
@@ -47,14 +47,28 @@ impl LivePool {
                 return change.log_event("set", None, &format!("{BOOTFS}={dataset}"));
             }
             name => {
+                let number = match &property.value {
+                    PropertyData::Number(number) => *number,
+                    PropertyData::Text(_) => 0,
+                };
+                let is_multihost = name == multihost::PROPERTY;
+                if let Some(refusal) = multihost::refusal(is_multihost && number != 0) {
+                    return Err(refusal);
+                }
                 let value = match &property.value {
                     PropertyData::Number(number) => Value::of_u64(*number),
                     PropertyData::Text(text) => Value::of_bytes(format!("{text}\0").as_bytes())?,
                 };
                 put(change, name, &value)?;
-                if let ("failmode", PropertyData::Number(number)) = (name, &property.value) {
-                    let mode = FailMode::from_number(*number);
-                    self.when_done(move |live| live.outage.set_mode(mode));
+                match name {
+                    "failmode" => {
+                        let mode = FailMode::from_number(number);
+                        self.when_done(move |live| live.outage.set_mode(mode));
+                    }
+                    multihost::PROPERTY => {
+                        self.when_done(move |live| live.set_multihost(number != 0));
+                    }
+                    _ => {}
                 }
             }
         }

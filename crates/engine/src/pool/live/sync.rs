@@ -98,7 +98,7 @@ impl LivePool {
         };
 
         let last = self.pool.uberblock();
-        let uberblock = Uberblock {
+        let mut uberblock = Uberblock {
             txg,
             root,
             timestamp: change.now,
@@ -106,6 +106,7 @@ impl LivePool {
             checkpoint_txg: 0,
             ..last
         };
+        self.mark_activity(&mut uberblock);
         while let Err(error) = self.write_roots(&vdevs, &uberblock) {
             if error.kind() != crate::ErrorKind::Io {
                 return Err(error);

@@ -1,0 +1,159 @@
+//! Whether the devices of a pool were written apart: each side going on without the other.
+//!
+//! Halves of a mirror that were imported one after the other hold two histories. Each side's dirty
+//! time logs say that the other missed a group which that one has in a form of its own. One history
+//! cannot say so of both: whatever it wrote, some device has. So a device that missed groups and yet
+//! holds uberblocks of them is asked for the state it has of its own, if that still opens; what
+//! merely was away, fell out while a group was written, or was cut off in the midst of it, has no
+//! state in which the others are the ones who missed something.
+//!
+//! Invariant: devices are only read; what cannot be read proves nothing.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cenote_format::config::{PoolConfig, VdevConfig};
+use cenote_format::{Guid, ObjectId, Uberblock};
+
+use super::assemble::PoolCandidate;
+use super::choose::{Choice, Leaf, read_uberblocks};
+use super::leaves::CandidateLeaves;
+use super::live::MosSource;
+use super::{packed, parallel};
+use crate::alloc::read_missed;
+use crate::object::ObjectSet;
+use crate::pipe::{Pipe, PoolIo, Prefetcher};
+use crate::vdev::VdevTree;
+use crate::zap::Zap;
+use crate::{Error, Result};
+
+/// Bytes of blocks kept in memory while looking.
+const CACHE: u64 = 16 << 20;
+/// Largest packed configuration that is believed, in bytes.
+const MAX_CONFIG: u64 = 64 << 20;
+
+/// Sorted ranges of transaction groups by device.
+type Missed = BTreeMap<Guid, Vec<Range<u64>>>;
+
+/// Refuses a pool whose devices were written apart. `choice` is the state to be opened, `tree` its
+/// configuration, and `vdevs` knows what devices missed according to it.
+pub(super) fn check(
+    candidate: &PoolCandidate,
+    choice: &Choice,
+    tree: &VdevConfig,
+    vdevs: &VdevTree,
+    deadline: Duration,
+) -> Result<()> {
+    let missed: Missed = vdevs.missed().into_iter().collect();
+    let behind: Vec<Leaf> =
+        candidate.leaves(tree).into_iter().filter(|leaf| missed.contains_key(&leaf.guid)).collect();
+    let jobs = behind.iter().map(|leaf| {
+        let leaf = leaf.clone();
+        move || read_uberblocks(&*leaf.device, leaf.ashift).unwrap_or_default()
+    });
+    let found = parallel::run(jobs.collect(), 32, deadline);
+    for (leaf, uberblocks) in behind.iter().zip(found) {
+        let newest = uberblocks.into_iter().flatten().max_by(|a, b| a.compare_recency(b));
+        let Some(own) = newest.filter(|own| is_suspicious(own, &choice.best, &missed, leaf.guid))
+        else {
+            continue;
+        };
+        match missed_at(candidate, &own) {
+            Ok(others) if is_apart(&missed, &others, leaf.guid) => {
+                return Err(refusal(leaf, &own, choice));
+            }
+            Ok(_) => {}
+            Err(error) => {
+                tracing::info!(leaf = leaf.guid.0, %error, "no state of its own");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A device that holds an uberblock of a time when it missed something, but not the one chosen.
+fn is_suspicious(own: &Uberblock, best: &Uberblock, missed: &Missed, leaf: Guid) -> bool {
+    let first = missed.get(&leaf).and_then(|ranges| ranges.first());
+    let same = own.txg == best.txg && own.root == best.root;
+    !same && first.is_some_and(|first| first.start <= own.txg.0)
+}
+
+/// Whether device `leaf`, which missed a group according to `missed`, has it according to `others`,
+/// where another device missed it that has it according to `missed`.
+fn is_apart(missed: &Missed, others: &Missed, leaf: Guid) -> bool {
+    let holds = |map: &Missed, leaf: &Guid, group: u64| {
+        map.get(leaf).into_iter().flatten().any(|range| range.contains(&group))
+    };
+    let own = missed.get(&leaf).into_iter().flatten();
+    others.iter().filter(|(other, _)| **other != leaf).any(|(other, ranges)| {
+        // Ranges that overlap do so from the start of one of them on.
+        let starts = own.clone().chain(ranges).map(|range| range.start);
+        starts.into_iter().any(|group| {
+            holds(missed, &leaf, group)
+                && !holds(others, &leaf, group)
+                && holds(others, other, group)
+                && !holds(missed, other, group)
+        })
+    })
+}
+
+/// What devices missed according to the state of `uberblock`.
+fn missed_at(candidate: &PoolCandidate, uberblock: &Uberblock) -> Result<Missed> {
+    let vdevs = VdevTree::build(&candidate.tree, CandidateLeaves::new(candidate))?;
+    vdevs.set_reflow_word(uberblock.reflow.0);
+    let pipe = Pipe::new(Arc::new(vdevs), CACHE);
+    let io = Arc::new(PoolIo { pipe, prefetcher: Prefetcher::new(0) });
+    let mos = ObjectSet::open(&io, uberblock.root, 0, None)?;
+    let directory = Zap::open(mos.object(ObjectId(1))?)?;
+    let number = directory.require_u64("config")?;
+    let config = PoolConfig::from_nvlist(packed::read(&mos, ObjectId(number), MAX_CONFIG)?)?;
+    let source = MosSource::new(mos);
+    let mut missed = Missed::new();
+    for leaf in config.vdev_tree.iter().flat_map(VdevConfig::walk) {
+        if let Some(log) = leaf.dirty_time_log.filter(|object| object.0 != 0) {
+            missed.insert(leaf.guid, read_missed(&source, log)?);
+        }
+    }
+    Ok(missed)
+}
+
+fn refusal(leaf: &Leaf, own: &Uberblock, choice: &Choice) -> Error {
+    let path = leaf.device.path().display().to_string();
+    let reason = format!(
+        "its devices were written apart from each other: {path} went on by itself up to transaction \
+         group {}, the others up to group {}",
+        own.txg, choice.best.txg
+    );
+    let advice = format!(
+        "keep one side and leave the other out: 'zpool import -d DEVICE' with the devices to keep, \
+         then 'zpool labelclear -f {path}' (or of the others) and attach what was left out again; \
+         files only that one holds are to be copied first, from an import of it alone"
+    );
+    Error::corrupt(reason).with_advice(advice)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(entries: &[(u64, Range<u64>)]) -> Missed {
+        entries.iter().map(|(leaf, range)| (Guid(*leaf), vec![range.clone()])).collect()
+    }
+
+    #[test]
+    fn only_two_that_each_missed_what_the_other_has_were_written_apart() {
+        let chosen = map(&[(2, 11..31)]);
+        assert!(is_apart(&chosen, &map(&[(1, 11..21)]), Guid(2)));
+        // The imports did not begin at the same group.
+        assert!(is_apart(&chosen, &map(&[(1, 9..15)]), Guid(2)));
+        // It fell out while group 11 was written, and says so itself, or says nothing.
+        assert!(!is_apart(&chosen, &map(&[(2, 11..12)]), Guid(2)));
+        assert!(!is_apart(&chosen, &Missed::new(), Guid(2)));
+        // At its time the other was being resilvered.
+        assert!(!is_apart(&chosen, &map(&[(1, 3..9)]), Guid(2)));
+        // Both missed it, and a third had it.
+        assert!(!is_apart(&map(&[(1, 3..9), (2, 3..31)]), &map(&[(1, 3..9)]), Guid(2)));
+    }
+}

@@ -1,0 +1,230 @@
+//! Activity writes: how other hosts see that the pool is in use (`multihost`).
+//!
+//! Chapter 01, section 12. While the property is on, each leaf in turn gets an uberblock in the last
+//! slot of one of its labels: that of the newest group on the disks, with the time, a sequence number,
+//! and what an import has to know to tell how long to watch. If none gets through for ten intervals,
+//! another host may take the pool: writing is suspended, and ends if another host did.
+//!
+//! Invariant: nothing but the last slot of a ring is written, which no group uses while the property
+//! is on; one silent device does not keep the others from being written.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cenote_format::uberblock::{ACTIVITY_MAGIC, Uberblock};
+use cenote_format::{ObjectId, Txg};
+
+use super::sync::seconds_now;
+use super::{LivePool, MosSource};
+use crate::alloc::SpaceSource;
+use crate::dataset::change::OBJECT_DIRECTORY;
+use crate::object::ObjectSet;
+use crate::pool::choose::read_uberblocks;
+use crate::pool::host::HostIdentity;
+use crate::pool::{labels, parallel};
+use crate::{Error, ErrorKind, Result};
+
+/// Name of the property.
+pub(super) const PROPERTY: &str = "multihost";
+/// Time between two writes of a leaf, unless told otherwise.
+pub(super) const INTERVAL: Duration = Duration::from_millis(1000);
+/// Intervals without a write after which another host may take the pool.
+const FAIL_INTERVALS: u32 = 10;
+/// Time between two looks at whether the property is on.
+const IDLE: Duration = Duration::from_millis(200);
+/// Longest wait for one write.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Where the activity writes of a pool are.
+#[derive(Debug)]
+pub(super) struct Activity {
+    on: bool,
+    /// Time between two writes of a leaf.
+    interval: Duration,
+    /// How many were tried.
+    tried: usize,
+    /// Time and sequence number of the last one.
+    stamp: (u64, u16),
+    /// When the last one got through.
+    last: Instant,
+    /// Decaying average of the time between two that got through.
+    delay: Duration,
+    /// Writing was suspended for lack of them.
+    suspended: bool,
+}
+
+impl Activity {
+    /// As the property of the pool of this meta object set says.
+    pub(super) fn of(mos: &ObjectSet, interval: Duration) -> Self {
+        let source = MosSource::new(mos.clone());
+        let stored = || -> Result<Option<u64>> {
+            let Some(table) = source.zap_number(OBJECT_DIRECTORY, "pool_props")? else {
+                return Ok(None);
+            };
+            source.zap_number(ObjectId(table), PROPERTY)
+        };
+        let on = stored().ok().flatten().is_some_and(|value| value != 0);
+        let last = Instant::now();
+        let (tried, stamp, delay) = (0, (0, 0), interval);
+        Self { on, interval, tried, stamp, last, delay, suspended: false }
+    }
+
+    /// What the uberblock of a group, or one with this sequence number, says of the activity.
+    fn mark(&self, uberblock: &mut Uberblock, sequence: u16) {
+        let interval = u64::try_from(self.interval.as_millis()).unwrap_or(0) & 0x00ff_ffff;
+        uberblock.activity_magic = ACTIVITY_MAGIC;
+        (uberblock.activity_delay, uberblock.activity_config) = match self.on {
+            false => (0, 0),
+            true => (
+                u64::try_from(self.delay.as_nanos()).unwrap_or(u64::MAX).max(1),
+                0b111 | interval << 8 | u64::from(sequence) << 32 | u64::from(FAIL_INTERVALS) << 48,
+            ),
+        };
+    }
+
+    /// Notes that one got through.
+    fn got_through(&mut self) {
+        let elapsed = self.last.elapsed();
+        self.last = Instant::now();
+        // Long ones count at once and are forgotten slowly.
+        let average = (self.delay.saturating_mul(127) + elapsed) / 128;
+        self.delay = elapsed.max(average).max(Duration::from_millis(1));
+    }
+}
+
+/// The refusal of a host without identity; `None` where the property is off.
+pub(super) fn refusal(on: bool) -> Option<Error> {
+    (on && HostIdentity::of_this_machine().id == 0).then(|| {
+        let reason = "requires a non-zero system hostid";
+        Error::invalid(reason).with_advice("set one with zgenhostid(8)")
+    })
+}
+
+impl LivePool {
+    /// Turns the activity writes on or off.
+    pub(super) fn set_multihost(&self, on: bool) {
+        let mut activity = self.activity.lock();
+        if on && !activity.on {
+            activity.last = Instant::now();
+        }
+        activity.on = on;
+        drop(activity);
+        // Who watches compares the host of the labels with its own.
+        self.dirty_labels();
+    }
+
+    /// No activity is written from now on.
+    pub(super) fn end_activity(&self) {
+        self.activity.lock().on = false;
+    }
+
+    /// Whether this host may write the pool.
+    pub(super) fn check_host(&self) -> Result<()> {
+        refusal(self.activity.lock().on).map_or(Ok(()), Err)
+    }
+
+    /// Has the uberblock of a group tell of the activity.
+    pub(super) fn mark_activity(&self, uberblock: &mut Uberblock) {
+        self.activity.lock().mark(uberblock, 0);
+    }
+
+    /// Starts the thread that writes activity.
+    pub(super) fn start_activity(self: &Arc<Self>) -> Result<()> {
+        let weak = Arc::downgrade(self);
+        let gate = self.gate.clone();
+        let run = move || {
+            let mut pause = IDLE;
+            loop {
+                std::thread::sleep(pause);
+                let Some(live) = weak.upgrade() else { return };
+                if gate.failure().is_some() {
+                    return;
+                }
+                pause = live.write_activity();
+            }
+        };
+        let thread = std::thread::Builder::new().name("multihost".into()).spawn(run);
+        thread
+            .map(drop)
+            .map_err(|error| Error::new(ErrorKind::Io, format!("cannot start a thread: {error}")))
+    }
+
+    /// Writes to the leaf whose turn it is, if the property is on; the time to the next turn.
+    fn write_activity(&self) -> Duration {
+        let vdevs = self.vdevs();
+        let leaves = vdevs.devices();
+        let count = u32::try_from(leaves.len()).unwrap_or(1).max(1);
+        let (leaf, mut uberblock) = {
+            let mut activity = self.activity.lock();
+            let leaf = leaves.get(activity.tried % leaves.len().max(1)).cloned();
+            let Some(leaf) = leaf.filter(|_| activity.on) else { return IDLE };
+            activity.tried = activity.tried.wrapping_add(1);
+            let mut uberblock = self.pool.uberblock();
+            let now = seconds_now().max(uberblock.timestamp);
+            let (time, sequence) = activity.stamp;
+            activity.stamp = if now > time { (now, 1) } else { (time, sequence.saturating_add(1)) };
+            uberblock.timestamp = activity.stamp.0;
+            let sequence = activity.stamp.1;
+            activity.mark(&mut uberblock, sequence);
+            (leaf, uberblock)
+        };
+        if uberblock.txg == Txg(0) {
+            return IDLE;
+        }
+        uberblock.checkpoint_txg = 0;
+        let tree = vdevs.clone();
+        let job = move || labels::write_activity(&tree, &leaf, &uberblock);
+        let written = parallel::run(vec![job], 1, PATIENCE).pop().flatten();
+        let through = matches!(written, Some(Ok(())));
+        self.judge_activity(through);
+        self.options.activity_interval / count
+    }
+
+    /// Suspends writing when nothing has got through for too long, and takes it up again.
+    fn judge_activity(&self, through: bool) {
+        let (suspend, resume) = {
+            let mut activity = self.activity.lock();
+            if !activity.on {
+                return;
+            }
+            let late = activity.last.elapsed() > activity.interval * FAIL_INTERVALS;
+            let (suspend, resume) = (late && !through && !activity.suspended, through && late);
+            if through {
+                activity.got_through();
+            }
+            let resume = resume || through && activity.suspended;
+            activity.suspended = (activity.suspended || suspend) && !resume;
+            (suspend, resume)
+        };
+        if suspend {
+            let reason = "multihost writes failed or were delayed; another system could import \
+                          the pool undetected";
+            tracing::error!("{reason}");
+            self.gate.suspend(Error::new(ErrorKind::Io, reason), false);
+        }
+        if !resume {
+            return;
+        }
+        match self.taken_over() {
+            Some(txg) => {
+                let reason = format!("another host took the pool and wrote group {txg}");
+                tracing::error!("{reason}");
+                self.stop_with(Error::new(ErrorKind::Io, reason));
+            }
+            None => self.outage.over(),
+        }
+    }
+
+    /// A group on the disks that is newer than any this host has begun.
+    fn taken_over(&self) -> Option<Txg> {
+        let open = self.gate.figures().open;
+        let jobs = self
+            .vdevs()
+            .devices()
+            .into_iter()
+            .map(|leaf| move || read_uberblocks(&*leaf.device, None).unwrap_or_default());
+        let found = parallel::run(jobs.collect(), 32, PATIENCE);
+        let newest = found.into_iter().flatten().flatten().map(|uberblock| uberblock.txg).max();
+        newest.filter(|newest| *newest > open)
+    }
+}
