@@ -71,6 +71,9 @@ impl Object {
     /// Makes `pointers`, which [`Object::clonable`] gave in the same change, the blocks from `first` on;
     /// the blocks of both objects have the same size.
     pub fn clone_blocks(&self, tx: &Tx, first: u64, pointers: &[BlockPointer]) -> Result<()> {
+        if let Some(last) = pointers.len().checked_sub(1) {
+            self.need_to_free(first, first.saturating_add(last as u64))?;
+        }
         let due = self.change(tx, |state, dirt| {
             let current = state.current_mut()?;
             let mut due = Due::default();

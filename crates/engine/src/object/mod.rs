@@ -8,6 +8,7 @@ mod charge;
 mod clone;
 mod early;
 mod live;
+mod need;
 mod numbers;
 mod overlay;
 mod plan;

@@ -12,7 +12,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use cenote_format::dnode::{self, SLOT, SLOTS_PER_BLOCK, dnodes_in_block};
 use cenote_format::{BlockPointer, Dnode, ObjectId, ObjectType, Objset, Txg};
+use parking_lot::Mutex;
 
+use super::early::EarlyBlocks;
 use super::live::{Committed, LiveObject};
 use super::plan::{Changes, TreePlan};
 use super::{Accounting, ObjectSet};
@@ -77,7 +79,39 @@ impl Synced {
     }
 }
 
+/// What a ledger is to be told of an object if its tree can be changed.
+#[derive(Default)]
+struct HeldLedger(Mutex<Vec<(bool, BlockPointer)>>);
+
+impl HeldLedger {
+    fn pass_on(self, to: &dyn Ledger) {
+        for (born, pointer) in self.0.into_inner() {
+            if born { to.born(&pointer) } else { to.killed(&pointer) }
+        }
+    }
+}
+
+impl Ledger for HeldLedger {
+    fn born(&self, pointer: &BlockPointer) {
+        self.0.lock().push((true, *pointer));
+    }
+
+    fn killed(&self, pointer: &BlockPointer) {
+        self.0.lock().push((false, *pointer));
+    }
+}
+
 impl SyncContext<'_> {
+    /// Frees what was written early of an object that stays as it was, and the references its cloned
+    /// blocks got.
+    fn give_up(&self, mut early: EarlyBlocks, cloned: &BTreeMap<u64, BlockPointer>) {
+        self.free_early(&mut early);
+        for pointer in cloned.values() {
+            self.note(&BlockPointer::HOLE, pointer, Replaced::Old);
+            self.kill(pointer);
+        }
+    }
+
     /// Tells the ledger what became of a pointer; gives the change of the space charged.
     pub(super) fn note(&self, old: &BlockPointer, new: &BlockPointer, how: Replaced) -> i128 {
         if how != Replaced::Old {
@@ -128,6 +162,7 @@ impl ObjectSet {
         let live = self.live()?;
         let mut plans = Vec::new();
         let mut objects = Vec::new();
+        let mut set_aside = Vec::new();
         for object in live.take_dirty(context.txg) {
             let gathered = object.closed(context.txg, |state, dirt, dnode| {
                 let old = state.committed.clone();
@@ -146,16 +181,29 @@ impl ObjectSet {
             let Some((old, new, changes)) = gathered else { continue };
             let named = |error: Error| error.at_object(self.id(), object.id.0);
             let new = new.map(|new| (*new).clone());
-            let plan = TreePlan::new(self, object.id, old.as_deref(), new, changes, context);
-            plans.push(plan.map_err(named)?);
-            objects.push((object, old));
+            let (early, cloned) = (changes.early.clone(), changes.cloned.clone());
+            let held = HeldLedger::default();
+            let own = SyncContext { ledger: &held, ..*context };
+            match TreePlan::new(self, object.id, old.as_deref(), new, changes, &own) {
+                Ok(plan) => {
+                    held.pass_on(context.ledger);
+                    plans.push(plan);
+                    objects.push((object, old));
+                }
+                Err(error) if self.is_own_damage(&error) => {
+                    self.note_set_aside(object.id, &named(error));
+                    context.give_up(early, &cloned);
+                    let new = old.as_deref().cloned();
+                    set_aside.push(SyncedObject { live: object, old, new });
+                }
+                Err(error) => return Err(named(error)),
+            }
         }
         self.write_plans(&mut plans, context)?;
-        Ok(objects
-            .into_iter()
-            .zip(plans)
-            .map(|((live, old), plan)| SyncedObject { live, old, new: plan.finish() })
-            .collect())
+        let written = objects.into_iter().zip(plans);
+        let written =
+            written.map(|((live, old), plan)| SyncedObject { live, old, new: plan.finish() });
+        Ok(written.chain(set_aside).collect())
     }
 
     /// Writes the blocks of all plans, a level at a time.

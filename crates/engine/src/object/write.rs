@@ -162,6 +162,7 @@ impl ObjectSet {
     pub fn free_object(&self, tx: &Tx, id: ObjectId) -> Result<()> {
         let live = self.live()?;
         let absent = || Error::not_found("no such object").at_object(self.id(), id.0);
+        self.object(id)?.need_to_free_all()?;
         let object = live.find(id.0, || self.committed_dnode(id.0))?.ok_or_else(absent)?;
         object.change(live, tx, |state, dirt| {
             if state.current.take().is_none() {
@@ -192,7 +193,14 @@ impl ObjectSet {
                 Some(block) => (block, false),
                 None => (self.block_with_room(live)?, true),
             };
-            let free = self.free_slots(live, block)?;
+            let free = match self.free_slots(live, block) {
+                // Nothing more is put into a block that cannot be read.
+                Err(error) if self.is_own_damage(&error) => {
+                    self.note_damage(&error);
+                    0
+                }
+                free => free?,
+            };
             let mut numbers = live.numbers.lock();
             // Another thread may have moved on meanwhile; its block is as good.
             if from_cursor {
@@ -284,7 +292,10 @@ impl Object {
     pub fn write(&self, tx: &Tx, offset: u64, data: &[u8]) -> Result<()> {
         let size = self.block_size();
         let too_far = || self.named(Error::invalid("a write beyond 2^64 bytes"));
-        offset.checked_add(data.len() as u64).ok_or_else(too_far)?;
+        let end = offset.checked_add(data.len() as u64).ok_or_else(too_far)?;
+        if end > offset {
+            self.need_to_write(tx, offset / size, (end - 1) / size)?;
+        }
         let mut at = offset;
         let mut rest = data;
         while !rest.is_empty() {
@@ -292,7 +303,7 @@ impl Object {
             let len = rest.len().min(size as usize - from);
             let Some((part, after)) = rest.split_at_checked(len) else { break };
             if len as u64 == size {
-                self.write_block(tx, id, cenote_device::aligned_copy(part, part.len()))?;
+                self.replace_block(tx, id, cenote_device::aligned_copy(part, part.len()))?;
                 tx.add_whole(size);
             } else {
                 self.write_part(tx, id, from, part)?;
@@ -305,6 +316,11 @@ impl Object {
 
     /// Replaces level-0 block `id`; `data` has exactly the block size.
     pub fn write_block(&self, tx: &Tx, id: u64, data: Bytes) -> Result<()> {
+        self.need_to_write(tx, id, id)?;
+        self.replace_block(tx, id, data)
+    }
+
+    fn replace_block(&self, tx: &Tx, id: u64, data: Bytes) -> Result<()> {
         let len = data.len() as u64;
         let due = self.change(tx, |state, dirt| {
             let current = state.current_mut()?;
@@ -386,6 +402,7 @@ impl Object {
         let to_end = end == u64::MAX;
         let max = self.current_dnode().map_or(0, |dnode| dnode.max_block_id);
         let first = offset.div_ceil(size);
+        self.need_to_free(offset / size, if to_end { u64::MAX } else { end / size })?;
         // The part of a block before the first whole one, and after the last.
         let head = first.saturating_mul(size).min(end);
         if head > offset {

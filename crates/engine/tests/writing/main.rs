@@ -6,6 +6,7 @@
 
 mod apart;
 mod cached;
+mod damaged;
 mod dedup;
 mod encrypted;
 mod foreign;

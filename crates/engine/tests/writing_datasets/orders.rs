@@ -8,13 +8,15 @@ use std::sync::Arc;
 use cenote_engine::Result;
 use cenote_engine::dataset::Table;
 use cenote_engine::dataset::change::{MosChange, NewDataset, PropertyInput};
-use cenote_engine::pool::live::LivePool;
+use cenote_engine::pool::live::{Additions, LivePool};
+use cenote_engine::vdev::AllocationClass;
+use cenote_format::config::{TopLevel, VdevConfig, VdevKind};
 use cenote_format::delegation::Key;
 use cenote_format::dsl_directory::DslDirectory;
 use cenote_format::objset::ObjsetKind;
 use cenote_format::{ObjectId, ObjectType};
 
-use super::{World, nothing};
+use super::{World, nothing, open_leaf};
 
 /// More steps than any order has.
 const STEPS: u64 = 2000;
@@ -174,5 +176,39 @@ fn an_order_that_fails_at_any_step_changes_nothing() {
         }
         change.destroy_head(a)
     });
+    world.finish();
+}
+
+#[test]
+fn an_order_about_the_pool_that_fails_at_any_step_changes_nothing() {
+    let world = World::new(&[]);
+    world.filesystem("a");
+    world.write("p/a", 1, 100_000);
+    world.close("p/a");
+    let path = world.directory.path().join("log");
+    std::fs::File::create(&path).unwrap().set_len(64 << 20).unwrap();
+    let log = VdevConfig {
+        kind: VdevKind::File,
+        path: Some(path.display().to_string()),
+        top: Some(TopLevel { ashift: 12, is_log: true, ..TopLevel::default() }),
+        ..VdevConfig::default()
+    };
+    fail_everywhere(&world, "add a log", move |live| {
+        let tops = vec![(log.clone(), AllocationClass::Log)];
+        live.add_vdevs(Additions { tops, ..Additions::default() }, Arc::new(open_leaf))
+    });
+    let tree = world.live.pool().config().vdev_tree.clone().unwrap();
+    let guid = tree.children()[1].guid;
+    fail_everywhere(&world, "remove a log", move |live| live.remove_vdev(guid));
+    let comment = PropertyInput::text("comment", "of a test");
+    fail_everywhere(&world, "set comment", move |live| live.set_pool_property(comment.clone()));
+    assert_eq!(world.live.pool().config().comment.as_deref(), Some("of a test"));
+    let mode = PropertyInput::number("failmode", 1);
+    fail_everywhere(&world, "set failmode", move |live| live.set_pool_property(mode.clone()));
+    fail_everywhere(&world, "reguid", |live| live.reguid(None));
+    fail_everywhere(&world, "checkpoint", |live| live.take_checkpoint());
+    world.write("p/a", 2, 100_000);
+    world.close("p/a");
+    fail_everywhere(&world, "discard a checkpoint", |live| live.discard_checkpoint());
     world.finish();
 }

@@ -88,6 +88,8 @@ impl Writer {
         if state.file.facts.links != 0 {
             return Ok(());
         }
+        // Of what is damaged nothing is freed: it stays in the queue.
+        state.file.object.need_to_free_all()?;
         let queue = self.queue.lock();
         let tx = self.begin()?;
         let id = node.id();

@@ -1,0 +1,143 @@
+//! Reading, before a change is accepted, what writing it will need: the indirect blocks above what
+//! changes.
+//!
+//! Invariant: a change of an object whose block tree cannot be read is refused before anything of it
+//! is done, so that the damage concerns who changes this object, and not the writer of groups.
+
+use std::sync::Arc;
+
+use cenote_format::{BlockPointer, ObjectId};
+
+use super::{Object, ObjectSet};
+use crate::txg::Tx;
+use crate::{Error, ErrorKind, Result};
+
+/// Indirect blocks read before one change at most; the writer of groups meets the others.
+const MOST_READ: u32 = 1 << 16;
+
+/// Level-0 blocks to be freed, and how many indirect blocks may still be read for it.
+struct Range {
+    first: u64,
+    last: u64,
+    left: u32,
+}
+
+impl Object {
+    /// Whether blocks `first..=last` can be written: the indirect blocks above them are read, but for
+    /// those that the group of `tx` changes already.
+    pub(super) fn need_to_write(&self, tx: &Tx, first: u64, last: u64) -> Result<()> {
+        let Some(live) = &self.live else { return Ok(()) };
+        let wanted = {
+            let state = live.state.read();
+            let Some(committed) = &state.committed else { return Ok(()) };
+            if committed.levels < 2 || state.dirt.iter().any(|dirt| dirt.reset) {
+                return Ok(());
+            }
+            let shift = committed.pointers_shift();
+            let own = state.dirt.last().filter(|dirt| dirt.txg == tx.txg());
+            let is_known = |parent: u64| {
+                let (from, mask) = (parent << shift, (1_u64 << shift) - 1);
+                own.is_some_and(|dirt| dirt.blocks.range(from..=from | mask).next().is_some())
+            };
+            let last = last.min(committed.max_block_id);
+            let parents = (first >> shift)..=(last >> shift);
+            let wanted = parents.filter(|parent| !is_known(*parent)).map(|parent| parent << shift);
+            wanted.collect::<Vec<u64>>()
+        };
+        wanted.into_iter().try_for_each(|block| {
+            let read = self.as_committed(|object| object.pointer(0, block).map(drop));
+            read.map_err(|error| self.unread(error, block))
+        })
+    }
+
+    /// Whether blocks `first..=last` can be freed: every indirect block above them is read.
+    pub(super) fn need_to_free(&self, first: u64, last: u64) -> Result<()> {
+        let Some(live) = &self.live else { return Ok(()) };
+        {
+            let state = live.state.read();
+            let is_flat = state.committed.as_ref().is_none_or(|committed| committed.levels < 2);
+            if is_flat || state.dirt.iter().any(|dirt| dirt.reset) {
+                return Ok(());
+            }
+        }
+        let read = self.as_committed(|object| {
+            let mut range = Range { first, last, left: MOST_READ };
+            let top = object.dnode.levels.saturating_sub(1);
+            let roots = (0..).zip(&object.dnode.pointers);
+            roots
+                .into_iter()
+                .try_for_each(|(id, root)| object.read_below(root, top, id, &mut range))
+        });
+        read.map_err(|error| self.unread(error, first))
+    }
+
+    /// Whether the object can be freed with all its blocks.
+    pub fn need_to_free_all(&self) -> Result<()> {
+        self.need_to_free(0, u64::MAX)
+    }
+
+    fn read_below(
+        &self,
+        pointer: &BlockPointer,
+        level: u8,
+        id: u64,
+        range: &mut Range,
+    ) -> Result<()> {
+        let shift = self.dnode.pointers_shift();
+        let span = (u32::from(level) * shift).min(64);
+        let from = u128::from(id) << span;
+        let to = ((u128::from(id) + 1) << span) - 1;
+        let is_outside = from > u128::from(range.last) || to < u128::from(range.first);
+        if level == 0 || pointer.is_hole() || is_outside || range.left == 0 {
+            return Ok(());
+        }
+        if pointer.level().0 != level {
+            let found = pointer.level();
+            return Err(Error::corrupt(format!("pointer of level {found} where {level} belongs")));
+        }
+        range.left -= 1;
+        let block = self.set.0.io.pipe.read(pointer, &self.set.0.context)?;
+        if level == 1 {
+            return Ok(());
+        }
+        let children =
+            (id.checked_shl(shift).unwrap_or(u64::MAX)..).zip(BlockPointer::decode_all(&block));
+        for (child_id, child) in children {
+            self.read_below(&child, level - 1, child_id, range)?;
+        }
+        Ok(())
+    }
+
+    /// Looks at the tree on the disks; anew if that was replaced meanwhile.
+    fn as_committed(&self, look: impl Fn(&Self) -> Result<()>) -> Result<()> {
+        loop {
+            let committed = self.committed_object();
+            match look(&committed) {
+                Err(_) if !Arc::ptr_eq(&self.committed_object().dnode, &committed.dnode) => {}
+                looked => return looked,
+            }
+        }
+    }
+}
+
+impl ObjectSet {
+    /// Whether an error tells of damage in this set that the rest of the pool can live with. What only
+    /// is out of reach for now is none.
+    pub(super) fn is_own_damage(&self, error: &Error) -> bool {
+        let kinds = [ErrorKind::Checksum, ErrorKind::Corrupt, ErrorKind::Io];
+        self.id() != 0 && kinds.contains(&error.kind()) && !error.is_passing()
+    }
+
+    /// Notes for `zpool status` that something of this set cannot be read.
+    pub(super) fn note_damage(&self, error: &Error) {
+        let pipe = &self.io().pipe;
+        pipe.faults().note(error, pipe.vdevs().comebacks());
+    }
+
+    /// Notes that what a group changed in an object is lost, because its block tree was damaged since
+    /// the change was accepted.
+    pub(super) fn note_set_aside(&self, object: ObjectId, error: &Error) {
+        self.note_damage(error);
+        tracing::error!(objset = self.id(), object = object.0, %error, "a change is lost: the object is damaged");
+    }
+}
