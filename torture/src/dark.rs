@@ -69,10 +69,11 @@ impl Runner {
 
     fn in_the_dark(&mut self, trouble: Trouble, fill: u32) -> Verdict {
         // With 'sync=always' a change that is refused may have been made.
-        let turns =
-            if self.model.sets.get(&self.set(0).1).is_some_and(|set| set.prompt) { 0 } else { 3 };
+        let set = self.set(0).1;
+        let prompt = self.model.sets.get(&set).is_some_and(|set| set.prompt);
+        // What is not mounted cannot be mounted now.
+        let turns = if prompt || !self.trees.contains_key(&set) { 0 } else { 3 };
         for turn in 0..turns {
-            let set = self.set(0).1;
             let Some((_, file)) = self.file(set, (fill >> turn) as u8) else { break };
             let data = bytes(9000, fill.wrapping_add(turn), false);
             if self.write_at(set, file, (turn as usize) << 12, &data)? {
