@@ -75,7 +75,8 @@ impl Runner {
         let turns = if prompt || !self.trees.contains_key(&set) { 0 } else { 3 };
         for turn in 0..turns {
             let Some((_, file)) = self.file(set, (fill >> turn) as u8) else { break };
-            let data = bytes(9000, fill.wrapping_add(turn), false);
+            // In one block: of several, some may be changed before one cannot be read.
+            let data = bytes(300, fill.wrapping_add(turn), false);
             if self.write_at(set, file, (turn as usize) << 12, &data)? {
                 self.fsync(set, file)?;
             }
