@@ -26,6 +26,8 @@ const GROW_LEAVES: u32 = 1;
 const SPARE_LEAVES: u32 = 2;
 /// Part of what the log may take that it takes in one group before that is written, as a shift.
 const LOG_SHARE: u32 = 2;
+/// Bytes promised below a quota for which no group is written.
+const CROWD_LEAST: u64 = 1 << 20;
 /// Bytes of the log for which no group is written.
 const LOG_LEAST: u64 = 1 << 20;
 
@@ -364,6 +366,21 @@ impl Promises {
         }
     }
 
+    /// Whether more than half of what a quota leaves to a head is only promised: time for a group, so
+    /// that it is known how much of it is used, as near a quota in OpenZFS.
+    pub fn is_crowded(&self, id: ObjectId) -> bool {
+        let state = self.state.lock();
+        let Some(head) = state.heads.get(&id) else { return false };
+        let crowds = |promised: u64, used: u64, quota: u64| {
+            quota != 0 && promised > CROWD_LEAST && promised > quota.saturating_sub(used) >> 1
+        };
+        crowds(head.promised.total(), head.facts.referenced, head.limits.refquota)
+            || head.chain.iter().filter_map(|id| state.directories.get(id)).any(|level| {
+                let DirectoryLimits { used, quota, .. } = level.facts.limits;
+                crowds(level.promised.total(), used, quota)
+            })
+    }
+
     /// Whether an order may make something that stays: half of the reserve is left to others.
     ///
     /// # Errors
@@ -489,6 +506,23 @@ mod tests {
         // What is reserved below a full root is there.
         promises.settle(Txg(2), left(root(800), directory(100, 0, 300, ROOT), pool(400)));
         assert_eq!(asked(&promises, Purpose::Grow, 0), "granted");
+    }
+
+    #[test]
+    fn a_group_is_wanted_when_a_quota_is_promised_to_half() {
+        let root = directory(300 << 20, 0, 0, ObjectId(0));
+        let room = PoolRoom { usable: 800 << 20, free: 500 << 20, ..PoolRoom::default() };
+        let with = |quota: u64| left(root, directory(100 << 20, quota << 20, 0, ROOT), room);
+        let (promises, account) = world(with(120));
+        account.promise(Txg(1), |_| 9 << 20);
+        assert!(!promises.is_crowded(HEAD));
+        account.promise(Txg(1), |_| 2 << 20);
+        assert!(promises.is_crowded(HEAD));
+        promises.settle(Txg(1), with(120));
+        assert!(!promises.is_crowded(HEAD));
+        let (promises, account) = world(with(0));
+        account.promise(Txg(1), |_| 400 << 20);
+        assert!(!promises.is_crowded(HEAD));
     }
 
     #[test]

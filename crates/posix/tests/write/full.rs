@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use cenote_device::Keep;
+use cenote_engine::ErrorKind;
 use cenote_engine::dataset::change::PropertyInput;
 use cenote_engine::pool::live::LivePool;
 use cenote_posix::Filesystem;
@@ -191,6 +192,17 @@ fn quotas_count_what_is_on_its_way() {
         assert!(used <= quota + (2 << 20), "{name}: {used} bytes are used");
         assert!(length >= quota / 100 * 85, "{name}: only {length} bytes fit");
         if name == "refquota" {
+            // What a snapshot refers to must fit as well.
+            let id = full.live.pool().catalog().dataset_named(NAME).unwrap().id;
+            full.live
+                .change(move |_, change| change.create_snapshot(id, "s", &[]).map(drop))
+                .unwrap();
+            full.set_number(name, quota / 2);
+            let back = full.live.change(move |_, change| change.check_rollback(id));
+            assert_eq!(back.unwrap_err().kind(), ErrorKind::Quota);
+            let snapshot =
+                full.live.pool().catalog().dataset_named(&format!("{NAME}@s")).unwrap().id;
+            full.live.change(move |_, change| change.destroy_snapshot(snapshot, false)).unwrap();
             // At once, too, where a file was just made.
             full.set_number(name, 2 * quota);
             let another = full.file("another").unwrap();

@@ -31,6 +31,10 @@ impl MosChange<'_> {
             return located(Error::new(ErrorKind::Exists, reason));
         }
         let directory = self.directory(phys.directory)?;
+        let quota = self.refquota(&directory)?;
+        if quota != 0 && self.dataset(phys.previous_snapshot)?.referenced_bytes > quota {
+            return located(Error::new(ErrorKind::Quota, "disk quota exceeded"));
+        }
         let reserved = self.refreservation(&directory)?;
         if phys.unique_bytes.min(reserved) > self.available_to(phys.directory)? {
             return located(Error::new(ErrorKind::NoSpace, "out of space"));

@@ -190,7 +190,12 @@ impl LivePool {
         let mut waited = 0;
         loop {
             match self.promises.ask(id, want, waited) {
-                Answer::Granted(reservation) => return Ok(reservation),
+                Answer::Granted(reservation) => {
+                    if self.promises.is_crowded(id) {
+                        self.gate.want(self.gate.figures().open);
+                    }
+                    return Ok(reservation);
+                }
                 Answer::Refused(error) => return Err(error),
                 Answer::Wait => {
                     let open = self.gate.figures().open;
