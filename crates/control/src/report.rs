@@ -534,6 +534,9 @@ pub struct PoolReport {
     /// Datasets whose intent log could not be replayed and is kept.
     #[serde(default)]
     pub unreplayed: Vec<UnreplayedLog>,
+    /// Why blocks of destroyed datasets and snapshots stay in use.
+    #[serde(default)]
+    pub stuck_freeing: Option<String>,
     /// An older state was opened than the newest.
     pub gone_back: Option<GoneBack>,
     /// Transaction group of the snapshot.

@@ -63,6 +63,28 @@ fn status_of_pools_that_are_not_well() {
 }
 
 #[test]
+fn what_cannot_be_freed_is_told() {
+    let plain = pool_status::Options::default();
+    let mut pool = common::classes();
+    pool.status = PoolStatus::Healthy;
+    assert!(pool_status::is_fine(&pool));
+    pool.stuck_freeing = Some("object 7: no copy verifies".to_owned());
+    assert!(!pool_status::is_fine(&pool));
+    let alone = pool_status::render(&pool, &plain);
+    assert!(
+        alone.contains("\tblocks cannot be read:\n\tobject 7: no copy verifies\naction: The pool")
+    );
+    // Where more is wrong, it is told besides, and the greater trouble says what to do.
+    pool.status = PoolStatus::CorruptData;
+    let both = pool_status::render(&pool, &plain);
+    assert!(
+        both.contains("\tblocks cannot be read:\n\tobject 7: no copy verifies\naction: Restore")
+    );
+    let json = json::pool::status(&[pool], &plain, &Default::default());
+    assert!(json.contains("object 7: no copy verifies"), "{json}");
+}
+
+#[test]
 fn status_without_logs() {
     let mut pool = common::classes();
     pool.caches.clear();

@@ -37,6 +37,11 @@ pub trait PoolChanges: Send + Sync {
         Vec::new()
     }
 
+    /// Why blocks of destroyed datasets and snapshots stay in use.
+    fn stuck_freeing(&self) -> Option<String> {
+        None
+    }
+
     /// The pool was opened, or keys were loaded: what waited for that is done.
     fn keys_loaded(&self) {}
 

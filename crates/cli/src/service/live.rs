@@ -294,6 +294,10 @@ impl PoolChanges for LiveChanges {
         failures.into_iter().filter_map(named).collect()
     }
 
+    fn stuck_freeing(&self) -> Option<String> {
+        self.live.stuck_freeing().map(|error| error.to_string())
+    }
+
     fn keys_loaded(&self) {
         cenote_posix::live::replay_volumes(&self.live);
     }

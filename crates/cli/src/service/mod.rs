@@ -349,6 +349,7 @@ impl PoolService for Service {
                 }
                 report.read_only_because = self.changes.read_only_because();
                 report.unreplayed = self.changes.unreplayed();
+                report.stuck_freeing = self.changes.stuck_freeing();
                 report.gone_back = pool
                     .gone_back()
                     .map(|back| GoneBack { as_of: back.as_of.cast_signed(), lost: back.lost });

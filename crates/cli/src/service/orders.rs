@@ -813,6 +813,9 @@ fn does_not_fit(
             let own = now("usedbydataset").max(now("refreservation"));
             if size.saturating_sub(own) > now("available") { refuse(large) } else { None }
         }
+        ("volsize", Some(_)) if dataset.properties.value("readonly") == Some("on") => {
+            Some((FailureKind::Other, "dataset is read-only".to_owned()))
+        }
         ("volsize", Some(size)) => {
             let block = now("volblocksize").max(1);
             (size % block != 0).then(|| {
@@ -909,6 +912,9 @@ mod tests {
         let odd = does_not_fit(&volume, &PropertySetting::number("volsize", 1000));
         let expected = "'volsize' must be a multiple of volume block size (8K)";
         assert_eq!(odd.map(|(_, words)| words).as_deref(), Some(expected));
+        volume.properties.set("readonly", "on", Source::Inherited("tank".into()));
+        let kept = does_not_fit(&volume, &PropertySetting::number("volsize", 8192));
+        assert_eq!(kept.map(|(_, words)| words).as_deref(), Some("dataset is read-only"));
     }
 
     #[test]

@@ -184,7 +184,7 @@ pub fn status(pools: &[PoolReport], show: &pool_status::Options, options: &Optio
 
 fn status_of(pool: &PoolReport, show: &pool_status::Options, options: &Options) -> Object {
     let mut map = head(pool, options, false);
-    if let Some(advice) = words::advice(&pool.status) {
+    if let Some(advice) = words::pool_advice(pool) {
         map.insert("status".into(), json!(format!("{}\n", advice.status)));
         map.insert("action".into(), json!(format!("{}\n", advice.action)));
         if let Some(article) = advice.article {

@@ -35,6 +35,7 @@ pub struct Options {
 /// Whether `zpool status -x` leaves the pool out.
 pub fn is_fine(pool: &PoolReport) -> bool {
     pool.unreplayed.is_empty()
+        && pool.stuck_freeing.is_none()
         && matches!(
             pool.status,
             PoolStatus::Healthy
@@ -49,9 +50,7 @@ pub fn is_fine(pool: &PoolReport) -> bool {
 /// The whole report of one pool.
 pub fn render(pool: &PoolReport, options: &Options) -> String {
     let mut out = format!("  pool: {}\n state: {}\n", pool.name, words::pool_state(pool));
-    let kept = || pool.read_only_because.as_deref().map(words::kept_from_writing);
-    let logs = (!pool.suspended).then(|| words::unreplayed(&pool.unreplayed)).flatten();
-    if let Some(advice) = logs.or_else(|| words::advice(&pool.status)).or_else(kept) {
+    if let Some(advice) = words::pool_advice(pool) {
         out.push_str(&format!("status: {}\naction: {}\n", advice.status, advice.action));
         if let Some(article) = advice.article {
             out.push_str(&format!("   see: {}\n", words::article_address(article)));

@@ -114,7 +114,7 @@ fn features(names: &[String]) -> String {
 
 /// What it says of a pool with intent logs that could not be replayed and are kept; `None` if there
 /// are none.
-pub fn unreplayed(logs: &[UnreplayedLog]) -> Option<Advice> {
+fn unreplayed(logs: &[UnreplayedLog]) -> Option<Advice> {
     let lines: String =
         logs.iter().map(|log| format!("\n\t{}: {}", log.dataset, log.reason)).collect();
     (!logs.is_empty()).then(|| Advice {
@@ -130,8 +130,22 @@ pub fn unreplayed(logs: &[UnreplayedLog]) -> Option<Advice> {
     })
 }
 
+/// What it says of a pool in which blocks of destroyed datasets cannot be freed.
+fn stuck_freeing(because: &str) -> Advice {
+    Advice {
+        status: format!(
+            "Space of destroyed datasets or snapshots stays in use, as what names their\n\tblocks \
+             cannot be read:\n\t{because}"
+        ),
+        action: "The pool can be used.  Restore the affected device(s), then export the pool \
+                 and\n\timport it again: freeing goes on."
+            .to_owned(),
+        article: None,
+    }
+}
+
 /// What it says of a pool that is open for reading only because of a lack of this program.
-pub fn kept_from_writing(because: &str) -> Advice {
+fn kept_from_writing(because: &str) -> Advice {
     Advice {
         status: format!("The pool is open for reading only:\n\t{because}"),
         action:
@@ -141,7 +155,21 @@ pub fn kept_from_writing(because: &str) -> Advice {
     }
 }
 
-/// What `zpool status` says, or `None` for a healthy pool.
+/// What `zpool status` says of a pool; `None` if there is nothing to say.
+pub fn pool_advice(pool: &PoolReport) -> Option<Advice> {
+    let logs = (!pool.suspended).then(|| unreplayed(&pool.unreplayed)).flatten();
+    let kept = || pool.read_only_because.as_deref().map(kept_from_writing);
+    let advice = logs.or_else(|| advice(&pool.status)).or_else(kept);
+    let Some(stuck) = pool.stuck_freeing.as_deref().map(stuck_freeing) else { return advice };
+    Some(match advice {
+        Some(advice) => {
+            Advice { status: format!("{}\n\t{}", advice.status, stuck.status), ..advice }
+        }
+        None => stuck,
+    })
+}
+
+/// What `zpool status` says of a status, or `None` for a healthy pool.
 pub fn advice(status: &PoolStatus) -> Option<Advice> {
     let (text, action): (&str, &str) = match status {
         PoolStatus::Healthy | PoolStatus::CorruptCache | PoolStatus::BadGuidSum => return None,
