@@ -8,9 +8,11 @@ use std::collections::BTreeMap;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
+use cenote_device::before_write;
 use cenote_engine::Result;
 use cenote_engine::dataset::change::MosChange;
 use cenote_engine::pool::live::LivePool;
+use cenote_posix::tree::Tree;
 
 use crate::disks::settle;
 use crate::model::PoolState;
@@ -22,6 +24,8 @@ use crate::run::{Runner, Verdict};
 const TURN: Duration = Duration::from_secs(1);
 /// Longest time until a pool whose devices are back goes on.
 const RETURN: Duration = Duration::from_secs(20);
+/// How long a group is given to be written before an fsync that it should wait for.
+const OVERTAKES: Duration = Duration::from_millis(150);
 
 impl Runner {
     /// All devices fail for a while.
@@ -131,6 +135,58 @@ impl Runner {
         };
         self.meanwhile.clear();
         done
+    }
+
+    /// Has a group written while an fsync is about to write, and ends this life there.
+    pub(crate) fn overtaken(&mut self, set: u8, file: u8, fill: u32, writes: u8) -> Verdict {
+        let set = self.set(set).1;
+        let Some((_, file)) = self.file(set, file) else { return self.pass() };
+        // A chain is there, and goes on.
+        for turn in 0..2 {
+            if !self.write_at(set, file, 0, &bytes(300, fill.wrapping_add(turn), false))? {
+                return self.pass();
+            }
+            if turn == 0 {
+                self.fsync(set, file)?;
+            }
+        }
+        self.tally.faults += 1;
+        let tree = self.tree(&self.name_of(set), set)?;
+        let (node, mark) = (self.node(set, file), self.model.mark());
+        let (reach, reached) = channel();
+        let (go, going) = channel::<()>();
+        let writer = std::thread::spawn(move || {
+            before_write(writes.into(), move || {
+                let _ = reach.send(());
+                let _ = going.recv_timeout(TURN);
+            });
+            tree.sync(node, false)
+        });
+        let mut left = None;
+        if reached.recv_timeout(TURN).is_ok() {
+            let (live, all) = (self.live.clone(), self.model.mark());
+            let (tell, told) = channel();
+            let group = std::thread::spawn(move || tell.send(live.sync()).is_ok());
+            if let Ok(synced) = told.recv_timeout(OVERTAKES) {
+                synced.map_err(|error| format!("the group is not written: {error}"))?;
+                self.model.acknowledge(&all);
+                left = Some(self.disks.copy());
+            }
+            drop(go);
+            group.join().map_err(|_| "the group panics")?;
+        }
+        let answer = writer.join().map_err(|_| "the fsync panics")?;
+        if let Some(left) = left {
+            return self.end_life(left, u64::MAX, 0);
+        }
+        if self.model.damaged.contains(&node) && answer.is_err() {
+            return Ok(());
+        }
+        answer.map_err(|error| format!("fsync: {error}"))?;
+        if !self.model.sets[&set].careless {
+            self.model.committed(set, file, &mark);
+        }
+        Ok(())
     }
 
     /// Gives an order and does the steps that are to be done meanwhile.

@@ -386,6 +386,12 @@ fn step(random: &mut Random, theme: Theme, steps: &mut Vec<Step>) {
         _ if part > 98 => Some(rot_label(random)),
         Theme::Files => None,
         Theme::Logs if part < 5 => Some(during(random, theme)),
+        Theme::Logs if part < 8 => Some(Step::Overtaken {
+            set: set_of(random),
+            file: any(random),
+            fill: fill(random),
+            writes: random.below(3) as u8,
+        }),
         Theme::Logs => (part < 45).then(|| sync_step(random)),
         Theme::Full => (part < 60).then(|| full(random)),
         Theme::Limits if part < 25 => Some(full(random)),

@@ -127,7 +127,7 @@ impl Runner {
         content.map(|content| content.newest().bytes.clone()).unwrap_or_default()
     }
 
-    fn node(&self, set: u64, file: usize) -> NodeId {
+    pub(crate) fn node(&self, set: u64, file: usize) -> NodeId {
         self.model.sets[&set].files[file].node
     }
 

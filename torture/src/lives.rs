@@ -57,7 +57,7 @@ impl Runner {
     }
 
     /// Ends this life right after the event before `order`; what is left is judged, and begins another.
-    fn end_life(&mut self, left: Disks, order: u64, unmounted: u8) -> Verdict {
+    pub(crate) fn end_life(&mut self, left: Disks, order: u64, unmounted: u8) -> Verdict {
         self.tally.cuts += 1;
         let model = self.judged(&left, order)?;
         self.model = model;

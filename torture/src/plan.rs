@@ -285,6 +285,14 @@ pub enum Step {
         order: Box<Step>,
         steps: Vec<Step>,
     },
+    /// A group is written while an fsync is about to send its write number `writes` to the disks;
+    /// then the process dies, if the group did not wait for it.
+    Overtaken {
+        set: u8,
+        file: u8,
+        fill: u32,
+        writes: u8,
+    },
     /// Blocks of level `level` of a file are damaged in every copy.
     RotFile {
         set: u8,

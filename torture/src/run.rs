@@ -190,6 +190,9 @@ impl Runner {
             Step::Fails { order, at } => self.fails(order, *at),
             Step::Beside { first, second } => self.beside(first, second),
             Step::During { order, steps } => self.during(order, steps),
+            Step::Overtaken { set, file, fill, writes } => {
+                self.overtaken(*set, *file, *fill, *writes)
+            }
             Step::RotFile { set, file, level } => self.rot_file(*set, *file, *level),
             Step::Read => self.read_all(),
             other => match self.file_step(other) {

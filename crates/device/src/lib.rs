@@ -43,7 +43,7 @@ pub use disk::{
 };
 pub use file::{FileDevice, Mode};
 pub use host_lock::{HostLock, HostLockError};
-pub use sim::{Health, Keep, Recorded, SimDevice, SimEvent};
+pub use sim::{Health, Keep, Recorded, SimDevice, SimEvent, before_write};
 pub use stall::Stall;
 pub use table::PartitionTable;
 pub use write::{flush_batch, write_batch, write_durable};

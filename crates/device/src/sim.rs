@@ -3,6 +3,7 @@
 //! Invariant: no call takes real time (a hung disk answers "timed out" at once, as if the deadline
 //! had passed), except for the delay asked for with [`SimDevice::set_delay`].
 
+use std::cell::RefCell;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,6 +34,31 @@ pub enum Health {
     NoRoom,
     /// It does not answer in time; what was written meanwhile gets there when it is well again.
     Late,
+}
+
+thread_local! {
+    /// What this thread does before one of its next writes, and how many come before that one.
+    static BEFORE_WRITE: RefCell<Option<(u32, Box<dyn FnOnce()>)>> = const { RefCell::new(None) };
+}
+
+/// Lets this thread do `first` before the write to a simulated disk that comes after `writes` others,
+/// instead of what it was told before.
+pub fn before_write(writes: u32, first: impl FnOnce() + 'static) {
+    BEFORE_WRITE.set(Some((writes, Box::new(first))));
+}
+
+fn do_before_write() {
+    let due = BEFORE_WRITE.with_borrow_mut(|before| match before {
+        Some((0, _)) => before.take(),
+        Some((writes, _)) => {
+            *writes -= 1;
+            None
+        }
+        None => None,
+    });
+    if let Some((_, first)) = due {
+        first();
+    }
 }
 
 /// A disk in memory. Writes are volatile until flushed; [`SimDevice::crash`] undoes those that
@@ -347,6 +373,7 @@ impl Device for SimDevice {
 
     fn write(&self, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
         in_range(offset, data.len(), self.size)?;
+        do_before_write();
         let begun = self.begin(true);
         let state = &mut *self.state.lock();
         if state.health == Health::Late {

@@ -2,7 +2,9 @@
 //!
 //! Invariant: blocks of the chain are in order of their sequence numbers and only the last is not
 //! written yet; the header leads to the first. A block leaves the chain in the group whose writing
-//! makes it useless, and is freed in that group.
+//! makes it useless, and is freed in that group. The group in which a block was allocated is not
+//! written before the block that leads to it: otherwise a crash in between would leave space in use
+//! that nobody knows of.
 //! Nobody waits for a transaction group or a device while holding the state's lock, and one thread
 //! at a time writes the chain: whoever commits meanwhile waits for it, and the next of them takes
 //! along what all of them appended.
@@ -384,17 +386,17 @@ impl IntentLog {
         let Ok(dva) = self.pool.allocate(&tx, UNIT as u64) else { return Ok(None) };
         let [first, second] = self.pool.random();
         let mut pointer = pointer_to(dva, UNIT, tx.txg(), [first, second, self.objset, 1]);
-        if let Some(cipher) = &self.cipher {
-            cipher.prepare(&mut pointer)?;
-        }
+        let prepared = self.cipher.as_ref().map_or(Ok(()), |cipher| cipher.prepare(&mut pointer));
         let block = Block { pointer, newest: tx.txg(), stable: false };
         let txg = tx.txg();
         {
             let mut state = self.state.lock();
             state.chain.push_back(block);
             state.begun = txg;
+            state.broken = prepared.is_err();
         }
         drop(tx);
+        prepared?;
         // The header on disk must lead to the chain before anything in it counts.
         self.pool.wait_synced(txg)?;
         Ok(Some(pointer))
@@ -412,16 +414,18 @@ impl IntentLog {
         let (writes, complete) = match self.build_blocks(pointer, &placed.items, &tx, synced) {
             Ok(built) => built,
             Err(error) => {
+                // What was built is not written: the chain leads nowhere.
+                self.state.lock().broken = true;
                 placed.adopt(&tx, false);
                 return Err(error);
             }
         };
-        // The group that uses what was placed must not be written before that is.
-        let held = placed.has_places().then_some(tx);
+        // The group in which the next block was allocated must not be written before this one, which
+        // leads to it, nor before what was placed for that group to use: a crash in between would leave
+        // space that nobody knows of.
         let written = self.write_out(writes, data);
-        if let Some(tx) = held {
-            placed.adopt(&tx, matches!(written, Ok(true)));
-        }
+        placed.adopt(&tx, matches!(written, Ok(true)));
+        drop(tx);
         Ok(written? && complete)
     }
 
@@ -663,17 +667,19 @@ impl Writing<'_> {
         let log = self.log;
         let Ok(dva) = log.pool.allocate(self.tx, size as u64) else { return Ok(false) };
         let mut next = pointer_to(dva, size, self.tx.txg(), self.block.next_verifier());
-        if let Some(cipher) = &log.cipher {
-            cipher.prepare(&mut next)?;
+        let prepared = log.cipher.as_ref().map_or(Ok(()), |cipher| cipher.prepare(&mut next));
+        // Whatever fails from here on, the block is freed with the chain.
+        {
+            let mut state = log.state.lock();
+            if let Some(last) = state.chain.back_mut() {
+                last.newest = last.newest.max(self.newest);
+            }
+            let block = Block { pointer: next, newest: Txg(0), stable: false };
+            state.chain.push_back(block);
         }
+        prepared?;
         let block = std::mem::replace(&mut self.block, BlockBuilder::new(next));
         self.writes.push(block.finish(&next, log.cipher.as_deref())?);
-        let mut state = log.state.lock();
-        if let Some(last) = state.chain.back_mut() {
-            last.newest = last.newest.max(self.newest);
-        }
-        let block = Block { pointer: next, newest: Txg(0), stable: false };
-        state.chain.push_back(block);
         self.newest = Txg(0);
         Ok(true)
     }

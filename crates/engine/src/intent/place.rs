@@ -78,11 +78,6 @@ impl Placed {
         self.places.as_mut().map(Placement::take_writes).unwrap_or_default()
     }
 
-    /// There are blocks whose group has to be told of them, with [`Placed::adopt`].
-    pub(super) fn has_places(&self) -> bool {
-        self.places.is_some()
-    }
-
     /// Hands the blocks over to their group.
     pub(super) fn adopt(&mut self, tx: &Tx, written: bool) {
         if let Some(mut places) = self.places.take() {

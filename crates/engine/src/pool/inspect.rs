@@ -238,7 +238,7 @@ fn label_allows(choice: &Choice, found: &mut Inspection) -> bool {
             false
         }
         _ => {
-            found.stop(Aux::CorruptData, "no label that goes with the uberblock");
+            found.stop(Aux::CorruptData, "every label is newer than the newest uberblock left; going back (-F) finds that state");
             false
         }
     }
