@@ -36,9 +36,11 @@ pub enum Health {
     Late,
 }
 
+/// What a thread does before a write, and how many of its writes come before that one.
+type Before = (u32, Box<dyn FnOnce()>);
+
 thread_local! {
-    /// What this thread does before one of its next writes, and how many come before that one.
-    static BEFORE_WRITE: RefCell<Option<(u32, Box<dyn FnOnce()>)>> = const { RefCell::new(None) };
+    static BEFORE_WRITE: RefCell<Option<Before>> = const { RefCell::new(None) };
 }
 
 /// Lets this thread do `first` before the write to a simulated disk that comes after `writes` others,
