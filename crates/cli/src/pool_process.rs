@@ -167,13 +167,24 @@ fn prepare() -> Result<Prepared, Failure> {
     start_log(&files.log);
     export_on_signals(name, &directory);
     tracing::info!(pool = %name, "opening");
-    let service = match &request {
-        Beginning::Open(request) => backend::open(request)?,
-        Beginning::Create(plan) => backend::create(plan)?,
+    let opened = match &request {
+        Beginning::Open(request) => backend::open(request),
+        Beginning::Create(plan) => backend::create(plan),
     };
-    let listener = server::bind(&files.socket)
-        .map_err(|error| other(format!("{start}: {}: {error}", files.socket.display())))?;
-    Ok(Prepared { service, listener, files, claim })
+    let bound = opened.and_then(|service| {
+        let listener = server::bind(&files.socket);
+        let failed = |error| other(format!("{start}: {}: {error}", files.socket.display()));
+        Ok((service, listener.map_err(failed)?))
+    });
+    match bound {
+        Ok((service, listener)) => Ok(Prepared { service, listener, files, claim }),
+        Err(failure) => {
+            // while the claim is held, the file is this process's
+            drop(std::fs::remove_file(&files.pid));
+            drop(claim);
+            Err(failure)
+        }
+    }
 }
 
 impl Prepared {

@@ -69,6 +69,7 @@ fn a_pool_is_opened_once() {
         bench.refused_elsewhere("", &import, "imported on this host already, by process ");
         // Another network namespace does not see the lock, but the devices are held.
         bench.refused_elsewhere("other", &import, "is in use by another process");
+        assert!(!bench.at("run2/tank.pid").exists(), "who was refused leaves nothing");
     }
     let read = ["zpool", "import", "-o", "readonly=on", "-d", names[0], "-R", &mount, "tank"];
     bench.refused_elsewhere("", &read, "imported on this host already");
