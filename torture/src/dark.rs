@@ -41,6 +41,8 @@ impl Runner {
             self.dark = false;
             let back = (fill % 300) as u16;
             self.troubles.clear();
+            // At that moment nobody may have missed anything yet.
+            self.missed.clear();
             return self.cut(back, (fill >> 9) as u8 % 3, fill, 0, 0);
         }
         if end % 4 == 2 && done.is_ok() {
