@@ -34,7 +34,8 @@ fn node(status: &VdevStatus, pool: &str, space: Option<&PoolSpace>, depth: u32) 
         class: class(status.class),
         state: state(status.condition.state),
         reason: reason(status.condition.aux),
-        not_present: config.not_present,
+        // The configuration may say so of one that is back.
+        not_present: config.not_present && !status.condition.state.is_readable(),
         read_errors: stats.read_errors,
         write_errors: stats.write_errors,
         checksum_errors: stats.checksum_errors,
