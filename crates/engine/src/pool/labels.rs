@@ -3,9 +3,10 @@
 //! Chapter 01, sections 3, 9 and 10. Invariant: at every moment between two flushes the devices
 //! hold an uberblock and, on the same leaf, a label no newer than it that goes with it: even labels
 //! are durable before the uberblock that needs them is written, odd ones are left alone until it
-//! is durable.
+//! is durable. Where a power loss damaged the odd ones they are made good first: the even ones of such
+//! a leaf are all it has.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use cenote_codec::checksum::{Algorithm, Width, WordOrder, seal_embedded};
@@ -17,6 +18,7 @@ use cenote_format::uberblock::{ScratchState, Uberblock};
 use cenote_format::{Guid, Txg};
 use std::sync::Arc;
 
+use super::choose::is_verified;
 use super::discover::read_labels;
 use crate::vdev::{LeafDevice, LeafWrite, VdevTree};
 use crate::{Error, ErrorKind, Result};
@@ -53,9 +55,68 @@ pub fn write_labels(tree: &VdevTree, config: &PoolConfig, uberblock: &Uberblock)
             sealed(leaf, &indexes, label::CONFIG_OFFSET, block, WordOrder::Little)
         })
     };
+    mend_odd(tree, uberblock.txg)?;
     step(EVEN)?;
     write_uberblock(tree, uberblock)?;
     step(ODD)
+}
+
+/// Gives leaves none of whose odd labels can be believed what their even ones say, before those
+/// are overwritten by group `next`. What a leaf does not take is left as it is.
+fn mend_odd(tree: &VdevTree, next: Txg) -> Result<()> {
+    let leaves = tree.devices();
+    let mut writes = Vec::new();
+    let odd = believed(tree, &leaves, ODD, next);
+    let damaged: Vec<LeafDevice> = leaves
+        .into_iter()
+        .zip(odd)
+        .filter(|(_, odd)| odd.is_none())
+        .map(|(leaf, _)| leaf)
+        .collect();
+    let even = believed(tree, &damaged, EVEN, next);
+    for (leaf, block) in damaged.iter().zip(even) {
+        let Some(block) = block else { continue };
+        tracing::warn!(device = %leaf.device.path().display(), "labels 1 and 3 are damaged, mended");
+        writes.extend(sealed(leaf, &ODD, label::CONFIG_OFFSET, &block, WordOrder::Little)?);
+    }
+    if writes.is_empty() {
+        return Ok(());
+    }
+    let written: BTreeSet<Guid> = writes.iter().map(|write| write.leaf).collect();
+    tree.write_leaves(writes, false);
+    tree.flush_leaves(&written.into_iter().collect::<Vec<_>>(), false);
+    Ok(())
+}
+
+/// For each of `leaves`, the block of the newest label among `indexes` that is whole, its own, and
+/// of a group before `next`.
+fn believed(
+    tree: &VdevTree,
+    leaves: &[LeafDevice],
+    indexes: [usize; 2],
+    next: Txg,
+) -> Vec<Option<Bytes>> {
+    let place = |leaf: &LeafDevice, index| {
+        let start = label::label_offset(leaf.device.size(), index)?;
+        Some((leaf.guid, start + label::CONFIG_OFFSET))
+    };
+    let places: Vec<(Guid, u64)> = leaves
+        .iter()
+        .flat_map(|leaf| indexes.into_iter().filter_map(move |index| place(leaf, index)))
+        .collect();
+    let blocks = tree.read_leaves(&places, label::CONFIG_SIZE);
+    let mut best: BTreeMap<Guid, (Txg, Bytes)> = BTreeMap::new();
+    for ((guid, offset), block) in places.into_iter().zip(blocks) {
+        let Ok(block) = block else { continue };
+        let config = label::decode_config(&block).and_then(PoolConfig::from_nvlist);
+        let Ok(config) = config else { continue };
+        let txg = config.txg.unwrap_or_default();
+        let newer = best.get(&guid).is_none_or(|(known, _)| txg > *known);
+        if is_verified(&block, offset) && config.guid == Some(guid) && txg < next && newer {
+            best.insert(guid, (txg, block));
+        }
+    }
+    leaves.iter().map(|leaf| best.remove(&leaf.guid).map(|(_, block)| block)).collect()
 }
 
 /// Writes `uberblock` alone into its slot of all labels of every leaf, and makes it durable.

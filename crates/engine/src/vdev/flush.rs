@@ -6,7 +6,7 @@ use super::error::VdevError;
 use super::recover::Repair;
 use super::tree::{LeafId, NodeId, Shape, VdevTree};
 use bytes::Bytes;
-use cenote_device::{Device, DeviceError, WriteOp, flush_batch, write_batch};
+use cenote_device::{Device, DeviceError, ReadOp, WriteOp, flush_batch, read_batch, write_batch};
 use cenote_format::{Guid, Txg};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -135,6 +135,33 @@ impl VdevTree {
             Shape::Indirect(_) => true,
             Shape::Root | Shape::Nothing(_) => false,
         }
+    }
+
+    /// Reads `len` bytes of leaves directly, everything in flight together, and answers in order.
+    /// Errors are not counted for the leaves; one that was given up is not asked.
+    pub fn read_leaves(
+        &self,
+        reads: &[(Guid, u64)],
+        len: usize,
+    ) -> Vec<Result<Bytes, DeviceError>> {
+        let mut answers: Vec<Result<Bytes, DeviceError>> = Vec::with_capacity(reads.len());
+        let (mut places, mut ops) = (Vec::new(), Vec::new());
+        for (index, &(leaf, offset)) in reads.iter().enumerate() {
+            answers.push(Err(match self.usable(leaf, false) {
+                Ok((_, device)) => {
+                    places.push(index);
+                    ops.push(ReadOp { device, offset, len });
+                    DeviceError::Gone
+                }
+                Err(error) => error,
+            }));
+        }
+        for (index, answer) in places.into_iter().zip(read_batch(ops, self.deadline())) {
+            if let Some(slot) = answers.get_mut(index) {
+                *slot = answer;
+            }
+        }
+        answers
     }
 
     /// Writes to leaves directly, everything in flight together, and answers in order. Errors are

@@ -18,10 +18,14 @@ struct Rig {
 
 /// A mirror of two disks and a single disk.
 fn rig() -> Rig {
+    rig_on(["/a", "/b", "/c"].map(|p| Arc::new(SimDevice::new(p, SIZE))).into())
+}
+
+/// The same on these disks.
+fn rig_on(disks: Vec<Arc<SimDevice>>) -> Rig {
     let leaves = vec![leaf(0, 11, "/a"), leaf(1, 12, "/b")];
     let mirror = top(VdevKind::Mirror, 0, 10, leaves);
     let single = top(VdevKind::File, 1, 0, vec![leaf(0, 13, "/c")]);
-    let disks: Vec<_> = ["/a", "/b", "/c"].map(|p| Arc::new(SimDevice::new(p, SIZE))).into();
     rig_of(vec![mirror, single], disks)
 }
 
@@ -165,6 +169,43 @@ fn power_loss_at_any_moment_leaves_a_root_and_its_label() {
         }
     }
     assert!(seen[0] > 5 && seen[1] > 5, "{seen:?}");
+}
+
+#[test]
+fn power_lost_twice_leaves_every_leaf_a_label() {
+    let rig = rig();
+    initialise(&rig.tree).unwrap();
+    write_labels(&rig.tree, &rig.config, &ub(&rig, 7)).unwrap();
+    let recorded = |rig: &Rig, txg| {
+        rig.disks.iter().for_each(|disk| disk.record());
+        write_labels(&rig.tree, &rig.config, &ub(rig, txg)).unwrap();
+        let events = rig.disks.iter().flat_map(|disk| disk.recorded());
+        events.map(|recorded| recorded.order).chain([u64::MAX]).collect::<Vec<_>>()
+    };
+    let mut torn = 0;
+    for first in recorded(&rig, 8) {
+        // What was not flushed is there by half.
+        let mut half = |recorded: &cenote_device::Recorded| match &recorded.event {
+            SimEvent::Write { data, .. } => Keep::First(data.len() / 1024 * 512),
+            SimEvent::Flush => Keep::All,
+        };
+        let after = |disk: &Arc<SimDevice>| Arc::new(disk.after_crash(first, &mut half));
+        let disks: Vec<_> = rig.disks.iter().map(after).collect();
+        let labels = disks.iter().flat_map(|disk| read_labels(&**disk).unwrap());
+        torn += labels.filter(|label| !label.verified).count();
+        let again = rig_on(disks);
+        for second in recorded(&again, 9) {
+            let after = |disk: &Arc<SimDevice>| disk.after_crash(second, &mut |_| Keep::Nothing);
+            let disks: Vec<_> = again.disks.iter().map(after).map(Arc::new).collect();
+            let newest = chosen(&disks).best.txg;
+            for disk in &disks {
+                let labels = read_labels(&**disk).unwrap();
+                let label = super::super::choose::best_label(&labels, Some(newest));
+                assert!(label.is_some(), "{} after {first} and {second}", disk.path().display());
+            }
+        }
+    }
+    assert!(torn > 5, "{torn}");
 }
 
 #[test]
