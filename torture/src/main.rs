@@ -16,6 +16,8 @@ use cenote_torture::{Plan, carry_out, draw, line, minimise};
 
 /// Longest time for one seed.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Seeds one process runs: the memory of pools that were killed in it is not given back.
+const SEEDS_OF_A_PROCESS: usize = 25;
 
 #[derive(Default)]
 struct Arguments {
@@ -216,7 +218,7 @@ fn many(arguments: &Arguments) -> ExitCode {
     }
 }
 
-/// Has one process run `seed` and those after it, until there are none or it fails.
+/// Has one process run `seed` and some after it, until there are none or it fails.
 fn serve(
     seed: &mut Option<u64>,
     take: &dyn Fn() -> Option<u64>,
@@ -231,7 +233,8 @@ fn serve(
         let mut lines = BufReader::new(output).lines().map_while(Result::ok);
         let _ = lines.try_for_each(|line| send.send(line));
     });
-    while let Some(now) = *seed {
+    for _ in 0..SEEDS_OF_A_PROCESS {
+        let Some(now) = *seed else { break };
         writeln!(input, "{now}")?;
         match lines.recv_timeout(PATIENCE) {
             Ok(text) => say(&text),
