@@ -31,7 +31,7 @@ impl Session {
 /// Runs the session below `directory`.
 pub fn run(root: &Path, directory: &Path) -> Outcome {
     let build = Command::new("cargo")
-        .args(["build", "--release", "--quiet", "--package", "cenote-cli"])
+        .args(["build", "--release", "--quiet", "--package", "cenote"])
         .current_dir(root)
         .status()?;
     if !build.success() {

@@ -12,9 +12,12 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("device", &[]),
     ("engine", &["format", "codec", "device"]),
     ("posix", &["engine", "format"]),
-    ("control", &[]),
+    ("control", &["format"]),
     ("serve", &["posix", "control"]),
-    ("cli", &["control", "serve", "posix", "engine", "format", "codec", "device"]),
+    ("process", &["serve", "posix", "engine", "control", "format", "device"]),
+    ("inspect", &["posix", "engine", "control", "format", "codec", "device"]),
+    ("cli", &["control"]),
+    ("cenote", &["cli", "inspect", "process", "control"]),
 ];
 
 /// The engine's rooms from low to high: a room uses only rooms before it.

@@ -11,9 +11,9 @@ use cenote_control::protocol::{Failure, FailureKind, MountRequest, Request};
 use cenote_control::report::DatasetKind;
 
 use crate::getopt::{OptionError, Spec};
-use crate::settings::mount_options::{self, MountOption};
-use crate::terminal;
 use crate::zfs::{common, names};
+use cenote_control::mount_options::{self, MountOption};
+use cenote_control::terminal;
 
 /// Names under which mount(8) runs this program.
 pub const NAMES: [&str; 2] = ["mount.zfs", "mount.fuse.cenote"];

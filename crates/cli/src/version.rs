@@ -9,8 +9,8 @@ use cenote_control::json;
 use serde_json::json;
 
 use crate::getopt::Spec;
-use crate::terminal;
 use crate::usage::Tool;
+use cenote_control::terminal;
 
 const SPEC: Spec = Spec { letters: "j", long: &[("json", 'j', false)] };
 

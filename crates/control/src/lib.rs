@@ -1,16 +1,28 @@
 //! What the command line and a pool process say to each other, and how it looks on the screen.
 //!
-//! Requests and responses, the client and the server of the control socket, reports, property
-//! tables, text and JSON. Invariant: no engine inside; everything here works on published reports.
+//! Requests and responses, the client and the server of the control socket, how a pool process is begun
+//! and how devices are looked at, reports, property tables, text and JSON. Invariant: no engine inside;
+//! everything here works on published reports.
 #![forbid(unsafe_code)]
 
+pub mod begin;
+pub mod budget;
 pub mod changes;
 pub mod client;
+pub mod device_names;
 pub mod json;
+pub mod look;
+pub mod mount_options;
 pub mod plan;
+pub mod principal;
 pub mod properties;
 pub mod protocol;
 pub mod report;
 pub mod run_directory;
 pub mod server;
+pub mod terminal;
 pub mod text;
+
+// What both sides know of the format: names and values, no bytes.
+pub use cenote_format::label::allocatable;
+pub use cenote_format::{delegation, feature, property};

@@ -35,6 +35,8 @@ const HEAD: u64 = 128 << 10;
 const LABEL: u64 = 256 << 10;
 /// Where the stable names of disks are; their partitions end in `-part1`.
 const STABLE_NAMES: &str = "/dev/disk";
+/// Where the stable name of a disk is found.
+const BY_ID: &str = "/dev/disk/by-id";
 /// Unit of places and sizes in sysfs, in bytes.
 const UNIT: u64 = 512;
 
@@ -120,6 +122,19 @@ pub fn partition_path(path: &Path, number: u32) -> PathBuf {
         false => "",
     };
     format!("{name}{between}{number}").into()
+}
+
+/// The name a disk keeps wherever it is plugged in.
+pub fn stable_name(path: &Path) -> Option<String> {
+    let target = std::fs::canonicalize(path).ok()?;
+    let mut names: Vec<String> = std::fs::read_dir(BY_ID)
+        .ok()?
+        .flatten()
+        .filter(|entry| std::fs::canonicalize(entry.path()).is_ok_and(|other| other == target))
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    names.into_iter().next()
 }
 
 /// The partition table of the disk at `path`.

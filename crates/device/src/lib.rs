@@ -39,7 +39,7 @@ pub use buffer::{aligned_copy, keep_buffers};
 pub use bytes::Bytes;
 pub use disk::{
     DiskError, PoolPartition, is_whole_disk, partition_disk, partition_path, partition_table,
-    planned_size,
+    planned_size, stable_name,
 };
 pub use file::{FileDevice, Mode};
 pub use host_lock::{HostLock, HostLockError};

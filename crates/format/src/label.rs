@@ -39,6 +39,11 @@ pub const TRAILER_SIZE: usize = 40;
 /// Smallest and largest logarithm of a ring slot's size.
 pub const SLOT_SHIFTS: std::ops::RangeInclusive<u32> = 10..=13;
 
+/// Allocatable bytes of a device of `size` bytes (chapter 03, section 1).
+pub fn allocatable(size: u64) -> u64 {
+    (size & !0x3_ffff).saturating_sub(0x48_0000)
+}
+
 /// A device's size rounded down to whole labels: the part ZFS uses.
 pub fn usable_size(device_size: u64) -> u64 {
     device_size & !(LABEL_SIZE - 1)

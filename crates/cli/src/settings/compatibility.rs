@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use cenote_format::feature::{self, FEATURES, Flags};
+use cenote_control::feature::{self, FEATURES, Flags};
 
 /// Where the administrator's own sets are.
 const ETC: &str = "/etc/zfs/compatibility.d";

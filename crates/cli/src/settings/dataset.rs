@@ -5,12 +5,12 @@
 
 use cenote_control::plan::PropertySetting;
 use cenote_control::properties;
+use cenote_control::property::{self, Kind, Property, Types};
 use cenote_control::report::DatasetKind;
 use cenote_control::text::number as shown;
-use cenote_format::property::{self, Kind, Property, Types};
 
 use super::number;
-use super::principal::{self, QUOTAS};
+use cenote_control::principal::{self, QUOTAS};
 
 /// Smallest record or volume block in bytes.
 const BLOCK_LEAST: u64 = 512;

@@ -5,7 +5,5 @@
 
 pub mod compatibility;
 pub mod dataset;
-pub mod mount_options;
 pub mod number;
 pub mod pool;
-pub mod principal;

@@ -4,10 +4,10 @@
 
 use std::path::Path;
 
+use cenote_control::feature::{self, FEATURE_VERSION, LAST_LEGACY_VERSION};
 use cenote_control::plan::PropertySetting;
 use cenote_control::properties;
-use cenote_format::feature::{self, FEATURE_VERSION, LAST_LEGACY_VERSION};
-use cenote_format::property::{self, Attribute, Kind, Property};
+use cenote_control::property::{self, Attribute, Kind, Property};
 
 use super::number;
 

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use cenote_control::properties::{DATASET, POOL};
 
-use crate::terminal;
+use cenote_control::terminal;
 
 /// A tool with a command table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,16 +8,16 @@ use std::process::ExitCode;
 
 use cenote_control::changes::{Change, Grant};
 use cenote_control::client::Client;
-use cenote_format::delegation::{Key, PERMISSIONS, Scope, Who};
-use cenote_format::property;
+use cenote_control::delegation::{Key, PERMISSIONS, Scope, Who};
+use cenote_control::property;
 
 use super::common::{self, DATASETS};
 use super::names;
 use crate::getopt::{Parsed, Spec};
-use crate::settings::principal;
-use crate::terminal;
 use crate::usage::Tool;
 use crate::zpool::common::history_line;
+use cenote_control::principal;
+use cenote_control::terminal;
 
 const ALLOW: Spec = Spec { letters: "hldugecs", long: &[] };
 const UNALLOW: Spec = Spec { letters: "hldugecsr", long: &[] };

@@ -12,9 +12,9 @@ use cenote_control::report::{DatasetKind, DatasetReport};
 use super::{common, keys, names};
 use crate::getopt::{Parsed, Spec};
 use crate::settings::dataset::{self, Subject};
-use crate::terminal;
 use crate::usage::Tool;
 use crate::zpool::common::{change, history_line};
+use cenote_control::terminal;
 
 const SPEC: Spec = Spec { letters: "lio:", long: &[] };
 /// Exit code when a key could not be changed.

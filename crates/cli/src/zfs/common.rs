@@ -11,8 +11,8 @@ use cenote_control::report::{DatasetKind, DatasetReport};
 
 use super::names;
 use crate::settings::dataset::Subject;
-use crate::terminal;
 use crate::zpool::common;
+use cenote_control::terminal;
 
 /// Filesystems and volumes.
 pub const DATASETS: [DatasetKind; 2] = [DatasetKind::Filesystem, DatasetKind::Volume];

@@ -14,9 +14,9 @@ use super::common::{self, fail};
 use super::{keys, names};
 use crate::getopt::{OptionError, Parsed, Spec};
 use crate::settings::{dataset, number};
-use crate::terminal;
 use crate::usage::Tool;
 use crate::zpool::common::history_line;
+use cenote_control::terminal;
 
 const SPEC: Spec = Spec { letters: "Pb:no:psuvV:", long: &[] };
 /// Block size of a volume if nothing is said, in bytes.

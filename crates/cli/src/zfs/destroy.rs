@@ -14,9 +14,9 @@ use cenote_control::text::number;
 use super::common::{self, fail};
 use super::names;
 use crate::getopt::{Parsed, Spec};
-use crate::terminal;
 use crate::usage::Tool;
 use crate::zpool::common::history_line;
+use cenote_control::terminal;
 
 const SPEC: Spec = Spec { letters: "vpndfrR", long: &[] };
 /// What has to be known of datasets to destroy them.

@@ -13,8 +13,8 @@ use cenote_control::text::sort;
 
 use super::select::{self, Selection};
 use crate::getopt::{Parsed, Spec};
-use crate::terminal;
 use crate::usage::Tool;
+use cenote_control::terminal;
 
 const SPEC: Spec =
     Spec { letters: "jd:o:s:rt:Hp", long: &[("json", 'j', false), ("json-int", 'J', false)] };

@@ -14,9 +14,9 @@ use cenote_control::text::time;
 use super::common::{self, fail};
 use super::names;
 use crate::getopt::Spec;
-use crate::terminal;
 use crate::usage::Tool;
 use crate::zpool::common::history_line;
+use cenote_control::terminal;
 
 const CHANGE: Spec = Spec { letters: "rt", long: &[] };
 const LIST: Spec = Spec { letters: "rHp", long: &[] };

@@ -18,9 +18,9 @@ use zeroize::Zeroizing;
 use super::names;
 use super::select::{self, Selection};
 use crate::getopt::{Parsed, Spec};
-use crate::terminal;
 use crate::usage::Tool;
 use crate::zpool::common::{change, history_line};
+use cenote_control::terminal;
 
 const LOAD: Spec = Spec { letters: "aL:nr", long: &[] };
 const UNLOAD: Spec = Spec { letters: "ar", long: &[] };

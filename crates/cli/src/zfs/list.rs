@@ -13,8 +13,8 @@ use cenote_control::text::sort::{self, SortKey};
 
 use super::select::{self, Selection};
 use crate::getopt::{Parsed, Spec};
-use crate::terminal;
 use crate::usage::Tool;
+use cenote_control::terminal;
 
 /// How long the property `listsnapshots` of a pool is waited for.
 const HINT_WAIT: Duration = Duration::from_secs(1);

@@ -10,6 +10,7 @@ mod clone;
 pub mod common;
 mod create;
 mod destroy;
+mod file_project;
 mod get;
 mod hold;
 pub mod keys;
@@ -28,9 +29,9 @@ mod wait;
 
 use std::process::ExitCode;
 
-use crate::terminal;
 use crate::usage::Tool;
 use crate::version;
+use cenote_control::terminal;
 
 /// Runs `zfs` with the arguments after its name.
 pub fn run(arguments: &[String]) -> ExitCode {

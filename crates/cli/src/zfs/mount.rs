@@ -13,8 +13,8 @@ use cenote_control::text::dataset_list;
 
 use super::{common, keys, names, select};
 use crate::getopt::Spec;
-use crate::terminal;
 use crate::usage::Tool;
+use cenote_control::terminal;
 
 const MOUNT: Spec = Spec { letters: "aRjfo:lOv", long: &[("json", 'j', false)] };
 const UNMOUNT: Spec = Spec { letters: "afu", long: &[] };

@@ -11,12 +11,12 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use cenote_serve::fuse::file_flags::{self, FileProject};
 use rustix::fs::OFlags;
 
+use super::file_project::{self, FileProject};
 use crate::getopt::{Parsed, Spec};
-use crate::terminal;
 use crate::usage::Tool;
+use cenote_control::terminal;
 
 const SPEC: Spec = Spec { letters: "0Ccdkp:rs", long: &[] };
 /// No project has this number.
@@ -125,7 +125,7 @@ fn project_of(path: &Path) -> Result<(File, FileProject), (io::Error, String)> {
         let words = format!("failed to open {name}: {}", terminal::words_of(&error));
         (error, words)
     })?;
-    let project = file_flags::project(&file).map_err(|error| {
+    let project = file_project::project(&file).map_err(|error| {
         let words = format!("failed to get xattr for {name}: {}", terminal::words_of(&error));
         (error, words)
     })?;
@@ -234,7 +234,7 @@ fn one(path: &Path, options: Options) -> Result<(), (io::Error, String)> {
         Work::Set if id == expected && (!options.set_flag || inherited) => return Ok(()),
         Work::Set => project.with(expected, inherited || options.set_flag),
     };
-    file_flags::set_project(&file, &changed).map_err(|error| {
+    file_project::set_project(&file, &changed).map_err(|error| {
         let words = format!("failed to set xattr for {name}: {}", terminal::words_of(&error));
         (error, words)
     })

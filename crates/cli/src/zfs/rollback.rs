@@ -12,9 +12,9 @@ use cenote_control::report::DatasetKind;
 use super::common::{self, fail};
 use super::destroy::Pool;
 use crate::getopt::Spec;
-use crate::terminal;
 use crate::usage::Tool;
 use crate::zpool::common::history_line;
+use cenote_control::terminal;
 
 const SPEC: Spec = Spec { letters: "rRf", long: &[] };
 

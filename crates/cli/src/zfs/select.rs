@@ -12,7 +12,7 @@ use cenote_control::protocol::{DatasetQuery, FailureKind, LOOK_DEADLINE};
 use cenote_control::report::{DatasetKind, DatasetReport};
 
 use super::names;
-use crate::terminal;
+use cenote_control::terminal;
 
 /// What is asked for.
 #[derive(Clone, Debug, Default)]

@@ -13,9 +13,9 @@ use cenote_control::report::{DatasetKind, DatasetReport};
 use super::common::{self, code, fail};
 use crate::getopt::Spec;
 use crate::settings::dataset;
-use crate::terminal;
 use crate::usage::Tool;
 use crate::zpool::common::history_line;
+use cenote_control::terminal;
 
 const SET: Spec = Spec { letters: "u", long: &[] };
 const INHERIT: Spec = Spec { letters: "rS", long: &[] };

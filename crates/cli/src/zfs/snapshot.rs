@@ -13,9 +13,9 @@ use super::common::{self, fail};
 use super::names;
 use crate::getopt::Spec;
 use crate::settings::dataset::{self, Subject};
-use crate::terminal;
 use crate::usage::Tool;
 use crate::zpool::common::history_line;
+use cenote_control::terminal;
 
 const SPEC: Spec = Spec { letters: "ro:", long: &[] };
 

@@ -11,8 +11,8 @@ use cenote_control::report::{DatasetKind, DatasetReport};
 use super::common;
 use super::select::{Selection, select};
 use crate::getopt::Spec;
-use crate::terminal;
 use crate::usage::Tool;
+use cenote_control::terminal;
 
 const SPEC: Spec = Spec { letters: "rvV:a", long: &[] };
 /// The newest version of filesystems.

@@ -12,9 +12,9 @@ use cenote_control::text::table::{self, Column};
 
 use super::{common, names, select};
 use crate::getopt::{Parsed, Spec};
-use crate::settings::principal::{self, Who};
-use crate::terminal;
 use crate::usage::Tool;
+use cenote_control::principal::{self, Who};
+use cenote_control::terminal;
 
 const SPEC: Spec = Spec { letters: "nHpo:s:S:t:i", long: &[] };
 /// Exit code if a field or type is wrong.

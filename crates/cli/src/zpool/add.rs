@@ -7,11 +7,11 @@ use std::process::ExitCode;
 use cenote_control::changes::Change;
 use cenote_control::client::Client;
 
-use super::vdevs::{devices, grammar, layout, replication, whole_disks};
+use super::vdevs::{devices, grammar, layout, replication};
 use super::{common, create};
 use crate::getopt::{Parsed, Spec};
-use crate::terminal;
 use crate::usage::Tool;
+use cenote_control::terminal;
 
 const SPEC: Spec = Spec {
     letters: "fgLno:P",
@@ -66,7 +66,7 @@ fn add(
     let pool = client.pool_report(name).map_err(|failure| failure.message)?;
     let mut plan = grammar::parse(words, &mut |word| devices::resolve(word))?;
     let force = parsed.has('f');
-    let mut problems = create::checked(&plan, force || parsed.has('U'));
+    let mut problems = create::checked(&plan, force || parsed.has('U'))?;
     if problems.is_empty() && !(force || parsed.has('M')) {
         match (replication::of_plan(&plan), replication::of_pool(&pool.root)) {
             (Err(words), _) => problems.push(words),
@@ -91,7 +91,6 @@ fn add(
     if pool.properties.number("readonly") == Some(1) {
         return Err(format!("cannot add to '{name}': pool is read-only"));
     }
-    let _partitions = whole_disks::partition(&mut plan)?;
     let request = common::change(Some(line), Change::AddVdevs(plan));
     let warnings = client.order(name, &request).map_err(|failure| failure.message)?;
     if warnings.is_empty() { Ok(()) } else { Err(warnings.join("\n")) }

@@ -14,8 +14,8 @@ use cenote_control::text::time;
 use cenote_control::text::vdev_name::Naming;
 
 use crate::getopt::Parsed;
-use crate::terminal;
 use crate::usage::Tool;
+use cenote_control::terminal;
 
 /// Reports of pools, and whether all that were named could be had.
 pub struct Asked {

@@ -6,22 +6,23 @@
 use std::path::Path;
 use std::process::ExitCode;
 
+use cenote_control::begin::{self, Beginning};
 use cenote_control::client::Client;
+use cenote_control::look::{self, Look, Uses};
 use cenote_control::plan::{CreatePool, PropertySetting, VdevPlan, VdevPlanKind};
 use cenote_control::protocol::{MountRequest, Request};
 use cenote_control::report::{DatasetKind, VdevClass};
 use cenote_control::text::number as shown;
-use cenote_engine::vdev::allocatable;
 
 use super::common;
-use super::vdevs::{devices, grammar, in_use, layout, replication, whole_disks};
+use super::vdevs::{devices, grammar, layout, replication};
 use crate::getopt::{Parsed, Spec};
-use crate::pool_process::{self, Beginning};
+use crate::leftovers;
 use crate::settings::pool::When;
 use crate::settings::{compatibility, dataset, number, pool};
 use crate::usage::Tool;
 use crate::zfs::keys;
-use crate::{leftovers, terminal};
+use cenote_control::terminal;
 
 const SPEC: Spec = Spec { letters: "fndR:m:o:O:t:", long: &[] };
 /// Smallest device in bytes.
@@ -153,7 +154,7 @@ impl Options {
     fn root_property(&mut self, name: &str, value: &str) -> Result<(), String> {
         let invalid = || format!("property '{name}' is not a valid filesystem property");
         let applies = dataset::native(name)
-            .map(|property| property.types.contains(cenote_format::property::Types::FILESYSTEM));
+            .map(|property| property.types.contains(cenote_control::property::Types::FILESYSTEM));
         if !applies.unwrap_or_else(|| dataset::is_property(name)) {
             return Err(invalid());
         }
@@ -189,7 +190,7 @@ impl Options {
             ));
         }
         let mut vdevs = grammar::parse(words, &mut |word| devices::resolve(word))?;
-        let mut problems = checked(&vdevs, self.force);
+        let mut problems = checked(&vdevs, self.force)?;
         let normal = vdevs.iter().any(|vdev| vdev.class == VdevClass::Normal);
         if problems.is_empty() && !normal {
             problems.push("at least one general top-level vdev must be specified".to_owned());
@@ -231,7 +232,6 @@ impl Options {
         if client.knows(imported) && !leftovers::clear(client, imported) {
             return Err(cannot("pool already exists".to_owned()));
         }
-        let _partitions = whole_disks::partition(&mut vdevs)?;
         let plan = CreatePool {
             name: name.to_owned(),
             temporary_name: self.temporary_name.clone(),
@@ -243,7 +243,7 @@ impl Options {
             root_key,
             command,
         };
-        pool_process::start(&Beginning::Create(Box::new(plan))).map_err(|f| f.message)?;
+        begin::start(&Beginning::Create(Box::new(plan))).map_err(|f| f.message)?;
         mount(client, imported)
     }
 
@@ -282,7 +282,7 @@ impl Options {
             if self.no_features { compatibility::Features::new() } else { allowed.clone() };
         for (feature, value) in &self.features {
             let enable = pool::feature(feature, value, When::Creation).map_err(cannot)?;
-            let known = cenote_format::feature::by_name(feature).map(|known| known.name());
+            let known = cenote_control::feature::by_name(feature).map(|known| known.name());
             let Some(known) = known else { continue };
             if !enable {
                 wanted.remove(known);
@@ -362,9 +362,12 @@ fn name_problem(name: &str) -> Option<String> {
 }
 
 /// What is in use among the leaves of a plan; with `force` only what nothing overrides.
-pub fn checked(plan: &[VdevPlan], force: bool) -> Vec<String> {
-    let (forcible, firm) = in_use::uses_of_all(plan);
-    if force { firm } else { forcible.into_iter().chain(firm).collect() }
+///
+/// # Errors
+/// If nobody could look.
+pub fn checked(plan: &[VdevPlan], force: bool) -> Result<Vec<String>, String> {
+    let Uses { forcible, firm } = look::ask(&Look::Uses(plan.to_vec()))?;
+    Ok(if force { firm } else { forcible.into_iter().chain(firm).collect() })
 }
 
 /// Refuses a specification because of these problems, if there are any.
@@ -398,11 +401,17 @@ pub fn refuse_small(name: &str, plan: &[VdevPlan]) -> Result<(), String> {
     seen.sort();
     seen.dedup();
     let mut disks = leaves.iter().filter(|leaf| leaf.whole_disk).filter_map(|leaf| place(leaf));
+    // As the kernel names them: sda1, but nvme0n1p1.
     let is_part_of = |part: &Path, disk: &Path| {
-        let number = part.to_str().zip(disk.to_str()).and_then(|(part, disk)| {
-            part.strip_prefix(disk)?.trim_start_matches('p').parse::<u32>().ok()
+        let (Some(part), Some(disk)) = (part.to_str(), disk.to_str()) else { return false };
+        let rest = part.strip_prefix(disk).and_then(|rest| {
+            if disk.ends_with(|c: char| c.is_ascii_digit()) {
+                rest.strip_prefix('p')
+            } else {
+                Some(rest)
+            }
         });
-        number.is_some_and(|number| cenote_device::partition_path(disk, number) == part)
+        rest.is_some_and(|number| number.parse::<u32>().is_ok())
     };
     let overlap = disks.any(|disk| seen.iter().any(|part| is_part_of(part, &disk)));
     if seen.len() < count || overlap {
@@ -417,7 +426,11 @@ pub fn refuse_small(name: &str, plan: &[VdevPlan]) -> Result<(), String> {
     // A distributed spare is as large as what the smallest device offers.
     let is_spare_small = |vdev: &VdevPlan| {
         let has_spares = matches!(vdev.kind, VdevPlanKind::Draid { spares: 1.., .. });
-        has_spares && vdev.children.iter().any(|leaf| allocatable(leaf.size) < DEVICE_LEAST)
+        has_spares
+            && vdev
+                .children
+                .iter()
+                .any(|leaf| cenote_control::allocatable(leaf.size) < DEVICE_LEAST)
     };
     if leaves.iter().any(is_small) || plan.iter().any(is_spare_small) {
         let least = shown::plain(DEVICE_LEAST);

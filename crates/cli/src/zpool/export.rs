@@ -10,8 +10,8 @@ use cenote_control::protocol::Request;
 use super::common;
 use crate::getopt::Spec;
 use crate::leftovers;
-use crate::terminal;
 use crate::usage::Tool;
+use cenote_control::terminal;
 
 const SPEC: Spec = Spec { letters: "afF", long: &[] };
 

@@ -11,8 +11,8 @@ use cenote_control::text::vdev_get;
 
 use super::common;
 use crate::getopt::{Parsed, Spec};
-use crate::terminal;
 use crate::usage::Tool;
+use cenote_control::terminal;
 
 const SPEC: Spec = Spec {
     letters: "Hjo:p",

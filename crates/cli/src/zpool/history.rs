@@ -11,8 +11,8 @@ use cenote_control::text::pool_history;
 
 use super::common;
 use crate::getopt::Spec;
-use crate::terminal;
 use crate::usage::Tool;
+use cenote_control::terminal;
 
 const SPEC: Spec = Spec { letters: "il", long: &[] };
 

@@ -6,20 +6,21 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use cenote_control::begin::{self, Back, Beginning, OpenRequest, Search};
 use cenote_control::changes::Change;
 use cenote_control::client::Client;
+use cenote_control::look::{self, Cached, Look};
 use cenote_control::properties;
 use cenote_control::protocol::{FailureKind, MountRequest, Request};
 use cenote_control::report::{ImportReport, ImportVdev};
 use cenote_control::text::pool_import;
 
-use super::{cache_file, common, set};
-use crate::backend::{self, Back, OpenRequest, Search};
+use super::{common, set};
 use crate::getopt::{Parsed, Spec};
-use crate::pool_process::{self, Beginning};
+use crate::leftovers;
 use crate::usage::Tool;
 use crate::zfs::keys;
-use crate::{leftovers, terminal};
+use cenote_control::terminal;
 
 const SPEC: Spec =
     Spec { letters: "aCc:d:DEfFlmnNo:R:stT:VX", long: &[("rewind-to-checkpoint", 'K', false)] };
@@ -92,11 +93,9 @@ fn wanted(parsed: &Parsed, line: String) -> Result<Wanted, ExitCode> {
         None if parsed.has('F') => Back::Few,
         None => Back::No,
     };
-    let cached = match parsed.argument('c').map(cache_file::read) {
-        Some(Ok(cached)) => Some(cached),
-        Some(Err(message)) => return Err(said(message)),
-        None => None,
-    };
+    let read =
+        |path: &str| -> Result<Cached, String> { look::ask(&Look::CacheFile(path.to_owned()))? };
+    let cached = parsed.argument('c').map(read).transpose().map_err(said)?;
     let places = match &cached {
         Some(cached) => cached.devices.clone(),
         None => parsed.arguments('d').map(absolute).collect(),
@@ -171,10 +170,17 @@ fn property(request: &mut OpenRequest, name: &str, value: &str) -> Result<bool, 
 
 fn import(wanted: &Wanted) -> ExitCode {
     let client = Client::default();
-    let mut found = match &wanted.cached {
+    let looked = match &wanted.cached {
         // No devices would mean: those of the system.
-        Some(_) if wanted.request.search.places.is_empty() => Vec::new(),
-        _ => backend::find(&wanted.request.search),
+        Some(_) if wanted.request.search.places.is_empty() => Ok(Vec::new()),
+        _ => look::importable(&wanted.request.search),
+    };
+    let mut found = match looked {
+        Ok(found) => found,
+        Err(message) => {
+            terminal::complain(&message);
+            return ExitCode::FAILURE;
+        }
     };
     found.retain(|pool| pool.destroyed == wanted.destroyed);
     if let Some(cached) = &wanted.cached {
@@ -329,7 +335,7 @@ fn one(wanted: &Wanted, client: &Client, pool: &ImportReport) -> Result<(), ()> 
         return Ok(());
     }
     let request = OpenRequest { guid: pool.guid, name, ..wanted.request.clone() };
-    if let Err(failure) = pool_process::start(&Beginning::Open(request.clone())) {
+    if let Err(failure) = begin::start(&Beginning::Open(request.clone())) {
         return fail(failure.message);
     }
     let report = client.pool_report(&request.name).unwrap_or_default();

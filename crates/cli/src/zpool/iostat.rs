@@ -13,8 +13,8 @@ use cenote_control::text::vdev_get;
 
 use super::common::{self, Repeat, Stamp};
 use crate::getopt::Spec;
-use crate::terminal;
 use crate::usage::Tool;
+use cenote_control::terminal;
 
 const SPEC: Spec = Spec { letters: "c:gLPT:vyhplqrwnH", long: &[] };
 

@@ -12,8 +12,8 @@ use cenote_control::text::pool_list::{self, DEFAULT_COLUMNS, Options};
 
 use super::common::{self, Repeat, Stamp};
 use crate::getopt::Spec;
-use crate::terminal;
 use crate::usage::Tool;
+use cenote_control::terminal;
 
 const SPEC: Spec = Spec {
     letters: "gHjLo:pPT:v",

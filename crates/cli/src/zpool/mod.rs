@@ -4,7 +4,6 @@
 //! the command line is wrong.
 
 mod add;
-mod cache_file;
 pub mod common;
 mod create;
 mod export;
@@ -24,9 +23,9 @@ mod wait;
 
 use std::process::ExitCode;
 
-use crate::terminal;
 use crate::usage::Tool;
 use crate::version;
+use cenote_control::terminal;
 
 /// Runs `zpool` with the arguments after its name.
 pub fn run(arguments: &[String]) -> ExitCode {

@@ -11,8 +11,8 @@ use cenote_control::text::vdev_name;
 
 use super::common;
 use crate::getopt::Spec;
-use crate::terminal;
 use crate::usage::Tool;
+use cenote_control::terminal;
 
 const SPEC: Spec = Spec { letters: "npsw", long: &[] };
 

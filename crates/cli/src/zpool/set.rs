@@ -13,9 +13,9 @@ use super::common;
 use crate::getopt::Spec;
 use crate::settings::compatibility::{self, Features};
 use crate::settings::pool::{self, When};
-use crate::terminal;
 use crate::usage::Tool;
 use crate::zfs::common::new_name_problem;
+use cenote_control::terminal;
 
 const SPEC: Spec = Spec { letters: "", long: &[] };
 
@@ -71,7 +71,7 @@ pub fn set(
     let mut warnings = Vec::new();
     let change = if let Some(feature) = property.strip_prefix("feature@") {
         pool::feature(feature, value, When::Later).map_err(cannot)?;
-        let known = cenote_format::feature::by_name(feature).map(|known| known.name());
+        let known = cenote_control::feature::by_name(feature).map(|known| known.name());
         let wanted: Features = known.into_iter().collect();
         Change::EnableFeatures(compatibility::with_dependencies(&wanted))
     } else if property == "dedupditto" {
@@ -109,7 +109,7 @@ pub fn set(
 pub fn enabled(report: &PoolReport) -> Vec<&'static str> {
     let on = report.properties.0.iter().filter(|p| p.value == "enabled" || p.value == "active");
     let names = on.filter_map(|property| property.name.strip_prefix("feature@"));
-    names.filter_map(|name| Some(cenote_format::feature::by_name(name)?.name())).collect()
+    names.filter_map(|name| Some(cenote_control::feature::by_name(name)?.name())).collect()
 }
 
 /// The name of a filesystem to boot, or of a snapshot of one, must be one that the pool could have.

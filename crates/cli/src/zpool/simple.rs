@@ -9,8 +9,8 @@ use cenote_control::client::Client;
 
 use super::{common, export, wait};
 use crate::getopt::{Parsed, Spec};
-use crate::terminal;
 use crate::usage::Tool;
+use cenote_control::terminal;
 
 fn code(well: bool) -> ExitCode {
     ExitCode::from(u8::from(!well))

@@ -10,8 +10,8 @@ use cenote_control::text::pool_status::{self, Options};
 
 use super::common::{self, Repeat, Stamp};
 use crate::getopt::Spec;
-use crate::terminal;
 use crate::usage::Tool;
+use cenote_control::terminal;
 
 const SPEC: Spec = Spec {
     letters: "c:jdDegiLpPstT:vx",

@@ -6,14 +6,14 @@ use std::process::ExitCode;
 
 use cenote_control::changes::Change;
 use cenote_control::client::Client;
+use cenote_control::feature::{FEATURE_VERSION, FEATURES, version_is_supported};
 use cenote_control::report::PoolReport;
-use cenote_format::feature::{FEATURE_VERSION, FEATURES, version_is_supported};
 
 use super::{common, set};
 use crate::getopt::Spec;
 use crate::settings::compatibility;
-use crate::terminal;
 use crate::usage::Tool;
+use cenote_control::terminal;
 
 const SPEC: Spec = Spec { letters: "avV:", long: &[] };
 const HEADING: &str = "This system supports ZFS pool feature flags.\n\n";

@@ -14,8 +14,8 @@ use cenote_control::text::number;
 
 use super::common;
 use crate::getopt::Spec;
-use crate::terminal;
 use crate::usage::Tool;
+use cenote_control::terminal;
 
 const SPEC: Spec = Spec { letters: "HpT:t:", long: &[] };
 /// How often it is looked.

@@ -6,13 +6,15 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
+use cenote_device::Mode;
 use cenote_format::config::{PoolConfig, PoolState, VdevConfig, VdevKind};
 use cenote_format::{Guid, Txg};
 
 use super::choose::Leaf;
-use super::discover::{FoundDevice, Scan};
+use super::discover::{FileOpener, FoundDevice, Opener, Scan, ScanOptions, scan};
 
 /// Most top-level vdevs a pool may claim to have.
 const MAX_TOP_LEVEL: u64 = 65_536;
@@ -82,6 +84,12 @@ struct Group<'a> {
     /// Top-level guid to transaction group to the first config seen of it.
     tops: Vec<(Guid, BTreeMap<Txg, &'a PoolConfig>)>,
     devices: Vec<Arc<FoundDevice>>,
+}
+
+/// The pools found on the devices in `places` (files, directories; none: the system's disks).
+pub fn candidates(places: &[PathBuf]) -> Vec<PoolCandidate> {
+    let opener: Arc<dyn Opener> = Arc::new(FileOpener { mode: Mode::ReadOnly });
+    assemble(&scan(&opener, &ScanOptions::new(places.to_vec())))
 }
 
 /// Makes pools of what a scan found, in the order their first devices were found.

@@ -9,6 +9,7 @@ use super::stats::Stats;
 use cenote_device::{Device, DeviceError};
 use cenote_format::Txg;
 use cenote_format::config::VdevConfig;
+use cenote_format::label::allocatable;
 use parking_lot::{Mutex, RwLock};
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,11 +22,6 @@ pub const DATA_START: u64 = 0x40_0000;
 pub const BOOT_START: u64 = 0x8_0000;
 /// Devices smaller than this are refused.
 pub const SMALLEST_DEVICE: u64 = 64 << 20;
-
-/// Allocatable bytes of a device of `size` bytes (chapter 03, section 1).
-pub fn allocatable(size: u64) -> u64 {
-    (size & !0x3_ffff).saturating_sub(0x48_0000)
-}
 
 /// Why a leaf's device cannot be used.
 #[derive(Debug, Clone)]

@@ -35,10 +35,11 @@ mod tree;
 mod write;
 mod write_queue;
 
+pub use cenote_format::label::allocatable;
 pub use error::VdevError;
 pub use flush::LeafWrite;
 pub use health::{ERROR_LIMIT, FIRST_PAUSE, LONGEST_PAUSE, WINDOW};
-pub use leaf::{BOOT_START, DATA_START, LeafOpener, LeafUnavailable, SMALLEST_DEVICE, allocatable};
+pub use leaf::{BOOT_START, DATA_START, LeafOpener, LeafUnavailable, SMALLEST_DEVICE};
 pub use missed::Missed;
 pub use read::BlockRead;
 pub use recover::{MAX_CANDIDATE_BYTES, MAX_CANDIDATES, Recovered, Repair};

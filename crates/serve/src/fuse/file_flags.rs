@@ -1,10 +1,6 @@
-//! Flags and projects of files through ioctls: answering them, and asking any filesystem.
+//! Flags and projects of files through ioctls: answering them.
 //!
 //! Invariant: flags we do not know are never taken for set, and setting one is refused.
-
-use std::fs::File;
-use std::io;
-use std::os::fd::AsRawFd;
 
 use cenote_posix::tree::{Caller, Errno, FileFlags, NodeId};
 use zerocopy::{FromBytes, IntoBytes};
@@ -108,53 +104,6 @@ impl Handler {
             _ => Ok(Body::Status(libc::ENOTTY)),
         }
     }
-}
-
-/// The project of an open file of any filesystem, and whether new files in it inherit that; what is
-/// told of it otherwise, to be given back to [`set_project`].
-pub struct FileProject(FileAttributes);
-
-impl FileProject {
-    /// Number of the project.
-    pub fn id(&self) -> u32 {
-        self.0.project
-    }
-
-    /// New files in the directory inherit it.
-    pub fn is_inherited(&self) -> bool {
-        self.0.flags & 0x200 != 0
-    }
-
-    /// The same with another project.
-    #[must_use]
-    pub fn with(mut self, id: u32, inherit: bool) -> Self {
-        self.0.project = id;
-        self.0.flags = self.0.flags & !0x200 | if inherit { 0x200 } else { 0 };
-        self
-    }
-}
-
-/// Reads the project of an open file.
-///
-/// # Errors
-/// What the system says; ENOTTY if the filesystem knows no projects.
-pub fn project(file: &File) -> io::Result<FileProject> {
-    let mut found = FileAttributes::default();
-    let place = &raw mut found;
-    // SAFETY: the request writes one such structure behind the pointer, which outlives the call.
-    let result = unsafe { libc::ioctl(file.as_raw_fd(), GET_ATTRIBUTES as libc::Ioctl, place) };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(FileProject(found)) }
-}
-
-/// Sets the project of an open file.
-///
-/// # Errors
-/// What the system says.
-pub fn set_project(file: &File, project: &FileProject) -> io::Result<()> {
-    let place = &raw const project.0;
-    // SAFETY: the request reads one such structure behind the pointer, which outlives the call.
-    let result = unsafe { libc::ioctl(file.as_raw_fd(), SET_ATTRIBUTES as libc::Ioctl, place) };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ mod backlog;
 pub mod change;
 mod changes;
 mod covered;
-pub mod file_flags;
+mod file_flags;
 pub mod handler;
 mod interrupts;
 mod listing_policy;

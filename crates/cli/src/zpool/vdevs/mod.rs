@@ -4,7 +4,5 @@
 
 pub mod devices;
 pub mod grammar;
-pub mod in_use;
 pub mod layout;
 pub mod replication;
-pub mod whole_disks;

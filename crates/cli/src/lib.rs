@@ -1,0 +1,17 @@
+//! `zpool`, `zfs` and the helpers of mount(8): parsing, asking the processes of pools, printing.
+//!
+//! Invariant: no engine and no device inside; what is shown was said by a pool process, or by who looked
+//! at devices.
+
+mod getopt;
+mod leftovers;
+pub mod mount_helper;
+mod settings;
+mod usage;
+mod version;
+mod zfs;
+mod zpool;
+
+pub use version::userland;
+pub use zfs::run as run_zfs;
+pub use zpool::run as run_zpool;

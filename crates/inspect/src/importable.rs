@@ -1,0 +1,100 @@
+//! The pools that could be imported, as `zpool import` lists them.
+//!
+//! Invariant: devices are only read.
+
+use std::time::Duration;
+
+use cenote_control::begin::Search;
+use cenote_control::report::{ImportReport, ImportVdev};
+use cenote_engine::pool::activity::{Settings, SystemClock};
+use cenote_engine::pool::assemble::{PoolCandidate, candidates};
+use cenote_engine::pool::host::HostIdentity;
+use cenote_engine::pool::importable::{ImportablePool, ImportableVdev, importable};
+use cenote_engine::pool::inspect::{self, Inspector};
+use cenote_engine::pool::metadata::read_metadata;
+
+/// How long one device may take to answer.
+const DEVICE_DEADLINE: Duration = Duration::from_secs(10);
+
+/// The pools found, those that were destroyed included.
+pub fn find(search: &Search) -> Vec<ImportReport> {
+    let found = candidates(&search.places);
+    let host = HostIdentity::of_this_machine();
+    found.iter().map(|candidate| inspect(candidate, &host, search.missing_log)).collect()
+}
+
+fn inspect(candidate: &PoolCandidate, host: &HostIdentity, missing_log: bool) -> ImportReport {
+    let inspector = Inspector {
+        host,
+        loader: Some(&read_metadata),
+        clock: &SystemClock,
+        settings: Settings::default(),
+        deadline: DEVICE_DEADLINE,
+        max_txg: None,
+        missing_log,
+    };
+    report(importable(candidate, &inspect::inspect(candidate, &inspector), host))
+}
+
+fn report(pool: ImportablePool) -> ImportReport {
+    let all = |list: Vec<ImportableVdev>| list.into_iter().map(device).collect();
+    let host = pool.hostname.unwrap_or_else(|| "<unknown>".to_owned());
+    let reason = if pool.active_elsewhere {
+        Some(format!(
+            "pool is imported on {host} (hostid: 0x{:x})\nExport the pool on the other system, \
+             then run 'zpool import'.",
+            pool.hostid
+        ))
+    } else if pool.hostid_required {
+        Some(
+            "pool has the multihost property on and the\nsystem's hostid is not set. Set a \
+             unique system hostid with the zgenhostid(8) command."
+                .to_owned(),
+        )
+    } else {
+        pool.reason
+    };
+    let may_be_forced = pool.needs_force && !pool.active_elsewhere && !pool.hostid_required;
+    let last_host = may_be_forced.then(|| {
+        let time = i64::try_from(pool.last_access).unwrap_or(0);
+        (host, pool.hostid, time)
+    });
+    let mut status = pool.status;
+    for (guid, description) in &pool.unknown_features {
+        let text = status.get_or_insert_default();
+        text.push_str(&format!("\n{guid}"));
+        if !description.is_empty() {
+            text.push_str(&format!(" ({description})"));
+        }
+    }
+    ImportReport {
+        name: pool.name,
+        guid: pool.guid,
+        state: pool.state,
+        destroyed: pool.destroyed,
+        status,
+        action: pool.action,
+        comment: pool.comment,
+        note: pool.note,
+        article: pool.message_code,
+        root: device(pool.root),
+        caches: pool.caches,
+        spares: pool.spares,
+        dedup: all(pool.dedup),
+        special: all(pool.special),
+        logs: all(pool.logs),
+        incomplete: pool.incomplete,
+        importable: pool.importable,
+        reason,
+        last_host,
+    }
+}
+
+fn device(vdev: ImportableVdev) -> ImportVdev {
+    ImportVdev {
+        name: vdev.name,
+        state: vdev.state,
+        reason: vdev.reason,
+        children: vdev.children.into_iter().map(device).collect(),
+    }
+}

@@ -1,0 +1,149 @@
+//! What a pool process does, from its start to the export of its pool.
+//!
+//! It leaves the session of the terminal, takes the pid file, opens or makes the pool, binds the socket,
+//! says so on its standard output and serves. Invariant: what is said there is final: ready means that
+//! the pool answers on its socket.
+
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use cenote_control::begin::{Beginning, Said};
+use cenote_control::client::Client;
+use cenote_control::protocol::{Failure, FailureKind, Request};
+use cenote_control::run_directory::{self, PoolFiles};
+use cenote_control::server::{self, PoolService};
+use zeroize::Zeroizing;
+
+use crate::opening;
+
+/// The process itself.
+pub fn run() -> ExitCode {
+    // a session of its own; it fails only if it has one already
+    let _ = rustix::process::setsid();
+    let failed = match prepare() {
+        Ok(prepared) => return prepared.serve(),
+        Err(failure) => failure,
+    };
+    tracing::error!("{failed}");
+    say(&Said::Failed(failed));
+    ExitCode::FAILURE
+}
+
+/// A pool that is open and whose socket is bound.
+struct Prepared {
+    service: Arc<dyn PoolService>,
+    listener: std::os::unix::net::UnixListener,
+    files: PoolFiles,
+    /// The lock of the pid file.
+    claim: std::fs::File,
+}
+
+fn prepare() -> Result<Prepared, Failure> {
+    let other = |text: String| Failure::new(FailureKind::Other, text);
+    let mut text = Zeroizing::new(Vec::new());
+    let read = std::io::stdin().lock().take(1 << 20).read_to_end(&mut text);
+    read.map_err(|error| other(format!("request of the pool process: {error}")))?;
+    let request: Beginning = serde_json::from_slice(&text)
+        .map_err(|error| other(format!("request of the pool process: {error}")))?;
+    let (name, start) = (request.name(), request.cannot());
+    let directory = run_directory::path();
+    let files = run_directory::files(&directory, name);
+    let claim = run_directory::claim(&files, name).map_err(|error| {
+        if error.kind() == std::io::ErrorKind::AlreadyExists {
+            let message = match &request {
+                Beginning::Create(_) => format!("{start}: pool already exists"),
+                Beginning::Open(_) => format!(
+                    "{start}: a pool with that name already exists\nuse the form 'zpool import \
+                     <pool | id> <newpool>' to give it a new name"
+                ),
+            };
+            return Failure::new(FailureKind::Already, message);
+        }
+        other(format!("{start}: {}: {error}", files.pid.display()))
+    })?;
+    start_log(&files.log);
+    export_on_signals(name, &directory);
+    tracing::info!(pool = %name, "opening");
+    let opened = match &request {
+        Beginning::Open(request) => opening::open(request),
+        Beginning::Create(plan) => opening::create(plan),
+    };
+    let bound = opened.and_then(|service| {
+        let listener = server::bind(&files.socket);
+        let failed = |error| other(format!("{start}: {}: {error}", files.socket.display()));
+        Ok((service, listener.map_err(failed)?))
+    });
+    match bound {
+        Ok((service, listener)) => Ok(Prepared { service, listener, files, claim }),
+        Err(failure) => {
+            // while the claim is held, the file is this process's
+            drop(std::fs::remove_file(&files.pid));
+            drop(claim);
+            Err(failure)
+        }
+    }
+}
+
+impl Prepared {
+    fn serve(self) -> ExitCode {
+        say(&Said::Ready);
+        let ending = server::serve(self.listener, self.service);
+        tracing::info!(?ending, "ended");
+        for path in [&self.files.socket, &self.files.pid] {
+            // left over, they are recognised as such
+            drop(std::fs::remove_file(path));
+        }
+        drop(self.claim);
+        ExitCode::SUCCESS
+    }
+}
+
+/// Tells the starter, and gives its pipe back so that it sees the end of it.
+fn say(said: &Said) {
+    if let Ok(text) = serde_json::to_vec(said) {
+        let mut out = std::io::stdout().lock();
+        // the starter may have been killed; the pool is served nevertheless
+        drop(out.write_all(&text).and_then(|()| out.flush()));
+    }
+    if let Ok(null) = std::fs::File::options().write(true).open("/dev/null") {
+        let _ = rustix::stdio::dup2_stdout(&null);
+    }
+}
+
+/// Exports the pool when this process is asked to end, so that no dead mount stays behind. What is
+/// in use is taken out of the tree of files and answers with errors from then on.
+fn export_on_signals(pool: &str, directory: &Path) {
+    use signal_hook::consts::{SIGINT, SIGTERM};
+    let mut signals = match signal_hook::iterator::Signals::new([SIGTERM, SIGINT]) {
+        Ok(signals) => signals,
+        Err(error) => {
+            tracing::warn!(%error, "signals end this process without unmounting");
+            return;
+        }
+    };
+    let (client, pool) = (Client::new(directory.to_owned()), pool.to_owned());
+    std::thread::spawn(move || {
+        for signal in signals.forever() {
+            tracing::info!(signal, "exporting");
+            // by the same way as everybody's orders; before the socket is there nothing is mounted
+            if let Err(failure) =
+                client.order(&pool, &Request::Export { force: true, command: None })
+            {
+                tracing::error!(%failure, "ended without exporting");
+                std::process::exit(1);
+            }
+        }
+    });
+}
+
+fn start_log(path: &Path) {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("CENOTE_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    let writer = crate::log::Writer::new(path);
+    let log = tracing_subscriber::fmt().with_env_filter(filter);
+    let log = log.with_writer(move || writer.clone());
+    // fails only if there is one already
+    drop(log.with_ansi(false).try_init());
+}

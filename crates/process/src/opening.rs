@@ -1,0 +1,339 @@
+//! Opening and creating the pool of a pool process.
+//!
+//! Invariant: this process alone has the pool open on this host, by its guid and by its devices, before
+//! anything of it is believed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cenote_control::begin::{Back, OpenRequest};
+use cenote_control::budget::Budget;
+use cenote_control::plan::{CreatePool, VdevPlan, VdevPlanKind};
+use cenote_control::protocol::{Failure, FailureKind};
+use cenote_control::report::VdevClass;
+use cenote_control::server::PoolService;
+use cenote_device::{Device, FileDevice, HostLock, HostLockError, Mode};
+use cenote_engine::dataset::change::PropertyInput;
+use cenote_engine::keys::suite_of_property;
+use cenote_engine::object::ObjectSet;
+use cenote_engine::pool::assemble::{PoolCandidate, candidates};
+use cenote_engine::pool::host::HostIdentity;
+use cenote_engine::pool::leaves::HeldDevices;
+use cenote_engine::pool::live::{
+    Additions, LivePool, NewPoolPlan, WriteOptions, create as create_pool,
+};
+use cenote_engine::pool::{OpenOptions, Pool, Rewind};
+use cenote_engine::txg::Tx;
+use cenote_engine::vdev::AllocationClass;
+use cenote_engine::{Error, ErrorKind};
+use cenote_format::Txg;
+use cenote_format::config::{Draid, TopLevel, VdevConfig, VdevKind};
+
+use crate::memory;
+use crate::service::changes::{PoolChanges, ReadOnly};
+use crate::service::live::{self as service_live, LiveChanges};
+use crate::service::{ImportFacts, Service};
+use crate::whole_disks;
+
+/// How often an import looks again before it gives up: at what changed, or is held.
+const TRIES: u32 = 8;
+/// Time between two looks.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Opens a pool. What this does for a pool process, nobody else does.
+///
+/// # Errors
+/// With the words of `zpool import`.
+pub fn open(request: &OpenRequest) -> Result<Arc<dyn PoolService>, Failure> {
+    let name = &request.name;
+    // Before devices are looked at: what is found then, no other process here goes on changing.
+    let lock = host_lock(request.guid).map_err(|reason| {
+        Failure::new(FailureKind::Already, format!("cannot import '{name}': {reason}"))
+    })?;
+    let mut lock = Some(lock);
+    let mut tries = TRIES;
+    loop {
+        let found = candidates(&request.search.places);
+        let candidate = found.iter().find(|candidate| candidate.guid.0 == request.guid);
+        let Some(candidate) = candidate else {
+            let message = format!("cannot import '{name}': no such pool available");
+            return Err(Failure::new(FailureKind::NotFound, message));
+        };
+        match open_found(candidate, request, &mut lock) {
+            Err(error) if tries > 0 && is_passing(&error) => {
+                tracing::info!(%error, "looking at the devices again");
+                tries -= 1;
+                std::thread::sleep(PAUSE);
+            }
+            Err(error) => return Err(cannot_import(request, &error)),
+            Ok(service) => return Ok(service),
+        }
+    }
+}
+
+/// Another process wrote on meanwhile, or has died and the kernel is not done with its last writes.
+fn is_passing(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Outdated | ErrorKind::Busy)
+}
+
+/// This machine's lock of a pool; else why the pool is not to be opened. Waits a little for a
+/// process that is about to end.
+fn host_lock(pool: u64) -> Result<Option<HostLock>, String> {
+    for _ in 0..TRIES {
+        match HostLock::take(pool) {
+            Ok(lock) => return Ok(Some(lock)),
+            Err(HostLockError::Held(_)) => std::thread::sleep(PAUSE),
+            Err(error @ HostLockError::Failed(_)) => {
+                // The devices are claimed all the same.
+                tracing::warn!(%error, "the pool is not locked on this host");
+                return Ok(None);
+            }
+        }
+    }
+    match HostLock::take(pool) {
+        Err(error @ HostLockError::Held(_)) => Err(error.to_string()),
+        lock => Ok(lock.ok()),
+    }
+}
+
+/// The words of `zpool import` for `error`.
+fn cannot_import(request: &OpenRequest, error: &Error) -> Failure {
+    let name = &request.name;
+    let kind = match error.kind() {
+        ErrorKind::NotFound => FailureKind::NotFound,
+        ErrorKind::Busy => FailureKind::Busy,
+        ErrorKind::Unsupported => FailureKind::NotSupported,
+        _ => FailureKind::Other,
+    };
+    if error.reason() == "checkpoint does not exist" {
+        let advice = "Destroy and re-create the pool from\n\ta backup source.";
+        let words = format!("cannot import '{name}': {}\n\t{advice}", error.reason());
+        return Failure::new(kind, words);
+    }
+    let text = error.to_string();
+    let text = text.strip_prefix(&format!("pool '{name}': ")).unwrap_or(&text);
+    let mut words = format!("cannot import '{name}': {text}");
+    if error.kind() == ErrorKind::Checksum && request.back == Back::No {
+        words.push_str("\n\tIt may open as it was some seconds earlier: 'zpool import -F'.");
+    }
+    Failure::new(kind, words)
+}
+
+/// Opens the pool behind `candidate`; `lock` goes with it.
+fn open_found(
+    candidate: &PoolCandidate,
+    request: &OpenRequest,
+    lock: &mut Option<Option<HostLock>>,
+) -> Result<Arc<dyn PoolService>, Error> {
+    let (rewind, max_txg) = match request.back {
+        Back::No => (Rewind::None, None),
+        Back::Few => (Rewind::Safe, None),
+        Back::Far => (Rewind::Extreme, None),
+        Back::To(txg) => (Rewind::None, Some(Txg(txg))),
+        Back::Checkpoint => (Rewind::None, None),
+    };
+    let options = OpenOptions {
+        name: Some(request.name.clone()),
+        temporary: request.temporary,
+        cache_limit: Budget::now().cache,
+        rewind,
+        checkpoint: request.back == Back::Checkpoint,
+        max_txg,
+        missing_log: request.search.missing_log,
+        ..OpenOptions::default()
+    };
+    let facts = ImportFacts {
+        altroot: request.altroot.clone(),
+        read_only: request.read_only,
+        no_cache_file: request.temporary || request.no_cache_file,
+    };
+    let (pool, changes): (Arc<Pool>, Arc<dyn PoolChanges>) =
+        match open_live(candidate, request, &options) {
+            Ok(live) => {
+                let lock = lock.take().flatten();
+                memory::watch(live.pool(), Some(live.gate().clone()));
+                (live.pool().clone(), Arc::new(LiveChanges::new(live, lock)))
+            }
+            Err(Some(error)) if error.kind() != ErrorKind::ReadOnly => return Err(error),
+            Err(because) => {
+                let because = because.map(|error| error.reason().to_owned());
+                if let Some(because) = &because {
+                    tracing::warn!(%because, "opened read-only");
+                }
+                let pool = Pool::open(candidate, &options)?;
+                (pool, Arc::new(ReadOnly { because, _lock: lock.take().flatten().map(Arc::new) }))
+            }
+        };
+    changes.keys_loaded();
+    let service: Arc<dyn PoolService> = Service::new(pool, changes, &facts)?;
+    Ok(service)
+}
+
+/// Opens the pool for writing, if that is asked for and can be done; else why not (`None`: nobody
+/// wants to). Of kind `ReadOnly` if it can be read.
+fn open_live(
+    candidate: &PoolCandidate,
+    request: &OpenRequest,
+    options: &OpenOptions,
+) -> Result<Arc<LivePool>, Option<Error>> {
+    if request.read_only {
+        return Err(None);
+    }
+    let writing =
+        WriteOptions { accepts_log_losses: request.search.missing_log, ..write_options() };
+    if request.back != Back::Far {
+        return LivePool::open(candidate, options, writing).map_err(Some);
+    }
+    // Far back, blocks may have been written over that nobody has looked at yet. Where the newest
+    // state opens, nothing is to be gone back from.
+    let newest = OpenOptions { rewind: Rewind::None, ..options.clone() };
+    LivePool::open(candidate, &newest, writing).map_err(|error| {
+        let reason = "how far back everything is intact is not looked up yet";
+        Some(if error.kind() == ErrorKind::ReadOnly { error } else { Error::only_read(reason) })
+    })
+}
+
+/// A device of a plan as the engine has it.
+fn vdev(plan: &VdevPlan, is_top: bool) -> VdevConfig {
+    let (kind, nparity, draid) = match plan.kind {
+        VdevPlanKind::File => (VdevKind::File, None, None),
+        VdevPlanKind::Disk => (VdevKind::Disk, None, None),
+        VdevPlanKind::Mirror => (VdevKind::Mirror, None, None),
+        VdevPlanKind::Raidz { parity } => (VdevKind::Raidz, Some(parity.into()), None),
+        VdevPlanKind::Draid { parity, data, spares, groups, .. } => {
+            let shape = Draid {
+                data: data.into(),
+                spares: spares.into(),
+                groups: groups.into(),
+                children: None,
+            };
+            (VdevKind::Draid, Some(parity.into()), Some(shape))
+        }
+    };
+    let top = is_top.then(|| TopLevel {
+        ashift: u64::from(plan.ashift.unwrap_or(0)).max(ashift_of(plan)),
+        is_log: plan.class == VdevClass::Log,
+        ..TopLevel::default()
+    });
+    let children = plan.children.iter().map(|child| vdev(child, false)).collect();
+    VdevConfig {
+        kind,
+        nparity,
+        draid,
+        top,
+        path: plan.path.clone(),
+        devid: plan.devid.clone(),
+        whole_disk: (plan.kind == VdevPlanKind::Disk).then_some(plan.whole_disk),
+        children: (!plan.is_leaf()).then_some(children),
+        ..VdevConfig::default()
+    }
+}
+
+/// The devices of a plan as the engine has them, by what they are for.
+pub fn sorted(plan: &[VdevPlan]) -> Additions {
+    let mut all = Additions::default();
+    for device in plan {
+        let class = match device.class {
+            VdevClass::Spare => {
+                all.spares.push(vdev(device, false));
+                continue;
+            }
+            VdevClass::Cache => {
+                all.caches.push(vdev(device, false));
+                continue;
+            }
+            VdevClass::Normal => AllocationClass::Normal,
+            VdevClass::Special => AllocationClass::Special,
+            VdevClass::Dedup => AllocationClass::Dedup,
+            VdevClass::Log => AllocationClass::Log,
+        };
+        all.tops.push((vdev(device, true), class));
+    }
+    all
+}
+
+/// log2 of the largest sector of a plan's devices; at least 9.
+fn ashift_of(plan: &VdevPlan) -> u64 {
+    let sectors = plan.leaves().into_iter().filter_map(|leaf| {
+        let device = FileDevice::open(leaf.path.as_deref()?, Mode::ReadOnly).ok()?;
+        Some(u64::from(device.sector_size().max(512).ilog2()))
+    });
+    sectors.max().unwrap_or(9)
+}
+
+/// Creates a pool and opens it. What this does for a pool process, nobody else does.
+///
+/// # Errors
+/// With the words of `zpool create`.
+pub fn create(plan: &CreatePool) -> Result<Arc<dyn PoolService>, Failure> {
+    let name = &plan.name;
+    let cannot = |error: &Error| {
+        let kind = match error.kind() {
+            ErrorKind::Busy => FailureKind::Busy,
+            ErrorKind::Unsupported => FailureKind::NotSupported,
+            _ => FailureKind::Other,
+        };
+        Failure::new(kind, format!("cannot create '{name}': {error}"))
+    };
+    let mut vdevs = plan.vdevs.clone();
+    let failed = |words| Failure::new(FailureKind::Other, words);
+    let _partitions = whole_disks::partition(&mut vdevs).map_err(failed)?;
+    let Additions { tops, spares, caches } = sorted(&vdevs);
+    let service_live::NewSettings { files, encryption, mut stored, .. } =
+        service_live::split_settings(&plan.root_properties).map_err(|error| cannot(&error))?;
+    let encryption = match &plan.root_key {
+        Some(key) => {
+            stored.push(PropertyInput::text("keylocation", &key.location));
+            let suite = encryption.and_then(suite_of_property);
+            let suite = suite.ok_or_else(|| cannot(&Error::invalid("no encryption suite")))?;
+            Some((suite, service_live::wrapping_of(key).map_err(|error| cannot(&error))?))
+        }
+        None => None,
+    };
+    let host = HostIdentity::of_this_machine();
+    let new = NewPoolPlan {
+        name: name.clone(),
+        temporary_name: plan.temporary_name.clone(),
+        version: 5000,
+        tops,
+        spares,
+        caches,
+        features: plan.features.clone(),
+        pool_properties: plan.properties.iter().map(service_live::input).collect(),
+        properties: service_live::root_properties(&stored),
+        encryption,
+        command: Some((plan.command.clone(), service_live::user())),
+        hostid: host.id,
+        hostname: host.name,
+    };
+    let options =
+        OpenOptions { cache_limit: Budget::now().cache, writable: true, ..OpenOptions::default() };
+    let fill = move |set: &ObjectSet, tx: &Tx| {
+        cenote_posix::create::initialise(set, tx, &files)
+            .map_err(|error| Error::invalid(error.reason))
+    };
+    let live = create_pool(new, HeldDevices::new().new_leaves(), &options, write_options(), fill)
+        .map_err(|error| cannot(&error))?;
+    let facts = ImportFacts {
+        altroot: plan.altroot.clone(),
+        read_only: false,
+        no_cache_file: plan.temporary_name.is_some(),
+    };
+    let pool = live.pool().clone();
+    memory::watch(&pool, Some(live.gate().clone()));
+    // Nobody else knows this guid yet.
+    let lock = host_lock(pool.guid().0).ok().flatten();
+    let service = Service::new(pool, Arc::new(LiveChanges::new(live, lock)), &facts);
+    Ok(service.map_err(|error| cannot(&error))?)
+}
+
+/// How pools are written.
+fn write_options() -> WriteOptions {
+    let budget = Budget::now();
+    cenote_device::keep_buffers(usize::try_from(budget.buffers).unwrap_or(usize::MAX));
+    WriteOptions {
+        dirty_limit: budget.dirty,
+        in_flight: budget.in_flight,
+        ..WriteOptions::default()
+    }
+}

@@ -1,0 +1,752 @@
+//! Which filesystems are mounted where, and the rules of mounting.
+//!
+//! Invariant: parents are mounted before and unmounted after what lies below them; what was mounted
+//! later is unmounted earlier, so that a path always means the mount it is taken for; a mount is in
+//! the table exactly as long as it is served.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use cenote_control::protocol::{Failure, FailureKind, MountRequest, UnmountRequest};
+use cenote_control::report::{DatasetKind, DatasetReport, UnreplayedLog};
+use cenote_engine::pool::Pool;
+use cenote_posix::control_directory::SNAPSHOTS;
+use cenote_serve::fuse::{
+    self, AccessTimes, Covers, MountError, MountFlagOptions, MountOptions, Mounted,
+};
+use parking_lot::Mutex;
+
+use super::changes::{Files, PoolChanges};
+use cenote_control::mount_options::{self, MountOption};
+use cenote_control::terminal::words_of;
+
+/// How often it is looked whether a mount that somebody unmounted has ended.
+const LEAVING: Duration = Duration::from_millis(5);
+
+struct Mount {
+    at: PathBuf,
+    /// Greater than that of every mount made before.
+    number: u64,
+    mounted: Mounted,
+    files: Files,
+    /// Properties that `zfs mount -o` gave other values as long as it is mounted.
+    temporary: Temporary,
+    /// How it was asked for.
+    request: MountRequest,
+}
+
+/// A mount to be made again.
+#[derive(Clone)]
+pub struct Place {
+    /// What is mounted.
+    pub dataset: String,
+    /// Where.
+    pub at: PathBuf,
+    number: u64,
+    request: MountRequest,
+}
+
+impl Place {
+    /// See [`is_by_hand`].
+    pub fn is_by_hand(&self) -> bool {
+        is_by_hand(&self.request)
+    }
+}
+
+/// Names and values of properties that a mount does not take from its dataset.
+type Temporary = Vec<(&'static str, &'static str)>;
+
+/// How a dataset is mounted, by its properties and what stands before them.
+fn flags(dataset: &DatasetReport, temporary: &Temporary) -> MountFlagOptions {
+    let value = |name: &str| {
+        let forced = temporary.iter().rev().find(|(forced, _)| *forced == name);
+        forced.map_or_else(|| dataset.properties.value(name).unwrap_or(""), |(_, value)| value)
+    };
+    MountFlagOptions {
+        read_only: value("readonly") == "on",
+        set_id: value("setuid") != "off",
+        devices: value("devices") != "off",
+        execute: value("exec") != "off",
+        access_times: match (value("atime"), value("relatime")) {
+            ("off", _) => AccessTimes::Never,
+            (_, "on") => AccessTimes::Relative,
+            _ => AccessTimes::Always,
+        },
+    }
+}
+
+/// Whether it was received in part only, so far.
+pub(super) fn is_partial(pool: &Pool, dataset: &DatasetReport) -> bool {
+    let token = dataset.properties.value("receive_resume_token");
+    token.is_some_and(|token| !matches!(token, "" | "-"))
+        && pool.catalog().dataset_named(&dataset.name).is_ok_and(|head| head.phys.is_inconsistent())
+}
+
+/// Lets the files keep access times as the mount says.
+fn keep_access_times(files: &Files, flags: &MountFlagOptions) {
+    let Some(writer) = files.writer() else { return };
+    writer.force_access_times(Some(match flags.access_times {
+        _ if flags.read_only => cenote_posix::write::AccessTimes::Off,
+        AccessTimes::Never => cenote_posix::write::AccessTimes::Off,
+        AccessTimes::Relative => cenote_posix::write::AccessTimes::Relative,
+        AccessTimes::Always => cenote_posix::write::AccessTimes::On,
+    }));
+}
+
+/// The mounts of a pool by dataset name.
+pub struct Mounts {
+    table: Mutex<BTreeMap<String, Mount>>,
+    /// Mounts made so far.
+    made: AtomicU64,
+    changes: Arc<dyn PoolChanges>,
+}
+
+/// Why a filesystem is not among those `mount -a` mounts.
+enum Skip {
+    /// Nothing to say: its properties say so.
+    Quietly,
+    /// Its key is not loaded.
+    NoKey,
+}
+
+impl Mounts {
+    /// No mounts yet of a pool that is changed through `changes`.
+    pub fn new(changes: Arc<dyn PoolChanges>) -> Self {
+        Self { table: Mutex::default(), made: AtomicU64::new(0), changes }
+    }
+
+    /// Where `dataset` is mounted.
+    pub fn of(&self, dataset: &str) -> Option<PathBuf> {
+        self.table.lock().get(dataset).filter(|m| m.mounted.is_alive()).map(|m| m.at.clone())
+    }
+
+    /// Serves `zfs mount`; the lines returned are what went wrong with some of many.
+    pub fn mount(
+        &self,
+        pool: &Arc<Pool>,
+        datasets: &[DatasetReport],
+        request: &MountRequest,
+    ) -> Result<Vec<String>, Failure> {
+        if let (Some(name), false) = (&request.dataset, request.recursive) {
+            let dataset = find(datasets, name)?;
+            match &request.at {
+                Some(at) => self.mount_by_hand(pool, dataset, Path::new(at), request)?,
+                None => self.mount_named(pool, datasets, dataset, request)?,
+            }
+            return Ok(self.kept_logs(|kept| kept == name));
+        }
+        let below = |name: &str| match &request.dataset {
+            None => true,
+            Some(top) => name == top || name.starts_with(&format!("{top}/")),
+        };
+        let mut wanted: Vec<(&DatasetReport, PathBuf)> = Vec::new();
+        for dataset in datasets.iter().filter(|dataset| below(&dataset.name)) {
+            if is_partial(pool, dataset) {
+                continue;
+            }
+            match self.wanted(dataset) {
+                Ok(path) => wanted.push((dataset, path)),
+                Err(Skip::Quietly | Skip::NoKey) => {}
+            }
+        }
+        wanted.sort_by(|a, b| a.1.cmp(&b.1));
+        let places: Vec<PathBuf> = wanted.iter().map(|(_, path)| path.clone()).collect();
+        let mut warnings = Vec::new();
+        let mut mounted = BTreeSet::new();
+        for (dataset, path) in wanted {
+            let covered = covered_in(&path, &places);
+            match self.mount_around(pool, datasets, dataset, &path, request, covered) {
+                Ok(()) => drop(mounted.insert(dataset.name.as_str())),
+                Err(failure) => {
+                    self.uncover(&path);
+                    warnings.push(failure.message);
+                }
+            }
+        }
+        self.uncover_soon();
+        warnings.extend(self.kept_logs(|kept| mounted.contains(kept)));
+        Ok(warnings)
+    }
+
+    /// What is to be said of the datasets whose intent log could not be replayed when they were
+    /// mounted.
+    fn kept_logs(&self, mounted: impl Fn(&str) -> bool) -> Vec<String> {
+        let kept = self.changes.unreplayed().into_iter().filter(|log| mounted(&log.dataset));
+        kept.map(|UnreplayedLog { dataset, reason }| {
+            format!(
+                "warning: '{dataset}' is mounted read-only: its intent log could not be replayed \
+                 and is kept: {reason}"
+            )
+        })
+        .collect()
+    }
+
+    /// The mountpoint of a dataset that is mounted without being named.
+    fn wanted(&self, dataset: &DatasetReport) -> Result<PathBuf, Skip> {
+        let value = |name: &str| dataset.properties.value(name).unwrap_or("");
+        let mountpoint = value("mountpoint");
+        let ours = dataset.kind == DatasetKind::Filesystem
+            && value("canmount") == "on"
+            && mountpoint.starts_with('/')
+            && value("redact_snaps").is_empty()
+            && self.of(&dataset.name).is_none();
+        if !ours {
+            return Err(Skip::Quietly);
+        }
+        if value("keystatus") == "unavailable" {
+            return Err(Skip::NoKey);
+        }
+        Ok(PathBuf::from(mountpoint))
+    }
+
+    /// Mounts one filesystem, and anew what is mounted inside its place, which would be hidden. What
+    /// is in use there stays where it is, hidden until this one is unmounted.
+    fn mount_around(
+        &self,
+        pool: &Arc<Pool>,
+        datasets: &[DatasetReport],
+        dataset: &DatasetReport,
+        path: &Path,
+        request: &MountRequest,
+        mut covered: Vec<PathBuf>,
+    ) -> Result<(), Failure> {
+        let inside = self.inside(path);
+        covered.extend(covered_in(path, &self.places_of(&inside)));
+        if let Err(failure) = self.take_down_named(&inside, false) {
+            tracing::warn!(%failure, "hidden by the mount of '{}'", dataset.name);
+        }
+        let mounted = self.mount_at(pool, dataset, path, request, covered);
+        let mut again: Vec<(&str, &DatasetReport)> = datasets
+            .iter()
+            .filter(|other| inside.contains(&other.name) && self.of(&other.name).is_none())
+            .filter_map(|other| Some((other.properties.value("mountpoint")?, other)))
+            .collect();
+        again.sort_by_key(|(path, _)| *path);
+        for (path, other) in again {
+            let default = MountRequest::default();
+            if let Err(failure) = self.mount_at(pool, other, Path::new(path), &default, Vec::new())
+            {
+                tracing::warn!(%failure, "not mounted again");
+            }
+        }
+        mounted
+    }
+
+    fn mount_named(
+        &self,
+        pool: &Arc<Pool>,
+        datasets: &[DatasetReport],
+        dataset: &DatasetReport,
+        request: &MountRequest,
+    ) -> Result<(), Failure> {
+        let name = &dataset.name;
+        let value = |name: &str| dataset.properties.value(name).unwrap_or("");
+        let refuse = |reason: String| Err(Failure::new(FailureKind::Other, reason));
+        if dataset.kind != DatasetKind::Filesystem {
+            let reason = "operation not applicable to datasets of this type";
+            return refuse(format!("cannot open '{name}': {reason}"));
+        }
+        match value("mountpoint") {
+            "legacy" => {
+                let advice = "use mount(8) to mount this filesystem";
+                return refuse(format!("cannot mount '{name}': legacy mountpoint\n{advice}"));
+            }
+            "none" => return refuse(format!("cannot mount '{name}': no mountpoint set")),
+            _ => {}
+        }
+        if value("canmount") == "off" {
+            return refuse(format!("cannot mount '{name}': 'canmount' property is set to 'off'"));
+        }
+        if asks_remount(request) {
+            return self.remount_with(dataset, request);
+        }
+        if self.of(name).is_some() {
+            let reason = format!("cannot mount '{name}': filesystem already mounted");
+            return Err(Failure::new(FailureKind::Already, reason));
+        }
+        if value("keystatus") == "unavailable" {
+            return refuse(format!("cannot mount '{name}': encryption key not loaded"));
+        }
+        if is_partial(pool, dataset) {
+            let reason = "Contains partially-completed state from \"zfs receive -s\", which can \
+                          be resumed with \"zfs send -t\"";
+            return refuse(format!("cannot mount '{name}': {reason}"));
+        }
+        let path = Path::new(value("mountpoint"));
+        let mounted = self.mount_around(pool, datasets, dataset, path, request, Vec::new());
+        self.uncover_soon();
+        mounted
+    }
+
+    /// Serves mount(8): mounts a filesystem or snapshot where it is asked to be.
+    fn mount_by_hand(
+        &self,
+        pool: &Arc<Pool>,
+        dataset: &DatasetReport,
+        at: &Path,
+        request: &MountRequest,
+    ) -> Result<(), Failure> {
+        let name = &dataset.name;
+        let refuse = |kind, reason: &str| {
+            Err(Failure::new(kind, format!("cannot mount '{name}': {reason}")))
+        };
+        let mounted = self.of(name);
+        if asks_remount(request) {
+            return match mounted {
+                Some(place) if place == at => self.remount_with(dataset, request),
+                _ => refuse(FailureKind::Other, "not currently mounted"),
+            };
+        }
+        if mounted.is_some() {
+            return refuse(FailureKind::Already, "filesystem already mounted");
+        }
+        if dataset.properties.value("keystatus") == Some("unavailable") {
+            return refuse(FailureKind::Permission, "encryption key not loaded");
+        }
+        let mounted = self.mount_at(pool, dataset, at, request, Vec::new());
+        self.uncover_soon();
+        mounted
+    }
+
+    fn mount_at(
+        &self,
+        pool: &Arc<Pool>,
+        dataset: &DatasetReport,
+        path: &Path,
+        request: &MountRequest,
+        covered: Vec<PathBuf>,
+    ) -> Result<(), Failure> {
+        let name = &dataset.name;
+        let refuse =
+            |kind, reason: String| Failure::new(kind, format!("cannot mount '{name}': {reason}"));
+        let by_hand = request.at.is_some();
+        let place = |kind, reason: &str| {
+            Failure::new(kind, format!("cannot mount '{}': {reason}", path.display()))
+        };
+        prepare(path, !by_hand).map_err(|error| {
+            let reason = format!("failed to create mountpoint: {}", words_of(&error));
+            place(FailureKind::Other, &reason)
+        })?;
+        self.cover(&[path.to_path_buf()], |_| true);
+        let value = |name: &str| dataset.properties.value(name).unwrap_or("");
+        let may_cover = by_hand || request.overlay || value("overlay") != "off";
+        let is_empty = fs::read_dir(path).map(|mut entries| entries.next().is_none());
+        if !may_cover && !is_empty.unwrap_or(true) {
+            return Err(place(FailureKind::Busy, "directory is not empty"));
+        }
+        let found = pool
+            .catalog()
+            .dataset_named(name)
+            .map_err(|error| refuse(FailureKind::NotFound, error.to_string()))?;
+        if found.phys.is_inconsistent() {
+            let reason = "mountpoint or dataset is busy";
+            return Err(refuse(FailureKind::Busy, reason.to_owned()));
+        }
+        let mut temporary = temporary(name, &request.options)?;
+        let wanted = flags(dataset, &temporary);
+        let files = self
+            .changes
+            .open_files(pool, &found, wanted.read_only)
+            .map_err(|error| refuse(FailureKind::Other, error.reason))?;
+        // Of a pool that is open for reading only, say: the mount is so, whatever the property says.
+        if files.writer().is_none() && !wanted.read_only {
+            temporary.push(("readonly", "on"));
+        }
+        let flags = flags(dataset, &temporary);
+        keep_access_times(&files, &flags);
+        let mut options = MountOptions::new(path, name.as_str()).with_flags(flags);
+        options.max_threads = cenote_control::budget::Budget::now().threads;
+        options.covered = covered;
+        options.posix_acl = value("acltype") == "posix" || value("acltype") == "posixacl";
+        let mounted = fuse::mount(files.clone(), options).map_err(|error| {
+            let kind = match error {
+                MountError::Busy => FailureKind::Busy,
+                _ => FailureKind::Other,
+            };
+            refuse(kind, error.to_string())
+        })?;
+        let at = path.to_path_buf();
+        let request = request.clone();
+        let number = self.made.fetch_add(1, Relaxed);
+        let mount = Mount { at, number, mounted, files, temporary, request };
+        self.table.lock().insert(name.clone(), mount);
+        Ok(())
+    }
+
+    /// Serves `zfs mount -o remount,...`.
+    fn remount_with(&self, dataset: &DatasetReport, request: &MountRequest) -> Result<(), Failure> {
+        let name = &dataset.name;
+        let more = temporary(name, &request.options)?;
+        let mut table = self.table.lock();
+        let hidden = table.get(name).is_some_and(|mount| is_hidden(&table, mount, &[]));
+        let alive = table.get_mut(name).filter(|mount| mount.mounted.is_alive() && !hidden);
+        let Some(mount) = alive else {
+            let reason = format!("cannot mount '{name}': not currently mounted");
+            return Err(Failure::new(FailureKind::Other, reason));
+        };
+        let mut all = mount.temporary.clone();
+        all.retain(|(name, _)| !more.iter().any(|(other, _)| other == name));
+        all.extend(more);
+        apply(mount, flags(dataset, &all)).map_err(|error| {
+            let kind = match error {
+                MountError::Busy => FailureKind::Busy,
+                _ => FailureKind::Other,
+            };
+            Failure::new(kind, format!("cannot remount '{name}': {error}"))
+        })?;
+        mount.temporary = all;
+        mount.request.options.extend(request.options.iter().cloned());
+        Ok(())
+    }
+
+    /// Temporary values of `properties` end for the mounts of these datasets.
+    pub fn end_temporary(&self, datasets: &BTreeSet<String>, properties: &[&str]) {
+        let mut table = self.table.lock();
+        for (_, mount) in table.iter_mut().filter(|(name, _)| datasets.contains(*name)) {
+            mount.temporary.retain(|(name, _)| !properties.contains(name));
+        }
+    }
+
+    /// Lets a mount follow its dataset's properties.
+    ///
+    /// # Errors
+    /// If it cannot while it is in use.
+    pub fn follow(&self, dataset: &DatasetReport) -> Result<(), MountError> {
+        let table = self.table.lock();
+        let Some(mount) = table.get(&dataset.name) else { return Ok(()) };
+        let wanted = flags(dataset, &mount.temporary);
+        // The files were opened for reading, or the path is another mount's.
+        if !wanted.read_only && mount.files.writer().is_none() || is_hidden(&table, mount, &[]) {
+            return Err(MountError::Busy);
+        }
+        apply(mount, wanted)
+    }
+
+    /// Snapshots of a filesystem came or went, or got other names: these are, or were, theirs.
+    pub fn snapshots_changed<'a>(&self, dataset: &str, names: impl Iterator<Item = &'a str>) {
+        let table = self.table.lock();
+        let Some(mount) = table.get(dataset) else { return };
+        mount.files.snapshots_changed();
+        let told = names
+            .map(|name| mount.mounted.invalidate_name(SNAPSHOTS, name.as_bytes()))
+            .chain(std::iter::once_with(|| mount.mounted.invalidate_node(SNAPSHOTS)));
+        for error in told.filter_map(Result::err) {
+            tracing::warn!(dataset, %error, "the kernel was not told of changed snapshots");
+        }
+    }
+
+    /// All that was changed is on the disks.
+    pub fn changes_are_written(&self) {
+        for (dataset, mount) in self.table.lock().iter() {
+            if let Err(error) = mount.mounted.changes_are_written() {
+                tracing::warn!(dataset, %error, "the kernel was not told of new sizes");
+            }
+        }
+    }
+
+    /// Properties of a mounted filesystem that `zfs mount -o` gave other values.
+    pub fn temporary(&self, dataset: &str) -> Vec<(&'static str, &'static str)> {
+        self.table.lock().get(dataset).map(|mount| mount.temporary.clone()).unwrap_or_default()
+    }
+
+    /// Serves `zfs unmount`. When all are meant, those that are mounted only when somebody says so
+    /// stay.
+    pub fn unmount(
+        &self,
+        datasets: &[DatasetReport],
+        request: &UnmountRequest,
+    ) -> Result<Vec<String>, Failure> {
+        let Some(name) = &request.dataset else {
+            let noauto = |name: &str| {
+                let found = datasets.iter().find(|dataset| dataset.name == name);
+                found.is_some_and(|one| one.properties.value("canmount") == Some("noauto"))
+            };
+            let mounts = self.table.lock();
+            let ours = mounts.iter().filter(|(_, mount)| !is_by_hand(&mount.request));
+            let ours = ours.map(|(name, _)| name.clone()).filter(|name| !noauto(name)).collect();
+            drop(mounts);
+            let before = self.places();
+            let done = self.take_down(ours, request.force);
+            self.uncover_bare(&before);
+            return done.map(|()| Vec::new());
+        };
+        let at = Path::new(name);
+        let name = {
+            let mounts = self.table.lock();
+            // Of several at one place the last one is seen.
+            let here = mounts.iter().filter(|(_, mount)| mount.at == at);
+            let last = here.max_by_key(|(_, mount)| mount.number);
+            let name = last.map_or_else(|| name.clone(), |(name, _)| name.clone());
+            if !mounts.contains_key(&name) {
+                let reason = format!("cannot unmount '{name}': not currently mounted");
+                return Err(Failure::new(FailureKind::Other, reason));
+            }
+            name
+        };
+        let before = self.places();
+        self.take_down_named(&[name], request.force)?;
+        self.uncover_bare(&before);
+        Ok(Vec::new())
+    }
+
+    /// Unmounts everything, innermost first. What is busy stays, unless forced.
+    pub fn unmount_all(&self, force: bool) -> Result<Vec<String>, Failure> {
+        self.take_down(self.names(), force)?;
+        Ok(Vec::new())
+    }
+
+    /// What is mounted now.
+    pub fn places(&self) -> Vec<Place> {
+        let place = |(dataset, mount): (&String, &Mount)| Place {
+            dataset: dataset.clone(),
+            at: mount.at.clone(),
+            number: mount.number,
+            request: mount.request.clone(),
+        };
+        self.table.lock().iter().map(place).collect()
+    }
+
+    /// Mounts again what was mounted, in the same order, as far as it is not; what cannot be is said in
+    /// the log.
+    pub fn restore(&self, pool: &Arc<Pool>, datasets: &[DatasetReport], mut places: Vec<Place>) {
+        places.sort_by_key(|place| place.number);
+        places.retain(|place| self.of(&place.dataset).is_none());
+        let all: Vec<PathBuf> = places.iter().map(|place| place.at.clone()).collect();
+        self.cover(&all, |_| true);
+        for place in &places {
+            let covered = covered_in(&place.at, &all);
+            let mounted = find(datasets, &place.dataset).and_then(|dataset| {
+                self.mount_at(pool, dataset, &place.at, &place.request, covered)
+            });
+            if mounted.is_err() {
+                self.uncover(&place.at);
+            }
+            if let Err(failure) = mounted {
+                tracing::warn!(dataset = place.dataset, "not mounted again: {failure}");
+            }
+        }
+        self.uncover_soon();
+    }
+
+    /// The mounts around others, for which no lock is held while directories are read.
+    fn around(&self, chosen: impl Fn(&str) -> bool) -> Vec<(PathBuf, Covers)> {
+        let mounts = self.table.lock();
+        let chosen = mounts.iter().filter(|(name, _)| chosen(name));
+        chosen.map(|(_, mount)| (mount.at.clone(), mount.mounted.covers())).collect()
+    }
+
+    /// These places are covered by mounts, or will be: in what is mounted around them, nothing gets a
+    /// name there until [`Self::uncover_soon`].
+    fn cover(&self, places: &[PathBuf], chosen: impl Fn(&str) -> bool) {
+        for (at, covers) in self.around(chosen) {
+            covered_in(&at, places).iter().for_each(|place| covers.cover(place));
+        }
+    }
+
+    /// Nothing is mounted there, nor will be.
+    pub fn uncover(&self, place: &Path) {
+        for (at, covers) in self.around(|_| true) {
+            covered_in(&at, &[place.to_path_buf()]).iter().for_each(|place| covers.uncover(place));
+        }
+    }
+
+    /// Where something was mounted before and nothing is now, names may be made at once.
+    pub fn uncover_bare<'a>(&self, before: impl IntoIterator<Item = &'a Place>) {
+        let now: Vec<PathBuf> = self.places().into_iter().map(|place| place.at).collect();
+        let bare = before.into_iter().filter(|place| !now.contains(&place.at));
+        bare.for_each(|place| self.uncover(&place.at));
+    }
+
+    /// What was to be mounted is.
+    fn uncover_soon(&self) {
+        self.table.lock().values().for_each(|mount| mount.mounted.covers().end_soon());
+    }
+
+    fn places_of(&self, names: &[String]) -> Vec<PathBuf> {
+        let mounts = self.table.lock();
+        names.iter().filter_map(|name| mounts.get(name)).map(|mount| mount.at.clone()).collect()
+    }
+
+    /// Forgets what was unmounted without our doing (`umount`). What is on its way out is waited for
+    /// a little.
+    pub fn forget_gone(&self, patience: Duration) {
+        let end = Instant::now() + patience;
+        while Instant::now() < end {
+            let Some(places) = fuse::mounted_places() else { break };
+            let is_leaving = |mount: &Mount| {
+                mount.mounted.is_alive() && !places.contains(mount.mounted.mountpoint())
+            };
+            if !self.table.lock().values().any(is_leaving) {
+                break;
+            }
+            std::thread::sleep(LEAVING);
+        }
+        let gone: Vec<(String, Mount)> =
+            self.table.lock().extract_if(.., |_, mount| !mount.mounted.is_alive()).collect();
+        for (name, mount) in gone {
+            tracing::info!(dataset = name, at = %mount.at.display(), "unmounted by somebody");
+            if let Err(error) = self.changes.closed_files(&name) {
+                tracing::warn!(dataset = name, %error, "not closed");
+            }
+        }
+    }
+
+    /// Whether something was unmounted without our doing.
+    pub fn has_gone(&self) -> bool {
+        self.table.lock().values().any(|mount| !mount.mounted.is_alive())
+    }
+
+    /// Names of the filesystems that are mounted.
+    pub fn names(&self) -> Vec<String> {
+        self.table.lock().keys().cloned().collect()
+    }
+
+    /// Names of the filesystems mounted below `place`.
+    pub fn inside(&self, place: &Path) -> Vec<String> {
+        let mounts = self.table.lock();
+        let below =
+            mounts.iter().filter(|(_, mount)| mount.at != place && mount.at.starts_with(place));
+        below.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Unmounts these, as far as they are mounted, and what is mounted below them.
+    pub fn take_down_named(&self, names: &[String], force: bool) -> Result<(), Failure> {
+        let down: Vec<String> = {
+            let mounts = self.table.lock();
+            let tops: Vec<&Mount> = names.iter().filter_map(|name| mounts.get(name)).collect();
+            let below = |mount: &Mount| {
+                let is_in =
+                    |top: &&Mount| mount.number >= top.number && mount.at.starts_with(&top.at);
+                tops.iter().any(is_in)
+            };
+            let all = mounts.iter().filter(|(_, mount)| below(mount));
+            all.map(|(name, _)| name.clone()).collect()
+        };
+        self.take_down(down, force)
+    }
+
+    /// Calls what is mounted by its new name: `from` and all below it have become `to`.
+    pub fn rename(&self, from: &str, to: &str) {
+        let mut mounts = self.table.lock();
+        let all = std::mem::take(&mut *mounts);
+        let renamed = all.into_iter().map(|(name, mount)| match name.strip_prefix(from) {
+            Some(rest) if rest.is_empty() || rest.starts_with(['/', '@']) => {
+                (format!("{to}{rest}"), mount)
+            }
+            _ => (name, mount),
+        });
+        *mounts = renamed.collect();
+    }
+
+    fn take_down(&self, names: Vec<String>, force: bool) -> Result<(), Failure> {
+        // What goes with the mount around it leaves no bare directory on the way.
+        if names.len() > 1 {
+            self.cover(&self.places_of(&names), |name| names.iter().any(|other| other == name));
+        }
+        let done = self.take_down_in_order(names, force);
+        self.uncover_soon();
+        done
+    }
+
+    fn take_down_in_order(&self, names: Vec<String>, force: bool) -> Result<(), Failure> {
+        let mut order: Vec<(u64, String)> = {
+            let mounts = self.table.lock();
+            let hidden = names.iter().filter_map(|name| mounts.get(name));
+            if let Some(mount) = hidden.into_iter().find(|one| is_hidden(&mounts, one, &names)) {
+                let reason = format!("cannot unmount '{}': unmount failed", mount.at.display());
+                return Err(Failure::new(FailureKind::Busy, reason));
+            }
+            let number = |name: String| Some((mounts.get(&name)?.number, name));
+            names.into_iter().filter_map(number).collect()
+        };
+        order.sort();
+        for (_, name) in order.into_iter().rev() {
+            let mount = self.table.lock().remove(&name);
+            let Some(mount) = mount else { continue };
+            let at = mount.at.clone();
+            let done = if force { mount.mounted.unmount_forced() } else { mount.mounted.unmount() };
+            if let Err(error) = done {
+                let busy = matches!(error, MountError::Busy);
+                self.table.lock().insert(name, mount);
+                let (kind, reason) = if busy {
+                    (FailureKind::Busy, "pool or dataset is busy".to_owned())
+                } else {
+                    (FailureKind::Other, error.to_string())
+                };
+                let message = format!("cannot unmount '{}': {reason}", at.display());
+                return Err(Failure::new(kind, message));
+            }
+            if let Err(error) = self.changes.closed_files(&name) {
+                tracing::warn!(dataset = name, %error, "not closed");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A mount is hidden by a later one that is not among `going`: its path means that one.
+fn is_hidden(mounts: &BTreeMap<String, Mount>, mount: &Mount, going: &[String]) -> bool {
+    mounts.iter().any(|(name, other)| {
+        let covers = other.number > mount.number && mount.at.starts_with(&other.at);
+        covers && other.mounted.is_alive() && !going.contains(name)
+    })
+}
+
+/// Changes the flags of a mount.
+fn apply(mount: &Mount, flags: MountFlagOptions) -> Result<(), MountError> {
+    mount.mounted.remount(flags)?;
+    keep_access_times(&mount.files, &flags);
+    Ok(())
+}
+
+/// The properties that options of a mount stand for.
+fn temporary(name: &str, options: &[String]) -> Result<Temporary, Failure> {
+    let mut found = Temporary::new();
+    for option in options {
+        let property = match mount_options::read(option) {
+            Some(MountOption::Property(name, value)) => (name, value),
+            Some(MountOption::Nothing | MountOption::Remount | MountOption::Utility) => continue,
+            Some(MountOption::NotYet) | None => {
+                let reason = format!("mount option '{option}' is not supported yet");
+                let words = format!("cannot mount '{name}': {reason}");
+                return Err(Failure::new(FailureKind::NotSupported, words));
+            }
+        };
+        found.retain(|(other, _)| *other != property.0);
+        found.push(property);
+    }
+    Ok(found)
+}
+
+fn find<'a>(datasets: &'a [DatasetReport], name: &str) -> Result<&'a DatasetReport, Failure> {
+    datasets.iter().find(|dataset| dataset.name == name).ok_or_else(|| {
+        let message = format!("cannot open '{name}': dataset does not exist");
+        Failure::new(FailureKind::NotFound, message)
+    })
+}
+
+/// Those of `places` that lie inside `at`, as seen from there.
+fn covered_in(at: &Path, places: &[PathBuf]) -> Vec<PathBuf> {
+    let inside = places.iter().filter_map(|place| place.strip_prefix(at).ok());
+    inside.filter(|place| !place.as_os_str().is_empty()).map(Path::to_path_buf).collect()
+}
+
+/// Makes the directory if it is to be made. What a dead pool process left there is replaced as the
+/// mount is made.
+fn prepare(path: &Path, make: bool) -> io::Result<()> {
+    if make && !fuse::is_dead(path) { fs::create_dir_all(path) } else { Ok(()) }
+}
+
+/// It is mount(8)'s: nothing says where it belongs but whoever mounted it.
+fn is_by_hand(request: &MountRequest) -> bool {
+    request.at.is_some() && !request.options.iter().any(|option| option == "zfsutil")
+}
+
+fn asks_remount(request: &MountRequest) -> bool {
+    request.options.iter().any(|option| option == "remount")
+}
