@@ -41,8 +41,6 @@ impl Runner {
             self.dark = false;
             let back = (fill % 300) as u16;
             self.troubles.clear();
-            // At that moment nobody may have missed anything yet.
-            self.missed.clear();
             return self.cut(back, (fill >> 9) as u8 % 3, fill, 0, 0);
         }
         if end % 4 == 2 && done.is_ok() {
@@ -55,7 +53,7 @@ impl Runner {
             self.disks.record();
         }
         // Leaves got some copies, and others not.
-        self.rotten |= self.disks.leaves().len() > 1;
+        self.rotten |= self.disks.all().count() > 1;
         self.ail();
         self.dark = false;
         done?;

@@ -92,6 +92,11 @@ impl Runner {
         let order = self.moment(back);
         let left = self.cut_disks(order, manner, seed, stale);
         self.rotten |= stale > 0;
+        if back > 0 {
+            // At that moment nobody may have missed anything yet, or some copies are missing.
+            self.rotten |= !self.missed.is_empty();
+            self.missed.clear();
+        }
         self.end_life(left, order, unmounted)
     }
 

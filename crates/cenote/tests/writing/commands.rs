@@ -19,6 +19,10 @@ fn logs_spares_and_cache_devices_leave_the_pool() {
     assert!(said.ends_with("operation not supported on this type of pool\n"), "{said}");
     let said = bench.refused(&["zpool", "remove", "-s", "tank"]);
     assert_eq!(said, "cannot cancel removal: operation is not in progress\n");
+    // The pool process knows where its devices are.
+    let guid = bench.cenote(&["zpool", "get", "-Hp", "-o", "value", "guid", "tank"]);
+    let shown = bench.cenote(&["zdb", "-C", "tank"]);
+    assert!(shown.contains(&format!("pool_guid: {}", guid.trim())), "{shown}");
     let estimate = bench.cenote(&["zpool", "remove", "-n", "tank", "mirror-1"]);
     assert_eq!(estimate, "Memory that will be used after removing mirror-1: 0\n");
     bench.cenote(&["zpool", "remove", "tank", "mirror-1", &d[3], &d[4]]);

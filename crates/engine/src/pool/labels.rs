@@ -122,24 +122,49 @@ fn believed(
 /// Writes `uberblock` alone into its slot of all labels of every leaf, and makes it durable.
 /// Otherwise as [`write_labels`].
 pub fn write_uberblock(tree: &VdevTree, uberblock: &Uberblock) -> Result<()> {
+    write_step(tree, "an uberblock", &|leaf| uberblock_on(tree, leaf, uberblock))?;
+    tree.opener().committed(uberblock.txg);
+    Ok(())
+}
+
+/// Writes the uberblock a pool is opened at to all leaves that miss nothing, before what it freed is
+/// given out again: a power loss between those writes may have left it on some of them only, and the
+/// state before, which the others have, will not be whole any more. What a leaf does not take is left.
+pub fn spread_uberblock(tree: &VdevTree, uberblock: &Uberblock) -> Result<()> {
+    let missed: BTreeSet<Guid> = tree.missed().into_iter().map(|(leaf, _)| leaf).collect();
+    let mut writes = Vec::new();
+    let mut leaves = Vec::new();
+    for leaf in tree.devices().iter().filter(|leaf| !missed.contains(&leaf.guid)) {
+        writes.extend(uberblock_on(tree, leaf, uberblock)?);
+        leaves.push(leaf.guid);
+    }
+    let written = tree.write_leaves(writes, false);
+    let failed = written.into_iter().chain(tree.flush_leaves(&leaves, false)).find_map(Result::err);
+    if let Some(error) = failed {
+        tracing::warn!(%error, "the newest uberblock is not on all devices");
+    }
+    Ok(())
+}
+
+/// An uberblock in its slot of all labels of a leaf.
+fn uberblock_on(
+    tree: &VdevTree,
+    leaf: &LeafDevice,
+    uberblock: &Uberblock,
+) -> Result<Vec<LeafWrite>> {
     let order = match uberblock.order {
         ByteOrder::Little => WordOrder::Little,
         ByteOrder::Big => WordOrder::Big,
     };
     let multihost = uberblock.has_activity() && uberblock.activity_delay != 0;
     let scratch = uberblock.reflow.scratch() == ScratchState::Valid;
-    write_step(tree, "an uberblock", &|leaf| {
-        let ashift = tree.ashift(leaf.top).unwrap_or(0);
-        let shift = label::slot_shift(u64::from(ashift));
-        let slot = label::sync_slot(shift, uberblock.txg.0, multihost, scratch);
-        let offset = label::slot_offset(shift, slot)
-            .ok_or_else(|| Error::corrupt("the uberblock has no slot"))?;
-        let mut block = uberblock.encode().to_vec();
-        block.resize(1 << shift, 0);
-        sealed(leaf, &ALL, offset, &block, order)
-    })?;
-    tree.opener().committed(uberblock.txg);
-    Ok(())
+    let shift = label::slot_shift(u64::from(tree.ashift(leaf.top).unwrap_or(0)));
+    let slot = label::sync_slot(shift, uberblock.txg.0, multihost, scratch);
+    let offset = label::slot_offset(shift, slot)
+        .ok_or_else(|| Error::corrupt("the uberblock has no slot"))?;
+    let mut block = uberblock.encode().to_vec();
+    block.resize(1 << shift, 0);
+    sealed(leaf, &ALL, offset, &block, order)
 }
 
 /// Writes `uberblock` into the last slot of one label of `leaf`, at random, without flushing: an

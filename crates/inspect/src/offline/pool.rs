@@ -5,6 +5,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use cenote_control::client::Client;
+use cenote_control::report::VdevReport;
 use cenote_engine::pool::assemble::{PoolCandidate, candidates};
 use cenote_engine::pool::{OpenOptions, Pool};
 use cenote_engine::{Error, ErrorKind};
@@ -29,7 +31,26 @@ pub fn find(wanted: &str, places: &[PathBuf]) -> Result<PoolCandidate, Error> {
     }
 }
 
-/// Finds and opens the pool called `wanted`.
+/// Guid and devices of the pool that is imported here under this name.
+fn imported(name: &str) -> Option<(u64, Vec<PathBuf>)> {
+    fn leaves(vdev: &VdevReport, out: &mut Vec<PathBuf>) {
+        out.extend(vdev.path.as_deref().map(PathBuf::from));
+        vdev.children.iter().for_each(|child| leaves(child, out));
+    }
+    let client = Client::default();
+    let report = client.knows(name).then(|| client.pool_report(name).ok())??;
+    let mut devices = Vec::new();
+    leaves(&report.root, &mut devices);
+    Some((report.guid, devices))
+}
+
+/// Finds and opens the pool called `wanted`. Where no place is given, the pool process knows the devices
+/// of one that is imported.
 pub fn open(wanted: &str, places: &[PathBuf], options: &OpenOptions) -> Result<Arc<Pool>, Error> {
-    Pool::open(&find(wanted, places)?, options)
+    let known = if places.is_empty() { imported(wanted) } else { None };
+    let candidate = match known {
+        Some((guid, devices)) => find(&guid.to_string(), &devices)?,
+        None => find(wanted, places)?,
+    };
+    Pool::open(&candidate, options)
 }

@@ -45,6 +45,7 @@ use crate::intent::{Runway, SharedRules};
 use crate::object::ObjectSet;
 use crate::pipe::{AllocationUnits, PoolIo, ReadContext, Workers};
 use crate::pool::assemble::PoolCandidate;
+use crate::pool::labels;
 use crate::txg::{Gate, Tx};
 use crate::vdev::{VdevTree, WriteQueue};
 use crate::{Error, ErrorKind, Result};
@@ -188,6 +189,9 @@ impl LivePool {
             .ok_or_else(|| Error::corrupt("the pool's configuration has no vdev tree"))?;
         let source = Arc::new(MosSource::new(mos.clone()));
         let allocator = Allocator::open(io.pipe.vdevs(), &tree, source, last_group(&pool))?;
+        if pool.gone_back().is_none() {
+            labels::spread_uberblock(&pool.vdevs(), &uberblock)?;
+        }
         let live = Self::with(pool, mos, allocator, write)?;
         live.check_host()?;
         live.claim_logs()?;
