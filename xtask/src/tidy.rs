@@ -29,6 +29,15 @@ const ROOMS: &[&str] = &[
 /// Lines a file of code may have.
 const LONGEST: usize = 1000;
 
+/// Lines a function may have.
+const LONGEST_FUNCTION: usize = 100;
+
+/// Functions that are one table.
+const TABLES: &[(&str, &str)] = &[
+    ("crates/control/src/text/words.rs", "advice"),
+    ("crates/serve/src/fuse/changes.rs", "change"),
+];
+
 /// Words that must not stay in the tree. Spelled apart so that this file may hold them.
 const BANNED: &[(&str, &str)] = &[
     (concat!("TO", "DO"), "do it or say in SHORTCOMINGS.md that it is missing"),
@@ -66,6 +75,17 @@ fn check_file(name: &str, text: &str, found: &mut Vec<String>) {
     if !text.starts_with("//!") {
         found.push(format!("{name}:1: say in a //! header what the file is for"));
     }
+    if needs_invariant(name)
+        && !text.lines().take_while(|line| line.starts_with("//!")).any(invariant)
+    {
+        found.push(format!("{name}:1: say in the header which invariant the file keeps"));
+    }
+    for (line, function, length) in functions(text) {
+        let product = name.contains("/src/");
+        if product && length > LONGEST_FUNCTION && !TABLES.contains(&(name, function)) {
+            found.push(format!("{name}:{line}: {function} has {length} lines; give parts a name"));
+        }
+    }
     let lines = text.lines().count();
     if lines > LONGEST && !name.contains("table") {
         found.push(format!("{name}: {lines} lines; it probably has two subjects"));
@@ -89,6 +109,48 @@ fn check_file(name: &str, text: &str, found: &mut Vec<String>) {
             }
         }
     }
+}
+
+fn invariant(line: &str) -> bool {
+    line.contains("nvariant")
+}
+
+/// Files of the product have one; the format's is its reference, tests have none.
+fn needs_invariant(name: &str) -> bool {
+    let product = name.starts_with("crates/") && name.contains("/src/");
+    let tests = name.contains("tests") || name.ends_with("testing.rs");
+    product && !tests && !name.starts_with("crates/format/")
+}
+
+/// Line, name and length of every function, as rustfmt lays them out.
+fn functions(text: &str) -> Vec<(usize, &str, usize)> {
+    let lines: Vec<&str> = text.lines().collect();
+    let mut out = Vec::new();
+    for (start, line) in lines.iter().enumerate() {
+        let indent = line.len() - line.trim_start().len();
+        let Some(name) = function_name(line.trim_start()) else { continue };
+        let is_end = |line: &&str| {
+            let end = line.trim_start();
+            line.len() - end.len() == indent && (end == "}" || end.ends_with(';'))
+        };
+        let rest = lines.get(start..).unwrap_or_default();
+        if rest.first().is_some_and(|first| first.ends_with(['}', ';'])) {
+            continue;
+        }
+        if let Some(length) = rest.iter().position(is_end) {
+            out.push((start + 1, name, length + 1));
+        }
+    }
+    out
+}
+
+fn function_name(line: &str) -> Option<&str> {
+    let words = ["pub ", "pub(crate) ", "pub(super) ", "const ", "unsafe ", "extern \"C\" "];
+    let mut rest = line;
+    while let Some(less) = words.iter().find_map(|word| rest.strip_prefix(word)) {
+        rest = less;
+    }
+    rest.strip_prefix("fn ")?.split(['(', '<']).next()
 }
 
 /// The engine room a file belongs to.
@@ -130,9 +192,22 @@ mod tests {
     }
 
     #[test]
+    fn long_functions_are_found() {
+        let long = "    a();\n".repeat(LONGEST_FUNCTION);
+        let text =
+            format!("//! x\n\npub(super) fn long<T>(\n    a: T,\n) {{\n{long}}}\n\nfn a() {{}}\n");
+        let mut found = Vec::new();
+        check_file("xtask/src/x.rs", &text, &mut found);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].starts_with("xtask/src/x.rs:3: long has 104 lines"), "{found:?}");
+        check_file("crates/engine/src/object/tree.rs", "//! x\n", &mut found);
+        assert!(found[1].contains("invariant"), "{found:?}");
+    }
+
+    #[test]
     fn upward_arrows_are_found() {
         let mut found = Vec::new();
-        let text = "//! x\nuse crate::pool::Pool;\nuse crate::vdev::Leaf;\n";
+        let text = "//! x. Invariant: y.\nuse crate::pool::Pool;\nuse crate::vdev::Leaf;\n";
         check_file("crates/engine/src/object/tree.rs", text, &mut found);
         assert_eq!(found.len(), 1, "{found:?}");
     }

@@ -1,4 +1,7 @@
 //! The engine's one error: what kind, where, why, and what to do next.
+//!
+//! Invariant: an error of outside data names the place; what is known of it is added on the way up and
+//! never taken away.
 
 use std::fmt;
 use std::sync::Arc;

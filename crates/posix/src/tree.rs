@@ -2,6 +2,7 @@
 //!
 //! A [`NodeId`] names a file of one mounted filesystem, of one of its snapshots, or a synthetic
 //! directory (`.zfs`); it stays valid as long as the tree lives and equals `st_ino`.
+//! Invariant: no door knows what lies behind a node; errors are those of the system, with a reason.
 
 use bytes::Bytes;
 pub use cenote_engine::txg::Interrupt;

@@ -1,4 +1,6 @@
 //! Block pointers as `zdb` writes them, short and long.
+//!
+//! Invariant: any 128 bytes can be shown.
 
 use cenote_control::text::number;
 use cenote_format::{BlockPointer, ObjectType};

@@ -2,6 +2,8 @@
 //!
 //! Flags after the size, as in zdb: `r` raw bytes to the output, `d` decompress (every algorithm is
 //! tried), `b` show as a block pointer, `i` as an indirect block, `g` as a gang header, `:LSIZE`.
+//!
+//! Invariant: what is read is bounded by the largest block.
 
 use std::sync::Arc;
 

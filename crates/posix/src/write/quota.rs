@@ -2,6 +2,7 @@
 //!
 //! Chapter 05, section 13. Who has used as much as the limit or more is over quota. Usage is what
 //! the accounting objects say, which is as old as the last transaction group, as in OpenZFS.
+//! Invariant: who is not over quota when a change begins may finish it.
 
 use std::collections::HashMap;
 

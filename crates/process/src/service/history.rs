@@ -1,4 +1,6 @@
 //! The pool's history as the report has it.
+//!
+//! Invariant: everything before the first record that cannot be read is shown.
 
 use cenote_control::report::HistoryRecord;
 use cenote_engine::pool::Pool;

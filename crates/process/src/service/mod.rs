@@ -5,7 +5,6 @@
 
 mod activities;
 pub mod changes;
-mod clear;
 mod datasets;
 mod history;
 pub mod live;
@@ -14,7 +13,6 @@ mod orders;
 mod permissions;
 mod places;
 mod pool_report;
-mod snapshots;
 mod spares;
 mod troubles;
 pub mod vdevs;

@@ -1,4 +1,6 @@
 //! Cloned blocks of files: where they are allowed, and their references.
+//!
+//! Invariant: a reference is counted before anything of its group is written.
 
 use cenote_format::{BlockPointer, Txg};
 

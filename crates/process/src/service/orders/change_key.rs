@@ -1,0 +1,28 @@
+//! `zfs change-key`.
+//!
+//! Invariant: as in [`super`].
+
+use cenote_control::plan::NewKey;
+use cenote_control::protocol::Failure;
+use cenote_engine::{Error, ErrorKind};
+
+use super::{Doing, Order, Warnings};
+
+pub(super) struct ChangeKey<'a> {
+    pub(super) dataset: &'a str,
+    pub(super) key: Option<&'a NewKey>,
+}
+
+impl Order for ChangeKey<'_> {
+    fn cannot(&self, _: &str) -> String {
+        "Key change error".to_owned()
+    }
+
+    fn words(&self, error: &Error) -> Option<String> {
+        (error.kind() == ErrorKind::KeyNotLoaded).then(|| "Key must be loaded.".to_owned())
+    }
+
+    fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
+        doing.simply(doing.service.changes.change_key(self.dataset, self.key))
+    }
+}

@@ -1,0 +1,37 @@
+//! `zfs clone`.
+//!
+//! Invariant: as in [`super`].
+
+use cenote_control::changes::NewDataset;
+use cenote_control::protocol::Failure;
+use cenote_control::report::DatasetKind;
+use cenote_engine::{Error, ErrorKind};
+
+use super::{Doing, Order, Warnings, no_such};
+
+pub(super) struct Clone<'a> {
+    pub(super) origin: &'a str,
+    pub(super) new: &'a NewDataset,
+}
+
+impl Order for Clone<'_> {
+    fn cannot(&self, _: &str) -> String {
+        format!("cannot create '{}'", self.new.name)
+    }
+
+    fn words(&self, error: &Error) -> Option<String> {
+        (error.kind() == ErrorKind::Unsupported).then(|| error.reason().to_owned())
+    }
+
+    fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
+        let all = doing.all()?;
+        let find = |name: &str| all.iter().find(|dataset| dataset.name == name);
+        if find(self.origin).is_none() {
+            return Err(no_such(self.origin));
+        }
+        let of = self.origin.split('@').next().and_then(&find);
+        let is_filesystem = of.is_none_or(|of| of.kind == DatasetKind::Filesystem);
+        let make = || doing.service.changes.clone_snapshot(self.origin, self.new);
+        doing.create(&all, self.new, is_filesystem, &make)
+    }
+}

@@ -1,0 +1,79 @@
+//! `zfs destroy`.
+//!
+//! Invariant: all names of an order are destroyed, or none, and then what was mounted is mounted again.
+
+use cenote_control::changes::DestroyRequest;
+use cenote_control::protocol::Failure;
+use cenote_control::report::DatasetReport;
+use cenote_engine::{Error, ErrorKind};
+
+use super::{Doing, Order, Warnings, no_such, places};
+
+pub(super) struct Destroy<'a>(pub(super) &'a DestroyRequest);
+
+impl Order for Destroy<'_> {
+    fn cannot(&self, _: &str) -> String {
+        match self.0.names.as_slice() {
+            [only] if only.contains('@') => format!("cannot destroy snapshot {only}"),
+            [only] => format!("cannot destroy '{only}'"),
+            [.., last] if !last.contains('@') => format!("cannot destroy '{last}'"),
+            _ => "cannot destroy snapshots".to_owned(),
+        }
+    }
+
+    fn words(&self, error: &Error) -> Option<String> {
+        (error.kind() == ErrorKind::Busy).then(|| "dataset is busy".to_owned())
+    }
+
+    fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
+        let (service, pool, destroy) = (doing.service, doing.pool, self.0);
+        let all = doing.all()?;
+        let is_there = |name: &String| all.iter().any(|dataset| dataset.name == *name);
+        if let Some(name) = destroy.names.iter().find(|name| !is_there(name)) {
+            return Err(no_such(name));
+        }
+        let before = service.mounts.places();
+        service.mounts.take_down_named(&destroy.names, destroy.force)?;
+        let made = places::made(&all, |name| destroy.names.iter().any(|gone| gone == name));
+        if let Err(error) = service.changes.destroy(&destroy.names, destroy.defer) {
+            service.publish(pool)?;
+            let fresh = doing.all()?;
+            let mut names: Vec<&String> = destroy.names.iter().collect();
+            names.sort();
+            for name in names {
+                if let Err(failure) = service.mount_if_due(pool, &fresh, name) {
+                    tracing::warn!(%failure, "not mounted again");
+                }
+            }
+            return Err(name_the_held(doing.refused(&error), &fresh, destroy, error.kind()));
+        }
+        service.mounts.uncover_bare(&before);
+        places::remove(made);
+        service.tell_snapshots(&destroy.names);
+        Ok(Vec::new())
+    }
+}
+
+/// Of several snapshots those that are held are named, one in a line.
+fn name_the_held(
+    failure: Failure,
+    all: &[DatasetReport],
+    destroy: &DestroyRequest,
+    kind: ErrorKind,
+) -> Failure {
+    let is_held = |dataset: &&DatasetReport| {
+        destroy.names.contains(&dataset.name)
+            && dataset.properties.number("userrefs").is_some_and(|holds| holds > 0)
+    };
+    let snapshots_only = destroy.names.iter().all(|name| name.contains('@'));
+    if kind != ErrorKind::Busy || !snapshots_only || destroy.names.len() < 2 {
+        return failure;
+    }
+    let words =
+        |one: &DatasetReport| format!("cannot destroy snapshot {}: dataset is busy", one.name);
+    let lines: Vec<String> = all.iter().filter(is_held).map(words).collect();
+    match lines.is_empty() {
+        true => failure,
+        false => Failure { message: lines.join("\n"), ..failure },
+    }
+}

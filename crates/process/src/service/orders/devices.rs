@@ -1,0 +1,93 @@
+//! Orders about devices: `zpool add`, `remove`, `clear`.
+//!
+//! Invariant: clearing waits for no order under way and for no transaction group.
+
+use cenote_control::plan::VdevPlan;
+use cenote_control::protocol::{Failure, FailureKind};
+use cenote_control::report::VdevReport;
+use cenote_control::server::PoolService;
+use cenote_control::text::vdev_name;
+use cenote_engine::{Error, ErrorKind};
+use cenote_format::Guid;
+
+use super::{Doing, Order, Warnings};
+use crate::service::Service;
+
+pub(super) struct Add<'a>(pub(super) &'a [VdevPlan]);
+
+impl Order for Add<'_> {
+    fn cannot(&self, pool: &str) -> String {
+        format!("cannot add to '{pool}'")
+    }
+
+    fn words(&self, error: &Error) -> Option<String> {
+        (error.kind() == ErrorKind::ReadOnly).then(|| "pool is read-only".to_owned())
+    }
+
+    fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
+        doing.simply(doing.service.changes.add_vdevs(self.0))
+    }
+}
+
+pub(super) struct Remove<'a>(pub(super) &'a str);
+
+impl Order for Remove<'_> {
+    fn cannot(&self, _: &str) -> String {
+        format!("cannot remove {}", self.0)
+    }
+
+    fn words(&self, error: &Error) -> Option<String> {
+        match error.kind() {
+            ErrorKind::NotFound | ErrorKind::Busy | ErrorKind::Unsupported => {
+                Some(error.reason().to_owned())
+            }
+            ErrorKind::ReadOnly => Some("pool is read-only".to_owned()),
+            _ => None,
+        }
+    }
+
+    fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
+        let guid = doing.device(self.0)?;
+        doing.simply(doing.service.changes.remove_vdev(guid))
+    }
+}
+
+/// Devices are forgiven, and a suspended pool tries to go on.
+pub(super) struct Clear<'a>(pub(super) Option<&'a str>);
+
+impl Order for Clear<'_> {
+    fn cannot(&self, pool: &str) -> String {
+        format!("cannot clear errors for {}", self.0.unwrap_or(pool))
+    }
+
+    fn is_urgent(&self) -> bool {
+        true
+    }
+
+    fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
+        let vdevs = doing.pool.vdevs();
+        let guid = self.0.map(|device| doing.device(device)).transpose()?;
+        vdevs.reopen();
+        vdevs.clear(guid);
+        doing.pool.io().pipe.faults().forget_passing();
+        doing.service.changes.cleared();
+        Ok(Vec::new())
+    }
+}
+
+impl Doing<'_> {
+    /// A device of the pool, spares and cache devices included: by path, the end of that, name or
+    /// guid.
+    fn device(&self, device: &str) -> Result<Guid, Failure> {
+        fn find<'a>(node: &'a VdevReport, device: &str) -> Option<&'a VdevReport> {
+            let is_it = vdev_name::answers_to(node, device);
+            let below = || node.children.iter().find_map(|child| find(child, device));
+            if is_it && vdev_name::is_shown(node) { Some(node) } else { below() }
+        }
+        let report = Service::report(self.service);
+        let all = std::iter::once(&report.root).chain(&report.spares).chain(&report.caches);
+        let found = all.into_iter().find_map(|node| find(node, device));
+        let unknown = || self.refuse(FailureKind::NotFound, "no such device in pool");
+        found.map(|node| Guid(node.guid)).ok_or_else(unknown)
+    }
+}

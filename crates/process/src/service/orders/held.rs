@@ -1,0 +1,60 @@
+//! `zfs hold` and `zfs release`.
+//!
+//! Invariant: all snapshots of an order, or none.
+
+use cenote_control::protocol::Failure;
+use cenote_engine::{Error, ErrorKind};
+
+use super::{Doing, Order, Warnings};
+
+fn words_of(error: &Error) -> Option<String> {
+    let tells = matches!(error.kind(), ErrorKind::Exists | ErrorKind::NotFound);
+    tells.then(|| error.reason().to_owned())
+}
+
+pub(super) struct Hold<'a> {
+    pub(super) snapshots: &'a [String],
+    pub(super) tag: &'a str,
+}
+
+impl Order for Hold<'_> {
+    fn cannot(&self, _: &str) -> String {
+        match self.snapshots {
+            [only] => format!("cannot hold snapshot '{only}'"),
+            _ => "cannot hold".to_owned(),
+        }
+    }
+
+    fn words(&self, error: &Error) -> Option<String> {
+        words_of(error)
+    }
+
+    fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
+        doing.simply(doing.service.changes.hold(self.snapshots, self.tag))
+    }
+}
+
+pub(super) struct Release<'a> {
+    pub(super) snapshots: &'a [String],
+    pub(super) tag: &'a str,
+}
+
+impl Order for Release<'_> {
+    fn cannot(&self, _: &str) -> String {
+        match self.snapshots {
+            [only] => format!("cannot release hold from snapshot '{only}'"),
+            _ => "cannot release".to_owned(),
+        }
+    }
+
+    fn words(&self, error: &Error) -> Option<String> {
+        words_of(error)
+    }
+
+    fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
+        let done = doing.simply(doing.service.changes.release(self.snapshots, self.tag))?;
+        // One that was destroyed deferred may be gone now.
+        doing.service.tell_snapshots(self.snapshots);
+        Ok(done)
+    }
+}

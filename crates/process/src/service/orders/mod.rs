@@ -1,0 +1,225 @@
+//! Orders that change a pool: each has a file that says how its refusals begin, how errors of the engine
+//! are worded, what depends on the state of the pool, and which mounts move with it.
+//!
+//! Invariant: nothing is changed when an order is refused; what was mounted before is mounted
+//! after, unless the change says otherwise or a warning says why not.
+
+mod allow;
+mod bookmark;
+mod change_key;
+mod clone;
+mod create;
+mod destroy;
+mod devices;
+mod fits;
+mod held;
+mod pool;
+mod promote;
+mod properties;
+mod remount;
+mod rename;
+mod rollback;
+mod snapshot;
+
+use std::sync::Arc;
+
+use cenote_control::changes::{Change, ChangeRequest};
+use cenote_control::protocol::{Failure, FailureKind};
+use cenote_control::report::DatasetReport;
+use cenote_engine::pool::Pool;
+use cenote_engine::{Error, ErrorKind};
+
+use super::{Service, failure, places};
+
+/// What orders are told while devices are away.
+pub(super) const SUSPENDED: &str = "pool I/O is currently suspended";
+
+/// Lines for standard error.
+pub(super) type Warnings = Vec<String>;
+
+/// An order, its arguments parsed.
+trait Order {
+    /// The start of every refusal; `pool` is the pool's name.
+    fn cannot(&self, pool: &str) -> String;
+
+    /// What an error of the engine is called on the command line, where it is not what it is called for
+    /// most orders.
+    fn words(&self, error: &Error) -> Option<String> {
+        let _ = error;
+        None
+    }
+
+    /// It waits for no order under way and for no device.
+    fn is_urgent(&self) -> bool {
+        false
+    }
+
+    /// It has a meaning for a pool that can only be read.
+    fn only_looks(&self) -> bool {
+        false
+    }
+
+    /// There is no pool when it has been carried out.
+    fn ends_the_pool(&self) -> bool {
+        false
+    }
+
+    /// What it does while writing is suspended.
+    fn carry_out_suspended(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
+        Err(doing.refuse(FailureKind::Other, SUSPENDED))
+    }
+
+    /// Checks what depends on the state of the pool, and does it.
+    fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure>;
+}
+
+/// The order of a change: here is which file says what of which.
+fn order(change: &Change) -> Box<dyn Order + '_> {
+    match change {
+        Change::CreateDataset(new) => Box::new(create::Create(new)),
+        Change::Destroy(destroy) => Box::new(destroy::Destroy(destroy)),
+        Change::Rename(rename) => Box::new(rename::Rename(rename)),
+        Change::SetProperties { dataset, properties, mount } => {
+            Box::new(properties::Set { dataset, properties, mount: *mount })
+        }
+        Change::Inherit { dataset, property, received } => {
+            Box::new(properties::Inherit { dataset, property, received: *received })
+        }
+        Change::Snapshot { names, properties } => {
+            Box::new(snapshot::Snapshot { names, properties })
+        }
+        Change::Clone { origin, new } => Box::new(clone::Clone { origin, new }),
+        Change::Promote(name) => Box::new(promote::Promote(name)),
+        Change::Rollback { snapshot, newer, force } => {
+            Box::new(rollback::Rollback { snapshot, newer, force: *force })
+        }
+        Change::Hold { snapshots, tag } => Box::new(held::Hold { snapshots, tag }),
+        Change::Release { snapshots, tag } => Box::new(held::Release { snapshots, tag }),
+        Change::Bookmark { from, to } => Box::new(bookmark::Bookmark { from, to }),
+        Change::Allow { dataset, grants } => Box::new(allow::Allow { dataset, grants }),
+        Change::Unallow { dataset, grants, recursive } => {
+            Box::new(allow::Unallow { dataset, grants, recursive: *recursive })
+        }
+        Change::ChangeKey { dataset, key } => {
+            Box::new(change_key::ChangeKey { dataset, key: key.as_ref() })
+        }
+        Change::SetPoolProperty(property) => Box::new(pool::SetProperty(property)),
+        Change::EnableFeatures(names) => Box::new(pool::EnableFeatures(names)),
+        Change::AddVdevs(plan) => Box::new(devices::Add(plan)),
+        Change::RemoveVdev(device) => Box::new(devices::Remove(device)),
+        Change::Clear(device) => Box::new(devices::Clear(device.as_deref())),
+        Change::Reguid(guid) => Box::new(pool::Reguid(*guid)),
+        Change::Checkpoint { discard } => Box::new(pool::Checkpoint { discard: *discard }),
+        Change::Sync => Box::new(pool::Sync),
+        Change::DestroyPool { force } => Box::new(pool::Destroy { force: *force }),
+        Change::Log => Box::new(pool::Log),
+    }
+}
+
+/// The start of every refusal of a change.
+pub(super) fn start(change: &Change, pool: &str) -> String {
+    order(change).cannot(pool)
+}
+
+/// An order under way.
+struct Doing<'a> {
+    service: &'a Service,
+    pool: &'a Arc<Pool>,
+    order: &'a dyn Order,
+    /// The start of every refusal.
+    start: String,
+    /// The command line that gave it.
+    command: Option<&'a str>,
+}
+
+impl Doing<'_> {
+    /// All datasets as they are now.
+    fn all(&self) -> Result<Vec<DatasetReport>, Failure> {
+        self.service.fresh(self.pool)
+    }
+
+    /// Refuses for this reason.
+    fn refuse(&self, kind: FailureKind, reason: &str) -> Failure {
+        Failure::new(kind, format!("{}: {reason}", self.start))
+    }
+
+    /// What an error of the engine is called on the command line.
+    fn refused(&self, error: &Error) -> Failure {
+        let words = self.order.words(error).unwrap_or_else(|| words(error));
+        Failure { message: format!("{}: {words}", self.start), ..failure(error) }
+    }
+
+    /// Nothing but what the engine does.
+    fn simply(&self, done: cenote_engine::Result<()>) -> Result<Warnings, Failure> {
+        done.map(|()| Vec::new()).map_err(|error| self.refused(&error))
+    }
+}
+
+/// What an error of the engine is called for most orders.
+fn words(error: &Error) -> String {
+    match error.kind() {
+        ErrorKind::Exists => "dataset already exists".to_owned(),
+        ErrorKind::NotFound => "dataset does not exist".to_owned(),
+        ErrorKind::ReadOnly => "dataset is read-only".to_owned(),
+        ErrorKind::NoSpace | ErrorKind::Quota => "out of space".to_owned(),
+        ErrorKind::KeyNotLoaded => "encryption root's key is not loaded or provided".to_owned(),
+        _ => error.to_string(),
+    }
+}
+
+/// The refusal of an order about a dataset that is not there.
+fn no_such(name: &str) -> Failure {
+    let words = format!("cannot open '{name}': dataset does not exist");
+    Failure::new(FailureKind::NotFound, words)
+}
+
+fn is_at_or_below(name: &str, top: &str) -> bool {
+    name.strip_prefix(top).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+impl Service {
+    /// Serves [`cenote_control::server::PoolService::change`].
+    pub(super) fn carry_out(&self, request: &ChangeRequest) -> Result<Warnings, Failure> {
+        let pool = self.pool()?;
+        let order = &*order(&request.change);
+        let (start, command) = (order.cannot(pool.name()), request.command.as_deref());
+        let doing = Doing { service: self, pool: &pool, order, start, command };
+        if order.is_urgent() {
+            let warnings = order.carry_out(&doing)?;
+            if self.changes.suspended().is_none() {
+                self.note_command(command);
+            }
+            return Ok(warnings);
+        }
+        if self.changes.suspended().is_some() {
+            return order.carry_out_suspended(&doing);
+        }
+        let _order = self.begin_order();
+        if let Some(reason) = self.changes.refusal()
+            && !order.only_looks()
+        {
+            return Err(doing.refuse(FailureKind::ReadOnly, &reason));
+        }
+        let mut warnings = order.carry_out(&doing)?;
+        if order.ends_the_pool() {
+            return Ok(warnings);
+        }
+        self.note_command(command);
+        if let Err(error) = self.publish(&pool) {
+            warnings.push(format!("what '{}' shows is not up to date: {error}", pool.name()));
+        }
+        Ok(warnings)
+    }
+
+    /// Adds a command line to the history.
+    pub(super) fn note_command(&self, command: Option<&str>) {
+        if let Some(command) = command
+            && let Err(error) = self.changes.log_command(command)
+        {
+            tracing::warn!(%error, command, "not in the history");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,52 @@
+//! `zfs promote`.
+//!
+//! Invariant: as in [`super`].
+
+use cenote_control::protocol::{Failure, FailureKind};
+use cenote_engine::{Error, ErrorKind};
+
+use super::{Doing, Order, Warnings, no_such};
+
+pub(super) struct Promote<'a>(pub(super) &'a str);
+
+impl Order for Promote<'_> {
+    fn cannot(&self, _: &str) -> String {
+        format!("cannot promote '{}'", self.0)
+    }
+
+    fn words(&self, error: &Error) -> Option<String> {
+        (error.kind() == ErrorKind::InvalidArgument).then(|| error.reason().to_owned())
+    }
+
+    fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
+        let all = doing.all()?;
+        let name = self.0;
+        let Some(clone) = all.iter().find(|dataset| dataset.name == name) else {
+            return Err(no_such(name));
+        };
+        let origin = clone.properties.value("origin").unwrap_or("").to_owned();
+        let Some((parent, _)) = origin.split_once('@') else {
+            return Err(doing.refuse(FailureKind::Other, "not a cloned filesystem"));
+        };
+        let created = |name: &str| {
+            all.iter().find(|dataset| dataset.name == name).map_or(0, |found| found.createtxg)
+        };
+        let last = created(&origin);
+        let of = |dataset: &str| -> Vec<String> {
+            let own = all.iter().filter_map(|one| one.name.split_once('@'));
+            own.filter(|(of, _)| *of == dataset).map(|(_, name)| name.to_owned()).collect()
+        };
+        let moving: Vec<String> =
+            of(parent).into_iter().filter(|s| created(&format!("{parent}@{s}")) <= last).collect();
+        let own = of(name);
+        if let Some(twice) = moving.iter().find(|moving| own.contains(moving)) {
+            let reason = format!("conflicting snapshot '{twice}' from parent '{origin}'");
+            return Err(doing.refuse(FailureKind::Already, &reason));
+        }
+        doing.service.changes.promote(name).map_err(|error| doing.refused(&error))?;
+        for dataset in [parent, name] {
+            doing.service.mounts.snapshots_changed(dataset, moving.iter().map(String::as_str));
+        }
+        Ok(Vec::new())
+    }
+}

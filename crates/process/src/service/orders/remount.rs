@@ -1,0 +1,140 @@
+//! Mounts that move with an order.
+//!
+//! Invariant: what was mounted and is to be mounted is, or a warning says why not.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+
+use cenote_control::protocol::{Failure, MountRequest};
+use cenote_control::report::{DatasetKind, DatasetReport, Source};
+use cenote_engine::pool::Pool;
+
+use super::{Warnings, is_at_or_below};
+use crate::service::Service;
+use crate::service::mounts::Place;
+
+impl Service {
+    /// Mounts one filesystem if its properties say that it should be.
+    pub(super) fn mount_if_due(
+        &self,
+        pool: &Arc<Pool>,
+        all: &[DatasetReport],
+        name: &str,
+    ) -> Result<(), Failure> {
+        let Some(dataset) = all.iter().find(|dataset| dataset.name == name) else { return Ok(()) };
+        let value = |name: &str| dataset.properties.value(name).unwrap_or("");
+        let due = dataset.kind == DatasetKind::Filesystem
+            && value("canmount") == "on"
+            && value("mountpoint").starts_with('/')
+            && value("keystatus") != "unavailable"
+            && self.mounts.of(name).is_none();
+        if !due {
+            return Ok(());
+        }
+        self.mount_again(pool, all, name)
+    }
+
+    /// Mounts one filesystem, at its place of now.
+    fn mount_again(
+        &self,
+        pool: &Arc<Pool>,
+        all: &[DatasetReport],
+        name: &str,
+    ) -> Result<(), Failure> {
+        let request = MountRequest { dataset: Some(name.to_owned()), ..MountRequest::default() };
+        self.mounts.mount(pool, all, &request).map(|_| ())
+    }
+
+    /// Mounts again what was mounted and is not any more, as far as its properties let it.
+    pub(super) fn restore(
+        &self,
+        pool: &Arc<Pool>,
+        all: &[DatasetReport],
+        places: &[Place],
+    ) -> Warnings {
+        let (mut by_hand, mut due) = (Vec::new(), Vec::new());
+        for place in places.iter().filter(|place| self.mounts.of(&place.dataset).is_none()) {
+            let Some(dataset) = all.iter().find(|dataset| dataset.name == place.dataset) else {
+                continue;
+            };
+            let value = |name: &str| dataset.properties.value(name).unwrap_or("");
+            if place.is_by_hand() && !value("mountpoint").starts_with('/') {
+                by_hand.push(place.clone());
+            } else if value("mountpoint").starts_with('/') && value("canmount") != "off" {
+                due.push((value("mountpoint").to_owned(), &place.dataset));
+            }
+        }
+        due.sort();
+        // Where nothing comes back, directories to mount on may be made at once.
+        let comes_back = |place: &Place| {
+            due.iter().any(|(at, _)| Path::new(at) == place.at)
+                || by_hand.iter().any(|other| other.at == place.at)
+        };
+        self.mounts.uncover_bare(places.iter().filter(|place| !comes_back(place)));
+        let mut warnings = Vec::new();
+        for (at, name) in due {
+            if let Err(failure) = self.mount_again(pool, all, name) {
+                self.mounts.uncover(Path::new(&at));
+                warnings.push(failure.message);
+            }
+        }
+        self.mounts.restore(pool, all, by_hand);
+        self.mounts.uncover_bare(places);
+        warnings
+    }
+
+    /// Lets the mounts of these datasets follow their properties.
+    pub(super) fn follow(
+        &self,
+        pool: &Arc<Pool>,
+        fresh: &[DatasetReport],
+        followers: &BTreeSet<String>,
+    ) -> Warnings {
+        let mounted = self.mounts.places();
+        let mut warnings = Vec::new();
+        for dataset in fresh.iter().filter(|dataset| followers.contains(&dataset.name)) {
+            if self.mounts.follow(dataset).is_ok() {
+                continue;
+            }
+            // Not as it is: then anew, with all below.
+            let name = std::slice::from_ref(&dataset.name);
+            let down = self.mounts.take_down_named(name, false);
+            match down.map(|()| self.restore(pool, fresh, &mounted)) {
+                Ok(lines) => warnings.extend(lines),
+                Err(_) => {
+                    let words = "property may be set but unable to remount filesystem";
+                    warnings.push(words.to_owned());
+                }
+            }
+        }
+        warnings
+    }
+
+    /// Lets mounts show that the snapshots called `names` came or went.
+    pub(super) fn tell_snapshots(&self, names: &[String]) {
+        let mut by_dataset: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for (dataset, snapshot) in names.iter().filter_map(|name| name.split_once('@')) {
+            by_dataset.entry(dataset).or_default().push(snapshot);
+        }
+        for (dataset, snapshots) in by_dataset {
+            self.mounts.snapshots_changed(dataset, snapshots.into_iter());
+        }
+    }
+}
+
+/// The datasets whose value of a property follows from that of `name`: itself, and those below that
+/// inherit it through it.
+pub(super) fn affected(all: &[DatasetReport], name: &str, property: &str) -> BTreeSet<String> {
+    let follows = |dataset: &DatasetReport| match dataset.properties.get(property) {
+        _ if dataset.name == name => true,
+        Some(own) => match &own.source {
+            Source::Inherited(from) => is_at_or_below(name, from),
+            Source::Default => true,
+            _ => false,
+        },
+        None => false,
+    };
+    let below = all.iter().filter(|dataset| is_at_or_below(&dataset.name, name));
+    below.filter(|dataset| follows(dataset)).map(|dataset| dataset.name.clone()).collect()
+}

@@ -1,0 +1,146 @@
+//! `zfs rename`.
+//!
+//! Invariant: as in [`super`]; all snapshots of a recursive rename get their names, or none.
+
+use cenote_control::changes::{NewDataset, RenameRequest};
+use cenote_control::protocol::{Failure, FailureKind};
+use cenote_control::report::{DatasetKind, DatasetReport};
+use cenote_engine::{Error, ErrorKind};
+
+use super::create::missing_parents;
+use super::{Doing, Order, Warnings, is_at_or_below, no_such, places};
+use crate::service::mounts::Place;
+
+pub(super) struct Rename<'a>(pub(super) &'a RenameRequest);
+
+impl Order for Rename<'_> {
+    fn cannot(&self, _: &str) -> String {
+        format!("cannot rename '{}'", self.0.from)
+    }
+
+    fn words(&self, error: &Error) -> Option<String> {
+        let words = match error.kind() {
+            ErrorKind::Busy => "dataset is busy",
+            ErrorKind::Permission => "cannot move encrypted child outside of its encryption root",
+            _ => return None,
+        };
+        Some(words.to_owned())
+    }
+
+    fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
+        let (service, rename) = (doing.service, self.0);
+        let all = doing.all()?;
+        let exists = |name: &str| all.iter().any(|dataset| dataset.name == name);
+        let pairs = if rename.recursive { snapshots_of_all(&all, rename) } else { Vec::new() };
+        let pairs = match pairs.is_empty() {
+            true => vec![(rename.from.clone(), rename.to.clone())],
+            false => pairs,
+        };
+        if !exists(&rename.from) {
+            return Err(no_such(&rename.from));
+        }
+        if rename.from == rename.to {
+            return Ok(Vec::new());
+        }
+        if let Some((_, taken)) = pairs.iter().find(|(_, to)| exists(to)) {
+            let words = format!("cannot rename to '{taken}': dataset already exists");
+            return Err(match rename.recursive {
+                true => Failure::new(FailureKind::Already, words),
+                false => doing.refuse(FailureKind::Already, "dataset already exists"),
+            });
+        }
+        if rename.from.contains('@') {
+            service.changes.rename(&pairs).map_err(|error| doing.refused(&error))?;
+            let names: Vec<String> = pairs.into_iter().flat_map(|(from, to)| [from, to]).collect();
+            service.tell_snapshots(&names);
+            return Ok(Vec::new());
+        }
+        let missing = parents_to_make(&all, rename)?;
+        self.move_dataset(doing, &all, &pairs, &missing)
+    }
+}
+
+impl Rename<'_> {
+    /// Renames a filesystem or volume with all below it; what is mounted there moves with it.
+    fn move_dataset(
+        &self,
+        doing: &Doing<'_>,
+        all: &[DatasetReport],
+        pairs: &[(String, String)],
+        missing: &[String],
+    ) -> Result<Warnings, Failure> {
+        let (service, pool, rename) = (doing.service, doing.pool, self.0);
+        let below = |name: &str| is_at_or_below(name, &rename.from);
+        let moved: Vec<String> = match rename.keep_mounts {
+            true => Vec::new(),
+            false => service.mounts.names().into_iter().filter(|name| below(name)).collect(),
+        };
+        let others = service.mounts.places();
+        service.mounts.take_down_named(&moved, rename.force)?;
+        let made = missing.iter().try_for_each(|name| {
+            let parent = NewDataset { name: name.clone(), ..NewDataset::default() };
+            service.changes.create_dataset(&parent)
+        });
+        let renamed = made.and_then(|()| service.changes.rename(pairs));
+        if renamed.is_ok() {
+            service.mounts.rename(&rename.from, &rename.to);
+            places::remove(places::made(all, |name| moved.iter().any(|from| from == name)));
+        }
+        service.publish(pool)?;
+        let fresh = doing.all()?;
+        let now = |mut place: Place| {
+            if let Some(rest) = place.dataset.strip_prefix(&rename.from)
+                && below(&place.dataset)
+                && renamed.is_ok()
+            {
+                place.dataset = format!("{}{rest}", rename.to);
+            }
+            place
+        };
+        let mut warnings = Vec::new();
+        if !rename.keep_mounts {
+            let again: Vec<Place> = others.into_iter().map(now).collect();
+            warnings = service.restore(pool, &fresh, &again);
+        }
+        renamed.map_err(|error| doing.refused(&error))?;
+        for name in missing {
+            if let Err(failure) = service.mount_if_due(pool, &fresh, name) {
+                warnings.push(failure.message);
+            }
+        }
+        Ok(warnings)
+    }
+}
+
+/// The parents the new name lacks, if they are to be made.
+fn parents_to_make(all: &[DatasetReport], rename: &RenameRequest) -> Result<Vec<String>, Failure> {
+    let cannot =
+        |kind, reason: &str| Failure::new(kind, format!("cannot create '{}': {reason}", rename.to));
+    let missing = missing_parents(all, &rename.to);
+    let missing = missing.map_err(|reason| cannot(FailureKind::Other, reason))?;
+    if !missing.is_empty() && !rename.parents {
+        return Err(cannot(FailureKind::NotFound, "parent does not exist"));
+    }
+    if rename.to.starts_with(&format!("{}/", rename.from)) {
+        let words = "New dataset name cannot be a descendant of current dataset name";
+        let words = format!("cannot rename to '{}': {words}", rename.to);
+        return Err(Failure::new(FailureKind::Other, words));
+    }
+    Ok(missing)
+}
+
+/// The snapshots a recursive rename is about, with their new names.
+pub(super) fn snapshots_of_all(
+    all: &[DatasetReport],
+    rename: &RenameRequest,
+) -> Vec<(String, String)> {
+    let (Some((top, old)), Some((_, new))) =
+        (rename.from.split_once('@'), rename.to.split_once('@'))
+    else {
+        return Vec::new();
+    };
+    let snapshots = all.iter().filter(|dataset| dataset.kind == DatasetKind::Snapshot);
+    let ours = snapshots.filter_map(|dataset| dataset.name.split_once('@'));
+    let ours = ours.filter(|(of, name)| *name == old && is_at_or_below(of, top));
+    ours.map(|(of, _)| (format!("{of}@{old}"), format!("{of}@{new}"))).collect()
+}

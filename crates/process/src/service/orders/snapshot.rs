@@ -1,0 +1,66 @@
+//! `zfs snapshot`.
+//!
+//! Invariant: all snapshots of an order are taken, in one transaction group, or none.
+
+use std::collections::BTreeSet;
+
+use cenote_control::plan::PropertySetting;
+use cenote_control::protocol::{Failure, FailureKind};
+
+use super::{Doing, Order, Warnings};
+use crate::service::mounts;
+
+pub(super) struct Snapshot<'a> {
+    pub(super) names: &'a [String],
+    pub(super) properties: &'a [PropertySetting],
+}
+
+impl Order for Snapshot<'_> {
+    fn cannot(&self, _: &str) -> String {
+        match self.names {
+            [only] => format!("cannot create snapshot '{only}'"),
+            _ => "cannot create snapshots ".to_owned(),
+        }
+    }
+
+    fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
+        let all = doing.all()?;
+        let known: BTreeSet<&str> = all.iter().map(|dataset| dataset.name.as_str()).collect();
+        // What was received in part only, so far, is left out, also where it was named.
+        let partial = all.iter().filter(|dataset| mounts::is_partial(doing.pool, dataset));
+        let partial: BTreeSet<&str> = partial.map(|dataset| dataset.name.as_str()).collect();
+        let (mut lines, mut whole) = (Vec::new(), Vec::with_capacity(self.names.len()));
+        for name in self.names {
+            let (of, _) = name.split_once('@').unwrap_or((name, ""));
+            if partial.contains(of) {
+                continue;
+            }
+            whole.push(name.clone());
+            if !known.contains(of) {
+                lines.push(format!("cannot create snapshot '{name}': dataset does not exist"));
+            } else if known.contains(name.as_str()) {
+                lines.push(format!("cannot create snapshot '{name}': dataset already exists"));
+            }
+        }
+        if !lines.is_empty() {
+            if whole.len() > 1 {
+                lines.push("no snapshots were created".to_owned());
+            }
+            return Err(Failure::new(FailureKind::Already, lines.join("\n")));
+        }
+        if whole.is_empty() {
+            return Ok(Vec::new());
+        }
+        let only = Snapshot { names: &whole, properties: self.properties };
+        let doing = Doing { start: only.cannot(doing.pool.name()), order: &only, ..*doing };
+        doing.service.changes.snapshot(&whole, self.properties).map_err(|error| {
+            let mut failure = doing.refused(&error);
+            if whole.len() > 1 {
+                failure.message.push_str("\nno snapshots were created");
+            }
+            failure
+        })?;
+        doing.service.tell_snapshots(self.names);
+        Ok(Vec::new())
+    }
+}
