@@ -7,7 +7,8 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -18,6 +19,11 @@ use crate::report::ImportReport;
 
 /// Hidden command that answers one question.
 pub const COMMAND: &str = "look";
+
+/// How long one that has answered may take to end.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Time between two looks at whether it has.
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// A question.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -110,10 +116,21 @@ pub fn ask<T: DeserializeOwned>(look: &Look) -> Result<T, String> {
         BufReader::new(output).read_line(&mut answer).map_err(|error| failed(&error))?;
     }
     match serde_json::from_str(&answer) {
-        Ok(answer) => Ok(answer),
+        Ok(answer) => {
+            leave(&mut child);
+            Ok(answer)
+        }
         Err(_) => match child.wait() {
             Ok(status) => Err(failed(&format!("the process that does ended ({status})"))),
             Err(error) => Err(failed(&error)),
         },
+    }
+}
+
+/// Waits until the devices that were looked at are closed, but not for those that do not let go.
+fn leave(child: &mut Child) {
+    let start = Instant::now();
+    while start.elapsed() < PATIENCE && matches!(child.try_wait(), Ok(None)) {
+        std::thread::sleep(PAUSE);
     }
 }

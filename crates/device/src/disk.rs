@@ -196,11 +196,24 @@ fn partition(path: &Path) -> Result<PoolPartition, DiskError> {
     if read_table(&head, sector_size) != PartitionTable::Partitions(vec![1, 9]) {
         return Err(DiskError::Damaged(path.to_path_buf()));
     }
-    wait_for(&sysfs, &layout, &node, before)?;
+    let until = Instant::now() + NODE_DEADLINE;
     // Opened before the disk is closed, and the disk closed before anybody may hold the partition.
-    let open = File::open(&node)?;
+    let open = loop {
+        wait_for(&sysfs, &layout, &node, before)?;
+        match File::open(&node) {
+            Ok(open) => break open,
+            // Who opened the disk beside us had the kernel read the table once more.
+            Err(error) if Instant::now() < until && is_away(&error) => std::thread::sleep(PAUSE),
+            Err(error) => return Err(error.into()),
+        }
+    };
     drop(disk);
     Ok(PoolPartition { path: node, size: layout.size(), _open: open })
+}
+
+/// There is no such device, at the moment.
+fn is_away(error: &Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENXIO | libc::ENOENT | libc::ENODEV))
 }
 
 /// Writes the table, and zeros where labels may lie.

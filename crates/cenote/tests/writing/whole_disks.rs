@@ -157,8 +157,10 @@ fn whole_disks_are_partitioned_and_named_without_the_partition() {
     bench.not_done(&["zdb", "-l", &disk.path]);
     let said = bench.not_done(&["zpool", "create", "-n", "again", &disk.path]);
     assert!(said.contains(&format!("{} is part of exported pool 'whole'", disk.part(1))), "{said}");
+    show_partitions(&[name, other_name]);
     if let Ok(zdb) = Command::new("zdb").args(["-e", "-bcc", "-p", "/dev", "whole"]).output() {
-        let text = String::from_utf8_lossy(&zdb.stdout).into_owned();
+        let text = String::from_utf8_lossy(&zdb.stdout).into_owned()
+            + &String::from_utf8_lossy(&zdb.stderr);
         assert!(zdb.status.success() && text.contains("No leaks"), "{text}");
     }
     bench.done(&["zpool", "import", "-d", "/dev", "-R", &mnt, "whole"]);
@@ -177,8 +179,8 @@ fn whole_disks_are_partitioned_and_named_without_the_partition() {
 fn what_is_on_a_disk_is_refused() {
     let Some((disk, other, bench)) = prepared() else { return };
     let mnt = bench.at("mnt").display().to_string();
-    let create = ["zpool", "create", "-R", mnt.as_str(), "whole", disk.path.as_str()];
-    let forced = ["zpool", "create", "-f", "-R", mnt.as_str(), "whole", disk.path.as_str()];
+    let create = ["zpool", "create", "-R", mnt.as_str(), "divided", disk.path.as_str()];
+    let forced = ["zpool", "create", "-f", "-R", mnt.as_str(), "divided", disk.path.as_str()];
     // A filesystem on the disk itself.
     let mut image = vec![0; 2 << 20];
     image[1080..1082].copy_from_slice(&[0x53, 0xef]);
@@ -194,7 +196,7 @@ fn what_is_on_a_disk_is_refused() {
     let words = format!("{} contains a filesystem of type 'ext2'", disk.path);
     assert!(said.contains(advice) && said.contains(&words), "{said}");
     bench.done(&forced);
-    bench.done(&["zpool", "destroy", "whole"]);
+    bench.done(&["zpool", "destroy", "divided"]);
     // A table whose first copy was lost.
     put(&[0; 4096]);
     let said = bench.not_done(&create);
@@ -210,10 +212,10 @@ fn what_is_on_a_disk_is_refused() {
     // Those labels are gone when the disk is divided.
     bench.not_done(&create);
     bench.done(&forced);
-    bench.done(&["zpool", "export", "whole"]);
+    bench.done(&["zpool", "export", "divided"]);
     bench.not_done(&["zdb", "-l", &disk.path]);
     let found = bench.done(&["zpool", "import", "-d", "/dev"]);
-    assert!(found.contains("pool: whole\n") && !found.contains("pool: plain\n"), "{found}");
+    assert!(found.contains("pool: divided\n") && !found.contains("pool: plain\n"), "{found}");
     // A partition is no whole disk.
     bench.done(&["zpool", "create", "-f", "-R", &mnt, "part", &disk.part(1)]);
     let status = bench.done(&["zpool", "status", "part"]);
@@ -223,7 +225,7 @@ fn what_is_on_a_disk_is_refused() {
     bench.done(&["zpool", "labelclear", "-f", disk.name()]);
     bench.not_done(&["zdb", "-l", disk.name()]);
     // A disk and a partition of it are not two devices.
-    let said = bench.not_done(&["zpool", "create", "whole", &disk.path, &disk.part(1)]);
+    let said = bench.not_done(&["zpool", "create", "divided", &disk.path, &disk.part(1)]);
     assert!(said.contains("refer to the same device"), "{said}");
     drop(other);
 }
