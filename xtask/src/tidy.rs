@@ -13,7 +13,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("engine", &["format", "codec", "device"]),
     ("posix", &["engine", "format"]),
     ("control", &["format"]),
-    ("serve", &["posix", "control"]),
+    ("serve", &["posix"]),
     ("process", &["serve", "posix", "engine", "control", "format", "device"]),
     ("inspect", &["posix", "engine", "control", "format", "codec", "device"]),
     ("cli", &["control"]),

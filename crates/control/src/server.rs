@@ -25,7 +25,7 @@ const EXCHANGES_MAX: usize = 64;
 /// Datasets or history records in one frame.
 const BATCH: usize = 500;
 
-/// What a pool process can do; the lead of the process implements it over the engine.
+/// What a pool process can do; `cenote-process` implements it over the engine.
 ///
 /// Each method returns lines for standard error where that is `Vec<String>`: what went wrong
 /// without making the whole order fail.

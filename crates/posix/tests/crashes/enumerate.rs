@@ -16,8 +16,8 @@ use super::story::Story;
 
 /// What power loss leaves of unflushed writes: nothing, everything, or of each whatever comes.
 const MANNERS: usize = 3;
-/// One in so many cuts is judged by `zdb` too.
-const JUDGED: usize = 32;
+/// One in so many cuts is judged by `zdb` too, unless the variable `CUT_JUDGED` says otherwise.
+const JUDGED: u64 = 32;
 /// One in so many pools is exported in the end.
 const EXPORTED: usize = 4;
 /// One in so many pools is cut off a second time while it is opened.
@@ -56,6 +56,7 @@ struct Enumeration<'a> {
     done: AtomicUsize,
     again: AtomicUsize,
     judged: AtomicUsize,
+    judged_every: usize,
 }
 
 /// Cuts off the disks of `story` until all was tried or the time is over: `seconds`, unless the
@@ -77,6 +78,7 @@ pub fn enumerate(name: &str, disks: &Disks, story: &Story, seconds: u64) {
         done: zero(),
         again: zero(),
         judged: zero(),
+        judged_every: variable("CUT_JUDGED").unwrap_or(JUDGED).max(1) as usize,
     };
     // Steps that have no factor in common with the count visit every order, spread evenly.
     let step = (count * 5 / 8..).find(|step| gcd(*step, count) == 1).unwrap();
@@ -115,7 +117,7 @@ impl Enumeration<'_> {
         let order = self.orders[index] + 1;
         let left = cut(self.disks, order, manner, index);
         let place = format!("{}: cut after event {index}, manner {manner}", self.name);
-        if number % JUDGED == 5 && zdb(&left, &place) {
+        if number % self.judged_every == 5 % self.judged_every && zdb(&left, &place) {
             self.judged.fetch_add(1, Relaxed);
         }
         let twice = (number / MANNERS).is_multiple_of(TWICE);

@@ -5,7 +5,7 @@
 //! done is.
 //!
 //! `CUT_SECONDS=100000` tries every moment of each workload in every manner, `CUT_THREADS=n` in n threads;
-//! `CUT_ONLY=n` only the moment after event n.
+//! `CUT_ONLY=n` only the moment after event n; `CUT_JUDGED=n` has one in n judged by zdb, not one in 32.
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
 #[path = "../write/consistent.rs"]
