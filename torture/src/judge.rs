@@ -381,7 +381,12 @@ fn fits(
     let (least, most) = (*range.start(), *range.end());
     for number in range.rev() {
         let state = content.state(number);
-        let begun = || number > least && is_begun(bytes, content.state(number - 1), state);
+        // The log of a write that is being made durable tells what its place holds by then.
+        let mut later = (number..=most).map(|later| content.state(later));
+        let mut begun = || {
+            number > least
+                && later.any(|later| is_begun(bytes, content.state(number - 1), state, later))
+        };
         if bytes == state.bytes.as_slice() || begun() {
             return Ok(());
         }
@@ -399,12 +404,14 @@ fn fits(
     ))
 }
 
-/// Whether `bytes` are what was there with a beginning of what was being written.
-fn is_begun(bytes: &[u8], before: &Content, after: &Content) -> bool {
+/// Whether `bytes` are what was there with a beginning of what was being written in `after`, as it
+/// was in `later`.
+fn is_begun(bytes: &[u8], before: &Content, after: &Content, later: &Content) -> bool {
     let Some((offset, length)) = after.written else { return false };
-    let written = after.bytes.get(offset..offset + length).unwrap_or_default();
+    let mut written = later.bytes.get(offset..).unwrap_or_default().to_vec();
+    written.resize(length, 0);
     let seen = bytes.get(offset..).unwrap_or_default();
-    let same = seen.iter().zip(written).take_while(|(one, other)| one == other).count();
+    let same = seen.iter().zip(&written).take_while(|(one, other)| one == other).count();
     let mut expected = before.bytes.to_vec();
     expected.resize(expected.len().max(offset + same), 0);
     expected[offset..offset + same].copy_from_slice(&written[..same]);

@@ -149,6 +149,7 @@ impl Runner {
         self.tally.faults += 1;
         let path = self.spare[which as usize % self.spare.len()].clone();
         self.rotten |= trouble == Trouble::Loses;
+        self.newest = self.newest_blocks();
         self.troubles.insert(path, trouble);
         self.ail();
         Ok(())

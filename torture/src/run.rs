@@ -10,6 +10,7 @@ use cenote_engine::alloc::Figures;
 use cenote_engine::environment;
 use cenote_engine::pool::live::LivePool;
 use cenote_engine::vdev::{AllocationClass, VdevState, VdevStatus};
+use cenote_format::Txg;
 use cenote_format::config::VdevKind;
 use cenote_posix::Filesystem;
 use cenote_posix::error::{EDQUOT, EIO, ENOSPC};
@@ -55,6 +56,8 @@ pub struct Runner {
     pub(crate) troubles: BTreeMap<String, Trouble>,
     /// Leaves of mirrors that missed groups, and were known to fail then.
     pub(crate) missed: BTreeSet<String>,
+    /// The newest group known to have written blocks when the troubles were what they are.
+    pub(crate) newest: Txg,
     /// The bytes of some leaf are not what was written.
     pub(crate) rotten: bool,
     /// The labels of leaves that were damaged.
@@ -127,6 +130,7 @@ impl Runner {
             spare,
             troubles: BTreeMap::new(),
             missed: BTreeSet::new(),
+            newest: Txg(0),
             rotten: false,
             damaged_labels: BTreeMap::new(),
             dark: false,
@@ -222,8 +226,18 @@ impl Runner {
         self.limits()
     }
 
-    /// A group was written: who could not take part has missed it.
+    /// The newest group that wrote blocks.
+    pub(crate) fn newest_blocks(&self) -> Txg {
+        self.live.pool().uberblock().root.logical_birth()
+    }
+
+    /// A group was written: who could not take part has missed it, if it wrote blocks.
     pub(crate) fn note_missed(&mut self) {
+        let before = self.newest;
+        self.newest = self.newest_blocks();
+        if before == self.newest {
+            return;
+        }
         if !self.setup.layout.starts_with("mirror") || self.setup.layout == "mirrored-log" {
             return;
         }
@@ -375,6 +389,7 @@ impl Runner {
     /// The pool was opened.
     pub(crate) fn begin_life(&mut self, live: Arc<LivePool>, unmounted: u8) -> Verdict {
         self.forget(live);
+        self.newest = self.newest_blocks();
         load_key(&self.live, &self.setup)?;
         let all: Vec<(String, u64)> =
             self.model.pool.newest().filesystems.clone().into_iter().collect();

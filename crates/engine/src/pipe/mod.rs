@@ -183,9 +183,9 @@ impl Pipe {
         }
     }
 
-    /// Reads, again as long as the reader is to wait for devices that are away.
-    fn patiently<T>(&self, read: impl Fn() -> Result<T>) -> Result<T> {
-        let mut result = read();
+    /// Reads again after `result`, as long as the reader is to wait for devices that are away.
+    /// Nothing may be held meanwhile that others wait for.
+    fn patiently<T>(&self, mut result: Result<T>, read: impl Fn() -> Result<T>) -> Result<T> {
         let mut waited = false;
         while let Err(error) = &result
             && matches!(error.kind(), ErrorKind::Io | ErrorKind::Checksum)
@@ -271,11 +271,23 @@ impl Pipe {
         if !load.is_empty() {
             let pointers: Vec<BlockPointer> = load.iter().map(|(_, bp, _)| *bp).collect();
             let physical = self.read_physical_many(&pointers);
+            let mut failed = Vec::new();
             for ((index, bp, slot), raw) in load.into_iter().zip(physical) {
-                let block = raw.and_then(|raw| logical::decode(&bp, raw, context));
+                let block = match raw {
+                    Ok(raw) => logical::decode(&bp, raw, context),
+                    Err(error) => {
+                        failed.push((index, bp, error));
+                        continue;
+                    }
+                };
                 if let (Ok(block), Some(slot), true) = (&block, slot, context.keeps(&bp)) {
                     slot.fill(block.clone());
                 }
+                place(&mut results, index, self.named(block, &bp, context));
+            }
+            // No slot is held any more: others try for themselves while this reader waits.
+            for (index, bp, error) in failed {
+                let block = self.load_after(Err(error), &bp, context);
                 place(&mut results, index, self.named(block, &bp, context));
             }
         }
@@ -283,13 +295,17 @@ impl Pipe {
             let block = match self.cache.find(&key, PATIENCE) {
                 Found::Block(block) if block.len() as u64 == bp.lsize() => Ok(block),
                 Found::Load(slot) => {
-                    let block = self.load(&bp, context);
-                    if let (Ok(block), true) = (&block, context.keeps(&bp)) {
+                    let raw = self.read_physical(&bp);
+                    let slot = raw.is_ok().then_some(slot);
+                    let block = self.load_after(raw, &bp, context);
+                    if let (Ok(block), Some(slot), true) = (&block, slot, context.keeps(&bp)) {
                         slot.fill(block.clone());
                     }
                     block
                 }
-                Found::Block(_) | Found::Loading => self.load(&bp, context),
+                Found::Block(_) | Found::Loading => {
+                    self.load_after(self.read_physical(&bp), &bp, context)
+                }
             };
             place(&mut results, index, self.named(block, &bp, context));
         }
@@ -304,8 +320,14 @@ impl Pipe {
         }
     }
 
-    fn load(&self, bp: &BlockPointer, context: &ReadContext) -> Result<Bytes> {
-        let raw = self.read_physical(bp)?;
+    /// The block of what was read first, or of what is read after a wait for devices.
+    fn load_after(
+        &self,
+        first: Result<Bytes>,
+        bp: &BlockPointer,
+        context: &ReadContext,
+    ) -> Result<Bytes> {
+        let raw = self.patiently(first, || self.read_physical(bp))?;
         logical::decode(bp, raw, context)
     }
 

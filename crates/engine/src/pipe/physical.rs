@@ -22,13 +22,14 @@ impl Pipe {
     pub fn read_stored_many(&self, bps: &[BlockPointer]) -> Vec<Result<Bytes>> {
         let stored = |bp: &&BlockPointer| !bp.is_hole() && !bp.is_embedded();
         let addressed: Vec<BlockPointer> = bps.iter().filter(stored).copied().collect();
-        let mut read = self.read_physical_many(&addressed).into_iter();
+        let read = self.read_physical_many(&addressed).into_iter().zip(&addressed);
+        let mut read = read.map(|(read, bp)| self.patiently(read, || self.read_physical(bp)));
         let none = || Ok(Bytes::new());
         let answer = |bp| if stored(&bp) { read.next().unwrap_or_else(none) } else { none() };
         bps.iter().map(answer).collect()
     }
 
-    /// Stored bytes (`psize`) of every block, verified.
+    /// Stored bytes (`psize`) of every block, verified. Never waits for devices that are away.
     pub(super) fn read_physical_many(&self, bps: &[BlockPointer]) -> Vec<Result<Bytes>> {
         let vdevs = self.vdevs();
         let mut reads = Vec::with_capacity(bps.len());
@@ -59,7 +60,8 @@ impl Pipe {
         results
     }
 
-    /// Stored bytes of one block by every means: all copies, all reconstructions.
+    /// Stored bytes of one block by every means: all copies, all reconstructions. Never waits for
+    /// devices that are away.
     pub(super) fn read_physical(&self, bp: &BlockPointer) -> Result<Bytes> {
         bp.validate()?;
         if bp.is_gang() {
@@ -68,7 +70,7 @@ impl Pipe {
         if let Some(data) = self.read_pending(bp) {
             return Ok(data);
         }
-        self.patiently(|| self.read_copies(bp))
+        self.read_copies(bp)
     }
 
     /// Stored bytes of a block that is no gang, from any of its addresses.
@@ -164,7 +166,7 @@ impl Pipe {
                 return Ok(header.to_vec());
             }
         }
-        self.patiently(|| self.read_header_copies(bp, &sizes, &verifier, width))
+        self.read_header_copies(bp, &sizes, &verifier, width)
     }
 
     /// A gang header of one of `sizes`, from any of its addresses.

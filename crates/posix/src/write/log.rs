@@ -6,17 +6,12 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use cenote_engine::intent::{IntentLog, WriteSource};
-use cenote_engine::object::DirtyBlocks;
+use cenote_engine::intent::IntentLog;
 use cenote_engine::txg::Tx;
 use cenote_format::zil::{Payload, RenameKind};
-use cenote_format::{ObjectId, Txg};
 
 use super::{ChangeLog, Durability};
-use crate::error::ESTALE;
-use crate::filesystem::Filesystem;
 use crate::tree::Result;
-use crate::view::{File, View};
 
 /// Writes of fewer bytes are kept with the record; of longer ones the file is read again
 /// when they are committed.
@@ -79,52 +74,5 @@ impl Durability for Intents {
 
     fn sync_all(&self) -> Result<()> {
         Ok(self.log.commit(0)?)
-    }
-}
-
-impl WriteSource for Filesystem {
-    fn read(&self, object: u64, offset: u64, length: u64) -> cenote_engine::Result<Option<Bytes>> {
-        self.for_log(object, |file| {
-            let length = usize::try_from(length).unwrap_or(usize::MAX);
-            let pieces = View::read(file, offset, length)?;
-            Ok(match pieces.as_slice() {
-                [piece] => piece.clone(),
-                _ => pieces.concat().into(),
-            })
-        })
-    }
-
-    fn dirty(
-        &self,
-        txg: Txg,
-        object: u64,
-        offset: u64,
-        length: u64,
-    ) -> cenote_engine::Result<Option<DirtyBlocks>> {
-        let dirty = self.for_log(object, |file| Ok(file.object.dirty_blocks(txg, offset, length)));
-        Ok(dirty?.flatten())
-    }
-}
-
-impl Filesystem {
-    /// Looks at a file for its records while nobody changes it; `None` if it is gone.
-    fn for_log<T>(
-        &self,
-        object: u64,
-        look: impl FnOnce(&File) -> Result<T>,
-    ) -> cenote_engine::Result<Option<T>> {
-        let looked = || -> Result<Option<T>> {
-            let Some(writer) = self.writer() else { return Ok(None) };
-            let node = writer.node(ObjectId(object))?;
-            let state = node.read()?;
-            look(&state.file).map(Some)
-        };
-        match looked() {
-            Ok(found) => Ok(found),
-            Err(error) if error.code == ESTALE => Ok(None),
-            Err(error) => {
-                Err(cenote_engine::Error::new(cenote_engine::ErrorKind::Io, error.reason))
-            }
-        }
     }
 }
