@@ -1,7 +1,8 @@
 //! The keys of a pool that are loaded: wrapping keys by encryption root, opened keys by key object.
 //!
 //! Chapter 06, section 19. Invariant: opened keys of a root are forgotten together with its wrapping
-//! key; a key enters the store only after it opened the root's own key object.
+//! key; a key enters the store only after it opened the root's own key object; opened keys are given
+//! out only for the key object they were opened from, for its number may be another's by now.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,8 +24,23 @@ pub struct KeyStore(RwLock<Loaded>);
 struct Loaded {
     /// Wrapping keys by the directory of their encryption root.
     roots: HashMap<ObjectId, SecretKey>,
-    /// Opened keys by key object, with the directory of their root.
-    opened: HashMap<ObjectId, (ObjectId, Arc<DatasetKeys>)>,
+    /// Opened keys by key object.
+    opened: HashMap<ObjectId, Opened>,
+}
+
+/// Opened keys of one key object.
+struct Opened {
+    /// Of the key object: it outlives changes of the user's key, and no other has it.
+    guid: u64,
+    /// Directory of their encryption root.
+    root: ObjectId,
+    keys: Arc<DatasetKeys>,
+}
+
+impl Opened {
+    fn of(key: &KeyObject, keys: Arc<DatasetKeys>) -> Self {
+        Self { guid: key.wrapped.guid, root: key.root, keys }
+    }
 }
 
 /// Opens a key object.
@@ -85,7 +101,7 @@ impl KeyStore {
             return already();
         }
         loaded.roots.insert(directory.id, wrapping);
-        loaded.opened.insert(key.id, (directory.id, Arc::new(opened)));
+        loaded.opened.insert(key.id, Opened::of(&key, Arc::new(opened)));
         Ok(())
     }
 
@@ -98,7 +114,7 @@ impl KeyStore {
             let reason = format!("the key of '{}' is not loaded", directory.path);
             return Err(Error::new(ErrorKind::KeyNotLoaded, reason));
         }
-        loaded.opened.retain(|_, (root, _)| *root != directory.id);
+        loaded.opened.retain(|_, opened| opened.root != directory.id);
         Ok(())
     }
 
@@ -120,22 +136,15 @@ impl KeyStore {
         let mut loaded = self.0.write();
         loaded.roots.insert(root, wrapping.key.clone());
         for object in objects {
-            if let Some((old, _)) = loaded.opened.get_mut(object) {
-                *old = root;
+            if let Some(opened) = loaded.opened.get_mut(object) {
+                opened.root = root;
             }
         }
     }
 
-    /// Forgets the user key of a directory that is no encryption root any more.
+    /// Forgets the user key of a directory that is gone or no encryption root any more, if it has one.
     pub fn forget_root(&self, directory: ObjectId) {
         self.0.write().roots.remove(&directory);
-    }
-
-    /// Forgets the keys of a dataset that is gone, and its user key if it was a root.
-    pub fn forget(&self, key: ObjectId, directory: ObjectId) {
-        let mut loaded = self.0.write();
-        loaded.opened.remove(&key);
-        loaded.roots.remove(&directory);
     }
 
     /// The opened keys of the dataset in `directory`; `None` if it is not encrypted or its key is
@@ -148,8 +157,10 @@ impl KeyStore {
         let Some(key) = catalog.key_object(directory)? else { return Ok(None) };
         let wrapping = {
             let loaded = self.0.read();
-            if let Some((_, keys)) = loaded.opened.get(&key.id) {
-                return Ok(Some(keys.clone()));
+            if let Some(opened) = loaded.opened.get(&key.id)
+                && opened.guid == key.wrapped.guid
+            {
+                return Ok(Some(opened.keys.clone()));
             }
             match loaded.roots.get(&key.root) {
                 Some(wrapping) => wrapping.clone(),
@@ -160,7 +171,7 @@ impl KeyStore {
         let mut loaded = self.0.write();
         // The root may have been unloaded in the meantime; then nothing is kept.
         if loaded.roots.contains_key(&key.root) {
-            loaded.opened.insert(key.id, (key.root, keys.clone()));
+            loaded.opened.insert(key.id, Opened::of(&key, keys.clone()));
         }
         Ok(Some(keys))
     }

@@ -3,6 +3,7 @@
 //! Invariant: nothing of what was written in an encrypted dataset is found on the devices in the
 //! clear, and a pool whose keys are not loaded can be opened and written all the same.
 
+use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -25,6 +26,9 @@ use super::{census, layout, make, noise, nothing, zdb};
 
 /// Stands in everything written to encrypted datasets.
 const SECRET: &[u8] = b"nobody may read these words ";
+
+/// An object that `sealed/a/b` is made with, which holds [`SECRET`].
+const FIRST: ObjectId = ObjectId(1);
 
 fn secret(len: usize, seed: u64) -> Vec<u8> {
     let mut data = noise(len, seed);
@@ -65,7 +69,11 @@ fn make_datasets(live: &LivePool, suite: Suite) {
         .unwrap();
     live.change(move |live, change| {
         let new = NewDataset { parent: made.directory, name: "b", ..NewDataset::default() };
-        live.make_dataset(change, &new, ObjsetKind::Zfs, nothing)
+        live.make_dataset(change, &new, ObjsetKind::Zfs, |set, tx| {
+            let file = set.create_object(tx, &NewObject::new(ObjectType::PLAIN_FILE, 4096))?;
+            assert_eq!(file.id(), FIRST);
+            file.write(tx, 0, SECRET)
+        })
     })
     .unwrap();
 }
@@ -265,6 +273,40 @@ fn clones_share_keys_and_roots_come_and_go() {
     assert!(found[5000..10_000] == data[..5000] && found[10_000..] == data[10_000..]);
     let root = live.pool().catalog().directory("sealed/a").unwrap();
     assert!(live.is_key_in_use(root.id).unwrap());
+    census(live.pool());
+    live.export().unwrap();
+}
+
+#[test]
+fn a_dataset_with_the_numbers_of_one_that_is_gone_has_its_own_keys() {
+    let directory = tempfile::tempdir().unwrap();
+    let live = make("sealed", layout("mirror", directory.path()), nothing);
+    let mut numbers = HashSet::new();
+    let mut again = 0;
+    for _ in 0..40 {
+        make_datasets(&live, Suite::Aes256Gcm);
+        open(&live, "sealed/a/b").unwrap();
+        let catalog = live.pool().catalog();
+        let keys: &dyn Keys = live.pool().keys().as_ref();
+        let dataset = catalog.dataset_named("sealed/a/b").unwrap();
+        let set = catalog.object_set(&dataset, keys).unwrap();
+        let first = set.object(FIRST).unwrap();
+        // From the disks, not from the cache, which holds it in the clear.
+        first.forget(0, 4096);
+        assert_eq!(first.read_vec(0, SECRET.len()).unwrap(), SECRET);
+        let key = catalog.key_object(&dataset.directory).unwrap().unwrap();
+        again += u64::from(!numbers.insert(key.id));
+        let root = key.root;
+        assert!(keys.is_loaded(root));
+        for name in ["sealed/a/b", "sealed/a"] {
+            let head = catalog.dataset_named(name).unwrap().id;
+            live.close_dataset(head).unwrap();
+            live.change(move |_, change| change.destroy_head(head)).unwrap();
+        }
+        live.change(|_, change| change.process_async_destroy(u64::MAX).map(drop)).unwrap();
+        assert!(!keys.is_loaded(root), "the user key of a dataset that is gone");
+    }
+    assert!(again > 0, "no number came again: nothing was tried");
     census(live.pool());
     live.export().unwrap();
 }

@@ -315,6 +315,7 @@ impl MosChange<'_> {
         };
         let users = self.number(ObjectId(table), key::REFCOUNT)?.unwrap_or(1);
         self.remove_field(directory, KEY_CRYPTO_KEY_OBJECT)?;
+        self.hooks.keys_released(directory);
         match users.saturating_sub(1) {
             0 => self.free_object(ObjectId(table)),
             left => self.put_number(ObjectId(table), key::REFCOUNT, left),

@@ -72,6 +72,8 @@ pub trait PoolHooks: Sync {
         let reason = "the dataset's intent log still has blocks";
         Err(Error::new(ErrorKind::Busy, reason))
     }
+    /// An encrypted directory goes away, and with it the user key loaded for it, if it has its own.
+    fn keys_released(&self, _directory: ObjectId) {}
     /// Name of this host, for the history.
     fn host(&self) -> String;
     /// What the pool offers to its datasets now.

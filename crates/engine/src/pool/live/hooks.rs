@@ -110,6 +110,10 @@ impl PoolHooks for GroupHooks<'_> {
         blocks.iter().try_for_each(|pointer| self.free(pointer))
     }
 
+    fn keys_released(&self, directory: ObjectId) {
+        self.live.when_done(move |live| live.pool.keys().forget_root(directory));
+    }
+
     fn host(&self) -> String {
         crate::pool::host::HostIdentity::of_this_machine().name
     }
