@@ -10,8 +10,9 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
+use cenote_engine::Error;
 use cenote_engine::check::{CheckOptions, FindingKind, Verify, check};
-use cenote_engine::dataset::Listed;
+use cenote_engine::dataset::{Catalog, Directory, Listed, Table};
 use cenote_engine::pool::Pool;
 use cenote_engine::pool::live::LivePool;
 use cenote_format::config::VdevKind;
@@ -54,7 +55,7 @@ impl Judge<'_> {
         let live = self.disks.open().map_err(|error| format!("the pool does not open: {error}"))?;
         load_key(&live, self.setup)?;
         let range = self.model.pool.at(self.order);
-        let seen = names_of(live.pool())?;
+        let seen = Seen::of(live.pool())?;
         let fitting: Vec<&PoolState> = range
             .clone()
             .rev()
@@ -63,15 +64,14 @@ impl Judge<'_> {
             .collect();
         if fitting.is_empty() {
             let (first, last) = (self.model.pool.state(*range.start()), self.model.pool.newest());
-            let all = |state: &PoolState| -> Vec<String> {
-                state.filesystems.keys().chain(state.snapshots.keys()).cloned().collect()
+            let why = |state| {
+                let differs = seen.differs(state);
+                differs.unwrap_or_else(|| "the comment, devices or checkpoint".to_owned())
             };
             return Err(format!(
-                "datasets {:?} {:?} as in none of states {range:?}: {:?} to {:?}",
-                seen.0,
-                seen.1,
-                all(first),
-                all(last)
+                "as in none of states {range:?}: first {}; last {}",
+                why(first),
+                why(last)
             ));
         }
         let mut trees = BTreeMap::new();
@@ -251,22 +251,108 @@ impl Judge<'_> {
 }
 
 /// Filesystems and snapshots.
-type Seen = (BTreeSet<String>, BTreeSet<String>);
+/// Properties that are sizes, none where they are 0.
+const LIMITS: [&str; 4] = ["quota", "refquota", "reservation", "refreservation"];
+/// The others that steps set.
+const OTHERS: [&str; 4] = ["compression", "copies", "sync", "recordsize"];
 
-/// The datasets of a pool.
-pub fn names_of(pool: &Arc<Pool>) -> Verdict<Seen> {
-    let catalog = pool.catalog();
-    let root = catalog.root().map_err(|error| error.to_string())?;
-    let all = catalog.list(&root).map_err(|error| format!("listing the datasets: {error}"))?;
-    let mut seen = Seen::default();
-    for listed in all {
-        let Listed::Dataset(dataset) = listed else { continue };
-        match dataset.is_snapshot() {
-            true => seen.1.insert(dataset.name.to_string()),
-            false => seen.0.insert(dataset.name.to_string()),
-        };
+/// What a pool is seen to be made of.
+#[derive(Default)]
+pub struct Seen {
+    /// The full names of its filesystems.
+    pub filesystems: BTreeSet<String>,
+    /// The full names of its snapshots.
+    pub snapshots: BTreeSet<String>,
+    /// What is set on its filesystems, as far as steps set it.
+    values: BTreeMap<(String, String), u64>,
+    /// Snapshots that are held, and by how many tags.
+    holds: BTreeMap<String, u32>,
+    /// Clones, and the snapshot each was made of.
+    origins: BTreeMap<String, String>,
+}
+
+impl Seen {
+    /// Looks at all datasets of a pool, as the last group has them.
+    pub fn of(pool: &Arc<Pool>) -> Verdict<Self> {
+        let catalog = pool.catalog();
+        let root = catalog.root().map_err(|error| error.to_string())?;
+        let all = catalog.list(&root).map_err(|error| format!("listing the datasets: {error}"))?;
+        let mut seen = Self::default();
+        for listed in all {
+            let Listed::Dataset(dataset) = listed else { continue };
+            let name = dataset.name.to_string();
+            let unread = |error: Error| format!("'{name}': {error}");
+            if dataset.is_snapshot() {
+                let tags = catalog.holds(&dataset).map_err(unread)?.len() as u32;
+                seen.holds.extend((tags > 0).then(|| (name.clone(), tags)));
+                seen.snapshots.insert(name);
+                continue;
+            }
+            let origin = catalog.origin(&dataset.directory).map_err(unread)?;
+            seen.origins.extend(origin.map(|origin| (name.clone(), origin.name.to_string())));
+            seen.look(&catalog, &name, &dataset.directory)?;
+            seen.filesystems.insert(name);
+        }
+        Ok(seen)
     }
-    Ok(seen)
+
+    fn look(&mut self, catalog: &Catalog, name: &str, directory: &Directory) -> Verdict {
+        let unread = |error: Error| format!("the properties of '{name}': {error}");
+        let table = Table::open(catalog.mos(), directory.phys.properties).map_err(unread)?;
+        for property in LIMITS.iter().chain(&OTHERS) {
+            let value = table.as_ref().map_or(Ok(None), |table| table.number(property));
+            let value = value.map_err(unread)?;
+            let kept = match *property {
+                "quota" => directory.phys.quota,
+                "reservation" => directory.phys.reserved,
+                _ => value.unwrap_or(0),
+            };
+            if kept != value.unwrap_or(0) {
+                return Err(format!(
+                    "'{name}': the {property} is {value:?}, and {kept} is kept to"
+                ));
+            }
+            let value = value.filter(|value| *value != 0 || !LIMITS.contains(property));
+            self.values
+                .extend(value.map(|value| ((name.to_owned(), (*property).to_owned()), value)));
+        }
+        Ok(())
+    }
+
+    /// How `state` has other datasets, holds or origins, or other values set; `None` if it has not.
+    pub fn differs(&self, state: &PoolState) -> Option<String> {
+        if !state.filesystems.keys().eq(self.filesystems.iter())
+            || !state.snapshots.keys().eq(self.snapshots.iter())
+        {
+            let filesystems = state.filesystems.keys().collect::<Vec<_>>();
+            let snapshots = state.snapshots.keys().collect::<Vec<_>>();
+            let seen = (&self.filesystems, &self.snapshots);
+            return Some(format!(
+                "the datasets are {:?} {:?} instead of {filesystems:?} {snapshots:?}",
+                seen.0, seen.1
+            ));
+        }
+        if self.holds != state.holds || self.origins != state.origins {
+            let (seen, known) = ((&self.holds, &self.origins), (&state.holds, &state.origins));
+            return Some(format!("the holds and origins are {seen:?} instead of {known:?}"));
+        }
+        for name in &self.filesystems {
+            for property in LIMITS.iter().chain(&OTHERS) {
+                let key = (name.clone(), (*property).to_owned());
+                let seen = self.values.get(&key).copied();
+                let is_limit = LIMITS.contains(property);
+                let value = state.properties.get(&key).copied();
+                let value = value.filter(|value| *value != 0 || !is_limit);
+                // What the pool was made with is set on its root.
+                if seen != value && (value.is_some() || is_limit || name != NAME) {
+                    return Some(format!(
+                        "{property} of '{name}' is {seen:?} instead of {value:?}"
+                    ));
+                }
+            }
+        }
+        None
+    }
 }
 
 fn same_pool(state: &PoolState, seen: &Seen, pool: &Arc<Pool>) -> bool {
@@ -275,8 +361,7 @@ fn same_pool(state: &PoolState, seen: &Seen, pool: &Arc<Pool>) -> bool {
     let tops = tops.filter(|top| top.kind != VdevKind::Hole).count();
     let directory = pool.catalog().object_directory();
     let checkpoint = directory.and_then(|table| table.numbers_of("com.delphix:zpool_checkpoint"));
-    state.filesystems.keys().eq(seen.0.iter())
-        && state.snapshots.keys().eq(seen.1.iter())
+    seen.differs(state).is_none()
         && state.comment == config.comment
         && state.tops.len() == tops
         && checkpoint.is_ok_and(|found| found.is_some() == state.checkpoint)

@@ -17,7 +17,7 @@ use cenote_format::objset::ObjsetKind;
 use cenote_posix::create::{NewFilesystem, initialise};
 
 use crate::disks::{NAME, leaf};
-use crate::judge::names_of;
+use crate::judge::Seen;
 use crate::model::{Listing, Mark, PoolState, SetStory};
 use crate::plan::Step;
 use crate::run::{Runner, Verdict};
@@ -112,20 +112,10 @@ impl Runner {
             }
         }
         self.still_writes()?;
-        let seen = names_of(self.live.pool())?;
-        let state = self.model.pool.newest();
-        let same =
-            state.filesystems.keys().eq(seen.0.iter()) && state.snapshots.keys().eq(seen.1.iter());
         let answer = answer.map(drop).map_err(|error| error.to_string());
-        match same {
-            true => Ok(answer.is_ok()),
-            false => Err(format!(
-                "after {answer:?} the datasets are {:?} {:?} instead of {:?} {:?}",
-                seen.0,
-                seen.1,
-                state.filesystems.keys().collect::<Vec<_>>(),
-                state.snapshots.keys().collect::<Vec<_>>()
-            )),
+        match Seen::of(self.live.pool())?.differs(self.model.pool.newest()) {
+            None => Ok(answer.is_ok()),
+            Some(differs) => Err(format!("after {answer:?} {differs}")),
         }
     }
 

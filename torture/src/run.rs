@@ -460,9 +460,9 @@ pub(crate) fn load_key(live: &Arc<LivePool>, setup: &Setup) -> Verdict {
     }
     let catalog = live.pool().catalog();
     // Promoting a clone may have made that the owner of the key.
-    let (names, _) = crate::judge::names_of(live.pool())?;
+    let seen = crate::judge::Seen::of(live.pool())?;
     let mut reason = String::new();
-    for name in names {
+    for name in seen.filesystems {
         let directory = catalog.directory(&name).map_err(|error| error.to_string())?;
         match live.pool().keys().load(&catalog, &directory, &KEY) {
             Ok(_) => return Ok(()),

@@ -22,8 +22,11 @@ use crate::{Error, ErrorKind};
 const LAST_WAITS: u32 = 3;
 /// Part of the reserve that what makes files grow leaves free, as a shift.
 const GROW_LEAVES: u32 = 1;
-/// The same of what keeps up, replaces or frees.
+/// The same of what keeps up or frees.
 const SPARE_LEAVES: u32 = 2;
+/// What replaces leaves this part of the reserve to that besides, as a shift: a snapshot or the
+/// checkpoint may keep all that was replaced.
+const REPLACE_LEAVES: u32 = 3;
 /// Part of what the log may take that it takes in one group before that is written, as a shift.
 const LOG_SHARE: u32 = 2;
 /// Bytes promised below a quota for which no group is written.
@@ -242,8 +245,9 @@ impl State {
             }
             let limit = match purpose {
                 Purpose::Grow => self.pool.usable,
+                Purpose::Replace => self.pool.usable.saturating_add(self.pool.slop >> 2),
+                Purpose::Spare => self.pool.usable.saturating_add(self.pool.slop >> 1),
                 Purpose::Replay => u64::MAX,
-                _ => self.pool.usable.saturating_add(self.pool.slop >> 1),
             };
             let is_root = level.facts.parent.0 == 0;
             if is_root && then.saturating_add(promised) >= limit && bytes > 0 {
@@ -269,7 +273,10 @@ impl State {
     fn floor(&self, purpose: Purpose) -> u64 {
         match purpose {
             Purpose::Grow => self.pool.slop >> GROW_LEAVES,
-            Purpose::Replace | Purpose::Spare => self.pool.slop >> SPARE_LEAVES,
+            Purpose::Replace => {
+                (self.pool.slop >> SPARE_LEAVES) + (self.pool.slop >> REPLACE_LEAVES)
+            }
+            Purpose::Spare => self.pool.slop >> SPARE_LEAVES,
             Purpose::Replay => 0,
         }
     }
@@ -381,13 +388,13 @@ impl Promises {
             })
     }
 
-    /// Whether an order may make something that stays: half of the reserve is left to others.
+    /// Whether an order may make something that stays: it leaves as much as what replaces.
     ///
     /// # Errors
     /// [`ErrorKind::NoSpace`] if not.
     pub fn ask_order(&self) -> crate::Result<()> {
         let state = self.state.lock();
-        let kept = state.floor(Purpose::Spare).saturating_add(state.root.total());
+        let kept = state.floor(Purpose::Replace).saturating_add(state.root.total());
         if state.pool == PoolRoom::default() || state.pool.free > kept {
             return Ok(());
         }
@@ -495,7 +502,11 @@ mod tests {
         let (promises, account) = world(left(root(800), directory(700, 0, 0, ROOT), pool(200)));
         assert_eq!(asked(&promises, Purpose::Grow, 0), "full");
         assert_eq!(asked(&promises, Purpose::Replace, 0), "granted");
-        account.promise(Txg(1), |_| 100);
+        // A snapshot may keep what was replaced: what frees can go on.
+        account.promise(Txg(1), |_| 60);
+        assert_eq!(asked(&promises, Purpose::Replace, 9), "wait");
+        assert_eq!(asked(&promises, Purpose::Spare, 9), "granted");
+        account.promise(Txg(1), |_| 40);
         assert_eq!(asked(&promises, Purpose::Spare, 9), "wait");
         assert_eq!(asked(&promises, Purpose::Replay, 9), "granted");
         // Space that was freed cannot be had before its time.

@@ -46,22 +46,31 @@ impl Writer {
                 to: (to.0, to.1.saturating_add(copied)),
                 len: len - copied,
             };
-            if shares {
-                let shared = self.share(&rest)?;
-                if shared > 0 {
-                    copied += shared;
-                    continue;
-                }
-            }
-            let step = Part { len: rest.len.min(COPIED_AT_ONCE), ..rest };
-            let read = self.copy(&step)?;
-            copied += read;
-            if read < step.len {
-                // The source ended; what the copy itself adds to it does not count.
+            let (done, is_last) = match self.copy_some(&rest, shares) {
+                // What there was no room for is asked for again by who wants it.
+                Err(_) if copied > 0 => break,
+                done => done?,
+            };
+            copied += done;
+            if is_last {
                 break;
             }
         }
         Ok(copied)
+    }
+
+    /// Copies the beginning of a part; gives its bytes, and whether the source ended: what the copy
+    /// itself adds to it does not count.
+    fn copy_some(&self, rest: &Part, shares: bool) -> Result<(u64, bool)> {
+        if shares {
+            let shared = self.share(rest)?;
+            if shared > 0 {
+                return Ok((shared, false));
+            }
+        }
+        let step = Part { len: rest.len.min(COPIED_AT_ONCE), ..*rest };
+        let read = self.copy(&step)?;
+        Ok((read, read < step.len))
     }
 
     /// Reads a part and writes it; gives the bytes there were.
