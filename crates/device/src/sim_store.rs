@@ -5,8 +5,10 @@
 
 use std::sync::Arc;
 
-/// Bytes of a piece.
-const PIECE: usize = 32 << 10;
+/// Bytes of a piece: most writes are of one or a few.
+const PIECE: usize = 4 << 10;
+/// Bytes that [`Store::written`] tells of together.
+const STRETCH: usize = 32 << 10;
 
 /// The bytes of a disk.
 #[derive(Debug, Clone, Default)]
@@ -80,14 +82,15 @@ impl Store {
         Some(())
     }
 
-    /// Where something lies that is not known to be zeros: offsets and bytes, ascending.
+    /// Where something lies that is not known to be zeros: stretches of 32 KiB, offsets and bytes, ascending.
     pub(crate) fn written(&self) -> Vec<(u64, Vec<u8>)> {
-        let pieces = self.pieces.iter().enumerate();
-        let written = pieces.filter_map(|(index, piece)| Some((index * PIECE, piece.as_ref()?)));
+        let stretches = self.pieces.chunks(STRETCH / PIECE).enumerate();
+        let written = stretches.filter(|(_, pieces)| pieces.iter().any(Option::is_some));
         written
-            .map(|(start, piece)| {
-                let len = PIECE.min(self.size.saturating_sub(start));
-                (start as u64, piece.get(..len).unwrap_or(piece).to_vec())
+            .filter_map(|(index, _)| {
+                let start = index * STRETCH;
+                let len = STRETCH.min(self.size.saturating_sub(start));
+                Some((start as u64, self.get(start, len)?))
             })
             .collect()
     }
