@@ -33,10 +33,17 @@ pub struct Outcome {
     pub verdict: Verdict,
     /// What was done.
     pub tally: Tally,
-    /// A number for all bytes of all disks in the end.
-    pub digest: String,
+    /// The disks in the end, if it came to one.
+    left: Option<disks::Disks>,
     /// How long it took.
     pub milliseconds: u128,
+}
+
+impl Outcome {
+    /// A number for all bytes of all disks in the end.
+    pub fn digest(&self) -> String {
+        self.left.as_ref().map(disks::Disks::digest).unwrap_or_default()
+    }
 }
 
 /// Carries out a plan. One at a time in a process: clock and random numbers are the process's.
@@ -45,12 +52,12 @@ pub fn carry_out(plan: &Plan) -> Outcome {
     let _one = ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let start = Instant::now();
     let done = std::panic::catch_unwind(AssertUnwindSafe(|| run::run(plan)));
-    let (verdict, tally, digest) = done.unwrap_or_else(|panic| {
+    let (verdict, tally, left) = done.unwrap_or_else(|panic| {
         let words = panic.downcast_ref::<String>().cloned();
         let words = words.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-        (Err(format!("panic: {}", words.unwrap_or_default())), Tally::default(), String::new())
+        (Err(format!("panic: {}", words.unwrap_or_default())), Tally::default(), None)
     });
-    Outcome { verdict, tally, digest, milliseconds: start.elapsed().as_millis() }
+    Outcome { verdict, tally, left, milliseconds: start.elapsed().as_millis() }
 }
 
 /// One line on what became of a plan.

@@ -105,7 +105,7 @@ fn main() -> ExitCode {
 
 fn one(plan: &Plan) -> ExitCode {
     let outcome = carry_out(plan);
-    println!("{} {}", line(plan, &outcome), outcome.digest);
+    println!("{} {}", line(plan, &outcome), outcome.digest());
     if outcome.verdict.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 

@@ -77,25 +77,19 @@ pub struct Runner {
     pub(crate) tally: Tally,
 }
 
-/// Does all steps of `plan`: what is wrong, the figures, and a number for the bytes on the disks in the
-/// end.
-pub fn run(plan: &Plan) -> (Verdict, Tally, String) {
+/// Does all steps of `plan`: what is wrong, the figures, and the disks in the end.
+pub fn run(plan: &Plan) -> (Verdict, Tally, Option<Disks>) {
     environment::simulate(plan.seed);
     let mut runner = match Runner::new(plan.seed, &plan.setup) {
         Ok(runner) => runner,
         Err(reason) => {
-            return (
-                Err(format!("the pool is not made: {reason}")),
-                Tally::default(),
-                String::new(),
-            );
+            return (Err(format!("the pool is not made: {reason}")), Tally::default(), None);
         }
     };
     let verdict = runner.all(&plan.steps);
-    let digest = runner.disks.digest();
     let tally = runner.tally.clone();
     runner.trees.clear();
-    (verdict, tally, digest)
+    (verdict, tally, Some(runner.disks))
 }
 
 impl Runner {
