@@ -11,7 +11,7 @@ use std::time::Duration;
 use cenote_device::before_write;
 use cenote_engine::Result;
 use cenote_engine::dataset::change::MosChange;
-use cenote_engine::pool::live::LivePool;
+use cenote_engine::pool::group::LivePool;
 use cenote_posix::tree::Tree;
 
 use crate::disks::settle;

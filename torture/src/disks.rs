@@ -15,8 +15,9 @@ use cenote_device::{Bytes, Device, DeviceError, Health, Keep, Recorded, SimDevic
 use cenote_engine::dataset::change::PropertyInput;
 use cenote_engine::keys::Wrapping;
 use cenote_engine::pool::assemble::{PoolCandidate, assemble};
+use cenote_engine::pool::change::{NewPoolPlan, create};
 use cenote_engine::pool::discover::{Candidate, Opener, ScanOptions, scan};
-use cenote_engine::pool::live::{LivePool, NewPoolPlan, WriteOptions, create};
+use cenote_engine::pool::group::{LivePool, WriteOptions};
 use cenote_engine::pool::{OpenOptions, Pool};
 use cenote_engine::vdev::{AllocationClass, LeafOpener, LeafUnavailable};
 use cenote_engine::{Error, Result};

@@ -14,7 +14,7 @@ use cenote_engine::Error;
 use cenote_engine::check::{CheckOptions, FindingKind, Verify, check};
 use cenote_engine::dataset::{Catalog, Directory, Listed, Table};
 use cenote_engine::pool::Pool;
-use cenote_engine::pool::live::LivePool;
+use cenote_engine::pool::group::LivePool;
 use cenote_format::config::VdevKind;
 use cenote_posix::Filesystem;
 use cenote_posix::error::EIO;

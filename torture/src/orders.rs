@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use cenote_engine::dataset::Catalog;
 use cenote_engine::dataset::change::{MosChange, NewDataset, PropertyInput};
-use cenote_engine::pool::live::{Additions, LivePool};
+use cenote_engine::pool::change::Additions;
+use cenote_engine::pool::group::LivePool;
 use cenote_engine::vdev::AllocationClass;
 use cenote_engine::{Error, ErrorKind, Result};
 use cenote_format::config::{TopLevel, VdevConfig};

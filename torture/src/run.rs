@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use cenote_engine::alloc::Figures;
 use cenote_engine::environment;
-use cenote_engine::pool::live::LivePool;
+use cenote_engine::pool::group::LivePool;
 use cenote_engine::vdev::{AllocationClass, VdevState, VdevStatus};
 use cenote_format::Txg;
 use cenote_format::config::VdevKind;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use cenote_engine::dataset::{Catalog, Dataset, Listed, PropertyReader, Value};
 use cenote_engine::intent::{IntentLog, Replay};
-use cenote_engine::pool::live::{LiveDataset, LivePool};
+use cenote_engine::pool::group::{LiveDataset, LivePool};
 use cenote_engine::txg::{Purpose, Reservation};
 use cenote_engine::{Error, ErrorKind, object::ObjectSet};
 use cenote_format::ObjectId;

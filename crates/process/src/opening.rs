@@ -17,11 +17,10 @@ use cenote_engine::dataset::change::PropertyInput;
 use cenote_engine::keys::suite_of_property;
 use cenote_engine::object::ObjectSet;
 use cenote_engine::pool::assemble::{PoolCandidate, candidates};
+use cenote_engine::pool::change::{Additions, NewPoolPlan, create as create_pool};
+use cenote_engine::pool::group::{LivePool, WriteOptions};
 use cenote_engine::pool::host::HostIdentity;
 use cenote_engine::pool::leaves::HeldDevices;
-use cenote_engine::pool::live::{
-    Additions, LivePool, NewPoolPlan, WriteOptions, create as create_pool,
-};
 use cenote_engine::pool::{OpenOptions, Pool, Rewind};
 use cenote_engine::txg::Tx;
 use cenote_engine::vdev::AllocationClass;

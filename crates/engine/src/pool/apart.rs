@@ -19,8 +19,8 @@ use cenote_format::{Guid, ObjectId, Uberblock};
 
 use super::assemble::PoolCandidate;
 use super::choose::{Choice, Leaf, read_uberblocks};
+use super::group::MosSource;
 use super::leaves::CandidateLeaves;
-use super::live::MosSource;
 use super::{packed, parallel};
 use crate::alloc::read_missed;
 use crate::object::ObjectSet;

@@ -76,7 +76,7 @@ fn read_rest(
             trusted.features.descriptions.push((name, text(&entry.value)));
         }
     }
-    super::live::load_missed(&io.pipe.vdevs(), tree, mos, last);
+    super::group::load_missed(&io.pipe.vdevs(), tree, mos, last);
     trusted.missed = io.pipe.vdevs().missed();
     trusted.spares = read_list(mos, directory, "spares")?;
     trusted.caches = read_list(mos, directory, "l2cache")?;

@@ -229,7 +229,7 @@ impl Pool {
         check_missing(&tree, &trusted, options)?;
         io.pipe.set_vdevs(Arc::new(trusted));
         super::removed::load_mappings(&io.pipe.vdevs(), &tree, &mos)?;
-        let missed = super::live::load_missed(&io.pipe.vdevs(), &tree, &mos, choice.best.txg);
+        let missed = super::group::load_missed(&io.pipe.vdevs(), &tree, &mos, choice.best.txg);
         if missed && !options.missing_vdevs {
             let vdevs = io.pipe.vdevs();
             super::apart::check(candidate, &choice, &tree, &vdevs, options.deadline)?;

@@ -7,7 +7,7 @@ use std::path::Path;
 use bytes::Bytes;
 use cenote_engine::cache::BlockKey;
 use cenote_engine::object::{NewObject, Object, ObjectSet};
-use cenote_engine::pool::live::LivePool;
+use cenote_engine::pool::group::LivePool;
 use cenote_engine::vdev::AllocationClass;
 use cenote_engine::{ErrorKind, Result};
 use cenote_format::config::VdevKind;

@@ -9,9 +9,8 @@ use std::sync::Arc;
 use cenote_engine::dataset::Table;
 use cenote_engine::object::NewObject;
 use cenote_engine::pool::OpenOptions;
-use cenote_engine::pool::live::{
-    DatasetPolicy, LiveDataset, LivePool, NewPoolPlan, WriteOptions, create,
-};
+use cenote_engine::pool::change::{NewPoolPlan, create};
+use cenote_engine::pool::group::{DatasetPolicy, LiveDataset, LivePool, WriteOptions};
 use cenote_engine::vdev::AllocationClass;
 use cenote_engine::zap::Zap;
 use cenote_format::config::VdevKind;

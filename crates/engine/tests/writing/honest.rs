@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use cenote_device::{Health, Keep, SimDevice};
 use cenote_engine::object::{NewObject, ObjectSet};
-use cenote_engine::pool::live::LivePool;
+use cenote_engine::pool::group::LivePool;
 use cenote_engine::vdev::VdevState;
 use cenote_format::config::VdevKind;
 use cenote_format::{ObjectId, ObjectType};

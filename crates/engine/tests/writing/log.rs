@@ -16,7 +16,7 @@ use cenote_engine::object::{NewObject, ObjectSet};
 use cenote_engine::pool::OpenOptions;
 use cenote_engine::pool::assemble::assemble;
 use cenote_engine::pool::discover::{FileOpener, Opener, ScanOptions, scan};
-use cenote_engine::pool::live::{LiveDataset, LivePool, WriteOptions};
+use cenote_engine::pool::group::{LiveDataset, LivePool, WriteOptions};
 use cenote_engine::vdev::AllocationClass;
 use cenote_format::config::VdevKind;
 use cenote_format::objset::ObjsetKind;

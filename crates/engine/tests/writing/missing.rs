@@ -10,7 +10,7 @@ use std::sync::Arc;
 use cenote_device::Keep;
 use cenote_engine::check::{CheckOptions, Verify, check as check_pool};
 use cenote_engine::object::{NewObject, ObjectSet};
-use cenote_engine::pool::live::LivePool;
+use cenote_engine::pool::group::LivePool;
 use cenote_engine::vdev::{VdevState, VdevStatus};
 use cenote_format::config::VdevKind;
 use cenote_format::{ObjectId, ObjectType};

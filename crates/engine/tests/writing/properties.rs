@@ -6,7 +6,7 @@
 
 use cenote_engine::dataset::Table;
 use cenote_engine::dataset::change::{MosChange, PropertyData, PropertyInput};
-use cenote_engine::pool::live::LivePool;
+use cenote_engine::pool::group::LivePool;
 use cenote_engine::zap::{self, Value};
 use cenote_format::ObjectId;
 use cenote_format::config::VdevKind;

@@ -9,7 +9,7 @@ use cenote_device::{Device, SimDevice};
 use cenote_engine::dataset::change::{MosChange, NewDataset, PropertyInput};
 use cenote_engine::dataset::{Catalog, Dataset};
 use cenote_engine::pool::OpenOptions;
-use cenote_engine::pool::live::{LivePool, WriteOptions};
+use cenote_engine::pool::group::{LivePool, WriteOptions};
 use cenote_engine::{Error, Result};
 use cenote_format::objset::ObjsetKind;
 use cenote_posix::Filesystem;

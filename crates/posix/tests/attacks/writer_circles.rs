@@ -9,7 +9,7 @@ use cenote_device::{Device, SimDevice};
 use cenote_engine::dataset::NoKeys;
 use cenote_engine::object::{Object, ObjectSet};
 use cenote_engine::pool::Pool;
-use cenote_engine::pool::live::LivePool;
+use cenote_engine::pool::group::LivePool;
 use cenote_engine::zap::Zap;
 use cenote_format::{ObjectId, ObjectType};
 use cenote_posix::tree::{ROOT, RenameFlags, Tree};

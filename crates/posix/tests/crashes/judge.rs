@@ -9,7 +9,7 @@ use std::sync::Arc;
 use cenote_engine::ErrorKind;
 use cenote_engine::dataset::Dataset;
 use cenote_engine::pool::Pool;
-use cenote_engine::pool::live::LivePool;
+use cenote_engine::pool::group::LivePool;
 use cenote_format::config::VdevKind;
 use cenote_posix::Filesystem;
 use cenote_posix::tree::{NodeId, ROOT, Tree};

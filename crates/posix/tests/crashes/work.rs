@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use cenote_engine::Result;
 use cenote_engine::dataset::change::MosChange;
-use cenote_engine::pool::live::LivePool;
+use cenote_engine::pool::group::LivePool;
 use cenote_posix::Filesystem;
 use cenote_posix::tree::{
     Allocate, Caller, NewNode, NodeId, ROOT, RenameFlags, SetAttributes, Tree,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use cenote_device::Keep;
 use cenote_engine::ErrorKind;
 use cenote_engine::dataset::change::PropertyInput;
-use cenote_engine::pool::live::LivePool;
+use cenote_engine::pool::group::LivePool;
 use cenote_posix::Filesystem;
 use cenote_posix::tree::{Errno, NodeId, ROOT, RenameFlags, SetAttributes, Tree};
 

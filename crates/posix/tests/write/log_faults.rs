@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cenote_device::{Device, Keep, Recorded, SimDevice, SimEvent};
-use cenote_engine::pool::live::{LivePool, WriteOptions};
+use cenote_engine::pool::group::{LivePool, WriteOptions};
 use cenote_posix::Filesystem;
 use cenote_posix::error::EROFS;
 use cenote_posix::tree::{Caller, NewNode, ROOT, Tree};

@@ -17,8 +17,9 @@ use cenote_engine::dataset::change::{
 use cenote_engine::dataset::{Catalog, Dataset, Listed, PropertyReader, Value};
 use cenote_engine::keys::Wrapping;
 use cenote_engine::pool::Pool;
+use cenote_engine::pool::change::Encryption;
+use cenote_engine::pool::group::LivePool;
 use cenote_engine::pool::leaves::HeldDevices;
-use cenote_engine::pool::live::{Encryption, LivePool};
 use cenote_engine::{Error, ErrorKind, Result};
 use cenote_format::crypto_key::KeyFormat;
 use cenote_format::delegation::Key;

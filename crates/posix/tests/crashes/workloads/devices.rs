@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use cenote_engine::dataset::change::PropertyInput;
-use cenote_engine::pool::live::Additions;
+use cenote_engine::pool::change::Additions;
 use cenote_engine::vdev::AllocationClass;
 use cenote_format::config::{TopLevel, VdevConfig, VdevKind};
 

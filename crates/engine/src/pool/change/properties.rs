@@ -7,10 +7,10 @@
 use cenote_format::zap::{Normalization, Value};
 use cenote_format::{ObjectId, ObjectType};
 
-use super::{ConfigChange, FailMode, LivePool, multihost};
 use crate::dataset::change::{MosChange, OBJECT_DIRECTORY, PropertyData, PropertyInput};
 use crate::dataset::{Catalog, DatasetKind, Table};
 use crate::object::NewObject;
+use crate::pool::group::{ConfigChange, FailMode, LivePool, multihost};
 use crate::{Error, ErrorKind, Result, zap};
 
 /// Entry of the directory of objects: the table.

@@ -15,7 +15,7 @@ use crate::dataset::change::{MosChange, OBJECT_DIRECTORY};
 use crate::pool::host::HostIdentity;
 use crate::pool::{Pool, labels};
 use crate::vdev::VdevTree;
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, Result};
 
 /// The node of this guid at or below `node`.
 fn find(node: &mut VdevConfig, guid: Guid) -> Option<&mut VdevConfig> {
@@ -29,7 +29,7 @@ fn find(node: &mut VdevConfig, guid: Guid) -> Option<&mut VdevConfig> {
 const PACKED_UNIT: usize = 16 << 10;
 
 /// The configuration, and what of it is not on the disks yet.
-pub(super) struct ConfigState {
+pub(in crate::pool) struct ConfigState {
     config: PoolConfig,
     /// The metadata's copy and the labels are to be written.
     dirty: bool,
@@ -53,7 +53,7 @@ pub enum ConfigChange {
 }
 
 impl ConfigState {
-    pub(super) fn of(pool: &Pool) -> Self {
+    pub(in crate::pool) fn of(pool: &Pool) -> Self {
         let mut config = (*pool.config()).clone();
         let host = HostIdentity::of_this_machine();
         config.name = Some(pool.stored_name().to_owned());
@@ -67,11 +67,11 @@ impl ConfigState {
         Self { config, dirty: true, labels: true }
     }
 
-    pub(super) fn is_dirty(&self) -> bool {
+    pub(in crate::pool) fn is_dirty(&self) -> bool {
         self.dirty || self.labels
     }
 
-    pub(super) fn feature_changed(&mut self, feature: &Feature, count: u64) {
+    pub(in crate::pool) fn feature_changed(&mut self, feature: &Feature, count: u64) {
         if !feature.flags.contains(feature::Flags::IN_LABEL) {
             return;
         }
@@ -88,28 +88,28 @@ impl ConfigState {
         self.dirty = true;
     }
 
-    pub(super) fn guid_sum(&self) -> u64 {
+    pub(in crate::pool) fn guid_sum(&self) -> u64 {
         self.config.vdev_tree.as_ref().map_or(0, VdevConfig::guid_sum)
     }
 
-    pub(super) fn published(&self) -> PoolConfig {
+    pub(in crate::pool) fn published(&self) -> PoolConfig {
         self.config.clone()
     }
 
-    pub(super) fn set_tree(&mut self, tree: VdevConfig) {
+    pub(in crate::pool) fn set_tree(&mut self, tree: VdevConfig) {
         self.config.vdev_children = Some(tree.children().len() as u64);
         self.config.vdev_tree = Some(tree);
         self.dirty = true;
     }
 
     /// The object of a leaf's dirty time log.
-    pub(super) fn dirty_time_log(&self, leaf: Guid) -> Option<ObjectId> {
+    pub(in crate::pool) fn dirty_time_log(&self, leaf: Guid) -> Option<ObjectId> {
         let tree = self.config.vdev_tree.as_ref()?;
         tree.walk().find(|node| node.guid == leaf)?.dirty_time_log
     }
 
     /// Gives a leaf the object of its dirty time log.
-    pub(super) fn set_dirty_time_log(&mut self, leaf: Guid, object: ObjectId) {
+    pub(in crate::pool) fn set_dirty_time_log(&mut self, leaf: Guid, object: ObjectId) {
         let tree = self.config.vdev_tree.as_mut();
         let Some(node) = tree.and_then(|tree| find(tree, leaf)) else { return };
         if node.dirty_time_log != Some(object) {
@@ -118,7 +118,7 @@ impl ConfigState {
         }
     }
 
-    pub(super) fn apply(&mut self, change: ConfigChange) {
+    pub(in crate::pool) fn apply(&mut self, change: ConfigChange) {
         let text = |text: String| (!text.is_empty() && text != "off").then_some(text);
         match change {
             ConfigChange::State(state) => self.config.state = Some(state),
@@ -137,7 +137,7 @@ impl ConfigState {
 }
 
 /// Writes a packed list into object `id`, whose bonus tells its length.
-pub(super) fn write_packed(
+pub(in crate::pool) fn write_packed(
     change: &MosChange<'_>,
     id: ObjectId,
     list: &cenote_format::NvList,
@@ -158,12 +158,12 @@ impl LivePool {
     }
 
     /// The same once the task under way has succeeded.
-    pub(super) fn change_config_when_done(&self, change: ConfigChange) {
+    pub(in crate::pool) fn change_config_when_done(&self, change: ConfigChange) {
         self.when_done(move |live| live.change_config(change));
     }
 
     /// Writes the configuration into the metadata if it changed.
-    pub(super) fn write_config(&self, change: &MosChange<'_>) -> Result<()> {
+    pub(in crate::pool) fn write_config(&self, change: &MosChange<'_>) -> Result<()> {
         let config = {
             let mut state = self.config.lock();
             if !state.dirty {
@@ -184,7 +184,11 @@ impl LivePool {
     }
 
     /// Writes what makes group `uberblock.txg` the pool's newest.
-    pub(super) fn write_roots(&self, vdevs: &VdevTree, uberblock: &Uberblock) -> Result<()> {
+    pub(in crate::pool) fn write_roots(
+        &self,
+        vdevs: &VdevTree,
+        uberblock: &Uberblock,
+    ) -> Result<()> {
         let (config, all) = {
             let mut state = self.config.lock();
             let all = std::mem::take(&mut state.labels);
@@ -203,48 +207,10 @@ impl LivePool {
     }
 
     /// Writes the labels in the next group.
-    pub(super) fn dirty_labels(&self) {
+    pub(in crate::pool) fn dirty_labels(&self) {
         self.config.lock().labels = true;
-    }
-
-    /// Gives the pool a new guid, in its metadata and all labels: this one, or a random one.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Io`] if a device is not healthy: it would keep the old one.
-    pub fn reguid(&self, guid: Option<Guid>) -> Result<()> {
-        if self.vdevs().has_away() {
-            let reason = "one or more devices is currently unavailable";
-            return Err(Error::new(ErrorKind::Io, reason));
-        }
-        self.change(move |live, change| {
-            Self::refuse_checkpoint(change)?;
-            let old = live.pool.guid();
-            let guid = guid.unwrap_or_else(|| Guid(change.hooks.random().max(1)));
-            live.change_config_when_done(ConfigChange::Guid(guid));
-            change.log_event("guid change", None, &format!("old={} new={}", old.0, guid.0))
-        })
-    }
-
-    /// Marks the pool exported and stops writing it.
-    pub fn export(&self) -> Result<()> {
-        self.finish_as(PoolState::Exported)
-    }
-
-    /// Marks the pool destroyed and stops writing it.
-    pub fn destroy(&self) -> Result<()> {
-        self.finish_as(PoolState::Destroyed)
-    }
-
-    fn finish_as(&self, state: PoolState) -> Result<()> {
-        self.refuse_suspended()?;
-        self.close_logs()?;
-        self.allocator.flush_all();
-        self.sync()?;
-        self.change_config(ConfigChange::State(state));
-        self.dirty_labels();
-        self.close()
     }
 }
 
 /// The first group of a new pool.
-pub(super) const FIRST_TXG: Txg = Txg(4);
+pub(in crate::pool) const FIRST_TXG: Txg = Txg(4);

@@ -9,7 +9,7 @@ use crate::Result;
 use crate::dataset::Dataset;
 
 /// Guid of the feature.
-pub(super) const FEATURE: &str = "com.fudosecurity:block_cloning";
+pub(in crate::pool) const FEATURE: &str = "com.fudosecurity:block_cloning";
 
 impl LivePool {
     /// Whether files of this head may share blocks, as of now. Not those of a clone: its livelist tells
@@ -22,7 +22,7 @@ impl LivePool {
     }
 
     /// Counts the references that group `txg`, of which nothing is written yet, adds.
-    pub(super) fn refer_to_cloned(&self, txg: Txg) -> Result<()> {
+    pub(in crate::pool) fn refer_to_cloned(&self, txg: Txg) -> Result<()> {
         let sets: Vec<_> =
             self.datasets.lock().values().map(|dataset| dataset.set().clone()).collect();
         for pointer in sets.iter().flat_map(|set| set.cloned(txg)) {
@@ -32,7 +32,7 @@ impl LivePool {
     }
 
     /// One reference more to a block that is in no dedup table.
-    pub(super) fn refer_to_clone(&self, pointer: &BlockPointer) -> Result<()> {
+    pub(in crate::pool) fn refer_to_clone(&self, pointer: &BlockPointer) -> Result<()> {
         self.clones.refer(pointer, |vdev| self.allocator.space_of(vdev))
     }
 }

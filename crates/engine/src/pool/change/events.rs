@@ -3,9 +3,9 @@
 //! Chapter 06, section 3.4. Invariant: a pool that keeps no history is opened and closed all the
 //! same.
 
-use super::{LivePool, Task};
 use crate::Result;
 use crate::dataset::change::MosChange;
+use crate::pool::group::{LivePool, Task};
 use crate::pool::host::HostIdentity;
 
 /// Records that the pool was made or opened: which software did so, and where.

@@ -37,7 +37,7 @@ pub enum FailMode {
 }
 
 impl FailMode {
-    pub(super) fn from_number(number: u64) -> Self {
+    pub(in crate::pool) fn from_number(number: u64) -> Self {
         match number {
             1 => Self::Continue,
             2 => Self::Panic,
@@ -46,7 +46,7 @@ impl FailMode {
     }
 
     /// What the pool of this meta object set is to do.
-    pub(super) fn of(mos: &ObjectSet) -> Self {
+    pub(in crate::pool) fn of(mos: &ObjectSet) -> Self {
         let source = MosSource::new(mos.clone());
         let stored = || -> Result<Option<u64>> {
             let Some(table) = source.zap_number(OBJECT_DIRECTORY, "pool_props")? else {
@@ -59,7 +59,7 @@ impl FailMode {
 }
 
 /// Suspends and resumes the writing of a pool.
-pub(super) struct Outage {
+pub(in crate::pool) struct Outage {
     gate: Arc<Gate>,
     pipe: Arc<Pipe>,
     mode: AtomicU8,
@@ -78,7 +78,7 @@ struct Orders {
 }
 
 impl Outage {
-    pub(super) fn new(gate: Arc<Gate>, pipe: Arc<Pipe>, mode: FailMode) -> Arc<Self> {
+    pub(in crate::pool) fn new(gate: Arc<Gate>, pipe: Arc<Pipe>, mode: FailMode) -> Arc<Self> {
         Arc::new(Self {
             gate,
             pipe,
@@ -89,23 +89,23 @@ impl Outage {
         })
     }
 
-    pub(super) fn set_mode(&self, mode: FailMode) {
+    pub(in crate::pool) fn set_mode(&self, mode: FailMode) {
         self.mode.store(mode as u8, Relaxed);
     }
 
     /// What devices do.
-    pub(super) fn mode(&self) -> FailMode {
+    pub(in crate::pool) fn mode(&self) -> FailMode {
         FailMode::from_number(self.mode.load(Relaxed).into())
     }
 
     /// The calling thread writes groups from now on.
-    pub(super) fn is_writer(&self) {
+    pub(in crate::pool) fn is_writer(&self) {
         *self.writer.lock() = Some(std::thread::current().id());
     }
 
     /// Something failed with `error`: suspends the pool and waits a little. Then it is to be tried
     /// again; an error if the pool is to stop instead.
-    pub(super) fn pause(&self, error: &Error) -> Result<()> {
+    pub(in crate::pool) fn pause(&self, error: &Error) -> Result<()> {
         let mode = self.mode();
         // A pool that is being created is given up.
         if mode == FailMode::Panic || self.writer.lock().is_none() {
@@ -139,7 +139,7 @@ impl Outage {
     }
 
     /// What failed before did not fail now.
-    pub(super) fn over(&self) {
+    pub(in crate::pool) fn over(&self) {
         if self.gate.resume() {
             tracing::info!("pool I/O goes on");
         }
@@ -171,9 +171,9 @@ impl Patience for Outage {
 }
 
 /// Addresses for the writer of groups: those of devices that are away are waited for.
-pub(super) struct PatientAddresses {
-    pub(super) allocator: Arc<Allocator>,
-    pub(super) outage: Arc<Outage>,
+pub(in crate::pool) struct PatientAddresses {
+    pub(in crate::pool) allocator: Arc<Allocator>,
+    pub(in crate::pool) outage: Arc<Outage>,
 }
 
 impl PatientAddresses {

@@ -25,9 +25,9 @@ use crate::pool::{labels, parallel};
 use crate::{Error, ErrorKind, Result};
 
 /// Name of the property.
-pub(super) const PROPERTY: &str = "multihost";
+pub(in crate::pool) const PROPERTY: &str = "multihost";
 /// Time between two writes of a leaf, unless told otherwise.
-pub(super) const INTERVAL: Duration = Duration::from_millis(1000);
+pub(in crate::pool) const INTERVAL: Duration = Duration::from_millis(1000);
 /// Intervals without a write after which another host may take the pool.
 const FAIL_INTERVALS: u32 = 10;
 /// Time between two looks at whether the property is on.
@@ -37,7 +37,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Where the activity writes of a pool are.
 #[derive(Debug)]
-pub(super) struct Activity {
+pub(in crate::pool) struct Activity {
     on: bool,
     /// Time between two writes of a leaf.
     interval: Duration,
@@ -55,7 +55,7 @@ pub(super) struct Activity {
 
 impl Activity {
     /// As the property of the pool of this meta object set says.
-    pub(super) fn of(mos: &ObjectSet, interval: Duration) -> Self {
+    pub(in crate::pool) fn of(mos: &ObjectSet, interval: Duration) -> Self {
         let source = MosSource::new(mos.clone());
         let stored = || -> Result<Option<u64>> {
             let Some(table) = source.zap_number(OBJECT_DIRECTORY, "pool_props")? else {
@@ -93,7 +93,7 @@ impl Activity {
 }
 
 /// The refusal of a host without identity; `None` where the property is off.
-pub(super) fn refusal(on: bool) -> Option<Error> {
+pub(in crate::pool) fn refusal(on: bool) -> Option<Error> {
     (on && HostIdentity::of_this_machine().id == 0).then(|| {
         let reason = "requires a non-zero system hostid";
         Error::invalid(reason).with_advice("set one with zgenhostid(8)")
@@ -102,7 +102,7 @@ pub(super) fn refusal(on: bool) -> Option<Error> {
 
 impl LivePool {
     /// Turns the activity writes on or off.
-    pub(super) fn set_multihost(&self, on: bool) {
+    pub(in crate::pool) fn set_multihost(&self, on: bool) {
         let mut activity = self.activity.lock();
         if on && !activity.on {
             activity.last = Instant::now();
@@ -114,22 +114,22 @@ impl LivePool {
     }
 
     /// No activity is written from now on.
-    pub(super) fn end_activity(&self) {
+    pub(in crate::pool) fn end_activity(&self) {
         self.activity.lock().on = false;
     }
 
     /// Whether this host may write the pool.
-    pub(super) fn check_host(&self) -> Result<()> {
+    pub(in crate::pool) fn check_host(&self) -> Result<()> {
         refusal(self.activity.lock().on).map_or(Ok(()), Err)
     }
 
     /// Has the uberblock of a group tell of the activity.
-    pub(super) fn mark_activity(&self, uberblock: &mut Uberblock) {
+    pub(in crate::pool) fn mark_activity(&self, uberblock: &mut Uberblock) {
         self.activity.lock().mark(uberblock, 0);
     }
 
     /// Starts the thread that writes activity.
-    pub(super) fn start_activity(self: &Arc<Self>) -> Result<()> {
+    pub(in crate::pool) fn start_activity(self: &Arc<Self>) -> Result<()> {
         let weak = Arc::downgrade(self);
         let gate = self.gate.clone();
         let run = move || {

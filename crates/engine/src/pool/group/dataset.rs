@@ -5,23 +5,17 @@
 
 use std::sync::Arc;
 
-use cenote_format::objset::{
-    FLAG_PROJECTQUOTA_COMPLETE, FLAG_USERACCOUNTING_COMPLETE, FLAG_USEROBJACCOUNTING_COMPLETE,
-    ObjsetKind, ZIL_HEADER,
-};
 use cenote_format::{ObjectId, Txg};
 use parking_lot::RwLock;
 
 use super::LivePool;
-use super::keys::Encryption;
 use super::log::LiveLog;
-use crate::dataset::change::{MadeDataset, MosChange, NewDataset};
 use crate::dataset::{Catalog, Dataset, Listed, PropertyReader, Value};
 use crate::intent::{IntentLog, PoolLogReader, SharedPolicy};
 use crate::keys::DatasetKeys;
 use crate::object::ObjectSet;
 use crate::pipe::{Decryptor, Encryptor, ObjsetPolicy, ReadContext, RedundantMetadata};
-use crate::txg::{Account, Tx};
+use crate::txg::Account;
 use crate::{Error, ErrorKind, Result};
 
 /// Value of property `logbias`.
@@ -41,11 +35,11 @@ pub struct LiveDataset {
 }
 
 impl LiveDataset {
-    pub(super) fn new(id: ObjectId, set: ObjectSet, policy: ObjsetPolicy) -> Arc<Self> {
+    pub(in crate::pool) fn new(id: ObjectId, set: ObjectSet, policy: ObjsetPolicy) -> Arc<Self> {
         Self::with_log(id, set, Arc::new(RwLock::new(policy)), None)
     }
 
-    pub(super) fn with_log(
+    pub(in crate::pool) fn with_log(
         id: ObjectId,
         set: ObjectSet,
         policy: SharedPolicy,
@@ -71,7 +65,7 @@ impl LiveDataset {
         }
     }
 
-    pub(super) fn live_log(&self) -> Option<&LiveLog> {
+    pub(in crate::pool) fn live_log(&self) -> Option<&LiveLog> {
         self.log.as_ref()
     }
 
@@ -95,17 +89,17 @@ impl LiveDataset {
         *self.policy.write() = policy;
     }
 
-    pub(super) fn account(&self) -> &Arc<Account> {
+    pub(in crate::pool) fn account(&self) -> &Arc<Account> {
         &self.account
     }
 
-    pub(super) fn needs_sync(&self, txg: Txg) -> bool {
+    pub(in crate::pool) fn needs_sync(&self, txg: Txg) -> bool {
         self.set.needs_sync(txg) || self.log.as_ref().is_some_and(|log| log.pool.needs_sync(txg))
     }
 }
 
 /// Properties that decide how blocks are written, as they are in effect.
-pub(super) fn policy_of(
+pub(in crate::pool) fn policy_of(
     catalog: &Catalog,
     dataset: &Dataset,
     reader: &PropertyReader<'_>,
@@ -181,7 +175,7 @@ impl LivePool {
     }
 
     /// The keys of a dataset; `None` if it is not encrypted.
-    fn dataset_keys(
+    pub(in crate::pool) fn dataset_keys(
         &self,
         catalog: &Catalog,
         dataset: &Dataset,
@@ -231,112 +225,6 @@ impl LivePool {
         let mut open = self.datasets.lock();
         open.remove(&id);
         self.promises.close(id);
-        Ok(())
-    }
-
-    /// Makes a dataset whose object set `fill` fills, in the group being written. For work given to
-    /// [`LivePool::change`]. Below an encrypted dataset it is encrypted too.
-    pub fn make_dataset(
-        &self,
-        change: &MosChange<'_>,
-        new: &NewDataset<'_>,
-        kind: ObjsetKind,
-        fill: impl FnOnce(&ObjectSet, &Tx) -> Result<()>,
-    ) -> Result<MadeDataset> {
-        self.make_encrypted_dataset(change, new, &Encryption::Inherited, kind, fill)
-    }
-
-    /// Makes a clone, in the group being written. For work given to [`LivePool::change`].
-    pub fn clone_dataset(
-        &self,
-        change: &MosChange<'_>,
-        new: &NewDataset<'_>,
-    ) -> Result<MadeDataset> {
-        let origin = new.origin.ok_or_else(|| Error::invalid("a clone needs an origin"))?;
-        self.check_log_header(change, origin)?;
-        let made = change.create_dataset(new)?;
-        self.clear_log(change, made.dataset)?;
-        Ok(made)
-    }
-
-    /// Takes a head that is not open back to its newest snapshot, in the group being written. For
-    /// work given to [`LivePool::change`].
-    pub fn rollback_dataset(&self, change: &MosChange<'_>, head: ObjectId) -> Result<()> {
-        if self.datasets.lock().contains_key(&head) {
-            return Err(Error::new(ErrorKind::Busy, "dataset is busy"));
-        }
-        let catalog = Catalog::open(change.mos.clone(), self.pool.name())?;
-        self.check_log_header(change, catalog.dataset_by_id(head)?.phys.previous_snapshot)?;
-        change.rollback(head)?;
-        self.clear_log(change, head)?;
-        self.when_done(move |live| live.set_unreplayed(head, None));
-        self.wake_freeing();
-        Ok(())
-    }
-
-    /// Refuses what [`Self::clear_log`] could not do for a head with the content of `snapshot`.
-    fn check_log_header(&self, change: &MosChange<'_>, snapshot: ObjectId) -> Result<()> {
-        let catalog = Catalog::open(change.mos.clone(), self.pool.name())?;
-        let snapshot = catalog.dataset_by_id(snapshot)?;
-        let header = catalog.sealed_object_set(&snapshot)?.header().zil_header;
-        let is_empty = header.iter().all(|byte| *byte == 0);
-        if !is_empty {
-            self.dataset_keys(&catalog, &snapshot)?;
-        }
-        Ok(())
-    }
-
-    /// A head got the content of a snapshot: the intent log of back then is not its own.
-    fn clear_log(&self, change: &MosChange<'_>, head: ObjectId) -> Result<()> {
-        let catalog = Catalog::open(change.mos.clone(), self.pool.name())?;
-        let dataset = catalog.dataset_by_id(head)?;
-        if dataset.phys.pointer.is_hole() {
-            return Ok(());
-        }
-        let header = catalog.sealed_object_set(&dataset)?.header().zil_header;
-        if header.iter().all(|byte| *byte == 0) {
-            return Ok(());
-        }
-        let keys = self.dataset_keys(&catalog, &dataset)?;
-        let decryptor = keys.clone().map(|keys| keys as Arc<dyn Decryptor>);
-        let encryptor = keys.map(|keys| keys as Arc<dyn Encryptor>);
-        let context = ReadContext { objset: head.0, decryptor, ..ReadContext::default() };
-        let set = ObjectSet::open_live(&self.io, dataset.phys.pointer, context)?;
-        set.set_zil_header(&[0; ZIL_HEADER])?;
-        let policy = ObjsetPolicy { copies: 1, encryptor, ..ObjsetPolicy::mos() };
-        self.fresh.lock().push(LiveDataset::new(head, set, policy));
-        Ok(())
-    }
-
-    pub(super) fn fill_dataset(
-        &self,
-        change: &MosChange<'_>,
-        made: MadeDataset,
-        kind: ObjsetKind,
-        keys: Option<Arc<DatasetKeys>>,
-        fill: impl FnOnce(&ObjectSet, &Tx) -> Result<()>,
-    ) -> Result<()> {
-        let decryptor = keys.clone().map(|keys| keys as Arc<dyn Decryptor>);
-        let encryptor = keys.map(|keys| keys as Arc<dyn Encryptor>);
-        let objset = made.dataset.0;
-        let context = ReadContext { objset, decryptor, ..ReadContext::default() };
-        let set = ObjectSet::new_live(&self.io, context, kind);
-        if kind == ObjsetKind::Zfs {
-            let mut flags = FLAG_USERACCOUNTING_COMPLETE;
-            if change.is_enabled("userobj_accounting")? {
-                flags |= FLAG_USEROBJACCOUNTING_COMPLETE;
-                change.activate_feature(made.dataset, "userobj_accounting")?;
-            }
-            if change.is_enabled("project_quota")? {
-                flags |= FLAG_PROJECTQUOTA_COMPLETE;
-                change.activate_feature(made.dataset, "project_quota")?;
-            }
-            set.set_flags(flags)?;
-        }
-        fill(&set, change.tx)?;
-        // Its properties are not known before it is on the disks; its first blocks are small.
-        let policy = ObjsetPolicy { copies: 1, encryptor, ..ObjsetPolicy::mos() };
-        self.fresh.lock().push(LiveDataset::new(made.dataset, set, policy));
         Ok(())
     }
 }

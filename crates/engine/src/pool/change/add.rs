@@ -11,12 +11,12 @@ use cenote_device::Device;
 use cenote_format::config::{PoolConfig, PoolState, TopLevel, VdevConfig, VdevKind};
 use cenote_format::{Guid, NvList, ObjectId, ObjectType, Txg};
 
-use super::LivePool;
-use super::config::write_packed;
 use super::create::{assign_guids, distributed_spares, prepare_top, random};
 use crate::dataset::Table;
 use crate::dataset::change::{MosChange, OBJECT_DIRECTORY};
 use crate::object::NewObject;
+use crate::pool::group::LivePool;
+use crate::pool::group::config::write_packed;
 use crate::pool::{labels, packed};
 use crate::vdev::{AllocationClass, Condition, LeafOpener, LeafUnavailable, VdevTree};
 use crate::{Error, ErrorKind, Result, zap};

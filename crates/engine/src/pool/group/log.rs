@@ -27,9 +27,9 @@ const UNREADABLE: &str = "restore the device and try again, or import with '-m' 
                           log records that cannot be read";
 
 /// The log of one dataset.
-pub(super) struct LiveLog {
-    pub(super) log: Arc<IntentLog>,
-    pub(super) pool: Arc<PoolLog>,
+pub(in crate::pool) struct LiveLog {
+    pub(in crate::pool) log: Arc<IntentLog>,
+    pub(in crate::pool) pool: Arc<PoolLog>,
     /// What of an old log cannot be read or replayed is given up.
     accepts_losses: bool,
     /// Where data of writes comes from until a door has a better source.
@@ -38,7 +38,7 @@ pub(super) struct LiveLog {
 
 impl LiveLog {
     /// Reads what an earlier life of the pool left, for the object set `set`.
-    pub(super) fn reader(&self, set: &ObjectSet) -> PoolLogReader {
+    pub(in crate::pool) fn reader(&self, set: &ObjectSet) -> PoolLogReader {
         PoolLogReader {
             io: set.io().clone(),
             context: set.context().clone(),
@@ -49,7 +49,7 @@ impl LiveLog {
 
 impl LivePool {
     /// The log of the head `id`, whose set is `set`, written by `policy`; encrypted with its keys if it has any.
-    pub(super) fn open_log(
+    pub(in crate::pool) fn open_log(
         &self,
         id: ObjectId,
         set: &ObjectSet,
@@ -73,7 +73,7 @@ impl LivePool {
 
     /// Claims all logs an earlier life of the pool left. If the pool was taken back, they tell of what
     /// came after: they are to be freed, not replayed.
-    pub(super) fn claim_logs(&self) -> Result<()> {
+    pub(in crate::pool) fn claim_logs(&self) -> Result<()> {
         // What was born from here on is in no space map.
         let since = Txg(self.pool.uberblock().txg.0 + 1);
         let first = Txg(last_group(&self.pool).0 + 1);
@@ -136,7 +136,7 @@ impl LivePool {
         if pointer.is_dedup() && self.dedup.refer_again(pointer)? {
             return Ok(());
         }
-        if !self.feature_enabled(super::clone::FEATURE) {
+        if !self.feature_enabled(super::cloned::FEATURE) {
             let reason = "the intent log clones blocks in a pool that has no such feature";
             return Err(Error::unsupported(reason).with_advice("open the pool read-only"));
         }
@@ -174,7 +174,7 @@ impl LivePool {
     }
 
     /// Frees the logs of all open datasets. What they hold is in the groups written.
-    pub(super) fn close_logs(&self) -> Result<()> {
+    pub(in crate::pool) fn close_logs(&self) -> Result<()> {
         let open: Vec<Arc<LiveDataset>> = self.datasets.lock().values().cloned().collect();
         open.iter().filter_map(|dataset| dataset.log()).try_for_each(|log| log.close())
     }
@@ -188,7 +188,7 @@ fn sealed_policy(encrypted: bool) -> ObjsetPolicy {
 
 impl LiveDataset {
     /// The part of its log in group `txg`: the header, and space that is free now.
-    pub(super) fn sync_log(&self, change: &MosChange<'_>, txg: Txg) -> Result<()> {
+    pub(in crate::pool) fn sync_log(&self, change: &MosChange<'_>, txg: Txg) -> Result<()> {
         let Some(live) = self.live_log() else { return Ok(()) };
         let part = live.log.sync(txg)?;
         self.set().set_zil_header(&part.header)?;
@@ -196,7 +196,7 @@ impl LiveDataset {
     }
 
     /// Group `txg` is on the disks.
-    pub(super) fn log_synced(&self, txg: Txg) {
+    pub(in crate::pool) fn log_synced(&self, txg: Txg) {
         if let Some(live) = self.live_log() {
             live.log.synced(txg);
         }

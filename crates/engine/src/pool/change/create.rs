@@ -14,15 +14,15 @@ use cenote_format::zap::{Normalization, Value};
 use cenote_format::{BlockPointer, Guid, ObjectId, ObjectType, Txg};
 
 use super::add::AuxiliaryKind;
-use super::config::FIRST_TXG;
 use super::events::log_version;
-use super::store::{MosSource, MosStore};
-use super::{LivePool, Task, WriteOptions};
 use crate::alloc::{Allocator, VdevToInit};
 use crate::dataset::change::{MosChange, NewPool, OBJECT_DIRECTORY, PropertyInput};
 use crate::keys::Wrapping;
 use crate::object::{NewObject, ObjectSet};
 use crate::pipe::{Pipe, PoolIo, Prefetcher, ReadContext};
+use crate::pool::group::config::FIRST_TXG;
+use crate::pool::group::{LivePool, Task, WriteOptions};
+use crate::pool::group::{MosSource, MosStore};
 use crate::pool::open::OpenOptions;
 use crate::pool::{Pool, labels};
 use crate::txg::Tx;

@@ -4,18 +4,14 @@
 //! their group is freed: whatever the last group on the disks refers to is part of a new
 //! checkpoint.
 
-use cenote_format::Txg;
 use cenote_format::zap::Value;
 
-use super::store::MosStore;
-use super::{LivePool, Relaxed};
 use crate::dataset::change::{MosChange, OBJECT_DIRECTORY};
+use crate::pool::group::LivePool;
+use crate::pool::group::discarding::{CHECKPOINT, FEATURE, has_checkpoint};
 use crate::{Error, ErrorKind, Result, zap};
+use std::sync::atomic::Ordering::Relaxed;
 
-/// Entry of the pool's directory: the checkpointed uberblock.
-const CHECKPOINT: &str = "com.delphix:zpool_checkpoint";
-/// Short name of the feature: in use until the last of a checkpoint is discarded.
-const FEATURE: &str = "zpool_checkpoint";
 /// Words of an uberblock that OpenZFS up to 2.2 expects.
 const OLD_WORDS: usize = 26;
 
@@ -83,33 +79,10 @@ impl LivePool {
     }
 
     /// What is to be refused while there is a checkpoint, or what is left of one.
-    pub(super) fn refuse_checkpoint(change: &MosChange<'_>) -> Result<()> {
+    pub(in crate::pool) fn refuse_checkpoint(change: &MosChange<'_>) -> Result<()> {
         if has_checkpoint(change)? {
             return Err(exists());
         }
         if change.is_active(FEATURE)? { Err(discarding()) } else { Ok(()) }
     }
-
-    /// Frees a part of what a checkpoint held, if one is being discarded.
-    pub(super) fn go_on_discarding(&self, change: &MosChange<'_>, txg: Txg) -> Result<()> {
-        if !self.discarding.load(Relaxed) {
-            return Ok(());
-        }
-        if !change.is_active(FEATURE)? || has_checkpoint(change)? {
-            self.discarding.store(false, Relaxed);
-            return Ok(());
-        }
-        if self.allocator.discard_kept(&mut MosStore::new(change), txg)? {
-            change.remove_reference(FEATURE)?;
-            self.discarding.store(false, Relaxed);
-            let words = "finished discarding checkpointed state from the pool";
-            change.log_event("spa discard checkpoint", None, words)?;
-        }
-        Ok(())
-    }
-}
-
-fn has_checkpoint(change: &MosChange<'_>) -> Result<bool> {
-    let directory = zap::Zap::open(change.mos.object(OBJECT_DIRECTORY)?)?;
-    Ok(directory.lookup(CHECKPOINT.as_bytes())?.is_some())
 }

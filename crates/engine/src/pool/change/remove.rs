@@ -10,14 +10,14 @@ use cenote_device::Device;
 use cenote_format::config::{PoolConfig, TopLevel, VdevConfig, VdevKind};
 use cenote_format::{Guid, NvList, ObjectId, Txg};
 
-use super::LivePool;
 use super::add::AuxiliaryKind;
-use super::config::write_packed;
-use super::dataset::LiveDataset;
-use super::store::MosStore;
 use crate::alloc::destroy_missed;
 use crate::dataset::Table;
 use crate::dataset::change::{MosChange, OBJECT_DIRECTORY};
+use crate::pool::group::LiveDataset;
+use crate::pool::group::LivePool;
+use crate::pool::group::MosStore;
+use crate::pool::group::config::write_packed;
 use crate::pool::leaves::open_exclusive;
 use crate::pool::{labels, packed};
 use crate::vdev::AllocationClass;

@@ -17,7 +17,7 @@ type Effect = Box<dyn FnOnce(&LivePool) + Send>;
 
 /// What the task under way has put off.
 #[derive(Default)]
-pub(super) struct Effects {
+pub(in crate::pool) struct Effects {
     done: Vec<Effect>,
     undone: Vec<Effect>,
     freed: Vec<BlockPointer>,
@@ -27,7 +27,7 @@ pub(super) struct Effects {
 
 impl LivePool {
     /// Does `effect` when the task under way has succeeded; at once if there is none.
-    pub(super) fn when_done(&self, effect: impl FnOnce(&Self) + Send + 'static) {
+    pub(in crate::pool) fn when_done(&self, effect: impl FnOnce(&Self) + Send + 'static) {
         {
             let mut effects = self.effects.lock();
             if let Some(effects) = effects.as_mut() {
@@ -39,14 +39,14 @@ impl LivePool {
     }
 
     /// Does `effect` if the task under way fails.
-    pub(super) fn when_undone(&self, effect: impl FnOnce(&Self) + Send + 'static) {
+    pub(in crate::pool) fn when_undone(&self, effect: impl FnOnce(&Self) + Send + 'static) {
         if let Some(effects) = self.effects.lock().as_mut() {
             effects.undone.push(Box::new(effect));
         }
     }
 
     /// Puts off the freeing of a block; `false` if no task is under way.
-    pub(super) fn free_when_done(&self, pointer: &BlockPointer) -> bool {
+    pub(in crate::pool) fn free_when_done(&self, pointer: &BlockPointer) -> bool {
         match self.effects.lock().as_mut() {
             Some(effects) => {
                 effects.freed.push(*pointer);
@@ -57,7 +57,7 @@ impl LivePool {
     }
 
     /// Does `work` in group `txg`: all of it, or, if it fails, nothing.
-    pub(super) fn all_or_nothing<T>(
+    pub(in crate::pool) fn all_or_nothing<T>(
         &self,
         txg: Txg,
         hooks: &GroupHooks<'_>,
@@ -92,7 +92,7 @@ impl LivePool {
     }
 
     /// Does `tasks`; one that fails changes nothing.
-    pub(super) fn run_tasks(
+    pub(in crate::pool) fn run_tasks(
         &self,
         tasks: Vec<Task>,
         change: &MosChange<'_>,

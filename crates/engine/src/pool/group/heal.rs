@@ -10,9 +10,9 @@ use crate::pipe::{Healer, Pipe};
 use crate::vdev::{BlockRead, Repair};
 
 /// Heals the blocks of one pool.
-pub(super) struct PoolHealer {
-    pub(super) allocator: Arc<Allocator>,
-    pub(super) pipe: std::sync::Weak<Pipe>,
+pub(in crate::pool) struct PoolHealer {
+    pub(in crate::pool) allocator: Arc<Allocator>,
+    pub(in crate::pool) pipe: std::sync::Weak<Pipe>,
 }
 
 impl Healer for PoolHealer {

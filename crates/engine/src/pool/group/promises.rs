@@ -79,7 +79,7 @@ impl LivePool {
     }
 
     /// What blocks written by `policy` can cost.
-    pub(super) fn costs(&self, policy: &ObjsetPolicy) -> Costs {
+    pub(in crate::pool) fn costs(&self, policy: &ObjsetPolicy) -> Costs {
         let copies = u64::from(policy.copies);
         let metadata_copies = (copies + 1).min(COPIES);
         Costs { copies, metadata_copies, stored: stored_size(&self.vdevs()) }
@@ -99,7 +99,11 @@ impl LivePool {
     }
 
     /// A head is opened for writing: its changes promise what they cost.
-    pub(super) fn open_account(&self, head: &Dataset, account: &Arc<Account>) -> Result<()> {
+    pub(in crate::pool) fn open_account(
+        &self,
+        head: &Dataset,
+        account: &Arc<Account>,
+    ) -> Result<()> {
         self.promises.open(head.id, account.clone());
         loop {
             let settled = self.promises.settled();
@@ -120,7 +124,7 @@ impl LivePool {
 
     /// Group `txg` is on the disks and shown: says what it left of the `written` heads, or of all if
     /// `orders` were done in it.
-    pub(super) fn settle_promises(
+    pub(in crate::pool) fn settle_promises(
         &self,
         change: &MosChange<'_>,
         txg: Txg,

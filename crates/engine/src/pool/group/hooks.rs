@@ -27,20 +27,20 @@ const GANG_HEADER: u64 = 512;
 const GANG_DEPTH: u32 = 16;
 
 /// Answers for one group.
-pub(super) struct GroupHooks<'a> {
-    pub(super) live: &'a LivePool,
-    pub(super) txg: Txg,
+pub(in crate::pool) struct GroupHooks<'a> {
+    pub(in crate::pool) live: &'a LivePool,
+    pub(in crate::pool) txg: Txg,
     /// Blocks that nobody reads any more once the group is shown.
     outdated: Mutex<Vec<BlockKey>>,
 }
 
 impl<'a> GroupHooks<'a> {
-    pub(super) fn new(live: &'a LivePool, txg: Txg) -> Self {
+    pub(in crate::pool) fn new(live: &'a LivePool, txg: Txg) -> Self {
         Self { live, txg, outdated: Mutex::default() }
     }
 
     /// Drops what the group freed from memory: the group is shown.
-    pub(super) fn forget_outdated(&self) {
+    pub(in crate::pool) fn forget_outdated(&self) {
         let cache = self.live.io.pipe.cache();
         self.outdated.lock().drain(..).for_each(|key| cache.remove(&key));
     }
@@ -142,18 +142,18 @@ impl LivePool {
 }
 
 /// Blocks on their way, to the write queue.
-pub(super) struct PoolSubmit {
+pub(in crate::pool) struct PoolSubmit {
     queue: WriteQueue,
     outage: Arc<Outage>,
 }
 
 impl PoolSubmit {
-    pub(super) fn new(queue: WriteQueue, outage: Arc<Outage>) -> Self {
+    pub(in crate::pool) fn new(queue: WriteQueue, outage: Arc<Outage>) -> Self {
         Self { queue, outage }
     }
 
     /// Returns when everything handed in is written, however long devices are away.
-    pub(super) fn finish(&self) -> Result<()> {
+    pub(in crate::pool) fn finish(&self) -> Result<()> {
         while let Some((write, error)) = self.queue.settle() {
             tracing::error!(vdev = write.vdev, offset = write.offset, %error, "a write failed");
             let told = write_error(&error, write.vdev, write.offset);
@@ -169,7 +169,7 @@ impl PoolSubmit {
 
     /// Returns when everything handed in is written and durable. After a flush that failed beyond
     /// the redundancy everything since the last good one is written again.
-    pub(super) fn flush(&self, vdevs: &VdevTree) -> Result<()> {
+    pub(in crate::pool) fn flush(&self, vdevs: &VdevTree) -> Result<()> {
         loop {
             self.finish()?;
             match vdevs.flush() {
@@ -207,17 +207,17 @@ impl Submit for PoolSubmit {
 }
 
 /// What the meta object set gained, and which blocks of it are free now.
-pub(super) struct MosLedger {
+pub(in crate::pool) struct MosLedger {
     meter: Meter,
     state: Mutex<(Delta, Vec<BlockPointer>)>,
 }
 
 impl MosLedger {
-    pub(super) fn new(meter: Meter) -> Self {
+    pub(in crate::pool) fn new(meter: Meter) -> Self {
         Self { meter, state: Mutex::default() }
     }
 
-    pub(super) fn take(&self) -> (Delta, Vec<BlockPointer>) {
+    pub(in crate::pool) fn take(&self) -> (Delta, Vec<BlockPointer>) {
         std::mem::take(&mut *self.state.lock())
     }
 }

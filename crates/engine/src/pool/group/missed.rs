@@ -19,7 +19,7 @@ use crate::vdev::VdevTree;
 
 /// What the dirty time logs on the disks say.
 #[derive(Debug, Default)]
-pub(super) struct Written {
+pub(in crate::pool) struct Written {
     logs: BTreeMap<Guid, Vec<Range<u64>>>,
     /// [`VdevTree::missed_changes`] at that time.
     changes: u64,
@@ -28,7 +28,7 @@ pub(super) struct Written {
 impl Written {
     /// What was loaded when the pool was opened: nothing that can be relied on if more was found out
     /// since.
-    pub(super) fn of(vdevs: &VdevTree) -> Self {
+    pub(in crate::pool) fn of(vdevs: &VdevTree) -> Self {
         let logs = match vdevs.missed_changes() {
             0 => vdevs.missed().into_iter().collect(),
             _ => BTreeMap::new(),
@@ -58,18 +58,22 @@ pub(crate) fn load_missed(vdevs: &VdevTree, tree: &VdevConfig, mos: &ObjectSet, 
 
 impl LivePool {
     /// Something was missed that no dirty time log on the disks tells.
-    pub(super) fn has_missed(&self, vdevs: &VdevTree) -> bool {
+    pub(in crate::pool) fn has_missed(&self, vdevs: &VdevTree) -> bool {
         self.missed.lock().changes != vdevs.missed_changes()
     }
 
     /// Forgets the dirty time logs of a vdev that leaves the pool.
-    pub(super) fn forget_missed(&self, vdev: &VdevConfig) {
+    pub(in crate::pool) fn forget_missed(&self, vdev: &VdevConfig) {
         let logs = &mut self.missed.lock().logs;
         vdev.devices().for_each(|leaf| drop(logs.remove(&leaf.guid)));
     }
 
     /// Writes the dirty time logs that changed.
-    pub(super) fn write_missed(&self, change: &MosChange<'_>, vdevs: &VdevTree) -> Result<()> {
+    pub(in crate::pool) fn write_missed(
+        &self,
+        change: &MosChange<'_>,
+        vdevs: &VdevTree,
+    ) -> Result<()> {
         let mut written = self.missed.lock();
         let changes = vdevs.missed_changes();
         if changes == written.changes {

@@ -31,13 +31,13 @@ const PASSES: u32 = 64;
 /// Blocks freed in the background in one group.
 const FREED_AT_ONCE: u64 = 100_000;
 
-pub(super) fn seconds_now() -> u64 {
+pub(in crate::pool) fn seconds_now() -> u64 {
     crate::environment::now().as_secs()
 }
 
 impl LivePool {
     /// Writes group `txg`, which is closed, and does `tasks` in it.
-    pub(super) fn write_group(
+    pub(in crate::pool) fn write_group(
         &self,
         txg: Txg,
         tasks: Vec<Task>,

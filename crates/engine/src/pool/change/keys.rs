@@ -11,11 +11,11 @@ use cenote_codec::cipher::Suite;
 use cenote_format::ObjectId;
 use cenote_format::objset::ObjsetKind;
 
-use super::LivePool;
 use crate::dataset::change::{MadeDataset, MosChange, NewDataset, NewKeys, PropertyInput};
 use crate::dataset::{Catalog, Directory, KeyObject};
 use crate::keys::{DatasetKeys, Wrapping};
 use crate::object::ObjectSet;
+use crate::pool::group::LivePool;
 use crate::txg::Tx;
 use crate::{Error, ErrorKind, Result};
 

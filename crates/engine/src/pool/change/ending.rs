@@ -1,0 +1,49 @@
+//! What a pool is to those who meet it next: exported, destroyed, or known by another guid.
+//!
+//! Invariant: the labels say so in the last group that is written, after everything else is on the disks.
+
+use cenote_format::Guid;
+use cenote_format::config::PoolState;
+
+use crate::pool::group::{ConfigChange, LivePool};
+use crate::{Error, ErrorKind, Result};
+
+impl LivePool {
+    /// Gives the pool a new guid, in its metadata and all labels: this one, or a random one.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`] if a device is not healthy: it would keep the old one.
+    pub fn reguid(&self, guid: Option<Guid>) -> Result<()> {
+        if self.vdevs().has_away() {
+            let reason = "one or more devices is currently unavailable";
+            return Err(Error::new(ErrorKind::Io, reason));
+        }
+        self.change(move |live, change| {
+            Self::refuse_checkpoint(change)?;
+            let old = live.pool.guid();
+            let guid = guid.unwrap_or_else(|| Guid(change.hooks.random().max(1)));
+            live.change_config_when_done(ConfigChange::Guid(guid));
+            change.log_event("guid change", None, &format!("old={} new={}", old.0, guid.0))
+        })
+    }
+
+    /// Marks the pool exported and stops writing it.
+    pub fn export(&self) -> Result<()> {
+        self.finish_as(PoolState::Exported)
+    }
+
+    /// Marks the pool destroyed and stops writing it.
+    pub fn destroy(&self) -> Result<()> {
+        self.finish_as(PoolState::Destroyed)
+    }
+
+    fn finish_as(&self, state: PoolState) -> Result<()> {
+        self.refuse_suspended()?;
+        self.close_logs()?;
+        self.allocator.flush_all();
+        self.sync()?;
+        self.change_config(ConfigChange::State(state));
+        self.dirty_labels();
+        self.close()
+    }
+}

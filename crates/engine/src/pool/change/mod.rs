@@ -1,0 +1,20 @@
+//! Changing a pool and its datasets: each order of `zpool` and `zfs`, all or nothing.
+//!
+//! Invariant: what changes the metadata runs as one task of the thread that writes groups
+//! ([`LivePool::change`](super::group::LivePool::change)), which looks everything up again: what an order saw
+//! of the pool before may be old, but never wrong.
+
+mod add;
+mod checkpoint;
+mod create;
+mod ending;
+mod events;
+mod keys;
+mod making;
+mod opening;
+mod properties;
+mod remove;
+
+pub use add::Additions;
+pub use create::{NewPoolPlan, create};
+pub use keys::Encryption;

@@ -1,0 +1,78 @@
+//! Opening a pool to write it: logs are claimed, and the history told, before anybody changes anything.
+//!
+//! Invariant: a pool that keeps something this code does not keep up is not written.
+
+use std::sync::Arc;
+
+use cenote_format::Txg;
+
+use crate::alloc::Allocator;
+use crate::object::ObjectSet;
+use crate::pipe::ReadContext;
+use crate::pool::assemble::PoolCandidate;
+use crate::pool::group::{LivePool, MosSource, WriteOptions, last_group};
+use crate::pool::{OpenOptions, Pool, labels};
+use crate::{Error, Result};
+
+/// Transaction groups beyond which a pool is not written: none has come near by itself.
+const LAST_TXG: Txg = Txg(1 << 60);
+
+impl LivePool {
+    /// Opens the pool behind `candidate` for reading and writing, and starts writing groups.
+    pub fn open(
+        candidate: &PoolCandidate,
+        options: &OpenOptions,
+        write: WriteOptions,
+    ) -> Result<Arc<Self>> {
+        let options = OpenOptions { writable: true, ..options.clone() };
+        let pool = Pool::open(candidate, &options)?;
+        Self::over(pool, write)
+    }
+
+    /// Starts writing a pool whose devices are open for it.
+    pub fn over(pool: Arc<Pool>, write: WriteOptions) -> Result<Arc<Self>> {
+        check_maintained(&pool)?;
+        let io = pool.io().clone();
+        let uberblock = pool.uberblock();
+        let mos = ObjectSet::open_live(&io, uberblock.root, ReadContext::default())?;
+        let config = pool.config();
+        let tree = config
+            .vdev_tree
+            .clone()
+            .ok_or_else(|| Error::corrupt("the pool's configuration has no vdev tree"))?;
+        let source = Arc::new(MosSource::new(mos.clone()));
+        let allocator = Allocator::open(io.pipe.vdevs(), &tree, source, last_group(&pool))?;
+        if pool.gone_back().is_none() {
+            labels::spread_uberblock(&pool.vdevs(), &uberblock)?;
+        }
+        let live = Self::with(pool, mos, allocator, write)?;
+        live.check_host()?;
+        live.claim_logs()?;
+        live.note_opening();
+        let claimed_sealed = !live.fresh.lock().is_empty();
+        live.start()?;
+        if claimed_sealed {
+            // Nobody may open these sets before what the claim changed in them is on the disks.
+            live.sync()?;
+        }
+        live.mend_bootfs()?;
+        Ok(live)
+    }
+}
+
+/// Refuses to write pools in which something is kept that this code does not keep up yet.
+fn check_maintained(pool: &Pool) -> Result<()> {
+    let refuse = |what: &str| {
+        let reason = format!("{what}: writing such a pool is not supported yet");
+        Err(Error::only_read(reason))
+    };
+    let txg = last_group(pool);
+    if txg > LAST_TXG {
+        let reason = format!("the uberblock says that {txg} transaction groups were written");
+        return Err(Error::corrupt(reason).with_advice("open the pool read-only"));
+    }
+    if pool.uberblock().version < 26 {
+        return refuse(&format!("the pool has version {}", pool.uberblock().version));
+    }
+    Ok(())
+}

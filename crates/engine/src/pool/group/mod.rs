@@ -1,0 +1,294 @@
+//! A pool open for writing: transaction groups, changes of its metadata, datasets being written.
+//!
+//! Invariant: the meta object set is changed by one thread only, the one that writes groups
+//! ([`LivePool::change`] hands it work). Whoever only looks sees the [`Pool`], which shows the last
+//! group that is on the disks. When devices fail beyond the redundancy, writing is suspended where
+//! it is, and goes on when they are back; when a group cannot be written for another reason,
+//! nothing is written any more and every change answers why.
+
+mod cloned;
+pub(super) mod config;
+pub(super) mod dataset;
+pub(super) mod discarding;
+mod effects;
+mod heal;
+mod hooks;
+mod log;
+mod missed;
+pub(super) mod multihost;
+mod outage;
+mod promises;
+mod store;
+mod sync;
+mod tasks;
+mod timer;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use cenote_format::{ObjectId, Txg};
+use parking_lot::Mutex;
+
+use super::Pool;
+use crate::alloc::Allocator;
+use crate::dataset::Promises;
+use crate::dataset::change::{LiveClones, LiveDedup};
+use crate::intent::{Runway, SharedRules};
+use crate::object::ObjectSet;
+use crate::pipe::{AllocationUnits, PoolIo, Workers};
+use crate::txg::{Gate, Tx};
+use crate::vdev::{VdevTree, WriteQueue};
+use crate::{Error, ErrorKind, Result};
+
+pub use config::ConfigChange;
+pub use dataset::{DatasetPolicy, LiveDataset};
+pub(super) use missed::load_missed;
+pub use outage::FailMode;
+pub use store::{MosSource, MosStore};
+use tasks::Answers;
+pub(super) use tasks::Task;
+
+/// Time between groups when nobody asks for one.
+pub const INTERVAL: Duration = Duration::from_secs(5);
+/// Longest wait for a change to be on the disks.
+pub const PATIENCE: Duration = Duration::from_secs(300);
+/// Bytes of writes in flight unless told otherwise.
+const IN_FLIGHT: u64 = 64 << 20;
+/// Threads that write.
+const WRITERS: usize = 4;
+
+/// How a pool is written.
+#[derive(Debug, Clone, Copy)]
+pub struct WriteOptions {
+    /// Most bytes that wait to be written.
+    pub dirty_limit: u64,
+    /// Most bytes handed to the devices at once.
+    pub in_flight: u64,
+    /// Time between groups when nobody asks for one.
+    pub interval: Duration,
+    /// Blocks are prepared and written by who waits for them, without threads: for tests that must
+    /// come out the same each time.
+    pub inline: bool,
+    /// What of the intent logs cannot be read or replayed is given up: `zpool import -m`.
+    pub accepts_log_losses: bool,
+    /// Time between two activity writes of a device (`multihost`).
+    pub activity_interval: Duration,
+}
+
+impl Default for WriteOptions {
+    fn default() -> Self {
+        Self {
+            dirty_limit: 512 << 20,
+            in_flight: IN_FLIGHT,
+            interval: INTERVAL,
+            inline: false,
+            accepts_log_losses: false,
+            activity_interval: multihost::INTERVAL,
+        }
+    }
+}
+
+/// The group after which writing goes on: the newest on any device, also if the pool was taken back.
+pub(super) fn last_group(pool: &Pool) -> Txg {
+    pool.gone_back().map_or(pool.uberblock().txg, |back| back.from)
+}
+
+/// A pool open for writing.
+pub struct LivePool {
+    pub(super) pool: Arc<Pool>,
+    pub(super) io: Arc<PoolIo>,
+    pub(super) gate: Arc<Gate>,
+    pub(super) mos: ObjectSet,
+    pub(super) allocator: Arc<Allocator>,
+    pub(super) dedup: Arc<LiveDedup>,
+    pub(super) clones: LiveClones,
+    pub(super) submit: Arc<hooks::PoolSubmit>,
+    pub(super) workers: Arc<Workers>,
+    pub(super) shared_rules: SharedRules,
+    pub(super) runway: Arc<Runway>,
+    pub(super) promises: Arc<Promises>,
+    pub(super) options: WriteOptions,
+    pub(super) datasets: Mutex<BTreeMap<ObjectId, Arc<LiveDataset>>>,
+    /// What the task under way has put off; `None`: there is none.
+    pub(super) effects: Mutex<Option<effects::Effects>>,
+    /// For tests: which step of an order is to fail.
+    pub(super) fails: AtomicU64,
+    /// Sets that tasks of the present group made.
+    pub(super) fresh: Mutex<Vec<Arc<LiveDataset>>>,
+    pub(super) tasks: Mutex<Vec<Task>>,
+    pub(super) config: Mutex<config::ConfigState>,
+    pub(super) missed: Mutex<missed::Written>,
+    pub(super) outage: Arc<outage::Outage>,
+    pub(super) activity: Mutex<multihost::Activity>,
+    /// Heads of volumes with an intent log that an earlier life of the pool left.
+    pub(super) logged_volumes: Mutex<Vec<ObjectId>>,
+    /// Heads whose intent log could not be replayed and is kept, and why.
+    pub(super) unreplayed: Mutex<BTreeMap<ObjectId, Error>>,
+    /// Kept for the pipe.
+    pub(super) _healer: Arc<dyn crate::pipe::Healer>,
+    /// Blocks may wait to be freed in the background.
+    pub(super) freeing: AtomicBool,
+    /// Why what was destroyed is not freed any further.
+    pub(super) stuck: Mutex<Option<Error>>,
+    /// What a checkpoint held may wait to be freed.
+    pub(super) discarding: AtomicBool,
+    pub(super) thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl LivePool {
+    pub(super) fn with(
+        pool: Arc<Pool>,
+        mos: ObjectSet,
+        allocator: Allocator,
+        options: WriteOptions,
+    ) -> Result<Arc<Self>> {
+        let io = pool.io().clone();
+        let tree = {
+            let io = io.clone();
+            move || io.pipe.vdevs()
+        };
+        let queue =
+            WriteQueue::new(tree, if options.inline { 0 } else { WRITERS }, options.in_flight)
+                .map_err(|error| {
+                    Error::new(ErrorKind::Io, format!("cannot start a thread: {error}"))
+                })?;
+        let gate = Gate::new(last_group(&pool), options.dirty_limit);
+        let mode = outage::FailMode::of(&mos);
+        let outage = outage::Outage::new(gate.clone(), io.pipe.clone(), mode);
+        let activity = Mutex::new(multihost::Activity::of(&mos, options.activity_interval));
+        let patience: Arc<dyn crate::pipe::Patience> = outage.clone();
+        io.pipe.set_patience(&patience);
+        let allocator = Arc::new(allocator);
+        let pipe = Arc::downgrade(&io.pipe);
+        let healer: Arc<dyn crate::pipe::Healer> =
+            Arc::new(heal::PoolHealer { allocator: allocator.clone(), pipe });
+        io.pipe.set_healer(&healer);
+        let submit = Arc::new(hooks::PoolSubmit::new(queue, outage.clone()));
+        let seen: Arc<dyn crate::pipe::Submit> = submit.clone();
+        io.pipe.set_submit(&seen);
+        let config = config::ConfigState::of(&pool);
+        let dedup = Arc::new(LiveDedup::open(mos.clone())?);
+        let clones = LiveClones::open(mos.clone(), pool.uberblock().version)?;
+        Ok(Arc::new(Self {
+            io,
+            gate,
+            mos,
+            allocator,
+            dedup,
+            clones,
+            _healer: healer,
+            submit,
+            workers: if options.inline { Workers::inline() } else { Workers::new()? },
+            shared_rules: SharedRules::default(),
+            runway: Arc::default(),
+            promises: Arc::default(),
+            options,
+            datasets: Mutex::default(),
+            effects: Mutex::default(),
+            fails: AtomicU64::new(0),
+            fresh: Mutex::default(),
+            tasks: Mutex::default(),
+            config: Mutex::new(config),
+            missed: Mutex::new(missed::Written::of(&pool.vdevs())),
+            logged_volumes: Mutex::default(),
+            unreplayed: Mutex::default(),
+            outage,
+            activity,
+            freeing: AtomicBool::new(true),
+            stuck: Mutex::default(),
+            discarding: AtomicBool::new(true),
+            thread: Mutex::new(None),
+            pool,
+        }))
+    }
+
+    /// What the last group on the disks holds, for whoever looks.
+    pub fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
+    /// Heads of volumes with an intent log that an earlier life of the pool left: who replays one takes
+    /// it off the list.
+    pub fn logged_volumes(&self) -> &Mutex<Vec<ObjectId>> {
+        &self.logged_volumes
+    }
+
+    /// The gate changes of files pass.
+    pub fn gate(&self) -> &Arc<Gate> {
+        &self.gate
+    }
+
+    /// What is allocated at least.
+    fn units(&self) -> AllocationUnits {
+        let vdevs = self.vdevs();
+        AllocationUnits::of((0..vdevs.top_count()).filter_map(|id| {
+            (vdevs.class(id) != crate::vdev::AllocationClass::Log)
+                .then(|| vdevs.min_allocation(id))
+                .flatten()
+        }))
+    }
+
+    /// Free space and its bookkeeping.
+    pub fn allocator(&self) -> &Arc<Allocator> {
+        &self.allocator
+    }
+
+    /// The devices.
+    pub fn vdevs(&self) -> Arc<VdevTree> {
+        self.io.pipe.vdevs()
+    }
+
+    /// Waits until everything done so far is on the disks; not while writing is suspended.
+    pub fn sync(&self) -> Result<()> {
+        let open = self.gate.figures().open;
+        self.gate.wait_synced_unless_suspended(open, PATIENCE)
+    }
+
+    /// Writes what is left and stops. `last` changes the metadata in the last group.
+    pub fn close(&self) -> Result<()> {
+        let synced = match self.gate.failure() {
+            Some(failure) => Err(failure),
+            None => {
+                let logs = self.close_logs();
+                self.allocator.flush_all();
+                // A group to flush, one for what flushing freed.
+                logs.and_then(|()| self.sync()).and_then(|()| self.sync())
+            }
+        };
+        self.end_activity();
+        self.gate.stop();
+        let thread = self.thread.lock().take();
+        if let Some(thread) = thread
+            && thread.thread().id() != std::thread::current().id()
+        {
+            let _ = thread.join();
+        }
+        synced
+    }
+
+    /// Whether the feature of this guid is enabled, as of now.
+    pub fn feature_enabled(&self, guid: &str) -> bool {
+        use crate::alloc::SpaceSource;
+        MosSource::new(self.mos.clone()).feature_enabled(guid)
+    }
+
+    /// A change in the open group, for the files of a dataset.
+    pub fn begin(&self) -> Result<Tx> {
+        self.gate.begin()
+    }
+}
+
+impl Drop for LivePool {
+    fn drop(&mut self) {
+        self.gate.stop();
+        let thread = self.thread.lock().take();
+        if let Some(thread) = thread
+            && thread.thread().id() != std::thread::current().id()
+        {
+            let _ = thread.join();
+        }
+    }
+}

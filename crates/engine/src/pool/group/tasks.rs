@@ -1,0 +1,102 @@
+//! Changes of the metadata that wait for the next group, and who waits for them.
+//!
+//! Invariant: a task is done by the thread that writes groups only, and answered when its group is on the
+//! disks; a suspended pool takes none.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
+use parking_lot::Mutex;
+
+use super::{LivePool, PATIENCE};
+use crate::dataset::change::MosChange;
+use crate::{Error, ErrorKind, Result};
+
+/// How often who waits for a change looks whether the pool is suspended.
+const GLANCE: Duration = Duration::from_millis(500);
+
+/// A task's answer, to be sent when its group is on the disks.
+pub(in crate::pool) type Answers = Vec<(Sender<Result<()>>, Result<()>)>;
+
+/// A change of the metadata.
+pub(in crate::pool) type Work = Box<dyn FnOnce(&LivePool, &MosChange<'_>) -> Result<()> + Send>;
+
+/// Work for the thread that writes groups.
+pub(in crate::pool) struct Task {
+    pub(in crate::pool) run: Work,
+    /// Before anything else of the group is written.
+    pub(in crate::pool) early: bool,
+    pub(in crate::pool) done: Sender<Result<()>>,
+}
+
+impl LivePool {
+    /// Has `work` change the pool's metadata, and waits until it is on the disks.
+    ///
+    /// `work` runs in the thread that writes groups. If it fails, nothing is changed.
+    pub fn change<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&LivePool, &MosChange<'_>) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        self.order(false, work)
+    }
+
+    /// The same before anything of the group is written or freed.
+    pub(in crate::pool) fn change_early<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&LivePool, &MosChange<'_>) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        self.order(true, work)
+    }
+
+    fn order<T: Send + 'static>(
+        &self,
+        early: bool,
+        work: impl FnOnce(&LivePool, &MosChange<'_>) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let result = Arc::new(Mutex::new(None));
+        let slot = result.clone();
+        let run = move |live: &LivePool, change: &MosChange<'_>| {
+            *slot.lock() = Some(work(live, change)?);
+            Ok(())
+        };
+        let (done, wait) = bounded(1);
+        let task = Task { run: Box::new(run), early, done };
+        {
+            let mut tasks = self.tasks.lock();
+            if let Some(failure) = self.gate.failure() {
+                return Err(failure);
+            }
+            self.refuse_suspended()?;
+            tasks.push(task);
+        }
+        self.gate.want(self.gate.figures().open);
+        let until = Instant::now() + PATIENCE;
+        loop {
+            match wait.recv_timeout(GLANCE) {
+                Ok(Ok(())) => break,
+                Ok(Err(error)) => return Err(error),
+                Err(RecvTimeoutError::Timeout) if self.gate.suspension().is_some() => {
+                    let reason = "pool I/O is currently suspended; the change is made when it \
+                                  goes on";
+                    return Err(Error::new(ErrorKind::TimedOut, reason));
+                }
+                Err(RecvTimeoutError::Timeout) if Instant::now() < until => {}
+                Err(_) => {
+                    let reason = format!("the change was not on the disks after {PATIENCE:?}");
+                    return Err(Error::new(ErrorKind::TimedOut, reason));
+                }
+            }
+        }
+        let value = result.lock().take();
+        value.ok_or_else(|| Error::corrupt("a change without a result"))
+    }
+
+    /// An error if writing is suspended: for orders, which do not wait.
+    pub(in crate::pool) fn refuse_suspended(&self) -> Result<()> {
+        match self.gate.suspension() {
+            Some(_) => Err(Error::new(ErrorKind::Io, "pool I/O is currently suspended")),
+            None => Ok(()),
+        }
+    }
+}
