@@ -29,8 +29,8 @@ use cenote_format::Txg;
 use cenote_format::config::{Draid, TopLevel, VdevConfig, VdevKind};
 
 use crate::memory;
-use crate::service::changes::{PoolChanges, ReadOnly};
-use crate::service::live::{self as service_live, LiveChanges};
+use crate::service::changes::PoolChanges;
+use crate::service::settings;
 use crate::service::{ImportFacts, Service};
 use crate::whole_disks;
 
@@ -146,12 +146,12 @@ fn open_found(
         read_only: request.read_only,
         no_cache_file: request.temporary || request.no_cache_file,
     };
-    let (pool, changes): (Arc<Pool>, Arc<dyn PoolChanges>) =
+    let (pool, changes): (Arc<Pool>, Arc<PoolChanges>) =
         match open_live(candidate, request, &options) {
             Ok(live) => {
                 let lock = lock.take().flatten();
                 memory::watch(live.pool(), Some(live.gate().clone()));
-                (live.pool().clone(), Arc::new(LiveChanges::new(live, lock)))
+                (live.pool().clone(), PoolChanges::of(live, lock))
             }
             Err(Some(error)) if error.kind() != ErrorKind::ReadOnly => return Err(error),
             Err(because) => {
@@ -160,7 +160,7 @@ fn open_found(
                     tracing::warn!(%because, "opened read-only");
                 }
                 let pool = Pool::open(candidate, &options)?;
-                (pool, Arc::new(ReadOnly { because, _lock: lock.take().flatten().map(Arc::new) }))
+                (pool, PoolChanges::none(because, lock.take().flatten()))
             }
         };
     changes.keys_loaded();
@@ -278,14 +278,14 @@ pub fn create(plan: &CreatePool) -> Result<Arc<dyn PoolService>, Failure> {
     let failed = |words| Failure::new(FailureKind::Other, words);
     let _partitions = whole_disks::partition(&mut vdevs).map_err(failed)?;
     let Additions { tops, spares, caches } = sorted(&vdevs);
-    let service_live::NewSettings { files, encryption, mut stored, .. } =
-        service_live::split_settings(&plan.root_properties).map_err(|error| cannot(&error))?;
+    let settings::NewSettings { files, encryption, mut stored, .. } =
+        settings::split_settings(&plan.root_properties).map_err(|error| cannot(&error))?;
     let encryption = match &plan.root_key {
         Some(key) => {
             stored.push(PropertyInput::text("keylocation", &key.location));
             let suite = encryption.and_then(suite_of_property);
             let suite = suite.ok_or_else(|| cannot(&Error::invalid("no encryption suite")))?;
-            Some((suite, service_live::wrapping_of(key).map_err(|error| cannot(&error))?))
+            Some((suite, settings::wrapping_of(key).map_err(|error| cannot(&error))?))
         }
         None => None,
     };
@@ -298,10 +298,10 @@ pub fn create(plan: &CreatePool) -> Result<Arc<dyn PoolService>, Failure> {
         spares,
         caches,
         features: plan.features.clone(),
-        pool_properties: plan.properties.iter().map(service_live::input).collect(),
-        properties: service_live::root_properties(&stored),
+        pool_properties: plan.properties.iter().map(settings::input).collect(),
+        properties: settings::root_properties(&stored),
         encryption,
-        command: Some((plan.command.clone(), service_live::user())),
+        command: Some((plan.command.clone(), settings::user())),
         hostid: host.id,
         hostname: host.name,
     };
@@ -322,7 +322,7 @@ pub fn create(plan: &CreatePool) -> Result<Arc<dyn PoolService>, Failure> {
     memory::watch(&pool, Some(live.gate().clone()));
     // Nobody else knows this guid yet.
     let lock = host_lock(pool.guid().0).ok().flatten();
-    let service = Service::new(pool, Arc::new(LiveChanges::new(live, lock)), &facts);
+    let service = Service::new(pool, PoolChanges::of(live, lock), &facts);
     Ok(service.map_err(|error| cannot(&error))?)
 }
 

@@ -1,83 +1,159 @@
-//! The seam between orders that change a pool and the engine that makes the changes.
+//! How the process reaches a pool to change it, or why it does not.
 //!
-//! Invariant: each method makes its whole change or none of it, and returns when what it changed
-//! can be seen by whoever opens the catalog anew. Names are well-formed and exist (or do not) as
-//! the method needs, as far as the caller could see; the engine checks again.
+//! Invariant: files that are mounted follow what is set; the lock of the pool's guid on this machine is held
+//! as long as this is.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
 
-use cenote_control::changes::{Grant, NewDataset};
-use cenote_control::plan::{NewKey, PropertySetting, VdevPlan};
+use cenote_control::changes::NewDataset;
+use cenote_control::plan::{PropertySetting, VdevPlan};
 use cenote_control::report::UnreplayedLog;
 use cenote_device::HostLock;
-use cenote_engine::dataset::Dataset;
+use cenote_engine::dataset::change::{PropertyData, PropertyInput};
+use cenote_engine::dataset::{Dataset, Listed, PropertyReader, Value};
 use cenote_engine::pool::Pool;
-use cenote_engine::{Error, Result};
+use cenote_engine::pool::change::{DatasetOrders, NewNamed};
+use cenote_engine::pool::group::LivePool;
+use cenote_engine::pool::leaves::HeldDevices;
+use cenote_engine::{Error, ErrorKind, Result};
+use cenote_format::master_node::CaseSensitivity;
+use cenote_format::objset::ObjsetKind;
 use cenote_format::{Guid, ObjectId};
 use cenote_posix::Filesystem;
+use cenote_posix::create::NewFilesystem;
 use cenote_posix::tree::Errno;
+use cenote_posix::write::QuotaKind;
+use parking_lot::Mutex;
+
+use super::settings::{NewSettings, encryption_of, input, split_settings};
 
 /// Files that can be mounted.
 pub type Files = Arc<Filesystem>;
 
-/// What a pool can be told to change.
-pub trait PoolChanges: Send + Sync {
+/// A pool as this process may change it.
+pub struct PoolChanges {
+    /// `None`: it is only read.
+    live: Option<Arc<LivePool>>,
+    /// What keeps a pool from being written that was not to be opened for reading only.
+    because: Option<String>,
+    /// Files that are mounted, to tell them of changed properties.
+    open: Mutex<HashMap<ObjectId, Weak<Filesystem>>>,
+    /// This machine's lock of the pool: that of its present guid.
+    lock: Mutex<Option<HostLock>>,
+}
+
+impl PoolChanges {
+    /// Of `live`, a pool locked on this machine with `lock`.
+    pub fn of(live: Arc<LivePool>, lock: Option<HostLock>) -> Arc<Self> {
+        let (open, lock) = (Mutex::default(), Mutex::new(lock));
+        Arc::new(Self { live: Some(live), because: None, open, lock })
+    }
+
+    /// Of a pool that is only read; `because`: it was to be written.
+    pub fn none(because: Option<String>, lock: Option<HostLock>) -> Arc<Self> {
+        Arc::new(Self { live: None, because, open: Mutex::default(), lock: Mutex::new(lock) })
+    }
+
+    /// The pool, to be changed.
+    ///
+    /// # Errors
+    /// [`ErrorKind::ReadOnly`] if it is only read.
+    pub fn live(&self) -> Result<&Arc<LivePool>> {
+        self.live.as_ref().ok_or_else(|| Error::new(ErrorKind::ReadOnly, "pool is read-only"))
+    }
+
+    /// Orders about its datasets.
+    ///
+    /// # Errors
+    /// As [`Self::live`].
+    pub fn orders(&self) -> Result<DatasetOrders<'_>> {
+        Ok(self.live()?.orders())
+    }
+
     /// Whether the pool can be changed at all; else why not (`pool is read-only`).
-    fn refusal(&self) -> Option<String> {
-        None
+    pub fn refusal(&self) -> Option<String> {
+        match (&self.live, &self.because) {
+            (Some(live), _) => {
+                live.gate().failure().map(|error| format!("the pool cannot be written: {error}"))
+            }
+            (None, Some(because)) => Some(format!("pool is read-only: {because}")),
+            (None, None) => Some("pool is read-only".to_owned()),
+        }
     }
 
     /// What keeps a pool from being written that was not to be opened for reading only.
-    fn read_only_because(&self) -> Option<String> {
-        None
+    pub fn read_only_because(&self) -> Option<String> {
+        self.because.clone()
     }
 
     /// Datasets whose intent log could not be replayed and is kept.
-    fn unreplayed(&self) -> Vec<UnreplayedLog> {
-        Vec::new()
+    pub fn unreplayed(&self) -> Vec<UnreplayedLog> {
+        let Some(live) = &self.live else { return Vec::new() };
+        let failures = live.unreplayed();
+        if failures.is_empty() {
+            return Vec::new();
+        }
+        let catalog = live.pool().catalog();
+        let named = |(id, error): (ObjectId, Error)| {
+            let dataset = catalog.dataset_by_id(id).ok()?.name.to_string();
+            Some(UnreplayedLog { dataset, reason: error.to_string() })
+        };
+        failures.into_iter().filter_map(named).collect()
     }
 
     /// Why blocks of destroyed datasets and snapshots stay in use.
-    fn stuck_freeing(&self) -> Option<String> {
-        None
+    pub fn stuck_freeing(&self) -> Option<String> {
+        self.live.as_ref()?.stuck_freeing().map(|error| error.to_string())
     }
 
     /// The pool was opened, or keys were loaded: what waited for that is done.
-    fn keys_loaded(&self) {}
+    pub fn keys_loaded(&self) {
+        if let Some(live) = &self.live {
+            cenote_posix::live::replay_volumes(live);
+        }
+    }
 
     /// The newest transaction group on the disks: what is published is read again when it moves.
     /// `None`: it never does.
-    fn synced_txg(&self) -> Option<u64> {
-        None
+    pub fn synced_txg(&self) -> Option<u64> {
+        Some(self.live.as_ref()?.gate().figures().synced.0)
     }
 
-    /// Creates one filesystem or volume whose parent exists. `NewDataset::parents` and `mount` are
-    /// the caller's affair.
+    /// Creates one filesystem or volume whose parent exists. `NewDataset::parents` and `mount` are the
+    /// caller's affair.
     ///
     /// # Errors
     /// `Exists`, `NotFound` (parent), no space, `KeyNotLoaded`.
-    fn create_dataset(&self, new: &NewDataset) -> Result<()> {
-        not_yet(&format!("creating '{}'", new.name))
-    }
-
-    /// Destroys filesystems, volumes and snapshots in this order; none is mounted. `defer`:
-    /// snapshots that are held or cloned are marked instead.
-    ///
-    /// # Errors
-    /// `Busy` (held, cloned, has children), `NotFound`.
-    fn destroy(&self, names: &[String], defer: bool) -> Result<()> {
-        let _ = defer;
-        not_yet(&format!("destroying '{}'", names.join("', '")))
-    }
-
-    /// Renames, all in one transaction group: either one filesystem or volume (with what is below
-    /// it), or snapshots, each within its dataset.
-    ///
-    /// # Errors
-    /// `Exists`, `NotFound`.
-    fn rename(&self, pairs: &[(String, String)]) -> Result<()> {
-        let from: Vec<&str> = pairs.iter().map(|(from, _)| from.as_str()).collect();
-        not_yet(&format!("renaming '{}'", from.join("', '")))
+    pub fn create_dataset(&self, new: &NewDataset) -> Result<()> {
+        let live = self.live()?;
+        let NewSettings { mut files, block, encryption, mut stored } =
+            split_settings(&new.properties)?;
+        let encryption = encryption_of(encryption, new.key.as_ref())?;
+        if let Some(key) = &new.key {
+            stored.push(PropertyInput::text("keylocation", &key.location));
+        }
+        let volume = new.volume_size;
+        if volume.is_none()
+            && let Some((parent, _)) = new.name.rsplit_once('/')
+        {
+            inherit_form(live, parent, &new.properties, &mut files)?;
+        }
+        let named = NewNamed {
+            name: new.name.clone(),
+            properties: stored,
+            creator: rustix::process::getuid().as_raw(),
+            encryption,
+            kind: if volume.is_some() { ObjsetKind::Zvol } else { ObjsetKind::Zfs },
+            case_insensitive: files.case != CaseSensitivity::Sensitive,
+        };
+        live.orders().create(named, move |set, tx| {
+            let filled = match volume {
+                None => cenote_posix::create::initialise(set, tx, &files),
+                Some(size) => cenote_posix::create::initialise_volume(set, tx, size, block),
+            };
+            filled.map_err(|error| Error::invalid(error.reason))
+        })
     }
 
     /// Sets properties of a filesystem, volume or snapshot. A size of a quota or reservation is in
@@ -87,9 +163,19 @@ pub trait PoolChanges: Send + Sync {
     ///
     /// # Errors
     /// No space (a reservation that does not fit), `InvalidArgument`.
-    fn set_properties(&self, dataset: &str, properties: &[PropertySetting]) -> Result<()> {
-        let _ = properties;
-        not_yet(&format!("setting properties of '{dataset}'"))
+    pub fn set_properties(&self, dataset: &str, properties: &[PropertySetting]) -> Result<()> {
+        let live = self.live()?;
+        let inputs: Vec<PropertyInput> = properties.iter().map(input).collect();
+        let (inside, inputs): (Vec<_>, Vec<_>) = inputs
+            .into_iter()
+            .partition(|input| input.name.contains('@') || input.name == "volsize");
+        self.set_inside(live, dataset, &inside)?;
+        if inputs.is_empty() {
+            return Ok(());
+        }
+        live.orders().set_properties(dataset, inputs)?;
+        self.follow(live);
+        Ok(())
     }
 
     /// Removes the local value of a property; `received`: the received one shows again, else it is
@@ -97,189 +183,153 @@ pub trait PoolChanges: Send + Sync {
     ///
     /// # Errors
     /// What the disks say.
-    fn inherit(&self, dataset: &str, property: &str, received: bool) -> Result<()> {
-        let _ = (property, received);
-        not_yet(&format!("inheriting properties of '{dataset}'"))
+    pub fn inherit(&self, dataset: &str, property: &str, received: bool) -> Result<()> {
+        let live = self.live()?;
+        live.orders().inherit(dataset, property, received)?;
+        self.follow(live);
+        Ok(())
     }
 
-    /// Takes snapshots, all or none, in one transaction group.
-    ///
-    /// # Errors
-    /// `Exists`, `NotFound`, no space.
-    fn snapshot(&self, names: &[String], properties: &[PropertySetting]) -> Result<()> {
-        let _ = properties;
-        not_yet(&format!("taking '{}'", names.join("', '")))
+    /// Sets what is kept inside a dataset: quotas of somebody, the size of a volume.
+    fn set_inside(&self, live: &Arc<LivePool>, name: &str, inputs: &[PropertyInput]) -> Result<()> {
+        if inputs.is_empty() {
+            return Ok(());
+        }
+        let dataset = live.pool().catalog().dataset_named(name)?;
+        let words = |error: Errno| Error::invalid(error.reason);
+        let number = |input: &PropertyInput| match input.value {
+            PropertyData::Number(number) => Ok(number),
+            PropertyData::Text(_) => Err(Error::invalid(format!("'{}' is a number", input.name))),
+        };
+        let quotas: Vec<&PropertyInput> =
+            inputs.iter().filter(|input| input.name != "volsize").collect();
+        if let Some(size) = inputs.iter().find(|input| input.name == "volsize") {
+            let volume = live.open_dataset(&dataset)?;
+            let resized =
+                cenote_posix::create::resize_volume(volume.set(), &live.begin()?, number(size)?);
+            drop(volume);
+            live.close_dataset(dataset.id)?;
+            resized.map_err(words)?;
+        }
+        if quotas.is_empty() {
+            return Ok(());
+        }
+        let mounted = self.open.lock().get(&dataset.id).and_then(Weak::upgrade);
+        let is_mounted = mounted.is_some();
+        let files = match mounted {
+            Some(files) => files,
+            None => cenote_posix::live::open(live, &dataset, true).map_err(words)?,
+        };
+        let set = || -> Result<()> {
+            let writer = files.writer().ok_or_else(|| Error::invalid("opened for reading"))?;
+            for quota in quotas {
+                let (kind, id) = quota.name.split_once('@').unwrap_or_default();
+                let kind = QuotaKind::of_property(kind);
+                let kind = kind.ok_or_else(|| Error::invalid(quota.name.clone()))?;
+                let id = id.parse().map_err(|_| Error::invalid(quota.name.clone()))?;
+                writer.set_quota(kind, id, number(quota)?).map_err(words)?;
+            }
+            Ok(())
+        };
+        let done = set();
+        drop(files);
+        if !is_mounted {
+            live.close_dataset(dataset.id)?;
+        }
+        done
     }
 
-    /// Makes a filesystem or volume of a snapshot; its parent exists.
-    ///
-    /// # Errors
-    /// `Exists`, `NotFound`, no space.
-    fn clone_snapshot(&self, origin: &str, new: &NewDataset) -> Result<()> {
-        let _ = origin;
-        not_yet(&format!("creating '{}'", new.name))
-    }
-
-    /// Lets a clone and what it was cloned from change places.
-    ///
-    /// # Errors
-    /// `InvalidArgument` (no clone), `Exists` (a snapshot of both has the same name).
-    fn promote(&self, name: &str) -> Result<()> {
-        not_yet(&format!("promoting '{name}'"))
-    }
-
-    /// Takes a filesystem, which is not mounted, or a volume back to its newest snapshot.
-    ///
-    /// # Errors
-    /// `Exists` if there are newer snapshots or bookmarks, no space.
-    fn rollback(&self, snapshot: &str) -> Result<()> {
-        not_yet(&format!("going back to '{snapshot}'"))
-    }
-
-    /// Holds snapshots, all or none.
-    ///
-    /// # Errors
-    /// `Exists`, `NotFound`.
-    fn hold(&self, snapshots: &[String], tag: &str) -> Result<()> {
-        let _ = tag;
-        not_yet(&format!("holding '{}'", snapshots.join("', '")))
-    }
-
-    /// Releases holds, all or none.
-    ///
-    /// # Errors
-    /// `NotFound`.
-    fn release(&self, snapshots: &[String], tag: &str) -> Result<()> {
-        let _ = tag;
-        not_yet(&format!("releasing '{}'", snapshots.join("', '")))
-    }
-
-    /// Makes a bookmark of a snapshot or of another bookmark.
-    ///
-    /// # Errors
-    /// `Exists`, `NotFound`, `InvalidArgument` (not of the same dataset).
-    fn bookmark(&self, from: &str, to: &str) -> Result<()> {
-        let _ = to;
-        not_yet(&format!("bookmarking '{from}'"))
-    }
-
-    /// Gives permissions on a dataset.
-    ///
-    /// # Errors
-    /// `NotFound`, `InvalidArgument`.
-    fn allow(&self, dataset: &str, grants: &[Grant]) -> Result<()> {
-        let _ = grants;
-        not_yet(&format!("giving permissions on '{dataset}'"))
-    }
-
-    /// Takes permissions on datasets away, in one transaction group.
-    ///
-    /// # Errors
-    /// `NotFound`, `InvalidArgument`.
-    fn disallow(&self, datasets: &[String], grants: &[Grant]) -> Result<()> {
-        let _ = grants;
-        not_yet(&format!("taking permissions on '{}'", datasets.join("', '")))
+    /// Policies and mounted files follow what was set.
+    fn follow(&self, live: &Arc<LivePool>) {
+        live.refresh_policies();
+        let catalog = live.pool().catalog();
+        let mut open = self.open.lock();
+        open.retain(|id, files| {
+            let Some(files) = files.upgrade() else { return false };
+            let follow = || -> std::result::Result<(), Errno> {
+                let dataset = catalog.dataset_by_id(*id)?;
+                let properties = cenote_posix::live::write_properties(live, &dataset)?;
+                if let Some(writer) = files.writer() {
+                    writer.set_properties(properties);
+                }
+                Ok(())
+            };
+            if let Err(error) = follow() {
+                tracing::warn!(%error, "properties of a mounted filesystem not read");
+            }
+            true
+        });
     }
 
     /// How many files of a filesystem wait to be deleted; 0 if it is not mounted.
     ///
     /// # Errors
     /// What the disks say.
-    fn delete_queue(&self, dataset: ObjectId) -> Result<u64> {
-        let _ = dataset;
-        Ok(0)
-    }
-
-    /// Gives an encryption root a new key, or makes a dataset one; `None`: takes over its parent's.
-    ///
-    /// # Errors
-    /// `KeyNotLoaded`.
-    fn change_key(&self, dataset: &str, key: Option<&NewKey>) -> Result<()> {
-        let _ = key;
-        not_yet(&format!("changing the key of '{dataset}'"))
+    pub fn delete_queue(&self, dataset: ObjectId) -> Result<u64> {
+        let mounted = self.open.lock().get(&dataset).and_then(Weak::upgrade);
+        match mounted.as_ref().and_then(|files| files.writer()) {
+            Some(writer) => writer.queued().map_err(|error| Error::invalid(error.reason)),
+            None => Ok(0),
+        }
     }
 
     /// Whether files that are open need the user key of the encryption root in directory `root`.
     ///
     /// # Errors
     /// What the disks say.
-    fn is_key_in_use(&self, root: ObjectId) -> Result<bool> {
-        let _ = root;
-        Ok(false)
+    pub fn is_key_in_use(&self, root: ObjectId) -> Result<bool> {
+        self.live.as_ref().map_or(Ok(false), |live| live.is_key_in_use(root))
     }
 
-    /// Sets a stored property of the pool.
-    ///
-    /// # Errors
-    /// `InvalidArgument`.
-    fn set_pool_property(&self, property: &PropertySetting) -> Result<()> {
-        not_yet(&format!("setting '{}'", property.name))
-    }
-
-    /// Enables features by their short names, dependencies first; those enabled already stay so.
+    /// Adds top-level devices, cache devices and spares; whole disks get their partitions before.
     ///
     /// # Errors
     /// What the disks say.
-    fn enable_features(&self, names: &[String]) -> Result<()> {
-        not_yet(&format!("enabling {}", names.join(", ")))
-    }
-
-    /// Adds top-level devices, cache devices and spares.
-    ///
-    /// # Errors
-    /// What the disks say.
-    fn add_vdevs(&self, plan: &[VdevPlan]) -> Result<()> {
-        let _ = plan;
-        not_yet("adding devices")
-    }
-
-    /// Takes the device of this guid out of the pool.
-    ///
-    /// # Errors
-    /// `NotFound`, `Busy`, what the disks say.
-    fn remove_vdev(&self, guid: Guid) -> Result<()> {
-        let _ = guid;
-        not_yet("removing devices")
+    pub fn add_vdevs(&self, plan: &[VdevPlan]) -> Result<()> {
+        let opener = HeldDevices::new().new_leaves();
+        let mut plan = plan.to_vec();
+        let _partitions = crate::whole_disks::partition(&mut plan).map_err(Error::invalid)?;
+        self.live()?.add_vdevs(crate::opening::sorted(&plan), opener)
     }
 
     /// Gives the pool a new guid, this one or a random one.
     ///
     /// # Errors
     /// `Io` if devices are not healthy; what the disks say.
-    fn reguid(&self, guid: Option<Guid>) -> Result<()> {
-        let _ = guid;
-        not_yet("changing the guid of a pool")
-    }
-
-    /// Takes a checkpoint of the pool, or discards it.
-    ///
-    /// # Errors
-    /// `Exists`, `NotFound`, `Busy`.
-    fn checkpoint(&self, discard: bool) -> Result<()> {
-        let _ = discard;
-        not_yet("a checkpoint")
+    pub fn reguid(&self, guid: Option<Guid>) -> Result<()> {
+        let live = self.live()?;
+        let wanted = match guid {
+            Some(guid) => guid,
+            None => Guid(super::load_guid().max(1)),
+        };
+        let mut lock = self.lock.lock();
+        if lock.is_none() || wanted == live.pool().guid() {
+            return live.reguid(Some(wanted));
+        }
+        // Both are held until the new one is on the disks.
+        let new = HostLock::take(wanted.0)
+            .map_err(|error| Error::new(ErrorKind::Busy, error.to_string()))?;
+        live.reguid(Some(wanted))?;
+        *lock = Some(new);
+        Ok(())
     }
 
     /// Whether writing is suspended because devices failed; true: changes of files are refused
     /// meanwhile, else they wait.
-    fn suspended(&self) -> Option<bool> {
-        None
+    pub fn suspended(&self) -> Option<bool> {
+        self.live.as_ref()?.suspension().map(|now| now.refuses)
     }
 
     /// After devices were forgiven: if writing is suspended, it is tried again now.
-    fn cleared(&self) {}
-
-    /// Stops writing a suspended pool, without what is not on the disks. The newest group that is.
-    fn abandon(&self) -> u64 {
-        0
+    pub fn cleared(&self) {
+        if let Some(live) = &self.live {
+            live.retry_now();
+        }
     }
 
-    /// Returns when everything done before is on the disks.
-    ///
-    /// # Errors
-    /// What the disks say.
-    fn sync(&self) -> Result<()> {
-        not_yet("writing")
+    /// Stops writing a suspended pool, without what is not on the disks. The newest group that is.
+    pub fn abandon(&self) -> u64 {
+        self.live.as_ref().map_or(0, |live| live.abandon().0)
     }
 
     /// Writes what is dirty, marks the labels exported and stops. Nothing is mounted. Also called
@@ -287,16 +337,17 @@ pub trait PoolChanges: Send + Sync {
     ///
     /// # Errors
     /// What the disks say; the pool stays as it is.
-    fn export(&self) -> Result<()> {
-        Ok(())
+    pub fn export(&self) -> Result<()> {
+        self.live.as_ref().map_or(Ok(()), |live| live.export())
     }
 
-    /// Marks the pool destroyed and stops. Nothing is mounted.
+    /// Adds a command line to the history.
     ///
     /// # Errors
-    /// What the disks say; the pool stays as it is.
-    fn destroy_pool(&self) -> Result<()> {
-        not_yet("destroying pools")
+    /// What the disks say.
+    pub fn log_command(&self, line: &str) -> Result<()> {
+        let line = line.to_owned();
+        self.live()?.change(move |_, change| change.log_command(&line, super::settings::user()))
     }
 
     /// The files of `dataset`, to be mounted. `read_only`: nothing is to be changed for now, but
@@ -304,57 +355,58 @@ pub trait PoolChanges: Send + Sync {
     ///
     /// # Errors
     /// With the errno and the reason.
-    fn open_files(
+    pub fn open_files(
         &self,
         pool: &Arc<Pool>,
         dataset: &Dataset,
         read_only: bool,
     ) -> std::result::Result<Files, Errno> {
-        let _ = read_only;
-        cenote_posix::mount::open_in(pool, dataset).map(Arc::new)
+        let Some(live) = self.live.as_ref().filter(|_| !dataset.is_snapshot()) else {
+            return cenote_posix::mount::open_in(pool, dataset).map(Arc::new);
+        };
+        let files = cenote_posix::live::open(live, dataset, read_only)?;
+        self.open.lock().insert(dataset.id, Arc::downgrade(&files));
+        Ok(files)
     }
 
     /// The files of the dataset `name` are no longer mounted.
     ///
     /// # Errors
     /// What the disks say.
-    fn closed_files(&self, name: &str) -> Result<()> {
-        let _ = name;
-        Ok(())
-    }
-
-    /// Adds a command line to the history.
-    ///
-    /// # Errors
-    /// What the disks say.
-    fn log_command(&self, line: &str) -> Result<()> {
-        let _ = line;
-        not_yet("writing the history")
+    pub fn closed_files(&self, name: &str) -> Result<()> {
+        let Some(live) = &self.live else { return Ok(()) };
+        let dataset = live.pool().catalog().dataset_named(name)?;
+        self.open.lock().remove(&dataset.id);
+        live.close_dataset(dataset.id)
     }
 }
 
-fn not_yet(what: &str) -> Result<()> {
-    Err(Error::unsupported(format!("{what} is not supported yet")))
-}
-
-/// The changes of a pool that is only read.
-#[derive(Debug, Default, Clone)]
-pub struct ReadOnly {
-    /// What keeps it from being written; `None` if it was to be read only.
-    pub because: Option<String>,
-    /// This machine's lock of the pool.
-    pub _lock: Option<Arc<HostLock>>,
-}
-
-impl PoolChanges for ReadOnly {
-    fn refusal(&self) -> Option<String> {
-        Some(match &self.because {
-            Some(because) => format!("pool is read-only: {because}"),
-            None => "pool is read-only".to_owned(),
+/// A filesystem compares names as the one above it does, unless it is told otherwise.
+fn inherit_form(
+    live: &LivePool,
+    parent: &str,
+    settings: &[PropertySetting],
+    files: &mut NewFilesystem,
+) -> Result<()> {
+    let catalog = live.pool().catalog();
+    let keys = live.pool().keys();
+    let reader = PropertyReader::new(&catalog, live.capacity(), keys.as_ref(), "");
+    let above = Listed::Dataset(catalog.dataset_named(parent)?);
+    let of_parent = |name: &str| -> Result<Option<u64>> {
+        if settings.iter().any(|setting| setting.name == name) {
+            return Ok(None);
+        }
+        Ok(match reader.get(&above, name)?.map(|found| found.value) {
+            Some(Value::Number(number)) => Some(number),
+            _ => None,
         })
+    };
+    if let Some(form) = of_parent("normalization")? {
+        files.normalization = form;
     }
-
-    fn read_only_because(&self) -> Option<String> {
-        self.because.clone()
+    files.utf8_only |= of_parent("utf8only")?.is_some_and(|only| only != 0);
+    if let Some(case) = of_parent("casesensitivity")?.and_then(CaseSensitivity::from_raw) {
+        files.case = case;
     }
+    Ok(())
 }

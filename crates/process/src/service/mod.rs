@@ -7,12 +7,12 @@ mod activities;
 pub mod changes;
 mod datasets;
 mod history;
-pub mod live;
 mod mounts;
 mod orders;
 mod permissions;
 mod places;
 mod pool_report;
+pub mod settings;
 mod spares;
 mod troubles;
 pub mod vdevs;
@@ -61,7 +61,7 @@ pub struct ImportFacts {
 pub struct Service {
     pool: RwLock<Option<Arc<Pool>>>,
     published: RwLock<Published>,
-    changes: Arc<dyn PoolChanges>,
+    changes: Arc<PoolChanges>,
     runtime: Runtime,
     catalogue: Arc<Catalogue>,
     mounts: Mounts,
@@ -76,7 +76,7 @@ impl Service {
     /// If it cannot be read.
     pub fn new(
         pool: Arc<Pool>,
-        changes: Arc<dyn PoolChanges>,
+        changes: Arc<PoolChanges>,
         facts: &ImportFacts,
     ) -> Result<Arc<Self>, Error> {
         let runtime = Runtime {

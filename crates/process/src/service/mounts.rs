@@ -103,7 +103,7 @@ pub struct Mounts {
     table: Mutex<BTreeMap<String, Mount>>,
     /// Mounts made so far.
     made: AtomicU64,
-    changes: Arc<dyn PoolChanges>,
+    changes: Arc<PoolChanges>,
 }
 
 /// Why a filesystem is not among those `mount -a` mounts.
@@ -116,7 +116,7 @@ enum Skip {
 
 impl Mounts {
     /// No mounts yet of a pool that is changed through `changes`.
-    pub fn new(changes: Arc<dyn PoolChanges>) -> Self {
+    pub fn new(changes: Arc<PoolChanges>) -> Self {
         Self { table: Mutex::default(), made: AtomicU64::new(0), changes }
     }
 

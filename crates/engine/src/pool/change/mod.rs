@@ -12,9 +12,12 @@ mod events;
 mod keys;
 mod making;
 mod opening;
+mod orders;
 mod properties;
 mod remove;
+mod snapshots;
 
 pub use add::Additions;
 pub use create::{NewPoolPlan, create};
 pub use keys::Encryption;
+pub use orders::{DatasetOrders, NewNamed};

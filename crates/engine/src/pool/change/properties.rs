@@ -25,6 +25,12 @@ impl LivePool {
     }
 
     /// As [`LivePool::set_pool_property`], in a change that is under way.
+    /// Enables features by their short names, dependencies first; those enabled already stay so.
+    pub fn enable_features(&self, names: &[String]) -> Result<()> {
+        let names = names.to_vec();
+        self.change(move |_, change| names.iter().try_for_each(|name| change.enable_feature(name)))
+    }
+
     pub(super) fn put_pool_property(
         &self,
         change: &MosChange<'_>,

@@ -6,8 +6,10 @@ use std::collections::BTreeSet;
 
 use cenote_control::changes::Grant;
 use cenote_control::protocol::Failure;
+use cenote_engine::Error;
 
 use super::{Doing, Order, Warnings, is_at_or_below};
+use crate::service::settings::key_of;
 
 pub(super) struct Allow<'a> {
     pub(super) dataset: &'a str,
@@ -20,7 +22,11 @@ impl Order for Allow<'_> {
     }
 
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
-        doing.simply(doing.service.changes.allow(self.dataset, self.grants))
+        let keyed = |grant: &Grant| Ok((key_of(grant)?, grant.permissions.clone()));
+        let given = self.grants.iter().map(keyed).collect::<Result<Vec<_>, Error>>();
+        doing.simply(
+            given.and_then(|given| doing.orders(|orders| orders.allow(self.dataset, given))),
+        )
     }
 }
 
@@ -42,6 +48,11 @@ impl Order for Unallow<'_> {
         let below = live.filter(|name| self.recursive && is_at_or_below(name, self.dataset));
         let names: BTreeSet<String> = below.chain([self.dataset]).map(str::to_owned).collect();
         let names: Vec<String> = names.into_iter().collect();
-        doing.simply(doing.service.changes.disallow(&names, self.grants))
+        let keyed = |grant: &Grant| {
+            let permissions = grant.permissions.clone();
+            Ok((key_of(grant)?, (!permissions.is_empty()).then_some(permissions)))
+        };
+        let taken = self.grants.iter().map(keyed).collect::<Result<Vec<_>, Error>>();
+        doing.simply(taken.and_then(|taken| doing.orders(|orders| orders.disallow(&names, taken))))
     }
 }

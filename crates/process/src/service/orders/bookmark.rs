@@ -26,6 +26,6 @@ impl Order for Bookmark<'_> {
     }
 
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
-        doing.simply(doing.service.changes.bookmark(self.from, self.to))
+        doing.simply(doing.orders(|orders| orders.bookmark(self.from, self.to)))
     }
 }

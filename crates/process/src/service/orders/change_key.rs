@@ -7,6 +7,7 @@ use cenote_control::protocol::Failure;
 use cenote_engine::{Error, ErrorKind};
 
 use super::{Doing, Order, Warnings};
+use crate::service::settings::wrapping_of;
 
 pub(super) struct ChangeKey<'a> {
     pub(super) dataset: &'a str,
@@ -23,6 +24,9 @@ impl Order for ChangeKey<'_> {
     }
 
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
-        doing.simply(doing.service.changes.change_key(self.dataset, self.key))
+        let wrap = |key: &NewKey| Ok((wrapping_of(key)?, key.location.clone()));
+        let key = self.key.map(wrap).transpose();
+        doing
+            .simply(key.and_then(|key| doing.orders(|orders| orders.change_key(self.dataset, key))))
     }
 }

@@ -8,6 +8,7 @@ use cenote_control::report::DatasetKind;
 use cenote_engine::{Error, ErrorKind};
 
 use super::{Doing, Order, Warnings, no_such};
+use crate::service::settings::split_settings;
 
 pub(super) struct Clone<'a> {
     pub(super) origin: &'a str,
@@ -31,7 +32,11 @@ impl Order for Clone<'_> {
         }
         let of = self.origin.split('@').next().and_then(&find);
         let is_filesystem = of.is_none_or(|of| of.kind == DatasetKind::Filesystem);
-        let make = || doing.service.changes.clone_snapshot(self.origin, self.new);
+        let make = || {
+            let properties = split_settings(&self.new.properties)?.stored;
+            let (name, creator) = (&self.new.name, rustix::process::getuid().as_raw());
+            doing.service.changes.orders()?.clone_snapshot(self.origin, name, properties, creator)
+        };
         doing.create(&all, self.new, is_filesystem, &make)
     }
 }

@@ -48,7 +48,7 @@ impl Order for Remove<'_> {
 
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
         let guid = doing.device(self.0)?;
-        doing.simply(doing.service.changes.remove_vdev(guid))
+        doing.simply(doing.engine(|live| live.remove_vdev(guid)))
     }
 }
 

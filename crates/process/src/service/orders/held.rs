@@ -30,7 +30,7 @@ impl Order for Hold<'_> {
     }
 
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
-        doing.simply(doing.service.changes.hold(self.snapshots, self.tag))
+        doing.simply(doing.orders(|orders| orders.hold(self.snapshots, self.tag)))
     }
 }
 
@@ -52,7 +52,7 @@ impl Order for Release<'_> {
     }
 
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
-        let done = doing.simply(doing.service.changes.release(self.snapshots, self.tag))?;
+        let done = doing.simply(doing.orders(|orders| orders.release(self.snapshots, self.tag)))?;
         // One that was destroyed deferred may be gone now.
         doing.service.tell_snapshots(self.snapshots);
         Ok(done)

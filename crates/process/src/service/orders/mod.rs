@@ -27,6 +27,8 @@ use cenote_control::changes::{Change, ChangeRequest};
 use cenote_control::protocol::{Failure, FailureKind};
 use cenote_control::report::DatasetReport;
 use cenote_engine::pool::Pool;
+use cenote_engine::pool::change::DatasetOrders;
+use cenote_engine::pool::group::LivePool;
 use cenote_engine::{Error, ErrorKind};
 
 use super::{Service, failure, places};
@@ -147,6 +149,22 @@ impl Doing<'_> {
     fn refused(&self, error: &Error) -> Failure {
         let words = self.order.words(error).unwrap_or_else(|| words(error));
         Failure { message: format!("{}: {words}", self.start), ..failure(error) }
+    }
+
+    /// What the engine makes of an order about the pool.
+    fn engine(
+        &self,
+        order: impl FnOnce(&LivePool) -> cenote_engine::Result<()>,
+    ) -> cenote_engine::Result<()> {
+        order(self.service.changes.live()?)
+    }
+
+    /// What the engine makes of an order about datasets.
+    fn orders(
+        &self,
+        order: impl FnOnce(DatasetOrders<'_>) -> cenote_engine::Result<()>,
+    ) -> cenote_engine::Result<()> {
+        order(self.service.changes.orders()?)
     }
 
     /// Nothing but what the engine does.

@@ -8,6 +8,7 @@ use cenote_engine::{Error, ErrorKind};
 use cenote_format::Guid;
 
 use super::{Doing, Order, SUSPENDED, Warnings, places};
+use crate::service::settings::input;
 
 pub(super) struct SetProperty<'a>(pub(super) &'a PropertySetting);
 
@@ -27,7 +28,7 @@ impl Order for SetProperty<'_> {
     }
 
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
-        doing.simply(doing.service.changes.set_pool_property(self.0))
+        doing.simply(doing.engine(|live| live.set_pool_property(input(self.0))))
     }
 }
 
@@ -39,7 +40,7 @@ impl Order for EnableFeatures<'_> {
     }
 
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
-        doing.simply(doing.service.changes.enable_features(self.0))
+        doing.simply(doing.engine(|live| live.enable_features(self.0)))
     }
 }
 
@@ -81,7 +82,10 @@ impl Order for Checkpoint {
     }
 
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
-        doing.simply(doing.service.changes.checkpoint(self.discard))
+        doing.simply(doing.engine(|live| match self.discard {
+            true => live.discard_checkpoint(),
+            false => live.take_checkpoint(),
+        }))
     }
 }
 
@@ -100,7 +104,7 @@ impl Order for Sync {
         if doing.service.changes.refusal().is_some() {
             return Ok(Vec::new());
         }
-        let done = doing.simply(doing.service.changes.sync())?;
+        let done = doing.simply(doing.engine(|live| live.sync()))?;
         doing.service.mounts.changes_are_written();
         Ok(done)
     }
@@ -143,7 +147,7 @@ impl Order for Destroy {
         let made = places::made(&all, |name| mounted.iter().any(|one| one == name));
         service.mounts.unmount_all(self.force)?;
         service.note_command(doing.command);
-        doing.simply(service.changes.destroy_pool())?;
+        doing.simply(doing.engine(|live| live.destroy()))?;
         *service.pool.write() = None;
         places::remove(made);
         Ok(Vec::new())

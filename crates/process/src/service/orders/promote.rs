@@ -43,7 +43,12 @@ impl Order for Promote<'_> {
             let reason = format!("conflicting snapshot '{twice}' from parent '{origin}'");
             return Err(doing.refuse(FailureKind::Already, &reason));
         }
-        doing.service.changes.promote(name).map_err(|error| doing.refused(&error))?;
+        doing
+            .service
+            .changes
+            .orders()
+            .and_then(|orders| orders.promote(name))
+            .map_err(|error| doing.refused(&error))?;
         for dataset in [parent, name] {
             doing.service.mounts.snapshots_changed(dataset, moving.iter().map(String::as_str));
         }

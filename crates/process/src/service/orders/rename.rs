@@ -50,7 +50,11 @@ impl Order for Rename<'_> {
             });
         }
         if rename.from.contains('@') {
-            service.changes.rename(&pairs).map_err(|error| doing.refused(&error))?;
+            service
+                .changes
+                .orders()
+                .and_then(|orders| orders.rename(&pairs))
+                .map_err(|error| doing.refused(&error))?;
             let names: Vec<String> = pairs.into_iter().flat_map(|(from, to)| [from, to]).collect();
             service.tell_snapshots(&names);
             return Ok(Vec::new());
@@ -81,7 +85,7 @@ impl Rename<'_> {
             let parent = NewDataset { name: name.clone(), ..NewDataset::default() };
             service.changes.create_dataset(&parent)
         });
-        let renamed = made.and_then(|()| service.changes.rename(pairs));
+        let renamed = made.and_then(|()| service.changes.orders()?.rename(pairs));
         if renamed.is_ok() {
             service.mounts.rename(&rename.from, &rename.to);
             places::remove(places::made(all, |name| moved.iter().any(|from| from == name)));

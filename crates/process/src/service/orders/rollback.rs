@@ -46,7 +46,7 @@ impl Order for Rollback<'_> {
         }
         let mounted = service.mounts.places();
         service.mounts.take_down_named(&[self.dataset().to_owned()], self.force)?;
-        let done = service.changes.rollback(self.snapshot);
+        let done = service.changes.orders().and_then(|orders| orders.rollback(self.snapshot));
         service.publish(pool)?;
         let warnings = service.restore(pool, &doing.all()?, &mounted);
         done.map_err(|error| match error.kind() {

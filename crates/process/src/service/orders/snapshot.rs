@@ -9,6 +9,7 @@ use cenote_control::protocol::{Failure, FailureKind};
 
 use super::{Doing, Order, Warnings};
 use crate::service::mounts;
+use crate::service::settings::input;
 
 pub(super) struct Snapshot<'a> {
     pub(super) names: &'a [String],
@@ -53,13 +54,18 @@ impl Order for Snapshot<'_> {
         }
         let only = Snapshot { names: &whole, properties: self.properties };
         let doing = Doing { start: only.cannot(doing.pool.name()), order: &only, ..*doing };
-        doing.service.changes.snapshot(&whole, self.properties).map_err(|error| {
-            let mut failure = doing.refused(&error);
-            if whole.len() > 1 {
-                failure.message.push_str("\nno snapshots were created");
-            }
-            failure
-        })?;
+        doing
+            .service
+            .changes
+            .orders()
+            .and_then(|orders| orders.snapshot(&whole, self.properties.iter().map(input).collect()))
+            .map_err(|error| {
+                let mut failure = doing.refused(&error);
+                if whole.len() > 1 {
+                    failure.message.push_str("\nno snapshots were created");
+                }
+                failure
+            })?;
         doing.service.tell_snapshots(self.names);
         Ok(Vec::new())
     }

@@ -1,0 +1,279 @@
+//! Orders about datasets by their names: making, destroying, renaming them, and their settings.
+//!
+//! Invariant: each order makes its whole change or none of it, in one transaction group, and returns when
+//! whoever opens the catalog anew sees it. Names are looked up again in the group that makes the change.
+
+use cenote_format::delegation::Key;
+use cenote_format::objset::ObjsetKind;
+
+use super::keys::Encryption;
+use crate::dataset::change::{MosChange, NewDataset, PropertyInput};
+use crate::dataset::{Catalog, Dataset};
+use crate::keys::Wrapping;
+use crate::object::ObjectSet;
+use crate::pool::group::LivePool;
+use crate::txg::Tx;
+use crate::{Error, ErrorKind, Result};
+
+/// A filesystem or volume to be made, its parent being there.
+pub struct NewNamed {
+    /// Its whole name.
+    pub name: String,
+    /// Properties that are stored.
+    pub properties: Vec<PropertyInput>,
+    /// The user who gets what `zfs allow -c` promises creators.
+    pub creator: u32,
+    /// How it is encrypted.
+    pub encryption: Encryption,
+    /// A filesystem or a volume.
+    pub kind: ObjsetKind,
+    /// Names in it are not told apart by case.
+    pub case_insensitive: bool,
+}
+
+/// Orders about the datasets of a pool.
+#[derive(Clone, Copy)]
+pub struct DatasetOrders<'a> {
+    pub(super) live: &'a LivePool,
+}
+
+impl LivePool {
+    /// Orders about its datasets.
+    pub fn orders(&self) -> DatasetOrders<'_> {
+        DatasetOrders { live: self }
+    }
+}
+
+/// The catalog of the group being written.
+pub(super) fn present(live: &LivePool, change: &MosChange<'_>) -> Result<Catalog> {
+    Catalog::open(change.mos.clone(), live.pool().name())
+}
+
+fn parent_of(name: &str) -> Result<(&str, &str)> {
+    name.rsplit_once('/').ok_or_else(|| Error::invalid(format!("'{name}' is the name of a pool")))
+}
+
+impl DatasetOrders<'_> {
+    /// The dataset of this name as the last group on the disks has it.
+    pub(super) fn find(&self, name: &str) -> Result<Dataset> {
+        self.live.pool().catalog().dataset_named(name)
+    }
+
+    /// Creates a filesystem or volume that `fill` fills.
+    ///
+    /// # Errors
+    /// `Exists`, `NotFound` (its parent), no space, `KeyNotLoaded`.
+    pub fn create(
+        &self,
+        new: NewNamed,
+        fill: impl FnOnce(&ObjectSet, &Tx) -> Result<()> + Send + 'static,
+    ) -> Result<()> {
+        parent_of(&new.name)?;
+        self.live.change(move |live, change| {
+            let (parent, name) = parent_of(&new.name)?;
+            let catalog = present(live, change)?;
+            let above = catalog.directory(parent)?;
+            match catalog.directory(&new.name) {
+                Ok(_) => return Err(Error::new(ErrorKind::Exists, "dataset already exists")),
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+            change.check_filesystem_limit(above.id, 1)?;
+            let dataset = NewDataset {
+                parent: above.id,
+                name,
+                creator: Some(new.creator),
+                properties: &new.properties,
+                case_insensitive: new.case_insensitive,
+                ..NewDataset::default()
+            };
+            live.make_encrypted_dataset(change, &dataset, &new.encryption, new.kind, fill).map(drop)
+        })
+    }
+
+    /// Makes a filesystem or volume `name` of a snapshot; its parent is there.
+    ///
+    /// # Errors
+    /// `Exists`, `NotFound`, no space.
+    pub fn clone_snapshot(
+        &self,
+        origin: &str,
+        name: &str,
+        properties: Vec<PropertyInput>,
+        creator: u32,
+    ) -> Result<()> {
+        let (parent, name) = parent_of(name)?;
+        let (parent, name, origin) = (parent.to_owned(), name.to_owned(), origin.to_owned());
+        self.live.change(move |live, change| {
+            let catalog = present(live, change)?;
+            let above = catalog.directory(&parent)?;
+            let origin = catalog.dataset_named(&origin)?;
+            change.check_filesystem_limit(above.id, 1)?;
+            let dataset = NewDataset {
+                parent: above.id,
+                name: &name,
+                origin: Some(origin.id),
+                creator: Some(creator),
+                properties: &properties,
+                ..NewDataset::default()
+            };
+            live.clone_dataset(change, &dataset).map(drop)
+        })
+    }
+
+    /// Destroys filesystems, volumes, snapshots and bookmarks in this order; none is mounted. `defer`:
+    /// snapshots that are held or cloned are marked instead.
+    ///
+    /// # Errors
+    /// `Busy` (held, cloned, has children), `NotFound`.
+    pub fn destroy(&self, names: &[String], defer: bool) -> Result<()> {
+        let checked = names.to_vec();
+        self.live.change(move |live, change| check_destroy(live, change, &checked, defer))?;
+        for name in names {
+            if let Ok(dataset) = self.find(name)
+                && !dataset.is_snapshot()
+            {
+                self.live.close_dataset(dataset.id)?;
+            }
+        }
+        let names = names.to_vec();
+        self.live.change(move |live, change| {
+            // What can be refused is refused before anything is changed.
+            check_destroy(live, change, &names, defer)?;
+            for name in &names {
+                if let Some((head, mark)) = name.split_once('#') {
+                    let head = present(live, change)?.dataset_named(head)?;
+                    change.destroy_bookmark(head.id, mark)?;
+                    continue;
+                }
+                let dataset = present(live, change)?.dataset_named(name)?;
+                if dataset.is_snapshot() {
+                    change.destroy_snapshot(dataset.id, defer)?;
+                } else {
+                    change.check_destroy_head(dataset.id)?;
+                    change.destroy_head(dataset.id)?;
+                }
+            }
+            live.wake_freeing();
+            Ok(())
+        })
+    }
+
+    /// Renames, all at once: either one filesystem or volume (with what is below it), or snapshots, each
+    /// within its dataset.
+    ///
+    /// # Errors
+    /// `Exists`, `NotFound`.
+    pub fn rename(&self, pairs: &[(String, String)]) -> Result<()> {
+        let pairs = pairs.to_vec();
+        self.live.change(move |live, change| {
+            for (from, to) in &pairs {
+                let catalog = present(live, change)?;
+                if let (Some((head, from)), Some((_, to))) =
+                    (from.split_once('@'), to.split_once('@'))
+                {
+                    let head = catalog.dataset_named(head)?;
+                    change.rename_snapshot(head.id, from, to)?;
+                } else {
+                    let (parent, name) = parent_of(to)?;
+                    let (directory, parent) =
+                        (catalog.directory(from)?, catalog.directory(parent)?);
+                    change.rename_directory(directory.id, parent.id, name)?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Sets properties that are stored, all of them or none.
+    ///
+    /// # Errors
+    /// No space (a reservation that does not fit), `InvalidArgument`.
+    pub fn set_properties(&self, dataset: &str, inputs: Vec<PropertyInput>) -> Result<()> {
+        let name = dataset.to_owned();
+        self.live.change(move |live, change| {
+            let dataset = present(live, change)?.dataset_named(&name)?;
+            inputs.iter().try_for_each(|input| change.check_value(dataset.id, input))?;
+            inputs.iter().try_for_each(|input| change.set_property(dataset.id, input))
+        })
+    }
+
+    /// Removes the local value of a property; `received`: the received one shows again, else it is
+    /// hidden too.
+    ///
+    /// # Errors
+    /// What the disks say.
+    pub fn inherit(&self, dataset: &str, property: &str, received: bool) -> Result<()> {
+        let (name, property) = (dataset.to_owned(), property.to_owned());
+        self.live.change(move |live, change| {
+            let dataset = present(live, change)?.dataset_named(&name)?;
+            change.inherit_property(dataset.id, &property, received)
+        })
+    }
+
+    /// Gives permissions on a dataset.
+    ///
+    /// # Errors
+    /// `NotFound`, `InvalidArgument`.
+    pub fn allow(&self, dataset: &str, given: Vec<(Key, Vec<String>)>) -> Result<()> {
+        let name = dataset.to_owned();
+        self.live.change(move |live, change| {
+            change.allow(present(live, change)?.dataset_named(&name)?.directory.id, &given)
+        })
+    }
+
+    /// Takes permissions on datasets away; `None`: all that a key stands for.
+    ///
+    /// # Errors
+    /// `NotFound`, `InvalidArgument`.
+    pub fn disallow(
+        &self,
+        datasets: &[String],
+        taken: Vec<(Key, Option<Vec<String>>)>,
+    ) -> Result<()> {
+        let names = datasets.to_vec();
+        self.live.change(move |live, change| {
+            let catalog = present(live, change)?;
+            let found = names.iter().map(|name| catalog.dataset_named(name));
+            let found = found.collect::<Result<Vec<_>>>()?;
+            found.iter().try_for_each(|dataset| change.disallow(dataset.directory.id, &taken))
+        })
+    }
+
+    /// Gives an encryption root a new user key and its location, or makes a dataset one; `None`: it takes
+    /// over its parent's.
+    ///
+    /// # Errors
+    /// `KeyNotLoaded`.
+    pub fn change_key(&self, dataset: &str, key: Option<(Wrapping, String)>) -> Result<()> {
+        let name = dataset.to_owned();
+        self.live.change(move |live, change| {
+            let new = key.as_ref().map(|(wrapping, location)| (wrapping, location.as_str()));
+            live.change_key(change, &name, new)
+        })
+    }
+}
+
+/// Refuses what [`DatasetOrders::destroy`] cannot do.
+fn check_destroy(
+    live: &LivePool,
+    change: &MosChange<'_>,
+    names: &[String],
+    defer: bool,
+) -> Result<()> {
+    for name in names.iter().filter(|name| name.contains('@') && !defer) {
+        let catalog = present(live, change)?;
+        let snapshot = catalog.dataset_named(name)?;
+        match change.check_destroy_snapshot(snapshot.id) {
+            // Its clones go before it.
+            Err(error) if error.kind() == ErrorKind::Exists => {
+                let clones = catalog.clones(&snapshot)?;
+                if !clones.iter().all(|clone| names.contains(&clone.to_string())) {
+                    return Err(error);
+                }
+            }
+            checked => checked?,
+        }
+    }
+    Ok(())
+}

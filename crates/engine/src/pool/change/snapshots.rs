@@ -1,0 +1,157 @@
+//! Orders about snapshots and bookmarks by their names.
+//!
+//! Invariant: as in [`orders`](super::orders): all or nothing, in one transaction group.
+
+use cenote_format::{ObjectId, Txg};
+
+use super::orders::{DatasetOrders, present};
+use crate::dataset::change::PropertyInput;
+use crate::dataset::{Catalog, Dataset, DatasetName};
+use crate::{Error, ErrorKind, Result};
+
+impl DatasetOrders<'_> {
+    /// Takes snapshots, all or none.
+    ///
+    /// # Errors
+    /// `Exists`, `NotFound`, no space.
+    pub fn snapshot(&self, names: &[String], properties: Vec<PropertyInput>) -> Result<()> {
+        let names = names.to_vec();
+        self.live.change(move |live, change| {
+            let catalog = present(live, change)?;
+            let mut heads = Vec::with_capacity(names.len());
+            for full in &names {
+                let (head, name) = full
+                    .split_once('@')
+                    .ok_or_else(|| Error::invalid(format!("'{full}' is no snapshot")))?;
+                let head = catalog.dataset_named(head)?;
+                change.check_snapshot(head.id, name)?;
+                heads.push((head.id, name));
+            }
+            for (head, name) in heads {
+                change.create_snapshot(head, name, &properties)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Lets a clone and what it was cloned from change places.
+    ///
+    /// # Errors
+    /// `InvalidArgument` (no clone), `Exists` (a snapshot of both has the same name).
+    pub fn promote(&self, name: &str) -> Result<()> {
+        let name = name.to_owned();
+        self.live.change(move |live, change| {
+            let clone = present(live, change)?.dataset_named(&name)?;
+            change.promote(clone.id)
+        })
+    }
+
+    /// Takes a filesystem, which is not mounted, or a volume back to its newest snapshot.
+    ///
+    /// # Errors
+    /// `Exists` if there are newer snapshots or bookmarks, no space.
+    pub fn rollback(&self, snapshot: &str) -> Result<()> {
+        let (head, snapshot) = (snapshot.split('@').next().unwrap_or(""), snapshot.to_owned());
+        self.live.close_dataset(self.find(head)?.id)?;
+        self.live.change(move |live, change| {
+            let catalog = present(live, change)?;
+            let to = catalog.dataset_named(&snapshot)?;
+            let head = catalog.head(&to.directory)?;
+            if head.phys.previous_snapshot != to.id {
+                return Err(Error::new(ErrorKind::Exists, "more recent snapshots exist"));
+            }
+            live.rollback_dataset(change, head.id)
+        })
+    }
+
+    /// Holds snapshots, all or none.
+    ///
+    /// # Errors
+    /// `Exists`, `NotFound`.
+    pub fn hold(&self, snapshots: &[String], tag: &str) -> Result<()> {
+        let (names, tag) = (snapshots.to_vec(), tag.to_owned());
+        self.live.change(move |live, change| {
+            let catalog = present(live, change)?;
+            let mut found = Vec::new();
+            for name in &names {
+                let snapshot = catalog.dataset_named(name)?;
+                if catalog.holds(&snapshot)?.iter().any(|(held, _)| *held == tag) {
+                    let reason = "tag already exists on this dataset";
+                    return Err(Error::new(ErrorKind::Exists, reason));
+                }
+                found.push(snapshot.id);
+            }
+            found.into_iter().try_for_each(|id| change.hold(id, &tag, false))
+        })
+    }
+
+    /// Releases holds, all or none.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn release(&self, snapshots: &[String], tag: &str) -> Result<()> {
+        let (names, tag) = (snapshots.to_vec(), tag.to_owned());
+        self.live.change(move |live, change| {
+            let catalog = present(live, change)?;
+            let mut found = Vec::new();
+            for name in &names {
+                let snapshot = catalog.dataset_named(name)?;
+                if !catalog.holds(&snapshot)?.iter().any(|(held, _)| *held == tag) {
+                    return Err(Error::not_found("no such tag on this dataset"));
+                }
+                found.push(snapshot.id);
+            }
+            let mut destroyed = false;
+            for id in found {
+                destroyed |= change.release(id, &tag)?;
+            }
+            if destroyed {
+                live.wake_freeing();
+            }
+            Ok(())
+        })
+    }
+
+    /// Makes a bookmark of a snapshot or of another bookmark.
+    ///
+    /// # Errors
+    /// `Exists`, `NotFound`, `InvalidArgument` (not of the same dataset).
+    pub fn bookmark(&self, from: &str, to: &str) -> Result<()> {
+        let (from, to) = (from.to_owned(), to.to_owned());
+        self.live.change(move |live, change| {
+            let catalog = present(live, change)?;
+            let (head, name) =
+                to.split_once('#').ok_or_else(|| Error::invalid("not the name of a bookmark"))?;
+            let head = catalog.dataset_named(head)?;
+            if catalog.bookmarks(&head)?.iter().any(|(known, _)| known.to_string() == to) {
+                return Err(Error::new(ErrorKind::Exists, "bookmark exists"));
+            }
+            if from.contains('#') {
+                let from = DatasetName::parse(&from)?;
+                let source = catalog.bookmark(&from)?;
+                let home = catalog.directory(from.path())?;
+                check_ancestor(&catalog, &head, home.id, source.creation_txg)?;
+                return change.copy_bookmark(head.id, name, &source);
+            }
+            let snapshot = catalog.dataset_named(&from)?;
+            let (home, txg) = (snapshot.directory.id, snapshot.phys.creation_txg);
+            check_ancestor(&catalog, &head, home, txg)?;
+            change.create_bookmark(head.id, name, snapshot.id)
+        })
+    }
+}
+
+/// Refuses what was taken in `directory` in group `txg`, unless `head` comes of it.
+fn check_ancestor(catalog: &Catalog, head: &Dataset, directory: ObjectId, txg: Txg) -> Result<()> {
+    if directory == head.directory.id {
+        return Ok(());
+    }
+    let mut at = head.clone();
+    while let Some(previous) = catalog.previous(&at)? {
+        if previous.directory.id == directory && previous.phys.creation_txg >= txg {
+            return Ok(());
+        }
+        at = previous;
+    }
+    Err(Error::invalid("source is not an ancestor of the new bookmark's dataset"))
+}
