@@ -1,16 +1,15 @@
 //! The pool process's side of its control socket.
 //!
 //! Invariant: questions that only look are answered from what the service has published, on a
-//! thread of their own, so that an order which waits for a disk delays nobody else. Orders are
-//! taken from the owner of the process and from root only.
+//! thread of their own and in slots that orders have no part in, so that orders which wait for a disk
+//! delay nobody else, however many they are. Orders are taken from the owner of the process and from
+//! root only.
 
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc;
+use std::sync::{Arc, Condvar, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
 use crate::changes::{Change, ChangeRequest, Grant};
@@ -20,8 +19,10 @@ use crate::protocol::{
 };
 use crate::report::{DatasetReport, HistoryRecord, PoolReport, UsageRecord};
 
-/// Exchanges served at the same time; more are turned away.
+/// Exchanges served at the same time, orders that have been read left out; more wait to be taken.
 const EXCHANGES_MAX: usize = 64;
+/// Orders that are carried out or wait at the same time; more are refused.
+const ORDERS_MAX: usize = 256;
 /// Datasets or history records in one frame.
 const BATCH: usize = 500;
 
@@ -153,9 +154,48 @@ pub fn serve(listener: UnixListener, service: Arc<dyn PoolService>) -> Ending {
     ending.recv().unwrap_or(Ending::Quit)
 }
 
+/// Places of which each is taken by one at a time.
+struct Slots {
+    free: Mutex<usize>,
+    changed: Condvar,
+}
+
+impl Slots {
+    fn new(count: usize) -> Arc<Self> {
+        Arc::new(Self { free: Mutex::new(count), changed: Condvar::new() })
+    }
+
+    fn try_take(self: &Arc<Self>) -> Option<Slot> {
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        *free = free.checked_sub(1)?;
+        Some(Slot(self.clone()))
+    }
+
+    /// Waits for one.
+    fn take(self: &Arc<Self>) -> Slot {
+        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let free = self.changed.wait_while(free, |free| *free == 0);
+        let mut free = free.unwrap_or_else(PoisonError::into_inner);
+        *free = free.saturating_sub(1);
+        Slot(self.clone())
+    }
+}
+
+/// One of [`Slots`], until it is dropped.
+struct Slot(Arc<Slots>);
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        *self.0.free.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        self.0.changed.notify_one();
+    }
+}
+
 fn accept(listener: &UnixListener, service: &Arc<dyn PoolService>, ended: &mpsc::Sender<Ending>) {
-    let active = Arc::new(AtomicUsize::new(0));
+    let (lookers, orders) = (Slots::new(EXCHANGES_MAX), Slots::new(ORDERS_MAX));
     loop {
+        // Exchanges that are read or only look end by themselves; meanwhile the kernel keeps the rest.
+        let slot = lookers.take();
         let stream = match listener.accept() {
             Ok((stream, _)) => stream,
             Err(_) => {
@@ -164,24 +204,25 @@ fn accept(listener: &UnixListener, service: &Arc<dyn PoolService>, ended: &mpsc:
                 continue;
             }
         };
-        if active.fetch_add(1, Ordering::Relaxed) >= EXCHANGES_MAX {
-            active.fetch_sub(1, Ordering::Relaxed);
-            continue;
-        }
-        let (service, ended, active) = (service.clone(), ended.clone(), active.clone());
+        let (service, ended, orders) = (service.clone(), ended.clone(), orders.clone());
         std::thread::spawn(move || {
-            if let Some(ending) = exchange(&stream, &*service) {
+            if let Some(ending) = exchange(&stream, &*service, slot, &orders) {
                 drop(stream);
                 // nobody waits any more once the first ending was taken
                 let _ = ended.send(ending);
             }
-            active.fetch_sub(1, Ordering::Relaxed);
         });
     }
 }
 
-/// One request and its answers; how the server ends, if this was an order to.
-fn exchange(stream: &UnixStream, service: &dyn PoolService) -> Option<Ending> {
+/// One request and its answers; how the server ends, if this was an order to. `slot` is given up for
+/// one of the `orders` if it does not only look.
+fn exchange(
+    stream: &UnixStream,
+    service: &dyn PoolService,
+    slot: Slot,
+    orders: &Arc<Slots>,
+) -> Option<Ending> {
     let request: Request = match Timed::new(stream, LOOK_DEADLINE).receive() {
         Ok(request) => request,
         Err(error) => {
@@ -192,10 +233,23 @@ fn exchange(stream: &UnixStream, service: &dyn PoolService) -> Option<Ending> {
         }
     };
     let mut ending = None;
-    let responses = if request.is_open_to_all() || may_change(stream) {
-        answer(&request, service, &mut ending)
-    } else {
-        Err(Failure::new(FailureKind::Permission, service.denied(&request)))
+    let is_allowed = request.is_open_to_all() || may_change(stream);
+    // To end the process there is always room.
+    let looks = request.only_looks() || !is_allowed || matches!(request, Request::Quit);
+    let slot = match looks {
+        true => Some(slot),
+        false => {
+            drop(slot);
+            orders.try_take()
+        }
+    };
+    let responses = match slot {
+        _ if !is_allowed => Err(Failure::new(FailureKind::Permission, service.denied(&request))),
+        Some(_) => answer(&request, service, &mut ending),
+        None => {
+            let words = format!("{ORDERS_MAX} orders wait already, try again");
+            Err(Failure::new(FailureKind::Busy, words))
+        }
     };
     let responses = responses.unwrap_or_else(|failure| vec![Response::Failed(failure)]);
     // a client that went away misses its answer; nothing else depends on it
@@ -283,6 +337,84 @@ fn batches<T>(all: Vec<T>) -> impl Iterator<Item = (Vec<T>, bool)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A service whose orders wait until they are let go.
+    struct Waiting(Mutex<mpsc::Receiver<()>>);
+
+    impl PoolService for Waiting {
+        fn report(&self) -> PoolReport {
+            PoolReport::default()
+        }
+        fn datasets(&self, _: &DatasetQuery) -> Result<Vec<DatasetReport>, Failure> {
+            Ok(Vec::new())
+        }
+        fn history(&self) -> Result<Vec<HistoryRecord>, Failure> {
+            Ok(Vec::new())
+        }
+        fn usage(&self, _: &str) -> Result<Vec<UsageRecord>, Failure> {
+            Ok(Vec::new())
+        }
+        fn mount(&self, _: &MountRequest) -> Result<Vec<String>, Failure> {
+            let _ = self.0.lock().unwrap().recv();
+            Ok(Vec::new())
+        }
+        fn unmount(&self, _: &UnmountRequest) -> Result<Vec<String>, Failure> {
+            Ok(Vec::new())
+        }
+        fn load_key(&self, _: &LoadKeyRequest) -> Result<(), Failure> {
+            Ok(())
+        }
+        fn unload_key(&self, _: &str) -> Result<(), Failure> {
+            Ok(())
+        }
+        fn change(&self, _: &ChangeRequest) -> Result<Vec<String>, Failure> {
+            Ok(Vec::new())
+        }
+        fn export(&self, _: bool, _: Option<&str>) -> Result<Vec<String>, Failure> {
+            Ok(Vec::new())
+        }
+    }
+
+    #[test]
+    fn who_looks_is_answered_however_many_orders_wait() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        let (go, wait) = mpsc::channel();
+        let service: Arc<dyn PoolService> = Arc::new(Waiting(Mutex::new(wait)));
+        let listener = bind(&path).unwrap();
+        std::thread::spawn(move || serve(listener, service));
+        let ask = |request: Request| {
+            let stream = UnixStream::connect(&path).unwrap();
+            Timed::new(&stream, LOOK_DEADLINE).send(request).unwrap();
+            stream
+        };
+        let waiting: Vec<UnixStream> =
+            (0..ORDERS_MAX).map(|_| ask(Request::Mount(MountRequest::default()))).collect();
+        let mut longest = Duration::ZERO;
+        for _ in 0..2 * EXCHANGES_MAX {
+            let begun = std::time::Instant::now();
+            let stream = ask(Request::PoolReport);
+            let answer: Response = Timed::new(&stream, LOOK_DEADLINE).receive().unwrap();
+            assert!(matches!(answer, Response::Pool(_)), "{answer:?}");
+            longest = longest.max(begun.elapsed());
+        }
+        println!("{} orders wait; longest look {longest:?}", waiting.len());
+        // All were read by now, for they were taken in this order.
+        let refused: Response = loop {
+            let stream = ask(Request::Mount(MountRequest::default()));
+            match Timed::new(&stream, Duration::from_secs(1)).receive() {
+                Ok(answer) => break answer,
+                // The last ones may not have had their slots yet.
+                Err(error) => println!("{error}"),
+            }
+        };
+        assert!(matches!(&refused, Response::Failed(why) if why.kind == FailureKind::Busy));
+        drop(go);
+        for stream in waiting {
+            let answer: Response = Timed::new(&stream, LOOK_DEADLINE).receive().unwrap();
+            assert!(matches!(answer, Response::Done { .. }), "{answer:?}");
+        }
+    }
 
     #[test]
     fn lists_are_cut_into_batches() {
