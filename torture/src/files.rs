@@ -20,8 +20,6 @@ use crate::run::{Runner, Verdict};
 const SUPERUSER: Caller = Caller { uid: 0, gid: 0, pid: 0 };
 /// Longest file in bytes.
 const LONGEST: usize = 12 << 20;
-/// Writes of more bytes are several records of the log.
-const ONE_RECORD: usize = 16 << 10;
 
 /// The path that a number stands for.
 fn path(number: u8) -> String {
@@ -349,8 +347,7 @@ impl Runner {
         let mut bytes = self.content(set, file).to_vec();
         bytes.resize(bytes.len().max(at + data.len()), 0);
         bytes[at..at + data.len()].copy_from_slice(data);
-        let written = (data.len() > ONE_RECORD).then_some((at, data.len()));
-        let content = Content { bytes: Arc::new(bytes), written };
+        let content = Content { bytes: Arc::new(bytes), written: Some((at, data.len())) };
         self.change_data((set, file), (data.len(), false), content, |tree, node| {
             tree.write(SUPERUSER, node, at as u64, data, false)
         })

@@ -464,17 +464,10 @@ fn fits(
     place: &str,
 ) -> Verdict {
     let (least, most) = (*range.start(), *range.end());
-    for number in range.rev() {
-        let state = content.state(number);
-        // The log of a write that is being made durable tells what its place holds by then.
-        let mut later = (number..=most).map(|later| content.state(later));
-        let mut begun = || {
-            number > least
-                && later.any(|later| is_begun(bytes, content.state(number - 1), state, later))
-        };
-        if bytes == state.bytes.as_slice() || begun() {
-            return Ok(());
-        }
+    if range.rev().any(|number| bytes == content.state(number).bytes.as_slice())
+        || is_replayed(bytes, content, least, most)
+    {
+        return Ok(());
     }
     let (first, last) = (&content.state(least).bytes, &content.state(most).bytes);
     let differs = |other: &[u8]| bytes.iter().zip(other).position(|(one, other)| one != other);
@@ -489,16 +482,72 @@ fn fits(
     ))
 }
 
-/// Whether `bytes` are what was there with a beginning of what was being written in `after`, as it
-/// was in `later`.
-fn is_begun(bytes: &[u8], before: &Content, after: &Content, later: &Content) -> bool {
-    let Some((offset, length)) = after.written else { return false };
-    let mut written = later.bytes.get(offset..).unwrap_or_default().to_vec();
-    written.resize(length, 0);
-    let seen = bytes.get(offset..).unwrap_or_default();
-    let same = seen.iter().zip(&written).take_while(|(one, other)| one == other).count();
-    let mut expected = before.bytes.to_vec();
-    expected.resize(expected.len().max(offset + same), 0);
-    expected[offset..offset + same].copy_from_slice(&written[..same]);
-    bytes == expected.as_slice()
+/// Whether `bytes` are what was acknowledged (`least`), changed by what a log may hold of the changes after
+/// it: those up to some moment, of the last perhaps only a beginning. What a record tells may be what its
+/// place held later, by the time of the fsync: at most what it held in `most`.
+fn is_replayed(bytes: &[u8], content: &Sequence<Content>, least: usize, most: usize) -> bool {
+    let holds = |owner: usize, at: usize| {
+        let seen = bytes.get(at).copied();
+        (owner..=most).any(|later| {
+            let known = content.state(later).bytes.get(at).copied();
+            seen == Some(known.unwrap_or(0))
+        })
+    };
+    let fits = |owners: &[usize]| {
+        let mut all = owners.iter().enumerate();
+        owners.len() == bytes.len() && all.all(|(at, owner)| holds(*owner, at))
+    };
+    // The first state that each byte can be from.
+    let mut owners = vec![least; content.state(least).bytes.len()];
+    for number in least + 1..=most {
+        let state = content.state(number);
+        let Some((offset, length)) = state.written else {
+            owners = vec![number; state.bytes.len()];
+            continue;
+        };
+        let same = (offset..offset + length).take_while(|at| holds(number, *at)).count();
+        for covered in [same, length] {
+            let mut begun = owners.clone();
+            begun.resize(begun.len().max(offset + covered), number);
+            begun[offset..offset + covered].fill(number);
+            if fits(&begun) {
+                return true;
+            }
+            if covered == length {
+                owners = begun;
+            }
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A dot is a zero.
+    fn bytes_of(text: &str) -> Vec<u8> {
+        text.bytes().map(|byte| if byte == b'.' { 0 } else { byte }).collect()
+    }
+
+    fn state(text: &str, written: Option<(usize, usize)>) -> Content {
+        Content { bytes: Arc::new(bytes_of(text)), written }
+    }
+
+    #[test]
+    fn what_a_log_may_hold_is_told_from_what_it_may_not() {
+        let mut all = Sequence::new(state("", None));
+        all.begin(state("..aaaaaa", Some((2, 6))));
+        all.begin(state("..aabbaa", Some((4, 2))));
+        all.begin(state(".ccccccc", Some((1, 7))));
+        let may = |text: &str, least| is_replayed(&bytes_of(text), &all, least, 3);
+        assert!(may("..aaa", 0), "a beginning of the first write");
+        assert!(may("..ccbbcc", 0), "the first two, the first as its place was by the fsync");
+        assert!(may("..cccccc", 0), "both as their places were by then");
+        assert!(may(".caabbaa", 0), "a beginning of the third");
+        assert!(!may("..xaaaaa", 0), "bytes that nobody wrote");
+        assert!(!may("..aa..aa", 0), "a write that is there without what is below it");
+        assert!(!may("..aaaaaa", 2), "what was acknowledged is gone");
+        assert!(!may("..aabb", 2), "an end that was acknowledged is gone");
+    }
 }
