@@ -22,8 +22,8 @@ const ARROWS: &[(&str, &[&str])] = &[
 
 /// The engine's rooms from low to high: a room uses only rooms before it.
 const ROOMS: &[&str] = &[
-    "error", "txg", "vdev", "alloc", "cache", "pipe", "object", "zap", "dataset", "keys", "intent",
-    "pool", "check",
+    "error", "txg", "vdev", "alloc", "cache", "pipe", "walk", "object", "zap", "dataset", "keys",
+    "intent", "pool", "check",
 ];
 
 /// Lines a file of code may have.

@@ -17,6 +17,7 @@ pub mod pipe;
 pub mod pool;
 pub mod txg;
 pub mod vdev;
+pub mod walk;
 pub mod zap;
 
 pub use cenote_device::environment;

@@ -15,8 +15,6 @@ pub const ENTRY: usize = 168;
 /// Number of the first of the accounting objects, which lie outside the array of dnodes and come
 /// last in a walk.
 const FIRST_ACCOUNTING: u64 = u64::MAX - 2;
-/// Pointers in an indirect block of the array of dnodes, as an exponent of 2.
-const DNODE_POINTERS: u32 = 10;
 
 /// Where in a pool a block stands: object set, object, level, block id.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -51,7 +49,8 @@ impl BlockBookmark {
 
     /// A walk over one object set, by object and block, children first, that stopped before `stop`
     /// was done with this block: it comes before, or lies below it. `shift`: pointers in an indirect
-    /// block of this object, as an exponent of 2.
+    /// block of this object, as an exponent of 2. To be asked on the way down: not of what lies
+    /// below an indirect block of dnodes that is done.
     pub fn is_done_before(&self, stop: &Self, shift: u32) -> bool {
         if self.level == Self::ROOT_LEVEL {
             return false;
@@ -75,12 +74,63 @@ impl BlockBookmark {
             // The block of dnodes that holds the object is not done.
             (0, other) => other >= FIRST_ACCOUNTING || end() <= other / SLOTS_PER_BLOCK,
             (own, 0) => {
-                let last = end_of(stop.block, stop_level, DNODE_POINTERS);
-                own < FIRST_ACCOUNTING && own / SLOTS_PER_BLOCK < last
+                let below = stop_level == 0 && own / SLOTS_PER_BLOCK <= stop.block;
+                below && own < FIRST_ACCOUNTING
             }
             (own, other) => own < other,
         }
     }
+
+    /// A walk over one object set, by object and block, parents first, that stopped before `stop`
+    /// was done with this block and all below it. `shift` as in [`Self::is_done_before`], and to be
+    /// asked on the way down as well.
+    pub fn is_passed_before(&self, stop: &Self, shift: u32) -> bool {
+        if self.level == Self::ROOT_LEVEL {
+            return false;
+        }
+        let Ok(stop_level) = u32::try_from(stop.level) else { return false };
+        let is_spill = self.block == Self::SPILL_BLOCK;
+        let level = u32::try_from(self.level).unwrap_or(0);
+        let end = || end_of(self.block, level, shift);
+        match (self.object, stop.object) {
+            (own, other) if own == other => {
+                !is_spill && end() <= start_of(stop.block, stop_level, shift)
+            }
+            (0, other) => other >= FIRST_ACCOUNTING || end() <= other / SLOTS_PER_BLOCK,
+            (own, 0) => {
+                let before = stop_level == 0 && own / SLOTS_PER_BLOCK < stop.block;
+                before && own < FIRST_ACCOUNTING
+            }
+            (own, other) => own < other,
+        }
+    }
+
+    /// This block leads to `stop`, which lies below it. `shift` as in [`Self::is_done_before`].
+    pub fn leads_to(&self, stop: &Self, shift: u32) -> bool {
+        if self.level == Self::ROOT_LEVEL {
+            return stop.level != Self::ROOT_LEVEL;
+        }
+        let (Ok(level), Ok(stop_level)) = (u32::try_from(self.level), u32::try_from(stop.level))
+        else {
+            return false;
+        };
+        if self.block == Self::SPILL_BLOCK || stop.object == self.object && level <= stop_level {
+            return false;
+        }
+        let at = match (self.object, stop.object) {
+            (own, other) if own == other => start_of(stop.block, stop_level, shift),
+            (0, other) if other < FIRST_ACCOUNTING => other / SLOTS_PER_BLOCK,
+            _ => return false,
+        };
+        let is_spill = stop.block == Self::SPILL_BLOCK && self.object != 0;
+        let range = start_of(self.block, level, shift)..end_of(self.block, level, shift);
+        !is_spill && range.contains(&at)
+    }
+}
+
+/// First block of level 0 below the block with this id and level.
+fn start_of(block: u64, level: u32, shift: u32) -> u64 {
+    shifted_left(block, shift.saturating_mul(level))
 }
 
 /// First block of level 0 behind those below the block with this id and level.
@@ -202,7 +252,32 @@ mod tests {
         assert!(done(at(63, 0, 0), at(0, 0, 1)) && !done(at(64, 0, 0), at(0, 0, 1)));
         assert!(done(at(0, 5, 0), at(u64::MAX - 2, 0, 0)));
         assert!(!done(at(u64::MAX, 0, 0), at(0, 5, u64::MAX)));
+        // Below an indirect block of dnodes, however many pointers it has, nothing is asked for.
+        assert!(!done(at(64, 0, 0), at(0, 1, 0)) && !done(at(1 << 20, 0, 0), at(0, 1, 0)));
         // Ids no tree has.
         assert!(!done(at(7, 60, 1 << 60), at(7, 2, 1)) && done(at(7, 0, 0), at(7, 60, 1 << 60)));
+    }
+
+    #[test]
+    fn a_walk_parents_first_is_above_what_it_stopped_at() {
+        let at = |object, level, block| BlockBookmark { objset: 0, object, level, block };
+        let root = at(0, BlockBookmark::ROOT_LEVEL, 0);
+        let spill = |object| at(object, 0, BlockBookmark::SPILL_BLOCK);
+        let passed = |block: BlockBookmark, stop: BlockBookmark| block.is_passed_before(&stop, 10);
+        let above = |block: BlockBookmark, stop: BlockBookmark| block.leads_to(&stop, 10);
+
+        assert!(!passed(at(0, 0, 0), root) && !above(root, root) && above(root, at(7, 0, 0)));
+        let stop = at(7, 1, 3);
+        assert!(passed(at(7, 1, 2), stop) && passed(at(7, 0, 3071), stop) && !passed(stop, stop));
+        assert!(!passed(at(7, 0, 3072), stop) && !passed(at(7, 2, 0), stop));
+        assert!(above(at(7, 2, 0), stop) && !above(at(7, 2, 1), stop) && !above(stop, stop));
+        assert!(passed(at(7, 2, 0), spill(7)) && !passed(spill(7), stop) && !above(spill(7), stop));
+        // The blocks of dnodes above it, and accounting objects behind all of them.
+        assert!(passed(at(6, 1, 9), stop) && passed(spill(6), stop) && !passed(at(8, 0, 0), stop));
+        assert!(above(at(0, 0, 2), at(64, 1, 5)) && above(at(0, 1, 0), spill(64)));
+        assert!(passed(at(0, 0, 1), at(64, 0, 0)) && !passed(at(0, 0, 2), at(64, 0, 0)));
+        assert!(passed(at(0, 5, 0), at(u64::MAX, 0, 0)) && !above(at(0, 5, 0), at(u64::MAX, 0, 0)));
+        assert!(passed(at(31, 0, 0), at(0, 0, 1)) && !passed(at(32, 0, 0), at(0, 0, 1)));
+        assert!(above(at(0, 2, 0), at(0, 0, 9)) && !above(at(1, 2, 0), at(2, 0, 9)));
     }
 }

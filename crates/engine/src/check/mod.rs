@@ -4,7 +4,6 @@
 //! [`Finding`] and the check goes on; memory does not grow with the number of blocks, but by one
 //! bit for every sector in use.
 
-mod bits;
 pub mod census;
 mod log;
 mod pending;
@@ -21,6 +20,7 @@ use cenote_format::{BlockPointer, Guid, Txg};
 
 use crate::pool::Pool;
 use crate::pool::space::PoolSpace;
+use crate::walk::{Spread, Tree};
 use crate::{Error, Result};
 
 pub use census::{BlockKind, Census, SizeHistogram, Tally};
@@ -204,10 +204,13 @@ pub fn check(
         true => report.allocated,
         false => PoolSpace::read(&pool.catalog(), &tree).map_or(0, |space| space.allocated()),
     };
-    let walk = walk::Walk::new(pool, *options, &space, &shared, total, first_unclaimed(pool));
-    walk.push_pool();
-    pending::start(&walk, &pool.mos(), &directory);
-    walk.run(&mut report, progress);
+    let unclaimed = first_unclaimed(pool);
+    let checker = walk::Checker::new(pool, *options, &space, &shared, total, unclaimed);
+    let walk = Spread::new(&*pool.io().pipe, &checker);
+    // The dnodes of the pool's own object set lead to all others.
+    walk.add(Tree::new(0, Txg(0), walk::Set::default()), *pool.mos().root_pointer());
+    pending::start(&checker, &walk, &pool.mos(), &directory);
+    checker.run(&walk, &mut report, progress);
     if options.leaks && !report.stopped {
         space.leaked(|extent| {
             report.leaked_bytes = report.leaked_bytes.saturating_add(extent.length);

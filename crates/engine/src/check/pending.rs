@@ -6,31 +6,37 @@
 use std::collections::{HashMap, HashSet};
 
 use cenote_format::bpobj::{BpobjHeader, is_freed_entry};
-use cenote_format::bptree::{self, BptreeEntry, BptreeHeader};
+use cenote_format::bptree::{self, BlockBookmark, BptreeEntry, BptreeHeader};
 use cenote_format::bytes::le64;
 use cenote_format::{BlockPointer, ObjectId, Txg, blkptr};
 
 use super::FindingKind;
 use super::census::BlockKind;
-use super::walk::{SetContext, Walk};
+use super::walk::{Checker, Set};
 use crate::dataset::Table;
 use crate::object::ObjectSet;
+use crate::walk::{Spread, Tree};
 use crate::zap::Zap;
 use crate::{Error, Result};
 
 /// Counts or queues everything that waits to be freed.
-pub(super) fn start(walk: &Walk<'_>, mos: &ObjectSet, directory: &Table) {
-    let lists = ["sync_bplist", "free_bpobj"].map(|key| deferred(walk, mos, directory, key));
-    let rest = [destroyed(walk, mos, directory), livelists(walk, mos, directory)];
+pub(super) fn start<'a>(
+    checker: &Checker<'a>,
+    walk: &Spread<'_, Checker<'a>>,
+    mos: &ObjectSet,
+    directory: &Table,
+) {
+    let lists = ["sync_bplist", "free_bpobj"].map(|key| deferred(checker, mos, directory, key));
+    let rest = [destroyed(walk, mos, directory), livelists(checker, mos, directory)];
     for error in lists.into_iter().chain(rest).filter_map(Result::err) {
-        walk.found(FindingKind::Accounting, error, None);
+        checker.found(FindingKind::Accounting, error, None);
     }
 }
 
-fn deferred(walk: &Walk<'_>, mos: &ObjectSet, directory: &Table, key: &str) -> Result<()> {
+fn deferred(checker: &Checker<'_>, mos: &ObjectSet, directory: &Table, key: &str) -> Result<()> {
     match directory.number(key)? {
         Some(id) if id != 0 => each_entry(mos, ObjectId(id), &mut |bp| {
-            walk.count_apart(bp, BlockKind::Deferred);
+            checker.count_apart(bp, BlockKind::Deferred);
         }),
         _ => Ok(()),
     }
@@ -69,7 +75,7 @@ fn each_entry(mos: &ObjectSet, id: ObjectId, each: &mut dyn FnMut(&BlockPointer)
 }
 
 /// Datasets that are being destroyed in the background.
-fn destroyed(walk: &Walk<'_>, mos: &ObjectSet, directory: &Table) -> Result<()> {
+fn destroyed<'a>(walk: &Spread<'_, Checker<'a>>, mos: &ObjectSet, directory: &Table) -> Result<()> {
     let Some(id) = directory.number("bptree_obj")?.filter(|id| *id != 0) else { return Ok(()) };
     let object = mos.object(ObjectId(id))?;
     let header = BptreeHeader::decode(object.dnode().bonus())?;
@@ -88,28 +94,26 @@ fn destroyed(walk: &Walk<'_>, mos: &ObjectSet, directory: &Table) -> Result<()> 
     Ok(())
 }
 
-fn destroyed_tree(walk: &Walk<'_>, entry: &BptreeEntry) {
+fn destroyed_tree<'a>(walk: &Spread<'_, Checker<'a>>, entry: &BptreeEntry) {
     if entry.pointer.is_hole() || entry.pointer.logical_birth() <= entry.birth {
         return;
     }
-    let mut set = SetContext::new(0, entry.birth);
-    set.read.objset = u64::MAX;
-    set.counts_as = Some(BlockKind::Deferred);
-    let resume = entry.resume;
-    let begun = (resume.object, resume.level, resume.block) != (0, 0, 0);
-    set.resume = begun.then_some(resume);
-    walk.push_root(set, entry.pointer);
+    let own = Set { counts_as: Some(BlockKind::Deferred), ..Set::default() };
+    let mut tree = Tree::new(u64::MAX, entry.birth, own);
+    let begun = entry.resume != BlockBookmark::default();
+    tree.resume = begun.then_some(entry.resume);
+    walk.add(tree, entry.pointer);
 }
 
 /// Lists of blocks of destroyed clones.
-fn livelists(walk: &Walk<'_>, mos: &ObjectSet, directory: &Table) -> Result<()> {
+fn livelists(checker: &Checker<'_>, mos: &ObjectSet, directory: &Table) -> Result<()> {
     let id = directory.number("com.delphix:deleted_clones")?.unwrap_or(0);
     let Some(deleted) = Table::open(mos, ObjectId(id))? else { return Ok(()) };
     for (_, livelist) in deleted.numbers()? {
         for sublist in Zap::open(mos.object(ObjectId(livelist))?)?.entries() {
             let Some(list) = sublist?.value.as_u64() else { continue };
             sublist_in_use(mos, ObjectId(list), &mut |bp| {
-                walk.count_apart(bp, BlockKind::Deferred);
+                checker.count_apart(bp, BlockKind::Deferred);
             })?;
         }
     }

@@ -14,11 +14,11 @@ use cenote_format::space_map::{Action, Record, Segment, SpaceMapHeader, records}
 use cenote_format::{ObjectId, Txg};
 use parking_lot::Mutex;
 
-use super::bits::SparseBits;
 use crate::alloc::geometry::{Geometry, METASLABS_MAX, metaslab_shift};
 use crate::dataset::Table;
 use crate::object::ObjectSet;
 use crate::pool::removed::read_mapping;
+use crate::walk::SparseBits;
 use crate::{Error, Result};
 
 /// Log space maps count in units of 512 bytes.

@@ -16,19 +16,19 @@ enum Page {
 
 /// A set of numbers.
 #[derive(Clone, Default)]
-pub(super) struct SparseBits {
+pub(crate) struct SparseBits {
     pages: HashMap<u64, Page>,
     len: u64,
 }
 
 impl SparseBits {
     /// Numbers in the set.
-    pub(super) fn len(&self) -> u64 {
+    pub(crate) fn len(&self) -> u64 {
         self.len
     }
 
     /// Adds `start..start + count`; returns how many were there already.
-    pub(super) fn insert(&mut self, start: u64, count: u64) -> u64 {
+    pub(crate) fn insert(&mut self, start: u64, count: u64) -> u64 {
         let mut there = 0;
         for (page, from, to) in pieces(start, count) {
             let whole = to - from == UNITS;
@@ -56,7 +56,7 @@ impl SparseBits {
     }
 
     /// Removes `start..start + count`; returns how many were not there.
-    pub(super) fn remove(&mut self, start: u64, count: u64) -> u64 {
+    pub(crate) fn remove(&mut self, start: u64, count: u64) -> u64 {
         let mut gone = 0;
         for (page, from, to) in pieces(start, count) {
             match self.pages.get_mut(&page) {
@@ -77,7 +77,7 @@ impl SparseBits {
 
     /// Calls `run` with (start, count) of every run of numbers that are in this set and not in
     /// `other`, in ascending order.
-    pub(super) fn difference(&self, other: &Self, mut run: impl FnMut(u64, u64)) {
+    pub(crate) fn difference(&self, other: &Self, mut run: impl FnMut(u64, u64)) {
         let mut pages: Vec<&u64> = self.pages.keys().collect();
         pages.sort_unstable();
         let mut open: Option<(u64, u64)> = None;
