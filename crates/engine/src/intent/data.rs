@@ -118,10 +118,6 @@ impl Submit for Collected {
         Ok(())
     }
 
-    fn settle(&self) -> Result<()> {
-        Ok(())
-    }
-
     fn pending(&self, _vdev: u32, _offset: u64) -> Option<Bytes> {
         None
     }

@@ -1,8 +1,8 @@
 //! The write pipeline: from logical blocks to block pointers and writes under way.
 //!
 //! Invariants: blocks get their addresses in the order they were asked for, so that files lie
-//! sequentially; a block that fails leaves nothing allocated; a block is rewritten in place only
-//! after every write submitted before has ended, so that the newer bytes win.
+//! sequentially; a block that fails leaves nothing allocated. A block is rewritten in place without
+//! waiting for what was submitted before: [`Submit`] lets the newer bytes win.
 //!
 //! The processor's work (`prepare`) is done by all cores, a bounded number of bytes ahead of the
 //! thread that hands out addresses; that thread waits when the devices do not keep up.
@@ -108,13 +108,11 @@ impl Addresses for Allocator {
 
 /// Takes writes; declared here, implemented over the vdevs' write queue.
 pub trait Submit: Send + Sync {
-    /// Gives a write; waits while too many bytes are in flight. Failures are told later.
+    /// Gives a write; waits while too many bytes are in flight. Failures are told to whoever ends the
+    /// group. Of two writes of one place the later one stays.
     fn submit(&self, write: BlockWrite) -> Result<()>;
-    /// Waits until everything submitted has ended. An error means that a write failed; the
-    /// implementation goes on telling of it to whoever ends the group.
-    fn settle(&self) -> Result<()>;
-    /// The bytes of a write that was submitted and has not ended: a reader takes them instead of
-    /// what the devices hold.
+    /// The bytes of the newest write of this place that was submitted and has not ended well: a reader
+    /// takes them instead of what the devices hold.
     fn pending(&self, vdev: u32, offset: u64) -> Option<Bytes>;
 }
 
@@ -195,7 +193,7 @@ impl Pipe {
         pass: u32,
         requests: Vec<BlockToWrite>,
     ) -> Vec<Result<Written>> {
-        let mut run = Run { pipe: self, writer, txg, settled: false };
+        let run = Run { pipe: self, writer, txg };
         let total: usize = requests.iter().map(|request| request.data.len()).sum();
         if total <= SMALL || requests.len() == 1 {
             let one = |request: BlockToWrite| {
@@ -267,12 +265,10 @@ pub(super) struct Run<'a> {
     pub(super) pipe: &'a Pipe,
     pub(super) writer: &'a Writer,
     pub(super) txg: Txg,
-    /// Earlier writes have ended.
-    settled: bool,
 }
 
 impl Run<'_> {
-    fn finish(&mut self, request: &BlockToWrite, prepared: Result<Prepared>) -> Result<Written> {
+    fn finish(&self, request: &BlockToWrite, prepared: Result<Prepared>) -> Result<Written> {
         prepared.and_then(|prepared| self.place(request, prepared)).map_err(|error| {
             error.at(|place| {
                 place.objset = Some(request.place.objset);
@@ -282,7 +278,7 @@ impl Run<'_> {
         })
     }
 
-    fn place(&mut self, request: &BlockToWrite, prepared: Prepared) -> Result<Written> {
+    fn place(&self, request: &BlockToWrite, prepared: Prepared) -> Result<Written> {
         let lsize = request.data.len() as u64;
         let stored = match prepared {
             Prepared::Hole => {
@@ -333,9 +329,8 @@ impl Run<'_> {
     }
 
     /// Finds addresses for the stored bytes.
-    fn home(&mut self, request: &BlockToWrite, stored: &Stored) -> Result<Home> {
+    fn home(&self, request: &BlockToWrite, stored: &Stored) -> Result<Home> {
         if stored.in_place {
-            self.settle()?;
             return Ok(Home::Old(request.old.dvas().collect()));
         }
         match self.allocate(&request.policy, stored) {
@@ -373,15 +368,6 @@ impl Run<'_> {
             request.old.dvas().any(|dva| vdevs.min_allocation(dva.vdev).is_none())
         };
         prepare::is_nop(&request.policy, &request.old, lsize, stored) && !removed()
-    }
-
-    /// Before anything is rewritten in place: what lies there may still be on its way.
-    fn settle(&mut self) -> Result<()> {
-        if !self.settled {
-            self.writer.submit.settle()?;
-            self.settled = true;
-        }
-        Ok(())
     }
 
     pub(super) fn allocate(&self, policy: &WritePolicy, stored: &Stored) -> Result<Dvas> {

@@ -1,9 +1,13 @@
 //! Blocks on their way to the devices: threads that write what is handed in, in large batches.
 //!
 //! Invariant: at most the given number of bytes is under way (or one block, if that is larger); two
-//! writes whose places overlap are never under way together, so the later one stays; every block
-//! handed in is written when [`WriteQueue::settle`] says so, or stays here, readable, to be written
-//! again. What was written is kept until it is known to be durable ([`WriteQueue::flushed`]).
+//! writes whose places overlap are never under way together, so the later one stays, and readers get
+//! the later one from the moment it is handed in; every block handed in is written when
+//! [`WriteQueue::settle`] says so, or stays here, readable, to be written again. What was written is
+//! kept until it is known to be durable ([`WriteQueue::flushed`]).
+//!
+//! Nobody waits to write a block anew where it is: the newer bytes take the place of those that are
+//! still queued, and follow those that a thread is writing.
 
 use super::error::VdevError;
 use super::tree::VdevTree;
@@ -45,10 +49,11 @@ type Place = (u32, u64);
 
 #[derive(Default)]
 struct State {
-    queue: VecDeque<BlockWrite>,
+    /// The blocks no thread has taken yet.
+    queue: VecDeque<Place>,
     queued: u64,
-    /// Queued or being written: start on its vdev to end there and data.
-    pending: BTreeMap<Place, (u64, Bytes)>,
+    /// What is queued or being written.
+    pending: BTreeMap<Place, Pending>,
     /// Bytes of those.
     bytes: u64,
     /// Threads that are writing.
@@ -59,7 +64,31 @@ struct State {
     failures: BTreeMap<Place, (BlockWrite, VdevError)>,
     /// What was written and is not known to be durable, by place.
     unflushed: BTreeMap<Place, BlockWrite>,
+    /// How often somebody waited for everything, or for an overlapping write.
+    waits: u64,
     stopping: bool,
+}
+
+/// A block under way.
+struct Pending {
+    /// Where its place ends on its vdev.
+    end: u64,
+    write: BlockWrite,
+    /// A thread is writing it.
+    active: bool,
+    /// What is to be written there after it.
+    newer: Option<BlockWrite>,
+}
+
+impl Pending {
+    /// The bytes that will be there in the end.
+    fn newest(&self) -> &BlockWrite {
+        self.newer.as_ref().unwrap_or(&self.write)
+    }
+}
+
+fn length(write: &BlockWrite) -> u64 {
+    write.data.len() as u64
 }
 
 impl std::fmt::Debug for WriteQueue {
@@ -98,25 +127,27 @@ impl WriteQueue {
         Ok(queue)
     }
 
-    /// Hands a block in. Waits while too much is under way, and while an earlier write to the same
-    /// place is. How it went is told by [`WriteQueue::settle`].
+    /// Hands a block in. Waits while too much is under way, and while an earlier write overlaps whose
+    /// place is not the very same. How it went is told by [`WriteQueue::settle`].
     pub fn submit(&self, write: BlockWrite) {
         let place = (write.vdev, write.offset);
-        let len = write.data.len() as u64;
+        let len = length(&write);
         let size =
             (self.shared.vdevs)().asize(write.vdev, len, write.birth).unwrap_or(len).max(len);
         let end = write.offset.saturating_add(size);
         let mut state = self.shared.state.lock();
-        while state.is_full(len, self.shared.max_bytes)
-            || state.overlaps(write.vdev, write.offset, end)
-        {
+        while state.is_full(len, self.shared.max_bytes) {
             self.shared.wait(&mut state);
         }
-        state.failures.remove(&place);
-        state.pending.insert(place, (end, write.data.clone()));
-        state.bytes += len;
-        state.queued += len;
-        state.queue.push_back(write);
+        if !state.is_same(place, end) && state.overlaps(write.vdev, write.offset, end) {
+            state.waits += 1;
+            while state.overlaps(write.vdev, write.offset, end)
+                || state.is_full(len, self.shared.max_bytes)
+            {
+                self.shared.wait(&mut state);
+            }
+        }
+        state.put(place, end, write);
         if state.is_worthwhile() {
             self.shared.work.notify_one();
         }
@@ -126,6 +157,7 @@ impl WriteQueue {
     /// One of the blocks that could not be written; those stay until [`WriteQueue::retry`].
     pub fn settle(&self) -> Option<(BlockWrite, VdevError)> {
         let mut state = self.shared.state.lock();
+        state.waits += 1;
         while state.bytes > 0 || !state.queue.is_empty() || state.active > 0 {
             self.shared.wait(&mut state);
         }
@@ -159,9 +191,14 @@ impl WriteQueue {
     /// instead of what the devices hold.
     pub fn pending(&self, vdev: u32, offset: u64) -> Option<Bytes> {
         let state = self.shared.state.lock();
-        let pending = state.pending.get(&(vdev, offset)).map(|(_, data)| data);
+        let pending = state.pending.get(&(vdev, offset)).map(|pending| &pending.newest().data);
         let failed = || state.failures.get(&(vdev, offset)).map(|(write, _)| &write.data);
         pending.or_else(failed).cloned()
+    }
+
+    /// How often somebody waited until everything was written, or until an overlapping write was.
+    pub fn waits(&self) -> u64 {
+        self.shared.state.lock().waits
     }
 
     /// Bytes under way.
@@ -196,7 +233,58 @@ impl State {
         // Those under way do not overlap each other: only the last to start before `end` can reach
         // over `start`.
         let last = self.pending.range((vdev, 0)..(vdev, end.max(start))).next_back();
-        last.is_some_and(|(_, (last_end, _))| *last_end > start)
+        last.is_some_and(|(_, last)| last.end > start)
+    }
+
+    /// What is under way at this place is as long as this.
+    fn is_same(&self, place: Place, end: u64) -> bool {
+        self.pending.get(&place).is_some_and(|pending| pending.end == end)
+    }
+
+    /// Takes a block in; what is under way at its place, if anything, is as long.
+    fn put(&mut self, place: Place, end: u64, write: BlockWrite) {
+        let len = length(&write);
+        self.failures.remove(&place);
+        self.bytes += len;
+        let Some(pending) = self.pending.get_mut(&place) else {
+            self.queued += len;
+            self.queue.push_back(place);
+            self.pending.insert(place, Pending { end, write, active: false, newer: None });
+            return;
+        };
+        let replaced = match pending.active {
+            true => pending.newer.replace(write).map_or(0, |old| length(&old)),
+            false => {
+                let old = length(&std::mem::replace(&mut pending.write, write));
+                self.queued = self.queued.saturating_sub(old).saturating_add(len);
+                old
+            }
+        };
+        self.bytes = self.bytes.saturating_sub(replaced);
+    }
+
+    /// A thread tried to write `write`: what is newer comes next.
+    fn tried(&mut self, write: BlockWrite, answer: Result<(), VdevError>) {
+        let place = (write.vdev, write.offset);
+        self.bytes = self.bytes.saturating_sub(length(&write));
+        let newer = self.pending.get_mut(&place).and_then(|pending| {
+            pending.active = false;
+            pending.write = pending.newer.take()?;
+            Some(length(&pending.write))
+        });
+        match newer {
+            Some(len) => {
+                self.queued += len;
+                self.queue.push_back(place);
+            }
+            None => drop(self.pending.remove(&place)),
+        }
+        match answer {
+            Ok(()) => drop(self.unflushed.insert(place, write)),
+            // Nothing refers to what was to be written over.
+            Err(_) if newer.is_some() => {}
+            Err(error) => drop(self.failures.insert(place, (write, error))),
+        }
     }
 
     /// A thread should take something now rather than wait for more to write with it.
@@ -208,14 +296,20 @@ impl State {
     fn take(&mut self) -> Vec<BlockWrite> {
         let mut batch = Vec::new();
         let mut bytes = 0;
-        while let Some(write) = self.queue.front() {
-            let len = write.data.len() as u64;
+        while let Some(place) = self.queue.front() {
+            let Some(pending) = self.pending.get_mut(place) else {
+                self.queue.pop_front();
+                continue;
+            };
+            let len = length(&pending.write);
             if !batch.is_empty() && bytes + len > BATCH {
                 break;
             }
             bytes += len;
             self.queued = self.queued.saturating_sub(len);
-            batch.extend(self.queue.pop_front());
+            pending.active = true;
+            batch.push(pending.write.clone());
+            self.queue.pop_front();
         }
         batch.sort_by_key(|write| (write.vdev, write.offset));
         batch
@@ -258,13 +352,7 @@ impl Shared {
         let answers = parking_lot::MutexGuard::unlocked(state, write);
         state.active = state.active.saturating_sub(1);
         for (write, answer) in batch.into_iter().zip(answers) {
-            state.pending.remove(&(write.vdev, write.offset));
-            state.bytes = state.bytes.saturating_sub(write.data.len() as u64);
-            let place = (write.vdev, write.offset);
-            match answer {
-                Ok(()) => drop(state.unflushed.insert(place, write)),
-                Err(error) => drop(state.failures.insert(place, (write, error))),
-            }
+            state.tried(write, answer);
         }
         self.done.notify_all();
         if state.is_worthwhile() {

@@ -16,6 +16,7 @@ mod missing;
 mod properties;
 mod removal;
 mod suspended;
+mod waits;
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};

@@ -152,8 +152,13 @@ impl PoolSubmit {
         Self { queue, outage }
     }
 
+    /// How often somebody has waited for writes of groups.
+    pub(super) fn waits(&self) -> u64 {
+        self.queue.waits()
+    }
+
     /// Returns when everything handed in is written, however long devices are away.
-    pub(in crate::pool) fn finish(&self) -> Result<()> {
+    fn finish(&self) -> Result<()> {
         while let Some((write, error)) = self.queue.settle() {
             tracing::error!(vdev = write.vdev, offset = write.offset, %error, "a write failed");
             let told = write_error(&error, write.vdev, write.offset);
@@ -199,10 +204,6 @@ impl Submit for PoolSubmit {
 
     fn pending(&self, vdev: u32, offset: u64) -> Option<Bytes> {
         self.queue.pending(vdev, offset)
-    }
-
-    fn settle(&self) -> Result<()> {
-        self.finish()
     }
 }
 

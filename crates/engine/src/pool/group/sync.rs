@@ -14,7 +14,7 @@ use cenote_format::objset::ObjsetKind;
 use cenote_format::uberblock::Uberblock;
 
 use super::dataset::LiveDataset;
-use super::hooks::{GroupHooks, MosLedger, PoolSubmit};
+use super::hooks::{GroupHooks, MosLedger};
 use super::outage::PatientAddresses;
 use super::store::MosStore;
 use super::{Answers, LivePool, Task};
@@ -89,7 +89,7 @@ impl LivePool {
         self.go_on_discarding(&change, txg)?;
         let mut pass = 0;
         let root = loop {
-            let root = group.write_mos(&submit, &mut pass)?;
+            let root = group.write_mos(&mut pass)?;
             submit.flush(&vdevs)?;
             // The last writes, or the flush, may have failed on some device.
             if !self.has_missed(&vdevs) {
@@ -168,6 +168,11 @@ impl LivePool {
         Ok(Rules { features, units: self.units(), salt: self.io.pipe.checksum_salt() })
     }
 
+    /// How often writing groups has waited for blocks to be written: once a group, unless devices fail.
+    pub fn write_waits(&self) -> u64 {
+        self.submit.waits()
+    }
+
     /// Blocks may have been queued to be freed in the background.
     pub fn wake_freeing(&self) {
         self.freeing.store(true, Relaxed);
@@ -239,11 +244,7 @@ impl Group<'_> {
 
     /// Writes the meta object set until nothing of it changes any more, in passes after `pass`; its
     /// root.
-    fn write_mos(
-        &self,
-        submit: &PoolSubmit,
-        pass: &mut u32,
-    ) -> Result<cenote_format::BlockPointer> {
+    fn write_mos(&self, pass: &mut u32) -> Result<cenote_format::BlockPointer> {
         let mos = self.change.mos;
         let ledger = MosLedger::new(self.change.meter().clone());
         let policy = ObjsetPolicy::mos();
@@ -275,8 +276,7 @@ impl Group<'_> {
             };
             let objects = mos.sync_objects(&context)?;
             let written = mos.sync_root(&context, objects)?;
-            // The next pass reads what this one wrote.
-            crate::pipe::Submit::settle(submit)?;
+            // The next pass reads what this one handed in.
             mos.commit(written)?;
         }
         let reason = format!("the metadata of group {} did not come to rest", self.txg);

@@ -331,3 +331,52 @@ fn the_queue_writes_everything_and_tells_what_failed() {
         assert_eq!(answer.unwrap(), write.data);
     }
 }
+
+/// A block of 4 KiB of `fill` at the start of vdev 0.
+fn first_block(fill: u8) -> BlockWrite {
+    BlockWrite { vdev: 0, offset: 0, data: Bytes::from(vec![fill; 4096]), birth: Txg(31) }
+}
+
+#[test]
+fn a_block_is_written_anew_where_it_is_without_a_wait() {
+    let rig = Rig::new(root(12, vec![leaf(1)]));
+    let disk = rig.disks[&1].clone();
+    let tree = Arc::new(rig.tree);
+    let on_disk = || tree.read_batch(&[first_block(0).as_read()]).pop().unwrap().unwrap()[0];
+    let data = |queue: &WriteQueue| queue.pending(0, 0).map(|data| data[0]);
+    for threads in [0, 1, 3] {
+        let shared = tree.clone();
+        let queue = WriteQueue::new(move || shared.clone(), threads, 1 << 20).unwrap();
+        disk.set_delay(std::time::Duration::from_millis(5));
+        for fill in 1..=20 {
+            queue.submit(first_block(fill));
+            // Readers get the newest bytes at once, which may have been written by now.
+            assert!(data(&queue).is_none_or(|now| now == fill));
+            assert!(queue.bytes() <= 2 * 4096, "what was replaced still counts");
+        }
+        assert_eq!(queue.waits(), 0, "{threads} threads");
+        assert!(queue.settle().is_none());
+        assert_eq!((queue.bytes(), queue.waits(), data(&queue), on_disk()), (0, 1, None, 20));
+
+        // Of what fails only the newest is told and tried again.
+        disk.set_health(Health::FailsWrites);
+        for fill in 21..=25 {
+            queue.submit(first_block(fill));
+        }
+        let (failed, _) = queue.settle().unwrap();
+        assert_eq!((failed.data[0], data(&queue), on_disk()), (25, Some(25), 20));
+        queue.submit(first_block(26));
+        disk.set_health(Health::Well);
+        assert!(queue.settle().is_none() || threads > 0);
+        queue.retry();
+        assert!(queue.settle().is_none());
+        assert_eq!((data(&queue), on_disk()), (None, 26));
+        // The disk's cache was lost: the newest is written once more, nothing older.
+        disk.crash();
+        queue.rewrite();
+        assert!(queue.settle().is_none());
+        assert_eq!(on_disk(), 26);
+        disk.flush().unwrap();
+        queue.flushed();
+    }
+}
