@@ -75,6 +75,13 @@ impl Allocator {
         state.tops.iter().flatten().fold(0, |sum: u64, top| sum.saturating_add(top.kept.bytes()))
     }
 
+    /// The same of one top-level vdev.
+    pub fn held_by_checkpoint_on(&self, vdev: u32) -> u64 {
+        let state = self.state.lock();
+        let top = state.tops.iter().flatten().find(|top| top.id == vdev);
+        top.map_or(0, |top| top.kept.bytes())
+    }
+
     /// Records what is kept of the group.
     pub(super) fn record_kept(&self, store: &mut dyn SpaceStore, moment: Moment) -> Result<bool> {
         let dirty: Vec<u32> = self.state.lock().keeping(moment.txg).collect();

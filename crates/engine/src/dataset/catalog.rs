@@ -111,6 +111,21 @@ impl Catalog {
         Ok((phys, dnode.object_type != ObjectType::DSL_DATASET))
     }
 
+    /// The head of a directory that is shared.
+    pub(super) fn head_in(&self, directory: &Arc<Directory>) -> Result<Dataset> {
+        self.assemble(directory.phys.head_dataset, directory.name(), directory)
+    }
+
+    /// The dataset in object `id`, which belongs to `directory` under this name.
+    pub(super) fn dataset_in(
+        &self,
+        id: ObjectId,
+        name: DatasetName,
+        directory: &Arc<Directory>,
+    ) -> Result<Dataset> {
+        self.assemble(id, name, directory)
+    }
+
     fn assemble(
         &self,
         id: ObjectId,
@@ -262,19 +277,24 @@ impl Catalog {
 
     /// The heads cloned from a snapshot, by name.
     pub fn clones(&self, snapshot: &Dataset) -> Result<Vec<DatasetName>> {
-        let Some(table) = Table::open(self.mos(), snapshot.phys.next_clones)? else {
-            return Ok(Vec::new());
-        };
         let mut clones = Vec::new();
-        for (_, id) in table.numbers()? {
-            let (phys, _) = self.read_phys(ObjectId(id))?;
-            let directory = self.directory_by_id(phys.directory)?;
+        for id in self.clone_directories(snapshot)? {
+            let directory = self.directory_by_id(id)?;
             if !super::is_hidden(directory.component()) {
                 clones.push(directory.name());
             }
         }
         clones.sort();
         Ok(clones)
+    }
+
+    /// The directories of the heads cloned from a snapshot.
+    pub(super) fn clone_directories(&self, snapshot: &Dataset) -> Result<Vec<ObjectId>> {
+        let Some(table) = Table::open(self.mos(), snapshot.phys.next_clones)? else {
+            return Ok(Vec::new());
+        };
+        let heads = table.numbers()?.into_iter();
+        heads.map(|(_, id)| Ok(self.phys(ObjectId(id))?.directory)).collect()
     }
 
     /// The snapshot a directory was cloned from; `None` for ordinary datasets.

@@ -3,21 +3,18 @@
 //! Chapter 06, sections 8 and 9.2. Invariant: whatever is not known (a key that is missing, a pool
 //! too old) is left out rather than guessed.
 
+use cenote_format::ObjectId;
 use cenote_format::bookmark::Bookmark;
-use cenote_format::dsl_dataset::{self, FLAG_DEFER_DESTROY};
+use cenote_format::dsl_dataset::FLAG_DEFER_DESTROY;
 use cenote_format::dsl_directory;
 use cenote_format::property::{Default, Property, Types};
-use cenote_format::{ObjectId, master_node};
 
-use super::properties::{PropertyReader, PropertyValue, Source, Subject, Value, look_up};
+use super::DatasetKind;
+use super::allowance::Allowance;
+use super::properties::{PropertyValue, Source, Subject, Surroundings, Value, look_up};
 use super::space::ratio;
-use super::{Dataset, DatasetKind, KeyObject, Table};
-use crate::{ErrorKind, Result};
+use crate::Result;
 
-/// Object of a volume that holds its data.
-const VOLUME_DATA: ObjectId = ObjectId(1);
-/// Object of a volume that holds its size.
-const VOLUME_PROPERTIES: ObjectId = ObjectId(2);
 /// Status of a key: no key, not loaded, loaded.
 const KEY_UNAVAILABLE: u64 = 1;
 const KEY_AVAILABLE: u64 = 2;
@@ -53,14 +50,14 @@ fn guids(words: &[u64]) -> String {
     words.iter().map(u64::to_string).collect::<Vec<_>>().join(",")
 }
 
-impl PropertyReader<'_> {
+impl Surroundings<'_> {
     /// The value of a computed property; `None` if the property is not computed or has no value.
     pub(super) fn computed(
         &self,
         subject: &Subject<'_>,
         property: &'static Property,
     ) -> Result<Computed> {
-        let dataset = subject.dataset;
+        let (dataset, facts) = (subject.dataset, &subject.facts);
         let (phys, directory) = (&dataset.phys, &dataset.directory.phys);
         let used = &directory.used_breakdown;
         Ok(match property.name {
@@ -90,31 +87,29 @@ impl PropertyReader<'_> {
             "usedbydataset" => number(used.head),
             "usedbychildren" => number(used.children.saturating_add(used.child_reservations)),
             "usedbyrefreservation" => number(used.refreservation),
-            "written" => match self.catalog.written(dataset) {
-                Ok(written) => number(written),
-                Err(error) if error.kind() == ErrorKind::Unsupported => None,
-                Err(error) => return Err(error),
-            },
+            "written" => facts.written()?.and_then(number),
             "quota" => settable(directory.quota, look_up(subject, property)?.1, property),
             "reservation" => settable(directory.reserved, look_up(subject, property)?.1, property),
             "filesystem_count" => {
-                self.count(dataset, property, dsl_directory::KEY_FILESYSTEM_COUNT)?
+                count(facts.directory_number(dsl_directory::KEY_FILESYSTEM_COUNT)?, property)
             }
-            "snapshot_count" => self.count(dataset, property, dsl_directory::KEY_SNAPSHOT_COUNT)?,
-            "snapshots_changed" => {
-                self.catalog.snapshots_changed(&dataset.directory)?.and_then(number)
+            "snapshot_count" => {
+                count(facts.directory_number(dsl_directory::KEY_SNAPSHOT_COUNT)?, property)
             }
-            "origin" => self.origin(dataset)?,
-            "clones" => self.clones(dataset)?,
+            "snapshots_changed" => facts.snapshots_changed()?.and_then(number),
+            "origin" => facts.origin()?.and_then(text),
+            "clones" => match facts.clones()? {
+                names if names.is_empty() => None,
+                names => text(names.join(",")),
+            },
             "numclones" => number(phys.children.saturating_sub(1)),
-            "receive_resume_token" => self.catalog.resume_token(dataset)?.and_then(text),
-            "prevsnap" => self.previous_name(dataset)?,
+            "receive_resume_token" => facts.resume_token()?.and_then(text),
+            "prevsnap" => facts.previous()?.and_then(text),
             "defer_destroy" => number(u64::from(phys.flags & FLAG_DEFER_DESTROY != 0)),
-            "userrefs" => number(self.catalog.holds(dataset)?.len() as u64),
-            "ivsetguid" => {
-                self.catalog.dataset_field(dataset, dsl_dataset::KEY_IVSET_GUID)?.and_then(number)
-            }
-            "redact_snaps" | "redacted" => self.redaction(dataset, property)?,
+            "userrefs" => number(facts.holds()?),
+            "ivsetguid" => facts.ivset_guid()?.and_then(number),
+            "redacted" => number(u64::from(facts.redacted()?.is_some())),
+            "redact_snaps" => facts.redacted()?.and_then(|words| text(guids(&words))),
             "volsize" | "volblocksize" if subject.kind == DatasetKind::Volume => {
                 self.volume(subject, property)?
             }
@@ -125,47 +120,9 @@ impl PropertyReader<'_> {
                 self.master(subject, property, false)?
             }
             "encryption" | "keyformat" | "pbkdf2iters" | "pbkdf2salt" | "encryptionroot"
-            | "keystatus" | "keyguid" => self.encryption(dataset, property)?,
+            | "keystatus" | "keyguid" => self.encryption(subject, property)?,
             _ => None,
         })
-    }
-
-    /// A property of a bookmark.
-    pub(super) fn bookmark_property(
-        &self,
-        bookmark: &Bookmark,
-        property: &'static Property,
-    ) -> Result<Option<PropertyValue>> {
-        if !property.types.intersects(Types::BOOKMARK) {
-            return Ok(None);
-        }
-        let details = bookmark.details.as_ref();
-        // Sizes are kept only together with what was freed before the next snapshot.
-        let sizes = details.filter(|details| {
-            details.flags & cenote_format::bookmark::FLAG_HAS_FREED_BEFORE_NEXT != 0
-        });
-        let computed = match property.name {
-            "type" => text("bookmark".to_owned()),
-            "creation" => number(bookmark.creation_time),
-            "createtxg" => number(bookmark.creation_txg.0),
-            "guid" => number(bookmark.guid.0),
-            "referenced" => sizes.and_then(|sizes| number(sizes.referenced.used)),
-            "logicalreferenced" => sizes.and_then(|sizes| number(sizes.referenced.uncompressed)),
-            "ivsetguid" => details.map(|details| details.ivset_guid.0).and_then(number),
-            "redact_snaps" => match details.map(|details| details.redaction_list) {
-                None | Some(ObjectId(0)) => None,
-                Some(list) => {
-                    let header = self.catalog.redaction_header(list)?;
-                    let words: Vec<u64> = header.snapshots.iter().map(|guid| guid.0).collect();
-                    text(guids(&words))
-                }
-            },
-            _ => None,
-        };
-        Ok(computed.map(|(value, source)| {
-            let name = property.name.to_owned();
-            PropertyValue { property: Some(property), name, value, source, received: None }
-        }))
     }
 
     fn type_name(&self, subject: &Subject<'_>) -> &'static str {
@@ -177,70 +134,27 @@ impl PropertyReader<'_> {
     }
 
     fn available(&self, subject: &Subject<'_>) -> Result<Computed> {
-        let refquota = self.number(subject, "refquota")?;
-        let refreservation = self.number(subject, "refreservation")?;
-        let dataset = subject.dataset;
-        let available =
-            self.catalog.available(dataset, &self.capacity, refquota, refreservation)?;
-        Ok(number(available))
-    }
-
-    fn count(&self, dataset: &Dataset, property: &Property, key: &str) -> Result<Computed> {
-        let count = self.catalog.directory_field(&dataset.directory, key)?.unwrap_or(u64::MAX);
-        Ok(settable(count, Source::Default, property))
-    }
-
-    fn origin(&self, dataset: &Dataset) -> Result<Computed> {
-        let origin = self.catalog.origin(&dataset.directory)?;
-        Ok(origin.and_then(|origin| text(origin.name.to_string())))
-    }
-
-    fn clones(&self, dataset: &Dataset) -> Result<Computed> {
-        let clones = self.catalog.clones(dataset)?;
-        let names: Vec<String> = clones.iter().map(ToString::to_string).collect();
-        Ok(if names.is_empty() { None } else { text(names.join(",")) })
-    }
-
-    fn previous_name(&self, dataset: &Dataset) -> Result<Computed> {
-        let previous = self.catalog.previous(dataset)?;
-        let previous = previous.filter(|previous| previous.directory.id == dataset.directory.id);
-        Ok(previous.and_then(|previous| text(previous.name.to_string())))
-    }
-
-    fn redaction(&self, dataset: &Dataset, property: &Property) -> Result<Computed> {
-        let key = dsl_dataset::KEY_REDACTED_DATASETS;
-        let words = self.catalog.dataset_fields(dataset, key)?;
-        Ok(match property.name {
-            "redacted" => number(u64::from(words.is_some())),
-            _ => words.and_then(|words| text(guids(&words))),
-        })
+        let head = &subject.dataset.phys;
+        let allowance = Allowance {
+            directories: subject.facts.limits()?,
+            referenced: head.referenced_bytes,
+            refquota: self.number(subject, "refquota")?,
+            unique: head.unique_bytes,
+            refreservation: self.number(subject, "refreservation")?,
+        };
+        Ok(number(allowance.available(&self.capacity, 0)))
     }
 
     fn volume(&self, subject: &Subject<'_>, property: &Property) -> Result<Computed> {
-        if property.name == "volblocksize" {
-            let size = subject.set.dnode(VOLUME_DATA)?.block_size();
-            return Ok(fixed(size, property));
-        }
-        let size = match Table::open(&subject.set, VOLUME_PROPERTIES)? {
-            Some(table) => table.number("size")?.unwrap_or(0),
-            None => 0,
-        };
-        Ok(settable(size, Source::Default, property))
+        Ok(match property.name {
+            "volblocksize" => fixed(subject.facts.volume_block()?, property),
+            _ => settable(subject.facts.volume_size()?, Source::Default, property),
+        })
     }
 
     /// A value of the master node; absent ones are the format's, not the property's, default.
     fn master(&self, subject: &Subject<'_>, property: &Property, always: bool) -> Result<Computed> {
-        let key = match property.name {
-            "version" => String::from_utf8_lossy(master_node::VERSION).into_owned(),
-            other => other.to_owned(),
-        };
-        let stored = match Table::open(&subject.set, master_node::OBJECT) {
-            Ok(Some(table)) => table.number(&key)?,
-            Ok(None) => None,
-            // A dataset that was never mounted or is being received has no master node yet.
-            Err(error) if error.kind() == ErrorKind::NotFound => None,
-            Err(error) => return Err(error),
-        };
+        let stored = subject.facts.master(property.name)?;
         let absent = match property.default {
             Default::Number(value) if always => Some(value),
             _ => None,
@@ -248,16 +162,16 @@ impl PropertyReader<'_> {
         Ok(stored.or(absent).and_then(number))
     }
 
-    fn encryption(&self, dataset: &Dataset, property: &Property) -> Result<Computed> {
-        let Some(key) = self.catalog.key_object(&dataset.directory)? else { return Ok(None) };
-        let KeyObject { wrapped, format, iterations, salt, root, .. } = key;
+    fn encryption(&self, subject: &Subject<'_>, property: &Property) -> Result<Computed> {
+        let Some(key) = subject.facts.key()? else { return Ok(None) };
+        let root = key.root;
         Ok(match property.name {
-            "encryption" => number(wrapped.suite.id()),
-            "keyformat" => fixed(format.raw(), property),
-            "pbkdf2iters" => fixed(iterations, property),
-            "pbkdf2salt" => fixed(salt, property),
-            "keyguid" => number(wrapped.guid),
-            "encryptionroot" => text(self.catalog.directory_by_id(root)?.path),
+            "encryption" => number(key.suite),
+            "keyformat" => fixed(key.format, property),
+            "pbkdf2iters" => fixed(key.iterations, property),
+            "pbkdf2salt" => fixed(key.salt, property),
+            "keyguid" => number(key.guid),
+            "encryptionroot" => text(subject.facts.path_of(root)?),
             "keystatus" => {
                 let loaded = self.keys.is_loaded(root);
                 number(if loaded { KEY_AVAILABLE } else { KEY_UNAVAILABLE })
@@ -265,6 +179,39 @@ impl PropertyReader<'_> {
             _ => None,
         })
     }
+}
+
+/// The property of a head or snapshot that counts what is below it.
+fn count(count: Option<u64>, property: &Property) -> Computed {
+    settable(count.unwrap_or(u64::MAX), Source::Default, property)
+}
+
+/// A property of a bookmark; `redaction`: the snapshots it is redacted for, by guid.
+pub(super) fn of_bookmark(
+    bookmark: &Bookmark,
+    redaction: Option<&[u64]>,
+    property: &'static Property,
+) -> Option<PropertyValue> {
+    if !property.types.intersects(Types::BOOKMARK) {
+        return None;
+    }
+    let details = bookmark.details.as_ref();
+    // Sizes are kept only together with what was freed before the next snapshot.
+    let sizes = details
+        .filter(|details| details.flags & cenote_format::bookmark::FLAG_HAS_FREED_BEFORE_NEXT != 0);
+    let (value, source) = match property.name {
+        "type" => text("bookmark".to_owned()),
+        "creation" => number(bookmark.creation_time),
+        "createtxg" => number(bookmark.creation_txg.0),
+        "guid" => number(bookmark.guid.0),
+        "referenced" => sizes.and_then(|sizes| number(sizes.referenced.used)),
+        "logicalreferenced" => sizes.and_then(|sizes| number(sizes.referenced.uncompressed)),
+        "ivsetguid" => details.map(|details| details.ivset_guid.0).and_then(number),
+        "redact_snaps" => redaction.and_then(|words| text(guids(words))),
+        _ => None,
+    }?;
+    let name = property.name.to_owned();
+    Some(PropertyValue { property: Some(property), name, value, source, received: None })
 }
 
 impl super::Catalog {
@@ -285,6 +232,17 @@ impl super::Catalog {
             listed.extend(bookmarks.into_iter().map(bookmark));
         }
         Ok(listed)
+    }
+
+    /// The snapshots a bookmark is redacted for, by guid; `None` if it is not.
+    pub(super) fn redaction(&self, bookmark: &Bookmark) -> Result<Option<Vec<u64>>> {
+        match bookmark.details.as_ref().map(|details| details.redaction_list) {
+            None | Some(ObjectId(0)) => Ok(None),
+            Some(list) => {
+                let header = self.redaction_header(list)?;
+                Ok(Some(header.snapshots.iter().map(|guid| guid.0).collect()))
+            }
+        }
     }
 
     /// The header of a redaction list: in its bonus, or in its spill when it is long.

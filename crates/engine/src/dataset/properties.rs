@@ -1,7 +1,9 @@
 //! Properties of datasets: what is set, received, inherited or default, and by whom.
 //!
 //! Chapter 06, section 9. Invariant: a property is answered only for the types of dataset it
-//! applies to; its source names where the value stands.
+//! applies to; its source names where the value stands. What it is computed from comes from
+//! [`Facts`], read on demand by a [`PropertyReader`] or long known to an
+//! [`Inventory`](super::Inventory).
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -15,10 +17,8 @@ use cenote_format::property::{
 use cenote_format::zap::Value as Stored;
 use parking_lot::Mutex;
 
-use super::{
-    Catalog, Dataset, DatasetKind, DatasetName, Directory, Keys, PoolCapacity, Table, objset,
-};
-use crate::object::ObjectSet;
+use super::facts::{Facts, OnDisk};
+use super::{Catalog, Dataset, DatasetKind, DatasetName, Directory, Keys, PoolCapacity, Table};
 use crate::{Error, Result};
 
 /// Something that has properties.
@@ -103,24 +103,48 @@ fn is_count_limit(name: &str) -> bool {
     matches!(name, "filesystem_limit" | "snapshot_limit" | "filesystem_count" | "snapshot_count")
 }
 
-type Entries = Arc<BTreeMap<String, Stored>>;
+/// A property table as it is stored.
+pub(super) type Entries = Arc<BTreeMap<String, Stored>>;
+
+/// Reads the property table in object `id`; 0: an empty one.
+pub(super) fn read_entries(catalog: &Catalog, id: ObjectId) -> Result<Entries> {
+    Ok(Arc::new(match Table::open(catalog.mos(), id)? {
+        Some(table) => table.entries()?.into_iter().collect(),
+        None => BTreeMap::new(),
+    }))
+}
+
+/// What properties depend on beside the dataset and what stands above it.
+pub struct Surroundings<'a> {
+    /// What the pool offers.
+    pub capacity: PoolCapacity,
+    /// The keys that are loaded.
+    pub keys: &'a dyn Keys,
+    altroot: String,
+}
+
+impl<'a> Surroundings<'a> {
+    /// `altroot` goes before mountpoints; empty if there is none.
+    pub fn new(capacity: PoolCapacity, keys: &'a dyn Keys, altroot: &str) -> Self {
+        Self { capacity, keys, altroot: altroot.trim_end_matches('/').to_owned() }
+    }
+}
 
 /// Reads properties. Keeps the property tables it has read; make a new one to see changes.
 pub struct PropertyReader<'a> {
-    pub(super) catalog: &'a Catalog,
-    pub(super) capacity: PoolCapacity,
-    pub(super) keys: &'a dyn Keys,
-    altroot: String,
+    catalog: &'a Catalog,
+    around: Surroundings<'a>,
     tables: Mutex<HashMap<ObjectId, Entries>>,
 }
 
 /// A dataset with what several of its properties need.
 pub(super) struct Subject<'a> {
     pub dataset: &'a Dataset,
-    pub set: ObjectSet,
     pub kind: DatasetKind,
+    /// What is computed comes from here.
+    pub facts: Box<dyn Facts + 'a>,
     /// Own table first: the snapshot's, the directory's, then the ancestors'.
-    levels: Vec<(Source, Entries)>,
+    pub levels: Vec<(Source, Entries)>,
 }
 
 impl Subject<'_> {
@@ -155,22 +179,24 @@ impl<'a> PropertyReader<'a> {
         keys: &'a dyn Keys,
         altroot: &str,
     ) -> Self {
-        let altroot = altroot.trim_end_matches('/').to_owned();
-        Self { catalog, capacity, keys, altroot, tables: Mutex::new(HashMap::new()) }
+        let around = Surroundings::new(capacity, keys, altroot);
+        Self { catalog, around, tables: Mutex::new(HashMap::new()) }
     }
 
     /// One property by name; `None` if it does not apply or has no value.
     pub fn get(&self, listed: &Listed, name: &str) -> Result<Option<PropertyValue>> {
         match listed {
             Listed::Bookmark(_, bookmark) => match property::dataset(name) {
-                Some(property) => self.bookmark_property(bookmark, property),
+                Some(property) => {
+                    let redaction = self.catalog.redaction(bookmark)?;
+                    Ok(super::computed::of_bookmark(bookmark, redaction.as_deref(), property))
+                }
                 None => Ok(None),
             },
             Listed::Dataset(dataset) => {
                 let subject = self.subject(dataset)?;
-                match property::dataset(name) {
-                    Some(property) => self.native(&subject, property),
-                    None if property::is_user_name(name) => Ok(user(&subject, name)),
+                match self.around.get(&subject, name) {
+                    Some(known) => known,
                     None => self.per_snapshot(dataset, name),
                 }
             }
@@ -179,48 +205,27 @@ impl<'a> PropertyReader<'a> {
 
     /// Every visible native property that has a value, then the user properties by name.
     pub fn all(&self, listed: &Listed) -> Result<Vec<PropertyValue>> {
-        let mut found = Vec::new();
-        let visible = property::DATASET.iter().filter(|property| property.visible);
         match listed {
             Listed::Bookmark(_, bookmark) => {
-                for property in visible {
-                    found.extend(self.bookmark_property(bookmark, property)?);
-                }
+                let redaction = self.catalog.redaction(bookmark)?;
+                Ok(all_of_bookmark(bookmark, redaction.as_deref()))
             }
-            Listed::Dataset(dataset) => {
-                let subject = self.subject(dataset)?;
-                for property in visible {
-                    found.extend(self.native(&subject, property)?);
-                }
-                let names: std::collections::BTreeSet<&str> = subject
-                    .levels
-                    .iter()
-                    .flat_map(|(_, entries)| entries.keys())
-                    .map(|name| name.split_once('$').map_or(name.as_str(), |(base, _)| base))
-                    .filter(|name| property::is_user_name(name))
-                    .collect();
-                found.extend(names.into_iter().filter_map(|name| user(&subject, name)));
-            }
+            Listed::Dataset(dataset) => self.around.all(&self.subject(dataset)?),
         }
-        Ok(found)
     }
 
     fn entries(&self, id: ObjectId) -> Result<Entries> {
         if let Some(entries) = self.tables.lock().get(&id) {
             return Ok(entries.clone());
         }
-        let entries = match Table::open(self.catalog.mos(), id)? {
-            Some(table) => table.entries()?.into_iter().collect(),
-            None => BTreeMap::new(),
-        };
-        let entries = Arc::new(entries);
+        let entries = read_entries(self.catalog, id)?;
         self.tables.lock().insert(id, entries.clone());
         Ok(entries)
     }
 
-    fn subject<'d>(&self, dataset: &'d Dataset) -> Result<Subject<'d>> {
-        let set = self.catalog.sealed_object_set(dataset)?;
-        let kind = objset::kind_of(&set, dataset)?;
+    fn subject<'d>(&'d self, dataset: &'d Dataset) -> Result<Subject<'d>> {
+        let facts = OnDisk::new(self.catalog, dataset)?;
+        let kind = facts.kind()?;
         let mut levels = Vec::new();
         let directory: &Directory = &dataset.directory;
         let own = self.entries(directory.phys.properties)?;
@@ -236,7 +241,68 @@ impl<'a> PropertyReader<'a> {
             let entries = self.entries(ancestor.phys.properties)?;
             levels.push((Source::Inherited(ancestor.path), entries));
         }
-        Ok(Subject { dataset, set, kind, levels })
+        Ok(Subject { dataset, kind, facts: Box::new(facts), levels })
+    }
+
+    /// `written@snapshot` and `written#bookmark`.
+    fn per_snapshot(&self, dataset: &Dataset, name: &str) -> Result<Option<PropertyValue>> {
+        let catalog = self.catalog;
+        let used = if let Some(snapshot) = name.strip_prefix("written@") {
+            let head = catalog.head(&dataset.directory)?;
+            match snapshot.contains('/') {
+                true => catalog.written_since(dataset, &catalog.dataset_named(snapshot)?)?.used,
+                false => catalog.written_since(dataset, &catalog.snapshot(&head, snapshot)?)?.used,
+            }
+        } else if let Some(bookmark) = name.strip_prefix("written#") {
+            let bookmark = catalog.bookmark(&dataset.directory.name().bookmark(bookmark))?;
+            catalog.written_since_bookmark(dataset, &bookmark)?.used
+        } else {
+            return Err(Error::invalid(format!("'{name}' is not a property")));
+        };
+        let (value, source, received) = (Value::Number(used), Source::None, None);
+        Ok(Some(PropertyValue { property: None, name: name.to_owned(), value, source, received }))
+    }
+}
+
+/// Every visible property of a bookmark that has a value.
+pub(super) fn all_of_bookmark(
+    bookmark: &Bookmark,
+    redaction: Option<&[u64]>,
+) -> Vec<PropertyValue> {
+    let visible = property::DATASET.iter().filter(|property| property.visible);
+    visible.filter_map(|one| super::computed::of_bookmark(bookmark, redaction, one)).collect()
+}
+
+impl Surroundings<'_> {
+    /// One property of a dataset; `None` if no dataset has one of that name without an argument.
+    pub(super) fn get(
+        &self,
+        subject: &Subject<'_>,
+        name: &str,
+    ) -> Option<Result<Option<PropertyValue>>> {
+        match property::dataset(name) {
+            Some(property) => Some(self.native(subject, property)),
+            None if property::is_user_name(name) => Some(Ok(user(subject, name))),
+            None => None,
+        }
+    }
+
+    /// Every visible native property of a dataset that has a value, then the user properties by
+    /// name.
+    pub(super) fn all(&self, subject: &Subject<'_>) -> Result<Vec<PropertyValue>> {
+        let mut found = Vec::new();
+        for property in property::DATASET.iter().filter(|property| property.visible) {
+            found.extend(self.native(subject, property)?);
+        }
+        let names: std::collections::BTreeSet<&str> = subject
+            .levels
+            .iter()
+            .flat_map(|(_, entries)| entries.keys())
+            .map(|name| name.split_once('$').map_or(name.as_str(), |(base, _)| base))
+            .filter(|name| property::is_user_name(name))
+            .collect();
+        found.extend(names.into_iter().filter_map(|name| user(subject, name)));
+        Ok(found)
     }
 
     /// A native property.
@@ -306,25 +372,6 @@ impl<'a> PropertyReader<'a> {
             (false, _) => format!("{}{base}/{below}", self.altroot),
         };
         Ok((Value::Text(whole), source))
-    }
-
-    /// `written@snapshot` and `written#bookmark`.
-    fn per_snapshot(&self, dataset: &Dataset, name: &str) -> Result<Option<PropertyValue>> {
-        let catalog = self.catalog;
-        let used = if let Some(snapshot) = name.strip_prefix("written@") {
-            let head = catalog.head(&dataset.directory)?;
-            match snapshot.contains('/') {
-                true => catalog.written_since(dataset, &catalog.dataset_named(snapshot)?)?.used,
-                false => catalog.written_since(dataset, &catalog.snapshot(&head, snapshot)?)?.used,
-            }
-        } else if let Some(bookmark) = name.strip_prefix("written#") {
-            let bookmark = catalog.bookmark(&dataset.directory.name().bookmark(bookmark))?;
-            catalog.written_since_bookmark(dataset, &bookmark)?.used
-        } else {
-            return Err(Error::invalid(format!("'{name}' is not a property")));
-        };
-        let (value, source, received) = (Value::Number(used), Source::None, None);
-        Ok(Some(PropertyValue { property: None, name: name.to_owned(), value, source, received }))
     }
 }
 

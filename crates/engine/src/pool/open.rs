@@ -13,13 +13,15 @@ use cenote_format::feature;
 use cenote_format::objset::ObjsetKind;
 use cenote_format::uberblock::Uberblock;
 use cenote_format::{Guid, ObjectId, Txg};
+use parking_lot::Mutex;
 
 use super::assemble::PoolCandidate;
 use super::choose::{self, Choice};
 use super::discover::Opener;
 use super::leaves::{CandidateLeaves, HeldDevices};
 use super::space::PoolSpace;
-use crate::dataset::{Catalog, PoolCapacity};
+use crate::alloc::Allocator;
+use crate::dataset::{Catalog, Changed, PoolCapacity};
 use crate::keys::KeyStore;
 use crate::object::ObjectSet;
 use crate::pipe::{Pipe, PoolIo, Prefetcher, ReadContext};
@@ -105,6 +107,12 @@ pub struct Pool {
     keys: Arc<KeyStore>,
     view: ArcSwap<View>,
     candidate: Option<PoolCandidate>,
+    /// What groups wrote of the meta object set that nobody has asked for yet.
+    changed: Mutex<Changed>,
+    /// Free space and its bookkeeping, while the pool is written.
+    allocator: OnceLock<Arc<Allocator>>,
+    /// The space of a pool that is only read.
+    space: OnceLock<Arc<PoolSpace>>,
     /// What was shown first was not the newest any device has, but this was.
     gone_back: Option<GoneBack>,
 }
@@ -126,7 +134,6 @@ struct View {
     uberblock: Uberblock,
     mos: ObjectSet,
     catalog: Catalog,
-    space: OnceLock<Arc<PoolSpace>>,
 }
 
 impl Pool {
@@ -262,7 +269,6 @@ impl Pool {
             uberblock: choice.best,
             mos,
             catalog,
-            space: OnceLock::new(),
         };
         let stored = view.config.name.clone().unwrap_or_else(|| candidate.name.clone());
         let (shown, newest) = (&view.uberblock, &choice.latest);
@@ -280,6 +286,9 @@ impl Pool {
             keys: Arc::new(KeyStore::new()),
             view: ArcSwap::from_pointee(view),
             candidate: Some(candidate.clone()),
+            changed: Mutex::new(Changed::All),
+            allocator: OnceLock::new(),
+            space: OnceLock::new(),
         })
     }
 
@@ -298,20 +307,55 @@ impl Pool {
             uberblock,
             catalog: Catalog::unwritten(mos.clone(), &name),
             mos,
-            space: OnceLock::new(),
         };
         let (keys, view) = (Arc::new(KeyStore::new()), ArcSwap::from_pointee(view));
-        Arc::new(Self { name, stored_name, guid, io, keys, view, candidate: None, gone_back: None })
+        Arc::new(Self {
+            name,
+            stored_name,
+            guid,
+            io,
+            keys,
+            view,
+            candidate: None,
+            changed: Mutex::new(Changed::All),
+            allocator: OnceLock::new(),
+            space: OnceLock::new(),
+            gone_back: None,
+        })
     }
 
-    /// Shows a later group, which is on the disks.
-    pub(super) fn publish(&self, uberblock: Uberblock, config: PoolConfig) -> Result<()> {
+    /// Shows a later group, which is on the disks and wrote the objects `changed`.
+    pub(super) fn publish(
+        &self,
+        uberblock: Uberblock,
+        config: PoolConfig,
+        written: impl IntoIterator<Item = ObjectId>,
+    ) -> Result<()> {
         let mos = ObjectSet::open(&self.io, uberblock.root, 0, None)?;
         let catalog = Catalog::open(mos.clone(), &self.name)?;
         let config = Arc::new(config);
-        let view = View { config, uberblock, mos, catalog, space: OnceLock::new() };
+        let view = View { config, uberblock, mos, catalog };
+        let mut changed = self.changed.lock();
         self.view.store(Arc::new(view));
+        changed.add(written);
         Ok(())
+    }
+
+    /// The datasets of the group it shows, and which objects of the meta object set were written since
+    /// this was last asked.
+    pub fn take_changed(&self) -> (Catalog, Changed) {
+        let mut changed = self.changed.lock();
+        (self.catalog(), std::mem::take(&mut *changed))
+    }
+
+    /// What was taken could not be read: it counts as changed still.
+    pub fn give_back_changed(&self) {
+        *self.changed.lock() = Changed::All;
+    }
+
+    /// The pool is written: its space is what the allocator says.
+    pub(super) fn is_written_with(&self, allocator: &Arc<Allocator>) {
+        let _ = self.allocator.set(allocator.clone());
     }
 
     /// Name it goes by.
@@ -370,16 +414,22 @@ impl Pool {
         &self.keys
     }
 
-    /// The pool's space, read once for each group that is shown.
+    /// The pool's space: as the allocator has it if the pool is written, else read from the space maps
+    /// once.
     pub fn space(&self) -> Result<Arc<PoolSpace>> {
         let view = self.view.load();
-        if let Some(space) = view.space.get() {
+        if let Some(allocator) = self.allocator.get() {
+            let held = |id| allocator.held_by_checkpoint_on(id);
+            let space = PoolSpace::of(&view.catalog, &allocator.figures(), held)?;
+            return Ok(Arc::new(space));
+        }
+        if let Some(space) = self.space.get() {
             return Ok(space.clone());
         }
         let tree = view.config.vdev_tree.clone();
         let tree = tree.unwrap_or_else(|| VdevConfig::placeholder(VdevKind::Root, 0));
         let space = Arc::new(PoolSpace::read(&view.catalog, &tree)?);
-        Ok(view.space.get_or_init(|| space).clone())
+        Ok(self.space.get_or_init(|| space).clone())
     }
 
     /// What the pool offers to its datasets; nothing if its space maps cannot be read, for they

@@ -1,7 +1,7 @@
 //! Space of the pool's devices: size, allocated bytes, fragmentation, by top-level vdev.
 //!
-//! Chapter 03, sections 1 and 8 to 11. Sums space-map headers and replays the logs that are not in
-//! the maps yet. Invariant: sums never wrap, and what claims more than its device has counts as
+//! Chapter 03, sections 1 and 8 to 11. Of a pool that is only read, sums space-map headers and
+//! replays the logs that are not in the maps yet; of one that is written, the allocator knows. Invariant: sums never wrap, and what claims more than its device has counts as
 //! full.
 
 use std::collections::BTreeMap;
@@ -14,8 +14,10 @@ use cenote_format::{ObjectId, Txg, brt, ddt};
 
 use crate::alloc::geometry::{EMBEDDED_LOG_ABOVE, Geometry, METASLABS_MAX, metaslab_shift};
 use crate::alloc::histogram::fragmentation_percent;
+use crate::alloc::{Figures, TopFigures};
 use crate::dataset::{Catalog, PoolCapacity, Table, dedup_log};
 use crate::object::ObjectSet;
+use crate::vdev::AllocationClass;
 use crate::zap::Zap;
 use crate::{Error, ErrorKind, Result};
 
@@ -113,12 +115,39 @@ impl PoolSpace {
             }
         }
         replay_logs(mos, &directory, &mut maps)?;
+        Self::with(catalog, maps.into_iter().map(VdevMaps::finish).collect())
+    }
+
+    /// The space of a pool whose allocator says `figures`; `held`: the bytes that only the checkpoint
+    /// holds on a top-level vdev.
+    pub fn of(catalog: &Catalog, figures: &Figures, held: impl Fn(u32) -> u64) -> Result<Self> {
+        let top = |top: &TopFigures| TopSpace {
+            id: top.id,
+            class: match top.class {
+                AllocationClass::Normal => Class::Normal,
+                AllocationClass::Log => Class::Log,
+                AllocationClass::Special => Class::Special,
+                AllocationClass::Dedup => Class::Dedup,
+            },
+            size: top.size,
+            allocated: top.allocated,
+            fragmentation: top.fragmentation,
+            deflate_ratio: top.deflate_ratio,
+            embedded_log: top.embedded_log,
+            checkpoint: held(top.id),
+            passive: top.passive,
+        };
+        Self::with(catalog, figures.tops.iter().map(top).collect())
+    }
+
+    /// The space of a pool with these top-level vdevs.
+    fn with(catalog: &Catalog, tops: Vec<TopSpace>) -> Result<Self> {
+        let (mos, directory) = (catalog.mos(), catalog.object_directory()?);
         let (dedup, dedup_tables) = dedup(mos, &directory)?;
         let (clone_used, clone_saved) = clones(mos, &directory)?;
-        let held = maps.iter().fold(0, |sum: u64, map| sum.saturating_add(map.checkpoint));
+        let held = tops.iter().fold(0, |sum: u64, top| sum.saturating_add(top.checkpoint));
         let is_there = directory.value("com.delphix:zpool_checkpoint")?.is_some();
         let checkpoint = (is_there || held > 0).then_some(held);
-        let tops = maps.into_iter().map(VdevMaps::finish).collect();
         Ok(Self { tops, dedup, dedup_tables, clone_used, clone_saved, checkpoint })
     }
 

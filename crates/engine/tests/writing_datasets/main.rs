@@ -15,6 +15,9 @@ use cenote_device::{Device, FileDevice, Mode};
 use cenote_engine::Result;
 use cenote_engine::check::{CheckOptions, Verify, check};
 use cenote_engine::dataset::change::{MosChange, NewDataset};
+use cenote_engine::dataset::{
+    DatasetName, InventoryReader, PropertyReader, PropertyValue, Surroundings,
+};
 use cenote_engine::object::{NewObject, ObjectSet};
 use cenote_engine::pool::OpenOptions;
 use cenote_engine::pool::change::{NewPoolPlan, create};
@@ -63,6 +66,7 @@ fn nothing(set: &ObjectSet, tx: &Tx) -> Result<()> {
 struct World {
     live: Arc<LivePool>,
     directory: tempfile::TempDir,
+    survey: std::cell::RefCell<InventoryReader>,
 }
 
 impl World {
@@ -98,7 +102,7 @@ impl World {
         let options = OpenOptions::default();
         let write = WriteOptions::default();
         let live = create(plan, Arc::new(open_leaf), &options, write, nothing).unwrap();
-        Self { live, directory }
+        Self { live, directory, survey: Default::default() }
     }
 
     fn change<T: Send + 'static>(
@@ -112,6 +116,43 @@ impl World {
                 Ok(made)
             })
             .unwrap()
+    }
+
+    /// What is known of all datasets, where only what was written since the last time is read again,
+    /// is what a reading of everything finds.
+    fn survey(&self, after: &str) {
+        let pool = self.live.pool();
+        let (catalog, changed) = pool.take_changed();
+        let keys = pool.keys().as_ref();
+        let inventory = self.survey.borrow_mut().next(&catalog, keys, &changed, false).unwrap();
+        let around = Surroundings::new(pool.capacity(), keys, "");
+        let reader = PropertyReader::new(&catalog, pool.capacity(), keys, "");
+        let mut read = Vec::new();
+        for listed in catalog.list(&catalog.root().unwrap()).unwrap() {
+            match reader.all(&listed) {
+                Ok(all) => read.push((listed.name().clone(), all)),
+                Err(error) => println!("{}: {error}", listed.name()),
+            }
+        }
+        let known =
+            inventory.all().map(|one| (one.name().clone(), one.properties(&around).unwrap()));
+        let known: Vec<_> = known.collect();
+        let names = |all: &[(DatasetName, Vec<PropertyValue>)]| -> Vec<String> {
+            all.iter().map(|(name, _)| name.to_string()).collect()
+        };
+        assert_eq!(names(&known), names(&read), "after {after}");
+        for ((name, known), (_, read)) in known.iter().zip(&read) {
+            assert_eq!(known, read, "{name} after {after}");
+        }
+        for known in inventory.all() {
+            let found = inventory.find(&known.name().to_string()).unwrap();
+            assert_eq!(found.name(), known.name());
+            if let Some(facts) = known.facts() {
+                let permissions = catalog.permissions(&known.entry().directory).unwrap();
+                assert_eq!(*known.entry().permissions, permissions, "{}", known.name());
+                assert_eq!(facts.holds, catalog.holds(&facts.dataset).unwrap());
+            }
+        }
     }
 
     fn id(&self, name: &str) -> ObjectId {

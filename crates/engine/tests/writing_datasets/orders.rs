@@ -80,6 +80,7 @@ fn fail_everywhere(world: &World, what: &str, order: impl Fn(&Arc<LivePool>) -> 
         if let Ok(()) = done {
             assert!(step > 1, "{what} changed nothing");
             world.census();
+            world.survey(what);
             println!("{what}: {} steps", step - 1);
             return;
         }

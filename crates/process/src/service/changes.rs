@@ -63,12 +63,17 @@ impl PoolChanges {
         self.live.as_ref().ok_or_else(|| Error::new(ErrorKind::ReadOnly, "pool is read-only"))
     }
 
-    /// Orders about its datasets.
+    /// Orders about its datasets; the `command` that gives them goes into the history with what they
+    /// change.
     ///
     /// # Errors
     /// As [`Self::live`].
-    pub fn orders(&self) -> Result<DatasetOrders<'_>> {
-        Ok(self.live()?.orders())
+    pub fn orders(&self, command: Option<&str>) -> Result<DatasetOrders<'_>> {
+        let orders = self.live()?.orders();
+        Ok(match command {
+            Some(line) => orders.given_by(line, super::settings::user()),
+            None => orders,
+        })
     }
 
     /// Whether the pool can be changed at all; else why not (`pool is read-only`).
@@ -125,7 +130,7 @@ impl PoolChanges {
     ///
     /// # Errors
     /// `Exists`, `NotFound` (parent), no space, `KeyNotLoaded`.
-    pub fn create_dataset(&self, new: &NewDataset) -> Result<()> {
+    pub fn create_dataset(&self, new: &NewDataset, command: Option<&str>) -> Result<()> {
         let live = self.live()?;
         let NewSettings { mut files, block, encryption, mut stored } =
             split_settings(&new.properties)?;
@@ -147,7 +152,7 @@ impl PoolChanges {
             kind: if volume.is_some() { ObjsetKind::Zvol } else { ObjsetKind::Zfs },
             case_insensitive: files.case != CaseSensitivity::Sensitive,
         };
-        live.orders().create(named, move |set, tx| {
+        self.orders(command)?.create(named, move |set, tx| {
             let filled = match volume {
                 None => cenote_posix::create::initialise(set, tx, &files),
                 Some(size) => cenote_posix::create::initialise_volume(set, tx, size, block),
@@ -159,11 +164,16 @@ impl PoolChanges {
     /// Sets properties of a filesystem, volume or snapshot. A size of a quota or reservation is in
     /// bytes, zero for none; `filesystem_limit` and `snapshot_limit` are `u64::MAX` for none;
     /// `userquota@1000` and its like carry the number of the user, group or project; other names
-    /// are as the property tables have them.
+    /// are as the property tables have them. `true`: the `command` is in the history.
     ///
     /// # Errors
     /// No space (a reservation that does not fit), `InvalidArgument`.
-    pub fn set_properties(&self, dataset: &str, properties: &[PropertySetting]) -> Result<()> {
+    pub fn set_properties(
+        &self,
+        dataset: &str,
+        properties: &[PropertySetting],
+        command: Option<&str>,
+    ) -> Result<bool> {
         let live = self.live()?;
         let inputs: Vec<PropertyInput> = properties.iter().map(input).collect();
         let (inside, inputs): (Vec<_>, Vec<_>) = inputs
@@ -171,11 +181,11 @@ impl PoolChanges {
             .partition(|input| input.name.contains('@') || input.name == "volsize");
         self.set_inside(live, dataset, &inside)?;
         if inputs.is_empty() {
-            return Ok(());
+            return Ok(false);
         }
-        live.orders().set_properties(dataset, inputs)?;
+        self.orders(command)?.set_properties(dataset, inputs)?;
         self.follow(live);
-        Ok(())
+        Ok(true)
     }
 
     /// Removes the local value of a property; `received`: the received one shows again, else it is
@@ -183,9 +193,15 @@ impl PoolChanges {
     ///
     /// # Errors
     /// What the disks say.
-    pub fn inherit(&self, dataset: &str, property: &str, received: bool) -> Result<()> {
+    pub fn inherit(
+        &self,
+        dataset: &str,
+        property: &str,
+        received: bool,
+        command: Option<&str>,
+    ) -> Result<()> {
         let live = self.live()?;
-        live.orders().inherit(dataset, property, received)?;
+        self.orders(command)?.inherit(dataset, property, received)?;
         self.follow(live);
         Ok(())
     }

@@ -2,7 +2,8 @@
 //!
 //! Invariant: the properties of all datasets are read in the background, when the pool is opened and
 //! when a question comes after more was written; a question waits for that reading only, and never
-//! beyond its deadline: then it gets what was read before.
+//! beyond its deadline: then it gets what was read before. From the devices comes only what groups
+//! wrote since the reading before.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,7 +11,9 @@ use std::time::{Duration, Instant};
 use cenote_control::protocol::{DatasetQuery, Failure, FailureKind};
 use cenote_control::report::{DatasetKind, DatasetReport, Properties, Property, Source};
 use cenote_engine::Result;
-use cenote_engine::dataset::{self, Listed, Principal, PrincipalUsage, PropertyReader};
+use cenote_engine::dataset::{
+    self, InventoryReader, Known, Listed, Principal, PrincipalUsage, PropertyReader, Surroundings,
+};
 use cenote_engine::pool::Pool;
 use parking_lot::{Condvar, Mutex};
 
@@ -25,6 +28,8 @@ const IMPATIENCE: Duration = Duration::from_secs(2);
 /// The datasets of a pool as they were read.
 pub struct Catalogue {
     state: Mutex<State>,
+    /// Never taken by those who only look.
+    reader: Mutex<InventoryReader>,
     changed: Condvar,
 }
 
@@ -41,7 +46,11 @@ impl Catalogue {
     /// Starts reading in the background; `txg` is the newest group on the disks.
     pub fn start(pool: &Arc<Pool>, altroot: &str, txg: Option<u64>) -> Arc<Self> {
         let state = State { last: None, txg, reading: None };
-        let catalogue = Arc::new(Self { state: Mutex::new(state), changed: Condvar::new() });
+        let catalogue = Arc::new(Self {
+            state: Mutex::new(state),
+            reader: Mutex::default(),
+            changed: Condvar::new(),
+        });
         catalogue.begin(pool, altroot, txg);
         catalogue
     }
@@ -50,7 +59,7 @@ impl Catalogue {
         self.state.lock().reading = Some(txg);
         let (own, pool, altroot) = (self.clone(), pool.clone(), altroot.to_owned());
         let run = move || {
-            let result = read(&pool, &altroot);
+            let result = own.read(&pool, &altroot);
             own.finish(result, txg);
         };
         let started = std::thread::Builder::new().name("datasets".into()).spawn(run);
@@ -74,13 +83,23 @@ impl Catalogue {
         altroot: &str,
         txg: Option<u64>,
     ) -> Result<(), Failure> {
-        let result = read(pool, altroot);
+        let result = self.read(pool, altroot);
         let failed = result.as_ref().err().map(ToString::to_string);
         self.finish(result, txg);
         match failed {
             None => Ok(()),
             Some(reason) => Err(Failure::new(FailureKind::Other, reason)),
         }
+    }
+
+    fn read(&self, pool: &Arc<Pool>, altroot: &str) -> Result<Vec<DatasetReport>> {
+        let mut reader = self.reader.lock();
+        let (catalog, changed) = pool.take_changed();
+        let keys = &**pool.keys();
+        let inventory = reader.next(&catalog, keys, &changed, false);
+        let inventory = inventory.inspect_err(|_| pool.give_back_changed())?;
+        let around = Surroundings::new(pool.capacity(), keys, altroot);
+        inventory.all().map(|known| report(&known, &around)).collect()
     }
 
     /// All datasets as of group `txg`, waiting for the reading at most [`PATIENCE`].
@@ -114,36 +133,18 @@ impl Catalogue {
     }
 }
 
-fn read(pool: &Arc<Pool>, altroot: &str) -> Result<Vec<DatasetReport>> {
-    let catalog = pool.catalog();
-    let reader = PropertyReader::new(&catalog, pool.capacity(), &**pool.keys(), altroot);
-    let mut out = Vec::new();
-    for listed in catalog.list(&catalog.root()?)? {
-        match report(pool, &reader, &listed) {
-            Ok(report) => out.push(report),
-            Err(error) => match &listed {
-                Listed::Dataset(dataset) if catalog.is_foreign(dataset).unwrap_or(false) => {}
-                _ => return Err(error),
-            },
-        }
-    }
-    Ok(out)
-}
-
-fn report(pool: &Pool, reader: &PropertyReader<'_>, listed: &Listed) -> Result<DatasetReport> {
-    let properties = convert(reader.all(listed)?);
-    let kind = match listed {
-        Listed::Bookmark(..) => DatasetKind::Bookmark,
-        Listed::Dataset(dataset) if dataset.is_snapshot() => DatasetKind::Snapshot,
-        Listed::Dataset(dataset) => match pool.catalog().kind(dataset)? {
-            dataset::DatasetKind::Filesystem => DatasetKind::Filesystem,
-            dataset::DatasetKind::Volume => DatasetKind::Volume,
-        },
+fn report(known: &Known<'_>, around: &Surroundings<'_>) -> Result<DatasetReport> {
+    let properties = convert(known.properties(around)?);
+    let kind = match (known.facts(), known.kind()) {
+        (Some(facts), _) if facts.dataset.is_snapshot() => DatasetKind::Snapshot,
+        (_, Some(dataset::DatasetKind::Filesystem)) => DatasetKind::Filesystem,
+        (_, Some(dataset::DatasetKind::Volume)) => DatasetKind::Volume,
+        (_, None) => DatasetKind::Bookmark,
     };
     Ok(DatasetReport {
-        name: listed.name().to_string(),
+        name: known.name().to_string(),
         kind,
-        createtxg: properties.number("createtxg").unwrap_or(0),
+        createtxg: known.created_in(),
         mounted_at: None,
         properties,
     })

@@ -32,15 +32,17 @@ pub struct NewNamed {
 }
 
 /// Orders about the datasets of a pool.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub struct DatasetOrders<'a> {
     pub(super) live: &'a LivePool,
+    /// The command line that gives the order, and who gave it.
+    command: Option<(String, u64)>,
 }
 
 impl LivePool {
     /// Orders about its datasets.
     pub fn orders(&self) -> DatasetOrders<'_> {
-        DatasetOrders { live: self }
+        DatasetOrders { live: self, command: None }
     }
 }
 
@@ -54,6 +56,31 @@ fn parent_of(name: &str) -> Result<(&str, &str)> {
 }
 
 impl DatasetOrders<'_> {
+    /// The line goes into the history with what it changes, in the same group.
+    #[must_use]
+    pub fn given_by(mut self, line: &str, user: u64) -> Self {
+        self.command = Some((line.to_owned(), user));
+        self
+    }
+
+    /// Changes the metadata, and the history with it.
+    pub(super) fn change<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&LivePool, &MosChange<'_>) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let command = self.command.clone();
+        self.live.change(move |live, change| {
+            let done = work(live, change)?;
+            if let Some((line, user)) = command
+                && let Err(error) = change.log_command(&line, user)
+            {
+                // A damaged history keeps nobody from changing the pool.
+                tracing::warn!(%error, line, "not in the history");
+            }
+            Ok(done)
+        })
+    }
+
     /// The dataset of this name as the last group on the disks has it.
     pub(super) fn find(&self, name: &str) -> Result<Dataset> {
         self.live.pool().catalog().dataset_named(name)
@@ -69,7 +96,7 @@ impl DatasetOrders<'_> {
         fill: impl FnOnce(&ObjectSet, &Tx) -> Result<()> + Send + 'static,
     ) -> Result<()> {
         parent_of(&new.name)?;
-        self.live.change(move |live, change| {
+        self.change(move |live, change| {
             let (parent, name) = parent_of(&new.name)?;
             let catalog = present(live, change)?;
             let above = catalog.directory(parent)?;
@@ -104,7 +131,7 @@ impl DatasetOrders<'_> {
     ) -> Result<()> {
         let (parent, name) = parent_of(name)?;
         let (parent, name, origin) = (parent.to_owned(), name.to_owned(), origin.to_owned());
-        self.live.change(move |live, change| {
+        self.change(move |live, change| {
             let catalog = present(live, change)?;
             let above = catalog.directory(&parent)?;
             let origin = catalog.dataset_named(&origin)?;
@@ -127,8 +154,12 @@ impl DatasetOrders<'_> {
     /// # Errors
     /// `Busy` (held, cloned, has children), `NotFound`.
     pub fn destroy(&self, names: &[String], defer: bool) -> Result<()> {
-        let checked = names.to_vec();
-        self.live.change(move |live, change| check_destroy(live, change, &checked, defer))?;
+        // Where datasets are closed before, what can be refused is refused before that.
+        let is_snapshot = |name: &String| name.contains('@');
+        if names.iter().any(is_snapshot) && !names.iter().all(is_snapshot) {
+            let checked = names.to_vec();
+            self.live.change(move |live, change| check_destroy(live, change, &checked, defer))?;
+        }
         for name in names {
             if let Ok(dataset) = self.find(name)
                 && !dataset.is_snapshot()
@@ -137,7 +168,7 @@ impl DatasetOrders<'_> {
             }
         }
         let names = names.to_vec();
-        self.live.change(move |live, change| {
+        self.change(move |live, change| {
             // What can be refused is refused before anything is changed.
             check_destroy(live, change, &names, defer)?;
             for name in &names {
@@ -166,7 +197,7 @@ impl DatasetOrders<'_> {
     /// `Exists`, `NotFound`.
     pub fn rename(&self, pairs: &[(String, String)]) -> Result<()> {
         let pairs = pairs.to_vec();
-        self.live.change(move |live, change| {
+        self.change(move |live, change| {
             for (from, to) in &pairs {
                 let catalog = present(live, change)?;
                 if let (Some((head, from)), Some((_, to))) =
@@ -191,7 +222,7 @@ impl DatasetOrders<'_> {
     /// No space (a reservation that does not fit), `InvalidArgument`.
     pub fn set_properties(&self, dataset: &str, inputs: Vec<PropertyInput>) -> Result<()> {
         let name = dataset.to_owned();
-        self.live.change(move |live, change| {
+        self.change(move |live, change| {
             let dataset = present(live, change)?.dataset_named(&name)?;
             inputs.iter().try_for_each(|input| change.check_value(dataset.id, input))?;
             inputs.iter().try_for_each(|input| change.set_property(dataset.id, input))
@@ -205,7 +236,7 @@ impl DatasetOrders<'_> {
     /// What the disks say.
     pub fn inherit(&self, dataset: &str, property: &str, received: bool) -> Result<()> {
         let (name, property) = (dataset.to_owned(), property.to_owned());
-        self.live.change(move |live, change| {
+        self.change(move |live, change| {
             let dataset = present(live, change)?.dataset_named(&name)?;
             change.inherit_property(dataset.id, &property, received)
         })
@@ -217,7 +248,7 @@ impl DatasetOrders<'_> {
     /// `NotFound`, `InvalidArgument`.
     pub fn allow(&self, dataset: &str, given: Vec<(Key, Vec<String>)>) -> Result<()> {
         let name = dataset.to_owned();
-        self.live.change(move |live, change| {
+        self.change(move |live, change| {
             change.allow(present(live, change)?.dataset_named(&name)?.directory.id, &given)
         })
     }
@@ -232,7 +263,7 @@ impl DatasetOrders<'_> {
         taken: Vec<(Key, Option<Vec<String>>)>,
     ) -> Result<()> {
         let names = datasets.to_vec();
-        self.live.change(move |live, change| {
+        self.change(move |live, change| {
             let catalog = present(live, change)?;
             let found = names.iter().map(|name| catalog.dataset_named(name));
             let found = found.collect::<Result<Vec<_>>>()?;
@@ -247,7 +278,7 @@ impl DatasetOrders<'_> {
     /// `KeyNotLoaded`.
     pub fn change_key(&self, dataset: &str, key: Option<(Wrapping, String)>) -> Result<()> {
         let name = dataset.to_owned();
-        self.live.change(move |live, change| {
+        self.change(move |live, change| {
             let new = key.as_ref().map(|(wrapping, location)| (wrapping, location.as_str()));
             live.change_key(change, &name, new)
         })

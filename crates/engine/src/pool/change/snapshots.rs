@@ -16,7 +16,7 @@ impl DatasetOrders<'_> {
     /// `Exists`, `NotFound`, no space.
     pub fn snapshot(&self, names: &[String], properties: Vec<PropertyInput>) -> Result<()> {
         let names = names.to_vec();
-        self.live.change(move |live, change| {
+        self.change(move |live, change| {
             let catalog = present(live, change)?;
             let mut heads = Vec::with_capacity(names.len());
             for full in &names {
@@ -40,7 +40,7 @@ impl DatasetOrders<'_> {
     /// `InvalidArgument` (no clone), `Exists` (a snapshot of both has the same name).
     pub fn promote(&self, name: &str) -> Result<()> {
         let name = name.to_owned();
-        self.live.change(move |live, change| {
+        self.change(move |live, change| {
             let clone = present(live, change)?.dataset_named(&name)?;
             change.promote(clone.id)
         })
@@ -53,7 +53,7 @@ impl DatasetOrders<'_> {
     pub fn rollback(&self, snapshot: &str) -> Result<()> {
         let (head, snapshot) = (snapshot.split('@').next().unwrap_or(""), snapshot.to_owned());
         self.live.close_dataset(self.find(head)?.id)?;
-        self.live.change(move |live, change| {
+        self.change(move |live, change| {
             let catalog = present(live, change)?;
             let to = catalog.dataset_named(&snapshot)?;
             let head = catalog.head(&to.directory)?;
@@ -70,7 +70,7 @@ impl DatasetOrders<'_> {
     /// `Exists`, `NotFound`.
     pub fn hold(&self, snapshots: &[String], tag: &str) -> Result<()> {
         let (names, tag) = (snapshots.to_vec(), tag.to_owned());
-        self.live.change(move |live, change| {
+        self.change(move |live, change| {
             let catalog = present(live, change)?;
             let mut found = Vec::new();
             for name in &names {
@@ -91,7 +91,7 @@ impl DatasetOrders<'_> {
     /// `NotFound`.
     pub fn release(&self, snapshots: &[String], tag: &str) -> Result<()> {
         let (names, tag) = (snapshots.to_vec(), tag.to_owned());
-        self.live.change(move |live, change| {
+        self.change(move |live, change| {
             let catalog = present(live, change)?;
             let mut found = Vec::new();
             for name in &names {
@@ -118,7 +118,7 @@ impl DatasetOrders<'_> {
     /// `Exists`, `NotFound`, `InvalidArgument` (not of the same dataset).
     pub fn bookmark(&self, from: &str, to: &str) -> Result<()> {
         let (from, to) = (from.to_owned(), to.to_owned());
-        self.live.change(move |live, change| {
+        self.change(move |live, change| {
             let catalog = present(live, change)?;
             let (head, name) =
                 to.split_once('#').ok_or_else(|| Error::invalid("not the name of a bookmark"))?;

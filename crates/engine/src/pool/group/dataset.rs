@@ -157,8 +157,7 @@ impl LivePool {
 
     /// Property `logbias` of a dataset: whether its log leaves log devices to others.
     fn log_bias(&self, catalog: &Catalog, dataset: &Dataset) -> Result<bool> {
-        let reader =
-            PropertyReader::new(catalog, self.pool.capacity(), self.pool.keys().as_ref(), "");
+        let reader = PropertyReader::new(catalog, self.capacity(), self.pool.keys().as_ref(), "");
         let bias = reader.get(&Listed::Dataset(dataset.clone()), "logbias")?;
         Ok(bias.is_some_and(|bias| bias.value == Value::Number(THROUGHPUT)))
     }
@@ -169,7 +168,7 @@ impl LivePool {
         dataset: &Dataset,
         encryptor: Option<Arc<dyn Encryptor>>,
     ) -> Result<ObjsetPolicy> {
-        let capacity = self.pool.capacity();
+        let capacity = self.capacity();
         let reader = PropertyReader::new(catalog, capacity, self.pool.keys().as_ref(), "");
         policy_of(catalog, dataset, &reader, encryptor)
     }

@@ -23,7 +23,7 @@ mod sync;
 mod tasks;
 mod timer;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::JoinHandle;
@@ -119,6 +119,8 @@ pub struct LivePool {
     /// Sets that tasks of the present group made.
     pub(super) fresh: Mutex<Vec<Arc<LiveDataset>>>,
     pub(super) tasks: Mutex<Vec<Task>>,
+    /// Objects of the meta object set that the group being written has written.
+    pub(super) written: Mutex<BTreeSet<ObjectId>>,
     pub(super) config: Mutex<config::ConfigState>,
     pub(super) missed: Mutex<missed::Written>,
     pub(super) outage: Arc<outage::Outage>,
@@ -162,6 +164,7 @@ impl LivePool {
         let patience: Arc<dyn crate::pipe::Patience> = outage.clone();
         io.pipe.set_patience(&patience);
         let allocator = Arc::new(allocator);
+        pool.is_written_with(&allocator);
         let pipe = Arc::downgrade(&io.pipe);
         let healer: Arc<dyn crate::pipe::Healer> =
             Arc::new(heal::PoolHealer { allocator: allocator.clone(), pipe });
@@ -191,6 +194,7 @@ impl LivePool {
             fails: AtomicU64::new(0),
             fresh: Mutex::default(),
             tasks: Mutex::default(),
+            written: Mutex::default(),
             config: Mutex::new(config),
             missed: Mutex::new(missed::Written::of(&pool.vdevs())),
             logged_volumes: Mutex::default(),

@@ -123,7 +123,7 @@ impl LivePool {
         }
         self.allocator.sync_done(txg)?;
         let config = self.config.lock().published();
-        self.pool.publish(uberblock, config)?;
+        self.pool.publish(uberblock, config, std::mem::take(&mut *self.written.lock()))?;
         self.settle_promises(&change, txg, heads, orders);
         hooks.forget_outdated();
         Ok(())
@@ -275,6 +275,7 @@ impl Group<'_> {
                 ledger: &ledger,
             };
             let objects = mos.sync_objects(&context)?;
+            self.live.written.lock().extend(objects.iter().map(SyncedObject::id));
             let written = mos.sync_root(&context, objects)?;
             // The next pass reads what this one handed in.
             mos.commit(written)?;

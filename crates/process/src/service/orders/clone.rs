@@ -35,7 +35,7 @@ impl Order for Clone<'_> {
         let make = || {
             let properties = split_settings(&self.new.properties)?.stored;
             let (name, creator) = (&self.new.name, rustix::process::getuid().as_raw());
-            doing.service.changes.orders()?.clone_snapshot(self.origin, name, properties, creator)
+            doing.given()?.clone_snapshot(self.origin, name, properties, creator)
         };
         doing.create(&all, self.new, is_filesystem, &make)
     }

@@ -26,7 +26,7 @@ impl Order for Create<'_> {
 
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
         let new = self.0;
-        let create = || doing.service.changes.create_dataset(new);
+        let create = || doing.service.changes.create_dataset(new, doing.command());
         doing.create(&doing.all()?, new, new.volume_size.is_none(), &create)
     }
 }
@@ -54,7 +54,7 @@ impl Doing<'_> {
         let (service, pool) = (self.service, self.pool);
         for name in &missing {
             let parent = NewDataset { name: name.clone(), ..NewDataset::default() };
-            service.changes.create_dataset(&parent).map_err(|error| self.refused(&error))?;
+            service.changes.create_dataset(&parent, None).map_err(|error| self.refused(&error))?;
         }
         make().map_err(|error| self.refused(&error))?;
         service.publish(pool)?;

@@ -35,10 +35,8 @@ impl Order for Destroy<'_> {
         let before = service.mounts.places();
         service.mounts.take_down_named(&destroy.names, destroy.force)?;
         let made = places::made(&all, |name| destroy.names.iter().any(|gone| gone == name));
-        if let Err(error) = service
-            .changes
-            .orders()
-            .and_then(|orders| orders.destroy(&destroy.names, destroy.defer))
+        if let Err(error) =
+            doing.given().and_then(|orders| orders.destroy(&destroy.names, destroy.defer))
         {
             service.publish(pool)?;
             let fresh = doing.all()?;

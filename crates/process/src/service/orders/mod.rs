@@ -21,6 +21,7 @@ mod rename;
 mod rollback;
 mod snapshot;
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use cenote_control::changes::{Change, ChangeRequest};
@@ -132,6 +133,8 @@ struct Doing<'a> {
     start: String,
     /// The command line that gave it.
     command: Option<&'a str>,
+    /// It goes into the history with the change.
+    noted: &'a Cell<bool>,
 }
 
 impl Doing<'_> {
@@ -164,7 +167,18 @@ impl Doing<'_> {
         &self,
         order: impl FnOnce(DatasetOrders<'_>) -> cenote_engine::Result<()>,
     ) -> cenote_engine::Result<()> {
-        order(self.service.changes.orders()?)
+        order(self.given()?)
+    }
+
+    /// The command line, which goes into the history with the change.
+    fn command(&self) -> Option<&str> {
+        self.noted.set(self.noted.get() || self.command.is_some());
+        self.command
+    }
+
+    /// Orders of the engine, of which the last one brings the command line into the history.
+    fn given(&self) -> cenote_engine::Result<DatasetOrders<'_>> {
+        self.service.changes.orders(self.command())
     }
 
     /// Nothing but what the engine does.
@@ -201,7 +215,8 @@ impl Service {
         let pool = self.pool()?;
         let order = &*order(&request.change);
         let (start, command) = (order.cannot(pool.name()), request.command.as_deref());
-        let doing = Doing { service: self, pool: &pool, order, start, command };
+        let noted = &Cell::new(false);
+        let doing = Doing { service: self, pool: &pool, order, start, command, noted };
         if order.is_urgent() {
             let warnings = order.carry_out(&doing)?;
             if self.changes.suspended().is_none() {
@@ -222,7 +237,9 @@ impl Service {
         if order.ends_the_pool() {
             return Ok(warnings);
         }
-        self.note_command(command);
+        if !noted.get() {
+            self.note_command(command);
+        }
         if let Err(error) = self.publish(&pool) {
             warnings.push(format!("what '{}' shows is not up to date: {error}", pool.name()));
         }

@@ -44,9 +44,7 @@ impl Order for Promote<'_> {
             return Err(doing.refuse(FailureKind::Already, &reason));
         }
         doing
-            .service
-            .changes
-            .orders()
+            .given()
             .and_then(|orders| orders.promote(name))
             .map_err(|error| doing.refused(&error))?;
         for dataset in [parent, name] {

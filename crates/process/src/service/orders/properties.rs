@@ -72,7 +72,12 @@ impl Order for Set<'_> {
             mount: self.mount,
             ends: properties.iter().any(ends),
         };
-        touched.change(doing, &|| doing.service.changes.set_properties(self.dataset, &properties))
+        touched.change(doing, &|| {
+            let changes = &doing.service.changes;
+            let noted = changes.set_properties(self.dataset, &properties, doing.command)?;
+            doing.noted.set(noted && doing.command.is_some());
+            Ok(())
+        })
     }
 }
 
@@ -95,7 +100,9 @@ impl Order for Inherit<'_> {
             mount: true,
             ends: false,
         };
-        touched.change(doing, &|| changes.inherit(self.dataset, self.property, self.received))
+        touched.change(doing, &|| {
+            changes.inherit(self.dataset, self.property, self.received, doing.command())
+        })
     }
 }
 

@@ -50,9 +50,8 @@ impl Order for Rename<'_> {
             });
         }
         if rename.from.contains('@') {
-            service
-                .changes
-                .orders()
+            doing
+                .given()
                 .and_then(|orders| orders.rename(&pairs))
                 .map_err(|error| doing.refused(&error))?;
             let names: Vec<String> = pairs.into_iter().flat_map(|(from, to)| [from, to]).collect();
@@ -83,9 +82,9 @@ impl Rename<'_> {
         service.mounts.take_down_named(&moved, rename.force)?;
         let made = missing.iter().try_for_each(|name| {
             let parent = NewDataset { name: name.clone(), ..NewDataset::default() };
-            service.changes.create_dataset(&parent)
+            service.changes.create_dataset(&parent, None)
         });
-        let renamed = made.and_then(|()| service.changes.orders()?.rename(pairs));
+        let renamed = made.and_then(|()| doing.given()?.rename(pairs));
         if renamed.is_ok() {
             service.mounts.rename(&rename.from, &rename.to);
             places::remove(places::made(all, |name| moved.iter().any(|from| from == name)));

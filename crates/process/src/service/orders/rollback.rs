@@ -41,12 +41,12 @@ impl Order for Rollback<'_> {
                 DestroyRequest { names: self.newer.to_vec(), force: self.force, defer: false };
             let destroy = Destroy(&request);
             let start = format!("cannot destroy '{last}'");
-            destroy.carry_out(&Doing { start, order: &destroy, ..*doing })?;
+            destroy.carry_out(&Doing { start, order: &destroy, command: None, ..*doing })?;
             service.publish(pool)?;
         }
         let mounted = service.mounts.places();
         service.mounts.take_down_named(&[self.dataset().to_owned()], self.force)?;
-        let done = service.changes.orders().and_then(|orders| orders.rollback(self.snapshot));
+        let done = doing.given().and_then(|orders| orders.rollback(self.snapshot));
         service.publish(pool)?;
         let warnings = service.restore(pool, &doing.all()?, &mounted);
         done.map_err(|error| match error.kind() {

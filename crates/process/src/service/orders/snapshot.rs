@@ -55,9 +55,7 @@ impl Order for Snapshot<'_> {
         let only = Snapshot { names: &whole, properties: self.properties };
         let doing = Doing { start: only.cannot(doing.pool.name()), order: &only, ..*doing };
         doing
-            .service
-            .changes
-            .orders()
+            .given()
             .and_then(|orders| orders.snapshot(&whole, self.properties.iter().map(input).collect()))
             .map_err(|error| {
                 let mut failure = doing.refused(&error);
