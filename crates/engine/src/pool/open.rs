@@ -136,6 +136,17 @@ struct View {
     catalog: Catalog,
 }
 
+/// What some checksums begin with, if the pool has it.
+fn checksum_salt(directory: &Zap) -> Result<Option<Salt>> {
+    let Some(value) = directory.lookup(b"org.illumos:checksum_salt")? else { return Ok(None) };
+    let bytes = value.as_bytes().unwrap_or_default();
+    let salt: [u8; 32] = bytes
+        .get(..32)
+        .and_then(|salt| salt.try_into().ok())
+        .ok_or_else(|| Error::corrupt("the checksum salt is not 32 bytes long"))?;
+    Ok(Some(Salt::new(salt)))
+}
+
 impl Pool {
     /// Opens the pool behind `candidate` for reading.
     pub fn open(candidate: &PoolCandidate, options: &OpenOptions) -> Result<Arc<Self>> {
@@ -255,13 +266,8 @@ impl Pool {
                 io.pipe.vdevs().set_class(index, class);
             }
         }
-        if let Some(value) = directory.lookup(b"org.illumos:checksum_salt")? {
-            let bytes = value.as_bytes().unwrap_or_default();
-            let salt: [u8; 32] = bytes
-                .get(..32)
-                .and_then(|salt| salt.try_into().ok())
-                .ok_or_else(|| Error::corrupt("the checksum salt is not 32 bytes long"))?;
-            io.pipe.set_salt(Salt::new(salt));
+        if let Some(salt) = checksum_salt(&directory)? {
+            io.pipe.set_salt(salt);
         }
         let catalog = Catalog::open(mos.clone(), name)?;
         let view = View {
