@@ -82,6 +82,7 @@ struct Outdated {
 }
 
 /// Reads inventories.
+#[derive(Default)]
 pub struct InventoryReader {
     current: Arc<Inventory>,
     /// The directory that each object belongs to.
@@ -94,19 +95,6 @@ pub struct InventoryReader {
     moved: bool,
     /// The table of a dataset without properties.
     none: Entries,
-}
-
-impl Default for InventoryReader {
-    fn default() -> Self {
-        Self {
-            current: Arc::default(),
-            owners: HashMap::new(),
-            children: HashMap::new(),
-            whole: false,
-            moved: false,
-            none: Arc::default(),
-        }
-    }
 }
 
 impl InventoryReader {
