@@ -134,17 +134,18 @@ impl InventoryReader {
         self.owners.clear();
         self.children.clear();
         let mut next = Inventory::default();
-        self.read_tree(catalog, keys, &catalog.root()?, &mut next)?;
+        self.read_tree(catalog, keys, &catalog.root()?, &mut next, &mut HashSet::new())?;
         Ok(next)
     }
 
-    /// Reads a directory that is not in `next`, and all below it.
+    /// Reads a directory that is not in `next`, and all below it, and says that they were `read`.
     fn read_tree(
         &mut self,
         catalog: &Catalog,
         keys: &dyn Keys,
         top: &Directory,
         next: &mut Inventory,
+        read: &mut HashSet<ObjectId>,
     ) -> Result<()> {
         for directory in catalog.walk(top)? {
             let (id, path) = (directory.id, Path::new(&directory.path));
@@ -153,6 +154,7 @@ impl InventoryReader {
                 below.insert(id, directory.component().to_owned());
             }
             let entry = self.read_entry(catalog, keys, directory, None, &Outdated::default())?;
+            read.insert(id);
             next.paths.insert(id, path.clone());
             next.entries.insert(path, Arc::new(entry));
         }
@@ -249,9 +251,7 @@ impl InventoryReader {
                 self.forget_tree(&old.0, next);
             }
             let top = catalog.child(&parent, name)?;
-            let before: HashSet<ObjectId> = next.paths.keys().copied().collect();
-            self.read_tree(catalog, keys, &top, next)?;
-            read.extend(next.paths.keys().filter(|id| !before.contains(id)));
+            self.read_tree(catalog, keys, &top, next, read)?;
         }
         self.children.insert(id, now);
         Ok(())

@@ -72,15 +72,10 @@ impl DatasetOrders<'_> {
         let (names, tag) = (snapshots.to_vec(), tag.to_owned());
         self.change(move |live, change| {
             let catalog = present(live, change)?;
-            let mut found = Vec::new();
-            for name in &names {
-                let snapshot = catalog.dataset_named(name)?;
-                if catalog.holds(&snapshot)?.iter().any(|(held, _)| *held == tag) {
-                    let reason = "tag already exists on this dataset";
-                    return Err(Error::new(ErrorKind::Exists, reason));
-                }
-                found.push(snapshot.id);
-            }
+            let found = find_tagged(&catalog, &names, &tag, |is_held| match is_held {
+                true => Err(Error::new(ErrorKind::Exists, "tag already exists on this dataset")),
+                false => Ok(()),
+            })?;
             found.into_iter().try_for_each(|id| change.hold(id, &tag, false))
         })
     }
@@ -93,14 +88,10 @@ impl DatasetOrders<'_> {
         let (names, tag) = (snapshots.to_vec(), tag.to_owned());
         self.change(move |live, change| {
             let catalog = present(live, change)?;
-            let mut found = Vec::new();
-            for name in &names {
-                let snapshot = catalog.dataset_named(name)?;
-                if !catalog.holds(&snapshot)?.iter().any(|(held, _)| *held == tag) {
-                    return Err(Error::not_found("no such tag on this dataset"));
-                }
-                found.push(snapshot.id);
-            }
+            let found = find_tagged(&catalog, &names, &tag, |is_held| match is_held {
+                true => Ok(()),
+                false => Err(Error::not_found("no such tag on this dataset")),
+            })?;
             let mut destroyed = false;
             for id in found {
                 destroyed |= change.release(id, &tag)?;
@@ -139,6 +130,22 @@ impl DatasetOrders<'_> {
             change.create_bookmark(head.id, name, snapshot.id)
         })
     }
+}
+
+/// The snapshots of these names; `check` says of each, in turn, whether that it is held with `tag` or not
+/// may be.
+fn find_tagged(
+    catalog: &Catalog,
+    names: &[String],
+    tag: &str,
+    check: impl Fn(bool) -> Result<()>,
+) -> Result<Vec<ObjectId>> {
+    let found = names.iter().map(|name| {
+        let snapshot = catalog.dataset_named(name)?;
+        check(catalog.holds(&snapshot)?.iter().any(|(held, _)| *held == tag))?;
+        Ok(snapshot.id)
+    });
+    found.collect()
 }
 
 /// Refuses what was taken in `directory` in group `txg`, unless `head` comes of it.
