@@ -259,11 +259,9 @@ impl PoolChanges {
     fn follow(&self, live: &Arc<LivePool>) {
         live.refresh_policies();
         let catalog = live.pool().catalog();
-        let mut open = self.open.lock();
-        open.retain(|id, files| {
-            let Some(files) = files.upgrade() else { return false };
+        for (id, files) in self.open_now() {
             let follow = || -> std::result::Result<(), Errno> {
-                let dataset = catalog.dataset_by_id(*id)?;
+                let dataset = catalog.dataset_by_id(id)?;
                 let properties = cenote_posix::live::write_properties(live, &dataset)?;
                 if let Some(writer) = files.writer() {
                     writer.set_properties(properties);
@@ -273,8 +271,14 @@ impl PoolChanges {
             if let Err(error) = follow() {
                 tracing::warn!(%error, "properties of a mounted filesystem not read");
             }
-            true
-        });
+        }
+    }
+
+    /// The files that are mounted.
+    fn open_now(&self) -> Vec<(ObjectId, Files)> {
+        let mut open = self.open.lock();
+        open.retain(|_, files| files.strong_count() > 0);
+        open.iter().filter_map(|(id, files)| Some((*id, files.upgrade()?))).collect()
     }
 
     /// How many files of a filesystem wait to be deleted; 0 if it is not mounted.

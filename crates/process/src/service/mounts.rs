@@ -2,9 +2,12 @@
 //!
 //! Invariant: parents are mounted before and unmounted after what lies below them; what was mounted
 //! later is unmounted earlier, so that a path always means the mount it is taken for; a mount is in
-//! the table exactly as long as it is served.
+//! the table exactly as long as it is served. Whoever changes mounts holds the lock of orders, and no
+//! other while the kernel is asked.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod table;
+
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,31 +17,16 @@ use std::time::{Duration, Instant};
 
 use cenote_control::protocol::{Failure, FailureKind, MountRequest, UnmountRequest};
 use cenote_control::report::{DatasetKind, DatasetReport, UnreplayedLog};
+use cenote_control::terminal::words_of;
 use cenote_engine::pool::Pool;
 use cenote_posix::control_directory::SNAPSHOTS;
-use cenote_serve::fuse::{
-    self, AccessTimes, Covers, MountError, MountFlagOptions, MountOptions, Mounted,
-};
-use parking_lot::Mutex;
+use cenote_serve::fuse::{self, Covers, MountError, MountOptions};
 
-use super::changes::{Files, PoolChanges};
-use cenote_control::mount_options::{self, MountOption};
-use cenote_control::terminal::words_of;
+use super::changes::PoolChanges;
+use table::{Mount, Tables, covered_in, flags, is_by_hand, keep_access_times, temporary};
 
 /// How often it is looked whether a mount that somebody unmounted has ended.
 const LEAVING: Duration = Duration::from_millis(5);
-
-struct Mount {
-    at: PathBuf,
-    /// Greater than that of every mount made before.
-    number: u64,
-    mounted: Mounted,
-    files: Files,
-    /// Properties that `zfs mount -o` gave other values as long as it is mounted.
-    temporary: Temporary,
-    /// How it was asked for.
-    request: MountRequest,
-}
 
 /// A mount to be made again.
 #[derive(Clone)]
@@ -58,28 +46,6 @@ impl Place {
     }
 }
 
-/// Names and values of properties that a mount does not take from its dataset.
-type Temporary = Vec<(&'static str, &'static str)>;
-
-/// How a dataset is mounted, by its properties and what stands before them.
-fn flags(dataset: &DatasetReport, temporary: &Temporary) -> MountFlagOptions {
-    let value = |name: &str| {
-        let forced = temporary.iter().rev().find(|(forced, _)| *forced == name);
-        forced.map_or_else(|| dataset.properties.value(name).unwrap_or(""), |(_, value)| value)
-    };
-    MountFlagOptions {
-        read_only: value("readonly") == "on",
-        set_id: value("setuid") != "off",
-        devices: value("devices") != "off",
-        execute: value("exec") != "off",
-        access_times: match (value("atime"), value("relatime")) {
-            ("off", _) => AccessTimes::Never,
-            (_, "on") => AccessTimes::Relative,
-            _ => AccessTimes::Always,
-        },
-    }
-}
-
 /// Whether it was received in part only, so far.
 pub(super) fn is_partial(pool: &Pool, dataset: &DatasetReport) -> bool {
     let token = dataset.properties.value("receive_resume_token");
@@ -87,20 +53,9 @@ pub(super) fn is_partial(pool: &Pool, dataset: &DatasetReport) -> bool {
         && pool.catalog().dataset_named(&dataset.name).is_ok_and(|head| head.phys.is_inconsistent())
 }
 
-/// Lets the files keep access times as the mount says.
-fn keep_access_times(files: &Files, flags: &MountFlagOptions) {
-    let Some(writer) = files.writer() else { return };
-    writer.force_access_times(Some(match flags.access_times {
-        _ if flags.read_only => cenote_posix::write::AccessTimes::Off,
-        AccessTimes::Never => cenote_posix::write::AccessTimes::Off,
-        AccessTimes::Relative => cenote_posix::write::AccessTimes::Relative,
-        AccessTimes::Always => cenote_posix::write::AccessTimes::On,
-    }));
-}
-
 /// The mounts of a pool by dataset name.
 pub struct Mounts {
-    table: Mutex<BTreeMap<String, Mount>>,
+    table: Tables,
     /// Mounts made so far.
     made: AtomicU64,
     changes: Arc<PoolChanges>,
@@ -117,12 +72,12 @@ enum Skip {
 impl Mounts {
     /// No mounts yet of a pool that is changed through `changes`.
     pub fn new(changes: Arc<PoolChanges>) -> Self {
-        Self { table: Mutex::default(), made: AtomicU64::new(0), changes }
+        Self { table: Tables::default(), made: AtomicU64::new(0), changes }
     }
 
     /// Where `dataset` is mounted.
     pub fn of(&self, dataset: &str) -> Option<PathBuf> {
-        self.table.lock().get(dataset).filter(|m| m.mounted.is_alive()).map(|m| m.at.clone())
+        self.table.get(dataset).filter(|m| m.mounted.is_alive()).map(|m| m.at.clone())
     }
 
     /// Serves `zfs mount`; the lines returned are what went wrong with some of many.
@@ -373,8 +328,8 @@ impl Mounts {
         let at = path.to_path_buf();
         let request = request.clone();
         let number = self.made.fetch_add(1, Relaxed);
-        let mount = Mount { at, number, mounted, files, temporary, request };
-        self.table.lock().insert(name.clone(), mount);
+        let mounted = Arc::new(mounted);
+        self.table.put(name, Mount { at, number, mounted, files, temporary, request });
         Ok(())
     }
 
@@ -382,34 +337,41 @@ impl Mounts {
     fn remount_with(&self, dataset: &DatasetReport, request: &MountRequest) -> Result<(), Failure> {
         let name = &dataset.name;
         let more = temporary(name, &request.options)?;
-        let mut table = self.table.lock();
-        let hidden = table.get(name).is_some_and(|mount| is_hidden(&table, mount, &[]));
-        let alive = table.get_mut(name).filter(|mount| mount.mounted.is_alive() && !hidden);
-        let Some(mount) = alive else {
+        let table = self.table.now();
+        let known = table.get(name.as_str());
+        let shown = known.filter(|one| one.mounted.is_alive() && !one.is_hidden(&table, &[]));
+        let Some(mount) = shown else {
             let reason = format!("cannot mount '{name}': not currently mounted");
             return Err(Failure::new(FailureKind::Other, reason));
         };
         let mut all = mount.temporary.clone();
         all.retain(|(name, _)| !more.iter().any(|(other, _)| other == name));
         all.extend(more);
-        apply(mount, flags(dataset, &all)).map_err(|error| {
+        mount.apply(flags(dataset, &all)).map_err(|error| {
             let kind = match error {
                 MountError::Busy => FailureKind::Busy,
                 _ => FailureKind::Other,
             };
             Failure::new(kind, format!("cannot remount '{name}': {error}"))
         })?;
-        mount.temporary = all;
-        mount.request.options.extend(request.options.iter().cloned());
+        let mut next = Mount { temporary: all, ..Mount::clone(mount) };
+        next.request.options.extend(request.options.iter().cloned());
+        self.table.put(name, next);
         Ok(())
     }
 
     /// Temporary values of `properties` end for the mounts of these datasets.
     pub fn end_temporary(&self, datasets: &BTreeSet<String>, properties: &[&str]) {
-        let mut table = self.table.lock();
-        for (_, mount) in table.iter_mut().filter(|(name, _)| datasets.contains(*name)) {
-            mount.temporary.retain(|(name, _)| !properties.contains(name));
-        }
+        self.table.change(|table| {
+            let has =
+                |mount: &Mount| mount.temporary.iter().any(|(one, _)| properties.contains(one));
+            for (_, mount) in table.iter_mut().filter(|(name, _)| datasets.contains(&***name)) {
+                if has(mount) {
+                    let forced = &mut Arc::make_mut(mount).temporary;
+                    forced.retain(|(name, _)| !properties.contains(name));
+                }
+            }
+        });
     }
 
     /// Lets a mount follow its dataset's properties.
@@ -417,20 +379,19 @@ impl Mounts {
     /// # Errors
     /// If it cannot while it is in use.
     pub fn follow(&self, dataset: &DatasetReport) -> Result<(), MountError> {
-        let table = self.table.lock();
-        let Some(mount) = table.get(&dataset.name) else { return Ok(()) };
+        let table = self.table.now();
+        let Some(mount) = table.get(dataset.name.as_str()) else { return Ok(()) };
         let wanted = flags(dataset, &mount.temporary);
         // The files were opened for reading, or the path is another mount's.
-        if !wanted.read_only && mount.files.writer().is_none() || is_hidden(&table, mount, &[]) {
+        if !wanted.read_only && mount.files.writer().is_none() || mount.is_hidden(&table, &[]) {
             return Err(MountError::Busy);
         }
-        apply(mount, wanted)
+        mount.apply(wanted)
     }
 
     /// Snapshots of a filesystem came or went, or got other names: these are, or were, theirs.
     pub fn snapshots_changed<'a>(&self, dataset: &str, names: impl Iterator<Item = &'a str>) {
-        let table = self.table.lock();
-        let Some(mount) = table.get(dataset) else { return };
+        let Some(mount) = self.table.get(dataset) else { return };
         mount.files.snapshots_changed();
         let told = names
             .map(|name| mount.mounted.invalidate_name(SNAPSHOTS, name.as_bytes()))
@@ -442,16 +403,16 @@ impl Mounts {
 
     /// All that was changed is on the disks.
     pub fn changes_are_written(&self) {
-        for (dataset, mount) in self.table.lock().iter() {
+        for (dataset, mount) in self.table.now().iter() {
             if let Err(error) = mount.mounted.changes_are_written() {
-                tracing::warn!(dataset, %error, "the kernel was not told of new sizes");
+                tracing::warn!(%dataset, %error, "the kernel was not told of new sizes");
             }
         }
     }
 
     /// Properties of a mounted filesystem that `zfs mount -o` gave other values.
     pub fn temporary(&self, dataset: &str) -> Vec<(&'static str, &'static str)> {
-        self.table.lock().get(dataset).map(|mount| mount.temporary.clone()).unwrap_or_default()
+        self.table.get(dataset).map(|mount| mount.temporary.clone()).unwrap_or_default()
     }
 
     /// Serves `zfs unmount`. When all are meant, those that are mounted only when somebody says so
@@ -466,10 +427,10 @@ impl Mounts {
                 let found = datasets.iter().find(|dataset| dataset.name == name);
                 found.is_some_and(|one| one.properties.value("canmount") == Some("noauto"))
             };
-            let mounts = self.table.lock();
-            let ours = mounts.iter().filter(|(_, mount)| !is_by_hand(&mount.request));
-            let ours = ours.map(|(name, _)| name.clone()).filter(|name| !noauto(name)).collect();
-            drop(mounts);
+            let mounts = self.table.now();
+            let ours = mounts.iter().filter(|(_, mount)| !mount.is_by_hand());
+            let ours =
+                ours.map(|(name, _)| name.to_string()).filter(|name| !noauto(name)).collect();
             let before = self.places();
             let done = self.take_down(ours, request.force);
             self.uncover_bare(&before);
@@ -477,12 +438,12 @@ impl Mounts {
         };
         let at = Path::new(name);
         let name = {
-            let mounts = self.table.lock();
+            let mounts = self.table.now();
             // Of several at one place the last one is seen.
             let here = mounts.iter().filter(|(_, mount)| mount.at == at);
             let last = here.max_by_key(|(_, mount)| mount.number);
-            let name = last.map_or_else(|| name.clone(), |(name, _)| name.clone());
-            if !mounts.contains_key(&name) {
+            let name = last.map_or_else(|| name.clone(), |(name, _)| name.to_string());
+            if !mounts.contains_key(name.as_str()) {
                 let reason = format!("cannot unmount '{name}': not currently mounted");
                 return Err(Failure::new(FailureKind::Other, reason));
             }
@@ -502,13 +463,13 @@ impl Mounts {
 
     /// What is mounted now.
     pub fn places(&self) -> Vec<Place> {
-        let place = |(dataset, mount): (&String, &Mount)| Place {
-            dataset: dataset.clone(),
+        let place = |(dataset, mount): (&Arc<str>, &Arc<Mount>)| Place {
+            dataset: dataset.to_string(),
             at: mount.at.clone(),
             number: mount.number,
             request: mount.request.clone(),
         };
-        self.table.lock().iter().map(place).collect()
+        self.table.now().iter().map(place).collect()
     }
 
     /// Mounts again what was mounted, in the same order, as far as it is not; what cannot be is said in
@@ -533,9 +494,8 @@ impl Mounts {
         self.uncover_soon();
     }
 
-    /// The mounts around others, for which no lock is held while directories are read.
     fn around(&self, chosen: impl Fn(&str) -> bool) -> Vec<(PathBuf, Covers)> {
-        let mounts = self.table.lock();
+        let mounts = self.table.now();
         let chosen = mounts.iter().filter(|(name, _)| chosen(name));
         chosen.map(|(_, mount)| (mount.at.clone(), mount.mounted.covers())).collect()
     }
@@ -564,12 +524,13 @@ impl Mounts {
 
     /// What was to be mounted is.
     fn uncover_soon(&self) {
-        self.table.lock().values().for_each(|mount| mount.mounted.covers().end_soon());
+        self.table.now().values().for_each(|mount| mount.mounted.covers().end_soon());
     }
 
     fn places_of(&self, names: &[String]) -> Vec<PathBuf> {
-        let mounts = self.table.lock();
-        names.iter().filter_map(|name| mounts.get(name)).map(|mount| mount.at.clone()).collect()
+        let mounts = self.table.now();
+        let known = names.iter().filter_map(|name| mounts.get(name.as_str()));
+        known.map(|mount| mount.at.clone()).collect()
     }
 
     /// Forgets what was unmounted without our doing (`umount`). What is on its way out is waited for
@@ -581,66 +542,73 @@ impl Mounts {
             let is_leaving = |mount: &Mount| {
                 mount.mounted.is_alive() && !places.contains(mount.mounted.mountpoint())
             };
-            if !self.table.lock().values().any(is_leaving) {
+            if !self.table.now().values().any(|mount| is_leaving(mount)) {
                 break;
             }
             std::thread::sleep(LEAVING);
         }
-        let gone: Vec<(String, Mount)> =
-            self.table.lock().extract_if(.., |_, mount| !mount.mounted.is_alive()).collect();
+        let table = self.table.now();
+        let gone: Vec<(&Arc<str>, &Arc<Mount>)> =
+            table.iter().filter(|(_, mount)| !mount.mounted.is_alive()).collect();
+        if gone.is_empty() {
+            return;
+        }
+        self.table.change(|table| gone.iter().for_each(|(name, _)| drop(table.remove(*name))));
         for (name, mount) in gone {
-            tracing::info!(dataset = name, at = %mount.at.display(), "unmounted by somebody");
-            if let Err(error) = self.changes.closed_files(&name) {
-                tracing::warn!(dataset = name, %error, "not closed");
+            tracing::info!(dataset = %name, at = %mount.at.display(), "unmounted by somebody");
+            if let Err(error) = self.changes.closed_files(name) {
+                tracing::warn!(dataset = %name, %error, "not closed");
             }
         }
     }
 
     /// Whether something was unmounted without our doing.
     pub fn has_gone(&self) -> bool {
-        self.table.lock().values().any(|mount| !mount.mounted.is_alive())
+        self.table.now().values().any(|mount| !mount.mounted.is_alive())
     }
 
     /// Names of the filesystems that are mounted.
     pub fn names(&self) -> Vec<String> {
-        self.table.lock().keys().cloned().collect()
+        self.table.now().keys().map(ToString::to_string).collect()
     }
 
     /// Names of the filesystems mounted below `place`.
     pub fn inside(&self, place: &Path) -> Vec<String> {
-        let mounts = self.table.lock();
+        let mounts = self.table.now();
         let below =
             mounts.iter().filter(|(_, mount)| mount.at != place && mount.at.starts_with(place));
-        below.map(|(name, _)| name.clone()).collect()
+        below.map(|(name, _)| name.to_string()).collect()
     }
 
     /// Unmounts these, as far as they are mounted, and what is mounted below them.
     pub fn take_down_named(&self, names: &[String], force: bool) -> Result<(), Failure> {
         let down: Vec<String> = {
-            let mounts = self.table.lock();
-            let tops: Vec<&Mount> = names.iter().filter_map(|name| mounts.get(name)).collect();
+            let mounts = self.table.now();
+            let tops: Vec<&Arc<Mount>> =
+                names.iter().filter_map(|name| mounts.get(name.as_str())).collect();
             let below = |mount: &Mount| {
                 let is_in =
-                    |top: &&Mount| mount.number >= top.number && mount.at.starts_with(&top.at);
+                    |top: &&Arc<Mount>| mount.number >= top.number && mount.at.starts_with(&top.at);
                 tops.iter().any(is_in)
             };
             let all = mounts.iter().filter(|(_, mount)| below(mount));
-            all.map(|(name, _)| name.clone()).collect()
+            all.map(|(name, _)| name.to_string()).collect()
         };
         self.take_down(down, force)
     }
 
     /// Calls what is mounted by its new name: `from` and all below it have become `to`.
     pub fn rename(&self, from: &str, to: &str) {
-        let mut mounts = self.table.lock();
-        let all = std::mem::take(&mut *mounts);
-        let renamed = all.into_iter().map(|(name, mount)| match name.strip_prefix(from) {
-            Some(rest) if rest.is_empty() || rest.starts_with(['/', '@']) => {
-                (format!("{to}{rest}"), mount)
-            }
-            _ => (name, mount),
+        self.table.change(|table| {
+            let all = std::mem::take(table).into_iter();
+            let renamed = all.map(|(name, mount)| match name.strip_prefix(from) {
+                Some(rest) if rest.is_empty() || rest.starts_with(['/', '@']) => {
+                    (format!("{to}{rest}").into(), mount)
+                }
+                _ => (name, mount),
+            });
+            *table = renamed.collect();
         });
-        *mounts = renamed.collect();
     }
 
     fn take_down(&self, names: Vec<String>, force: bool) -> Result<(), Failure> {
@@ -654,73 +622,33 @@ impl Mounts {
     }
 
     fn take_down_in_order(&self, names: Vec<String>, force: bool) -> Result<(), Failure> {
-        let mut order: Vec<(u64, String)> = {
-            let mounts = self.table.lock();
-            let hidden = names.iter().filter_map(|name| mounts.get(name));
-            if let Some(mount) = hidden.into_iter().find(|one| is_hidden(&mounts, one, &names)) {
-                let reason = format!("cannot unmount '{}': unmount failed", mount.at.display());
-                return Err(Failure::new(FailureKind::Busy, reason));
-            }
-            let number = |name: String| Some((mounts.get(&name)?.number, name));
-            names.into_iter().filter_map(number).collect()
-        };
-        order.sort();
-        for (_, name) in order.into_iter().rev() {
-            let mount = self.table.lock().remove(&name);
-            let Some(mount) = mount else { continue };
-            let at = mount.at.clone();
+        let mounts = self.table.now();
+        let mut order: Vec<(&str, &Arc<Mount>)> = names
+            .iter()
+            .filter_map(|name| Some((name.as_str(), mounts.get(name.as_str())?)))
+            .collect();
+        if let Some((_, mount)) = order.iter().find(|(_, one)| one.is_hidden(&mounts, &names)) {
+            let reason = format!("cannot unmount '{}': unmount failed", mount.at.display());
+            return Err(Failure::new(FailureKind::Busy, reason));
+        }
+        order.sort_by_key(|(_, mount)| mount.number);
+        for (name, mount) in order.into_iter().rev() {
             let done = if force { mount.mounted.unmount_forced() } else { mount.mounted.unmount() };
             if let Err(error) = done {
-                let busy = matches!(error, MountError::Busy);
-                self.table.lock().insert(name, mount);
-                let (kind, reason) = if busy {
-                    (FailureKind::Busy, "pool or dataset is busy".to_owned())
-                } else {
-                    (FailureKind::Other, error.to_string())
+                let (kind, reason) = match error {
+                    MountError::Busy => (FailureKind::Busy, "pool or dataset is busy".to_owned()),
+                    _ => (FailureKind::Other, error.to_string()),
                 };
-                let message = format!("cannot unmount '{}': {reason}", at.display());
+                let message = format!("cannot unmount '{}': {reason}", mount.at.display());
                 return Err(Failure::new(kind, message));
             }
-            if let Err(error) = self.changes.closed_files(&name) {
+            self.table.change(|table| drop(table.remove(name)));
+            if let Err(error) = self.changes.closed_files(name) {
                 tracing::warn!(dataset = name, %error, "not closed");
             }
         }
         Ok(())
     }
-}
-
-/// A mount is hidden by a later one that is not among `going`: its path means that one.
-fn is_hidden(mounts: &BTreeMap<String, Mount>, mount: &Mount, going: &[String]) -> bool {
-    mounts.iter().any(|(name, other)| {
-        let covers = other.number > mount.number && mount.at.starts_with(&other.at);
-        covers && other.mounted.is_alive() && !going.contains(name)
-    })
-}
-
-/// Changes the flags of a mount.
-fn apply(mount: &Mount, flags: MountFlagOptions) -> Result<(), MountError> {
-    mount.mounted.remount(flags)?;
-    keep_access_times(&mount.files, &flags);
-    Ok(())
-}
-
-/// The properties that options of a mount stand for.
-fn temporary(name: &str, options: &[String]) -> Result<Temporary, Failure> {
-    let mut found = Temporary::new();
-    for option in options {
-        let property = match mount_options::read(option) {
-            Some(MountOption::Property(name, value)) => (name, value),
-            Some(MountOption::Nothing | MountOption::Remount | MountOption::Utility) => continue,
-            Some(MountOption::NotYet) | None => {
-                let reason = format!("mount option '{option}' is not supported yet");
-                let words = format!("cannot mount '{name}': {reason}");
-                return Err(Failure::new(FailureKind::NotSupported, words));
-            }
-        };
-        found.retain(|(other, _)| *other != property.0);
-        found.push(property);
-    }
-    Ok(found)
 }
 
 fn find<'a>(datasets: &'a [DatasetReport], name: &str) -> Result<&'a DatasetReport, Failure> {
@@ -730,21 +658,10 @@ fn find<'a>(datasets: &'a [DatasetReport], name: &str) -> Result<&'a DatasetRepo
     })
 }
 
-/// Those of `places` that lie inside `at`, as seen from there.
-fn covered_in(at: &Path, places: &[PathBuf]) -> Vec<PathBuf> {
-    let inside = places.iter().filter_map(|place| place.strip_prefix(at).ok());
-    inside.filter(|place| !place.as_os_str().is_empty()).map(Path::to_path_buf).collect()
-}
-
 /// Makes the directory if it is to be made. What a dead pool process left there is replaced as the
 /// mount is made.
 fn prepare(path: &Path, make: bool) -> io::Result<()> {
     if make && !fuse::is_dead(path) { fs::create_dir_all(path) } else { Ok(()) }
-}
-
-/// It is mount(8)'s: nothing says where it belongs but whoever mounted it.
-fn is_by_hand(request: &MountRequest) -> bool {
-    request.at.is_some() && !request.options.iter().any(|option| option == "zfsutil")
 }
 
 fn asks_remount(request: &MountRequest) -> bool {
