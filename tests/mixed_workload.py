@@ -3,12 +3,12 @@
 
 Run by hand, as root, on a machine with /dev/fuse, zdb, git and (if there) fsx:
 
-    tests/mixed_workload.py --cenote target/release/cenote raidz1 3 [--missing 1] [--kill] [--size 1G]
+    tests/mixed_workload.py --cenote target/release/cenote raidz1 3 [--missing 1] [--kill] [--size 1G] [--module ZVM]
 
 A tree of many shapes (tests/manifest.py tells what it holds), eight writers that each know what their files must hold, a
 database with its own integrity check, a clone of this repository with fsck, fsx with mmap, a snapshot, removals; then
 export (or, with --kill, the end of the pool process by SIGKILL), zdb -bcc, import with the first --missing devices away,
-and the manifest again. Everything lies below --dir, and is left there if something differs.
+and the manifest again. With --module (the command that runs a line in a machine with the real kernel module and sees the directory $ZVM_SHARE as /zvm) that imports the pool too, compares, scrubs and writes, and we read what it wrote. Everything lies below --dir, and is left there if something differs.
 """
 import argparse, hashlib, json, multiprocessing, os, pathlib, random, shutil, signal, sqlite3, subprocess, sys, time
 
@@ -19,6 +19,7 @@ class Pool:
     """The pool, by the commands a user would give."""
 
     def __init__(self, args):
+        self.module = args.module
         self.cenote, self.place = os.path.abspath(args.cenote), pathlib.Path(args.dir)
         self.disks, self.mount = self.place / "disks", self.place / "mnt"
         self.root = self.mount / "mixed"
@@ -38,7 +39,8 @@ class Pool:
         for path in paths:
             subprocess.run(["truncate", "-s", size, path], check=True)
         kind = [] if layout == "stripe" else [layout]
-        self("zpool", "create", "-R", self.mount, "mixed", *kind, *paths)
+        older = ["-o", "compatibility=openzfs-2.1-linux"] if self.module else []
+        self("zpool", "create", *older, "-R", self.mount, "mixed", *kind, *paths)
         self("zfs", "create", "-o", "compression=zstd", "-o", "recordsize=1M", "mixed/z")
         self("zfs", "create", "-o", "compression=gzip", "-o", "recordsize=16K", "-o", "checksum=sha256", "mixed/g")
         self("zfs", "create", "-o", "compression=off", "-o", "copies=2", "mixed/c")
@@ -62,9 +64,34 @@ class Pool:
             sys.exit(f"zdb is not content:\n{text}")
         print("zdb: no leaks, no errors")
 
-    def manifest(self):
-        text = subprocess.run([sys.executable, HERE / "manifest.py", self.root], capture_output=True, text=True, check=True)
-        return {entry["path"]: entry for entry in map(json.loads, text.stdout.splitlines())}
+    def with_module(self, before):
+        """The real module imports the exported pool, finds the same files, scrubs, writes; what it wrote is read here."""
+        line = f"""set -e; zpool import -d /zvm/disks -R /tmp/m mixed; python3 {HERE}/manifest.py /tmp/m/mixed > /zvm/module.manifest
+            zpool scrub -w mixed; zpool status -v mixed; mkdir /tmp/m/mixed/module; cd /tmp/m/mixed/module
+            cp /tmp/m/mixed/z/tree/text-3000001 /tmp/m/mixed/z/tree/noise-131073 .; echo changed >> /tmp/m/mixed/g/tree/text-512
+            rm -r /tmp/m/mixed/g/tree/many; zfs snapshot -r mixed@module; cd /; python3 {HERE}/manifest.py /tmp/m/mixed/module > /zvm/module.after
+            zpool export mixed"""
+        done = subprocess.run([self.module, "-t", "3000", "--", line], capture_output=True, text=True,
+                              env={**os.environ, "ZVM_SHARE": str(self.place)})
+        if done.returncode or "with 0 errors" not in done.stdout or "No known data errors" not in done.stdout:
+            sys.exit(f"the module is not content:\n{done.stdout}{done.stderr}")
+        if (found := entries((self.place / "module.manifest").read_text())) != before:
+            differing = sorted(path for path in before | found if before.get(path) != found.get(path))
+            sys.exit(f"the module reads {len(differing)} entries otherwise: {differing[:5]}")
+        self.import_()
+        if self.manifest("module") != entries((self.place / "module.after").read_text()):
+            sys.exit("what the module wrote is read otherwise here")
+        self("zpool", "export", "mixed")
+        self.zdb()
+        print("the real module: the same files, a clean scrub, and what it wrote is read here")
+
+    def manifest(self, below=""):
+        text = subprocess.run([sys.executable, HERE / "manifest.py", self.root / below], capture_output=True, text=True, check=True)
+        return entries(text.stdout)
+
+
+def entries(text):
+    return {entry["path"]: entry for entry in map(json.loads, text.splitlines())}
 
 
 def write(place, seed):
@@ -182,6 +209,7 @@ def main():
     parser.add_argument("--size", default="1G", help="of each device")
     parser.add_argument("--missing", type=int, default=0, help="devices that are away at the second import")
     parser.add_argument("--fsx", type=int, default=20_000, help="operations of fsx")
+    parser.add_argument("--module", help="asks the real module too: the command that runs a line beside it")
     parser.add_argument("--kill", action="store_true", help="end with SIGKILL instead of export")
     args = parser.parse_args()
     pool = Pool(args)
@@ -217,6 +245,8 @@ def main():
         shutil.move(path, pool.disks)
     if not args.missing:
         pool.zdb()
+    if args.module:
+        pool.with_module(after)
     shutil.rmtree(pool.place)
 
 
