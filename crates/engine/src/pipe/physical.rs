@@ -230,6 +230,8 @@ impl From<VdevError> for Error {
         };
         let kind = match &error {
             VdevError::NoIntactCopy { .. } => ErrorKind::Checksum,
+            VdevError::NoSuchDevice(_) => ErrorKind::NotFound,
+            VdevError::Unfit(_) => ErrorKind::Unsupported,
             VdevError::Config(_)
             | VdevError::NoSuchVdev { .. }
             | VdevError::BadAddress { .. }

@@ -1,23 +1,19 @@
-//! From a configuration to nodes: every number checked before anything uses it.
+//! From a topology to nodes and leaves.
 //!
-//! Invariant: what comes out has one root, dense top-level ids, ids equal to positions, no guid
-//! twice, bounded depth and count, and geometries that were accepted by their own constructors.
+//! Invariant: every number is checked before anything uses it; what comes out has geometries that were
+//! accepted by their own constructors, and parents before their children.
 
 use super::draid::{Draid, DraidConfig};
 use super::error::VdevError;
 use super::leaf::{Leaf, LeafOpener};
 use super::raidz::Raidz;
-use super::tree::{AllocationClass, Node, NodeId, Shape, Top};
+use super::topology::{AllocationClass, Topology, holds_children};
+use super::tree::{Node, NodeId, Shape, Top};
 use cenote_format::config::{VdevConfig, VdevKind};
 use cenote_format::{Guid, Txg};
 use parking_lot::RwLock;
-use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+use std::collections::HashMap;
 
-/// Deepest nesting: root, mirror, raidz, spare, replacing, leaf, and some room.
-const MAX_DEPTH: usize = 10;
-/// Most nodes of a pool.
-const MAX_NODES: usize = 1 << 16;
 /// Sector shift taken for vdevs that have no sectors of their own (removed ones may lack it).
 pub(super) const SMALLEST_ASHIFT: u32 = 9;
 
@@ -32,7 +28,6 @@ struct Builder<'a> {
     parts: Parts,
     /// Nodes and leaves of the tree that these parts come on top of.
     base: (NodeId, usize),
-    guids: HashSet<Guid>,
     draids: HashMap<Guid, NodeId>,
     opener: &'a dyn LeafOpener,
 }
@@ -44,36 +39,28 @@ struct Inherited {
     ashift: u64,
     /// Allocatable bytes it needs at least.
     minimum: u64,
-    depth: usize,
 }
 
 impl Parts {
-    pub(super) fn of(root: &VdevConfig, opener: &dyn LeafOpener) -> Result<Self, VdevError> {
-        if root.kind != VdevKind::Root {
-            return Err(VdevError::config("the tree does not start with a root"));
-        }
+    pub(super) fn of(topology: &Topology, opener: &dyn LeafOpener) -> Result<Self, VdevError> {
         let parts = Self { nodes: Vec::new(), leaves: Vec::new(), tops: Vec::new() };
-        let (guids, draids) = (HashSet::new(), HashMap::new());
-        let mut builder = Builder { parts, base: (0, 0), guids, draids, opener };
-        builder.root(root)?;
+        let mut builder = Builder { parts, base: (0, 0), draids: HashMap::new(), opener };
+        builder.root(topology)?;
         builder.link_spares();
         Ok(builder.parts)
     }
 
-    /// What `root` has more than the tree of `nodes` and `leaves`: its top-level vdevs from `from`
-    /// on.
+    /// What `topology` has more than a tree of so many nodes and leaves: its top-level vdevs from
+    /// `from` on.
     pub(super) fn more(
-        root: &VdevConfig,
+        topology: &Topology,
         from: usize,
-        nodes: &[Arc<Node>],
-        leaves: usize,
+        base: (NodeId, usize),
         opener: &dyn LeafOpener,
     ) -> Result<Self, VdevError> {
         let parts = Self { nodes: Vec::new(), leaves: Vec::new(), tops: Vec::new() };
-        let guids = nodes.iter().map(|node| node.config.guid).collect();
-        let base = (nodes.len(), leaves);
-        let mut builder = Builder { parts, base, guids, draids: HashMap::new(), opener };
-        for (position, top) in root.children().iter().enumerate().skip(from) {
+        let mut builder = Builder { parts, base, draids: HashMap::new(), opener };
+        for (position, top) in topology.tops().iter().enumerate().skip(from) {
             builder.top(position, top)?;
         }
         builder.link_spares();
@@ -82,10 +69,9 @@ impl Parts {
 }
 
 impl Builder<'_> {
-    fn root(&mut self, root: &VdevConfig) -> Result<(), VdevError> {
-        self.take_guid(root)?;
-        self.parts.nodes.push(Node::new(own(root), Shape::Root, Vec::new()));
-        for (position, top) in root.children().iter().enumerate() {
+    fn root(&mut self, topology: &Topology) -> Result<(), VdevError> {
+        self.parts.nodes.push(Node::new(own(topology.root()), Shape::Root, Vec::new()));
+        for (position, top) in topology.tops().iter().enumerate() {
             let node = self.top(position, top)?;
             if let Some(root) = self.parts.nodes.first_mut() {
                 root.children.push(node);
@@ -96,7 +82,6 @@ impl Builder<'_> {
 
     /// Adds a top-level vdev.
     fn top(&mut self, position: usize, top: &VdevConfig) -> Result<NodeId, VdevError> {
-        check_id(top, position)?;
         let recorded = top.top.unwrap_or_default();
         let concrete = top.kind.is_concrete();
         let ashift =
@@ -108,7 +93,7 @@ impl Builder<'_> {
         // Whole metaslabs must fit; a shorter tail may be lost.
         let metaslab = 1u64.checked_shl(recorded.metaslab_shift.min(63) as u32).unwrap_or(1);
         let minimum = recorded.asize - recorded.asize % metaslab;
-        let inherited = Inherited { top: position as u32, ashift, minimum, depth: 1 };
+        let inherited = Inherited { top: position as u32, ashift, minimum };
         let class = if recorded.is_log { AllocationClass::Log } else { AllocationClass::Normal };
         let node = self.node(top, inherited)?;
         self.parts.tops.push(Top::new(node, ashift as u32, class));
@@ -125,25 +110,10 @@ impl Builder<'_> {
         self.base.1 + self.parts.leaves.len()
     }
 
-    fn take_guid(&mut self, config: &VdevConfig) -> Result<(), VdevError> {
-        if self.next_node() >= MAX_NODES {
-            return Err(VdevError::config("too many vdevs"));
-        }
-        if config.guid != Guid(0) && !self.guids.insert(config.guid) {
-            return Err(VdevError::Config(format!("guid {} occurs twice", config.guid)));
-        }
-        Ok(())
-    }
-
     /// Adds `config` and what is below it; parents get smaller indexes than their children.
     fn node(&mut self, config: &VdevConfig, inherited: Inherited) -> Result<NodeId, VdevError> {
-        if inherited.depth > MAX_DEPTH {
-            return Err(VdevError::config("the tree is too deep"));
-        }
-        self.take_guid(config)?;
         let id = self.next_node();
         let (shape, child_minimum) = self.shape(config, inherited, id)?;
-        let copies = matches!(shape, Shape::Copies);
         self.parts.nodes.push(Node::new(own(config), shape, Vec::new()));
         if let Shape::Leaf(leaf) = self.shape_of(id) {
             debug_assert_eq!(*leaf, self.next_leaf());
@@ -151,21 +121,11 @@ impl Builder<'_> {
             self.parts.leaves.push(leaf);
             return Ok(id);
         }
-        if copies && config.children().is_empty() {
-            return Err(VdevError::Config(format!("vdev {} has no children", config.guid)));
-        }
         if !holds_children(config.kind) {
             return Ok(id);
         }
-        for (position, child) in config.children().iter().enumerate() {
-            check_id(child, position)?;
-            if !may_be_below_top(child.kind) {
-                let reason = format!("a vdev of type {} is not at the top", child.kind.name());
-                return Err(VdevError::Config(reason));
-            }
-            let depth = inherited.depth + 1;
-            let below = Inherited { minimum: child_minimum, depth, ..inherited };
-            let child = self.node(child, below)?;
+        for child in config.children() {
+            let child = self.node(child, Inherited { minimum: child_minimum, ..inherited })?;
             if let Some(node) = self.parts.nodes.get_mut(id - self.base.0) {
                 node.children.push(child);
             }
@@ -243,23 +203,4 @@ impl Builder<'_> {
 /// The node's own configuration, without its children's.
 fn own(config: &VdevConfig) -> VdevConfig {
     VdevConfig { children: None, ..config.clone() }
-}
-
-fn check_id(config: &VdevConfig, position: usize) -> Result<(), VdevError> {
-    match config.id {
-        Some(id) if id != position as u64 => {
-            Err(VdevError::Config(format!("vdev {} has id {id} at place {position}", config.guid)))
-        }
-        _ => Ok(()),
-    }
-}
-
-fn holds_children(kind: VdevKind) -> bool {
-    use VdevKind::{Draid, Mirror, Raidz, Replacing, Spare};
-    matches!(kind, Mirror | Replacing | Spare | Raidz | Draid)
-}
-
-fn may_be_below_top(kind: VdevKind) -> bool {
-    use VdevKind::{Draid, Hole, Indirect, Missing, Root};
-    !matches!(kind, Root | Draid | Hole | Indirect | Missing)
 }

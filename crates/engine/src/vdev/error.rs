@@ -4,6 +4,7 @@
 //! none of them carries data.
 
 use cenote_device::DeviceError;
+use cenote_format::Guid;
 
 /// A geometry or a configuration that cannot be used, or a read or write that cannot be answered.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -11,6 +12,12 @@ pub enum VdevError {
     /// The configuration describes no possible vdev.
     #[error("bad vdev configuration: {0}")]
     Config(String),
+    /// The pool has no vdev of this guid.
+    #[error("no such device in pool: {0}")]
+    NoSuchDevice(Guid),
+    /// The vdevs of the pool cannot be changed like this.
+    #[error("operation not supported on this type of pool: {0}")]
+    Unfit(&'static str),
     /// No top-level vdev has this id, or it holds no data (a hole or a missing device).
     #[error("top-level vdev {vdev} cannot hold data: {reason}")]
     NoSuchVdev {

@@ -6,7 +6,8 @@
 
 use super::leaf::Leaf;
 use super::state::VdevState;
-use super::tree::{AllocationClass, Node, NodeId, Shape, VdevTree};
+use super::topology::AllocationClass;
+use super::tree::{Node, NodeId, Shape, VdevTree};
 use cenote_format::{Guid, Txg};
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,6 +1,7 @@
 //! The vdev room: a tree of devices that turns (top-level vdev, offset, size, birth) into bytes.
 //!
-//! Chapter 03, sections 1 to 7. Below is pure geometry ([`raidz`], [`draid`]), above it the
+//! Chapter 03, sections 1 to 7. Below is pure geometry ([`raidz`], [`draid`]) and the [`Topology`], a
+//! value that says what there is and how that can change; above them the
 //! [`VdevTree`] of open devices: [`VdevTree::read_batch`] and [`VdevTree::write_batch`] for many
 //! blocks at once, [`VdevTree::read_recover`] for one block whose first reading was wrong,
 //! [`WriteQueue`] for blocks that come one by one. Invariant: nothing here
@@ -31,6 +32,7 @@ mod stats;
 mod status;
 #[cfg(test)]
 mod tests;
+mod topology;
 mod tree;
 mod write;
 mod write_queue;
@@ -46,6 +48,7 @@ pub use recover::{MAX_CANDIDATE_BYTES, MAX_CANDIDATES, Recovered, Repair};
 pub use state::{Aux, Condition, VdevState};
 pub use stats::{LATENCY_BUCKETS, SIZE_BUCKETS, VdevStats};
 pub use status::VdevStatus;
-pub use tree::{AllocationClass, LeafDevice, VdevTree};
+pub use topology::{AllocationClass, Detached, Leg, Split, Topology};
+pub use tree::{LeafDevice, VdevTree};
 pub use write::BlockWrite;
 pub use write_queue::WriteQueue;

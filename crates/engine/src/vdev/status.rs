@@ -4,7 +4,8 @@
 
 use super::state::{Aux, Condition, VdevState};
 use super::stats::VdevStats;
-use super::tree::{AllocationClass, NodeId, Shape, VdevTree};
+use super::topology::AllocationClass;
+use super::tree::{NodeId, Shape, VdevTree};
 use std::ops::Range;
 
 use cenote_format::Guid;

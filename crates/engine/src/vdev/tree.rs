@@ -10,6 +10,7 @@ use super::leaf::{Leaf, LeafOpener};
 use super::raidz::{Raidz, Reflow};
 use super::state::{Aux, Condition, Redundancy, VdevState, roll_up};
 use super::stats::Stats;
+use super::topology::{AllocationClass, Topology};
 use cenote_device::Device;
 use cenote_format::config::{VdevConfig, VdevKind};
 use cenote_format::indirect_mapping::Mapping;
@@ -63,21 +64,6 @@ impl Node {
         let state = VdevState::from_number(self.state.load(Relaxed));
         Condition::new(state, Aux::from_number(self.aux.load(Relaxed)))
     }
-}
-
-/// What kind of blocks a top-level vdev takes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-#[repr(u8)]
-pub enum AllocationClass {
-    /// Anything.
-    #[default]
-    Normal = 0,
-    /// The intent log.
-    Log = 1,
-    /// Metadata and small blocks.
-    Special = 2,
-    /// Dedup tables.
-    Dedup = 3,
 }
 
 impl AllocationClass {
@@ -154,7 +140,8 @@ impl VdevTree {
     ///
     /// A leaf that cannot be opened is no error; a configuration that makes no sense is.
     pub fn build(root: &VdevConfig, opener: Arc<dyn LeafOpener>) -> Result<Self, VdevError> {
-        let parts = super::build::Parts::of(root, opener.as_ref())?;
+        let topology = Topology::of(root.clone())?;
+        let parts = super::build::Parts::of(&topology, opener.as_ref())?;
         let start = Instant::now();
         let tree = Self {
             nodes: parts.nodes.into_iter().map(Arc::new).collect(),
@@ -180,8 +167,9 @@ impl VdevTree {
     /// # Errors
     /// As [`VdevTree::build`].
     pub fn grown(&self, root: &VdevConfig, opener: Arc<dyn LeafOpener>) -> Result<Self, VdevError> {
-        let (from, leaves) = (self.tops.len(), self.leaves.len());
-        let parts = super::build::Parts::more(root, from, &self.nodes, leaves, opener.as_ref())?;
+        let topology = Topology::of(root.clone())?;
+        let (from, base) = (self.tops.len(), (self.nodes.len(), self.leaves.len()));
+        let parts = super::build::Parts::more(&topology, from, base, opener.as_ref())?;
         let mut nodes = self.nodes.clone();
         if let Some(top) = nodes.first_mut() {
             let mut children = top.children.clone();
