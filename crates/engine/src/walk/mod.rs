@@ -1,9 +1,10 @@
 //! Going through block trees: every block of an object set, from its root down.
 //!
 //! [`Walk`] gives blocks one after another in the order of objects and block numbers, parents or
-//! children first, and can be stopped and resumed at any of them: freeing uses it. [`DiskOrder`]
-//! sorts what a walk gives by where it lies. [`Spread`] goes through many trees with many threads in
-//! no special order: checking uses it. All read ahead in batches.
+//! children first, and can be stopped and resumed at any of them. [`drain`] gives them away in
+//! portions: freeing uses it. [`DiskOrder`] sorts what a walk gives by where it lies. [`Spread`]
+//! goes through many trees with many threads in no special order: checking uses it. All read ahead
+//! in batches.
 //!
 //! Invariant: whatever lies on the disks, a walk ends, in memory that is bounded by the depth of the
 //! trees: a block that leads to others is followed once, and where it leads to again is an error.
@@ -11,6 +12,7 @@
 
 mod bits;
 mod disk_order;
+mod drain;
 mod node;
 mod ordered;
 mod spread;
@@ -27,6 +29,7 @@ use crate::{Error, Result};
 
 pub(crate) use bits::SparseBits;
 pub use disk_order::{DiskOrder, Portion};
+pub use drain::{Drained, drain};
 pub use node::Node;
 pub use ordered::{Ahead, Order, Step, Walk};
 pub use spread::{Spread, Visitor};

@@ -10,7 +10,7 @@ use cenote_format::{BlockPointer, Dva, ObjectType, Objset, Txg};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-use super::{Ahead, DiskOrder, Lost, Node, Order, Source, Step, Trouble, Walk};
+use super::{Ahead, DiskOrder, Drained, Lost, Node, Order, Source, Step, Trouble, Walk, drain};
 use crate::pipe::ReadContext;
 use crate::{Error, ErrorKind, Result};
 
@@ -392,4 +392,55 @@ fn blocks_are_read_together_within_bounds() {
     assert!(reads * 2 < single && most == 8 && one == 1, "{reads} {single} {most} {one}");
     let (_, bounded) = count(Ahead { blocks: 100, bytes: 1 << 10 });
     assert_eq!(bounded, 2);
+}
+
+/// Gives one tree away in portions of `blocks`. When `ill` blocks were given, `damaged` cannot be read until
+/// that was noticed.
+fn drained(
+    disk: &mut Disk,
+    root: BlockPointer,
+    blocks: u64,
+    ill: usize,
+    damaged: Node,
+) -> Vec<Node> {
+    let (mut given, mut resume, mut stops) = (Vec::new(), None, 0);
+    loop {
+        if given.len() >= ill && stops == 0 {
+            disk.lost = BTreeSet::from([address(&damaged.pointer)]);
+        }
+        let tree = Tree { resume, ..tree() };
+        let mut left = blocks;
+        let mut give = |node: &Node| {
+            given.push(*node);
+            Ok(())
+        };
+        match drain(disk, tree, root, &mut left, &mut give).unwrap() {
+            Drained::All => return given,
+            Drained::Part(at) => {
+                assert!(at.level == 0 && left == 0);
+                resume = Some(at);
+            }
+            Drained::Stopped { resume: at, lost } => {
+                assert_eq!((lost.node, lost.trouble), (damaged, Trouble::Unreadable));
+                assert!(at.is_none_or(|at| at.level == 0));
+                disk.lost.clear();
+                stops += 1;
+                resume = at;
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_given_away_is_given_once_also_if_some_of_it_is_lost_for_a_while() {
+    let (mut disk, root) = made(7);
+    let all = blocks(&disk, tree(), root, Order::ChildrenFirst);
+    let inner: Vec<Node> = all.iter().filter(|node| node.leads_on()).copied().collect();
+    for (number, node) in inner.iter().enumerate().step_by(5) {
+        for blocks in [2, 50] {
+            for ill in [0, number * 31 % all.len()] {
+                assert!(drained(&mut disk, root, blocks, ill, *node) == all);
+            }
+        }
+    }
 }

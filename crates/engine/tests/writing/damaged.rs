@@ -3,18 +3,23 @@
 //! Invariant: who changes such an object is told; everything else goes on.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use cenote_engine::cache::BlockKey;
+use cenote_engine::dataset::change::{FreeingPass, MosChange, NewDataset};
 use cenote_engine::object::{NewObject, Object, ObjectSet};
 use cenote_engine::pool::group::LivePool;
 use cenote_engine::vdev::AllocationClass;
 use cenote_engine::{ErrorKind, Result};
 use cenote_format::config::VdevKind;
-use cenote_format::{ObjectId, ObjectType};
+use cenote_format::objset::ObjsetKind;
+use cenote_format::{BlockPointer, ObjectId, ObjectType};
+
+use parking_lot::Mutex;
 
 use super::log::{head, reopen};
-use super::{devices, make, noise, nothing, top};
+use super::{census, devices, make, noise, nothing, top, zdb};
 
 /// Bytes before the first block of a device.
 const BLOCKS_FROM: u64 = 4 << 20;
@@ -28,19 +33,38 @@ fn filled(live: &LivePool, set: &ObjectSet, seed: u64) -> ObjectId {
     object.id()
 }
 
-/// Destroys every copy of the indirect block of `object`.
-fn damage(device: &Path, object: &Object) {
+/// Bytes of a device, and from where on they lay.
+type Lost = Vec<(u64, Vec<u8>)>;
+
+/// Puts `bytes` where others lie; those.
+fn exchange(device: &Path, bytes: Lost) -> Lost {
     use std::os::unix::fs::FileExt;
+    let file = std::fs::OpenOptions::new().read(true).write(true).open(device).unwrap();
+    let exchanged = |(offset, bytes): (u64, Vec<u8>)| {
+        let mut before = vec![0; bytes.len()];
+        file.read_exact_at(&mut before, offset).unwrap();
+        file.write_all_at(&bytes, offset).unwrap();
+        (offset, before)
+    };
+    bytes.into_iter().map(exchanged).collect()
+}
+
+/// Destroys every copy of a block; what lay there.
+fn damage_block(device: &Path, live: &LivePool, pointer: &BlockPointer) -> Lost {
+    let noisy =
+        |dva: cenote_format::Dva| (dva.offset + BLOCKS_FROM, noise(dva.asize as usize, dva.offset));
+    let lost = exchange(device, pointer.dvas().map(noisy).collect());
+    if let Some(key) = BlockKey::of(pointer) {
+        live.pool().io().pipe.cache().remove(&key);
+    }
+    lost
+}
+
+/// Destroys every copy of the indirect block of `object`.
+fn damage(device: &Path, live: &LivePool, object: &Object) {
     let pointer = object.pointer(1, 0).unwrap();
     assert_eq!(pointer.level().0, 1);
-    let file = std::fs::OpenOptions::new().write(true).open(device).unwrap();
-    for dva in pointer.dvas() {
-        let bytes = noise(dva.asize as usize, dva.offset);
-        file.write_all_at(&bytes, dva.offset + BLOCKS_FROM).unwrap();
-    }
-    if let Some(key) = BlockKey::of(&pointer) {
-        object.set().io().pipe.cache().remove(&key);
-    }
+    damage_block(device, live, &pointer);
 }
 
 fn is_refused(done: Result<()>) {
@@ -70,7 +94,7 @@ fn a_damaged_object_is_the_only_one_that_suffers() {
     let (bad, other) = (filled(&live, set, 1), filled(&live, set, 2));
     let (late, freed) = (filled(&live, set, 3), filled(&live, set, 4));
     live.sync().unwrap();
-    damage(&device, &set.object(bad).unwrap());
+    damage(&device, &live, &set.object(bad).unwrap());
     drop(dataset);
     live.export().unwrap();
     drop(live);
@@ -95,10 +119,10 @@ fn a_damaged_object_is_the_only_one_that_suffers() {
         let tx = live.begin().unwrap();
         let object = set.object(late).unwrap();
         object.write(&tx, 3 * BLOCK as u64, &[8; BLOCK]).unwrap();
-        damage(&device, &object);
+        damage(&device, &live, &object);
         let gone = set.object(freed).unwrap();
         set.free_object(&tx, freed).unwrap();
-        damage(&device, &gone);
+        damage(&device, &live, &gone);
     }
     goes_on(&live, set, other, 6);
     assert!(!live.pool().io().pipe.faults().lost().is_empty());
@@ -117,4 +141,85 @@ fn a_damaged_object_is_the_only_one_that_suffers() {
     goes_on(&live, dataset.set(), other, 8);
     drop(dataset);
     live.export().unwrap();
+}
+
+/// A filesystem with objects that have trees; its head.
+fn filesystem(live: &LivePool, name: &'static str) -> ObjectId {
+    let parent = live.pool().catalog().root().unwrap().id;
+    let made = live.change(move |live, change| {
+        let new = NewDataset { parent, name, ..NewDataset::default() };
+        live.make_dataset(change, &new, ObjsetKind::Zfs, nothing)
+    });
+    let head = made.unwrap().dataset;
+    let dataset = live.pool().catalog().dataset_named(&format!("damaged/{name}")).unwrap();
+    let dataset = live.open_dataset(&dataset).unwrap();
+    for seed in 0..40 {
+        filled(live, dataset.set(), seed);
+    }
+    live.sync().unwrap();
+    head
+}
+
+/// Blocks of the filesystem that lead to others: indirect blocks of objects, a block of dnodes.
+fn inner_blocks(live: &LivePool, name: &str) -> Vec<BlockPointer> {
+    let dataset = live.pool().catalog().dataset_named(&format!("damaged/{name}")).unwrap();
+    let dataset = live.open_dataset(&dataset).unwrap();
+    let set = dataset.set();
+    let indirect = |id| set.object(ObjectId(id)).unwrap().pointer(1, 0).unwrap();
+    vec![indirect(2), indirect(20), set.meta_object().pointer(0, 1).unwrap()]
+}
+
+/// Frees portions until nothing more can be freed; whether all is.
+fn freed(live: &LivePool, portion: u64) -> bool {
+    let pass = Arc::new(Mutex::new(FreeingPass::default()));
+    loop {
+        let pass = pass.clone();
+        let work = move |_: &LivePool, change: &MosChange<'_>| {
+            change.process_async_destroy(&mut pass.lock(), portion)
+        };
+        let freed = live.change(work).unwrap();
+        if freed.finished {
+            return freed.trouble.is_none();
+        }
+    }
+}
+
+#[test]
+fn what_lies_below_a_damaged_block_stays_queued_and_the_rest_is_freed() {
+    let directory = tempfile::tempdir().unwrap();
+    let device = directory.path().join("d0");
+    let leaves = devices(directory.path(), 1);
+    let tops = vec![(top(VdevKind::File, None, leaves), AllocationClass::Normal)];
+    let mut live = make("damaged", tops, nothing);
+    let allocated = |live: &LivePool| live.allocator().figures().allocated(AllocationClass::Normal);
+    let before = allocated(&live);
+    for (round, portion) in [(0, 37), (1, 300), (2, u64::MAX)] {
+        let (bad, good) = (filesystem(&live, "bad"), filesystem(&live, "good"));
+        let all = allocated(&live) - before;
+        let pointer = inner_blocks(&live, "bad")[round];
+        for head in [bad, good] {
+            live.close_dataset(head).unwrap();
+            live.change(move |_, change| change.destroy_head(head)).unwrap();
+        }
+        let lost = damage_block(&device, &live, &pointer);
+        assert!(!freed(&live, portion), "all was freed: the damage was not met");
+        // The pool goes on, and so does the freeing of what can be read.
+        live.sync().unwrap();
+        live.sync().unwrap();
+        live.sync().unwrap();
+        let left = allocated(&live) - before;
+        assert!(left < all / 8 * 5 && left > 0, "{left} of {all} in use");
+
+        exchange(&device, lost);
+        live.export().unwrap();
+        drop(live);
+        // What is queued, and how far it has come, is as OpenZFS reads it.
+        zdb(directory.path(), "damaged");
+        live = reopen(directory.path());
+        assert!(freed(&live, portion), "all can be read again");
+        census(live.pool());
+    }
+    live.export().unwrap();
+    drop(live);
+    zdb(directory.path(), "damaged");
 }

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use cenote_codec::cipher::Suite;
 use cenote_engine::ErrorKind;
 use cenote_engine::dataset::Keys;
-use cenote_engine::dataset::change::NewDataset;
+use cenote_engine::dataset::change::{FreeingPass, NewDataset};
 use cenote_engine::keys::Wrapping;
 use cenote_engine::object::{NewObject, ObjectSet};
 use cenote_engine::pool::change::Encryption;
@@ -304,7 +304,10 @@ fn a_dataset_with_the_numbers_of_one_that_is_gone_has_its_own_keys() {
             live.close_dataset(head).unwrap();
             live.change(move |_, change| change.destroy_head(head)).unwrap();
         }
-        live.change(|_, change| change.process_async_destroy(u64::MAX).map(drop)).unwrap();
+        live.change(|_, change| {
+            change.process_async_destroy(&mut FreeingPass::default(), u64::MAX).map(drop)
+        })
+        .unwrap();
         assert!(!keys.is_loaded(root), "the user key of a dataset that is gone");
     }
     assert!(again > 0, "no number came again: nothing was tried");

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use cenote_device::{Device, FileDevice, Mode};
 use cenote_engine::Result;
 use cenote_engine::check::{CheckOptions, Verify, check};
-use cenote_engine::dataset::change::{MosChange, NewDataset};
+use cenote_engine::dataset::change::{FreeingPass, MosChange, NewDataset};
 use cenote_engine::dataset::{
     DatasetName, InventoryReader, PropertyReader, PropertyValue, Surroundings,
 };
@@ -341,7 +341,10 @@ fn large_datasets_are_destroyed_in_portions() {
     world.live.change(move |_, change| change.destroy_head(head)).unwrap();
     let mut portions = 0;
     loop {
-        let freed = world.live.change(|_, change| change.process_async_destroy(37)).unwrap();
+        let freed = world
+            .live
+            .change(|_, change| change.process_async_destroy(&mut FreeingPass::default(), 37))
+            .unwrap();
         assert!(freed.trouble.is_none());
         world.census();
         portions += 1;

@@ -1,15 +1,15 @@
 //! Freeing what destroyed datasets and snapshots left, a portion in every transaction group.
 //!
 //! Chapter 06, sections 10.3 and 13. Invariant: a block is freed once, after every block below it;
-//! where a portion ends is written down, so that whoever goes on does not free anything twice.
+//! where a portion ends is written down, so that whoever goes on does not free anything twice. What
+//! cannot be read stays queued, with all that it names, and what is queued behind it is freed.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use cenote_format::bptree::{BlockBookmark, BptreeEntry, BptreeHeader};
-use cenote_format::dnode::{self, SLOTS_PER_BLOCK};
 use cenote_format::dsl_dataset::DslDataset;
 use cenote_format::zil::Header as LogHeader;
-use cenote_format::{BlockPointer, Dnode, ObjectId, ObjectType, Objset, Txg, bptree};
+use cenote_format::{BlockPointer, ObjectId, Objset, Txg, bptree};
 
 use super::destroy::{ASYNC_DESTROY, DELETED_CLONES, METADATA_WORDS, TREES};
 use super::livelist::LIVELIST;
@@ -17,20 +17,68 @@ use super::skeleton::FREE_LIST;
 use super::space::{FREE_DIRECTORY, clipped};
 use super::{Delta, MosChange, OBJECT_DIRECTORY, Share};
 use crate::pipe::ReadContext;
+use crate::walk::{Drained, Tree, drain};
 use crate::{Error, Result};
 
 /// What bookmarks in destroyed datasets say for the object set.
 const DESTROYED_SET: u64 = u64::MAX;
+/// A tree that waits behind one that cannot be read is done: no block was born after this.
+const ALL_FREED: Txg = Txg(u64::MAX);
+
+/// How far the freeing of all that is queued has come. What could not be read is not tried again in
+/// the same pass.
+#[derive(Debug, Default)]
+pub struct FreeingPass {
+    /// The first tree in the queue that was not tried.
+    next_tree: u64,
+    /// Lists that could not be worked off.
+    given_up: BTreeSet<ObjectId>,
+    /// The list that is being worked off.
+    at: Option<ObjectId>,
+    /// Why the first thing that could not be freed was not.
+    trouble: Option<Error>,
+}
 
 /// What a portion of freeing did.
 #[derive(Clone, Debug, Default)]
 pub struct Freed {
     /// Space that was freed.
     pub space: Delta,
-    /// Nothing is left to free.
+    /// The pass has come to its end: what is still queued could not be read.
     pub finished: bool,
-    /// Why not all that could have been freed was: something could not be read. It stays queued.
+    /// Why something stays queued.
     pub trouble: Option<Error>,
+}
+
+/// A portion under way.
+struct Portion<'a> {
+    pass: &'a mut FreeingPass,
+    /// Blocks that it may still free.
+    left: u64,
+    space: Delta,
+    next_tree: u64,
+    trouble: Option<Error>,
+}
+
+impl FreeingPass {
+    /// A portion failed with `error`, and what it did was taken back. Whether another one can be
+    /// tried: it will leave out what this one failed at.
+    pub fn give_up(&mut self, error: Error) -> bool {
+        self.trouble.get_or_insert(error);
+        self.at.take().is_some_and(|list| self.given_up.insert(list))
+    }
+
+    /// Why something stays queued.
+    pub fn trouble(&self) -> Option<&Error> {
+        self.trouble.as_ref()
+    }
+
+    /// Begins with a list, unless it was given up.
+    fn enter(&mut self, list: ObjectId) -> bool {
+        let tried = self.given_up.contains(&list);
+        self.at = (!tried).then_some(list);
+        !tried
+    }
 }
 
 impl MosChange<'_> {
@@ -54,21 +102,29 @@ impl MosChange<'_> {
     }
 
     /// Frees at most about `budget` of the blocks that destroyed snapshots, datasets and clones
-    /// left. To be called in every group.
-    pub fn process_async_destroy(&self, budget: u64) -> Result<Freed> {
-        let mut left = budget;
-        let mut freed = Freed::default();
-        let emptied = self.drain_free_list(&mut left, &mut freed)?
-            && self.drain_trees(&mut left, &mut freed)?
-            && self.drain_livelists(&mut left, &mut freed)?;
-        freed.finished = emptied && freed.trouble.is_none();
-        self.charge(self.hidden_directory(FREE_DIRECTORY)?, Share::Head, -freed.space)?;
-        Ok(freed)
+    /// left. To be called in every group until the pass is finished.
+    pub fn process_async_destroy(&self, pass: &mut FreeingPass, budget: u64) -> Result<Freed> {
+        let (next_tree, space, trouble) = (pass.next_tree, Delta::default(), None);
+        let mut portion = Portion { pass, left: budget, space, next_tree, trouble };
+        let finished = self.drain_free_list(&mut portion)?
+            && self.drain_trees(&mut portion)?
+            && self.drain_livelists(&mut portion)?;
+        let Portion { pass, space, next_tree, trouble, .. } = portion;
+        pass.at = None;
+        self.charge(self.hidden_directory(FREE_DIRECTORY)?, Share::Head, -space)?;
+        pass.next_tree = next_tree;
+        pass.trouble = pass.trouble.take().or(trouble);
+        Ok(Freed { space, finished, trouble: pass.trouble.clone() })
     }
 
-    fn drain_free_list(&self, left: &mut u64, freed: &mut Freed) -> Result<bool> {
+    /// Whether it has come to the end of the list.
+    fn drain_free_list(&self, portion: &mut Portion<'_>) -> Result<bool> {
         let Some(list) = self.pool_entry(FREE_LIST)? else { return Ok(true) };
-        freed.space += self.drain_list(list, left, &mut |pointer, _| self.free_block(pointer))?;
+        if !portion.pass.enter(list) {
+            return Ok(true);
+        }
+        let mut free = |pointer: &BlockPointer, _| self.free_block(pointer);
+        portion.space += self.drain_list(list, &mut portion.left, &mut free)?;
         Ok(self.list_header(list)?.is_empty())
     }
 
@@ -80,40 +136,61 @@ impl MosChange<'_> {
         self.hooks.free(pointer)
     }
 
-    fn drain_trees(&self, left: &mut u64, freed: &mut Freed) -> Result<bool> {
+    /// Whether it has come to the end of the queue of trees.
+    fn drain_trees(&self, portion: &mut Portion<'_>) -> Result<bool> {
         let Some(trees) = self.pool_entry(TREES)? else { return Ok(true) };
+        if !portion.pass.enter(trees) {
+            return Ok(true);
+        }
         let mut header = self.trees_header(trees)?;
+        let queue = self.object(trees)?;
         let entry_size = bptree::ENTRY as u64;
-        while header.begin < header.end {
-            if *left == 0 {
-                return Ok(false);
-            }
-            // Entries that free nothing are work as well.
-            *left -= 1;
-            let object = self.object(trees)?;
-            let held = object.block_count().saturating_mul(object.block_size());
-            if header.end.checked_mul(entry_size).is_none_or(|end| end > held) {
-                let reason = format!("a queue of {} destroyed trees in {held} bytes", header.end);
-                return Err(Error::corrupt(reason).at_object(0, trees.0));
-            }
-            let raw = object.read_vec(header.begin * entry_size, bptree::ENTRY)?;
+        let held = queue.block_count().saturating_mul(queue.block_size());
+        if header.end.checked_mul(entry_size).is_none_or(|end| end > held) {
+            let reason = format!("a queue of {} destroyed trees in {held} bytes", header.end);
+            return Err(Error::corrupt(reason).at_object(0, trees.0));
+        }
+        let mut index = portion.next_tree.clamp(header.begin, header.end);
+        while index < header.end {
+            let at = index * entry_size;
+            let raw = queue.read_vec(at, bptree::ENTRY)?;
             let mut entry = BptreeEntry::decode(&raw)
                 .map_err(|error| Error::from(error).at_object(0, trees.0))?;
-            let portion = self.free_tree(&mut entry, left)?;
-            freed.space += portion.space;
-            if portion.finished {
-                object.free_range(self.tx, header.begin * entry_size, entry_size)?;
-                header.begin += 1;
-            } else {
-                object.write(self.tx, header.begin * entry_size, &entry.encode())?;
+            if entry.birth != ALL_FREED {
+                if portion.left == 0 {
+                    portion.next_tree = index;
+                    return Ok(false);
+                }
+                // Entries that free nothing are work as well.
+                portion.left -= 1;
             }
-            self.set_trees_header(trees, header, -portion.space)?;
+            let freed = self.free_tree(&mut entry, &mut portion.left)?;
+            portion.space += freed.space;
+            match freed.finished {
+                true if index == header.begin => {
+                    queue.free_range(self.tx, at, entry_size)?;
+                    header.begin += 1;
+                }
+                true if entry.birth == ALL_FREED => {}
+                _ => {
+                    entry.birth = if freed.finished { ALL_FREED } else { entry.birth };
+                    queue.write(self.tx, at, &entry.encode())?;
+                }
+            }
+            self.set_trees_header(trees, header, -freed.space)?;
             header = self.trees_header(trees)?;
-            if portion.trouble.is_some() {
-                freed.trouble = portion.trouble;
+            if !freed.finished && freed.trouble.is_none() {
+                portion.next_tree = index;
                 return Ok(false);
             }
+            portion.trouble = portion.trouble.take().or(freed.trouble);
+            index += 1;
         }
+        portion.next_tree = index;
+        if header.begin < header.end {
+            return Ok(true);
+        }
+        portion.next_tree = 0;
         self.remove(OBJECT_DIRECTORY, TREES)?;
         self.free_object(trees)?;
         self.remove_reference(ASYNC_DESTROY)?;
@@ -123,47 +200,56 @@ impl MosChange<'_> {
     /// Frees at most `budget` blocks of a tree, and notes in `entry` where to go on.
     pub(super) fn free_tree(&self, entry: &mut BptreeEntry, budget: &mut u64) -> Result<Freed> {
         let resume = entry.resume != BlockBookmark::default();
-        let mut walk = TreeWalk {
-            change: self,
-            birth: entry.birth,
-            resume: resume.then_some(entry.resume),
-            budget,
-            space: Delta::default(),
-        };
-        let outcome =
-            walk.visit(&entry.pointer, &Role::Root, bookmark(0, BlockBookmark::ROOT_LEVEL, 0));
-        let space = walk.space;
-        let trouble = match outcome {
-            Ok(()) => return Ok(Freed { space, finished: true, trouble: None }),
-            Err(Halt::Budget(at)) => {
+        let mut tree = Tree::new(DESTROYED_SET, entry.birth, ());
+        tree.resume = resume.then_some(entry.resume);
+        let mut space = Delta::default();
+        let pipe = self.mos.io().pipe.clone();
+        let drained = drain(&*pipe, tree, entry.pointer, budget, &mut |node| {
+            self.free_block(&node.pointer)?;
+            space += self.meter().space(&node.pointer).into();
+            Ok(())
+        })?;
+        let trouble = match drained {
+            Drained::All => return Ok(Freed { space, finished: true, trouble: None }),
+            Drained::Part(at) => {
                 entry.resume = at;
                 None
             }
-            Err(Halt::Unreadable(at, error)) => {
-                entry.resume = at;
-                Some(error)
+            Drained::Stopped { resume, lost } => {
+                entry.resume = resume.unwrap_or_default();
+                Some(lost.error)
             }
-            Err(Halt::Failed(error)) => return Err(error),
         };
         Ok(Freed { space, finished: false, trouble })
     }
 
-    fn drain_livelists(&self, left: &mut u64, freed: &mut Freed) -> Result<bool> {
+    /// Whether it has come to the end of the livelists.
+    fn drain_livelists(&self, portion: &mut Portion<'_>) -> Result<bool> {
         let Some(table) = self.pool_entry(DELETED_CLONES)? else { return Ok(true) };
+        if !portion.pass.enter(table) {
+            return Ok(true);
+        }
+        let mut all = true;
         for livelist in self.members(table)? {
+            if !portion.pass.enter(livelist) {
+                all = false;
+                continue;
+            }
             for (key, list) in self.deadlist_entries(livelist)?.0.into_iter().rev() {
-                if *left == 0 {
+                if portion.left == 0 {
                     return Ok(false);
                 }
-                freed.space += self.free_part(list, left)?;
+                portion.space += self.free_part(list, &mut portion.left)?;
                 self.forget_part(livelist, key, list)?;
             }
             self.remove_member(table, livelist)?;
             self.free_object(livelist)?;
             self.remove_reference(LIVELIST)?;
         }
-        self.remove(OBJECT_DIRECTORY, DELETED_CLONES)?;
-        self.free_object(table)?;
+        if all {
+            self.remove(OBJECT_DIRECTORY, DELETED_CLONES)?;
+            self.free_object(table)?;
+        }
         Ok(true)
     }
 
@@ -220,144 +306,4 @@ impl MosChange<'_> {
 
 fn sealed() -> ReadContext {
     ReadContext { transient: true, sealed: true, ..ReadContext::default() }
-}
-
-fn bookmark(object: u64, level: i64, block: u64) -> BlockBookmark {
-    BlockBookmark { objset: DESTROYED_SET, object, level, block }
-}
-
-/// Why a walk ended early.
-enum Halt {
-    /// The budget is used up; go on here.
-    Budget(BlockBookmark),
-    /// This block could not be read; nothing at or after it was freed.
-    Unreadable(BlockBookmark, Error),
-    /// Freeing failed.
-    Failed(Error),
-}
-
-/// What a block's content leads to.
-enum Role<'a> {
-    Root,
-    /// A block of the tree of `dnode`; level and number are in the bookmark.
-    Tree(&'a Dnode),
-    Spill,
-}
-
-/// A walk that frees blocks, children first, in the order of object numbers and block numbers.
-struct TreeWalk<'c, 'a> {
-    change: &'c MosChange<'a>,
-    birth: Txg,
-    /// Where an earlier walk stopped: everything before it is freed.
-    resume: Option<BlockBookmark>,
-    budget: &'c mut u64,
-    space: Delta,
-}
-
-impl TreeWalk<'_, '_> {
-    fn visit(
-        &mut self,
-        pointer: &BlockPointer,
-        role: &Role<'_>,
-        at: BlockBookmark,
-    ) -> Result<(), Halt> {
-        if pointer.is_hole() || pointer.logical_birth() <= self.birth || self.is_done(role, &at) {
-            return Ok(());
-        }
-        if self.resume.is_some_and(|resume| position(&resume) == position(&at)) {
-            // What is below it was freed before.
-            self.resume = None;
-        } else {
-            self.descend(pointer, role, &at)?;
-        }
-        if *self.budget == 0 {
-            return Err(Halt::Budget(at));
-        }
-        self.change.free_block(pointer).map_err(Halt::Failed)?;
-        *self.budget -= 1;
-        self.space += self.change.meter().space(pointer).into();
-        Ok(())
-    }
-
-    /// Everything at and below a block was freed by an earlier walk.
-    fn is_done(&self, role: &Role<'_>, at: &BlockBookmark) -> bool {
-        let shift = match role {
-            Role::Tree(dnode) => dnode.pointers_shift(),
-            Role::Root | Role::Spill => 0,
-        };
-        self.resume.is_some_and(|resume| at.is_done_before(&resume, shift))
-    }
-
-    fn descend(
-        &mut self,
-        pointer: &BlockPointer,
-        role: &Role<'_>,
-        at: &BlockBookmark,
-    ) -> Result<(), Halt> {
-        let unreadable = |error: Error| Halt::Unreadable(*at, error.at_pointer(pointer));
-        let leads_on = match role {
-            Role::Root => true,
-            Role::Spill => false,
-            Role::Tree(dnode) => at.level > 0 || dnode.object_type == ObjectType::DNODE,
-        };
-        if !leads_on {
-            return Ok(());
-        }
-        let read = || {
-            pointer.validate()?;
-            let level = at.level.max(0);
-            if i64::from(pointer.level().0) != level {
-                return Err(Error::corrupt(format!("pointer of another level than {level}")));
-            }
-            self.change.mos.io().pipe.read(pointer, &sealed())
-        };
-        let block = read().map_err(unreadable)?;
-        match role {
-            Role::Root => {
-                let set = Objset::decode(&block).map_err(|error| unreadable(error.into()))?;
-                self.dnode(&set.meta_dnode, 0)?;
-                let used = [&set.project_used, &set.group_used, &set.user_used];
-                for (dnode, number) in used.into_iter().zip([2, 1, 0]) {
-                    if let Some(dnode) = dnode {
-                        self.dnode(dnode, u64::MAX - number)?;
-                    }
-                }
-            }
-            Role::Tree(_) if at.level > 0 => {
-                let count = (block.len() / cenote_format::blkptr::SIZE) as u64;
-                let first = at.block.saturating_mul(count);
-                for (place, child) in (0..).zip(BlockPointer::decode_all(&block)) {
-                    let id = first.saturating_add(place);
-                    self.visit(&child, role, bookmark(at.object, at.level - 1, id))?;
-                }
-            }
-            _ => {
-                for (slot, dnode) in dnode::dnodes_in_block(&block) {
-                    let object = at.block.saturating_mul(SLOTS_PER_BLOCK).saturating_add(slot);
-                    let dnode = dnode.map_err(|error| unreadable(error.into()))?;
-                    self.dnode(&dnode, object)?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn dnode(&mut self, dnode: &Dnode, object: u64) -> Result<(), Halt> {
-        let level = i64::from(dnode.levels.saturating_sub(1));
-        for (id, pointer) in (0..).zip(&dnode.pointers) {
-            self.visit(pointer, &Role::Tree(dnode), bookmark(object, level, id))?;
-        }
-        match &dnode.spill {
-            Some(spill) => {
-                let at = bookmark(object, 0, BlockBookmark::SPILL_BLOCK);
-                self.visit(spill, &Role::Spill, at)
-            }
-            None => Ok(()),
-        }
-    }
-}
-
-/// A bookmark without its object set, which does not matter within one.
-fn position(at: &BlockBookmark) -> (u64, i64, u64) {
-    (at.object, at.level, at.block)
 }

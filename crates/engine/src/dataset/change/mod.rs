@@ -52,7 +52,7 @@ use crate::{Error, ErrorKind, Result};
 pub use clones::LiveClones;
 pub use create::{MadeDataset, NewDataset, NewKeys};
 pub use dedup::LiveDedup;
-pub use free::Freed;
+pub use free::{Freed, FreeingPass};
 pub use ledger::DatasetLedger;
 pub use properties::{PropertyData, PropertyInput};
 pub use skeleton::{DEFERRED_LIST, FREE_LIST, NewPool, Skeleton};

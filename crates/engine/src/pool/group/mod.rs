@@ -11,6 +11,7 @@ pub(super) mod config;
 pub(super) mod dataset;
 pub(super) mod discarding;
 mod effects;
+mod freeing;
 mod heal;
 mod hooks;
 mod log;
@@ -35,7 +36,7 @@ use parking_lot::Mutex;
 use super::Pool;
 use crate::alloc::Allocator;
 use crate::dataset::Promises;
-use crate::dataset::change::{LiveClones, LiveDedup};
+use crate::dataset::change::{FreeingPass, LiveClones, LiveDedup};
 use crate::intent::{Runway, SharedRules};
 use crate::object::ObjectSet;
 use crate::pipe::{AllocationUnits, PoolIo, Workers};
@@ -133,6 +134,7 @@ pub struct LivePool {
     pub(super) _healer: Arc<dyn crate::pipe::Healer>,
     /// Blocks may wait to be freed in the background.
     pub(super) freeing: AtomicBool,
+    pub(super) freeing_pass: Mutex<FreeingPass>,
     /// Why what was destroyed is not freed any further.
     pub(super) stuck: Mutex<Option<Error>>,
     /// What a checkpoint held may wait to be freed.
@@ -202,6 +204,7 @@ impl LivePool {
             outage,
             activity,
             freeing: AtomicBool::new(true),
+            freeing_pass: Mutex::default(),
             stuck: Mutex::default(),
             discarding: AtomicBool::new(true),
             thread: Mutex::new(None),

@@ -6,7 +6,6 @@
 //! disks nothing that an older group refers to is overwritten, so that a crash shows the older one.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 use cenote_codec::checksum::Algorithm as Checksum;
 use cenote_format::Txg;
@@ -28,8 +27,6 @@ use crate::{Error, Result};
 
 /// Passes over the meta object set after which it should long have come to rest.
 const PASSES: u32 = 64;
-/// Blocks freed in the background in one group.
-const FREED_AT_ONCE: u64 = 100_000;
 
 pub(in crate::pool) fn seconds_now() -> u64 {
     crate::environment::now().as_secs()
@@ -129,33 +126,6 @@ impl LivePool {
         Ok(())
     }
 
-    /// Frees a part of what destroyed datasets and snapshots left.
-    fn free_destroyed(&self, change: &MosChange<'_>, hooks: &GroupHooks<'_>) {
-        if !self.freeing.load(Relaxed) {
-            return;
-        }
-        let freeing = || change.process_async_destroy(FREED_AT_ONCE);
-        let trouble = match self.all_or_nothing(change.tx.txg(), hooks, freeing) {
-            Ok(freed) => {
-                self.freeing.store(!freed.finished && freed.trouble.is_none(), Relaxed);
-                freed.trouble
-            }
-            Err(error) => {
-                self.freeing.store(false, Relaxed);
-                Some(error)
-            }
-        };
-        if let Some(error) = &trouble {
-            tracing::warn!(%error, "destroyed blocks stay queued");
-        }
-        *self.stuck.lock() = trouble;
-    }
-
-    /// Why blocks of destroyed datasets stay queued: something could not be read.
-    pub fn stuck_freeing(&self) -> Option<Error> {
-        self.stuck.lock().clone()
-    }
-
     fn rules(&self, change: &MosChange<'_>) -> Result<Rules> {
         let mut features = WriteFeatures { embedded_data: false, hole_birth: false, lz4: false };
         // A pool that is being created has no features yet.
@@ -171,11 +141,6 @@ impl LivePool {
     /// How often writing groups has waited for blocks to be written: once a group, unless devices fail.
     pub fn write_waits(&self) -> u64 {
         self.submit.waits()
-    }
-
-    /// Blocks may have been queued to be freed in the background.
-    pub fn wake_freeing(&self) {
-        self.freeing.store(true, Relaxed);
     }
 }
 

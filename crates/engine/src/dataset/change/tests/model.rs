@@ -128,7 +128,9 @@ impl Model {
             15 => self.rollback(chain),
             _ => {
                 let budget = self.below(12) as u64;
-                self.world.change(txg, |c| c.process_async_destroy(budget)).unwrap();
+                self.world
+                    .change(txg, |c| c.process_async_destroy(&mut FreeingPass::default(), budget))
+                    .unwrap();
             }
         }
     }
@@ -318,7 +320,10 @@ impl Model {
     /// In the end exactly what nobody refers to is free.
     fn finish(&mut self) {
         self.txg += 1;
-        let done = self.world.change(self.txg, |c| c.process_async_destroy(u64::MAX)).unwrap();
+        let done = self
+            .world
+            .change(self.txg, |c| c.process_async_destroy(&mut FreeingPass::default(), u64::MAX))
+            .unwrap();
         assert!(done.finished);
         self.check();
         let mut kept: BTreeSet<u64> = BTreeSet::new();

@@ -213,7 +213,9 @@ fn snapshots_keep_blocks() {
     world.change(9, |change| change.destroy_snapshot(s1, false)).unwrap();
     world.audit(9);
     assert_eq!(keys(fs.dataset), [0, 1]);
-    let progress = world.change(10, |change| change.process_async_destroy(100)).unwrap();
+    let progress = world
+        .change(10, |change| change.process_async_destroy(&mut FreeingPass::default(), 100))
+        .unwrap();
     assert!(progress.finished);
     assert_eq!(world.hooks.freed.lock().len(), 1);
     assert_eq!(world.hooks.freed.lock()[0].first_dva(), a.first_dva());
@@ -221,8 +223,12 @@ fn snapshots_keep_blocks() {
     world.change(11, |change| change.rename_snapshot(fs.dataset, "s2", "t")).unwrap();
     assert_eq!(world.catalog().dataset_named("tank/fs@t").unwrap().id, s2);
     world.change(11, |change| change.destroy_snapshot(s2, false)).unwrap();
-    world.change(12, |change| change.process_async_destroy(1)).unwrap();
-    world.change(13, |change| change.process_async_destroy(100)).unwrap();
+    world
+        .change(12, |change| change.process_async_destroy(&mut FreeingPass::default(), 1))
+        .unwrap();
+    world
+        .change(13, |change| change.process_async_destroy(&mut FreeingPass::default(), 100))
+        .unwrap();
     world.audit(13);
     assert_eq!(world.hooks.freed.lock().len(), 3);
     assert_eq!(unique(fs.dataset), 4096);
@@ -250,7 +256,9 @@ fn holds_and_clones_defer_destruction() {
     assert!(!world.change(9, |change| change.release(s, "keep")).unwrap());
     world.change(10, |change| change.destroy_head(clone.dataset)).unwrap();
     assert!(world.catalog().dataset_named("tank/fs@s").is_err());
-    world.change(11, |change| change.process_async_destroy(10)).unwrap();
+    world
+        .change(11, |change| change.process_async_destroy(&mut FreeingPass::default(), 10))
+        .unwrap();
     assert_eq!(count(&world, "livelist"), Some(0));
     world.audit(11);
 }
