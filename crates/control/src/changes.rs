@@ -17,6 +17,15 @@ pub struct ChangeRequest {
     pub change: Change,
 }
 
+/// What to set of a dataset.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DatasetSettings {
+    /// Filesystem, volume or snapshot.
+    pub dataset: String,
+    /// In order.
+    pub properties: Vec<PropertySetting>,
+}
+
 /// What to change.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Change {
@@ -28,17 +37,15 @@ pub enum Change {
     Rename(RenameRequest),
     /// `zfs set`.
     SetProperties {
-        /// Filesystem, volume or snapshot.
-        dataset: String,
-        /// What to set, in order.
-        properties: Vec<PropertySetting>,
+        /// What to set of which dataset.
+        datasets: Vec<DatasetSettings>,
         /// Mount, unmount and remount as the new values demand.
         mount: bool,
     },
     /// `zfs inherit`.
     Inherit {
-        /// Filesystem, volume or snapshot.
-        dataset: String,
+        /// Filesystems, volumes or snapshots.
+        datasets: Vec<String>,
         /// Full name.
         property: String,
         /// Go back to the received value (`-S`).

@@ -68,6 +68,59 @@ fn volumes_hold_back_their_size() {
 }
 
 #[test]
+fn properties_are_set_and_inherited_together() {
+    let Some((bench, _)) = Bench::mounting(1) else { return };
+    bench.create(&[&bench.devices(1)[0]]);
+    for name in ["tank/a", "tank/a/b", "tank/c"] {
+        bench.cenote(&["zfs", "create", name]);
+    }
+    bench.cenote(&["zfs", "create", "-s", "-V", "8M", "tank/v"]);
+    let group = |line: &str| {
+        let history = bench.cenote(&["zpool", "history", "-i", "tank"]);
+        let lines = history.lines().filter(|one| one.contains("txg:") && one.contains(line));
+        let of =
+            |line: &str| line.split("txg:").nth(1).unwrap().split(']').next().unwrap().to_owned();
+        lines.map(of).collect::<Vec<String>>()
+    };
+    bench.cenote(&["zfs", "set", "atime=off", "test:x=1", "tank/a", "tank/a/b", "tank/c"]);
+    let groups = group("atime=0");
+    assert!(groups.len() == 3 && groups.iter().all(|one| *one == groups[0]), "{groups:?}");
+    assert_eq!(group("test:x=1"), groups);
+    // What does not fit one is set on the others.
+    let said = bench.refused(&["zfs", "set", "reservation=1T", "test:y=2", "tank/a", "tank/c"]);
+    let words = |name: &str| {
+        format!("cannot set property for '{name}': size is greater than available space\n")
+    };
+    assert_eq!(said, words("tank/a") + &words("tank/c"));
+    let said = bench.refused(&["zfs", "set", "volsize=1M", "tank/v", "tank/c"]);
+    assert!(said.starts_with("cannot set property for 'tank/c'"), "{said}");
+    bench.cenote(&["zfs", "set", "userquota@7=3M", "groupquota@8=4M", "quota=5M", "tank/c"]);
+    bench.cenote(&["zfs", "set", "userquota@7=none", "test:z=3", "tank/c"]);
+    bench.cenote(&["zfs", "set", "volsize=16M", "test:z=3", "tank/v"]);
+    for (name, property, value) in [
+        ("tank/c", "userquota@7", "0"),
+        ("tank/c", "groupquota@8", "4194304"),
+        ("tank/c", "quota", "5242880"),
+        ("tank/v", "volsize", "16777216"),
+        ("tank/v", "test:z", "3"),
+    ] {
+        assert_eq!(
+            bench.cenote(&["zfs", "get", "-Hp", "-o", "value", property, name]),
+            format!("{value}\n")
+        );
+    }
+    bench.cenote(&["zfs", "inherit", "-r", "atime", "tank"]);
+    let groups = group("inherit");
+    assert!(groups.len() == 4 && groups.iter().all(|one| *one == groups[0]), "{groups:?}");
+    assert_eq!(bench.value("atime", "tank/a/b"), "on");
+    let history = bench.cenote(&["zpool", "history", "tank"]);
+    assert_eq!(history.matches("zfs inherit -r atime tank\n").count(), 1, "{history}");
+    assert_eq!(history.matches("zfs set").count(), 5, "{history}");
+    bench.cenote(&["zpool", "export", "tank"]);
+    bench.zdb();
+}
+
+#[test]
 fn the_history_knows_of_keys() {
     let Some((bench, _)) = Bench::mounting(1) else { return };
     bench.create(&[&bench.devices(1)[0]]);

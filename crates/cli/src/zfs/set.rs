@@ -4,13 +4,14 @@
 
 use std::process::ExitCode;
 
-use cenote_control::changes::Change;
+use cenote_control::changes::{Change, DatasetSettings};
 use cenote_control::client::Client;
 use cenote_control::plan::PropertySetting;
 use cenote_control::properties;
 use cenote_control::report::{DatasetKind, DatasetReport};
 
 use super::common::{self, code, fail};
+use super::names;
 use crate::getopt::Spec;
 use crate::settings::dataset;
 use crate::usage::Tool;
@@ -75,6 +76,7 @@ pub fn set(arguments: &[String]) -> ExitCode {
         return wrong("missing property=value argument(s)");
     }
     let line = history_line("zfs", "set", arguments);
+    let mut due: Vec<DatasetSettings> = Vec::with_capacity(datasets.len());
     for found in datasets {
         let name = &found.name;
         let subject = common::subject(&client, name, found.kind, false, &pairs);
@@ -91,11 +93,35 @@ pub fn set(arguments: &[String]) -> ExitCode {
             }
         };
         reserve_for_volume(&client, name, &mut properties);
-        let dataset = name.clone();
-        let change = Change::SetProperties { dataset, properties, mount: !parsed.has('u') };
-        well &= common::change(&client, name, Some(line.clone()), change);
+        due.push(DatasetSettings { dataset: found.name, properties });
     }
+    let mount = !parsed.has('u');
+    well &= each_pool(
+        due,
+        |one| &one.dataset,
+        |name, datasets| {
+            let change = Change::SetProperties { datasets, mount };
+            common::change(&client, name, Some(line.clone()), change)
+        },
+    );
     code(well)
+}
+
+/// Gives one order to each pool about all that is `due` in it, in order; whether all went well.
+fn each_pool<T>(
+    due: Vec<T>,
+    dataset: impl Fn(&T) -> &String,
+    order: impl Fn(&str, Vec<T>) -> bool,
+) -> bool {
+    let mut pools: Vec<(String, Vec<T>)> = Vec::new();
+    for one in due {
+        let pool = names::pool_of(dataset(&one)).to_owned();
+        match pools.iter_mut().find(|(known, _)| *known == pool) {
+            Some((_, all)) => all.push(one),
+            None => pools.push((pool, vec![one])),
+        }
+    }
+    pools.into_iter().fold(true, |well, (pool, all)| order(&pool, all) && well)
 }
 
 /// What `refreservation=auto` of a volume comes to; and a volume that holds back space for its
@@ -144,6 +170,7 @@ pub fn inherit(arguments: &[String]) -> ExitCode {
     let depth = if parsed.has('r') { None } else { Some(0) };
     let (datasets, mut well) = open_all(&client, names, depth);
     let line = history_line("zfs", "inherit", arguments);
+    let mut due: Vec<String> = Vec::with_capacity(datasets.len());
     for found in datasets {
         let name = &found.name;
         if !applies(&property, found.kind) {
@@ -156,10 +183,16 @@ pub fn inherit(arguments: &[String]) -> ExitCode {
             }
             continue;
         }
-        let change =
-            Change::Inherit { dataset: name.clone(), property: property.clone(), received };
-        well &= common::change(&client, name, Some(line.clone()), change);
+        due.push(found.name);
     }
+    well &= each_pool(
+        due,
+        |name| name,
+        |name, datasets| {
+            let change = Change::Inherit { datasets, property: property.clone(), received };
+            common::change(&client, name, Some(line.clone()), change)
+        },
+    );
     code(well)
 }
 

@@ -10,6 +10,7 @@ use cenote_engine::dataset::Table;
 use cenote_engine::dataset::change::{MosChange, NewDataset, PropertyInput};
 use cenote_engine::pool::change::Additions;
 use cenote_engine::pool::group::LivePool;
+use cenote_engine::txg::Tx;
 use cenote_engine::vdev::AllocationClass;
 use cenote_format::config::{TopLevel, VdevConfig, VdevKind};
 use cenote_format::delegation::Key;
@@ -17,7 +18,7 @@ use cenote_format::dsl_directory::DslDirectory;
 use cenote_format::objset::ObjsetKind;
 use cenote_format::{ObjectId, ObjectType};
 
-use super::{World, nothing, open_leaf};
+use super::{World, noise, nothing, open_leaf};
 
 /// More steps than any order has.
 const STEPS: u64 = 2000;
@@ -212,5 +213,87 @@ fn an_order_about_the_pool_that_fails_at_any_step_changes_nothing() {
     world.write("p/a", 2, 100_000);
     world.close("p/a");
     fail_everywhere(&world, "discard a checkpoint", |live| live.discard_checkpoint());
+    world.finish();
+}
+
+/// How many groups were written meanwhile.
+fn groups(world: &World, orders: impl FnOnce(&LivePool)) -> u64 {
+    world.settle();
+    let before = world.live.pool().uberblock().txg.0;
+    orders(&world.live);
+    world.live.pool().uberblock().txg.0 - before
+}
+
+#[test]
+fn an_order_about_many_datasets_takes_one_group() {
+    let world = World::new(&[]);
+    let root = world.live.pool().catalog().root().unwrap().id;
+    let names: Vec<String> = (0..50).map(|number| format!("n{number}")).collect();
+    let made = names.clone();
+    world
+        .live
+        .change(move |live, change| {
+            made.iter().try_for_each(|name| {
+                let new = NewDataset { parent: root, name, ..NewDataset::default() };
+                live.make_dataset(change, &new, ObjsetKind::Zfs, nothing).map(drop)
+            })
+        })
+        .unwrap();
+    let all: Vec<String> = names.iter().map(|name| format!("p/{name}")).collect();
+    let value = |dataset: &str| {
+        let catalog = world.live.pool().catalog();
+        let table = catalog.dataset_named(dataset).unwrap().directory.phys.properties;
+        Table::open(catalog.mos(), table).unwrap().unwrap().number("atime").unwrap()
+    };
+    let inputs = |size: u64| {
+        let quota = PropertyInput::number("quota", size);
+        vec![PropertyInput::number("atime", 0), quota]
+    };
+    let set = |live: &LivePool, last: u64| {
+        let each = all.iter().map(|name| (name.clone(), inputs(64 << 20)));
+        let mut each: Vec<_> = each.collect();
+        each[49].1.push(PropertyInput::number("reservation", last));
+        live.orders().given_by("zfs set", 0).set_properties(each)
+    };
+    // One that cannot be set keeps the others from being set.
+    groups(&world, |live| drop(set(live, 1 << 50).unwrap_err()));
+    assert!(all.iter().all(|name| value(name).is_none()));
+    assert_eq!(groups(&world, |live| set(live, 1 << 20).unwrap()), 1);
+    assert!(all.iter().all(|name| value(name) == Some(0)));
+    let inherit = |live: &LivePool| live.orders().inherit(&all, "atime", false).unwrap();
+    assert_eq!(groups(&world, inherit), 1);
+    assert!(all.iter().all(|name| value(name).is_none()));
+    world.survey("orders about many");
+    world.finish();
+}
+
+#[test]
+fn what_is_set_inside_a_dataset_is_set_with_the_rest() {
+    let world = World::new(&[]);
+    world.filesystem("a");
+    let object = world.write("p/a", 1, 10_000);
+    world.live.sync().unwrap();
+    let quota = |size| vec![PropertyInput::number("quota", size)];
+    let dataset = || world.live.pool().catalog().dataset_named("p/a").unwrap();
+    let open = world.live.open_dataset(&dataset()).unwrap();
+    // What is inside comes last: it is not begun where the rest does not fit, and where it fails itself the
+    // rest is not done.
+    let refused = world.live.orders().set_with("p/a", quota(1), |_| panic!("done all the same"));
+    refused.unwrap_err();
+    let fail = |_: &Tx| Err(cenote_engine::Error::invalid("for a test"));
+    world.live.orders().set_with("p/a", quota(64 << 20), fail).unwrap_err();
+    assert_eq!(dataset().directory.phys.quota, 0);
+    assert!(world.read("p/a", object, 10_000) == noise(10_000, 1));
+    let set = open.clone();
+    let groups = groups(&world, |live| {
+        let inside =
+            move |tx: &Tx| set.set().object(object)?.write(tx, 0, &noise(10_000, 2)).map(drop);
+        live.orders().given_by("zfs set", 0).set_with("p/a", quota(64 << 20), inside).unwrap();
+    });
+    assert_eq!(groups, 1);
+    assert_eq!(dataset().directory.phys.quota, 64 << 20);
+    assert!(world.read("p/a", object, 10_000) == noise(10_000, 2));
+    drop(open);
+    world.close("p/a");
     world.finish();
 }

@@ -7,7 +7,8 @@
 use std::collections::HashMap;
 
 use cenote_engine::ErrorKind;
-use cenote_engine::object::{Accounting, NewObject};
+use cenote_engine::object::{Accounting, NewObject, Object};
+use cenote_engine::txg::Tx;
 use cenote_engine::zap::{self, Zap};
 use cenote_format::zap::Normalization;
 use cenote_format::{ObjectId, ObjectType, master_node};
@@ -15,7 +16,7 @@ use parking_lot::RwLock;
 
 use super::{Writer, salt};
 use crate::attributes::Facts;
-use crate::error::EDQUOT;
+use crate::error::{EDQUOT, EINVAL};
 use crate::tree::{Errno, Result};
 use crate::view::View;
 
@@ -119,6 +120,11 @@ impl Limits {
     }
 }
 
+/// The name of a table of quotas in the master node.
+fn quota_key(kind: QuotaKind) -> &'static [u8] {
+    master_node::QUOTAS.get(kind as usize).copied().unwrap_or_default()
+}
+
 fn id_of(kind: QuotaKind, facts: &Facts) -> u64 {
     match kind {
         QuotaKind::User | QuotaKind::UserObjects => facts.uid.into(),
@@ -128,37 +134,46 @@ fn id_of(kind: QuotaKind, facts: &Facts) -> u64 {
 }
 
 impl Writer {
-    /// Sets the limit of `id`; 0 for none.
-    pub fn set_quota(&self, kind: QuotaKind, id: u64, limit: u64) -> Result<()> {
-        {
-            // One at a time.
-            let _limits = self.quotas.0.write();
-            let objects = self.view.objects();
-            let master = objects.object(master_node::OBJECT)?;
-            let key = master_node::QUOTAS.get(kind as usize).copied().unwrap_or_default();
-            let known = Zap::open(master.clone())?.lookup(key)?.and_then(|value| value.as_u64());
-            let tx = self.begin()?;
-            let table = match known {
-                Some(object) if object != 0 => objects.object(ObjectId(object))?,
-                _ => {
-                    let new = NewObject::new(ObjectType::QUOTA, QUOTA_BLOCK);
-                    let table = objects.create_object(&tx, &new)?;
-                    zap::create(&table, &tx, salt(), Normalization::NONE)?;
-                    zap::update_u64(&master, &tx, key, table.id().0)?;
-                    table
-                }
-            };
-            let name = format!("{id:x}");
-            match limit {
-                0 => match zap::remove(&table, &tx, name.as_str()) {
-                    Err(error) if error.kind() == ErrorKind::NotFound => {}
-                    done => done?,
-                },
-                limit => zap::update_u64(&table, &tx, name.as_str(), limit)?,
-            }
-            self.note_whole(&tx);
+    /// Makes the table of these quotas, if there is none: [`Self::put_quota`] wants one.
+    pub fn make_quota_table(&self, kind: QuotaKind) -> Result<()> {
+        // One at a time.
+        let _limits = self.quotas.0.write();
+        let objects = self.view.objects();
+        if self.quota_table(kind)?.is_some() {
+            return Ok(());
         }
-        self.reload_quotas()
+        let tx = self.begin()?;
+        let table = objects.create_object(&tx, &NewObject::new(ObjectType::QUOTA, QUOTA_BLOCK))?;
+        zap::create(&table, &tx, salt(), Normalization::NONE)?;
+        let master = objects.object(master_node::OBJECT)?;
+        zap::update_u64(&master, &tx, quota_key(kind), table.id().0)?;
+        self.note_whole(&tx);
+        Ok(())
+    }
+
+    /// Sets the limit of `id`; 0 for none. Changes of files see it after [`Self::reload_quotas`]. For the
+    /// writer of the group that `tx` belongs to, which nobody needs to note in a log.
+    pub fn put_quota(&self, tx: &Tx, kind: QuotaKind, id: u64, limit: u64) -> Result<()> {
+        let missing = || Errno::new(EINVAL, "there is no table of quotas");
+        let table = self.quota_table(kind)?.ok_or_else(missing)?;
+        let name = format!("{id:x}");
+        match limit {
+            0 => match zap::remove(&table, tx, name.as_str()) {
+                Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+                done => Ok(done?),
+            },
+            limit => Ok(zap::update_u64(&table, tx, name.as_str(), limit)?),
+        }
+    }
+
+    fn quota_table(&self, kind: QuotaKind) -> Result<Option<Object>> {
+        let objects = self.view.objects();
+        let master = Zap::open(objects.object(master_node::OBJECT)?)?;
+        let known = master.lookup(quota_key(kind))?.and_then(|value| value.as_u64());
+        match known.filter(|object| *object != 0) {
+            Some(object) => Ok(Some(objects.object(ObjectId(object))?)),
+            None => Ok(None),
+        }
     }
 
     /// The quotas were changed.

@@ -6,11 +6,11 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
-use cenote_control::changes::NewDataset;
+use cenote_control::changes::{DatasetSettings, NewDataset};
 use cenote_control::plan::{PropertySetting, VdevPlan};
 use cenote_control::report::UnreplayedLog;
 use cenote_device::HostLock;
-use cenote_engine::dataset::change::{PropertyData, PropertyInput};
+use cenote_engine::dataset::change::PropertyInput;
 use cenote_engine::dataset::{Dataset, Listed, PropertyReader, Value};
 use cenote_engine::pool::Pool;
 use cenote_engine::pool::change::{DatasetOrders, NewNamed};
@@ -161,74 +161,83 @@ impl PoolChanges {
         })
     }
 
-    /// Sets properties of a filesystem, volume or snapshot. A size of a quota or reservation is in
-    /// bytes, zero for none; `filesystem_limit` and `snapshot_limit` are `u64::MAX` for none;
-    /// `userquota@1000` and its like carry the number of the user, group or project; other names
-    /// are as the property tables have them. `true`: the `command` is in the history.
+    /// Sets properties of filesystems, volumes and snapshots, each its own: all or none. A size of a quota or
+    /// reservation is in bytes, zero for none; `filesystem_limit` and `snapshot_limit` are `u64::MAX` for
+    /// none; `userquota@1000` and its like carry the number of the user, group or project; other names are
+    /// as the property tables have them. What is kept inside a dataset (those quotas, `volsize`) is set of
+    /// one dataset at a time only.
     ///
     /// # Errors
     /// No space (a reservation that does not fit), `InvalidArgument`.
     pub fn set_properties(
         &self,
-        dataset: &str,
-        properties: &[PropertySetting],
+        datasets: &[DatasetSettings],
         command: Option<&str>,
-    ) -> Result<bool> {
+    ) -> Result<()> {
         let live = self.live()?;
-        let inputs: Vec<PropertyInput> = properties.iter().map(input).collect();
-        let (inside, inputs): (Vec<_>, Vec<_>) = inputs
-            .into_iter()
-            .partition(|input| input.name.contains('@') || input.name == "volsize");
-        self.set_inside(live, dataset, &inside)?;
-        if inputs.is_empty() {
-            return Ok(false);
+        match datasets {
+            [only] if only.properties.iter().any(is_inside) => {
+                self.set_inside(live, only, command)?
+            }
+            _ => {
+                let all = datasets
+                    .iter()
+                    .map(|one| (one.dataset.clone(), one.properties.iter().map(input).collect()));
+                self.orders(command)?.set_properties(all.collect())?;
+            }
         }
-        self.orders(command)?.set_properties(dataset, inputs)?;
         self.follow(live);
-        Ok(true)
+        Ok(())
     }
 
-    /// Removes the local value of a property; `received`: the received one shows again, else it is
-    /// hidden too.
+    /// Removes the local values of a property, of all these datasets or of none; `received`: the received
+    /// one shows again, else it is hidden too.
     ///
     /// # Errors
     /// What the disks say.
     pub fn inherit(
         &self,
-        dataset: &str,
+        datasets: &[String],
         property: &str,
         received: bool,
         command: Option<&str>,
     ) -> Result<()> {
         let live = self.live()?;
-        self.orders(command)?.inherit(dataset, property, received)?;
+        self.orders(command)?.inherit(datasets, property, received)?;
         self.follow(live);
         Ok(())
     }
 
-    /// Sets what is kept inside a dataset: quotas of somebody, the size of a volume.
-    fn set_inside(&self, live: &Arc<LivePool>, name: &str, inputs: &[PropertyInput]) -> Result<()> {
-        if inputs.is_empty() {
-            return Ok(());
-        }
-        let dataset = live.pool().catalog().dataset_named(name)?;
-        let words = |error: Errno| Error::invalid(error.reason);
-        let number = |input: &PropertyInput| match input.value {
-            PropertyData::Number(number) => Ok(number),
-            PropertyData::Text(_) => Err(Error::invalid(format!("'{}' is a number", input.name))),
+    /// Sets properties of which some are kept inside the dataset, in one group.
+    fn set_inside(
+        &self,
+        live: &Arc<LivePool>,
+        settings: &DatasetSettings,
+        command: Option<&str>,
+    ) -> Result<()> {
+        let dataset = live.pool().catalog().dataset_named(&settings.dataset)?;
+        let (inside, stored): (Vec<_>, Vec<_>) =
+            settings.properties.iter().partition(|one| is_inside(one));
+        let stored: Vec<PropertyInput> = stored.into_iter().map(input).collect();
+        let orders = self.orders(command)?;
+        let number = |setting: &PropertySetting| {
+            let missing = || Error::invalid(format!("'{}' is a number", setting.name));
+            setting.value.number().ok_or_else(missing)
         };
-        let quotas: Vec<&PropertyInput> =
-            inputs.iter().filter(|input| input.name != "volsize").collect();
-        if let Some(size) = inputs.iter().find(|input| input.name == "volsize") {
-            let volume = live.open_dataset(&dataset)?;
-            let resized =
-                cenote_posix::create::resize_volume(volume.set(), &live.begin()?, number(size)?);
-            drop(volume);
+        if let Some(size) = inside.iter().find(|one| one.name == "volsize") {
+            let (size, volume) = (number(size)?, live.open_dataset(&dataset)?);
+            let done = orders.set_with(&settings.dataset, stored, move |tx| {
+                cenote_posix::create::resize_volume(volume.set(), tx, size).map_err(words)
+            });
             live.close_dataset(dataset.id)?;
-            resized.map_err(words)?;
+            return done;
         }
-        if quotas.is_empty() {
-            return Ok(());
+        let mut quotas = Vec::with_capacity(inside.len());
+        for quota in inside {
+            let odd = || Error::invalid(quota.name.clone());
+            let (kind, id) = quota.name.split_once('@').unwrap_or_default();
+            let kind = QuotaKind::of_property(kind).ok_or_else(odd)?;
+            quotas.push((kind, id.parse().map_err(|_| odd())?, number(quota)?));
         }
         let mounted = self.open.lock().get(&dataset.id).and_then(Weak::upgrade);
         let is_mounted = mounted.is_some();
@@ -236,18 +245,7 @@ impl PoolChanges {
             Some(files) => files,
             None => cenote_posix::live::open(live, &dataset, true).map_err(words)?,
         };
-        let set = || -> Result<()> {
-            let writer = files.writer().ok_or_else(|| Error::invalid("opened for reading"))?;
-            for quota in quotas {
-                let (kind, id) = quota.name.split_once('@').unwrap_or_default();
-                let kind = QuotaKind::of_property(kind);
-                let kind = kind.ok_or_else(|| Error::invalid(quota.name.clone()))?;
-                let id = id.parse().map_err(|_| Error::invalid(quota.name.clone()))?;
-                writer.set_quota(kind, id, number(quota)?).map_err(words)?;
-            }
-            Ok(())
-        };
-        let done = set();
+        let done = set_quotas(&orders, settings, stored, quotas, &files);
         drop(files);
         if !is_mounted {
             live.close_dataset(dataset.id)?;
@@ -399,6 +397,38 @@ impl PoolChanges {
         self.open.lock().remove(&dataset.id);
         live.close_dataset(dataset.id)
     }
+}
+
+/// Whether a property is kept inside the dataset: quotas of somebody, the size of a volume.
+pub fn is_inside(setting: &PropertySetting) -> bool {
+    setting.name.contains('@') || setting.name == "volsize"
+}
+
+fn words(error: Errno) -> Error {
+    Error::invalid(error.reason)
+}
+
+/// Sets `quotas` of somebody on `files` together with the properties `stored`.
+fn set_quotas(
+    orders: &DatasetOrders<'_>,
+    settings: &DatasetSettings,
+    stored: Vec<PropertyInput>,
+    quotas: Vec<(QuotaKind, u64, u64)>,
+    files: &Files,
+) -> Result<()> {
+    let closed = || Error::invalid("opened for reading");
+    let writer = files.writer().ok_or_else(closed)?;
+    quotas.iter().try_for_each(|(kind, ..)| writer.make_quota_table(*kind).map_err(words))?;
+    let set = files.clone();
+    let done = orders.set_with(&settings.dataset, stored, move |tx| {
+        let writer = set.writer().ok_or_else(closed)?;
+        let mut each = quotas.iter();
+        each.try_for_each(|(kind, id, limit)| {
+            writer.put_quota(tx, *kind, *id, *limit).map_err(words)
+        })
+    });
+    writer.reload_quotas().map_err(words)?;
+    done
 }
 
 /// A filesystem compares names as the one above it does, unless it is told otherwise.

@@ -68,8 +68,19 @@ impl DatasetOrders<'_> {
         &self,
         work: impl FnOnce(&LivePool, &MosChange<'_>) -> Result<T> + Send + 'static,
     ) -> Result<T> {
+        self.live.change(self.noted(work))
+    }
+
+    /// `work`, and the line of the history.
+    fn noted<T, W>(
+        &self,
+        work: W,
+    ) -> impl FnOnce(&LivePool, &MosChange<'_>) -> Result<T> + Send + use<T, W>
+    where
+        W: FnOnce(&LivePool, &MosChange<'_>) -> Result<T> + Send + 'static,
+    {
         let command = self.command.clone();
-        self.live.change(move |live, change| {
+        move |live, change| {
             let done = work(live, change)?;
             if let Some((line, user)) = command
                 && let Err(error) = change.log_command(&line, user)
@@ -78,7 +89,7 @@ impl DatasetOrders<'_> {
                 tracing::warn!(%error, line, "not in the history");
             }
             Ok(done)
-        })
+        }
     }
 
     /// The dataset of this name as the last group on the disks has it.
@@ -216,29 +227,46 @@ impl DatasetOrders<'_> {
         })
     }
 
-    /// Sets properties that are stored, all of them or none.
+    /// Sets properties that are stored, of every dataset its own: all of them or none.
     ///
     /// # Errors
     /// No space (a reservation that does not fit), `InvalidArgument`.
-    pub fn set_properties(&self, dataset: &str, inputs: Vec<PropertyInput>) -> Result<()> {
-        let name = dataset.to_owned();
-        self.change(move |live, change| {
-            let dataset = present(live, change)?.dataset_named(&name)?;
-            inputs.iter().try_for_each(|input| change.check_value(dataset.id, input))?;
-            inputs.iter().try_for_each(|input| change.set_property(dataset.id, input))
-        })
+    pub fn set_properties(&self, datasets: Vec<(String, Vec<PropertyInput>)>) -> Result<()> {
+        self.change(move |live, change| set_all(live, change, &datasets))
     }
 
-    /// Removes the local value of a property; `received`: the received one shows again, else it is
-    /// hidden too.
+    /// Sets properties that are stored together with what is kept `inside` a dataset that is open: that is
+    /// written in the transaction given, after all else was found possible.
+    ///
+    /// # Errors
+    /// As [`Self::set_properties`].
+    pub fn set_with(
+        &self,
+        dataset: &str,
+        inputs: Vec<PropertyInput>,
+        inside: impl FnOnce(&Tx) -> Result<()> + Send + 'static,
+    ) -> Result<()> {
+        let all = vec![(dataset.to_owned(), inputs)];
+        // The group's blocks of the dataset are not written yet.
+        self.live.change_early(self.noted(move |live, change| {
+            set_all(live, change, &all)?;
+            inside(change.tx)
+        }))
+    }
+
+    /// Removes the local values of a property, of all these datasets or of none; `received`: the received one
+    /// shows again, else it is hidden too.
     ///
     /// # Errors
     /// What the disks say.
-    pub fn inherit(&self, dataset: &str, property: &str, received: bool) -> Result<()> {
-        let (name, property) = (dataset.to_owned(), property.to_owned());
+    pub fn inherit(&self, datasets: &[String], property: &str, received: bool) -> Result<()> {
+        let (names, property) = (datasets.to_vec(), property.to_owned());
         self.change(move |live, change| {
-            let dataset = present(live, change)?.dataset_named(&name)?;
-            change.inherit_property(dataset.id, &property, received)
+            let catalog = present(live, change)?;
+            names.iter().try_for_each(|name| {
+                let dataset = catalog.dataset_named(name)?;
+                change.inherit_property(dataset.id, &property, received)
+            })
         })
     }
 
@@ -283,6 +311,21 @@ impl DatasetOrders<'_> {
             live.change_key(change, &name, new)
         })
     }
+}
+
+/// Sets properties of datasets, after it was found that they fit.
+fn set_all(
+    live: &LivePool,
+    change: &MosChange<'_>,
+    datasets: &[(String, Vec<PropertyInput>)],
+) -> Result<()> {
+    let catalog = present(live, change)?;
+    for (name, inputs) in datasets {
+        let dataset = catalog.dataset_named(name)?;
+        inputs.iter().try_for_each(|input| change.check_value(dataset.id, input))?;
+        inputs.iter().try_for_each(|input| change.set_property(dataset.id, input))?;
+    }
+    Ok(())
 }
 
 /// Refuses what [`DatasetOrders::destroy`] cannot do.

@@ -82,11 +82,11 @@ fn order(change: &Change) -> Box<dyn Order + '_> {
         Change::CreateDataset(new) => Box::new(create::Create(new)),
         Change::Destroy(destroy) => Box::new(destroy::Destroy(destroy)),
         Change::Rename(rename) => Box::new(rename::Rename(rename)),
-        Change::SetProperties { dataset, properties, mount } => {
-            Box::new(properties::Set { dataset, properties, mount: *mount })
+        Change::SetProperties { datasets, mount } => {
+            Box::new(properties::Set { datasets, mount: *mount })
         }
-        Change::Inherit { dataset, property, received } => {
-            Box::new(properties::Inherit { dataset, property, received: *received })
+        Change::Inherit { datasets, property, received } => {
+            Box::new(properties::Inherit { datasets, property, received: *received })
         }
         Change::Snapshot { names, properties } => {
             Box::new(snapshot::Snapshot { names, properties })
@@ -179,6 +179,30 @@ impl Doing<'_> {
     /// Orders of the engine, of which the last one brings the command line into the history.
     fn given(&self) -> cenote_engine::Result<DatasetOrders<'_>> {
         self.service.changes.orders(self.command())
+    }
+
+    /// Does one by one what was refused together, as OpenZFS does it: what is refused is said of each, the
+    /// others are done. The first that is done brings the command line into the history.
+    fn one_by_one<T: Order>(&self, orders: impl Iterator<Item = T>) -> Result<Warnings, Failure> {
+        let (mut lines, mut refused, mut command) = (Vec::new(), None, self.command);
+        for order in orders {
+            let (start, noted) = (order.cannot(self.pool.name()), &Cell::new(false));
+            match order.carry_out(&Doing { order: &order, start, command, noted, ..*self }) {
+                Ok(warnings) => {
+                    lines.extend(warnings);
+                    command = None;
+                }
+                Err(failure) => {
+                    lines.push(failure.message);
+                    refused = refused.or(Some(failure.kind));
+                }
+            }
+        }
+        self.noted.set(command.is_none());
+        match refused {
+            Some(kind) => Err(Failure::new(kind, lines.join("\n"))),
+            None => Ok(lines),
+        }
     }
 
     /// Nothing but what the engine does.

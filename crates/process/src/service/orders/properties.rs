@@ -2,16 +2,18 @@
 //!
 //! Invariant: as in [`super`].
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
+use cenote_control::changes::DatasetSettings;
 use cenote_control::plan::PropertySetting;
 use cenote_control::protocol::Failure;
 use cenote_control::report::DatasetReport;
 use cenote_engine::{Error, ErrorKind};
 
 use super::fits::does_not_fit;
-use super::remount::affected;
+use super::remount::{affected, nearest};
 use super::{Doing, Order, Warnings, no_such, places};
+use crate::service::changes::is_inside;
 use crate::service::mounts::Place;
 
 /// Value of property `canmount`.
@@ -22,15 +24,15 @@ const REMOUNT: [&str; 3] = ["xattr", "acltype", "snapdir"];
 const FOLLOWED: [&str; 6] = ["readonly", "exec", "setuid", "devices", "atime", "relatime"];
 
 pub(super) struct Set<'a> {
-    pub(super) dataset: &'a str,
-    pub(super) properties: &'a [PropertySetting],
+    pub(super) datasets: &'a [DatasetSettings],
     /// Mounts move and follow.
     pub(super) mount: bool,
 }
 
 impl Order for Set<'_> {
     fn cannot(&self, _: &str) -> String {
-        format!("cannot set property for '{}'", self.dataset)
+        let first = self.datasets.first().map_or("", |one| one.dataset.as_str());
+        format!("cannot set property for '{first}'")
     }
 
     fn words(&self, error: &Error) -> Option<String> {
@@ -45,98 +47,131 @@ impl Order for Set<'_> {
     }
 
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
+        if self.datasets.len() < 2 {
+            return self.set(doing);
+        }
+        // What is kept inside goes into its dataset alone.
+        let is_plain = !self.datasets.iter().flat_map(|one| &one.properties).any(is_inside);
+        if is_plain && let Ok(warnings) = self.set(doing) {
+            return Ok(warnings);
+        }
+        let each = self.datasets.iter().map(std::slice::from_ref);
+        doing.one_by_one(each.map(|datasets| Set { datasets, ..*self }))
+    }
+}
+
+impl Set<'_> {
+    /// Sets all or nothing.
+    fn set(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
         let all = doing.all()?;
-        let Some(dataset) = all.iter().find(|dataset| dataset.name == self.dataset) else {
-            return Err(no_such(self.dataset));
-        };
-        for property in self.properties {
-            if let Some((kind, reason)) = does_not_fit(dataset, property) {
-                return Err(doing.refuse(kind, &reason));
+        let by_name: HashMap<&str, &DatasetReport> =
+            all.iter().map(|dataset| (dataset.name.as_str(), dataset)).collect();
+        let mut due = Vec::with_capacity(self.datasets.len());
+        for settings in self.datasets {
+            let found = by_name.get(settings.dataset.as_str());
+            let found = found.ok_or_else(|| no_such(&settings.dataset))?;
+            let mut settings = settings.clone();
+            for property in &settings.properties {
+                if let Some((kind, reason)) = does_not_fit(found, property) {
+                    return Err(doing.refuse(kind, &reason));
+                }
+            }
+            // A filesystem that has this version has it already.
+            let now = found.properties.number("version");
+            settings.properties.retain(|one| one.name != "version" || one.value.number() != now);
+            if !settings.properties.is_empty() {
+                due.push(settings);
             }
         }
-        // A filesystem that has this version has it already.
-        let now = dataset.properties.number("version");
-        let has = |one: &PropertySetting| one.name == "version" && one.value.number() == now;
-        let properties: Vec<PropertySetting> =
-            self.properties.iter().filter(|one| !has(one)).cloned().collect();
-        if properties.is_empty() {
+        if due.is_empty() {
             return Ok(Vec::new());
         }
+        let properties = || due.iter().flat_map(|one| &one.properties);
         // Other values of canmount leave a mount, or what is not mounted, as it is.
         let ends = |one: &PropertySetting| {
             one.name == "canmount" && one.value.number() == Some(CANMOUNT_OFF)
         };
         let touched = Touched {
-            dataset: self.dataset,
-            properties: properties.iter().map(|property| property.name.as_str()).collect(),
+            datasets: due.iter().map(|one| one.dataset.as_str()).collect(),
+            properties: properties().map(|property| property.name.as_str()).collect(),
             mount: self.mount,
-            ends: properties.iter().any(ends),
+            ends: properties().any(ends),
         };
-        touched.change(doing, &|| {
-            let changes = &doing.service.changes;
-            let noted = changes.set_properties(self.dataset, &properties, doing.command)?;
-            doing.noted.set(noted && doing.command.is_some());
-            Ok(())
-        })
+        let changes = &doing.service.changes;
+        touched.change(doing, all, &|| changes.set_properties(&due, doing.command()))
     }
 }
 
 pub(super) struct Inherit<'a> {
-    pub(super) dataset: &'a str,
+    pub(super) datasets: &'a [String],
     pub(super) property: &'a str,
     pub(super) received: bool,
 }
 
 impl Order for Inherit<'_> {
     fn cannot(&self, _: &str) -> String {
-        format!("cannot inherit {} for '{}'", self.property, self.dataset)
+        let first = self.datasets.first().map_or("", String::as_str);
+        format!("cannot inherit {} for '{first}'", self.property)
     }
 
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
+        let done = self.inherit(doing);
+        if done.is_ok() || self.datasets.len() < 2 {
+            return done;
+        }
+        let each = self.datasets.iter().map(std::slice::from_ref);
+        doing.one_by_one(each.map(|datasets| Inherit { datasets, ..*self }))
+    }
+}
+
+impl Inherit<'_> {
+    /// All of them or none.
+    fn inherit(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
         let changes = &doing.service.changes;
         let touched = Touched {
-            dataset: self.dataset,
-            properties: vec![self.property],
+            datasets: self.datasets.iter().map(String::as_str).collect(),
+            properties: BTreeSet::from([self.property]),
             mount: true,
             ends: false,
         };
-        touched.change(doing, &|| {
-            changes.inherit(self.dataset, self.property, self.received, doing.command())
+        touched.change(doing, doing.all()?, &|| {
+            changes.inherit(self.datasets, self.property, self.received, doing.command())
         })
     }
 }
 
-/// Properties of a dataset that change, and what that means for mounts.
+/// Properties of datasets that change, and what that means for mounts.
 struct Touched<'a> {
-    dataset: &'a str,
-    properties: Vec<&'a str>,
+    datasets: BTreeSet<&'a str>,
+    properties: BTreeSet<&'a str>,
     mount: bool,
-    /// It is not to be mounted any more.
+    /// They are not to be mounted any more.
     ends: bool,
 }
 
 impl Touched<'_> {
     fn has(&self, name: &str) -> bool {
-        self.properties.contains(&name)
+        self.properties.contains(name)
     }
 
     /// What is taken down before the change: `all` is as before it.
     fn moved(&self, all: &[DatasetReport]) -> BTreeSet<String> {
         match (self.mount, self.has("mountpoint")) {
-            (true, true) => affected(all, self.dataset, "mountpoint"),
-            (true, false) if self.ends => BTreeSet::from([self.dataset.to_owned()]),
+            (true, true) => affected(all, &self.datasets, "mountpoint"),
+            (true, false) if self.ends => self.datasets.iter().map(|&name| name.into()).collect(),
             _ => BTreeSet::new(),
         }
     }
 
-    /// Makes the change, with the mounts it concerns taken down before and put up after.
+    /// Makes the change, with the mounts it concerns taken down before and put up after; `before` are all
+    /// datasets as they are now.
     fn change(
         &self,
         doing: &Doing<'_>,
+        before: Vec<DatasetReport>,
         make: &dyn Fn() -> cenote_engine::Result<()>,
     ) -> Result<Warnings, Failure> {
         let (service, pool) = (doing.service, doing.pool);
-        let before = doing.all()?;
         let mounted = service.mounts.places();
         let moved = self.moved(&before);
         let down: Vec<String> =
@@ -149,7 +184,7 @@ impl Touched<'_> {
         let followed: Vec<&str> =
             FOLLOWED.into_iter().filter(|name| self.mount && self.has(name)).collect();
         let followers: BTreeSet<String> =
-            followed.iter().flat_map(|name| affected(&before, self.dataset, name)).collect();
+            followed.iter().flat_map(|name| affected(&before, &self.datasets, name)).collect();
         if made.is_ok() {
             service.mounts.end_temporary(&followers, &followed);
         }
@@ -166,13 +201,13 @@ impl Touched<'_> {
         warnings.extend(service.follow(pool, &fresh, &followers));
         let anew = REMOUNT.iter().find(|name| self.mount && self.has(name));
         if let Some(property) = anew.filter(|_| moved.is_empty()) {
-            let concerned = affected(&before, self.dataset, property);
+            let concerned = affected(&before, &self.datasets, property);
             warnings.extend(remount(doing, &fresh, &concerned, &mounted));
         }
         Ok(warnings)
     }
 
-    /// Mounts all that had no place with the dataset and has one now.
+    /// Mounts all that had no place with one of the datasets and has one now.
     fn mount_homeless(
         &self,
         doing: &Doing<'_>,
@@ -183,12 +218,17 @@ impl Touched<'_> {
         let place = |dataset: &DatasetReport| {
             dataset.properties.value("mountpoint").unwrap_or("").to_owned()
         };
-        let old = before.iter().find(|dataset| dataset.name == self.dataset).map(place);
-        if !matches!(old.as_deref(), None | Some("none" | "legacy" | "-" | "")) {
-            return Vec::new();
-        }
-        let mut due: Vec<&DatasetReport> =
-            fresh.iter().filter(|dataset| moved.contains(&dataset.name)).collect();
+        let was_homeless = |dataset: &&DatasetReport| {
+            self.datasets.contains(dataset.name.as_str())
+                && matches!(place(dataset).as_str(), "none" | "legacy" | "-" | "")
+        };
+        let homeless: BTreeSet<&str> =
+            before.iter().filter(was_homeless).map(|dataset| dataset.name.as_str()).collect();
+        let is_due = |dataset: &&DatasetReport| {
+            let name = nearest(&self.datasets, &dataset.name);
+            moved.contains(&dataset.name) && name.is_some_and(|name| homeless.contains(name))
+        };
+        let mut due: Vec<&DatasetReport> = fresh.iter().filter(is_due).collect();
         due.sort_by_key(|dataset| place(dataset));
         let mounted =
             due.iter().map(|one| doing.service.mount_if_due(doing.pool, fresh, &one.name));

@@ -123,18 +123,36 @@ impl Service {
     }
 }
 
-/// The datasets whose value of a property follows from that of `name`: itself, and those below that
-/// inherit it through it.
-pub(super) fn affected(all: &[DatasetReport], name: &str, property: &str) -> BTreeSet<String> {
-    let follows = |dataset: &DatasetReport| match dataset.properties.get(property) {
-        _ if dataset.name == name => true,
-        Some(own) => match &own.source {
-            Source::Inherited(from) => is_at_or_below(name, from),
-            Source::Default => true,
-            _ => false,
-        },
-        None => false,
+/// The datasets whose value of a property follows from that of those in `names`: themselves, and those
+/// below that inherit it through one of them.
+pub(super) fn affected(
+    all: &[DatasetReport],
+    names: &BTreeSet<&str>,
+    property: &str,
+) -> BTreeSet<String> {
+    let follows = |dataset: &&DatasetReport| {
+        let Some(name) = nearest(names, &dataset.name) else { return false };
+        match dataset.properties.get(property) {
+            _ if dataset.name == name => true,
+            Some(own) => match &own.source {
+                Source::Inherited(from) => is_at_or_below(name, from),
+                Source::Default => true,
+                _ => false,
+            },
+            None => false,
+        }
     };
-    let below = all.iter().filter(|dataset| is_at_or_below(&dataset.name, name));
-    below.filter(|dataset| follows(dataset)).map(|dataset| dataset.name.clone()).collect()
+    all.iter().filter(follows).map(|dataset| dataset.name.clone()).collect()
+}
+
+/// Which of `names` a dataset is, or is nearest above it.
+pub(super) fn nearest<'a>(names: &BTreeSet<&str>, dataset: &'a str) -> Option<&'a str> {
+    let mut path = Some(dataset);
+    while let Some(at) = path {
+        if names.contains(at) {
+            return Some(at);
+        }
+        path = at.rsplit_once('/').map(|(above, _)| above);
+    }
+    None
 }

@@ -39,8 +39,14 @@ fn a_mountpoint_moves_what_inherits_it() {
         dataset("tank/a/own/c", fs, Source::Inherited("tank/a/own".into())),
         dataset("tank/ab", fs, Source::Inherited("tank".into())),
     ];
-    let names: Vec<String> = affected(&all, "tank/a", "mountpoint").into_iter().collect();
-    assert_eq!(names, ["tank/a", "tank/a/b"]);
+    let of = |names: &[&str]| -> Vec<String> {
+        let names = names.iter().copied().collect();
+        affected(&all, &names, "mountpoint").into_iter().collect()
+    };
+    assert_eq!(of(&["tank/a"]), ["tank/a", "tank/a/b"]);
+    assert_eq!(of(&["tank/a/own", "tank/ab"]), ["tank/a/own", "tank/a/own/c", "tank/ab"]);
+    assert_eq!(of(&["tank", "tank/a/own"]).len(), 6);
+    assert_eq!(of(&["tank/a/b", "tank/a/nothing"]), ["tank/a/b"]);
 }
 
 /// Recorded from OpenZFS 2.1.11.
