@@ -51,12 +51,17 @@ pub fn carry_out(plan: &Plan) -> Outcome {
     static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let start = Instant::now();
+    drop(cenote_engine::error::take_bug());
     let done = std::panic::catch_unwind(AssertUnwindSafe(|| run::run(plan)));
-    let (verdict, tally, left) = done.unwrap_or_else(|panic| {
+    let (mut verdict, tally, left) = done.unwrap_or_else(|panic| {
         let words = panic.downcast_ref::<String>().cloned();
         let words = words.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
         (Err(format!("panic: {}", words.unwrap_or_default())), Tally::default(), None)
     });
+    // Also one whose error was taken for what the faults of the plan bring about.
+    if let (Ok(()), Some(bug)) = (&verdict, cenote_engine::error::take_bug()) {
+        verdict = Err(format!("a bug: {bug}"));
+    }
     Outcome { verdict, tally, left, milliseconds: start.elapsed().as_millis() }
 }
 

@@ -95,7 +95,11 @@ impl Runner {
         self.tally.declined += 1;
         let is_fair = !matches!(
             error.kind(),
-            ErrorKind::Io | ErrorKind::Corrupt | ErrorKind::Checksum | ErrorKind::TimedOut
+            ErrorKind::Io
+                | ErrorKind::Corrupt
+                | ErrorKind::Checksum
+                | ErrorKind::TimedOut
+                | ErrorKind::Bug
         );
         if is_fair || self.failing { Ok(()) } else { Err(format!("the order fails: {error}")) }
     }

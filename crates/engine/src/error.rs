@@ -3,8 +3,9 @@
 //! Invariant: an error of outside data names the place; what is known of it is added on the way up and
 //! never taken away.
 
+use std::backtrace::Backtrace;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use cenote_format::BlockPointer;
 
@@ -51,6 +52,17 @@ pub enum ErrorKind {
     Interrupted,
     /// What was looked at has changed meanwhile: to be looked at again.
     Outdated,
+    /// A mistake of this program, whatever the bytes on the disks are.
+    Bug,
+}
+
+/// The first mistake of ours that was met since it was asked for last.
+static BUGS: Mutex<Option<String>> = Mutex::new(None);
+
+/// What the first [`Error::bug`] of the process said since this was called last: none may stay unseen where the
+/// error itself is taken for that of a device.
+pub fn take_bug() -> Option<String> {
+    BUGS.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
 /// Where it happened; whatever is known.
@@ -125,6 +137,21 @@ impl Error {
     /// Verified bytes that make no sense.
     pub fn corrupt(reason: impl Into<String>) -> Self {
         Self::new(ErrorKind::Corrupt, reason)
+    }
+
+    /// A mistake of ours: `reason` says what should never be. It is logged with the way that led here.
+    ///
+    /// Only for what no bytes of a device or of a caller can bring about: those are [`Error::corrupt`] and
+    /// [`Error::invalid`].
+    #[cold]
+    pub fn bug(reason: impl Into<String>) -> Self {
+        let (reason, way) = (reason.into(), Backtrace::force_capture());
+        tracing::error!(%reason, %way, "a mistake of Cenote's, not of the pool");
+        let mut met = BUGS.lock().unwrap_or_else(PoisonError::into_inner);
+        met.get_or_insert_with(|| reason.clone());
+        drop(met);
+        Self::new(ErrorKind::Bug, reason)
+            .with_advice("this is a mistake of Cenote's: report it with the pool process's log")
     }
 
     /// Nothing by that name or number.

@@ -82,7 +82,7 @@ impl From<cenote_engine::Error> for Errno {
             ErrorKind::NoSpace => ENOSPC,
             ErrorKind::Quota => EDQUOT,
             ErrorKind::Interrupted => EINTR,
-            // Io, Checksum, Corrupt, Redacted, TimedOut: programs know what to do with EIO.
+            // Io, Checksum, Corrupt, Redacted, TimedOut, Bug: programs know what to do with EIO.
             _ => EIO,
         };
         Self::new(code, error.to_string())
@@ -104,6 +104,7 @@ mod tests {
         for (kind, code) in [
             (ErrorKind::Checksum, EIO),
             (ErrorKind::Corrupt, EIO),
+            (ErrorKind::Bug, EIO),
             (ErrorKind::NotFound, ENOENT),
             (ErrorKind::KeyNotLoaded, EACCES),
             (ErrorKind::ReadOnly, EROFS),

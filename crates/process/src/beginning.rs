@@ -146,4 +146,13 @@ fn start_log(path: &Path) {
     let log = log.with_writer(move || writer.clone());
     // fails only if there is one already
     drop(log.with_ansi(false).try_init());
+    log_panics();
+}
+
+/// A panic is told in the log, with the way that led there; who waits for that thread hears of it otherwise.
+fn log_panics() {
+    std::panic::set_hook(Box::new(|panic| {
+        let way = std::backtrace::Backtrace::force_capture();
+        tracing::error!(%way, "a mistake of Cenote's, report it with this log: {panic}");
+    }));
 }

@@ -306,7 +306,7 @@ impl Allocator {
         next: bool,
     ) -> Result<u64> {
         let taken = state.slab_mut(vdev, index)?.take(offset, wish.asize, wish.txg, next);
-        taken.map_err(|_| at(Error::corrupt("allocated twice"), vdev, offset))?;
+        taken.map_err(|_| at(Error::bug("allocated twice"), vdev, offset))?;
         state.mark_dirty(vdev, index, wish.txg);
         Ok(offset)
     }
@@ -344,7 +344,7 @@ impl Allocator {
                 None => {
                     let mut all = RangeSet::default();
                     let whole = all.insert(range.0, range.1);
-                    whole.map(|()| all).map_err(|_| Error::corrupt("an empty metaslab"))
+                    whole.map(|()| all).map_err(|_| Error::bug("an empty metaslab"))
                 }
             });
             self.changed.notify_all();
@@ -413,7 +413,7 @@ impl Allocator {
         let slab = state.slab_mut(dva.vdev, index)?;
         slab.give_back(dva.offset, dva.asize, txg).map_err(|_| {
             let reason = format!("{:#x} bytes are given back that are in use", dva.asize);
-            at(Error::corrupt(reason), dva.vdev, dva.offset)
+            at(Error::bug(reason), dva.vdev, dva.offset)
         })?;
         if slab.pending.get(slot(txg)).is_some_and(Delta::is_empty)
             && let Some(dirty) = state.dirty.get_mut(slot(txg))

@@ -320,8 +320,8 @@ impl Metaslab {
     /// What can be allocated as of the recorded state: what is allocated but not recorded counts
     /// as free. Needs it loaded.
     pub(super) fn recorded_free(&self) -> Result<RangeSet> {
-        let wrong = |_| Error::corrupt("the free space of a metaslab contradicts itself");
-        let loaded = self.loaded().ok_or_else(|| Error::corrupt("the metaslab is not loaded"))?;
+        let wrong = |_| Error::bug("the free space of a metaslab contradicts itself");
+        let loaded = self.loaded().ok_or_else(|| Error::bug("the metaslab is not loaded"))?;
         let mut free = RangeSet::default();
         for (from, to) in loaded.tree.iter() {
             free.insert(from, to - from).map_err(wrong)?;

@@ -67,7 +67,7 @@ impl MapPlan {
         condense: bool,
     ) -> Result<Self> {
         let slab = state.slab(vdev, index)?;
-        let top = state.top(vdev).ok_or_else(|| Error::corrupt("the vdev is gone"))?;
+        let top = state.top(vdev).ok_or_else(|| Error::bug("the vdev is gone"))?;
         let (start, size) = (slab.start, slab.size);
         let mut rewrite = None;
         if let (true, Some(loaded), Some(map)) = (condense, slab.loaded(), &slab.map) {
@@ -321,7 +321,7 @@ impl Allocator {
     ) -> Result<()> {
         let txg = moment.txg;
         let log = self.state.lock().logs.get(&txg).map(|log| log.map.clone());
-        let mut log = log.ok_or_else(|| Error::corrupt("the group has no log"))?;
+        let mut log = log.ok_or_else(|| Error::bug("the group has no log"))?;
         let mut encoder: Encoder = log.encoder(store);
         let mut change = 0i64;
         for (vdev, index, delta) in work {
@@ -487,7 +487,7 @@ impl Allocator {
             || state.keeping(txg).next().is_some();
         if txg.0 != state.synced.0 + 1 || unrecorded {
             let reason = format!("group {} ends with changes that are not recorded", txg.0);
-            return Err(Error::corrupt(reason));
+            return Err(Error::bug(reason));
         }
         let held = std::mem::take(&mut state.held);
         // Somebody writes a block again that may have been freed meanwhile.

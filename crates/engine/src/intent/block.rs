@@ -163,11 +163,11 @@ impl BlockBuilder {
         let verifier = self.pointer.checksum();
         let order = WordOrder::Little;
         seal_embedded(&mut self.data, Algorithm::Zilog2, &verifier, order, width)
-            .map_err(|error| Error::corrupt(format!("a log block of our own: {error}")))?;
+            .map_err(|error| Error::bug(format!("a log block of our own: {error}")))?;
         Ok(LogWrite { dva, data: Bytes::from(self.data), birth: self.pointer.logical_birth() })
     }
 }
 
 fn short() -> Error {
-    Error::corrupt("a log block of our own ends early")
+    Error::bug("a log block of our own ends early")
 }

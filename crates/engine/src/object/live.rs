@@ -230,7 +230,7 @@ impl LiveObject {
             }
         }
         let Some(mut dirt) = state.dirt.pop() else {
-            return Err(Error::corrupt("an object without the dirt just made"));
+            return Err(Error::bug("an object without the dirt just made"));
         };
         let result = change(state, &mut dirt);
         state.dirt.push(dirt);
@@ -400,7 +400,7 @@ impl Live {
         if let Some(found) = self.find(id, load)? {
             return Ok(found);
         }
-        let Some(shard) = self.shard(id) else { return Err(Error::corrupt("no shard")) };
+        let Some(shard) = self.shard(id) else { return Err(Error::bug("no shard")) };
         let fresh =
             || Arc::new(LiveObject { id: ObjectId(id), state: RwLock::new(State::absent()) });
         Ok(shard.lock().entry(id).or_insert_with(fresh).clone())

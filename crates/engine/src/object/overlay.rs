@@ -247,5 +247,5 @@ fn set(blocks: &mut [Option<Bytes>], index: usize, block: Bytes) {
 }
 
 fn nothing() -> Error {
-    Error::corrupt("no block was read")
+    Error::bug("no block was read")
 }

@@ -86,7 +86,7 @@ impl Run<'_> {
     ) -> Result<()> {
         let policy = &request.policy;
         let Some(tables) = &self.writer.dedup else {
-            return Err(Error::corrupt("a block for the dedup tables without tables"));
+            return Err(Error::bug("a block for the dedup tables without tables"));
         };
         pointer.set_dedup(self.txg);
         tables.enter(policy.checksum, key, policy.copies, Physical::of(pointer))
@@ -145,7 +145,7 @@ impl Run<'_> {
         let same = match stored.crypt {
             true => {
                 let read = self.pipe.read_stored_many(&[pointer]).pop();
-                read.unwrap_or_else(|| Err(Error::corrupt("no block was read")))
+                read.unwrap_or_else(|| Err(Error::bug("no block was read")))
                     .map(|bytes| bytes == stored.bytes)
             }
             false => self.pipe.read(&pointer, &context).map(|bytes| bytes == request.data),

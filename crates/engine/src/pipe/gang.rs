@@ -81,7 +81,7 @@ impl Run<'_> {
             return Err(Error::new(ErrorKind::NoSpace, "free space is in too small pieces"));
         }
         let mut dvas = self.header_addresses(gang, hint)?;
-        let first = dvas.first().copied().ok_or_else(|| Error::corrupt("no address given"))?;
+        let first = dvas.first().copied().ok_or_else(|| Error::bug("no address given"))?;
         let mut header = vec![0; HEADER];
         let mut rest = data.clone();
         for slot in 0..PIECES {

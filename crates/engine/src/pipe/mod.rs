@@ -236,7 +236,7 @@ impl Pipe {
     pub fn read(&self, bp: &BlockPointer, context: &ReadContext) -> Result<Bytes> {
         match self.read_many(std::slice::from_ref(bp), context).pop() {
             Some(result) => result,
-            None => Err(Error::corrupt("no block was read")),
+            None => Err(Error::bug("no block was read")),
         }
     }
 

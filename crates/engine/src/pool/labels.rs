@@ -160,8 +160,8 @@ fn uberblock_on(
     let scratch = uberblock.reflow.scratch() == ScratchState::Valid;
     let shift = label::slot_shift(u64::from(tree.ashift(leaf.top).unwrap_or(0)));
     let slot = label::sync_slot(shift, uberblock.txg.0, multihost, scratch);
-    let offset = label::slot_offset(shift, slot)
-        .ok_or_else(|| Error::corrupt("the uberblock has no slot"))?;
+    let offset =
+        label::slot_offset(shift, slot).ok_or_else(|| Error::bug("the uberblock has no slot"))?;
     let mut block = uberblock.encode().to_vec();
     block.resize(1 << shift, 0);
     sealed(leaf, &ALL, offset, &block, order)
@@ -176,7 +176,7 @@ pub fn write_activity(tree: &VdevTree, leaf: &LeafDevice, uberblock: &Uberblock)
     };
     let shift = label::slot_shift(u64::from(tree.ashift(leaf.top).unwrap_or(0)));
     let offset = label::slot_offset(shift, label::slot_count(shift).saturating_sub(1))
-        .ok_or_else(|| Error::corrupt("the uberblock has no slot"))?;
+        .ok_or_else(|| Error::bug("the uberblock has no slot"))?;
     let mut block = uberblock.encode().to_vec();
     block.resize(1 << shift, 0);
     let index = getrandom::u32().unwrap_or(0) as usize % ALL.len();
@@ -302,7 +302,7 @@ fn sealed(
 
 fn seal(block: &mut [u8], offset: u64, order: WordOrder) -> Result<()> {
     seal_embedded(block, Algorithm::Label, &[offset, 0, 0, 0], order, Width::Full)
-        .map_err(|error| Error::corrupt(error.to_string()))
+        .map_err(|error| Error::bug(error.to_string()))
 }
 
 /// Writes what `make` gives for each leaf and flushes it; tried a second time, on devices that
@@ -412,7 +412,7 @@ fn part_of(image: &mut [u8], offset: u64, size: usize) -> Result<&mut [u8]> {
     let range = start.and_then(|start| Some(start..start.checked_add(size)?));
     range
         .and_then(|range| image.get_mut(range))
-        .ok_or_else(|| Error::corrupt("a part lies outside its label"))
+        .ok_or_else(|| Error::bug("a part lies outside its label"))
 }
 
 fn seal_part(image: &mut [u8], start: u64, offset: u64, size: usize) -> Result<()> {

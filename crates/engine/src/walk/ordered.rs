@@ -191,7 +191,7 @@ impl<'a> Walk<'a> {
         let pointers: Vec<BlockPointer> = wanted.iter().map(|node| node.pointer).collect();
         let contents = self.source.read_many(&pointers, &self.tree.read);
         let level = self.levels.last_mut();
-        let missing = || Error::corrupt("no block was read").at_object(objset, node.object);
+        let missing = || Error::bug("no block was read").at_object(objset, node.object);
         let Some(level) = level else { return Err(missing()) };
         level.window = wanted.len();
         level.contents = wanted.into_iter().zip(contents).collect();

@@ -97,7 +97,7 @@ struct Old {
 }
 
 fn lost(key: &Key) -> Error {
-    Error::corrupt(format!("the dedup entry of {:x?} was not looked up", key.checksum))
+    Error::bug(format!("the dedup entry of {:x?} was not looked up", key.checksum))
 }
 
 impl LiveDedup {

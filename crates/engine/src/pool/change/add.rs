@@ -198,7 +198,7 @@ impl LivePool {
         let mut devices = Vec::new();
         for leaf in tree.devices().into_iter().filter(|leaf| leaf.top as usize >= first) {
             let own = labels::label_config(&config, leaf.guid)
-                .ok_or_else(|| Error::corrupt("a new device is not in the configuration"))?;
+                .ok_or_else(|| Error::bug("a new device is not in the configuration"))?;
             devices.push((leaf.device, own));
         }
         labels::initialise_devices(&devices, &self.pool.uberblock())?;

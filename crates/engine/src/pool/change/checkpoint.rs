@@ -43,7 +43,7 @@ impl LivePool {
             let mut uberblock = live.pool.uberblock();
             let txg = uberblock.txg;
             if txg.0 + 1 != change.tx.txg().0 {
-                return Err(Error::corrupt(format!("group {txg} is not the one before")));
+                return Err(Error::bug(format!("group {txg} is not the one before")));
             }
             uberblock.checkpoint_txg = txg.0;
             let words = uberblock.to_words();

@@ -246,6 +246,6 @@ impl Group<'_> {
             mos.commit(written)?;
         }
         let reason = format!("the metadata of group {} did not come to rest", self.txg);
-        Err(Error::corrupt(reason))
+        Err(Error::bug(reason))
     }
 }

@@ -89,7 +89,7 @@ impl LivePool {
             }
         }
         let value = result.lock().take();
-        value.ok_or_else(|| Error::corrupt("a change without a result"))
+        value.ok_or_else(|| Error::bug("a change without a result"))
     }
 
     /// An error if writing is suspended: for orders, which do not wait.

@@ -25,7 +25,7 @@ impl LivePool {
                 let write = std::panic::AssertUnwindSafe(|| live.write_next());
                 let panicked = |_| {
                     let reason = "a fault in this program; nothing more is written to the pool";
-                    Err(Error::corrupt(reason).with_advice("export and import it, and report this"))
+                    Err(Error::bug(reason).with_advice("export and import it, and report this"))
                 };
                 if let Err(error) = std::panic::catch_unwind(write).unwrap_or_else(panicked) {
                     tracing::error!(pool = live.pool.name(), %error, "the pool stops writing");

@@ -86,7 +86,7 @@ impl<'a, S: BlockSink> Writer<'a, S> {
                 let body = FatBody { header: body.header, block: body.block.clone() };
                 Ok(Self { sink, tx, body })
             }
-            Body::Micro(_) => Err(Error::corrupt("a micro ZAP where a fat one should be")),
+            Body::Micro(_) => Err(Error::bug("a micro ZAP where a fat one should be")),
         }
     }
 
