@@ -264,3 +264,20 @@ impl From<cenote_format::Error> for Error {
         Self::corrupt(error.to_string())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bug_says_so_and_is_remembered_until_it_is_asked_for() {
+        let error = Error::bug("the group has no log").at_object(0, 7);
+        assert_eq!(error.kind(), ErrorKind::Bug);
+        let told = error.to_string();
+        assert!(
+            told.starts_with("MOS, object 7: the group has no log; this is a mistake"),
+            "{told}"
+        );
+        assert!(take_bug().is_some());
+    }
+}
