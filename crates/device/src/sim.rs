@@ -1,7 +1,8 @@
 //! Simulated disks: bytes in memory, with faults on demand.
 //!
 //! Invariant: no call takes real time (a hung disk answers "timed out" at once, as if the deadline
-//! had passed), except for the delay asked for with [`SimDevice::set_delay`].
+//! had passed), except for the delay asked for with [`SimDevice::set_delay`] and reads that are held
+//! ([`SimDevice::hold_reads`]).
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -10,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
 use crate::batch::{DEFAULT_DEADLINE, MAX_READ, in_range};
 use crate::sim_store::Store;
@@ -70,6 +71,8 @@ pub struct SimDevice {
     name: String,
     size: u64,
     state: Mutex<State>,
+    /// The ranges whose reads are held have changed.
+    released: Condvar,
 }
 
 #[derive(Debug, Default)]
@@ -81,6 +84,10 @@ struct State {
     delay: Duration,
     /// Reads touching these fail.
     bad: Vec<Range<u64>>,
+    /// Reads touching these do not return before they are let go.
+    held: Vec<Range<u64>>,
+    /// Reads that are held now.
+    waiting: usize,
     /// Reads of these show the bytes flipped by the mask.
     corrupt: Vec<(Range<u64>, u8)>,
     /// Writes are acknowledged and dropped.
@@ -158,7 +165,7 @@ impl SimDevice {
 
     fn with(name: String, size: usize, bytes: Store) -> Self {
         let state = Mutex::new(State { bytes, ..State::default() });
-        Self { name, size: size as u64, state }
+        Self { name, size: size as u64, state, released: Condvar::new() }
     }
 
     /// Sets how the whole disk is.
@@ -181,6 +188,17 @@ impl SimDevice {
     /// Makes reads that touch `range` (bytes) fail with EIO until it is written again.
     pub fn fail_range(&self, range: Range<u64>) {
         self.state.lock().bad.push(range);
+    }
+
+    /// Makes reads that touch one of `ranges` (bytes) wait; those of ranges given before go on.
+    pub fn hold_reads(&self, ranges: Vec<Range<u64>>) {
+        self.state.lock().held = ranges;
+        self.released.notify_all();
+    }
+
+    /// How many reads wait.
+    pub fn held_reads(&self) -> usize {
+        self.state.lock().waiting
     }
 
     /// Makes reads show every byte of `range` XORed with `mask` until it is written again.
@@ -212,8 +230,9 @@ impl SimDevice {
         let bytes = std::mem::take(&mut state.bytes);
         let undo = std::mem::take(&mut state.undo);
         let recording = state.recording.take();
-        let (reads, writes) = (state.reads, state.writes);
-        *state = State { bytes, undo, reads, writes, recording, ..State::default() };
+        let (reads, writes, waiting) = (state.reads, state.writes, state.waiting);
+        *state = State { bytes, undo, reads, writes, waiting, recording, ..State::default() };
+        self.released.notify_all();
     }
 
     /// Starts to record writes and flushes anew. Costs memory for what is written.
@@ -354,8 +373,13 @@ impl Device for SimDevice {
             return Err(std::io::Error::from(std::io::ErrorKind::InvalidInput).into());
         }
         self.begin(false)?;
-        let state = self.state.lock();
+        let mut state = self.state.lock();
         let range = offset..offset + len as u64;
+        state.waiting += 1;
+        while state.held.iter().any(|held| overlap(held, &range)) {
+            self.released.wait(&mut state);
+        }
+        state.waiting -= 1;
         if state.bad.iter().any(|bad| overlap(bad, &range)) {
             return Err(io_error());
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cenote_engine::intent::Replay;
-use cenote_engine::object::{Object, ObjectSet};
+use cenote_engine::object::{Base, Object, ObjectSet};
 use cenote_engine::txg::{Gate, Purpose, Reservation};
 use cenote_engine::zap::{self, Value, Zap};
 use cenote_engine::{Error, ErrorKind};
@@ -97,8 +97,9 @@ impl Volume {
         write.gate.throttle()?;
         let size = self.size.write();
         expect_within(*size, offset, len)?;
+        let base = self.data.base_to_write(offset, len)?;
         let tx = write.gate.begin_now()?;
-        self.data.write(&tx, offset, data)?;
+        self.data.write_over(&tx, offset, data, base)?;
         if let Some(log) = &write.log {
             log.note_write(&tx, DATA.0, offset, data);
         }
@@ -162,8 +163,9 @@ impl Volume {
             let size = self.size.write();
             expect_within(*size, offset, len)?;
             let part = step.min(end - at);
+            let base = self.data.base_to_free(at, part)?;
             let tx = write.gate.begin_now()?;
-            self.data.free_range(&tx, at, part)?;
+            self.data.free_over(&tx, at, part, base)?;
             if let Some(log) = &write.log {
                 log.note(&tx, DATA.0, Payload::Truncate { object: 1, offset: at, length: part })?;
             }
@@ -186,10 +188,14 @@ impl Volume {
         }
         write.gate.throttle()?;
         let mut size = self.size.write();
+        let base = match bytes < *size {
+            true => self.data.base_to_free(bytes, u64::MAX)?,
+            false => Base::default(),
+        };
         let tx = write.gate.begin_now()?;
         zap::update(&self.properties, &tx, SIZE, &Value::of_u64(bytes))?;
         if bytes < *size {
-            self.data.free_range(&tx, bytes, u64::MAX)?;
+            self.data.free_over(&tx, bytes, u64::MAX, base)?;
         }
         if let Some(log) = &write.log {
             log.note_whole(&tx);

@@ -7,6 +7,7 @@
 use bytes::Bytes;
 use cenote_format::{BlockPointer, Txg};
 
+use super::base::Base;
 use super::charge::Due;
 use super::live::Content;
 use super::{Object, ObjectSet};
@@ -69,11 +70,14 @@ impl Object {
     }
 
     /// Makes `pointers`, which [`Object::clonable`] gave in the same change, the blocks from `first` on;
-    /// the blocks of both objects have the same size.
-    pub fn clone_blocks(&self, tx: &Tx, first: u64, pointers: &[BlockPointer]) -> Result<()> {
-        if let Some(last) = pointers.len().checked_sub(1) {
-            self.need_to_free(first, first.saturating_add(last as u64))?;
-        }
+    /// the blocks of both objects have the same size. `_base` is what [`Object::base_to_clone`] read.
+    pub fn clone_over(
+        &self,
+        tx: &Tx,
+        first: u64,
+        pointers: &[BlockPointer],
+        _base: &Base,
+    ) -> Result<()> {
         let due = self.change(tx, |state, dirt| {
             let current = state.current_mut()?;
             let mut due = Due::default();

@@ -4,6 +4,7 @@
 //! level is checked), so no image can make it loop.
 
 mod appended;
+mod base;
 mod charge;
 mod clone;
 mod early;
@@ -35,6 +36,7 @@ use crate::pipe::{Decryptor, Fault, PoolIo, ReadContext, zeros};
 use crate::{Error, Result};
 
 pub use appended::Appended;
+pub use base::Base;
 pub use early::{DirtyBlock, DirtyBlocks, EarlyBlock};
 pub use sync::{Ledger, SyncContext, Synced, SyncedObject};
 pub use write::{INDIRECT_SHIFT, NewObject};

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use cenote_format::{BlockPointer, ObjectId};
 
 use super::{Object, ObjectSet};
-use crate::txg::Tx;
 use crate::{Error, ErrorKind, Result};
 
 /// Indirect blocks read before one change at most; the writer of groups meets the others.
@@ -24,8 +23,8 @@ struct Range {
 
 impl Object {
     /// Whether blocks `first..=last` can be written: the indirect blocks above them are read, but for
-    /// those that the group of `tx` changes already.
-    pub(super) fn need_to_write(&self, tx: &Tx, first: u64, last: u64) -> Result<()> {
+    /// those that the newest group with changes changes already.
+    pub(super) fn need_to_write(&self, first: u64, last: u64) -> Result<()> {
         let Some(live) = &self.live else { return Ok(()) };
         let wanted = {
             let state = live.state.read();
@@ -34,10 +33,10 @@ impl Object {
                 return Ok(());
             }
             let shift = committed.pointers_shift();
-            let own = state.dirt.last().filter(|dirt| dirt.txg == tx.txg());
+            let newest = state.dirt.last();
             let is_known = |parent: u64| {
                 let (from, mask) = (parent << shift, (1_u64 << shift) - 1);
-                own.is_some_and(|dirt| dirt.blocks.range(from..=from | mask).next().is_some())
+                newest.is_some_and(|dirt| dirt.blocks.range(from..=from | mask).next().is_some())
             };
             let last = last.min(committed.max_block_id);
             let parents = (first >> shift)..=(last >> shift);
@@ -109,7 +108,7 @@ impl Object {
     }
 
     /// Looks at the tree on the disks; anew if that was replaced meanwhile.
-    fn as_committed(&self, look: impl Fn(&Self) -> Result<()>) -> Result<()> {
+    pub(super) fn as_committed<T>(&self, look: impl Fn(&Self) -> Result<T>) -> Result<T> {
         loop {
             let committed = self.committed_object();
             match look(&committed) {

@@ -14,15 +14,11 @@ use crate::pipe::zeros;
 use crate::{Error, Result};
 
 impl State {
-    /// As [`State::content`], for a change that has taken `dirt` out of the state.
-    pub(super) fn content_without(&self, dirt: &Dirt, id: u64) -> Content {
-        if let Some(pointer) = dirt.cloned.get(&id) {
-            return Content::Cloned(*pointer);
-        }
-        if dirt.reset || dirt.freed.contains(id) {
-            return Content::Hole;
-        }
-        self.content(id)
+    /// What a change that has taken `dirt`, which has no block `id`, out of the state lays its bytes over
+    /// (`None`: a hole): `known`, what the block held before the change began, if that is still so.
+    pub(super) fn laid_under(&self, dirt: &Dirt, id: u64, known: Option<Bytes>) -> Option<Bytes> {
+        let is_freed = !dirt.cloned.contains_key(&id) && (dirt.reset || dirt.freed.contains(id));
+        known.filter(|_| !is_freed)
     }
 
     /// The first block at or after `from` that a change made data.

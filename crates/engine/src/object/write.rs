@@ -10,8 +10,9 @@ use cenote_format::dnode::{FLAG_SPILL, FLAG_USED_BYTES, SLOT, SLOTS_PER_BLOCK, d
 use cenote_format::{BlockPointer, Dnode, ObjectId, ObjectType, blkptr};
 use smallvec::SmallVec;
 
+use super::base::Base;
 use super::charge::Due;
-use super::live::{Content, Dirt, Live, LiveObject, State};
+use super::live::{Dirt, Live, LiveObject, State};
 use super::{OBJECTS_END, Object, ObjectSet};
 use crate::pipe::zeros;
 use crate::txg::Tx;
@@ -160,9 +161,14 @@ impl ObjectSet {
 
     /// Frees an object and all its blocks.
     pub fn free_object(&self, tx: &Tx, id: ObjectId) -> Result<()> {
+        self.object(id)?.need_to_free_all()?;
+        self.free_readable(tx, id)
+    }
+
+    /// As [`ObjectSet::free_object`], of an object that [`Object::need_to_free_all`] found good.
+    pub fn free_readable(&self, tx: &Tx, id: ObjectId) -> Result<()> {
         let live = self.live()?;
         let absent = || Error::not_found("no such object").at_object(self.id(), id.0);
-        self.object(id)?.need_to_free_all()?;
         let object = live.find(id.0, || self.committed_dnode(id.0))?.ok_or_else(absent)?;
         object.change(live, tx, |state, dirt| {
             if state.current.take().is_none() {
@@ -288,13 +294,19 @@ impl Object {
             .map_err(|error| self.named(error))
     }
 
-    /// Writes `data` at `offset`. The object's blocks stay as large as they are.
+    /// Writes `data` at `offset`. The object's blocks stay as large as they are. What it needs is read
+    /// within the transaction: callers of files read it before ([`Object::write_over`]).
     pub fn write(&self, tx: &Tx, offset: u64, data: &[u8]) -> Result<()> {
+        self.write_over(tx, offset, data, self.base_to_write(offset, data.len() as u64)?)
+    }
+
+    /// As [`Object::write`], over what [`Object::base_to_write`] read.
+    pub fn write_over(&self, tx: &Tx, offset: u64, data: &[u8], mut base: Base) -> Result<()> {
         let size = self.block_size();
         let too_far = || self.named(Error::invalid("a write beyond 2^64 bytes"));
         let end = offset.checked_add(data.len() as u64).ok_or_else(too_far)?;
-        if end > offset {
-            self.need_to_write(tx, offset / size, (end - 1) / size)?;
+        if end > offset && !base.is_checked() {
+            self.need_to_write(offset / size, (end - 1) / size)?;
         }
         let mut at = offset;
         let mut rest = data;
@@ -306,7 +318,7 @@ impl Object {
                 self.replace_block(tx, id, cenote_device::aligned_copy(part, part.len()))?;
                 tx.add_whole(size);
             } else {
-                self.write_part(tx, id, from, part)?;
+                self.write_part(tx, id, from, part, &mut base)?;
             }
             rest = after;
             at += len as u64;
@@ -316,7 +328,7 @@ impl Object {
 
     /// Replaces level-0 block `id`; `data` has exactly the block size.
     pub fn write_block(&self, tx: &Tx, id: u64, data: Bytes) -> Result<()> {
-        self.need_to_write(tx, id, id)?;
+        self.need_to_write(id, id)?;
         self.replace_block(tx, id, data)
     }
 
@@ -343,74 +355,85 @@ impl Object {
         Ok(())
     }
 
+    /// What a block holds that `base` may know, read if it does not.
+    fn taken(&self, base: &mut Base, id: u64) -> Result<Option<Bytes>> {
+        base.take(id).map_or_else(|| self.content_now(id), Ok)
+    }
+
     /// Writes part of a block.
-    fn write_part(&self, tx: &Tx, id: u64, from: usize, part: &[u8]) -> Result<()> {
-        loop {
-            // What is on the disks is read before the lock is taken.
-            let base = match self.content(id) {
-                Content::Committed | Content::Cloned(_) => Some(self.read_block(id)?),
-                Content::Dirty(_) | Content::Hole => None,
-            };
-            let written = self.change(tx, |state, dirt| {
-                let size = state.current.as_ref().map_or(0, |now| now.block_size());
-                let (old, new) = match dirt.blocks.remove(&id) {
-                    Some(block) => (block, false),
-                    None => match (state.content_without(dirt, id), base) {
-                        (Content::Dirty(block), _) => (block, true),
-                        (Content::Committed | Content::Cloned(_), Some(block)) => (block, true),
-                        // Its group came to the disks meanwhile: now it is read from there.
-                        (Content::Committed | Content::Cloned(_), None) => return Ok(None),
-                        (Content::Hole, _) => (zeros(size), true),
-                    },
-                };
-                let mut block = match old.try_into_mut() {
-                    Ok(block) => block,
-                    Err(shared) => BytesMut::from(shared.as_ref()),
-                };
-                if (block.len() as u64) < size {
-                    // A hole of an object whose block has grown since.
-                    block.resize(size as usize, 0);
+    fn write_part(
+        &self,
+        tx: &Tx,
+        id: u64,
+        from: usize,
+        part: &[u8],
+        base: &mut Base,
+    ) -> Result<()> {
+        let known = self.taken(base, id)?;
+        let due = self.change(tx, |state, dirt| {
+            let size = state.current.as_ref().map_or(0, |now| now.block_size());
+            let (old, new) = match dirt.blocks.remove(&id) {
+                Some(block) => {
+                    // The only one who has it changes it in place.
+                    drop(known);
+                    (block, false)
                 }
-                let end = from.saturating_add(part.len());
-                let Some(target) = block.get_mut(from..end) else {
-                    let reason = format!("bytes {from}..{end} of a block of {size}");
-                    return Err(Error::invalid(reason));
-                };
-                target.copy_from_slice(part);
-                dirt.blocks.insert(id, block.freeze());
-                dirt.cloned.remove(&id);
-                dirt.in_parts = true;
-                let current = state.current_mut()?;
-                current.max_block_id = current.max_block_id.max(id);
-                Ok(Some(match new {
-                    true => Due::of(&mut dirt.indirects, current, id, size),
-                    false => Due::default(),
-                }))
-            })?;
-            if let Some(due) = written {
-                self.promise(tx, due);
-                return Ok(());
+                None => (state.laid_under(dirt, id, known).unwrap_or_else(|| zeros(size)), true),
+            };
+            let mut block = match old.try_into_mut() {
+                Ok(block) => block,
+                Err(shared) => BytesMut::from(shared.as_ref()),
+            };
+            if (block.len() as u64) < size {
+                // A hole of an object whose block has grown since.
+                block.resize(size as usize, 0);
             }
-        }
+            let end = from.saturating_add(part.len());
+            let Some(target) = block.get_mut(from..end) else {
+                let reason = format!("bytes {from}..{end} of a block of {size}");
+                return Err(Error::invalid(reason));
+            };
+            target.copy_from_slice(part);
+            dirt.blocks.insert(id, block.freeze());
+            dirt.cloned.remove(&id);
+            dirt.in_parts = true;
+            let current = state.current_mut()?;
+            current.max_block_id = current.max_block_id.max(id);
+            Ok(match new {
+                true => Due::of(&mut dirt.indirects, current, id, size),
+                false => Due::default(),
+            })
+        })?;
+        self.promise(tx, due);
+        Ok(())
     }
 
     /// Makes `offset..offset + len` read as zeros; `u64::MAX` means to the end. Whole blocks become
-    /// holes, and where the end is freed the object gets shorter.
+    /// holes, and where the end is freed the object gets shorter. What it needs is read within the
+    /// transaction: callers of files read it before ([`Object::free_over`]).
     pub fn free_range(&self, tx: &Tx, offset: u64, len: u64) -> Result<()> {
+        self.free_over(tx, offset, len, self.base_to_free(offset, len)?)
+    }
+
+    /// As [`Object::free_range`], over what [`Object::base_to_free`] read.
+    pub fn free_over(&self, tx: &Tx, offset: u64, len: u64, mut base: Base) -> Result<()> {
         let size = self.block_size();
         let end = offset.saturating_add(len);
         let to_end = end == u64::MAX;
         let max = self.current_dnode().map_or(0, |dnode| dnode.max_block_id);
         let first = offset.div_ceil(size);
-        self.need_to_free(offset / size, if to_end { u64::MAX } else { end / size })?;
+        if !base.is_checked() {
+            self.need_to_free(offset / size, if to_end { u64::MAX } else { end / size })?;
+        }
         // The part of a block before the first whole one, and after the last.
         let head = first.saturating_mul(size).min(end);
         if head > offset {
-            self.zero(tx, offset, head - offset, max)?;
+            self.zero(tx, offset, head - offset, max, &mut base)?;
         }
         let stop = if to_end { u64::MAX } else { end / size };
         if !to_end && end > head && stop >= first && end > stop.saturating_mul(size) {
-            self.zero(tx, stop.saturating_mul(size), end - stop.saturating_mul(size), max)?;
+            let from = stop.saturating_mul(size);
+            self.zero(tx, from, end - from, max, &mut base)?;
         }
         if stop <= first && !to_end {
             return Ok(());
@@ -434,22 +457,15 @@ impl Object {
     }
 
     /// Writes zeros within one block, unless it is a hole already.
-    fn zero(&self, tx: &Tx, offset: u64, len: u64, max: u64) -> Result<()> {
+    fn zero(&self, tx: &Tx, offset: u64, len: u64, max: u64, base: &mut Base) -> Result<()> {
         let size = self.block_size();
         let id = offset / size;
         if id > max {
             return Ok(());
         }
-        let is_hole = match self.content(id) {
-            Content::Hole => true,
-            Content::Dirty(_) | Content::Cloned(_) => false,
-            Content::Committed => self.committed_object().pointer(0, id)?.is_hole(),
-        };
-        if is_hole {
-            return Ok(());
-        }
-        let zeros = zeros(len);
-        self.write_part(tx, id, (offset % size) as usize, &zeros)
+        let Some(known) = self.taken(base, id)? else { return Ok(()) };
+        base.put(id, known);
+        self.write_part(tx, id, (offset % size) as usize, &zeros(len), base)
     }
 
     /// Replaces the bonus.
@@ -502,8 +518,15 @@ impl Object {
     }
 
     /// Changes the block size, which an object of at most one block may; block 0 is cut or filled
-    /// with zeros.
+    /// with zeros. What it needs is read within the transaction: callers of files read it before
+    /// ([`Object::resize_over`]).
     pub fn set_block_size(&self, tx: &Tx, bytes: u64) -> Result<()> {
+        self.resize_over(tx, bytes, &mut Base::default())
+    }
+
+    /// As [`Object::set_block_size`], over what [`Object::base_to_resize`] read; what is left of that is
+    /// for a write that follows.
+    pub fn resize_over(&self, tx: &Tx, bytes: u64, base: &mut Base) -> Result<()> {
         let sectors = bytes / blkptr::SECTOR;
         if !bytes.is_multiple_of(blkptr::SECTOR) || !(1..=32768).contains(&sectors) {
             return Err(self.named(Error::invalid(format!("blocks of {bytes} bytes"))));
@@ -511,54 +534,38 @@ impl Object {
         if self.block_size() == bytes {
             return Ok(());
         }
-        let grown = loop {
-            // What is on the disks is read before the lock is taken; the inner `None` is a hole.
-            let base = match self.content(0) {
-                Content::Hole | Content::Dirty(_) => None,
-                Content::Committed if self.committed_object().pointer(0, 0)?.is_hole() => {
-                    Some(None)
-                }
-                Content::Committed | Content::Cloned(_) => Some(Some(self.read_block(0)?)),
-            };
-            let grown = self.change(tx, |state, dirt| {
-                let blocks = state.current.as_ref().map_or(0, |current| current.max_block_id);
-                if blocks > 0 {
-                    let reason = format!("{} blocks cannot change their size", blocks + 1);
-                    return Err(Error::invalid(reason));
-                }
-                // A block of this very group is not copied: small appends would cost its length
-                // each.
-                let own = dirt.blocks.remove(&0);
-                let before = own.as_ref().map_or(0, |own| own.len() as u64);
-                let old = match own {
-                    Some(own) => Some(own),
-                    None => match (state.content_without(dirt, 0), base) {
-                        (Content::Dirty(block), _) => Some(block),
-                        (Content::Committed | Content::Cloned(_), Some(block)) => block,
-                        // Its group came to the disks meanwhile: now it is read from there.
-                        (Content::Committed | Content::Cloned(_), None) => return Ok(None),
-                        (Content::Hole, _) => None,
-                    },
-                };
-                // Not before the content was looked up: what it is depends on the size.
-                state.current_mut()?.data_block_sectors = sectors as u16;
-                let Some(old) = old else {
-                    // The block on the disks, if there is one, is a hole of the old size.
-                    dirt.freed.insert(0, 0);
-                    return Ok(Some(Due::default()));
-                };
-                let mut block =
-                    old.try_into_mut().unwrap_or_else(|shared| BytesMut::from(shared.as_ref()));
-                block.resize(bytes as usize, 0);
-                dirt.cloned.remove(&0);
-                dirt.blocks.insert(0, block.freeze());
-                let due = Due::of(&mut dirt.indirects, state.current_mut()?, 0, bytes);
-                Ok(Some(Due { before, ..due }))
-            })?;
-            if let Some(grown) = grown {
-                break grown;
+        let known = self.taken(base, 0)?;
+        let grown = self.change(tx, |state, dirt| {
+            let blocks = state.current.as_ref().map_or(0, |current| current.max_block_id);
+            if blocks > 0 {
+                let reason = format!("{} blocks cannot change their size", blocks + 1);
+                return Err(Error::invalid(reason));
             }
-        };
+            // A block of this very group is not copied: small appends would cost its length each.
+            let own = dirt.blocks.remove(&0);
+            let before = own.as_ref().map_or(0, |own| own.len() as u64);
+            let old = match own {
+                Some(own) => {
+                    drop(known);
+                    Some(own)
+                }
+                None => state.laid_under(dirt, 0, known),
+            };
+            // Not before the content was looked up: what it is depends on the size.
+            state.current_mut()?.data_block_sectors = sectors as u16;
+            let Some(old) = old else {
+                // The block on the disks, if there is one, is a hole of the old size.
+                dirt.freed.insert(0, 0);
+                return Ok(Due::default());
+            };
+            let mut block =
+                old.try_into_mut().unwrap_or_else(|shared| BytesMut::from(shared.as_ref()));
+            block.resize(bytes as usize, 0);
+            dirt.cloned.remove(&0);
+            dirt.blocks.insert(0, block.freeze());
+            let due = Due::of(&mut dirt.indirects, state.current_mut()?, 0, bytes);
+            Ok(Due { before, ..due })
+        })?;
         self.promise(tx, grown);
         Ok(())
     }

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
 mod apart;
+mod bases;
 mod cached;
 mod damaged;
 mod dedup;

@@ -3,6 +3,7 @@
 //! Chapter 06, section 21. Invariant: whichever way a part is copied, the files read the same
 //! afterwards, and each part leaves both whole.
 
+use cenote_engine::object::Base;
 use cenote_engine::txg::Tx;
 use cenote_format::zil::Payload;
 use cenote_format::{BlockPointer, ObjectId};
@@ -85,8 +86,9 @@ impl Writer {
         }
         let file = &mut locked.of(part.to.0)?.file;
         self.check_target(file, part)?;
+        let ready = self.ready_to_write(file, part.to.1, data.len() as u64)?;
         let tx = self.begin()?;
-        self.write_data(&tx, file, part.to.1, &data)?;
+        self.write_data(&tx, file, (part.to.1, &data), ready)?;
         self.grown(&tx, file, part.to.1.saturating_add(data.len() as u64))?;
         if let Some(log) = self.log.as_ref().filter(|_| file.facts.links != 0) {
             log.note_write(&tx, part.to.0.0, part.to.1, &data);
@@ -141,21 +143,25 @@ impl Writer {
         if !fits && (file.facts.size > 0 || file.object.block_count() > 1) {
             return Ok(0);
         }
-        let shared = Shared { offset: part.to.1, len, block, pointers: &blocks };
-        let tx = self.begin()?;
-        self.take_in(&tx, file, &shared)?;
+        self.take_in(file, &Shared { offset: part.to.1, len, block, pointers: &blocks })?;
         Ok(len)
     }
 
     /// Makes blocks part of `file`, whose own have the same size or hold nothing.
-    fn take_in(&self, tx: &Tx, file: &mut File, shared: &Shared<'_>) -> Result<()> {
+    fn take_in(&self, file: &mut File, shared: &Shared<'_>) -> Result<()> {
         let Shared { offset, len, block, pointers } = *shared;
         let before = file.object.block_size();
-        if before != block {
-            file.object.set_block_size(tx, block)?;
-        }
         let first = offset.checked_div(block).unwrap_or(0);
-        file.object.clone_blocks(tx, first, pointers)?;
+        let base = file.object.base_to_clone(first, pointers.len() as u64)?;
+        let mut only = match before == block {
+            true => Base::default(),
+            false => file.object.base_to_resize()?,
+        };
+        let tx = &self.begin()?;
+        if before != block {
+            file.object.resize_over(tx, block, &mut only)?;
+        }
+        file.object.clone_over(tx, first, pointers, &base)?;
         self.grown(tx, file, offset.saturating_add(len))?;
         if file.facts.links == 0 {
             return Ok(());
@@ -205,9 +211,7 @@ impl Writer {
         if !fits || !ends_right || !file.object.may_clone_all(blocks, block) {
             return Ok(false);
         }
-        let shared = Shared { offset, len, block, pointers: blocks };
-        let tx = self.begin()?;
-        self.take_in(&tx, file, &shared)?;
+        self.take_in(file, &Shared { offset, len, block, pointers: blocks })?;
         Ok(true)
     }
 }

@@ -4,7 +4,7 @@
 //! no block lies behind the length; a file of one block grows that block up to the record size
 //! before it gets a second one.
 
-use cenote_engine::object::Object;
+use cenote_engine::object::{Base, Object};
 use cenote_engine::txg::{Purpose, Reservation, Tx};
 use cenote_format::zil::Payload;
 use cenote_format::{ObjectId, pflags};
@@ -71,6 +71,23 @@ fn replaces(node: &Node, offset: u64, length: u64) -> Result<bool> {
     Ok(is_data && object.seek_hole(offset)?.is_none_or(|hole| hole >= end))
 }
 
+/// What changing a file's data needs, found and read before the transaction begins.
+#[derive(Default)]
+pub(super) struct Ready {
+    base: Base,
+    /// The only block becomes as large as this.
+    grown: Option<u64>,
+}
+
+impl Ready {
+    fn grow(&mut self, tx: &Tx, file: &File) -> Result<()> {
+        match self.grown {
+            Some(bytes) => Ok(file.object.resize_over(tx, bytes, &mut self.base)?),
+            None => Ok(()),
+        }
+    }
+}
+
 impl Writer {
     /// Writes `data` at `offset`.
     pub fn write(&self, id: ObjectId, offset: u64, data: &[u8], kill_set_id: bool) -> Result<()> {
@@ -85,8 +102,9 @@ impl Writer {
             return Ok(());
         }
         self.check_quota(&file.facts)?;
+        let ready = self.ready_to_write(file, offset, data.len() as u64)?;
         let tx = self.begin()?;
-        self.write_data(&tx, file, offset, data)?;
+        self.write_data(&tx, file, (offset, data), ready)?;
         let mut facts = modified(&file.facts);
         facts.size = facts.size.max(end);
         if kill_set_id {
@@ -116,18 +134,34 @@ impl Writer {
         }
     }
 
-    pub(super) fn write_data(&self, tx: &Tx, file: &File, offset: u64, data: &[u8]) -> Result<()> {
-        let end = offset.saturating_add(data.len() as u64);
-        self.grow_block(tx, file, file.facts.size, end)?;
-        Ok(file.object.write(tx, offset, data)?)
+    /// Reads what writing `len` bytes at `offset` needs.
+    pub(super) fn ready_to_write(&self, file: &File, offset: u64, len: u64) -> Result<Ready> {
+        let grown = self.grown_block(file, file.facts.size, offset.saturating_add(len));
+        let base = match grown {
+            Some(_) => file.object.base_to_resize()?,
+            None => file.object.base_to_write(offset, len)?,
+        };
+        Ok(Ready { base, grown })
     }
 
-    /// Grows the only block of a file of `size` bytes that is to end at `end`.
-    pub(super) fn grow_block(&self, tx: &Tx, file: &File, size: u64, end: u64) -> Result<()> {
+    /// Writes data to an offset.
+    pub(super) fn write_data(
+        &self,
+        tx: &Tx,
+        file: &File,
+        (offset, data): (u64, &[u8]),
+        mut ready: Ready,
+    ) -> Result<()> {
+        ready.grow(tx, file)?;
+        Ok(file.object.write_over(tx, offset, data, ready.base)?)
+    }
+
+    /// How large the only block of a file of `size` bytes that is to end at `end` becomes, if it grows.
+    fn grown_block(&self, file: &File, size: u64, end: u64) -> Option<u64> {
         let object = &file.object;
         let now = object.block_size();
         if end <= now || size > now || object.block_count() > 1 {
-            return Ok(());
+            return None;
         }
         let record = self.properties().record_size;
         let limit = match now > record {
@@ -135,20 +169,36 @@ impl Writer {
             true => now.next_power_of_two(),
             false => record,
         };
-        let wanted = end.min(limit).next_multiple_of(SECTOR);
-        if wanted > now {
-            object.set_block_size(tx, wanted)?;
+        Some(end.min(limit).next_multiple_of(SECTOR)).filter(|wanted| *wanted > now)
+    }
+
+    /// Grows the only block of a file of `size` bytes that is to end at `end`.
+    pub(super) fn grow_block(&self, tx: &Tx, file: &File, size: u64, end: u64) -> Result<()> {
+        match self.grown_block(file, size, end) {
+            Some(bytes) => Ok(file.object.set_block_size(tx, bytes)?),
+            None => Ok(()),
         }
-        Ok(())
+    }
+
+    /// Reads what giving a file its length needs.
+    pub(super) fn ready_for_size(&self, file: &File, size: u64) -> Result<Ready> {
+        let old = file.facts.size;
+        if size < old {
+            let base = file.object.base_to_free(size, u64::MAX)?;
+            return Ok(Ready { base, grown: None });
+        }
+        match self.grown_block(file, old, size) {
+            None => Ok(Ready::default()),
+            grown => Ok(Ready { base: file.object.base_to_resize()?, grown }),
+        }
     }
 
     /// Gives a file its length; blocks behind it are freed.
-    pub(super) fn set_size(&self, tx: &Tx, file: &File, size: u64) -> Result<()> {
-        let old = file.facts.size;
-        if size < old {
-            return Ok(file.object.free_range(tx, size, u64::MAX)?);
+    pub(super) fn set_size(&self, tx: &Tx, file: &File, size: u64, mut ready: Ready) -> Result<()> {
+        if size < file.facts.size {
+            return Ok(file.object.free_over(tx, size, u64::MAX, ready.base)?);
         }
-        self.grow_block(tx, file, old, size)
+        ready.grow(tx, file)
     }
 
     /// Frees what lies far behind `size`, from the end on, over several transaction groups: the
@@ -172,8 +222,10 @@ impl Writer {
             let empty = empty_end(&file.object, count, FREED_AT_ONCE)?;
             let goes = if empty == 0 { FREED_AT_ONCE } else { empty };
             let start = count.saturating_sub(goes).max(keep);
+            let start = start.saturating_mul(block);
+            let base = file.object.base_to_free(start, u64::MAX)?;
             let tx = self.begin()?;
-            file.object.free_range(&tx, start.saturating_mul(block), u64::MAX)?;
+            file.object.free_over(&tx, start, u64::MAX, base)?;
             let txg = tx.txg();
             drop((tx, state));
             if empty == 0 {
@@ -210,21 +262,30 @@ impl Writer {
         if !keep_size && end > old.size {
             self.check_quota(&old)?;
         }
-        let tx = self.begin()?;
         // What lies behind the length is zeros already.
         let stop = end.min(old.size);
         let punched = punches && stop > offset;
-        if punched {
-            file.object.free_range(&tx, offset, stop - offset)?;
-        }
         let grows = !keep_size && end > old.size;
-        if grows {
-            self.grow_block(&tx, file, old.size, end)?;
-        }
         if !punched && !grows {
             return Ok(());
         }
         let size = if grows { end } else { old.size };
+        let tx = match punched {
+            true => {
+                let base = file.object.base_to_free(offset, stop - offset)?;
+                let tx = self.begin()?;
+                file.object.free_over(&tx, offset, stop - offset, base)?;
+                // The only block was changed by that, if there is only one: nothing is read for it.
+                self.grow_block(&tx, file, old.size, size)?;
+                tx
+            }
+            false => {
+                let ready = self.ready_for_size(file, size)?;
+                let tx = self.begin()?;
+                self.set_size(&tx, file, size, ready)?;
+                tx
+            }
+        };
         self.store(&tx, file, &Facts { size, ..modified(&old) }, &[])?;
         if old.links != 0 {
             let truncate = |offset, length| Payload::Truncate { object: id.0, offset, length };

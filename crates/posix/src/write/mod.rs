@@ -1,8 +1,8 @@
 //! The write side of a mounted filesystem.
 //!
 //! Every change runs like this: room is made sure of and the throttle passed, then the files are
-//! locked in ascending order of their objects, then the transaction begins (which never waits), and
-//! everything of the change is written in it. Invariants: a change is in one transaction group, or
+//! locked in ascending order of their objects, then the blocks it changes in parts are read, then the
+//! transaction begins (which never waits), and everything of the change is written in it. Invariants: a change is in one transaction group, or
 //! is one of several that each leave the filesystem whole; who holds a lock never waits for a
 //! transaction group; changes of one object are made in ascending groups, because a transaction
 //! begins only under the object's lock.

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use cenote_engine::ErrorKind;
 use cenote_engine::object::Object;
 use cenote_engine::txg::Tx;
 use cenote_engine::zap::{self, Zap, int_name};
@@ -90,11 +91,16 @@ impl Writer {
         }
         // Of what is damaged nothing is freed: it stays in the queue.
         state.file.object.need_to_free_all()?;
+        let id = node.id();
+        let directory = self.xattr_directory_of(&state.file)?;
+        let xattrs = match &directory {
+            Some(directory) => self.xattrs_to_free(directory, usize::MAX)?,
+            None => Vec::new(),
+        };
         let queue = self.queue.lock();
         let tx = self.begin()?;
-        let id = node.id();
-        if let Some(directory) = self.xattr_directory_of(&state.file)? {
-            self.free_xattrs(&tx, &directory, usize::MAX)?;
+        if let Some(directory) = directory {
+            self.free_xattrs(&tx, &directory, xattrs)?;
             if directory.object.id() != id {
                 self.free_object(&tx, directory.object.id())?;
             }
@@ -106,9 +112,10 @@ impl Writer {
         Ok(())
     }
 
+    /// Frees an object that was found good ([`cenote_engine::object::Object::need_to_free_all`]).
     fn free_object(&self, tx: &Tx, id: ObjectId) -> Result<()> {
         self.view.directories.close(id);
-        Ok(self.view.objects().free_object(tx, id)?)
+        Ok(self.view.objects().free_readable(tx, id)?)
     }
 
     /// Frees all but the beginning of a large file, from its end on, over several groups.
@@ -123,8 +130,10 @@ impl Writer {
             }
             let empty = empty_end(object, count, BLOCKS_AT_ONCE)?;
             let start = count - if empty == 0 { BLOCKS_AT_ONCE } else { empty };
+            let start = start.saturating_mul(object.block_size());
+            let base = object.base_to_free(start, u64::MAX)?;
             let tx = self.begin()?;
-            object.free_range(&tx, start.saturating_mul(object.block_size()), u64::MAX)?;
+            object.free_over(&tx, start, u64::MAX, base)?;
             let txg = tx.txg();
             drop((tx, state));
             if empty == 0 {
@@ -142,8 +151,9 @@ impl Writer {
         if count <= XATTRS_AT_ONCE as u64 || state.file.facts.links != 0 {
             return Ok(false);
         }
+        let xattrs = self.xattrs_to_free(&directory, XATTRS_AT_ONCE)?;
         let tx = self.begin()?;
-        self.free_xattrs(&tx, &directory, XATTRS_AT_ONCE)?;
+        self.free_xattrs(&tx, &directory, xattrs)?;
         Ok(true)
     }
 
@@ -156,14 +166,32 @@ impl Writer {
         self.view.xattr_directory(file)
     }
 
-    /// Frees up to `limit` extended attributes.
-    fn free_xattrs(&self, tx: &Tx, directory: &File, limit: usize) -> Result<()> {
+    /// Up to `limit` extended attributes, whose block trees can be read.
+    fn xattrs_to_free(&self, directory: &File, limit: usize) -> Result<Vec<(Vec<u8>, ObjectId)>> {
+        directory.object.need_to_free_all()?;
         let zap = self.view.directories.zap(&directory.object)?;
         let mut entries = Vec::new();
         for entry in zap.entries().take(limit) {
             let entry = entry?;
-            entries.push((entry.name().to_vec(), entry_value(entry.name(), &entry.value)?.object));
+            let id = entry_value(entry.name(), &entry.value)?.object;
+            match self.view.objects().object(id) {
+                Ok(object) => object.need_to_free_all()?,
+                // Only its name is left.
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => return Err(error.into()),
+            }
+            entries.push((entry.name().to_vec(), id));
         }
+        Ok(entries)
+    }
+
+    /// Frees extended attributes.
+    fn free_xattrs(
+        &self,
+        tx: &Tx,
+        directory: &File,
+        entries: Vec<(Vec<u8>, ObjectId)>,
+    ) -> Result<()> {
         for (name, id) in entries {
             match self.free_object(tx, id) {
                 Err(error) if error.code != crate::error::ENOENT => return Err(error),

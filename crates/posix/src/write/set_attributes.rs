@@ -9,6 +9,7 @@ use cenote_format::sa::Attribute;
 use cenote_format::zil::{Payload, SetAttributes as LogAttributes, mask_linux};
 use cenote_format::{ObjectId, pflags};
 
+use super::data::Ready;
 use super::namespace::log_time;
 use super::object::{acl_flags, trivial_acl};
 use super::{SMALL_CHANGE, Writer, now};
@@ -80,23 +81,29 @@ impl Writer {
             };
             self.check_quota_of_owner(&old, &owner)?;
         }
+        let ready = match change.size {
+            Some(size) => self.ready_for_size(file, size)?,
+            None => Ready::default(),
+        };
+        let mut mode = change.mode.map_or(old.mode, |mode| old.mode & TYPE | mode & 0o7777);
+        if change.kill_set_id {
+            mode = without_set_id(mode);
+        }
+        let list = match mode & 0o777 == old.mode & 0o777 {
+            true => None,
+            false => self.changed_access_list(file, mode)?,
+        };
         let tx = self.begin()?;
         let time = now();
-        let mut facts = old;
+        let mut facts = Facts { mode, ..old };
         if let Some(size) = change.size {
-            self.set_size(&tx, file, size)?;
+            self.set_size(&tx, file, size, ready)?;
             facts.size = size;
             facts.modified = time;
             facts.flags |= pflags::ARCHIVE | pflags::SCAN_MODIFIED;
             if size == 0 {
                 facts.flags &= !pflags::SPARSE;
             }
-        }
-        if let Some(mode) = change.mode {
-            facts.mode = old.mode & TYPE | mode & 0o7777;
-        }
-        if change.kill_set_id {
-            facts.mode = without_set_id(facts.mode);
         }
         facts.uid = change.uid.unwrap_or(facts.uid);
         facts.gid = change.gid.unwrap_or(facts.gid);
@@ -114,9 +121,7 @@ impl Writer {
             facts.accessed = accessed;
         }
         node.clear_access();
-        if facts.mode & 0o777 != old.mode & 0o777
-            && let Some(list) = self.changed_access_list(file, facts.mode)?
-        {
+        if let Some(list) = list {
             self.put_xattr(&tx, file, ACCESS_NAME, Some(&list))?;
         }
         match change.mode {

@@ -19,7 +19,7 @@ const ENOSPC: i32 = 28;
 const EDQUOT: i32 = 122;
 
 /// Bytes that cannot be compressed.
-fn noise(length: usize, seed: u64) -> Vec<u8> {
+pub(super) fn noise(length: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let words = std::iter::repeat_with(|| {
         state ^= state << 13;

@@ -16,3 +16,4 @@ mod pool;
 mod replayed;
 mod rig;
 mod rules;
+mod slow_reads;
