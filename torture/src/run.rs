@@ -298,8 +298,9 @@ impl Runner {
 
     /// Files and model follow the properties.
     pub(crate) fn follow(&mut self) -> Verdict {
-        self.live.refresh_policies();
         let catalog = self.live.pool().catalog();
+        let open = self.live.open_below(&[NAME.to_owned()]);
+        self.live.refresh_policies(&open.map_err(|error| error.to_string())?);
         for (name, number) in &self.model.pool.newest().filesystems {
             let dataset = catalog.dataset_named(name);
             let dataset = dataset.map_err(|error| format!("'{name}': {error}"))?;

@@ -10,6 +10,7 @@ use cenote_format::dsl_dataset::{self, DslDataset};
 use cenote_format::{ObjectId, ObjectType};
 
 use super::name::{DatasetName, Suffix, check_stored};
+use super::names::Names;
 use super::{Directory, Table};
 use crate::object::ObjectSet;
 use crate::{Error, Result};
@@ -25,6 +26,7 @@ struct Inner {
     mos: ObjectSet,
     pool: String,
     root: ObjectId,
+    names: Arc<Names>,
 }
 
 /// A head or a snapshot.
@@ -52,22 +54,33 @@ impl Dataset {
 impl Catalog {
     /// The datasets of the pool called `pool`, in its meta object set.
     pub fn open(mos: ObjectSet, pool: &str) -> Result<Self> {
+        Self::with_names(mos, pool, Arc::default())
+    }
+
+    /// The same, with `names` found before.
+    pub fn with_names(mos: ObjectSet, pool: &str, names: Arc<Names>) -> Result<Self> {
         let root = match Table::open(&mos, OBJECT_DIRECTORY)? {
             Some(table) => table.number("root_dataset")?,
             None => None,
         };
         let root = root.ok_or_else(|| Error::corrupt("the pool has no root dataset"))?;
-        Ok(Self(Arc::new(Inner { mos, pool: pool.to_owned(), root: ObjectId(root) })))
+        Ok(Self(Arc::new(Inner { mos, pool: pool.to_owned(), root: ObjectId(root), names })))
     }
 
     /// The datasets of a pool that is being created: none yet.
     pub(crate) fn unwritten(mos: ObjectSet, pool: &str) -> Self {
-        Self(Arc::new(Inner { mos, pool: pool.to_owned(), root: ObjectId(0) }))
+        let (root, names) = (ObjectId(0), Arc::default());
+        Self(Arc::new(Inner { mos, pool: pool.to_owned(), root, names }))
     }
 
     /// The meta object set.
     pub fn mos(&self) -> &ObjectSet {
         &self.0.mos
+    }
+
+    /// Names found before.
+    pub(super) fn names(&self) -> &Names {
+        &self.0.names
     }
 
     /// Name of the pool.
@@ -172,7 +185,7 @@ impl Catalog {
         if directory.phys.head_dataset != id {
             let (head, _) = self.read_phys(directory.phys.head_dataset)?;
             let snapshot = match Table::open(self.mos(), head.snapshot_names)? {
-                Some(table) => table.name_of(id.0)?,
+                Some(table) => self.names().of(&table, head.snapshot_names, id.0)?,
                 None => None,
             };
             let missing = || Error::corrupt("no dataset lists this snapshot").at_object(0, id.0);
@@ -194,6 +207,7 @@ impl Catalog {
             None => None,
         };
         let id = id.ok_or_else(|| Error::not_found(format!("'{full}' does not exist")))?;
+        self.names().note(head.phys.snapshot_names, id, name);
         self.assemble(ObjectId(id), full, &head.directory)
     }
 

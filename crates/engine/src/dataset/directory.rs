@@ -74,6 +74,7 @@ impl Catalog {
             None => None,
         };
         let id = id.ok_or_else(|| Error::not_found(format!("dataset '{path}' does not exist")))?;
+        self.names().note(parent.phys.child_map, id, component);
         self.adopted(parent, self.read_directory(ObjectId(id), path)?)
     }
 
@@ -114,7 +115,7 @@ impl Catalog {
             let parent = at.phys.parent;
             let parent = self.read_directory(parent, format!("directory {parent}"))?;
             let name = match Table::open(self.mos(), parent.phys.child_map)? {
-                Some(table) => table.name_of(at.id.0)?,
+                Some(table) => self.names().of(&table, parent.phys.child_map, at.id.0)?,
                 None => None,
             };
             let missing = || Error::corrupt("its parent does not list it").at_object(0, at.id.0);

@@ -6,17 +6,19 @@
 //! its own were written. [`super::InventoryReader`] makes the next one.
 
 use std::cmp::Ordering;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cenote_format::bookmark::Bookmark;
 use cenote_format::delegation::Key;
-use cenote_format::{ObjectId, dsl_directory};
+use cenote_format::{ObjectId, Txg, dsl_directory};
 
 use super::allowance::DirectoryLimits;
 use super::computed::of_bookmark;
 use super::facts::{DatasetFacts, Facts, KeyFacts};
 use super::properties::{Entries, PropertyValue, Source, Subject, Surroundings, all_of_bookmark};
+use super::shared_map::SharedMap;
+use super::snapshots::Snapshots;
 use super::{DatasetKind, DatasetName, Directory, Principal, PrincipalUsage, Suffix};
 use crate::{Error, Result};
 
@@ -75,8 +77,7 @@ pub struct Entry {
     /// Its properties.
     pub(super) entries: Entries,
     pub(super) head: Option<Arc<DatasetFacts>>,
-    /// Oldest first.
-    pub(super) snapshots: Arc<Vec<Arc<DatasetFacts>>>,
+    pub(super) snapshots: Snapshots,
     /// Oldest first.
     pub(super) bookmarks: Arc<Vec<BookmarkFacts>>,
     /// The table of bookmarks; 0: none.
@@ -85,8 +86,8 @@ pub struct Entry {
     pub(super) snapshots_changed: Option<u64>,
     pub(super) resume_token: Option<String>,
     pub(super) key: Option<KeyFacts>,
-    /// The directory of the snapshot it was cloned from.
-    pub(super) origin_in: Option<ObjectId>,
+    /// The directory of the snapshot it was cloned from, and when that was taken.
+    pub(super) origin_in: Option<(ObjectId, Txg)>,
     /// What it was read from, beside what belongs to single snapshots.
     pub(super) objects: Vec<(ObjectId, super::survey::Part)>,
 }
@@ -106,8 +107,8 @@ impl Entry {
 /// See the module.
 #[derive(Clone, Debug, Default)]
 pub struct Inventory {
-    pub(super) entries: BTreeMap<Path, Arc<Entry>>,
-    pub(super) paths: HashMap<ObjectId, Path>,
+    pub(super) entries: SharedMap<Path, Arc<Entry>>,
+    pub(super) paths: SharedMap<ObjectId, Path>,
 }
 
 #[derive(Clone, Copy)]
@@ -130,7 +131,7 @@ impl Inventory {
     pub fn below<'a>(&'a self, top: &str) -> impl Iterator<Item = Known<'a>> + use<'a> {
         let length = top.len();
         let top = Path::new(top);
-        let from = self.entries.range(top.clone()..);
+        let from = self.entries.from(&top);
         let is_in = move |path: &Path| match path.0.get(..length) {
             Some(start) if *start == *top.0 => {
                 path.0.len() == length || path.0.as_bytes().get(length) == Some(&b'/')
@@ -191,13 +192,7 @@ impl Inventory {
         let (path, rest) = (name.get(..at)?, name.get(at + 1..)?);
         let entry = self.entry(path)?;
         let what = match name.as_bytes().get(at) {
-            Some(b'@') => {
-                let named = |one: &&Arc<DatasetFacts>| match one.dataset.name.suffix() {
-                    Suffix::Snapshot(name) => name == rest,
-                    _ => false,
-                };
-                What::Dataset(entry.snapshots.iter().rev().find(named)?)
-            }
+            Some(b'@') => What::Dataset(entry.snapshots.get(rest)?),
             _ => {
                 let named = |one: &&BookmarkFacts| match one.name.suffix() {
                     Suffix::Bookmark(name) => name == rest,
@@ -332,8 +327,9 @@ impl Facts for InMemory<'_> {
 
     fn origin(&self) -> Result<Option<String>> {
         let id = self.entry.directory.phys.origin;
-        let home = self.entry.origin_in.and_then(|home| self.inventory.entry_by_id(home));
-        let snapshot = home.and_then(|home| home.snapshots.iter().find(|one| one.dataset.id == id));
+        let Some((home, txg)) = self.entry.origin_in else { return Ok(None) };
+        let home = self.inventory.entry_by_id(home);
+        let snapshot = home.and_then(|home| home.snapshots.taken_in(txg, id));
         Ok(snapshot.map(|snapshot| snapshot.dataset.name.to_string()))
     }
 
@@ -346,15 +342,9 @@ impl Facts for InMemory<'_> {
 
     fn previous(&self) -> Result<Option<String>> {
         let phys = &self.facts.dataset.phys;
-        let all = &self.entry.snapshots;
         // Several may be of one group: of the dataset itself and of what was promoted.
-        let from =
-            all.partition_point(|one| one.dataset.phys.creation_txg < phys.previous_snapshot_txg);
-        let found = all
-            .iter()
-            .skip(from)
-            .take_while(|one| one.dataset.phys.creation_txg == phys.previous_snapshot_txg)
-            .find(|one| one.dataset.id == phys.previous_snapshot);
+        let found =
+            self.entry.snapshots.taken_in(phys.previous_snapshot_txg, phys.previous_snapshot);
         Ok(found.map(|one| one.dataset.name.to_string()))
     }
 

@@ -7,7 +7,7 @@
 //! Invariant: the pool's reserve is left alone by what makes files grow, and half of it by everything
 //! but replays, so that groups can always be written.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use cenote_format::{ObjectId, Txg};
@@ -54,6 +54,8 @@ pub struct DirectoryFacts {
     pub limits: DirectoryLimits,
     /// The directory above; 0 for the pool's root.
     pub parent: ObjectId,
+    /// Its table of properties.
+    pub properties: ObjectId,
 }
 
 /// A head as of a group on the disks.
@@ -98,6 +100,8 @@ struct State {
     root: Arc<Promised>,
     directories: HashMap<ObjectId, Directory>,
     heads: HashMap<ObjectId, Head>,
+    /// A head was closed: some of the directories may be used no more.
+    closed: bool,
 }
 
 /// What a group left, of whatever changed in it.
@@ -192,25 +196,33 @@ impl State {
 
     fn take(&mut self, left: Left) {
         self.pool = left.pool;
+        let mut moved = false;
         for (id, facts) in left.directories {
             let fresh = || Directory { facts, promised: Arc::default() };
             let known = self.directories.entry(id).or_insert_with(fresh);
+            moved |= known.facts.parent != facts.parent;
             known.facts = facts;
             if facts.parent.0 == 0 {
                 self.root = known.promised.clone();
             }
         }
+        let mut told = Vec::with_capacity(left.heads.len());
         for (id, facts, limits) in left.heads {
             if let Some(head) = self.heads.get_mut(&id) {
                 head.facts = facts;
                 head.limits = limits.unwrap_or(head.limits);
+                told.push(id);
             }
         }
-        let heads: Vec<ObjectId> = self.heads.keys().copied().collect();
-        heads.into_iter().for_each(|id| self.set_chain(id));
-        let heads = &self.heads;
-        let is_used = |id: &ObjectId| heads.values().any(|head| head.chain.contains(id));
-        self.directories.retain(|id, known| known.facts.parent.0 == 0 || is_used(id));
+        if moved {
+            told = self.heads.keys().copied().collect();
+        }
+        told.into_iter().for_each(|id| self.set_chain(id));
+        if moved || std::mem::take(&mut self.closed) {
+            let used: HashSet<ObjectId> =
+                self.heads.values().flat_map(|head| head.chain.iter().copied()).collect();
+            self.directories.retain(|id, known| known.facts.parent.0 == 0 || used.contains(id));
+        }
     }
 
     /// What stands in the way of a change of a head.
@@ -314,12 +326,26 @@ impl Promises {
 
     /// A head is not open any more.
     pub fn close(&self, id: ObjectId) {
-        self.state.lock().heads.remove(&id);
+        let mut state = self.state.lock();
+        state.closed |= state.heads.remove(&id).is_some();
     }
 
-    /// Heads that are open.
-    pub fn heads(&self) -> Vec<ObjectId> {
-        self.state.lock().heads.keys().copied().collect()
+    /// Which of the objects a group wrote are directories above open heads, and which open heads
+    /// may have other facts or properties.
+    pub fn concerned(&self, written: &BTreeSet<ObjectId>) -> (Vec<ObjectId>, Vec<ObjectId>) {
+        let state = self.state.lock();
+        let directories: Vec<ObjectId> =
+            written.iter().filter(|id| state.directories.contains_key(id)).copied().collect();
+        let written: HashSet<&ObjectId> = written.iter().collect();
+        let is_concerned = |(id, head): &(&ObjectId, &Head)| {
+            let directory = &head.facts.directory;
+            let table = state.directories.get(directory).map(|known| known.facts.properties);
+            written.contains(id)
+                || written.contains(directory)
+                || table.is_some_and(|table| written.contains(&table))
+        };
+        let heads = state.heads.iter().filter(is_concerned).map(|(id, _)| *id).collect();
+        (directories, heads)
     }
 
     /// The newest group that was settled.
@@ -444,7 +470,8 @@ mod tests {
     }
 
     fn directory(used: u64, quota: u64, reserved: u64, parent: ObjectId) -> DirectoryFacts {
-        DirectoryFacts { limits: DirectoryLimits { used, quota, reserved }, parent }
+        let properties = ObjectId(parent.0 + 100);
+        DirectoryFacts { limits: DirectoryLimits { used, quota, reserved }, parent, properties }
     }
 
     fn left(root: DirectoryFacts, below: DirectoryFacts, pool: PoolRoom) -> Left {

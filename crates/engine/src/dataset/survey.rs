@@ -8,13 +8,14 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use cenote_format::{ObjectId, dsl_dataset, dsl_directory};
+use cenote_format::{ObjectId, Txg, dsl_dataset, dsl_directory};
 
 use super::directory::is_hidden;
 use super::facts::{DatasetFacts, key_of};
 use super::inventory::{BookmarkFacts, Entry, Inventory, Path, Usage};
 use super::name::check_stored;
 use super::properties::{Entries, read_entries};
+use super::snapshots::Snapshots;
 use super::{Catalog, Dataset, DatasetKind, Directory, Keys, Table};
 use crate::Result;
 
@@ -29,21 +30,34 @@ pub enum Changed {
     /// Any.
     All,
     /// These.
-    Objects(BTreeSet<ObjectId>),
+    Objects(Written),
+}
+
+/// What groups wrote of the meta object set.
+#[derive(Clone, Debug, Default)]
+pub struct Written {
+    /// The objects.
+    pub objects: BTreeSet<ObjectId>,
+    /// Which names came or went in lists of children and of snapshots; more may be named here.
+    pub names: BTreeMap<ObjectId, BTreeSet<String>>,
 }
 
 impl Default for Changed {
     fn default() -> Self {
-        Self::Objects(BTreeSet::new())
+        Self::Objects(Written::default())
     }
 }
 
 impl Changed {
-    /// These were written, too.
-    pub fn add(&mut self, objects: impl IntoIterator<Item = ObjectId>) {
+    /// This was written, too.
+    pub fn add(&mut self, written: Written) {
         let Self::Objects(known) = self else { return };
-        known.extend(objects);
-        if known.len() > OBJECTS_MAX {
+        known.objects.extend(written.objects);
+        for (table, names) in written.names {
+            known.names.entry(table).or_default().extend(names);
+        }
+        let names = known.names.values().map(BTreeSet::len).sum::<usize>();
+        if known.objects.len() + names > OBJECTS_MAX {
             *self = Self::All;
         }
     }
@@ -52,7 +66,7 @@ impl Changed {
     pub fn has(&self, object: ObjectId) -> bool {
         match self {
             Self::All => true,
-            Self::Objects(objects) => objects.contains(&object),
+            Self::Objects(written) => written.objects.contains(&object),
         }
     }
 }
@@ -66,8 +80,8 @@ pub(super) enum Part {
     Children,
     /// Which snapshots there are.
     Snapshots,
-    /// One of its snapshots.
-    Snapshot(ObjectId),
+    /// One of its snapshots, and the group that was taken in.
+    Snapshot(ObjectId, Txg),
     /// Its bookmarks.
     Bookmarks,
 }
@@ -78,7 +92,7 @@ struct Outdated {
     children: bool,
     list: bool,
     bookmarks: bool,
-    snapshots: BTreeSet<ObjectId>,
+    snapshots: BTreeSet<(Txg, ObjectId)>,
 }
 
 /// Reads inventories.
@@ -87,14 +101,14 @@ pub struct InventoryReader {
     current: Arc<Inventory>,
     /// The directory that each object belongs to.
     owners: HashMap<ObjectId, (ObjectId, Part)>,
-    /// What is below each directory.
-    children: HashMap<ObjectId, HashMap<ObjectId, String>>,
     /// `current` and the index say what was on the disks.
     whole: bool,
-    /// A snapshot with clones may belong to another directory than before.
-    moved: bool,
+    /// Directories of clones, and which directory the snapshot they were made of belongs to, and when it was
+    /// taken: it may have moved.
+    moved: Vec<(ObjectId, (ObjectId, Txg))>,
     /// The table of a dataset without properties.
     none: Entries,
+    reads: u64,
 }
 
 impl InventoryReader {
@@ -112,17 +126,25 @@ impl InventoryReader {
     ) -> Result<Arc<Inventory>> {
         let whole = std::mem::replace(&mut self.whole, false);
         let next = match changed {
-            Changed::Objects(objects) if whole => self.follow(catalog, keys, objects, rekeyed)?,
+            Changed::Objects(written) if whole => self.follow(catalog, keys, written, rekeyed)?,
             _ => Some(self.read_all(catalog, keys)?),
         };
         if let Some(mut next) = next {
-            if std::mem::take(&mut self.moved) {
-                find_origins(catalog, &mut next)?;
+            for (clone, origin) in self.moved.drain(..) {
+                let entry = next.paths.get(&clone).and_then(|path| next.entries.get_mut(path));
+                if let Some(entry) = entry.filter(|entry| entry.origin_in != Some(origin)) {
+                    Arc::make_mut(entry).origin_in = Some(origin);
+                }
             }
             self.current = Arc::new(next);
         }
         self.whole = true;
         Ok(self.current.clone())
+    }
+
+    /// How many directories and snapshots it has read so far.
+    pub fn reads(&self) -> u64 {
+        self.reads
     }
 
     /// The last one.
@@ -132,7 +154,7 @@ impl InventoryReader {
 
     fn read_all(&mut self, catalog: &Catalog, keys: &dyn Keys) -> Result<Inventory> {
         self.owners.clear();
-        self.children.clear();
+        self.moved.clear();
         let mut next = Inventory::default();
         self.read_tree(catalog, keys, &catalog.root()?, &mut next, &mut HashSet::new())?;
         Ok(next)
@@ -149,11 +171,8 @@ impl InventoryReader {
     ) -> Result<()> {
         for directory in catalog.walk(top)? {
             let (id, path) = (directory.id, Path::new(&directory.path));
-            if directory.path != top.path {
-                let below = self.children.entry(directory.phys.parent).or_default();
-                below.insert(id, directory.component().to_owned());
-            }
-            let entry = self.read_entry(catalog, keys, directory, None, &Outdated::default())?;
+            let nothing = (&Outdated::default(), &Written::default());
+            let entry = self.read_entry(catalog, keys, directory, None, nothing)?;
             read.insert(id);
             next.paths.insert(id, path.clone());
             next.entries.insert(path, Arc::new(entry));
@@ -161,22 +180,23 @@ impl InventoryReader {
         Ok(())
     }
 
-    /// What follows from `objects` having been written; `None`: nothing.
+    /// What follows from what was written; `None`: nothing.
     fn follow(
         &mut self,
         catalog: &Catalog,
         keys: &dyn Keys,
-        objects: &BTreeSet<ObjectId>,
+        written: &Written,
         rekeyed: bool,
     ) -> Result<Option<Inventory>> {
         let mut outdated: HashMap<ObjectId, Outdated> = HashMap::new();
-        for (directory, part) in objects.iter().filter_map(|object| self.owners.get(object)) {
+        let owned = written.objects.iter().filter_map(|object| self.owners.get(object));
+        for (directory, part) in owned {
             let of = outdated.entry(*directory).or_default();
             match part {
                 Part::Own => {}
                 Part::Children => of.children = true,
                 Part::Snapshots => of.list = true,
-                Part::Snapshot(id) => drop(of.snapshots.insert(*id)),
+                Part::Snapshot(id, txg) => drop(of.snapshots.insert((*txg, *id))),
                 Part::Bookmarks => of.bookmarks = true,
             }
         }
@@ -194,7 +214,7 @@ impl InventoryReader {
         for (path, id) in parents {
             // It may have come with what is above it, or gone.
             if !read.contains(&id) && next.paths.get(&id) == Some(&path) {
-                self.follow_children(catalog, keys, id, &mut next, &mut read)?;
+                self.follow_children(catalog, keys, id, written, &mut next, &mut read)?;
             }
         }
         for (id, of) in &outdated {
@@ -203,12 +223,16 @@ impl InventoryReader {
             };
             let directory = catalog.read_directory(*id, path.0.to_string())?;
             let before = next.entries.get(&path).cloned();
-            let entry = self.read_entry(catalog, keys, directory, before.as_deref(), of)?;
+            let entry =
+                self.read_entry(catalog, keys, directory, before.as_deref(), (of, written))?;
             next.entries.insert(path, Arc::new(entry));
         }
         if rekeyed {
-            for entry in next.entries.values_mut().filter(|entry| entry.key.is_some()) {
-                if let Some(head) = entry.head.clone() {
+            let entries = self.current.entries.iter().filter(|(_, entry)| entry.key.is_some());
+            for (path, _) in entries {
+                if let Some(entry) = next.entries.get_mut(path)
+                    && let Some(head) = entry.head.clone()
+                {
                     Arc::make_mut(entry).usage = read_usage(catalog, keys, &head);
                 }
             }
@@ -216,44 +240,39 @@ impl InventoryReader {
         Ok(Some(next))
     }
 
-    /// Compares what is below a directory with what is known; directories that came are `read`.
+    /// Follows what came and went below a directory; directories that came are `read`.
     fn follow_children(
         &mut self,
         catalog: &Catalog,
         keys: &dyn Keys,
         id: ObjectId,
+        written: &Written,
         next: &mut Inventory,
         read: &mut HashSet<ObjectId>,
     ) -> Result<()> {
         let Some(path) = next.paths.get(&id).cloned() else { return Ok(()) };
         let parent = catalog.read_directory(id, path.0.to_string())?;
-        let mut now = HashMap::new();
-        if let Some(table) = Table::open(catalog.mos(), parent.phys.child_map)? {
-            for (name, child) in table.numbers()? {
-                check_stored(&name, ObjectId(child))?;
-                if !is_hidden(&name) {
-                    now.insert(ObjectId(child), name);
-                }
-            }
+        let Some(table) = Table::open(catalog.mos(), parent.phys.child_map)? else {
+            return Ok(());
+        };
+        let mut names = match written.names.get(&parent.phys.child_map) {
+            Some(names) => names.clone(),
+            None => names_below(&table, &parent, next)?,
+        };
+        names.retain(|name| !is_hidden(name));
+        for name in &names {
+            self.forget_tree(&format!("{}/{name}", path.0), next);
         }
-        let known = self.children.get(&id).cloned().unwrap_or_default();
-        for (child, name) in &known {
-            if now.get(child) != Some(name) {
-                self.forget_tree(&format!("{}/{name}", path.0), next);
-            }
-        }
-        for (child, name) in &now {
-            if known.get(child) == Some(name) {
-                continue;
-            }
+        for name in &names {
+            let Some(child) = table.number(name)?.map(ObjectId) else { continue };
+            check_stored(name, child)?;
             // It may be known by the name that it had.
-            if let Some(old) = next.paths.get(child).cloned() {
+            if let Some(old) = next.paths.get(&child).cloned() {
                 self.forget_tree(&old.0, next);
             }
             let top = catalog.child(&parent, name)?;
             self.read_tree(catalog, keys, &top, next, read)?;
         }
-        self.children.insert(id, now);
         Ok(())
     }
 
@@ -263,7 +282,7 @@ impl InventoryReader {
         let below = format!("{path}/");
         let gone: Vec<Path> = next
             .entries
-            .range(top..)
+            .from(&top)
             .map(|(path, _)| path.clone())
             .take_while(|at| *at.0 == *path || at.0.starts_with(&below))
             .collect();
@@ -271,7 +290,6 @@ impl InventoryReader {
             let Some(entry) = next.entries.remove(&path) else { continue };
             self.disown(&entry);
             entry.snapshots.iter().for_each(|one| self.disown_snapshot(one));
-            self.children.remove(&entry.directory.id);
             next.paths.remove(&entry.directory.id);
         }
     }
@@ -289,17 +307,18 @@ impl InventoryReader {
     }
 
     /// Reads a directory, `before` being what was known of it, of which beside itself only what is
-    /// `outdated` is read again.
+    /// `outdated` is read again, since something was written.
     fn read_entry(
         &mut self,
         catalog: &Catalog,
         keys: &dyn Keys,
         directory: Directory,
         before: Option<&Entry>,
-        outdated: &Outdated,
+        outdated: (&Outdated, &Written),
     ) -> Result<Entry> {
         let (id, phys) = (directory.id, directory.phys.clone());
         let directory = Arc::new(directory);
+        self.reads += 1;
         if let Some(before) = before {
             self.disown(before);
         }
@@ -323,14 +342,17 @@ impl InventoryReader {
         ];
         let origin_in = match phys.origin {
             ObjectId(0) => None,
-            origin => Some(catalog.phys(origin)?.directory),
+            origin => {
+                let origin = catalog.phys(origin)?;
+                Some((origin.directory, origin.creation_txg))
+            }
         };
         let mut entry = Entry {
             permissions: Arc::new(permissions),
             usage: Usage::Known(Arc::default()),
             entries,
             head: None,
-            snapshots: Arc::default(),
+            snapshots: Snapshots::default(),
             bookmarks: Arc::default(),
             bookmark_table: ObjectId(0),
             counts,
@@ -357,7 +379,7 @@ impl InventoryReader {
         keys: &dyn Keys,
         entry: &mut Entry,
         before: Option<&Entry>,
-        outdated: &Outdated,
+        (outdated, written): (&Outdated, &Written),
         objects: &mut Vec<(ObjectId, Part)>,
     ) -> Result<()> {
         let head = catalog.head_in(&entry.directory)?;
@@ -387,84 +409,92 @@ impl InventoryReader {
             Some(before) => before.bookmarks.clone(),
             None => Arc::new(read_bookmarks(catalog, &head)?),
         };
-        entry.snapshots = match before {
-            Some(before) if !outdated.list && outdated.snapshots.is_empty() => {
-                before.snapshots.clone()
+        let is_same = |before: &&Entry| {
+            let list = before.head.as_ref().map(|old| old.dataset.phys.snapshot_names);
+            list == Some(head.phys.snapshot_names)
+        };
+        let names = written.names.get(&head.phys.snapshot_names);
+        entry.snapshots = match before.filter(is_same) {
+            Some(before) if !outdated.list || names.is_some() => {
+                let names = names.filter(|_| outdated.list);
+                self.read_some(catalog, entry, &head, before, &outdated.snapshots, names)?
             }
-            Some(before) if !outdated.list => {
-                self.read_some(catalog, entry, before, &outdated.snapshots)?
-            }
-            _ => self.read_list(catalog, entry, &head, before, &outdated.snapshots)?,
+            _ => self.read_list(catalog, entry, &head, before)?,
         };
         Ok(())
     }
 
-    /// The snapshots of a directory that has the same as before, of which `some` are read again.
+    /// The snapshots of a directory, of which only `names` came or went since `before`, and `some` are read
+    /// again.
     fn read_some(
         &mut self,
         catalog: &Catalog,
         entry: &Entry,
+        head: &Dataset,
         before: &Entry,
-        some: &BTreeSet<ObjectId>,
-    ) -> Result<Arc<Vec<Arc<DatasetFacts>>>> {
-        let mut all = (*before.snapshots).clone();
-        for slot in all.iter_mut().filter(|one| some.contains(&one.dataset.id)) {
-            let name = slot.dataset.name.clone();
-            self.disown_snapshot(slot);
-            let dataset = catalog.dataset_in(slot.dataset.id, name, &entry.directory)?;
-            if let Some(facts) = self.read_snapshot(catalog, dataset)? {
-                *slot = facts;
+        some: &BTreeSet<(Txg, ObjectId)>,
+        names: Option<&BTreeSet<String>>,
+    ) -> Result<Snapshots> {
+        let mut all = before.snapshots.clone();
+        for name in names.into_iter().flatten() {
+            if let Some(gone) = all.remove(name) {
+                self.disown_if_ours(entry, &gone);
             }
         }
-        Ok(Arc::new(all))
+        for (txg, id) in some {
+            let Some(old) = all.taken_in(*txg, *id).cloned() else { continue };
+            self.disown_snapshot(&old);
+            let dataset = catalog.dataset_in(*id, old.dataset.name.clone(), &entry.directory)?;
+            if let Some(facts) = self.read_snapshot(catalog, dataset)? {
+                all.insert(facts);
+            }
+        }
+        let Some(names) = names else { return Ok(all) };
+        let Some(table) = Table::open(catalog.mos(), head.phys.snapshot_names)? else {
+            return Ok(all);
+        };
+        for name in names.iter().filter(|name| !is_hidden(name)) {
+            let Some(id) = table.number(name)?.map(ObjectId) else { continue };
+            check_stored(name, id)?;
+            let dataset = catalog.dataset_in(id, head.name.snapshot(name), &entry.directory)?;
+            if let Some(facts) = self.read_snapshot(catalog, dataset)? {
+                all.insert(facts);
+            }
+        }
+        Ok(all)
     }
 
-    /// The snapshots that `head` lists, oldest first; those known `before` under the same name are
-    /// read again only if they are among the `outdated`.
+    /// The snapshots that `head` lists, all read again.
     fn read_list(
         &mut self,
         catalog: &Catalog,
         entry: &Entry,
         head: &Dataset,
         before: Option<&Entry>,
-        outdated: &BTreeSet<ObjectId>,
-    ) -> Result<Arc<Vec<Arc<DatasetFacts>>>> {
-        let known = before.map(|before| before.snapshots.clone()).unwrap_or_default();
-        let known: HashMap<ObjectId, &Arc<DatasetFacts>> =
-            known.iter().map(|one| (one.dataset.id, one)).collect();
-        let mut all = Vec::new();
-        let mut kept = HashSet::new();
+    ) -> Result<Snapshots> {
+        for gone in before.iter().flat_map(|before| before.snapshots.iter()) {
+            self.disown_if_ours(entry, gone);
+        }
+        let mut all = Snapshots::default();
         if let Some(table) = Table::open(catalog.mos(), head.phys.snapshot_names)? {
             for (name, id) in table.numbers()?.into_iter().filter(|(name, _)| !is_hidden(name)) {
                 let id = ObjectId(id);
                 check_stored(&name, id)?;
-                let name = head.name.snapshot(name);
-                match known.get(&id).filter(|one| one.dataset.name == name) {
-                    Some(same) if !outdated.contains(&id) => {
-                        kept.insert(id);
-                        all.push((*same).clone());
-                    }
-                    _ => {
-                        let dataset = catalog.dataset_in(id, name, &entry.directory)?;
-                        all.extend(self.read_snapshot(catalog, dataset)?);
-                        // Its objects belong here now.
-                        kept.insert(id);
-                    }
+                let dataset = catalog.dataset_in(id, head.name.snapshot(name), &entry.directory)?;
+                if let Some(facts) = self.read_snapshot(catalog, dataset)? {
+                    all.insert(facts);
                 }
             }
         }
-        for (id, gone) in known {
-            // With it, those that have got another home are theirs.
-            let is_ours = self.owners.get(&id).is_some_and(|(home, _)| *home == entry.directory.id);
-            if !kept.contains(&id) && is_ours {
-                self.disown_snapshot(gone);
-            }
+        Ok(all)
+    }
+
+    /// A snapshot went; if it has got another home, its objects are owned from there.
+    fn disown_if_ours(&mut self, entry: &Entry, gone: &DatasetFacts) {
+        let owner = self.owners.get(&gone.dataset.id);
+        if owner.is_some_and(|(home, _)| *home == entry.directory.id) {
+            self.disown_snapshot(gone);
         }
-        all.sort_by(|a, b| {
-            let key = |one: &DatasetFacts| one.dataset.phys.creation_txg;
-            key(a).cmp(&key(b)).then_with(|| a.dataset.name.cmp(&b.dataset.name))
-        });
-        Ok(Arc::new(all))
     }
 
     fn read_snapshot(
@@ -472,11 +502,14 @@ impl InventoryReader {
         catalog: &Catalog,
         dataset: Dataset,
     ) -> Result<Option<Arc<DatasetFacts>>> {
-        let (id, home) = (dataset.id, dataset.phys.directory);
-        self.moved |= dataset.phys.next_clones.0 != 0;
-        let owner = (home, Part::Snapshot(id));
+        let (id, home, txg) = (dataset.id, dataset.phys.directory, dataset.phys.creation_txg);
+        self.reads += 1;
+        let owner = (home, Part::Snapshot(id, txg));
         self.owners.extend(objects_of(&dataset).map(|object| (object, owner)));
-        Ok(DatasetFacts::read(catalog, dataset, &self.none)?.map(Arc::new))
+        let facts = DatasetFacts::read(catalog, dataset, &self.none)?.map(Arc::new);
+        let clones = facts.iter().flat_map(|facts| &facts.clones);
+        self.moved.extend(clones.map(|clone| (*clone, (home, txg))));
+        Ok(facts)
     }
 }
 
@@ -507,22 +540,14 @@ fn read_bookmarks(catalog: &Catalog, head: &Dataset) -> Result<Vec<BookmarkFacts
     facts.collect()
 }
 
-/// Finds out anew where the snapshots are that datasets were cloned from.
-fn find_origins(catalog: &Catalog, next: &mut Inventory) -> Result<()> {
-    let mut moved = BTreeMap::new();
-    for (path, entry) in &next.entries {
-        let origin = entry.directory.phys.origin;
-        if origin.0 != 0 {
-            let home = catalog.phys(origin)?.directory;
-            if entry.origin_in != Some(home) {
-                moved.insert(path.clone(), home);
-            }
-        }
-    }
-    for (path, home) in moved {
-        if let Some(entry) = next.entries.get_mut(&path) {
-            Arc::make_mut(entry).origin_in = Some(home);
-        }
-    }
-    Ok(())
+/// The names that a list of children has, and those that are known.
+fn names_below(table: &Table, parent: &Directory, known: &Inventory) -> Result<BTreeSet<String>> {
+    let mut names: BTreeSet<String> = table.numbers()?.into_iter().map(|(name, _)| name).collect();
+    let below = format!("{}/", parent.path);
+    let top = Path::new(&parent.path);
+    let entries = known.entries.from(&top).skip(1).map(|(_, entry)| &entry.directory);
+    let entries = entries.take_while(|directory| directory.path.starts_with(&below));
+    let own = entries.filter(|directory| directory.phys.parent == parent.id);
+    names.extend(own.map(|directory| directory.component().to_owned()));
+    Ok(names)
 }

@@ -88,6 +88,7 @@ impl Table {
             let name = String::from_utf8_lossy(entry.name()).into_owned();
             entries.push((name, entry.value));
         }
+        self.zap.source().set().io().pipe.note_listed(entries.len() as u64);
         Ok(entries)
     }
 

@@ -22,6 +22,7 @@ mod write;
 pub(crate) mod write_tests;
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock, OnceLock, Weak};
 use std::time::Duration;
 
@@ -121,6 +122,8 @@ pub struct Pipe {
     submitted: OnceLock<Weak<dyn Submit>>,
     patience: OnceLock<Weak<dyn Patience>>,
     healer: OnceLock<Weak<dyn Healer>>,
+    /// Entries of tables of datasets that were gone through.
+    listed: AtomicU64,
 }
 
 impl Pipe {
@@ -135,7 +138,19 @@ impl Pipe {
             submitted: OnceLock::new(),
             patience: OnceLock::new(),
             healer: OnceLock::new(),
+            listed: AtomicU64::new(0),
         })
+    }
+
+    /// So many entries of a table of datasets were gone through.
+    pub fn note_listed(&self, entries: u64) {
+        self.listed.fetch_add(entries, Relaxed);
+    }
+
+    /// How many entries of tables of datasets were gone through so far: an order costs what it changes, not
+    /// what there is.
+    pub fn listed(&self) -> u64 {
+        self.listed.load(Relaxed)
     }
 
     /// The devices.

@@ -21,7 +21,7 @@ use super::discover::Opener;
 use super::leaves::{CandidateLeaves, HeldDevices};
 use super::space::PoolSpace;
 use crate::alloc::Allocator;
-use crate::dataset::{Catalog, Changed, PoolCapacity};
+use crate::dataset::{Catalog, Changed, Names, PoolCapacity, Written};
 use crate::keys::KeyStore;
 use crate::object::ObjectSet;
 use crate::pipe::{Pipe, PoolIo, Prefetcher, ReadContext};
@@ -109,6 +109,8 @@ pub struct Pool {
     candidate: Option<PoolCandidate>,
     /// What groups wrote of the meta object set that nobody has asked for yet.
     changed: Mutex<Changed>,
+    /// Names of datasets found before.
+    names: Arc<Names>,
     /// Free space and its bookkeeping, while the pool is written.
     allocator: OnceLock<Arc<Allocator>>,
     /// The space of a pool that is only read.
@@ -269,7 +271,8 @@ impl Pool {
         if let Some(salt) = checksum_salt(&directory)? {
             io.pipe.set_salt(salt);
         }
-        let catalog = Catalog::open(mos.clone(), name)?;
+        let names: Arc<Names> = Arc::default();
+        let catalog = Catalog::with_names(mos.clone(), name, names.clone())?;
         let view = View {
             config: Arc::new(PoolConfig { vdev_tree: Some(tree), ..config }),
             uberblock: choice.best,
@@ -293,6 +296,7 @@ impl Pool {
             view: ArcSwap::from_pointee(view),
             candidate: Some(candidate.clone()),
             changed: Mutex::new(Changed::All),
+            names,
             allocator: OnceLock::new(),
             space: OnceLock::new(),
         })
@@ -307,6 +311,7 @@ impl Pool {
         io: Arc<PoolIo>,
     ) -> Arc<Self> {
         let mos = ObjectSet::new_live(&io, ReadContext::default(), ObjsetKind::Meta);
+        let names = Arc::default();
         let stored_name = config.name.clone();
         let view = View {
             config: Arc::new(config),
@@ -324,21 +329,22 @@ impl Pool {
             view,
             candidate: None,
             changed: Mutex::new(Changed::All),
+            names,
             allocator: OnceLock::new(),
             space: OnceLock::new(),
             gone_back: None,
         })
     }
 
-    /// Shows a later group, which is on the disks and wrote the objects `changed`.
+    /// Shows a later group, which is on the disks and wrote this.
     pub(super) fn publish(
         &self,
         uberblock: Uberblock,
         config: PoolConfig,
-        written: impl IntoIterator<Item = ObjectId>,
+        written: Written,
     ) -> Result<()> {
         let mos = ObjectSet::open(&self.io, uberblock.root, 0, None)?;
-        let catalog = Catalog::open(mos.clone(), &self.name)?;
+        let catalog = Catalog::with_names(mos.clone(), &self.name, self.names.clone())?;
         let config = Arc::new(config);
         let view = View { config, uberblock, mos, catalog };
         let mut changed = self.changed.lock();
@@ -352,6 +358,11 @@ impl Pool {
     pub fn take_changed(&self) -> (Catalog, Changed) {
         let mut changed = self.changed.lock();
         (self.catalog(), std::mem::take(&mut *changed))
+    }
+
+    /// Names of datasets found before.
+    pub(super) fn names(&self) -> &Arc<Names> {
+        &self.names
     }
 
     /// What was taken could not be read: it counts as changed still.

@@ -71,9 +71,13 @@ struct World {
 
 impl World {
     fn new(without: &[&str]) -> Self {
+        Self::sized(SIZE, without)
+    }
+
+    fn sized(size: u64, without: &[&str]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("d0");
-        std::fs::File::create(&path).unwrap().set_len(SIZE).unwrap();
+        std::fs::File::create(&path).unwrap().set_len(size).unwrap();
         let leaf = VdevConfig {
             kind: VdevKind::File,
             path: Some(path.display().to_string()),

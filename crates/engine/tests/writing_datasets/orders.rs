@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cenote_engine::Result;
-use cenote_engine::dataset::Table;
 use cenote_engine::dataset::change::{MosChange, NewDataset, PropertyInput};
-use cenote_engine::pool::change::Additions;
+use cenote_engine::dataset::{Changed, InventoryReader, Table};
+use cenote_engine::pool::change::{Additions, DatasetOrders, Encryption, NewNamed};
 use cenote_engine::pool::group::LivePool;
 use cenote_engine::txg::Tx;
 use cenote_engine::vdev::AllocationClass;
@@ -296,4 +296,86 @@ fn what_is_set_inside_a_dataset_is_set_with_the_rest() {
     drop(open);
     world.close("p/a");
     world.finish();
+}
+
+/// What an order cost: entries of tables gone through, objects of the metadata written, directories and
+/// snapshots read again afterwards.
+type Cost = (u64, usize, u64);
+
+/// The costs of orders in a pool with so many filesystems and snapshots side by side.
+fn costs(others: usize) -> Vec<(&'static str, Cost)> {
+    let world = World::sized(4 << 30, &[]);
+    let root = world.live.pool().catalog().root().unwrap().id;
+    world
+        .live
+        .change(move |live, change| {
+            for number in 0..others {
+                let name = &format!("n{number}");
+                let new = NewDataset { parent: root, name, ..NewDataset::default() };
+                live.make_dataset(change, &new, ObjsetKind::Zfs, nothing)?;
+            }
+            Ok(())
+        })
+        .unwrap();
+    let all: Vec<String> = (0..others).map(|number| format!("p/n{number}@s")).collect();
+    world.live.orders().snapshot(&all, Vec::new()).unwrap();
+    let reader = &mut InventoryReader::default();
+    let mut costs = Vec::new();
+    let mut cost = |what: &'static str, order: &dyn Fn(DatasetOrders<'_>) -> Result<()>| {
+        let pool = world.live.pool();
+        // What went before is done, freeing too.
+        (0..4).for_each(|_| world.live.sync().unwrap());
+        let (catalog, changed) = pool.take_changed();
+        reader.next(&catalog, &**pool.keys(), &changed, false).unwrap();
+        let before = (pool.io().pipe.listed(), reader.reads());
+        order(world.live.orders().given_by(what, 0)).unwrap();
+        let (catalog, changed) = pool.take_changed();
+        reader.next(&catalog, &**pool.keys(), &changed, false).unwrap();
+        let Changed::Objects(written) = changed else { panic!("{what} changed everything") };
+        let cost =
+            (pool.io().pipe.listed() - before.0, written.objects.len(), reader.reads() - before.1);
+        costs.push((what, cost));
+    };
+    let names = |name: &str| vec![name.to_owned()];
+    cost("create", &|orders| {
+        let new = NewNamed {
+            name: "p/x".to_owned(),
+            properties: vec![PropertyInput::number("atime", 0)],
+            creator: 0,
+            encryption: Encryption::Inherited,
+            kind: ObjsetKind::Zfs,
+            case_insensitive: false,
+        };
+        orders.create(new, nothing)
+    });
+    cost("set", &|orders| {
+        let inputs =
+            vec![PropertyInput::number("atime", 1), PropertyInput::number("quota", 64 << 20)];
+        orders.set_properties(vec![("p/x".to_owned(), inputs)])
+    });
+    cost("inherit", &|orders| orders.inherit(&names("p/x"), "atime", false));
+    cost("snapshot", &|orders| orders.snapshot(&names("p/x@a"), Vec::new()));
+    cost("rename a snapshot", &|orders| orders.rename(&[("p/x@a".into(), "p/x@b".into())]));
+    cost("hold", &|orders| orders.hold(&names("p/x@b"), "tag"));
+    cost("release", &|orders| orders.release(&names("p/x@b"), "tag"));
+    cost("clone", &|orders| orders.clone_snapshot("p/x@b", "p/c", Vec::new(), 0));
+    cost("promote", &|orders| orders.promote("p/c"));
+    cost("rename", &|orders| orders.rename(&[("p/x".into(), "p/n1/y".into())]));
+    cost("destroy", &|orders| orders.destroy(&names("p/n1/y"), false));
+    cost("destroy a snapshot", &|orders| orders.destroy(&names("p/c@b"), false));
+    cost("destroy another", &|orders| orders.destroy(&names("p/c"), false));
+    world.survey("all of it");
+    world.census();
+    costs
+}
+
+#[test]
+fn an_order_costs_what_it_changes() {
+    let (few, many) = (costs(10), costs(2000));
+    for ((what, few), (_, many)) in few.iter().zip(&many) {
+        println!("{what}: {few:?} among 10, {many:?} among 2000");
+        assert!(many.0 <= few.0 + 2, "{what}: {} entries listed, {} among 10", many.0, few.0);
+        assert!(many.1 <= few.1 + 8, "{what}: {} objects written, {} among 10", many.1, few.1);
+        assert_eq!(many.2, few.2, "{what}: directories and snapshots read");
+    }
 }

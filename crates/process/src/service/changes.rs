@@ -39,6 +39,8 @@ pub struct PoolChanges {
     because: Option<String>,
     /// Files that are mounted, to tell them of changed properties.
     open: Mutex<HashMap<ObjectId, Weak<Filesystem>>>,
+    /// Held while mounted files are told of changed properties, one order after another.
+    following: Mutex<()>,
     /// This machine's lock of the pool: that of its present guid.
     lock: Mutex<Option<HostLock>>,
 }
@@ -47,12 +49,13 @@ impl PoolChanges {
     /// Of `live`, a pool locked on this machine with `lock`.
     pub fn of(live: Arc<LivePool>, lock: Option<HostLock>) -> Arc<Self> {
         let (open, lock) = (Mutex::default(), Mutex::new(lock));
-        Arc::new(Self { live: Some(live), because: None, open, lock })
+        Arc::new(Self { live: Some(live), because: None, open, lock, following: Mutex::default() })
     }
 
     /// Of a pool that is only read; `because`: it was to be written.
     pub fn none(because: Option<String>, lock: Option<HostLock>) -> Arc<Self> {
-        Arc::new(Self { live: None, because, open: Mutex::default(), lock: Mutex::new(lock) })
+        let (open, lock) = (Mutex::default(), Mutex::new(lock));
+        Arc::new(Self { live: None, because, open, lock, following: Mutex::default() })
     }
 
     /// The pool, to be changed.
@@ -186,7 +189,8 @@ impl PoolChanges {
                 self.orders(command)?.set_properties(all.collect())?;
             }
         }
-        self.follow(live);
+        let names: Vec<String> = datasets.iter().map(|one| one.dataset.clone()).collect();
+        self.follow(live, &names);
         Ok(())
     }
 
@@ -204,7 +208,7 @@ impl PoolChanges {
     ) -> Result<()> {
         let live = self.live()?;
         self.orders(command)?.inherit(datasets, property, received)?;
-        self.follow(live);
+        self.follow(live, datasets);
         Ok(())
     }
 
@@ -253,30 +257,29 @@ impl PoolChanges {
         done
     }
 
-    /// Policies and mounted files follow what was set.
-    fn follow(&self, live: &Arc<LivePool>) {
-        live.refresh_policies();
-        let catalog = live.pool().catalog();
-        for (id, files) in self.open_now() {
-            let follow = || -> std::result::Result<(), Errno> {
-                let dataset = catalog.dataset_by_id(id)?;
-                let properties = cenote_posix::live::write_properties(live, &dataset)?;
-                if let Some(writer) = files.writer() {
-                    writer.set_properties(properties);
+    /// Policies and mounted files follow what was set on the datasets `names`.
+    fn follow(&self, live: &Arc<LivePool>, names: &[String]) {
+        // Who comes later sees the newer properties.
+        let _turn = self.following.lock();
+        let concerned = live.open_below(names).unwrap_or_else(|error| {
+            tracing::warn!(%error, "properties of mounted filesystems not read");
+            Vec::new()
+        });
+        live.refresh_policies(&concerned);
+        for dataset in &concerned {
+            let files = self.open.lock().get(&dataset.id).and_then(Weak::upgrade);
+            let Some(files) = files else { continue };
+            match cenote_posix::live::write_properties(live, dataset) {
+                Ok(properties) => {
+                    if let Some(writer) = files.writer() {
+                        writer.set_properties(properties);
+                    }
                 }
-                Ok(())
-            };
-            if let Err(error) = follow() {
-                tracing::warn!(%error, "properties of a mounted filesystem not read");
+                Err(error) => {
+                    tracing::warn!(%error, "properties of a mounted filesystem not read");
+                }
             }
         }
-    }
-
-    /// The files that are mounted.
-    fn open_now(&self) -> Vec<(ObjectId, Files)> {
-        let mut open = self.open.lock();
-        open.retain(|_, files| files.strong_count() > 0);
-        open.iter().filter_map(|(id, files)| Some((*id, files.upgrade()?))).collect()
     }
 
     /// How many files of a filesystem wait to be deleted; 0 if it is not mounted.

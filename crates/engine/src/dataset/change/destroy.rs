@@ -205,9 +205,7 @@ impl MosChange<'_> {
             self.free_object(phys.delegation)?;
         }
         let children = self.directory(phys.parent)?.child_map;
-        let name = self.numbers(children)?.into_iter().find(|(_, id)| *id == directory.0);
-        let missing = || Error::corrupt("its parent does not list it").at_object(0, directory.0);
-        let (name, _) = name.ok_or_else(missing)?;
+        let name = self.name_in(children, directory)?;
         self.remove(children, &name)?;
         self.count_filesystems(phys.parent, -1)?;
         self.free_object(directory)

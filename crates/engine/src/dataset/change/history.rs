@@ -9,7 +9,6 @@ use cenote_format::history::{HistoryHeader, LENGTH_WORD, key};
 use cenote_format::nvlist::{Encoding, NvList};
 use cenote_format::{ObjectId, ObjectType};
 
-use super::super::Catalog;
 use super::MosChange;
 use crate::object::Object;
 use crate::{Error, Result};
@@ -20,8 +19,7 @@ const ZONE: &str = "linux";
 impl MosChange<'_> {
     /// The name of a dataset; its number if it cannot be told.
     pub(super) fn name_of(&self, dataset: ObjectId) -> Result<String> {
-        let catalog = Catalog::open(self.mos.clone(), self.pool)?;
-        let named = catalog.dataset_by_id(dataset).map(|dataset| dataset.name.to_string());
+        let named = self.catalog()?.dataset_by_id(dataset).map(|dataset| dataset.name.to_string());
         Ok(named.unwrap_or_else(|_| format!("dataset {dataset}")))
     }
 

@@ -36,14 +36,16 @@ mod tables;
 #[cfg(test)]
 mod tests;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use cenote_format::bpobj::Space;
 use cenote_format::feature::Feature;
 use cenote_format::zil::Header as LogHeader;
 use cenote_format::{BlockPointer, ObjectId};
+use parking_lot::Mutex;
 
-use super::{PoolCapacity, Table};
+use super::{Catalog, Names, PoolCapacity, Table};
 use crate::object::ObjectSet;
 use crate::txg::Tx;
 use crate::vdev::VdevTree;
@@ -102,6 +104,9 @@ pub struct MosChange<'a> {
     /// The pool around.
     pub hooks: &'a dyn PoolHooks,
     meter: Meter,
+    names: Arc<Names>,
+    /// Names that came or went, in lists of children and of snapshots.
+    renamed: Mutex<BTreeMap<ObjectId, BTreeSet<String>>>,
 }
 
 impl<'a> MosChange<'a> {
@@ -114,8 +119,26 @@ impl<'a> MosChange<'a> {
         pool: &'a str,
         hooks: &'a dyn PoolHooks,
     ) -> Result<Self> {
-        let meter = Meter::of(mos, version)?;
-        Ok(Self { mos, tx, now, version, pool, hooks, meter })
+        let (meter, names) = (Meter::of(mos, version)?, Arc::default());
+        let renamed = Mutex::default();
+        Ok(Self { mos, tx, now, version, pool, hooks, meter, names, renamed })
+    }
+
+    /// The same, with `names` found before.
+    #[must_use]
+    pub fn with_names(self, names: Arc<Names>) -> Self {
+        Self { names, ..self }
+    }
+
+    /// The datasets as they are now.
+    pub fn catalog(&self) -> Result<Catalog> {
+        Catalog::with_names(self.mos.clone(), self.pool, self.names.clone())
+    }
+
+    /// The names that came or went since this was last asked, in lists of children and of snapshots; some of
+    /// them perhaps by changes that were taken back.
+    pub fn take_renamed(&self) -> BTreeMap<ObjectId, BTreeSet<String>> {
+        std::mem::take(&mut *self.renamed.lock())
     }
 
     /// What blocks count for.

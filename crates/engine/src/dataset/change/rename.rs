@@ -26,9 +26,7 @@ impl MosChange<'_> {
         let above = self.name_of(self.directory(parent)?.head_dataset)?;
         self.log_event("rename", Some(phys.head_dataset), &format!("-> {above}/{name}"))?;
         let source = self.directory(phys.parent)?;
-        let entry = self.numbers(source.child_map)?.into_iter().find(|(_, id)| *id == directory.0);
-        let missing = || Error::corrupt("its parent does not list it").at_object(0, directory.0);
-        let (component, _) = entry.ok_or_else(missing)?;
+        let component = self.name_in(source.child_map, directory)?;
         if parent != phys.parent {
             let below = self.number_field(directory, KEY_FILESYSTEM_COUNT)?.unwrap_or(0);
             let snapshots = self.number_field(directory, KEY_SNAPSHOT_COUNT)?.unwrap_or(0);
@@ -107,9 +105,8 @@ impl MosChange<'_> {
         if phys.parent.0 == 0 {
             return Ok(false);
         }
-        let siblings = self.numbers(self.directory(phys.parent)?.child_map)?;
-        let own = siblings.into_iter().find(|(_, id)| *id == directory.0);
-        Ok(own.is_none_or(|(name, _)| super::super::is_hidden(&name)))
+        let own = self.name_in(self.directory(phys.parent)?.child_map, directory)?;
+        Ok(super::super::is_hidden(&own))
     }
 
     /// The nearest directory that is at or above both.

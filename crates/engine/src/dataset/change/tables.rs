@@ -11,12 +11,15 @@ use cenote_format::{ObjectId, ObjectType};
 use super::super::Table;
 use super::MosChange;
 use super::objects::SMALL_BLOCK;
-use crate::object::NewObject;
+use crate::object::{NewObject, Object};
 use crate::zap::NewFat;
 use crate::{Error, ErrorKind, Result, zap};
 
 /// Type of the ZAPs that have none of their own.
 pub(super) const METADATA_ZAP: ObjectType = ObjectType(0xc4);
+/// Tables of the names of datasets: what is below a directory, and the snapshots of a dataset.
+const LISTS: [ObjectType; 2] =
+    [ObjectType::DSL_DIRECTORY_CHILD_MAP, ObjectType::DSL_DATASET_SNAP_MAP];
 /// Type of lists of numbers that have none of their own.
 pub(super) const METADATA_NUMBERS: ObjectType = ObjectType(0xc3);
 
@@ -107,9 +110,32 @@ impl MosChange<'_> {
         Ok(self.numbers(table)?.into_iter().map(|(_, number)| ObjectId(number)).collect())
     }
 
+    /// The name that a list of children has a directory under.
+    pub(super) fn name_in(&self, children: ObjectId, directory: ObjectId) -> Result<String> {
+        let name = match self.table(children)? {
+            Some(table) => self.names.of(&table, children, directory.0)?,
+            None => None,
+        };
+        let missing = || Error::corrupt("its parent does not list it").at_object(0, directory.0);
+        name.ok_or_else(missing)
+    }
+
+    /// Something is put under `name` into a table, or removed.
+    fn note_name(&self, table: &Object, name: &str) {
+        if LISTS.contains(&table.dnode().object_type) {
+            let mut renamed = self.renamed.lock();
+            renamed.entry(table.id()).or_default().insert(name.to_owned());
+        }
+    }
+
     /// Puts `value` under `name`, whether or not something stood there.
     pub(super) fn put(&self, table: ObjectId, name: &str, value: &Value) -> Result<()> {
         let object = self.object(table)?;
+        self.note_name(&object, name);
+        if let Some(number) = value.as_u64().filter(|_| LISTS.contains(&object.dnode().object_type))
+        {
+            self.names.note(table, number, name);
+        }
         zap::update(&object, self.tx, name.as_bytes(), value)
     }
 
@@ -133,6 +159,7 @@ impl MosChange<'_> {
             return Ok(false);
         }
         let object = self.object(table)?;
+        self.note_name(&object, name);
         zap::remove(&object, self.tx, name.as_bytes())?;
         Ok(true)
     }

@@ -91,7 +91,7 @@ impl LivePool {
         parent: ObjectId,
         encryption: &Encryption,
     ) -> Result<Option<(NewKeys, DatasetKeys)>> {
-        let catalog = Catalog::open(change.mos.clone(), self.pool.name())?;
+        let catalog = change.catalog()?;
         let above = catalog.directory_by_id(parent)?;
         let key = catalog.key_object(&above)?;
         let (suite, own) = match encryption {
@@ -132,7 +132,7 @@ impl LivePool {
         name: &str,
         new: Option<(&Wrapping, &str)>,
     ) -> Result<()> {
-        let catalog = Catalog::open(change.mos.clone(), self.pool.name())?;
+        let catalog = change.catalog()?;
         let head = catalog.dataset_named(name)?;
         let directory = &head.directory;
         let plain = || Error::invalid("Dataset not encrypted.");

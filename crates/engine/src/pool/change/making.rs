@@ -11,7 +11,6 @@ use cenote_format::objset::{
 };
 
 use super::keys::Encryption;
-use crate::dataset::Catalog;
 use crate::dataset::change::{MadeDataset, MosChange, NewDataset};
 use crate::keys::DatasetKeys;
 use crate::object::ObjectSet;
@@ -52,7 +51,7 @@ impl LivePool {
         if self.datasets.lock().contains_key(&head) {
             return Err(Error::new(ErrorKind::Busy, "dataset is busy"));
         }
-        let catalog = Catalog::open(change.mos.clone(), self.pool.name())?;
+        let catalog = change.catalog()?;
         self.check_log_header(change, catalog.dataset_by_id(head)?.phys.previous_snapshot)?;
         change.rollback(head)?;
         self.clear_log(change, head)?;
@@ -63,7 +62,7 @@ impl LivePool {
 
     /// Refuses what [`Self::clear_log`] could not do for a head with the content of `snapshot`.
     fn check_log_header(&self, change: &MosChange<'_>, snapshot: ObjectId) -> Result<()> {
-        let catalog = Catalog::open(change.mos.clone(), self.pool.name())?;
+        let catalog = change.catalog()?;
         let snapshot = catalog.dataset_by_id(snapshot)?;
         let header = catalog.sealed_object_set(&snapshot)?.header().zil_header;
         let is_empty = header.iter().all(|byte| *byte == 0);
@@ -75,7 +74,7 @@ impl LivePool {
 
     /// A head got the content of a snapshot: the intent log of back then is not its own.
     fn clear_log(&self, change: &MosChange<'_>, head: ObjectId) -> Result<()> {
-        let catalog = Catalog::open(change.mos.clone(), self.pool.name())?;
+        let catalog = change.catalog()?;
         let dataset = catalog.dataset_by_id(head)?;
         if dataset.phys.pointer.is_hole() {
             return Ok(());

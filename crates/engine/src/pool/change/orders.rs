@@ -7,8 +7,8 @@ use cenote_format::delegation::Key;
 use cenote_format::objset::ObjsetKind;
 
 use super::keys::Encryption;
+use crate::dataset::Dataset;
 use crate::dataset::change::{MosChange, NewDataset, PropertyInput};
-use crate::dataset::{Catalog, Dataset};
 use crate::keys::Wrapping;
 use crate::object::ObjectSet;
 use crate::pool::group::LivePool;
@@ -44,11 +44,6 @@ impl LivePool {
     pub fn orders(&self) -> DatasetOrders<'_> {
         DatasetOrders { live: self, command: None }
     }
-}
-
-/// The catalog of the group being written.
-pub(super) fn present(live: &LivePool, change: &MosChange<'_>) -> Result<Catalog> {
-    Catalog::open(change.mos.clone(), live.pool().name())
 }
 
 fn parent_of(name: &str) -> Result<(&str, &str)> {
@@ -109,7 +104,7 @@ impl DatasetOrders<'_> {
         parent_of(&new.name)?;
         self.change(move |live, change| {
             let (parent, name) = parent_of(&new.name)?;
-            let catalog = present(live, change)?;
+            let catalog = change.catalog()?;
             let above = catalog.directory(parent)?;
             match catalog.directory(&new.name) {
                 Ok(_) => return Err(Error::new(ErrorKind::Exists, "dataset already exists")),
@@ -143,7 +138,7 @@ impl DatasetOrders<'_> {
         let (parent, name) = parent_of(name)?;
         let (parent, name, origin) = (parent.to_owned(), name.to_owned(), origin.to_owned());
         self.change(move |live, change| {
-            let catalog = present(live, change)?;
+            let catalog = change.catalog()?;
             let above = catalog.directory(&parent)?;
             let origin = catalog.dataset_named(&origin)?;
             change.check_filesystem_limit(above.id, 1)?;
@@ -169,7 +164,7 @@ impl DatasetOrders<'_> {
         let is_snapshot = |name: &String| name.contains('@');
         if names.iter().any(is_snapshot) && !names.iter().all(is_snapshot) {
             let checked = names.to_vec();
-            self.live.change(move |live, change| check_destroy(live, change, &checked, defer))?;
+            self.live.change(move |_, change| check_destroy(change, &checked, defer))?;
         }
         for name in names {
             if let Ok(dataset) = self.find(name)
@@ -181,14 +176,14 @@ impl DatasetOrders<'_> {
         let names = names.to_vec();
         self.change(move |live, change| {
             // What can be refused is refused before anything is changed.
-            check_destroy(live, change, &names, defer)?;
+            check_destroy(change, &names, defer)?;
             for name in &names {
                 if let Some((head, mark)) = name.split_once('#') {
-                    let head = present(live, change)?.dataset_named(head)?;
+                    let head = change.catalog()?.dataset_named(head)?;
                     change.destroy_bookmark(head.id, mark)?;
                     continue;
                 }
-                let dataset = present(live, change)?.dataset_named(name)?;
+                let dataset = change.catalog()?.dataset_named(name)?;
                 if dataset.is_snapshot() {
                     change.destroy_snapshot(dataset.id, defer)?;
                 } else {
@@ -208,9 +203,9 @@ impl DatasetOrders<'_> {
     /// `Exists`, `NotFound`.
     pub fn rename(&self, pairs: &[(String, String)]) -> Result<()> {
         let pairs = pairs.to_vec();
-        self.change(move |live, change| {
+        self.change(move |_, change| {
             for (from, to) in &pairs {
-                let catalog = present(live, change)?;
+                let catalog = change.catalog()?;
                 if let (Some((head, from)), Some((_, to))) =
                     (from.split_once('@'), to.split_once('@'))
                 {
@@ -232,7 +227,7 @@ impl DatasetOrders<'_> {
     /// # Errors
     /// No space (a reservation that does not fit), `InvalidArgument`.
     pub fn set_properties(&self, datasets: Vec<(String, Vec<PropertyInput>)>) -> Result<()> {
-        self.change(move |live, change| set_all(live, change, &datasets))
+        self.change(move |_, change| set_all(change, &datasets))
     }
 
     /// Sets properties that are stored together with what is kept `inside` a dataset that is open: that is
@@ -248,8 +243,8 @@ impl DatasetOrders<'_> {
     ) -> Result<()> {
         let all = vec![(dataset.to_owned(), inputs)];
         // The group's blocks of the dataset are not written yet.
-        self.live.change_early(self.noted(move |live, change| {
-            set_all(live, change, &all)?;
+        self.live.change_early(self.noted(move |_, change| {
+            set_all(change, &all)?;
             inside(change.tx)
         }))
     }
@@ -261,8 +256,8 @@ impl DatasetOrders<'_> {
     /// What the disks say.
     pub fn inherit(&self, datasets: &[String], property: &str, received: bool) -> Result<()> {
         let (names, property) = (datasets.to_vec(), property.to_owned());
-        self.change(move |live, change| {
-            let catalog = present(live, change)?;
+        self.change(move |_, change| {
+            let catalog = change.catalog()?;
             names.iter().try_for_each(|name| {
                 let dataset = catalog.dataset_named(name)?;
                 change.inherit_property(dataset.id, &property, received)
@@ -276,8 +271,8 @@ impl DatasetOrders<'_> {
     /// `NotFound`, `InvalidArgument`.
     pub fn allow(&self, dataset: &str, given: Vec<(Key, Vec<String>)>) -> Result<()> {
         let name = dataset.to_owned();
-        self.change(move |live, change| {
-            change.allow(present(live, change)?.dataset_named(&name)?.directory.id, &given)
+        self.change(move |_, change| {
+            change.allow(change.catalog()?.dataset_named(&name)?.directory.id, &given)
         })
     }
 
@@ -291,8 +286,8 @@ impl DatasetOrders<'_> {
         taken: Vec<(Key, Option<Vec<String>>)>,
     ) -> Result<()> {
         let names = datasets.to_vec();
-        self.change(move |live, change| {
-            let catalog = present(live, change)?;
+        self.change(move |_, change| {
+            let catalog = change.catalog()?;
             let found = names.iter().map(|name| catalog.dataset_named(name));
             let found = found.collect::<Result<Vec<_>>>()?;
             found.iter().try_for_each(|dataset| change.disallow(dataset.directory.id, &taken))
@@ -314,12 +309,8 @@ impl DatasetOrders<'_> {
 }
 
 /// Sets properties of datasets, after it was found that they fit.
-fn set_all(
-    live: &LivePool,
-    change: &MosChange<'_>,
-    datasets: &[(String, Vec<PropertyInput>)],
-) -> Result<()> {
-    let catalog = present(live, change)?;
+fn set_all(change: &MosChange<'_>, datasets: &[(String, Vec<PropertyInput>)]) -> Result<()> {
+    let catalog = change.catalog()?;
     for (name, inputs) in datasets {
         let dataset = catalog.dataset_named(name)?;
         inputs.iter().try_for_each(|input| change.check_value(dataset.id, input))?;
@@ -329,14 +320,9 @@ fn set_all(
 }
 
 /// Refuses what [`DatasetOrders::destroy`] cannot do.
-fn check_destroy(
-    live: &LivePool,
-    change: &MosChange<'_>,
-    names: &[String],
-    defer: bool,
-) -> Result<()> {
+fn check_destroy(change: &MosChange<'_>, names: &[String], defer: bool) -> Result<()> {
     for name in names.iter().filter(|name| name.contains('@') && !defer) {
-        let catalog = present(live, change)?;
+        let catalog = change.catalog()?;
         let snapshot = catalog.dataset_named(name)?;
         match change.check_destroy_snapshot(snapshot.id) {
             // Its clones go before it.

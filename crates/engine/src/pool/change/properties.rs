@@ -8,7 +8,7 @@ use cenote_format::zap::{Normalization, Value};
 use cenote_format::{ObjectId, ObjectType};
 
 use crate::dataset::change::{MosChange, OBJECT_DIRECTORY, PropertyData, PropertyInput};
-use crate::dataset::{Catalog, DatasetKind, Table};
+use crate::dataset::{DatasetKind, Table};
 use crate::object::NewObject;
 use crate::pool::group::{ConfigChange, FailMode, LivePool, multihost};
 use crate::{Error, ErrorKind, Result, zap};
@@ -86,7 +86,7 @@ impl LivePool {
         if name.is_empty() {
             return Ok(ObjectId(0));
         }
-        let catalog = Catalog::open(change.mos.clone(), self.pool.name())?;
+        let catalog = change.catalog()?;
         let dataset = catalog.dataset_named(name)?;
         if catalog.kind(&dataset)? != DatasetKind::Filesystem {
             let reason = format!("'{name}' is no filesystem");

@@ -4,7 +4,7 @@
 
 use cenote_format::{ObjectId, Txg};
 
-use super::orders::{DatasetOrders, present};
+use super::orders::DatasetOrders;
 use crate::dataset::change::PropertyInput;
 use crate::dataset::{Catalog, Dataset, DatasetName};
 use crate::{Error, ErrorKind, Result};
@@ -16,8 +16,8 @@ impl DatasetOrders<'_> {
     /// `Exists`, `NotFound`, no space.
     pub fn snapshot(&self, names: &[String], properties: Vec<PropertyInput>) -> Result<()> {
         let names = names.to_vec();
-        self.change(move |live, change| {
-            let catalog = present(live, change)?;
+        self.change(move |_, change| {
+            let catalog = change.catalog()?;
             let mut heads = Vec::with_capacity(names.len());
             for full in &names {
                 let (head, name) = full
@@ -40,8 +40,8 @@ impl DatasetOrders<'_> {
     /// `InvalidArgument` (no clone), `Exists` (a snapshot of both has the same name).
     pub fn promote(&self, name: &str) -> Result<()> {
         let name = name.to_owned();
-        self.change(move |live, change| {
-            let clone = present(live, change)?.dataset_named(&name)?;
+        self.change(move |_, change| {
+            let clone = change.catalog()?.dataset_named(&name)?;
             change.promote(clone.id)
         })
     }
@@ -54,7 +54,7 @@ impl DatasetOrders<'_> {
         let (head, snapshot) = (snapshot.split('@').next().unwrap_or(""), snapshot.to_owned());
         self.live.close_dataset(self.find(head)?.id)?;
         self.change(move |live, change| {
-            let catalog = present(live, change)?;
+            let catalog = change.catalog()?;
             let to = catalog.dataset_named(&snapshot)?;
             let head = catalog.head(&to.directory)?;
             if head.phys.previous_snapshot != to.id {
@@ -70,8 +70,8 @@ impl DatasetOrders<'_> {
     /// `Exists`, `NotFound`.
     pub fn hold(&self, snapshots: &[String], tag: &str) -> Result<()> {
         let (names, tag) = (snapshots.to_vec(), tag.to_owned());
-        self.change(move |live, change| {
-            let catalog = present(live, change)?;
+        self.change(move |_, change| {
+            let catalog = change.catalog()?;
             let found = find_tagged(&catalog, &names, &tag, |is_held| match is_held {
                 true => Err(Error::new(ErrorKind::Exists, "tag already exists on this dataset")),
                 false => Ok(()),
@@ -87,7 +87,7 @@ impl DatasetOrders<'_> {
     pub fn release(&self, snapshots: &[String], tag: &str) -> Result<()> {
         let (names, tag) = (snapshots.to_vec(), tag.to_owned());
         self.change(move |live, change| {
-            let catalog = present(live, change)?;
+            let catalog = change.catalog()?;
             let found = find_tagged(&catalog, &names, &tag, |is_held| match is_held {
                 true => Ok(()),
                 false => Err(Error::not_found("no such tag on this dataset")),
@@ -109,8 +109,8 @@ impl DatasetOrders<'_> {
     /// `Exists`, `NotFound`, `InvalidArgument` (not of the same dataset).
     pub fn bookmark(&self, from: &str, to: &str) -> Result<()> {
         let (from, to) = (from.to_owned(), to.to_owned());
-        self.change(move |live, change| {
-            let catalog = present(live, change)?;
+        self.change(move |_, change| {
+            let catalog = change.catalog()?;
             let (head, name) =
                 to.split_once('#').ok_or_else(|| Error::invalid("not the name of a bookmark"))?;
             let head = catalog.dataset_named(head)?;

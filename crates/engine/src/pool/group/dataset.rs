@@ -3,6 +3,7 @@
 //! Invariant: a head has at most one live set. How its blocks are written follows its properties
 //! from the next group on.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use cenote_format::{ObjectId, Txg};
@@ -187,18 +188,45 @@ impl LivePool {
         Ok(keys)
     }
 
-    /// The datasets open for writing follow their properties anew.
-    pub fn refresh_policies(&self) {
+    /// The heads open for writing among the datasets `names` and all below them.
+    ///
+    /// # Errors
+    /// What the disks say.
+    pub fn open_below(&self, names: &[String]) -> Result<Vec<Dataset>> {
         let catalog = self.pool.catalog();
-        let all: Vec<Arc<LiveDataset>> = self.datasets.lock().values().cloned().collect();
-        for live in all {
+        let paths: BTreeSet<&str> =
+            names.iter().filter_map(|name| name.split('@').next()).collect();
+        let is_covered = |path: &str| {
+            let mut above = path.rsplit_once('/').map(|(above, _)| above);
+            std::iter::from_fn(|| {
+                let at = above?;
+                above = at.rsplit_once('/').map(|(above, _)| above);
+                Some(at)
+            })
+            .any(|at| paths.contains(at))
+        };
+        let mut found = Vec::new();
+        for path in paths.iter().filter(|path| !is_covered(path)) {
+            for directory in catalog.walk(&catalog.directory(path)?)? {
+                if self.datasets.lock().contains_key(&directory.phys.head_dataset) {
+                    found.push(catalog.head(&directory)?);
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Of `datasets`, those open for writing follow their properties anew.
+    pub fn refresh_policies(&self, datasets: &[Dataset]) {
+        let catalog = self.pool.catalog();
+        for dataset in datasets {
+            let Some(live) = self.datasets.lock().get(&dataset.id).cloned() else { continue };
             let refresh = || -> Result<()> {
-                let dataset = catalog.dataset_by_id(live.id)?;
                 let encryptor = live.policy().encryptor;
-                live.set_policy(self.policy(&catalog, &dataset, encryptor)?);
+                live.set_policy(self.policy(&catalog, dataset, encryptor)?);
                 live.account.set_costs(self.costs(&live.policy()));
                 if let Some(log) = live.live_log() {
-                    log.pool.spare_log_devices(self.log_bias(&catalog, &dataset)?);
+                    log.pool.spare_log_devices(self.log_bias(&catalog, dataset)?);
                 }
                 Ok(())
             };

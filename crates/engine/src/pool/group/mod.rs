@@ -25,8 +25,8 @@ mod tasks;
 mod timer;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -111,6 +111,8 @@ pub struct LivePool {
     pub(super) shared_rules: SharedRules,
     pub(super) runway: Arc<Runway>,
     pub(super) promises: Arc<Promises>,
+    /// The devices that open heads know the costs of.
+    pub(super) costs_of: Mutex<Weak<VdevTree>>,
     pub(super) options: WriteOptions,
     pub(super) datasets: Mutex<BTreeMap<ObjectId, Arc<LiveDataset>>>,
     /// What the task under way has put off; `None`: there is none.
@@ -190,6 +192,7 @@ impl LivePool {
             shared_rules: SharedRules::default(),
             runway: Arc::default(),
             promises: Arc::default(),
+            costs_of: Mutex::default(),
             options,
             datasets: Mutex::default(),
             effects: Mutex::default(),

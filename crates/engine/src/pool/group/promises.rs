@@ -3,6 +3,7 @@
 //! Invariant: what heads and directories use is told together with the end of the group that made it
 //! so, never from a reading that is older than what was settled.
 
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use cenote_format::dsl_dataset::DslDataset;
@@ -34,7 +35,7 @@ fn head_facts(phys: &DslDataset) -> HeadFacts {
 }
 
 fn directory_facts(phys: &DslDirectory) -> DirectoryFacts {
-    DirectoryFacts { limits: phys.into(), parent: phys.parent }
+    DirectoryFacts { limits: phys.into(), parent: phys.parent, properties: phys.properties }
 }
 
 /// What one copy of a block costs at most on the devices that take blocks.
@@ -122,28 +123,22 @@ impl LivePool {
         }
     }
 
-    /// Group `txg` is on the disks and shown: says what it left of the `written` heads, or of all if
-    /// `orders` were done in it.
+    /// Group `txg` is on the disks and shown, and wrote these objects of the meta object set: says what it left
+    /// of directories and heads. `orders`: some were done in it.
     pub(in crate::pool) fn settle_promises(
         &self,
         change: &MosChange<'_>,
         txg: Txg,
-        written: Vec<ObjectId>,
+        written: &BTreeSet<ObjectId>,
         orders: bool,
     ) {
-        let open = self.promises.heads();
         if orders {
-            // Devices may have been added.
-            let all: Vec<_> = self.datasets.lock().values().cloned().collect();
-            all.iter().for_each(|live| live.account().set_costs(self.costs(&live.policy())));
+            self.follow_devices();
         }
-        let heads: Vec<ObjectId> = match orders {
-            true => open,
-            false => written.into_iter().filter(|id| open.contains(id)).collect(),
-        };
+        let (directories, heads) = self.promises.concerned(written);
         let mut left = Left { pool: self.pool_room(), ..Left::default() };
-        let root = change.root_directory().ok();
-        let mut firsts: Vec<ObjectId> = root.into_iter().collect();
+        let mut firsts: Vec<ObjectId> = change.root_directory().into_iter().collect();
+        firsts.extend(directories);
         for id in heads {
             let told = || -> Result<_> {
                 let facts = head_facts(&change.dataset(id)?);
@@ -167,15 +162,26 @@ impl LivePool {
                 Err(error) => tracing::warn!(dataset = id.0, %error, "its space is not known"),
             }
         }
+        let mut known = HashSet::new();
         for first in firsts {
             let mut at = first;
-            while at.0 != 0 && left.directories.iter().all(|(known, _)| *known != at) {
+            while at.0 != 0 && known.insert(at) {
                 let Ok(phys) = change.directory(at) else { break };
                 left.directories.push((at, directory_facts(&phys)));
                 at = phys.parent;
             }
         }
         self.promises.settle(txg, left);
+    }
+
+    /// Where devices were added or went, blocks may cost something else.
+    fn follow_devices(&self) {
+        let vdevs = Arc::downgrade(&self.vdevs());
+        let before = std::mem::replace(&mut *self.costs_of.lock(), vdevs.clone());
+        if !before.ptr_eq(&vdevs) {
+            let all: Vec<_> = self.datasets.lock().values().cloned().collect();
+            all.iter().for_each(|live| live.account().set_costs(self.costs(&live.policy())));
+        }
     }
 
     /// Makes sure of room for a change of `blocks` blocks of `size` bytes in the head `id`. Waits for groups where only what

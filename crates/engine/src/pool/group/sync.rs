@@ -18,7 +18,7 @@ use super::outage::PatientAddresses;
 use super::store::MosStore;
 use super::{Answers, LivePool, Task};
 use crate::dataset::change::{DatasetLedger, Delta, MosChange, OBJECT_DIRECTORY};
-use crate::dataset::charge_owners;
+use crate::dataset::{Written, charge_owners};
 use crate::object::{SyncContext, Synced, SyncedObject};
 use crate::pipe::{ObjsetPolicy, Rules, WriteFeatures, Writer, dedup_checksum};
 use crate::txg::Tx;
@@ -46,7 +46,8 @@ impl LivePool {
         let hooks = GroupHooks::new(self, txg);
         let version = self.pool.uberblock().version;
         let name = self.pool.name().to_owned();
-        let change = MosChange::new(&self.mos, &tx, seconds_now(), version, &name, &hooks)?;
+        let change = MosChange::new(&self.mos, &tx, seconds_now(), version, &name, &hooks)?
+            .with_names(self.pool.names().clone());
         let mut writer = Writer {
             addresses: Arc::new(PatientAddresses {
                 allocator: self.allocator.clone(),
@@ -112,16 +113,16 @@ impl LivePool {
         }
         self.outage.over();
 
-        let mut heads = Vec::with_capacity(synced.len());
         for (dataset, written) in synced {
             dataset.set().commit(written)?;
             dataset.log_synced(txg);
-            heads.push(dataset.id());
         }
         self.allocator.sync_done(txg)?;
         let config = self.config.lock().published();
-        self.pool.publish(uberblock, config, std::mem::take(&mut *self.written.lock()))?;
-        self.settle_promises(&change, txg, heads, orders);
+        let objects = std::mem::take(&mut *self.written.lock());
+        let names = change.take_renamed();
+        self.pool.publish(uberblock, config, Written { objects: objects.clone(), names })?;
+        self.settle_promises(&change, txg, &objects, orders);
         hooks.forget_outdated();
         Ok(())
     }
