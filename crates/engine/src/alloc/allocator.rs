@@ -19,7 +19,7 @@ use super::ranges::RangeSet;
 use super::state::{State, at};
 use super::store::SpaceSource;
 use super::top::COPIES;
-use crate::vdev::{AllocationClass, VdevTree};
+use crate::vdev::{AllocationClass, VdevHandle, VdevTree};
 use crate::{Error, ErrorKind, Result};
 
 /// Longest wait for somebody else to read or write a metaslab's map.
@@ -115,7 +115,7 @@ impl Wish<'_> {
 
 /// The metaslab allocator of a writable pool.
 pub struct Allocator {
-    pub(super) vdevs: ArcSwap<VdevTree>,
+    pub(super) vdevs: VdevHandle,
     pub(super) source: Arc<dyn SpaceSource>,
     pub(super) state: Mutex<State>,
     pub(super) changed: Condvar,
@@ -133,11 +133,6 @@ fn no_space() -> Error {
 }
 
 impl Allocator {
-    /// Replaces the tree of devices, of the same vdevs and maybe more.
-    pub fn set_vdevs(&self, vdevs: Arc<VdevTree>) {
-        self.vdevs.store(vdevs);
-    }
-
     /// Space as of the newest group on the disks. Waits for nothing.
     pub fn figures(&self) -> Arc<Figures> {
         self.published.load_full()

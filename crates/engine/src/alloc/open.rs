@@ -25,7 +25,7 @@ use super::store::{
     SpaceStore, UNFLUSHED,
 };
 use super::top::{Top, TopFacts};
-use crate::vdev::{AllocationClass, VdevTree};
+use crate::vdev::{AllocationClass, VdevHandle};
 use crate::{Error, Result};
 
 /// log2 of the unit of logs.
@@ -82,17 +82,12 @@ fn bad(id: u32, what: &str) -> Error {
 }
 
 impl Allocator {
-    /// The allocator of a pool whose newest group on the disks is `synced`. `tree` is the
-    /// configuration in the pool's own metadata, whose classes `vdevs` knows.
-    pub fn open(
-        vdevs: Arc<VdevTree>,
-        tree: &VdevConfig,
-        source: Arc<dyn SpaceSource>,
-        synced: Txg,
-    ) -> Result<Self> {
-        check_writable(tree)?;
+    /// The allocator of a pool of these vdevs whose newest group on the disks is `synced`.
+    pub fn open(vdevs: VdevHandle, source: Arc<dyn SpaceSource>, synced: Txg) -> Result<Self> {
+        let tree = vdevs.current();
+        check_writable(tree.topology().root())?;
         let mut state = State { synced, ..State::default() };
-        for (id, config) in (0_u32..).zip(tree.children()) {
+        for (id, config) in (0_u32..).zip(tree.topology().tops()) {
             if let (VdevKind::Indirect, Some(objects)) = (config.kind, config.indirect) {
                 let zap = config.top_zap.unwrap_or_default();
                 let indirect = Indirect::read(source.as_ref(), objects.mapping, zap)?;
@@ -104,7 +99,7 @@ impl Allocator {
             let facts = TopFacts {
                 id,
                 ashift: ashift(id, top.ashift)?,
-                class: vdevs.class(id),
+                class: tree.class(id),
                 geometry: Geometry::of(config, top.ashift)?,
                 passive: passive(config),
                 width: config.children().len().max(1) as u64,
@@ -137,13 +132,7 @@ impl Allocator {
             top.sum_up();
         }
         let published = ArcSwap::from_pointee(state.figures());
-        Ok(Self {
-            vdevs: ArcSwap::new(vdevs),
-            source,
-            state: Mutex::new(state),
-            changed: Condvar::new(),
-            published,
-        })
+        Ok(Self { vdevs, source, state: Mutex::new(state), changed: Condvar::new(), published })
     }
 
     /// Cuts a new top-level vdev into metaslabs and makes the object that lists their maps, in the

@@ -31,7 +31,7 @@ use cenote_codec::checksum::Salt;
 use cenote_format::BlockPointer;
 
 use crate::cache::{BlockCache, BlockKey, Found};
-use crate::vdev::{BlockRead, Recovered, Repair, VdevTree};
+use crate::vdev::{BlockRead, Recovered, Repair, VdevHandle, VdevTree};
 use crate::{Error, ErrorKind, Result};
 
 pub use dedup::{DedupTables, Known};
@@ -112,7 +112,7 @@ pub trait Healer: Send + Sync {
 
 /// Shared by all readers of a pool.
 pub struct Pipe {
-    vdevs: arc_swap::ArcSwap<VdevTree>,
+    vdevs: VdevHandle,
     cache: BlockCache,
     salt: OnceLock<Salt>,
     large_gangs: OnceLock<bool>,
@@ -130,7 +130,7 @@ impl Pipe {
     /// A pipeline over `vdevs`, caching at most `cache_limit` bytes.
     pub fn new(vdevs: Arc<VdevTree>, cache_limit: u64) -> Arc<Self> {
         Arc::new(Self {
-            vdevs: arc_swap::ArcSwap::new(vdevs),
+            vdevs: VdevHandle::new(vdevs),
             cache: BlockCache::new(cache_limit),
             salt: OnceLock::new(),
             large_gangs: OnceLock::new(),
@@ -155,12 +155,12 @@ impl Pipe {
 
     /// The devices.
     pub fn vdevs(&self) -> Arc<VdevTree> {
-        self.vdevs.load_full()
+        self.vdevs.current()
     }
 
-    /// Replaces the devices (the trusted configuration was read).
-    pub fn set_vdevs(&self, vdevs: Arc<VdevTree>) {
-        self.vdevs.store(vdevs);
+    /// Where its devices are: what is exchanged there is used from then on.
+    pub fn vdev_handle(&self) -> &VdevHandle {
+        &self.vdevs
     }
 
     /// Sets the pool's checksum salt; the first call wins.

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use cenote_codec::checksum::{Algorithm, Width, WordOrder, seal_embedded};
 use cenote_device::{DEFAULT_DEADLINE, Device, DeviceError, WriteOp, flush_batch, write_batch};
 use cenote_format::bytes::ByteOrder;
-use cenote_format::config::{PoolConfig, VdevConfig, VdevKind};
+use cenote_format::config::PoolConfig;
 use cenote_format::label;
 use cenote_format::uberblock::{ScratchState, Uberblock};
 use cenote_format::{Guid, Txg};
@@ -30,8 +30,8 @@ const ODD: [usize; 2] = [1, 3];
 /// All of them.
 const ALL: [usize; 4] = [0, 1, 2, 3];
 
-/// Writes `config`, the pool's whole configuration, as the labels of every leaf, and `uberblock`
-/// as the newest of the pool: even labels, uberblock, odd labels, each made durable before the
+/// Writes the labels of every leaf, which tell of `tree` and what `config` has beside vdevs, and
+/// `uberblock` as the newest of the pool: even labels, uberblock, odd labels, each made durable before the
 /// next. The labels carry the uberblock's transaction group. What the group consists of must be
 /// durable before.
 ///
@@ -41,7 +41,7 @@ pub fn write_labels(tree: &VdevTree, config: &PoolConfig, uberblock: &Uberblock)
     let config = PoolConfig { txg: Some(uberblock.txg), ..config.clone() };
     let mut blocks: Vec<(Guid, Vec<u8>)> = Vec::new();
     for leaf in tree.devices() {
-        let own = label_config(&config, leaf.guid).ok_or_else(|| {
+        let own = tree.topology().label(&config, leaf.guid).ok_or_else(|| {
             Error::corrupt(format!("device {} is not in the pool's configuration", leaf.guid))
         })?;
         let block = label::encode_config(&own.to_nvlist())
@@ -242,44 +242,6 @@ pub fn clear_labels(device: &Arc<dyn Device>) -> Result<usize> {
     Ok(count)
 }
 
-/// What the label of leaf `leaf` holds, given the pool's whole configuration; `None` if the leaf
-/// is not in it. Chapter 01, sections 7.1 to 7.3.
-pub fn label_config(pool: &PoolConfig, leaf: Guid) -> Option<PoolConfig> {
-    let root = pool.vdev_tree.as_ref()?;
-    let below = |top: &&VdevConfig| top.devices().any(|node| node.guid == leaf);
-    let top = root.children().iter().find(below)?;
-    let node = top.devices().find(|node| node.guid == leaf)?;
-    let holes = root.children().iter().filter(|top| top.kind == VdevKind::Hole);
-    Some(PoolConfig {
-        top_guid: Some(top.guid),
-        guid: Some(leaf),
-        is_spare: node.is_spare,
-        is_log: node.guid == top.guid && node.top.is_some_and(|top| top.is_log),
-        split: None,
-        has_per_vdev_zaps: false,
-        holes: holes.filter_map(|hole| hole.id).collect(),
-        vdev_children: Some(root.children().len() as u64),
-        vdev_tree: Some(label_node(top)),
-        create_txg: None,
-        raw: Default::default(),
-        ..pool.clone()
-    })
-}
-
-/// A node as labels have it: without what only the pool's own copy keeps.
-fn label_node(node: &VdevConfig) -> VdevConfig {
-    let children = node.children.as_ref();
-    VdevConfig {
-        leaf_zap: None,
-        top_zap: None,
-        root_zap: None,
-        resilver_defer: false,
-        is_hole: false,
-        children: children.map(|children| children.iter().map(label_node).collect()),
-        ..node.clone()
-    }
-}
-
 /// `block` with its trailer, at `offset` inside each of the labels `indexes` of a leaf.
 fn sealed(
     leaf: &LeafDevice,
@@ -349,7 +311,7 @@ fn write_once(
         }
     }
     for vdev in 0..tree.top_count() {
-        let Some(config) = tree.top_config(vdev) else { continue };
+        let Some(config) = tree.topology().top(vdev) else { continue };
         let is_log = config.top.is_some_and(|top| top.is_log);
         let took = |leaf: &LeafDevice| leaf.top == vdev && written.contains(&leaf.guid);
         if !config.kind.is_concrete() || is_log || leaves.iter().any(took) {

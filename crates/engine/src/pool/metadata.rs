@@ -45,7 +45,7 @@ pub fn read_metadata(candidate: &PoolCandidate, choice: &Choice) -> Result<Trust
     let leaves = CandidateLeaves::trusted(candidate, &tree, Some(choice.best.txg));
     let vdevs = VdevTree::build(&tree, leaves)?;
     vdevs.set_reflow_word(choice.best.reflow.0);
-    io.pipe.set_vdevs(Arc::new(vdevs));
+    io.pipe.vdev_handle().exchange(Arc::new(vdevs));
     if let Err(error) = read_rest(&io, &mos, &directory, &tree, choice.best.txg, &mut trusted) {
         trusted.failure = Some(error.to_string());
     }
@@ -60,7 +60,7 @@ fn read_rest(
     last: Txg,
     trusted: &mut Trusted,
 ) -> Result<()> {
-    removed::load_mappings(&io.pipe.vdevs(), tree, mos)?;
+    removed::load_mappings(&io.pipe.vdevs(), mos)?;
     for feature in supported::read(mos, directory)? {
         let list = if feature.for_write {
             &mut trusted.features.for_write
@@ -76,7 +76,7 @@ fn read_rest(
             trusted.features.descriptions.push((name, text(&entry.value)));
         }
     }
-    super::group::load_missed(&io.pipe.vdevs(), tree, mos, last);
+    super::group::load_missed(&io.pipe.vdevs(), mos, last);
     trusted.missed = io.pipe.vdevs().missed();
     trusted.spares = read_list(mos, directory, "spares")?;
     trusted.caches = read_list(mos, directory, "l2cache")?;

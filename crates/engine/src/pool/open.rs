@@ -25,7 +25,7 @@ use crate::dataset::{Catalog, Changed, Names, PoolCapacity, Written};
 use crate::keys::KeyStore;
 use crate::object::ObjectSet;
 use crate::pipe::{Pipe, PoolIo, Prefetcher, ReadContext};
-use crate::vdev::VdevTree;
+use crate::vdev::{AllocationClass, Topology, VdevTree};
 use crate::zap::Zap;
 use crate::{Error, ErrorKind, Result};
 
@@ -247,9 +247,9 @@ impl Pool {
         };
         trusted.set_reflow_word(choice.best.reflow.0);
         check_missing(&tree, &trusted, options)?;
-        io.pipe.set_vdevs(Arc::new(trusted));
-        super::removed::load_mappings(&io.pipe.vdevs(), &tree, &mos)?;
-        let missed = super::group::load_missed(&io.pipe.vdevs(), &tree, &mos, choice.best.txg);
+        io.pipe.vdev_handle().exchange(Arc::new(trusted));
+        super::removed::load_mappings(&io.pipe.vdevs(), &mos)?;
+        let missed = super::group::load_missed(&io.pipe.vdevs(), &mos, choice.best.txg);
         if missed && !options.missing_vdevs {
             let vdevs = io.pipe.vdevs();
             super::apart::check(candidate, &choice, &tree, &vdevs, options.deadline)?;
@@ -260,21 +260,18 @@ impl Pool {
             io.pipe.vdevs().clear(None);
         }
         super::supported::check(&mos, &directory, &io.pipe)?;
-        for (index, top) in (0..).zip(tree.children()) {
-            // a class that cannot be read keeps nobody from reading the data
-            if let Some(zap) = top.top_zap
-                && let Ok(Some(class)) = super::metadata::read_class(&mos, zap)
-            {
-                io.pipe.vdevs().set_class(index, class);
-            }
-        }
+        let handle = io.pipe.vdev_handle();
+        handle.change(|vdevs| {
+            let topology = vdevs.topology();
+            vdevs.with_topology(topology.with_classes(&classes(&mos, topology)))
+        })?;
         if let Some(salt) = checksum_salt(&directory)? {
             io.pipe.set_salt(salt);
         }
         let names: Arc<Names> = Arc::default();
         let catalog = Catalog::with_names(mos.clone(), name, names.clone())?;
         let view = View {
-            config: Arc::new(PoolConfig { vdev_tree: Some(tree), ..config }),
+            config: Arc::new(io.pipe.vdevs().topology().config(&config)),
             uberblock: choice.best,
             mos,
             catalog,
@@ -512,6 +509,14 @@ fn check_label_features(label: Option<&PoolConfig>) -> Result<()> {
     }
     let reason = format!("the pool uses features not supported here: {}", unknown.join(", "));
     Err(Error::unsupported(reason))
+}
+
+/// What the metadata says that each top-level vdev is set aside for. A class that cannot be read keeps
+/// nobody from reading the data.
+fn classes(mos: &ObjectSet, topology: &Topology) -> Vec<AllocationClass> {
+    let read = |top: &VdevConfig| super::metadata::read_class(mos, top.top_zap?).ok().flatten();
+    let tops = (0..).zip(topology.tops());
+    tops.map(|(id, top)| read(top).unwrap_or_else(|| topology.class(id))).collect()
 }
 
 /// Reads the configuration the pool keeps of itself.

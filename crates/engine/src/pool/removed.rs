@@ -3,7 +3,7 @@
 //! Chapter 03, section 6. Invariant: a mapping is bounded by the address space it maps.
 
 use cenote_format::ObjectId;
-use cenote_format::config::{VdevConfig, VdevKind};
+use cenote_format::config::VdevKind;
 use cenote_format::indirect_mapping::{ENTRY, Mapping, MappingHeader};
 
 use crate::object::ObjectSet;
@@ -13,9 +13,9 @@ use crate::{Error, Result};
 /// Most entries of one mapping that are believed: 16 million, 384 MiB.
 const MAX_ENTRIES: u64 = 1 << 24;
 
-/// Gives `vdevs` the mapping of every removed top-level vdev in `tree`.
-pub(super) fn load_mappings(vdevs: &VdevTree, tree: &VdevConfig, mos: &ObjectSet) -> Result<()> {
-    for (id, top) in tree.children().iter().enumerate() {
+/// Gives `vdevs` the mapping of every removed top-level vdev.
+pub(super) fn load_mappings(vdevs: &VdevTree, mos: &ObjectSet) -> Result<()> {
+    for (id, top) in vdevs.topology().tops().iter().enumerate() {
         if let (VdevKind::Indirect, Some(objects)) = (top.kind, top.indirect) {
             let mapping = read_mapping(mos, objects.mapping)?;
             vdevs.set_mapping(u32::try_from(id).unwrap_or(u32::MAX), mapping)?;

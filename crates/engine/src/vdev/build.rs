@@ -7,12 +7,12 @@ use super::draid::{Draid, DraidConfig};
 use super::error::VdevError;
 use super::leaf::{Leaf, LeafOpener};
 use super::raidz::Raidz;
-use super::topology::{AllocationClass, Topology, holds_children};
-use super::tree::{Node, NodeId, Shape, Top};
+use super::topology::{Topology, holds_children};
+use super::tree::{Node, NodeId, Shape, Top, VdevTree};
 use cenote_format::config::{VdevConfig, VdevKind};
 use cenote_format::{Guid, Txg};
-use parking_lot::RwLock;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// Sector shift taken for vdevs that have no sectors of their own (removed ones may lack it).
 pub(super) const SMALLEST_ASHIFT: u32 = 9;
@@ -26,8 +26,12 @@ pub(super) struct Parts {
 
 struct Builder<'a> {
     parts: Parts,
-    /// Nodes and leaves of the tree that these parts come on top of.
-    base: (NodeId, usize),
+    topology: &'a Topology,
+    /// What was known of the nodes before, and where each is there.
+    before: Option<&'a VdevTree>,
+    known: HashMap<Guid, NodeId>,
+    /// Which of the nodes have below them just what they had before.
+    kept: Vec<bool>,
     draids: HashMap<Guid, NodeId>,
     opener: &'a dyn LeafOpener,
 }
@@ -42,41 +46,35 @@ struct Inherited {
 }
 
 impl Parts {
-    pub(super) fn of(topology: &Topology, opener: &dyn LeafOpener) -> Result<Self, VdevError> {
-        let parts = Self { nodes: Vec::new(), leaves: Vec::new(), tops: Vec::new() };
-        let mut builder = Builder { parts, base: (0, 0), draids: HashMap::new(), opener };
-        builder.root(topology)?;
-        builder.link_spares();
-        Ok(builder.parts)
-    }
-
-    /// What `topology` has more than a tree of so many nodes and leaves: its top-level vdevs from
-    /// `from` on.
-    pub(super) fn more(
+    /// The parts of `topology`: those that `before` has are its own, as far as anything becomes of
+    /// them; the devices of the others are opened.
+    pub(super) fn of(
         topology: &Topology,
-        from: usize,
-        base: (NodeId, usize),
+        before: Option<&VdevTree>,
         opener: &dyn LeafOpener,
     ) -> Result<Self, VdevError> {
         let parts = Self { nodes: Vec::new(), leaves: Vec::new(), tops: Vec::new() };
-        let mut builder = Builder { parts, base, draids: HashMap::new(), opener };
-        for (position, top) in topology.tops().iter().enumerate().skip(from) {
-            builder.top(position, top)?;
-        }
+        let nodes = before.into_iter().flat_map(|tree| tree.nodes.iter().enumerate());
+        let known = nodes.map(|(id, node)| (node.config.guid, id)).collect();
+        let (kept, draids) = (Vec::new(), HashMap::new());
+        let mut builder = Builder { parts, topology, before, known, kept, draids, opener };
+        builder.root()?;
         builder.link_spares();
         Ok(builder.parts)
     }
 }
 
-impl Builder<'_> {
-    fn root(&mut self, topology: &Topology) -> Result<(), VdevError> {
-        self.parts.nodes.push(Node::new(own(topology.root()), Shape::Root, Vec::new()));
-        for (position, top) in topology.tops().iter().enumerate() {
+impl<'a> Builder<'a> {
+    fn root(&mut self) -> Result<(), VdevError> {
+        self.push(Node::new(own(self.topology.root()), Shape::Root));
+        for (position, top) in self.topology.tops().iter().enumerate() {
             let node = self.top(position, top)?;
             if let Some(root) = self.parts.nodes.first_mut() {
                 root.children.push(node);
             }
         }
+        // Its guid may be another one.
+        self.goes_on(0, self.before.and_then(|tree| tree.nodes.first()));
         Ok(())
     }
 
@@ -94,47 +92,88 @@ impl Builder<'_> {
         let metaslab = 1u64.checked_shl(recorded.metaslab_shift.min(63) as u32).unwrap_or(1);
         let minimum = recorded.asize - recorded.asize % metaslab;
         let inherited = Inherited { top: position as u32, ashift, minimum };
-        let class = if recorded.is_log { AllocationClass::Log } else { AllocationClass::Normal };
         let node = self.node(top, inherited)?;
-        self.parts.tops.push(Top::new(node, ashift as u32, class));
+        self.parts.tops.push(Top::new(node, ashift as u32));
         Ok(node)
     }
 
-    /// The place of the next node.
-    fn next_node(&self) -> NodeId {
-        self.base.0 + self.parts.nodes.len()
+    fn push(&mut self, node: Node) -> NodeId {
+        self.parts.nodes.push(node);
+        self.kept.push(false);
+        self.parts.nodes.len() - 1
     }
 
-    /// The place of the next leaf.
-    fn next_leaf(&self) -> usize {
-        self.base.1 + self.parts.leaves.len()
+    /// The node at `id`, with all below it, goes on where `before` is.
+    fn goes_on(&mut self, id: NodeId, before: Option<&Node>) {
+        let kept = self.parts.nodes.get(id).is_some_and(|node| match before {
+            Some(before) => self.is_kept(node, before),
+            None => matches!(node.shape, Shape::Nothing(_)),
+        });
+        if let (Some(node), Some(before)) = (self.parts.nodes.get_mut(id), before) {
+            node.goes_on(before, kept);
+        }
+        if let Some(slot) = self.kept.get_mut(id) {
+            *slot = kept;
+        }
+    }
+
+    /// What is below `node` is just what was below `before`.
+    fn is_kept(&self, node: &Node, before: &Node) -> bool {
+        let known = self.before.map(|tree| tree.nodes.as_slice()).unwrap_or_default();
+        let same = |(now, then): (&NodeId, &NodeId)| {
+            let (Some(child), Some(old)) = (self.parts.nodes.get(*now), known.get(*then)) else {
+                return false;
+            };
+            self.kept.get(*now) == Some(&true)
+                && child.config.kind == old.config.kind
+                && self.topology.guid_before(child.config.guid) == old.config.guid
+        };
+        node.children.len() == before.children.len()
+            && node.children.iter().zip(&before.children).all(same)
+    }
+
+    /// The node before that `config` is now.
+    fn before(&self, config: &VdevConfig) -> Option<&'a Node> {
+        let guid = self.topology.guid_before(config.guid);
+        let id = self.known.get(&guid).filter(|_| guid != Guid(0))?;
+        let node = self.before?.nodes.get(*id)?;
+        let is_same = node.config.kind == config.kind
+            || node.config.kind.has_device() && config.kind.has_device();
+        is_same.then_some(node)
+    }
+
+    /// The leaf before that `config` is now.
+    fn leaf_before(&self, config: &VdevConfig) -> Option<&'a Leaf> {
+        match self.before(config)?.shape {
+            Shape::Leaf(leaf) => self.before?.leaves.get(leaf),
+            _ => None,
+        }
     }
 
     /// Adds `config` and what is below it; parents get smaller indexes than their children.
     fn node(&mut self, config: &VdevConfig, inherited: Inherited) -> Result<NodeId, VdevError> {
-        let id = self.next_node();
-        let (shape, child_minimum) = self.shape(config, inherited, id)?;
-        self.parts.nodes.push(Node::new(own(config), shape, Vec::new()));
-        if let Shape::Leaf(leaf) = self.shape_of(id) {
-            debug_assert_eq!(*leaf, self.next_leaf());
-            let leaf = Leaf::new(own(config), inherited.top, inherited.minimum, self.opener);
+        let (shape, child_minimum) = self.shape(config, inherited, self.parts.nodes.len())?;
+        let is_device = matches!(shape, Shape::Leaf(_));
+        let id = self.push(Node::new(own(config), shape));
+        if is_device {
+            let (own, Inherited { top, minimum, .. }) = (own(config), inherited);
+            let leaf = match self.leaf_before(config) {
+                Some(leaf) => leaf.as_in(own, top, minimum),
+                None => Leaf::new(own, top, minimum, self.opener),
+            };
             self.parts.leaves.push(leaf);
+            self.goes_on(id, self.before(config));
             return Ok(id);
         }
-        if !holds_children(config.kind) {
-            return Ok(id);
-        }
-        for child in config.children() {
+        let children = if holds_children(config.kind) { config.children() } else { &[] };
+        for child in children {
             let child = self.node(child, Inherited { minimum: child_minimum, ..inherited })?;
-            if let Some(node) = self.parts.nodes.get_mut(id - self.base.0) {
+            if let Some(node) = self.parts.nodes.get_mut(id) {
                 node.children.push(child);
             }
         }
+        self.goes_on(id, self.before(config));
         Ok(id)
-    }
-
-    fn shape_of(&self, id: NodeId) -> &Shape {
-        self.parts.nodes.get(id - self.base.0).map_or(&Shape::Root, |node| &node.shape)
     }
 
     /// The shape of a node, and the allocatable bytes each child needs.
@@ -147,7 +186,7 @@ impl Builder<'_> {
         let minimum = inherited.minimum;
         Ok(match config.kind {
             VdevKind::Root => return Err(VdevError::config("a root inside the tree")),
-            VdevKind::Disk | VdevKind::File => (Shape::Leaf(self.next_leaf()), 0),
+            VdevKind::Disk | VdevKind::File => (Shape::Leaf(self.parts.leaves.len()), 0),
             VdevKind::Mirror | VdevKind::Replacing | VdevKind::Spare => (Shape::Copies, minimum),
             VdevKind::Raidz => {
                 let children = config.children().len();
@@ -186,7 +225,7 @@ impl Builder<'_> {
             }
             VdevKind::Hole => (Shape::Nothing("it is a hole"), 0),
             VdevKind::Missing => (Shape::Nothing("nothing is known of it"), 0),
-            VdevKind::Indirect => (Shape::Indirect(RwLock::new(None)), 0),
+            VdevKind::Indirect => (Shape::Indirect(Arc::default()), 0),
         })
     }
 

@@ -68,21 +68,22 @@ enum Opened {
     Not(Condition),
 }
 
-/// A leaf with (or without) a device.
-#[derive(Debug)]
+/// A leaf with (or without) a device. What becomes of it is shared by the trees that follow each
+/// other.
+#[derive(Debug, Clone)]
 pub(super) struct Leaf {
     pub(super) config: VdevConfig,
     /// Index of its top-level vdev.
     pub(super) top: u32,
     minimum: u64,
-    opened: RwLock<Opened>,
-    pub(super) health: Mutex<Health>,
-    pub(super) stats: Stats,
+    opened: Arc<RwLock<Opened>>,
+    pub(super) health: Arc<Mutex<Health>>,
+    pub(super) stats: Arc<Stats>,
     /// Txgs whose data the leaf does not have (its dirty time log), sorted ranges.
-    missing: RwLock<Vec<Range<u64>>>,
+    missing: Arc<RwLock<Vec<Range<u64>>>>,
     /// Bytes of reads under way.
-    pub(super) pending: AtomicU64,
-    unflushed: Mutex<Unflushed>,
+    pub(super) pending: Arc<AtomicU64>,
+    unflushed: Arc<Mutex<Unflushed>>,
 }
 
 /// What happened to a leaf since its last flush.
@@ -136,35 +137,25 @@ impl Leaf {
     /// A leaf that needs at least `minimum` allocatable bytes; opened unless its configuration
     /// forbids it.
     pub(super) fn new(config: VdevConfig, top: u32, minimum: u64, opener: &dyn LeafOpener) -> Self {
+        let closed = Opened::Not(Condition::new(VdevState::Closed, Aux::None));
         let leaf = Self {
             config,
             top,
             minimum,
-            opened: RwLock::new(Opened::Not(Condition::new(VdevState::Closed, Aux::None))),
-            health: Mutex::default(),
-            stats: Stats::default(),
-            missing: RwLock::default(),
-            pending: AtomicU64::new(0),
-            unflushed: Mutex::default(),
+            opened: Arc::new(RwLock::new(closed)),
+            health: Arc::default(),
+            stats: Arc::default(),
+            missing: Arc::default(),
+            pending: Arc::default(),
+            unflushed: Arc::default(),
         };
         leaf.open(opener);
         leaf
     }
 
-    /// What is left of a leaf that leaves the pool: it has no device and gets none.
-    pub(super) fn removed(&self) -> Self {
-        let condition = Condition::new(VdevState::Closed, Aux::None);
-        Self {
-            config: VdevConfig { offline: true, ..self.config.clone() },
-            top: self.top,
-            minimum: self.minimum,
-            opened: RwLock::new(Opened::Not(condition)),
-            health: Mutex::default(),
-            stats: Stats::default(),
-            missing: RwLock::default(),
-            pending: AtomicU64::new(0),
-            unflushed: Mutex::default(),
-        }
+    /// The same leaf as another topology has it.
+    pub(super) fn as_in(&self, config: VdevConfig, top: u32, minimum: u64) -> Self {
+        Self { config, top, minimum, ..self.clone() }
     }
 
     /// Tries to open the device if there is none.

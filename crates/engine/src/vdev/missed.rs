@@ -5,12 +5,10 @@
 //! a device is away, for a block counts as written only if the devices that were there can give it.
 
 use super::leaf::Leaf;
-use super::state::VdevState;
 use super::topology::AllocationClass;
 use super::tree::{Node, NodeId, Shape, VdevTree};
 use cenote_format::{Guid, Txg};
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// A leaf and the txgs it lacks.
@@ -34,7 +32,7 @@ impl VdevTree {
     /// The leaves that lack data, and the txgs (end exclusive, ascending): what their dirty time
     /// logs should say. Includes what [`VdevTree::set_missing_txgs`] told.
     pub fn missed(&self) -> Vec<Missed> {
-        let missed = |leaf: &Arc<Leaf>| Some((leaf.config.guid, leaf.missing()));
+        let missed = |leaf: &Leaf| Some((leaf.config.guid, leaf.missing()));
         self.leaves.iter().filter_map(missed).filter(|(_, ranges)| !ranges.is_empty()).collect()
     }
 
@@ -65,7 +63,7 @@ impl VdevTree {
 
     /// Some device of the pool cannot be read now.
     pub fn has_away(&self) -> bool {
-        self.leaves.iter().any(|leaf| is_away(leaf))
+        self.leaves.iter().any(is_away)
     }
 
     /// How often a device that could not be read could be read again.
@@ -85,7 +83,7 @@ impl VdevTree {
     fn has_away_below(&self, id: NodeId) -> bool {
         let Some(node) = self.nodes.get(id) else { return false };
         match &node.shape {
-            Shape::Leaf(leaf) => self.leaves.get(*leaf).is_some_and(|leaf| is_away(leaf)),
+            Shape::Leaf(leaf) => self.leaves.get(*leaf).is_some_and(is_away),
             _ => node.children.iter().any(|&child| self.has_away_below(child)),
         }
     }
@@ -122,10 +120,9 @@ impl VdevTree {
     }
 }
 
-/// It has no device that can be read. One that left the pool is not away.
+/// It has no device that can be read.
 fn is_away(leaf: &Leaf) -> bool {
-    let state = leaf.condition().state;
-    !state.is_readable() && state != VdevState::Closed
+    !leaf.condition().state.is_readable()
 }
 
 /// What at least `least` of `sets` (each of ascending ranges apart from each other) have in common.

@@ -73,7 +73,7 @@ impl<'a> Planner<'a> {
     }
 
     pub(super) fn node(&self, id: NodeId) -> Result<&'a Node, NoPlan> {
-        self.tree.nodes.get(id).map(AsRef::as_ref).ok_or_else(|| "no such vdev".into())
+        self.tree.nodes.get(id).ok_or_else(|| "no such vdev".into())
     }
 
     /// Most levels of recursion for this tree.

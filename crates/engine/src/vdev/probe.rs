@@ -44,11 +44,11 @@ impl VdevTree {
     /// Whether a device is gone: [`VdevTree::reopen`] may find it again.
     pub fn has_gone(&self) -> bool {
         let gone = |node: &Node| node.condition().state == VdevState::Removed;
-        self.nodes.iter().any(|node| gone(node))
+        self.nodes.iter().any(gone)
     }
 
     fn conditions(&self) -> Vec<Condition> {
-        self.nodes.iter().map(|node| node.condition()).collect()
+        self.nodes.iter().map(Node::condition).collect()
     }
 
     /// Tries to open every leaf that has no device, and forgets devices that are gone. Tells

@@ -1,9 +1,11 @@
-//! The tree of vdevs of one pool.
+//! The open devices of one pool's [`Topology`].
 //!
-//! Invariant: nodes never move and never change shape while a tree lives; a new configuration
-//! makes a new tree. States are recomputed from the leaves up whenever a leaf's condition changes,
+//! Invariant: a tree never changes shape: another topology makes another tree
+//! ([`VdevTree::succeeded_by`]), which shares with this one whatever becomes of the nodes both have:
+//! devices, counters, what was missed, and the states of those that keep all below them. States are recomputed from the leaves up whenever a leaf's condition changes,
 //! so what [`VdevTree::condition`] gives is never older than the last read that returned.
 
+use super::build::Parts;
 use super::draid::Draid;
 use super::error::VdevError;
 use super::leaf::{Leaf, LeafOpener};
@@ -39,25 +41,40 @@ pub(super) enum Shape {
         draid: Option<NodeId>,
         spare: u64,
     },
-    Indirect(RwLock<Option<Arc<Mapping>>>),
+    Indirect(Arc<RwLock<Option<Arc<Mapping>>>>),
     /// Holds no data; why.
     Nothing(&'static str),
 }
 
 #[derive(Debug)]
 pub(super) struct Node {
+    /// Its own part of the topology, without its children's.
     pub(super) config: VdevConfig,
     pub(super) shape: Shape,
     pub(super) children: Vec<NodeId>,
-    pub(super) stats: Stats,
-    state: AtomicU8,
-    aux: AtomicU8,
+    pub(super) stats: Arc<Stats>,
+    state: Arc<AtomicU8>,
+    aux: Arc<AtomicU8>,
 }
 
 impl Node {
-    pub(super) fn new(config: VdevConfig, shape: Shape, children: Vec<NodeId>) -> Self {
-        let (state, aux) = (AtomicU8::new(VdevState::Closed as u8), AtomicU8::new(0));
-        Self { config, shape, children, stats: Stats::default(), state, aux }
+    pub(super) fn new(config: VdevConfig, shape: Shape) -> Self {
+        let state = Arc::new(AtomicU8::new(VdevState::Closed as u8));
+        let (children, stats, aux) = (Vec::new(), Arc::default(), Arc::default());
+        Self { config, shape, children, stats, state, aux }
+    }
+
+    /// It goes on where `before` is, in another tree; `kept`: with the same below it, so that both
+    /// have the same state.
+    pub(super) fn goes_on(&mut self, before: &Self, kept: bool) {
+        self.stats = before.stats.clone();
+        if let (Shape::Indirect(own), Shape::Indirect(known)) = (&mut self.shape, &before.shape) {
+            *own = known.clone();
+        }
+        if kept {
+            self.state = before.state.clone();
+            self.aux = before.aux.clone();
+        }
     }
 
     pub(super) fn condition(&self) -> Condition {
@@ -66,29 +83,17 @@ impl Node {
     }
 }
 
-impl AllocationClass {
-    fn from_number(number: u8) -> Self {
-        match number {
-            1 => Self::Log,
-            2 => Self::Special,
-            3 => Self::Dedup,
-            _ => Self::Normal,
-        }
-    }
-}
-
 /// A top-level vdev.
 #[derive(Debug)]
 pub(super) struct Top {
     pub(super) node: NodeId,
     pub(super) ashift: u32,
-    class: AtomicU8,
     asize: AtomicU64,
 }
 
 impl Top {
-    pub(super) fn new(node: NodeId, ashift: u32, class: AllocationClass) -> Self {
-        Self { node, ashift, class: AtomicU8::new(class as u8), asize: AtomicU64::new(0) }
+    pub(super) fn new(node: NodeId, ashift: u32) -> Self {
+        Self { node, ashift, asize: AtomicU64::new(0) }
     }
 
     /// Bytes of its address space; 0 if unknown.
@@ -110,14 +115,15 @@ pub struct LeafDevice {
 
 /// The vdevs of one pool and their devices.
 pub struct VdevTree {
-    pub(super) nodes: Vec<Arc<Node>>,
-    pub(super) leaves: Vec<Arc<Leaf>>,
-    pub(super) tops: Vec<Arc<Top>>,
+    topology: Topology,
+    pub(super) nodes: Vec<Node>,
+    pub(super) leaves: Vec<Leaf>,
+    pub(super) tops: Vec<Top>,
     pub(super) opener: Arc<dyn LeafOpener>,
     reflow: RwLock<Reflow>,
     deadline: RwLock<Duration>,
     clock: Arc<dyn Fn() -> Duration + Send + Sync>,
-    refreshing: Mutex<()>,
+    refreshing: Arc<Mutex<()>>,
     /// How often a leaf noted a txg it misses.
     pub(super) missed_changes: Arc<AtomicU64>,
     /// How often a device that could not be read could be read again.
@@ -138,20 +144,30 @@ impl std::fmt::Debug for VdevTree {
 impl VdevTree {
     /// Builds the tree of `root` (of kind root), opening every leaf through `opener`.
     ///
-    /// A leaf that cannot be opened is no error; a configuration that makes no sense is.
+    /// # Errors
+    /// As [`VdevTree::open`].
     pub fn build(root: &VdevConfig, opener: Arc<dyn LeafOpener>) -> Result<Self, VdevError> {
-        let topology = Topology::of(root.clone())?;
-        let parts = super::build::Parts::of(&topology, opener.as_ref())?;
+        Self::open(Topology::of(root.clone())?, opener)
+    }
+
+    /// Opens every leaf of `topology` through `opener`.
+    ///
+    /// # Errors
+    /// [`VdevError::Config`] if a vdev cannot be laid out as its configuration says; a leaf that
+    /// cannot be opened is none.
+    pub fn open(topology: Topology, opener: Arc<dyn LeafOpener>) -> Result<Self, VdevError> {
         let start = Instant::now();
+        let parts = Parts::of(&topology, None, opener.as_ref())?;
         let tree = Self {
-            nodes: parts.nodes.into_iter().map(Arc::new).collect(),
-            leaves: parts.leaves.into_iter().map(Arc::new).collect(),
-            tops: parts.tops.into_iter().map(Arc::new).collect(),
+            topology: topology.settled(),
+            nodes: parts.nodes,
+            leaves: parts.leaves,
+            tops: parts.tops,
             opener,
             reflow: RwLock::default(),
             deadline: RwLock::new(cenote_device::DEFAULT_DEADLINE),
             clock: Arc::new(move || start.elapsed()),
-            refreshing: Mutex::default(),
+            refreshing: Arc::default(),
             missed_changes: Arc::default(),
             comebacks: Arc::default(),
             flushing: Arc::default(),
@@ -161,77 +177,47 @@ impl VdevTree {
         Ok(tree)
     }
 
-    /// The tree with the top-level vdevs that `root` has more, opened through `opener`; what was
-    /// there before is shared by both trees.
+    /// The tree of `topology`, made from this one's. The devices of leaves that this one does not
+    /// have are opened through `opener`, as are those that come back.
     ///
     /// # Errors
-    /// As [`VdevTree::build`].
-    pub fn grown(&self, root: &VdevConfig, opener: Arc<dyn LeafOpener>) -> Result<Self, VdevError> {
-        let topology = Topology::of(root.clone())?;
-        let (from, base) = (self.tops.len(), (self.nodes.len(), self.leaves.len()));
-        let parts = super::build::Parts::more(&topology, from, base, opener.as_ref())?;
-        let mut nodes = self.nodes.clone();
-        if let Some(top) = nodes.first_mut() {
-            let mut children = top.children.clone();
-            children.extend(parts.tops.iter().map(|top| top.node));
-            *top = Arc::new(Node::new(top.config.clone(), Shape::Root, children));
-        }
-        nodes.extend(parts.nodes.into_iter().map(Arc::new));
-        let mut leaves = self.leaves.clone();
-        leaves.extend(parts.leaves.into_iter().map(Arc::new));
-        let mut tops = self.tops.clone();
-        tops.extend(parts.tops.into_iter().map(Arc::new));
-        Ok(self.successor(nodes, leaves, tops, opener))
-    }
-
-    /// The tree with a hole in place of top-level vdev `vdev`; the others are shared by both trees.
-    ///
-    /// # Errors
-    /// If there is no such vdev.
-    pub fn with_hole(&self, vdev: u32) -> Result<Self, VdevError> {
-        let (nodes, leaves, tops) = (self.nodes.clone(), self.leaves.clone(), self.tops.clone());
-        let (mut nodes, mut leaves, mut tops) = (nodes, leaves, tops);
-        let missing = || VdevError::NoSuchVdev { vdev, reason: "there is none" };
-        let top = tops.get_mut(vdev as usize).ok_or_else(missing)?;
-        let config = VdevConfig::placeholder(VdevKind::Hole, vdev.into());
-        let (old, hole) = (top.node, nodes.len());
-        *top = Arc::new(Top::new(hole, super::build::SMALLEST_ASHIFT, AllocationClass::Normal));
-        nodes.push(Arc::new(Node::new(config, Shape::Nothing("it is a hole"), Vec::new())));
-        if let Some(root) = nodes.first_mut() {
-            let replaced = |child: &NodeId| if *child == old { hole } else { *child };
-            let children = root.children.iter().map(replaced).collect();
-            *root = Arc::new(Node::new(root.config.clone(), Shape::Root, children));
-        }
-        for leaf in leaves.iter_mut().filter(|leaf| leaf.top == vdev) {
-            *leaf = Arc::new(leaf.removed());
-        }
-        Ok(self.successor(nodes, leaves, tops, self.opener.clone()))
-    }
-
-    /// A tree of these parts that goes on where this one is.
-    fn successor(
+    /// As [`VdevTree::open`].
+    pub fn succeeded_by(
         &self,
-        nodes: Vec<Arc<Node>>,
-        leaves: Vec<Arc<Leaf>>,
-        tops: Vec<Arc<Top>>,
+        topology: Topology,
         opener: Arc<dyn LeafOpener>,
-    ) -> Self {
+    ) -> Result<Self, VdevError> {
+        let parts = Parts::of(&topology, Some(self), opener.as_ref())?;
         let tree = Self {
-            nodes,
-            leaves,
-            tops,
+            topology: topology.settled(),
+            nodes: parts.nodes,
+            leaves: parts.leaves,
+            tops: parts.tops,
             opener,
             reflow: RwLock::new(self.reflow()),
             deadline: RwLock::new(self.deadline()),
             clock: self.clock.clone(),
-            refreshing: Mutex::default(),
+            refreshing: self.refreshing.clone(),
             missed_changes: self.missed_changes.clone(),
             comebacks: self.comebacks.clone(),
             flushing: self.flushing.clone(),
             failed_flushes: self.failed_flushes.clone(),
         };
         tree.refresh();
-        tree
+        Ok(tree)
+    }
+
+    /// The same with this one's opener.
+    ///
+    /// # Errors
+    /// As [`VdevTree::open`].
+    pub fn with_topology(&self, topology: Topology) -> Result<Self, VdevError> {
+        self.succeeded_by(topology, self.opener.clone())
+    }
+
+    /// What there is.
+    pub fn topology(&self) -> &Topology {
+        &self.topology
     }
 
     /// Replaces the clock (time since the tree was built), for tests and simulations.
@@ -290,18 +276,9 @@ impl VdevTree {
         })
     }
 
-    /// Sets the class of a top-level vdev, from its ZAP.
-    pub fn set_class(&self, vdev: u32, class: AllocationClass) {
-        if let Some(top) = self.tops.get(vdev as usize) {
-            top.class.store(class as u8, Relaxed);
-        }
-    }
-
     /// The class of a top-level vdev.
     pub fn class(&self, vdev: u32) -> AllocationClass {
-        self.tops.get(vdev as usize).map_or(AllocationClass::Normal, |top| {
-            AllocationClass::from_number(top.class.load(Relaxed))
-        })
+        self.topology.class(vdev)
     }
 
     /// Number of top-level ids, holes included.
@@ -310,12 +287,7 @@ impl VdevTree {
     }
 
     pub(super) fn top_node(&self, vdev: u32) -> Option<&Node> {
-        self.nodes.get(self.tops.get(vdev as usize)?.node).map(AsRef::as_ref)
-    }
-
-    /// Configuration of a top-level vdev.
-    pub fn top_config(&self, vdev: u32) -> Option<&VdevConfig> {
-        self.top_node(vdev).map(|node| &node.config)
+        self.nodes.get(self.tops.get(vdev as usize)?.node)
     }
 
     /// Condition of the whole pool.
@@ -413,7 +385,7 @@ impl VdevTree {
 
     /// The open devices of all leaves.
     pub fn devices(&self) -> Vec<LeafDevice> {
-        let open = |leaf: &Arc<Leaf>| {
+        let open = |leaf: &Leaf| {
             Some(LeafDevice { guid: leaf.config.guid, top: leaf.top, device: leaf.device()? })
         };
         self.leaves.iter().filter_map(open).collect()

@@ -10,7 +10,7 @@
 //! still queued, and follow those that a thread is writing.
 
 use super::error::VdevError;
-use super::tree::VdevTree;
+use super::handle::VdevHandle;
 use super::write::BlockWrite;
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
@@ -23,9 +23,6 @@ const BATCH: u64 = 8 << 20;
 /// While others are at work, a thread waits until this much has come together.
 const WORTHWHILE: u64 = 1 << 20;
 
-/// Gives the tree to write to; asked anew for each batch, so that trees can be exchanged.
-pub type Vdevs = dyn Fn() -> Arc<VdevTree> + Send + Sync;
-
 /// A queue of blocks to be written, with its threads. Dropping it writes what is queued.
 pub struct WriteQueue {
     shared: Arc<Shared>,
@@ -33,7 +30,8 @@ pub struct WriteQueue {
 }
 
 struct Shared {
-    vdevs: Box<Vdevs>,
+    /// What is written to: looked up anew for each batch.
+    vdevs: VdevHandle,
     max_bytes: u64,
     /// There are no threads.
     inline: bool,
@@ -98,15 +96,11 @@ impl std::fmt::Debug for WriteQueue {
 }
 
 impl WriteQueue {
-    /// A queue that writes to what `vdevs` gives, on `threads` threads, with at most `max_bytes` bytes
+    /// A queue that writes to `vdevs`, on `threads` threads, with at most `max_bytes` bytes
     /// under way. Without threads, whoever waits writes.
-    pub fn new(
-        vdevs: impl Fn() -> Arc<VdevTree> + Send + Sync + 'static,
-        threads: usize,
-        max_bytes: u64,
-    ) -> std::io::Result<Self> {
+    pub fn new(vdevs: VdevHandle, threads: usize, max_bytes: u64) -> std::io::Result<Self> {
         let shared = Arc::new(Shared {
-            vdevs: Box::new(vdevs),
+            vdevs,
             max_bytes,
             inline: threads == 0,
             state: Mutex::default(),
@@ -133,7 +127,7 @@ impl WriteQueue {
         let place = (write.vdev, write.offset);
         let len = length(&write);
         let size =
-            (self.shared.vdevs)().asize(write.vdev, len, write.birth).unwrap_or(len).max(len);
+            self.shared.vdevs.load().asize(write.vdev, len, write.birth).unwrap_or(len).max(len);
         let end = write.offset.saturating_add(size);
         let mut state = self.shared.state.lock();
         while state.is_full(len, self.shared.max_bytes) {
@@ -348,7 +342,7 @@ impl Shared {
         if state.is_worthwhile() {
             self.work.notify_one();
         }
-        let write = || (self.vdevs)().write_batch(&batch);
+        let write = || self.vdevs.current().write_batch(&batch);
         let answers = parking_lot::MutexGuard::unlocked(state, write);
         state.active = state.active.saturating_sub(1);
         for (write, answer) in batch.into_iter().zip(answers) {

@@ -56,7 +56,8 @@ fn free_space_of_real_pools() {
         let tree = pool.config().vdev_tree.clone().unwrap();
         let source = Arc::new(Mos(pool.mos().clone()));
         let synced = pool.uberblock().txg;
-        let allocator = match Allocator::open(pool.vdevs(), &tree, source, synced) {
+        let allocator = match Allocator::open(pool.io().pipe.vdev_handle().clone(), source, synced)
+        {
             Ok(allocator) => allocator,
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::Unsupported, "{name}: {error}");

@@ -14,7 +14,7 @@ use crate::alloc::{
     AllocRequest, Allocator, DIRECTORY, Dvas, HISTOGRAM, LOGS, NewSpaceObject, SpaceSource,
     SpaceStore, TWO_WORDS, VdevToInit,
 };
-use crate::vdev::{AllocationClass, LeafUnavailable, VdevTree};
+use crate::vdev::{AllocationClass, LeafUnavailable, VdevHandle, VdevTree};
 use crate::{Error, Result};
 
 #[derive(Debug)]
@@ -245,14 +245,9 @@ impl Rig {
     pub fn new(features: &[&str], shapes: &[Shape]) -> Self {
         let mut store = MemoryStore::with_features(features);
         let mut tops: Vec<_> = (0..).zip(shapes).map(|(i, shape)| config(i, shape)).collect();
-        let vdevs = tree(&tops);
-        let root = |tops: &[VdevConfig]| VdevConfig {
-            kind: VdevKind::Root,
-            children: Some(tops.to_vec()),
-            ..VdevConfig::default()
-        };
         let source = Arc::new(store.clone());
-        let allocator = Allocator::open(vdevs, &root(&tops), source, Txg(3)).unwrap();
+        let vdevs = VdevHandle::new(tree(&tops));
+        let allocator = Allocator::open(vdevs, source, Txg(3)).unwrap();
         for (id, top) in (0..).zip(&mut tops) {
             let zap = store.create_zap().unwrap();
             let class = shapes[id as usize].class;
@@ -269,16 +264,10 @@ impl Rig {
 
     /// The allocator another process would open now.
     pub fn reopened(&self, store: &MemoryStore) -> Result<Allocator> {
-        let vdevs = tree(&self.tops);
-        for (id, class) in (0..).zip(&self.classes) {
-            vdevs.set_class(id, *class);
-        }
-        let root = VdevConfig {
-            kind: VdevKind::Root,
-            children: Some(self.tops.clone()),
-            ..VdevConfig::default()
-        };
-        Allocator::open(vdevs, &root, Arc::new(store.clone()), Txg(self.txg.0 - 1))
+        let plain = tree(&self.tops);
+        let topology = plain.topology().with_classes(&self.classes);
+        let vdevs = VdevHandle::new(Arc::new(plain.with_topology(topology).unwrap()));
+        Allocator::open(vdevs, Arc::new(store.clone()), Txg(self.txg.0 - 1))
     }
 
     /// Goes on with an allocator opened anew.

@@ -54,10 +54,10 @@ struct Entry {
     now: u64,
 }
 
-/// Bytes of a vdev, whose space ends with its last metaslab, as the pool was opened.
+/// Bytes of a vdev, whose space ends with its last metaslab.
 fn space(mos: &ObjectSet, vdev: u32) -> u64 {
     let vdevs = mos.io().pipe.vdevs();
-    let config = vdevs.top_config(vdev).and_then(|config| config.top.as_ref());
+    let config = vdevs.topology().top(vdev).and_then(|config| config.top.as_ref());
     let shift = config.map_or(0, |top| top.metaslab_shift);
     let metaslabs = 1_u64.checked_shl(u32::try_from(shift).unwrap_or(0)).unwrap_or(1);
     let size = vdevs.top_asize(vdev).unwrap_or(0);

@@ -26,11 +26,14 @@ const LIST_BLOCK: u64 = 16 << 10;
 /// Largest list of spares or cache devices that is read.
 const LIST_MAX: u64 = 16 << 20;
 
+/// A top-level vdev to be added, and what it takes.
+type Addition = (VdevConfig, AllocationClass);
+
 /// Devices to be added.
 #[derive(Clone, Debug, Default)]
 pub struct Additions {
     /// Top-level vdevs, as in [`super::NewPoolPlan::tops`].
-    pub tops: Vec<(VdevConfig, AllocationClass)>,
+    pub tops: Vec<Addition>,
     /// Hot spares.
     pub spares: Vec<VdevConfig>,
     /// Cache devices.
@@ -92,12 +95,14 @@ impl LeafOpener for Joined {
     }
 }
 
-/// A change of the tree of devices.
-struct Growth {
-    tree: Arc<VdevTree>,
-    root: VdevConfig,
+/// Vdevs with some that are being added.
+struct Grown {
+    /// Those without.
+    others: Arc<VdevTree>,
+    tree: VdevTree,
+    /// The id of the first that is new.
     first: usize,
-    classes: Vec<AllocationClass>,
+    new: Vec<Addition>,
 }
 
 impl LivePool {
@@ -106,24 +111,18 @@ impl LivePool {
     /// # Errors
     /// If a device cannot be opened or is too small; nothing is changed then.
     pub fn add_vdevs(&self, plan: Additions, opener: Arc<dyn LeafOpener>) -> Result<()> {
-        let Additions { tops, mut spares, caches } = plan;
-        let growth = match tops.is_empty() {
-            true => None,
-            false => Some(self.grow(tops, &opener)?),
-        };
-        if let Some(growth) = &growth {
-            let new = growth.root.children().get(growth.first..).unwrap_or_default();
-            spares.extend(distributed_spares(new)?);
+        let Additions { mut tops, mut spares, caches } = plan;
+        for (top, _) in &mut tops {
+            assign_guids(top, 0)?;
         }
-        let uses_classes = growth.as_ref().is_some_and(|growth| {
+        // What cannot be opened is told before a group waits for it; the devices stay open meanwhile.
+        let held = self.with_tops(&tops, &opener, Txg(0))?;
+        let uses_classes = tops.iter().any(|(_, class)| {
             use AllocationClass::{Dedup, Special};
-            growth.classes.iter().any(|class| matches!(class, Special | Dedup))
+            matches!(class, Special | Dedup)
         });
-        let uses_draid = growth.as_ref().is_some_and(|growth| {
-            let new = growth.root.children().iter().skip(growth.first);
-            new.into_iter().any(|top| top.kind == VdevKind::Draid)
-        });
-        self.change(move |live, change| {
+        let uses_draid = tops.iter().any(|(top, _)| top.kind == VdevKind::Draid);
+        let added = self.change(move |live, change| {
             for (feature, used) in [("allocation_classes", uses_classes), ("draid", uses_draid)] {
                 if used && !change.is_enabled(feature)? {
                     return Err(Error::unsupported(format!(
@@ -131,35 +130,32 @@ impl LivePool {
                     )));
                 }
             }
-            if let Some(growth) = growth {
-                live.add_tops(change, growth)?;
+            if !tops.is_empty() {
+                spares.extend(distributed_spares(&live.add_tops(change, &tops, &opener)?)?);
             }
             live.add_auxiliary_with(change, AuxiliaryKind::Spare, spares, &opener)?;
             live.add_auxiliary_with(change, AuxiliaryKind::Cache, caches, &opener)
-        })
+        });
+        drop(held);
+        added
     }
 
-    /// The tree with new top-level vdevs.
-    fn grow(
+    /// The pool's vdevs with `tops`, added by group `txg`, after them: all their devices are open, and
+    /// their sizes are known.
+    fn with_tops(
         &self,
-        tops: Vec<(VdevConfig, AllocationClass)>,
+        tops: &[Addition],
         opener: &Arc<dyn LeafOpener>,
-    ) -> Result<Growth> {
-        let missing = || Error::corrupt("the pool's configuration has no vdev tree");
-        let mut root = self.config.lock().published().vdev_tree.ok_or_else(missing)?;
-        let first = root.children().len();
-        let mut added = BTreeSet::new();
-        let mut classes = Vec::with_capacity(tops.len());
-        for (id, (mut top, class)) in (first as u64..).zip(tops) {
-            assign_guids(&mut top, id)?;
-            added.extend(top.devices().map(|leaf| leaf.guid));
-            classes.push(class);
-            root.children.get_or_insert_default().push(top);
-        }
+        txg: Txg,
+    ) -> Result<Grown> {
         let others = self.vdevs();
+        let first = others.topology().tops().len();
+        let added = tops.iter().flat_map(|(top, _)| top.devices()).map(|leaf| leaf.guid).collect();
         let joined = Joined { added, opener: opener.clone(), others: others.clone() };
-        let tree = others.grown(&root, Arc::new(joined))?;
-        for (id, top) in (0_u32..).zip(root.children.iter_mut().flatten()).skip(first) {
+        let topology = others.topology().add(tops.iter().cloned(), txg)?;
+        let tree = others.succeeded_by(topology, Arc::new(joined))?;
+        let mut new = Vec::with_capacity(tops.len());
+        for (id, top) in (0_u32..).zip(tree.topology().tops()).skip(first) {
             let missing = || {
                 let path = top.devices().find_map(|leaf| leaf.path.clone()).unwrap_or_default();
                 let reason = format!("cannot open every device of vdev {id} ({path})");
@@ -169,45 +165,41 @@ impl LivePool {
                 return Err(missing());
             }
             let asize = tree.top_asize(id).filter(|size| *size > 0).ok_or_else(missing)?;
-            let recorded = top.top.get_or_insert_default();
-            *recorded = TopLevel { asize, ..*recorded };
+            let recorded = Some(TopLevel { asize, ..top.top.unwrap_or_default() });
+            new.push((VdevConfig { top: recorded, ..top.clone() }, tree.class(id)));
         }
-        for (id, class) in (first as u32..).zip(&classes) {
-            tree.set_class(id, *class);
-        }
-        Ok(Growth { tree: Arc::new(tree), root, first, classes })
+        Ok(Grown { others, tree, first, new })
     }
 
-    fn add_tops(&self, change: &MosChange<'_>, growth: Growth) -> Result<()> {
-        let Growth { tree, mut root, first, classes } = growth;
+    /// Adds top-level vdevs; gives them as they are recorded.
+    fn add_tops(
+        &self,
+        change: &MosChange<'_>,
+        tops: &[Addition],
+        opener: &Arc<dyn LeafOpener>,
+    ) -> Result<Vec<VdevConfig>> {
         let txg = change.tx.txg();
+        // Others may have changed the pool since the devices were opened.
+        let Grown { others, tree, first, mut new } = self.with_tops(tops, opener, txg)?;
         let directory = Table::open(change.mos, OBJECT_DIRECTORY)?
             .ok_or_else(|| Error::corrupt("the pool has no object directory"))?;
         let map = directory.number("com.delphix:vdev_zap_map")?.map(ObjectId);
-        let tops = root.children.iter_mut().flatten().skip(first);
-        for (id, (top, class)) in (first as u32..).zip(tops.zip(&classes)) {
-            top.create_txg = Some(txg);
+        for (id, (top, class)) in (0_u32..).skip(first).zip(&mut new) {
             prepare_top(self, change, map, id, top, *class, Txg(txg.0.saturating_add(1)))?;
         }
-        let config = PoolConfig {
-            txg: Some(Txg(0)),
-            vdev_children: Some(root.children().len() as u64),
-            vdev_tree: Some(root.clone()),
-            ..self.config.lock().published()
-        };
+        let topology = others.topology().add(new.iter().cloned(), txg)?;
+        let facts = PoolConfig { txg: Some(Txg(0)), ..self.config.lock().facts() };
         let mut devices = Vec::new();
         for leaf in tree.devices().into_iter().filter(|leaf| leaf.top as usize >= first) {
-            let own = labels::label_config(&config, leaf.guid)
+            let own = topology
+                .label(&facts, leaf.guid)
                 .ok_or_else(|| Error::bug("a new device is not in the configuration"))?;
             devices.push((leaf.device, own));
         }
         labels::initialise_devices(&devices, &self.pool.uberblock())?;
-        self.when_done(move |live| {
-            live.allocator.set_vdevs(tree.clone());
-            live.io.pipe.set_vdevs(tree);
-            live.config.lock().set_tree(root);
-        });
-        Ok(())
+        let tree = Arc::new(tree.with_topology(topology)?);
+        self.when_done(move |live| live.take_vdevs(tree));
+        Ok(new.into_iter().map(|(top, _)| top).collect())
     }
 
     /// Adds devices to the list of spares or cache devices, opening them by their paths.
@@ -246,7 +238,7 @@ impl LivePool {
                 Error::new(ErrorKind::Io, format!("{path}: {}", why.reason))
             })?;
             let label = PoolConfig {
-                version: self.config.lock().published().version,
+                version: self.config.lock().facts().version,
                 state: Some(kind.state()),
                 guid: Some(node.guid),
                 ..PoolConfig::default()

@@ -26,7 +26,7 @@ use crate::pool::group::{MosSource, MosStore};
 use crate::pool::open::OpenOptions;
 use crate::pool::{Pool, labels};
 use crate::txg::Tx;
-use crate::vdev::{AllocationClass, LeafOpener, VdevTree};
+use crate::vdev::{AllocationClass, LeafOpener, Topology, VdevTree};
 use crate::{Error, ErrorKind, Result, zap};
 
 /// Type of ZAPs of the pool's own metadata.
@@ -102,6 +102,7 @@ pub fn create(
         assign_guids(top, id)?;
         top.create_txg = Some(FIRST_TXG);
     }
+    let classes: Vec<AllocationClass> = plan.tops.iter().map(|(_, class)| *class).collect();
     let vdevs = VdevTree::build(&root, opener)?;
     for (id, top) in (0_u32..).zip(root.children.iter_mut().flatten()) {
         let missing = || {
@@ -117,10 +118,8 @@ pub fn create(
         let recorded = top.top.get_or_insert_default();
         *recorded = TopLevel { asize, ..*recorded };
     }
-    for (id, (_, class)) in (0_u32..).zip(&plan.tops) {
-        vdevs.set_class(id, *class);
-    }
-    let vdevs = Arc::new(vdevs);
+    let topology = Topology::of(root.clone())?.with_classes(&classes);
+    let vdevs = Arc::new(vdevs.with_topology(topology)?);
     let config = PoolConfig {
         version: Some(plan.version),
         name: Some(plan.name.clone()),
@@ -137,7 +136,7 @@ pub fn create(
         ..PoolConfig::default()
     };
     labels::initialise(&vdevs)?;
-    let pipe = Pipe::new(vdevs.clone(), options.cache_limit);
+    let pipe = Pipe::new(vdevs, options.cache_limit);
     let mut salt = [0; 32];
     for part in salt.chunks_mut(8) {
         part.copy_from_slice(&random()?.to_le_bytes());
@@ -147,7 +146,7 @@ pub fn create(
     let mos = ObjectSet::new_live(&io, ReadContext::default(), ObjsetKind::Meta);
     let source = Arc::new(MosSource::new(mos.clone()));
     let before = Txg(FIRST_TXG.0 - 1);
-    let allocator = Allocator::open(vdevs, &root, source, before)?;
+    let allocator = Allocator::open(io.pipe.vdev_handle().clone(), source, before)?;
     let uberblock = Uberblock {
         order: cenote_format::bytes::ByteOrder::Little,
         version: plan.version,
@@ -222,7 +221,7 @@ fn fill_metadata(
     spares.extend(distributed_spares(root.children())?);
     live.add_auxiliary(change, AuxiliaryKind::Spare, spares)?;
     live.add_auxiliary(change, AuxiliaryKind::Cache, plan.caches)?;
-    live.config.lock().set_tree(root);
+    live.change_topology(|_| Ok(Topology::of(root)?.with_classes(&classes)))?;
     let keys = match &plan.encryption {
         Some((suite, wrapping)) => {
             Some(live.encrypt_root(change, skeleton.root, *suite, wrapping)?)

@@ -2,6 +2,8 @@
 //!
 //! Invariant: the labels say so in the last group that is written, after everything else is on the disks.
 
+use std::sync::Arc;
+
 use cenote_format::Guid;
 use cenote_format::config::PoolState;
 
@@ -22,6 +24,9 @@ impl LivePool {
             Self::refuse_checkpoint(change)?;
             let old = live.pool.guid();
             let guid = guid.unwrap_or_else(|| Guid(change.hooks.random().max(1)));
+            let vdevs = live.vdevs();
+            let vdevs = vdevs.with_topology(vdevs.topology().with_guid(guid, change.tx.txg())?)?;
+            live.when_done(move |live| live.take_vdevs(Arc::new(vdevs)));
             live.change_config_when_done(ConfigChange::Guid(guid));
             change.log_event("guid change", None, &format!("old={} new={}", old.0, guid.0))
         })

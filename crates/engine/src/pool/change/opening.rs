@@ -35,13 +35,8 @@ impl LivePool {
         let io = pool.io().clone();
         let uberblock = pool.uberblock();
         let mos = ObjectSet::open_live(&io, uberblock.root, ReadContext::default())?;
-        let config = pool.config();
-        let tree = config
-            .vdev_tree
-            .clone()
-            .ok_or_else(|| Error::corrupt("the pool's configuration has no vdev tree"))?;
         let source = Arc::new(MosSource::new(mos.clone()));
-        let allocator = Allocator::open(io.pipe.vdevs(), &tree, source, last_group(&pool))?;
+        let allocator = Allocator::open(io.pipe.vdev_handle().clone(), source, last_group(&pool))?;
         if pool.gone_back().is_none() {
             labels::spread_uberblock(&pool.vdevs(), &uberblock)?;
         }

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use cenote_device::Device;
-use cenote_format::config::{PoolConfig, TopLevel, VdevConfig, VdevKind};
+use cenote_format::config::PoolConfig;
 use cenote_format::{Guid, NvList, ObjectId, Txg};
 
 use super::add::AuxiliaryKind;
@@ -20,7 +20,7 @@ use crate::pool::group::MosStore;
 use crate::pool::group::config::write_packed;
 use crate::pool::leaves::open_exclusive;
 use crate::pool::{labels, packed};
-use crate::vdev::AllocationClass;
+use crate::vdev::{AllocationClass, VdevTree};
 use crate::{Error, ErrorKind, Result, zap};
 
 /// Largest list of spares or cache devices that is read.
@@ -43,25 +43,23 @@ impl LivePool {
                 return self.remove_auxiliary(kind, guid);
             }
         }
+        let vdevs = self.vdevs();
+        let topology = vdevs.topology();
         let missing = || Error::not_found("no such device in pool");
-        let config = self.config.lock().published();
-        let root = config.vdev_tree.as_ref().ok_or_else(missing)?;
-        let is_it = |(_, top): &(u32, &VdevConfig)| top.walk().any(|node| node.guid == guid);
-        let (id, top) = (0..).zip(root.children()).find(is_it).ok_or_else(missing)?;
-        let is_log = self.vdevs().class(id) == AllocationClass::Log;
-        if top.guid != guid {
+        let id = topology.top_of(guid).ok_or_else(missing)?;
+        if topology.top(id).is_none_or(|top| top.guid != guid) {
             let reason = "operation not supported on this type of pool";
             return Err(Error::unsupported(reason));
         }
-        if !is_log {
+        if topology.class(id) != AllocationClass::Log {
             let reason = "removing devices that hold data is not supported yet";
             return Err(Error::unsupported(reason));
         }
-        self.remove_log(id, &config)
+        self.remove_log(id)
     }
 
     /// Empties log vdev `id` and leaves a hole in its place.
-    fn remove_log(&self, id: u32, config: &PoolConfig) -> Result<()> {
+    fn remove_log(&self, id: u32) -> Result<()> {
         self.allocator.set_passive(id, true);
         let removed = self.empty_log(id).and_then(|()| {
             self.change(move |live, change| {
@@ -69,15 +67,15 @@ impl LivePool {
                 live.leave_hole(change, id)
             })
         });
-        let devices = match removed {
-            Ok(devices) => devices,
+        let before = match removed {
+            Ok(before) => before,
             Err(error) => {
                 self.allocator.set_passive(id, false);
                 return Err(error);
             }
         };
         // The pool has forgotten them: whether they learn of it does not matter to it.
-        self.forget_devices(&devices, config, id);
+        self.forget_devices(&before, id);
         Ok(())
     }
 
@@ -94,19 +92,13 @@ impl LivePool {
         Err(Error::new(ErrorKind::Busy, BUSY))
     }
 
-    /// Puts a hole in place of log vdev `id`, and frees what the metadata has of it. Its devices.
-    fn leave_hole(&self, change: &MosChange<'_>, id: u32) -> Result<Vec<(Guid, Arc<dyn Device>)>> {
+    /// Puts a hole in place of log vdev `id`, and frees what the metadata has of it. The vdevs before.
+    fn leave_hole(&self, change: &MosChange<'_>, id: u32) -> Result<Arc<VdevTree>> {
+        let before = self.vdevs();
+        let topology = before.topology().leave_hole(id, change.tx.txg())?;
         let missing = || Error::corrupt("the pool's configuration has no such vdev");
-        let mut root = self.config.lock().published().vdev_tree.ok_or_else(missing)?;
-        let place = root.children.get_or_insert_default().get_mut(id as usize);
-        let hole = VdevConfig {
-            whole_disk: Some(false),
-            top: Some(TopLevel::default()),
-            ..VdevConfig::placeholder(VdevKind::Hole, id.into())
-        };
-        let gone = std::mem::replace(place.ok_or_else(missing)?, hole);
-        let old = self.vdevs();
-        let tree = Arc::new(old.with_hole(id)?);
+        let gone = before.topology().top(id).cloned().ok_or_else(missing)?;
+        let tree = Arc::new(before.with_topology(topology)?);
         let mut store = MosStore::new(change);
         self.allocator.remove_vdev(&mut store, id)?;
         let directory = Table::open(change.mos, OBJECT_DIRECTORY)?
@@ -128,31 +120,21 @@ impl LivePool {
         let path = gone.path.clone().unwrap_or_else(|| "-".to_owned());
         let words = format!("{} vdev (log) {path}", self.pool.name());
         change.log_event("vdev remove", None, &words)?;
-        let all = old.devices().into_iter().filter(|leaf| leaf.top == id);
-        let devices = all.map(|leaf| (leaf.guid, leaf.device)).collect();
         self.when_done(move |live| {
             live.allocator.forget_vdev(id);
             live.forget_missed(&gone);
-            live.allocator.set_vdevs(tree.clone());
-            live.io.pipe.set_vdevs(tree);
-            live.config.lock().set_tree(root);
+            live.take_vdevs(tree);
         });
-        Ok(devices)
+        Ok(before)
     }
 
-    /// Gives devices of the former vdev `id` labels that cannot be imported.
-    fn forget_devices(&self, devices: &[(Guid, Arc<dyn Device>)], config: &PoolConfig, id: u32) {
-        let mut config = PoolConfig { txg: Some(Txg(0)), ..config.clone() };
-        let root = config.vdev_tree.as_mut();
-        let top = root.and_then(|root| root.children.as_mut()?.get_mut(id as usize));
-        if let Some(facts) = top.and_then(|top| top.top.as_mut()) {
-            facts.metaslab_array = ObjectId(0);
-            facts.metaslab_shift = 0;
-            facts.removing = Some(1);
-        }
-        for (guid, device) in devices {
-            let Some(own) = labels::label_config(&config, *guid) else { continue };
-            self.forget_device(device, own);
+    /// Gives devices of vdev `id` of those before labels that cannot be imported.
+    fn forget_devices(&self, before: &VdevTree, id: u32) {
+        let topology = before.topology().leaving(id);
+        let facts = PoolConfig { txg: Some(Txg(0)), ..self.config.lock().facts() };
+        for leaf in before.devices().into_iter().filter(|leaf| leaf.top == id) {
+            let Some(own) = topology.label(&facts, leaf.guid) else { continue };
+            self.forget_device(&leaf.device, own);
         }
     }
 
@@ -181,8 +163,7 @@ impl LivePool {
 
     /// Takes a device off the list of spares or cache devices.
     fn remove_auxiliary(&self, kind: AuxiliaryKind, guid: Guid) -> Result<()> {
-        let config = self.config.lock().published();
-        if config.vdev_tree.iter().any(|root| root.walk().any(|node| node.guid == guid)) {
+        if self.vdevs().topology().find(guid).is_some() {
             return Err(Error::new(ErrorKind::Busy, BUSY));
         }
         let path = self.change(move |live, change| {

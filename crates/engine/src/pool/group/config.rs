@@ -3,7 +3,9 @@
 //! Chapter 01, sections 5 to 7; chapter 06, section 3.1. Invariant: the labels are rewritten in the
 //! group whose metadata holds the same configuration.
 
-use cenote_format::config::{PoolConfig, PoolState, VdevConfig};
+use std::sync::Arc;
+
+use cenote_format::config::{PoolConfig, PoolState};
 use cenote_format::feature::{self, Feature};
 use cenote_format::nvlist::Encoding;
 use cenote_format::uberblock::Uberblock;
@@ -14,22 +16,15 @@ use crate::dataset::Table;
 use crate::dataset::change::{MosChange, OBJECT_DIRECTORY};
 use crate::pool::host::HostIdentity;
 use crate::pool::{Pool, labels};
-use crate::vdev::VdevTree;
+use crate::vdev::{Topology, VdevError, VdevTree};
 use crate::{Error, Result};
-
-/// The node of this guid at or below `node`.
-fn find(node: &mut VdevConfig, guid: Guid) -> Option<&mut VdevConfig> {
-    if node.guid == guid {
-        return Some(node);
-    }
-    node.children.iter_mut().flatten().find_map(|child| find(child, guid))
-}
 
 /// Packed lists are padded to this many bytes.
 const PACKED_UNIT: usize = 16 << 10;
 
-/// The configuration, and what of it is not on the disks yet.
+/// What the configuration tells beside the vdevs, and what of all that is not on the disks yet.
 pub(in crate::pool) struct ConfigState {
+    /// Its vdevs are left out: they are those of the pool's topology.
     config: PoolConfig,
     /// The metadata's copy and the labels are to be written.
     dirty: bool,
@@ -44,7 +39,7 @@ pub enum ConfigChange {
     State(PoolState),
     /// Name of the pool.
     Name(String),
-    /// Guid of the pool, which is that of the root of its devices.
+    /// Guid of the pool.
     Guid(Guid),
     /// Comment; empty: none.
     Comment(String),
@@ -54,7 +49,7 @@ pub enum ConfigChange {
 
 impl ConfigState {
     pub(in crate::pool) fn of(pool: &Pool) -> Self {
-        let mut config = (*pool.config()).clone();
+        let mut config = PoolConfig { vdev_tree: None, ..(*pool.config()).clone() };
         let host = HostIdentity::of_this_machine();
         config.name = Some(pool.stored_name().to_owned());
         config.state = Some(PoolState::Active);
@@ -88,34 +83,19 @@ impl ConfigState {
         self.dirty = true;
     }
 
-    pub(in crate::pool) fn guid_sum(&self) -> u64 {
-        self.config.vdev_tree.as_ref().map_or(0, VdevConfig::guid_sum)
+    /// The configuration of the pool, whose vdevs are those of `topology`.
+    pub(in crate::pool) fn whole(&self, topology: &Topology) -> PoolConfig {
+        topology.config(&self.config)
     }
 
-    pub(in crate::pool) fn published(&self) -> PoolConfig {
+    /// What it tells beside the vdevs.
+    pub(in crate::pool) fn facts(&self) -> PoolConfig {
         self.config.clone()
     }
 
-    pub(in crate::pool) fn set_tree(&mut self, tree: VdevConfig) {
-        self.config.vdev_children = Some(tree.children().len() as u64);
-        self.config.vdev_tree = Some(tree);
+    /// The vdevs have changed.
+    pub(in crate::pool) fn topology_changed(&mut self) {
         self.dirty = true;
-    }
-
-    /// The object of a leaf's dirty time log.
-    pub(in crate::pool) fn dirty_time_log(&self, leaf: Guid) -> Option<ObjectId> {
-        let tree = self.config.vdev_tree.as_ref()?;
-        tree.walk().find(|node| node.guid == leaf)?.dirty_time_log
-    }
-
-    /// Gives a leaf the object of its dirty time log.
-    pub(in crate::pool) fn set_dirty_time_log(&mut self, leaf: Guid, object: ObjectId) {
-        let tree = self.config.vdev_tree.as_mut();
-        let Some(node) = tree.and_then(|tree| find(tree, leaf)) else { return };
-        if node.dirty_time_log != Some(object) {
-            node.dirty_time_log = Some(object);
-            self.dirty = true;
-        }
     }
 
     pub(in crate::pool) fn apply(&mut self, change: ConfigChange) {
@@ -123,12 +103,7 @@ impl ConfigState {
         match change {
             ConfigChange::State(state) => self.config.state = Some(state),
             ConfigChange::Name(name) => self.config.name = Some(name),
-            ConfigChange::Guid(guid) => {
-                self.config.pool_guid = Some(guid);
-                if let Some(root) = &mut self.config.vdev_tree {
-                    root.guid = guid;
-                }
-            }
+            ConfigChange::Guid(guid) => self.config.pool_guid = Some(guid),
             ConfigChange::Comment(comment) => self.config.comment = text(comment),
             ConfigChange::Compatibility(files) => self.config.compatibility = text(files),
         }
@@ -162,6 +137,27 @@ impl LivePool {
         self.when_done(move |live| live.change_config(change));
     }
 
+    /// Puts `vdevs` in the place of the pool's. Whoever begins something takes those from then on; the
+    /// group being written records them.
+    pub(in crate::pool) fn take_vdevs(&self, vdevs: Arc<VdevTree>) {
+        self.io.pipe.vdev_handle().exchange(vdevs);
+        self.config.lock().topology_changed();
+    }
+
+    /// The same with what `change` makes of the topology, none of whose leaves are new.
+    ///
+    /// # Errors
+    /// Those of `change`; nothing is changed then.
+    pub(in crate::pool) fn change_topology(
+        &self,
+        change: impl FnOnce(&Topology) -> std::result::Result<Topology, VdevError>,
+    ) -> Result<()> {
+        let handle = self.io.pipe.vdev_handle();
+        handle.change(|vdevs| vdevs.with_topology(change(vdevs.topology())?))?;
+        self.config.lock().topology_changed();
+        Ok(())
+    }
+
     /// Writes the configuration into the metadata if it changed.
     pub(in crate::pool) fn write_config(&self, change: &MosChange<'_>) -> Result<()> {
         let config = {
@@ -172,7 +168,7 @@ impl LivePool {
             state.dirty = false;
             state.labels = true;
             state.config.txg = Some(change.tx.txg());
-            state.config.clone()
+            state.whole(self.vdevs().topology())
         };
         let directory = Table::open(change.mos, OBJECT_DIRECTORY)?
             .ok_or_else(|| Error::corrupt("the pool has no object directory"))?;
@@ -184,15 +180,12 @@ impl LivePool {
     }
 
     /// Writes what makes group `uberblock.txg` the pool's newest.
-    pub(in crate::pool) fn write_roots(
-        &self,
-        vdevs: &VdevTree,
-        uberblock: &Uberblock,
-    ) -> Result<()> {
+    pub(in crate::pool) fn write_roots(&self, uberblock: &Uberblock) -> Result<()> {
+        let vdevs = &self.vdevs();
         let (config, all) = {
             let mut state = self.config.lock();
             let all = std::mem::take(&mut state.labels);
-            (state.config.clone(), all)
+            (state.facts(), all)
         };
         let written = if all {
             let config = PoolConfig { txg: Some(uberblock.txg), ..config };

@@ -37,12 +37,12 @@ impl Written {
     }
 }
 
-/// Tells `vdevs`, whose configuration is `tree`, what its leaves missed until group `last`. A log
-/// that cannot be read counts as if everything was missed. True if anything was.
-pub(crate) fn load_missed(vdevs: &VdevTree, tree: &VdevConfig, mos: &ObjectSet, last: Txg) -> bool {
+/// Tells `vdevs` what its leaves missed until group `last`. A log that cannot be read counts as if
+/// everything was missed. True if anything was.
+pub(crate) fn load_missed(vdevs: &VdevTree, mos: &ObjectSet, last: Txg) -> bool {
     let source = MosSource::new(mos.clone());
     let mut any = false;
-    for leaf in tree.walk() {
+    for leaf in vdevs.topology().root().walk() {
         let Some(object) = leaf.dirty_time_log.filter(|object| object.0 != 0) else { continue };
         let ranges = read_missed(&source, object).unwrap_or_else(|error| {
             tracing::warn!(leaf = leaf.guid.0, %error, "the dirty time log cannot be read");
@@ -69,27 +69,30 @@ impl LivePool {
     }
 
     /// Writes the dirty time logs that changed.
-    pub(in crate::pool) fn write_missed(
-        &self,
-        change: &MosChange<'_>,
-        vdevs: &VdevTree,
-    ) -> Result<()> {
+    pub(in crate::pool) fn write_missed(&self, change: &MosChange<'_>) -> Result<()> {
+        let vdevs = self.vdevs();
         let mut written = self.missed.lock();
         let changes = vdevs.missed_changes();
         if changes == written.changes {
             return Ok(());
         }
-        let mut store = MosStore::new(change);
+        let (mut store, txg) = (MosStore::new(change), change.tx.txg());
+        let mut new = Vec::new();
         for (leaf, ranges) in vdevs.missed() {
             if written.logs.get(&leaf) == Some(&ranges) {
                 continue;
             }
-            let before = self.config.lock().dirty_time_log(leaf);
-            let object = write_missed(&mut store, before, &ranges, change.tx.txg())?;
-            self.config.lock().set_dirty_time_log(leaf, object);
+            let before = vdevs.topology().find(leaf).and_then(|node| node.dirty_time_log);
+            let object = write_missed(&mut store, before, &ranges, txg)?;
+            if before != Some(object) {
+                new.push((leaf, object));
+            }
             written.logs.insert(leaf, ranges);
         }
         written.changes = changes;
-        Ok(())
+        if new.is_empty() {
+            return Ok(());
+        }
+        self.change_topology(|topology| Ok(topology.with_dirty_time_logs(&new, txg)))
     }
 }

@@ -152,15 +152,11 @@ impl LivePool {
         options: WriteOptions,
     ) -> Result<Arc<Self>> {
         let io = pool.io().clone();
-        let tree = {
-            let io = io.clone();
-            move || io.pipe.vdevs()
-        };
-        let queue =
-            WriteQueue::new(tree, if options.inline { 0 } else { WRITERS }, options.in_flight)
-                .map_err(|error| {
-                    Error::new(ErrorKind::Io, format!("cannot start a thread: {error}"))
-                })?;
+        let threads = if options.inline { 0 } else { WRITERS };
+        let queue = WriteQueue::new(io.pipe.vdev_handle().clone(), threads, options.in_flight)
+            .map_err(|error| {
+                Error::new(ErrorKind::Io, format!("cannot start a thread: {error}"))
+            })?;
         let gate = Gate::new(last_group(&pool), options.dirty_limit);
         let mode = outage::FailMode::of(&mos);
         let outage = outage::Outage::new(gate.clone(), io.pipe.clone(), mode);

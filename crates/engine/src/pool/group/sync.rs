@@ -100,12 +100,12 @@ impl LivePool {
             txg,
             root,
             timestamp: change.now,
-            guid_sum: self.config.lock().guid_sum(),
+            guid_sum: self.vdevs().topology().guid_sum(),
             checkpoint_txg: 0,
             ..last
         };
         self.mark_activity(&mut uberblock);
-        while let Err(error) = self.write_roots(&vdevs, &uberblock) {
+        while let Err(error) = self.write_roots(&uberblock) {
             if error.kind() != crate::ErrorKind::Io {
                 return Err(error);
             }
@@ -118,7 +118,7 @@ impl LivePool {
             dataset.log_synced(txg);
         }
         self.allocator.sync_done(txg)?;
-        let config = self.config.lock().published();
+        let config = self.config.lock().whole(self.vdevs().topology());
         let objects = std::mem::take(&mut *self.written.lock());
         let names = change.take_renamed();
         self.pool.publish(uberblock, config, Written { objects: objects.clone(), names })?;
@@ -226,7 +226,7 @@ impl Group<'_> {
             }
             self.live.dedup.sync(self.change)?;
             self.live.clones.sync(self.change)?;
-            self.live.write_missed(self.change, self.vdevs)?;
+            self.live.write_missed(self.change)?;
             self.live.write_config(self.change)?;
             self.live.allocator.sync(&mut store, self.txg, *pass)?;
             if !mos.needs_sync(self.txg) {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use cenote_device::{Health, Keep, SimDevice, SimEvent};
-use cenote_format::config::{PoolState, VdevConfig};
+use cenote_format::config::{PoolState, VdevConfig, VdevKind};
 
 use super::*;
 use crate::pool::choose::{Leaf, choose, read_uberblocks};

@@ -163,6 +163,7 @@ fn logs_may_be_missing() {
     assert_eq!(tree.condition().state, VdevState::Degraded);
     assert_eq!(tree.class(1), AllocationClass::Log);
     assert!(tree.is_readable(0) && !tree.is_readable(1));
-    tree.set_class(0, AllocationClass::Special);
+    let classes = [AllocationClass::Special, AllocationClass::Log];
+    let tree = tree.with_topology(tree.topology().with_classes(&classes)).unwrap();
     assert_eq!(tree.status().unwrap().children[0].class, AllocationClass::Special);
 }

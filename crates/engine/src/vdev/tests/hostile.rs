@@ -88,7 +88,7 @@ fn addresses() {
     }
     assert!(!rig.tree.is_readable(3) && !rig.tree.is_readable(4) && !rig.tree.is_readable(9));
     assert_eq!(rig.tree.condition().state, VdevState::Unavailable);
-    assert_eq!(rig.tree.top_config(3).unwrap().guid, Guid(0));
+    assert_eq!(rig.tree.topology().top(3).unwrap().guid, Guid(0));
     // Labels and the boot area of a device cannot be reached through block addresses.
     let disk = rig.disk(1);
     disk.fail_range(0..DATA_START);

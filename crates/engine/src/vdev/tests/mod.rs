@@ -1,6 +1,7 @@
 //! Tests of the tree on simulated devices.
 
 mod damage;
+mod exchanged;
 mod health;
 mod hostile;
 mod nested;

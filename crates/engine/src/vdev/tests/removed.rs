@@ -75,5 +75,5 @@ fn unmapped_cyclic_and_unloaded_are_errors() {
     assert!(matches!(error, VdevError::MappingNotLoaded(0)));
     assert!(fresh.tree.set_mapping(1, mapping(&[])).is_err());
     assert_eq!(fresh.tree.condition().state, VdevState::Online);
-    assert_eq!(fresh.tree.top_config(0).unwrap().guid, Guid(20));
+    assert_eq!(fresh.tree.topology().top(0).unwrap().guid, Guid(20));
 }

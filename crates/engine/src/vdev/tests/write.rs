@@ -273,7 +273,7 @@ fn the_queue_writes_everything_and_tells_what_failed() {
     let disks = rig.disks.clone();
     let tree = Arc::new(rig.tree);
     let shared = tree.clone();
-    let queue = WriteQueue::new(move || shared.clone(), 3, 1 << 20).unwrap();
+    let queue = WriteQueue::new(VdevHandle::new(shared), 3, 1 << 20).unwrap();
     let mut writes = Vec::new();
     for (vdev, seed) in [(0, 1), (1, 2)] {
         writes.extend(blocks(seed, vdev, 4096, 4096, &[SIZES[3]; 24], 30));
@@ -346,7 +346,7 @@ fn a_block_is_written_anew_where_it_is_without_a_wait() {
     let data = |queue: &WriteQueue| queue.pending(0, 0).map(|data| data[0]);
     for threads in [0, 1, 3] {
         let shared = tree.clone();
-        let queue = WriteQueue::new(move || shared.clone(), threads, 1 << 20).unwrap();
+        let queue = WriteQueue::new(VdevHandle::new(shared), threads, 1 << 20).unwrap();
         disk.set_delay(std::time::Duration::from_millis(5));
         for fill in 1..=20 {
             queue.submit(first_block(fill));

@@ -158,14 +158,17 @@ impl Topology {
         next.checked()
     }
 
-    /// Object `object` has the dirty time log of `leaf`, from group `txg` on. `None` if that is known,
-    /// or there is no such leaf.
-    pub fn with_dirty_time_log(&self, leaf: Guid, object: ObjectId, txg: Txg) -> Option<Self> {
-        let path = self.path(leaf)?;
+    /// The same vdevs; these objects have the dirty time logs of these leaves, from group `txg` on.
+    #[must_use]
+    pub fn with_dirty_time_logs(&self, logs: &[(Guid, ObjectId)], txg: Txg) -> Self {
         let mut next = self.next(txg);
-        let node = at_mut(&mut next.root, &path)?;
-        let new = node.dirty_time_log.replace(object) != Some(object);
-        new.then_some(next)
+        for (leaf, object) in logs {
+            let path = self.path(*leaf);
+            if let Some(node) = path.and_then(|path| at_mut(&mut next.root, &path)) {
+                node.dirty_time_log = Some(*object);
+            }
+        }
+        next
     }
 
     /// It is what the pool has: its nodes are known by the guids they have now.

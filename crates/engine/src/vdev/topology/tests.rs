@@ -327,10 +327,9 @@ fn labels_and_the_whole_configuration() {
     let leaving =
         before.leaving(1).label(&facts, Guid(20)).unwrap().vdev_tree.unwrap().top.unwrap();
     assert_eq!((leaving.removing, leaving.metaslab_array), (Some(1), ObjectId(0)));
-    let noted = hole.with_dirty_time_log(Guid(12), ObjectId(5), T).unwrap();
+    let noted = hole.with_dirty_time_logs(&[(Guid(12), ObjectId(5)), (Guid(20), ObjectId(6))], T);
     assert_eq!(noted.find(Guid(12)).unwrap().dirty_time_log, Some(ObjectId(5)));
-    assert_eq!(noted.with_dirty_time_log(Guid(12), ObjectId(5), T), None);
-    assert_eq!(noted.with_dirty_time_log(Guid(20), ObjectId(5), T), None);
+    assert_eq!(noted.root().walk().filter(|node| node.dirty_time_log.is_some()).count(), 1);
     let renamed = noted.with_guid(Guid(99), T).unwrap();
     assert_eq!(renamed.guid_sum(), noted.guid_sum() - (1 << 40) + 99);
     assert!(noted.with_guid(Guid(11), T).is_err());
