@@ -266,7 +266,7 @@ fn check_trusted(
         return;
     };
     let limit = Some(choice.best.txg);
-    let leaves = CandidateLeaves::trusted(candidate, &tree, limit);
+    let leaves = CandidateLeaves::trusted(candidate, limit);
     found.status = assess(&tree, leaves, &trusted.missed);
     found.tree = tree;
     if !found.status.condition.state.is_readable() {

@@ -31,8 +31,6 @@ const LOOK: Duration = Duration::from_secs(5);
 pub struct CandidateLeaves {
     candidate: PoolCandidate,
     strictness: Strictness,
-    /// Guid of each leaf to that of its top-level vdev.
-    tops: BTreeMap<Guid, Guid>,
     /// Looks at what is at a path, without holding it.
     opener: Arc<dyn Opener>,
 }
@@ -40,28 +38,18 @@ pub struct CandidateLeaves {
 impl CandidateLeaves {
     /// Leaves of the tree the labels of `candidate` make.
     pub fn new(candidate: &PoolCandidate) -> Arc<Self> {
-        Self::with(candidate, &candidate.tree, false, None)
+        Self::with(candidate, false, None)
     }
 
-    /// Leaves of `tree`, the pool's own. Labels after `limit` do not count.
-    pub fn trusted(candidate: &PoolCandidate, tree: &VdevConfig, limit: Option<Txg>) -> Arc<Self> {
-        Self::with(candidate, tree, true, limit)
+    /// Leaves of the pool's own tree. Labels after `limit` do not count.
+    pub fn trusted(candidate: &PoolCandidate, limit: Option<Txg>) -> Arc<Self> {
+        Self::with(candidate, true, limit)
     }
 
-    fn with(
-        candidate: &PoolCandidate,
-        tree: &VdevConfig,
-        trusted: bool,
-        limit: Option<Txg>,
-    ) -> Arc<Self> {
+    fn with(candidate: &PoolCandidate, trusted: bool, limit: Option<Txg>) -> Arc<Self> {
         let strictness = Strictness { pool: candidate.guid, trusted, limit };
-        let below = |top: &VdevConfig| {
-            let guid = top.guid;
-            top.devices().map(move |leaf| (leaf.guid, guid)).collect::<Vec<_>>()
-        };
-        let tops = tree.children().iter().flat_map(below).collect();
         let opener = Arc::new(FileOpener { mode: Mode::ReadOnly });
-        Arc::new(Self { candidate: candidate.clone(), strictness, tops, opener })
+        Arc::new(Self { candidate: candidate.clone(), strictness, opener })
     }
 }
 
@@ -99,8 +87,7 @@ impl CandidateLeaves {
         strictness: &Strictness,
     ) -> Result<(), LeafUnavailable> {
         let path = leaf.path.as_deref().unwrap_or("no path recorded");
-        let top = self.tops.get(&leaf.guid).copied().unwrap_or_default();
-        match check_label(leaf, top, found, strictness) {
+        match check_label(leaf, leaf.top_guid.unwrap_or_default(), found, strictness) {
             Ok(()) => Ok(()),
             Err(aux) => Err(LeafUnavailable {
                 condition: Condition::new(VdevState::Unavailable, aux),
@@ -171,10 +158,9 @@ impl HeldDevices {
     pub fn leaves(
         self: &Arc<Self>,
         candidate: &PoolCandidate,
-        tree: &VdevConfig,
         limit: Option<Txg>,
     ) -> Arc<dyn LeafOpener> {
-        let leaves = CandidateLeaves::trusted(candidate, tree, limit);
+        let leaves = CandidateLeaves::trusted(candidate, limit);
         Arc::new(HeldLeaves { leaves: Some(leaves), devices: self.clone() })
     }
 
@@ -295,15 +281,15 @@ mod tests {
         let candidate = assemble(&found).pop().unwrap();
         let held = HeldDevices::new();
         let root = candidate.tree.clone();
-        let leaves = held.leaves(&candidate, &root, None);
+        let leaves = held.leaves(&candidate, None);
         let node = &root.children()[0].children()[0];
         let device = leaves.open(node).unwrap();
         device.write(0, b"mine").unwrap();
         // Another tree of the same pool gets the same device, another process none.
-        let again = held.leaves(&candidate, &root, None).open(node).unwrap();
+        let again = held.leaves(&candidate, None).open(node).unwrap();
         assert!(Arc::ptr_eq(&device, &again) && held.busy().is_empty());
         let other = HeldDevices::new();
-        let error = other.leaves(&candidate, &root, None).open(node).unwrap_err();
+        let error = other.leaves(&candidate, None).open(node).unwrap_err();
         assert!(error.reason.contains(&a), "{}", error.reason);
         assert_eq!(other.busy(), [paths[0].clone()]);
         assert_eq!(open_exclusive(&paths[0]).unwrap_err().kind(), ErrorKind::Busy);
@@ -330,7 +316,7 @@ mod tests {
         let candidate = assemble(&found).pop().unwrap();
         let root = candidate.tree.clone();
         let why = || {
-            let leaves = CandidateLeaves::trusted(&candidate, &root, None);
+            let leaves = CandidateLeaves::trusted(&candidate, None);
             leaves.open(&root.children()[0].children()[1]).unwrap_err().condition.aux
         };
         assert_eq!(why(), Aux::OpenFailed);

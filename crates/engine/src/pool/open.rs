@@ -235,7 +235,7 @@ impl Pool {
                 Some(opener) => HeldDevices::with_opener(opener.clone()),
                 None => HeldDevices::new(),
             };
-            let trusted = VdevTree::build(&tree, held.leaves(candidate, &tree, label_limit))?;
+            let trusted = VdevTree::build(&tree, held.leaves(candidate, label_limit))?;
             if let Some(path) = held.busy().first() {
                 let reason = format!("{} is in use by another process", path.display());
                 return Err(Error::new(ErrorKind::Busy, reason));
@@ -243,7 +243,7 @@ impl Pool {
             check_still_newest(candidate, &choice, options)?;
             trusted
         } else {
-            VdevTree::build(&tree, CandidateLeaves::trusted(candidate, &tree, label_limit))?
+            VdevTree::build(&tree, CandidateLeaves::trusted(candidate, label_limit))?
         };
         trusted.set_reflow_word(choice.best.reflow.0);
         check_missing(&tree, &trusted, options)?;

@@ -156,7 +156,9 @@ impl<'a> Builder<'a> {
         let is_device = matches!(shape, Shape::Leaf(_));
         let id = self.push(Node::new(own(config), shape));
         if is_device {
-            let (own, Inherited { top, minimum, .. }) = (own(config), inherited);
+            let Inherited { top, minimum, .. } = inherited;
+            let top_guid = self.topology.top(top).map(|top| top.guid);
+            let own = VdevConfig { top_guid, ..own(config) };
             let leaf = match self.leaf_before(config) {
                 Some(leaf) => leaf.as_in(own, top, minimum),
                 None => Leaf::new(own, top, minimum, self.opener),

@@ -46,7 +46,8 @@ impl LeafUnavailable {
 
 /// Finds and opens the device of a leaf; its labels are checked here, not in the tree.
 pub trait LeafOpener: Send + Sync {
-    /// The device of `leaf` (of kind disk or file), or why there is none.
+    /// The device of `leaf` (of kind disk or file), or why there is none. Its `top_guid` is that of
+    /// its top-level vdev.
     fn open(&self, leaf: &VdevConfig) -> Result<Arc<dyn Device>, LeafUnavailable>;
     /// Every device that has to hold the uberblock of this group does.
     fn committed(&self, _txg: Txg) {}

@@ -12,7 +12,7 @@ use cenote_engine::object::NewObject;
 use cenote_engine::pool::change::Additions;
 use cenote_engine::pool::group::LivePool;
 use cenote_engine::pool::leaves::HeldDevices;
-use cenote_engine::vdev::AllocationClass;
+use cenote_engine::vdev::{AllocationClass, Condition};
 use cenote_format::config::{VdevConfig, VdevKind};
 use cenote_format::{Guid, ObjectType};
 
@@ -140,6 +140,58 @@ fn logs_leave_while_they_are_used_and_come_again() {
     drop(live);
     zdb(directory.path(), "removal");
     let live = reopen(directory.path());
+    census(live.pool());
+    live.export().unwrap();
+}
+
+#[test]
+fn orders_at_once_all_count() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut leaves = devices(directory.path(), 8).into_iter();
+    let mut some = |count| leaves.by_ref().take(count).collect::<Vec<_>>();
+    let first = (top(VdevKind::File, None, some(1)), AllocationClass::Normal);
+    let live = make("at_once", vec![first, log(VdevKind::File, some(1))], nothing);
+    let gone = guid_of(&live, 1);
+    let plans: Vec<Vec<_>> = vec![
+        vec![log(VdevKind::Mirror, some(2))],
+        vec![
+            (top(VdevKind::File, None, some(1)), AllocationClass::Normal),
+            log(VdevKind::File, some(1)),
+        ],
+        vec![(top(VdevKind::Mirror, None, some(2)), AllocationClass::Normal)],
+    ];
+    std::thread::scope(|scope| {
+        let live = &live;
+        for tops in plans {
+            scope.spawn(move || {
+                let plan = Additions { tops, ..Additions::default() };
+                live.add_vdevs(plan, HeldDevices::new().new_leaves()).unwrap();
+            });
+        }
+        scope.spawn(move || live.remove_vdev(gone).unwrap());
+    });
+    let kinds = |live: &LivePool| {
+        let mut kinds: Vec<&str> =
+            tree(live).children().iter().map(|top| top.kind.name()).collect();
+        kinds[2..].sort_unstable();
+        kinds.join(" ")
+    };
+    let all = "file hole file file mirror mirror";
+    assert_eq!(kinds(&live), all);
+    assert_eq!(tree(&live).devices().count(), 7);
+    assert!((0..6).all(|id| live.vdevs().top_condition(id) == Some(Condition::ONLINE)));
+    // What was added is used, in the classes it was added to.
+    live.sync().unwrap();
+    let classes: Vec<AllocationClass> = (0..6).map(|id| live.vdevs().class(id)).collect();
+    assert_eq!(classes.iter().filter(|class| **class == AllocationClass::Log).count(), 2);
+    let figures = live.allocator().figures();
+    assert!(figures.tops.iter().all(|top| top.class == classes[top.id as usize]));
+    census(live.pool());
+    live.export().unwrap();
+    drop(live);
+    zdb(directory.path(), "at_once");
+    let live = reopen(directory.path());
+    assert_eq!(kinds(&live), all);
     census(live.pool());
     live.export().unwrap();
 }
