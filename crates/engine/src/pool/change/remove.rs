@@ -96,7 +96,7 @@ impl LivePool {
     fn leave_hole(&self, change: &MosChange<'_>, id: u32) -> Result<Arc<VdevTree>> {
         let before = self.vdevs();
         let topology = before.topology().leave_hole(id, change.tx.txg())?;
-        let missing = || Error::corrupt("the pool's configuration has no such vdev");
+        let missing = || Error::bug("a vdev that has left a hole is not there");
         let gone = before.topology().top(id).cloned().ok_or_else(missing)?;
         let tree = Arc::new(before.with_topology(topology)?);
         let mut store = MosStore::new(change);
