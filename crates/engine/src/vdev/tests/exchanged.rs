@@ -1,5 +1,7 @@
 //! One tree follows another: what both have goes on, what only one has does not touch the other.
 
+#![allow(clippy::single_range_in_vec_init, reason = "lists of ranges are what this is about")]
+
 use super::rig::*;
 use crate::vdev::*;
 use cenote_device::{Device, Health, SimDevice};
