@@ -8,6 +8,7 @@
 //! Invariant: nothing here does I/O or knows a structure of the disk format beyond the bytes it is
 //! handed, and hostile input gives an error, never a panic, a hang or an allocation larger than
 //! the caller's own buffers.
+#![deny(clippy::indexing_slicing)]
 
 #[cfg(target_arch = "x86_64")]
 mod simd;

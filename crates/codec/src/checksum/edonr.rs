@@ -52,8 +52,7 @@ impl Edonr {
         if self.buffered > 0 {
             let take = data.len().min(BLOCK - self.buffered);
             let (head, rest) = data.split_at(take);
-            self.buffer[self.buffered..self.buffered + take].copy_from_slice(head);
-            self.buffered += take;
+            self.keep(head);
             data = rest;
             if self.buffered < BLOCK {
                 return;
@@ -66,21 +65,32 @@ impl Edonr {
         for block in blocks {
             self.compress(block);
         }
-        self.buffer[..rest.len()].copy_from_slice(rest);
-        self.buffered = rest.len();
+        self.keep(rest);
+    }
+
+    /// Puts `bytes`, for which there is room, behind those that wait for the rest of their block.
+    fn keep(&mut self, bytes: &[u8]) {
+        for (to, from) in self.buffer.iter_mut().skip(self.buffered).zip(bytes) {
+            *to = *from;
+        }
+        self.buffered += bytes.len();
     }
 
     /// The first 32 bytes of the digest: the checksum.
     pub(super) fn finish_256(self) -> [u8; 32] {
         let digest = self.finish_512();
-        std::array::from_fn(|i| digest[i])
+        let mut half = [0; 32];
+        half.copy_from_slice(&digest[..32]);
+        half
     }
 
     fn finish_512(mut self) -> [u8; 64] {
         let bits = self.length.wrapping_mul(8);
         let mut block = [0; BLOCK];
-        block[..self.buffered].copy_from_slice(&self.buffer[..self.buffered]);
-        block[self.buffered] = 0x80;
+        let last = self.buffer.into_iter().take(self.buffered).chain([0x80]);
+        for (to, from) in block.iter_mut().zip(last) {
+            *to = from;
+        }
         if self.buffered + 1 > BLOCK - 8 {
             self.compress(&block);
             block = [0; BLOCK];
@@ -109,10 +119,15 @@ impl Edonr {
         let b = quasigroup(b, a);
         let a = quasigroup(reversed(low), a);
         let b = quasigroup(a, b);
-        for i in 0..8 {
-            self.low[i] ^= high[i] ^ a[i];
-            self.high[i] ^= low[i] ^ b[i];
-        }
+        feed_forward(&mut self.low, high, a);
+        feed_forward(&mut self.high, low, b);
+    }
+}
+
+#[inline(always)]
+fn feed_forward(state: &mut [u64; 8], block: [u64; 8], mixed: [u64; 8]) {
+    for ((state, block), mixed) in state.iter_mut().zip(block).zip(mixed) {
+        *state ^= block ^ mixed;
     }
 }
 

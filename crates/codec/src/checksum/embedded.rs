@@ -14,6 +14,7 @@ use super::{Algorithm, Fletcher2, Fletcher4, WordOrder, Words, sha, truncate};
 pub const TRAILER_SIZE: usize = 40;
 
 const MAGIC: u64 = 0x0210_da7a_b10c_7a11;
+const MAGIC_SIZE: usize = 8;
 /// Where a `zilog2` block keeps the number of its bytes in use.
 const ZILOG2_USED: usize = 136;
 /// Where a `zilog2` block has its trailer.
@@ -75,10 +76,8 @@ pub fn verify_embedded(
     let trailer = locate(algorithm, data.len())?;
     let order = magic_order(data, trailer)?;
     let region = region(data, algorithm, order)?;
-    let computed = sum(&data[..region], algorithm, trailer, verifier, order)?;
-    let mut bytes = [0; 32];
-    bytes.copy_from_slice(&data[trailer + 8..trailer + TRAILER_SIZE]);
-    let stored = order.words(&bytes);
+    let computed = sum(region, algorithm, trailer, verifier, order)?;
+    let stored = order.words(&bytes_at(data, trailer + MAGIC_SIZE)?);
     let good = match width {
         Width::Full => stored == computed,
         Width::Truncated => truncate(algorithm, computed) == [stored[0], stored[1]],
@@ -99,17 +98,32 @@ pub fn seal_embedded(
     width: Width,
 ) -> Result<(), EmbeddedError> {
     let trailer = locate(algorithm, data.len())?;
-    data[trailer..trailer + 8].copy_from_slice(&order.bytes(MAGIC));
+    put_at(data, trailer, order.bytes(MAGIC))?;
     let region = region(data, algorithm, order)?;
-    let mut words = sum(&data[..region], algorithm, trailer, verifier, order)?;
-    let kept = match width {
-        Width::Full => 32,
+    let words = sum(region, algorithm, trailer, verifier, order)?;
+    match width {
+        Width::Full => put_at(data, trailer + MAGIC_SIZE, order.word_bytes(&words)),
         Width::Truncated => {
-            [words[0], words[1]] = truncate(algorithm, words);
-            16
+            let [first, second] = truncate(algorithm, words);
+            put_at(data, trailer + MAGIC_SIZE, order.bytes(first))?;
+            put_at(data, trailer + MAGIC_SIZE + 8, order.bytes(second))
         }
-    };
-    data[trailer + 8..trailer + 8 + kept].copy_from_slice(&order.word_bytes(&words)[..kept]);
+    }
+}
+
+fn bytes_at<const N: usize>(data: &[u8], offset: usize) -> Result<[u8; N], EmbeddedError> {
+    let bytes = data.get(offset..).and_then(|rest| rest.first_chunk());
+    bytes.copied().ok_or(EmbeddedError::Length(data.len()))
+}
+
+fn put_at<const N: usize>(
+    data: &mut [u8],
+    offset: usize,
+    bytes: [u8; N],
+) -> Result<(), EmbeddedError> {
+    let length = data.len();
+    let place = data.get_mut(offset..).and_then(|rest| rest.first_chunk_mut());
+    *place.ok_or(EmbeddedError::Length(length))? = bytes;
     Ok(())
 }
 
@@ -129,25 +143,22 @@ fn locate(algorithm: Algorithm, length: usize) -> Result<usize, EmbeddedError> {
 }
 
 fn magic_order(data: &[u8], trailer: usize) -> Result<WordOrder, EmbeddedError> {
-    let mut bytes = [0; 8];
-    bytes.copy_from_slice(&data[trailer..trailer + 8]);
+    let bytes = bytes_at(data, trailer)?;
     [WordOrder::Little, WordOrder::Big]
         .into_iter()
         .find(|order| order.u64(bytes) == MAGIC)
         .ok_or(EmbeddedError::Magic(u64::from_le_bytes(bytes)))
 }
 
-/// How many bytes from the start of the block the checksum covers; never more than it has.
-fn region(data: &[u8], algorithm: Algorithm, order: WordOrder) -> Result<usize, EmbeddedError> {
+/// The bytes the checksum covers: the block from its start, trailer included.
+fn region(data: &[u8], algorithm: Algorithm, order: WordOrder) -> Result<&[u8], EmbeddedError> {
     if algorithm != Algorithm::Zilog2 {
-        return Ok(data.len());
+        return Ok(data);
     }
-    let mut bytes = [0; 8];
-    bytes.copy_from_slice(&data[ZILOG2_USED..ZILOG2_USED + 8]);
-    let used = order.u64(bytes);
+    let used = order.u64(bytes_at(data, ZILOG2_USED)?);
     used.checked_next_multiple_of(ZILOG2_UNIT)
-        .and_then(|rounded| usize::try_from(rounded).ok())
-        .filter(|rounded| *rounded <= data.len() && used > 0)
+        .filter(|_| used > 0)
+        .and_then(|rounded| data.get(..usize::try_from(rounded).ok()?))
         .ok_or(EmbeddedError::Used { used, length: data.len() })
 }
 
@@ -160,7 +171,9 @@ fn sum(
     order: WordOrder,
 ) -> Result<Words, EmbeddedError> {
     let verifier = order.word_bytes(verifier);
-    let parts = [&region[..trailer + 8], &verifier[..], &region[trailer + TRAILER_SIZE..]];
+    let before = region.get(..trailer + MAGIC_SIZE).ok_or(EmbeddedError::Length(region.len()))?;
+    let after = region.get(trailer + TRAILER_SIZE..).ok_or(EmbeddedError::Length(region.len()))?;
+    let parts = [before, &verifier[..], after];
     Ok(match algorithm {
         Algorithm::Label | Algorithm::GangHeader => sha::sha256_parts(&parts),
         Algorithm::Zilog => {

@@ -115,8 +115,8 @@ fn wide(data: &[u8], order: WordOrder) -> (Words, &[u8]) {
     let (steps, rest) = data.as_chunks::<{ 4 * LANES }>();
     let [a, b, c, d] = lane_sums(steps, order);
     let mut sums = [0u64; 4];
-    for lane in 0..LANES {
-        let part = fold(LANES as i64, lane as i64, [a[lane], b[lane], c[lane], d[lane]]);
+    for (lane, (((a, b), c), d)) in a.into_iter().zip(b).zip(c).zip(d).enumerate() {
+        let part = fold(LANES as i64, lane as i64, [a, b, c, d]);
         for (sum, part) in sums.iter_mut().zip(part) {
             *sum = sum.wrapping_add(part);
         }
@@ -159,11 +159,11 @@ fn lane_sums_avx2(steps: &[[u8; 4 * LANES]], order: WordOrder) -> LaneSums {
     let mut odd = [_mm256_setzero_si256(); 4];
     for step in steps {
         let words = _mm256_shuffle_epi8(simd::load(step), shuffle);
-        even[0] = _mm256_add_epi64(even[0], _mm256_and_si256(words, low_half));
-        odd[0] = _mm256_add_epi64(odd[0], _mm256_srli_epi64::<32>(words));
-        for level in 1..4 {
-            even[level] = _mm256_add_epi64(even[level], even[level - 1]);
-            odd[level] = _mm256_add_epi64(odd[level], odd[level - 1]);
+        let mut lower = [_mm256_and_si256(words, low_half), _mm256_srli_epi64::<32>(words)];
+        for (even, odd) in even.iter_mut().zip(&mut odd) {
+            *even = _mm256_add_epi64(*even, lower[0]);
+            *odd = _mm256_add_epi64(*odd, lower[1]);
+            lower = [*even, *odd];
         }
     }
     let mut sums = [[0; LANES]; 4];
@@ -187,10 +187,14 @@ fn lane_sums_portable(steps: &[[u8; 4 * LANES]], order: WordOrder) -> LaneSums {
 fn lane_sums_of(steps: &[[u8; 4 * LANES]], word: impl Fn([u8; 4]) -> u32) -> LaneSums {
     let mut sums = [[0u64; LANES]; 4];
     for step in steps {
-        for (lane, bytes) in step.as_chunks::<4>().0.iter().enumerate() {
-            sums[0][lane] = sums[0][lane].wrapping_add(u64::from(word(*bytes)));
-            for level in 1..4 {
-                sums[level][lane] = sums[level][lane].wrapping_add(sums[level - 1][lane]);
+        let mut lower = [0; LANES];
+        for (to, bytes) in lower.iter_mut().zip(step.as_chunks::<4>().0) {
+            *to = u64::from(word(*bytes));
+        }
+        for level in &mut sums {
+            for (sum, lower) in level.iter_mut().zip(&mut lower) {
+                *sum = sum.wrapping_add(*lower);
+                *lower = *sum;
             }
         }
     }

@@ -57,7 +57,9 @@ impl Skein {
             first = 0;
         }
         let mut last = [0; 64];
-        last[..rest.len()].copy_from_slice(rest);
+        for (to, from) in last.iter_mut().zip(rest) {
+            *to = *from;
+        }
         position += rest.len() as u64;
         compress(&mut chain, &words(&last), position, TYPE_MESSAGE | first | FINAL);
         compress(&mut chain, &[0; 8], 8, TYPE_OUTPUT | FIRST | FINAL);
@@ -88,6 +90,21 @@ macro_rules! round {
     };
 }
 
+/// Adds subkey `number` of the schedule to the words. `number` must be made of literals: only then
+/// is the schedule, which repeats after nine subkeys and three tweaks, resolved when compiling.
+macro_rules! add_subkey {
+    ($x:ident, $key:ident, $tweak:ident, $number:expr) => {
+        $x[0] = $x[0].wrapping_add($key[$number % 9]);
+        $x[1] = $x[1].wrapping_add($key[($number + 1) % 9]);
+        $x[2] = $x[2].wrapping_add($key[($number + 2) % 9]);
+        $x[3] = $x[3].wrapping_add($key[($number + 3) % 9]);
+        $x[4] = $x[4].wrapping_add($key[($number + 4) % 9]);
+        $x[5] = $x[5].wrapping_add($key[($number + 5) % 9]).wrapping_add($tweak[$number % 3]);
+        $x[6] = $x[6].wrapping_add($key[($number + 6) % 9]).wrapping_add($tweak[($number + 1) % 3]);
+        $x[7] = $x[7].wrapping_add($key[($number + 7) % 9]).wrapping_add($number);
+    };
+}
+
 /// One unique-block iteration: Threefish-512 of `block` under the chaining value and the tweak
 /// (`position`, `kind`), fed forward.
 #[inline]
@@ -98,16 +115,14 @@ fn compress(chain: &mut [u64; 8], block: &[u64; 8], position: u64, kind: u64) {
     let tweak = [position, kind, position ^ kind];
 
     let mut x = *block;
-    // The subkey numbers must be literals: only then is the key schedule, which repeats after nine
-    // subkeys and three tweaks, resolved when compiling.
     macro_rules! eight_rounds {
         ($($subkey:literal)*) => {$(
-            add_subkey(&mut x, &key, &tweak, $subkey);
+            add_subkey!(x, key, tweak, $subkey);
             round!(x, [0 1 46, 2 3 36, 4 5 19, 6 7 37]);
             round!(x, [2 1 33, 4 7 27, 6 5 14, 0 3 42]);
             round!(x, [4 1 17, 6 3 49, 0 5 36, 2 7 39]);
             round!(x, [6 1 44, 0 7 9, 2 5 54, 4 3 56]);
-            add_subkey(&mut x, &key, &tweak, $subkey + 1);
+            add_subkey!(x, key, tweak, $subkey + 1);
             round!(x, [0 1 39, 2 3 30, 4 5 34, 6 7 24]);
             round!(x, [2 1 13, 4 7 50, 6 5 10, 0 3 17]);
             round!(x, [4 1 25, 6 3 29, 0 5 39, 2 7 43]);
@@ -115,20 +130,8 @@ fn compress(chain: &mut [u64; 8], block: &[u64; 8], position: u64, kind: u64) {
         )*};
     }
     eight_rounds!(0 2 4 6 8 10 12 14 16);
-    add_subkey(&mut x, &key, &tweak, 18);
+    add_subkey!(x, key, tweak, 18);
     for ((to, x), block) in chain.iter_mut().zip(x).zip(block) {
         *to = x ^ block;
     }
-}
-
-#[inline(always)]
-fn add_subkey(x: &mut [u64; 8], key: &[u64; 9], tweak: &[u64; 3], number: usize) {
-    x[0] = x[0].wrapping_add(key[number % 9]);
-    x[1] = x[1].wrapping_add(key[(number + 1) % 9]);
-    x[2] = x[2].wrapping_add(key[(number + 2) % 9]);
-    x[3] = x[3].wrapping_add(key[(number + 3) % 9]);
-    x[4] = x[4].wrapping_add(key[(number + 4) % 9]);
-    x[5] = x[5].wrapping_add(key[(number + 5) % 9]).wrapping_add(tweak[number % 3]);
-    x[6] = x[6].wrapping_add(key[(number + 6) % 9]).wrapping_add(tweak[(number + 1) % 3]);
-    x[7] = x[7].wrapping_add(key[(number + 7) % 9]).wrapping_add(number as u64);
 }

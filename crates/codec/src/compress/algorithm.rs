@@ -51,14 +51,18 @@ impl Algorithm {
 
     /// The name shown to users.
     pub fn name(self) -> &'static str {
-        const GZIP: [&str; 9] = [
-            "gzip-1", "gzip-2", "gzip-3", "gzip-4", "gzip-5", "gzip-6", "gzip-7", "gzip-8",
-            "gzip-9",
-        ];
         match self {
             Self::Off => "off",
             Self::Lzjb => "lzjb",
-            Self::Gzip(level) => GZIP[usize::from(level.clamp(1, 9)) - 1],
+            Self::Gzip(..=1) => "gzip-1",
+            Self::Gzip(2) => "gzip-2",
+            Self::Gzip(3) => "gzip-3",
+            Self::Gzip(4) => "gzip-4",
+            Self::Gzip(5) => "gzip-5",
+            Self::Gzip(6) => "gzip-6",
+            Self::Gzip(7) => "gzip-7",
+            Self::Gzip(8) => "gzip-8",
+            Self::Gzip(9..) => "gzip-9",
             Self::Zle => "zle",
             Self::Lz4 => "lz4",
             Self::Zstd => "zstd",

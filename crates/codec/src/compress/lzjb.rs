@@ -4,6 +4,8 @@
 //! Invariant: the compressor makes exactly the bytes the reference makes, which dedup and no-op
 //! writes compare.
 
+use std::cell::Cell;
+
 use super::DecompressError;
 
 const MATCH_MIN: usize = 3;
@@ -20,12 +22,10 @@ pub(super) fn decompress(source: &[u8], destination: &mut [u8]) -> Result<(), De
     while out < destination.len() {
         let map = input.next().ok_or_else(short)?;
         for bit in 0..8 {
-            if out == destination.len() {
-                break;
-            }
+            let Some(place) = destination.get_mut(out) else { break };
             let first = input.next().ok_or_else(short)?;
             if map & (1 << bit) == 0 {
-                destination[out] = first;
+                *place = first;
                 out += 1;
                 continue;
             }
@@ -42,9 +42,7 @@ pub(super) fn decompress(source: &[u8], destination: &mut [u8]) -> Result<(), De
             if offset >= end - out {
                 destination.copy_within(from..from + (end - out), out);
             } else {
-                for i in out..end {
-                    destination[i] = destination[i - offset];
-                }
+                repeat(destination.get_mut(from..end).unwrap_or_default(), offset);
             }
             out = end;
         }
@@ -52,61 +50,66 @@ pub(super) fn decompress(source: &[u8], destination: &mut [u8]) -> Result<(), De
     Ok(())
 }
 
+/// Fills `bytes` beyond the first `period` with repetitions of those.
+fn repeat(bytes: &mut [u8], period: usize) {
+    let bytes = Cell::from_mut(bytes).as_slice_of_cells();
+    let later = bytes.get(period..).unwrap_or_default();
+    for (to, from) in later.iter().zip(bytes) {
+        to.set(from.get());
+    }
+}
+
 pub(super) fn compress(source: &[u8], destination: &mut [u8]) -> Option<usize> {
     // Positions are kept modulo 2^16, which is enough for the ten bits of an offset.
     let mut seen = [0u16; OFFSET_MASK + 1];
     let mut at = 0;
     let mut out = 0;
-    let mut map_at = 0;
-    let mut map_bit = 8;
-    let last_match_start = source.len().checked_sub(MATCH_MAX);
     while at < source.len() {
-        if map_bit == 8 {
-            if out >= destination.len().checked_sub(TURN_MAX)? {
-                return None;
-            }
-            map_bit = 0;
-            map_at = out;
-            destination[out] = 0;
-            out += 1;
+        if out >= destination.len().checked_sub(TURN_MAX)? {
+            return None;
         }
-        let bit = 1 << map_bit;
-        map_bit += 1;
-        let copy = last_match_start
-            .filter(|last| at <= *last)
-            .and_then(|_| find_match(source, at, &mut seen));
-        match copy {
-            Some((offset, length)) => {
-                destination[map_at] |= bit;
-                destination[out] = ((length - MATCH_MIN) << 2 | offset >> 8) as u8;
-                destination[out + 1] = (offset & 0xff) as u8;
-                out += 2;
-                at += length;
-            }
-            None => {
-                destination[out] = source[at];
-                out += 1;
-                at += 1;
+        let turn = destination.get_mut(out..)?.first_chunk_mut::<TURN_MAX>()?;
+        let mut places = turn.iter_mut();
+        let place_of_map = places.next()?;
+        let mut map = 0;
+        for bit in 0..8 {
+            let here = source.get(at..)?;
+            let Some(&literal) = here.first() else { break };
+            let copy = here.first_chunk().and_then(|here| find_match(source, at, here, &mut seen));
+            match copy {
+                Some((offset, length)) => {
+                    map |= 1 << bit;
+                    *places.next()? = ((length - MATCH_MIN) << 2 | offset >> 8) as u8;
+                    *places.next()? = (offset & 0xff) as u8;
+                    at += length;
+                }
+                None => {
+                    *places.next()? = literal;
+                    at += 1;
+                }
             }
         }
+        out += TURN_MAX - places.len();
+        *place_of_map = map;
     }
     Some(out)
 }
 
-/// Offset and length of the copy to emit at `at`, at least [`MATCH_MAX`] bytes before the end.
+/// Offset and length of the copy to emit at `at`, where `here` begins. In the last bytes of the block,
+/// where the longest would not fit, none begins.
 fn find_match(
     source: &[u8],
     at: usize,
+    here: &[u8; MATCH_MAX],
     seen: &mut [u16; OFFSET_MASK + 1],
 ) -> Option<(usize, usize)> {
-    let here = &source[at..at + MATCH_MAX];
     let mut hash = usize::from(here[0]) << 16 | usize::from(here[1]) << 8 | usize::from(here[2]);
     hash += hash >> 9;
     hash += hash >> 5;
-    let slot = &mut seen[hash & OFFSET_MASK];
+    let slot = seen.get_mut(hash & OFFSET_MASK)?;
     let offset = at.wrapping_sub(usize::from(*slot)) & OFFSET_MASK;
     *slot = at as u16;
     let from = at.checked_sub(offset).filter(|_| offset != 0)?;
-    let length = source[from..].iter().zip(here).take_while(|(a, b)| a == b).count();
+    let length = source.get(from..)?.iter().zip(here).take_while(|(a, b)| a == b).count();
     (length >= MATCH_MIN).then_some((offset, length))
 }

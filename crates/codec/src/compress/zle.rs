@@ -40,45 +40,43 @@ pub(super) fn decompress(source: &[u8], destination: &mut [u8]) -> Result<(), De
 
 pub(super) fn compress(source: &[u8], destination: &mut [u8]) -> Option<usize> {
     let limit = destination.len();
-    let mut at = 0;
-    let mut out = 0;
-    while let Some(&byte) = source.get(at) {
-        let rest = &source[at..];
+    let mut rest = source;
+    let mut room = destination;
+    while let Some(&byte) = rest.first() {
         // The reference gives up a little early, and so must we to store the same blocks: a run
         // is begun only with room for one more byte, a literal run only with room for the longest.
-        let room = limit.checked_sub(out + 1)?;
-        if room == 0 {
+        let (code, behind) = room.split_first_mut()?;
+        if behind.is_empty() {
             return None;
         }
         if byte == 0 {
             let run = rest.iter().take(ZEROS_MAX).take_while(|b| **b == 0).count();
-            destination[out] = (LITERAL_MAX - 1 + run) as u8;
-            out += 1;
-            at += run;
+            *code = (LITERAL_MAX - 1 + run) as u8;
+            rest = rest.get(run..)?;
+            room = behind;
         } else {
-            if room < LITERAL_MAX {
+            if behind.len() < LITERAL_MAX {
                 return None;
             }
-            let run = literal_run(rest);
-            destination[out] = (run - 1) as u8;
-            destination[out + 1..out + 1 + run].copy_from_slice(&rest[..run]);
-            out += 1 + run;
-            at += run;
+            let (literals, later) = rest.split_at_checked(literal_run(rest))?;
+            *code = (literals.len() - 1) as u8;
+            let (place, behind) = behind.split_at_mut_checked(literals.len())?;
+            place.copy_from_slice(literals);
+            rest = later;
+            room = behind;
         }
     }
-    Some(out)
+    Some(limit - room.len())
 }
 
 /// Length of the literal run at the start of `bytes`, whose first is not zero: up to the first two
 /// zeros in a row, and not ending in a zero at the end of the block or of the run.
 fn literal_run(bytes: &[u8]) -> usize {
-    let mut run = 1;
-    while run < LITERAL_MAX && run < bytes.len() {
-        // A zero is a literal only if something other than zero follows within the run.
-        if bytes[run] == 0 && bytes.get(run + 1).is_none_or(|next| *next == 0) {
-            break;
-        }
-        run += 1;
+    let bytes = bytes.get(..LITERAL_MAX).unwrap_or(bytes);
+    let mut pairs = bytes.iter().zip(bytes.iter().skip(1));
+    match pairs.position(|(byte, next)| *byte == 0 && *next == 0) {
+        Some(run) => run,
+        None if bytes.ends_with(&[0]) => bytes.len() - 1,
+        None => bytes.len(),
     }
-    if bytes[run - 1] == 0 { run - 1 } else { run }
 }

@@ -57,7 +57,7 @@ fn step_at(column: &[u8], offset: usize) -> [u8; STEP] {
         Some(step) => *step,
         None => {
             let mut step = [0; STEP];
-            step[..rest.len()].copy_from_slice(rest);
+            copy_part(&mut step, rest);
             step
         }
     }
@@ -67,8 +67,18 @@ fn step_at(column: &[u8], offset: usize) -> [u8; STEP] {
 #[inline(always)]
 fn put_step(column: &mut [u8], offset: usize, step: &[u8; STEP]) {
     let rest = column.get_mut(offset..).unwrap_or(&mut []);
-    let length = rest.len().min(STEP);
-    rest[..length].copy_from_slice(&step[..length]);
+    match rest.first_chunk_mut::<STEP>() {
+        Some(whole) => *whole = *step,
+        None => copy_part(rest, step),
+    }
+}
+
+/// Copies as far as both reach: the end of a column. Kept out of the loops, which it would slow.
+#[cold]
+fn copy_part(to: &mut [u8], from: &[u8]) {
+    for (to, from) in to.iter_mut().zip(from) {
+        *to = *from;
+    }
 }
 
 /// Defines `accumulate`, given in the same module: a type `Step` for [`STEP`] bytes, and functions

@@ -99,7 +99,7 @@ pub fn reconstruct_data(parity: &[Option<&[u8]>], data: &[Column<'_>]) -> Option
     let bytes: Vec<&[u8]> = data
         .iter()
         .map(|column| column.bytes())
-        .map(|bytes| &bytes[..bytes.len().min(height)])
+        .map(|bytes| bytes.get(..height).unwrap_or(bytes))
         .collect();
     let mut syndromes: Vec<Vec<u8>> = vec![vec![0; height]; missing.len()];
     let mut rows = [None, None, None];
@@ -121,7 +121,7 @@ pub fn reconstruct_data(parity: &[Option<&[u8]>], data: &[Column<'_>]) -> Option
     for ((_, length), coefficients) in missing.iter().zip(&inverse) {
         let mut column = vec![0; *length];
         for (coefficient, syndrome) in coefficients.iter().zip(&syndromes) {
-            kernel::multiply_add(&mut column, *coefficient, &syndrome[..*length]);
+            kernel::multiply_add(&mut column, *coefficient, syndrome);
         }
         columns.push(column);
     }

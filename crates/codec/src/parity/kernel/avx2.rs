@@ -19,17 +19,20 @@ fn zero() -> Step {
 #[inline]
 #[target_feature(enable = "avx2")]
 fn load(bytes: &[u8; STEP]) -> Step {
-    let (halves, _) = bytes.as_chunks::<{ STEP / 2 }>();
-    [simd::load(&halves[0]), simd::load(&halves[1])]
+    let mut step = zero();
+    for (half, bytes) in step.iter_mut().zip(bytes.as_chunks::<{ STEP / 2 }>().0) {
+        *half = simd::load(bytes);
+    }
+    step
 }
 
 #[inline]
 #[target_feature(enable = "avx2")]
 fn store(step: Step) -> [u8; STEP] {
     let mut bytes = [0; STEP];
-    let (halves, _) = bytes.as_chunks_mut::<{ STEP / 2 }>();
-    simd::store(&mut halves[0], step[0]);
-    simd::store(&mut halves[1], step[1]);
+    for (bytes, half) in bytes.as_chunks_mut::<{ STEP / 2 }>().0.iter_mut().zip(step) {
+        simd::store(bytes, half);
+    }
     bytes
 }
 
