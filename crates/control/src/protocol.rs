@@ -170,17 +170,30 @@ pub enum Request {
 impl Request {
     /// Whether this only looks and never waits for a disk.
     pub fn only_looks(&self) -> bool {
-        matches!(self, Request::PoolReport | Request::Datasets(_) | Request::History)
+        matches!(
+            self,
+            Request::PoolReport
+                | Request::Datasets(_)
+                | Request::History
+                | Request::Usage(_)
+                | Request::Holds(_)
+                | Request::Permissions(_)
+        )
     }
 
     /// Whether every user may ask for it.
     pub fn is_open_to_all(&self) -> bool {
-        self.only_looks() || matches!(self, Request::Holds(_) | Request::Permissions(_))
+        self.only_looks() && !matches!(self, Request::Usage(_))
     }
 
     /// How long the exchange may take.
     pub fn deadline(&self) -> Duration {
-        if self.only_looks() { LOOK_DEADLINE } else { CHANGE_DEADLINE }
+        match self {
+            // Who uses how much is not always in memory.
+            Request::Usage(_) => CHANGE_DEADLINE,
+            _ if self.only_looks() => LOOK_DEADLINE,
+            _ => CHANGE_DEADLINE,
+        }
     }
 }
 

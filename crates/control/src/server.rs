@@ -34,20 +34,27 @@ pub trait PoolService: Send + Sync {
     /// The published snapshot. Must not wait for a disk.
     fn report(&self) -> PoolReport;
 
-    /// Datasets with their properties. Must not wait for a disk longer than the deadline of
-    /// questions.
+    /// Whether what only looks has to be read from disks this time, so that it waits with the orders.
+    fn reads(&self, request: &Request) -> bool {
+        let _ = request;
+        false
+    }
+
+    /// Datasets with their properties. Must not wait for a disk unless it [`reads`](Self::reads).
     ///
     /// # Errors
     /// `NotFound` if the root of the query does not exist.
     fn datasets(&self, query: &DatasetQuery) -> Result<Vec<DatasetReport>, Failure>;
 
-    /// The history, oldest first, with internal records.
+    /// The history, oldest first, with internal records. Must not wait for a disk unless it
+    /// [`reads`](Self::reads).
     ///
     /// # Errors
     /// If it cannot be read.
     fn history(&self) -> Result<Vec<HistoryRecord>, Failure>;
 
-    /// Who uses how much of a filesystem or snapshot.
+    /// Who uses how much of a filesystem or snapshot. Must not wait for a disk unless it
+    /// [`reads`](Self::reads).
     ///
     /// # Errors
     /// If it cannot be read.
@@ -235,7 +242,8 @@ fn exchange(
     let mut ending = None;
     let is_allowed = request.is_open_to_all() || may_change(stream);
     // To end the process there is always room.
-    let looks = request.only_looks() || !is_allowed || matches!(request, Request::Quit);
+    let looks = request.only_looks() && !service.reads(&request);
+    let looks = looks || !is_allowed || matches!(request, Request::Quit);
     let slot = match looks {
         true => Some(slot),
         false => {
@@ -348,7 +356,11 @@ mod tests {
         fn datasets(&self, _: &DatasetQuery) -> Result<Vec<DatasetReport>, Failure> {
             Ok(Vec::new())
         }
+        fn reads(&self, request: &Request) -> bool {
+            matches!(request, Request::History)
+        }
         fn history(&self) -> Result<Vec<HistoryRecord>, Failure> {
+            let _ = self.0.lock().unwrap().recv();
             Ok(Vec::new())
         }
         fn usage(&self, _: &str) -> Result<Vec<UsageRecord>, Failure> {
@@ -388,8 +400,12 @@ mod tests {
             Timed::new(&stream, LOOK_DEADLINE).send(request).unwrap();
             stream
         };
-        let waiting: Vec<UnixStream> =
-            (0..ORDERS_MAX).map(|_| ask(Request::Mount(MountRequest::default()))).collect();
+        // What has to be read waits with the orders.
+        let request = |number: usize| match number % 2 {
+            0 => Request::Mount(MountRequest::default()),
+            _ => Request::History,
+        };
+        let waiting: Vec<UnixStream> = (0..ORDERS_MAX).map(|n| ask(request(n))).collect();
         let mut longest = Duration::ZERO;
         for _ in 0..2 * EXCHANGES_MAX {
             let begun = std::time::Instant::now();
@@ -412,7 +428,8 @@ mod tests {
         drop(go);
         for stream in waiting {
             let answer: Response = Timed::new(&stream, LOOK_DEADLINE).receive().unwrap();
-            assert!(matches!(answer, Response::Done { .. }), "{answer:?}");
+            let is_done = matches!(answer, Response::Done { .. } | Response::History { .. });
+            assert!(is_done, "{answer:?}");
         }
     }
 

@@ -11,6 +11,7 @@ mod commands;
 mod dedup;
 mod directories;
 mod encrypted;
+mod frozen;
 mod modern;
 mod mount_helper;
 mod once;

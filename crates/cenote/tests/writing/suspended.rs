@@ -3,8 +3,8 @@
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use cenote_posix::tree::{
@@ -21,10 +21,12 @@ const ENOENT: i32 = 2;
 const DIRECTORY: u32 = 0o040_755;
 const FILE: u32 = 0o100_644;
 
-/// A filesystem of one file, a disk that fails while it is told to.
-struct FailingDisk {
+/// A filesystem of one file, a disk that fails, or does not answer, while it is told to.
+pub(super) struct FailingDisk {
     back: std::fs::File,
     fails: AtomicBool,
+    is_frozen: Mutex<bool>,
+    thawed: Condvar,
 }
 
 fn fail<T>(code: i32) -> Result<T> {
@@ -32,7 +34,15 @@ fn fail<T>(code: i32) -> Result<T> {
 }
 
 impl FailingDisk {
+    /// Nothing is answered from now on, or is again.
+    pub(super) fn freeze(&self, frozen: bool) {
+        *self.is_frozen.lock().unwrap() = frozen;
+        self.thawed.notify_all();
+    }
+
     fn check(&self) -> Result<()> {
+        let frozen = self.is_frozen.lock().unwrap();
+        drop(self.thawed.wait_while(frozen, |frozen| *frozen).unwrap());
         if self.fails.load(Relaxed) { fail(EIO) } else { Ok(()) }
     }
 }
@@ -122,13 +132,18 @@ impl Tree for FailingDisk {
 }
 
 /// A pool on such a disk; the mount goes after the pool has.
-fn bench() -> Option<(Bench, Arc<FailingDisk>, Mounted)> {
+pub(super) fn bench() -> Option<(Bench, Arc<FailingDisk>, Mounted)> {
     if may_not_run() || !rustix::process::geteuid().is_root() {
         return None;
     }
     let bench = Bench::new(1);
     let back = std::fs::File::options().read(true).write(true).open(&bench.devices(1)[0]).unwrap();
-    let disk = Arc::new(FailingDisk { back, fails: AtomicBool::new(false) });
+    let disk = Arc::new(FailingDisk {
+        back,
+        fails: AtomicBool::new(false),
+        is_frozen: Mutex::new(false),
+        thawed: Condvar::new(),
+    });
     std::fs::create_dir(bench.at("failing")).unwrap();
     let mounted = mount(disk.clone(), MountOptions::new(bench.at("failing"), "failing")).unwrap();
     bench.create(&["-f", &bench.at("failing/disk").display().to_string()]);

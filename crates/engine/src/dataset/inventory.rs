@@ -174,6 +174,11 @@ impl Inventory {
         all.filter(|_| entry.head.is_some())
     }
 
+    /// The head of the directory at `path`, its snapshots by age and its bookmarks.
+    pub fn of_directory<'a>(&'a self, path: &str) -> impl Iterator<Item = Known<'a>> + use<'a> {
+        self.entry(path).into_iter().flat_map(|entry| self.of(entry))
+    }
+
     /// The directory at `path`.
     pub fn entry(&self, path: &str) -> Option<&Arc<Entry>> {
         self.entries.get(&Path::new(path))
@@ -292,6 +297,25 @@ impl<'a> Known<'a> {
         );
         let facts_of = InMemory { inventory: self.inventory, entry: self.entry, facts };
         Subject { dataset: &facts.dataset, kind: facts.kind, facts: Box::new(facts_of), levels }
+    }
+
+    /// Those of [`Self::properties`] whose names are `wanted`, in the same order.
+    ///
+    /// # Errors
+    /// If a table holds a value of another kind.
+    pub fn chosen(
+        &self,
+        around: &Surroundings<'_>,
+        wanted: &dyn Fn(&str) -> bool,
+    ) -> Result<Vec<PropertyValue>> {
+        match self.what {
+            What::Dataset(facts) => around.chosen(&self.subject(facts), wanted),
+            What::Bookmark(own) => {
+                let mut all = all_of_bookmark(&own.bookmark, own.redaction.as_deref());
+                all.retain(|value| wanted(&value.name));
+                Ok(all)
+            }
+        }
     }
 
     /// What it holds; `None`: it is a bookmark.

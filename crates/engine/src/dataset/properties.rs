@@ -290,8 +290,18 @@ impl Surroundings<'_> {
     /// Every visible native property of a dataset that has a value, then the user properties by
     /// name.
     pub(super) fn all(&self, subject: &Subject<'_>) -> Result<Vec<PropertyValue>> {
+        self.chosen(subject, &|_| true)
+    }
+
+    /// Those of [`Self::all`] whose names are `wanted`.
+    pub(super) fn chosen(
+        &self,
+        subject: &Subject<'_>,
+        wanted: &dyn Fn(&str) -> bool,
+    ) -> Result<Vec<PropertyValue>> {
         let mut found = Vec::new();
-        for property in property::DATASET.iter().filter(|property| property.visible) {
+        let visible = property::DATASET.iter().filter(|property| property.visible);
+        for property in visible.filter(|property| wanted(property.name)) {
             found.extend(self.native(subject, property)?);
         }
         let names: std::collections::BTreeSet<&str> = subject
@@ -299,7 +309,7 @@ impl Surroundings<'_> {
             .iter()
             .flat_map(|(_, entries)| entries.keys())
             .map(|name| name.split_once('$').map_or(name.as_str(), |(base, _)| base))
-            .filter(|name| property::is_user_name(name))
+            .filter(|name| property::is_user_name(name) && wanted(name))
             .collect();
         found.extend(names.into_iter().filter_map(|name| user(subject, name)));
         Ok(found)

@@ -10,7 +10,7 @@ pub mod store;
 
 pub use blocks::DatasetKeys;
 pub use make::{Wrapping, suite_of_property};
-pub use store::{KeyStore, open_keys};
+pub use store::{KeyStore, LoadedRoots, open_keys};
 
 #[cfg(test)]
 mod tests;

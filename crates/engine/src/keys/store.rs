@@ -4,7 +4,7 @@
 //! key; a key enters the store only after it opened the root's own key object; opened keys are given
 //! out only for the key object they were opened from, for its number may be another's by now.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use cenote_codec::cipher::{CipherError, SecretKey, unwrap};
@@ -142,6 +142,11 @@ impl KeyStore {
         }
     }
 
+    /// The encryption roots whose keys are loaded now.
+    pub fn loaded_roots(&self) -> LoadedRoots {
+        LoadedRoots(self.0.read().roots.keys().copied().collect())
+    }
+
     /// Forgets the user key of a directory that is gone or no encryption root any more, if it has one.
     pub fn forget_root(&self, directory: ObjectId) {
         self.0.write().roots.remove(&directory);
@@ -174,6 +179,20 @@ impl KeyStore {
             loaded.opened.insert(key.id, Opened::of(&key, keys.clone()));
         }
         Ok(Some(keys))
+    }
+}
+
+/// The directories of the encryption roots whose keys were loaded at one moment. Opens nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LoadedRoots(BTreeSet<ObjectId>);
+
+impl Keys for LoadedRoots {
+    fn is_loaded(&self, root: ObjectId) -> bool {
+        self.0.contains(&root)
+    }
+
+    fn decryptor(&self, _: &Catalog, _: &Dataset) -> Result<Option<Arc<dyn Decryptor>>> {
+        Ok(None)
     }
 }
 

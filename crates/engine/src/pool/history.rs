@@ -250,6 +250,35 @@ impl History {
         Ok(Self { object: Some(object), header, ranges })
     }
 
+    /// Bytes of all records that are kept.
+    pub fn length(&self) -> u64 {
+        let lengths =
+            self.header.ranges().into_iter().map(|(start, end)| end.saturating_sub(start));
+        lengths.fold(0, u64::saturating_add)
+    }
+
+    /// Where the next record will be written. Such places grow for ever: they count bytes.
+    pub fn end(&self) -> u64 {
+        self.header.end
+    }
+
+    /// Whether the record that was written at `place` is kept still.
+    pub fn has(&self, place: u64) -> bool {
+        self.header.ranges().iter().any(|(start, end)| (*start..*end).contains(&place))
+    }
+
+    /// Without what stands before the record at `place`, or before the end if that is there.
+    #[must_use]
+    pub fn since(mut self, place: u64) -> Self {
+        self.ranges.iter_mut().for_each(|(start, _)| *start = place.max(*start));
+        self
+    }
+
+    /// Where the next record to be read is; `None` after the last.
+    pub fn position(&self) -> Option<u64> {
+        self.ranges.iter().rev().find(|(start, end)| start < end).map(|(start, _)| *start)
+    }
+
     /// Records that were overwritten.
     pub fn lost(&self) -> u64 {
         self.header.lost
@@ -346,6 +375,29 @@ mod tests {
         dataset.fields.push(key::DATASET_ID, Value::Uint64(9));
         let line = "T [txg:123] set p/a (9) comment=golden pool";
         assert_eq!(dataset.text("T", false, &root), line);
+    }
+
+    #[test]
+    fn what_is_known_is_left_out() {
+        let header = HistoryHeader {
+            create_length: 100,
+            physical_max: 1000,
+            begin: 950,
+            end: 1750,
+            lost: 3,
+        };
+        let open = || {
+            let mut ranges: Vec<(u64, u64)> = header.ranges().into();
+            ranges.reverse();
+            History { object: None, header, ranges }
+        };
+        assert_eq!((open().length(), open().end(), open().position()), (900, 1750, Some(0)));
+        assert_eq!(
+            [0, 99, 100, 949, 950, 1749, 1750].map(|at| open().has(at)),
+            [true, true, false, false, true, true, false]
+        );
+        let places = [50, 100, 700, 1000, 1750].map(|place| open().since(place).position());
+        assert_eq!(places, [Some(50), Some(950), Some(950), Some(1000), None]);
     }
 
     #[test]

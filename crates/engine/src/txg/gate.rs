@@ -327,6 +327,19 @@ impl Gate {
         self.work.notify_all();
     }
 
+    /// Waits until a group after `seen` is on the disks, at most so long, and asks for none. The newest
+    /// that is.
+    pub fn wait_past(&self, seen: Txg, patience: Duration) -> Txg {
+        let until = Instant::now() + patience;
+        let mut state = self.state.lock();
+        while state.synced <= seen.0 {
+            if self.changed.wait_until(&mut state, until).timed_out() {
+                break;
+            }
+        }
+        Txg(state.synced)
+    }
+
     /// Waits until group `txg` is on the disks. The time while writing is suspended does not count,
     /// unless changes are refused: then this is.
     pub fn wait_synced(&self, txg: Txg, patience: Duration) -> Result<()> {

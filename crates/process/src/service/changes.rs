@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use cenote_control::changes::{DatasetSettings, NewDataset};
 use cenote_control::plan::{PropertySetting, VdevPlan};
@@ -19,7 +20,7 @@ use cenote_engine::pool::leaves::HeldDevices;
 use cenote_engine::{Error, ErrorKind, Result};
 use cenote_format::master_node::CaseSensitivity;
 use cenote_format::objset::ObjsetKind;
-use cenote_format::{Guid, ObjectId};
+use cenote_format::{Guid, ObjectId, Txg};
 use cenote_posix::Filesystem;
 use cenote_posix::create::NewFilesystem;
 use cenote_posix::tree::Errno;
@@ -122,10 +123,16 @@ impl PoolChanges {
         }
     }
 
-    /// The newest transaction group on the disks: what is published is read again when it moves.
-    /// `None`: it never does.
-    pub fn synced_txg(&self) -> Option<u64> {
-        Some(self.live.as_ref()?.gate().figures().synced.0)
+    /// Waits until a group after `seen` is on the disks, at most so long. The newest that is; 0 for ever
+    /// if the pool is only read.
+    pub fn wait_past(&self, seen: Txg, patience: Duration) -> Txg {
+        match &self.live {
+            Some(live) => live.gate().wait_past(seen, patience),
+            None => {
+                std::thread::sleep(patience);
+                Txg(0)
+            }
+        }
     }
 
     /// Creates one filesystem or volume whose parent exists. `NewDataset::parents` and `mount` are the

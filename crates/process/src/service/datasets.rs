@@ -1,208 +1,314 @@
-//! What `zfs list` and `zfs get` show, published.
+//! What `zfs list` and `zfs get` show, and what orders look up.
 //!
-//! Invariant: the properties of all datasets are read in the background, when the pool is opened and
-//! when a question comes after more was written; a question waits for that reading only, and never
-//! beyond its deadline: then it gets what was read before. From the devices comes only what groups
-//! wrote since the reading before.
+//! Invariant: everything comes from what is published; only what is asked for is made a report of.
+//! Figures that are not kept in memory (`written@x`, who uses how much of a snapshot or of a filesystem
+//! of very many people) are read by who asks, in a place among the orders: [`Shown::lacks`] says so.
 
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use cenote_control::protocol::{DatasetQuery, Failure, FailureKind};
-use cenote_control::report::{DatasetKind, DatasetReport, Properties, Property, Source};
-use cenote_engine::Result;
+use cenote_control::report::{DatasetKind, DatasetReport, Property, Source};
+use cenote_engine::ErrorKind;
 use cenote_engine::dataset::{
-    self, InventoryReader, Known, Listed, Principal, PrincipalUsage, PropertyReader, Surroundings,
+    self, Inventory, Known, Listed, Principal, PrincipalUsage, PropertyReader, Surroundings, Usage,
 };
 use cenote_engine::pool::Pool;
-use parking_lot::{Condvar, Mutex};
 
+use super::mounts::Table;
 use super::pool_report::convert;
+use super::published::Published;
 use cenote_control::principal::{self, Who};
 
-/// How long a question waits for the first reading to end.
-const PATIENCE: Duration = Duration::from_secs(4);
-/// How long a question waits for a newer reading when there is an older one.
-const IMPATIENCE: Duration = Duration::from_secs(2);
+/// Datasets by name, as orders need them.
+pub trait Datasets {
+    /// One, with all its properties.
+    fn find(&self, name: &str) -> Option<DatasetReport>;
 
-/// The datasets of a pool as they were read.
-pub struct Catalogue {
-    state: Mutex<State>,
-    /// Never taken by those who only look.
-    reader: Mutex<InventoryReader>,
-    changed: Condvar,
-}
+    /// What is at and below `top`, snapshots and bookmarks with it, in the order of listings.
+    fn below(&self, top: &str) -> Vec<(String, DatasetKind)>;
 
-struct State {
-    /// What was read last.
-    last: Option<Result<Arc<Vec<DatasetReport>>, String>>,
-    /// The transaction group that was on the disks when that reading began.
-    txg: Option<u64>,
-    /// A reading runs; for this group.
-    reading: Option<Option<u64>>,
-}
-
-impl Catalogue {
-    /// Starts reading in the background; `txg` is the newest group on the disks.
-    pub fn start(pool: &Arc<Pool>, altroot: &str, txg: Option<u64>) -> Arc<Self> {
-        let state = State { last: None, txg, reading: None };
-        let catalogue = Arc::new(Self {
-            state: Mutex::new(state),
-            reader: Mutex::default(),
-            changed: Condvar::new(),
-        });
-        catalogue.begin(pool, altroot, txg);
-        catalogue
+    /// Where one of its properties comes from, if it has that.
+    fn source(&self, name: &str, property: &str) -> Option<Source> {
+        self.find(name)?.properties.get(property).map(|found| found.source.clone())
     }
 
-    fn begin(self: &Arc<Self>, pool: &Arc<Pool>, altroot: &str, txg: Option<u64>) {
-        self.state.lock().reading = Some(txg);
-        let (own, pool, altroot) = (self.clone(), pool.clone(), altroot.to_owned());
-        let run = move || {
-            let result = own.read(&pool, &altroot);
-            own.finish(result, txg);
+    /// What it is, if it is there.
+    fn kind(&self, name: &str) -> Option<DatasetKind> {
+        self.find(name).map(|found| found.kind)
+    }
+
+    /// Whether it is there.
+    fn has(&self, name: &str) -> bool {
+        self.kind(name).is_some()
+    }
+}
+
+#[cfg(test)]
+impl Datasets for Vec<DatasetReport> {
+    fn find(&self, name: &str) -> Option<DatasetReport> {
+        self.iter().find(|dataset| dataset.name == name).cloned()
+    }
+
+    fn below(&self, top: &str) -> Vec<(String, DatasetKind)> {
+        let is_in = |name: &str| {
+            let rest = name.strip_prefix(top);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '@', '#']))
         };
-        let started = std::thread::Builder::new().name("datasets".into()).spawn(run);
-        if let Err(error) = started {
-            let mut state = self.state.lock();
-            (state.last, state.reading) = (Some(Err(error.to_string())), None);
-        }
+        let below = self.iter().filter(|dataset| is_in(&dataset.name));
+        below.map(|dataset| (dataset.name.clone(), dataset.kind)).collect()
+    }
+}
+
+/// The datasets at one moment, and what is mounted of them.
+pub struct Shown {
+    published: Arc<Published>,
+    inventory: Arc<Inventory>,
+    mounts: Arc<Table>,
+    altroot: String,
+}
+
+impl Datasets for Shown {
+    fn find(&self, name: &str) -> Option<DatasetReport> {
+        self.report(&self.inventory.find(name)?, &|_| true)
+            .inspect_err(|error| tracing::warn!(dataset = name, %error, "unreadable properties"))
+            .ok()
     }
 
-    fn finish(&self, result: Result<Vec<DatasetReport>>, txg: Option<u64>) {
-        let mut state = self.state.lock();
-        state.last = Some(result.map(Arc::new).map_err(|error| error.to_string()));
-        (state.txg, state.reading) = (txg, None);
-        self.changed.notify_all();
+    fn below(&self, top: &str) -> Vec<(String, DatasetKind)> {
+        let below = self.inventory.below(top);
+        below.map(|known| (known.name().to_string(), kind(&known))).collect()
     }
 
-    /// Reads all datasets anew, here and now.
-    pub fn read_again(
+    fn source(&self, name: &str, property: &str) -> Option<Source> {
+        let report = self.report(&self.inventory.find(name)?, &|wanted| wanted == property).ok()?;
+        report.properties.get(property).map(|found| found.source.clone())
+    }
+
+    fn kind(&self, name: &str) -> Option<DatasetKind> {
+        self.inventory.find(name).as_ref().map(kind)
+    }
+}
+
+impl Shown {
+    /// What was `published`, where these are mounted.
+    ///
+    /// # Errors
+    /// If the datasets were never read.
+    pub fn new(
+        published: Arc<Published>,
+        mounts: Arc<Table>,
+        altroot: &str,
+    ) -> Result<Self, Failure> {
+        let inventory = published.inventory()?.clone();
+        Ok(Self { published, inventory, mounts, altroot: altroot.to_owned() })
+    }
+
+    /// Whether a filesystem or volume was received in part only, so far.
+    pub fn is_partial(&self, name: &str) -> bool {
+        let head = self.known(name).and_then(|known| known.facts());
+        head.is_some_and(|head| head.dataset.phys.is_inconsistent())
+            && self.find(name).as_ref().is_some_and(super::mounts::has_resume_token)
+    }
+
+    /// A head or snapshot.
+    pub fn known(&self, name: &str) -> Option<Known<'_>> {
+        self.inventory.find(name)
+    }
+
+    /// The snapshots of a filesystem or volume: what comes after the `@`, and the group they were taken
+    /// in.
+    pub fn snapshots(&self, of: &str) -> Vec<(String, u64)> {
+        let all = self.inventory.of_directory(of);
+        let named = all.filter_map(|known| {
+            let name = known.name().to_string();
+            Some((name.split_once('@')?.1.to_owned(), known.created_in()))
+        });
+        named.collect()
+    }
+
+    /// The datasets.
+    pub fn inventory(&self) -> &Inventory {
+        &self.inventory
+    }
+
+    /// The datasets `query` asks for. What is not in memory is read from `pool`, if that is given, and
+    /// left out otherwise.
+    ///
+    /// # Errors
+    /// `NotFound` if its root does not exist.
+    pub fn answer(
         &self,
-        pool: &Arc<Pool>,
-        altroot: &str,
-        txg: Option<u64>,
-    ) -> Result<(), Failure> {
-        let result = self.read(pool, altroot);
-        let failed = result.as_ref().err().map(ToString::to_string);
-        self.finish(result, txg);
-        match failed {
-            None => Ok(()),
-            Some(reason) => Err(Failure::new(FailureKind::Other, reason)),
+        query: &DatasetQuery,
+        pool: Option<&Pool>,
+    ) -> Result<Vec<DatasetReport>, Failure> {
+        let mut out = Vec::new();
+        for known in self.selected(query)? {
+            let report = self.report(&known, &|name| query.wants(name));
+            let mut report =
+                report.map_err(|error| Failure::new(FailureKind::Other, error.to_string()))?;
+            if let Some(wanted) = &query.properties {
+                self.with_arguments(&known, &mut report, wanted, pool);
+            }
+            out.push(report);
         }
+        Ok(out)
     }
 
-    fn read(&self, pool: &Arc<Pool>, altroot: &str) -> Result<Vec<DatasetReport>> {
-        let mut reader = self.reader.lock();
-        let (catalog, changed) = pool.take_changed();
-        let keys = &**pool.keys();
-        let inventory = reader.next(&catalog, keys, &changed, false);
-        let inventory = inventory.inspect_err(|_| pool.give_back_changed())?;
-        let around = Surroundings::new(pool.capacity(), keys, altroot);
-        inventory.all().map(|known| report(&known, &around)).collect()
+    /// Whether something that `query` asks for is not in memory.
+    pub fn lacks(&self, query: &DatasetQuery) -> bool {
+        let wanted = query.properties.as_deref().unwrap_or_default();
+        let with = |name: &&String| name.contains(['@', '#']);
+        let (people, others): (Vec<&String>, Vec<&String>) =
+            wanted.iter().filter(with).partition(|name| of_somebody(name).is_some());
+        if people.is_empty() && others.is_empty() {
+            return false;
+        }
+        let Ok(mut selected) = self.selected(query) else { return false };
+        selected.any(|known| match known.facts() {
+            None => false,
+            Some(_) => !others.is_empty() || !is_usage_known(&known),
+        })
     }
 
-    /// All datasets as of group `txg`, waiting for the reading at most [`PATIENCE`].
-    pub fn all(
-        self: &Arc<Self>,
-        pool: &Arc<Pool>,
-        altroot: &str,
-        txg: Option<u64>,
-    ) -> Result<Arc<Vec<DatasetReport>>, Failure> {
-        let mut state = self.state.lock();
-        if state.txg != txg && state.reading.is_none() {
-            drop(state);
-            self.begin(pool, altroot, txg);
-            state = self.state.lock();
+    /// What `query` selects.
+    fn selected<'a>(
+        &'a self,
+        query: &'a DatasetQuery,
+    ) -> Result<Box<dyn Iterator<Item = Known<'a>> + 'a>, Failure> {
+        let inventory = &self.inventory;
+        let chosen: Box<dyn Iterator<Item = Known<'a>> + 'a> = match &query.root {
+            None => Box::new(inventory.all()),
+            Some(root) => {
+                let found = inventory.find(root).ok_or_else(|| {
+                    let message = format!("cannot open '{root}': dataset does not exist");
+                    Failure::new(FailureKind::NotFound, message)
+                })?;
+                match root.contains(['@', '#']) || query.depth == Some(0) {
+                    true => Box::new(std::iter::once(found)),
+                    false => Box::new(inventory.below(root)),
+                }
+            }
+        };
+        Ok(Box::new(chosen.filter(|one| query.selects(&one.name().to_string(), kind(one)))))
+    }
+
+    fn report(
+        &self,
+        known: &Known<'_>,
+        wants: &dyn Fn(&str) -> bool,
+    ) -> cenote_engine::Result<DatasetReport> {
+        let around = Surroundings::new(
+            self.published.space.capacity(),
+            &*self.published.keys,
+            &self.altroot,
+        );
+        // `mounted` stands before the quota in every listing.
+        let properties = known.chosen(&around, &|name| wants(name) || name == "quota")?;
+        let mut report = DatasetReport {
+            name: known.name().to_string(),
+            kind: kind(known),
+            createtxg: known.created_in(),
+            mounted_at: None,
+            properties: convert(properties),
+        };
+        if report.kind == DatasetKind::Filesystem {
+            self.add_mount(&mut report, wants);
         }
-        let wait = if state.last.is_some() { IMPATIENCE } else { PATIENCE };
-        let end = Instant::now() + wait;
-        while state.reading.is_some() {
-            if self.changed.wait_until(&mut state, end).timed_out() {
-                break;
+        report.properties.0.retain(|property| wants(&property.name));
+        Ok(report)
+    }
+
+    /// Where a filesystem is mounted, and what it has other values of as long as it is.
+    fn add_mount(&self, report: &mut DatasetReport, wants: &dyn Fn(&str) -> bool) {
+        let mount = self.mounts.get(report.name.as_str());
+        report.mounted_at = mount.filter(|one| one.mounted.is_alive()).map(|one| {
+            let at: &PathBuf = &one.at;
+            at.display().to_string()
+        });
+        set(report, "mounted", if report.mounted_at.is_some() { "yes" } else { "no" });
+        for (name, value) in mount.iter().flat_map(|mount| &mount.temporary) {
+            if wants(name) && report.properties.value(name) != Some(value) {
+                report.properties.set(name, *value, Source::Temporary);
             }
         }
-        match &state.last {
-            Some(Ok(datasets)) => Ok(datasets.clone()),
-            Some(Err(reason)) => Err(Failure::new(FailureKind::Other, reason.clone())),
-            None => {
-                let reason = "the datasets are still being read, try again";
-                Err(Failure::new(FailureKind::Busy, reason))
+    }
+
+    /// Adds the properties whose names carry an argument (`written@x`, `userused@0`).
+    fn with_arguments(
+        &self,
+        known: &Known<'_>,
+        report: &mut DatasetReport,
+        wanted: &[String],
+        pool: Option<&Pool>,
+    ) {
+        let Some(facts) = known.facts() else { return };
+        let missing: Vec<&String> = wanted
+            .iter()
+            .filter(|name| name.contains(['@', '#']) && report.properties.get(name).is_none())
+            .collect();
+        if missing.is_empty() {
+            return;
+        }
+        let mut rest = Vec::new();
+        for name in missing {
+            match (of_somebody(name), &known.entry().usage) {
+                (Some((figure, whose)), Usage::Known(usage)) if is_usage_known(known) => {
+                    let number = usage.get(&whose).map_or(0, figure);
+                    report.properties.set(name, number.to_string(), Source::Local);
+                }
+                _ => rest.push(name),
+            }
+        }
+        if let Some(pool) = pool.filter(|_| !rest.is_empty()) {
+            self.read_arguments(pool, &facts.dataset.name.to_string(), report, &rest);
+        }
+    }
+
+    /// The same, read from the devices.
+    fn read_arguments(
+        &self,
+        pool: &Pool,
+        name: &str,
+        report: &mut DatasetReport,
+        wanted: &[&String],
+    ) {
+        let catalog = pool.catalog();
+        let Ok(found) = catalog.dataset_named(name) else { return };
+        let capacity = self.published.space.capacity();
+        let reader = PropertyReader::new(&catalog, capacity, &**pool.keys(), &self.altroot);
+        let of_people = wanted.iter().any(|name| of_somebody(name).is_some());
+        let usage = of_people.then(|| catalog.usage(&found, &**pool.keys()).ok()).flatten();
+        let listed = Listed::Dataset(found);
+        for name in wanted {
+            if let (Some((figure, whose)), Some(usage)) = (of_somebody(name), &usage) {
+                let number = usage.get(&whose).map_or(0, figure);
+                report.properties.set(name, number.to_string(), Source::Local);
+            } else if let Ok(Some(value)) = reader.get(&listed, name) {
+                report.properties.0.extend(convert(vec![value]).0);
             }
         }
     }
 }
 
-fn report(known: &Known<'_>, around: &Surroundings<'_>) -> Result<DatasetReport> {
-    let properties = convert(known.properties(around)?);
-    let kind = match (known.facts(), known.kind()) {
+/// Whether it is in memory who uses how much, or why nobody can tell.
+pub fn is_usage_known(known: &Known<'_>) -> bool {
+    let is_head = known.facts().is_some_and(|facts| !facts.dataset.is_snapshot());
+    is_head
+        && match &known.entry().usage {
+            Usage::Known(_) => true,
+            Usage::Unknown(error) => error.kind() == ErrorKind::KeyNotLoaded,
+            Usage::TooMany => false,
+        }
+}
+
+/// What it is.
+fn kind(known: &Known<'_>) -> DatasetKind {
+    match (known.facts(), known.kind()) {
         (Some(facts), _) if facts.dataset.is_snapshot() => DatasetKind::Snapshot,
         (_, Some(dataset::DatasetKind::Filesystem)) => DatasetKind::Filesystem,
         (_, Some(dataset::DatasetKind::Volume)) => DatasetKind::Volume,
         (_, None) => DatasetKind::Bookmark,
-    };
-    Ok(DatasetReport {
-        name: known.name().to_string(),
-        kind,
-        createtxg: known.created_in(),
-        mounted_at: None,
-        properties,
-    })
-}
-
-/// The datasets `query` asks for, brought up to date by `freshen`.
-pub fn answer(
-    pool: &Arc<Pool>,
-    all: &[DatasetReport],
-    query: &DatasetQuery,
-    altroot: &str,
-    freshen: &dyn Fn(&mut DatasetReport),
-) -> Result<Vec<DatasetReport>, Failure> {
-    if let Some(root) = &query.root
-        && !all.iter().any(|dataset| dataset.name == *root)
-    {
-        let message = format!("cannot open '{root}': dataset does not exist");
-        return Err(Failure::new(FailureKind::NotFound, message));
-    }
-    let mut out = Vec::new();
-    for dataset in all.iter().filter(|dataset| query.selects(&dataset.name, dataset.kind)) {
-        let mut dataset = dataset.clone();
-        freshen(&mut dataset);
-        if let Some(wanted) = &query.properties {
-            with_arguments(pool, &mut dataset, wanted, altroot);
-            let kept = dataset.properties.0.into_iter().filter(|p| query.wants(&p.name)).collect();
-            dataset.properties = Properties(kept);
-        }
-        out.push(dataset);
-    }
-    Ok(out)
-}
-
-/// Adds the properties whose names carry an argument (`written@x`, `userused@0`).
-fn with_arguments(pool: &Arc<Pool>, dataset: &mut DatasetReport, wanted: &[String], altroot: &str) {
-    let missing: Vec<&String> = wanted
-        .iter()
-        .filter(|name| name.contains(['@', '#']) && dataset.properties.get(name).is_none())
-        .collect();
-    if missing.is_empty() || dataset.kind == DatasetKind::Bookmark {
-        return;
-    }
-    let Ok(found) = pool.catalog().dataset_named(&dataset.name) else { return };
-    let Ok(space) = pool.space() else { return };
-    let catalog = pool.catalog();
-    let reader = PropertyReader::new(&catalog, space.capacity(), &**pool.keys(), altroot);
-    let usage = catalog.usage(&found, &**pool.keys());
-    let listed = Listed::Dataset(found);
-    for name in missing {
-        if let (Some((what, id)), Ok(usage)) = (of_somebody(name), &usage) {
-            let of = usage.iter().find(|(whose, _)| **whose == id);
-            let number = of.map_or(0, |(_, usage)| what(usage));
-            dataset.properties.set(name, number.to_string(), Source::Local);
-            continue;
-        }
-        if let Ok(Some(value)) = reader.get(&listed, name) {
-            dataset.properties.0.extend(convert(vec![value]).0);
-        }
     }
 }
 
@@ -232,12 +338,11 @@ fn of_somebody(property: &str) -> Option<(Figure, Principal)> {
 }
 
 /// Sets or replaces a computed property.
-pub fn set(dataset: &mut DatasetReport, name: &str, value: &str) {
+fn set(dataset: &mut DatasetReport, name: &str, value: &str) {
     let known = dataset.properties.0.iter_mut().find(|property| property.name == name);
     match known {
         Some(property) => property.value = value.to_owned(),
         None => {
-            // `mounted` stands after the space figures in every listing.
             let at = dataset.properties.0.iter().position(|p| p.name == "quota");
             let at = at.unwrap_or(dataset.properties.0.len());
             let property = Property {

@@ -1,22 +1,95 @@
 //! The pool's history as the report has it.
 //!
-//! Invariant: everything before the first record that cannot be read is shown.
+//! Invariant: everything before the first record that cannot be read is shown. A history is in memory
+//! from its first record to its last, or, if it is longer than [`BYTES_MAX`] or cannot be read, not at
+//! all: then it is read by who asks for it, in a place among the orders.
 
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use cenote_control::principal;
 use cenote_control::report::HistoryRecord;
-use cenote_engine::pool::Pool;
+use cenote_engine::Result;
+use cenote_engine::dataset::Catalog;
 use cenote_engine::pool::history::{History, listed};
-use cenote_engine::{Error, Result};
 use cenote_format::history::key;
 use cenote_format::nvlist::NvList;
 
-use cenote_control::principal;
+/// Most bytes of a history that is kept in memory, as it is in the pool.
+const BYTES_MAX: u64 = 8 << 20;
 
-/// Every record, oldest first. A record that cannot be read ends the list.
-pub fn records(pool: &Pool) -> Result<Vec<HistoryRecord>> {
+/// A record and where it begins in the history.
+type Placed = (u64, Arc<HistoryRecord>);
+
+/// A history in memory.
+#[derive(Clone, Default)]
+pub struct Tail {
+    records: Arc<VecDeque<Placed>>,
+    /// It is kept.
+    is_whole: bool,
+}
+
+impl Tail {
+    /// All records, oldest first, if they are in memory.
+    pub fn whole(&self) -> Option<Vec<HistoryRecord>> {
+        let all = || self.records.iter().map(|(_, record)| HistoryRecord::clone(record)).collect();
+        self.is_whole.then(all)
+    }
+
+    /// Whether all records are in memory.
+    pub fn is_whole(&self) -> bool {
+        self.is_whole
+    }
+}
+
+/// Follows a history.
+#[derive(Default)]
+pub struct HistoryReader {
+    tail: Tail,
+    /// Where the next record begins.
+    end: u64,
+}
+
+impl HistoryReader {
+    /// The history as it is now: what was written since the one before is read.
+    pub fn next(&mut self, catalog: &Catalog) -> Tail {
+        if let Err(error) = self.follow(catalog) {
+            tracing::warn!(%error, "the history is not kept in memory");
+            *self = Self::default();
+        }
+        self.tail.clone()
+    }
+
+    fn follow(&mut self, catalog: &Catalog) -> Result<()> {
+        let history = History::open(catalog)?;
+        if history.length() > BYTES_MAX || history.end() < self.end {
+            *self = Self::default();
+        }
+        if history.length() > BYTES_MAX || (self.tail.is_whole && history.end() == self.end) {
+            return Ok(());
+        }
+        let mut records = VecDeque::clone(&self.tail.records);
+        records.retain(|(at, _)| history.has(*at));
+        let end = history.end();
+        let mut history = history.since(self.end);
+        let mut names = HashMap::new();
+        while let Some(at) = history.position() {
+            let Some(record) = history.next().transpose()? else { break };
+            records.push_back((at, Arc::new(convert(&record.fields, &mut names))));
+        }
+        self.end = end;
+        self.tail = Tail { records: Arc::new(records), is_whole: true };
+        Ok(())
+    }
+}
+
+/// Every record, oldest first, read from the devices. A record that cannot be read ends the list.
+pub fn records(catalog: &Catalog) -> Result<Vec<HistoryRecord>> {
     let mut out = Vec::new();
-    for record in History::open(&pool.catalog())? {
+    let mut names = HashMap::new();
+    for record in History::open(catalog)? {
         match record {
-            Ok(record) => out.push(convert(&record.fields)),
+            Ok(record) => out.push(convert(&record.fields, &mut names)),
             Err(error) if out.is_empty() => return Err(error),
             Err(error) => {
                 tracing::warn!(%error, "the history ends early");
@@ -27,7 +100,14 @@ pub fn records(pool: &Pool) -> Result<Vec<HistoryRecord>> {
     Ok(out)
 }
 
-fn convert(list: &NvList) -> HistoryRecord {
+/// Names of users by number, as far as they were looked up.
+type Names = HashMap<u64, Option<String>>;
+
+fn convert(list: &NvList, names: &mut Names) -> HistoryRecord {
+    let mut user = |who: u64| {
+        let name = names.entry(who).or_insert_with(|| principal::name(principal::Who::User, who));
+        name.clone()
+    };
     let text = |name: &str| list.string_lossy(name);
     let signed = |name: &str| list.u64(name).and_then(|number| i64::try_from(number).ok());
     let dataset = match (text(key::DATASET_NAME), list.u64(key::DATASET_ID)) {
@@ -48,13 +128,8 @@ fn convert(list: &NvList) -> HistoryRecord {
         output: list.nvlist(key::OUTPUT).map(listed),
         error_number: list.i64(key::ERRNO),
         who: list.u64(key::WHO),
-        user: list.u64(key::WHO).and_then(|who| principal::name(principal::Who::User, who)),
+        user: list.u64(key::WHO).and_then(&mut user),
         host: text(key::HOSTNAME),
         zone: text(key::ZONE),
     }
-}
-
-/// What to say when the history cannot be read.
-pub fn failure(error: &Error) -> String {
-    format!("cannot get history: {error}")
 }

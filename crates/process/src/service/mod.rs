@@ -1,7 +1,7 @@
 //! The pool process's answers: [`PoolService`] over an open pool.
 //!
-//! Invariant: what only looks is answered from memory; orders (mount, load a key, export) take a
-//! lock of their own and never one that a look needs.
+//! Invariant: what only looks is answered from what is published; orders (mount, load a key, export)
+//! take a lock of their own and never one that a look needs.
 
 mod activities;
 pub mod changes;
@@ -12,6 +12,7 @@ mod orders;
 mod permissions;
 mod places;
 mod pool_report;
+mod published;
 pub mod settings;
 mod spares;
 mod troubles;
@@ -20,29 +21,32 @@ pub mod vdevs;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwapOption;
 use cenote_control::changes::{ChangeRequest, Grant};
 use cenote_control::protocol::{
     DatasetQuery, Failure, FailureKind, LoadKeyRequest, MountRequest, Request, UnmountRequest,
 };
-use cenote_control::report::{
-    DatasetKind, DatasetReport, GoneBack, HistoryRecord, PoolReport, Source, UsageRecord,
-};
+use cenote_control::report::{DatasetReport, GoneBack, HistoryRecord, PoolReport, UsageRecord};
 use cenote_control::server::PoolService;
-use cenote_engine::dataset::{Principal, PrincipalUsage};
+use cenote_engine::dataset::{Known, Principal, PrincipalUsage, Usage};
 use cenote_engine::pool::Pool;
 use cenote_engine::pool::properties::Runtime;
 use cenote_engine::{Error, ErrorKind};
-use parking_lot::{Mutex, MutexGuard, RwLock};
+use cenote_format::Txg;
+use parking_lot::{Mutex, MutexGuard};
 
 use changes::PoolChanges;
-use datasets::Catalogue;
+use datasets::{Datasets, Shown, is_usage_known};
 use mounts::{Mounts, Place};
-use pool_report::Published;
+use published::Publisher;
 
 /// How often devices that were given up are tried again.
 const PROBE_INTERVAL: Duration = Duration::from_secs(5);
-/// How often it is looked whether there is something new to publish.
-const PUBLISH_INTERVAL: Duration = Duration::from_secs(1);
+/// How soon losses of data are named and mounts that somebody unmounted are noticed, while no group is
+/// written.
+const NOTICE_TIME: Duration = Duration::from_secs(1);
+/// What could not be read is tried again after so many times [`NOTICE_TIME`].
+const LOOKS: u32 = 10;
 /// How long a mount that somebody unmounted may take to end.
 const UNMOUNT_TIME: Duration = Duration::from_millis(300);
 
@@ -59,11 +63,9 @@ pub struct ImportFacts {
 
 /// An imported pool.
 pub struct Service {
-    pool: RwLock<Option<Arc<Pool>>>,
-    published: RwLock<Published>,
+    pool: ArcSwapOption<Pool>,
+    publisher: Publisher,
     changes: Arc<PoolChanges>,
-    runtime: Runtime,
-    catalogue: Arc<Catalogue>,
     mounts: Mounts,
     orders: Mutex<()>,
     altroot: String,
@@ -87,44 +89,38 @@ impl Service {
             load_guid: Some(load_guid()),
             expandable: None,
         };
-        let published = Published::read(&pool, &runtime)?;
-        let altroot = facts.altroot.clone().unwrap_or_default();
-        let catalogue = Catalogue::start(&pool, &altroot, changes.synced_txg());
+        let publisher = Publisher::start(&pool, &changes, runtime)?;
         watch_devices(&pool);
         let service = Arc::new(Self {
-            pool: RwLock::new(Some(pool)),
-            published: RwLock::new(published),
+            pool: ArcSwapOption::new(Some(pool)),
+            publisher,
             mounts: Mounts::new(changes.clone()),
             changes,
-            runtime,
-            catalogue,
             orders: Mutex::new(()),
-            altroot,
+            altroot: facts.altroot.clone().unwrap_or_default(),
         });
         service.keep_published();
         Ok(service)
     }
 
-    /// Reads what the pool shows anew when transaction groups have been written, on a thread of its
-    /// own, as long as the pool is open.
+    /// Publishes every transaction group that is on the disks, on a thread of its own, as long as the
+    /// pool is open.
     fn keep_published(self: &Arc<Self>) {
-        let mut seen = self.changes.synced_txg();
-        let service = Arc::downgrade(self);
+        let (service, changes) = (Arc::downgrade(self), self.changes.clone());
         let run = move || {
+            let (mut seen, mut looks) = (Txg(0), 0_u32);
             loop {
-                std::thread::sleep(PUBLISH_INTERVAL);
+                let now = changes.wait_past(seen, NOTICE_TIME);
                 let Some(service) = service.upgrade() else { break };
                 let Ok(pool) = service.pool() else { break };
-                if service.published.read().is_troubled(&pool) {
-                    service.name_troubles(&pool);
-                }
+                service.publisher.name_troubles(&pool);
                 service.notice_unmounted();
-                let now = service.changes.synced_txg();
-                if now.is_some() && now != seen {
+                looks = looks.wrapping_add(1);
+                let is_due = looks.is_multiple_of(LOOKS) && service.publisher.now().is_stale;
+                if now != seen || is_due {
                     seen = now;
-                    match Published::read(&pool, &service.runtime) {
-                        Ok(published) => service.publish_now(published),
-                        Err(error) => tracing::warn!(%error, "what is shown is not up to date"),
+                    if let Err(error) = service.publisher.publish(&pool, &service.changes) {
+                        tracing::warn!(%error, "what is shown is not up to date");
                     }
                 }
             }
@@ -132,13 +128,6 @@ impl Service {
         if let Err(error) = std::thread::Builder::new().name("publish".into()).spawn(run) {
             tracing::warn!(%error, "what is shown is only brought up to date by commands");
         }
-    }
-
-    /// Names what could not be read, for `zpool status -v`.
-    fn name_troubles(&self, pool: &Pool) {
-        let mut troubles = self.published.read().troubles();
-        troubles.name(pool);
-        self.published.write().set_troubles(troubles);
     }
 
     /// Waits for the order under way and for what users did to the mounts meanwhile.
@@ -158,54 +147,27 @@ impl Service {
         }
     }
 
-    fn publish_now(&self, published: Published) {
-        let mut now = self.published.write();
-        *now = published.since(&now);
+    /// Publishes the pool as it is after a change.
+    fn publish(&self, pool: &Pool) -> Result<(), Failure> {
+        self.publisher.publish(pool, &self.changes).map_err(|error| failure(&error))
     }
 
-    /// Publishes the pool as it is after a change.
-    fn publish(&self, pool: &Arc<Pool>) -> Result<(), Failure> {
-        let published = Published::read(pool, &self.runtime).map_err(|error| failure(&error))?;
-        self.publish_now(published);
-        self.catalogue.read_again(pool, &self.altroot, self.changes.synced_txg())
+    /// The same after an order that has been carried out in any case.
+    fn publish_quietly(&self, pool: &Pool) {
+        if let Err(failure) = self.publish(pool) {
+            tracing::warn!(%failure, "what is shown is not up to date");
+        }
     }
 
     fn pool(&self) -> Result<Arc<Pool>, Failure> {
         let gone = || Failure::new(FailureKind::NotFound, "the pool is exported");
-        self.pool.read().clone().ok_or_else(gone)
+        self.pool.load_full().ok_or_else(gone)
     }
 
-    /// Brings what changes while a pool is open up to date.
-    fn freshen(&self, pool: &Pool, dataset: &mut DatasetReport) {
-        if dataset.kind == DatasetKind::Filesystem {
-            let at = self.mounts.of(&dataset.name);
-            datasets::set(dataset, "mounted", if at.is_some() { "yes" } else { "no" });
-            for (name, value) in self.mounts.temporary(&dataset.name) {
-                if dataset.properties.value(name) != Some(value) {
-                    dataset.properties.set(name, value, Source::Temporary);
-                }
-            }
-            dataset.mounted_at = at.map(|path| path.display().to_string());
-        }
-        let root = dataset.properties.value("encryptionroot").map(str::to_owned);
-        if let Some(root) = root
-            && dataset.properties.get("keystatus").is_some()
-            && let Ok(directory) = pool.catalog().directory(&root)
-        {
-            use cenote_engine::dataset::Keys;
-            let loaded = pool.keys().is_loaded(directory.id);
-            let status = if loaded { "available" } else { "unavailable" };
-            datasets::set(dataset, "keystatus", status);
-        }
-    }
-
-    fn fresh(&self, pool: &Arc<Pool>) -> Result<Vec<DatasetReport>, Failure> {
-        let all = self.catalogue.all(pool, &self.altroot, self.changes.synced_txg())?;
-        let mut all: Vec<DatasetReport> = all.to_vec();
-        for dataset in &mut all {
-            self.freshen(pool, dataset);
-        }
-        Ok(all)
+    /// All datasets as they were published last, and what is mounted of them now.
+    fn shown(&self) -> Result<Shown, Failure> {
+        self.pool()?;
+        Shown::new(self.publisher.now(), self.mounts.now(), &self.altroot)
     }
 
     fn take_key(&self, request: &LoadKeyRequest) -> Result<(), Failure> {
@@ -274,14 +236,21 @@ fn failure(error: &Error) -> Failure {
     Failure::new(kind, error.to_string())
 }
 
+/// The refusal of a question about a dataset that is not there.
+fn no_dataset(name: &str) -> Failure {
+    Failure::new(FailureKind::NotFound, format!("cannot open '{name}': dataset does not exist"))
+}
+
+/// A dataset that is looked for.
+fn known<'a>(shown: &'a Shown, name: &str) -> Result<Known<'a>, Failure> {
+    shown.known(name).ok_or_else(|| no_dataset(name))
+}
+
 impl Service {
     /// Forgets the key of an encryption root.
     fn drop_key(&self, pool: &Arc<Pool>, dataset: &str) -> Result<(), Failure> {
         let directory = pool.catalog().directory(dataset).map_err(|error| failure(&error))?;
-        let in_use = self.fresh(pool)?.iter().any(|other| {
-            other.properties.value("encryptionroot") == Some(dataset)
-                && self.mounts.of(&other.name).is_some()
-        });
+        let in_use = self.needs_key(&self.shown()?, dataset);
         let in_use =
             in_use || self.changes.is_key_in_use(directory.id).map_err(|error| failure(&error))?;
         if in_use {
@@ -300,31 +269,31 @@ impl Service {
         Ok(())
     }
 
+    /// Whether something that is mounted needs the key of the encryption root `root`.
+    fn needs_key(&self, all: &dyn Datasets, root: &str) -> bool {
+        self.mounts.names().iter().filter_map(|name| all.find(name)).any(|other| {
+            other.properties.value("encryptionroot") == Some(root)
+                && self.mounts.of(&other.name).is_some()
+        })
+    }
+
     /// Unloads the keys of the encryption roots that were mounted and are not any more. None of them
     /// if one is in use elsewhere.
     fn unload_unmounted(
         &self,
         pool: &Arc<Pool>,
-        all: &[DatasetReport],
+        all: &dyn Datasets,
         before: &[Place],
     ) -> Result<(), Failure> {
-        let went = |name: &str| {
-            before.iter().any(|place| place.dataset == name) && self.mounts.of(name).is_none()
-        };
-        let is_loaded_root = |dataset: &&DatasetReport| {
+        let went = before.iter().filter(|place| self.mounts.of(&place.dataset).is_none());
+        let is_loaded_root = |dataset: &DatasetReport| {
             dataset.properties.value("encryptionroot") == Some(dataset.name.as_str())
                 && dataset.properties.value("keystatus") == Some("available")
-                && went(&dataset.name)
         };
-        let roots: Vec<&str> = all.iter().filter(is_loaded_root).map(|d| d.name.as_str()).collect();
-        let in_use = |root: &&&str| {
-            let uses = |other: &DatasetReport| {
-                other.properties.value("encryptionroot") == Some(**root)
-                    && self.mounts.of(&other.name).is_some()
-            };
-            all.iter().any(uses)
-        };
-        if let Some(root) = roots.iter().find(in_use) {
+        let went = went.filter_map(|place| all.find(&place.dataset)).filter(is_loaded_root);
+        let mut roots: Vec<String> = went.map(|dataset| dataset.name).collect();
+        roots.sort();
+        if let Some(root) = roots.iter().find(|root| self.needs_key(all, root)) {
             let words = format!("Key unload error: '{root}' is busy.");
             return Err(Failure::new(FailureKind::Busy, words));
         }
@@ -341,12 +310,14 @@ impl PoolService for Service {
     fn report(&self) -> PoolReport {
         match self.pool() {
             Ok(pool) => {
-                let mut report = self.published.read().now(&pool, |name| self.mounts.of(name));
+                let now = self.publisher.now();
+                let mounted = |name: &str| self.mounts.of(name);
+                let mut report = now.facts.now(&pool, &now.space, &now.troubles, mounted);
                 if let Some(refuses) = self.changes.suspended() {
                     pool_report::suspend(&mut report, refuses);
                 }
                 report.read_only_because = self.changes.read_only_because();
-                report.unreplayed = self.changes.unreplayed();
+                report.unreplayed = now.unreplayed.to_vec();
                 report.stuck_freeing = self.changes.stuck_freeing();
                 report.gone_back = pool
                     .gone_back()
@@ -357,36 +328,59 @@ impl PoolService for Service {
         }
     }
 
+    fn reads(&self, request: &Request) -> bool {
+        match request {
+            Request::Datasets(query) => self.shown().is_ok_and(|shown| shown.lacks(query)),
+            Request::History => !self.publisher.now().history.is_whole(),
+            Request::Usage(dataset) => self.shown().is_ok_and(|shown| {
+                shown.known(dataset).is_some_and(|known| !is_usage_known(&known))
+            }),
+            _ => false,
+        }
+    }
+
     fn datasets(&self, query: &DatasetQuery) -> Result<Vec<DatasetReport>, Failure> {
+        let shown = self.shown()?;
         let pool = self.pool()?;
-        let all = self.catalogue.all(&pool, &self.altroot, self.changes.synced_txg())?;
-        let freshen = |dataset: &mut DatasetReport| self.freshen(&pool, dataset);
-        datasets::answer(&pool, &all, query, &self.altroot, &freshen)
+        shown.answer(query, shown.lacks(query).then_some(&*pool))
     }
 
     fn history(&self) -> Result<Vec<HistoryRecord>, Failure> {
-        history::records(&*self.pool()?)
-            .map_err(|error| Failure::new(FailureKind::Other, history::failure(&error)))
+        let pool = self.pool()?;
+        match self.publisher.now().history.whole() {
+            Some(records) => Ok(records),
+            None => history::records(&pool.catalog()).map_err(|error| {
+                Failure::new(FailureKind::Other, format!("cannot get history: {error}"))
+            }),
+        }
     }
 
     fn usage(&self, dataset: &str) -> Result<Vec<UsageRecord>, Failure> {
-        let pool = self.pool()?;
-        let found = pool.catalog().dataset_named(dataset).map_err(|error| failure(&error))?;
+        let shown = self.shown()?;
+        let found = known(&shown, dataset)?;
         let refuse = |reason: &str, failure: Failure| {
             let message = format!("cannot get used/quota for {dataset}: {reason}");
             Failure { message, ..failure }
         };
-        if found.phys.is_inconsistent() {
+        let Some(facts) = found.facts() else { return Err(no_dataset(dataset)) };
+        if facts.dataset.phys.is_inconsistent() {
             let busy = Failure::new(FailureKind::Busy, "");
             return Err(refuse("dataset is busy", busy));
         }
-        let usage = pool.catalog().usage(&found, &**pool.keys());
+        let usage = match &found.entry().usage {
+            Usage::Known(usage) if is_usage_known(&found) => Ok(usage.clone()),
+            Usage::Unknown(error) if is_usage_known(&found) => Err(error.clone()),
+            _ => {
+                let pool = self.pool()?;
+                pool.catalog().usage(&facts.dataset, &**pool.keys()).map(Arc::new)
+            }
+        };
         let usage = usage.map_err(|error| match error.kind() {
-            cenote_engine::ErrorKind::KeyNotLoaded => refuse("permission denied", failure(&error)),
+            ErrorKind::KeyNotLoaded => refuse("permission denied", failure(&error)),
             _ => refuse(&error.to_string(), failure(&error)),
         })?;
-        let record = |(whose, usage): (Principal, PrincipalUsage)| {
-            let (kind, id) = match whose {
+        let record = |(whose, usage): (&Principal, &PrincipalUsage)| {
+            let (kind, id) = match *whose {
                 Principal::User(id) => ("user", id),
                 Principal::Group(id) => ("group", id),
                 Principal::Project(id) => ("project", id),
@@ -400,19 +394,19 @@ impl PoolService for Service {
                 object_quota: usage.object_quota,
             }
         };
-        Ok(usage.into_iter().map(record).collect())
+        Ok(usage.iter().map(record).collect())
     }
 
     fn holds(&self, snapshot: &str) -> Result<Vec<(String, u64)>, Failure> {
-        let pool = self.pool()?;
-        let catalog = pool.catalog();
-        let found = catalog.dataset_named(snapshot).map_err(|error| failure(&error))?;
-        catalog.holds(&found).map_err(|error| failure(&error))
+        let shown = self.shown()?;
+        let facts = known(&shown, snapshot)?.facts().map(|facts| facts.holds.clone());
+        facts.ok_or_else(|| no_dataset(snapshot))
     }
 
     fn permissions(&self, dataset: &str) -> Result<Vec<(String, Vec<Grant>)>, Failure> {
-        let pool = self.pool()?;
-        permissions::permissions(&pool.catalog(), dataset).map_err(|error| failure(&error))
+        let shown = self.shown()?;
+        known(&shown, dataset)?;
+        Ok(permissions::permissions(&shown, dataset))
     }
 
     fn delete_queue(&self, dataset: &str) -> Result<u64, Failure> {
@@ -438,23 +432,25 @@ impl PoolService for Service {
     fn mount(&self, request: &MountRequest) -> Result<Vec<String>, Failure> {
         let _order = self.begin_order();
         let pool = self.pool()?;
-        self.mounts.mount(&pool, &self.fresh(&pool)?, request)
+        let done = self.mounts.mount(&pool, &self.shown()?, request);
+        self.publish_quietly(&pool);
+        done
     }
 
     fn unmount(&self, request: &UnmountRequest) -> Result<Vec<String>, Failure> {
         let _order = self.begin_order();
         let pool = self.pool()?;
-        if request.dataset.is_some() && !request.unload_keys {
-            return self.mounts.unmount(&[], request);
-        }
-        let all = self.fresh(&pool)?;
+        let all = self.shown()?;
         let places = self.mounts.places();
         let warnings = self.mounts.unmount(&all, request)?;
         if request.unload_keys
             && let Err(failure) = self.unload_unmounted(&pool, &all, &places)
         {
-            self.mounts.restore(&pool, &self.fresh(&pool)?, places);
+            self.mounts.restore(&pool, &all, places);
             return Err(failure);
+        }
+        if request.unload_keys {
+            self.publish_quietly(&pool);
         }
         Ok(warnings)
     }
@@ -463,13 +459,16 @@ impl PoolService for Service {
         let _order = self.begin_order();
         self.take_key(request)?;
         self.changes.keys_loaded();
+        self.publish_quietly(&*self.pool()?);
         Ok(())
     }
 
     fn unload_key(&self, dataset: &str) -> Result<(), Failure> {
         let _order = self.begin_order();
         let pool = self.pool()?;
-        self.drop_key(&pool, dataset)
+        self.drop_key(&pool, dataset)?;
+        self.publish_quietly(&pool);
+        Ok(())
     }
 
     fn change(&self, request: &ChangeRequest) -> Result<Vec<String>, Failure> {
@@ -497,20 +496,17 @@ impl PoolService for Service {
         let mounted = self.mounts.names();
         let made = match lost {
             Some(_) => Vec::new(),
-            None => {
-                let all = self.fresh(&pool).unwrap_or_default();
-                places::made(&all, |name| mounted.iter().any(|one| one == name))
-            }
+            None => self.shown().map(|all| places::made(&all, &mounted)).unwrap_or_default(),
         };
         let mut warnings = self.mounts.unmount_all(force).inspect_err(|_| {
             // A pool that stays stays whole.
-            if let Ok(datasets) = self.fresh(&pool) {
+            if let Ok(datasets) = self.shown() {
                 self.mounts.restore(&pool, &datasets, places);
             }
         })?;
         drop(pool);
         if let Some(lost) = lost {
-            *self.pool.write() = None;
+            self.pool.store(None);
             warnings.push(lost);
             return Ok(warnings);
         }
@@ -520,7 +516,7 @@ impl PoolService for Service {
             let words = format!("cannot export '{name}': {error}");
             return Err(Failure { message: words, ..failure(&error) });
         }
-        *self.pool.write() = None;
+        self.pool.store(None);
         places::remove(made);
         Ok(warnings)
     }

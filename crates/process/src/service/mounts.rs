@@ -23,6 +23,8 @@ use cenote_posix::control_directory::SNAPSHOTS;
 use cenote_serve::fuse::{self, Covers, MountError, MountOptions};
 
 use super::changes::PoolChanges;
+use super::datasets::Datasets;
+pub(super) use table::Table;
 use table::{Mount, Tables, covered_in, flags, is_by_hand, keep_access_times, temporary};
 
 /// How often it is looked whether a mount that somebody unmounted has ended.
@@ -46,10 +48,15 @@ impl Place {
     }
 }
 
-/// Whether it was received in part only, so far.
-pub(super) fn is_partial(pool: &Pool, dataset: &DatasetReport) -> bool {
+/// Whether a receive that was interrupted can go on with it.
+pub(super) fn has_resume_token(dataset: &DatasetReport) -> bool {
     let token = dataset.properties.value("receive_resume_token");
     token.is_some_and(|token| !matches!(token, "" | "-"))
+}
+
+/// Whether it was received in part only, so far.
+fn is_partial(pool: &Pool, dataset: &DatasetReport) -> bool {
+    has_resume_token(dataset)
         && pool.catalog().dataset_named(&dataset.name).is_ok_and(|head| head.phys.is_inconsistent())
 }
 
@@ -75,6 +82,11 @@ impl Mounts {
         Self { table: Tables::default(), made: AtomicU64::new(0), changes }
     }
 
+    /// What is mounted now.
+    pub fn now(&self) -> Arc<Table> {
+        self.table.now()
+    }
+
     /// Where `dataset` is mounted.
     pub fn of(&self, dataset: &str) -> Option<PathBuf> {
         self.table.get(dataset).filter(|m| m.mounted.is_alive()).map(|m| m.at.clone())
@@ -84,27 +96,26 @@ impl Mounts {
     pub fn mount(
         &self,
         pool: &Arc<Pool>,
-        datasets: &[DatasetReport],
+        datasets: &dyn Datasets,
         request: &MountRequest,
     ) -> Result<Vec<String>, Failure> {
         if let (Some(name), false) = (&request.dataset, request.recursive) {
             let dataset = find(datasets, name)?;
             match &request.at {
-                Some(at) => self.mount_by_hand(pool, dataset, Path::new(at), request)?,
-                None => self.mount_named(pool, datasets, dataset, request)?,
+                Some(at) => self.mount_by_hand(pool, &dataset, Path::new(at), request)?,
+                None => self.mount_named(pool, datasets, &dataset, request)?,
             }
             return Ok(self.kept_logs(|kept| kept == name));
         }
-        let below = |name: &str| match &request.dataset {
-            None => true,
-            Some(top) => name == top || name.starts_with(&format!("{top}/")),
-        };
-        let mut wanted: Vec<(&DatasetReport, PathBuf)> = Vec::new();
-        for dataset in datasets.iter().filter(|dataset| below(&dataset.name)) {
-            if is_partial(pool, dataset) {
+        let top = request.dataset.as_deref().unwrap_or_else(|| pool.name());
+        let mut wanted: Vec<(DatasetReport, PathBuf)> = Vec::new();
+        let filesystems = datasets.below(top).into_iter();
+        let filesystems = filesystems.filter(|(_, kind)| *kind == DatasetKind::Filesystem);
+        for dataset in filesystems.filter_map(|(name, _)| datasets.find(&name)) {
+            if is_partial(pool, &dataset) {
                 continue;
             }
-            match self.wanted(dataset) {
+            match self.wanted(&dataset) {
                 Ok(path) => wanted.push((dataset, path)),
                 Err(Skip::Quietly | Skip::NoKey) => {}
             }
@@ -115,8 +126,8 @@ impl Mounts {
         let mut mounted = BTreeSet::new();
         for (dataset, path) in wanted {
             let covered = covered_in(&path, &places);
-            match self.mount_around(pool, datasets, dataset, &path, request, covered) {
-                Ok(()) => drop(mounted.insert(dataset.name.as_str())),
+            match self.mount_around(pool, datasets, &dataset, &path, request, covered) {
+                Ok(()) => drop(mounted.insert(dataset.name)),
                 Err(failure) => {
                     self.uncover(&path);
                     warnings.push(failure.message);
@@ -164,7 +175,7 @@ impl Mounts {
     fn mount_around(
         &self,
         pool: &Arc<Pool>,
-        datasets: &[DatasetReport],
+        datasets: &dyn Datasets,
         dataset: &DatasetReport,
         path: &Path,
         request: &MountRequest,
@@ -176,16 +187,16 @@ impl Mounts {
             tracing::warn!(%failure, "hidden by the mount of '{}'", dataset.name);
         }
         let mounted = self.mount_at(pool, dataset, path, request, covered);
-        let mut again: Vec<(&str, &DatasetReport)> = datasets
+        let mut again: Vec<(String, DatasetReport)> = inside
             .iter()
-            .filter(|other| inside.contains(&other.name) && self.of(&other.name).is_none())
-            .filter_map(|other| Some((other.properties.value("mountpoint")?, other)))
+            .filter(|name| self.of(name).is_none())
+            .filter_map(|name| datasets.find(name))
+            .filter_map(|other| Some((other.properties.value("mountpoint")?.to_owned(), other)))
             .collect();
-        again.sort_by_key(|(path, _)| *path);
+        again.sort_by(|(one, _), (other, _)| one.cmp(other));
         for (path, other) in again {
-            let default = MountRequest::default();
-            if let Err(failure) = self.mount_at(pool, other, Path::new(path), &default, Vec::new())
-            {
+            let (at, default) = (Path::new(&path), MountRequest::default());
+            if let Err(failure) = self.mount_at(pool, &other, at, &default, Vec::new()) {
                 tracing::warn!(%failure, "not mounted again");
             }
         }
@@ -195,7 +206,7 @@ impl Mounts {
     fn mount_named(
         &self,
         pool: &Arc<Pool>,
-        datasets: &[DatasetReport],
+        datasets: &dyn Datasets,
         dataset: &DatasetReport,
         request: &MountRequest,
     ) -> Result<(), Failure> {
@@ -410,21 +421,16 @@ impl Mounts {
         }
     }
 
-    /// Properties of a mounted filesystem that `zfs mount -o` gave other values.
-    pub fn temporary(&self, dataset: &str) -> Vec<(&'static str, &'static str)> {
-        self.table.get(dataset).map(|mount| mount.temporary.clone()).unwrap_or_default()
-    }
-
     /// Serves `zfs unmount`. When all are meant, those that are mounted only when somebody says so
     /// stay.
     pub fn unmount(
         &self,
-        datasets: &[DatasetReport],
+        datasets: &dyn Datasets,
         request: &UnmountRequest,
     ) -> Result<Vec<String>, Failure> {
         let Some(name) = &request.dataset else {
             let noauto = |name: &str| {
-                let found = datasets.iter().find(|dataset| dataset.name == name);
+                let found = datasets.find(name);
                 found.is_some_and(|one| one.properties.value("canmount") == Some("noauto"))
             };
             let mounts = self.table.now();
@@ -474,7 +480,7 @@ impl Mounts {
 
     /// Mounts again what was mounted, in the same order, as far as it is not; what cannot be is said in
     /// the log.
-    pub fn restore(&self, pool: &Arc<Pool>, datasets: &[DatasetReport], mut places: Vec<Place>) {
+    pub fn restore(&self, pool: &Arc<Pool>, datasets: &dyn Datasets, mut places: Vec<Place>) {
         places.sort_by_key(|place| place.number);
         places.retain(|place| self.of(&place.dataset).is_none());
         let all: Vec<PathBuf> = places.iter().map(|place| place.at.clone()).collect();
@@ -482,7 +488,7 @@ impl Mounts {
         for place in &places {
             let covered = covered_in(&place.at, &all);
             let mounted = find(datasets, &place.dataset).and_then(|dataset| {
-                self.mount_at(pool, dataset, &place.at, &place.request, covered)
+                self.mount_at(pool, &dataset, &place.at, &place.request, covered)
             });
             if mounted.is_err() {
                 self.uncover(&place.at);
@@ -651,8 +657,8 @@ impl Mounts {
     }
 }
 
-fn find<'a>(datasets: &'a [DatasetReport], name: &str) -> Result<&'a DatasetReport, Failure> {
-    datasets.iter().find(|dataset| dataset.name == name).ok_or_else(|| {
+fn find(datasets: &dyn Datasets, name: &str) -> Result<DatasetReport, Failure> {
+    datasets.find(name).ok_or_else(|| {
         let message = format!("cannot open '{name}': dataset does not exist");
         Failure::new(FailureKind::NotFound, message)
     })

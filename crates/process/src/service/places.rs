@@ -8,15 +8,20 @@ use std::path::PathBuf;
 
 use cenote_control::report::{DatasetReport, Source};
 
-/// The mountpoints of the datasets that `is_meant` names, as far as nobody chose them.
-pub(super) fn made(all: &[DatasetReport], is_meant: impl Fn(&str) -> bool) -> Vec<PathBuf> {
-    let follows = |dataset: &&DatasetReport| {
+use super::datasets::Datasets;
+
+/// The mountpoints of the datasets called `names`, as far as nobody chose them.
+pub(super) fn made(all: &dyn Datasets, names: &[String]) -> Vec<PathBuf> {
+    let follows = |dataset: &DatasetReport| {
         let source = dataset.properties.get("mountpoint").map(|property| &property.source);
         matches!(source, Some(Source::Default | Source::Inherited(_)))
     };
-    let meant = all.iter().filter(|dataset| is_meant(&dataset.name)).filter(follows);
-    let places = meant.filter_map(|dataset| dataset.properties.value("mountpoint"));
-    places.filter(|place| place.starts_with('/')).map(PathBuf::from).collect()
+    let meant = names.iter().filter_map(|name| all.find(name)).filter(follows);
+    let places = meant.filter_map(|dataset| {
+        let place = dataset.properties.value("mountpoint")?;
+        place.starts_with('/').then(|| PathBuf::from(place))
+    });
+    places.collect()
 }
 
 /// Removes those that are empty, the innermost first. Nothing can be mounted on what is removed: the
@@ -45,7 +50,7 @@ mod tests {
             dataset
         };
         let from = || Source::Inherited("tank".into());
-        let all = [
+        let all = vec![
             dataset("a", Source::Default),
             dataset("a/b", from()),
             dataset("chosen", Source::Local),
@@ -53,11 +58,13 @@ mod tests {
             dataset("other", from()),
         ];
         fs::write(directory.path().join("full/file"), "x").unwrap();
-        remove(made(&all, |name| name != "other"));
+        let names =
+            |all: &[DatasetReport]| all.iter().map(|one| one.name.clone()).collect::<Vec<_>>();
+        remove(made(&all, &names(all.get(..4).unwrap())));
         let left = |name: &str| directory.path().join(name).exists();
         assert_eq!(["a", "chosen", "full", "other"].map(left), [false, true, true, true]);
         // Also of pools that are gone.
-        remove(made(&all, |_| true));
+        remove(made(&all, &names(&all)));
         assert!(left("full") && !left("other"));
     }
 }

@@ -1,8 +1,9 @@
 //! What `zpool list`, `status`, `get` and `iostat` show, published.
 //!
-//! Invariant: everything that has to be read from disk is read once, when the pool is opened; what
-//! is added later (states, counters) is in memory.
+//! Invariant: everything that has to be read is read when it is published; what is added when somebody
+//! looks (states, counters) is in memory.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -15,7 +16,7 @@ use cenote_engine::Result;
 use cenote_engine::dataset::{self, PropertyValue};
 use cenote_engine::pool::Pool;
 use cenote_engine::pool::properties::{self, Runtime};
-use cenote_engine::pool::space::DedupTables;
+use cenote_engine::pool::space::{DedupTables, PoolSpace};
 use cenote_engine::vdev::LeafDevice;
 use cenote_engine::zap::Zap;
 use cenote_format::config::{VdevConfig, VdevKind};
@@ -31,17 +32,18 @@ use super::{spares, vdevs};
 /// Largest packed list that is believed, in bytes.
 const MAX_LIST: u64 = 16 << 20;
 
-/// The unchanging part of a pool's report.
-pub struct Published {
+/// What a pool's report says that has to be read.
+pub struct PoolFacts {
     fixed: PoolReport,
-    troubles: Troubles,
     activities: Activities,
+    /// Bytes of files that are spares or cache devices, by guid.
+    sizes: BTreeMap<u64, u64>,
     opened: Instant,
 }
 
-impl Published {
-    /// Reads what a report needs.
-    pub fn read(pool: &Pool, runtime: &Runtime) -> Result<Self> {
+impl PoolFacts {
+    /// Reads what a report needs; `space` is the pool's.
+    pub fn read(pool: &Pool, runtime: &Runtime, space: &PoolSpace) -> Result<Self> {
         let directory = Zap::open(pool.mos().object(ObjectId(1))?)?;
         let words = |key: &str| -> Result<Option<Vec<u64>>> {
             Ok(directory.lookup(key.as_bytes())?.map(|value| value.as_u64s().unwrap_or_default()))
@@ -50,7 +52,7 @@ impl Published {
         let scan = words("scan")?.and_then(|words| scan_report(&words));
         let removal = words("com.delphix:removing")?
             .and_then(|words| removal_report(&words, tree.as_ref(), pool));
-        let held = pool.space().ok().and_then(|space| space.checkpoint);
+        let held = space.checkpoint;
         let checkpoint = match words("com.delphix:zpool_checkpoint")? {
             Some(words) => Uberblock::from_words(&words).ok().map(|saved| CheckpointReport {
                 discarding: false,
@@ -59,6 +61,7 @@ impl Published {
             }),
             None => held.map(|space| CheckpointReport { discarding: true, start_time: 0, space }),
         };
+        let values = properties::all(&pool.catalog(), &pool.config(), space, runtime)?;
         let fixed = PoolReport {
             name: pool.name().to_owned(),
             guid: pool.guid().0,
@@ -71,13 +74,14 @@ impl Published {
             expansion: tree.as_ref().and_then(|tree| expansion_report(tree, pool)),
             caches: list(pool, &directory, "l2cache", VdevClass::Cache)?,
             spares: list(pool, &directory, "spares", VdevClass::Spare)?,
-            dedup: pool.space().ok().and_then(|space| dedup_report(&space.dedup_tables)),
-            properties: pool_properties(pool, runtime)?,
+            dedup: dedup_report(&space.dedup_tables),
+            properties: convert(values),
             ..PoolReport::default()
         };
-        let troubles = Troubles::read(pool, &directory)?;
         let activities = Activities::read(pool, tree.as_ref());
-        Ok(Self { fixed, troubles, activities, opened: Instant::now() })
+        let aside = fixed.caches.iter().chain(&fixed.spares);
+        let sizes = aside.filter_map(|vdev| Some((vdev.guid, size_of_file(vdev)?))).collect();
+        Ok(Self { fixed, activities, sizes, opened: Instant::now() })
     }
 
     /// The same, counting time from when `before` began to.
@@ -85,36 +89,28 @@ impl Published {
         Self { opened: before.opened, ..self }
     }
 
-    /// Whether data was lost that is not in the list.
-    pub fn is_troubled(&self, pool: &Pool) -> bool {
-        self.troubles.is_old(pool)
-    }
-
-    /// What data is lost.
-    pub fn troubles(&self) -> Troubles {
-        self.troubles.clone()
-    }
-
-    /// Exchanges what data is lost.
-    pub fn set_troubles(&mut self, troubles: Troubles) {
-        self.troubles = troubles;
-    }
-
-    /// The report as of now; `mounted` tells where a dataset is mounted.
-    pub fn now(&self, pool: &Pool, mounted: impl Fn(&str) -> Option<PathBuf>) -> PoolReport {
+    /// The report as of now, with the states and counters of the devices; `mounted` tells where a dataset
+    /// is mounted.
+    pub fn now(
+        &self,
+        pool: &Pool,
+        space: &PoolSpace,
+        troubles: &Troubles,
+        mounted: impl Fn(&str) -> Option<PathBuf>,
+    ) -> PoolReport {
         let mut report = self.fixed.clone();
-        self.troubles.put(pool, &mut report, mounted);
+        troubles.put(pool, &mut report, mounted);
         let beyond = pool.vdevs().out_of_reach().into_iter();
         let groups = beyond.map(|range| range.end.min(report.txg + 1).saturating_sub(range.start));
         report.out_of_reach = groups.fold(0, u64::saturating_add);
         if let Some(status) = pool.vdevs().status() {
-            report.root = vdevs::report(&status, pool.name(), pool.space().ok().as_deref());
+            report.root = vdevs::report(&status, pool.name(), Some(space));
         }
         let open = pool.vdevs().devices();
-        set_sizes(&mut report.root, pool, &open);
+        self.set_sizes(&mut report.root, pool, &open);
         self.activities.put(&mut report.root);
         let aside = report.caches.iter_mut().chain(&mut report.spares);
-        aside.for_each(|vdev| set_sizes(vdev, pool, &open));
+        aside.for_each(|vdev| self.set_sizes(vdev, pool, &open));
         spares::mark(&mut report);
         report.state = report.root.state;
         report.status = status(&report);
@@ -131,6 +127,42 @@ impl Published {
         report.properties.set("health", health, Source::None);
         report
     }
+
+    /// Gives every leaf that was found what its device is like, and marks those that were not.
+    fn set_sizes(&self, vdev: &mut VdevReport, pool: &Pool, open: &[LeafDevice]) {
+        let guid = Guid(vdev.guid);
+        let found = pool.candidate().and_then(|candidate| candidate.device_of(guid));
+        // A pool that was made here has no candidate, and what was added since is not in it.
+        let own = open.iter().find(|leaf| leaf.guid == guid);
+        let size = own.map(|leaf| leaf.device.size());
+        let size = size.or_else(|| found.map(|found| found.device.size()));
+        let size = size.or_else(|| self.sizes.get(&vdev.guid).copied());
+        // What was taken offline or is faulty is not opened, so that nobody knows its size.
+        let is_open = matches!(vdev.state, VdevState::Online | VdevState::Degraded);
+        if let Some(size) = size.filter(|_| vdev.is_leaf() && is_open) {
+            vdev.physical_size = size;
+            vdev.allocatable = cenote_engine::vdev::allocatable(vdev.physical_size);
+            let can = own.map(|leaf| leaf.device.can_trim());
+            let can = can.or_else(|| found.map(|found| found.device.can_trim()));
+            vdev.trim_supported = can.unwrap_or(true);
+            if vdev.class == VdevClass::Cache {
+                // Nothing is kept on it, and its header takes a sector.
+                vdev.space = vdev.allocatable.saturating_sub(CACHE_HEADER);
+                vdev.deflated_space = vdev.space;
+                vdev.fragmentation = Some(0);
+            }
+        }
+        // a pool that was made here has no candidate to find its devices in
+        let is_lost = vdev.state == VdevState::CannotOpen && vdev.kind != "dspare";
+        vdev.not_present |= found.is_none() && is_lost && vdev.path.is_some() && vdev.is_leaf();
+        vdev.children.iter_mut().for_each(|child| self.set_sizes(child, pool, open));
+    }
+}
+
+/// Bytes of a spare or cache device that is a file.
+fn size_of_file(vdev: &VdevReport) -> Option<u64> {
+    let file = std::fs::metadata(vdev.path.as_deref()?).ok()?;
+    file.is_file().then_some(file.len())
 }
 
 /// Says that the pool is suspended; `refuses`: changes get an error meanwhile.
@@ -142,38 +174,6 @@ pub fn suspend(report: &mut PoolReport, refuses: bool) {
 
 /// Bytes at the start of a cache device that hold no data.
 const CACHE_HEADER: u64 = 512;
-
-/// Gives every leaf that was found what its device is like, and marks those that were not.
-fn set_sizes(vdev: &mut VdevReport, pool: &Pool, open: &[LeafDevice]) {
-    let guid = Guid(vdev.guid);
-    let found = pool.candidate().and_then(|candidate| candidate.device_of(guid));
-    // A pool that was made here has no candidate, and what was added since is not in it.
-    let own = open.iter().find(|leaf| leaf.guid == guid);
-    let size = own.map(|leaf| leaf.device.size());
-    let size = size.or_else(|| found.map(|found| found.device.size())).or_else(|| {
-        let file = std::fs::metadata(vdev.path.as_deref()?).ok()?;
-        file.is_file().then_some(file.len())
-    });
-    // What was taken offline or is faulty is not opened, so that nobody knows its size.
-    let is_open = matches!(vdev.state, VdevState::Online | VdevState::Degraded);
-    if let Some(size) = size.filter(|_| vdev.is_leaf() && is_open) {
-        vdev.physical_size = size;
-        vdev.allocatable = cenote_engine::vdev::allocatable(vdev.physical_size);
-        let can = own.map(|leaf| leaf.device.can_trim());
-        let can = can.or_else(|| found.map(|found| found.device.can_trim()));
-        vdev.trim_supported = can.unwrap_or(true);
-        if vdev.class == VdevClass::Cache {
-            // Nothing is kept on it, and its header takes a sector.
-            vdev.space = vdev.allocatable.saturating_sub(CACHE_HEADER);
-            vdev.deflated_space = vdev.space;
-            vdev.fragmentation = Some(0);
-        }
-    }
-    // a pool that was made here has no candidate to find its devices in
-    let is_lost = vdev.state == VdevState::CannotOpen && vdev.kind != "dspare";
-    vdev.not_present |= found.is_none() && is_lost && vdev.path.is_some() && vdev.is_leaf();
-    vdev.children.iter_mut().for_each(|child| set_sizes(child, pool, open));
-}
 
 /// Properties of the engine as the report has them.
 pub fn convert(values: Vec<PropertyValue>) -> Properties {
@@ -200,11 +200,6 @@ pub fn convert(values: Vec<PropertyValue>) -> Properties {
         });
     }
     out
-}
-
-fn pool_properties(pool: &Pool, runtime: &Runtime) -> Result<Properties> {
-    let values = properties::all(&pool.catalog(), &pool.config(), pool.space()?.as_ref(), runtime)?;
-    Ok(convert(values))
 }
 
 fn list(pool: &Pool, directory: &Zap, key: &str, class: VdevClass) -> Result<Vec<VdevReport>> {

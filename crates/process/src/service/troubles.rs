@@ -42,7 +42,8 @@ pub struct Troubles {
 
 impl Troubles {
     /// Reads the error logs and names what is in them and what was met since.
-    pub fn read(pool: &Pool, directory: &Zap) -> Result<Self> {
+    pub fn read(pool: &Pool) -> Result<Self> {
+        let directory = Zap::open(pool.mos().object(ObjectId(1))?)?;
         let mut logged = BTreeSet::new();
         for key in ["errlog_last", "errlog_scrub"] {
             if let Some(number) = directory.lookup_u64(key)?.filter(|number| *number != 0) {

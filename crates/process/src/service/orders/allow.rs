@@ -8,7 +8,8 @@ use cenote_control::changes::Grant;
 use cenote_control::protocol::Failure;
 use cenote_engine::Error;
 
-use super::{Doing, Order, Warnings, is_at_or_below};
+use super::{Doing, Order, Warnings};
+use crate::service::datasets::Datasets;
 use crate::service::settings::key_of;
 
 pub(super) struct Allow<'a> {
@@ -42,11 +43,11 @@ impl Order for Unallow<'_> {
     }
 
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
-        let all = doing.all()?;
-        let live =
-            all.iter().map(|one| one.name.as_str()).filter(|name| !name.contains(['@', '#']));
-        let below = live.filter(|name| self.recursive && is_at_or_below(name, self.dataset));
-        let names: BTreeSet<String> = below.chain([self.dataset]).map(str::to_owned).collect();
+        let mut names = BTreeSet::from([self.dataset.to_owned()]);
+        if self.recursive {
+            let below = doing.shown()?.below(self.dataset).into_iter().map(|(name, _)| name);
+            names.extend(below.filter(|name| !name.contains(['@', '#'])));
+        }
         let names: Vec<String> = names.into_iter().collect();
         let keyed = |grant: &Grant| {
             let permissions = grant.permissions.clone();

@@ -8,6 +8,7 @@ use cenote_control::report::DatasetKind;
 use cenote_engine::{Error, ErrorKind};
 
 use super::{Doing, Order, Warnings, no_such};
+use crate::service::datasets::Datasets;
 use crate::service::settings::split_settings;
 
 pub(super) struct Clone<'a> {
@@ -25,13 +26,12 @@ impl Order for Clone<'_> {
     }
 
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
-        let all = doing.all()?;
-        let find = |name: &str| all.iter().find(|dataset| dataset.name == name);
-        if find(self.origin).is_none() {
+        let all = doing.shown()?;
+        if !all.has(self.origin) {
             return Err(no_such(self.origin));
         }
-        let of = self.origin.split('@').next().and_then(&find);
-        let is_filesystem = of.is_none_or(|of| of.kind == DatasetKind::Filesystem);
+        let of = self.origin.split('@').next().and_then(|of| all.kind(of));
+        let is_filesystem = of.is_none_or(|kind| kind == DatasetKind::Filesystem);
         let make = || {
             let properties = split_settings(&self.new.properties)?.stored;
             let (name, creator) = (&self.new.name, rustix::process::getuid().as_raw());

@@ -4,10 +4,11 @@
 
 use cenote_control::changes::NewDataset;
 use cenote_control::protocol::{Failure, FailureKind};
-use cenote_control::report::{DatasetKind, DatasetReport};
+use cenote_control::report::DatasetKind;
 use cenote_engine::{Error, ErrorKind};
 
 use super::{Doing, Order, Warnings};
+use crate::service::datasets::Datasets;
 
 pub(super) struct Create<'a>(pub(super) &'a NewDataset);
 
@@ -27,7 +28,7 @@ impl Order for Create<'_> {
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
         let new = self.0;
         let create = || doing.service.changes.create_dataset(new, doing.command());
-        doing.create(&doing.all()?, new, new.volume_size.is_none(), &create)
+        doing.create(&doing.shown()?, new, new.volume_size.is_none(), &create)
     }
 }
 
@@ -35,12 +36,12 @@ impl Doing<'_> {
     /// Makes a dataset and, if asked for, the parents it lacks, and mounts what is to be mounted.
     pub(super) fn create(
         &self,
-        all: &[DatasetReport],
+        all: &dyn Datasets,
         new: &NewDataset,
         is_filesystem: bool,
         make: &dyn Fn() -> cenote_engine::Result<()>,
     ) -> Result<Warnings, Failure> {
-        if all.iter().any(|dataset| dataset.name == new.name) {
+        if all.has(&new.name) {
             return match new.parents {
                 true => Ok(Vec::new()),
                 false => Err(self.refuse(FailureKind::Already, "dataset already exists")),
@@ -59,7 +60,7 @@ impl Doing<'_> {
         make().map_err(|error| self.refused(&error))?;
         service.publish(pool)?;
         let mut warnings = Vec::new();
-        let fresh = self.all()?;
+        let fresh = self.shown()?;
         let own = (new.mount && is_filesystem).then_some(&new.name);
         for name in missing.iter().chain(own) {
             if let Err(failure) = service.mount_if_due(pool, &fresh, name) {
@@ -72,15 +73,12 @@ impl Doing<'_> {
 }
 
 /// Parents of `name` that are not there, outermost first.
-pub(super) fn missing_parents(
-    all: &[DatasetReport],
-    name: &str,
-) -> Result<Vec<String>, &'static str> {
+pub(super) fn missing_parents(all: &dyn Datasets, name: &str) -> Result<Vec<String>, &'static str> {
     let mut missing = Vec::new();
     let mut path = name;
     while let Some((parent, _)) = path.rsplit_once('/') {
-        match all.iter().find(|dataset| dataset.name == parent) {
-            Some(found) if found.kind == DatasetKind::Filesystem => {
+        match all.kind(parent) {
+            Some(DatasetKind::Filesystem) => {
                 missing.reverse();
                 return Ok(missing);
             }

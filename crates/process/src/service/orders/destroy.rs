@@ -8,6 +8,7 @@ use cenote_control::report::DatasetReport;
 use cenote_engine::{Error, ErrorKind};
 
 use super::{Doing, Order, Warnings, no_such, places};
+use crate::service::datasets::Datasets;
 
 pub(super) struct Destroy<'a>(pub(super) &'a DestroyRequest);
 
@@ -27,19 +28,18 @@ impl Order for Destroy<'_> {
 
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
         let (service, pool, destroy) = (doing.service, doing.pool, self.0);
-        let all = doing.all()?;
-        let is_there = |name: &String| all.iter().any(|dataset| dataset.name == *name);
-        if let Some(name) = destroy.names.iter().find(|name| !is_there(name)) {
+        let all = doing.shown()?;
+        if let Some(name) = destroy.names.iter().find(|name| !all.has(name)) {
             return Err(no_such(name));
         }
         let before = service.mounts.places();
         service.mounts.take_down_named(&destroy.names, destroy.force)?;
-        let made = places::made(&all, |name| destroy.names.iter().any(|gone| gone == name));
+        let made = places::made(&all, &destroy.names);
         if let Err(error) =
             doing.given().and_then(|orders| orders.destroy(&destroy.names, destroy.defer))
         {
             service.publish(pool)?;
-            let fresh = doing.all()?;
+            let fresh = doing.shown()?;
             let mut names: Vec<&String> = destroy.names.iter().collect();
             names.sort();
             for name in names {
@@ -59,21 +59,21 @@ impl Order for Destroy<'_> {
 /// Of several snapshots those that are held are named, one in a line.
 fn name_the_held(
     failure: Failure,
-    all: &[DatasetReport],
+    all: &dyn Datasets,
     destroy: &DestroyRequest,
     kind: ErrorKind,
 ) -> Failure {
-    let is_held = |dataset: &&DatasetReport| {
-        destroy.names.contains(&dataset.name)
-            && dataset.properties.number("userrefs").is_some_and(|holds| holds > 0)
+    let is_held = |dataset: &DatasetReport| {
+        dataset.properties.number("userrefs").is_some_and(|holds| holds > 0)
     };
     let snapshots_only = destroy.names.iter().all(|name| name.contains('@'));
     if kind != ErrorKind::Busy || !snapshots_only || destroy.names.len() < 2 {
         return failure;
     }
     let words =
-        |one: &DatasetReport| format!("cannot destroy snapshot {}: dataset is busy", one.name);
-    let lines: Vec<String> = all.iter().filter(is_held).map(words).collect();
+        |one: DatasetReport| format!("cannot destroy snapshot {}: dataset is busy", one.name);
+    let named = destroy.names.iter().filter_map(|name| all.find(name));
+    let lines: Vec<String> = named.filter(is_held).map(words).collect();
     match lines.is_empty() {
         true => failure,
         false => Failure { message: lines.join("\n"), ..failure },

@@ -26,12 +26,12 @@ use std::sync::Arc;
 
 use cenote_control::changes::{Change, ChangeRequest};
 use cenote_control::protocol::{Failure, FailureKind};
-use cenote_control::report::DatasetReport;
 use cenote_engine::pool::Pool;
 use cenote_engine::pool::change::DatasetOrders;
 use cenote_engine::pool::group::LivePool;
 use cenote_engine::{Error, ErrorKind};
 
+use super::datasets::Shown;
 use super::{Service, failure, places};
 
 /// What orders are told while devices are away.
@@ -138,9 +138,9 @@ struct Doing<'a> {
 }
 
 impl Doing<'_> {
-    /// All datasets as they are now.
-    fn all(&self) -> Result<Vec<DatasetReport>, Failure> {
-        self.service.fresh(self.pool)
+    /// The datasets as they are now.
+    fn shown(&self) -> Result<Shown, Failure> {
+        self.service.shown()
     }
 
     /// Refuses for this reason.

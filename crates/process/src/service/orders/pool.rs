@@ -133,7 +133,7 @@ impl Order for Destroy {
         let _order = service.begin_order();
         let name = service.pool()?.name().to_owned();
         service.mounts.unmount_all(true)?;
-        *service.pool.write() = None;
+        service.pool.store(None);
         Ok(vec![format!(
             "'{name}' was suspended: its devices could not be marked as destroyed; use 'zpool \
              labelclear' when they are back"
@@ -143,12 +143,11 @@ impl Order for Destroy {
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
         let service = doing.service;
         let mounted = service.mounts.names();
-        let all = doing.all().unwrap_or_default();
-        let made = places::made(&all, |name| mounted.iter().any(|one| one == name));
+        let made = doing.shown().map(|all| places::made(&all, &mounted)).unwrap_or_default();
         service.mounts.unmount_all(self.force)?;
         service.note_command(doing.command);
         doing.simply(doing.engine(|live| live.destroy()))?;
-        *service.pool.write() = None;
+        service.pool.store(None);
         places::remove(made);
         Ok(Vec::new())
     }

@@ -2,10 +2,13 @@
 //!
 //! Invariant: as in [`super`].
 
+use std::collections::BTreeSet;
+
 use cenote_control::protocol::{Failure, FailureKind};
 use cenote_engine::{Error, ErrorKind};
 
 use super::{Doing, Order, Warnings, no_such};
+use crate::service::datasets::Datasets;
 
 pub(super) struct Promote<'a>(pub(super) &'a str);
 
@@ -19,27 +22,20 @@ impl Order for Promote<'_> {
     }
 
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
-        let all = doing.all()?;
+        let all = doing.shown()?;
         let name = self.0;
-        let Some(clone) = all.iter().find(|dataset| dataset.name == name) else {
+        let Some(clone) = all.find(name) else {
             return Err(no_such(name));
         };
         let origin = clone.properties.value("origin").unwrap_or("").to_owned();
         let Some((parent, _)) = origin.split_once('@') else {
             return Err(doing.refuse(FailureKind::Other, "not a cloned filesystem"));
         };
-        let created = |name: &str| {
-            all.iter().find(|dataset| dataset.name == name).map_or(0, |found| found.createtxg)
-        };
-        let last = created(&origin);
-        let of = |dataset: &str| -> Vec<String> {
-            let own = all.iter().filter_map(|one| one.name.split_once('@'));
-            own.filter(|(of, _)| *of == dataset).map(|(_, name)| name.to_owned()).collect()
-        };
-        let moving: Vec<String> =
-            of(parent).into_iter().filter(|s| created(&format!("{parent}@{s}")) <= last).collect();
-        let own = of(name);
-        if let Some(twice) = moving.iter().find(|moving| own.contains(moving)) {
+        let last = all.known(&origin).map_or(0, |known| known.created_in());
+        let moving = all.snapshots(parent).into_iter().filter(|(_, created)| *created <= last);
+        let moving: Vec<String> = moving.map(|(name, _)| name).collect();
+        let own: BTreeSet<String> = all.snapshots(name).into_iter().map(|(name, _)| name).collect();
+        if let Some(twice) = moving.iter().find(|moving| own.contains(*moving)) {
             let reason = format!("conflicting snapshot '{twice}' from parent '{origin}'");
             return Err(doing.refuse(FailureKind::Already, &reason));
         }

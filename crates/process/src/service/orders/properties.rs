@@ -2,7 +2,7 @@
 //!
 //! Invariant: as in [`super`].
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
 use cenote_control::changes::DatasetSettings;
 use cenote_control::plan::PropertySetting;
@@ -14,6 +14,7 @@ use super::fits::does_not_fit;
 use super::remount::{affected, nearest};
 use super::{Doing, Order, Warnings, no_such, places};
 use crate::service::changes::is_inside;
+use crate::service::datasets::Datasets;
 use crate::service::mounts::Place;
 
 /// Value of property `canmount`.
@@ -63,16 +64,13 @@ impl Order for Set<'_> {
 impl Set<'_> {
     /// Sets all or nothing.
     fn set(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
-        let all = doing.all()?;
-        let by_name: HashMap<&str, &DatasetReport> =
-            all.iter().map(|dataset| (dataset.name.as_str(), dataset)).collect();
+        let all = doing.shown()?;
         let mut due = Vec::with_capacity(self.datasets.len());
         for settings in self.datasets {
-            let found = by_name.get(settings.dataset.as_str());
-            let found = found.ok_or_else(|| no_such(&settings.dataset))?;
+            let found = all.find(&settings.dataset).ok_or_else(|| no_such(&settings.dataset))?;
             let mut settings = settings.clone();
             for property in &settings.properties {
-                if let Some((kind, reason)) = does_not_fit(found, property) {
+                if let Some((kind, reason)) = does_not_fit(&found, property) {
                     return Err(doing.refuse(kind, &reason));
                 }
             }
@@ -98,7 +96,7 @@ impl Set<'_> {
             ends: properties().any(ends),
         };
         let changes = &doing.service.changes;
-        touched.change(doing, all, &|| changes.set_properties(&due, doing.command()))
+        touched.change(doing, &all, &|| changes.set_properties(&due, doing.command()))
     }
 }
 
@@ -134,7 +132,7 @@ impl Inherit<'_> {
             mount: true,
             ends: false,
         };
-        touched.change(doing, doing.all()?, &|| {
+        touched.change(doing, &doing.shown()?, &|| {
             changes.inherit(self.datasets, self.property, self.received, doing.command())
         })
     }
@@ -155,7 +153,7 @@ impl Touched<'_> {
     }
 
     /// What is taken down before the change: `all` is as before it.
-    fn moved(&self, all: &[DatasetReport]) -> BTreeSet<String> {
+    fn moved(&self, all: &dyn Datasets) -> BTreeSet<String> {
         match (self.mount, self.has("mountpoint")) {
             (true, true) => affected(all, &self.datasets, "mountpoint"),
             (true, false) if self.ends => self.datasets.iter().map(|&name| name.into()).collect(),
@@ -168,40 +166,40 @@ impl Touched<'_> {
     fn change(
         &self,
         doing: &Doing<'_>,
-        before: Vec<DatasetReport>,
+        before: &dyn Datasets,
         make: &dyn Fn() -> cenote_engine::Result<()>,
     ) -> Result<Warnings, Failure> {
         let (service, pool) = (doing.service, doing.pool);
         let mounted = service.mounts.places();
-        let moved = self.moved(&before);
+        let moved = self.moved(before);
         let down: Vec<String> =
             service.mounts.names().into_iter().filter(|name| moved.contains(name)).collect();
         service.mounts.take_down_named(&down, false)?;
         let made = make();
         if made.is_ok() && self.has("mountpoint") {
-            places::remove(places::made(&before, |name| down.iter().any(|gone| gone == name)));
+            places::remove(places::made(before, &down));
         }
         let followed: Vec<&str> =
             FOLLOWED.into_iter().filter(|name| self.mount && self.has(name)).collect();
         let followers: BTreeSet<String> =
-            followed.iter().flat_map(|name| affected(&before, &self.datasets, name)).collect();
+            followed.iter().flat_map(|name| affected(before, &self.datasets, name)).collect();
         if made.is_ok() {
             service.mounts.end_temporary(&followers, &followed);
         }
         service.publish(pool)?;
-        let fresh = doing.all()?;
+        let fresh = doing.shown()?;
         let mut warnings = Vec::new();
         if !moved.is_empty() {
             warnings = service.restore(pool, &fresh, &mounted);
             if made.is_ok() {
-                warnings.extend(self.mount_homeless(doing, &before, &fresh, &moved));
+                warnings.extend(self.mount_homeless(doing, before, &fresh, &moved));
             }
         }
         made.map_err(|error| doing.refused(&error))?;
         warnings.extend(service.follow(pool, &fresh, &followers));
         let anew = REMOUNT.iter().find(|name| self.mount && self.has(name));
         if let Some(property) = anew.filter(|_| moved.is_empty()) {
-            let concerned = affected(&before, &self.datasets, property);
+            let concerned = affected(before, &self.datasets, property);
             warnings.extend(remount(doing, &fresh, &concerned, &mounted));
         }
         Ok(warnings)
@@ -211,25 +209,25 @@ impl Touched<'_> {
     fn mount_homeless(
         &self,
         doing: &Doing<'_>,
-        before: &[DatasetReport],
-        fresh: &[DatasetReport],
+        before: &dyn Datasets,
+        fresh: &dyn Datasets,
         moved: &BTreeSet<String>,
     ) -> Warnings {
         let place = |dataset: &DatasetReport| {
             dataset.properties.value("mountpoint").unwrap_or("").to_owned()
         };
-        let was_homeless = |dataset: &&DatasetReport| {
-            self.datasets.contains(dataset.name.as_str())
-                && matches!(place(dataset).as_str(), "none" | "legacy" | "-" | "")
+        let was_homeless = |name: &str| {
+            let found = before.find(name);
+            found.is_some_and(|one| matches!(place(&one).as_str(), "none" | "legacy" | "-" | ""))
         };
         let homeless: BTreeSet<&str> =
-            before.iter().filter(was_homeless).map(|dataset| dataset.name.as_str()).collect();
-        let is_due = |dataset: &&DatasetReport| {
-            let name = nearest(&self.datasets, &dataset.name);
-            moved.contains(&dataset.name) && name.is_some_and(|name| homeless.contains(name))
+            self.datasets.iter().copied().filter(|name| was_homeless(name)).collect();
+        let is_due = |name: &&String| {
+            nearest(&self.datasets, name).is_some_and(|nearest| homeless.contains(nearest))
         };
-        let mut due: Vec<&DatasetReport> = fresh.iter().filter(is_due).collect();
-        due.sort_by_key(|dataset| place(dataset));
+        let mut due: Vec<DatasetReport> =
+            moved.iter().filter(is_due).filter_map(|name| fresh.find(name)).collect();
+        due.sort_by_key(place);
         let mounted =
             due.iter().map(|one| doing.service.mount_if_due(doing.pool, fresh, &one.name));
         mounted.filter_map(Result::err).map(|failure| failure.message).collect()
@@ -239,7 +237,7 @@ impl Touched<'_> {
 /// Mounts anew what is mounted of these datasets.
 fn remount(
     doing: &Doing<'_>,
-    fresh: &[DatasetReport],
+    fresh: &dyn Datasets,
     concerned: &BTreeSet<String>,
     mounted: &[Place],
 ) -> Warnings {

@@ -7,11 +7,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use cenote_control::protocol::{Failure, MountRequest};
-use cenote_control::report::{DatasetKind, DatasetReport, Source};
+use cenote_control::report::{DatasetKind, Source};
 use cenote_engine::pool::Pool;
 
 use super::{Warnings, is_at_or_below};
 use crate::service::Service;
+use crate::service::datasets::Datasets;
 use crate::service::mounts::Place;
 
 impl Service {
@@ -19,10 +20,10 @@ impl Service {
     pub(super) fn mount_if_due(
         &self,
         pool: &Arc<Pool>,
-        all: &[DatasetReport],
+        all: &dyn Datasets,
         name: &str,
     ) -> Result<(), Failure> {
-        let Some(dataset) = all.iter().find(|dataset| dataset.name == name) else { return Ok(()) };
+        let Some(dataset) = all.find(name) else { return Ok(()) };
         let value = |name: &str| dataset.properties.value(name).unwrap_or("");
         let due = dataset.kind == DatasetKind::Filesystem
             && value("canmount") == "on"
@@ -36,12 +37,7 @@ impl Service {
     }
 
     /// Mounts one filesystem, at its place of now.
-    fn mount_again(
-        &self,
-        pool: &Arc<Pool>,
-        all: &[DatasetReport],
-        name: &str,
-    ) -> Result<(), Failure> {
+    fn mount_again(&self, pool: &Arc<Pool>, all: &dyn Datasets, name: &str) -> Result<(), Failure> {
         let request = MountRequest { dataset: Some(name.to_owned()), ..MountRequest::default() };
         self.mounts.mount(pool, all, &request).map(|_| ())
     }
@@ -50,14 +46,12 @@ impl Service {
     pub(super) fn restore(
         &self,
         pool: &Arc<Pool>,
-        all: &[DatasetReport],
+        all: &dyn Datasets,
         places: &[Place],
     ) -> Warnings {
         let (mut by_hand, mut due) = (Vec::new(), Vec::new());
         for place in places.iter().filter(|place| self.mounts.of(&place.dataset).is_none()) {
-            let Some(dataset) = all.iter().find(|dataset| dataset.name == place.dataset) else {
-                continue;
-            };
+            let Some(dataset) = all.find(&place.dataset) else { continue };
             let value = |name: &str| dataset.properties.value(name).unwrap_or("");
             if place.is_by_hand() && !value("mountpoint").starts_with('/') {
                 by_hand.push(place.clone());
@@ -88,13 +82,14 @@ impl Service {
     pub(super) fn follow(
         &self,
         pool: &Arc<Pool>,
-        fresh: &[DatasetReport],
+        fresh: &dyn Datasets,
         followers: &BTreeSet<String>,
     ) -> Warnings {
         let mounted = self.mounts.places();
         let mut warnings = Vec::new();
-        for dataset in fresh.iter().filter(|dataset| followers.contains(&dataset.name)) {
-            if self.mounts.follow(dataset).is_ok() {
+        let mounted_followers = mounted.iter().filter(|place| followers.contains(&place.dataset));
+        for dataset in mounted_followers.filter_map(|place| fresh.find(&place.dataset)) {
+            if self.mounts.follow(&dataset).is_ok() {
                 continue;
             }
             // Not as it is: then anew, with all below.
@@ -126,23 +121,25 @@ impl Service {
 /// The datasets whose value of a property follows from that of those in `names`: themselves, and those
 /// below that inherit it through one of them.
 pub(super) fn affected(
-    all: &[DatasetReport],
+    all: &dyn Datasets,
     names: &BTreeSet<&str>,
     property: &str,
 ) -> BTreeSet<String> {
-    let follows = |dataset: &&DatasetReport| {
-        let Some(name) = nearest(names, &dataset.name) else { return false };
-        match dataset.properties.get(property) {
-            _ if dataset.name == name => true,
-            Some(own) => match &own.source {
-                Source::Inherited(from) => is_at_or_below(name, from),
-                Source::Default => true,
-                _ => false,
-            },
-            None => false,
-        }
+    let follows = |dataset: &String| match nearest(names, dataset) {
+        Some(name) if name == dataset => true,
+        Some(name) => match all.source(dataset, property) {
+            Some(Source::Inherited(from)) => is_at_or_below(name, &from),
+            Some(Source::Default) => true,
+            _ => false,
+        },
+        None => false,
     };
-    all.iter().filter(follows).map(|dataset| dataset.name.clone()).collect()
+    // What is below another of them is found there.
+    let above = |name: &str| nearest(names, name.rsplit_once('/')?.0).map(drop);
+    let tops = names.iter().filter(|name| above(name).is_none());
+    let below = tops.flat_map(|top| all.below(top)).map(|(name, _)| name);
+    let own = names.iter().filter(|name| all.has(name)).map(|&name| name.to_owned());
+    below.filter(follows).chain(own).collect()
 }
 
 /// Which of `names` a dataset is, or is nearest above it.

@@ -4,11 +4,12 @@
 
 use cenote_control::changes::{NewDataset, RenameRequest};
 use cenote_control::protocol::{Failure, FailureKind};
-use cenote_control::report::{DatasetKind, DatasetReport};
+use cenote_control::report::DatasetKind;
 use cenote_engine::{Error, ErrorKind};
 
 use super::create::missing_parents;
 use super::{Doing, Order, Warnings, is_at_or_below, no_such, places};
+use crate::service::datasets::Datasets;
 use crate::service::mounts::Place;
 
 pub(super) struct Rename<'a>(pub(super) &'a RenameRequest);
@@ -29,8 +30,8 @@ impl Order for Rename<'_> {
 
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
         let (service, rename) = (doing.service, self.0);
-        let all = doing.all()?;
-        let exists = |name: &str| all.iter().any(|dataset| dataset.name == name);
+        let all = doing.shown()?;
+        let exists = |name: &str| all.has(name);
         let pairs = if rename.recursive { snapshots_of_all(&all, rename) } else { Vec::new() };
         let pairs = match pairs.is_empty() {
             true => vec![(rename.from.clone(), rename.to.clone())],
@@ -68,7 +69,7 @@ impl Rename<'_> {
     fn move_dataset(
         &self,
         doing: &Doing<'_>,
-        all: &[DatasetReport],
+        all: &dyn Datasets,
         pairs: &[(String, String)],
         missing: &[String],
     ) -> Result<Warnings, Failure> {
@@ -87,10 +88,10 @@ impl Rename<'_> {
         let renamed = made.and_then(|()| doing.given()?.rename(pairs));
         if renamed.is_ok() {
             service.mounts.rename(&rename.from, &rename.to);
-            places::remove(places::made(all, |name| moved.iter().any(|from| from == name)));
+            places::remove(places::made(all, &moved));
         }
         service.publish(pool)?;
-        let fresh = doing.all()?;
+        let fresh = doing.shown()?;
         let now = |mut place: Place| {
             if let Some(rest) = place.dataset.strip_prefix(&rename.from)
                 && below(&place.dataset)
@@ -116,7 +117,7 @@ impl Rename<'_> {
 }
 
 /// The parents the new name lacks, if they are to be made.
-fn parents_to_make(all: &[DatasetReport], rename: &RenameRequest) -> Result<Vec<String>, Failure> {
+fn parents_to_make(all: &dyn Datasets, rename: &RenameRequest) -> Result<Vec<String>, Failure> {
     let cannot =
         |kind, reason: &str| Failure::new(kind, format!("cannot create '{}': {reason}", rename.to));
     let missing = missing_parents(all, &rename.to);
@@ -134,7 +135,7 @@ fn parents_to_make(all: &[DatasetReport], rename: &RenameRequest) -> Result<Vec<
 
 /// The snapshots a recursive rename is about, with their new names.
 pub(super) fn snapshots_of_all(
-    all: &[DatasetReport],
+    all: &dyn Datasets,
     rename: &RenameRequest,
 ) -> Vec<(String, String)> {
     let (Some((top, old)), Some((_, new))) =
@@ -142,8 +143,9 @@ pub(super) fn snapshots_of_all(
     else {
         return Vec::new();
     };
-    let snapshots = all.iter().filter(|dataset| dataset.kind == DatasetKind::Snapshot);
-    let ours = snapshots.filter_map(|dataset| dataset.name.split_once('@'));
-    let ours = ours.filter(|(of, name)| *name == old && is_at_or_below(of, top));
+    let below = all.below(top);
+    let snapshots = below.iter().filter(|(_, kind)| *kind == DatasetKind::Snapshot);
+    let ours = snapshots.filter_map(|(name, _)| name.split_once('@'));
+    let ours = ours.filter(|(_, name)| *name == old);
     ours.map(|(of, _)| (format!("{of}@{old}"), format!("{of}@{new}"))).collect()
 }

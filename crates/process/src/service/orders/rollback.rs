@@ -48,7 +48,7 @@ impl Order for Rollback<'_> {
         service.mounts.take_down_named(&[self.dataset().to_owned()], self.force)?;
         let done = doing.given().and_then(|orders| orders.rollback(self.snapshot));
         service.publish(pool)?;
-        let warnings = service.restore(pool, &doing.all()?, &mounted);
+        let warnings = service.restore(pool, &doing.shown()?, &mounted);
         done.map_err(|error| match error.kind() {
             ErrorKind::Exists => Failure { kind: FailureKind::Already, ..doing.refused(&error) },
             _ => doing.refused(&error),

@@ -2,13 +2,11 @@
 //!
 //! Invariant: all snapshots of an order are taken, in one transaction group, or none.
 
-use std::collections::BTreeSet;
-
 use cenote_control::plan::PropertySetting;
 use cenote_control::protocol::{Failure, FailureKind};
 
 use super::{Doing, Order, Warnings};
-use crate::service::mounts;
+use crate::service::datasets::Datasets;
 use crate::service::settings::input;
 
 pub(super) struct Snapshot<'a> {
@@ -25,21 +23,18 @@ impl Order for Snapshot<'_> {
     }
 
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
-        let all = doing.all()?;
-        let known: BTreeSet<&str> = all.iter().map(|dataset| dataset.name.as_str()).collect();
-        // What was received in part only, so far, is left out, also where it was named.
-        let partial = all.iter().filter(|dataset| mounts::is_partial(doing.pool, dataset));
-        let partial: BTreeSet<&str> = partial.map(|dataset| dataset.name.as_str()).collect();
+        let all = doing.shown()?;
         let (mut lines, mut whole) = (Vec::new(), Vec::with_capacity(self.names.len()));
         for name in self.names {
             let (of, _) = name.split_once('@').unwrap_or((name, ""));
-            if partial.contains(of) {
+            // What was received in part only, so far, is left out, also where it was named.
+            if all.is_partial(of) {
                 continue;
             }
             whole.push(name.clone());
-            if !known.contains(of) {
+            if !all.has(of) {
                 lines.push(format!("cannot create snapshot '{name}': dataset does not exist"));
-            } else if known.contains(name.as_str()) {
+            } else if all.has(name) {
                 lines.push(format!("cannot create snapshot '{name}': dataset already exists"));
             }
         }

@@ -17,7 +17,7 @@ fn dataset(name: &str, kind: DatasetKind, source: Source) -> DatasetReport {
 
 #[test]
 fn parents_are_found_missing() {
-    let all = [
+    let all = vec![
         dataset("tank", DatasetKind::Filesystem, Source::Default),
         dataset("tank/vol", DatasetKind::Volume, Source::Default),
     ];
@@ -31,7 +31,7 @@ fn parents_are_found_missing() {
 #[test]
 fn a_mountpoint_moves_what_inherits_it() {
     let fs = DatasetKind::Filesystem;
-    let all = [
+    let all = vec![
         dataset("tank", fs, Source::Local),
         dataset("tank/a", fs, Source::Inherited("tank".into())),
         dataset("tank/a/b", fs, Source::Inherited("tank".into())),
@@ -85,7 +85,7 @@ fn values_that_do_not_fit_are_refused_as_openzfs_does() {
 
 #[test]
 fn a_recursive_rename_names_every_snapshot() {
-    let all = [
+    let all = vec![
         dataset("tank@s", DatasetKind::Snapshot, Source::None),
         dataset("tank/a@s", DatasetKind::Snapshot, Source::None),
         dataset("tank/a@t", DatasetKind::Snapshot, Source::None),
