@@ -1,7 +1,7 @@
 //! For us only.
 //!
-//! `cargo xtask tidy` checks the house: arrows between crates and rooms, file headers, file sizes,
-//! words that must not stay; exit code 0 means every rule holds. `cargo xtask unpack NAME DIR`
+//! `cargo xtask tidy` checks the house: arrows between crates and rooms, circles of files, headers,
+//! sizes of files and functions, words that must not stay; exit code 0 means every rule holds. `cargo xtask unpack NAME DIR`
 //! unpacks the devices of fixture pool NAME into DIR; `cargo xtask demo DIR` makes, fills and exports
 //! a pool there. `cargo xtask torture ...` runs the whole stack on simulated disks (`torture/`).
 //! Invariant: the source tree is only read.
