@@ -3,6 +3,7 @@
 //! Chapter 04, sections 1-4. Invariant: a walk down a block tree strictly descends (every pointer's
 //! level is checked), so no image can make it loop.
 
+mod ahead;
 mod appended;
 mod base;
 mod charge;
@@ -16,6 +17,7 @@ mod plan;
 mod ranges;
 mod savepoint;
 mod sync;
+mod together;
 mod tree;
 mod write;
 
@@ -39,6 +41,7 @@ pub use appended::Appended;
 pub use base::Base;
 pub use early::{DirtyBlock, DirtyBlocks, EarlyBlock};
 pub use sync::{Ledger, SyncContext, Synced, SyncedObject};
+pub use together::{SetToSync, sync_objects, sync_roots};
 pub use write::{INDIRECT_SHIFT, NewObject};
 
 use live::{Committed, Live, LiveObject};

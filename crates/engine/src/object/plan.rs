@@ -11,6 +11,7 @@ use cenote_format::{BlockPointer, Dnode, Level, ObjectId, ObjectType, blkptr};
 use smallvec::SmallVec;
 
 use super::ObjectSet;
+use super::ahead::HeldBlocks;
 use super::early::{EarlyBlocks, data_kind};
 use super::sync::SyncContext;
 use crate::pipe::{BlockKind, BlockPlace, BlockToWrite, Replaced, zeros};
@@ -35,12 +36,17 @@ pub(super) struct Changes {
     pub fills: BTreeMap<u64, u64>,
     /// New spill block, or its removal.
     pub spill: Option<Option<Bytes>>,
+    /// Indirect blocks of the tree as it is, read in advance.
+    pub held: HeldBlocks,
 }
 
 /// An indirect block being rewritten.
 struct Node {
     entries: Vec<BlockPointer>,
 }
+
+/// Indirect blocks that are read together where a tree goes.
+const KILLED_AT_ONCE: usize = 64;
 
 /// Bytes of all top-level vdevs.
 fn capacity(context: &SyncContext<'_>) -> i128 {
@@ -71,6 +77,7 @@ pub(super) struct TreePlan {
     early: EarlyBlocks,
     keep: bool,
     fills: BTreeMap<u64, u64>,
+    held: HeldBlocks,
     spill: Option<Bytes>,
     spill_pointer: Option<BlockPointer>,
     used: i128,
@@ -99,6 +106,7 @@ impl TreePlan {
             early: changes.early,
             keep: changes.keep,
             fills: changes.fills,
+            held: changes.held,
             spill: None,
             spill_pointer: None,
             used: 0,
@@ -109,7 +117,7 @@ impl TreePlan {
         let kept = old.filter(|_| !goes);
         if let (Some(old), true) = (old, goes) {
             for pointer in &old.pointers {
-                plan.kill(pointer, context, 0)?;
+                plan.kill(pointer, None, context, 0)?;
             }
             if let Some(spill) = &old.spill {
                 plan.used += context.kill(spill);
@@ -219,14 +227,21 @@ impl TreePlan {
         let known = self.nodes.get(index).ok_or_else(lost)?.contains_key(&id);
         if !known {
             let pointer = *self.entry(level, id)?;
-            let entries = self.load(&pointer, level)?;
+            let held = self.held.remove(&(level, id));
+            let entries = self.load(&pointer, level, held)?;
             self.nodes.get_mut(index).ok_or_else(lost)?.insert(id, Node { entries });
         }
         self.nodes.get_mut(index).and_then(|nodes| nodes.get_mut(&id)).ok_or_else(lost)
     }
 
-    /// The pointers in the indirect block behind `pointer`; of a hole, holes as old (section 4.4).
-    fn load(&self, pointer: &BlockPointer, level: u8) -> Result<Vec<BlockPointer>> {
+    /// The pointers in the indirect block behind `pointer`, which may have been read; of a hole, holes as
+    /// old (section 4.4).
+    fn load(
+        &self,
+        pointer: &BlockPointer,
+        level: u8,
+        held: Option<Bytes>,
+    ) -> Result<Vec<BlockPointer>> {
         let count = 1_usize << self.shift;
         if pointer.is_hole() {
             let birth = pointer.logical_birth();
@@ -245,7 +260,7 @@ impl TreePlan {
             let found = pointer.level();
             return Err(Error::corrupt(format!("pointer of level {found} where {level} belongs")));
         }
-        let block = self.set.io().pipe.read(pointer, self.set.context())?;
+        let block = held.map_or_else(|| self.read(pointer), Ok)?;
         let entries: Vec<BlockPointer> = BlockPointer::decode_all(&block).collect();
         if entries.len() != count {
             let have = entries.len();
@@ -254,8 +269,18 @@ impl TreePlan {
         Ok(entries)
     }
 
-    /// Kills a block and everything below it.
-    fn kill(&mut self, pointer: &BlockPointer, context: &SyncContext<'_>, depth: u8) -> Result<()> {
+    fn read(&self, pointer: &BlockPointer) -> Result<Bytes> {
+        self.set.io().pipe.read(pointer, self.set.context())
+    }
+
+    /// Kills a block, which may have been read, and everything below it.
+    fn kill(
+        &mut self,
+        pointer: &BlockPointer,
+        block: Option<Result<Bytes>>,
+        context: &SyncContext<'_>,
+        depth: u8,
+    ) -> Result<()> {
         if pointer.is_hole() {
             return Ok(());
         }
@@ -264,12 +289,22 @@ impl TreePlan {
             return Err(Error::corrupt("a tree deeper than its levels"));
         }
         if level > 0 {
-            let block = self.set.io().pipe.read(pointer, self.set.context())?;
-            for child in BlockPointer::decode_all(&block) {
-                if !child.is_hole() && child.level().0 + 1 != level {
-                    return Err(Error::corrupt("a pointer of the wrong level"));
+            let block = block.unwrap_or_else(|| self.read(pointer))?;
+            let children: Vec<BlockPointer> =
+                BlockPointer::decode_all(&block).filter(|child| !child.is_hole()).collect();
+            if children.iter().any(|child| child.level().0 + 1 != level) {
+                return Err(Error::corrupt("a pointer of the wrong level"));
+            }
+            for some in children.chunks(KILLED_AT_ONCE) {
+                let pipe = &self.set.io().pipe;
+                let blocks = match level {
+                    1 => Vec::new(),
+                    _ => pipe.read_many(some, self.set.context()),
+                };
+                let blocks = blocks.into_iter().map(Some).chain(std::iter::repeat_with(|| None));
+                for (child, block) in some.iter().zip(blocks) {
+                    self.kill(child, block, context, depth + 1)?;
                 }
-                self.kill(&child, context, depth + 1)?;
             }
         }
         let size = context.kill(pointer);
@@ -318,7 +353,7 @@ impl TreePlan {
             return Ok(());
         }
         if !loaded && from >= u128::from(first) && to <= u128::from(last) {
-            self.kill(&pointer, context, 0)?;
+            self.kill(&pointer, None, context, 0)?;
             let hole = self.hole(&pointer, context)?;
             *self.entry(level, id)? = hole;
             return Ok(());

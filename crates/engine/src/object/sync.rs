@@ -1,8 +1,8 @@
 //! Writing the dirt of one transaction group: blocks of objects, blocks of dnodes, the root.
 //!
-//! Chapter 04, sections 1 to 4. Done by one thread, in two steps with room between them for the
-//! space accounting: [`ObjectSet::sync_objects`], [`ObjectSet::sync_root`]. Nothing the set shows
-//! changes before [`ObjectSet::commit`], which the pool calls when every write has ended.
+//! Chapter 04, sections 1 to 4. Done by one thread; `together` goes through the steps with many sets.
+//! Nothing the set shows changes before [`ObjectSet::commit`], which the pool calls when every write has
+//! ended.
 //! Invariant: every block a new tree refers to was told to the ledger as born, every block that is
 //! in the old tree only as killed, each once.
 
@@ -10,15 +10,19 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use cenote_format::dnode::{self, SLOT, SLOTS_PER_BLOCK, dnodes_in_block};
+use cenote_format::dnode::{SLOT, SLOTS_PER_BLOCK, dnodes_in_block};
 use cenote_format::{BlockPointer, Dnode, ObjectId, ObjectType, Objset, Txg};
 use parking_lot::Mutex;
 
+use super::ahead::HeldBlocks;
 use super::early::EarlyBlocks;
-use super::live::{Committed, LiveObject};
+use super::live::{Committed, Dirt, LiveObject, State};
 use super::plan::{Changes, TreePlan};
+use super::together::DnodeBlocks;
 use super::{Accounting, ObjectSet};
-use crate::pipe::{BlockKind, BlockPlace, BlockToWrite, ObjsetPolicy, Replaced, Writer, zeros};
+use crate::pipe::{
+    BlockKind, BlockPlace, BlockToWrite, ObjsetPolicy, Replaced, Writer, Written, zeros,
+};
 use crate::txg::Tx;
 use crate::vdev::VdevTree;
 use crate::{Error, Result};
@@ -76,6 +80,46 @@ impl Synced {
     /// The new root.
     pub fn root(&self) -> BlockPointer {
         self.root
+    }
+}
+
+/// What a group changes in an object.
+pub(super) struct DirtyObject {
+    live: Arc<LiveObject>,
+    /// The dnode on the disks; `None`: there is none.
+    pub(super) old: Option<Arc<Dnode>>,
+    /// The dnode as the group leaves it; `None`: the object is freed.
+    pub(super) new: Option<Arc<Dnode>>,
+    pub(super) changes: Changes,
+}
+
+/// The root of a set to be written.
+pub(super) struct NewRoot {
+    pub(super) header: Objset,
+    old: BlockPointer,
+    objects: Vec<SyncedObject>,
+}
+
+impl NewRoot {
+    /// The request to write it.
+    pub(super) fn request(
+        &self,
+        set: &ObjectSet,
+        context: &SyncContext<'_>,
+    ) -> Result<BlockToWrite> {
+        let fills = self.header.meta_dnode.pointers.iter().map(BlockPointer::fill);
+        let fill = fills.fold(0, u64::saturating_add);
+        let kind = BlockKind::new(ObjectType::OBJSET, 0);
+        let place = BlockPlace { objset: set.id(), ..BlockPlace::default() };
+        context.request(&kind, place, Bytes::from(self.header.encode()?), self.old, fill, true)
+    }
+
+    /// It was written.
+    pub(super) fn written(self, written: &Written, context: &SyncContext<'_>) -> Synced {
+        context.note(&self.old, &written.pointer, written.replaced);
+        let objects = self.objects.into_iter();
+        let objects = objects.map(|object| (object.live, object.new.map(Arc::new))).collect();
+        Synced { txg: context.txg, root: written.pointer, header: self.header, objects }
     }
 }
 
@@ -156,16 +200,10 @@ impl SyncContext<'_> {
 }
 
 impl ObjectSet {
-    /// Writes the blocks of every object that the group changed, and gives the objects: their
-    /// dnodes are written by [`ObjectSet::sync_root`], until when they may be adjusted.
-    pub fn sync_objects(&self, context: &SyncContext<'_>) -> Result<Vec<SyncedObject>> {
-        let live = self.live()?;
-        let mut plans = Vec::new();
-        let mut objects = Vec::new();
-        let mut set_aside = Vec::new();
-        for object in live.take_dirty(context.txg) {
-            let gathered = object.closed(context.txg, |state, dirt, dnode| {
-                let old = state.committed.clone();
+    /// What the group changed in every object.
+    pub(super) fn gather(&self, txg: Txg) -> Result<Vec<DirtyObject>> {
+        let gathered = self.live()?.take_dirty(txg).into_iter().filter_map(|live| {
+            let gathered = live.closed(txg, |state, dirt, new| {
                 let changes = Changes {
                     reset: dirt.reset,
                     freed: dirt.freed.iter().collect(),
@@ -173,71 +211,58 @@ impl ObjectSet {
                     cloned: dirt.cloned.clone(),
                     early: dirt.early.clone(),
                     keep: dirt.is_scattered(),
-                    fills: BTreeMap::new(),
                     spill: dirt.spill.clone(),
+                    ..Changes::default()
                 };
-                (old, dnode, changes)
+                (state.committed.clone(), new, changes)
             });
-            let Some((old, new, changes)) = gathered else { continue };
-            let named = |error: Error| error.at_object(self.id(), object.id.0);
-            let new = new.map(|new| (*new).clone());
-            let (early, cloned) = (changes.early.clone(), changes.cloned.clone());
-            let held = HeldLedger::default();
-            let own = SyncContext { ledger: &held, ..*context };
-            match TreePlan::new(self, object.id, old.as_deref(), new, changes, &own) {
-                Ok(plan) => {
-                    held.pass_on(context.ledger);
-                    plans.push(plan);
-                    objects.push((object, old));
-                }
-                Err(error) if self.is_own_damage(&error) => {
-                    self.note_set_aside(object.id, &named(error));
-                    context.give_up(early, &cloned);
-                    let new = old.as_deref().cloned();
-                    set_aside.push(SyncedObject { live: object, old, new });
-                }
-                Err(error) => return Err(named(error)),
-            }
-        }
-        self.write_plans(&mut plans, context)?;
-        let written = objects.into_iter().zip(plans);
-        let written =
-            written.map(|((live, old), plan)| SyncedObject { live, old, new: plan.finish() });
-        Ok(written.chain(set_aside).collect())
+            gathered.map(|(old, new, changes)| DirtyObject { live, old, new, changes })
+        });
+        Ok(gathered.collect())
     }
 
-    /// Writes the blocks of all plans, a level at a time.
-    fn write_plans(&self, plans: &mut [TreePlan], context: &SyncContext<'_>) -> Result<()> {
-        let levels = plans.iter().map(TreePlan::levels).max().unwrap_or(0);
-        let pipe = &self.io().pipe;
-        for level in 0..levels {
-            let mut requests = Vec::new();
-            let mut owners = Vec::new();
-            for (index, plan) in plans.iter_mut().enumerate() {
-                for (slot, request) in plan.requests(level, context)? {
-                    if let Some(pointer) = plan.take_early(slot, &request) {
-                        let charged = context.note(&request.old, &pointer, Replaced::Old);
-                        plan.placed(slot, pointer, charged)?;
-                        continue;
-                    }
-                    owners.push((index, slot, request.old));
-                    requests.push(request);
-                }
-            }
-            if requests.is_empty() {
-                continue;
-            }
-            let written = pipe.write_many(context.writer, context.txg, context.pass, requests);
-            for ((index, slot, old), written) in owners.into_iter().zip(written) {
-                let written = written?;
-                let charged = context.note(&old, &written.pointer, written.replaced);
-                if let Some(plan) = plans.get_mut(index) {
-                    plan.placed(slot, written.pointer, charged)?;
-                }
-            }
+    /// How many blocks group `txg` writes or frees in this set, about.
+    pub fn blocks_to_sync(&self, txg: Txg) -> u64 {
+        let mut blocks = 0_u64;
+        let count = |state: &State, dirt: &Dirt, _: Option<Arc<Dnode>>| {
+            let all = state.committed.as_ref().filter(|_| dirt.reset);
+            let all = all.map_or(1, |committed| committed.max_block_id.saturating_add(1));
+            let freed = dirt.freed.iter().map(|(first, last)| last.saturating_sub(first));
+            freed.fold(all.saturating_add(dirt.blocks.len() as u64), u64::saturating_add)
+        };
+        if let Ok(live) = self.live() {
+            live.each_dirty(txg, |object| {
+                blocks = blocks.saturating_add(object.closed(txg, count).unwrap_or(0));
+            });
         }
-        plans.iter_mut().for_each(|plan| context.free_early(plan.early_leftover()));
-        Ok(())
+        blocks
+    }
+
+    /// Plans the change of an object's tree; without a plan, the object stays as it was.
+    pub(super) fn plan(
+        &self,
+        object: DirtyObject,
+        context: &SyncContext<'_>,
+    ) -> Result<(SyncedObject, Option<TreePlan>)> {
+        let DirtyObject { live, old, new, changes } = object;
+        let named = |error: Error| error.at_object(self.id(), live.id.0);
+        let new = new.map(|new| (*new).clone());
+        let (early, cloned) = (changes.early.clone(), changes.cloned.clone());
+        let held = HeldLedger::default();
+        let own = SyncContext { ledger: &held, ..*context };
+        match TreePlan::new(self, live.id, old.as_deref(), new, changes, &own) {
+            Ok(plan) => {
+                held.pass_on(context.ledger);
+                Ok((SyncedObject { live, old, new: None }, Some(plan)))
+            }
+            Err(error) if self.is_own_damage(&error) => {
+                self.note_set_aside(live.id, &named(error));
+                context.give_up(early, &cloned);
+                let new = old.as_deref().cloned();
+                Ok((SyncedObject { live, old, new }, None))
+            }
+            Err(error) => Err(named(error)),
+        }
     }
 
     /// Whether group `txg` has something to write in this set: objects or the intent log's header.
@@ -269,15 +294,15 @@ impl ObjectSet {
         self.make(tx, ObjectId(which.id()), new.dnode()?)
     }
 
-    /// Writes the dnodes of `objects`, the accounting objects that were changed meanwhile, and the
-    /// root.
-    pub fn sync_root(
+    /// Puts the dnodes of `objects` into their blocks, which are `blocks`: the root to be, and the change
+    /// of the array of dnodes, if it changes. `held` are indirect blocks of that.
+    pub(super) fn plan_root(
         &self,
+        objects: Vec<SyncedObject>,
+        (mut blocks, held): (DnodeBlocks, HeldBlocks),
         context: &SyncContext<'_>,
-        mut objects: Vec<SyncedObject>,
-    ) -> Result<Synced> {
+    ) -> Result<(NewRoot, Option<TreePlan>)> {
         let live = self.live()?;
-        objects.extend(self.sync_objects(context)?);
         let committed = live.committed();
         let mut header = committed.header.clone();
         if let Some(new) = live.zil_header.lock().take() {
@@ -286,53 +311,25 @@ impl ObjectSet {
                 to.copy_from_slice(from);
             }
         }
-        let mut blocks: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
         for object in &objects {
-            let id = object.id().0;
-            if let Some(which) = special(id) {
-                let slot = match which {
-                    Accounting::User => &mut header.user_used,
-                    Accounting::Group => &mut header.group_used,
-                    Accounting::Project => &mut header.project_used,
-                };
-                slot.clone_from(&object.new);
-                continue;
+            match special(object.id().0) {
+                Some(Accounting::User) => header.user_used.clone_from(&object.new),
+                Some(Accounting::Group) => header.group_used.clone_from(&object.new),
+                Some(Accounting::Project) => header.project_used.clone_from(&object.new),
+                None => self.put_dnode(&mut blocks, object)?,
             }
-            self.put_dnode(&mut blocks, object)?;
         }
-        header.meta_dnode = self.write_dnode_blocks(&committed, blocks, context)?;
-        let fills = header.meta_dnode.pointers.iter().map(BlockPointer::fill);
-        let fill = fills.fold(0, u64::saturating_add);
-        let kind = BlockKind::new(ObjectType::OBJSET, 0);
-        let place = BlockPlace { objset: self.id(), ..BlockPlace::default() };
-        let data = Bytes::from(header.encode()?);
-        let request = context.request(&kind, place, data, committed.root, fill, true)?;
-        let pipe = &self.io().pipe;
-        let written = pipe.write_many(context.writer, context.txg, context.pass, vec![request]);
-        let written =
-            written.into_iter().next().unwrap_or_else(|| Err(Error::corrupt("no root")))?;
-        context.note(&committed.root, &written.pointer, written.replaced);
-        let objects = objects.into_iter().map(|object| (object.live, object.new.map(Arc::new)));
-        Ok(Synced { txg: context.txg, root: written.pointer, header, objects: objects.collect() })
+        let plan = self.plan_dnode_blocks(&committed, blocks, held, context)?;
+        Ok((NewRoot { header, old: committed.root, objects }, plan))
     }
 
     /// Puts the dnode of `object` in its block of dnodes.
-    fn put_dnode(&self, blocks: &mut BTreeMap<u64, Vec<u8>>, object: &SyncedObject) -> Result<()> {
+    fn put_dnode(&self, blocks: &mut DnodeBlocks, object: &SyncedObject) -> Result<()> {
         let id = object.id().0;
         let (number, slot) = (id / SLOTS_PER_BLOCK, id % SLOTS_PER_BLOCK);
-        let block = match blocks.entry(number) {
-            std::collections::btree_map::Entry::Occupied(block) => block.into_mut(),
-            std::collections::btree_map::Entry::Vacant(free) => {
-                let meta = self.meta_object();
-                let old = match number <= meta.dnode().max_block_id {
-                    true => meta.read_block(number)?.to_vec(),
-                    false => vec![0; dnode::BLOCK],
-                };
-                free.insert(old)
-            }
-        };
-        let start = slot as usize * SLOT;
         let misplaced = || Error::corrupt("a dnode beyond its block").at_object(self.id(), id);
+        let block = blocks.get_mut(&number).ok_or_else(misplaced)?;
+        let start = slot as usize * SLOT;
         if let Some(old) = &object.old {
             let end = start + (usize::from(old.extra_slots) + 1) * SLOT;
             block.get_mut(start..end).ok_or_else(misplaced)?.fill(0);
@@ -350,18 +347,19 @@ impl ObjectSet {
         Ok(())
     }
 
-    /// Writes blocks of dnodes; the new meta dnode.
-    fn write_dnode_blocks(
+    /// Plans the writing of blocks of dnodes.
+    fn plan_dnode_blocks(
         &self,
         committed: &Committed,
-        blocks: BTreeMap<u64, Vec<u8>>,
+        blocks: DnodeBlocks,
+        held: HeldBlocks,
         context: &SyncContext<'_>,
-    ) -> Result<Dnode> {
-        let mut new = (*committed.meta).clone();
+    ) -> Result<Option<TreePlan>> {
         if blocks.is_empty() {
-            return Ok(new);
+            return Ok(None);
         }
-        let mut changes = Changes::default();
+        let mut new = (*committed.meta).clone();
+        let mut changes = Changes { held, ..Changes::default() };
         for (number, block) in blocks {
             new.max_block_id = new.max_block_id.max(number);
             let fill = dnodes_in_block(&block).count() as u64;
@@ -370,12 +368,8 @@ impl ObjectSet {
             let block = if is_empty { zeros(block.len() as u64) } else { Bytes::from(block) };
             changes.blocks.insert(number, block);
         }
-        let old = &*committed.meta;
-        let id = ObjectId(0);
-        let mut plans = [TreePlan::new(self, id, Some(old), Some(new), changes, context)?];
-        self.write_plans(&mut plans, context)?;
-        let [plan] = plans;
-        plan.finish().ok_or_else(|| Error::corrupt("the meta dnode is gone"))
+        let old = Some(&*committed.meta);
+        TreePlan::new(self, ObjectId(0), old, Some(new), changes, context).map(Some)
     }
 
     /// Shows what was written: every write of the group has ended.
@@ -408,7 +402,8 @@ impl ObjectSet {
     }
 }
 
-fn special(id: u64) -> Option<Accounting> {
+/// Which accounting object this is, if it is one.
+pub(super) fn special(id: u64) -> Option<Accounting> {
     let all = [Accounting::User, Accounting::Group, Accounting::Project];
     all.into_iter().find(|which| which.id() == id)
 }

@@ -62,7 +62,7 @@ impl Object {
         self.child_in(&block, child_id)
     }
 
-    fn child_in(&self, block: &[u8], child_id: u64) -> Result<BlockPointer> {
+    pub(super) fn child_in(&self, block: &[u8], child_id: u64) -> Result<BlockPointer> {
         let mask = (1_u64 << self.dnode.pointers_shift()) - 1;
         let index = usize::try_from(child_id & mask).unwrap_or(usize::MAX);
         Ok(BlockPointer::decode_at(block, index)?)

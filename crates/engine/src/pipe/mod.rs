@@ -259,6 +259,15 @@ impl Pipe {
     ///
     /// Holes give zeros of their logical size.
     pub fn read_many(&self, bps: &[BlockPointer], context: &ReadContext) -> Vec<Result<Bytes>> {
+        self.read_each(bps, |_| context)
+    }
+
+    /// As [`Pipe::read_many`], each block in a context of its own, told by its index.
+    pub fn read_each<'a>(
+        &self,
+        bps: &[BlockPointer],
+        context_of: impl Fn(usize) -> &'a ReadContext,
+    ) -> Vec<Result<Bytes>> {
         let mut results: Vec<Option<Result<Bytes>>> = Vec::with_capacity(bps.len());
         let mut load = Vec::new();
         let mut wait = Vec::new();
@@ -288,6 +297,7 @@ impl Pipe {
             let physical = self.read_physical_many(&pointers);
             let mut failed = Vec::new();
             for ((index, bp, slot), raw) in load.into_iter().zip(physical) {
+                let context = context_of(index);
                 let block = match raw {
                     Ok(raw) => logical::decode(&bp, raw, context),
                     Err(error) => {
@@ -302,30 +312,42 @@ impl Pipe {
             }
             // No slot is held any more: others try for themselves while this reader waits.
             for (index, bp, error) in failed {
+                let context = context_of(index);
                 let block = self.load_after(Err(error), &bp, context);
                 place(&mut results, index, self.named(block, &bp, context));
             }
         }
         for (index, bp, key) in wait {
-            let block = match self.cache.find(&key, PATIENCE) {
-                Found::Block(block) if block.len() as u64 == bp.lsize() => Ok(block),
-                Found::Load(slot) => {
-                    let raw = self.read_physical(&bp);
-                    let slot = raw.is_ok().then_some(slot);
-                    let block = self.load_after(raw, &bp, context);
-                    if let (Ok(block), Some(slot), true) = (&block, slot, context.keeps(&bp)) {
-                        slot.fill(block.clone());
-                    }
-                    block
-                }
-                Found::Block(_) | Found::Loading => {
-                    self.load_after(self.read_physical(&bp), &bp, context)
-                }
-            };
+            let context = context_of(index);
+            let block = self.loaded_elsewhere(&bp, &key, context);
             place(&mut results, index, self.named(block, &bp, context));
         }
         let missing = || Err(Error::new(ErrorKind::Io, "block was not read"));
         results.into_iter().map(|result| result.unwrap_or_else(missing)).collect()
+    }
+
+    /// A block that another reader was loading.
+    fn loaded_elsewhere(
+        &self,
+        bp: &BlockPointer,
+        key: &BlockKey,
+        context: &ReadContext,
+    ) -> Result<Bytes> {
+        match self.cache.find(key, PATIENCE) {
+            Found::Block(block) if block.len() as u64 == bp.lsize() => Ok(block),
+            Found::Load(slot) => {
+                let raw = self.read_physical(bp);
+                let slot = raw.is_ok().then_some(slot);
+                let block = self.load_after(raw, bp, context);
+                if let (Ok(block), Some(slot), true) = (&block, slot, context.keeps(bp)) {
+                    slot.fill(block.clone());
+                }
+                block
+            }
+            Found::Block(_) | Found::Loading => {
+                self.load_after(self.read_physical(bp), bp, context)
+            }
+        }
     }
 
     /// Drops blocks from the cache.

@@ -19,7 +19,9 @@ use super::store::MosStore;
 use super::{Answers, LivePool, Task};
 use crate::dataset::change::{DatasetLedger, Delta, MosChange, OBJECT_DIRECTORY};
 use crate::dataset::{Written, charge_owners};
-use crate::object::{SyncContext, Synced, SyncedObject};
+use crate::object::{
+    Ledger, SetToSync, SyncContext, Synced, SyncedObject, sync_objects, sync_roots,
+};
 use crate::pipe::{ObjsetPolicy, Rules, WriteFeatures, Writer, dedup_checksum};
 use crate::txg::Tx;
 use crate::vdev::VdevTree;
@@ -27,6 +29,8 @@ use crate::{Error, Result};
 
 /// Passes over the meta object set after which it should long have come to rest.
 const PASSES: u32 = 64;
+/// Blocks that datasets written together write and free, about.
+const BLOCKS_TOGETHER: u64 = 1 << 18;
 
 pub(in crate::pool) fn seconds_now() -> u64 {
     crate::environment::now().as_secs()
@@ -67,10 +71,8 @@ impl LivePool {
         self.run_tasks(early, &change, &hooks, answers)?;
         let mut synced: Vec<(Arc<LiveDataset>, Synced)> = Vec::new();
         let open: Vec<Arc<LiveDataset>> = self.datasets.lock().values().cloned().collect();
-        for dataset in open.into_iter().filter(|dataset| dataset.needs_sync(txg)) {
-            let written = group.write_dataset(&dataset)?;
-            synced.push((dataset, written));
-        }
+        let dirty = open.into_iter().filter(|dataset| dataset.needs_sync(txg)).collect();
+        group.write_datasets(dirty, &mut synced)?;
         self.run_tasks(tasks, &change, &hooks, answers)?;
         // Features may have been enabled.
         writer.rules = Arc::new(self.rules(&change)?);
@@ -79,10 +81,7 @@ impl LivePool {
         let vdevs = self.vdevs();
         let group = Group { live: self, txg, writer: &writer, vdevs: &vdevs, change: &change };
         let fresh = std::mem::take(&mut *self.fresh.lock());
-        for dataset in fresh {
-            let written = group.write_dataset(&dataset)?;
-            synced.push((dataset, written));
-        }
+        group.write_datasets(fresh, &mut synced)?;
         self.free_destroyed(&change, &hooks);
         self.go_on_discarding(&change, txg)?;
         let mut pass = 0;
@@ -155,27 +154,63 @@ struct Group<'a> {
 }
 
 impl Group<'_> {
-    fn write_dataset(&self, dataset: &LiveDataset) -> Result<Synced> {
-        let set = dataset.set();
-        dataset.sync_log(self.change, self.txg)?;
-        let ledger = DatasetLedger::new(self.change, dataset.id())?;
-        let policy = dataset.policy();
-        let context = SyncContext {
-            writer: self.writer,
-            vdevs: self.vdevs,
-            txg: self.txg,
-            pass: 1,
-            policy: &policy,
-            ledger: &ledger,
-        };
-        let mut objects = set.sync_objects(&context)?;
-        self.activate(dataset, &policy, &objects)?;
-        if set.kind() == ObjsetKind::Zfs {
-            charge_owners(set, self.change.tx, set.flags(), &mut objects)?;
+    /// Writes datasets together: as many at a time as there is memory for what they write and free.
+    fn write_datasets(
+        &self,
+        datasets: Vec<Arc<LiveDataset>>,
+        synced: &mut Vec<(Arc<LiveDataset>, Synced)>,
+    ) -> Result<()> {
+        let (mut together, mut blocks) = (Vec::new(), 0_u64);
+        for dataset in datasets {
+            blocks = blocks.saturating_add(dataset.set().blocks_to_sync(self.txg));
+            together.push(dataset);
+            if blocks > BLOCKS_TOGETHER {
+                self.write_together(std::mem::take(&mut together), synced)?;
+                blocks = 0;
+            }
         }
-        let written = set.sync_root(&context, objects)?;
-        ledger.apply(self.change, Some(written.root()))?;
-        Ok(written)
+        self.write_together(together, synced)
+    }
+
+    fn write_together(
+        &self,
+        datasets: Vec<Arc<LiveDataset>>,
+        synced: &mut Vec<(Arc<LiveDataset>, Synced)>,
+    ) -> Result<()> {
+        let mut parts = Vec::with_capacity(datasets.len());
+        for dataset in &datasets {
+            dataset.sync_log(self.change, self.txg)?;
+            parts.push((dataset.policy(), DatasetLedger::new(self.change, dataset.id())?));
+        }
+        let sets = datasets.iter().zip(&parts).map(|(dataset, (policy, ledger))| SetToSync {
+            set: dataset.set(),
+            context: self.context(1, policy, ledger),
+        });
+        let sets: Vec<SetToSync<'_>> = sets.collect();
+        let mut objects = sync_objects(&sets)?;
+        for ((dataset, (policy, _)), objects) in datasets.iter().zip(&parts).zip(&mut objects) {
+            self.activate(dataset, policy, objects)?;
+            let set = dataset.set();
+            if set.kind() == ObjsetKind::Zfs {
+                charge_owners(set, self.change.tx, set.flags(), objects)?;
+            }
+        }
+        let written = sync_roots(&sets, objects)?;
+        for ((dataset, (_, ledger)), written) in datasets.into_iter().zip(parts).zip(written) {
+            ledger.apply(self.change, Some(written.root()))?;
+            synced.push((dataset, written));
+        }
+        Ok(())
+    }
+
+    fn context<'a>(
+        &'a self,
+        pass: u32,
+        policy: &'a ObjsetPolicy,
+        ledger: &'a dyn Ledger,
+    ) -> SyncContext<'a> {
+        let (writer, vdevs, txg) = (self.writer, self.vdevs, self.txg);
+        SyncContext { writer, vdevs, txg, pass, policy, ledger }
     }
 
     /// Activates the features that what was written needs.
@@ -232,19 +267,12 @@ impl Group<'_> {
             if !mos.needs_sync(self.txg) {
                 return Ok(mos.committed_root());
             }
-            let context = SyncContext {
-                writer: self.writer,
-                vdevs: self.vdevs,
-                txg: self.txg,
-                pass: *pass,
-                policy: &policy,
-                ledger: &ledger,
-            };
-            let objects = mos.sync_objects(&context)?;
-            self.live.written.lock().extend(objects.iter().map(SyncedObject::id));
-            let written = mos.sync_root(&context, objects)?;
+            let sets = [SetToSync { set: mos, context: self.context(*pass, &policy, &ledger) }];
+            let objects = sync_objects(&sets)?;
+            self.live.written.lock().extend(objects.iter().flatten().map(SyncedObject::id));
+            let written = sync_roots(&sets, objects)?;
             // The next pass reads what this one handed in.
-            mos.commit(written)?;
+            written.into_iter().try_for_each(|written| mos.commit(written))?;
         }
         let reason = format!("the metadata of group {} did not come to rest", self.txg);
         Err(Error::bug(reason))
