@@ -110,6 +110,7 @@ fn find_match(
     let offset = at.wrapping_sub(usize::from(*slot)) & OFFSET_MASK;
     *slot = at as u16;
     let from = at.checked_sub(offset).filter(|_| offset != 0)?;
-    let length = source.get(from..)?.iter().zip(here).take_while(|(a, b)| a == b).count();
+    let there = source.get(from..)?.first_chunk::<MATCH_MAX>()?;
+    let length = there.iter().zip(here).take_while(|(a, b)| a == b).count();
     (length >= MATCH_MIN).then_some((offset, length))
 }
