@@ -16,6 +16,7 @@ mod published;
 pub mod settings;
 mod spares;
 mod troubles;
+mod turns;
 pub mod vdevs;
 
 use std::sync::Arc;
@@ -33,12 +34,12 @@ use cenote_engine::pool::Pool;
 use cenote_engine::pool::properties::Runtime;
 use cenote_engine::{Error, ErrorKind};
 use cenote_format::Txg;
-use parking_lot::{Mutex, MutexGuard};
 
 use changes::PoolChanges;
 use datasets::{Datasets, Shown, is_usage_known};
 use mounts::{Mounts, Place};
 use published::Publisher;
+use turns::{Turn, Turns};
 
 /// How often devices that were given up are tried again.
 const PROBE_INTERVAL: Duration = Duration::from_secs(5);
@@ -67,7 +68,7 @@ pub struct Service {
     publisher: Publisher,
     changes: Arc<PoolChanges>,
     mounts: Mounts,
-    orders: Mutex<()>,
+    turns: Turns,
     altroot: String,
 }
 
@@ -96,7 +97,7 @@ impl Service {
             publisher,
             mounts: Mounts::new(changes.clone()),
             changes,
-            orders: Mutex::new(()),
+            turns: Turns::default(),
             altroot: facts.altroot.clone().unwrap_or_default(),
         });
         service.keep_published();
@@ -130,9 +131,9 @@ impl Service {
         }
     }
 
-    /// Waits for the order under way and for what users did to the mounts meanwhile.
-    fn begin_order(&self) -> MutexGuard<'_, ()> {
-        let order = self.orders.lock();
+    /// Waits for the orders under way and for what users did to the mounts meanwhile.
+    fn begin_order(&self) -> Turn<'_> {
+        let order = self.turns.alone();
         self.mounts.forget_gone(UNMOUNT_TIME);
         order
     }
@@ -141,7 +142,7 @@ impl Service {
     fn notice_unmounted(&self) {
         if self.mounts.has_gone()
             && self.changes.suspended().is_none()
-            && let Some(_order) = self.orders.try_lock()
+            && let Some(_order) = self.turns.try_alone()
         {
             self.mounts.forget_gone(Duration::ZERO);
         }

@@ -2,36 +2,38 @@
 //!
 //! Invariant: as in [`orders`](super::orders): all or nothing, in one transaction group.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
 use cenote_format::{ObjectId, Txg};
 
 use super::orders::DatasetOrders;
-use crate::dataset::change::PropertyInput;
+use crate::dataset::change::{MosChange, PropertyInput};
 use crate::dataset::{Catalog, Dataset, DatasetName};
 use crate::{Error, ErrorKind, Result};
 
+/// Groups that a snapshot is tried in, while others take one of the same dataset in each.
+const SNAPSHOT_TRIES: u32 = 64;
+
 impl DatasetOrders<'_> {
-    /// Takes snapshots, all or none.
+    /// Takes snapshots, all or none. Where another was taken of one of the datasets in the same group, or that
+    /// was only made in it, the next group is waited for.
     ///
     /// # Errors
     /// `Exists`, `NotFound`, no space.
     pub fn snapshot(&self, names: &[String], properties: Vec<PropertyInput>) -> Result<()> {
-        let names = names.to_vec();
-        self.change(move |_, change| {
-            let catalog = change.catalog()?;
-            let mut heads = Vec::with_capacity(names.len());
-            for full in &names {
-                let (head, name) = full
-                    .split_once('@')
-                    .ok_or_else(|| Error::invalid(format!("'{full}' is no snapshot")))?;
-                let head = catalog.dataset_named(head)?;
-                change.check_snapshot(head.id, name)?;
-                heads.push((head.id, name));
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let (names, properties) = (names.to_vec(), properties.clone());
+            let early = Arc::new(AtomicBool::new(false));
+            let is_early = early.clone();
+            let done =
+                self.change(move |_, change| take_all(change, &names, &properties, &is_early));
+            if done.is_ok() || !early.load(Relaxed) || tries == SNAPSHOT_TRIES {
+                return done;
             }
-            for (head, name) in heads {
-                change.create_snapshot(head, name, &properties)?;
-            }
-            Ok(())
-        })
+        }
     }
 
     /// Lets a clone and what it was cloned from change places.
@@ -130,6 +132,33 @@ impl DatasetOrders<'_> {
             change.create_bookmark(head.id, name, snapshot.id)
         })
     }
+}
+
+/// Takes snapshots; `early`: one of the datasets is of this group.
+fn take_all(
+    change: &MosChange<'_>,
+    names: &[String],
+    properties: &[PropertyInput],
+    early: &AtomicBool,
+) -> Result<()> {
+    let catalog = change.catalog()?;
+    let mut heads = Vec::with_capacity(names.len());
+    for full in names {
+        let none = || Error::invalid(format!("'{full}' is no snapshot"));
+        let (head, name) = full.split_once('@').ok_or_else(none)?;
+        let head = catalog.dataset_named(head)?;
+        let newest = head.phys.previous_snapshot_txg.max(head.phys.creation_txg);
+        if newest >= change.tx.txg() && !head.is_snapshot() {
+            early.store(true, Relaxed);
+            let reason = format!("'{}' has changed in this transaction group", head.name);
+            return Err(Error::new(ErrorKind::Busy, reason));
+        }
+        change.check_snapshot(head.id, name)?;
+        heads.push((head.id, name));
+    }
+    heads
+        .into_iter()
+        .try_for_each(|(head, name)| change.create_snapshot(head, name, properties).map(drop))
 }
 
 /// The snapshots of these names; `check` says of each, in turn, whether that it is held with `tag` or not

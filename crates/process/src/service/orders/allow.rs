@@ -22,6 +22,10 @@ impl Order for Allow<'_> {
         format!("cannot set permissions on '{}'", self.dataset)
     }
 
+    fn moves_mounts(&self) -> bool {
+        false
+    }
+
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
         let keyed = |grant: &Grant| Ok((key_of(grant)?, grant.permissions.clone()));
         let given = self.grants.iter().map(keyed).collect::<Result<Vec<_>, Error>>();
@@ -40,6 +44,10 @@ pub(super) struct Unallow<'a> {
 impl Order for Unallow<'_> {
     fn cannot(&self, _: &str) -> String {
         format!("cannot set permissions on '{}'", self.dataset)
+    }
+
+    fn moves_mounts(&self) -> bool {
+        false
     }
 
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {

@@ -25,6 +25,10 @@ impl Order for Bookmark<'_> {
         }
     }
 
+    fn moves_mounts(&self) -> bool {
+        false
+    }
+
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
         doing.simply(doing.orders(|orders| orders.bookmark(self.from, self.to)))
     }

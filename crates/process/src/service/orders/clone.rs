@@ -25,6 +25,10 @@ impl Order for Clone<'_> {
         (error.kind() == ErrorKind::Unsupported).then(|| error.reason().to_owned())
     }
 
+    fn moves_mounts(&self) -> bool {
+        false
+    }
+
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
         let all = doing.shown()?;
         if !all.has(self.origin) {
@@ -37,6 +41,6 @@ impl Order for Clone<'_> {
             let (name, creator) = (&self.new.name, rustix::process::getuid().as_raw());
             doing.given()?.clone_snapshot(self.origin, name, properties, creator)
         };
-        doing.create(&all, self.new, is_filesystem, &make)
+        doing.create(self.new, is_filesystem, &make)
     }
 }

@@ -25,10 +25,14 @@ impl Order for Create<'_> {
         }
     }
 
+    fn moves_mounts(&self) -> bool {
+        false
+    }
+
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
         let new = self.0;
         let create = || doing.service.changes.create_dataset(new, doing.command());
-        doing.create(&doing.shown()?, new, new.volume_size.is_none(), &create)
+        doing.create(new, new.volume_size.is_none(), &create)
     }
 }
 
@@ -36,11 +40,15 @@ impl Doing<'_> {
     /// Makes a dataset and, if asked for, the parents it lacks, and mounts what is to be mounted.
     pub(super) fn create(
         &self,
-        all: &dyn Datasets,
         new: &NewDataset,
         is_filesystem: bool,
         make: &dyn Fn() -> cenote_engine::Result<()>,
     ) -> Result<Warnings, Failure> {
+        // Missing parents may be made by another order at the same time.
+        let top = |name: &str| name.split('/').take(2).collect::<Vec<_>>().join("/");
+        let claimed = if new.parents { top(&new.name) } else { new.name.clone() };
+        let _making = self.service.turns.making(&claimed);
+        let all = &self.shown()?;
         if all.has(&new.name) {
             return match new.parents {
                 true => Ok(Vec::new()),
@@ -60,6 +68,7 @@ impl Doing<'_> {
         make().map_err(|error| self.refused(&error))?;
         service.publish(pool)?;
         let mut warnings = Vec::new();
+        let _mounting = service.turns.mounting();
         let fresh = self.shown()?;
         let own = (new.mount && is_filesystem).then_some(&new.name);
         for name in missing.iter().chain(own) {

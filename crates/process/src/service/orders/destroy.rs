@@ -26,6 +26,10 @@ impl Order for Destroy<'_> {
         (error.kind() == ErrorKind::Busy).then(|| "dataset is busy".to_owned())
     }
 
+    fn moves_mounts(&self) -> bool {
+        self.0.names.iter().any(|name| !name.contains(['@', '#']))
+    }
+
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
         let (service, pool, destroy) = (doing.service, doing.pool, self.0);
         let all = doing.shown()?;
@@ -49,7 +53,9 @@ impl Order for Destroy<'_> {
             }
             return Err(name_the_held(doing.refused(&error), &fresh, destroy, error.kind()));
         }
-        service.mounts.uncover_bare(&before);
+        if self.moves_mounts() {
+            service.mounts.uncover_bare(&before);
+        }
         places::remove(made);
         service.tell_snapshots(&destroy.names);
         Ok(Vec::new())

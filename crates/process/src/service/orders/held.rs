@@ -29,6 +29,10 @@ impl Order for Hold<'_> {
         words_of(error)
     }
 
+    fn moves_mounts(&self) -> bool {
+        false
+    }
+
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
         doing.simply(doing.orders(|orders| orders.hold(self.snapshots, self.tag)))
     }
@@ -49,6 +53,10 @@ impl Order for Release<'_> {
 
     fn words(&self, error: &Error) -> Option<String> {
         words_of(error)
+    }
+
+    fn moves_mounts(&self) -> bool {
+        false
     }
 
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {

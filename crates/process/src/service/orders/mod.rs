@@ -62,6 +62,12 @@ trait Order {
         false
     }
 
+    /// It takes mounts down, puts up others or lets them follow: then no other order is under way.
+    /// Beside it, others see only what is on the disks: what they need is checked again in the group.
+    fn moves_mounts(&self) -> bool {
+        true
+    }
+
     /// There is no pool when it has been carried out.
     fn ends_the_pool(&self) -> bool {
         false
@@ -229,7 +235,7 @@ fn no_such(name: &str) -> Failure {
     Failure::new(FailureKind::NotFound, words)
 }
 
-fn is_at_or_below(name: &str, top: &str) -> bool {
+pub(super) fn is_at_or_below(name: &str, top: &str) -> bool {
     name.strip_prefix(top).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
@@ -251,7 +257,10 @@ impl Service {
         if self.changes.suspended().is_some() {
             return order.carry_out_suspended(&doing);
         }
-        let _order = self.begin_order();
+        let _turn = match order.moves_mounts() {
+            true => self.begin_order(),
+            false => self.turns.beside(),
+        };
         if let Some(reason) = self.changes.refusal()
             && !order.only_looks()
         {

@@ -24,6 +24,13 @@ const REMOUNT: [&str; 3] = ["xattr", "acltype", "snapdir"];
 /// Properties that a mount can follow while it is in use.
 const FOLLOWED: [&str; 6] = ["readonly", "exec", "setuid", "devices", "atime", "relatime"];
 
+/// Whether mounts move with a property or follow it.
+fn concerns_mounts(property: &str) -> bool {
+    matches!(property, "mountpoint" | "canmount")
+        || REMOUNT.contains(&property)
+        || FOLLOWED.contains(&property)
+}
+
 pub(super) struct Set<'a> {
     pub(super) datasets: &'a [DatasetSettings],
     /// Mounts move and follow.
@@ -45,6 +52,12 @@ impl Order for Set<'_> {
             ErrorKind::NoSpace => Some("size is greater than available space".to_owned()),
             _ => None,
         }
+    }
+
+    fn moves_mounts(&self) -> bool {
+        let mut all = self.datasets.iter().flat_map(|one| &one.properties);
+        // What is kept inside may need the dataset opened, and closed again.
+        all.any(|one| is_inside(one) || self.mount && concerns_mounts(&one.name))
     }
 
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
@@ -110,6 +123,10 @@ impl Order for Inherit<'_> {
     fn cannot(&self, _: &str) -> String {
         let first = self.datasets.first().map_or("", String::as_str);
         format!("cannot inherit {} for '{first}'", self.property)
+    }
+
+    fn moves_mounts(&self) -> bool {
+        concerns_mounts(self.property)
     }
 
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {

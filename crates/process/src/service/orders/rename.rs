@@ -28,6 +28,10 @@ impl Order for Rename<'_> {
         Some(words.to_owned())
     }
 
+    fn moves_mounts(&self) -> bool {
+        !self.0.from.contains('@')
+    }
+
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
         let (service, rename) = (doing.service, self.0);
         let all = doing.shown()?;

@@ -22,6 +22,10 @@ impl Order for Snapshot<'_> {
         }
     }
 
+    fn moves_mounts(&self) -> bool {
+        false
+    }
+
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
         let all = doing.shown()?;
         let (mut lines, mut whole) = (Vec::new(), Vec::with_capacity(self.names.len()));
