@@ -133,3 +133,54 @@ fn files_belong_to_projects() {
     bench.cenote(&["zpool", "export", "tank"]);
     bench.zdb();
 }
+
+#[test]
+fn orders_given_at_once_are_all_done() {
+    let Some((bench, _)) = Bench::mounting(1) else { return };
+    bench.create(&[&bench.devices(1)[0]]);
+    bench.cenote(&["zfs", "create", "tank/a"]);
+    let at_once = |orders: Vec<Vec<String>>| {
+        std::thread::scope(|scope| {
+            for order in &orders {
+                let words: Vec<&str> = order.iter().map(String::as_str).collect();
+                let bench = &bench;
+                scope.spawn(move || bench.cenote(&words));
+            }
+        });
+    };
+    let words = |line: String| line.split(' ').map(str::to_owned).collect::<Vec<String>>();
+    let orders = (0..24).map(|n| {
+        words(match n % 4 {
+            0 => format!("zfs create -p tank/deep/d{}/n{n}", n % 3),
+            1 => format!("zfs create tank/n{n}"),
+            2 => format!("zfs set test:n{n}=x readonly=off tank/a"),
+            _ => format!("zfs snapshot tank@s{n} tank/a@s{n}"),
+        })
+    });
+    at_once(orders.collect());
+    for n in 0..24 {
+        match n % 4 {
+            0 => assert!(bench.at(&format!("mnt/tank/deep/d{}/n{n}", n % 3)).exists()),
+            1 => assert_eq!(bench.value("mounted", &format!("tank/n{n}")), "yes"),
+            2 => assert_eq!(bench.value(&format!("test:n{n}"), "tank/a"), "x"),
+            _ => assert_eq!(bench.value("type", &format!("tank/a@s{n}")), "snapshot"),
+        }
+    }
+    let orders = (0..24).map(|n| {
+        words(match n % 4 {
+            0 => format!("zfs rename tank/deep/d{}/n{n} tank/r{n}", n % 3),
+            1 => format!("zfs destroy tank/n{n}"),
+            2 => format!("zfs inherit test:n{n} tank/a"),
+            _ => format!("zfs destroy tank@s{n}"),
+        })
+    });
+    at_once(orders.collect());
+    let left = bench.cenote(&["zfs", "list", "-H", "-o", "name", "-t", "filesystem"]);
+    assert_eq!(left.lines().count(), 2 + 4 + 6, "{left}");
+    assert_eq!(
+        bench.cenote(&["zfs", "get", "-H", "-s", "local", "all", "tank/a"]).lines().count(),
+        1
+    );
+    bench.cenote(&["zpool", "export", "tank"]);
+    bench.zdb();
+}
