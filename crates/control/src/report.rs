@@ -516,6 +516,36 @@ pub struct UnreplayedLog {
     pub reason: String,
 }
 
+/// What a job is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum JobState {
+    /// It works.
+    Working,
+    /// Somebody asked it to pause.
+    Paused,
+    /// What is left cannot be done for now.
+    Stuck,
+}
+
+/// Long work of a pool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobReport {
+    /// `freeing` or `discarding checkpoint`.
+    pub name: String,
+    /// What it is doing.
+    pub state: JobState,
+    /// Bytes done since it was begun, or since the pool was opened.
+    pub done: u64,
+    /// Bytes left to do.
+    pub left: u64,
+    /// Bytes per second, lately.
+    pub rate: u64,
+    /// Seconds still needed at this rate; `None` while it cannot be told.
+    pub remaining: Option<u64>,
+    /// Why something could not be done.
+    pub trouble: Option<String>,
+}
+
 /// Everything `zpool list`, `status`, `get` and `iostat` show about one pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolReport {
@@ -534,9 +564,9 @@ pub struct PoolReport {
     /// Datasets whose intent log could not be replayed and is kept.
     #[serde(default)]
     pub unreplayed: Vec<UnreplayedLog>,
-    /// Why blocks of destroyed datasets and snapshots stay in use.
+    /// Long work of the pool that is not done.
     #[serde(default)]
-    pub stuck_freeing: Option<String>,
+    pub jobs: Vec<JobReport>,
     /// An older state was opened than the newest.
     pub gone_back: Option<GoneBack>,
     /// Transaction group of the snapshot.

@@ -68,7 +68,15 @@ fn what_cannot_be_freed_is_told() {
     let mut pool = common::classes();
     pool.status = PoolStatus::Healthy;
     assert!(pool_status::is_fine(&pool));
-    pool.stuck_freeing = Some("object 7: no copy verifies".to_owned());
+    pool.jobs.push(JobReport {
+        name: "freeing".to_owned(),
+        state: JobState::Stuck,
+        done: 1 << 30,
+        left: 4096,
+        rate: 0,
+        remaining: None,
+        trouble: Some("object 7: no copy verifies".to_owned()),
+    });
     assert!(!pool_status::is_fine(&pool));
     let alone = pool_status::render(&pool, &plain);
     assert!(
@@ -82,6 +90,10 @@ fn what_cannot_be_freed_is_told() {
     );
     let json = json::pool::status(&[pool], &plain, &Default::default());
     assert!(json.contains("object 7: no copy verifies"), "{json}");
+    assert!(
+        json.contains(r#""jobs":{"freeing":{"state":"STUCK","done":"1G","left":"4K""#),
+        "{json}"
+    );
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The storage engine: vdevs, cache, pipeline, objects, ZAPs, datasets, keys, pools, checks.
+//! The storage engine: jobs, vdevs, cache, pipeline, objects, ZAPs, datasets, keys, pools, checks.
 //!
 //! Invariant: a room uses only the rooms listed before it in `docs/architecture.md`. Whatever lies
 //! on the disks, the answer is a value that its checksum vouches for, or an [`Error`] that names
@@ -11,6 +11,7 @@ pub mod check;
 pub mod dataset;
 pub mod error;
 pub mod intent;
+pub mod job;
 pub mod keys;
 pub mod object;
 pub mod pipe;

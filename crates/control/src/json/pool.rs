@@ -7,8 +7,8 @@ use serde_json::{Map, Value, json};
 use super::{Options, document, line, property};
 use crate::properties::{self, Show};
 use crate::report::{
-    Activity, ActivityState, PoolReport, Property, ScanFunction, ScanReport, ScanState, VdevClass,
-    VdevReport,
+    Activity, ActivityState, JobReport, JobState, PoolReport, Property, ScanFunction, ScanReport,
+    ScanState, VdevClass, VdevReport,
 };
 use crate::text::vdev_name::{self, Naming, SECTIONS};
 use crate::text::{pool_list, pool_status, words};
@@ -318,6 +318,31 @@ fn insert_activities(map: &mut Object, pool: &PoolReport, options: &Options) {
                 "waiting_for_resilver": options.plain(u64::from(expansion.waiting_for_resilver)),
             }),
         );
+    }
+    insert_jobs(map, pool, options);
+}
+
+/// Not in OpenZFS: what the pool does in the background, if it does something.
+fn insert_jobs(map: &mut Object, pool: &PoolReport, options: &Options) {
+    let bytes = |value| options.number(value, Show::Bytes);
+    let job = |job: &JobReport| {
+        let state = match job.state {
+            JobState::Working => "WORKING",
+            JobState::Paused => "PAUSED",
+            JobState::Stuck => "STUCK",
+        };
+        let values = json!({
+            "state": state,
+            "done": bytes(job.done),
+            "left": bytes(job.left),
+            "rate": bytes(job.rate),
+            "seconds_left": job.remaining.map(|seconds| options.plain(seconds)),
+            "trouble": job.trouble,
+        });
+        (job.name.replace(' ', "_"), values)
+    };
+    if !pool.jobs.is_empty() {
+        map.insert("jobs".into(), Value::Object(pool.jobs.iter().map(job).collect()));
     }
 }
 

@@ -35,7 +35,7 @@ pub struct Options {
 /// Whether `zpool status -x` leaves the pool out.
 pub fn is_fine(pool: &PoolReport) -> bool {
     pool.unreplayed.is_empty()
-        && pool.stuck_freeing.is_none()
+        && pool.jobs.iter().all(|job| job.trouble.is_none())
         && matches!(
             pool.status,
             PoolStatus::Healthy

@@ -2,7 +2,9 @@
 //!
 //! Invariant: these are the words of OpenZFS; monitoring tools compare them.
 
-use crate::report::{PoolReport, PoolStatus, UnreplayedLog, VdevReason, VdevReport, VdevState};
+use crate::report::{
+    JobReport, PoolReport, PoolStatus, UnreplayedLog, VdevReason, VdevReport, VdevState,
+};
 
 /// State of a device, with the reason it depends on.
 pub fn state(state: VdevState, reason: VdevReason) -> &'static str {
@@ -130,18 +132,27 @@ fn unreplayed(logs: &[UnreplayedLog]) -> Option<Advice> {
     })
 }
 
-/// What it says of a pool in which blocks of destroyed datasets cannot be freed.
-fn stuck_freeing(because: &str) -> Advice {
-    Advice {
-        status: format!(
+/// What it says of a pool with a job that cannot be done.
+fn stuck(job: &JobReport) -> Option<Advice> {
+    let because = job.trouble.as_deref()?;
+    let what = match job.name.as_str() {
+        "freeing" => {
             "Space of destroyed datasets or snapshots stays in use, as what names their\n\tblocks \
-             cannot be read:\n\t{because}"
-        ),
-        action: "The pool can be used.  Restore the affected device(s), then export the pool \
-                 and\n\timport it again: freeing goes on."
+             cannot be read:"
+        }
+        "discarding checkpoint" => {
+            "Space that the discarded checkpoint held stays in use, as what lists it\n\tcannot be \
+             read:"
+        }
+        _ => "What the pool does in the background cannot go on:",
+    };
+    Some(Advice {
+        status: format!("{what}\n\t{because}"),
+        action: "The pool can be used.  Restore the affected device(s), then run 'zpool \
+                 clear':\n\tit is tried again."
             .to_owned(),
         article: None,
-    }
+    })
 }
 
 /// What it says of a pool that is open for reading only because of a lack of this program.
@@ -160,12 +171,13 @@ pub fn pool_advice(pool: &PoolReport) -> Option<Advice> {
     let logs = (!pool.suspended).then(|| unreplayed(&pool.unreplayed)).flatten();
     let kept = || pool.read_only_because.as_deref().map(kept_from_writing);
     let advice = logs.or_else(|| advice(&pool.status)).or_else(kept);
-    let Some(stuck) = pool.stuck_freeing.as_deref().map(stuck_freeing) else { return advice };
-    Some(match advice {
-        Some(advice) => {
-            Advice { status: format!("{}\n\t{}", advice.status, stuck.status), ..advice }
-        }
-        None => stuck,
+    pool.jobs.iter().filter_map(stuck).fold(advice, |advice, stuck| {
+        Some(match advice {
+            Some(advice) => {
+                Advice { status: format!("{}\n\t{}", advice.status, stuck.status), ..advice }
+            }
+            None => stuck,
+        })
     })
 }
 

@@ -4,7 +4,7 @@
 //! of its vdev, from which it is freed when the checkpoint is discarded. Invariant: while there is
 //! a checkpoint nothing that was born in its group or before becomes free.
 
-use cenote_format::space_map::{Action, Record, records};
+use cenote_format::space_map::{Action, Record, Segment, records};
 use cenote_format::{Dva, ObjectId, Txg};
 
 use super::allocator::Allocator;
@@ -17,6 +17,19 @@ use crate::{Error, Result};
 
 /// Blocks of a vdev's map that are worked off in one group.
 const BLOCKS_AT_ONCE: u64 = 8;
+
+/// What a part of a discarding did.
+#[derive(Clone, Debug, Default)]
+pub struct Discarded {
+    /// Bytes that were freed.
+    pub bytes: u64,
+    /// Ranges and maps that were worked off; none if no map could be read.
+    pub ranges: u64,
+    /// Nothing is left of the checkpoint, nor of the maps.
+    pub finished: bool,
+    /// Why the part of some vdev was not done: its map cannot be read.
+    pub trouble: Option<Error>,
+}
 
 /// What only the checkpoint holds of one vdev.
 #[derive(Debug, Default)]
@@ -118,43 +131,46 @@ impl Allocator {
         Ok(!dirty.is_empty())
     }
 
-    /// Frees in `txg` a part of what a checkpoint held that is being discarded. `true`: nothing is
-    /// left of it, nor of the maps.
-    pub fn discard_kept(&self, store: &mut dyn SpaceStore, txg: Txg) -> Result<bool> {
+    /// Frees in `txg` a part of what a checkpoint held that is being discarded.
+    pub fn discard_kept(&self, store: &mut dyn SpaceStore, txg: Txg) -> Result<Discarded> {
+        let mut done = Discarded::default();
         let all: Vec<(u32, SpaceMap, ObjectId, u32)> = {
             let state = self.state.lock();
             if state.checkpoint.is_some() {
-                return Ok(false);
+                return Ok(done);
             }
             let tops = state.tops.iter().flatten();
             tops.filter_map(|top| Some((top.id, top.kept.map.clone()?, top.zap, top.ashift)))
                 .collect()
         };
-        let mut finished = true;
+        done.finished = true;
         for (id, mut map, zap, shift) in all {
-            let end = map.header.length;
-            let part = BLOCKS_AT_ONCE.saturating_mul(map.block_size.max(8));
-            let start = end.saturating_sub(1) / part * part;
-            let bytes = usize::try_from(end - start).unwrap_or(usize::MAX);
-            for record in records(&store.read(map.object, start, bytes)?) {
-                let named =
-                    |error: cenote_format::Error| Error::from(error).at_object(0, map.object.0);
-                let Record::Segment(segment) = record.map_err(named)? else { continue };
-                if segment.action != Action::Free {
-                    let reason = "the checkpoint's map allocates";
-                    return Err(Error::corrupt(reason).at_object(0, map.object.0));
+            let segments = match last_segments(store, &map) {
+                Ok((start, segments)) => {
+                    map.header.length = start;
+                    segments
                 }
+                Err(error) => {
+                    done.finished = false;
+                    done.trouble.get_or_insert(error.at_object(0, map.object.0));
+                    continue;
+                }
+            };
+            done.ranges = done.ranges.saturating_add(segments.len() as u64).saturating_add(1);
+            for segment in segments {
                 let shift = u8::try_from(shift).unwrap_or(9);
-                let (offset, asize) = segment.bytes(0, shift).map_err(named)?;
+                let (offset, asize) = segment
+                    .bytes(0, shift)
+                    .map_err(|error| Error::from(error).at_object(0, map.object.0))?;
                 let dva = Dva { vdev: id, offset, asize, gang: false };
                 let mut state = self.state.lock();
                 state.check_open(txg)?;
                 state.give_up(&dva, txg)?;
                 map.header.allocated = map.header.allocated.saturating_add_unsigned(asize);
+                done.bytes = done.bytes.saturating_add(asize);
             }
-            map.header.length = start;
-            let left = if start > 0 {
-                finished = false;
+            let left = if map.header.length > 0 {
+                done.finished = false;
                 map.write_header(store)?;
                 Some(map)
             } else {
@@ -166,6 +182,23 @@ impl Allocator {
                 top.kept.map = left;
             }
         }
-        Ok(finished)
+        Ok(done)
     }
+}
+
+/// The last part of a checkpoint's map: where it begins, and what it frees.
+fn last_segments(store: &dyn SpaceStore, map: &SpaceMap) -> Result<(u64, Vec<Segment>)> {
+    let end = map.header.length;
+    let part = BLOCKS_AT_ONCE.saturating_mul(map.block_size.max(8));
+    let start = end.saturating_sub(1) / part * part;
+    let bytes = usize::try_from(end - start).unwrap_or(usize::MAX);
+    let mut segments = Vec::new();
+    for record in records(&store.read(map.object, start, bytes)?) {
+        let Record::Segment(segment) = record? else { continue };
+        if segment.action != Action::Free {
+            return Err(Error::corrupt("the checkpoint's map allocates"));
+        }
+        segments.push(segment);
+    }
+    Ok((start, segments))
 }

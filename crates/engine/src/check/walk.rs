@@ -15,10 +15,11 @@ use cenote_format::{BlockPointer, ObjectType, Objset, Txg};
 use parking_lot::Mutex;
 
 use super::census::{BlockKind, Census, allocated};
-use super::progress::{Meter, Progress};
+use super::progress::Progress;
 use super::shared::SharedBlocks;
 use super::space::{Extent, Space};
 use super::{CheckOptions, Finding, FindingKind, Report, Verify, log};
+use crate::job::Speed;
 use crate::pipe::Pipe;
 use crate::pool::Pool;
 use crate::walk::{Lost, Node, Spread, Tree, Trouble, Visitor};
@@ -105,7 +106,7 @@ impl<'a> Checker<'a> {
         progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
     ) {
         let start = Instant::now();
-        let mut meter = Meter::default();
+        let mut speed = Speed::default();
         let finished = walk.run(self.options.threads, self.options.interval, &mut || {
             let now = Progress {
                 blocks: self.blocks.load(Relaxed),
@@ -115,7 +116,7 @@ impl<'a> Checker<'a> {
                 elapsed: start.elapsed(),
                 ..Progress::default()
             };
-            progress(&meter.measure(now))
+            progress(&now.at(&mut speed))
         });
         let mut mine = std::mem::take(&mut *self.report.lock());
         report.census.merge(&mine.census);

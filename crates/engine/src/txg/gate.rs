@@ -467,6 +467,11 @@ impl Gate {
         self.state.lock().wanted >= txg.0
     }
 
+    /// Whether somebody waits for group `txg`, which is being written, or for what comes after it.
+    pub fn is_waited_for(&self, txg: Txg) -> bool {
+        self.is_wanted(txg) || self.is_filling()
+    }
+
     /// Tells the writer to stop.
     pub fn stop(&self) {
         self.state.lock().stopping = true;

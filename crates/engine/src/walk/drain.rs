@@ -10,13 +10,14 @@ use cenote_format::bptree::BlockBookmark;
 use super::node::Node;
 use super::{Lost, Order, Source, Step, Tree, Walk};
 use crate::Result;
+use crate::job::Budget;
 
 /// How far a portion came.
 #[derive(Debug)]
 pub enum Drained {
     /// Everything was given.
     All,
-    /// As many blocks as were to be; the next portion begins here.
+    /// The budget is spent; the next portion begins here.
     Part(BlockBookmark),
     /// Nothing behind a block that was lost, nor below it, was given.
     Stopped {
@@ -27,13 +28,13 @@ pub enum Drained {
     },
 }
 
-/// Calls `give` for the blocks of `tree` from its bookmark on, children first, until nothing is left
-/// of `blocks`. What `give` answers with an error ends it.
+/// Calls `give` for the blocks of `tree` from its bookmark on, children first, until `budget` is
+/// spent. An error of `give` ends it.
 pub fn drain(
     source: &dyn Source,
     tree: Tree,
     root: BlockPointer,
-    blocks: &mut u64,
+    budget: &mut Budget<'_>,
     give: &mut dyn FnMut(&Node) -> Result<()>,
 ) -> Result<Drained> {
     let (begin, objset) = (tree.resume, tree.read.objset);
@@ -41,11 +42,11 @@ pub fn drain(
         match step {
             Step::Block(node) => {
                 let is_leaf = node.level == 0 && !node.is_root();
-                if *blocks == 0 && is_leaf {
+                if is_leaf && budget.is_spent() {
                     return Ok(Drained::Part(node.bookmark(objset)));
                 }
                 give(&node)?;
-                *blocks = blocks.saturating_sub(1);
+                budget.spend(1);
             }
             Step::Lost(lost) => {
                 // What lies below a block may have been given in part by earlier portions.

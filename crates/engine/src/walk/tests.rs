@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use super::{Ahead, DiskOrder, Drained, Lost, Node, Order, Source, Step, Trouble, Walk, drain};
+use crate::job::Budget;
 use crate::pipe::ReadContext;
 use crate::{Error, ErrorKind, Result};
 
@@ -409,15 +410,15 @@ fn drained(
             disk.lost = BTreeSet::from([address(&damaged.pointer)]);
         }
         let tree = Tree { resume, ..tree() };
-        let mut left = blocks;
+        let mut budget = Budget::blocks(blocks);
         let mut give = |node: &Node| {
             given.push(*node);
             Ok(())
         };
-        match drain(disk, tree, root, &mut left, &mut give).unwrap() {
+        match drain(disk, tree, root, &mut budget, &mut give).unwrap() {
             Drained::All => return given,
             Drained::Part(at) => {
-                assert!(at.level == 0 && left == 0);
+                assert!(at.level == 0 && budget.is_spent());
                 resume = Some(at);
             }
             Drained::Stopped { resume: at, lost } => {

@@ -8,9 +8,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use cenote_engine::cache::BlockKey;
 use cenote_engine::dataset::change::{FreeingPass, MosChange, NewDataset};
+use cenote_engine::job::{Budget, State};
 use cenote_engine::object::{NewObject, Object, ObjectSet};
 use cenote_engine::pool::group::LivePool;
 use cenote_engine::vdev::AllocationClass;
+use cenote_engine::zap::Zap;
 use cenote_engine::{ErrorKind, Result};
 use cenote_format::config::VdevKind;
 use cenote_format::objset::ObjsetKind;
@@ -24,6 +26,8 @@ use super::{census, devices, make, noise, nothing, top, zdb};
 /// Bytes before the first block of a device.
 const BLOCKS_FROM: u64 = 4 << 20;
 const BLOCK: usize = 4096;
+/// Entry of a vdev's ZAP.
+const CHECKPOINT_MAP: &[u8] = b"com.delphix:pool_checkpoint_sm";
 
 fn filled(live: &LivePool, set: &ObjectSet, seed: u64) -> ObjectId {
     let tx = live.begin().unwrap();
@@ -175,7 +179,7 @@ fn freed(live: &LivePool, portion: u64) -> bool {
     loop {
         let pass = pass.clone();
         let work = move |_: &LivePool, change: &MosChange<'_>| {
-            change.process_async_destroy(&mut pass.lock(), portion)
+            change.process_async_destroy(&mut pass.lock(), Budget::blocks(portion))
         };
         let freed = live.change(work).unwrap();
         if freed.finished {
@@ -221,5 +225,68 @@ fn what_lies_below_a_damaged_block_stays_queued_and_the_rest_is_freed() {
     }
     live.export().unwrap();
     drop(live);
+    zdb(directory.path(), "damaged");
+}
+
+/// The map of what only the checkpoint holds: some ZAP of the meta object set names it.
+fn checkpoint_map(live: &LivePool) -> Object {
+    let mos = live.pool().mos();
+    let mut at = 0;
+    while let Some(id) = mos.next_object(at).unwrap() {
+        at = id.0;
+        let map = mos.object(id).and_then(Zap::open).and_then(|zap| zap.lookup(CHECKPOINT_MAP));
+        if let Ok(Some(map)) = map {
+            return mos.object(ObjectId(map.as_u64().unwrap())).unwrap();
+        }
+    }
+    panic!("the checkpoint holds nothing");
+}
+
+#[test]
+fn a_checkpoint_whose_map_is_damaged_stays_and_the_pool_goes_on() {
+    let directory = tempfile::tempdir().unwrap();
+    let device = directory.path().join("d0");
+    let leaves = devices(directory.path(), 1);
+    let tops = vec![(top(VdevKind::File, None, leaves), AllocationClass::Normal)];
+    let live = make("damaged", tops, nothing);
+    let dataset = head(&live);
+    let (gone, other) = (filled(&live, dataset.set(), 1), filled(&live, dataset.set(), 2));
+    live.sync().unwrap();
+    live.take_checkpoint().unwrap();
+    {
+        // Many ranges, so that the map is not so small that its pointer holds it.
+        let tx = live.begin().unwrap();
+        let object = dataset.set().object(gone).unwrap();
+        for number in (0..200).step_by(2) {
+            object.free_range(&tx, number * BLOCK as u64, BLOCK as u64).unwrap();
+        }
+    }
+    live.sync().unwrap();
+    live.sync().unwrap();
+    let held = live.allocator().held_by_checkpoint();
+    assert!(held >= 100 * BLOCK as u64, "{held}");
+    let block = checkpoint_map(&live).pointer(0, 0).unwrap();
+    let lost = damage_block(&device, &live, &block);
+    assert!(!lost.is_empty());
+    live.discard_checkpoint().unwrap();
+    goes_on(&live, dataset.set(), other, 3);
+    let discarding = || {
+        let jobs = live.jobs().into_iter();
+        jobs.into_iter().find(|job| job.name == "discarding checkpoint").unwrap()
+    };
+    let report = discarding();
+    assert!(report.trouble.is_some(), "{report:?}");
+    assert_eq!((report.state, report.left, report.done), (State::Stuck, held, 0));
+
+    exchange(&device, lost);
+    live.retry_now();
+    live.sync().unwrap();
+    live.sync().unwrap();
+    let report = discarding();
+    assert!(report.trouble.is_none(), "{report:?}");
+    assert_eq!((report.state, report.left, report.done), (State::Idle, 0, held));
+    census(live.pool());
+    drop(dataset);
+    live.export().unwrap();
     zdb(directory.path(), "damaged");
 }

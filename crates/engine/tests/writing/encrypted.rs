@@ -13,6 +13,7 @@ use cenote_codec::cipher::Suite;
 use cenote_engine::ErrorKind;
 use cenote_engine::dataset::Keys;
 use cenote_engine::dataset::change::{FreeingPass, NewDataset};
+use cenote_engine::job::Budget;
 use cenote_engine::keys::Wrapping;
 use cenote_engine::object::{NewObject, ObjectSet};
 use cenote_engine::pool::change::Encryption;
@@ -305,7 +306,9 @@ fn a_dataset_with_the_numbers_of_one_that_is_gone_has_its_own_keys() {
             live.change(move |_, change| change.destroy_head(head)).unwrap();
         }
         live.change(|_, change| {
-            change.process_async_destroy(&mut FreeingPass::default(), u64::MAX).map(drop)
+            change
+                .process_async_destroy(&mut FreeingPass::default(), Budget::blocks(u64::MAX))
+                .map(drop)
         })
         .unwrap();
         assert!(!keys.is_loaded(root), "the user key of a dataset that is gone");

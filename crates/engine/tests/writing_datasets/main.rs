@@ -18,6 +18,7 @@ use cenote_engine::dataset::change::{FreeingPass, MosChange, NewDataset};
 use cenote_engine::dataset::{
     DatasetName, InventoryReader, PropertyReader, PropertyValue, Surroundings,
 };
+use cenote_engine::job::Budget;
 use cenote_engine::object::{NewObject, ObjectSet};
 use cenote_engine::pool::OpenOptions;
 use cenote_engine::pool::change::{NewPoolPlan, create};
@@ -347,7 +348,9 @@ fn large_datasets_are_destroyed_in_portions() {
     loop {
         let freed = world
             .live
-            .change(|_, change| change.process_async_destroy(&mut FreeingPass::default(), 37))
+            .change(|_, change| {
+                change.process_async_destroy(&mut FreeingPass::default(), Budget::blocks(37))
+            })
             .unwrap();
         assert!(freed.trouble.is_none());
         world.census();

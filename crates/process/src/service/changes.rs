@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use cenote_control::changes::{DatasetSettings, NewDataset};
 use cenote_control::plan::{PropertySetting, VdevPlan};
-use cenote_control::report::UnreplayedLog;
+use cenote_control::report::{JobReport, UnreplayedLog};
 use cenote_device::HostLock;
 use cenote_engine::dataset::change::PropertyInput;
 use cenote_engine::dataset::{Dataset, Listed, PropertyReader, Value};
@@ -27,6 +27,7 @@ use cenote_posix::tree::Errno;
 use cenote_posix::write::QuotaKind;
 use parking_lot::Mutex;
 
+use super::jobs;
 use super::settings::{NewSettings, encryption_of, input, split_settings};
 
 /// Files that can be mounted.
@@ -111,9 +112,9 @@ impl PoolChanges {
         failures.into_iter().filter_map(named).collect()
     }
 
-    /// Why blocks of destroyed datasets and snapshots stay in use.
-    pub fn stuck_freeing(&self) -> Option<String> {
-        self.live.as_ref()?.stuck_freeing().map(|error| error.to_string())
+    /// Long work of the pool that is not done.
+    pub fn jobs(&self) -> Vec<JobReport> {
+        self.live.as_ref().map(|live| jobs::reports(live)).unwrap_or_default()
     }
 
     /// The pool was opened, or keys were loaded: what waited for that is done.

@@ -7,6 +7,7 @@ mod activities;
 pub mod changes;
 mod datasets;
 mod history;
+mod jobs;
 mod mounts;
 mod orders;
 mod permissions;
@@ -319,7 +320,7 @@ impl PoolService for Service {
                 }
                 report.read_only_because = self.changes.read_only_because();
                 report.unreplayed = now.unreplayed.to_vec();
-                report.stuck_freeing = self.changes.stuck_freeing();
+                report.jobs = self.changes.jobs();
                 report.gone_back = pool
                     .gone_back()
                     .map(|back| GoneBack { as_of: back.as_of.cast_signed(), lost: back.lost });

@@ -14,6 +14,7 @@ use super::objects::LARGE_BLOCK;
 use super::space::FREE_DIRECTORY;
 use super::tables::METADATA_ZAP;
 use super::{Delta, MosChange, OBJECT_DIRECTORY, Share};
+use crate::job::Budget;
 use crate::{Error, ErrorKind, Result};
 
 /// Entry of the directory of objects: roots of destroyed datasets.
@@ -148,7 +149,7 @@ impl MosChange<'_> {
                 birth: phys.previous_snapshot_txg,
                 ..BptreeEntry::default()
             };
-            let freed = self.free_tree(&mut entry, &mut u64::MAX.clone())?;
+            let freed = self.free_tree(&mut entry, &mut Budget::blocks(u64::MAX))?;
             if let Some(error) = freed.trouble {
                 return Err(error);
             }

@@ -16,6 +16,7 @@ use super::livelist::LIVELIST;
 use super::skeleton::FREE_LIST;
 use super::space::{FREE_DIRECTORY, clipped};
 use super::{Delta, MosChange, OBJECT_DIRECTORY, Share};
+use crate::job::Budget;
 use crate::pipe::ReadContext;
 use crate::walk::{Drained, Tree, drain};
 use crate::{Error, Result};
@@ -24,6 +25,8 @@ use crate::{Error, Result};
 const DESTROYED_SET: u64 = u64::MAX;
 /// A tree that waits behind one that cannot be read is done: no block was born after this.
 const ALL_FREED: Txg = Txg(u64::MAX);
+/// Entries of a list after which the time is looked at.
+const LIST_SLICE: u64 = 1024;
 
 /// How far the freeing of all that is queued has come. What could not be read is not tried again in
 /// the same pass.
@@ -53,8 +56,7 @@ pub struct Freed {
 /// A portion under way.
 struct Portion<'a> {
     pass: &'a mut FreeingPass,
-    /// Blocks that it may still free.
-    left: u64,
+    budget: Budget<'a>,
     space: Delta,
     next_tree: u64,
     trouble: Option<Error>,
@@ -101,11 +103,20 @@ impl MosChange<'_> {
         self.set_bonus(trees, METADATA_WORDS, &header.encode())
     }
 
-    /// Frees at most about `budget` of the blocks that destroyed snapshots, datasets and clones
-    /// left. To be called in every group until the pass is finished.
-    pub fn process_async_destroy(&self, pass: &mut FreeingPass, budget: u64) -> Result<Freed> {
+    /// Space of what waits to be freed in the background, in bytes.
+    pub fn waiting_to_be_freed(&self) -> Result<u64> {
+        Ok(self.directory(self.hidden_directory(FREE_DIRECTORY)?)?.used_bytes)
+    }
+
+    /// Frees what destroyed snapshots, datasets and clones left until `budget` is spent, or a
+    /// little more. To be called in every group until the pass is finished.
+    pub fn process_async_destroy(
+        &self,
+        pass: &mut FreeingPass,
+        budget: Budget<'_>,
+    ) -> Result<Freed> {
         let (next_tree, space, trouble) = (pass.next_tree, Delta::default(), None);
-        let mut portion = Portion { pass, left: budget, space, next_tree, trouble };
+        let mut portion = Portion { pass, budget, space, next_tree, trouble };
         let finished = self.drain_free_list(&mut portion)?
             && self.drain_trees(&mut portion)?
             && self.drain_livelists(&mut portion)?;
@@ -124,8 +135,16 @@ impl MosChange<'_> {
             return Ok(true);
         }
         let mut free = |pointer: &BlockPointer, _| self.free_block(pointer);
-        portion.space += self.drain_list(list, &mut portion.left, &mut free)?;
-        Ok(self.list_header(list)?.is_empty())
+        while !self.list_header(list)?.is_empty() {
+            let slice = portion.budget.left().min(LIST_SLICE);
+            if slice == 0 {
+                return Ok(false);
+            }
+            let mut left = slice;
+            portion.space += self.drain_list(list, &mut left, &mut free)?;
+            portion.budget.spend(slice - left);
+        }
+        Ok(true)
     }
 
     /// Frees a block that has an address.
@@ -157,14 +176,14 @@ impl MosChange<'_> {
             let mut entry = BptreeEntry::decode(&raw)
                 .map_err(|error| Error::from(error).at_object(0, trees.0))?;
             if entry.birth != ALL_FREED {
-                if portion.left == 0 {
+                if portion.budget.is_spent() {
                     portion.next_tree = index;
                     return Ok(false);
                 }
                 // Entries that free nothing are work as well.
-                portion.left -= 1;
+                portion.budget.spend(1);
             }
-            let freed = self.free_tree(&mut entry, &mut portion.left)?;
+            let freed = self.free_tree(&mut entry, &mut portion.budget)?;
             portion.space += freed.space;
             match freed.finished {
                 true if index == header.begin => {
@@ -197,8 +216,12 @@ impl MosChange<'_> {
         Ok(true)
     }
 
-    /// Frees at most `budget` blocks of a tree, and notes in `entry` where to go on.
-    pub(super) fn free_tree(&self, entry: &mut BptreeEntry, budget: &mut u64) -> Result<Freed> {
+    /// Frees the blocks of a tree until `budget` is spent, and notes in `entry` where to go on.
+    pub(super) fn free_tree(
+        &self,
+        entry: &mut BptreeEntry,
+        budget: &mut Budget<'_>,
+    ) -> Result<Freed> {
         let resume = entry.resume != BlockBookmark::default();
         let mut tree = Tree::new(DESTROYED_SET, entry.birth, ());
         tree.resume = resume.then_some(entry.resume);
@@ -236,10 +259,10 @@ impl MosChange<'_> {
                 continue;
             }
             for (key, list) in self.deadlist_entries(livelist)?.0.into_iter().rev() {
-                if portion.left == 0 {
+                if portion.budget.is_spent() {
                     return Ok(false);
                 }
-                portion.space += self.free_part(list, &mut portion.left)?;
+                portion.space += self.free_part(list, &mut portion.budget)?;
                 self.forget_part(livelist, key, list)?;
             }
             self.remove_member(table, livelist)?;
@@ -254,7 +277,7 @@ impl MosChange<'_> {
     }
 
     /// Frees what a part of a livelist says was allocated and not freed.
-    fn free_part(&self, list: ObjectId, left: &mut u64) -> Result<Delta> {
+    fn free_part(&self, list: ObjectId, budget: &mut Budget<'_>) -> Result<Delta> {
         // Of the same block, the last record is met first: a FREE before its ALLOC.
         let mut cancelled: HashMap<([u64; 2], Txg), u64> = HashMap::new();
         let mut alive = Vec::new();
@@ -276,7 +299,7 @@ impl MosChange<'_> {
                 None => {
                     space += self.meter().space(&pointer).into();
                     self.free_block(&pointer)?;
-                    *left = left.saturating_sub(1);
+                    budget.spend(1);
                 }
             }
         }

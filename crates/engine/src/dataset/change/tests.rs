@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 
 use super::*;
 use crate::dataset::Catalog;
+use crate::job::Budget;
 use crate::pipe::{Pipe, PoolIo, Prefetcher, ReadContext};
 use crate::vdev::{LeafOpener, LeafUnavailable};
 

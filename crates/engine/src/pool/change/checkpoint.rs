@@ -10,7 +10,6 @@ use crate::dataset::change::{MosChange, OBJECT_DIRECTORY};
 use crate::pool::group::LivePool;
 use crate::pool::group::discarding::{CHECKPOINT, FEATURE, has_checkpoint};
 use crate::{Error, ErrorKind, Result, zap};
-use std::sync::atomic::Ordering::Relaxed;
 
 /// Words of an uberblock that OpenZFS up to 2.2 expects.
 const OLD_WORDS: usize = 26;
@@ -71,7 +70,7 @@ impl LivePool {
             zap::remove(&directory, change.tx, CHECKPOINT)?;
             live.when_done(|live| {
                 live.allocator.set_checkpoint(None);
-                live.discarding.store(true, Relaxed);
+                live.jobs.discarding.wake();
             });
             let words = "started discarding checkpointed state from the pool";
             change.log_event("spa discard checkpoint", None, words)

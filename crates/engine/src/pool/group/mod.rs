@@ -14,6 +14,7 @@ mod effects;
 mod freeing;
 mod heal;
 mod hooks;
+mod jobs;
 mod log;
 mod missed;
 pub(super) mod multihost;
@@ -25,7 +26,7 @@ mod tasks;
 mod timer;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -134,13 +135,10 @@ pub struct LivePool {
     pub(super) unreplayed: Mutex<BTreeMap<ObjectId, Error>>,
     /// Kept for the pipe.
     pub(super) _healer: Arc<dyn crate::pipe::Healer>,
-    /// Blocks may wait to be freed in the background.
-    pub(super) freeing: AtomicBool,
+    /// Long work. Only the thread that writes groups does it.
+    pub(super) jobs: Arc<jobs::Jobs>,
+    /// How far freeing has come.
     pub(super) freeing_pass: Mutex<FreeingPass>,
-    /// Why what was destroyed is not freed any further.
-    pub(super) stuck: Mutex<Option<Error>>,
-    /// What a checkpoint held may wait to be freed.
-    pub(super) discarding: AtomicBool,
     pub(super) thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -202,10 +200,8 @@ impl LivePool {
             unreplayed: Mutex::default(),
             outage,
             activity,
-            freeing: AtomicBool::new(true),
+            jobs: Arc::new(jobs::Jobs::new()),
             freeing_pass: Mutex::default(),
-            stuck: Mutex::default(),
-            discarding: AtomicBool::new(true),
             thread: Mutex::new(None),
             pool,
         }))
@@ -255,6 +251,7 @@ impl LivePool {
 
     /// Writes what is left and stops. `last` changes the metadata in the last group.
     pub fn close(&self) -> Result<()> {
+        self.jobs.rest();
         let synced = match self.gate.failure() {
             Some(failure) => Err(failure),
             None => {

@@ -210,8 +210,10 @@ impl Addresses for PatientAddresses {
 }
 
 impl LivePool {
-    /// If the pool is suspended, tries to go on at once.
+    /// If the pool is suspended, tries to go on at once; otherwise jobs try again what they could not
+    /// do.
     pub fn retry_now(&self) {
+        self.jobs.wake_troubled();
         if self.gate.suspension().is_some() {
             self.outage.order(|orders| orders.try_now = true);
         }

@@ -3,7 +3,7 @@
 //! Invariant: whoever waits for a group hears of its end, also if this program is at fault.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use cenote_format::Txg;
 
@@ -17,9 +17,11 @@ impl LivePool {
         let gate = self.gate.clone();
         let interval = self.options.interval;
         let outage = self.outage.clone();
+        let jobs = self.jobs.clone();
+        let wait = move || if jobs.get_on() { Duration::ZERO } else { interval };
         let run = move || {
             outage.is_writer();
-            while gate.wait_for_work(interval) {
+            while gate.wait_for_work(wait()) {
                 let Some(live) = weak.upgrade() else { return };
                 // Whoever waits for the group must hear of it, also of a fault of our own.
                 let write = std::panic::AssertUnwindSafe(|| live.write_next());
@@ -45,8 +47,7 @@ impl LivePool {
     /// Whether a group has something to write.
     fn has_work(&self, txg: Txg) -> bool {
         !self.tasks.lock().is_empty()
-            || self.freeing.load(Relaxed)
-            || self.discarding.load(Relaxed)
+            || self.jobs.are_due()
             || self.config.lock().is_dirty()
             || self.has_missed(&self.vdevs())
             || self.datasets.lock().values().any(|dataset| dataset.needs_sync(txg))

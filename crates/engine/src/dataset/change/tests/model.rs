@@ -129,7 +129,9 @@ impl Model {
             _ => {
                 let budget = self.below(12) as u64;
                 self.world
-                    .change(txg, |c| c.process_async_destroy(&mut FreeingPass::default(), budget))
+                    .change(txg, |c| {
+                        c.process_async_destroy(&mut FreeingPass::default(), Budget::blocks(budget))
+                    })
                     .unwrap();
             }
         }
@@ -322,7 +324,9 @@ impl Model {
         self.txg += 1;
         let done = self
             .world
-            .change(self.txg, |c| c.process_async_destroy(&mut FreeingPass::default(), u64::MAX))
+            .change(self.txg, |c| {
+                c.process_async_destroy(&mut FreeingPass::default(), Budget::blocks(u64::MAX))
+            })
             .unwrap();
         assert!(done.finished);
         self.check();

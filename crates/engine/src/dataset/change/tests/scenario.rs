@@ -214,7 +214,9 @@ fn snapshots_keep_blocks() {
     world.audit(9);
     assert_eq!(keys(fs.dataset), [0, 1]);
     let progress = world
-        .change(10, |change| change.process_async_destroy(&mut FreeingPass::default(), 100))
+        .change(10, |change| {
+            change.process_async_destroy(&mut FreeingPass::default(), Budget::blocks(100))
+        })
         .unwrap();
     assert!(progress.finished);
     assert_eq!(world.hooks.freed.lock().len(), 1);
@@ -224,10 +226,14 @@ fn snapshots_keep_blocks() {
     assert_eq!(world.catalog().dataset_named("tank/fs@t").unwrap().id, s2);
     world.change(11, |change| change.destroy_snapshot(s2, false)).unwrap();
     world
-        .change(12, |change| change.process_async_destroy(&mut FreeingPass::default(), 1))
+        .change(12, |change| {
+            change.process_async_destroy(&mut FreeingPass::default(), Budget::blocks(1))
+        })
         .unwrap();
     world
-        .change(13, |change| change.process_async_destroy(&mut FreeingPass::default(), 100))
+        .change(13, |change| {
+            change.process_async_destroy(&mut FreeingPass::default(), Budget::blocks(100))
+        })
         .unwrap();
     world.audit(13);
     assert_eq!(world.hooks.freed.lock().len(), 3);
@@ -257,7 +263,9 @@ fn holds_and_clones_defer_destruction() {
     world.change(10, |change| change.destroy_head(clone.dataset)).unwrap();
     assert!(world.catalog().dataset_named("tank/fs@s").is_err());
     world
-        .change(11, |change| change.process_async_destroy(&mut FreeingPass::default(), 10))
+        .change(11, |change| {
+            change.process_async_destroy(&mut FreeingPass::default(), Budget::blocks(10))
+        })
         .unwrap();
     assert_eq!(count(&world, "livelist"), Some(0));
     world.audit(11);

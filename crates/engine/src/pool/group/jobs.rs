@@ -1,0 +1,63 @@
+//! The jobs of a pool, and when their portions are done.
+//!
+//! Invariant: a job that gets on has the next group written at once; one that is stuck, pauses or has
+//! nothing to do has none written. Jobs rest while the pool is closed.
+
+use super::LivePool;
+use crate::job::{Job, Outcome, Report};
+
+/// Long work of a pool.
+#[derive(Debug)]
+pub(in crate::pool) struct Jobs {
+    /// What destroyed datasets and snapshots left is freed.
+    pub(in crate::pool) freeing: Job,
+    /// What a checkpoint held is freed.
+    pub(in crate::pool) discarding: Job,
+}
+
+impl Jobs {
+    pub(super) fn new() -> Self {
+        Self { freeing: Job::new("freeing"), discarding: Job::new("discarding checkpoint") }
+    }
+
+    fn all(&self) -> [&Job; 2] {
+        [&self.freeing, &self.discarding]
+    }
+
+    /// Some job has something to do in the next group.
+    pub(super) fn are_due(&self) -> bool {
+        self.all().iter().any(|job| job.is_due())
+    }
+
+    /// Some job has something to do as soon as can be.
+    pub(super) fn get_on(&self) -> bool {
+        self.all().iter().any(|job| job.gets_on())
+    }
+
+    /// What could not be done is tried again.
+    pub(super) fn wake_troubled(&self) {
+        self.all().iter().filter(|job| job.trouble().is_some()).for_each(|job| job.wake());
+    }
+
+    /// Nothing is done any more.
+    pub(super) fn rest(&self) {
+        self.all().iter().for_each(|job| job.pause(true));
+    }
+
+    /// Ends a portion of `job`, and tells the log of trouble that is new.
+    pub(super) fn end(&self, job: &Job, outcome: Outcome) {
+        let trouble = outcome.trouble.clone();
+        if job.end(outcome)
+            && let Some(error) = trouble
+        {
+            tracing::warn!(job = job.name(), %error, "something cannot be done for now");
+        }
+    }
+}
+
+impl LivePool {
+    /// What the jobs of the pool tell.
+    pub fn jobs(&self) -> Vec<Report> {
+        self.jobs.all().iter().map(|job| job.report()).collect()
+    }
+}
