@@ -258,14 +258,14 @@ impl Allocator {
                 continue;
             }
             if let Some(offset) = slab.first_fit(wish.asize) {
-                return Self::take(state, vdev, index, offset, wish, true).map(Some);
+                return Self::take(state, vdev, index, offset, wish).map(Some);
             }
             let largest = slab.largest();
             let allows = |index| wish.allows(state, vdev, index);
             if state.top(vdev).and_then(|top| top.has_better(largest, allows)).is_none()
                 && let Some(offset) = state.slab(vdev, index)?.best_fit(wish.asize)
             {
-                return Self::take(state, vdev, index, offset, wish, true).map(Some);
+                return Self::take(state, vdev, index, offset, wish).map(Some);
             }
         }
         // Then the most promising ones. Each turn loads one more, or ends.
@@ -286,7 +286,7 @@ impl Allocator {
                 if let Some(top) = state.top_mut(vdev) {
                     top.activate(wish.copy, index);
                 }
-                return Self::take(state, vdev, index, offset, wish, true).map(Some);
+                return Self::take(state, vdev, index, offset, wish).map(Some);
             }
         }
     }
@@ -298,9 +298,8 @@ impl Allocator {
         index: usize,
         offset: u64,
         wish: &Wish<'_>,
-        next: bool,
     ) -> Result<u64> {
-        let taken = state.slab_mut(vdev, index)?.take(offset, wish.asize, wish.txg, next);
+        let taken = state.slab_mut(vdev, index)?.take(offset, wish.asize, wish.txg, true);
         taken.map_err(|_| at(Error::bug("allocated twice"), vdev, offset))?;
         state.mark_dirty(vdev, index, wish.txg);
         Ok(offset)
@@ -436,11 +435,9 @@ impl Allocator {
         if !self.load(&mut state, vdev, index)? {
             return Err(wrong("lie in a metaslab whose space map is damaged"));
         }
-        let others = &[];
-        let apart = Apart::Anywhere;
-        let wish = Wish { asize, txg, copy: 0, embedded: false, apart, others };
-        Self::take(&mut state, vdev, index, offset, &wish, false)
-            .map_err(|_| wrong("are not free"))?;
+        let taken = state.slab_mut(vdev, index)?.take(offset, asize, txg, false);
+        taken.map_err(|_| wrong("are not free"))?;
+        state.mark_dirty(vdev, index, txg);
         if let Some(top) = state.top_mut(vdev) {
             top.rerank(index);
         }
@@ -462,9 +459,12 @@ impl Allocator {
             return Ok(false);
         }
         let index = state.locate(dva)?;
-        let (others, apart) = (&[], Apart::Anywhere);
-        let wish = Wish { asize, txg, copy: 0, embedded: false, apart, others };
-        Ok(Self::take(&mut state, vdev, index, offset, &wish, false).is_ok())
+        // What was prepared is free space like any other: somebody else may have it by now.
+        let taken = state.slab_mut(vdev, index)?.take(offset, asize, txg, false).is_ok();
+        if taken {
+            state.mark_dirty(vdev, index, txg);
+        }
+        Ok(taken)
     }
 
     /// All of this range can be allocated now.
