@@ -168,6 +168,12 @@ impl SimDevice {
         Self { name, size: size as u64, state, released: Condvar::new() }
     }
 
+    /// Puts `bytes`, as many as the disk has, in place of everything, at once and however the disk is: it was
+    /// written elsewhere while it was away.
+    pub fn replace_content(&self, bytes: &[u8]) {
+        self.state.lock().bytes = Store::of(bytes);
+    }
+
     /// Sets how the whole disk is.
     pub fn set_health(&self, health: Health) {
         let state = &mut *self.state.lock();
