@@ -223,7 +223,7 @@ fn change(live: &Arc<LivePool>, tally: &mut Tally) {
     for _ in 0..3 {
         live.wake_freeing();
         tally.of(live.sync());
-        tally.of(live.stuck_freeing().map_or(Ok(()), Err));
+        tally.of(live.jobs().into_iter().find_map(|job| job.trouble).map_or(Ok(()), Err));
     }
 }
 

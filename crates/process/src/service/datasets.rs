@@ -16,6 +16,7 @@ use cenote_engine::dataset::{
 use cenote_engine::pool::Pool;
 
 use super::mounts::Table;
+use super::no_dataset;
 use super::pool_report::convert;
 use super::published::Published;
 use cenote_control::principal::{self, Who};
@@ -38,6 +39,9 @@ pub trait Datasets {
         self.find(name).map(|found| found.kind)
     }
 
+    /// Whether a filesystem or volume was received in part only, so far.
+    fn is_partial(&self, name: &str) -> bool;
+
     /// Whether it is there.
     fn has(&self, name: &str) -> bool {
         self.kind(name).is_some()
@@ -57,6 +61,10 @@ impl Datasets for Vec<DatasetReport> {
         };
         let below = self.iter().filter(|dataset| is_in(&dataset.name));
         below.map(|dataset| (dataset.name.clone(), dataset.kind)).collect()
+    }
+
+    fn is_partial(&self, name: &str) -> bool {
+        self.find(name).as_ref().is_some_and(has_resume_token)
     }
 }
 
@@ -78,6 +86,12 @@ impl Datasets for Shown {
     fn below(&self, top: &str) -> Vec<(String, DatasetKind)> {
         let below = self.inventory.below(top);
         below.map(|known| (known.name().to_string(), kind(&known))).collect()
+    }
+
+    fn is_partial(&self, name: &str) -> bool {
+        let head = self.known(name).and_then(|known| known.facts());
+        head.is_some_and(|head| head.dataset.phys.is_inconsistent())
+            && self.find(name).as_ref().is_some_and(has_resume_token)
     }
 
     fn source(&self, name: &str, property: &str) -> Option<Source> {
@@ -102,13 +116,6 @@ impl Shown {
     ) -> Result<Self, Failure> {
         let inventory = published.inventory()?.clone();
         Ok(Self { published, inventory, mounts, altroot: altroot.to_owned() })
-    }
-
-    /// Whether a filesystem or volume was received in part only, so far.
-    pub fn is_partial(&self, name: &str) -> bool {
-        let head = self.known(name).and_then(|known| known.facts());
-        head.is_some_and(|head| head.dataset.phys.is_inconsistent())
-            && self.find(name).as_ref().is_some_and(super::mounts::has_resume_token)
     }
 
     /// A head or snapshot.
@@ -180,10 +187,7 @@ impl Shown {
         let chosen: Box<dyn Iterator<Item = Known<'a>> + 'a> = match &query.root {
             None => Box::new(inventory.all()),
             Some(root) => {
-                let found = inventory.find(root).ok_or_else(|| {
-                    let message = format!("cannot open '{root}': dataset does not exist");
-                    Failure::new(FailureKind::NotFound, message)
-                })?;
+                let found = inventory.find(root).ok_or_else(|| no_dataset(root))?;
                 match root.contains(['@', '#']) || query.depth == Some(0) {
                     true => Box::new(std::iter::once(found)),
                     false => Box::new(inventory.below(root)),
@@ -289,6 +293,12 @@ impl Shown {
             }
         }
     }
+}
+
+/// Whether a receive that was interrupted can go on with it.
+fn has_resume_token(dataset: &DatasetReport) -> bool {
+    let token = dataset.properties.value("receive_resume_token");
+    token.is_some_and(|token| !matches!(token, "" | "-"))
 }
 
 /// Whether it is in memory who uses how much, or why nobody can tell.

@@ -238,7 +238,7 @@ fn failure(error: &Error) -> Failure {
     Failure::new(kind, error.to_string())
 }
 
-/// The refusal of a question about a dataset that is not there.
+/// The refusal of a question or an order about a dataset that is not there.
 fn no_dataset(name: &str) -> Failure {
     Failure::new(FailureKind::NotFound, format!("cannot open '{name}': dataset does not exist"))
 }

@@ -24,6 +24,7 @@ use cenote_serve::fuse::{self, Covers, MountError, MountOptions};
 
 use super::changes::PoolChanges;
 use super::datasets::Datasets;
+use super::no_dataset;
 pub(super) use table::Table;
 use table::{Mount, Tables, covered_in, flags, is_by_hand, keep_access_times, temporary};
 
@@ -46,18 +47,6 @@ impl Place {
     pub fn is_by_hand(&self) -> bool {
         is_by_hand(&self.request)
     }
-}
-
-/// Whether a receive that was interrupted can go on with it.
-pub(super) fn has_resume_token(dataset: &DatasetReport) -> bool {
-    let token = dataset.properties.value("receive_resume_token");
-    token.is_some_and(|token| !matches!(token, "" | "-"))
-}
-
-/// Whether it was received in part only, so far.
-fn is_partial(pool: &Pool, dataset: &DatasetReport) -> bool {
-    has_resume_token(dataset)
-        && pool.catalog().dataset_named(&dataset.name).is_ok_and(|head| head.phys.is_inconsistent())
 }
 
 /// The mounts of a pool by dataset name.
@@ -112,7 +101,7 @@ impl Mounts {
         let filesystems = datasets.below(top).into_iter();
         let filesystems = filesystems.filter(|(_, kind)| *kind == DatasetKind::Filesystem);
         for dataset in filesystems.filter_map(|(name, _)| datasets.find(&name)) {
-            if is_partial(pool, &dataset) {
+            if datasets.is_partial(&dataset.name) {
                 continue;
             }
             match self.wanted(&dataset) {
@@ -238,7 +227,7 @@ impl Mounts {
         if value("keystatus") == "unavailable" {
             return refuse(format!("cannot mount '{name}': encryption key not loaded"));
         }
-        if is_partial(pool, dataset) {
+        if datasets.is_partial(name) {
             let reason = "Contains partially-completed state from \"zfs receive -s\", which can \
                           be resumed with \"zfs send -t\"";
             return refuse(format!("cannot mount '{name}': {reason}"));
@@ -658,10 +647,7 @@ impl Mounts {
 }
 
 fn find(datasets: &dyn Datasets, name: &str) -> Result<DatasetReport, Failure> {
-    datasets.find(name).ok_or_else(|| {
-        let message = format!("cannot open '{name}': dataset does not exist");
-        Failure::new(FailureKind::NotFound, message)
-    })
+    datasets.find(name).ok_or_else(|| no_dataset(name))
 }
 
 /// Makes the directory if it is to be made. What a dead pool process left there is replaced as the

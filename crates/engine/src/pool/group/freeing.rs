@@ -5,7 +5,6 @@
 
 use super::LivePool;
 use super::hooks::GroupHooks;
-use crate::Error;
 use crate::dataset::change::MosChange;
 use crate::job::{Budget, Outcome};
 
@@ -16,11 +15,6 @@ impl LivePool {
     /// Blocks may have been queued to be freed in the background.
     pub fn wake_freeing(&self) {
         self.jobs.freeing.wake();
-    }
-
-    /// Why blocks of destroyed datasets stay queued: something could not be read.
-    pub fn stuck_freeing(&self) -> Option<Error> {
-        self.jobs.freeing.trouble()
     }
 
     /// Frees a part of what destroyed datasets and snapshots left.

@@ -7,7 +7,7 @@ use cenote_control::protocol::Failure;
 use cenote_control::report::DatasetKind;
 use cenote_engine::{Error, ErrorKind};
 
-use super::{Doing, Order, Warnings, no_such};
+use super::{Doing, Order, Warnings, no_dataset};
 use crate::service::datasets::Datasets;
 use crate::service::settings::split_settings;
 
@@ -32,7 +32,7 @@ impl Order for Clone<'_> {
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
         let all = doing.shown()?;
         if !all.has(self.origin) {
-            return Err(no_such(self.origin));
+            return Err(no_dataset(self.origin));
         }
         let of = self.origin.split('@').next().and_then(|of| all.kind(of));
         let is_filesystem = of.is_none_or(|kind| kind == DatasetKind::Filesystem);

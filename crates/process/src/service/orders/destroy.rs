@@ -7,7 +7,7 @@ use cenote_control::protocol::Failure;
 use cenote_control::report::DatasetReport;
 use cenote_engine::{Error, ErrorKind};
 
-use super::{Doing, Order, Warnings, no_such, places};
+use super::{Doing, Order, Warnings, no_dataset, places};
 use crate::service::datasets::Datasets;
 
 pub(super) struct Destroy<'a>(pub(super) &'a DestroyRequest);
@@ -34,7 +34,7 @@ impl Order for Destroy<'_> {
         let (service, pool, destroy) = (doing.service, doing.pool, self.0);
         let all = doing.shown()?;
         if let Some(name) = destroy.names.iter().find(|name| !all.has(name)) {
-            return Err(no_such(name));
+            return Err(no_dataset(name));
         }
         let before = service.mounts.places();
         service.mounts.take_down_named(&destroy.names, destroy.force)?;

@@ -32,7 +32,7 @@ use cenote_engine::pool::group::LivePool;
 use cenote_engine::{Error, ErrorKind};
 
 use super::datasets::Shown;
-use super::{Service, failure, places};
+use super::{Service, failure, no_dataset, places};
 
 /// What orders are told while devices are away.
 pub(super) const SUSPENDED: &str = "pool I/O is currently suspended";
@@ -227,12 +227,6 @@ fn words(error: &Error) -> String {
         ErrorKind::KeyNotLoaded => "encryption root's key is not loaded or provided".to_owned(),
         _ => error.to_string(),
     }
-}
-
-/// The refusal of an order about a dataset that is not there.
-fn no_such(name: &str) -> Failure {
-    let words = format!("cannot open '{name}': dataset does not exist");
-    Failure::new(FailureKind::NotFound, words)
 }
 
 pub(super) fn is_at_or_below(name: &str, top: &str) -> bool {

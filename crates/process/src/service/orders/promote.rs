@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use cenote_control::protocol::{Failure, FailureKind};
 use cenote_engine::{Error, ErrorKind};
 
-use super::{Doing, Order, Warnings, no_such};
+use super::{Doing, Order, Warnings, no_dataset};
 use crate::service::datasets::Datasets;
 
 pub(super) struct Promote<'a>(pub(super) &'a str);
@@ -25,7 +25,7 @@ impl Order for Promote<'_> {
         let all = doing.shown()?;
         let name = self.0;
         let Some(clone) = all.find(name) else {
-            return Err(no_such(name));
+            return Err(no_dataset(name));
         };
         let origin = clone.properties.value("origin").unwrap_or("").to_owned();
         let Some((parent, _)) = origin.split_once('@') else {

@@ -12,7 +12,7 @@ use cenote_engine::{Error, ErrorKind};
 
 use super::fits::does_not_fit;
 use super::remount::{affected, nearest};
-use super::{Doing, Order, Warnings, no_such, places};
+use super::{Doing, Order, Warnings, no_dataset, places};
 use crate::service::changes::is_inside;
 use crate::service::datasets::Datasets;
 use crate::service::mounts::Place;
@@ -80,7 +80,7 @@ impl Set<'_> {
         let all = doing.shown()?;
         let mut due = Vec::with_capacity(self.datasets.len());
         for settings in self.datasets {
-            let found = all.find(&settings.dataset).ok_or_else(|| no_such(&settings.dataset))?;
+            let found = all.find(&settings.dataset).ok_or_else(|| no_dataset(&settings.dataset))?;
             let mut settings = settings.clone();
             for property in &settings.properties {
                 if let Some((kind, reason)) = does_not_fit(&found, property) {

@@ -8,7 +8,7 @@ use cenote_control::report::DatasetKind;
 use cenote_engine::{Error, ErrorKind};
 
 use super::create::missing_parents;
-use super::{Doing, Order, Warnings, is_at_or_below, no_such, places};
+use super::{Doing, Order, Warnings, is_at_or_below, no_dataset, places};
 use crate::service::datasets::Datasets;
 use crate::service::mounts::Place;
 
@@ -42,7 +42,7 @@ impl Order for Rename<'_> {
             false => pairs,
         };
         if !exists(&rename.from) {
-            return Err(no_such(&rename.from));
+            return Err(no_dataset(&rename.from));
         }
         if rename.from == rename.to {
             return Ok(Vec::new());
