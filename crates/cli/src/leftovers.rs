@@ -1,12 +1,14 @@
 //! What a pool process that died leaves behind: its socket, its pid file, its mounts.
 //!
-//! Invariant: nothing of a process that lives is touched; another pool of the same name, with a
-//! runtime directory of its own, may have mounts too.
+//! Invariant: nothing of a process that lives is touched, nor anything of another pool of the same
+//! name with a run directory of its own: only what the dead process noted is cleared.
 
+use std::path::Path;
 use std::sync::mpsc;
 use std::time::Duration;
 
 use cenote_control::client::Client;
+use cenote_control::{mounted_places, run_directory};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
@@ -20,16 +22,20 @@ pub fn clear(client: &Client, pool: &str) -> bool {
     if !client.sweep(pool) {
         return false;
     }
-    clear_mounts(pool);
+    clear_mounts(client, pool);
+    // It may be gone already.
+    drop(std::fs::remove_file(run_directory::files(client.directory(), pool).mounts));
     true
 }
 
 /// Clears the mounts of a pool that nobody serves.
-pub fn clear_mounts(pool: &str) {
+pub fn clear_mounts(client: &Client, pool: &str) {
+    let noted = mounted_places::noted(&run_directory::files(client.directory(), pool).mounts);
     let table = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     let mut places = mounts_of(&table, pool);
     // what was mounted last, over or below the others, goes first
     places.reverse();
+    places.retain(|place| noted.iter().any(|noted| noted == Path::new(place)));
     for place in places.into_iter().filter(|place| is_dead(place)) {
         if unmount(place.as_str(), UnmountFlags::DETACH).is_err() {
             let mut helper = std::process::Command::new("fusermount3");

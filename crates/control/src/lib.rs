@@ -13,6 +13,7 @@ pub mod device_names;
 pub mod json;
 pub mod look;
 pub mod mount_options;
+pub mod mounted_places;
 pub mod plan;
 pub mod principal;
 pub mod properties;

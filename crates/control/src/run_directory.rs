@@ -38,6 +38,8 @@ pub struct PoolFiles {
     pub pid: PathBuf,
     /// Log.
     pub log: PathBuf,
+    /// See [`crate::mounted_places`].
+    pub mounts: PathBuf,
 }
 
 /// The files of the pool `name` in `directory`.
@@ -47,6 +49,7 @@ pub fn files(directory: &Path, name: &str) -> PoolFiles {
         socket: directory.join(format!("{stem}.sock")),
         pid: directory.join(format!("{stem}.pid")),
         log: directory.join(format!("{stem}.log")),
+        mounts: directory.join(format!("{stem}.mounts")),
     }
 }
 

@@ -91,7 +91,7 @@ impl Prepared {
         say(&Said::Ready);
         let ending = server::serve(self.listener, self.service);
         tracing::info!(?ending, "ended");
-        for path in [&self.files.socket, &self.files.pid] {
+        for path in [&self.files.socket, &self.files.mounts, &self.files.pid] {
             // left over, they are recognised as such
             drop(std::fs::remove_file(path));
         }

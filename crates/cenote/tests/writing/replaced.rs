@@ -3,7 +3,7 @@
 
 use std::io::Write;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use super::Bench;
@@ -19,23 +19,44 @@ fn files_in(directory: &Path) -> u64 {
     entries.map(count).sum()
 }
 
-/// Writes files into `directory`, one after the other, until told to stop; how many were synced.
-fn write_files(directory: &Path, prefix: &str, stop: &AtomicBool, written: &AtomicU64) {
-    let mut number = 0_u64;
+/// A file that was synced, and when, in milliseconds since the writer began.
+type Synced = (String, u128);
+
+/// Writes files into `directory`, one after the other, until told to stop; tells which were synced.
+fn write_files(directory: &Path, prefix: &str, stop: &AtomicBool) -> Vec<Synced> {
+    let mut synced = Vec::new();
     // Not for ever, should the test fail meanwhile.
     let start = Instant::now();
-    while !stop.load(Relaxed) && start.elapsed() < Duration::from_secs(60) {
-        number += 1;
-        let path = directory.join(format!("{prefix}{number}"));
+    for number in 1_u64.. {
+        if stop.load(Relaxed) || start.elapsed() > Duration::from_secs(60) {
+            break;
+        }
+        let name = format!("{prefix}{number}");
         let one = || -> std::io::Result<()> {
-            let mut file = std::fs::File::create(&path)?;
+            let mut file = std::fs::File::create(directory.join(&name))?;
             file.write_all(b"x")?;
             file.sync_all()
         };
         if one().is_ok() {
-            written.fetch_add(1, Relaxed);
+            synced.push((name, start.elapsed().as_millis()));
         }
     }
+    synced
+}
+
+/// All that was synced is in the directory.
+#[track_caller]
+fn all_there(directory: &Path, synced: &[Synced]) {
+    assert!(!synced.is_empty());
+    let missing: Vec<&Synced> =
+        synced.iter().filter(|(name, _)| !directory.join(name).exists()).collect();
+    assert!(
+        missing.is_empty(),
+        "{}: {} of {} synced files are missing: {missing:?}",
+        directory.display(),
+        missing.len(),
+        synced.len()
+    );
 }
 
 #[test]
@@ -46,24 +67,22 @@ fn nobody_writes_beside_a_mount_that_is_replaced() {
     bench.cenote(&["zfs", "create", "tank/fs/deep"]);
     let (fs, deep) = (bench.at("mnt/tank/fs"), bench.at("mnt/tank/fs/deep"));
     // An export leaves the directory of the whole tree bare, which a dead process must not.
-    let (top, in_top) = (bench.at("mnt/tank"), AtomicU64::new(0));
-    let (stop, in_fs, in_deep) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
-    std::thread::scope(|scope| {
-        scope.spawn(|| write_files(&fs, "a", &stop, &in_fs));
-        scope.spawn(|| write_files(&deep, "b", &stop, &in_deep));
+    let (top, stop) = (bench.at("mnt/tank"), AtomicBool::new(false));
+    let (in_fs, in_deep, in_top) = std::thread::scope(|scope| {
+        let in_fs = scope.spawn(|| write_files(&fs, "a", &stop));
+        let in_deep = scope.spawn(|| write_files(&deep, "b", &stop));
         let ended = AtomicBool::new(false);
-        let (ended, in_top, top) = (&ended, &in_top, &top);
-        let first = std::thread::scope(|scope| {
-            let writer = scope.spawn(|| write_files(top, "c", ended, in_top));
+        let (ended, top) = (&ended, &top);
+        let in_top = std::thread::scope(|scope| {
+            let writer = scope.spawn(|| write_files(top, "c", ended));
             for _ in 0..3 {
                 std::thread::sleep(Duration::from_millis(200));
                 bench.kill();
                 bench.import();
             }
             ended.store(true, Relaxed);
-            writer.join()
+            writer.join().unwrap()
         });
-        first.unwrap();
         for round in 0..4 {
             std::thread::sleep(Duration::from_millis(200));
             if round % 2 == 0 {
@@ -75,23 +94,43 @@ fn nobody_writes_beside_a_mount_that_is_replaced() {
         }
         std::thread::sleep(Duration::from_millis(200));
         stop.store(true, Relaxed);
+        (in_fs.join().unwrap(), in_deep.join().unwrap(), in_top)
     });
     let table = std::fs::read_to_string("/proc/self/mounts").unwrap();
     let at = bench.at("mnt/tank").display().to_string();
     assert_eq!(table.matches(&format!(" {at} ")).count(), 1, "dead mounts are gone");
-    let (in_fs, in_deep) = (in_fs.into_inner(), in_deep.into_inner());
-    assert!(in_fs > 0 && in_deep > 0);
-    assert!(files_in(&deep) >= in_deep, "{} of {in_deep}", files_in(&deep));
+    all_there(&deep, &in_deep);
     bench.cenote(&["zfs", "unmount", "tank/fs/deep"]);
     assert_eq!(files_in(&deep), 0, "below tank/fs/deep");
-    assert!(files_in(&fs) >= in_fs, "{} of {in_fs}", files_in(&fs));
+    all_there(&fs, &in_fs);
     bench.cenote(&["zfs", "unmount", "tank/fs"]);
     assert_eq!(files_in(&fs), 0, "below tank/fs");
-    let in_top = in_top.into_inner();
-    assert!(in_top > 0 && files_in(&top) >= in_top, "{} of {in_top}", files_in(&top));
+    all_there(&top, &in_top);
     bench.cenote(&["zpool", "export", "tank"]);
     assert_eq!(files_in(&bench.at("mnt")), 0, "below tank");
     bench.zdb();
+}
+
+#[test]
+fn dead_mounts_of_another_pool_of_the_name_stay() {
+    let Some((one, devices)) = Bench::mounting(1) else { return };
+    one.create(&[&devices[0]]);
+    let Some((other, devices)) = Bench::mounting(1) else { return };
+    other.create(&[&devices[0]]);
+    one.kill();
+    other.kill();
+    other.import();
+    // Nobody may write beside them meanwhile.
+    let error = std::fs::write(one.at("mnt/tank/file"), b"x").unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::NOTCONN.raw_os_error()));
+    std::fs::write(other.at("mnt/tank/file"), b"x").unwrap();
+    one.import();
+    std::fs::write(one.at("mnt/tank/file"), b"x").unwrap();
+    for bench in [&one, &other] {
+        bench.cenote(&["zpool", "export", "tank"]);
+        assert_eq!(files_in(&bench.at("mnt")), 0);
+        assert!(!bench.at("run/tank.mounts").exists());
+    }
 }
 
 #[test]

@@ -376,7 +376,7 @@ fn one(wanted: &Wanted, client: &Client, pool: &ImportReport) -> Result<(), ()> 
         }
     }
     if has_left {
-        leftovers::clear_mounts(&request.name);
+        leftovers::clear_mounts(client, &request.name);
     }
     if result.is_ok() && !request.read_only {
         let log = common::change(Some(wanted.line.clone()), Change::Log);

@@ -20,15 +20,18 @@ mod troubles;
 mod turns;
 pub mod vdevs;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use cenote_control::changes::{ChangeRequest, Grant};
+use cenote_control::mounted_places::MountedPlaces;
 use cenote_control::protocol::{
     DatasetQuery, Failure, FailureKind, LoadKeyRequest, MountRequest, Request, UnmountRequest,
 };
 use cenote_control::report::{DatasetReport, GoneBack, HistoryRecord, PoolReport, UsageRecord};
+use cenote_control::run_directory;
 use cenote_control::server::PoolService;
 use cenote_engine::dataset::{Known, Principal, PrincipalUsage, Usage};
 use cenote_engine::pool::Pool;
@@ -93,10 +96,11 @@ impl Service {
         };
         let publisher = Publisher::start(&pool, &changes, runtime)?;
         watch_devices(&pool);
+        let mounts = Mounts::new(changes.clone(), noted_places(&pool));
         let service = Arc::new(Self {
             pool: ArcSwapOption::new(Some(pool)),
             publisher,
-            mounts: Mounts::new(changes.clone()),
+            mounts,
             changes,
             turns: Turns::default(),
             altroot: facts.altroot.clone().unwrap_or_default(),
@@ -196,6 +200,17 @@ impl Service {
             Failure::new(kind, words)
         })
     }
+}
+
+/// What tells the mounts of this process from those of another pool of its name.
+fn noted_places(pool: &Pool) -> Option<MountedPlaces> {
+    let file = run_directory::files(&run_directory::path(), pool.name()).mounts;
+    let mounted = cenote_serve::fuse::mounted_places();
+    // What cannot be looked up may be mounted.
+    let is_mounted = |place: &Path| mounted.as_ref().is_none_or(|all| all.contains(place));
+    MountedPlaces::open(file, is_mounted)
+        .inspect_err(|error| tracing::warn!(%error, "mounts are not noted"))
+        .ok()
 }
 
 /// Tries devices that were given up again every few seconds, as long as the pool is open.

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use cenote_control::mounted_places::MountedPlaces;
 use cenote_control::protocol::{Failure, FailureKind, MountRequest, UnmountRequest};
 use cenote_control::report::{DatasetKind, DatasetReport, UnreplayedLog};
 use cenote_control::terminal::words_of;
@@ -54,6 +55,8 @@ pub struct Mounts {
     table: Tables,
     /// Mounts made so far.
     made: AtomicU64,
+    /// For who clears up after this process, should it die.
+    noted: Option<MountedPlaces>,
     changes: Arc<PoolChanges>,
 }
 
@@ -67,8 +70,8 @@ enum Skip {
 
 impl Mounts {
     /// No mounts yet of a pool that is changed through `changes`.
-    pub fn new(changes: Arc<PoolChanges>) -> Self {
-        Self { table: Tables::default(), made: AtomicU64::new(0), changes }
+    pub fn new(changes: Arc<PoolChanges>, noted: Option<MountedPlaces>) -> Self {
+        Self { table: Tables::default(), made: AtomicU64::new(0), noted, changes }
     }
 
     /// What is mounted now.
@@ -318,6 +321,7 @@ impl Mounts {
         options.max_threads = cenote_control::budget::Budget::now().threads;
         options.covered = covered;
         options.posix_acl = value("acltype") == "posix" || value("acltype") == "posixacl";
+        self.note(path);
         let mounted = fuse::mount(files.clone(), options).map_err(|error| {
             let kind = match error {
                 MountError::Busy => FailureKind::Busy,
@@ -331,6 +335,13 @@ impl Mounts {
         let mounted = Arc::new(mounted);
         self.table.put(name, Mount { at, number, mounted, files, temporary, request });
         Ok(())
+    }
+
+    fn note(&self, path: &Path) {
+        let Some(noted) = &self.noted else { return };
+        if let Err(error) = fuse::resolve(path).and_then(|place| noted.note(&place)) {
+            tracing::warn!(at = %path.display(), %error, "the mount is not noted");
+        }
     }
 
     /// Serves `zfs mount -o remount,...`.

@@ -30,7 +30,7 @@ use std::time::Duration;
 use cenote_posix::tree::{NodeId, Tree};
 use zerocopy::IntoBytes;
 
-pub use mount::{is_dead, mounted_places};
+pub use mount::{is_dead, mounted_places, resolve};
 
 use handler::{Handler, HandlerOptions, MAX_IO};
 use session::{Session, SessionOptions};

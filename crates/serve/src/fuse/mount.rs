@@ -162,7 +162,10 @@ fn attributes_of(options: &MountOptions) -> MountAttrFlags {
 }
 
 /// The path without links. Of what a dead server left, only the way there can be looked at.
-pub(super) fn resolve(mountpoint: &Path) -> std::io::Result<PathBuf> {
+///
+/// # Errors
+/// What the system says of the way there.
+pub fn resolve(mountpoint: &Path) -> std::io::Result<PathBuf> {
     match mountpoint.canonicalize() {
         Err(error) if is_not_connected(&error) => {
             let (Some(above), Some(name)) = (mountpoint.parent(), mountpoint.file_name()) else {
