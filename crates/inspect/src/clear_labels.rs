@@ -8,7 +8,8 @@ use std::path::Path;
 
 use cenote_control::look::Refusal;
 use cenote_device::Mode;
-use cenote_engine::pool::discover::{FileOpener, Opener, read_labels};
+use cenote_engine::pool::discover::{FileOpener, Opener};
+use cenote_engine::pool::found_labels::read_labels;
 use cenote_engine::pool::in_use::{Holder, device_in_use};
 use cenote_engine::pool::leaves::open_exclusive;
 use cenote_format::config::PoolState;

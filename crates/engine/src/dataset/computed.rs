@@ -57,7 +57,7 @@ impl Surroundings<'_> {
         subject: &Subject<'_>,
         property: &'static Property,
     ) -> Result<Computed> {
-        let (dataset, facts) = (subject.dataset, &subject.facts);
+        let dataset = subject.dataset;
         let (phys, directory) = (&dataset.phys, &dataset.directory.phys);
         let used = &directory.used_breakdown;
         Ok(match property.name {
@@ -74,7 +74,6 @@ impl Surroundings<'_> {
             "used" if dataset.is_snapshot() => number(phys.unique_bytes),
             "used" => number(directory.used_bytes),
             "logicalused" => number(directory.uncompressed_bytes),
-            "available" => self.available(subject)?,
             "compressratio" if !dataset.is_snapshot() => {
                 let ratio = ratio(directory.uncompressed_bytes, directory.compressed_bytes);
                 Some((Value::Ratio(ratio), Source::None))
@@ -87,9 +86,24 @@ impl Surroundings<'_> {
             "usedbydataset" => number(used.head),
             "usedbychildren" => number(used.children.saturating_add(used.child_reservations)),
             "usedbyrefreservation" => number(used.refreservation),
-            "written" => facts.written()?.and_then(number),
             "quota" => settable(directory.quota, look_up(subject, property)?.1, property),
             "reservation" => settable(directory.reserved, look_up(subject, property)?.1, property),
+            "numclones" => number(phys.children.saturating_sub(1)),
+            "defer_destroy" => number(u64::from(phys.flags & FLAG_DEFER_DESTROY != 0)),
+            _ => self.computed_from_facts(subject, property)?,
+        })
+    }
+
+    /// The value of a computed property that the dataset's own records do not tell.
+    fn computed_from_facts(
+        &self,
+        subject: &Subject<'_>,
+        property: &'static Property,
+    ) -> Result<Computed> {
+        let facts = &subject.facts;
+        Ok(match property.name {
+            "available" => self.available(subject)?,
+            "written" => facts.written()?.and_then(number),
             "filesystem_count" => {
                 count(facts.directory_number(dsl_directory::KEY_FILESYSTEM_COUNT)?, property)
             }
@@ -102,10 +116,8 @@ impl Surroundings<'_> {
                 names if names.is_empty() => None,
                 names => text(names.join(",")),
             },
-            "numclones" => number(phys.children.saturating_sub(1)),
             "receive_resume_token" => facts.resume_token()?.and_then(text),
             "prevsnap" => facts.previous()?.and_then(text),
-            "defer_destroy" => number(u64::from(phys.flags & FLAG_DEFER_DESTROY != 0)),
             "userrefs" => number(facts.holds()?),
             "ivsetguid" => facts.ivset_guid()?.and_then(number),
             "redacted" => number(u64::from(facts.redacted()?.is_some())),

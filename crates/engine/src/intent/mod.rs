@@ -10,10 +10,12 @@
 //! the records point there.
 
 mod block;
+mod chain;
 mod cipher;
 mod claim;
 mod data;
 mod device;
+mod extend;
 mod log;
 mod place;
 mod pool;
@@ -27,10 +29,11 @@ mod walk;
 mod tests;
 
 pub use block::BlockBuilder;
+pub use chain::LogSync;
 pub use claim::{Claimer, claim};
 pub use data::{DataWriter, Placement, SharedPolicy, SharedRules};
 pub use device::{PoolClaimer, PoolLog, PoolLogReader, SetSource};
-pub use log::{IntentLog, LogSync};
+pub use log::IntentLog;
 pub use pool::{LogCipher, LogPool, LogReader, LogWrite, WriteSource};
 pub use replay::{Replay, Replayed, log_blocks};
 pub use runway::Runway;

@@ -11,6 +11,8 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use cenote_format::Txg;
 
+use super::block::WRITE_HEADER;
+
 /// One record.
 #[derive(Clone, Debug)]
 pub(super) enum Item {
@@ -55,6 +57,15 @@ impl Item {
             Self::LaterWrite { .. } | Self::Whole => 0,
         };
         ENTRY.saturating_add(inside as u64)
+    }
+
+    /// Bytes it takes in log blocks, if it lies in one of them.
+    pub(super) fn logged_bytes(&self) -> usize {
+        match self {
+            Self::Encoded(record) => record.len(),
+            Self::Write { data, .. } => WRITE_HEADER + data.len(),
+            Self::LaterWrite { .. } | Self::Whole => 0,
+        }
     }
 
     /// Data it keeps that the object has too.

@@ -462,8 +462,8 @@ fn a_commit_takes_what_its_object_needs() {
         domains: Vec::new(),
         name: b"new".to_vec(),
     };
-    log.note(&tx, 5, Payload::Create(Box::new(create)));
-    log.note(&tx, 5, Payload::WriteExtend { object: 5, offset: 0, length: 9 });
+    log.note(&tx, 5, Payload::Create(Box::new(create))).unwrap();
+    log.note(&tx, 5, Payload::WriteExtend { object: 5, offset: 0, length: 9 }).unwrap();
     log.commit(5).unwrap();
     assert_eq!(names(&log)[4..], ["TX_CREATE", "TX_WRITE2"]);
     // What no record can tell brings the group to the disks.

@@ -114,59 +114,98 @@ impl TreePlan {
             dnode: new,
         };
         let goes = changes.reset || plan.dnode.is_none();
-        let kept = old.filter(|_| !goes);
-        if let (Some(old), true) = (old, goes) {
-            for pointer in &old.pointers {
-                plan.kill(pointer, None, context, 0)?;
-            }
-            if let Some(spill) = &old.spill {
-                plan.used += context.kill(spill);
-            }
-            plan.used = 0;
+        if let Some(old) = old.filter(|_| goes) {
+            plan.kill_all(old, context)?;
         }
-        let Some(dnode) = &plan.dnode else { return Ok(plan) };
-        plan.shift = dnode.pointers_shift();
-        plan.used = kept.map_or(0, |old| i128::from(old.used_bytes()));
+        if plan.dnode.is_some() {
+            plan.begin_from(old.filter(|_| !goes))?;
+            plan.take_out(changes.freed, context)?;
+            plan.make_room(&changes.blocks, &changes.cloned)?;
+            plan.blocks = changes.blocks;
+            plan.put_clones(changes.cloned, context)?;
+            plan.change_spill(changes.spill, context);
+        }
+        Ok(plan)
+    }
+
+    /// Takes out everything that an object has.
+    fn kill_all(&mut self, old: &Dnode, context: &SyncContext<'_>) -> Result<()> {
+        for pointer in &old.pointers {
+            self.kill(pointer, None, context, 0)?;
+        }
+        if let Some(spill) = &old.spill {
+            context.kill(spill);
+        }
+        self.used = 0;
+        Ok(())
+    }
+
+    /// Takes over the tree of `kept`; without that, an empty one.
+    fn begin_from(&mut self, kept: Option<&Dnode>) -> Result<()> {
+        let Some(dnode) = &self.dnode else { return Ok(()) };
         let count = dnode.pointers.len();
-        plan.spill_pointer = kept.and_then(|old| old.spill);
-        plan.roots = match kept {
-            Some(old) => old.pointers.clone(),
-            None => SmallVec::from_elem(BlockPointer::HOLE, count),
-        };
-        if plan.roots.len() != count {
+        self.shift = dnode.pointers_shift();
+        // A set's array of dnodes is deep from the start (section 3).
+        self.levels = if dnode.object_type == ObjectType::DNODE { dnode.levels } else { 1 };
+        self.roots = SmallVec::from_elem(BlockPointer::HOLE, count);
+        if let Some(old) = kept {
+            self.used = i128::from(old.used_bytes());
+            self.levels = old.levels;
+            self.spill_pointer = old.spill;
+            self.roots = old.pointers.clone();
+        }
+        if self.roots.len() != count {
             return Err(Error::corrupt("the number of pointers in a dnode changed"));
         }
-        // A set's array of dnodes is deep from the start (section 3).
-        let fresh = if dnode.object_type == ObjectType::DNODE { dnode.levels } else { 1 };
-        plan.levels = kept.map_or(fresh, |old| old.levels);
-        plan.nodes.resize_with(usize::from(plan.levels).saturating_sub(1), BTreeMap::new);
-        for (first, last) in changes.freed {
-            plan.free(first, last, context)?;
-        }
-        let last = changes.blocks.keys().next_back().max(changes.cloned.keys().next_back());
-        let max = dnode_max(&plan.dnode).max(last.copied().unwrap_or(0));
-        plan.grow(max)?;
-        for &id in changes.blocks.keys() {
-            if plan.levels > 1 {
-                plan.node(1, id >> plan.shift)?;
+        self.nodes.resize_with(usize::from(self.levels).saturating_sub(1), BTreeMap::new);
+        Ok(())
+    }
+
+    /// Takes out ranges of level-0 blocks.
+    fn take_out(&mut self, ranges: Vec<(u64, u64)>, context: &SyncContext<'_>) -> Result<()> {
+        ranges.into_iter().try_for_each(|(first, last)| self.free(first, last, context))
+    }
+
+    /// Makes the tree reach all that the object is to have, and takes in the indirect blocks above new
+    /// blocks.
+    fn make_room(
+        &mut self,
+        blocks: &BTreeMap<u64, Bytes>,
+        cloned: &BTreeMap<u64, BlockPointer>,
+    ) -> Result<()> {
+        let last = blocks.keys().next_back().max(cloned.keys().next_back());
+        self.grow(dnode_max(&self.dnode).max(last.copied().unwrap_or(0)))?;
+        if self.levels > 1 {
+            for &id in blocks.keys() {
+                self.node(1, id >> self.shift)?;
             }
         }
-        plan.blocks = changes.blocks;
-        for (id, pointer) in changes.cloned {
-            let old = *plan.entry(0, id)?;
+        Ok(())
+    }
+
+    fn put_clones(
+        &mut self,
+        cloned: BTreeMap<u64, BlockPointer>,
+        context: &SyncContext<'_>,
+    ) -> Result<()> {
+        for (id, pointer) in cloned {
+            let old = *self.entry(0, id)?;
             let charged = context.note(&old, &pointer, Replaced::Old);
-            plan.placed(Slot::Block(0, id), pointer, charged)?;
+            self.placed(Slot::Block(0, id), pointer, charged)?;
         }
-        match changes.spill {
-            Some(Some(spill)) => plan.spill = Some(spill),
+        Ok(())
+    }
+
+    fn change_spill(&mut self, spill: Option<Option<Bytes>>, context: &SyncContext<'_>) {
+        match spill {
+            Some(Some(spill)) => self.spill = Some(spill),
             Some(None) => {
-                if let Some(old) = plan.spill_pointer.take() {
-                    plan.used += context.kill(&old);
+                if let Some(old) = self.spill_pointer.take() {
+                    self.used += context.kill(&old);
                 }
             }
             None => {}
         }
-        Ok(plan)
     }
 
     /// Levels of the tree, the data's included.

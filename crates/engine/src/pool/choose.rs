@@ -6,13 +6,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cenote_codec::checksum::{Algorithm, Width, verify_embedded};
 use cenote_device::{Device, DeviceError};
 use cenote_format::config::PoolConfig;
 use cenote_format::label::{self, LABELS};
 use cenote_format::{Guid, Txg, Uberblock};
 
-use super::discover::{FoundLabel, read_labels};
+use super::found_labels::{best_label, is_verified, read_labels};
 use super::parallel;
 
 /// A leaf of the tree with the device behind it.
@@ -52,11 +51,6 @@ pub enum ChooseError {
 
 fn limit(txg: Option<Txg>) -> String {
     txg.map_or_else(String::new, |txg| format!(" of transaction group {txg} or before"))
-}
-
-/// Whether `block`, read at device byte `offset`, carries the checksum a label structure must have.
-pub fn is_verified(block: &[u8], offset: u64) -> bool {
-    verify_embedded(block, Algorithm::Label, &[offset, 0, 0, 0], Width::Full).is_ok()
 }
 
 /// Every valid uberblock in the four rings of `device`.
@@ -157,20 +151,6 @@ fn newest(leaf: &Leaf, max_txg: Option<Txg>) -> (Option<Uberblock>, Option<Uberb
             .cloned()
     };
     (newest(max_txg), newest(None))
-}
-
-/// The label to believe among the `labels` of one device: verified, and the newest of `limit` or
-/// before. One without a transaction group counts if there is no other.
-pub fn best_label(labels: &[FoundLabel], limit: Option<Txg>) -> Option<&FoundLabel> {
-    let mut best: Option<(&FoundLabel, Txg)> = None;
-    for label in labels.iter().filter(|label| label.verified) {
-        let txg = label.config.txg.unwrap_or_default();
-        let within = limit.is_none_or(|limit| txg <= limit);
-        if within && best.is_none_or(|(_, newest)| txg > newest) {
-            best = Some((label, txg));
-        }
-    }
-    best.map(|(label, _)| label)
 }
 
 #[cfg(test)]

@@ -11,10 +11,9 @@ use std::time::Duration;
 
 use cenote_device::{Device, DeviceError, FileDevice, Mode};
 use cenote_format::config::{PoolConfig, PoolState};
-use cenote_format::label::{self, LABELS};
-use cenote_format::{Guid, Txg};
+use cenote_format::{Guid, label};
 
-use super::choose;
+use super::found_labels::{FoundLabel, read_labels};
 use super::parallel;
 
 /// Where `zpool import` looks when no place is given, best names first.
@@ -116,27 +115,6 @@ impl ScanOptions {
             places
         };
         Self { places, deadline: Duration::from_secs(10), width: 32 }
-    }
-}
-
-/// One label of a device, as far as it can be unpacked.
-#[derive(Clone, Debug)]
-pub struct FoundLabel {
-    /// Position, 0 to 3.
-    pub index: usize,
-    /// What it says.
-    pub config: PoolConfig,
-    /// Its checksum is right.
-    pub verified: bool,
-}
-
-impl FoundLabel {
-    /// A label the scan counts: of a device that is in a pool, or is a spare or cache device.
-    pub fn counts(&self) -> bool {
-        let config = &self.config;
-        let identified = config.guid.is_some_and(|guid| guid.0 != 0);
-        let in_pool = config.txg.is_some_and(|txg| txg != Txg(0));
-        identified && config.state.is_some_and(|state| state.is_auxiliary() || in_pool)
     }
 }
 
@@ -289,37 +267,6 @@ fn look(opener: &dyn Opener, path: &Path) -> Look {
         Ok(labels) if labels.iter().any(FoundLabel::counts) => Look::Found(device, labels),
         Ok(_) => Look::Nothing,
         Err(error) => Look::Failed(error.to_string()),
-    }
-}
-
-/// Every label of `device` that can be unpacked, by position. Fails only if none could be read.
-pub fn read_labels(device: &dyn Device) -> Result<Vec<FoundLabel>, DeviceError> {
-    let mut labels = Vec::new();
-    let mut failure = None;
-    let mut read = false;
-    for index in 0..LABELS {
-        let Some(offset) = label::label_offset(device.size(), index) else {
-            return Ok(labels);
-        };
-        let offset = offset + label::CONFIG_OFFSET;
-        match device.read(offset, label::CONFIG_SIZE) {
-            Ok(block) => {
-                read = true;
-                let config = label::decode_config(&block).and_then(PoolConfig::from_nvlist);
-                if let Ok(config) = config {
-                    let verified = choose::is_verified(&block, offset);
-                    labels.push(FoundLabel { index, config, verified });
-                }
-            }
-            Err(error @ (DeviceError::TimedOut(_) | DeviceError::Stuck(_) | DeviceError::Gone)) => {
-                return Err(error);
-            }
-            Err(error) => failure = Some(error),
-        }
-    }
-    match failure {
-        Some(error) if !read => Err(error),
-        _ => Ok(labels),
     }
 }
 

@@ -10,7 +10,7 @@ use cenote_device::{Device, DeviceError, FileDevice, Mode};
 use cenote_format::config::{PoolConfig, PoolState};
 use cenote_format::{Guid, Txg};
 
-use super::discover::read_labels;
+use super::found_labels::read_labels;
 use crate::{Error, ErrorKind, Result};
 
 /// Bytes from the start that signatures are looked for in.

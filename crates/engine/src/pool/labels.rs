@@ -18,8 +18,7 @@ use cenote_format::uberblock::{ScratchState, Uberblock};
 use cenote_format::{Guid, Txg};
 use std::sync::Arc;
 
-use super::choose::is_verified;
-use super::discover::read_labels;
+use super::found_labels::{is_verified, read_labels};
 use crate::vdev::{LeafDevice, LeafWrite, VdevTree};
 use crate::{Error, ErrorKind, Result};
 

@@ -18,7 +18,8 @@ use parking_lot::Mutex;
 
 use super::assemble::PoolCandidate;
 use super::choose::read_uberblocks;
-use super::discover::{FileOpener, FoundDevice, Opener, read_labels};
+use super::discover::{FileOpener, FoundDevice, Opener};
+use super::found_labels::read_labels;
 use super::parallel;
 use super::validate::{Strictness, check_label};
 use crate::vdev::{Aux, Condition, LeafOpener, LeafUnavailable, VdevState};

@@ -11,6 +11,7 @@ pub mod change;
 pub mod choose;
 pub mod discover;
 pub mod features;
+pub mod found_labels;
 pub mod group;
 pub mod history;
 pub mod host;
@@ -23,6 +24,7 @@ pub mod leaves;
 pub mod metadata;
 pub mod naming;
 pub mod open;
+pub mod open_options;
 pub mod packed;
 pub mod parallel;
 pub mod properties;
@@ -31,6 +33,8 @@ pub mod space;
 pub mod supported;
 #[cfg(test)]
 pub(crate) mod testing;
+mod trust;
 pub mod validate;
 
-pub use open::{GoneBack, OpenOptions, Pool, Rewind};
+pub use open::{GoneBack, Pool};
+pub use open_options::{OpenOptions, Rewind};

@@ -4,97 +4,37 @@
 //! only to find the MOS; everything after comes from blocks whose checksums matched.
 
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use cenote_codec::checksum::Salt;
 use cenote_format::config::{PoolConfig, VdevConfig, VdevKind};
-use cenote_format::feature;
 use cenote_format::objset::ObjsetKind;
 use cenote_format::uberblock::Uberblock;
 use cenote_format::{Guid, ObjectId, Txg};
 use parking_lot::Mutex;
 
 use super::assemble::PoolCandidate;
-use super::choose::{self, Choice};
-use super::discover::Opener;
-use super::leaves::{CandidateLeaves, HeldDevices};
+use super::choose::Choice;
+use super::leaves::CandidateLeaves;
+use super::open_options::{OpenOptions, Rewind};
 use super::space::PoolSpace;
+use super::trust::{
+    Opening, check_guid_sum, check_label_features, check_version, choose_uberblock, classes,
+    read_config,
+};
 use crate::alloc::Allocator;
 use crate::dataset::{Catalog, Changed, Names, PoolCapacity, Written};
 use crate::keys::KeyStore;
 use crate::object::ObjectSet;
 use crate::pipe::{Pipe, PoolIo, Prefetcher, ReadContext};
-use crate::vdev::{AllocationClass, Topology, VdevTree};
+use crate::vdev::VdevTree;
 use crate::zap::Zap;
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, Result};
 
-/// Largest packed configuration that is believed, in bytes.
-const MAX_CONFIG: u64 = 64 << 20;
 /// Transaction groups an ordinary rewind (`-F`) goes back: their blocks are not reused yet.
 const SAFE_REWIND: u64 = 2;
 /// First transaction group of any pool.
 const FIRST_TXG: u64 = 4;
-
-/// How far back to look for a state that opens.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Rewind {
-    /// Not at all: the newest state or an error.
-    #[default]
-    None,
-    /// The last few transaction groups (`-F`).
-    Safe,
-    /// As far as there are uberblocks (`-FX`, `-T`).
-    Extreme,
-}
-
-/// How to open a pool.
-#[derive(Debug, Clone)]
-pub struct OpenOptions {
-    /// Most bytes of blocks kept in memory.
-    pub cache_limit: u64,
-    /// Threads that read ahead.
-    pub prefetch_threads: usize,
-    /// Open the pool as of this transaction group or the newest before it.
-    pub max_txg: Option<Txg>,
-    /// What to do when the newest state does not open.
-    pub rewind: Rewind,
-    /// Open the pool as of its checkpoint.
-    pub checkpoint: bool,
-    /// Open although a log device is missing; its records are not replayed then.
-    pub missing_log: bool,
-    /// Open although top-level vdevs are missing: what lies on them cannot be read (rescue).
-    pub missing_vdevs: bool,
-    /// Name the pool goes by while open, and from then on.
-    pub name: Option<String>,
-    /// That name is not kept: on the disks the pool keeps the one it has.
-    pub temporary: bool,
-    /// Longest wait for one device while opening.
-    pub deadline: Duration,
-    /// Open the devices for writing too.
-    pub writable: bool,
-    /// Opens devices for writing; `None`: those of this machine, held exclusively.
-    pub devices: Option<Arc<dyn Opener>>,
-}
-
-impl Default for OpenOptions {
-    fn default() -> Self {
-        Self {
-            cache_limit: 256 << 20,
-            prefetch_threads: 2,
-            max_txg: None,
-            rewind: Rewind::None,
-            checkpoint: false,
-            missing_log: false,
-            missing_vdevs: false,
-            name: None,
-            temporary: false,
-            deadline: Duration::from_secs(10),
-            writable: false,
-            devices: None,
-        }
-    }
-}
 
 /// An open pool. What it shows is that of one transaction group; if the pool is written, that of
 /// the newest one on the disks.
@@ -128,6 +68,17 @@ pub struct GoneBack {
     pub as_of: u64,
     /// Seconds from then to the newest state.
     pub lost: u64,
+}
+
+impl GoneBack {
+    fn of(choice: &Choice) -> Option<Self> {
+        let (shown, newest) = (&choice.best, &choice.latest);
+        (newest.txg > shown.txg).then_some(Self {
+            from: newest.txg,
+            as_of: shown.timestamp,
+            lost: newest.timestamp.saturating_sub(shown.timestamp),
+        })
+    }
 }
 
 /// A pool as of one transaction group.
@@ -203,6 +154,8 @@ impl Pool {
         Self::open_at(candidate, &self.name, choice, options)
     }
 
+    /// Opens the pool at the uberblock chosen: the devices of the labels give the configuration, whose
+    /// devices take their place.
     fn open_at(
         candidate: &PoolCandidate,
         name: &str,
@@ -225,43 +178,12 @@ impl Pool {
             .ok_or_else(|| Error::corrupt("the pool's configuration has no vdev tree"))?;
         super::assemble::correct_paths(&mut tree, &candidate.devices);
         check_guid_sum(&tree, &choice.best)?;
-        // Going back on purpose, the labels are all newer than the state asked for.
-        let going_back = choice.best.txg < choice.latest.txg
-            || options.rewind == Rewind::Extreme
-            || options.checkpoint;
-        let label_limit = (!going_back).then_some(choice.best.txg);
-        let trusted = if options.writable {
-            let held = match &options.devices {
-                Some(opener) => HeldDevices::with_opener(opener.clone()),
-                None => HeldDevices::new(),
-            };
-            let trusted = VdevTree::build(&tree, held.leaves(candidate, label_limit))?;
-            if let Some(path) = held.busy().first() {
-                let reason = format!("{} is in use by another process", path.display());
-                return Err(Error::new(ErrorKind::Busy, reason));
-            }
-            check_still_newest(candidate, &choice, options)?;
-            trusted
-        } else {
-            VdevTree::build(&tree, CandidateLeaves::trusted(candidate, label_limit))?
-        };
-        trusted.set_reflow_word(choice.best.reflow.0);
-        check_missing(&tree, &trusted, options)?;
-        io.pipe.vdev_handle().exchange(Arc::new(trusted));
+        let opening = Opening { candidate, choice: &choice, tree: &tree, options };
+        io.pipe.vdev_handle().exchange(Arc::new(opening.trusted_devices()?));
         super::removed::load_mappings(&io.pipe.vdevs(), &mos)?;
-        let missed = super::group::load_missed(&io.pipe.vdevs(), &mos, choice.best.txg);
-        if missed && !options.missing_vdevs {
-            let vdevs = io.pipe.vdevs();
-            super::apart::check(candidate, &choice, &tree, &vdevs, options.deadline)?;
-        }
-        let behind = !going_back && super::behind::note(&io.pipe, &choice.best, options.deadline);
-        if missed || behind {
-            // What stale devices gave before this was known is no error of theirs.
-            io.pipe.vdevs().clear(None);
-        }
+        opening.note_what_devices_lack(&io.pipe, &mos)?;
         super::supported::check(&mos, &directory, &io.pipe)?;
-        let handle = io.pipe.vdev_handle();
-        handle.change(|vdevs| {
+        io.pipe.vdev_handle().change(|vdevs| {
             let topology = vdevs.topology();
             vdevs.with_topology(topology.with_classes(&classes(&mos, topology)))
         })?;
@@ -270,19 +192,10 @@ impl Pool {
         }
         let names: Arc<Names> = Arc::default();
         let catalog = Catalog::with_names(mos.clone(), name, names.clone())?;
-        let view = View {
-            config: Arc::new(io.pipe.vdevs().topology().config(&config)),
-            uberblock: choice.best,
-            mos,
-            catalog,
-        };
-        let stored = view.config.name.clone().unwrap_or_else(|| candidate.name.clone());
-        let (shown, newest) = (&view.uberblock, &choice.latest);
-        let gone_back = (newest.txg > shown.txg).then_some(GoneBack {
-            from: newest.txg,
-            as_of: shown.timestamp,
-            lost: newest.timestamp.saturating_sub(shown.timestamp),
-        });
+        let config = Arc::new(io.pipe.vdevs().topology().config(&config));
+        let stored = config.name.clone().unwrap_or_else(|| candidate.name.clone());
+        let gone_back = GoneBack::of(&choice);
+        let view = View { config, uberblock: choice.best, mos, catalog };
         Ok(Self {
             gone_back,
             name: name.to_owned(),
@@ -462,100 +375,4 @@ impl Pool {
     pub fn candidate(&self) -> Option<&PoolCandidate> {
         self.candidate.as_ref()
     }
-}
-
-fn choose_uberblock(
-    candidate: &PoolCandidate,
-    limit: Option<Txg>,
-    options: &OpenOptions,
-) -> Result<Choice> {
-    let leaves = candidate.leaves(&candidate.tree);
-    choose::choose(&leaves, limit, options.deadline)
-        .map_err(|error| Error::new(ErrorKind::Io, error.to_string()))
-}
-
-/// The devices are held now: nobody wrote on while they were looked at and waited for.
-fn check_still_newest(
-    candidate: &PoolCandidate,
-    before: &Choice,
-    options: &OpenOptions,
-) -> Result<()> {
-    let now = choose_uberblock(candidate, None, options)?.latest;
-    if now.compare_recency(&before.latest).is_le() {
-        return Ok(());
-    }
-    let (then, now) = (before.latest.txg, now.txg);
-    let reason = format!("another process wrote group {now} while group {then} was opened");
-    Err(Error::new(ErrorKind::Outdated, reason))
-}
-
-fn check_version(uberblock: &Uberblock) -> Result<()> {
-    if feature::version_is_supported(uberblock.version) {
-        return Ok(());
-    }
-    Err(Error::unsupported(format!("pool version {} is not supported", uberblock.version)))
-}
-
-fn check_label_features(label: Option<&PoolConfig>) -> Result<()> {
-    let needed = label.and_then(|label| label.features_for_read.as_ref());
-    let unknown: Vec<&str> = needed
-        .into_iter()
-        .flatten()
-        .map(String::as_str)
-        .filter(|guid| feature::by_guid(guid).is_none())
-        .collect();
-    if unknown.is_empty() {
-        return Ok(());
-    }
-    let reason = format!("the pool uses features not supported here: {}", unknown.join(", "));
-    Err(Error::unsupported(reason))
-}
-
-/// What the metadata says that each top-level vdev is set aside for. A class that cannot be read keeps
-/// nobody from reading the data.
-fn classes(mos: &ObjectSet, topology: &Topology) -> Vec<AllocationClass> {
-    let read = |top: &VdevConfig| super::metadata::read_class(mos, top.top_zap?).ok().flatten();
-    let tops = (0..).zip(topology.tops());
-    tops.map(|(id, top)| read(top).unwrap_or_else(|| topology.class(id))).collect()
-}
-
-/// Reads the configuration the pool keeps of itself.
-fn read_config(mos: &ObjectSet, directory: &Zap) -> Result<PoolConfig> {
-    let number = directory.require_u64("config")?;
-    let list = super::packed::read(mos, ObjectId(number), MAX_CONFIG)?;
-    Ok(PoolConfig::from_nvlist(list)?)
-}
-
-fn check_guid_sum(tree: &VdevConfig, uberblock: &Uberblock) -> Result<()> {
-    if tree.guid_sum() == uberblock.guid_sum {
-        return Ok(());
-    }
-    let reason = "the vdev guids do not add up to the sum in the uberblock";
-    Err(Error::corrupt(reason).with_advice("a device is missing from the configuration"))
-}
-
-/// Refuses a pool with top-level vdevs that cannot be opened, as the options allow.
-fn check_missing(tree: &VdevConfig, vdevs: &VdevTree, options: &OpenOptions) -> Result<()> {
-    for (id, top) in tree.children().iter().enumerate() {
-        let id = u32::try_from(id).unwrap_or(u32::MAX);
-        let has_data = top.kind.is_concrete() && !matches!(top.kind, VdevKind::Missing);
-        if !has_data || vdevs.is_readable(id) {
-            continue;
-        }
-        let is_log = top.top.is_some_and(|top| top.is_log);
-        let (allowed, what, advice) = if is_log {
-            (options.missing_log, "a log device", "import with '-m' to discard its records")
-        } else {
-            (
-                options.missing_vdevs,
-                "a top-level device",
-                "attach the missing devices and try again",
-            )
-        };
-        if !allowed {
-            let reason = format!("{what} is missing ({} {id})", top.kind.name());
-            return Err(Error::new(ErrorKind::Io, reason).with_advice(advice));
-        }
-    }
-    Ok(())
 }

@@ -5,8 +5,8 @@
 use cenote_format::config::VdevConfig;
 use cenote_format::{Guid, Txg};
 
-use super::choose::best_label;
 use super::discover::FoundDevice;
+use super::found_labels::best_label;
 use crate::vdev::Aux;
 
 /// How strictly labels are held against the tree.
@@ -60,7 +60,7 @@ mod tests {
 
     use super::*;
     use crate::pool::assemble::assemble;
-    use crate::pool::discover::read_labels;
+    use crate::pool::found_labels::read_labels;
     use crate::pool::testing::{POOL, config, leaf, mirror, write_label};
     use cenote_format::config::PoolConfig;
 

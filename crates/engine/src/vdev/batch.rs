@@ -3,8 +3,8 @@
 //! Invariant: every byte a batch adds to a leaf's work under way is taken off again when the batch
 //! is dropped; every answer is counted for its leaf exactly once.
 
+use super::extent::Extent;
 use super::leaf::{Leaf, failure_of};
-use super::plan::Extent;
 use super::tree::{LeafId, VdevTree};
 use bytes::Bytes;
 use cenote_device::{DeviceError, ReadOp, read_batch};

@@ -14,6 +14,7 @@ mod candidates;
 pub mod draid;
 mod draid_table;
 mod error;
+mod extent;
 mod flush;
 mod handle;
 mod health;

@@ -4,8 +4,9 @@
 //! is known of the devices' health, and reads parity only where a data column cannot be read.
 
 use super::batch::Batch;
+use super::extent::Extent;
 use super::layout::Map;
-use super::leaf::{BOOT_START, DATA_START, Fitness};
+use super::leaf::Fitness;
 use super::parity;
 use super::raidz::Reflow;
 use super::tree::{LeafId, Node, NodeId, Shape, VdevTree};
@@ -23,26 +24,6 @@ const MIRROR_SLACK: u64 = 4 << 20;
 const BASE_DEPTH: usize = 32;
 /// Longest chain of removed vdevs followed.
 const MAX_CHAIN: usize = 256;
-
-/// A range of a vdev's address space.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Extent {
-    pub(super) offset: u64,
-    pub(super) len: u64,
-    /// In the scratch area of a raidz expansion.
-    pub(super) scratch: bool,
-}
-
-impl Extent {
-    pub(super) fn new(offset: u64, len: u64) -> Self {
-        Self { offset, len, scratch: false }
-    }
-
-    /// First byte on the device.
-    pub(super) fn physical(&self) -> Option<u64> {
-        self.offset.checked_add(if self.scratch { BOOT_START } else { DATA_START })
-    }
-}
 
 /// How to get a range's bytes from the answers of a batch.
 #[derive(Debug)]

@@ -4,7 +4,7 @@
 //! reaches them through the leaf's health.
 
 use super::batch::Batch;
-use super::plan::Extent;
+use super::extent::Extent;
 use super::state::{Condition, VdevState};
 use super::tree::{Node, VdevTree};
 

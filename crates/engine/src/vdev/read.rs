@@ -5,8 +5,9 @@
 
 use super::batch::Batch;
 use super::error::VdevError;
+use super::extent::Extent;
 use super::layout::{MAX_BLOCK, round_up};
-use super::plan::{Answers, Extent, Plan, Planner};
+use super::plan::{Answers, Plan, Planner};
 use super::tree::{LeafId, NodeId, Shape, VdevTree};
 use bytes::Bytes;
 use cenote_device::DeviceError;

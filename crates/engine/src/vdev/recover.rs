@@ -8,12 +8,14 @@
 use super::batch::Batch;
 use super::candidates::Search;
 use super::error::VdevError;
+use super::extent::Extent;
 use super::leaf::Fitness;
-use super::plan::{Answers, Extent, NoPlan, Planner};
+use super::plan::{NoPlan, Planner};
 use super::read::BlockRead;
 use super::source::Source;
 use super::tree::{LeafId, NodeId, Shape, VdevTree};
 use bytes::Bytes;
+use cenote_device::DeviceError;
 use cenote_format::{Guid, Txg};
 use std::cell::RefCell;
 
@@ -164,64 +166,22 @@ impl VdevTree {
         let source =
             gatherer.gather(node, extent, &mut batch, 0).map_err(|why| read.unavailable(why))?;
         let answers = batch.run();
-        let search = Search::new(&answers);
+        let away = gatherer.away.into_inner();
+        let given = Given { tree: self, read, source, batch, answers, away };
+        let search = Search::new(&given.answers);
         let mut accepted = None;
-        search.run(&source, &mut |candidate| match candidate.get(..size) {
+        search.run(&given.source, &mut |candidate| match candidate.get(..size) {
             Some(bytes) if verify(bytes) => {
                 accepted = Some(candidate.slice(..size));
                 true
             }
             _ => false,
         });
-        let Some(data) = accepted else {
-            if search.tried() == 0 {
-                if !blames && let Some(silent) = self.silent(&source, &batch, &answers) {
-                    return Err(read.unavailable(silent));
-                }
-                let failed = answers.iter().position(Result::is_err);
-                return Err(match failed {
-                    Some(op) => self.failure(read, &batch, op, &answers),
-                    None => read.unavailable("no device is available".into()),
-                });
-            }
-            if blames {
-                self.blame_all(read, &source, &batch, &answers);
-            } else if let Some(silent) = self.silent(&source, &batch, &answers) {
-                return Err(read.unavailable(silent));
-            }
-            let BlockRead { vdev, offset, size, .. } = *read;
-            let away = !gatherer.away.borrow().is_empty() || answers.iter().any(Result::is_err);
-            return Err(VdevError::NoIntactCopy { vdev, offset, size, away });
-        };
-        let away = gatherer.away.borrow();
-        let guid = |leaf: &LeafId| self.leaves.get(*leaf).map(|leaf| leaf.config.guid);
-        let away = away.iter().filter_map(guid).collect();
-        let mut recovered = Recovered { data: data.clone(), away, ..Recovered::default() };
-        let mut liars: Vec<LeafId> = Vec::new();
-        source.compare(&data, &mut |piece, expected| {
-            let Some(op) = batch.ops.get(piece.op) else { return };
-            let Some(leaf) = self.leaves.get(op.leaf) else { return };
-            let guid = leaf.config.guid;
-            let found = piece.bytes(&answers);
-            if found.as_ref().and_then(|found| found.get(..expected.len())) == Some(expected) {
-                return;
-            }
-            if found.is_none() && !recovered.failed.contains(&guid) {
-                recovered.failed.push(guid);
-            }
-            if found.is_some() && !piece.stale && !liars.contains(&op.leaf) {
-                liars.push(op.leaf);
-                recovered.liars.push(guid);
-            }
-            let data = Bytes::copy_from_slice(expected);
-            recovered.repairs.push(Repair {
-                leaf: guid,
-                offset: op.offset + piece.skip as u64,
-                data,
-            });
-        });
-        self.count_liars(&liars);
-        Ok(recovered)
+        match accepted {
+            Some(data) => Ok(given.recovered(data)),
+            None if search.tried() == 0 => Err(given.nothing_to_try(blames)),
+            None => Err(given.nothing_right(blames)),
+        }
     }
 
     fn count_liars(&self, liars: &[LeafId]) {
@@ -235,25 +195,92 @@ impl VdevTree {
             self.refresh();
         }
     }
+}
+
+/// Everything that the devices gave of a block.
+struct Given<'a> {
+    tree: &'a VdevTree,
+    read: &'a BlockRead,
+    /// How the answers make the block.
+    source: Source,
+    batch: Batch<'a>,
+    answers: Vec<Result<Bytes, DeviceError>>,
+    /// Leaves that have a part of the block, or should, and could not be asked.
+    away: Vec<LeafId>,
+}
+
+impl Given<'_> {
+    /// `data` is right: who gave something else, or nothing, and what is to be written there.
+    fn recovered(&self, data: Bytes) -> Recovered {
+        let leaves = &self.tree.leaves;
+        let guid = |leaf: &LeafId| leaves.get(*leaf).map(|leaf| leaf.config.guid);
+        let away = self.away.iter().filter_map(guid).collect();
+        let mut recovered = Recovered { data: data.clone(), away, ..Recovered::default() };
+        let mut liars: Vec<LeafId> = Vec::new();
+        self.source.compare(&data, &mut |piece, expected| {
+            let Some(op) = self.batch.ops.get(piece.op) else { return };
+            let Some(guid) = guid(&op.leaf) else { return };
+            let found = piece.bytes(&self.answers);
+            if found.as_ref().and_then(|found| found.get(..expected.len())) == Some(expected) {
+                return;
+            }
+            if found.is_none() && !recovered.failed.contains(&guid) {
+                recovered.failed.push(guid);
+            }
+            if found.is_some() && !piece.stale && !liars.contains(&op.leaf) {
+                liars.push(op.leaf);
+                recovered.liars.push(guid);
+            }
+            let data = Bytes::copy_from_slice(expected);
+            let offset = op.offset + piece.skip as u64;
+            recovered.repairs.push(Repair { leaf: guid, offset, data });
+        });
+        self.tree.count_liars(&liars);
+        recovered
+    }
+
+    /// There was nothing to make a block of.
+    fn nothing_to_try(&self, blames: bool) -> VdevError {
+        if !blames && let Some(silent) = self.silent() {
+            return self.read.unavailable(silent);
+        }
+        match self.answers.iter().position(Result::is_err) {
+            Some(op) => self.tree.failure(self.read, &self.batch, op, &self.answers),
+            None => self.read.unavailable("no device is available".into()),
+        }
+    }
+
+    /// No combination was right.
+    fn nothing_right(&self, blames: bool) -> VdevError {
+        if blames {
+            self.blame_all();
+        } else if let Some(silent) = self.silent() {
+            return self.read.unavailable(silent);
+        }
+        let BlockRead { vdev, offset, size, .. } = *self.read;
+        let away = !self.away.is_empty() || self.answers.iter().any(Result::is_err);
+        VdevError::NoIntactCopy { vdev, offset, size, away }
+    }
 
     /// A device that failed and may hold what the others do not: its name, and what it said.
-    fn silent(&self, source: &Source, batch: &Batch<'_>, answers: &Answers) -> Option<String> {
+    fn silent(&self) -> Option<String> {
         let mut silent = None;
-        source.each_piece(&mut |piece| {
-            let op = batch.ops.get(piece.op).filter(|_| !piece.stale);
-            let leaf = op.and_then(|op| self.leaves.get(op.leaf));
-            if let (Some(leaf), Some(Err(error))) = (leaf, answers.get(piece.op)) {
+        self.source.each_piece(&mut |piece| {
+            let op = self.batch.ops.get(piece.op).filter(|_| !piece.stale);
+            let leaf = op.and_then(|op| self.tree.leaves.get(op.leaf));
+            if let (Some(leaf), Some(Err(error))) = (leaf, self.answers.get(piece.op)) {
                 silent.get_or_insert_with(|| format!("{}: {error}", leaf.name()));
             }
         });
         silent
     }
 
-    /// No combination was right.
-    fn blame_all(&self, read: &BlockRead, source: &Source, batch: &Batch<'_>, answers: &Answers) {
+    /// Counts an error for every leaf that gave a whole copy, or for the top-level vdev where nobody can
+    /// tell.
+    fn blame_all(&self) {
         let mut liars: Vec<LeafId> = Vec::new();
-        let whole = source.whole_copies(&mut |piece| {
-            if let (Some(op), Some(_)) = (batch.ops.get(piece.op), piece.bytes(answers))
+        let whole = self.source.whole_copies(&mut |piece| {
+            if let (Some(op), Some(_)) = (self.batch.ops.get(piece.op), piece.bytes(&self.answers))
                 && !piece.stale
                 && !liars.contains(&op.leaf)
             {
@@ -261,8 +288,8 @@ impl VdevTree {
             }
         });
         if whole {
-            self.count_liars(&liars);
-        } else if let Some(top) = self.top_node(read.vdev) {
+            self.tree.count_liars(&liars);
+        } else if let Some(top) = self.tree.top_node(self.read.vdev) {
             top.stats.add_checksum_error();
         }
     }

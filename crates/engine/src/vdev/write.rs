@@ -7,10 +7,11 @@
 //! or nothing ever refers to it.
 
 use super::error::VdevError;
+use super::extent::Extent;
 use super::layout::Map;
 use super::leaf::failure_of;
 use super::parity;
-use super::plan::{Extent, NoPlan, Planner};
+use super::plan::{NoPlan, Planner};
 use super::read::BlockRead;
 use super::tree::{LeafId, Node, NodeId, Shape, VdevTree};
 use bytes::{Bytes, BytesMut};

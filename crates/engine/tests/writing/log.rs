@@ -64,7 +64,7 @@ impl Replay for Target<'_> {
             Payload::Remove { name, .. } => self.names.lock().push(name.clone()),
             other => panic!("{other:?}"),
         }
-        self.log.note(&tx, 1, record.payload.clone());
+        self.log.note(&tx, 1, record.payload.clone()).unwrap();
         Ok(())
     }
 }
@@ -110,7 +110,7 @@ fn what_was_committed_survives_a_crash() {
                 let name = format!("name {number}").into_bytes();
                 let payload =
                     Payload::Remove { directory: 1, name: name.clone(), is_directory: false };
-                log.note(&tx, 1, payload);
+                log.note(&tx, 1, payload).unwrap();
                 names.push(name);
                 drop(tx);
                 log.commit(id).unwrap();
@@ -263,7 +263,7 @@ fn a_set_of_which_only_the_log_changed_carries_the_features_of_its_root() {
         let dataset = live.open_dataset(&found).unwrap();
         let log = dataset.log().unwrap();
         let payload = Payload::Remove { directory: 1, name: b"gone".to_vec(), is_directory: false };
-        log.note(&live.begin().unwrap(), 1, payload);
+        log.note(&live.begin().unwrap(), 1, payload).unwrap();
         log.commit(1).unwrap();
     }
     live.sync().unwrap();

@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use cenote_device::{Device, FileDevice, Mode};
-use cenote_engine::pool::{choose, discover};
+use cenote_engine::pool::{choose, found_labels};
 use cenote_engine::{Error, ErrorKind};
 use cenote_format::nvlist::NvList;
 use cenote_format::uberblock::Uberblock;
@@ -44,7 +44,7 @@ fn device(path: &Path, with_uberblocks: bool, sink: &mut Sink) -> Result<Value, 
         Error::new(ErrorKind::Io, format!("cannot read '{}': {error}", path.display()))
     };
     let device = FileDevice::open(path, Mode::ReadOnly).map_err(failed)?;
-    let labels = discover::read_labels(&device).map_err(failed)?;
+    let labels = found_labels::read_labels(&device).map_err(failed)?;
     if labels.is_empty() {
         let reason = format!("no label could be read on '{}'", path.display());
         let advice = "it is no ZFS device, or its labels are destroyed; whole disks keep ZFS on \

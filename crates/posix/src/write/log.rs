@@ -42,11 +42,7 @@ impl ChangeLog for Intents {
                 self.log.append_whole(tx);
                 Ok(())
             }
-            Payload::Create(_)
-            | Payload::Remove { .. }
-            | Payload::Link { .. }
-            | Payload::Rename { .. } => Ok(self.log.append(tx, object, payload, false)?),
-            _ => Ok(self.log.append_later(tx, object, payload)?),
+            _ => Ok(self.log.note(tx, object, payload)?),
         }
     }
 

@@ -12,7 +12,7 @@ use cenote_format::zap::normalize::Normalization;
 use cenote_format::{Guid, ObjectId};
 
 use super::MosChange;
-use super::tables::METADATA_ZAP;
+use super::objects::METADATA_ZAP;
 use crate::{Error, ErrorKind, Result};
 
 const BOOKMARKS: &str = "bookmarks";

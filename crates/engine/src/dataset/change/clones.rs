@@ -12,7 +12,7 @@ use cenote_format::zap::Value;
 use cenote_format::{BlockPointer, ObjectId};
 use parking_lot::Mutex;
 
-use super::tables::{METADATA_NUMBERS, METADATA_ZAP};
+use super::objects::{METADATA_NUMBERS, METADATA_ZAP};
 use super::{Meter, MosChange, OBJECT_DIRECTORY, object_directory};
 use crate::object::ObjectSet;
 use crate::zap::{self, Zap};

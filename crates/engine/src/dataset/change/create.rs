@@ -14,10 +14,9 @@ use cenote_format::zap::normalize::Normalization;
 use cenote_format::{BlockPointer, Guid, ObjectId, ObjectType, Txg};
 
 use super::livelist::LIVELIST;
-use super::objects::SMALL_BLOCK;
+use super::objects::{METADATA_ZAP, SMALL_BLOCK};
 use super::properties::PropertyInput;
 use super::space::{ORIGIN_DIRECTORY, blank_directory};
-use super::tables::METADATA_ZAP;
 use super::{MosChange, OBJECT_DIRECTORY};
 use crate::{Error, ErrorKind, Result};
 

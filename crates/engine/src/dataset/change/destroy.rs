@@ -11,8 +11,8 @@ use cenote_format::dsl_directory::KEY_LIVELIST;
 use cenote_format::{ObjectId, ObjectType, bptree};
 
 use super::objects::LARGE_BLOCK;
+use super::objects::METADATA_ZAP;
 use super::space::FREE_DIRECTORY;
-use super::tables::METADATA_ZAP;
 use super::{Delta, MosChange, OBJECT_DIRECTORY, Share};
 use crate::job::Budget;
 use crate::{Error, ErrorKind, Result};

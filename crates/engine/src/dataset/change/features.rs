@@ -7,7 +7,7 @@ use cenote_format::ObjectId;
 use cenote_format::feature::{self, FEATURE_VERSION, Feature, Flags};
 use cenote_format::zap::Value;
 
-use super::tables::METADATA_ZAP;
+use super::objects::METADATA_ZAP;
 use super::{MosChange, OBJECT_DIRECTORY};
 use crate::{Error, Result};
 

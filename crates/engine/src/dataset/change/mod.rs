@@ -12,6 +12,7 @@ mod clones;
 mod create;
 mod deadlist;
 mod dedup;
+mod dedup_tables;
 mod destroy;
 mod destroy_snapshot;
 mod features;

@@ -9,11 +9,14 @@ use cenote_format::dsl_directory::DslDirectory;
 use cenote_format::zap::Value;
 use cenote_format::{ObjectId, ObjectType};
 
-use super::tables::METADATA_ZAP;
 use super::{MosChange, OBJECT_DIRECTORY};
 use crate::object::{NewObject, Object};
 use crate::{Error, Result};
 
+/// Type of the ZAPs that have none of their own.
+pub(super) const METADATA_ZAP: ObjectType = ObjectType(0xc4);
+/// Type of lists of numbers that have none of their own.
+pub(super) const METADATA_NUMBERS: ObjectType = ObjectType(0xc3);
 /// Bytes of a data block of objects that have little data.
 pub(super) const SMALL_BLOCK: u64 = 512;
 /// Bytes of a data block of long lists.

@@ -12,8 +12,8 @@ use cenote_format::zap::Value;
 use cenote_format::zap::normalize::Normalization;
 use cenote_format::{ObjectId, Txg};
 
+use super::objects::METADATA_ZAP;
 use super::space::clipped;
-use super::tables::METADATA_ZAP;
 use super::{Delta, MosChange, PropertyInput, Share};
 use crate::{Error, ErrorKind, Result};
 

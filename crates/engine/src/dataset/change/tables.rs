@@ -15,13 +15,9 @@ use crate::object::{NewObject, Object};
 use crate::zap::NewFat;
 use crate::{Error, ErrorKind, Result, zap};
 
-/// Type of the ZAPs that have none of their own.
-pub(super) const METADATA_ZAP: ObjectType = ObjectType(0xc4);
 /// Tables of the names of datasets: what is below a directory, and the snapshots of a dataset.
 const LISTS: [ObjectType; 2] =
     [ObjectType::DSL_DIRECTORY_CHILD_MAP, ObjectType::DSL_DATASET_SNAP_MAP];
-/// Type of lists of numbers that have none of their own.
-pub(super) const METADATA_NUMBERS: ObjectType = ObjectType(0xc3);
 
 impl MosChange<'_> {
     /// A new, empty ZAP.

@@ -21,9 +21,9 @@ use crate::keys::Wrapping;
 use crate::object::{NewObject, ObjectSet};
 use crate::pipe::{Pipe, PoolIo, Prefetcher, ReadContext};
 use crate::pool::group::config::FIRST_TXG;
-use crate::pool::group::{LivePool, Task, WriteOptions};
+use crate::pool::group::{LivePool, Task, Work, WriteOptions};
 use crate::pool::group::{MosSource, MosStore};
-use crate::pool::open::OpenOptions;
+use crate::pool::open_options::OpenOptions;
 use crate::pool::{Pool, labels};
 use crate::txg::Tx;
 use crate::vdev::{AllocationClass, LeafOpener, Topology, VdevTree};
@@ -63,6 +63,12 @@ pub struct NewPoolPlan {
     pub hostname: String,
 }
 
+impl NewPoolPlan {
+    fn classes(&self) -> Vec<AllocationClass> {
+        self.tops.iter().map(|(_, class)| *class).collect()
+    }
+}
+
 pub(super) fn random() -> Result<u64> {
     loop {
         let number = crate::environment::random_u64()
@@ -91,9 +97,36 @@ pub fn create(
     write: WriteOptions,
     fill: impl FnOnce(&ObjectSet, &Tx) -> Result<()> + Send + 'static,
 ) -> Result<Arc<LivePool>> {
-    let guid = Guid(random()?);
+    let (vdevs, root) = open_devices(&plan, opener)?;
+    labels::initialise(&vdevs)?;
+    let pipe = Pipe::new(vdevs, options.cache_limit);
+    let salt = random_salt()?;
+    pipe.set_salt(Salt::new(salt));
+    let io = Arc::new(PoolIo { pipe, prefetcher: Prefetcher::new(options.prefetch_threads) });
+    let mos = ObjectSet::new_live(&io, ReadContext::default(), ObjsetKind::Meta);
+    let source = Arc::new(MosSource::new(mos.clone()));
+    let before = Txg(FIRST_TXG.0 - 1);
+    let allocator = Allocator::open(io.pipe.vdev_handle().clone(), source, before)?;
+    let name = plan.temporary_name.as_ref().unwrap_or(&plan.name).clone();
+    let (config, uberblock) = (first_config(&plan, &root), uberblock_before(&plan, &root, before));
+    let pool = Pool::unwritten(name, root.guid, config, uberblock, io);
+    let live = LivePool::with(pool, mos, allocator, write)?;
+    let run = move |live: &LivePool, change: &MosChange<'_>| {
+        fill_metadata(live, change, plan, root, &salt, fill)
+    };
+    write_first_group(&live, Box::new(run))?;
+    live.start()?;
+    Ok(live)
+}
+
+/// Opens the devices of a plan, all of which must be there, and gives them guids, ids and sizes: the
+/// tree of devices, and what is recorded of it.
+fn open_devices(
+    plan: &NewPoolPlan,
+    opener: Arc<dyn LeafOpener>,
+) -> Result<(Arc<VdevTree>, VdevConfig)> {
     let mut root = VdevConfig {
-        guid,
+        guid: Guid(random()?),
         children: Some(plan.tops.iter().map(|(top, _)| top.clone()).collect()),
         ..VdevConfig::placeholder(VdevKind::Root, 0)
     };
@@ -102,7 +135,6 @@ pub fn create(
         assign_guids(top, id)?;
         top.create_txg = Some(FIRST_TXG);
     }
-    let classes: Vec<AllocationClass> = plan.tops.iter().map(|(_, class)| *class).collect();
     let vdevs = VdevTree::build(&root, opener)?;
     for (id, top) in (0_u32..).zip(root.children.iter_mut().flatten()) {
         let missing = || {
@@ -118,14 +150,18 @@ pub fn create(
         let recorded = top.top.get_or_insert_default();
         *recorded = TopLevel { asize, ..*recorded };
     }
-    let topology = Topology::of(root.clone())?.with_classes(&classes);
-    let vdevs = Arc::new(vdevs.with_topology(topology)?);
-    let config = PoolConfig {
+    let topology = Topology::of(root.clone())?.with_classes(&plan.classes());
+    Ok((Arc::new(vdevs.with_topology(topology)?), root))
+}
+
+/// The configuration a new pool begins with.
+fn first_config(plan: &NewPoolPlan, root: &VdevConfig) -> PoolConfig {
+    PoolConfig {
         version: Some(plan.version),
         name: Some(plan.name.clone()),
         state: Some(PoolState::Active),
         txg: Some(FIRST_TXG),
-        pool_guid: Some(guid),
+        pool_guid: Some(root.guid),
         errata: Some(0),
         hostid: (plan.hostid != 0).then_some(plan.hostid),
         hostname: Some(plan.hostname.clone()),
@@ -134,20 +170,12 @@ pub fn create(
         vdev_tree: Some(root.clone()),
         features_for_read: Some(Vec::new()),
         ..PoolConfig::default()
-    };
-    labels::initialise(&vdevs)?;
-    let pipe = Pipe::new(vdevs, options.cache_limit);
-    let mut salt = [0; 32];
-    for part in salt.chunks_mut(8) {
-        part.copy_from_slice(&random()?.to_le_bytes());
     }
-    pipe.set_salt(Salt::new(salt));
-    let io = Arc::new(PoolIo { pipe, prefetcher: Prefetcher::new(options.prefetch_threads) });
-    let mos = ObjectSet::new_live(&io, ReadContext::default(), ObjsetKind::Meta);
-    let source = Arc::new(MosSource::new(mos.clone()));
-    let before = Txg(FIRST_TXG.0 - 1);
-    let allocator = Allocator::open(io.pipe.vdev_handle().clone(), source, before)?;
-    let uberblock = Uberblock {
+}
+
+/// What the first uberblock is made from: that of group `before`, which nobody has written.
+fn uberblock_before(plan: &NewPoolPlan, root: &VdevConfig, before: Txg) -> Uberblock {
+    Uberblock {
         order: cenote_format::bytes::ByteOrder::Little,
         version: plan.version,
         txg: before,
@@ -160,15 +188,22 @@ pub fn create(
         activity_config: 0,
         checkpoint_txg: 0,
         reflow: Default::default(),
-    };
-    let name = plan.temporary_name.as_ref().unwrap_or(&plan.name).clone();
-    let pool = Pool::unwritten(name, guid, config, uberblock, io);
-    let live = LivePool::with(pool, mos, allocator, write)?;
-    let run = move |live: &LivePool, change: &MosChange<'_>| {
-        fill_metadata(live, change, plan, root, &salt, fill)
-    };
+    }
+}
+
+/// What some checksums of the pool are to begin with.
+fn random_salt() -> Result<[u8; 32]> {
+    let mut salt = [0; 32];
+    for part in salt.chunks_mut(8) {
+        part.copy_from_slice(&random()?.to_le_bytes());
+    }
+    Ok(salt)
+}
+
+/// Writes the first group, in which `run` fills the metadata. No thread writes groups yet.
+fn write_first_group(live: &LivePool, run: Work) -> Result<()> {
     let (done, _) = crossbeam_channel::bounded(1);
-    let task = Task { run: Box::new(run), early: false, done };
+    let task = Task { run, early: false, done };
     let txg = live.gate.close();
     let mut answers = Vec::new();
     live.write_group(txg, vec![task], &mut answers)?;
@@ -176,8 +211,7 @@ pub fn create(
         answer?;
     }
     live.gate.finished(txg);
-    live.start()?;
-    Ok(live)
+    Ok(())
 }
 
 /// Everything in the metadata of a new pool.
@@ -189,7 +223,7 @@ fn fill_metadata(
     salt: &[u8; 32],
     fill: impl FnOnce(&ObjectSet, &Tx) -> Result<()>,
 ) -> Result<()> {
-    let classes: Vec<AllocationClass> = plan.tops.iter().map(|(_, class)| *class).collect();
+    let classes = plan.classes();
     let normal = root.children().iter().zip(&classes);
     let size = normal
         .filter(|(_, class)| **class == AllocationClass::Normal)

@@ -10,7 +10,7 @@ use cenote_format::{ObjectId, Txg};
 use parking_lot::RwLock;
 
 use super::LivePool;
-use super::log::LiveLog;
+use super::live_log::LiveLog;
 use crate::dataset::{Catalog, Dataset, Listed, PropertyReader, Value};
 use crate::intent::{IntentLog, PoolLogReader, SharedPolicy};
 use crate::keys::DatasetKeys;

@@ -15,6 +15,7 @@ mod freeing;
 mod heal;
 mod hooks;
 mod jobs;
+mod live_log;
 mod log;
 mod missed;
 pub(super) mod multihost;
@@ -51,7 +52,7 @@ pub(super) use missed::load_missed;
 pub use outage::FailMode;
 pub use store::{MosSource, MosStore};
 use tasks::Answers;
-pub(super) use tasks::Task;
+pub(super) use tasks::{Task, Work};
 
 /// Time between groups when nobody asks for one.
 pub const INTERVAL: Duration = Duration::from_secs(5);

@@ -8,9 +8,9 @@
 use std::sync::Arc;
 
 use cenote_codec::checksum::Algorithm as Checksum;
-use cenote_format::Txg;
 use cenote_format::objset::ObjsetKind;
 use cenote_format::uberblock::Uberblock;
+use cenote_format::{BlockPointer, Txg};
 
 use super::dataset::LiveDataset;
 use super::hooks::{GroupHooks, MosLedger};
@@ -45,63 +45,76 @@ impl LivePool {
         answers: &mut Answers,
     ) -> Result<()> {
         let tx = Tx::detached(txg);
-        let vdevs = self.vdevs();
-        let submit = self.submit.clone();
         let hooks = GroupHooks::new(self, txg);
         let version = self.pool.uberblock().version;
         let name = self.pool.name().to_owned();
         let change = MosChange::new(&self.mos, &tx, seconds_now(), version, &name, &hooks)?
             .with_names(self.pool.names().clone());
-        let mut writer = Writer {
-            addresses: Arc::new(PatientAddresses {
-                allocator: self.allocator.clone(),
-                outage: self.outage.clone(),
-            }),
-            submit: submit.clone(),
-            workers: self.workers.clone(),
-            rules: Arc::new(self.rules(&change)?),
-            dedup: Some(self.dedup.clone()),
-        };
-        let group = Group { live: self, txg, writer: &writer, vdevs: &vdevs, change: &change };
+        let has_orders = !tasks.is_empty();
+        let (root, written) = self.write_blocks(&change, &hooks, tasks, answers)?;
+        let uberblock = self.write_uberblock(root, &change)?;
+        self.show(uberblock, written, &change, has_orders)?;
+        hooks.forget_outdated();
+        Ok(())
+    }
 
-        self.dedup.begin(&change)?;
+    /// Writes all blocks of a group, and does its tasks: the root of the meta object set, and the
+    /// datasets written. All that an uberblock with that root leads to is on the disks then.
+    fn write_blocks(
+        &self,
+        change: &MosChange<'_>,
+        hooks: &GroupHooks<'_>,
+        tasks: Vec<Task>,
+        answers: &mut Answers,
+    ) -> Result<(BlockPointer, WrittenDatasets)> {
+        let txg = change.tx.txg();
+        let mut writer = self.block_writer(change)?;
+        let vdevs = self.vdevs();
+        let group = Group { live: self, txg, writer: &writer, vdevs: &vdevs, change };
+        let mut written = WrittenDatasets::new();
+
+        self.dedup.begin(change)?;
         self.refer_to_cloned(txg)?;
-        let orders = !tasks.is_empty();
         let (early, tasks) = tasks.into_iter().partition(|task: &Task| task.early);
-        self.run_tasks(early, &change, &hooks, answers)?;
-        let mut synced: Vec<(Arc<LiveDataset>, Synced)> = Vec::new();
+        self.run_tasks(early, change, hooks, answers)?;
         let open: Vec<Arc<LiveDataset>> = self.datasets.lock().values().cloned().collect();
         let dirty = open.into_iter().filter(|dataset| dataset.needs_sync(txg)).collect();
-        group.write_datasets(dirty, &mut synced)?;
-        self.run_tasks(tasks, &change, &hooks, answers)?;
-        // Features may have been enabled.
-        writer.rules = Arc::new(self.rules(&change)?);
-        *self.shared_rules.write() = Some(writer.rules.clone());
-        // So may devices have been added.
-        let vdevs = self.vdevs();
-        let group = Group { live: self, txg, writer: &writer, vdevs: &vdevs, change: &change };
-        let fresh = std::mem::take(&mut *self.fresh.lock());
-        group.write_datasets(fresh, &mut synced)?;
-        self.free_destroyed(&change, &hooks);
-        self.go_on_discarding(&change, txg)?;
-        let mut pass = 0;
-        let root = loop {
-            let root = group.write_mos(&mut pass)?;
-            submit.flush(&vdevs)?;
-            // The last writes, or the flush, may have failed on some device.
-            if !self.has_missed(&vdevs) {
-                break root;
-            }
-        };
+        group.write_datasets(dirty, &mut written)?;
+        self.run_tasks(tasks, change, hooks, answers)?;
 
-        let last = self.pool.uberblock();
+        // Features may have been enabled, and devices added.
+        writer.rules = Arc::new(self.rules(change)?);
+        *self.shared_rules.write() = Some(writer.rules.clone());
+        let vdevs = self.vdevs();
+        let group = Group { live: self, txg, writer: &writer, vdevs: &vdevs, change };
+        let fresh = std::mem::take(&mut *self.fresh.lock());
+        group.write_datasets(fresh, &mut written)?;
+        self.free_destroyed(change, hooks);
+        self.go_on_discarding(change, txg)?;
+        Ok((group.write_mos_and_flush()?, written))
+    }
+
+    /// What writes the blocks of a group.
+    fn block_writer(&self, change: &MosChange<'_>) -> Result<Writer> {
+        let (allocator, outage) = (self.allocator.clone(), self.outage.clone());
+        Ok(Writer {
+            addresses: Arc::new(PatientAddresses { allocator, outage }),
+            submit: self.submit.clone(),
+            workers: self.workers.clone(),
+            rules: Arc::new(self.rules(change)?),
+            dedup: Some(self.dedup.clone()),
+        })
+    }
+
+    /// Writes the uberblock that leads to `root`: from then on the group is what the pool holds.
+    fn write_uberblock(&self, root: BlockPointer, change: &MosChange<'_>) -> Result<Uberblock> {
         let mut uberblock = Uberblock {
-            txg,
+            txg: change.tx.txg(),
             root,
             timestamp: change.now,
             guid_sum: self.vdevs().topology().guid_sum(),
             checkpoint_txg: 0,
-            ..last
+            ..self.pool.uberblock()
         };
         self.mark_activity(&mut uberblock);
         while let Err(error) = self.write_roots(&uberblock) {
@@ -111,9 +124,20 @@ impl LivePool {
             self.outage.pause(&error)?;
         }
         self.outage.over();
+        Ok(uberblock)
+    }
 
-        for (dataset, written) in synced {
-            dataset.set().commit(written)?;
+    /// Shows everybody the group of `uberblock`, which is on the disks.
+    fn show(
+        &self,
+        uberblock: Uberblock,
+        written: WrittenDatasets,
+        change: &MosChange<'_>,
+        has_orders: bool,
+    ) -> Result<()> {
+        let txg = uberblock.txg;
+        for (dataset, synced) in written {
+            dataset.set().commit(synced)?;
             dataset.log_synced(txg);
         }
         self.allocator.sync_done(txg)?;
@@ -121,8 +145,7 @@ impl LivePool {
         let objects = std::mem::take(&mut *self.written.lock());
         let names = change.take_renamed();
         self.pool.publish(uberblock, config, Written { objects: objects.clone(), names })?;
-        self.settle_promises(&change, txg, &objects, orders);
-        hooks.forget_outdated();
+        self.settle_promises(change, txg, &objects, has_orders);
         Ok(())
     }
 
@@ -144,6 +167,9 @@ impl LivePool {
     }
 }
 
+/// Datasets that a group has written, and what becomes of them when it is on the disks.
+type WrittenDatasets = Vec<(Arc<LiveDataset>, Synced)>;
+
 /// One group being written.
 struct Group<'a> {
     live: &'a LivePool,
@@ -158,24 +184,24 @@ impl Group<'_> {
     fn write_datasets(
         &self,
         datasets: Vec<Arc<LiveDataset>>,
-        synced: &mut Vec<(Arc<LiveDataset>, Synced)>,
+        written: &mut WrittenDatasets,
     ) -> Result<()> {
         let (mut together, mut blocks) = (Vec::new(), 0_u64);
         for dataset in datasets {
             blocks = blocks.saturating_add(dataset.set().blocks_to_sync(self.txg));
             together.push(dataset);
             if blocks > BLOCKS_TOGETHER {
-                self.write_together(std::mem::take(&mut together), synced)?;
+                self.write_together(std::mem::take(&mut together), written)?;
                 blocks = 0;
             }
         }
-        self.write_together(together, synced)
+        self.write_together(together, written)
     }
 
     fn write_together(
         &self,
         datasets: Vec<Arc<LiveDataset>>,
-        synced: &mut Vec<(Arc<LiveDataset>, Synced)>,
+        written: &mut WrittenDatasets,
     ) -> Result<()> {
         let mut parts = Vec::with_capacity(datasets.len());
         for dataset in &datasets {
@@ -195,10 +221,10 @@ impl Group<'_> {
                 charge_owners(set, self.change.tx, set.flags(), objects)?;
             }
         }
-        let written = sync_roots(&sets, objects)?;
-        for ((dataset, (_, ledger)), written) in datasets.into_iter().zip(parts).zip(written) {
-            ledger.apply(self.change, Some(written.root()))?;
-            synced.push((dataset, written));
+        let synced = sync_roots(&sets, objects)?;
+        for ((dataset, (_, ledger)), synced) in datasets.into_iter().zip(parts).zip(synced) {
+            ledger.apply(self.change, Some(synced.root()))?;
+            written.push((dataset, synced));
         }
         Ok(())
     }
@@ -243,9 +269,22 @@ impl Group<'_> {
         Ok(())
     }
 
+    /// Writes the meta object set and waits until all blocks of the group are on the disks; its root.
+    fn write_mos_and_flush(&self) -> Result<BlockPointer> {
+        let mut pass = 0;
+        loop {
+            let root = self.write_mos(&mut pass)?;
+            self.live.submit.flush(self.vdevs)?;
+            // The last writes, or the flush, may have failed on some device.
+            if !self.live.has_missed(self.vdevs) {
+                return Ok(root);
+            }
+        }
+    }
+
     /// Writes the meta object set until nothing of it changes any more, in passes after `pass`; its
     /// root.
-    fn write_mos(&self, pass: &mut u32) -> Result<cenote_format::BlockPointer> {
+    fn write_mos(&self, pass: &mut u32) -> Result<BlockPointer> {
         let mos = self.change.mos;
         let ledger = MosLedger::new(self.change.meter().clone());
         let policy = ObjsetPolicy::mos();

@@ -200,7 +200,7 @@ fn power_lost_twice_leaves_every_leaf_a_label() {
             let newest = chosen(&disks).best.txg;
             for disk in &disks {
                 let labels = read_labels(&**disk).unwrap();
-                let label = super::super::choose::best_label(&labels, Some(newest));
+                let label = super::super::found_labels::best_label(&labels, Some(newest));
                 assert!(label.is_some(), "{} after {first} and {second}", disk.path().display());
             }
         }
@@ -226,12 +226,12 @@ fn fresh_labels_cannot_be_loaded_and_clearing_forgets_them() {
     assert!(read_uberblocks(&*device, None).unwrap().is_empty());
     // The whole ring is one block, as OpenZFS leaves it.
     let ring = device.read(label::RING_OFFSET, label::RING_SIZE as usize).unwrap();
-    assert!(super::super::choose::is_verified(&ring, label::RING_OFFSET));
+    assert!(super::super::found_labels::is_verified(&ring, label::RING_OFFSET));
     assert_eq!(Uberblock::decode(&ring).unwrap().txg, Txg(0));
     let first = device.read(0, 8192).unwrap();
     assert!(first.iter().all(|byte| *byte == 0));
     let boot = device.read(label::BOOT_ENV_OFFSET, label::BOOT_ENV_SIZE).unwrap();
-    assert!(super::super::choose::is_verified(&boot, label::BOOT_ENV_OFFSET));
+    assert!(super::super::found_labels::is_verified(&boot, label::BOOT_ENV_OFFSET));
     // Neither the boot area nor data is touched; the unused tail is cleared.
     assert_eq!(device.read(label::BOOT_AREA_START, 1).unwrap()[0], 0xa5);
     assert_eq!(device.read(size as u64 - 1, 1).unwrap()[0], 0);

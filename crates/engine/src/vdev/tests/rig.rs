@@ -1,6 +1,7 @@
 //! A pool of simulated disks, and a writer that lays blocks out with parity of its own.
 
-use crate::vdev::plan::{Extent, Planner};
+use crate::vdev::extent::Extent;
+use crate::vdev::plan::Planner;
 use crate::vdev::tree::{NodeId, Shape};
 use crate::vdev::*;
 use cenote_device::{Device, SimDevice};
