@@ -141,7 +141,7 @@ impl Judge<'_> {
         for (name, listing) in &state.snapshots {
             let snapshot = live.pool().catalog().dataset_named(name);
             let snapshot = snapshot.map_err(|error| format!("'{name}': {error}"))?;
-            let tree = cenote_posix::mount::open_in(live.pool(), &snapshot);
+            let tree = cenote_posix::dataset_files::open_in(live.pool(), &snapshot);
             let tree = tree.map_err(|error| format!("'{name}' is not opened: {error}"))?;
             let found = self.found(&tree, name)?;
             same(&found, listing, name)?;

@@ -15,7 +15,7 @@ use cenote_format::config::VdevKind;
 use cenote_posix::Filesystem;
 use cenote_posix::error::{EDQUOT, EIO, ENOSPC};
 use cenote_posix::tree::Errno;
-use cenote_posix::write::Promptness;
+use cenote_posix::write::SyncMode;
 
 use crate::disks::{Disks, KEY, NAME, settle, tops};
 use crate::judge::Judge;
@@ -310,8 +310,8 @@ impl Runner {
                 writer.set_properties(properties);
             }
             if let Some(set) = self.model.sets.get_mut(number) {
-                set.prompt = properties.promptness == Promptness::Always;
-                set.careless = properties.promptness == Promptness::Disabled;
+                set.prompt = properties.sync_mode == SyncMode::Always;
+                set.careless = properties.sync_mode == SyncMode::Disabled;
             }
         }
         Ok(())

@@ -70,7 +70,6 @@ impl Facts {
     }
 
     fn from_znode(znode: &Znode) -> Self {
-        let time = |[seconds, nanoseconds]: [u64; 2]| timestamp(seconds, nanoseconds);
         Self {
             mode: znode.mode as u32,
             size: znode.size,
@@ -82,10 +81,10 @@ impl Facts {
             flags: znode.flags,
             device: if is_device(znode.mode as u32) { znode.device } else { 0 },
             project: 0,
-            accessed: time(znode.accessed),
-            modified: time(znode.modified),
-            changed: time(znode.changed),
-            created: time(znode.created),
+            accessed: stored_time(znode.accessed),
+            modified: stored_time(znode.modified),
+            changed: stored_time(znode.changed),
+            created: stored_time(znode.created),
         }
     }
 
@@ -127,7 +126,8 @@ pub fn is_device(mode: u32) -> bool {
     matches!(mode & TYPE, CHARACTER | BLOCK)
 }
 
-fn timestamp(seconds: u64, nanoseconds: u64) -> Timestamp {
+/// A time as it is stored: seconds, which may be negative, and nanoseconds.
+pub(crate) fn stored_time([seconds, nanoseconds]: [u64; 2]) -> Timestamp {
     let nanoseconds = u32::try_from(nanoseconds).unwrap_or(u32::MAX).min(999_999_999);
     Timestamp { seconds: seconds.cast_signed(), nanoseconds }
 }
@@ -198,7 +198,7 @@ impl<'a> SystemAttributes<'a> {
     fn time(&self, attribute: Attribute) -> Result<Timestamp> {
         let pair = self.find(|buffer| buffer.pair(attribute))?;
         let (seconds, nanoseconds) = pair.ok_or_else(|| self.missing(attribute))?;
-        Ok(timestamp(seconds, nanoseconds))
+        Ok(stored_time([seconds, nanoseconds]))
     }
 
     fn missing(&self, attribute: Attribute) -> Errno {
@@ -248,8 +248,8 @@ mod tests {
 
     #[test]
     fn times_before_1970_and_wild_nanoseconds() {
-        assert_eq!(timestamp(u64::MAX, 5), Timestamp { seconds: -1, nanoseconds: 5 });
-        assert_eq!(timestamp(0, u64::MAX).nanoseconds, 999_999_999);
+        assert_eq!(stored_time([u64::MAX, 5]), Timestamp { seconds: -1, nanoseconds: 5 });
+        assert_eq!(stored_time([0, u64::MAX]).nanoseconds, 999_999_999);
     }
 
     #[test]

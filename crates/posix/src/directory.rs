@@ -4,13 +4,9 @@
 //! ZAP, which OpenZFS hands out likewise. Invariant: a listing resumed at an entry's `next`
 //! neither repeats nor skips names that stay.
 
-use cenote_engine::object::Object;
-use cenote_engine::zap::Zap;
 use cenote_format::ObjectId;
 use cenote_format::directory_entry::{DIRECTORY, EntryValue};
 use cenote_format::zap::{Cursor, MatchKind, Value};
-use quick_cache::Weighter;
-use quick_cache::sync::Cache;
 
 use crate::error::{EILSEQ, EIO, ENAMETOOLONG, ENOENT};
 use crate::tree::{DirectoryEntry, Errno, NodeId, Result};
@@ -21,50 +17,8 @@ pub const NAME_MAX: usize = 255;
 /// Longest name with it.
 pub const LONG_NAME_MAX: usize = 1023;
 
-/// Bytes of open directories kept (their first block and its index).
-const CACHE_BYTES: u64 = 32 << 20;
 /// Positions below this are not cursors of the ZAP.
 const FIRST_CURSOR: u64 = 3;
-
-/// Open directories of a view: a large micro ZAP is indexed once, not at every lookup.
-pub struct Directories {
-    open: Cache<u64, Zap<Object>, ByBlock>,
-}
-
-#[derive(Clone)]
-struct ByBlock;
-
-impl Weighter<u64, Zap<Object>> for ByBlock {
-    fn weight(&self, _object: &u64, zap: &Zap<Object>) -> u64 {
-        // The index of a micro ZAP takes less than half of its block.
-        zap.source().block_size().saturating_mul(3) / 2 + 256
-    }
-}
-
-impl Default for Directories {
-    fn default() -> Self {
-        Self { open: Cache::with_weighter(1024, CACHE_BYTES, ByBlock) }
-    }
-}
-
-impl Directories {
-    /// The ZAP of a directory object.
-    pub fn zap(&self, object: &Object) -> Result<Zap<Object>> {
-        if let Some(zap) = self.open.get(&object.id().0) {
-            return Ok(zap);
-        }
-        let zap = Zap::open(object.clone())?;
-        self.open.insert(object.id().0, zap.clone());
-        Ok(zap)
-    }
-}
-
-impl Directories {
-    /// Forgets the open ZAP of a directory: it changes.
-    pub fn close(&self, id: ObjectId) {
-        self.open.remove(&id.0);
-    }
-}
 
 /// Decodes an entry's value: further integers are tolerated.
 pub fn entry_value(name: &[u8], value: &Value) -> Result<EntryValue> {

@@ -1,10 +1,19 @@
-//! From engine failures to the numbers system calls give.
+//! What file operations fail with: the numbers system calls give, and how failures of the engine
+//! become such numbers.
 //!
 //! Invariant: every engine error kind has one errno, and the reason keeps the place.
 
 use cenote_engine::ErrorKind;
 
-use crate::tree::Errno;
+/// Why a file operation failed: the number a system call gives, and words for the log.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{reason} (errno {code})")]
+pub struct Errno {
+    /// Linux errno value, e.g. 2 for ENOENT.
+    pub code: i32,
+    /// What happened, for logs and messages.
+    pub reason: String,
+}
 
 /// Not permitted.
 pub const EPERM: i32 = 1;
@@ -38,7 +47,7 @@ pub const EINVAL: i32 = 22;
 pub const ENFILE: i32 = 23;
 /// Too large.
 pub const EFBIG: i32 = 27;
-/// No room.
+/// No space left.
 pub const ENOSPC: i32 = 28;
 /// Beyond what fits.
 pub const ERANGE: i32 = 34;

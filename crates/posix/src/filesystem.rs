@@ -23,7 +23,7 @@ use crate::tree::{
     RenameFlags, Result, Seek, SetAttributes, Space, Timestamp, Tree, XattrWrite,
 };
 use crate::view::{File, OBJECT_BITS, View};
-use crate::write::{Node, WriteOptions, Writer, file_flags};
+use crate::write::{FilesystemWriter, Node, WriteOptions, file_flags};
 use crate::xattr::{AclType, Rules, XattrMode};
 
 /// Permission bit of write access in a mask.
@@ -33,7 +33,7 @@ const FIRST_ENTRIES: usize = 128;
 const MORE_ENTRIES: usize = 1024;
 
 /// What a filesystem is mounted with.
-pub struct MountOptions {
+pub struct FilesystemOptions {
     /// The dataset's objects.
     pub objects: ObjectSet,
     /// Property `xattr`.
@@ -65,7 +65,7 @@ pub struct Filesystem {
     snapshot_directory: SnapshotDirectory,
     long_names: bool,
     read_only: bool,
-    writer: Option<Writer>,
+    writer: Option<FilesystemWriter>,
     space: Box<dyn Fn() -> Space + Send + Sync>,
 }
 
@@ -79,7 +79,7 @@ enum Place {
 
 impl Filesystem {
     /// Opens the dataset's files.
-    pub fn open(options: MountOptions) -> Result<Self> {
+    pub fn open(options: FilesystemOptions) -> Result<Self> {
         let snapshot_directory = match options.snapshots {
             Some(_) => options.snapshot_directory,
             None => SnapshotDirectory::Disabled,
@@ -87,7 +87,9 @@ impl Filesystem {
         let head = Arc::new(View::open(options.objects, 0)?);
         let rules = Rules { mode: options.xattr, acl: options.acl };
         let writer = match options.write {
-            Some(write) => Some(Writer::open(head.clone(), rules, options.long_names, write)?),
+            Some(write) => {
+                Some(FilesystemWriter::open(head.clone(), rules, options.long_names, write)?)
+            }
             None => None,
         };
         Ok(Self {
@@ -135,7 +137,7 @@ impl Filesystem {
     }
 
     /// What changes the files of the head; none if nothing can.
-    pub fn writer(&self) -> Option<&Writer> {
+    pub fn writer(&self) -> Option<&FilesystemWriter> {
         self.writer.as_ref()
     }
 
@@ -169,7 +171,7 @@ impl Filesystem {
     }
 
     /// The writer and the object of `node`; EROFS where it cannot be changed.
-    fn changeable(&self, node: NodeId) -> Result<(&Writer, ObjectId)> {
+    fn changeable(&self, node: NodeId) -> Result<(&FilesystemWriter, ObjectId)> {
         match (self.place(node)?, &self.writer) {
             (Place::File(view, object), Some(writer)) if self.is_head(&view) => {
                 Ok((writer, object))
@@ -179,7 +181,11 @@ impl Filesystem {
     }
 
     /// As [`Self::changeable`] for making or removing `name` in `parent`.
-    fn changeable_name(&self, parent: NodeId, name: &[u8]) -> Result<(&Writer, ObjectId)> {
+    fn changeable_name(
+        &self,
+        parent: NodeId,
+        name: &[u8],
+    ) -> Result<(&FilesystemWriter, ObjectId)> {
         let (writer, object) = self.changeable(parent)?;
         if name == b".zfs"
             && object == self.head.root()
@@ -191,7 +197,7 @@ impl Filesystem {
     }
 
     /// The attributes of a node of the head.
-    fn stat_node(&self, writer: &Writer, node: &Node) -> Result<Attributes> {
+    fn stat_node(&self, writer: &FilesystemWriter, node: &Node) -> Result<Attributes> {
         let mut attributes = writer.attributes(node)?;
         if self.snapshot_directory == SnapshotDirectory::Visible && node.id() == self.head.root() {
             attributes.links = attributes.links.saturating_add(1);
@@ -312,7 +318,7 @@ impl Tree for Filesystem {
             }
             let pieces = View::read(file, offset, len)?;
             if advice.streaming {
-                // Whoever called keeps it (the kernel's page cache); the buffers serve what comes
+                // The caller keeps it (in the kernel's page cache); the buffers serve what comes
                 // next.
                 file.object.forget(offset, len as u64);
             }
@@ -405,7 +411,7 @@ impl Tree for Filesystem {
     ) -> Result<Attributes> {
         let (writer, parent) = self.changeable_name(parent, name)?;
         let node = writer.create(caller, parent, name, new)?;
-        writer.made(None)?;
+        writer.sync_if_always(None)?;
         self.stat_node(writer, &node)
     }
 
@@ -417,7 +423,7 @@ impl Tree for Filesystem {
     ) -> Result<Attributes> {
         let (writer, parent) = self.changeable(parent)?;
         let node = writer.create_unnamed(caller, parent, new)?;
-        writer.made(None)?;
+        writer.sync_if_always(None)?;
         self.stat_node(writer, &node)
     }
 
@@ -431,20 +437,20 @@ impl Tree for Filesystem {
         let (writer, parent) = self.changeable_name(parent, name)?;
         let (_, object) = self.changeable(node)?;
         let node = writer.link(object, parent, name)?;
-        writer.made(None)?;
+        writer.sync_if_always(None)?;
         self.stat_node(writer, &node)
     }
 
     fn unlink(&self, _caller: Caller, parent: NodeId, name: &[u8]) -> Result<()> {
         let (writer, parent) = self.changeable_name(parent, name)?;
         writer.unlink(parent, name)?;
-        writer.made(None)
+        writer.sync_if_always(None)
     }
 
     fn remove_directory(&self, _caller: Caller, parent: NodeId, name: &[u8]) -> Result<()> {
         let (writer, parent) = self.changeable_name(parent, name)?;
         writer.remove_directory(parent, name)?;
-        writer.made(None)
+        writer.sync_if_always(None)
     }
 
     fn rename(
@@ -459,7 +465,7 @@ impl Tree for Filesystem {
         let (writer, from_parent) = self.changeable_name(from_parent, from)?;
         let (_, to_parent) = self.changeable_name(to_parent, to)?;
         writer.rename(caller, from_parent, from, to_parent, to, flags)?;
-        writer.made(None)
+        writer.sync_if_always(None)
     }
 
     fn set_attributes(
@@ -470,14 +476,14 @@ impl Tree for Filesystem {
     ) -> Result<Attributes> {
         let (writer, object) = self.changeable(node)?;
         writer.set_attributes(object, change)?;
-        writer.made(Some(object))?;
+        writer.sync_if_always(Some(object))?;
         self.stat_node(writer, &*writer.node(object)?)
     }
 
     fn set_file_flags(&self, _caller: Caller, node: NodeId, flags: &FileFlags) -> Result<()> {
         let (writer, object) = self.changeable(node)?;
         writer.set_file_flags(object, flags)?;
-        writer.made(Some(object))
+        writer.sync_if_always(Some(object))
     }
 
     fn write(
@@ -490,7 +496,7 @@ impl Tree for Filesystem {
     ) -> Result<()> {
         let (writer, object) = self.changeable(node)?;
         writer.write(object, offset, data, kill_set_id)?;
-        writer.made(Some(object))
+        writer.sync_if_always(Some(object))
     }
 
     fn allocate(
@@ -503,7 +509,7 @@ impl Tree for Filesystem {
     ) -> Result<()> {
         let (writer, object) = self.changeable(node)?;
         writer.allocate(object, offset, len, what)?;
-        writer.made(Some(object))
+        writer.sync_if_always(Some(object))
     }
 
     fn copy_range(
@@ -519,7 +525,7 @@ impl Tree for Filesystem {
             .changeable(from.0)
             .map_err(|_| Errno::new(EOPNOTSUPP, "the source is in a snapshot"))?;
         let copied = writer.copy_range((source, from.1), (target, to.1), len)?;
-        writer.made(Some(target))?;
+        writer.sync_if_always(Some(target))?;
         Ok(copied)
     }
 
@@ -531,7 +537,7 @@ impl Tree for Filesystem {
     }
 
     fn sync_all(&self) -> Result<()> {
-        self.writer.as_ref().map_or(Ok(()), Writer::sync_all)
+        self.writer.as_ref().map_or(Ok(()), FilesystemWriter::sync_all)
     }
 
     fn set_xattr(
@@ -544,17 +550,17 @@ impl Tree for Filesystem {
     ) -> Result<()> {
         let (writer, object) = self.changeable(node)?;
         writer.set_xattr(object, name, Some(value), how)?;
-        writer.made(Some(object))
+        writer.sync_if_always(Some(object))
     }
 
     fn remove_xattr(&self, _caller: Caller, node: NodeId, name: &[u8]) -> Result<()> {
         let (writer, object) = self.changeable(node)?;
         writer.set_xattr(object, name, None, XattrWrite::Any)?;
-        writer.made(Some(object))
+        writer.sync_if_always(Some(object))
     }
 
     fn is_suspended(&self) -> bool {
-        self.writer().is_some_and(Writer::is_suspended)
+        self.writer().is_some_and(FilesystemWriter::is_suspended)
     }
 
     fn forget(&self, node: NodeId) {

@@ -7,11 +7,12 @@ pub mod access;
 pub mod attributes;
 pub mod control_directory;
 pub mod create;
+pub mod dataset_files;
 pub mod directory;
 pub mod error;
 pub mod filesystem;
 pub mod live;
-pub mod mount;
+mod open_directories;
 pub mod paths;
 pub mod stream;
 pub mod tree;
@@ -21,10 +22,11 @@ pub mod write;
 pub mod xattr;
 
 pub use control_directory::{Snapshot, SnapshotDirectory, SnapshotSource};
-pub use filesystem::{Filesystem, MountOptions};
+pub use filesystem::{Filesystem, FilesystemOptions};
 pub use view::View;
 pub use volume::{Volume, VolumeWriteOptions};
 pub use write::{
-    AccessTimes, ChangeLog, Durability, Intents, SpaceCheck, WriteOptions, WriteProperties, Writer,
+    AccessTimes, ChangeLog, Durability, FilesystemWriter, Intents, SpaceCheck, WriteOptions,
+    WriteProperties,
 };
 pub use xattr::{AclType, XattrMode};

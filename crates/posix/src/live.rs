@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use cenote_engine::dataset::{Catalog, Dataset, Listed, PropertyReader, Value};
+use cenote_engine::dataset::{Catalog, Dataset};
 use cenote_engine::intent::{IntentLog, Replay};
 use cenote_engine::pool::group::{LiveDataset, LivePool};
 use cenote_engine::txg::{Purpose, Reservation};
@@ -13,30 +13,15 @@ use cenote_engine::{Error, ErrorKind, object::ObjectSet};
 use cenote_format::ObjectId;
 
 use crate::control_directory::{Snapshot, SnapshotSource};
+use crate::dataset_files::{self, DatasetProperties, DatasetSnapshots};
 use crate::error::{EACCES, ENOENT, EROFS};
-use crate::filesystem::{Filesystem, MountOptions};
-use crate::mount::{self, DatasetSnapshots};
+use crate::filesystem::{Filesystem, FilesystemOptions};
 use crate::tree::{Errno, Result, Space, Timestamp};
 use crate::volume::{Volume, VolumeWriteOptions};
 use crate::write::{
-    AccessTimes, AclInherit, AclMode, ChangeLog, Durability, Intents, Promptness, SpaceCheck,
+    AccessTimes, AclInherit, AclMode, ChangeLog, Durability, Intents, SpaceCheck, SyncMode,
     WriteOptions, WriteProperties,
 };
-
-/// The properties of a dataset, as numbers and words.
-struct Properties<'a> {
-    reader: PropertyReader<'a>,
-    listed: Listed,
-}
-
-impl Properties<'_> {
-    fn number(&self, name: &str) -> Result<Option<u64>, Error> {
-        Ok(self.reader.get(&self.listed, name)?.and_then(|property| match property.value {
-            Value::Number(number) => Some(number),
-            _ => None,
-        }))
-    }
-}
 
 /// How files of `dataset` are written, by its properties.
 ///
@@ -44,14 +29,12 @@ impl Properties<'_> {
 /// If the properties cannot be read.
 pub fn write_properties(live: &LivePool, dataset: &Dataset) -> Result<WriteProperties> {
     let catalog = live.pool().catalog();
-    let reader = PropertyReader::new(&catalog, live.capacity(), live.pool().keys().as_ref(), "");
-    let properties = Properties { reader, listed: Listed::Dataset(dataset.clone()) };
-    let number = |name: &str, otherwise: u64| -> Result<u64> {
-        Ok(properties.number(name)?.unwrap_or(otherwise))
-    };
+    let keys = live.pool().keys().as_ref();
+    let properties = DatasetProperties::new(&catalog, dataset, keys, live.capacity());
+    let number = |name, otherwise| properties.number(name, otherwise);
     let access_times = match (number("atime", 1)?, number("relatime", 0)?) {
-        (0, _) => AccessTimes::Off,
-        (_, 0) => AccessTimes::On,
+        (0, _) => AccessTimes::Never,
+        (_, 0) => AccessTimes::Always,
         _ => AccessTimes::Relative,
     };
     let slots = match number("dnodesize", 0)? {
@@ -63,10 +46,10 @@ pub fn write_properties(live: &LivePool, dataset: &Dataset) -> Result<WritePrope
         record_size: number("recordsize", 128 << 10)?,
         slots,
         access_times,
-        promptness: match number("sync", 0)? {
-            1 => Promptness::Always,
-            2 => Promptness::Disabled,
-            _ => Promptness::Standard,
+        sync_mode: match number("sync", 0)? {
+            1 => SyncMode::Always,
+            2 => SyncMode::Disabled,
+            _ => SyncMode::Standard,
         },
         projects: live.feature_enabled("org.zfsonlinux:project_quota"),
         acl_mode: AclMode::from_number(number("aclmode", 0)?),
@@ -74,13 +57,13 @@ pub fn write_properties(live: &LivePool, dataset: &Dataset) -> Result<WritePrope
     })
 }
 
-/// Asks for room in a dataset.
-struct Room {
+/// The space of one dataset, of which changes of its files reserve a part.
+struct DatasetSpace {
     live: Arc<LivePool>,
     id: ObjectId,
 }
 
-impl SpaceCheck for Room {
+impl SpaceCheck for DatasetSpace {
     fn reserve(&self, blocks: u64, size: u64, purpose: Purpose) -> Result<Reservation> {
         Ok(self.live.reserve(self.id, blocks, size, purpose)?)
     }
@@ -127,19 +110,16 @@ pub fn open(live: &Arc<LivePool>, dataset: &Dataset, read_only: bool) -> Result<
     let writable = live.open_dataset(dataset)?;
     let pool = live.pool();
     let catalog = pool.catalog();
-    let room = Arc::new(Room { live: live.clone(), id: dataset.id });
+    let dataset_space = Arc::new(DatasetSpace { live: live.clone(), id: dataset.id });
     let properties = write_properties(live, dataset)?;
     let record = u32::try_from(properties.record_size).unwrap_or(128 << 10);
     let space = {
-        let (room, set) = (room.clone(), writable.set().clone());
-        move || statfs(&room, &set, record)
+        let (dataset_space, set) = (dataset_space.clone(), writable.set().clone());
+        move || statfs(&dataset_space, &set, record)
     };
-    let now = cenote_engine::environment::now();
-    let mounted = Timestamp {
-        seconds: i64::try_from(now.as_secs()).unwrap_or(i64::MAX),
-        nanoseconds: now.subsec_nanos(),
-    };
-    let settings = mount::settings(&catalog, dataset, pool.keys().as_ref(), live.capacity())?;
+    let mounted = Timestamp::now();
+    let keys = pool.keys().as_ref();
+    let settings = DatasetProperties::new(&catalog, dataset, keys, live.capacity()).settings()?;
     let records = live.feature_enabled("org.openzfs:zilsaxattr");
     let intents = writable.log().map(|log| Intents::new(log.clone(), records));
     let write = WriteOptions {
@@ -147,11 +127,11 @@ pub fn open(live: &Arc<LivePool>, dataset: &Dataset, read_only: bool) -> Result<
         properties,
         durability: intents.clone().map(|intents| intents as Arc<dyn Durability>),
         log: intents.map(|intents| intents as Arc<dyn ChangeLog>),
-        space: Some(room),
+        space: Some(dataset_space),
         cloning: Some(cloning(live, dataset.id)),
     };
     let files = |write: Option<WriteOptions>| {
-        let opened = Filesystem::open(MountOptions {
+        let opened = Filesystem::open(FilesystemOptions {
             objects: writable.set().clone(),
             xattr: settings.xattr,
             acl: settings.acl,
@@ -266,10 +246,10 @@ fn replay(
     Ok(kept)
 }
 
-fn statfs(room: &Room, set: &ObjectSet, record: u32) -> Space {
-    let Some(allowance) = room.live.allowance(room.id) else { return Space::default() };
-    let available = allowance.available(&room.live.capacity(), 0);
-    mount::space(allowance.referenced, available, set.committed_root().fill(), record)
+fn statfs(space: &DatasetSpace, set: &ObjectSet, record: u32) -> Space {
+    let Some(allowance) = space.live.allowance(space.id) else { return Space::default() };
+    let available = allowance.available(&space.live.capacity(), 0);
+    dataset_files::space(allowance.referenced, available, set.committed_root().fill(), record)
 }
 
 /// The dataset called `name` in the newest group on the disks.

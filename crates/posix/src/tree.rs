@@ -8,6 +8,9 @@ use bytes::Bytes;
 pub use cenote_engine::txg::Interrupt;
 use smallvec::SmallVec;
 
+pub use crate::error::Errno;
+use crate::error::{EOPNOTSUPP, EROFS};
+
 /// Identity of a file in a [`Tree`]; the root is [`ROOT`].
 pub type NodeId = u64;
 
@@ -16,16 +19,6 @@ pub const ROOT: NodeId = 1;
 
 /// Result of a file operation.
 pub type Result<T, E = Errno> = std::result::Result<T, E>;
-
-/// Why a file operation failed: the number a system call gives, and words for the log.
-#[derive(Debug, Clone, thiserror::Error)]
-#[error("{reason} (errno {code})")]
-pub struct Errno {
-    /// Linux errno value, e.g. 2 for ENOENT.
-    pub code: i32,
-    /// What happened, for logs and messages.
-    pub reason: String,
-}
 
 /// Who asks: decides access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,6 +38,15 @@ pub struct Timestamp {
     pub seconds: i64,
     /// Nanoseconds, below 1,000,000,000.
     pub nanoseconds: u32,
+}
+
+impl Timestamp {
+    /// The present.
+    pub fn now() -> Self {
+        let since_epoch = cenote_engine::environment::now();
+        let seconds = i64::try_from(since_epoch.as_secs()).unwrap_or(i64::MAX);
+        Self { seconds, nanoseconds: since_epoch.subsec_nanos() }
+    }
 }
 
 /// What `stat` reports.
@@ -221,7 +223,7 @@ pub enum XattrWrite {
 }
 
 fn read_only<T>() -> Result<T> {
-    Err(Errno { code: 30, reason: "this tree is read-only".into() })
+    Err(Errno::new(EROFS, "this tree is read-only"))
 }
 
 /// A served filesystem. All methods may be called from many threads at once.
@@ -265,7 +267,7 @@ pub trait Tree: Send + Sync + 'static {
     fn is_suspended(&self) -> bool {
         false
     }
-    /// Whether a file has one spelling of its name only. Otherwise who remembers names cannot tell
+    /// Whether a file has one spelling of its name only. Otherwise those that remember names cannot tell
     /// which of them a change took away.
     fn names_are_exact(&self) -> bool {
         true
@@ -365,7 +367,7 @@ pub trait Tree: Send + Sync + 'static {
     }
     /// Flags and project of a regular file or directory; EOPNOTSUPP where there are none.
     fn file_flags(&self, _node: NodeId) -> Result<FileFlags> {
-        Err(Errno::new(crate::error::EOPNOTSUPP, "files have no flags here"))
+        Err(Errno::new(EOPNOTSUPP, "files have no flags here"))
     }
     /// Changes flags and project. The caller may (the kernel has checked it).
     fn set_file_flags(&self, _caller: Caller, _node: NodeId, _flags: &FileFlags) -> Result<()> {

@@ -18,8 +18,8 @@ use cenote_format::{ObjectId, ObjectType};
 use parking_lot::RwLock;
 
 use crate::attributes::{Facts, REGULAR, SYMLINK, SystemAttributes};
-use crate::directory::Directories;
 use crate::error::{EINVAL, EIO, EISDIR, ENOTDIR, ENXIO, EOPNOTSUPP, ESTALE};
+use crate::open_directories::OpenDirectories;
 use crate::tree::{Attributes, Errno, NodeId, Pieces, Result, Seek};
 
 /// Bits of a node that hold the object number.
@@ -79,7 +79,7 @@ pub struct View {
     version: u64,
     naming: Naming,
     pub(crate) table: Option<RwLock<Arc<AttributeTable>>>,
-    pub(crate) directories: Directories,
+    pub(crate) directories: OpenDirectories,
 }
 
 impl View {
@@ -114,7 +114,7 @@ impl View {
             0 => None,
             object => Some(RwLock::new(Arc::new(attribute_table(&objects, ObjectId(object))?))),
         };
-        let directories = Directories::default();
+        let directories = OpenDirectories::default();
         Ok(Self { objects, number, root, version, naming, table, directories })
     }
 

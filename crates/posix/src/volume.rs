@@ -40,7 +40,7 @@ pub struct VolumeWriteOptions {
     pub durability: Option<Arc<dyn Durability>>,
     /// Is told of changes.
     pub log: Option<Arc<dyn ChangeLog>>,
-    /// Says whether there is room.
+    /// Says whether there is space.
     pub space: Option<Arc<dyn SpaceCheck>>,
 }
 
@@ -88,7 +88,7 @@ impl Volume {
     pub fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
         let write = self.options()?;
         let len = data.len() as u64;
-        let _room = match &write.space {
+        let _reservation = match &write.space {
             Some(space) => {
                 space.reserve(self.blocks_of(offset, len), self.block_size(), Purpose::Grow)?
             }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use cenote_engine::dataset::{Dataset, DatasetKind, Keys};
 use cenote_engine::pool::Pool;
-use cenote_posix::mount;
+use cenote_posix::dataset_files;
 use cenote_posix::tree::{Caller, ROOT, Seek, Timestamp, Tree};
 use cenote_posix::volume::Volume;
 
@@ -25,7 +25,7 @@ pub fn walk(pool: &Arc<Pool>, head: &Dataset, keys: &Arc<dyn Keys>, tally: &mut 
         volume(pool, head, &**keys, tally);
     }
     let (time, capacity) = (Timestamp::default(), space.capacity());
-    let opened = mount::open(&pool.catalog(), head, keys, capacity, time);
+    let opened = dataset_files::open(&pool.catalog(), head, keys, capacity, time);
     if let Some(tree) = tally.of(opened) {
         files(&tree, tally);
     }

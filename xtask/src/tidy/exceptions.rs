@@ -3,7 +3,6 @@
 //! Invariant: an entry that is not needed any more fails a test of `tidy`.
 
 const TABLE: &str = "one table";
-const STEPS: &str = "steps that are read in order and share most of what they know";
 const OPTIONS: &str = "options are checked one by one, then it acts: to be parted";
 
 /// Functions of more lines than a function may have: file, name, reason.
@@ -18,10 +17,6 @@ pub const FUNCTIONS: &[(&str, &str, &str)] = &[
     ("crates/control/src/text/words.rs", "advice", TABLE),
     ("crates/format/src/config/vdev.rs", "from_nvlist", "one structure, field by field"),
     ("crates/format/src/dnode.rs", "decode", "one structure, field by field"),
-    ("crates/posix/src/write/rename.rs", "replace", STEPS),
-    ("crates/posix/src/write/set_attributes.rs", "set_attributes_once", STEPS),
-    ("crates/serve/src/fuse/changes.rs", "change", TABLE),
-    ("crates/serve/src/fuse/handler.rs", "body", TABLE),
 ];
 
 /// Files of more lines than a file may have.
@@ -44,12 +39,7 @@ pub const CIRCLES: &[(&str, usize, &str)] = &[
     ("crates/format/src/sa/table.rs", 2, "a table gives views, which look into it"),
     ("crates/format/src/zap/normalize.rs", 2, "one algorithm in two parts"),
     ("crates/format/src/zil/record.rs", 2, "a record and the largest of its kinds"),
-    ("crates/posix/src/directory.rs", 2, "a view keeps what it read of directories"),
-    ("crates/posix/src/error.rs", 2, "errors name numbers that the tree answers with"),
-    ("crates/posix/src/write/data.rs", 2, "a new size is a write of data"),
     ("crates/process/src/service/mod.rs", 18, "the service holds mounts and orders, which use it"),
-    ("crates/serve/src/fuse/request.rs", 2, "a change is one kind of request"),
-    ("crates/serve/src/fuse/session.rs", 2, "a session answers what was interrupted"),
 ];
 
 /// Parts that use one above them: file, part, reason.

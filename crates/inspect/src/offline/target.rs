@@ -133,7 +133,7 @@ impl Target {
     /// The files of the dataset.
     pub fn filesystem(&self, pool: &Arc<Pool>) -> Result<Filesystem, Error> {
         let dataset = self.dataset(pool)?;
-        cenote_posix::mount::open_in(pool, &dataset).map_err(|error| {
+        cenote_posix::dataset_files::open_in(pool, &dataset).map_err(|error| {
             Error::new(ErrorKind::Io, format!("'{}': {}", self.dataset, error.reason))
         })
     }

@@ -6,7 +6,7 @@
 use cenote_format::acl::Aces;
 use cenote_format::posix_acl::{ACCESS_NAME, DEFAULT_NAME, Entry, PosixAcl, Tag};
 
-use super::Writer;
+use super::FilesystemWriter;
 use crate::attributes::{DIRECTORY, SYMLINK};
 use crate::error::{EINVAL, ENODATA, EOPNOTSUPP};
 use crate::tree::{Errno, Result};
@@ -97,7 +97,7 @@ pub fn check(list: &PosixAcl) -> Result<()> {
     Ok(())
 }
 
-impl Writer {
+impl FilesystemWriter {
     /// What a file of type `kind`, asked for with `mode`, takes over from `parent`.
     pub(super) fn inherited(
         &self,

@@ -28,7 +28,7 @@ const NO_BONUS: usize = 192;
 const SPILL_POINTER: usize = 128;
 
 /// An attribute's new value; `None` removes it.
-pub type Change<'a> = (Attribute, Option<&'a [u8]>);
+pub type AttributeChange<'a> = (Attribute, Option<&'a [u8]>);
 
 /// Attribute numbers with their values, little-endian, in storage order.
 pub type Values = Vec<(u16, Vec<u8>)>;
@@ -189,7 +189,7 @@ impl Layouts {
         view: &View,
         tx: &Tx,
         file: &mut File,
-        changes: &[Change<'_>],
+        changes: &[AttributeChange<'_>],
     ) -> Result<()> {
         if changes.is_empty() {
             return Ok(());
@@ -245,7 +245,7 @@ impl Layouts {
         tx: &Tx,
         file: &mut File,
         facts: &Facts,
-        more: &[Change<'_>],
+        more: &[AttributeChange<'_>],
     ) -> Result<()> {
         let old = &file.facts;
         let mut words: SmallVec<[(Attribute, [u8; 8]); 12]> = SmallVec::new();
@@ -276,7 +276,7 @@ impl Layouts {
         }
         let words = words.iter().map(|(attribute, word)| (*attribute, Some(word.as_slice())));
         let times = times.iter().map(|(attribute, pair)| (*attribute, Some(pair.as_slice())));
-        let changes: SmallVec<[Change<'_>; 16]> =
+        let changes: SmallVec<[AttributeChange<'_>; 16]> =
             words.chain(times).chain(more.iter().copied()).collect();
         self.change(view, tx, file, &changes)?;
         file.facts = *facts;
@@ -295,7 +295,7 @@ fn capacity_of(file: &File) -> usize {
 }
 
 /// The bonus with `changes` made in place; `None` if they are not possible so.
-fn patched(view: &View, file: &File, changes: &[Change<'_>]) -> Result<Option<Vec<u8>>> {
+fn patched(view: &View, file: &File, changes: &[AttributeChange<'_>]) -> Result<Option<Vec<u8>>> {
     let Some(table) = view.attribute_table() else { return Ok(None) };
     let buffer = table.view(file.bonus())?;
     if buffer.order() != ByteOrder::Little {

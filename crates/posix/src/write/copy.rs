@@ -8,10 +8,9 @@ use cenote_engine::txg::Tx;
 use cenote_format::zil::Payload;
 use cenote_format::{BlockPointer, ObjectId};
 
-use super::Writer;
-use super::data::{check_writable, end_of, modified};
+use super::FilesystemWriter;
+use super::data::{check_size, check_writable, end_of, modified};
 use super::nodes::Locked;
-use super::set_attributes::check_size;
 use crate::error::EINVAL;
 use crate::tree::{Errno, Result};
 use crate::view::{File, View};
@@ -32,7 +31,7 @@ struct Part {
     len: u64,
 }
 
-impl Writer {
+impl FilesystemWriter {
     /// Copies a range; gives the bytes copied.
     pub fn copy_range(&self, from: (ObjectId, u64), to: (ObjectId, u64), len: u64) -> Result<u64> {
         end_of(to.1, len)?;
@@ -48,7 +47,7 @@ impl Writer {
                 len: len - copied,
             };
             let (done, is_last) = match self.copy_some(&rest, shares) {
-                // What there was no room for is asked for again by who wants it.
+                // The caller asks again for what there was no space for.
                 Err(_) if copied > 0 => break,
                 done => done?,
             };
@@ -77,7 +76,7 @@ impl Writer {
     /// Reads a part and writes it; gives the bytes there were.
     fn copy(&self, part: &Part) -> Result<u64> {
         let (source, target) = (self.node(part.from.0)?, self.node(part.to.0)?);
-        let _room = self.admit_write(&target, part.to.1, part.len)?;
+        let _reservation = self.admit_write(&target, part.to.1, part.len)?;
         let mut locked = Locked::new([&source, &target])?;
         let file = &locked.of(part.from.0)?.file;
         let data = View::read(file, part.from.1, part.len as usize)?.concat();
@@ -113,8 +112,8 @@ impl Writer {
     /// block is not wholly within the part, waits to be written, or cannot be shared.
     fn share(&self, part: &Part) -> Result<u64> {
         let (source, target) = (self.node(part.from.0)?, self.node(part.to.0)?);
-        let Ok(_room) = self.admit(part.len.min(SHARED_AT_ONCE)) else {
-            // There may be room for less.
+        let Ok(_reservation) = self.admit(part.len.min(SHARED_AT_ONCE)) else {
+            // There may be space for less.
             return Ok(0);
         };
         let mut locked = Locked::new([&source, &target])?;
@@ -199,7 +198,7 @@ impl Writer {
             return Ok(false);
         }
         let end = end_of(offset, len)?;
-        let _room = self.admit(len)?;
+        let _reservation = self.admit(len)?;
         let node = self.node(ObjectId(*object))?;
         let mut state = node.write()?;
         let file = &mut state.file;

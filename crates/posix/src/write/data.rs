@@ -1,4 +1,4 @@
-//! Writing file data: growing blocks, holes, truncation.
+//! Writing file data: growing blocks, holes, truncation, and what a length may be.
 //!
 //! Chapter 05, section 10. Invariant: what lies behind the length in the last block is zeros, and
 //! no block lies behind the length; a file of one block grows that block up to the record size
@@ -10,16 +10,44 @@ use cenote_format::zil::Payload;
 use cenote_format::{ObjectId, pflags};
 
 use super::nodes::Node;
-use super::set_attributes::{SIZE_MAX, check_size, without_set_id};
-use super::{SMALL_CHANGE, SYNC_PATIENCE, Writer, now};
-use crate::attributes::{Facts, REGULAR};
+use super::{FilesystemWriter, SMALL_CHANGE, SYNC_PATIENCE};
+use crate::attributes::{Facts, REGULAR, TYPE};
 use crate::error::{EFBIG, EINVAL, EISDIR, ENODEV, ENOSPC, EPERM};
-use crate::tree::{Allocate, Errno, Result};
+use crate::tree::{Allocate, Errno, Result, Timestamp};
 use crate::view::File;
 
 /// Blocks freed in one transaction group at most.
 const FREED_AT_ONCE: u64 = 1 << 19;
 const SECTOR: u64 = 512;
+/// Longest file.
+const SIZE_MAX: u64 = i64::MAX as u64;
+
+const SET_USER_ID: u32 = 0o4000;
+const SET_GROUP_ID: u32 = 0o2000;
+const GROUP_EXECUTE: u32 = 0o010;
+
+/// A mode without the bits that a write by an unprivileged process takes away.
+pub(super) fn without_set_id(mode: u32) -> u32 {
+    match mode {
+        _ if mode & TYPE != REGULAR => mode,
+        _ if mode & GROUP_EXECUTE != 0 => mode & !(SET_USER_ID | SET_GROUP_ID),
+        _ => mode & !SET_USER_ID,
+    }
+}
+
+/// EISDIR, EINVAL, EFBIG where the length cannot be set.
+pub(super) fn check_size(facts: &Facts, size: u64) -> Result<()> {
+    if facts.is_directory() {
+        return Err(Errno::new(EISDIR, "a directory"));
+    }
+    if facts.kind() != REGULAR {
+        return Err(Errno::new(EINVAL, "not a regular file"));
+    }
+    if size > SIZE_MAX {
+        return Err(Errno::new(EFBIG, "the file would be too long"));
+    }
+    Ok(())
+}
 
 /// EPERM where the flags of a file forbid to change its data at `offset`.
 pub(super) fn check_writable(facts: &Facts, offset: u64) -> Result<()> {
@@ -39,7 +67,7 @@ pub(super) fn end_of(offset: u64, len: u64) -> Result<u64> {
 
 /// Facts of a file whose data was changed now.
 pub(super) fn modified(facts: &Facts) -> Facts {
-    let time = now();
+    let time = Timestamp::now();
     let flags = facts.flags | pflags::ARCHIVE | pflags::SCAN_MODIFIED;
     Facts { modified: time, changed: time, flags, ..*facts }
 }
@@ -88,11 +116,11 @@ impl Ready {
     }
 }
 
-impl Writer {
+impl FilesystemWriter {
     /// Writes `data` at `offset`.
     pub fn write(&self, id: ObjectId, offset: u64, data: &[u8], kill_set_id: bool) -> Result<()> {
         let node = self.node(id)?;
-        let _room = self.admit_write(&node, offset, data.len() as u64)?;
+        let _reservation = self.admit_write(&node, offset, data.len() as u64)?;
         let mut state = node.write()?;
         let file = &mut state.file;
         check_size(&file.facts, 0)?;
@@ -117,7 +145,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Reserves room for a write. In a full pool what is there can still be written over.
+    /// Reserves space for a write. In a full pool what is there can still be written over.
     pub(super) fn admit_write(&self, node: &Node, offset: u64, length: u64) -> Result<Reservation> {
         let block = {
             let object = &node.read()?.file.object;
@@ -206,7 +234,7 @@ impl Writer {
     pub(super) fn cut_most(&self, id: ObjectId, size: u64) -> Result<()> {
         let node = self.node(id)?;
         loop {
-            let _room = self.admit_freeing()?;
+            let _reservation = self.admit_freeing()?;
             let state = node.write()?;
             let file = &state.file;
             let block = file.object.block_size();
@@ -241,7 +269,7 @@ impl Writer {
         }
         let end = end_of(offset, len)?;
         let node = self.node(id)?;
-        let _room = self.admit(match what {
+        let _reservation = self.admit(match what {
             Allocate::Reserve { .. } => len,
             _ => SMALL_CHANGE,
         })?;

@@ -6,10 +6,10 @@
 use cenote_format::sa::Attribute;
 use cenote_format::{ObjectId, pflags};
 
-use super::{Writer, now};
+use super::FilesystemWriter;
 use crate::attributes::{Facts, REGULAR};
 use crate::error::{EINVAL, EOPNOTSUPP};
-use crate::tree::{Errno, FileFlags, Result};
+use crate::tree::{Errno, FileFlags, Result, Timestamp};
 
 /// Flags that are set and cleared here.
 const SETTABLE: u64 =
@@ -37,11 +37,11 @@ fn bits_of(flags: &FileFlags) -> u64 {
         | bit(flags.project_inherit, pflags::PROJECT_INHERIT)
 }
 
-impl Writer {
+impl FilesystemWriter {
     /// Changes flags and project of a file.
     pub fn set_file_flags(&self, id: ObjectId, wanted: &FileFlags) -> Result<()> {
         self.retrying(|| {
-            let _room = self.admit_freeing()?;
+            let _reservation = self.admit_freeing()?;
             let node = self.node(id)?;
             let mut state = node.write()?;
             let file = &mut state.file;
@@ -62,7 +62,7 @@ impl Writer {
             if wanted.project == NO_PROJECT {
                 return Err(Errno::new(EINVAL, "no such project"));
             }
-            let facts = Facts { flags, project, changed: now(), ..old };
+            let facts = Facts { flags, project, changed: Timestamp::now(), ..old };
             if (flags, project) == (old.flags, old.project) {
                 return Ok(());
             }

@@ -1,11 +1,14 @@
 //! The write side of a mounted filesystem.
 //!
-//! Every change runs like this: room is made sure of and the throttle passed, then the files are
-//! locked in ascending order of their objects, then the blocks it changes in parts are read, then the
-//! transaction begins (which never waits), and everything of the change is written in it. Invariants: a change is in one transaction group, or
-//! is one of several that each leave the filesystem whole; who holds a lock never waits for a
-//! transaction group; changes of one object are made in ascending groups, because a transaction
-//! begins only under the object's lock.
+//! Every change takes the same steps:
+//! 1. it reserves the space it may need and passes the throttle (`admit`);
+//! 2. it locks its files, in ascending order of their objects;
+//! 3. it reads the blocks that it changes only in part;
+//! 4. it begins a transaction, which never waits, and writes everything in it.
+//!
+//! Invariants: a change is in one transaction group, or is one of several that each leave the
+//! filesystem whole; nobody waits for a transaction group while holding a lock; changes of one object
+//! are made in ascending groups, because a transaction begins only under the object's lock.
 //!
 //! Order of locks: rename lock, files by object, delete queue, transaction, attribute layouts.
 
@@ -13,6 +16,7 @@ mod acl;
 mod attributes;
 mod copy;
 mod data;
+mod delete_queue;
 mod file_flags;
 mod log;
 mod names;
@@ -20,7 +24,7 @@ mod namespace;
 mod nfsv4;
 mod nodes;
 mod object;
-mod queue;
+
 mod quota;
 mod rename;
 mod replay;
@@ -39,7 +43,7 @@ use parking_lot::{Mutex, RwLock};
 pub use file_flags::file_flags;
 pub use log::Intents;
 pub use nfsv4::{AclInherit, AclMode};
-pub use nodes::{Node, State};
+pub use nodes::{GuardedFile, Node};
 pub use quota::QuotaKind;
 
 pub(crate) use attributes::Layouts;
@@ -50,9 +54,9 @@ use crate::error::{EINTR, EOPNOTSUPP, EROFS, RETRY};
 use crate::tree::{Attributes, Errno, Result, Timestamp};
 use crate::view::{File, View};
 use crate::xattr::Rules;
-use attributes::Change;
+use attributes::AttributeChange;
+use delete_queue::DeleteQueue;
 use nodes::Nodes;
-use queue::Queue;
 use quota::Quotas;
 
 /// Longest wait for a transaction group where there is no intent log.
@@ -84,7 +88,7 @@ pub trait ChangeLog: Send + Sync {
     fn forget(&self, object: u64);
 }
 
-/// Says whether there is room.
+/// Says whether there is space for a change.
 pub trait SpaceCheck: Send + Sync {
     /// Reserves `blocks` blocks of `size` bytes for a change about to be made; ENOSPC or EDQUOT if they
     /// do not fit into the dataset. May wait for transaction groups.
@@ -92,21 +96,20 @@ pub trait SpaceCheck: Send + Sync {
 }
 
 /// How access times are kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccessTimes {
-    /// Not at all.
-    Off,
-    /// Only where they are older than the last change, or than a day.
+    /// Reads leave them as they are (`atime=off`).
+    Never,
+    /// A read sets them where they are older than the last change, or than a day (`relatime=on`).
     Relative,
-    /// Always.
-    #[default]
-    On,
+    /// Every read sets them.
+    Always,
 }
 
-/// Property `sync`: what survives a crash when.
+/// Property `sync`: when changes survive a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Promptness {
-    /// What was asked for: `fsync` and its like.
+pub enum SyncMode {
+    /// When a program asks for it: `fsync` and its like.
     #[default]
     Standard,
     /// Every change, before it is answered.
@@ -125,7 +128,7 @@ pub struct WriteProperties {
     /// Properties `atime` and `relatime`.
     pub access_times: AccessTimes,
     /// Property `sync`.
-    pub promptness: Promptness,
+    pub sync_mode: SyncMode,
     /// Feature `project_quota` is enabled: new files have a project id.
     pub projects: bool,
     /// Property `aclmode`.
@@ -140,8 +143,8 @@ impl Default for WriteProperties {
         Self {
             record_size,
             slots: 1,
-            access_times: AccessTimes::On,
-            promptness: Promptness::Standard,
+            access_times: AccessTimes::Always,
+            sync_mode: SyncMode::Standard,
             projects: true,
             acl_mode: AclMode::default(),
             acl_inherit: AclInherit::default(),
@@ -159,14 +162,14 @@ pub struct WriteOptions {
     pub durability: Option<Arc<dyn Durability>>,
     /// Is told of changes.
     pub log: Option<Arc<dyn ChangeLog>>,
-    /// Says whether there is room; without it there always is.
+    /// Says whether there is space; without it there always is.
     pub space: Option<Arc<dyn SpaceCheck>>,
     /// Says whether files may share blocks now; without it they never do.
     pub cloning: Option<Box<dyn Fn() -> bool + Send + Sync>>,
 }
 
 /// Changes the files of one object set.
-pub struct Writer {
+pub struct FilesystemWriter {
     view: Arc<View>,
     rules: Rules,
     long_names: bool,
@@ -180,21 +183,14 @@ pub struct Writer {
     cloning: Option<Box<dyn Fn() -> bool + Send + Sync>>,
     nodes: Nodes,
     layouts: Layouts,
-    queue: Queue,
+    queue: DeleteQueue,
     quotas: Quotas,
     /// Held while a directory gets another parent.
     renames: Mutex<()>,
     replaying: AtomicBool,
 }
 
-/// The present.
-pub(crate) fn now() -> Timestamp {
-    let since = cenote_engine::environment::now();
-    let seconds = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
-    Timestamp { seconds, nanoseconds: since.subsec_nanos() }
-}
-
-impl Writer {
+impl FilesystemWriter {
     /// Opens `view`, whose object set must be live, for changes.
     pub fn open(
         view: Arc<View>,
@@ -212,7 +208,7 @@ impl Writer {
         }
         Ok(Self {
             layouts: Layouts::open(&view)?,
-            queue: Queue::open(&view)?,
+            queue: DeleteQueue::open(&view)?,
             quotas: Quotas::open(&view)?,
             view,
             rules,
@@ -245,13 +241,13 @@ impl Writer {
         *self.access_times.write() = access_times;
     }
 
-    /// Reserves room for `bytes`, to be held until the change is made, and slows down if the disks
-    /// do not keep up. No lock may be held.
+    /// Reserves space for `bytes`, to be held until the change is made, and slows down if the disks
+    /// do not keep up. The caller must hold no lock.
     fn admit(&self, bytes: u64) -> Result<Reservation> {
         self.admit_for(bytes.div_ceil(SMALL_CHANGE), SMALL_CHANGE, Purpose::Grow)
     }
 
-    /// As [`Self::admit`] for what makes room in the end, or keeps up what is there.
+    /// As [`Self::admit`] for a change that frees space in the end, or keeps up what is there.
     fn admit_freeing(&self) -> Result<Reservation> {
         self.admit_for(1, SMALL_CHANGE, Purpose::Spare)
     }
@@ -300,11 +296,11 @@ impl Writer {
     pub fn note_access(&self, id: ObjectId) {
         let forced = *self.access_times.read();
         let mode = forced.unwrap_or_else(|| self.properties().access_times);
-        if mode == AccessTimes::Off {
+        if mode == AccessTimes::Never {
             return;
         }
         let Ok(node) = self.node(id) else { return };
-        let time = now();
+        let time = Timestamp::now();
         if mode == AccessTimes::Relative {
             let Ok(state) = node.read() else { return };
             let facts = &state.file.facts;
@@ -318,7 +314,13 @@ impl Writer {
     }
 
     /// Makes the object's attributes say what `facts` say, and makes `more` changes.
-    fn store(&self, tx: &Tx, file: &mut File, facts: &Facts, more: &[Change<'_>]) -> Result<()> {
+    fn store(
+        &self,
+        tx: &Tx,
+        file: &mut File,
+        facts: &Facts,
+        more: &[AttributeChange<'_>],
+    ) -> Result<()> {
         self.layouts.store(&self.view, tx, file, facts, more)
     }
 
@@ -354,30 +356,27 @@ impl Writer {
         }
     }
 
-    /// A change is made, of `object` alone or of whatever: with `sync=always` it survives a crash
+    /// Ends a change, of `object` alone or of several files: with `sync=always` it survives a crash
     /// once this returns.
-    pub fn made(&self, object: Option<ObjectId>) -> Result<()> {
-        match self.make_last(object) {
-            // The change is made and stays, and whoever waited for more was killed.
-            Err(error) if error.code == EINTR => Ok(()),
-            lasts => lasts,
+    pub fn sync_if_always(&self, object: Option<ObjectId>) -> Result<()> {
+        if self.properties().sync_mode != SyncMode::Always {
+            return Ok(());
         }
-    }
-
-    fn make_last(&self, object: Option<ObjectId>) -> Result<()> {
-        match (self.properties().promptness, object) {
-            (Promptness::Always, Some(object)) => self.sync(object),
-            (Promptness::Always, None) => match &self.durability {
-                Some(durability) => durability.sync_all(),
-                None => self.wait_for_group(),
-            },
-            _ => Ok(()),
+        let synced = match (object, &self.durability) {
+            (Some(object), _) => self.sync(object),
+            (None, Some(durability)) => durability.sync_all(),
+            (None, None) => self.wait_for_group(),
+        };
+        match synced {
+            // The change was made and stays; the process that waited for more was killed.
+            Err(error) if error.code == EINTR => Ok(()),
+            result => result,
         }
     }
 
     /// Makes what was done to `object` survive a crash, if the property `sync` lets it.
     pub fn sync(&self, object: ObjectId) -> Result<()> {
-        if self.properties().promptness == Promptness::Disabled {
+        if self.properties().sync_mode == SyncMode::Disabled {
             return Ok(());
         }
         match &self.durability {
@@ -389,7 +388,7 @@ impl Writer {
     /// Makes everything survive a crash.
     pub fn sync_all(&self) -> Result<()> {
         self.store_access_times();
-        if self.properties().promptness == Promptness::Disabled {
+        if self.properties().sync_mode == SyncMode::Disabled {
             return Ok(());
         }
         match &self.durability {

@@ -1,6 +1,6 @@
 //! Names in directories: what may be one, finding, adding and removing entries.
 //!
-//! Chapter 05, section 9. The directory's lock is held by whoever calls. Invariant: a directory's
+//! Chapter 05, section 9. The caller holds the directory's lock. Invariant: a directory's
 //! open ZAP is dropped with every change, so nobody reads an old one.
 
 use cenote_engine::txg::Tx;
@@ -9,7 +9,7 @@ use cenote_format::ObjectId;
 use cenote_format::directory_entry::{EntryValue, kind_of_mode};
 use cenote_format::zap::MatchKind;
 
-use super::Writer;
+use super::FilesystemWriter;
 use crate::directory::{LONG_NAME_MAX, NAME_MAX};
 use crate::error::{EEXIST, EILSEQ, EINVAL, ENAMETOOLONG, ENOENT};
 use crate::tree::{Errno, Result};
@@ -24,7 +24,7 @@ pub struct Found {
     pub name: Vec<u8>,
 }
 
-impl Writer {
+impl FilesystemWriter {
     /// Checks a name that is looked for or made; `dot` is the errno of "." and "..".
     pub(super) fn check_name(&self, name: &[u8], dot: i32) -> Result<()> {
         let limit = if self.long_names { LONG_NAME_MAX } else { NAME_MAX };

@@ -12,7 +12,7 @@ use cenote_format::{ObjectId, pflags};
 use super::acl::Inherited;
 use super::nodes::{Locked, Node};
 use super::object::new_flags;
-use super::{NewFile, SMALL_CHANGE, SYNC_PATIENCE, Writer, make_file, now};
+use super::{FilesystemWriter, NewFile, SMALL_CHANGE, SYNC_PATIENCE, make_file};
 use crate::access::groups_of_process;
 use crate::attributes::{DIRECTORY, Facts, REGULAR, SYMLINK, TYPE, is_device};
 use crate::error::{EEXIST, EINVAL, EISDIR, ENAMETOOLONG, ENOENT, ENOTDIR, ENOTEMPTY, EPERM};
@@ -83,7 +83,7 @@ pub(super) fn log_time(time: Timestamp) -> [u64; 2] {
     [time.seconds.cast_unsigned(), time.nanoseconds.into()]
 }
 
-impl Writer {
+impl FilesystemWriter {
     /// Makes a file named `name` in `parent`.
     pub fn create(
         &self,
@@ -94,7 +94,7 @@ impl Writer {
     ) -> Result<Arc<Node>> {
         self.check_name(name, EEXIST)?;
         self.retrying(|| {
-            let _room = self.admit(SMALL_CHANGE)?;
+            let _reservation = self.admit(SMALL_CHANGE)?;
             let parent = self.node(parent)?;
             let mut state = parent.write()?;
             let directory = &mut state.file;
@@ -145,7 +145,7 @@ impl Writer {
             return Err(Errno::new(EINVAL, "only regular files are made without a name"));
         }
         self.retrying(|| {
-            let _room = self.admit(SMALL_CHANGE)?;
+            let _reservation = self.admit(SMALL_CHANGE)?;
             let parent = self.node(parent)?;
             let state = parent.read()?;
             check_directory(&state.file.facts, DirectoryChange::Add)?;
@@ -200,7 +200,7 @@ impl Writer {
             flags |= pflags::PROJECT_INHERIT | pflags::PROJECT;
         }
         flags |= of.flags & pflags::XATTR;
-        let time = now();
+        let time = Timestamp::now();
         let facts = Facts {
             mode,
             size: if is_directory { 2 } else { new.target.len() as u64 },
@@ -289,7 +289,7 @@ impl Writer {
     /// Gives a file another name.
     pub fn link(&self, id: ObjectId, parent: ObjectId, name: &[u8]) -> Result<Arc<Node>> {
         self.check_name(name, EEXIST)?;
-        let _room = self.admit(SMALL_CHANGE)?;
+        let _reservation = self.admit(SMALL_CHANGE)?;
         let (parent, node) = (self.node(parent)?, self.node(id)?);
         if parent.id() == id {
             return Err(Errno::new(EPERM, "a directory gets no second name"));
@@ -311,7 +311,7 @@ impl Writer {
         }
         let queue = (facts.links == 0).then(|| self.queue.lock());
         let tx = self.begin()?;
-        let time = now();
+        let time = Timestamp::now();
         self.add_entry(&tx, &locked.of(parent.id())?.file, name, id, facts.mode)?;
         if let Some(queue) = queue {
             queue.remove(&tx, id)?;
@@ -352,7 +352,7 @@ impl Writer {
     ) -> Result<T> {
         let directory = self.node(parent)?;
         loop {
-            let _room = self.admit_freeing()?;
+            let _reservation = self.admit_freeing()?;
             let found = {
                 let state = directory.read()?;
                 check_directory(&state.file.facts, DirectoryChange::Remove)?;
@@ -388,7 +388,7 @@ impl Writer {
             check_movable(&facts)?;
             let queue = (facts.links <= 1).then(|| self.queue.lock());
             let tx = self.begin()?;
-            let time = now();
+            let time = Timestamp::now();
             self.remove_entry(&tx, &locked.of(parent)?.file, &found.name)?;
             if let Some(queue) = queue {
                 queue.add(&tx, found.id)?;
@@ -425,7 +425,7 @@ impl Writer {
             }
             let queue = self.queue.lock();
             let tx = self.begin()?;
-            let time = now();
+            let time = Timestamp::now();
             self.remove_entry(&tx, &locked.of(parent)?.file, &found.name)?;
             queue.add(&tx, found.id)?;
             let file = &mut locked.of(found.id)?.file;

@@ -11,7 +11,7 @@ use cenote_format::acl::{
 use cenote_format::pflags;
 use cenote_format::sa::Attribute;
 
-use super::Writer;
+use super::FilesystemWriter;
 use super::object::acl_flags;
 use crate::attributes::{Facts, REGULAR, SystemAttributes};
 use crate::error::EPERM;
@@ -177,7 +177,7 @@ fn described(facts: &Facts, list: &[Ace]) -> Facts {
     Facts { mode: facts.mode & !0o777 | said.bits, flags, ..*facts }
 }
 
-impl Writer {
+impl FilesystemWriter {
     /// The list of a file.
     fn list_of(&self, file: &File) -> Result<Aces> {
         let table = self.view.attribute_table();

@@ -24,7 +24,7 @@ const KEPT: usize = 1024;
 /// A file in memory.
 pub struct Node {
     id: ObjectId,
-    state: RwLock<State>,
+    state: RwLock<GuardedFile>,
     /// When it was read last, in nanoseconds since 1970, if the object does not say so yet; 0
     /// otherwise.
     accessed: AtomicI64,
@@ -32,14 +32,14 @@ pub struct Node {
     used: AtomicBool,
 }
 
-/// What a node's lock guards.
-pub struct State {
+/// A file in memory, guarded by its node's lock.
+pub struct GuardedFile {
     /// The file.
     pub file: File,
     gone: bool,
 }
 
-impl State {
+impl GuardedFile {
     /// The file's object was freed.
     pub fn set_gone(&mut self) {
         self.gone = true;
@@ -52,7 +52,7 @@ fn gone() -> Errno {
 
 impl Node {
     fn new(id: ObjectId, file: File) -> Arc<Self> {
-        let state = RwLock::new(State { file, gone: false });
+        let state = RwLock::new(GuardedFile { file, gone: false });
         Arc::new(Self { id, state, accessed: AtomicI64::new(0), used: AtomicBool::new(true) })
     }
 
@@ -62,13 +62,13 @@ impl Node {
     }
 
     /// The file, for looking; ESTALE if it was freed.
-    pub fn read(&self) -> Result<RwLockReadGuard<'_, State>> {
+    pub fn read(&self) -> Result<RwLockReadGuard<'_, GuardedFile>> {
         let state = self.state.read();
         if state.gone { Err(gone()) } else { Ok(state) }
     }
 
     /// The file, for changing; ESTALE if it was freed.
-    pub fn write(&self) -> Result<RwLockWriteGuard<'_, State>> {
+    pub fn write(&self) -> Result<RwLockWriteGuard<'_, GuardedFile>> {
         let state = self.state.write();
         if state.gone { Err(gone()) } else { Ok(state) }
     }
@@ -98,7 +98,7 @@ impl Node {
 
 /// Several files locked for changing, in ascending order of their objects.
 pub struct Locked<'a> {
-    guards: SmallVec<[(ObjectId, RwLockWriteGuard<'a, State>); 4]>,
+    guards: SmallVec<[(ObjectId, RwLockWriteGuard<'a, GuardedFile>); 4]>,
 }
 
 impl<'a> Locked<'a> {
@@ -115,7 +115,7 @@ impl<'a> Locked<'a> {
     }
 
     /// One of them.
-    pub fn of(&mut self, id: ObjectId) -> Result<&mut State> {
+    pub fn of(&mut self, id: ObjectId) -> Result<&mut GuardedFile> {
         let found = self.guards.iter_mut().find(|(own, _)| *own == id);
         found.map(|(_, state)| &mut **state).ok_or_else(gone)
     }
@@ -171,7 +171,7 @@ impl Nodes {
     pub fn add(&self, id: ObjectId, file: File) -> Result<Arc<Node>> {
         let mut shard = self.shard(id)?.lock();
         shard.make_room();
-        // Whoever was quicker read the same new object.
+        // Another thread may have been quicker: it read the same new object.
         let node = shard.nodes.entry(id.0).or_insert_with(|| Node::new(id, file));
         Ok(node.clone())
     }

@@ -1,8 +1,8 @@
 //! Quotas of users, groups and projects.
 //!
-//! Chapter 05, section 13. Who has used as much as the limit or more is over quota. Usage is what
+//! Chapter 05, section 13. A user who has used as much as the limit or more is over quota. Usage is what
 //! the accounting objects say, which is as old as the last transaction group, as in OpenZFS.
-//! Invariant: who is not over quota when a change begins may finish it.
+//! Invariant: a user who is not over quota when a change begins may finish it.
 
 use std::collections::HashMap;
 
@@ -14,7 +14,7 @@ use cenote_format::zap::Normalization;
 use cenote_format::{ObjectId, ObjectType, master_node};
 use parking_lot::RwLock;
 
-use super::{Writer, salt};
+use super::{FilesystemWriter, salt};
 use crate::attributes::Facts;
 use crate::error::{EDQUOT, EINVAL};
 use crate::tree::{Errno, Result};
@@ -133,7 +133,7 @@ fn id_of(kind: QuotaKind, facts: &Facts) -> u64 {
     }
 }
 
-impl Writer {
+impl FilesystemWriter {
     /// Makes the table of these quotas, if there is none: [`Self::put_quota`] wants one.
     pub fn make_quota_table(&self, kind: QuotaKind) -> Result<()> {
         // One at a time.

@@ -9,14 +9,14 @@ use cenote_engine::txg::Tx;
 use cenote_format::zil::{LogId, Payload, RenameKind, Whiteout};
 use cenote_format::{ObjectId, pflags};
 
+use super::FilesystemWriter;
 use super::acl::Inherited;
 use super::names::Found;
 use super::namespace::{DirectoryChange, check_directory, check_movable, grown, log_time};
 use super::nodes::{Locked, Node};
 use super::object::new_flags;
-use super::replay::{id_of, slots_of, time_of};
-use super::{Writer, now};
-use crate::attributes::{CHARACTER, Facts};
+use super::replay::{id_of, slots_of};
+use crate::attributes::{CHARACTER, Facts, stored_time};
 use crate::error::{EBUSY, EEXIST, EINVAL, EIO, EISDIR, ENOENT, ENOTDIR, ENOTEMPTY, EXDEV};
 use crate::tree::{Caller, Errno, RenameFlags, Result, Timestamp};
 use crate::view::File;
@@ -38,7 +38,7 @@ struct Move<'a> {
     recorded: Option<&'a Whiteout>,
 }
 
-impl Writer {
+impl FilesystemWriter {
     /// Moves `from` in `from_parent` to `to` in `to_parent`.
     pub fn rename(
         &self,
@@ -82,7 +82,7 @@ impl Writer {
         flags: RenameFlags,
         recorded: Option<&Whiteout>,
     ) -> Result<bool> {
-        let _room = self.admit_freeing()?;
+        let _reservation = self.admit_freeing()?;
         let _order = (from != to).then(|| self.renames.lock());
         let (from_node, to_node) = (self.node(from)?, self.node(to)?);
         let source = self.look(&from_node, old)?;
@@ -199,6 +199,7 @@ impl Writer {
         self.replace(locked, plan, same_object)
     }
 
+    /// Gives the source its new name, in the place of the target if there is another file.
     fn replace(&self, locked: &mut Locked<'_>, plan: &Move<'_>, same: bool) -> Result<()> {
         let replaced = plan.target.as_ref().filter(|_| !same);
         let last_name = match replaced {
@@ -210,59 +211,30 @@ impl Writer {
         };
         let queue = last_name.then(|| self.queue.lock());
         let tx = self.begin()?;
-        let time = now();
-        // First what may fail for want of a layout.
+        let time = Timestamp::now();
+        // The whiteout comes first: it may fail for want of a layout.
         let whiteout = match plan.flags.whiteout {
             true => Some(self.make_whiteout(&tx, plan, time)?),
             false => None,
         };
-        let source = locked.of(plan.source.id)?.file.facts;
-        let is_directory = source.is_directory();
-        let target_directory = &locked.of(plan.to)?.file;
-        match replaced {
-            Some(found) if found.name == plan.name => {
-                let (id, mode) = (plan.source.id, source.mode);
-                self.set_entry(&tx, target_directory, plan.name, id, mode)?;
-            }
-            Some(found) => {
-                self.remove_entry(&tx, target_directory, &found.name)?;
-                self.add_entry(&tx, target_directory, plan.name, plan.source.id, source.mode)?;
-            }
-            None => {
-                self.add_entry(&tx, target_directory, plan.name, plan.source.id, source.mode)?;
-            }
-        }
-        let source_directory = &locked.of(plan.from)?.file;
-        match &whiteout {
-            Some(file) => {
-                let (id, mode) = (file.object.id(), file.facts.mode);
-                self.set_entry(&tx, source_directory, &plan.source.name, id, mode)?;
-            }
-            None => self.remove_entry(&tx, source_directory, &plan.source.name)?,
-        }
+        self.move_entry(&tx, locked, plan, replaced, whiteout.as_ref())?;
         if let Some(found) = replaced {
             if let Some(queue) = &queue {
                 queue.add(&tx, found.id)?;
             }
-            let file = &mut locked.of(found.id)?.file;
-            let links = match file.facts.is_directory() {
-                true => 0,
-                false => file.facts.links.saturating_sub(1),
-            };
-            let facts = Facts { links, changed: time, ..file.facts };
-            self.store(&tx, file, &facts, &[])?;
+            self.take_name(&tx, &mut locked.of(found.id)?.file, time)?;
         }
         self.moved(&tx, locked, plan.source.id, plan.to, time)?;
+        let is_directory = locked.of(plan.source.id)?.file.facts.is_directory();
         let links = i64::from(is_directory);
-        let left = &mut locked.of(plan.from)?.file;
-        let stays = i64::from(whiteout.is_some());
-        let facts = grown(&left.facts, stays - 1, -links, time);
-        self.store(&tx, left, &facts, &[])?;
-        let gone = replaced.is_some();
-        let entered = &mut locked.of(plan.to)?.file;
-        let lost = if gone && is_directory { 1 } else { 0 };
-        let facts = grown(&entered.facts, i64::from(!gone), links - lost, time);
-        self.store(&tx, entered, &facts, &[])?;
+        let entries_left = i64::from(whiteout.is_some()) - 1;
+        self.resize_directory(&tx, locked, plan.from, (entries_left, -links), time)?;
+        let (entries_new, links_new) = match replaced {
+            // A directory replaces directories only.
+            Some(_) => (0, 0),
+            None => (1, links),
+        };
+        self.resize_directory(&tx, locked, plan.to, (entries_new, links_new), time)?;
         let kind = match &whiteout {
             Some(file) => RenameKind::Whiteout(logged(file)),
             None => RenameKind::Plain,
@@ -275,6 +247,62 @@ impl Writer {
             self.nodes.add(file.object.id(), file)?;
         }
         Ok(())
+    }
+
+    /// Changes the entries of both directories: the new name leads to the source, and the old one goes,
+    /// or leads to the whiteout.
+    fn move_entry(
+        &self,
+        tx: &Tx,
+        locked: &mut Locked<'_>,
+        plan: &Move<'_>,
+        replaced: Option<&Found>,
+        whiteout: Option<&File>,
+    ) -> Result<()> {
+        let (id, mode) = (plan.source.id, locked.of(plan.source.id)?.file.facts.mode);
+        let target_directory = &locked.of(plan.to)?.file;
+        match replaced {
+            Some(found) if found.name == plan.name => {
+                self.set_entry(tx, target_directory, plan.name, id, mode)?;
+            }
+            Some(found) => {
+                self.remove_entry(tx, target_directory, &found.name)?;
+                self.add_entry(tx, target_directory, plan.name, id, mode)?;
+            }
+            None => self.add_entry(tx, target_directory, plan.name, id, mode)?,
+        }
+        let source_directory = &locked.of(plan.from)?.file;
+        match whiteout {
+            Some(file) => {
+                let (id, mode) = (file.object.id(), file.facts.mode);
+                self.set_entry(tx, source_directory, &plan.source.name, id, mode)
+            }
+            None => self.remove_entry(tx, source_directory, &plan.source.name),
+        }
+    }
+
+    /// A file that was replaced has a name less; a directory has none any more.
+    fn take_name(&self, tx: &Tx, file: &mut File, time: Timestamp) -> Result<()> {
+        let links = match file.facts.is_directory() {
+            true => 0,
+            false => file.facts.links.saturating_sub(1),
+        };
+        let facts = Facts { links, changed: time, ..file.facts };
+        self.store(tx, file, &facts, &[])
+    }
+
+    /// A directory has so many more entries and links (fewer, where negative).
+    fn resize_directory(
+        &self,
+        tx: &Tx,
+        locked: &mut Locked<'_>,
+        id: ObjectId,
+        (entries, links): (i64, i64),
+        time: Timestamp,
+    ) -> Result<()> {
+        let directory = &mut locked.of(id)?.file;
+        let facts = grown(&directory.facts, entries, links, time);
+        self.store(tx, directory, &facts, &[])
     }
 
     /// The object got a name in `parent`.
@@ -301,7 +329,7 @@ impl Writer {
         expect_project(&locked.of(plan.from)?.file.facts, &other)?;
         let source = locked.of(plan.source.id)?.file.facts;
         let tx = self.begin()?;
-        let time = now();
+        let time = Timestamp::now();
         let directory = &locked.of(plan.to)?.file;
         self.set_entry(&tx, directory, &target.name, plan.source.id, source.mode)?;
         let directory = &locked.of(plan.from)?.file;
@@ -309,11 +337,8 @@ impl Writer {
         self.moved(&tx, locked, plan.source.id, plan.to, time)?;
         self.moved(&tx, locked, target.id, plan.from, time)?;
         let links = i64::from(source.is_directory()) - i64::from(other.is_directory());
-        for (id, links) in [(plan.from, -links), (plan.to, links)] {
-            let file = &mut locked.of(id)?.file;
-            let facts = grown(&file.facts, 0, links, time);
-            self.store(&tx, file, &facts, &[])?;
-        }
+        self.resize_directory(&tx, locked, plan.from, (0, -links), time)?;
+        self.resize_directory(&tx, locked, plan.to, (0, links), time)?;
         self.note_rename(&tx, plan, RenameKind::Exchange)
     }
 
@@ -344,7 +369,7 @@ impl Writer {
             gid: id_of(recorded.group),
             generation: recorded.generation,
             device: recorded.device,
-            ..new(mode, time_of(recorded.created))
+            ..new(mode, stored_time(recorded.created))
         };
         let claim = Some((ObjectId(recorded.object.object), slots_of(recorded.object)));
         self.make(tx, facts, &[], &Inherited::none(facts.mode), claim)

@@ -13,11 +13,11 @@ use cenote_format::zil::{
 };
 use cenote_format::{ObjectId, acl, pflags};
 
+use super::FilesystemWriter;
 use super::acl::Inherited;
 use super::namespace::{DirectoryChange, check_directory};
 use super::object::new_flags;
-use super::{Writer, now};
-use crate::attributes::{DIRECTORY, Facts, SYMLINK, TYPE, is_device};
+use crate::attributes::{DIRECTORY, Facts, SYMLINK, TYPE, is_device, stored_time};
 use crate::error::{EEXIST, EIO, ENODATA, EOPNOTSUPP, ESTALE};
 use crate::filesystem::Filesystem;
 use crate::tree::{
@@ -27,12 +27,6 @@ use crate::tree::{
 const SUPERUSER: Caller = Caller { uid: 0, gid: 0, pid: 0 };
 /// 512-byte slots of the largest dnode.
 const SLOTS_MAX: u8 = 32;
-
-/// A time of a record.
-pub(super) fn time_of([seconds, nanoseconds]: [u64; 2]) -> Timestamp {
-    let nanoseconds = u32::try_from(nanoseconds).unwrap_or(0).min(999_999_999);
-    Timestamp { seconds: seconds.cast_signed(), nanoseconds }
-}
 
 /// The 512-byte slots its dnode takes.
 pub(super) fn slots_of(id: LogId) -> u8 {
@@ -44,7 +38,7 @@ pub(super) fn id_of(fuid: u64) -> u32 {
     cenote_format::fuid::Fuid::decode(fuid).posix()
 }
 
-impl Writer {
+impl FilesystemWriter {
     /// Whether an object is a file.
     fn is_file(&self, id: u64) -> Result<bool> {
         match self.node(ObjectId(id)) {
@@ -131,7 +125,7 @@ impl Writer {
     }
 
     fn replay_create(&self, create: &Create) -> Result<()> {
-        let _room = self.admit(0)?;
+        let _reservation = self.admit(0)?;
         let id = ObjectId(create.object.object);
         let parent = self.node(ObjectId(create.directory))?;
         let mut state = parent.write()?;
@@ -164,7 +158,7 @@ impl Writer {
             project = of.project;
             flags |= pflags::PROJECT_INHERIT | pflags::PROJECT;
         }
-        let created = time_of(create.created);
+        let created = stored_time(create.created);
         let facts = Facts {
             mode,
             size: if is_directory { 2 } else { target.len() as u64 },
@@ -184,7 +178,7 @@ impl Writer {
         let tx = self.begin()?;
         let claim = Some((id, slots_of(create.object)));
         let file = self.make(&tx, facts, target, &Inherited::none(mode), claim)?;
-        self.name_new(&tx, directory, &create.name, &file, now())?;
+        self.name_new(&tx, directory, &create.name, &file, Timestamp::now())?;
         self.note_create(&tx, directory, &create.name, &file, target)?;
         self.nodes.add(id, file).map(drop)
     }
@@ -233,8 +227,8 @@ impl Writer {
             uid: wants(mask_linux::OWNER).then(|| id_of(set.owner)),
             gid: wants(mask_linux::GROUP).then(|| id_of(set.group)),
             size,
-            accessed: wants(mask_linux::ACCESSED).then(|| SetTime::At(time_of(set.accessed))),
-            modified: wants(mask_linux::MODIFIED).then(|| SetTime::At(time_of(set.modified))),
+            accessed: wants(mask_linux::ACCESSED).then(|| SetTime::At(stored_time(set.accessed))),
+            modified: wants(mask_linux::MODIFIED).then(|| SetTime::At(stored_time(set.modified))),
             changed: None,
             kill_set_id: false,
         };
@@ -245,7 +239,7 @@ impl Writer {
     fn replay_acl(&self, id: ObjectId, parts: &AclParts) -> Result<()> {
         let count = usize::try_from(parts.count).unwrap_or(usize::MAX);
         let list = acl::decode(&parts.entries, count)?;
-        let _room = self.admit(0)?;
+        let _reservation = self.admit(0)?;
         let node = self.node(id)?;
         let mut state = node.write()?;
         let file = &mut state.file;
@@ -265,7 +259,7 @@ impl Writer {
             (Attribute::AclEntries, Some(entries.as_slice())),
         ];
         let mode = facts.mode & !0o777 | said.bits;
-        self.store(&tx, file, &Facts { mode, flags, changed: now(), ..facts }, &more)?;
+        self.store(&tx, file, &Facts { mode, flags, changed: Timestamp::now(), ..facts }, &more)?;
         self.note_whole(&tx);
         Ok(())
     }
@@ -284,7 +278,7 @@ fn engine_error(error: Errno) -> Error {
 }
 
 impl Filesystem {
-    fn for_replay(&self) -> cenote_engine::Result<&Writer> {
+    fn for_replay(&self) -> cenote_engine::Result<&FilesystemWriter> {
         self.writer()
             .ok_or_else(|| Error::new(ErrorKind::ReadOnly, "the filesystem is mounted read-only"))
     }

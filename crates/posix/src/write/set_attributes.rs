@@ -9,31 +9,17 @@ use cenote_format::sa::Attribute;
 use cenote_format::zil::{Payload, SetAttributes as LogAttributes, mask_linux};
 use cenote_format::{ObjectId, pflags};
 
-use super::data::Ready;
+use super::data::{Ready, check_size, without_set_id};
 use super::namespace::log_time;
 use super::object::{acl_flags, trivial_acl};
-use super::{SMALL_CHANGE, Writer, now};
-use crate::attributes::{Facts, REGULAR, TYPE};
-use crate::error::{EFBIG, EINVAL, EISDIR, EPERM};
+use super::{FilesystemWriter, SMALL_CHANGE};
+use crate::attributes::{Facts, TYPE};
+use crate::error::EPERM;
 use crate::tree::{Errno, Result, SetAttributes, SetTime, Timestamp};
 use crate::view::File;
 
-const SET_USER_ID: u32 = 0o4000;
-const SET_GROUP_ID: u32 = 0o2000;
-const GROUP_EXECUTE: u32 = 0o010;
 /// Flags that follow from an ACL.
 const ACL_FLAGS: u64 = pflags::ACL_TRIVIAL | pflags::NO_EXECS_DENIED;
-/// Longest file.
-pub(super) const SIZE_MAX: u64 = i64::MAX as u64;
-
-/// A mode without the bits that a write by an unprivileged process takes away.
-pub(super) fn without_set_id(mode: u32) -> u32 {
-    match mode {
-        _ if mode & TYPE != REGULAR => mode,
-        _ if mode & GROUP_EXECUTE != 0 => mode & !(SET_USER_ID | SET_GROUP_ID),
-        _ => mode & !SET_USER_ID,
-    }
-}
 
 fn time_of(set: SetTime, now: Timestamp) -> Timestamp {
     match set {
@@ -42,7 +28,7 @@ fn time_of(set: SetTime, now: Timestamp) -> Timestamp {
     }
 }
 
-impl Writer {
+impl FilesystemWriter {
     /// Changes attributes as `change` says.
     pub fn set_attributes(&self, id: ObjectId, change: &SetAttributes) -> Result<()> {
         if let Some(size) = change.size {
@@ -53,67 +39,29 @@ impl Writer {
 
     fn set_attributes_once(&self, id: ObjectId, change: &SetAttributes) -> Result<()> {
         let node = self.node(id)?;
-        let now_long = node.read()?.file.facts.size;
-        let _room = match change.size.is_some_and(|size| size > now_long) {
+        let size_before = node.read()?.file.facts.size;
+        let _reservation = match change.size.is_some_and(|size| size > size_before) {
             true => self.admit(SMALL_CHANGE)?,
             false => self.admit_freeing()?,
         };
         let mut state = node.write()?;
         let file = &mut state.file;
         let old = file.facts;
-        check_flags(&old, change)?;
-        if change.mode.is_some() {
-            self.check_mode_change(&old)?;
-        }
-        if let Some(size) = change.size {
-            check_size(&old, size)?;
-            if size > old.size {
-                self.check_quota(&old)?;
-            }
-        }
-        if change.uid.is_some_and(|uid| uid != old.uid)
-            || change.gid.is_some_and(|gid| gid != old.gid)
-        {
-            let owner = Facts {
-                uid: change.uid.unwrap_or(old.uid),
-                gid: change.gid.unwrap_or(old.gid),
-                ..old
-            };
-            self.check_quota_of_owner(&old, &owner)?;
-        }
+        self.check_attributes(&old, change)?;
         let ready = match change.size {
             Some(size) => self.ready_for_size(file, size)?,
             None => Ready::default(),
         };
-        let mut mode = change.mode.map_or(old.mode, |mode| old.mode & TYPE | mode & 0o7777);
-        if change.kill_set_id {
-            mode = without_set_id(mode);
-        }
+        let mode = mode_after(old.mode, change);
         let list = match mode & 0o777 == old.mode & 0o777 {
             true => None,
             false => self.changed_access_list(file, mode)?,
         };
         let tx = self.begin()?;
-        let time = now();
-        let mut facts = Facts { mode, ..old };
+        let mut facts = facts_after(&Facts { mode, ..old }, change, Timestamp::now());
         if let Some(size) = change.size {
             self.set_size(&tx, file, size, ready)?;
-            facts.size = size;
-            facts.modified = time;
-            facts.flags |= pflags::ARCHIVE | pflags::SCAN_MODIFIED;
-            if size == 0 {
-                facts.flags &= !pflags::SPARSE;
-            }
         }
-        facts.uid = change.uid.unwrap_or(facts.uid);
-        facts.gid = change.gid.unwrap_or(facts.gid);
-        if let Some(accessed) = change.accessed {
-            facts.accessed = time_of(accessed, time);
-        }
-        if let Some(modified) = change.modified {
-            facts.modified = time_of(modified, time);
-        }
-        facts.changed = change.changed.unwrap_or(time);
         // A time that was set goes before one that was noted.
         if change.accessed.is_none()
             && let Some(accessed) = node.access_noted()
@@ -131,16 +79,36 @@ impl Writer {
         self.note_set(&tx, file, change, &old)
     }
 
+    /// Whether the file's flags, its kind and the quotas of its owners allow the change.
+    fn check_attributes(&self, old: &Facts, change: &SetAttributes) -> Result<()> {
+        check_flags(old, change)?;
+        if change.mode.is_some() {
+            self.check_mode_change(old)?;
+        }
+        if let Some(size) = change.size {
+            check_size(old, size)?;
+            if size > old.size {
+                self.check_quota(old)?;
+            }
+        }
+        let uid = change.uid.unwrap_or(old.uid);
+        let gid = change.gid.unwrap_or(old.gid);
+        if (uid, gid) != (old.uid, old.gid) {
+            self.check_quota_of_owner(old, &Facts { uid, gid, ..*old })?;
+        }
+        Ok(())
+    }
+
     /// Sets and clears flags ([`pflags`]); those that describe the ACL are left alone.
     pub fn set_flags(&self, id: ObjectId, set: u64, clear: u64) -> Result<()> {
         let kept = ACL_FLAGS | pflags::PROJECT | pflags::XATTR;
-        let _room = self.admit_freeing()?;
+        let _reservation = self.admit_freeing()?;
         let node = self.node(id)?;
         let mut state = node.write()?;
         let file = &mut state.file;
         let tx = self.begin()?;
         let flags = file.facts.flags & !(clear & !kept) | set & !kept;
-        let facts = Facts { flags, changed: now(), ..file.facts };
+        let facts = Facts { flags, changed: Timestamp::now(), ..file.facts };
         self.store(&tx, file, &facts, &[])
     }
 
@@ -196,6 +164,33 @@ impl Writer {
     }
 }
 
+/// The mode that a change leaves.
+fn mode_after(old: u32, change: &SetAttributes) -> u32 {
+    let mode = change.mode.map_or(old, |mode| old & TYPE | mode & 0o7777);
+    if change.kill_set_id { without_set_id(mode) } else { mode }
+}
+
+/// What a change leaves of the rest.
+fn facts_after(old: &Facts, change: &SetAttributes, now: Timestamp) -> Facts {
+    let mut facts = *old;
+    if let Some(size) = change.size {
+        facts.size = size;
+        facts.modified = now;
+        facts.flags |= pflags::ARCHIVE | pflags::SCAN_MODIFIED;
+        if size == 0 {
+            facts.flags &= !pflags::SPARSE;
+        }
+    }
+    Facts {
+        uid: change.uid.unwrap_or(facts.uid),
+        gid: change.gid.unwrap_or(facts.gid),
+        accessed: change.accessed.map_or(facts.accessed, |time| time_of(time, now)),
+        modified: change.modified.map_or(facts.modified, |time| time_of(time, now)),
+        changed: change.changed.unwrap_or(now),
+        ..facts
+    }
+}
+
 /// EPERM where the file's flags forbid the change.
 fn check_flags(facts: &Facts, change: &SetAttributes) -> Result<()> {
     let forbidden = |why| Err(Errno::new(EPERM, why));
@@ -211,20 +206,6 @@ fn check_flags(facts: &Facts, change: &SetAttributes) -> Result<()> {
         if owner || change.size.is_some() || sets(change.accessed) || sets(change.modified) {
             return forbidden("the file may only be appended to");
         }
-    }
-    Ok(())
-}
-
-/// EISDIR, EINVAL, EFBIG where the length cannot be set.
-pub(super) fn check_size(facts: &Facts, size: u64) -> Result<()> {
-    if facts.is_directory() {
-        return Err(Errno::new(EISDIR, "a directory"));
-    }
-    if facts.kind() != REGULAR {
-        return Err(Errno::new(EINVAL, "not a regular file"));
-    }
-    if size > SIZE_MAX {
-        return Err(Errno::new(EFBIG, "the file would be too long"));
     }
     Ok(())
 }

@@ -12,10 +12,10 @@ use cenote_format::{ObjectId, pflags};
 
 use super::namespace::grown;
 use super::object::{NewFile, make_file, new_flags};
-use super::{SMALL_CHANGE, Writer, acl, now};
+use super::{FilesystemWriter, SMALL_CHANGE, acl};
 use crate::attributes::{DIRECTORY, Facts, REGULAR};
 use crate::error::{E2BIG, EACCES, EEXIST, ENODATA, EPERM, ERANGE};
-use crate::tree::{Errno, Result, XattrWrite};
+use crate::tree::{Errno, Result, Timestamp, XattrWrite};
 use crate::view::File;
 use crate::xattr::XattrMode;
 
@@ -28,7 +28,7 @@ const VALUE_MAX: usize = 64 << 10;
 /// Longest name in bytes.
 const NAME_MAX: usize = 255;
 
-impl Writer {
+impl FilesystemWriter {
     /// Sets (or, without `value`, removes) the extended attribute `name`.
     pub fn set_xattr(
         &self,
@@ -46,7 +46,7 @@ impl Writer {
             _ => {}
         }
         self.retrying(|| {
-            let _room = match value {
+            let _reservation = match value {
                 Some(value) => self.admit(SMALL_CHANGE + value.len() as u64)?,
                 None => self.admit_freeing()?,
             };
@@ -75,7 +75,7 @@ impl Writer {
             if value.is_some() {
                 self.put_xattr(&tx, file, name, value)?;
             }
-            let facts = Facts { changed: now(), ..file.facts };
+            let facts = Facts { changed: Timestamp::now(), ..file.facts };
             self.store(&tx, file, &facts, &[])?;
             self.note_xattr(&tx, file, name, value)
         })
@@ -139,7 +139,7 @@ impl Writer {
             acl::check(&list)?;
         }
         let tx = self.begin()?;
-        let mut facts = Facts { changed: now(), ..file.facts };
+        let mut facts = Facts { changed: Timestamp::now(), ..file.facts };
         let keep = match is_default {
             true => !list.entries.is_empty(),
             false => !list.is_equivalent_to_mode(),
@@ -213,7 +213,7 @@ impl Writer {
         let id = crate::directory::entry_value(name, &value)?.object;
         self.remove_entry(tx, &directory, name)?;
         self.view.objects().free_object(tx, id)?;
-        let facts = grown(&directory.facts, -1, 0, now());
+        let facts = grown(&directory.facts, -1, 0, Timestamp::now());
         self.store(tx, &mut directory, &facts, &[])
     }
 
@@ -244,7 +244,7 @@ impl Writer {
         let len = value.len() as u64;
         self.grow_block(tx, &target, target.facts.size, len)?;
         target.object.write(tx, 0, value)?;
-        let time = now();
+        let time = Timestamp::now();
         let facts = Facts { size: len, modified: time, changed: time, ..target.facts };
         self.store(tx, &mut target, &facts, &[])?;
         if known.is_none() {
@@ -298,7 +298,7 @@ impl Writer {
     ) -> Result<File> {
         let is_directory = mode & DIRECTORY != 0 && mode & REGULAR == 0;
         let has_project = owner.flags & pflags::PROJECT != 0;
-        let time = now();
+        let time = Timestamp::now();
         let facts = Facts {
             mode,
             size: if is_directory { 2 } else { 0 },

@@ -78,7 +78,7 @@ impl Cut<'_> {
     /// What a snapshot or a checkpoint has.
     fn frozen(&self, pool: &Pool, dataset: &Dataset, listing: &Listing) {
         let place = format!("{}: {}", self.place, dataset.name);
-        let files = cenote_posix::mount::open_in(pool, dataset)
+        let files = cenote_posix::dataset_files::open_in(pool, dataset)
             .unwrap_or_else(|error| panic!("{place}: {error}"));
         let found = list(&files);
         let (names, expected): (Vec<_>, Vec<_>) =

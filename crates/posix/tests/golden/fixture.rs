@@ -15,7 +15,7 @@ use cenote_engine::pool::discover::{FileOpener, Opener, ScanOptions, scan};
 use cenote_engine::pool::space::PoolSpace;
 use cenote_engine::pool::{OpenOptions, Pool};
 use cenote_posix::tree::{Timestamp, Tree};
-use cenote_posix::{Filesystem, Volume, mount};
+use cenote_posix::{Filesystem, Volume, dataset_files};
 use tempfile::TempDir;
 
 /// An unpacked and opened fixture pool.
@@ -99,7 +99,7 @@ impl Fixture {
         let dataset = catalog.dataset_named(name).unwrap();
         let tree = self.pool.config().vdev_tree.clone().unwrap();
         let capacity = PoolSpace::read(catalog, &tree).unwrap().capacity();
-        mount::open(catalog, &dataset, &self.keys, capacity, Timestamp::default())
+        dataset_files::open(catalog, &dataset, &self.keys, capacity, Timestamp::default())
             .unwrap_or_else(|error| panic!("{name}: {error}"))
     }
 

@@ -120,7 +120,7 @@ fn directories_of_very_many_entries() {
     // The same from the disks.
     let pool = disks.open_to_look("exported");
     let dataset = pool.catalog().dataset_named(NAME).unwrap();
-    let tree = cenote_posix::mount::open_in(&pool, &dataset).unwrap();
+    let tree = cenote_posix::dataset_files::open_in(&pool, &dataset).unwrap();
     let all = names(&list(&tree, directory, |_| {}));
     assert_eq!(all.len(), count);
     assert_eq!(all.iter().filter(|name| name.starts_with(b"new ")).count(), went);

@@ -13,8 +13,8 @@ use cenote_format::objset::ObjsetKind;
 use cenote_posix::create::{NewFilesystem, initialise};
 use cenote_posix::tree::{Attributes, Caller, Errno, NewNode, NodeId, Space, Timestamp, Tree};
 use cenote_posix::{
-    AclType, ChangeLog, Filesystem, MountOptions, SnapshotDirectory, WriteOptions, WriteProperties,
-    XattrMode,
+    AclType, ChangeLog, Filesystem, FilesystemOptions, SnapshotDirectory, WriteOptions,
+    WriteProperties, XattrMode,
 };
 
 struct NoLeaves;
@@ -80,7 +80,7 @@ impl Setup {
             space: None,
             cloning: None,
         };
-        let tree = Filesystem::open(MountOptions {
+        let tree = Filesystem::open(FilesystemOptions {
             objects: objects.clone(),
             xattr: self.xattr,
             acl: self.acl,

@@ -391,7 +391,7 @@ impl PoolChanges {
         read_only: bool,
     ) -> std::result::Result<Files, Errno> {
         let Some(live) = self.live.as_ref().filter(|_| !dataset.is_snapshot()) else {
-            return cenote_posix::mount::open_in(pool, dataset).map(Arc::new);
+            return cenote_posix::dataset_files::open_in(pool, dataset).map(Arc::new);
         };
         let files = cenote_posix::live::open(live, dataset, read_only)?;
         self.open.lock().insert(dataset.id, Arc::downgrade(&files));

@@ -2,8 +2,6 @@
 //!
 //! Invariant: what shapes a filesystem or volume when it is made is told apart from what is stored.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use cenote_control::changes::Grant;
 use cenote_control::plan::{NewKey, PropertySetting, PropertyValue};
 use cenote_engine::dataset::change::{PropertyData, PropertyInput};
@@ -52,14 +50,10 @@ pub struct NewSettings {
 
 /// Sorts the settings of a new dataset.
 pub fn split_settings(settings: &[PropertySetting]) -> Result<NewSettings> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let mut files = NewFilesystem {
         uid: rustix::process::getuid().as_raw(),
         gid: rustix::process::getgid().as_raw(),
-        time: Timestamp {
-            seconds: i64::try_from(now.as_secs()).unwrap_or(i64::MAX),
-            nanoseconds: now.subsec_nanos(),
-        },
+        time: Timestamp::now(),
         ..NewFilesystem::default()
     };
     let (mut block, mut encryption) = (VOLUME_BLOCK, None);

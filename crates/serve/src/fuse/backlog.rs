@@ -1,7 +1,7 @@
 //! Requests that wait for their turn, so that some threads stay free for others.
 //!
-//! Invariant: what was put aside is taken up: changes are put aside only while others run, and who
-//! finishes one asks for the next; of the rest see [`Queue`].
+//! Invariant: what was put aside is taken up: changes are put aside only while others run, and the
+//! thread that finishes one asks for the next; for other requests see [`Queue`].
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use parking_lot::{Condvar, Mutex};
 
-use super::abi::InHeader;
+use super::abi::{InHeader, opcode};
 use super::request::Request;
 
 /// Bytes of requests put aside, above which threads do take changes up.
@@ -20,51 +20,54 @@ const BYTES_EACH: usize = 2 << 20;
 /// Bytes of requests that no thread was free for.
 const MAX_QUEUED: usize = 16 << 20;
 
-/// A request that was put aside.
+/// A request that was put aside until its turn comes.
 #[derive(Debug)]
-pub(super) struct Change {
+pub(super) struct DeferredRequest {
     /// The descriptor it came by.
     pub device: Arc<OwnedFd>,
     /// The whole request.
     pub request: Vec<u8>,
 }
 
-impl Change {
+impl DeferredRequest {
     fn header(&self) -> Option<InHeader> {
         Request::header(&self.request)
     }
 }
 
-fn position(waiting: &VecDeque<Change>, unique: u64) -> Option<usize> {
+fn position(waiting: &VecDeque<DeferredRequest>, unique: u64) -> Option<usize> {
     waiting.iter().position(|one| one.header().is_some_and(|header| header.unique == unique))
 }
 
+/// Requests that were put aside, in their order.
 #[derive(Debug, Default)]
-struct State {
+struct DeferredRequests {
+    /// Changes that run now, of a [`Backlog`].
     running: usize,
-    waiting: VecDeque<Change>,
+    waiting: VecDeque<DeferredRequest>,
     /// Bytes in `waiting`.
     bytes: usize,
 }
 
-impl State {
+impl DeferredRequests {
     fn put(&mut self, device: &Arc<OwnedFd>, request: &[u8]) {
         self.bytes += request.len();
         // One copy: the thread needs its buffer.
-        self.waiting.push_back(Change { device: device.clone(), request: request.to_vec() });
+        self.waiting
+            .push_back(DeferredRequest { device: device.clone(), request: request.to_vec() });
     }
 
     fn header_of(&self, unique: u64) -> Option<InHeader> {
         self.waiting.get(position(&self.waiting, unique)?)?.header()
     }
 
-    fn take(&mut self, unique: u64) -> Option<Change> {
+    fn take(&mut self, unique: u64) -> Option<DeferredRequest> {
         let taken = self.waiting.remove(position(&self.waiting, unique)?)?;
         self.bytes -= taken.request.len();
         Some(taken)
     }
 
-    fn pop(&mut self) -> Option<Change> {
+    fn pop(&mut self) -> Option<DeferredRequest> {
         let next = self.waiting.pop_front()?;
         self.bytes -= next.request.len();
         Some(next)
@@ -76,46 +79,46 @@ impl State {
 pub(super) struct Backlog {
     /// Changes that may run at once.
     limit: usize,
-    state: Mutex<State>,
+    deferred: Mutex<DeferredRequests>,
 }
 
 impl Backlog {
     /// Lets `limit` changes run at once.
     pub(super) fn new(limit: usize) -> Self {
-        Self { limit, state: Mutex::default() }
+        Self { limit, deferred: Mutex::default() }
     }
 
     /// Whether the caller shall run this change now (and call [`Backlog::next`] after it);
     /// otherwise it has been put aside.
     pub(super) fn begin(&self, device: &Arc<OwnedFd>, request: &[u8]) -> bool {
-        let mut state = self.state.lock();
+        let mut deferred = self.deferred.lock();
         let most = self.limit.saturating_mul(BYTES_EACH).min(MAX_BYTES);
-        if state.running >= self.limit && state.bytes.saturating_add(request.len()) <= most {
-            state.put(device, request);
+        if deferred.running >= self.limit && deferred.bytes.saturating_add(request.len()) <= most {
+            deferred.put(device, request);
             return false;
         }
-        state.running += 1;
+        deferred.running += 1;
         true
     }
 
     /// A change is finished. The one to run next, if any waits.
-    pub(super) fn next(&self) -> Option<Change> {
-        let mut state = self.state.lock();
-        let next = state.pop();
+    pub(super) fn next(&self) -> Option<DeferredRequest> {
+        let mut deferred = self.deferred.lock();
+        let next = deferred.pop();
         if next.is_none() {
-            state.running -= 1;
+            deferred.running -= 1;
         }
         next
     }
 
     /// The header of a change that waits.
     pub(super) fn header_of(&self, unique: u64) -> Option<InHeader> {
-        self.state.lock().header_of(unique)
+        self.deferred.lock().header_of(unique)
     }
 
     /// Takes out a change that waits: nobody wants it any more.
-    pub(super) fn take(&self, unique: u64) -> Option<Change> {
-        self.state.lock().take(unique)
+    pub(super) fn take(&self, unique: u64) -> Option<DeferredRequest> {
+        self.deferred.lock().take(unique)
     }
 }
 
@@ -126,10 +129,10 @@ pub(super) struct Queue {
     /// Threads that may carry out requests at once.
     limit: usize,
     running: AtomicUsize,
-    /// Requests in `state`, as far as others need to know.
+    /// Requests in `deferred`, as far as others need to know.
     queued: AtomicUsize,
-    state: Mutex<State>,
-    room: Condvar,
+    deferred: Mutex<DeferredRequests>,
+    space_freed: Condvar,
 }
 
 impl Queue {
@@ -139,8 +142,8 @@ impl Queue {
             limit: threads.saturating_sub(1).max(1),
             running: AtomicUsize::new(0),
             queued: AtomicUsize::new(0),
-            state: Mutex::default(),
-            room: Condvar::new(),
+            deferred: Mutex::default(),
+            space_freed: Condvar::new(),
         }
     }
 
@@ -151,12 +154,12 @@ impl Queue {
         if self.enter() {
             return true;
         }
-        let mut state = self.state.lock();
+        let mut deferred = self.deferred.lock();
         // Then nobody reads; what holds the threads up does not last, or there are very many.
-        while state.bytes >= MAX_QUEUED {
-            self.room.wait(&mut state);
+        while deferred.bytes >= MAX_QUEUED {
+            self.space_freed.wait(&mut deferred);
         }
-        state.put(device, request);
+        deferred.put(device, request);
         self.queued.fetch_add(1, SeqCst);
         false
     }
@@ -168,7 +171,7 @@ impl Queue {
     }
 
     /// What was put aside and can be carried out now; the caller calls [`Queue::next`] after it.
-    pub(super) fn take_up(&self) -> Option<Change> {
+    pub(super) fn take_up(&self) -> Option<DeferredRequest> {
         while self.queued.load(SeqCst) > 0 && self.enter() {
             if let Some(next) = self.pop() {
                 return Some(next);
@@ -178,30 +181,93 @@ impl Queue {
         None
     }
 
-    fn pop(&self) -> Option<Change> {
-        let next = self.state.lock().pop()?;
+    fn pop(&self) -> Option<DeferredRequest> {
+        let next = self.deferred.lock().pop()?;
         self.queued.fetch_sub(1, SeqCst);
-        self.room.notify_all();
+        self.space_freed.notify_all();
         Some(next)
     }
 
     /// A request is finished. Another to carry out, if any waits.
-    pub(super) fn next(&self) -> Option<Change> {
+    pub(super) fn next(&self) -> Option<DeferredRequest> {
         self.running.fetch_sub(1, SeqCst);
         self.take_up()
     }
 
     /// The header of a request that waits.
     pub(super) fn header_of(&self, unique: u64) -> Option<InHeader> {
-        self.state.lock().header_of(unique)
+        self.deferred.lock().header_of(unique)
     }
 
     /// Takes out a request that waits: nobody wants it any more.
-    pub(super) fn take(&self, unique: u64) -> Option<Change> {
-        let taken = self.state.lock().take(unique)?;
+    pub(super) fn take(&self, unique: u64) -> Option<DeferredRequest> {
+        let taken = self.deferred.lock().take(unique)?;
         self.queued.fetch_sub(1, SeqCst);
-        self.room.notify_all();
+        self.space_freed.notify_all();
         Some(taken)
+    }
+}
+
+/// Where the requests of a session wait for their turn.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    /// Changes of data, and what makes them survive a crash.
+    data: Backlog,
+    /// Changes of names and attributes.
+    names: Backlog,
+    /// Every request that no thread is free for.
+    pub queue: Queue,
+}
+
+impl Waiting {
+    /// For a session of at most so many threads: half of them change data, a quarter names.
+    pub(super) fn new(max_threads: usize) -> Self {
+        Self {
+            data: Backlog::new((max_threads / 2).max(1)),
+            names: Backlog::new((max_threads / 4).max(1)),
+            queue: Queue::new(max_threads),
+        }
+    }
+
+    /// Where a request has to wait its turn, if it is one that may take long.
+    pub(super) fn backlog(&self, request: &[u8]) -> Option<&Backlog> {
+        match Request::header(request)?.opcode {
+            opcode::WRITE
+            | opcode::FALLOCATE
+            | opcode::COPY_FILE_RANGE
+            | opcode::COPY_FILE_RANGE_64
+            | opcode::FSYNC
+            | opcode::FSYNCDIR
+            | opcode::SYNCFS => Some(&self.data),
+            opcode::SETATTR
+            | opcode::MKNOD
+            | opcode::CREATE
+            | opcode::TMPFILE
+            | opcode::MKDIR
+            | opcode::SYMLINK
+            | opcode::LINK
+            | opcode::UNLINK
+            | opcode::RMDIR
+            | opcode::RENAME
+            | opcode::RENAME2
+            | opcode::SETXATTR
+            | opcode::REMOVEXATTR
+            | opcode::FORGET
+            | opcode::BATCH_FORGET => Some(&self.names),
+            _ => None,
+        }
+    }
+
+    /// The header of a request that nobody has begun yet.
+    pub(super) fn header_of(&self, unique: u64) -> Option<InHeader> {
+        let waiting = self.data.header_of(unique).or_else(|| self.names.header_of(unique));
+        waiting.or_else(|| self.queue.header_of(unique))
+    }
+
+    /// Takes out a request that nobody has begun yet. Where its answer goes.
+    pub(super) fn take(&self, unique: u64) -> Option<Arc<OwnedFd>> {
+        let taken = self.data.take(unique).or_else(|| self.names.take(unique));
+        taken.or_else(|| self.queue.take(unique)).map(|taken| taken.device)
     }
 }
 

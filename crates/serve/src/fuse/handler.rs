@@ -2,7 +2,7 @@
 //!
 //! Invariant: every request that wants a reply gets exactly one. Where the tree is read-only,
 //! requests that would change something are answered EROFS; the others are answered in
-//! [`changes`](super::changes).
+//! [`change_handler`](super::change_handler).
 //!
 //! Permissions are the kernel's business: mounts carry `default_permissions`, and where the tree
 //! has POSIX ACLs the kernel is told to enforce them (it reads them as the extended attributes
@@ -222,7 +222,7 @@ impl Handler {
                 return Outcome::Silent;
             }
             Operation::Destroy | Operation::Release => Ok(Body::Status(0)),
-            ref operation => self.body(header, operation),
+            ref operation => self.carry_out(header, operation),
         };
         let body = body.unwrap_or_else(|error: Errno| {
             let code = match error.code {
@@ -240,7 +240,7 @@ impl Handler {
         Outcome::Reply(Reply { unique: header.unique, body })
     }
 
-    fn body(&self, header: &InHeader, operation: &Operation<'_>) -> Result<Body, Errno> {
+    fn carry_out(&self, header: &InHeader, operation: &Operation<'_>) -> Result<Body, Errno> {
         let node = self.tree_node(header.node);
         let tree = &*self.tree;
         match *operation {
@@ -250,27 +250,10 @@ impl Handler {
                 let attributes = tree.attributes(node)?;
                 Ok(reply::fixed(&reply::statx_out(&attributes, self.validity(&attributes))))
             }
-            Operation::ReadLink => {
-                let target = Bytes::from(tree.read_link(node)?);
-                if target.len() > LINK_MAX {
-                    return Ok(Body::Status(libc::ENAMETOOLONG));
-                }
-                Ok(Body::Data([target].into_iter().collect()))
-            }
+            Operation::ReadLink => self.read_link(node),
             Operation::Open { flags } => self.open(flags),
-            Operation::OpenDirectory => {
-                if self.agreed(feature::NO_OPENDIR_SUPPORT) {
-                    return Ok(Body::Status(libc::ENOSYS));
-                }
-                let open_flags = abi::FOPEN_KEEP_CACHE | abi::FOPEN_CACHE_DIR;
-                Ok(reply::fixed(&abi::OpenOut { open_flags, ..abi::OpenOut::default() }))
-            }
-            Operation::Read { offset, size } => {
-                let size = size.min(MAX_IO) as usize;
-                let mut pieces = tree.read(node, offset, size)?;
-                reply::truncate(&mut pieces, size);
-                Ok(Body::Data(pieces))
-            }
+            Operation::OpenDirectory => Ok(self.open_directory()),
+            Operation::Read { offset, size } => self.read(node, offset, size),
             Operation::ReadDirectory { offset, size, plus } => {
                 self.read_directory(node, offset, size, plus)
             }
@@ -279,28 +262,13 @@ impl Handler {
                 let value = tree.get_xattr(node, name).map_err(|error| no_acl(name, error))?;
                 Ok(sized(value, size))
             }
-            Operation::ListXattr { size } => {
-                let mut names = Vec::new();
-                for name in tree.list_xattr(node)? {
-                    names.extend_from_slice(&name);
-                    names.push(0);
-                }
-                Ok(sized(names, size))
-            }
+            Operation::ListXattr { size } => self.list_xattr(node, size),
             Operation::Access { mask } => {
                 let caller = Caller { uid: header.uid, gid: header.gid, pid: header.pid };
                 tree.access(node, caller, mask)?;
                 Ok(Body::Status(0))
             }
-            Operation::Seek { offset, whence } => {
-                let what = match i32::try_from(whence) {
-                    Ok(libc::SEEK_DATA) => Seek::Data,
-                    Ok(libc::SEEK_HOLE) => Seek::Hole,
-                    _ => return Ok(Body::Status(libc::EINVAL)),
-                };
-                let offset = tree.seek(node, offset, what)?;
-                Ok(reply::fixed(&abi::SeekOut { offset }))
-            }
+            Operation::Seek { offset, whence } => self.seek(node, offset, whence),
             Operation::Change(ref change) => self.change(header, node, change),
             Operation::Sync { data_only } if self.is_writable => {
                 tree.sync(node, data_only)?;
@@ -423,6 +391,49 @@ impl Handler {
         }
         let open_flags = abi::FOPEN_KEEP_CACHE | abi::FOPEN_NOFLUSH;
         Ok(reply::fixed(&abi::OpenOut { open_flags, ..abi::OpenOut::default() }))
+    }
+
+    fn open_directory(&self) -> Body {
+        if self.agreed(feature::NO_OPENDIR_SUPPORT) {
+            return Body::Status(libc::ENOSYS);
+        }
+        let open_flags = abi::FOPEN_KEEP_CACHE | abi::FOPEN_CACHE_DIR;
+        reply::fixed(&abi::OpenOut { open_flags, ..abi::OpenOut::default() })
+    }
+
+    fn read_link(&self, node: NodeId) -> Result<Body, Errno> {
+        let target = Bytes::from(self.tree.read_link(node)?);
+        if target.len() > LINK_MAX {
+            return Ok(Body::Status(libc::ENAMETOOLONG));
+        }
+        Ok(Body::Data([target].into_iter().collect()))
+    }
+
+    fn read(&self, node: NodeId, offset: u64, size: u32) -> Result<Body, Errno> {
+        let size = size.min(MAX_IO) as usize;
+        let mut pieces = self.tree.read(node, offset, size)?;
+        reply::truncate(&mut pieces, size);
+        Ok(Body::Data(pieces))
+    }
+
+    fn seek(&self, node: NodeId, offset: u64, whence: u32) -> Result<Body, Errno> {
+        let what = match i32::try_from(whence) {
+            Ok(libc::SEEK_DATA) => Seek::Data,
+            Ok(libc::SEEK_HOLE) => Seek::Hole,
+            _ => return Ok(Body::Status(libc::EINVAL)),
+        };
+        let offset = self.tree.seek(node, offset, what)?;
+        Ok(reply::fixed(&abi::SeekOut { offset }))
+    }
+
+    /// The names of all extended attributes, each with a zero byte behind it.
+    fn list_xattr(&self, node: NodeId, size: u32) -> Result<Body, Errno> {
+        let mut names = Vec::new();
+        for name in self.tree.list_xattr(node)? {
+            names.extend_from_slice(&name);
+            names.push(0);
+        }
+        Ok(sized(names, size))
     }
 
     fn read_directory(

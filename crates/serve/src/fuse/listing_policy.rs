@@ -22,14 +22,15 @@ const MISSES: u32 = 2;
 /// Lookups of files of a plainly listed directory that bring attributes back.
 const LOOKUPS: u32 = 4;
 
-/// Memory of recent listings.
+/// Decides, by what became of recent listings.
 #[derive(Debug, Default)]
 pub(super) struct ListingPolicy {
-    state: Mutex<State>,
+    recent: Mutex<RecentListings>,
 }
 
+/// What became of the listings before.
 #[derive(Debug, Default)]
-struct State {
+struct RecentListings {
     plain: bool,
     /// The directory listed last.
     directory: NodeId,
@@ -42,22 +43,22 @@ struct State {
 impl ListingPolicy {
     /// A listing starts, from the beginning of `directory`. Whether entries get attributes.
     pub(super) fn begin(&self, directory: NodeId) -> bool {
-        let state = &mut *self.state.lock();
-        if state.probe.as_ref().is_some_and(|(parent, _)| *parent != directory) {
-            state.probe = None;
-            state.misses += 1;
-            state.plain |= state.misses >= MISSES;
+        let recent = &mut *self.recent.lock();
+        if recent.probe.as_ref().is_some_and(|(parent, _)| *parent != directory) {
+            recent.probe = None;
+            recent.misses += 1;
+            recent.plain |= recent.misses >= MISSES;
         }
-        if state.directory != directory {
-            state.directory = directory;
-            state.lookups = 0;
+        if recent.directory != directory {
+            recent.directory = directory;
+            recent.lookups = 0;
         }
-        !state.plain
+        !recent.plain
     }
 
     /// A listing goes on. Whether entries get attributes.
     pub(super) fn attributes_wanted(&self) -> bool {
-        !self.state.lock().plain
+        !self.recent.lock().plain
     }
 
     /// Whether the file `name`, the one after `before` others in this answer, is left out.
@@ -65,9 +66,9 @@ impl ListingPolicy {
         if before != PROBE_AFTER {
             return false;
         }
-        let state = &mut *self.state.lock();
-        if state.probe.is_none() {
-            state.probe = Some((directory, name.to_vec()));
+        let recent = &mut *self.recent.lock();
+        if recent.probe.is_none() {
+            recent.probe = Some((directory, name.to_vec()));
             return true;
         }
         false
@@ -75,16 +76,16 @@ impl ListingPolicy {
 
     /// `name` was looked up and is no directory.
     pub(super) fn looked_up(&self, parent: NodeId, name: &[u8]) {
-        let state = &mut *self.state.lock();
-        if state.probe.as_ref().is_some_and(|(p, n)| *p == parent && n == name) {
-            state.probe = None;
-            state.misses = 0;
+        let recent = &mut *self.recent.lock();
+        if recent.probe.as_ref().is_some_and(|(p, n)| *p == parent && n == name) {
+            recent.probe = None;
+            recent.misses = 0;
         }
-        if state.plain && parent == state.directory {
-            state.lookups += 1;
-            if state.lookups >= LOOKUPS {
-                state.plain = false;
-                state.misses = 0;
+        if recent.plain && parent == recent.directory {
+            recent.lookups += 1;
+            if recent.lookups >= LOOKUPS {
+                recent.plain = false;
+                recent.misses = 0;
             }
         }
     }

@@ -1,16 +1,17 @@
 //! The FUSE door: a [`Tree`] as a mounted filesystem.
 //!
 //! [`mount`] needs either root or the helper `fusermount3`. Decoding, handling and encoding
-//! ([`request`], [`change`], [`handler`], [`reply`]) know no transport; [`session`] is the one over
+//! ([`request`], [`change_request`], [`handler`], [`reply`]) know no transport; [`session`] is the one over
 //! `/dev/fuse`.
 //!
 //! Invariant: a mount never outlives its server silently: when the process dies, the kernel
 //! answers ENOTCONN; when a [`Mounted`] is dropped, its mount goes away.
 
 pub mod abi;
+mod arguments;
 mod backlog;
-pub mod change;
-mod changes;
+mod change_handler;
+pub mod change_request;
 mod covered;
 mod file_flags;
 pub mod handler;
@@ -20,6 +21,7 @@ mod mount;
 mod nodes;
 pub mod reply;
 pub mod request;
+mod send;
 mod session;
 mod signals;
 
@@ -30,6 +32,7 @@ use std::time::Duration;
 use cenote_posix::tree::{NodeId, Tree};
 use zerocopy::IntoBytes;
 
+pub use cenote_posix::AccessTimes;
 pub use mount::{is_dead, mounted_places, resolve};
 
 use handler::{Handler, HandlerOptions, MAX_IO};
@@ -39,18 +42,6 @@ use session::{Session, SessionOptions};
 const INIT_TIME: Duration = Duration::from_secs(10);
 /// How long the threads of a session may take to end once the mount is gone.
 const END_TIME: Duration = Duration::from_secs(5);
-
-/// What the table of mounts says of access times (who keeps them is the tree).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum AccessTimes {
-    /// Every read sets them.
-    Always,
-    /// A read sets them now and then.
-    #[default]
-    Relative,
-    /// Reads leave them.
-    Never,
-}
 
 /// How a tree is mounted.
 #[derive(Debug, Clone)]
@@ -67,7 +58,7 @@ pub struct MountOptions {
     pub allow_other: bool,
     /// Nothing may be changed. Always so where the tree is not writable.
     pub read_only: bool,
-    /// What the table of mounts says of access times.
+    /// What the table of mounts says of access times; the tree itself keeps them.
     pub access_times: AccessTimes,
     /// Whether the kernel collects writes before it sends them: small writes get faster, creating
     /// and removing slower, and errors show at fsync only.
@@ -102,7 +93,7 @@ impl MountOptions {
             source: source.into(),
             allow_other: rustix::process::geteuid().is_root() || mount::users_may_open_mounts(),
             read_only: false,
-            access_times: AccessTimes::default(),
+            access_times: AccessTimes::Relative,
             write_back: false,
             set_id: true,
             devices: true,
@@ -122,7 +113,7 @@ impl MountOptions {
 pub struct MountFlagOptions {
     /// Nothing may be changed.
     pub read_only: bool,
-    /// What the table of mounts says of access times.
+    /// What the table of mounts says of access times; the tree itself keeps them.
     pub access_times: AccessTimes,
     /// Whether set-user-id bits count.
     pub set_id: bool,

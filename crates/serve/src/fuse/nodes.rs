@@ -72,7 +72,7 @@ impl Nodes {
             }
             known.leaving = true;
         }
-        // Whatever becomes of the call: who waits for the node must go on.
+        // However the call ends, those that wait for the node must go on.
         let _gone = Leaving { shard, node };
         forget(node);
     }

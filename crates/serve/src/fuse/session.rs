@@ -11,8 +11,9 @@
 //!
 //! Changes may wait long (for memory, for a transaction group), and threads cannot choose what they
 //! read. So only so many changes of data and of names run at once; a thread that reads one more puts
-//! it aside, and who finishes such a change takes it up. That leaves threads for reading. One thread
-//! always stays free to read requests, so that what the kernel takes back is heard of (`interrupts`).
+//! it aside (`backlog`), and the thread that finishes such a change takes it up. That leaves threads
+//! for reading. One thread always stays free to read requests, so that the session hears when the
+//! kernel takes a request back (`interrupts`).
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -26,19 +27,19 @@ use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
-use super::abi::{self, InHeader, opcode};
-use super::backlog::{Backlog, Change, Queue};
+use super::abi::{self, InHeader};
+use super::backlog::{DeferredRequest, Waiting};
 use super::handler::{Handler, MAX_IO, Outcome};
 use super::interrupts::{Interrupts, Worker};
 use super::mount::open_device;
 use super::reply::{Body, Reply};
+use super::request::Request;
+use super::send::send;
 
 /// How often the need for a further thread is looked at, while requests are coming.
 const TICK: Duration = Duration::from_millis(1);
 /// Ticks without a request after which looking stops.
 const QUIET_TICKS: u32 = 100;
-/// Pieces written with one call; more are joined first.
-const MAX_PIECES: usize = 512;
 /// Page size of the machine, for aligning the data of writes.
 const PAGE: usize = 4096;
 
@@ -62,15 +63,10 @@ enum Stage {
 #[derive(Debug)]
 pub(super) struct Session {
     device: Arc<OwnedFd>,
-    handler: Handler,
+    handler: Arc<Handler>,
     options: SessionOptions,
-    /// Changes of data, and what makes them last.
-    data: Backlog,
-    /// Changes of names and attributes.
-    names: Backlog,
-    /// Everything that no thread is free for.
-    queue: Queue,
-    interrupts: Interrupts,
+    waiting: Arc<Waiting>,
+    interrupts: Arc<Interrupts>,
     stage: Mutex<Stage>,
     changed: Condvar,
     threads: AtomicUsize,
@@ -91,14 +87,14 @@ impl Session {
         handler: Handler,
         options: SessionOptions,
     ) -> io::Result<Arc<Self>> {
+        let handler = Arc::new(handler);
+        let waiting = Arc::new(Waiting::new(options.max_threads));
         let session = Arc::new(Self {
             device: Arc::new(device),
-            handler,
+            handler: handler.clone(),
             options,
-            data: Backlog::new((options.max_threads / 2).max(1)),
-            names: Backlog::new((options.max_threads / 4).max(1)),
-            queue: Queue::new(options.max_threads),
-            interrupts: Interrupts::default(),
+            waiting: waiting.clone(),
+            interrupts: Arc::new(Interrupts::new(handler, waiting)),
             stage: Mutex::new(Stage::Starting),
             changed: Condvar::new(),
             threads: AtomicUsize::new(0),
@@ -163,23 +159,6 @@ impl Session {
         &self.handler
     }
 
-    /// What is interrupted.
-    pub(super) fn interrupts(&self) -> &Interrupts {
-        &self.interrupts
-    }
-
-    /// The header of a request that nobody has begun yet.
-    pub(super) fn waiting_header(&self, unique: u64) -> Option<InHeader> {
-        let waiting = self.data.header_of(unique).or_else(|| self.names.header_of(unique));
-        waiting.or_else(|| self.queue.header_of(unique))
-    }
-
-    /// Takes out a request that nobody has begun yet. Where its answer goes.
-    pub(super) fn take_waiting(&self, unique: u64) -> Option<Arc<OwnedFd>> {
-        let taken = self.data.take(unique).or_else(|| self.names.take(unique));
-        taken.or_else(|| self.queue.take(unique)).map(|taken| taken.device)
-    }
-
     /// Tells the kernel something it did not ask for. True unless it knows nothing of what is
     /// meant.
     pub(super) fn notify(&self, code: i32, parts: &[&[u8]]) -> io::Result<bool> {
@@ -192,35 +171,6 @@ impl Session {
             Ok(_) => Ok(true),
             Err(Errno::NOENT | Errno::NODEV | Errno::CONNABORTED) => Ok(false),
             Err(error) => Err(error.into()),
-        }
-    }
-
-    /// Where a request has to wait its turn, if it is one that may take long.
-    fn backlog(&self, request: &[u8]) -> Option<&Backlog> {
-        match super::request::Request::header(request)?.opcode {
-            opcode::WRITE
-            | opcode::FALLOCATE
-            | opcode::COPY_FILE_RANGE
-            | opcode::COPY_FILE_RANGE_64
-            | opcode::FSYNC
-            | opcode::FSYNCDIR
-            | opcode::SYNCFS => Some(&self.data),
-            opcode::SETATTR
-            | opcode::MKNOD
-            | opcode::CREATE
-            | opcode::TMPFILE
-            | opcode::MKDIR
-            | opcode::SYMLINK
-            | opcode::LINK
-            | opcode::UNLINK
-            | opcode::RMDIR
-            | opcode::RENAME
-            | opcode::RENAME2
-            | opcode::SETXATTR
-            | opcode::REMOVEXATTR
-            | opcode::FORGET
-            | opcode::BATCH_FORGET => Some(&self.names),
-            _ => None,
         }
     }
 
@@ -432,42 +382,43 @@ fn handle(session: &Arc<Session>, worker: &Worker, device: &Arc<OwnedFd>, reques
     if session.quiet.load(Ordering::Relaxed) {
         session.wake_supervisor();
     }
-    if let Some(unique) = super::request::Request::interrupted(request) {
-        return session.interrupted(unique);
+    if let Some(unique) = Request::interrupted(request) {
+        return session.interrupts.interrupted(unique);
     }
-    let mut next = if session.queue.begin(device, request) {
+    let mut next = if session.waiting.queue.begin(device, request) {
         carry_out(session, worker, device, request);
-        session.queue.next()
+        session.waiting.queue.next()
     } else {
-        session.queue.take_up()
+        session.waiting.queue.take_up()
     };
-    while let Some(Change { device, request }) = next {
+    while let Some(DeferredRequest { device, request }) = next {
         carry_out(session, worker, &device, &request);
-        next = session.queue.next();
+        next = session.waiting.queue.next();
     }
 }
 
 /// Answers one request, or puts it aside until others like it are answered.
 fn carry_out(session: &Session, worker: &Worker, device: &Arc<OwnedFd>, request: &[u8]) {
-    let backlog = if session.handler.is_writable() { session.backlog(request) } else { None };
+    let backlog =
+        if session.handler.is_writable() { session.waiting.backlog(request) } else { None };
     let Some(backlog) = backlog else { return answer(session, worker, device, request) };
     if !backlog.begin(device, request) {
         return;
     }
     answer(session, worker, device, request);
-    while let Some(Change { device, request }) = backlog.next() {
+    while let Some(DeferredRequest { device, request }) = backlog.next() {
         answer(session, worker, &device, &request);
     }
 }
 
 /// Answers one request.
 fn answer(session: &Session, worker: &Worker, device: &Arc<OwnedFd>, request: &[u8]) {
-    let header = super::request::Request::header(request);
+    let header = Request::header(request);
     let handle = || std::panic::catch_unwind(AssertUnwindSafe(|| session.handler.handle(request)));
     let (outcome, answered) = worker.carry_out(device, header, handle);
     let device = device.as_fd();
     match outcome {
-        // Who asked was let go meanwhile.
+        // The process that asked was told EINTR meanwhile.
         Ok(Outcome::Reply(reply)) if answered => {
             session.handler.not_sent(header.map_or(0, |header| header.opcode), &reply);
         }
@@ -488,39 +439,4 @@ fn answer(session: &Session, worker: &Worker, device: &Arc<OwnedFd>, request: &[
             }
         }
     }
-}
-
-/// Sends a reply; if the kernel refuses it, sends EIO instead.
-pub(super) fn send(device: BorrowedFd<'_>, reply: Reply) {
-    match write(device, &reply) {
-        Ok(_) => {}
-        // The request was interrupted, or the mount is gone: nobody waits.
-        Err(Errno::NOENT | Errno::NODEV | Errno::CONNABORTED) => {}
-        Err(error) => {
-            tracing::warn!(%error, "the kernel refused a reply");
-            if !matches!(reply.body, Body::Status(libc::EIO)) {
-                let _ = write(device, &Reply::status(reply.unique, libc::EIO));
-            }
-        }
-    }
-}
-
-fn write(device: BorrowedFd<'_>, reply: &Reply) -> Result<usize, Errno> {
-    let header = reply.header().ok_or(Errno::INVAL)?;
-    let head = IoSlice::new(header.as_bytes());
-    rustix::io::retry_on_intr(|| match &reply.body {
-        Body::Status(_) => rustix::io::write(device, header.as_bytes()),
-        Body::Fixed(bytes) => rustix::io::writev(device, &[head, IoSlice::new(bytes)]),
-        Body::Data(pieces) => match pieces.as_slice() {
-            [] => rustix::io::write(device, header.as_bytes()),
-            [one] => rustix::io::writev(device, &[head, IoSlice::new(one)]),
-            many if many.len() <= MAX_PIECES => {
-                let mut vectors = Vec::with_capacity(many.len() + 1);
-                vectors.push(head);
-                vectors.extend(many.iter().map(|piece| IoSlice::new(piece)));
-                rustix::io::writev(device, &vectors)
-            }
-            many => rustix::io::writev(device, &[head, IoSlice::new(&many.concat())]),
-        },
-    })
 }

@@ -1,6 +1,6 @@
 //! Why a process is interrupted: what its pending signals will do to it.
 //!
-//! Invariant: who is not about to die is never called dying: a signal that is blocked, ignored or
+//! Invariant: a process that is not about to die is never called dying: a signal that is blocked, ignored or
 //! caught does not count as deadly.
 
 /// What a signal without a handler leaves running: CHLD, CONT, STOP, TSTP, TTIN, TTOU, URG, WINCH.
@@ -18,7 +18,7 @@ const fn mask(signals: &[u32]) -> u64 {
     all
 }
 
-/// What will become of who waits.
+/// What will become of the waiting process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fate {
     /// It goes on.

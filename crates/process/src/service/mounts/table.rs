@@ -119,12 +119,8 @@ pub(super) fn flags(dataset: &DatasetReport, temporary: &Temporary) -> MountFlag
 /// Lets the files keep access times as the mount says.
 pub(super) fn keep_access_times(files: &Files, flags: &MountFlagOptions) {
     let Some(writer) = files.writer() else { return };
-    writer.force_access_times(Some(match flags.access_times {
-        _ if flags.read_only => cenote_posix::write::AccessTimes::Off,
-        AccessTimes::Never => cenote_posix::write::AccessTimes::Off,
-        AccessTimes::Relative => cenote_posix::write::AccessTimes::Relative,
-        AccessTimes::Always => cenote_posix::write::AccessTimes::On,
-    }));
+    let kept = if flags.read_only { AccessTimes::Never } else { flags.access_times };
+    writer.force_access_times(Some(kept));
 }
 
 /// The properties that options of a mount stand for.

@@ -14,7 +14,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::data::empty_end;
 use super::nodes::Node;
-use super::{SYNC_PATIENCE, Writer};
+use super::{FilesystemWriter, SYNC_PATIENCE};
 use crate::directory::entry_value;
 use crate::error::{EIO, ESTALE};
 use crate::tree::{Errno, Result};
@@ -26,18 +26,18 @@ const BLOCKS_AT_ONCE: u64 = 1 << 19;
 const XATTRS_AT_ONCE: usize = 256;
 
 /// The delete queue.
-pub struct Queue {
+pub struct DeleteQueue {
     object: Object,
     lock: Mutex<()>,
 }
 
 /// The queue, locked: taken before a transaction begins.
-pub struct QueueGuard<'a> {
+pub struct DeleteQueueGuard<'a> {
     object: &'a Object,
     _guard: MutexGuard<'a, ()>,
 }
 
-impl Queue {
+impl DeleteQueue {
     /// Opens the queue the master node names.
     pub fn open(view: &View) -> Result<Self> {
         let master = Zap::open(view.objects().object(master_node::OBJECT)?)?;
@@ -48,12 +48,12 @@ impl Queue {
     }
 
     /// Locks the queue. No transaction may be held.
-    pub fn lock(&self) -> QueueGuard<'_> {
-        QueueGuard { object: &self.object, _guard: self.lock.lock() }
+    pub fn lock(&self) -> DeleteQueueGuard<'_> {
+        DeleteQueueGuard { object: &self.object, _guard: self.lock.lock() }
     }
 }
 
-impl QueueGuard<'_> {
+impl DeleteQueueGuard<'_> {
     /// Puts an object into the queue.
     pub fn add(&self, tx: &Tx, id: ObjectId) -> Result<()> {
         Ok(zap::update_u64(self.object, tx, int_name(id.0).as_str(), id.0)?)
@@ -65,7 +65,7 @@ impl QueueGuard<'_> {
     }
 }
 
-impl Writer {
+impl FilesystemWriter {
     /// Nobody refers to the file any more: it goes if it has no names.
     pub fn forget(&self, id: ObjectId) {
         let result = self.node(id).and_then(|node| self.free_if_unnamed(&node));
@@ -84,7 +84,7 @@ impl Writer {
         }
         self.free_most(node)?;
         while self.free_some_xattrs(node)? {}
-        let _room = self.admit_freeing()?;
+        let _reservation = self.admit_freeing()?;
         let mut state = node.write()?;
         if state.file.facts.links != 0 {
             return Ok(());
@@ -121,7 +121,7 @@ impl Writer {
     /// Frees all but the beginning of a large file, from its end on, over several groups.
     fn free_most(&self, node: &Arc<Node>) -> Result<()> {
         loop {
-            let _room = self.admit_freeing()?;
+            let _reservation = self.admit_freeing()?;
             let state = node.write()?;
             let object = &state.file.object;
             let count = object.block_count();
@@ -144,7 +144,7 @@ impl Writer {
 
     /// Whether there may be more to free.
     fn free_some_xattrs(&self, node: &Arc<Node>) -> Result<bool> {
-        let _room = self.admit_freeing()?;
+        let _reservation = self.admit_freeing()?;
         let state = node.write()?;
         let Some(directory) = self.xattr_directory_of(&state.file)? else { return Ok(false) };
         let count = self.view.directories.zap(&directory.object)?.count()?;
@@ -225,7 +225,7 @@ impl Writer {
                     }
                 }
                 Err(error) if error.code == ESTALE => {
-                    let _room = self.admit_freeing()?;
+                    let _reservation = self.admit_freeing()?;
                     let queue = self.queue.lock();
                     let tx = self.begin()?;
                     queue.remove(&tx, id)?;
@@ -246,7 +246,7 @@ impl Writer {
     }
 
     fn store_access_time(&self, node: &Arc<Node>) -> Result<()> {
-        let _room = self.admit_freeing()?;
+        let _reservation = self.admit_freeing()?;
         let mut state = node.write()?;
         let Some(accessed) = node.access_noted() else { return Ok(()) };
         let tx = self.begin()?;

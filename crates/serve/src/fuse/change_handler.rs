@@ -1,4 +1,4 @@
-//! Answers requests that change something, and keeps account of what the kernel knows.
+//! Answers requests that change something, and keeps count of what the kernel knows.
 //!
 //! Invariant: every node handed to the kernel is counted before the reply leaves; what the tree
 //! calls done is reported as done, and nothing is reported before.
@@ -14,7 +14,7 @@ use cenote_posix::tree::{
 use zerocopy::IntoBytes;
 
 use super::abi::{self, InHeader, feature, set};
-use super::change::Change;
+use super::change_request::ChangeRequest;
 use super::handler::{Handler, SET_ID};
 use super::reply::{self, Body};
 
@@ -35,166 +35,237 @@ impl Handler {
         &self,
         header: &InHeader,
         node: NodeId,
-        change: &Change<'_>,
+        change: &ChangeRequest<'_>,
     ) -> Result<Body> {
         if self.refuses_changes() {
             return Ok(Body::Status(libc::EROFS));
         }
-        let tree = self.tree();
         let caller = Caller { uid: header.uid, gid: header.gid, pid: header.pid };
-        let done = Ok(Body::Status(0));
         if let Some(directory) = self.gets_a_name(node, change) {
             self.check_covered(directory)?;
         }
         match *change {
-            Change::SetAttributes(ref wanted) => {
-                let change = set_attributes(wanted)?;
-                let attributes = if change == SetAttributes::default() {
-                    tree.attributes(node)?
-                } else {
-                    tree.set_attributes(caller, node, &change)?
-                };
-                if change.size.is_some() {
-                    self.changed(node);
-                }
-                Ok(self.attributes_reply(&attributes))
-            }
-            Change::MakeNode { name, mode, rdev, umask } => {
-                let kind = mode & libc::S_IFMT;
-                if matches!(kind, libc::S_IFDIR | libc::S_IFLNK) {
+            ChangeRequest::SetAttributes(ref wanted) => self.set_attributes(caller, node, wanted),
+            ChangeRequest::MakeNode { name, mode, rdev, umask } => {
+                let Some(mode) = mode_of_node(mode) else {
                     return Ok(Body::Status(libc::EINVAL));
-                }
-                let kind = if kind == 0 { libc::S_IFREG } else { 0 };
+                };
                 let rdev = u64::from(rdev);
-                let new = NewNode { mode: mode | kind, umask, rdev, target: &[] };
-                self.made(node, tree.create(caller, node, name, new)?)
+                self.create(caller, node, name, NewNode { mode, umask, rdev, target: &[] })
             }
-            Change::MakeDirectory { name, mode, umask } => {
+            ChangeRequest::MakeDirectory { name, mode, umask } => {
                 let mode = libc::S_IFDIR | mode & PERMISSIONS;
-                let new = NewNode { mode, umask, rdev: 0, target: &[] };
-                self.made(node, tree.create(caller, node, name, new)?)
+                self.create(caller, node, name, NewNode { mode, umask, rdev: 0, target: &[] })
             }
-            Change::MakeSymlink { name, target } => {
+            ChangeRequest::MakeSymlink { name, target } => {
                 let mode = libc::S_IFLNK | 0o777;
-                let new = NewNode { mode, umask: 0, rdev: 0, target };
-                self.made(node, tree.create(caller, node, name, new)?)
+                self.create(caller, node, name, NewNode { mode, umask: 0, rdev: 0, target })
             }
             // Without this request the kernel makes a node and opens it without asking, which saves
             // the RELEASE.
-            Change::Create { .. } if self.agreed(feature::NO_OPEN_SUPPORT) => {
+            ChangeRequest::Create { .. } if self.agreed(feature::NO_OPEN_SUPPORT) => {
                 Ok(Body::Status(libc::ENOSYS))
             }
-            Change::Create { name, mode, umask } => {
+            ChangeRequest::Create { name, mode, umask } => {
                 let mode = libc::S_IFREG | mode & PERMISSIONS;
                 let new = NewNode { mode, umask, rdev: 0, target: &[] };
-                let body = self.made(node, tree.create(caller, node, name, new)?)?;
-                Ok(opened(body))
+                Ok(opened(self.create(caller, node, name, new)?))
             }
-            Change::CreateUnnamed { mode, umask } => {
+            ChangeRequest::CreateUnnamed { mode, umask } => {
                 let mode = libc::S_IFREG | mode & PERMISSIONS;
                 let new = NewNode { mode, umask, rdev: 0, target: &[] };
-                let attributes = tree.create_unnamed(caller, node, new)?;
+                let attributes = self.tree().create_unnamed(caller, node, new)?;
                 Ok(opened(self.entry_reply(&attributes, true)))
             }
-            Change::Link { node: of, name } => {
-                let of = self.tree_node(of);
-                let attributes = tree.link(caller, of, node, name)?;
-                self.changed(node);
-                Ok(self.entry_reply(&attributes, false))
+            ChangeRequest::Link { node: file, name } => self.link(caller, file, node, name),
+            ChangeRequest::Unlink { name } => self.unlink(caller, node, name),
+            ChangeRequest::RemoveDirectory { name } => self.remove_directory(caller, node, name),
+            ChangeRequest::Rename { from, new_parent, to, flags } => {
+                self.rename(caller, (node, from), (self.tree_node(new_parent), to), flags)
             }
-            Change::Unlink { name } => {
-                tree.unlink(caller, node, name)?;
-                self.changed(node);
-                done
+            ChangeRequest::Write { offset, data, kill_set_id } => {
+                self.write(caller, node, offset, data, kill_set_id)
             }
-            Change::RemoveDirectory { name } => {
-                tree.remove_directory(caller, node, name)?;
-                self.changed(node);
-                done
+            ChangeRequest::Allocate { offset, len, mode } => {
+                self.allocate(caller, node, offset, len, mode)
             }
-            Change::Rename { from, new_parent, to, flags } => {
-                let flags = rename_flags(flags)?;
-                let new_parent = self.tree_node(new_parent);
-                tree.rename(caller, node, from, new_parent, to, flags)?;
-                self.changed(node);
-                self.changed(new_parent);
-                done
+            ChangeRequest::CopyRange { offset, to_node, to_offset, len, wide } => {
+                let to = (self.tree_node(to_node), to_offset);
+                self.copy_range(caller, (node, offset), to, len, wide)
             }
-            Change::Write { offset, data, kill_set_id } => {
-                let Ok(size) = u32::try_from(data.len()) else {
-                    return Ok(Body::Status(libc::EINVAL));
-                };
-                if !in_files(offset, u64::from(size)) {
-                    return Ok(Body::Status(libc::EFBIG));
-                }
-                tree.write(caller, node, offset, data, kill_set_id)?;
-                self.changed(node);
-                Ok(reply::fixed(&abi::WriteOut { size, padding: 0 }))
+            ChangeRequest::SetXattr { name, value, flags, kill_set_group } => {
+                self.set_xattr(caller, node, (name, value), flags, kill_set_group)
             }
-            Change::Allocate { offset, len, mode } => {
-                let what = allocation(mode)?;
-                if !in_files(offset, len) {
-                    return Ok(Body::Status(libc::EFBIG));
-                }
-                tree.allocate(caller, node, offset, len, what)?;
-                self.changed(node);
-                self.drop_set_id(caller, node)?;
-                done
-            }
-            Change::CopyRange { offset, to_node, to_offset, len, wide } => {
-                let to_node = self.tree_node(to_node);
-                if !in_files(offset, len) || !in_files(to_offset, len) {
-                    return Ok(Body::Status(libc::EFBIG));
-                }
-                let len = if wide { len } else { len.min(u64::from(!4095u32)) };
-                let copied = tree.copy_range(caller, (node, offset), (to_node, to_offset), len)?;
-                self.changed(to_node);
-                self.drop_set_id(caller, to_node)?;
-                if wide {
-                    return Ok(reply::fixed(&abi::CopyOut { bytes: copied }));
-                }
-                let size = u32::try_from(copied).unwrap_or(u32::MAX);
-                Ok(reply::fixed(&abi::WriteOut { size, padding: 0 }))
-            }
-            Change::SetXattr { name, value, flags, kill_set_group } => {
-                let how = match flags.cast_signed() {
-                    0 => XattrWrite::Any,
-                    libc::XATTR_CREATE => XattrWrite::Create,
-                    libc::XATTR_REPLACE => XattrWrite::Replace,
-                    _ => return Ok(Body::Status(libc::EINVAL)),
-                };
-                tree.set_xattr(caller, node, name, value, how)?;
-                if kill_set_group && name == ACCESS_ACL {
-                    self.drop_set_group(caller, node)?;
-                }
-                done
-            }
-            Change::RemoveXattr { name } => match tree.remove_xattr(caller, node, name) {
-                // Removing an ACL that is not there is no error.
-                Err(error) if error.code == libc::ENODATA && name.starts_with(ACLS) => done,
-                result => result.map(|()| Body::Status(0)),
-            },
+            ChangeRequest::RemoveXattr { name } => self.remove_xattr(caller, node, name),
         }
+    }
+
+    fn set_attributes(
+        &self,
+        caller: Caller,
+        node: NodeId,
+        wanted: &abi::SetattrIn,
+    ) -> Result<Body> {
+        let change = set_attributes(wanted)?;
+        let attributes = if change == SetAttributes::default() {
+            self.tree().attributes(node)?
+        } else {
+            self.tree().set_attributes(caller, node, &change)?
+        };
+        if change.size.is_some() {
+            self.changed(node);
+        }
+        Ok(self.attributes_reply(&attributes))
+    }
+
+    /// Makes a node in `parent` and hands it to the kernel.
+    fn create(
+        &self,
+        caller: Caller,
+        parent: NodeId,
+        name: &[u8],
+        new: NewNode<'_>,
+    ) -> Result<Body> {
+        let attributes = self.tree().create(caller, parent, name, new)?;
+        self.changed(parent);
+        Ok(self.entry_reply(&attributes, true))
+    }
+
+    /// Gives `file`, a node of the kernel, another name.
+    fn link(&self, caller: Caller, file: u64, parent: NodeId, name: &[u8]) -> Result<Body> {
+        let attributes = self.tree().link(caller, self.tree_node(file), parent, name)?;
+        self.changed(parent);
+        Ok(self.entry_reply(&attributes, false))
+    }
+
+    fn unlink(&self, caller: Caller, parent: NodeId, name: &[u8]) -> Result<Body> {
+        self.tree().unlink(caller, parent, name)?;
+        self.changed(parent);
+        Ok(Body::Status(0))
+    }
+
+    fn remove_directory(&self, caller: Caller, parent: NodeId, name: &[u8]) -> Result<Body> {
+        self.tree().remove_directory(caller, parent, name)?;
+        self.changed(parent);
+        Ok(Body::Status(0))
+    }
+
+    fn rename(
+        &self,
+        caller: Caller,
+        (parent, from): (NodeId, &[u8]),
+        (new_parent, to): (NodeId, &[u8]),
+        flags: u32,
+    ) -> Result<Body> {
+        let flags = rename_flags(flags)?;
+        self.tree().rename(caller, parent, from, new_parent, to, flags)?;
+        self.changed(parent);
+        self.changed(new_parent);
+        Ok(Body::Status(0))
+    }
+
+    fn write(
+        &self,
+        caller: Caller,
+        node: NodeId,
+        offset: u64,
+        data: &[u8],
+        kill_set_id: bool,
+    ) -> Result<Body> {
+        let Ok(size) = u32::try_from(data.len()) else {
+            return Ok(Body::Status(libc::EINVAL));
+        };
+        if !in_files(offset, u64::from(size)) {
+            return Ok(Body::Status(libc::EFBIG));
+        }
+        self.tree().write(caller, node, offset, data, kill_set_id)?;
+        self.changed(node);
+        Ok(reply::fixed(&abi::WriteOut { size, padding: 0 }))
+    }
+
+    fn allocate(
+        &self,
+        caller: Caller,
+        node: NodeId,
+        offset: u64,
+        len: u64,
+        mode: u32,
+    ) -> Result<Body> {
+        let what = allocation(mode)?;
+        if !in_files(offset, len) {
+            return Ok(Body::Status(libc::EFBIG));
+        }
+        self.tree().allocate(caller, node, offset, len, what)?;
+        self.changed(node);
+        self.drop_set_id(caller, node)?;
+        Ok(Body::Status(0))
+    }
+
+    /// `wide`: the reply has 64 bits.
+    fn copy_range(
+        &self,
+        caller: Caller,
+        from: (NodeId, u64),
+        to: (NodeId, u64),
+        len: u64,
+        wide: bool,
+    ) -> Result<Body> {
+        if !in_files(from.1, len) || !in_files(to.1, len) {
+            return Ok(Body::Status(libc::EFBIG));
+        }
+        let len = if wide { len } else { len.min(u64::from(!4095u32)) };
+        let copied = self.tree().copy_range(caller, from, to, len)?;
+        self.changed(to.0);
+        self.drop_set_id(caller, to.0)?;
+        if wide {
+            return Ok(reply::fixed(&abi::CopyOut { bytes: copied }));
+        }
+        let size = u32::try_from(copied).unwrap_or(u32::MAX);
+        Ok(reply::fixed(&abi::WriteOut { size, padding: 0 }))
+    }
+
+    fn set_xattr(
+        &self,
+        caller: Caller,
+        node: NodeId,
+        (name, value): (&[u8], &[u8]),
+        flags: u32,
+        kill_set_group: bool,
+    ) -> Result<Body> {
+        let how = match flags.cast_signed() {
+            0 => XattrWrite::Any,
+            libc::XATTR_CREATE => XattrWrite::Create,
+            libc::XATTR_REPLACE => XattrWrite::Replace,
+            _ => return Ok(Body::Status(libc::EINVAL)),
+        };
+        self.tree().set_xattr(caller, node, name, value, how)?;
+        if kill_set_group && name == ACCESS_ACL {
+            self.drop_set_group(caller, node)?;
+        }
+        Ok(Body::Status(0))
+    }
+
+    fn remove_xattr(&self, caller: Caller, node: NodeId, name: &[u8]) -> Result<Body> {
+        match self.tree().remove_xattr(caller, node, name) {
+            // Removing an ACL that is not there is no error.
+            Err(error) if error.code == libc::ENODATA && name.starts_with(ACLS) => {}
+            result => result?,
+        }
+        Ok(Body::Status(0))
     }
 
     /// The directory in which a change makes a name.
-    fn gets_a_name(&self, node: NodeId, change: &Change<'_>) -> Option<NodeId> {
+    fn gets_a_name(&self, node: NodeId, change: &ChangeRequest<'_>) -> Option<NodeId> {
         match *change {
-            Change::MakeNode { .. }
-            | Change::MakeDirectory { .. }
-            | Change::MakeSymlink { .. }
-            | Change::Create { .. }
-            | Change::CreateUnnamed { .. }
-            | Change::Link { .. } => Some(node),
-            Change::Rename { new_parent, .. } => Some(self.tree_node(new_parent)),
+            ChangeRequest::MakeNode { .. }
+            | ChangeRequest::MakeDirectory { .. }
+            | ChangeRequest::MakeSymlink { .. }
+            | ChangeRequest::Create { .. }
+            | ChangeRequest::CreateUnnamed { .. }
+            | ChangeRequest::Link { .. } => Some(node),
+            ChangeRequest::Rename { new_parent, .. } => Some(self.tree_node(new_parent)),
             _ => None,
         }
-    }
-
-    /// The reply for a new node in `parent`.
-    fn made(&self, parent: NodeId, attributes: Attributes) -> Result<Body> {
-        self.changed(parent);
-        Ok(self.entry_reply(&attributes, true))
     }
 
     /// Hands a node to the kernel. `is_new`: it has just been made.
@@ -226,6 +297,16 @@ impl Handler {
         let mode = Some(mode & !libc::S_ISGID);
         let change = SetAttributes { mode, ..SetAttributes::default() };
         self.tree().set_attributes(caller, node, &change).map(drop)
+    }
+}
+
+/// The whole mode of a node to be made: a regular file where the type is missing. `None` for what other
+/// requests make.
+fn mode_of_node(mode: u32) -> Option<u32> {
+    match mode & libc::S_IFMT {
+        libc::S_IFDIR | libc::S_IFLNK => None,
+        0 => Some(mode | libc::S_IFREG),
+        _ => Some(mode),
     }
 }
 

@@ -4,12 +4,12 @@
 //! length the request says.
 
 use super::abi::{self, opcode};
-use super::request::{BadRequest, fixed, name, terminated};
+use super::arguments::{BadRequest, fixed, name, terminated};
 
 /// What a request changes.
 #[derive(Debug, Clone, Copy)]
 #[allow(missing_docs)] // sizes and offsets are bytes; nodes are the kernel's; the rest says it
-pub enum Change<'a> {
+pub enum ChangeRequest<'a> {
     SetAttributes(abi::SetattrIn),
     /// A file, fifo, socket or device node.
     MakeNode {
@@ -88,7 +88,7 @@ pub enum Change<'a> {
     },
 }
 
-impl<'a> Change<'a> {
+impl<'a> ChangeRequest<'a> {
     /// Decodes request `code`; `None` if it changes nothing.
     pub(super) fn decode(code: u32, arguments: &'a [u8]) -> Result<Option<Self>, BadRequest> {
         Ok(Some(match code {
@@ -187,7 +187,7 @@ mod tests {
 
     fn decode(code: u32, parts: &[&[u8]]) -> Option<String> {
         let bytes = parts.concat();
-        let change = Change::decode(code, &bytes).ok()?;
+        let change = ChangeRequest::decode(code, &bytes).ok()?;
         Some(format!("{:?}", change.unwrap()))
     }
 
@@ -196,13 +196,17 @@ mod tests {
         let value = b"value";
         let long = abi::SetxattrIn { size: 5, flags: 1, setxattr_flags: 1, padding: 0 };
         let bytes = [long.as_bytes(), b"user.some name\0", value].concat();
-        let change = Change::decode(opcode::SETXATTR, &bytes).unwrap().unwrap();
-        let Change::SetXattr { name, value, flags, kill_set_group } = change else { panic!() };
+        let change = ChangeRequest::decode(opcode::SETXATTR, &bytes).unwrap().unwrap();
+        let ChangeRequest::SetXattr { name, value, flags, kill_set_group } = change else {
+            panic!()
+        };
         assert_eq!((name, value, flags), (&b"user.some name"[..], &b"value"[..], 1));
         assert!(kill_set_group);
         let bytes = [[5u32, 2].as_bytes(), b"user.x\0", value].concat();
-        let change = Change::decode(opcode::SETXATTR, &bytes).unwrap().unwrap();
-        let Change::SetXattr { name, value, flags, kill_set_group } = change else { panic!() };
+        let change = ChangeRequest::decode(opcode::SETXATTR, &bytes).unwrap().unwrap();
+        let ChangeRequest::SetXattr { name, value, flags, kill_set_group } = change else {
+            panic!()
+        };
         assert_eq!((name, value, flags), (&b"user.x"[..], &b"value"[..], 2));
         assert!(!kill_set_group);
         // A value shorter than said.
@@ -216,10 +220,10 @@ mod tests {
     fn two_names_need_two_zeros() {
         let rename = abi::Rename2In { new_parent: 5, flags: 2, padding: 0 };
         let bytes = [rename.as_bytes(), b"from\0to\0"].concat();
-        let change = Change::decode(opcode::RENAME2, &bytes).unwrap().unwrap();
+        let change = ChangeRequest::decode(opcode::RENAME2, &bytes).unwrap().unwrap();
         assert!(matches!(
             change,
-            Change::Rename { from: b"from", new_parent: 5, to: b"to", flags: 2 }
+            ChangeRequest::Rename { from: b"from", new_parent: 5, to: b"to", flags: 2 }
         ));
         for wrong in [&b"from\0to"[..], b"from\0", b"from", b"\0to\0", b"from\0\0"] {
             assert!(decode(opcode::RENAME2, &[rename.as_bytes(), wrong]).is_none(), "{wrong:?}");
@@ -227,7 +231,7 @@ mod tests {
         let change = decode(opcode::SYMLINK, &[b"name\0target\0"]).unwrap();
         assert_eq!(
             change,
-            format!("{:?}", Change::MakeSymlink { name: b"name", target: b"target" })
+            format!("{:?}", ChangeRequest::MakeSymlink { name: b"name", target: b"target" })
         );
     }
 
@@ -235,8 +239,11 @@ mod tests {
     fn writes_have_the_length_they_say() {
         let write = abi::WriteIn { offset: 7, size: 4, write_flags: 4, ..Default::default() };
         let bytes = [write.as_bytes(), b"data"].concat();
-        let change = Change::decode(opcode::WRITE, &bytes).unwrap().unwrap();
-        assert!(matches!(change, Change::Write { offset: 7, data: b"data", kill_set_id: true }));
+        let change = ChangeRequest::decode(opcode::WRITE, &bytes).unwrap().unwrap();
+        assert!(matches!(
+            change,
+            ChangeRequest::Write { offset: 7, data: b"data", kill_set_id: true }
+        ));
         assert!(decode(opcode::WRITE, &[write.as_bytes(), b"dat"]).is_none());
         assert!(decode(opcode::WRITE, &[write.as_bytes(), b"data."]).is_none());
     }

@@ -1,4 +1,4 @@
-//! From a dataset of an open pool to its files.
+//! Opening the files of a dataset for reading, and what its properties say about them.
 //!
 //! Invariant: what is read here is as old as the catalog it is read from.
 
@@ -12,7 +12,7 @@ use cenote_engine::pool::Pool;
 use cenote_engine::{Error, ErrorKind};
 
 use crate::control_directory::{Snapshot, SnapshotDirectory, SnapshotSource};
-use crate::filesystem::{Filesystem, MountOptions};
+use crate::filesystem::{Filesystem, FilesystemOptions};
 use crate::tree::{Result, Space, Timestamp};
 use crate::xattr::{AclType, XattrMode};
 
@@ -74,24 +74,17 @@ pub fn open(
     mounted: Timestamp,
 ) -> Result<Filesystem> {
     let objects = catalog.object_set(dataset, &**keys)?;
-    let reader = PropertyReader::new(catalog, capacity, &**keys, "");
-    let listed = Listed::Dataset(dataset.clone());
-    let settings = settings(catalog, dataset, &**keys, capacity)?;
-    let number = |name: &str| -> Result<Option<u64>, Error> {
-        Ok(reader.get(&listed, name)?.and_then(|property| match property.value {
-            Value::Number(number) => Some(number),
-            _ => None,
-        }))
-    };
+    let properties = DatasetProperties::new(catalog, dataset, &**keys, capacity);
+    let settings = properties.settings()?;
     let is_snapshot = dataset.is_snapshot();
     let available = if is_snapshot {
         0
     } else {
-        let refquota = number("refquota")?.unwrap_or(0);
-        let reserved = number("refreservation")?.unwrap_or(0);
+        let refquota = properties.number("refquota", 0)?;
+        let reserved = properties.number("refreservation", 0)?;
         catalog.available(dataset, &capacity, refquota, reserved)?
     };
-    let record = number("recordsize")?.unwrap_or(128 << 10);
+    let record = properties.number("recordsize", 128 << 10)?;
     let space = space(
         dataset.phys.referenced_bytes,
         available,
@@ -101,7 +94,7 @@ pub fn open(
     let snapshots = || -> Box<dyn SnapshotSource> {
         Box::new(DatasetSnapshots::new(catalog.clone(), dataset.clone(), keys.clone()))
     };
-    Filesystem::open(MountOptions {
+    Filesystem::open(FilesystemOptions {
         objects,
         xattr: settings.xattr,
         acl: settings.acl,
@@ -118,15 +111,16 @@ pub fn open(
 /// Opens the files of `dataset` of an open pool, with the keys the pool has loaded.
 pub fn open_in(pool: &Pool, dataset: &Dataset) -> Result<Filesystem> {
     let keys: Arc<dyn Keys> = pool.keys().clone();
-    let now = cenote_engine::environment::now();
-    let mounted = Timestamp {
-        seconds: i64::try_from(now.as_secs()).unwrap_or(i64::MAX),
-        nanoseconds: now.subsec_nanos(),
-    };
-    open(&pool.catalog(), dataset, &keys, pool.capacity(), mounted)
+    open(&pool.catalog(), dataset, &keys, pool.capacity(), Timestamp::now())
 }
 
-/// What a dataset's properties say about its files.
+/// The properties of one dataset, as numbers and words.
+pub(crate) struct DatasetProperties<'a> {
+    reader: PropertyReader<'a>,
+    listed: Listed,
+}
+
+/// How the files of a dataset look, by its properties.
 pub(crate) struct Settings {
     pub(crate) xattr: XattrMode,
     pub(crate) acl: AclType,
@@ -134,24 +128,41 @@ pub(crate) struct Settings {
     pub(crate) long_names: bool,
 }
 
-/// Reads the settings of `dataset`.
-pub(crate) fn settings(
-    catalog: &Catalog,
-    dataset: &Dataset,
-    keys: &dyn Keys,
-    capacity: PoolCapacity,
-) -> Result<Settings, Error> {
-    let reader = PropertyReader::new(catalog, capacity, keys, "");
-    let listed = Listed::Dataset(dataset.clone());
-    let text = |name: &str| -> Result<String, Error> {
-        Ok(reader.get(&listed, name)?.map(|value| value.parsable()).unwrap_or_default())
-    };
-    Ok(Settings {
-        xattr: xattr_mode(&text("xattr")?),
-        acl: acl_type(&text("acltype")?),
-        snapshot_directory: snapshot_directory(&text("snapdir")?),
-        long_names: text("longname")? == "on",
-    })
+impl<'a> DatasetProperties<'a> {
+    /// The properties of `dataset`.
+    pub(crate) fn new(
+        catalog: &'a Catalog,
+        dataset: &Dataset,
+        keys: &'a dyn Keys,
+        capacity: PoolCapacity,
+    ) -> Self {
+        let reader = PropertyReader::new(catalog, capacity, keys, "");
+        Self { reader, listed: Listed::Dataset(dataset.clone()) }
+    }
+
+    /// A property that is a number; `otherwise` where the dataset has none.
+    pub(crate) fn number(&self, name: &str, otherwise: u64) -> Result<u64, Error> {
+        Ok(match self.reader.get(&self.listed, name)?.map(|property| property.value) {
+            Some(Value::Number(number)) => number,
+            _ => otherwise,
+        })
+    }
+
+    /// A property as a script reads it; empty where the dataset has none.
+    fn text(&self, name: &str) -> Result<String, Error> {
+        let property = self.reader.get(&self.listed, name)?;
+        Ok(property.map(|property| property.parsable()).unwrap_or_default())
+    }
+
+    /// How the files look.
+    pub(crate) fn settings(&self) -> Result<Settings, Error> {
+        Ok(Settings {
+            xattr: xattr_mode(&self.text("xattr")?),
+            acl: acl_type(&self.text("acltype")?),
+            snapshot_directory: snapshot_directory(&self.text("snapdir")?),
+            long_names: self.text("longname")? == "on",
+        })
+    }
 }
 
 /// What `statfs` reports: in blocks of the record size, as OpenZFS on Linux does.
