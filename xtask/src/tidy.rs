@@ -101,7 +101,22 @@ pub fn check(root: &Path) -> Vec<String> {
         texts.push((name, text));
     }
     check_circles(&texts, &mut found);
+    let architecture = fs::read_to_string(root.join("docs/architecture.md")).unwrap_or_default();
+    check_named_files(&architecture, |name| root.join("crates").join(name).exists(), &mut found);
     found
+}
+
+/// Files that the architecture names (`crate/room/file.rs`) must be there.
+fn check_named_files(text: &str, exists: impl Fn(&str) -> bool, found: &mut Vec<String>) {
+    for (number, line) in text.lines().enumerate() {
+        for name in line.split('`').skip(1).step_by(2).filter(|name| name.ends_with(".rs")) {
+            let Some((krate, file)) = name.split_once('/') else { continue };
+            let is_crate = ARROWS.iter().any(|(other, _)| *other == krate);
+            if is_crate && !exists(&format!("{krate}/src/{file}")) {
+                found.push(format!("docs/architecture.md:{}: there is no {name}", number + 1));
+            }
+        }
+    }
 }
 
 fn check_refused(name: &str, text: &str, words: &str, found: &mut Vec<String>) {
@@ -368,6 +383,14 @@ mod tests {
         assert_eq!(found[1], "crates/cli/src/zpool/list.rs:2: must not use zfs, a part above");
         check_file("crates/cli/src/zpool/create.rs", text, &mut found);
         assert_eq!(found.len(), 3, "an exception: {found:?}");
+    }
+
+    #[test]
+    fn files_that_are_named_but_not_there_are_found() {
+        let mut found = Vec::new();
+        let text = "x\n`posix/live.rs` reads, `live.rs` too; `posix/gone.rs`, `docs/gone.rs`";
+        check_named_files(text, |name| name == "posix/src/live.rs", &mut found);
+        assert_eq!(found, ["docs/architecture.md:2: there is no posix/gone.rs"]);
     }
 
     #[test]
