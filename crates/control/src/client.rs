@@ -1,17 +1,24 @@
 //! The command line's side of the control sockets.
 //!
 //! Invariant: a pool process that is dead or hangs costs its deadline and a line on standard error;
-//! the other pools are asked at the same time and shown.
+//! the other pools are asked at the same time and shown. What a pool sends is read as it comes, whatever
+//! becomes of what it is shown on.
 
+use std::os::fd::AsFd;
+use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
 use crate::changes::Grant;
-use crate::protocol::{ExchangeError, Failure, FailureKind, Request, Response, Timed};
+use crate::frame::{ExchangeError, Timed, VERSION};
+use crate::protocol::{
+    Answer as Last, Failure, FailureKind, LoadKeyRequest, Part, Progress, Reply, Request,
+};
 use crate::report::{DatasetReport, HistoryRecord, PoolReport, UsageRecord};
 use crate::run_directory::{self, PoolFiles};
+use crate::secret::Secret;
 
 /// The sockets of one run directory.
 #[derive(Clone, Debug)]
@@ -26,6 +33,15 @@ pub struct Answer<T> {
     pub pool: String,
     /// The answer, or why there is none.
     pub result: Result<T, Failure>,
+}
+
+/// What comes of the history of a pool.
+#[derive(Debug)]
+pub enum History {
+    /// Some records.
+    Some(Vec<HistoryRecord>),
+    /// That was all, or it ended early.
+    End(Result<(), Failure>),
 }
 
 impl Default for Client {
@@ -85,27 +101,45 @@ impl Client {
         run_directory::owner(&files.pid).filter(|owner| owner.alive).map(|owner| owner.pid)
     }
 
-    /// Asks one pool; every response but the last goes to `each`.
+    /// Asks one pool; `descriptors` go with the request, and every part goes to `each` as it comes.
     fn exchange(
         &self,
         pool: &str,
         request: &Request,
-        mut each: impl FnMut(Response),
-    ) -> Result<Response, Failure> {
+        descriptors: &[BorrowedFd<'_>],
+        mut each: impl FnMut(Part),
+    ) -> Result<Last, Failure> {
         let files = run_directory::files(&self.directory, pool);
         let problem = |error: ExchangeError| describe(pool, &files, request, &error);
         let stream = UnixStream::connect(&files.socket).map_err(|error| problem(error.into()))?;
-        let mut timed = Timed::new(&stream, request.deadline());
-        timed.send(request).map_err(problem)?;
+        let timed = || Timed::new(&stream, request.deadline());
+        timed().send_with(request, descriptors).map_err(problem)?;
         loop {
-            let response: Response = timed.receive().map_err(problem)?;
-            match response {
-                Response::Failed(failure) => return Err(failure),
-                Response::Datasets { more: true, .. } | Response::History { more: true, .. } => {
-                    each(response);
-                }
-                last => return Ok(last),
+            match timed().receive().map_err(problem)? {
+                Reply::Part(part) => each(part),
+                Reply::Last(last) => return Ok(last),
+                Reply::Failed(failure) => return Err(failure),
             }
+        }
+    }
+
+    /// Asks one pool for something that comes in parts of one kind.
+    fn list<T>(
+        &self,
+        pool: &str,
+        request: &Request,
+        mut each: impl FnMut(Vec<T>),
+        of: impl Fn(Part) -> Result<Vec<T>, Part>,
+    ) -> Result<(), Failure> {
+        let mut odd = None;
+        let last = self.exchange(pool, request, &[], |part| match of(part) {
+            Ok(some) => each(some),
+            Err(other) => odd = Some(unexpected(pool, &other)),
+        })?;
+        match (last, odd) {
+            (Last::Done { .. }, None) => Ok(()),
+            (_, Some(odd)) => Err(odd),
+            (other, _) => Err(unexpected(pool, &other)),
         }
     }
 
@@ -114,8 +148,8 @@ impl Client {
     /// # Errors
     /// If the pool is not imported or its process does not answer.
     pub fn pool_report(&self, pool: &str) -> Result<PoolReport, Failure> {
-        match self.exchange(pool, &Request::PoolReport, |_| {})? {
-            Response::Pool(report) => Ok(*report),
+        match self.exchange(pool, &Request::PoolReport, &[], |_| {})? {
+            Last::Pool(report) => Ok(*report),
             other => Err(unexpected(pool, &other)),
         }
     }
@@ -130,38 +164,50 @@ impl Client {
         query: &crate::protocol::DatasetQuery,
     ) -> Result<Vec<DatasetReport>, Failure> {
         let mut all = Vec::new();
-        let mut add = |response: Response| match response {
-            Response::Datasets { datasets, .. } => {
-                all.extend(datasets);
-                Ok(())
-            }
-            other => Err(unexpected(pool, &other)),
-        };
-        let mut result = Ok(());
-        let last = self.exchange(pool, &Request::Datasets(query.clone()), |response| {
-            if let Err(failure) = add(response) {
-                result = Err(failure);
-            }
-        })?;
-        result?;
-        add(last)?;
+        let request = Request::Datasets(query.clone());
+        self.list(
+            pool,
+            &request,
+            |some| all.extend(some),
+            |part| match part {
+                Part::Datasets(some) => Ok(some),
+                other => Err(other),
+            },
+        )?;
         Ok(all)
     }
 
-    /// History of one pool.
+    /// The history of one pool; `each` gets some records at a time, oldest first, as they come.
     ///
     /// # Errors
     /// As for [`Client::pool_report`].
-    pub fn history(&self, pool: &str) -> Result<Vec<HistoryRecord>, Failure> {
-        let mut all = Vec::new();
-        let mut add = |response: Response| {
-            if let Response::History { records, .. } = response {
-                all.extend(records);
-            }
-        };
-        let last = self.exchange(pool, &Request::History, &mut add)?;
-        add(last);
-        Ok(all)
+    pub fn history(&self, pool: &str, each: impl FnMut(Vec<HistoryRecord>)) -> Result<(), Failure> {
+        self.list(pool, &Request::History, each, |part| match part {
+            Part::History(some) => Ok(some),
+            other => Err(other),
+        })
+    }
+
+    /// The histories of several pools, which are asked at once: `show` gets them one pool after another,
+    /// some records at a time, and then how it ended.
+    pub fn histories(&self, pools: &[String], mut show: impl FnMut(&str, History)) {
+        let streams: Vec<_> = pools
+            .iter()
+            .map(|pool| {
+                let (sender, receiver) = mpsc::channel();
+                let (client, name) = (self.clone(), pool.clone());
+                std::thread::spawn(move || {
+                    // who shows it may have given up
+                    let each = |some| drop(sender.send(History::Some(some)));
+                    let ended = client.history(&name, each);
+                    drop(sender.send(History::End(ended)));
+                });
+                (pool, receiver)
+            })
+            .collect();
+        for (pool, receiver) in streams {
+            receiver.into_iter().for_each(|one| show(pool, one));
+        }
     }
 
     /// Who uses how much of a filesystem or snapshot.
@@ -169,10 +215,18 @@ impl Client {
     /// # Errors
     /// If it cannot be read.
     pub fn usage(&self, pool: &str, dataset: &str) -> Result<Vec<UsageRecord>, Failure> {
-        match self.exchange(pool, &Request::Usage(dataset.to_owned()), |_| {})? {
-            Response::Usage(records) => Ok(records),
-            other => Err(unexpected(pool, &other)),
-        }
+        let mut all = Vec::new();
+        let request = Request::Usage(dataset.to_owned());
+        self.list(
+            pool,
+            &request,
+            |some| all.extend(some),
+            |part| match part {
+                Part::Usage(some) => Ok(some),
+                other => Err(other),
+            },
+        )?;
+        Ok(all)
     }
 
     /// The holds on a snapshot: tag, and when it was placed (seconds since 1970).
@@ -180,8 +234,8 @@ impl Client {
     /// # Errors
     /// If there is no such snapshot.
     pub fn holds(&self, pool: &str, snapshot: &str) -> Result<Vec<(String, u64)>, Failure> {
-        match self.exchange(pool, &Request::Holds(snapshot.to_owned()), |_| {})? {
-            Response::Holds(holds) => Ok(holds),
+        match self.exchange(pool, &Request::Holds(snapshot.to_owned()), &[], |_| {})? {
+            Last::Holds(holds) => Ok(holds),
             other => Err(unexpected(pool, &other)),
         }
     }
@@ -195,8 +249,8 @@ impl Client {
         pool: &str,
         dataset: &str,
     ) -> Result<Vec<(String, Vec<Grant>)>, Failure> {
-        match self.exchange(pool, &Request::Permissions(dataset.to_owned()), |_| {})? {
-            Response::Permissions(levels) => Ok(levels),
+        match self.exchange(pool, &Request::Permissions(dataset.to_owned()), &[], |_| {})? {
+            Last::Permissions(levels) => Ok(levels),
             other => Err(unexpected(pool, &other)),
         }
     }
@@ -206,8 +260,8 @@ impl Client {
     /// # Errors
     /// If there is no such filesystem.
     pub fn delete_queue(&self, pool: &str, dataset: &str) -> Result<u64, Failure> {
-        match self.exchange(pool, &Request::DeleteQueue(dataset.to_owned()), |_| {})? {
-            Response::Count(count) => Ok(count),
+        match self.exchange(pool, &Request::DeleteQueue(dataset.to_owned()), &[], |_| {})? {
+            Last::Count(count) => Ok(count),
             other => Err(unexpected(pool, &other)),
         }
     }
@@ -217,12 +271,47 @@ impl Client {
     /// # Errors
     /// If it was not carried out.
     pub fn order(&self, pool: &str, request: &Request) -> Result<Vec<String>, Failure> {
+        self.order_with(pool, request, &[], |_| {})
+    }
+
+    /// The same for an order that tells how far it is, or brings descriptors.
+    ///
+    /// # Errors
+    /// As [`Self::order`].
+    pub fn order_with(
+        &self,
+        pool: &str,
+        request: &Request,
+        descriptors: &[BorrowedFd<'_>],
+        mut told: impl FnMut(Progress),
+    ) -> Result<Vec<String>, Failure> {
         // an order may take long, but a process that hangs is noticed at once
         self.pool_report(pool)?;
-        match self.exchange(pool, request, |_| {})? {
-            Response::Done { warnings } => Ok(warnings),
+        let last = self.exchange(pool, request, descriptors, |part| {
+            if let Part::Progress(progress) = part {
+                told(progress);
+            }
+        })?;
+        match last {
+            Last::Done { warnings } => Ok(warnings),
             other => Err(unexpected(pool, &other)),
         }
+    }
+
+    /// Loads or checks a key.
+    ///
+    /// # Errors
+    /// With what comes after `Key load error: `.
+    pub fn load_key(
+        &self,
+        pool: &str,
+        request: LoadKeyRequest,
+        key: &Secret,
+    ) -> Result<(), Failure> {
+        let failed =
+            |error| Failure::new(FailureKind::Other, format!("no pipe for the key: {error}"));
+        let pipe = key.in_pipe().map_err(failed)?;
+        self.order_with(pool, &Request::LoadKey(request), &[pipe.as_fd()], |_| {}).map(|_| ())
     }
 
     /// Asks several pools at once. An answer comes for each, in the order given; one that takes
@@ -280,8 +369,8 @@ impl Client {
     }
 }
 
-fn unexpected(pool: &str, response: &Response) -> Failure {
-    let text = format!("{response:?}");
+fn unexpected(pool: &str, answer: &dyn std::fmt::Debug) -> Failure {
+    let text = format!("{answer:?}");
     let start: String = text.chars().take(60).collect();
     Failure::new(
         FailureKind::Other,
@@ -318,7 +407,29 @@ fn describe(pool: &str, files: &PoolFiles, request: &Request, error: &ExchangeEr
             "cannot open '{pool}': {process} did not answer in {} seconds (log: {log})",
             request.deadline().as_secs()
         ),
+        ExchangeError::Version(theirs) => {
+            other_version(pool, owner.map_or(0, |one| one.pid), *theirs)
+        }
         error => format!("cannot open '{pool}': {process}: {error} (log: {log})"),
     };
     Failure::new(FailureKind::Other, message)
+}
+
+/// What to do with a pool process of another version.
+fn other_version(pool: &str, process: u32, theirs: u32) -> String {
+    let program = |of: &str| match std::fs::read_link(format!("/proc/{of}/exe")) {
+        Ok(path) => match path.to_string_lossy().strip_suffix(" (deleted)") {
+            Some(before) => format!(" ({before}, replaced since)"),
+            None => format!(" ({})", path.display()),
+        },
+        Err(_) => String::new(),
+    };
+    format!(
+        "cannot open '{pool}': its process {process}{} speaks version {theirs} of the control \
+         protocol, this program{} version {VERSION}\nexport the pool with the program that imported \
+         it, or end its process with 'kill {process}', which exports it too, whatever is in use; then \
+         import it again",
+        program(&process.to_string()),
+        program("self"),
+    )
 }

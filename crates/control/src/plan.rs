@@ -5,8 +5,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::protocol::Secret;
 use crate::report::VdevClass;
+use crate::secret::Secret;
 
 /// The value of a property to set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

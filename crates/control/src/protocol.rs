@@ -1,38 +1,20 @@
-//! Messages between the command line and a pool process, and their framing.
+//! Messages between the command line and a pool process.
 //!
-//! A frame is its length (u32, little-endian) and that many bytes of JSON. A request is answered by
-//! one response, except that datasets and history come in several, the last with `more: false`.
-//! Bulk data will not travel here: `send` and `receive` will pass a descriptor with the request.
-//! Invariant: no frame is longer than [`FRAME_MAX`], and every exchange has a deadline.
+//! Invariant: a request is answered by any number of parts ([`Part`]) and then by one last reply, which says
+//! how it ended. Bulk data does not travel here: a request brings the descriptor that it is read from or
+//! written to.
 
-use std::io::{self, Read, Write};
-use std::os::unix::net::UnixStream;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use zeroize::{Zeroize, ZeroizeOnDrop};
 
 use crate::changes::{ChangeRequest, Grant};
 use crate::report::{DatasetKind, DatasetReport, HistoryRecord, PoolReport, UsageRecord};
 
-/// Version of the messages; both sides must have the same.
-pub const VERSION: u32 = 3;
-/// Longest frame in bytes.
-pub const FRAME_MAX: usize = 64 << 20;
-/// How long a question that only looks may take.
+/// How long a question that only looks may take to its first part, and from part to part.
 pub const LOOK_DEADLINE: Duration = Duration::from_secs(5);
-/// How long a change may take (unmounting, deriving a key, writing labels).
+/// The same for a change (unmounting, deriving a key, writing labels).
 pub const CHANGE_DEADLINE: Duration = Duration::from_secs(300);
-
-/// A message with its version.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct Envelope<T> {
-    /// Version of the sender.
-    pub version: u32,
-    /// The message.
-    pub message: T,
-}
 
 /// Which datasets, and which of their properties.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -77,17 +59,6 @@ fn below(path: &str) -> u32 {
     u32::try_from(levels).unwrap_or(u32::MAX)
 }
 
-/// A key as the user gave it: a passphrase, hexadecimal digits, or raw bytes. Wiped when dropped.
-#[derive(Clone, Serialize, Deserialize, Zeroize, ZeroizeOnDrop)]
-#[serde(transparent)]
-pub struct Secret(pub Vec<u8>);
-
-impl std::fmt::Debug for Secret {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Secret({} bytes)", self.0.len())
-    }
-}
-
 /// What `zfs mount` asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MountRequest {
@@ -116,13 +87,12 @@ pub struct UnmountRequest {
     pub unload_keys: bool,
 }
 
-/// What `zfs load-key` asks for. The client has read the key from where `keylocation` says.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+/// What `zfs load-key` asks for. The client has read the key from where `keylocation` says; the request
+/// brings a descriptor to read it from.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LoadKeyRequest {
     /// Encryption root.
     pub dataset: String,
-    /// The key.
-    pub secret: Secret,
     /// Only check it (`-n`).
     pub check_only: bool,
 }
@@ -130,38 +100,36 @@ pub struct LoadKeyRequest {
 /// A question or order.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Request {
-    /// Answered by [`Response::Pool`].
+    /// Answered by [`Answer::Pool`].
     PoolReport,
-    /// Answered by [`Response::Datasets`].
+    /// Answered by [`Part::Datasets`].
     Datasets(DatasetQuery),
-    /// Answered by [`Response::History`].
+    /// Answered by [`Part::History`].
     History,
-    /// Who uses how much of a filesystem or snapshot. Answered by [`Response::Usage`].
+    /// Who uses how much of a filesystem or snapshot. Answered by [`Part::Usage`].
     Usage(String),
-    /// The holds on a snapshot. Answered by [`Response::Holds`].
+    /// The holds on a snapshot. Answered by [`Answer::Holds`].
     Holds(String),
-    /// The permissions on a dataset and on those above it. Answered by [`Response::Permissions`].
+    /// The permissions on a dataset and on those above it. Answered by [`Answer::Permissions`].
     Permissions(String),
-    /// How many files of a filesystem wait to be deleted. Answered by [`Response::Count`].
+    /// How many files of a filesystem wait to be deleted. Answered by [`Answer::Count`].
     DeleteQueue(String),
-    /// Answered by [`Response::Done`].
+    /// Tells how far it is, if several are mounted.
     Mount(MountRequest),
-    /// Answered by [`Response::Done`].
+    /// Unmount.
     Unmount(UnmountRequest),
-    /// Answered by [`Response::Done`].
+    /// Brings a descriptor to read the key from.
     LoadKey(LoadKeyRequest),
-    /// Unload the key of an encryption root. Answered by [`Response::Done`].
+    /// Unload the key of an encryption root.
     UnloadKey(String),
-    /// Unmount, close the pool and end the process. Answered by [`Response::Done`] once the pool
-    /// is closed.
+    /// Unmount, close the pool and end the process. Answered once the pool is closed.
     Export {
         /// Even if filesystems are in use.
         force: bool,
         /// The command line, for the history.
         command: Option<String>,
     },
-    /// Change the pool. Answered by [`Response::Done`] once the change is made; destroying the pool
-    /// ends the process.
+    /// Change the pool. Answered once the change is made; destroying the pool ends the process.
     Change(Box<ChangeRequest>),
     /// End the process at once without exporting, as a crash would.
     Quit,
@@ -186,7 +154,12 @@ impl Request {
         self.only_looks() && !matches!(self, Request::Usage(_))
     }
 
-    /// How long the exchange may take.
+    /// How many descriptors it brings.
+    pub fn descriptors(&self) -> usize {
+        usize::from(matches!(self, Request::LoadKey(_)))
+    }
+
+    /// How long it may take to the first reply, and from one to the next.
     pub fn deadline(&self) -> Duration {
         match self {
             // Who uses how much is not always in memory.
@@ -219,6 +192,8 @@ pub enum FailureKind {
     ReadOnly,
     /// Cenote cannot do this yet.
     NotSupported,
+    /// Who asked has gone.
+    Gone,
 }
 
 /// Why something could not be done.
@@ -243,165 +218,56 @@ impl Failure {
     }
 }
 
-/// An answer.
+/// How far something is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Progress {
+    /// What is done, of `total`.
+    pub done: u64,
+    /// What there is to do.
+    pub total: u64,
+}
+
+/// A piece of what was asked for.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub enum Response {
+pub enum Part {
+    /// Some datasets.
+    Datasets(Vec<DatasetReport>),
+    /// Some of the history, oldest first.
+    History(Vec<HistoryRecord>),
+    /// Some of those who use something.
+    Usage(Vec<UsageRecord>),
+    /// How far it is. Of these some may be left out.
+    Progress(Progress),
+}
+
+/// What the last reply says of something that went well.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Answer {
     /// The published snapshot.
     Pool(Box<PoolReport>),
-    /// Some datasets.
-    Datasets {
-        /// These.
-        datasets: Vec<DatasetReport>,
-        /// Another response follows.
-        more: bool,
-    },
-    /// Some of the history, oldest first.
-    History {
-        /// These.
-        records: Vec<HistoryRecord>,
-        /// Another response follows.
-        more: bool,
-    },
-    /// Who uses how much.
-    Usage(Vec<UsageRecord>),
     /// Holds: tag, and when it was placed (seconds since 1970).
     Holds(Vec<(String, u64)>),
     /// Permissions: names of datasets, the one asked for first, and what stands on them.
     Permissions(Vec<(String, Vec<Grant>)>),
     /// How many.
     Count(u64),
-    /// It is done. The warnings are lines to print on standard error (what `mount -a` could not
-    /// mount); with any, the command ends with exit code 1.
+    /// It is done, and all parts of it were sent. The warnings are lines to print on standard error
+    /// (what `mount -a` could not mount); with any, the command ends with exit code 1.
     Done {
         /// Lines without newlines.
         warnings: Vec<String>,
     },
-    /// It could not be done.
+}
+
+/// What a pool process sends: parts, and then one of the others.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Reply {
+    /// More follows.
+    Part(Part),
+    /// It ended well.
+    Last(Answer),
+    /// It could not be done, or not to its end.
     Failed(Failure),
-}
-
-/// Why an exchange failed.
-#[derive(Debug, thiserror::Error)]
-pub enum ExchangeError {
-    /// The socket.
-    #[error("{0}")]
-    Io(#[from] io::Error),
-    /// The deadline passed.
-    #[error("no answer in time")]
-    Deadline,
-    /// A frame is too long.
-    #[error("message of {0} bytes is too long")]
-    TooLong(usize),
-    /// Not JSON of the right shape.
-    #[error("message not understood: {0}")]
-    Malformed(#[from] serde_json::Error),
-    /// Another version of Cenote.
-    #[error("speaks version {0} of the control protocol, not {VERSION}")]
-    Version(u32),
-}
-
-/// Stream with one deadline for everything read and written through it.
-#[derive(Debug)]
-pub struct Timed<'a> {
-    stream: &'a UnixStream,
-    end: Instant,
-}
-
-impl<'a> Timed<'a> {
-    /// Everything must be done `after` from now.
-    pub fn new(stream: &'a UnixStream, after: Duration) -> Timed<'a> {
-        Timed { stream, end: Instant::now() + after }
-    }
-
-    fn left(&self) -> Result<Duration, ExchangeError> {
-        let left = self.end.saturating_duration_since(Instant::now());
-        if left.is_zero() { Err(ExchangeError::Deadline) } else { Ok(left) }
-    }
-
-    fn read_all(&mut self, mut into: &mut [u8]) -> Result<(), ExchangeError> {
-        while !into.is_empty() {
-            self.stream.set_read_timeout(Some(self.left()?))?;
-            match self.stream.read(into) {
-                Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
-                Ok(count) => into = into.get_mut(count..).unwrap_or(&mut []),
-                Err(error) => again(error)?,
-            }
-        }
-        Ok(())
-    }
-
-    fn write_all(&mut self, mut from: &[u8]) -> Result<(), ExchangeError> {
-        while !from.is_empty() {
-            self.stream.set_write_timeout(Some(self.left()?))?;
-            match self.stream.write(from) {
-                Ok(0) => return Err(io::Error::from(io::ErrorKind::WriteZero).into()),
-                Ok(count) => from = from.get(count..).unwrap_or(&[]),
-                Err(error) => again(error)?,
-            }
-        }
-        Ok(())
-    }
-
-    /// Sends one message.
-    ///
-    /// # Errors
-    /// If it cannot be sent in time.
-    pub fn send<T: Serialize>(&mut self, message: T) -> Result<(), ExchangeError> {
-        let mut bytes = serde_json::to_vec(&Envelope { version: VERSION, message })?;
-        let sent = self.send_bytes(&bytes);
-        bytes.zeroize();
-        sent
-    }
-
-    fn send_bytes(&mut self, bytes: &[u8]) -> Result<(), ExchangeError> {
-        let length = u32::try_from(bytes.len()).ok().filter(|_| bytes.len() <= FRAME_MAX);
-        let length = length.ok_or(ExchangeError::TooLong(bytes.len()))?;
-        self.write_all(&length.to_le_bytes())?;
-        self.write_all(bytes)
-    }
-
-    /// Receives one message.
-    ///
-    /// # Errors
-    /// If none comes in time, or not one of this type and version.
-    pub fn receive<T: DeserializeOwned>(&mut self) -> Result<T, ExchangeError> {
-        let mut length = [0; 4];
-        self.read_all(&mut length)?;
-        let length = usize::try_from(u32::from_le_bytes(length)).unwrap_or(usize::MAX);
-        if length > FRAME_MAX {
-            return Err(ExchangeError::TooLong(length));
-        }
-        let mut bytes = Vec::new();
-        // in steps, so that a lying length takes no memory
-        while bytes.len() < length {
-            let start = bytes.len();
-            bytes.resize(length.min(start + (1 << 20)), 0);
-            self.read_all(bytes.get_mut(start..).unwrap_or(&mut []))?;
-        }
-        let message = open(&bytes);
-        bytes.zeroize();
-        message
-    }
-}
-
-fn open<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ExchangeError> {
-    #[derive(Deserialize)]
-    struct Version {
-        version: u32,
-    }
-    let version = serde_json::from_slice::<Version>(bytes)?.version;
-    if version != VERSION {
-        return Err(ExchangeError::Version(version));
-    }
-    Ok(serde_json::from_slice::<Envelope<T>>(bytes)?.message)
-}
-
-fn again(error: io::Error) -> Result<(), ExchangeError> {
-    match error.kind() {
-        io::ErrorKind::Interrupted => Ok(()),
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Err(ExchangeError::Deadline),
-        _ => Err(error.into()),
-    }
 }
 
 #[cfg(test)]
@@ -420,24 +286,5 @@ mod tests {
         assert!(!query.selects("tank/ab", Filesystem));
         let whole = DatasetQuery { kinds: vec![Snapshot], ..DatasetQuery::default() };
         assert!(whole.selects("tank@x", Snapshot) && !whole.selects("tank", Filesystem));
-    }
-
-    #[test]
-    fn messages_cross_a_socket_and_other_versions_are_refused() {
-        let (a, b) = UnixStream::pair().unwrap();
-        let wait = Duration::from_secs(2);
-        Timed::new(&a, wait).send(Request::Export { force: true, command: None }).unwrap();
-        let got: Request = Timed::new(&b, wait).receive().unwrap();
-        assert!(matches!(got, Request::Export { force: true, command: None }));
-
-        Timed::new(&a, wait).send_bytes(br#"{"version":9,"message":{"New":1}}"#).unwrap();
-        let error = Timed::new(&b, wait).receive::<Request>().unwrap_err();
-        assert!(matches!(error, ExchangeError::Version(9)), "{error}");
-
-        Timed::new(&a, wait).write_all(&u32::MAX.to_le_bytes()).unwrap();
-        let error = Timed::new(&b, wait).receive::<Request>().unwrap_err();
-        assert!(matches!(error, ExchangeError::TooLong(_)), "{error}");
-        let error = Timed::new(&b, Duration::from_millis(20)).receive::<Request>().unwrap_err();
-        assert!(matches!(error, ExchangeError::Deadline), "{error}");
     }
 }

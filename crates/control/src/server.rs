@@ -3,9 +3,10 @@
 //! Invariant: questions that only look are answered from what the service has published, on a
 //! thread of their own and in slots that orders have no part in, so that orders which wait for a disk
 //! delay nobody else, however many they are. Orders are taken from the owner of the process and from
-//! root only.
+//! root only. Who does not read his answer is waited for [`PATIENCE`] for each part of it.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -13,18 +14,21 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
 use crate::changes::{Change, ChangeRequest, Grant};
+use crate::frame::{ExchangeError, Timed, VERSION};
 use crate::protocol::{
-    CHANGE_DEADLINE, DatasetQuery, ExchangeError, Failure, FailureKind, LOOK_DEADLINE,
-    LoadKeyRequest, MountRequest, Request, Response, Timed, UnmountRequest,
+    Answer, DatasetQuery, Failure, FailureKind, LOOK_DEADLINE, LoadKeyRequest, MountRequest, Reply,
+    Request, UnmountRequest,
 };
-use crate::report::{DatasetReport, HistoryRecord, PoolReport, UsageRecord};
+use crate::replies::Replies;
+use crate::report::PoolReport;
+use crate::secret::Secret;
 
 /// Exchanges served at the same time, orders that have been read left out; more wait to be taken.
 const EXCHANGES_MAX: usize = 64;
 /// Orders that are carried out or wait at the same time; more are refused.
 const ORDERS_MAX: usize = 256;
-/// Datasets or history records in one frame.
-const BATCH: usize = 500;
+/// How long a request may take to arrive, and each part of its answer to be read.
+const PATIENCE: Duration = LOOK_DEADLINE;
 
 /// What a pool process can do; `cenote-process` implements it over the engine.
 ///
@@ -40,25 +44,26 @@ pub trait PoolService: Send + Sync {
         false
     }
 
-    /// Datasets with their properties. Must not wait for a disk unless it [`reads`](Self::reads).
+    /// Gives out datasets with their properties. Must not wait for a disk unless it
+    /// [`reads`](Self::reads).
     ///
     /// # Errors
     /// `NotFound` if the root of the query does not exist.
-    fn datasets(&self, query: &DatasetQuery) -> Result<Vec<DatasetReport>, Failure>;
+    fn datasets(&self, query: &DatasetQuery, replies: &Replies<'_>) -> Result<(), Failure>;
 
-    /// The history, oldest first, with internal records. Must not wait for a disk unless it
+    /// Gives out the history, oldest first, with internal records. Must not wait for a disk unless it
     /// [`reads`](Self::reads).
     ///
     /// # Errors
     /// If it cannot be read.
-    fn history(&self) -> Result<Vec<HistoryRecord>, Failure>;
+    fn history(&self, replies: &Replies<'_>) -> Result<(), Failure>;
 
-    /// Who uses how much of a filesystem or snapshot. Must not wait for a disk unless it
+    /// Gives out who uses how much of a filesystem or snapshot. Must not wait for a disk unless it
     /// [`reads`](Self::reads).
     ///
     /// # Errors
     /// If it cannot be read.
-    fn usage(&self, dataset: &str) -> Result<Vec<UsageRecord>, Failure>;
+    fn usage(&self, dataset: &str, replies: &Replies<'_>) -> Result<(), Failure>;
 
     /// The holds on a snapshot: tag, and when it was placed (seconds since 1970).
     ///
@@ -90,11 +95,11 @@ pub trait PoolService: Send + Sync {
         "permission denied".to_owned()
     }
 
-    /// Mounts.
+    /// Mounts, and tells how far it is with several.
     ///
     /// # Errors
     /// With the words of `zfs mount` (`cannot mount 'x': filesystem already mounted`).
-    fn mount(&self, request: &MountRequest) -> Result<Vec<String>, Failure>;
+    fn mount(&self, request: &MountRequest, replies: &Replies<'_>) -> Result<Vec<String>, Failure>;
 
     /// Unmounts.
     ///
@@ -106,7 +111,7 @@ pub trait PoolService: Send + Sync {
     ///
     /// # Errors
     /// With what comes after `Key load error: `.
-    fn load_key(&self, request: &LoadKeyRequest) -> Result<(), Failure>;
+    fn load_key(&self, request: &LoadKeyRequest, key: &Secret) -> Result<(), Failure>;
 
     /// Unloads a key.
     ///
@@ -230,12 +235,12 @@ fn exchange(
     slot: Slot,
     orders: &Arc<Slots>,
 ) -> Option<Ending> {
-    let request: Request = match Timed::new(stream, LOOK_DEADLINE).receive() {
-        Ok(request) => request,
-        Err(error) => {
-            let failure = Failure::new(FailureKind::Other, format!("control request: {error}"));
+    let replies = Replies::to(stream, PATIENCE);
+    let (request, descriptors) = match receive(stream) {
+        Ok(received) => received,
+        Err(failure) => {
             // the client may be gone
-            drop(Timed::new(stream, LOOK_DEADLINE).send(Response::Failed(failure)));
+            drop(replies.end(Reply::Failed(failure)));
             return None;
         }
     };
@@ -251,25 +256,38 @@ fn exchange(
             orders.try_take()
         }
     };
-    let responses = match slot {
+    let answer = match slot {
         _ if !is_allowed => Err(Failure::new(FailureKind::Permission, service.denied(&request))),
-        Some(_) => answer(&request, service, &mut ending),
+        Some(_) => answer(&request, descriptors, service, &replies, &mut ending),
         None => {
             let words = format!("{ORDERS_MAX} orders wait already, try again");
             Err(Failure::new(FailureKind::Busy, words))
         }
     };
-    let responses = responses.unwrap_or_else(|failure| vec![Response::Failed(failure)]);
     // a client that went away misses its answer; nothing else depends on it
-    drop(send(stream, responses));
+    drop(replies.end(answer.map_or_else(Reply::Failed, Reply::Last)));
     ending
 }
 
-fn send(stream: &UnixStream, responses: Vec<Response>) -> Result<(), ExchangeError> {
-    for response in responses {
-        Timed::new(stream, CHANGE_DEADLINE).send(response)?;
+/// A request with the descriptors it has to bring.
+fn receive(stream: &UnixStream) -> Result<(Request, Vec<OwnedFd>), Failure> {
+    let failed = |words: String| Failure::new(FailureKind::Other, words);
+    match Timed::new(stream, PATIENCE).receive_with::<Request>() {
+        Ok((request, descriptors)) if descriptors.len() == request.descriptors() => {
+            Ok((request, descriptors))
+        }
+        Ok((request, descriptors)) => {
+            let (got, wanted) = (descriptors.len(), request.descriptors());
+            Err(failed(format!("control request: brings {got} descriptors, not {wanted}")))
+        }
+        Err(ExchangeError::Version(theirs)) => Err(failed(format!(
+            "the pool's process {} speaks version {VERSION} of the control protocol, who asks \
+             version {theirs}: use the program that imported the pool, or import it again with the \
+             new one",
+            std::process::id()
+        ))),
+        Err(error) => Err(failed(format!("control request: {error}"))),
     }
-    Ok(())
 }
 
 fn may_change(stream: &UnixStream) -> bool {
@@ -281,34 +299,32 @@ fn may_change(stream: &UnixStream) -> bool {
 
 fn answer(
     request: &Request,
+    descriptors: Vec<OwnedFd>,
     service: &dyn PoolService,
+    replies: &Replies<'_>,
     ending: &mut Option<Ending>,
-) -> Result<Vec<Response>, Failure> {
-    let done = |warnings| vec![Response::Done { warnings }];
+) -> Result<Answer, Failure> {
+    let done = |warnings| Answer::Done { warnings };
+    let nothing = |()| Answer::Done { warnings: Vec::new() };
     Ok(match request {
-        Request::PoolReport => vec![Response::Pool(Box::new(service.report()))],
-        Request::Datasets(query) => batches(service.datasets(query)?)
-            .map(|(datasets, more)| Response::Datasets { datasets, more })
-            .collect(),
-        Request::History => batches(service.history()?)
-            .map(|(records, more)| Response::History { records, more })
-            .collect(),
-        Request::Usage(dataset) => vec![Response::Usage(service.usage(dataset)?)],
-        Request::Holds(snapshot) => vec![Response::Holds(service.holds(snapshot)?)],
-        Request::Permissions(dataset) => {
-            vec![Response::Permissions(service.permissions(dataset)?)]
-        }
-        Request::DeleteQueue(dataset) => vec![Response::Count(service.delete_queue(dataset)?)],
-        Request::Mount(request) => done(service.mount(request)?),
+        Request::PoolReport => Answer::Pool(Box::new(service.report())),
+        Request::Datasets(query) => nothing(service.datasets(query, replies)?),
+        Request::History => nothing(service.history(replies)?),
+        Request::Usage(dataset) => nothing(service.usage(dataset, replies)?),
+        Request::Holds(snapshot) => Answer::Holds(service.holds(snapshot)?),
+        Request::Permissions(dataset) => Answer::Permissions(service.permissions(dataset)?),
+        Request::DeleteQueue(dataset) => Answer::Count(service.delete_queue(dataset)?),
+        Request::Mount(request) => done(service.mount(request, replies)?),
         Request::Unmount(request) => done(service.unmount(request)?),
         Request::LoadKey(request) => {
-            service.load_key(request)?;
-            done(Vec::new())
+            let key = descriptors.into_iter().next().ok_or(io::ErrorKind::NotFound.into());
+            let key = key.and_then(|from| Secret::read(from, PATIENCE)).map_err(|error| {
+                let words = format!("Failed to read key material: {error}");
+                Failure::new(FailureKind::Other, words)
+            })?;
+            nothing(service.load_key(request, &key)?)
         }
-        Request::UnloadKey(dataset) => {
-            service.unload_key(dataset)?;
-            done(Vec::new())
-        }
+        Request::UnloadKey(dataset) => nothing(service.unload_key(dataset)?),
         Request::Export { force, command } => {
             let warnings = service.export(*force, command.as_deref())?;
             *ending = Some(Ending::Exported);
@@ -328,20 +344,6 @@ fn answer(
     })
 }
 
-/// Cuts a list into batches, each with whether another follows; an empty list is one empty batch.
-fn batches<T>(all: Vec<T>) -> impl Iterator<Item = (Vec<T>, bool)> {
-    let mut rest = all.into_iter().peekable();
-    let mut first = true;
-    std::iter::from_fn(move || {
-        if rest.peek().is_none() && !first {
-            return None;
-        }
-        first = false;
-        let batch: Vec<T> = rest.by_ref().take(BATCH).collect();
-        Some((batch, rest.peek().is_some()))
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -353,27 +355,27 @@ mod tests {
         fn report(&self) -> PoolReport {
             PoolReport::default()
         }
-        fn datasets(&self, _: &DatasetQuery) -> Result<Vec<DatasetReport>, Failure> {
-            Ok(Vec::new())
+        fn datasets(&self, _: &DatasetQuery, _: &Replies<'_>) -> Result<(), Failure> {
+            Ok(())
         }
         fn reads(&self, request: &Request) -> bool {
             matches!(request, Request::History)
         }
-        fn history(&self) -> Result<Vec<HistoryRecord>, Failure> {
+        fn history(&self, _: &Replies<'_>) -> Result<(), Failure> {
             let _ = self.0.lock().unwrap().recv();
-            Ok(Vec::new())
+            Ok(())
         }
-        fn usage(&self, _: &str) -> Result<Vec<UsageRecord>, Failure> {
-            Ok(Vec::new())
+        fn usage(&self, _: &str, _: &Replies<'_>) -> Result<(), Failure> {
+            Ok(())
         }
-        fn mount(&self, _: &MountRequest) -> Result<Vec<String>, Failure> {
+        fn mount(&self, _: &MountRequest, _: &Replies<'_>) -> Result<Vec<String>, Failure> {
             let _ = self.0.lock().unwrap().recv();
             Ok(Vec::new())
         }
         fn unmount(&self, _: &UnmountRequest) -> Result<Vec<String>, Failure> {
             Ok(Vec::new())
         }
-        fn load_key(&self, _: &LoadKeyRequest) -> Result<(), Failure> {
+        fn load_key(&self, _: &LoadKeyRequest, _: &Secret) -> Result<(), Failure> {
             Ok(())
         }
         fn unload_key(&self, _: &str) -> Result<(), Failure> {
@@ -410,13 +412,13 @@ mod tests {
         for _ in 0..2 * EXCHANGES_MAX {
             let begun = std::time::Instant::now();
             let stream = ask(Request::PoolReport);
-            let answer: Response = Timed::new(&stream, LOOK_DEADLINE).receive().unwrap();
-            assert!(matches!(answer, Response::Pool(_)), "{answer:?}");
+            let answer: Reply = Timed::new(&stream, LOOK_DEADLINE).receive().unwrap();
+            assert!(matches!(answer, Reply::Last(Answer::Pool(_))), "{answer:?}");
             longest = longest.max(begun.elapsed());
         }
         println!("{} orders wait; longest look {longest:?}", waiting.len());
         // All were read by now, for they were taken in this order.
-        let refused: Response = loop {
+        let refused: Reply = loop {
             let stream = ask(Request::Mount(MountRequest::default()));
             match Timed::new(&stream, Duration::from_secs(1)).receive() {
                 Ok(answer) => break answer,
@@ -424,22 +426,11 @@ mod tests {
                 Err(error) => println!("{error}"),
             }
         };
-        assert!(matches!(&refused, Response::Failed(why) if why.kind == FailureKind::Busy));
+        assert!(matches!(&refused, Reply::Failed(why) if why.kind == FailureKind::Busy));
         drop(go);
         for stream in waiting {
-            let answer: Response = Timed::new(&stream, LOOK_DEADLINE).receive().unwrap();
-            let is_done = matches!(answer, Response::Done { .. } | Response::History { .. });
-            assert!(is_done, "{answer:?}");
+            let answer: Reply = Timed::new(&stream, LOOK_DEADLINE).receive().unwrap();
+            assert!(matches!(answer, Reply::Last(Answer::Done { .. })), "{answer:?}");
         }
-    }
-
-    #[test]
-    fn lists_are_cut_into_batches() {
-        let sizes = |count: usize| -> Vec<(usize, bool)> {
-            batches(vec![0; count]).map(|(batch, more)| (batch.len(), more)).collect()
-        };
-        assert_eq!(sizes(0), [(0, false)]);
-        assert_eq!(sizes(BATCH), [(BATCH, false)]);
-        assert_eq!(sizes(BATCH + 1), [(BATCH, true), (1, false)]);
     }
 }

@@ -24,7 +24,6 @@ pub const FILES: &[(&str, &str)] = &[];
 
 /// Circles of files: one of the files, the most that may be in the circle, reason.
 pub const CIRCLES: &[(&str, usize, &str)] = &[
-    ("crates/control/src/protocol.rs", 3, "what is asked and what a request carries"),
     ("crates/control/src/text/pool_iostat.rs", 2, "the histogram has the same options"),
     ("crates/device/src/batch.rs", 4, "reads and writes share ring, threads and deadlines"),
     ("crates/engine/src/alloc/state.rs", 6, "the state holds all parts, which change it"),

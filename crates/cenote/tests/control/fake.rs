@@ -6,9 +6,11 @@ use std::sync::{Arc, Mutex};
 
 use cenote_control::changes::ChangeRequest;
 use cenote_control::protocol::{
-    DatasetQuery, Failure, FailureKind, LoadKeyRequest, MountRequest, UnmountRequest,
+    DatasetQuery, Failure, FailureKind, LoadKeyRequest, MountRequest, Part, UnmountRequest,
 };
+use cenote_control::replies::Replies;
 use cenote_control::report::*;
+use cenote_control::secret::Secret;
 use cenote_control::server::PoolService;
 
 /// The service.
@@ -120,7 +122,7 @@ impl PoolService for Fake {
         self.report.clone()
     }
 
-    fn datasets(&self, query: &DatasetQuery) -> Result<Vec<DatasetReport>, Failure> {
+    fn datasets(&self, query: &DatasetQuery, replies: &Replies<'_>) -> Result<(), Failure> {
         let all = self.datasets.lock().unwrap();
         if let Some(root) = &query.root
             && !all.iter().any(|dataset| dataset.name == *root)
@@ -132,20 +134,22 @@ impl PoolService for Fake {
         for dataset in &mut selected {
             dataset.properties.0.retain(|property| query.wants(&property.name));
         }
-        Ok(selected)
+        drop(all);
+        replies.list(selected.into_iter().map(Ok), Part::Datasets)
     }
 
-    fn history(&self) -> Result<Vec<HistoryRecord>, Failure> {
+    fn history(&self, replies: &Replies<'_>) -> Result<(), Failure> {
         let record = |index: u64| HistoryRecord {
             time: 1_795_198_769,
             command: Some(format!("zfs snapshot tank@{index}")),
             ..HistoryRecord::default()
         };
-        Ok((0..1200).map(record).collect())
+        replies.list((0..1200).map(record).map(Ok), Part::History)
     }
 
-    fn mount(&self, request: &MountRequest) -> Result<Vec<String>, Failure> {
+    fn mount(&self, request: &MountRequest, replies: &Replies<'_>) -> Result<Vec<String>, Failure> {
         let Some(name) = &request.dataset else {
+            (1..=3).for_each(|done| replies.progress(done, 3));
             return Ok(vec!["cannot mount 'tank/x': directory is not empty".into()]);
         };
         self.change(name, |dataset| {
@@ -169,8 +173,8 @@ impl PoolService for Fake {
         })
     }
 
-    fn load_key(&self, request: &LoadKeyRequest) -> Result<(), Failure> {
-        if request.secret.0 != b"right passphrase" {
+    fn load_key(&self, request: &LoadKeyRequest, key: &Secret) -> Result<(), Failure> {
+        if key.0 != b"right passphrase" {
             let message = format!("Incorrect key provided for '{}'.", request.dataset);
             return Err(Failure::new(FailureKind::WrongKey, message));
         }
@@ -187,9 +191,10 @@ impl PoolService for Fake {
         })
     }
 
-    fn usage(&self, _: &str) -> Result<Vec<UsageRecord>, Failure> {
+    fn usage(&self, _: &str, replies: &Replies<'_>) -> Result<(), Failure> {
         let kind = "user".to_owned();
-        Ok(vec![UsageRecord { kind, used: 1536, quota: Some(1), ..UsageRecord::default() }])
+        let one = UsageRecord { kind, used: 1536, quota: Some(1), ..UsageRecord::default() };
+        replies.list([Ok(one)], Part::Usage)
     }
 
     fn change(&self, request: &ChangeRequest) -> Result<Vec<String>, Failure> {

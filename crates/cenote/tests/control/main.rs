@@ -6,7 +6,7 @@
 
 mod fake;
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -235,7 +235,9 @@ fn keys_and_mounts() {
     let again = "cannot unmount 'tank/locked': not currently mounted\n";
     check(at, "zfs unmount tank/locked", "", again, 1);
     check(at, "zfs unload-key -a", "1 / 1 key(s) successfully unloaded\n", "", 0);
-    check(at, "zfs mount -a", "", "cannot mount 'tank/x': directory is not empty\n", 1);
+    let error = "cannot mount 'tank/x': directory is not empty\n";
+    check(at, "zfs mount -a", "", error, 1);
+    check(at, "zfs mount -av", "Mounting ZFS filesystems: (3/3)\n", error, 1);
 }
 
 #[test]
@@ -264,6 +266,40 @@ fn a_dead_or_silent_process_hides_no_other_pool() {
     let cleared = "the process of 'dead' had died; cleared what it left\n";
     check(at, "zpool export dead", "", cleared, 0);
     check(at, "zpool list dead", "", "cannot open 'dead': no such pool\n", 1);
+}
+
+/// The program was replaced while the pool was imported.
+#[test]
+fn a_process_of_another_version_is_named_with_what_to_do() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    let files = run_directory::files(at, "old");
+    let _claim = run_directory::claim(&files, "old").unwrap();
+    let listener = UnixListener::bind(&files.socket).unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let answer = br#"{"version":3,"message":{"Done":{"warnings":[]}}}"#;
+            let length = u32::try_from(answer.len()).unwrap().to_le_bytes();
+            let (mut stream, mut head) = (stream.unwrap(), [0; 4]);
+            stream.read_exact(&mut head).unwrap();
+            let mut question = vec![0; u32::from_le_bytes(head) as usize];
+            stream.read_exact(&mut question).unwrap();
+            stream.write_all(&[&length[..], answer].concat()).unwrap();
+        }
+    });
+    let own = std::process::id();
+    let program = std::env::current_exe().unwrap().display().to_string();
+    for line in ["zpool list old", "zpool export old", "zfs create old/x", "zpool history old"] {
+        let ran = run(at, line);
+        assert_eq!((ran.out.as_str(), ran.code), ("", 1), "{line}: {}", ran.err);
+        for part in [
+            format!("cannot open 'old': its process {own} ({program}) speaks version 3 of the"),
+            format!("this program ({}) version", env!("CARGO_BIN_EXE_cenote")),
+            format!("'kill {own}', which exports it too"),
+        ] {
+            assert!(ran.err.contains(&part), "{line}: {}", ran.err);
+        }
+    }
 }
 
 /// Commands that change a pool, with what they ask the pool process to do.

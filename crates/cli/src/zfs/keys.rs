@@ -10,8 +10,9 @@ use std::process::ExitCode;
 use cenote_control::changes::Change;
 use cenote_control::client::Client;
 use cenote_control::plan::{NewKey, PropertySetting};
-use cenote_control::protocol::{FailureKind, LoadKeyRequest, Request, Secret};
+use cenote_control::protocol::{FailureKind, LoadKeyRequest, Request};
 use cenote_control::report::{DatasetKind, DatasetReport};
+use cenote_control::secret::{SECRET_MAX, Secret};
 use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
 use zeroize::Zeroizing;
 
@@ -39,8 +40,6 @@ const PASSPHRASE_LEAST: usize = 8;
 const PASSPHRASE_MOST: usize = 512;
 /// How often a passphrase may be typed wrong.
 const ATTEMPTS: u32 = 3;
-/// Most bytes read from a key file.
-const KEY_FILE_MOST: u64 = 4096;
 
 const NEEDED: [&str; 5] = ["encryption", "encryptionroot", "keystatus", "keyformat", "keylocation"];
 
@@ -211,9 +210,9 @@ fn load_named(
             }
             Err(message) => return fail(message),
         };
-        let request = LoadKeyRequest { dataset: name.clone(), secret, check_only };
-        match client.order(names::pool_of(name), &Request::LoadKey(request)) {
-            Ok(_) => return Ok(()),
+        let request = LoadKeyRequest { dataset: name.clone(), check_only };
+        match client.load_key(names::pool_of(name), request, &secret) {
+            Ok(()) => return Ok(()),
             Err(failure) => {
                 let again = failure.kind == FailureKind::WrongKey && interactive;
                 fail(failure.message).ok();
@@ -253,8 +252,8 @@ fn read_key(name: &str, format: &str, location: &str) -> Result<Zeroizing<Vec<u8
 }
 
 fn read_some(from: impl Read) -> Result<Zeroizing<Vec<u8>>, String> {
-    let mut bytes = Zeroizing::new(Vec::with_capacity(KEY_FILE_MOST as usize));
-    let read = from.take(KEY_FILE_MOST).read_to_end(&mut bytes);
+    let mut bytes = Zeroizing::new(Vec::with_capacity(SECRET_MAX));
+    let read = from.take(SECRET_MAX as u64).read_to_end(&mut bytes);
     read.map_err(|error| format!("Failed to read key material: {error}"))?;
     Ok(bytes)
 }

@@ -2,12 +2,15 @@
 //!
 //! Invariant: the pool process decides what can be mounted and says why not; this only finds it.
 
+use std::io::IsTerminal;
 use std::path::Path;
 use std::process::ExitCode;
 
 use cenote_control::client::Client;
 use cenote_control::json;
-use cenote_control::protocol::{Failure, FailureKind, MountRequest, Request, UnmountRequest};
+use cenote_control::protocol::{
+    Failure, FailureKind, MountRequest, Progress, Request, UnmountRequest,
+};
 use cenote_control::report::DatasetKind;
 use cenote_control::text::dataset_list;
 
@@ -19,9 +22,26 @@ use cenote_control::terminal;
 const MOUNT: Spec = Spec { letters: "aRjfo:lOv", long: &[("json", 'j', false)] };
 const UNMOUNT: Spec = Spec { letters: "afu", long: &[] };
 
-/// Gives an order to a pool and says what went wrong; true if nothing did.
-fn order(client: &Client, pool: &str, request: &Request, dataset: Option<&str>) -> bool {
-    match client.order(pool, request) {
+/// Gives an order to a pool and says what went wrong; true if nothing did. With `told`, how far it is is
+/// shown where somebody looks, and at the end.
+fn order(
+    client: &Client,
+    pool: &str,
+    request: &Request,
+    dataset: Option<&str>,
+    told: bool,
+) -> bool {
+    let watched = std::io::stdout().is_terminal();
+    let show = |now: Progress| {
+        let is_end = now.done == now.total;
+        if told && (watched || is_end) {
+            let start = if watched { "\r" } else { "" };
+            let end = if is_end { "\n" } else { "" };
+            let line = format!("Mounting ZFS filesystems: ({}/{})", now.done, now.total);
+            terminal::out(&format!("{start}{line}{end}"));
+        }
+    };
+    match client.order_with(pool, request, &[], show) {
         Ok(warnings) => {
             warnings.iter().for_each(|line| terminal::complain(line));
             warnings.is_empty()
@@ -67,7 +87,7 @@ pub fn mount(arguments: &[String]) -> ExitCode {
             if parsed.has('l') {
                 well &= keys::load_all(&client, Some(&pool)).is_ok();
             }
-            well &= order(&client, &pool, &Request::Mount(request.clone()), None);
+            well &= order(&client, &pool, &Request::Mount(request.clone()), None, parsed.has('v'));
         }
         return ExitCode::from(u8::from(!well));
     }
@@ -85,7 +105,8 @@ pub fn mount(arguments: &[String]) -> ExitCode {
         return ExitCode::FAILURE;
     }
     request.dataset = Some(name.clone());
-    let well = order(&client, names::pool_of(name), &Request::Mount(request), Some(name));
+    let (pool, told) = (names::pool_of(name), parsed.has('v'));
+    let well = order(&client, pool, &Request::Mount(request), Some(name), told);
     ExitCode::from(u8::from(!well))
 }
 
@@ -115,7 +136,7 @@ pub fn unmount(arguments: &[String]) -> ExitCode {
         }
         let mut well = true;
         for pool in client.pools() {
-            well &= order(&client, &pool, &Request::Unmount(request.clone()), None);
+            well &= order(&client, &pool, &Request::Unmount(request.clone()), None, false);
         }
         return ExitCode::from(u8::from(!well));
     }
@@ -140,7 +161,8 @@ pub fn unmount(arguments: &[String]) -> ExitCode {
         return ExitCode::FAILURE;
     }
     request.dataset = Some(name.clone());
-    let well = order(&client, names::pool_of(&name), &Request::Unmount(request), Some(&name));
+    let well =
+        order(&client, names::pool_of(&name), &Request::Unmount(request), Some(&name), false);
     ExitCode::from(u8::from(!well))
 }
 

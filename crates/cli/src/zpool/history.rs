@@ -3,10 +3,8 @@
 //! Invariant: as in `super`.
 
 use std::process::ExitCode;
-use std::time::Duration;
 
-use cenote_control::client::Client;
-use cenote_control::protocol::LOOK_DEADLINE;
+use cenote_control::client::{Client, History};
 use cenote_control::text::pool_history;
 
 use super::common;
@@ -40,20 +38,25 @@ pub fn run(arguments: &[String]) -> ExitCode {
             terminal::complain("no pools available");
         }
     }
-    let wait = LOOK_DEADLINE + Duration::from_millis(500);
-    for answer in client.ask_all(&names, wait, |client, pool| client.history(pool)) {
-        match answer.result {
-            Ok(records) => terminal::out(&pool_history::render(
-                &answer.pool,
-                &records,
-                parsed.has('i'),
-                parsed.has('l'),
-            )),
-            Err(failure) => {
+    let mut begun = None;
+    let (internal, long) = (parsed.has('i'), parsed.has('l'));
+    client.histories(&names, |pool, came| {
+        // a pool that tells nothing has no heading
+        if begun.as_deref() != Some(pool) && !matches!(came, History::End(Err(_))) {
+            terminal::out(&pool_history::heading(pool));
+            begun = Some(pool.to_owned());
+        }
+        match came {
+            History::Some(records) => {
+                let lines = records.iter().map(|one| pool_history::record(one, internal, long));
+                terminal::out(&lines.collect::<String>());
+            }
+            History::End(Ok(())) => terminal::out("\n"),
+            History::End(Err(failure)) => {
                 terminal::complain(&failure.message);
                 failed = true;
             }
         }
-    }
+    });
     ExitCode::from(u8::from(failed))
 }

@@ -7,12 +7,17 @@ use crate::report::HistoryRecord;
 
 /// The history of one pool, with a blank line after it.
 pub fn render(pool: &str, records: &[HistoryRecord], internal: bool, long: bool) -> String {
-    let mut out = format!("History for '{pool}':\n");
+    let mut out = heading(pool);
     for each in records {
         out.push_str(&record(each, internal, long));
     }
     out.push('\n');
     out
+}
+
+/// What stands above the history of one pool.
+pub fn heading(pool: &str) -> String {
+    format!("History for '{pool}':\n")
 }
 
 /// One record; empty if it is internal and those were not asked for.

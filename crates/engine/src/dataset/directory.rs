@@ -9,6 +9,7 @@ use cenote_format::dsl_directory::{self, DslDirectory};
 use cenote_format::{ObjectId, ObjectType};
 
 use super::name::{DEPTH_MAX, check_stored};
+use super::side_by_side::SideBySide;
 use super::{Catalog, DatasetName, Table};
 use crate::{Error, Result};
 
@@ -142,39 +143,54 @@ impl Catalog {
 
     /// The children of a directory by name, hidden ones too.
     pub fn all_children(&self, parent: &Directory) -> Result<Vec<Directory>> {
-        let Some(table) = Table::open(self.mos(), parent.phys.child_map)? else {
-            return Ok(Vec::new());
-        };
-        let mut children = Vec::new();
-        for (name, id) in table.numbers()? {
-            check_stored(&name, ObjectId(id))?;
+        self.children_of(vec![parent], &SideBySide::default(), |_| true)
+    }
+
+    /// Those children of several directories that are `wanted` by name, with each other by path.
+    fn children_of(
+        &self,
+        parents: Vec<&Directory>,
+        side_by_side: &SideBySide,
+        wanted: impl Fn(&str) -> bool + Sync,
+    ) -> Result<Vec<Directory>> {
+        let listed = side_by_side.each(parents, |parent| {
+            let table = Table::open(self.mos(), parent.phys.child_map)?;
+            let mut names = table.map_or(Ok(Vec::new()), |table| table.numbers())?;
+            names.retain(|(name, _)| wanted(name));
+            Ok(names.into_iter().map(|(name, id)| (parent, name, ObjectId(id))).collect::<Vec<_>>())
+        })?;
+        let listed: Vec<_> = listed.into_iter().flatten().collect();
+        let mut children = side_by_side.each(listed, |(parent, name, id)| {
+            check_stored(&name, id)?;
             let path = format!("{}/{name}", parent.path);
-            children.push(self.adopted(parent, self.read_directory(ObjectId(id), path)?)?);
-        }
-        children.sort_by(|a, b| a.path.cmp(&b.path));
+            self.adopted(parent, self.read_directory(id, path)?)
+        })?;
+        children.sort_by(|a, b| a.path.split('/').cmp(b.path.split('/')));
         Ok(children)
     }
 
     /// The directory and everything below it, parents first, siblings by name, hidden ones left
     /// out.
     pub fn walk(&self, top: &Directory) -> Result<Vec<Directory>> {
-        let mut found = Vec::new();
-        let mut seen = HashSet::new();
-        let mut rest = vec![(top.clone(), 0)];
-        while let Some((directory, depth)) = rest.pop() {
+        let side_by_side = SideBySide::default();
+        let (mut found, mut seen) = (Vec::new(), HashSet::new());
+        let mut level = vec![top.clone()];
+        for _ in 0..DEPTH_MAX {
             // Listed under two names, the levels below would multiply.
-            if !seen.insert(directory.id) {
+            if let Some(directory) = level.iter().find(|one| !seen.insert(one.id)) {
                 let reason = format!("'{}' has a second name", directory.path);
                 return Err(Error::corrupt(reason).at_object(0, directory.id.0));
             }
-            if depth >= DEPTH_MAX {
-                let reason = format!("'{}' is nested too deeply", directory.path);
-                return Err(Error::corrupt(reason).at_object(0, directory.id.0));
-            }
-            let children = self.children(&directory)?;
-            rest.extend(children.into_iter().rev().map(|child| (child, depth + 1)));
-            found.push(directory);
+            let below =
+                self.children_of(level.iter().collect(), &side_by_side, |name| !is_hidden(name))?;
+            found.append(&mut level);
+            level = below;
         }
+        if let Some(directory) = level.first() {
+            let reason = format!("'{}' is nested too deeply", directory.path);
+            return Err(Error::corrupt(reason).at_object(0, directory.id.0));
+        }
+        found.sort_by(|a, b| a.path.split('/').cmp(b.path.split('/')));
         Ok(found)
     }
 

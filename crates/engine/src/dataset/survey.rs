@@ -15,6 +15,7 @@ use super::facts::{DatasetFacts, key_of};
 use super::inventory::{BookmarkFacts, Entry, Inventory, Path, Usage};
 use super::name::check_stored;
 use super::properties::{Entries, read_entries};
+use super::side_by_side::SideBySide;
 use super::snapshots::Snapshots;
 use super::{Catalog, Dataset, DatasetKind, Directory, Keys, Table};
 use crate::Result;
@@ -109,6 +110,7 @@ pub struct InventoryReader {
     /// The table of a dataset without properties.
     none: Entries,
     reads: u64,
+    side_by_side: SideBySide,
 }
 
 impl InventoryReader {
@@ -169,10 +171,19 @@ impl InventoryReader {
         next: &mut Inventory,
         read: &mut HashSet<ObjectId>,
     ) -> Result<()> {
-        for directory in catalog.walk(top)? {
-            let (id, path) = (directory.id, Path::new(&directory.path));
-            let nothing = (&Outdated::default(), &Written::default());
-            let entry = self.read_entry(catalog, keys, directory, None, nothing)?;
+        let side_by_side = self.side_by_side.clone();
+        let nothing = (&Outdated::default(), &Written::default());
+        let entries = side_by_side.each(catalog.walk(top)?, |directory| {
+            let mut part = Self { none: self.none.clone(), ..Self::default() };
+            part.side_by_side = side_by_side.clone();
+            let entry = part.read_entry(catalog, keys, directory, None, nothing)?;
+            Ok((entry, part))
+        })?;
+        for (entry, part) in entries {
+            let (id, path) = (entry.directory.id, Path::new(&entry.directory.path));
+            self.owners.extend(part.owners);
+            self.moved.extend(part.moved);
+            self.reads += part.reads;
             read.insert(id);
             next.paths.insert(id, path.clone());
             next.entries.insert(path, Arc::new(entry));
@@ -477,11 +488,17 @@ impl InventoryReader {
         }
         let mut all = Snapshots::default();
         if let Some(table) = Table::open(catalog.mos(), head.phys.snapshot_names)? {
-            for (name, id) in table.numbers()?.into_iter().filter(|(name, _)| !is_hidden(name)) {
+            let mut listed = table.numbers()?;
+            listed.retain(|(name, _)| !is_hidden(name));
+            let read = self.side_by_side.each(listed, |(name, id)| {
                 let id = ObjectId(id);
                 check_stored(&name, id)?;
-                let dataset = catalog.dataset_in(id, head.name.snapshot(name), &entry.directory)?;
-                if let Some(facts) = self.read_snapshot(catalog, dataset)? {
+                let dataset =
+                    catalog.dataset_in(id, head.name.snapshot(&name), &entry.directory)?;
+                Ok((dataset.clone(), DatasetFacts::read(catalog, dataset, &self.none)?))
+            })?;
+            for (dataset, facts) in read {
+                if let Some(facts) = self.own_snapshot(&dataset, facts) {
                     all.insert(facts);
                 }
             }
@@ -502,14 +519,24 @@ impl InventoryReader {
         catalog: &Catalog,
         dataset: Dataset,
     ) -> Result<Option<Arc<DatasetFacts>>> {
+        let facts = DatasetFacts::read(catalog, dataset.clone(), &self.none)?;
+        Ok(self.own_snapshot(&dataset, facts))
+    }
+
+    /// A snapshot was read: what it was read from is its own.
+    fn own_snapshot(
+        &mut self,
+        dataset: &Dataset,
+        facts: Option<DatasetFacts>,
+    ) -> Option<Arc<DatasetFacts>> {
         let (id, home, txg) = (dataset.id, dataset.phys.directory, dataset.phys.creation_txg);
         self.reads += 1;
         let owner = (home, Part::Snapshot(id, txg));
-        self.owners.extend(objects_of(&dataset).map(|object| (object, owner)));
-        let facts = DatasetFacts::read(catalog, dataset, &self.none)?.map(Arc::new);
+        self.owners.extend(objects_of(dataset).map(|object| (object, owner)));
+        let facts = facts.map(Arc::new);
         let clones = facts.iter().flat_map(|facts| &facts.clones);
         self.moved.extend(clones.map(|clone| (*clone, (home, txg))));
-        Ok(facts)
+        facts
     }
 }
 

@@ -139,27 +139,26 @@ impl Shown {
         &self.inventory
     }
 
-    /// The datasets `query` asks for. What is not in memory is read from `pool`, if that is given, and
-    /// left out otherwise.
+    /// The datasets `query` asks for, each made when it is asked for. What is not in memory is read from
+    /// `pool`, if that is given, and left out otherwise.
     ///
     /// # Errors
     /// `NotFound` if its root does not exist.
-    pub fn answer(
-        &self,
-        query: &DatasetQuery,
-        pool: Option<&Pool>,
-    ) -> Result<Vec<DatasetReport>, Failure> {
-        let mut out = Vec::new();
-        for known in self.selected(query)? {
+    pub fn answer<'a>(
+        &'a self,
+        query: &'a DatasetQuery,
+        pool: Option<&'a Pool>,
+    ) -> Result<impl Iterator<Item = Result<DatasetReport, Failure>> + 'a, Failure> {
+        let one = move |known: Known<'a>| {
             let report = self.report(&known, &|name| query.wants(name));
             let mut report =
                 report.map_err(|error| Failure::new(FailureKind::Other, error.to_string()))?;
             if let Some(wanted) = &query.properties {
                 self.with_arguments(&known, &mut report, wanted, pool);
             }
-            out.push(report);
-        }
-        Ok(out)
+            Ok(report)
+        };
+        Ok(self.selected(query)?.map(one))
     }
 
     /// Whether something that `query` asks for is not in memory.

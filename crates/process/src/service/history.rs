@@ -31,8 +31,8 @@ pub struct Tail {
 
 impl Tail {
     /// All records, oldest first, if they are in memory.
-    pub fn whole(&self) -> Option<Vec<HistoryRecord>> {
-        let all = || self.records.iter().map(|(_, record)| HistoryRecord::clone(record)).collect();
+    pub fn whole(&self) -> Option<impl Iterator<Item = HistoryRecord>> {
+        let all = || self.records.iter().map(|(_, record)| HistoryRecord::clone(record));
         self.is_whole.then(all)
     }
 
@@ -83,21 +83,26 @@ impl HistoryReader {
     }
 }
 
-/// Every record, oldest first, read from the devices. A record that cannot be read ends the list.
-pub fn records(catalog: &Catalog) -> Result<Vec<HistoryRecord>> {
-    let mut out = Vec::new();
-    let mut names = HashMap::new();
-    for record in History::open(catalog)? {
-        match record {
-            Ok(record) => out.push(convert(&record.fields, &mut names)),
-            Err(error) if out.is_empty() => return Err(error),
-            Err(error) => {
-                tracing::warn!(%error, "the history ends early");
-                break;
-            }
+/// Every record, oldest first, read from the devices as they are asked for. A record that cannot be read
+/// ends them; an error is told if there is none before it.
+pub fn records(catalog: &Catalog) -> impl Iterator<Item = Result<HistoryRecord>> {
+    let (mut names, mut has_begun) = (HashMap::new(), false);
+    let (history, failed) = match History::open(catalog) {
+        Ok(history) => (Some(history), None),
+        Err(error) => (None, Some(Err(error))),
+    };
+    let read = history.into_iter().flatten().map_while(move |record| match record {
+        Ok(record) => {
+            has_begun = true;
+            Some(Ok(convert(&record.fields, &mut names)))
         }
-    }
-    Ok(out)
+        Err(error) if has_begun => {
+            tracing::warn!(%error, "the history ends early");
+            None
+        }
+        Err(error) => Some(Err(error)),
+    });
+    failed.into_iter().chain(read)
 }
 
 /// Names of users by number, as far as they were looked up.

@@ -28,10 +28,12 @@ use arc_swap::ArcSwapOption;
 use cenote_control::changes::{ChangeRequest, Grant};
 use cenote_control::mounted_places::MountedPlaces;
 use cenote_control::protocol::{
-    DatasetQuery, Failure, FailureKind, LoadKeyRequest, MountRequest, Request, UnmountRequest,
+    DatasetQuery, Failure, FailureKind, LoadKeyRequest, MountRequest, Part, Request, UnmountRequest,
 };
-use cenote_control::report::{DatasetReport, GoneBack, HistoryRecord, PoolReport, UsageRecord};
+use cenote_control::replies::Replies;
+use cenote_control::report::{DatasetReport, GoneBack, PoolReport, UsageRecord};
 use cenote_control::run_directory;
+use cenote_control::secret::Secret;
 use cenote_control::server::PoolService;
 use cenote_engine::dataset::{Known, Principal, PrincipalUsage, Usage};
 use cenote_engine::pool::Pool;
@@ -176,14 +178,14 @@ impl Service {
         Shown::new(self.publisher.now(), self.mounts.now(), &self.altroot)
     }
 
-    fn take_key(&self, request: &LoadKeyRequest) -> Result<(), Failure> {
+    fn take_key(&self, request: &LoadKeyRequest, key: &Secret) -> Result<(), Failure> {
         let pool = self.pool()?;
         let directory = pool.catalog().directory(&request.dataset).map_err(|e| failure(&e))?;
         let (keys, catalog) = (pool.keys(), pool.catalog());
         let done = if request.check_only {
-            keys.check(&catalog, &directory, &request.secret.0)
+            keys.check(&catalog, &directory, &key.0)
         } else {
-            keys.load(&catalog, &directory, &request.secret.0)
+            keys.load(&catalog, &directory, &key.0)
         };
         done.map_err(|error| {
             let (kind, words) = match error.kind() {
@@ -356,23 +358,29 @@ impl PoolService for Service {
         }
     }
 
-    fn datasets(&self, query: &DatasetQuery) -> Result<Vec<DatasetReport>, Failure> {
+    fn datasets(&self, query: &DatasetQuery, replies: &Replies<'_>) -> Result<(), Failure> {
         let shown = self.shown()?;
         let pool = self.pool()?;
-        shown.answer(query, shown.lacks(query).then_some(&*pool))
+        let answer = shown.answer(query, shown.lacks(query).then_some(&*pool))?;
+        replies.list(answer, Part::Datasets)
     }
 
-    fn history(&self) -> Result<Vec<HistoryRecord>, Failure> {
+    fn history(&self, replies: &Replies<'_>) -> Result<(), Failure> {
         let pool = self.pool()?;
-        match self.publisher.now().history.whole() {
-            Some(records) => Ok(records),
-            None => history::records(&pool.catalog()).map_err(|error| {
-                Failure::new(FailureKind::Other, format!("cannot get history: {error}"))
-            }),
+        let now = self.publisher.now();
+        if let Some(records) = now.history.whole() {
+            return replies.list(records.map(Ok), Part::History);
         }
+        let catalog = pool.catalog();
+        let records = history::records(&catalog).map(|record| {
+            record.map_err(|error| {
+                Failure::new(FailureKind::Other, format!("cannot get history: {error}"))
+            })
+        });
+        replies.list(records, Part::History)
     }
 
-    fn usage(&self, dataset: &str) -> Result<Vec<UsageRecord>, Failure> {
+    fn usage(&self, dataset: &str, replies: &Replies<'_>) -> Result<(), Failure> {
         let shown = self.shown()?;
         let found = known(&shown, dataset)?;
         let refuse = |reason: &str, failure: Failure| {
@@ -402,16 +410,16 @@ impl PoolService for Service {
                 Principal::Group(id) => ("group", id),
                 Principal::Project(id) => ("project", id),
             };
-            UsageRecord {
+            Ok(UsageRecord {
                 kind: kind.to_owned(),
                 id,
                 used: usage.used,
                 quota: usage.quota,
                 objects: usage.objects,
                 object_quota: usage.object_quota,
-            }
+            })
         };
-        Ok(usage.iter().map(record).collect())
+        replies.list(usage.iter().map(record), Part::Usage)
     }
 
     fn holds(&self, snapshot: &str) -> Result<Vec<(String, u64)>, Failure> {
@@ -446,10 +454,11 @@ impl PoolService for Service {
         format!("{start}: permission denied")
     }
 
-    fn mount(&self, request: &MountRequest) -> Result<Vec<String>, Failure> {
+    fn mount(&self, request: &MountRequest, replies: &Replies<'_>) -> Result<Vec<String>, Failure> {
         let _order = self.begin_order();
         let pool = self.pool()?;
-        let done = self.mounts.mount(&pool, &self.shown()?, request);
+        let told = |done, total| replies.progress(done, total);
+        let done = self.mounts.mount(&pool, &self.shown()?, request, &told);
         self.publish_quietly(&pool);
         done
     }
@@ -472,9 +481,9 @@ impl PoolService for Service {
         Ok(warnings)
     }
 
-    fn load_key(&self, request: &LoadKeyRequest) -> Result<(), Failure> {
+    fn load_key(&self, request: &LoadKeyRequest, key: &Secret) -> Result<(), Failure> {
         let _order = self.begin_order();
-        self.take_key(request)?;
+        self.take_key(request, key)?;
         self.changes.keys_loaded();
         self.publish_quietly(&*self.pool()?);
         Ok(())

@@ -84,12 +84,14 @@ impl Mounts {
         self.table.get(dataset).filter(|m| m.mounted.is_alive()).map(|m| m.at.clone())
     }
 
-    /// Serves `zfs mount`; the lines returned are what went wrong with some of many.
+    /// Serves `zfs mount`; the lines returned are what went wrong with some of many. It is `told` how
+    /// many are done of how many.
     pub fn mount(
         &self,
         pool: &Arc<Pool>,
         datasets: &dyn Datasets,
         request: &MountRequest,
+        told: &dyn Fn(u64, u64),
     ) -> Result<Vec<String>, Failure> {
         if let (Some(name), false) = (&request.dataset, request.recursive) {
             let dataset = find(datasets, name)?;
@@ -116,7 +118,8 @@ impl Mounts {
         let places: Vec<PathBuf> = wanted.iter().map(|(_, path)| path.clone()).collect();
         let mut warnings = Vec::new();
         let mut mounted = BTreeSet::new();
-        for (dataset, path) in wanted {
+        let total = places.len() as u64;
+        for (done, (dataset, path)) in (1..).zip(wanted) {
             let covered = covered_in(&path, &places);
             match self.mount_around(pool, datasets, &dataset, &path, request, covered) {
                 Ok(()) => drop(mounted.insert(dataset.name)),
@@ -125,6 +128,7 @@ impl Mounts {
                     warnings.push(failure.message);
                 }
             }
+            told(done, total);
         }
         self.uncover_soon();
         warnings.extend(self.kept_logs(|kept| mounted.contains(kept)));

@@ -12,7 +12,7 @@ use cenote_format::{BlockPointer, ObjectId, Txg};
 use super::dataset::LiveDataset;
 use super::{LivePool, last_group};
 use crate::dataset::change::MosChange;
-use crate::dataset::{Dataset, is_foreign, is_hidden};
+use crate::dataset::{Dataset, Directory, SideBySide, is_foreign};
 use crate::intent::{PoolClaimer, PoolLogReader, claim};
 use crate::object::ObjectSet;
 use crate::pipe::{Encryptor, ObjsetPolicy, ReadContext, Unopened};
@@ -39,14 +39,10 @@ impl LivePool {
             accepts_losses: self.options.accepts_log_losses,
         };
         let catalog = self.pool.catalog();
-        for directory in catalog.walk(&catalog.root()?)? {
-            if is_hidden(directory.component()) || directory.phys.head_dataset.0 == 0 {
-                continue;
-            }
-            let head = catalog.head(&directory)?;
-            let set = catalog.sealed_object_set(&head)?;
-            let header = Header::decode(&set.header().zil_header)?;
-            if set.kind() == ObjsetKind::Zvol && !header.log.is_hole() {
+        let all = catalog.walk(&catalog.root()?)?;
+        let logged = SideBySide::default().each(all, |directory| self.logged(directory))?;
+        for (directory, head, set, header) in logged.into_iter().flatten() {
+            if set.kind() == ObjsetKind::Zvol {
                 self.logged_volumes.lock().push(head.id);
             }
             let reader = PoolLogReader {
@@ -80,6 +76,21 @@ impl LivePool {
             self.gate.want(first);
         }
         Ok(())
+    }
+
+    /// The head of a directory with the header of its log; none if it has none.
+    fn logged(
+        &self,
+        directory: Directory,
+    ) -> Result<Option<(Directory, Dataset, ObjectSet, Header)>> {
+        if directory.phys.head_dataset.0 == 0 {
+            return Ok(None);
+        }
+        let catalog = self.pool.catalog();
+        let head = catalog.head(&directory)?;
+        let set = catalog.sealed_object_set(&head)?;
+        let header = Header::decode(&set.header().zil_header)?;
+        Ok((!header.log.is_hole()).then_some((directory, head, set, header)))
     }
 
     /// One reference more to a block that a record of a log clones, until the log is freed. One that

@@ -39,7 +39,7 @@ impl Service {
     /// Mounts one filesystem, at its place of now.
     fn mount_again(&self, pool: &Arc<Pool>, all: &dyn Datasets, name: &str) -> Result<(), Failure> {
         let request = MountRequest { dataset: Some(name.to_owned()), ..MountRequest::default() };
-        self.mounts.mount(pool, all, &request).map(|_| ())
+        self.mounts.mount(pool, all, &request, &|_, _| {}).map(|_| ())
     }
 
     /// Mounts again what was mounted and is not any more, as far as its properties let it.
