@@ -16,7 +16,7 @@ use super::Figures;
 use super::map::{Delta, read_free};
 use super::metaslab::{Presence, slot};
 use super::ranges::RangeSet;
-use super::state::{State, at};
+use super::state::{AllocatorState, at};
 use super::store::SpaceSource;
 use super::top::COPIES;
 use crate::vdev::{AllocationClass, VdevHandle, VdevTree};
@@ -97,7 +97,7 @@ struct Wish<'a> {
 
 impl Wish<'_> {
     /// The metaslab may be used as far as the other copies and its purpose go.
-    fn allows(&self, state: &State, vdev: u32, index: usize) -> bool {
+    fn allows(&self, state: &AllocatorState, vdev: u32, index: usize) -> bool {
         let Some(top) = state.top(vdev) else { return false };
         if (top.embedded == Some(index)) != self.embedded {
             return false;
@@ -117,7 +117,7 @@ impl Wish<'_> {
 pub struct Allocator {
     pub(super) vdevs: VdevHandle,
     pub(super) source: Arc<dyn SpaceSource>,
-    pub(super) state: Mutex<State>,
+    pub(super) state: Mutex<AllocatorState>,
     pub(super) changed: Condvar,
     pub(super) published: ArcSwap<Figures>,
 }
@@ -200,7 +200,7 @@ impl Allocator {
     /// Finds space for the next copy of a block.
     fn place(
         &self,
-        state: &mut MutexGuard<'_, State>,
+        state: &mut MutexGuard<'_, AllocatorState>,
         vdevs: &VdevTree,
         request: &AllocRequest,
         step: Step,
@@ -243,7 +243,7 @@ impl Allocator {
     /// Allocates on one vdev.
     fn allocate_on(
         &self,
-        state: &mut MutexGuard<'_, State>,
+        state: &mut MutexGuard<'_, AllocatorState>,
         vdev: u32,
         wish: &Wish<'_>,
     ) -> Result<Option<u64>> {
@@ -293,7 +293,7 @@ impl Allocator {
 
     /// Takes what was found.
     fn take(
-        state: &mut State,
+        state: &mut AllocatorState,
         vdev: u32,
         index: usize,
         offset: u64,
@@ -309,7 +309,7 @@ impl Allocator {
     /// map makes no sense.
     pub(super) fn load(
         &self,
-        state: &mut MutexGuard<'_, State>,
+        state: &mut MutexGuard<'_, AllocatorState>,
         vdev: u32,
         index: usize,
     ) -> Result<bool> {
@@ -363,7 +363,7 @@ impl Allocator {
         }
     }
 
-    fn wait(&self, state: &mut MutexGuard<'_, State>) -> Result<()> {
+    fn wait(&self, state: &mut MutexGuard<'_, AllocatorState>) -> Result<()> {
         if let Some(failure) = &state.failure {
             return Err(failure.clone());
         }
@@ -402,7 +402,7 @@ impl Allocator {
         Self::give_back(&mut state, dva, txg)
     }
 
-    fn give_back(state: &mut State, dva: &Dva, txg: Txg) -> Result<()> {
+    fn give_back(state: &mut AllocatorState, dva: &Dva, txg: Txg) -> Result<()> {
         let index = state.locate(dva)?;
         let slab = state.slab_mut(dva.vdev, index)?;
         slab.give_back(dva.offset, dva.asize, txg).map_err(|_| {

@@ -11,7 +11,7 @@ use super::allocator::Allocator;
 use super::map::{BLOCK, Delta, Frame, Moment, SpaceMap, encode};
 use super::metaslab::{SLOTS, slot};
 use super::ranges::RangeSet;
-use super::state::{State, at};
+use super::state::{AllocatorState, at};
 use super::store::{CHECKPOINT_MAP, SpaceStore};
 use crate::{Error, Result};
 
@@ -51,7 +51,7 @@ impl Kept {
     }
 }
 
-impl State {
+impl AllocatorState {
     /// A block born in `birth` and freed in `txg` is part of the checkpoint.
     pub(super) fn keeps(&self, birth: Txg, txg: Txg) -> bool {
         self.checkpoint.is_some_and(|checkpoint| birth <= checkpoint && txg > checkpoint)

@@ -10,7 +10,7 @@ use cenote_format::{Dva, ObjectId, Txg};
 use super::map::{Delta, Frame, Moment, SpaceMap, encode};
 use super::metaslab::{SLOTS, slot};
 use super::ranges::RangeSet;
-use super::state::{State, at};
+use super::state::{AllocatorState, at};
 use super::store::{OBSOLETE_COUNTS, OBSOLETE_MAP, SpaceSource, SpaceStore};
 use crate::{Error, Result};
 
@@ -103,7 +103,7 @@ pub(super) struct Places {
     removed: Vec<(u32, u64, u64)>,
 }
 
-impl State {
+impl AllocatorState {
     /// Where the data of an address lies now.
     pub(super) fn resolve(&self, dva: &Dva) -> Result<Places> {
         let mut places = Places::default();

@@ -19,7 +19,7 @@ use super::allocator::Allocator;
 use super::geometry::{Geometry, METASLABS_MAX, metaslab_shift, new_metaslab_shift};
 use super::indirect::Indirect;
 use super::map::{SpaceMap, each_segment};
-use super::state::{Log, State};
+use super::state::{AllocatorState, Log};
 use super::store::{
     CHECKPOINT, CHECKPOINT_MAP, CONDENSING, DIRECTORY, LOG_ZAP, NewSpaceObject, SpaceSource,
     SpaceStore, UNFLUSHED,
@@ -86,7 +86,7 @@ impl Allocator {
     pub fn open(vdevs: VdevHandle, source: Arc<dyn SpaceSource>, synced: Txg) -> Result<Self> {
         let tree = vdevs.current();
         check_writable(tree.topology().root())?;
-        let mut state = State { synced, ..State::default() };
+        let mut state = AllocatorState { synced, ..AllocatorState::default() };
         for (id, config) in (0_u32..).zip(tree.topology().tops()) {
             if let (VdevKind::Indirect, Some(objects)) = (config.kind, config.indirect) {
                 let zap = config.top_zap.unwrap_or_default();
@@ -220,7 +220,7 @@ fn read_headers(source: &dyn SpaceSource, top: &mut Top) -> Result<()> {
 }
 
 /// Reads all logs, and applies to every metaslab what is not in its map.
-fn read_logs(source: &dyn SpaceSource, state: &mut State) -> Result<()> {
+fn read_logs(source: &dyn SpaceSource, state: &mut AllocatorState) -> Result<()> {
     let Some(zap) = source.zap_number(DIRECTORY, LOG_ZAP)?.filter(|id| *id != 0) else {
         return Ok(());
     };

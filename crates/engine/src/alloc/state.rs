@@ -40,7 +40,7 @@ pub(super) struct Log {
 
 /// Everything that changes.
 #[derive(Debug, Default)]
-pub(super) struct State {
+pub(super) struct AllocatorState {
     /// By id; `None` for what holds no data.
     pub(super) tops: Vec<Option<Top>>,
     /// Removed vdevs.
@@ -74,7 +74,7 @@ pub(super) fn at(error: Error, vdev: u32, offset: u64) -> Error {
     error.at(|place| place.dva = Some((vdev, offset)))
 }
 
-impl State {
+impl AllocatorState {
     pub(super) fn top(&self, id: u32) -> Option<&Top> {
         self.tops.get(id as usize)?.as_ref()
     }

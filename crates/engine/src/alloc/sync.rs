@@ -18,7 +18,7 @@ use super::map::{BLOCK, Delta, Frame, Moment, SpaceMap, encode};
 use super::metaslab::slot;
 use super::open::LOG_SHIFT;
 use super::ranges::{Conflict, RangeSet};
-use super::state::{Log, State, at};
+use super::state::{AllocatorState, Log, at};
 use super::store::{DIRECTORY, LOG_ZAP, LOGS, NewSpaceObject, SpaceStore, UNFLUSHED};
 use crate::{Error, Result};
 
@@ -60,7 +60,7 @@ fn broken(_: Conflict) -> Error {
 impl MapPlan {
     /// Gathers what writing the map takes; `delta` was allocated and freed since it was written.
     fn new(
-        state: &State,
+        state: &AllocatorState,
         vdev: u32,
         index: usize,
         delta: Arc<Delta>,
@@ -534,7 +534,7 @@ impl MapPlan {
     }
 }
 
-impl State {
+impl AllocatorState {
     /// Metaslabs in logs: since when, vdev, index.
     fn unflushed(&self) -> impl Iterator<Item = (Txg, u32, usize)> + '_ {
         self.tops.iter().flatten().flat_map(|top| {

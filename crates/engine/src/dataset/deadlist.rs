@@ -12,13 +12,13 @@ use crate::{Error, Result};
 
 /// A difference of two spaces, which may be negative.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Change {
+pub(super) struct SpaceDifference {
     pub used: i128,
     pub compressed: i128,
     pub uncompressed: i128,
 }
 
-impl Change {
+impl SpaceDifference {
     pub fn add(&mut self, space: &Space) {
         self.used += i128::from(space.used);
         self.compressed += i128::from(space.compressed);
@@ -71,7 +71,7 @@ impl Catalog {
                 entries.0.insert(Txg(parse_integer_key(name.as_bytes())?), ObjectId(object));
             }
         }
-        let mut sum = Change::default();
+        let mut sum = SpaceDifference::default();
         for (_, bpobj) in entries.range(Txg(0), high) {
             sum.add(&self.bpobj_space(bpobj)?);
         }

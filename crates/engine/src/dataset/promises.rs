@@ -93,7 +93,7 @@ struct Head {
 }
 
 #[derive(Default)]
-struct State {
+struct PromisesState {
     /// The newest group that was settled.
     settled: Txg,
     pool: PoolRoom,
@@ -140,7 +140,7 @@ pub enum Answer {
 /// What is promised in a pool.
 #[derive(Default)]
 pub struct Promises {
-    state: Mutex<State>,
+    state: Mutex<PromisesState>,
     /// Blocks of intent logs and what they place, by the group that records them.
     logs: Promised,
 }
@@ -168,7 +168,7 @@ impl Obstacle {
     }
 }
 
-impl State {
+impl PromisesState {
     /// The directory of `head` and those above, as far as they are known.
     fn chain(&self, first: ObjectId) -> Vec<ObjectId> {
         let (mut chain, mut at) = (Vec::new(), first);

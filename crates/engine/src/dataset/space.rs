@@ -9,7 +9,7 @@ use cenote_format::bpobj::Space;
 use cenote_format::dsl_dataset::DslDataset;
 
 use super::allowance::{Allowance, DirectoryLimits, available_below};
-use super::deadlist::Change;
+use super::deadlist::SpaceDifference;
 use super::{Catalog, Dataset, Directory};
 use crate::alloc::slop;
 use crate::{Error, Result};
@@ -115,7 +115,7 @@ impl Catalog {
         if newer.phys.creation_txg < txg && newer.is_snapshot() {
             return Err(Error::invalid(format!("'{}' is not newer", newer.name)));
         }
-        let mut sum = Change::default();
+        let mut sum = SpaceDifference::default();
         sum.add(&referenced(&newer.phys));
         sum.subtract(&old);
         let mut at = newer.phys.clone();

@@ -13,7 +13,7 @@ use parking_lot::{Mutex, RwLock};
 use crate::Result;
 use crate::alloc::Allocator;
 use crate::object::{DirtyBlocks, EarlyBlock, Object};
-use crate::pipe::{DEDUP_OFF, ObjsetPolicy, PoolIo, Rules, Submit, Workers, Writer};
+use crate::pipe::{BlockWriter, DEDUP_OFF, ObjsetPolicy, PoolIo, Rules, Submit, Workers};
 use crate::txg::Tx;
 use crate::vdev::BlockWrite;
 
@@ -73,7 +73,7 @@ impl DataWriter {
             return Ok(None);
         }
         let collected = Arc::new(Collected::default());
-        let writer = Writer {
+        let writer = BlockWriter {
             addresses: allocator.clone(),
             submit: collected.clone(),
             workers: self.workers.clone(),

@@ -24,11 +24,11 @@ const PATIENCE: u32 = 16;
 /// Where the next log blocks of a pool go.
 #[derive(Debug, Default)]
 pub struct Runway {
-    state: Mutex<State>,
+    state: Mutex<RunwayState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct RunwayState {
     stretch: Option<Stretch>,
     /// Somebody writes the next stretch.
     preparing: bool,

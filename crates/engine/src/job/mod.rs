@@ -24,7 +24,7 @@ pub use speed::{Pace, Speed};
 
 /// What a job is doing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum State {
+pub enum JobState {
     /// There is nothing to do.
     #[default]
     Idle,
@@ -42,7 +42,7 @@ pub struct Report {
     /// Its name.
     pub name: &'static str,
     /// What it is doing.
-    pub state: State,
+    pub state: JobState,
     /// Bytes done since it was begun, or since the pool was opened.
     pub done: u64,
     /// Bytes left to do.
@@ -65,7 +65,7 @@ pub struct Job {
 
 #[derive(Debug, Default)]
 struct Figures {
-    state: State,
+    state: JobState,
     done: u64,
     left: u64,
     speed: Speed,
@@ -124,13 +124,13 @@ impl Job {
 
     /// A portion is to be done at the next occasion.
     pub fn is_due(&self) -> bool {
-        let wants = || self.woken.load(SeqCst) || self.figures.lock().state == State::Working;
+        let wants = || self.woken.load(SeqCst) || self.figures.lock().state == JobState::Working;
         self.canceled.load(SeqCst) || !self.paused.load(SeqCst) && wants()
     }
 
     /// It works, and there is something to do that does not have to wait for an occasion.
     pub fn gets_on(&self) -> bool {
-        !self.paused.load(SeqCst) && self.figures.lock().state == State::Working
+        !self.paused.load(SeqCst) && self.figures.lock().state == JobState::Working
     }
 
     /// Its name.
@@ -146,11 +146,11 @@ impl Job {
         let canceled = self.canceled.swap(false, SeqCst);
         let anew = self.woken.swap(false, SeqCst);
         let mut figures = self.figures.lock();
-        if figures.state == State::Idle {
+        if figures.state == JobState::Idle {
             *figures = Figures::default();
             figures.speed.measure(environment::now(), 0, 0);
         }
-        figures.state = State::Working;
+        figures.state = JobState::Working;
         Some(Portion { anew, canceled })
     }
 
@@ -159,9 +159,9 @@ impl Job {
         let Outcome { done, left, more, trouble } = outcome;
         let mut figures = self.figures.lock();
         figures.state = match (more, &trouble) {
-            (true, _) => State::Working,
-            (false, Some(_)) => State::Stuck,
-            (false, None) => State::Idle,
+            (true, _) => JobState::Working,
+            (false, Some(_)) => JobState::Stuck,
+            (false, None) => JobState::Idle,
         };
         figures.done = figures.done.saturating_add(done);
         figures.left = left;
@@ -183,7 +183,7 @@ impl Job {
         let is_paused = self.paused.load(SeqCst);
         let figures = self.figures.lock();
         let state = match figures.state {
-            State::Working if is_paused => State::Paused,
+            JobState::Working if is_paused => JobState::Paused,
             state => state,
         };
         Report {
@@ -191,7 +191,7 @@ impl Job {
             state,
             done: figures.done,
             left: figures.left,
-            pace: if state == State::Working { figures.pace } else { Pace::default() },
+            pace: if state == JobState::Working { figures.pace } else { Pace::default() },
             trouble: figures.trouble.clone(),
         }
     }
@@ -221,7 +221,7 @@ mod tests {
         job.wake();
         job.end(Outcome { done: 90, ..Outcome::default() });
         let report = job.report();
-        assert_eq!((report.state, report.done, report.left), (State::Idle, 100, 0));
+        assert_eq!((report.state, report.done, report.left), (JobState::Idle, 100, 0));
         assert_eq!(job.begin(), Some(Portion { anew: true, canceled: false }));
         job.end(Outcome::default());
         assert!(job.begin().is_none() && job.report().done == 0);
@@ -237,7 +237,7 @@ mod tests {
         job.begin();
         // The same trouble is not told twice.
         assert!(!job.end(Outcome { trouble: stuck(), more: false, ..some(0, 9) }));
-        assert!(job.report().state == State::Stuck && job.begin().is_none());
+        assert!(job.report().state == JobState::Stuck && job.begin().is_none());
         job.wake();
         assert!(job.begin().is_some_and(|portion| portion.anew));
         job.end(some(4, 5));
@@ -245,7 +245,7 @@ mod tests {
         job.begin();
         job.end(Outcome { more: false, ..some(5, 0) });
         let report = job.report();
-        assert!(report.trouble.is_none() && report.state == State::Idle && report.done == 10);
+        assert!(report.trouble.is_none() && report.state == JobState::Idle && report.done == 10);
     }
 
     #[test]
@@ -255,12 +255,12 @@ mod tests {
         job.end(some(1, 9));
         job.pause(true);
         job.wake();
-        assert!(!job.is_due() && !job.gets_on() && job.report().state == State::Paused);
+        assert!(!job.is_due() && !job.gets_on() && job.report().state == JobState::Paused);
         job.cancel();
         assert_eq!(job.begin(), Some(Portion { anew: true, canceled: true }));
         job.end(Outcome::default());
         job.pause(false);
-        assert!(!job.is_due() && job.report().state == State::Idle);
+        assert!(!job.is_due() && job.report().state == JobState::Idle);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use cenote_format::dnode::{self, SLOTS_PER_BLOCK};
 use cenote_format::{BlockPointer, Dnode};
 
 use super::Object;
-use super::plan::Changes;
+use super::plan::TreeChanges;
 use super::sync::{DirtyObject, SyncedObject, special};
 use super::together::{DnodeBlocks, SetToSync};
 use crate::Result;
@@ -122,7 +122,7 @@ fn descend(pipe: &Pipe, descents: &mut [Option<Descent<'_>>]) {
 
 /// The level-0 blocks whose indirect blocks a change meets: all but those in the middle of a range that
 /// goes.
-fn met(changes: &Changes) -> impl Iterator<Item = u64> {
+fn met(changes: &TreeChanges) -> impl Iterator<Item = u64> {
     let ends = changes.freed.iter().flat_map(|(first, last)| [*first, *last]);
     changes.blocks.keys().chain(changes.cloned.keys()).copied().chain(ends)
 }

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 use super::live::Live;
 use super::{Object, ObjectSet};
-use crate::txg::{Account, Tx};
+use crate::txg::{Account, DirtyMark, Tx};
 
 /// Bytes of a block of dnodes.
 const DNODES: u64 = 16 << 10;
@@ -130,6 +130,13 @@ impl ObjectSet {
     pub fn set_account(&self, account: Arc<Account>) {
         if let Some(live) = &self.0.live {
             let _ = live.account.set(account);
+        }
+    }
+
+    /// Who is told of every group that changes this set, from now on.
+    pub fn set_dirty_mark(&self, mark: DirtyMark) {
+        if let Some(live) = &self.0.live {
+            let _ = live.dirty_mark.set(mark);
         }
     }
 }

@@ -17,7 +17,7 @@ use super::early::EarlyBlocks;
 use super::numbers::Numbers;
 use super::ranges::BlockRanges;
 use super::savepoint::Savepoint;
-use crate::txg::{Account, Tx};
+use crate::txg::{Account, DirtyMark, Tx};
 use crate::{Error, Result};
 
 /// Parts of the table of live objects.
@@ -41,6 +41,8 @@ pub(super) struct Live {
     pub(super) savepoint: Savepoint,
     /// Where changes promise what they can cost; those of the meta object set do not.
     pub(super) account: OnceLock<Arc<Account>>,
+    /// Told when a group begins to change the set; of a set that is not open by itself nobody is told.
+    pub(super) dirty_mark: OnceLock<DirtyMark>,
     /// What was promised for dnodes.
     pub(super) dirty_dnodes: DirtyDnodes,
 }
@@ -65,12 +67,12 @@ impl Committed {
 /// One object of a live set.
 pub(super) struct LiveObject {
     pub(super) id: ObjectId,
-    pub(super) state: RwLock<State>,
+    pub(super) state: RwLock<ObjectState>,
 }
 
 /// What is known of a live object.
 #[derive(Clone)]
-pub(super) struct State {
+pub(super) struct ObjectState {
     /// The dnode on the disks, with its block tree; `None`: there is none.
     pub committed: Option<Arc<Dnode>>,
     /// The newest dnode; `None`: the object is free. Its pointers, levels and space are those of
@@ -144,7 +146,7 @@ pub(super) enum Content {
     Committed,
 }
 
-impl State {
+impl ObjectState {
     pub(super) fn clean(dnode: Arc<Dnode>) -> Self {
         Self { committed: Some(dnode.clone()), current: Some(dnode), dirt: Vec::new() }
     }
@@ -208,7 +210,7 @@ impl LiveObject {
         self: &Arc<Self>,
         live: &Live,
         tx: &Tx,
-        change: impl FnOnce(&mut State, &mut Dirt) -> Result<T>,
+        change: impl FnOnce(&mut ObjectState, &mut Dirt) -> Result<T>,
     ) -> Result<T> {
         let mut state = self.state.write();
         let state = &mut *state;
@@ -242,7 +244,7 @@ impl LiveObject {
     pub(super) fn closed<T>(
         &self,
         txg: Txg,
-        look: impl FnOnce(&State, &Dirt, Option<Arc<Dnode>>) -> T,
+        look: impl FnOnce(&ObjectState, &Dirt, Option<Arc<Dnode>>) -> T,
     ) -> Option<T> {
         let state = self.state.read();
         let dirt = state.dirt.iter().find(|dirt| dirt.txg == txg)?;
@@ -292,6 +294,7 @@ impl Live {
             long_names: AtomicBool::new(false),
             savepoint: Savepoint::default(),
             account: OnceLock::new(),
+            dirty_mark: OnceLock::new(),
             dirty_dnodes: DirtyDnodes::default(),
         }
     }
@@ -314,8 +317,14 @@ impl Live {
     }
 
     fn note_dirty(&self, txg: Txg, object: Arc<LiveObject>) {
-        if let Some(list) = self.dirty.get((txg.0 & 3) as usize) {
-            list.lock().push(object);
+        let Some(list) = self.dirty.get((txg.0 & 3) as usize) else { return };
+        let is_first = {
+            let mut list = list.lock();
+            list.push(object);
+            list.len() == 1
+        };
+        if let Some(mark) = self.dirty_mark.get().filter(|_| is_first) {
+            mark.mark(txg);
         }
     }
 
@@ -385,7 +394,7 @@ impl Live {
             if shard.len() >= CLEAN_KEPT {
                 shard.retain(|_, object| Arc::strong_count(object) > 1 || !object.is_clean());
             }
-            let state = RwLock::new(State::clean(dnode));
+            let state = RwLock::new(ObjectState::clean(dnode));
             let fresh = || Arc::new(LiveObject { id: ObjectId(id), state });
             return Ok(Some(shard.entry(id).or_insert_with(fresh).clone()));
         }
@@ -402,7 +411,7 @@ impl Live {
         }
         let Some(shard) = self.shard(id) else { return Err(Error::bug("no shard")) };
         let fresh =
-            || Arc::new(LiveObject { id: ObjectId(id), state: RwLock::new(State::absent()) });
+            || Arc::new(LiveObject { id: ObjectId(id), state: RwLock::new(ObjectState::absent()) });
         Ok(shard.lock().entry(id).or_insert_with(fresh).clone())
     }
 

@@ -468,10 +468,7 @@ impl Object {
         }
         let (first, last) = (offset / size, (end - 1) / size);
         for (id, block) in (first..).zip(self.read_blocks(first, last)?) {
-            let start = id.saturating_mul(size);
-            let from = offset.saturating_sub(start).min(size) as usize;
-            let to = end.saturating_sub(start).min(size) as usize;
-            pieces.push(block.slice(from.min(to)..to));
+            pieces.push(part_of(&block, id.saturating_mul(size), offset, end));
         }
         Ok(pieces)
     }
@@ -567,4 +564,11 @@ impl Object {
         let block = self.set.0.io.pipe.read(bp, &self.set.0.context);
         block.map(Some).map_err(|error| self.named(error))
     }
+}
+
+/// The part of a block, which begins at byte `start` of its object, that lies in bytes `offset..end`.
+fn part_of(block: &Bytes, start: u64, offset: u64, end: u64) -> Bytes {
+    let within = |at: u64| at.saturating_sub(start).min(block.len() as u64) as usize;
+    let (from, to) = (within(offset), within(end));
+    block.slice(from.min(to)..to)
 }

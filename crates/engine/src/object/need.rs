@@ -83,9 +83,7 @@ impl Object {
         range: &mut Range,
     ) -> Result<()> {
         let shift = self.dnode.pointers_shift();
-        let span = (u32::from(level) * shift).min(64);
-        let from = u128::from(id) << span;
-        let to = ((u128::from(id) + 1) << span) - 1;
+        let (from, to) = reach(level, shift, id);
         let is_outside = from > u128::from(range.last) || to < u128::from(range.first);
         if level == 0 || pointer.is_hole() || is_outside || range.left == 0 {
             return Ok(());
@@ -99,9 +97,7 @@ impl Object {
         if level == 1 {
             return Ok(());
         }
-        let children =
-            (id.checked_shl(shift).unwrap_or(u64::MAX)..).zip(BlockPointer::decode_all(&block));
-        for (child_id, child) in children {
+        for (child_id, child) in numbers_below(id, shift).zip(BlockPointer::decode_all(&block)) {
             self.read_below(&child, level - 1, child_id, range)?;
         }
         Ok(())
@@ -117,6 +113,19 @@ impl Object {
             }
         }
     }
+}
+
+/// First and last level-0 block that can lie below block `id` of `level`.
+fn reach(level: u8, shift: u32, id: u64) -> (u128, u128) {
+    let span = (u32::from(level) * shift).min(64);
+    let from = u128::from(id) << span;
+    (from, from | ((1 << span) - 1))
+}
+
+/// Numbers of the blocks that indirect block `id` points to. What disks say may be deeper than there are
+/// numbers: they end with the last there is.
+fn numbers_below(id: u64, shift: u32) -> impl Iterator<Item = u64> {
+    (u128::from(id) << shift.min(64)..).map_while(|id| u64::try_from(id).ok())
 }
 
 impl ObjectSet {
@@ -138,5 +147,23 @@ impl ObjectSet {
     pub(super) fn note_set_aside(&self, object: ObjectId, error: &Error) {
         self.note_damage(error);
         tracing::error!(objset = self.id(), object = object.0, %error, "a change is lost: the object is damaged");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_a_tree_that_is_deeper_than_there_are_blocks_end() {
+        let last = u64::MAX >> 10;
+        assert_eq!(numbers_below(last, 10).count(), 1 << 10);
+        assert_eq!(numbers_below(last, 10).last(), Some(u64::MAX));
+        assert_eq!(numbers_below(u64::MAX, 10).next(), None);
+        assert_eq!(numbers_below(3, 10).next(), Some(3 << 10));
+        let (from, to) = reach(7, 10, u64::MAX);
+        assert_eq!((from, to), (u128::from(u64::MAX) << 64, u128::MAX));
+        assert_eq!(reach(1, 10, 2), (2 << 10, (3 << 10) - 1));
+        assert_eq!(reach(0, 10, u64::MAX), (u128::from(u64::MAX), u128::from(u64::MAX)));
     }
 }

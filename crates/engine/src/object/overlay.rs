@@ -8,12 +8,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use cenote_format::Dnode;
 
-use super::live::{Content, Dirt, State};
+use super::live::{Content, Dirt, ObjectState};
 use super::{Object, Pieces};
 use crate::pipe::zeros;
 use crate::{Error, Result};
 
-impl State {
+impl ObjectState {
     /// What a change that has taken `dirt`, which has no block `id`, out of the state lays its bytes over
     /// (`None`: a hole): `known`, what the block held before the change began, if that is still so.
     pub(super) fn laid_under(&self, dirt: &Dirt, id: u64, known: Option<Bytes>) -> Option<Bytes> {
@@ -144,10 +144,7 @@ impl Object {
         }
         for (id, block) in (first..).zip(blocks) {
             let block = block.ok_or_else(nothing)?;
-            let start = id.saturating_mul(size);
-            let from = offset.saturating_sub(start).min(block.len() as u64) as usize;
-            let to = end.saturating_sub(start).min(block.len() as u64) as usize;
-            pieces.push(block.slice(from.min(to)..to));
+            pieces.push(super::part_of(&block, id.saturating_mul(size), offset, end));
         }
         Ok(pieces)
     }

@@ -19,7 +19,7 @@ use crate::{Error, Result};
 
 /// What a transaction group does to an object.
 #[derive(Clone, Default)]
-pub(super) struct Changes {
+pub(super) struct TreeChanges {
     /// Everything before goes.
     pub reset: bool,
     /// First and last of ranges of level-0 blocks that go.
@@ -92,7 +92,7 @@ impl TreePlan {
         id: ObjectId,
         old: Option<&Dnode>,
         new: Option<Dnode>,
-        changes: Changes,
+        changes: TreeChanges,
         context: &SyncContext<'_>,
     ) -> Result<Self> {
         let mut plan = Self {

@@ -12,7 +12,7 @@ use cenote_format::Txg;
 use parking_lot::Mutex;
 
 use super::ObjectSet;
-use super::live::{LiveObject, State};
+use super::live::{LiveObject, ObjectState};
 use super::numbers::Numbers;
 use crate::{Error, ErrorKind, Result};
 
@@ -30,7 +30,7 @@ pub(super) struct Savepoint {
 struct Journal {
     txg: Txg,
     /// Objects as they were before their first change, in the order of these.
-    before: Vec<(Arc<LiveObject>, State)>,
+    before: Vec<(Arc<LiveObject>, ObjectState)>,
     known: HashSet<u64>,
     /// Objects the group had changed by then.
     dirty: usize,
@@ -39,7 +39,7 @@ struct Journal {
 
 impl Savepoint {
     /// `object`, now in `state`, is about to be changed.
-    pub(super) fn remember(&self, object: &Arc<LiveObject>, state: &State) -> Result<()> {
+    pub(super) fn remember(&self, object: &Arc<LiveObject>, state: &ObjectState) -> Result<()> {
         if !self.held.load(Relaxed) {
             return Ok(());
         }

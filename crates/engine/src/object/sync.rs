@@ -16,12 +16,12 @@ use parking_lot::Mutex;
 
 use super::ahead::HeldBlocks;
 use super::early::EarlyBlocks;
-use super::live::{Committed, Dirt, LiveObject, State};
-use super::plan::{Changes, TreePlan};
+use super::live::{Committed, Dirt, LiveObject, ObjectState};
+use super::plan::{TreeChanges, TreePlan};
 use super::together::DnodeBlocks;
 use super::{Accounting, ObjectSet};
 use crate::pipe::{
-    BlockKind, BlockPlace, BlockToWrite, ObjsetPolicy, Replaced, Writer, Written, zeros,
+    BlockKind, BlockPlace, BlockToWrite, BlockWriter, ObjsetPolicy, Replaced, Written, zeros,
 };
 use crate::txg::Tx;
 use crate::vdev::VdevTree;
@@ -39,7 +39,7 @@ pub trait Ledger: Sync {
 #[derive(Clone, Copy)]
 pub struct SyncContext<'a> {
     /// How blocks leave.
-    pub writer: &'a Writer,
+    pub writer: &'a BlockWriter,
     /// Where they go.
     pub vdevs: &'a VdevTree,
     /// The group being written.
@@ -90,7 +90,7 @@ pub(super) struct DirtyObject {
     pub(super) old: Option<Arc<Dnode>>,
     /// The dnode as the group leaves it; `None`: the object is freed.
     pub(super) new: Option<Arc<Dnode>>,
-    pub(super) changes: Changes,
+    pub(super) changes: TreeChanges,
 }
 
 /// The root of a set to be written.
@@ -204,7 +204,7 @@ impl ObjectSet {
     pub(super) fn gather(&self, txg: Txg) -> Result<Vec<DirtyObject>> {
         let gathered = self.live()?.take_dirty(txg).into_iter().filter_map(|live| {
             let gathered = live.closed(txg, |state, dirt, new| {
-                let changes = Changes {
+                let changes = TreeChanges {
                     reset: dirt.reset,
                     freed: dirt.freed.iter().collect(),
                     blocks: dirt.blocks.clone(),
@@ -212,7 +212,7 @@ impl ObjectSet {
                     early: dirt.early.clone(),
                     keep: dirt.is_scattered(),
                     spill: dirt.spill.clone(),
-                    ..Changes::default()
+                    ..TreeChanges::default()
                 };
                 (state.committed.clone(), new, changes)
             });
@@ -224,7 +224,7 @@ impl ObjectSet {
     /// How many blocks group `txg` writes or frees in this set, about.
     pub fn blocks_to_sync(&self, txg: Txg) -> u64 {
         let mut blocks = 0_u64;
-        let count = |state: &State, dirt: &Dirt, _: Option<Arc<Dnode>>| {
+        let count = |state: &ObjectState, dirt: &Dirt, _: Option<Arc<Dnode>>| {
             let all = state.committed.as_ref().filter(|_| dirt.reset);
             let all = all.map_or(1, |committed| committed.max_block_id.saturating_add(1));
             let freed = dirt.freed.iter().map(|(first, last)| last.saturating_sub(first));
@@ -359,7 +359,7 @@ impl ObjectSet {
             return Ok(None);
         }
         let mut new = (*committed.meta).clone();
-        let mut changes = Changes { held, ..Changes::default() };
+        let mut changes = TreeChanges { held, ..TreeChanges::default() };
         for (number, block) in blocks {
             new.max_block_id = new.max_block_id.max(number);
             let fill = dnodes_in_block(&block).count() as u64;

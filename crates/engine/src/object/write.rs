@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 
 use super::base::Base;
 use super::charge::Due;
-use super::live::{Dirt, Live, LiveObject, State};
+use super::live::{Dirt, Live, LiveObject, ObjectState};
 use super::{OBJECTS_END, Object, ObjectSet};
 use crate::pipe::zeros;
 use crate::txg::Tx;
@@ -281,7 +281,7 @@ impl Object {
     pub(super) fn change<T>(
         &self,
         tx: &Tx,
-        change: impl FnOnce(&mut State, &mut Dirt) -> Result<T>,
+        change: impl FnOnce(&mut ObjectState, &mut Dirt) -> Result<T>,
     ) -> Result<T> {
         let (live, object) = self.alive()?;
         object

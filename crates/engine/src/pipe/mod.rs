@@ -45,8 +45,8 @@ pub use prepare::{AllocationUnits, Rules};
 pub use special::Copies;
 pub use workers::Workers;
 pub use write::{
-    Addresses, BlockPlace, BlockToWrite, Encryptor, Replaced, Sealing, Submit, Unopened, Writer,
-    Written,
+    Addresses, BlockPlace, BlockToWrite, BlockWriter, Encryptor, Replaced, Sealing, Submit,
+    Unopened, Written,
 };
 
 /// Opens blocks of one encrypted dataset; declared here, implemented by the keys room.

@@ -167,7 +167,7 @@ pub struct Written {
 /// Everything a writer needs besides the blocks. Cheap to make: one for each group, as features
 /// and salt may change between groups.
 #[derive(Clone)]
-pub struct Writer {
+pub struct BlockWriter {
     /// Hands out addresses.
     pub addresses: Arc<dyn Addresses>,
     /// Takes the writes.
@@ -188,7 +188,7 @@ impl Pipe {
     /// must not end the group.
     pub fn write_many(
         &self,
-        writer: &Writer,
+        writer: &BlockWriter,
         txg: Txg,
         pass: u32,
         requests: Vec<BlockToWrite>,
@@ -263,7 +263,7 @@ impl Home {
 /// One call of [`Pipe::write_many`].
 pub(super) struct Run<'a> {
     pub(super) pipe: &'a Pipe,
-    pub(super) writer: &'a Writer,
+    pub(super) writer: &'a BlockWriter,
     pub(super) txg: Txg,
 }
 

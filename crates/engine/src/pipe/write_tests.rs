@@ -22,7 +22,7 @@ const UNIT: u64 = 4096;
 /// Three disks, an allocator that never reuses anything, writes that are done at once.
 pub(crate) struct Bench {
     pub(crate) pipe: Arc<Pipe>,
-    pub(crate) writer: Writer,
+    pub(crate) writer: BlockWriter,
     pub(crate) space: Arc<Space>,
     sink: Arc<Sink>,
     disks: Vec<Arc<SimDevice>>,
@@ -123,7 +123,7 @@ impl Bench {
         pipe.set_salt(salt.clone());
         let rules =
             Rules { features: WriteFeatures::ALL, units: AllocationUnits::of([UNIT; 3]), salt };
-        let writer = Writer {
+        let writer = BlockWriter {
             addresses: space.clone(),
             submit: sink.clone(),
             workers: Workers::with_threads(2).unwrap(),
@@ -292,7 +292,7 @@ fn zeros_become_holes_born_when_they_replace_something() {
     // Without the feature holes have no birth.
     let mut rules = (*bench.writer.rules).clone();
     rules.features.hole_birth = false;
-    let writer = Writer { rules: Arc::new(rules), ..bench.writer.clone() };
+    let writer = BlockWriter { rules: Arc::new(rules), ..bench.writer.clone() };
     let written = bench.pipe.write_many(&writer, Txg(6), 1, vec![over]).pop().unwrap();
     assert_eq!(written.unwrap().pointer, BlockPointer::HOLE);
     // An indirect block with nothing but holes is one itself.

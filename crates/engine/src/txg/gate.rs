@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Lets changes into the open transaction group.
 pub struct Gate {
-    state: Mutex<State>,
+    state: Mutex<GateState>,
     /// For who waits for groups and room.
     changed: Condvar,
     /// For the writer: a group is wanted, or the last change of a closed one is made. Apart from
@@ -46,7 +46,7 @@ pub struct Gate {
     is_suspended: AtomicBool,
 }
 
-struct State {
+struct GateState {
     open: u64,
     holds: [u64; 4],
     synced: u64,
@@ -153,7 +153,7 @@ impl Gate {
     /// A gate whose last written group is `synced`; `limit` bytes may be dirty.
     pub fn new(synced: Txg, limit: u64) -> Arc<Self> {
         Arc::new(Self {
-            state: Mutex::new(State {
+            state: Mutex::new(GateState {
                 open: synced.0 + 1,
                 holds: [0; 4],
                 synced: synced.0,

@@ -4,10 +4,12 @@
 //! every [`Tx`] of the group it closes is gone. At most two groups are dirty: the open one and the
 //! one being written. Whoever holds a [`Tx`] must not wait for a group.
 
+mod dirty;
 mod gate;
 mod interrupt;
 mod promised;
 
+pub use dirty::{DirtyDatasets, DirtyMark};
 pub use gate::{Gate, GateFigures, Suspension, Tx};
 pub use interrupt::Interrupt;
 pub(crate) use interrupt::wait;

@@ -35,7 +35,7 @@ struct Shared {
     max_bytes: u64,
     /// There are no threads.
     inline: bool,
-    state: Mutex<State>,
+    state: Mutex<QueueState>,
     /// There is work for a thread.
     work: Condvar,
     /// Something was written.
@@ -46,7 +46,7 @@ struct Shared {
 type Place = (u32, u64);
 
 #[derive(Default)]
-struct State {
+struct QueueState {
     /// The blocks no thread has taken yet.
     queue: VecDeque<Place>,
     queued: u64,
@@ -218,7 +218,7 @@ impl Drop for WriteQueue {
     }
 }
 
-impl State {
+impl QueueState {
     fn is_full(&self, more: u64, max: u64) -> bool {
         self.bytes > 0 && self.bytes.saturating_add(more) > max
     }
@@ -312,7 +312,7 @@ impl State {
 
 impl Shared {
     /// Waits until something was written.
-    fn wait(&self, state: &mut parking_lot::MutexGuard<'_, State>) {
+    fn wait(&self, state: &mut parking_lot::MutexGuard<'_, QueueState>) {
         if self.inline && !state.queue.is_empty() {
             return self.write_some(state);
         }
@@ -336,7 +336,7 @@ impl Shared {
     }
 
     /// Writes a batch of what is queued.
-    fn write_some(&self, state: &mut parking_lot::MutexGuard<'_, State>) {
+    fn write_some(&self, state: &mut parking_lot::MutexGuard<'_, QueueState>) {
         let batch = state.take();
         state.active += 1;
         if state.is_worthwhile() {

@@ -413,7 +413,7 @@ fn names_of_one_hash_are_told_apart() {
         assert_eq!(cds(&memory), named(&now));
         walk(&memory);
         // A changed value keeps the stored name.
-        let set = |_: Option<&Value>| Ok(Change::Set(Value::of_u64s(&[4, 5]).unwrap()));
+        let set = |_: Option<&Value>| Ok(EntryChange::Set(Value::of_u64s(&[4, 5]).unwrap()));
         modify(&&memory, &tx(), "FoO", MatchKind::Normalized, set).unwrap();
         let zap = Zap::open(&memory).unwrap();
         assert_eq!(zap.lookup(b"foO").unwrap().unwrap().as_u64s(), Some(vec![4, 5]));

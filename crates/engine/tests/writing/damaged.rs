@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use cenote_engine::cache::BlockKey;
 use cenote_engine::dataset::change::{FreeingPass, MosChange, NewDataset};
-use cenote_engine::job::{Budget, State};
+use cenote_engine::job::{Budget, JobState};
 use cenote_engine::object::{NewObject, Object, ObjectSet};
 use cenote_engine::pool::group::LivePool;
 use cenote_engine::vdev::AllocationClass;
@@ -276,7 +276,7 @@ fn a_checkpoint_whose_map_is_damaged_stays_and_the_pool_goes_on() {
     };
     let report = discarding();
     assert!(report.trouble.is_some(), "{report:?}");
-    assert_eq!((report.state, report.left, report.done), (State::Stuck, held, 0));
+    assert_eq!((report.state, report.left, report.done), (JobState::Stuck, held, 0));
 
     exchange(&device, lost);
     live.retry_now();
@@ -284,7 +284,7 @@ fn a_checkpoint_whose_map_is_damaged_stays_and_the_pool_goes_on() {
     live.sync().unwrap();
     let report = discarding();
     assert!(report.trouble.is_none(), "{report:?}");
-    assert_eq!((report.state, report.left, report.done), (State::Idle, 0, held));
+    assert_eq!((report.state, report.left, report.done), (JobState::Idle, 0, held));
     census(live.pool());
     drop(dataset);
     live.export().unwrap();

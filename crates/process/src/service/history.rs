@@ -4,7 +4,7 @@
 //! from its first record to its last, or, if it is longer than [`BYTES_MAX`] or cannot be read, not at
 //! all: then it is read by who asks for it, in a place among the orders.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use cenote_control::principal;
@@ -21,10 +21,16 @@ const BYTES_MAX: u64 = 8 << 20;
 /// A record and where it begins in the history.
 type Placed = (u64, Arc<HistoryRecord>);
 
+/// Records that follow each other: a history shares all it has in common with the one before.
+type Chunk = Arc<Vec<Placed>>;
+
+/// Records of a chunk.
+const CHUNK: usize = 256;
+
 /// A history in memory.
 #[derive(Clone, Default)]
 pub struct Tail {
-    records: Arc<VecDeque<Placed>>,
+    chunks: Arc<Vec<Chunk>>,
     /// It is kept.
     is_whole: bool,
 }
@@ -32,7 +38,8 @@ pub struct Tail {
 impl Tail {
     /// All records, oldest first, if they are in memory.
     pub fn whole(&self) -> Option<impl Iterator<Item = HistoryRecord>> {
-        let all = || self.records.iter().map(|(_, record)| HistoryRecord::clone(record));
+        let records = self.chunks.iter().flat_map(|chunk| chunk.iter());
+        let all = || records.map(|(_, record)| HistoryRecord::clone(record));
         self.is_whole.then(all)
     }
 
@@ -68,18 +75,37 @@ impl HistoryReader {
         if history.length() > BYTES_MAX || (self.tail.is_whole && history.end() == self.end) {
             return Ok(());
         }
-        let mut records = VecDeque::clone(&self.tail.records);
-        records.retain(|(at, _)| history.has(*at));
+        let mut chunks = Vec::clone(&self.tail.chunks);
+        forget(&mut chunks, |at| history.has(at));
         let end = history.end();
         let mut history = history.since(self.end);
         let mut names = HashMap::new();
         while let Some(at) = history.position() {
             let Some(record) = history.next().transpose()? else { break };
-            records.push_back((at, Arc::new(convert(&record.fields, &mut names))));
+            append(&mut chunks, (at, Arc::new(convert(&record.fields, &mut names))));
         }
         self.end = end;
-        self.tail = Tail { records: Arc::new(records), is_whole: true };
+        self.tail = Tail { chunks: Arc::new(chunks), is_whole: true };
         Ok(())
+    }
+}
+
+/// Leaves out the records that are not kept any more: some behind the oldest, which stay for ever, so
+/// that a chunk that begins with one that is kept has no others, unless it is the first.
+fn forget(chunks: &mut Vec<Chunk>, is_kept: impl Fn(u64) -> bool) {
+    for (index, chunk) in chunks.iter_mut().enumerate() {
+        let may_lack = index == 0 || chunk.first().is_some_and(|(at, _)| !is_kept(*at));
+        if may_lack && chunk.iter().any(|(at, _)| !is_kept(*at)) {
+            Arc::make_mut(chunk).retain(|(at, _)| is_kept(*at));
+        }
+    }
+    chunks.retain(|chunk| !chunk.is_empty());
+}
+
+fn append(chunks: &mut Vec<Chunk>, record: Placed) {
+    match chunks.last_mut().filter(|chunk| chunk.len() < CHUNK) {
+        Some(last) => Arc::make_mut(last).push(record),
+        None => chunks.push(Arc::new(vec![record])),
     }
 }
 
@@ -136,5 +162,31 @@ fn convert(list: &NvList, names: &mut Names) -> HistoryRecord {
         user: list.u64(key::WHO).and_then(&mut user),
         host: text(key::HOSTNAME),
         zone: text(key::ZONE),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn places(chunks: &[Chunk]) -> Vec<u64> {
+        chunks.iter().flat_map(|chunk| chunk.iter()).map(|(at, _)| *at).collect()
+    }
+
+    #[test]
+    fn a_history_shares_its_records_with_the_one_before() {
+        let record = Arc::new(convert(&NvList::new(), &mut Names::new()));
+        let mut chunks = Vec::new();
+        (0..1000).for_each(|at| append(&mut chunks, (at, record.clone())));
+        assert_eq!(places(&chunks), (0..1000).collect::<Vec<_>>());
+        let before = chunks.clone();
+        append(&mut chunks, (1000, record));
+        // The first two stay for ever, those up to 300 were overwritten.
+        let is_kept = |at| at < 2 || at >= 300;
+        forget(&mut chunks, is_kept);
+        assert_eq!(places(&chunks), (0..2).chain(300..1001).collect::<Vec<_>>());
+        let shared = before.iter().zip(&chunks).filter(|(old, new)| Arc::ptr_eq(old, new)).count();
+        assert_eq!((before.len(), chunks.len(), shared), (4, 4, 1));
+        assert_eq!(places(&before), (0..1000).collect::<Vec<_>>());
     }
 }

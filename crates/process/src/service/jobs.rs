@@ -3,7 +3,7 @@
 //! Invariant: a job that has nothing to do is not listed.
 
 use cenote_control::report::{JobReport, JobState};
-use cenote_engine::job::{Report, State};
+use cenote_engine::job::{self, Report};
 use cenote_engine::pool::group::LivePool;
 
 /// The jobs of a pool that are not done.
@@ -13,10 +13,10 @@ pub fn reports(live: &LivePool) -> Vec<JobReport> {
 
 fn report(job: Report) -> Option<JobReport> {
     let state = match job.state {
-        State::Idle => return None,
-        State::Working => JobState::Working,
-        State::Paused => JobState::Paused,
-        State::Stuck => JobState::Stuck,
+        job::JobState::Idle => return None,
+        job::JobState::Working => JobState::Working,
+        job::JobState::Paused => JobState::Paused,
+        job::JobState::Stuck => JobState::Stuck,
     };
     Some(JobReport {
         name: job.name.to_owned(),

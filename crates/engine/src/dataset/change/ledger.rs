@@ -24,11 +24,11 @@ pub struct DatasetLedger {
     /// Births are to be remembered: the dataset has a livelist.
     remembers: bool,
     meter: Meter,
-    state: Mutex<State>,
+    state: Mutex<LedgerState>,
 }
 
 #[derive(Default)]
-struct State {
+struct LedgerState {
     gained: Delta,
     births: Vec<BlockPointer>,
     /// Killed, and in no snapshot.
@@ -98,7 +98,12 @@ impl DatasetLedger {
 }
 
 impl MosChange<'_> {
-    fn settle(&self, dataset: ObjectId, state: State, pointer: Option<BlockPointer>) -> Result<()> {
+    fn settle(
+        &self,
+        dataset: ObjectId,
+        state: LedgerState,
+        pointer: Option<BlockPointer>,
+    ) -> Result<()> {
         let located = |error: Error| error.at_object(0, dataset.0);
         let sum = |pointers: &[BlockPointer]| {
             let spaces = pointers.iter().map(|pointer| Delta::from(self.meter().space(pointer)));

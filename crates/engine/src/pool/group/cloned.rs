@@ -23,9 +23,8 @@ impl LivePool {
 
     /// Counts the references that group `txg`, of which nothing is written yet, adds.
     pub(in crate::pool) fn refer_to_cloned(&self, txg: Txg) -> Result<()> {
-        let sets: Vec<_> =
-            self.datasets.lock().values().map(|dataset| dataset.set().clone()).collect();
-        for pointer in sets.iter().flat_map(|set| set.cloned(txg)) {
+        let dirty = self.dirty_datasets(txg);
+        for pointer in dirty.iter().flat_map(|dataset| dataset.set().cloned(txg)) {
             self.refer_to_clone(&pointer)?;
         }
         Ok(())

@@ -16,7 +16,7 @@ use crate::intent::{IntentLog, PoolLogReader, SharedPolicy};
 use crate::keys::DatasetKeys;
 use crate::object::ObjectSet;
 use crate::pipe::{Decryptor, Encryptor, ObjsetPolicy, ReadContext, RedundantMetadata};
-use crate::txg::Account;
+use crate::txg::{Account, DirtyMark};
 use crate::{Error, ErrorKind, Result};
 
 /// Value of property `logbias`.
@@ -101,7 +101,6 @@ impl LiveDataset {
 
 /// Properties that decide how blocks are written, as they are in effect.
 pub(in crate::pool) fn policy_of(
-    catalog: &Catalog,
     dataset: &Dataset,
     reader: &PropertyReader<'_>,
     encryptor: Option<Arc<dyn Encryptor>>,
@@ -113,7 +112,6 @@ pub(in crate::pool) fn policy_of(
             _ => otherwise,
         })
     };
-    let _ = catalog;
     let redundant = number("redundant_metadata", 0)?;
     Ok(ObjsetPolicy {
         compression: number("compression", 1)?,
@@ -142,6 +140,7 @@ impl LivePool {
         let encryptor = keys.clone().map(|keys| keys as Arc<dyn Encryptor>);
         let context = ReadContext { decryptor, objset: dataset.id.0, ..ReadContext::default() };
         let set = ObjectSet::open_live(&self.io, dataset.phys.pointer, context)?;
+        set.set_dirty_mark(DirtyMark::new(self.dirty.clone(), dataset.id));
         let policy = self.policy(&catalog, dataset, encryptor)?;
         let policy = Arc::new(RwLock::new(policy));
         let log = self.open_log(dataset.id, &set, policy.clone(), keys)?;
@@ -154,6 +153,15 @@ impl LivePool {
         let live = open.entry(dataset.id).or_insert(live).clone();
         self.promises.open(dataset.id, live.account.clone());
         Ok(live)
+    }
+
+    /// Open datasets that group `txg` has something to write of, in the order of their numbers.
+    pub(in crate::pool) fn dirty_datasets(&self, txg: Txg) -> Vec<Arc<LiveDataset>> {
+        let marked: Vec<Arc<LiveDataset>> = {
+            let open = self.datasets.lock();
+            self.dirty.of(txg).iter().filter_map(|id| open.get(id).cloned()).collect()
+        };
+        marked.into_iter().filter(|dataset| dataset.needs_sync(txg)).collect()
     }
 
     /// Property `logbias` of a dataset: whether its log leaves log devices to others.
@@ -171,7 +179,7 @@ impl LivePool {
     ) -> Result<ObjsetPolicy> {
         let capacity = self.capacity();
         let reader = PropertyReader::new(catalog, capacity, self.pool.keys().as_ref(), "");
-        policy_of(catalog, dataset, &reader, encryptor)
+        policy_of(dataset, &reader, encryptor)
     }
 
     /// The keys of a dataset; `None` if it is not encrypted.

@@ -42,7 +42,7 @@ use crate::dataset::change::{FreeingPass, LiveClones, LiveDedup};
 use crate::intent::{Runway, SharedRules};
 use crate::object::ObjectSet;
 use crate::pipe::{AllocationUnits, PoolIo, Workers};
-use crate::txg::{Gate, Tx};
+use crate::txg::{DirtyDatasets, Gate, Tx};
 use crate::vdev::{VdevTree, WriteQueue};
 use crate::{Error, ErrorKind, Result};
 
@@ -117,6 +117,8 @@ pub struct LivePool {
     pub(super) costs_of: Mutex<Weak<VdevTree>>,
     pub(super) options: WriteOptions,
     pub(super) datasets: Mutex<BTreeMap<ObjectId, Arc<LiveDataset>>>,
+    /// Which of them groups have changed.
+    pub(super) dirty: Arc<DirtyDatasets>,
     /// What the task under way has put off; `None`: there is none.
     pub(super) effects: Mutex<Option<effects::Effects>>,
     /// For tests: which step of an order is to fail.
@@ -190,6 +192,7 @@ impl LivePool {
             costs_of: Mutex::default(),
             options,
             datasets: Mutex::default(),
+            dirty: Arc::default(),
             effects: Mutex::default(),
             fails: AtomicU64::new(0),
             fresh: Mutex::default(),

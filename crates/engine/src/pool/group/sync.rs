@@ -22,7 +22,7 @@ use crate::dataset::{Written, charge_owners};
 use crate::object::{
     Ledger, SetToSync, SyncContext, Synced, SyncedObject, sync_objects, sync_roots,
 };
-use crate::pipe::{ObjsetPolicy, Rules, WriteFeatures, Writer, dedup_checksum};
+use crate::pipe::{BlockWriter, ObjsetPolicy, Rules, WriteFeatures, dedup_checksum};
 use crate::txg::Tx;
 use crate::vdev::VdevTree;
 use crate::{Error, Result};
@@ -77,9 +77,7 @@ impl LivePool {
         self.refer_to_cloned(txg)?;
         let (early, tasks) = tasks.into_iter().partition(|task: &Task| task.early);
         self.run_tasks(early, change, hooks, answers)?;
-        let open: Vec<Arc<LiveDataset>> = self.datasets.lock().values().cloned().collect();
-        let dirty = open.into_iter().filter(|dataset| dataset.needs_sync(txg)).collect();
-        group.write_datasets(dirty, &mut written)?;
+        group.write_datasets(self.dirty_datasets(txg), &mut written)?;
         self.run_tasks(tasks, change, hooks, answers)?;
 
         // Features may have been enabled, and devices added.
@@ -95,9 +93,9 @@ impl LivePool {
     }
 
     /// What writes the blocks of a group.
-    fn block_writer(&self, change: &MosChange<'_>) -> Result<Writer> {
+    fn block_writer(&self, change: &MosChange<'_>) -> Result<BlockWriter> {
         let (allocator, outage) = (self.allocator.clone(), self.outage.clone());
-        Ok(Writer {
+        Ok(BlockWriter {
             addresses: Arc::new(PatientAddresses { allocator, outage }),
             submit: self.submit.clone(),
             workers: self.workers.clone(),
@@ -140,6 +138,7 @@ impl LivePool {
             dataset.set().commit(synced)?;
             dataset.log_synced(txg);
         }
+        self.dirty.written(txg);
         self.allocator.sync_done(txg)?;
         let config = self.config.lock().whole(self.vdevs().topology());
         let objects = std::mem::take(&mut *self.written.lock());
@@ -174,7 +173,7 @@ type WrittenDatasets = Vec<(Arc<LiveDataset>, Synced)>;
 struct Group<'a> {
     live: &'a LivePool,
     txg: Txg,
-    writer: &'a Writer,
+    writer: &'a BlockWriter,
     vdevs: &'a VdevTree,
     change: &'a MosChange<'a>,
 }

@@ -50,7 +50,7 @@ impl LivePool {
             || self.jobs.are_due()
             || self.config.lock().is_dirty()
             || self.has_missed(&self.vdevs())
-            || self.datasets.lock().values().any(|dataset| dataset.needs_sync(txg))
+            || !self.dirty_datasets(txg).is_empty()
     }
 
     fn write_next(&self) -> Result<()> {

@@ -11,7 +11,7 @@ use cenote_format::zap::{
     FatHeader, KeySettings, Leaf, LeafBuilder, LeafEntry, MatchKind, Value, fat::block_shift,
 };
 
-use super::{BlockSink, Change};
+use super::{BlockSink, EntryChange};
 use crate::txg::Tx;
 use crate::zap::{Body, FatBody, open_body};
 use crate::{Error, ErrorKind, Result};
@@ -20,7 +20,7 @@ use crate::{Error, ErrorKind, Result};
 const HEADER_BYTES: usize = 104;
 
 /// A fat ZAP being changed.
-pub(super) struct Writer<'a, S> {
+pub(super) struct FatWriter<'a, S> {
     pub(super) sink: &'a S,
     pub(super) tx: &'a Tx,
     pub(super) body: FatBody,
@@ -78,7 +78,7 @@ struct Stored<'k> {
     cd: Option<u32>,
 }
 
-impl<'a, S: BlockSink> Writer<'a, S> {
+impl<'a, S: BlockSink> FatWriter<'a, S> {
     /// Reads the header.
     pub(super) fn open(sink: &'a S, tx: &'a Tx) -> Result<Self> {
         match open_body(sink)? {
@@ -99,7 +99,7 @@ impl<'a, S: BlockSink> Writer<'a, S> {
         &mut self,
         key: StoredKey<'_>,
         kind: MatchKind,
-        decide: impl FnOnce(Option<&Value>) -> Result<Change>,
+        decide: impl FnOnce(Option<&Value>) -> Result<EntryChange>,
     ) -> Result<()> {
         let settings = self.settings();
         let hash = match key {
@@ -128,15 +128,15 @@ impl<'a, S: BlockSink> Writer<'a, S> {
         };
         let old = found.map(|entry| leaf.value(&entry)).transpose()?;
         match (decide(old.as_ref())?, found) {
-            (Change::Keep, _) | (Change::Remove, None) => Ok(()),
-            (Change::Remove, Some(entry)) => {
+            (EntryChange::Keep, _) | (EntryChange::Remove, None) => Ok(()),
+            (EntryChange::Remove, Some(entry)) => {
                 let mut leaf = LeafBuilder::resume(block.to_vec())?;
                 leaf.remove(&entry)?;
                 self.count(-1)?;
                 self.write_leaf(id, leaf)?;
                 self.write_header()
             }
-            (Change::Set(value), Some(entry)) => {
+            (EntryChange::Set(value), Some(entry)) => {
                 let name;
                 let words;
                 // The name that stays is the stored one, which may differ from the one asked for.
@@ -154,7 +154,7 @@ impl<'a, S: BlockSink> Writer<'a, S> {
                 let stored = Stored { key, hash, cd: Some(entry.cd) };
                 self.set(id, &block, &stored, Some(entry), &value)
             }
-            (Change::Set(value), None) => {
+            (EntryChange::Set(value), None) => {
                 check_room(&key, &value, self.body.header.block_shift)?;
                 self.set(id, &block, &Stored { key, hash, cd: None }, None, &value)
             }

@@ -10,7 +10,7 @@ use cenote_format::zap::normalize::Matcher;
 use cenote_format::zap::{MatchKind, Micro, MicroBuilder, MicroIndex, Value};
 
 use super::recent::{self, Indexed};
-use super::{BlockSink, Change, FAT_BLOCK_SHIFT, fat};
+use super::{BlockSink, EntryChange, FAT_BLOCK_SHIFT, fat};
 use crate::txg::Tx;
 use crate::{Error, Result};
 
@@ -34,7 +34,7 @@ pub(super) fn modify<S: BlockSink>(
     block: Bytes,
     name: &[u8],
     kind: MatchKind,
-    decide: impl FnOnce(Option<&Value>) -> Result<Change>,
+    decide: impl FnOnce(Option<&Value>) -> Result<EntryChange>,
 ) -> Result<Outcome> {
     let mut state = match recent::take(&block) {
         Some(state) => {
@@ -63,12 +63,12 @@ pub(super) fn modify<S: BlockSink>(
         }
     };
     match (change, found) {
-        (Change::Keep, _) | (Change::Remove, None) => {}
-        (Change::Remove, Some((chunk, _))) => {
+        (EntryChange::Keep, _) | (EntryChange::Remove, None) => {}
+        (EntryChange::Remove, Some((chunk, _))) => {
             state.overwrite(sink, tx, chunk, &[0; CHUNK])?;
             state.index.remove(hash, chunk);
         }
-        (Change::Set(value), found) => match (value.as_u64(), found) {
+        (EntryChange::Set(value), found) => match (value.as_u64(), found) {
             (None, _) => return Ok(Outcome::NeedsFat(state.block, value)),
             (Some(number), Some((chunk, _))) => {
                 state.overwrite(sink, tx, chunk, &number.to_le_bytes())?;
@@ -146,11 +146,11 @@ pub(super) fn upgrade<'a, S: BlockSink>(
     sink: &'a S,
     tx: &'a Tx,
     block: &Bytes,
-) -> Result<fat::Writer<'a, S>> {
+) -> Result<fat::FatWriter<'a, S>> {
     let micro = Micro::new(block)?;
     let settings = micro.settings();
     fat::create(sink, tx, FAT_BLOCK_SHIFT, settings)?;
-    let mut fat = fat::Writer::open(sink, tx)?;
+    let mut fat = fat::FatWriter::open(sink, tx)?;
     for entry in micro.entries() {
         let entry = entry?;
         let hash = settings.hash_name(entry.name);

@@ -23,7 +23,7 @@ const FAT_BLOCK_SHIFT: u32 = 14;
 
 /// What becomes of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum EntryChange {
     /// Nothing.
     Keep,
     /// It gets this value; if there is none, it is made.
@@ -81,7 +81,7 @@ pub fn insert<'a, S: BlockSink>(
 ) -> Result<()> {
     modify(sink, tx, key, MatchKind::Exact, |old| match old {
         Some(_) => Err(Error::new(ErrorKind::Exists, "the ZAP has an entry of that name already")),
-        None => Ok(Change::Set(value.clone())),
+        None => Ok(EntryChange::Set(value.clone())),
     })
 }
 
@@ -102,7 +102,7 @@ pub fn update<'a, S: BlockSink>(
     key: impl Into<StoredKey<'a>>,
     value: &Value,
 ) -> Result<()> {
-    modify(sink, tx, key, MatchKind::Exact, |_| Ok(Change::Set(value.clone())))
+    modify(sink, tx, key, MatchKind::Exact, |_| Ok(EntryChange::Set(value.clone())))
 }
 
 /// Gives the entry of exactly this key one integer as its value, adding it if it is not there.
@@ -131,9 +131,9 @@ pub fn remove_normalized<S: BlockSink>(
     modify(sink, tx, name, kind, removed)
 }
 
-fn removed(old: Option<&Value>) -> Result<Change> {
+fn removed(old: Option<&Value>) -> Result<EntryChange> {
     match old {
-        Some(_) => Ok(Change::Remove),
+        Some(_) => Ok(EntryChange::Remove),
         None => Err(Error::not_found("the ZAP has no entry of that name")),
     }
 }
@@ -155,9 +155,9 @@ pub fn add<'a, S: BlockSink>(
         };
         sum = now.wrapping_add_signed(delta);
         Ok(match sum {
-            _ if delta == 0 => Change::Keep,
-            0 => Change::Remove,
-            sum => Change::Set(Value::of_u64(sum)),
+            _ if delta == 0 => EntryChange::Keep,
+            0 => EntryChange::Remove,
+            sum => EntryChange::Set(Value::of_u64(sum)),
         })
     })?;
     Ok(sum)
@@ -190,14 +190,14 @@ pub fn modify<'a, S: BlockSink>(
     tx: &Tx,
     key: impl Into<StoredKey<'a>>,
     kind: MatchKind,
-    decide: impl FnOnce(Option<&Value>) -> Result<Change>,
+    decide: impl FnOnce(Option<&Value>) -> Result<EntryChange>,
 ) -> Result<()> {
     let key = key.into();
     let change = || {
         check_key(&key)?;
         let block = sink.read_block(0)?;
         if Kind::of(&block) != Some(Kind::Micro) {
-            return fat::Writer::open(sink, tx)?.modify(key, kind, decide);
+            return fat::FatWriter::open(sink, tx)?.modify(key, kind, decide);
         }
         let StoredKey::Name(name) = key else {
             return Err(Error::invalid("the keys of a micro ZAP are names, not words"));
@@ -207,7 +207,7 @@ pub fn modify<'a, S: BlockSink>(
             micro::Outcome::NeedsFat(micro, value) => {
                 fat::check_room(&key, &value, FAT_BLOCK_SHIFT)?;
                 let mut fat = micro::upgrade(sink, tx, &micro)?;
-                fat.modify(key, kind, |_| Ok(Change::Set(value)))
+                fat.modify(key, kind, |_| Ok(EntryChange::Set(value)))
             }
         }
     };

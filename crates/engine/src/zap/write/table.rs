@@ -8,7 +8,7 @@ use bytes::Bytes;
 use cenote_format::bytes::{le64, put_le64};
 
 use super::BlockSink;
-use super::fat::{Writer, no_space};
+use super::fat::{FatWriter, no_space};
 use crate::{Error, Result};
 
 /// Bytes of a pointer.
@@ -21,7 +21,7 @@ fn short() -> Error {
     Error::corrupt("the ZAP's pointer table ends early")
 }
 
-impl<S: BlockSink> Writer<'_, S> {
+impl<S: BlockSink> FatWriter<'_, S> {
     /// Makes the pointers of all hashes that start with `prefix`, which lead to leaf `from`, lead to
     /// leaf `to`.
     pub(super) fn point_at(
