@@ -8,9 +8,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use cenote_format::bytes::le64;
 use cenote_format::config::{VdevConfig, VdevKind};
-use cenote_format::deadlist::parse_integer_key;
 use cenote_format::indirect_mapping::Mapping;
-use cenote_format::space_map::{Action, Record, Segment, SpaceMapHeader, records};
+use cenote_format::space_map::Action;
 use cenote_format::{ObjectId, Txg};
 use parking_lot::Mutex;
 
@@ -18,11 +17,10 @@ use crate::alloc::geometry::{Geometry, METASLABS_MAX, metaslab_shift};
 use crate::dataset::Table;
 use crate::object::ObjectSet;
 use crate::pool::removed::read_mapping;
+use crate::pool::space_maps::{each_logged, each_segment, map_header, read_unflushed};
 use crate::walk::SparseBits;
 use crate::{Error, Result};
 
-/// Log space maps count in units of 512 bytes.
-const LOG_SHIFT: u8 = 9;
 /// Longest chain of removed vdevs an address is followed through.
 const REMOVALS_MAX: u32 = 32;
 
@@ -105,26 +103,15 @@ impl Space {
     }
 
     fn replay_logs(&mut self, mos: &ObjectSet, directory: &Table) -> Result<()> {
-        let id = directory.number("com.delphix:log_spacemap_zap")?.unwrap_or(0);
-        let Some(table) = Table::open(mos, ObjectId(id))? else { return Ok(()) };
-        let mut logs = BTreeMap::new();
-        for (name, map) in table.numbers()? {
-            logs.insert(Txg(parse_integer_key(name.as_bytes())?), ObjectId(map));
-        }
-        for (txg, id) in logs {
-            each_segment(mos, id, |segment| {
-                let vdev = segment.vdev.and_then(|id| self.vdevs.get_mut(&id));
-                let Some(vdev) = vdev else { return Ok(()) };
-                let (offset, length) = segment.bytes(0, LOG_SHIFT)?;
-                let metaslab = usize::try_from(offset >> vdev.metaslab_shift).ok();
-                let unflushed = metaslab.and_then(|index| vdev.unflushed.get(index));
-                if unflushed.is_some_and(|unflushed| txg >= *unflushed) {
-                    vdev.apply(segment.action, offset, length)?;
-                }
-                Ok(())
-            })?;
-        }
-        Ok(())
+        each_logged(mos, directory, |entry| {
+            let Some(vdev) = self.vdevs.get_mut(&entry.vdev) else { return Ok(()) };
+            let metaslab = usize::try_from(entry.offset >> vdev.metaslab_shift).ok();
+            let unflushed = metaslab.and_then(|index| vdev.unflushed.get(index));
+            if unflushed.is_some_and(|unflushed| entry.txg >= *unflushed) {
+                vdev.apply(entry.action, entry.offset, entry.length)?;
+            }
+            Ok(())
+        })
     }
 
     /// Bytes allocated on all vdevs.
@@ -232,7 +219,7 @@ impl Vdev {
             let nominal = (index as u64) << self.metaslab_shift;
             let start = nominal.next_multiple_of(self.alignment);
             let shift = self.shift as u8;
-            self.flushed = self.flushed.saturating_add(header(mos, id)?.allocated);
+            self.flushed = self.flushed.saturating_add(map_header(mos, id)?.allocated);
             each_segment(mos, id, |segment| {
                 let (offset, length) = segment.bytes(start, shift)?;
                 let end = nominal.saturating_add(1 << self.metaslab_shift);
@@ -246,13 +233,7 @@ impl Vdev {
     }
 
     fn load_zap(&mut self, mos: &ObjectSet, zap: &Table) -> Result<()> {
-        if let Some(id) = zap.number("com.delphix:ms_unflushed_phys_txgs")? {
-            let bytes = self.unflushed.len().saturating_mul(8);
-            let words = mos.object(ObjectId(id))?.read_vec(0, bytes)?;
-            for (index, txg) in self.unflushed.iter_mut().enumerate() {
-                *txg = Txg(le64(&words, index * 8).unwrap_or(0));
-            }
-        }
+        read_unflushed(mos, zap, &mut self.unflushed)?;
         if let Some(id) = zap.number("com.delphix:pool_checkpoint_sm")?.filter(|id| *id != 0) {
             let shift = self.shift as u8;
             each_segment(mos, ObjectId(id), |segment| {
@@ -304,29 +285,6 @@ impl Vdev {
     fn extent(&self, first: u64, count: u64) -> Extent {
         Extent { vdev: self.id, offset: self.bytes(first), length: self.bytes(count) }
     }
-}
-
-fn header(mos: &ObjectSet, id: ObjectId) -> Result<SpaceMapHeader> {
-    SpaceMapHeader::decode(mos.dnode(id)?.bonus()).map_err(|e| Error::from(e).at_object(0, id.0))
-}
-
-/// Calls `each` for every segment of the space map in object `id`.
-fn each_segment(
-    mos: &ObjectSet,
-    id: ObjectId,
-    mut each: impl FnMut(Segment) -> Result<()>,
-) -> Result<()> {
-    let (object, header) = (mos.object(id)?, header(mos, id)?);
-    // Entries of two words do not cross blocks, nor do pieces.
-    for piece in object.appended(0, header.length) {
-        for record in records(&piece?) {
-            let record = record.map_err(|error| Error::from(error).at_object(0, id.0))?;
-            if let Record::Segment(segment) = record {
-                each(segment).map_err(|error| error.at_object(0, id.0))?;
-            }
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

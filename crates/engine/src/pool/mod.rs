@@ -30,6 +30,7 @@ pub mod parallel;
 pub mod properties;
 pub(crate) mod removed;
 pub mod space;
+pub mod space_maps;
 pub mod supported;
 #[cfg(test)]
 pub(crate) mod testing;

@@ -4,14 +4,12 @@
 //! replays the logs that are not in the maps yet; of one that is written, the allocator knows. Invariant: sums never wrap, and what claims more than its device has counts as
 //! full.
 
-use std::collections::BTreeMap;
-
 use cenote_format::bytes::le64;
 use cenote_format::config::VdevConfig;
-use cenote_format::deadlist::parse_integer_key;
-use cenote_format::space_map::{Action, Record, SpaceMapHeader, records};
+use cenote_format::space_map::Action;
 use cenote_format::{ObjectId, Txg, brt, ddt};
 
+use super::space_maps::{each_logged, map_header, read_unflushed};
 use crate::alloc::geometry::{EMBEDDED_LOG_ABOVE, Geometry, METASLABS_MAX, metaslab_shift};
 use crate::alloc::histogram::fragmentation_percent;
 use crate::alloc::{Figures, TopFigures};
@@ -20,9 +18,6 @@ use crate::object::ObjectSet;
 use crate::vdev::AllocationClass;
 use crate::zap::Zap;
 use crate::{Error, ErrorKind, Result};
-
-/// Log space maps: units of 512 bytes.
-const LOG_SHIFT: u8 = 9;
 
 /// What a top-level vdev is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -292,13 +287,7 @@ impl VdevMaps {
     }
 
     fn read_zap(&mut self, mos: &ObjectSet, zap: &Table) -> Result<()> {
-        if let Some(id) = zap.number("com.delphix:ms_unflushed_phys_txgs")? {
-            let words =
-                mos.object(ObjectId(id))?.read_vec(0, self.sizes.len().saturating_mul(8))?;
-            for (index, txg) in self.unflushed.iter_mut().enumerate() {
-                *txg = Txg(le64(&words, index * 8).unwrap_or(0));
-            }
-        }
+        read_unflushed(mos, zap, &mut self.unflushed)?;
         if let Some(id) = zap.number("com.delphix:pool_checkpoint_sm")?.filter(|id| *id != 0) {
             // Only frees are recorded there, so the sum is not above zero.
             self.checkpoint = map_header(mos, ObjectId(id))?.allocated.unsigned_abs();
@@ -353,11 +342,6 @@ fn class(top: &cenote_format::config::TopLevel, zap: Option<&Table>) -> Result<C
     })
 }
 
-fn map_header(mos: &ObjectSet, id: ObjectId) -> Result<SpaceMapHeader> {
-    let header = SpaceMapHeader::decode(mos.dnode(id)?.bonus());
-    header.map_err(|error| Error::from(error).at_object(0, id.0))
-}
-
 /// Counts what the log space maps say beyond the metaslabs' own maps.
 fn replay_logs(mos: &ObjectSet, directory: &Table, maps: &mut [VdevMaps]) -> Result<()> {
     each_logged(mos, directory, |entry| {
@@ -365,47 +349,8 @@ fn replay_logs(mos: &ObjectSet, directory: &Table, maps: &mut [VdevMaps]) -> Res
         if let Some(map) = map {
             map.apply(entry.txg, entry.action, entry.offset, entry.length);
         }
+        Ok(())
     })
-}
-
-/// One entry of a log space map.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Logged {
-    /// The log's transaction group.
-    pub txg: Txg,
-    /// Top-level vdev.
-    pub vdev: u32,
-    /// What happened.
-    pub action: Action,
-    /// First byte on the vdev.
-    pub offset: u64,
-    /// Bytes.
-    pub length: u64,
-}
-
-/// Tells `each` every entry of the log space maps, oldest first.
-pub fn each_logged(mos: &ObjectSet, directory: &Table, mut each: impl FnMut(Logged)) -> Result<()> {
-    let id = directory.number("com.delphix:log_spacemap_zap")?.unwrap_or(0);
-    let Some(table) = Table::open(mos, ObjectId(id))? else { return Ok(()) };
-    let mut logs = BTreeMap::new();
-    for (name, map) in table.numbers()? {
-        logs.insert(Txg(parse_integer_key(name.as_bytes())?), ObjectId(map));
-    }
-    for (txg, id) in logs {
-        let (object, header) = (mos.object(id)?, map_header(mos, id)?);
-        // Entries of two words do not cross blocks, nor do pieces.
-        for piece in object.appended(0, header.length) {
-            for record in records(&piece?) {
-                let record = record.map_err(|error| Error::from(error).at_object(0, id.0))?;
-                let Record::Segment(segment) = record else { continue };
-                let (offset, length) = segment.bytes(0, LOG_SHIFT)?;
-                if let Some(vdev) = segment.vdev {
-                    each(Logged { txg, vdev, action: segment.action, offset, length });
-                }
-            }
-        }
-    }
-    Ok(())
 }
 
 /// What is known of one metaslab.

@@ -10,7 +10,8 @@ use cenote_control::text::number;
 use cenote_engine::Error;
 use cenote_engine::object::Object;
 use cenote_engine::pool::Pool;
-use cenote_engine::pool::space::{Class, Logged, Metaslab, TopMetaslabs, each_logged, metaslabs};
+use cenote_engine::pool::space::{Class, Metaslab, TopMetaslabs, metaslabs};
+use cenote_engine::pool::space_maps::{Logged, each_logged};
 use cenote_format::ObjectId;
 use cenote_format::bytes::le64;
 use cenote_format::space_map::{Action, Record, SpaceMapHeader, records};
@@ -57,6 +58,7 @@ pub fn show(pool: &Arc<Pool>, detail: u8, wanted: &[String], sink: &mut Sink) ->
             if let Some(shift) = shifts.get(&entry.vdev) {
                 logs.entry((entry.vdev, entry.offset >> shift)).or_default().push(entry);
             }
+            Ok(())
         })?;
     }
     sink.line("\nMetaslabs:");

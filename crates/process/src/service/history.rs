@@ -182,7 +182,7 @@ mod tests {
         let before = chunks.clone();
         append(&mut chunks, (1000, record));
         // The first two stay for ever, those up to 300 were overwritten.
-        let is_kept = |at| at < 2 || at >= 300;
+        let is_kept = |at| !(2..300).contains(&at);
         forget(&mut chunks, is_kept);
         assert_eq!(places(&chunks), (0..2).chain(300..1001).collect::<Vec<_>>());
         let shared = before.iter().zip(&chunks).filter(|(old, new)| Arc::ptr_eq(old, new)).count();
