@@ -8,7 +8,7 @@ use std::sync::Arc;
 use cenote_engine::Result;
 use cenote_engine::dataset::change::{MosChange, NewDataset, PropertyInput};
 use cenote_engine::dataset::{Changed, InventoryReader, Table};
-use cenote_engine::pool::change::{Additions, DatasetOrders, Encryption, NewNamed};
+use cenote_engine::pool::change::{Additions, DatasetOrders, Encryption, NewNamed, Parents};
 use cenote_engine::pool::group::LivePool;
 use cenote_engine::txg::Tx;
 use cenote_engine::vdev::AllocationClass;
@@ -264,6 +264,50 @@ fn an_order_about_many_datasets_takes_one_group() {
     assert_eq!(groups(&world, inherit), 1);
     assert!(all.iter().all(|name| value(name).is_none()));
     world.survey("orders about many");
+    world.finish();
+}
+
+/// Orders that make these parents too.
+fn with<'a>(live: &'a LivePool, parents: &[&str]) -> DatasetOrders<'a> {
+    let names = parents.iter().map(|name| (*name).to_owned()).collect();
+    let fill = Arc::new(nothing);
+    let parents = Parents { names, creator: 0, case_insensitive: false, fill };
+    live.orders().given_by("zfs create -p", 0).with_parents(parents)
+}
+
+#[test]
+fn parents_are_made_in_the_group_of_what_lies_below_them() {
+    let world = World::new(&[]);
+    world.filesystem("a");
+    world.snapshot("p/a", "s");
+    let new = |name: &str| NewNamed {
+        name: name.to_owned(),
+        properties: Vec::new(),
+        creator: 0,
+        encryption: Encryption::Inherited,
+        kind: ObjsetKind::Zfs,
+        case_insensitive: false,
+    };
+    fail_everywhere(&world, "create -p", |live| {
+        with(live, &["p/x", "p/x/y"]).create(new("p/x/y/z"), nothing)
+    });
+    let once = groups(&world, |_| {
+        let orders = with(&world.live, &["p/1", "p/1/2", "p/1/2/3"]);
+        orders.create(new("p/1/2/3/4"), nothing).unwrap();
+    });
+    assert_eq!(once, 1);
+    // Another made some of them meanwhile.
+    with(&world.live, &["p/x", "p/x/y", "p/x/y/w"]).create(new("p/x/y/w/z"), nothing).unwrap();
+    // What fails itself leaves no parents behind.
+    with(&world.live, &["p/k"]).create(new("p/x"), nothing).unwrap_err();
+    with(&world.live, &["p/k"]).rename(&[("p/nope".into(), "p/k/n".into())]).unwrap_err();
+    assert!(world.live.pool().catalog().dataset_named("p/k").is_err());
+    with(&world.live, &["p/k"]).rename(&[("p/x".into(), "p/k/x".into())]).unwrap();
+    with(&world.live, &["p/k/c"]).clone_snapshot("p/a@s", "p/k/c/d", Vec::new(), 0).unwrap();
+    world.id("p/k/x/y/w/z");
+    world.id("p/k/c/d");
+    world.census();
+    world.survey("parents");
     world.finish();
 }
 

@@ -14,7 +14,7 @@ use cenote_device::HostLock;
 use cenote_engine::dataset::change::PropertyInput;
 use cenote_engine::dataset::{Dataset, Listed, PropertyReader, Value};
 use cenote_engine::pool::Pool;
-use cenote_engine::pool::change::{DatasetOrders, NewNamed};
+use cenote_engine::pool::change::{DatasetOrders, NewNamed, Parents};
 use cenote_engine::pool::group::LivePool;
 use cenote_engine::pool::leaves::HeldDevices;
 use cenote_engine::{Error, ErrorKind, Result};
@@ -136,12 +136,17 @@ impl PoolChanges {
         }
     }
 
-    /// Creates one filesystem or volume whose parent exists. `NewDataset::parents` and `mount` are the
+    /// Creates a filesystem or volume, and the parents it lacks, in one group. `NewDataset::mount` is the
     /// caller's affair.
     ///
     /// # Errors
     /// `Exists`, `NotFound` (parent), no space, `KeyNotLoaded`.
-    pub fn create_dataset(&self, new: &NewDataset, command: Option<&str>) -> Result<()> {
+    pub fn create_dataset(
+        &self,
+        new: &NewDataset,
+        missing: &[String],
+        command: Option<&str>,
+    ) -> Result<()> {
         let live = self.live()?;
         let NewSettings { mut files, block, encryption, mut stored } =
             split_settings(&new.properties)?;
@@ -150,10 +155,11 @@ impl PoolChanges {
             stored.push(PropertyInput::text("keylocation", &key.location));
         }
         let volume = new.volume_size;
+        let above = missing.first().unwrap_or(&new.name).rsplit_once('/').map(|(above, _)| above);
         if volume.is_none()
-            && let Some((parent, _)) = new.name.rsplit_once('/')
+            && let Some(above) = above
         {
-            inherit_form(live, parent, &new.properties, &mut files)?;
+            inherit_form(live, above, &new.properties, &mut files)?;
         }
         let named = NewNamed {
             name: new.name.clone(),
@@ -163,13 +169,40 @@ impl PoolChanges {
             kind: if volume.is_some() { ObjsetKind::Zvol } else { ObjsetKind::Zfs },
             case_insensitive: files.case != CaseSensitivity::Sensitive,
         };
-        self.orders(command)?.create(named, move |set, tx| {
+        let orders = self.above(self.orders(command)?, missing)?;
+        orders.create(named, move |set, tx| {
             let filled = match volume {
                 None => cenote_posix::create::initialise(set, tx, &files),
                 Some(size) => cenote_posix::create::initialise_volume(set, tx, size, block),
             };
             filled.map_err(|error| Error::invalid(error.reason))
         })
+    }
+
+    /// `orders` that make the filesystems `missing`, too, outermost first.
+    ///
+    /// # Errors
+    /// What the disks say.
+    pub fn above<'a>(
+        &'a self,
+        orders: DatasetOrders<'a>,
+        missing: &[String],
+    ) -> Result<DatasetOrders<'a>> {
+        let Some((above, _)) = missing.first().and_then(|first| first.rsplit_once('/')) else {
+            return Ok(orders);
+        };
+        let mut files = split_settings(&[])?.files;
+        inherit_form(self.live()?, above, &[], &mut files)?;
+        let case_insensitive = files.case != CaseSensitivity::Sensitive;
+        Ok(orders.with_parents(Parents {
+            names: missing.to_vec(),
+            creator: rustix::process::getuid().as_raw(),
+            case_insensitive,
+            fill: Arc::new(move |set, tx| {
+                let filled = cenote_posix::create::initialise(set, tx, &files);
+                filled.map_err(|error| Error::invalid(error.reason))
+            }),
+        }))
     }
 
     /// Sets properties of filesystems, volumes and snapshots, each its own: all or none. A size of a quota or

@@ -20,4 +20,4 @@ mod snapshots;
 pub use add::Additions;
 pub use create::{NewPoolPlan, create};
 pub use keys::Encryption;
-pub use orders::{DatasetOrders, NewNamed};
+pub use orders::{DatasetOrders, Fill, NewNamed, Parents};

@@ -3,6 +3,8 @@
 //! Invariant: each order makes its whole change or none of it, in one transaction group, and returns when
 //! whoever opens the catalog anew sees it. Names are looked up again in the group that makes the change.
 
+use std::sync::Arc;
+
 use cenote_format::delegation::Key;
 use cenote_format::objset::ObjsetKind;
 
@@ -31,18 +33,67 @@ pub struct NewNamed {
     pub case_insensitive: bool,
 }
 
+/// What fills new filesystems.
+pub type Fill = Arc<dyn Fn(&ObjectSet, &Tx) -> Result<()> + Send + Sync>;
+
+/// Filesystems above a new name that are made with it, as far as they are not there.
+#[derive(Clone)]
+pub struct Parents {
+    /// Their whole names, outermost first.
+    pub names: Vec<String>,
+    /// The user who gets what `zfs allow -c` promises creators.
+    pub creator: u32,
+    /// Names in them are not told apart by case.
+    pub case_insensitive: bool,
+    /// Fills each.
+    pub fill: Fill,
+}
+
+impl Parents {
+    fn make(&self, live: &LivePool, change: &MosChange<'_>) -> Result<()> {
+        for whole in &self.names {
+            let (parent, name) = parent_of(whole)?;
+            match change.catalog()?.directory(whole) {
+                Ok(_) => continue,
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+            let above = change.catalog()?.directory(parent)?;
+            change.check_filesystem_limit(above.id, 1)?;
+            let new = NewDataset {
+                parent: above.id,
+                name,
+                creator: Some(self.creator),
+                case_insensitive: self.case_insensitive,
+                ..NewDataset::default()
+            };
+            let fill = |set: &ObjectSet, tx: &Tx| (self.fill)(set, tx);
+            live.make_encrypted_dataset(
+                change,
+                &new,
+                &Encryption::Inherited,
+                ObjsetKind::Zfs,
+                fill,
+            )?;
+        }
+        Ok(())
+    }
+}
+
 /// Orders about the datasets of a pool.
 #[derive(Clone)]
 pub struct DatasetOrders<'a> {
     pub(super) live: &'a LivePool,
     /// The command line that gives the order, and who gave it.
     command: Option<(String, u64)>,
+    /// Made before.
+    parents: Option<Parents>,
 }
 
 impl LivePool {
     /// Orders about its datasets.
     pub fn orders(&self) -> DatasetOrders<'_> {
-        DatasetOrders { live: self, command: None }
+        DatasetOrders { live: self, command: None, parents: None }
     }
 }
 
@@ -55,6 +106,13 @@ impl DatasetOrders<'_> {
     #[must_use]
     pub fn given_by(mut self, line: &str, user: u64) -> Self {
         self.command = Some((line.to_owned(), user));
+        self
+    }
+
+    /// These are made in the same group, or nothing is: for what gets a new name below them.
+    #[must_use]
+    pub fn with_parents(mut self, parents: Parents) -> Self {
+        self.parents = Some(parents);
         self
     }
 
@@ -74,8 +132,9 @@ impl DatasetOrders<'_> {
     where
         W: FnOnce(&LivePool, &MosChange<'_>) -> Result<T> + Send + 'static,
     {
-        let command = self.command.clone();
+        let (command, parents) = (self.command.clone(), self.parents.clone());
         move |live, change| {
+            parents.map_or(Ok(()), |parents| parents.make(live, change))?;
             let done = work(live, change)?;
             if let Some((line, user)) = command
                 && let Err(error) = change.log_command(&line, user)

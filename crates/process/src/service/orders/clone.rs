@@ -36,10 +36,11 @@ impl Order for Clone<'_> {
         }
         let of = self.origin.split('@').next().and_then(|of| all.kind(of));
         let is_filesystem = of.is_none_or(|kind| kind == DatasetKind::Filesystem);
-        let make = || {
+        let make = |missing: &[String]| {
             let properties = split_settings(&self.new.properties)?.stored;
             let (name, creator) = (&self.new.name, rustix::process::getuid().as_raw());
-            doing.given()?.clone_snapshot(self.origin, name, properties, creator)
+            let orders = doing.service.changes.above(doing.given()?, missing)?;
+            orders.clone_snapshot(self.origin, name, properties, creator)
         };
         doing.create(self.new, is_filesystem, &make)
     }

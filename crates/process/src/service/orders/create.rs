@@ -31,18 +31,21 @@ impl Order for Create<'_> {
 
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
         let new = self.0;
-        let create = || doing.service.changes.create_dataset(new, doing.command());
+        let create = |missing: &[String]| {
+            doing.service.changes.create_dataset(new, missing, doing.command())
+        };
         doing.create(new, new.volume_size.is_none(), &create)
     }
 }
 
 impl Doing<'_> {
-    /// Makes a dataset and, if asked for, the parents it lacks, and mounts what is to be mounted.
+    /// Has a dataset made with, if that is asked for, the parents it lacks, and mounts what is to be
+    /// mounted.
     pub(super) fn create(
         &self,
         new: &NewDataset,
         is_filesystem: bool,
-        make: &dyn Fn() -> cenote_engine::Result<()>,
+        make: &dyn Fn(&[String]) -> cenote_engine::Result<()>,
     ) -> Result<Warnings, Failure> {
         // Missing parents may be made by another order at the same time.
         let top = |name: &str| name.split('/').take(2).collect::<Vec<_>>().join("/");
@@ -61,11 +64,7 @@ impl Doing<'_> {
             return Err(self.refuse(FailureKind::NotFound, "parent does not exist"));
         }
         let (service, pool) = (self.service, self.pool);
-        for name in &missing {
-            let parent = NewDataset { name: name.clone(), ..NewDataset::default() };
-            service.changes.create_dataset(&parent, None).map_err(|error| self.refused(&error))?;
-        }
-        make().map_err(|error| self.refused(&error))?;
+        make(&missing).map_err(|error| self.refused(&error))?;
         service.publish(pool)?;
         let mut warnings = Vec::new();
         let _mounting = service.turns.mounting();

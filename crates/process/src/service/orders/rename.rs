@@ -2,7 +2,7 @@
 //!
 //! Invariant: as in [`super`]; all snapshots of a recursive rename get their names, or none.
 
-use cenote_control::changes::{NewDataset, RenameRequest};
+use cenote_control::changes::RenameRequest;
 use cenote_control::protocol::{Failure, FailureKind};
 use cenote_control::report::DatasetKind;
 use cenote_engine::{Error, ErrorKind};
@@ -85,11 +85,8 @@ impl Rename<'_> {
         };
         let others = service.mounts.places();
         service.mounts.take_down_named(&moved, rename.force)?;
-        let made = missing.iter().try_for_each(|name| {
-            let parent = NewDataset { name: name.clone(), ..NewDataset::default() };
-            service.changes.create_dataset(&parent, None)
-        });
-        let renamed = made.and_then(|()| doing.given()?.rename(pairs));
+        let orders = doing.given().and_then(|orders| service.changes.above(orders, missing));
+        let renamed = orders.and_then(|orders| orders.rename(pairs));
         if renamed.is_ok() {
             service.mounts.rename(&rename.from, &rename.to);
             places::remove(places::made(all, &moved));
