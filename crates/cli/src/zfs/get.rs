@@ -8,7 +8,7 @@ use cenote_control::client::Client;
 use cenote_control::json;
 use cenote_control::report::DatasetKind;
 use cenote_control::text::dataset_get::{self, Sources};
-use cenote_control::text::pool_get::{ALL_FIELDS, DEFAULT_FIELDS, Field};
+use cenote_control::text::pool_get::Field;
 use cenote_control::text::sort;
 
 use super::select::{self, Selection};
@@ -29,7 +29,7 @@ pub fn run(arguments: &[String]) -> ExitCode {
     if parsed.has('J') && !parsed.has('j') {
         return wrong("'--json-int' only works with '-j' option");
     }
-    let fields = match fields(&parsed) {
+    let fields = match Field::list(parsed.argument('o')) {
         Ok(fields) => fields,
         Err(message) => return wrong(&message),
     };
@@ -69,19 +69,6 @@ pub fn run(arguments: &[String]) -> ExitCode {
     ExitCode::from(u8::from(found.failed))
 }
 
-fn fields(parsed: &Parsed) -> Result<Vec<Field>, String> {
-    match parsed.argument('o') {
-        None => Ok(DEFAULT_FIELDS.to_vec()),
-        Some("all") => Ok(ALL_FIELDS.to_vec()),
-        Some(text) => {
-            let field = |name: &str| {
-                Field::named(name).ok_or_else(|| format!("invalid column name '{name}'"))
-            };
-            text.split(',').map(field).collect()
-        }
-    }
-}
-
 fn sources(parsed: &Parsed) -> Result<Sources, String> {
     let Some(text) = parsed.argument('s') else {
         return Ok(Sources::ALL);
@@ -98,11 +85,7 @@ fn sources(parsed: &Parsed) -> Result<Sources, String> {
 fn selection(parsed: &Parsed, operands: &[String]) -> Result<Selection, String> {
     let mut kinds = select::ALL.to_vec();
     let mut named = kinds.clone();
-    let mut depth = match parsed.argument('d') {
-        Some(text) => Some(select::depth(text)?),
-        None if parsed.has('r') || operands.is_empty() => None,
-        None => Some(0),
-    };
+    let mut depth = select::depth(parsed, operands)?;
     if let Some(text) = parsed.argument('t') {
         kinds = select::kinds(text)?;
         let attached = [DatasetKind::Snapshot, DatasetKind::Bookmark];

@@ -106,11 +106,7 @@ fn selection(client: &Client, parsed: &Parsed) -> Result<Selection, String> {
     let plain = vec![DatasetKind::Filesystem, DatasetKind::Volume];
     let mut named = [plain.clone(), vec![DatasetKind::Snapshot]].concat();
     let mut kinds = plain;
-    let mut depth = match parsed.argument('d') {
-        Some(text) => Some(select::depth(text)?),
-        None if parsed.has('r') || operands.is_empty() => None,
-        None => Some(0),
-    };
+    let mut depth = select::depth(parsed, &operands)?;
     if let Some(text) = parsed.argument('t') {
         kinds = select::kinds(text)?;
         let attached = [DatasetKind::Snapshot, DatasetKind::Bookmark];

@@ -12,6 +12,7 @@ use cenote_control::protocol::{DatasetQuery, FailureKind, LOOK_DEADLINE};
 use cenote_control::report::{DatasetKind, DatasetReport};
 
 use super::names;
+use crate::getopt::Parsed;
 use cenote_control::terminal;
 
 /// What is asked for.
@@ -187,8 +188,16 @@ pub fn kinds(text: &str) -> Result<Vec<DatasetKind>, String> {
 pub const ALL: [DatasetKind; 4] =
     [DatasetKind::Filesystem, DatasetKind::Volume, DatasetKind::Snapshot, DatasetKind::Bookmark];
 
-/// Reads the argument of `-d`; `Err` with the message.
-pub fn depth(text: &str) -> Result<u32, String> {
+/// How many levels below each operand `-d` and `-r` ask for, `None` for all; `Err` with the message.
+pub fn depth(parsed: &Parsed, operands: &[String]) -> Result<Option<u32>, String> {
+    match parsed.argument('d') {
+        Some(text) => levels(text).map(Some),
+        None if parsed.has('r') || operands.is_empty() => Ok(None),
+        None => Ok(Some(0)),
+    }
+}
+
+fn levels(text: &str) -> Result<u32, String> {
     match text.parse::<i64>() {
         Ok(depth) if depth < 0 => Err("Depth can not be negative.".to_owned()),
         Ok(depth) => Ok(u32::try_from(depth).unwrap_or(u32::MAX)),
@@ -224,9 +233,9 @@ mod tests {
     fn arguments_are_read() {
         assert_eq!(kinds("fs,snap").unwrap(), [DatasetKind::Filesystem, DatasetKind::Snapshot]);
         assert_eq!(kinds("bogus"), Err("invalid type 'bogus'".into()));
-        assert_eq!(depth("2"), Ok(2));
-        assert_eq!(depth("-1"), Err("Depth can not be negative.".into()));
-        assert_eq!(depth("x"), Err("x is not an integer".into()));
+        assert_eq!(levels("2"), Ok(2));
+        assert_eq!(levels("-1"), Err("Depth can not be negative.".into()));
+        assert_eq!(levels("x"), Err("x is not an integer".into()));
         let names = properties("name,avail,userused@0,com.x:y").unwrap().unwrap();
         assert_eq!(names, ["name", "available", "userused@0", "com.x:y"]);
         let message = "bad property list: invalid property 'used@x'";

@@ -3,6 +3,7 @@
 //! Invariant: a line comes for everybody who owns something or has a quota; what is not counted is
 //! `-`.
 
+use std::cmp::Ordering;
 use std::process::ExitCode;
 
 use cenote_control::client::Client;
@@ -39,6 +40,14 @@ const FIELDS: [(&str, Field); 6] = [
     ("objquota", Field::ObjectQuota),
 ];
 
+/// What is shown of whom, and in which order.
+struct Wanted {
+    whose: Vec<Who>,
+    fields: Vec<Field>,
+    /// What lines are sorted by, and whether the other way round.
+    keys: Vec<(Field, bool)>,
+}
+
 /// Runs the command: `userspace`, `groupspace` or `projectspace`.
 pub fn run(command: &str, arguments: &[String]) -> ExitCode {
     let wrong = |message: &str| Tool::Zfs.wrong(command, message);
@@ -46,51 +55,13 @@ pub fn run(command: &str, arguments: &[String]) -> ExitCode {
         Ok(parsed) => parsed,
         Err(error) => return wrong(&error.message()),
     };
-    let refused = |message: String| {
-        terminal::complain(&message);
-        ExitCode::from(WRONG_FIELD)
+    let wanted = match Wanted::read(command, &parsed) {
+        Ok(wanted) => wanted,
+        Err(message) => {
+            terminal::complain(&message);
+            return ExitCode::from(WRONG_FIELD);
+        }
     };
-    let project = command == "projectspace";
-    let mut whose = match command {
-        "groupspace" => vec![Who::Group],
-        "projectspace" => vec![Who::Project],
-        _ => vec![Who::User],
-    };
-    if let Some(types) = parsed.argument('t').filter(|_| !project) {
-        whose.clear();
-        for word in types.split(',') {
-            match word {
-                "all" => whose.extend([Who::User, Who::Group]),
-                "posixuser" => whose.push(Who::User),
-                "posixgroup" => whose.push(Who::Group),
-                // Windows identities are not used here
-                "smbuser" | "smbgroup" => {}
-                _ => return refused(format!("invalid type '{word}' for -t option")),
-            }
-        }
-    }
-    let mut fields: Vec<Field> = FIELDS.iter().map(|(_, field)| *field).collect();
-    if let Some(text) = parsed.argument('o') {
-        fields.clear();
-        for word in text.split(',') {
-            match field(word) {
-                Some(field) => fields.push(field),
-                None => return refused(format!("invalid type '{word}' for -o option")),
-            }
-        }
-    }
-    let mut keys = Vec::new();
-    for (letter, word) in &parsed.options {
-        let word = word.as_deref().unwrap_or("");
-        match (letter, field(word)) {
-            ('s' | 'S', Some(field)) => keys.push((field, *letter == 'S')),
-            ('s' | 'S', None) => {
-                return refused(format!("invalid type '{word}' for -{letter} option"));
-            }
-            _ => {}
-        }
-    }
-    keys.extend([(Field::Type, false), (Field::Name, false)]);
     let operand = match parsed.operands.as_slice() {
         [] => return wrong(""),
         [operand] => operand,
@@ -100,22 +71,67 @@ pub fn run(command: &str, arguments: &[String]) -> ExitCode {
         Ok(records) => records,
         Err(message) => return common::fail(&message),
     };
-    records.retain(|record| whose.contains(&who(record)));
+    records.retain(|record| wanted.whose.contains(&who(record)));
     let name = |record: &UsageRecord| {
         let known = (!parsed.has('n')).then(|| principal::name(who(record), record.id)).flatten();
         known.unwrap_or_else(|| record.id.to_string())
     };
     let mut rows: Vec<(String, UsageRecord)> =
         records.into_iter().map(|record| (name(&record), record)).collect();
-    rows.sort_by(|a, b| {
+    rows.sort_by(|a, b| wanted.order(a, b));
+    terminal::out(&render(&rows, &wanted.fields, &parsed));
+    ExitCode::SUCCESS
+}
+
+impl Wanted {
+    /// Reads the options; `Err` with the message about a wrong type or field.
+    fn read(command: &str, parsed: &Parsed) -> Result<Wanted, String> {
+        let whose = match (command, parsed.argument('t')) {
+            ("projectspace", _) => vec![Who::Project],
+            (_, Some(types)) => types_of(types)?,
+            ("groupspace", None) => vec![Who::Group],
+            (_, None) => vec![Who::User],
+        };
+        let named = |word: &str, letter: char| {
+            field(word).ok_or_else(|| format!("invalid type '{word}' for -{letter} option"))
+        };
+        let fields = match parsed.argument('o') {
+            Some(text) => text.split(',').map(|word| named(word, 'o')).collect::<Result<_, _>>()?,
+            None => FIELDS.iter().map(|(_, field)| *field).collect(),
+        };
+        let mut keys = Vec::new();
+        for (letter, word) in &parsed.options {
+            if matches!(letter, 's' | 'S') {
+                keys.push((named(word.as_deref().unwrap_or(""), *letter)?, *letter == 'S'));
+            }
+        }
+        keys.extend([(Field::Type, false), (Field::Name, false)]);
+        Ok(Wanted { whose, fields, keys })
+    }
+
+    fn order(&self, a: &(String, UsageRecord), b: &(String, UsageRecord)) -> Ordering {
         let by = |(field, reversed): &(Field, bool)| {
             let order = compare(*field, a, b);
             if *reversed { order.reverse() } else { order }
         };
-        keys.iter().map(by).find(|order| order.is_ne()).unwrap_or(std::cmp::Ordering::Equal)
-    });
-    terminal::out(&render(&rows, &fields, &parsed));
-    ExitCode::SUCCESS
+        self.keys.iter().map(by).find(|order| order.is_ne()).unwrap_or(Ordering::Equal)
+    }
+}
+
+/// Reads the argument of `-t`.
+fn types_of(types: &str) -> Result<Vec<Who>, String> {
+    let mut whose = Vec::new();
+    for word in types.split(',') {
+        match word {
+            "all" => whose.extend([Who::User, Who::Group]),
+            "posixuser" => whose.push(Who::User),
+            "posixgroup" => whose.push(Who::Group),
+            // Windows identities are not used here
+            "smbuser" | "smbgroup" => {}
+            _ => return Err(format!("invalid type '{word}' for -t option")),
+        }
+    }
+    Ok(whose)
 }
 
 fn field(word: &str) -> Option<Field> {
@@ -142,11 +158,7 @@ fn records(operand: &str) -> Result<Vec<UsageRecord>, String> {
     client.usage(names::pool_of(&name), &name).map_err(|failure| failure.message)
 }
 
-fn compare(
-    field: Field,
-    a: &(String, UsageRecord),
-    b: &(String, UsageRecord),
-) -> std::cmp::Ordering {
+fn compare(field: Field, a: &(String, UsageRecord), b: &(String, UsageRecord)) -> Ordering {
     match field {
         Field::Type => a.1.kind.cmp(&b.1.kind),
         // names by letters, then numbers by size

@@ -189,19 +189,7 @@ impl Options {
                 "cannot create '{name}': {problem}\npool name may have been omitted"
             ));
         }
-        let mut vdevs = grammar::parse(words, &mut |word| devices::resolve(word))?;
-        let mut problems = checked(&vdevs, self.force)?;
-        let normal = vdevs.iter().any(|vdev| vdev.class == VdevClass::Normal);
-        if problems.is_empty() && !normal {
-            problems.push("at least one general top-level vdev must be specified".to_owned());
-        }
-        if problems.is_empty()
-            && !self.force
-            && let Err(words) = replication::of_plan(&vdevs)
-        {
-            problems.push(words);
-        }
-        refuse(&problems, self.force)?;
+        let mut vdevs = self.vdevs(words)?;
         self.mountpoint_is_fine(name)?;
         if self.dry_run {
             terminal::out(&layout::created(name, &vdevs));
@@ -209,22 +197,7 @@ impl Options {
         }
         vdevs.iter_mut().for_each(|vdev| vdev.ashift = self.ashift);
         let cannot = |words: String| format!("cannot create '{name}': {words}");
-        let mut properties = Vec::new();
-        for (property, value) in &self.pool {
-            properties.push(pool::parse(property, value, When::Creation).map_err(cannot)?);
-        }
-        if let Some(ashift) = self.ashift {
-            properties.push(PropertySetting::number("ashift", u64::from(ashift)));
-        }
-        if let Some(value) = &self.compatibility {
-            properties.push(PropertySetting::text("compatibility", value));
-        }
-        // not stored in pools
-        properties.retain(|setting| setting.name != "cachefile");
-        if let Some(altroot) = &self.altroot {
-            let setting = pool::parse("altroot", altroot, When::Creation);
-            setting.map_err(cannot)?;
-        }
+        let properties = self.pool_settings().map_err(cannot)?;
         let features = self.features(name)?;
         let (root_properties, root_key) = self.root_settings(name, &features)?;
         refuse_small(name, &vdevs)?;
@@ -245,6 +218,44 @@ impl Options {
         };
         begin::start(&Beginning::Create(Box::new(plan))).map_err(|f| f.message)?;
         mount(client, imported)
+    }
+
+    /// Reads the specification of vdevs, and checks it.
+    fn vdevs(&self, words: &[String]) -> Result<Vec<VdevPlan>, String> {
+        let vdevs = grammar::parse(words, &mut |word| devices::resolve(word))?;
+        let mut problems = checked(&vdevs, self.force)?;
+        let normal = vdevs.iter().any(|vdev| vdev.class == VdevClass::Normal);
+        if problems.is_empty() && !normal {
+            problems.push("at least one general top-level vdev must be specified".to_owned());
+        }
+        if problems.is_empty()
+            && !self.force
+            && let Err(words) = replication::of_plan(&vdevs)
+        {
+            problems.push(words);
+        }
+        refuse(&problems, self.force)?;
+        Ok(vdevs)
+    }
+
+    /// The properties that are stored in the pool, checked; `altroot`, which is not stored, too.
+    fn pool_settings(&self) -> Result<Vec<PropertySetting>, String> {
+        let mut properties = Vec::new();
+        for (property, value) in &self.pool {
+            properties.push(pool::parse(property, value, When::Creation)?);
+        }
+        if let Some(ashift) = self.ashift {
+            properties.push(PropertySetting::number("ashift", u64::from(ashift)));
+        }
+        if let Some(value) = &self.compatibility {
+            properties.push(PropertySetting::text("compatibility", value));
+        }
+        // not stored in pools
+        properties.retain(|setting| setting.name != "cachefile");
+        if let Some(altroot) = &self.altroot {
+            pool::parse("altroot", altroot, When::Creation)?;
+        }
+        Ok(properties)
     }
 
     /// Whether the root filesystem can be mounted where it should be.

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use cenote_control::client::Client;
 use cenote_control::json;
-use cenote_control::text::pool_get::{self, ALL_FIELDS, DEFAULT_FIELDS, Field};
+use cenote_control::text::pool_get::{self, Field};
 use cenote_control::text::vdev_get;
 
 use super::common;
@@ -19,19 +19,6 @@ const SPEC: Spec = Spec {
     long: &[("json", 'j', false), ("json-int", 'J', false), ("json-pool-key-guid", 'G', false)],
 };
 
-/// Reads the argument of `-o` of `get`; `Err` with the message.
-pub fn fields(text: Option<&str>) -> Result<Vec<Field>, String> {
-    let Some(text) = text else {
-        return Ok(DEFAULT_FIELDS.to_vec());
-    };
-    if text == "all" {
-        return Ok(ALL_FIELDS.to_vec());
-    }
-    let field =
-        |name: &str| Field::named(name).ok_or_else(|| format!("invalid column name '{name}'"));
-    text.split(',').map(field).collect()
-}
-
 /// Runs the command.
 pub fn run(arguments: &[String]) -> ExitCode {
     let wrong = |message: &str| Tool::Zpool.wrong("get", message);
@@ -43,7 +30,7 @@ pub fn run(arguments: &[String]) -> ExitCode {
         Ok(json) => json,
         Err(code) => return code,
     };
-    let fields = match fields(parsed.argument('o')) {
+    let fields = match Field::list(parsed.argument('o')) {
         Ok(fields) => fields,
         Err(message) => return wrong(&message),
     };

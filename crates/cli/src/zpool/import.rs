@@ -59,40 +59,18 @@ pub fn run(arguments: &[String]) -> ExitCode {
 }
 
 fn wanted(parsed: &Parsed, line: String) -> Result<Wanted, ExitCode> {
-    let wrong = |message: &str| Err(Tool::Zpool.wrong("import", message));
+    let wrong = |message: &str| Tool::Zpool.wrong("import", message);
     let said = |message: String| {
         terminal::complain(&message);
         ExitCode::FAILURE
     };
-    if parsed.has('c') && parsed.has('d') {
-        return wrong("-c is incompatible with -d");
-    }
-    if parsed.has('c') && parsed.has('s') {
-        return wrong("-c is incompatible with -s");
-    }
-    if parsed.has('l') && parsed.has('N') {
-        return wrong("-l is incompatible with -N");
-    }
-    if parsed.has('n') && !parsed.has('F') {
-        return wrong("-n or -X only meaningful with -F");
-    }
-    let most = if parsed.has('a') { 0 } else { 2 };
-    if parsed.operands.len() > most {
-        return wrong("too many arguments");
+    if let Some(message) = misused(parsed) {
+        return Err(wrong(message));
     }
     if parsed.has('V') {
         return Err(said("zpool import -V is not supported yet".to_owned()));
     }
-    let back = match parsed.argument('T') {
-        Some(text) => match text.parse() {
-            Ok(txg) => Back::To(txg),
-            Err(_) => return wrong("invalid txg value"),
-        },
-        None if parsed.has('K') => Back::Checkpoint,
-        None if parsed.has('F') && parsed.has('X') => Back::Far,
-        None if parsed.has('F') => Back::Few,
-        None => Back::No,
-    };
+    let back = back(parsed).map_err(wrong)?;
     let read =
         |path: &str| -> Result<Cached, String> { look::ask(&Look::CacheFile(path.to_owned()))? };
     let cached = parsed.argument('c').map(read).transpose().map_err(said)?;
@@ -106,20 +84,7 @@ fn wanted(parsed: &Parsed, line: String) -> Result<Wanted, ExitCode> {
         temporary: parsed.has('t'),
         ..OpenRequest::default()
     };
-    let (mut mount_options, mut properties) = (Vec::new(), Vec::new());
-    for option in parsed.arguments('o') {
-        match option.split_once('=') {
-            Some((name, value)) => {
-                if !property(&mut request, name, value).map_err(said)? {
-                    properties.push((name.to_owned(), value.to_owned()));
-                }
-            }
-            None => mount_options.extend(option.split(',').map(str::to_owned)),
-        }
-    }
-    if let Some(root) = parsed.argument('R') {
-        property(&mut request, "altroot", root).map_err(said)?;
-    }
+    let (mount_options, properties) = settings(parsed, &mut request).map_err(said)?;
     let mut operands = parsed.operands.iter().cloned();
     Ok(Wanted {
         request,
@@ -136,6 +101,55 @@ fn wanted(parsed: &Parsed, line: String) -> Result<Wanted, ExitCode> {
         new_name: operands.next(),
         line,
     })
+}
+
+/// What is wrong with options that do not go together, or with the number of operands.
+fn misused(parsed: &Parsed) -> Option<&'static str> {
+    let both = |one, other| parsed.has(one) && parsed.has(other);
+    let most = if parsed.has('a') { 0 } else { 2 };
+    match () {
+        () if both('c', 'd') => Some("-c is incompatible with -d"),
+        () if both('c', 's') => Some("-c is incompatible with -s"),
+        () if both('l', 'N') => Some("-l is incompatible with -N"),
+        () if parsed.has('n') && !parsed.has('F') => Some("-n or -X only meaningful with -F"),
+        () if parsed.operands.len() > most => Some("too many arguments"),
+        () => None,
+    }
+}
+
+/// How far back in time the pool is opened.
+fn back(parsed: &Parsed) -> Result<Back, &'static str> {
+    if let Some(text) = parsed.argument('T') {
+        return text.parse().map(Back::To).map_err(|_| "invalid txg value");
+    }
+    Ok(match () {
+        () if parsed.has('K') => Back::Checkpoint,
+        () if parsed.has('F') && parsed.has('X') => Back::Far,
+        () if parsed.has('F') => Back::Few,
+        () => Back::No,
+    })
+}
+
+/// Options of mounts, and properties to be set.
+type Settings = (Vec<String>, Vec<(String, String)>);
+
+/// Reads `-o` and `-R`; what concerns the import itself goes into `request`.
+fn settings(parsed: &Parsed, request: &mut OpenRequest) -> Result<Settings, String> {
+    let (mut mount_options, mut properties) = (Vec::new(), Vec::new());
+    for option in parsed.arguments('o') {
+        match option.split_once('=') {
+            Some((name, value)) => {
+                if !property(request, name, value)? {
+                    properties.push((name.to_owned(), value.to_owned()));
+                }
+            }
+            None => mount_options.extend(option.split(',').map(str::to_owned)),
+        }
+    }
+    if let Some(root) = parsed.argument('R') {
+        property(request, "altroot", root)?;
+    }
+    Ok((mount_options, properties))
 }
 
 /// The pool process runs in the root directory: paths must not depend on ours.
@@ -315,21 +329,8 @@ fn one(wanted: &Wanted, client: &Client, pool: &ImportReport) -> Result<(), ()> 
     if has_left && !client.sweep(&name) {
         return fail(taken(&name));
     }
-    if let Some((host, id, time)) = &pool.last_host
-        && !wanted.force
-    {
-        return fail(pool_import::used_elsewhere(&pool.name, host, *id, *time));
-    }
-    if pool.destroyed && !wanted.force {
-        return fail(format!("cannot import '{name}': pool was destroyed, use '-Df' to import it"));
-    }
-    if !pool.importable && wanted.request.back == Back::No {
-        let reason =
-            pool.reason.as_deref().unwrap_or("one or more devices is currently unavailable");
-        if let Some(missing) = missing_log(pool) {
-            return fail(missing);
-        }
-        return fail(format!("cannot import '{}': {reason}", pool.name));
+    if let Some(refusal) = refusal(wanted, pool, &name) {
+        return fail(refusal);
     }
     if wanted.dry_run {
         return Ok(());
@@ -338,17 +339,58 @@ fn one(wanted: &Wanted, client: &Client, pool: &ImportReport) -> Result<(), ()> 
     if let Err(failure) = begin::start(&Beginning::Open(request.clone())) {
         return fail(failure.message);
     }
-    let report = client.pool_report(&request.name).unwrap_or_default();
+    say_how_it_was_opened(client, &request.name, pool);
+    let mut result = set_properties(wanted, client, &request.name);
+    if wanted.load_keys {
+        result = keys::load_all(client, Some(&request.name));
+    }
+    if wanted.mount {
+        result = mount(wanted, client, &request.name).and(result);
+    }
+    if has_left {
+        leftovers::clear_mounts(client, &request.name);
+    }
+    if result.is_ok() && !request.read_only {
+        note(wanted, client, &request.name);
+    }
+    result
+}
+
+/// Why a pool that was found is not imported.
+fn refusal(wanted: &Wanted, pool: &ImportReport, name: &str) -> Option<String> {
+    if let Some((host, id, time)) = &pool.last_host
+        && !wanted.force
+    {
+        return Some(pool_import::used_elsewhere(&pool.name, host, *id, *time));
+    }
+    if pool.destroyed && !wanted.force {
+        return Some(format!("cannot import '{name}': pool was destroyed, use '-Df' to import it"));
+    }
+    if pool.importable || wanted.request.back != Back::No {
+        return None;
+    }
+    missing_log(pool).or_else(|| {
+        let unavailable = "one or more devices is currently unavailable";
+        let reason = pool.reason.as_deref().unwrap_or(unavailable);
+        Some(format!("cannot import '{}': {reason}", pool.name))
+    })
+}
+
+/// Says if an older state of the pool was opened, or if it can only be read.
+fn say_how_it_was_opened(client: &Client, name: &str, pool: &ImportReport) {
+    let report = client.pool_report(name).unwrap_or_default();
     if let Some(back) = report.gone_back {
         terminal::out(&format!("{}\n", pool_import::gone_back(&pool.name, back)));
     }
     if let Some(because) = report.read_only_because {
-        let words = format!("'{}' is open for reading only: {because}", request.name);
-        terminal::complain(&words);
+        terminal::complain(&format!("'{name}' is open for reading only: {because}"));
     }
+}
+
+fn set_properties(wanted: &Wanted, client: &Client, name: &str) -> Result<(), ()> {
     let mut result = Ok(());
     for (property, value) in &wanted.properties {
-        match set::set(client, &request.name, property, value, None) {
+        match set::set(client, name, property, value, None) {
             Ok(warnings) => warnings.iter().for_each(|line| terminal::complain(line)),
             Err(message) => {
                 terminal::complain(&message);
@@ -356,36 +398,25 @@ fn one(wanted: &Wanted, client: &Client, pool: &ImportReport) -> Result<(), ()> 
             }
         }
     }
-    if wanted.load_keys {
-        result = keys::load_all(client, Some(&request.name));
-    }
-    if wanted.mount {
-        let mount =
-            MountRequest { options: wanted.mount_options.clone(), ..MountRequest::default() };
-        let warnings = client.order(&request.name, &Request::Mount(mount));
-        match warnings {
-            Ok(warnings) if warnings.is_empty() => {}
-            Ok(warnings) => {
-                warnings.iter().for_each(|line| terminal::complain(line));
-                result = Err(());
-            }
-            Err(failure) => {
-                terminal::complain(&failure.message);
-                result = Err(());
-            }
-        }
-    }
-    if has_left {
-        leftovers::clear_mounts(client, &request.name);
-    }
-    if result.is_ok() && !request.read_only {
-        let log = common::change(Some(wanted.line.clone()), Change::Log);
-        // A pool that can only be read is told of in no history.
-        if let Err(failure) = client.order(&request.name, &log)
-            && failure.kind != FailureKind::ReadOnly
-        {
-            terminal::complain(&failure.message);
-        }
-    }
     result
+}
+
+/// Mounts the filesystems; a warning is a failure too.
+fn mount(wanted: &Wanted, client: &Client, name: &str) -> Result<(), ()> {
+    let mount = MountRequest { options: wanted.mount_options.clone(), ..MountRequest::default() };
+    match common::carried_out(client, name, &Request::Mount(mount)) {
+        Some(0) => Ok(()),
+        _ => Err(()),
+    }
+}
+
+/// Adds the command line to the pool's history.
+fn note(wanted: &Wanted, client: &Client, name: &str) {
+    let log = common::change(Some(wanted.line.clone()), Change::Log);
+    // A pool that can only be read is told of in no history.
+    if let Err(failure) = client.order(name, &log)
+        && failure.kind != FailureKind::ReadOnly
+    {
+        terminal::complain(&failure.message);
+    }
 }

@@ -12,7 +12,7 @@ use cenote_control::text::pool_iostat::{self, Kind, Options};
 use cenote_control::text::vdev_get;
 
 use super::common::{self, Repeat, Stamp};
-use crate::getopt::Spec;
+use crate::getopt::{Parsed, Spec};
 use crate::usage::Tool;
 use cenote_control::terminal;
 
@@ -44,21 +44,8 @@ pub fn run(arguments: &[String]) -> ExitCode {
         Ok(repeat) => repeat,
         Err(message) => return wrong(message),
     };
-    let mut options = Options {
-        naming: common::naming(&parsed),
-        exact: parsed.has('p'),
-        scripted: parsed.has('H'),
-        verbose: parsed.has('v'),
-        latency: parsed.has('l'),
-        queues: parsed.has('q'),
-        kind: match (parsed.has('r'), parsed.has('w')) {
-            (true, _) => Kind::Sizes,
-            (_, true) => Kind::Waits,
-            _ => Kind::Lines,
-        },
-        devices: Vec::new(),
-    };
     let client = Client::default();
+    let mut options = options(&parsed);
     let operands = match subjects(&client, operands, &mut options.devices) {
         Ok(pools) => pools,
         Err(code) => return code,
@@ -77,32 +64,60 @@ pub fn run(arguments: &[String]) -> ExitCode {
             }
             return ExitCode::FAILURE;
         }
-        let width = pool_iostat::name_width(&asked.pools, &options);
-        let mut text = stamp.line();
-        if !options.scripted
-            && (done == 0 || options.shows_devices())
-            && !(done > 0 && parsed.has('n'))
-        {
-            text.push_str(&pool_iostat::headings(width, &options));
-        }
-        for pool in &asked.pools {
-            let earlier = before.iter().find(|earlier| earlier.guid == pool.guid);
-            text.push_str(&pool_iostat::rows(pool, earlier, width, &options));
-            if options.verbose && options.devices.is_empty() && !options.scripted {
-                text.push_str(&pool_iostat::rule(width, &options));
-            }
-        }
-        let alone = !options.devices.is_empty();
-        if (alone || asked.pools.len() > 1 && !options.verbose) && !options.scripted {
-            text.push_str(&pool_iostat::rule(width, &options));
-        }
-        terminal::out(&text);
+        let is_headed = match done {
+            0 => true,
+            _ => options.shows_devices() && !parsed.has('n'),
+        };
+        terminal::out(&(stamp.line() + &round(&asked.pools, &before, is_headed, &options)));
         before = asked.pools;
         done += 1;
         if !repeat.next(done) {
             return ExitCode::from(u8::from(asked.failed));
         }
     }
+}
+
+fn options(parsed: &Parsed) -> Options {
+    Options {
+        naming: common::naming(parsed),
+        exact: parsed.has('p'),
+        scripted: parsed.has('H'),
+        verbose: parsed.has('v'),
+        latency: parsed.has('l'),
+        queues: parsed.has('q'),
+        kind: match (parsed.has('r'), parsed.has('w')) {
+            (true, _) => Kind::Sizes,
+            (_, true) => Kind::Waits,
+            _ => Kind::Lines,
+        },
+        devices: Vec::new(),
+    }
+}
+
+/// The lines of one round.
+fn round(
+    pools: &[PoolReport],
+    before: &[PoolReport],
+    is_headed: bool,
+    options: &Options,
+) -> String {
+    let width = pool_iostat::name_width(pools, options);
+    let mut text = String::new();
+    if is_headed && !options.scripted {
+        text.push_str(&pool_iostat::headings(width, options));
+    }
+    let alone = !options.devices.is_empty();
+    for pool in pools {
+        let earlier = before.iter().find(|earlier| earlier.guid == pool.guid);
+        text.push_str(&pool_iostat::rows(pool, earlier, width, options));
+        if options.verbose && !alone && !options.scripted {
+            text.push_str(&pool_iostat::rule(width, options));
+        }
+    }
+    if (alone || pools.len() > 1 && !options.verbose) && !options.scripted {
+        text.push_str(&pool_iostat::rule(width, options));
+    }
+    text
 }
 
 /// The pools to ask, from what was named: pools, devices of one pool behind its name, or devices of

@@ -6,10 +6,11 @@ use std::process::ExitCode;
 
 use cenote_control::client::Client;
 use cenote_control::json;
+use cenote_control::report::PoolReport;
 use cenote_control::text::pool_status::{self, Options};
 
-use super::common::{self, Repeat, Stamp};
-use crate::getopt::Spec;
+use super::common::{self, Asked, Repeat, Stamp};
+use crate::getopt::{Parsed, Spec};
 use crate::usage::Tool;
 use cenote_control::terminal;
 
@@ -50,51 +51,65 @@ pub fn run(arguments: &[String]) -> ExitCode {
         Err(message) => return wrong(message),
     };
     let client = Client::default();
-    let unhealthy_only = parsed.has('x');
     let mut done = 0;
     loop {
         let asked = common::ask(&client, &operands);
-        let options = Options {
-            naming: common::naming(&parsed),
-            exact: parsed.has('p'),
-            slow: parsed.has('s'),
-            initialize: parsed.has('i'),
-            trim: parsed.has('t'),
-            dedup: parsed.has('D'),
-            verbose: parsed.has('v'),
-            unhealthy_only: parsed.has('e'),
-            now: common::now(),
-        };
-        let mut pools = asked.pools.clone();
-        if unhealthy_only {
-            pools.retain(|pool| !pool_status::is_fine(pool));
-        }
+        let options = options(&parsed);
         let mut text = stamp.line();
-        if let Some(json) = &json {
-            if !(asked.failed && asked.pools.is_empty()) {
-                text.push_str(&json::pool::status(&pools, &options, json));
-            }
-        } else {
-            if unhealthy_only && !operands.is_empty() {
-                for pool in asked.pools.iter().filter(|pool| pool_status::is_fine(pool)) {
-                    text.push_str(&format!("pool '{}' is healthy\n", pool.name));
-                }
-            }
-            let reports: Vec<String> =
-                pools.iter().map(|pool| pool_status::render(pool, &options)).collect();
-            text.push_str(&reports.join("\n"));
-            if operands.is_empty() && !asked.failed && pools.is_empty() {
-                if asked.pools.is_empty() {
-                    terminal::complain("no pools available");
-                } else {
-                    text.push_str("all pools are healthy\n");
-                }
-            }
-        }
+        text.push_str(&match &json {
+            Some(_) if asked.failed && asked.pools.is_empty() => String::new(),
+            Some(json) => json::pool::status(&chosen(&asked, &parsed), &options, json),
+            None => describe(&asked, &operands, &parsed, &options),
+        });
         terminal::out(&text);
         done += 1;
         if !repeat.next(done) {
             return ExitCode::from(u8::from(asked.failed));
         }
     }
+}
+
+fn options(parsed: &Parsed) -> Options {
+    Options {
+        naming: common::naming(parsed),
+        exact: parsed.has('p'),
+        slow: parsed.has('s'),
+        initialize: parsed.has('i'),
+        trim: parsed.has('t'),
+        dedup: parsed.has('D'),
+        verbose: parsed.has('v'),
+        unhealthy_only: parsed.has('e'),
+        now: common::now(),
+    }
+}
+
+/// The pools to show: with `-x` only those that something is wrong with.
+fn chosen(asked: &Asked, parsed: &Parsed) -> Vec<PoolReport> {
+    let mut pools = asked.pools.clone();
+    if parsed.has('x') {
+        pools.retain(|pool| !pool_status::is_fine(pool));
+    }
+    pools
+}
+
+/// The pools as text.
+fn describe(asked: &Asked, operands: &[String], parsed: &Parsed, options: &Options) -> String {
+    let pools = chosen(asked, parsed);
+    let mut text = String::new();
+    if parsed.has('x') && !operands.is_empty() {
+        for pool in asked.pools.iter().filter(|pool| pool_status::is_fine(pool)) {
+            text.push_str(&format!("pool '{}' is healthy\n", pool.name));
+        }
+    }
+    let reports: Vec<String> =
+        pools.iter().map(|pool| pool_status::render(pool, options)).collect();
+    text.push_str(&reports.join("\n"));
+    if operands.is_empty() && !asked.failed && pools.is_empty() {
+        if asked.pools.is_empty() {
+            terminal::complain("no pools available");
+        } else {
+            text.push_str("all pools are healthy\n");
+        }
+    }
+    text
 }

@@ -11,7 +11,7 @@ use crate::report::{
     ScanState, VdevClass, VdevReport,
 };
 use crate::text::vdev_name::{self, Naming, SECTIONS};
-use crate::text::{pool_list, pool_status, words};
+use crate::text::{advice, pool_list, pool_status, words};
 
 type Object = Map<String, Value>;
 
@@ -184,12 +184,12 @@ pub fn status(pools: &[PoolReport], show: &pool_status::Options, options: &Optio
 
 fn status_of(pool: &PoolReport, show: &pool_status::Options, options: &Options) -> Object {
     let mut map = head(pool, options, false);
-    if let Some(advice) = words::pool_advice(pool) {
+    if let Some(advice) = advice::pool_advice(pool) {
         map.insert("status".into(), json!(format!("{}\n", advice.status)));
         map.insert("action".into(), json!(format!("{}\n", advice.action)));
         if let Some(article) = advice.article {
             map.insert("msgid".into(), json!(article));
-            map.insert("moreinfo".into(), json!(words::article_address(article)));
+            map.insert("moreinfo".into(), json!(advice::article_address(article)));
         }
     }
     if let Some(scan) = &pool.scan {

@@ -3,8 +3,10 @@
 //! Invariant: these functions only format. They take reports, know nothing of sockets or the
 //! engine, and end every line they return with a newline.
 
+pub mod advice;
 pub mod dataset_get;
 pub mod dataset_list;
+mod iostat;
 pub mod number;
 pub mod pool_get;
 mod pool_histogram;

@@ -36,6 +36,17 @@ impl Field {
         })
     }
 
+    /// The fields that `-o` of `get` asks for; `Err` with the message.
+    pub fn list(text: Option<&str>) -> Result<Vec<Field>, String> {
+        let field =
+            |name: &str| Field::named(name).ok_or_else(|| format!("invalid column name '{name}'"));
+        match text {
+            None => Ok(DEFAULT_FIELDS.to_vec()),
+            Some("all") => Ok(ALL_FIELDS.to_vec()),
+            Some(text) => text.split(',').map(field).collect(),
+        }
+    }
+
     fn heading(self) -> &'static str {
         match self {
             Field::Name => "NAME",

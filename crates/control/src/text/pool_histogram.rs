@@ -3,8 +3,8 @@
 //! Invariant: a table shows what was counted between two reports; every row is printed, also the
 //! empty ones.
 
+use super::iostat::{Kind, Options, Work, over};
 use super::number;
-use super::pool_iostat::{Kind, Options, Work, over};
 use super::table::pad;
 use crate::properties::{self, Show};
 use crate::report::IoDetail;

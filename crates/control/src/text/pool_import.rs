@@ -3,7 +3,7 @@
 //! Invariant: what this prints for real pools equals what OpenZFS printed for them.
 
 use super::table::pad;
-use super::{time, words};
+use super::{advice, time};
 use crate::report::{GoneBack, ImportReport, ImportVdev};
 
 /// One importable pool.
@@ -25,7 +25,7 @@ pub fn render(pool: &ImportReport) -> String {
         out.push_str(&format!("\t{}\n", continued(note)));
     }
     if let Some(article) = &pool.article {
-        out.push_str(&format!("   see: {}\n", words::article_address(article)));
+        out.push_str(&format!("   see: {}\n", advice::article_address(article)));
     }
     out.push_str(" config:\n\n");
     out.push_str(&config(pool));

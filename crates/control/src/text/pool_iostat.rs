@@ -3,51 +3,13 @@
 //! Invariant: rates come from two snapshots of counters and the time between them; counters that
 //! run backwards (a device came back) count as no work.
 
+pub use super::iostat::{Kind, Options};
+use super::iostat::{Work, over};
 use super::table::pad;
-use super::vdev_name::{self, Naming, SECTIONS};
+use super::vdev_name::{self, SECTIONS};
 use super::{number, pool_histogram};
 use crate::properties::{self, Show};
 use crate::report::{IoCounters, IoDetail, PoolReport, VdevClass, VdevReport};
-
-/// Which table is printed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Kind {
-    /// A line a device.
-    #[default]
-    Lines,
-    /// Sizes of operations (`-r`), a table a device.
-    Sizes,
-    /// Waits (`-w`), a table a device.
-    Waits,
-}
-
-/// Options of `zpool iostat` that change what is printed.
-#[derive(Clone, Debug, Default)]
-pub struct Options {
-    /// `-g`, `-L`, `-P`.
-    pub naming: Naming,
-    /// Exact numbers (`-p`).
-    pub exact: bool,
-    /// For scripts (`-H`).
-    pub scripted: bool,
-    /// Devices too (`-v`).
-    pub verbose: bool,
-    /// Mean waits (`-l`).
-    pub latency: bool,
-    /// Operations under way (`-q`).
-    pub queues: bool,
-    /// Lines or histograms.
-    pub kind: Kind,
-    /// Only these devices, by guid, without their pools; none: all.
-    pub devices: Vec<u64>,
-}
-
-impl Options {
-    /// Devices are shown, not only pools.
-    pub fn shows_devices(&self) -> bool {
-        self.verbose || !self.devices.is_empty()
-    }
-}
 
 /// A heading over one or two columns, the columns' own headings, and their widths: as they are and
 /// with exact numbers.
@@ -75,14 +37,6 @@ const QUEUES: [Group; 6] = [
     ("trimq_write", &["pend", "activ"], 5, 6),
 ];
 
-/// The heading `text` over `columns` columns of `width`.
-pub(super) fn over(text: &str, columns: usize, width: usize) -> String {
-    let span = width * columns + 2 * (columns - 1);
-    let left = (span / columns).saturating_sub(text.len() / columns);
-    let right = span.saturating_sub(left + text.len());
-    format!("  {}{text}{}", " ".repeat(left), " ".repeat(right))
-}
-
 /// The columns in order.
 fn groups(options: &Options) -> impl Iterator<Item = &'static Group> {
     let latency = LATENCY.iter().filter(|_| options.latency);
@@ -96,16 +50,8 @@ fn columns(options: &Options) -> Vec<usize> {
     groups(options).flat_map(|group| vec![width(group); group.1.len()]).collect()
 }
 
-/// What of a device grows.
-pub(super) struct Work<'a> {
-    /// Operations and bytes.
-    pub counters: IoCounters,
-    /// Reads and writes.
-    pub details: [&'a IoDetail; 2],
-}
-
 /// Counters of one device at one time; what to subtract from a later report.
-pub(super) fn work_of(pool: &PoolReport, guid: u64) -> Option<Work<'_>> {
+fn work_of(pool: &PoolReport, guid: u64) -> Option<Work<'_>> {
     find(pool, guid)
         .map(|vdev| Work { counters: vdev.counters, details: [&vdev.reads, &vdev.writes] })
 }

@@ -4,7 +4,7 @@
 
 use super::table::pad;
 use super::vdev_name::{self, Naming, SECTIONS};
-use super::{number, scan, time, words};
+use super::{advice, number, scan, time, words};
 use crate::report::{
     Activity, ActivityState, PoolReport, PoolStatus, VdevClass, VdevReason, VdevReport, VdevState,
 };
@@ -50,10 +50,10 @@ pub fn is_fine(pool: &PoolReport) -> bool {
 /// The whole report of one pool.
 pub fn render(pool: &PoolReport, options: &Options) -> String {
     let mut out = format!("  pool: {}\n state: {}\n", pool.name, words::pool_state(pool));
-    if let Some(advice) = words::pool_advice(pool) {
+    if let Some(advice) = advice::pool_advice(pool) {
         out.push_str(&format!("status: {}\naction: {}\n", advice.status, advice.action));
         if let Some(article) = advice.article {
-            out.push_str(&format!("   see: {}\n", words::article_address(article)));
+            out.push_str(&format!("   see: {}\n", advice::article_address(article)));
         }
     }
     out.push_str(&scan::lines(pool, options.now));

@@ -72,82 +72,126 @@ pub fn parse(
     words: &[String],
     resolve: &mut dyn FnMut(&str) -> Result<VdevPlan, String>,
 ) -> Result<Vec<VdevPlan>, String> {
-    let invalid = |text: String| Err(format!("invalid vdev specification: {text}"));
-    let once = |name: &str| invalid(format!("'{name}' can be specified only once"));
-    let mut plan: Vec<VdevPlan> = Vec::new();
-    let mut class = VdevClass::Normal;
-    let (mut logs, mut spares, mut caches) = (false, false, false);
-    // a log keyword that nothing follows is a mistake; other classes are forgotten
-    let mut waiting = false;
-    let mut rest = words;
-    while let Some((word, after)) = rest.split_first() {
-        rest = after;
-        let (kind, least, most) = match keyword(word) {
-            Some(Word::Group { kind, least, most }) => (kind, least, most),
-            Some(Word::Class(new @ (VdevClass::Spare | VdevClass::Cache))) => {
-                let seen = if new == VdevClass::Spare { &mut spares } else { &mut caches };
-                if std::mem::replace(seen, true) {
-                    return once(word);
-                }
-                let leaves = take(rest);
-                if leaves.is_empty() {
-                    return invalid(format!("{word} requires at least 1 devices"));
-                }
-                for leaf in leaves {
-                    plan.push(VdevPlan { class: new, ..resolve(leaf)? });
-                }
-                rest = rest.get(leaves.len()..).unwrap_or(&[]);
-                class = VdevClass::Normal;
-                continue;
+    let mut parser = Parser {
+        rest: words,
+        resolve,
+        plan: Vec::new(),
+        class: VdevClass::Normal,
+        seen: Vec::new(),
+        is_log_open: false,
+    };
+    while let Some((word, after)) = parser.rest.split_first() {
+        parser.rest = after;
+        match keyword(word) {
+            Some(Word::Group { kind, least, most }) => parser.group(word, kind, least, most)?,
+            Some(Word::Class(class @ (VdevClass::Spare | VdevClass::Cache))) => {
+                parser.leaves_of_class(word, class)?;
             }
-            Some(Word::Class(new)) => {
-                if new == VdevClass::Log && std::mem::replace(&mut logs, true) {
-                    return once(word);
-                }
-                (class, waiting) = (new, new == VdevClass::Log);
-                continue;
-            }
-            None => {
-                plan.push(VdevPlan { class, ..resolve(word)? });
-                waiting = false;
-                continue;
-            }
-        };
+            Some(Word::Class(class)) => parser.begin_class(word, class)?,
+            None => parser.leaf(word)?,
+        }
+    }
+    if parser.is_log_open {
+        return invalid("log requires at least 1 device".to_owned());
+    }
+    if parser.plan.is_empty() {
+        return invalid("at least one toplevel vdev must be specified".to_owned());
+    }
+    Ok(parser.plan)
+}
+
+fn invalid<T>(text: String) -> Result<T, String> {
+    Err(format!("invalid vdev specification: {text}"))
+}
+
+/// A specification that was read up to `rest`.
+struct Parser<'a> {
+    rest: &'a [String],
+    resolve: &'a mut dyn FnMut(&str) -> Result<VdevPlan, String>,
+    plan: Vec<VdevPlan>,
+    /// The class of what comes.
+    class: VdevClass,
+    /// Classes that can be given once, and were.
+    seen: Vec<VdevClass>,
+    /// Nothing follows the keyword `log` yet, which is a mistake; other classes are forgotten.
+    is_log_open: bool,
+}
+
+impl<'a> Parser<'a> {
+    /// Refuses a class that was given before.
+    fn once(&mut self, word: &str, class: VdevClass) -> Result<(), String> {
+        if self.seen.contains(&class) {
+            return invalid(format!("'{word}' can be specified only once"));
+        }
+        self.seen.push(class);
+        Ok(())
+    }
+
+    /// The words up to the next keyword.
+    fn take_leaves(&mut self) -> &'a [String] {
+        let count = self.rest.iter().position(|word| keyword(word).is_some());
+        let (leaves, rest) = self.rest.split_at(count.unwrap_or(self.rest.len()));
+        self.rest = rest;
+        leaves
+    }
+
+    /// `spare` or `cache` with the devices behind it.
+    fn leaves_of_class(&mut self, word: &str, class: VdevClass) -> Result<(), String> {
+        self.once(word, class)?;
+        let leaves = self.take_leaves();
+        if leaves.is_empty() {
+            return invalid(format!("{word} requires at least 1 devices"));
+        }
+        for leaf in leaves {
+            self.plan.push(VdevPlan { class, ..(self.resolve)(leaf)? });
+        }
+        self.class = VdevClass::Normal;
+        Ok(())
+    }
+
+    /// `log`, `special` or `dedup`: what follows is of that class.
+    fn begin_class(&mut self, word: &str, class: VdevClass) -> Result<(), String> {
+        self.is_log_open = class == VdevClass::Log;
+        if self.is_log_open {
+            self.once(word, class)?;
+        }
+        self.class = class;
+        Ok(())
+    }
+
+    fn leaf(&mut self, word: &str) -> Result<(), String> {
+        self.plan.push(VdevPlan { class: self.class, ..(self.resolve)(word)? });
+        self.is_log_open = false;
+        Ok(())
+    }
+
+    /// `mirror`, `raidz` or `draid` with the devices behind it.
+    fn group(&mut self, word: &str, kind: Kind, least: usize, most: usize) -> Result<(), String> {
+        let class = self.class;
         if class == VdevClass::Log && !matches!(kind, Kind::Mirror) {
             let name = if matches!(kind, Kind::Raidz(_)) { "raidz" } else { "draid" };
             return invalid(format!("unsupported 'log' device: {name}"));
         }
-        let leaves = take(rest);
-        rest = rest.get(leaves.len()..).unwrap_or(&[]);
+        let leaves = self.take_leaves();
         if leaves.len() < least {
             return invalid(format!("{word} requires at least {least} devices"));
         }
         if leaves.len() > most {
             return invalid(format!("{word} supports no more than {most} devices"));
         }
-        let children = leaves.iter().map(|leaf| resolve(leaf)).collect::<Result<Vec<_>, _>>()?;
+        let mut children = Vec::with_capacity(leaves.len());
+        for leaf in leaves {
+            children.push(VdevPlan { class, ..(self.resolve)(leaf)? });
+        }
         let kind = match kind {
             Kind::Mirror => VdevPlanKind::Mirror,
             Kind::Raidz(parity) => VdevPlanKind::Raidz { parity },
             Kind::Draid(parity) => draid(word, parity, children.len())?,
         };
-        let children = children.into_iter().map(|child| VdevPlan { class, ..child }).collect();
-        plan.push(VdevPlan { kind, class, children, ..VdevPlan::default() });
-        waiting = false;
+        self.plan.push(VdevPlan { kind, class, children, ..VdevPlan::default() });
+        self.is_log_open = false;
+        Ok(())
     }
-    if waiting {
-        return invalid("log requires at least 1 device".to_owned());
-    }
-    if plan.is_empty() {
-        return invalid("at least one toplevel vdev must be specified".to_owned());
-    }
-    Ok(plan)
-}
-
-/// The words up to the next keyword.
-fn take(words: &[String]) -> &[String] {
-    let count = words.iter().position(|word| keyword(word).is_some()).unwrap_or(words.len());
-    words.get(..count).unwrap_or(words)
 }
 
 /// Reads what follows `draid`: `[:<data>d][:<children>c][:<spares>s]`.
