@@ -26,11 +26,16 @@ pub fn vdev_name(node: &VdevConfig, style: NameStyle) -> String {
             _ => path.to_string(),
         };
     }
+    interior_name(node, node.children().len())
+}
+
+/// The name of an interior vdev of so many children, which need not be those that `node` lists: its kind
+/// and id.
+pub fn interior_name(node: &VdevConfig, children: usize) -> String {
     let parity = node.nparity.unwrap_or(1);
     let kind = match (node.kind, &node.draid) {
         (VdevKind::Raidz, _) => format!("raidz{parity}"),
         (VdevKind::Draid, Some(draid)) => {
-            let children = node.children().len();
             format!("draid{parity}:{}d:{children}c:{}s", draid.data, draid.spares)
         }
         (kind, _) => kind.name().to_string(),

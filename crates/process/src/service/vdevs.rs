@@ -3,6 +3,7 @@
 //! Invariant: inner nodes are named as `zpool` names them; leaves keep their path.
 
 use cenote_control::report::{IoCounters, IoDetail, VdevClass, VdevReason, VdevReport, VdevState};
+use cenote_engine::pool::naming::interior_name;
 use cenote_engine::pool::space::PoolSpace;
 use cenote_engine::vdev::{self, AllocationClass, Aux, VdevStatus};
 use cenote_format::config::{VdevConfig, VdevKind};
@@ -78,18 +79,9 @@ fn detail(wait_nanoseconds: u64, waits: &[u64], sizes: &[u64], active: u64) -> I
 
 /// What an inner vdev or a distributed spare is called.
 pub fn name(config: &VdevConfig, children: usize) -> String {
-    let parity = config.nparity.unwrap_or(1);
-    let kind = match (config.kind, &config.draid) {
-        (VdevKind::Raidz, _) => format!("raidz{parity}"),
-        (VdevKind::Draid, Some(draid)) => {
-            format!("draid{parity}:{}d:{children}c:{}s", draid.data, draid.spares)
-        }
-        (VdevKind::DistributedSpare, _) => return config.path.clone().unwrap_or_default(),
-        (kind, _) => kind.name().to_owned(),
-    };
-    match config.id {
-        Some(id) => format!("{kind}-{id}"),
-        None => kind,
+    match config.kind {
+        VdevKind::DistributedSpare => config.path.clone().unwrap_or_default(),
+        _ => interior_name(config, children),
     }
 }
 
