@@ -290,3 +290,56 @@ fn a_checkpoint_whose_map_is_damaged_stays_and_the_pool_goes_on() {
     live.export().unwrap();
     zdb(directory.path(), "damaged");
 }
+
+/// An object of which some block lies in pieces, the number of that block, and its pointer.
+fn in_pieces(live: &LivePool, set: &ObjectSet) -> (Object, u64, BlockPointer) {
+    // Leave single blocks free, until larger ones find no place.
+    let tx = live.begin().unwrap();
+    let small = NewObject::new(ObjectType::OTHER_U64, BLOCK as u64);
+    let small = set.create_object(&tx, &small).unwrap();
+    let large = set.create_object(&tx, &NewObject::new(ObjectType::OTHER_U64, 128 << 10)).unwrap();
+    drop(tx);
+    let blocks = 80 << 20 >> 12;
+    for first in (0..blocks).step_by(2048) {
+        let bytes = noise(2048 * BLOCK, first);
+        small.write(&live.begin().unwrap(), first << 12, &bytes).unwrap();
+        live.sync().unwrap();
+    }
+    for block in (0..blocks).step_by(2) {
+        small.free_range(&live.begin().unwrap(), block << 12, BLOCK as u64).unwrap();
+    }
+    for number in 0..1000_u64 {
+        large.write(&live.begin().unwrap(), number << 17, &noise(128 << 10, number)).unwrap();
+        live.sync().unwrap();
+        let pointer = set.object(large.id()).unwrap().pointer(0, number).unwrap();
+        if pointer.is_gang() {
+            return (large, number, pointer);
+        }
+    }
+    panic!("no block lies in pieces");
+}
+
+#[test]
+fn what_a_damaged_gang_header_led_to_stops_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let leaves = devices(directory.path(), 1);
+    let device = directory.path().join("d0");
+    let tops = vec![(top(VdevKind::File, None, leaves), AllocationClass::Normal)];
+    let live = make("damaged", tops, nothing);
+    let dataset = head(&live);
+    let set = dataset.set();
+    let other = filled(&live, set, 2);
+    let (object, block, pointer) = in_pieces(&live, set);
+    damage_block(&device, &live, &pointer);
+    // Overwritten, then destroyed with everything else.
+    object.write(&live.begin().unwrap(), block << 17, &noise(128 << 10, 7)).unwrap();
+    goes_on(&live, set, other, 5);
+    let again = set.object(object.id()).unwrap().pointer(0, block).unwrap();
+    if again.is_gang() {
+        damage_block(&device, &live, &again);
+    }
+    set.free_object(&live.begin().unwrap(), object.id()).unwrap();
+    goes_on(&live, set, other, 6);
+    drop(dataset);
+    live.export().unwrap();
+}

@@ -61,9 +61,15 @@ impl<'a> GroupHooks<'a> {
             if depth >= GANG_DEPTH {
                 return Err(Error::corrupt("gangs nested too deep").at_pointer(pointer));
             }
-            let (_, members) = self.live.io.pipe.gang_children(pointer)?;
-            for member in &members {
-                self.free_at(member, depth + 1)?;
+            match self.live.io.pipe.gang_children(pointer) {
+                Ok((_, members)) => {
+                    members.iter().try_for_each(|member| self.free_at(member, depth + 1))?;
+                }
+                // Nothing tells where they are, and the pool goes on without their space.
+                Err(error) => {
+                    let bytes = pointer.psize();
+                    tracing::error!(%error, bytes, "the space behind a gang header is lost");
+                }
             }
         }
         for dva in pointer.dvas() {
