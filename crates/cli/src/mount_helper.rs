@@ -6,8 +6,9 @@
 
 use std::process::ExitCode;
 
+use cenote_control::changes::{Change, MountRequest};
 use cenote_control::client::Client;
-use cenote_control::protocol::{Failure, FailureKind, MountRequest, Request};
+use cenote_control::protocol::{Failure, FailureKind};
 use cenote_control::report::DatasetKind;
 
 use crate::getopt::{OptionError, Spec};
@@ -103,7 +104,7 @@ fn mount(arguments: &[String]) -> Result<(), Refused> {
         at: Some(at),
         ..MountRequest::default()
     };
-    let done = client.order(names::pool_of(name), &Request::Mount(request));
+    let done = client.order(names::pool_of(name), &Change::Mount(request).into());
     let warnings = done.map_err(|failure| refusal(name, &failure))?;
     warnings.iter().for_each(|line| terminal::complain(line));
     Ok(())

@@ -1,5 +1,6 @@
-//! Orders that change a pool.
+//! The table of orders: what can be asked of a pool beside looking at it, with all arguments.
 //!
+//! What each needs, does, logs and says is in its file of the pool process (`process/service/orders`).
 //! Invariant: an order is complete and parsed: names are well-formed, values are as they are
 //! stored. What depends on the state of the pool (does it exist, does it fit) is for the pool
 //! process to say.
@@ -8,12 +9,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::plan::{NewKey, PropertySetting, VdevPlan};
 
-/// A change with the command line that asked for it.
+/// An order with the command line that gave it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ChangeRequest {
-    /// Goes to the history when the change is made.
+    /// Goes to the history when the order is carried out.
     pub command: Option<String>,
-    /// What to change.
+    /// What to do.
     pub change: Change,
 }
 
@@ -26,9 +27,17 @@ pub struct DatasetSettings {
     pub properties: Vec<PropertySetting>,
 }
 
-/// What to change.
+/// What to do.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Change {
+    /// `zfs mount`; tells how far it is, if several are mounted.
+    Mount(MountRequest),
+    /// `zfs unmount`.
+    Unmount(UnmountRequest),
+    /// `zfs load-key`; brings a descriptor to read the key from.
+    LoadKey(LoadKeyRequest),
+    /// `zfs unload-key`, of this encryption root.
+    UnloadKey(String),
     /// `zfs create`.
     CreateDataset(NewDataset),
     /// `zfs destroy`.
@@ -142,6 +151,11 @@ pub enum Change {
     Clear(Option<String>),
     /// `zpool sync`: everything done before is on the disks when this is answered.
     Sync,
+    /// `zpool export`: unmounts, and closes the pool; the process ends.
+    Export {
+        /// Even if filesystems are in use.
+        force: bool,
+    },
     /// `zpool destroy`; the process ends.
     DestroyPool {
         /// Even if filesystems are in use.
@@ -149,6 +163,51 @@ pub enum Change {
     },
     /// Nothing but an entry in the history.
     Log,
+}
+
+impl Change {
+    /// How many descriptors come with it.
+    pub fn descriptors(&self) -> usize {
+        usize::from(matches!(self, Change::LoadKey(_)))
+    }
+}
+
+/// What `zfs mount` asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MountRequest {
+    /// One filesystem, or `None` for all that should be mounted (`-a`).
+    pub dataset: Option<String>,
+    /// With `dataset`: those below it too (`-R`).
+    pub recursive: bool,
+    /// Temporary mount options (`-o`), as `ro` or `noatime`.
+    pub options: Vec<String>,
+    /// Mount over what lies there (`-O`).
+    pub overlay: bool,
+    /// Mount even what is redacted or was forcibly unmounted (`-f`).
+    pub force: bool,
+    /// With `dataset`: at this directory, which exists, whatever its `mountpoint` says (mount(8)).
+    pub at: Option<String>,
+}
+
+/// What `zfs unmount` asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnmountRequest {
+    /// One filesystem, or `None` for all (`-a`).
+    pub dataset: Option<String>,
+    /// Even if it is in use (`-f`).
+    pub force: bool,
+    /// Unload keys that are no longer needed (`-u`).
+    pub unload_keys: bool,
+}
+
+/// What `zfs load-key` asks for. The client has read the key from where `keylocation` says; the request
+/// brings a descriptor to read it from.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LoadKeyRequest {
+    /// Encryption root.
+    pub dataset: String,
+    /// Only check it (`-n`).
+    pub check_only: bool,
 }
 
 /// Permissions that stand on a dataset under one key.

@@ -11,11 +11,9 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use crate::changes::Grant;
+use crate::changes::{Change, Grant, LoadKeyRequest};
 use crate::frame::{ExchangeError, Timed, VERSION};
-use crate::protocol::{
-    Answer as Last, Failure, FailureKind, LoadKeyRequest, Part, Progress, Reply, Request,
-};
+use crate::protocol::{Answer as Last, Failure, FailureKind, Part, Progress, Reply, Request};
 use crate::report::{DatasetReport, HistoryRecord, PoolReport, UsageRecord};
 use crate::run_directory::{self, PoolFiles};
 use crate::secret::Secret;
@@ -301,7 +299,7 @@ impl Client {
     /// Loads or checks a key.
     ///
     /// # Errors
-    /// With what comes after `Key load error: `.
+    /// If it was not carried out.
     pub fn load_key(
         &self,
         pool: &str,
@@ -311,7 +309,7 @@ impl Client {
         let failed =
             |error| Failure::new(FailureKind::Other, format!("no pipe for the key: {error}"));
         let pipe = key.in_pipe().map_err(failed)?;
-        self.order_with(pool, &Request::LoadKey(request), &[pipe.as_fd()], |_| {}).map(|_| ())
+        self.order_with(pool, &Change::LoadKey(request).into(), &[pipe.as_fd()], |_| {}).map(|_| ())
     }
 
     /// Asks several pools at once. An answer comes for each, in the order given; one that takes

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::changes::{ChangeRequest, Grant};
+use crate::changes::{Change, ChangeRequest, Grant};
 use crate::report::{DatasetKind, DatasetReport, HistoryRecord, PoolReport, UsageRecord};
 
 /// How long a question that only looks may take to its first part, and from part to part.
@@ -59,44 +59,6 @@ fn below(path: &str) -> u32 {
     u32::try_from(levels).unwrap_or(u32::MAX)
 }
 
-/// What `zfs mount` asks for.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MountRequest {
-    /// One filesystem, or `None` for all that should be mounted (`-a`).
-    pub dataset: Option<String>,
-    /// With `dataset`: those below it too (`-R`).
-    pub recursive: bool,
-    /// Temporary mount options (`-o`), as `ro` or `noatime`.
-    pub options: Vec<String>,
-    /// Mount over what lies there (`-O`).
-    pub overlay: bool,
-    /// Mount even what is redacted or was forcibly unmounted (`-f`).
-    pub force: bool,
-    /// With `dataset`: at this directory, which exists, whatever its `mountpoint` says (mount(8)).
-    pub at: Option<String>,
-}
-
-/// What `zfs unmount` asks for.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct UnmountRequest {
-    /// One filesystem, or `None` for all (`-a`).
-    pub dataset: Option<String>,
-    /// Even if it is in use (`-f`).
-    pub force: bool,
-    /// Unload keys that are no longer needed (`-u`).
-    pub unload_keys: bool,
-}
-
-/// What `zfs load-key` asks for. The client has read the key from where `keylocation` says; the request
-/// brings a descriptor to read it from.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LoadKeyRequest {
-    /// Encryption root.
-    pub dataset: String,
-    /// Only check it (`-n`).
-    pub check_only: bool,
-}
-
 /// A question or order.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Request {
@@ -114,25 +76,17 @@ pub enum Request {
     Permissions(String),
     /// How many files of a filesystem wait to be deleted. Answered by [`Answer::Count`].
     DeleteQueue(String),
-    /// Tells how far it is, if several are mounted.
-    Mount(MountRequest),
-    /// Unmount.
-    Unmount(UnmountRequest),
-    /// Brings a descriptor to read the key from.
-    LoadKey(LoadKeyRequest),
-    /// Unload the key of an encryption root.
-    UnloadKey(String),
-    /// Unmount, close the pool and end the process. Answered once the pool is closed.
-    Export {
-        /// Even if filesystems are in use.
-        force: bool,
-        /// The command line, for the history.
-        command: Option<String>,
-    },
-    /// Change the pool. Answered once the change is made; destroying the pool ends the process.
+    /// An order. Answered by [`Answer::Done`] once it is carried out.
     Change(Box<ChangeRequest>),
     /// End the process at once without exporting, as a crash would.
     Quit,
+}
+
+impl From<Change> for Request {
+    /// The order, of which the history is told nothing.
+    fn from(change: Change) -> Request {
+        Request::Change(Box::new(ChangeRequest { command: None, change }))
+    }
 }
 
 impl Request {
@@ -149,14 +103,12 @@ impl Request {
         )
     }
 
-    /// Whether every user may ask for it.
-    pub fn is_open_to_all(&self) -> bool {
-        self.only_looks() && !matches!(self, Request::Usage(_))
-    }
-
     /// How many descriptors it brings.
     pub fn descriptors(&self) -> usize {
-        usize::from(matches!(self, Request::LoadKey(_)))
+        match self {
+            Request::Change(request) => request.change.descriptors(),
+            _ => 0,
+        }
     }
 
     /// How long it may take to the first reply, and from one to the next.

@@ -13,12 +13,9 @@ use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
-use crate::changes::{Change, ChangeRequest, Grant};
+use crate::changes::{ChangeRequest, Grant};
 use crate::frame::{ExchangeError, Timed, VERSION};
-use crate::protocol::{
-    Answer, DatasetQuery, Failure, FailureKind, LOOK_DEADLINE, LoadKeyRequest, MountRequest, Reply,
-    Request, UnmountRequest,
-};
+use crate::protocol::{Answer, DatasetQuery, Failure, FailureKind, LOOK_DEADLINE, Reply, Request};
 use crate::replies::Replies;
 use crate::report::PoolReport;
 use crate::secret::Secret;
@@ -31,9 +28,6 @@ const ORDERS_MAX: usize = 256;
 const PATIENCE: Duration = LOOK_DEADLINE;
 
 /// What a pool process can do; `cenote-process` implements it over the engine.
-///
-/// Each method returns lines for standard error where that is `Vec<String>`: what went wrong
-/// without making the whole order fail.
 pub trait PoolService: Send + Sync {
     /// The published snapshot. Must not wait for a disk.
     fn report(&self) -> PoolReport;
@@ -89,48 +83,65 @@ pub trait PoolService: Send + Sync {
         Err(Failure::not_supported(&format!("waiting for '{dataset}'")))
     }
 
-    /// What a user is told whose request is refused for who he is.
-    fn denied(&self, request: &Request) -> String {
-        let _ = request;
-        "permission denied".to_owned()
+    /// Why `who` may not ask for this, if so.
+    fn denied(&self, request: &Request, who: &Peer) -> Option<Failure> {
+        let is_open = request.only_looks() || who.is_owner();
+        (!is_open).then(|| Failure::new(FailureKind::Permission, "permission denied"))
     }
 
-    /// Mounts, and tells how far it is with several.
+    /// Carries out an order. The lines are for standard error: what went wrong without making the whole
+    /// order fail.
     ///
     /// # Errors
-    /// With the words of `zfs mount` (`cannot mount 'x': filesystem already mounted`).
-    fn mount(&self, request: &MountRequest, replies: &Replies<'_>) -> Result<Vec<String>, Failure>;
+    /// With the words of the command that gives it; nothing is changed then.
+    fn carry_out(&self, request: &ChangeRequest, call: Call<'_>) -> Result<Carried, Failure>;
+}
 
-    /// Unmounts.
-    ///
-    /// # Errors
-    /// With the words of `zfs unmount`.
-    fn unmount(&self, request: &UnmountRequest) -> Result<Vec<String>, Failure>;
+/// What comes with an order beside its arguments.
+pub struct Call<'a> {
+    /// The way back to who gave it.
+    pub replies: &'a Replies<'a>,
+    /// The descriptors it brings, as many as it has to.
+    pub descriptors: Vec<OwnedFd>,
+}
 
-    /// Loads or checks a key.
+impl Call<'_> {
+    /// The key that the first descriptor holds.
     ///
     /// # Errors
-    /// With what comes after `Key load error: `.
-    fn load_key(&self, request: &LoadKeyRequest, key: &Secret) -> Result<(), Failure>;
+    /// If it cannot be read, or does not come in time.
+    pub fn key(self) -> io::Result<Secret> {
+        let from = self.descriptors.into_iter().next();
+        Secret::read(from.ok_or(io::ErrorKind::NotFound)?, PATIENCE)
+    }
+}
 
-    /// Unloads a key.
-    ///
-    /// # Errors
-    /// With what comes after `Key unload error: `.
-    fn unload_key(&self, dataset: &str) -> Result<(), Failure>;
+/// What came of an order.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Carried {
+    /// Lines for standard error.
+    pub warnings: Vec<String>,
+    /// There is no pool any more: the process ends.
+    pub ends: bool,
+}
 
-    /// Changes the pool. After `Ok` of destroying the pool the process ends.
-    ///
-    /// # Errors
-    /// With the words of the command that asks for it; nothing is changed then.
-    fn change(&self, request: &ChangeRequest) -> Result<Vec<String>, Failure>;
+/// Who asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// The user, as the kernel knows him; `None` if it does not tell.
+    pub user: Option<u32>,
+}
 
-    /// Unmounts everything and closes the pool, `command` being its last record in the history.
-    /// After `Ok` the process ends.
-    ///
-    /// # Errors
-    /// With the words of `zpool export`; the pool then stays open.
-    fn export(&self, force: bool, command: Option<&str>) -> Result<Vec<String>, Failure>;
+impl Peer {
+    fn of(stream: &UnixStream) -> Peer {
+        let known = rustix::net::sockopt::socket_peercred(stream).ok();
+        Peer { user: known.map(|known| known.uid.as_raw()) }
+    }
+
+    /// Whether it is root, or who owns this process.
+    pub fn is_owner(&self) -> bool {
+        self.user.is_some_and(|user| user == 0 || user == rustix::process::geteuid().as_raw())
+    }
 }
 
 /// Why the server ended.
@@ -245,10 +256,10 @@ fn exchange(
         }
     };
     let mut ending = None;
-    let is_allowed = request.is_open_to_all() || may_change(stream);
+    let denied = service.denied(&request, &Peer::of(stream));
     // To end the process there is always room.
     let looks = request.only_looks() && !service.reads(&request);
-    let looks = looks || !is_allowed || matches!(request, Request::Quit);
+    let looks = looks || denied.is_some() || matches!(request, Request::Quit);
     let slot = match looks {
         true => Some(slot),
         false => {
@@ -257,7 +268,7 @@ fn exchange(
         }
     };
     let answer = match slot {
-        _ if !is_allowed => Err(Failure::new(FailureKind::Permission, service.denied(&request))),
+        _ if denied.is_some() => Err(denied.unwrap_or_default()),
         Some(_) => answer(&request, descriptors, service, &replies, &mut ending),
         None => {
             let words = format!("{ORDERS_MAX} orders wait already, try again");
@@ -290,13 +301,6 @@ fn receive(stream: &UnixStream) -> Result<(Request, Vec<OwnedFd>), Failure> {
     }
 }
 
-fn may_change(stream: &UnixStream) -> bool {
-    let Ok(peer) = rustix::net::sockopt::socket_peercred(stream) else {
-        return false;
-    };
-    peer.uid.is_root() || peer.uid == rustix::process::geteuid()
-}
-
 fn answer(
     request: &Request,
     descriptors: Vec<OwnedFd>,
@@ -304,7 +308,6 @@ fn answer(
     replies: &Replies<'_>,
     ending: &mut Option<Ending>,
 ) -> Result<Answer, Failure> {
-    let done = |warnings| Answer::Done { warnings };
     let nothing = |()| Answer::Done { warnings: Vec::new() };
     Ok(match request {
         Request::PoolReport => Answer::Pool(Box::new(service.report())),
@@ -314,32 +317,16 @@ fn answer(
         Request::Holds(snapshot) => Answer::Holds(service.holds(snapshot)?),
         Request::Permissions(dataset) => Answer::Permissions(service.permissions(dataset)?),
         Request::DeleteQueue(dataset) => Answer::Count(service.delete_queue(dataset)?),
-        Request::Mount(request) => done(service.mount(request, replies)?),
-        Request::Unmount(request) => done(service.unmount(request)?),
-        Request::LoadKey(request) => {
-            let key = descriptors.into_iter().next().ok_or(io::ErrorKind::NotFound.into());
-            let key = key.and_then(|from| Secret::read(from, PATIENCE)).map_err(|error| {
-                let words = format!("Failed to read key material: {error}");
-                Failure::new(FailureKind::Other, words)
-            })?;
-            nothing(service.load_key(request, &key)?)
-        }
-        Request::UnloadKey(dataset) => nothing(service.unload_key(dataset)?),
-        Request::Export { force, command } => {
-            let warnings = service.export(*force, command.as_deref())?;
-            *ending = Some(Ending::Exported);
-            done(warnings)
-        }
         Request::Change(request) => {
-            let warnings = service.change(request)?;
-            if matches!(request.change, Change::DestroyPool { .. }) {
+            let carried = service.carry_out(request, Call { replies, descriptors })?;
+            if carried.ends {
                 *ending = Some(Ending::Exported);
             }
-            done(warnings)
+            Answer::Done { warnings: carried.warnings }
         }
         Request::Quit => {
             *ending = Some(Ending::Quit);
-            done(Vec::new())
+            nothing(())
         }
     })
 }
@@ -347,6 +334,7 @@ fn answer(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::changes::Change;
 
     /// A service whose orders wait until they are let go.
     struct Waiting(Mutex<mpsc::Receiver<()>>);
@@ -368,24 +356,9 @@ mod tests {
         fn usage(&self, _: &str, _: &Replies<'_>) -> Result<(), Failure> {
             Ok(())
         }
-        fn mount(&self, _: &MountRequest, _: &Replies<'_>) -> Result<Vec<String>, Failure> {
+        fn carry_out(&self, _: &ChangeRequest, _: Call<'_>) -> Result<Carried, Failure> {
             let _ = self.0.lock().unwrap().recv();
-            Ok(Vec::new())
-        }
-        fn unmount(&self, _: &UnmountRequest) -> Result<Vec<String>, Failure> {
-            Ok(Vec::new())
-        }
-        fn load_key(&self, _: &LoadKeyRequest, _: &Secret) -> Result<(), Failure> {
-            Ok(())
-        }
-        fn unload_key(&self, _: &str) -> Result<(), Failure> {
-            Ok(())
-        }
-        fn change(&self, _: &ChangeRequest) -> Result<Vec<String>, Failure> {
-            Ok(Vec::new())
-        }
-        fn export(&self, _: bool, _: Option<&str>) -> Result<Vec<String>, Failure> {
-            Ok(Vec::new())
+            Ok(Carried::default())
         }
     }
 
@@ -404,7 +377,7 @@ mod tests {
         };
         // What has to be read waits with the orders.
         let request = |number: usize| match number % 2 {
-            0 => Request::Mount(MountRequest::default()),
+            0 => Change::Sync.into(),
             _ => Request::History,
         };
         let waiting: Vec<UnixStream> = (0..ORDERS_MAX).map(|n| ask(request(n))).collect();
@@ -419,7 +392,7 @@ mod tests {
         println!("{} orders wait; longest look {longest:?}", waiting.len());
         // All were read by now, for they were taken in this order.
         let refused: Reply = loop {
-            let stream = ask(Request::Mount(MountRequest::default()));
+            let stream = ask(Change::Sync.into());
             match Timed::new(&stream, Duration::from_secs(1)).receive() {
                 Ok(answer) => break answer,
                 // The last ones may not have had their slots yet.

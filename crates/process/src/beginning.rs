@@ -10,8 +10,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use cenote_control::begin::{Beginning, Said};
+use cenote_control::changes::Change;
 use cenote_control::client::Client;
-use cenote_control::protocol::{Failure, FailureKind, Request};
+use cenote_control::protocol::{Failure, FailureKind};
 use cenote_control::run_directory::{self, PoolFiles};
 use cenote_control::server::{self, PoolService};
 use zeroize::Zeroizing;
@@ -128,9 +129,7 @@ fn export_on_signals(pool: &str, directory: &Path) {
         for signal in signals.forever() {
             tracing::info!(signal, "exporting");
             // by the same way as everybody's orders; before the socket is there nothing is mounted
-            if let Err(failure) =
-                client.order(&pool, &Request::Export { force: true, command: None })
-            {
+            if let Err(failure) = client.order(&pool, &Change::Export { force: true }.into()) {
                 tracing::error!(%failure, "ended without exporting");
                 std::process::exit(1);
             }

@@ -4,14 +4,11 @@
 
 use std::sync::{Arc, Mutex};
 
-use cenote_control::changes::ChangeRequest;
-use cenote_control::protocol::{
-    DatasetQuery, Failure, FailureKind, LoadKeyRequest, MountRequest, Part, UnmountRequest,
-};
+use cenote_control::changes::{Change, ChangeRequest, MountRequest};
+use cenote_control::protocol::{DatasetQuery, Failure, FailureKind, Part};
 use cenote_control::replies::Replies;
 use cenote_control::report::*;
-use cenote_control::secret::Secret;
-use cenote_control::server::PoolService;
+use cenote_control::server::{Call, Carried, PoolService};
 
 /// The service.
 pub struct Fake {
@@ -74,6 +71,13 @@ impl Fake {
             other(name, "@top", DatasetKind::Snapshot, 8),
         ];
         Fake { report, datasets: Mutex::new(datasets), changes: Arc::default() }
+    }
+
+    fn key_status(&self, dataset: &str, status: &str) -> Result<(), Failure> {
+        self.change(dataset, |dataset| {
+            dataset.properties.set("keystatus", status, Source::None);
+            Ok(())
+        })
     }
 
     fn change<T>(
@@ -147,69 +151,59 @@ impl PoolService for Fake {
         replies.list((0..1200).map(record).map(Ok), Part::History)
     }
 
-    fn mount(&self, request: &MountRequest, replies: &Replies<'_>) -> Result<Vec<String>, Failure> {
-        let Some(name) = &request.dataset else {
-            (1..=3).for_each(|done| replies.progress(done, 3));
-            return Ok(vec!["cannot mount 'tank/x': directory is not empty".into()]);
-        };
-        self.change(name, |dataset| {
-            if dataset.properties.value("keystatus") == Some("unavailable") {
-                let message = format!("cannot mount '{name}': encryption key not loaded");
-                return Err(Failure::new(FailureKind::Other, message));
-            }
-            dataset.mounted_at = dataset.properties.value("mountpoint").map(str::to_owned);
-            Ok(Vec::new())
-        })
-    }
-
-    fn unmount(&self, request: &UnmountRequest) -> Result<Vec<String>, Failure> {
-        let name = request.dataset.clone().unwrap_or_default();
-        self.change(&name, |dataset| match dataset.mounted_at.take() {
-            Some(_) => Ok(Vec::new()),
-            None => {
-                let message = format!("cannot unmount '{name}': not currently mounted");
-                Err(Failure::new(FailureKind::Other, message))
-            }
-        })
-    }
-
-    fn load_key(&self, request: &LoadKeyRequest, key: &Secret) -> Result<(), Failure> {
-        if key.0 != b"right passphrase" {
-            let message = format!("Incorrect key provided for '{}'.", request.dataset);
-            return Err(Failure::new(FailureKind::WrongKey, message));
-        }
-        self.change(&request.dataset, |dataset| {
-            dataset.properties.set("keystatus", "available", Source::None);
-            Ok(())
-        })
-    }
-
-    fn unload_key(&self, dataset: &str) -> Result<(), Failure> {
-        self.change(dataset, |dataset| {
-            dataset.properties.set("keystatus", "unavailable", Source::None);
-            Ok(())
-        })
-    }
-
     fn usage(&self, _: &str, replies: &Replies<'_>) -> Result<(), Failure> {
         let kind = "user".to_owned();
         let one = UsageRecord { kind, used: 1536, quota: Some(1), ..UsageRecord::default() };
         replies.list([Ok(one)], Part::Usage)
     }
 
-    fn change(&self, request: &ChangeRequest) -> Result<Vec<String>, Failure> {
-        self.changes.lock().unwrap().push(format!("{:?}", request.change));
-        if let Some(command) = &request.command {
-            self.changes.lock().unwrap().push(command.clone());
+    fn carry_out(&self, request: &ChangeRequest, call: Call<'_>) -> Result<Carried, Failure> {
+        let other = |message: String| Failure::new(FailureKind::Other, message);
+        let mut carried = Carried::default();
+        match &request.change {
+            Change::Mount(MountRequest { dataset: Some(name), .. }) => {
+                self.change(name, |dataset| {
+                    if dataset.properties.value("keystatus") == Some("unavailable") {
+                        let message = format!("cannot mount '{name}': encryption key not loaded");
+                        return Err(other(message));
+                    }
+                    dataset.mounted_at = dataset.properties.value("mountpoint").map(str::to_owned);
+                    Ok(())
+                })?;
+            }
+            Change::Mount(_) => {
+                (1..=3).for_each(|done| call.replies.progress(done, 3));
+                carried.warnings.push("cannot mount 'tank/x': directory is not empty".into());
+            }
+            Change::Unmount(request) => {
+                let name = request.dataset.clone().unwrap_or_default();
+                self.change(&name, |dataset| {
+                    let message = format!("cannot unmount '{name}': not currently mounted");
+                    dataset.mounted_at.take().map(drop).ok_or_else(|| other(message))
+                })?;
+            }
+            Change::LoadKey(request) => {
+                let key = call.key().map_err(|error| other(error.to_string()))?;
+                if key.0 != b"right passphrase" {
+                    let name = &request.dataset;
+                    let message = format!("Key load error: Incorrect key provided for '{name}'.");
+                    return Err(Failure::new(FailureKind::WrongKey, message));
+                }
+                self.key_status(&request.dataset, "available")?;
+            }
+            Change::UnloadKey(dataset) => self.key_status(dataset, "unavailable")?,
+            Change::Export { force: false } => {
+                let message = "cannot unmount '/tank': pool or dataset is busy";
+                return Err(Failure::new(FailureKind::Busy, message));
+            }
+            change => {
+                carried.ends = matches!(change, Change::Export { .. } | Change::DestroyPool { .. });
+                self.changes.lock().unwrap().push(format!("{change:?}"));
+                if let Some(command) = &request.command {
+                    self.changes.lock().unwrap().push(command.clone());
+                }
+            }
         }
-        Ok(Vec::new())
-    }
-
-    fn export(&self, force: bool, _command: Option<&str>) -> Result<Vec<String>, Failure> {
-        if force {
-            return Ok(Vec::new());
-        }
-        let message = "cannot unmount '/tank': pool or dataset is busy";
-        Err(Failure::new(FailureKind::Busy, message))
+        Ok(carried)
     }
 }

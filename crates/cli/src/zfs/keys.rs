@@ -7,10 +7,10 @@ use std::collections::BTreeSet;
 use std::io::{IsTerminal, Read, Write};
 use std::process::ExitCode;
 
-use cenote_control::changes::Change;
+use cenote_control::changes::{Change, LoadKeyRequest};
 use cenote_control::client::Client;
 use cenote_control::plan::{NewKey, PropertySetting};
-use cenote_control::protocol::{FailureKind, LoadKeyRequest, Request};
+use cenote_control::protocol::FailureKind;
 use cenote_control::report::{DatasetKind, DatasetReport};
 use cenote_control::secret::{SECRET_MAX, Secret};
 use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
@@ -215,7 +215,7 @@ fn load_named(
             Ok(()) => return Ok(()),
             Err(failure) => {
                 let again = failure.kind == FailureKind::WrongKey && interactive;
-                fail(failure.message).ok();
+                terminal::complain(&failure.message);
                 if !again {
                     return Err(());
                 }
@@ -437,9 +437,12 @@ fn unload_named(client: &Client, dataset: &DatasetReport) -> Result<(), ()> {
     if is_locked(dataset) {
         return fail(format!("Key already unloaded for '{name}'."));
     }
-    match client.order(names::pool_of(name), &Request::UnloadKey(name.clone())) {
+    match client.order(names::pool_of(name), &Change::UnloadKey(name.clone()).into()) {
         Ok(_) => Ok(()),
-        Err(failure) => fail(failure.message),
+        Err(failure) => {
+            terminal::complain(&failure.message);
+            Err(())
+        }
     }
 }
 

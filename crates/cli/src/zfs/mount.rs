@@ -6,11 +6,10 @@ use std::io::IsTerminal;
 use std::path::Path;
 use std::process::ExitCode;
 
+use cenote_control::changes::{Change, MountRequest, UnmountRequest};
 use cenote_control::client::Client;
 use cenote_control::json;
-use cenote_control::protocol::{
-    Failure, FailureKind, MountRequest, Progress, Request, UnmountRequest,
-};
+use cenote_control::protocol::{Failure, FailureKind, Progress, Request};
 use cenote_control::report::DatasetKind;
 use cenote_control::text::dataset_list;
 
@@ -87,7 +86,13 @@ pub fn mount(arguments: &[String]) -> ExitCode {
             if parsed.has('l') {
                 well &= keys::load_all(&client, Some(&pool)).is_ok();
             }
-            well &= order(&client, &pool, &Request::Mount(request.clone()), None, parsed.has('v'));
+            well &= order(
+                &client,
+                &pool,
+                &Change::Mount(request.clone()).into(),
+                None,
+                parsed.has('v'),
+            );
         }
         return ExitCode::from(u8::from(!well));
     }
@@ -106,7 +111,7 @@ pub fn mount(arguments: &[String]) -> ExitCode {
     }
     request.dataset = Some(name.clone());
     let (pool, told) = (names::pool_of(name), parsed.has('v'));
-    let well = order(&client, pool, &Request::Mount(request), Some(name), told);
+    let well = order(&client, pool, &Change::Mount(request).into(), Some(name), told);
     ExitCode::from(u8::from(!well))
 }
 
@@ -136,7 +141,7 @@ pub fn unmount(arguments: &[String]) -> ExitCode {
         }
         let mut well = true;
         for pool in client.pools() {
-            well &= order(&client, &pool, &Request::Unmount(request.clone()), None, false);
+            well &= order(&client, &pool, &Change::Unmount(request.clone()).into(), None, false);
         }
         return ExitCode::from(u8::from(!well));
     }
@@ -162,7 +167,7 @@ pub fn unmount(arguments: &[String]) -> ExitCode {
     }
     request.dataset = Some(name.clone());
     let well =
-        order(&client, names::pool_of(&name), &Request::Unmount(request), Some(&name), false);
+        order(&client, names::pool_of(&name), &Change::Unmount(request).into(), Some(&name), false);
     ExitCode::from(u8::from(!well))
 }
 

@@ -7,10 +7,10 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use cenote_control::begin::{self, Beginning};
+use cenote_control::changes::{Change, MountRequest};
 use cenote_control::client::Client;
 use cenote_control::look::{self, Look, Uses};
 use cenote_control::plan::{CreatePool, PropertySetting, VdevPlan, VdevPlanKind};
-use cenote_control::protocol::{MountRequest, Request};
 use cenote_control::report::{DatasetKind, VdevClass};
 use cenote_control::text::number as shown;
 
@@ -453,7 +453,7 @@ pub fn refuse_small(name: &str, plan: &[VdevPlan]) -> Result<(), String> {
 }
 
 fn mount(client: &Client, pool: &str) -> Result<(), String> {
-    let mounted = client.order(pool, &Request::Mount(MountRequest::default()));
+    let mounted = client.order(pool, &Change::Mount(MountRequest::default()).into());
     let warnings = mounted.map_err(|failure| failure.message)?;
     if warnings.is_empty() { Ok(()) } else { Err(warnings.join("\n")) }
 }

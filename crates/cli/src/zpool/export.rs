@@ -4,8 +4,8 @@
 
 use std::process::ExitCode;
 
+use cenote_control::changes::Change;
 use cenote_control::client::Client;
-use cenote_control::protocol::Request;
 
 use super::common;
 use crate::getopt::Spec;
@@ -43,7 +43,7 @@ pub fn run(arguments: &[String]) -> ExitCode {
             continue;
         }
         let process = client.process(name);
-        match client.order(name, &Request::Export { force, command: Some(line.clone()) }) {
+        match client.order(name, &common::change(Some(line.clone()), Change::Export { force })) {
             Ok(warnings) => {
                 warnings.iter().for_each(|line| terminal::complain(line));
                 wait_for_end(&client, name, process);

@@ -7,11 +7,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use cenote_control::begin::{self, Back, Beginning, OpenRequest, Search};
-use cenote_control::changes::Change;
+use cenote_control::changes::{Change, MountRequest};
 use cenote_control::client::Client;
 use cenote_control::look::{self, Cached, Look};
 use cenote_control::properties;
-use cenote_control::protocol::{FailureKind, MountRequest, Request};
+use cenote_control::protocol::FailureKind;
 use cenote_control::report::{ImportReport, ImportVdev};
 use cenote_control::text::pool_import;
 
@@ -404,7 +404,7 @@ fn set_properties(wanted: &Wanted, client: &Client, name: &str) -> Result<(), ()
 /// Mounts the filesystems; a warning is a failure too.
 fn mount(wanted: &Wanted, client: &Client, name: &str) -> Result<(), ()> {
     let mount = MountRequest { options: wanted.mount_options.clone(), ..MountRequest::default() };
-    match common::carried_out(client, name, &Request::Mount(mount)) {
+    match common::carried_out(client, name, &Change::Mount(mount).into()) {
         Some(0) => Ok(()),
         _ => Err(()),
     }

@@ -27,14 +27,11 @@ use std::time::Duration;
 use arc_swap::ArcSwapOption;
 use cenote_control::changes::{ChangeRequest, Grant};
 use cenote_control::mounted_places::MountedPlaces;
-use cenote_control::protocol::{
-    DatasetQuery, Failure, FailureKind, LoadKeyRequest, MountRequest, Part, Request, UnmountRequest,
-};
+use cenote_control::protocol::{DatasetQuery, Failure, FailureKind, Part, Request};
 use cenote_control::replies::Replies;
-use cenote_control::report::{DatasetReport, GoneBack, PoolReport, UsageRecord};
+use cenote_control::report::{GoneBack, PoolReport, UsageRecord};
 use cenote_control::run_directory;
-use cenote_control::secret::Secret;
-use cenote_control::server::PoolService;
+use cenote_control::server::{Call, Carried, Peer, PoolService};
 use cenote_engine::dataset::{Known, Principal, PrincipalUsage, Usage};
 use cenote_engine::pool::Pool;
 use cenote_engine::pool::properties::Runtime;
@@ -42,8 +39,8 @@ use cenote_engine::{Error, ErrorKind};
 use cenote_format::Txg;
 
 use changes::PoolChanges;
-use datasets::{Datasets, Shown, is_usage_known};
-use mounts::{Mounts, Place};
+use datasets::{Shown, is_usage_known};
+use mounts::Mounts;
 use published::Publisher;
 use turns::{Turn, Turns};
 
@@ -177,31 +174,6 @@ impl Service {
         self.pool()?;
         Shown::new(self.publisher.now(), self.mounts.now(), &self.altroot)
     }
-
-    fn take_key(&self, request: &LoadKeyRequest, key: &Secret) -> Result<(), Failure> {
-        let pool = self.pool()?;
-        let directory = pool.catalog().directory(&request.dataset).map_err(|e| failure(&e))?;
-        let (keys, catalog) = (pool.keys(), pool.catalog());
-        let done = if request.check_only {
-            keys.check(&catalog, &directory, &key.0)
-        } else {
-            keys.load(&catalog, &directory, &key.0)
-        };
-        done.map_err(|error| {
-            let (kind, words) = match error.kind() {
-                ErrorKind::WrongKey => (
-                    FailureKind::WrongKey,
-                    format!("Incorrect key provided for '{}'.", request.dataset),
-                ),
-                ErrorKind::Exists => {
-                    (FailureKind::Already, format!("Key already loaded for '{}'.", request.dataset))
-                }
-                // Theirs first, for those who look for it.
-                _ => (FailureKind::Other, format!("encryption failure ({error})")),
-            };
-            Failure::new(kind, words)
-        })
-    }
 }
 
 /// What tells the mounts of this process from those of another pool of its name.
@@ -263,66 +235,6 @@ fn no_dataset(name: &str) -> Failure {
 /// A dataset that is looked for.
 fn known<'a>(shown: &'a Shown, name: &str) -> Result<Known<'a>, Failure> {
     shown.known(name).ok_or_else(|| no_dataset(name))
-}
-
-impl Service {
-    /// Forgets the key of an encryption root.
-    fn drop_key(&self, pool: &Arc<Pool>, dataset: &str) -> Result<(), Failure> {
-        let directory = pool.catalog().directory(dataset).map_err(|error| failure(&error))?;
-        let in_use = self.needs_key(&self.shown()?, dataset);
-        let in_use =
-            in_use || self.changes.is_key_in_use(directory.id).map_err(|error| failure(&error))?;
-        if in_use {
-            let words = format!("'{dataset}' is busy.");
-            return Err(Failure::new(FailureKind::Busy, words));
-        }
-        pool.keys().unload(&directory).map_err(|error| {
-            let words = match error.kind() {
-                ErrorKind::KeyNotLoaded => format!("Key already unloaded for '{dataset}'."),
-                _ => error.to_string(),
-            };
-            Failure::new(FailureKind::Other, words)
-        })?;
-        // What was decrypted with the key is forgotten with it.
-        pool.io().pipe.cache().purge_encrypted();
-        Ok(())
-    }
-
-    /// Whether something that is mounted needs the key of the encryption root `root`.
-    fn needs_key(&self, all: &dyn Datasets, root: &str) -> bool {
-        self.mounts.names().iter().filter_map(|name| all.find(name)).any(|other| {
-            other.properties.value("encryptionroot") == Some(root)
-                && self.mounts.of(&other.name).is_some()
-        })
-    }
-
-    /// Unloads the keys of the encryption roots that were mounted and are not any more. None of them
-    /// if one is in use elsewhere.
-    fn unload_unmounted(
-        &self,
-        pool: &Arc<Pool>,
-        all: &dyn Datasets,
-        before: &[Place],
-    ) -> Result<(), Failure> {
-        let went = before.iter().filter(|place| self.mounts.of(&place.dataset).is_none());
-        let is_loaded_root = |dataset: &DatasetReport| {
-            dataset.properties.value("encryptionroot") == Some(dataset.name.as_str())
-                && dataset.properties.value("keystatus") == Some("available")
-        };
-        let went = went.filter_map(|place| all.find(&place.dataset)).filter(is_loaded_root);
-        let mut roots: Vec<String> = went.map(|dataset| dataset.name).collect();
-        roots.sort();
-        if let Some(root) = roots.iter().find(|root| self.needs_key(all, root)) {
-            let words = format!("Key unload error: '{root}' is busy.");
-            return Err(Failure::new(FailureKind::Busy, words));
-        }
-        roots.iter().rev().try_for_each(|root| {
-            self.drop_key(pool, root).map_err(|failure| Failure {
-                message: format!("Key unload error: {}", failure.message),
-                ..failure
-            })
-        })
-    }
 }
 
 impl PoolService for Service {
@@ -440,110 +352,18 @@ impl PoolService for Service {
         self.changes.delete_queue(found.id).map_err(|error| failure(&error))
     }
 
-    fn denied(&self, request: &Request) -> String {
-        let of = |name: &Option<String>| name.clone().unwrap_or_default();
-        let pool = self.pool().map(|pool| pool.name().to_owned()).unwrap_or_default();
+    fn denied(&self, request: &Request, who: &Peer) -> Option<Failure> {
+        let pool = || self.pool().map(|pool| pool.name().to_owned()).unwrap_or_default();
         let start = match request {
-            Request::Change(change) => orders::start(&change.change, &pool),
-            Request::Mount(request) => format!("cannot mount '{}'", of(&request.dataset)),
-            Request::Unmount(request) => format!("cannot unmount '{}'", of(&request.dataset)),
-            Request::Export { .. } => format!("cannot export '{pool}'"),
-            Request::Usage(name) => format!("cannot get used/quota for {name}"),
-            _ => return "permission denied".to_owned(),
+            Request::Change(order) => orders::denied(&order.change, who, &pool())?,
+            Request::Usage(name) if !who.is_owner() => format!("cannot get used/quota for {name}"),
+            _ if request.only_looks() || who.is_owner() => return None,
+            _ => return Some(Failure::new(FailureKind::Permission, "permission denied")),
         };
-        format!("{start}: permission denied")
+        Some(Failure::new(FailureKind::Permission, format!("{start}: permission denied")))
     }
 
-    fn mount(&self, request: &MountRequest, replies: &Replies<'_>) -> Result<Vec<String>, Failure> {
-        let _order = self.begin_order();
-        let pool = self.pool()?;
-        let told = |done, total| replies.progress(done, total);
-        let done = self.mounts.mount(&pool, &self.shown()?, request, &told);
-        self.publish_quietly(&pool);
-        done
-    }
-
-    fn unmount(&self, request: &UnmountRequest) -> Result<Vec<String>, Failure> {
-        let _order = self.begin_order();
-        let pool = self.pool()?;
-        let all = self.shown()?;
-        let places = self.mounts.places();
-        let warnings = self.mounts.unmount(&all, request)?;
-        if request.unload_keys
-            && let Err(failure) = self.unload_unmounted(&pool, &all, &places)
-        {
-            self.mounts.restore(&pool, &all, places);
-            return Err(failure);
-        }
-        if request.unload_keys {
-            self.publish_quietly(&pool);
-        }
-        Ok(warnings)
-    }
-
-    fn load_key(&self, request: &LoadKeyRequest, key: &Secret) -> Result<(), Failure> {
-        let _order = self.begin_order();
-        self.take_key(request, key)?;
-        self.changes.keys_loaded();
-        self.publish_quietly(&*self.pool()?);
-        Ok(())
-    }
-
-    fn unload_key(&self, dataset: &str) -> Result<(), Failure> {
-        let _order = self.begin_order();
-        let pool = self.pool()?;
-        self.drop_key(&pool, dataset)?;
-        self.publish_quietly(&pool);
-        Ok(())
-    }
-
-    fn change(&self, request: &ChangeRequest) -> Result<Vec<String>, Failure> {
-        self.carry_out(request)
-    }
-
-    fn export(&self, force: bool, command: Option<&str>) -> Result<Vec<String>, Failure> {
-        let mut lost = None;
-        if self.changes.suspended().is_some() {
-            let name = self.pool()?.name().to_owned();
-            if !force {
-                let words = format!("cannot export '{name}': {}", orders::SUSPENDED);
-                return Err(Failure::new(FailureKind::Busy, words));
-            }
-            // Before anything waits for the pool: who waits is told.
-            let last = self.changes.abandon();
-            lost = Some(format!(
-                "'{name}' was suspended: what was changed after transaction group {last} and not \
-                 synced is not on the disks"
-            ));
-        }
-        let _order = self.begin_order();
-        let pool = self.pool()?;
-        let places = self.mounts.places();
-        let mounted = self.mounts.names();
-        let made = match lost {
-            Some(_) => Vec::new(),
-            None => self.shown().map(|all| places::made(&all, &mounted)).unwrap_or_default(),
-        };
-        let mut warnings = self.mounts.unmount_all(force).inspect_err(|_| {
-            // A pool that stays stays whole.
-            if let Ok(datasets) = self.shown() {
-                self.mounts.restore(&pool, &datasets, places);
-            }
-        })?;
-        drop(pool);
-        if let Some(lost) = lost {
-            self.pool.store(None);
-            warnings.push(lost);
-            return Ok(warnings);
-        }
-        self.note_command(command);
-        if let Err(error) = self.changes.export() {
-            let name = self.pool()?.name().to_owned();
-            let words = format!("cannot export '{name}': {error}");
-            return Err(Failure { message: words, ..failure(&error) });
-        }
-        self.pool.store(None);
-        places::remove(made);
-        Ok(warnings)
+    fn carry_out(&self, request: &ChangeRequest, call: Call<'_>) -> Result<Carried, Failure> {
+        self.give(request, call)
     }
 }

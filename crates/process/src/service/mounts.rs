@@ -15,8 +15,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use cenote_control::changes::{MountRequest, UnmountRequest};
 use cenote_control::mounted_places::MountedPlaces;
-use cenote_control::protocol::{Failure, FailureKind, MountRequest, UnmountRequest};
+use cenote_control::protocol::{Failure, FailureKind};
 use cenote_control::report::{DatasetKind, DatasetReport, UnreplayedLog};
 use cenote_control::terminal::words_of;
 use cenote_engine::pool::Pool;

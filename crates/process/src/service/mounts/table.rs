@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use cenote_control::changes::MountRequest;
 use cenote_control::mount_options::{self, MountOption};
-use cenote_control::protocol::{Failure, FailureKind, MountRequest};
+use cenote_control::protocol::{Failure, FailureKind};
 use cenote_control::report::DatasetReport;
 use cenote_serve::fuse::{AccessTimes, MountError, MountFlagOptions, Mounted};
 

@@ -1,5 +1,6 @@
-//! Orders that change a pool: each has a file that says how its refusals begin, how errors of the engine
-//! are worded, what depends on the state of the pool, and which mounts move with it.
+//! Orders: each has a file that says who may give it, how its refusals begin, how errors of the engine are
+//! worded, what depends on the state of the pool, which mounts move with it, what the history is told, and
+//! how far it is.
 //!
 //! Invariant: nothing is changed when an order is refused; what was mounted before is mounted
 //! after, unless the change says otherwise or a warning says why not.
@@ -11,8 +12,11 @@ mod clone;
 mod create;
 mod destroy;
 mod devices;
+mod export;
 mod fits;
 mod held;
+mod keys;
+mod mount;
 mod pool;
 mod promote;
 mod properties;
@@ -21,11 +25,16 @@ mod rename;
 mod rollback;
 mod snapshot;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use cenote_control::changes::{Change, ChangeRequest};
 use cenote_control::protocol::{Failure, FailureKind};
+use cenote_control::replies::Replies;
+use cenote_control::secret::Secret;
+use cenote_control::server::{Call, Carried, Peer};
 use cenote_engine::pool::Pool;
 use cenote_engine::pool::change::DatasetOrders;
 use cenote_engine::pool::group::LivePool;
@@ -45,6 +54,11 @@ trait Order {
     /// The start of every refusal; `pool` is the pool's name.
     fn cannot(&self, pool: &str) -> String;
 
+    /// Whether `who` may give it.
+    fn is_open_to(&self, who: &Peer) -> bool {
+        who.is_owner()
+    }
+
     /// What an error of the engine is called on the command line, where it is not what it is called for
     /// most orders.
     fn words(&self, error: &Error) -> Option<String> {
@@ -58,13 +72,18 @@ trait Order {
     }
 
     /// It has a meaning for a pool that can only be read.
-    fn only_looks(&self) -> bool {
+    fn suits_read_only(&self) -> bool {
         false
     }
 
     /// It takes mounts down, puts up others or lets them follow: then no other order is under way.
     /// Beside it, others see only what is on the disks: what they need is checked again in the group.
     fn moves_mounts(&self) -> bool {
+        true
+    }
+
+    /// What is published is not up to date when it has been carried out.
+    fn changes_what_is_published(&self) -> bool {
         true
     }
 
@@ -78,13 +97,18 @@ trait Order {
         Err(doing.refuse(FailureKind::Other, SUSPENDED))
     }
 
-    /// Checks what depends on the state of the pool, and does it.
+    /// Checks what depends on the state of the pool, and does it. The command line goes into the history
+    /// with what is changed ([`Doing::given`]), or else after it.
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure>;
 }
 
 /// The order of a change: here is which file says what of which.
 fn order(change: &Change) -> Box<dyn Order + '_> {
     match change {
+        Change::Mount(request) => Box::new(mount::Mount(request)),
+        Change::Unmount(request) => Box::new(mount::Unmount(request)),
+        Change::LoadKey(request) => Box::new(keys::LoadKey(request)),
+        Change::UnloadKey(dataset) => Box::new(keys::UnloadKey(dataset)),
         Change::CreateDataset(new) => Box::new(create::Create(new)),
         Change::Destroy(destroy) => Box::new(destroy::Destroy(destroy)),
         Change::Rename(rename) => Box::new(rename::Rename(rename)),
@@ -120,14 +144,16 @@ fn order(change: &Change) -> Box<dyn Order + '_> {
         Change::Reguid(guid) => Box::new(pool::Reguid(*guid)),
         Change::Checkpoint { discard } => Box::new(pool::Checkpoint { discard: *discard }),
         Change::Sync => Box::new(pool::Sync),
+        Change::Export { force } => Box::new(export::Export { force: *force }),
         Change::DestroyPool { force } => Box::new(pool::Destroy { force: *force }),
         Change::Log => Box::new(pool::Log),
     }
 }
 
-/// The start of every refusal of a change.
-pub(super) fn start(change: &Change, pool: &str) -> String {
-    order(change).cannot(pool)
+/// The start of the refusal for who may not give this order; none for who may.
+pub(super) fn denied(change: &Change, who: &Peer, pool: &str) -> Option<String> {
+    let order = order(change);
+    (!order.is_open_to(who)).then(|| order.cannot(pool))
 }
 
 /// An order under way.
@@ -141,12 +167,33 @@ struct Doing<'a> {
     command: Option<&'a str>,
     /// It goes into the history with the change.
     noted: &'a Cell<bool>,
+    /// To who gave it: how far it is, and whether he still waits for more.
+    replies: &'a Replies<'a>,
+    /// What he gave with it.
+    descriptors: &'a RefCell<Vec<OwnedFd>>,
 }
 
 impl Doing<'_> {
     /// The datasets as they are now.
     fn shown(&self) -> Result<Shown, Failure> {
         self.service.shown()
+    }
+
+    /// The key that came with it.
+    fn key(&self) -> io::Result<Secret> {
+        let descriptors = self.descriptors.take();
+        Call { replies: self.replies, descriptors }.key()
+    }
+
+    /// Carries it out as if nothing were suspended.
+    fn as_ever(&self) -> Result<Warnings, Failure> {
+        let _turn = self.service.begin_order();
+        self.service.pool()?;
+        let done = self.order.carry_out(self);
+        if self.order.changes_what_is_published() {
+            self.service.publish_quietly(self.pool);
+        }
+        done
     }
 
     /// Refuses for this reason.
@@ -234,41 +281,60 @@ pub(super) fn is_at_or_below(name: &str, top: &str) -> bool {
 }
 
 impl Service {
-    /// Serves [`cenote_control::server::PoolService::change`].
-    pub(super) fn carry_out(&self, request: &ChangeRequest) -> Result<Warnings, Failure> {
+    /// Serves [`cenote_control::server::PoolService::carry_out`].
+    pub(super) fn give(&self, request: &ChangeRequest, call: Call<'_>) -> Result<Carried, Failure> {
         let pool = self.pool()?;
         let order = &*order(&request.change);
-        let (start, command) = (order.cannot(pool.name()), request.command.as_deref());
-        let noted = &Cell::new(false);
-        let doing = Doing { service: self, pool: &pool, order, start, command, noted };
+        let Call { replies, descriptors } = call;
+        let doing = Doing {
+            service: self,
+            pool: &pool,
+            order,
+            start: order.cannot(pool.name()),
+            command: request.command.as_deref(),
+            noted: &Cell::new(false),
+            replies,
+            descriptors: &RefCell::new(descriptors),
+        };
+        let warnings = self.carry_out_now(&doing)?;
+        Ok(Carried { warnings, ends: order.ends_the_pool() })
+    }
+
+    fn carry_out_now(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
+        let (order, command) = (doing.order, doing.command);
         if order.is_urgent() {
-            let warnings = order.carry_out(&doing)?;
+            let warnings = order.carry_out(doing)?;
             if self.changes.suspended().is_none() {
                 self.note_command(command);
             }
             return Ok(warnings);
         }
         if self.changes.suspended().is_some() {
-            return order.carry_out_suspended(&doing);
+            return order.carry_out_suspended(doing);
         }
         let _turn = match order.moves_mounts() {
             true => self.begin_order(),
             false => self.turns.beside(),
         };
+        // It may have been exported meanwhile.
+        self.pool()?;
         if let Some(reason) = self.changes.refusal()
-            && !order.only_looks()
+            && !order.suits_read_only()
         {
             return Err(doing.refuse(FailureKind::ReadOnly, &reason));
         }
-        let mut warnings = order.carry_out(&doing)?;
+        let mut warnings = order.carry_out(doing)?;
         if order.ends_the_pool() {
             return Ok(warnings);
         }
-        if !noted.get() {
+        if !doing.noted.get() {
             self.note_command(command);
         }
-        if let Err(error) = self.publish(&pool) {
-            warnings.push(format!("what '{}' shows is not up to date: {error}", pool.name()));
+        if order.changes_what_is_published()
+            && let Err(error) = self.publish(doing.pool)
+        {
+            let name = doing.pool.name();
+            warnings.push(format!("what '{name}' shows is not up to date: {error}"));
         }
         Ok(warnings)
     }

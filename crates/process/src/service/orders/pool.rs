@@ -96,7 +96,7 @@ impl Order for Sync {
         format!("cannot sync '{pool}'")
     }
 
-    fn only_looks(&self) -> bool {
+    fn suits_read_only(&self) -> bool {
         true
     }
 

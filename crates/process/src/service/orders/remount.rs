@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use cenote_control::protocol::{Failure, MountRequest};
+use cenote_control::changes::MountRequest;
+use cenote_control::protocol::Failure;
 use cenote_control::report::{DatasetKind, Source};
 use cenote_engine::pool::Pool;
 

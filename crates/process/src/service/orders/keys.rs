@@ -1,0 +1,141 @@
+//! `zfs load-key` and `zfs unload-key`.
+//!
+//! Invariant: a key that something mounted needs is not forgotten; what was decrypted with a key is forgotten
+//! with it.
+
+use std::sync::Arc;
+
+use cenote_control::changes::LoadKeyRequest;
+use cenote_control::protocol::{Failure, FailureKind};
+use cenote_control::report::DatasetReport;
+use cenote_control::secret::Secret;
+use cenote_engine::pool::Pool;
+use cenote_engine::{Error, ErrorKind};
+
+use super::{Doing, Order, Warnings};
+use crate::service::datasets::Datasets;
+use crate::service::mounts::Place;
+use crate::service::{Service, failure};
+
+pub(super) struct LoadKey<'a>(pub(super) &'a LoadKeyRequest);
+
+impl Order for LoadKey<'_> {
+    fn cannot(&self, _: &str) -> String {
+        "Key load error".to_owned()
+    }
+
+    fn words(&self, error: &Error) -> Option<String> {
+        let dataset = &self.0.dataset;
+        Some(match error.kind() {
+            ErrorKind::WrongKey => format!("Incorrect key provided for '{dataset}'."),
+            ErrorKind::Exists => format!("Key already loaded for '{dataset}'."),
+            ErrorKind::NotFound => return None,
+            // Theirs first, for those who look for it.
+            _ => format!("encryption failure ({error})"),
+        })
+    }
+
+    fn suits_read_only(&self) -> bool {
+        true
+    }
+
+    fn carry_out_suspended(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
+        doing.as_ever()
+    }
+
+    fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
+        let key: Secret = doing.key().map_err(|error| {
+            let words = format!("Failed to read key material: {error}");
+            doing.refuse(FailureKind::Other, &words)
+        })?;
+        let (keys, catalog) = (doing.pool.keys(), doing.pool.catalog());
+        let taken =
+            catalog.directory(&self.0.dataset).and_then(|directory| match self.0.check_only {
+                true => keys.check(&catalog, &directory, &key.0),
+                false => keys.load(&catalog, &directory, &key.0),
+            });
+        taken.map_err(|error| doing.refused(&error))?;
+        doing.service.changes.keys_loaded();
+        Ok(Vec::new())
+    }
+}
+
+/// Of this encryption root.
+pub(super) struct UnloadKey<'a>(pub(super) &'a str);
+
+impl Order for UnloadKey<'_> {
+    fn cannot(&self, _: &str) -> String {
+        UNLOAD.to_owned()
+    }
+
+    fn suits_read_only(&self) -> bool {
+        true
+    }
+
+    fn carry_out_suspended(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
+        doing.as_ever()
+    }
+
+    fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
+        doing.service.drop_key(doing.pool, self.0)?;
+        Ok(Vec::new())
+    }
+}
+
+/// The start of every refusal to unload a key.
+const UNLOAD: &str = "Key unload error";
+
+impl Service {
+    /// Forgets the key of an encryption root.
+    fn drop_key(&self, pool: &Arc<Pool>, dataset: &str) -> Result<(), Failure> {
+        let directory = pool.catalog().directory(dataset).map_err(|error| failure(&error))?;
+        let in_use = self.needs_key(&self.shown()?, dataset);
+        let in_use =
+            in_use || self.changes.is_key_in_use(directory.id).map_err(|error| failure(&error))?;
+        if in_use {
+            let words = format!("{UNLOAD}: '{dataset}' is busy.");
+            return Err(Failure::new(FailureKind::Busy, words));
+        }
+        pool.keys().unload(&directory).map_err(|error| {
+            let words = match error.kind() {
+                ErrorKind::KeyNotLoaded => format!("Key already unloaded for '{dataset}'."),
+                _ => error.to_string(),
+            };
+            Failure::new(FailureKind::Other, format!("{UNLOAD}: {words}"))
+        })?;
+        // What was decrypted with the key is forgotten with it.
+        pool.io().pipe.cache().purge_encrypted();
+        Ok(())
+    }
+
+    /// Whether something that is mounted needs the key of the encryption root `root`.
+    fn needs_key(&self, all: &dyn Datasets, root: &str) -> bool {
+        self.mounts.names().iter().filter_map(|name| all.find(name)).any(|other| {
+            other.properties.value("encryptionroot") == Some(root)
+                && self.mounts.of(&other.name).is_some()
+        })
+    }
+
+    /// Unloads the keys of the encryption roots that were mounted and are not any more. None of them
+    /// if one is in use elsewhere.
+    pub(super) fn unload_unmounted(
+        &self,
+        pool: &Arc<Pool>,
+        all: &dyn Datasets,
+        before: &[Place],
+    ) -> Result<(), Failure> {
+        let went = before.iter().filter(|place| self.mounts.of(&place.dataset).is_none());
+        let is_loaded_root = |dataset: &DatasetReport| {
+            dataset.properties.value("encryptionroot") == Some(dataset.name.as_str())
+                && dataset.properties.value("keystatus") == Some("available")
+        };
+        let went = went.filter_map(|place| all.find(&place.dataset)).filter(is_loaded_root);
+        let mut roots: Vec<String> = went.map(|dataset| dataset.name).collect();
+        roots.sort();
+        if let Some(root) = roots.iter().find(|root| self.needs_key(all, root)) {
+            let words = format!("{UNLOAD}: '{root}' is busy.");
+            return Err(Failure::new(FailureKind::Busy, words));
+        }
+        roots.iter().rev().try_for_each(|root| self.drop_key(pool, root))
+    }
+}
