@@ -5,13 +5,13 @@
 //! the order of what they do follows from the plan.
 
 use std::collections::BTreeMap;
+use std::sync::Mutex;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use cenote_device::before_write;
 use cenote_engine::Result;
-use cenote_engine::dataset::change::MosChange;
-use cenote_engine::pool::group::LivePool;
+use cenote_engine::pool::change::DatasetOrders;
 use cenote_posix::tree::Tree;
 
 use crate::disks::settle;
@@ -130,7 +130,10 @@ impl Runner {
     pub(crate) fn during(&mut self, order: &Step, steps: &[Step]) -> Verdict {
         self.meanwhile = steps.to_vec();
         let done = match order {
-            Step::Group => self.alter(self.model.pool.newest().clone(), |_, _| Ok(())).map(drop),
+            Step::Group => {
+                let same = self.model.pool.newest().clone();
+                self.alter(same, |orders| orders.set_properties(Vec::new())).map(drop)
+            }
             order => self.step(order),
         };
         self.meanwhile.clear();
@@ -193,20 +196,19 @@ impl Runner {
     pub(crate) fn alter_beside<T: Send + 'static>(
         &mut self,
         next: PoolState,
-        change: impl FnOnce(&LivePool, &MosChange<'_>) -> Result<T> + Send + 'static,
+        order: impl FnOnce(DatasetOrders<'_>) -> Result<T> + Send + 'static,
     ) -> Verdict<bool> {
         let steps = std::mem::take(&mut self.meanwhile);
         let mark = self.begun(next);
         let (reach, reached) = channel();
         let (go, going) = channel::<()>();
         let live = self.live.clone();
+        let going = Mutex::new(going);
         let order = std::thread::spawn(move || {
-            live.change(move |live, group| {
-                let made = change(live, group);
+            order(live.orders().and_then(move || {
                 let _ = reach.send(());
-                let _ = going.recv_timeout(TURN);
-                made
-            })
+                let _ = going.lock().map(|going| going.recv_timeout(TURN));
+            }))
         });
         let mut done = Ok(());
         if reached.recv_timeout(RETURN).is_ok() {

@@ -7,9 +7,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use cenote_engine::dataset::Catalog;
-use cenote_engine::dataset::change::{MosChange, NewDataset, PropertyInput};
-use cenote_engine::pool::change::Additions;
+use cenote_engine::dataset::change::PropertyInput;
+use cenote_engine::pool::change::{Additions, DatasetOrders, Encryption, NewNamed};
 use cenote_engine::pool::group::LivePool;
 use cenote_engine::vdev::AllocationClass;
 use cenote_engine::{Error, ErrorKind, Result};
@@ -25,11 +24,6 @@ use crate::run::{Runner, Verdict};
 
 /// The tag of all holds.
 const TAG: &str = "kept";
-
-/// The catalog of the group being written.
-fn present(live: &LivePool, change: &MosChange<'_>) -> Result<Catalog> {
-    Catalog::open(change.mos.clone(), live.pool().name())
-}
 
 fn inputs(properties: &[(String, u64)]) -> Vec<PropertyInput> {
     properties.iter().map(|(name, value)| PropertyInput::number(name, *value)).collect()
@@ -124,16 +118,38 @@ impl Runner {
         }
     }
 
-    /// As [`Self::order`] by a change of the metadata.
+    /// As [`Self::order`] for an order about datasets, in the middle of which something else may be done.
     pub(crate) fn alter<T: Send + 'static>(
         &mut self,
         next: PoolState,
-        change: impl FnOnce(&LivePool, &MosChange<'_>) -> Result<T> + Send + 'static,
+        order: impl FnOnce(DatasetOrders<'_>) -> Result<T> + Send + 'static,
     ) -> Verdict<bool> {
         match self.meanwhile.is_empty() {
-            true => self.order(next, |live| live.change(change)),
-            false => self.alter_beside(next, change),
+            true => self.order(next, |live| order(live.orders())),
+            false => self.alter_beside(next, order),
         }
+    }
+
+    /// Where another order is to be done between this one's looking and changing: closes these heads, as
+    /// this one will, and does the other. False if they cannot be closed: this one is refused.
+    fn let_another_between(&mut self, heads: &[(String, u64)]) -> Verdict<bool> {
+        if self.between.is_none() {
+            return Ok(true);
+        }
+        let close = |live: &LivePool| {
+            heads.iter().try_for_each(|(name, _)| {
+                let id = live.pool().catalog().dataset_named(name)?.id;
+                live.close_dataset(id)
+            })
+        };
+        if let Err(error) = close(&self.live) {
+            self.declined(&error)?;
+            return Ok(false);
+        }
+        self.closed.extend(heads.iter().map(|(_, set)| *set));
+        let beside = self.interlude();
+        self.closed.clear();
+        beside.map(|()| true)
     }
 
     fn state(&self) -> PoolState {
@@ -159,21 +175,19 @@ impl Runner {
             next.properties.insert((full.clone(), property.clone()), *value);
         }
         self.model.sets.insert(number, SetStory::of(&BTreeMap::new(), false, false));
-        let stored = inputs(properties);
-        let done = self.alter(next, move |live, change| {
-            let above = present(live, change)?.directory(&parent)?;
-            change.check_filesystem_limit(above.id, 1)?;
-            let new = NewDataset {
-                parent: above.id,
-                name: &short,
-                properties: &stored,
-                ..NewDataset::default()
-            };
-            live.make_dataset(change, &new, ObjsetKind::Zfs, |set, tx| {
+        let new = NewNamed {
+            name: full.clone(),
+            properties: inputs(properties),
+            creator: 0,
+            encryption: Encryption::Inherited,
+            kind: ObjsetKind::Zfs,
+            case_insensitive: false,
+        };
+        let done = self.alter(next, move |orders| {
+            orders.create(new, |set, tx| {
                 let made = initialise(set, tx, &NewFilesystem::default());
                 made.map_err(|error| Error::invalid(error.reason))
             })
-            .map(drop)
         })?;
         if done {
             self.tree(&full, number)?;
@@ -184,65 +198,23 @@ impl Runner {
 
     /// Destroys what `names` name, heads with their logs.
     fn destroy_all(&mut self, names: Vec<String>) -> Verdict<bool> {
-        let of = self.model.pool.newest().filesystems.iter();
-        let closed: Vec<u64> =
-            of.filter(|(name, _)| names.contains(name)).map(|(_, set)| *set).collect();
-        for set in &closed {
+        let all = self.model.pool.newest().filesystems.iter();
+        let heads: Vec<(String, u64)> = all
+            .filter(|(name, _)| names.contains(name))
+            .map(|(name, set)| (name.clone(), *set))
+            .collect();
+        for (_, set) in &heads {
             self.trees.remove(set);
         }
-        let all = names.clone();
-        let check = move |live: &LivePool, change: &MosChange<'_>| -> Result<()> {
-            let catalog = present(live, change)?;
-            for name in all.iter().filter(|name| name.contains('@')) {
-                let snapshot = catalog.dataset_named(name)?;
-                match change.check_destroy_snapshot(snapshot.id) {
-                    Err(error) if error.kind() == ErrorKind::Exists => {
-                        let clones = catalog.clones(&snapshot)?;
-                        if !clones.iter().all(|clone| all.contains(&clone.to_string())) {
-                            return Err(error);
-                        }
-                    }
-                    checked => checked?,
-                }
-            }
-            Ok(())
-        };
-        let close = |live: &LivePool| -> Result<()> {
-            live.change(check.clone())?;
-            for name in names.iter().filter(|name| !name.contains('@')) {
-                live.close_dataset(live.pool().catalog().dataset_named(name)?.id)?;
-            }
-            Ok(())
-        };
-        if let Err(error) = close(&self.live) {
-            self.declined(&error)?;
+        if !self.let_another_between(&heads)? {
             return Ok(false);
         }
-        self.closed.extend(closed.iter().copied());
-        let beside = self.interlude();
-        self.closed.clear();
-        beside?;
         let mut next = self.state();
         next.filesystems.retain(|name, _| !names.contains(name));
         next.snapshots.retain(|name, _| !names.contains(name));
         next.origins.retain(|name, _| !names.contains(name));
         next.properties.retain(|(name, _), _| !names.contains(name));
-        self.order(next, move |live| {
-            live.change(move |live, change| {
-                check(live, change)?;
-                for name in &names {
-                    let dataset = present(live, change)?.dataset_named(name)?;
-                    if dataset.is_snapshot() {
-                        change.destroy_snapshot(dataset.id, false)?;
-                    } else {
-                        change.check_destroy_head(dataset.id)?;
-                        change.destroy_head(dataset.id)?;
-                    }
-                }
-                live.wake_freeing();
-                Ok(())
-            })
-        })
+        self.order(next, move |live| live.orders().destroy(&names, false))
     }
 
     fn destroy(&mut self, set: u8, recursive: bool) -> Verdict {
@@ -282,7 +254,7 @@ impl Runner {
         let (of, _) = self.set(set);
         let short = format!("s{}", name % 8);
         let mut next = self.state();
-        let mut heads = Vec::new();
+        let mut names = Vec::new();
         for (name, number) in next.filesystems.clone() {
             if name == of || recursive && is_below(&name, &of) {
                 // What its log holds is to be in it.
@@ -290,23 +262,14 @@ impl Runner {
                     self.tree(&name, number)?;
                 }
                 let listing = Arc::new(self.model.sets[&number].listing());
-                if next.snapshots.insert(format!("{name}@{short}"), listing).is_some() {
+                let snapshot = format!("{name}@{short}");
+                if next.snapshots.insert(snapshot.clone(), listing).is_some() {
                     return self.pass();
                 }
-                heads.push(name);
+                names.push(snapshot);
             }
         }
-        self.alter(next, move |live, change| {
-            let catalog = present(live, change)?;
-            let mut found = Vec::new();
-            for head in &heads {
-                let head = catalog.dataset_named(head)?;
-                change.check_snapshot(head.id, &short)?;
-                found.push(head.id);
-            }
-            found.into_iter().try_for_each(|id| change.create_snapshot(id, &short, &[]).map(drop))
-        })
-        .map(drop)
+        self.alter(next, move |orders| orders.snapshot(&names, Vec::new())).map(drop)
     }
 
     fn destroy_snapshot(&mut self, choice: u8) -> Verdict {
@@ -330,25 +293,19 @@ impl Runner {
 
     fn rename_snapshot(&mut self, choice: u8, name: u8) -> Verdict {
         let Some(from) = self.chosen_snapshot(choice) else { return self.pass() };
-        let Some((head, old)) = from.split_once('@') else { return self.pass() };
-        let (head, old, new) = (head.to_owned(), old.to_owned(), format!("s{}", name % 8));
-        let to = format!("{head}@{new}");
+        let Some((head, _)) = from.split_once('@') else { return self.pass() };
+        let to = format!("{head}@s{}", name % 8);
         let mut next = self.state();
         if next.snapshots.contains_key(&to) {
             return self.pass();
         }
         renamed(&mut next, &|name| (name == from).then(|| to.clone()));
-        self.alter(next, move |live, change| {
-            let head = present(live, change)?.dataset_named(&head)?;
-            change.rename_snapshot(head.id, &old, &new)
-        })
-        .map(drop)
+        self.alter(next, move |orders| orders.rename(&[(from, to)])).map(drop)
     }
 
     fn clone_of(&mut self, choice: u8, name: u8) -> Verdict {
         let Some(origin) = self.chosen_snapshot(choice) else { return self.pass() };
-        let short = format!("c{}", name % 4);
-        let full = format!("{NAME}/{short}");
+        let full = format!("{NAME}/c{}", name % 4);
         let mut next = self.state();
         if next.filesystems.contains_key(&full) {
             return self.pass();
@@ -358,13 +315,9 @@ impl Runner {
         next.filesystems.insert(full.clone(), number);
         next.origins.insert(full.clone(), origin.clone());
         self.model.sets.insert(number, SetStory::of(&listing, false, false));
-        let done = self.alter(next, move |live, change| {
-            let catalog = present(live, change)?;
-            let parent = catalog.directory(NAME)?.id;
-            let origin = Some(catalog.dataset_named(&origin)?.id);
-            let new = NewDataset { parent, name: &short, origin, ..NewDataset::default() };
-            live.clone_dataset(change, &new).map(drop)
-        })?;
+        let name = full.clone();
+        let done =
+            self.alter(next, move |orders| orders.clone_snapshot(&origin, &name, Vec::new(), 0))?;
         if done {
             self.tree(&full, number)?;
             self.follow()?;
@@ -399,10 +352,7 @@ impl Runner {
         next.origins.insert(parent, origin);
         next.origins.extend(of_parent.map(|origin| (clone.clone(), origin)));
         renamed(&mut next, &|name| moves.get(name).cloned());
-        self.alter(next, move |live, change| {
-            change.promote(present(live, change)?.dataset_named(&clone)?.id)
-        })
-        .map(drop)
+        self.alter(next, move |orders| orders.promote(&clone)).map(drop)
     }
 
     fn rollback(&mut self, set: u8) -> Verdict {
@@ -419,15 +369,9 @@ impl Runner {
         let newest = newest.map(|(snapshot, listing)| (snapshot.clone(), listing.clone()));
         let Some((snapshot, listing)) = newest else { return self.pass() };
         self.trees.remove(&number);
-        let id = head.id;
-        if let Err(error) = self.live.close_dataset(id) {
-            self.declined(&error)?;
+        if !self.let_another_between(&[(name, number)])? {
             return self.reopen_lost();
         }
-        self.closed.insert(number);
-        let beside = self.interlude();
-        self.closed.clear();
-        beside?;
         let mut next = self.state();
         let fresh = self.model.next_set();
         // Another order may have given it another name.
@@ -436,24 +380,13 @@ impl Runner {
             next.filesystems.insert(now, fresh);
         }
         self.model.sets.insert(fresh, SetStory::of(&listing, false, false));
-        self.order(next, move |live| {
-            live.change(move |live, change| {
-                let catalog = present(live, change)?;
-                let to = catalog.dataset_named(&snapshot)?;
-                let head = catalog.head(&to.directory)?;
-                if head.phys.previous_snapshot != to.id {
-                    return Err(Error::new(ErrorKind::Exists, "more recent snapshots exist"));
-                }
-                live.rollback_dataset(change, head.id)
-            })
-        })?;
+        self.order(next, move |live| live.orders().rollback(&snapshot))?;
         self.reopen_lost()
     }
 
     fn rename_filesystem(&mut self, set: u8, below: u8, name: u8) -> Verdict {
         let ((from, _), (parent, _)) = (self.set(set), self.set(below));
-        let short = format!("r{}", name % 5);
-        let to = format!("{parent}/{short}");
+        let to = format!("{parent}/r{}", name % 5);
         let mut next = self.state();
         if Self::is_root(&from) || is_below(&parent, &from) || next.filesystems.contains_key(&to) {
             return self.pass();
@@ -462,11 +395,7 @@ impl Runner {
             return self.pass();
         }
         renamed(&mut next, &|name| is_below(name, &from).then(|| name.replacen(&from, &to, 1)));
-        self.alter(next, move |live, change| {
-            let catalog = present(live, change)?;
-            let (directory, parent) = (catalog.directory(&from)?, catalog.directory(&parent)?);
-            change.rename_directory(directory.id, parent.id, &short)
-        })?;
+        self.alter(next, move |orders| orders.rename(&[(from, to)]))?;
         self.follow()
     }
 
@@ -481,11 +410,7 @@ impl Runner {
             let used = dataset.directory.phys.used_bytes.max(dataset.phys.referenced_bytes);
             next.properties.insert((name.clone(), format!("{property} set at")), used);
         }
-        self.alter(next, move |live, change| {
-            let dataset = present(live, change)?.dataset_named(&name)?;
-            change.check_value(dataset.id, &input)?;
-            change.set_property(dataset.id, &input)
-        })?;
+        self.alter(next, move |orders| orders.set_properties(vec![(name, vec![input])]))?;
         self.follow()
     }
 
@@ -493,20 +418,14 @@ impl Runner {
         let Some(name) = self.chosen_snapshot(choice) else { return self.pass() };
         let mut next = self.state();
         next.holds.insert(name.clone(), 1);
-        self.alter(next, move |live, change| {
-            change.hold(present(live, change)?.dataset_named(&name)?.id, TAG, false)
-        })
-        .map(drop)
+        self.alter(next, move |orders| orders.hold(&[name], TAG)).map(drop)
     }
 
     fn release(&mut self, choice: u8) -> Verdict {
         let Some(name) = self.chosen_snapshot(choice) else { return self.pass() };
         let mut next = self.state();
         next.holds.remove(&name);
-        self.alter(next, move |live, change| {
-            change.release(present(live, change)?.dataset_named(&name)?.id, TAG).map(drop)
-        })
-        .map(drop)
+        self.alter(next, move |orders| orders.release(&[name], TAG)).map(drop)
     }
 
     fn comment(&mut self, text: u8) -> Verdict {

@@ -50,7 +50,7 @@ fn is_dead(place: &str) -> bool {
     let (sender, answer) = mpsc::channel();
     let place = place.to_owned();
     std::thread::spawn(move || {
-        // This is always asked of whoever serves the mount; nobody waits any more if sending fails.
+        // The kernel always asks this of the server of the mount; nobody waits any more if sending fails.
         let _ = sender.send(rustix::fs::statfs(place.as_str()).err());
     });
     answer.recv_timeout(PATIENCE) == Ok(Some(Errno::NOTCONN))

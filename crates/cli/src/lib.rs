@@ -1,7 +1,7 @@
 //! `zpool`, `zfs` and the helpers of mount(8): parsing, asking the processes of pools, printing.
 //!
-//! Invariant: no engine and no device inside; what is shown was said by a pool process, or by who looked
-//! at devices.
+//! Invariant: no engine and no device inside; what is shown was said by a pool process, or by a process
+//! that looked at devices.
 
 mod getopt;
 mod leftovers;

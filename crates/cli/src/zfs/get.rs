@@ -14,6 +14,7 @@ use cenote_control::text::sort;
 use super::select::{self, Selection};
 use crate::getopt::{Parsed, Spec};
 use crate::usage::Tool;
+use crate::zpool::common::json_options;
 use cenote_control::terminal;
 
 const SPEC: Spec =
@@ -26,9 +27,10 @@ pub fn run(arguments: &[String]) -> ExitCode {
         Ok(parsed) => parsed,
         Err(error) => return wrong(&error.message()),
     };
-    if parsed.has('J') && !parsed.has('j') {
-        return wrong("'--json-int' only works with '-j' option");
-    }
+    let json = match json_options(Tool::Zfs, "get", &parsed) {
+        Ok(json) => json,
+        Err(code) => return code,
+    };
     let fields = match Field::list(parsed.argument('o')) {
         Ok(fields) => fields,
         Err(message) => return wrong(&message),
@@ -53,12 +55,10 @@ pub fn run(arguments: &[String]) -> ExitCode {
     let mut found = select::select(&client, &selection);
     found.datasets.sort_by(sort::by_name);
     let (exact, scripted) = (parsed.has('p'), parsed.has('H'));
-    if parsed.has('j') {
+    if let Some(options) = &json {
         if !(found.failed && found.datasets.is_empty()) {
-            let options =
-                json::Options { integers: parsed.has('J'), exact, ..json::Options::default() };
             let wanted = wanted.as_deref();
-            terminal::out(&json::dataset::get(&found.datasets, wanted, sources, &options));
+            terminal::out(&json::dataset::get(&found.datasets, wanted, sources, options));
         }
     } else {
         let datasets = &found.datasets;

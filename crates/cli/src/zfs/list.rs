@@ -14,6 +14,7 @@ use cenote_control::text::sort::{self, SortKey};
 use super::select::{self, Selection};
 use crate::getopt::{Parsed, Spec};
 use crate::usage::Tool;
+use crate::zpool::common::json_options;
 use cenote_control::terminal;
 
 /// How long the property `listsnapshots` of a pool is waited for.
@@ -33,9 +34,10 @@ pub fn run(arguments: &[String]) -> ExitCode {
         }
         Err(error) => return wrong(&error.message()),
     };
-    if parsed.has('J') && !parsed.has('j') {
-        return wrong("'--json-int' only works with '-j' option");
-    }
+    let json = match json_options(Tool::Zfs, "list", &parsed) {
+        Ok(json) => json,
+        Err(code) => return code,
+    };
     let columns = match columns(&parsed) {
         Ok(columns) => columns,
         Err(message) => return wrong(&message),
@@ -64,11 +66,9 @@ pub fn run(arguments: &[String]) -> ExitCode {
     if found.datasets.is_empty() && !found.failed && selection.operands.is_empty() && !scripted {
         terminal::complain("no datasets available");
     }
-    if parsed.has('j') {
+    if let Some(options) = &json {
         if !(found.failed && found.datasets.is_empty()) {
-            let options =
-                json::Options { integers: parsed.has('J'), exact, ..json::Options::default() };
-            terminal::out(&json::dataset::list(&found.datasets, &columns, &options));
+            terminal::out(&json::dataset::list(&found.datasets, &columns, options));
         }
     } else if !found.datasets.is_empty() {
         terminal::out(&dataset_list::render(&found.datasets, &columns, exact, scripted));

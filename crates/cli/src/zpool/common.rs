@@ -204,6 +204,7 @@ pub fn naming(parsed: &Parsed) -> Naming {
 /// Options of JSON: letters j, J (integers), F (flat), G (keyed by guid). `Err` with the exit code
 /// if one was given without `-j`.
 pub fn json_options(
+    tool: Tool,
     command: &str,
     parsed: &Parsed,
 ) -> Result<Option<cenote_control::json::Options>, ExitCode> {
@@ -213,7 +214,7 @@ pub fn json_options(
         {
             if parsed.has(letter) {
                 let message = format!("'--{name}' only works with '-j' option");
-                return Err(Tool::Zpool.wrong(command, &message));
+                return Err(tool.wrong(command, &message));
             }
         }
         return Ok(None);

@@ -26,7 +26,7 @@ pub fn run(arguments: &[String]) -> ExitCode {
         Ok(parsed) => parsed,
         Err(error) => return wrong(&error.message()),
     };
-    let json = match common::json_options("get", &parsed) {
+    let json = match common::json_options(Tool::Zpool, "get", &parsed) {
         Ok(json) => json,
         Err(code) => return code,
     };

@@ -1,6 +1,6 @@
 //! `zpool labelclear`.
 //!
-//! Invariant: what may be cleared is decided by who looks at the device.
+//! Invariant: the process that looks at the device decides what may be cleared.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

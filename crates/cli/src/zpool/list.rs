@@ -30,7 +30,7 @@ pub fn run(arguments: &[String]) -> ExitCode {
     let Some(stamp) = Stamp::of(&parsed) else {
         return wrong("");
     };
-    let json = match common::json_options("list", &parsed) {
+    let json = match common::json_options(Tool::Zpool, "list", &parsed) {
         Ok(json) => json,
         Err(code) => return code,
     };

@@ -41,7 +41,7 @@ pub fn run(arguments: &[String]) -> ExitCode {
             return ExitCode::FAILURE;
         }
     }
-    let json = match common::json_options("status", &parsed) {
+    let json = match common::json_options(Tool::Zpool, "status", &parsed) {
         Ok(json) => json,
         Err(code) => return code,
     };

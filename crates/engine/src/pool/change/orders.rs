@@ -88,12 +88,17 @@ pub struct DatasetOrders<'a> {
     command: Option<(String, u64)>,
     /// Made before.
     parents: Option<Parents>,
+    /// Done when the change is made.
+    then: Option<Then>,
 }
+
+/// What is done in the middle of a group.
+type Then = Arc<dyn Fn() + Send + Sync>;
 
 impl LivePool {
     /// Orders about its datasets.
     pub fn orders(&self) -> DatasetOrders<'_> {
-        DatasetOrders { live: self, command: None, parents: None }
+        DatasetOrders { live: self, command: None, parents: None, then: None }
     }
 }
 
@@ -116,6 +121,14 @@ impl DatasetOrders<'_> {
         self
     }
 
+    /// Calls `then` when the change is made, before its group goes on. The writer of groups waits for it:
+    /// this is for tests of what happens meanwhile.
+    #[must_use]
+    pub fn and_then(mut self, then: impl Fn() + Send + Sync + 'static) -> Self {
+        self.then = Some(Arc::new(then));
+        self
+    }
+
     /// Changes the metadata, and the history with it.
     pub(super) fn change<T: Send + 'static>(
         &self,
@@ -133,6 +146,7 @@ impl DatasetOrders<'_> {
         W: FnOnce(&LivePool, &MosChange<'_>) -> Result<T> + Send + 'static,
     {
         let (command, parents) = (self.command.clone(), self.parents.clone());
+        let then = self.then.clone();
         move |live, change| {
             parents.map_or(Ok(()), |parents| parents.make(live, change))?;
             let done = work(live, change)?;
@@ -141,6 +155,9 @@ impl DatasetOrders<'_> {
             {
                 // A damaged history keeps nobody from changing the pool.
                 tracing::warn!(%error, line, "not in the history");
+            }
+            if let Some(then) = then {
+                then();
             }
             Ok(done)
         }
