@@ -3,7 +3,9 @@
 //! Invariant: no engine and no device inside; what is shown was said by a pool process, or by a process
 //! that looked at devices.
 
+mod datasets;
 mod getopt;
+mod keys;
 mod leftovers;
 pub mod mount_helper;
 mod settings;

@@ -11,8 +11,9 @@ use cenote_control::client::Client;
 use cenote_control::protocol::{Failure, FailureKind};
 use cenote_control::report::DatasetKind;
 
+use crate::datasets::names;
 use crate::getopt::{OptionError, Spec};
-use crate::zfs::{common, names};
+use crate::zfs::common;
 use cenote_control::mount_options::{self, MountOption};
 use cenote_control::terminal;
 

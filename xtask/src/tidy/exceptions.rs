@@ -30,13 +30,8 @@ pub const CIRCLES: &[(&str, usize, &str)] = &[
 ];
 
 /// Parts that use one above them: file, part, reason.
-pub const ARROWS: &[(&str, &str, &str)] = &[
-    (
-        "crates/cli/src/zpool/create.rs",
-        "zfs",
-        "the key of an encrypted root is asked for as zfs does",
-    ),
-    ("crates/cli/src/zpool/import.rs", "zfs", "import -l asks for keys as zfs does"),
-    ("crates/cli/src/zpool/set.rs", "zfs", "names of user properties obey one rule"),
-    ("crates/process/src/service/changes.rs", "opening", "vdevs are added in the order of create"),
-];
+pub const ARROWS: &[(&str, &str, &str)] = &[(
+    "crates/process/src/service/changes.rs",
+    "opening",
+    "vdevs are added in the order of create",
+)];

@@ -12,7 +12,7 @@ use cenote_control::delegation::{Key, PERMISSIONS, Scope, Who};
 use cenote_control::property;
 
 use super::common::{self, DATASETS};
-use super::names;
+use crate::datasets::names;
 use crate::getopt::{Parsed, Spec};
 use crate::usage::Tool;
 use crate::zpool::common::history_line;

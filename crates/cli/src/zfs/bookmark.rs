@@ -9,7 +9,7 @@ use cenote_control::client::Client;
 use cenote_control::report::DatasetKind;
 
 use super::common::{self, fail};
-use super::names;
+use crate::datasets::names;
 use crate::getopt::Spec;
 use crate::usage::Tool;
 use crate::zpool::common::history_line;
@@ -43,7 +43,7 @@ pub fn run(arguments: &[String]) -> ExitCode {
         return fail(&message);
     }
     let cannot = |words: &str| fail(&format!("cannot create bookmark '{to}': {words}"));
-    if let Some(problem) = common::new_name_problem(&to, &[DatasetKind::Bookmark]) {
+    if let Some(problem) = names::new_name_problem(&to, &[DatasetKind::Bookmark]) {
         return cannot(&problem);
     }
     if names::pool_of(&from) != names::pool_of(&to) {

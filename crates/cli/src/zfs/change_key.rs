@@ -9,8 +9,10 @@ use cenote_control::client::Client;
 use cenote_control::plan::{NewKey, PropertySetting};
 use cenote_control::report::{DatasetKind, DatasetReport};
 
-use super::{common, keys, names};
+use super::common;
+use crate::datasets::names;
 use crate::getopt::{Parsed, Spec};
+use crate::keys;
 use crate::settings::dataset::{self, Subject};
 use crate::usage::Tool;
 use crate::zpool::common::{change, history_line};

@@ -9,7 +9,7 @@ use cenote_control::client::Client;
 use cenote_control::report::DatasetKind;
 
 use super::common::{self, fail};
-use super::names;
+use crate::datasets::names;
 use crate::getopt::Spec;
 use crate::settings::dataset;
 use crate::usage::Tool;
@@ -41,7 +41,7 @@ pub fn run(arguments: &[String]) -> ExitCode {
     if let Err(message) = common::open(&client, origin, &snapshots, Some(0), &["type"]) {
         return fail(&message);
     }
-    if let Some(problem) = common::new_name_problem(name, &common::DATASETS) {
+    if let Some(problem) = names::new_name_problem(name, &common::DATASETS) {
         return cannot(&problem);
     }
     if !name.contains('/') {

@@ -9,7 +9,7 @@ use cenote_control::client::Client;
 use cenote_control::protocol::{DatasetQuery, FailureKind};
 use cenote_control::report::{DatasetKind, DatasetReport};
 
-use super::names;
+use crate::datasets::names;
 use crate::settings::dataset::Subject;
 use crate::zpool::common;
 use cenote_control::terminal;
@@ -69,15 +69,6 @@ pub fn exists(client: &Client, name: &str) -> bool {
 /// Gives an order that changes the pool `name` is in; says what goes wrong.
 pub fn change(client: &Client, name: &str, command: Option<String>, change: Change) -> bool {
     common::order(client, names::pool_of(name), &common::change(command, change))
-}
-
-/// The problem of a name that is to be created or changed to.
-pub fn new_name_problem(name: &str, kinds: &[DatasetKind]) -> Option<String> {
-    match names::check(name, kinds) {
-        Ok(_) => None,
-        Err(_) if name.contains('%') => Some("invalid character % in name".to_owned()),
-        Err(problem) => Some(problem),
-    }
 }
 
 /// What values are held against, for a dataset of `kind` in the pool of `name`. The pool is only

@@ -11,8 +11,9 @@ use cenote_control::plan::PropertySetting;
 use cenote_control::report::DatasetKind;
 
 use super::common::{self, fail};
-use super::{keys, names};
+use crate::datasets::names;
 use crate::getopt::{OptionError, Parsed, Spec};
+use crate::keys;
 use crate::settings::{dataset, number};
 use crate::usage::Tool;
 use crate::zpool::common::history_line;
@@ -133,7 +134,7 @@ fn create(parsed: &Parsed, wanted: &mut Wanted, name: &str, line: String) -> Res
     let verb = if parsed.has('n') { "verify" } else { "create" };
     let cannot = |words: &str| format!("cannot {verb} '{name}': {words}");
     let kind = if wanted.volume.is_some() { DatasetKind::Volume } else { DatasetKind::Filesystem };
-    if let Some(problem) = common::new_name_problem(name, &[kind]) {
+    if let Some(problem) = names::new_name_problem(name, &[kind]) {
         return Err(cannot(&problem));
     }
     let pool = names::pool_of(name);

@@ -12,7 +12,7 @@ use cenote_control::report::{DatasetKind, DatasetReport};
 use cenote_control::text::number;
 
 use super::common::{self, fail};
-use super::names;
+use crate::datasets::names;
 use crate::getopt::{Parsed, Spec};
 use crate::usage::Tool;
 use crate::zpool::common::history_line;

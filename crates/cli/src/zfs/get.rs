@@ -11,7 +11,7 @@ use cenote_control::text::dataset_get::{self, Sources};
 use cenote_control::text::pool_get::Field;
 use cenote_control::text::sort;
 
-use super::select::{self, Selection};
+use crate::datasets::select::{self, Selection};
 use crate::getopt::{Parsed, Spec};
 use crate::usage::Tool;
 use crate::zpool::common::json_options;

@@ -12,7 +12,7 @@ use cenote_control::text::table::{self, Column};
 use cenote_control::text::time;
 
 use super::common::{self, fail};
-use super::names;
+use crate::datasets::names;
 use crate::getopt::Spec;
 use crate::usage::Tool;
 use crate::zpool::common::history_line;

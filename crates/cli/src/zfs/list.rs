@@ -11,7 +11,8 @@ use cenote_control::report::{DatasetKind, PoolReport};
 use cenote_control::text::dataset_list::{self, DEFAULT_COLUMNS, SPACE_COLUMNS};
 use cenote_control::text::sort::{self, SortKey};
 
-use super::select::{self, Selection};
+use crate::datasets::names;
+use crate::datasets::select::{self, Selection};
 use crate::getopt::{Parsed, Spec};
 use crate::usage::Tool;
 use crate::zpool::common::json_options;
@@ -133,7 +134,7 @@ fn selection(client: &Client, parsed: &Parsed) -> Result<Selection, String> {
 fn lists_snapshots(client: &Client, operands: &[String]) -> bool {
     let pools = match operands {
         [] => client.pools(),
-        named => named.iter().map(|name| super::names::pool_of(name).to_owned()).collect(),
+        named => named.iter().map(|name| names::pool_of(name).to_owned()).collect(),
     };
     // only a hint: a pool that hangs is complained of when it is asked for its datasets
     let reports = client.ask_all(&pools, HINT_WAIT, |client, pool| client.pool_report(pool));

@@ -13,14 +13,12 @@ mod destroy;
 mod file_project;
 mod get;
 mod hold;
-pub mod keys;
 mod list;
+mod load_key;
 mod mount;
-pub mod names;
 mod project;
 mod rename;
 mod rollback;
-mod select;
 mod set;
 mod snapshot;
 mod upgrade;
@@ -74,8 +72,8 @@ pub fn run(arguments: &[String]) -> ExitCode {
         "wait" => wait::run(rest),
         "allow" => allow::allow(rest),
         "unallow" => allow::unallow(rest),
-        "load-key" => keys::load(rest),
-        "unload-key" => keys::unload(rest),
+        "load-key" => load_key::load(rest),
+        "unload-key" => load_key::unload(rest),
         known if Tool::Zfs.has(known) => {
             terminal::complain(&format!("zfs {known} is not supported yet"));
             ExitCode::FAILURE

@@ -13,8 +13,10 @@ use cenote_control::protocol::{Failure, FailureKind, Progress, Request};
 use cenote_control::report::DatasetKind;
 use cenote_control::text::dataset_list;
 
-use super::{common, keys, names, select};
+use super::common;
+use crate::datasets::{names, select};
 use crate::getopt::Spec;
+use crate::keys;
 use crate::usage::Tool;
 use cenote_control::terminal;
 

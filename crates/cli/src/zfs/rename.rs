@@ -8,7 +8,7 @@ use cenote_control::changes::{Change, RenameRequest};
 use cenote_control::client::Client;
 
 use super::common::{self, fail};
-use super::names;
+use crate::datasets::names;
 use crate::getopt::Spec;
 use crate::usage::Tool;
 use crate::zpool::common::history_line;
@@ -59,7 +59,7 @@ fn target(client: &Client, from: &str, to: &str) -> Result<String, String> {
         _ => to.to_owned(),
     };
     let cannot = |words: &str| format!("cannot rename to '{to}': {words}");
-    if let Some(problem) = common::new_name_problem(&to, &[kind]) {
+    if let Some(problem) = names::new_name_problem(&to, &[kind]) {
         return Err(cannot(&problem));
     }
     if let Some((of, _)) = from.split_once('@') {

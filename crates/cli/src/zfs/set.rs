@@ -11,7 +11,7 @@ use cenote_control::properties;
 use cenote_control::report::{DatasetKind, DatasetReport};
 
 use super::common::{self, code, fail};
-use super::names;
+use crate::datasets::names;
 use crate::getopt::Spec;
 use crate::settings::dataset;
 use crate::usage::Tool;

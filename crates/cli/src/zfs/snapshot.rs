@@ -10,7 +10,7 @@ use cenote_control::client::Client;
 use cenote_control::report::DatasetKind;
 
 use super::common::{self, fail};
-use super::names;
+use crate::datasets::names;
 use crate::getopt::Spec;
 use crate::settings::dataset::{self, Subject};
 use crate::usage::Tool;
@@ -38,7 +38,7 @@ pub fn run(arguments: &[String]) -> ExitCode {
     let mut wanted: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for operand in &parsed.operands {
         let Some((of, snapshot)) = operand.split_once('@') else { return wrong("") };
-        if let Some(problem) = common::new_name_problem(operand, &[DatasetKind::Snapshot]) {
+        if let Some(problem) = names::new_name_problem(operand, &[DatasetKind::Snapshot]) {
             return fail(&format!("cannot create snapshot '{operand}': {problem}"));
         }
         let depth = if parsed.has('r') { None } else { Some(0) };

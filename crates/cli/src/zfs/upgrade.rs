@@ -9,7 +9,7 @@ use cenote_control::client::Client;
 use cenote_control::report::{DatasetKind, DatasetReport};
 
 use super::common;
-use super::select::{Selection, select};
+use crate::datasets::select::{Selection, select};
 use crate::getopt::Spec;
 use crate::usage::Tool;
 use cenote_control::terminal;

@@ -11,7 +11,8 @@ use cenote_control::report::{DatasetKind, UsageRecord};
 use cenote_control::text::number;
 use cenote_control::text::table::{self, Column};
 
-use super::{common, names, select};
+use super::common;
+use crate::datasets::{names, select};
 use crate::getopt::{Parsed, Spec};
 use crate::usage::Tool;
 use cenote_control::principal::{self, Who};

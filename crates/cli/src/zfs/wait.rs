@@ -10,7 +10,7 @@ use cenote_control::protocol::FailureKind;
 use cenote_control::report::DatasetKind;
 
 use super::common;
-use super::names;
+use crate::datasets::names;
 use crate::getopt::Spec;
 use crate::usage::Tool;
 

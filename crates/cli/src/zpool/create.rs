@@ -17,11 +17,11 @@ use cenote_control::text::number as shown;
 use super::common;
 use super::vdevs::{devices, grammar, layout, replication};
 use crate::getopt::{Parsed, Spec};
+use crate::keys;
 use crate::leftovers;
 use crate::settings::pool::When;
 use crate::settings::{compatibility, dataset, number, pool};
 use crate::usage::Tool;
-use crate::zfs::keys;
 use cenote_control::terminal;
 
 const SPEC: Spec = Spec { letters: "fndR:m:o:O:t:", long: &[] };

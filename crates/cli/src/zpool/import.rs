@@ -17,9 +17,9 @@ use cenote_control::text::pool_import;
 
 use super::{common, set};
 use crate::getopt::{Parsed, Spec};
+use crate::keys;
 use crate::leftovers;
 use crate::usage::Tool;
-use crate::zfs::keys;
 use cenote_control::terminal;
 
 const SPEC: Spec =

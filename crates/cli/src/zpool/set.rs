@@ -10,11 +10,11 @@ use cenote_control::plan::{PropertySetting, PropertyValue};
 use cenote_control::report::{DatasetKind, PoolReport};
 
 use super::common;
+use crate::datasets::names::new_name_problem;
 use crate::getopt::Spec;
 use crate::settings::compatibility::{self, Features};
 use crate::settings::pool::{self, When};
 use crate::usage::Tool;
-use crate::zfs::common::new_name_problem;
 use cenote_control::terminal;
 
 const SPEC: Spec = Spec { letters: "", long: &[] };

@@ -85,6 +85,15 @@ pub fn check(name: &str, kinds: &[DatasetKind]) -> Result<Shape, String> {
     }
 }
 
+/// The problem of a name that is to be created or changed to.
+pub fn new_name_problem(name: &str, kinds: &[DatasetKind]) -> Option<String> {
+    match check(name, kinds) {
+        Ok(_) => None,
+        Err(_) if name.contains('%') => Some("invalid character % in name".to_owned()),
+        Err(problem) => Some(problem),
+    }
+}
+
 /// The pool a name is in.
 pub fn pool_of(name: &str) -> &str {
     name.split(['/', '@', '#']).next().unwrap_or(name)

@@ -1,13 +1,11 @@
-//! `zfs load-key` and `zfs unload-key`.
+//! Keys of encrypted datasets: asking for them, reading and loading them.
 //!
 //! Invariant: keys are read here, where the terminal and the user's files are, and wiped after they
 //! were sent; the pool process never asks anybody.
 
-use std::collections::BTreeSet;
 use std::io::{IsTerminal, Read, Write};
-use std::process::ExitCode;
 
-use cenote_control::changes::{Change, LoadKeyRequest};
+use cenote_control::changes::LoadKeyRequest;
 use cenote_control::client::Client;
 use cenote_control::plan::{NewKey, PropertySetting};
 use cenote_control::protocol::FailureKind;
@@ -16,22 +14,14 @@ use cenote_control::secret::{SECRET_MAX, Secret};
 use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
 use zeroize::Zeroizing;
 
-use super::names;
-use super::select::{self, Selection};
-use crate::getopt::{Parsed, Spec};
-use crate::usage::Tool;
-use crate::zpool::common::{change, history_line};
+use crate::datasets::names;
+use crate::datasets::select::{self, Selection};
 use cenote_control::terminal;
-
-const LOAD: Spec = Spec { letters: "aL:nr", long: &[] };
-const UNLOAD: Spec = Spec { letters: "ar", long: &[] };
 
 /// Number of `encryption=off`.
 const OFF: u64 = 2;
 /// Rounds of PBKDF2 if nothing is said.
 pub const DEFAULT_ITERATIONS: u64 = 350_000;
-/// Exit code when a key could not be loaded or unloaded.
-const KEY_FAILURE: u8 = 255;
 /// Bytes of a raw key.
 const RAW_LENGTH: usize = 32;
 /// Least bytes of a passphrase.
@@ -43,7 +33,8 @@ const ATTEMPTS: u32 = 3;
 
 const NEEDED: [&str; 5] = ["encryption", "encryptionroot", "keystatus", "keyformat", "keylocation"];
 
-fn datasets(client: &Client, operands: &[String], recursive: bool) -> select::Found {
+/// The filesystems and volumes named, or all; with what concerns their keys.
+pub fn datasets(client: &Client, operands: &[String], recursive: bool) -> select::Found {
     let kinds = vec![DatasetKind::Filesystem, DatasetKind::Volume];
     let selection = Selection {
         operands: operands.to_vec(),
@@ -57,91 +48,19 @@ fn datasets(client: &Client, operands: &[String], recursive: bool) -> select::Fo
     found
 }
 
-fn value<'a>(dataset: &'a DatasetReport, property: &str) -> &'a str {
+/// A property of a dataset.
+pub fn value<'a>(dataset: &'a DatasetReport, property: &str) -> &'a str {
     dataset.properties.value(property).unwrap_or("-")
 }
 
-fn is_root(dataset: &DatasetReport) -> bool {
+/// It is an encryption root.
+pub fn is_root(dataset: &DatasetReport) -> bool {
     value(dataset, "encryptionroot") == dataset.name
 }
 
-fn is_locked(dataset: &DatasetReport) -> bool {
+/// Its key is not loaded.
+pub fn is_locked(dataset: &DatasetReport) -> bool {
     value(dataset, "keystatus") == "unavailable"
-}
-
-/// The one dataset named, or the complaint.
-fn named(parsed: &Parsed, verb: &str) -> Result<Vec<String>, ExitCode> {
-    let wrong = |message: &str| Err(Tool::Zfs.wrong(verb, message));
-    match (parsed.has('a'), parsed.operands.as_slice()) {
-        (true, []) => Ok(Vec::new()),
-        (true, _) => wrong("Cannot specify dataset with -a option"),
-        (false, []) => wrong("Missing dataset argument or -a option"),
-        (false, [_]) => Ok(parsed.operands.clone()),
-        (false, _) => wrong("Too many arguments"),
-    }
-}
-
-/// Notes a command in the history of the pools it was about; only one that went well.
-fn note(client: &Client, verb: &str, arguments: &[String], datasets: &[&DatasetReport]) {
-    let pools: BTreeSet<&str> = datasets.iter().map(|one| names::pool_of(&one.name)).collect();
-    for pool in pools {
-        let line = history_line("zfs", verb, arguments);
-        // pools that cannot be written keep no history
-        drop(client.order(pool, &change(Some(line), Change::Log)));
-    }
-}
-
-/// Runs `zfs load-key`.
-pub fn load(arguments: &[String]) -> ExitCode {
-    let parsed = match LOAD.parse(arguments) {
-        Ok(parsed) => parsed,
-        Err(error) => return Tool::Zfs.wrong("load-key", &error.message()),
-    };
-    let operands = match named(&parsed, "load-key") {
-        Ok(operands) => operands,
-        Err(code) => return code,
-    };
-    let location = parsed.argument('L');
-    if location.is_some_and(|l| l != "prompt" && !l.contains("://")) {
-        return Tool::Zfs.wrong("load-key", "Invalid keylocation");
-    }
-    let client = Client::default();
-    let (many, check_only) = (parsed.has('a') || parsed.has('r'), parsed.has('n'));
-    let found = datasets(&client, &operands, many);
-    if !many {
-        let Some(dataset) = found.datasets.first() else {
-            return ExitCode::FAILURE;
-        };
-        let result = load_named(&client, dataset, location, check_only);
-        if check_only {
-            let done = u32::from(result.is_ok());
-            terminal::out(&format!("{done} / 1 key(s) successfully verified\n"));
-        }
-        if result.is_ok() {
-            note(&client, "load-key", arguments, &[dataset]);
-        }
-        return key_result(result);
-    }
-    let verb = if check_only { "verified" } else { "loaded" };
-    let roots = found.datasets.iter().filter(|dataset| is_root(dataset) && is_locked(dataset));
-    let roots: Vec<&DatasetReport> = roots.collect();
-    let load = |root: &&&DatasetReport| load_named(&client, root, location, check_only).is_ok();
-    let (attempted, done) = (roots.len(), roots.iter().filter(load).count());
-    if done == attempted && !found.failed {
-        note(&client, "load-key", arguments, &roots);
-    }
-    if attempted > 0 || (check_only && !parsed.has('a')) {
-        terminal::out(&format!("{done} / {attempted} key(s) successfully {verb}\n"));
-    }
-    if found.failed {
-        ExitCode::FAILURE
-    } else {
-        key_result((done == attempted).then_some(()).ok_or(()))
-    }
-}
-
-fn key_result(result: Result<(), ()>) -> ExitCode {
-    ExitCode::from(if result.is_ok() { 0 } else { KEY_FAILURE })
 }
 
 /// Loads the keys of all locked encryption roots of a pool, or of all pools; says what fails.
@@ -152,7 +71,7 @@ pub fn load_all(client: &Client, pool: Option<&str>) -> Result<(), ()> {
     let (mut attempted, mut done) = (0, 0);
     for root in roots {
         attempted += 1;
-        done += u32::from(load_named(client, root, None, false).is_ok());
+        done += u32::from(load(client, root, None, false).is_ok());
     }
     if attempted > 0 {
         terminal::out(&format!("{done} / {attempted} keys successfully loaded\n"));
@@ -171,13 +90,13 @@ pub fn load_for_mount(client: &Client, name: &str) -> Result<(), ()> {
     }
     let root = value(dataset, "encryptionroot").to_owned();
     match datasets(client, &[root], false).datasets.first() {
-        Some(root) => load_named(client, root, None, false),
+        Some(root) => load(client, root, None, false),
         None => Err(()),
     }
 }
 
 /// Loads or checks one key; everything that goes wrong has been said when this fails.
-fn load_named(
+pub fn load(
     client: &Client,
     dataset: &DatasetReport,
     location: Option<&str>,
@@ -379,71 +298,6 @@ pub fn read_new_key(name: &str, format: &str, location: &str) -> Result<Secret, 
         return Err("Provided keys do not match.".to_owned());
     }
     Ok(first)
-}
-
-/// Runs `zfs unload-key`.
-pub fn unload(arguments: &[String]) -> ExitCode {
-    let parsed = match UNLOAD.parse(arguments) {
-        Ok(parsed) => parsed,
-        Err(error) => return Tool::Zfs.wrong("unload-key", &error.message()),
-    };
-    let operands = match named(&parsed, "unload-key") {
-        Ok(operands) => operands,
-        Err(code) => return code,
-    };
-    let client = Client::default();
-    let many = parsed.has('a') || parsed.has('r');
-    let found = datasets(&client, &operands, many);
-    if !many {
-        let Some(dataset) = found.datasets.first() else {
-            return ExitCode::FAILURE;
-        };
-        let result = unload_named(&client, dataset);
-        if result.is_ok() {
-            note(&client, "unload-key", arguments, &[dataset]);
-        }
-        return key_result(result);
-    }
-    let roots = found.datasets.iter().filter(|dataset| is_root(dataset) && !is_locked(dataset));
-    let roots: Vec<&DatasetReport> = roots.collect();
-    let unload = |root: &&&DatasetReport| unload_named(&client, root).is_ok();
-    let (attempted, done) = (roots.len(), roots.iter().filter(unload).count());
-    if done == attempted && !found.failed {
-        note(&client, "unload-key", arguments, &roots);
-    }
-    if attempted > 0 {
-        terminal::out(&format!("{done} / {attempted} key(s) successfully unloaded\n"));
-    }
-    if found.failed {
-        ExitCode::FAILURE
-    } else {
-        key_result((done == attempted).then_some(()).ok_or(()))
-    }
-}
-
-fn unload_named(client: &Client, dataset: &DatasetReport) -> Result<(), ()> {
-    let name = &dataset.name;
-    let fail = |message: String| {
-        terminal::complain(&format!("Key unload error: {message}"));
-        Err(())
-    };
-    let root = value(dataset, "encryptionroot");
-    if root == "-" {
-        return fail(format!("'{name}' is not encrypted."));
-    }
-    if !is_root(dataset) {
-        return fail(format!("Keys must be unloaded for encryption root of '{name}' ({root})."));
-    }
-    if is_locked(dataset) {
-        return fail(format!("Key already unloaded for '{name}'."));
-    }
-    match client.order(names::pool_of(name), &Change::UnloadKey(name.clone()).into()) {
-        Ok(_) => Ok(()),
-        Err(failure) => {
-            terminal::complain(&failure.message);
-            Err(())
-        }
-    }
 }
 
 #[cfg(test)]
