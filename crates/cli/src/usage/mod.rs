@@ -40,6 +40,40 @@ impl Tool {
         self.commands().iter().any(|(_, name, _)| *name == command)
     }
 
+    /// Prints what `help` (or `--help`, which takes no topic) asks for.
+    pub fn help(self, command: &str, topics: &[String]) -> ExitCode {
+        match topics.first().map(String::as_str) {
+            Some(topic) if command == "help" && self.has(topic) => {
+                terminal::out(&self.of(topic));
+                ExitCode::SUCCESS
+            }
+            Some(topic) if command == "help" => {
+                terminal::complain(&format!("there is no help on '{topic}'"));
+                ExitCode::FAILURE
+            }
+            _ => {
+                terminal::out(&self.overview());
+                ExitCode::SUCCESS
+            }
+        }
+    }
+
+    /// Refuses a command that does not exist, or that is not implemented.
+    pub fn refuse_command(self, command: &str) -> ExitCode {
+        if self.has(command) {
+            terminal::complain(&format!("{} {command} is not supported yet", self.name()));
+            return ExitCode::FAILURE;
+        }
+        self.refuse(&format!("unrecognized command '{command}'"))
+    }
+
+    /// Says what is wrong with the command line, and which commands there are.
+    pub fn refuse(self, message: &str) -> ExitCode {
+        terminal::complain(message);
+        terminal::complain(self.overview().trim_end());
+        ExitCode::from(2)
+    }
+
     fn see_help(self) -> String {
         let name = self.name();
         format!("For further help on a command or topic, run: {name} help [<topic>]\n")

@@ -29,14 +29,11 @@ use std::process::ExitCode;
 
 use crate::usage::Tool;
 use crate::version;
-use cenote_control::terminal;
 
 /// Runs `zfs` with the arguments after its name.
 pub fn run(arguments: &[String]) -> ExitCode {
     let Some((command, rest)) = arguments.split_first() else {
-        terminal::complain("missing command");
-        terminal::complain(Tool::Zfs.overview().trim_end());
-        return ExitCode::from(2);
+        return Tool::Zfs.refuse("missing command");
     };
     let command = match command.as_str() {
         "umount" => "unmount",
@@ -45,7 +42,7 @@ pub fn run(arguments: &[String]) -> ExitCode {
         other => other,
     };
     match command {
-        "-?" | "--help" | "help" => help(command, rest),
+        "-?" | "--help" | "help" => Tool::Zfs.help(command, rest),
         "-V" | "--version" => version::run("zfs", Tool::Zfs, &[]),
         "version" => version::run("zfs", Tool::Zfs, rest),
         "list" => list::run(rest),
@@ -74,31 +71,6 @@ pub fn run(arguments: &[String]) -> ExitCode {
         "unallow" => allow::unallow(rest),
         "load-key" => load_key::load(rest),
         "unload-key" => load_key::unload(rest),
-        known if Tool::Zfs.has(known) => {
-            terminal::complain(&format!("zfs {known} is not supported yet"));
-            ExitCode::FAILURE
-        }
-        unknown => {
-            terminal::complain(&format!("unrecognized command '{unknown}'"));
-            terminal::complain(Tool::Zfs.overview().trim_end());
-            ExitCode::from(2)
-        }
-    }
-}
-
-fn help(command: &str, rest: &[String]) -> ExitCode {
-    match rest.first().map(String::as_str) {
-        Some(topic) if command == "help" && Tool::Zfs.has(topic) => {
-            terminal::out(&Tool::Zfs.of(topic));
-            ExitCode::SUCCESS
-        }
-        Some(topic) if command == "help" => {
-            terminal::complain(&format!("there is no help on '{topic}'"));
-            ExitCode::FAILURE
-        }
-        _ => {
-            terminal::out(&Tool::Zfs.overview());
-            ExitCode::SUCCESS
-        }
+        other => Tool::Zfs.refuse_command(other),
     }
 }

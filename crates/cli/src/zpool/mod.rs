@@ -25,17 +25,14 @@ use std::process::ExitCode;
 
 use crate::usage::Tool;
 use crate::version;
-use cenote_control::terminal;
 
 /// Runs `zpool` with the arguments after its name.
 pub fn run(arguments: &[String]) -> ExitCode {
     let Some((command, rest)) = arguments.split_first() else {
-        terminal::complain("missing command");
-        terminal::complain(Tool::Zpool.overview().trim_end());
-        return ExitCode::from(2);
+        return Tool::Zpool.refuse("missing command");
     };
     match command.as_str() {
-        "-?" | "--help" | "help" => help(command, rest),
+        "-?" | "--help" | "help" => Tool::Zpool.help(command, rest),
         "-V" | "--version" => version::run("zpool", Tool::Zpool, &[]),
         "version" => version::run("zpool", Tool::Zpool, rest),
         "list" => list::run(rest),
@@ -57,31 +54,6 @@ pub fn run(arguments: &[String]) -> ExitCode {
         "sync" => simple::sync(rest),
         "checkpoint" => simple::checkpoint(rest),
         "reguid" => simple::reguid(rest),
-        known if Tool::Zpool.has(known) => {
-            terminal::complain(&format!("zpool {known} is not supported yet"));
-            ExitCode::FAILURE
-        }
-        unknown => {
-            terminal::complain(&format!("unrecognized command '{unknown}'"));
-            terminal::complain(Tool::Zpool.overview().trim_end());
-            ExitCode::from(2)
-        }
-    }
-}
-
-fn help(command: &str, rest: &[String]) -> ExitCode {
-    match rest.first().map(String::as_str) {
-        Some(topic) if command == "help" && Tool::Zpool.has(topic) => {
-            terminal::out(&Tool::Zpool.of(topic));
-            ExitCode::SUCCESS
-        }
-        Some(topic) if command == "help" => {
-            terminal::complain(&format!("there is no help on '{topic}'"));
-            ExitCode::FAILURE
-        }
-        _ => {
-            terminal::out(&Tool::Zpool.overview());
-            ExitCode::SUCCESS
-        }
+        other => Tool::Zpool.refuse_command(other),
     }
 }
