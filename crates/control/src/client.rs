@@ -4,6 +4,7 @@
 //! the other pools are asked at the same time and shown. What a pool sends is read as it comes, whatever
 //! becomes of what it is shown on.
 
+use std::collections::HashMap;
 use std::os::fd::AsFd;
 use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
@@ -13,6 +14,7 @@ use std::time::Duration;
 
 use crate::changes::{Change, Grant, LoadKeyRequest};
 use crate::frame::{ExchangeError, Timed, VERSION};
+use crate::principal;
 use crate::protocol::{Answer as Last, Failure, FailureKind, Part, Progress, Reply, Request};
 use crate::report::{DatasetReport, HistoryRecord, PoolReport, UsageRecord};
 use crate::run_directory::{self, PoolFiles};
@@ -162,7 +164,13 @@ impl Client {
         query: &crate::protocol::DatasetQuery,
     ) -> Result<Vec<DatasetReport>, Failure> {
         let mut all = Vec::new();
-        let request = Request::Datasets(query.clone());
+        let mut query = query.clone();
+        for property in query.properties.iter().flatten() {
+            let whose = principal::of_property(property);
+            let number = whose.and_then(|(who, _, whom)| principal::id(who, whom));
+            query.people.extend(number.map(|number| (property.clone(), number)));
+        }
+        let request = Request::Datasets(query);
         self.list(
             pool,
             &request,
@@ -179,8 +187,21 @@ impl Client {
     ///
     /// # Errors
     /// As for [`Client::pool_report`].
-    pub fn history(&self, pool: &str, each: impl FnMut(Vec<HistoryRecord>)) -> Result<(), Failure> {
-        self.list(pool, &Request::History, each, |part| match part {
+    pub fn history(
+        &self,
+        pool: &str,
+        mut each: impl FnMut(Vec<HistoryRecord>),
+    ) -> Result<(), Failure> {
+        let mut names = HashMap::new();
+        let mut name = |who: u64| {
+            let known = names.entry(who);
+            known.or_insert_with(|| principal::name(principal::Who::User, who)).clone()
+        };
+        let named = |mut some: Vec<HistoryRecord>| {
+            some.iter_mut().for_each(|record| record.user = record.who.and_then(&mut name));
+            each(some);
+        };
+        self.list(pool, &Request::History, named, |part| match part {
             Part::History(some) => Ok(some),
             other => Err(other),
         })

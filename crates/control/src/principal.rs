@@ -25,6 +25,14 @@ pub const QUOTAS: [(&str, Who); 6] = [
     ("projectobjquota@", Who::Project),
 ];
 
+/// Whose a property as `userused@root` is, what of his, and how he is called.
+pub fn of_property(property: &str) -> Option<(Who, &str, &str)> {
+    let (what, whom) = property.split_once('@')?;
+    [("user", Who::User), ("group", Who::Group), ("project", Who::Project)]
+        .into_iter()
+        .find_map(|(prefix, who)| Some((who, what.strip_prefix(prefix)?, whom)))
+}
+
 /// The number of a user, group or project named or numbered by `text`.
 pub fn id(who: Who, text: &str) -> Option<u32> {
     if let Ok(number) = text.parse() {

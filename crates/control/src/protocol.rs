@@ -4,6 +4,7 @@
 //! how it ended. Bulk data does not travel here: a request brings the descriptor that it is read from or
 //! written to.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -28,6 +29,9 @@ pub struct DatasetQuery {
     /// Properties wanted; `None`: all native ones and all user properties. Those with an argument
     /// (`userused@root`) only come when asked for by name.
     pub properties: Option<Vec<String>>,
+    /// The numbers of those who are named in properties, by property: the tables of people are read by
+    /// who asks ([`crate::client::Client::datasets`]), not in the process, which waits for no file.
+    pub people: BTreeMap<String, u32>,
 }
 
 impl DatasetQuery {

@@ -28,7 +28,11 @@ pub struct Replies<'a> {
     to: Option<&'a UnixStream>,
     patience: Duration,
     state: Mutex<State>,
+    slow: Option<WhenSlow<'a>>,
 }
+
+/// What is done before a client is waited for.
+type WhenSlow<'a> = Box<dyn Fn() + Send + Sync + 'a>;
 
 #[derive(Default)]
 struct State {
@@ -43,12 +47,18 @@ struct State {
 impl<'a> Replies<'a> {
     /// To the client at the other end of `to`, which is waited for so long, for each part anew.
     pub fn to(to: &'a UnixStream, patience: Duration) -> Self {
-        Self { to: Some(to), patience, state: Mutex::default() }
+        Self { to: Some(to), patience, state: Mutex::default(), slow: None }
+    }
+
+    /// `then` is done whenever the client has to be waited for.
+    #[must_use]
+    pub fn when_slow(self, then: impl Fn() + Send + Sync + 'a) -> Self {
+        Self { slow: Some(Box::new(then)), ..self }
     }
 
     /// To nobody.
     pub fn to_nobody() -> Replies<'static> {
-        Replies { to: None, patience: Duration::ZERO, state: Mutex::default() }
+        Replies { to: None, patience: Duration::ZERO, state: Mutex::default(), slow: None }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -133,26 +143,34 @@ impl<'a> Replies<'a> {
             return Err(gone.clone());
         }
         let Some(to) = self.to else { return Ok(()) };
-        let timed = Timed::new(to, self.patience);
-        let sent = timed.write_all(&std::mem::take(&mut state.unsent));
         // What is too long, say, can be told: nothing of it was sent.
         let frame = framed(message).map_err(|error| {
             Failure::new(FailureKind::Other, format!("the answer cannot be sent: {error}"))
         })?;
-        sent.and_then(|()| timed.write_all(&frame)).map_err(|error| {
-            let why = match error {
-                ExchangeError::Deadline => "who asked does not read what is answered".to_owned(),
-                error => format!("who asked has gone: {error}"),
-            };
-            state.gone.insert(gone(&why)).clone()
-        })
+        let timed = Timed::new(to, self.patience);
+        for bytes in [std::mem::take(&mut state.unsent), frame] {
+            state.unsent = bytes;
+            if state.send_some(to) || state.gone.is_some() {
+                continue;
+            }
+            self.slow.iter().for_each(|then| then());
+            let rest = std::mem::take(&mut state.unsent);
+            if let Err(error) = timed.write_all(&rest) {
+                let why = match error {
+                    ExchangeError::Deadline => "who asked does not read the answer".to_owned(),
+                    error => format!("who asked has gone: {error}"),
+                };
+                state.gone = Some(gone(&why));
+            }
+        }
+        state.gone.clone().map_or(Ok(()), Err)
     }
 }
 
 impl State {
     /// Sends of the rest what is taken at once; whether that was all.
     fn send_some(&mut self, to: &UnixStream) -> bool {
-        while !self.unsent.is_empty() {
+        while self.gone.is_none() && !self.unsent.is_empty() {
             match send(to, &self.unsent, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
                 Ok(count) => {
                     let sent = count.min(self.unsent.len());
@@ -177,6 +195,8 @@ fn gone(why: &str) -> Failure {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering::Relaxed;
+
     use super::*;
     use crate::report::HistoryRecord;
 
@@ -222,7 +242,12 @@ mod tests {
         assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
         replies.check().unwrap();
         let begun = Instant::now();
+        let slow = std::sync::atomic::AtomicUsize::new(0);
+        let replies = replies.when_slow(|| {
+            slow.fetch_add(1, Relaxed);
+        });
         let error = replies.list((0..).map(record), Part::History).unwrap_err();
+        assert_eq!(slow.load(Relaxed), 1);
         assert_eq!(error.kind, FailureKind::Gone, "{error}");
         assert!(begun.elapsed() < PATIENCE * 10, "{:?}", begun.elapsed());
         // It is not waited for again.

@@ -681,7 +681,7 @@ pub struct HistoryRecord {
     pub error_number: Option<i64>,
     /// User who ran the command.
     pub who: Option<u64>,
-    /// Name of that user, if it could be told.
+    /// Name of that user on the machine of who asks, if it could be told.
     pub user: Option<String>,
     /// Host it ran on.
     pub host: Option<String>,

@@ -3,7 +3,8 @@
 //! Invariant: questions that only look are answered from what the service has published, on a
 //! thread of their own and in slots that orders have no part in, so that orders which wait for a disk
 //! delay nobody else, however many they are. Orders are taken from the owner of the process and from
-//! root only. Who does not read his answer is waited for [`PATIENCE`] for each part of it.
+//! root only. Who does not read his answer is waited for [`PATIENCE`] for each part of it, and not in a slot
+//! that others need to look.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -24,6 +25,8 @@ use crate::secret::Secret;
 const EXCHANGES_MAX: usize = 64;
 /// Orders that are carried out or wait at the same time; more are refused.
 const ORDERS_MAX: usize = 256;
+/// Exchanges of which the client reads slowly, beside those.
+const SLOW_MAX: usize = 256;
 /// How long a request may take to arrive, and each part of its answer to be read.
 const PATIENCE: Duration = LOOK_DEADLINE;
 
@@ -215,10 +218,14 @@ impl Drop for Slot {
 }
 
 fn accept(listener: &UnixListener, service: &Arc<dyn PoolService>, ended: &mpsc::Sender<Ending>) {
-    let (lookers, orders) = (Slots::new(EXCHANGES_MAX), Slots::new(ORDERS_MAX));
+    let places = Arc::new(Places {
+        lookers: Slots::new(EXCHANGES_MAX),
+        orders: Slots::new(ORDERS_MAX),
+        slow: Slots::new(SLOW_MAX),
+    });
     loop {
         // Exchanges that are read or only look end by themselves; meanwhile the kernel keeps the rest.
-        let slot = lookers.take();
+        let slot = places.lookers.take();
         let stream = match listener.accept() {
             Ok((stream, _)) => stream,
             Err(_) => {
@@ -227,9 +234,9 @@ fn accept(listener: &UnixListener, service: &Arc<dyn PoolService>, ended: &mpsc:
                 continue;
             }
         };
-        let (service, ended, orders) = (service.clone(), ended.clone(), orders.clone());
+        let (service, ended, places) = (service.clone(), ended.clone(), places.clone());
         std::thread::spawn(move || {
-            if let Some(ending) = exchange(&stream, &*service, slot, &orders) {
+            if let Some(ending) = exchange(&stream, &*service, slot, &places) {
                 drop(stream);
                 // nobody waits any more once the first ending was taken
                 let _ = ended.send(ending);
@@ -238,15 +245,32 @@ fn accept(listener: &UnixListener, service: &Arc<dyn PoolService>, ended: &mpsc:
     }
 }
 
-/// One request and its answers; how the server ends, if this was an order to. `slot` is given up for
-/// one of the `orders` if it does not only look.
+/// What exchanges are served in.
+struct Places {
+    lookers: Arc<Slots>,
+    orders: Arc<Slots>,
+    slow: Arc<Slots>,
+}
+
+/// One request and its answers; how the server ends, if this was an order to. `slot` is one of the lookers'
+/// and given up for one of the orders' if it does not only look, and for a slow one's when the client has
+/// to be waited for.
 fn exchange(
     stream: &UnixStream,
     service: &dyn PoolService,
     slot: Slot,
-    orders: &Arc<Slots>,
+    places: &Places,
 ) -> Option<Ending> {
-    let replies = Replies::to(stream, PATIENCE);
+    let place = Mutex::new(Some(slot));
+    let own = || place.lock().unwrap_or_else(PoisonError::into_inner);
+    let replies = Replies::to(stream, PATIENCE).when_slow(|| {
+        let mut own = own();
+        if own.as_ref().is_some_and(|slot| Arc::ptr_eq(&slot.0, &places.lookers))
+            && let Some(slow) = places.slow.try_take()
+        {
+            *own = Some(slow);
+        }
+    });
     let (request, descriptors) = match receive(stream) {
         Ok(received) => received,
         Err(failure) => {
@@ -260,16 +284,13 @@ fn exchange(
     // To end the process there is always room.
     let looks = request.only_looks() && !service.reads(&request);
     let looks = looks || denied.is_some() || matches!(request, Request::Quit);
-    let slot = match looks {
-        true => Some(slot),
-        false => {
-            drop(slot);
-            orders.try_take()
-        }
-    };
-    let answer = match slot {
-        _ if denied.is_some() => Err(denied.unwrap_or_default()),
-        Some(_) => answer(&request, descriptors, service, &replies, &mut ending),
+    if !looks {
+        *own() = places.orders.try_take();
+    }
+    let has_place = own().is_some();
+    let answer = match denied {
+        Some(denied) => Err(denied),
+        None if has_place => answer(&request, descriptors, service, &replies, &mut ending),
         None => {
             let words = format!("{ORDERS_MAX} orders wait already, try again");
             Err(Failure::new(FailureKind::Busy, words))
@@ -335,6 +356,8 @@ fn answer(
 mod tests {
     use super::*;
     use crate::changes::Change;
+    use crate::protocol::Part;
+    use crate::report::HistoryRecord;
 
     /// A service whose orders wait until they are let go.
     struct Waiting(Mutex<mpsc::Receiver<()>>);
@@ -404,6 +427,55 @@ mod tests {
         for stream in waiting {
             let answer: Reply = Timed::new(&stream, LOOK_DEADLINE).receive().unwrap();
             assert!(matches!(answer, Reply::Last(Answer::Done { .. })), "{answer:?}");
+        }
+    }
+
+    /// A service with a history that no socket holds.
+    struct Long;
+
+    impl PoolService for Long {
+        fn report(&self) -> PoolReport {
+            PoolReport::default()
+        }
+        fn datasets(&self, _: &DatasetQuery, _: &Replies<'_>) -> Result<(), Failure> {
+            Ok(())
+        }
+        fn history(&self, replies: &Replies<'_>) -> Result<(), Failure> {
+            let all = std::iter::repeat_with(|| Ok(HistoryRecord::default()));
+            replies.list(all, Part::History)
+        }
+        fn usage(&self, _: &str, _: &Replies<'_>) -> Result<(), Failure> {
+            Ok(())
+        }
+        fn carry_out(&self, _: &ChangeRequest, _: Call<'_>) -> Result<Carried, Failure> {
+            Ok(Carried::default())
+        }
+    }
+
+    #[test]
+    fn who_does_not_read_keeps_nobody_from_looking() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        let listener = bind(&path).unwrap();
+        std::thread::spawn(move || serve(listener, Arc::new(Long)));
+        let ask = |request: Request| {
+            let stream = UnixStream::connect(&path).unwrap();
+            Timed::new(&stream, LOOK_DEADLINE).send(request).unwrap();
+            stream
+        };
+        let silent: Vec<UnixStream> =
+            (0..2 * EXCHANGES_MAX).map(|_| ask(Request::History)).collect();
+        let begun = std::time::Instant::now();
+        let stream = ask(Request::PoolReport);
+        let answer: Reply = Timed::new(&stream, LOOK_DEADLINE).receive().unwrap();
+        assert!(matches!(answer, Reply::Last(Answer::Pool(_))), "{answer:?}");
+        assert!(begun.elapsed() < PATIENCE / 2, "{:?}", begun.elapsed());
+        // They are given up: what was sent ends in the middle of a frame.
+        std::thread::sleep(PATIENCE + Duration::from_secs(1));
+        for stream in &silent {
+            let next = || Timed::new(stream, Duration::from_secs(1)).receive::<Reply>();
+            let ended = std::iter::repeat_with(next).find_map(Result::err).unwrap();
+            assert!(matches!(ended, ExchangeError::Io(_)), "{ended}");
         }
     }
 }

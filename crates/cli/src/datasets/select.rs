@@ -63,6 +63,7 @@ fn everything(client: &Client, selection: &Selection, found: &mut Found) {
         depth: selection.depth,
         kinds: selection.kinds.clone(),
         properties: selection.properties.clone(),
+        ..DatasetQuery::default()
     };
     let wait = LOOK_DEADLINE + Duration::from_millis(500);
     let ask = move |client: &Client, pool: &str| client.datasets(pool, &query);
@@ -95,6 +96,7 @@ fn one(
         depth: selection.depth,
         kinds: Vec::new(),
         properties: selection.properties.clone(),
+        ..DatasetQuery::default()
     };
     let all = client.datasets(names::pool_of(&name), &query).map_err(|failure| {
         if failure.kind == FailureKind::NotFound {

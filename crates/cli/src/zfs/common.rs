@@ -38,6 +38,7 @@ pub fn open(
         depth,
         kinds: Vec::new(),
         properties: Some(properties.iter().map(|name| (*name).to_owned()).collect()),
+        ..DatasetQuery::default()
     };
     let mut all =
         client.datasets(names::pool_of(name), &query).map_err(|failure| match failure.kind {

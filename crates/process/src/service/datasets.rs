@@ -154,7 +154,7 @@ impl Shown {
             let mut report =
                 report.map_err(|error| Failure::new(FailureKind::Other, error.to_string()))?;
             if let Some(wanted) = &query.properties {
-                self.with_arguments(&known, &mut report, wanted, pool);
+                self.with_arguments(&known, &mut report, (query, wanted), pool);
             }
             Ok(report)
         };
@@ -166,7 +166,7 @@ impl Shown {
         let wanted = query.properties.as_deref().unwrap_or_default();
         let with = |name: &&String| name.contains(['@', '#']);
         let (people, others): (Vec<&String>, Vec<&String>) =
-            wanted.iter().filter(with).partition(|name| of_somebody(name).is_some());
+            wanted.iter().filter(with).partition(|name| of_somebody(query, name).is_some());
         if people.is_empty() && others.is_empty() {
             return false;
         }
@@ -242,7 +242,7 @@ impl Shown {
         &self,
         known: &Known<'_>,
         report: &mut DatasetReport,
-        wanted: &[String],
+        (query, wanted): (&DatasetQuery, &[String]),
         pool: Option<&Pool>,
     ) {
         let Some(facts) = known.facts() else { return };
@@ -255,7 +255,7 @@ impl Shown {
         }
         let mut rest = Vec::new();
         for name in missing {
-            match (of_somebody(name), &known.entry().usage) {
+            match (of_somebody(query, name), &known.entry().usage) {
                 (Some((figure, whose)), Usage::Known(usage)) if is_usage_known(known) => {
                     let number = usage.get(&whose).map_or(0, figure);
                     report.properties.set(name, number.to_string(), Source::Local);
@@ -264,7 +264,7 @@ impl Shown {
             }
         }
         if let Some(pool) = pool.filter(|_| !rest.is_empty()) {
-            self.read_arguments(pool, &facts.dataset.name.to_string(), report, &rest);
+            self.read_arguments(pool, &facts.dataset.name.to_string(), report, (query, &rest));
         }
     }
 
@@ -274,17 +274,17 @@ impl Shown {
         pool: &Pool,
         name: &str,
         report: &mut DatasetReport,
-        wanted: &[&String],
+        (query, wanted): (&DatasetQuery, &[&String]),
     ) {
         let catalog = pool.catalog();
         let Ok(found) = catalog.dataset_named(name) else { return };
         let capacity = self.published.space.capacity();
         let reader = PropertyReader::new(&catalog, capacity, &**pool.keys(), &self.altroot);
-        let of_people = wanted.iter().any(|name| of_somebody(name).is_some());
+        let of_people = wanted.iter().any(|name| of_somebody(query, name).is_some());
         let usage = of_people.then(|| catalog.usage(&found, &**pool.keys()).ok()).flatten();
         let listed = Listed::Dataset(found);
         for name in wanted {
-            if let (Some((figure, whose)), Some(usage)) = (of_somebody(name), &usage) {
+            if let (Some((figure, whose)), Some(usage)) = (of_somebody(query, name), &usage) {
                 let number = usage.get(&whose).map_or(0, figure);
                 report.properties.set(name, number.to_string(), Source::Local);
             } else if let Ok(Some(value)) = reader.get(&listed, name) {
@@ -325,11 +325,10 @@ fn kind(known: &Known<'_>) -> DatasetKind {
 type Figure = fn(&PrincipalUsage) -> u64;
 
 /// What a property as `userquota@root` means, and whose it is.
-fn of_somebody(property: &str) -> Option<(Figure, Principal)> {
-    let (what, whom) = property.split_once('@')?;
-    let (who, what) = [("user", Who::User), ("group", Who::Group), ("project", Who::Project)]
-        .into_iter()
-        .find_map(|(prefix, who)| Some((who, what.strip_prefix(prefix)?)))?;
+fn of_somebody(query: &DatasetQuery, property: &str) -> Option<(Figure, Principal)> {
+    let (who, what, whom) = principal::of_property(property)?;
+    let known = || query.people.get(property).copied();
+    let id = u64::from(whom.parse().ok().or_else(known)?);
     let figure: Figure = match what {
         "used" => |usage| usage.used,
         "quota" => |usage| usage.quota.unwrap_or(0),
@@ -337,7 +336,6 @@ fn of_somebody(property: &str) -> Option<(Figure, Principal)> {
         "objquota" => |usage| usage.object_quota.unwrap_or(0),
         _ => return None,
     };
-    let id = u64::from(principal::id(who, whom)?);
     let principal = match who {
         Who::User => Principal::User(id),
         Who::Group => Principal::Group(id),

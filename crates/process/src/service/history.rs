@@ -4,10 +4,8 @@
 //! from its first record to its last, or, if it is longer than [`BYTES_MAX`] or cannot be read, not at
 //! all: then it is read by who asks for it, in a place among the orders.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
-use cenote_control::principal;
 use cenote_control::report::HistoryRecord;
 use cenote_engine::Result;
 use cenote_engine::dataset::Catalog;
@@ -79,10 +77,9 @@ impl HistoryReader {
         forget(&mut chunks, |at| history.has(at));
         let end = history.end();
         let mut history = history.since(self.end);
-        let mut names = HashMap::new();
         while let Some(at) = history.position() {
             let Some(record) = history.next().transpose()? else { break };
-            append(&mut chunks, (at, Arc::new(convert(&record.fields, &mut names))));
+            append(&mut chunks, (at, Arc::new(convert(&record.fields))));
         }
         self.end = end;
         self.tail = Tail { chunks: Arc::new(chunks), is_whole: true };
@@ -112,7 +109,7 @@ fn append(chunks: &mut Vec<Chunk>, record: Placed) {
 /// Every record, oldest first, read from the devices as they are asked for. A record that cannot be read
 /// ends them; an error is told if there is none before it.
 pub fn records(catalog: &Catalog) -> impl Iterator<Item = Result<HistoryRecord>> {
-    let (mut names, mut has_begun) = (HashMap::new(), false);
+    let mut has_begun = false;
     let (history, failed) = match History::open(catalog) {
         Ok(history) => (Some(history), None),
         Err(error) => (None, Some(Err(error))),
@@ -120,7 +117,7 @@ pub fn records(catalog: &Catalog) -> impl Iterator<Item = Result<HistoryRecord>>
     let read = history.into_iter().flatten().map_while(move |record| match record {
         Ok(record) => {
             has_begun = true;
-            Some(Ok(convert(&record.fields, &mut names)))
+            Some(Ok(convert(&record.fields)))
         }
         Err(error) if has_begun => {
             tracing::warn!(%error, "the history ends early");
@@ -131,14 +128,8 @@ pub fn records(catalog: &Catalog) -> impl Iterator<Item = Result<HistoryRecord>>
     failed.into_iter().chain(read)
 }
 
-/// Names of users by number, as far as they were looked up.
-type Names = HashMap<u64, Option<String>>;
-
-fn convert(list: &NvList, names: &mut Names) -> HistoryRecord {
-    let mut user = |who: u64| {
-        let name = names.entry(who).or_insert_with(|| principal::name(principal::Who::User, who));
-        name.clone()
-    };
+/// The name of the user is for who asks to find.
+fn convert(list: &NvList) -> HistoryRecord {
     let text = |name: &str| list.string_lossy(name);
     let signed = |name: &str| list.u64(name).and_then(|number| i64::try_from(number).ok());
     let dataset = match (text(key::DATASET_NAME), list.u64(key::DATASET_ID)) {
@@ -159,7 +150,7 @@ fn convert(list: &NvList, names: &mut Names) -> HistoryRecord {
         output: list.nvlist(key::OUTPUT).map(listed),
         error_number: list.i64(key::ERRNO),
         who: list.u64(key::WHO),
-        user: list.u64(key::WHO).and_then(&mut user),
+        user: None,
         host: text(key::HOSTNAME),
         zone: text(key::ZONE),
     }
@@ -175,7 +166,7 @@ mod tests {
 
     #[test]
     fn a_history_shares_its_records_with_the_one_before() {
-        let record = Arc::new(convert(&NvList::new(), &mut Names::new()));
+        let record = Arc::new(convert(&NvList::new()));
         let mut chunks = Vec::new();
         (0..1000).for_each(|at| append(&mut chunks, (at, record.clone())));
         assert_eq!(places(&chunks), (0..1000).collect::<Vec<_>>());

@@ -5,6 +5,7 @@
 //! the table exactly as long as it is served. Whoever changes mounts holds the lock of orders, and no
 //! other while the kernel is asked.
 
+mod kernel;
 mod table;
 
 use std::collections::BTreeSet;
@@ -12,7 +13,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use cenote_control::changes::{MountRequest, UnmountRequest};
@@ -27,6 +28,7 @@ use cenote_serve::fuse::{self, Covers, MountError, MountOptions};
 use super::changes::PoolChanges;
 use super::datasets::Datasets;
 use super::no_dataset;
+use kernel::KernelTable;
 pub(super) use table::Table;
 use table::{Mount, Tables, covered_in, flags, is_by_hand, keep_access_times, temporary};
 
@@ -59,6 +61,9 @@ pub struct Mounts {
     /// For who clears up after this process, should it die.
     noted: Option<MountedPlaces>,
     changes: Arc<PoolChanges>,
+    kernel: KernelTable,
+    /// Nobody was unmounting one of them when the kernel's table was read last.
+    is_settled: AtomicBool,
 }
 
 /// Why a filesystem is not among those `mount -a` mounts.
@@ -72,7 +77,14 @@ enum Skip {
 impl Mounts {
     /// No mounts yet of a pool that is changed through `changes`.
     pub fn new(changes: Arc<PoolChanges>, noted: Option<MountedPlaces>) -> Self {
-        Self { table: Tables::default(), made: AtomicU64::new(0), noted, changes }
+        Self {
+            table: Tables::default(),
+            made: AtomicU64::new(0),
+            noted,
+            changes,
+            kernel: KernelTable::watch(),
+            is_settled: AtomicBool::new(false),
+        }
     }
 
     /// What is mounted now.
@@ -548,12 +560,17 @@ impl Mounts {
     /// a little.
     pub fn forget_gone(&self, patience: Duration) {
         let end = Instant::now() + patience;
-        while Instant::now() < end {
+        // Where nobody mounted or unmounted anything, nothing is read.
+        let is_due =
+            !patience.is_zero() && (self.kernel.has_changed() || !self.is_settled.load(Relaxed));
+        while is_due && Instant::now() < end {
             let Some(places) = fuse::mounted_places() else { break };
             let is_leaving = |mount: &Mount| {
                 mount.mounted.is_alive() && !places.contains(mount.mounted.mountpoint())
             };
-            if !self.table.now().values().any(|mount| is_leaving(mount)) {
+            let is_settled = !self.table.now().values().any(|mount| is_leaving(mount));
+            self.is_settled.store(is_settled, Relaxed);
+            if is_settled {
                 break;
             }
             std::thread::sleep(LEAVING);
