@@ -19,6 +19,7 @@ mod orders;
 pub mod plan;
 pub mod random;
 pub mod run;
+mod scans;
 
 use std::panic::AssertUnwindSafe;
 use std::time::Instant;

@@ -206,6 +206,7 @@ impl Runner {
         self.damaged_labels.insert(path.clone(), labels.clone());
         self.tally.faults += 1;
         self.rotten |= labels.len() > 1;
+        self.rotten_labels = true;
         let Some(disk) = self.disks.at(path) else { return Ok(()) };
         let mut random = Random::new(seed.into());
         for label in labels {

@@ -85,7 +85,7 @@ impl Runner {
     }
 
     /// An order was refused, for a good reason.
-    fn declined(&mut self, error: &Error) -> Verdict {
+    pub(crate) fn declined(&mut self, error: &Error) -> Verdict {
         self.tally.declined += 1;
         let is_fair = !matches!(
             error.kind(),

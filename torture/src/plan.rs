@@ -211,6 +211,12 @@ pub enum Step {
     RemoveLog,
     Checkpoint,
     DiscardCheckpoint,
+    /// A scrub or resilver begins, pauses, goes on or is given up (`what`); then so many groups, if it
+    /// works.
+    Scan {
+        what: u8,
+        groups: u8,
+    },
     // The pool's life.
     Export,
     /// The process dies: nothing on the disks is lost.

@@ -60,6 +60,8 @@ pub struct Runner {
     pub(crate) newest: Txg,
     /// The bytes of some leaf are not what was written.
     pub(crate) rotten: bool,
+    /// So may labels be, which no scrub reads.
+    pub(crate) rotten_labels: bool,
     /// The labels of leaves that were damaged.
     pub(crate) damaged_labels: BTreeMap<String, Vec<u64>>,
     /// All devices fail now.
@@ -126,6 +128,7 @@ impl Runner {
             missed: BTreeSet::new(),
             newest: Txg(0),
             rotten: false,
+            rotten_labels: false,
             damaged_labels: BTreeMap::new(),
             dark: false,
             between: None,
@@ -192,6 +195,7 @@ impl Runner {
                 self.overtaken(*set, *file, *fill, *writes)
             }
             Step::RotFile { set, file, level } => self.rot_file(*set, *file, *level),
+            Step::Scan { what, groups } => self.scan(*what, *groups),
             Step::Read => self.read_all(),
             other => match self.file_step(other) {
                 Some(done) => done,

@@ -146,6 +146,8 @@ pub enum Change {
         /// The checkpoint there is goes (`-d`).
         discard: bool,
     },
+    /// `zpool scrub` and `zpool resilver`.
+    Scan(ScanRequest),
     /// `zpool clear`: sets error counters to zero, of one device (path or guid) or of all, and lets
     /// a suspended pool try to go on.
     Clear(Option<String>),
@@ -208,6 +210,21 @@ pub struct LoadKeyRequest {
     pub dataset: String,
     /// Only check it (`-n`).
     pub check_only: bool,
+}
+
+/// What is wanted of the scrub or resilver of a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ScanRequest {
+    /// A scrub begins, or goes on if it pauses.
+    Scrub,
+    /// The same, of what was written since the last one began (`-C`).
+    ScrubNew,
+    /// What devices missed is written to them.
+    Resilver,
+    /// The scrub pauses (`-p`).
+    Pause,
+    /// The scrub is given up (`-s`).
+    Stop,
 }
 
 /// Permissions that stand on a dataset under one key.

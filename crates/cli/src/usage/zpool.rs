@@ -46,7 +46,7 @@ pub const COMMANDS: &[(u8, &str, &str)] = &[
     ),
     (8, "initialize", "initialize [-c | -s | -u] [-w] <pool> [<device> ...]"),
     (8, "resilver", "resilver <pool> ..."),
-    (8, "scrub", "scrub [-e | -s | -p | -C] [-w] <pool> ..."),
+    (8, "scrub", "scrub [-e | -s | -p | -C] [-w] <-a | pool> ..."),
     (8, "trim", "trim [-dw] [-r <rate>] [-c | -s] <pool> [<device> ...]"),
     (
         9,

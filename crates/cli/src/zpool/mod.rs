@@ -14,6 +14,7 @@ mod iostat;
 mod labelclear;
 mod list;
 mod remove;
+mod scrub;
 mod set;
 mod simple;
 mod status;
@@ -54,6 +55,8 @@ pub fn run(arguments: &[String]) -> ExitCode {
         "sync" => simple::sync(rest),
         "checkpoint" => simple::checkpoint(rest),
         "reguid" => simple::reguid(rest),
+        "scrub" => scrub::scrub(rest),
+        "resilver" => scrub::resilver(rest),
         other => Tool::Zpool.refuse_command(other),
     }
 }

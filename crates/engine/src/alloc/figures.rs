@@ -83,6 +83,11 @@ impl Figures {
         self.sum(class, |top| top.allocated)
     }
 
+    /// Allocated bytes of all classes.
+    pub fn all_allocated(&self) -> u64 {
+        self.tops.iter().fold(0, |sum, top| sum.saturating_add(top.allocated))
+    }
+
     /// Bytes of a class that are freed but not to be used yet.
     pub fn deferred(&self, class: AllocationClass) -> u64 {
         self.sum(class, |top| top.deferred)

@@ -86,6 +86,14 @@ impl Allocator {
     }
 }
 
+impl Allocator {
+    /// Keeps everything that is in use from being given out after it is freed.
+    pub fn hold_all(self: &Arc<Self>) -> Held {
+        self.state.lock().holders += 1;
+        Held { allocator: self.clone() }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -15,6 +15,9 @@ use super::{Directory, Table};
 use crate::object::ObjectSet;
 use crate::{Error, Result};
 
+/// Child of the root directory: what all datasets are clones of.
+const ORIGIN: &str = "$ORIGIN";
+
 /// MOS object of the pool's directory of objects.
 const OBJECT_DIRECTORY: ObjectId = ObjectId(1);
 
@@ -175,6 +178,36 @@ impl Catalog {
     /// The head or snapshot of that name, parsed first.
     pub fn dataset_named(&self, name: &str) -> Result<Dataset> {
         self.dataset(&DatasetName::parse(name)?)
+    }
+
+    /// What the dataset in object `id` says.
+    pub fn dataset_phys(&self, id: ObjectId) -> Result<DslDataset> {
+        self.phys(id)
+    }
+
+    /// The empty snapshot that all datasets are clones of; `None` in pools that have none.
+    pub fn common_origin(&self) -> Result<Option<ObjectId>> {
+        let root = self.directory_by_id(self.root_id())?;
+        let Some(children) = Table::open(self.mos(), root.phys.child_map)? else { return Ok(None) };
+        let Some(origin) = children.number(ORIGIN)? else { return Ok(None) };
+        let head = self.directory_by_id(ObjectId(origin))?.phys.head_dataset;
+        Ok(Some(self.phys(head)?.previous_snapshot).filter(|snapshot| snapshot.0 != 0))
+    }
+
+    /// What shares blocks with a dataset and is younger: the snapshot or head after it, and the oldest
+    /// snapshot, or else the head, of each clone.
+    pub fn successors_of(&self, id: ObjectId, phys: &DslDataset) -> Result<Vec<ObjectId>> {
+        let next = Some(phys.next_snapshot).filter(|next| next.0 != 0);
+        let mut found: Vec<ObjectId> = next.into_iter().collect();
+        if phys.children <= 1 {
+            return Ok(found);
+        }
+        let Some(clones) = Table::open(self.mos(), phys.next_clones)? else {
+            let reason = "a snapshot with clones does not list them";
+            return Err(Error::corrupt(reason).at_object(0, id.0));
+        };
+        found.extend(clones.numbers()?.into_iter().map(|(_, clone)| ObjectId(clone)));
+        Ok(found)
     }
 
     /// The dataset in object `id`, with its name found out.

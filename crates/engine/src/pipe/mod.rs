@@ -14,6 +14,7 @@ mod physical;
 mod policy;
 mod prefetch;
 mod prepare;
+mod scrub;
 mod special;
 mod workers;
 mod write;
@@ -42,6 +43,7 @@ pub use policy::{
 };
 pub use prefetch::Prefetcher;
 pub use prepare::{AllocationUnits, Rules};
+pub use scrub::Scrubbed;
 pub use special::Copies;
 pub use workers::Workers;
 pub use write::{

@@ -226,6 +226,16 @@ impl VdevTree {
         answers
     }
 
+    /// As [`VdevTree::repair`] for blocks born in `birth`: durable after [`VdevTree::flush`], which notes
+    /// what it failed for as missed.
+    pub fn resilver(&self, repairs: &[Repair], birth: Txg) -> Vec<Result<(), DeviceError>> {
+        for repair in repairs {
+            let own = self.leaves.iter().filter(|leaf| leaf.config.guid == repair.leaf);
+            own.for_each(|leaf| leaf.wrote(birth));
+        }
+        self.repair(repairs)
+    }
+
     /// The device of a leaf that may be written.
     fn usable(
         &self,

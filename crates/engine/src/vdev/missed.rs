@@ -8,6 +8,7 @@ use super::leaf::Leaf;
 use super::topology::AllocationClass;
 use super::tree::{Node, NodeId, Shape, VdevTree};
 use cenote_format::{Guid, Txg};
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -59,6 +60,59 @@ impl VdevTree {
             self.refresh();
         }
         new
+    }
+
+    /// The groups of which leaves that can be written lack data: the first, and the end of the last.
+    pub fn resilver_range(&self) -> Option<Range<u64>> {
+        let lacking = self.leaves.iter().filter(|leaf| self.may_write(leaf)).map(Leaf::missing);
+        let ranges: Vec<Range<u64>> = lacking.flatten().collect();
+        let first = ranges.iter().map(|range| range.start).min()?;
+        let end = ranges.iter().map(|range| range.end).max()?;
+        Some(first..end)
+    }
+
+    /// Some leaf of a top-level vdev that can be written lacks data of `txg`. Of a vdev that was
+    /// removed nobody knows.
+    pub fn lacks_some(&self, vdev: u32, txg: Txg) -> bool {
+        match self.top_node(vdev).map(|node| &node.shape) {
+            Some(Shape::Indirect(_)) => true,
+            _ => {
+                let mut own =
+                    self.leaves.iter().filter(|leaf| leaf.top == vdev && self.may_write(leaf));
+                own.any(|leaf| leaf.misses(txg))
+            }
+        }
+    }
+
+    /// Everything born before `end` was written to the leaves that are there, but what was born in
+    /// the groups of `failed`. True if that was not known.
+    pub fn forget_missed(&self, end: Txg, failed: &BTreeSet<Txg>) -> bool {
+        let mut any = false;
+        for leaf in self.leaves.iter().filter(|leaf| self.may_write(leaf)) {
+            let known = leaf.missing();
+            let mut left: Vec<Range<u64>> = Vec::new();
+            for range in &known {
+                let again =
+                    failed.range(Txg(range.start)..Txg(range.end.min(end.0).max(range.start)));
+                left.extend(again.map(|txg| txg.0..txg.0.saturating_add(1)));
+                let rest = range.start.max(end.0)..range.end;
+                left.extend((!rest.is_empty()).then_some(rest));
+            }
+            if left != known {
+                leaf.set_missing(left);
+                any = true;
+            }
+        }
+        if any {
+            self.missed_changes.fetch_add(1, Relaxed);
+            self.refresh();
+        }
+        any
+    }
+
+    /// The leaf has a device that is there and not given up.
+    fn may_write(&self, leaf: &Leaf) -> bool {
+        !is_away(leaf) && leaf.health.lock().may_try(self.now())
     }
 
     /// Some device of the pool cannot be read now.

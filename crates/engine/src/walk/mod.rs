@@ -59,6 +59,8 @@ pub struct Tree<T = ()> {
     pub holes: bool,
     /// Where an earlier walk stopped.
     pub resume: Option<BlockBookmark>,
+    /// Blocks above that place are given again, where parents come first.
+    pub above: bool,
     /// Only the root is looked at: what it leads to belongs to another tree.
     pub only_root: bool,
     /// What the visitor knows.
@@ -71,7 +73,7 @@ impl<T> Tree<T> {
     pub fn new(objset: u64, after: Txg, own: T) -> Self {
         let read = ReadContext { objset, transient: true, sealed: true, ..ReadContext::default() };
         let until = Txg(u64::MAX);
-        Self { read, after, until, holes: false, resume: None, only_root: false, own }
+        Self { read, after, until, holes: false, resume: None, above: false, only_root: false, own }
     }
 
     /// A block, and all below it, is not to be visited. That a walk has done them already is

@@ -120,6 +120,7 @@ impl<'a> Walk<'a> {
     /// The block is one of those wanted, and no earlier walk gave it.
     fn gives(&self, node: &Node) -> bool {
         let above = self.order == Order::ParentFirst
+            && !self.tree.above
             && self
                 .tree
                 .resume

@@ -16,6 +16,7 @@ mod log;
 mod missing;
 mod properties;
 mod removal;
+mod scan;
 mod suspended;
 mod waits;
 

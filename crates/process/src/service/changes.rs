@@ -15,7 +15,7 @@ use cenote_engine::dataset::change::PropertyInput;
 use cenote_engine::dataset::{Dataset, Listed, PropertyReader, Value};
 use cenote_engine::pool::Pool;
 use cenote_engine::pool::change::{DatasetOrders, NewNamed, Parents};
-use cenote_engine::pool::group::LivePool;
+use cenote_engine::pool::group::{LivePool, ScanProgress};
 use cenote_engine::pool::leaves::HeldDevices;
 use cenote_engine::{Error, ErrorKind, Result};
 use cenote_format::master_node::CaseSensitivity;
@@ -115,6 +115,11 @@ impl PoolChanges {
     /// Long work of the pool that is not done.
     pub fn jobs(&self) -> Vec<JobReport> {
         self.live.as_ref().map(|live| jobs::reports(live)).unwrap_or_default()
+    }
+
+    /// How far the scan of the pool is.
+    pub fn scan_progress(&self) -> Option<ScanProgress> {
+        self.live.as_ref().map(|live| live.scan_progress())
     }
 
     /// The pool was opened, or keys were loaded: what waited for that is done.

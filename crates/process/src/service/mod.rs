@@ -244,6 +244,9 @@ impl PoolService for Service {
                 let now = self.publisher.now();
                 let mounted = |name: &str| self.mounts.of(name);
                 let mut report = now.facts.now(&pool, &now.space, &now.troubles, mounted);
+                if let Some(progress) = self.changes.scan_progress() {
+                    pool_report::add_scan(&mut report, &progress);
+                }
                 if let Some(refuses) = self.changes.suspended() {
                     pool_report::suspend(&mut report, refuses);
                 }

@@ -15,6 +15,7 @@ use cenote_control::report::{
 use cenote_engine::Result;
 use cenote_engine::dataset::{self, PropertyValue};
 use cenote_engine::pool::Pool;
+use cenote_engine::pool::group::ScanProgress;
 use cenote_engine::pool::properties::{self, Runtime};
 use cenote_engine::pool::space::{DedupTables, PoolSpace};
 use cenote_engine::vdev::LeafDevice;
@@ -225,7 +226,30 @@ fn list(pool: &Pool, directory: &Zap, key: &str, class: VdevClass) -> Result<Vec
 }
 
 fn scan_report(words: &[u64]) -> Option<ScanReport> {
-    let state = scan_state::ScanState::from_words(words).ok()?;
+    scan_of(&scan_state::ScanState::from_words(words).ok()?)
+}
+
+/// What a scan tells beyond what the groups record of it.
+pub fn add_scan(report: &mut PoolReport, progress: &ScanProgress) {
+    let Some(scan) = progress.record.as_ref().and_then(scan_of) else { return };
+    let seconds = |time: u64| i64::try_from(time).unwrap_or(0);
+    let now = ScanReport {
+        pass_examined: progress.pass_examined,
+        examined: scan.examined.max(progress.issued),
+        issued: progress.issued,
+        pass_issued: progress.pass_issued,
+        pass_start: seconds(progress.pass_start),
+        paused: seconds(progress.paused),
+        spent_paused: progress.spent_paused,
+        ..scan
+    };
+    if scan.state == ScanState::Scanning {
+        report.scan = Some(now);
+        report.status = status(report);
+    }
+}
+
+fn scan_of(state: &scan_state::ScanState) -> Option<ScanReport> {
     let function = match state.function {
         scan_state::ScanFunction::Scrub => ScanFunction::Scrub,
         scan_state::ScanFunction::Resilver => ScanFunction::Resilver,

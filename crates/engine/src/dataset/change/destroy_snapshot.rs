@@ -53,6 +53,7 @@ impl MosChange<'_> {
             self.remove_clones_key(phys.directory, phys.creation_txg)?;
         }
         self.pass_on(&phys, key_stays)?;
+        self.hooks.snapshot_destroyed(snapshot, phys.next_snapshot);
         self.forget_snapshot(snapshot, &phys)
     }
 

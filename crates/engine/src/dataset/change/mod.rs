@@ -28,6 +28,7 @@ mod permissions;
 mod promote;
 mod properties;
 mod rename;
+mod scan;
 mod skeleton;
 mod snapshot;
 mod space;
@@ -58,6 +59,7 @@ pub use dedup::LiveDedup;
 pub use free::{Freed, FreeingPass};
 pub use ledger::DatasetLedger;
 pub use properties::{PropertyData, PropertyInput};
+pub use scan::{ScanQueue, read_scan};
 pub use skeleton::{DEFERRED_LIST, FREE_LIST, NewPool, Skeleton};
 pub use space::{Delta, Share};
 
@@ -77,6 +79,14 @@ pub trait PoolHooks: Sync {
     }
     /// An encrypted directory goes away, and with it the user key loaded for it, if it has its own.
     fn keys_released(&self, _directory: ObjectId) {}
+    /// A snapshot of a head was taken.
+    fn snapshot_taken(&self, _head: ObjectId, _snapshot: ObjectId) {}
+    /// A snapshot went; `next` is what came after it.
+    fn snapshot_destroyed(&self, _snapshot: ObjectId, _next: ObjectId) {}
+    /// A head went.
+    fn head_destroyed(&self, _head: ObjectId) {}
+    /// Two heads exchanged their content.
+    fn heads_swapped(&self, _one: ObjectId, _other: ObjectId) {}
     /// Name of this host, for the history.
     fn host(&self) -> String;
     /// What the pool offers to its datasets now.

@@ -135,6 +135,7 @@ impl MosChange<'_> {
         }
         self.put_number(phys.snapshot_names, name, snapshot.0)?;
         self.note_snapshot_change(phys.directory)?;
+        self.hooks.snapshot_taken(head, snapshot);
         Ok(snapshot)
     }
 

@@ -113,6 +113,7 @@ impl MosChange<'_> {
         self.renew_freed(head, origin)?;
         self.drop_livelist(old.directory)?;
         self.drop_livelist(new.directory)?;
+        self.hooks.heads_swapped(clone, head);
         let name = self.name_of(head)?;
         let component = name.rsplit('/').next().unwrap_or_default();
         self.log_event("clone swap", Some(clone), &format!("parent={component}"))

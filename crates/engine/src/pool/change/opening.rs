@@ -44,6 +44,7 @@ impl LivePool {
         live.check_host()?;
         live.claim_logs()?;
         live.note_opening();
+        live.load_scan()?;
         let claimed_sealed = !live.fresh.lock().is_empty();
         live.start()?;
         if claimed_sealed {

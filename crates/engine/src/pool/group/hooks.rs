@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 
 use super::LivePool;
 use super::outage::Outage;
+use super::scan::DatasetEvent;
 use crate::cache::BlockKey;
 use crate::dataset::PoolCapacity;
 use crate::dataset::change::{Delta, Meter, PoolHooks};
@@ -43,6 +44,11 @@ impl<'a> GroupHooks<'a> {
     pub(in crate::pool) fn forget_outdated(&self) {
         let cache = self.live.io.pipe.cache();
         self.outdated.lock().drain(..).for_each(|key| cache.remove(&key));
+    }
+
+    fn note_for_scan(&self, event: DatasetEvent) {
+        let txg = self.txg;
+        self.live.when_done(move |live| live.scan.happened(txg, event));
     }
 
     fn free_at(&self, pointer: &BlockPointer, depth: u32) -> Result<()> {
@@ -118,6 +124,22 @@ impl PoolHooks for GroupHooks<'_> {
 
     fn keys_released(&self, directory: ObjectId) {
         self.live.when_done(move |live| live.pool.keys().forget_root(directory));
+    }
+
+    fn snapshot_taken(&self, head: ObjectId, snapshot: ObjectId) {
+        self.note_for_scan(DatasetEvent::Snapshot { head, snapshot });
+    }
+
+    fn snapshot_destroyed(&self, snapshot: ObjectId, next: ObjectId) {
+        self.note_for_scan(DatasetEvent::SnapshotDestroyed { snapshot, next });
+    }
+
+    fn head_destroyed(&self, head: ObjectId) {
+        self.note_for_scan(DatasetEvent::HeadDestroyed(head));
+    }
+
+    fn heads_swapped(&self, one: ObjectId, other: ObjectId) {
+        self.note_for_scan(DatasetEvent::Swapped(one, other));
     }
 
     fn host(&self) -> String {

@@ -78,7 +78,14 @@ impl LivePool {
         }
         let (mut store, txg) = (MosStore::new(change), change.tx.txg());
         let mut new = Vec::new();
-        for (leaf, ranges) in vdevs.missed() {
+        let mut missed = vdevs.missed();
+        let is_left = |leaf: Guid| vdevs.topology().find(leaf).is_some();
+        let emptied = written.logs.iter().filter(|(leaf, ranges)| {
+            !ranges.is_empty() && is_left(**leaf) && missed.iter().all(|(other, _)| other != *leaf)
+        });
+        let emptied: Vec<Guid> = emptied.map(|(leaf, _)| *leaf).collect();
+        missed.extend(emptied.into_iter().map(|leaf| (leaf, Vec::new())));
+        for (leaf, ranges) in missed {
             if written.logs.get(&leaf) == Some(&ranges) {
                 continue;
             }

@@ -21,6 +21,7 @@ mod missed;
 pub(super) mod multihost;
 mod outage;
 mod promises;
+mod scan;
 mod store;
 mod sync;
 mod tasks;
@@ -50,6 +51,7 @@ pub use config::ConfigChange;
 pub use dataset::{DatasetPolicy, LiveDataset};
 pub(super) use missed::load_missed;
 pub use outage::FailMode;
+pub use scan::{ScanKind, ScanOrder, ScanProgress};
 pub use store::{MosSource, MosStore};
 use tasks::Answers;
 pub(super) use tasks::{Task, Work};
@@ -77,6 +79,8 @@ pub struct WriteOptions {
     pub inline: bool,
     /// What of the intent logs cannot be read or replayed is given up: `zpool import -m`.
     pub accepts_log_losses: bool,
+    /// What devices that are back missed is written to them without being asked.
+    pub resilvers: bool,
     /// Time between two activity writes of a device (`multihost`).
     pub activity_interval: Duration,
 }
@@ -89,6 +93,7 @@ impl Default for WriteOptions {
             interval: INTERVAL,
             inline: false,
             accepts_log_losses: false,
+            resilvers: true,
             activity_interval: multihost::INTERVAL,
         }
     }
@@ -140,6 +145,8 @@ pub struct LivePool {
     pub(super) _healer: Arc<dyn crate::pipe::Healer>,
     /// Long work. Only the thread that writes groups does it.
     pub(super) jobs: Arc<jobs::Jobs>,
+    /// The scrub or resilver.
+    pub(super) scan: Arc<scan::Scan>,
     /// How far freeing has come.
     pub(super) freeing_pass: Mutex<FreeingPass>,
     pub(super) thread: Mutex<Option<JoinHandle<()>>>,
@@ -205,6 +212,7 @@ impl LivePool {
             outage,
             activity,
             jobs: Arc::new(jobs::Jobs::new()),
+            scan: Arc::default(),
             freeing_pass: Mutex::default(),
             thread: Mutex::new(None),
             pool,
@@ -256,6 +264,7 @@ impl LivePool {
     /// Writes what is left and stops. `last` changes the metadata in the last group.
     pub fn close(&self) -> Result<()> {
         self.jobs.rest();
+        self.scan.rest();
         let synced = match self.gate.failure() {
             Some(failure) => Err(failure),
             None => {

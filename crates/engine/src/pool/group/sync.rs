@@ -89,6 +89,7 @@ impl LivePool {
         group.write_datasets(fresh, &mut written)?;
         self.free_destroyed(change, hooks);
         self.go_on_discarding(change, txg)?;
+        self.go_on_scanning(change, hooks);
         Ok((group.write_mos_and_flush()?, written))
     }
 

@@ -41,6 +41,7 @@ impl LivePool {
             Error::new(ErrorKind::Io, format!("cannot start a thread: {error}"))
         })?;
         *self.thread.lock() = Some(thread);
+        self.start_scanning()?;
         self.start_activity()
     }
 
@@ -48,6 +49,7 @@ impl LivePool {
     fn has_work(&self, txg: Txg) -> bool {
         !self.tasks.lock().is_empty()
             || self.jobs.are_due()
+            || self.scan.is_due()
             || self.config.lock().is_dirty()
             || self.has_missed(&self.vdevs())
             || !self.dirty_datasets(txg).is_empty()

@@ -23,6 +23,7 @@ mod properties;
 mod remount;
 mod rename;
 mod rollback;
+mod scan;
 mod snapshot;
 
 use std::cell::{Cell, RefCell};
@@ -140,6 +141,7 @@ fn order(change: &Change) -> Box<dyn Order + '_> {
         Change::EnableFeatures(names) => Box::new(pool::EnableFeatures(names)),
         Change::AddVdevs(plan) => Box::new(devices::Add(plan)),
         Change::RemoveVdev(device) => Box::new(devices::Remove(device)),
+        Change::Scan(request) => Box::new(scan::Scan(*request)),
         Change::Clear(device) => Box::new(devices::Clear(device.as_deref())),
         Change::Reguid(guid) => Box::new(pool::Reguid(*guid)),
         Change::Checkpoint { discard } => Box::new(pool::Checkpoint { discard: *discard }),

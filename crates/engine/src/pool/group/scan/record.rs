@@ -1,0 +1,98 @@
+//! Recording how far a scan is, and its end.
+//!
+//! Chapter 08, sections 5 and 7. Invariant: a record names a place that OpenZFS can go on at; the end of a
+//! scan and what devices do not miss any more are told by the same group.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use cenote_format::scan_state::{FLAG_SCRUB_PAUSED, ScanFunction, ScanPhase};
+
+use super::run::{Run, Successors, Taken};
+use super::{LivePool, seconds_now};
+use crate::Result;
+use crate::dataset::change::{MosChange, read_scan};
+use crate::pool::group::discarding::has_checkpoint;
+
+/// Datasets without a block in the range that are passed over in one group.
+const PASSED_OVER: u32 = 1000;
+
+impl LivePool {
+    /// What an earlier life of the pool, or OpenZFS, has left to scan.
+    pub(in crate::pool) fn load_scan(&self) -> Result<()> {
+        let Some((record, queue)) = read_scan(&self.mos)? else { return Ok(()) };
+        if record.phase == ScanPhase::Scanning {
+            *self.scan.recorded.lock() = queue.clone();
+            self.scan.resume(Run::new(record, queue));
+        }
+        Ok(())
+    }
+
+    /// Writes what is new of the scan into the group.
+    pub(super) fn record_scan(&self, change: &MosChange<'_>) -> Result<()> {
+        let mut slot = self.scan.run.lock();
+        let Some(run) = slot.as_mut() else { return Ok(()) };
+        let mut next = run.clone();
+        if !begin_next(&mut next, change)? {
+            // Nothing that can be recorded yet.
+            *run = next;
+            self.scan.dirty.store(true, Relaxed);
+            return Ok(());
+        }
+        if next.is_active() && next.is_through() {
+            self.end_scan(change, &mut next, ScanPhase::Finished)?;
+            self.scan.recorded.lock().clear();
+        } else if next.is_active() {
+            let mut recorded = self.scan.recorded.lock();
+            next.record = change.put_scan(&next.record, &recorded, next.queue())?;
+            recorded.clone_from(next.queue());
+        }
+        *run = next;
+        self.scan.show(run);
+        Ok(())
+    }
+
+    /// Ends the scan: everything was visited, or somebody wants no more of it.
+    pub(super) fn end_scan(
+        &self,
+        change: &MosChange<'_>,
+        run: &mut Run,
+        phase: ScanPhase,
+    ) -> Result<()> {
+        let record = &mut run.record;
+        let complete = phase == ScanPhase::Finished;
+        record.phase = phase;
+        record.flags &= !FLAG_SCRUB_PAUSED;
+        record.end_time = seconds_now();
+        let max = record.max_txg;
+        let is_scrub = record.function == ScanFunction::Scrub;
+        run.record = change.end_scan(&run.record, (complete && is_scrub).then_some(max))?;
+        if complete && run.record.errors == 0 && !has_checkpoint(change)? {
+            let failed = self.scan.failed.lock().clone();
+            self.vdevs().forget_missed(max, &failed);
+        }
+        let event = if complete { "scan done" } else { "scan cancelled" };
+        change.log_event(event, None, &format!("errors={}", run.record.errors))
+    }
+}
+
+/// Begins the next dataset, for what is not begun cannot be recorded. False if there are too many without
+/// a block in the range.
+fn begin_next(run: &mut Run, change: &MosChange<'_>) -> Result<bool> {
+    for _ in 0..PASSED_OVER {
+        let Some(dataset) = run.to_be_begun() else { return Ok(true) };
+        let Ok(phys) = change.dataset(dataset) else {
+            run.record.errors = run.record.errors.saturating_add(1);
+            run.leave_out();
+            continue;
+        };
+        match run.begin(&phys) {
+            Taken::Visit => return Ok(true),
+            Taken::Done => run.leave_out(),
+            Taken::Empty => {
+                let next = change.catalog()?.successors_of(dataset, &phys)?;
+                run.dataset_is_done(Successors { birth: phys.creation_txg, next });
+            }
+        }
+    }
+    Ok(false)
+}

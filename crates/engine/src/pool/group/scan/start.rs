@@ -1,0 +1,183 @@
+//! Orders about scans: to begin one, to pause it, to go on, to give it up.
+//!
+//! Chapter 08, sections 2.2 and 2.3. Invariant: one scan at a time; a resilver is neither paused nor given
+//! up.
+
+use std::collections::BTreeMap;
+
+use cenote_format::bptree::BlockBookmark;
+use cenote_format::scan_state::{FLAG_SCRUB_PAUSED, ScanFunction, ScanPhase, ScanState};
+use cenote_format::{ObjectId, Txg};
+
+use super::run::Run;
+use super::{LivePool, seconds_now};
+use crate::dataset::change::MosChange;
+use crate::{Error, ErrorKind, Result};
+
+/// Greatest class of dedup tables whose blocks are visited by way of the tables.
+const NO_CLASS: u64 = 0;
+
+/// What is to be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScanKind {
+    /// Everything: what devices are found not to have is written again.
+    Scrub,
+    /// What was written since the last whole scrub began.
+    ScrubNew,
+    /// What devices are known not to have.
+    Resilver,
+}
+
+/// What somebody wants of the scan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScanOrder {
+    /// That it begins, or goes on if it pauses.
+    Begin(ScanKind),
+    /// That it pauses.
+    Pause,
+    /// That it is given up.
+    Stop,
+}
+
+fn refused(kind: ErrorKind, reason: &str) -> Error {
+    Error::new(kind, reason)
+}
+
+impl LivePool {
+    /// Does what somebody wants of the scan.
+    ///
+    /// # Errors
+    /// As [`Self::order_scan`] says.
+    pub fn scan(&self, order: ScanOrder) -> Result<()> {
+        self.change(move |live, change| live.order_scan(change, order))
+    }
+
+    /// Begins a resilver if a device that is there misses something, and none was tried for that.
+    pub(super) fn resilver_if_needed(&self) {
+        let vdevs = self.vdevs();
+        let Some(range) = vdevs.resilver_range() else { return };
+        let now = (range, vdevs.comebacks());
+        if self.gate.suspension().is_some() || self.scan.tried.lock().as_ref() == Some(&now) {
+            return;
+        }
+        *self.scan.tried.lock() = Some(now);
+        if let Err(error) = self.scan(ScanOrder::Begin(ScanKind::Resilver)) {
+            tracing::info!(%error, "no resilver");
+            *self.scan.tried.lock() = None;
+        }
+    }
+
+    /// Does what somebody wants of the scan, within the order that `change` belongs to.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Busy`] where one runs already, [`ErrorKind::NotFound`] where none does.
+    pub fn order_scan(&self, change: &MosChange<'_>, order: ScanOrder) -> Result<()> {
+        let now = self.scan.run.lock().as_ref().filter(|run| run.is_active()).cloned();
+        let is_resilver = |run: &Run| run.record.function == ScanFunction::Resilver;
+        match (order, now) {
+            (ScanOrder::Begin(_), Some(run)) if run.is_paused() => self.pause_scan(change, false),
+            (ScanOrder::Begin(_), Some(run)) if is_resilver(&run) => {
+                Err(refused(ErrorKind::Busy, "currently resilvering"))
+            }
+            (ScanOrder::Begin(ScanKind::Resilver), Some(_)) => {
+                self.begin_scan(change, ScanKind::Resilver)
+            }
+            (ScanOrder::Begin(_), Some(_)) => {
+                let reason = "currently scrubbing; use 'zpool scrub -s' to cancel scrub";
+                Err(refused(ErrorKind::Busy, reason))
+            }
+            (ScanOrder::Begin(kind), None) => self.begin_scan(change, kind),
+            (ScanOrder::Pause, Some(run)) if run.is_paused() => Err(refused(
+                ErrorKind::Exists,
+                "scrub is paused; use 'zpool scrub' to resume scrub",
+            )),
+            (ScanOrder::Pause, Some(run)) if !is_resilver(&run) => self.pause_scan(change, true),
+            (ScanOrder::Stop, Some(run)) if !is_resilver(&run) => self.stop_scan(change),
+            (ScanOrder::Pause, None) => Ok(()),
+            (ScanOrder::Stop, None) => {
+                Err(refused(ErrorKind::NotFound, "there is no active scrub"))
+            }
+            (ScanOrder::Pause | ScanOrder::Stop, Some(_)) => {
+                Err(refused(ErrorKind::Busy, "currently resilvering"))
+            }
+        }
+    }
+
+    fn begin_scan(&self, change: &MosChange<'_>, kind: ScanKind) -> Result<()> {
+        let txg = change.tx.txg();
+        let lacking = self.vdevs().resilver_range();
+        let function = match kind {
+            ScanKind::Resilver => ScanFunction::Resilver,
+            ScanKind::Scrub | ScanKind::ScrubNew => ScanFunction::Scrub,
+        };
+        if kind == ScanKind::Resilver && lacking.is_none() {
+            // No device that is there misses anything.
+            return Ok(());
+        }
+        if self.is_scanning().is_some() {
+            self.stop_scan(change)?;
+        }
+        let (min, max) = match (&lacking, kind) {
+            (Some(range), _) => (Txg(range.start.saturating_sub(1)), Txg(range.end)),
+            (None, ScanKind::ScrubNew) => (change.last_scrubbed()?, txg),
+            (None, _) => (Txg(0), txg),
+        };
+        let record = ScanState {
+            function,
+            phase: ScanPhase::Scanning,
+            queue: ObjectId(0),
+            min_txg: min,
+            max_txg: max,
+            current_min_txg: min,
+            current_max_txg: max,
+            start_time: seconds_now(),
+            end_time: 0,
+            to_examine: self.allocator.figures().all_allocated(),
+            examined: 0,
+            skipped: 0,
+            processed: 0,
+            errors: 0,
+            dedup_class_max: NO_CLASS,
+            // Past every class: blocks in the tables are visited by way of their datasets.
+            dedup_bookmark: [NO_CLASS + 1, 0, 0, 0],
+            bookmark: BlockBookmark { objset: 0, object: 0, level: 0, block: 0 },
+            flags: 0,
+        };
+        change.forget_error_scrub()?;
+        let number = u64::from(function);
+        let text = format!("func={number} mintxg={} maxtxg={}", min.0, max.0);
+        change.log_event("scan setup", None, &text)?;
+        self.config.lock().topology_changed();
+        self.when_done(move |live| {
+            live.scan.failed.lock().clear();
+            live.scan.resume(Run::new(record, BTreeMap::new()));
+            live.scan.alter(|_| ());
+        });
+        Ok(())
+    }
+
+    fn pause_scan(&self, change: &MosChange<'_>, paused: bool) -> Result<()> {
+        let word = if paused { "scan paused" } else { "scan resumed" };
+        change.log_event(
+            word,
+            None,
+            &format!("flag={}", if paused { FLAG_SCRUB_PAUSED } else { 0 }),
+        )?;
+        self.when_done(move |live| {
+            live.scan.pass.pause(paused);
+            live.scan.alter(|run| run.pause(paused));
+        });
+        Ok(())
+    }
+
+    fn stop_scan(&self, change: &MosChange<'_>) -> Result<()> {
+        let Some(mut run) = self.scan.run.lock().clone() else { return Ok(()) };
+        self.end_scan(change, &mut run, ScanPhase::Cancelled)?;
+        self.when_done(move |live| {
+            live.scan.show(&run);
+            *live.scan.run.lock() = Some(run);
+            live.scan.recorded.lock().clear();
+        });
+        Ok(())
+    }
+}

@@ -1,0 +1,380 @@
+//! Visiting a portion: finding blocks in logical order, reading them in the order of the disks.
+//!
+//! Chapter 08, sections 3 to 5. Invariant: a portion is found in one state of the pool, of which nothing
+//! is overwritten before all of it is read, and ends before a block of data or of dnodes, so that OpenZFS
+//! goes on there.
+
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use cenote_format::bptree::BlockBookmark;
+use cenote_format::scan_state::{ScanFunction, ScanState};
+use cenote_format::{BlockPointer, Dva, ObjectId, Txg};
+use parking_lot::Mutex;
+
+use super::run::{Successors, Taken};
+use super::{LivePool, Scan};
+use crate::dataset::Catalog;
+use crate::pipe::Scrubbed;
+use crate::walk::{Node, Order, Step, Tree, Walk};
+use crate::{Error, ErrorKind, Result};
+
+/// Blocks of a portion, about: at first, at least and at most.
+const BLOCKS: [usize; 3] = [512, 32, 8192];
+/// Most bytes of a portion for each of its blocks, about.
+const BYTES: u64 = 32 << 10;
+/// Reading a portion is to take more than the first of these, and less than the second.
+const READING: [Duration; 2] = [Duration::from_millis(300), Duration::from_millis(1500)];
+/// Time for finding them.
+const FINDING: Duration = Duration::from_secs(1);
+/// Threads that read.
+const READERS: usize = 8;
+/// Blocks a reader takes at once.
+const TAKEN: usize = 16;
+/// How long a reader sits out while somebody waits for a group.
+const SITTING: Duration = Duration::from_millis(1);
+/// Time between two attempts when something is not there yet, or devices are away.
+const AGAIN: Duration = Duration::from_millis(100);
+/// The accounts of users, groups and projects, whose blocks no portion ends at.
+const FIRST_ACCOUNT: u64 = u64::MAX - 2;
+
+/// What is to be visited next.
+struct Place {
+    serial: u64,
+    record: ScanState,
+    to_be_begun: Option<ObjectId>,
+}
+
+/// Blocks that were found.
+#[derive(Default)]
+struct Found {
+    blocks: Vec<BlockPointer>,
+    places: Vec<(u64, u8, u64)>,
+    /// Allocated bytes of all that were found, and of those among them that are not to be read.
+    examined: u64,
+    skipped: u64,
+    lost: Vec<Error>,
+    /// Where the next portion begins; `None`: the object set is done.
+    next: Option<BlockBookmark>,
+}
+
+/// What reading them did.
+#[derive(Default)]
+struct Done {
+    repaired: u64,
+    lost: Vec<Error>,
+    failed: Vec<Txg>,
+}
+
+impl LivePool {
+    /// Visits a portion of what the scan has left, if it has anything to do.
+    pub(super) fn visit_portion(&self) {
+        let visited = match self.place() {
+            Some(place) if self.gate.suspension().is_none() => match place.to_be_begun {
+                Some(dataset) => self.begin_dataset(dataset, place.serial),
+                None => self.visit(&place),
+            },
+            Some(_) => Err(Error::new(ErrorKind::Busy, "pool I/O is currently suspended")),
+            None => return,
+        };
+        if let Err(error) = visited {
+            tracing::debug!(%error, "the scan waits");
+            if !self.options.inline {
+                std::thread::sleep(AGAIN);
+            }
+        }
+    }
+
+    fn place(&self) -> Option<Place> {
+        let run = self.scan.run.lock();
+        let run = run.as_ref().filter(|run| Scan::has_work(Some(run)))?;
+        let to_be_begun = run.to_be_begun();
+        Some(Place { serial: run.serial, record: run.record, to_be_begun })
+    }
+
+    /// Takes the next dataset from the queue.
+    fn begin_dataset(&self, dataset: ObjectId, serial: u64) -> Result<()> {
+        let seen = self.pool.uberblock().txg;
+        let catalog = self.pool.catalog();
+        let phys = catalog.dataset_phys(dataset);
+        let after = successors(&catalog, dataset);
+        let mut run = self.scan.run.lock();
+        let Some(run) = run.as_mut().filter(|run| run.serial == serial) else { return Ok(()) };
+        run.seen(seen);
+        match phys {
+            Ok(phys) => match run.begin(&phys) {
+                Taken::Visit => {}
+                Taken::Done => run.leave_out(),
+                Taken::Empty => run.dataset_is_done(after?),
+            },
+            // It is younger than the view.
+            Err(error) if run.is_ahead() => return Err(error),
+            Err(error) => {
+                tracing::warn!(dataset = dataset.0, %error, "a dataset cannot be scanned");
+                run.record.errors = run.record.errors.saturating_add(1);
+                run.leave_out();
+            }
+        }
+        self.scan.show(run);
+        self.scan.dirty.store(true, Relaxed);
+        Ok(())
+    }
+
+    fn visit(&self, place: &Place) -> Result<()> {
+        // What is freed from now on, and was lately, stays where it is.
+        let _held = self.allocator.hold_all();
+        let seen = self.pool.uberblock().txg;
+        let (catalog, mos) = (self.pool.catalog(), self.pool.mos());
+        let objset = place.record.bookmark.objset;
+        let root = match objset {
+            0 => *mos.root_pointer(),
+            dataset => match catalog.dataset_phys(ObjectId(dataset)) {
+                Ok(phys) => phys.pointer,
+                Err(error) => return self.dataset_is_gone(place, seen, error),
+            },
+        };
+        let found = self.find(&place.record, root);
+        let after = match (found.next, objset) {
+            (Some(_), _) => Ok(Successors::default()),
+            (None, 0) => Ok(Successors {
+                next: catalog.common_origin()?.into_iter().collect(),
+                birth: Txg(0),
+            }),
+            (None, dataset) => successors(&catalog, ObjectId(dataset)),
+        };
+        self.scan.pass.examined.fetch_add(found.examined, Relaxed);
+        let started = Instant::now();
+        let Some(done) = self.read(&place.record, &found) else { return Ok(()) };
+        self.scan.portion.took(started.elapsed());
+        let lost: Vec<&Error> = found.lost.iter().chain(&done.lost).collect();
+        if !lost.is_empty() && self.gate.suspension().is_some() {
+            // Devices may have what is lost for now: the portion is visited anew.
+            return Err(Error::new(ErrorKind::Busy, "pool I/O is currently suspended"));
+        }
+        for error in &lost {
+            self.io.pipe.faults().note(error, self.vdevs().comebacks());
+        }
+        let mut run = self.scan.run.lock();
+        let Some(run) = run.as_mut().filter(|run| run.serial == place.serial) else {
+            return Ok(());
+        };
+        run.seen(seen);
+        let record = &mut run.record;
+        record.examined = record.examined.saturating_add(found.examined);
+        record.skipped = record.skipped.saturating_add(found.skipped);
+        record.processed = record.processed.saturating_add(done.repaired);
+        record.errors = record.errors.saturating_add(lost.len() as u64);
+        self.scan.failed.lock().extend(done.failed);
+        match (found.next, objset) {
+            (Some(next), _) => run.advance(next),
+            (None, 0) => run.mos_is_done(after?.next.first().copied()),
+            (None, _) => run.dataset_is_done(after?),
+        }
+        self.scan.show(run);
+        self.scan.dirty.store(true, Relaxed);
+        if run.is_through() && !self.options.inline {
+            // Whoever waits for the end is told at once.
+            self.gate.want(self.gate.figures().open);
+        }
+        Ok(())
+    }
+
+    /// The dataset being visited is not in the view: it will be, or it is gone.
+    fn dataset_is_gone(&self, place: &Place, seen: Txg, error: Error) -> Result<()> {
+        let mut run = self.scan.run.lock();
+        let Some(run) = run.as_mut().filter(|run| run.serial == place.serial) else {
+            return Ok(());
+        };
+        run.seen(seen);
+        if run.is_ahead() {
+            return Err(error);
+        }
+        let dataset = run.record.bookmark.objset;
+        tracing::warn!(dataset, %error, "a dataset cannot be scanned");
+        run.record.errors = run.record.errors.saturating_add(1);
+        run.leave_out();
+        self.scan.show(run);
+        self.scan.dirty.store(true, Relaxed);
+        Ok(())
+    }
+
+    /// Finds the blocks of a portion.
+    fn find(&self, record: &ScanState, root: BlockPointer) -> Found {
+        let at = record.bookmark;
+        let whole = BlockBookmark { object: 0, level: 0, block: 0, ..at };
+        let (min, max) = match at.objset {
+            0 => (record.min_txg, record.max_txg),
+            _ => (record.current_min_txg, record.current_max_txg),
+        };
+        let mut tree = Tree::new(at.objset, min, ());
+        tree.resume = (at != whole).then_some(at);
+        tree.above = true;
+        let started = Instant::now();
+        let mut found = Found::default();
+        let most = self.scan.portion.blocks();
+        let (mut bytes, mut steps) = (0_u64, 0_usize);
+        for step in Walk::new(&*self.io.pipe, tree, root, Order::ParentFirst) {
+            let node = match &step {
+                Step::Block(node) => node,
+                Step::Lost(lost) => &lost.node,
+            };
+            let is_enough = steps >= most
+                || bytes >= most as u64 * BYTES
+                || steps > 0 && started.elapsed() >= FINDING;
+            if is_enough && may_end_before(node) {
+                found.next = Some(node.bookmark(at.objset));
+                break;
+            }
+            steps += 1;
+            match step {
+                Step::Block(node) => {
+                    bytes = bytes.saturating_add(node.pointer.psize());
+                    found.take(&node, record, max);
+                }
+                Step::Lost(lost) => found.lost.push(lost.error),
+            }
+        }
+        found
+    }
+
+    /// Reads what was found. `None`: something else is to be done first.
+    fn read(&self, record: &ScanState, found: &Found) -> Option<Done> {
+        let mut order: Vec<usize> = (0..found.blocks.len()).collect();
+        let address = |index: &usize| {
+            found
+                .blocks
+                .get(*index)
+                .and_then(BlockPointer::first_dva)
+                .map(|dva| (dva.vdev, dva.offset))
+        };
+        order.sort_by_key(address);
+        let vdevs = self.vdevs();
+        let is_resilver = record.function == ScanFunction::Resilver;
+        let lacks = |bp: &BlockPointer, dva: Dva| {
+            !is_resilver || bp.is_gang() || vdevs.lacks_some(dva.vdev, bp.physical_birth())
+        };
+        let (next, done) = (AtomicUsize::new(0), Mutex::new(Done::default()));
+        let read = || {
+            while !self.scan.rests.load(Relaxed) && self.is_still(record) {
+                let first = next.fetch_add(TAKEN, Relaxed);
+                let Some(taken) = order.get(first..order.len().min(first + TAKEN)) else { break };
+                if taken.is_empty() {
+                    break;
+                }
+                for (block, place) in taken
+                    .iter()
+                    .filter_map(|index| found.blocks.get(*index).zip(found.places.get(*index)))
+                {
+                    if !self.options.inline && self.gate.is_waited_for(self.gate.figures().open) {
+                        std::thread::sleep(SITTING);
+                    }
+                    let one = self.io.pipe.scrub(block, &lacks);
+                    self.scan.pass.issued.fetch_add(allocated(block), Relaxed);
+                    self.scan.pass.repaired.fetch_add(one.repaired, Relaxed);
+                    done.lock().add(one, record.bookmark.objset, *place);
+                }
+            }
+        };
+        match self.options.inline {
+            true => read(),
+            false => std::thread::scope(|scope| {
+                let readers = READERS.min(order.len() / TAKEN + 1);
+                (1..readers).for_each(|_| drop(scope.spawn(read)));
+                read();
+            }),
+        }
+        let all = next.load(Relaxed) >= order.len();
+        (all && !self.scan.rests.load(Relaxed) && self.is_still(record)).then(|| done.into_inner())
+    }
+
+    /// What is being read is still what the scan is at.
+    fn is_still(&self, record: &ScanState) -> bool {
+        let run = self.scan.run.lock();
+        let same = |now: &ScanState| {
+            now.phase == record.phase && now.start_time == record.start_time && !now.is_paused()
+        };
+        run.as_ref().is_some_and(|run| same(&run.record))
+    }
+}
+
+/// How many blocks a portion has, so that it is read in about a second: meanwhile freed space cannot be
+/// used.
+#[derive(Debug)]
+pub(super) struct PortionSize(AtomicUsize);
+
+impl Default for PortionSize {
+    fn default() -> Self {
+        let [first, ..] = BLOCKS;
+        Self(AtomicUsize::new(first))
+    }
+}
+
+impl PortionSize {
+    fn blocks(&self) -> usize {
+        self.0.load(Relaxed)
+    }
+
+    fn took(&self, time: Duration) {
+        let ([_, least, most], [short, long]) = (BLOCKS, READING);
+        let blocks = self.blocks();
+        let next = match () {
+            () if time < short => blocks * 2,
+            () if time > long => blocks / 2,
+            () => blocks,
+        };
+        self.0.store(next.clamp(least, most), Relaxed);
+    }
+}
+
+/// A walk that begins there gives the block, and all that comes after it.
+fn may_end_before(node: &Node) -> bool {
+    let bookmark = node.bookmark(0);
+    bookmark.level == 0
+        && bookmark.block != BlockBookmark::SPILL_BLOCK
+        && (bookmark.object, bookmark.block) != (0, 0)
+        && bookmark.object < FIRST_ACCOUNT
+}
+
+fn allocated(pointer: &BlockPointer) -> u64 {
+    pointer.dvas().map(|dva| dva.asize).fold(0, u64::saturating_add)
+}
+
+fn successors(catalog: &Catalog, dataset: ObjectId) -> Result<Successors> {
+    let phys = catalog.dataset_phys(dataset)?;
+    let next = catalog.successors_of(dataset, &phys)?;
+    Ok(Successors { birth: phys.creation_txg, next })
+}
+
+impl Found {
+    /// Takes a block, if it is in the range.
+    fn take(&mut self, node: &Node, record: &ScanState, max: Txg) {
+        let pointer = &node.pointer;
+        let birth = pointer.physical_birth();
+        if pointer.is_hole() || pointer.is_redacted() || birth > max {
+            return;
+        }
+        let bytes = allocated(pointer);
+        self.examined = self.examined.saturating_add(bytes);
+        let is_outside = birth <= record.min_txg || birth >= record.max_txg;
+        if is_outside || pointer.is_embedded() {
+            self.skipped = self.skipped.saturating_add(bytes);
+            return;
+        }
+        self.blocks.push(*pointer);
+        self.places.push((node.object, node.level, node.block));
+    }
+}
+
+impl Done {
+    fn add(&mut self, one: Scrubbed, objset: u64, (object, level, block): (u64, u8, u64)) {
+        self.repaired = self.repaired.saturating_add(one.repaired);
+        self.failed.extend(one.failed);
+        self.lost.extend(one.lost.map(|error| {
+            error.at(|place| {
+                place.objset = Some(objset);
+                place.object = Some(object);
+                place.block = Some((level, block));
+            })
+        }));
+    }
+}

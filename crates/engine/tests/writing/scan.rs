@@ -1,0 +1,151 @@
+//! Scrubs and resilvers: what devices lost or missed is on them again, and is told.
+//!
+//! Invariant: after a scan without errors every copy of every block is right, and no device is said to
+//! miss anything.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cenote_device::Health;
+use cenote_engine::ErrorKind;
+use cenote_engine::check::{CheckOptions, Verify, check};
+use cenote_engine::pool::group::{LivePool, ScanKind, ScanOrder};
+use cenote_format::config::VdevKind;
+use cenote_format::scan_state::{ScanFunction, ScanPhase, ScanState};
+
+use super::suspended::{Disks, object};
+use super::{census, noise};
+
+fn order(live: &Arc<LivePool>, order: ScanOrder) -> cenote_engine::Result<()> {
+    live.change(move |live, change| live.order_scan(change, order))
+}
+
+fn finished(live: &LivePool) -> ScanState {
+    let start = Instant::now();
+    loop {
+        let record = live.scan_progress().record.unwrap();
+        if record.phase != ScanPhase::Scanning {
+            return record;
+        }
+        assert!(start.elapsed() < Duration::from_secs(60), "{record:?}");
+        live.sync().unwrap();
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Every copy is read.
+fn copies_are_right(live: &LivePool) -> bool {
+    live.sync().unwrap();
+    let options =
+        CheckOptions { verify: Verify::Everything, every_copy: true, ..CheckOptions::default() };
+    let report = check(live.pool(), &options, &mut |_| ControlFlow::Continue(())).unwrap();
+    report.is_clean()
+}
+
+fn write(live: &Arc<LivePool>, objects: u64, seed: u64) {
+    for number in 0..objects {
+        let object = object(live);
+        object.write(&live.begin().unwrap(), 0, &noise(1 << 19, seed + number)).unwrap();
+    }
+    live.sync().unwrap();
+}
+
+#[test]
+fn a_scrub_writes_again_what_a_lying_disk_lost() {
+    for (kind, count) in [(VdevKind::Mirror, 3), (VdevKind::Raidz, 4)] {
+        let (disks, live) = Disks::create(kind, count);
+        write(&live, 4, 1);
+        disks.disk(1).lose_writes(true);
+        write(&live, 8, 100);
+        disks.disk(1).lose_writes(false);
+        assert!(live.vdevs().missed().is_empty());
+        order(&live, ScanOrder::Begin(ScanKind::Scrub)).unwrap();
+        let record = finished(&live);
+        assert_eq!((record.phase, record.errors), (ScanPhase::Finished, 0), "{record:?}");
+        assert!(record.processed > 1 << 20, "{record:?}");
+        assert!(copies_are_right(&live), "{kind:?}");
+        // A second one finds nothing to do.
+        order(&live, ScanOrder::Begin(ScanKind::Scrub)).unwrap();
+        let record = finished(&live);
+        assert_eq!((record.errors, record.processed), (0, 0), "{record:?}");
+        assert!(record.examined * 10 > record.to_examine * 8, "{record:?}");
+        live.export().unwrap();
+        census(live.pool());
+    }
+}
+
+#[test]
+fn a_device_that_missed_groups_is_whole_after_a_resilver() {
+    for (kind, count) in [(VdevKind::Mirror, 2), (VdevKind::Raidz, 4)] {
+        let (disks, live) = Disks::create(kind, count);
+        write(&live, 2, 1);
+        disks.disk(1).set_health(Health::FailsWrites);
+        write(&live, 8, 100);
+        assert_eq!(live.vdevs().missed().len(), 1);
+        disks.disk(1).set_health(Health::Well);
+        live.retry_now();
+        write(&live, 1, 200);
+        // As soon as the disk is trusted again, nobody has to ask.
+        let start = Instant::now();
+        while live.scan_progress().record.is_none() {
+            assert!(start.elapsed() < Duration::from_secs(60), "{:?}", live.vdevs().missed());
+            live.vdevs().probe();
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let record = finished(&live);
+        assert_eq!(record.function, ScanFunction::Resilver);
+        assert_eq!((record.phase, record.errors), (ScanPhase::Finished, 0), "{record:?}");
+        assert!(live.vdevs().missed().is_empty(), "{:?}", live.vdevs().missed());
+        assert!(copies_are_right(&live), "{kind:?}");
+        live.close().unwrap();
+        drop(live);
+        let live = disks.reopen();
+        assert!(live.vdevs().missed().is_empty());
+        live.export().unwrap();
+        census(live.pool());
+    }
+}
+
+#[test]
+fn a_scrub_pauses_goes_on_in_another_life_and_is_given_up() {
+    let (disks, live) = Disks::create(VdevKind::Mirror, 2);
+    write(&live, 60, 1);
+    order(&live, ScanOrder::Pause).unwrap();
+    assert_eq!(order(&live, ScanOrder::Stop).unwrap_err().kind(), ErrorKind::NotFound);
+    for disk in [0, 1] {
+        disks.disk(disk).set_delay(Duration::from_millis(20));
+    }
+    order(&live, ScanOrder::Begin(ScanKind::Scrub)).unwrap();
+    assert_eq!(
+        order(&live, ScanOrder::Begin(ScanKind::Scrub)).unwrap_err().kind(),
+        ErrorKind::Busy
+    );
+    order(&live, ScanOrder::Pause).unwrap();
+    for disk in [0, 1] {
+        disks.disk(disk).set_delay(Duration::ZERO);
+    }
+    live.close().unwrap();
+    drop(live);
+
+    let live = disks.reopen();
+    let paused = live.scan_progress().record.unwrap();
+    assert!(paused.is_paused() && paused.phase == ScanPhase::Scanning, "{paused:?}");
+    std::thread::sleep(Duration::from_millis(200));
+    live.sync().unwrap();
+    assert_eq!(live.scan_progress().record.unwrap().bookmark, paused.bookmark);
+    for disk in [0, 1] {
+        disks.disk(disk).set_delay(Duration::from_millis(20));
+    }
+    order(&live, ScanOrder::Begin(ScanKind::Scrub)).unwrap();
+    order(&live, ScanOrder::Stop).unwrap();
+    assert_eq!(live.scan_progress().record.unwrap().phase, ScanPhase::Cancelled);
+    for disk in [0, 1] {
+        disks.disk(disk).set_delay(Duration::ZERO);
+    }
+    order(&live, ScanOrder::Begin(ScanKind::Scrub)).unwrap();
+    let record = finished(&live);
+    assert_eq!((record.phase, record.errors), (ScanPhase::Finished, 0));
+    live.export().unwrap();
+    census(live.pool());
+}

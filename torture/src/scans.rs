@@ -1,0 +1,50 @@
+//! Steps that are scrubs and resilvers.
+//!
+//! Invariant: after a scan that was begun and ended in one step, without errors and with all leaves well,
+//! every copy of every block is right, and is asked for from then on.
+
+use cenote_engine::pool::group::{ScanKind, ScanOrder};
+use cenote_format::scan_state::{ScanFunction, ScanPhase};
+
+use crate::run::{Runner, Verdict};
+
+impl Runner {
+    /// Gives an order about the scan, and writes at most so many groups while it works.
+    pub(crate) fn scan(&mut self, what: u8, groups: u8) -> Verdict {
+        let order = match what % 8 {
+            0..=3 => ScanOrder::Begin(ScanKind::Scrub),
+            4..=5 => ScanOrder::Begin(ScanKind::Resilver),
+            6 => ScanOrder::Pause,
+            _ => ScanOrder::Stop,
+        };
+        let mark = self.model.mark();
+        let before = self.live.is_scanning();
+        match self.live.scan(order) {
+            Ok(()) => {
+                self.model.acknowledge(&mark);
+                self.note_missed();
+            }
+            Err(error) => return self.declined(&error),
+        }
+        for _ in 0..groups {
+            if self.live.is_scanning().is_none() {
+                break;
+            }
+            self.group()?;
+        }
+        let record = self.live.scan_progress().record;
+        let Some(record) = record.filter(|_| before.is_none()) else { return Ok(()) };
+        let is_whole = record.phase == ScanPhase::Finished && record.errors == 0;
+        if !is_whole || !self.troubles.is_empty() || !matches!(order, ScanOrder::Begin(_)) {
+            return Ok(());
+        }
+        if self.live.vdevs().missed().is_empty() {
+            self.missed.clear();
+        }
+        let is_scrub = record.function == ScanFunction::Scrub && record.min_txg.0 == 0;
+        if is_scrub && self.missed.is_empty() && !self.rotten_labels {
+            self.rotten = false;
+        }
+        Ok(())
+    }
+}
