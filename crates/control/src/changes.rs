@@ -168,9 +168,28 @@ pub enum Change {
 }
 
 impl Change {
-    /// How many descriptors come with it.
+    /// How many descriptors come with it: what a new key is read from is the last.
     pub fn descriptors(&self) -> usize {
-        usize::from(matches!(self, Change::LoadKey(_)))
+        let own = usize::from(matches!(self, Change::LoadKey(_)));
+        own + usize::from(self.has_new_key())
+    }
+
+    /// Whether it makes an encryption root, or gives one another key.
+    pub fn has_new_key(&self) -> bool {
+        match self {
+            Change::CreateDataset(new) | Change::Clone { new, .. } => new.key.is_some(),
+            Change::ChangeKey { key, .. } => key.is_some(),
+            _ => false,
+        }
+    }
+
+    /// That key. Its secret is no part of the message.
+    pub fn new_key(&mut self) -> Option<&mut NewKey> {
+        match self {
+            Change::CreateDataset(new) | Change::Clone { new, .. } => new.key.as_mut(),
+            Change::ChangeKey { key, .. } => key.as_mut(),
+            _ => None,
+        }
     }
 }
 

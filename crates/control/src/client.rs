@@ -5,14 +5,13 @@
 //! becomes of what it is shown on.
 
 use std::collections::HashMap;
-use std::os::fd::AsFd;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use crate::changes::{Change, Grant, LoadKeyRequest};
+use crate::changes::{Change, ChangeRequest, Grant, LoadKeyRequest};
 use crate::frame::{ExchangeError, Timed, VERSION};
 use crate::principal;
 use crate::protocol::{Answer as Last, Failure, FailureKind, Part, Progress, Reply, Request};
@@ -306,7 +305,14 @@ impl Client {
     ) -> Result<Vec<String>, Failure> {
         // an order may take long, but a process that hangs is noticed at once
         self.pool_report(pool)?;
-        let last = self.exchange(pool, request, descriptors, |part| {
+        let apart = match request {
+            Request::Change(order) if order.change.has_new_key() => Some(key_apart(order)?),
+            _ => None,
+        };
+        let mut with = descriptors.to_vec();
+        with.extend(apart.as_ref().map(|(_, pipe)| pipe.as_fd()));
+        let request = apart.as_ref().map_or(request, |(request, _)| request);
+        let last = self.exchange(pool, request, &with, |part| {
             if let Part::Progress(progress) = part {
                 told(progress);
             }
@@ -327,9 +333,7 @@ impl Client {
         request: LoadKeyRequest,
         key: &Secret,
     ) -> Result<(), Failure> {
-        let failed =
-            |error| Failure::new(FailureKind::Other, format!("no pipe for the key: {error}"));
-        let pipe = key.in_pipe().map_err(failed)?;
+        let pipe = key.in_pipe().map_err(no_pipe)?;
         self.order_with(pool, &Change::LoadKey(request).into(), &[pipe.as_fd()], |_| {}).map(|_| ())
     }
 
@@ -386,6 +390,18 @@ impl Client {
         }
         true
     }
+}
+
+fn no_pipe(error: std::io::Error) -> Failure {
+    Failure::new(FailureKind::Other, format!("no pipe for the key: {error}"))
+}
+
+/// An order whose new key is no part of it, but lies in a pipe.
+fn key_apart(order: &ChangeRequest) -> Result<(Request, OwnedFd), Failure> {
+    let mut order = order.clone();
+    let key = order.change.new_key().map(|key| std::mem::take(&mut key.secret));
+    let pipe = key.unwrap_or_default().in_pipe().map_err(no_pipe)?;
+    Ok((Request::Change(Box::new(order)), pipe))
 }
 
 fn unexpected(pool: &str, answer: &dyn std::fmt::Debug) -> Failure {
@@ -451,4 +467,27 @@ fn other_version(pool: &str, process: u32, theirs: u32) -> String {
         program(&process.to_string()),
         program("self"),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::NewKey;
+
+    #[test]
+    fn a_new_key_is_no_part_of_the_message() {
+        let secret = Secret(b"a passphrase".to_vec());
+        let key = NewKey {
+            secret: secret.clone(),
+            format: "passphrase".into(),
+            location: "prompt".into(),
+            iterations: 1,
+        };
+        let change = Change::ChangeKey { dataset: "tank/a".into(), key: Some(key) };
+        let (request, pipe) = key_apart(&ChangeRequest { command: None, change }).unwrap();
+        let text = serde_json::to_string(&request).unwrap();
+        assert!(text.contains(r#""secret":[]"#), "{text}");
+        assert_eq!(request.descriptors(), 1);
+        assert!(Secret::read(pipe, Duration::from_secs(5)).unwrap() == secret);
+    }
 }

@@ -1,7 +1,7 @@
 //! Keys on their way to a pool process.
 //!
-//! Invariant: what held a key is wiped when it is given up. A key that is loaded is no part of a message:
-//! it lies in a pipe of which the message brings the end to read from.
+//! Invariant: what held a key is wiped when it is given up. A key is no part of a message on the control
+//! socket: it lies in a pipe of which the message brings the end to read from.
 
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
@@ -15,7 +15,7 @@ use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 pub const SECRET_MAX: usize = 4096;
 
 /// A key as the user gave it: a passphrase, hexadecimal digits, or raw bytes. Wiped when dropped.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Zeroize, ZeroizeOnDrop)]
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize, Zeroize, ZeroizeOnDrop)]
 #[serde(transparent)]
 pub struct Secret(pub Vec<u8>);
 

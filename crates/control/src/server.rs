@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
-use crate::changes::{ChangeRequest, Grant};
+use crate::changes::{Change, ChangeRequest, Grant};
 use crate::frame::{ExchangeError, Timed, VERSION};
 use crate::protocol::{Answer, DatasetQuery, Failure, FailureKind, LOOK_DEADLINE, Reply, Request};
 use crate::replies::Replies;
@@ -290,7 +290,7 @@ fn exchange(
     let has_place = own().is_some();
     let answer = match denied {
         Some(denied) => Err(denied),
-        None if has_place => answer(&request, descriptors, service, &replies, &mut ending),
+        None if has_place => answer(request, descriptors, service, &replies, &mut ending),
         None => {
             let words = format!("{ORDERS_MAX} orders wait already, try again");
             Err(Failure::new(FailureKind::Busy, words))
@@ -322,9 +322,19 @@ fn receive(stream: &UnixStream) -> Result<(Request, Vec<OwnedFd>), Failure> {
     }
 }
 
+/// Puts the key in its place that came in a pipe.
+fn take_new_key(change: &mut Change, descriptors: &mut Vec<OwnedFd>) -> Result<(), Failure> {
+    let Some(key) = change.new_key() else { return Ok(()) };
+    let from = descriptors.pop().ok_or_else(|| io::ErrorKind::NotFound.into());
+    key.secret = from.and_then(|from| Secret::read(from, PATIENCE)).map_err(|error| {
+        Failure::new(FailureKind::Other, format!("Failed to read key material: {error}"))
+    })?;
+    Ok(())
+}
+
 fn answer(
-    request: &Request,
-    descriptors: Vec<OwnedFd>,
+    request: Request,
+    mut descriptors: Vec<OwnedFd>,
     service: &dyn PoolService,
     replies: &Replies<'_>,
     ending: &mut Option<Ending>,
@@ -332,14 +342,15 @@ fn answer(
     let nothing = |()| Answer::Done { warnings: Vec::new() };
     Ok(match request {
         Request::PoolReport => Answer::Pool(Box::new(service.report())),
-        Request::Datasets(query) => nothing(service.datasets(query, replies)?),
+        Request::Datasets(query) => nothing(service.datasets(&query, replies)?),
         Request::History => nothing(service.history(replies)?),
-        Request::Usage(dataset) => nothing(service.usage(dataset, replies)?),
-        Request::Holds(snapshot) => Answer::Holds(service.holds(snapshot)?),
-        Request::Permissions(dataset) => Answer::Permissions(service.permissions(dataset)?),
-        Request::DeleteQueue(dataset) => Answer::Count(service.delete_queue(dataset)?),
-        Request::Change(request) => {
-            let carried = service.carry_out(request, Call { replies, descriptors })?;
+        Request::Usage(dataset) => nothing(service.usage(&dataset, replies)?),
+        Request::Holds(snapshot) => Answer::Holds(service.holds(&snapshot)?),
+        Request::Permissions(dataset) => Answer::Permissions(service.permissions(&dataset)?),
+        Request::DeleteQueue(dataset) => Answer::Count(service.delete_queue(&dataset)?),
+        Request::Change(mut request) => {
+            take_new_key(&mut request.change, &mut descriptors)?;
+            let carried = service.carry_out(&request, Call { replies, descriptors })?;
             if carried.ends {
                 *ending = Some(Ending::Exported);
             }
@@ -355,7 +366,6 @@ fn answer(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::changes::Change;
     use crate::protocol::Part;
     use crate::report::HistoryRecord;
 

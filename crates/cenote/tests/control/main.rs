@@ -214,7 +214,14 @@ fn datasets_are_listed() {
 fn keys_and_mounts() {
     let directory = tempfile::tempdir().unwrap();
     let at = directory.path();
-    let _server = serve(at, "tank");
+    let fake = Arc::new(Fake::new("tank"));
+    let changes = fake.changes.clone();
+    let _server = serve_fake(at, "tank", fake);
+    let create = "zfs create -o encryption=on -o keyformat=passphrase tank/secret";
+    let created = run_with(at, create, "right passphrase\n");
+    assert_eq!((created.err.as_str(), created.code), ("", 0));
+    let told = changes.lock().unwrap().join("\n");
+    assert!(told.contains("Secret(16 bytes)"), "{told}");
     let locked = "cannot mount 'tank/locked': encryption key not loaded\n";
     check(at, "zfs mount tank/locked", "", locked, 1);
     let wrong = run_with(at, "zfs load-key tank/locked", "wrong passphrase\n");
