@@ -45,6 +45,44 @@ fn logs_spares_and_cache_devices_leave_the_pool() {
     bench.zdb();
 }
 
+/// For filesystems, volumes, clones and what is renamed, and where the name is taken already.
+#[test]
+fn parents_are_made_with_what_lies_below_them() {
+    let Some((bench, d)) = Bench::mounting(1) else { return };
+    bench.create(&[&d[0]]);
+    bench.cenote(&["zfs", "create", "-p", "tank/a/b/c"]);
+    bench.cenote(&["zfs", "create", "-p", "tank/a/b/c"]);
+    std::fs::write(bench.at("mnt/tank/a/b/c/file"), noise(50_000, 1)).unwrap();
+    bench.cenote(&["zfs", "create", "-p", "-V", "10M", "tank/v/w/volume"]);
+    bench.cenote(&["zfs", "snapshot", "tank/a/b/c@s"]);
+    bench.cenote(&["zfs", "clone", "-p", "tank/a/b/c@s", "tank/k/l/clone"]);
+    assert!(bench.at("mnt/tank/k/l/clone/file").exists());
+    bench.cenote(&["zfs", "rename", "-p", "tank/a/b/c", "tank/m/n/c"]);
+    assert!(bench.at("mnt/tank/m/n/c/file").exists());
+    let said = bench.refused(&["zfs", "create", "-p", "-o", "reservation=1P", "tank/x/y"]);
+    assert_eq!(said, "cannot create 'tank/x/y': out of space\n");
+    let said = bench.refused(&["zfs", "create", "-p", "tank/v/w/volume/x/y"]);
+    assert_eq!(said, "cannot create 'tank/v/w/volume/x/y': parent is not a filesystem\n");
+    let names = bench.cenote(&["zfs", "list", "-H", "-o", "name", "-r", "tank"]);
+    assert!(!names.contains("tank/x"), "{names}");
+    // One group and one line for each.
+    let history = bench.cenote(&["zpool", "history", "-i", "tank"]);
+    for names in [
+        &["create tank/a (", "create tank/a/b (", "create tank/a/b/c ("][..],
+        &["create tank/v (", "create tank/v/w (", "create tank/v/w/volume ("],
+        &["create tank/k (", "create tank/k/l (", "clone tank/k/l/clone ("],
+        &["create tank/m (", "create tank/m/n (", "rename tank/a/b/c ("],
+    ] {
+        let line = |name: &&str| history.lines().find(|line| line.contains(*name)).unwrap();
+        let group = |line: &str| line.split(['[', ']']).nth(1).unwrap().to_owned();
+        let groups: Vec<String> = names.iter().map(|name| group(line(name))).collect();
+        assert!(groups.iter().all(|one| *one == groups[0]), "{groups:?}\n{history}");
+    }
+    assert_eq!(history.matches("zfs rename -p tank/a/b/c tank/m/n/c").count(), 1, "{history}");
+    bench.cenote(&["zpool", "export", "tank"]);
+    bench.zdb();
+}
+
 #[test]
 fn names_for_a_while_are_not_kept() {
     let Some((bench, _)) = Bench::mounting(1) else { return };
