@@ -293,18 +293,20 @@ mod tests {
         assert_eq!((run.record.current_min_txg, run.record.current_max_txg), (Txg(1), Txg(60)));
         run.dataset_is_done(after(60, &[31]));
         assert_eq!(at(&run), 31);
-        // A head that was cloned after the scan began holds nothing that is not visited elsewhere.
         run.happened(
             Txg(101),
             DatasetEvent::Snapshot { head: ObjectId(31), snapshot: ObjectId(70) },
         );
         assert_eq!(run.queue().keys().copied().collect::<Vec<_>>(), [50, 70]);
         assert_eq!(at(&run), 50);
-        assert_eq!(run.begin(&snapshot(100, 101)), Taken::Done);
-        run.leave_out();
+        assert_eq!(run.begin(&snapshot(1, 101)), Taken::Visit);
+        run.dataset_is_done(after(101, &[]));
         assert_eq!(at(&run), 70);
         run.begin(&snapshot(60, 101));
-        run.dataset_is_done(after(101, &[]));
+        // What is younger than the scan holds nothing that is not visited elsewhere.
+        run.dataset_is_done(after(101, &[31]));
+        assert_eq!(run.begin(&snapshot(101, 0)), Taken::Done);
+        run.leave_out();
         assert!(run.is_through());
     }
 
@@ -337,10 +339,10 @@ mod tests {
         run.mos_is_done(Some(ObjectId(20)));
         run.begin(&snapshot(0, 1));
         run.dataset_is_done(after(1, &[30, 31]));
-        let serial = run.serial;
         run.happened(Txg(101), DatasetEvent::HeadDestroyed(ObjectId(31)));
-        assert!(run.serial == serial && run.queue().len() == 1);
+        assert_eq!((at(&run), run.queue().len()), (30, 1));
         run.begin(&snapshot(1, 0));
+        let serial = run.serial;
         run.happened(Txg(101), DatasetEvent::HeadDestroyed(ObjectId(30)));
         assert!(run.serial != serial && run.is_through());
     }
