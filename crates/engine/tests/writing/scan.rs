@@ -149,3 +149,33 @@ fn a_scrub_pauses_goes_on_in_another_life_and_is_given_up() {
     live.export().unwrap();
     census(live.pool());
 }
+
+#[test]
+fn a_scrub_that_pauses_gives_way_to_a_resilver() {
+    let (disks, live) = Disks::create(VdevKind::Mirror, 2);
+    write(&live, 60, 1);
+    for disk in [0, 1] {
+        disks.disk(disk).set_delay(Duration::from_millis(20));
+    }
+    order(&live, ScanOrder::Begin(ScanKind::Scrub)).unwrap();
+    order(&live, ScanOrder::Pause).unwrap();
+    assert_eq!(live.is_scanning(), Some(ScanFunction::Scrub));
+    for disk in [0, 1] {
+        disks.disk(disk).set_delay(Duration::ZERO);
+    }
+    disks.disk(0).set_health(Health::FailsWrites);
+    write(&live, 4, 100);
+    disks.disk(0).set_health(Health::Well);
+    live.retry_now();
+    let start = Instant::now();
+    while !live.vdevs().missed().is_empty() {
+        assert!(start.elapsed() < Duration::from_secs(60), "{:?}", live.scan_progress());
+        live.vdevs().probe();
+        live.sync().unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let record = live.scan_progress().record.unwrap();
+    assert_eq!((record.function, record.phase), (ScanFunction::Resilver, ScanPhase::Finished));
+    live.export().unwrap();
+    census(live.pool());
+}

@@ -12,7 +12,6 @@ mod start;
 mod visit;
 
 use std::collections::BTreeSet;
-use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -50,8 +49,7 @@ pub(in crate::pool) struct Scan {
     recorded: Mutex<ScanQueue>,
     /// Groups of which repairs failed since the scan began.
     failed: Mutex<BTreeSet<Txg>>,
-    /// What devices lacked, and how often some had come back, when a resilver was begun for it.
-    tried: Mutex<Option<(Range<u64>, u64)>>,
+    tried: Mutex<Option<start::Tried>>,
     portion: visit::PortionSize,
     pass: Pass,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -231,18 +229,17 @@ impl LivePool {
 /// The thread that visits.
 fn work(live: &Weak<LivePool>, scan: &Scan) {
     loop {
-        let is_idle = {
+        {
             let mut run = scan.run.lock();
             if !Scan::has_work(run.as_ref()) && !scan.rests.load(Relaxed) {
                 scan.work.wait_for(&mut run, GLANCE);
             }
-            run.as_ref().is_none_or(|run| !run.is_active())
-        };
+        }
         let Some(live) = live.upgrade() else { return };
         if scan.rests.load(Relaxed) {
             return;
         }
-        if is_idle && live.options.resilvers {
+        if live.options.resilvers {
             live.resilver_if_needed();
         }
         live.visit_portion();

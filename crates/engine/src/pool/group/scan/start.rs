@@ -4,6 +4,8 @@
 //! up.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
+use std::time::{Duration, Instant};
 
 use cenote_format::bptree::BlockBookmark;
 use cenote_format::scan_state::{FLAG_SCRUB_PAUSED, ScanFunction, ScanPhase, ScanState};
@@ -16,6 +18,11 @@ use crate::{Error, ErrorKind, Result};
 
 /// Greatest class of dedup tables whose blocks are visited by way of the tables.
 const NO_CLASS: u64 = 0;
+
+/// Time between two resilvers that are begun without being asked for, of devices that go on failing.
+const PAUSE: Duration = Duration::from_secs(60);
+/// The same if a device has come back in between.
+const PAUSE_AFTER_COMEBACK: Duration = Duration::from_secs(5);
 
 /// What is to be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +46,25 @@ pub enum ScanOrder {
     Stop,
 }
 
+/// A resilver that was begun without being asked for.
+#[derive(Debug)]
+pub(super) struct Tried {
+    /// What devices lacked.
+    range: Range<u64>,
+    /// How often some had come back.
+    comebacks: u64,
+    when: Instant,
+}
+
+impl Tried {
+    /// Nothing is different now, or too soon.
+    fn is_enough(&self, range: &Range<u64>, comebacks: u64) -> bool {
+        let same = self.range == *range && self.comebacks == comebacks;
+        let pause = if self.comebacks == comebacks { PAUSE } else { PAUSE_AFTER_COMEBACK };
+        same || self.when.elapsed() < pause
+    }
+}
+
 fn refused(kind: ErrorKind, reason: &str) -> Error {
     Error::new(kind, reason)
 }
@@ -52,18 +78,30 @@ impl LivePool {
         self.change(move |live, change| live.order_scan(change, order))
     }
 
-    /// Begins a resilver if a device that is there misses something, and none was tried for that.
+    /// Begins a resilver if a device that is there misses something that no scan under way writes to it.
+    /// A scrub that pauses gives way.
     pub(super) fn resilver_if_needed(&self) {
         let vdevs = self.vdevs();
         let Some(range) = vdevs.resilver_range() else { return };
-        let now = (range, vdevs.comebacks());
-        if self.gate.suspension().is_some() || self.scan.tried.lock().as_ref() == Some(&now) {
+        let is_covered = |run: &Run| {
+            let record = &run.record;
+            let is_all = record.min_txg.0 < range.start && range.end <= record.max_txg.0;
+            record.function == ScanFunction::Resilver || is_all && !run.is_paused()
+        };
+        let run = self.scan.run.lock().as_ref().filter(|run| run.is_active()).cloned();
+        if self.gate.suspension().is_some() || run.as_ref().is_some_and(is_covered) {
             return;
         }
-        *self.scan.tried.lock() = Some(now);
+        let comebacks = vdevs.comebacks();
+        {
+            let mut tried = self.scan.tried.lock();
+            if tried.as_ref().is_some_and(|tried| tried.is_enough(&range, comebacks)) {
+                return;
+            }
+            *tried = Some(Tried { range, comebacks, when: Instant::now() });
+        }
         if let Err(error) = self.scan(ScanOrder::Begin(ScanKind::Resilver)) {
             tracing::info!(%error, "no resilver");
-            *self.scan.tried.lock() = None;
         }
     }
 
@@ -75,12 +113,12 @@ impl LivePool {
         let now = self.scan.run.lock().as_ref().filter(|run| run.is_active()).cloned();
         let is_resilver = |run: &Run| run.record.function == ScanFunction::Resilver;
         match (order, now) {
+            (ScanOrder::Begin(ScanKind::Resilver), Some(run)) if !is_resilver(&run) => {
+                self.begin_scan(change, ScanKind::Resilver)
+            }
             (ScanOrder::Begin(_), Some(run)) if run.is_paused() => self.pause_scan(change, false),
             (ScanOrder::Begin(_), Some(run)) if is_resilver(&run) => {
                 Err(refused(ErrorKind::Busy, "currently resilvering"))
-            }
-            (ScanOrder::Begin(ScanKind::Resilver), Some(_)) => {
-                self.begin_scan(change, ScanKind::Resilver)
             }
             (ScanOrder::Begin(_), Some(_)) => {
                 let reason = "currently scrubbing; use 'zpool scrub -s' to cancel scrub";
