@@ -91,7 +91,7 @@ impl Runner {
     ) -> Verdict {
         let order = self.moment(back);
         let left = self.cut_disks(order, manner, seed, stale);
-        self.rotten |= stale > 0;
+        self.rotten |= stale > 0 || order <= self.clean_since;
         if back > 0 {
             // At that moment nobody may have missed anything yet, or some copies are missing.
             self.rotten |= !self.missed.is_empty();

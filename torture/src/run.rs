@@ -62,6 +62,10 @@ pub struct Runner {
     pub(crate) rotten: bool,
     /// So may labels be, which no scrub reads.
     pub(crate) rotten_labels: bool,
+    /// The last event before every copy was known to be right.
+    pub(crate) clean_since: u64,
+    /// The last scan that was seen to end: when it began and ended, and its last group.
+    pub(crate) followed: Option<(u64, u64, u64)>,
     /// The labels of leaves that were damaged.
     pub(crate) damaged_labels: BTreeMap<String, Vec<u64>>,
     /// All devices fail now.
@@ -129,6 +133,8 @@ impl Runner {
             newest: Txg(0),
             rotten: false,
             rotten_labels: false,
+            clean_since: 0,
+            followed: None,
             damaged_labels: BTreeMap::new(),
             dark: false,
             between: None,
@@ -231,6 +237,7 @@ impl Runner {
 
     /// A group was written: who could not take part has missed it, if it wrote blocks.
     pub(crate) fn note_missed(&mut self) {
+        self.follow_scan();
         let before = self.newest;
         self.newest = self.newest_blocks();
         if before == self.newest {
@@ -398,6 +405,7 @@ impl Runner {
             }
         }
         self.follow()?;
+        self.follow_scan();
         self.status()
     }
 
@@ -447,7 +455,10 @@ impl Runner {
             order,
             model: &self.model,
             setup: &self.setup,
-            spared: !self.troubles.is_empty() || self.rotten || !self.missed.is_empty(),
+            spared: !self.troubles.is_empty()
+                || self.rotten
+                || !self.missed.is_empty()
+                || order <= self.clean_since,
         }
     }
 }
@@ -472,7 +483,7 @@ pub(crate) fn load_key(live: &Arc<LivePool>, setup: &Setup) -> Verdict {
     Err(reason)
 }
 
-fn leaf_at<'a>(node: &'a VdevStatus, path: &str) -> Option<&'a VdevStatus> {
+pub(crate) fn leaf_at<'a>(node: &'a VdevStatus, path: &str) -> Option<&'a VdevStatus> {
     if node.config.path.as_deref() == Some(path) && node.config.kind == VdevKind::File {
         return Some(node);
     }

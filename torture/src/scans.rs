@@ -3,10 +3,11 @@
 //! Invariant: after a scan that was begun and ended in one step, without errors and with all leaves well,
 //! every copy of every block is right, and is asked for from then on.
 
+use cenote_device::SimDevice;
 use cenote_engine::pool::group::{ScanKind, ScanOrder};
-use cenote_format::scan_state::{ScanFunction, ScanPhase};
+use cenote_format::scan_state::{ScanFunction, ScanPhase, ScanState};
 
-use crate::run::{Runner, Verdict};
+use crate::run::{Runner, Verdict, leaf_at};
 
 impl Runner {
     /// Gives an order about the scan, and writes at most so many groups while it works.
@@ -44,7 +45,28 @@ impl Runner {
         let is_scrub = record.function == ScanFunction::Scrub && record.min_txg.0 == 0;
         if is_scrub && self.missed.is_empty() && !self.rotten_labels {
             self.rotten = false;
+            self.clean_since = SimDevice::newest_order();
         }
         Ok(())
+    }
+
+    /// Leaves got what they had missed, if a scan has ended without errors since this was last asked.
+    pub(crate) fn follow_scan(&mut self) {
+        let record = self.live.scan_progress().record;
+        let is_whole =
+            |record: &ScanState| record.phase == ScanPhase::Finished && record.errors == 0;
+        let Some(record) = record.filter(is_whole) else { return };
+        let ended = (record.start_time, record.end_time, record.max_txg.0);
+        if self.followed == Some(ended) {
+            return;
+        }
+        self.followed = Some(ended);
+        let Some(root) = self.live.vdevs().status() else { return };
+        let missing = self.live.vdevs().missed();
+        let is_missing = |path: &String| {
+            let leaf = leaf_at(&root, path);
+            leaf.is_some_and(|leaf| missing.iter().any(|(guid, _)| *guid == leaf.config.guid))
+        };
+        self.missed.retain(|path| self.troubles.contains_key(path) || is_missing(path));
     }
 }

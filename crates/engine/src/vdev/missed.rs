@@ -15,6 +15,9 @@ use std::sync::atomic::Ordering::Relaxed;
 /// A leaf and the txgs it lacks.
 pub type Missed = (Guid, Vec<Range<u64>>);
 
+/// Groups that a leaf takes part in before it is forgotten that it missed some.
+const PROBATION: u64 = 4;
+
 /// Every transaction group there can be.
 const ALWAYS: Range<u64> = 0..u64::MAX;
 
@@ -84,12 +87,24 @@ impl VdevTree {
         }
     }
 
-    /// Everything born before `end` was written to the leaves that are there, but what was born in
-    /// the groups of `failed`. True if that was not known.
+    /// Leaves that missed nothing since `end` have to take part in more groups than there were until
+    /// `now`, before it is certain that they do not go on failing.
+    pub fn is_too_soon(&self, end: Txg, now: Txg) -> bool {
+        let last = |leaf: &Leaf| leaf.missing().last().map(|range| range.end);
+        let mut lacking = self.leaves.iter().filter(|leaf| self.may_write(leaf)).filter_map(last);
+        lacking.any(|last| last <= end.0 && last.saturating_add(PROBATION) > now.0)
+    }
+
+    /// Everything born before `end` was written to the leaves that are there and missed nothing since, but
+    /// what was born in the groups of `failed`. True if that was not known.
     pub fn forget_missed(&self, end: Txg, failed: &BTreeSet<Txg>) -> bool {
         let mut any = false;
         for leaf in self.leaves.iter().filter(|leaf| self.may_write(leaf)) {
             let known = leaf.missing();
+            // Who missed something since goes on failing, and may not even have an uberblock that tells.
+            if known.last().is_some_and(|range| range.end > end.0) {
+                continue;
+            }
             let mut left: Vec<Range<u64>> = Vec::new();
             for range in &known {
                 let again =

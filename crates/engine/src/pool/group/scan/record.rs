@@ -38,6 +38,12 @@ impl LivePool {
             self.scan.dirty.store(true, Relaxed);
             return Ok(());
         }
+        if next.is_active() && next.is_through() && self.is_too_soon(&next, change) {
+            *run = next;
+            self.scan.dirty.store(true, Relaxed);
+            self.gate.want(self.gate.figures().open);
+            return Ok(());
+        }
         if next.is_active() && next.is_through() {
             self.end_scan(change, &mut next, ScanPhase::Finished)?;
             self.scan.recorded.lock().clear();
@@ -49,6 +55,11 @@ impl LivePool {
         *run = next;
         self.scan.show(run);
         Ok(())
+    }
+
+    /// Devices that seem to be whole now are watched for some groups more.
+    fn is_too_soon(&self, run: &Run, change: &MosChange<'_>) -> bool {
+        run.record.errors == 0 && self.vdevs().is_too_soon(run.record.max_txg, change.tx.txg())
     }
 
     /// Ends the scan: everything was visited, or somebody wants no more of it.
