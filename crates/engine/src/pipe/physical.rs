@@ -80,7 +80,7 @@ impl Pipe {
             let read = block_read(bp, dva);
             match self.vdevs().read_recover(&read, &mut |data| self.verify(bp, data)) {
                 Ok(recovered) => {
-                    if Algorithm::from_id(bp.checksum_id()).is_some_and(Algorithm::verifies) {
+                    if is_verified(bp) {
                         self.heal(&read, &recovered);
                     }
                     return Ok(recovered.data);
@@ -213,6 +213,11 @@ impl Pipe {
 fn worse(before: Option<Error>, error: Error) -> Error {
     let passing = before.is_some_and(|before| before.is_passing()) || error.is_passing();
     error.passing(passing)
+}
+
+/// The pointer has a checksum of the bytes.
+pub(super) fn is_verified(bp: &BlockPointer) -> bool {
+    Algorithm::from_id(bp.checksum_id()).is_some_and(Algorithm::verifies)
 }
 
 pub(super) fn block_read(bp: &BlockPointer, dva: Dva) -> BlockRead {

@@ -7,18 +7,13 @@ use bytes::Bytes;
 use cenote_format::{BlockPointer, Dva, Txg};
 
 use super::Pipe;
-use super::physical::block_read;
-use crate::vdev::{BlockRead, BlockWrite, Recovered};
+use super::physical::{block_read, is_verified};
+use crate::vdev::{BlockRead, BlockWrite, Recovered, Repair};
 use crate::{Error, Result};
-
-/// Deepest nesting of gang headers that are followed.
-const MAX_GANG_DEPTH: u32 = 16;
 
 /// What a scrub of one block did.
 #[derive(Debug, Default)]
 pub struct Scrubbed {
-    /// Bytes read, without the parity.
-    pub read: u64,
     /// Bytes written over wrong or missing ones.
     pub repaired: u64,
     /// Groups whose data some leaf still lacks: writing it failed.
@@ -36,30 +31,11 @@ impl Pipe {
         wanted: &dyn Fn(&BlockPointer, Dva) -> bool,
     ) -> Scrubbed {
         let mut done = Scrubbed::default();
-        if let Err(error) = self.scrub_at(bp, wanted, &mut done, 0) {
-            done.lost = Some(error);
-        }
+        // Copies of gang headers are made right by reading them.
+        let scrubbed =
+            self.each_piece(bp, &mut |piece| self.scrub_copies(piece, wanted, &mut done));
+        done.lost = scrubbed.err();
         done
-    }
-
-    fn scrub_at(
-        &self,
-        bp: &BlockPointer,
-        wanted: &dyn Fn(&BlockPointer, Dva) -> bool,
-        done: &mut Scrubbed,
-        depth: u32,
-    ) -> Result<()> {
-        bp.validate()?;
-        if !bp.is_gang() {
-            return self.scrub_copies(bp, wanted, done);
-        }
-        if depth >= MAX_GANG_DEPTH {
-            return Err(Error::corrupt(format!("gang headers nested {depth} deep")));
-        }
-        // The header's copies are made right by reading it.
-        let (length, members) = self.gang_children(bp)?;
-        done.read = done.read.saturating_add(length);
-        members.iter().try_for_each(|one| self.scrub_at(one, wanted, done, depth + 1))
     }
 
     fn scrub_copies(
@@ -71,10 +47,9 @@ impl Pipe {
         let (mut right, mut wrong, mut failure) = (None, Vec::new(), None);
         for dva in bp.dvas().filter(|dva| wanted(bp, *dva)) {
             let read = block_read(bp, dva);
-            done.read = done.read.saturating_add(bp.psize());
             match self.vdevs().read_all_copies(&read, &mut |data| self.verify(bp, data)) {
                 Ok(found) => {
-                    self.repair_copies(&found, &read, done);
+                    self.repair_copies(bp, &found, &read, done);
                     right = Some(found.data);
                 }
                 Err(error) => {
@@ -96,14 +71,24 @@ impl Pipe {
         Ok(())
     }
 
-    fn repair_copies(&self, found: &Recovered, read: &BlockRead, done: &mut Scrubbed) {
-        let written = self.vdevs().resilver(&found.repairs, read.birth);
-        for (repair, written) in found.repairs.iter().zip(written) {
+    fn repair_copies(
+        &self,
+        bp: &BlockPointer,
+        found: &Recovered,
+        read: &BlockRead,
+        done: &mut Scrubbed,
+    ) {
+        let vdevs = self.vdevs();
+        // Without a checksum nobody knows who is right, but for those who lack the block.
+        let is_sure = |repair: &&Repair| is_verified(bp) || vdevs.misses(repair.leaf, read.birth);
+        let repairs: Vec<Repair> = found.repairs.iter().filter(is_sure).cloned().collect();
+        let written = vdevs.resilver(&repairs, read.birth);
+        for (repair, written) in repairs.iter().zip(written) {
             match written {
                 Ok(()) => done.repaired = done.repaired.saturating_add(repair.data.len() as u64),
                 Err(_) => {
                     let birth = read.birth.0..read.birth.0.saturating_add(1);
-                    self.vdevs().add_missing_txgs(repair.leaf, birth);
+                    vdevs.add_missing_txgs(repair.leaf, birth);
                     done.failed.push(read.birth);
                 }
             }

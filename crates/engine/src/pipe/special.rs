@@ -7,7 +7,7 @@ use cenote_codec::checksum::{self, Algorithm, Width};
 use cenote_format::{BlockPointer, Guid};
 
 use super::Pipe;
-use super::physical::block_read;
+use super::physical::{block_read, is_verified};
 use crate::{Error, ErrorKind, Result};
 
 /// Deepest nesting of gang headers a checker follows.
@@ -59,28 +59,46 @@ impl Pipe {
     /// Reads every copy and all parity of a block. An error means that no copy is good.
     pub fn verify_copies(&self, bp: &BlockPointer) -> Result<Copies> {
         let mut copies = Copies::default();
-        self.verify_copies_at(bp, &mut copies, 0)?;
+        self.each_piece(bp, &mut |piece| self.verify_piece(piece, &mut copies))?;
         Ok(copies)
     }
 
-    fn verify_copies_at(&self, bp: &BlockPointer, found: &mut Copies, depth: u32) -> Result<()> {
+    /// Calls `look` for a block, or for each of the blocks that it lies in pieces of.
+    pub(super) fn each_piece(
+        &self,
+        bp: &BlockPointer,
+        look: &mut dyn FnMut(&BlockPointer) -> Result<()>,
+    ) -> Result<()> {
+        self.each_piece_at(bp, look, 0)
+    }
+
+    fn each_piece_at(
+        &self,
+        bp: &BlockPointer,
+        look: &mut dyn FnMut(&BlockPointer) -> Result<()>,
+        depth: u32,
+    ) -> Result<()> {
         bp.validate()?;
-        if bp.is_gang() {
-            if depth >= MAX_GANG_DEPTH {
-                return Err(Error::corrupt(format!("gang headers nested {depth} deep")));
-            }
-            let (_, children) = self.gang_children(bp)?;
-            return children
-                .iter()
-                .try_for_each(|child| self.verify_copies_at(child, found, depth + 1));
+        if !bp.is_gang() {
+            return look(bp);
         }
+        if depth >= MAX_GANG_DEPTH {
+            return Err(Error::corrupt(format!("gang headers nested {depth} deep")));
+        }
+        let (_, children) = self.gang_children(bp)?;
+        children.iter().try_for_each(|child| self.each_piece_at(child, look, depth + 1))
+    }
+
+    fn verify_piece(&self, bp: &BlockPointer, found: &mut Copies) -> Result<()> {
         let (mut good, mut failure) = (false, None);
         for dva in bp.dvas() {
             let read = block_read(bp, dva);
             match self.vdevs().read_all_copies(&read, &mut |data| self.verify(bp, data)) {
                 Ok(recovered) => {
                     good = true;
-                    self.heal(&read, &recovered);
+                    if is_verified(bp) {
+                        self.heal(&read, &recovered);
+                    }
                     add_new(&mut found.liars, recovered.liars);
                     add_new(&mut found.failed, recovered.failed);
                 }

@@ -74,6 +74,11 @@ impl VdevTree {
         Some(first..end)
     }
 
+    /// The leaf `guid` lacks data of `txg`.
+    pub fn misses(&self, guid: Guid, txg: Txg) -> bool {
+        self.leaves.iter().any(|leaf| leaf.config.guid == guid && leaf.misses(txg))
+    }
+
     /// Some leaf of a top-level vdev that can be written lacks data of `txg`. Of a vdev that was
     /// removed nobody knows.
     pub fn lacks_some(&self, vdev: u32, txg: Txg) -> bool {

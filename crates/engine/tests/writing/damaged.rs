@@ -2,7 +2,7 @@
 //!
 //! Invariant: who changes such an object is told; everything else goes on.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -86,13 +86,16 @@ fn goes_on(live: &LivePool, set: &ObjectSet, other: ObjectId, seed: u64) {
     assert!(read == noise(3 * BLOCK, seed));
 }
 
+fn on_one_device(directory: &Path) -> (PathBuf, Arc<LivePool>) {
+    let leaves = devices(directory, 1);
+    let tops = vec![(top(VdevKind::File, None, leaves), AllocationClass::Normal)];
+    (directory.join("d0"), make("damaged", tops, nothing))
+}
+
 #[test]
 fn a_damaged_object_is_the_only_one_that_suffers() {
     let directory = tempfile::tempdir().unwrap();
-    let leaves = devices(directory.path(), 1);
-    let device = directory.path().join("d0");
-    let tops = vec![(top(VdevKind::File, None, leaves), AllocationClass::Normal)];
-    let live = make("damaged", tops, nothing);
+    let (device, live) = on_one_device(directory.path());
     let dataset = head(&live);
     let set = dataset.set();
     let (bad, other) = (filled(&live, set, 1), filled(&live, set, 2));
@@ -322,10 +325,7 @@ fn in_pieces(live: &LivePool, set: &ObjectSet) -> (Object, u64, BlockPointer) {
 #[test]
 fn what_a_damaged_gang_header_led_to_stops_nothing() {
     let directory = tempfile::tempdir().unwrap();
-    let leaves = devices(directory.path(), 1);
-    let device = directory.path().join("d0");
-    let tops = vec![(top(VdevKind::File, None, leaves), AllocationClass::Normal)];
-    let live = make("damaged", tops, nothing);
+    let (device, live) = on_one_device(directory.path());
     let dataset = head(&live);
     let set = dataset.set();
     let other = filled(&live, set, 2);

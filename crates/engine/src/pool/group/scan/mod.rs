@@ -23,8 +23,9 @@ use parking_lot::{Condvar, Mutex};
 
 use super::LivePool;
 use super::hooks::GroupHooks;
+use super::sync::seconds_now;
 use crate::dataset::change::{MosChange, ScanQueue};
-use crate::{Error, ErrorKind, Result, environment};
+use crate::{Error, ErrorKind, Result};
 
 pub(in crate::pool) use run::DatasetEvent;
 use run::Run;
@@ -86,10 +87,6 @@ pub struct ScanProgress {
     pub pass_issued: u64,
     /// Bytes read in all.
     pub issued: u64,
-}
-
-pub(super) fn seconds_now() -> u64 {
-    environment::now().as_secs()
 }
 
 impl Pass {

@@ -7,11 +7,12 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use cenote_format::scan_state::{FLAG_SCRUB_PAUSED, ScanFunction, ScanPhase};
 
-use super::run::{Run, Successors, Taken};
-use super::{LivePool, seconds_now};
+use super::LivePool;
+use super::run::{Run, Successors};
 use crate::Result;
 use crate::dataset::change::{MosChange, read_scan};
 use crate::pool::group::discarding::has_checkpoint;
+use crate::pool::group::sync::seconds_now;
 
 /// Datasets without a block in the range that are passed over in one group.
 const PASSED_OVER: u32 = 1000;
@@ -77,12 +78,13 @@ impl LivePool {
         let max = record.max_txg;
         let is_scrub = record.function == ScanFunction::Scrub;
         run.record = change.end_scan(&run.record, (complete && is_scrub).then_some(max))?;
-        if complete && run.record.errors == 0 && !has_checkpoint(change)? {
-            let failed = self.scan.failed.lock().clone();
-            self.vdevs().forget_missed(max, &failed);
-        }
         let event = if complete { "scan done" } else { "scan cancelled" };
-        change.log_event(event, None, &format!("errors={}", run.record.errors))
+        change.log_event(event, None, &format!("errors={}", run.record.errors))?;
+        if complete && run.record.errors == 0 && !has_checkpoint(change)? {
+            // Last: this is not taken back.
+            self.vdevs().forget_missed(max, &self.scan.failed.lock());
+        }
+        Ok(())
     }
 }
 
@@ -96,13 +98,12 @@ fn begin_next(run: &mut Run, change: &MosChange<'_>) -> Result<bool> {
             run.leave_out();
             continue;
         };
-        match run.begin(&phys) {
-            Taken::Visit => return Ok(true),
-            Taken::Done => run.leave_out(),
-            Taken::Empty => {
-                let next = change.catalog()?.successors_of(dataset, &phys)?;
-                run.dataset_is_done(Successors { birth: phys.creation_txg, next });
-            }
+        let after = || {
+            let next = change.catalog()?.successors_of(dataset, &phys)?;
+            Ok(Successors { birth: phys.creation_txg, next })
+        };
+        if run.take_up(&phys, after)? {
+            return Ok(true);
         }
     }
     Ok(false)

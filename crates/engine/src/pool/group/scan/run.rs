@@ -10,6 +10,8 @@ use cenote_format::dsl_dataset::DslDataset;
 use cenote_format::scan_state::{FLAG_SCRUB_PAUSED, FLAG_VISIT_AGAIN, ScanPhase, ScanState};
 use cenote_format::{ObjectId, Txg};
 
+use crate::Result;
+
 /// Number of an object set in the bookmark when nothing is left.
 const NOTHING: u64 = u64::MAX;
 
@@ -62,7 +64,7 @@ pub(super) struct Run {
 
 /// What becomes of a dataset that is taken from the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Taken {
+enum Taken {
     /// Its blocks are to be visited.
     Visit,
     /// It has no block in the range, what comes after it may.
@@ -214,7 +216,7 @@ impl Run {
     }
 
     /// Takes the dataset that is to be begun from the queue.
-    pub(super) fn begin(&mut self, phys: &DslDataset) -> Taken {
+    fn begin(&mut self, phys: &DslDataset) -> Taken {
         let until = self.queue.remove(&self.record.bookmark.objset).unwrap_or(Txg(0));
         self.begun = true;
         let before = if until.0 == 0 { phys.previous_snapshot_txg } else { until };
@@ -229,6 +231,21 @@ impl Run {
             () if record.current_min_txg >= record.current_max_txg => Taken::Empty,
             () => Taken::Visit,
         }
+    }
+
+    /// Takes the dataset that is to be begun; true if its blocks are to be visited. If it has none in the
+    /// range, what comes `after` it waits.
+    pub(super) fn take_up(
+        &mut self,
+        phys: &DslDataset,
+        after: impl FnOnce() -> Result<Successors>,
+    ) -> Result<bool> {
+        match self.begin(phys) {
+            Taken::Visit => return Ok(true),
+            Taken::Done => self.leave_out(),
+            Taken::Empty => self.dataset_is_done(after()?),
+        }
+        Ok(false)
     }
 
     /// What is next, or is being visited, and all after it, has nothing in the range, or is not there

@@ -11,9 +11,10 @@ use cenote_format::bptree::BlockBookmark;
 use cenote_format::scan_state::{FLAG_SCRUB_PAUSED, ScanFunction, ScanPhase, ScanState};
 use cenote_format::{ObjectId, Txg};
 
+use super::LivePool;
 use super::run::Run;
-use super::{LivePool, seconds_now};
 use crate::dataset::change::MosChange;
+use crate::pool::group::sync::seconds_now;
 use crate::{Error, ErrorKind, Result};
 
 /// Greatest class of dedup tables whose blocks are visited by way of the tables.
@@ -65,10 +66,6 @@ impl Tried {
     }
 }
 
-fn refused(kind: ErrorKind, reason: &str) -> Error {
-    Error::new(kind, reason)
-}
-
 impl LivePool {
     /// Does what somebody wants of the scan.
     ///
@@ -118,14 +115,14 @@ impl LivePool {
             }
             (ScanOrder::Begin(_), Some(run)) if run.is_paused() => self.pause_scan(change, false),
             (ScanOrder::Begin(_), Some(run)) if is_resilver(&run) => {
-                Err(refused(ErrorKind::Busy, "currently resilvering"))
+                Err(Error::new(ErrorKind::Busy, "currently resilvering"))
             }
             (ScanOrder::Begin(_), Some(_)) => {
                 let reason = "currently scrubbing; use 'zpool scrub -s' to cancel scrub";
-                Err(refused(ErrorKind::Busy, reason))
+                Err(Error::new(ErrorKind::Busy, reason))
             }
             (ScanOrder::Begin(kind), None) => self.begin_scan(change, kind),
-            (ScanOrder::Pause, Some(run)) if run.is_paused() => Err(refused(
+            (ScanOrder::Pause, Some(run)) if run.is_paused() => Err(Error::new(
                 ErrorKind::Exists,
                 "scrub is paused; use 'zpool scrub' to resume scrub",
             )),
@@ -133,10 +130,10 @@ impl LivePool {
             (ScanOrder::Stop, Some(run)) if !is_resilver(&run) => self.stop_scan(change),
             (ScanOrder::Pause, None) => Ok(()),
             (ScanOrder::Stop, None) => {
-                Err(refused(ErrorKind::NotFound, "there is no active scrub"))
+                Err(Error::new(ErrorKind::NotFound, "there is no active scrub"))
             }
             (ScanOrder::Pause | ScanOrder::Stop, Some(_)) => {
-                Err(refused(ErrorKind::Busy, "currently resilvering"))
+                Err(Error::new(ErrorKind::Busy, "currently resilvering"))
             }
         }
     }

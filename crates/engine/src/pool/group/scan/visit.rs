@@ -12,7 +12,7 @@ use cenote_format::scan_state::{ScanFunction, ScanState};
 use cenote_format::{BlockPointer, Dva, ObjectId, Txg};
 use parking_lot::Mutex;
 
-use super::run::{Successors, Taken};
+use super::run::Successors;
 use super::{LivePool, Scan};
 use crate::dataset::Catalog;
 use crate::pipe::Scrubbed;
@@ -102,11 +102,7 @@ impl LivePool {
         let Some(run) = run.as_mut().filter(|run| run.serial == serial) else { return Ok(()) };
         run.seen(seen);
         match phys {
-            Ok(phys) => match run.begin(&phys) {
-                Taken::Visit => {}
-                Taken::Done => run.leave_out(),
-                Taken::Empty => run.dataset_is_done(after?),
-            },
+            Ok(phys) => drop(run.take_up(&phys, || after)?),
             // It is younger than the view.
             Err(error) if run.is_ahead() => return Err(error),
             Err(error) => {
