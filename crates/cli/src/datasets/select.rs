@@ -13,6 +13,7 @@ use cenote_control::report::{DatasetKind, DatasetReport};
 
 use super::names;
 use crate::getopt::Parsed;
+use crate::settings::property_list;
 use cenote_control::terminal;
 
 /// What is asked for.
@@ -210,21 +211,10 @@ fn levels(text: &str) -> Result<u32, String> {
 /// Reads a list of properties; `all` becomes `None`. `Err` with the message.
 pub fn properties(text: &str) -> Result<Option<Vec<String>>, String> {
     use cenote_control::properties::{dataset, dataset_show};
-    if text == "all" {
-        return Ok(None);
-    }
-    if text.is_empty() {
-        return Err("bad property list: no properties specified".to_owned());
-    }
-    let mut names = Vec::new();
-    for name in text.split(',') {
-        match dataset(name) {
-            Some(info) => names.push(info.name.to_owned()),
-            None if dataset_show(name).is_some() => names.push(name.to_owned()),
-            None => return Err(format!("bad property list: invalid property '{name}'")),
-        }
-    }
-    Ok(Some(names))
+    property_list(text, |name| match dataset(name) {
+        Some(info) => Some(info.name.to_owned()),
+        None => dataset_show(name).map(|_| name.to_owned()),
+    })
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use cenote_control::text::time;
 use cenote_control::text::vdev_name::Naming;
 
 use crate::getopt::Parsed;
+use crate::settings;
 use crate::usage::Tool;
 use cenote_control::terminal;
 
@@ -229,27 +230,13 @@ pub fn json_options(
 
 /// Takes a list of pool properties apart; `all` becomes `None`. `Err` with the message.
 pub fn property_list(text: &str) -> Result<Option<Vec<String>>, String> {
-    if text == "all" {
-        return Ok(None);
-    }
-    if text.is_empty() {
-        return Err("bad property list: no properties specified".to_owned());
-    }
-    let mut names = Vec::new();
-    for name in text.split(',') {
-        let known = match properties::pool(name) {
-            Some(info) => Some(info.name.to_owned()),
-            None if name.starts_with("feature@") || name.starts_with("unsupported@") => {
-                Some(name.to_owned())
-            }
-            None => properties::is_user_property(name).then(|| name.to_owned()),
-        };
-        match known {
-            Some(known) => names.push(known),
-            None => return Err(format!("bad property list: invalid property '{name}'")),
+    settings::property_list(text, |name| match properties::pool(name) {
+        Some(info) => Some(info.name.to_owned()),
+        None => {
+            let is_feature = name.starts_with("feature@") || name.starts_with("unsupported@");
+            (is_feature || properties::is_user_property(name)).then(|| name.to_owned())
         }
-    }
-    Ok(Some(names))
+    })
 }
 
 #[cfg(test)]
