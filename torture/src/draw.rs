@@ -291,7 +291,8 @@ fn cut(random: &mut Random, theme: Theme) -> Step {
 }
 
 fn life(random: &mut Random, theme: Theme) -> Step {
-    match random.below(12) {
+    match random.below(15) {
+        12..=14 => Step::Scan { what: any(random), groups: random.pick(&[0, 2, 60, 60]) },
         0..=1 => Step::Export,
         2..=3 => Step::Kill { unmounted: if random.percent(40) { any(random) } else { 0 } },
         4..=5 => Step::Look {
@@ -315,7 +316,8 @@ fn leaves(random: &mut Random) -> Step {
         Trouble::NoRoom,
         Trouble::Late,
     ];
-    match random.below(10) {
+    match random.below(12) {
+        10..=11 => Step::Scan { what: any(random), groups: random.pick(&[1, 4, 60, 60]) },
         8 => rot_label(random),
         9 => dark(random),
         0..=3 => Step::Leaf { which: any(random), trouble: random.pick(&troubles) },

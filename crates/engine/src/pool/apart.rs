@@ -61,7 +61,7 @@ pub(super) fn check(
             continue;
         };
         match missed_at(candidate, &own) {
-            Ok(others) if is_apart(&missed, &others, leaf.guid) => {
+            Ok(others) if is_apart(&missed, &others, leaf.guid, own.txg.0) => {
                 return Err(refusal(leaf, &own, choice));
             }
             Ok(_) => {}
@@ -80,18 +80,23 @@ fn is_suspicious(own: &Uberblock, best: &Uberblock, missed: &Missed, leaf: Guid)
     !same && first.is_some_and(|first| first.start <= own.txg.0)
 }
 
-/// Whether device `leaf`, which missed a group according to `missed`, has it according to `others`,
-/// where another device missed it that has it according to `missed`.
-fn is_apart(missed: &Missed, others: &Missed, leaf: Guid) -> bool {
+/// Whether device `leaf`, which missed a group according to `missed`, has it according to `others` (the
+/// state after group `own`), where another device missed it that has it according to `missed`.
+///
+/// Group `own` itself proves nothing: if the device vanished right after it, it is said to have missed it, for
+/// it may have; and what the others lacked then may have been resilvered since. Who went on alone has
+/// written more than one group before it promised anything.
+fn is_apart(missed: &Missed, others: &Missed, leaf: Guid, own: u64) -> bool {
     let holds = |map: &Missed, leaf: &Guid, group: u64| {
         map.get(leaf).into_iter().flatten().any(|range| range.contains(&group))
     };
-    let own = missed.get(&leaf).into_iter().flatten();
+    let lacking = missed.get(&leaf).into_iter().flatten();
     others.iter().filter(|(other, _)| **other != leaf).any(|(other, ranges)| {
         // Ranges that overlap do so from the start of one of them on.
-        let starts = own.clone().chain(ranges).map(|range| range.start);
+        let starts = lacking.clone().chain(ranges).map(|range| range.start);
         starts.into_iter().any(|group| {
-            holds(missed, &leaf, group)
+            group < own
+                && holds(missed, &leaf, group)
                 && !holds(others, &leaf, group)
                 && holds(others, other, group)
                 && !holds(missed, other, group)
@@ -145,15 +150,17 @@ mod tests {
     #[test]
     fn only_two_that_each_missed_what_the_other_has_were_written_apart() {
         let chosen = map(&[(2, 11..31)]);
-        assert!(is_apart(&chosen, &map(&[(1, 11..21)]), Guid(2)));
+        assert!(is_apart(&chosen, &map(&[(1, 11..21)]), Guid(2), 20));
         // The imports did not begin at the same group.
-        assert!(is_apart(&chosen, &map(&[(1, 9..15)]), Guid(2)));
+        assert!(is_apart(&chosen, &map(&[(1, 9..15)]), Guid(2), 14));
         // It fell out while group 11 was written, and says so itself, or says nothing.
-        assert!(!is_apart(&chosen, &map(&[(2, 11..12)]), Guid(2)));
-        assert!(!is_apart(&chosen, &Missed::new(), Guid(2)));
+        assert!(!is_apart(&chosen, &map(&[(2, 11..12)]), Guid(2), 12));
+        assert!(!is_apart(&chosen, &Missed::new(), Guid(2), 12));
         // At its time the other was being resilvered.
-        assert!(!is_apart(&chosen, &map(&[(1, 3..9)]), Guid(2)));
+        assert!(!is_apart(&chosen, &map(&[(1, 3..9)]), Guid(2), 8));
+        // It vanished right after group 11, and what the other lacked of that was resilvered since.
+        assert!(!is_apart(&chosen, &map(&[(1, 10..12)]), Guid(2), 11));
         // Both missed it, and a third had it.
-        assert!(!is_apart(&map(&[(1, 3..9), (2, 3..31)]), &map(&[(1, 3..9)]), Guid(2)));
+        assert!(!is_apart(&map(&[(1, 3..9), (2, 3..31)]), &map(&[(1, 3..9)]), Guid(2), 8));
     }
 }

@@ -24,6 +24,8 @@ const NO_CLASS: u64 = 0;
 const PAUSE: Duration = Duration::from_secs(60);
 /// The same if a device has come back in between.
 const PAUSE_AFTER_COMEBACK: Duration = Duration::from_secs(5);
+/// The same if nothing is different: a device may have become well without anybody being told.
+const PAUSE_IF_SAME: Duration = Duration::from_secs(600);
 
 /// What is to be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,9 +62,12 @@ pub(super) struct Tried {
 impl Tried {
     /// Nothing is different now, or too soon.
     fn is_enough(&self, range: &Range<u64>, comebacks: u64) -> bool {
-        let same = self.range == *range && self.comebacks == comebacks;
-        let pause = if self.comebacks == comebacks { PAUSE } else { PAUSE_AFTER_COMEBACK };
-        same || self.when.elapsed() < pause
+        let pause = match self.comebacks == comebacks {
+            true if self.range == *range => PAUSE_IF_SAME,
+            true => PAUSE,
+            false => PAUSE_AFTER_COMEBACK,
+        };
+        self.when.elapsed() < pause
     }
 }
 
