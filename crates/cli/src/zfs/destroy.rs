@@ -3,24 +3,22 @@
 //! Invariant: everything that will be destroyed is known and, with `-v`, named before anything is;
 //! what depends on something else is destroyed before it.
 
-use std::collections::BTreeSet;
+use std::collections::HashSet;
 use std::process::ExitCode;
 
 use cenote_control::changes::{Change, DestroyRequest};
 use cenote_control::client::Client;
-use cenote_control::report::{DatasetKind, DatasetReport};
+use cenote_control::report::DatasetKind;
 use cenote_control::text::number;
 
 use super::common::{self, fail};
-use crate::datasets::names;
+use super::dependents::{Doomed, Family};
 use crate::getopt::{Parsed, Spec};
 use crate::usage::Tool;
 use crate::zpool::common::history_line;
 use cenote_control::terminal;
 
 const SPEC: Spec = Spec { letters: "vpndfrR", long: &[] };
-/// What has to be known of datasets to destroy them.
-const NEEDED: [&str; 4] = ["type", "clones", "used", "origin"];
 
 /// Runs the command.
 pub fn run(arguments: &[String]) -> ExitCode {
@@ -49,132 +47,6 @@ pub fn run(arguments: &[String]) -> ExitCode {
     }
 }
 
-/// Everything in a pool.
-pub(super) struct Pool {
-    all: Vec<DatasetReport>,
-}
-
-impl Pool {
-    /// Asks the pool that `name` is in.
-    ///
-    /// # Errors
-    /// The line to print.
-    pub(super) fn read(client: &Client, name: &str) -> Result<Pool, String> {
-        let pool = names::pool_of(name);
-        let query = cenote_control::protocol::DatasetQuery {
-            properties: Some(NEEDED.iter().map(|name| (*name).to_owned()).collect()),
-            ..Default::default()
-        };
-        let mut all = client.datasets(pool, &query).map_err(|failure| failure.message)?;
-        all.sort_by(cenote_control::text::sort::by_name);
-        Ok(Pool { all })
-    }
-
-    fn find(&self, name: &str) -> Option<&DatasetReport> {
-        self.all.iter().find(|dataset| dataset.name == name)
-    }
-
-    /// Filesystems and volumes right below.
-    fn children(&self, name: &str) -> Vec<&DatasetReport> {
-        let below = |dataset: &&DatasetReport| {
-            common::DATASETS.contains(&dataset.kind)
-                && dataset.name.rsplit_once('/').is_some_and(|(parent, _)| parent == name)
-        };
-        self.all.iter().filter(below).collect()
-    }
-
-    /// Snapshots of one dataset, oldest first.
-    fn snapshots(&self, name: &str) -> Vec<&DatasetReport> {
-        let own = |dataset: &&DatasetReport| {
-            dataset.kind == DatasetKind::Snapshot
-                && dataset.name.split_once('@').is_some_and(|(of, _)| of == name)
-        };
-        let mut found: Vec<&DatasetReport> = self.all.iter().filter(own).collect();
-        found.sort_by_key(|snapshot| snapshot.createtxg);
-        found
-    }
-
-    /// Snapshots and bookmarks of the same dataset that are newer than the snapshot `name`, newest
-    /// first.
-    pub(super) fn later(&self, name: &str) -> Vec<String> {
-        let dataset = name.split('@').next().unwrap_or("");
-        let since = self.find(name).map_or(0, |snapshot| snapshot.createtxg);
-        let own = |other: &&DatasetReport| {
-            let kinds = [DatasetKind::Snapshot, DatasetKind::Bookmark];
-            kinds.contains(&other.kind)
-                && other.name.split(['@', '#']).next() == Some(dataset)
-                && other.createtxg > since
-        };
-        let mut found: Vec<&DatasetReport> = self.all.iter().filter(own).collect();
-        found.sort_by_key(|other| std::cmp::Reverse(other.createtxg));
-        found.into_iter().map(|other| other.name.clone()).collect()
-    }
-
-    /// What has to go for `names` (snapshots and bookmarks) to go, and themselves, in order; and
-    /// clones elsewhere that would have to, without `clones`.
-    pub(super) fn dependents(
-        &self,
-        names: &[String],
-        clones: bool,
-    ) -> (Vec<String>, BTreeSet<String>) {
-        let (mut out, mut kept) = (Vec::new(), BTreeSet::new());
-        for name in names {
-            self.collect_snapshot(name, clones, &mut out, &mut kept);
-        }
-        (out, kept)
-    }
-
-    /// Clones of a snapshot.
-    fn clones(&self, snapshot: &str) -> Vec<&DatasetReport> {
-        let of = |dataset: &&DatasetReport| {
-            common::DATASETS.contains(&dataset.kind)
-                && dataset.properties.value("origin") == Some(snapshot)
-        };
-        self.all.iter().filter(of).collect()
-    }
-
-    /// Adds what has to go for `name` (a filesystem or volume) to go, and itself, in order. With
-    /// `clones`, what was cloned from it too; without, such clones elsewhere come back in `kept`.
-    fn collect(
-        &self,
-        name: &str,
-        clones: bool,
-        out: &mut Vec<String>,
-        kept: &mut BTreeSet<String>,
-    ) {
-        if out.iter().any(|known| known == name) {
-            return;
-        }
-        for child in self.children(name) {
-            self.collect(&child.name, clones, out, kept);
-        }
-        for snapshot in self.snapshots(name).into_iter().rev() {
-            self.collect_snapshot(&snapshot.name, clones, out, kept);
-        }
-        out.push(name.to_owned());
-    }
-
-    fn collect_snapshot(
-        &self,
-        name: &str,
-        clones: bool,
-        out: &mut Vec<String>,
-        kept: &mut BTreeSet<String>,
-    ) {
-        if out.iter().any(|known| known == name) {
-            return;
-        }
-        for clone in self.clones(name) {
-            if clones {
-                self.collect(&clone.name, clones, out, kept);
-            } else if !out.contains(&clone.name) {
-                kept.insert(clone.name.clone());
-            }
-        }
-        out.push(name.to_owned());
-    }
-}
-
 fn word(kind: DatasetKind) -> &'static str {
     if kind == DatasetKind::Volume { "volume" } else { "filesystem" }
 }
@@ -193,11 +65,11 @@ fn dataset(client: &Client, parsed: &Parsed, name: &str, line: String) -> Result
              the pool itself"
         ));
     }
-    let pool = Pool::read(client, name)?;
-    let mut out = Vec::new();
-    let mut kept = BTreeSet::new();
-    pool.collect(name, clones, &mut out, &mut kept);
-    let dependents: Vec<&String> = out.iter().filter(|other| *other != name).collect();
+    let mut family = Family::new(client, name);
+    family.read_tree(name)?;
+    let mut doomed = Doomed::default();
+    family.doom(name, clones, &mut doomed)?;
+    let dependents: Vec<&String> = doomed.names.iter().filter(|other| *other != name).collect();
     let listed =
         |names: &[&String]| -> String { names.iter().map(|name| format!("\n{name}")).collect() };
     if !recursive && !dependents.is_empty() {
@@ -208,7 +80,7 @@ fn dataset(client: &Client, parsed: &Parsed, name: &str, line: String) -> Result
             listed(&dependents)
         ));
     }
-    let kept: Vec<&String> = kept.iter().filter(|clone| !out.contains(*clone)).collect();
+    let kept: Vec<&String> = doomed.kept.iter().filter(|clone| !doomed.has(clone)).collect();
     if !kept.is_empty() {
         return Err(format!(
             "cannot destroy '{name}': {} has dependent clones\nuse '-R' to destroy the following \
@@ -217,8 +89,9 @@ fn dataset(client: &Client, parsed: &Parsed, name: &str, line: String) -> Result
             listed(&kept)
         ));
     }
-    say(parsed, &out, None);
+    say(parsed, &doomed.names, None);
     // the root filesystem goes with the pool only
+    let mut out = doomed.names;
     out.retain(|name| name.contains(['/', '@']));
     order(client, parsed, out, line)
 }
@@ -226,37 +99,40 @@ fn dataset(client: &Client, parsed: &Parsed, name: &str, line: String) -> Result
 fn snapshots(client: &Client, parsed: &Parsed, spec: &str, line: String) -> Result<bool, String> {
     let (of, wanted) = spec.split_once('@').unwrap_or((spec, ""));
     let top = common::open(client, of, &common::DATASETS, Some(0), &["type"])?;
-    let pool = Pool::read(client, of)?;
+    let mut family = Family::new(client, of);
+    let is_recursive = parsed.has('r') || parsed.has('R');
+    if is_recursive {
+        family.read_tree(of)?;
+    } else if wanted.contains('%') {
+        family.read_snapshots(of)?;
+    } else {
+        for name in wanted.split(',').filter(|name| !name.is_empty()) {
+            family.read_snapshot(&format!("{of}@{name}"))?;
+        }
+    }
     let mut holders: Vec<&str> = top.iter().map(|dataset| dataset.name.as_str()).collect();
-    if parsed.has('r') || parsed.has('R') {
-        let start = format!("{of}/");
-        let below = pool.all.iter().filter(|dataset| {
-            dataset.name.starts_with(&start) && common::DATASETS.contains(&dataset.kind)
-        });
-        holders.extend(below.map(|dataset| dataset.name.as_str()));
+    if is_recursive {
+        holders.extend(family.below(of));
     }
     let mut found = Vec::new();
     for holder in holders {
-        let all = pool.snapshots(holder);
         for name in wanted.split(',') {
-            for snapshot in matching(&all, name) {
-                if !found.contains(&snapshot.name) {
-                    found.push(snapshot.name.clone());
-                }
-            }
+            found.extend(matching(family.snapshots(holder), name).iter().cloned());
         }
     }
+    let mut seen = HashSet::new();
+    found.retain(|name| seen.insert(name.clone()));
     if found.is_empty() {
         let words = "could not find any snapshots to destroy; check snapshot names.";
         return Err(words.to_owned());
     }
-    let clones = parsed.has('R');
-    let (mut out, mut kept) = (Vec::new(), BTreeSet::new());
+    let mut doomed = Doomed::default();
     for name in &found {
-        pool.collect_snapshot(name, clones, &mut out, &mut kept);
+        family.doom_snapshot(name, parsed.has('R'), &mut doomed)?;
     }
+    let Doomed { names: out, kept, .. } = doomed;
     if !kept.is_empty() && !parsed.has('d') {
-        let first = found.iter().find(|name| !pool.clones(name).is_empty());
+        let first = found.iter().find(|name| !family.clones(name).is_empty());
         let first = first.map_or(spec, String::as_str);
         let listed: String = kept.iter().map(|name| format!("\n{name}")).collect();
         return Err(format!(
@@ -264,7 +140,7 @@ fn snapshots(client: &Client, parsed: &Parsed, spec: &str, line: String) -> Resu
              following datasets:{listed}"
         ));
     }
-    let used = |name: &String| pool.find(name).and_then(|one| one.properties.number("used"));
+    let used = |name: &String| family.find(name).and_then(|one| one.properties.number("used"));
     let bytes = match found.as_slice() {
         [only] => used(only),
         many => Some(many.iter().filter_map(used).fold(0, u64::saturating_add)),
@@ -273,10 +149,11 @@ fn snapshots(client: &Client, parsed: &Parsed, spec: &str, line: String) -> Resu
     order(client, parsed, out, line)
 }
 
-/// The snapshots a name or a range (`a%b`, `a%`, `%b`, `%`) means; none if an end is not there.
-fn matching<'a>(all: &[&'a DatasetReport], spec: &str) -> Vec<&'a DatasetReport> {
+/// The snapshots, of these of one dataset, that a name or a range (`a%b`, `a%`, `%b`, `%`) means; none if
+/// an end is not there.
+fn matching<'a>(all: &'a [String], spec: &str) -> &'a [String] {
     let at = |name: &str| {
-        all.iter().position(|one| one.name.split_once('@').is_some_and(|(_, own)| own == name))
+        all.iter().position(|one| one.split_once('@').is_some_and(|(_, own)| own == name))
     };
     let (first, last) = match spec.split_once('%') {
         None => (at(spec), at(spec)),
@@ -287,8 +164,8 @@ fn matching<'a>(all: &[&'a DatasetReport], spec: &str) -> Vec<&'a DatasetReport>
         }
     };
     match (first, last) {
-        (Some(first), Some(last)) => all.get(first..=last).unwrap_or(&[]).to_vec(),
-        _ => Vec::new(),
+        (Some(first), Some(last)) => all.get(first..=last).unwrap_or_default(),
+        _ => &[],
     }
 }
 
@@ -339,60 +216,17 @@ fn order(
 
 #[cfg(test)]
 mod tests {
-    use cenote_control::report::Source;
-
+    use super::super::dependents::tests::pool;
     use super::*;
-
-    fn one(name: &str, kind: DatasetKind, txg: u64) -> DatasetReport {
-        DatasetReport { name: name.into(), kind, createtxg: txg, ..DatasetReport::default() }
-    }
-
-    /// The pool of the session recorded from OpenZFS 2.1.11.
-    fn pool() -> Pool {
-        use DatasetKind::{Filesystem, Snapshot};
-        let mut clone = one("tank/clone", Filesystem, 9);
-        clone.properties.set("origin", "tank/a@s", Source::None);
-        let mut all = vec![
-            one("tank", Filesystem, 1),
-            one("tank/a", Filesystem, 2),
-            one("tank/a/b", Filesystem, 3),
-            one("tank/a@s", Snapshot, 4),
-            clone,
-            one("tank/v0", Filesystem, 2),
-            one("tank/v0@s1", Snapshot, 3),
-            one("tank/v0@s2", Snapshot, 4),
-            one("tank/v0@s3", Snapshot, 5),
-            one("tank/v0@q2", Snapshot, 6),
-        ];
-        all.sort_by(cenote_control::text::sort::by_name);
-        Pool { all }
-    }
-
-    fn collected(name: &str, clones: bool) -> (Vec<String>, BTreeSet<String>) {
-        let (mut out, mut kept) = (Vec::new(), BTreeSet::new());
-        pool().collect(name, clones, &mut out, &mut kept);
-        (out, kept)
-    }
-
-    #[test]
-    fn dependents_go_first() {
-        let (out, _) = collected("tank/v0", false);
-        assert_eq!(out, ["tank/v0@q2", "tank/v0@s3", "tank/v0@s2", "tank/v0@s1", "tank/v0"]);
-        let (out, kept) = collected("tank/a", false);
-        assert_eq!(out, ["tank/a/b", "tank/a@s", "tank/a"]);
-        assert_eq!(kept.into_iter().collect::<Vec<_>>(), ["tank/clone"]);
-        let (out, kept) = collected("tank/a", true);
-        assert_eq!(out, ["tank/a/b", "tank/clone", "tank/a@s", "tank/a"]);
-        assert!(kept.is_empty());
-    }
 
     #[test]
     fn ranges_mean_what_they_mean_in_openzfs() {
-        let pool = pool();
-        let all = pool.snapshots("tank/v0");
+        let mut family = pool();
+        family.read_snapshots("tank/v0").unwrap();
+        let all = family.snapshots("tank/v0");
         let names = |spec: &str| -> Vec<&str> {
-            let found = matching(&all, spec).into_iter();
-            found.filter_map(|one| Some(one.name.split_once('@')?.1)).collect()
+            let found = matching(all, spec).iter();
+            found.filter_map(|one| Some(one.split_once('@')?.1)).collect()
         };
         assert_eq!(names("s1"), ["s1"]);
         assert_eq!(names("s1%s3"), ["s1", "s2", "s3"]);

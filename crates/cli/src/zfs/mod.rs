@@ -9,6 +9,7 @@ mod change_key;
 mod clone;
 pub mod common;
 mod create;
+mod dependents;
 mod destroy;
 mod file_project;
 mod get;

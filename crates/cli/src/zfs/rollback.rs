@@ -10,7 +10,7 @@ use cenote_control::client::Client;
 use cenote_control::report::DatasetKind;
 
 use super::common::{self, fail};
-use super::destroy::Pool;
+use super::dependents::{Doomed, Family};
 use crate::getopt::Spec;
 use crate::usage::Tool;
 use crate::zpool::common::history_line;
@@ -55,8 +55,10 @@ fn newer(
     recursive: bool,
     clones: bool,
 ) -> Result<Vec<String>, Vec<String>> {
-    let pool = Pool::read(client, name).map_err(|message| vec![message])?;
-    let later = pool.later(name);
+    let line = |message: String| vec![message];
+    let mut family = Family::new(client, name);
+    family.read_snapshots(name.split('@').next().unwrap_or_default()).map_err(line)?;
+    let later = family.later(name);
     let mut lines = Vec::new();
     if !later.is_empty() && !recursive {
         lines.push(format!(
@@ -66,7 +68,11 @@ fn newer(
         lines.extend(later);
         return Err(lines);
     }
-    let (out, kept) = pool.dependents(&later, clones);
+    let mut doomed = Doomed::default();
+    for name in &later {
+        family.doom_snapshot(name, clones, &mut doomed).map_err(line)?;
+    }
+    let Doomed { names: out, kept, .. } = doomed;
     if !kept.is_empty() {
         lines.push(format!(
             "cannot rollback to '{name}': clones of previous snapshots exist\nuse '-R' to force \

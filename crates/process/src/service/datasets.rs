@@ -189,6 +189,9 @@ impl Shown {
                 let found = inventory.find(root).ok_or_else(|| no_dataset(root))?;
                 match root.contains(['@', '#']) || query.depth == Some(0) {
                     true => Box::new(std::iter::once(found)),
+                    false if query.depth == Some(1) && is_of_one(&query.kinds) => {
+                        Box::new(inventory.of_directory(root))
+                    }
                     false => Box::new(inventory.below(root)),
                 }
             }
@@ -309,6 +312,12 @@ pub fn is_usage_known(known: &Known<'_>) -> bool {
             Usage::Unknown(error) => error.kind() == ErrorKind::KeyNotLoaded,
             Usage::TooMany => false,
         }
+}
+
+/// Whether only what belongs to one dataset is of one of `kinds`.
+fn is_of_one(kinds: &[DatasetKind]) -> bool {
+    let own = [DatasetKind::Snapshot, DatasetKind::Bookmark];
+    !kinds.is_empty() && kinds.iter().all(|kind| own.contains(kind))
 }
 
 /// What it is.
