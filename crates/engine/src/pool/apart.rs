@@ -5,7 +5,8 @@
 //! cannot say so of both: whatever it wrote, some device has. So a device that missed groups and yet
 //! holds uberblocks of them is asked for the state it has of its own, if that still opens; what
 //! merely was away, fell out while a group was written, or was cut off in the midst of it, has no
-//! state in which the others are the ones who missed something.
+//! state in which the others are the ones who missed something, or, if they got that since, one that they
+//! have too, or in which its last groups are theirs.
 //!
 //! Invariant: devices are only read; what cannot be read proves nothing.
 
@@ -49,19 +50,17 @@ pub(super) fn check(
     let missed: Missed = vdevs.missed().into_iter().collect();
     let behind: Vec<Leaf> =
         candidate.leaves(tree).into_iter().filter(|leaf| missed.contains_key(&leaf.guid)).collect();
-    let jobs = behind.iter().map(|leaf| {
-        let leaf = leaf.clone();
-        move || read_uberblocks(&*leaf.device, leaf.ashift).unwrap_or_default()
-    });
-    let found = parallel::run(jobs.collect(), 32, deadline);
-    for (leaf, uberblocks) in behind.iter().zip(found) {
-        let newest = uberblocks.into_iter().flatten().max_by(|a, b| a.compare_recency(b));
+    for (leaf, ring) in behind.iter().zip(rings(&behind, deadline)) {
+        let newest = ring.into_iter().max_by(|a, b| a.compare_recency(b));
         let Some(own) = newest.filter(|own| is_suspicious(own, &choice.best, &missed, leaf.guid))
         else {
             continue;
         };
         match missed_at(candidate, &own) {
-            Ok(others) if is_apart(&missed, &others, leaf.guid, own.txg.0) => {
+            Ok(others)
+                if is_apart(&missed, &others, leaf.guid, own.txg.0)
+                    && !is_shared(candidate, tree, &missed, &own, deadline) =>
+            {
                 return Err(refusal(leaf, &own, choice));
             }
             Ok(_) => {}
@@ -80,28 +79,53 @@ fn is_suspicious(own: &Uberblock, best: &Uberblock, missed: &Missed, leaf: Guid)
     !same && first.is_some_and(|first| first.start <= own.txg.0)
 }
 
-/// Whether device `leaf`, which missed a group according to `missed`, has it according to `others` (the
-/// state after group `own`), where another device missed it that has it according to `missed`.
+/// Whether device `leaf` has the last groups of its own state `others` (that of group `own`), which it missed
+/// according to `missed`, and another device missed them, that has them according to `missed`.
 ///
-/// Group `own` itself proves nothing: if the device vanished right after it, it is said to have missed it, for
-/// it may have; and what the others lacked then may have been resilvered since. Who went on alone has
-/// written more than one group before it promised anything.
+/// One group proves nothing: if the device vanished right after it, it is said to have missed it, for it
+/// may have; damage of older ones may have been found since; and what the others lacked then may have been
+/// resilvered. Who went on alone has written more than one before it promised anything.
 fn is_apart(missed: &Missed, others: &Missed, leaf: Guid, own: u64) -> bool {
     let holds = |map: &Missed, leaf: &Guid, group: u64| {
         map.get(leaf).into_iter().flatten().any(|range| range.contains(&group))
     };
-    let lacking = missed.get(&leaf).into_iter().flatten();
-    others.iter().filter(|(other, _)| **other != leaf).any(|(other, ranges)| {
-        // Ranges that overlap do so from the start of one of them on.
-        let starts = lacking.clone().chain(ranges).map(|range| range.start);
-        starts.into_iter().any(|group| {
-            group < own
-                && holds(missed, &leaf, group)
+    others.keys().filter(|other| **other != leaf).any(|other| {
+        (own.saturating_sub(1)..=own).all(|group| {
+            holds(missed, &leaf, group)
                 && !holds(others, &leaf, group)
                 && holds(others, other, group)
                 && !holds(missed, other, group)
         })
     })
+}
+
+/// Whether a device of the state that was chosen, one that missed nothing, holds this uberblock too.
+fn is_shared(
+    candidate: &PoolCandidate,
+    tree: &VdevConfig,
+    missed: &Missed,
+    own: &Uberblock,
+    deadline: Duration,
+) -> bool {
+    let whole: Vec<Leaf> = candidate
+        .leaves(tree)
+        .into_iter()
+        .filter(|leaf| !missed.contains_key(&leaf.guid))
+        .collect();
+    rings(&whole, deadline)
+        .into_iter()
+        .flatten()
+        .any(|other| other.txg == own.txg && other.root == own.root)
+}
+
+/// The uberblocks of devices, as far as they can be read.
+fn rings(leaves: &[Leaf], deadline: Duration) -> Vec<Vec<Uberblock>> {
+    let jobs = leaves.iter().map(|leaf| {
+        let leaf = leaf.clone();
+        move || read_uberblocks(&*leaf.device, leaf.ashift).unwrap_or_default()
+    });
+    let found = parallel::run(jobs.collect(), 32, deadline);
+    found.into_iter().map(Option::unwrap_or_default).collect()
 }
 
 /// What devices missed according to the state of `uberblock`.
@@ -160,6 +184,9 @@ mod tests {
         assert!(!is_apart(&chosen, &map(&[(1, 3..9)]), Guid(2), 8));
         // It vanished right after group 11, and what the other lacked of that was resilvered since.
         assert!(!is_apart(&chosen, &map(&[(1, 10..12)]), Guid(2), 11));
+        // The same, and what it had of group 9 was found damaged.
+        let damaged: Missed = [(Guid(2), vec![9..10, 12..31])].into();
+        assert!(!is_apart(&damaged, &map(&[(1, 6..12)]), Guid(2), 11));
         // Both missed it, and a third had it.
         assert!(!is_apart(&map(&[(1, 3..9), (2, 3..31)]), &map(&[(1, 3..9)]), Guid(2), 8));
     }

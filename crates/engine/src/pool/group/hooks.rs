@@ -162,9 +162,13 @@ impl PoolHooks for GroupHooks<'_> {
 impl LivePool {
     /// What the pool offers to its datasets, as of now.
     pub fn capacity(&self) -> PoolCapacity {
+        self.capacity_but(self.allocator.held_by_checkpoint())
+    }
+
+    /// The same if a checkpoint holds so many bytes.
+    pub(super) fn capacity_but(&self, held: u64) -> PoolCapacity {
         let figures = self.allocator.figures();
         let saved = self.dedup.saved().saturating_add(self.clones.saved());
-        let held = self.allocator.held_by_checkpoint();
         PoolCapacity::new(figures.usable(), figures.embedded_log(), saved, held)
     }
 }

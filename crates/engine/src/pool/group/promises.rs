@@ -64,8 +64,14 @@ fn stored_size(vdevs: &Arc<VdevTree>) -> StoredSize {
 impl LivePool {
     /// What the pool offers now.
     fn pool_room(&self) -> PoolRoom {
-        let capacity = self.capacity();
         let figures = self.allocator.figures();
+        // Of a RAID-Z a checkpoint holds less than what is shown of it, as OpenZFS does: parity counts there.
+        let held = figures
+            .tops
+            .iter()
+            .map(|top| top.deflated(self.allocator.held_by_checkpoint_on(top.id)))
+            .fold(0, u64::saturating_add);
+        let capacity = self.capacity_but(held);
         let free = figures
             .tops
             .iter()
