@@ -103,6 +103,13 @@ impl Outage {
         *self.writer.lock() = Some(std::thread::current().id());
     }
 
+    /// Does what the thread that writes groups does beside that, and what no group waits for.
+    pub(in crate::pool) fn beside_writing(&self, work: impl FnOnce()) {
+        let writer = self.writer.lock().take();
+        work();
+        *self.writer.lock() = writer;
+    }
+
     /// Something failed with `error`: suspends the pool and waits a little. Then it is to be tried
     /// again; an error if the pool is to stop instead.
     pub(in crate::pool) fn pause(&self, error: &Error) -> Result<()> {

@@ -211,7 +211,7 @@ impl LivePool {
     /// Records how far the scan is, if something is new; visits a portion where there are no threads.
     pub(in crate::pool) fn go_on_scanning(&self, change: &MosChange<'_>, hooks: &GroupHooks<'_>) {
         if self.options.inline && !self.scan.rests.load(Relaxed) {
-            self.visit_portion();
+            self.outage.beside_writing(|| self.visit_portion());
         }
         if !self.scan.dirty.swap(false, Relaxed) {
             return;
