@@ -142,6 +142,16 @@ impl KeyStore {
         }
     }
 
+    /// The encryption root `from` has given its place to `to`: what was loaded of it stays so.
+    pub fn root_moved(&self, from: ObjectId, to: ObjectId) {
+        let mut loaded = self.0.write();
+        let Some(key) = loaded.roots.remove(&from) else { return };
+        loaded.roots.insert(to, key);
+        for opened in loaded.opened.values_mut().filter(|opened| opened.root == from) {
+            opened.root = to;
+        }
+    }
+
     /// The encryption roots whose keys are loaded now.
     pub fn loaded_roots(&self) -> LoadedRoots {
         LoadedRoots(self.0.read().roots.keys().copied().collect())

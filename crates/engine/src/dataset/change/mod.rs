@@ -79,6 +79,8 @@ pub trait PoolHooks: Sync {
     }
     /// An encrypted directory goes away, and with it the user key loaded for it, if it has its own.
     fn keys_released(&self, _directory: ObjectId) {}
+    /// The encryption root of the first directory is the second from now on, with the same user key.
+    fn keys_moved(&self, _from: ObjectId, _to: ObjectId) {}
     /// A snapshot of a head was taken.
     fn snapshot_taken(&self, _head: ObjectId, _snapshot: ObjectId) {}
     /// A snapshot went; `next` is what came after it.

@@ -282,6 +282,7 @@ impl MosChange<'_> {
         for (_, keys) in all {
             self.put_number(keys, ROOT_DIRECTORY, plan.clone_directory.0)?;
         }
+        self.hooks.keys_moved(plan.parent_directory, plan.clone_directory);
         Ok(())
     }
 }

@@ -126,6 +126,10 @@ impl PoolHooks for GroupHooks<'_> {
         self.live.when_done(move |live| live.pool.keys().forget_root(directory));
     }
 
+    fn keys_moved(&self, from: ObjectId, to: ObjectId) {
+        self.live.when_done(move |live| live.pool.keys().root_moved(from, to));
+    }
+
     fn snapshot_taken(&self, head: ObjectId, snapshot: ObjectId) {
         self.note_for_scan(DatasetEvent::Snapshot { head, snapshot });
     }
