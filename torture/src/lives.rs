@@ -43,7 +43,10 @@ impl Runner {
         let orders = self.disks.orders();
         let skipped = orders.len() * usize::from(back.min(1000)) / 1000;
         let at = orders.len().saturating_sub(skipped);
-        orders.get(at.saturating_sub(1)).map_or(u64::MAX, |order| order + 1)
+        let order = orders.get(at.saturating_sub(1)).map_or(u64::MAX, |order| order + 1);
+        let (opened, hidden) = &self.opened;
+        let is_seen = |path: &String| !self.troubles.get(path).is_some_and(|now| now.hides());
+        if hidden.iter().any(is_seen) { order.max(opened.saturating_add(1)) } else { order }
     }
 
     fn cut_disks(&self, order: u64, manner: u8, seed: u32, stale: u16) -> Disks {

@@ -54,6 +54,13 @@ pub enum Trouble {
     Late,
 }
 
+impl Trouble {
+    /// Nobody can read the leaf.
+    pub fn hides(self) -> bool {
+        matches!(self, Self::Reads | Self::Hangs | Self::Gone | Self::Late)
+    }
+}
+
 /// Something done. Numbers choose among what there is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the names say it")]

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use cenote_device::SimDevice;
 use cenote_engine::alloc::Figures;
 use cenote_engine::environment;
 use cenote_engine::pool::group::LivePool;
@@ -64,6 +65,9 @@ pub struct Runner {
     pub(crate) rotten_labels: bool,
     /// The last event before every copy was known to be right.
     pub(crate) clean_since: u64,
+    /// The last event of opening the pool, and the leaves that could not be read then: they may hold a newer
+    /// group than was opened, which counts for nothing once this life has written one.
+    pub(crate) opened: (u64, BTreeSet<String>),
     /// The last scan that was seen to end: when it began and ended, and its last group.
     pub(crate) followed: Option<(u64, u64, u64)>,
     /// The labels of leaves that were damaged.
@@ -134,6 +138,7 @@ impl Runner {
             rotten: false,
             rotten_labels: false,
             clean_since: 0,
+            opened: (0, BTreeSet::new()),
             followed: None,
             damaged_labels: BTreeMap::new(),
             dark: false,
@@ -395,6 +400,9 @@ impl Runner {
     /// The pool was opened.
     pub(crate) fn begin_life(&mut self, live: Arc<LivePool>, unmounted: u8) -> Verdict {
         self.forget(live);
+        let hidden = self.troubles.iter().filter(|(_, trouble)| trouble.hides());
+        let hidden = hidden.map(|(path, _)| path.clone()).collect();
+        self.opened = (SimDevice::newest_order(), hidden);
         self.newest = self.newest_blocks();
         load_key(&self.live, &self.setup)?;
         let all: Vec<(String, u64)> =
