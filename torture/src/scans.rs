@@ -20,6 +20,7 @@ impl Runner {
         };
         let mark = self.model.mark();
         let before = self.live.is_scanning();
+        let earlier = self.live.scan_progress().record;
         match self.live.scan(order) {
             Ok(()) => {
                 self.model.acknowledge(&mark);
@@ -34,7 +35,9 @@ impl Runner {
             self.group()?;
         }
         let record = self.live.scan_progress().record;
-        let Some(record) = record.filter(|_| before.is_none()) else { return Ok(()) };
+        // A resilver of nothing is none.
+        let is_own = before.is_none() && record != earlier;
+        let Some(record) = record.filter(|_| is_own) else { return Ok(()) };
         let is_whole = record.phase == ScanPhase::Finished && record.errors == 0;
         if !is_whole || !self.troubles.is_empty() || !matches!(order, ScanOrder::Begin(_)) {
             return Ok(());
