@@ -38,8 +38,8 @@ impl Runner {
         // A resilver of nothing is none.
         let is_own = before.is_none() && record != earlier;
         let Some(record) = record.filter(|_| is_own) else { return Ok(()) };
-        let is_whole = record.phase == ScanPhase::Finished && record.errors == 0;
-        if !is_whole || !self.troubles.is_empty() || !matches!(order, ScanOrder::Begin(_)) {
+        if !is_whole(&record) || !self.troubles.is_empty() || !matches!(order, ScanOrder::Begin(_))
+        {
             return Ok(());
         }
         if self.live.vdevs().missed().is_empty() {
@@ -56,8 +56,6 @@ impl Runner {
     /// Leaves got what they had missed, if a scan has ended without errors since this was last asked.
     pub(crate) fn follow_scan(&mut self) {
         let record = self.live.scan_progress().record;
-        let is_whole =
-            |record: &ScanState| record.phase == ScanPhase::Finished && record.errors == 0;
         let Some(record) = record.filter(is_whole) else { return };
         let ended = (record.start_time, record.end_time, record.max_txg.0);
         if self.followed == Some(ended) {
@@ -72,4 +70,9 @@ impl Runner {
         };
         self.missed.retain(|path| self.troubles.contains_key(path) || is_missing(path));
     }
+}
+
+/// It has come to its end, and found nothing that is lost.
+fn is_whole(record: &ScanState) -> bool {
+    record.phase == ScanPhase::Finished && record.errors == 0
 }

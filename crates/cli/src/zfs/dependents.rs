@@ -42,12 +42,6 @@ pub(super) struct Doomed {
 }
 
 impl Doomed {
-    fn add(&mut self, name: &str) {
-        if self.listed.insert(name.to_owned()) {
-            self.names.push(name.to_owned());
-        }
-    }
-
     /// Whether it has to go.
     pub(super) fn has(&self, name: &str) -> bool {
         self.listed.contains(name)
@@ -176,8 +170,8 @@ impl<'a> Family<'a> {
         found.into_iter().map(|other| other.name.clone()).collect()
     }
 
-    /// Adds what has to go for `name` (a filesystem or volume) to go, and itself. With `clones`, what
-    /// was cloned from it too; without, such clones elsewhere are kept.
+    /// Adds what has to go for `name` to go, and itself. With `clones`, what was cloned from it too; without,
+    /// such clones elsewhere are kept.
     ///
     /// # Errors
     /// The line to print, if something cannot be asked for.
@@ -187,31 +181,15 @@ impl<'a> Family<'a> {
         clones: bool,
         doomed: &mut Doomed,
     ) -> Result<(), String> {
-        if doomed.has(name) {
+        // From here on: a clone may have come to lie above what it was cloned from.
+        if !doomed.listed.insert(name.to_owned()) {
             return Ok(());
         }
         for child in self.children.get(name).cloned().unwrap_or_default() {
             self.doom(&child, clones, doomed)?;
         }
         for snapshot in self.snapshots(name).to_vec().iter().rev() {
-            self.doom_snapshot(snapshot, clones, doomed)?;
-        }
-        doomed.add(name);
-        Ok(())
-    }
-
-    /// The same for a snapshot or bookmark.
-    ///
-    /// # Errors
-    /// As for [`Family::doom`].
-    pub(super) fn doom_snapshot(
-        &mut self,
-        name: &str,
-        clones: bool,
-        doomed: &mut Doomed,
-    ) -> Result<(), String> {
-        if doomed.has(name) {
-            return Ok(());
+            self.doom(snapshot, clones, doomed)?;
         }
         for clone in self.clones(name) {
             if clones {
@@ -223,7 +201,7 @@ impl<'a> Family<'a> {
                 doomed.kept.insert(clone);
             }
         }
-        doomed.add(name);
+        doomed.names.push(name.to_owned());
         Ok(())
     }
 }
@@ -280,6 +258,24 @@ pub(super) mod tests {
         let (names, kept) = doomed("tank/a", true);
         assert_eq!(names, ["tank/a/b", "tank/clone", "tank/a@s", "tank/a"]);
         assert!(kept.is_empty());
+    }
+
+    /// As after 'zfs rename tank/a tank/clone/a'.
+    #[test]
+    fn a_clone_may_lie_above_its_origin() {
+        let mut origin = one("tank/clone/a@s", DatasetKind::Snapshot, 4);
+        origin.properties.set("clones", "tank/clone", Source::None);
+        let of = |name| one(name, DatasetKind::Filesystem, 2);
+        let all = [of("tank/clone"), of("tank/clone/a"), origin];
+        let mut family = Family::asking(Box::new(move |query| {
+            let chosen = all.iter().filter(|one| query.selects(&one.name, one.kind));
+            Ok(chosen.cloned().collect())
+        }));
+        let mut doomed = Doomed::default();
+        family.read_tree("tank/clone/a").unwrap();
+        family.doom("tank/clone/a", true, &mut doomed).unwrap();
+        doomed.names.sort();
+        assert_eq!(doomed.names, ["tank/clone", "tank/clone/a", "tank/clone/a@s"]);
     }
 
     #[test]

@@ -128,7 +128,7 @@ fn snapshots(client: &Client, parsed: &Parsed, spec: &str, line: String) -> Resu
     }
     let mut doomed = Doomed::default();
     for name in &found {
-        family.doom_snapshot(name, parsed.has('R'), &mut doomed)?;
+        family.doom(name, parsed.has('R'), &mut doomed)?;
     }
     let Doomed { names: out, kept, .. } = doomed;
     if !kept.is_empty() && !parsed.has('d') {

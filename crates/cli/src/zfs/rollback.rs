@@ -70,7 +70,7 @@ fn newer(
     }
     let mut doomed = Doomed::default();
     for name in &later {
-        family.doom_snapshot(name, clones, &mut doomed).map_err(line)?;
+        family.doom(name, clones, &mut doomed).map_err(line)?;
     }
     let Doomed { names: out, kept, .. } = doomed;
     if !kept.is_empty() {
