@@ -87,6 +87,8 @@ impl Runner {
     /// An order was refused, for a good reason.
     pub(crate) fn declined(&mut self, error: &Error) -> Verdict {
         self.tally.declined += 1;
+        // A group may have been written for it, with which a scan ended.
+        self.note_missed();
         let is_fair = !matches!(
             error.kind(),
             ErrorKind::Io

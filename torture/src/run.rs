@@ -13,6 +13,7 @@ use cenote_engine::pool::group::LivePool;
 use cenote_engine::vdev::{AllocationClass, VdevState, VdevStatus};
 use cenote_format::Txg;
 use cenote_format::config::VdevKind;
+use cenote_format::scan_state::ScanState;
 use cenote_posix::Filesystem;
 use cenote_posix::error::{EDQUOT, EIO, ENOSPC};
 use cenote_posix::tree::Errno;
@@ -68,8 +69,8 @@ pub struct Runner {
     /// The last event of opening the pool, and the leaves that could not be read then: they may hold a newer
     /// group than was opened, which counts for nothing once this life has written one.
     pub(crate) opened: (u64, BTreeSet<String>),
-    /// The last scan that was seen to end: when it began and ended, and its last group.
-    pub(crate) followed: Option<(u64, u64, u64)>,
+    /// The last scan that was seen to end.
+    pub(crate) followed: Option<ScanState>,
     /// The labels of leaves that were damaged.
     pub(crate) damaged_labels: BTreeMap<String, Vec<u64>>,
     /// All devices fail now.

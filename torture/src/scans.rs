@@ -57,11 +57,9 @@ impl Runner {
     pub(crate) fn follow_scan(&mut self) {
         let record = self.live.scan_progress().record;
         let Some(record) = record.filter(is_whole) else { return };
-        let ended = (record.start_time, record.end_time, record.max_txg.0);
-        if self.followed == Some(ended) {
+        if self.followed.replace(record) == Some(record) {
             return;
         }
-        self.followed = Some(ended);
         let Some(root) = self.live.vdevs().status() else { return };
         let missing = self.live.vdevs().missed();
         let is_missing = |path: &String| {
