@@ -13,7 +13,7 @@ use cenote_format::label::allocatable;
 use parking_lot::{Mutex, RwLock};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 /// First byte of a device's allocatable area (chapter 03, section 1).
@@ -85,6 +85,8 @@ pub(super) struct Leaf {
     /// Bytes of reads under way.
     pub(super) pending: Arc<AtomicU64>,
     unflushed: Arc<Mutex<Unflushed>>,
+    /// The administrator lets it rest.
+    rests: Arc<AtomicBool>,
 }
 
 /// What happened to a leaf since its last flush.
@@ -149,6 +151,7 @@ impl Leaf {
             missing: Arc::default(),
             pending: Arc::default(),
             unflushed: Arc::default(),
+            rests: Arc::default(),
         };
         leaf.open(opener);
         leaf
@@ -186,7 +189,7 @@ impl Leaf {
         if self.config.aux_state.as_deref() == Some("external") {
             return Err(refused(VdevState::Faulted, Aux::External, "faulted by the administrator"));
         }
-        if self.config.offline {
+        if self.config.offline || self.rests.load(Relaxed) {
             return Err(refused(VdevState::Offline, Aux::None, "taken offline"));
         }
         let device = opener.open(&self.config).map_err(|mut why| {
@@ -324,11 +327,26 @@ impl Leaf {
     pub(super) fn drop_gone(&self) {
         let gone = self.health.lock().condition().state == VdevState::Removed;
         if gone {
-            let mut unflushed = self.unflushed.lock();
-            unflushed.lost |= !unflushed.written.is_empty();
-            drop(unflushed);
-            *self.opened.write() = Opened::Not(Condition::new(VdevState::Removed, Aux::None));
+            self.close(VdevState::Removed);
         }
+    }
+
+    /// Is neither read nor written until [`Leaf::wake`].
+    pub(super) fn rest(&self) {
+        self.rests.store(true, Relaxed);
+        self.close(VdevState::Offline);
+    }
+
+    /// May be opened again.
+    pub(super) fn wake(&self) {
+        self.rests.store(false, Relaxed);
+    }
+
+    fn close(&self, state: VdevState) {
+        let mut unflushed = self.unflushed.lock();
+        unflushed.lost |= !unflushed.written.is_empty();
+        drop(unflushed);
+        *self.opened.write() = Opened::Not(Condition::new(state, Aux::None));
     }
 }
 

@@ -6,7 +6,7 @@
 
 use super::leaf::Leaf;
 use super::topology::AllocationClass;
-use super::tree::{Node, NodeId, Shape, VdevTree};
+use super::tree::{LeafId, Node, NodeId, Shape, VdevTree};
 use cenote_format::{Guid, Txg};
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -150,7 +150,7 @@ impl VdevTree {
     pub fn out_of_reach(&self) -> Vec<Range<u64>> {
         let data = (0..self.top_count()).filter(|top| self.class(*top) != AllocationClass::Log);
         let tops = data.filter_map(|top| Some(self.tops.get(top as usize)?.node));
-        let lacking = tops.filter(|&top| self.has_away_below(top)).map(|top| self.lacks(top));
+        let lacking = tops.filter(|&top| self.has_away_below(top)).map(|top| self.lacks(top, None));
         covered(&lacking.collect::<Vec<_>>(), 1)
     }
 
@@ -162,13 +162,14 @@ impl VdevTree {
         }
     }
 
-    /// The txgs whose data `id` cannot give.
-    fn lacks(&self, id: NodeId) -> Vec<Range<u64>> {
+    /// The txgs whose data `id` cannot give, or could not without a leaf.
+    pub(super) fn lacks(&self, id: NodeId, without: Option<LeafId>) -> Vec<Range<u64>> {
         let Some(node) = self.nodes.get(id) else { return Vec::new() };
         let below = |node: &Node| -> Vec<Vec<Range<u64>>> {
-            node.children.iter().map(|&child| self.lacks(child)).collect()
+            node.children.iter().map(|&child| self.lacks(child, without)).collect()
         };
         match &node.shape {
+            Shape::Leaf(leaf) if without == Some(*leaf) => vec![ALWAYS],
             Shape::Leaf(leaf) => match self.leaves.get(*leaf) {
                 Some(leaf) if is_away(leaf) => vec![ALWAYS],
                 Some(leaf) => leaf.missing(),

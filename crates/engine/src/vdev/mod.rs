@@ -20,6 +20,7 @@ mod handle;
 mod health;
 pub mod layout;
 mod leaf;
+mod leaving;
 mod missed;
 mod parity;
 mod permutation;

@@ -75,10 +75,22 @@ impl AuxiliaryKind {
 }
 
 /// Opens added leaves by one opener, and the others by another.
-struct Joined {
+pub(super) struct Joined {
     added: BTreeSet<Guid>,
     opener: Arc<dyn LeafOpener>,
     others: Arc<VdevTree>,
+}
+
+impl Joined {
+    /// `opener` opens the leaves `added`; the others are those of `others`.
+    pub(super) fn new(
+        added: impl IntoIterator<Item = Guid>,
+        opener: &Arc<dyn LeafOpener>,
+        others: &Arc<VdevTree>,
+    ) -> Self {
+        let added = added.into_iter().collect();
+        Self { added, opener: opener.clone(), others: others.clone() }
+    }
 }
 
 impl LeafOpener for Joined {
@@ -150,8 +162,8 @@ impl LivePool {
     ) -> Result<Grown> {
         let others = self.vdevs();
         let first = others.topology().tops().len();
-        let added = tops.iter().flat_map(|(top, _)| top.devices()).map(|leaf| leaf.guid).collect();
-        let joined = Joined { added, opener: opener.clone(), others: others.clone() };
+        let added = tops.iter().flat_map(|(top, _)| top.devices()).map(|leaf| leaf.guid);
+        let joined = Joined::new(added, opener, &others);
         let topology = others.topology().add(tops.iter().cloned(), txg)?;
         let tree = others.succeeded_by(topology, Arc::new(joined))?;
         let mut new = Vec::with_capacity(tops.len());

@@ -281,7 +281,7 @@ fn new_zap(change: &MosChange<'_>) -> Result<ObjectId> {
 }
 
 /// A ZAP for a vdev, listed in `map`.
-fn vdev_zap(change: &MosChange<'_>, map: ObjectId) -> Result<ObjectId> {
+pub(super) fn vdev_zap(change: &MosChange<'_>, map: ObjectId) -> Result<ObjectId> {
     let zap = new_zap(change)?;
     let map = change.mos.object(map)?;
     zap::insert_u64(&map, change.tx, zap::int_name(zap.0).as_bytes(), zap.0)?;

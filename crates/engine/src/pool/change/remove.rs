@@ -7,10 +7,11 @@
 use std::sync::Arc;
 
 use cenote_device::Device;
-use cenote_format::config::PoolConfig;
+use cenote_format::config::{PoolConfig, VdevConfig};
 use cenote_format::{Guid, NvList, ObjectId, Txg};
 
 use super::add::AuxiliaryKind;
+use super::members::zap_map;
 use crate::alloc::destroy_missed;
 use crate::dataset::Table;
 use crate::dataset::change::{MosChange, OBJECT_DIRECTORY};
@@ -101,22 +102,7 @@ impl LivePool {
         let tree = Arc::new(before.with_topology(topology)?);
         let mut store = MosStore::new(change);
         self.allocator.remove_vdev(&mut store, id)?;
-        let directory = Table::open(change.mos, OBJECT_DIRECTORY)?
-            .ok_or_else(|| Error::corrupt("the pool has no object directory"))?;
-        let map = directory.number("com.delphix:vdev_zap_map")?.map(ObjectId);
-        for node in gone.walk() {
-            if let Some(log) = node.dirty_time_log.filter(|object| object.0 != 0) {
-                destroy_missed(&mut store, log)?;
-            }
-            let zaps = [node.leaf_zap, node.top_zap].into_iter().flatten();
-            for own in zaps.filter(|object| object.0 != 0) {
-                change.mos.free_object(change.tx, own)?;
-                if let Some(map) = map {
-                    let name = zap::int_name(own.0);
-                    zap::remove(&change.mos.object(map)?, change.tx, name.as_bytes())?;
-                }
-            }
-        }
+        free_objects_of(change, &mut store, gone.walk())?;
         let path = gone.path.clone().unwrap_or_else(|| "-".to_owned());
         let words = format!("{} vdev (log) {path}", self.pool.name());
         change.log_event("vdev remove", None, &words)?;
@@ -138,7 +124,8 @@ impl LivePool {
         }
     }
 
-    fn forget_device(&self, device: &Arc<dyn Device>, label: PoolConfig) {
+    /// Gives a device that has left `label`.
+    pub(super) fn forget_device(&self, device: &Arc<dyn Device>, label: PoolConfig) {
         let device = std::slice::from_ref(&(device.clone(), label)).to_vec();
         if let Err(error) = labels::initialise_devices(&device, &self.pool.uberblock()) {
             tracing::warn!(%error, "a removed device keeps its labels");
@@ -191,4 +178,27 @@ impl LivePool {
         }
         Ok(())
     }
+}
+
+/// Frees what the metadata has of vdevs that leave: their dirty time logs and ZAPs.
+pub(super) fn free_objects_of<'a>(
+    change: &MosChange<'_>,
+    store: &mut MosStore<'_, '_>,
+    gone: impl IntoIterator<Item = &'a VdevConfig>,
+) -> Result<()> {
+    let map = zap_map(change)?;
+    for node in gone {
+        if let Some(log) = node.dirty_time_log.filter(|object| object.0 != 0) {
+            destroy_missed(store, log)?;
+        }
+        let zaps = [node.leaf_zap, node.top_zap].into_iter().flatten();
+        for own in zaps.filter(|object| object.0 != 0) {
+            change.mos.free_object(change.tx, own)?;
+            if let Some(map) = map {
+                let name = zap::int_name(own.0);
+                zap::remove(&change.mos.object(map)?, change.tx, name.as_bytes())?;
+            }
+        }
+    }
+    Ok(())
 }

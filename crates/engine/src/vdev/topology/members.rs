@@ -131,6 +131,25 @@ impl Topology {
         Ok(Detached { topology: next.checked()?, leaf: gone, unspared })
     }
 
+    /// The leaf is not to be used (`offline`), or is again.
+    ///
+    /// # Errors
+    /// [`VdevError::NoSuchDevice`] if the pool does not have it, [`VdevError::Unfit`] if it is no device.
+    pub fn offline(&self, leaf: Guid, offline: bool, txg: Txg) -> Result<Self, VdevError> {
+        let path = self.path_of_vdev(leaf)?;
+        let mut next = self.next(txg);
+        let node = at_mut(&mut next.root, &path).ok_or(VdevError::NoSuchDevice(leaf))?;
+        if !node.kind.has_device() {
+            return Err(VdevError::Unfit("only devices are taken offline and online"));
+        }
+        node.offline = offline;
+        if !offline {
+            (node.faulted, node.degraded, node.removed) = (false, false, false);
+            node.aux_state = None;
+        }
+        next.checked()
+    }
+
     /// With `leaf` as one more child of `raidz`, over which its blocks are to be spread: until
     /// [`Topology::expanded`] says where that came to its end.
     ///

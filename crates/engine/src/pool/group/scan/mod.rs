@@ -238,6 +238,7 @@ fn work(live: &Weak<LivePool>, scan: &Scan) {
         }
         if live.options.resilvers {
             live.resilver_if_needed();
+            live.let_replaced_go();
         }
         live.visit_portion();
     }

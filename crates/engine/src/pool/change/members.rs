@@ -1,0 +1,254 @@
+//! Devices that come beside others, take their place, leave, and rest: attach, replace, detach, offline,
+//! online.
+//!
+//! Chapter 08, sections 14 to 16. Invariant: a device that comes counts as lacking everything until a resilver
+//! says otherwise; none leaves or rests that alone holds something; labels of one that comes cannot be
+//! imported before the group that takes it in is on the disks, and those of one that leaves are made
+//! useless after the group without it is.
+
+use std::sync::Arc;
+
+use cenote_format::config::{PoolConfig, VdevConfig};
+use cenote_format::{Guid, ObjectId, Txg};
+
+use super::add::Joined;
+use super::create::{random, vdev_zap};
+use super::remove::free_objects_of;
+use crate::dataset::Table;
+use crate::dataset::change::{MosChange, OBJECT_DIRECTORY};
+use crate::pool::group::{LivePool, MosStore};
+use crate::pool::labels;
+use crate::vdev::{
+    Aux, Condition, Detached, LeafDevice, LeafOpener, Topology, VdevError, VdevState, VdevTree,
+};
+use crate::{Error, ErrorKind, Result};
+
+/// The first group of any pool.
+const FIRST: u64 = 4;
+/// Groups whose blocks may have been sent before the new device was there.
+const UNDER_WAY: u64 = 3;
+/// What is said where a device holds what no other does.
+const NO_REPLICAS: &str = "no valid replicas";
+
+/// A device that is to come into a pool beside another.
+#[derive(Clone, Debug)]
+pub struct Newcomer {
+    /// The guid of the other.
+    pub beside: Guid,
+    /// Its kind and path.
+    pub leaf: VdevConfig,
+    /// It takes the place of the other, which leaves when it has everything.
+    pub replaces: bool,
+}
+
+/// Where a new device comes, its guids chosen.
+#[derive(Clone)]
+struct Place {
+    newcomer: Newcomer,
+    /// The vdev above the two, if there has to be a new one.
+    above: Guid,
+}
+
+impl Place {
+    fn topology(&self, topology: &Topology, txg: Txg) -> Result<Topology, VdevError> {
+        let Newcomer { beside, leaf, replaces } = self.newcomer.clone();
+        match replaces {
+            true => topology.replace(beside, leaf, self.above, txg),
+            false => topology.attach(beside, leaf, self.above, txg),
+        }
+    }
+
+    /// The pool's vdevs with the new device, which is open.
+    fn tree(&self, others: &Arc<VdevTree>, by: &Arc<dyn LeafOpener>, txg: Txg) -> Result<VdevTree> {
+        let leaf = &self.newcomer.leaf;
+        let joined = Joined::new([leaf.guid], by, others);
+        let tree = others.succeeded_by(self.topology(others.topology(), txg)?, Arc::new(joined))?;
+        let status = tree.status();
+        let own = status.as_ref().and_then(|root| root.find(leaf.guid));
+        let condition = own.map_or(Condition::ONLINE, |own| own.condition);
+        if let Some(reason) = refusal(condition) {
+            return Err(Error::invalid(reason));
+        }
+        let device = device_of(&tree, leaf.guid)?;
+        let shift = tree.ashift(device.top).unwrap_or_default();
+        if u64::from(device.device.sector_size()) > 1 << shift.min(63) {
+            return Err(Error::invalid(
+                "The new device cannot have a higher alignment requirement than the top-level vdev.",
+            ));
+        }
+        Ok(tree)
+    }
+}
+
+/// Why a device in this condition cannot come into a pool.
+fn refusal(condition: Condition) -> Option<&'static str> {
+    match condition.aux {
+        _ if condition.state.is_readable() => None,
+        Aux::TooSmall | Aux::BadLabel => Some("device is too small"),
+        _ => Some("the new device cannot be opened, or is busy"),
+    }
+}
+
+fn device_of(tree: &VdevTree, leaf: Guid) -> Result<LeafDevice> {
+    let own = tree.devices().into_iter().find(|device| device.guid == leaf);
+    own.ok_or_else(|| Error::bug("a device that was opened is not there"))
+}
+
+fn name_of(leaf: &VdevConfig) -> String {
+    leaf.path.clone().unwrap_or_else(|| leaf.guid.to_string())
+}
+
+impl LivePool {
+    /// Takes a device in beside another one, which `opener` opens. A resilver begins by itself.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] if the pool does not have the other, [`ErrorKind::Unsupported`] if nothing
+    /// can come beside it, [`ErrorKind::InvalidArgument`] if the device does not do. Nothing is changed
+    /// then.
+    pub fn take_in(&self, newcomer: Newcomer, opener: Arc<dyn LeafOpener>) -> Result<()> {
+        let mut place = Place { newcomer, above: Guid(random()?) };
+        place.newcomer.leaf.guid = Guid(random()?);
+        // What cannot be opened is told before a group waits for it; the device stays open meanwhile.
+        let held = place.tree(&self.vdevs(), &opener, Txg(0))?;
+        let taken = self.change(move |live, change| live.take_in_now(change, place, &opener));
+        drop(held);
+        taken
+    }
+
+    fn take_in_now(
+        &self,
+        change: &MosChange<'_>,
+        mut place: Place,
+        opener: &Arc<dyn LeafOpener>,
+    ) -> Result<()> {
+        Self::refuse_checkpoint(change)?;
+        let (txg, others) = (change.tx.txg(), self.vdevs());
+        if let Some(map) = zap_map(change)? {
+            place.newcomer.leaf.leaf_zap = Some(vdev_zap(change, map)?);
+        }
+        let tree = place.tree(&others, opener, txg)?;
+        let Newcomer { beside, leaf, replaces } = place.newcomer;
+        let device = device_of(&tree, leaf.guid)?.device;
+        let facts = PoolConfig { txg: Some(Txg(0)), ..self.config.lock().facts() };
+        let label = tree
+            .topology()
+            .label(&facts, leaf.guid)
+            .ok_or_else(|| Error::bug("a new device is not in the configuration"))?;
+        labels::initialise_devices(&[(device, label)], &self.pool.uberblock())?;
+        tree.add_missing_txgs(leaf.guid, FIRST..txg.0.saturating_add(UNDER_WAY));
+        let old = others.topology().find(beside).map(name_of).unwrap_or_default();
+        let (word, between) = if replaces { ("replace", "for") } else { ("attach", "to") };
+        let words = format!("{word} vdev={} {between} vdev={old}", name_of(&leaf));
+        change.log_event("vdev attach", None, &words)?;
+        self.when_done(move |live| live.take_vdevs(Arc::new(tree)));
+        Ok(())
+    }
+
+    /// Lets a device leave that is part of a mirror, or stands beside what replaces it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`], [`ErrorKind::Unsupported`] if it is no such device, [`ErrorKind::Busy`] if
+    /// it alone holds something. Nothing is changed then.
+    pub fn let_go(&self, leaf: Guid) -> Result<()> {
+        let (before, gone) = self.change(move |live, change| live.let_go_now(change, leaf))?;
+        // The pool has forgotten it: whether it learns of it does not matter to it.
+        let facts = PoolConfig { txg: Some(Txg(0)), ..self.config.lock().facts() };
+        let label = before.topology().label(&facts, gone.guid);
+        if let (Ok(own), Some(label)) = (device_of(&before, gone.guid), label) {
+            self.forget_device(&own.device, label);
+        }
+        Ok(())
+    }
+
+    fn let_go_now(
+        &self,
+        change: &MosChange<'_>,
+        leaf: Guid,
+    ) -> Result<(Arc<VdevTree>, VdevConfig)> {
+        Self::refuse_checkpoint(change)?;
+        let before = self.vdevs();
+        let Detached { topology, leaf: gone, .. } =
+            before.topology().detach(leaf, change.tx.txg())?;
+        if before.is_required(leaf) {
+            return Err(Error::new(ErrorKind::Busy, NO_REPLICAS));
+        }
+        let tree = Arc::new(before.with_topology(topology)?);
+        free_objects_of(change, &mut MosStore::new(change), [&gone])?;
+        change.log_event("detach", None, &format!("vdev={}", name_of(&gone)))?;
+        let forgotten = gone.clone();
+        self.when_done(move |live| {
+            live.forget_missed(&forgotten);
+            live.take_vdevs(tree);
+        });
+        Ok((before, gone))
+    }
+
+    /// Lets devices leave whose places others have taken: those hold everything now.
+    pub(in crate::pool) fn let_replaced_go(&self) {
+        while let Some(leaf) = self.vdevs().replaced() {
+            if self.gate.suspension().is_some() {
+                return;
+            }
+            if let Err(error) = self.let_go(leaf) {
+                tracing::info!(%error, "a device that was replaced stays");
+                return;
+            }
+        }
+    }
+
+    /// Lets a device rest: it is neither read nor written until [`LivePool::online`], or, if that is
+    /// `temporary`, until the pool is opened anew.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`], [`ErrorKind::Unsupported`] for what is no device, [`ErrorKind::Busy`] if it
+    /// alone holds something. Nothing is changed then.
+    pub fn offline(&self, leaf: Guid, temporary: bool) -> Result<()> {
+        self.change(move |live, change| {
+            let vdevs = live.vdevs();
+            let topology = vdevs.topology().offline(leaf, !temporary, change.tx.txg())?;
+            if vdevs.is_required(leaf) {
+                return Err(Error::new(ErrorKind::Busy, NO_REPLICAS));
+            }
+            let tree = vdevs.with_topology(topology)?;
+            live.when_done(move |live| {
+                tree.rest(leaf);
+                if !temporary {
+                    live.take_vdevs(Arc::new(tree));
+                }
+            });
+            Ok(())
+        })
+    }
+
+    /// Takes a device into use that rested, or was away: its condition then.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`], [`ErrorKind::Unsupported`] for what is no device.
+    pub fn online(&self, leaf: Guid) -> Result<VdevState> {
+        let vdevs = self.vdevs();
+        let is_offline = vdevs.topology().find(leaf).is_some_and(|node| node.offline);
+        if is_offline {
+            self.change(move |live, change| {
+                let vdevs = live.vdevs();
+                let topology = vdevs.topology().offline(leaf, false, change.tx.txg())?;
+                let tree = Arc::new(vdevs.with_topology(topology)?);
+                live.when_done(move |live| live.take_vdevs(tree));
+                Ok(())
+            })?;
+        } else {
+            vdevs.topology().offline(leaf, false, Txg(0))?;
+        }
+        let vdevs = self.vdevs();
+        vdevs.wake(leaf);
+        let status = vdevs.status();
+        let own = status.as_ref().and_then(|root| root.find(leaf));
+        Ok(own.map_or(VdevState::Closed, |own| own.condition.state))
+    }
+}
+
+/// The list of ZAPs of vdevs, if the pool has one.
+pub(super) fn zap_map(change: &MosChange<'_>) -> Result<Option<ObjectId>> {
+    let directory = Table::open(change.mos, OBJECT_DIRECTORY)?
+        .ok_or_else(|| Error::corrupt("the pool has no object directory"))?;
+    Ok(directory.number("com.delphix:vdev_zap_map")?.map(ObjectId))
+}
