@@ -139,6 +139,31 @@ pub enum Change {
     AddVdevs(Vec<VdevPlan>),
     /// `zpool remove`: takes a device out of the pool; its path, the end of that, its name or guid.
     RemoveVdev(String),
+    /// `zpool attach`.
+    AttachVdev {
+        /// The device it comes beside: its path, the end of that, its name or guid.
+        beside: String,
+        /// The new device.
+        device: VdevPlan,
+    },
+    /// `zpool replace`.
+    ReplaceVdev {
+        /// The device that goes: its path, the end of that, its name or guid.
+        old: String,
+        /// What takes its place.
+        device: VdevPlan,
+    },
+    /// `zpool detach`: its path, the end of that, its name or guid.
+    DetachVdev(String),
+    /// `zpool offline`.
+    OfflineVdev {
+        /// Its path, the end of that, its name or guid.
+        device: String,
+        /// Only until the pool is imported again (`-t`).
+        temporary: bool,
+    },
+    /// `zpool online`: its path, the end of that, its name or guid.
+    OnlineVdev(String),
     /// `zpool reguid`: a new guid, this one (`-g`) or a random one.
     Reguid(Option<u64>),
     /// `zpool checkpoint`.

@@ -228,6 +228,11 @@ fn vdev(plan: &VdevPlan, is_top: bool) -> VdevConfig {
     }
 }
 
+/// A single device of a plan, to come below a vdev that is there.
+pub fn member(plan: &VdevPlan) -> VdevConfig {
+    vdev(plan, false)
+}
+
 /// The devices of a plan as the engine has them, by what they are for.
 pub fn sorted(plan: &[VdevPlan]) -> Additions {
     let mut all = Additions::default();

@@ -13,6 +13,7 @@ mod import;
 mod iostat;
 mod labelclear;
 mod list;
+mod members;
 mod remove;
 mod scrub;
 mod set;
@@ -47,6 +48,11 @@ pub fn run(arguments: &[String]) -> ExitCode {
         "destroy" => simple::destroy(rest),
         "add" => add::run(rest),
         "remove" => remove::run(rest),
+        "attach" => members::attach(rest),
+        "replace" => members::replace(rest),
+        "detach" => members::detach(rest),
+        "offline" => members::offline(rest),
+        "online" => members::online(rest),
         "set" => set::run(rest),
         "labelclear" => labelclear::run(rest),
         "upgrade" => upgrade::run(rest),

@@ -16,7 +16,7 @@ pub enum VdevError {
     #[error("no such device in pool: {0}")]
     NoSuchDevice(Guid),
     /// The vdevs of the pool cannot be changed like this.
-    #[error("operation not supported on this type of pool: {0}")]
+    #[error("{0}")]
     Unfit(&'static str),
     /// No top-level vdev has this id, or it holds no data (a hole or a missing device).
     #[error("top-level vdev {vdev} cannot hold data: {reason}")]

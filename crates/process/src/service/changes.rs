@@ -14,7 +14,7 @@ use cenote_device::HostLock;
 use cenote_engine::dataset::change::PropertyInput;
 use cenote_engine::dataset::{Dataset, Listed, PropertyReader, Value};
 use cenote_engine::pool::Pool;
-use cenote_engine::pool::change::{DatasetOrders, NewNamed, Parents};
+use cenote_engine::pool::change::{DatasetOrders, NewNamed, Newcomer, Parents};
 use cenote_engine::pool::group::{LivePool, ScanProgress};
 use cenote_engine::pool::leaves::HeldDevices;
 use cenote_engine::{Error, ErrorKind, Result};
@@ -357,6 +357,18 @@ impl PoolChanges {
         let mut plan = plan.to_vec();
         let _partitions = crate::whole_disks::partition(&mut plan).map_err(Error::invalid)?;
         self.live()?.add_vdevs(crate::opening::sorted(&plan), opener)
+    }
+
+    /// Takes a device in beside the one of guid `beside`, or in its place.
+    ///
+    /// # Errors
+    /// As [`LivePool::take_in`] says.
+    pub fn take_in(&self, beside: Guid, device: &VdevPlan, replaces: bool) -> Result<()> {
+        let opener = HeldDevices::new().new_leaves();
+        let mut plan = vec![device.clone()];
+        let _partitions = crate::whole_disks::partition(&mut plan).map_err(Error::invalid)?;
+        let leaf = plan.first().map(crate::opening::member).unwrap_or_default();
+        self.live()?.take_in(Newcomer { beside, leaf, replaces }, opener)
     }
 
     /// Gives the pool a new guid, this one or a random one.

@@ -38,12 +38,12 @@ impl Topology {
         let path = self.path_of_vdev(other)?;
         let (above, node) = self.pair(&path)?;
         if !node.kind.has_device() || !leaf.kind.has_device() {
-            return Err(VdevError::Unfit("only a device can be attached to another"));
+            return Err(VdevError::Unfit("can only attach to mirrors and top-level disks"));
         }
         match above.kind {
             VdevKind::Root | VdevKind::Mirror => {}
             _ => {
-                return Err(VdevError::Unfit("only mirrors and single devices can be attached to"));
+                return Err(VdevError::Unfit("can only attach to mirrors and top-level disks"));
             }
         }
         self.beside(&path, leaf, VdevKind::Mirror, mirror, txg)
@@ -72,14 +72,16 @@ impl Topology {
         }
         let top = path.first().and_then(|id| self.tops().get(*id));
         if leaf.is_spare && top.is_some_and(|top| top.top.is_some_and(|top| top.is_log)) {
-            return Err(VdevError::Unfit("hot spares do not stand in for log devices"));
+            return Err(VdevError::Unfit("cannot replace a log with a spare"));
         }
         if above.kind == VdevKind::Spare && leaf.is_spare != node.is_spare {
-            return Err(VdevError::Unfit("a hot spare in use can only be replaced by another one"));
+            return Err(VdevError::Unfit("can only be replaced by another hot spare"));
         }
         let own_draid = top.is_some_and(|top| leaf.top_guid == Some(top.guid));
         if leaf.kind == VdevKind::DistributedSpare && !(leaf.is_spare && own_draid) {
-            return Err(VdevError::Unfit("a distributed spare serves its own dRAID only"));
+            return Err(VdevError::Unfit(
+                "dRAID spares can only replace child devices in their parent's dRAID vdev",
+            ));
         }
         let kind = if leaf.is_spare { VdevKind::Spare } else { VdevKind::Replacing };
         self.beside(&path, leaf, kind, parent, txg)

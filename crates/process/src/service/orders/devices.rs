@@ -78,7 +78,7 @@ impl Order for Clear<'_> {
 impl Doing<'_> {
     /// A device of the pool, spares and cache devices included: by path, the end of that, name or
     /// guid.
-    fn device(&self, device: &str) -> Result<Guid, Failure> {
+    pub(super) fn device(&self, device: &str) -> Result<Guid, Failure> {
         fn find<'a>(node: &'a VdevReport, device: &str) -> Option<&'a VdevReport> {
             let is_it = vdev_name::answers_to(node, device);
             let below = || node.children.iter().find_map(|child| find(child, device));

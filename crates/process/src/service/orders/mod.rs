@@ -16,6 +16,7 @@ mod export;
 mod fits;
 mod held;
 mod keys;
+mod members;
 mod mount;
 mod pool;
 mod promote;
@@ -141,6 +142,17 @@ fn order(change: &Change) -> Box<dyn Order + '_> {
         Change::EnableFeatures(names) => Box::new(pool::EnableFeatures(names)),
         Change::AddVdevs(plan) => Box::new(devices::Add(plan)),
         Change::RemoveVdev(device) => Box::new(devices::Remove(device)),
+        Change::AttachVdev { beside, device } => {
+            Box::new(members::TakeIn { other: beside, device, replaces: false })
+        }
+        Change::ReplaceVdev { old, device } => {
+            Box::new(members::TakeIn { other: old, device, replaces: true })
+        }
+        Change::DetachVdev(device) => Box::new(members::Detach(device)),
+        Change::OfflineVdev { device, temporary } => {
+            Box::new(members::Offline { device, temporary: *temporary })
+        }
+        Change::OnlineVdev(device) => Box::new(members::Online(device)),
         Change::Scan(request) => Box::new(scan::Scan(*request)),
         Change::Clear(device) => Box::new(devices::Clear(device.as_deref())),
         Change::Reguid(guid) => Box::new(pool::Reguid(*guid)),

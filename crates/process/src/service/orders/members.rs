@@ -1,0 +1,140 @@
+//! Orders about members of vdevs: `zpool attach`, `replace`, `detach`, `offline`, `online`.
+//!
+//! Invariant: as in [`super`].
+
+use cenote_control::plan::VdevPlan;
+use cenote_control::protocol::Failure;
+use cenote_engine::vdev::VdevState;
+use cenote_engine::{Error, ErrorKind};
+
+use super::{Doing, Order, Warnings};
+
+/// `zpool attach` and `zpool replace`.
+pub(super) struct TakeIn<'a> {
+    /// The device that is there.
+    pub(super) other: &'a str,
+    /// The new one.
+    pub(super) device: &'a VdevPlan,
+    /// It takes the place of the other.
+    pub(super) replaces: bool,
+}
+
+/// What the engine says is said of members.
+fn own_words(error: &Error) -> Option<String> {
+    match error.kind() {
+        ErrorKind::NotFound => Some("no such device in pool".to_owned()),
+        ErrorKind::Busy | ErrorKind::Unsupported | ErrorKind::InvalidArgument => {
+            Some(error.reason().to_owned())
+        }
+        ErrorKind::ReadOnly => Some("pool is read-only".to_owned()),
+        _ => None,
+    }
+}
+
+impl Order for TakeIn<'_> {
+    fn cannot(&self, _: &str) -> String {
+        let (other, new) = (self.other, self.device.path.as_deref().unwrap_or_default());
+        match self.replaces {
+            true => format!("cannot replace {other} with {new}"),
+            false => format!("cannot attach {new} to {other}"),
+        }
+    }
+
+    fn words(&self, error: &Error) -> Option<String> {
+        own_words(error)
+    }
+
+    fn moves_mounts(&self) -> bool {
+        false
+    }
+
+    fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
+        let other = doing.device(self.other)?;
+        doing.simply(doing.service.changes.take_in(other, self.device, self.replaces))
+    }
+}
+
+/// `zpool detach`.
+pub(super) struct Detach<'a>(pub(super) &'a str);
+
+impl Order for Detach<'_> {
+    fn cannot(&self, _: &str) -> String {
+        format!("cannot detach {}", self.0)
+    }
+
+    fn words(&self, error: &Error) -> Option<String> {
+        own_words(error)
+    }
+
+    fn moves_mounts(&self) -> bool {
+        false
+    }
+
+    fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
+        let device = doing.device(self.0)?;
+        doing.simply(doing.engine(|live| live.let_go(device)))
+    }
+}
+
+/// `zpool offline`.
+pub(super) struct Offline<'a> {
+    /// The device.
+    pub(super) device: &'a str,
+    /// Until the pool is opened anew.
+    pub(super) temporary: bool,
+}
+
+impl Order for Offline<'_> {
+    fn cannot(&self, _: &str) -> String {
+        format!("cannot offline {}", self.device)
+    }
+
+    fn words(&self, error: &Error) -> Option<String> {
+        own_words(error)
+    }
+
+    fn moves_mounts(&self) -> bool {
+        false
+    }
+
+    fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
+        let device = doing.device(self.device)?;
+        doing.simply(doing.engine(|live| live.offline(device, self.temporary)))
+    }
+}
+
+/// `zpool online`. A warning says if the device does not work all the same.
+pub(super) struct Online<'a>(pub(super) &'a str);
+
+impl Order for Online<'_> {
+    fn cannot(&self, _: &str) -> String {
+        format!("cannot online {}", self.0)
+    }
+
+    fn words(&self, error: &Error) -> Option<String> {
+        own_words(error)
+    }
+
+    fn moves_mounts(&self) -> bool {
+        false
+    }
+
+    fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
+        let device = doing.device(self.0)?;
+        let mut state = VdevState::Online;
+        let done = doing.engine(|live| {
+            state = live.online(device)?;
+            Ok(())
+        });
+        done.map_err(|error| doing.refused(&error))?;
+        if state.is_readable() {
+            return Ok(Vec::new());
+        }
+        let advice = match state {
+            VdevState::Faulted => "use 'zpool clear' to restore a faulted device",
+            _ => "use 'zpool replace' to replace devices that are no longer present",
+        };
+        let words = format!("warning: device '{}' onlined, but remains in faulted state", self.0);
+        Ok(vec![words, advice.to_owned()])
+    }
+}
