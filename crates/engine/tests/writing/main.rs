@@ -13,6 +13,7 @@ mod encrypted;
 mod foreign;
 mod honest;
 mod log;
+mod members;
 mod missing;
 mod properties;
 mod removal;

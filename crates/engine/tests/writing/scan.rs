@@ -35,7 +35,7 @@ fn finished(live: &LivePool) -> ScanState {
 }
 
 /// Every copy is read.
-fn copies_are_right(live: &LivePool) -> bool {
+pub(super) fn copies_are_right(live: &LivePool) -> bool {
     live.sync().unwrap();
     let options =
         CheckOptions { verify: Verify::Everything, every_copy: true, ..CheckOptions::default() };
@@ -43,7 +43,7 @@ fn copies_are_right(live: &LivePool) -> bool {
     report.is_clean()
 }
 
-fn write(live: &Arc<LivePool>, objects: u64, seed: u64) {
+pub(super) fn write(live: &Arc<LivePool>, objects: u64, seed: u64) {
     for number in 0..objects {
         let object = object(live);
         object.write(&live.begin().unwrap(), 0, &noise(1 << 19, seed + number)).unwrap();

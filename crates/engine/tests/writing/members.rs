@@ -1,0 +1,222 @@
+//! Devices that come beside others, take their place, leave, and rest.
+//!
+//! Invariant: a device that came holds everything after its resilver, alone if need be; none goes without which
+//! something would be lost.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cenote_device::{Health, SimDevice};
+use cenote_engine::ErrorKind;
+use cenote_engine::pool::change::Newcomer;
+use cenote_engine::pool::discover::Opener;
+use cenote_engine::pool::group::LivePool;
+use cenote_engine::vdev::{LeafOpener, LeafUnavailable, VdevState};
+use cenote_format::Guid;
+use cenote_format::config::{VdevConfig, VdevKind};
+
+use super::scan::{copies_are_right, write};
+use super::suspended::Disks;
+use super::{census, leaf};
+
+/// One more disk of so many MiB.
+fn one_more(disks: &mut Disks, size: usize) -> PathBuf {
+    let path = PathBuf::from(format!("/sim/{}", disks.0.len()));
+    let disk = SimDevice::new(path.display().to_string(), size << 20);
+    disks.0.insert(path.clone(), Arc::new(disk));
+    path
+}
+
+fn opener(disks: &Disks) -> Arc<dyn LeafOpener> {
+    let disks = disks.clone();
+    Arc::new(move |leaf: &VdevConfig| {
+        let path = leaf.path.clone().unwrap();
+        let opened = Opener::open(&disks, Path::new(&path));
+        opened.map_err(|error| LeafUnavailable::open_failed(error.to_string()))
+    })
+}
+
+fn guid_of(live: &LivePool, path: &str) -> Guid {
+    let vdevs = live.vdevs();
+    let found = vdevs.topology().root().devices().find(|leaf| leaf.path.as_deref() == Some(path));
+    found.unwrap().guid
+}
+
+fn paths(live: &LivePool) -> Vec<String> {
+    let vdevs = live.vdevs();
+    vdevs.topology().root().devices().filter_map(|leaf| leaf.path.clone()).collect()
+}
+
+fn take_in(
+    live: &LivePool,
+    disks: &Disks,
+    (beside, path): (Guid, &Path),
+    replaces: bool,
+) -> cenote_engine::Result<()> {
+    let newcomer = Newcomer { beside, leaf: leaf(path), replaces };
+    live.take_in(newcomer, opener(disks))
+}
+
+fn until(live: &LivePool, is: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !is() {
+        let missed = live.vdevs().missed();
+        assert!(start.elapsed() < Duration::from_secs(60), "{missed:?} {:?}", live.scan_progress());
+        live.sync().unwrap();
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn is_whole(live: &LivePool) -> bool {
+    live.vdevs().missed().is_empty() && live.vdevs().replaced().is_none()
+}
+
+#[test]
+fn a_disk_becomes_a_mirror_and_either_half_holds_everything() {
+    let (mut disks, live) = Disks::create(VdevKind::File, 1);
+    write(&live, 8, 1);
+    let new = one_more(&mut disks, 96);
+    take_in(&live, &disks, (guid_of(&live, "/sim/0"), &new), false).unwrap();
+    assert_eq!(live.vdevs().missed().len(), 1);
+    let kinds = |live: &LivePool| -> Vec<VdevKind> {
+        live.vdevs().topology().root().walk().map(|node| node.kind).collect()
+    };
+    assert_eq!(kinds(&live), [VdevKind::Root, VdevKind::Mirror, VdevKind::File, VdevKind::File]);
+    write(&live, 4, 50);
+    // The one that has everything cannot go, or rest, before the other has it too.
+    if !is_whole(&live) {
+        let error = live.let_go(guid_of(&live, "/sim/0")).unwrap_err();
+        assert!(error.kind() == ErrorKind::Busy || is_whole(&live), "{error}");
+    }
+    until(&live, || is_whole(&live));
+    assert!(copies_are_right(&live));
+    live.let_go(guid_of(&live, "/sim/0")).unwrap();
+    assert_eq!(
+        (paths(&live), kinds(&live)),
+        (vec!["/sim/1".to_owned()], vec![VdevKind::Root, VdevKind::File])
+    );
+    write(&live, 2, 90);
+    assert!(copies_are_right(&live));
+    live.export().unwrap();
+    drop(live);
+    // What left is no part of the pool, and the pool does without it.
+    let live = disks.reopen();
+    assert_eq!(paths(&live), ["/sim/1"]);
+    census(live.pool());
+    live.export().unwrap();
+}
+
+#[test]
+fn a_replaced_device_leaves_by_itself() {
+    for (kind, count) in [(VdevKind::Mirror, 2), (VdevKind::Raidz, 4)] {
+        let (mut disks, live) = Disks::create(kind, count);
+        write(&live, 8, 1);
+        let new = one_more(&mut disks, 128);
+        let old = guid_of(&live, "/sim/1");
+        take_in(&live, &disks, (old, &new), true).unwrap();
+        write(&live, 4, 50);
+        until(&live, || is_whole(&live));
+        assert!(live.vdevs().topology().find(old).is_none());
+        assert_eq!(paths(&live).len(), count);
+        assert!(copies_are_right(&live), "{kind:?}");
+        live.export().unwrap();
+        drop(live);
+        let live = disks.reopen();
+        assert!(paths(&live).contains(&new.display().to_string()), "{:?}", paths(&live));
+        assert!(copies_are_right(&live), "{kind:?}");
+        census(live.pool());
+        live.export().unwrap();
+    }
+}
+
+#[test]
+fn a_lost_device_is_replaced_across_a_crash() {
+    let (mut disks, live) = Disks::create(VdevKind::Raidz, 4);
+    write(&live, 30, 1);
+    disks.disk(2).set_health(Health::Gone);
+    write(&live, 4, 50);
+    let new = one_more(&mut disks, 96);
+    for disk in [0, 1, 3, 4] {
+        disks.disk(disk).set_delay(Duration::from_millis(3));
+    }
+    take_in(&live, &disks, (guid_of(&live, "/sim/2"), &new), true).unwrap();
+    live.sync().unwrap();
+    live.close().unwrap();
+    drop(live);
+    for disk in [0, 1, 3, 4] {
+        disks.disk(disk).set_delay(Duration::ZERO);
+    }
+    let live = disks.reopen();
+    until(&live, || is_whole(&live));
+    assert_eq!(paths(&live), ["/sim/0", "/sim/1", "/sim/4", "/sim/3"]);
+    assert!(copies_are_right(&live));
+    live.export().unwrap();
+    drop(live);
+    let live = disks.reopen();
+    census(live.pool());
+    live.export().unwrap();
+}
+
+#[test]
+fn a_device_that_rests_gets_what_it_missed() {
+    for temporary in [false, true] {
+        let (disks, live) = Disks::create(VdevKind::Mirror, 2);
+        write(&live, 4, 1);
+        let (first, second) = (guid_of(&live, "/sim/0"), guid_of(&live, "/sim/1"));
+        live.offline(second, temporary).unwrap();
+        let state = |guid: Guid| {
+            live.vdevs().status().and_then(|root| Some(root.find(guid)?.condition.state))
+        };
+        assert_eq!(state(second), Some(VdevState::Offline));
+        assert_eq!(live.offline(first, temporary).unwrap_err().kind(), ErrorKind::Busy);
+        let before = disks.disk(1).counts();
+        write(&live, 4, 50);
+        live.vdevs().reopen();
+        write(&live, 4, 60);
+        assert_eq!((disks.disk(1).counts(), state(second)), (before, Some(VdevState::Offline)));
+        assert!(live.vdevs().misses(second, live.pool().uberblock().txg));
+        assert!(live.online(second).unwrap().is_readable());
+        until(&live, || is_whole(&live));
+        assert_eq!(state(second), Some(VdevState::Online));
+        assert!(copies_are_right(&live));
+        live.export().unwrap();
+        census(live.pool());
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused() {
+    let (mut disks, live) = Disks::create(VdevKind::Raidz, 4);
+    write(&live, 1, 1);
+    let before = live.vdevs().topology().root().clone();
+    let (new, small) = (one_more(&mut disks, 96), one_more(&mut disks, 64));
+    let other = guid_of(&live, "/sim/1");
+    let refused = |beside: Guid, path: &Path, replaces: bool| {
+        let error = take_in(&live, &disks, (beside, path), replaces).unwrap_err();
+        (error.kind(), error.reason().to_owned())
+    };
+    let kind = ErrorKind::Unsupported;
+    let words = "can only attach to mirrors and top-level disks".to_owned();
+    assert_eq!(refused(other, &new, false), (kind, words));
+    let words = "device is too small".to_owned();
+    assert_eq!(refused(other, &small, true), (ErrorKind::InvalidArgument, words));
+    assert_eq!(refused(Guid(7), &new, true).0, ErrorKind::NotFound);
+    assert_eq!(refused(other, Path::new("/sim/9"), true).0, ErrorKind::InvalidArgument);
+    let words = "only applicable to mirror and replacing vdevs";
+    assert_eq!(live.let_go(other).unwrap_err().reason(), words);
+    assert_eq!(live.vdevs().topology().root(), &before);
+    // An order that fails in its middle leaves nothing behind.
+    for step in 1..40 {
+        live.fail_order_at(step);
+        let done = take_in(&live, &disks, (other, &new), true);
+        if live.fail_order_at(0) != 0 {
+            done.unwrap();
+            break;
+        }
+        assert!(done.is_err() && live.vdevs().topology().root() == &before, "step {step}");
+    }
+    until(&live, || is_whole(&live));
+    live.export().unwrap();
+    census(live.pool());
+}
