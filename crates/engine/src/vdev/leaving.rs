@@ -3,6 +3,7 @@
 //! Chapter 08, section 15. Invariant: what a device misses, or fails to give, counts for as much as that it
 //! is away.
 
+use super::state::VdevState;
 use super::tree::VdevTree;
 use cenote_format::Guid;
 use cenote_format::config::{VdevConfig, VdevKind};
@@ -17,15 +18,42 @@ impl VdevTree {
         top.is_some_and(|top| self.lacks(top.node, Some(id)) != self.lacks(top.node, None))
     }
 
-    /// A device that can leave because the one that replaces it has everything.
+    /// A device that can leave: the one that replaces it has everything, or it is a hot spare and the one it
+    /// stands in for has everything again.
     pub fn replaced(&self) -> Option<Guid> {
-        let nodes = self.topology().root().walk().filter(|node| node.kind == VdevKind::Replacing);
-        let mut old = nodes.filter_map(|node| {
+        let mut old = self.topology().root().walk().filter_map(|node| {
             let (first, last) = (node.children().first()?, node.children().last()?);
-            let is_taken = first.guid != last.guid && self.is_whole(last);
-            (is_taken && !self.is_required(first.guid)).then_some(first.guid)
+            let (goes, stays) = match node.kind {
+                VdevKind::Replacing => (first, last),
+                VdevKind::Spare if first.unspare && last.is_spare => (last, first),
+                _ => return None,
+            };
+            let may_go = goes.guid != stays.guid && self.is_whole(stays);
+            (may_go && !self.is_required(goes.guid)).then_some(goes.guid)
         });
         old.next()
+    }
+
+    /// Devices that are lost and that nothing stands in for yet; what the administrator took offline is not
+    /// among them.
+    pub fn lost(&self) -> Vec<Guid> {
+        let mut lost = Vec::new();
+        let root = self.topology().root();
+        for node in root.walk() {
+            let is_data = !node.top.is_some_and(|top| top.is_log);
+            let has_help = matches!(node.kind, VdevKind::Replacing | VdevKind::Spare);
+            let children = node.children().iter().filter(|_| is_data && !has_help);
+            lost.extend(children.filter(|child| self.is_lost(child)).map(|child| child.guid));
+        }
+        lost
+    }
+
+    fn is_lost(&self, node: &VdevConfig) -> bool {
+        let own = self.leaves.iter().find(|leaf| leaf.config.guid == node.guid);
+        own.is_some_and(|leaf| {
+            let state = leaf.condition().state;
+            !state.is_readable() && !matches!(state, VdevState::Offline | VdevState::Closed)
+        })
     }
 
     fn is_whole(&self, node: &VdevConfig) -> bool {

@@ -54,7 +54,7 @@ fn take_in(
     (beside, path): (Guid, &Path),
     replaces: bool,
 ) -> cenote_engine::Result<()> {
-    let newcomer = Newcomer { beside, leaf: leaf(path), replaces };
+    let newcomer = Newcomer { beside, leaf: leaf(path), replaces, goes_back: false };
     live.take_in(newcomer, opener(disks))
 }
 

@@ -368,7 +368,7 @@ impl PoolChanges {
         let mut plan = vec![device.clone()];
         let _partitions = crate::whole_disks::partition(&mut plan).map_err(Error::invalid)?;
         let leaf = plan.first().map(crate::opening::member).unwrap_or_default();
-        self.live()?.take_in(Newcomer { beside, leaf, replaces }, opener)
+        self.live()?.take_in(Newcomer { beside, leaf, replaces, goes_back: false }, opener)
     }
 
     /// Gives the pool a new guid, this one or a random one.

@@ -225,6 +225,16 @@ impl LivePool {
         self.add_auxiliary_with(change, kind, nodes, &opener)
     }
 
+    /// What the label of a spare or cache device holds.
+    pub(super) fn auxiliary_label(&self, kind: AuxiliaryKind, guid: Guid) -> PoolConfig {
+        PoolConfig {
+            version: self.config.lock().facts().version,
+            state: Some(kind.state()),
+            guid: Some(guid),
+            ..PoolConfig::default()
+        }
+    }
+
     fn add_auxiliary_with(
         &self,
         change: &MosChange<'_>,
@@ -249,13 +259,7 @@ impl LivePool {
                 let path = node.path.clone().unwrap_or_default();
                 Error::new(ErrorKind::Io, format!("{path}: {}", why.reason))
             })?;
-            let label = PoolConfig {
-                version: self.config.lock().facts().version,
-                state: Some(kind.state()),
-                guid: Some(node.guid),
-                ..PoolConfig::default()
-            };
-            devices.push((device, label));
+            devices.push((device, self.auxiliary_label(kind, node.guid)));
         }
         labels::initialise_devices(&devices, &self.pool.uberblock())?;
         let directory = Table::open(change.mos, OBJECT_DIRECTORY)?

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use cenote_format::config::{PoolConfig, VdevConfig};
 use cenote_format::{Guid, ObjectId, Txg};
 
-use super::add::Joined;
+use super::add::{AuxiliaryKind, Joined};
 use super::create::{random, vdev_zap};
 use super::remove::free_objects_of;
 use crate::dataset::Table;
@@ -37,8 +37,11 @@ pub struct Newcomer {
     pub beside: Guid,
     /// Its kind and path.
     pub leaf: VdevConfig,
-    /// It takes the place of the other, which leaves when it has everything.
+    /// It takes the place of the other, which leaves when it has everything; if it is a hot spare of the
+    /// pool, both stay.
     pub replaces: bool,
+    /// A hot spare goes back when the other has everything again.
+    pub goes_back: bool,
 }
 
 /// Where a new device comes, its guids chosen.
@@ -51,8 +54,11 @@ struct Place {
 
 impl Place {
     fn topology(&self, topology: &Topology, txg: Txg) -> Result<Topology, VdevError> {
-        let Newcomer { beside, leaf, replaces } = self.newcomer.clone();
+        let Newcomer { beside, leaf, replaces, goes_back } = self.newcomer.clone();
         match replaces {
+            true if goes_back && leaf.is_spare => {
+                topology.replace(beside, leaf, self.above, txg)?.unspare(beside, txg)
+            }
             true => topology.replace(beside, leaf, self.above, txg),
             false => topology.attach(beside, leaf, self.above, txg),
         }
@@ -107,7 +113,13 @@ impl LivePool {
     /// then.
     pub fn take_in(&self, newcomer: Newcomer, opener: Arc<dyn LeafOpener>) -> Result<()> {
         let mut place = Place { newcomer, above: Guid(random()?) };
-        place.newcomer.leaf.guid = Guid(random()?);
+        match self.spare_like(&place.newcomer.leaf)? {
+            Some(spare) if place.newcomer.replaces => place.newcomer.leaf = spare,
+            Some(_) => {
+                return Err(Error::new(ErrorKind::Busy, "device is reserved as a hot spare"));
+            }
+            None => place.newcomer.leaf.guid = Guid(random()?),
+        }
         // What cannot be opened is told before a group waits for it; the device stays open meanwhile.
         let held = place.tree(&self.vdevs(), &opener, Txg(0))?;
         let taken = self.change(move |live, change| live.take_in_now(change, place, &opener));
@@ -127,7 +139,7 @@ impl LivePool {
             place.newcomer.leaf.leaf_zap = Some(vdev_zap(change, map)?);
         }
         let tree = place.tree(&others, opener, txg)?;
-        let Newcomer { beside, leaf, replaces } = place.newcomer;
+        let Newcomer { beside, leaf, replaces, .. } = place.newcomer;
         let device = device_of(&tree, leaf.guid)?.device;
         let facts = PoolConfig { txg: Some(Txg(0)), ..self.config.lock().facts() };
         let label = tree
@@ -137,7 +149,11 @@ impl LivePool {
         labels::initialise_devices(&[(device, label)], &self.pool.uberblock())?;
         tree.add_missing_txgs(leaf.guid, FIRST..txg.0.saturating_add(UNDER_WAY));
         let old = others.topology().find(beside).map(name_of).unwrap_or_default();
-        let (word, between) = if replaces { ("replace", "for") } else { ("attach", "to") };
+        let (word, between) = match replaces {
+            true if leaf.is_spare => ("spare in", "for"),
+            true => ("replace", "for"),
+            false => ("attach", "to"),
+        };
         let words = format!("{word} vdev={} {between} vdev={old}", name_of(&leaf));
         change.log_event("vdev attach", None, &words)?;
         self.when_done(move |live| live.take_vdevs(Arc::new(tree)));
@@ -153,7 +169,10 @@ impl LivePool {
         let (before, gone) = self.change(move |live, change| live.let_go_now(change, leaf))?;
         // The pool has forgotten it: whether it learns of it does not matter to it.
         let facts = PoolConfig { txg: Some(Txg(0)), ..self.config.lock().facts() };
-        let label = before.topology().label(&facts, gone.guid);
+        let label = match gone.is_spare {
+            true => Some(self.auxiliary_label(AuxiliaryKind::Spare, gone.guid)),
+            false => before.topology().label(&facts, gone.guid),
+        };
         if let (Ok(own), Some(label)) = (device_of(&before, gone.guid), label) {
             self.forget_device(&own.device, label);
         }
@@ -167,13 +186,16 @@ impl LivePool {
     ) -> Result<(Arc<VdevTree>, VdevConfig)> {
         Self::refuse_checkpoint(change)?;
         let before = self.vdevs();
-        let Detached { topology, leaf: gone, .. } =
+        let Detached { topology, leaf: gone, unspared } =
             before.topology().detach(leaf, change.tx.txg())?;
         if before.is_required(leaf) {
             return Err(Error::new(ErrorKind::Busy, NO_REPLICAS));
         }
         let tree = Arc::new(before.with_topology(topology)?);
         free_objects_of(change, &mut MosStore::new(change), [&gone])?;
+        if let Some(spare) = unspared {
+            self.unlist(change, AuxiliaryKind::Spare, spare)?;
+        }
         change.log_event("detach", None, &format!("vdev={}", name_of(&gone)))?;
         let forgotten = gone.clone();
         self.when_done(move |live| {
@@ -230,7 +252,8 @@ impl LivePool {
         if is_offline {
             self.change(move |live, change| {
                 let vdevs = live.vdevs();
-                let topology = vdevs.topology().offline(leaf, false, change.tx.txg())?;
+                let txg = change.tx.txg();
+                let topology = vdevs.topology().offline(leaf, false, txg)?.unspare(leaf, txg)?;
                 let tree = Arc::new(vdevs.with_topology(topology)?);
                 live.when_done(move |live| live.take_vdevs(tree));
                 Ok(())

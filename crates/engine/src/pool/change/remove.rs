@@ -133,7 +133,7 @@ impl LivePool {
     }
 
     /// The entries of a list of spares or cache devices, and its object.
-    fn entries(&self, kind: AuxiliaryKind) -> Result<Option<(ObjectId, Vec<NvList>)>> {
+    pub(super) fn entries(&self, kind: AuxiliaryKind) -> Result<Option<(ObjectId, Vec<NvList>)>> {
         let Some(directory) = Table::open(&self.mos, OBJECT_DIRECTORY)? else { return Ok(None) };
         let Some(id) = directory.number(kind.list())?.filter(|id| *id != 0) else {
             return Ok(None);
@@ -148,20 +148,31 @@ impl LivePool {
         Ok(entries.iter().any(|entry| entry.u64("guid") == Some(guid.0)))
     }
 
+    /// Strikes a device off the list of spares or cache devices: its path.
+    pub(super) fn unlist(
+        &self,
+        change: &MosChange<'_>,
+        kind: AuxiliaryKind,
+        guid: Guid,
+    ) -> Result<Option<String>> {
+        let gone = || Error::not_found("no such device in pool");
+        let (id, mut entries) = self.entries(kind)?.ok_or_else(gone)?;
+        let is_it = |entry: &NvList| entry.u64("guid") == Some(guid.0);
+        let place = entries.iter().position(is_it).ok_or_else(gone)?;
+        let path = entries.remove(place).string_lossy("path");
+        let mut list = NvList::new();
+        list.push(kind.list(), entries);
+        write_packed(change, id, &list)?;
+        Ok(path)
+    }
+
     /// Takes a device off the list of spares or cache devices.
     fn remove_auxiliary(&self, kind: AuxiliaryKind, guid: Guid) -> Result<()> {
         if self.vdevs().topology().find(guid).is_some() {
             return Err(Error::new(ErrorKind::Busy, BUSY));
         }
         let path = self.change(move |live, change| {
-            let gone = || Error::not_found("no such device in pool");
-            let (id, mut entries) = live.entries(kind)?.ok_or_else(gone)?;
-            let is_it = |entry: &NvList| entry.u64("guid") == Some(guid.0);
-            let place = entries.iter().position(is_it).ok_or_else(gone)?;
-            let path = entries.remove(place).string_lossy("path");
-            let mut list = NvList::new();
-            list.push(kind.list(), entries);
-            write_packed(change, id, &list)?;
+            let path = live.unlist(change, kind, guid)?;
             let shown = path.as_deref().unwrap_or("-");
             let words = format!("{} vdev ({}) {shown}", live.pool.name(), kind.name());
             change.log_event("vdev remove", None, &words)?;

@@ -37,6 +37,7 @@ use cenote_format::{ObjectId, Txg};
 use parking_lot::Mutex;
 
 use super::Pool;
+use super::change::SpareWatch;
 use crate::alloc::Allocator;
 use crate::dataset::Promises;
 use crate::dataset::change::{FreeingPass, LiveClones, LiveDedup};
@@ -135,6 +136,8 @@ pub struct LivePool {
     pub(super) written: Mutex<BTreeSet<ObjectId>>,
     pub(super) config: Mutex<config::ConfigState>,
     pub(super) missed: Mutex<missed::Written>,
+    /// Since when devices are lost.
+    pub(super) spare_watch: SpareWatch,
     pub(super) outage: Arc<outage::Outage>,
     pub(super) activity: Mutex<multihost::Activity>,
     /// Heads of volumes with an intent log that an earlier life of the pool left.
@@ -207,6 +210,7 @@ impl LivePool {
             written: Mutex::default(),
             config: Mutex::new(config),
             missed: Mutex::new(missed::Written::of(&pool.vdevs())),
+            spare_watch: SpareWatch::default(),
             logged_volumes: Mutex::default(),
             unreplayed: Mutex::default(),
             outage,

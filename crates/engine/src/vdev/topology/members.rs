@@ -126,6 +126,11 @@ impl Topology {
         }
         number(children);
         let adopted = collapse(place, parent.len() == 1);
+        if kind == VdevKind::Replacing {
+            // What replaced it has everything, and needs no spare.
+            let new = place.guid;
+            next = next.unspare(new, txg)?;
+        }
         if let Some((now, before)) = adopted {
             let before = next.adopted.remove(&before).unwrap_or(before);
             next.adopted.insert(now, before);
@@ -148,6 +153,21 @@ impl Topology {
         if !offline {
             (node.faulted, node.degraded, node.removed) = (false, false, false);
             node.aux_state = None;
+        }
+        next.checked()
+    }
+
+    /// The hot spare beside the leaf, if there is one, goes back when that has everything again.
+    ///
+    /// # Errors
+    /// [`VdevError::NoSuchDevice`] if the pool does not have it.
+    pub fn unspare(&self, leaf: Guid, txg: Txg) -> Result<Self, VdevError> {
+        let path = self.path_of_vdev(leaf)?;
+        let (above, _) = self.pair(&path)?;
+        let is_spared = above.kind == VdevKind::Spare && path.last() == Some(&0);
+        let mut next = self.next(txg);
+        if let Some(node) = at_mut(&mut next.root, &path).filter(|_| is_spared) {
+            node.unspare = true;
         }
         next.checked()
     }

@@ -239,6 +239,7 @@ fn work(live: &Weak<LivePool>, scan: &Scan) {
         if live.options.resilvers {
             live.resilver_if_needed();
             live.let_replaced_go();
+            live.let_spares_step_in();
         }
         live.visit_portion();
     }

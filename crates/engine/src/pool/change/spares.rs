@@ -1,0 +1,116 @@
+//! Hot spares: which there are, and that they step in by themselves.
+//!
+//! Chapter 08, section 17. Invariant: a spare stays in the pool's list as long as it stands in for another
+//! device; a device is given time to come back before one does.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use cenote_format::Guid;
+use cenote_format::config::VdevConfig;
+use parking_lot::Mutex;
+
+use super::add::AuxiliaryKind;
+use super::members::Newcomer;
+use crate::Result;
+use crate::pool::group::LivePool;
+use crate::pool::leaves::HeldDevices;
+
+/// How long a device may be lost before a spare steps in.
+const GRACE: Duration = Duration::from_secs(10);
+/// How long it is before that is tried again.
+const AGAIN: Duration = Duration::from_secs(60);
+
+/// Since when devices are lost, and when a spare last was to step in.
+#[derive(Debug, Default)]
+pub(in crate::pool) struct SpareWatch(Mutex<BTreeMap<Guid, Instant>>);
+
+impl SpareWatch {
+    /// Those of `lost` that were lost long enough by `now`; they are not told again for a while.
+    fn due(&self, lost: &[Guid], now: Instant) -> Vec<Guid> {
+        let mut since = self.0.lock();
+        since.retain(|leaf, _| lost.contains(leaf));
+        let mut due = Vec::new();
+        for leaf in lost {
+            let then = since.entry(*leaf).or_insert(now);
+            if now.saturating_duration_since(*then) >= GRACE {
+                *then = now + AGAIN;
+                due.push(*leaf);
+            }
+        }
+        due
+    }
+}
+
+impl LivePool {
+    /// The pool's hot spare that `leaf` (its guid or path) is, as it stands in for others.
+    ///
+    /// # Errors
+    /// If the list cannot be read.
+    pub(super) fn spare_like(&self, leaf: &VdevConfig) -> Result<Option<VdevConfig>> {
+        let is_it = |spare: &VdevConfig| {
+            spare.guid == leaf.guid || spare.path.is_some() && spare.path == leaf.path
+        };
+        Ok(self.spares()?.into_iter().find(is_it))
+    }
+
+    fn spares(&self) -> Result<Vec<VdevConfig>> {
+        let entries = self.entries(AuxiliaryKind::Spare)?.map(|(_, entries)| entries);
+        let entries = entries.unwrap_or_default();
+        let spares =
+            entries.iter().map(VdevConfig::from_nvlist).collect::<std::result::Result<_, _>>();
+        let mut spares: Vec<VdevConfig> = spares?;
+        spares.iter_mut().for_each(|spare| spare.is_spare = true);
+        Ok(spares)
+    }
+
+    /// Lets spares step in for devices that are lost, where there are any.
+    pub(in crate::pool) fn let_spares_step_in(&self) {
+        let lost = self.vdevs().lost();
+        let due = self.spare_watch.due(&lost, Instant::now());
+        if due.is_empty() || self.gate.suspension().is_some() {
+            return;
+        }
+        let spares = match self.spares() {
+            Ok(spares) => spares,
+            Err(error) => return tracing::warn!(%error, "the list of spares cannot be read"),
+        };
+        for leaf in due {
+            for spare in &spares {
+                let vdevs = self.vdevs();
+                if !spare.kind.has_device() || vdevs.topology().find(spare.guid).is_some() {
+                    continue;
+                }
+                let (path, opener) = (spare.path.clone(), HeldDevices::new().new_leaves());
+                let newcomer =
+                    Newcomer { beside: leaf, leaf: spare.clone(), replaces: true, goes_back: true };
+                match self.take_in(newcomer, opener) {
+                    Ok(()) => {
+                        tracing::warn!(leaf = leaf.0, path, "a hot spare steps in");
+                        break;
+                    }
+                    Err(error) => tracing::info!(path, %error, "a hot spare does not step in"),
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lost_device_has_time_to_come_back() {
+        let (watch, start) = (SpareWatch::default(), Instant::now());
+        let (one, two) = (Guid(1), Guid(2));
+        assert!(watch.due(&[one], start).is_empty());
+        assert!(watch.due(&[one, two], start + GRACE / 2).is_empty());
+        assert_eq!(watch.due(&[one, two], start + GRACE), [one]);
+        // It is not told again at once, and one that was back begins anew.
+        assert!(watch.due(&[one], start + GRACE * 2).is_empty());
+        assert!(watch.due(&[one, two], start + GRACE * 2).is_empty());
+        assert_eq!(watch.due(&[one, two], start + GRACE * 3), [two]);
+        assert_eq!(watch.due(&[one], start + GRACE * 2 + AGAIN), [one]);
+    }
+}
