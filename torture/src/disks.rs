@@ -28,6 +28,8 @@ use cenote_posix::create::{NewFilesystem, initialise};
 
 use crate::plan::{Setup, Trouble};
 
+/// A disk that takes the place of others for a while.
+pub const NEWCOMER: &str = "/sim/z-new";
 /// Name of every pool.
 pub const NAME: &str = "tank";
 /// Key of every encrypted one.
@@ -176,14 +178,16 @@ fn open_options() -> OpenOptions {
 }
 
 impl Disks {
-    /// Blank disks for a pool of `setup`, and one each to become a log and to hold more data.
+    /// Blank disks for a pool of `setup`, and one each to become a log, to hold more data, and to take the
+    /// place of another.
     pub fn new(setup: &Setup) -> Self {
         let tops = tops(&setup.layout, setup.ashift);
         let draid = tops.iter().any(|top| top.config.kind == VdevKind::Draid);
         let size = (setup.size_mib as usize).max(if draid { 96 } else { 64 }) << 20;
         let count: usize = tops.iter().map(|top| top.leaves).sum();
         let names = (0..count).map(|number| format!("/sim/d{number:02}"));
-        let names = names.chain(["/sim/x-log".to_owned(), "/sim/y-data".to_owned()]);
+        let more = ["/sim/x-log", "/sim/y-data", NEWCOMER].map(str::to_owned);
+        let names = names.chain(more);
         let disk = |name: String| (PathBuf::from(&name), Arc::new(SimDevice::new(name, size)));
         Self { disks: names.map(disk).collect() }
     }

@@ -291,7 +291,8 @@ fn cut(random: &mut Random, theme: Theme) -> Step {
 }
 
 fn life(random: &mut Random, theme: Theme) -> Step {
-    match random.below(15) {
+    match random.below(17) {
+        15..=16 => Step::Members { what: any(random), which: any(random), fill: fill(random) },
         12..=14 => Step::Scan { what: any(random), groups: random.pick(&[0, 2, 60, 60]) },
         0..=1 => Step::Export,
         2..=3 => Step::Kill { unmounted: if random.percent(40) { any(random) } else { 0 } },

@@ -13,6 +13,7 @@ pub mod draw;
 mod files;
 pub mod judge;
 mod lives;
+mod members;
 pub mod minimise;
 pub mod model;
 mod orders;

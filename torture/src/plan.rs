@@ -224,6 +224,12 @@ pub enum Step {
         what: u8,
         groups: u8,
     },
+    /// A leaf rests, is replaced and comes back, or has another beside it for a while (`what`).
+    Members {
+        what: u8,
+        which: u8,
+        fill: u32,
+    },
     // The pool's life.
     Export,
     /// The process dies: nothing on the disks is lost.

@@ -208,6 +208,7 @@ impl Runner {
             }
             Step::RotFile { set, file, level } => self.rot_file(*set, *file, *level),
             Step::Scan { what, groups } => self.scan(*what, *groups),
+            Step::Members { what, which, fill } => self.members(*what, *which, *fill),
             Step::Read => self.read_all(),
             other => match self.file_step(other) {
                 Some(done) => done,

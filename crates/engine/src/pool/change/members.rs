@@ -205,8 +205,9 @@ impl LivePool {
         Ok((before, gone))
     }
 
-    /// Lets devices leave whose places others have taken: those hold everything now.
-    pub(in crate::pool) fn let_replaced_go(&self) {
+    /// Lets devices leave whose places others have taken: those hold everything now. Where threads are at work,
+    /// one does so now and then.
+    pub fn let_replaced_go(&self) {
         while let Some(leaf) = self.vdevs().replaced() {
             if self.gate.suspension().is_some() {
                 return;

@@ -1,0 +1,152 @@
+//! Steps in which devices come, take the place of others, leave, and rest.
+//!
+//! Invariant: the devices a pool has after such a step are those it had before, unless a cut goes back into
+//! its middle; whatever was there when it ended is asked for in every copy.
+
+use cenote_device::SimDevice;
+use cenote_engine::Result;
+use cenote_engine::pool::change::Newcomer;
+use cenote_engine::pool::group::{ScanKind, ScanOrder};
+use cenote_format::Guid;
+use cenote_format::config::VdevKind;
+
+use crate::disks::{NEWCOMER, leaf};
+use crate::random::bytes;
+use crate::run::{Runner, Verdict};
+
+/// Groups within which a resilver of a small pool ends.
+const GROUPS: usize = 80;
+
+impl Runner {
+    /// Lets one leaf rest, be replaced and come back, or have another beside it.
+    pub(crate) fn members(&mut self, what: u8, which: u8, fill: u32) -> Verdict {
+        // Without others nobody could do without it.
+        let is_well = self.troubles.is_empty() && !self.rotten && self.missed.is_empty();
+        let chosen = self.member(which);
+        let (Some((path, kind)), true) = (chosen, is_well && !self.rotten_labels) else {
+            return self.pass();
+        };
+        let done = match what % 3 {
+            0 => self.rests(&path, what > 127, fill)?,
+            1 => {
+                self.change_places(&path, NEWCOMER, fill)?
+                    && self.change_places(NEWCOMER, &path, fill)?
+            }
+            _ if kind == VdevKind::Mirror => self.third(&path, fill)?,
+            _ => return self.pass(),
+        };
+        if done {
+            self.clean_since = SimDevice::newest_order();
+        }
+        Ok(())
+    }
+
+    /// A leaf below a vdev that makes up for its loss, and the kind of that.
+    fn member(&self, which: u8) -> Option<(String, VdevKind)> {
+        let vdevs = self.live.vdevs();
+        let leaves = vdevs.topology().tops().iter().flat_map(|top| {
+            top.devices()
+                .filter(|leaf| leaf.guid != top.guid)
+                .map(|leaf| (leaf.path.clone(), top.kind))
+        });
+        let all: Vec<_> = leaves.collect();
+        let (path, kind) = all.get(usize::from(which) % all.len().max(1))?.clone();
+        path.filter(|path| path != NEWCOMER).map(|path| (path, kind))
+    }
+
+    fn guid_of(&self, path: &str) -> Guid {
+        let vdevs = self.live.vdevs();
+        let mut leaves = vdevs.topology().root().devices();
+        let own = leaves.find(|leaf| leaf.path.as_deref() == Some(path));
+        own.map_or(Guid(0), |leaf| leaf.guid)
+    }
+
+    /// What an order about devices came to: true if it was done.
+    fn ordered(&mut self, order: impl FnOnce(&Self) -> Result<()>) -> Verdict<bool> {
+        let mark = self.model.mark();
+        match order(self) {
+            Ok(()) => {
+                self.model.acknowledge(&mark);
+                self.note_missed();
+                Ok(true)
+            }
+            Err(error) => self.declined(&error).map(|()| false),
+        }
+    }
+
+    fn rests(&mut self, path: &str, temporary: bool, fill: u32) -> Verdict<bool> {
+        let leaf = self.guid_of(path);
+        if !self.ordered(|runner| runner.live.offline(leaf, temporary))? {
+            return Ok(false);
+        }
+        self.touch(fill)?;
+        let woken = self.ordered(|runner| runner.live.online(leaf).map(drop))?;
+        if !woken {
+            return Err("a device does not wake".into());
+        }
+        self.made_whole()?;
+        Ok(true)
+    }
+
+    fn change_places(&mut self, old: &str, new: &str, fill: u32) -> Verdict<bool> {
+        let newcomer = Newcomer {
+            beside: self.guid_of(old),
+            leaf: leaf(new.as_ref()),
+            replaces: true,
+            goes_back: false,
+        };
+        let opener = self.disks.opener();
+        if !self.ordered(|runner| runner.live.take_in(newcomer, opener))? {
+            return Ok(false);
+        }
+        self.touch(fill)?;
+        self.made_whole()?;
+        match self.guid_of(old) {
+            Guid(0) => Ok(true),
+            _ => Err(format!("{old} was replaced, and stays")),
+        }
+    }
+
+    /// One more half of a mirror comes and leaves.
+    fn third(&mut self, path: &str, fill: u32) -> Verdict<bool> {
+        let newcomer = Newcomer {
+            beside: self.guid_of(path),
+            leaf: leaf(NEWCOMER.as_ref()),
+            replaces: false,
+            goes_back: false,
+        };
+        let opener = self.disks.opener();
+        if !self.ordered(|runner| runner.live.take_in(newcomer, opener))? {
+            return Ok(false);
+        }
+        self.touch(fill)?;
+        self.made_whole()?;
+        let new = self.guid_of(NEWCOMER);
+        self.ordered(|runner| runner.live.let_go(new))
+    }
+
+    /// Something is written while not all devices have everything.
+    fn touch(&mut self, fill: u32) -> Verdict {
+        if let Some((_, file)) = self.file(0, fill as u8) {
+            self.write_at(0, file, 0, &bytes(30_000, fill, false))?;
+        }
+        self.group()
+    }
+
+    /// Waits until all devices have everything, and those that were replaced have left.
+    fn made_whole(&mut self) -> Verdict {
+        self.ordered(|runner| runner.live.scan(ScanOrder::Begin(ScanKind::Resilver)))?;
+        for _ in 0..GROUPS {
+            self.live.let_replaced_go();
+            if self.live.vdevs().missed().is_empty() && self.live.vdevs().replaced().is_none() {
+                return Ok(());
+            }
+            if self.live.is_scanning().is_none() {
+                self.ordered(|runner| runner.live.scan(ScanOrder::Begin(ScanKind::Resilver)))?;
+            }
+            self.group()?;
+        }
+        let missed = self.live.vdevs().missed();
+        Err(format!("after {GROUPS} groups devices still miss something: {missed:?}"))
+    }
+}
