@@ -28,7 +28,10 @@ pub struct Fault {
 /// The blocks that could not be read.
 #[derive(Debug, Default)]
 pub struct Faults {
-    lost: Mutex<BTreeSet<Fault>>,
+    /// With the number of the scan in which it was met last.
+    lost: Mutex<BTreeMap<Fault, u64>>,
+    /// How many scans have begun.
+    scans: AtomicU64,
     /// With how often devices had come back until then.
     passing: Mutex<BTreeMap<Fault, u64>>,
     any_passing: AtomicBool,
@@ -54,12 +57,46 @@ impl Faults {
             }
             return;
         }
+        self.met(fault, self.scans.load(Relaxed));
+        self.was_read(&fault);
+    }
+
+    fn met(&self, fault: Fault, scan: u64) {
         let mut lost = self.lost.lock();
-        if lost.len() < MOST && lost.insert(fault) {
+        if let Some(known) = lost.get_mut(&fault) {
+            if *known < scan {
+                *known = scan;
+                self.changes.fetch_add(1, Relaxed);
+            }
+        } else if lost.len() < MOST {
+            lost.insert(fault, scan);
             self.changes.fetch_add(1, Relaxed);
         }
-        drop(lost);
-        self.was_read(&fault);
+    }
+
+    /// Takes up what an earlier life of the pool knew, before the scan under way if there is one.
+    pub fn remember(&self, before: &BTreeSet<Fault>, by_scan: &BTreeSet<Fault>) {
+        let scan = self.scans.load(Relaxed);
+        before.iter().for_each(|fault| self.met(*fault, 0));
+        by_scan.iter().for_each(|fault| self.met(*fault, scan));
+    }
+
+    /// A scan begins: what it does not meet will be well.
+    pub fn scan_begins(&self) {
+        self.scans.fetch_add(1, Relaxed);
+    }
+
+    /// The scan has ended: what it did not meet is well.
+    pub fn scan_ends(&self) {
+        let scan = self.scans.load(Relaxed);
+        self.lost.lock().retain(|_, met| *met >= scan);
+        self.changes.fetch_add(1, Relaxed);
+    }
+
+    /// Those that the scan under way has met.
+    pub fn lost_in_scan(&self) -> BTreeSet<Fault> {
+        let scan = self.scans.load(Relaxed);
+        self.lost.lock().iter().filter(|(_, met)| **met >= scan).map(|(fault, _)| *fault).collect()
     }
 
     /// The block was read after all. Costs nothing while all is well.
@@ -76,12 +113,12 @@ impl Faults {
 
     /// Those that are lost: no device that has a part of them gave what makes them up.
     pub fn lost(&self) -> BTreeSet<Fault> {
-        self.lost.lock().clone()
+        self.lost.lock().keys().copied().collect()
     }
 
     /// Whether this one is lost.
     pub fn is_lost(&self, fault: &Fault) -> bool {
-        self.lost.lock().contains(fault)
+        self.lost.lock().contains_key(fault)
     }
 
     /// Those that could not be read for now, with devices having come back `comebacks` times: what
@@ -125,6 +162,20 @@ mod tests {
         let expected = Fault { objset: 5, object: 7, block: None };
         assert_eq!(faults.lost().into_iter().collect::<Vec<_>>(), [expected]);
         assert_eq!(faults.changes(), 1);
+    }
+
+    #[test]
+    fn what_a_scan_does_not_meet_is_well() {
+        let faults = Faults::default();
+        let fault = |object| Fault { objset: 5, object, block: None };
+        let error = |object| Error::new(ErrorKind::Checksum, "bad").at_object(5, object);
+        faults.remember(&[fault(1), fault(2)].into(), &BTreeSet::new());
+        faults.scan_begins();
+        faults.note(&error(2), 0);
+        faults.note(&error(3), 0);
+        assert_eq!((faults.lost().len(), faults.lost_in_scan().len()), (3, 2));
+        faults.scan_ends();
+        assert_eq!(faults.lost(), [fault(2), fault(3)].into());
     }
 
     #[test]

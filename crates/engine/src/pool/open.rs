@@ -280,6 +280,11 @@ impl Pool {
         *self.changed.lock() = Changed::All;
     }
 
+    /// Whether it is open for writing.
+    pub fn is_written(&self) -> bool {
+        self.allocator.get().is_some()
+    }
+
     /// The pool is written: its space is what the allocator says.
     pub(super) fn is_written_with(&self, allocator: &Arc<Allocator>) {
         let _ = self.allocator.set(allocator.clone());

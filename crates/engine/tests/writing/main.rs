@@ -10,6 +10,7 @@ mod cached;
 mod damaged;
 mod dedup;
 mod encrypted;
+mod errors;
 mod foreign;
 mod honest;
 mod log;

@@ -21,7 +21,7 @@ fn order(live: &Arc<LivePool>, order: ScanOrder) -> cenote_engine::Result<()> {
     live.change(move |live, change| live.order_scan(change, order))
 }
 
-fn finished(live: &LivePool) -> ScanState {
+pub(super) fn finished(live: &LivePool) -> ScanState {
     let start = Instant::now();
     loop {
         let record = live.scan_progress().record.unwrap();

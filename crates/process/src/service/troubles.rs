@@ -2,7 +2,7 @@
 //! since it was opened, each with the file it belongs to.
 //!
 //! Chapter 03, section 16. Invariant: naming reads from the devices, so it is done when the list
-//! changes and never by those who only look; a list is never longer than [`MOST`].
+//! changes and never by those who only look; no more than [`MOST_NAMED`] files are named.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -11,14 +11,13 @@ use cenote_control::report::PoolReport;
 use cenote_engine::Result;
 use cenote_engine::pipe::Fault;
 use cenote_engine::pool::Pool;
-use cenote_engine::zap::Zap;
-use cenote_format::{ObjectId, error_log};
+use cenote_engine::pool::group::read_error_logs;
+use cenote_format::ObjectId;
 use cenote_posix::attributes::Facts;
 use cenote_posix::paths::Paths;
 use cenote_posix::view::View;
 
-/// Most damaged blocks that are listed, and files that are named.
-const MOST: usize = 1 << 16;
+/// Most files that are named.
 const MOST_NAMED: usize = 4096;
 
 /// A file or object that is damaged.
@@ -43,14 +42,11 @@ pub struct Troubles {
 impl Troubles {
     /// Reads the error logs and names what is in them and what was met since.
     pub fn read(pool: &Pool) -> Result<Self> {
-        let directory = Zap::open(pool.mos().object(ObjectId(1))?)?;
-        let mut logged = BTreeSet::new();
-        for key in ["errlog_last", "errlog_scrub"] {
-            if let Some(number) = directory.lookup_u64(key)?.filter(|number| *number != 0) {
-                let log = Zap::open(pool.mos().object(ObjectId(number))?)?;
-                read_log(pool, &log, &mut logged)?;
-            }
-        }
+        // What a pool that is written has read of its logs, or written into them, is in memory.
+        let logged = match pool.is_written() {
+            true => BTreeSet::new(),
+            false => read_error_logs(&pool.mos())?.into_iter().flatten().collect(),
+        };
         let mut troubles = Self { logged, ..Self::default() };
         troubles.name(pool);
         Ok(troubles)
@@ -122,33 +118,6 @@ impl Troubles {
         };
         objects.into_iter().take(MOST_NAMED).map(line).collect()
     }
-}
-
-/// The entries of a log, those of heads in tables of their own.
-fn read_log(pool: &Pool, log: &Zap, out: &mut BTreeSet<Fault>) -> Result<()> {
-    let block = |level: i64, id| u8::try_from(level).ok().map(|level| (level, id));
-    for entry in log.entries() {
-        if out.len() >= MOST {
-            break;
-        }
-        let entry = entry?;
-        if let Ok(at) = error_log::parse(entry.name()) {
-            let (objset, object) = (at.objset, at.object);
-            out.insert(Fault { objset, object, block: block(at.level, at.block) });
-            continue;
-        }
-        let name = String::from_utf8_lossy(entry.name()).into_owned();
-        let (Ok(objset), Some(inner)) = (u64::from_str_radix(&name, 16), entry.value.as_u64())
-        else {
-            continue;
-        };
-        for entry in Zap::open(pool.mos().object(ObjectId(inner))?)?.entries().take(MOST) {
-            if let Ok(at) = error_log::HeadKey::parse(entry?.name()) {
-                out.insert(Fault { objset, object: at.object, block: block(at.level, at.block) });
-            }
-        }
-    }
-    Ok(())
 }
 
 /// A dataset whose objects are named.

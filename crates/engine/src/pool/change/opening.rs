@@ -45,6 +45,7 @@ impl LivePool {
         live.claim_logs()?;
         live.note_opening();
         live.load_scan()?;
+        live.load_errors();
         let claimed_sealed = !live.fresh.lock().is_empty();
         live.start()?;
         if claimed_sealed {

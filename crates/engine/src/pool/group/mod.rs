@@ -11,6 +11,7 @@ pub(super) mod config;
 pub(super) mod dataset;
 pub(super) mod discarding;
 mod effects;
+mod errors;
 mod freeing;
 mod heal;
 mod hooks;
@@ -50,6 +51,7 @@ use crate::{Error, ErrorKind, Result};
 
 pub use config::ConfigChange;
 pub use dataset::{DatasetPolicy, LiveDataset};
+pub use errors::read_error_logs;
 pub(super) use missed::load_missed;
 pub use outage::FailMode;
 pub use scan::{ScanKind, ScanOrder, ScanProgress};
@@ -136,6 +138,8 @@ pub struct LivePool {
     pub(super) written: Mutex<BTreeSet<ObjectId>>,
     pub(super) config: Mutex<config::ConfigState>,
     pub(super) missed: Mutex<missed::Written>,
+    /// The logs of lost blocks.
+    pub(super) errors: errors::ErrorLogs,
     /// Since when devices are lost.
     pub(super) spare_watch: SpareWatch,
     pub(super) outage: Arc<outage::Outage>,
@@ -210,6 +214,7 @@ impl LivePool {
             written: Mutex::default(),
             config: Mutex::new(config),
             missed: Mutex::new(missed::Written::of(&pool.vdevs())),
+            errors: errors::ErrorLogs::default(),
             spare_watch: SpareWatch::default(),
             logged_volumes: Mutex::default(),
             unreplayed: Mutex::default(),

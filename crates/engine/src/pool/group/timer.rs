@@ -50,6 +50,7 @@ impl LivePool {
         !self.tasks.lock().is_empty()
             || self.jobs.are_due()
             || self.scan.is_due()
+            || self.has_new_errors()
             || self.config.lock().is_dirty()
             || self.has_missed(&self.vdevs())
             || !self.dirty_datasets(txg).is_empty()

@@ -78,6 +78,8 @@ impl LivePool {
         let max = record.max_txg;
         let is_scrub = record.function == ScanFunction::Scrub;
         run.record = change.end_scan(&run.record, (complete && is_scrub).then_some(max))?;
+        let whole = complete && is_scrub && run.record.min_txg.0 == 0;
+        self.when_done(move |live| live.errors.scan_ended(whole));
         let event = if complete { "scan done" } else { "scan cancelled" };
         change.log_event(event, None, &format!("errors={}", run.record.errors))?;
         if complete && run.record.errors == 0 && !has_checkpoint(change)? {

@@ -190,6 +190,7 @@ impl LivePool {
         self.config.lock().topology_changed();
         self.when_done(move |live| {
             live.scan.failed.lock().clear();
+            live.io.pipe.faults().scan_begins();
             live.scan.resume(Run::new(record, BTreeMap::new()));
             live.scan.alter(|_| ());
         });
