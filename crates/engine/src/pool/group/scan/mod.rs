@@ -50,6 +50,9 @@ pub(in crate::pool) struct Scan {
     recorded: Mutex<ScanQueue>,
     /// Groups of which repairs failed since the scan began.
     failed: Mutex<BTreeSet<Txg>>,
+    /// All that went wrong since the scan began is known: `failed` tells all groups of which devices may
+    /// still lack something that they could have.
+    is_sure: AtomicBool,
     tried: Mutex<Option<start::Tried>>,
     portion: visit::PortionSize,
     pass: Pass,

@@ -22,6 +22,8 @@ impl LivePool {
     pub(in crate::pool) fn load_scan(&self) -> Result<()> {
         let Some((record, queue)) = read_scan(&self.mos)? else { return Ok(()) };
         if record.phase == ScanPhase::Scanning {
+            // What an earlier life knows is lost, but for whether there is anything.
+            self.scan.is_sure.store(record.errors == 0, Relaxed);
             *self.scan.recorded.lock() = queue.clone();
             self.scan.resume(Run::new(record, queue));
         }
@@ -60,7 +62,8 @@ impl LivePool {
 
     /// Devices that seem to be whole now are watched for some groups more.
     fn is_too_soon(&self, run: &Run, change: &MosChange<'_>) -> bool {
-        run.record.errors == 0 && self.vdevs().is_too_soon(run.record.max_txg, change.tx.txg())
+        self.scan.is_sure.load(Relaxed)
+            && self.vdevs().is_too_soon(run.record.max_txg, change.tx.txg())
     }
 
     /// Ends the scan: everything was visited, or somebody wants no more of it.
@@ -82,8 +85,8 @@ impl LivePool {
         self.when_done(move |live| live.errors.scan_ended(whole));
         let event = if complete { "scan done" } else { "scan cancelled" };
         change.log_event(event, None, &format!("errors={}", run.record.errors))?;
-        if complete && run.record.errors == 0 && !has_checkpoint(change)? {
-            // Last: this is not taken back.
+        if complete && self.scan.is_sure.load(Relaxed) && !has_checkpoint(change)? {
+            // What is lost everywhere nobody misses any more. Last: this is not taken back.
             self.vdevs().forget_missed(max, &self.scan.failed.lock());
         }
         Ok(())

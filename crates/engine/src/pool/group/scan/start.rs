@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use cenote_format::bptree::BlockBookmark;
@@ -190,6 +191,7 @@ impl LivePool {
         self.config.lock().topology_changed();
         self.when_done(move |live| {
             live.scan.failed.lock().clear();
+            live.scan.is_sure.store(true, Relaxed);
             live.io.pipe.faults().scan_begins();
             live.scan.resume(Run::new(record, BTreeMap::new()));
             live.scan.alter(|_| ());

@@ -107,6 +107,7 @@ impl LivePool {
             Err(error) if run.is_ahead() => return Err(error),
             Err(error) => {
                 tracing::warn!(dataset = dataset.0, %error, "a dataset cannot be scanned");
+                self.scan.is_sure.fetch_and(!error.is_passing(), Relaxed);
                 run.record.errors = run.record.errors.saturating_add(1);
                 run.leave_out();
             }
@@ -159,7 +160,12 @@ impl LivePool {
         record.examined = record.examined.saturating_add(found.examined);
         record.skipped = record.skipped.saturating_add(found.skipped);
         record.processed = record.processed.saturating_add(done.repaired);
-        record.errors = record.errors.saturating_add(lost.len() as u64);
+        let errors = lost.len().saturating_add(done.failed.len());
+        record.errors = record.errors.saturating_add(errors as u64);
+        if found.lost.iter().any(Error::is_passing) {
+            // Nobody knows when that was written which is not found now.
+            self.scan.is_sure.store(false, Relaxed);
+        }
         self.scan.failed.lock().extend(done.failed);
         match (found.next, objset) {
             (Some(next), _) => run.advance(next),
@@ -187,6 +193,7 @@ impl LivePool {
         }
         let dataset = run.record.bookmark.objset;
         tracing::warn!(dataset, %error, "a dataset cannot be scanned");
+        self.scan.is_sure.fetch_and(!error.is_passing(), Relaxed);
         run.record.errors = run.record.errors.saturating_add(1);
         run.leave_out();
         self.scan.show(run);
@@ -267,7 +274,7 @@ impl LivePool {
                     let one = self.io.pipe.scrub(block, &lacks);
                     self.scan.pass.issued.fetch_add(allocated(block), Relaxed);
                     self.scan.pass.repaired.fetch_add(one.repaired, Relaxed);
-                    done.lock().add(one, record.bookmark.objset, *place);
+                    done.lock().add(one, block, record.bookmark.objset, *place);
                 }
             }
         };
@@ -362,9 +369,18 @@ impl Found {
 }
 
 impl Done {
-    fn add(&mut self, one: Scrubbed, objset: u64, (object, level, block): (u64, u8, u64)) {
+    fn add(
+        &mut self,
+        one: Scrubbed,
+        pointer: &BlockPointer,
+        objset: u64,
+        (object, level, block): (u64, u8, u64),
+    ) {
         self.repaired = self.repaired.saturating_add(one.repaired);
         self.failed.extend(one.failed);
+        // A device that is away may have it.
+        let may_come = one.lost.as_ref().is_some_and(Error::is_passing);
+        self.failed.extend(may_come.then(|| pointer.physical_birth()));
         self.lost.extend(one.lost.map(|error| {
             error.at(|place| {
                 place.objset = Some(objset);
