@@ -12,6 +12,7 @@ mod dedup;
 mod directories;
 mod encrypted;
 mod frozen;
+mod members;
 mod modern;
 mod mount_helper;
 mod once;

@@ -16,7 +16,7 @@ use super::create::{random, vdev_zap};
 use super::remove::free_objects_of;
 use crate::dataset::Table;
 use crate::dataset::change::{MosChange, OBJECT_DIRECTORY};
-use crate::pool::group::{LivePool, MosStore};
+use crate::pool::group::{LivePool, MosStore, ScanKind, ScanOrder};
 use crate::pool::labels;
 use crate::vdev::{
     Aux, Condition, Detached, LeafDevice, LeafOpener, Topology, VdevError, VdevState, VdevTree,
@@ -124,7 +124,16 @@ impl LivePool {
         let held = place.tree(&self.vdevs(), &opener, Txg(0))?;
         let taken = self.change(move |live, change| live.take_in_now(change, place, &opener));
         drop(held);
-        taken
+        taken.inspect(|()| self.resilver_now())
+    }
+
+    /// Begins a resilver of what devices lack, for who asked for what made them lack it. If one is under way,
+    /// the next begins by itself.
+    fn resilver_now(&self) {
+        let is_needed = self.vdevs().resilver_range().is_some();
+        if is_needed && let Err(error) = self.scan(ScanOrder::Begin(ScanKind::Resilver)) {
+            tracing::info!(%error, "no resilver now");
+        }
     }
 
     fn take_in_now(
@@ -264,6 +273,7 @@ impl LivePool {
         }
         let vdevs = self.vdevs();
         vdevs.wake(leaf);
+        self.resilver_now();
         let status = vdevs.status();
         let own = status.as_ref().and_then(|root| root.find(leaf));
         Ok(own.map_or(VdevState::Closed, |own| own.condition.state))
