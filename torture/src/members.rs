@@ -21,7 +21,12 @@ impl Runner {
     /// Lets one leaf rest, be replaced and come back, or have another beside it.
     pub(crate) fn members(&mut self, what: u8, which: u8, fill: u32) -> Verdict {
         // Without others nobody could do without it.
-        let is_well = self.troubles.is_empty() && !self.rotten && self.missed.is_empty();
+        // As long as there is a checkpoint, no device is said to have what it missed.
+        let space = self.live.pool().space().map_err(|error| error.to_string())?;
+        let is_well = space.checkpoint.is_none()
+            && self.troubles.is_empty()
+            && !self.rotten
+            && self.missed.is_empty();
         let chosen = self.member(which);
         let (Some((path, kind)), true) = (chosen, is_well && !self.rotten_labels) else {
             return self.pass();
