@@ -26,7 +26,7 @@ impl Runner {
         let is_well = space.checkpoint.is_none()
             && self.troubles.is_empty()
             && !self.rotten
-            && self.missed.is_empty();
+            && self.live.vdevs().missed().is_empty();
         let chosen = self.member(which);
         let (Some((path, kind)), true) = (chosen, is_well && !self.rotten_labels) else {
             return self.pass();
