@@ -100,6 +100,10 @@ fn new_device(
     let [device] = plan.as_slice() else {
         return Err("new device must be a single disk".to_owned());
     };
+    // A spare of the pool is in use by that, and may step in.
+    if report.spares.iter().any(|spare| spare.path == device.path) {
+        return Ok(device.clone());
+    }
     let force = parsed.has('f');
     create::refuse(&create::checked(&plan, force)?, force)?;
     Ok(device.clone())
