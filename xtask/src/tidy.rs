@@ -28,8 +28,8 @@ const PARTS: &[(&str, &[&str])] = &[
     (
         "engine",
         &[
-            "error", "txg", "job", "vdev", "alloc", "cache", "pipe", "walk", "object", "zap",
-            "dataset", "keys", "intent", "pool", "check",
+            "error", "events", "txg", "job", "vdev", "alloc", "cache", "pipe", "walk", "object",
+            "zap", "dataset", "keys", "intent", "pool", "check",
         ],
     ),
     (
@@ -44,6 +44,7 @@ const PARTS: &[(&str, &[&str])] = &[
             "keys",
             "zpool",
             "zfs",
+            "zed",
             "mount_helper",
         ],
     ),

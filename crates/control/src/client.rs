@@ -12,6 +12,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use crate::changes::{Change, ChangeRequest, Grant, LoadKeyRequest};
+use crate::events::{EventsAsked, EventsPart};
 use crate::frame::{ExchangeError, Timed, VERSION};
 use crate::principal;
 use crate::protocol::{Answer as Last, Failure, FailureKind, Part, Progress, Reply, Request};
@@ -279,6 +280,34 @@ impl Client {
     /// If there is no such filesystem.
     pub fn delete_queue(&self, pool: &str, dataset: &str) -> Result<u64, Failure> {
         match self.exchange(pool, &Request::DeleteQueue(dataset.to_owned()), &[], |_| {})? {
+            Last::Count(count) => Ok(count),
+            other => Err(unexpected(pool, &other)),
+        }
+    }
+
+    /// Events of one pool; `each` gets some at a time, as they come.
+    ///
+    /// # Errors
+    /// As for [`Client::pool_report`].
+    pub fn events(
+        &self,
+        pool: &str,
+        asked: EventsAsked,
+        mut each: impl FnMut(EventsPart),
+    ) -> Result<(), Failure> {
+        let each = |parts: Vec<EventsPart>| parts.into_iter().for_each(&mut each);
+        self.list(pool, &Request::Events(asked), each, |part| match part {
+            Part::Events(some) => Ok(vec![some]),
+            other => Err(other),
+        })
+    }
+
+    /// Has one pool forget its events: how many there were.
+    ///
+    /// # Errors
+    /// As for [`Client::pool_report`].
+    pub fn clear_events(&self, pool: &str) -> Result<u64, Failure> {
+        match self.exchange(pool, &Request::ClearEvents, &[], |_| {})? {
             Last::Count(count) => Ok(count),
             other => Err(unexpected(pool, &other)),
         }

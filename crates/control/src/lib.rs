@@ -10,6 +10,7 @@ pub mod budget;
 pub mod changes;
 pub mod client;
 pub mod device_names;
+pub mod events;
 pub mod frame;
 pub mod json;
 pub mod look;

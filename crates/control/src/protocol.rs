@@ -10,6 +10,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::changes::{Change, ChangeRequest, Grant};
+use crate::events::{EventsAsked, EventsPart};
 use crate::report::{DatasetKind, DatasetReport, HistoryRecord, PoolReport, UsageRecord};
 
 /// How long a question that only looks may take to its first part, and from part to part.
@@ -80,6 +81,10 @@ pub enum Request {
     Permissions(String),
     /// How many files of a filesystem wait to be deleted. Answered by [`Answer::Count`].
     DeleteQueue(String),
+    /// What happened to the pool. Answered by [`Part::Events`].
+    Events(EventsAsked),
+    /// Forget what happened. Answered by [`Answer::Count`]: how many events there were.
+    ClearEvents,
     /// An order. Answered by [`Answer::Done`] once it is carried out.
     Change(Box<ChangeRequest>),
     /// End the process at once without exporting, as a crash would.
@@ -104,6 +109,7 @@ impl Request {
                 | Request::Usage(_)
                 | Request::Holds(_)
                 | Request::Permissions(_)
+                | Request::Events(_)
         )
     }
 
@@ -192,6 +198,8 @@ pub enum Part {
     History(Vec<HistoryRecord>),
     /// Some of those who use something.
     Usage(Vec<UsageRecord>),
+    /// Some events.
+    Events(EventsPart),
     /// How far it is. Of these some may be left out.
     Progress(Progress),
 }

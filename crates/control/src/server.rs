@@ -15,6 +15,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
 use crate::changes::{Change, ChangeRequest, Grant};
+use crate::events::EventsAsked;
 use crate::frame::{ExchangeError, Timed, VERSION};
 use crate::protocol::{Answer, DatasetQuery, Failure, FailureKind, LOOK_DEADLINE, Reply, Request};
 use crate::replies::Replies;
@@ -84,6 +85,23 @@ pub trait PoolService: Send + Sync {
     /// `NotFound`.
     fn delete_queue(&self, dataset: &str) -> Result<u64, Failure> {
         Err(Failure::not_supported(&format!("waiting for '{dataset}'")))
+    }
+
+    /// Gives out events; if more are to follow, until the pool is closed.
+    ///
+    /// # Errors
+    /// If who asked has gone.
+    fn events(&self, asked: &EventsAsked, replies: &Replies<'_>) -> Result<(), Failure> {
+        let _ = (asked, replies);
+        Err(Failure::not_supported("listing events"))
+    }
+
+    /// Forgets all events: how many there were.
+    ///
+    /// # Errors
+    /// If there are none to forget.
+    fn clear_events(&self) -> Result<u64, Failure> {
+        Err(Failure::not_supported("clearing events"))
     }
 
     /// Why `who` may not ask for this, if so.
@@ -286,13 +304,19 @@ fn exchange(
     let looks = looks || denied.is_some() || matches!(request, Request::Quit);
     if !looks {
         *own() = places.orders.try_take();
+    } else if matches!(&request, Request::Events(asked) if asked.follow) {
+        // Those who stay take no place that others need to look.
+        *own() = places.slow.try_take();
     }
     let has_place = own().is_some();
     let answer = match denied {
         Some(denied) => Err(denied),
         None if has_place => answer(request, descriptors, service, &replies, &mut ending),
         None => {
-            let words = format!("{ORDERS_MAX} orders wait already, try again");
+            let words = match looks {
+                true => format!("{SLOW_MAX} follow the events already"),
+                false => format!("{ORDERS_MAX} orders wait already, try again"),
+            };
             Err(Failure::new(FailureKind::Busy, words))
         }
     };
@@ -348,6 +372,8 @@ fn answer(
         Request::Holds(snapshot) => Answer::Holds(service.holds(&snapshot)?),
         Request::Permissions(dataset) => Answer::Permissions(service.permissions(&dataset)?),
         Request::DeleteQueue(dataset) => Answer::Count(service.delete_queue(&dataset)?),
+        Request::Events(asked) => nothing(service.events(&asked, replies)?),
+        Request::ClearEvents => Answer::Count(service.clear_events()?),
         Request::Change(mut request) => {
             take_new_key(&mut request.change, &mut descriptors)?;
             let carried = service.carry_out(&request, Call { replies, descriptors })?;

@@ -10,6 +10,7 @@ pub mod cache;
 pub mod check;
 pub mod dataset;
 pub mod error;
+pub mod events;
 pub mod intent;
 pub mod job;
 pub mod keys;

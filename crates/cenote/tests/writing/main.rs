@@ -11,6 +11,7 @@ mod commands;
 mod dedup;
 mod directories;
 mod encrypted;
+mod events;
 mod frozen;
 mod members;
 mod modern;

@@ -6,6 +6,7 @@
 mod add;
 pub mod common;
 mod create;
+mod events;
 mod export;
 mod get;
 mod history;
@@ -41,6 +42,7 @@ pub fn run(arguments: &[String]) -> ExitCode {
         "status" => status::run(rest),
         "get" => get::run(rest),
         "history" => history::run(rest),
+        "events" => events::run(rest),
         "iostat" => iostat::run(rest),
         "import" => import::run(rest),
         "export" => export::run(rest),

@@ -8,6 +8,7 @@ pub mod dataset_get;
 pub mod dataset_list;
 mod iostat;
 pub mod number;
+pub mod pool_events;
 pub mod pool_get;
 mod pool_histogram;
 pub mod pool_history;

@@ -20,6 +20,8 @@ struct Parts {
     second: u8,
     weekday: u8,
     zone: String,
+    /// Seconds that the zone is before UTC.
+    offset: i32,
 }
 
 fn zone() -> Option<&'static TimeZone> {
@@ -44,6 +46,7 @@ fn parts(seconds: i64) -> Option<Parts> {
             minute: t.minute(),
             second: t.second(),
             weekday: t.week_day(),
+            offset: t.local_time_type().ut_offset(),
             zone: if name.is_empty() { "UTC".to_owned() } else { name.to_owned() },
         });
     }
@@ -57,6 +60,7 @@ fn parts(seconds: i64) -> Option<Parts> {
         second: t.second(),
         weekday: t.week_day(),
         zone: "UTC".to_owned(),
+        offset: 0,
     })
 }
 
@@ -72,6 +76,24 @@ impl Parts {
 
 fn with(seconds: i64, form: impl Fn(&Parts) -> String) -> String {
     parts(seconds).map_or_else(|| seconds.to_string(), |parts| form(&parts))
+}
+
+/// A time as mails have it: `2026-11-04 03:14:15+0100`.
+pub fn with_offset(seconds: i64) -> String {
+    with(seconds, |p| {
+        let (sign, minutes) = (if p.offset < 0 { '-' } else { '+' }, p.offset.unsigned_abs() / 60);
+        let date = format!("{:04}-{:02}-{:02}", p.year, p.month, p.day);
+        let time = format!("{:02}:{:02}:{:02}", p.hour, p.minute, p.second);
+        format!("{date} {time}{sign}{:02}{:02}", minutes / 60, minutes % 60)
+    })
+}
+
+/// The time of an event, without the fraction of the second: `Nov  4 2026 03:14:15`.
+pub fn event(seconds: i64) -> String {
+    with(seconds, |p| {
+        let (month, day, year) = (p.month_name(), p.day, p.year);
+        format!("{month} {day:2} {year} {:02}:{:02}:{:02}", p.hour, p.minute, p.second)
+    })
 }
 
 /// A date with the time, and what else stands before the year.

@@ -138,8 +138,7 @@ impl ObjectSet {
 
     /// Notes for `zpool status` that something of this set cannot be read.
     pub(super) fn note_damage(&self, error: &Error) {
-        let pipe = &self.io().pipe;
-        pipe.faults().note(error, pipe.vdevs().comebacks());
+        self.io().pipe.note_fault(error);
     }
 
     /// Notes that what a group changed in an object is lost, because its block tree was damaged since

@@ -7,8 +7,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
+use cenote_format::Guid;
+use cenote_format::nvlist::Value;
 use parking_lot::Mutex;
 
+use crate::events::{Events, Limited};
 use crate::{Error, ErrorKind};
 
 /// Most blocks that are remembered.
@@ -23,6 +26,27 @@ pub struct Fault {
     pub object: u64,
     /// Its level and number in the object, if known.
     pub block: Option<(u8, u64)>,
+}
+
+impl Fault {
+    /// Tells that it is lost, as `error` says.
+    pub(super) fn report(&self, events: &Events, error: &Error) {
+        let (level, block) = self.block.unwrap_or_default();
+        let place = Some((self.objset, self.object));
+        let number = block | u64::from(level) << 56;
+        if !events.admits(&Limited { class: "data", vdev: Guid(0), place, number }) {
+            return;
+        }
+        let errno = if error.kind() == ErrorKind::Checksum { 52 } else { 5 };
+        let members = vec![
+            ("zio_err", Value::Int32(errno)),
+            ("zio_objset", Value::from(self.objset)),
+            ("zio_object", Value::from(self.object)),
+            ("zio_level", Value::Int64(level.into())),
+            ("zio_blkid", Value::from(block)),
+        ];
+        events.report("data", None, members);
+    }
 }
 
 /// The blocks that could not be read.
@@ -40,12 +64,12 @@ pub struct Faults {
 
 impl Faults {
     /// Notes where `error` happened, if it is data that could not be read. `comebacks`: how often
-    /// devices have come back so far.
-    pub fn note(&self, error: &Error, comebacks: u64) {
+    /// devices have come back so far. The fault, if something is lost that was not known to be.
+    pub fn note(&self, error: &Error, comebacks: u64) -> Option<Fault> {
         let place = error.place();
         let unread = matches!(error.kind(), ErrorKind::Io | ErrorKind::Checksum);
         let (true, Some(objset), Some(object)) = (unread, place.objset, place.object) else {
-            return;
+            return None;
         };
         let fault = Fault { objset, object, block: place.block };
         if error.is_passing() {
@@ -55,30 +79,38 @@ impl Faults {
                 self.any_passing.store(true, Relaxed);
                 self.changes.fetch_add(1, Relaxed);
             }
-            return;
+            return None;
         }
-        self.met(fault, self.scans.load(Relaxed));
+        let is_new = self.met(fault, self.scans.load(Relaxed));
         self.was_read(&fault);
+        is_new.then_some(fault)
     }
 
-    fn met(&self, fault: Fault, scan: u64) {
+    /// Whether it was not known.
+    fn met(&self, fault: Fault, scan: u64) -> bool {
         let mut lost = self.lost.lock();
         if let Some(known) = lost.get_mut(&fault) {
             if *known < scan {
                 *known = scan;
                 self.changes.fetch_add(1, Relaxed);
             }
-        } else if lost.len() < MOST {
+            return false;
+        }
+        if lost.len() < MOST {
             lost.insert(fault, scan);
             self.changes.fetch_add(1, Relaxed);
         }
+        true
     }
 
     /// Takes up what an earlier life of the pool knew, before the scan under way if there is one.
     pub fn remember(&self, before: &BTreeSet<Fault>, by_scan: &BTreeSet<Fault>) {
         let scan = self.scans.load(Relaxed);
-        before.iter().for_each(|fault| self.met(*fault, 0));
-        by_scan.iter().for_each(|fault| self.met(*fault, scan));
+        for (fault, scan) in
+            before.iter().map(|fault| (fault, 0)).chain(by_scan.iter().map(|fault| (fault, scan)))
+        {
+            self.met(*fault, scan);
+        }
     }
 
     /// A scan begins: what it does not meet will be well.

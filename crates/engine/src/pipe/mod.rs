@@ -227,7 +227,10 @@ impl Pipe {
 
     /// Takes note of data that could not be read.
     pub(crate) fn note_fault(&self, error: &Error) {
-        self.faults.note(error, self.vdevs().comebacks());
+        let vdevs = self.vdevs();
+        if let Some(fault) = self.faults.note(error, vdevs.comebacks()) {
+            fault.report(vdevs.events(), error);
+        }
     }
 
     /// What could not be read for now: it may be when devices are back.

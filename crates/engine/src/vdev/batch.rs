@@ -5,6 +5,7 @@
 
 use super::extent::Extent;
 use super::leaf::{Leaf, failure_of};
+use super::reports::{Asked, Question};
 use super::tree::{LeafId, VdevTree};
 use bytes::Bytes;
 use cenote_device::{DeviceError, ReadOp, read_batch};
@@ -137,15 +138,18 @@ impl<'a> Batch<'a> {
                     tracing::debug!(leaf = leaf.config.guid.0, %error, "read failed");
                     let needed =
                         *needed.entry(op.leaf).or_insert_with(|| self.tree.is_needed(op.leaf));
-                    if let Some(failure) = failure_of(error) {
-                        changed |= leaf.health.lock().failed(failure, now, needed);
-                    }
+                    let is_changed = failure_of(error)
+                        .is_some_and(|failure| leaf.health.lock().failed(failure, now, needed));
+                    changed |= is_changed;
+                    let asked = Question { what: Asked::Read, offset: op.offset, len: op.len };
+                    self.tree.report_failure(op.leaf, error, asked, is_changed);
                 }
             }
         }
         for (id, (reads, bytes)) in traffic {
             let Some(leaf) = self.tree.leaves.get(id) else { continue };
             leaf.stats.add_reads(reads, bytes, now.saturating_sub(start));
+            self.tree.report_slow(id, Asked::Read, now.saturating_sub(start));
             // Only a leaf all of whose reads were answered has recovered.
             if !needed.contains_key(&id) {
                 changed |= leaf.health.lock().answered();

@@ -4,6 +4,7 @@
 
 use super::error::VdevError;
 use super::recover::Repair;
+use super::reports::{Asked, Question};
 use super::tree::{LeafId, NodeId, Shape, VdevTree};
 use bytes::Bytes;
 use cenote_device::{Device, DeviceError, ReadOp, WriteOp, flush_batch, read_batch, write_batch};
@@ -11,6 +12,8 @@ use cenote_format::{Guid, Txg};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
+
+const FLUSH: Question = Question { what: Asked::Flush, offset: 0, len: 0 };
 
 /// Bytes for one leaf, at a place of its device.
 #[derive(Debug, Clone)]
@@ -91,7 +94,7 @@ impl VdevTree {
         }
         let mut changed = false;
         for (id, error) in &failures {
-            changed |= self.write_failed(*id, error);
+            changed |= self.write_failed(*id, error, FLUSH);
             lost.insert(*id);
         }
         if changed {
@@ -177,7 +180,9 @@ impl VdevTree {
         for (index, write) in writes.into_iter().enumerate() {
             answers.push(match self.usable(write.leaf, desperate) {
                 Ok((id, device)) => {
-                    places.push((index, id));
+                    let len = write.data.len() as u64;
+                    let asked = Question { what: Asked::Write, offset: write.offset, len };
+                    places.push((index, id, asked));
                     ops.push(WriteOp { device, offset: write.offset, data: write.data });
                     Err(DeviceError::Gone)
                 }
@@ -197,7 +202,7 @@ impl VdevTree {
         for (index, &leaf) in leaves.iter().enumerate() {
             answers.push(match self.usable(leaf, desperate) {
                 Ok((id, device)) => {
-                    places.push((index, id));
+                    places.push((index, id, FLUSH));
                     devices.push(device);
                     Err(DeviceError::Gone)
                 }
@@ -255,14 +260,14 @@ impl VdevTree {
     /// Puts the answers of sent operations in their places and counts failures.
     fn settle(
         &self,
-        places: &[(usize, LeafId)],
+        places: &[(usize, LeafId, Question)],
         sent: Vec<Result<(), DeviceError>>,
         answers: &mut [Result<(), DeviceError>],
     ) {
         let mut changed = false;
-        for (&(index, id), answer) in places.iter().zip(sent) {
+        for (&(index, id, asked), answer) in places.iter().zip(sent) {
             if let Err(error) = &answer {
-                changed |= self.write_failed(id, error);
+                changed |= self.write_failed(id, error, asked);
             }
             if let Some(slot) = answers.get_mut(index) {
                 *slot = answer;

@@ -11,6 +11,7 @@
 mod batch;
 mod build;
 mod candidates;
+mod difference;
 pub mod draid;
 mod draid_table;
 mod error;
@@ -29,6 +30,7 @@ mod probe;
 pub mod raidz;
 mod read;
 mod recover;
+mod reports;
 mod source;
 mod state;
 mod stats;

@@ -7,6 +7,7 @@
 
 use super::batch::Batch;
 use super::candidates::Search;
+use super::difference;
 use super::error::VdevError;
 use super::extent::Extent;
 use super::leaf::Fitness;
@@ -14,6 +15,7 @@ use super::plan::{NoPlan, Planner};
 use super::read::BlockRead;
 use super::source::Source;
 use super::tree::{LeafId, NodeId, Shape, VdevTree};
+use crate::events::Members;
 use bytes::Bytes;
 use cenote_device::DeviceError;
 use cenote_format::{Guid, Txg};
@@ -184,17 +186,28 @@ impl VdevTree {
         }
     }
 
-    fn count_liars(&self, liars: &[LeafId]) {
+    fn count_liars(&self, liars: Vec<Liar>) {
         let now = self.now();
         let mut changed = false;
-        for leaf in liars.iter().filter_map(|&leaf| self.leaves.get(leaf)) {
+        for Liar { leaf: id, place, how } in liars {
+            let Some(leaf) = self.leaves.get(id) else { continue };
             leaf.stats.add_checksum_error();
+            self.report_lie(id, place, || how);
             changed |= leaf.health.lock().lied(now);
         }
         if changed {
             self.refresh();
         }
     }
+}
+
+/// A leaf that gave wrong bytes.
+struct Liar {
+    leaf: LeafId,
+    /// First byte on the device, and bytes.
+    place: (u64, u64),
+    /// In what they differ from the right ones.
+    how: Members,
 }
 
 /// Everything that the devices gave of a block.
@@ -216,7 +229,7 @@ impl Given<'_> {
         let guid = |leaf: &LeafId| leaves.get(*leaf).map(|leaf| leaf.config.guid);
         let away = self.away.iter().filter_map(guid).collect();
         let mut recovered = Recovered { data: data.clone(), away, ..Recovered::default() };
-        let mut liars: Vec<LeafId> = Vec::new();
+        let mut liars: Vec<Liar> = Vec::new();
         self.source.compare(&data, &mut |piece, expected| {
             let Some(op) = self.batch.ops.get(piece.op) else { return };
             let Some(guid) = guid(&op.leaf) else { return };
@@ -227,15 +240,20 @@ impl Given<'_> {
             if found.is_none() && !recovered.failed.contains(&guid) {
                 recovered.failed.push(guid);
             }
-            if found.is_some() && !piece.stale && !liars.contains(&op.leaf) {
-                liars.push(op.leaf);
+            let offset = op.offset + piece.skip as u64;
+            if let Some(found) = &found
+                && !piece.stale
+                && !recovered.liars.contains(&guid)
+            {
+                let place = (offset, expected.len() as u64);
+                let how = difference::members(found, expected);
+                liars.push(Liar { leaf: op.leaf, place, how });
                 recovered.liars.push(guid);
             }
             let data = Bytes::copy_from_slice(expected);
-            let offset = op.offset + piece.skip as u64;
             recovered.repairs.push(Repair { leaf: guid, offset, data });
         });
-        self.tree.count_liars(&liars);
+        self.tree.count_liars(liars);
         recovered
     }
 
@@ -278,19 +296,21 @@ impl Given<'_> {
     /// Counts an error for every leaf that gave a whole copy, or for the top-level vdev where nobody can
     /// tell.
     fn blame_all(&self) {
-        let mut liars: Vec<LeafId> = Vec::new();
+        let mut liars: Vec<Liar> = Vec::new();
         let whole = self.source.whole_copies(&mut |piece| {
             if let (Some(op), Some(_)) = (self.batch.ops.get(piece.op), piece.bytes(&self.answers))
                 && !piece.stale
-                && !liars.contains(&op.leaf)
+                && !liars.iter().any(|liar| liar.leaf == op.leaf)
             {
-                liars.push(op.leaf);
+                let place = (op.offset + piece.skip as u64, piece.len as u64);
+                liars.push(Liar { leaf: op.leaf, place, how: Members::new() });
             }
         });
         if whole {
-            self.tree.count_liars(&liars);
+            self.tree.count_liars(liars);
         } else if let Some(top) = self.tree.top_node(self.read.vdev) {
             top.stats.add_checksum_error();
+            self.tree.report_wrong_below(self.read.vdev, (self.read.offset, self.read.size));
         }
     }
 }

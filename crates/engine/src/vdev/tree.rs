@@ -13,6 +13,7 @@ use super::raidz::{Raidz, Reflow};
 use super::state::{Aux, Condition, Redundancy, VdevState, roll_up};
 use super::stats::Stats;
 use super::topology::{AllocationClass, Topology};
+use crate::events::Events;
 use cenote_device::Device;
 use cenote_format::config::{VdevConfig, VdevKind};
 use cenote_format::indirect_mapping::Mapping;
@@ -124,6 +125,8 @@ pub struct VdevTree {
     deadline: RwLock<Duration>,
     clock: Arc<dyn Fn() -> Duration + Send + Sync>,
     refreshing: Arc<Mutex<()>>,
+    /// Where what happens to devices is told.
+    pub(super) events: Arc<Events>,
     /// How often a leaf noted a txg it misses.
     pub(super) missed_changes: Arc<AtomicU64>,
     /// How often a device that could not be read could be read again.
@@ -168,6 +171,7 @@ impl VdevTree {
             deadline: RwLock::new(cenote_device::DEFAULT_DEADLINE),
             clock: Arc::new(move || start.elapsed()),
             refreshing: Arc::default(),
+            events: Arc::default(),
             missed_changes: Arc::default(),
             comebacks: Arc::default(),
             flushing: Arc::default(),
@@ -198,6 +202,7 @@ impl VdevTree {
             deadline: RwLock::new(self.deadline()),
             clock: self.clock.clone(),
             refreshing: self.refreshing.clone(),
+            events: self.events.clone(),
             missed_changes: self.missed_changes.clone(),
             comebacks: self.comebacks.clone(),
             flushing: self.flushing.clone(),
@@ -416,15 +421,17 @@ impl VdevTree {
     pub(super) fn refresh(&self) {
         let _one_at_a_time = self.refreshing.lock();
         // Children come after their parents in the list.
-        for node in self.nodes.iter().rev() {
+        for (id, node) in self.nodes.iter().enumerate().rev() {
             let condition = self.condition_from_children(node, None);
-            let before = node.condition().state;
+            let whole = node.condition();
+            let before = whole.state;
             let is_back = before != VdevState::Closed && !before.is_readable();
             if is_back && condition.state.is_readable() && node.children.is_empty() {
                 self.comebacks.fetch_add(1, Relaxed);
             }
             node.state.store(condition.state as u8, Relaxed);
             node.aux.store(condition.aux as u8, Relaxed);
+            self.report_condition(id, whole, condition);
         }
         for top in &self.tops {
             let config = self.nodes.get(top.node).and_then(|node| node.config.top.as_ref());

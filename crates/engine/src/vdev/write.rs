@@ -13,6 +13,7 @@ use super::leaf::failure_of;
 use super::parity;
 use super::plan::{NoPlan, Planner};
 use super::read::BlockRead;
+use super::reports::{Asked, Question};
 use super::tree::{LeafId, Node, NodeId, Shape, VdevTree};
 use bytes::{Bytes, BytesMut};
 use cenote_device::{DeviceError, WriteOp, write_batch, write_durable};
@@ -213,13 +214,16 @@ impl VdevTree {
                 }
                 Err(error) => {
                     failed.insert(op.leaf);
-                    changed |= self.write_failed(op.leaf, error);
+                    let len = op.data.len() as u64;
+                    let asked = Question { what: Asked::Write, offset: op.offset, len };
+                    changed |= self.write_failed(op.leaf, error, asked);
                 }
             }
         }
         for (id, (writes, bytes)) in traffic {
             let Some(leaf) = self.leaves.get(id) else { continue };
             leaf.stats.add_writes(writes, bytes, wait);
+            self.report_slow(id, Asked::Write, wait);
             // Only a leaf all of whose writes were answered has recovered.
             if !failed.contains(&id) {
                 changed |= leaf.health.lock().answered();
@@ -231,13 +235,16 @@ impl VdevTree {
     }
 
     /// Counts a failed write of a leaf. Tells whether its condition changed.
-    pub(super) fn write_failed(&self, id: LeafId, error: &DeviceError) -> bool {
+    pub(super) fn write_failed(&self, id: LeafId, error: &DeviceError, asked: Question) -> bool {
         let Some(leaf) = self.leaves.get(id) else { return false };
         leaf.stats.add_write_error();
         tracing::debug!(leaf = leaf.config.guid.0, %error, "write failed");
         let needed = self.is_needed(id);
         let now = self.now();
-        failure_of(error).is_some_and(|failure| leaf.health.lock().failed(failure, now, needed))
+        let failed = |failure| leaf.health.lock().failed(failure, now, needed);
+        let is_changed = failure_of(error).is_some_and(failed);
+        self.report_failure(id, error, asked, is_changed);
+        is_changed
     }
 }
 

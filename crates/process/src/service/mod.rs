@@ -6,6 +6,7 @@
 mod activities;
 pub mod changes;
 mod datasets;
+mod events;
 mod history;
 mod jobs;
 mod mounts;
@@ -26,6 +27,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use cenote_control::changes::{ChangeRequest, Grant};
+use cenote_control::events::EventsAsked;
 use cenote_control::mounted_places::MountedPlaces;
 use cenote_control::protocol::{DatasetQuery, Failure, FailureKind, Part, Request};
 use cenote_control::replies::Replies;
@@ -40,6 +42,7 @@ use cenote_format::Txg;
 
 use changes::PoolChanges;
 use datasets::{Shown, is_usage_known};
+use events::Told;
 use mounts::Mounts;
 use published::Publisher;
 use turns::{Turn, Turns};
@@ -72,6 +75,7 @@ pub struct Service {
     changes: Arc<PoolChanges>,
     mounts: Mounts,
     turns: Turns,
+    told: Told,
     altroot: String,
 }
 
@@ -85,22 +89,29 @@ impl Service {
         changes: Arc<PoolChanges>,
         facts: &ImportFacts,
     ) -> Result<Arc<Self>, Error> {
+        let life = load_guid();
         let runtime = Runtime {
             health: "ONLINE".to_owned(),
             altroot: facts.altroot.clone(),
             cachefile: (facts.no_cache_file || facts.altroot.is_some()).then(|| "none".to_owned()),
             read_only: facts.read_only || changes.refusal().is_some(),
-            load_guid: Some(load_guid()),
+            load_guid: Some(life),
             expandable: None,
         };
         let publisher = Publisher::start(&pool, &changes, runtime)?;
+        if !pool.is_written() {
+            pool.begin_events();
+            pool.events().system("pool_import", Vec::new());
+        }
         watch_devices(&pool);
+        let told = Told::new(pool.events(), life);
         let mounts = Mounts::new(changes.clone(), noted_places(&pool));
         let service = Arc::new(Self {
             pool: ArcSwapOption::new(Some(pool)),
             publisher,
             mounts,
             changes,
+            told,
             turns: Turns::default(),
             altroot: facts.altroot.clone().unwrap_or_default(),
         });
@@ -353,6 +364,14 @@ impl PoolService for Service {
         let pool = self.pool()?;
         let found = pool.catalog().dataset_named(dataset).map_err(|error| failure(&error))?;
         self.changes.delete_queue(found.id).map_err(|error| failure(&error))
+    }
+
+    fn events(&self, asked: &EventsAsked, replies: &Replies<'_>) -> Result<(), Failure> {
+        self.told.give(asked, replies)
+    }
+
+    fn clear_events(&self) -> Result<u64, Failure> {
+        Ok(self.told.clear())
     }
 
     fn denied(&self, request: &Request, who: &Peer) -> Option<Failure> {

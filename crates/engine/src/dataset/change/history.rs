@@ -10,6 +10,7 @@ use cenote_format::nvlist::{Encoding, NvList};
 use cenote_format::{ObjectId, ObjectType};
 
 use super::MosChange;
+use crate::events::Members;
 use crate::object::Object;
 use crate::{Error, Result};
 
@@ -51,6 +52,9 @@ impl MosChange<'_> {
         let Some(id) = self.pool_entry("history")? else { return Ok(()) };
         record.set(key::TIME, self.now);
         record.set(key::HOSTNAME, self.hooks.host().as_str());
+        if record.get(key::INTERNAL_NAME).is_some() {
+            self.hooks.tell("history_event", members(&record));
+        }
         let packed = record.encode(Encoding::Native(ByteOrder::Little))?;
         let mut bytes = (packed.len() as u64).to_le_bytes().to_vec();
         bytes.extend(packed);
@@ -90,6 +94,21 @@ impl MosChange<'_> {
         }
         self.set_bonus(id, ObjectType::HISTORY_OFFSETS, &header.encode())
     }
+}
+
+/// What an event tells of an internal record.
+fn members(record: &NvList) -> Members {
+    const NAMES: [(&str, &str); 7] = [
+        (key::HOSTNAME, "history_hostname"),
+        (key::INTERNAL_TEXT, "history_internal_str"),
+        (key::INTERNAL_NAME, "history_internal_name"),
+        (key::TXG, "history_txg"),
+        (key::TIME, "history_time"),
+        (key::DATASET_NAME, "history_dsname"),
+        (key::DATASET_ID, "history_dsid"),
+    ];
+    let told = |(key, name): (&str, &'static str)| Some((name, record.get(key)?.clone()));
+    NAMES.into_iter().filter_map(told).collect()
 }
 
 /// Bytes that the oldest record takes.

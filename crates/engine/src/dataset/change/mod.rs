@@ -48,6 +48,7 @@ use cenote_format::{BlockPointer, ObjectId};
 use parking_lot::Mutex;
 
 use super::{Catalog, Names, PoolCapacity, Table};
+use crate::events::Members;
 use crate::object::ObjectSet;
 use crate::txg::Tx;
 use crate::vdev::VdevTree;
@@ -89,6 +90,9 @@ pub trait PoolHooks: Sync {
     fn head_destroyed(&self, _head: ObjectId) {}
     /// Two heads exchanged their content.
     fn heads_swapped(&self, _one: ObjectId, _other: ObjectId) {}
+    /// Something happened that those who want to know are told once the change is made:
+    /// `sysevent.fs.zfs.NAME`.
+    fn tell(&self, _name: &'static str, _members: Members) {}
     /// Name of this host, for the history.
     fn host(&self) -> String;
     /// What the pool offers to its datasets now.

@@ -211,6 +211,7 @@ impl LivePool {
         labels::initialise_devices(&devices, &self.pool.uberblock())?;
         let tree = Arc::new(tree.with_topology(topology)?);
         self.when_done(move |live| live.take_vdevs(tree));
+        new.iter().for_each(|(top, _)| self.tell_of("vdev_add", top.guid));
         Ok(new.into_iter().map(|(top, _)| top).collect())
     }
 

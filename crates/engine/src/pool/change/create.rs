@@ -232,6 +232,7 @@ fn fill_metadata(
     let features: Vec<&str> = plan.features.iter().map(String::as_str).collect();
     let skeleton = change.create_pool_skeleton(&NewPool { features: &features, size })?;
     log_version(change, "create")?;
+    change.hooks.tell("pool_create", Vec::new());
     for property in &plan.pool_properties {
         live.put_pool_property(change, property)?;
     }

@@ -28,6 +28,8 @@ impl LivePool {
             let vdevs = vdevs.with_topology(vdevs.topology().with_guid(guid, change.tx.txg())?)?;
             live.when_done(move |live| live.take_vdevs(Arc::new(vdevs)));
             live.change_config_when_done(ConfigChange::Guid(guid));
+            live.when_done(move |live| live.vdevs().events().set_guid(guid));
+            live.tell("pool_reguid", Vec::new());
             change.log_event("guid change", None, &format!("old={} new={}", old.0, guid.0))
         })
     }
@@ -49,6 +51,9 @@ impl LivePool {
         self.sync()?;
         self.change_config(ConfigChange::State(state));
         self.dirty_labels();
-        self.close()
+        self.close()?;
+        let name = if state == PoolState::Destroyed { "pool_destroy" } else { "pool_export" };
+        self.pool.events().system(name, Vec::new());
+        Ok(())
     }
 }

@@ -25,7 +25,9 @@ impl LivePool {
             if let Some(txg) = back {
                 change.log_event("rewind", None, &format!("rewound state to txg={txg}"))?;
             }
-            log_version(change, "import")
+            log_version(change, "import")?;
+            change.hooks.tell("pool_import", Vec::new());
+            Ok(())
         };
         let (done, _) = crossbeam_channel::bounded(1);
         self.tasks.lock().push(Task { run: Box::new(run), early: false, done });

@@ -165,7 +165,12 @@ impl LivePool {
         };
         let words = format!("{word} vdev={} {between} vdev={old}", name_of(&leaf));
         change.log_event("vdev attach", None, &words)?;
+        let (guid, is_spare) = (leaf.guid, replaces && leaf.is_spare);
         self.when_done(move |live| live.take_vdevs(Arc::new(tree)));
+        if is_spare {
+            self.tell_of("vdev_spare", guid);
+        }
+        self.tell_of("vdev_attach", guid);
         Ok(())
     }
 
@@ -206,6 +211,7 @@ impl LivePool {
             self.unlist(change, AuxiliaryKind::Spare, spare)?;
         }
         change.log_event("detach", None, &format!("vdev={}", name_of(&gone)))?;
+        self.tell_of_gone("vdev_remove", gone.guid);
         let forgotten = gone.clone();
         self.when_done(move |live| {
             live.forget_missed(&forgotten);
@@ -273,6 +279,7 @@ impl LivePool {
         }
         let vdevs = self.vdevs();
         vdevs.wake(leaf);
+        self.tell_of("vdev_online", leaf);
         self.resilver_now();
         let status = vdevs.status();
         let own = status.as_ref().and_then(|root| root.find(leaf));

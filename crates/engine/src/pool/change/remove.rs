@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use cenote_device::Device;
 use cenote_format::config::{PoolConfig, VdevConfig};
+use cenote_format::nvlist::Value;
 use cenote_format::{Guid, NvList, ObjectId, Txg};
 
 use super::add::AuxiliaryKind;
@@ -15,6 +16,7 @@ use super::members::zap_map;
 use crate::alloc::destroy_missed;
 use crate::dataset::Table;
 use crate::dataset::change::{MosChange, OBJECT_DIRECTORY};
+use crate::events::string;
 use crate::pool::group::LiveDataset;
 use crate::pool::group::LivePool;
 use crate::pool::group::MosStore;
@@ -106,6 +108,7 @@ impl LivePool {
         let path = gone.path.clone().unwrap_or_else(|| "-".to_owned());
         let words = format!("{} vdev (log) {path}", self.pool.name());
         change.log_event("vdev remove", None, &words)?;
+        self.tell_of_gone("vdev_remove_dev", gone.guid);
         self.when_done(move |live| {
             live.allocator.forget_vdev(id);
             live.forget_missed(&gone);
@@ -176,6 +179,9 @@ impl LivePool {
             let shown = path.as_deref().unwrap_or("-");
             let words = format!("{} vdev ({}) {shown}", live.pool.name(), kind.name());
             change.log_event("vdev remove", None, &words)?;
+            let mut members = vec![("vdev_guid", Value::from(guid.0))];
+            members.extend(path.as_deref().map(|path| ("vdev_path", string(path))));
+            live.tell("vdev_remove_aux", members);
             Ok(path)
         })?;
         let Some(path) = path else { return Ok(()) };

@@ -193,8 +193,10 @@ impl LivePool {
         } else {
             labels::write_uberblock(vdevs, uberblock)
         };
-        if all && written.is_err() {
-            self.config.lock().labels = true;
+        match &written {
+            Err(_) if all => self.config.lock().labels = true,
+            Ok(()) if all => vdevs.events().system("config_sync", Vec::new()),
+            _ => {}
         }
         written
     }

@@ -16,6 +16,7 @@ use super::scan::DatasetEvent;
 use crate::cache::BlockKey;
 use crate::dataset::PoolCapacity;
 use crate::dataset::change::{Delta, Meter, PoolHooks};
+use crate::events::Members;
 use crate::intent::{PoolLogReader, log_blocks};
 use crate::object::Ledger;
 use crate::pipe::{ReadContext, Submit};
@@ -144,6 +145,10 @@ impl PoolHooks for GroupHooks<'_> {
 
     fn heads_swapped(&self, one: ObjectId, other: ObjectId) {
         self.note_for_scan(DatasetEvent::Swapped(one, other));
+    }
+
+    fn tell(&self, name: &'static str, members: Members) {
+        self.live.tell(name, members);
     }
 
     fn host(&self) -> String {

@@ -26,6 +26,7 @@ mod scan;
 mod store;
 mod sync;
 mod tasks;
+mod telling;
 mod timer;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -180,6 +181,7 @@ impl LivePool {
         io.pipe.set_patience(&patience);
         let allocator = Arc::new(allocator);
         pool.is_written_with(&allocator);
+        pool.begin_events_with(mode.word());
         let pipe = Arc::downgrade(&io.pipe);
         let healer: Arc<dyn crate::pipe::Healer> =
             Arc::new(heal::PoolHealer { allocator: allocator.clone(), pipe });

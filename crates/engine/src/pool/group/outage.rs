@@ -91,6 +91,7 @@ impl Outage {
 
     pub(in crate::pool) fn set_mode(&self, mode: FailMode) {
         self.mode.store(mode as u8, Relaxed);
+        self.pipe.vdevs().events().set_failmode(mode.word());
     }
 
     /// What devices do.
@@ -125,6 +126,7 @@ impl Outage {
             }
             if self.gate.suspend(error.clone(), mode == FailMode::Continue) {
                 tracing::error!(%error, "pool I/O is suspended");
+                self.pipe.vdevs().events().report("io_failure", None, Vec::new());
             }
             if !std::mem::take(&mut orders.try_now) {
                 self.ordered.wait_for(&mut orders, RETRY);

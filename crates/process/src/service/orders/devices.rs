@@ -69,6 +69,9 @@ impl Order for Clear<'_> {
         let guid = self.0.map(|device| doing.device(device)).transpose()?;
         vdevs.reopen();
         vdevs.clear(guid);
+        let root = vdevs.status().map(|root| root.config.guid).unwrap_or_default();
+        vdevs.events().forget_told();
+        vdevs.events().system("vdev_clear", vdevs.named_in_event(guid.unwrap_or(root)));
         doing.pool.io().pipe.faults().forget_passing();
         doing.service.changes.cleared();
         Ok(Vec::new())

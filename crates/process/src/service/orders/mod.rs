@@ -311,6 +311,12 @@ impl Service {
             descriptors: &RefCell::new(descriptors),
         };
         let warnings = self.carry_out_now(&doing)?;
+        if order.ends_the_pool() {
+            if !pool.is_written() {
+                pool.events().system("pool_export", Vec::new());
+            }
+            self.told.end();
+        }
         Ok(Carried { warnings, ends: order.ends_the_pool() })
     }
 

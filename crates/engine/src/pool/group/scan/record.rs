@@ -11,6 +11,7 @@ use super::LivePool;
 use super::run::{Run, Successors};
 use crate::Result;
 use crate::dataset::change::{MosChange, read_scan};
+use crate::events::string;
 use crate::pool::group::discarding::has_checkpoint;
 use crate::pool::group::sync::seconds_now;
 
@@ -85,6 +86,13 @@ impl LivePool {
         self.when_done(move |live| live.errors.scan_ended(whole));
         let event = if complete { "scan done" } else { "scan cancelled" };
         change.log_event(event, None, &format!("errors={}", run.record.errors))?;
+        self.when_done(|live| live.vdevs().events().forget_told());
+        if complete && !has_checkpoint(change)? {
+            match is_scrub {
+                true => self.tell("scrub_finish", Vec::new()),
+                false => self.tell("resilver_finish", vec![("resilver_type", string("healing"))]),
+            }
+        }
         if complete && self.scan.is_sure.load(Relaxed) && !has_checkpoint(change)? {
             // What is lost everywhere nobody misses any more. Last: this is not taken back.
             self.vdevs().forget_missed(max, &self.scan.failed.lock());

@@ -15,6 +15,7 @@ use cenote_format::{ObjectId, Txg};
 use super::LivePool;
 use super::run::Run;
 use crate::dataset::change::MosChange;
+use crate::events::string;
 use crate::pool::group::sync::seconds_now;
 use crate::{Error, ErrorKind, Result};
 
@@ -188,6 +189,10 @@ impl LivePool {
         let number = u64::from(function);
         let text = format!("func={number} mintxg={} maxtxg={}", min.0, max.0);
         change.log_event("scan setup", None, &text)?;
+        match lacking {
+            Some(_) => self.tell("resilver_start", vec![("resilver_type", string("healing"))]),
+            None => self.tell("scrub_start", Vec::new()),
+        }
         self.config.lock().topology_changed();
         self.when_done(move |live| {
             live.scan.failed.lock().clear();
@@ -201,6 +206,7 @@ impl LivePool {
 
     fn pause_scan(&self, change: &MosChange<'_>, paused: bool) -> Result<()> {
         let word = if paused { "scan paused" } else { "scan resumed" };
+        self.tell(if paused { "scrub_paused" } else { "scrub_resume" }, Vec::new());
         change.log_event(
             word,
             None,
@@ -216,6 +222,9 @@ impl LivePool {
     fn stop_scan(&self, change: &MosChange<'_>) -> Result<()> {
         let Some(mut run) = self.scan.run.lock().clone() else { return Ok(()) };
         self.end_scan(change, &mut run, ScanPhase::Cancelled)?;
+        if run.record.function == ScanFunction::Scrub {
+            self.tell("scrub_abort", Vec::new());
+        }
         self.when_done(move |live| {
             live.scan.show(&run);
             *live.scan.run.lock() = Some(run);
