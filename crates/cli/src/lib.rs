@@ -1,4 +1,4 @@
-//! `zpool`, `zfs` and the helpers of mount(8): parsing, asking the processes of pools, printing.
+//! `zpool`, `zfs`, `zed` and the helpers of mount(8): parsing, asking the processes of pools, printing.
 //!
 //! Invariant: no engine and no device inside; what is shown was said by a pool process, or by a process
 //! that looked at devices.
@@ -11,9 +11,11 @@ pub mod mount_helper;
 mod settings;
 mod usage;
 mod version;
+mod zed;
 mod zfs;
 mod zpool;
 
 pub use version::userland;
+pub use zed::run as run_zed;
 pub use zfs::run as run_zfs;
 pub use zpool::run as run_zpool;

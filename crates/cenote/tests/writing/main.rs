@@ -23,6 +23,7 @@ mod sessions;
 mod suspended;
 mod volumes;
 mod whole_disks;
+mod zed;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

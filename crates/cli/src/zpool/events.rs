@@ -7,7 +7,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use cenote_control::client::Client;
-use cenote_control::events::{EventRecord, EventsAsked, Heard, follow};
+use cenote_control::events::{EventRecord, EventsAsked};
+use cenote_control::following::{Heard, follow};
 use cenote_control::protocol::{FailureKind, LOOK_DEADLINE};
 use cenote_control::terminal;
 use cenote_control::text::pool_events;

@@ -215,7 +215,9 @@ mod tests {
         let faults = Faults::default();
         let error = |object| Error::new(ErrorKind::Io, "away").passing(true).at_object(5, object);
         let fault = |object| Fault { objset: 5, object, block: None };
-        (1..=3).for_each(|object| faults.note(&error(object), 0));
+        for object in 1..=3 {
+            faults.note(&error(object), 0);
+        }
         assert_eq!(faults.passing(0).len(), 3);
         faults.was_read(&fault(1));
         // Now every device answered, and it is wrong on all of them.

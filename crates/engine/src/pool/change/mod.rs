@@ -17,6 +17,7 @@ mod orders;
 mod properties;
 mod remove;
 mod snapshots;
+mod spare_watch;
 mod spares;
 
 pub use add::Additions;
@@ -24,4 +25,4 @@ pub use create::{NewPoolPlan, create};
 pub use keys::Encryption;
 pub use members::Newcomer;
 pub use orders::{DatasetOrders, Fill, NewNamed, Parents};
-pub(super) use spares::SpareWatch;
+pub(super) use spare_watch::SpareWatch;

@@ -12,7 +12,7 @@ use cenote_format::nvlist::Value;
 use cenote_format::{Guid, NvList, ObjectId, Txg};
 
 use super::add::AuxiliaryKind;
-use super::members::zap_map;
+use super::create::zap_map;
 use crate::alloc::destroy_missed;
 use crate::dataset::Table;
 use crate::dataset::change::{MosChange, OBJECT_DIRECTORY};
