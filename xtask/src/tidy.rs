@@ -45,6 +45,8 @@ const PARTS: &[(&str, &[&str])] = &[
             "zpool",
             "zfs",
             "zed",
+            "zinject",
+            "drill",
             "mount_helper",
         ],
     ),

@@ -10,7 +10,7 @@ use cenote_cli::mount_helper;
 use cenote_control::terminal;
 
 /// Tools this program stands for.
-const TOOLS: [&str; 4] = ["zpool", "zfs", "zdb", "zed"];
+const TOOLS: [&str; 5] = ["zpool", "zfs", "zdb", "zed", "zinject"];
 
 /// Names this program answers to.
 pub fn names() -> impl Iterator<Item = &'static str> {

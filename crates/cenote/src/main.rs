@@ -7,7 +7,7 @@ mod links;
 use std::path::Path;
 use std::process::ExitCode;
 
-use cenote_cli::{mount_helper, run_zed, run_zfs, run_zpool, userland};
+use cenote_cli::{mount_helper, run_drill, run_zed, run_zfs, run_zinject, run_zpool, userland};
 use cenote_control::{begin, look, terminal};
 use cenote_inspect::{offline, zdb};
 use clap::{CommandFactory, Parser};
@@ -27,13 +27,13 @@ enum Cenote {
     Cat(offline::command::CatArguments),
     /// Copy a tree out
     Cp(offline::command::CopyArguments),
-    /// Make links so that this program answers as zpool, zfs, zdb and zed
+    /// Make links so that this program answers as zpool, zfs, zdb, zed and zinject
     InstallLinks(links::Arguments),
 }
 
 /// What the help says of the tools that are called by their own names.
-const TOOLS: &str = "As zpool, zfs, zdb and zed (cenote zpool ..., or by links of these names) it has the \
-                     commands of OpenZFS:\n  cenote zpool help\n  cenote zfs help\n  cenote zdb\n  cenote zed -h";
+const TOOLS: &str = "As zpool, zfs, zdb, zed and zinject (cenote zpool ..., or by links of these names) it has the \
+                     commands of OpenZFS:\n  cenote zpool help\n  cenote zfs help\n  cenote zdb\n  cenote zed -h\n  cenote zinject -h\nDisks to practise with: cenote drill -h";
 
 fn main() -> ExitCode {
     let mut arguments: Vec<String> =
@@ -52,6 +52,8 @@ fn main() -> ExitCode {
         Some("zfs") => run_zfs(rest),
         Some("zdb") => zdb::run(&arguments),
         Some("zed") => run_zed(rest),
+        Some("zinject") => run_zinject(rest),
+        Some("drill") => run_drill(rest),
         Some(name) if mount_helper::NAMES.contains(&name) => mount_helper::run(rest),
         Some(begin::COMMAND) => cenote_process::run(),
         Some(look::COMMAND) => cenote_inspect::look::run(),

@@ -7,6 +7,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::faults::FaultOrder;
 use crate::plan::{NewKey, PropertySetting, VdevPlan};
 
 /// An order with the command line that gave it.
@@ -188,6 +189,10 @@ pub enum Change {
         /// Even if filesystems are in use.
         force: bool,
     },
+    /// `zinject`: from now on this may happen, until it is forgotten or the pool is closed.
+    Inject(FaultOrder),
+    /// `zinject -c`: this fault, or all, happen no more.
+    ForgetFaults(Option<u64>),
     /// Nothing but an entry in the history.
     Log,
 }

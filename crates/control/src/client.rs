@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use crate::changes::{Change, ChangeRequest, Grant, LoadKeyRequest};
 use crate::events::{EventsAsked, EventsPart};
+use crate::faults::FaultReport;
 use crate::frame::{ExchangeError, Timed, VERSION};
 use crate::principal;
 use crate::protocol::{Answer as Last, Failure, FailureKind, Part, Progress, Reply, Request};
@@ -300,6 +301,17 @@ impl Client {
             Part::Events(some) => Ok(vec![some]),
             other => Err(other),
         })
+    }
+
+    /// The faults that may happen on purpose to one pool.
+    ///
+    /// # Errors
+    /// As for [`Client::pool_report`].
+    pub fn faults(&self, pool: &str) -> Result<Vec<FaultReport>, Failure> {
+        match self.exchange(pool, &Request::Faults, &[], |_| {})? {
+            Last::Faults(faults) => Ok(faults),
+            other => Err(unexpected(pool, &other)),
+        }
     }
 
     /// Has one pool forget its events: how many there were.

@@ -11,6 +11,7 @@ pub mod changes;
 pub mod client;
 pub mod device_names;
 pub mod events;
+pub mod faults;
 pub mod following;
 pub mod frame;
 pub mod json;

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::changes::{Change, ChangeRequest, Grant};
 use crate::events::{EventsAsked, EventsPart};
+use crate::faults::FaultReport;
 use crate::report::{DatasetKind, DatasetReport, HistoryRecord, PoolReport, UsageRecord};
 
 /// How long a question that only looks may take to its first part, and from part to part.
@@ -83,6 +84,8 @@ pub enum Request {
     DeleteQueue(String),
     /// What happened to the pool. Answered by [`Part::Events`].
     Events(EventsAsked),
+    /// The faults that may happen on purpose. Answered by [`Answer::Faults`].
+    Faults,
     /// Forget what happened. Answered by [`Answer::Count`]: how many events there were.
     ClearEvents,
     /// An order. Answered by [`Answer::Done`] once it is carried out.
@@ -110,6 +113,7 @@ impl Request {
                 | Request::Holds(_)
                 | Request::Permissions(_)
                 | Request::Events(_)
+                | Request::Faults
         )
     }
 
@@ -215,6 +219,8 @@ pub enum Answer {
     Permissions(Vec<(String, Vec<Grant>)>),
     /// How many.
     Count(u64),
+    /// Faults on purpose.
+    Faults(Vec<FaultReport>),
     /// It is done, and all parts of it were sent. The warnings are lines to print on standard error
     /// (what `mount -a` could not mount); with any, the command ends with exit code 1.
     Done {

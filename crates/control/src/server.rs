@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use crate::changes::{Change, ChangeRequest, Grant};
 use crate::events::EventsAsked;
+use crate::faults::FaultReport;
 use crate::frame::{ExchangeError, Timed, VERSION};
 use crate::protocol::{Answer, DatasetQuery, Failure, FailureKind, LOOK_DEADLINE, Reply, Request};
 use crate::replies::Replies;
@@ -94,6 +95,11 @@ pub trait PoolService: Send + Sync {
     fn events(&self, asked: &EventsAsked, replies: &Replies<'_>) -> Result<(), Failure> {
         let _ = (asked, replies);
         Err(Failure::not_supported("listing events"))
+    }
+
+    /// The faults that may happen on purpose.
+    fn faults(&self) -> Vec<FaultReport> {
+        Vec::new()
     }
 
     /// Forgets all events: how many there were.
@@ -373,6 +379,7 @@ fn answer(
         Request::Permissions(dataset) => Answer::Permissions(service.permissions(&dataset)?),
         Request::DeleteQueue(dataset) => Answer::Count(service.delete_queue(&dataset)?),
         Request::Events(asked) => nothing(service.events(&asked, replies)?),
+        Request::Faults => Answer::Faults(service.faults()),
         Request::ClearEvents => Answer::Count(service.clear_events()?),
         Request::Change(mut request) => {
             take_new_key(&mut request.change, &mut descriptors)?;

@@ -10,6 +10,7 @@ mod checkpoint;
 mod commands;
 mod dedup;
 mod directories;
+mod drill;
 mod encrypted;
 mod events;
 mod frozen;
@@ -24,6 +25,7 @@ mod suspended;
 mod volumes;
 mod whole_disks;
 mod zed;
+mod zinject;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -4,8 +4,10 @@
 //! scratch area of a running raidz expansion; labels are never reached through here.
 
 use super::health::{Failure, Health};
+use super::inject::LeafFaults;
 use super::state::{Aux, Condition, VdevState};
 use super::stats::Stats;
+use arc_swap::ArcSwapOption;
 use cenote_device::{Device, DeviceError};
 use cenote_format::Txg;
 use cenote_format::config::VdevConfig;
@@ -87,6 +89,8 @@ pub(super) struct Leaf {
     unflushed: Arc<Mutex<Unflushed>>,
     /// The administrator lets it rest.
     rests: Arc<AtomicBool>,
+    /// What is to happen to it on purpose.
+    pub(super) faults: Arc<ArcSwapOption<LeafFaults>>,
 }
 
 /// What happened to a leaf since its last flush.
@@ -152,6 +156,7 @@ impl Leaf {
             pending: Arc::default(),
             unflushed: Arc::default(),
             rests: Arc::default(),
+            faults: Arc::default(),
         };
         leaf.open(opener);
         leaf
@@ -192,6 +197,9 @@ impl Leaf {
         if self.config.offline || self.rests.load(Relaxed) {
             return Err(refused(VdevState::Offline, Aux::None, "taken offline"));
         }
+        if self.faults.load().as_ref().is_some_and(|faults| faults.refuses_open()) {
+            return Err(refused(VdevState::Removed, Aux::None, "gone on purpose"));
+        }
         let device = opener.open(&self.config).map_err(|mut why| {
             if self.config.removed && why.condition.aux == Aux::OpenFailed {
                 why.condition = Condition::new(VdevState::Removed, Aux::None);
@@ -228,10 +236,14 @@ impl Leaf {
     }
 
     pub(super) fn device(&self) -> Option<Arc<dyn Device>> {
-        match &*self.opened.read() {
-            Opened::Device(device) => Some(Arc::clone(device)),
-            Opened::Not(_) => None,
-        }
+        let device = match &*self.opened.read() {
+            Opened::Device(device) => Arc::clone(device),
+            Opened::Not(_) => return None,
+        };
+        Some(match &*self.faults.load() {
+            None => device,
+            Some(faults) => faults.around(device),
+        })
     }
 
     /// Allocatable bytes; 0 without a device.

@@ -127,6 +127,8 @@ pub struct VdevTree {
     refreshing: Arc<Mutex<()>>,
     /// Where what happens to devices is told.
     pub(super) events: Arc<Events>,
+    /// How many faults were asked for.
+    pub(super) faults: Arc<AtomicU64>,
     /// How often a leaf noted a txg it misses.
     pub(super) missed_changes: Arc<AtomicU64>,
     /// How often a device that could not be read could be read again.
@@ -172,6 +174,7 @@ impl VdevTree {
             clock: Arc::new(move || start.elapsed()),
             refreshing: Arc::default(),
             events: Arc::default(),
+            faults: Arc::default(),
             missed_changes: Arc::default(),
             comebacks: Arc::default(),
             flushing: Arc::default(),
@@ -203,6 +206,7 @@ impl VdevTree {
             clock: self.clock.clone(),
             refreshing: self.refreshing.clone(),
             events: self.events.clone(),
+            faults: self.faults.clone(),
             missed_changes: self.missed_changes.clone(),
             comebacks: self.comebacks.clone(),
             flushing: self.flushing.clone(),

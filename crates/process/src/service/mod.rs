@@ -7,6 +7,7 @@ mod activities;
 pub mod changes;
 mod datasets;
 mod events;
+mod faults;
 mod history;
 mod jobs;
 mod mounts;
@@ -28,6 +29,7 @@ use std::time::Duration;
 use arc_swap::ArcSwapOption;
 use cenote_control::changes::{ChangeRequest, Grant};
 use cenote_control::events::EventsAsked;
+use cenote_control::faults::FaultReport;
 use cenote_control::mounted_places::MountedPlaces;
 use cenote_control::protocol::{DatasetQuery, Failure, FailureKind, Part, Request};
 use cenote_control::replies::Replies;
@@ -368,6 +370,10 @@ impl PoolService for Service {
 
     fn events(&self, asked: &EventsAsked, replies: &Replies<'_>) -> Result<(), Failure> {
         self.told.give(asked, replies)
+    }
+
+    fn faults(&self) -> Vec<FaultReport> {
+        self.pool().map(|pool| faults::reports(&pool)).unwrap_or_default()
     }
 
     fn clear_events(&self) -> Result<u64, Failure> {

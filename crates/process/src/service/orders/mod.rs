@@ -15,6 +15,7 @@ mod devices;
 mod export;
 mod fits;
 mod held;
+mod inject;
 mod keys;
 mod members;
 mod mount;
@@ -160,6 +161,8 @@ fn order(change: &Change) -> Box<dyn Order + '_> {
         Change::Sync => Box::new(pool::Sync),
         Change::Export { force } => Box::new(export::Export { force: *force }),
         Change::DestroyPool { force } => Box::new(pool::Destroy { force: *force }),
+        Change::Inject(fault) => Box::new(inject::Inject(fault)),
+        Change::ForgetFaults(id) => Box::new(inject::Forget(*id)),
         Change::Log => Box::new(pool::Log),
     }
 }

@@ -1,0 +1,100 @@
+//! Faults on purpose (`zinject`, `cenote drill`), as they cross the control socket.
+//!
+//! Invariant: a chance is counted in millionths, a time in microseconds, a place in bytes.
+
+use serde::{Deserialize, Serialize};
+
+/// All chances there are: it happens always.
+pub const ALWAYS: u32 = 1_000_000;
+
+/// What a device is asked when a fault may happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub enum FaultAt {
+    Read,
+    Write,
+    Flush,
+    Any,
+}
+
+/// What happens then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FaultKind {
+    /// It fails with EIO.
+    Io,
+    /// The device is gone.
+    Gone,
+    /// Wrong bytes are read.
+    Garbage,
+    /// One bit is read wrong.
+    BitRead,
+    /// One bit is written wrong.
+    BitWritten,
+    /// Only the first part is written.
+    Torn,
+    /// Nothing is written, and that is not told.
+    Lost,
+    /// What is written waits in a memory that a power loss empties, until a flush.
+    Held,
+    /// It takes longer.
+    Slow {
+        /// How long.
+        microseconds: u64,
+        /// How many are at work at once.
+        lanes: u32,
+    },
+}
+
+/// A fault of a device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceFault {
+    /// Its path, the end of that, its name or guid.
+    pub device: String,
+    /// What it is asked.
+    pub at: FaultAt,
+    /// What happens.
+    pub kind: FaultKind,
+    /// How often, of [`ALWAYS`] times.
+    pub chance: u32,
+    /// Only to what touches these bytes of the device: the first, and the one behind the last.
+    pub range: Option<(u64, u64)>,
+}
+
+/// A fault of what an object holds: reading it fails.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ObjectFault {
+    /// Number of the dataset (0: the meta object set), or its name.
+    pub dataset: String,
+    /// The object.
+    pub object: u64,
+    /// Level of its blocks.
+    pub level: u8,
+    /// First block and the one behind the last; `None`: all.
+    pub blocks: Option<(u64, u64)>,
+    /// The bytes are wrong, rather than out of reach.
+    pub is_checksum: bool,
+    /// How often, of [`ALWAYS`] times.
+    pub chance: u32,
+}
+
+/// What is to happen.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FaultOrder {
+    /// To a device.
+    Device(DeviceFault),
+    /// To an object.
+    Object(ObjectFault),
+}
+
+/// A fault that may happen.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FaultReport {
+    /// Its number.
+    pub id: u64,
+    /// Guid of the device; 0 for a fault of an object.
+    pub guid: u64,
+    /// What was asked for. A device is named by its path.
+    pub order: FaultOrder,
+    /// How often it happened.
+    pub happened: u64,
+}

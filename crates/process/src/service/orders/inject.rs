@@ -1,0 +1,77 @@
+//! `zinject`: faults on purpose, and that they happen no more.
+//!
+//! Invariant: nothing is written for it, and it waits for nothing: faults can be taken back while devices fail.
+
+use cenote_control::faults::FaultOrder;
+use cenote_control::protocol::{Failure, FailureKind};
+
+use super::{Doing, Order, Warnings};
+use crate::service::faults;
+
+pub(super) struct Inject<'a>(pub(super) &'a FaultOrder);
+
+impl Order for Inject<'_> {
+    fn cannot(&self, _: &str) -> String {
+        "failed to add handler".to_owned()
+    }
+
+    fn is_urgent(&self) -> bool {
+        true
+    }
+
+    fn suits_read_only(&self) -> bool {
+        true
+    }
+
+    fn changes_what_is_published(&self) -> bool {
+        false
+    }
+
+    fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
+        match self.0 {
+            FaultOrder::Device(fault) => {
+                let leaf = doing.device(&fault.device)?;
+                let id = doing.pool.vdevs().inject(leaf, faults::of_device(fault));
+                let id = id.ok_or_else(|| {
+                    let reason = format!("'{}' is no device of its own", fault.device);
+                    doing.refuse(FailureKind::NotFound, &reason)
+                })?;
+                tracing::warn!(id, leaf = leaf.0, ?fault, "a fault on purpose");
+            }
+            FaultOrder::Object(_) => {
+                return Err(doing
+                    .refuse(FailureKind::NotSupported, "faults of objects are not supported yet"));
+            }
+        }
+        Ok(Vec::new())
+    }
+}
+
+pub(super) struct Forget(pub(super) Option<u64>);
+
+impl Order for Forget {
+    fn cannot(&self, _: &str) -> String {
+        "failed to remove handler".to_owned()
+    }
+
+    fn is_urgent(&self) -> bool {
+        true
+    }
+
+    fn suits_read_only(&self) -> bool {
+        true
+    }
+
+    fn changes_what_is_published(&self) -> bool {
+        false
+    }
+
+    fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
+        let gone = doing.pool.vdevs().forget_injected(self.0);
+        if gone == 0 && self.0.is_some() {
+            return Err(doing.refuse(FailureKind::NotFound, "there is no such fault"));
+        }
+        tracing::warn!(gone, "faults on purpose are forgotten");
+        Ok(Vec::new())
+    }
+}
