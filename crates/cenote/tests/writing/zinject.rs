@@ -1,0 +1,117 @@
+//! Faults on purpose, by the command.
+//!
+//! Invariant: files are the same all the time, and nothing happens any more when faults are taken back.
+
+use std::time::{Duration, Instant};
+
+use super::{Bench, fill};
+
+impl Bench {
+    /// The counters of a device: READ, WRITE, CKSUM.
+    fn counters(&self, device: &str) -> Vec<u64> {
+        let status = self.cenote(&["zpool", "status", "-p", "tank"]);
+        let line = status.lines().find(|line| line.split_whitespace().next() == Some(device));
+        let words = line.unwrap().split_whitespace().skip(2).take(3);
+        words.map(|word| word.parse().unwrap()).collect()
+    }
+
+    fn becomes(&self, is: impl Fn(&str) -> bool) {
+        let start = Instant::now();
+        loop {
+            let status = self.cenote(&["zpool", "status", "tank"]);
+            if is(&status) {
+                return;
+            }
+            assert!(start.elapsed() < Duration::from_secs(60), "{status}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+#[test]
+fn devices_fail_lie_go_and_are_slow_as_asked() {
+    let Some((bench, devices)) = Bench::mounting(2) else { return };
+    let [one, two] = &devices[..] else { panic!() };
+    bench.create(&["mirror", one, two]);
+    fill(&bench.at("mnt/tank"));
+    let manifest = bench.manifest();
+    let none = "No handlers registered.\nRun 'zinject -h' for usage information.\n";
+    assert_eq!(bench.cenote(&["zinject"]), none);
+
+    let said = bench.cenote(&["zinject", "-d", two, "-e", "io", "-T", "read", "tank"]);
+    let start = "Added handler 1 with the following properties:\n  pool: tank\n  vdev: ";
+    assert!(said.starts_with(start), "{said}");
+    let listed = bench.cenote(&["zinject"]);
+    let head = " ID  POOL             GUID\n---  ---------------  ----------------\n  1  tank             ";
+    assert!(listed.starts_with(head), "{listed}");
+    bench.cenote(&["zpool", "scrub", "-w", "tank"]);
+    let counters = bench.counters(two);
+    assert!(counters[0] > 0 && counters[2] == 0, "{counters:?}");
+    let events = bench.cenote(&["zpool", "events", "-v", "tank"]);
+    for words in ["ereport.fs.zfs.io\n", "ereport.fs.zfs.probe_failure\n", "zio_err = 0x5\n"] {
+        assert!(events.contains(words), "{words} in\n{events}");
+    }
+    assert_eq!(bench.cenote(&["zinject", "-c", "1"]), "removed handler 1\n");
+    assert_eq!(bench.cenote(&["zinject"]), none);
+    bench.cenote(&["zpool", "clear", "tank"]);
+    bench.becomes(|status| status.contains("state: ONLINE"));
+    assert_eq!(bench.manifest(), manifest);
+
+    let said = bench.cenote(&["zinject", "-q", "-d", two, "-e", "checksum", "-f", "20", "tank"]);
+    assert_eq!(said, "2\n");
+    bench.cenote(&["zpool", "scrub", "-w", "tank"]);
+    let (of_one, of_two) = (bench.counters(one), bench.counters(two));
+    assert!(of_two[2] > 0 && of_one == [0, 0, 0], "{of_one:?} {of_two:?}");
+    assert_eq!(bench.cenote(&["zinject", "-c", "all"]), "removed all registered handlers\n");
+    bench.cenote(&["zpool", "clear", "tank"]);
+
+    bench.cenote(&["zinject", "-d", two, "tank"]);
+    std::fs::write(bench.at("mnt/tank/meanwhile"), super::noise(300_000, 5)).unwrap();
+    let manifest = bench.manifest();
+    bench.cenote(&["zpool", "sync", "tank"]);
+    bench.becomes(|status| status.contains("REMOVED"));
+    let events = bench.cenote(&["zpool", "events", "-H", "tank"]);
+    assert!(events.contains("resource.fs.zfs.removed\n"), "{events}");
+    bench.cenote(&["zinject", "-c", "all"]);
+    // It comes back by itself, and gets what it missed.
+    bench.becomes(|status| !status.contains("REMOVED") && status.contains("state: ONLINE"));
+
+    bench.cenote(&["zinject", "-d", one, "-D", "30:1", "-T", "flush", "tank"]);
+    let listed = bench.cenote(&["zinject"]);
+    let head = " ID  POOL             DELAY (ms)       LANES            GUID\n";
+    assert!(listed.starts_with(head) && listed.contains("  30               1 "), "{listed}");
+    let start = Instant::now();
+    for _ in 0..3 {
+        std::fs::write(bench.at("mnt/tank/slow"), "now").unwrap();
+        bench.cenote(&["zpool", "sync", "tank"]);
+    }
+    assert!(start.elapsed() > Duration::from_millis(90));
+    std::fs::remove_file(bench.at("mnt/tank/slow")).unwrap();
+    bench.cenote(&["zinject", "-c", "all"]);
+    assert_eq!(bench.manifest(), manifest);
+    bench.cenote(&["zpool", "export", "tank"]);
+    bench.zdb();
+}
+
+#[test]
+fn what_cannot_be_injected_is_refused_by_name() {
+    let Some((bench, devices)) = Bench::mounting(1) else { return };
+    bench.create(&[&devices[0]]);
+    let own = &devices[0];
+    for (words, start) in [
+        (&["zinject", "-d", own, "-e", "bogus", "tank"][..], "invalid error type 'bogus'"),
+        (&["zinject", "-d", own, "-f", "101", "tank"], "-f 101: frequency must be in the range"),
+        (&["zinject", "-d", own, "-D", "5", "tank"], "invalid i/o delay value: '5'"),
+        (&["zinject", "-d", own, "-A", "fault", "tank"], "zinject: setting the state of a device"),
+        (&["zinject", "-d", "nothing", "tank"], "failed to add handler: no such device in pool"),
+        (&["zinject", "-d", own, "other"], "cannot open 'other': no such pool"),
+        (&["zinject", "-c", "7"], "failed to remove handler 7: no such handler"),
+        (&["zinject", "-c", "x"], "invalid id 'x': must be an integer or 'all'"),
+        (&["zinject", "-t", "data", "/proc/self/stat"], "'/proc/self/stat' is in no pool"),
+        (&["zinject", "-t", "mos", "tank"], "zinject: -t mos is not supported yet"),
+    ] {
+        let said = bench.refused(words);
+        assert!(said.starts_with(start), "{words:?}: {said}");
+    }
+    bench.cenote(&["zpool", "destroy", "tank"]);
+}
