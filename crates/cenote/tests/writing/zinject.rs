@@ -94,6 +94,41 @@ fn devices_fail_lie_go_and_are_slow_as_asked() {
 }
 
 #[test]
+fn what_a_file_holds_cannot_be_read_as_asked() {
+    let Some((bench, devices)) = Bench::mounting(2) else { return };
+    bench.create(&["mirror", &devices[0], &devices[1]]);
+    let file = bench.at("mnt/tank/large");
+    std::fs::write(&file, super::noise(2 << 20, 7)).unwrap();
+    bench.cenote(&["zpool", "export", "tank"]);
+    bench.import();
+    let manifest = bench.manifest();
+    let path = file.display().to_string();
+    let said = bench.cenote(&["zinject", "-t", "data", "-e", "checksum", "-r", "0,262144", &path]);
+    let lines: Vec<&str> = said.lines().collect();
+    assert!(lines.contains(&" range: [0, 2)") && lines.contains(&" level: 0"), "{said}");
+    let listed = bench.cenote(&["zinject"]);
+    let head = " ID  POOL             OBJSET  OBJECT  TYPE      LVL  DVAs  RANGE          \n";
+    assert!(listed.starts_with(head) && listed.ends_with(" 0x00  [0, 2]\n\n"), "{listed}");
+    bench.cenote(&["zpool", "scrub", "-w", "tank"]);
+    let status = bench.cenote(&["zpool", "status", "-v", "tank"]);
+    assert!(status.contains(&format!("        {path}\n")), "{status}");
+    let report = bench.event("ereport.fs.zfs.data");
+    for line in ["zio_err = 0x34", "zio_level = 0x0", "zio_blkid = 0x1"] {
+        assert!(report.contains(line), "{line} in\n{report}");
+    }
+    // Nothing was written for it, and a scrub finds it well.
+    bench.cenote(&["zinject", "-c", "all"]);
+    bench.cenote(&["zpool", "scrub", "-w", "tank"]);
+    let status = bench.cenote(&["zpool", "status", "-v", "tank"]);
+    assert!(status.contains("errors: No known data errors"), "{status}");
+    assert_eq!(bench.manifest(), manifest);
+    let said = bench.refused(&["zinject", "-b", "36:ffff:0:0", "tank"]);
+    assert!(said.starts_with("failed to add handler: "), "{said}");
+    bench.cenote(&["zpool", "export", "tank"]);
+    bench.zdb();
+}
+
+#[test]
 fn what_cannot_be_injected_is_refused_by_name() {
     let Some((bench, devices)) = Bench::mounting(1) else { return };
     bench.create(&[&devices[0]]);
@@ -105,7 +140,7 @@ fn what_cannot_be_injected_is_refused_by_name() {
         (&["zinject", "-d", own, "-A", "fault", "tank"], "zinject: setting the state of a device"),
         (&["zinject", "-d", "nothing", "tank"], "failed to add handler: no such device in pool"),
         (&["zinject", "-d", own, "other"], "cannot open 'other': no such pool"),
-        (&["zinject", "-c", "7"], "failed to remove handler 7: no such handler"),
+        (&["zinject", "-c", "7"], "failed to remove handler 7: No such file or directory"),
         (&["zinject", "-c", "x"], "invalid id 'x': must be an integer or 'all'"),
         (&["zinject", "-t", "data", "/proc/self/stat"], "'/proc/self/stat' is in no pool"),
         (&["zinject", "-t", "mos", "tank"], "zinject: -t mos is not supported yet"),

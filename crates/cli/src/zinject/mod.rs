@@ -117,7 +117,7 @@ fn described(pool: &str, fault: &FaultReport) -> String {
                 Some((start, end)) => format!("[{start}, {end})"),
             };
             format!(
-                "{head}objset: {}\nobject: {}\n level: {}\n range: {range}\n",
+                "{head}objset: {}\nobject: {}\n  type: 0\n level: {}\n range: {range}\n  dvas: 0x0\n",
                 own.dataset, own.object, own.level
             )
         }
@@ -149,7 +149,9 @@ fn clear(client: &Client, which: &str, parsed: &Parsed) -> ExitCode {
         None => terminal::out("removed all registered handlers\n"),
         Some(id) if found => terminal::out(&format!("removed handler {id}\n")),
         Some(id) => {
-            terminal::complain(&format!("failed to remove handler {id}: no such handler"));
+            terminal::complain(&format!(
+                "failed to remove handler {id}: No such file or directory"
+            ));
             return ExitCode::FAILURE;
         }
     }
@@ -177,8 +179,8 @@ fn list(client: &Client) -> ExitCode {
                         Some((start, end)) => format!("[{start}, {end}]"),
                     };
                     objects.push_str(&format!(
-                        "{id:>3}  {pool:<15}  {:<6}  {:<6}  {:>3}  {range:<15}\n",
-                        own.dataset, own.object, own.level
+                        "{id:>3}  {pool:<15}  {:<6}  {:<6}  {:<8}  {:<3}  0x00  {range}\n",
+                        own.dataset, own.object, "-", own.level
                     ));
                 }
             }
@@ -192,7 +194,16 @@ fn list(client: &Client) -> ExitCode {
         (&[("ID", 3), ("POOL", 15), ("GUID", 16)][..], devices),
         (&[("ID", 3), ("POOL", 15), ("DELAY (ms)", 15), ("LANES", 15), ("GUID", 16)], delays),
         (
-            &[("ID", 3), ("POOL", 15), ("OBJSET", 6), ("OBJECT", 6), ("LVL", 3), ("RANGE", 15)],
+            &[
+                ("ID", 3),
+                ("POOL", 15),
+                ("OBJSET", 6),
+                ("OBJECT", 6),
+                ("TYPE", 8),
+                ("LVL", 3),
+                ("DVAs", 4),
+                ("RANGE", 15),
+            ],
             objects,
         ),
     ] {
@@ -206,10 +217,13 @@ fn list(client: &Client) -> ExitCode {
 /// The names of columns, and a line below.
 fn heading(columns: &[(&str, usize)]) -> String {
     let name = |(name, width): &(&str, usize)| match *name {
-        "ID" | "LVL" => format!("{name:>width$}"),
+        "ID" => format!("{name:>width$}"),
         _ => format!("{name:<width$}"),
     };
     let names: Vec<String> = columns.iter().map(name).collect();
     let lines: Vec<String> = columns.iter().map(|(_, width)| "-".repeat(*width)).collect();
-    format!("{}\n{}\n", names.join("  ").trim_end(), lines.join("  "))
+    // The last column of three is not filled up, that of eight is.
+    let names = names.join("  ");
+    let names = if columns.len() > 5 { &names } else { names.trim_end() };
+    format!("{names}\n{}\n", lines.join("  "))
 }

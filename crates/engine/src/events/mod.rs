@@ -19,6 +19,8 @@ use crate::environment;
 pub use limits::Limited;
 use limits::Limits;
 
+/// What is done with a pool that is created.
+const CREATE: i32 = 6;
 /// Most events that are kept.
 pub const MOST: usize = 512;
 
@@ -31,6 +33,10 @@ pub struct Origin {
     pub guid: Guid,
     /// The word of its property `failmode`; empty where it can only be read.
     pub failmode: &'static str,
+    /// Its state as labels tell it: 0 active, 1 exported, 2 destroyed.
+    pub state: u64,
+    /// What is done with it: 0 nothing special, 6 it is created.
+    pub context: i32,
 }
 
 /// Something that happened.
@@ -92,6 +98,20 @@ impl Events {
     pub fn set_failmode(&self, word: &'static str) {
         if let Some(origin) = self.state.lock().origin.as_mut() {
             origin.failmode = word;
+        }
+    }
+
+    /// The pool's state is another, as labels tell it.
+    pub fn set_state(&self, state: u64) {
+        if let Some(origin) = self.state.lock().origin.as_mut() {
+            origin.state = state;
+        }
+    }
+
+    /// The pool is being created, or not any more.
+    pub fn set_creating(&self, is_created: bool) {
+        if let Some(origin) = self.state.lock().origin.as_mut() {
+            origin.context = if is_created { CREATE } else { 0 };
         }
     }
 
@@ -225,9 +245,8 @@ fn ena(time: Duration) -> u64 {
 fn about_pool(list: &mut NvList, origin: &Origin) {
     list.push("pool", string(&origin.pool));
     list.push("pool_guid", origin.guid.0);
-    // Active, and not being loaded.
-    list.push("pool_state", 0);
-    list.push("pool_context", Value::Int32(0));
+    list.push("pool_state", origin.state);
+    list.push("pool_context", Value::Int32(origin.context));
 }
 
 #[cfg(test)]
@@ -236,7 +255,8 @@ mod tests {
 
     fn on() -> Events {
         let events = Events::default();
-        events.begin(Origin { pool: "tank".into(), guid: Guid(7), failmode: "wait" });
+        let pool = "tank".to_owned();
+        events.begin(Origin { pool, guid: Guid(7), failmode: "wait", ..Origin::default() });
         events
     }
 

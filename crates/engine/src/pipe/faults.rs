@@ -65,7 +65,7 @@ pub struct Faults {
 impl Faults {
     /// Notes where `error` happened, if it is data that could not be read. `comebacks`: how often
     /// devices have come back so far. The fault, if something is lost that was not known to be.
-    pub fn note(&self, error: &Error, comebacks: u64) -> Option<Fault> {
+    pub(super) fn note(&self, error: &Error, comebacks: u64) -> Option<Fault> {
         let place = error.place();
         let unread = matches!(error.kind(), ErrorKind::Io | ErrorKind::Checksum);
         let (true, Some(objset), Some(object)) = (unread, place.objset, place.object) else {

@@ -8,6 +8,7 @@
 mod complete;
 mod dedup;
 mod faults;
+mod faulty;
 mod gang;
 mod logical;
 mod physical;
@@ -37,6 +38,7 @@ use crate::{Error, ErrorKind, Result};
 
 pub use dedup::{DedupTables, Known};
 pub use faults::{Fault, Faults};
+pub use faulty::{FaultyBlocks, InjectedObject, ObjectFault};
 pub use policy::{
     BlockKind, Compression, DEDUP_OFF, Dedup, ObjsetPolicy, RedundantMetadata, WriteFeatures,
     WritePolicy, checksum_from_property, copies_for, dedup_checksum,
@@ -119,6 +121,8 @@ pub struct Pipe {
     salt: OnceLock<Salt>,
     large_gangs: OnceLock<bool>,
     faults: Faults,
+    /// Blocks that fail on purpose.
+    faulty: FaultyBlocks,
     /// Where writes under way can be read from.
     /// Weak: the queue behind it writes through this pipe's vdevs.
     submitted: OnceLock<Weak<dyn Submit>>,
@@ -137,11 +141,17 @@ impl Pipe {
             salt: OnceLock::new(),
             large_gangs: OnceLock::new(),
             faults: Faults::default(),
+            faulty: FaultyBlocks::default(),
             submitted: OnceLock::new(),
             patience: OnceLock::new(),
             healer: OnceLock::new(),
             listed: AtomicU64::new(0),
         })
+    }
+
+    /// Blocks that fail on purpose.
+    pub fn faulty(&self) -> &FaultyBlocks {
+        &self.faulty
     }
 
     /// So many entries of a table of datasets were gone through.

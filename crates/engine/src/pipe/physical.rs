@@ -52,8 +52,9 @@ impl Pipe {
         let mut results = Vec::with_capacity(bps.len());
         for (bp, asked) in bps.iter().zip(asked) {
             let first = if asked { answers.next() } else { None };
-            results.push(match first {
-                Some(Ok(data)) if self.verify(bp, &data) => Ok(data),
+            results.push(match (first, self.faulty().failure(bp)) {
+                (_, Some(failure)) => Err(failure),
+                (Some(Ok(data)), None) if self.verify(bp, &data) => Ok(data),
                 _ => self.read_physical(bp),
             });
         }

@@ -44,6 +44,9 @@ impl Pipe {
         wanted: &dyn Fn(&BlockPointer, Dva) -> bool,
         done: &mut Scrubbed,
     ) -> Result<()> {
+        if let Some(failure) = self.faulty().failure(bp) {
+            return Err(failure);
+        }
         let (mut right, mut wrong, mut failure) = (None, Vec::new(), None);
         for dva in bp.dvas().filter(|dva| wanted(bp, *dva)) {
             let read = block_read(bp, dva);

@@ -18,6 +18,7 @@ pub mod host;
 pub mod import_status;
 pub mod importable;
 pub mod in_use;
+mod injecting;
 pub mod inspect;
 pub mod labels;
 pub mod leaves;

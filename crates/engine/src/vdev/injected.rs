@@ -27,11 +27,16 @@ impl VdevTree {
     /// From now on this may happen to a leaf: the number of the fault; `None` if there is no such leaf.
     pub fn inject(&self, leaf: Guid, fault: DeviceFault) -> Option<u64> {
         let own = self.leaves.iter().find(|own| own.config.guid == leaf)?;
-        let id = self.faults.fetch_add(1, Relaxed).saturating_add(1);
+        let id = self.next_fault();
         let mut rules = rules_of(own);
         rules.push(Arc::new(Rule::new(id, fault)));
         own.faults.store(Some(Arc::new(LeafFaults(rules))));
         Some(id)
+    }
+
+    /// A number for one more fault.
+    pub fn next_fault(&self) -> u64 {
+        self.faults.fetch_add(1, Relaxed).saturating_add(1)
     }
 
     /// The faults that may happen.

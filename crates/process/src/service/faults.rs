@@ -4,9 +4,11 @@
 
 use std::time::Duration;
 
-use cenote_control::faults::{DeviceFault, FaultAt, FaultKind, FaultOrder, FaultReport};
+use cenote_control::faults::{
+    DeviceFault, FaultAt, FaultKind, FaultOrder, FaultReport, ObjectFault,
+};
 use cenote_engine::pool::Pool;
-use cenote_engine::vdev;
+use cenote_engine::{pipe, vdev};
 
 /// The faults that may happen to a pool.
 pub fn reports(pool: &Pool) -> Vec<FaultReport> {
@@ -25,7 +27,32 @@ pub fn reports(pool: &Pool) -> Vec<FaultReport> {
         let order = FaultOrder::Device(fault);
         FaultReport { id: one.id, guid: one.leaf.0, order, happened: one.happened }
     };
-    vdevs.injected().into_iter().map(of_device).collect()
+    let of_object = |one: pipe::InjectedObject| {
+        let fault = ObjectFault {
+            dataset: one.fault.objset.to_string(),
+            object: one.fault.object,
+            level: one.fault.level,
+            blocks: one.fault.blocks,
+            is_checksum: one.fault.is_checksum,
+            chance: one.fault.chance,
+        };
+        let order = FaultOrder::Object(fault);
+        FaultReport { id: one.id, guid: 0, order, happened: one.happened }
+    };
+    let objects = pool.io().pipe.faulty().all().into_iter().map(of_object);
+    vdevs.injected().into_iter().map(of_device).chain(objects).collect()
+}
+
+/// A fault of an object, as the engine takes it.
+pub fn of_object(fault: &ObjectFault, objset: u64) -> pipe::ObjectFault {
+    pipe::ObjectFault {
+        objset,
+        object: fault.object,
+        level: fault.level,
+        blocks: fault.blocks,
+        is_checksum: fault.is_checksum,
+        chance: fault.chance.min(vdev::ALWAYS),
+    }
 }
 
 /// A fault of a device as the engine takes it.

@@ -207,7 +207,10 @@ fn write_first_group(live: &LivePool, run: Work) -> Result<()> {
     let task = Task { run, early: false, done };
     let txg = live.gate.close();
     let mut answers = Vec::new();
-    live.write_group(txg, vec![task], &mut answers)?;
+    live.vdevs().events().set_creating(true);
+    let written = live.write_group(txg, vec![task], &mut answers);
+    live.vdevs().events().set_creating(false);
+    written?;
     for (_, answer) in answers {
         answer?;
     }
@@ -232,8 +235,8 @@ fn fill_metadata(
         .fold(0, u64::saturating_add);
     let features: Vec<&str> = plan.features.iter().map(String::as_str).collect();
     let skeleton = change.create_pool_skeleton(&NewPool { features: &features, size })?;
-    log_version(change, "create")?;
     change.hooks.tell("pool_create", Vec::new());
+    log_version(change, "create")?;
     for property in &plan.pool_properties {
         live.put_pool_property(change, property)?;
     }

@@ -52,8 +52,13 @@ impl LivePool {
         self.change_config(ConfigChange::State(state));
         self.dirty_labels();
         self.close()?;
-        let name = if state == PoolState::Destroyed { "pool_destroy" } else { "pool_export" };
-        self.pool.events().system(name, Vec::new());
+        let (name, number) = match state {
+            PoolState::Destroyed => ("pool_destroy", 2),
+            _ => ("pool_export", 1),
+        };
+        let events = self.pool.events();
+        events.set_state(number);
+        events.system(name, Vec::new());
         Ok(())
     }
 }

@@ -24,7 +24,8 @@ impl Pool {
     }
 
     pub(super) fn begin_events_with(&self, failmode: &'static str) {
-        let origin = Origin { pool: self.name().to_owned(), guid: self.guid(), failmode };
+        let (pool, guid) = (self.name().to_owned(), self.guid());
+        let origin = Origin { pool, guid, failmode, ..Origin::default() };
         self.events().begin(origin);
     }
 }

@@ -7,6 +7,7 @@ use cenote_control::protocol::{Failure, FailureKind};
 use cenote_control::report::VdevReport;
 use cenote_control::server::PoolService;
 use cenote_control::text::vdev_name;
+use cenote_engine::vdev::VdevState;
 use cenote_engine::{Error, ErrorKind};
 use cenote_format::Guid;
 
@@ -68,10 +69,16 @@ impl Order for Clear<'_> {
         let vdevs = doing.pool.vdevs();
         let guid = self.0.map(|device| doing.device(device)).transpose()?;
         vdevs.reopen();
+        let before = vdevs.status();
         vdevs.clear(guid);
-        let root = vdevs.status().map(|root| root.config.guid).unwrap_or_default();
         vdevs.events().forget_told();
-        vdevs.events().system("vdev_clear", vdevs.named_in_event(guid.unwrap_or(root)));
+        if let Some(root) = before {
+            let node = guid.map_or(Some(&root), |guid| root.find(guid));
+            // OpenZFS tells of it where something was wrong.
+            if let Some(node) = node.filter(|node| node.condition.state != VdevState::Online) {
+                vdevs.events().system("vdev_clear", vdevs.named_in_event(node.config.guid));
+            }
+        }
         doing.pool.io().pipe.faults().forget_passing();
         doing.service.changes.cleared();
         Ok(Vec::new())

@@ -38,9 +38,20 @@ impl Order for Inject<'_> {
                 })?;
                 tracing::warn!(id, leaf = leaf.0, ?fault, "a fault on purpose");
             }
-            FaultOrder::Object(_) => {
-                return Err(doing
-                    .refuse(FailureKind::NotSupported, "faults of objects are not supported yet"));
+            FaultOrder::Object(fault) => {
+                let objset = match fault.dataset.parse() {
+                    Ok(number) => number,
+                    Err(_) => {
+                        let found = doing.pool.catalog().dataset_named(&fault.dataset);
+                        found.map_err(|error| doing.refused(&error))?.id.0
+                    }
+                };
+                let own = faults::of_object(fault, objset);
+                let id = doing
+                    .pool
+                    .inject_object(own)
+                    .map_err(|error| doing.refuse(FailureKind::Other, &error.to_string()))?;
+                tracing::warn!(id, ?fault, "a fault on purpose");
             }
         }
         Ok(Vec::new())
@@ -67,7 +78,8 @@ impl Order for Forget {
     }
 
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
-        let gone = doing.pool.vdevs().forget_injected(self.0);
+        let of_blocks = doing.pool.io().pipe.faulty().forget(self.0);
+        let gone = doing.pool.vdevs().forget_injected(self.0) + of_blocks;
         if gone == 0 && self.0.is_some() {
             return Err(doing.refuse(FailureKind::NotFound, "there is no such fault"));
         }

@@ -149,7 +149,7 @@ impl LivePool {
             return Err(Error::new(ErrorKind::Busy, "pool I/O is currently suspended"));
         }
         for error in &lost {
-            self.io.pipe.faults().note(error, self.vdevs().comebacks());
+            self.io.pipe.note_fault(error);
         }
         let mut run = self.scan.run.lock();
         let Some(run) = run.as_mut().filter(|run| run.serial == place.serial) else {

@@ -1,0 +1,106 @@
+//! Blocks that cannot be read, on purpose.
+//!
+//! Invariant: nothing is changed on the devices, and a block is only refused that somebody asked to be; without
+//! any that costs one look at a flag.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+use cenote_format::BlockPointer;
+use parking_lot::Mutex;
+
+use crate::vdev::ALWAYS;
+use crate::{Error, ErrorKind};
+
+/// What is to fail.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ObjectFault {
+    /// Number of the dataset (0: the meta object set).
+    pub objset: u64,
+    /// The object.
+    pub object: u64,
+    /// Level of the blocks.
+    pub level: u8,
+    /// The first block, and the one behind the last; all if there is none.
+    pub blocks: Option<(u64, u64)>,
+    /// The bytes are wrong, rather than out of reach.
+    pub is_checksum: bool,
+    /// How often, of [`ALWAYS`] times.
+    pub chance: u32,
+}
+
+/// A fault that may happen.
+#[derive(Debug, Clone)]
+pub struct InjectedObject {
+    /// Its number.
+    pub id: u64,
+    /// What was asked for.
+    pub fault: ObjectFault,
+    /// How often it happened.
+    pub happened: u64,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct FaultyBlocks {
+    any: AtomicBool,
+    all: Mutex<Faulty>,
+    asked: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Faulty {
+    faults: Vec<InjectedObject>,
+    /// The faults of blocks, by their first addresses.
+    places: HashMap<(u32, u64), u64>,
+}
+
+impl FaultyBlocks {
+    /// From now on these blocks fail as `fault` says.
+    pub fn add(&self, id: u64, fault: ObjectFault, blocks: &[BlockPointer]) {
+        let mut all = self.all.lock();
+        let places = blocks.iter().filter_map(BlockPointer::first_dva);
+        all.places.extend(places.map(|dva| ((dva.vdev, dva.offset), id)));
+        all.faults.push(InjectedObject { id, fault, happened: 0 });
+        self.any.store(true, Relaxed);
+    }
+
+    /// The faults that may happen.
+    pub fn all(&self) -> Vec<InjectedObject> {
+        self.all.lock().faults.clone()
+    }
+
+    /// The fault of this number, or all, happen no more; how many there were.
+    pub fn forget(&self, id: Option<u64>) -> usize {
+        let mut all = self.all.lock();
+        let before = all.faults.len();
+        let stays = |own: u64| id.is_some_and(|id| id != own);
+        all.faults.retain(|fault| stays(fault.id));
+        all.places.retain(|_, own| stays(*own));
+        self.any.store(!all.faults.is_empty(), Relaxed);
+        before - all.faults.len()
+    }
+
+    /// Why this block cannot be read now.
+    pub(super) fn failure(&self, bp: &BlockPointer) -> Option<Error> {
+        if !self.any.load(Relaxed) {
+            return None;
+        }
+        let dva = bp.first_dva()?;
+        let mut all = self.all.lock();
+        let id = *all.places.get(&(dva.vdev, dva.offset))?;
+        let fault = all.faults.iter_mut().find(|fault| fault.id == id)?;
+        // A number that follows from how often somebody asked (splitmix64).
+        let mut z = self.asked.fetch_add(0x9e37_79b9_7f4a_7c15, Relaxed);
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        if (z ^ (z >> 31)) % u64::from(ALWAYS) >= u64::from(fault.fault.chance) {
+            return None;
+        }
+        fault.happened = fault.happened.saturating_add(1);
+        Some(match fault.fault.is_checksum {
+            true => Error::new(ErrorKind::Checksum, "no copy is intact, on purpose"),
+            false => Error::new(ErrorKind::Io, "cannot be read, on purpose"),
+        })
+    }
+}
