@@ -62,6 +62,10 @@ impl Stage {
                 "Type the commands that are shown, or others; an empty line runs the next one as it \
                  is shown, 'quit' ends. $D are the disks.",
             );
+            let at = self.bench.directory().display();
+            terminal::out(&format!(
+                "If this is interrupted, 'cenote drill -C {at} clean' takes away what is left.\n"
+            ));
         }
         (scenario.play)(self)?;
         let how = if self.failed { "did not end as it should" } else { "ended well" };
