@@ -77,7 +77,7 @@ impl FileDevice {
     pub fn open(path: impl AsRef<Path>, mode: Mode) -> Result<Self, DeviceError> {
         limit_heaps();
         let path = path.as_ref().to_path_buf();
-        let inner = call(None, DEFAULT_DEADLINE, move || open(path, mode))?;
+        let inner = call(DEFAULT_DEADLINE, move || open(path, mode))?;
         Ok(Self { inner: Arc::new(inner) })
     }
 

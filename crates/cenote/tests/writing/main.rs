@@ -19,6 +19,7 @@ mod once;
 mod placed;
 mod replaced;
 mod sessions;
+mod silent;
 mod suspended;
 mod volumes;
 mod whole_disks;
