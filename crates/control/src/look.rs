@@ -21,7 +21,7 @@ use crate::report::ImportReport;
 pub const COMMAND: &str = "look";
 
 /// How long one that has answered may take to end.
-const PATIENCE: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_millis(200);
 /// Time between two looks at whether it has.
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -104,8 +104,13 @@ pub fn ask<T: DeserializeOwned>(look: &Look) -> Result<T, String> {
         .arg(COMMAND)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
         .spawn()
         .map_err(|error| failed(&error))?;
+    // One that is left behind must not keep open what our own readers wait for the end of.
+    let said = child.stderr.take().map(|mut said| {
+        std::thread::spawn(move || drop(std::io::copy(&mut said, &mut std::io::stderr())))
+    });
     let text = serde_json::to_vec(look).map_err(|error| failed(&error))?;
     if let Some(mut input) = child.stdin.take() {
         // one that is gone already is noticed below
@@ -117,7 +122,11 @@ pub fn ask<T: DeserializeOwned>(look: &Look) -> Result<T, String> {
     }
     match serde_json::from_str(&answer) {
         Ok(answer) => {
-            leave(&mut child);
+            if leave(&mut child)
+                && let Some(said) = said
+            {
+                drop(said.join());
+            }
             Ok(answer)
         }
         Err(_) => match child.wait() {
@@ -127,10 +136,14 @@ pub fn ask<T: DeserializeOwned>(look: &Look) -> Result<T, String> {
     }
 }
 
-/// Waits until the devices that were looked at are closed, but not for those that do not let go.
-fn leave(child: &mut Child) {
+/// Waits until the devices that were looked at are closed, but not for those that do not let go: false then.
+pub(crate) fn leave(child: &mut Child) -> bool {
     let start = Instant::now();
-    while start.elapsed() < PATIENCE && matches!(child.try_wait(), Ok(None)) {
+    while matches!(child.try_wait(), Ok(None)) {
+        if start.elapsed() >= PATIENCE {
+            return false;
+        }
         std::thread::sleep(PAUSE);
     }
+    true
 }

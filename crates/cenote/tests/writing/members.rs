@@ -93,7 +93,8 @@ fn a_spare_steps_in_and_goes_back() {
     let aside = bench.at("aside");
     std::fs::rename(two, &aside).unwrap();
     bench.import();
-    let status = bench.shows(|status| !state(status, "spare-1").is_empty() && status.contains("INUSE"));
+    let status =
+        bench.shows(|status| !state(status, "spare-1").is_empty() && status.contains("INUSE"));
     assert!(status.contains("currently in use"), "{status}");
     let status = bench.shows(|status| status.contains("scan: resilvered"));
     assert_eq!(state(&status, one), "ONLINE", "{status}");
