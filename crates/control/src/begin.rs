@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
-use crate::look;
+use crate::left_behind;
 use crate::plan::CreatePool;
 use crate::protocol::{Failure, FailureKind};
 use crate::run_directory;
@@ -140,7 +140,7 @@ pub fn start(request: &Beginning) -> Result<(), Failure> {
         Ok(Said::Ready) => Ok(()),
         Ok(Said::Failed(failure)) => {
             // It ends by itself now; nothing hangs on how, or on a device that holds it up.
-            look::leave(&mut child);
+            left_behind::leave(&mut child);
             Err(failure)
         }
         Err(_) => {

@@ -12,6 +12,7 @@ pub mod client;
 pub mod device_names;
 pub mod frame;
 pub mod json;
+mod left_behind;
 pub mod look;
 pub mod mount_options;
 pub mod mounted_places;

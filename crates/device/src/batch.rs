@@ -3,8 +3,6 @@
 //! Invariant: every operation gets exactly one answer, in order, no later than the deadline (plus
 //! a few milliseconds), whatever the devices do.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 
 use crate::patience::{Patience, Wait};
@@ -12,8 +10,6 @@ use crate::plan::{Results, Run, plan};
 use crate::ring::{ATTEMPTS, Driver, Task, Waiting};
 use crate::{Device, DeviceError, ReadOp, Stall, lanes, ring};
 
-/// Deadline of single reads, writes and flushes.
-pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(30);
 /// Most bytes one read may ask for (64 MiB).
 pub const MAX_READ: usize = 64 << 20;
 

@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use parking_lot::Mutex;
 
-use crate::batch::DEFAULT_DEADLINE;
 use crate::buffer::{Buffer, PAGE, limit_heaps};
 use crate::claim;
+use crate::patience::DEFAULT_DEADLINE;
 use crate::threads::call;
 use crate::{
     Device, DeviceError, RawDevice, RawWriter, ReadOp, Stall, WriteOp, flush_batch, read_batch,

@@ -35,7 +35,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use batch::{DEFAULT_DEADLINE, MAX_READ, read_batch};
+pub use batch::{MAX_READ, read_batch};
 pub use buffer::{aligned_copy, keep_buffers};
 pub use bytes::Bytes;
 pub use disk::{
@@ -44,7 +44,7 @@ pub use disk::{
 };
 pub use file::{FileDevice, Mode};
 pub use host_lock::{HostLock, HostLockError};
-pub use patience::{Enough, Patience};
+pub use patience::{DEFAULT_DEADLINE, Enough, Patience};
 pub use sim::{Health, Keep, Recorded, SimDevice, SimEvent, before_write};
 pub use stall::Stall;
 pub use table::PartitionTable;

@@ -5,7 +5,8 @@
 
 use std::time::{Duration, Instant};
 
-use crate::batch::DEFAULT_DEADLINE;
+/// Deadline of single reads, writes and flushes.
+pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(30);
 
 /// Tells whether the operations that were done well will do; asked with a function that says of each operation of
 /// the batch, by its index, whether it was.

@@ -9,13 +9,12 @@
 use std::sync::Arc;
 
 use cenote_format::config::{PoolConfig, VdevConfig};
-use cenote_format::{Guid, ObjectId, Txg};
+use cenote_format::{Guid, Txg};
 
 use super::add::{AuxiliaryKind, Joined};
 use super::create::{random, vdev_zap};
-use super::remove::free_objects_of;
-use crate::dataset::Table;
-use crate::dataset::change::{MosChange, OBJECT_DIRECTORY};
+use super::vdev_zaps::{free_objects_of, zap_map};
+use crate::dataset::change::MosChange;
 use crate::pool::group::{LivePool, MosStore, ScanKind, ScanOrder};
 use crate::pool::labels;
 use crate::vdev::{
@@ -278,11 +277,4 @@ impl LivePool {
         let own = status.as_ref().and_then(|root| root.find(leaf));
         Ok(own.map_or(VdevState::Closed, |own| own.condition.state))
     }
-}
-
-/// The list of ZAPs of vdevs, if the pool has one.
-pub(super) fn zap_map(change: &MosChange<'_>) -> Result<Option<ObjectId>> {
-    let directory = Table::open(change.mos, OBJECT_DIRECTORY)?
-        .ok_or_else(|| Error::corrupt("the pool has no object directory"))?;
-    Ok(directory.number("com.delphix:vdev_zap_map")?.map(ObjectId))
 }

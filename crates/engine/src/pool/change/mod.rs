@@ -18,10 +18,10 @@ mod properties;
 mod remove;
 mod snapshots;
 mod spares;
+mod vdev_zaps;
 
 pub use add::Additions;
 pub use create::{NewPoolPlan, create};
 pub use keys::Encryption;
 pub use members::Newcomer;
 pub use orders::{DatasetOrders, Fill, NewNamed, Parents};
-pub(super) use spares::SpareWatch;
