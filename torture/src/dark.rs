@@ -14,7 +14,7 @@ use cenote_engine::Result;
 use cenote_engine::pool::change::DatasetOrders;
 use cenote_posix::tree::Tree;
 
-use crate::disks::settle;
+use crate::disks::{NEWCOMER, settle};
 use crate::model::PoolState;
 use crate::plan::{Step, Trouble};
 use crate::random::bytes;
@@ -31,8 +31,10 @@ impl Runner {
     /// All devices fail for a while.
     pub(crate) fn dark(&mut self, trouble: Trouble, fill: u32, end: u8) -> Verdict {
         self.tally.faults += 1;
-        let all: BTreeMap<_, _> =
+        let mut all: BTreeMap<_, _> =
             self.disks.leaves().into_iter().map(|path| (path, trouble)).collect();
+        // One that came and has not gone.
+        all.insert(NEWCOMER.to_owned(), trouble);
         // Logs lie on them too.
         self.dark = true;
         self.disks.ail(&all);

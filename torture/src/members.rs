@@ -132,8 +132,9 @@ impl Runner {
 
     /// Something is written while not all devices have everything.
     fn touch(&mut self, fill: u32) -> Verdict {
-        if let Some((_, file)) = self.file(0, fill as u8) {
-            self.write_at(0, file, 0, &bytes(30_000, fill, false))?;
+        let set = self.set(0).1;
+        if let Some((_, file)) = self.file(set, fill as u8) {
+            self.write_at(set, file, 0, &bytes(30_000, fill, false))?;
         }
         self.group()
     }

@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
+use crate::left_behind;
 use crate::plan::CreatePool;
 use crate::protocol::{Failure, FailureKind};
 use crate::run_directory;
@@ -138,8 +139,8 @@ pub fn start(request: &Beginning) -> Result<(), Failure> {
     match serde_json::from_str::<Said>(&said) {
         Ok(Said::Ready) => Ok(()),
         Ok(Said::Failed(failure)) => {
-            // it ends by itself now; nothing hangs on how
-            drop(child.wait());
+            // It ends by itself now; nothing hangs on how, or on a device that holds it up.
+            left_behind::leave(&mut child);
             Err(failure)
         }
         Err(_) => {

@@ -15,6 +15,7 @@ pub mod faults;
 pub mod following;
 pub mod frame;
 pub mod json;
+mod left_behind;
 pub mod look;
 pub mod mount_options;
 pub mod mounted_places;

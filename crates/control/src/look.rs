@@ -7,23 +7,20 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::begin::Search;
+use crate::left_behind;
 use crate::plan::VdevPlan;
 use crate::report::ImportReport;
 
 /// Hidden command that answers one question.
 pub const COMMAND: &str = "look";
-
-/// How long one that has answered may take to end.
-const PATIENCE: Duration = Duration::from_secs(1);
-/// Time between two looks at whether it has.
-const PAUSE: Duration = Duration::from_millis(1);
 
 /// A question.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,6 +29,8 @@ pub enum Look {
     Importable(Search),
     /// What a cache file says: `Result<Cached, String>`, the error in the words of `zpool import`.
     CacheFile(String),
+    /// What is at a path: `Option<Kind>`, none if nothing can be found there.
+    Kind(PathBuf),
     /// What a block device is: `Result<Disk, String>`.
     Disk(PathBuf),
     /// What stands against taking the devices of a plan: [`Uses`].
@@ -47,6 +46,31 @@ pub enum Look {
     WithLabel(String),
 }
 
+impl Look {
+    /// What is looked at, for messages.
+    fn subject(&self) -> String {
+        match self {
+            Self::Kind(path) | Self::Disk(path) | Self::ClearLabels { path, .. } => {
+                format!("'{}'", path.display())
+            }
+            Self::WithLabel(word) => format!("'{word}'"),
+            Self::Importable(_) | Self::CacheFile(_) | Self::Uses(_) => "devices".to_owned(),
+        }
+    }
+
+    /// How long the answer is waited for. Whether a pool is used by another host takes its time.
+    fn deadline(&self) -> Duration {
+        match self {
+            Self::Importable(_) | Self::CacheFile(_) => Duration::from_secs(600),
+            Self::Kind(_)
+            | Self::Disk(_)
+            | Self::Uses(_)
+            | Self::ClearLabels { .. }
+            | Self::WithLabel(_) => Duration::from_millis(4500),
+        }
+    }
+}
+
 /// What a cache file says.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cached {
@@ -54,6 +78,17 @@ pub struct Cached {
     pub pools: Vec<u64>,
     /// Paths of their devices, those that exist.
     pub devices: Vec<PathBuf>,
+}
+
+/// What is at a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Kind {
+    /// A regular file of so many bytes.
+    File(u64),
+    /// A block device.
+    BlockDevice,
+    /// Nothing that can be a vdev.
+    Other,
 }
 
 /// A block device.
@@ -98,39 +133,54 @@ pub fn importable(search: &Search) -> Result<Vec<ImportReport>, String> {
 /// # Errors
 /// If nobody could look.
 pub fn ask<T: DeserializeOwned>(look: &Look) -> Result<T, String> {
-    let failed = |error: &dyn std::fmt::Display| format!("cannot look at devices: {error}");
+    let subject = look.subject();
+    let failed = |error: &dyn std::fmt::Display| format!("cannot look at {subject}: {error}");
     let program = std::env::current_exe().map_err(|error| failed(&error))?;
     let mut child = Command::new(program)
         .arg(COMMAND)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
         .spawn()
         .map_err(|error| failed(&error))?;
+    // One that is left behind must not keep open what our own readers wait for the end of.
+    let said = child.stderr.take().map(|mut said| {
+        std::thread::spawn(move || drop(std::io::copy(&mut said, &mut std::io::stderr())))
+    });
     let text = serde_json::to_vec(look).map_err(|error| failed(&error))?;
     if let Some(mut input) = child.stdin.take() {
         // one that is gone already is noticed below
         drop(input.write_all(&text));
     }
-    let mut answer = String::new();
+    let (sender, receiver) = channel();
     if let Some(output) = child.stdout.take() {
-        BufReader::new(output).read_line(&mut answer).map_err(|error| failed(&error))?;
+        std::thread::spawn(move || {
+            let mut answer = String::new();
+            let read = BufReader::new(output).read_line(&mut answer);
+            // Nobody may wait for it any more.
+            drop(sender.send(read.map(|_| answer)));
+        });
     }
+    let answer = match receiver.recv_timeout(look.deadline()) {
+        Ok(answer) => answer.map_err(|error| failed(&error))?,
+        Err(RecvTimeoutError::Disconnected) => String::new(),
+        Err(RecvTimeoutError::Timeout) => {
+            let seconds = look.deadline().as_secs_f32();
+            return Err(failed(&format!("no answer within {seconds} s")));
+        }
+    };
     match serde_json::from_str(&answer) {
         Ok(answer) => {
-            leave(&mut child);
+            if left_behind::leave(&mut child)
+                && let Some(said) = said
+            {
+                drop(said.join());
+            }
             Ok(answer)
         }
         Err(_) => match child.wait() {
             Ok(status) => Err(failed(&format!("the process that does ended ({status})"))),
             Err(error) => Err(failed(&error)),
         },
-    }
-}
-
-/// Waits until the devices that were looked at are closed, but not for those that do not let go.
-fn leave(child: &mut Child) {
-    let start = Instant::now();
-    while start.elapsed() < PATIENCE && matches!(child.try_wait(), Ok(None)) {
-        std::thread::sleep(PAUSE);
     }
 }

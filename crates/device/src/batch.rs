@@ -3,16 +3,13 @@
 //! Invariant: every operation gets exactly one answer, in order, no later than the deadline (plus
 //! a few milliseconds), whatever the devices do.
 
-use std::time::{Duration, Instant};
-
 use bytes::Bytes;
 
+use crate::patience::{Patience, Wait};
 use crate::plan::{Results, Run, plan};
 use crate::ring::{ATTEMPTS, Driver, Task, Waiting};
-use crate::{Device, DeviceError, ReadOp, lanes, ring};
+use crate::{Device, DeviceError, ReadOp, Stall, lanes, ring};
 
-/// Deadline of single reads, writes and flushes.
-pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(30);
 /// Most bytes one read may ask for (64 MiB).
 pub const MAX_READ: usize = 64 << 20;
 
@@ -29,27 +26,30 @@ pub(crate) enum Transport {
 /// Reads everything in `ops` and answers in the same order. All reads are in flight together;
 /// adjacent ones of a device go as one. Each answer has its own buffer.
 ///
-/// An operation that has no answer after `deadline` gets [`DeviceError::TimedOut`]; its device
-/// answers [`DeviceError::Stuck`] at once until the kernel has returned the operation.
+/// An operation that has no answer in the end gets [`DeviceError::TimedOut`]; its device answers who would do
+/// without it [`DeviceError::Stuck`] at once until the kernel has returned the operation, and after the deadline
+/// everybody.
 /// Ranges beyond the device's size get [`DeviceError::OutOfRange`]. Simulated devices are read on
 /// the calling thread while real ones work.
-pub fn read_batch(ops: Vec<ReadOp>, deadline: Duration) -> Vec<Result<Bytes, DeviceError>> {
-    read_batch_with(ops, deadline, Transport::Best)
+pub fn read_batch<'a>(
+    ops: Vec<ReadOp>,
+    patience: impl Into<Patience<'a>>,
+) -> Vec<Result<Bytes, DeviceError>> {
+    read_batch_with(ops, patience.into(), Transport::Best)
 }
 
 /// [`read_batch`] through a chosen transport.
 pub(crate) fn read_batch_with(
     ops: Vec<ReadOp>,
-    deadline: Duration,
+    patience: Patience<'_>,
     transport: Transport,
 ) -> Vec<Result<Bytes, DeviceError>> {
-    let now = Instant::now();
-    let until = now.checked_add(deadline).unwrap_or(now + DEFAULT_DEADLINE);
+    let waits = Wait::begin(patience);
     let mut results = Results::new(ops.len());
     let mut real = Vec::new();
     let mut simulated = Vec::new();
     for (index, op) in ops.into_iter().enumerate() {
-        if let Err(error) = check(&op) {
+        if let Err(error) = check(&op, &patience) {
             results.set(index, Err(error));
         } else if op.len == 0 {
             results.set(index, Ok(Bytes::new()));
@@ -66,14 +66,14 @@ pub(crate) fn read_batch_with(
     };
     if real.is_empty() {
         meanwhile(&mut results);
-        return results.finish(deadline);
+        return results.finish(waits.waited());
     }
     let runs = plan(real, &mut results);
     let refused = match transport {
         Transport::Best => {
             let tasks = runs.into_iter().map(Task::Read).collect();
             let mut reads = Reads { meanwhile: &mut meanwhile, out: &mut results };
-            ring::drive(tasks, until, &mut reads).err()
+            ring::drive(tasks, &waits, &mut reads).err()
         }
         #[cfg(test)]
         Transport::Threads => Some(runs.into_iter().map(Task::Read).collect()),
@@ -83,10 +83,10 @@ pub(crate) fn read_batch_with(
             Task::Read(run) => Some(run),
             Task::Write(_) | Task::Flush(_) => None,
         });
-        lanes::read(runs.collect(), until, &mut meanwhile, &mut results);
+        lanes::read(runs.collect(), &waits, &mut meanwhile, &mut results);
     }
     meanwhile(&mut results);
-    results.finish(deadline)
+    results.finish(waits.waited())
 }
 
 /// Reads in the ring's hands.
@@ -109,6 +109,10 @@ impl Driver for Reads<'_> {
         if let Task::Read(run) = task {
             run.fail(error, self.out);
         }
+    }
+
+    fn is_done(&self, index: usize) -> bool {
+        self.out.is_done(index)
     }
 }
 
@@ -136,21 +140,26 @@ fn complete(run: Run, result: i32, again: &mut Waiting, out: &mut Results) {
 }
 
 /// Whether `op` may be sent.
-fn check(op: &ReadOp) -> Result<(), DeviceError> {
+fn check(op: &ReadOp, patience: &Patience<'_>) -> Result<(), DeviceError> {
     in_range(op.offset, op.len, op.device.size())?;
     if op.len > MAX_READ {
         return Err(std::io::Error::from(std::io::ErrorKind::InvalidInput).into());
     }
-    check_stall(&*op.device)
+    let is_patient = patience.early.is_none();
+    // Who can do without it does not wait for it again.
+    check_stall(&*op.device, if is_patient { Stall::late } else { Stall::count })
 }
 
-/// Whether the device has answered everything it was sent in time.
-pub(crate) fn check_stall(device: &dyn Device) -> Result<(), DeviceError> {
+/// Whether the device has answered in time what `counts`.
+pub(crate) fn check_stall(
+    device: &dyn Device,
+    counts: fn(&Stall) -> usize,
+) -> Result<(), DeviceError> {
     let Some(stall) = device.stall() else { return Ok(()) };
     if stall.count() > 0 {
         ring::sweep();
     }
-    match stall.count() {
+    match counts(stall) {
         0 => Ok(()),
         count => Err(DeviceError::Stuck(count)),
     }

@@ -140,7 +140,7 @@ pub fn stable_name(path: &Path) -> Option<String> {
 /// The partition table of the disk at `path`.
 pub fn partition_table(path: &Path) -> Result<PartitionTable, DeviceError> {
     let path = path.to_path_buf();
-    call(None, DEADLINE, move || {
+    call(DEADLINE, move || {
         let disk = File::open(path)?;
         let (size, sector_size) = shape(&disk)?;
         let mut head = vec![0; usize::try_from(size.min(HEAD)).unwrap_or(0)];
@@ -159,7 +159,7 @@ pub fn partition_table(path: &Path) -> Result<PartitionTable, DeviceError> {
 /// Bytes the pool's partition will have on the disk at `path`; none if there is no room for one.
 pub fn planned_size(path: &Path) -> Result<Option<u64>, DeviceError> {
     let path = path.to_path_buf();
-    call(None, DEADLINE, move || {
+    call(DEADLINE, move || {
         let (size, sector_size) = shape(&File::open(path)?)?;
         Ok(Layout::of(size, sector_size).map(|layout| layout.size()))
     })
@@ -171,7 +171,7 @@ pub fn planned_size(path: &Path) -> Result<Option<u64>, DeviceError> {
 /// what is returned should live until the pool holds the partition.
 pub fn partition_disk(path: &Path) -> Result<PoolPartition, DiskError> {
     let path = path.to_path_buf();
-    call(None, DEADLINE, move || Ok(partition(&path)))?
+    call(DEADLINE, move || Ok(partition(&path)))?
 }
 
 fn partition(path: &Path) -> Result<PoolPartition, DiskError> {

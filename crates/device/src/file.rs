@@ -4,17 +4,20 @@
 //! is held against every other process that asks for the same, and against mounts, until the last
 //! handle is dropped.
 
+use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 
-use crate::batch::DEFAULT_DEADLINE;
 use crate::buffer::{Buffer, PAGE, limit_heaps};
 use crate::claim;
+use crate::patience::DEFAULT_DEADLINE;
 use crate::threads::call;
 use crate::{
     Device, DeviceError, RawDevice, RawWriter, ReadOp, Stall, WriteOp, flush_batch, read_batch,
@@ -74,10 +77,18 @@ struct Writer {
 impl FileDevice {
     /// Opens the file or block device at `path`. Anything else (a directory, a FIFO, a character
     /// device) is refused with `InvalidInput`. Symbolic links are followed.
+    ///
+    /// # Errors
+    /// [`DeviceError::Stuck`] at once if the same path was to be opened before, and has not answered since.
     pub fn open(path: impl AsRef<Path>, mode: Mode) -> Result<Self, DeviceError> {
         limit_heaps();
         let path = path.as_ref().to_path_buf();
-        let inner = call(None, DEFAULT_DEADLINE, move || open(path, mode))?;
+        let opening = Opening::begin(&path)?;
+        let inner = call(DEFAULT_DEADLINE, move || {
+            let opened = open(path, mode);
+            drop(opening);
+            opened
+        })?;
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -92,6 +103,36 @@ impl FileDevice {
     /// Whether reads go past the page cache.
     pub fn is_direct(&self) -> bool {
         self.inner.alignment > 1
+    }
+}
+
+/// After this time nobody else waits for a path that somebody is opening.
+const OPENING: Duration = Duration::from_secs(1);
+
+/// What is being opened, by number: which path, and since when.
+static OPENINGS: Mutex<BTreeMap<u64, (PathBuf, Instant)>> = Mutex::new(BTreeMap::new());
+
+/// A path that is being opened, as long as the kernel has not answered.
+struct Opening(u64);
+
+impl Opening {
+    fn begin(path: &Path) -> Result<Self, DeviceError> {
+        let mut all = OPENINGS.lock();
+        let silent =
+            |(other, since): &&(PathBuf, Instant)| other == path && since.elapsed() > OPENING;
+        let silent = all.values().filter(silent).count();
+        if silent > 0 {
+            return Err(DeviceError::Stuck(silent));
+        }
+        let number = all.last_key_value().map_or(0, |(last, _)| last.saturating_add(1));
+        all.insert(number, (path.to_path_buf(), Instant::now()));
+        Ok(Self(number))
+    }
+}
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        OPENINGS.lock().remove(&self.0);
     }
 }
 

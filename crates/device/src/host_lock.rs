@@ -62,7 +62,7 @@ fn who(address: SocketAddr) -> Option<u32> {
         let peer = rustix::net::sockopt::socket_peercred(&stream).map_err(std::io::Error::from)?;
         Ok(u32::try_from(peer.pid.as_raw_nonzero().get()).ok())
     };
-    call(None, PATIENCE, ask).unwrap_or(None)
+    call(PATIENCE, ask).unwrap_or(None)
 }
 
 #[cfg(test)]

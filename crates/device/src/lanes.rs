@@ -6,11 +6,12 @@
 use std::collections::HashMap;
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::sync::mpsc;
-use std::time::Instant;
+use std::sync::mpsc::{self, RecvTimeoutError};
 
+use crate::patience::Wait;
 use crate::plan::{Results, Run};
 use crate::ring::{Task, Waiting};
+use crate::stall::Overdue;
 use crate::threads::{give_up, submit};
 use crate::write::{Flush, WriteRun};
 use crate::{Device, DeviceError};
@@ -67,6 +68,8 @@ fn read_part(
 trait Transfer: Send + 'static {
     /// What doing it gives.
     type Answer: Send + 'static;
+    /// What it is when somebody does without it.
+    const EARLY: Overdue;
     fn device(&self) -> &Arc<dyn Device>;
     /// Descriptor it uses; tells devices apart.
     fn descriptor(&self) -> RawFd;
@@ -77,6 +80,7 @@ trait Transfer: Send + 'static {
 
 impl Transfer for Run {
     type Answer = Vec<Result<(), DeviceError>>;
+    const EARLY: Overdue = Overdue::Early;
 
     fn device(&self) -> &Arc<dyn Device> {
         &self.device
@@ -97,6 +101,7 @@ impl Transfer for Run {
 
 impl Transfer for WriteRun {
     type Answer = Result<(), DeviceError>;
+    const EARLY: Overdue = Overdue::Late;
 
     fn device(&self) -> &Arc<dyn Device> {
         &self.device
@@ -123,6 +128,7 @@ impl Transfer for WriteRun {
 
 impl Transfer for Flush {
     type Answer = Result<(), DeviceError>;
+    const EARLY: Overdue = Overdue::Late;
 
     fn device(&self) -> &Arc<dyn Device> {
         &self.device
@@ -198,7 +204,7 @@ fn lanes<J: Transfer>(jobs: Vec<J>) -> Vec<Vec<J>> {
 /// Does `jobs` on threads of the pool, with `meanwhile` called while they are on their way.
 fn work<J: Transfer, T>(
     jobs: Vec<J>,
-    until: Instant,
+    waits: &Wait<'_>,
     meanwhile: &mut dyn FnMut(&mut Results<T>),
     out: &mut Results<T>,
     finish: impl Fn(J, J::Answer, &mut Results<T>),
@@ -210,9 +216,10 @@ fn work<J: Transfer, T>(
         let sender = sender.clone();
         let Some(device) = lane.first().map(|job| job.device().clone()) else { continue };
         let indexes: Vec<usize> = lane.iter().flat_map(Transfer::indexes).collect();
+        let until = waits.until;
         let submitted = submit(Some(device), move || {
             for mut job in lane {
-                if Instant::now() > until {
+                if std::time::Instant::now() > until {
                     return;
                 }
                 let answer = job.work();
@@ -228,27 +235,33 @@ fn work<J: Transfer, T>(
     drop(sender);
     meanwhile(out);
     while missing > 0 {
-        let left = until.saturating_duration_since(Instant::now());
-        match receiver.recv_timeout(left) {
-            Ok((job, answer)) => finish(job, answer, out),
+        match receiver.recv_timeout(waits.left()) {
+            Ok((job, answer)) => {
+                finish(job, answer, out);
+                missing -= 1;
+            }
+            Err(RecvTimeoutError::Timeout) if !waits.is_over() => {}
             Err(_) => break,
         }
-        missing -= 1;
+        if missing > 0 && waits.will_do(&|index| out.is_done(index)) {
+            break;
+        }
     }
     // Lanes that have answered everything are as good as done.
     if missing > 0 {
-        tickets.iter().for_each(|ticket| give_up(ticket));
+        let overdue = if waits.is_over() { Overdue::Late } else { J::EARLY };
+        tickets.iter().for_each(|ticket| give_up(ticket, overdue));
     }
 }
 
 /// Reads `runs` on threads of the pool, with `meanwhile` called while they are on their way.
 pub(crate) fn read(
     runs: Vec<Run>,
-    until: Instant,
+    waits: &Wait<'_>,
     meanwhile: &mut dyn FnMut(&mut Results),
     out: &mut Results,
 ) {
-    work(runs, until, meanwhile, out, |run, answers, out| {
+    work(runs, waits, meanwhile, out, |run, answers, out| {
         for (part, answer) in run.parts.into_iter().zip(answers) {
             let (index, bytes) = part.finish();
             out.set(index, answer.and(bytes));
@@ -260,7 +273,7 @@ pub(crate) fn read(
 /// A joined write that fails fails as a whole.
 pub(crate) fn write(
     tasks: Waiting,
-    until: Instant,
+    waits: &Wait<'_>,
     meanwhile: &mut dyn FnMut(&mut Results<()>),
     out: &mut Results<()>,
 ) {
@@ -272,6 +285,6 @@ pub(crate) fn write(
             Task::Read(_) => {}
         }
     }
-    work(runs, until, meanwhile, out, |run, answer, out| run.answer(&answer, out));
-    work(flushes, until, meanwhile, out, |flush, answer, out| out.set(flush.index, answer));
+    work(runs, waits, meanwhile, out, |run, answer, out| run.answer(&answer, out));
+    work(flushes, waits, meanwhile, out, |flush, answer, out| out.set(flush.index, answer));
 }

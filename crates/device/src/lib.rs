@@ -2,7 +2,7 @@
 //!
 //! Invariant: every wait here has a deadline. A device that does not answer gives
 //! [`DeviceError::TimedOut`]; the buffers it may still write into stay owned by this crate until
-//! the kernel has let go of them. While such operations are out, new ones on that device fail at
+//! the kernel has let go of them. While writes are overdue, or reads after their deadline, new operations on that device fail at
 //! once with [`DeviceError::Stuck`]; when the last of them has come back the device works again.
 //!
 //! The ways in are [`read_batch`], [`write_batch`], [`write_durable`] and [`flush_batch`]: they take operations of any
@@ -17,6 +17,7 @@ pub mod environment;
 mod file;
 mod host_lock;
 mod lanes;
+mod patience;
 mod plan;
 mod ring;
 mod sim;
@@ -34,7 +35,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use batch::{DEFAULT_DEADLINE, MAX_READ, read_batch};
+pub use batch::{MAX_READ, read_batch};
 pub use buffer::{aligned_copy, keep_buffers};
 pub use bytes::Bytes;
 pub use disk::{
@@ -43,6 +44,7 @@ pub use disk::{
 };
 pub use file::{FileDevice, Mode};
 pub use host_lock::{HostLock, HostLockError};
+pub use patience::{DEFAULT_DEADLINE, Enough, Patience};
 pub use sim::{Health, Keep, Recorded, SimDevice, SimEvent, before_write};
 pub use stall::Stall;
 pub use table::PartitionTable;

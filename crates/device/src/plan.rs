@@ -117,6 +117,11 @@ impl<T> Results<T> {
         }
     }
 
+    /// Operation `index` was done well.
+    pub(crate) fn is_done(&self, index: usize) -> bool {
+        matches!(self.answers.get(index), Some(Some(Ok(_))))
+    }
+
     /// All answers in order; what has none missed the deadline.
     pub(crate) fn finish(self, deadline: Duration) -> Vec<Result<T, DeviceError>> {
         let late = || Err(DeviceError::TimedOut(deadline));

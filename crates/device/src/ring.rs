@@ -14,7 +14,9 @@ use std::time::{Duration, Instant};
 use io_uring::{IoUring, opcode, squeue, types};
 use parking_lot::Mutex;
 
+use crate::patience::Wait;
 use crate::plan::Run;
+use crate::stall::Overdue;
 use crate::write::{Flush, WriteRun};
 use crate::{Device, DeviceError};
 
@@ -46,6 +48,8 @@ pub(crate) trait Driver {
     fn complete(&mut self, task: Task, result: i32, again: &mut Waiting);
     /// A task could not be sent.
     fn fail(&mut self, task: Task, error: &DeviceError);
+    /// Operation `index` of the batch was done well.
+    fn is_done(&self, index: usize) -> bool;
 }
 
 impl Task {
@@ -109,7 +113,7 @@ struct Slot {
     task: Task,
     /// Address and length of each buffer; boxed, so it does not move.
     _vectors: Box<[libc::iovec]>,
-    overdue: bool,
+    overdue: Option<Overdue>,
 }
 
 // SAFETY: the raw pointers in `_vectors` point into the heap buffers owned by `task`, which move
@@ -164,7 +168,7 @@ impl Ring {
             return Err(task);
         }
         if let Some(slot) = self.slots.get_mut(index) {
-            *slot = Some(Slot { task, _vectors: vectors, overdue: false });
+            *slot = Some(Slot { task, _vectors: vectors, overdue: None });
         }
         Ok(())
     }
@@ -191,10 +195,10 @@ impl Ring {
             let index = completion.user_data() as usize;
             let Some(slot) = self.slots.get_mut(index).and_then(Option::take) else { continue };
             self.free.push(index);
-            if slot.overdue
+            if let Some(overdue) = slot.overdue
                 && let Some(stall) = slot.task.device().stall()
             {
-                stall.remove();
+                stall.remove(overdue);
             }
             each(slot.task, completion.result());
         }
@@ -214,16 +218,19 @@ impl Ring {
         }
     }
 
-    /// Counts what is still in flight as overdue and leaves the ring to the attic.
-    fn retire(mut self) {
+    /// Counts what is still in flight as overdue and leaves the ring to the attic. `early` if that was before the
+    /// deadline.
+    fn retire(mut self, early: bool) {
         if self.in_flight() == 0 {
             return;
         }
         for slot in self.slots.iter_mut().flatten() {
-            if !slot.overdue {
-                slot.overdue = true;
+            if slot.overdue.is_none() {
+                let is_read = matches!(slot.task, Task::Read(_));
+                let overdue = if is_read && early { Overdue::Early } else { Overdue::Late };
+                slot.overdue = Some(overdue);
                 if let Some(stall) = slot.task.device().stall() {
-                    stall.add();
+                    stall.add(overdue);
                 }
             }
         }
@@ -241,11 +248,11 @@ pub(crate) fn sweep() {
     }
 }
 
-/// Works through `tasks` until all are done or time is up. Gives them back if io_uring is
+/// Works through `tasks` until all are done or whoever waits has waited enough. Gives them back if io_uring is
 /// unavailable; then `driver` has not been called.
 pub(crate) fn drive(
     tasks: Waiting,
-    until: Instant,
+    waits: &Wait<'_>,
     driver: &mut dyn Driver,
 ) -> Result<(), Waiting> {
     if UNAVAILABLE.load(Ordering::Relaxed) {
@@ -273,8 +280,7 @@ pub(crate) fn drive(
         if ring.in_flight() == 0 {
             break;
         }
-        let left = until.saturating_duration_since(Instant::now());
-        let wait = if first { Duration::ZERO } else { left };
+        let wait = if first { Duration::ZERO } else { waits.left() };
         if let Err(error) = ring.submit_and_wait(wait) {
             let error = DeviceError::from(error);
             for task in waiting.drain(..) {
@@ -288,7 +294,9 @@ pub(crate) fn drive(
         if first {
             first = false;
             driver.meanwhile();
-        } else if left.is_zero() && ring.in_flight() > 0 {
+        } else if ring.in_flight() > 0
+            && (waits.is_over() || waits.will_do(&|index| driver.is_done(index)))
+        {
             ring.cancel();
             let patience = Instant::now() + CANCEL_TIME;
             while ring.in_flight() > 0 {
@@ -304,7 +312,7 @@ pub(crate) fn drive(
         }
     }
     if ring.in_flight() > 0 {
-        ring.retire();
+        ring.retire(!waits.is_over());
     } else {
         RING.set(Some(ring));
     }

@@ -13,7 +13,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 
-use crate::batch::{DEFAULT_DEADLINE, MAX_READ, in_range};
+use crate::batch::{MAX_READ, in_range};
+use crate::patience::DEFAULT_DEADLINE;
 use crate::sim_store::Store;
 use crate::{Device, DeviceError};
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::batch::{Transport, read_batch_with};
+use crate::patience::Patience;
 use crate::*;
 
 const LONG: Duration = Duration::from_secs(20);
@@ -86,7 +87,7 @@ fn reads_files_at_any_alignment() {
             ranges.extend((0..300).map(|i| ((i * 3331) % (size - 700), 700)));
             for transport in [Transport::Best, Transport::Threads] {
                 let ops = ranges.iter().map(|&(offset, len)| op(&device, offset, len)).collect();
-                let answers = read_batch_with(ops, LONG, transport);
+                let answers = read_batch_with(ops, LONG.into(), transport);
                 for (&(offset, len), answer) in ranges.iter().zip(answers) {
                     assert_eq!(answer.unwrap(), expected(offset, len), "{offset}+{len}");
                 }
@@ -139,7 +140,7 @@ fn a_file_that_shrank_gives_errors_not_zeros() {
     for transport in [Transport::Best, Transport::Threads] {
         let ops =
             vec![op(&device, 40_960, 4096), op(&device, 45_056, 8192), op(&device, 90_000, 9)];
-        let answers = read_batch_with(ops, LONG, transport);
+        let answers = read_batch_with(ops, LONG.into(), transport);
         assert_eq!(answers[0].clone().unwrap(), expected(40_960, 4096));
         assert!(matches!(answers[1], Err(DeviceError::Io(_))));
         assert!(matches!(answers[2], Err(DeviceError::Io(_))));
@@ -158,7 +159,7 @@ fn a_silent_device_does_not_hold_up_the_others() {
         let deadline = Duration::from_millis(100);
         let ops =
             vec![op(&good, 3, 5000), op(&silent, 0, 10), op(&sim, 1, 100), op(&good, 9000, 1)];
-        let answers = read_batch_with(ops, deadline, transport);
+        let answers = read_batch_with(ops, deadline.into(), transport);
         assert!(start.elapsed() >= deadline && start.elapsed() < Duration::from_secs(5));
         assert_eq!(answers[0].clone().unwrap(), expected(3, 5000));
         assert!(matches!(answers[1], Err(DeviceError::TimedOut(_))), "{:?}", answers[1]);
@@ -168,7 +169,7 @@ fn a_silent_device_does_not_hold_up_the_others() {
             // The thread is still in the kernel: fail fast, then recover once it is back.
             assert_eq!(silent.stall().unwrap().count(), 1);
             let start = Instant::now();
-            let answers = read_batch_with(vec![op(&silent, 0, 10)], LONG, transport);
+            let answers = read_batch_with(vec![op(&silent, 0, 10)], LONG.into(), transport);
             assert!(matches!(answers[0], Err(DeviceError::Stuck(1))));
             assert!(start.elapsed() < Duration::from_secs(5));
             feed.write_all(b"late bytes").unwrap();
@@ -178,8 +179,50 @@ fn a_silent_device_does_not_hold_up_the_others() {
         }
         assert_eq!(silent.stall().unwrap().count(), 0, "taken back");
         feed.write_all(b"new bytes!").unwrap();
-        let answers = read_batch_with(vec![op(&silent, 0, 10)], LONG, transport);
+        let answers = read_batch_with(vec![op(&silent, 0, 10)], LONG.into(), transport);
         assert_eq!(answers[0].clone().unwrap(), b"new bytes!".as_ref());
+    }
+}
+
+#[test]
+fn who_can_do_without_a_silent_device_does_not_wait_for_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = file_of(dir.path(), 1 << 20);
+    let good: Arc<dyn Device> = Arc::new(FileDevice::open(&path, Mode::ReadOnly).unwrap());
+    for transport in [Transport::Best, Transport::Threads] {
+        let (silent, mut feed) = pipe();
+        let first = Duration::from_millis(50);
+        let ops = vec![op(&good, 3, 5000), op(&silent, 0, 10)];
+        let start = Instant::now();
+        let enough = |done: &dyn Fn(usize) -> bool| done(0);
+        let patience = Patience { deadline: LONG, early: Some((first, &enough)) };
+        let answers = read_batch_with(ops.clone(), patience, transport);
+        assert!(start.elapsed() >= first && start.elapsed() < Duration::from_secs(5));
+        assert_eq!(answers[0].clone().unwrap(), expected(3, 5000));
+        assert!(matches!(answers[1], Err(DeviceError::TimedOut(time)) if time == first));
+        if transport == Transport::Threads {
+            // It is not asked again by those who can do without it; by others it is.
+            let answers = read_batch_with(ops.clone(), patience, transport);
+            assert!(matches!(answers[1], Err(DeviceError::Stuck(1))));
+            feed.write_all(b"late bytes").unwrap();
+        }
+        feed.write_all(b"new bytes!").unwrap();
+        let answers = read_batch_with(ops, LONG.into(), transport);
+        assert_eq!(answers[1].clone().unwrap().len(), 10);
+        while silent.stall().unwrap().count() > 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // Where nothing else will do, everybody waits.
+        let (silent, mut feed) = pipe();
+        let never = |done: &dyn Fn(usize) -> bool| done(0);
+        let patience = Patience { deadline: LONG, early: Some((first, &never)) };
+        let late = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(200));
+            feed.write_all(b"late bytes").unwrap();
+        });
+        let answers = read_batch_with(vec![op(&silent, 0, 10)], patience, transport);
+        assert_eq!(answers[0].clone().unwrap(), b"late bytes".as_ref());
+        late.join().unwrap();
     }
 }
 
@@ -187,12 +230,12 @@ fn a_silent_device_does_not_hold_up_the_others() {
 fn many_silent_reads_do_not_use_up_the_threads() {
     let (silent, feed) = pipe();
     let ops: Vec<_> = (0..64).map(|i| op(&silent, i * 1_000_000, 10)).collect();
-    let answers = read_batch_with(ops, Duration::from_millis(50), Transport::Threads);
+    let answers = read_batch_with(ops, Duration::from_millis(50).into(), Transport::Threads);
     assert!(answers.iter().all(|answer| matches!(answer, Err(DeviceError::TimedOut(_)))));
     let dir = tempfile::tempdir().unwrap();
     let path = file_of(dir.path(), 1 << 16);
     let good: Arc<dyn Device> = Arc::new(FileDevice::open(&path, Mode::ReadOnly).unwrap());
-    let answers = read_batch_with(vec![op(&good, 0, 10)], LONG, Transport::Threads);
+    let answers = read_batch_with(vec![op(&good, 0, 10)], LONG.into(), Transport::Threads);
     assert_eq!(answers[0].clone().unwrap(), expected(0, 10));
     drop(feed);
     while silent.stall().unwrap().count() > 0 {

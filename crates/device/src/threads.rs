@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
+use crate::stall::Overdue;
 use crate::{Device, DeviceError};
 
 /// Threads that work at the same time, those held up not counted.
@@ -24,7 +25,7 @@ enum Stage {
     Queued,
     Running,
     /// Running, and the caller has given up.
-    Overdue,
+    Overdue(Overdue),
     Done,
     /// Given up before it started.
     Dropped,
@@ -105,11 +106,11 @@ fn worker() {
         (job.work)();
         let overdue = {
             let mut stage = job.ticket.stage.lock();
-            std::mem::replace(&mut *stage, Stage::Done) == Stage::Overdue
+            std::mem::replace(&mut *stage, Stage::Done)
         };
-        if overdue {
+        if let Stage::Overdue(overdue) = overdue {
             if let Some(stall) = job.ticket.device.as_ref().and_then(|device| device.stall()) {
-                stall.remove();
+                stall.remove(overdue);
             }
             let mut guard = QUEUE.lock();
             let queue = guard.get_or_insert_default();
@@ -123,37 +124,36 @@ fn worker() {
 }
 
 /// The caller stops waiting for a job.
-pub(crate) fn give_up(ticket: &Ticket) {
+pub(crate) fn give_up(ticket: &Ticket, overdue: Overdue) {
     let mut stage = ticket.stage.lock();
     match *stage {
         Stage::Queued => *stage = Stage::Dropped,
         Stage::Running => {
-            *stage = Stage::Overdue;
+            *stage = Stage::Overdue(overdue);
             if let Some(stall) = ticket.device.as_ref().and_then(|device| device.stall()) {
-                stall.add();
+                stall.add(overdue);
             }
             drop(stage);
             QUEUE.lock().get_or_insert_default().overdue += 1;
         }
-        Stage::Overdue | Stage::Done | Stage::Dropped => {}
+        Stage::Overdue(_) | Stage::Done | Stage::Dropped => {}
     }
 }
 
 /// Calls `work` on another thread and waits at most `deadline` for it.
 pub(crate) fn call<T: Send + 'static>(
-    device: Option<Arc<dyn Device>>,
     deadline: Duration,
     work: impl FnOnce() -> Result<T, DeviceError> + Send + 'static,
 ) -> Result<T, DeviceError> {
     let (sender, receiver) = mpsc::sync_channel(1);
-    let ticket = submit(device, move || {
+    let ticket = submit(None, move || {
         // The receiver may be gone: the caller gave up.
         let _ = sender.send(work());
     })?;
     match receiver.recv_timeout(deadline) {
         Ok(answer) => answer,
         Err(RecvTimeoutError::Timeout) => {
-            give_up(&ticket);
+            give_up(&ticket, Overdue::Late);
             Err(DeviceError::TimedOut(deadline))
         }
         Err(RecvTimeoutError::Disconnected) => {

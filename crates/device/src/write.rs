@@ -7,15 +7,15 @@
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use crate::batch::{DEFAULT_DEADLINE, Transport, check_stall, in_range};
+use crate::batch::{Transport, check_stall, in_range};
 use crate::buffer::Buffer;
+use crate::patience::{Patience, Wait};
 use crate::plan::Results;
 use crate::ring::{ATTEMPTS, Driver, Task, Waiting};
-use crate::{Device, DeviceError, RawWriter, WriteOp, lanes, ring};
+use crate::{Device, DeviceError, RawWriter, Stall, WriteOp, lanes, ring};
 
 /// Most bytes in a joined write.
 const MAX_RUN_BYTES: usize = 1 << 20;
@@ -28,38 +28,45 @@ const MAX_RUN_PARTS: usize = 512;
 /// What was written is durable after [`flush_batch`]. Errors are those of
 /// [`read_batch`](crate::read_batch), and [`DeviceError::ReadOnly`]. Simulated devices are written
 /// on the calling thread while real ones work.
-pub fn write_batch(ops: Vec<WriteOp>, deadline: Duration) -> Vec<Result<(), DeviceError>> {
-    write_batch_with(ops, deadline, Transport::Best)
+pub fn write_batch<'a>(
+    ops: Vec<WriteOp>,
+    patience: impl Into<Patience<'a>>,
+) -> Vec<Result<(), DeviceError>> {
+    write_batch_with(ops, patience.into(), Transport::Best)
 }
 
 /// As [`write_batch`], and what it calls written is durable, without waiting for what others write
 /// to the same devices. For few writes: each is made durable for itself.
-pub fn write_durable(ops: Vec<WriteOp>, deadline: Duration) -> Vec<Result<(), DeviceError>> {
-    send(ops, true, deadline, Transport::Best)
+pub fn write_durable<'a>(
+    ops: Vec<WriteOp>,
+    patience: impl Into<Patience<'a>>,
+) -> Vec<Result<(), DeviceError>> {
+    send(ops, true, patience.into(), Transport::Best)
 }
 
 /// [`write_batch`] through a chosen transport.
 pub(crate) fn write_batch_with(
     ops: Vec<WriteOp>,
-    deadline: Duration,
+    patience: Patience<'_>,
     transport: Transport,
 ) -> Vec<Result<(), DeviceError>> {
-    send(ops, false, deadline, transport)
+    send(ops, false, patience, transport)
 }
 
 /// Both of them, through a chosen transport.
 pub(crate) fn send(
     ops: Vec<WriteOp>,
     durable: bool,
-    deadline: Duration,
+    patience: Patience<'_>,
     transport: Transport,
 ) -> Vec<Result<(), DeviceError>> {
+    let waits = Wait::begin(patience);
     let mut results = Results::new(ops.len());
     let mut real = Vec::new();
     let mut simulated = Vec::new();
     for (index, op) in ops.into_iter().enumerate() {
         let checked = in_range(op.offset, op.data.len(), op.device.size())
-            .and_then(|()| check_stall(&*op.device));
+            .and_then(|()| check_stall(&*op.device, Stall::late));
         if let Err(error) = checked {
             results.set(index, Err(error));
         } else if op.data.is_empty() {
@@ -78,30 +85,31 @@ pub(crate) fn send(
             results.set(index, written.and_then(|()| flush()));
         }
     };
-    carry_out(tasks, deadline, transport, &mut meanwhile, &mut results);
-    results.finish(deadline)
+    carry_out(tasks, &waits, transport, &mut meanwhile, &mut results);
+    results.finish(waits.waited())
 }
 
 /// Makes what was written to `devices` durable, all of them together, and answers in the same
 /// order. Covers writes that were answered before the call.
-pub fn flush_batch(
+pub fn flush_batch<'a>(
     devices: &[Arc<dyn Device>],
-    deadline: Duration,
+    patience: impl Into<Patience<'a>>,
 ) -> Vec<Result<(), DeviceError>> {
-    flush_batch_with(devices, deadline, Transport::Best)
+    flush_batch_with(devices, patience.into(), Transport::Best)
 }
 
 /// [`flush_batch`] through a chosen transport.
 pub(crate) fn flush_batch_with(
     devices: &[Arc<dyn Device>],
-    deadline: Duration,
+    patience: Patience<'_>,
     transport: Transport,
 ) -> Vec<Result<(), DeviceError>> {
+    let waits = Wait::begin(patience);
     let mut results = Results::new(devices.len());
     let mut tasks = Waiting::new();
     let mut simulated = Vec::new();
     for (index, device) in devices.iter().enumerate() {
-        if let Err(error) = check_stall(&**device) {
+        if let Err(error) = check_stall(&**device, Stall::late) {
             results.set(index, Err(error));
         } else if let Some(raw) = device.raw_writer() {
             let flush =
@@ -116,31 +124,29 @@ pub(crate) fn flush_batch_with(
             results.set(index, device.flush());
         }
     };
-    carry_out(tasks, deadline, transport, &mut meanwhile, &mut results);
-    results.finish(deadline)
+    carry_out(tasks, &waits, transport, &mut meanwhile, &mut results);
+    results.finish(waits.waited())
 }
 
 /// Works through `tasks`, with `meanwhile` called while they are on their way.
 fn carry_out(
     tasks: Waiting,
-    deadline: Duration,
+    waits: &Wait<'_>,
     transport: Transport,
     meanwhile: &mut dyn FnMut(&mut Results<()>),
     results: &mut Results<()>,
 ) {
-    let now = Instant::now();
-    let until = now.checked_add(deadline).unwrap_or(now + DEFAULT_DEADLINE);
     if !tasks.is_empty() {
         let refused = match transport {
             Transport::Best => {
                 let mut driver = Writes { meanwhile: &mut *meanwhile, out: &mut *results };
-                ring::drive(tasks, until, &mut driver).err()
+                ring::drive(tasks, waits, &mut driver).err()
             }
             #[cfg(test)]
             Transport::Threads => Some(tasks),
         };
         if let Some(tasks) = refused {
-            lanes::write(tasks, until, meanwhile, results);
+            lanes::write(tasks, waits, meanwhile, results);
         }
     }
     meanwhile(results);
@@ -352,6 +358,10 @@ impl Driver for Writes<'_> {
             (Task::Flush(flush), None) => self.out.set(flush.index, Ok(())),
             (Task::Read(_), _) => {}
         }
+    }
+
+    fn is_done(&self, index: usize) -> bool {
+        self.out.is_done(index)
     }
 
     fn fail(&mut self, task: Task, error: &DeviceError) {

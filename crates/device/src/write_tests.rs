@@ -46,10 +46,12 @@ fn writes_of_any_alignment_are_read_back() {
                 op(&device, offset, data)
             });
             let ops: Vec<_> = ops.rev().collect();
-            for answer in write_batch_with(ops, LONG, transport) {
+            for answer in write_batch_with(ops, LONG.into(), transport) {
                 answer.unwrap();
             }
-            for answer in flush_batch_with(&[device.clone(), device.clone()], LONG, transport) {
+            for answer in
+                flush_batch_with(&[device.clone(), device.clone()], LONG.into(), transport)
+            {
                 answer.unwrap();
             }
             assert!(std::fs::read(&path).unwrap() == expected);
@@ -72,7 +74,7 @@ fn a_durable_write_outlives_a_crash() {
             op(&device, 4096, bytes(2, 8192)),
             op(&device, 20_001, bytes(3, 5)),
         ];
-        send(ops, true, LONG, transport).into_iter().for_each(|answer| answer.unwrap());
+        send(ops, true, LONG.into(), transport).into_iter().for_each(|answer| answer.unwrap());
         // Written later, and lost.
         sim.write(512, &[9; 512]).unwrap();
         sim.crash();
@@ -100,7 +102,7 @@ fn each_write_has_its_own_answer() {
             op(&sim, 0, bytes(2, 100)),
             op(&broken, 0, bytes(2, 100)),
         ];
-        let answers = write_batch_with(ops, LONG, transport);
+        let answers = write_batch_with(ops, LONG.into(), transport);
         assert!(answers[0].is_ok() && answers[3].is_ok());
         assert!(matches!(answers[1], Err(DeviceError::OutOfRange { .. })));
         assert!(matches!(answers[2], Err(DeviceError::ReadOnly)));
@@ -108,7 +110,7 @@ fn each_write_has_its_own_answer() {
         assert_eq!(sim.read(0, 100).unwrap(), bytes(2, 100));
         let answers = flush_batch_with(
             &[device.clone(), reader.clone(), sim.clone(), broken.clone()],
-            LONG,
+            LONG.into(),
             transport,
         );
         assert!(answers[0].is_ok() && answers[2].is_ok());
@@ -160,7 +162,7 @@ fn a_silent_device_does_not_hold_up_the_others() {
     let start = Instant::now();
     let deadline = Duration::from_millis(100);
     let ops = vec![op(&silent, 0, bytes(1, 1 << 20)), op(&sim, 0, bytes(1, 100))];
-    let mut answers = write_batch_with(ops, deadline, Transport::Best);
+    let mut answers = write_batch_with(ops, deadline.into(), Transport::Best);
     assert!(start.elapsed() >= deadline && start.elapsed() < Duration::from_secs(5));
     assert!(answers.pop().unwrap().is_ok());
     let error = answers.pop().unwrap().unwrap_err();

@@ -3,11 +3,22 @@
 //! Invariant: nothing is opened for writing.
 
 use std::fs;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use cenote_control::device_names;
-use cenote_control::look::Disk;
+use cenote_control::look::{Disk, Kind};
 use cenote_device::{partition_path, planned_size, stable_name};
+
+/// What is at a path.
+pub fn kind(path: &Path) -> Option<Kind> {
+    let data = fs::metadata(path).ok()?;
+    Some(match data.file_type() {
+        kind if kind.is_file() => Kind::File(data.len()),
+        kind if kind.is_block_device() => Kind::BlockDevice,
+        _ => Kind::Other,
+    })
+}
 
 /// Kinds of devices that are taken for whole disks though OpenZFS takes them as they are: the
 /// letters their kernel names begin with, separated by commas (`loop,mmcblk`).

@@ -14,7 +14,7 @@ use cenote_engine::pool::inspect::{self, Inspector};
 use cenote_engine::pool::metadata::read_metadata;
 
 /// How long one device may take to answer.
-const DEVICE_DEADLINE: Duration = Duration::from_secs(10);
+const DEVICE_DEADLINE: Duration = Duration::from_secs(1);
 
 /// The pools found, those that were destroyed included.
 pub fn find(search: &Search) -> Vec<ImportReport> {

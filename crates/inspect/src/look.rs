@@ -34,6 +34,7 @@ fn answer(look: &Look) -> ExitCode {
     match look {
         Look::Importable(search) => say(&importable::find(search)),
         Look::CacheFile(path) => say(&cache_file::read(path)),
+        Look::Kind(path) => say(&disks::kind(path)),
         Look::Disk(path) => say(&disks::disk(path)),
         Look::Uses(plan) => say(&in_use::uses_of_all(plan)),
         Look::ClearLabels { path, force } => say(&clear_labels::clear_labels(path, *force)),

@@ -222,3 +222,17 @@ fn orders_given_at_once_are_all_done() {
     bench.cenote(&["zpool", "export", "tank"]);
     bench.zdb();
 }
+
+#[test]
+fn what_is_no_device_is_refused_by_its_name() {
+    let bench = Bench::new(1);
+    let directory = bench.at("d").display().to_string();
+    let refused = |word: &str| bench.refused(&["zpool", "create", "tank", word]);
+    let words = "must be a block device or regular file";
+    assert_eq!(refused(&directory), format!("cannot use '{directory}': {words}\n"));
+    assert_eq!(refused("/d/nope"), "cannot resolve path '/d/nope'\n");
+    let words = "no such device in /dev\nmust be a full path or shorthand device name\n";
+    for word in ["no-such-disk", "./d0", "../dev/null"] {
+        assert_eq!(refused(word), format!("cannot open '{word}': {words}"));
+    }
+}

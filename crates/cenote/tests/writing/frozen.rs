@@ -20,7 +20,7 @@ const SOON: Duration = Duration::from_millis(50);
 const LATE: Duration = Duration::from_secs(2);
 
 /// The disk answers again, however the test ends.
-struct Frozen(Arc<FailingDisk>);
+pub(super) struct Frozen(pub(super) Arc<FailingDisk>);
 
 impl Drop for Frozen {
     fn drop(&mut self) {

@@ -21,6 +21,7 @@ mod once;
 mod placed;
 mod replaced;
 mod sessions;
+mod silent;
 mod suspended;
 mod volumes;
 mod whole_disks;

@@ -12,7 +12,7 @@ impl Bench {
     }
 
     /// Waits until the status says what it should.
-    fn shows(&self, is: impl Fn(&str) -> bool) -> String {
+    pub(super) fn shows(&self, is: impl Fn(&str) -> bool) -> String {
         let start = Instant::now();
         loop {
             let status = self.status();
@@ -26,7 +26,7 @@ impl Bench {
 }
 
 /// The state of a device in a status, "" if it is not there.
-fn state<'a>(status: &'a str, device: &str) -> &'a str {
+pub(super) fn state<'a>(status: &'a str, device: &str) -> &'a str {
     let line = status.lines().find(|line| line.split_whitespace().next() == Some(device));
     line.and_then(|line| line.split_whitespace().nth(1)).unwrap_or_default()
 }

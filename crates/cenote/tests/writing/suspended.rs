@@ -131,12 +131,8 @@ impl Tree for FailingDisk {
     }
 }
 
-/// A pool on such a disk; the mount goes after the pool has.
-pub(super) fn bench() -> Option<(Bench, Arc<FailingDisk>, Mounted)> {
-    if may_not_run() || !rustix::process::geteuid().is_root() {
-        return None;
-    }
-    let bench = Bench::new(1);
+/// Such a disk at `failing/disk`, whose bytes are in the first device of `bench`.
+pub(super) fn failing_disk(bench: &Bench) -> (Arc<FailingDisk>, Mounted) {
     let back = std::fs::File::options().read(true).write(true).open(&bench.devices(1)[0]).unwrap();
     let disk = Arc::new(FailingDisk {
         back,
@@ -146,6 +142,21 @@ pub(super) fn bench() -> Option<(Bench, Arc<FailingDisk>, Mounted)> {
     });
     std::fs::create_dir(bench.at("failing")).unwrap();
     let mounted = mount(disk.clone(), MountOptions::new(bench.at("failing"), "failing")).unwrap();
+    (disk, mounted)
+}
+
+/// Whether such disks can be made here.
+pub(super) fn may_not_fail() -> bool {
+    may_not_run() || !rustix::process::geteuid().is_root()
+}
+
+/// A pool on such a disk; the mount goes after the pool has.
+pub(super) fn bench() -> Option<(Bench, Arc<FailingDisk>, Mounted)> {
+    if may_not_fail() {
+        return None;
+    }
+    let bench = Bench::new(1);
+    let (disk, mounted) = failing_disk(&bench);
     bench.create(&["-f", &bench.at("failing/disk").display().to_string()]);
     Some((bench, disk, mounted))
 }

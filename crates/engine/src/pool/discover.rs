@@ -114,7 +114,7 @@ impl ScanOptions {
         } else {
             places
         };
-        Self { places, deadline: Duration::from_secs(10), width: 32 }
+        Self { places, deadline: Duration::from_secs(2), width: 256 }
     }
 }
 
@@ -191,7 +191,8 @@ pub fn scan(opener: &Arc<dyn Opener>, options: &ScanOptions) -> Scan {
         let (opener, place) = (opener.clone(), place.clone());
         move || opener.candidates(&place)
     });
-    let listings = parallel::run(listings.collect(), options.width, options.deadline);
+    // No medium has to start turning for that.
+    let listings = parallel::run(listings.collect(), options.width, options.deadline / 2);
     let mut names: Vec<Vec<PathBuf>> = Vec::new();
     let mut seen: HashMap<(u64, u64), usize> = HashMap::new();
     let explicit = options.places != ScanOptions::new(Vec::new()).places;

@@ -26,7 +26,7 @@ use crate::vdev::{Aux, Condition, LeafOpener, LeafUnavailable, VdevState};
 use crate::{Error, ErrorKind, Result};
 
 /// Longest look at what is at the path of a leaf that was not found.
-const LOOK: Duration = Duration::from_secs(5);
+const LOOK: Duration = Duration::from_millis(500);
 
 /// Opens leaves from the devices of a [`PoolCandidate`].
 pub struct CandidateLeaves {

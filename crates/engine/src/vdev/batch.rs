@@ -5,10 +5,11 @@
 
 use super::extent::Extent;
 use super::leaf::{Leaf, failure_of};
-use super::reports::{Asked, Question};
+use super::patience;
+use super::reports::{Asked, Question, SLOW};
 use super::tree::{LeafId, VdevTree};
 use bytes::Bytes;
-use cenote_device::{DeviceError, ReadOp, read_batch};
+use cenote_device::{DeviceError, Enough, Patience, ReadOp, read_batch};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -89,8 +90,9 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Sends everything and waits for the answers, in the order of `ops`.
-    pub(super) fn run(&self) -> Vec<Result<Bytes, DeviceError>> {
+    /// Sends everything and waits for the answers, in the order of `ops`. Who is not `patient` ends his wait
+    /// early where others can give what silent devices should.
+    pub(super) fn run(&self, patient: bool) -> Vec<Result<Bytes, DeviceError>> {
         if self.ops.is_empty() {
             return Vec::new();
         }
@@ -107,7 +109,14 @@ impl<'a> Batch<'a> {
         }
         let start = self.tree.now();
         let (indexes, reads): (Vec<usize>, Vec<ReadOp>) = sent.into_iter().unzip();
-        for (index, answer) in indexes.into_iter().zip(read_batch(reads, self.tree.deadline())) {
+        let enough = |done: &dyn Fn(usize) -> bool| {
+            let silent = indexes.iter().enumerate().filter(|(sent, _)| !done(*sent));
+            let silent = silent.filter_map(|(_, index)| self.ops.get(*index));
+            self.tree.can_do_without(&silent.map(|op| op.leaf).collect())
+        };
+        let early = (!patient).then_some((patience::READ, &enough as Enough<'_>));
+        let answered = read_batch(reads, Patience { deadline: self.tree.deadline(), early });
+        for (&index, answer) in indexes.iter().zip(answered) {
             if let Some(leaf) = self.ops.get(index).and_then(|op| self.tree.leaves.get(op.leaf)) {
                 leaf.stats.read_answered();
             }
@@ -133,6 +142,12 @@ impl<'a> Batch<'a> {
                     *reads += 1;
                     *total += bytes.len() as u64;
                 }
+                Err(error) if self.is_only_slow(leaf, error) => {
+                    leaf.stats.add_slow();
+                    leaf.health.lock().was_slow(now);
+                    self.tree.report_slow(op.leaf, Asked::Read, now.saturating_sub(start));
+                    needed.insert(op.leaf, false);
+                }
                 Err(error) => {
                     leaf.stats.add_read_error();
                     tracing::debug!(leaf = leaf.config.guid.0, %error, "read failed");
@@ -149,14 +164,30 @@ impl<'a> Batch<'a> {
         for (id, (reads, bytes)) in traffic {
             let Some(leaf) = self.tree.leaves.get(id) else { continue };
             leaf.stats.add_reads(reads, bytes, now.saturating_sub(start));
-            self.tree.report_slow(id, Asked::Read, now.saturating_sub(start));
+            if now.saturating_sub(start) >= SLOW {
+                self.tree.report_slow(id, Asked::Read, now.saturating_sub(start));
+            }
             // Only a leaf all of whose reads were answered has recovered.
             if !needed.contains_key(&id) {
-                changed |= leaf.health.lock().answered();
+                let mut health = leaf.health.lock();
+                changed |= health.answered();
+                if now.saturating_sub(start) < patience::READ {
+                    health.was_prompt(now);
+                }
             }
         }
         if changed {
             self.tree.refresh();
+        }
+    }
+
+    /// The device has not answered yet, and it was not waited for to the end.
+    fn is_only_slow(&self, leaf: &Leaf, error: &DeviceError) -> bool {
+        let deadline = self.tree.deadline();
+        match error {
+            DeviceError::TimedOut(waited) => *waited < deadline,
+            DeviceError::Stuck(_) => leaf.stalls().is_some_and(|lasts| lasts < deadline),
+            _ => false,
         }
     }
 }

@@ -3,11 +3,14 @@
 //! Invariant: a leaf that fails its flush counts as if every write since its last flush had failed.
 
 use super::error::VdevError;
+use super::patience;
 use super::recover::Repair;
 use super::reports::{Asked, Question};
-use super::tree::{LeafId, NodeId, Shape, VdevTree};
+use super::tree::{LeafId, NodeId, VdevTree};
 use bytes::Bytes;
-use cenote_device::{Device, DeviceError, ReadOp, WriteOp, flush_batch, read_batch, write_batch};
+use cenote_device::{
+    Device, DeviceError, Enough, Patience, ReadOp, WriteOp, flush_batch, read_batch, write_batch,
+};
 use cenote_format::{Guid, Txg};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -82,7 +85,12 @@ impl VdevTree {
         let open: Vec<(LeafId, Arc<dyn Device>)> =
             dirty.iter().filter_map(|&(id, _)| Some((id, devices(id)?))).collect();
         let (ids, devices): (Vec<LeafId>, Vec<_>) = open.into_iter().unzip();
-        for (&id, answer) in ids.iter().zip(flush_batch(&devices, self.deadline())) {
+        let enough = |done: &dyn Fn(usize) -> bool| {
+            let silent = ids.iter().enumerate().filter(|(index, _)| !done(*index));
+            let lost = lost.iter().copied().chain(silent.map(|(_, id)| *id)).collect();
+            self.can_do_without(&lost)
+        };
+        for (&id, answer) in ids.iter().zip(flush_batch(&devices, self.waiting_for(&enough))) {
             if let Err(error) = answer {
                 failures.push((id, error));
             }
@@ -124,20 +132,13 @@ impl VdevTree {
 
     /// What was written to `node` can be read without the leaves in `lost`.
     fn survives(&self, node: NodeId, lost: &HashSet<LeafId>) -> bool {
-        let Some(node) = self.nodes.get(node) else { return false };
-        let gone = || node.children.iter().filter(|&&child| !self.survives(child, lost)).count();
-        match &node.shape {
-            Shape::Leaf(leaf) => {
-                !lost.contains(leaf) && self.leaves.get(*leaf).is_some_and(|l| l.device().is_some())
-            }
-            Shape::Copies => gone() < node.children.len(),
-            Shape::Raidz(raidz) => gone() <= raidz.parity(),
-            Shape::Draid(draid) => gone() <= draid.parity(),
-            // Lies on other children, never together with the column it stands in for.
-            Shape::DistributedSpare { .. } => true,
-            Shape::Indirect(_) => true,
-            Shape::Root | Shape::Nothing(_) => false,
-        }
+        let has_device = |leaf: LeafId| self.leaves.get(leaf).is_some_and(|l| l.device().is_some());
+        self.stands(node, &|leaf| !lost.contains(&leaf) && has_device(leaf))
+    }
+
+    /// How long leaves are waited for that are written to all together.
+    fn waiting_for<'a>(&self, enough: Enough<'a>) -> Patience<'a> {
+        Patience { deadline: self.deadline(), early: Some((patience::WRITE, enough)) }
     }
 
     /// Reads `len` bytes of leaves directly, everything in flight together, and answers in order.
@@ -189,7 +190,8 @@ impl VdevTree {
                 Err(error) => Err(error),
             });
         }
-        let sent = write_batch(ops, self.deadline());
+        let enough = |done: &dyn Fn(usize) -> bool| self.others_do(&places, done);
+        let sent = write_batch(ops, self.waiting_for(&enough));
         self.settle(&places, sent, &mut answers);
         answers
     }
@@ -209,7 +211,8 @@ impl VdevTree {
                 Err(error) => Err(error),
             });
         }
-        let sent = flush_batch(&devices, self.deadline());
+        let enough = |done: &dyn Fn(usize) -> bool| self.others_do(&places, done);
+        let sent = flush_batch(&devices, self.waiting_for(&enough));
         self.settle(&places, sent, &mut answers);
         answers
     }
@@ -255,6 +258,16 @@ impl VdevTree {
             return Err(DeviceError::Stuck(0));
         }
         Ok((id, device))
+    }
+
+    /// Those of the leaves that were sent something will do which have done it.
+    fn others_do(
+        &self,
+        places: &[(usize, LeafId, Question)],
+        done: &dyn Fn(usize) -> bool,
+    ) -> bool {
+        let silent = places.iter().enumerate().filter(|(index, _)| !done(*index));
+        self.can_do_without(&silent.map(|(_, (_, leaf, _))| *leaf).collect())
     }
 
     /// Puts the answers of sent operations in their places and counts failures.

@@ -39,6 +39,14 @@ pub(super) struct Health {
     worn: bool,
     /// Failures since the last good answer.
     in_a_row: usize,
+    slow: Option<Slow>,
+}
+
+/// A device that others were read instead of because it took too long.
+#[derive(Debug, Clone, Copy)]
+struct Slow {
+    until: Duration,
+    pause: Duration,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -93,6 +101,29 @@ impl Health {
             return true;
         }
         false
+    }
+
+    /// A read of it took too long for who could do without it.
+    pub(super) fn was_slow(&mut self, now: Duration) {
+        let pause = match self.slow {
+            // Answers to reads sent before do not lengthen the pause.
+            Some(old) if now < old.until => return,
+            Some(old) => (old.pause * 2).min(LONGEST_PAUSE),
+            None => FIRST_PAUSE,
+        };
+        self.slow = Some(Slow { until: now + pause, pause });
+    }
+
+    /// It is read at `now` only where nothing else can be.
+    pub(super) fn is_slow(&self, now: Duration) -> bool {
+        self.slow.is_some_and(|slow| now < slow.until)
+    }
+
+    /// A read was answered in good time: after its pause it is as others are.
+    pub(super) fn was_prompt(&mut self, now: Duration) {
+        if !self.is_slow(now) {
+            self.slow = None;
+        }
     }
 
     /// A read failed. `needed` says that no data is left without this device: then it is never
@@ -188,6 +219,21 @@ mod tests {
         let mut health = Health::default();
         assert!(health.failed(Failure::Gone, SECOND, true));
         assert_eq!(health.condition().state, VdevState::Removed);
+    }
+
+    #[test]
+    fn the_slow_sit_out_longer_each_time() {
+        let mut health = Health::default();
+        health.was_slow(SECOND);
+        health.was_slow(SECOND * 2);
+        assert_eq!(health.condition(), Condition::ONLINE);
+        assert!(health.is_slow(SECOND * 15) && !health.is_slow(SECOND * 16));
+        health.was_prompt(SECOND * 15);
+        health.was_slow(SECOND * 16);
+        assert!(health.is_slow(SECOND * 45) && !health.is_slow(SECOND * 46));
+        health.was_prompt(SECOND * 46);
+        health.was_slow(SECOND * 47);
+        assert!(!health.is_slow(SECOND * 62));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use super::inject::LeafFaults;
 use super::state::{Aux, Condition, VdevState};
 use super::stats::Stats;
 use arc_swap::ArcSwapOption;
-use cenote_device::{Device, DeviceError};
+use cenote_device::{Device, DeviceError, Stall};
 use cenote_format::Txg;
 use cenote_format::config::VdevConfig;
 use cenote_format::label::allocatable;
@@ -136,6 +136,8 @@ pub(super) enum Fitness {
     Good,
     /// Works, but has had errors.
     Worn,
+    /// Works, but took so long that others were read instead, or has not answered yet.
+    Slow,
     /// Its dirty time log says it does not have the data.
     Stale,
 }
@@ -257,19 +259,29 @@ impl Leaf {
         if !matches!(*self.opened.read(), Opened::Device(_)) {
             return None;
         }
-        let condition = {
+        let (condition, is_slow) = {
             let health = self.health.lock();
             if !desperate && !health.may_try(now) {
                 return None;
             }
-            health.condition()
+            (health.condition(), health.is_slow(now))
         };
         if self.misses(birth) {
             Some(Fitness::Stale)
+        } else if is_slow || self.stalls().is_some() {
+            Some(Fitness::Slow)
         } else if condition != Condition::ONLINE || self.config.degraded {
             Some(Fitness::Worn)
         } else {
             Some(Fitness::Good)
+        }
+    }
+
+    /// For how long its device has not answered something.
+    pub(super) fn stalls(&self) -> Option<Duration> {
+        match &*self.opened.read() {
+            Opened::Device(device) => device.stall().and_then(Stall::lasts),
+            Opened::Not(_) => None,
         }
     }
 

@@ -26,6 +26,7 @@ mod leaf;
 mod leaving;
 mod missed;
 mod parity;
+mod patience;
 mod permutation;
 mod plan;
 mod probe;

@@ -130,7 +130,7 @@ impl<'a> Planner<'a> {
                     _ => 0,
                 };
                 let fit =
-                    |fitness: &Option<Fitness>| matches!(fitness, Some(f) if *f < Fitness::Stale);
+                    |fitness: &Option<Fitness>| matches!(fitness, Some(f) if *f < Fitness::Slow);
                 let all: Vec<Option<Fitness>> = node.children.iter().map(child).collect();
                 let lost = all.iter().filter(|fitness| !fit(fitness)).count();
                 match lost {
@@ -295,7 +295,7 @@ impl<'a> Planner<'a> {
             let plan_cell = |index: usize, stale_too: bool, batch: &mut Batch<'_>| {
                 let (child, extent) = cell(index)?;
                 let fitness = self.fitness(child, extent, birth, avoid, depth + 1)?;
-                if fitness == Fitness::Stale && !stale_too {
+                if fitness >= Fitness::Slow && !stale_too {
                     return None;
                 }
                 self.plan(child, extent, birth, avoid, batch, depth + 1).ok()

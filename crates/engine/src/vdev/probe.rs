@@ -5,6 +5,7 @@
 
 use super::batch::Batch;
 use super::extent::Extent;
+use super::health::Failure;
 use super::state::{Condition, VdevState};
 use super::tree::{Node, VdevTree};
 
@@ -28,6 +29,14 @@ impl VdevTree {
         let before = self.conditions();
         let mut batch = Batch::new(self);
         for (id, leaf) in self.leaves.iter().enumerate() {
+            // Nobody may have waited for it to the end.
+            if leaf.stalls().is_some_and(|lasts| lasts >= self.deadline()) {
+                let needed = self.is_needed(id);
+                let mut health = leaf.health.lock();
+                if !health.is_given_up() {
+                    health.failed(Failure::Silent, now, needed);
+                }
+            }
             let due = {
                 let health = leaf.health.lock();
                 health.is_given_up() && (always || health.may_try(now))
@@ -37,7 +46,8 @@ impl VdevTree {
                 let _ = batch.add(id, leaf, Extent::new(0, PROBE));
             }
         }
-        batch.run();
+        batch.run(true);
+        self.refresh();
         self.conditions() != before
     }
 

@@ -13,8 +13,9 @@ use bytes::Bytes;
 use cenote_device::DeviceError;
 use cenote_format::Txg;
 
-/// How often a read is planned anew because devices failed: parity can make up for three.
-const MAX_ROUNDS: usize = 4;
+/// How often a read is planned anew because devices failed: parity can make up for three, and what was only
+/// late is waited for in the end.
+const MAX_ROUNDS: usize = 6;
 
 /// A block to read: one address of a block pointer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +35,8 @@ struct Attempt {
     index: usize,
     avoid: Vec<LeafId>,
     failure: Option<VdevError>,
+    /// Nothing can be done without those that are late, or a device has been asked a second time.
+    patient: bool,
 }
 
 impl BlockRead {
@@ -80,7 +83,7 @@ impl VdevTree {
         let mut results: Vec<Option<Result<Bytes, VdevError>>> = Vec::with_capacity(reads.len());
         results.resize_with(reads.len(), || None);
         let mut attempts: Vec<Attempt> = (0..reads.len())
-            .map(|index| Attempt { index, avoid: Vec::new(), failure: None })
+            .map(|index| Attempt { index, avoid: Vec::new(), failure: None, patient: false })
             .collect();
         for _ in 0..MAX_ROUNDS {
             if attempts.is_empty() {
@@ -91,11 +94,13 @@ impl VdevTree {
             let mut planned = Vec::with_capacity(attempts.len());
             for attempt in attempts.drain(..) {
                 let Some(read) = reads.get(attempt.index) else { continue };
-                let plan = self.locate(read).and_then(|(node, extent)| {
-                    planner
-                        .plan(node, extent, read.birth, &attempt.avoid, &mut batch, 0)
-                        .map_err(|why| read.unavailable(why))
-                });
+                let mut attempt = attempt;
+                let mut plan = self.plan(&planner, read, &attempt.avoid, &mut batch);
+                if plan.is_err() && !attempt.avoid.is_empty() && !attempt.patient {
+                    attempt.patient = true;
+                    attempt.avoid.clear();
+                    plan = self.plan(&planner, read, &attempt.avoid, &mut batch);
+                }
                 match (plan, results.get_mut(attempt.index)) {
                     (Ok(plan), _) => planned.push((attempt, plan)),
                     // The device's own words say more than that it is left out now.
@@ -105,7 +110,8 @@ impl VdevTree {
                     (Err(_), None) => {}
                 }
             }
-            let answers = batch.run();
+            let patient = planned.iter().any(|(attempt, _): &(Attempt, Plan)| attempt.patient);
+            let answers = batch.run(patient);
             for (mut attempt, plan) in planned {
                 let Some(read) = reads.get(attempt.index) else { continue };
                 match plan.finish(&answers) {
@@ -135,6 +141,18 @@ impl VdevTree {
         }
         let lost = || VdevError::config("a read was not answered");
         results.into_iter().map(|result| result.unwrap_or_else(|| Err(lost()))).collect()
+    }
+
+    fn plan(
+        &self,
+        planner: &Planner<'_>,
+        read: &BlockRead,
+        avoid: &[LeafId],
+        batch: &mut Batch<'_>,
+    ) -> Result<Plan, VdevError> {
+        let (node, extent) = self.locate(read)?;
+        let plan = planner.plan(node, extent, read.birth, avoid, batch, 0);
+        plan.map_err(|why| read.unavailable(why))
     }
 
     /// Adds the leaves whose operations in `plan` failed.

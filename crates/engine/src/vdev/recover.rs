@@ -167,7 +167,7 @@ impl VdevTree {
         let mut batch = Batch::new(self);
         let source =
             gatherer.gather(node, extent, &mut batch, 0).map_err(|why| read.unavailable(why))?;
-        let answers = batch.run();
+        let answers = batch.run(true);
         let away = gatherer.away.into_inner();
         let given = Given { tree: self, read, source, batch, answers, away };
         let search = Search::new(&given.answers);

@@ -110,10 +110,10 @@ impl VdevTree {
             ("zio_offset", Value::from(offset)),
             ("zio_size", Value::from(len)),
         ];
-        if matches!(error, DeviceError::TimedOut(_))
+        if let DeviceError::TimedOut(waited) = error
             && self.events.admits(&Limited { class: "delay", ..io })
         {
-            of_zio.insert(1, ("zio_delta", nanoseconds(self.deadline())));
+            of_zio.insert(1, ("zio_delta", nanoseconds(*waited)));
             self.report(node, "delay", of_zio.clone());
         }
         if !was_dead && self.events.admits(&io) {
@@ -125,11 +125,8 @@ impl VdevTree {
         }
     }
 
-    /// A device took very long for what it was asked.
+    /// A device took long for what it was asked, and that was counted.
     pub(super) fn report_slow(&self, id: LeafId, what: Asked, wait: Duration) {
-        if wait < SLOW {
-            return;
-        }
         let Some((node, leaf)) = self.node_of(id).zip(self.leaves.get(id)) else { return };
         let delay = Limited { class: "delay", vdev: leaf.config.guid, place: None, number: 0 };
         if self.events.admits(&delay) {
@@ -198,6 +195,7 @@ impl VdevTree {
         members.push(("vdev_read_errors", Value::from(stats.read_errors)));
         members.push(("vdev_write_errors", Value::from(stats.write_errors)));
         members.push(("vdev_cksum_errors", Value::from(stats.checksum_errors)));
+        members.push(("vdev_delays", Value::from(stats.slow)));
         if let Some(parent) = parent(self.topology(), config.guid) {
             members.push(("parent_guid", Value::from(parent.guid.0)));
             members.push(("parent_type", Value::from(parent.kind.name())));

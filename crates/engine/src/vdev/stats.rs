@@ -21,6 +21,7 @@ pub(super) struct Stats {
     nanos: AtomicU64,
     read_errors: AtomicU64,
     checksum_errors: AtomicU64,
+    slow: AtomicU64,
     latency: Histogram<LATENCY_BUCKETS>,
     sizes: Histogram<SIZE_BUCKETS>,
     reading: AtomicU64,
@@ -43,6 +44,7 @@ impl Default for Stats {
             nanos: zero(),
             read_errors: zero(),
             checksum_errors: zero(),
+            slow: zero(),
             latency: [const { AtomicU64::new(0) }; LATENCY_BUCKETS],
             sizes: [const { AtomicU64::new(0) }; SIZE_BUCKETS],
             reading: zero(),
@@ -71,6 +73,8 @@ pub struct VdevStats {
     pub read_errors: u64,
     /// Reads that gave wrong bytes.
     pub checksum_errors: u64,
+    /// Reads and writes that took so long that others did without them.
+    pub slow: u64,
     /// Waits of reads by duration, see [`LATENCY_BUCKETS`].
     pub latency: [u64; LATENCY_BUCKETS],
     /// Reads by size, see [`SIZE_BUCKETS`].
@@ -167,6 +171,10 @@ impl Stats {
         self.read_errors.fetch_add(1, Relaxed);
     }
 
+    pub(super) fn add_slow(&self) {
+        self.slow.fetch_add(1, Relaxed);
+    }
+
     pub(super) fn add_checksum_error(&self) {
         self.checksum_errors.fetch_add(1, Relaxed);
     }
@@ -176,6 +184,7 @@ impl Stats {
         self.read_errors.store(0, Relaxed);
         self.checksum_errors.store(0, Relaxed);
         self.write_errors.store(0, Relaxed);
+        self.slow.store(0, Relaxed);
     }
 
     pub(super) fn snapshot(&self) -> VdevStats {
@@ -185,6 +194,7 @@ impl Stats {
             nanos: self.nanos.load(Relaxed),
             read_errors: self.read_errors.load(Relaxed),
             checksum_errors: self.checksum_errors.load(Relaxed),
+            slow: self.slow.load(Relaxed),
             latency: copy(&self.latency),
             sizes: copy(&self.sizes),
             reading: self.reading.load(Relaxed),

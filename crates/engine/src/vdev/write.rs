@@ -11,12 +11,13 @@ use super::extent::Extent;
 use super::layout::Map;
 use super::leaf::failure_of;
 use super::parity;
+use super::patience;
 use super::plan::{NoPlan, Planner};
 use super::read::BlockRead;
-use super::reports::{Asked, Question};
+use super::reports::{Asked, Question, SLOW};
 use super::tree::{LeafId, Node, NodeId, Shape, VdevTree};
 use bytes::{Bytes, BytesMut};
-use cenote_device::{DeviceError, WriteOp, write_batch, write_durable};
+use cenote_device::{DeviceError, Enough, Patience, WriteOp, write_batch, write_durable};
 use cenote_format::Txg;
 use std::collections::{HashMap, HashSet};
 
@@ -79,8 +80,8 @@ struct Batch {
     ops: Vec<Op>,
     /// Zeros that fill gaps between other writes: sent only where they join two of them.
     fillers: Vec<Op>,
-    /// Leaves that were left out although they have a device.
-    left_out: bool,
+    /// Leaves were left out although they have a device, or failed where another try may help.
+    again: bool,
     /// It is answered when it is durable.
     durable: bool,
 }
@@ -105,9 +106,9 @@ impl VdevTree {
 
     fn write_all(&self, writes: &[BlockWrite], durable: bool) -> Vec<Result<(), VdevError>> {
         let all: Vec<&BlockWrite> = writes.iter().collect();
-        let (mut results, left_out) = self.write_round(&all, false, durable);
-        if left_out && results.iter().any(is_unwritten) {
-            // Devices given up earlier are better than none.
+        let (mut results, again) = self.write_round(&all, false, durable);
+        if again && results.iter().any(is_unwritten) {
+            // Devices given up earlier are better than none, and an error may have been the only one.
             let failed: Vec<usize> =
                 (0..results.len()).filter(|&i| results.get(i).is_some_and(is_unwritten)).collect();
             let again: Vec<&BlockWrite> = failed.iter().filter_map(|&i| writes.get(i)).collect();
@@ -121,7 +122,8 @@ impl VdevTree {
         results
     }
 
-    /// One attempt. Also tells whether devices were left out because of earlier failures.
+    /// One attempt. Also tells whether another may do better: devices were left out because of earlier failures,
+    /// or gave an error.
     fn write_round(
         &self,
         writes: &[&BlockWrite],
@@ -132,10 +134,15 @@ impl VdevTree {
         let placer = Placer { planner: Planner::new(self, desperate) };
         let placed: Vec<Result<Placed, VdevError>> =
             writes.iter().map(|write| placer.block(write, &mut batch)).collect();
-        let answers = self.send(&mut batch);
+        let will_do = |done: &dyn Fn(usize) -> bool| {
+            placed.iter().flatten().all(|placed| placed.stands(done))
+        };
+        let answers = self.send(&mut batch, &will_do);
+        batch.again |= answers.iter().any(|answer| matches!(answer, Err(DeviceError::Io(_))));
+        let is_done = |op: usize| answers.get(op).is_some_and(Result::is_ok);
         let judge = |(write, placed): (&&BlockWrite, Result<Placed, VdevError>)| {
             let placed = placed?;
-            if placed.stands(&answers) {
+            if placed.stands(&is_done) {
                 placed.each_missed(&batch, &answers, &mut |leaf| {
                     if let Some(leaf) = self.leaves.get(leaf) {
                         self.note_missed(leaf, write.birth);
@@ -152,11 +159,12 @@ impl VdevTree {
             };
             Err(VdevError::NotWritten { vdev: write.vdev, reason })
         };
-        (writes.iter().zip(placed).map(judge).collect(), batch.left_out)
+        (writes.iter().zip(placed).map(judge).collect(), batch.again)
     }
 
-    /// Sends everything; the answers of the batch's operations in order, all counted.
-    fn send(&self, batch: &mut Batch) -> Vec<Result<(), DeviceError>> {
+    /// Sends everything; the answers of the batch's operations in order, all counted. `will_do` tells whether
+    /// those that were done are enough.
+    fn send(&self, batch: &mut Batch, will_do: Enough<'_>) -> Vec<Result<(), DeviceError>> {
         let fillers = batch.useful_fillers();
         let mut sent = Vec::with_capacity(batch.ops.len() + fillers.len());
         let mut sent_to = Vec::with_capacity(batch.ops.len() + fillers.len());
@@ -176,8 +184,17 @@ impl VdevTree {
         }
         let start = self.now();
         let (indexes, writes): (Vec<usize>, Vec<WriteOp>) = sent.into_iter().unzip();
-        let write = if batch.durable { write_durable } else { write_batch };
-        for (index, answer) in indexes.into_iter().zip(write(writes, self.deadline())) {
+        // Operations of the batch, and those that were sent, in the same order.
+        let enough = |done: &dyn Fn(usize) -> bool| {
+            will_do(&|op| indexes.binary_search(&op).is_ok_and(done))
+        };
+        let early = Some((patience::WRITE, &enough as Enough<'_>));
+        let patience = Patience { deadline: self.deadline(), early };
+        let answered = match batch.durable {
+            true => write_durable(writes, patience),
+            false => write_batch(writes, patience),
+        };
+        for (&index, answer) in indexes.iter().zip(answered) {
             // What fills a gap is nobody's data.
             if let Some(slot) = answers.get_mut(index) {
                 *slot = answer;
@@ -223,7 +240,9 @@ impl VdevTree {
         for (id, (writes, bytes)) in traffic {
             let Some(leaf) = self.leaves.get(id) else { continue };
             leaf.stats.add_writes(writes, bytes, wait);
-            self.report_slow(id, Asked::Write, wait);
+            if wait >= SLOW {
+                self.report_slow(id, Asked::Write, wait);
+            }
             // Only a leaf all of whose writes were answered has recovered.
             if !failed.contains(&id) {
                 changed |= leaf.health.lock().answered();
@@ -271,14 +290,14 @@ impl Batch {
 
 impl Placed {
     /// What reached the devices is enough.
-    fn stands(&self, answers: &[Result<(), DeviceError>]) -> bool {
+    fn stands(&self, is_done: &dyn Fn(usize) -> bool) -> bool {
         match self {
-            Self::Op(op) => answers.get(*op).is_some_and(Result::is_ok),
+            Self::Op(op) => is_done(*op),
             Self::Lost(_) => false,
-            Self::Copies(copies) => copies.iter().any(|copy| copy.stands(answers)),
-            Self::All(parts) => parts.iter().all(|part| part.stands(answers)),
+            Self::Copies(copies) => copies.iter().any(|copy| copy.stands(is_done)),
+            Self::All(parts) => parts.iter().all(|part| part.stands(is_done)),
             Self::Row(parity, columns) => {
-                columns.iter().filter(|column| !column.stands(answers)).count() <= *parity
+                columns.iter().filter(|column| !column.stands(is_done)).count() <= *parity
             }
         }
     }
@@ -393,7 +412,7 @@ impl Placer<'_> {
         let has_device = leaf.device().is_some();
         let willing = self.planner.desperate || leaf.health.lock().may_try(self.planner.now);
         if !has_device || !willing {
-            batch.left_out |= has_device;
+            batch.again |= has_device;
             return Ok(Placed::Lost(Some(id)));
         }
         let end = extent.offset.checked_add(extent.len).ok_or("beyond the device")?;

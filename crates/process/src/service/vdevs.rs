@@ -40,6 +40,7 @@ fn node(status: &VdevStatus, pool: &str, space: Option<&PoolSpace>, depth: u32) 
         read_errors: stats.read_errors,
         write_errors: stats.write_errors,
         checksum_errors: stats.checksum_errors,
+        slow_operations: stats.slow,
         allocated,
         space: size,
         deflated_space: size,

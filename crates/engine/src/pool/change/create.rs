@@ -16,7 +16,6 @@ use cenote_format::{BlockPointer, Guid, ObjectId, ObjectType, Txg};
 use super::add::AuxiliaryKind;
 use super::events::log_version;
 use crate::alloc::{Allocator, VdevToInit};
-use crate::dataset::Table;
 use crate::dataset::change::{MosChange, NewPool, OBJECT_DIRECTORY, PropertyInput};
 use crate::keys::Wrapping;
 use crate::object::{NewObject, ObjectSet};
@@ -360,11 +359,4 @@ pub(super) fn distributed_spares(tops: &[VdevConfig]) -> Result<Vec<VdevConfig>>
         }
     }
     Ok(spares)
-}
-
-/// The list of ZAPs of vdevs, if the pool has one.
-pub(super) fn zap_map(change: &MosChange<'_>) -> Result<Option<ObjectId>> {
-    let directory = Table::open(change.mos, OBJECT_DIRECTORY)?
-        .ok_or_else(|| Error::corrupt("the pool has no object directory"))?;
-    Ok(directory.number("com.delphix:vdev_zap_map")?.map(ObjectId))
 }

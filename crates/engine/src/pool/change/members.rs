@@ -12,8 +12,8 @@ use cenote_format::config::{PoolConfig, VdevConfig};
 use cenote_format::{Guid, Txg};
 
 use super::add::{AuxiliaryKind, Joined};
-use super::create::{random, vdev_zap, zap_map};
-use super::remove::free_objects_of;
+use super::create::{random, vdev_zap};
+use super::vdev_zaps::{free_objects_of, zap_map};
 use crate::dataset::change::MosChange;
 use crate::pool::group::{LivePool, MosStore, ScanKind, ScanOrder};
 use crate::pool::labels;

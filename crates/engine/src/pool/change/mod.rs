@@ -17,12 +17,11 @@ mod orders;
 mod properties;
 mod remove;
 mod snapshots;
-mod spare_watch;
 mod spares;
+mod vdev_zaps;
 
 pub use add::Additions;
 pub use create::{NewPoolPlan, create};
 pub use keys::Encryption;
 pub use members::Newcomer;
 pub use orders::{DatasetOrders, Fill, NewNamed, Parents};
-pub(super) use spare_watch::SpareWatch;

@@ -7,13 +7,12 @@
 use std::sync::Arc;
 
 use cenote_device::Device;
-use cenote_format::config::{PoolConfig, VdevConfig};
+use cenote_format::config::PoolConfig;
 use cenote_format::nvlist::Value;
 use cenote_format::{Guid, NvList, ObjectId, Txg};
 
 use super::add::AuxiliaryKind;
-use super::create::zap_map;
-use crate::alloc::destroy_missed;
+use super::vdev_zaps::free_objects_of;
 use crate::dataset::Table;
 use crate::dataset::change::{MosChange, OBJECT_DIRECTORY};
 use crate::events::string;
@@ -24,7 +23,7 @@ use crate::pool::group::config::write_packed;
 use crate::pool::leaves::open_exclusive;
 use crate::pool::{labels, packed};
 use crate::vdev::{AllocationClass, VdevTree};
-use crate::{Error, ErrorKind, Result, zap};
+use crate::{Error, ErrorKind, Result};
 
 /// Largest list of spares or cache devices that is read.
 const LIST_MAX: u64 = 16 << 20;
@@ -195,27 +194,4 @@ impl LivePool {
         }
         Ok(())
     }
-}
-
-/// Frees what the metadata has of vdevs that leave: their dirty time logs and ZAPs.
-pub(super) fn free_objects_of<'a>(
-    change: &MosChange<'_>,
-    store: &mut MosStore<'_, '_>,
-    gone: impl IntoIterator<Item = &'a VdevConfig>,
-) -> Result<()> {
-    let map = zap_map(change)?;
-    for node in gone {
-        if let Some(log) = node.dirty_time_log.filter(|object| object.0 != 0) {
-            destroy_missed(store, log)?;
-        }
-        let zaps = [node.leaf_zap, node.top_zap].into_iter().flatten();
-        for own in zaps.filter(|object| object.0 != 0) {
-            change.mos.free_object(change.tx, own)?;
-            if let Some(map) = map {
-                let name = zap::int_name(own.0);
-                zap::remove(&change.mos.object(map)?, change.tx, name.as_bytes())?;
-            }
-        }
-    }
-    Ok(())
 }

@@ -1,6 +1,6 @@
-//! Since when devices are lost.
+//! Which devices have been lost long enough for a hot spare to step in.
 //!
-//! Invariant: a device is given time to come back before a hot spare steps in.
+//! Invariant: a device is given time to come back, and what did not work is not tried again at once.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ pub(in crate::pool) struct SpareWatch(Mutex<BTreeMap<Guid, Instant>>);
 
 impl SpareWatch {
     /// Those of `lost` that were lost long enough by `now`; they are not told again for a while.
-    pub(super) fn due(&self, lost: &[Guid], now: Instant) -> Vec<Guid> {
+    pub(in crate::pool) fn due(&self, lost: &[Guid], now: Instant) -> Vec<Guid> {
         let mut since = self.0.lock();
         since.retain(|leaf, _| lost.contains(leaf));
         let mut due = Vec::new();

@@ -1,0 +1,73 @@
+//! A mirror of which one half does not answer for a while.
+//!
+//! Invariant: nobody waits for it longer than a few seconds, and it gets what it missed when it is back.
+
+use std::io::Write;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use super::frozen::Frozen;
+use super::members::state;
+use super::suspended::{failing_disk, may_not_fail};
+use super::{Bench, fill, noise};
+
+/// Longest time in which a read is to have been answered by the other half: a second, on a busy machine.
+const READ: Duration = Duration::from_secs(6);
+/// The same for a write that is synced: five seconds, and what was under way before.
+const WRITE: Duration = Duration::from_secs(12);
+
+fn within<T>(patience: Duration, what: &str, work: impl FnOnce() -> T) -> T {
+    let start = Instant::now();
+    let done = work();
+    assert!(start.elapsed() < patience, "{what}: {:?}", start.elapsed());
+    done
+}
+
+fn write_synced(path: &Path, seed: u32) {
+    let mut file = std::fs::File::create(path).unwrap();
+    file.write_all(&noise(50_000, seed)).unwrap();
+    file.sync_all().unwrap();
+}
+
+#[test]
+fn a_half_that_does_not_answer_holds_nobody_up() {
+    if may_not_fail() {
+        return;
+    }
+    let bench = Bench::new(2);
+    let (disk, mounted) = failing_disk(&bench);
+    let (silent, other) =
+        (bench.at("failing/disk").display().to_string(), bench.devices(2)[1].clone());
+    bench.create(&["-f", "mirror", &silent, &other]);
+    let root = bench.at("mnt/tank");
+    fill(&root);
+    bench.cenote(&["zpool", "export", "tank"]);
+    // Nothing is in any cache of the pool's.
+    let place = bench.at("mnt").display().to_string();
+    let devices = ["-d", &silent, "-d", &other, "-R", &place, "tank"];
+    bench.cenote(&[&["zpool", "import"][..], &devices].concat());
+
+    let frozen = Frozen(disk.clone());
+    disk.freeze(true);
+    let read = within(READ, "a read", || std::fs::read(root.join("file8")).unwrap());
+    assert!(read == noise(3_000_000, 8));
+    within(WRITE, "a synced write", || write_synced(&root.join("meanwhile"), 1));
+    within(WRITE, "a second one", || write_synced(&root.join("again"), 2));
+    within(WRITE, "a group", || bench.cenote(&["zpool", "sync", "tank"]));
+    let status = bench.cenote(&["zpool", "status", "tank"]);
+    assert_eq!(state(&status, "tank"), "DEGRADED", "{status}");
+    drop(frozen);
+    let status = bench.shows(|status| state(status, "tank") == "ONLINE");
+    assert_eq!(state(&status, &silent), "ONLINE", "{status}");
+    bench.cenote(&["zpool", "scrub", "-w", "tank"]);
+    let status = bench.cenote(&["zpool", "status", "tank"]);
+    assert!(status.contains("repaired 0B") && status.contains("No known data errors"), "{status}");
+    let manifest = bench.manifest();
+    bench.cenote(&["zpool", "export", "tank"]);
+    mounted.unmount_forced().unwrap();
+    // It holds everything alone.
+    std::fs::remove_file(&other).unwrap();
+    bench.zdb();
+    bench.import();
+    assert_eq!(bench.manifest(), manifest);
+}
