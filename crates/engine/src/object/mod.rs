@@ -12,6 +12,7 @@ mod early;
 mod live;
 mod need;
 mod numbers;
+mod occupied;
 mod overlay;
 mod plan;
 mod ranges;

@@ -44,7 +44,7 @@ impl PropertyInput {
         Self { name: name.to_owned(), value: PropertyData::Text(value.to_owned()) }
     }
 
-    fn stored(&self) -> Result<Value> {
+    pub(super) fn stored(&self) -> Result<Value> {
         Ok(match &self.value {
             PropertyData::Number(number) => Value::of_u64(*number),
             PropertyData::Text(text) => {
@@ -157,7 +157,7 @@ impl MosChange<'_> {
     }
 
     /// The table of properties of a snapshot, made if there is none.
-    fn snapshot_properties(&self, snapshot: ObjectId) -> Result<ObjectId> {
+    pub(super) fn snapshot_properties(&self, snapshot: ObjectId) -> Result<ObjectId> {
         let mut phys = self.dataset(snapshot)?;
         if phys.properties.0 == 0 {
             phys.properties = self.new_table(ObjectType::DSL_PROPS)?;
