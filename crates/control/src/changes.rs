@@ -86,6 +86,10 @@ pub enum Change {
         /// Unmount clones that are in use (`-f`).
         force: bool,
     },
+    /// `zfs receive`; brings a descriptor to read the stream from.
+    Receive(Box<ReceiveRequest>),
+    /// `zfs receive -A`: what was received in part into this filesystem or volume goes.
+    AbortReceive(String),
     /// `zfs hold`.
     Hold {
         /// Full names of snapshots.
@@ -170,7 +174,7 @@ pub enum Change {
 impl Change {
     /// How many descriptors come with it: what a new key is read from is the last.
     pub fn descriptors(&self) -> usize {
-        let own = usize::from(matches!(self, Change::LoadKey(_)));
+        let own = usize::from(matches!(self, Change::LoadKey(_) | Change::Receive(_)));
         own + usize::from(self.has_new_key())
     }
 
@@ -229,6 +233,45 @@ pub struct LoadKeyRequest {
     pub dataset: String,
     /// Only check it (`-n`).
     pub check_only: bool,
+}
+
+/// How the names of datasets that are received come from those that were sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ReceivedNames {
+    /// The target stands for the filesystem or volume that was sent.
+    #[default]
+    Exact,
+    /// All but the sender's pool is put below the target (`-d`).
+    WithoutPool,
+    /// The last part of the name is put below the target (`-e`).
+    LastPart,
+}
+
+/// What `zfs receive` asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReceiveRequest {
+    /// Filesystem, volume or snapshot.
+    pub target: String,
+    /// What is put below the target.
+    pub names: ReceivedNames,
+    /// Say what is received (`-v`).
+    pub verbose: bool,
+    /// Receive nothing (`-n`).
+    pub dry_run: bool,
+    /// Keep what was received if the stream is cut off (`-s`).
+    pub resumable: bool,
+    /// Take the target back to where the stream starts; destroy what the sender destroyed (`-F`).
+    pub force: bool,
+    /// Mount nothing (`-u`).
+    pub keep_unmounted: bool,
+    /// Leave out holds (`-h`).
+    pub skip_holds: bool,
+    /// Set instead of what the stream says (`-o`).
+    pub properties: Vec<PropertySetting>,
+    /// Inherited instead of what the stream says (`-x`).
+    pub excluded: Vec<String>,
+    /// Snapshot that a new dataset is cloned from (`-o origin=`).
+    pub origin: Option<String>,
 }
 
 /// What is wanted of the scrub or resilver of a pool.

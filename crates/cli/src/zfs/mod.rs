@@ -18,6 +18,7 @@ mod list;
 mod load_key;
 mod mount;
 mod project;
+mod receive;
 mod rename;
 mod rollback;
 mod set;
@@ -59,6 +60,7 @@ pub fn run(arguments: &[String]) -> ExitCode {
         "clone" => clone::run(rest),
         "promote" => clone::promote(rest),
         "rollback" => rollback::run(rest),
+        "receive" => receive::run(rest),
         "bookmark" => bookmark::run(rest),
         "hold" => hold::hold(rest),
         "release" => hold::release(rest),

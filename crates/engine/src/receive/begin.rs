@@ -14,8 +14,14 @@ use crate::pool::change::Encryption;
 use crate::pool::group::LivePool;
 use crate::{Error, ErrorKind, Result};
 
-/// The head to be filled, what it takes the place of, and bytes received before.
-type Begun = (ObjectId, Target, u64);
+/// The head to be filled, what it takes the place of, bytes received before, and properties that cannot be
+/// had.
+struct Begun {
+    head: ObjectId,
+    target: Target,
+    bytes: u64,
+    refused: Vec<String>,
+}
 
 impl Landing {
     /// Begins a receive: makes the head that is filled, in a transaction group.
@@ -27,7 +33,7 @@ impl Landing {
     /// `KeyNotLoaded`.
     pub fn begin(live: &Arc<LivePool>, facts: StreamFacts, order: ReceiveOrder) -> Result<Self> {
         let (told, wanted) = (facts.clone(), order.clone());
-        let (head, target, bytes) =
+        let Begun { head, target, bytes, refused } =
             live.change(move |live, change| begin(live, change, &told, &wanted))?;
         live.claim_received(head)?;
         let opened = live
@@ -46,7 +52,7 @@ impl Landing {
             }
         };
         let (live, current) = (live.clone(), None);
-        Ok(Self { live, facts, order, filled, target, current, bytes, is_over: false })
+        Ok(Self { live, facts, order, filled, target, current, bytes, is_over: false, refused })
     }
 }
 
@@ -113,12 +119,10 @@ fn begin_new(
             live.make_encrypted_dataset(change, &new, &encryption, facts.kind, |_, _| Ok(()))?
         }
     };
-    if !order.received.is_empty() {
-        change.set_received(made.dataset, &order.received)?;
-    }
+    let refused = order.store_received(change, made.dataset, facts.kind)?;
     let resume = order.resumable.then(|| facts.resume_facts());
     change.begin_receive(made.dataset, resume.as_ref())?;
-    Ok((made.dataset, Target::Itself, 0))
+    Ok(Begun { head: made.dataset, target: Target::Itself, bytes: 0, refused })
 }
 
 /// Makes what will take the place of `head`.
@@ -158,7 +162,8 @@ fn begin_over(
     };
     let resume = order.resumable.then(|| facts.resume_facts());
     change.begin_receive(made, resume.as_ref())?;
-    Ok((made, Target::Head { head: head.id, from }, 0))
+    let target = Target::Head { head: head.id, from };
+    Ok(Begun { head: made, target, bytes: 0, refused: Vec::new() })
 }
 
 /// Makes the empty head that a full stream fills to take the place of `head`.
@@ -219,7 +224,7 @@ fn go_on(
         let reason = "the stream does not go on where the receive was cut off";
         return Err(Error::invalid(reason).with_advice("send with the present token"));
     }
-    Ok((filled, target, point.bytes))
+    Ok(Begun { head: filled, target, bytes: point.bytes, refused: Vec::new() })
 }
 
 fn has_temporary(catalog: &Catalog, head: &Dataset) -> Result<bool> {

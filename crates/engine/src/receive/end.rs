@@ -6,9 +6,9 @@
 use cenote_format::ObjectId;
 use cenote_format::dsl_dataset::DslDataset;
 
-use super::{Landing, TEMPORARY, Target};
+use super::{Landing, ReceiveOrder, StreamFacts, TEMPORARY, Target};
 use crate::dataset::change::{MosChange, ReceivedSnapshot};
-use crate::dataset::{Catalog, Dataset};
+use crate::dataset::{Catalog, Dataset, DatasetKind};
 use crate::pool::group::LivePool;
 use crate::{Error, ErrorKind, Result};
 
@@ -23,40 +23,27 @@ impl Landing {
         self.facts.from.0 != 0
     }
 
-    /// The whole stream is there: takes its snapshot, and shows it.
+    /// The whole stream is there: takes its snapshot, and shows it. The names of properties that came with
+    /// the stream and cannot be had here.
     ///
     /// # Errors
     /// `Outdated`: the dataset was changed meanwhile; `Busy`: snapshots that would have to go are held; what
     /// the disks say. Nothing has changed then.
-    pub fn end(mut self) -> Result<()> {
+    pub fn end(mut self) -> Result<Vec<String>> {
         self.current = None;
-        let (filled, target, force) = (self.filled.id(), self.target, self.order.force);
+        let (filled, target) = (self.filled.id(), self.target);
         self.live.close_dataset(filled)?;
-        let end = ReceivedSnapshot {
-            name: self.order.snapshot.clone(),
-            guid: self.facts.to,
-            creation_time: self.facts.creation_time,
-        };
-        let received = std::mem::take(&mut self.order.received);
         if let Target::Head { head, .. } = target {
             self.live.close_dataset(head)?;
         }
-        self.live.change(move |live, change| {
-            if let Target::Head { head, from } = target {
-                replace(change, filled, head, from, force)?;
-                change.end_receive(head, &end)?;
-                if !received.is_empty() {
-                    change.set_received(head, &received)?;
-                }
-                change.destroy_head(filled)?;
-                live.wake_freeing();
-                return Ok(());
-            }
-            change.end_receive(filled, &end).map(drop)
-        })?;
+        let (facts, order) = (self.facts.clone(), self.order.clone());
+        let refused = self
+            .live
+            .change(move |live, change| end(live, change, (filled, target), &facts, &order))?;
         self.is_over = true;
         self.live.release_received(filled);
-        Ok(())
+        self.refused.extend(refused);
+        Ok(std::mem::take(&mut self.refused))
     }
 
     /// Gives up what was received, unless it can go on.
@@ -85,18 +72,38 @@ impl Drop for Landing {
     }
 }
 
-/// Puts what was received in the place of a head.
-fn replace(
+/// Takes the snapshot of what was received, where that is to be.
+fn end(
+    live: &LivePool,
     change: &MosChange<'_>,
-    filled: ObjectId,
-    head: ObjectId,
-    from: Option<ObjectId>,
-    force: bool,
-) -> Result<()> {
-    if let Some(from) = from {
-        change.make_way_for_received(head, from, force)?;
-    }
-    change.swap_clone(filled, head)
+    (filled, target): (ObjectId, Target),
+    facts: &StreamFacts,
+    order: &ReceiveOrder,
+) -> Result<Vec<String>> {
+    let end = ReceivedSnapshot {
+        name: order.snapshot.clone(),
+        guid: facts.to,
+        creation_time: facts.creation_time,
+    };
+    let mut refused = Vec::new();
+    let snapshot = match target {
+        Target::Itself => change.end_receive(filled, &end)?,
+        Target::Head { head, from } => {
+            if let Some(from) = from {
+                change.make_way_for_received(head, from, order.force)?;
+            }
+            change.swap_clone(filled, head)?;
+            let snapshot = change.end_receive(head, &end)?;
+            refused.extend(order.store_received(change, head, facts.kind)?);
+            change.destroy_head(filled)?;
+            live.wake_freeing();
+            snapshot
+        }
+    };
+    let kind = DatasetKind::Filesystem;
+    refused.extend(change.set_received(snapshot, kind, &order.of_snapshot)?);
+    order.holds.iter().try_for_each(|tag| change.hold(snapshot, tag, false))?;
+    Ok(refused)
 }
 
 fn destroy(live: &LivePool, filled: ObjectId) -> Result<()> {

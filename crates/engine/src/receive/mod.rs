@@ -14,9 +14,11 @@ mod objects;
 use std::sync::Arc;
 
 use cenote_format::objset::ObjsetKind;
-use cenote_format::{Guid, ObjectId};
+use cenote_format::{Guid, ObjectId, property};
 
-use crate::dataset::change::{PropertyInput, ResumeFacts};
+use crate::Result;
+use crate::dataset::DatasetKind;
+use crate::dataset::change::{MosChange, PropertyInput, ResumeFacts};
 use crate::object::Object;
 use crate::pool::group::{LiveDataset, LivePool};
 
@@ -91,6 +93,39 @@ pub struct ReceiveOrder {
     pub local: Vec<PropertyInput>,
     /// Values that came with the stream.
     pub received: Vec<PropertyInput>,
+    /// Properties that are inherited all the same.
+    pub excluded: Vec<String>,
+    /// Values of the snapshot that came with the stream.
+    pub of_snapshot: Vec<PropertyInput>,
+    /// Tags the snapshot is held with.
+    pub holds: Vec<String>,
+}
+
+impl ReceiveOrder {
+    /// Stores the values that came with the stream of `dataset`; the names of those that cannot be had here.
+    fn store_received(
+        &self,
+        change: &MosChange<'_>,
+        dataset: ObjectId,
+        kind: ObjsetKind,
+    ) -> Result<Vec<String>> {
+        let kind = match kind {
+            ObjsetKind::Zvol => DatasetKind::Volume,
+            _ => DatasetKind::Filesystem,
+        };
+        let can_inherit = |name: &str| {
+            let native = property::dataset(name);
+            native.is_none_or(|native| native.is_inheritable() && !native.is_read_only())
+        };
+        let is_out = |name: &String| self.excluded.contains(name) && !can_inherit(name);
+        let mut received = self.received.clone();
+        received.retain(|input| !is_out(&input.name));
+        let refused = change.set_received(dataset, kind, &received)?;
+        for name in self.excluded.iter().filter(|name| can_inherit(name)) {
+            change.inherit_property(dataset, name, false)?;
+        }
+        Ok(refused)
+    }
 }
 
 /// What a received head takes the place of.
@@ -116,4 +151,6 @@ pub struct Landing {
     bytes: u64,
     /// Nothing is to be given up any more.
     is_over: bool,
+    /// Properties that came with the stream and cannot be had here.
+    refused: Vec<String>,
 }

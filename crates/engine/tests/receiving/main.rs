@@ -39,7 +39,7 @@ fn receive(world: &World, stream: &[u8], order: &ReceiveOrder) -> Result<()> {
     let facts = StreamFacts::of(&begin, &item.payload)?;
     let mut landing = Landing::begin(&world.live, facts, order.clone())?;
     landing.apply_all(&mut reader, |_| Ok(()))?;
-    landing.end()
+    landing.end().map(drop)
 }
 
 #[test]

@@ -5,11 +5,12 @@
 //! that begins to fill it to the one that takes the snapshot the stream tells of.
 
 use cenote_format::dsl_dataset::{FLAG_INCONSISTENT, resume as key_of};
-use cenote_format::property::{HAS_RECEIVED, RECEIVED_SUFFIX};
+use cenote_format::property::{HAS_RECEIVED, INHERIT_SUFFIX, RECEIVED_SUFFIX};
 use cenote_format::zap::Value;
 use cenote_format::{Guid, ObjectId};
 
 use super::{MosChange, PropertyInput};
+use crate::dataset::DatasetKind;
 use crate::{Error, ErrorKind, Result};
 
 /// What a resumable receive records when it begins.
@@ -175,19 +176,51 @@ impl MosChange<'_> {
         Ok(objects(head)? != objects(snapshot)?)
     }
 
-    /// Stores values that came with a stream. They show where no local value does.
-    pub fn set_received(&self, dataset: ObjectId, inputs: &[PropertyInput]) -> Result<()> {
+    /// Stores values that came with a stream: they show where no local value does. The names of those that
+    /// cannot be had here.
+    pub fn set_received(
+        &self,
+        dataset: ObjectId,
+        kind: DatasetKind,
+        inputs: &[PropertyInput],
+    ) -> Result<Vec<String>> {
+        let mut refused = Vec::new();
+        let mut table = None;
         for input in inputs {
-            self.receive_property(dataset, input)?;
+            if self.check_property(dataset, kind, input).is_err() {
+                refused.push(input.name.clone());
+                continue;
+            }
+            let table = match table {
+                Some(table) => table,
+                None => *table.insert(self.table_of_properties(dataset)?),
+            };
+            self.receive_property(dataset, table, input)?;
         }
-        let table = self.table_of_properties(dataset)?;
-        self.put_number(table, HAS_RECEIVED, 0)
+        if let Some(table) = table {
+            self.put_number(table, HAS_RECEIVED, 0)?;
+        }
+        Ok(refused)
     }
 
-    fn receive_property(&self, dataset: ObjectId, input: &PropertyInput) -> Result<()> {
-        let table = self.table_of_properties(dataset)?;
-        let stored = input.stored()?;
-        self.put(table, &format!("{}{RECEIVED_SUFFIX}", input.name), &stored)
+    fn receive_property(
+        &self,
+        dataset: ObjectId,
+        table: ObjectId,
+        input: &PropertyInput,
+    ) -> Result<()> {
+        let (phys, name) = (self.dataset(dataset)?, &input.name);
+        let is_hidden = self.value(table, name)?.is_some()
+            || self.value(table, &format!("{name}{INHERIT_SUFFIX}"))?.is_some();
+        let refreserved = match phys.is_snapshot() {
+            true => 0,
+            false => self.refreservation(&self.directory(phys.directory)?)?,
+        };
+        self.put(table, &format!("{name}{RECEIVED_SUFFIX}"), &input.stored()?)?;
+        if is_hidden || phys.is_snapshot() {
+            return Ok(());
+        }
+        self.follow_value(&phys, input, refreserved)
     }
 
     fn table_of_properties(&self, dataset: ObjectId) -> Result<ObjectId> {

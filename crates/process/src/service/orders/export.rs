@@ -50,6 +50,9 @@ impl Order for Export {
 
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
         let service = doing.service;
+        if service.changes.live().is_ok_and(|live| live.is_receiving()) {
+            return Err(doing.refuse(FailureKind::Busy, "pool is busy"));
+        }
         let mounted = service.mounts.names();
         let made = doing.shown().map(|all| places::made(&all, &mounted)).unwrap_or_default();
         let warnings = self.take_down(doing)?;
