@@ -177,7 +177,9 @@ impl Landing {
         }
         let new = Self::new_object(facts);
         self.changing((1, DNODE_BLOCK), Purpose::Grow, |tx| {
-            set.claim_object(tx, id, &new).map(drop)
+            set.claim_object(tx, id, &new)?;
+            self.note(tx, facts.id, 0);
+            Ok(())
         })
     }
 
@@ -205,7 +207,9 @@ impl Landing {
             }
             object.set_type(tx, new.object_type)?;
             object.set_storage(tx, new.compression, new.checksum)?;
-            object.set_bonus(tx, facts.bonus_type, facts.bonus)
+            object.set_bonus(tx, facts.bonus_type, facts.bonus)?;
+            self.note(tx, facts.id, 0);
+            Ok(())
         })
     }
 

@@ -4,6 +4,7 @@
 //! Invariant: a receive that fails leaves every dataset as it was.
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
+mod resumed;
 mod world;
 
 use std::path::Path;

@@ -130,3 +130,22 @@ fn zdb(directory: &Path, options: &[&str]) {
         assert!(!text.contains(word), "{options:?}: {word}: {text}");
     }
 }
+
+impl World {
+    /// Every object of a snapshot: its number, kind, bonus, and what it holds.
+    pub fn content(&self, snapshot: &str) -> Vec<(u64, u8, Vec<u8>, Vec<u8>)> {
+        let found = self.live.pool().catalog().dataset_named(snapshot).unwrap();
+        let io = self.live.pool().io();
+        let set = ObjectSet::open(io, found.phys.pointer, found.id.0, None).unwrap();
+        let (mut all, mut at) = (Vec::new(), 0);
+        while let Some(id) = set.next_object(at).unwrap() {
+            let object = set.object(id).unwrap();
+            let dnode = object.dnode();
+            let len = (object.block_count() * object.block_size()) as usize;
+            let data = object.read_vec(0, len).unwrap();
+            all.push((id.0, dnode.object_type.0, dnode.bonus().to_vec(), data));
+            at = id.0;
+        }
+        all
+    }
+}
