@@ -16,6 +16,7 @@ mod modern;
 mod mount_helper;
 mod once;
 mod placed;
+mod receive;
 mod replaced;
 mod sessions;
 mod suspended;
