@@ -4,6 +4,8 @@
 //! Invariant: a receive that fails leaves every dataset as it was.
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
+mod hostile;
+mod mutated;
 mod resumed;
 mod world;
 

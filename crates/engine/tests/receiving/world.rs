@@ -7,15 +7,16 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-use cenote_device::{Device, FileDevice, Mode};
+use cenote_device::{Device, FileDevice, Mode, SimDevice};
 use cenote_engine::Result;
 use cenote_engine::check::{CheckOptions, Verify, check};
 use cenote_engine::object::{NewObject, ObjectSet};
 use cenote_engine::pool::OpenOptions;
 use cenote_engine::pool::change::{NewPoolPlan, create};
 use cenote_engine::pool::group::{LivePool, WriteOptions};
+use cenote_engine::receive::give_up_partial;
 use cenote_engine::txg::Tx;
-use cenote_engine::vdev::{AllocationClass, LeafUnavailable};
+use cenote_engine::vdev::{AllocationClass, LeafOpener, LeafUnavailable};
 use cenote_format::config::{TopLevel, VdevConfig, VdevKind};
 use cenote_format::zap::Normalization;
 use cenote_format::{ObjectId, ObjectType, feature};
@@ -56,7 +57,34 @@ pub fn nothing(set: &ObjectSet, tx: &Tx) -> Result<()> {
 
 pub struct World {
     pub live: Arc<LivePool>,
-    directory: tempfile::TempDir,
+    directory: Option<tempfile::TempDir>,
+}
+
+fn made(path: &Path, open: Arc<dyn LeafOpener>) -> Arc<LivePool> {
+    let leaf = VdevConfig {
+        kind: VdevKind::File,
+        path: Some(path.display().to_string()),
+        top: Some(TopLevel { ashift: 12, ..TopLevel::default() }),
+        ..VdevConfig::default()
+    };
+    let names = feature::FEATURES.iter().map(|feature| feature.name());
+    let plan = NewPoolPlan {
+        name: "p".into(),
+        temporary_name: None,
+        version: 5000,
+        tops: vec![(leaf, AllocationClass::Normal)],
+        spares: Vec::new(),
+        caches: Vec::new(),
+        features: names.filter(|name| !LATER.contains(name)).map(str::to_owned).collect(),
+        pool_properties: Vec::new(),
+        properties: Vec::new(),
+        encryption: None,
+        command: Some(("zpool create p".into(), 0)),
+        hostid: 0,
+        hostname: "test".into(),
+    };
+    let (options, write) = (OpenOptions::default(), WriteOptions::default());
+    create(plan, open, &options, write, nothing).unwrap()
 }
 
 impl World {
@@ -64,31 +92,32 @@ impl World {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("d0");
         std::fs::File::create(&path).unwrap().set_len(SIZE).unwrap();
-        let leaf = VdevConfig {
-            kind: VdevKind::File,
-            path: Some(path.display().to_string()),
-            top: Some(TopLevel { ashift: 12, ..TopLevel::default() }),
-            ..VdevConfig::default()
-        };
-        let names = feature::FEATURES.iter().map(|feature| feature.name());
-        let plan = NewPoolPlan {
-            name: "p".into(),
-            temporary_name: None,
-            version: 5000,
-            tops: vec![(leaf, AllocationClass::Normal)],
-            spares: Vec::new(),
-            caches: Vec::new(),
-            features: names.filter(|name| !LATER.contains(name)).map(str::to_owned).collect(),
-            pool_properties: Vec::new(),
-            properties: Vec::new(),
-            encryption: None,
-            command: Some(("zpool create p".into(), 0)),
-            hostid: 0,
-            hostname: "test".into(),
-        };
-        let (options, write) = (OpenOptions::default(), WriteOptions::default());
-        let live = create(plan, Arc::new(open_leaf), &options, write, nothing).unwrap();
-        Self { live, directory }
+        let live = made(&path, Arc::new(open_leaf));
+        Self { live, directory: Some(directory) }
+    }
+
+    /// A pool on a disk in memory.
+    pub fn in_memory() -> Self {
+        let disk = Arc::new(SimDevice::new("d0", SIZE as usize));
+        let open = move |_: &VdevConfig| Ok(disk.clone() as Arc<dyn Device>);
+        Self { live: made(Path::new("/sim/d0"), Arc::new(open)), directory: None }
+    }
+
+    /// Takes away what a receive may have made of a dataset, or put on top of its first snapshot.
+    pub fn clear(&self, dataset: &str, whole: bool) {
+        drop(give_up_partial(&self.live, dataset));
+        let orders = self.live.orders();
+        let snapshot = format!("{dataset}@s");
+        if self.live.pool().catalog().dataset_named(&snapshot).is_ok() {
+            orders.destroy(&[snapshot], false).unwrap();
+        }
+        if self.live.pool().catalog().dataset_named(dataset).is_err() {
+            return;
+        }
+        match whole {
+            true => orders.destroy(&[dataset.to_owned()], false).unwrap(),
+            false => orders.rollback(&format!("{dataset}@one")).unwrap(),
+        }
     }
 
     pub fn census(&self) {
@@ -108,7 +137,7 @@ impl World {
         self.live.export().unwrap();
         drop(self.live);
         for options in [&["-bcc"][..], &["-dd"]] {
-            zdb(self.directory.path(), options);
+            zdb(self.directory.as_ref().unwrap().path(), options);
         }
     }
 }
