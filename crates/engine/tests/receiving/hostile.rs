@@ -63,12 +63,12 @@ fn hostile_streams_change_nothing() {
     let (mut landed, mut refused) = (0, 0);
     for seed in seeds() {
         let mut next = generator(seed);
-        let is_full = next() % 2 == 0;
+        let is_full = next().is_multiple_of(2);
         let mut changed = if is_full { full.clone() } else { more.clone() };
         mutate(&mut changed, &mut next);
         let stream = written(&changed);
         let target = if is_full { order("p/new") } else { order("p/base") };
-        let resumable = next() % 4 == 0;
+        let resumable = next().is_multiple_of(4);
         let target = ReceiveOrder { resumable, ..target };
         let done = catch_unwind(AssertUnwindSafe(|| receive(&world, &stream, &target)));
         let Ok(done) = done else { panic!("seed {seed} panics") };
@@ -82,7 +82,7 @@ fn hostile_streams_change_nothing() {
         if !is_full && done.is_err() {
             assert_eq!(world.content("p/base@one"), before, "seed {seed}");
         }
-        if (seed + 1) % LOOK == 0 {
+        if (seed + 1).is_multiple_of(LOOK) {
             world.census();
         }
     }

@@ -127,7 +127,7 @@ fn change(item: &mut Item, next: &mut dyn FnMut() -> u64) {
             0 | 1 => write.object = value,
             2 | 3 => write.offset = value,
             4 | 5 => {
-                write.logical_size = value % (300 << 10) & !3;
+                write.logical_size = (value % (300 << 10)) & !3;
                 item.payload.resize(write.logical_size as usize, value as u8);
             }
             6 => {
@@ -148,7 +148,7 @@ fn change(item: &mut Item, next: &mut dyn FnMut() -> u64) {
         Record::Spill(spill) => match which {
             0..=2 => spill.object = value,
             3..=5 => {
-                spill.length = value % (40 << 10) & !3;
+                spill.length = (value % (40 << 10)) & !3;
                 item.payload.resize(spill.length as usize, value as u8);
             }
             _ => spill.flags = value as u8,
