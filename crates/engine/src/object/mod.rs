@@ -17,6 +17,7 @@ mod overlay;
 mod plan;
 mod ranges;
 mod savepoint;
+mod sealed;
 mod sync;
 mod together;
 mod tree;

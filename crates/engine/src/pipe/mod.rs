@@ -47,8 +47,8 @@ pub use scrub::Scrubbed;
 pub use special::Copies;
 pub use workers::Workers;
 pub use write::{
-    Addresses, BlockPlace, BlockToWrite, BlockWriter, Encryptor, Replaced, Sealing, Submit,
-    Unopened, Written,
+    Addresses, BlockPlace, BlockToWrite, BlockWriter, Encryptor, GivenBlock, Replaced, Sealing,
+    Submit, Unopened, Written,
 };
 
 /// Opens blocks of one encrypted dataset; declared here, implemented by the keys room.

@@ -13,7 +13,7 @@ use cenote_format::send_stream::{
 use cenote_format::{NvList, ObjectType, byteswap};
 
 use super::data::expanded;
-use super::{Landing, ObjectFacts, StreamFacts};
+use super::{Landing, ObjectFacts, RawFacts, StreamFacts};
 use crate::stream::{Item, ReadError, StreamReader};
 use crate::{Error, ErrorKind, Result};
 
@@ -23,7 +23,8 @@ const VOLUME: u32 = 3;
 /// Embedded data that is data.
 const EMBEDDED_DATA: u8 = 0;
 /// Features of streams, and those of pools that they need.
-const NEEDED: [(Features, &str); 8] = [
+const NEEDED: [(Features, &str); 9] = [
+    (Features::RAW, "encryption"),
     (Features::LZ4, "lz4_compress"),
     (Features::ZSTD, "zstd_compress"),
     (Features::EMBED_DATA, "embedded_data"),
@@ -52,9 +53,6 @@ impl StreamFacts {
             let reason = format!("the stream has features that are not known ({unknown:#x})");
             return Err(Error::unsupported(reason));
         }
-        if features.contains(Features::RAW) {
-            return refuse("raw streams");
-        }
         if features.contains(Features::REDACTED) {
             return refuse("redacted streams");
         }
@@ -72,6 +70,7 @@ impl StreamFacts {
             true => Some(resumed(list)?),
             false => None,
         };
+        let raw = raw_facts(features, begin.flags, list)?;
         let needed = NEEDED.iter().filter(|(feature, _)| features.contains(*feature));
         Ok(Self {
             kind,
@@ -87,8 +86,21 @@ impl StreamFacts {
             case_insensitive: begin.flags.contains(BeginFlags::CASE_INSENSITIVE),
             tells_spills: begin.flags.contains(BeginFlags::SPILL_BLOCK),
             resumed,
+            raw,
         })
     }
+}
+
+/// What a raw stream says of keys.
+fn raw_facts(features: Features, flags: BeginFlags, list: &[u8]) -> Result<Option<RawFacts>> {
+    if !features.contains(Features::RAW) {
+        return Ok(None);
+    }
+    if features.contains(Features::EMBED_DATA) || !flags.contains(BeginFlags::SPILL_BLOCK) {
+        return Err(Error::invalid("a raw stream that cannot be whole"));
+    }
+    let list = NvList::decode(list).map_err(|error| Error::invalid(error.to_string()))?;
+    RawFacts::of(&list).map(Some)
 }
 
 fn resumed(list: &[u8]) -> Result<(u64, u64)> {
@@ -158,7 +170,15 @@ impl Landing {
                     false => Err(Error::invalid("the stream ends with another snapshot")),
                 };
             }
-            self.apply(&item.record, &mut item.payload, item.order == ByteOrder::Big)?;
+            let swapped = item.order == ByteOrder::Big;
+            match (&self.raw, swapped) {
+                (None, _) => self.apply(&item.record, &mut item.payload, swapped)?,
+                (Some(_), false) => self.apply_raw(&item.record, item.payload)?,
+                (Some(_), true) => {
+                    let reason = "raw streams of the other byte order: not supported yet";
+                    return Err(Error::unsupported(reason));
+                }
+            }
             on(now)?;
         }
     }

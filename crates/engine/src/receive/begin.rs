@@ -7,11 +7,12 @@ use std::sync::Arc;
 use cenote_format::ObjectId;
 use cenote_format::objset::ObjsetKind;
 
-use super::{Landing, ReceiveOrder, StreamFacts, TEMPORARY, Target};
-use crate::dataset::change::{MosChange, NewDataset};
+use super::{Landing, RawFacts, ReceiveOrder, StreamFacts, TEMPORARY, Target};
+use crate::dataset::change::{MosChange, NewDataset, PropertyInput};
 use crate::dataset::{Catalog, Dataset};
+use crate::keys::ReceivedSeals;
 use crate::pool::change::Encryption;
-use crate::pool::group::LivePool;
+use crate::pool::group::{LiveDataset, LivePool};
 use crate::{Error, ErrorKind, Result};
 
 /// The head to be filled, what it takes the place of, bytes received before, and properties that cannot be
@@ -33,14 +34,18 @@ impl Landing {
     /// `KeyNotLoaded`.
     pub fn begin(live: &Arc<LivePool>, facts: StreamFacts, order: ReceiveOrder) -> Result<Self> {
         let (told, wanted) = (facts.clone(), order.clone());
+        let raw = facts.raw.clone().map(|raw| {
+            let seals = ReceivedSeals::new(raw.keys.wrapped.version, raw.portable);
+            (raw, Arc::new(seals))
+        });
+        let seals = raw.as_ref().map(|(_, seals)| seals.clone());
         let Begun { head, target, bytes, refused } =
-            live.change(move |live, change| begin(live, change, &told, &wanted))?;
+            live.change(move |live, change| begin(live, change, &told, &wanted, seals))?;
         live.claim_received(head)?;
-        let opened = live
-            .pool()
-            .catalog()
-            .dataset_by_id(head)
-            .and_then(|dataset| live.open_dataset(&dataset));
+        let opened = live.pool().catalog().dataset_by_id(head).and_then(|dataset| match &raw {
+            None => live.open_dataset(&dataset),
+            Some(raw) => open_raw(live, &dataset, raw),
+        });
         let filled = match opened {
             Ok(filled) => filled,
             Err(error) => {
@@ -51,9 +56,34 @@ impl Landing {
                 return Err(error);
             }
         };
-        let (live, current) = (live.clone(), None);
-        Ok(Self { live, facts, order, filled, target, current, bytes, is_over: false, refused })
+        Ok(Self {
+            live: live.clone(),
+            facts,
+            order,
+            filled,
+            target,
+            current: None,
+            raw,
+            reaches: None,
+            bytes,
+            is_over: false,
+            refused,
+        })
     }
+}
+
+/// What came sealed.
+type Seals = Option<Arc<ReceivedSeals>>;
+
+/// Opens a head that is filled with what came sealed.
+fn open_raw(
+    live: &LivePool,
+    dataset: &Dataset,
+    (raw, seals): &(RawFacts, Arc<ReceivedSeals>),
+) -> Result<Arc<LiveDataset>> {
+    let filled = live.open_sealed(dataset, seals.clone())?;
+    filled.set().shape_sealed(0, raw.last_dnode_block, raw.checksum, raw.compression)?;
+    Ok(filled)
 }
 
 fn begin(
@@ -61,6 +91,7 @@ fn begin(
     change: &MosChange<'_>,
     facts: &StreamFacts,
     order: &ReceiveOrder,
+    seals: Seals,
 ) -> Result<Begun> {
     for feature in &facts.features {
         if !change.is_enabled(feature)? {
@@ -79,7 +110,7 @@ fn begin(
     }
     match found {
         Some(head) => begin_over(live, change, facts, order, &head),
-        None => begin_new(live, change, &catalog, facts, order),
+        None => begin_new(live, change, &catalog, (facts, order), seals),
     }
 }
 
@@ -88,8 +119,8 @@ fn begin_new(
     live: &LivePool,
     change: &MosChange<'_>,
     catalog: &Catalog,
-    facts: &StreamFacts,
-    order: &ReceiveOrder,
+    (facts, order): (&StreamFacts, &ReceiveOrder),
+    seals: Seals,
 ) -> Result<Begun> {
     let whole = &order.dataset;
     let (parent, name) =
@@ -104,9 +135,16 @@ fn begin_new(
         case_insensitive: facts.case_insensitive,
         ..NewDataset::default()
     };
+    let mut local = order.local.clone();
+    if let (Some(raw), None) = (&facts.raw, &order.origin) {
+        new.keys = Some(raw.keys.clone());
+        local.push(PropertyInput::text("keylocation", "prompt"));
+        new.properties = &local;
+    }
     let made = match &order.origin {
         Some(origin) => {
             let origin = catalog.dataset_named(origin)?;
+            check_raw(change, catalog, facts, &origin)?;
             if facts.from.0 != 0 && origin.phys.guid != facts.from {
                 return Err(no_source());
             }
@@ -114,6 +152,9 @@ fn begin_new(
             live.clone_dataset(change, &new)?
         }
         None if facts.from.0 != 0 => return Err(no_source()),
+        None if let Some(seals) = seals => {
+            live.make_sealed_dataset(change, &new, facts.kind, seals)?
+        }
         None => {
             let encryption = Encryption::Inherited;
             live.make_encrypted_dataset(change, &new, &encryption, facts.kind, |_, _| Ok(()))?
@@ -148,6 +189,7 @@ fn begin_over(
     };
     let (made, from) = if facts.from.0 != 0 {
         let from = change.snapshot_with_guid(head.id, facts.from)?.ok_or_else(no_source)?;
+        check_raw(change, &change.catalog()?, facts, &change.catalog()?.dataset_by_id(from)?)?;
         if !order.force && !change.snapshots_after(head.id, from)?.is_empty() {
             return Err(Error::new(ErrorKind::NotFound, "the dataset has a newer snapshot"));
         }
@@ -183,7 +225,7 @@ fn replacement(
         let reason = "a dataset with snapshots, or a clone, is not replaced";
         return Err(Error::new(ErrorKind::Exists, reason));
     }
-    if catalog.key_object(&head.directory)?.is_some() {
+    if facts.raw.is_some() || catalog.key_object(&head.directory)?.is_some() {
         let reason =
             "a full stream that takes the place of an encrypted dataset is not supported yet";
         return Err(Error::unsupported(reason));
@@ -195,6 +237,27 @@ fn replacement(
     let encryption = Encryption::Off;
     let made = live.make_encrypted_dataset(change, new, &encryption, facts.kind, |_, _| Ok(()))?;
     Ok(made.dataset)
+}
+
+/// Refuses a raw stream that starts from what is not sealed with its keys, and one that is not raw where the
+/// source only came so.
+fn check_raw(
+    change: &MosChange<'_>,
+    catalog: &Catalog,
+    facts: &StreamFacts,
+    from: &Dataset,
+) -> Result<()> {
+    let Some(raw) = &facts.raw else { return Ok(()) };
+    let key = catalog.key_object(&from.directory)?;
+    if key.is_none_or(|key| key.wrapped.guid != raw.keys.wrapped.guid) {
+        return Err(Error::invalid("the raw stream has other keys than what it starts from"));
+    }
+    match change.ivset(from.id)? {
+        Some(known) if raw.from_ivset != 0 && known != raw.from_ivset => Err(Error::invalid(
+            "the IV set of the stream's source is not that of its snapshot here",
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// Goes on where a receive was cut off.

@@ -87,7 +87,7 @@ impl Landing {
     }
 
     /// The object that a record is about, which must be there.
-    fn current(&mut self, id: u64) -> Result<Object> {
+    pub(super) fn current(&mut self, id: u64) -> Result<Object> {
         if let Some(current) = self.current.as_ref().filter(|current| current.id().0 == id) {
             return Ok(current.clone());
         }

@@ -100,6 +100,13 @@ fn end(
             snapshot
         }
     };
+    if let Some(raw) = &facts.raw {
+        let head = match target {
+            Target::Itself => filled,
+            Target::Head { head, .. } => head,
+        };
+        change.receive_seals(head, snapshot, raw.ivset, &raw.keys)?;
+    }
     let kind = DatasetKind::Filesystem;
     refused.extend(change.set_received(snapshot, kind, &order.of_snapshot)?);
     order.holds.iter().try_for_each(|tag| change.hold(snapshot, tag, false))?;

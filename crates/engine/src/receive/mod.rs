@@ -10,6 +10,7 @@ mod begin;
 mod data;
 mod end;
 mod objects;
+mod raw;
 
 use std::sync::Arc;
 
@@ -18,7 +19,8 @@ use cenote_format::{Guid, ObjectId, property};
 
 use crate::Result;
 use crate::dataset::DatasetKind;
-use crate::dataset::change::{MosChange, PropertyInput, ResumeFacts};
+use crate::dataset::change::{MosChange, NewKeys, PropertyInput, ResumeFacts};
+use crate::keys::ReceivedSeals;
 use crate::object::Object;
 use crate::pool::group::{LiveDataset, LivePool};
 
@@ -58,6 +60,27 @@ pub struct StreamFacts {
     pub tells_spills: bool,
     /// It goes on where one was cut off: number of the object, and offset in bytes.
     pub resumed: Option<(u64, u64)>,
+    /// Its blocks are sealed.
+    pub raw: Option<RawFacts>,
+}
+
+/// What a raw stream says of keys.
+#[derive(Clone, Debug)]
+pub struct RawFacts {
+    /// The keys of the dataset, wrapped as the sender has them.
+    keys: NewKeys,
+    /// The portable MAC of the object set.
+    portable: [u8; 32],
+    /// The last block of the array of dnodes.
+    last_dnode_block: u64,
+    /// Checksum id of that array.
+    checksum: u8,
+    /// Compression id of that array.
+    compression: u8,
+    /// The set of initialisation vectors of the snapshot.
+    ivset: u64,
+    /// That of the snapshot it starts from; 0: not told.
+    from_ivset: u64,
 }
 
 impl StreamFacts {
@@ -69,6 +92,7 @@ impl StreamFacts {
             large_blocks: self.large_blocks,
             embedded: self.embedded,
             compressed: self.compressed,
+            raw: self.raw.is_some(),
         }
     }
 }
@@ -147,6 +171,10 @@ pub struct Landing {
     target: Target,
     /// The object that was changed last.
     current: Option<Object>,
+    /// Of a raw stream: what it says of keys, and what came sealed.
+    raw: Option<(RawFacts, Arc<ReceivedSeals>)>,
+    /// Of a raw stream: an object, and its last block.
+    reaches: Option<(u64, u64)>,
     /// Bytes of streams received before this one, and in it.
     bytes: u64,
     /// Nothing is to be given up any more.

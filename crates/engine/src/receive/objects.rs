@@ -115,13 +115,13 @@ impl Landing {
         }
     }
 
-    fn free_object(&self, id: ObjectId) -> Result<()> {
+    pub(super) fn free_object(&self, id: ObjectId) -> Result<()> {
         let set = self.filled.set();
         set.object(id)?.need_to_free_all()?;
         self.changing((1, DNODE_BLOCK), Purpose::Spare, |tx| set.free_readable(tx, id))
     }
 
-    fn check(&self, facts: &ObjectFacts<'_>) -> Result<()> {
+    pub(super) fn check(&self, facts: &ObjectFacts<'_>) -> Result<()> {
         let wrong = |what: String| Err(Error::invalid(format!("the stream has an object {what}")));
         let most = self.largest_block();
         let size = facts.block_size;
@@ -161,8 +161,8 @@ impl Landing {
         .with_bonus(facts.bonus_type, facts.bonus.to_vec())
     }
 
-    /// Makes an object where none is.
-    fn make(&self, facts: &ObjectFacts<'_>) -> Result<()> {
+    /// Sees to it that nothing lies where an object is to be made.
+    pub(super) fn make_room(&self, facts: &ObjectFacts<'_>) -> Result<()> {
         let (set, id) = (self.filled.set(), ObjectId(facts.id));
         let end = facts.id.saturating_add(u64::from(facts.slots));
         for inside in set.objects_within(facts.id.saturating_add(1), end - 1, FREED_AT_ONCE)? {
@@ -175,6 +175,13 @@ impl Landing {
                 return Err(Error::invalid("the stream lays an object over another"));
             }
         }
+        Ok(())
+    }
+
+    /// Makes an object where none is.
+    fn make(&self, facts: &ObjectFacts<'_>) -> Result<()> {
+        self.make_room(facts)?;
+        let (set, id) = (self.filled.set(), ObjectId(facts.id));
         let new = Self::new_object(facts);
         self.changing((1, DNODE_BLOCK), Purpose::Grow, |tx| {
             set.claim_object(tx, id, &new)?;

@@ -4,12 +4,13 @@
 //! Chapter 06, section 5; chapter 07, sections 10 and 14. Invariant: a head is inconsistent from the group
 //! that begins to fill it to the one that takes the snapshot the stream tells of.
 
-use cenote_format::dsl_dataset::{FLAG_INCONSISTENT, resume as key_of};
+use cenote_format::dsl_dataset::{FLAG_INCONSISTENT, KEY_IVSET_GUID, resume as key_of};
+use cenote_format::dsl_directory::KEY_CRYPTO_KEY_OBJECT;
 use cenote_format::property::{HAS_RECEIVED, INHERIT_SUFFIX, RECEIVED_SUFFIX};
 use cenote_format::zap::Value;
 use cenote_format::{Guid, ObjectId};
 
-use super::{MosChange, PropertyInput};
+use super::{MosChange, NewKeys, PropertyInput};
 use crate::dataset::DatasetKind;
 use crate::{Error, ErrorKind, Result};
 
@@ -28,6 +29,8 @@ pub struct ResumeFacts {
     pub embedded: bool,
     /// It may hold compressed blocks.
     pub compressed: bool,
+    /// Its blocks are sealed.
+    pub raw: bool,
 }
 
 /// How far a receive has come: the record that a resumed stream begins with.
@@ -69,6 +72,7 @@ impl MosChange<'_> {
             (key_of::LARGE_BLOCK, facts.large_blocks),
             (key_of::EMBED, facts.embedded),
             (key_of::COMPRESS, facts.compressed),
+            (key_of::RAW, facts.raw),
         ] {
             if is_set {
                 self.set_number_field(head, key, 1)?;
@@ -98,6 +102,7 @@ impl MosChange<'_> {
             large_blocks: number(key_of::LARGE_BLOCK)? != 0,
             embedded: number(key_of::EMBED)? != 0,
             compressed: number(key_of::COMPRESS)? != 0,
+            raw: number(key_of::RAW)? != 0,
         };
         let point = ResumePoint {
             object: number(key_of::OBJECT)?,
@@ -120,6 +125,7 @@ impl MosChange<'_> {
             key_of::LARGE_BLOCK,
             key_of::EMBED,
             key_of::COMPRESS,
+            key_of::RAW,
         ] {
             self.remove_field(head, key)?;
         }
@@ -131,6 +137,32 @@ impl MosChange<'_> {
         })?;
         self.log_event("finish receiving", Some(head), &format!("snap={}", end.name))?;
         Ok(snapshot)
+    }
+
+    /// The set of initialisation vectors of a snapshot is the sender's, and the keys of its dataset, if that is
+    /// an encryption root, are wrapped as the sender's are.
+    pub fn receive_seals(
+        &self,
+        head: ObjectId,
+        snapshot: ObjectId,
+        ivset: u64,
+        keys: &NewKeys,
+    ) -> Result<()> {
+        if self.is_enabled("bookmark_v2")? {
+            self.set_number_field(snapshot, KEY_IVSET_GUID, ivset)?;
+        }
+        let directory = self.dataset(head)?.directory;
+        let table = self.number_field(directory, KEY_CRYPTO_KEY_OBJECT)?;
+        let root = self.encryption_root(directory)?;
+        match table.filter(|_| root == Some(directory)) {
+            Some(table) => self.write_wrapped(ObjectId(table), keys),
+            None => Ok(()),
+        }
+    }
+
+    /// The set of initialisation vectors of a snapshot.
+    pub fn ivset(&self, snapshot: ObjectId) -> Result<Option<u64>> {
+        self.number_field(snapshot, KEY_IVSET_GUID)
     }
 
     /// The snapshot of the directory of `head` with this guid.
