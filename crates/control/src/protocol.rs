@@ -194,6 +194,8 @@ pub enum Part {
     Usage(Vec<UsageRecord>),
     /// How far it is. Of these some may be left out.
     Progress(Progress),
+    /// Lines for standard output.
+    Said(Vec<String>),
 }
 
 /// What the last reply says of something that went well.

@@ -16,6 +16,7 @@ pub mod keys;
 pub mod object;
 pub mod pipe;
 pub mod pool;
+pub mod send;
 pub mod stream;
 pub mod txg;
 pub mod vdev;
