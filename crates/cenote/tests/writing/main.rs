@@ -17,6 +17,7 @@ mod mount_helper;
 mod once;
 mod placed;
 mod replaced;
+mod sending;
 mod sessions;
 mod suspended;
 mod volumes;

@@ -20,6 +20,7 @@ mod mount;
 mod project;
 mod rename;
 mod rollback;
+mod send;
 mod set;
 mod snapshot;
 mod upgrade;
@@ -59,6 +60,7 @@ pub fn run(arguments: &[String]) -> ExitCode {
         "clone" => clone::run(rest),
         "promote" => clone::promote(rest),
         "rollback" => rollback::run(rest),
+        "send" => send::run(rest),
         "bookmark" => bookmark::run(rest),
         "hold" => hold::hold(rest),
         "release" => hold::release(rest),

@@ -11,12 +11,14 @@ mod begin;
 mod blocks;
 mod estimate;
 mod objects;
+mod package;
 mod pending;
 mod sending;
 mod since;
 mod source;
 
 pub use estimate::{Before, estimate};
+pub use package::{Member, Package};
 pub use sending::Sending;
 pub use since::Since;
 pub use source::{Options, Resume};

@@ -50,6 +50,9 @@ impl Order for Export {
 
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
         let service = doing.service;
+        if !doing.pool.kept().is_empty() {
+            return Err(doing.refuse(FailureKind::Busy, "pool is busy"));
+        }
         let mounted = service.mounts.names();
         let made = doing.shown().map(|all| places::made(&all, &mounted)).unwrap_or_default();
         let warnings = self.take_down(doing)?;

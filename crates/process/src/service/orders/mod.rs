@@ -24,6 +24,7 @@ mod remount;
 mod rename;
 mod rollback;
 mod scan;
+mod send;
 mod snapshot;
 
 use std::cell::{Cell, RefCell};
@@ -127,6 +128,7 @@ fn order(change: &Change) -> Box<dyn Order + '_> {
         Change::Rollback { snapshot, newer, force } => {
             Box::new(rollback::Rollback { snapshot, newer, force: *force })
         }
+        Change::Send(request) => Box::new(send::Send(request)),
         Change::Hold { snapshots, tag } => Box::new(held::Hold { snapshots, tag }),
         Change::Release { snapshots, tag } => Box::new(held::Release { snapshots, tag }),
         Change::Bookmark { from, to } => Box::new(bookmark::Bookmark { from, to }),
