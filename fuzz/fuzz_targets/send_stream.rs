@@ -27,7 +27,7 @@ libfuzzer_sys::fuzz_target!(|input: &[u8]| {
     let mut reader = StreamReader::new(stream.as_slice());
     let mut writer = StreamWriter::new(Vec::new());
     let mut read = Vec::new();
-    while let Ok(Some(item)) = reader.next() {
+    while let Ok(Some(item)) = reader.record() {
         assert!(item.payload.len() as u64 == item.record.payload_len());
         match &item.record {
             Record::Begin(begin) => {
@@ -43,7 +43,7 @@ libfuzzer_sys::fuzz_target!(|input: &[u8]| {
     let written = std::mem::take(writer.sink());
     let mut again = StreamReader::new(written.as_slice());
     for item in read {
-        let same = again.next().unwrap().unwrap();
+        let same = again.record().unwrap().unwrap();
         assert_eq!(same.payload, item.payload);
         if !matches!(item.record, Record::End(_)) {
             assert_eq!(same.record, item.record);

@@ -29,7 +29,7 @@ const PARTS: &[(&str, &[&str])] = &[
         "engine",
         &[
             "error", "stream", "txg", "job", "vdev", "alloc", "cache", "pipe", "walk", "object",
-            "zap", "dataset", "keys", "intent", "pool", "receive", "check",
+            "zap", "dataset", "keys", "intent", "pool", "send", "receive", "check",
         ],
     ),
     (

@@ -90,6 +90,8 @@ pub enum Change {
     Receive(Box<ReceiveRequest>),
     /// `zfs receive -A`: what was received in part into this filesystem or volume goes.
     AbortReceive(String),
+    /// `zfs send`; brings a descriptor to write the stream to.
+    Send(Box<SendRequest>),
     /// `zfs hold`.
     Hold {
         /// Full names of snapshots.
@@ -174,7 +176,8 @@ pub enum Change {
 impl Change {
     /// How many descriptors come with it: what a new key is read from is the last.
     pub fn descriptors(&self) -> usize {
-        let own = usize::from(matches!(self, Change::LoadKey(_) | Change::Receive(_)));
+        let brings = matches!(self, Change::LoadKey(_) | Change::Receive(_) | Change::Send(_));
+        let own = usize::from(brings);
         own + usize::from(self.has_new_key())
     }
 
@@ -272,6 +275,45 @@ pub struct ReceiveRequest {
     pub excluded: Vec<String>,
     /// Snapshot that a new dataset is cloned from (`-o origin=`).
     pub origin: Option<String>,
+}
+
+/// What `zfs send` asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SendRequest {
+    /// Full name of the snapshot; nothing with a token.
+    pub snapshot: String,
+    /// Where a receive was cut off (`-t`).
+    pub token: Option<String>,
+    /// Full name of the snapshot or bookmark that it goes on from (`-i`, `-I`).
+    pub from: Option<String>,
+    /// All snapshots between are sent too (`-I`).
+    pub intermediates: bool,
+    /// What is below is sent too, with all properties (`-R`).
+    pub recursive: bool,
+    /// Below, what has no such snapshot is left out (`--skip-missing`).
+    pub skip_missing: bool,
+    /// With all that is below them: not sent (`-X`).
+    pub excluded: Vec<String>,
+    /// With properties (`-p`).
+    pub properties: bool,
+    /// Only those that were received (`-b`).
+    pub backup: bool,
+    /// With holds (`-h`).
+    pub holds: bool,
+    /// As it is encrypted on the disks (`-w`).
+    pub raw: bool,
+    /// Blocks above 128 KiB as they are (`-L`).
+    pub large_blocks: bool,
+    /// Blocks in pointers as they are (`-e`).
+    pub embedded: bool,
+    /// Blocks as they are compressed (`-c`).
+    pub compressed: bool,
+    /// Send nothing (`-n`).
+    pub dry_run: bool,
+    /// Say how much it will be, and how far it is (`-v`).
+    pub verbose: bool,
+    /// In the form for programs (`-P`).
+    pub parsable: bool,
 }
 
 /// What is wanted of the scrub or resilver of a pool.

@@ -196,6 +196,8 @@ pub enum Part {
     Progress(Progress),
     /// Lines for standard output.
     Said(Vec<String>),
+    /// This snapshot is sent from now on: how far it is, is told of it.
+    Sending(String),
 }
 
 /// What the last reply says of something that went well.

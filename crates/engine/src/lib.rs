@@ -17,6 +17,7 @@ pub mod object;
 pub mod pipe;
 pub mod pool;
 pub mod receive;
+pub mod send;
 pub mod stream;
 pub mod txg;
 pub mod vdev;

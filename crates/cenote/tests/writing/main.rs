@@ -18,6 +18,7 @@ mod once;
 mod placed;
 mod receive;
 mod replaced;
+mod sending;
 mod sessions;
 mod suspended;
 mod volumes;

@@ -21,6 +21,7 @@ mod project;
 mod receive;
 mod rename;
 mod rollback;
+mod send;
 mod set;
 mod snapshot;
 mod upgrade;
@@ -61,6 +62,7 @@ pub fn run(arguments: &[String]) -> ExitCode {
         "promote" => clone::promote(rest),
         "rollback" => rollback::run(rest),
         "receive" => receive::run(rest),
+        "send" => send::run(rest),
         "bookmark" => bookmark::run(rest),
         "hold" => hold::hold(rest),
         "release" => hold::release(rest),

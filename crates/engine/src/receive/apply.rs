@@ -120,7 +120,7 @@ fn resumed(list: &[u8]) -> Result<(u64, u64)> {
 /// record; `Io`: nothing can be read.
 pub fn next_record<R: Read>(from: &mut StreamReader<R>) -> Result<Item> {
     let cut = || Error::new(ErrorKind::Interrupted, "incomplete stream");
-    match from.next() {
+    match from.record() {
         Ok(Some(item)) => Ok(item),
         Ok(None) | Err(ReadError::Truncated) => Err(cut()),
         Err(ReadError::Checksum) => Err(Error::new(ErrorKind::Checksum, "checksum mismatch")),

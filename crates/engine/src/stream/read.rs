@@ -64,7 +64,7 @@ impl<R: Read> StreamReader<R> {
     ///
     /// # Errors
     /// [`ReadError`]; nothing more can be read then.
-    pub fn next(&mut self) -> Result<Option<Item>, ReadError> {
+    pub fn record(&mut self) -> Result<Option<Item>, ReadError> {
         let Some(header) = self.header()? else { return Ok(None) };
         let order = match self.order {
             Some(order) => order,

@@ -29,7 +29,7 @@ fn streams() -> Vec<(String, Vec<u8>)> {
 fn read_all(stream: &[u8]) -> Result<Vec<Item>, ReadError> {
     let mut reader = StreamReader::new(stream);
     let mut items = Vec::new();
-    while let Some(item) = reader.next()? {
+    while let Some(item) = reader.record()? {
         items.push(item);
     }
     assert_eq!(reader.bytes(), stream.len() as u64);

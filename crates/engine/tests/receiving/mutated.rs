@@ -10,7 +10,7 @@ use cenote_format::send_stream::{Begin, Features, Free, FreeObjects, Record};
 pub fn items(stream: &[u8]) -> Vec<Item> {
     let mut reader = StreamReader::new(stream);
     let mut items = Vec::new();
-    while let Ok(Some(item)) = reader.next() {
+    while let Ok(Some(item)) = reader.record() {
         items.push(item);
     }
     items

@@ -17,7 +17,7 @@ use super::{order, receive, recorded};
 /// The stream that goes on from object and offset, as a sender makes it.
 fn rest(stream: &[u8], object: u64, offset: u64) -> Vec<u8> {
     let (mut reader, mut writer) = (StreamReader::new(stream), StreamWriter::new(Vec::new()));
-    while let Some(item) = reader.next().unwrap() {
+    while let Some(item) = reader.record().unwrap() {
         let is_due = match &item.record {
             Record::Begin(begin) => {
                 let mut begin = begin.clone();

@@ -170,7 +170,7 @@ pub struct Spill {
     pub compressed_size: u64,
     /// Raw streams: how it is encrypted.
     pub sealed: Sealed,
-    /// Raw streams: type of the block.
+    /// Type of the block; senders leave it 0.
     pub object_type: u32,
 }
 

@@ -83,6 +83,10 @@ pub trait PoolHooks: Sync {
     fn keys_released(&self, _directory: ObjectId) {}
     /// The encryption root of the first directory is the second from now on, with the same user key.
     fn keys_moved(&self, _from: ObjectId, _to: ObjectId) {}
+    /// A snapshot is read for long, and is not to be destroyed now.
+    fn is_kept(&self, _snapshot: ObjectId) -> bool {
+        false
+    }
     /// A snapshot of a head was taken.
     fn snapshot_taken(&self, _head: ObjectId, _snapshot: ObjectId) {}
     /// A snapshot went; `next` is what came after it.

@@ -50,7 +50,8 @@ impl Order for Export {
 
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
         let service = doing.service;
-        if service.changes.live().is_ok_and(|live| live.is_receiving()) {
+        let receives = service.changes.live().is_ok_and(|live| live.is_receiving());
+        if receives || !doing.pool.kept().is_empty() {
             return Err(doing.refuse(FailureKind::Busy, "pool is busy"));
         }
         let mounted = service.mounts.names();

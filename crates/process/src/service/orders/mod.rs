@@ -25,6 +25,7 @@ mod remount;
 mod rename;
 mod rollback;
 mod scan;
+mod send;
 mod snapshot;
 
 use std::cell::{Cell, RefCell};
@@ -130,6 +131,7 @@ fn order(change: &Change) -> Box<dyn Order + '_> {
         }
         Change::Receive(request) => Box::new(receive::Receive(request)),
         Change::AbortReceive(dataset) => Box::new(receive::Abort(dataset)),
+        Change::Send(request) => Box::new(send::Send(request)),
         Change::Hold { snapshots, tag } => Box::new(held::Hold { snapshots, tag }),
         Change::Release { snapshots, tag } => Box::new(held::Release { snapshots, tag }),
         Change::Bookmark { from, to } => Box::new(bookmark::Bookmark { from, to }),
