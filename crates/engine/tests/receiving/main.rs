@@ -7,6 +7,7 @@
 mod hostile;
 mod mutated;
 mod resumed;
+mod sealed;
 mod world;
 
 use std::path::Path;

@@ -120,6 +120,11 @@ fn change(item: &mut Item, next: &mut dyn FnMut() -> u64) {
                 let len = u64::from(object.bonus_len).next_multiple_of(8) as usize;
                 item.payload.resize(len, value as u8);
             }
+            6 if next().is_multiple_of(2) => {
+                object.levels = value as u8;
+                object.max_block_id = value >> 8;
+                object.pointers = (value >> 16) as u8 % 5;
+            }
             6 => object.flags = value as u8,
             _ => (object.checksum, object.compression) = (value as u8, (value >> 8) as u8),
         },
@@ -160,6 +165,12 @@ fn change(item: &mut Item, next: &mut dyn FnMut() -> u64) {
             4 => write.logical_size = value as u32,
             5 => write.compression = value as u8,
             _ => write.kind = value as u8,
+        },
+        Record::ObjectRange(range) => match which {
+            0..=2 => range.first = value & !31,
+            3 => range.slots = value,
+            4 => range.flags = value as u8,
+            _ => range.iv[0] ^= 1,
         },
         Record::End(end) => end.to_guid.0 = value,
         _ => {}

@@ -162,19 +162,34 @@ fn zdb(directory: &Path, options: &[&str]) {
 
 impl World {
     /// Every object of a snapshot: its number, kind, bonus, and what it holds.
-    pub fn content(&self, snapshot: &str) -> Vec<(u64, u8, Vec<u8>, Vec<u8>)> {
+    pub fn content(&self, snapshot: &str) -> Vec<Content> {
         let found = self.live.pool().catalog().dataset_named(snapshot).unwrap();
         let io = self.live.pool().io();
-        let set = ObjectSet::open(io, found.phys.pointer, found.id.0, None).unwrap();
-        let (mut all, mut at) = (Vec::new(), 0);
-        while let Some(id) = set.next_object(at).unwrap() {
-            let object = set.object(id).unwrap();
-            let dnode = object.dnode();
-            let len = (object.block_count() * object.block_size()) as usize;
-            let data = object.read_vec(0, len).unwrap();
-            all.push((id.0, dnode.object_type.0, dnode.bonus().to_vec(), data));
-            at = id.0;
-        }
-        all
+        content_of(&ObjectSet::open(io, found.phys.pointer, found.id.0, None).unwrap())
     }
+
+    /// The same of a dataset whose key is loaded.
+    pub fn opened(&self, snapshot: &str) -> Vec<Content> {
+        let catalog = self.live.pool().catalog();
+        let found = catalog.dataset_named(snapshot).unwrap();
+        content_of(&catalog.object_set(&found, self.live.pool().keys().as_ref()).unwrap())
+    }
+}
+
+/// An object: its number, kind, bonus with the spill block, and what it holds.
+pub type Content = (u64, u8, Vec<u8>, Vec<u8>);
+
+fn content_of(set: &ObjectSet) -> Vec<Content> {
+    let (mut all, mut at) = (Vec::new(), 0);
+    while let Some(id) = set.next_object(at).unwrap() {
+        let object = set.object(id).unwrap();
+        let dnode = object.dnode();
+        let len = (object.block_count() * object.block_size()) as usize;
+        let data = object.read_vec(0, len).unwrap();
+        let mut bonus = dnode.bonus().to_vec();
+        bonus.extend(object.spill().unwrap().into_iter().flatten());
+        all.push((id.0, dnode.object_type.0, bonus, data));
+        at = id.0;
+    }
+    all
 }
