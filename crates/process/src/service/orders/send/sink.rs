@@ -20,12 +20,17 @@ const FILE_PIECE: usize = 1 << 20;
 /// Room a pipe is asked to have, in bytes.
 const PIPE_SIZE: usize = 1 << 20;
 
+/// After so many bytes it is told how far it is, in bytes.
+const TELL: usize = 256 << 10;
+
 /// Where the stream goes.
 pub(super) struct Sink<'a> {
     file: File,
     /// It may make who writes wait.
     waits: bool,
     replies: &'a Replies<'a>,
+    /// Bytes written since it was told how far it is.
+    quiet: usize,
     /// Bytes of the present snapshot.
     pub(super) written: u64,
     /// What they will be, about.
@@ -40,32 +45,42 @@ impl<'a> Sink<'a> {
             // A small pipe only makes the stream slower.
             let _ = rustix::pipe::fcntl_setpipe_size(&to, PIPE_SIZE);
         }
-        Ok(Self { file: File::from(to), waits, replies, written: 0, total: 0 })
+        Ok(Self { file: File::from(to), waits, replies, quiet: TELL, written: 0, total: 0 })
+    }
+
+    /// Tells how far it is; an error if nobody is there to be told.
+    fn tell(&self) -> io::Result<()> {
+        self.replies.progress(self.written, self.total.max(self.written.saturating_add(1)));
+        self.replies.check().map_err(|failure| io::Error::other(failure.message))
+    }
+
+    /// Waits until there is room.
+    fn wait(&self) -> io::Result<()> {
+        loop {
+            let mut ends = [PollFd::new(&self.file, PollFlags::OUT)];
+            match poll(&mut ends, Some(&GLANCE)) {
+                Ok(0) => self.tell()?,
+                Err(rustix::io::Errno::INTR) => {}
+                ready => return Ok(ready.map(|_| ())?),
+            }
+        }
     }
 }
 
 impl Write for Sink<'_> {
     fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
-        self.replies.progress(self.written, self.total.max(self.written.saturating_add(1)));
-        self.replies.check().map_err(|failure| io::Error::other(failure.message))?;
+        if self.quiet >= TELL {
+            self.tell()?;
+            self.quiet = 0;
+        }
         let piece = if self.waits { PIPE_PIECE } else { FILE_PIECE };
         let some = buffer.get(..piece).unwrap_or(buffer);
-        while self.waits {
-            let mut ends = [PollFd::new(&self.file, PollFlags::OUT)];
-            match poll(&mut ends, Some(&GLANCE)) {
-                Ok(0) => {
-                    self.replies.progress(self.written, self.total.max(self.written + 1));
-                    self.replies.check().map_err(|failure| io::Error::other(failure.message))?;
-                }
-                Err(rustix::io::Errno::INTR) => {}
-                ready => {
-                    ready?;
-                    break;
-                }
-            }
+        if self.waits {
+            self.wait()?;
         }
         let count = self.file.write(some)?;
         self.written = self.written.saturating_add(count as u64);
+        self.quiet = self.quiet.saturating_add(count);
         Ok(count)
     }
 
