@@ -5,18 +5,18 @@
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use cenote_control::replies::Replies;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{FileType, fstat};
+use rustix::fs::{FileType, Mode, OFlags, fstat};
 
 /// How long is waited for room before it is looked who is still there.
 const GLANCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
-/// What a pipe that has room takes without waiting, in bytes.
-const PIPE_PIECE: usize = 4096;
-/// Written to what takes everything at once, in bytes.
-const FILE_PIECE: usize = 1 << 20;
+/// What a pipe or socket that has room takes without waiting, in bytes.
+const SMALL_PIECE: usize = 4096;
+/// Written to what never makes us wait, in bytes.
+const LARGE_PIECE: usize = 1 << 20;
 /// Room a pipe is asked to have, in bytes.
 const PIPE_SIZE: usize = 1 << 20;
 
@@ -26,8 +26,10 @@ const TELL: usize = 256 << 10;
 /// Where the stream goes.
 pub(super) struct Sink<'a> {
     file: File,
-    /// It may make who writes wait.
+    /// It is waited for room.
     waits: bool,
+    /// What is written at once, in bytes.
+    piece: usize,
     replies: &'a Replies<'a>,
     /// Bytes written since it was told how far it is.
     quiet: usize,
@@ -41,11 +43,18 @@ impl<'a> Sink<'a> {
     pub(super) fn new(to: OwnedFd, replies: &'a Replies<'a>) -> io::Result<Self> {
         let kind = FileType::from_raw_mode(fstat(&to)?.st_mode);
         let waits = matches!(kind, FileType::Fifo | FileType::Socket);
+        let (mut file, mut piece) = (File::from(to), LARGE_PIECE);
+        if waits {
+            piece = SMALL_PIECE;
+        }
         if kind == FileType::Fifo {
             // A small pipe only makes the stream slower.
-            let _ = rustix::pipe::fcntl_setpipe_size(&to, PIPE_SIZE);
+            let _ = rustix::pipe::fcntl_setpipe_size(&file, PIPE_SIZE);
+            if let Ok(own) = without_waiting(&file) {
+                (file, piece) = (own, LARGE_PIECE);
+            }
         }
-        Ok(Self { file: File::from(to), waits, replies, quiet: TELL, written: 0, total: 0 })
+        Ok(Self { file, waits, piece, replies, quiet: TELL, written: 0, total: 0 })
     }
 
     /// Tells how far it is; an error if nobody is there to be told.
@@ -73,12 +82,16 @@ impl Write for Sink<'_> {
             self.tell()?;
             self.quiet = 0;
         }
-        let piece = if self.waits { PIPE_PIECE } else { FILE_PIECE };
-        let some = buffer.get(..piece).unwrap_or(buffer);
-        if self.waits {
-            self.wait()?;
-        }
-        let count = self.file.write(some)?;
+        let some = buffer.get(..self.piece).unwrap_or(buffer);
+        let count = loop {
+            if self.waits {
+                self.wait()?;
+            }
+            match self.file.write(some) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                written => break written?,
+            }
+        };
         self.written = self.written.saturating_add(count as u64);
         self.quiet = self.quiet.saturating_add(count);
         Ok(count)
@@ -87,4 +100,11 @@ impl Write for Sink<'_> {
     fn flush(&mut self) -> io::Result<()> {
         self.file.flush()
     }
+}
+
+/// The same pipe, opened anew so that writing to it never waits: those who share the first are not concerned.
+fn without_waiting(pipe: &File) -> io::Result<File> {
+    let path = format!("/proc/self/fd/{}", pipe.as_raw_fd());
+    let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    Ok(File::from(rustix::fs::open(path, flags, Mode::empty())?))
 }
