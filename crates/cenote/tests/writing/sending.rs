@@ -97,6 +97,33 @@ fn streams_are_good_and_lines_are_openzfs_lines() {
 }
 
 #[test]
+fn what_is_sent_raw_is_sealed_whoever_has_it_open() {
+    let Some((bench, devices)) = Bench::mounting(1) else { return };
+    bench.create(&[&devices[0]]);
+    fs::write(bench.at("key"), [7; 32]).unwrap();
+    let location = format!("keylocation=file://{}", bench.at("key").display());
+    let options = ["-o", "encryption=on", "-o", "keyformat=raw", "-o", &location];
+    bench.cenote(&[&["zfs", "create"], &options[..], &["tank/e"]].concat());
+    for number in 0..50 {
+        fs::write(bench.at(&format!("mnt/tank/e/file{number}")), vec![number; 9000]).unwrap();
+    }
+    bench.cenote(&["zfs", "snapshot", "tank/e@one"]);
+    // All of it is in the cache, decrypted.
+    bench.manifest();
+    bench.sent(&["-w", "tank/e@one"], "open");
+    bench.sent(&["tank/e@one"], "plain");
+    bench.cenote(&["zpool", "export", "tank"]);
+    bench.import();
+    let (well, said) = bench.send(&["tank/e@one"], "nothing");
+    let words = "warning: cannot send 'tank/e@one': dataset key must be loaded\n";
+    assert_eq!((well, said.as_str()), (false, words));
+    bench.sent(&["-w", "tank/e@one"], "closed");
+    let (open, closed) =
+        (fs::read(bench.at("open")).unwrap(), fs::read(bench.at("closed")).unwrap());
+    assert!(open == closed, "what is sent raw depends on who has it open");
+}
+
+#[test]
 fn what_cannot_be_sent_is_refused_in_openzfs_words() {
     let Some(bench) = filled() else { return };
     for (arguments, words) in [
