@@ -28,8 +28,8 @@ const PARTS: &[(&str, &[&str])] = &[
     (
         "engine",
         &[
-            "error", "events", "txg", "job", "vdev", "alloc", "cache", "pipe", "walk", "object",
-            "zap", "dataset", "keys", "intent", "pool", "check",
+            "error", "events", "stream", "txg", "job", "vdev", "alloc", "cache", "pipe", "walk",
+            "object", "zap", "dataset", "keys", "intent", "pool", "send", "receive", "check",
         ],
     ),
     (

@@ -87,6 +87,12 @@ pub enum Change {
         /// Unmount clones that are in use (`-f`).
         force: bool,
     },
+    /// `zfs receive`; brings a descriptor to read the stream from.
+    Receive(Box<ReceiveRequest>),
+    /// `zfs receive -A`: what was received in part into this filesystem or volume goes.
+    AbortReceive(String),
+    /// `zfs send`; brings a descriptor to write the stream to.
+    Send(Box<SendRequest>),
     /// `zfs hold`.
     Hold {
         /// Full names of snapshots.
@@ -200,7 +206,8 @@ pub enum Change {
 impl Change {
     /// How many descriptors come with it: what a new key is read from is the last.
     pub fn descriptors(&self) -> usize {
-        let own = usize::from(matches!(self, Change::LoadKey(_)));
+        let brings = matches!(self, Change::LoadKey(_) | Change::Receive(_) | Change::Send(_));
+        let own = usize::from(brings);
         own + usize::from(self.has_new_key())
     }
 
@@ -259,6 +266,84 @@ pub struct LoadKeyRequest {
     pub dataset: String,
     /// Only check it (`-n`).
     pub check_only: bool,
+}
+
+/// How the names of datasets that are received come from those that were sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ReceivedNames {
+    /// The target stands for the filesystem or volume that was sent.
+    #[default]
+    Exact,
+    /// All but the sender's pool is put below the target (`-d`).
+    WithoutPool,
+    /// The last part of the name is put below the target (`-e`).
+    LastPart,
+}
+
+/// What `zfs receive` asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReceiveRequest {
+    /// Filesystem, volume or snapshot.
+    pub target: String,
+    /// What is put below the target.
+    pub names: ReceivedNames,
+    /// Say what is received (`-v`).
+    pub verbose: bool,
+    /// Receive nothing (`-n`).
+    pub dry_run: bool,
+    /// Keep what was received if the stream is cut off (`-s`).
+    pub resumable: bool,
+    /// Take the target back to where the stream starts; destroy what the sender destroyed (`-F`).
+    pub force: bool,
+    /// Mount nothing (`-u`).
+    pub keep_unmounted: bool,
+    /// Leave out holds (`-h`).
+    pub skip_holds: bool,
+    /// Set instead of what the stream says (`-o`).
+    pub properties: Vec<PropertySetting>,
+    /// Inherited instead of what the stream says (`-x`).
+    pub excluded: Vec<String>,
+    /// Snapshot that a new dataset is cloned from (`-o origin=`).
+    pub origin: Option<String>,
+}
+
+/// What `zfs send` asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SendRequest {
+    /// Full name of the snapshot; nothing with a token.
+    pub snapshot: String,
+    /// Where a receive was cut off (`-t`).
+    pub token: Option<String>,
+    /// Full name of the snapshot or bookmark that it goes on from (`-i`, `-I`).
+    pub from: Option<String>,
+    /// All snapshots between are sent too (`-I`).
+    pub intermediates: bool,
+    /// What is below is sent too, with all properties (`-R`).
+    pub recursive: bool,
+    /// Below, what has no such snapshot is left out (`--skip-missing`).
+    pub skip_missing: bool,
+    /// With all that is below them: not sent (`-X`).
+    pub excluded: Vec<String>,
+    /// With properties (`-p`).
+    pub properties: bool,
+    /// Only those that were received (`-b`).
+    pub backup: bool,
+    /// With holds (`-h`).
+    pub holds: bool,
+    /// As it is encrypted on the disks (`-w`).
+    pub raw: bool,
+    /// Blocks above 128 KiB as they are (`-L`).
+    pub large_blocks: bool,
+    /// Blocks in pointers as they are (`-e`).
+    pub embedded: bool,
+    /// Blocks as they are compressed (`-c`).
+    pub compressed: bool,
+    /// Send nothing (`-n`).
+    pub dry_run: bool,
+    /// Say how much it will be, and how far it is (`-v`).
+    pub verbose: bool,
+    /// In the form for programs (`-P`).
+    pub parsable: bool,
 }
 
 /// What is wanted of the scrub or resilver of a pool.

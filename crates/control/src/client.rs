@@ -344,6 +344,25 @@ impl Client {
         descriptors: &[BorrowedFd<'_>],
         mut told: impl FnMut(Progress),
     ) -> Result<Vec<String>, Failure> {
+        self.order_in_parts(pool, request, descriptors, |part| {
+            if let Part::Progress(progress) = part {
+                told(progress);
+            }
+        })
+    }
+
+    /// The same for an order that also says something while it is carried out; each part goes to `each` as it
+    /// comes.
+    ///
+    /// # Errors
+    /// As [`Self::order`].
+    pub fn order_in_parts(
+        &self,
+        pool: &str,
+        request: &Request,
+        descriptors: &[BorrowedFd<'_>],
+        each: impl FnMut(Part),
+    ) -> Result<Vec<String>, Failure> {
         // an order may take long, but a process that hangs is noticed at once
         self.pool_report(pool)?;
         let apart = match request {
@@ -353,12 +372,7 @@ impl Client {
         let mut with = descriptors.to_vec();
         with.extend(apart.as_ref().map(|(_, pipe)| pipe.as_fd()));
         let request = apart.as_ref().map_or(request, |(request, _)| request);
-        let last = self.exchange(pool, request, &with, |part| {
-            if let Part::Progress(progress) = part {
-                told(progress);
-            }
-        })?;
-        match last {
+        match self.exchange(pool, request, &with, each)? {
             Last::Done { warnings } => Ok(warnings),
             other => Err(unexpected(pool, &other)),
         }

@@ -206,6 +206,10 @@ pub enum Part {
     Events(EventsPart),
     /// How far it is. Of these some may be left out.
     Progress(Progress),
+    /// Lines for standard output.
+    Said(Vec<String>),
+    /// This snapshot is sent from now on: how far it is, is told of it.
+    Sending(String),
 }
 
 /// What the last reply says of something that went well.

@@ -46,6 +46,7 @@ pub mod posix_acl;
 pub mod property;
 pub mod sa;
 pub mod scan_state;
+pub mod send_stream;
 pub mod space_map;
 pub mod uberblock;
 pub mod zap;

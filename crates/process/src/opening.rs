@@ -150,6 +150,7 @@ fn open_found(
         match open_live(candidate, request, &options) {
             Ok(live) => {
                 let lock = lock.take().flatten();
+                forget_interrupted(&live);
                 memory::watch(live.pool(), Some(live.gate().clone()));
                 (live.pool().clone(), PoolChanges::of(live, lock))
             }
@@ -166,6 +167,15 @@ fn open_found(
     changes.keys_loaded();
     let service: Arc<dyn PoolService> = Service::new(pool, changes, &facts)?;
     Ok(service)
+}
+
+/// Destroys what receives have left that were cut off and cannot go on.
+fn forget_interrupted(live: &LivePool) {
+    match cenote_engine::receive::destroy_interrupted(live) {
+        Ok(0) => {}
+        Ok(count) => tracing::info!(count, "what receives had left was destroyed"),
+        Err(error) => tracing::warn!(%error, "what receives have left is still there"),
+    }
 }
 
 /// Opens the pool for writing, if that is asked for and can be done; else why not (`None`: nobody

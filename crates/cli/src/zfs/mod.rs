@@ -18,8 +18,10 @@ mod list;
 mod load_key;
 mod mount;
 mod project;
+mod receive;
 mod rename;
 mod rollback;
+mod send;
 mod set;
 mod snapshot;
 mod upgrade;
@@ -59,6 +61,8 @@ pub fn run(arguments: &[String]) -> ExitCode {
         "clone" => clone::run(rest),
         "promote" => clone::promote(rest),
         "rollback" => rollback::run(rest),
+        "receive" => receive::run(rest),
+        "send" => send::run(rest),
         "bookmark" => bookmark::run(rest),
         "hold" => hold::hold(rest),
         "release" => hold::release(rest),

@@ -123,6 +123,11 @@ pub fn stamp(seconds: i64) -> String {
     dated(seconds, |p| format!("{:>2}:{:02}:{:02} {}", p.hour, p.minute, p.second, p.zone))
 }
 
+/// `18:19:28`, as progress is told.
+pub fn of_day(seconds: i64) -> String {
+    with(seconds, |p| format!("{:02}:{:02}:{:02}", p.hour, p.minute, p.second))
+}
+
 /// `2026-11-20.18:19:28`, as the history prints it.
 pub fn history(seconds: i64) -> String {
     with(seconds, |p| {

@@ -373,6 +373,18 @@ impl Live {
         self.shard(id)?.lock().get(&id).cloned()
     }
 
+    /// The objects in the table whose numbers are `wanted`.
+    pub(super) fn all_known(&self, wanted: impl Fn(u64) -> bool) -> Vec<Arc<LiveObject>> {
+        let mut found = Vec::new();
+        for shard in &self.shards {
+            let shard = shard.lock();
+            found.extend(
+                shard.iter().filter(|(id, _)| wanted(**id)).map(|(_, known)| known.clone()),
+            );
+        }
+        found
+    }
+
     /// The object, made by `load` (which gives its committed dnode) where the table does not have
     /// it. `None` if it is free.
     pub(super) fn find(

@@ -175,6 +175,10 @@ impl TreePlan {
     ) -> Result<()> {
         let last = blocks.keys().next_back().max(cloned.keys().next_back());
         self.grow(dnode_max(&self.dnode).max(last.copied().unwrap_or(0)))?;
+        // A sealed tree is as deep as where it comes from.
+        while self.dnode.as_ref().is_some_and(|dnode| dnode.levels > self.levels) {
+            self.add_level()?;
+        }
         if self.levels > 1 {
             for &id in blocks.keys() {
                 self.node(1, id >> self.shift)?;
@@ -232,19 +236,28 @@ impl TreePlan {
             if self.shift == 0 || self.levels >= cenote_format::dnode::MAX_LEVELS {
                 return Err(Error::invalid(format!("block {max} cannot be reached")));
             }
-            let mut entries = vec![BlockPointer::HOLE; 1 << self.shift];
-            let is_empty = self.roots.iter().all(|root| *root == BlockPointer::HOLE);
-            let below_has_nodes = self.nodes.last().is_some_and(|nodes| !nodes.is_empty());
-            for (entry, root) in entries.iter_mut().zip(&mut self.roots) {
-                *entry = std::mem::replace(root, BlockPointer::HOLE);
-            }
-            let mut nodes = BTreeMap::new();
-            if !is_empty || below_has_nodes {
-                nodes.insert(0, Node { entries });
-            }
-            self.nodes.push(nodes);
-            self.levels += 1;
+            self.add_level()?;
         }
+    }
+
+    /// Puts a level above those there are.
+    fn add_level(&mut self) -> Result<()> {
+        if self.shift == 0 || self.levels >= cenote_format::dnode::MAX_LEVELS {
+            return Err(Error::corrupt("a tree deeper than any"));
+        }
+        let mut entries = vec![BlockPointer::HOLE; 1 << self.shift];
+        let is_empty = self.roots.iter().all(|root| *root == BlockPointer::HOLE);
+        let below_has_nodes = self.nodes.last().is_some_and(|nodes| !nodes.is_empty());
+        for (entry, root) in entries.iter_mut().zip(&mut self.roots) {
+            *entry = std::mem::replace(root, BlockPointer::HOLE);
+        }
+        let mut nodes = BTreeMap::new();
+        if !is_empty || below_has_nodes {
+            nodes.insert(0, Node { entries });
+        }
+        self.nodes.push(nodes);
+        self.levels += 1;
+        Ok(())
     }
 
     /// The pointer to block `id` of `level`.
@@ -505,7 +518,7 @@ impl TreePlan {
         dnode.flags |= FLAG_USED_BYTES;
         dnode.used = u64::try_from(self.used).unwrap_or(0);
         if dnode.spill.is_some() {
-            dnode.spill = self.spill_pointer;
+            dnode.spill = self.spill_pointer.or(dnode.spill);
         }
         Some(dnode)
     }

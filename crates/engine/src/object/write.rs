@@ -243,7 +243,7 @@ impl ObjectSet {
     }
 
     /// The free slots of a block of dnodes: on the disks and in the table.
-    fn free_slots(&self, live: &Live, block: u64) -> Result<u32> {
+    pub(super) fn free_slots(&self, live: &Live, block: u64) -> Result<u32> {
         let mut used = u32::from(block == 0);
         let mut mark = |slot: u64, slots: u64| {
             for slot in slot..(slot + slots).min(SLOTS_PER_BLOCK) {

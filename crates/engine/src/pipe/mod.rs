@@ -49,8 +49,8 @@ pub use scrub::Scrubbed;
 pub use special::Copies;
 pub use workers::Workers;
 pub use write::{
-    Addresses, BlockPlace, BlockToWrite, BlockWriter, Encryptor, Replaced, Sealing, Submit,
-    Unopened, Written,
+    Addresses, BlockPlace, BlockToWrite, BlockWriter, Encryptor, GivenBlock, Replaced, Sealing,
+    Submit, Unopened, Written,
 };
 
 /// Opens blocks of one encrypted dataset; declared here, implemented by the keys room.
@@ -77,11 +77,17 @@ pub struct ReadContext {
     /// Do not keep the block in the cache: it is read once.
     pub transient: bool,
     /// Without keys, give dnode blocks as they are stored: their bonuses are sealed, but types,
-    /// sizes and pointers can be read. Such blocks are never cached.
+    /// sizes and pointers can be read. Such blocks are never cached, nor is what the cache has of
+    /// them given: others may have opened them.
     pub sealed: bool,
 }
 
 impl ReadContext {
+    /// What the cache has of the block, opened by who has the keys, is not what is wanted.
+    fn shuns_cache(&self, bp: &BlockPointer) -> bool {
+        self.sealed && self.decryptor.is_none() && bp.is_encrypted()
+    }
+
     /// Blocks read in this way may be given to others, who have the keys: those of encrypted
     /// datasets only if their MACs were checked.
     fn keeps(&self, bp: &BlockPointer) -> bool {
@@ -291,6 +297,9 @@ impl Pipe {
                 results.push(Some(Ok(zeros(bp.lsize()))));
             } else if bp.is_embedded() {
                 results.push(Some(logical::embedded(bp)));
+            } else if context_of(index).shuns_cache(bp) {
+                load.push((index, *bp, None));
+                results.push(None);
             } else if let Some(key) = BlockKey::of(bp) {
                 match self.cache.find(&key, Duration::ZERO) {
                     Found::Block(block) if block.len() as u64 == bp.lsize() => {

@@ -21,7 +21,7 @@ use cenote_format::blkptr::{EMBEDDED_MAX, MAX_BLOCK, SECTOR, SIZE as POINTER};
 use cenote_format::{BlockPointer, Level, ObjectType, Txg};
 
 use super::policy::{Compression, Dedup, WriteFeatures, WritePolicy};
-use super::{BlockToWrite, Sealing};
+use super::{BlockToWrite, GivenBlock, Sealing};
 use crate::{Error, Result};
 
 /// First pass of a group in which blocks may be rewritten where they are.
@@ -118,6 +118,20 @@ pub(super) fn prepare(
 ) -> Result<Prepared> {
     let policy = &request.policy;
     check(request)?;
+    let given = given(request);
+    if let Some(GivenBlock { stored: Some(bytes), compression, sealing }) = &given {
+        let mut stored = Stored {
+            bytes: bytes.clone(),
+            compression: *compression,
+            checksum: [0; 4],
+            crypt: true,
+            sealing: policy.object_type.is_encrypted().then_some(*sealing),
+            in_place: false,
+            logical: None,
+        };
+        sum(rules, policy, Some(sealing.mac), &mut stored);
+        return Ok(Prepared::Stored(stored));
+    }
     if policy.compression != Compression::Off && is_empty(policy, &request.data) {
         return Ok(Prepared::Hole);
     }
@@ -149,8 +163,16 @@ pub(super) fn prepare(
         in_place,
         logical,
     };
-    seal(rules, policy, &data, &mut stored)?;
+    let mac = seal(policy, given.as_ref(), &data, &mut stored)?;
+    sum(rules, policy, mac, &mut stored);
     Ok(Prepared::Stored(stored))
+}
+
+/// The block as somebody else has sealed it, if it came so.
+fn given(request: &BlockToWrite) -> Option<GivenBlock> {
+    let policy = &request.policy;
+    let is_data = policy.level == 0 && policy.object_type != ObjectType::OBJSET;
+    policy.encryptor.as_ref().filter(|_| is_data)?.given(&request.place)
 }
 
 fn check(request: &BlockToWrite) -> Result<()> {
@@ -277,25 +299,41 @@ fn squeeze(method: Method, data: &[u8], out: &mut [u8]) -> Option<usize> {
     compress::compress(method, data, out)
 }
 
-/// Encrypts or authenticates, then makes the checksum.
-fn seal(rules: &Rules, policy: &WritePolicy, logical: &[u8], stored: &mut Stored) -> Result<()> {
-    let mut mac = None;
-    if let Some(encryptor) = &policy.encryptor {
-        if policy.level > 0 {
-            mac = Some(encryptor.indirect_mac(logical)?);
-        } else if policy.object_type.is_encrypted() {
-            let mut bytes = stored.bytes.to_vec();
-            let sealing = match policy.dedup {
-                Dedup::Off => encryptor.encrypt(policy.object_type, &mut bytes)?,
-                _ => encryptor.encrypt_alike(policy.object_type, &mut bytes)?,
-            };
-            stored.bytes = Bytes::from(bytes);
-            mac = Some(sealing.mac);
-            stored.sealing = Some(sealing);
-        } else if policy.object_type != ObjectType::OBJSET {
-            mac = Some(encryptor.mac(&stored.bytes)?);
-        }
+/// Encrypts or authenticates; the MAC that goes into the pointer.
+fn seal(
+    policy: &WritePolicy,
+    given: Option<&GivenBlock>,
+    logical: &[u8],
+    stored: &mut Stored,
+) -> Result<Option<[u8; 16]>> {
+    let Some(encryptor) = &policy.encryptor else { return Ok(None) };
+    if policy.level > 0 {
+        return encryptor.indirect_mac(logical).map(Some);
     }
+    if policy.object_type.is_encrypted() {
+        let sealing = match (given, policy.dedup) {
+            (Some(given), _) => given.sealing,
+            (None, dedup) => {
+                let mut bytes = stored.bytes.to_vec();
+                let sealing = match dedup {
+                    Dedup::Off => encryptor.encrypt(policy.object_type, &mut bytes)?,
+                    _ => encryptor.encrypt_alike(policy.object_type, &mut bytes)?,
+                };
+                stored.bytes = Bytes::from(bytes);
+                sealing
+            }
+        };
+        stored.sealing = Some(sealing);
+        return Ok(Some(sealing.mac));
+    }
+    match policy.object_type {
+        ObjectType::OBJSET => Ok(None),
+        _ => encryptor.mac(&stored.bytes).map(Some),
+    }
+}
+
+/// Makes the checksum, with the MAC beside it if there is one.
+fn sum(rules: &Rules, policy: &WritePolicy, mac: Option<[u8; 16]>, stored: &mut Stored) {
     let full = checksum::compute(policy.checksum, &stored.bytes, WordOrder::Little, &rules.salt);
     stored.checksum = match mac {
         None => full,
@@ -305,7 +343,6 @@ fn seal(rules: &Rules, policy: &WritePolicy, logical: &[u8], stored: &mut Stored
             [first, second, word(low), word(high)]
         }
     };
-    Ok(())
 }
 
 fn word(bytes: &[u8]) -> u64 {

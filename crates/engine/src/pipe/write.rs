@@ -51,6 +51,25 @@ pub trait Encryptor: Send + Sync {
     fn indirect_mac(&self, data: &[u8]) -> Result<[u8; 16]>;
     /// Puts the portable and the local MAC into an object-set block.
     fn seal_object_set(&self, block: &mut [u8]) -> Result<()>;
+    /// The level-0 block at this place as somebody else has sealed it.
+    fn given(&self, _: &BlockPlace) -> Option<GivenBlock> {
+        None
+    }
+    /// What is written cannot be read: it is not kept in the cache.
+    fn keeps_sealed(&self) -> bool {
+        false
+    }
+}
+
+/// A block that was sealed elsewhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GivenBlock {
+    /// The bytes to store, a multiple of 512; `None`: the logical ones as they are.
+    pub stored: Option<Bytes>,
+    /// Compression id of those bytes.
+    pub compression: u8,
+    /// How it is sealed; of a block that is only authenticated just the MAC counts.
+    pub sealing: Sealing,
 }
 
 /// Seals the object sets of datasets whose key is not loaded, and nothing else: what their MACs
@@ -429,6 +448,9 @@ impl Run<'_> {
 
     fn remember(&self, request: &BlockToWrite, stored: &Stored, pointer: &BlockPointer) {
         let policy = &request.policy;
+        if policy.encryptor.as_ref().is_some_and(|encryptor| encryptor.keeps_sealed()) {
+            return;
+        }
         let metadata = policy.level > 0 || policy.object_type.is_metadata();
         let Some(key) = BlockKey::of(pointer) else { return };
         if metadata || request.keep {

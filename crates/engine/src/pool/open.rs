@@ -23,7 +23,7 @@ use super::trust::{
     read_config,
 };
 use crate::alloc::Allocator;
-use crate::dataset::{Catalog, Changed, Names, PoolCapacity, Written};
+use crate::dataset::{Catalog, Changed, KeptSnapshots, Names, PoolCapacity, Written};
 use crate::keys::KeyStore;
 use crate::object::ObjectSet;
 use crate::pipe::{Pipe, PoolIo, Prefetcher, ReadContext};
@@ -51,6 +51,8 @@ pub struct Pool {
     changed: Mutex<Changed>,
     /// Names of datasets found before.
     names: Arc<Names>,
+    /// Snapshots that are being sent.
+    kept: KeptSnapshots,
     /// Free space and its bookkeeping, while the pool is written.
     allocator: OnceLock<Arc<Allocator>>,
     /// The space of a pool that is only read.
@@ -207,6 +209,7 @@ impl Pool {
             candidate: Some(candidate.clone()),
             changed: Mutex::new(Changed::All),
             names,
+            kept: KeptSnapshots::default(),
             allocator: OnceLock::new(),
             space: OnceLock::new(),
         })
@@ -240,6 +243,7 @@ impl Pool {
             candidate: None,
             changed: Mutex::new(Changed::All),
             names,
+            kept: KeptSnapshots::default(),
             allocator: OnceLock::new(),
             space: OnceLock::new(),
             gone_back: None,
@@ -344,6 +348,11 @@ impl Pool {
     /// The encryption keys that are loaded.
     pub fn keys(&self) -> &Arc<KeyStore> {
         &self.keys
+    }
+
+    /// Snapshots that are not to be destroyed now.
+    pub fn kept(&self) -> &KeptSnapshots {
+        &self.kept
     }
 
     /// The pool's space: as the allocator has it if the pool is written, else read from the space maps

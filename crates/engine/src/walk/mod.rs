@@ -57,6 +57,8 @@ pub struct Tree<T = ()> {
     pub until: Txg,
     /// Holes that were born in these groups are visited as well.
     pub holes: bool,
+    /// With `holes`: those of which no birth is known, too, whatever `after` is.
+    pub unborn: bool,
     /// Where an earlier walk stopped.
     pub resume: Option<BlockBookmark>,
     /// Blocks above that place are given again, where parents come first.
@@ -73,15 +75,28 @@ impl<T> Tree<T> {
     pub fn new(objset: u64, after: Txg, own: T) -> Self {
         let read = ReadContext { objset, transient: true, sealed: true, ..ReadContext::default() };
         let until = Txg(u64::MAX);
-        Self { read, after, until, holes: false, resume: None, above: false, only_root: false, own }
+        Self {
+            read,
+            after,
+            until,
+            holes: false,
+            unborn: false,
+            resume: None,
+            above: false,
+            only_root: false,
+            own,
+        }
     }
 
     /// A block, and all below it, is not to be visited. That a walk has done them already is
     /// another question.
     fn leaves_out(&self, node: &Node) -> bool {
         let pointer = &node.pointer;
-        let nothing = pointer.is_hole() && !self.holes;
-        nothing || pointer.is_redacted() || pointer.logical_birth() <= self.after
+        let birth = pointer.logical_birth();
+        if pointer.is_hole() && (!self.holes || self.unborn && birth == Txg(0)) {
+            return !self.holes;
+        }
+        pointer.is_redacted() || birth <= self.after
     }
 
     /// Adds to an error where it happened.

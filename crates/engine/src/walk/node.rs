@@ -67,6 +67,19 @@ impl Node {
         self.role == Role::Root
     }
 
+    /// It holds the attributes of an object that did not fit its dnode.
+    pub fn is_spill(&self) -> bool {
+        self.role == Role::Spill
+    }
+
+    /// The blocks of level 0 below it, itself if it is one: the first, and how many. `None`: more than can be
+    /// numbered.
+    pub fn data_blocks(&self) -> Option<(u64, u64)> {
+        let bits = self.shift().checked_mul(u32::from(self.level)).filter(|bits| *bits < 64)?;
+        let count = 1_u64.checked_shl(bits)?;
+        Some((self.block.checked_mul(count)?, count))
+    }
+
     /// The content of the block leads to other blocks.
     pub fn leads_on(&self) -> bool {
         let has_pointers = match self.role {

@@ -22,7 +22,7 @@ impl MosChange<'_> {
         if !phys.is_snapshot() {
             return located(Error::invalid("not a snapshot"));
         }
-        if !self.numbers(phys.holds)?.is_empty() {
+        if self.hooks.is_kept(snapshot) || !self.numbers(phys.holds)?.is_empty() {
             return located(Error::new(ErrorKind::Busy, "dataset is busy"));
         }
         if phys.children > 1 {

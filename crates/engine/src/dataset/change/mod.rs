@@ -27,6 +27,7 @@ mod objects;
 mod permissions;
 mod promote;
 mod properties;
+mod receive;
 mod rename;
 mod scan;
 mod skeleton;
@@ -60,6 +61,7 @@ pub use dedup::LiveDedup;
 pub use free::{Freed, FreeingPass};
 pub use ledger::DatasetLedger;
 pub use properties::{PropertyData, PropertyInput};
+pub use receive::{ReceivedSnapshot, ResumeFacts, ResumePoint};
 pub use scan::{ScanQueue, read_scan};
 pub use skeleton::{DEFERRED_LIST, FREE_LIST, NewPool, Skeleton};
 pub use space::{Delta, Share};
@@ -82,6 +84,10 @@ pub trait PoolHooks: Sync {
     fn keys_released(&self, _directory: ObjectId) {}
     /// The encryption root of the first directory is the second from now on, with the same user key.
     fn keys_moved(&self, _from: ObjectId, _to: ObjectId) {}
+    /// A snapshot is read for long, and is not to be destroyed now.
+    fn is_kept(&self, _snapshot: ObjectId) -> bool {
+        false
+    }
     /// A snapshot of a head was taken.
     fn snapshot_taken(&self, _head: ObjectId, _snapshot: ObjectId) {}
     /// A snapshot went; `next` is what came after it.

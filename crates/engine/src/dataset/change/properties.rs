@@ -44,7 +44,7 @@ impl PropertyInput {
         Self { name: name.to_owned(), value: PropertyData::Text(value.to_owned()) }
     }
 
-    fn stored(&self) -> Result<Value> {
+    pub(super) fn stored(&self) -> Result<Value> {
         Ok(match &self.value {
             PropertyData::Number(number) => Value::of_u64(*number),
             PropertyData::Text(text) => {
@@ -116,7 +116,19 @@ impl MosChange<'_> {
         if phys.is_snapshot() {
             return self.log_event("set", Some(dataset), &input.to_string());
         }
-        match name {
+        self.follow_value(&phys, input, refreserved)?;
+        self.log_event("set", Some(dataset), &input.to_string())
+    }
+
+    /// Does what a value that counts from now on changes beside the table; `refreserved`: what was held back
+    /// for the head before.
+    pub(super) fn follow_value(
+        &self,
+        phys: &DslDataset,
+        input: &PropertyInput,
+        refreserved: u64,
+    ) -> Result<()> {
+        match input.name.as_str() {
             "quota" => {
                 let quota = input.as_number()?;
                 self.alter_directory(phys.directory, |phys| phys.quota = quota)?;
@@ -132,7 +144,7 @@ impl MosChange<'_> {
             }
             _ => {}
         }
-        self.log_event("set", Some(dataset), &input.to_string())
+        Ok(())
     }
 
     /// Writes a local value into a table.
@@ -157,7 +169,7 @@ impl MosChange<'_> {
     }
 
     /// The table of properties of a snapshot, made if there is none.
-    fn snapshot_properties(&self, snapshot: ObjectId) -> Result<ObjectId> {
+    pub(super) fn snapshot_properties(&self, snapshot: ObjectId) -> Result<ObjectId> {
         let mut phys = self.dataset(snapshot)?;
         if phys.properties.0 == 0 {
             phys.properties = self.new_table(ObjectType::DSL_PROPS)?;

@@ -32,6 +32,24 @@ impl LivePool {
         self.make_encrypted_dataset(change, new, &Encryption::Inherited, kind, fill)
     }
 
+    /// Makes an encrypted dataset whose key is not known here, of which `seals` seals what is written. For work
+    /// given to [`LivePool::change`].
+    pub fn make_sealed_dataset(
+        &self,
+        change: &MosChange<'_>,
+        new: &NewDataset<'_>,
+        kind: ObjsetKind,
+        seals: Arc<dyn Encryptor>,
+    ) -> Result<MadeDataset> {
+        let made = change.create_dataset(new)?;
+        let objset = made.dataset.0;
+        let context = ReadContext { objset, sealed: true, ..ReadContext::default() };
+        let set = ObjectSet::new_live(&self.io, context, kind);
+        let policy = ObjsetPolicy { copies: 1, encryptor: Some(seals), ..ObjsetPolicy::mos() };
+        self.fresh.lock().push(LiveDataset::new(made.dataset, set, policy));
+        Ok(made)
+    }
+
     /// Makes a clone, in the group being written. For work given to [`LivePool::change`].
     pub fn clone_dataset(
         &self,

@@ -102,6 +102,9 @@ impl LivePool {
     }
 }
 
+/// What a receive into a dataset that is there fills.
+const PARTIAL: &str = "%recv";
+
 fn parent_of(name: &str) -> Result<(&str, &str)> {
     name.rsplit_once('/').ok_or_else(|| Error::invalid(format!("'{name}' is the name of a pool")))
 }
@@ -236,6 +239,7 @@ impl DatasetOrders<'_> {
     /// # Errors
     /// `Busy` (held, cloned, has children), `NotFound`.
     pub fn destroy(&self, names: &[String], defer: bool) -> Result<()> {
+        names.iter().try_for_each(|name| self.destroy_partial(name))?;
         // Where datasets are closed before, what can be refused is refused before that.
         let is_snapshot = |name: &String| name.contains('@');
         if names.iter().any(is_snapshot) && !names.iter().all(is_snapshot) {
@@ -246,6 +250,7 @@ impl DatasetOrders<'_> {
             if let Ok(dataset) = self.find(name)
                 && !dataset.is_snapshot()
             {
+                self.live.refuse_received(dataset.id)?;
                 self.live.close_dataset(dataset.id)?;
             }
         }
@@ -269,6 +274,19 @@ impl DatasetOrders<'_> {
             }
             live.wake_freeing();
             Ok(())
+        })
+    }
+
+    /// Destroys what a receive that was cut off has left below a filesystem or volume.
+    fn destroy_partial(&self, name: &str) -> Result<()> {
+        let catalog = self.live.pool().catalog();
+        let Ok(directory) = catalog.directory(name) else { return Ok(()) };
+        let Ok(partial) = catalog.child(&directory, PARTIAL) else { return Ok(()) };
+        self.live.refuse_received(partial.phys.head_dataset)?;
+        self.live.close_dataset(partial.phys.head_dataset)?;
+        self.live.change(move |live, change| {
+            live.refuse_received(partial.phys.head_dataset)?;
+            change.destroy_head(partial.phys.head_dataset)
         })
     }
 

@@ -155,6 +155,35 @@ impl LivePool {
         Ok(live)
     }
 
+    /// Opens the head `dataset` for writing without its key: what is written was sealed elsewhere, as `seals`
+    /// says.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Busy`] if it is open; what the disks say.
+    pub fn open_sealed(
+        &self,
+        dataset: &Dataset,
+        seals: Arc<dyn Encryptor>,
+    ) -> Result<Arc<LiveDataset>> {
+        let catalog = self.pool.catalog();
+        let context = ReadContext { sealed: true, objset: dataset.id.0, ..ReadContext::default() };
+        let set = ObjectSet::open_live(&self.io, dataset.phys.pointer, context)?;
+        set.set_dirty_mark(DirtyMark::new(self.dirty.clone(), dataset.id));
+        let policy = self.policy(&catalog, dataset, Some(seals))?;
+        let policy = ObjsetPolicy { dedup: crate::pipe::DEDUP_OFF, ..policy };
+        let live = LiveDataset::new(dataset.id, set, policy);
+        live.account.set_costs(self.costs(&live.policy()));
+        self.open_account(dataset, &live.account)?;
+        live.set.set_account(live.account.clone());
+        let mut open = self.datasets.lock();
+        if open.contains_key(&dataset.id) {
+            return Err(Error::new(ErrorKind::Busy, "dataset is busy"));
+        }
+        open.insert(dataset.id, live.clone());
+        self.promises.open(dataset.id, live.account.clone());
+        Ok(live)
+    }
+
     /// Open datasets that group `txg` has something to write of, in the order of their numbers.
     pub(in crate::pool) fn dirty_datasets(&self, txg: Txg) -> Vec<Arc<LiveDataset>> {
         let marked: Vec<Arc<LiveDataset>> = {

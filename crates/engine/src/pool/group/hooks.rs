@@ -131,6 +131,10 @@ impl PoolHooks for GroupHooks<'_> {
         self.live.when_done(move |live| live.pool.keys().root_moved(from, to));
     }
 
+    fn is_kept(&self, snapshot: ObjectId) -> bool {
+        self.live.pool.kept().contains(snapshot)
+    }
+
     fn snapshot_taken(&self, head: ObjectId, snapshot: ObjectId) {
         self.note_for_scan(DatasetEvent::Snapshot { head, snapshot });
     }

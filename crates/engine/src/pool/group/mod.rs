@@ -22,6 +22,7 @@ mod missed;
 pub(super) mod multihost;
 mod outage;
 mod promises;
+mod receives;
 mod scan;
 mod spare_watch;
 mod store;
@@ -156,6 +157,8 @@ pub struct LivePool {
     pub(super) jobs: Arc<jobs::Jobs>,
     /// The scrub or resilver.
     pub(super) scan: Arc<scan::Scan>,
+    /// Receives under way.
+    pub(super) receives: receives::Receives,
     /// How far freeing has come.
     pub(super) freeing_pass: Mutex<FreeingPass>,
     pub(super) thread: Mutex<Option<JoinHandle<()>>>,
@@ -225,6 +228,7 @@ impl LivePool {
             activity,
             jobs: Arc::new(jobs::Jobs::new()),
             scan: Arc::default(),
+            receives: receives::Receives::default(),
             freeing_pass: Mutex::default(),
             thread: Mutex::new(None),
             pool,

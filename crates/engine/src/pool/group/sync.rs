@@ -78,6 +78,7 @@ impl LivePool {
         let (early, tasks) = tasks.into_iter().partition(|task: &Task| task.early);
         self.run_tasks(early, change, hooks, answers)?;
         group.write_datasets(self.dirty_datasets(txg), &mut written)?;
+        self.record_receives(change)?;
         self.run_tasks(tasks, change, hooks, answers)?;
 
         // Features may have been enabled, and devices added.

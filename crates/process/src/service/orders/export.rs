@@ -50,6 +50,10 @@ impl Order for Export {
 
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
         let service = doing.service;
+        let receives = service.changes.live().is_ok_and(|live| live.is_receiving());
+        if receives || !doing.pool.kept().is_empty() {
+            return Err(doing.refuse(FailureKind::Busy, "pool is busy"));
+        }
         let mounted = service.mounts.names();
         let made = doing.shown().map(|all| places::made(&all, &mounted)).unwrap_or_default();
         let warnings = self.take_down(doing)?;

@@ -22,10 +22,12 @@ mod mount;
 mod pool;
 mod promote;
 mod properties;
+mod receive;
 mod remount;
 mod rename;
 mod rollback;
 mod scan;
+mod send;
 mod snapshot;
 
 use std::cell::{Cell, RefCell};
@@ -129,6 +131,9 @@ fn order(change: &Change) -> Box<dyn Order + '_> {
         Change::Rollback { snapshot, newer, force } => {
             Box::new(rollback::Rollback { snapshot, newer, force: *force })
         }
+        Change::Receive(request) => Box::new(receive::Receive(request)),
+        Change::AbortReceive(dataset) => Box::new(receive::Abort(dataset)),
+        Change::Send(request) => Box::new(send::Send(request)),
         Change::Hold { snapshots, tag } => Box::new(held::Hold { snapshots, tag }),
         Change::Release { snapshots, tag } => Box::new(held::Release { snapshots, tag }),
         Change::Bookmark { from, to } => Box::new(bookmark::Bookmark { from, to }),

@@ -1,0 +1,178 @@
+//! `zfs receive`: streams that OpenZFS made, through the whole program; what is left when one of both sides
+//! dies in the middle.
+//!
+//! Invariant: what was there before a receive that fails is there after it.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::{Child, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use super::Bench;
+
+fn recorded(name: &str) -> Vec<u8> {
+    let streams = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/streams");
+    zstd::decode_all(std::fs::File::open(streams.join(name)).unwrap()).unwrap()
+}
+
+impl Bench {
+    fn receiving(&self, arguments: &[&str]) -> Child {
+        let mut command = self.command(&[&["zfs", "receive"], arguments].concat());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().unwrap()
+    }
+
+    fn receive(&self, arguments: &[&str], stream: &[u8]) -> Output {
+        let mut child = self.receiving(arguments);
+        // who refuses a stream does not read it
+        drop(child.stdin.take().unwrap().write_all(stream));
+        child.wait_with_output().unwrap()
+    }
+
+    #[track_caller]
+    fn received(&self, arguments: &[&str], stream: &[u8]) -> String {
+        let output = self.receive(arguments, stream);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{arguments:?}: {said}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    #[track_caller]
+    fn turned_away(&self, arguments: &[&str], stream: &[u8], words: &str) {
+        let output = self.receive(arguments, stream);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(said.trim_end(), words, "{arguments:?}");
+        assert_eq!(output.status.code(), Some(1));
+    }
+
+    fn names(&self) -> String {
+        self.cenote(&["zfs", "list", "-H", "-r", "-t", "all", "-o", "name", "tank"])
+    }
+}
+
+/// In `sizes` every file has the length that its name says.
+#[track_caller]
+fn check_sizes(root: &Path) {
+    let mut count = 0;
+    for entry in std::fs::read_dir(root.join("sizes")).unwrap() {
+        let entry = entry.unwrap();
+        let name = entry.file_name().into_string().unwrap();
+        let length: u64 = name.trim_start_matches('f').parse().unwrap();
+        assert_eq!(std::fs::read(entry.path()).unwrap().len() as u64, length, "{name}");
+        count += 1;
+    }
+    assert!(count > 10, "{count}");
+}
+
+#[test]
+fn streams_are_received_in_the_words_of_openzfs() {
+    let Some((bench, devices)) = Bench::mounting(1) else { return };
+    bench.create(&[&devices[0]]);
+    let full = recorded("full-one.zst");
+    let said = bench.received(&["-v", "tank/one"], &full);
+    assert!(
+        said.starts_with("receiving full stream of g101/a@one into tank/one@one\nreceived 659K")
+    );
+    check_sizes(&bench.at("mnt/tank/one"));
+    let start = "cannot receive new filesystem stream";
+    let exists = "exists\nmust specify -F to overwrite it";
+    bench.turned_away(&["tank/one"], &full, &format!("{start}: destination 'tank/one' {exists}"));
+    let snapshots =
+        "destination has snapshots (eg. tank/one@one)\nmust destroy them to overwrite it";
+    bench.turned_away(&["-F", "tank/one"], &full, &format!("{start}: {snapshots}"));
+    let nowhere = "cannot open 'tank/no': dataset does not exist";
+    let nowhere = format!("{nowhere}\n{start}: unable to restore to destination");
+    bench.turned_away(&["tank/no/where"], &full, &nowhere);
+    bench.turned_away(&["tank/cut"], &full[..100_000], &format!("{start}: incomplete stream"));
+    let mut damaged = full.clone();
+    damaged[full.len() / 2] ^= 1;
+    bench.turned_away(&["tank/cut"], &damaged, &format!("{start}: checksum mismatch"));
+    bench.turned_away(&["tank/cut"], b"", "cannot receive: failed to read from stream");
+    bench.turned_away(
+        &["tank/cut"],
+        &[0; 312],
+        "cannot receive: invalid stream (bad magic number)",
+    );
+    let none = "'tank/one' does not have any resumable receive state to abort";
+    bench.turned_away(&["-A", "tank/one"], b"", none);
+    assert_eq!(bench.names(), "tank\ntank/one\ntank/one@one\n");
+
+    bench.received(&["-F", "tank/all"], &recorded("R-cel-two.zst"));
+    bench.received(&["-d", "tank"], &recorded("vol.zst"));
+    bench.received(&["-o", "compression=gzip", "-e", "-u", "tank/one"], &full);
+    let names = bench.names();
+    for name in
+        ["tank/all@two", "tank/all/a@one", "tank/all/a@two", "tank/vol@v1", "tank/one/a@one"]
+    {
+        assert!(names.lines().any(|line| line == name), "{names}");
+    }
+    let get = ["zfs", "get", "-H", "-o", "value,source", "quota,com.example:note", "tank/all/a"];
+    assert_eq!(bench.cenote(&get), "100M\treceived\nhéllo wörld\treceived\n");
+    bench.cenote(&["zpool", "export", "tank"]);
+    bench.zdb();
+}
+
+#[test]
+fn a_receive_that_is_cut_off_can_go_on_or_be_given_up() {
+    let Some((bench, devices)) = Bench::mounting(1) else { return };
+    bench.create(&[&devices[0]]);
+    let full = recorded("full-one.zst");
+    let output = bench.receive(&["-s", "tank/one"], &full[..300_000]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let saved = "checksum mismatch or incomplete stream.\nPartially received snapshot is saved.\nA \
+                 resuming stream can be generated on the sending system by running:\n    zfs send -t ";
+    let token = said.split_once(saved).map(|(_, token)| token.trim().to_owned());
+    let token = token.unwrap_or_else(|| panic!("{said}"));
+    let get = ["zfs", "get", "-H", "-o", "value", "receive_resume_token", "tank/one"];
+    assert_eq!(bench.cenote(&get).trim(), token);
+    // It outlives the process, too.
+    bench.kill();
+    bench.import();
+    assert_eq!(bench.cenote(&get).trim(), token);
+    bench.cenote(&["zfs", "receive", "-A", "tank/one"]);
+    assert_eq!(bench.names(), "tank\n");
+    bench.cenote(&["zpool", "export", "tank"]);
+    bench.zdb();
+}
+
+#[test]
+fn what_dies_in_the_middle_leaves_what_was_there() {
+    let Some((bench, devices)) = Bench::mounting(1) else { return };
+    bench.create(&[&devices[0]]);
+    let full = recorded("full-one.zst");
+    bench.received(&["tank/one"], &full);
+    let before = bench.names();
+    let mut child = bench.receiving(&["tank/two"]);
+    let mut pipe = child.stdin.take().unwrap();
+    pipe.write_all(&full[..full.len() / 2]).unwrap();
+    wait_for(|| bench.names().contains("tank/two"));
+    let busy = bench.output(&["zpool", "export", "tank"]);
+    assert_eq!(String::from_utf8_lossy(&busy.stderr), "cannot export 'tank': pool is busy\n");
+    // Who gave the order dies.
+    child.kill().unwrap();
+    child.wait().unwrap();
+    wait_for(|| bench.names() == before);
+    drop(pipe);
+    // The pool process dies.
+    let mut child = bench.receiving(&["tank/two"]);
+    let mut pipe = child.stdin.take().unwrap();
+    pipe.write_all(&full[..full.len() / 2]).unwrap();
+    wait_for(|| bench.names().contains("tank/two"));
+    bench.cenote(&["zpool", "sync", "tank"]);
+    bench.kill();
+    assert!(!child.wait().unwrap().success());
+    bench.import();
+    assert_eq!(bench.names(), before);
+    check_sizes(&bench.at("mnt/tank/one"));
+    bench.cenote(&["zpool", "export", "tank"]);
+    bench.zdb();
+}
+
+#[track_caller]
+fn wait_for(is_so: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(30);
+    while !is_so() {
+        assert!(Instant::now() < end, "it did not come to be");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}

@@ -1,0 +1,144 @@
+//! `zfs receive`.
+//!
+//! Invariant: the stream does not pass through here: the pool process reads it from our standard input.
+
+use std::io::IsTerminal;
+use std::os::fd::AsFd;
+use std::process::ExitCode;
+
+use cenote_control::changes::{Change, ReceiveRequest, ReceivedNames};
+use cenote_control::client::Client;
+use cenote_control::plan::PropertySetting;
+use cenote_control::protocol::Part;
+use cenote_control::report::DatasetKind;
+use cenote_control::terminal;
+
+use super::common::{self, fail};
+use crate::datasets::names;
+use crate::getopt::{Parsed, Spec};
+use crate::settings::dataset::{self, Subject};
+use crate::usage::Tool;
+use crate::zpool::common::{change, history_line};
+
+const SPEC: Spec = Spec { letters: "o:x:dehMnuvFsAc", long: &[] };
+/// Property that is no property but a snapshot to clone from.
+const ORIGIN: &str = "origin";
+
+/// Runs the command.
+pub fn run(arguments: &[String]) -> ExitCode {
+    let wrong = |message: &str| Tool::Zfs.wrong("receive", message);
+    let parsed = match SPEC.parse(arguments) {
+        Ok(parsed) => parsed,
+        Err(error) => return wrong(&error.message()),
+    };
+    if parsed.has('d') && parsed.has('e') {
+        return wrong("invalid option combination: -d and -e are mutually exclusive");
+    }
+    let target = match parsed.operands.as_slice() {
+        [] => return wrong("missing snapshot argument"),
+        [target] => target,
+        _ => return wrong("too many arguments"),
+    };
+    if parsed.has('A') {
+        return abort(&parsed, target, arguments);
+    }
+    if parsed.has('c') {
+        return fail("corrective receive ('-c') is not supported yet");
+    }
+    if std::io::stdin().is_terminal() {
+        terminal::complain("Error: Backup stream can not be read from a terminal.");
+        return fail("You must redirect standard input.");
+    }
+    let client = Client::default();
+    let request = match request(&client, &parsed, target) {
+        Ok(request) => request,
+        Err(message) => return fail(&message),
+    };
+    let kinds = [DatasetKind::Filesystem, DatasetKind::Volume, DatasetKind::Snapshot];
+    if let Err(problem) = names::check(target, &kinds) {
+        return fail(&format!("cannot receive: invalid name '{target}': {problem}"));
+    }
+    let pool = names::pool_of(target);
+    let order =
+        change(Some(history_line("zfs", "receive", arguments)), Change::Receive(Box::new(request)));
+    let stdin = std::io::stdin();
+    let said = client.order_in_parts(pool, &order, &[stdin.as_fd()], |part| {
+        if let Part::Said(lines) = part {
+            lines.iter().for_each(|line| terminal::out(&format!("{line}\n")));
+        }
+    });
+    match said {
+        Ok(warnings) => {
+            warnings.iter().for_each(|line| terminal::complain(line));
+            ExitCode::SUCCESS
+        }
+        Err(failure) => fail(&failure.message),
+    }
+}
+
+/// What is asked for; the line to print if that makes no sense.
+fn request(client: &Client, parsed: &Parsed, target: &str) -> Result<ReceiveRequest, String> {
+    let mut pairs = Vec::new();
+    common::pairs(parsed.arguments('o'), &mut pairs)?;
+    let origin = pairs.iter().find(|(name, _)| name == ORIGIN).map(|(_, value)| value.clone());
+    pairs.retain(|(name, _)| name != ORIGIN);
+    let excluded: Vec<String> = parsed.arguments('x').map(str::to_owned).collect();
+    for name in &excluded {
+        if pairs.iter().any(|(other, _)| other == name) {
+            return Err(format!("property '{name}' specified multiple times"));
+        }
+        if !dataset::is_property(name) && !name.contains(':') {
+            return Err(format!("cannot receive: invalid property '{name}'"));
+        }
+    }
+    let properties = settings(client, target, &pairs)?;
+    let names = match (parsed.has('d'), parsed.has('e')) {
+        (true, _) => ReceivedNames::WithoutPool,
+        (_, true) => ReceivedNames::LastPart,
+        _ => ReceivedNames::Exact,
+    };
+    Ok(ReceiveRequest {
+        target: target.to_owned(),
+        names,
+        verbose: parsed.has('v'),
+        dry_run: parsed.has('n'),
+        resumable: parsed.has('s'),
+        force: parsed.has('F'),
+        keep_unmounted: parsed.has('u'),
+        skip_holds: parsed.has('h'),
+        properties,
+        excluded,
+        origin,
+    })
+}
+
+/// What `-o` sets: whether it is for a filesystem or a volume, the stream will tell.
+fn settings(
+    client: &Client,
+    target: &str,
+    pairs: &[(String, String)],
+) -> Result<Vec<PropertySetting>, String> {
+    let subject = common::subject(client, target, DatasetKind::Filesystem, true, pairs);
+    let volume = Subject { kind: DatasetKind::Volume, ..Subject::new(DatasetKind::Volume, true) };
+    let parse = |(name, value): &(String, String)| {
+        let parsed = dataset::parse(name, value, &subject);
+        let parsed =
+            parsed.or_else(|words| dataset::parse(name, value, &volume).map_err(|_| words));
+        parsed.map_err(|words| format!("cannot receive: {words}"))
+    };
+    pairs.iter().map(parse).collect()
+}
+
+/// Gives up what a receive has left.
+fn abort(parsed: &Parsed, target: &str, arguments: &[String]) -> ExitCode {
+    if ['d', 'e', 'n', 's', 'u'].iter().any(|letter| parsed.has(*letter)) {
+        return Tool::Zfs.wrong("receive", "invalid option");
+    }
+    let client = Client::default();
+    if let Err(message) = common::open(&client, target, &common::DATASETS, Some(0), &["type"]) {
+        return Tool::Zfs.wrong("receive", &message);
+    }
+    let line = history_line("zfs", "receive", arguments);
+    let change = Change::AbortReceive(target.to_owned());
+    common::code(common::change(&client, target, Some(line), change))
+}

@@ -1,0 +1,231 @@
+//! `zfs send`.
+//!
+//! Invariant: the stream does not pass through here: the pool process writes it to our standard output.
+
+use std::io::IsTerminal;
+use std::os::fd::AsFd;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use cenote_control::changes::{Change, SendRequest};
+use cenote_control::client::Client;
+use cenote_control::protocol::{Failure, FailureKind, Part, Request};
+use cenote_control::report::DatasetKind;
+use cenote_control::terminal;
+use cenote_control::text::{number, time};
+
+use super::common::{self, fail};
+use crate::datasets::names;
+use crate::getopt::{Parsed, Spec};
+use crate::usage::Tool;
+use crate::zpool::common::now;
+
+const SPEC: Spec = Spec {
+    letters: "i:I:RsDpVvnPLeht:cwbd:SX:",
+    long: &[
+        ("replicate", 'R', false),
+        ("skip-missing", 's', false),
+        ("redact", 'd', true),
+        ("props", 'p', false),
+        ("parsable", 'P', false),
+        ("dedup", 'D', false),
+        ("proctitle", 'V', false),
+        ("verbose", 'v', false),
+        ("dryrun", 'n', false),
+        ("large-block", 'L', false),
+        ("embed", 'e', false),
+        ("resume", 't', true),
+        ("compressed", 'c', false),
+        ("raw", 'w', false),
+        ("backup", 'b', false),
+        ("holds", 'h', false),
+        ("saved", 'S', false),
+        ("exclude", 'X', true),
+    ],
+};
+/// How often it is said how far it is.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Why nothing is asked for.
+enum Refused {
+    /// With this word on the command line, and the usage.
+    Usage(String),
+    /// For this reason.
+    Line(String),
+}
+
+/// Runs the command.
+pub fn run(arguments: &[String]) -> ExitCode {
+    let parsed = match SPEC.parse(arguments) {
+        Ok(parsed) => parsed,
+        Err(error) => return Tool::Zfs.wrong("send", &error.message()),
+    };
+    let client = Client::default();
+    let request = match request(&client, &parsed) {
+        Ok(request) => request,
+        Err(Refused::Usage(message)) => return Tool::Zfs.wrong("send", &message),
+        Err(Refused::Line(message)) => return fail(&message),
+    };
+    let shows_progress = parsed.has('v');
+    let pools = match &request.token {
+        // Only the pool itself can read what the token says.
+        Some(_) => client.pools(),
+        None => vec![names::pool_of(&request.snapshot).to_owned()],
+    };
+    let mut last = Failure::new(FailureKind::NotFound, "cannot resume send: no pool is imported");
+    for pool in pools {
+        match send(&client, &pool, &request, shows_progress) {
+            Ok(warnings) => {
+                warnings.iter().for_each(|line| terminal::complain(line));
+                return ExitCode::SUCCESS;
+            }
+            Err(failure) if request.token.is_some() && failure.kind == FailureKind::NotFound => {
+                last = failure;
+            }
+            Err(failure) => return fail(&failure.message),
+        }
+    }
+    fail(&last.message)
+}
+
+/// What is asked for.
+fn request(client: &Client, parsed: &Parsed) -> Result<SendRequest, Refused> {
+    let usage = |message: &str| Err(Refused::Usage(message.to_owned()));
+    if parsed.has('D') {
+        terminal::complain(
+            "WARNING: deduplicated send is no longer supported.  A regular, non-deduplicated \
+             stream will be generated.\n",
+        );
+    }
+    let excluded = parsed.arguments('X').flat_map(|all| all.split(',')).map(str::to_owned);
+    let mut request = SendRequest {
+        token: parsed.argument('t').map(str::to_owned),
+        intermediates: parsed.has('I'),
+        recursive: parsed.has('R'),
+        skip_missing: parsed.has('s'),
+        excluded: excluded.collect(),
+        properties: parsed.has('p'),
+        backup: parsed.has('b'),
+        holds: parsed.has('h'),
+        raw: parsed.has('w'),
+        large_blocks: parsed.has('L'),
+        embedded: parsed.has('e'),
+        compressed: parsed.has('c'),
+        dry_run: parsed.has('n'),
+        verbose: parsed.has('v') || parsed.has('V') || parsed.has('P'),
+        parsable: parsed.has('P'),
+        ..SendRequest::default()
+    };
+    let not_yet = [('d', "--redact"), ('S', "--saved")];
+    if let Some((_, name)) = not_yet.iter().find(|(letter, _)| parsed.has(*letter)) {
+        return Err(Refused::Line(format!("zfs send {name} is not supported yet")));
+    }
+    if !request.excluded.is_empty() && !request.recursive {
+        let line = "Cannot specify dataset exclusion (-X) on a non-recursive send.";
+        return Err(Refused::Line(line.to_owned()));
+    }
+    let operand = match (&request.token, parsed.operands.as_slice()) {
+        (Some(_), []) => None,
+        (None, []) => return usage("missing snapshot argument"),
+        (None, [operand]) => Some(operand.clone()),
+        _ => return usage("too many arguments"),
+    };
+    let combined = ['i', 'I', 'R', 'p', 'b', 'h'].iter().any(|letter| parsed.has(*letter));
+    if request.token.is_some() && combined {
+        return usage("invalid flags combined with -t");
+    }
+    if !request.dry_run && std::io::stdout().is_terminal() {
+        let lines = "Error: Stream can not be written to a terminal.\nYou must redirect standard \
+                     output.";
+        return Err(Refused::Line(lines.to_owned()));
+    }
+    if let Some(operand) = operand {
+        let from = parsed.argument('I').or(parsed.argument('i'));
+        of_snapshot(client, operand, from, &mut request)?;
+    }
+    // All snapshots, from the first on.
+    request.intermediates |= request.recursive && request.from.is_none();
+    Ok(request)
+}
+
+/// Takes the names of what is sent and of what it goes on from.
+fn of_snapshot(
+    client: &Client,
+    operand: String,
+    from: Option<&str>,
+    request: &mut SendRequest,
+) -> Result<(), Refused> {
+    let usage = |message: &str| Err(Refused::Usage(message.to_owned()));
+    let Some((of, _)) = operand.split_once('@') else {
+        let words = "sending what is no snapshot is not supported yet";
+        return Err(Refused::Line(format!("cannot send '{operand}': {words}")));
+    };
+    names::check(&operand, &[DatasetKind::Snapshot])
+        .map_err(|problem| Refused::Line(format!("cannot open '{operand}': {problem}")))?;
+    let found = common::open(client, of, &common::DATASETS, Some(0), &["type", "origin"])
+        .map_err(Refused::Line)?;
+    let origin = found.first().and_then(|one| one.properties.value("origin")).unwrap_or("-");
+    request.from = match from {
+        None => None,
+        Some(from) if from == origin => Some(from.to_owned()),
+        Some(from) => {
+            let at = from.find(['@', '#']);
+            let (path, short) = from.split_at(at.unwrap_or(0));
+            let short = if at.is_some() { short.to_owned() } else { format!("@{short}") };
+            let is_bookmark = short.starts_with('#');
+            if is_bookmark && request.intermediates {
+                let line = "Error: multiple snapshots cannot be sent from a bookmark.";
+                return Err(Refused::Line(line.to_owned()));
+            }
+            if is_bookmark && (request.recursive || request.properties || request.holds) {
+                let line = "Error: Unsupported flag with filesystem or bookmark.";
+                return Err(Refused::Line(line.to_owned()));
+            }
+            if !path.is_empty() && path != of && !is_bookmark {
+                return usage("incremental source must be in same filesystem");
+            }
+            if short.get(1..).is_none_or(|name| name.contains(['@', '/', '#'])) {
+                return usage("invalid incremental source");
+            }
+            let path = if path.is_empty() { of } else { path };
+            Some(format!("{path}{short}"))
+        }
+    };
+    request.snapshot = operand;
+    Ok(())
+}
+
+/// Gives the order, and says what there is to say.
+fn send(
+    client: &Client,
+    pool: &str,
+    request: &SendRequest,
+    shows_progress: bool,
+) -> Result<Vec<String>, Failure> {
+    let order: Request = Change::Send(Box::new(request.clone())).into();
+    let stdout = std::io::stdout();
+    let mut name = String::new();
+    let mut shown = Instant::now();
+    client.order_in_parts(pool, &order, &[stdout.as_fd()], |part| match part {
+        Part::Said(lines) if request.dry_run => {
+            lines.iter().for_each(|line| terminal::out(&format!("{line}\n")));
+        }
+        Part::Said(lines) => lines.iter().for_each(|line| terminal::complain(line)),
+        Part::Sending(next) if shows_progress => {
+            if !request.parsable {
+                terminal::complain(&format!("TIME        SENT   SNAPSHOT {next}"));
+            }
+            name = next;
+        }
+        Part::Progress(progress) if shows_progress && shown.elapsed() >= INTERVAL => {
+            shown = Instant::now();
+            let at = time::of_day(now());
+            let line = match request.parsable {
+                true => format!("{at}\t{}\t{name}", progress.done),
+                false => format!("{at}   {:>5}   {name}", number::bytes(progress.done)),
+            };
+            terminal::complain(&line);
+        }
+        _ => {}
+    })
+}

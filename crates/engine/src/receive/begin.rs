@@ -1,0 +1,303 @@
+//! The beginning of a receive: what is refused, and the head that is filled.
+//!
+//! Chapter 07, section 12. Invariant: what can be refused is refused before anything is made.
+
+use std::sync::Arc;
+
+use cenote_format::ObjectId;
+use cenote_format::objset::ObjsetKind;
+
+use super::{Landing, RawFacts, ReceiveOrder, StreamFacts, TEMPORARY, Target};
+use crate::dataset::change::{MosChange, NewDataset, PropertyInput};
+use crate::dataset::{Catalog, Dataset};
+use crate::keys::ReceivedSeals;
+use crate::pool::change::Encryption;
+use crate::pool::group::{LiveDataset, LivePool};
+use crate::{Error, ErrorKind, Result};
+
+/// The head to be filled, what it takes the place of, bytes received before, and properties that cannot be
+/// had.
+struct Begun {
+    head: ObjectId,
+    target: Target,
+    bytes: u64,
+    refused: Vec<String>,
+}
+
+impl Landing {
+    /// Begins a receive: makes the head that is filled, in a transaction group.
+    ///
+    /// # Errors
+    /// `NotFound`: no dataset above, or nothing that an incremental stream could start from; `Exists`: the
+    /// dataset or its snapshot is there; `Outdated`: the dataset was changed since its newest snapshot;
+    /// `Busy`: something is being received into it; `Unsupported`: a feature is not enabled; no space;
+    /// `KeyNotLoaded`.
+    pub fn begin(live: &Arc<LivePool>, facts: StreamFacts, order: ReceiveOrder) -> Result<Self> {
+        let (told, wanted) = (facts.clone(), order.clone());
+        let raw = facts.raw.clone().map(|raw| {
+            let seals = ReceivedSeals::new(raw.keys.wrapped.version, raw.portable);
+            (raw, Arc::new(seals))
+        });
+        let seals = raw.as_ref().map(|(_, seals)| seals.clone());
+        let Begun { head, target, bytes, refused } =
+            live.change(move |live, change| begin(live, change, &told, &wanted, seals))?;
+        live.claim_received(head)?;
+        let opened = live.pool().catalog().dataset_by_id(head).and_then(|dataset| match &raw {
+            None => live.open_dataset(&dataset),
+            Some(raw) => open_raw(live, &dataset, raw),
+        });
+        let filled = match opened {
+            Ok(filled) => filled,
+            Err(error) => {
+                live.release_received(head);
+                if !order.resumable {
+                    live.change(move |_, change| change.destroy_head(head))?;
+                }
+                return Err(error);
+            }
+        };
+        Ok(Self {
+            live: live.clone(),
+            facts,
+            order,
+            filled,
+            target,
+            current: None,
+            raw,
+            reaches: None,
+            bytes,
+            is_over: false,
+            refused,
+        })
+    }
+}
+
+/// What came sealed.
+type Seals = Option<Arc<ReceivedSeals>>;
+
+/// Opens a head that is filled with what came sealed.
+fn open_raw(
+    live: &LivePool,
+    dataset: &Dataset,
+    (raw, seals): &(RawFacts, Arc<ReceivedSeals>),
+) -> Result<Arc<LiveDataset>> {
+    let filled = live.open_sealed(dataset, seals.clone())?;
+    filled.set().shape_sealed(0, raw.last_dnode_block, raw.checksum, raw.compression)?;
+    Ok(filled)
+}
+
+fn begin(
+    live: &LivePool,
+    change: &MosChange<'_>,
+    facts: &StreamFacts,
+    order: &ReceiveOrder,
+    seals: Seals,
+) -> Result<Begun> {
+    for feature in &facts.features {
+        if !change.is_enabled(feature)? {
+            let reason = format!("the feature '{feature}' is not enabled");
+            return Err(Error::unsupported(reason).with_advice("see 'zpool upgrade'"));
+        }
+    }
+    let catalog = change.catalog()?;
+    let found = match catalog.dataset_named(&order.dataset) {
+        Ok(found) => Some(found),
+        Err(error) if error.kind() == ErrorKind::NotFound => None,
+        Err(error) => return Err(error),
+    };
+    if facts.resumed.is_some() {
+        return go_on(change, &catalog, facts, found);
+    }
+    match found {
+        Some(head) => begin_over(live, change, facts, order, &head),
+        None => begin_new(live, change, &catalog, (facts, order), seals),
+    }
+}
+
+/// Makes a new dataset.
+fn begin_new(
+    live: &LivePool,
+    change: &MosChange<'_>,
+    catalog: &Catalog,
+    (facts, order): (&StreamFacts, &ReceiveOrder),
+    seals: Seals,
+) -> Result<Begun> {
+    let whole = &order.dataset;
+    let (parent, name) =
+        whole.rsplit_once('/').ok_or_else(|| Error::not_found("dataset does not exist"))?;
+    let above = catalog.directory(parent)?;
+    change.check_filesystem_limit(above.id, 1)?;
+    let mut new = NewDataset {
+        parent: above.id,
+        name,
+        creator: order.creator,
+        properties: &order.local,
+        case_insensitive: facts.case_insensitive,
+        ..NewDataset::default()
+    };
+    let mut local = order.local.clone();
+    if let (Some(raw), None) = (&facts.raw, &order.origin) {
+        new.keys = Some(raw.keys.clone());
+        local.push(PropertyInput::text("keylocation", "prompt"));
+        new.properties = &local;
+    }
+    let made = match &order.origin {
+        Some(origin) => {
+            let origin = catalog.dataset_named(origin)?;
+            check_raw(change, catalog, facts, &origin)?;
+            if facts.from.0 != 0 && origin.phys.guid != facts.from {
+                return Err(no_source());
+            }
+            new.origin = Some(origin.id);
+            live.clone_dataset(change, &new)?
+        }
+        None if facts.from.0 != 0 => return Err(no_source()),
+        None if let Some(seals) = seals => {
+            live.make_sealed_dataset(change, &new, facts.kind, seals)?
+        }
+        None => {
+            let encryption = Encryption::Inherited;
+            live.make_encrypted_dataset(change, &new, &encryption, facts.kind, |_, _| Ok(()))?
+        }
+    };
+    let refused = order.store_received(change, made.dataset, facts.kind)?;
+    let resume = order.resumable.then(|| facts.resume_facts());
+    change.begin_receive(made.dataset, resume.as_ref())?;
+    Ok(Begun { head: made.dataset, target: Target::Itself, bytes: 0, refused })
+}
+
+/// Makes what will take the place of `head`.
+fn begin_over(
+    live: &LivePool,
+    change: &MosChange<'_>,
+    facts: &StreamFacts,
+    order: &ReceiveOrder,
+    head: &Dataset,
+) -> Result<Begun> {
+    let busy = |reason: &str| Err(Error::new(ErrorKind::Busy, reason));
+    if head.phys.is_inconsistent() || has_temporary(&change.catalog()?, head)? {
+        return busy("something was received into it in part");
+    }
+    if change.catalog()?.snapshot(head, &order.snapshot).is_ok() {
+        return Err(Error::new(ErrorKind::Exists, "the snapshot exists"));
+    }
+    let new = NewDataset {
+        parent: head.directory.id,
+        name: TEMPORARY,
+        case_insensitive: facts.case_insensitive,
+        ..NewDataset::default()
+    };
+    let (made, from) = if facts.from.0 != 0 {
+        let from = change.snapshot_with_guid(head.id, facts.from)?.ok_or_else(no_source)?;
+        check_raw(change, &change.catalog()?, facts, &change.catalog()?.dataset_by_id(from)?)?;
+        if !order.force && !change.snapshots_after(head.id, from)?.is_empty() {
+            return Err(Error::new(ErrorKind::NotFound, "the dataset has a newer snapshot"));
+        }
+        if !order.force && change.is_modified_since(head.id, from)? {
+            let reason = "the dataset has been modified since its most recent snapshot";
+            return Err(Error::new(ErrorKind::Outdated, reason));
+        }
+        let new = NewDataset { origin: Some(from), ..new };
+        (live.clone_dataset(change, &new)?.dataset, Some(from))
+    } else {
+        (replacement(live, change, facts, order, head, &new)?, None)
+    };
+    let resume = order.resumable.then(|| facts.resume_facts());
+    change.begin_receive(made, resume.as_ref())?;
+    let target = Target::Head { head: head.id, from };
+    Ok(Begun { head: made, target, bytes: 0, refused: Vec::new() })
+}
+
+/// Makes the empty head that a full stream fills to take the place of `head`.
+fn replacement(
+    live: &LivePool,
+    change: &MosChange<'_>,
+    facts: &StreamFacts,
+    order: &ReceiveOrder,
+    head: &Dataset,
+    new: &NewDataset<'_>,
+) -> Result<ObjectId> {
+    let catalog = change.catalog()?;
+    if !order.force {
+        return Err(Error::new(ErrorKind::Exists, "dataset already exists"));
+    }
+    if !catalog.snapshots(head)?.is_empty() || catalog.origin(&head.directory)?.is_some() {
+        let reason = "a dataset with snapshots, or a clone, is not replaced";
+        return Err(Error::new(ErrorKind::Exists, reason));
+    }
+    if facts.raw.is_some() || catalog.key_object(&head.directory)?.is_some() {
+        let reason =
+            "a full stream that takes the place of an encrypted dataset is not supported yet";
+        return Err(Error::unsupported(reason));
+    }
+    let is_volume = catalog.sealed_object_set(head)?.kind() == ObjsetKind::Zvol;
+    if is_volume != (facts.kind == ObjsetKind::Zvol) {
+        return Err(Error::invalid("a volume and a filesystem do not take each other's place"));
+    }
+    let encryption = Encryption::Off;
+    let made = live.make_encrypted_dataset(change, new, &encryption, facts.kind, |_, _| Ok(()))?;
+    Ok(made.dataset)
+}
+
+/// Refuses a raw stream that starts from what is not sealed with its keys, and one that is not raw where the
+/// source only came so.
+fn check_raw(
+    change: &MosChange<'_>,
+    catalog: &Catalog,
+    facts: &StreamFacts,
+    from: &Dataset,
+) -> Result<()> {
+    let Some(raw) = &facts.raw else { return Ok(()) };
+    let key = catalog.key_object(&from.directory)?;
+    if key.is_none_or(|key| key.wrapped.guid != raw.keys.wrapped.guid) {
+        return Err(Error::invalid("the raw stream has other keys than what it starts from"));
+    }
+    match change.ivset(from.id)? {
+        Some(known) if raw.from_ivset != 0 && known != raw.from_ivset => Err(Error::invalid(
+            "the IV set of the stream's source is not that of its snapshot here",
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Goes on where a receive was cut off.
+fn go_on(
+    change: &MosChange<'_>,
+    catalog: &Catalog,
+    facts: &StreamFacts,
+    found: Option<Dataset>,
+) -> Result<Begun> {
+    let none = || Error::not_found("no receive was cut off here").with_advice("begin anew");
+    let head = found.ok_or_else(none)?;
+    let (filled, target) = match change.resume_point(head.id)? {
+        Some(_) => (head.id, Target::Itself),
+        None => {
+            let directory = catalog.child(&head.directory, TEMPORARY).map_err(|_| none())?;
+            let filled = catalog.head(&directory)?;
+            let from = match facts.from.0 {
+                0 => None,
+                _ => Some(filled.phys.previous_snapshot),
+            };
+            (filled.id, Target::Head { head: head.id, from })
+        }
+    };
+    let (known, point) = change.resume_point(filled)?.ok_or_else(none)?;
+    let is_next = facts.resumed == Some((point.object, point.offset));
+    if known.to != facts.to || known.from != facts.from || !is_next {
+        let reason = "the stream does not go on where the receive was cut off";
+        return Err(Error::invalid(reason).with_advice("send with the present token"));
+    }
+    Ok(Begun { head: filled, target, bytes: point.bytes, refused: Vec::new() })
+}
+
+fn has_temporary(catalog: &Catalog, head: &Dataset) -> Result<bool> {
+    match catalog.child(&head.directory, TEMPORARY) {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn no_source() -> Error {
+    Error::not_found("there is no snapshot that the stream starts from")
+}

@@ -1,0 +1,105 @@
+//! One stream: it begins, its records are read and written side by side, it ends.
+//!
+//! Chapter 07, sections 4 to 8. Invariant: a stream of which not everything could be read or written has no end.
+
+use std::io::Write;
+use std::sync::mpsc::sync_channel;
+use std::thread;
+
+use cenote_format::Txg;
+use cenote_format::dsl_dataset::KEY_IVSET_GUID;
+use cenote_format::send_stream::Begin;
+
+use super::begin;
+use super::blocks::Piece;
+use super::objects::Objects;
+use super::since::Since;
+use super::source::{Options, Source, features};
+use crate::dataset::{Catalog, Dataset, Keys as _};
+use crate::pool::Pool;
+use crate::stream::StreamWriter;
+use crate::{Error, ErrorKind, Result};
+
+/// Batches of records that wait to be written.
+const BATCHES: usize = 2;
+
+/// A stream that can be written.
+pub struct Sending {
+    source: Source,
+    begin: Begin,
+    /// The packed list the stream begins with.
+    payload: Vec<u8>,
+    saved: bool,
+}
+
+impl Sending {
+    /// A stream of the snapshot `to`.
+    ///
+    /// # Errors
+    /// `KeyNotLoaded` for an encrypted dataset that is not sent raw; `Unsupported` for what a stream without an
+    /// option cannot hold.
+    pub fn new(
+        pool: &Pool,
+        catalog: &Catalog,
+        to: &Dataset,
+        since: Option<Since>,
+        options: &Options,
+    ) -> Result<Self> {
+        let key = catalog.key_object(&to.directory)?;
+        let raw = options.raw && key.is_some();
+        let set = match raw {
+            true => catalog.sealed_object_set(to)?,
+            false => {
+                let locked = key.as_ref().is_some_and(|key| !pool.keys().is_loaded(key.root));
+                if locked {
+                    let reason = format!("the key of '{}' is not loaded", to.name);
+                    return Err(Error::new(ErrorKind::KeyNotLoaded, reason)
+                        .with_advice("load it with 'zfs load-key', or send with -w"));
+                }
+                catalog.object_set(to, &**pool.keys())?
+            }
+        };
+        let features = features(catalog, to, &set, key.is_some(), options)?;
+        let begin = begin::begin(catalog, to, &set, since.as_ref(), features)?;
+        let key = key.filter(|_| raw);
+        let key = key.map(|key| -> Result<_> {
+            let ivset = catalog.dataset_field(to, KEY_IVSET_GUID)?.unwrap_or(0);
+            Ok(begin::key_data(&key, &set, ivset, since.map_or(0, |since| since.ivset_guid)))
+        });
+        let payload = begin::payload(options.resume, key.transpose()?)?;
+        let after = since.map_or(Txg(0), |since| since.creation_txg);
+        let source = Source { set, features, to_guid: to.phys.guid, after, resume: options.resume };
+        Ok(Self { source, begin, payload, saved: options.saved })
+    }
+
+    /// Writes the stream. `told` is told the bytes written so far, after each batch, and ends it with an error.
+    ///
+    /// # Errors
+    /// What cannot be read; what [`StreamWriter::write`] says; what `told` says. The stream has no end then.
+    pub fn write<W: Write>(
+        &self,
+        writer: &mut StreamWriter<W>,
+        told: &mut dyn FnMut(u64) -> Result<()>,
+    ) -> Result<()> {
+        writer.begin(&self.begin, &self.payload)?;
+        let (sender, receiver) = sync_channel::<Vec<Piece>>(BATCHES);
+        thread::scope(|scope| {
+            let reader = scope.spawn(move || Objects::new(&self.source, sender).send());
+            let written = receiver.into_iter().try_for_each(|batch| {
+                for piece in &batch {
+                    writer.write(&piece.record, &piece.payload)?;
+                }
+                told(writer.bytes())
+            });
+            let read = reader.join().unwrap_or_else(|_| {
+                Err(Error::bug("the thread that reads what is sent has ended without a result"))
+            });
+            // The reader ends where nobody takes what it read: why is what the writer says.
+            written.and(read)
+        })?;
+        match self.saved {
+            true => Ok(()),
+            false => writer.end(self.source.to_guid),
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! What an incremental stream goes on from: an earlier snapshot, or a bookmark of one.
+//!
+//! Invariant: it is older than what is sent, and of the same dataset or of one it was cloned from.
+
+use cenote_format::dsl_dataset::KEY_IVSET_GUID;
+use cenote_format::{Guid, ObjectId, Txg};
+
+use crate::dataset::{Catalog, Dataset, DatasetName};
+use crate::{Error, Result};
+
+/// Most clones of clones that are followed to their origins.
+const CLONES_MAX: usize = 1 << 10;
+
+/// Where an incremental stream begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Since {
+    /// Identity of the snapshot.
+    pub guid: Guid,
+    /// Group it was taken in: what is older is not sent.
+    pub creation_txg: Txg,
+    /// Identity of its set of initialisation vectors; 0 if it is not encrypted.
+    pub ivset_guid: u64,
+    /// It belongs to a dataset that what is sent was cloned from.
+    pub is_origin: bool,
+}
+
+impl Since {
+    /// The snapshot `from`, to send `to`.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if it is not an earlier one of `to`.
+    pub fn snapshot(catalog: &Catalog, to: &Dataset, from: &Dataset) -> Result<Self> {
+        let (directory, txg) = (from.directory.id, from.phys.creation_txg);
+        if !from.is_snapshot() {
+            return Err(Error::invalid(format!("'{}' is no snapshot", from.name)));
+        }
+        earlier(catalog, to, directory, txg, &from.name)?;
+        Ok(Self {
+            guid: from.phys.guid,
+            creation_txg: txg,
+            ivset_guid: catalog.dataset_field(from, KEY_IVSET_GUID)?.unwrap_or(0),
+            is_origin: directory != to.directory.id,
+        })
+    }
+
+    /// The snapshot that the bookmark `from` was made of, to send `to`.
+    ///
+    /// # Errors
+    /// `NotFound`; `InvalidArgument` as above.
+    pub fn bookmark(catalog: &Catalog, to: &Dataset, from: &DatasetName) -> Result<Self> {
+        let bookmark = catalog.bookmark(from)?;
+        let directory = catalog.directory(from.path())?.id;
+        earlier(catalog, to, directory, bookmark.creation_txg, from)?;
+        Ok(Self {
+            guid: bookmark.guid,
+            creation_txg: bookmark.creation_txg,
+            ivset_guid: bookmark.details.map_or(0, |details| details.ivset_guid.0),
+            is_origin: directory != to.directory.id,
+        })
+    }
+}
+
+/// Refuses what was taken in group `txg` of `directory`, unless it is earlier than `to` and leads to it.
+fn earlier(
+    catalog: &Catalog,
+    to: &Dataset,
+    directory: ObjectId,
+    txg: Txg,
+    name: &DatasetName,
+) -> Result<()> {
+    let refused = || Err(Error::invalid(format!("'{name}' is not an earlier snapshot of it")));
+    if to.is_snapshot() && txg >= to.phys.creation_txg {
+        return refused();
+    }
+    let mut at = to.directory.clone();
+    for _ in 0..CLONES_MAX {
+        if at.id == directory {
+            return Ok(());
+        }
+        match catalog.origin(&at)? {
+            Some(origin) if origin.phys.creation_txg >= txg => at = origin.directory,
+            _ => return refused(),
+        }
+    }
+    Err(Error::corrupt(format!("the origins of '{}' do not end", to.name)))
+}

@@ -1,0 +1,119 @@
+//! What a stream is made of: a snapshot, what of it is sent, and in which forms.
+//!
+//! Chapter 07, sections 4 to 8. Invariant: a stream announces every feature that its records use.
+
+use cenote_format::master_node;
+use cenote_format::objset::ObjsetKind;
+use cenote_format::send_stream::Features;
+use cenote_format::{Guid, ObjectId, Txg};
+
+use crate::dataset::{Catalog, Dataset, Table};
+use crate::object::ObjectSet;
+use crate::{Error, Result};
+
+/// First ZPL version that has system attributes, and so spill blocks.
+const VERSION_WITH_SPILLS: u64 = 5;
+
+/// Which forms of blocks a stream may have, and where it begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Blocks above 128 KiB as they are (`-L`).
+    pub large_blocks: bool,
+    /// Blocks that lie in their pointers as they are (`-e`).
+    pub embedded: bool,
+    /// Blocks as they are compressed (`-c`).
+    pub compressed: bool,
+    /// Blocks as they lie on the disks, encrypted (`-w`).
+    pub raw: bool,
+    /// Where an earlier stream was cut off (`-t`).
+    pub resume: Option<Resume>,
+    /// What was received so far is sent, and no more (`-S`): the stream has no end.
+    pub saved: bool,
+}
+
+/// Where a stream goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Resume {
+    /// The object that is sent first.
+    pub object: u64,
+    /// Byte in it from which on data is sent.
+    pub offset: u64,
+}
+
+/// See the module.
+pub(super) struct Source {
+    pub(super) set: ObjectSet,
+    pub(super) features: Features,
+    pub(super) to_guid: Guid,
+    /// Blocks of this group and of older ones are not sent.
+    pub(super) after: Txg,
+    pub(super) resume: Option<Resume>,
+}
+
+impl Source {
+    /// Blocks are sent as they lie on the disks.
+    pub(super) fn is_raw(&self) -> bool {
+        self.features.contains(Features::RAW)
+    }
+}
+
+/// What the stream may use.
+pub(super) fn features(
+    catalog: &Catalog,
+    to: &Dataset,
+    set: &ObjectSet,
+    encrypted: bool,
+    options: &Options,
+) -> Result<Features> {
+    let own = catalog.dataset_features(to)?;
+    let has = |name: &str| {
+        cenote_format::feature::by_name(name).is_some_and(|feature| own.contains(&feature.guid))
+    };
+    let active = |name: &str| is_active(catalog, name);
+    let (raw, packed) = (options.raw && encrypted, options.compressed || options.raw);
+    let plain_raw = options.raw && !encrypted;
+    let embedded = (options.embedded || plain_raw) && !encrypted && active("embedded_data")?;
+    let large = (options.large_blocks || options.raw) && has("large_blocks");
+    if has("large_microzap") && !large {
+        let reason = format!("'{}' has directories of blocks above 128 KiB", to.name);
+        return Err(Error::unsupported(reason).with_advice("send with -L"));
+    }
+    let wanted = [
+        (Features::SA_SPILL, set.kind() == ObjsetKind::Zfs && has_spills(set)?),
+        (Features::EMBED_DATA, embedded),
+        (Features::LZ4, (embedded || packed) && active("lz4_compress")?),
+        (Features::LARGE_BLOCKS, large),
+        (Features::RESUMING, options.resume.is_some()),
+        (Features::COMPRESSED, packed),
+        (Features::LARGE_DNODE, has("large_dnode")),
+        (Features::RAW, raw),
+        (Features::ZSTD, packed && has("zstd_compress")),
+        (Features::LONG_NAME, has("longname")),
+        (Features::LARGE_MICROZAP, has("large_microzap")),
+    ];
+    let wanted = wanted.into_iter().filter(|(_, wanted)| *wanted);
+    Ok(wanted.fold(Features::empty(), |all, (one, _)| all | one))
+}
+
+/// Whether the feature of this short name is in use in the pool.
+fn is_active(catalog: &Catalog, name: &str) -> Result<bool> {
+    let Some(feature) = cenote_format::feature::by_name(name) else { return Ok(false) };
+    let directory = catalog.object_directory()?;
+    let table = match feature.read_only_compatible() {
+        true => "features_for_write",
+        false => "features_for_read",
+    };
+    let id = ObjectId(directory.number(table)?.unwrap_or(0));
+    let Some(table) = Table::open(catalog.mos(), id)? else { return Ok(false) };
+    Ok(table.number(feature.guid)?.is_some_and(|count| count != 0))
+}
+
+/// A filesystem of a version that has spill blocks.
+fn has_spills(set: &ObjectSet) -> Result<bool> {
+    let name = String::from_utf8_lossy(master_node::VERSION);
+    let version = match Table::open(set, master_node::OBJECT)? {
+        Some(table) => table.number(&name)?,
+        None => None,
+    };
+    Ok(version.unwrap_or(master_node::NEWEST_VERSION) >= VERSION_WITH_SPILLS)
+}

@@ -1,0 +1,156 @@
+//! Raw streams: sent of encrypted datasets here, received without their keys, and opened with them.
+//!
+//! Invariant: what is opened is what was sent; whatever a raw stream says, the pool goes on.
+
+use bytes::Bytes;
+use cenote_codec::cipher::Suite;
+use cenote_engine::dataset::change::{NewDataset, PropertyInput};
+use cenote_engine::error::take_bug;
+use cenote_engine::keys::Wrapping;
+use cenote_engine::object::NewObject;
+use cenote_engine::pool::change::Encryption;
+use cenote_engine::receive::ReceiveOrder;
+use cenote_engine::send::{Options, Sending, Since};
+use cenote_engine::stream::StreamWriter;
+use cenote_format::crypto_key::KeyFormat;
+use cenote_format::objset::ObjsetKind;
+use cenote_format::{ObjectId, ObjectType};
+
+use super::hostile::generator;
+use super::mutated::{items, mutate, written};
+use super::receive;
+use super::world::{World, nothing};
+
+const KEY: [u8; 32] = [7; 32];
+/// Streams of every run.
+const FEW: u64 = 150;
+
+fn noise(len: usize, seed: u64) -> Vec<u8> {
+    let mut next = generator(seed);
+    (0..len).map(|_| next() as u8).collect()
+}
+
+/// An encrypted dataset with objects of all shapes, and two snapshots of it.
+fn populate(world: &World) {
+    let parent = world.live.pool().catalog().root().unwrap().id;
+    world
+        .live
+        .change(move |live, change| {
+            let properties = [PropertyInput::text("keylocation", "prompt")];
+            let name = "secret";
+            let new = NewDataset { parent, name, properties: &properties, ..NewDataset::default() };
+            let wrapping = Some(Wrapping::new(KeyFormat::Raw, &KEY, None)?);
+            let encryption = Encryption::On { suite: Some(Suite::Aes256Gcm), wrapping };
+            live.make_encrypted_dataset(change, &new, &encryption, ObjsetKind::Zfs, nothing)
+                .map(drop)
+        })
+        .unwrap();
+    let dataset = world.live.pool().catalog().dataset_named("p/secret").unwrap();
+    let set = world.live.open_dataset(&dataset).unwrap();
+    let set = set.set();
+    let tx = world.live.begin().unwrap();
+    for number in 0..40_u64 {
+        let bonus = noise(100, number);
+        let slots = if number % 7 == 0 { 2 } else { 1 };
+        let new = NewObject { slots, ..NewObject::new(ObjectType::PLAIN_FILE, 4096) }
+            .with_bonus(ObjectType::SYSTEM_ATTRIBUTES, bonus);
+        let object = set.create_object(&tx, &new).unwrap();
+        object.write(&tx, number * 4096, &noise(number as usize * 700, number)).unwrap();
+        if number % 5 == 0 {
+            object.set_spill(&tx, Some(Bytes::from(noise(512, number)))).unwrap();
+        }
+    }
+    let big = set.create_object(&tx, &NewObject::new(ObjectType::PLAIN_FILE, 512)).unwrap();
+    big.write(&tx, 0, &vec![b'x'; 900_000]).unwrap();
+    drop(tx);
+    let orders = world.live.orders();
+    world.live.sync().unwrap();
+    orders.snapshot(&["p/secret@a".into()], Vec::new()).unwrap();
+    let tx = world.live.begin().unwrap();
+    big.write(&tx, 300_000, &noise(20_000, 9)).unwrap();
+    big.free_range(&tx, 800_000, u64::MAX).unwrap();
+    set.free_object(&tx, ObjectId(10)).unwrap();
+    let new = NewObject::new(ObjectType::PLAIN_FILE, 8192);
+    set.create_object(&tx, &new).unwrap().write(&tx, 0, &noise(30_000, 3)).unwrap();
+    drop(tx);
+    world.live.sync().unwrap();
+    orders.snapshot(&["p/secret@b".into()], Vec::new()).unwrap();
+}
+
+fn sent(world: &World, from: Option<&str>, to: &str) -> Vec<u8> {
+    let catalog = world.live.pool().catalog();
+    let to = catalog.dataset_named(to).unwrap();
+    let since = from.map(|from| {
+        let from = catalog.dataset_named(from).unwrap();
+        Since::snapshot(&catalog, &to, &from).unwrap()
+    });
+    let options = Options {
+        large_blocks: true,
+        embedded: false,
+        compressed: true,
+        raw: true,
+        resume: None,
+        saved: false,
+    };
+    let sending = Sending::new(world.live.pool(), &catalog, &to, since, &options).unwrap();
+    let mut writer = StreamWriter::new(Vec::new());
+    sending.write(&mut writer, &mut |_| Ok(())).unwrap();
+    std::mem::take(writer.sink())
+}
+
+fn order(snapshot: &str) -> ReceiveOrder {
+    let (dataset, snapshot) = snapshot.split_once('@').unwrap();
+    ReceiveOrder { dataset: dataset.into(), snapshot: snapshot.into(), ..ReceiveOrder::default() }
+}
+
+#[test]
+fn raw_streams_are_stored_as_they_come() {
+    let world = World::new();
+    populate(&world);
+    let (full, more) =
+        (sent(&world, None, "p/secret@a"), sent(&world, Some("p/secret@a"), "p/secret@b"));
+    receive(&world, &full[..full.len() / 2], &order("p/raw@a")).unwrap_err();
+    assert!(world.live.pool().catalog().dataset_named("p/raw").is_err());
+    receive(&world, &full, &order("p/raw@a")).unwrap();
+    receive(&world, &more, &order("p/raw@b")).unwrap();
+    let pool = world.live.pool();
+    let root = pool.catalog().directory("p/raw").unwrap();
+    pool.keys().load(&pool.catalog(), &root, &KEY).unwrap();
+    for snapshot in ["a", "b"] {
+        let (ours, theirs) = (format!("p/raw@{snapshot}"), format!("p/secret@{snapshot}"));
+        eprintln!("DEBUG {snapshot}");
+        assert!(world.opened(&ours) == world.opened(&theirs), "{snapshot}");
+    }
+    assert_eq!(sent(&world, Some("p/raw@a"), "p/raw@b").len(), more.len());
+    world.finish();
+}
+
+#[test]
+fn hostile_raw_streams_change_nothing() {
+    let world = World::in_memory();
+    populate(&world);
+    let (full, more) =
+        (sent(&world, None, "p/secret@a"), sent(&world, Some("p/secret@a"), "p/secret@b"));
+    receive(&world, &full, &order("p/base@one")).unwrap();
+    let (full, more) = (items(&full), items(&more));
+    let (mut landed, mut refused) = (0, 0);
+    for seed in 0..FEW {
+        let mut next = generator(seed + 1_000_000);
+        let is_full = next().is_multiple_of(2);
+        let mut changed = if is_full { full.clone() } else { more.clone() };
+        mutate(&mut changed, &mut next);
+        let stream = written(&changed);
+        // What cannot be written is told as a mistake of ours.
+        drop(take_bug());
+        let dataset = if is_full { "p/new" } else { "p/base" };
+        match receive(&world, &stream, &order(&format!("{dataset}@s"))) {
+            Ok(()) => landed += 1,
+            Err(_) => refused += 1,
+        }
+        assert_eq!(world.live.gate().failure().map(|e| e.to_string()), None, "seed {seed}");
+        assert_eq!(take_bug(), None, "seed {seed}");
+        world.clear(dataset, is_full);
+    }
+    eprintln!("{landed} landed, {refused} were refused");
+    world.census();
+}

@@ -1,0 +1,528 @@
+//! `zfs receive`: streams of one snapshot, and packages of several.
+//!
+//! Invariant: while a stream is read no other order waits; what it goes into is looked up when it begins and
+//! again when it ends. A receive that fails leaves that as it was.
+
+mod names;
+mod package;
+mod replicate;
+mod source;
+mod words;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use cenote_control::changes::{NewDataset, ReceiveRequest, ReceivedNames};
+use cenote_control::protocol::{Failure, FailureKind, Part};
+use cenote_control::text::number;
+use cenote_engine::dataset::Known;
+use cenote_engine::dataset::change::PropertyInput;
+use cenote_engine::pool::group::LivePool;
+use cenote_engine::receive::{self, Landing, ReceiveOrder, StreamFacts, next_record};
+use cenote_engine::stream::StreamReader;
+use cenote_engine::{Error, ErrorKind};
+use cenote_format::NvList;
+use cenote_format::send_stream::{Begin, BeginFlags, Features, HeaderKind, Record};
+
+use super::create::missing_parents;
+use super::{Doing, Order, SUSPENDED, Warnings};
+use crate::service::datasets::Datasets;
+use crate::service::settings::{input, user};
+use names::{Destination, destination};
+use package::{Package, Sent};
+use source::Source;
+use words::{START, Speaking, unreadable};
+
+pub(super) struct Receive<'a>(pub(super) &'a ReceiveRequest);
+
+impl Order for Receive<'_> {
+    fn cannot(&self, _: &str) -> String {
+        START.to_owned()
+    }
+
+    /// It takes its turn at the beginning and at the end.
+    fn is_urgent(&self) -> bool {
+        true
+    }
+
+    fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
+        let service = doing.service;
+        if service.changes.suspended().is_some() {
+            return Err(doing.refuse(FailureKind::Other, SUSPENDED));
+        }
+        if let Some(reason) = service.changes.refusal() {
+            return Err(doing.refuse(FailureKind::ReadOnly, &reason));
+        }
+        let from = doing.descriptors.take().pop();
+        let from = from.ok_or_else(|| doing.refuse(FailureKind::Other, "no stream"))?;
+        let live = service.changes.live().map_err(|error| doing.refused(&error))?.clone();
+        let reader = StreamReader::new(Source::new(from, doing.replies));
+        let mut session = Session {
+            doing,
+            request: self.0,
+            live,
+            reader,
+            sent: String::new(),
+            package: None,
+            warnings: Vec::new(),
+        };
+        session.run()?;
+        Ok(session.warnings)
+    }
+}
+
+/// Gives up what a resumable receive has left in a dataset.
+pub(super) struct Abort<'a>(pub(super) &'a str);
+
+impl Order for Abort<'_> {
+    fn cannot(&self, _: &str) -> String {
+        format!("'{}'", self.0)
+    }
+
+    fn words(&self, error: &Error) -> Option<String> {
+        match error.kind() {
+            ErrorKind::Busy => Some("dataset is busy".to_owned()),
+            _ => None,
+        }
+    }
+
+    fn moves_mounts(&self) -> bool {
+        false
+    }
+
+    fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
+        let done = doing.engine(|live| receive::give_up_partial(live, self.0));
+        done.map(|()| Vec::new()).map_err(|error| match error.kind() {
+            ErrorKind::NotFound => {
+                let words = "does not have any resumable receive state to abort";
+                Failure::new(FailureKind::NotFound, format!("'{}' {words}", self.0))
+            }
+            _ => doing.refused(&error),
+        })
+    }
+}
+
+/// A receive under way.
+struct Session<'a> {
+    doing: &'a Doing<'a>,
+    request: &'a ReceiveRequest,
+    live: Arc<LivePool>,
+    reader: StreamReader<Source<'a>>,
+    /// The dataset that was sent.
+    sent: String,
+    package: Option<Package>,
+    warnings: Warnings,
+}
+
+impl Session<'_> {
+    fn run(&mut self) -> Result<(), Failure> {
+        let first = next_record(&mut self.reader).map_err(|error| unreadable(&error))?;
+        let Record::Begin(begin) = first.record else {
+            let reason = "invalid stream (malformed header)";
+            return Err(self.doing.refuse(FailureKind::Other, reason));
+        };
+        let name = String::from_utf8_lossy(&begin.to_name).into_owned();
+        self.sent = name.split('@').next().unwrap_or_default().to_owned();
+        if begin.kind == HeaderKind::Substream {
+            return self.one(&begin, &first.payload);
+        }
+        let list = match first.payload.is_empty() {
+            true => NvList::new(),
+            false => NvList::decode(&first.payload).map_err(|_| {
+                self.doing.refuse(FailureKind::Other, "invalid stream (bad package list)")
+            })?,
+        };
+        let package = Package::of(&list);
+        let end = next_record(&mut self.reader).map_err(|error| unreadable(&error))?;
+        if !matches!(end.record, Record::End(_)) {
+            let reason = "invalid stream (malformed package)";
+            return Err(self.doing.refuse(FailureKind::Other, reason));
+        }
+        self.follow(&package, &name)?;
+        self.package = Some(package);
+        loop {
+            let item = next_record(&mut self.reader).map_err(|error| unreadable(&error))?;
+            match item.record {
+                Record::Begin(begin) => self.one(&begin, &item.payload)?,
+                Record::End(_) => return Ok(()),
+                _ => {
+                    let reason = "invalid stream (malformed package)";
+                    return Err(self.doing.refuse(FailureKind::Other, reason));
+                }
+            }
+        }
+    }
+
+    /// Destroys and renames what the sender of a package has destroyed and renamed, if that is asked for.
+    fn follow(&self, package: &Package, name: &str) -> Result<(), Failure> {
+        let request = self.request;
+        let is_asked = request.force && package.is_recursive && !request.dry_run;
+        if !is_asked || package.from.is_none() {
+            return Ok(());
+        }
+        let top = destination(&request.target, request.names, &self.sent, name, true)
+            .map_err(|reason| self.doing.refuse(FailureKind::Other, &reason))?;
+        if !self.doing.shown()?.has(&top.dataset) {
+            return Ok(());
+        }
+        replicate::follow(self.doing, package, &top.dataset, &self.sent)
+    }
+
+    /// Receives the snapshot that `begin` tells of.
+    fn one(&mut self, begin: &Begin, list: &[u8]) -> Result<(), Failure> {
+        let request = self.request;
+        let name = String::from_utf8_lossy(&begin.to_name).into_owned();
+        let several = self.package.is_some();
+        if request.names != ReceivedNames::Exact && !self.doing.shown()?.has(&request.target) {
+            let reason = format!("specified fs ({}) does not exist", request.target);
+            return Err(self.doing.refuse(FailureKind::NotFound, &reason));
+        }
+        let to = destination(&request.target, request.names, &self.sent, &name, several)
+            .map_err(|reason| self.doing.refuse(FailureKind::Other, &reason))?;
+        let plan = Plan::of(begin, request);
+        let facts = StreamFacts::of(begin, list);
+        let to = self.found_again(to, begin, &plan)?;
+        let speaking = Speaking { start: plan.start, to: &to };
+        let facts = facts.map_err(|error| speaking.not_begun(&error))?;
+        if (several || !plan.is_new) && self.has(&to, facts.to.0)? {
+            return self.pass_over(&to, &facts);
+        }
+        let origin = self.origin(begin, &speaking)?;
+        let made = self.check(&plan, &speaking)?;
+        self.say_begin(&to, &facts);
+        if request.dry_run {
+            return self.skip();
+        }
+        let order = self.order(&to, &facts, origin, made);
+        let (begun, before) = (Instant::now(), self.reader.bytes());
+        self.land(facts, order, &speaking, made)?;
+        self.say_end(self.reader.bytes().saturating_sub(before), begun);
+        Ok(())
+    }
+
+    /// What `-v` shows.
+    fn say(&self, line: String) {
+        if self.request.verbose {
+            // Who does not listen any more is noticed where the stream is read.
+            drop(self.doing.replies.part(Part::Said(vec![line])));
+        }
+    }
+
+    fn say_begin(&self, to: &Destination, facts: &StreamFacts) {
+        let doing = if self.request.dry_run { "would receive" } else { "receiving" };
+        let kind = if facts.from.0 == 0 { "full" } else { "incremental" };
+        let (name, dataset, snapshot) = (&facts.name, &to.dataset, &to.snapshot);
+        self.say(format!("{doing} {kind} stream of {name} into {dataset}@{snapshot}"));
+    }
+
+    fn say_end(&self, bytes: u64, begun: Instant) {
+        let seconds = begun.elapsed().as_secs_f64().max(0.01);
+        let (all, rate) = (size(bytes), size((bytes as f64 / seconds) as u64));
+        self.say(format!("received {all} stream in {seconds:.2} seconds ({rate}/sec)"));
+    }
+
+    /// The snapshot is there already.
+    fn pass_over(&mut self, to: &Destination, facts: &StreamFacts) -> Result<(), Failure> {
+        let begun = Instant::now();
+        self.say_begin(to, facts);
+        self.skip()?;
+        self.say(format!("snap {}@{} already exists; ignoring", to.dataset, to.snapshot));
+        self.say_end(0, begun);
+        Ok(())
+    }
+
+    /// Reads what belongs to a snapshot that is not received.
+    fn skip(&mut self) -> Result<(), Failure> {
+        receive::skip(&mut self.reader, |_| Ok(())).map_err(|error| unreadable(&error))
+    }
+
+    /// Whether this very snapshot is there.
+    fn has(&self, to: &Destination, guid: u64) -> Result<bool, Failure> {
+        let shown = self.doing.shown()?;
+        let known = shown.known(&format!("{}@{}", to.dataset, to.snapshot));
+        Ok(known.and_then(|known| Some(known.facts()?.dataset.phys.guid.0)) == Some(guid))
+    }
+
+    /// Where the stream goes, if what it goes on from has another name by now.
+    fn found_again(
+        &self,
+        to: Destination,
+        begin: &Begin,
+        plan: &Plan,
+    ) -> Result<Destination, Failure> {
+        let shown = self.doing.shown()?;
+        let is_below = self.package.is_some() || self.request.names != ReceivedNames::Exact;
+        if shown.has(&to.dataset) || !is_below {
+            return Ok(to);
+        }
+        if !plan.is_new {
+            let found = self.named(begin.from_guid.0, &to.dataset)?;
+            return Ok(match found.as_deref().and_then(|name| name.split('@').next()) {
+                Some(dataset) => Destination { dataset: dataset.to_owned(), ..to },
+                None => to,
+            });
+        }
+        let (Some((parent, last)), Some(sent)) =
+            (to.dataset.rsplit_once('/'), self.sent_of(begin.to_guid.0))
+        else {
+            return Ok(to);
+        };
+        if shown.has(parent) || sent.above == 0 {
+            return Ok(to);
+        }
+        let above = self.named(sent.above, parent)?;
+        Ok(match above.as_deref().and_then(|name| name.split('@').next()) {
+            Some(above) => Destination { dataset: format!("{above}/{last}"), ..to },
+            None => to,
+        })
+    }
+
+    fn sent_of(&self, guid: u64) -> Option<&Sent> {
+        Some(self.package.as_ref()?.of_snapshot(guid)?.0)
+    }
+
+    /// The snapshot with this guid, in the pool: the nearest to the dataset `near`.
+    fn named(&self, guid: u64, near: &str) -> Result<Option<String>, Failure> {
+        let shown = self.doing.shown()?;
+        let is_it = |known: &Known<'_>| {
+            known.facts().is_some_and(|facts| {
+                facts.dataset.is_snapshot() && facts.dataset.phys.guid.0 == guid
+            })
+        };
+        let shared = |name: &String| {
+            let (path, _) = name.split_once('@').unwrap_or((name, ""));
+            path.split('/').zip(near.split('/')).take_while(|(one, other)| one == other).count()
+        };
+        let all = shown.inventory().all().filter(is_it);
+        Ok(all.map(|known| known.name().to_string()).max_by_key(shared))
+    }
+
+    /// What a new dataset is cloned from.
+    fn origin(&self, begin: &Begin, speaking: &Speaking<'_>) -> Result<Option<String>, Failure> {
+        if let Some(origin) = &self.request.origin {
+            return Ok(Some(origin.clone()));
+        }
+        let is_clone = begin.flags.contains(BeginFlags::CLONE);
+        if !is_clone || begin.features.contains(Features::RESUMING) {
+            return Ok(None);
+        }
+        let found = self.named(begin.from_guid.0, &speaking.to.dataset)?;
+        let Destination { dataset, snapshot } = speaking.to;
+        let missing = || {
+            let reason = format!("local origin for clone {dataset}@{snapshot} does not exist");
+            speaking.refuse(FailureKind::NotFound, &reason)
+        };
+        let found = found.ok_or_else(missing)?;
+        self.say(format!("found clone origin {found}"));
+        Ok(Some(found))
+    }
+
+    /// Refuses what does not fit what is there; makes parents that are missing, if they are to be. Whether
+    /// the stream makes a dataset.
+    fn check(&self, plan: &Plan, speaking: &Speaking<'_>) -> Result<bool, Failure> {
+        let shown = self.doing.shown()?;
+        let dataset = &speaking.to.dataset;
+        let Some(known) = shown.known(dataset) else {
+            if !plan.is_new {
+                let reason = format!("destination '{dataset}' does not exist");
+                return Err(speaking.refuse(FailureKind::NotFound, &reason));
+            }
+            self.make_parents(dataset, speaking)?;
+            return Ok(true);
+        };
+        if !plan.is_new {
+            return Ok(false);
+        }
+        let exists = |reason: String| Err(speaking.refuse(FailureKind::Already, &reason));
+        if !self.request.force {
+            let hint = "must specify -F to overwrite it";
+            return exists(format!("destination '{dataset}' exists\n{hint}"));
+        }
+        if let Some((snapshot, _)) = shown.snapshots(dataset).first() {
+            return exists(format!(
+                "destination has snapshots (eg. {dataset}@{snapshot})\nmust destroy them to \
+                 overwrite it"
+            ));
+        }
+        let origin = known.facts().map(|facts| facts.dataset.directory.phys.origin);
+        let catalog = self.live.pool().catalog();
+        let common = catalog.common_origin().ok().flatten();
+        if origin.is_some_and(|origin| origin.0 != 0 && Some(origin) != common) {
+            let hint = "must destroy it to overwrite it";
+            return exists(format!("destination '{dataset}' is a clone\n{hint}"));
+        }
+        Ok(false)
+    }
+
+    fn make_parents(&self, dataset: &str, speaking: &Speaking<'_>) -> Result<(), Failure> {
+        let (doing, service) = (self.doing, self.doing.service);
+        let shown = doing.shown()?;
+        let missing = missing_parents(&shown, dataset)
+            .map_err(|reason| speaking.refuse(FailureKind::Other, reason))?;
+        let Some((last, above)) = missing.split_last() else { return Ok(()) };
+        if self.request.names != ReceivedNames::WithoutPool || self.request.dry_run {
+            let words = format!(
+                "cannot open '{last}': dataset does not exist\n{}: unable to restore to destination",
+                speaking.start
+            );
+            return Err(Failure::new(FailureKind::NotFound, words));
+        }
+        let new = NewDataset { name: last.clone(), mount: true, ..NewDataset::default() };
+        let made = service.changes.create_dataset(&new, above, None);
+        made.map_err(|error| speaking.failed(&error))?;
+        service.publish(doing.pool)?;
+        let fresh = doing.shown()?;
+        let _mounting = service.turns.mounting();
+        for name in missing.iter().filter(|_| !self.request.keep_unmounted) {
+            if let Err(failure) = service.mount_if_due(doing.pool, &fresh, name) {
+                tracing::warn!(%failure, name, "not mounted");
+            }
+        }
+        Ok(())
+    }
+
+    /// What the engine is asked for.
+    fn order(
+        &self,
+        to: &Destination,
+        facts: &StreamFacts,
+        origin: Option<String>,
+        made: bool,
+    ) -> ReceiveOrder {
+        let request = self.request;
+        let package = self.package.as_ref();
+        let found = package.and_then(|package| package.of_snapshot(facts.to.0));
+        let is_top = package.is_none_or(|package| !package.is_recursive)
+            || found.is_none_or(|(sent, _)| sent.name == self.sent);
+        let given: Vec<PropertyInput> = request.properties.iter().map(input).collect();
+        let mut excluded = request.excluded.clone();
+        if !is_top {
+            excluded.extend(given.iter().map(|given| given.name.clone()));
+        }
+        let mut order = ReceiveOrder {
+            dataset: to.dataset.clone(),
+            snapshot: to.snapshot.clone(),
+            origin,
+            force: request.force,
+            resumable: request.resumable,
+            creator: u32::try_from(user()).ok(),
+            local: if is_top { given } else { Vec::new() },
+            excluded,
+            ..ReceiveOrder::default()
+        };
+        let Some((sent, snapshot)) = found else { return order };
+        // Of a dataset that gets several snapshots the last one brings what it is like.
+        let last = sent.snapshots.len() <= 1 || made || !package.is_some_and(|p| p.is_recursive);
+        if last {
+            order.received.clone_from(&sent.properties);
+        }
+        order.of_snapshot = sent.of_snapshots.get(snapshot).cloned().unwrap_or_default();
+        if !request.skip_holds {
+            order.holds = sent.holds.get(snapshot).cloned().unwrap_or_default();
+        }
+        order
+    }
+
+    /// Receives the records of one snapshot.
+    fn land(
+        &mut self,
+        facts: StreamFacts,
+        order: ReceiveOrder,
+        speaking: &Speaking<'_>,
+        made: bool,
+    ) -> Result<(), Failure> {
+        let (doing, service) = (self.doing, self.doing.service);
+        let landing = {
+            let _turn = service.turns.beside();
+            service.pool()?;
+            Landing::begin(&self.live, facts, order.clone())
+        };
+        let mut landing = landing.map_err(|error| speaking.not_begun(&error))?;
+        service.publish(doing.pool)?;
+        if let Err(error) = landing.apply_all(&mut self.reader, |_| Ok(())) {
+            drop(landing);
+            service.publish_quietly(doing.pool);
+            return Err(speaking.cut_off(&error, doing.pool));
+        }
+        let made = made || !landing.replaces();
+        let refused = match landing.replaces() {
+            true => self.replace(landing, &order, speaking)?,
+            false => {
+                let _turn = service.turns.beside();
+                service.pool()?;
+                landing.end().map_err(|error| speaking.failed(&error))?
+            }
+        };
+        for property in refused {
+            let dataset = &order.dataset;
+            let words = format!("cannot receive {property} property on {dataset}");
+            self.warnings.push(words);
+        }
+        service.publish(doing.pool)?;
+        if made && !self.request.keep_unmounted {
+            let _mounting = service.turns.mounting();
+            let fresh = doing.shown()?;
+            if let Err(failure) = service.mount_if_due(doing.pool, &fresh, &order.dataset) {
+                self.warnings.push(failure.message);
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts what was received in the place of what is there, which is not mounted meanwhile.
+    fn replace(
+        &self,
+        landing: Landing,
+        order: &ReceiveOrder,
+        speaking: &Speaking<'_>,
+    ) -> Result<Vec<String>, Failure> {
+        let (doing, service) = (self.doing, self.doing.service);
+        let _turn = service.begin_order();
+        service.pool()?;
+        let mounted = service.mounts.places();
+        service.mounts.take_down_named(std::slice::from_ref(&order.dataset), true)?;
+        let local = order.local.clone();
+        let done = landing.end();
+        let done = match (done, local.is_empty()) {
+            (Ok(refused), false) => service
+                .changes
+                .orders(None)
+                .and_then(|orders| orders.set_properties(vec![(order.dataset.clone(), local)]))
+                .map(|()| refused),
+            (done, _) => done,
+        };
+        service.publish(doing.pool)?;
+        let warnings = service.restore(doing.pool, &doing.shown()?, &mounted);
+        warnings.iter().for_each(|line| tracing::warn!(line, "after a receive"));
+        done.map_err(|error| speaking.failed(&error))
+    }
+}
+
+/// As OpenZFS shows bytes of streams.
+fn size(bytes: u64) -> String {
+    let shown = number::bytes(bytes);
+    if shown.ends_with(|c: char| c.is_ascii_digit()) { format!("{shown}B") } else { shown }
+}
+
+/// What a stream is to do.
+struct Plan {
+    /// How refusals begin.
+    start: &'static str,
+    /// It makes a dataset, or takes the place of all that one holds.
+    is_new: bool,
+}
+
+impl Plan {
+    fn of(begin: &Begin, request: &ReceiveRequest) -> Self {
+        let resumes = begin.features.contains(Features::RESUMING);
+        let is_new = begin.from_guid.0 == 0
+            || begin.flags.contains(BeginFlags::CLONE)
+            || request.origin.is_some();
+        let start = match (resumes, is_new) {
+            (true, _) => "cannot receive resume stream",
+            (_, true) => "cannot receive new filesystem stream",
+            _ => "cannot receive incremental stream",
+        };
+        Self { start, is_new: is_new && !resumes }
+    }
+}

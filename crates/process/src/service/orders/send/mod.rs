@@ -1,0 +1,179 @@
+//! `zfs send`: streams of one snapshot, and packages of several.
+//!
+//! Invariant: what is sent is not destroyed meanwhile; no other order waits for it. A stream that cannot be sent
+//! to its end has no end.
+
+mod plan;
+mod resume;
+mod sink;
+mod words;
+
+use cenote_control::changes::SendRequest;
+use cenote_control::protocol::{Failure, FailureKind, Part};
+use cenote_engine::Error;
+use cenote_engine::dataset::Catalog;
+use cenote_engine::send::{self, Before, Options, Sending};
+use cenote_engine::stream::StreamWriter;
+
+use super::{Doing, Order, Warnings};
+use crate::service::datasets::Datasets;
+use plan::{Plan, Refusal, Stream};
+use sink::Sink;
+
+/// Block size that is supposed where a dataset does not say one, in bytes.
+const BLOCK_SIZE: u64 = 128 << 10;
+
+pub(super) struct Send<'a>(pub(super) &'a SendRequest);
+
+impl Order for Send<'_> {
+    fn cannot(&self, _: &str) -> String {
+        match self.0.token {
+            Some(_) => "cannot resume send".to_owned(),
+            None => format!("warning: cannot send '{}'", self.0.snapshot),
+        }
+    }
+
+    fn words(&self, error: &Error) -> Option<String> {
+        Some(words::words(error))
+    }
+
+    /// It changes nothing, and waits for nobody.
+    fn is_urgent(&self) -> bool {
+        true
+    }
+
+    fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
+        let to = doing.descriptors.take().pop();
+        let to = to.ok_or_else(|| doing.refuse(FailureKind::Other, "nowhere to write to"))?;
+        let sink = Sink::new(to, doing.replies)
+            .map_err(|error| doing.refuse(FailureKind::Other, &error.to_string()))?;
+        let catalog = doing.pool.catalog();
+        let (plan, options) = match &self.0.token {
+            Some(token) => {
+                let resumed = resume::plan(doing, &catalog, token, self.0.verbose)?;
+                (resumed.plan, resumed.options)
+            }
+            None => {
+                let plan = plan::plan(&catalog, self.0).map_err(|refusal| match refusal {
+                    Refusal::Error(error) => doing.refused(&error),
+                    Refusal::Line(line) => Failure::new(FailureKind::NotFound, line),
+                })?;
+                (plan, options(self.0))
+            }
+        };
+        // What is sent stays until this ends. What went while it was looked up is not there any more.
+        let kept = plan.streams.iter().map(|stream| doing.pool.kept().keep(stream.to.id));
+        let _kept: Vec<_> = kept.collect();
+        for stream in &plan.streams {
+            doing
+                .pool
+                .catalog()
+                .dataset_by_id(stream.to.id)
+                .map_err(|error| doing.refused(&error))?;
+        }
+        let sizes = match self.0.verbose || self.0.parsable {
+            true => self.tell_sizes(doing, &catalog, &plan, &options)?,
+            false => Vec::new(),
+        };
+        if !self.0.dry_run {
+            self.send(doing, &catalog, &plan, &options, sink, &sizes)?;
+        }
+        Ok(plan.warnings)
+    }
+}
+
+/// The forms of blocks that are asked for.
+fn options(request: &SendRequest) -> Options {
+    Options {
+        large_blocks: request.large_blocks,
+        embedded: request.embedded,
+        compressed: request.compressed,
+        raw: request.raw,
+        resume: None,
+        saved: false,
+    }
+}
+
+impl Send<'_> {
+    /// Says how large each stream will be; those sizes.
+    fn tell_sizes(
+        &self,
+        doing: &Doing<'_>,
+        catalog: &Catalog,
+        plan: &Plan,
+        options: &Options,
+    ) -> Result<Vec<Option<u64>>, Failure> {
+        let shown = doing.shown()?;
+        let parsable = self.0.parsable;
+        let (mut sizes, mut lines) = (Vec::new(), Vec::new());
+        for stream in &plan.streams {
+            let name = stream.to.name.to_string();
+            let of = shown.find(stream.to.name.path());
+            let block_size = of.and_then(|of| {
+                let number = |name: &str| of.properties.number(name);
+                number("recordsize").or_else(|| number("volblocksize"))
+            });
+            let before = stream.before.as_ref().map_or(Before::Nothing, Before::Name);
+            let block_size = block_size.unwrap_or(BLOCK_SIZE);
+            let size = send::estimate(catalog, &stream.to, &before, block_size, options).ok();
+            lines.push(words::estimate(parsable, stream.shown.as_deref(), &name, size));
+            sizes.push(size);
+        }
+        let total = sizes.iter().flatten().fold(0_u64, |sum, size| sum.saturating_add(*size));
+        lines.push(words::total(parsable, total));
+        doing.replies.part(Part::Said(lines))?;
+        Ok(sizes)
+    }
+
+    fn send(
+        &self,
+        doing: &Doing<'_>,
+        catalog: &Catalog,
+        plan: &Plan,
+        options: &Options,
+        sink: Sink<'_>,
+        sizes: &[Option<u64>],
+    ) -> Result<(), Failure> {
+        let mut writer = StreamWriter::new(sink);
+        let is_package = self.0.token.is_none() && plan::is_package(self.0);
+        if is_package {
+            let begun = plan::package(self.0).begin(catalog, &plan.members);
+            begun
+                .and_then(|(begin, list)| {
+                    writer.begin(&begin, &list)?;
+                    writer.end(cenote_format::Guid(0))
+                })
+                .map_err(|error| doing.refused(&error))?;
+        }
+        for (place, stream) in plan.streams.iter().enumerate() {
+            let total = sizes.get(place).copied().flatten().unwrap_or(0);
+            (writer.sink().written, writer.sink().total) = (0, total);
+            doing.replies.part(Part::Sending(stream.to.name.to_string()))?;
+            one(doing, catalog, stream, options, &mut writer)?;
+        }
+        match is_package {
+            true => writer.close().map_err(|error| doing.refused(&error)),
+            false => Ok(()),
+        }
+    }
+}
+
+/// Sends one stream.
+fn one(
+    doing: &Doing<'_>,
+    catalog: &Catalog,
+    stream: &Stream,
+    options: &Options,
+    writer: &mut StreamWriter<Sink<'_>>,
+) -> Result<(), Failure> {
+    let sent = Sending::new(doing.pool, catalog, &stream.to, stream.since, options)
+        .and_then(|sending| sending.write(writer, &mut |_| Ok(())));
+    sent.map_err(|error| {
+        let start = match doing.start.starts_with("warning") {
+            true => format!("warning: cannot send '{}'", stream.to.name),
+            false => doing.start.clone(),
+        };
+        let words = words::words(&error);
+        Failure { message: format!("{start}: {words}"), ..crate::service::failure(&error) }
+    })
+}

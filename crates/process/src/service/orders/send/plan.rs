@@ -1,0 +1,301 @@
+//! Which streams are sent, of what, in which order.
+//!
+//! Chapter 07, section 11. Invariant: what a stream goes on from was sent before it, or the receiver must have
+//! it already: it is older than what the order is about.
+
+use cenote_control::changes::SendRequest;
+use cenote_engine::Error;
+use cenote_engine::dataset::{Catalog, Dataset, DatasetName, Directory};
+use cenote_engine::send::{Member, Package, Since};
+use cenote_format::{Guid, ObjectId, Txg};
+
+use super::super::is_at_or_below;
+
+/// Why nothing is planned: an error, or a line of its own.
+pub(super) enum Refusal {
+    /// What could not be read or found.
+    Error(Error),
+    /// The whole line.
+    Line(String),
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        Self::Error(error)
+    }
+}
+
+/// One stream.
+pub(super) struct Stream {
+    pub(super) to: Dataset,
+    pub(super) since: Option<Since>,
+    /// Where it begins, for estimates.
+    pub(super) before: Option<DatasetName>,
+    /// What that is called in lines.
+    pub(super) shown: Option<String>,
+}
+
+/// What is sent.
+#[derive(Default)]
+pub(super) struct Plan {
+    pub(super) streams: Vec<Stream>,
+    /// Filesystems and volumes, if it is a package.
+    pub(super) members: Vec<Member>,
+    /// Lines for standard error: what is left out.
+    pub(super) warnings: Vec<String>,
+}
+
+/// Which of them there are to plan.
+struct Planner<'a> {
+    catalog: &'a Catalog,
+    request: &'a SendRequest,
+    /// Name of the snapshot that is sent, after the `@`.
+    to: &'a str,
+    /// Name of the snapshot it goes on from, after the `@`.
+    from: Option<&'a str>,
+    /// Group the snapshot of the topmost was taken in, once that is known.
+    taken_in: Option<Txg>,
+    plan: Plan,
+}
+
+/// Several streams follow each other, after a record that says so.
+pub(super) fn is_package(request: &SendRequest) -> bool {
+    let request = &request;
+    request.recursive || request.intermediates || is_listed(request)
+}
+
+/// The package says what is in it.
+pub(super) fn is_listed(request: &SendRequest) -> bool {
+    request.recursive || request.properties || request.backup || request.holds
+}
+
+/// How the package begins.
+pub(super) fn package(request: &SendRequest) -> Package<'_> {
+    let from = request.from.as_deref().and_then(|from| from.split_once('@'));
+    Package {
+        name: &request.snapshot,
+        from: from.map(|(_, snapshot)| snapshot),
+        recursive: request.recursive,
+        raw: request.raw,
+        listed: is_listed(request),
+        received_only: request.backup,
+        holds: request.holds,
+    }
+}
+
+/// Plans what is asked for.
+///
+/// # Errors
+/// What is not there, or cannot be read.
+pub(super) fn plan(catalog: &Catalog, request: &SendRequest) -> Result<Plan, Refusal> {
+    let (path, to) = request.snapshot.split_once('@').unwrap_or((&request.snapshot, ""));
+    let top = catalog.directory(path)?;
+    let from = request.from.as_deref();
+    let outside = from.filter(|from| !from.starts_with(&format!("{path}@")));
+    let mut planner = Planner {
+        catalog,
+        request,
+        to,
+        from: from.filter(|_| outside.is_none()).and_then(|from| Some(from.split_once('@')?.1)),
+        taken_in: None,
+        plan: Plan::default(),
+    };
+    if let Some(from) = outside {
+        // A bookmark, or the snapshot it was cloned from.
+        planner.since(&top, from)?;
+        return Ok(planner.plan);
+    }
+    let mut directories = match request.recursive {
+        true => catalog.walk(&top)?,
+        false => vec![top],
+    };
+    directories.retain(|directory| !is_excluded(request, &directory.path));
+    directories.sort_by(|a, b| a.path.split('/').cmp(b.path.split('/')));
+    planner.all(directories)?;
+    Ok(planner.plan)
+}
+
+fn is_excluded(request: &SendRequest, path: &str) -> bool {
+    request.excluded.iter().any(|one| is_at_or_below(path, one))
+}
+
+fn short(snapshot: &Dataset) -> String {
+    let name = snapshot.name.to_string();
+    name.split_once('@').map_or(String::new(), |(_, short)| short.to_owned())
+}
+
+impl Planner<'_> {
+    /// One stream since a bookmark, or since what was cloned.
+    fn since(&mut self, top: &Directory, from: &str) -> Result<(), Refusal> {
+        let head = self.catalog.head(top)?;
+        let to = self.snapshot(&head, self.to)?.ok_or_else(|| missing(&head, self.to))?;
+        let name = DatasetName::parse(from)?;
+        let since = match from.contains('#') {
+            true => Since::bookmark(self.catalog, &to, &name)?,
+            false => Since::snapshot(self.catalog, &to, &self.catalog.dataset(&name)?)?,
+        };
+        if is_package(self.request) {
+            let snapshots = vec![to.clone()];
+            let origin = self.catalog.origin(top)?.map(|origin| origin.phys.guid);
+            self.plan.members.push(Member { head, snapshots, parent_from: Guid(0), origin });
+        }
+        let shown = Some(from.to_owned());
+        self.plan.streams.push(Stream { to, since: Some(since), before: Some(name), shown });
+        Ok(())
+    }
+
+    fn snapshot(&self, head: &Dataset, name: &str) -> Result<Option<Dataset>, Error> {
+        match self.catalog.snapshot(head, name) {
+            Ok(found) => Ok(Some(found)),
+            Err(error) if error.kind() == cenote_engine::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Streams of all of these, clones after what they were cloned from.
+    fn all(&mut self, directories: Vec<Directory>) -> Result<(), Refusal> {
+        let inside: Vec<ObjectId> = directories.iter().map(|directory| directory.id).collect();
+        let (mut waiting, mut sent): (Vec<Directory>, Vec<ObjectId>) = (directories, Vec::new());
+        let mut left_out: Vec<String> = Vec::new();
+        while !waiting.is_empty() {
+            let mut later = Vec::new();
+            let before = sent.len();
+            for directory in std::mem::take(&mut waiting) {
+                if left_out.iter().any(|path| is_at_or_below(&directory.path, path)) {
+                    sent.push(directory.id);
+                    continue;
+                }
+                let origin = self.catalog.origin(&directory)?;
+                let needs = [Some(directory.phys.parent), origin.map(|one| one.directory.id)];
+                let is_ready = |id: &ObjectId| !inside.contains(id) || sent.contains(id);
+                if !needs.iter().flatten().all(is_ready) {
+                    later.push(directory);
+                    continue;
+                }
+                sent.push(directory.id);
+                if !self.one(&directory)? {
+                    left_out.push(directory.path);
+                }
+            }
+            if sent.len() == before {
+                let line = "cannot send: clones and their origins form a circle".to_owned();
+                return Err(Refusal::Line(line));
+            }
+            waiting = later;
+        }
+        Ok(())
+    }
+
+    /// It has no such snapshot: leaves it out, with all that is below it, or refuses.
+    fn without(&mut self, head: &Dataset) -> Result<(), Refusal> {
+        let (name, to) = (&head.name, self.to);
+        if self.taken_in.is_some_and(|txg| head.phys.creation_txg > txg) {
+            if self.request.verbose {
+                let why = format!("it was created after the destination snapshot ({to})");
+                self.plan.warnings.push(format!("skipping dataset {name}: {why}"));
+            }
+            return Ok(());
+        }
+        if !is_package(self.request) {
+            return Err(missing(head, to));
+        }
+        if self.request.skip_missing {
+            let why = format!("snapshot {to} does not exist");
+            let line = format!("WARNING: skipping dataset {name} and its children: {why}");
+            self.plan.warnings.push(line);
+            return Ok(());
+        }
+        let below = if self.request.recursive { " recursively" } else { "" };
+        let sent = &self.request.snapshot;
+        let line = format!("cannot send {sent}{below}: snapshot {name}@{to} does not exist");
+        Err(Refusal::Line(line))
+    }
+
+    /// Streams of one filesystem or volume. False if it is left out, with what is below it.
+    fn one(&mut self, directory: &Directory) -> Result<bool, Refusal> {
+        let head = self.catalog.head(directory)?;
+        let Some(to) = self.snapshot(&head, self.to)? else {
+            return self.without(&head).map(|()| false);
+        };
+        self.taken_in.get_or_insert(to.phys.creation_txg);
+        let from = match self.from {
+            Some(from) => self.snapshot(&head, from)?,
+            None => None,
+        };
+        let lost = self.from.filter(|_| from.is_none() && !self.request.recursive);
+        if let Some(from) = lost {
+            let why = format!("incremental source ({}@{from}) does not exist", directory.path);
+            return Err(warning(&to, &why));
+        }
+        if let Some(from) = &from
+            && from.phys.creation_txg >= to.phys.creation_txg
+        {
+            let why = format!("incremental source ({}) is not earlier than it", from.name);
+            return Err(warning(&to, &why));
+        }
+        let origin = self.catalog.origin(directory)?;
+        let first = from.as_ref().map_or(Txg(0), |from| from.phys.creation_txg);
+        let mut between = self.catalog.snapshots(&head)?;
+        between.retain(|one| (first..=to.phys.creation_txg).contains(&one.phys.creation_txg));
+        // With all that is below, a new filesystem is sent from its beginning.
+        let is_new = from.is_none() && self.request.recursive;
+        if !self.request.intermediates && !is_new {
+            between
+                .retain(|one| one.id == to.id || from.as_ref().is_some_and(|it| it.id == one.id));
+        }
+        self.streams(&between, from.is_some(), origin.as_ref().filter(|_| is_new))?;
+        if is_package(self.request) {
+            let parent_from = self.parent_from(directory)?;
+            if !self.request.recursive && from.is_some() {
+                between.remove(0);
+            }
+            let origin = origin.map(|origin| origin.phys.guid);
+            self.plan.members.push(Member { head, snapshots: between, parent_from, origin });
+        }
+        Ok(true)
+    }
+
+    /// Streams of each of these since the one before; the first is there if `has_first`.
+    fn streams(
+        &mut self,
+        snapshots: &[Dataset],
+        has_first: bool,
+        origin: Option<&Dataset>,
+    ) -> Result<(), Refusal> {
+        let mut before: Option<&Dataset> = origin;
+        for (place, to) in snapshots.iter().enumerate() {
+            if place > 0 || !has_first {
+                let since = before.map(|from| Since::snapshot(self.catalog, to, from));
+                let shown = before.map(|from| match from.directory.id == to.directory.id {
+                    true => short(from),
+                    false => from.name.to_string(),
+                });
+                self.plan.streams.push(Stream {
+                    to: to.clone(),
+                    since: since.transpose()?,
+                    before: before.map(|from| from.name.clone()),
+                    shown,
+                });
+            }
+            before = Some(to);
+        }
+        Ok(())
+    }
+
+    /// What the receiver finds the parent by.
+    fn parent_from(&self, directory: &Directory) -> Result<Guid, Refusal> {
+        let in_package = |member: &&Member| member.head.directory.id == directory.phys.parent;
+        let Some(parent) = self.plan.members.iter().find(in_package) else { return Ok(Guid(0)) };
+        let name = self.from.unwrap_or(self.to);
+        let snapshot = self.snapshot(&parent.head, name)?;
+        Ok(snapshot.map_or(Guid(0), |snapshot| snapshot.phys.guid))
+    }
+}
+
+fn missing(head: &Dataset, to: &str) -> Refusal {
+    Refusal::Line(format!("WARNING: could not send {}@{to}: does not exist", head.name))
+}
+
+fn warning(to: &Dataset, why: &str) -> Refusal {
+    Refusal::Line(format!("WARNING: could not send {}:\n{why}", to.name))
+}

@@ -1,0 +1,137 @@
+//! `zfs send -t`: going on where a receive was cut off.
+//!
+//! Chapter 07, section 10. Invariant: what is sent has the guid that the token says, whatever it is called now.
+
+use cenote_control::protocol::{Failure, FailureKind, Part};
+use cenote_engine::dataset::{Catalog, Dataset, resume_token};
+use cenote_engine::send::{Options, Resume, Since};
+use cenote_engine::{Error, ErrorKind};
+use cenote_format::NvList;
+use cenote_format::nvlist::Value;
+
+use super::super::Doing;
+use super::plan::{Plan, Stream};
+
+/// What a token asks for.
+pub(super) struct Resumed {
+    pub(super) plan: Plan,
+    pub(super) options: Options,
+}
+
+/// Plans the rest of a stream.
+pub(super) fn plan(
+    doing: &Doing<'_>,
+    catalog: &Catalog,
+    token: &str,
+    told: bool,
+) -> Result<Resumed, Failure> {
+    let refuse = |reason: &str| doing.refuse(FailureKind::Other, reason);
+    let list = resume_token::decode(token)
+        .map_err(|error| refuse(&format!("resume token is corrupt ({})", error.reason())))?;
+    let (Some(name), Some(guid)) = (list.string("toname"), list.u64("toguid")) else {
+        return Err(refuse("resume token is corrupt (it names no snapshot)"));
+    };
+    let pool = name.split(['/', '@']).next().unwrap_or_default();
+    if pool != doing.pool.name() {
+        // Another pool's process is asked by the command.
+        return Err(doing.refuse(FailureKind::NotFound, &format!("'{pool}' is another pool")));
+    }
+    if told {
+        let mut lines = vec!["resume token contents:".to_owned()];
+        contents(&list, &mut lines);
+        doing.replies.part(Part::Said(lines))?;
+    }
+    let to = snapshot(catalog, name, guid).map_err(|error| match error.kind() {
+        ErrorKind::NotFound => {
+            refuse(&format!("'{name}' used in the initial send no longer exists"))
+        }
+        ErrorKind::Outdated => {
+            refuse(&format!("'{name}' is no longer the same snapshot used in the initial send"))
+        }
+        _ => doing.refused(&error),
+    })?;
+    let (mut since, mut before, mut shown) = (None, None, None);
+    if let Some(from) = list.u64("fromguid") {
+        let gone = || refuse(&format!("incremental source {from:#x} no longer exists"));
+        let found = source(catalog, &to, from).map_err(|error| doing.refused(&error))?;
+        let (point, name) = found.ok_or_else(gone)?;
+        (since, shown, before) = (Some(point), Some(name.to_string()), Some(name));
+    }
+    let number = |key: &str| list.u64(key).unwrap_or(0);
+    let options = Options {
+        large_blocks: list.flag("largeblockok"),
+        embedded: list.flag("embedok"),
+        compressed: list.flag("compressok"),
+        raw: list.flag("rawok"),
+        resume: Some(Resume { object: number("object"), offset: number("offset") }),
+        saved: false,
+    };
+    if list.get("redact_snaps").or(list.get("book_redact_snaps")).is_some() {
+        return Err(refuse("sending redacted streams is not supported yet"));
+    }
+    let streams = vec![Stream { to, since, before, shown }];
+    Ok(Resumed { plan: Plan { streams, ..Plan::default() }, options })
+}
+
+/// The lines of a list, as OpenZFS prints lists.
+fn contents(list: &NvList, lines: &mut Vec<String>) {
+    lines.push("nvlist version: 0".to_owned());
+    for pair in list {
+        let name = String::from_utf8_lossy(&pair.name);
+        let value = match &pair.value {
+            Value::Uint64(number) => format!("{number:#x}"),
+            Value::String(text) => String::from_utf8_lossy(text).into_owned(),
+            Value::Boolean => "1".to_owned(),
+            Value::Uint64Array(numbers) => {
+                let numbers: Vec<String> = numbers.iter().map(|one| format!("{one:#x}")).collect();
+                numbers.join(" ")
+            }
+            other => format!("{other:?}"),
+        };
+        lines.push(format!("\t{name} = {value}"));
+    }
+}
+
+/// The snapshot of this guid, by its name or by another one of its dataset.
+fn snapshot(catalog: &Catalog, name: &str, guid: u64) -> Result<Dataset, Error> {
+    let by_name = catalog.dataset_named(name);
+    if let Ok(found) = &by_name
+        && found.phys.guid.0 == guid
+    {
+        return by_name;
+    }
+    let path = name.split('@').next().unwrap_or_default();
+    if let Ok(directory) = catalog.directory(path) {
+        let head = catalog.head(&directory)?;
+        let mut all = catalog.snapshots(&head)?.into_iter();
+        if let Some(found) = all.find(|snapshot| snapshot.phys.guid.0 == guid) {
+            return Ok(found);
+        }
+    }
+    by_name.and(Err(Error::new(ErrorKind::Outdated, "another snapshot has the name now")))
+}
+
+/// What an earlier stream went on from: a snapshot of the same dataset or of one above it, or a bookmark.
+fn source(
+    catalog: &Catalog,
+    to: &Dataset,
+    guid: u64,
+) -> Result<Option<(Since, cenote_engine::dataset::DatasetName)>, Error> {
+    let mut at = Some((*to.directory).clone());
+    while let Some(directory) = at {
+        let head = catalog.head(&directory)?;
+        for snapshot in catalog.snapshots(&head)? {
+            if snapshot.phys.guid.0 == guid {
+                let since = Since::snapshot(catalog, to, &snapshot)?;
+                return Ok(Some((since, snapshot.name)));
+            }
+        }
+        for (name, bookmark) in catalog.bookmarks(&head)? {
+            if bookmark.guid.0 == guid {
+                return Ok(Some((Since::bookmark(catalog, to, &name)?, name)));
+            }
+        }
+        at = catalog.origin(&directory)?.map(|origin| (*origin.directory).clone());
+    }
+    Ok(None)
+}
