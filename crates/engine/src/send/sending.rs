@@ -7,7 +7,7 @@ use std::sync::mpsc::sync_channel;
 use std::thread;
 
 use cenote_format::Txg;
-use cenote_format::dsl_dataset::KEY_IVSET_GUID;
+use cenote_format::dsl_dataset::{KEY_IVSET_GUID, KEY_REDACTED_DATASETS};
 use cenote_format::send_stream::Begin;
 
 use super::begin;
@@ -45,6 +45,10 @@ impl Sending {
         since: Option<Since>,
         options: &Options,
     ) -> Result<Self> {
+        if catalog.dataset_fields(to, KEY_REDACTED_DATASETS)?.is_some() {
+            let reason = format!("sending '{}', which was received redacted", to.name);
+            return Err(Error::unsupported(format!("{reason}, is not supported yet")));
+        }
         let key = catalog.key_object(&to.directory)?;
         let raw = options.raw && key.is_some();
         let set = match raw {
