@@ -105,7 +105,7 @@ mod tests {
         let expected = "        detector = (embedded nvlist)\n                scheme = \
                         \"zfs\"\n        (end detector)\n        pool = \"tank\"\n        \
                         vdev_state = \"FAULTED\" (0x5)\n        pool_context = 0x0\n        time \
-                        = 0x6b00b331 0x5 \n\n";
+                        = 0x6b008f31 0x5 \n\n";
         assert_eq!(members, expected);
         assert_eq!(heading(), "TIME                           CLASS\n");
     }
