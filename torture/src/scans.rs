@@ -42,11 +42,13 @@ impl Runner {
         {
             return Ok(());
         }
-        if self.live.vdevs().missed().is_empty() {
+        // A leaf that an import did without is away, whatever its device does since.
+        let is_complete = self.live.vdevs().missed().is_empty();
+        if is_complete {
             self.missed.clear();
         }
         let is_scrub = record.function == ScanFunction::Scrub && record.min_txg.0 == 0;
-        if is_scrub && self.missed.is_empty() && !self.rotten_labels {
+        if is_scrub && is_complete && self.missed.is_empty() && !self.rotten_labels {
             self.rotten = false;
             self.clean_since = SimDevice::newest_order();
         }
