@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use cenote_torture::{Plan, carry_out, draw, line, minimise};
@@ -243,7 +243,7 @@ fn serve(
     for _ in 0..SEEDS_OF_A_PROCESS {
         let Some(now) = *seed else { break };
         writeln!(input, "{now}")?;
-        match lines.recv_timeout(PATIENCE) {
+        match patiently(&lines, child.id()) {
             Ok(text) => say(&text),
             Err(why) => {
                 let word = match why {
@@ -262,4 +262,29 @@ fn serve(
     let _ = child.wait();
     let _ = reader.join();
     Ok(())
+}
+
+/// The next line, unless the process idles for too long: what it waits for a processor does not count.
+fn patiently(lines: &Receiver<String>, process: u32) -> Result<String, RecvTimeoutError> {
+    let (start, before) = (Instant::now(), queued(process));
+    loop {
+        match lines.recv_timeout(Duration::from_secs(1)) {
+            Err(RecvTimeoutError::Timeout) => {}
+            done => return done,
+        }
+        let waited = queued(process).saturating_sub(before);
+        if start.elapsed().saturating_sub(waited) > PATIENCE {
+            return Err(RecvTimeoutError::Timeout);
+        }
+    }
+}
+
+/// How long the threads of a process that live now were ready and not run.
+fn queued(process: u32) -> Duration {
+    let tasks = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+    let of_task = |task: std::fs::DirEntry| -> Option<u64> {
+        let text = std::fs::read_to_string(task.path().join("schedstat")).ok()?;
+        text.split(' ').nth(1)?.parse().ok()
+    };
+    Duration::from_nanos(tasks.filter_map(of_task).fold(0, u64::saturating_add))
 }
