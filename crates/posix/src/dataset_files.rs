@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use cenote_engine::dataset::{
-    Catalog, Dataset, Keys, Listed, PoolCapacity, PropertyReader, Suffix, Value,
+    Catalog, Dataset, Keys, Listed, PoolCapacity, PropertyReader, Suffix,
 };
 use cenote_engine::object::ObjectSet;
 use cenote_engine::pool::Pool;
@@ -142,10 +142,7 @@ impl<'a> DatasetProperties<'a> {
 
     /// A property that is a number; `otherwise` where the dataset has none.
     pub(crate) fn number(&self, name: &str, otherwise: u64) -> Result<u64, Error> {
-        Ok(match self.reader.get(&self.listed, name)?.map(|property| property.value) {
-            Some(Value::Number(number)) => number,
-            _ => otherwise,
-        })
+        Ok(self.reader.number(&self.listed, name)?.unwrap_or(otherwise))
     }
 
     /// A property as a script reads it; empty where the dataset has none.

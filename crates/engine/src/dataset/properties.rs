@@ -183,6 +183,17 @@ impl<'a> PropertyReader<'a> {
         Self { catalog, around, tables: Mutex::new(HashMap::new()) }
     }
 
+    /// A property that is a number; `None` if it is none, does not apply or has no value.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub fn number(&self, listed: &Listed, name: &str) -> Result<Option<u64>> {
+        Ok(match self.get(listed, name)?.map(|property| property.value) {
+            Some(Value::Number(number)) => Some(number),
+            _ => None,
+        })
+    }
+
     /// One property by name; `None` if it does not apply or has no value.
     pub fn get(&self, listed: &Listed, name: &str) -> Result<Option<PropertyValue>> {
         match listed {

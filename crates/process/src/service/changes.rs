@@ -12,7 +12,7 @@ use cenote_control::plan::{PropertySetting, VdevPlan};
 use cenote_control::report::{JobReport, UnreplayedLog};
 use cenote_device::HostLock;
 use cenote_engine::dataset::change::PropertyInput;
-use cenote_engine::dataset::{Dataset, Listed, PropertyReader, Value};
+use cenote_engine::dataset::{Dataset, Listed, PropertyReader};
 use cenote_engine::pool::Pool;
 use cenote_engine::pool::change::{DatasetOrders, NewNamed, Newcomer, Parents};
 use cenote_engine::pool::group::{LivePool, ScanProgress};
@@ -507,10 +507,7 @@ fn inherit_form(
         if settings.iter().any(|setting| setting.name == name) {
             return Ok(None);
         }
-        Ok(match reader.get(&above, name)?.map(|found| found.value) {
-            Some(Value::Number(number)) => Some(number),
-            _ => None,
-        })
+        Ok(reader.number(&above, name)?)
     };
     if let Some(form) = of_parent("normalization")? {
         files.normalization = form;

@@ -11,7 +11,7 @@ use parking_lot::RwLock;
 
 use super::LivePool;
 use super::live_log::LiveLog;
-use crate::dataset::{Catalog, Dataset, Listed, PropertyReader, Value};
+use crate::dataset::{Catalog, Dataset, Listed, PropertyReader};
 use crate::intent::{IntentLog, PoolLogReader, SharedPolicy};
 use crate::keys::DatasetKeys;
 use crate::object::ObjectSet;
@@ -107,10 +107,7 @@ pub(in crate::pool) fn policy_of(
 ) -> Result<ObjsetPolicy> {
     let listed = Listed::Dataset(dataset.clone());
     let number = |name: &str, otherwise: u64| -> Result<u64> {
-        Ok(match reader.get(&listed, name)?.map(|property| property.value) {
-            Some(Value::Number(number)) => number,
-            _ => otherwise,
-        })
+        Ok(reader.number(&listed, name)?.unwrap_or(otherwise))
     };
     let redundant = number("redundant_metadata", 0)?;
     Ok(ObjsetPolicy {
@@ -196,8 +193,8 @@ impl LivePool {
     /// Property `logbias` of a dataset: whether its log leaves log devices to others.
     fn log_bias(&self, catalog: &Catalog, dataset: &Dataset) -> Result<bool> {
         let reader = PropertyReader::new(catalog, self.capacity(), self.pool.keys().as_ref(), "");
-        let bias = reader.get(&Listed::Dataset(dataset.clone()), "logbias")?;
-        Ok(bias.is_some_and(|bias| bias.value == Value::Number(THROUGHPUT)))
+        let bias = reader.number(&Listed::Dataset(dataset.clone()), "logbias")?;
+        Ok(bias == Some(THROUGHPUT))
     }
 
     fn policy(

@@ -14,7 +14,7 @@ use super::{LivePool, PATIENCE};
 use crate::dataset::change::MosChange;
 use crate::dataset::{
     Allowance, Answer, Catalog, Dataset, DirectoryFacts, HeadFacts, HeadLimits, Left, Listed,
-    PoolRoom, PropertyReader, Value,
+    PoolRoom, PropertyReader,
 };
 use crate::pipe::ObjsetPolicy;
 use crate::txg::{Account, Costs, Purpose, Reservation, StoredSize};
@@ -96,12 +96,8 @@ impl LivePool {
         let keys = self.pool.keys();
         let reader = PropertyReader::new(catalog, self.capacity(), keys.as_ref(), "");
         let listed = Listed::Dataset(head.clone());
-        let number = |name: &str| -> Result<u64> {
-            Ok(match reader.get(&listed, name)?.map(|property| property.value) {
-                Some(Value::Number(number)) => number,
-                _ => 0,
-            })
-        };
+        let number =
+            |name: &str| -> Result<u64> { Ok(reader.number(&listed, name)?.unwrap_or_default()) };
         Ok(HeadLimits { refquota: number("refquota")?, refreservation: number("refreservation")? })
     }
 
