@@ -420,13 +420,14 @@ impl PoolChanges {
         self.live.as_ref().map_or(Ok(()), |live| live.export())
     }
 
-    /// Adds a command line to the history.
+    /// Adds a command line to the history, if the pool is open for writing.
     ///
     /// # Errors
     /// What the disks say.
     pub fn log_command(&self, line: &str) -> Result<()> {
+        let Some(live) = &self.live else { return Ok(()) };
         let line = line.to_owned();
-        self.live()?.change(move |_, change| change.log_command(&line, super::settings::user()))
+        live.change(move |_, change| change.log_command(&line, super::settings::user()))
     }
 
     /// The files of `dataset`, to be mounted. `read_only`: nothing is to be changed for now, but
