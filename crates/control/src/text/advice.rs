@@ -351,8 +351,8 @@ fn with_details(status: &PoolStatus) -> Option<Advice> {
                 plural(*groups)
             ),
             "Keep the other devices: the pool cannot do without them until this one\n\twas \
-             resilvered or replaced.  Reading mends single blocks; importing\n\tthe pool with \
-             OpenZFS resilvers all of it.",
+             resilvered or replaced.  A resilver begins by itself when the\n\tpool is open for \
+             writing and no other scan is under way.",
         ),
         PoolStatus::OutOfReach(groups) => {
             let what = match groups {
