@@ -7,6 +7,7 @@ use cenote_device::SimDevice;
 use cenote_engine::pool::group::{ScanKind, ScanOrder};
 use cenote_format::scan_state::{ScanFunction, ScanPhase, ScanState};
 
+use crate::plan::Trouble;
 use crate::run::{Runner, Verdict, leaf_at};
 
 impl Runner {
@@ -68,7 +69,12 @@ impl Runner {
             let leaf = leaf_at(&root, path);
             leaf.is_some_and(|leaf| missing.iter().any(|(guid, _)| *guid == leaf.config.guid))
         };
-        self.missed.retain(|path| self.troubles.contains_key(path) || is_missing(path));
+        // A leaf that only says it writes is believed.
+        let misses_on = |path: &String| {
+            let trouble = self.troubles.get(path);
+            trouble.is_some_and(|now| !matches!(now, Trouble::Reads | Trouble::Loses))
+        };
+        self.missed.retain(|path| misses_on(path) || is_missing(path));
     }
 }
 
