@@ -7,7 +7,10 @@ mod links;
 use std::path::Path;
 use std::process::ExitCode;
 
-use cenote_cli::{mount_helper, run_drill, run_zed, run_zfs, run_zinject, run_zpool, userland};
+use cenote_cli::{
+    mount_helper, run_drill, run_replicate, run_snap, run_zed, run_zfs, run_zinject, run_zpool,
+    userland,
+};
 use cenote_control::{begin, look, terminal};
 use cenote_inspect::{offline, zdb};
 use clap::{CommandFactory, Parser};
@@ -33,7 +36,7 @@ enum Cenote {
 
 /// What the help says of the tools that are called by their own names.
 const TOOLS: &str = "As zpool, zfs, zdb, zed and zinject (cenote zpool ..., or by links of these names) it has the \
-                     commands of OpenZFS:\n  cenote zpool help\n  cenote zfs help\n  cenote zdb\n  cenote zed -h\n  cenote zinject -h\nDisks to practise with: cenote drill -h";
+                     commands of OpenZFS:\n  cenote zpool help\n  cenote zfs help\n  cenote zdb\n  cenote zed -h\n  cenote zinject -h\nSnapshots by a policy: cenote snap -h\nCopies that are kept up: cenote replicate -h\nDisks to practise with: cenote drill -h";
 
 fn main() -> ExitCode {
     let mut arguments: Vec<String> =
@@ -54,6 +57,8 @@ fn main() -> ExitCode {
         Some("zed") => run_zed(rest),
         Some("zinject") => run_zinject(rest),
         Some("drill") => run_drill(rest),
+        Some("snap") => run_snap(rest),
+        Some("replicate") => run_replicate(rest),
         Some(name) if mount_helper::NAMES.contains(&name) => mount_helper::run(rest),
         Some(begin::COMMAND) => cenote_process::run(),
         Some(look::COMMAND) => cenote_inspect::look::run(),

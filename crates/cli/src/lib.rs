@@ -1,4 +1,4 @@
-//! `zpool`, `zfs`, `zed`, `zinject`, `cenote drill` and the helpers of mount(8): parsing, asking the processes of pools, printing.
+//! `zpool`, `zfs`, `zed`, `zinject`, `cenote drill`, `cenote snap`, `cenote replicate` and the helpers of mount(8): parsing, asking the processes of pools, printing.
 //!
 //! Invariant: no engine and no device inside; what is shown was said by a pool process, or by a process
 //! that looked at devices.
@@ -9,6 +9,8 @@ mod getopt;
 mod keys;
 mod leftovers;
 pub mod mount_helper;
+mod policy;
+mod replicate;
 mod settings;
 mod usage;
 mod version;
@@ -18,6 +20,8 @@ mod zinject;
 mod zpool;
 
 pub use drill::run as run_drill;
+pub use policy::run as run_snap;
+pub use replicate::run as run_replicate;
 pub use version::userland;
 pub use zed::run as run_zed;
 pub use zfs::run as run_zfs;

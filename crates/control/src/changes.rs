@@ -93,6 +93,8 @@ pub enum Change {
     AbortReceive(String),
     /// `zfs send`; brings a descriptor to write the stream to.
     Send(Box<SendRequest>),
+    /// `zfs diff`.
+    Diff(Box<DiffRequest>),
     /// `zfs hold`.
     Hold {
         /// Full names of snapshots.
@@ -245,6 +247,10 @@ pub struct MountRequest {
     pub force: bool,
     /// With `dataset`: at this directory, which exists, whatever its `mountpoint` says (mount(8)).
     pub at: Option<String>,
+    /// For this user, who is not root, and only where a user may mount something. Nobody says so of himself:
+    /// the pool process knows who asks.
+    #[serde(skip)]
+    pub on_behalf: Option<u32>,
 }
 
 /// What `zfs unmount` asks for.
@@ -344,6 +350,23 @@ pub struct SendRequest {
     pub verbose: bool,
     /// In the form for programs (`-P`).
     pub parsable: bool,
+}
+
+/// What `zfs diff` asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DiffRequest {
+    /// Full name of the snapshot.
+    pub from: String,
+    /// Full name of the later snapshot, or of a filesystem as it is now.
+    pub to: String,
+    /// Say what kind of file each is (`-F`).
+    pub classify: bool,
+    /// Nothing but tabs between what is told (`-H`).
+    pub scripted: bool,
+    /// Say when each was changed (`-t`).
+    pub times: bool,
+    /// Odd bytes in names as they are (`-h`).
+    pub plain: bool,
 }
 
 /// What is wanted of the scrub or resilver of a pool.

@@ -21,10 +21,11 @@ use crate::report::{DatasetReport, HistoryRecord, PoolReport, UsageRecord};
 use crate::run_directory::{self, PoolFiles};
 use crate::secret::Secret;
 
-/// The sockets of one run directory.
+/// The sockets of one run directory; for a user also those of root's pools, which decide what they let him do.
 #[derive(Clone, Debug)]
 pub struct Client {
     directory: PathBuf,
+    shared: Option<PathBuf>,
 }
 
 /// What came of asking one pool.
@@ -47,14 +48,14 @@ pub enum History {
 
 impl Default for Client {
     fn default() -> Client {
-        Client::new(run_directory::path())
+        Client { shared: run_directory::shared(), ..Client::new(run_directory::path()) }
     }
 }
 
 impl Client {
     /// A client for this run directory.
     pub fn new(directory: PathBuf) -> Client {
-        Client { directory }
+        Client { directory, shared: None }
     }
 
     /// The run directory.
@@ -62,13 +63,20 @@ impl Client {
         &self.directory
     }
 
+    /// The files of a pool: his who asks, if there are such.
+    fn files(&self, pool: &str) -> PoolFiles {
+        let own = run_directory::files(&self.directory, pool);
+        let shared = self.shared.iter().map(|shared| run_directory::files(shared, pool));
+        let mut there = std::iter::once(own.clone()).chain(shared);
+        there.find(|files| files.socket.exists()).unwrap_or(own)
+    }
+
     /// Names of all imported pools, also of those whose process died, sorted.
     pub fn pools(&self) -> Vec<String> {
-        let Ok(entries) = std::fs::read_dir(&self.directory) else {
-            return Vec::new();
-        };
         let mut names = Vec::new();
-        for entry in entries.flatten() {
+        let directories = std::iter::once(&self.directory).chain(&self.shared);
+        let entries = directories.filter_map(|directory| std::fs::read_dir(directory).ok());
+        for entry in entries.flatten().flatten() {
             let path = entry.path();
             if path.extension().is_none_or(|extension| extension != "sock") {
                 continue;
@@ -87,18 +95,18 @@ impl Client {
 
     /// Whether a pool of this name is imported (its process may be dead).
     pub fn knows(&self, pool: &str) -> bool {
-        run_directory::files(&self.directory, pool).socket.exists()
+        self.files(pool).socket.exists()
     }
 
     /// Whether the process of a pool lives (it may hang).
     pub fn lives(&self, pool: &str) -> bool {
-        let files = run_directory::files(&self.directory, pool);
+        let files = self.files(pool);
         run_directory::owner(&files.pid).is_some_and(|owner| owner.alive)
     }
 
     /// The process of a pool, if it lives.
     pub fn process(&self, pool: &str) -> Option<u32> {
-        let files = run_directory::files(&self.directory, pool);
+        let files = self.files(pool);
         run_directory::owner(&files.pid).filter(|owner| owner.alive).map(|owner| owner.pid)
     }
 
@@ -110,7 +118,7 @@ impl Client {
         descriptors: &[BorrowedFd<'_>],
         mut each: impl FnMut(Part),
     ) -> Result<Last, Failure> {
-        let files = run_directory::files(&self.directory, pool);
+        let files = self.files(pool);
         let problem = |error: ExchangeError| describe(pool, &files, request, &error);
         let stream = UnixStream::connect(&files.socket).map_err(|error| problem(error.into()))?;
         let timed = || Timed::new(&stream, request.deadline());
@@ -426,7 +434,7 @@ impl Client {
             .map(|(pool, result)| Answer {
                 pool: pool.clone(),
                 result: result.unwrap_or_else(|| {
-                    let files = run_directory::files(&self.directory, pool);
+                    let files = self.files(pool);
                     Err(describe(pool, &files, &Request::PoolReport, &ExchangeError::Deadline))
                 }),
             })
@@ -435,7 +443,7 @@ impl Client {
 
     /// Removes what a dead pool process left behind. False if the process lives.
     pub fn sweep(&self, pool: &str) -> bool {
-        let files = run_directory::files(&self.directory, pool);
+        let files = self.files(pool);
         if run_directory::owner(&files.pid).is_some_and(|owner| owner.alive) {
             return false;
         }

@@ -19,6 +19,7 @@ mod left_behind;
 pub mod look;
 pub mod mount_options;
 pub mod mounted_places;
+pub mod peer;
 pub mod plan;
 pub mod principal;
 pub mod properties;

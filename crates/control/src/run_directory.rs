@@ -13,6 +13,9 @@ use rustix::fs::{FlockOperation, flock};
 /// address holds 108 bytes.
 const STEM_MAX: usize = 48;
 
+/// Root's directory.
+const OF_ROOT: &str = "/run/cenote";
+
 /// The directory: `$CENOTE_RUN_DIR`; else `/run/cenote` for root, `$XDG_RUNTIME_DIR/cenote` or
 /// `/tmp/cenote-UID` for others.
 pub fn path() -> PathBuf {
@@ -21,12 +24,19 @@ pub fn path() -> PathBuf {
     }
     let user = rustix::process::getuid();
     if user.is_root() {
-        return PathBuf::from("/run/cenote");
+        return PathBuf::from(OF_ROOT);
     }
     match std::env::var_os("XDG_RUNTIME_DIR").filter(|d| !d.is_empty()) {
         Some(directory) => PathBuf::from(directory).join("cenote"),
         None => PathBuf::from(format!("/tmp/cenote-{}", user.as_raw())),
     }
+}
+
+/// Where root's pools are, for others than root who have not said where to look.
+pub fn shared() -> Option<PathBuf> {
+    let is_told = std::env::var_os("CENOTE_RUN_DIR").is_some_and(|told| !told.is_empty());
+    let is_root = rustix::process::getuid().is_root();
+    (!is_told && !is_root).then(|| PathBuf::from(OF_ROOT))
 }
 
 /// The files of one pool.

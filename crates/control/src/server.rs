@@ -2,8 +2,8 @@
 //!
 //! Invariant: questions that only look are answered from what the service has published, on a
 //! thread of their own and in slots that orders have no part in, so that orders which wait for a disk
-//! delay nobody else, however many they are. Orders are taken from the owner of the process and from
-//! root only. Who does not read his answer is waited for [`PATIENCE`] for each part of it, and not in a slot
+//! delay nobody else, however many they are. Orders are taken from whom the service does not deny them;
+//! who asks is what the kernel says. Who does not read his answer is waited for [`PATIENCE`] for each part of it, and not in a slot
 //! that others need to look.
 
 use std::io;
@@ -18,6 +18,7 @@ use crate::changes::{Change, ChangeRequest, Grant};
 use crate::events::EventsAsked;
 use crate::faults::FaultReport;
 use crate::frame::{ExchangeError, Timed, VERSION};
+use crate::peer::Peer;
 use crate::protocol::{Answer, DatasetQuery, Failure, FailureKind, LOOK_DEADLINE, Reply, Request};
 use crate::replies::Replies;
 use crate::report::PoolReport;
@@ -128,6 +129,8 @@ pub trait PoolService: Send + Sync {
 pub struct Call<'a> {
     /// The way back to who gave it.
     pub replies: &'a Replies<'a>,
+    /// Who gave it.
+    pub who: Peer,
     /// The descriptors it brings, as many as it has to.
     pub descriptors: Vec<OwnedFd>,
 }
@@ -150,25 +153,6 @@ pub struct Carried {
     pub warnings: Vec<String>,
     /// There is no pool any more: the process ends.
     pub ends: bool,
-}
-
-/// Who asks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Peer {
-    /// The user, as the kernel knows him; `None` if it does not tell.
-    pub user: Option<u32>,
-}
-
-impl Peer {
-    fn of(stream: &UnixStream) -> Peer {
-        let known = rustix::net::sockopt::socket_peercred(stream).ok();
-        Peer { user: known.map(|known| known.uid.as_raw()) }
-    }
-
-    /// Whether it is root, or who owns this process.
-    pub fn is_owner(&self) -> bool {
-        self.user.is_some_and(|user| user == 0 || user == rustix::process::geteuid().as_raw())
-    }
 }
 
 /// Why the server ended.
@@ -304,7 +288,8 @@ fn exchange(
         }
     };
     let mut ending = None;
-    let denied = service.denied(&request, &Peer::of(stream));
+    let who = Peer::of(stream);
+    let denied = service.denied(&request, &who);
     // To end the process there is always room.
     let looks = request.only_looks() && !service.reads(&request);
     let looks = looks || denied.is_some() || matches!(request, Request::Quit);
@@ -317,7 +302,10 @@ fn exchange(
     let has_place = own().is_some();
     let answer = match denied {
         Some(denied) => Err(denied),
-        None if has_place => answer(request, descriptors, service, &replies, &mut ending),
+        None if has_place => {
+            let call = Call { replies: &replies, who, descriptors };
+            answer(request, call, service, &mut ending)
+        }
         None => {
             let words = match looks {
                 true => format!("{SLOW_MAX} follow the events already"),
@@ -364,11 +352,11 @@ fn take_new_key(change: &mut Change, descriptors: &mut Vec<OwnedFd>) -> Result<(
 
 fn answer(
     request: Request,
-    mut descriptors: Vec<OwnedFd>,
+    mut call: Call<'_>,
     service: &dyn PoolService,
-    replies: &Replies<'_>,
     ending: &mut Option<Ending>,
 ) -> Result<Answer, Failure> {
+    let replies = call.replies;
     let nothing = |()| Answer::Done { warnings: Vec::new() };
     Ok(match request {
         Request::PoolReport => Answer::Pool(Box::new(service.report())),
@@ -382,8 +370,8 @@ fn answer(
         Request::Faults => Answer::Faults(service.faults()),
         Request::ClearEvents => Answer::Count(service.clear_events()?),
         Request::Change(mut request) => {
-            take_new_key(&mut request.change, &mut descriptors)?;
-            let carried = service.carry_out(&request, Call { replies, descriptors })?;
+            take_new_key(&mut request.change, &mut call.descriptors)?;
+            let carried = service.carry_out(&request, call)?;
             if carried.ends {
                 *ending = Some(Ending::Exported);
             }

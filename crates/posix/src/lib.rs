@@ -8,6 +8,7 @@ pub mod attributes;
 pub mod control_directory;
 pub mod create;
 pub mod dataset_files;
+pub mod difference;
 pub mod directory;
 pub mod error;
 pub mod filesystem;

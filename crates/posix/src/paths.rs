@@ -7,7 +7,9 @@ use std::collections::HashMap;
 
 use cenote_engine::zap::Zap;
 use cenote_format::ObjectId;
+use cenote_format::pflags::XATTR;
 
+use crate::attributes::Facts;
 use crate::view::View;
 
 /// Deepest directory that is followed.
@@ -21,32 +23,55 @@ const OBJECT_MASK: u64 = (1 << 48) - 1;
 #[derive(Default)]
 pub struct Paths {
     /// Names by object, of the directories read last.
-    names: RefCell<HashMap<u64, HashMap<u64, String>>>,
+    names: RefCell<HashMap<u64, HashMap<u64, Vec<u8>>>>,
 }
 
 impl Paths {
     /// The path of `object` whose parent is `parent`; `Err` with the parts of it that exist.
     pub fn find(&self, view: &View, object: ObjectId, parent: u64) -> Result<String, String> {
-        let mut path = String::new();
+        let text = |path: Vec<u8>| String::from_utf8_lossy(&path).into_owned();
+        self.find_bytes(view, object, parent).map(text).map_err(text)
+    }
+
+    /// The same, as it is stored.
+    pub fn find_bytes(
+        &self,
+        view: &View,
+        object: ObjectId,
+        parent: u64,
+    ) -> Result<Vec<u8>, Vec<u8>> {
+        let mut names: Vec<Vec<u8>> = Vec::new();
+        let path = |names: &[Vec<u8>]| -> Vec<u8> {
+            names.iter().rev().flat_map(|name| [&b"/"[..], name].concat()).collect()
+        };
+        let is_of_attributes = |facts: &Facts| facts.is_directory() && facts.flags & XATTR != 0;
+        let own = view.file(object).map(|file| file.facts);
+        let mut hidden = own.is_ok_and(|facts| is_of_attributes(&facts));
         let (mut child, mut parent, mut whole) = (object.0, parent, true);
         for _ in 0..DEPTH_MAX {
             if child == view.root().0 {
-                let path = if path.is_empty() { "/".to_owned() } else { path };
+                let path = if names.is_empty() { b"/".to_vec() } else { path(&names) };
                 return if whole { Ok(path) } else { Err(path) };
             }
-            let name = self.name(view, parent, child);
+            let name = match hidden {
+                true => Some(b"<xattrdir>".to_vec()),
+                false => self.name(view, parent, child),
+            };
             whole &= name.is_some();
-            path = format!("/{}{path}", name.unwrap_or_else(|| format!("???<object#{child}>")));
+            names.push(name.unwrap_or_else(|| format!("???<object#{child}>").into_bytes()));
             child = parent;
             match view.file(ObjectId(parent)) {
-                Ok(file) => parent = file.facts.parent,
+                Ok(file) => {
+                    hidden = is_of_attributes(&file.facts);
+                    parent = file.facts.parent;
+                }
                 Err(_) => break,
             }
         }
-        Err(format!("???{path}"))
+        Err([&b"???"[..], &path(&names)].concat())
     }
 
-    fn name(&self, view: &View, directory: u64, child: u64) -> Option<String> {
+    fn name(&self, view: &View, directory: u64, child: u64) -> Option<Vec<u8>> {
         if let Some(names) = self.names.borrow().get(&directory) {
             return names.get(&child).cloned();
         }
@@ -54,8 +79,7 @@ impl Paths {
         if let Ok(zap) = view.objects().object(ObjectId(directory)).and_then(Zap::open) {
             for entry in zap.entries().take(NAMES_MAX).flatten() {
                 if let Some(value) = entry.value.as_u64() {
-                    let name = String::from_utf8_lossy(entry.name()).into_owned();
-                    names.insert(value & OBJECT_MASK, name);
+                    names.insert(value & OBJECT_MASK, entry.name().to_vec());
                 }
             }
         }

@@ -11,6 +11,7 @@ pub mod common;
 mod create;
 mod dependents;
 mod destroy;
+mod diff;
 mod file_project;
 mod get;
 mod hold;
@@ -64,6 +65,7 @@ pub fn run(arguments: &[String]) -> ExitCode {
         "receive" => receive::run(rest),
         "send" => send::run(rest),
         "bookmark" => bookmark::run(rest),
+        "diff" => diff::run(rest),
         "hold" => hold::hold(rest),
         "release" => hold::release(rest),
         "holds" => hold::holds(rest),

@@ -78,6 +78,7 @@ pub fn mount(arguments: &[String]) -> ExitCode {
         overlay: parsed.has('O'),
         force: parsed.has('f'),
         at: None,
+        ..MountRequest::default()
     };
     if parsed.has('a') {
         if !parsed.operands.is_empty() {

@@ -78,6 +78,46 @@ fn with(seconds: i64, form: impl Fn(&Parts) -> String) -> String {
     parts(seconds).map_or_else(|| seconds.to_string(), |parts| form(&parts))
 }
 
+/// A moment in the zone of the user.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moment {
+    /// Year.
+    pub year: i32,
+    /// Month, from 1.
+    pub month: u8,
+    /// Day of the month, from 1.
+    pub day: u8,
+    /// Hour.
+    pub hour: u8,
+    /// Minute.
+    pub minute: u8,
+    /// Second.
+    pub second: u8,
+    /// Day of the week, Sunday is 0.
+    pub weekday: u8,
+}
+
+/// Which moment it is so many seconds after 1970.
+pub fn moment(seconds: u64) -> Moment {
+    let Some(p) = i64::try_from(seconds).ok().and_then(parts) else { return Moment::default() };
+    let Parts { year, month, day, hour, minute, second, weekday, .. } = p;
+    Moment { year, month, day, hour, minute, second, weekday }
+}
+
+/// The seconds from 1970 to a moment; of the two an hour apart that a clock shows twice, one.
+pub fn seconds_of(moment: &Moment) -> u64 {
+    let (year, month) = (i64::from(moment.year), i64::from(moment.month));
+    // Years begin in March here: the day that some lack is the last.
+    let (year, month) = if month < 3 { (year - 1, month + 9) } else { (year, month - 3) };
+    let days = 365 * year + year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);
+    let days = days + (153 * month + 2) / 5 + i64::from(moment.day) - 719_469;
+    let clock = 3600 * i64::from(moment.hour) + 60 * i64::from(moment.minute);
+    let shown = days * 86_400 + clock + i64::from(moment.second);
+    let offset = |at: i64| parts(at).map_or(0, |parts| i64::from(parts.offset));
+    let near = shown - offset(shown);
+    u64::try_from(shown - offset(near)).unwrap_or(0)
+}
+
 /// A time as mails have it: `2026-11-04 03:14:15+0100`.
 pub fn with_offset(seconds: i64) -> String {
     with(seconds, |p| {
@@ -141,6 +181,13 @@ pub fn history(seconds: i64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn moments_and_seconds_are_the_same() {
+        for seconds in [0, 86_399, 951_782_400, 1_709_164_800, 1_782_000_000, 4_102_444_799] {
+            assert_eq!(seconds_of(&moment(seconds)), seconds);
+        }
+    }
 
     #[test]
     fn a_moment_has_all_its_forms() {

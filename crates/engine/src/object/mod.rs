@@ -6,6 +6,7 @@
 mod ahead;
 mod appended;
 mod base;
+mod changed;
 mod charge;
 mod clone;
 mod early;

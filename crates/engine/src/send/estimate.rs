@@ -48,5 +48,6 @@ pub fn estimate(
     let size = if options.compressed || options.raw { compressed } else { uncompressed };
     let size = size.saturating_sub(records.saturating_mul(blkptr::SIZE as u64));
     let headers = records.saturating_add(2).saturating_mul(HEADER as u64);
-    Ok(size.saturating_add(headers))
+    let received = options.resume.map_or(0, |resume| resume.bytes);
+    Ok(size.saturating_add(headers).saturating_sub(received))
 }

@@ -38,6 +38,8 @@ pub struct Resume {
     pub object: u64,
     /// Byte in it from which on data is sent.
     pub offset: u64,
+    /// Bytes of the stream that were received: no more than an estimate needs.
+    pub bytes: u64,
 }
 
 /// See the module.

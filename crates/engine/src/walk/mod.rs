@@ -65,6 +65,8 @@ pub struct Tree<T = ()> {
     pub above: bool,
     /// Only the root is looked at: what it leads to belongs to another tree.
     pub only_root: bool,
+    /// In order: the blocks of dnodes are looked at, and not what they lead to.
+    pub only_dnodes: bool,
     /// What the visitor knows.
     pub own: T,
 }
@@ -84,6 +86,7 @@ impl<T> Tree<T> {
             resume: None,
             above: false,
             only_root: false,
+            only_dnodes: false,
             own,
         }
     }

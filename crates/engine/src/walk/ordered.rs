@@ -128,6 +128,12 @@ impl<'a> Walk<'a> {
         !above && node.pointer.logical_birth() <= self.tree.until
     }
 
+    /// What the block leads to is visited.
+    fn follows(&self, node: &Node) -> bool {
+        let is_of_dnodes = node.object == 0 && node.level == 0 && !node.is_root();
+        node.leads_on() && !(self.tree.only_dnodes && is_of_dnodes)
+    }
+
     fn lost(&self, node: Node, trouble: Trouble, error: Error) -> Step {
         let error = self.tree.named(&node, error);
         Step::Lost(Lost { node, trouble, error })
@@ -138,7 +144,7 @@ impl<'a> Walk<'a> {
         if let Err(error) = node.check() {
             return Some(self.lost(node, Trouble::Malformed, error));
         }
-        if !node.leads_on() || self.is_emptied(&node) {
+        if !self.follows(&node) || self.is_emptied(&node) {
             return self.gives(&node).then_some(Step::Block(node));
         }
         let content = match self.content(&node) {
@@ -182,7 +188,7 @@ impl<'a> Walk<'a> {
                 if wanted.len() >= most || bytes >= self.ahead.bytes {
                     break;
                 }
-                let leads_on = next.leads_on() && next.check().is_ok();
+                let leads_on = self.follows(next) && next.check().is_ok();
                 if leads_on && !self.skips(next) && !self.is_emptied(next) {
                     bytes = bytes.saturating_add(next.pointer.lsize());
                     wanted.push(*next);

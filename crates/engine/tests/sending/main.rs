@@ -125,7 +125,7 @@ fn a_resumed_stream_is_the_rest_of_the_whole() {
                 Record::Object(object) if place % 5 == 0 => (object.object, 0),
                 _ => continue,
             };
-            let resume = Some(Resume { object, offset });
+            let resume = Some(Resume { object, offset, bytes: 0 });
             let (begin, rest) = records(&send(&pool, from, to, &Options { resume, ..PLAIN }));
             assert!(begin.features.contains(Features::RESUMING) && begin.payload_len > 0);
             let is_dnode = |item: &&Item| match &item.record {

@@ -33,6 +33,17 @@ use super::settings::{NewSettings, encryption_of, input, split_settings};
 /// Files that can be mounted.
 pub type Files = Arc<Filesystem>;
 
+/// Who gives an order.
+#[derive(Clone, Copy, Debug)]
+pub struct Given<'a> {
+    /// The command line, which goes into the history with what it changes.
+    pub command: Option<&'a str>,
+    /// His number: what he makes is his.
+    pub user: u32,
+    /// His first group.
+    pub group: u32,
+}
+
 /// A pool as this process may change it.
 pub struct PoolChanges {
     /// `None`: it is only read.
@@ -68,15 +79,15 @@ impl PoolChanges {
         self.live.as_ref().ok_or_else(|| Error::new(ErrorKind::ReadOnly, "pool is read-only"))
     }
 
-    /// Orders about its datasets; the `command` that gives them goes into the history with what they
+    /// Orders about its datasets; the command line that gives them goes into the history with what they
     /// change.
     ///
     /// # Errors
     /// As [`Self::live`].
-    pub fn orders(&self, command: Option<&str>) -> Result<DatasetOrders<'_>> {
+    pub fn orders(&self, given: Given<'_>) -> Result<DatasetOrders<'_>> {
         let orders = self.live()?.orders();
-        Ok(match command {
-            Some(line) => orders.given_by(line, super::settings::user()),
+        Ok(match given.command {
+            Some(line) => orders.given_by(line, given.user.into()),
             None => orders,
         })
     }
@@ -150,11 +161,12 @@ impl PoolChanges {
         &self,
         new: &NewDataset,
         missing: &[String],
-        command: Option<&str>,
+        given: Given<'_>,
     ) -> Result<()> {
         let live = self.live()?;
         let NewSettings { mut files, block, encryption, mut stored } =
             split_settings(&new.properties)?;
+        (files.uid, files.gid) = (given.user, given.group);
         let encryption = encryption_of(encryption, new.key.as_ref())?;
         if let Some(key) = &new.key {
             stored.push(PropertyInput::text("keylocation", &key.location));
@@ -169,12 +181,12 @@ impl PoolChanges {
         let named = NewNamed {
             name: new.name.clone(),
             properties: stored,
-            creator: rustix::process::getuid().as_raw(),
+            creator: given.user,
             encryption,
             kind: if volume.is_some() { ObjsetKind::Zvol } else { ObjsetKind::Zfs },
             case_insensitive: files.case != CaseSensitivity::Sensitive,
         };
-        let orders = self.above(self.orders(command)?, missing)?;
+        let orders = self.above(self.orders(given)?, missing, given)?;
         orders.create(named, move |set, tx| {
             let filled = match volume {
                 None => cenote_posix::create::initialise(set, tx, &files),
@@ -192,16 +204,18 @@ impl PoolChanges {
         &'a self,
         orders: DatasetOrders<'a>,
         missing: &[String],
+        given: Given<'_>,
     ) -> Result<DatasetOrders<'a>> {
         let Some((above, _)) = missing.first().and_then(|first| first.rsplit_once('/')) else {
             return Ok(orders);
         };
         let mut files = split_settings(&[])?.files;
+        (files.uid, files.gid) = (given.user, given.group);
         inherit_form(self.live()?, above, &[], &mut files)?;
         let case_insensitive = files.case != CaseSensitivity::Sensitive;
         Ok(orders.with_parents(Parents {
             names: missing.to_vec(),
-            creator: rustix::process::getuid().as_raw(),
+            creator: given.user,
             case_insensitive,
             fill: Arc::new(move |set, tx| {
                 let filled = cenote_posix::create::initialise(set, tx, &files);
@@ -218,21 +232,17 @@ impl PoolChanges {
     ///
     /// # Errors
     /// No space (a reservation that does not fit), `InvalidArgument`.
-    pub fn set_properties(
-        &self,
-        datasets: &[DatasetSettings],
-        command: Option<&str>,
-    ) -> Result<()> {
+    pub fn set_properties(&self, datasets: &[DatasetSettings], given: Given<'_>) -> Result<()> {
         let live = self.live()?;
         match datasets {
             [only] if only.properties.iter().any(is_inside) => {
-                self.set_inside(live, only, command)?
+                self.set_inside(live, only, given)?
             }
             _ => {
                 let all = datasets
                     .iter()
                     .map(|one| (one.dataset.clone(), one.properties.iter().map(input).collect()));
-                self.orders(command)?.set_properties(all.collect())?;
+                self.orders(given)?.set_properties(all.collect())?;
             }
         }
         let names: Vec<String> = datasets.iter().map(|one| one.dataset.clone()).collect();
@@ -250,10 +260,10 @@ impl PoolChanges {
         datasets: &[String],
         property: &str,
         received: bool,
-        command: Option<&str>,
+        given: Given<'_>,
     ) -> Result<()> {
         let live = self.live()?;
-        self.orders(command)?.inherit(datasets, property, received)?;
+        self.orders(given)?.inherit(datasets, property, received)?;
         self.follow(live, datasets);
         Ok(())
     }
@@ -263,13 +273,13 @@ impl PoolChanges {
         &self,
         live: &Arc<LivePool>,
         settings: &DatasetSettings,
-        command: Option<&str>,
+        given: Given<'_>,
     ) -> Result<()> {
         let dataset = live.pool().catalog().dataset_named(&settings.dataset)?;
         let (inside, stored): (Vec<_>, Vec<_>) =
             settings.properties.iter().partition(|one| is_inside(one));
         let stored: Vec<PropertyInput> = stored.into_iter().map(input).collect();
-        let orders = self.orders(command)?;
+        let orders = self.orders(given)?;
         let number = |setting: &PropertySetting| {
             let missing = || Error::invalid(format!("'{}' is a number", setting.name));
             setting.value.number().ok_or_else(missing)
@@ -424,10 +434,10 @@ impl PoolChanges {
     ///
     /// # Errors
     /// What the disks say.
-    pub fn log_command(&self, line: &str) -> Result<()> {
+    pub fn log_command(&self, line: &str, user: u64) -> Result<()> {
         let Some(live) = &self.live else { return Ok(()) };
         let line = line.to_owned();
-        live.change(move |_, change| change.log_command(&line, super::settings::user()))
+        live.change(move |_, change| change.log_command(&line, user))
     }
 
     /// The files of `dataset`, to be mounted. `read_only`: nothing is to be changed for now, but

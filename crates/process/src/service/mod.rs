@@ -6,6 +6,7 @@
 mod activities;
 pub mod changes;
 mod datasets;
+mod delegation;
 mod events;
 mod faults;
 mod history;
@@ -31,11 +32,12 @@ use cenote_control::changes::{ChangeRequest, Grant};
 use cenote_control::events::EventsAsked;
 use cenote_control::faults::FaultReport;
 use cenote_control::mounted_places::MountedPlaces;
+use cenote_control::peer::Peer;
 use cenote_control::protocol::{DatasetQuery, Failure, FailureKind, Part, Request};
 use cenote_control::replies::Replies;
 use cenote_control::report::{GoneBack, PoolReport, UsageRecord};
 use cenote_control::run_directory;
-use cenote_control::server::{Call, Carried, Peer, PoolService};
+use cenote_control::server::{Call, Carried, PoolService};
 use cenote_engine::dataset::{Known, Principal, PrincipalUsage, Usage};
 use cenote_engine::pool::Pool;
 use cenote_engine::pool::properties::Runtime;
@@ -44,6 +46,7 @@ use cenote_format::Txg;
 
 use changes::PoolChanges;
 use datasets::{Shown, is_usage_known};
+use delegation::Need;
 use events::Told;
 use mounts::Mounts;
 use published::Publisher;
@@ -381,10 +384,13 @@ impl PoolService for Service {
     }
 
     fn denied(&self, request: &Request, who: &Peer) -> Option<Failure> {
-        let pool = || self.pool().map(|pool| pool.name().to_owned()).unwrap_or_default();
         let start = match request {
-            Request::Change(order) => orders::denied(&order.change, who, &pool())?,
-            Request::Usage(name) if !who.is_owner() => format!("cannot get used/quota for {name}"),
+            Request::Change(order) => orders::denied(&order.change, who, self)?,
+            Request::Usage(name) => {
+                let needs = ["userused", "groupused"].map(|one| Need::new(one, name));
+                let is_open = self.shown().is_ok_and(|all| self.has(&all, who, &needs));
+                (!is_open).then(|| format!("cannot get used/quota for {name}"))?
+            }
             _ if request.only_looks() || who.is_owner() => return None,
             _ => return Some(Failure::new(FailureKind::Permission, "permission denied")),
         };

@@ -7,10 +7,12 @@
 
 mod kernel;
 mod table;
+mod users_place;
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -50,6 +52,11 @@ impl Place {
     /// See [`is_by_hand`].
     pub fn is_by_hand(&self) -> bool {
         is_by_hand(&self.request)
+    }
+
+    /// For which user, who is not root.
+    pub fn on_behalf(&self) -> Option<u32> {
+        self.request.on_behalf
     }
 }
 
@@ -190,7 +197,7 @@ impl Mounts {
         request: &MountRequest,
         mut covered: Vec<PathBuf>,
     ) -> Result<(), Failure> {
-        let inside = self.inside(path);
+        let (inside, held) = (self.inside(path), self.places());
         covered.extend(covered_in(path, &self.places_of(&inside)));
         if let Err(failure) = self.take_down_named(&inside, false) {
             tracing::warn!(%failure, "hidden by the mount of '{}'", dataset.name);
@@ -204,8 +211,11 @@ impl Mounts {
             .collect();
         again.sort_by(|(one, _), (other, _)| one.cmp(other));
         for (path, other) in again {
-            let (at, default) = (Path::new(&path), MountRequest::default());
-            if let Err(failure) = self.mount_at(pool, &other, at, &default, Vec::new()) {
+            let at = Path::new(&path);
+            let own = held.iter().find(|place| place.dataset == other.name && place.at == at);
+            let on_behalf = own.map_or(request.on_behalf, Place::on_behalf);
+            let again = MountRequest { on_behalf, ..MountRequest::default() };
+            if let Err(failure) = self.mount_at(pool, &other, at, &again, Vec::new()) {
                 tracing::warn!(%failure, "not mounted again");
             }
         }
@@ -303,10 +313,7 @@ impl Mounts {
         let place = |kind, reason: &str| {
             Failure::new(kind, format!("cannot mount '{}': {reason}", path.display()))
         };
-        prepare(path, !by_hand).map_err(|error| {
-            let reason = format!("failed to create mountpoint: {}", words_of(&error));
-            place(FailureKind::Other, &reason)
-        })?;
+        let pinned = pinned(path, request).map_err(|(kind, reason)| place(kind, &reason))?;
         self.cover(&[path.to_path_buf()], |_| true);
         let value = |name: &str| dataset.properties.value(name).unwrap_or("");
         let may_cover = by_hand || request.overlay || value("overlay") != "off";
@@ -332,11 +339,15 @@ impl Mounts {
         if files.writer().is_none() && !wanted.read_only {
             temporary.push(("readonly", "on"));
         }
+        if request.on_behalf.is_some() {
+            users_place::restrict(&mut temporary);
+        }
         let flags = flags(dataset, &temporary);
         keep_access_times(&files, &flags);
         let mut options = MountOptions::new(path, name.as_str()).with_flags(flags);
         options.max_threads = cenote_control::budget::Budget::now().threads;
         options.covered = covered;
+        options.pinned = pinned.map(Arc::new);
         options.posix_acl = value("acltype") == "posix" || value("acltype") == "posixacl";
         self.note(path);
         let mounted = fuse::mount(files.clone(), options).map_err(|error| {
@@ -375,6 +386,9 @@ impl Mounts {
         let mut all = mount.temporary.clone();
         all.retain(|(name, _)| !more.iter().any(|(other, _)| other == name));
         all.extend(more);
+        if mount.request.on_behalf.or(request.on_behalf).is_some() {
+            users_place::restrict(&mut all);
+        }
         mount.apply(flags(dataset, &all)).map_err(|error| {
             let kind = match error {
                 MountError::Busy => FailureKind::Busy,
@@ -395,8 +409,11 @@ impl Mounts {
                 |mount: &Mount| mount.temporary.iter().any(|(one, _)| properties.contains(one));
             for (_, mount) in table.iter_mut().filter(|(name, _)| datasets.contains(&***name)) {
                 if has(mount) {
-                    let forced = &mut Arc::make_mut(mount).temporary;
-                    forced.retain(|(name, _)| !properties.contains(name));
+                    let mount = Arc::make_mut(mount);
+                    mount.temporary.retain(|(name, _)| !properties.contains(name));
+                    if mount.request.on_behalf.is_some() {
+                        users_place::restrict(&mut mount.temporary);
+                    }
                 }
             }
         });
@@ -681,6 +698,18 @@ impl Mounts {
 
 fn find(datasets: &dyn Datasets, name: &str) -> Result<DatasetReport, Failure> {
     datasets.find(name).ok_or_else(|| no_dataset(name))
+}
+
+/// Makes the directory if it is to be made; for who is not root it is opened, and nothing else is mounted on.
+fn pinned(path: &Path, request: &MountRequest) -> Result<Option<OwnedFd>, (FailureKind, String)> {
+    let Some(user) = request.on_behalf else {
+        return prepare(path, request.at.is_none()).map(|()| None).map_err(|error| {
+            let reason = format!("failed to create mountpoint: {}", words_of(&error));
+            (FailureKind::Other, reason)
+        });
+    };
+    let opened = users_place::open(path, user).map(Some);
+    opened.map_err(|reason| (FailureKind::Permission, format!("permission denied: {reason}")))
 }
 
 /// Makes the directory if it is to be made. What a dead pool process left there is replaced as the

@@ -25,6 +25,7 @@ mod send;
 mod session;
 mod signals;
 
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,6 +49,8 @@ const END_TIME: Duration = Duration::from_secs(5);
 pub struct MountOptions {
     /// An existing directory. If a mount whose server died is there, it is replaced.
     pub mountpoint: PathBuf,
+    /// That directory, open: nothing else is mounted on. Its path is taken as it is, then.
+    pub pinned: Option<Arc<OwnedFd>>,
     /// Where inside other mounts are about to be made: nothing gets a name there until
     /// [`Covers::end_soon`].
     pub covered: Vec<PathBuf>,
@@ -89,6 +92,7 @@ impl MountOptions {
     pub fn new(mountpoint: impl Into<PathBuf>, source: impl Into<String>) -> Self {
         Self {
             mountpoint: mountpoint.into(),
+            pinned: None,
             covered: Vec::new(),
             source: source.into(),
             allow_other: rustix::process::geteuid().is_root() || mount::users_may_open_mounts(),
@@ -205,10 +209,13 @@ impl Covers {
 /// returns, the mount answers.
 pub fn mount(tree: Arc<dyn Tree>, options: MountOptions) -> Result<Mounted, MountError> {
     // The kernel resolves links; the table of mounts shows the result.
-    let mountpoint = mount::resolve(&options.mountpoint).map_err(|error| MountError::System {
-        doing: format!("opening {}", options.mountpoint.display()),
-        error,
-    })?;
+    let mountpoint = match options.pinned {
+        Some(_) => options.mountpoint.clone(),
+        None => mount::resolve(&options.mountpoint).map_err(|error| MountError::System {
+            doing: format!("opening {}", options.mountpoint.display()),
+            error,
+        })?,
+    };
     let options = MountOptions { mountpoint: mountpoint.clone(), ..options };
     let options = MountOptions { read_only: options.read_only || !tree.is_writable(), ..options };
     let handler = Handler::new(

@@ -42,7 +42,7 @@ pub(super) fn mount(options: &MountOptions) -> Result<OwnedFd, MountError> {
             if matches!(
                 Errno::from_io_error(&error),
                 Some(Errno::PERM | Errno::ACCESS | Errno::NOENT)
-            ) =>
+            ) && options.pinned.is_none() =>
         {
             // The helper does not look at a dead mount.
             if is_dead(&options.mountpoint) {
@@ -85,7 +85,7 @@ fn mount_directly(options: &MountOptions) -> Result<OwnedFd, MountError> {
     let device = open_device().map_err(MountError::system(format!("opening {DEVICE}")))?;
     // Put below the dead mount and uncovered by taking that away: the place is never bare. Older
     // kernels (before 6.5) leave the dead mount below the new one.
-    if is_dead(&options.mountpoint) {
+    if options.pinned.is_none() && is_dead(&options.mountpoint) {
         match replace(options, &device) {
             Ok(()) => return Ok(device),
             Err(error) => tracing::debug!(%error, "mounted over a dead mount"),
@@ -103,9 +103,11 @@ fn mount_directly(options: &MountOptions) -> Result<OwnedFd, MountError> {
     }
     let data = CString::new(data).unwrap_or_default();
     let kind = format!("fuse.{SUBTYPE}");
+    let pinned = options.pinned.as_ref();
+    let pinned = pinned.map(|place| PathBuf::from(format!("/proc/self/fd/{}", place.as_raw_fd())));
     rustix::mount::mount(
         options.source.as_str(),
-        &options.mountpoint,
+        pinned.as_ref().unwrap_or(&options.mountpoint),
         kind.as_str(),
         flags,
         Some(data.as_c_str()),

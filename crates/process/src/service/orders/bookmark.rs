@@ -2,10 +2,13 @@
 //!
 //! Invariant: as in [`super`].
 
+use cenote_control::peer::Peer;
 use cenote_control::protocol::Failure;
 use cenote_engine::{Error, ErrorKind};
 
 use super::{Doing, Order, Warnings};
+use crate::service::datasets::Shown;
+use crate::service::delegation::Need;
 
 pub(super) struct Bookmark<'a> {
     pub(super) from: &'a str,
@@ -15,6 +18,10 @@ pub(super) struct Bookmark<'a> {
 impl Order for Bookmark<'_> {
     fn cannot(&self, _: &str) -> String {
         format!("cannot create bookmark '{}'", self.to)
+    }
+
+    fn needs(&self, _: &Shown, _: &Peer) -> Option<Vec<Need>> {
+        Some(vec![Need::new("bookmark", self.to)])
     }
 
     fn words(&self, error: &Error) -> Option<String> {

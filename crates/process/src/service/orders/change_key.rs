@@ -2,11 +2,14 @@
 //!
 //! Invariant: as in [`super`].
 
+use cenote_control::peer::Peer;
 use cenote_control::plan::NewKey;
 use cenote_control::protocol::Failure;
 use cenote_engine::{Error, ErrorKind};
 
 use super::{Doing, Order, Warnings};
+use crate::service::datasets::Shown;
+use crate::service::delegation::Need;
 use crate::service::settings::wrapping_of;
 
 pub(super) struct ChangeKey<'a> {
@@ -17,6 +20,10 @@ pub(super) struct ChangeKey<'a> {
 impl Order for ChangeKey<'_> {
     fn cannot(&self, _: &str) -> String {
         "Key change error".to_owned()
+    }
+
+    fn needs(&self, _: &Shown, _: &Peer) -> Option<Vec<Need>> {
+        Some(vec![Need::new("change-key", self.dataset)])
     }
 
     fn words(&self, error: &Error) -> Option<String> {

@@ -3,12 +3,15 @@
 //! Invariant: as in [`super`].
 
 use cenote_control::changes::NewDataset;
+use cenote_control::peer::Peer;
 use cenote_control::protocol::Failure;
 use cenote_control::report::DatasetKind;
 use cenote_engine::{Error, ErrorKind};
 
+use super::create::needs_of_new;
 use super::{Doing, Order, Warnings, no_dataset};
-use crate::service::datasets::Datasets;
+use crate::service::datasets::{Datasets, Shown};
+use crate::service::delegation::Need;
 use crate::service::settings::split_settings;
 
 pub(super) struct Clone<'a> {
@@ -19,6 +22,12 @@ pub(super) struct Clone<'a> {
 impl Order for Clone<'_> {
     fn cannot(&self, _: &str) -> String {
         format!("cannot create '{}'", self.new.name)
+    }
+
+    fn needs(&self, all: &Shown, _: &Peer) -> Option<Vec<Need>> {
+        let mut needs = needs_of_new(all, self.new);
+        needs.push(Need::new("clone", self.origin));
+        Some(needs)
     }
 
     fn words(&self, error: &Error) -> Option<String> {
@@ -38,8 +47,8 @@ impl Order for Clone<'_> {
         let is_filesystem = of.is_none_or(|kind| kind == DatasetKind::Filesystem);
         let make = |missing: &[String]| {
             let properties = split_settings(&self.new.properties)?.stored;
-            let (name, creator) = (&self.new.name, rustix::process::getuid().as_raw());
-            let orders = doing.service.changes.above(doing.given()?, missing)?;
+            let (name, creator) = (&self.new.name, doing.who.uid());
+            let orders = doing.service.changes.above(doing.given_orders()?, missing, doing.by())?;
             orders.clone_snapshot(self.origin, name, properties, creator)
         };
         doing.create(self.new, is_filesystem, &make)

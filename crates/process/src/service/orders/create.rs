@@ -3,18 +3,24 @@
 //! Invariant: as in [`super`]; parents that are missing are made only if that was asked for.
 
 use cenote_control::changes::NewDataset;
+use cenote_control::peer::Peer;
 use cenote_control::protocol::{Failure, FailureKind};
 use cenote_control::report::DatasetKind;
 use cenote_engine::{Error, ErrorKind};
 
 use super::{Doing, Order, Warnings};
-use crate::service::datasets::Datasets;
+use crate::service::datasets::{Datasets, Shown};
+use crate::service::delegation::{Need, above};
 
 pub(super) struct Create<'a>(pub(super) &'a NewDataset);
 
 impl Order for Create<'_> {
     fn cannot(&self, _: &str) -> String {
         format!("cannot create '{}'", self.0.name)
+    }
+
+    fn needs(&self, all: &Shown, _: &Peer) -> Option<Vec<Need>> {
+        Some(needs_of_new(all, self.0))
     }
 
     fn words(&self, error: &Error) -> Option<String> {
@@ -31,9 +37,8 @@ impl Order for Create<'_> {
 
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
         let new = self.0;
-        let create = |missing: &[String]| {
-            doing.service.changes.create_dataset(new, missing, doing.command())
-        };
+        let create =
+            |missing: &[String]| doing.service.changes.create_dataset(new, missing, doing.given());
         doing.create(new, new.volume_size.is_none(), &create)
     }
 }
@@ -71,13 +76,51 @@ impl Doing<'_> {
         let fresh = self.shown()?;
         let own = (new.mount && is_filesystem).then_some(&new.name);
         for name in missing.iter().chain(own) {
-            if let Err(failure) = service.mount_if_due(pool, &fresh, name) {
+            if let Err(failure) = self.mount_if_due(&fresh, name) {
+                if failure.kind == FailureKind::Permission && self.on_behalf().is_some() {
+                    tracing::info!(%failure, "not mounted for a user");
+                    warnings.push(ONLY_BY_ROOT.to_owned());
+                    continue;
+                }
                 warnings.push(failure.message);
                 warnings.push("filesystem successfully created, but not mounted".to_owned());
             }
         }
         Ok(warnings)
     }
+}
+
+/// What a user hears who may not mount what he has made.
+const ONLY_BY_ROOT: &str = "filesystem successfully created, but it may only be mounted by root";
+/// What is set when something is made, and is no permission of its own.
+const MADE_WITH: [&str; 9] = [
+    "version",
+    "casesensitivity",
+    "normalization",
+    "utf8only",
+    "volblocksize",
+    "encryption",
+    "keyformat",
+    "keylocation",
+    "pbkdf2iters",
+];
+
+/// What making a dataset with these properties needs.
+pub(super) fn needs_of_new(all: &Shown, new: &NewDataset) -> Vec<Need> {
+    let mut needs = needs_of_name(all, &new.name);
+    let set = new.properties.iter().map(|one| one.name.as_str());
+    let set = set.filter(|name| !MADE_WITH.contains(name));
+    needs.extend(set.map(|name| Need::of_property(name, &new.name).on_new()));
+    needs
+}
+
+/// What a dataset that is to have this name needs of those above it, which may not be there yet.
+pub(super) fn needs_of_name(all: &Shown, name: &str) -> Vec<Need> {
+    let missing = missing_parents(all, name).unwrap_or_default();
+    let nearest = above(missing.first().map_or(name, String::as_str)).to_owned();
+    let parents = std::iter::once(nearest).chain(missing);
+    let both = |name: String| [Need::new("create", &name), Need::new("mount", &name)];
+    parents.flat_map(both).map(Need::on_new).collect()
 }
 
 /// Parents of `name` that are not there, outermost first.

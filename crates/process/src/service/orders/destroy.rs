@@ -3,12 +3,14 @@
 //! Invariant: all names of an order are destroyed, or none, and then what was mounted is mounted again.
 
 use cenote_control::changes::DestroyRequest;
+use cenote_control::peer::Peer;
 use cenote_control::protocol::Failure;
 use cenote_control::report::DatasetReport;
 use cenote_engine::{Error, ErrorKind};
 
 use super::{Doing, Order, Warnings, no_dataset, places};
-use crate::service::datasets::Datasets;
+use crate::service::datasets::{Datasets, Shown};
+use crate::service::delegation::Need;
 
 pub(super) struct Destroy<'a>(pub(super) &'a DestroyRequest);
 
@@ -19,6 +21,17 @@ impl Order for Destroy<'_> {
             [only] => format!("cannot destroy '{only}'"),
             [.., last] if !last.contains('@') => format!("cannot destroy '{last}'"),
             _ => "cannot destroy snapshots".to_owned(),
+        }
+    }
+
+    fn needs(&self, _: &Shown, _: &Peer) -> Option<Vec<Need>> {
+        Some(self.0.names.iter().flat_map(|name| needs_to_destroy(name)).collect())
+    }
+
+    fn cannot_for_want(&self, pool: &str) -> String {
+        match self.0.names.iter().all(|name| name.contains('@')) {
+            true => "cannot destroy snapshots".to_owned(),
+            false => self.cannot(pool),
         }
     }
 
@@ -40,16 +53,12 @@ impl Order for Destroy<'_> {
         service.mounts.take_down_named(&destroy.names, destroy.force)?;
         let made = places::made(&all, &destroy.names);
         if let Err(error) =
-            doing.given().and_then(|orders| orders.destroy(&destroy.names, destroy.defer))
+            doing.given_orders().and_then(|orders| orders.destroy(&destroy.names, destroy.defer))
         {
             service.publish(pool)?;
             let fresh = doing.shown()?;
-            let mut names: Vec<&String> = destroy.names.iter().collect();
-            names.sort();
-            for name in names {
-                if let Err(failure) = service.mount_if_due(pool, &fresh, name) {
-                    tracing::warn!(%failure, "not mounted again");
-                }
+            for line in service.restore(pool, &fresh, &before, doing.on_behalf()) {
+                tracing::warn!(line, "not mounted again");
             }
             return Err(name_the_held(doing.refused(&error), &fresh, destroy, error.kind()));
         }
@@ -59,6 +68,15 @@ impl Order for Destroy<'_> {
         places::remove(made);
         service.tell_snapshots(&destroy.names);
         Ok(Vec::new())
+    }
+}
+
+/// What it needs that a dataset, snapshot or bookmark goes.
+pub(super) fn needs_to_destroy(name: &str) -> Vec<Need> {
+    let destroy = Need::new("destroy", name);
+    match name.contains('#') {
+        true => vec![destroy],
+        false => vec![Need::new("mount", name), destroy],
     }
 }
 

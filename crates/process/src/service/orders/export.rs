@@ -6,6 +6,7 @@ use cenote_control::protocol::{Failure, FailureKind};
 use cenote_engine::Error;
 
 use super::{Doing, Order, SUSPENDED, Warnings, places};
+use crate::service::changes::Given;
 
 pub(super) struct Export {
     /// Even if filesystems are in use.
@@ -57,7 +58,7 @@ impl Order for Export {
         let mounted = service.mounts.names();
         let made = doing.shown().map(|all| places::made(&all, &mounted)).unwrap_or_default();
         let warnings = self.take_down(doing)?;
-        service.note_command(doing.command);
+        service.note_command(Given { command: doing.command, ..doing.by() });
         service.changes.export().map_err(|error| doing.refused(&error))?;
         service.pool.store(None);
         places::remove(made);

@@ -2,10 +2,13 @@
 //!
 //! Invariant: all snapshots of an order, or none.
 
+use cenote_control::peer::Peer;
 use cenote_control::protocol::Failure;
 use cenote_engine::{Error, ErrorKind};
 
 use super::{Doing, Order, Warnings};
+use crate::service::datasets::Shown;
+use crate::service::delegation::{Need, above};
 
 fn words_of(error: &Error) -> Option<String> {
     let tells = matches!(error.kind(), ErrorKind::Exists | ErrorKind::NotFound);
@@ -23,6 +26,14 @@ impl Order for Hold<'_> {
             [only] => format!("cannot hold snapshot '{only}'"),
             _ => "cannot hold".to_owned(),
         }
+    }
+
+    fn needs(&self, _: &Shown, _: &Peer) -> Option<Vec<Need>> {
+        Some(self.snapshots.iter().map(|name| Need::new("hold", above(name))).collect())
+    }
+
+    fn cannot_for_want(&self, _: &str) -> String {
+        "cannot hold".to_owned()
     }
 
     fn words(&self, error: &Error) -> Option<String> {
@@ -49,6 +60,14 @@ impl Order for Release<'_> {
             [only] => format!("cannot release hold from snapshot '{only}'"),
             _ => "cannot release".to_owned(),
         }
+    }
+
+    fn needs(&self, _: &Shown, _: &Peer) -> Option<Vec<Need>> {
+        Some(self.snapshots.iter().map(|name| Need::new("release", above(name))).collect())
+    }
+
+    fn cannot_for_want(&self, _: &str) -> String {
+        "cannot release".to_owned()
     }
 
     fn words(&self, error: &Error) -> Option<String> {

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use cenote_control::changes::LoadKeyRequest;
+use cenote_control::peer::Peer;
 use cenote_control::protocol::{Failure, FailureKind};
 use cenote_control::report::DatasetReport;
 use cenote_control::secret::Secret;
@@ -13,7 +14,8 @@ use cenote_engine::pool::Pool;
 use cenote_engine::{Error, ErrorKind};
 
 use super::{Doing, Order, Warnings};
-use crate::service::datasets::Datasets;
+use crate::service::datasets::{Datasets, Shown};
+use crate::service::delegation::Need;
 use crate::service::mounts::Place;
 use crate::service::{Service, failure};
 
@@ -22,6 +24,10 @@ pub(super) struct LoadKey<'a>(pub(super) &'a LoadKeyRequest);
 impl Order for LoadKey<'_> {
     fn cannot(&self, _: &str) -> String {
         "Key load error".to_owned()
+    }
+
+    fn needs(&self, _: &Shown, _: &Peer) -> Option<Vec<Need>> {
+        Some(vec![Need::new("load-key", &self.0.dataset)])
     }
 
     fn words(&self, error: &Error) -> Option<String> {
@@ -66,6 +72,10 @@ pub(super) struct UnloadKey<'a>(pub(super) &'a str);
 impl Order for UnloadKey<'_> {
     fn cannot(&self, _: &str) -> String {
         UNLOAD.to_owned()
+    }
+
+    fn needs(&self, _: &Shown, _: &Peer) -> Option<Vec<Need>> {
+        Some(vec![Need::new("load-key", self.0)])
     }
 
     fn suits_read_only(&self) -> bool {

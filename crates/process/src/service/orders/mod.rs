@@ -12,6 +12,7 @@ mod clone;
 mod create;
 mod destroy;
 mod devices;
+mod diff;
 mod export;
 mod fits;
 mod held;
@@ -36,18 +37,23 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use cenote_control::changes::{Change, ChangeRequest};
+use cenote_control::peer::Peer;
 use cenote_control::protocol::{Failure, FailureKind};
 use cenote_control::replies::Replies;
 use cenote_control::secret::Secret;
-use cenote_control::server::{Call, Carried, Peer};
+use cenote_control::server::{Call, Carried, PoolService};
 use cenote_engine::pool::Pool;
 use cenote_engine::pool::change::DatasetOrders;
 use cenote_engine::pool::group::LivePool;
 use cenote_engine::{Error, ErrorKind};
 
-use super::datasets::Shown;
+use super::changes::Given;
+use super::datasets::{Datasets, Shown};
+use super::delegation::{self, Need};
 use super::{Service, failure, no_dataset, places};
 
+/// What is said to who is not allowed something.
+pub(super) const DENIED: &str = "permission denied";
 /// What orders are told while devices are away.
 pub(super) const SUSPENDED: &str = "pool I/O is currently suspended";
 
@@ -59,9 +65,15 @@ trait Order {
     /// The start of every refusal; `pool` is the pool's name.
     fn cannot(&self, pool: &str) -> String;
 
-    /// Whether `who` may give it.
-    fn is_open_to(&self, who: &Peer) -> bool {
-        who.is_owner()
+    /// What `who` has to be allowed who is neither root nor the owner of the process; none: only those give it.
+    fn needs(&self, all: &Shown, who: &Peer) -> Option<Vec<Need>> {
+        let _ = (all, who);
+        None
+    }
+
+    /// The start of the refusal for who is not allowed it.
+    fn cannot_for_want(&self, pool: &str) -> String {
+        self.cannot(pool)
     }
 
     /// What an error of the engine is called on the command line, where it is not what it is called for
@@ -134,6 +146,7 @@ fn order(change: &Change) -> Box<dyn Order + '_> {
         Change::Receive(request) => Box::new(receive::Receive(request)),
         Change::AbortReceive(dataset) => Box::new(receive::Abort(dataset)),
         Change::Send(request) => Box::new(send::Send(request)),
+        Change::Diff(request) => Box::new(diff::Diff(request)),
         Change::Hold { snapshots, tag } => Box::new(held::Hold { snapshots, tag }),
         Change::Release { snapshots, tag } => Box::new(held::Release { snapshots, tag }),
         Change::Bookmark { from, to } => Box::new(bookmark::Bookmark { from, to }),
@@ -173,9 +186,29 @@ fn order(change: &Change) -> Box<dyn Order + '_> {
 }
 
 /// The start of the refusal for who may not give this order; none for who may.
-pub(super) fn denied(change: &Change, who: &Peer, pool: &str) -> Option<String> {
+pub(super) fn denied(change: &Change, who: &Peer, service: &Service) -> Option<String> {
+    if who.is_owner() {
+        return None;
+    }
     let order = order(change);
-    (!order.is_open_to(who)).then(|| order.cannot(pool))
+    let is_allowed = service.shown().is_ok_and(|all| service.allows(&*order, &all, who));
+    (!is_allowed).then(|| {
+        let pool = service.pool().map(|pool| pool.name().to_owned()).unwrap_or_default();
+        order.cannot_for_want(&pool)
+    })
+}
+
+impl Service {
+    /// Whether what stands on the datasets lets `who` give this order.
+    fn allows(&self, order: &dyn Order, all: &Shown, who: &Peer) -> bool {
+        order.needs(all, who).is_some_and(|needs| self.has(all, who, &needs))
+    }
+
+    /// Whether `who` has all this, or needs none of it.
+    pub(super) fn has(&self, all: &Shown, who: &Peer, needs: &[Need]) -> bool {
+        let delegates = || self.report().properties.value("delegation") != Some("off");
+        who.is_owner() || delegates() && needs.iter().all(|need| delegation::has(all, who, need))
+    }
 }
 
 /// An order under way.
@@ -193,6 +226,7 @@ struct Doing<'a> {
     replies: &'a Replies<'a>,
     /// What he gave with it.
     descriptors: &'a RefCell<Vec<OwnedFd>>,
+    who: &'a Peer,
 }
 
 impl Doing<'_> {
@@ -204,7 +238,7 @@ impl Doing<'_> {
     /// The key that came with it.
     fn key(&self) -> io::Result<Secret> {
         let descriptors = self.descriptors.take();
-        Call { replies: self.replies, descriptors }.key()
+        Call { replies: self.replies, who: self.who.clone(), descriptors }.key()
     }
 
     /// Carries it out as if nothing were suspended.
@@ -242,18 +276,51 @@ impl Doing<'_> {
         &self,
         order: impl FnOnce(DatasetOrders<'_>) -> cenote_engine::Result<()>,
     ) -> cenote_engine::Result<()> {
-        order(self.given()?)
+        order(self.given_orders()?)
     }
 
-    /// The command line, which goes into the history with the change.
-    fn command(&self) -> Option<&str> {
+    /// Who gives it, with the command line, which goes into the history with the change.
+    fn given(&self) -> Given<'_> {
         self.noted.set(self.noted.get() || self.command.is_some());
-        self.command
+        Given { command: self.command, ..self.by() }
+    }
+
+    /// Who gives it.
+    fn by(&self) -> Given<'_> {
+        Given { command: None, user: self.who.uid(), group: self.who.gid() }
     }
 
     /// Orders of the engine, of which the last one brings the command line into the history.
-    fn given(&self) -> cenote_engine::Result<DatasetOrders<'_>> {
-        self.service.changes.orders(self.command())
+    fn given_orders(&self) -> cenote_engine::Result<DatasetOrders<'_>> {
+        self.service.changes.orders(self.given())
+    }
+
+    /// On whose behalf mounts are made: root and the owner of the process make theirs where they like.
+    fn on_behalf(&self) -> Option<u32> {
+        (!self.who.is_owner()).then(|| self.who.uid())
+    }
+
+    /// Mounts one filesystem if its properties say that it should be.
+    fn mount_if_due(&self, all: &dyn Datasets, name: &str) -> Result<(), Failure> {
+        self.service.mount_if_due(self.pool, all, name, self.on_behalf())
+    }
+
+    /// Refuses what who gave this may not do.
+    fn check(&self, needs: &[Need]) -> Result<(), Failure> {
+        match self.service.has(&self.shown()?, self.who, needs) {
+            true => Ok(()),
+            false => Err(self.refuse(FailureKind::Permission, DENIED)),
+        }
+    }
+
+    /// Carries out another order as a part of this one, if who gave this may give that.
+    fn carry_out_too(&self, order: &dyn Order) -> Result<Warnings, Failure> {
+        let start = order.cannot(self.pool.name());
+        let doing = Doing { start, order, command: None, ..*self };
+        if !self.who.is_owner() && !self.service.allows(order, &self.shown()?, self.who) {
+            return Err(doing.refuse(FailureKind::Permission, DENIED));
+        }
+        order.carry_out(&doing)
     }
 
     /// Does one by one what was refused together, as OpenZFS does it: what is refused is said of each, the
@@ -307,7 +374,7 @@ impl Service {
     pub(super) fn give(&self, request: &ChangeRequest, call: Call<'_>) -> Result<Carried, Failure> {
         let pool = self.pool()?;
         let order = &*order(&request.change);
-        let Call { replies, descriptors } = call;
+        let Call { replies, who, descriptors } = call;
         let doing = Doing {
             service: self,
             pool: &pool,
@@ -317,6 +384,7 @@ impl Service {
             noted: &Cell::new(false),
             replies,
             descriptors: &RefCell::new(descriptors),
+            who: &who,
         };
         let warnings = self.carry_out_now(&doing)?;
         if order.ends_the_pool() {
@@ -333,7 +401,7 @@ impl Service {
         if order.is_urgent() {
             let warnings = order.carry_out(doing)?;
             if self.changes.suspended().is_none() {
-                self.note_command(command);
+                self.note_command(Given { command, ..doing.by() });
             }
             return Ok(warnings);
         }
@@ -356,7 +424,7 @@ impl Service {
             return Ok(warnings);
         }
         if !doing.noted.get() {
-            self.note_command(command);
+            self.note_command(Given { command, ..doing.by() });
         }
         if order.changes_what_is_published()
             && let Err(error) = self.publish(doing.pool)
@@ -368,9 +436,9 @@ impl Service {
     }
 
     /// Adds a command line to the history.
-    pub(super) fn note_command(&self, command: Option<&str>) {
-        if let Some(command) = command
-            && let Err(error) = self.changes.log_command(command)
+    pub(super) fn note_command(&self, given: Given<'_>) {
+        if let Some(command) = given.command
+            && let Err(error) = self.changes.log_command(command, given.user.into())
         {
             tracing::warn!(%error, command, "not in the history");
         }

@@ -3,15 +3,28 @@
 //! Invariant: as in [`super`]; the rules of mounting are those of [`crate::service::mounts`].
 
 use cenote_control::changes::{MountRequest, UnmountRequest};
+use cenote_control::peer::Peer;
 use cenote_control::protocol::Failure;
 
 use super::{Doing, Order, Warnings};
+use crate::service::datasets::{Datasets, Shown};
+use crate::service::delegation::Need;
 
 pub(super) struct Mount<'a>(pub(super) &'a MountRequest);
 
 impl Order for Mount<'_> {
     fn cannot(&self, pool: &str) -> String {
         format!("cannot mount '{}'", self.0.dataset.as_deref().unwrap_or(pool))
+    }
+
+    fn needs(&self, all: &Shown, _: &Peer) -> Option<Vec<Need>> {
+        let name = self.0.dataset.as_deref()?;
+        let names = match self.0.recursive {
+            true => all.below(name).into_iter().map(|(name, _)| name).collect(),
+            false => vec![name.to_owned()],
+        };
+        let filesystems = names.iter().filter(|name| !name.contains(['@', '#']));
+        Some(filesystems.map(|name| Need::new("mount", name)).collect())
     }
 
     fn suits_read_only(&self) -> bool {
@@ -24,7 +37,8 @@ impl Order for Mount<'_> {
 
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
         let told = |done, total| doing.replies.progress(done, total);
-        doing.service.mounts.mount(doing.pool, &doing.shown()?, self.0, &told)
+        let request = MountRequest { on_behalf: doing.on_behalf(), ..self.0.clone() };
+        doing.service.mounts.mount(doing.pool, &doing.shown()?, &request, &told)
     }
 }
 
@@ -33,6 +47,10 @@ pub(super) struct Unmount<'a>(pub(super) &'a UnmountRequest);
 impl Order for Unmount<'_> {
     fn cannot(&self, pool: &str) -> String {
         format!("cannot unmount '{}'", self.0.dataset.as_deref().unwrap_or(pool))
+    }
+
+    fn needs(&self, _: &Shown, _: &Peer) -> Option<Vec<Need>> {
+        Some(vec![Need::new("mount", self.0.dataset.as_deref()?)])
     }
 
     fn suits_read_only(&self) -> bool {

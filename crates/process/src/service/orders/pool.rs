@@ -8,6 +8,7 @@ use cenote_engine::{Error, ErrorKind};
 use cenote_format::Guid;
 
 use super::{Doing, Order, SUSPENDED, Warnings, places};
+use crate::service::changes::Given;
 use crate::service::settings::input;
 
 pub(super) struct SetProperty<'a>(pub(super) &'a PropertySetting);
@@ -145,7 +146,7 @@ impl Order for Destroy {
         let mounted = service.mounts.names();
         let made = doing.shown().map(|all| places::made(&all, &mounted)).unwrap_or_default();
         service.mounts.unmount_all(self.force)?;
-        service.note_command(doing.command);
+        service.note_command(Given { command: doing.command, ..doing.by() });
         doing.simply(doing.engine(|live| live.destroy()))?;
         service.pool.store(None);
         places::remove(made);

@@ -4,17 +4,28 @@
 
 use std::collections::BTreeSet;
 
+use cenote_control::peer::Peer;
 use cenote_control::protocol::{Failure, FailureKind};
 use cenote_engine::{Error, ErrorKind};
 
 use super::{Doing, Order, Warnings, no_dataset};
-use crate::service::datasets::Datasets;
+use crate::service::datasets::{Datasets, Shown};
+use crate::service::delegation::Need;
 
 pub(super) struct Promote<'a>(pub(super) &'a str);
 
 impl Order for Promote<'_> {
     fn cannot(&self, _: &str) -> String {
         format!("cannot promote '{}'", self.0)
+    }
+
+    fn needs(&self, all: &Shown, _: &Peer) -> Option<Vec<Need>> {
+        let mut needs = vec![Need::new("promote", self.0)];
+        let found = all.find(self.0);
+        if let Some(origin) = found.as_ref().and_then(|found| found.properties.value("origin")) {
+            needs.extend([Need::new("promote", origin), Need::new("mount", origin)]);
+        }
+        Some(needs)
     }
 
     fn words(&self, error: &Error) -> Option<String> {
@@ -40,7 +51,7 @@ impl Order for Promote<'_> {
             return Err(doing.refuse(FailureKind::Already, &reason));
         }
         doing
-            .given()
+            .given_orders()
             .and_then(|orders| orders.promote(name))
             .map_err(|error| doing.refused(&error))?;
         for dataset in [parent, name] {

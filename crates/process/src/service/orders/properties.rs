@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 
 use cenote_control::changes::DatasetSettings;
+use cenote_control::peer::Peer;
 use cenote_control::plan::PropertySetting;
 use cenote_control::protocol::Failure;
 use cenote_control::report::DatasetReport;
@@ -14,7 +15,8 @@ use super::fits::does_not_fit;
 use super::remount::{affected, nearest};
 use super::{Doing, Order, Warnings, no_dataset, places};
 use crate::service::changes::is_inside;
-use crate::service::datasets::Datasets;
+use crate::service::datasets::{Datasets, Shown};
+use crate::service::delegation::Need;
 use crate::service::mounts::Place;
 
 /// Value of property `canmount`.
@@ -41,6 +43,14 @@ impl Order for Set<'_> {
     fn cannot(&self, _: &str) -> String {
         let first = self.datasets.first().map_or("", |one| one.dataset.as_str());
         format!("cannot set property for '{first}'")
+    }
+
+    fn needs(&self, _: &Shown, _: &Peer) -> Option<Vec<Need>> {
+        let of = |one: &DatasetSettings| -> Vec<Need> {
+            let names = one.properties.iter().map(|property| property.name.as_str());
+            names.map(|name| Need::of_property(name, &one.dataset)).collect()
+        };
+        Some(self.datasets.iter().flat_map(of).collect())
     }
 
     fn words(&self, error: &Error) -> Option<String> {
@@ -109,7 +119,7 @@ impl Set<'_> {
             ends: properties().any(ends),
         };
         let changes = &doing.service.changes;
-        touched.change(doing, &all, &|| changes.set_properties(&due, doing.command()))
+        touched.change(doing, &all, &|| changes.set_properties(&due, doing.given()))
     }
 }
 
@@ -123,6 +133,11 @@ impl Order for Inherit<'_> {
     fn cannot(&self, _: &str) -> String {
         let first = self.datasets.first().map_or("", String::as_str);
         format!("cannot inherit {} for '{first}'", self.property)
+    }
+
+    fn needs(&self, _: &Shown, _: &Peer) -> Option<Vec<Need>> {
+        let all = self.datasets.iter();
+        Some(all.map(|name| Need::of_property(self.property, name)).collect())
     }
 
     fn moves_mounts(&self) -> bool {
@@ -150,7 +165,7 @@ impl Inherit<'_> {
             ends: false,
         };
         touched.change(doing, &doing.shown()?, &|| {
-            changes.inherit(self.datasets, self.property, self.received, doing.command())
+            changes.inherit(self.datasets, self.property, self.received, doing.given())
         })
     }
 }
@@ -207,13 +222,13 @@ impl Touched<'_> {
         let fresh = doing.shown()?;
         let mut warnings = Vec::new();
         if !moved.is_empty() {
-            warnings = service.restore(pool, &fresh, &mounted);
+            warnings = service.restore(pool, &fresh, &mounted, doing.on_behalf());
             if made.is_ok() {
                 warnings.extend(self.mount_homeless(doing, before, &fresh, &moved));
             }
         }
         made.map_err(|error| doing.refused(&error))?;
-        warnings.extend(service.follow(pool, &fresh, &followers));
+        warnings.extend(service.follow(pool, &fresh, &followers, doing.on_behalf()));
         let anew = REMOUNT.iter().find(|name| self.mount && self.has(name));
         if let Some(property) = anew.filter(|_| moved.is_empty()) {
             let concerned = affected(before, &self.datasets, property);
@@ -245,8 +260,7 @@ impl Touched<'_> {
         let mut due: Vec<DatasetReport> =
             moved.iter().filter(is_due).filter_map(|name| fresh.find(name)).collect();
         due.sort_by_key(place);
-        let mounted =
-            due.iter().map(|one| doing.service.mount_if_due(doing.pool, fresh, &one.name));
+        let mounted = due.iter().map(|one| doing.mount_if_due(fresh, &one.name));
         mounted.filter_map(Result::err).map(|failure| failure.message).collect()
     }
 }
@@ -263,7 +277,8 @@ fn remount(
     for name in names.filter(|name| concerned.contains(*name)) {
         let down = doing.service.mounts.take_down_named(std::slice::from_ref(name), false);
         // all below came down with it
-        let up = down.map(|()| doing.service.restore(doing.pool, fresh, mounted));
+        let up =
+            down.map(|()| doing.service.restore(doing.pool, fresh, mounted, doing.on_behalf()));
         match up {
             Ok(lines) => warnings.extend(lines),
             Err(_) => {

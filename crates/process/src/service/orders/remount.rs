@@ -23,6 +23,7 @@ impl Service {
         pool: &Arc<Pool>,
         all: &dyn Datasets,
         name: &str,
+        on_behalf: Option<u32>,
     ) -> Result<(), Failure> {
         let Some(dataset) = all.find(name) else { return Ok(()) };
         let value = |name: &str| dataset.properties.value(name).unwrap_or("");
@@ -34,21 +35,30 @@ impl Service {
         if !due {
             return Ok(());
         }
-        self.mount_again(pool, all, name)
+        self.mount_again(pool, all, name, on_behalf)
     }
 
     /// Mounts one filesystem, at its place of now.
-    fn mount_again(&self, pool: &Arc<Pool>, all: &dyn Datasets, name: &str) -> Result<(), Failure> {
-        let request = MountRequest { dataset: Some(name.to_owned()), ..MountRequest::default() };
+    fn mount_again(
+        &self,
+        pool: &Arc<Pool>,
+        all: &dyn Datasets,
+        name: &str,
+        on_behalf: Option<u32>,
+    ) -> Result<(), Failure> {
+        let dataset = Some(name.to_owned());
+        let request = MountRequest { dataset, on_behalf, ..MountRequest::default() };
         self.mounts.mount(pool, all, &request, &|_, _| {}).map(|_| ())
     }
 
-    /// Mounts again what was mounted and is not any more, as far as its properties let it.
+    /// Mounts again what was mounted and is not any more, as far as its properties let it: in its old place for
+    /// whom it was, in a new one `on_behalf` of who moves it.
     pub(super) fn restore(
         &self,
         pool: &Arc<Pool>,
         all: &dyn Datasets,
         places: &[Place],
+        on_behalf: Option<u32>,
     ) -> Warnings {
         let (mut by_hand, mut due) = (Vec::new(), Vec::new());
         for place in places.iter().filter(|place| self.mounts.of(&place.dataset).is_none()) {
@@ -57,10 +67,10 @@ impl Service {
             if place.is_by_hand() && !value("mountpoint").starts_with('/') {
                 by_hand.push(place.clone());
             } else if value("mountpoint").starts_with('/') && value("canmount") != "off" {
-                due.push((value("mountpoint").to_owned(), &place.dataset));
+                due.push((value("mountpoint").to_owned(), place));
             }
         }
-        due.sort();
+        due.sort_by(|(one, _), (other, _)| one.cmp(other));
         // Where nothing comes back, directories to mount on may be made at once.
         let comes_back = |place: &Place| {
             due.iter().any(|(at, _)| Path::new(at) == place.at)
@@ -68,8 +78,10 @@ impl Service {
         };
         self.mounts.uncover_bare(places.iter().filter(|place| !comes_back(place)));
         let mut warnings = Vec::new();
-        for (at, name) in due {
-            if let Err(failure) = self.mount_again(pool, all, name) {
+        for (at, place) in due {
+            let stays = Path::new(&at) == place.at;
+            let on_behalf = if stays { place.on_behalf() } else { on_behalf };
+            if let Err(failure) = self.mount_again(pool, all, &place.dataset, on_behalf) {
                 self.mounts.uncover(Path::new(&at));
                 warnings.push(failure.message);
             }
@@ -85,6 +97,7 @@ impl Service {
         pool: &Arc<Pool>,
         fresh: &dyn Datasets,
         followers: &BTreeSet<String>,
+        on_behalf: Option<u32>,
     ) -> Warnings {
         let mounted = self.mounts.places();
         let mut warnings = Vec::new();
@@ -96,7 +109,7 @@ impl Service {
             // Not as it is: then anew, with all below.
             let name = std::slice::from_ref(&dataset.name);
             let down = self.mounts.take_down_named(name, false);
-            match down.map(|()| self.restore(pool, fresh, &mounted)) {
+            match down.map(|()| self.restore(pool, fresh, &mounted, on_behalf)) {
                 Ok(lines) => warnings.extend(lines),
                 Err(_) => {
                     let words = "property may be set but unable to remount filesystem";

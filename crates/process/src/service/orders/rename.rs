@@ -3,13 +3,15 @@
 //! Invariant: as in [`super`]; all snapshots of a recursive rename get their names, or none.
 
 use cenote_control::changes::RenameRequest;
+use cenote_control::peer::Peer;
 use cenote_control::protocol::{Failure, FailureKind};
 use cenote_control::report::DatasetKind;
 use cenote_engine::{Error, ErrorKind};
 
-use super::create::missing_parents;
+use super::create::{missing_parents, needs_of_name};
 use super::{Doing, Order, Warnings, is_at_or_below, no_dataset, places};
-use crate::service::datasets::Datasets;
+use crate::service::datasets::{Datasets, Shown};
+use crate::service::delegation::Need;
 use crate::service::mounts::Place;
 
 pub(super) struct Rename<'a>(pub(super) &'a RenameRequest);
@@ -17,6 +19,19 @@ pub(super) struct Rename<'a>(pub(super) &'a RenameRequest);
 impl Order for Rename<'_> {
     fn cannot(&self, _: &str) -> String {
         format!("cannot rename '{}'", self.0.from)
+    }
+
+    fn needs(&self, all: &Shown, _: &Peer) -> Option<Vec<Need>> {
+        let pairs = if self.0.recursive { snapshots_of_all(all, self.0) } else { Vec::new() };
+        let pairs = match pairs.is_empty() {
+            true => vec![(self.0.from.clone(), self.0.to.clone())],
+            false => pairs,
+        };
+        let of = |(from, to): (String, String)| {
+            let own = [Need::new("rename", &from), Need::new("mount", &from)];
+            own.into_iter().chain(needs_of_name(all, &to))
+        };
+        Some(pairs.into_iter().flat_map(of).collect())
     }
 
     fn words(&self, error: &Error) -> Option<String> {
@@ -56,7 +71,7 @@ impl Order for Rename<'_> {
         }
         if rename.from.contains('@') {
             doing
-                .given()
+                .given_orders()
                 .and_then(|orders| orders.rename(&pairs))
                 .map_err(|error| doing.refused(&error))?;
             let names: Vec<String> = pairs.into_iter().flat_map(|(from, to)| [from, to]).collect();
@@ -85,7 +100,9 @@ impl Rename<'_> {
         };
         let others = service.mounts.places();
         service.mounts.take_down_named(&moved, rename.force)?;
-        let orders = doing.given().and_then(|orders| service.changes.above(orders, missing));
+        let orders = doing
+            .given_orders()
+            .and_then(|orders| service.changes.above(orders, missing, doing.by()));
         let renamed = orders.and_then(|orders| orders.rename(pairs));
         if renamed.is_ok() {
             service.mounts.rename(&rename.from, &rename.to);
@@ -105,11 +122,11 @@ impl Rename<'_> {
         let mut warnings = Vec::new();
         if !rename.keep_mounts {
             let again: Vec<Place> = others.into_iter().map(now).collect();
-            warnings = service.restore(pool, &fresh, &again);
+            warnings = service.restore(pool, &fresh, &again, doing.on_behalf());
         }
         renamed.map_err(|error| doing.refused(&error))?;
         for name in missing {
-            if let Err(failure) = service.mount_if_due(pool, &fresh, name) {
+            if let Err(failure) = doing.mount_if_due(&fresh, name) {
                 warnings.push(failure.message);
             }
         }

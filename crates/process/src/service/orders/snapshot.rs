@@ -2,11 +2,13 @@
 //!
 //! Invariant: all snapshots of an order are taken, in one transaction group, or none.
 
+use cenote_control::peer::Peer;
 use cenote_control::plan::PropertySetting;
 use cenote_control::protocol::{Failure, FailureKind};
 
 use super::{Doing, Order, Warnings};
-use crate::service::datasets::Datasets;
+use crate::service::datasets::{Datasets, Shown};
+use crate::service::delegation::{Need, above};
 use crate::service::settings::input;
 
 pub(super) struct Snapshot<'a> {
@@ -20,6 +22,14 @@ impl Order for Snapshot<'_> {
             [only] => format!("cannot create snapshot '{only}'"),
             _ => "cannot create snapshots ".to_owned(),
         }
+    }
+
+    fn needs(&self, _: &Shown, _: &Peer) -> Option<Vec<Need>> {
+        Some(self.names.iter().map(|name| Need::new("snapshot", above(name))).collect())
+    }
+
+    fn cannot_for_want(&self, _: &str) -> String {
+        "cannot create snapshots ".to_owned()
     }
 
     fn moves_mounts(&self) -> bool {
@@ -54,7 +64,7 @@ impl Order for Snapshot<'_> {
         let only = Snapshot { names: &whole, properties: self.properties };
         let doing = Doing { start: only.cannot(doing.pool.name()), order: &only, ..*doing };
         doing
-            .given()
+            .given_orders()
             .and_then(|orders| orders.snapshot(&whole, self.properties.iter().map(input).collect()))
             .map_err(|error| {
                 let mut failure = doing.refused(&error);

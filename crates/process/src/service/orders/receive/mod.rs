@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use cenote_control::changes::{NewDataset, ReceiveRequest, ReceivedNames};
+use cenote_control::peer::Peer;
 use cenote_control::protocol::{Failure, FailureKind, Part};
 use cenote_control::text::number;
 use cenote_engine::dataset::Known;
@@ -25,9 +26,11 @@ use cenote_format::NvList;
 use cenote_format::send_stream::{Begin, BeginFlags, Features, HeaderKind, Record};
 
 use super::create::missing_parents;
-use super::{Doing, Order, SUSPENDED, Warnings};
-use crate::service::datasets::Datasets;
-use crate::service::settings::{input, user};
+use super::destroy::needs_to_destroy;
+use super::{DENIED, Doing, Order, SUSPENDED, Warnings};
+use crate::service::datasets::{Datasets, Shown};
+use crate::service::delegation::Need;
+use crate::service::settings::input;
 use names::{Destination, destination};
 use package::{Package, Sent};
 use source::Source;
@@ -38,6 +41,15 @@ pub(super) struct Receive<'a>(pub(super) &'a ReceiveRequest);
 impl Order for Receive<'_> {
     fn cannot(&self, _: &str) -> String {
         START.to_owned()
+    }
+
+    /// Where it really goes is known, and checked, when the stream is read.
+    fn needs(&self, all: &Shown, _: &Peer) -> Option<Vec<Need>> {
+        let target = self.0.target.split('@').next().unwrap_or_default();
+        Some(match self.0.names {
+            ReceivedNames::Exact => needs_to_receive(all, target),
+            _ => vec![Need::new("receive", &format!("{target}/-"))],
+        })
     }
 
     /// It takes its turn at the beginning and at the end.
@@ -79,6 +91,10 @@ impl Order for Abort<'_> {
         format!("'{}'", self.0)
     }
 
+    fn needs(&self, _: &Shown, _: &Peer) -> Option<Vec<Need>> {
+        Some(needs_to_destroy(self.0))
+    }
+
     fn words(&self, error: &Error) -> Option<String> {
         match error.kind() {
             ErrorKind::Busy => Some("dataset is busy".to_owned()),
@@ -100,6 +116,16 @@ impl Order for Abort<'_> {
             _ => doing.refused(&error),
         })
     }
+}
+
+/// What receiving into `dataset` needs, which may not be there yet.
+fn needs_to_receive(all: &Shown, dataset: &str) -> Vec<Need> {
+    let is_new = !all.has(dataset);
+    let above = dataset.rsplit_once('/').map_or(dataset, |(above, _)| above);
+    let at = if is_new { above } else { dataset };
+    let need = |permission: &'static str| Need::new(permission, at);
+    let receive = need("receive");
+    vec![if is_new { receive } else { receive.or("receive:append") }, need("mount"), need("create")]
 }
 
 /// A receive under way.
@@ -183,6 +209,8 @@ impl Session<'_> {
         let facts = StreamFacts::of(begin, list);
         let to = self.found_again(to, begin, &plan)?;
         let speaking = Speaking { start: plan.start, to: &to };
+        let needs = needs_to_receive(&self.doing.shown()?, &to.dataset);
+        self.doing.check(&needs).map_err(|_| speaking.refuse(FailureKind::Permission, DENIED))?;
         let facts = facts.map_err(|error| speaking.not_begun(&error))?;
         if (several || !plan.is_new) && self.has(&to, facts.to.0)? {
             return self.pass_over(&to, &facts);
@@ -193,7 +221,8 @@ impl Session<'_> {
         if request.dry_run {
             return self.skip();
         }
-        let order = self.order(&to, &facts, origin, made);
+        let mut order = self.order(&to, &facts, origin, made);
+        self.leave_out_denied(&mut order, made)?;
         let (begun, before) = (Instant::now(), self.reader.bytes());
         self.land(facts, order, &speaking, made)?;
         self.say_end(self.reader.bytes().saturating_sub(before), begun);
@@ -368,13 +397,13 @@ impl Session<'_> {
             return Err(Failure::new(FailureKind::NotFound, words));
         }
         let new = NewDataset { name: last.clone(), mount: true, ..NewDataset::default() };
-        let made = service.changes.create_dataset(&new, above, None);
+        let made = service.changes.create_dataset(&new, above, doing.by());
         made.map_err(|error| speaking.failed(&error))?;
         service.publish(doing.pool)?;
         let fresh = doing.shown()?;
         let _mounting = service.turns.mounting();
         for name in missing.iter().filter(|_| !self.request.keep_unmounted) {
-            if let Err(failure) = service.mount_if_due(doing.pool, &fresh, name) {
+            if let Err(failure) = doing.mount_if_due(&fresh, name) {
                 tracing::warn!(%failure, name, "not mounted");
             }
         }
@@ -405,7 +434,7 @@ impl Session<'_> {
             origin,
             force: request.force,
             resumable: request.resumable,
-            creator: u32::try_from(user()).ok(),
+            creator: Some(self.doing.who.uid()),
             local: if is_top { given } else { Vec::new() },
             excluded,
             ..ReceiveOrder::default()
@@ -421,6 +450,30 @@ impl Session<'_> {
             order.holds = sent.holds.get(snapshot).cloned().unwrap_or_default();
         }
         order
+    }
+
+    /// What who receives may not set or hold is left out, and he hears of it.
+    fn leave_out_denied(&mut self, order: &mut ReceiveOrder, made: bool) -> Result<(), Failure> {
+        let (doing, all) = (self.doing, self.doing.shown()?);
+        let has = |need: Need| doing.service.has(&all, doing.who, &[need]);
+        let of = |one: &PropertyInput| {
+            let need = Need::of_property(&one.name, &order.dataset);
+            if made { need.on_new() } else { need }
+        };
+        let mut denied = Vec::new();
+        for list in [&mut order.local, &mut order.received, &mut order.of_snapshot] {
+            let (kept, left) = std::mem::take(list).into_iter().partition(|one| has(of(one)));
+            let left: Vec<PropertyInput> = left;
+            denied.extend(left.into_iter().map(|one| one.name));
+            *list = kept;
+        }
+        if !order.holds.is_empty() && !has(Need::new("hold", &order.dataset)) {
+            order.holds.clear();
+            self.warnings.push(format!("cannot hold: {DENIED}"));
+        }
+        let words = |name| format!("cannot receive {name} property on {}: {DENIED}", order.dataset);
+        self.warnings.extend(denied.into_iter().map(words));
+        Ok(())
     }
 
     /// Receives the records of one snapshot.
@@ -462,7 +515,7 @@ impl Session<'_> {
         if made && !self.request.keep_unmounted {
             let _mounting = service.turns.mounting();
             let fresh = doing.shown()?;
-            if let Err(failure) = service.mount_if_due(doing.pool, &fresh, &order.dataset) {
+            if let Err(failure) = doing.mount_if_due(&fresh, &order.dataset) {
                 self.warnings.push(failure.message);
             }
         }
@@ -486,13 +539,13 @@ impl Session<'_> {
         let done = match (done, local.is_empty()) {
             (Ok(refused), false) => service
                 .changes
-                .orders(None)
+                .orders(doing.by())
                 .and_then(|orders| orders.set_properties(vec![(order.dataset.clone(), local)]))
                 .map(|()| refused),
             (done, _) => done,
         };
         service.publish(doing.pool)?;
-        let warnings = service.restore(doing.pool, &doing.shown()?, &mounted);
+        let warnings = service.restore(doing.pool, &doing.shown()?, &mounted, doing.on_behalf());
         warnings.iter().for_each(|line| tracing::warn!(line, "after a receive"));
         done.map_err(|error| speaking.failed(&error))
     }

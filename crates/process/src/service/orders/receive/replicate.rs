@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use cenote_control::changes::{DestroyRequest, RenameRequest};
 use cenote_control::protocol::Failure;
 
+use super::super::Doing;
 use super::super::destroy::Destroy;
 use super::super::rename::Rename;
-use super::super::{Doing, Order};
 use super::package::{Package, Sent};
 use crate::service::datasets::{Datasets, Shown};
 
@@ -81,10 +81,8 @@ pub(super) fn follow(
         }
     }
     if !gone.is_empty() {
-        let start = format!("cannot destroy '{}'", gone.last().map_or("", String::as_str));
         let request = DestroyRequest { names: gone, force: true, defer: false };
-        let destroy = Destroy(&request);
-        destroy.carry_out(&Doing { start, order: &destroy, command: None, ..*doing })?;
+        doing.carry_out_too(&Destroy(&request))?;
         doing.service.publish(doing.pool)?;
     }
     for local in &all {
@@ -128,9 +126,7 @@ fn rename_datasets(
 }
 
 fn rename(doing: &Doing<'_>, from: String, to: String) -> Result<(), Failure> {
-    let start = format!("cannot rename '{from}'");
     let request = RenameRequest { from, to, force: true, ..RenameRequest::default() };
-    let rename = Rename(&request);
-    rename.carry_out(&Doing { start, order: &rename, command: None, ..*doing })?;
+    doing.carry_out_too(&Rename(&request))?;
     doing.service.publish(doing.pool)
 }

@@ -9,6 +9,7 @@ mod sink;
 mod words;
 
 use cenote_control::changes::SendRequest;
+use cenote_control::peer::Peer;
 use cenote_control::protocol::{Failure, FailureKind, Part};
 use cenote_engine::Error;
 use cenote_engine::dataset::Catalog;
@@ -16,7 +17,8 @@ use cenote_engine::send::{self, Before, Options, Sending};
 use cenote_engine::stream::StreamWriter;
 
 use super::{Doing, Order, Warnings};
-use crate::service::datasets::Datasets;
+use crate::service::datasets::{Datasets, Shown};
+use crate::service::delegation::Need;
 use plan::{Plan, Refusal, Stream};
 use sink::Sink;
 
@@ -31,6 +33,14 @@ impl Order for Send<'_> {
             Some(_) => "cannot resume send".to_owned(),
             None => format!("warning: cannot send '{}'", self.0.snapshot),
         }
+    }
+
+    /// What is sent besides, or by a token, is checked when it is known. How much it would be may be known.
+    fn needs(&self, all: &Shown, _: &Peer) -> Option<Vec<Need>> {
+        Some(match self.0.dry_run || self.0.token.is_some() {
+            true => Vec::new(),
+            false => vec![need_to_send(all, &self.0.snapshot, self.0.raw)],
+        })
     }
 
     fn words(&self, error: &Error) -> Option<String> {
@@ -61,6 +71,13 @@ impl Order for Send<'_> {
                 (plan, options(self.0))
             }
         };
+        if !self.0.dry_run {
+            let all = doing.shown()?;
+            let names = plan.streams.iter().map(|stream| stream.to.name.to_string());
+            let needs: Vec<Need> =
+                names.map(|name| need_to_send(&all, &name, options.raw)).collect();
+            doing.check(&needs)?;
+        }
         // What is sent stays until this ends. What went while it was looked up is not there any more.
         let kept = plan.streams.iter().map(|stream| doing.pool.kept().keep(stream.to.id));
         let _kept: Vec<_> = kept.collect();
@@ -79,6 +96,20 @@ impl Order for Send<'_> {
             self.send(doing, &catalog, &plan, &options, sink, &sizes)?;
         }
         Ok(plan.warnings)
+    }
+}
+
+/// What sending a snapshot needs.
+fn need_to_send(all: &Shown, snapshot: &str, raw: bool) -> Need {
+    let need = Need::new("send", snapshot);
+    let sealed = || {
+        let found = all.find(snapshot);
+        found.is_some_and(|one| one.properties.value("encryption").is_some_and(|how| how != "off"))
+    };
+    match raw {
+        true if sealed() => need.or("send:raw").or("send:encrypted"),
+        true => need.or("send:raw"),
+        false => need,
     }
 }
 

@@ -63,7 +63,11 @@ pub(super) fn plan(
         embedded: list.flag("embedok"),
         compressed: list.flag("compressok"),
         raw: list.flag("rawok"),
-        resume: Some(Resume { object: number("object"), offset: number("offset") }),
+        resume: Some(Resume {
+            object: number("object"),
+            offset: number("offset"),
+            bytes: number("bytes"),
+        }),
         saved: false,
     };
     if list.get("redact_snaps").or(list.get("book_redact_snaps")).is_some() {

@@ -1,0 +1,263 @@
+//! What users may do to whom `zfs allow` gave permissions, and what they may not.
+//!
+//! Needs root, to be somebody else, and `setpriv`; else skipped with the reason.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::process::{Command, Output};
+
+use super::Bench;
+
+/// Somebody who has nothing here but what he is given.
+const ALICE: u32 = 4321;
+/// One of her groups.
+const GROUP: u32 = 4400;
+const BOB: u32 = 4322;
+
+/// A pool with a home of Alice's.
+fn home() -> Option<Bench> {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: needs root");
+        return None;
+    }
+    if Command::new("setpriv").arg("--version").output().is_err() {
+        eprintln!("skipped: setpriv is not installed");
+        return None;
+    }
+    let (bench, devices) = Bench::mounting(1)?;
+    fs::set_permissions(bench.directory.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    bench.create(&[&devices[0]]);
+    bench.cenote(&["zfs", "create", "-p", "tank/home/alice"]);
+    chown(bench.at("mnt/tank/home/alice"), Some(ALICE), None).unwrap();
+    Some(bench)
+}
+
+impl Bench {
+    fn output_as(&self, user: u32, arguments: &[&str]) -> Output {
+        let known = self.command(arguments);
+        let mut command = Command::new("setpriv");
+        let user = user.to_string();
+        command.args(["--reuid", &user, "--regid", &user, "--groups", &GROUP.to_string()]);
+        command.arg("--").arg(known.get_program()).args(known.get_args());
+        for (name, value) in known.get_envs() {
+            command.env(name, value.unwrap_or_default());
+        }
+        command.output().unwrap()
+    }
+
+    fn as_alice(&self, arguments: &[&str]) -> String {
+        let output = self.output_as(ALICE, arguments);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{arguments:?}: {said}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    fn denied_to(&self, user: u32, arguments: &[&str]) -> String {
+        let output = self.output_as(user, arguments);
+        assert!(!output.status.success(), "{arguments:?} was not denied");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    }
+
+    /// Words, and that nothing else is said.
+    fn denied(&self, arguments: &[&str], words: &str) {
+        assert_eq!(self.denied_to(ALICE, arguments), format!("{words}: permission denied\n"));
+    }
+}
+
+#[test]
+fn orders_are_denied_until_they_are_allowed() {
+    let Some(bench) = home() else { return };
+    let (fs, alice) = ("tank/home/alice", ALICE.to_string());
+    bench.cenote(&["zfs", "snapshot", "tank/home/alice@old"]);
+    // Looking is open to all.
+    assert!(bench.as_alice(&["zfs", "list", "-H", "-o", "name", fs]).contains(fs));
+    let deny = |bench: &Bench| {
+        bench.denied(&["zfs", "snapshot", "tank/home/alice@a"], "cannot create snapshots ");
+        bench.denied(&["zfs", "destroy", "tank/home/alice@old"], "cannot destroy snapshots");
+        bench.denied(
+            &["zfs", "set", "compression=off", fs],
+            "cannot set property for 'tank/home/alice'",
+        );
+        bench.denied(&["zfs", "hold", "tag", "tank/home/alice@old"], "cannot hold");
+        bench.denied(&["zfs", "create", "tank/home/alice/x"], "cannot create 'tank/home/alice/x'");
+        bench.denied(
+            &["zfs", "rollback", "tank/home/alice@old"],
+            "cannot rollback 'tank/home/alice'",
+        );
+        bench.denied(&["zfs", "unmount", fs], "cannot unmount 'tank/home/alice'");
+        bench.denied(
+            &["zfs", "bookmark", "tank/home/alice@old", "tank/home/alice#b"],
+            "cannot create bookmark 'tank/home/alice#b'",
+        );
+        bench.denied(
+            &["zfs", "send", "tank/home/alice@old"],
+            "warning: cannot send 'tank/home/alice@old'",
+        );
+        bench.denied(
+            &["zfs", "allow", "-u", &alice, "mount", fs],
+            "cannot set permissions on 'tank/home/alice'",
+        );
+    };
+    deny(&bench);
+    let all = "snapshot,destroy,compression,hold,release,create,rollback,mount,bookmark,send,allow";
+    bench.cenote(&["zfs", "allow", "-u", &alice, all, fs]);
+    bench.cenote(&["zpool", "set", "delegation=off", "tank"]);
+    deny(&bench);
+    bench.cenote(&["zpool", "set", "delegation=on", "tank"]);
+    bench.as_alice(&["zfs", "snapshot", "-r", "tank/home/alice@a"]);
+    bench.as_alice(&["zfs", "set", "compression=off", fs]);
+    bench.as_alice(&["zfs", "hold", "tag", "tank/home/alice@old"]);
+    bench.as_alice(&["zfs", "release", "tag", "tank/home/alice@old"]);
+    bench.as_alice(&["zfs", "rollback", "-r", "tank/home/alice@old"]);
+    bench.as_alice(&["zfs", "bookmark", "tank/home/alice@old", "tank/home/alice#b"]);
+    bench.as_alice(&["zfs", "destroy", "tank/home/alice#b"]);
+    bench.as_alice(&["zfs", "send", "tank/home/alice@old"]);
+    bench.as_alice(&["zfs", "destroy", "tank/home/alice@old"]);
+    // Here only, and she only; and nothing about the pool.
+    for denied in [
+        &["zfs", "snapshot", "tank/home@no"][..],
+        &["zfs", "rename", fs, "tank/home/other"],
+        &["zfs", "set", "atime=off", fs],
+        &["zpool", "scrub", "tank"],
+        &["zpool", "export", "tank"],
+        &["zpool", "set", "comment=x", "tank"],
+    ] {
+        let said = bench.denied_to(ALICE, denied);
+        assert!(said.ends_with("permission denied\n"), "{denied:?}: {said}");
+    }
+    assert!(bench.denied_to(BOB, &["zfs", "snapshot", "tank/home/alice@no"]).contains("denied"));
+    let history = bench.cenote(&["zpool", "history", "-l", "tank"]);
+    assert!(
+        history
+            .contains(&format!("zfs bookmark tank/home/alice@old tank/home/alice#b [user {ALICE}")),
+        "{history}"
+    );
+    // What she has she may hand on, but no right to hand on, and nothing else.
+    let bob = BOB.to_string();
+    bench.as_alice(&["zfs", "allow", "-u", &bob, "snapshot", fs]);
+    let output = bench.output_as(BOB, &["zfs", "snapshot", "tank/home/alice@bob"]);
+    assert!(output.status.success());
+    let words = "cannot set permissions on 'tank/home/alice'";
+    bench.denied(&["zfs", "allow", "-u", &bob, "allow", fs], words);
+    bench.denied(&["zfs", "allow", "-u", &bob, "atime", fs], words);
+    bench.denied(&["zfs", "unallow", "-u", &bob, "snapshot", fs], words);
+    bench.denied(&["zfs", "allow", "-u", &bob, "@set", fs], words);
+    bench.as_alice(&["zfs", "unallow", "-u", &alice, "hold", fs]);
+    bench.denied(&["zfs", "hold", "tag", "tank/home/alice@bob"], "cannot hold");
+    bench.cenote(&["zpool", "export", "tank"]);
+    bench.zdb();
+}
+
+#[test]
+fn groups_sets_creators_and_where() {
+    let Some(bench) = home() else { return };
+    let (fs, alice, group) = ("tank/home/alice", ALICE.to_string(), GROUP.to_string());
+    // Below, by a group: not on itself.
+    bench.cenote(&["zfs", "allow", "-d", "-g", &group, "snapshot", fs]);
+    bench.denied(&["zfs", "snapshot", "tank/home/alice@a"], "cannot create snapshots ");
+    bench.cenote(&["zfs", "create", "tank/home/alice/by-root"]);
+    bench.as_alice(&["zfs", "snapshot", "tank/home/alice/by-root@a"]);
+    // Everyone, here only; a snapshot is below.
+    bench.cenote(&["zfs", "allow", "-l", "-e", "destroy,mount", fs]);
+    bench.denied(&["zfs", "destroy", "tank/home/alice/by-root@a"], "cannot destroy snapshots");
+    // A set, defined above where it is given; what it gets later counts at once.
+    bench.cenote(&["zfs", "allow", "-s", "@some", "create,mount", "tank"]);
+    bench.cenote(&["zfs", "allow", "-u", &alice, "@some", fs]);
+    bench.as_alice(&["zfs", "create", "tank/home/alice/x"]);
+    bench.denied(
+        &["zfs", "set", "quota=10M", "tank/home/alice/x"],
+        "cannot set property for 'tank/home/alice/x'",
+    );
+    bench.cenote(&["zfs", "allow", "-s", "@some", "quota", "tank"]);
+    bench.as_alice(&["zfs", "set", "quota=10M", "tank/home/alice/x"]);
+    // What who makes something gets on it; also while he makes it.
+    bench.cenote(&["zfs", "allow", "-c", "compression,destroy", "tank/home"]);
+    bench.denied(
+        &["zfs", "set", "compression=off", "tank/home/alice/x"],
+        "cannot set property for 'tank/home/alice/x'",
+    );
+    bench.as_alice(&["zfs", "create", "-o", "compression=off", "tank/home/alice/y"]);
+    bench.denied(
+        &["zfs", "create", "-o", "atime=off", "tank/home/alice/z"],
+        "cannot create 'tank/home/alice/z'",
+    );
+    bench.as_alice(&["zfs", "set", "compression=lz4", "tank/home/alice/y"]);
+    let said = bench.cenote(&["zfs", "allow", "tank/home/alice/y"]);
+    assert!(said.contains("Local permissions:") && said.contains("compression,destroy"), "{said}");
+    bench.as_alice(&["zfs", "destroy", "tank/home/alice/y"]);
+    bench.denied(&["zfs", "destroy", "tank/home/alice/x"], "cannot destroy 'tank/home/alice/x'");
+}
+
+#[test]
+fn what_a_user_makes_is_his_and_mounted_only_where_he_may() {
+    let Some(bench) = home() else { return };
+    let (fs, alice) = ("tank/home/alice", ALICE.to_string());
+    let all = "create,mount,destroy,mountpoint,rename,canmount,receive,send,snapshot,setuid";
+    bench.cenote(&["zfs", "allow", "-u", &alice, all, fs]);
+    bench.as_alice(&["zfs", "create", "-p", "tank/home/alice/x/deep"]);
+    let place = bench.at("mnt/tank/home/alice/x/deep");
+    assert_eq!(fs::metadata(&place).unwrap().uid(), ALICE);
+    let line = |at: &std::path::Path| {
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+        let at = at.canonicalize().unwrap().display().to_string();
+        mounts.lines().find(|line| line.split(' ').nth(1) == Some(&at)).map(str::to_owned)
+    };
+    let shown = line(&place).unwrap();
+    assert!(shown.contains("nosuid") && shown.contains("nodev"), "{shown}");
+    bench.as_alice(&["zfs", "unmount", "tank/home/alice/x/deep"]);
+    bench.as_alice(&["zfs", "mount", "-o", "suid,dev", "tank/home/alice/x/deep"]);
+    bench.as_alice(&["zfs", "set", "setuid=on", "tank/home/alice/x/deep"]);
+    let shown = line(&place).unwrap();
+    assert!(shown.contains("nosuid") && shown.contains("nodev"), "{shown}");
+    // Over what is not his, nothing is mounted.
+    let etc = bench.at("mnt/etc");
+    fs::create_dir(&etc).unwrap();
+    let target = "mountpoint=/etc";
+    let output = bench.output_as(ALICE, &["zfs", "set", target, "tank/home/alice/x/deep"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("permission denied"), "{said}");
+    assert_eq!(line(&etc), None);
+    let said = bench.denied_to(ALICE, &["zfs", "mount", "tank/home/alice/x/deep"]);
+    assert!(said.contains("permission denied: the directory belongs to somebody else"), "{said}");
+    bench.as_alice(&["zfs", "rename", "tank/home/alice/x/deep", "tank/home/alice/moved"]);
+    assert_eq!(line(&etc), None);
+    // What lies above is mounted again where it was, by whomever it was mounted.
+    bench.as_alice(&["zfs", "snapshot", "tank/home/alice@s"]);
+    let said = bench.denied_to(ALICE, &["zfs", "create", "-o", target, "tank/home/alice/etc"]);
+    assert_eq!(said, "filesystem successfully created, but it may only be mounted by root\n");
+    // Streams, of which she may not set all.
+    let stream = bench.at("stream");
+    fs::write(&stream, "").unwrap();
+    bench.cenote(&["zfs", "set", "com.example:x=y", "tank/home/alice/x"]);
+    bench.cenote(&["zfs", "snapshot", "tank/home/alice/x@s"]);
+    let sent = bench.output_as(ALICE, &["zfs", "send", "-p", "tank/home/alice/x@s"]);
+    assert!(sent.status.success());
+    let receive = |user: u32, to: &str| {
+        let known = bench.command(&["zfs", "receive", to]);
+        let mut command = Command::new("setpriv");
+        let user = user.to_string();
+        command.args(["--reuid", &user, "--regid", &user, "--clear-groups", "--"]);
+        command.arg(known.get_program()).args(known.get_args());
+        for (name, value) in known.get_envs() {
+            command.env(name, value.unwrap_or_default());
+        }
+        fs::write(&stream, &sent.stdout).unwrap();
+        let output = command.stdin(fs::File::open(&stream).unwrap()).output().unwrap();
+        (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (well, said) = receive(BOB, "tank/home/alice/bob");
+    assert!(!well && said.contains("permission denied"), "{said}");
+    assert!(!receive(ALICE, "tank/home/other").0);
+    let (_, said) = receive(ALICE, "tank/home/alice/again");
+    assert!(
+        said.contains(
+            "cannot receive com.example:x property on tank/home/alice/again: permission denied"
+        ),
+        "{said}"
+    );
+    assert_eq!(bench.value("com.example:x", "tank/home/alice/again"), "-");
+    assert!(line(&bench.at("mnt/tank/home/alice/again")).is_some());
+    bench.as_alice(&["zfs", "destroy", "-r", "tank/home/alice/again"]);
+    bench.cenote(&["zpool", "export", "tank"]);
+    bench.zdb();
+}
