@@ -263,6 +263,9 @@ pub struct VdevReport {
     pub non_allocating: bool,
     /// Data is being moved away.
     pub removing: bool,
+    /// Bytes of memory its mapping takes if it is removed, about (top-level devices that hold data).
+    #[serde(default)]
+    pub mapping_estimate: Option<u64>,
     /// Part of the resilver that runs now.
     pub resilvering: bool,
     /// Waits for the next resilver.

@@ -12,6 +12,7 @@ mod dedup;
 mod directories;
 mod drill;
 mod encrypted;
+mod evacuate;
 mod events;
 mod frozen;
 mod members;
