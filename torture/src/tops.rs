@@ -76,7 +76,7 @@ impl Runner {
     /// Something is written, and sometimes freed, while the vdev is emptied.
     fn stir(&mut self, fill: u32) -> Verdict {
         let set = self.set(0).1;
-        if fill % 3 == 0
+        if fill.is_multiple_of(3)
             && let Some((_, file)) = self.file(set, fill as u8)
         {
             self.write_at(set, file, 0, &bytes(30_000, fill, false))?;

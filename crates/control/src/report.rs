@@ -362,7 +362,7 @@ pub struct RemovalReport {
     pub state: ScanState,
     /// Index of the top-level device.
     pub vdev: u64,
-    /// Its name while it can still be shown (`mirror-1`), else `indirect-1`.
+    /// What it is called while it can still be shown (`mirror`, a path), else `indirect-1`.
     pub name: String,
     /// Unix seconds.
     pub start_time: i64,

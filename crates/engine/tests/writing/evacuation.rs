@@ -375,3 +375,49 @@ fn devices_of_metadata_leave_and_full_pools_refuse() {
     drop(live);
     zdb(directory.path(), "special");
 }
+
+/// Unpacks a pool that OpenZFS 2.1.11 has exported in the middle of a removal
+/// (`tests/fixtures/scripts/mkleaving.sh`).
+fn leaving() -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    let images = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/leaving.tar.zst");
+    let mut tar = std::process::Command::new("tar")
+        .args(["-S", "-xf", "-", "-C"])
+        .arg(directory.path())
+        .stdin(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut pipe = tar.stdin.take().unwrap();
+    let images = std::fs::File::open(images).unwrap();
+    std::io::copy(&mut zstd::Decoder::new(images).unwrap(), &mut pipe).unwrap();
+    drop(pipe);
+    assert!(tar.wait().unwrap().success());
+    directory
+}
+
+#[test]
+fn what_openzfs_has_begun_goes_on() {
+    let directory = leaving();
+    let live = reopen(directory.path(), slowly());
+    let from = live.allocator().moved_until();
+    assert!(is_removing(&live) && from > 0);
+    gone(&live, 1);
+    assert_eq!(kinds(&live), ["file", "indirect", "file"]);
+    census(live.pool());
+    live.export().unwrap();
+    drop(live);
+    zdb(directory.path(), "leaving");
+}
+
+#[test]
+fn what_openzfs_has_begun_is_given_up() {
+    let directory = leaving();
+    let live = reopen(directory.path(), slowly());
+    live.cancel_removal().unwrap();
+    assert!(!is_removing(&live));
+    assert_eq!(kinds(&live), ["file", "file", "file"]);
+    census(live.pool());
+    live.export().unwrap();
+    drop(live);
+    zdb(directory.path(), "leaving");
+}
