@@ -38,7 +38,7 @@ pub const KEY: [u8; 32] = [7; 32];
 const CACHE: u64 = 2 << 20;
 
 /// Features of the pools.
-const FEATURES: [&str; 22] = [
+const FEATURES: [&str; 24] = [
     "async_destroy",
     "empty_bpobj",
     "lz4_compress",
@@ -61,6 +61,8 @@ const FEATURES: [&str; 22] = [
     "zpool_checkpoint",
     "allocation_classes",
     "zstd_compress",
+    "device_removal",
+    "obsolete_counts",
 ];
 
 /// The disks of one pool.
@@ -82,7 +84,7 @@ pub struct Top {
 }
 
 /// Names of all layouts.
-pub const LAYOUTS: [&str; 13] = [
+pub const LAYOUTS: [&str; 15] = [
     "disk",
     "stripe",
     "mirror",
@@ -96,6 +98,8 @@ pub const LAYOUTS: [&str; 13] = [
     "mirrored-log",
     "special",
     "dedup",
+    "many",
+    "pairs",
 ];
 
 /// The top-level vdevs of a layout; none if it has no such name.
@@ -135,6 +139,8 @@ pub fn tops(layout: &str, ashift: u64) -> Vec<Top> {
         "mirrored-log" => vec![disk(Normal), mirror(2, Log)],
         "special" => vec![raidz(1, 3), mirror(2, Special)],
         "dedup" => vec![disk(Normal), mirror(2, Special), disk(Dedup)],
+        "many" => (0..4).map(|_| disk(Normal)).collect(),
+        "pairs" => (0..3).map(|_| mirror(2, Normal)).collect(),
         _ => Vec::new(),
     }
 }
@@ -170,7 +176,15 @@ pub fn settle(live: &LivePool) {
 /// How pools are written here: when we say so, by nobody but us.
 pub fn write_options() -> WriteOptions {
     let interval = Duration::from_secs(1 << 20);
-    WriteOptions { dirty_limit: 4 << 30, interval, inline: true, ..WriteOptions::default() }
+    WriteOptions {
+        dirty_limit: 4 << 30,
+        interval,
+        inline: true,
+        // So that vdevs are emptied in many groups, and mappings are condensed however small they are.
+        copied_at_once: Some(192 << 10),
+        condensed_above: Some(0),
+        ..WriteOptions::default()
+    }
 }
 
 fn open_options() -> OpenOptions {

@@ -24,9 +24,11 @@ enum Theme {
     Leaves,
     /// Damaged blocks.
     Damage,
+    /// Top-level vdevs that leave and come.
+    Tops,
 }
 
-const THEMES: [Theme; 10] = [
+const THEMES: [Theme; 11] = [
     Theme::Files,
     Theme::Logs,
     Theme::Logs,
@@ -37,6 +39,7 @@ const THEMES: [Theme; 10] = [
     Theme::Orders,
     Theme::Leaves,
     Theme::Damage,
+    Theme::Tops,
 ];
 
 /// The plan of a seed.
@@ -72,6 +75,7 @@ fn setup(random: &mut Random, theme: Theme) -> Setup {
             random.pick(&redundant)
         }
         Theme::Full if random.percent(50) => "disk",
+        Theme::Tops => random.pick(&["many", "pairs", "pairs", "many", "dedup"]),
         _ => random.pick(&LAYOUTS),
     };
     let mut properties: Vec<(String, u64)> = Vec::new();
@@ -282,7 +286,7 @@ fn cut(random: &mut Random, theme: Theme) -> Step {
         _ => random.below(60) as u16,
     };
     let stale = match theme {
-        Theme::Logs | Theme::Leaves if random.percent(60) => random.below(400) as u16,
+        Theme::Logs | Theme::Leaves | Theme::Tops if random.percent(60) => random.below(400) as u16,
         _ => 0,
     };
     let unmounted = if random.percent(25) { any(random) } else { 0 };
@@ -324,6 +328,15 @@ fn leaves(random: &mut Random) -> Step {
         0..=3 => Step::Leaf { which: any(random), trouble: random.pick(&troubles) },
         4..=5 => Step::Well { clear: random.percent(60) },
         _ => Step::Rot { which: any(random), seed: fill(random), places: 1 + any(random) / 8 },
+    }
+}
+
+fn evacuate(random: &mut Random) -> Step {
+    Step::Evacuate {
+        which: any(random),
+        groups: random.pick(&[0, 1, 2, 5, 12]),
+        end: random.below(6) as u8,
+        fill: fill(random),
     }
 }
 
@@ -403,6 +416,10 @@ fn step(random: &mut Random, theme: Theme, steps: &mut Vec<Step>) {
         Theme::Orders if part < 14 => Some(during(random, theme)),
         Theme::Orders if part < 24 => Some(fails(random, theme)),
         Theme::Orders => (part < 60).then(|| order(random, theme)),
+        Theme::Tops if part < 22 => Some(evacuate(random)),
+        Theme::Tops if part < 26 => Some(leaves(random)),
+        Theme::Tops if part < 34 => Some(cut(random, theme)),
+        Theme::Tops => None,
         Theme::Leaves => (part < 25).then(|| leaves(random)),
         Theme::Damage => (part < 12).then(|| Step::RotFile {
             set: set_of(random),

@@ -21,6 +21,7 @@ pub mod plan;
 pub mod random;
 pub mod run;
 mod scans;
+mod tops;
 
 use std::panic::AssertUnwindSafe;
 use std::time::Instant;

@@ -443,7 +443,8 @@ impl Runner {
         let is_log = class == AllocationClass::Log;
         let kind = format!("added {path}");
         // A disk that was one of the pool is not added again.
-        let redundant = self.setup.layout != "disk" && self.setup.layout != "stripe";
+        let simple = ["disk", "stripe", "many"];
+        let redundant = !simple.contains(&self.setup.layout.as_str());
         if next.properties.contains_key(&(path.to_owned(), String::new())) || redundant && !is_log {
             return self.pass();
         }

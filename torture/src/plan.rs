@@ -230,6 +230,14 @@ pub enum Step {
         which: u8,
         fill: u32,
     },
+    /// A top-level vdev begins to leave, or goes on; then so many groups, and it comes to its end (`end` 0
+    /// or 1; 1: it is added again), is given up (2), or is left where it is.
+    Evacuate {
+        which: u8,
+        groups: u8,
+        end: u8,
+        fill: u32,
+    },
     // The pool's life.
     Export,
     /// The process dies: nothing on the disks is lost.

@@ -208,6 +208,9 @@ impl Runner {
             }
             Step::RotFile { set, file, level } => self.rot_file(*set, *file, *level),
             Step::Scan { what, groups } => self.scan(*what, *groups),
+            Step::Evacuate { which, groups, end, fill } => {
+                self.evacuate(*which, *groups, *end, *fill)
+            }
             Step::Members { what, which, fill } => self.members(*what, *which, *fill),
             Step::Read => self.read_all(),
             other => match self.file_step(other) {
@@ -362,7 +365,9 @@ impl Runner {
         let limited = properties
             .iter()
             .any(|((_, name), value)| limits.contains(&name.as_str()) && *value > 0);
-        if limited {
+        // What takes no blocks gives no room, and is emptied into the others.
+        let figures: Arc<Figures> = self.live.allocator().figures();
+        if limited || figures.tops.iter().any(|top| top.passive) {
             return Ok(());
         }
         if error.code == EDQUOT {

@@ -148,6 +148,8 @@ pub enum Change {
     AddVdevs(Vec<VdevPlan>),
     /// `zpool remove`: takes a device out of the pool; its path, the end of that, its name or guid.
     RemoveVdev(String),
+    /// `zpool remove -s`: the removal under way is given up.
+    CancelRemoval,
     /// `zpool attach`.
     AttachVdev {
         /// The device it comes beside: its path, the end of that, its name or guid.

@@ -263,6 +263,9 @@ pub struct VdevReport {
     pub non_allocating: bool,
     /// Data is being moved away.
     pub removing: bool,
+    /// Bytes of memory its mapping takes if it is removed, about (top-level devices that hold data).
+    #[serde(default)]
+    pub mapping_estimate: Option<u64>,
     /// Part of the resilver that runs now.
     pub resilvering: bool,
     /// Waits for the next resilver.
@@ -359,7 +362,7 @@ pub struct RemovalReport {
     pub state: ScanState,
     /// Index of the top-level device.
     pub vdev: u64,
-    /// Its name while it can still be shown (`mirror-1`), else `indirect-1`.
+    /// What it is called while it can still be shown (`mirror`, a path), else `indirect-1`.
     pub name: String,
     /// Unix seconds.
     pub start_time: i64,

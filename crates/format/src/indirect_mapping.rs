@@ -114,6 +114,25 @@ impl Mapping {
         Self::new(data.chunks_exact(ENTRY).map(MappingEntry::decode).collect::<Result<_>>()?)
     }
 
+    /// Adds entries behind the others; none of them if they do not follow in order.
+    pub fn append(&mut self, entries: &[MappingEntry]) -> Result<()> {
+        let mut end = self.max_offset();
+        for entry in entries {
+            if entry.source < end {
+                let why = format!("an entry at {:#x} comes after {end:#x}", entry.source);
+                return Err(Error::new("indirect mapping", why));
+            }
+            end = entry.source_end();
+        }
+        self.entries.extend_from_slice(entries);
+        Ok(())
+    }
+
+    /// One past the last source byte of the last entry.
+    pub fn max_offset(&self) -> u64 {
+        self.entries.last().map_or(0, MappingEntry::source_end)
+    }
+
     /// The entries in order of source.
     pub fn entries(&self) -> &[MappingEntry] {
         &self.entries
@@ -152,6 +171,13 @@ pub struct Birth {
     pub txg: Txg,
 }
 
+impl Birth {
+    /// The [`BIRTH_ENTRY`] bytes of this entry.
+    pub fn encode(&self) -> Vec<u8> {
+        words_to_le(&[self.end_offset, self.txg.0])
+    }
+}
+
 /// Decodes the first `count` entries of a births object.
 pub fn decode_births(data: &[u8], count: u64) -> Result<Vec<Birth>> {
     let short = || Error::truncated("indirect births");
@@ -169,6 +195,13 @@ pub fn decode_births(data: &[u8], count: u64) -> Result<Vec<Birth>> {
 pub fn birth_of(births: &[Birth], offset: u64) -> Option<Txg> {
     births.get(births.partition_point(|birth| birth.end_offset <= offset)).map(|birth| birth.txg)
 }
+
+/// [`RemovalState::state`] of a removal under way.
+pub const REMOVAL_ACTIVE: u64 = 1;
+/// [`RemovalState::state`] of one that came to its end.
+pub const REMOVAL_FINISHED: u64 = 2;
+/// [`RemovalState::state`] of one that was given up.
+pub const REMOVAL_CANCELED: u64 = 3;
 
 /// State of the last or current device removal: MOS key `com.delphix:removing`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -237,6 +270,11 @@ impl Condensing {
             }
             None => Err(Error::truncated("condensing state")),
         }
+    }
+
+    /// The words of its MOS entry.
+    pub fn to_words(&self) -> [u64; 3] {
+        [self.vdev, self.obsolete_map.0, self.mapping.0]
     }
 }
 

@@ -14,6 +14,7 @@ mod diff;
 mod directories;
 mod drill;
 mod encrypted;
+mod evacuate;
 mod events;
 mod frozen;
 mod members;

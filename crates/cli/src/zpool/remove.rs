@@ -7,9 +7,9 @@ use std::process::ExitCode;
 use cenote_control::changes::Change;
 use cenote_control::client::Client;
 use cenote_control::report::{PoolReport, VdevClass, VdevReport};
-use cenote_control::text::vdev_name;
+use cenote_control::text::{number, vdev_name};
 
-use super::common;
+use super::{common, wait};
 use crate::getopt::Spec;
 use crate::usage::Tool;
 use cenote_control::terminal;
@@ -39,33 +39,38 @@ pub fn run(arguments: &[String]) -> ExitCode {
         }
     };
     if parsed.has('s') && parsed.has('n') {
-        return wrong("invalid option combination");
+        terminal::complain("stop request ignored");
+        return ExitCode::SUCCESS;
     }
+    let line = || common::history_line("zpool", "remove", arguments);
     if parsed.has('s') {
+        if !devices.is_empty() {
+            return wrong("too many arguments");
+        }
+        let done =
+            common::order(&client, name, &common::change(Some(line()), Change::CancelRemoval));
         if parsed.has('w') {
             return wrong("invalid option combination: -w cannot be used with -s");
         }
-        terminal::complain("cannot cancel removal: operation is not in progress");
-        return ExitCode::FAILURE;
+        return ExitCode::from(u8::from(!done));
     }
     if devices.is_empty() {
         return wrong("missing device");
     }
+    if parsed.has('n') {
+        let estimated = devices.iter().all(|device| estimate(&report, device, parsed.has('p')));
+        return ExitCode::from(u8::from(!estimated));
+    }
     let mut well = true;
     for device in devices {
-        well &= match parsed.has('n') {
-            true => estimate(&report, device, parsed.has('p')),
-            false => {
-                let change = Change::RemoveVdev(device.clone());
-                common::order(&client, name, &common::change(None, change))
-            }
-        };
+        let change = Change::RemoveVdev(device.clone());
+        well &= common::order(&client, name, &common::change(None, change));
     }
-    if well && !parsed.has('n') {
-        let line = common::history_line("zpool", "remove", arguments);
-        well = common::order(&client, name, &common::change(Some(line), Change::Log));
+    well = well && common::order(&client, name, &common::change(Some(line()), Change::Log));
+    match well && parsed.has('w') {
+        true => wait::until_over(&client, name, &["remove"]),
+        false => ExitCode::from(u8::from(!well)),
     }
-    ExitCode::from(u8::from(!well))
 }
 
 /// Says how much memory is used when a device is removed: none for those that hold no data.
@@ -73,14 +78,33 @@ fn estimate(pool: &PoolReport, device: &str, exact: bool) -> bool {
     let aside = pool.spares.iter().chain(&pool.caches);
     let logs = vdev_name::tops(&pool.root, VdevClass::Log);
     let is_it = |vdev: &VdevReport| vdev_name::answers_to(vdev, device);
-    if !aside.chain(logs).any(is_it) {
-        let words = "removing devices that hold data is not supported yet";
-        terminal::complain(&format!("cannot remove {device}: {words}"));
+    let bytes = if aside.chain(logs).any(is_it) {
+        0
+    } else {
+        let tops = || pool.root.children.iter().filter(|top| vdev_name::is_shown(top));
+        let known = tops().find(|top| is_it(top));
+        let below = |top: &VdevReport| top.children.iter().any(is_it);
+        let cannot = match known {
+            Some(top) => match top.mapping_estimate {
+                Some(bytes) => return tell(device, bytes, exact),
+                None => "indirect size not available",
+            },
+            None if tops().any(below) => "indirect size not available",
+            None => "no such device in pool",
+        };
+        terminal::complain(&format!("indirect memory size of {device}: {cannot}"));
         return false;
-    }
+    };
+    tell(device, bytes, exact)
+}
+
+fn tell(device: &str, bytes: u64, exact: bool) -> bool {
     terminal::out(&match exact {
-        true => format!("{device} 0\n"),
-        false => format!("Memory that will be used after removing {device}: 0\n"),
+        true => format!("{device} {bytes}\n"),
+        false => {
+            let size = number::plain(bytes);
+            format!("Memory that will be used after removing {device}: {size}\n")
+        }
     });
     true
 }

@@ -44,6 +44,9 @@ pub struct TopFigures {
     pub embedded_log: u64,
     /// Nothing new goes there.
     pub passive: bool,
+    /// Bytes of memory its mapping takes if it is removed, about; `None` if the pool does not keep the
+    /// histograms.
+    pub mapping_estimate: Option<u64>,
 }
 
 impl TopFigures {
@@ -151,6 +154,7 @@ mod tests {
             deflate_ratio: 256,
             embedded_log: 1 << 29,
             passive,
+            mapping_estimate: None,
         };
         let tops = vec![
             top(AllocationClass::Normal, false),

@@ -1,8 +1,9 @@
-//! Removed vdevs: where the blocks that still name them are freed.
+//! Removed vdevs, and the one being removed: where the blocks that still name them are freed.
 //!
-//! Chapter 03, section 6. A range of a removed vdev is freed piece by piece where it lies now, and
-//! noted in the vdev's obsolete space map, from which mappings are condensed. Invariant: a range is
-//! noted if and only if its pieces are freed.
+//! Chapter 03, section 6; chapter 08, section 18.4. A range of a removed vdev is freed piece by piece
+//! where it lies now, and noted in the vdev's obsolete space map, from which mappings are condensed. On
+//! the vdev being removed it is freed there, too. Invariant: a range is noted if and only if its pieces
+//! are freed.
 
 use cenote_format::indirect_mapping::{ENTRY, Mapping, MappingHeader};
 use cenote_format::{Dva, ObjectId, Txg};
@@ -19,19 +20,34 @@ const MAX_ENTRIES: u64 = 1 << 24;
 /// Longest chain of removed vdevs an address is followed through.
 const REMOVALS_MAX: u32 = 32;
 
-/// A removed vdev.
+/// A removed vdev, or what has been copied so far of the one being removed.
 #[derive(Debug)]
 pub(super) struct Indirect {
-    mapping: Mapping,
+    pub(super) mapping: Mapping,
+    /// Bytes it maps.
+    pub(super) mapped: u64,
     /// The vdev's ZAP; 0 if it has none.
-    zap: ObjectId,
+    pub(super) zap: ObjectId,
     /// What is obsolete.
-    map: Option<SpaceMap>,
+    pub(super) map: Option<SpaceMap>,
     /// What became obsolete and is not recorded, by group.
     pending: [RangeSet; SLOTS],
 }
 
+/// The vdev being removed.
+#[derive(Debug)]
+pub(super) struct Removing {
+    pub(super) vdev: u32,
+    /// What was copied.
+    pub(super) moved: Indirect,
+}
+
 impl Indirect {
+    /// Nothing is mapped yet.
+    pub(super) fn nothing(zap: ObjectId) -> Self {
+        Self { mapping: Mapping::default(), mapped: 0, zap, map: None, pending: Default::default() }
+    }
+
     /// Reads the mapping of a removed vdev and the header of its obsolete space map.
     pub(super) fn read(source: &dyn SpaceSource, id: ObjectId, zap: ObjectId) -> Result<Self> {
         let named = |error: cenote_format::Error| Error::from(error).at_object(0, id.0);
@@ -48,7 +64,7 @@ impl Indirect {
             _ => source.zap_number(zap, OBSOLETE_MAP)?.filter(|id| *id != 0),
         };
         let map = map.map(|id| SpaceMap::open(source, ObjectId(id))).transpose()?;
-        Ok(Self { mapping, zap, map, pending: Default::default() })
+        Ok(Self { mapping, mapped: header.bytes_mapped, zap, map, pending: Default::default() })
     }
 
     /// Something became obsolete in `txg`.
@@ -112,15 +128,26 @@ impl AllocatorState {
     }
 
     fn resolve_into(&self, dva: &Dva, depth: u32, places: &mut Places) -> Result<()> {
-        let Some(indirect) = self.indirect.get(&dva.vdev) else {
-            places.concrete.push(*dva);
-            return Ok(());
+        let (indirect, length) = match self.indirect.get(&dva.vdev) {
+            Some(indirect) => (indirect, dva.asize),
+            None => {
+                places.concrete.push(*dva);
+                // Of the vdev being removed, what was copied is somewhere else as well.
+                let Some(moving) = self.removing.as_ref().filter(|it| it.vdev == dva.vdev) else {
+                    return Ok(());
+                };
+                let copied = moving.moved.mapping.max_offset().saturating_sub(dva.offset);
+                (&moving.moved, copied.min(dva.asize))
+            }
         };
+        if length == 0 {
+            return Ok(());
+        }
         if depth >= REMOVALS_MAX {
             return Err(Error::corrupt("removed vdevs refer to each other without end"));
         }
-        places.removed.push((dva.vdev, dva.offset, dva.asize));
-        let pieces = indirect.mapping.lookup(dva.offset, dva.asize);
+        places.removed.push((dva.vdev, dva.offset, length));
+        let pieces = indirect.mapping.lookup(dva.offset, length);
         for piece in pieces.map_err(|error| at(Error::from(error), dva.vdev, dva.offset))? {
             let (vdev, offset, asize) = (piece.vdev, piece.offset, piece.length);
             self.resolve_into(&Dva { vdev, offset, asize, gang: false }, depth + 1, places)?;
@@ -128,10 +155,23 @@ impl AllocatorState {
         Ok(())
     }
 
+    /// What is known of a removed vdev, or of the one being removed.
+    pub(super) fn moved_mut(&mut self, vdev: u32) -> Option<&mut Indirect> {
+        let moving = self.removing.as_mut().filter(|it| it.vdev == vdev);
+        moving.map(|it| &mut it.moved).or_else(|| self.indirect.get_mut(&vdev))
+    }
+
+    /// Vdevs of which something became obsolete in `txg` that is not recorded.
+    pub(super) fn with_obsolete(&self, txg: Txg) -> impl Iterator<Item = u32> + '_ {
+        let moving = self.removing.iter().map(|it| (it.vdev, &it.moved));
+        let all = self.indirect.iter().map(|(id, it)| (*id, it)).chain(moving);
+        all.filter(move |(_, it)| it.is_dirty(txg)).map(|(id, _)| id)
+    }
+
     /// Notes what is obsolete from `txg` on.
     pub(super) fn note_obsolete(&mut self, places: &Places, txg: Txg) -> Result<()> {
         for (vdev, offset, length) in &places.removed {
-            let indirect = self.indirect.get_mut(vdev);
+            let indirect = self.moved_mut(*vdev);
             let pending = indirect.and_then(|indirect| indirect.pending.get_mut(slot(txg)));
             let noted = pending.map(|pending| pending.insert(*offset, *length));
             if noted.is_some_and(|noted| noted.is_err()) {

@@ -6,6 +6,7 @@
 
 mod allocator;
 mod checkpoint;
+mod condense;
 mod dirty_time_log;
 mod figures;
 mod free;
@@ -17,6 +18,7 @@ mod metaslab;
 mod open;
 mod ranges;
 mod remove;
+mod removing;
 mod reuse;
 mod state;
 mod store;
@@ -26,10 +28,13 @@ pub(crate) mod tests;
 mod top;
 
 pub use allocator::{AllocRequest, Allocator, Dvas};
+pub use condense::{Obsolete, count_obsolete, destroy_obsolete};
 pub use dirty_time_log::{destroy_missed, read_missed, write_missed};
 pub use figures::{Figures, TopFigures, slop};
 pub use open::{NewVdev, VdevToInit, check_writable};
+pub use removing::{InUse, Moved};
 pub use reuse::Held;
 pub use store::{
-    DIRECTORY, HISTOGRAM, LOGS, NewSpaceObject, OBSOLETE_COUNTS, SpaceSource, SpaceStore, TWO_WORDS,
+    DIRECTORY, HISTOGRAM, LOGS, NewSpaceObject, OBSOLETE_COUNTS, PRECISE, SpaceSource, SpaceStore,
+    TWO_WORDS,
 };

@@ -17,12 +17,12 @@ use parking_lot::{Condvar, Mutex};
 
 use super::allocator::Allocator;
 use super::geometry::{Geometry, METASLABS_MAX, metaslab_shift, new_metaslab_shift};
-use super::indirect::Indirect;
+use super::indirect::{Indirect, Removing};
 use super::map::{SpaceMap, each_segment};
 use super::state::{AllocatorState, Log};
 use super::store::{
-    CHECKPOINT, CHECKPOINT_MAP, CONDENSING, DIRECTORY, LOG_ZAP, NewSpaceObject, SpaceSource,
-    SpaceStore, UNFLUSHED,
+    CHECKPOINT, CHECKPOINT_MAP, DIRECTORY, LOG_ZAP, NewSpaceObject, SpaceSource, SpaceStore,
+    UNFLUSHED,
 };
 use super::top::{Top, TopFacts};
 use crate::vdev::{AllocationClass, VdevHandle};
@@ -60,14 +60,14 @@ pub struct VdevToInit<'a> {
 pub fn check_writable(tree: &VdevConfig) -> Result<()> {
     for (id, top) in tree.children().iter().enumerate() {
         let state = top.top.unwrap_or_default();
-        let what = if state.removing == Some(1) {
-            "is being removed: writing meanwhile is not supported yet"
-        } else if top.raidz_expanding {
-            "is being expanded: writing meanwhile is not supported yet"
-        } else {
-            continue;
-        };
-        return Err(Error::only_read(format!("top-level vdev {id} {what}")));
+        if top.raidz_expanding {
+            let what = "is being expanded: writing meanwhile is not supported yet";
+            return Err(Error::only_read(format!("top-level vdev {id} {what}")));
+        }
+        // Log devices are emptied while they are removed, and nothing else is.
+        if state.removing == Some(1) && top.indirect.is_none() && !state.is_log {
+            return Err(Error::corrupt(format!("top-level vdev {id} is removed to nowhere")));
+        }
     }
     Ok(())
 }
@@ -108,14 +108,13 @@ impl Allocator {
                 zap: config.top_zap.unwrap_or_default(),
                 from: Txg(0),
             };
+            if let (Some(1), Some(objects)) = (top.removing, config.indirect) {
+                let moved = Indirect::read(source.as_ref(), objects.mapping, facts.zap)?;
+                state.removing = Some(Removing { vdev: id, moved });
+            }
             let mut top = Top::new(facts, count);
             read_headers(source.as_ref(), &mut top)?;
             state.put(top);
-        }
-        if source.zap_has(DIRECTORY, CONDENSING)? {
-            let reason = "the mapping of a removed vdev is being condensed: writing is not \
-                          supported yet";
-            return Err(Error::only_read(reason));
         }
         if let Some(words) = source.zap_words(DIRECTORY, CHECKPOINT)? {
             state.checkpoint = Some(Uberblock::from_words(&words)?.txg);

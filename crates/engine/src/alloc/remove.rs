@@ -5,11 +5,9 @@
 
 use std::sync::Arc;
 
-use cenote_format::ObjectId;
-
 use super::allocator::Allocator;
 use super::metaslab::Metaslab;
-use super::store::{SpaceStore, UNFLUSHED};
+use super::store::SpaceStore;
 use super::top::Top;
 use crate::{Error, ErrorKind, Result};
 
@@ -33,27 +31,15 @@ impl Allocator {
     /// # Errors
     /// [`ErrorKind::Busy`], before anything is changed, if something is allocated there.
     pub fn remove_vdev(&self, store: &mut dyn SpaceStore, vdev: u32) -> Result<()> {
-        let (maps, array, unflushed, zap) = {
+        {
             let state = self.state.lock();
             let busy = || Error::new(ErrorKind::Busy, format!("vdev {vdev} is in use"));
             let top = state.top(vdev).ok_or_else(|| Error::not_found("the vdev holds no data"))?;
             if !top.is_empty() {
                 return Err(busy());
             }
-            let maps: Vec<_> = top.metaslabs.iter().filter_map(|slab| slab.map.clone()).collect();
-            (maps, top.array, top.unflushed, top.zap)
-        };
-        for map in maps {
-            map.destroy(store)?;
         }
-        if array != ObjectId(0) {
-            store.destroy(array)?;
-        }
-        if let Some(unflushed) = unflushed {
-            store.zap_remove(zap, UNFLUSHED)?;
-            store.destroy(unflushed)?;
-        }
-        Ok(())
+        self.destroy_maps(store, vdev)
     }
 
     /// Forgets a vdev of which the metadata has nothing.

@@ -5,10 +5,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use cenote_format::indirect_mapping::ENTRY;
 use cenote_format::{Dva, ObjectId, Txg};
 
 use super::histogram::fragmentation_percent;
-use super::indirect::Indirect;
+use super::indirect::{Indirect, Removing};
 use super::map::SpaceMap;
 use super::metaslab::{Metaslab, SLOTS, slot};
 use super::reuse::Freed;
@@ -21,6 +22,11 @@ use crate::{Error, Result};
 const TURN: u64 = 512 << 10;
 /// How much longer or shorter than the average a turn gets by free space.
 const BIAS: u64 = 4;
+
+/// log2 of free segments that count as such to who estimates a mapping.
+const COPIED_ALONG: u32 = 14;
+/// log2 of the bytes that one entry of a mapping tells of at most.
+const LONGEST_ENTRY: u32 = 24;
 
 /// The vdevs of one class, and whose turn it is.
 #[derive(Debug, Default)]
@@ -45,6 +51,8 @@ pub(super) struct AllocatorState {
     pub(super) tops: Vec<Option<Top>>,
     /// Removed vdevs.
     pub(super) indirect: BTreeMap<u32, Indirect>,
+    /// The one being removed.
+    pub(super) removing: Option<Removing>,
     /// By class.
     pub(super) rings: [Ring; 4],
     /// The newest group on the disks.
@@ -247,8 +255,26 @@ impl AllocatorState {
                     .and_then(|index| top.metaslabs.get(index))
                     .map_or(0, |_| 1 << top.metaslab_shift),
                 passive: top.passive,
+                mapping_estimate: enough.then(|| mapping_estimate(top)),
             }
         });
         Figures { txg: self.synced, tops: tops.collect() }
     }
+}
+
+/// Bytes of memory the mapping of a vdev takes if that is removed, about: an entry for each free segment
+/// that is too large to be copied along, and for each 16 MiB.
+fn mapping_estimate(top: &Top) -> u64 {
+    let (mut entries, mut bytes) = (0_u64, top.recorded.max(0).cast_unsigned());
+    let maps = top.metaslabs.iter().filter_map(|slab| slab.map.as_ref());
+    for buckets in maps.filter_map(|map| map.header.histogram) {
+        for (log, count) in (top.ashift..).zip(buckets) {
+            if log < COPIED_ALONG {
+                bytes = bytes.saturating_add(count.saturating_mul(2 << log));
+            } else {
+                entries = entries.saturating_add(count);
+            }
+        }
+    }
+    entries.saturating_add(bytes >> LONGEST_ENTRY).saturating_mul(ENTRY as u64)
 }

@@ -19,10 +19,10 @@ pub const OBSOLETE_COUNTS: &str = "com.delphix:obsolete_counts";
 
 /// Entry of the object directory: ZAP of the logs.
 pub(super) const LOG_ZAP: &str = "com.delphix:log_spacemap_zap";
-/// Entry of the object directory: a mapping is being condensed.
-pub(super) const CONDENSING: &str = "com.delphix:condensing_indirect";
 /// Entry of a removed vdev's ZAP: what is obsolete of it.
 pub(super) const OBSOLETE_MAP: &str = "com.delphix:indirect_obsolete_sm";
+/// Entry of a removed vdev's ZAP: what is obsolete of it was noted from the beginning.
+pub const PRECISE: &str = "com.delphix:obsolete_counts_are_precise";
 /// Entry of the object directory: the checkpointed uberblock.
 pub(super) const CHECKPOINT: &str = "com.delphix:zpool_checkpoint";
 /// Entry of a top-level vdev's ZAP: object of the groups since which metaslabs are not flushed.

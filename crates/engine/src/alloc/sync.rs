@@ -164,7 +164,7 @@ impl Allocator {
                 return Err(Error::invalid(reason));
             }
             let dirty = state.dirty.get(slot(txg)).is_some_and(|dirty| !dirty.is_empty());
-            let dirty = dirty || state.indirect.values().any(|indirect| indirect.is_dirty(txg));
+            let dirty = dirty || state.with_obsolete(txg).next().is_some();
             let dirty = dirty || state.keeping(txg).next().is_some();
             (dirty, state.flush_all && !state.logs.is_empty())
         };
@@ -202,17 +202,13 @@ impl Allocator {
     /// Records what became obsolete on removed vdevs.
     fn record_obsolete(&self, store: &mut dyn SpaceStore, moment: Moment) -> Result<bool> {
         let txg = moment.txg;
-        let dirty: Vec<u32> = {
-            let state = self.state.lock();
-            let dirty = state.indirect.iter().filter(|(_, indirect)| indirect.is_dirty(txg));
-            dirty.map(|(id, _)| *id).collect()
-        };
+        let dirty: Vec<u32> = self.state.lock().with_obsolete(txg).collect();
         let any = !dirty.is_empty();
         for id in dirty {
-            let taken = self.state.lock().indirect.get_mut(&id).map(|removed| removed.take(txg));
+            let taken = self.state.lock().moved_mut(id).map(|removed| removed.take(txg));
             let Some(taken) = taken else { continue };
             if let Some(map) = indirect::record(store, taken, moment)?
-                && let Some(removed) = self.state.lock().indirect.get_mut(&id)
+                && let Some(removed) = self.state.lock().moved_mut(id)
             {
                 removed.set_map(map);
             }
@@ -483,7 +479,7 @@ impl Allocator {
         let state = &mut *guard;
         state.check_open(txg)?;
         let unrecorded = state.dirty.get(slot(txg)).is_some_and(|dirty| !dirty.is_empty())
-            || state.indirect.values().any(|indirect| indirect.is_dirty(txg))
+            || state.with_obsolete(txg).next().is_some()
             || state.keeping(txg).next().is_some();
         if txg.0 != state.synced.0 + 1 || unrecorded {
             let reason = format!("group {} ends with changes that are not recorded", txg.0);

@@ -211,6 +211,7 @@ pub fn check(
     walk.add(Tree::new(0, Txg(0), walk::Set::default()), *pool.mos().root_pointer());
     pending::start(&checker, &walk, &pool.mos(), &directory);
     checker.run(&walk, &mut report, progress);
+    report.removing = space.copied();
     if options.leaks && !report.stopped {
         space.leaked(|extent| {
             report.leaked_bytes = report.leaked_bytes.saturating_add(extent.length);

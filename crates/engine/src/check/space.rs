@@ -5,6 +5,7 @@
 //! the devices.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use cenote_format::bytes::le64;
 use cenote_format::config::{VdevConfig, VdevKind};
@@ -65,6 +66,10 @@ struct Vdev {
 pub(super) struct Space {
     vdevs: BTreeMap<u32, Vdev>,
     mappings: HashMap<u32, Mapping>,
+    /// Vdevs being removed: where they were copied to so far.
+    copies: HashMap<u32, Mapping>,
+    /// Bytes of those copies that are in use.
+    copied: AtomicU64,
 }
 
 impl Space {
@@ -80,8 +85,9 @@ impl Space {
             let loaded = if config.kind == VdevKind::Indirect {
                 space.load_mapping(mos, id, config)
             } else if config.kind.is_concrete() && config.top.is_some() {
-                Vdev::load(mos, id, config).map(|vdev| {
+                Vdev::load(mos, id, config).and_then(|vdev| {
                     space.vdevs.insert(id, vdev);
+                    space.load_mapping(mos, id, config)
                 })
             } else {
                 Ok(())
@@ -98,7 +104,11 @@ impl Space {
 
     fn load_mapping(&mut self, mos: &ObjectSet, id: u32, config: &VdevConfig) -> Result<()> {
         let Some(indirect) = &config.indirect else { return Ok(()) };
-        self.mappings.insert(id, read_mapping(mos, indirect.mapping)?);
+        let mapping = read_mapping(mos, indirect.mapping)?;
+        match config.kind {
+            VdevKind::Indirect => self.mappings.insert(id, mapping),
+            _ => self.copies.insert(id, mapping),
+        };
         Ok(())
     }
 
@@ -139,6 +149,7 @@ impl Space {
         if let Some(vdev) = self.vdevs.get(&id) {
             let (first, count) = vdev.units(offset, length)?;
             let again = vdev.seen.lock().insert(first, count);
+            self.mark_copy(extent)?;
             return Ok(Marked { again: vdev.bytes(again) });
         }
         let Some(mapping) = self.mappings.get(&id) else {
@@ -153,6 +164,31 @@ impl Space {
             marked.again = marked.again.saturating_add(self.mark_at(extent, depth + 1)?.again);
         }
         Ok(marked)
+    }
+
+    /// What was copied already of a vdev that is being removed is in use twice.
+    fn mark_copy(&self, extent: Extent) -> Result<()> {
+        let Extent { vdev, offset, length } = extent;
+        let Some(mapping) = self.copies.get(&vdev) else { return Ok(()) };
+        let copied = mapping.max_offset().saturating_sub(offset).min(length);
+        if copied == 0 {
+            return Ok(());
+        }
+        for piece in mapping.lookup(offset, copied)? {
+            let Some(vdev) = self.vdevs.get(&piece.vdev) else {
+                let id = piece.vdev;
+                return Err(Error::corrupt(format!("there is no top-level vdev {id}")));
+            };
+            let (first, count) = vdev.units(piece.offset, piece.length)?;
+            let again = vdev.bytes(vdev.seen.lock().insert(first, count));
+            self.copied.fetch_add(piece.length.saturating_sub(again), Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Bytes in use that were copied from a vdev that is being removed.
+    pub(super) fn copied(&self) -> u64 {
+        self.copied.load(Relaxed)
     }
 
     /// Allocated but not in use, in order.
@@ -304,7 +340,7 @@ mod tests {
             checkpoint: SparseBits::default(),
             seen: Mutex::default(),
         };
-        Space { vdevs: BTreeMap::from([(0, vdev)]), mappings: HashMap::new() }
+        Space { vdevs: BTreeMap::from([(0, vdev)]), ..Space::default() }
     }
 
     fn extent(offset: u64, length: u64) -> Extent {

@@ -112,6 +112,7 @@ impl LogPool for PoolLog {
     fn write(&self, blocks: Vec<LogWrite>, data: Vec<BlockWrite>) -> Result<()> {
         let vdevs = self.io.pipe.vdevs();
         let blocks = blocks.into_iter().map(|LogWrite { dva, data, birth }| BlockWrite {
+            sides: None,
             vdev: dva.vdev,
             offset: dva.offset,
             data,

@@ -104,8 +104,13 @@ impl Runway {
         if written.is_some_and(|(first, last)| first <= from && to <= last) {
             return true;
         }
-        let zeros =
-            BlockWrite { vdev: dva.vdev, offset: dva.offset, data: zeros(STRETCH), birth: txg };
+        let zeros = BlockWrite {
+            sides: None,
+            vdev: dva.vdev,
+            offset: dva.offset,
+            data: zeros(STRETCH),
+            birth: txg,
+        };
         if vdevs.write_batch(&[zeros]).iter().any(Result::is_err) {
             return false;
         }

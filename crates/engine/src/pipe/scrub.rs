@@ -101,7 +101,7 @@ impl Pipe {
     /// Nothing at this address is right, but what belongs there is known.
     fn write_again(&self, read: &BlockRead, data: &Bytes, done: &mut Scrubbed) {
         let BlockRead { vdev, offset, birth, .. } = *read;
-        let write = BlockWrite { vdev, offset, data: data.clone(), birth };
+        let write = BlockWrite { sides: None, vdev, offset, data: data.clone(), birth };
         match self.vdevs().write_batch(&[write]).pop() {
             Some(Ok(())) => done.repaired = done.repaired.saturating_add(read.size),
             _ => done.failed.push(birth),

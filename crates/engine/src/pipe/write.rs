@@ -431,6 +431,7 @@ impl Run<'_> {
     pub(super) fn submit(&self, dvas: &[Dva], data: &Bytes) -> Result<()> {
         for dva in dvas {
             self.writer.submit.submit(BlockWrite {
+                sides: None,
                 vdev: dva.vdev,
                 offset: dva.offset,
                 data: data.clone(),

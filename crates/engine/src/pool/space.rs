@@ -53,6 +53,8 @@ pub struct TopSpace {
     pub checkpoint: u64,
     /// Nothing new goes there.
     pub passive: bool,
+    /// Bytes of memory its mapping takes if it is removed, about, where that is known.
+    pub mapping_estimate: Option<u64>,
 }
 
 impl TopSpace {
@@ -131,6 +133,7 @@ impl PoolSpace {
             embedded_log: top.embedded_log,
             checkpoint: held(top.id),
             passive: top.passive,
+            mapping_estimate: top.mapping_estimate,
         };
         Self::with(catalog, figures.tops.iter().map(top).collect())
     }
@@ -249,6 +252,7 @@ impl VdevMaps {
                 embedded_log: 0,
                 checkpoint: 0,
                 passive: top.non_allocating == Some(1) || top.removing == Some(1),
+                mapping_estimate: None,
             },
             metaslab_shift: top.metaslab_shift,
             allocated: vec![0; sizes.len()],
@@ -521,6 +525,7 @@ mod tests {
             embedded_log: 0,
             checkpoint: 0,
             passive: false,
+            mapping_estimate: None,
         }
     }
 

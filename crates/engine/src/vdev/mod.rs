@@ -34,6 +34,7 @@ pub mod raidz;
 mod read;
 mod recover;
 mod reports;
+mod sides;
 mod source;
 mod state;
 mod stats;
@@ -56,6 +57,7 @@ pub use leaf::{BOOT_START, DATA_START, LeafOpener, LeafUnavailable, SMALLEST_DEV
 pub use missed::Missed;
 pub use read::BlockRead;
 pub use recover::{MAX_CANDIDATE_BYTES, MAX_CANDIDATES, Recovered, Repair};
+pub use sides::Stretch;
 pub use state::{Aux, Condition, VdevState};
 pub use stats::{LATENCY_BUCKETS, SIZE_BUCKETS, VdevStats};
 pub use status::VdevStatus;

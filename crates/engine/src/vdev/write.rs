@@ -20,6 +20,7 @@ use bytes::{Bytes, BytesMut};
 use cenote_device::{DeviceError, Enough, Patience, WriteOp, write_batch, write_durable};
 use cenote_format::Txg;
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 /// Zeros for sectors that belong to a layout and hold nothing.
 static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
@@ -33,6 +34,8 @@ pub struct BlockWrite {
     pub offset: u64,
     /// The block as it lies on disk: its physical size. Zeros follow up to whole sectors.
     pub data: Bytes,
+    /// What each side of a mirror gets instead, in turn; each is as long as `data`.
+    pub sides: Option<Arc<[Bytes]>>,
     /// Physical birth: the transaction group being written.
     pub birth: Txg,
 }
@@ -352,6 +355,10 @@ impl Placer<'_> {
             }
             _ => {}
         }
+        let unwritten = |reason| VdevError::NotWritten { vdev: write.vdev, reason };
+        if let Some(sides) = &write.sides {
+            return self.sides(node, extent, write.birth, sides, batch).map_err(unwritten);
+        }
         let mut data = write.data.clone();
         if data.len() as u64 != extent.len {
             let len = usize::try_from(extent.len).map_err(|_| read.bad("too large"))?;
@@ -360,8 +367,31 @@ impl Placer<'_> {
             padded.resize(len, 0);
             data = padded.freeze();
         }
-        self.place(node, extent, write.birth, &data, batch, 0)
-            .map_err(|reason| VdevError::NotWritten { vdev: write.vdev, reason })
+        self.place(node, extent, write.birth, &data, batch, 0).map_err(unwritten)
+    }
+
+    /// Gives each side of a mirror its own bytes.
+    fn sides(
+        &self,
+        id: NodeId,
+        extent: Extent,
+        birth: Txg,
+        sides: &[Bytes],
+        batch: &mut Batch,
+    ) -> Result<Placed, NoPlan> {
+        let node = self.planner.node(id)?;
+        if sides.iter().any(|side| side.len() as u64 != extent.len) {
+            return Err("a side is not as long as its place".into());
+        }
+        let first = sides.first().ok_or("there is no side")?;
+        if !matches!(node.shape, Shape::Copies) {
+            return self.place(id, extent, birth, first, batch, 0);
+        }
+        let mut copies = Vec::with_capacity(node.children.len());
+        for (child, side) in node.children.iter().zip(sides.iter().cycle()) {
+            copies.push(self.place(*child, extent, birth, side, batch, 1)?);
+        }
+        Ok(Placed::Copies(copies))
     }
 
     fn place(

@@ -11,6 +11,7 @@ mod damaged;
 mod dedup;
 mod encrypted;
 mod errors;
+mod evacuation;
 mod foreign;
 mod honest;
 mod log;

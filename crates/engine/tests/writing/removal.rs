@@ -89,8 +89,9 @@ fn logs_leave_while_they_are_used_and_come_again() {
         let side = tree(&live).children()[1].children()[0].guid;
         let error = live.remove_vdev(side).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
+        // The other has no room for what this one could hold.
         let error = live.remove_vdev(guid_of(&live, 0)).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert_eq!(error.kind(), ErrorKind::NoSpace);
         assert_eq!(live.remove_vdev(Guid(7)).unwrap_err().kind(), ErrorKind::NotFound);
         live.remove_vdev(mirror).unwrap();
         let kinds: Vec<VdevKind> = tree(&live).children().iter().map(|top| top.kind).collect();

@@ -305,13 +305,22 @@ fn removal_report(words: &[u64], tree: Option<&VdevConfig>, pool: &Pool) -> Opti
     Some(RemovalReport {
         state: phase,
         vdev: id,
-        name: vdevs::name(top, top.children().len()),
+        name: removed_name(top),
         start_time: i64::try_from(state.start_time).unwrap_or(0),
         end_time: i64::try_from(state.end_time).unwrap_or(0),
         to_copy: state.to_copy,
         copied: state.copied,
         mapping_memory,
     })
+}
+
+/// What OpenZFS calls a top-level vdev in the lines about its removal: `mirror`, or the path of a disk.
+fn removed_name(top: &VdevConfig) -> String {
+    match (top.kind, &top.path) {
+        (VdevKind::Mirror, _) => top.kind.name().to_owned(),
+        (VdevKind::Disk | VdevKind::File, Some(path)) => path.clone(),
+        _ => vdevs::name(top, top.children().len()),
+    }
 }
 
 /// The raidz expansion that runs, or the last one: each top-level vdev keeps a record of its own.

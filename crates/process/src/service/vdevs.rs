@@ -47,6 +47,7 @@ fn node(status: &VdevStatus, pool: &str, space: Option<&PoolSpace>, depth: u32) 
         fragmentation,
         checkpoint_space: top.map_or(0, |top| top.checkpoint),
         non_allocating: config.top.is_some_and(|top| top.non_allocating.unwrap_or(0) != 0),
+        mapping_estimate: top.and_then(|top| top.mapping_estimate),
         removing: config.top.is_some_and(|top| top.removing.unwrap_or(0) != 0),
         awaiting_resilver: config.resilver_defer
             || status.missed > 0 && status.condition.state.is_readable(),

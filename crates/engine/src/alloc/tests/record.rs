@@ -325,16 +325,13 @@ fn long_maps_are_condensed() {
 
 #[test]
 fn what_cannot_be_kept_right_is_refused() {
-    let rig = Rig::new(ALL, &[disk(GIB)]);
-    rig.store
-        .0
-        .lock()
-        .zaps
-        .get_mut(&1)
-        .unwrap()
-        .insert("com.delphix:condensing_indirect".into(), 1);
+    let mut rig = Rig::new(ALL, &[disk(GIB)]);
+    // It is being removed, and nothing tells where to.
+    if let Some(facts) = &mut rig.tops[0].top {
+        facts.removing = Some(1);
+    }
     let error = rig.reopened(&rig.store).unwrap_err();
-    assert_eq!(error.kind(), crate::ErrorKind::ReadOnly);
+    assert_eq!(error.kind(), crate::ErrorKind::Corrupt);
 }
 
 #[test]

@@ -12,6 +12,7 @@ use cenote_format::config::{PoolConfig, PoolState, TopLevel, VdevConfig, VdevKin
 use cenote_format::{Guid, NvList, ObjectId, ObjectType, Txg};
 
 use super::create::{assign_guids, distributed_spares, prepare_top, random};
+use super::evacuate::check_addable;
 use crate::dataset::Table;
 use crate::dataset::change::{MosChange, OBJECT_DIRECTORY};
 use crate::object::NewObject;
@@ -142,6 +143,7 @@ impl LivePool {
                     )));
                 }
             }
+            check_addable(change, &live.vdevs(), tops.iter().map(|(top, _)| top))?;
             if !tops.is_empty() {
                 spares.extend(distributed_spares(&live.add_tops(change, &tops, &opener)?)?);
             }

@@ -6,6 +6,7 @@
 
 use cenote_format::zap::Value;
 
+use super::evacuate::is_removing;
 use crate::dataset::change::{MosChange, OBJECT_DIRECTORY};
 use crate::pool::group::LivePool;
 use crate::pool::group::discarding::{CHECKPOINT, FEATURE, has_checkpoint};
@@ -28,6 +29,10 @@ impl LivePool {
         // What was done before belongs to it.
         self.sync()?;
         self.change_early(|live, change| {
+            if is_removing(change)? {
+                let reason = "device removal in progress";
+                return Err(Error::new(ErrorKind::Busy, reason));
+            }
             if has_checkpoint(change)? {
                 return Err(exists());
             }

@@ -13,8 +13,9 @@ use cenote_format::{Guid, Txg};
 
 use super::add::{AuxiliaryKind, Joined};
 use super::create::{random, vdev_zap};
-use super::vdev_zaps::{free_objects_of, zap_map};
+use super::evacuate::is_removing;
 use crate::dataset::change::MosChange;
+use crate::pool::group::vdev_zaps::{free_objects_of, zap_map};
 use crate::pool::group::{LivePool, MosStore, ScanKind, ScanOrder};
 use crate::pool::labels;
 use crate::vdev::{
@@ -142,6 +143,11 @@ impl LivePool {
         opener: &Arc<dyn LeafOpener>,
     ) -> Result<()> {
         Self::refuse_checkpoint(change)?;
+        if is_removing(change)? {
+            let name = name_of(&place.newcomer.leaf);
+            let reason = format!("{name} is busy, or device removal is in progress");
+            return Err(Error::new(ErrorKind::Busy, reason));
+        }
         let (txg, others) = (change.tx.txg(), self.vdevs());
         if let Some(map) = zap_map(change)? {
             place.newcomer.leaf.leaf_zap = Some(vdev_zap(change, map)?);

@@ -8,6 +8,7 @@ mod add;
 mod checkpoint;
 mod create;
 mod ending;
+mod evacuate;
 mod events;
 mod keys;
 mod making;
@@ -18,7 +19,6 @@ mod properties;
 mod remove;
 mod snapshots;
 mod spares;
-mod vdev_zaps;
 
 pub use add::Additions;
 pub use create::{NewPoolPlan, create};

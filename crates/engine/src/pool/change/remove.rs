@@ -12,7 +12,7 @@ use cenote_format::nvlist::Value;
 use cenote_format::{Guid, NvList, ObjectId, Txg};
 
 use super::add::AuxiliaryKind;
-use super::vdev_zaps::free_objects_of;
+use super::evacuate::BUSY;
 use crate::dataset::Table;
 use crate::dataset::change::{MosChange, OBJECT_DIRECTORY};
 use crate::events::string;
@@ -20,6 +20,7 @@ use crate::pool::group::LiveDataset;
 use crate::pool::group::LivePool;
 use crate::pool::group::MosStore;
 use crate::pool::group::config::write_packed;
+use crate::pool::group::vdev_zaps::free_objects_of;
 use crate::pool::leaves::open_exclusive;
 use crate::pool::{labels, packed};
 use crate::vdev::{AllocationClass, VdevTree};
@@ -29,16 +30,15 @@ use crate::{Error, ErrorKind, Result};
 const LIST_MAX: u64 = 16 << 20;
 /// Groups within which what was freed on a log device is released.
 const GROUPS: usize = 8;
-/// What is said of a device that cannot go now.
-const BUSY: &str = "Pool busy; removal may already be in progress";
 
 impl LivePool {
-    /// Takes a log device, spare or cache device out of the pool.
+    /// Takes a log device, spare or cache device out of the pool, or begins to empty a vdev that holds
+    /// data.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] if the pool has no such device; [`ErrorKind::Busy`] if a log device
-    /// holds a log that was not replayed, or the spare is in use; [`ErrorKind::NotSupported`] for
-    /// devices that hold data. Nothing is changed then.
+    /// holds a log that was not replayed, or the spare is in use; those of removing devices that hold
+    /// data. Nothing is changed then.
     pub fn remove_vdev(&self, guid: Guid) -> Result<()> {
         for kind in [AuxiliaryKind::Spare, AuxiliaryKind::Cache] {
             if self.lists(kind, guid)? {
@@ -53,11 +53,10 @@ impl LivePool {
             let reason = "operation not supported on this type of pool";
             return Err(Error::unsupported(reason));
         }
-        if topology.class(id) != AllocationClass::Log {
-            let reason = "removing devices that hold data is not supported yet";
-            return Err(Error::unsupported(reason));
+        match topology.class(id) {
+            AllocationClass::Log => self.remove_log(id),
+            _ => self.evacuate(id),
         }
-        self.remove_log(id)
     }
 
     /// Empties log vdev `id` and leaves a hole in its place.
@@ -81,10 +80,15 @@ impl LivePool {
         Ok(())
     }
 
+    /// Has all intent logs in use begin anew, where new blocks go now.
+    pub(super) fn renew_logs(&self) -> Result<()> {
+        let open: Vec<Arc<LiveDataset>> = self.datasets.lock().values().cloned().collect();
+        open.iter().filter_map(|dataset| dataset.log()).try_for_each(|log| log.renew())
+    }
+
     /// Waits until nothing is on log vdev `id` any more.
     fn empty_log(&self, id: u32) -> Result<()> {
-        let open: Vec<Arc<LiveDataset>> = self.datasets.lock().values().cloned().collect();
-        open.iter().filter_map(|dataset| dataset.log()).try_for_each(|log| log.renew())?;
+        self.renew_logs()?;
         for _ in 0..GROUPS {
             if self.allocator.is_empty(id) == Some(true) {
                 return Ok(());

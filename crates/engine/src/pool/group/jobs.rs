@@ -13,15 +13,27 @@ pub(in crate::pool) struct Jobs {
     pub(in crate::pool) freeing: Job,
     /// What a checkpoint held is freed.
     pub(in crate::pool) discarding: Job,
+    /// A vdev is emptied.
+    pub(in crate::pool) evacuating: Job,
+    /// A mapping of a removed vdev loses what is obsolete.
+    pub(in crate::pool) condensing: Job,
+    /// Groups are written only when somebody asks for one.
+    waits: bool,
 }
 
 impl Jobs {
-    pub(super) fn new() -> Self {
-        Self { freeing: Job::new("freeing"), discarding: Job::new("discarding checkpoint") }
+    pub(super) fn new(waits: bool) -> Self {
+        Self {
+            freeing: Job::new("freeing"),
+            discarding: Job::new("discarding checkpoint"),
+            evacuating: Job::new("removing"),
+            condensing: Job::new("condensing"),
+            waits,
+        }
     }
 
-    fn all(&self) -> [&Job; 2] {
-        [&self.freeing, &self.discarding]
+    fn all(&self) -> [&Job; 4] {
+        [&self.freeing, &self.discarding, &self.evacuating, &self.condensing]
     }
 
     /// Some job has something to do in the next group.
@@ -31,7 +43,9 @@ impl Jobs {
 
     /// Some job has something to do as soon as can be.
     pub(super) fn get_on(&self) -> bool {
-        self.all().iter().any(|job| job.gets_on())
+        let removed = [&self.evacuating, &self.condensing];
+        let waits = |job: &Job| self.waits && removed.iter().any(|one| std::ptr::eq(*one, job));
+        self.all().iter().any(|job| job.gets_on() && !waits(job))
     }
 
     /// What could not be done is tried again.

@@ -71,6 +71,7 @@ impl LivePool {
     /// Writes the dirty time logs that changed.
     pub(in crate::pool) fn write_missed(&self, change: &MosChange<'_>) -> Result<()> {
         let vdevs = self.vdevs();
+        self.note_missed_copies(&vdevs, change.tx.txg());
         let mut written = self.missed.lock();
         let changes = vdevs.missed_changes();
         if changes == written.changes {

@@ -7,17 +7,20 @@
 //! nothing is written any more and every change answers why.
 
 mod cloned;
+mod condensing;
 pub(super) mod config;
 pub(super) mod dataset;
 pub(super) mod discarding;
 mod effects;
 mod errors;
+mod evacuating;
 mod freeing;
 mod heal;
 mod hooks;
 mod jobs;
 mod live_log;
 mod log;
+pub(super) mod mapping;
 mod missed;
 pub(super) mod multihost;
 mod outage;
@@ -26,10 +29,11 @@ mod receives;
 mod scan;
 mod spare_watch;
 mod store;
-mod sync;
+pub(super) mod sync;
 mod tasks;
 mod telling;
 mod timer;
+pub(super) mod vdev_zaps;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -87,6 +91,10 @@ pub struct WriteOptions {
     pub accepts_log_losses: bool,
     /// What devices that are back missed is written to them without being asked.
     pub resilvers: bool,
+    /// Most bytes a removal copies in one group, about, if there is a limit.
+    pub copied_at_once: Option<u64>,
+    /// Bytes of mappings of removed vdevs above which they are condensed, if not as usual.
+    pub condensed_above: Option<u64>,
     /// Time between two activity writes of a device (`multihost`).
     pub activity_interval: Duration,
 }
@@ -100,6 +108,8 @@ impl Default for WriteOptions {
             inline: false,
             accepts_log_losses: false,
             resilvers: true,
+            copied_at_once: None,
+            condensed_above: None,
             activity_interval: multihost::INTERVAL,
         }
     }
@@ -159,6 +169,8 @@ pub struct LivePool {
     pub(super) scan: Arc<scan::Scan>,
     /// Receives under way.
     pub(super) receives: receives::Receives,
+    /// The removal of a vdev.
+    pub(super) evacuation: evacuating::Evacuation,
     /// How far freeing has come.
     pub(super) freeing_pass: Mutex<FreeingPass>,
     pub(super) thread: Mutex<Option<JoinHandle<()>>>,
@@ -226,9 +238,10 @@ impl LivePool {
             unreplayed: Mutex::default(),
             outage,
             activity,
-            jobs: Arc::new(jobs::Jobs::new()),
+            jobs: Arc::new(jobs::Jobs::new(options.inline)),
             scan: Arc::default(),
             receives: receives::Receives::default(),
+            evacuation: evacuating::Evacuation::default(),
             freeing_pass: Mutex::default(),
             thread: Mutex::new(None),
             pool,

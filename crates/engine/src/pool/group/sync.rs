@@ -90,6 +90,8 @@ impl LivePool {
         group.write_datasets(fresh, &mut written)?;
         self.free_destroyed(change, hooks);
         self.go_on_discarding(change, txg)?;
+        self.go_on_evacuating(change)?;
+        self.go_on_condensing(change)?;
         self.go_on_scanning(change, hooks);
         self.log_errors(change, hooks);
         Ok((group.write_mos_and_flush()?, written))
@@ -148,6 +150,8 @@ impl LivePool {
         let names = change.take_renamed();
         self.pool.publish(uberblock, config, Written { objects: objects.clone(), names })?;
         self.settle_promises(change, txg, &objects, has_orders);
+        self.part_with_devices();
+        self.wake_condensing();
         Ok(())
     }
 

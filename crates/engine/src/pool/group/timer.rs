@@ -47,6 +47,7 @@ impl LivePool {
 
     /// Whether a group has something to write.
     fn has_work(&self, txg: Txg) -> bool {
+        self.wake_evacuation();
         !self.tasks.lock().is_empty()
             || self.jobs.are_due()
             || self.scan.is_due()

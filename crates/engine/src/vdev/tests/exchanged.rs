@@ -47,7 +47,13 @@ fn a_disk_becomes_a_mirror_and_one_again() {
     assert_eq!(two.read_batch(&[read])[0].as_ref().unwrap(), &data);
     // What is written from now on is on both; either tree sees what becomes of the device both have.
     let late = Random(2).bytes(4096);
-    let write = BlockWrite { vdev: 0, offset: 1 << 20, data: late.clone().into(), birth: Txg(60) };
+    let write = BlockWrite {
+        sides: None,
+        vdev: 0,
+        offset: 1 << 20,
+        data: late.clone().into(),
+        birth: Txg(60),
+    };
     assert!(two.write_batch(&[write]).iter().all(Result::is_ok));
     let late_read = block(0, 1 << 20, 4096, 60);
     assert_eq!(rig.tree.read_batch(&[late_read])[0].as_ref().unwrap(), &late);

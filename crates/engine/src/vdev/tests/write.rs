@@ -22,7 +22,7 @@ fn blocks(
     for &size in sizes {
         let data = Bytes::from(random.bytes(size as usize));
         // Far enough apart for any parity and padding.
-        writes.push(BlockWrite { vdev, offset, data, birth: Txg(birth) });
+        writes.push(BlockWrite { sides: None, vdev, offset, data, birth: Txg(birth) });
         offset = (offset + size * 4 + (1 << 20) + sector).next_multiple_of(unit);
     }
     writes
@@ -206,6 +206,7 @@ fn impossible_places_are_refused() {
     let hole = cenote_format::config::VdevConfig::placeholder(VdevKind::Hole, 3);
     let rig = Rig::new(root(12, vec![leaf(1), expanding, removed, hole]));
     let write = |vdev, offset, len: usize| BlockWrite {
+        sides: None,
         vdev,
         offset,
         data: Bytes::from(vec![1; len]),
@@ -235,7 +236,13 @@ fn neighbours_are_joined_over_unused_sectors() {
     let size = rig.tree.asize(0, 3 << 12, Txg(5)).unwrap();
     assert_eq!(size, 6 << 12);
     let writes: Vec<BlockWrite> = (0..4)
-        .map(|i| BlockWrite { vdev: 0, offset: i * size, data: data.clone().into(), birth: Txg(5) })
+        .map(|i| BlockWrite {
+            sides: None,
+            vdev: 0,
+            offset: i * size,
+            data: data.clone().into(),
+            birth: Txg(5),
+        })
         .collect();
     assert!(rig.tree.write_batch(&writes).iter().all(Result::is_ok));
     let zeros = |disk: &cenote_device::SimDevice| {
@@ -294,9 +301,9 @@ fn the_queue_writes_everything_and_tells_what_failed() {
     // The later of two writes to one place stays, and overlapping ones are kept apart.
     for round in 0..50u8 {
         let data = Bytes::from(vec![round; 8192]);
-        queue.submit(BlockWrite { vdev: 0, offset: 4096, data, birth: Txg(31) });
+        queue.submit(BlockWrite { sides: None, vdev: 0, offset: 4096, data, birth: Txg(31) });
         let data = Bytes::from(vec![round; 4096]);
-        queue.submit(BlockWrite { vdev: 0, offset: 8192, data, birth: Txg(31) });
+        queue.submit(BlockWrite { sides: None, vdev: 0, offset: 8192, data, birth: Txg(31) });
     }
     assert!(queue.settle().is_none());
     queue.flushed();
@@ -335,7 +342,13 @@ fn the_queue_writes_everything_and_tells_what_failed() {
 
 /// A block of 4 KiB of `fill` at the start of vdev 0.
 fn first_block(fill: u8) -> BlockWrite {
-    BlockWrite { vdev: 0, offset: 0, data: Bytes::from(vec![fill; 4096]), birth: Txg(31) }
+    BlockWrite {
+        sides: None,
+        vdev: 0,
+        offset: 0,
+        data: Bytes::from(vec![fill; 4096]),
+        birth: Txg(31),
+    }
 }
 
 #[test]

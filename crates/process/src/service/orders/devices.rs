@@ -22,7 +22,11 @@ impl Order for Add<'_> {
     }
 
     fn words(&self, error: &Error) -> Option<String> {
-        (error.kind() == ErrorKind::ReadOnly).then(|| "pool is read-only".to_owned())
+        match error.kind() {
+            ErrorKind::ReadOnly => Some("pool is read-only".to_owned()),
+            ErrorKind::Exists => Some(error.reason().to_owned()),
+            _ => None,
+        }
     }
 
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
@@ -38,10 +42,12 @@ impl Order for Remove<'_> {
     }
 
     fn words(&self, error: &Error) -> Option<String> {
+        use ErrorKind::{
+            Busy, Exists, InvalidArgument, Io, NoSpace, NotFound, Permission, Unsupported,
+        };
         match error.kind() {
-            ErrorKind::NotFound | ErrorKind::Busy | ErrorKind::Unsupported => {
-                Some(error.reason().to_owned())
-            }
+            NotFound | Busy | Unsupported | InvalidArgument | NoSpace | Io | Exists
+            | Permission => Some(error.reason().to_owned()),
             ErrorKind::ReadOnly => Some("pool is read-only".to_owned()),
             _ => None,
         }
@@ -50,6 +56,26 @@ impl Order for Remove<'_> {
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
         let guid = doing.device(self.0)?;
         doing.simply(doing.engine(|live| live.remove_vdev(guid)))
+    }
+}
+
+pub(super) struct CancelRemoval;
+
+impl Order for CancelRemoval {
+    fn cannot(&self, _: &str) -> String {
+        "cannot cancel removal".to_owned()
+    }
+
+    fn words(&self, error: &Error) -> Option<String> {
+        match error.kind() {
+            ErrorKind::NotFound => Some("operation is not in progress".to_owned()),
+            ErrorKind::ReadOnly => Some("pool is read-only".to_owned()),
+            _ => None,
+        }
+    }
+
+    fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
+        doing.simply(doing.engine(|live| live.cancel_removal()))
     }
 }
 

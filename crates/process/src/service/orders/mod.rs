@@ -161,6 +161,7 @@ fn order(change: &Change) -> Box<dyn Order + '_> {
         Change::EnableFeatures(names) => Box::new(pool::EnableFeatures(names)),
         Change::AddVdevs(plan) => Box::new(devices::Add(plan)),
         Change::RemoveVdev(device) => Box::new(devices::Remove(device)),
+        Change::CancelRemoval => Box::new(devices::CancelRemoval),
         Change::AttachVdev { beside, device } => {
             Box::new(members::TakeIn { other: beside, device, replaces: false })
         }

@@ -76,7 +76,9 @@ impl Order for Checkpoint {
 
     fn words(&self, error: &Error) -> Option<String> {
         match error.kind() {
-            ErrorKind::Exists | ErrorKind::NotFound => Some(error.reason().to_owned()),
+            ErrorKind::Exists | ErrorKind::NotFound | ErrorKind::Busy => {
+                Some(error.reason().to_owned())
+            }
             ErrorKind::ReadOnly => Some("pool is read-only".to_owned()),
             _ => None,
         }

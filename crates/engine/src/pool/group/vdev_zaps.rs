@@ -5,21 +5,21 @@
 use cenote_format::ObjectId;
 use cenote_format::config::VdevConfig;
 
+use super::MosStore;
 use crate::alloc::destroy_missed;
 use crate::dataset::Table;
 use crate::dataset::change::{MosChange, OBJECT_DIRECTORY};
-use crate::pool::group::MosStore;
 use crate::{Error, Result, zap};
 
 /// The list of ZAPs of vdevs, if the pool has one.
-pub(super) fn zap_map(change: &MosChange<'_>) -> Result<Option<ObjectId>> {
+pub(in crate::pool) fn zap_map(change: &MosChange<'_>) -> Result<Option<ObjectId>> {
     let directory = Table::open(change.mos, OBJECT_DIRECTORY)?
         .ok_or_else(|| Error::corrupt("the pool has no object directory"))?;
     Ok(directory.number("com.delphix:vdev_zap_map")?.map(ObjectId))
 }
 
 /// Frees what the metadata has of vdevs that leave: their dirty time logs and ZAPs.
-pub(super) fn free_objects_of<'a>(
+pub(in crate::pool) fn free_objects_of<'a>(
     change: &MosChange<'_>,
     store: &mut MosStore<'_, '_>,
     gone: impl IntoIterator<Item = &'a VdevConfig>,
