@@ -20,6 +20,7 @@ mod remove;
 mod reuse;
 mod state;
 mod store;
+mod sweep;
 mod sync;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -33,3 +34,4 @@ pub use reuse::Held;
 pub use store::{
     DIRECTORY, HISTOGRAM, LOGS, NewSpaceObject, OBSOLETE_COUNTS, SpaceSource, SpaceStore, TWO_WORDS,
 };
+pub use sweep::Swept;

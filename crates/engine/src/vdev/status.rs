@@ -25,6 +25,8 @@ pub struct VdevStatus {
     pub class: AllocationClass,
     /// Allocatable bytes (top-level vdevs only, else 0).
     pub asize: u64,
+    /// Bytes it could have more (top-level vdevs only, else 0).
+    pub expandable: u64,
     /// How many transaction groups it missed writes of (leaves only, else 0).
     pub missed: u64,
     /// Its children.
@@ -93,6 +95,7 @@ impl VdevTree {
             stats,
             class: top.map_or(AllocationClass::Normal, |top| self.class(top)),
             asize: top.filter(|_| is_top).and_then(|top| self.top_asize(top)).unwrap_or(0),
+            expandable: top.filter(|_| is_top).map_or(0, |top| self.expandable(top)),
             missed,
             children,
         })

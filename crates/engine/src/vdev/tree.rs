@@ -374,7 +374,7 @@ impl VdevTree {
     }
 
     /// Allocatable bytes from the open devices; those without a device do not count.
-    fn node_asize(&self, node: NodeId) -> u64 {
+    pub(super) fn node_asize(&self, node: NodeId) -> u64 {
         let Some(node) = self.nodes.get(node) else { return 0 };
         let smallest = || {
             let sizes = node.children.iter().map(|&child| self.node_asize(child));

@@ -13,6 +13,7 @@ pub(super) mod discarding;
 mod effects;
 mod errors;
 mod freeing;
+pub(super) mod growth;
 mod heal;
 mod hooks;
 mod jobs;
@@ -26,6 +27,7 @@ mod receives;
 mod scan;
 mod spare_watch;
 mod store;
+pub(super) mod sweep;
 mod sync;
 mod tasks;
 mod telling;
@@ -59,6 +61,8 @@ pub use outage::FailMode;
 pub use scan::{ScanKind, ScanOrder, ScanProgress};
 use spare_watch::SpareWatch;
 pub use store::{MosSource, MosStore};
+pub use sweep::{SweepKind, SweepOrder};
+pub(super) use sync::seconds_now;
 use tasks::Answers;
 pub(super) use tasks::{Task, Work};
 
@@ -145,6 +149,8 @@ pub struct LivePool {
     pub(super) errors: errors::ErrorLogs,
     /// Since when devices are lost.
     pub(super) spare_watch: SpareWatch,
+    /// Whether it uses what devices have grown by.
+    pub(super) growth: growth::Growth,
     pub(super) outage: Arc<outage::Outage>,
     pub(super) activity: Mutex<multihost::Activity>,
     /// Heads of volumes with an intent log that an earlier life of the pool left.
@@ -157,6 +163,8 @@ pub struct LivePool {
     pub(super) jobs: Arc<jobs::Jobs>,
     /// The scrub or resilver.
     pub(super) scan: Arc<scan::Scan>,
+    /// Initialize and trim.
+    pub(super) sweeps: Arc<sweep::Sweeps>,
     /// Receives under way.
     pub(super) receives: receives::Receives,
     /// How far freeing has come.
@@ -193,12 +201,12 @@ impl LivePool {
         let submit = Arc::new(hooks::PoolSubmit::new(queue, outage.clone()));
         let seen: Arc<dyn crate::pipe::Submit> = submit.clone();
         io.pipe.set_submit(&seen);
-        let config = config::ConfigState::of(&pool);
         let dedup = Arc::new(LiveDedup::open(mos.clone())?);
         let clones = LiveClones::open(mos.clone(), pool.uberblock().version)?;
         Ok(Arc::new(Self {
             io,
             gate,
+            growth: growth::Growth::of(&mos),
             mos,
             allocator,
             dedup,
@@ -218,7 +226,7 @@ impl LivePool {
             fresh: Mutex::default(),
             tasks: Mutex::default(),
             written: Mutex::default(),
-            config: Mutex::new(config),
+            config: Mutex::new(config::ConfigState::of(&pool)),
             missed: Mutex::new(missed::Written::of(&pool.vdevs())),
             errors: errors::ErrorLogs::default(),
             spare_watch: SpareWatch::default(),
@@ -228,6 +236,7 @@ impl LivePool {
             activity,
             jobs: Arc::new(jobs::Jobs::new()),
             scan: Arc::default(),
+            sweeps: Arc::default(),
             receives: receives::Receives::default(),
             freeing_pass: Mutex::default(),
             thread: Mutex::new(None),
@@ -281,6 +290,7 @@ impl LivePool {
     pub fn close(&self) -> Result<()> {
         self.jobs.rest();
         self.scan.rest();
+        self.sweeps.rest();
         let synced = match self.gate.failure() {
             Some(failure) => Err(failure),
             None => {

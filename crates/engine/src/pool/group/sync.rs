@@ -91,6 +91,7 @@ impl LivePool {
         self.free_destroyed(change, hooks);
         self.go_on_discarding(change, txg)?;
         self.go_on_scanning(change, hooks);
+        self.go_on_sweeping(change, hooks);
         self.log_errors(change, hooks);
         Ok((group.write_mos_and_flush()?, written))
     }

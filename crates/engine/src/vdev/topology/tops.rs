@@ -3,10 +3,10 @@
 //! Chapter 01, section 7.5. Invariant: the id of a top-level vdev is its place for ever, for the
 //! addresses of blocks name it: new ones come last, and one that goes leaves a hole.
 
-use super::{AllocationClass, Topology};
+use super::{AllocationClass, Topology, at_mut};
 use crate::vdev::VdevError;
 use cenote_format::config::{TopLevel, VdevConfig, VdevKind};
-use cenote_format::{ObjectId, Txg};
+use cenote_format::{Guid, ObjectId, Txg};
 
 impl Topology {
     /// With new top-level vdevs after the others, added by group `txg`. Their nodes have guids; their
@@ -27,6 +27,30 @@ impl Topology {
             next.classes.push(class);
         }
         next.checked()
+    }
+
+    /// These top-level vdevs have so many allocatable bytes.
+    #[must_use]
+    pub fn grown(&self, sizes: &[(u32, u64)], txg: Txg) -> Self {
+        let mut next = self.next(txg);
+        for (id, size) in sizes {
+            let place = next.root.children.as_mut().and_then(|all| all.get_mut(*id as usize));
+            if let Some(top) = place.and_then(|top| top.top.as_mut()) {
+                top.asize = *size;
+            }
+        }
+        next
+    }
+
+    /// The leaf was asked at this time (seconds since 1970) to use what its device has.
+    #[must_use]
+    pub fn asked_to_grow(&self, leaf: Guid, time: u64, txg: Txg) -> Self {
+        let mut next = self.next(txg);
+        let path = self.path(leaf);
+        if let Some(node) = path.and_then(|path| at_mut(&mut next.root, &path)) {
+            node.expansion_time = Some(time);
+        }
+        next
     }
 
     /// Without the log vdev `id`, on which nothing is any more: a hole keeps its place.
