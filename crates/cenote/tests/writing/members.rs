@@ -176,8 +176,14 @@ fn a_pool_grows_with_its_disks() {
     let listed = bench.cenote(&["zpool", "list", "-Hpv", "tank"]);
     let top = listed.lines().find(|line| line.contains("mirror-0")).unwrap();
     assert!(top.split('\t').any(|word| word == more.to_string()), "{listed}");
+    // As in OpenZFS each device is asked for.
     bench.cenote(&["zpool", "online", "-e", "tank", one]);
+    assert_eq!((value("expandsize"), value("size")), (more.to_string(), size.to_string()));
+    bench.cenote(&["zpool", "online", "-e", "tank", two]);
     assert_eq!((value("expandsize"), value("size")), ("-".to_owned(), (size + more).to_string()));
+    let history = bench.cenote(&["zpool", "history", "-i", "tank"]);
+    let words = format!("vdev online pool 'tank' size: {}(+{more})", size + more);
+    assert!(history.contains(&words), "{history}");
     std::fs::write(bench.at("mnt/tank/large"), super::noise(48 << 20, 9)).unwrap();
     bench.cenote(&["zpool", "sync", "tank"]);
     bench.kill();

@@ -192,6 +192,14 @@ impl Allocator {
     }
 }
 
+impl Allocator {
+    /// Bytes of metaslabs that a vdev of `asize` allocatable bytes has; 0 of one that holds no space.
+    pub fn size_with(&self, id: u32, asize: u64) -> u64 {
+        let state = self.state.lock();
+        state.top(id).map_or(0, |top| (asize >> top.metaslab_shift) << top.metaslab_shift)
+    }
+}
+
 fn ashift(id: u32, ashift: u64) -> Result<u32> {
     let ashift = u32::try_from(ashift).ok().filter(|ashift| (9..=16).contains(ashift));
     ashift.ok_or_else(|| bad(id, "impossible ashift"))

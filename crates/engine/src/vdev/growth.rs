@@ -3,6 +3,7 @@
 //! Chapter 03, section 1. Invariant: nothing is used of a device before the pool's configuration says so; what a
 //! vdev could have is told only while all devices below it are there, for one that is away may be smaller.
 
+use super::leaf::Leaf;
 use super::state::VdevState;
 use super::tree::{NodeId, Shape, VdevTree};
 use cenote_device::Device;
@@ -22,18 +23,34 @@ impl VdevTree {
         any
     }
 
-    /// Allocatable bytes that the top-level vdev `id` has more than its configuration says.
-    pub fn unused(&self, id: u32) -> u64 {
+    /// All that the device of the leaf `guid` has, or those of all leaves, counts for their vdevs from now on.
+    pub fn count_all(&self, guid: Option<Guid>) {
+        let wanted = |leaf: &&Leaf| guid.is_none_or(|guid| leaf.config.guid == guid);
+        self.leaves.iter().filter(wanted).for_each(Leaf::count_all);
+        self.refresh();
+    }
+
+    /// Allocatable bytes that the top-level vdev `id` has more than its configuration says, if leaves have
+    /// what `of` says.
+    fn unused(&self, id: u32, of: &dyn Fn(&Leaf) -> u64) -> u64 {
         let recorded = self.recorded(id).map_or(u64::MAX, |top| top.asize);
-        let now = self.tops.get(id as usize).map_or(0, |top| self.node_asize(top.node));
+        let now = self.tops.get(id as usize).map_or(0, |top| self.node_asize(top.node, of));
         now.saturating_sub(recorded)
     }
 
-    /// The same in whole metaslabs: what the pool would grow by.
+    /// Whole metaslabs that the top-level vdev `id` would grow by if all of its devices counted.
     pub fn expandable(&self, id: u32) -> u64 {
+        self.in_metaslabs(id, self.unused(id, &Leaf::asize))
+    }
+
+    /// Bytes by which a leaf has grown that do not count yet, in whole metaslabs of its vdev.
+    pub(super) fn uncounted(&self, leaf: &Leaf) -> u64 {
+        self.in_metaslabs(leaf.top, leaf.asize().saturating_sub(leaf.counted()))
+    }
+
+    fn in_metaslabs(&self, id: u32, bytes: u64) -> u64 {
         let shift = self.recorded(id).map_or(0, |top| top.metaslab_shift.min(63));
-        let unused = self.unused(id);
-        unused - unused % (1 << shift)
+        bytes - bytes % (1 << shift)
     }
 
     /// The top-level vdevs that can grow, and the bytes they then have.
@@ -44,7 +61,7 @@ impl VdevTree {
                 && recorded.removing != Some(1)
                 && !top.raidz_expanding
                 && self.top_condition(id).is_some_and(|now| now.state == VdevState::Online);
-            let unused = self.unused(id);
+            let unused = self.unused(id, &Leaf::counted);
             (may && unused > 0).then(|| (id, recorded.asize.saturating_add(unused)))
         });
         all.collect()

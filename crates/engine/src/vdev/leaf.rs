@@ -94,6 +94,8 @@ pub(super) struct Leaf {
     unflushed: Arc<Mutex<Unflushed>>,
     /// What the administrator has said of it in this life of the pool.
     said: Arc<AtomicU8>,
+    /// Allocatable bytes that count for its vdev: those it had when it was opened, until somebody wants more.
+    counted: Arc<AtomicU64>,
     /// What is to happen to it on purpose.
     pub(super) faults: Arc<ArcSwapOption<LeafFaults>>,
 }
@@ -179,6 +181,7 @@ impl Leaf {
             pending: Arc::default(),
             unflushed: Arc::default(),
             said: Arc::new(AtomicU8::new(Said::Nothing as u8)),
+            counted: Arc::default(),
             faults: Arc::default(),
         };
         leaf.open(opener);
@@ -199,6 +202,7 @@ impl Leaf {
             Ok(device) => {
                 // Nothing is read from it in good faith before that is known.
                 self.add_missing(opener.lacks(&self.config));
+                self.counted.store(allocatable(device.size()), Relaxed);
                 Opened::Device(device)
             }
             Err(why) => {
@@ -294,6 +298,16 @@ impl Leaf {
     /// Allocatable bytes; 0 without a device.
     pub(super) fn asize(&self) -> u64 {
         self.device().map_or(0, |device| allocatable(device.size()))
+    }
+
+    /// Allocatable bytes that count for its vdev; 0 without a device.
+    pub(super) fn counted(&self) -> u64 {
+        self.asize().min(self.counted.load(Relaxed))
+    }
+
+    /// All that its device has counts for its vdev.
+    pub(super) fn count_all(&self) {
+        self.counted.store(self.asize(), Relaxed);
     }
 
     /// How well it serves a block born in `birth`; `None` if it has no device, or is given up and

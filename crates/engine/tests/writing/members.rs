@@ -296,7 +296,10 @@ fn a_pool_uses_what_its_devices_have_grown_by() {
         live.look_again().unwrap();
         let more = live.vdevs().expandable(0);
         assert!(size(&live) == before && more >= 192 << 20, "{kind:?}: {more}");
-        live.grow(Some(guid_of(&live, "/sim/0"))).unwrap();
+        for number in 0..count {
+            assert_eq!(size(&live), before);
+            live.grow(Some(guid_of(&live, &format!("/sim/{number}")))).unwrap();
+        }
         assert_eq!((size(&live), live.vdevs().expandable(0)), (before + more, 0));
         // More than there was room for.
         write(&live, if kind == VdevKind::Raidz { 20 } else { 180 }, 50);

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use cenote_format::Guid;
 
 use crate::Result;
+use crate::dataset::change::MosChange;
 use crate::pool::group::LivePool;
 
 /// Time between two looks at the sizes of devices.
@@ -34,14 +35,16 @@ impl LivePool {
         Ok(())
     }
 
-    /// Uses what the devices of the top-level vdev of, or above, `vdev` have, or those of all.
+    /// Uses what the device of the leaf `leaf` has, or those of all. A vdev grows when all devices below it
+    /// count.
     ///
     /// # Errors
     /// If it cannot be written down.
-    pub fn grow(&self, vdev: Option<Guid>) -> Result<()> {
+    pub fn grow(&self, leaf: Option<Guid>) -> Result<()> {
         self.measure();
-        let only = vdev.and_then(|vdev| self.vdevs().topology().top_of(vdev));
-        let wanted = move |id: &u32| vdev.is_none() || only == Some(*id);
+        self.vdevs().count_all(leaf);
+        let only = leaf.and_then(|leaf| self.vdevs().topology().top_of(leaf));
+        let wanted = move |id: &u32| leaf.is_none() || only == Some(*id);
         if !self.vdevs().growable().iter().any(|(id, _)| wanted(id)) {
             return Ok(());
         }
@@ -51,6 +54,7 @@ impl LivePool {
             grown.retain(|(id, _)| wanted(id));
             let topology = vdevs.topology().grown(&grown, change.tx.txg());
             let tree = Arc::new(vdevs.with_topology(topology)?);
+            live.log_growth(change, &grown)?;
             live.when_done(move |live| live.take_vdevs(tree));
             Ok(grown)
         })?;
@@ -58,6 +62,19 @@ impl LivePool {
             self.allocator.grow_vdev(id, size)?;
         }
         Ok(())
+    }
+
+    /// The history is told how large the pool is now.
+    fn log_growth(&self, change: &MosChange<'_>, grown: &[(u32, u64)]) -> Result<()> {
+        let figures = self.allocator.figures();
+        let before: u64 = figures.tops.iter().map(|top| top.size).sum();
+        let more = grown.iter().map(|(id, size)| {
+            let own = figures.tops.iter().find(|top| top.id == *id).map_or(0, |top| top.size);
+            self.allocator.size_with(*id, *size).saturating_sub(own)
+        });
+        let more: u64 = more.sum();
+        let (name, after) = (self.pool.name(), before.saturating_add(more));
+        change.log_event("vdev online", None, &format!("pool '{name}' size: {after}(+{more})"))
     }
 
     /// Lets a pool grow whose property says so; looks now and then only.
