@@ -61,6 +61,8 @@ impl LivePool {
         for (id, size) in grown {
             self.allocator.grow_vdev(id, size)?;
         }
+        // Who looks sees it with the next group.
+        self.gate.want(self.gate.figures().open);
         Ok(())
     }
 
