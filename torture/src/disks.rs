@@ -222,6 +222,12 @@ impl Disks {
         self.disks.values()
     }
 
+    /// All have so many bytes more.
+    pub fn grow(&self, bytes: u64) {
+        let size = |disk: &SimDevice| usize::try_from(disk.measure().saturating_add(bytes));
+        self.all().for_each(|disk| disk.grow(size(disk).unwrap_or(usize::MAX)));
+    }
+
     /// Records what happens from now on.
     pub fn record(&self) {
         self.all().for_each(|disk| disk.record());
@@ -447,6 +453,10 @@ impl Device for TurningDisk {
 
     fn size(&self) -> u64 {
         self.after.size()
+    }
+
+    fn measure(&self) -> u64 {
+        self.after.measure()
     }
 
     fn sector_size(&self) -> u32 {

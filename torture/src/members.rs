@@ -6,7 +6,7 @@
 use cenote_device::SimDevice;
 use cenote_engine::Result;
 use cenote_engine::pool::change::Newcomer;
-use cenote_engine::pool::group::{ScanKind, ScanOrder};
+use cenote_engine::pool::group::{ScanKind, ScanOrder, SweepKind, SweepOrder};
 use cenote_format::Guid;
 use cenote_format::config::VdevKind;
 
@@ -14,11 +14,14 @@ use crate::disks::{NEWCOMER, leaf};
 use crate::random::bytes;
 use crate::run::{Runner, Verdict};
 
+/// Bytes by which disks grow: more than a metaslab of any of these pools.
+const GROWTH: u64 = 96 << 20;
 /// Groups within which a resilver of a small pool ends.
 const GROUPS: usize = 80;
 
 impl Runner {
-    /// Lets one leaf rest, be replaced and come back, or have another beside it.
+    /// Lets one leaf rest or count as faulty, be replaced and come back, have another beside it, be initialized
+    /// or trimmed; or all disks grow.
     pub(crate) fn members(&mut self, what: u8, which: u8, fill: u32) -> Verdict {
         // Without others nobody could do without it.
         // As long as there is a checkpoint, no device is said to have what it missed.
@@ -31,8 +34,11 @@ impl Runner {
         let (Some((path, kind)), true) = (chosen, is_well && !self.rotten_labels) else {
             return self.pass();
         };
-        let done = match what % 3 {
+        let done = match what % 6 {
             0 => self.rests(&path, what > 127, fill)?,
+            3 => self.is_faulted(&path, what > 127, fill)?,
+            4 => return self.grows(fill),
+            5 => return self.swept(&path, what, fill),
             1 => {
                 self.change_places(&path, NEWCOMER, fill)?
                     && self.change_places(NEWCOMER, &path, fill)?
@@ -91,6 +97,62 @@ impl Runner {
         }
         self.made_whole()?;
         Ok(true)
+    }
+
+    /// The leaf is said to be faulty, and trusted again.
+    fn is_faulted(&mut self, path: &str, temporary: bool, fill: u32) -> Verdict<bool> {
+        let leaf = self.guid_of(path);
+        if !self.ordered(|runner| runner.live.fault(leaf, temporary))? {
+            return Ok(false);
+        }
+        self.touch(fill)?;
+        if self.live.vdevs().missed().iter().all(|(guid, _)| *guid != leaf) {
+            return Err(format!("{path} counts as faulty, and is written to"));
+        }
+        if !self.ordered(|runner| runner.live.trust(Some(leaf)))? {
+            return Err("a device is not trusted again".into());
+        }
+        self.made_whole()?;
+        Ok(true)
+    }
+
+    /// The disks have become larger, and the pool with them.
+    fn grows(&mut self, fill: u32) -> Verdict {
+        let bytes = |runner: &Self| -> u64 {
+            runner.live.allocator().figures().tops.iter().map(|top| top.size).sum()
+        };
+        let before = bytes(self);
+        self.disks.grow(GROWTH);
+        if !self.ordered(|runner| runner.live.grow(None))? {
+            return Ok(());
+        }
+        if bytes(self) <= before {
+            return Err(format!("all disks grew, and the pool still has {before} bytes"));
+        }
+        self.touch(fill)
+    }
+
+    /// The free space of the leaf is overwritten, or given up; it may be left in the middle.
+    fn swept(&mut self, path: &str, what: u8, fill: u32) -> Verdict {
+        let leaf = self.guid_of(path);
+        let kind = if what & 64 == 0 { SweepKind::Initialize } else { SweepKind::Trim };
+        let begin = SweepOrder::Begin { rate: None };
+        if !self.ordered(|runner| runner.live.sweep(leaf, kind, begin))? {
+            return Ok(());
+        }
+        self.touch(fill)?;
+        if what > 127 && self.live.is_sweeping() {
+            self.ordered(|runner| runner.live.sweep(leaf, kind, SweepOrder::Suspend))?;
+            self.touch(fill.wrapping_add(1))?;
+            self.ordered(|runner| runner.live.sweep(leaf, kind, begin))?;
+        }
+        for _ in 0..GROUPS {
+            if !self.live.is_sweeping() {
+                return Ok(());
+            }
+            self.group()?;
+        }
+        Err(format!("after {GROUPS} groups {path} is not done"))
     }
 
     fn change_places(&mut self, old: &str, new: &str, fill: u32) -> Verdict<bool> {

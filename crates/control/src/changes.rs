@@ -172,9 +172,20 @@ pub enum Change {
         device: String,
         /// Only until the pool is imported again (`-t`).
         temporary: bool,
+        /// It counts as faulty (`-f`).
+        faulty: bool,
     },
-    /// `zpool online`: its path, the end of that, its name or guid.
-    OnlineVdev(String),
+    /// `zpool online`.
+    OnlineVdev {
+        /// Its path, the end of that, its name or guid.
+        device: String,
+        /// All of it is used, if it has grown (`-e`).
+        expand: bool,
+    },
+    /// `zpool reopen`: looks for devices that came back or grew.
+    Reopen,
+    /// `zpool split`.
+    SplitPool(SplitRequest),
     /// `zpool reguid`: a new guid, this one (`-g`) or a random one.
     Reguid(Option<u64>),
     /// `zpool checkpoint`.
@@ -184,6 +195,8 @@ pub enum Change {
     },
     /// `zpool scrub` and `zpool resilver`.
     Scan(ScanRequest),
+    /// `zpool initialize` and `zpool trim`.
+    Sweep(SweepRequest),
     /// `zpool clear`: sets error counters to zero, of one device (path or guid) or of all, and lets
     /// a suspended pool try to go on.
     Clear(Option<String>),
@@ -369,6 +382,44 @@ pub struct DiffRequest {
     pub times: bool,
     /// Odd bytes in names as they are (`-h`).
     pub plain: bool,
+}
+
+/// A pool that is to be split off.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SplitRequest {
+    /// Its name.
+    pub name: String,
+    /// Devices that leave: paths, ends of those, names or guids; of the other mirrors the last.
+    pub devices: Vec<String>,
+    /// Properties of the new pool.
+    pub properties: Vec<PropertySetting>,
+}
+
+/// What is wanted of the initializing or trimming of devices.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SweepRequest {
+    /// It is about trimming, else about initializing.
+    pub trim: bool,
+    /// Each by its path, the end of that, its name or guid; none: all devices of the pool.
+    pub devices: Vec<String>,
+    /// What is to become of it.
+    pub action: SweepAction,
+}
+
+/// What is to become of the initializing or trimming of devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SweepAction {
+    /// It begins, or goes on if it was suspended.
+    Begin {
+        /// Bytes a second at most (`-r`).
+        rate: Option<u64>,
+    },
+    /// It pauses (`-s`).
+    Suspend,
+    /// It is given up (`-c`).
+    Cancel,
+    /// It counts as never begun (`-u`).
+    Forget,
 }
 
 /// What is wanted of the scrub or resilver of a pool.

@@ -10,11 +10,13 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 
+use crate::batch::in_range;
 use crate::buffer::{Buffer, PAGE, limit_heaps};
 use crate::claim;
 use crate::patience::DEFAULT_DEADLINE;
@@ -53,7 +55,7 @@ struct Inner {
     /// For reading; direct if `alignment` is above 1.
     reader: File,
     writer: Option<Writer>,
-    size: u64,
+    size: AtomicU64,
     sector_size: u32,
     alignment: usize,
     is_file: bool,
@@ -143,13 +145,12 @@ fn open(path: PathBuf, mode: Mode) -> Result<Inner, DeviceError> {
     let buffered = OpenOptions::new().read(true).open(&path)?;
     let metadata = buffered.metadata()?;
     check_kind(&path, &metadata.file_type())?;
-    let (size, sector_size) = if metadata.file_type().is_block_device() {
-        let size = rustix::fs::seek(&buffered, rustix::fs::SeekFrom::End(0))
-            .map_err(std::io::Error::from)?;
+    let size = size_of(&buffered)?;
+    let sector_size = if metadata.file_type().is_block_device() {
         let sector = rustix::fs::ioctl_blksszget(&buffered).map_err(std::io::Error::from)?;
-        (size, if sector.is_power_of_two() { sector.max(512) } else { 512 })
+        if sector.is_power_of_two() { sector.max(512) } else { 512 }
     } else {
-        (metadata.len(), 512)
+        512
     };
     let (reader, alignment) = match open_direct(&path, sector_size) {
         Some((direct, alignment)) => (direct, alignment),
@@ -161,8 +162,17 @@ fn open(path: PathBuf, mode: Mode) -> Result<Inner, DeviceError> {
     };
     let is_file = metadata.file_type().is_file();
     let can_trim = is_file || discards(&metadata);
-    let stall = Stall::default();
+    let (stall, size) = (Stall::default(), AtomicU64::new(size));
     Ok(Inner { path, reader, writer, size, sector_size, alignment, is_file, can_trim, stall })
+}
+
+/// Bytes of a file or block device.
+fn size_of(file: &File) -> std::io::Result<u64> {
+    let metadata = file.metadata()?;
+    if metadata.file_type().is_block_device() {
+        return Ok(rustix::fs::seek(file, rustix::fs::SeekFrom::End(0))?);
+    }
+    Ok(metadata.len())
 }
 
 /// Whether the kernel hands discards on to this block device; a partition asks its disk.
@@ -252,7 +262,33 @@ impl Device for FileDevice {
     }
 
     fn size(&self) -> u64 {
-        self.inner.size
+        self.inner.size.load(Relaxed)
+    }
+
+    fn measure(&self) -> u64 {
+        let inner = self.inner.clone();
+        let measured = call(DEFAULT_DEADLINE, move || Ok(size_of(&inner.reader)?));
+        if let Ok(size) = measured {
+            self.inner.size.fetch_max(size, Relaxed);
+        }
+        self.size()
+    }
+
+    fn trim(&self, offset: u64, len: u64) -> Result<(), DeviceError> {
+        in_range(offset, usize::try_from(len).unwrap_or(usize::MAX), self.size())?;
+        if self.inner.writer.is_none() {
+            return Err(DeviceError::ReadOnly);
+        }
+        let inner = self.inner.clone();
+        call(DEFAULT_DEADLINE, move || {
+            let Some(writer) = &inner.writer else { return Err(DeviceError::ReadOnly) };
+            // Of a file a hole is made; the kernel makes a discard of it for a block device.
+            use rustix::fs::FallocateFlags;
+            let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            let file = writer.direct.as_ref().unwrap_or(&writer.buffered);
+            rustix::fs::fallocate(file, hole, offset, len).map_err(std::io::Error::from)?;
+            Ok(())
+        })
     }
 
     fn sector_size(&self) -> u32 {

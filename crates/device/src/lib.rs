@@ -99,8 +99,17 @@ impl From<std::io::Error> for DeviceError {
 pub trait Device: Send + Sync + std::fmt::Debug {
     /// Path as the user knows it.
     fn path(&self) -> PathBuf;
-    /// Size in bytes.
+    /// Size in bytes: what it was when it was opened, or measured last.
     fn size(&self) -> u64;
+    /// Looks whether it has grown, and tells its size. One that became smaller keeps its size.
+    fn measure(&self) -> u64 {
+        self.size()
+    }
+    /// Lets go of what it holds in this range: reads give zeros, or anything, from then on. May do
+    /// nothing; only where [`Device::can_trim`] says so.
+    fn trim(&self, _offset: u64, _len: u64) -> Result<(), DeviceError> {
+        Err(std::io::Error::from(std::io::ErrorKind::Unsupported).into())
+    }
     /// Logical sector size in bytes (a power of two, at least 512).
     fn sector_size(&self) -> u32;
     /// Reads `len` bytes at `offset`.

@@ -70,7 +70,7 @@ fn do_before_write() {
 #[derive(Debug)]
 pub struct SimDevice {
     name: String,
-    size: u64,
+    size: AtomicU64,
     state: Mutex<State>,
     /// The ranges whose reads are held have changed.
     released: Condvar,
@@ -166,7 +166,7 @@ impl SimDevice {
 
     fn with(name: String, size: usize, bytes: Store) -> Self {
         let state = Mutex::new(State { bytes, ..State::default() });
-        Self { name, size: size as u64, state, released: Condvar::new() }
+        Self { name, size: AtomicU64::new(size as u64), state, released: Condvar::new() }
     }
 
     /// Puts `bytes`, as many as the disk has, in place of everything, at once and however the disk is: it was
@@ -254,6 +254,12 @@ impl SimDevice {
         state.recording.as_ref().map(|recording| recording.events.clone()).unwrap_or_default()
     }
 
+    /// It has `size` bytes from now on, the new ones zero; who has it open learns of that when he
+    /// measures it.
+    pub fn grow(&self, size: usize) {
+        self.state.lock().bytes.grow(size);
+    }
+
     /// The order of the newest event that any disk of this process recorded.
     pub fn newest_order() -> u64 {
         ORDER.load(Ordering::SeqCst) - 1
@@ -264,11 +270,12 @@ impl SimDevice {
     /// As it is at present if nothing was recorded. It shares what was not written with this one.
     pub fn after_crash(&self, order: u64, keep: &mut dyn FnMut(&Recorded) -> Keep) -> Self {
         let state = self.state.lock();
-        let size = self.size as usize;
+        let size = self.size() as usize;
         let Some(recording) = &state.recording else {
             return Self::with(self.name.clone(), size, state.bytes.clone());
         };
         let mut bytes = recording.before.clone();
+        bytes.grow(size);
         let mut put = |offset: u64, data: &[u8]| bytes.put(offset as usize, data);
         let before = recording.events.partition_point(|recorded| recorded.order < order);
         let events = recording.events.get(..before).unwrap_or_default();
@@ -367,7 +374,21 @@ impl Device for SimDevice {
     }
 
     fn size(&self) -> u64 {
-        self.size
+        self.size.load(Ordering::SeqCst)
+    }
+
+    fn measure(&self) -> u64 {
+        let size = self.state.lock().bytes.size() as u64;
+        self.size.fetch_max(size, Ordering::SeqCst).max(size)
+    }
+
+    fn can_trim(&self) -> bool {
+        true
+    }
+
+    fn trim(&self, offset: u64, len: u64) -> Result<(), DeviceError> {
+        let zeros = vec![0; len.min(1 << 30) as usize];
+        self.write(offset, &zeros)
     }
 
     fn sector_size(&self) -> u32 {
@@ -375,7 +396,7 @@ impl Device for SimDevice {
     }
 
     fn read(&self, offset: u64, len: usize) -> Result<Bytes, DeviceError> {
-        in_range(offset, len, self.size)?;
+        in_range(offset, len, self.size())?;
         if len > MAX_READ {
             return Err(std::io::Error::from(std::io::ErrorKind::InvalidInput).into());
         }
@@ -405,7 +426,7 @@ impl Device for SimDevice {
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
-        in_range(offset, data.len(), self.size)?;
+        in_range(offset, data.len(), self.size())?;
         do_before_write();
         let begun = self.begin(true);
         let state = &mut *self.state.lock();

@@ -43,6 +43,19 @@ impl Store {
         Self { size: bytes.len(), pieces: bytes.chunks(PIECE).map(piece).collect() }
     }
 
+    /// Bytes it has.
+    pub(crate) fn size(&self) -> usize {
+        self.size
+    }
+
+    /// It has `size` bytes, if that is more; the new ones are zero.
+    pub(crate) fn grow(&mut self, size: usize) {
+        if size > self.size {
+            self.size = size;
+            self.pieces.resize(size.div_ceil(PIECE), None);
+        }
+    }
+
     /// The parts of a range; `None` if it does not lie within the disk.
     fn parts(&self, start: usize, len: usize) -> Option<impl Iterator<Item = Part> + use<>> {
         let end = start.checked_add(len).filter(|end| *end <= self.size)?;

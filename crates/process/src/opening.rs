@@ -202,6 +202,9 @@ fn open_live(
     })
 }
 
+/// Bytes of blocks that a pool keeps in memory that is opened for a moment.
+const PART_CACHE: u64 = 16 << 20;
+
 /// A device of a plan as the engine has it.
 fn vdev(plan: &VdevPlan, is_top: bool) -> VdevConfig {
     let (kind, nparity, draid) = match plan.kind {
@@ -339,6 +342,12 @@ pub fn create(plan: &CreatePool) -> Result<Arc<dyn PoolService>, Failure> {
     let lock = host_lock(pool.guid().0).ok().flatten();
     let service = Service::new(pool, PoolChanges::of(live, lock), &facts);
     Ok(service.map_err(|error| cannot(&error))?)
+}
+
+/// How a pool is opened and written for a moment beside another one.
+pub fn options_of_part() -> (OpenOptions, WriteOptions) {
+    let options = OpenOptions { cache_limit: PART_CACHE, ..OpenOptions::default() };
+    (options, write_options())
 }
 
 /// How pools are written.

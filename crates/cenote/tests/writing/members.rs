@@ -113,3 +113,201 @@ fn a_spare_steps_in_and_goes_back() {
     bench.cenote(&["zpool", "export", "tank"]);
     bench.zdb();
 }
+
+#[test]
+fn a_disk_is_said_to_be_faulty_and_is_trusted_again() {
+    let Some((bench, devices)) = Bench::mounting(2) else { return };
+    let [one, two] = &devices[..] else { panic!() };
+    bench.create(&["mirror", one, two]);
+    fill(&bench.at("mnt/tank"));
+    bench.cenote(&["zpool", "offline", "-f", "tank", two]);
+    let status = bench.status();
+    assert_eq!((state(&status, "tank"), state(&status, two)), ("DEGRADED", "FAULTED"), "{status}");
+    let line = status.lines().find(|line| line.contains(two.as_str())).unwrap();
+    assert!(line.contains("  external device fault"), "{status}");
+    let words = format!(
+        "warning: device '{two}' onlined, but remains in faulted state\n\
+         use 'zpool clear' to restore a faulted device\n"
+    );
+    assert_eq!(bench.cenote(&["zpool", "online", "tank", two]), words);
+    // The other is only worn then.
+    bench.cenote(&["zpool", "offline", "-f", "tank", one]);
+    assert_eq!(state(&bench.status(), one), "DEGRADED");
+    bench.cenote(&["zpool", "clear", "tank", one]);
+    assert_eq!(state(&bench.status(), one), "ONLINE");
+    std::fs::write(bench.at("mnt/tank/meanwhile"), super::noise(300_000, 5)).unwrap();
+    let manifest = bench.manifest();
+    // It stays so in the next life, also after a crash.
+    bench.cenote(&["zpool", "sync", "tank"]);
+    bench.kill();
+    bench.import();
+    assert_eq!(state(&bench.status(), two), "FAULTED");
+    bench.cenote(&["zpool", "clear", "tank"]);
+    bench.shows(|status| state(status, "tank") == "ONLINE" && state(status, two) == "ONLINE");
+    bench.cenote(&["zpool", "offline", "-ft", "tank", two]);
+    assert_eq!(state(&bench.status(), two), "FAULTED");
+    bench.cenote(&["zpool", "export", "tank"]);
+    bench.zdb();
+    bench.import();
+    bench.shows(|status| state(status, "tank") == "ONLINE" && state(status, two) == "ONLINE");
+    assert_eq!(bench.manifest(), manifest);
+    bench.cenote(&["zpool", "destroy", "tank"]);
+}
+
+fn grow(path: &str, size: u64) {
+    std::fs::File::options().write(true).open(path).unwrap().set_len(size).unwrap();
+}
+
+#[test]
+fn a_pool_grows_with_its_disks() {
+    let Some((bench, devices)) = Bench::mounting(2) else { return };
+    let [one, two] = &devices[..] else { panic!() };
+    bench.create(&["mirror", one, two]);
+    fill(&bench.at("mnt/tank"));
+    let value = |name| bench.cenote(&["zpool", "list", "-Hpo", name, "tank"]).trim().to_owned();
+    let size: u64 = value("size").parse().unwrap();
+    grow(one, 2 * super::SIZE);
+    bench.cenote(&["zpool", "reopen", "tank"]);
+    assert_eq!((value("expandsize"), value("size")), ("-".to_owned(), size.to_string()));
+    grow(two, 2 * super::SIZE);
+    bench.cenote(&["zpool", "reopen", "-n", "tank"]);
+    let more: u64 = value("expandsize").parse().unwrap();
+    assert!(value("size") == size.to_string() && more >= super::SIZE - (32 << 20), "{more}");
+    let listed = bench.cenote(&["zpool", "list", "-Hpv", "tank"]);
+    let top = listed.lines().find(|line| line.contains("mirror-0")).unwrap();
+    assert!(top.split('\t').any(|word| word == more.to_string()), "{listed}");
+    // As in OpenZFS each device is asked for.
+    bench.cenote(&["zpool", "online", "-e", "tank", one]);
+    assert_eq!((value("expandsize"), value("size")), (more.to_string(), size.to_string()));
+    bench.cenote(&["zpool", "online", "-e", "tank", two]);
+    assert_eq!((value("expandsize"), value("size")), ("-".to_owned(), (size + more).to_string()));
+    let history = bench.cenote(&["zpool", "history", "-i", "tank"]);
+    let words = format!("vdev online pool 'tank' size: {}(+{more})", size + more);
+    assert!(history.contains(&words), "{history}");
+    std::fs::write(bench.at("mnt/tank/large"), super::noise(48 << 20, 9)).unwrap();
+    bench.cenote(&["zpool", "sync", "tank"]);
+    bench.kill();
+    bench.import();
+    let manifest = bench.manifest();
+    assert_eq!(value("size"), (size + more).to_string());
+    bench.cenote(&["zpool", "set", "autoexpand=on", "tank"]);
+    grow(one, 3 * super::SIZE);
+    grow(two, 3 * super::SIZE);
+    bench.cenote(&["zpool", "reopen"]);
+    assert!(value("size").parse::<u64>().unwrap() > size + more);
+    bench.cenote(&["zpool", "export", "tank"]);
+    bench.zdb();
+    let label = std::process::Command::new("zdb").args(["-l", one]).output();
+    if let Ok(label) = label {
+        let text = String::from_utf8_lossy(&label.stdout).into_owned();
+        assert!(text.contains("labels = 0 1 2 3"), "{text}");
+    }
+    bench.import();
+    assert_eq!(bench.manifest(), manifest);
+    bench.cenote(&["zpool", "destroy", "tank"]);
+}
+
+#[test]
+fn a_disk_that_comes_late_is_taken() {
+    let Some((bench, devices)) = Bench::mounting(2) else { return };
+    let [one, two] = &devices[..] else { panic!() };
+    bench.create(&["mirror", one, two]);
+    fill(&bench.at("mnt/tank"));
+    bench.cenote(&["zpool", "export", "tank"]);
+    let aside = bench.at("aside");
+    for order in [&["zpool", "online", "tank", two][..], &["zpool", "clear", "tank"], &[]] {
+        std::fs::rename(two, &aside).unwrap();
+        bench.import();
+        // Its name is the guid as long as it is away.
+        let status = bench.status();
+        assert!(status.contains("UNAVAIL") && status.contains(&format!("was {two}")), "{status}");
+        std::fs::write(bench.at("mnt/tank/late"), super::noise(300_000, 5)).unwrap();
+        bench.cenote(&["zpool", "sync", "tank"]);
+        std::fs::rename(&aside, two).unwrap();
+        if !order.is_empty() {
+            bench.cenote(order);
+        }
+        bench.shows(|status| state(status, two) == "ONLINE" && state(status, one) == "ONLINE");
+        bench.cenote(&["zpool", "scrub", "-w", "tank"]);
+        assert!(bench.status().contains("repaired 0B"), "{}", bench.status());
+        bench.cenote(&["zpool", "export", "tank"]);
+        bench.zdb();
+    }
+}
+
+#[test]
+fn disks_are_initialized_and_trimmed() {
+    let Some((bench, devices)) = Bench::mounting(3) else { return };
+    let [one, two, three] = &devices[..] else { panic!() };
+    bench.create(&["raidz", one, two, three]);
+    fill(&bench.at("mnt/tank"));
+    let manifest = bench.manifest();
+    bench.cenote(&["zpool", "initialize", "-w", "tank"]);
+    let status = bench.cenote(&["zpool", "status", "-i", "tank"]);
+    assert_eq!(status.matches("(100% initialized, completed at ").count(), 3, "{status}");
+    let used = |path: &str| {
+        use std::os::unix::fs::MetadataExt;
+        std::fs::metadata(path).unwrap().blocks() * 512
+    };
+    let full = used(one);
+    assert!(full > super::SIZE * 3 / 4, "{full}");
+    let said = bench.refused(&["zpool", "initialize", "-s", "tank", one]);
+    assert_eq!(said, format!("cannot initialize '{one}': there is no active initialization\n"));
+    let said = bench.refused(&["zpool", "trim", "tank", "nothing", one]);
+    assert_eq!(said, "cannot trim 'nothing': no such device in pool\n");
+    let said = bench.refused(&["zpool", "trim", "tank", "raidz1-0"]);
+    assert_eq!(said, "cannot trim 'raidz1-0': invalid device\n");
+    bench.cenote(&["zpool", "trim", "-w", "tank", one]);
+    let status = bench.cenote(&["zpool", "status", "-t", "tank"]);
+    assert_eq!(status.matches("(100% trimmed, completed at ").count(), 1, "{status}");
+    assert_eq!(status.matches("(untrimmed)").count(), 2, "{status}");
+    // Holes in a file are not everywhere.
+    assert!(used(one) <= full, "{} of {full}", used(one));
+    bench.cenote(&["zpool", "trim", "tank"]);
+    bench.kill();
+    bench.import();
+    bench.cenote(&["zpool", "wait", "-t", "trim", "tank"]);
+    let status = bench.cenote(&["zpool", "status", "-t", "tank"]);
+    assert_eq!(status.matches("(100% trimmed, completed at ").count(), 3, "{status}");
+    assert_eq!(bench.manifest(), manifest);
+    bench.cenote(&["zpool", "initialize", "-u", "tank"]);
+    let status = bench.cenote(&["zpool", "status", "-i", "tank"]);
+    assert_eq!(status.matches("(uninitialized)").count(), 3, "{status}");
+    bench.cenote(&["zpool", "export", "tank"]);
+    bench.zdb();
+}
+
+#[test]
+fn a_pool_is_split() {
+    let Some((bench, devices)) = Bench::mounting(5) else { return };
+    let [one, two, three, four, five] = &devices[..] else { panic!() };
+    bench.create(&["mirror", one, two, "mirror", three, four]);
+    fill(&bench.at("mnt/tank"));
+    let manifest = bench.manifest();
+    let said = bench.refused(&["zpool", "split", "tank", "other", one, two]);
+    let words = "Device list must include at most one disk from each mirror";
+    assert_eq!(said, format!("Unable to split tank: {words}\n"));
+    let shown = bench.cenote(&["zpool", "split", "-n", "tank", "other", one]);
+    let words = "would create 'other' with the following layout:\n\n\tother\n";
+    assert_eq!(shown, format!("{words}\t  {one}\n\t  {four}\n"));
+    bench.cenote(&["zpool", "split", "-o", "comment=half", "tank", "other", one]);
+    let status = bench.status();
+    assert_eq!((state(&status, one), state(&status, two)), ("", "ONLINE"), "{status}");
+    assert_eq!(state(&status, "tank"), "ONLINE", "{status}");
+    let history = bench.cenote(&["zpool", "history", "-i", "tank"]);
+    assert!(history.contains(&format!("detach vdev={one}")), "{history}");
+    std::fs::write(bench.at("mnt/tank/after"), "x").unwrap();
+    bench.cenote(&["zpool", "attach", "-w", "tank", two, five]);
+    bench.cenote(&["zpool", "export", "tank"]);
+    bench.zdb();
+    let place = bench.at("d").display().to_string();
+    let mountpoint = bench.at("mnt").display().to_string();
+    let listed = bench.cenote(&["zpool", "import", "-d", &place]);
+    assert!(listed.contains("pool: tank") && listed.contains("pool: other"), "{listed}");
+    bench.cenote(&["zpool", "import", "-d", &place, "-R", &mountpoint, "other", "tank"]);
+    assert_eq!(bench.manifest(), manifest);
+    assert_eq!(bench.cenote(&["zpool", "list", "-Ho", "comment", "tank"]), "half\n");
+    let history = bench.cenote(&["zpool", "history", "-i", "tank"]);
+    assert!(history.contains("split from pool tank"), "{history}");
+    bench.cenote(&["zpool", "destroy", "tank"]);
+}

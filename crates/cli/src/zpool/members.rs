@@ -144,21 +144,17 @@ pub fn detach(arguments: &[String]) -> ExitCode {
 pub fn offline(arguments: &[String]) -> ExitCode {
     let spec = Spec { letters: "ft", long: &[("power", 'P', false)] };
     each("offline", &spec, arguments, &|parsed, device| {
-        if parsed.has('f') {
-            return Err("zpool offline -f (faulting a device) is not supported yet".to_owned());
-        }
-        Ok(Change::OfflineVdev { device, temporary: parsed.has('t') })
+        let (temporary, faulty) = (parsed.has('t'), parsed.has('f'));
+        Change::OfflineVdev { device, temporary, faulty }
     })
 }
 
 /// Runs `zpool online`.
 pub fn online(arguments: &[String]) -> ExitCode {
     let spec = Spec { letters: "e", long: &[("power", 'P', false)] };
-    each("online", &spec, arguments, &|parsed, device| {
-        if parsed.has('e') {
-            return Err("zpool online -e (growing a device) is not supported yet".to_owned());
-        }
-        Ok(Change::OnlineVdev(device))
+    each("online", &spec, arguments, &|parsed, device| Change::OnlineVdev {
+        device,
+        expand: parsed.has('e'),
     })
 }
 
@@ -167,7 +163,7 @@ fn each(
     command: &str,
     spec: &Spec,
     arguments: &[String],
-    order: &dyn Fn(&Parsed, String) -> Result<Change, String>,
+    order: &dyn Fn(&Parsed, String) -> Change,
 ) -> ExitCode {
     let wrong = |message: &str| Tool::Zpool.wrong(command, message);
     let parsed = match spec.parse(arguments) {
@@ -194,13 +190,10 @@ fn each(
     let mut line = Some(common::history_line("zpool", command, arguments));
     let mut well = true;
     for name in names {
-        let change = match order(&parsed, name.clone()) {
-            Ok(change) => change,
-            Err(message) => return refuse(&message),
-        };
-        let request = common::change(line.take(), change);
+        let request = common::change(line.take(), order(&parsed, name.clone()));
         match client.order(pool, &request) {
             Ok(warnings) => {
+                well &= !warnings.iter().any(|words| words.starts_with("error: "));
                 warnings.iter().for_each(|words| terminal::out(&format!("{words}\n")));
             }
             Err(failure) => {

@@ -19,7 +19,9 @@ mod remove;
 mod scrub;
 mod set;
 mod simple;
+mod split;
 mod status;
+mod sweep;
 mod upgrade;
 pub mod vdevs;
 mod wait;
@@ -63,6 +65,10 @@ pub fn run(arguments: &[String]) -> ExitCode {
         "sync" => simple::sync(rest),
         "checkpoint" => simple::checkpoint(rest),
         "reguid" => simple::reguid(rest),
+        "reopen" => simple::reopen(rest),
+        "split" => split::run(rest),
+        "initialize" => sweep::initialize(rest),
+        "trim" => sweep::trim(rest),
         "scrub" => scrub::scrub(rest),
         "resilver" => scrub::resilver(rest),
         other => Tool::Zpool.refuse_command(other),

@@ -1,4 +1,4 @@
-//! `zpool destroy`, `sync`, `reguid`, `checkpoint`, `clear`.
+//! `zpool destroy`, `sync`, `reopen`, `reguid`, `checkpoint`, `clear`.
 //!
 //! Invariant: as in `super`.
 
@@ -58,6 +58,25 @@ pub fn sync(arguments: &[String]) -> ExitCode {
     let mut well = true;
     for name in names {
         well &= common::order(&client, &name, &common::change(None, Change::Sync));
+    }
+    code(well)
+}
+
+/// Runs `zpool reopen`. What is being resilvered goes on in any case, as with `-n`.
+pub fn reopen(arguments: &[String]) -> ExitCode {
+    let parsed = match parse("reopen", "n", arguments) {
+        Ok(parsed) => parsed,
+        Err(code) => return code,
+    };
+    let client = Client::default();
+    let names = match parsed.operands.as_slice() {
+        [] => client.pools(),
+        names => names.to_vec(),
+    };
+    let line = common::history_line("zpool", "reopen", arguments);
+    let mut well = true;
+    for name in names {
+        well &= common::order(&client, &name, &common::change(Some(line.clone()), Change::Reopen));
     }
     code(well)
 }

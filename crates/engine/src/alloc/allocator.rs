@@ -99,7 +99,7 @@ impl Wish<'_> {
     /// The metaslab may be used as far as the other copies and its purpose go.
     fn allows(&self, state: &AllocatorState, vdev: u32, index: usize) -> bool {
         let Some(top) = state.top(vdev) else { return false };
-        if (top.embedded == Some(index)) != self.embedded {
+        if state.swept == Some((vdev, index)) || (top.embedded == Some(index)) != self.embedded {
             return false;
         }
         if self.apart != Apart::Far {
@@ -172,8 +172,26 @@ impl Allocator {
             let reason = format!("{} copies of {} bytes", request.copies, request.psize);
             return Err(Error::invalid(reason));
         }
-        let vdevs = self.vdevs.load();
         let mut state = self.state.lock();
+        loop {
+            match self.allocate_now(&mut state, request, steps) {
+                // It may be in the metaslab that is swept now.
+                Err(error) if error.kind() == ErrorKind::NoSpace && state.swept.is_some() => {
+                    self.wait(&mut state)?;
+                }
+                done => return done,
+            }
+        }
+    }
+
+    fn allocate_now(
+        &self,
+        state: &mut MutexGuard<'_, AllocatorState>,
+        request: &AllocRequest,
+        steps: &[Step],
+    ) -> Result<Dvas> {
+        let copies = usize::from(request.copies);
+        let vdevs = self.vdevs.load();
         state.check_open(request.txg)?;
         for step in steps {
             let mut found = Dvas::new();
@@ -181,14 +199,14 @@ impl Allocator {
                 if found.len() == copies {
                     return Ok(found);
                 }
-                match self.place(&mut state, &vdevs, request, *step, &found) {
+                match self.place(state, &vdevs, request, *step, &found) {
                     Ok(Some(dva)) => found.push(dva),
                     Ok(None) => break None,
                     Err(error) => break Some(error),
                 }
             };
             for dva in &found {
-                Self::give_back(&mut state, dva, request.txg)?;
+                Self::give_back(state, dva, request.txg)?;
             }
             if let Some(error) = failure {
                 return Err(error);
@@ -459,6 +477,9 @@ impl Allocator {
             return Ok(false);
         }
         let index = state.locate(dva)?;
+        if state.swept == Some((vdev, index)) {
+            return Ok(false);
+        }
         // What was prepared is free space like any other: somebody else may have it by now.
         let taken = state.slab_mut(vdev, index)?.take(offset, asize, txg, false).is_ok();
         if taken {

@@ -22,6 +22,7 @@ mod removing;
 mod reuse;
 mod state;
 mod store;
+mod sweep;
 mod sync;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -38,3 +39,4 @@ pub use store::{
     DIRECTORY, HISTOGRAM, LOGS, NewSpaceObject, OBSOLETE_COUNTS, PRECISE, SpaceSource, SpaceStore,
     TWO_WORDS,
 };
+pub use sweep::Swept;

@@ -174,6 +174,31 @@ impl Allocator {
     }
 }
 
+impl Allocator {
+    /// A top-level vdev that has `asize` allocatable bytes by now, as the configuration on the disks says: the
+    /// metaslabs it has more are free.
+    ///
+    /// # Errors
+    /// If it has no space, or would have too many metaslabs.
+    pub fn grow_vdev(&self, id: u32, asize: u64) -> Result<()> {
+        let mut state = self.state.lock();
+        let top = state.top_mut(id).ok_or_else(|| bad(id, "it holds no space"))?;
+        let count = count(id, asize, top.metaslab_shift.into())?;
+        top.grow(count);
+        self.published.store(Arc::new(state.figures()));
+        self.changed.notify_all();
+        Ok(())
+    }
+}
+
+impl Allocator {
+    /// Bytes of metaslabs that a vdev of `asize` allocatable bytes has; 0 of one that holds no space.
+    pub fn size_with(&self, id: u32, asize: u64) -> u64 {
+        let state = self.state.lock();
+        state.top(id).map_or(0, |top| (asize >> top.metaslab_shift) << top.metaslab_shift)
+    }
+}
+
 fn ashift(id: u32, ashift: u64) -> Result<u32> {
     let ashift = u32::try_from(ashift).ok().filter(|ashift| (9..=16).contains(ashift));
     ashift.ok_or_else(|| bad(id, "impossible ashift"))

@@ -71,6 +71,10 @@ pub(super) struct AllocatorState {
     pub(super) log_zap: Option<ObjectId>,
     /// The logs.
     pub(super) logs: BTreeMap<Txg, Log>,
+    /// A metaslab in which nothing is allocated now: what is free of it is written or given up.
+    pub(super) swept: Option<(u32, usize)>,
+    /// Metaslabs in which something became free since this was last asked; none: nobody wants to know.
+    pub(super) released: Option<BTreeSet<(u32, usize)>>,
     /// All metaslabs are flushed in the next groups.
     pub(super) flush_all: bool,
     /// Recording failed: nothing can be trusted any more.

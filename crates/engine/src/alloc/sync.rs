@@ -503,6 +503,9 @@ impl Allocator {
             if slab.held_back() > 0 {
                 state.held.insert((vdev, index));
             }
+            if let Some(all) = state.released.as_mut().filter(|_| !released.is_empty()) {
+                all.insert((vdev, index));
+            }
             if let Some(top) = state.top_mut(vdev) {
                 top.rerank(index);
             }

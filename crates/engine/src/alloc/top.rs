@@ -108,6 +108,19 @@ impl Top {
         top
     }
 
+    /// Has `count` metaslabs from now on, if those are more; the new ones are free.
+    pub(super) fn grow(&mut self, count: u64) {
+        for index in self.metaslabs.len() as u64..count {
+            let (start, size) = self.geometry.metaslab(index, self.metaslab_shift);
+            let slab = Metaslab::new(start, size);
+            let rank = rank(slab.largest());
+            self.order.insert((rank, Reverse(self.metaslabs.len())));
+            self.ranks.push(rank);
+            self.size = self.size.saturating_add(size);
+            self.metaslabs.push(slab);
+        }
+    }
+
     /// Counts and ranks all metaslabs anew, and sets one aside for the intent log if due.
     pub(super) fn sum_up(&mut self) {
         let all = || self.metaslabs.iter().enumerate();

@@ -135,6 +135,7 @@ fn corrupt(tree: &VdevConfig) -> VdevStatus {
         stats: VdevStats::default(),
         class: AllocationClass::Normal,
         asize: 0,
+        expandable: 0,
         missed: 0,
         children: tree.children().iter().map(corrupt).collect(),
     }

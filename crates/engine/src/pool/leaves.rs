@@ -6,6 +6,7 @@
 //! written to it is refused: nothing else has what it lacks.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
@@ -36,40 +37,52 @@ pub struct CandidateLeaves {
     opener: Arc<dyn Opener>,
 }
 
+/// Looks at devices of this machine without holding them.
+fn looker() -> Arc<dyn Opener> {
+    Arc::new(FileOpener { mode: Mode::ReadOnly })
+}
+
 impl CandidateLeaves {
     /// Leaves of the tree the labels of `candidate` make.
     pub fn new(candidate: &PoolCandidate) -> Arc<Self> {
-        Self::with(candidate, false, None)
+        Self::with(candidate, false, None, looker())
     }
 
     /// Leaves of the pool's own tree. Labels after `limit` do not count.
     pub fn trusted(candidate: &PoolCandidate, limit: Option<Txg>) -> Arc<Self> {
-        Self::with(candidate, true, limit)
+        Self::with(candidate, true, limit, looker())
     }
 
-    fn with(candidate: &PoolCandidate, trusted: bool, limit: Option<Txg>) -> Arc<Self> {
+    fn with(
+        candidate: &PoolCandidate,
+        trusted: bool,
+        limit: Option<Txg>,
+        opener: Arc<dyn Opener>,
+    ) -> Arc<Self> {
         let strictness = Strictness { pool: candidate.guid, trusted, limit };
-        let opener = Arc::new(FileOpener { mode: Mode::ReadOnly });
         Arc::new(Self { candidate: candidate.clone(), strictness, opener })
     }
 }
 
 impl CandidateLeaves {
-    /// The device behind `leaf`, its labels checked.
-    fn found(&self, leaf: &VdevConfig) -> Result<&Arc<FoundDevice>, LeafUnavailable> {
+    /// The device behind `leaf`, its labels checked: the one the search found, or what is at its path by
+    /// now.
+    fn found(&self, leaf: &VdevConfig) -> Result<Arc<FoundDevice>, LeafUnavailable> {
         let path = leaf.path.as_deref().unwrap_or("no path recorded");
-        let Some(found) = self.candidate.device(leaf) else {
-            return Err(self.stranger(leaf).unwrap_or_else(|| {
+        let found = match self.candidate.device(leaf) {
+            Some(found) => found.clone(),
+            None => self.late(leaf).ok_or_else(|| {
                 let reason = format!("no device with this guid was found ({path})");
                 LeafUnavailable::open_failed(reason)
-            }));
+            })?,
         };
-        self.check(leaf, found, &self.strictness).map(|()| found)
+        self.check(leaf, &found, &self.strictness).map(|()| found)
     }
 
-    /// What is wrong with the device at the path of a leaf that no device says to be: it was wiped,
-    /// or belongs to something else by now. `None` if there is no device that could be read.
-    fn stranger(&self, leaf: &VdevConfig) -> Option<LeafUnavailable> {
+    /// What is at the path of a leaf that no device said to be when the pool was looked for: it has come
+    /// since, it was wiped, or belongs to something else by now. `None` if there is no device that could be
+    /// read.
+    fn late(&self, leaf: &VdevConfig) -> Option<Arc<FoundDevice>> {
         let path = PathBuf::from(leaf.path.as_deref()?);
         let opener = self.opener.clone();
         let look = move || {
@@ -77,8 +90,7 @@ impl CandidateLeaves {
             let labels = read_labels(&*device).ok()?;
             Some(FoundDevice { device, paths: vec![path], labels, rank: 0 })
         };
-        let found = parallel::run(vec![look], 1, LOOK).pop().flatten().flatten()?;
-        self.check(leaf, &found, &self.strictness).err()
+        parallel::run(vec![look], 1, LOOK).pop().flatten().flatten().map(Arc::new)
     }
 
     fn check(
@@ -112,7 +124,11 @@ impl LeafOpener for CandidateLeaves {
 /// other get the same devices from it. A device is let go when the last tree that uses it is gone.
 pub struct HeldDevices {
     opener: Arc<dyn Opener>,
+    /// Looks at devices without holding them.
+    looker: Arc<dyn Opener>,
     held: Mutex<BTreeMap<Guid, Held>>,
+    /// What devices may lack that came after the pool was opened.
+    late: Mutex<BTreeMap<Guid, Range<u64>>>,
     busy: Mutex<Vec<PathBuf>>,
     /// The newest group written since the pool was opened.
     newest: AtomicU64,
@@ -128,13 +144,17 @@ struct Held {
 impl HeldDevices {
     /// Devices of this machine, held exclusively.
     pub fn new() -> Arc<Self> {
-        Self::with_opener(Arc::new(FileOpener { mode: Mode::Exclusive }))
+        Self::with_openers(Arc::new(FileOpener { mode: Mode::Exclusive }), looker())
     }
 
     /// Devices that `opener` opens for writing.
     pub fn with_opener(opener: Arc<dyn Opener>) -> Arc<Self> {
+        Self::with_openers(opener.clone(), opener)
+    }
+
+    fn with_openers(opener: Arc<dyn Opener>, looker: Arc<dyn Opener>) -> Arc<Self> {
         let (held, busy, newest) = (Mutex::default(), Mutex::default(), AtomicU64::new(0));
-        Arc::new(Self { opener, held, busy, newest })
+        Arc::new(Self { opener, looker, held, late: Mutex::default(), busy, newest })
     }
 
     /// Opens and holds the device at `path`, which is to become leaf `guid` of the pool.
@@ -161,7 +181,7 @@ impl HeldDevices {
         candidate: &PoolCandidate,
         limit: Option<Txg>,
     ) -> Arc<dyn LeafOpener> {
-        let leaves = CandidateLeaves::trusted(candidate, limit);
+        let leaves = CandidateLeaves::with(candidate, true, limit, self.looker.clone());
         Arc::new(HeldLeaves { leaves: Some(leaves), devices: self.clone() })
     }
 
@@ -179,6 +199,21 @@ impl HeldDevices {
 
     fn get(&self, guid: Guid) -> Option<Arc<dyn Device>> {
         self.held.lock().get(&guid).and_then(|held| held.device.upgrade())
+    }
+
+    /// A device that was away when the pool was opened, and has groups written without it: it lacks all after
+    /// its newest, whatever was noted before.
+    fn note_late(&self, leaf: &VdevConfig, device: &dyn Device) -> Result<(), LeafUnavailable> {
+        let newest = self.newest.load(Relaxed);
+        if newest == 0 {
+            return Ok(());
+        }
+        let found = read_uberblocks(device, None)
+            .map_err(|error| LeafUnavailable::open_failed(error.to_string()))?;
+        let own = found.iter().map(|uberblock| uberblock.txg.0).max().unwrap_or(0);
+        let lacks = own.saturating_add(1)..newest.saturating_add(1);
+        self.late.lock().insert(leaf.guid, lacks);
+        Ok(())
     }
 
     /// Refuses a device that comes back without the newest group, if no other has what it lacks.
@@ -221,6 +256,31 @@ impl LeafOpener for HeldLeaves {
             None => PathBuf::from(leaf.path.as_deref().unwrap_or_default()),
         };
         let returns = self.devices.held.lock().contains_key(&leaf.guid);
+        let opened = self.open_at(leaf, path, returns);
+        if opened.is_err() && !returns {
+            // It has never been a device of the pool.
+            self.devices.held.lock().remove(&leaf.guid);
+        }
+        opened
+    }
+
+    fn committed(&self, txg: Txg) {
+        self.devices.newest.fetch_max(txg.0, Relaxed);
+    }
+
+    fn lacks(&self, leaf: &VdevConfig) -> Range<u64> {
+        self.devices.late.lock().remove(&leaf.guid).unwrap_or(0..0)
+    }
+}
+
+impl HeldLeaves {
+    /// Holds the device at `path` and checks that it is the leaf; `returns`: it was held before.
+    fn open_at(
+        &self,
+        leaf: &VdevConfig,
+        path: PathBuf,
+        returns: bool,
+    ) -> Result<Arc<dyn Device>, LeafUnavailable> {
         let device = self.devices.hold(leaf.guid, &path).map_err(|error| {
             if error.kind() == ErrorKind::Busy {
                 self.devices.busy.lock().push(path.clone());
@@ -238,14 +298,12 @@ impl LeafOpener for HeldLeaves {
             let strictness = Strictness { limit, ..leaves.strictness };
             leaves.check(leaf, &found, &strictness)?;
         }
-        if returns {
-            self.devices.check_current(leaf, &*device)?;
+        match returns {
+            true => self.devices.check_current(leaf, &*device)?,
+            false if self.leaves.is_some() => self.devices.note_late(leaf, &*device)?,
+            false => {}
         }
         Ok(device)
-    }
-
-    fn committed(&self, txg: Txg) {
-        self.devices.newest.fetch_max(txg.0, Relaxed);
     }
 }
 

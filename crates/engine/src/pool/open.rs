@@ -83,6 +83,15 @@ impl GoneBack {
     }
 }
 
+/// A pool that is to be opened on devices of another.
+pub(super) struct SplitOff {
+    pub(super) name: String,
+    /// What its configuration tells beside the vdevs.
+    pub(super) facts: PoolConfig,
+    pub(super) uberblock: Uberblock,
+    pub(super) tree: VdevTree,
+}
+
 /// A pool as of one transaction group.
 struct View {
     config: Arc<PoolConfig>,
@@ -213,6 +222,42 @@ impl Pool {
             allocator: OnceLock::new(),
             space: OnceLock::new(),
         })
+    }
+
+    /// A pool that is being split off: it shows what the old one did, and goes by another name.
+    pub(super) fn split_off(new: SplitOff, options: &OpenOptions) -> Result<Arc<Self>> {
+        let SplitOff { name, facts, uberblock, tree } = new;
+        let pipe = Pipe::new(Arc::new(tree), options.cache_limit);
+        let prefetcher = Prefetcher::new(options.prefetch_threads);
+        let io = Arc::new(PoolIo { pipe, prefetcher });
+        let mos = ObjectSet::open(&io, uberblock.root, 0, None)?;
+        let directory = Zap::open(mos.object(ObjectId(1))?)?;
+        super::removed::load_mappings(&io.pipe.vdevs(), &mos)?;
+        super::supported::check(&mos, &directory, &io.pipe)?;
+        if let Some(salt) = checksum_salt(&directory)? {
+            io.pipe.set_salt(salt);
+        }
+        let names: Arc<Names> = Arc::default();
+        let catalog = Catalog::with_names(mos.clone(), &name, names.clone())?;
+        let config = Arc::new(io.pipe.vdevs().topology().config(&facts));
+        let guid = facts.pool_guid.unwrap_or_default();
+        let view = View { config, uberblock, mos, catalog };
+        let (keys, view) = (Arc::new(KeyStore::new()), ArcSwap::from_pointee(view));
+        Ok(Arc::new(Self {
+            gone_back: None,
+            name,
+            stored_name: None,
+            guid,
+            io,
+            keys,
+            view,
+            candidate: None,
+            changed: Mutex::new(Changed::All),
+            names,
+            kept: KeptSnapshots::default(),
+            allocator: OnceLock::new(),
+            space: OnceLock::new(),
+        }))
     }
 
     /// A pool that is being created: it shows nothing before its first group is on the disks.

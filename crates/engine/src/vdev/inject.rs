@@ -285,6 +285,22 @@ impl Device for Faulty {
     fn is_file(&self) -> bool {
         self.device.is_file()
     }
+
+    fn measure(&self) -> u64 {
+        self.device.measure()
+    }
+
+    fn can_trim(&self) -> bool {
+        self.device.can_trim()
+    }
+
+    fn trim(&self, offset: u64, len: u64) -> Result<(), DeviceError> {
+        let rules = self.now(FaultAt::Write, offset, len)?;
+        match rules.iter().any(|rule| matches!(rule.fault.kind, FaultKind::Lost)) {
+            true => Ok(()),
+            false => self.device.trim(offset, len),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use cenote_format::label::allocatable;
 use parking_lot::{Mutex, RwLock};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 /// First byte of a device's allocatable area (chapter 03, section 1).
@@ -53,6 +53,11 @@ pub trait LeafOpener: Send + Sync {
     fn open(&self, leaf: &VdevConfig) -> Result<Arc<dyn Device>, LeafUnavailable>;
     /// Every device that has to hold the uberblock of this group does.
     fn committed(&self, _txg: Txg) {}
+    /// Groups that a device just opened for `leaf` may lack though nobody noted so: it was away when the
+    /// pool was opened.
+    fn lacks(&self, _leaf: &VdevConfig) -> Range<u64> {
+        0..0
+    }
 }
 
 impl<F> LeafOpener for F
@@ -87,10 +92,28 @@ pub(super) struct Leaf {
     /// Bytes of reads under way.
     pub(super) pending: Arc<AtomicU64>,
     unflushed: Arc<Mutex<Unflushed>>,
-    /// The administrator lets it rest.
-    rests: Arc<AtomicBool>,
+    /// What the administrator has said of it in this life of the pool.
+    said: Arc<AtomicU8>,
+    /// Allocatable bytes that count for its vdev: those it had when it was opened, until somebody wants more.
+    counted: Arc<AtomicU64>,
     /// What is to happen to it on purpose.
     pub(super) faults: Arc<ArcSwapOption<LeafFaults>>,
+}
+
+/// What the administrator has said of a leaf in this life of the pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Said {
+    /// Nothing: what its configuration says counts.
+    Nothing,
+    /// It rests.
+    Rests,
+    /// It counts as faulty.
+    Faulted,
+    /// It is to be tried, whatever its configuration says of faults.
+    Trusted,
+    /// It counts as degraded.
+    Degraded,
 }
 
 /// What happened to a leaf since its last flush.
@@ -157,7 +180,8 @@ impl Leaf {
             missing: Arc::default(),
             pending: Arc::default(),
             unflushed: Arc::default(),
-            rests: Arc::default(),
+            said: Arc::new(AtomicU8::new(Said::Nothing as u8)),
+            counted: Arc::default(),
             faults: Arc::default(),
         };
         leaf.open(opener);
@@ -169,13 +193,18 @@ impl Leaf {
         Self { config, top, minimum, ..self.clone() }
     }
 
-    /// Tries to open the device if there is none.
-    pub(super) fn open(&self, opener: &dyn LeafOpener) {
+    /// Tries to open the device if there is none. True if it now has one that it had not.
+    pub(super) fn open(&self, opener: &dyn LeafOpener) -> bool {
         if matches!(*self.opened.read(), Opened::Device(_)) {
-            return;
+            return false;
         }
         let opened = match self.try_open(opener) {
-            Ok(device) => Opened::Device(device),
+            Ok(device) => {
+                // Nothing is read from it in good faith before that is known.
+                self.add_missing(opener.lacks(&self.config));
+                self.counted.store(allocatable(device.size()), Relaxed);
+                Opened::Device(device)
+            }
             Err(why) => {
                 tracing::warn!(
                     leaf = self.config.guid.0,
@@ -185,7 +214,9 @@ impl Leaf {
                 Opened::Not(why.condition)
             }
         };
+        let has_device = matches!(opened, Opened::Device(_));
         *self.opened.write() = opened;
+        has_device
     }
 
     fn try_open(&self, opener: &dyn LeafOpener) -> Result<Arc<dyn Device>, LeafUnavailable> {
@@ -193,10 +224,10 @@ impl Leaf {
             condition: Condition::new(state, aux),
             reason: reason.into(),
         };
-        if self.config.aux_state.as_deref() == Some("external") {
+        if self.counts_as_faulty() {
             return Err(refused(VdevState::Faulted, Aux::External, "faulted by the administrator"));
         }
-        if self.config.offline || self.rests.load(Relaxed) {
+        if self.config.offline || self.said() == Said::Rests {
             return Err(refused(VdevState::Offline, Aux::None, "taken offline"));
         }
         if self.faults.load().as_ref().is_some_and(|faults| faults.refuses_open()) {
@@ -225,8 +256,10 @@ impl Leaf {
             Opened::Not(condition) => *condition,
             Opened::Device(_) => {
                 let condition = self.health.lock().condition();
-                if condition == Condition::ONLINE && self.config.degraded {
-                    return Condition::new(VdevState::Degraded, Aux::ErrorsExceeded);
+                if condition == Condition::ONLINE && self.is_degraded() {
+                    let by_hand = self.config.is_external() || self.said() == Said::Degraded;
+                    let aux = if by_hand { Aux::External } else { Aux::ErrorsExceeded };
+                    return Condition::new(VdevState::Degraded, aux);
                 }
                 // One that missed writes is not what it should be until it was resilvered.
                 if condition == Condition::ONLINE && !self.missing.read().is_empty() {
@@ -248,9 +281,33 @@ impl Leaf {
         })
     }
 
+    fn is_degraded(&self) -> bool {
+        self.config.degraded && self.said() != Said::Trusted
+    }
+
+    fn said(&self) -> Said {
+        match self.said.load(Relaxed) {
+            1 => Said::Rests,
+            2 => Said::Faulted,
+            3 => Said::Trusted,
+            4 => Said::Degraded,
+            _ => Said::Nothing,
+        }
+    }
+
     /// Allocatable bytes; 0 without a device.
     pub(super) fn asize(&self) -> u64 {
         self.device().map_or(0, |device| allocatable(device.size()))
+    }
+
+    /// Allocatable bytes that count for its vdev; 0 without a device.
+    pub(super) fn counted(&self) -> u64 {
+        self.asize().min(self.counted.load(Relaxed))
+    }
+
+    /// All that its device has counts for its vdev.
+    pub(super) fn count_all(&self) {
+        self.counted.store(self.asize(), Relaxed);
     }
 
     /// How well it serves a block born in `birth`; `None` if it has no device, or is given up and
@@ -270,7 +327,7 @@ impl Leaf {
             Some(Fitness::Stale)
         } else if is_slow || self.stalls().is_some() {
             Some(Fitness::Slow)
-        } else if condition != Condition::ONLINE || self.config.degraded {
+        } else if condition != Condition::ONLINE || self.is_degraded() {
             Some(Fitness::Worn)
         } else {
             Some(Fitness::Good)
@@ -351,26 +408,66 @@ impl Leaf {
     pub(super) fn drop_gone(&self) {
         let gone = self.health.lock().condition().state == VdevState::Removed;
         if gone {
-            self.close(VdevState::Removed);
+            self.close(Condition::new(VdevState::Removed, Aux::None));
         }
     }
 
-    /// Is neither read nor written until [`Leaf::wake`].
+    /// Somebody said that it is faulty.
+    fn counts_as_faulty(&self) -> bool {
+        match self.said() {
+            Said::Trusted => false,
+            Said::Faulted => true,
+            _ => self.config.faulted && self.config.is_external(),
+        }
+    }
+
+    /// Somebody has said that it is not to be used.
+    pub(super) fn is_put_away(&self) -> bool {
+        matches!(self.said(), Said::Rests | Said::Faulted)
+    }
+
+    /// Is neither read nor written until [`Leaf::wake`]. One that counts as faulty goes on so.
     pub(super) fn rest(&self) {
-        self.rests.store(true, Relaxed);
-        self.close(VdevState::Offline);
+        if self.counts_as_faulty() {
+            return;
+        }
+        self.said.store(Said::Rests as u8, Relaxed);
+        self.close(Condition::new(VdevState::Offline, Aux::None));
     }
 
-    /// May be opened again.
+    /// Counts as degraded, as its configuration says, until [`Leaf::trust`].
+    pub(super) fn degrade(&self) {
+        self.said.store(Said::Degraded as u8, Relaxed);
+    }
+
+    /// Counts as faulty until [`Leaf::trust`].
+    pub(super) fn give_up(&self) {
+        self.said.store(Said::Faulted as u8, Relaxed);
+        self.close(Condition::new(VdevState::Faulted, Aux::External));
+    }
+
+    /// May be opened again if it rested.
     pub(super) fn wake(&self) {
-        self.rests.store(false, Relaxed);
+        if self.said() == Said::Rests {
+            self.said.store(Said::Nothing as u8, Relaxed);
+        }
     }
 
-    fn close(&self, state: VdevState) {
+    /// May be opened again if it counted as faulty. True if it did, or was said to be degraded.
+    pub(super) fn trust(&self) -> bool {
+        let is_marked = self.config.faulted || self.config.degraded;
+        if self.said() != Said::Faulted && !is_marked {
+            return false;
+        }
+        self.said.store(Said::Trusted as u8, Relaxed);
+        true
+    }
+
+    fn close(&self, condition: Condition) {
         let mut unflushed = self.unflushed.lock();
         unflushed.lost |= !unflushed.written.is_empty();
         drop(unflushed);
-        *self.opened.write() = Opened::Not(Condition::new(state, Aux::None));
+        *self.opened.write() = Opened::Not(condition);
     }
 }
 

@@ -3,10 +3,12 @@
 //! Chapter 08, section 15. Invariant: what a device misses, or fails to give, counts for as much as that it
 //! is away.
 
+use super::leaf::Leaf;
 use super::state::VdevState;
 use super::tree::VdevTree;
 use cenote_format::Guid;
 use cenote_format::config::{VdevConfig, VdevKind};
+use std::sync::atomic::Ordering::Relaxed;
 
 impl VdevTree {
     /// Without the leaf `guid` its top-level vdev could give less than it can now.
@@ -69,14 +71,55 @@ impl VdevTree {
         self.refresh();
     }
 
+    /// Has the leaf `guid` count as what its configuration says: if that is faulty, it is neither read nor
+    /// written any more.
+    pub fn give_up(&self, guid: Guid) {
+        for leaf in self.leaves.iter().filter(|leaf| leaf.config.guid == guid) {
+            match leaf.config.faulted {
+                true => leaf.give_up(),
+                false => leaf.degrade(),
+            }
+        }
+        self.refresh();
+    }
+
     /// Takes the leaf `guid` into use that rested or was away, and forgives it.
     pub fn wake(&self, guid: Guid) {
         for leaf in self.leaves.iter().filter(|leaf| leaf.config.guid == guid) {
             leaf.drop_gone();
             leaf.wake();
-            leaf.open(self.opener.as_ref());
+            self.open_leaf(leaf);
             leaf.health.lock().clear();
         }
         self.refresh();
+    }
+
+    /// Takes leaves into use that somebody said were faulty or degraded: the leaf `below`, those below it,
+    /// or all. Those of which something was said.
+    pub fn trust(&self, below: Option<Guid>) -> Vec<Guid> {
+        let root = self.topology().root();
+        let node = below.map_or(Some(root), |guid| self.topology().find(guid));
+        let all: Vec<Guid> =
+            node.into_iter().flat_map(VdevConfig::devices).map(|n| n.guid).collect();
+        let own = self.leaves.iter().filter(|leaf| all.contains(&leaf.config.guid));
+        let trusted: Vec<Guid> = own
+            .filter(|leaf| leaf.trust())
+            .inspect(|leaf| self.open_leaf(leaf))
+            .map(|leaf| leaf.config.guid)
+            .collect();
+        if !trusted.is_empty() {
+            self.refresh();
+        }
+        trusted
+    }
+
+    /// Opens a leaf that has no device; what it turns out to lack is noted.
+    pub(super) fn open_leaf(&self, leaf: &Leaf) {
+        if leaf.open(self.opener.as_ref()) {
+            leaf.health.lock().clear();
+            if !leaf.is_complete() {
+                self.missed_changes.fetch_add(1, Relaxed);
+            }
+        }
     }
 }

@@ -131,7 +131,7 @@ impl VdevTree {
     }
 
     /// The leaf has a device that is there and not given up.
-    fn may_write(&self, leaf: &Leaf) -> bool {
+    pub(super) fn may_write(&self, leaf: &Leaf) -> bool {
         !is_away(leaf) && leaf.health.lock().may_try(self.now())
     }
 

@@ -17,6 +17,7 @@ mod draid_table;
 mod error;
 mod extent;
 mod flush;
+mod growth;
 mod handle;
 mod health;
 mod inject;

@@ -6,7 +6,8 @@
 use super::batch::Batch;
 use super::extent::Extent;
 use super::health::Failure;
-use super::state::{Condition, VdevState};
+use super::leaf::Leaf;
+use super::state::{Aux, Condition, VdevState};
 use super::tree::{Node, VdevTree};
 
 /// Bytes read to see whether a device works.
@@ -51,10 +52,13 @@ impl VdevTree {
         self.conditions() != before
     }
 
-    /// Whether a device is gone: [`VdevTree::reopen`] may find it again.
+    /// Whether a device is gone, or was not found: [`VdevTree::reopen`] may find it again.
     pub fn has_gone(&self) -> bool {
-        let gone = |node: &Node| node.condition().state == VdevState::Removed;
-        self.nodes.iter().any(gone)
+        let gone = |leaf: &Leaf| match leaf.condition() {
+            Condition { state: VdevState::Removed, .. } => true,
+            condition => condition.aux == Aux::OpenFailed,
+        };
+        self.leaves.iter().any(gone)
     }
 
     fn conditions(&self) -> Vec<Condition> {
@@ -67,11 +71,7 @@ impl VdevTree {
         let before = self.conditions();
         for leaf in &self.leaves {
             leaf.drop_gone();
-            let had = leaf.device().is_some();
-            leaf.open(self.opener.as_ref());
-            if !had && leaf.device().is_some() {
-                leaf.health.lock().clear();
-            }
+            self.open_leaf(leaf);
         }
         self.refresh();
         self.conditions() != before

@@ -25,6 +25,8 @@ pub struct VdevStatus {
     pub class: AllocationClass,
     /// Allocatable bytes (top-level vdevs only, else 0).
     pub asize: u64,
+    /// Bytes it could have more (top-level vdevs and leaves only, else 0).
+    pub expandable: u64,
     /// How many transaction groups it missed writes of (leaves only, else 0).
     pub missed: u64,
     /// Its children.
@@ -56,10 +58,11 @@ impl VdevTree {
     fn node_status(&self, id: NodeId, top: Option<u32>) -> Option<VdevStatus> {
         let node = self.nodes.get(id)?;
         let mut stats = node.stats.snapshot();
-        let mut missed = 0;
+        let (mut missed, mut expandable) = (0, 0);
         if let Shape::Leaf(leaf) = node.shape {
             let leaf = self.leaves.get(leaf)?;
             stats = leaf.stats.snapshot();
+            expandable = self.uncounted(leaf);
             let groups = |range: Range<u64>| range.end.saturating_sub(range.start);
             missed = leaf.missing().into_iter().map(groups).fold(0, u64::saturating_add);
         }
@@ -93,6 +96,7 @@ impl VdevTree {
             stats,
             class: top.map_or(AllocationClass::Normal, |top| self.class(top)),
             asize: top.filter(|_| is_top).and_then(|top| self.top_asize(top)).unwrap_or(0),
+            expandable: top.filter(|_| is_top).map_or(expandable, |top| self.expandable(top)),
             missed,
             children,
         })

@@ -373,15 +373,16 @@ impl VdevTree {
         (!matches!(shape, Shape::Nothing(_))).then(|| top.asize())
     }
 
-    /// Allocatable bytes from the open devices; those without a device do not count.
-    fn node_asize(&self, node: NodeId) -> u64 {
+    /// Allocatable bytes from the open devices, each having what `of` says; those without a device do not
+    /// count.
+    pub(super) fn node_asize(&self, node: NodeId, of: &dyn Fn(&Leaf) -> u64) -> u64 {
         let Some(node) = self.nodes.get(node) else { return 0 };
         let smallest = || {
-            let sizes = node.children.iter().map(|&child| self.node_asize(child));
+            let sizes = node.children.iter().map(|&child| self.node_asize(child, of));
             sizes.filter(|&size| size > 0).min().unwrap_or(0)
         };
         match &node.shape {
-            Shape::Leaf(leaf) => self.leaves.get(*leaf).map_or(0, |leaf| leaf.asize()),
+            Shape::Leaf(leaf) => self.leaves.get(*leaf).map_or(0, of),
             Shape::Copies => smallest(),
             Shape::Raidz(raidz) => raidz.asize_of_children(smallest()).unwrap_or(0),
             Shape::Draid(draid) => draid.asize_of_children(smallest()),
@@ -440,7 +441,7 @@ impl VdevTree {
         for top in &self.tops {
             let config = self.nodes.get(top.node).and_then(|node| node.config.top.as_ref());
             let recorded = config.map_or(0, |config| config.asize);
-            top.asize.store(recorded.max(self.node_asize(top.node)), Relaxed);
+            top.asize.store(recorded.max(self.node_asize(top.node, &Leaf::counted)), Relaxed);
         }
     }
 

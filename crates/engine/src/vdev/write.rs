@@ -259,6 +259,10 @@ impl VdevTree {
     /// Counts a failed write of a leaf. Tells whether its condition changed.
     pub(super) fn write_failed(&self, id: LeafId, error: &DeviceError, asked: Question) -> bool {
         let Some(leaf) = self.leaves.get(id) else { return false };
+        if leaf.is_put_away() {
+            // Somebody closed it while this was on its way: that is no error of the device.
+            return false;
+        }
         leaf.stats.add_write_error();
         tracing::debug!(leaf = leaf.config.guid.0, %error, "write failed");
         let needed = self.is_needed(id);

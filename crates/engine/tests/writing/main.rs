@@ -20,7 +20,9 @@ mod missing;
 mod properties;
 mod removal;
 mod scan;
+mod split;
 mod suspended;
+mod sweep;
 mod waits;
 
 use std::ops::ControlFlow;

@@ -4,15 +4,18 @@
 //! something would be lost.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use cenote_device::{Health, SimDevice};
+use cenote_device::{Device, DeviceError, Health, SimDevice};
 use cenote_engine::ErrorKind;
+use cenote_engine::dataset::change::PropertyInput;
+use cenote_engine::pool::OpenOptions;
+use cenote_engine::pool::assemble::assemble;
 use cenote_engine::pool::change::Newcomer;
-use cenote_engine::pool::discover::Opener;
-use cenote_engine::pool::group::LivePool;
-use cenote_engine::vdev::{LeafOpener, LeafUnavailable, VdevState};
+use cenote_engine::pool::discover::{Candidate, Opener, ScanOptions, scan};
+use cenote_engine::pool::group::{LivePool, WriteOptions};
+use cenote_engine::vdev::{Aux, LeafOpener, LeafUnavailable, VdevState};
 use cenote_format::Guid;
 use cenote_format::config::{VdevConfig, VdevKind};
 
@@ -219,4 +222,207 @@ fn what_does_not_fit_is_refused() {
     until(&live, || is_whole(&live));
     live.export().unwrap();
     census(live.pool());
+}
+
+fn condition(live: &LivePool, guid: Guid) -> (VdevState, Aux) {
+    let status = live.vdevs().status().unwrap();
+    let condition = status.find(guid).unwrap().condition;
+    (condition.state, condition.aux)
+}
+
+#[test]
+fn a_device_said_to_be_faulty_stays_so_until_it_is_trusted() {
+    for temporary in [false, true] {
+        let (disks, live) = Disks::create(VdevKind::Mirror, 2);
+        write(&live, 4, 1);
+        let (first, second) = (guid_of(&live, "/sim/0"), guid_of(&live, "/sim/1"));
+        live.fault(second, temporary).unwrap();
+        let faulted = (VdevState::Faulted, Aux::External);
+        assert_eq!(condition(&live, second), faulted);
+        // Bringing it online does not help, and looking again does not either.
+        assert_eq!(live.online(second).unwrap(), VdevState::Faulted);
+        let before = disks.disk(1).counts();
+        write(&live, 4, 50);
+        live.look_again().unwrap();
+        assert_eq!((disks.disk(1).counts(), condition(&live, second)), (before, faulted));
+        // The other holds what nobody else does: it is only said to be worn.
+        live.fault(first, temporary).unwrap();
+        assert_eq!(condition(&live, first), (VdevState::Degraded, Aux::External));
+        write(&live, 4, 60);
+        live.trust(Some(first)).unwrap();
+        assert_eq!(condition(&live, first), (VdevState::Online, Aux::None));
+        live.export().unwrap();
+        drop(live);
+        let live = disks.reopen();
+        match temporary {
+            true => assert!(condition(&live, second).0.is_readable()),
+            false => assert_eq!(condition(&live, second), faulted),
+        }
+        write(&live, 2, 70);
+        live.trust(None).unwrap();
+        assert!(condition(&live, second).0.is_readable());
+        until(&live, || is_whole(&live));
+        assert!(copies_are_right(&live));
+        let leaf = live.vdevs().topology().find(second).cloned().unwrap();
+        assert!(!leaf.faulted && leaf.aux_state.is_none());
+        live.export().unwrap();
+        drop(live);
+        let live = disks.reopen();
+        assert_eq!(condition(&live, second), (VdevState::Online, Aux::None));
+        census(live.pool());
+        live.export().unwrap();
+    }
+}
+
+/// Bytes of the pool's metaslabs.
+fn size(live: &LivePool) -> u64 {
+    live.allocator().figures().tops.iter().map(|top| top.size).sum()
+}
+
+#[test]
+fn a_pool_uses_what_its_devices_have_grown_by() {
+    for (kind, count) in [(VdevKind::File, 1), (VdevKind::Mirror, 2), (VdevKind::Raidz, 3)] {
+        let (disks, live) = Disks::create(kind, count);
+        write(&live, 8, 1);
+        let before = size(&live);
+        live.grow(None).unwrap();
+        assert_eq!(size(&live), before);
+        for number in 0..count {
+            // As long as one is small, nothing is won.
+            live.look_again().unwrap();
+            assert_eq!((size(&live), live.vdevs().expandable(0)), (before, 0), "{kind:?}");
+            disks.disk(number).grow(320 << 20);
+        }
+        live.look_again().unwrap();
+        let more = live.vdevs().expandable(0);
+        assert!(size(&live) == before && more >= 192 << 20, "{kind:?}: {more}");
+        for number in 0..count {
+            assert_eq!(size(&live), before);
+            live.grow(Some(guid_of(&live, &format!("/sim/{number}")))).unwrap();
+        }
+        assert_eq!((size(&live), live.vdevs().expandable(0)), (before + more, 0));
+        // More than there was room for.
+        write(&live, if kind == VdevKind::Raidz { 20 } else { 180 }, 50);
+        let allocated = live.allocator().figures().tops[0].allocated;
+        assert!(kind == VdevKind::Raidz || allocated > before, "{kind:?}: {allocated}");
+        live.export().unwrap();
+        drop(live);
+        let live = disks.reopen();
+        assert_eq!(size(&live), before + more);
+        assert!(copies_are_right(&live));
+        census(live.pool());
+        live.export().unwrap();
+    }
+}
+
+#[test]
+fn a_pool_grows_by_itself_when_the_last_small_disk_has_left() {
+    let (mut disks, live) = Disks::create(VdevKind::Mirror, 2);
+    live.set_pool_property(PropertyInput::number("autoexpand", 1)).unwrap();
+    write(&live, 8, 1);
+    let before = size(&live);
+    for old in ["/sim/0", "/sim/1"] {
+        let new = one_more(&mut disks, 256);
+        take_in(&live, &disks, (guid_of(&live, old), &new), true).unwrap();
+        until(&live, || is_whole(&live) && !paths(&live).contains(&old.to_owned()));
+    }
+    until(&live, || size(&live) >= before + (128 << 20));
+    live.export().unwrap();
+    drop(live);
+    // It does so in another life, too.
+    for number in 0..4 {
+        disks.disk(number).grow(512 << 20);
+    }
+    let live = disks.reopen();
+    until(&live, || size(&live) >= before + (320 << 20));
+    assert!(copies_are_right(&live));
+    live.export().unwrap();
+    census(live.pool());
+}
+
+#[test]
+fn a_device_that_was_away_at_the_import_is_taken_when_it_comes() {
+    for by_order in [false, true] {
+        let (mut disks, live) = Disks::create(VdevKind::Raidz, 4);
+        write(&live, 8, 1);
+        let leaf = guid_of(&live, "/sim/2");
+        live.export().unwrap();
+        drop(live);
+        let path = PathBuf::from("/sim/2");
+        let aside = disks.0.remove(&path).unwrap();
+        let present = Present(Arc::new(Mutex::new(disks.clone())));
+        let live = present.open();
+        assert_eq!(condition(&live, leaf), (VdevState::Unavailable, Aux::OpenFailed));
+        write(&live, 4, 50);
+        live.sync().unwrap();
+        // A stranger at its place is not taken for it.
+        let stranger = Arc::new(SimDevice::new("/sim/2", 96 << 20));
+        present.0.lock().unwrap().0.insert(path.clone(), stranger);
+        live.vdevs().reopen();
+        assert_eq!(condition(&live, leaf), (VdevState::Unavailable, Aux::BadLabel));
+        present.0.lock().unwrap().0.insert(path.clone(), aside.clone());
+        match by_order {
+            true => assert!(live.online(leaf).unwrap().is_readable()),
+            false => assert!(live.vdevs().reopen()),
+        }
+        until(&live, || is_whole(&live));
+        assert_eq!(condition(&live, leaf), (VdevState::Online, Aux::None));
+        assert!(copies_are_right(&live));
+        live.export().unwrap();
+        drop(live);
+        disks.0.insert(path, aside);
+        let live = disks.reopen();
+        assert!(is_whole(&live) && copies_are_right(&live));
+        census(live.pool());
+        live.export().unwrap();
+    }
+}
+
+#[test]
+fn a_device_that_was_written_elsewhere_is_not_taken() {
+    let (mut disks, live) = Disks::create(VdevKind::Mirror, 2);
+    write(&live, 4, 1);
+    let leaf = guid_of(&live, "/sim/1");
+    live.export().unwrap();
+    drop(live);
+    let (path, other) = (PathBuf::from("/sim/1"), PathBuf::from("/sim/0"));
+    let aside = disks.0.remove(&path).unwrap();
+    // It was imported alone, and got groups of its own.
+    let alone = Disks([(path.clone(), aside.clone())].into_iter().collect());
+    let elsewhere = alone.reopen();
+    write(&elsewhere, 4, 20);
+    elsewhere.export().unwrap();
+    drop(elsewhere);
+    assert!(disks.0.contains_key(&other));
+    let present = Present(Arc::new(Mutex::new(disks.clone())));
+    let live = present.open();
+    write(&live, 4, 50);
+    present.0.lock().unwrap().0.insert(path, aside);
+    live.vdevs().reopen();
+    assert_eq!(condition(&live, leaf).0, VdevState::Unavailable);
+    live.export().unwrap();
+    census(live.pool());
+}
+
+/// Disks of which some come later.
+#[derive(Clone)]
+struct Present(Arc<Mutex<Disks>>);
+
+impl Present {
+    fn open(&self) -> Arc<LivePool> {
+        let opener: Arc<dyn Opener> = Arc::new(self.clone());
+        let pools = assemble(&scan(&opener, &ScanOptions::new(vec!["/sim".into()])));
+        let options = OpenOptions { devices: Some(opener), ..OpenOptions::default() };
+        LivePool::open(&pools[0], &options, WriteOptions::default()).unwrap()
+    }
+}
+
+impl Opener for Present {
+    fn candidates(&self, place: &Path) -> Result<Vec<Candidate>, DeviceError> {
+        self.0.lock().unwrap().candidates(place)
+    }
+
+    fn open(&self, path: &Path) -> Result<Arc<dyn Device>, DeviceError> {
+        Opener::open(&*self.0.lock().unwrap(), path)
+    }
 }

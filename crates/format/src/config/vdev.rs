@@ -8,6 +8,8 @@ use crate::nvlist::{NvList, Value};
 use crate::{Error, Guid, ObjectId, Result, Txg};
 
 const STRUCTURE: &str = "vdev config";
+/// Why a vdev is faulty or degraded where somebody said so.
+pub const EXTERNAL: &str = "external";
 
 /// What a vdev is (chapter 01, section 7.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -388,7 +390,12 @@ impl VdevConfig {
 
     /// The device must not be opened: taken offline, or forced to fail by the administrator.
     pub fn is_withheld(&self) -> bool {
-        self.offline || self.aux_state.as_deref() == Some("external")
+        self.offline || self.faulted && self.is_external()
+    }
+
+    /// That it is faulty or degraded was said by somebody, and not by errors.
+    pub fn is_external(&self) -> bool {
+        self.aux_state.as_deref() == Some(EXTERNAL)
     }
 
     /// Sum of the guids of this node and all below it, modulo 2^64: what an uberblock records for

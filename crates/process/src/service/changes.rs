@@ -14,7 +14,7 @@ use cenote_device::HostLock;
 use cenote_engine::dataset::change::PropertyInput;
 use cenote_engine::dataset::{Dataset, Listed, PropertyReader};
 use cenote_engine::pool::Pool;
-use cenote_engine::pool::change::{DatasetOrders, NewNamed, Newcomer, Parents};
+use cenote_engine::pool::change::{DatasetOrders, NewNamed, Newcomer, Parents, SplitPlan};
 use cenote_engine::pool::group::{LivePool, ScanProgress};
 use cenote_engine::pool::leaves::HeldDevices;
 use cenote_engine::{Error, ErrorKind, Result};
@@ -367,6 +367,15 @@ impl PoolChanges {
         let mut plan = plan.to_vec();
         let _partitions = crate::whole_disks::partition(&mut plan).map_err(Error::invalid)?;
         self.live()?.add_vdevs(crate::opening::sorted(&plan), opener)
+    }
+
+    /// Splits a pool off.
+    ///
+    /// # Errors
+    /// As [`LivePool::split`] says.
+    pub fn split(&self, plan: SplitPlan) -> Result<()> {
+        let (options, write) = crate::opening::options_of_part();
+        self.live()?.split(plan, &options, write)
     }
 
     /// Takes a device in beside the one of guid `beside`, or in its place.

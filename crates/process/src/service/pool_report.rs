@@ -113,6 +113,12 @@ impl PoolFacts {
         let aside = report.caches.iter_mut().chain(&mut report.spares);
         aside.for_each(|vdev| self.set_sizes(vdev, pool, &open));
         spares::mark(&mut report);
+        let expandable = report.root.children.iter().map(|top| top.expandable);
+        report.root.expandable = expandable.fold(0, u64::saturating_add);
+        if report.root.expandable > 0 {
+            let bytes = report.root.expandable.to_string();
+            report.properties.set("expandsize", &bytes, Source::None);
+        }
         report.state = report.root.state;
         report.status = status(&report);
         report.uptime_nanoseconds =

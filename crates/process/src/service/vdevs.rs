@@ -60,6 +60,7 @@ fn node(status: &VdevStatus, pool: &str, space: Option<&PoolSpace>, depth: u32) 
             write_bytes: stats.bytes_written,
         },
         allocatable: status.asize,
+        expandable: status.expandable,
         parity: match config.kind {
             VdevKind::Raidz | VdevKind::Draid => config.nparity.unwrap_or(1),
             _ => 0,

@@ -7,7 +7,7 @@ use super::super::stage::{Stage, device, is_well};
 /// Bytes of the bigger disks.
 const BIGGER: u64 = 256 << 20;
 
-/// Two more disks, then bigger ones.
+/// Two more disks, then bigger ones, disk by disk.
 pub fn grow(stage: &mut Stage) -> Result<(), String> {
     stage.tell("A mirror of two small disks is nearly full.");
     stage.types("zpool create -R $R test mirror $D/disk0 $D/disk1")?;
@@ -34,11 +34,29 @@ pub fn grow(stage: &mut Stage) -> Result<(), String> {
             is_well(report) && device(report, new).is_some() && device(report, old).is_none()
         });
     }
-    stage.types("zpool list -v test")?;
     stage.tell(
-        "What is behind the old end of bigger disks cannot be used yet: 'zpool online -e' and \
-         autoexpand are not supported so far. OpenZFS takes it into use when it imports the pool.",
+        "What is behind the old end of bigger disks waits under EXPANDSZ until somebody asks.",
     );
+    stage.types("zpool list -v test")?;
+    let before = size(stage);
+    let waits = stage.bench().report("test").map_or(0, |report| report.root.expandable);
+    stage.check("the pool could be larger", waits > 0);
+    stage.types("zpool online -e test $D/disk5")?;
+    stage.types("zpool list -v test")?;
+    let after = size(stage);
+    stage.check("the pool is larger by what waited", waits > 0 && after == before + waits);
+    stage.tell("With autoexpand it asks nobody: the other two disks are replaced as well.");
+    stage.types("zpool set autoexpand=on test")?;
+    for (old, new) in [("disk2", "disk6"), ("disk3", "disk7")] {
+        stage.happens(&format!("a bigger disk is bought: {new}"), |bench| {
+            bench.make_disk(new, BIGGER)
+        })?;
+        stage.types(&format!("zpool replace -w test $D/{old} $D/{new}"))?;
+    }
+    stage.becomes("all disks are big, and so is the pool", |report| {
+        is_well(report) && report.root.space > after && report.root.expandable == 0
+    });
+    stage.types("zpool list -v test")?;
     stage.types("zpool scrub -w test")?;
     stage.becomes("a scrub finds no errors", |report| report.error_count == 0);
     stage.all_there("test");

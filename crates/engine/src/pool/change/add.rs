@@ -5,6 +5,7 @@
 //! group, so that a crash leaves either a pool without it or one with it whole.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::Arc;
 
 use cenote_device::Device;
@@ -105,6 +106,13 @@ impl LeafOpener for Joined {
     fn committed(&self, txg: Txg) {
         self.opener.committed(txg);
         self.others.opener().committed(txg);
+    }
+
+    fn lacks(&self, leaf: &VdevConfig) -> Range<u64> {
+        match self.added.contains(&leaf.guid) {
+            true => 0..0,
+            false => self.others.opener().lacks(leaf),
+        }
     }
 }
 

@@ -16,7 +16,7 @@ use super::create::{random, vdev_zap};
 use super::evacuate::is_removing;
 use crate::dataset::change::MosChange;
 use crate::pool::group::vdev_zaps::{free_objects_of, zap_map};
-use crate::pool::group::{LivePool, MosStore, ScanKind, ScanOrder};
+use crate::pool::group::{LivePool, MosStore, ScanKind, ScanOrder, seconds_now};
 use crate::pool::labels;
 use crate::vdev::{
     Aux, Condition, Detached, LeafDevice, LeafOpener, Topology, VdevError, VdevState, VdevTree,
@@ -129,7 +129,7 @@ impl LivePool {
 
     /// Begins a resilver of what devices lack, for who asked for what made them lack it. If one is under way,
     /// the next begins by itself.
-    fn resilver_now(&self) {
+    pub(super) fn resilver_now(&self) {
         let is_needed = self.vdevs().resilver_range().is_some();
         if is_needed && let Err(error) = self.scan(ScanOrder::Begin(ScanKind::Resilver)) {
             tracing::info!(%error, "no resilver now");
@@ -263,6 +263,51 @@ impl LivePool {
         })
     }
 
+    /// Has a device count as faulty until [`LivePool::trust`]: it is neither read nor written. One that alone
+    /// holds something goes on, degraded. What is `temporary` ends when the pool is opened anew.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`], [`ErrorKind::Unsupported`] for what is no device. Nothing is changed then.
+    pub fn fault(&self, leaf: Guid, temporary: bool) -> Result<()> {
+        self.change(move |live, change| {
+            let vdevs = live.vdevs();
+            let before = vdevs.topology();
+            let top = before.top_of(leaf).and_then(|id| before.top(id)).and_then(|top| top.top);
+            let is_required = !top.is_some_and(|top| top.is_log) && vdevs.is_required(leaf);
+            let topology = before.fault(leaf, is_required, !temporary, change.tx.txg())?;
+            let tree = vdevs.with_topology(topology)?;
+            live.when_done(move |live| {
+                tree.give_up(leaf);
+                live.take_vdevs(Arc::new(tree));
+            });
+            Ok(())
+        })
+    }
+
+    /// Takes devices into use again that somebody, or too many errors, had said were faulty or degraded:
+    /// `below`, those below it, or all. In a suspended pool that is written down when it goes on.
+    ///
+    /// # Errors
+    /// If it cannot be written down.
+    pub fn trust(&self, below: Option<Guid>) -> Result<()> {
+        let trusted = self.vdevs().trust(below);
+        if trusted.is_empty() {
+            return Ok(());
+        }
+        let forget = move |live: &Self, change: &MosChange<'_>| {
+            let vdevs = live.vdevs();
+            let topology = vdevs.topology().trusting(&trusted, change.tx.txg())?;
+            let tree = Arc::new(vdevs.with_topology(topology)?);
+            live.when_done(move |live| live.take_vdevs(tree));
+            Ok(())
+        };
+        match self.gate.suspension() {
+            Some(_) => self.change_when_it_goes_on(forget),
+            None => self.change(forget)?,
+        }
+        Ok(())
+    }
+
     /// Takes a device into use that rested, or was away: its condition then.
     ///
     /// # Errors
@@ -273,8 +318,9 @@ impl LivePool {
         if is_offline {
             self.change(move |live, change| {
                 let vdevs = live.vdevs();
-                let txg = change.tx.txg();
+                let (txg, now) = (change.tx.txg(), seconds_now());
                 let topology = vdevs.topology().offline(leaf, false, txg)?.unspare(leaf, txg)?;
+                let topology = topology.asked_to_grow(leaf, now, txg);
                 let tree = Arc::new(vdevs.with_topology(topology)?);
                 live.when_done(move |live| live.take_vdevs(tree));
                 Ok(())
@@ -285,6 +331,9 @@ impl LivePool {
         let vdevs = self.vdevs();
         vdevs.wake(leaf);
         self.tell_of("vdev_online", leaf);
+        if self.growth.by_itself() {
+            self.grow(Some(leaf))?;
+        }
         self.resilver_now();
         let status = vdevs.status();
         let own = status.as_ref().and_then(|root| root.find(leaf));

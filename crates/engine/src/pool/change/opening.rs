@@ -46,6 +46,7 @@ impl LivePool {
         live.note_opening();
         live.load_scan()?;
         live.load_errors();
+        live.load_sweeps();
         let claimed_sealed = !live.fresh.lock().is_empty();
         live.start()?;
         if claimed_sealed {
@@ -53,6 +54,7 @@ impl LivePool {
             live.sync()?;
         }
         live.mend_bootfs()?;
+        live.mend_split()?;
         Ok(live)
     }
 }

@@ -10,7 +10,8 @@ use cenote_format::{ObjectId, ObjectType};
 use crate::dataset::change::{MosChange, OBJECT_DIRECTORY, PropertyData, PropertyInput};
 use crate::dataset::{DatasetKind, Table};
 use crate::object::NewObject;
-use crate::pool::group::{ConfigChange, FailMode, LivePool, multihost};
+use crate::pool::group::sweep::by_itself;
+use crate::pool::group::{ConfigChange, FailMode, LivePool, growth, multihost};
 use crate::{Error, ErrorKind, Result, zap};
 
 /// Entry of the directory of objects: the table.
@@ -70,6 +71,14 @@ impl LivePool {
                     "failmode" => {
                         let mode = FailMode::from_number(number);
                         self.when_done(move |live| live.outage.set_mode(mode));
+                    }
+                    by_itself::PROPERTY => {
+                        self.when_done(move |live| {
+                            live.sweeps.by_itself.set(number != 0, &live.allocator);
+                        });
+                    }
+                    growth::PROPERTY => {
+                        self.when_done(move |live| live.growth.set(number != 0));
                     }
                     multihost::PROPERTY => {
                         self.when_done(move |live| live.set_multihost(number != 0));

@@ -9,7 +9,7 @@ use cenote_format::config::{PoolConfig, PoolState};
 use cenote_format::feature::{self, Feature};
 use cenote_format::nvlist::Encoding;
 use cenote_format::uberblock::Uberblock;
-use cenote_format::{Guid, ObjectId, Txg};
+use cenote_format::{Guid, NvList, ObjectId, Txg};
 
 use super::LivePool;
 use crate::dataset::Table;
@@ -45,6 +45,8 @@ pub enum ConfigChange {
     Comment(String),
     /// Names of compatibility files; empty or "off": none.
     Compatibility(String),
+    /// A split under way.
+    Split(Option<NvList>),
 }
 
 impl ConfigState {
@@ -57,6 +59,11 @@ impl ConfigState {
         config.hostname = Some(host.name);
         if config.features_for_read.is_none() && pool.uberblock().version >= 5000 {
             config.features_for_read = Some(Vec::new());
+        }
+        if pool.candidate().is_some() {
+            // Where it was split from is told until it is opened; what was to leave, until that is mended.
+            config.split_guid = None;
+            config.split = config.split.filter(|split| split.u64_array("guid_list").is_some());
         }
         // An opened pool says so in its labels, and who opened it.
         Self { config, dirty: true, labels: true }
@@ -106,6 +113,7 @@ impl ConfigState {
             ConfigChange::Guid(guid) => self.config.pool_guid = Some(guid),
             ConfigChange::Comment(comment) => self.config.comment = text(comment),
             ConfigChange::Compatibility(files) => self.config.compatibility = text(files),
+            ConfigChange::Split(split) => self.config.split = split,
         }
         self.dirty = true;
     }

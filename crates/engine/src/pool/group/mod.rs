@@ -15,6 +15,7 @@ mod effects;
 mod errors;
 mod evacuating;
 mod freeing;
+pub(super) mod growth;
 mod heal;
 mod hooks;
 mod jobs;
@@ -29,6 +30,7 @@ mod receives;
 mod scan;
 mod spare_watch;
 mod store;
+pub(super) mod sweep;
 pub(super) mod sync;
 mod tasks;
 mod telling;
@@ -63,6 +65,8 @@ pub use outage::FailMode;
 pub use scan::{ScanKind, ScanOrder, ScanProgress};
 use spare_watch::SpareWatch;
 pub use store::{MosSource, MosStore};
+pub use sweep::{SweepKind, SweepOrder};
+pub(super) use sync::seconds_now;
 use tasks::Answers;
 pub(super) use tasks::{Task, Work};
 
@@ -155,6 +159,8 @@ pub struct LivePool {
     pub(super) errors: errors::ErrorLogs,
     /// Since when devices are lost.
     pub(super) spare_watch: SpareWatch,
+    /// Whether it uses what devices have grown by.
+    pub(super) growth: growth::Growth,
     pub(super) outage: Arc<outage::Outage>,
     pub(super) activity: Mutex<multihost::Activity>,
     /// Heads of volumes with an intent log that an earlier life of the pool left.
@@ -167,6 +173,8 @@ pub struct LivePool {
     pub(super) jobs: Arc<jobs::Jobs>,
     /// The scrub or resilver.
     pub(super) scan: Arc<scan::Scan>,
+    /// Initialize and trim.
+    pub(super) sweeps: Arc<sweep::Sweeps>,
     /// Receives under way.
     pub(super) receives: receives::Receives,
     /// The removal of a vdev.
@@ -205,12 +213,12 @@ impl LivePool {
         let submit = Arc::new(hooks::PoolSubmit::new(queue, outage.clone()));
         let seen: Arc<dyn crate::pipe::Submit> = submit.clone();
         io.pipe.set_submit(&seen);
-        let config = config::ConfigState::of(&pool);
         let dedup = Arc::new(LiveDedup::open(mos.clone())?);
         let clones = LiveClones::open(mos.clone(), pool.uberblock().version)?;
         Ok(Arc::new(Self {
             io,
             gate,
+            growth: growth::Growth::of(&mos),
             mos,
             allocator,
             dedup,
@@ -230,7 +238,7 @@ impl LivePool {
             fresh: Mutex::default(),
             tasks: Mutex::default(),
             written: Mutex::default(),
-            config: Mutex::new(config),
+            config: Mutex::new(config::ConfigState::of(&pool)),
             missed: Mutex::new(missed::Written::of(&pool.vdevs())),
             errors: errors::ErrorLogs::default(),
             spare_watch: SpareWatch::default(),
@@ -240,6 +248,7 @@ impl LivePool {
             activity,
             jobs: Arc::new(jobs::Jobs::new(options.inline)),
             scan: Arc::default(),
+            sweeps: Arc::default(),
             receives: receives::Receives::default(),
             evacuation: evacuating::Evacuation::default(),
             freeing_pass: Mutex::default(),
@@ -294,6 +303,7 @@ impl LivePool {
     pub fn close(&self) -> Result<()> {
         self.jobs.rest();
         self.scan.rest();
+        self.sweeps.rest();
         let synced = match self.gate.failure() {
             Some(failure) => Err(failure),
             None => {

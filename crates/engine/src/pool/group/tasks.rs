@@ -1,7 +1,7 @@
 //! Changes of the metadata that wait for the next group, and who waits for them.
 //!
 //! Invariant: a task is done by the thread that writes groups only, and answered when its group is on the
-//! disks; a suspended pool takes none.
+//! disks; a suspended pool takes none that somebody waits for.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -47,6 +47,15 @@ impl LivePool {
         work: impl FnOnce(&LivePool, &MosChange<'_>) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         self.order(true, work)
+    }
+
+    /// Has `work` change the pool's metadata in the next group that is written, and waits for nothing.
+    pub(in crate::pool) fn change_when_it_goes_on(
+        &self,
+        work: impl FnOnce(&LivePool, &MosChange<'_>) -> Result<()> + Send + 'static,
+    ) {
+        let (done, _) = bounded(1);
+        self.tasks.lock().push(Task { run: Box::new(work), early: false, done });
     }
 
     fn order<T: Send + 'static>(

@@ -42,6 +42,7 @@ impl LivePool {
         })?;
         *self.thread.lock() = Some(thread);
         self.start_scanning()?;
+        self.start_sweeping()?;
         self.start_activity()
     }
 
@@ -51,6 +52,7 @@ impl LivePool {
         !self.tasks.lock().is_empty()
             || self.jobs.are_due()
             || self.scan.is_due()
+            || self.sweeps.is_due()
             || self.has_new_errors()
             || self.config.lock().is_dirty()
             || self.has_missed(&self.vdevs())

@@ -105,6 +105,7 @@ fn configured_states_and_late_devices() {
     let mut children = leaves(1..6);
     children[0].offline = true;
     children[1].aux_state = Some("external".into());
+    children[1].faulted = true;
     children[2].degraded = true;
     children[3].removed = true;
     let root = root(12, vec![raidz(100, 3, children)]);

@@ -7,7 +7,7 @@
 
 use super::{Topology, at, at_mut, number};
 use crate::vdev::VdevError;
-use cenote_format::config::{VdevConfig, VdevKind};
+use cenote_format::config::{EXTERNAL, VdevConfig, VdevKind};
 use cenote_format::{Guid, Txg};
 
 /// What [`Topology::detach`] makes.
@@ -151,8 +151,48 @@ impl Topology {
         }
         node.offline = offline;
         if !offline {
-            (node.faulted, node.degraded, node.removed) = (false, false, false);
-            node.aux_state = None;
+            node.removed = false;
+        }
+        next.checked()
+    }
+
+    /// The leaf is said to be faulty, or only degraded where it cannot be done without. What is said for
+    /// good counts in later lives of the pool, too.
+    ///
+    /// # Errors
+    /// [`VdevError::NoSuchDevice`] if the pool does not have it, [`VdevError::Unfit`] if it is no device.
+    pub fn fault(
+        &self,
+        leaf: Guid,
+        is_required: bool,
+        for_good: bool,
+        txg: Txg,
+    ) -> Result<Self, VdevError> {
+        let path = self.path_of_vdev(leaf)?;
+        let mut next = self.next(txg);
+        let node = at_mut(&mut next.root, &path).ok_or(VdevError::NoSuchDevice(leaf))?;
+        if !node.kind.has_device() {
+            return Err(VdevError::Unfit("operation not supported on this type of pool"));
+        }
+        (node.faulted, node.degraded) = (!is_required, is_required);
+        node.aux_state = for_good.then(|| EXTERNAL.to_owned());
+        next.checked()
+    }
+
+    /// Nothing bad is said of these leaves any more; hot spares beside them go back when they have everything
+    /// again.
+    ///
+    /// # Errors
+    /// [`VdevError::Config`] if no pool can be made like this.
+    pub fn trusting(&self, leaves: &[Guid], txg: Txg) -> Result<Self, VdevError> {
+        let mut next = self.next(txg);
+        for leaf in leaves {
+            let Some(path) = self.path(*leaf) else { continue };
+            next = next.unspare(*leaf, txg)?;
+            if let Some(node) = at_mut(&mut next.root, &path) {
+                (node.faulted, node.degraded, node.removed) = (false, false, false);
+                node.aux_state = None;
+            }
         }
         next.checked()
     }

@@ -6,7 +6,7 @@
 use super::{AllocationClass, Topology, at_mut};
 use crate::vdev::VdevError;
 use cenote_format::config::{TopLevel, VdevConfig, VdevKind};
-use cenote_format::{Guid, Txg};
+use cenote_format::{Guid, ObjectId, Txg};
 use std::collections::BTreeMap;
 
 /// A device that is to make up a new pool.
@@ -75,6 +75,22 @@ impl Topology {
         };
         let leaves = Self { root, classes, changed: txg, adopted: BTreeMap::new() }.checked()?;
         Ok(Split { stays, leaves })
+    }
+
+    /// The same vdevs; the root has this table.
+    #[must_use]
+    pub fn with_root_zap(mut self, zap: Option<ObjectId>) -> Self {
+        self.root.root_zap = zap;
+        self
+    }
+
+    /// Without a device that has left for another pool, and that device.
+    ///
+    /// # Errors
+    /// As for [`Topology::detach`].
+    pub fn let_leg_go(&self, leg: Guid, txg: Txg) -> Result<(Self, VdevConfig), VdevError> {
+        let node = self.find(leg).cloned().ok_or(VdevError::NoSuchDevice(leg))?;
+        Ok((self.without_leg(leg, txg)?, node))
     }
 
     /// Without a device that left for another pool. What takes the place of its mirror remembers what

@@ -4,7 +4,7 @@
 //! ever, for the addresses of blocks name it: new ones come last, and one that goes leaves a hole, or a
 //! vdev that tells where its blocks are.
 
-use super::{AllocationClass, Topology};
+use super::{AllocationClass, Topology, at_mut};
 use crate::vdev::VdevError;
 use cenote_format::config::{IndirectObjects, PoolConfig, TopLevel, VdevConfig, VdevKind};
 use cenote_format::{Guid, ObjectId, Txg};
@@ -28,6 +28,30 @@ impl Topology {
             next.classes.push(class);
         }
         next.checked()
+    }
+
+    /// These top-level vdevs have so many allocatable bytes.
+    #[must_use]
+    pub fn grown(&self, sizes: &[(u32, u64)], txg: Txg) -> Self {
+        let mut next = self.next(txg);
+        for (id, size) in sizes {
+            let place = next.root.children.as_mut().and_then(|all| all.get_mut(*id as usize));
+            if let Some(top) = place.and_then(|top| top.top.as_mut()) {
+                top.asize = *size;
+            }
+        }
+        next
+    }
+
+    /// The leaf was asked at this time (seconds since 1970) to use what its device has.
+    #[must_use]
+    pub fn asked_to_grow(&self, leaf: Guid, time: u64, txg: Txg) -> Self {
+        let mut next = self.next(txg);
+        let path = self.path(leaf);
+        if let Some(node) = path.and_then(|path| at_mut(&mut next.root, &path)) {
+            node.expansion_time = Some(time);
+        }
+        next
     }
 
     /// Without the log vdev `id`, on which nothing is any more: a hole keeps its place.

@@ -79,6 +79,33 @@ impl Order for CancelRemoval {
     }
 }
 
+/// Looks for devices that came back or grew, also while the pool is suspended.
+pub(super) struct Reopen;
+
+impl Order for Reopen {
+    fn cannot(&self, pool: &str) -> String {
+        format!("cannot reopen '{pool}'")
+    }
+
+    fn words(&self, error: &Error) -> Option<String> {
+        (error.kind() == ErrorKind::ReadOnly).then(|| "pool is read-only".to_owned())
+    }
+
+    fn moves_mounts(&self) -> bool {
+        false
+    }
+
+    fn carry_out_suspended(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
+        self.carry_out(doing)?;
+        doing.service.changes.cleared();
+        Ok(Vec::new())
+    }
+
+    fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
+        doing.simply(doing.engine(cenote_engine::pool::group::LivePool::look_again))
+    }
+}
+
 /// Devices are forgiven, and a suspended pool tries to go on.
 pub(super) struct Clear<'a>(pub(super) Option<&'a str>);
 
@@ -94,8 +121,11 @@ impl Order for Clear<'_> {
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
         let vdevs = doing.pool.vdevs();
         let guid = self.0.map(|device| doing.device(device)).transpose()?;
-        vdevs.reopen();
         let before = vdevs.status();
+        if let Err(error) = doing.engine(|live| live.trust(guid)) {
+            tracing::info!(%error, "that devices are trusted again is not recorded");
+        }
+        vdevs.reopen();
         vdevs.clear(guid);
         vdevs.events().forget_told();
         if let Some(root) = before {

@@ -82,6 +82,8 @@ pub(super) struct Offline<'a> {
     pub(super) device: &'a str,
     /// Until the pool is opened anew.
     pub(super) temporary: bool,
+    /// It counts as faulty.
+    pub(super) faulty: bool,
 }
 
 impl Order for Offline<'_> {
@@ -99,16 +101,24 @@ impl Order for Offline<'_> {
 
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
         let device = doing.device(self.device)?;
-        doing.simply(doing.engine(|live| live.offline(device, self.temporary)))
+        doing.simply(doing.engine(|live| match self.faulty {
+            true => live.fault(device, self.temporary),
+            false => live.offline(device, self.temporary),
+        }))
     }
 }
 
 /// `zpool online`. A warning says if the device does not work all the same.
-pub(super) struct Online<'a>(pub(super) &'a str);
+pub(super) struct Online<'a> {
+    /// The device.
+    pub(super) device: &'a str,
+    /// All of it is used.
+    pub(super) expand: bool,
+}
 
 impl Order for Online<'_> {
     fn cannot(&self, _: &str) -> String {
-        format!("cannot online {}", self.0)
+        format!("cannot online {}", self.device)
     }
 
     fn words(&self, error: &Error) -> Option<String> {
@@ -120,11 +130,14 @@ impl Order for Online<'_> {
     }
 
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
-        let device = doing.device(self.0)?;
+        let device = doing.device(self.device)?;
+        let status = doing.pool.vdevs().status();
+        let before = status.as_ref().and_then(|root| root.find(device));
+        let was_readable = before.is_some_and(|own| own.condition.state.is_readable());
         let mut state = VdevState::Online;
         let done = doing.engine(|live| {
             state = live.online(device)?;
-            Ok(())
+            if self.expand && state.is_readable() { live.grow(Some(device)) } else { Ok(()) }
         });
         done.map_err(|error| doing.refused(&error))?;
         if state.is_readable() {
@@ -134,7 +147,14 @@ impl Order for Online<'_> {
             VdevState::Faulted => "use 'zpool clear' to restore a faulted device",
             _ => "use 'zpool replace' to replace devices that are no longer present",
         };
-        let words = format!("warning: device '{}' onlined, but remains in faulted state", self.0);
-        Ok(vec![words, advice.to_owned()])
+        let device = self.device;
+        let words = format!("warning: device '{device}' onlined, but remains in faulted state");
+        let mut all = vec![words, advice.to_owned()];
+        if self.expand {
+            let weight = if was_readable { "error" } else { "warning" };
+            let words = "failed to expand usable space on unhealthy device";
+            all.push(format!("{weight}: {words} '{device}'"));
+        }
+        Ok(all)
     }
 }

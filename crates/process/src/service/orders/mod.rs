@@ -30,6 +30,8 @@ mod rollback;
 mod scan;
 mod send;
 mod snapshot;
+mod split;
+mod sweeps;
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -169,11 +171,16 @@ fn order(change: &Change) -> Box<dyn Order + '_> {
             Box::new(members::TakeIn { other: old, device, replaces: true })
         }
         Change::DetachVdev(device) => Box::new(members::Detach(device)),
-        Change::OfflineVdev { device, temporary } => {
-            Box::new(members::Offline { device, temporary: *temporary })
+        Change::OfflineVdev { device, temporary, faulty } => {
+            Box::new(members::Offline { device, temporary: *temporary, faulty: *faulty })
         }
-        Change::OnlineVdev(device) => Box::new(members::Online(device)),
+        Change::OnlineVdev { device, expand } => {
+            Box::new(members::Online { device, expand: *expand })
+        }
+        Change::Reopen => Box::new(devices::Reopen),
+        Change::SplitPool(request) => Box::new(split::Split(request)),
         Change::Scan(request) => Box::new(scan::Scan(*request)),
+        Change::Sweep(request) => Box::new(sweeps::Sweep(request)),
         Change::Clear(device) => Box::new(devices::Clear(device.as_deref())),
         Change::Reguid(guid) => Box::new(pool::Reguid(*guid)),
         Change::Checkpoint { discard } => Box::new(pool::Checkpoint { discard: *discard }),

@@ -242,6 +242,7 @@ fn work(live: &Weak<LivePool>, scan: &Scan) {
         if live.options.resilvers {
             live.resilver_if_needed();
             live.let_replaced_go();
+            live.grow_by_itself();
             live.let_spares_step_in();
         }
         live.visit_portion();
