@@ -85,6 +85,10 @@ fn orders_are_denied_until_they_are_allowed() {
             "cannot rollback 'tank/home/alice'",
         );
         bench.denied(&["zfs", "unmount", fs], "cannot unmount 'tank/home/alice'");
+        let said = bench.denied_to(ALICE, &["zfs", "mount", fs]);
+        assert_eq!(said, "cannot mount 'tank/home/alice': Insufficient privileges\n");
+        let said = bench.denied_to(ALICE, &["zfs", "diff", "tank/home/alice@old"]);
+        assert!(said.starts_with("The diff delegated permission is needed in order\n"), "{said}");
         bench.denied(
             &["zfs", "bookmark", "tank/home/alice@old", "tank/home/alice#b"],
             "cannot create bookmark 'tank/home/alice#b'",
@@ -99,7 +103,8 @@ fn orders_are_denied_until_they_are_allowed() {
         );
     };
     deny(&bench);
-    let all = "snapshot,destroy,compression,hold,release,create,rollback,mount,bookmark,send,allow";
+    let all =
+        "snapshot,destroy,compression,hold,release,create,rollback,mount,bookmark,send,allow,diff";
     bench.cenote(&["zfs", "allow", "-u", &alice, all, fs]);
     bench.cenote(&["zpool", "set", "delegation=off", "tank"]);
     deny(&bench);
@@ -112,6 +117,7 @@ fn orders_are_denied_until_they_are_allowed() {
     bench.as_alice(&["zfs", "bookmark", "tank/home/alice@old", "tank/home/alice#b"]);
     bench.as_alice(&["zfs", "destroy", "tank/home/alice#b"]);
     bench.as_alice(&["zfs", "send", "tank/home/alice@old"]);
+    bench.as_alice(&["zfs", "diff", "tank/home/alice@old"]);
     bench.as_alice(&["zfs", "destroy", "tank/home/alice@old"]);
     // Here only, and she only; and nothing about the pool.
     for denied in [

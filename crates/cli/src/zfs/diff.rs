@@ -31,19 +31,27 @@ pub fn run(arguments: &[String]) -> ExitCode {
         _ => return wrong("too many arguments"),
     };
     let Some((from, to)) = full_names(from, to) else {
-        return wrong("must provide at least one snapshot name");
+        return match from.starts_with('@') {
+            true => wrong("must provide at least one snapshot name"),
+            false => fail(&format!(
+                "Badly formed snapshot name {from}: missing '@' delimiter in snapshot name"
+            )),
+        };
     };
     let client = Client::default();
-    for (name, kinds) in [
-        (&from, &[DatasetKind::Snapshot][..]),
-        (&to, &[DatasetKind::Snapshot, DatasetKind::Filesystem]),
-    ] {
-        if let Err(message) = common::open(&client, name, kinds, Some(0), &["type"]) {
-            return fail(&message);
+    let of = from.split('@').next().unwrap_or_default();
+    if let Err(message) = common::open(&client, of, &[DatasetKind::Filesystem], Some(0), &["type"])
+    {
+        return fail(&message);
+    }
+    for name in [&from, &to] {
+        let kinds = [DatasetKind::Snapshot, DatasetKind::Filesystem];
+        if let Err(problem) = names::check(name, &kinds) {
+            return fail(&format!("cannot open '{name}': {problem}"));
         }
     }
     if names::pool_of(&from) != names::pool_of(&to) {
-        return fail("Unable to obtain diffs: \n   Not an earlier snapshot from the same fs");
+        return fail("Not an earlier snapshot from the same fs: invalid name");
     }
     let request = DiffRequest {
         classify: parsed.has('F'),

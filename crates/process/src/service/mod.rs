@@ -384,17 +384,18 @@ impl PoolService for Service {
     }
 
     fn denied(&self, request: &Request, who: &Peer) -> Option<Failure> {
-        let start = match request {
+        let words = match request {
             Request::Change(order) => orders::denied(&order.change, who, self)?,
             Request::Usage(name) => {
                 let needs = ["userused", "groupused"].map(|one| Need::new(one, name));
                 let is_open = self.shown().is_ok_and(|all| self.has(&all, who, &needs));
-                (!is_open).then(|| format!("cannot get used/quota for {name}"))?
+                (!is_open)
+                    .then(|| format!("cannot get used/quota for {name}: permission denied"))?
             }
             _ if request.only_looks() || who.is_owner() => return None,
-            _ => return Some(Failure::new(FailureKind::Permission, "permission denied")),
+            _ => "permission denied".to_owned(),
         };
-        Some(Failure::new(FailureKind::Permission, format!("{start}: permission denied")))
+        Some(Failure::new(FailureKind::Permission, words))
     }
 
     fn carry_out(&self, request: &ChangeRequest, call: Call<'_>) -> Result<Carried, Failure> {

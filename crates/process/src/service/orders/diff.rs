@@ -16,7 +16,7 @@ use cenote_posix::attributes::{BLOCK, CHARACTER, SYMLINK};
 use cenote_posix::difference::{Difference, How, differences};
 use cenote_posix::tree::Errno;
 
-use super::{Doing, Order, SUSPENDED, Warnings, no_dataset};
+use super::{Doing, Order, SUSPENDED, Warnings};
 use crate::service::datasets::{Datasets, Shown};
 use crate::service::delegation::Need;
 
@@ -39,6 +39,19 @@ impl Order for Diff<'_> {
         Some(vec![Need::new("diff", &self.0.to)])
     }
 
+    fn denial(&self, pool: &str) -> String {
+        match self.0.to.contains('@') {
+            true => format!(
+                "{}: \n   The sys_mount privilege or diff delegated permission is needed\n   to \
+                 execute the diff ioctl",
+                self.cannot(pool)
+            ),
+            false => "The diff delegated permission is needed in order\nto create a just-in-time \
+                      snapshot for diffing\n: unable to generate diffs"
+                .to_owned(),
+        }
+    }
+
     fn words(&self, error: &Error) -> Option<String> {
         let is_other = error.kind() == ErrorKind::InvalidArgument;
         is_other.then(|| "\n   Not an earlier snapshot from the same fs".to_owned())
@@ -57,7 +70,7 @@ impl Order for Diff<'_> {
         let all = doing.shown()?;
         for name in [&request.from, &request.to] {
             if !all.has(name) {
-                return Err(no_dataset(name));
+                return Err(doing.refuse(FailureKind::NotFound, "No such file or directory"));
             }
         }
         if request.to.contains('@') {
@@ -106,7 +119,16 @@ impl Diff<'_> {
         let from = catalog.dataset_named(&self.0.from).map_err(refused)?;
         let to = catalog.dataset_named(to).map_err(refused)?;
         let _kept = [&from, &to].map(|one| doing.pool.kept().keep(one.id));
-        let since = Since::snapshot(&catalog, &to, &from).map_err(refused)?;
+        let since = Since::snapshot(&catalog, &to, &from).map_err(|error| {
+            let is_other = from.directory.id != to.directory.id;
+            match is_other && error.kind() == ErrorKind::InvalidArgument {
+                true => {
+                    let words = "Not an earlier snapshot from the same fs: invalid name";
+                    Failure::new(FailureKind::Other, words)
+                }
+                false => refused(error),
+            }
+        })?;
         let set = |of: &Dataset| -> Result<ObjectSet, Failure> {
             catalog.object_set(of, &**doing.pool.keys()).map_err(refused)
         };

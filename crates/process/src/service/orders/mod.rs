@@ -78,6 +78,11 @@ trait Order {
         self.cannot(pool)
     }
 
+    /// That refusal.
+    fn denial(&self, pool: &str) -> String {
+        format!("{}: {DENIED}", self.cannot_for_want(pool))
+    }
+
     /// What an error of the engine is called on the command line, where it is not what it is called for
     /// most orders.
     fn words(&self, error: &Error) -> Option<String> {
@@ -193,7 +198,7 @@ fn order(change: &Change) -> Box<dyn Order + '_> {
     }
 }
 
-/// The start of the refusal for who may not give this order; none for who may.
+/// The refusal for who may not give this order; none for who may.
 pub(super) fn denied(change: &Change, who: &Peer, service: &Service) -> Option<String> {
     if who.is_owner() {
         return None;
@@ -202,7 +207,7 @@ pub(super) fn denied(change: &Change, who: &Peer, service: &Service) -> Option<S
     let is_allowed = service.shown().is_ok_and(|all| service.allows(&*order, &all, who));
     (!is_allowed).then(|| {
         let pool = service.pool().map(|pool| pool.name().to_owned()).unwrap_or_default();
-        order.cannot_for_want(&pool)
+        order.denial(&pool)
     })
 }
 

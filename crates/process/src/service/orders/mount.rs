@@ -17,6 +17,10 @@ impl Order for Mount<'_> {
         format!("cannot mount '{}'", self.0.dataset.as_deref().unwrap_or(pool))
     }
 
+    fn denial(&self, pool: &str) -> String {
+        format!("{}: Insufficient privileges", self.cannot(pool))
+    }
+
     fn needs(&self, all: &Shown, _: &Peer) -> Option<Vec<Need>> {
         let name = self.0.dataset.as_deref()?;
         let names = match self.0.recursive {
