@@ -251,6 +251,7 @@ impl Runner {
         let writes: Vec<BlockWrite> = pointer
             .dvas()
             .map(|dva| BlockWrite {
+                sides: None,
                 vdev: dva.vdev,
                 offset: dva.offset,
                 data: noise.clone().into(),

@@ -87,7 +87,7 @@ impl Flattener {
         let asize = vdevs.asize(0, data.len() as u64, birth).unwrap();
         self.next += asize;
         let data = Bytes::copy_from_slice(data);
-        let write = BlockWrite { vdev: 0, offset, data, birth };
+        let write = BlockWrite { sides: None, vdev: 0, offset, data, birth };
         vdevs.write_batch(&[write]).remove(0).unwrap();
         for (device, image) in self.devices.iter().zip(&mut self.images) {
             for (offset, bytes) in device.writes.lock().unwrap().drain(..) {
