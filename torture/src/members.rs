@@ -7,6 +7,7 @@ use cenote_device::SimDevice;
 use cenote_engine::Result;
 use cenote_engine::pool::change::Newcomer;
 use cenote_engine::pool::group::{ScanKind, ScanOrder, SweepKind, SweepOrder};
+use cenote_engine::vdev::VdevState;
 use cenote_format::Guid;
 use cenote_format::config::VdevKind;
 
@@ -106,8 +107,10 @@ impl Runner {
             return Ok(false);
         }
         self.touch(fill)?;
-        if self.live.vdevs().missed().iter().all(|(guid, _)| *guid != leaf) {
-            return Err(format!("{path} counts as faulty, and is written to"));
+        let status = self.live.vdevs().status();
+        let own = status.as_ref().and_then(|root| root.find(leaf));
+        if own.is_none_or(|own| own.condition.state == VdevState::Online) {
+            return Err(format!("{path} was said to be faulty, and is online"));
         }
         if !self.ordered(|runner| runner.live.trust(Some(leaf)))? {
             return Err("a device is not trusted again".into());

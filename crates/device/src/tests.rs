@@ -323,3 +323,27 @@ fn simulated_faults() {
     sim.heal();
     assert_eq!(sim.read(0, 4).unwrap().as_ref(), [9; 4]);
 }
+
+#[test]
+fn a_file_that_grew_is_measured_and_lets_go_of_what_it_held() {
+    use std::os::unix::fs::MetadataExt;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("d");
+    std::fs::write(&path, vec![7; 1 << 20]).unwrap();
+    let device = FileDevice::open(&path, Mode::Exclusive).unwrap();
+    std::fs::File::options().write(true).open(&path).unwrap().set_len(2 << 20).unwrap();
+    assert_eq!((device.size(), device.measure(), device.size()), (1 << 20, 2 << 20, 2 << 20));
+    let before = std::fs::metadata(&path).unwrap().blocks();
+    match device.trim(0, 512 << 10) {
+        Ok(()) => {
+            assert!(device.read(0, 4096).unwrap().iter().all(|byte| *byte == 0));
+            assert!(std::fs::metadata(&path).unwrap().blocks() < before);
+        }
+        // Not every filesystem makes holes.
+        Err(error) => eprintln!("no holes here: {error}"),
+    }
+    assert_eq!(device.read(512 << 10, 1).unwrap()[0], 7);
+    assert!(matches!(device.trim(2 << 20, 1), Err(DeviceError::OutOfRange { .. })));
+    let reader = FileDevice::open(&path, Mode::ReadOnly).unwrap();
+    assert!(matches!(reader.trim(0, 4096), Err(DeviceError::ReadOnly)));
+}
