@@ -13,9 +13,9 @@ use cenote_format::config::{VdevConfig, VdevKind};
 use cenote_format::{Guid, NvList, ObjectId};
 
 use super::create::random;
-use crate::pool::group::vdev_zaps::{free_objects_of, zap_map};
 use crate::dataset::Table;
 use crate::dataset::change::{MosChange, OBJECT_DIRECTORY, PropertyInput};
+use crate::pool::group::vdev_zaps::{free_objects_of, zap_map};
 use crate::pool::group::{ConfigChange, LivePool, MosStore, WriteOptions};
 use crate::pool::open::SplitOff;
 use crate::pool::{OpenOptions, Pool, choose};
