@@ -527,7 +527,7 @@ fn inherit_form(
         if settings.iter().any(|setting| setting.name == name) {
             return Ok(None);
         }
-        Ok(reader.number(&above, name)?)
+        reader.number(&above, name)
     };
     if let Some(form) = of_parent("normalization")? {
         files.normalization = form;
