@@ -44,6 +44,12 @@ impl Runner {
         let skipped = orders.len() * usize::from(back.min(1000)) / 1000;
         let at = orders.len().saturating_sub(skipped);
         let order = orders.get(at.saturating_sub(1)).map_or(u64::MAX, |order| order + 1);
+        // A leaf that rested or came lacked something in the midst of that: no other may ail there.
+        let order = if self.troubles.is_empty() {
+            order
+        } else {
+            order.max(self.whole_since.saturating_add(1))
+        };
         let (opened, hidden) = &self.opened;
         let is_seen = |path: &String| !self.troubles.get(path).is_some_and(|now| now.hides());
         if hidden.iter().any(is_seen) { order.max(opened.saturating_add(1)) } else { order }

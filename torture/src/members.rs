@@ -49,6 +49,7 @@ impl Runner {
         };
         if done {
             self.clean_since = SimDevice::newest_order();
+            self.whole_since = self.clean_since;
         }
         Ok(())
     }

@@ -66,6 +66,8 @@ pub struct Runner {
     pub(crate) rotten_labels: bool,
     /// The last event before every copy was known to be right.
     pub(crate) clean_since: u64,
+    /// The last event of a step in which a leaf lacked something for a while.
+    pub(crate) whole_since: u64,
     /// The last event of opening the pool, and the leaves that could not be read then: they may hold a newer
     /// group than was opened, which counts for nothing once this life has written one.
     pub(crate) opened: (u64, BTreeSet<String>),
@@ -139,6 +141,7 @@ impl Runner {
             rotten: false,
             rotten_labels: false,
             clean_since: 0,
+            whole_since: 0,
             opened: (0, BTreeSet::new()),
             followed: None,
             damaged_labels: BTreeMap::new(),
