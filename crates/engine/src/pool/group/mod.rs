@@ -184,6 +184,13 @@ pub struct LivePool {
     pub(super) thread: Mutex<Option<JoinHandle<()>>>,
 }
 
+/// What is on its way to the devices, and the threads that bring it there.
+fn queue_of(io: &PoolIo, options: &WriteOptions) -> Result<WriteQueue> {
+    let threads = if options.inline { 0 } else { WRITERS };
+    let queue = WriteQueue::new(io.pipe.vdev_handle().clone(), threads, options.in_flight);
+    queue.map_err(|error| Error::new(ErrorKind::Io, format!("cannot start a thread: {error}")))
+}
+
 impl LivePool {
     pub(super) fn with(
         pool: Arc<Pool>,
@@ -192,11 +199,7 @@ impl LivePool {
         options: WriteOptions,
     ) -> Result<Arc<Self>> {
         let io = pool.io().clone();
-        let threads = if options.inline { 0 } else { WRITERS };
-        let queue = WriteQueue::new(io.pipe.vdev_handle().clone(), threads, options.in_flight)
-            .map_err(|error| {
-                Error::new(ErrorKind::Io, format!("cannot start a thread: {error}"))
-            })?;
+        let queue = queue_of(&io, &options)?;
         let gate = Gate::new(last_group(&pool), options.dirty_limit);
         let mode = outage::FailMode::of(&mos);
         let outage = outage::Outage::new(gate.clone(), io.pipe.clone(), mode);
