@@ -135,7 +135,7 @@ fn wrong_command_lines() {
         assert!(ran.err.starts_with(start), "{line}: {}", ran.err);
         assert_eq!((ran.out.as_str(), ran.code), ("", 2), "{line}");
     }
-    check(at, "zpool trim tank", "", "zpool trim is not supported yet\n", 1);
+    check(at, "zpool trim tank", "", "cannot open 'tank': no such pool\n", 255);
     check(at, "zpool scrub tank", "", "cannot open 'tank': no such pool\n", 1);
     check(at, "zfs redact x@y", "", "zfs redact is not supported yet\n", 1);
     let help = run(at, "zpool help");

@@ -23,6 +23,7 @@ mod mount_helper;
 mod once;
 mod placed;
 mod policy;
+mod readers;
 mod receive;
 mod replaced;
 mod replicate;
