@@ -174,6 +174,11 @@ impl Error {
         Self::new(ErrorKind::InvalidArgument, reason)
     }
 
+    /// The system gives no thread.
+    pub fn no_thread(error: std::io::Error) -> Self {
+        Self::new(ErrorKind::Io, format!("cannot start a thread: {error}"))
+    }
+
     /// What kind of failure.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use cenote_control::changes::Change;
 use cenote_control::client::Client;
+use cenote_control::protocol::Request;
 
 use super::{common, export, wait};
 use crate::getopt::{Parsed, Spec};
@@ -50,16 +51,7 @@ pub fn sync(arguments: &[String]) -> ExitCode {
         Ok(parsed) => parsed,
         Err(code) => return code,
     };
-    let client = Client::default();
-    let names = match parsed.operands.as_slice() {
-        [] => client.pools(),
-        names => names.to_vec(),
-    };
-    let mut well = true;
-    for name in names {
-        well &= common::order(&client, &name, &common::change(None, Change::Sync));
-    }
-    code(well)
+    code(in_each(&parsed, &common::change(None, Change::Sync)))
 }
 
 /// Runs `zpool reopen`. What is being resilvered goes on in any case, as with `-n`.
@@ -68,17 +60,22 @@ pub fn reopen(arguments: &[String]) -> ExitCode {
         Ok(parsed) => parsed,
         Err(code) => return code,
     };
+    let line = common::history_line("zpool", "reopen", arguments);
+    code(in_each(&parsed, &common::change(Some(line), Change::Reopen)))
+}
+
+/// Gives an order in the pools that are named, or in all; whether all have done it.
+fn in_each(parsed: &Parsed, change: &Request) -> bool {
     let client = Client::default();
     let names = match parsed.operands.as_slice() {
         [] => client.pools(),
         names => names.to_vec(),
     };
-    let line = common::history_line("zpool", "reopen", arguments);
     let mut well = true;
     for name in names {
-        well &= common::order(&client, &name, &common::change(Some(line.clone()), Change::Reopen));
+        well &= common::order(&client, &name, change);
     }
-    code(well)
+    well
 }
 
 /// Runs `zpool clear`.

@@ -33,7 +33,6 @@ pub use condense::{Obsolete, count_obsolete, destroy_obsolete};
 pub use dirty_time_log::{destroy_missed, read_missed, write_missed};
 pub use figures::{Figures, TopFigures, slop};
 pub use open::{NewVdev, VdevToInit, check_writable};
-pub use removing::{InUse, Moved};
 pub use reuse::Held;
 pub use store::{
     DIRECTORY, HISTOGRAM, LOGS, NewSpaceObject, OBSOLETE_COUNTS, PRECISE, SpaceSource, SpaceStore,

@@ -15,20 +15,6 @@ use super::state::{AllocatorState, at};
 use super::store::{OBSOLETE_COUNTS, OBSOLETE_MAP, PRECISE, SpaceStore, UNFLUSHED};
 use crate::{Error, Result};
 
-/// What is in use in a part of a metaslab.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InUse {
-    /// Start and end of each range, ascending.
-    pub ranges: Vec<(u64, u64)>,
-}
-
-/// What became of the vdev being removed.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Moved {
-    /// Where its blocks are now.
-    pub mapping: Mapping,
-}
-
 impl Metaslab {
     /// What is in use of `start..`, as of the group being written. Needs it loaded.
     fn in_use(&self, start: u64) -> Result<Vec<(u64, u64)>> {
@@ -76,8 +62,8 @@ impl Allocator {
     }
 
     /// What is in use of the vdev being removed from `from` on: in the first metaslab that has something,
-    /// about `most` bytes at least. `None`: nothing.
-    pub fn in_use_from(&self, from: u64, most: u64) -> Result<Option<InUse>> {
+    /// about `most` bytes at least: start and end of each range, ascending. `None`: nothing.
+    pub fn in_use_from(&self, from: u64, most: u64) -> Result<Option<Vec<(u64, u64)>>> {
         let mut state = self.state.lock();
         let vdev = state.moving()?.vdev;
         let top = state.top(vdev).ok_or_else(|| Error::bug("the vdev is gone"))?;
@@ -101,7 +87,7 @@ impl Allocator {
             let count = count.count();
             ranges.truncate(count);
             if !ranges.is_empty() {
-                return Ok(Some(InUse { ranges }));
+                return Ok(Some(ranges));
             }
         }
         Ok(None)
@@ -119,9 +105,8 @@ impl Allocator {
     }
 
     /// Where the blocks of the vdev being removed are.
-    pub fn moved(&self) -> Result<Moved> {
-        let state = self.state.lock();
-        Ok(Moved { mapping: state.moving()?.moved.mapping.clone() })
+    pub fn moved(&self) -> Result<Mapping> {
+        Ok(self.state.lock().moving()?.moved.mapping.clone())
     }
 
     /// Frees the copies of what is still in use of the vdev being removed, and what is recorded of what
@@ -133,7 +118,7 @@ impl Allocator {
         let mut from = 0;
         while from < until {
             let Some(used) = self.in_use_from(from, u64::MAX)? else { break };
-            for (start, end) in used.ranges {
+            for (start, end) in used {
                 from = end;
                 let end = end.min(until);
                 if start < end {

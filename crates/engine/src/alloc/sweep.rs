@@ -55,12 +55,11 @@ impl Allocator {
         if state.swept.is_some() {
             return Err(Error::new(ErrorKind::Busy, "another metaslab is swept"));
         }
-        if !self.load(&mut state, vdev, index)? {
-            return Ok(Swept { allocator: self, free: Vec::new() });
-        }
-        let slab = state.slab(vdev, index)?;
-        let free = slab.loaded().map(|loaded| loaded.tree.iter().collect()).unwrap_or_default();
+        let free = match self.load(&mut state, vdev, index)? {
+            true => state.slab(vdev, index)?.loaded().map(|loaded| loaded.tree.iter().collect()),
+            false => None,
+        };
         state.swept = Some((vdev, index));
-        Ok(Swept { allocator: self, free })
+        Ok(Swept { allocator: self, free: free.unwrap_or_default() })
     }
 }

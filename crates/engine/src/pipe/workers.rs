@@ -34,9 +34,7 @@ impl Workers {
             let jobs = jobs.clone();
             let run = move || jobs.iter().for_each(run_one);
             let thread = std::thread::Builder::new().name(format!("cenote-cpu-{number}"));
-            threads.push(thread.spawn(run).map_err(|error| {
-                Error::new(ErrorKind::Io, format!("cannot start a thread: {error}"))
-            })?);
+            threads.push(thread.spawn(run).map_err(Error::no_thread)?);
         }
         Ok(Arc::new(Self { queue: Some(queue), threads }))
     }

@@ -242,22 +242,7 @@ impl Pool {
         let config = Arc::new(io.pipe.vdevs().topology().config(&facts));
         let guid = facts.pool_guid.unwrap_or_default();
         let view = View { config, uberblock, mos, catalog };
-        let (keys, view) = (Arc::new(KeyStore::new()), ArcSwap::from_pointee(view));
-        Ok(Arc::new(Self {
-            gone_back: None,
-            name,
-            stored_name: None,
-            guid,
-            io,
-            keys,
-            view,
-            candidate: None,
-            changed: Mutex::new(Changed::All),
-            names,
-            kept: KeptSnapshots::default(),
-            allocator: OnceLock::new(),
-            space: OnceLock::new(),
-        }))
+        Ok(Arc::new(Self::showing((name, None), guid, io, view, names)))
     }
 
     /// A pool that is being created: it shows nothing before its first group is on the disks.
@@ -277,8 +262,19 @@ impl Pool {
             catalog: Catalog::unwritten(mos.clone(), &name),
             mos,
         };
+        Arc::new(Self::showing((name, stored_name), guid, io, view, names))
+    }
+
+    /// A pool that shows `view` and was found on no devices: its name, and the one that is stored if it differs.
+    fn showing(
+        (name, stored_name): (String, Option<String>),
+        guid: Guid,
+        io: Arc<PoolIo>,
+        view: View,
+        names: Arc<Names>,
+    ) -> Self {
         let (keys, view) = (Arc::new(KeyStore::new()), ArcSwap::from_pointee(view));
-        Arc::new(Self {
+        Self {
             name,
             stored_name,
             guid,
@@ -292,7 +288,7 @@ impl Pool {
             allocator: OnceLock::new(),
             space: OnceLock::new(),
             gone_back: None,
-        })
+        }
     }
 
     /// Shows a later group, which is on the disks and wrote this.

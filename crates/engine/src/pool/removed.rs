@@ -7,7 +7,9 @@ use std::collections::BTreeSet;
 
 use cenote_format::ObjectId;
 use cenote_format::config::VdevKind;
-use cenote_format::indirect_mapping::{ENTRY, Mapping, MappingHeader, RemovalState};
+use cenote_format::indirect_mapping::{
+    ENTRY, Mapping, MappingHeader, REMOVAL_ACTIVE, RemovalState,
+};
 
 use crate::dataset::Table;
 use crate::object::ObjectSet;
@@ -22,6 +24,11 @@ pub(crate) fn removal_state(mos: &ObjectSet) -> Result<Option<RemovalState>> {
     let Some(directory) = Table::open(mos, ObjectId(1))? else { return Ok(None) };
     let words = directory.numbers_of(REMOVING)?;
     words.map(|words| RemovalState::from_words(&words).map_err(Error::from)).transpose()
+}
+
+/// The removal under way.
+pub(crate) fn active_removal(mos: &ObjectSet) -> Result<Option<RemovalState>> {
+    Ok(removal_state(mos)?.filter(|state| state.state == REMOVAL_ACTIVE))
 }
 
 /// Most entries of one mapping that are believed: 16 million, 384 MiB.

@@ -9,15 +9,11 @@ use cenote_format::zap::Value;
 use super::evacuate::is_removing;
 use crate::dataset::change::{MosChange, OBJECT_DIRECTORY};
 use crate::pool::group::LivePool;
-use crate::pool::group::discarding::{CHECKPOINT, FEATURE, has_checkpoint};
+use crate::pool::group::discarding::{CHECKPOINT, FEATURE, checkpoint_exists, has_checkpoint};
 use crate::{Error, ErrorKind, Result, zap};
 
 /// Words of an uberblock that OpenZFS up to 2.2 expects.
 const OLD_WORDS: usize = 26;
-
-fn exists() -> Error {
-    Error::new(ErrorKind::Exists, "checkpoint exists")
-}
 
 fn discarding() -> Error {
     Error::new(ErrorKind::Busy, "currently discarding checkpoint")
@@ -33,8 +29,8 @@ impl LivePool {
                 let reason = "device removal in progress";
                 return Err(Error::new(ErrorKind::Busy, reason));
             }
-            if has_checkpoint(change)? {
-                return Err(exists());
+            if has_checkpoint(change.mos)? {
+                return Err(checkpoint_exists());
             }
             match change.feature_count(FEATURE)? {
                 Some(0) => {}
@@ -65,7 +61,7 @@ impl LivePool {
     /// Gives a checkpoint up. What only it holds is freed in this group and those after.
     pub fn discard_checkpoint(&self) -> Result<()> {
         self.change_early(|live, change| {
-            if !has_checkpoint(change)? {
+            if !has_checkpoint(change.mos)? {
                 return Err(match change.is_active(FEATURE)? {
                     true => discarding(),
                     false => Error::not_found("checkpoint does not exist"),
@@ -84,8 +80,8 @@ impl LivePool {
 
     /// What is to be refused while there is a checkpoint, or what is left of one.
     pub(in crate::pool) fn refuse_checkpoint(change: &MosChange<'_>) -> Result<()> {
-        if has_checkpoint(change)? {
-            return Err(exists());
+        if has_checkpoint(change.mos)? {
+            return Err(checkpoint_exists());
         }
         if change.is_active(FEATURE)? { Err(discarding()) } else { Ok(()) }
     }

@@ -9,13 +9,13 @@ use cenote_format::indirect_mapping::{REMOVAL_ACTIVE, RemovalState};
 use cenote_format::zil::{Header, REPLAY_NEEDED};
 
 use crate::alloc::{OBSOLETE_COUNTS, PRECISE, SpaceStore};
+use crate::dataset::SideBySide;
 use crate::dataset::change::{MosChange, OBJECT_DIRECTORY};
-use crate::dataset::{SideBySide, Table};
-use crate::pool::group::discarding::CHECKPOINT;
+use crate::pool::group::discarding::{checkpoint_exists, has_checkpoint};
 use crate::pool::group::mapping::{FEATURE, new_births, new_mapping, put_removal_state};
 use crate::pool::group::sync::seconds_now;
 use crate::pool::group::{LivePool, MosStore};
-use crate::pool::removed::removal_state;
+use crate::pool::removed::{active_removal, removal_state};
 use crate::vdev::{AllocationClass, VdevTree};
 use crate::{Error, ErrorKind, Result};
 
@@ -40,8 +40,7 @@ fn no_space() -> Error {
 
 /// A vdev is being removed.
 pub(super) fn is_removing(change: &MosChange<'_>) -> Result<bool> {
-    let state = removal_state(change.mos)?;
-    Ok(state.is_some_and(|state| state.state == REMOVAL_ACTIVE))
+    Ok(active_removal(change.mos)?.is_some())
 }
 
 /// Refuses to add vdevs that blocks of removed ones could not be on, or those of the one being removed.
@@ -105,12 +104,9 @@ impl LivePool {
     /// # Errors
     /// [`ErrorKind::NotFound`] if there is none.
     pub fn cancel_removal(&self) -> Result<()> {
-        let none = || {
-            let reason = "there is no removal in progress";
-            Error::not_found(reason)
-        };
-        let active = removal_state(&self.mos)?.filter(|state| state.state == REMOVAL_ACTIVE);
-        active.ok_or_else(none)?;
+        if active_removal(&self.mos)?.is_none() {
+            return Err(Error::not_found("there is no removal in progress"));
+        }
         self.refuse_suspended()?;
         self.jobs.evacuating.cancel();
         self.jobs.evacuating.wake();
@@ -139,13 +135,11 @@ impl LivePool {
             let reason = "removal for this vdev is already in progress.";
             return Err(Error::new(ErrorKind::Busy, reason));
         }
-        if Table::open(&self.mos, OBJECT_DIRECTORY)?
-            .is_some_and(|directory| directory.value(CHECKPOINT).is_ok_and(|it| it.is_some()))
-        {
-            return Err(Error::new(ErrorKind::Exists, "checkpoint exists"));
+        if has_checkpoint(&self.mos)? {
+            return Err(checkpoint_exists());
         }
         self.check_room_without(&vdevs, id)?;
-        let active = removal_state(&self.mos)?.is_some_and(|it| it.state == REMOVAL_ACTIVE);
+        let active = active_removal(&self.mos)?.is_some();
         let lacks = |leaf: &VdevConfig| vdevs.missed().iter().any(|(guid, _)| *guid == leaf.guid);
         if active || own.devices().any(lacks) {
             return Err(busy());

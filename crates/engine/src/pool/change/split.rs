@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use cenote_device::Device;
 use cenote_format::config::{VdevConfig, VdevKind};
-use cenote_format::{Guid, NvList, ObjectId};
+use cenote_format::{Guid, NvList, ObjectId, Uberblock};
 
 use super::create::random;
 use crate::dataset::Table;
@@ -101,17 +101,16 @@ impl LivePool {
     /// [`ErrorKind::Unsupported`] as for [`legs`]; [`ErrorKind::Busy`] if one of the devices alone holds something, or
     /// lacks something. Nothing is changed then; nor if the new pool cannot be written.
     pub fn split(&self, plan: SplitPlan, options: &OpenOptions, write: WriteOptions) -> Result<()> {
-        let open: Vec<_> = self.datasets.lock().values().cloned().collect();
-        open.iter().filter_map(|dataset| dataset.log()).try_for_each(|log| log.renew())?;
+        self.renew_logs()?;
         // What was done before is in the group that the new pool begins with.
         self.sync()?;
         let named = plan.devices.clone();
         let leaving = self.change(move |live, change| live.let_legs_rest(change, &named))?;
-        let made = self.make_split_off(&leaving, plan, options, write);
-        match made {
-            Ok(()) => self.change(move |live, change| live.forget_legs(change, &leaving)),
+        let gone: Vec<Guid> = leaving.legs.iter().flatten().map(|leg| leg.guid).collect();
+        match self.make_split_off(&leaving, plan, options, write) {
+            Ok(()) => self.change(move |live, change| live.forget_split_off(change, &gone)),
             Err(error) => {
-                self.take_legs_back(leaving.legs.iter().flatten().map(|leg| leg.guid).collect())?;
+                self.take_legs_back(gone)?;
                 Err(error)
             }
         }
@@ -169,18 +168,14 @@ impl LivePool {
         write: WriteOptions,
     ) -> Result<()> {
         let failed = |error| Error::new(ErrorKind::Io, format!("a device that leaves: {error}"));
-        let mut newest = None;
+        let mut newest: Option<Uberblock> = None;
         for device in leaving.devices.values() {
             let ring = choose::read_uberblocks(&**device, None).map_err(failed)?;
             let own = ring.into_iter().max_by_key(|uberblock| uberblock.txg);
             let own = own.ok_or_else(|| Error::corrupt("a device that leaves has no uberblock"))?;
-            if newest
-                .as_ref()
-                .is_some_and(|newest: &cenote_format::Uberblock| newest.txg != own.txg)
-            {
+            if newest.replace(own.clone()).is_some_and(|other| other.txg != own.txg) {
                 return Err(Error::bug("the devices that leave do not hold the same group"));
             }
-            newest = Some(own);
         }
         let uberblock = newest.ok_or_else(|| Error::unsupported(ONE_OF_EACH))?;
         let old = self.pool.guid();
@@ -254,11 +249,6 @@ impl LivePool {
     }
 
     /// The old pool forgets the devices that left.
-    fn forget_legs(&self, change: &MosChange<'_>, leaving: &Leaving) -> Result<()> {
-        let gone: Vec<Guid> = leaving.legs.iter().flatten().map(|leg| leg.guid).collect();
-        self.forget_split_off(change, &gone)
-    }
-
     fn forget_split_off(&self, change: &MosChange<'_>, gone: &[Guid]) -> Result<()> {
         let (vdevs, txg) = (self.vdevs(), change.tx.txg());
         let mut topology = vdevs.topology().clone();

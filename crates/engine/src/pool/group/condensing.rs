@@ -28,7 +28,7 @@ const WORTHWHILE: u64 = 128 << 10;
 const QUARTER: u64 = 4;
 /// A map of what is obsolete of so many bytes is reason enough.
 const LONGEST_MAP: u64 = 1 << 30;
-/// Entries looked at in one group.
+/// Entries written in one group.
 const ENTRIES_AT_ONCE: usize = 200_000;
 
 /// A mapping that is being condensed, in memory.
@@ -119,20 +119,15 @@ impl LivePool {
             MappingHeader::decode(change.mos.object(work.record.mapping)?.dnode().bonus())?;
         let all = work.mapping.entries();
         let first = all.partition_point(|entry| entry.source < header.max_offset);
-        let looked_at = all.iter().zip(&work.counts).skip(first).take(ENTRIES_AT_ONCE);
-        let kept = looked_at.filter(|(entry, count)| u64::from(**count) < entry.destination.asize);
-        let kept: Vec<(MappingEntry, u32)> = kept.map(|(entry, count)| (*entry, *count)).collect();
-        if !kept.is_empty() {
-            mapping::extend_mapping(change, work.record.mapping, &kept)?;
+        let left = all.iter().zip(&work.counts).skip(first);
+        let mut kept = left.filter(|(entry, count)| u64::from(**count) < entry.destination.asize);
+        let portion = kept.by_ref().take(ENTRIES_AT_ONCE).map(|(entry, count)| (*entry, *count));
+        let portion: Vec<(MappingEntry, u32)> = portion.collect();
+        if !portion.is_empty() {
+            mapping::extend_mapping(change, work.record.mapping, &portion)?;
         }
-        if all.len().saturating_sub(first) > ENTRIES_AT_ONCE && !kept.is_empty() {
+        if kept.next().is_some() {
             return Ok(true);
-        }
-        let rest = all.iter().zip(&work.counts).skip(first.saturating_add(ENTRIES_AT_ONCE));
-        let rest = rest.filter(|(entry, count)| u64::from(**count) < entry.destination.asize);
-        let rest: Vec<(MappingEntry, u32)> = rest.map(|(entry, count)| (*entry, *count)).collect();
-        if !rest.is_empty() {
-            mapping::extend_mapping(change, work.record.mapping, &rest)?;
         }
         self.end_condensing(change, &work)?;
         Ok(false)

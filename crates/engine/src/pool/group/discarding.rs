@@ -9,7 +9,8 @@ use super::LivePool;
 use super::store::MosStore;
 use crate::dataset::change::{MosChange, OBJECT_DIRECTORY};
 use crate::job::{Budget, Outcome};
-use crate::{Result, zap};
+use crate::object::ObjectSet;
+use crate::{Error, ErrorKind, Result, zap};
 
 /// Entry of the pool's directory: the checkpointed uberblock.
 pub(in crate::pool) const CHECKPOINT: &str = "com.delphix:zpool_checkpoint";
@@ -24,7 +25,7 @@ impl LivePool {
         if self.jobs.discarding.begin().is_none() {
             return Ok(());
         }
-        if !change.is_active(FEATURE)? || has_checkpoint(change)? {
+        if !change.is_active(FEATURE)? || has_checkpoint(change.mos)? {
             self.jobs.end(&self.jobs.discarding, Outcome::default());
             return Ok(());
         }
@@ -50,8 +51,13 @@ impl LivePool {
     }
 }
 
+/// What is said where a checkpoint stands in the way.
+pub(in crate::pool) fn checkpoint_exists() -> Error {
+    Error::new(ErrorKind::Exists, "checkpoint exists")
+}
+
 /// Whether the pool has a checkpoint.
-pub(in crate::pool) fn has_checkpoint(change: &MosChange<'_>) -> Result<bool> {
-    let directory = zap::Zap::open(change.mos.object(OBJECT_DIRECTORY)?)?;
+pub(in crate::pool) fn has_checkpoint(mos: &ObjectSet) -> Result<bool> {
+    let directory = zap::Zap::open(mos.object(OBJECT_DIRECTORY)?)?;
     Ok(directory.lookup(CHECKPOINT.as_bytes())?.is_some())
 }

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use bytes::Bytes;
 use cenote_format::config::{IndirectObjects, PoolConfig};
 use cenote_format::indirect_mapping::{
-    Birth, MappingEntry, REMOVAL_ACTIVE, REMOVAL_CANCELED, REMOVAL_FINISHED, RemovalState,
+    Birth, MappingEntry, REMOVAL_CANCELED, REMOVAL_FINISHED, RemovalState,
 };
 use cenote_format::{Dva, Guid, Txg};
 use parking_lot::Mutex;
@@ -27,7 +27,7 @@ use crate::dataset::change::MosChange;
 use crate::job::{Budget, Outcome};
 use crate::pipe::Submit;
 use crate::pool::labels;
-use crate::pool::removed::removal_state;
+use crate::pool::removed::active_removal;
 use crate::vdev::{BlockWrite, Stretch, VdevTree};
 use crate::{Error, ErrorKind, Result};
 
@@ -121,9 +121,8 @@ impl LivePool {
     pub(super) fn go_on_evacuating(&self, change: &MosChange<'_>) -> Result<()> {
         let job = &self.jobs.evacuating;
         let Some(portion) = job.begin() else { return Ok(()) };
-        let active = removal_state(change.mos)?.filter(|state| state.state == REMOVAL_ACTIVE);
         let Some((mut state, own)) =
-            active.and_then(|state| Some((state, Emptied::of(self, &state)?)))
+            active_removal(change.mos)?.and_then(|state| Some((state, Emptied::of(self, &state)?)))
         else {
             self.jobs.end(job, Outcome::default());
             return Ok(());
@@ -198,7 +197,7 @@ impl LivePool {
                 }
             };
             let Some(used) = used else { break };
-            let (copies, short) = self.place_copies(own, &used.ranges, (from, most), txg)?;
+            let (copies, short) = self.place_copies(own, &used, (from, most), txg)?;
             if let Err(error) = self.copy(own, &copies, txg) {
                 copies.iter().try_for_each(|(_, dva)| self.allocator.free(dva, txg, txg))?;
                 failure = Some(error);
@@ -330,7 +329,7 @@ impl LivePool {
         let guid = Guid(change.hooks.random());
         let topology = before.topology().emptied(id, guid, state.previous, change.tx.txg())?;
         let tree = before.with_topology(topology)?;
-        tree.set_mapping(id, self.allocator.moved()?.mapping)?;
+        tree.set_mapping(id, self.allocator.moved()?)?;
         let mut store = MosStore::new(change);
         self.allocator.destroy_maps(&mut store, id)?;
         // The vdev that takes the place goes on with the ZAP.

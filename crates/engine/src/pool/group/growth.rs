@@ -5,13 +5,9 @@
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use cenote_format::ObjectId;
 use parking_lot::Mutex;
 
 use super::MosSource;
-use crate::Result;
-use crate::alloc::SpaceSource;
-use crate::dataset::change::OBJECT_DIRECTORY;
 use crate::object::ObjectSet;
 
 /// The property.
@@ -27,15 +23,9 @@ pub(in crate::pool) struct Growth {
 impl Growth {
     /// As the pool of this meta object set says.
     pub(in crate::pool) fn of(mos: &ObjectSet) -> Self {
-        let source = MosSource::new(mos.clone());
-        let stored = || -> Result<Option<u64>> {
-            let Some(table) = source.zap_number(OBJECT_DIRECTORY, "pool_props")? else {
-                return Ok(None);
-            };
-            source.zap_number(ObjectId(table), PROPERTY)
-        };
         let growth = Self::default();
-        growth.set(stored().ok().flatten().is_some_and(|value| value != 0));
+        let stored = MosSource::new(mos.clone()).pool_property(PROPERTY);
+        growth.set(stored.is_some_and(|value| value != 0));
         growth
     }
 

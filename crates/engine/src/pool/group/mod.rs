@@ -36,6 +36,7 @@ mod tasks;
 mod telling;
 mod timer;
 pub(super) mod vdev_zaps;
+mod worker;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -55,7 +56,7 @@ use crate::object::ObjectSet;
 use crate::pipe::{AllocationUnits, PoolIo, Workers};
 use crate::txg::{DirtyDatasets, Gate, Tx};
 use crate::vdev::{VdevTree, WriteQueue};
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, Result};
 
 pub use config::ConfigChange;
 pub use dataset::{DatasetPolicy, LiveDataset};
@@ -188,7 +189,7 @@ pub struct LivePool {
 fn queue_of(io: &PoolIo, options: &WriteOptions) -> Result<WriteQueue> {
     let threads = if options.inline { 0 } else { WRITERS };
     let queue = WriteQueue::new(io.pipe.vdev_handle().clone(), threads, options.in_flight);
-    queue.map_err(|error| Error::new(ErrorKind::Io, format!("cannot start a thread: {error}")))
+    queue.map_err(Error::no_thread)
 }
 
 impl LivePool {

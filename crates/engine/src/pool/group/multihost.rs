@@ -11,13 +11,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use cenote_format::Txg;
 use cenote_format::uberblock::{ACTIVITY_MAGIC, Uberblock};
-use cenote_format::{ObjectId, Txg};
 
 use super::sync::seconds_now;
 use super::{LivePool, MosSource};
-use crate::alloc::SpaceSource;
-use crate::dataset::change::OBJECT_DIRECTORY;
 use crate::object::ObjectSet;
 use crate::pool::choose::read_uberblocks;
 use crate::pool::host::HostIdentity;
@@ -56,14 +54,8 @@ pub(in crate::pool) struct Activity {
 impl Activity {
     /// As the property of the pool of this meta object set says.
     pub(in crate::pool) fn of(mos: &ObjectSet, interval: Duration) -> Self {
-        let source = MosSource::new(mos.clone());
-        let stored = || -> Result<Option<u64>> {
-            let Some(table) = source.zap_number(OBJECT_DIRECTORY, "pool_props")? else {
-                return Ok(None);
-            };
-            source.zap_number(ObjectId(table), PROPERTY)
-        };
-        let on = stored().ok().flatten().is_some_and(|value| value != 0);
+        let stored = MosSource::new(mos.clone()).pool_property(PROPERTY);
+        let on = stored.is_some_and(|value| value != 0);
         let last = Instant::now();
         let (tried, stamp, delay) = (0, (0, 0), interval);
         Self { on, interval, tried, stamp, last, delay, suspended: false }
@@ -144,9 +136,7 @@ impl LivePool {
             }
         };
         let thread = std::thread::Builder::new().name("multihost".into()).spawn(run);
-        thread
-            .map(drop)
-            .map_err(|error| Error::new(ErrorKind::Io, format!("cannot start a thread: {error}")))
+        thread.map(drop).map_err(Error::no_thread)
     }
 
     /// Writes to the leaf whose turn it is, if the property is on; the time to the next turn.

@@ -9,12 +9,11 @@ use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::thread::ThreadId;
 use std::time::Duration;
 
-use cenote_format::{Dva, ObjectId, Txg};
+use cenote_format::{Dva, Txg};
 use parking_lot::{Condvar, Mutex};
 
 use super::{LivePool, MosSource};
-use crate::alloc::{AllocRequest, Allocator, Dvas, SpaceSource};
-use crate::dataset::change::OBJECT_DIRECTORY;
+use crate::alloc::{AllocRequest, Allocator, Dvas};
 use crate::object::ObjectSet;
 use crate::pipe::{Addresses, Patience, Pipe};
 use crate::txg::{Gate, Suspension};
@@ -47,14 +46,7 @@ impl FailMode {
 
     /// What the pool of this meta object set is to do.
     pub(in crate::pool) fn of(mos: &ObjectSet) -> Self {
-        let source = MosSource::new(mos.clone());
-        let stored = || -> Result<Option<u64>> {
-            let Some(table) = source.zap_number(OBJECT_DIRECTORY, "pool_props")? else {
-                return Ok(None);
-            };
-            source.zap_number(ObjectId(table), "failmode")
-        };
-        Self::from_number(stored().ok().flatten().unwrap_or(0))
+        Self::from_number(MosSource::new(mos.clone()).pool_property("failmode").unwrap_or(0))
     }
 }
 

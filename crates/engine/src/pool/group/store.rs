@@ -9,12 +9,14 @@ use cenote_format::{ObjectId, ObjectType, Txg};
 
 use crate::alloc::{NewSpaceObject, SpaceSource, SpaceStore};
 use crate::dataset::Table;
-use crate::dataset::change::MosChange;
+use crate::dataset::change::{MosChange, OBJECT_DIRECTORY};
 use crate::object::{NewObject, ObjectSet};
 use crate::{Error, Result, zap};
 
 /// Type of ZAPs of the pool's own metadata.
 const METADATA_ZAP: ObjectType = ObjectType(0xc4);
+/// Entry of the object directory: the pool's properties.
+const PROPERTIES: &str = "pool_props";
 /// Bytes of a new ZAP.
 const ZAP_BLOCK: u64 = 512;
 
@@ -27,6 +29,12 @@ impl MosSource {
     /// Of this meta object set.
     pub fn new(mos: ObjectSet) -> Self {
         Self { mos }
+    }
+
+    /// The number that the pool's property `name` is set to; `None` if it is not set, or cannot be read.
+    pub(in crate::pool) fn pool_property(&self, name: &str) -> Option<u64> {
+        let table = self.zap_number(OBJECT_DIRECTORY, PROPERTIES).ok().flatten()?;
+        self.zap_number(ObjectId(table), name).ok().flatten()
     }
 
     /// Looks something up in a table; `None` if there is no such table, as while a pool is being

@@ -8,7 +8,7 @@ use std::time::Duration;
 use cenote_format::Txg;
 
 use super::LivePool;
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, Result};
 
 impl LivePool {
     /// Starts the thread.
@@ -37,10 +37,7 @@ impl LivePool {
             }
         };
         let thread = std::thread::Builder::new().name("txg".into()).spawn(run);
-        let thread = thread.map_err(|error| {
-            Error::new(ErrorKind::Io, format!("cannot start a thread: {error}"))
-        })?;
-        *self.thread.lock() = Some(thread);
+        *self.thread.lock() = Some(thread.map_err(Error::no_thread)?);
         self.start_scanning()?;
         self.start_sweeping()?;
         self.start_activity()
@@ -48,7 +45,6 @@ impl LivePool {
 
     /// Whether a group has something to write.
     fn has_work(&self, txg: Txg) -> bool {
-        self.wake_evacuation();
         !self.tasks.lock().is_empty()
             || self.jobs.are_due()
             || self.scan.is_due()
@@ -61,6 +57,7 @@ impl LivePool {
 
     fn write_next(&self) -> Result<()> {
         let open = self.gate.figures().open;
+        self.wake_evacuation();
         if !self.has_work(open) && !self.gate.is_wanted(open) {
             return Ok(());
         }

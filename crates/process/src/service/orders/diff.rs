@@ -12,7 +12,7 @@ use cenote_engine::dataset::Dataset;
 use cenote_engine::object::ObjectSet;
 use cenote_engine::send::Since;
 use cenote_engine::{Error, ErrorKind};
-use cenote_posix::attributes::{BLOCK, CHARACTER, SYMLINK};
+use cenote_posix::attributes::{BLOCK, CHARACTER, DIRECTORY, REGULAR, SYMLINK};
 use cenote_posix::difference::{Difference, How, differences};
 use cenote_posix::tree::Errno;
 
@@ -24,8 +24,6 @@ use crate::service::delegation::Need;
 const TOGETHER: usize = 64;
 /// Kinds of files in `st_mode`, beside those of `attributes`.
 const FIFO: u32 = 0o010_000;
-const DIRECTORY: u32 = 0o040_000;
-const FILE: u32 = 0o100_000;
 const SOCKET: u32 = 0o140_000;
 
 pub(super) struct Diff<'a>(pub(super) &'a DiffRequest);
@@ -217,7 +215,7 @@ impl Diff<'_> {
 /// The letter of a kind of file.
 fn kind(mode: u32) -> &'static str {
     match mode & 0o170_000 {
-        FILE => "F",
+        REGULAR => "F",
         DIRECTORY => "/",
         SYMLINK => "@",
         BLOCK => "B",

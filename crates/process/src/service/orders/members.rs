@@ -20,7 +20,7 @@ pub(super) struct TakeIn<'a> {
 }
 
 /// What the engine says is said of members.
-fn own_words(error: &Error) -> Option<String> {
+pub(super) fn own_words(error: &Error) -> Option<String> {
     match error.kind() {
         ErrorKind::NotFound => Some("no such device in pool".to_owned()),
         ErrorKind::Busy | ErrorKind::Unsupported | ErrorKind::InvalidArgument => {

@@ -4,9 +4,10 @@
 
 use cenote_control::changes::SplitRequest;
 use cenote_control::protocol::Failure;
+use cenote_engine::Error;
 use cenote_engine::pool::change::SplitPlan;
-use cenote_engine::{Error, ErrorKind};
 
+use super::members::own_words;
 use super::{Doing, Order, Warnings};
 use crate::service::settings::input;
 
@@ -18,14 +19,7 @@ impl Order for Split<'_> {
     }
 
     fn words(&self, error: &Error) -> Option<String> {
-        match error.kind() {
-            ErrorKind::NotFound => Some("no such device in pool".to_owned()),
-            ErrorKind::Busy | ErrorKind::Unsupported | ErrorKind::InvalidArgument => {
-                Some(error.reason().to_owned())
-            }
-            ErrorKind::ReadOnly => Some("pool is read-only".to_owned()),
-            _ => None,
-        }
+        own_words(error)
     }
 
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {

@@ -14,25 +14,21 @@ mod visit;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
-use std::thread::JoinHandle;
-use std::time::Duration;
 
 use cenote_format::Txg;
 use cenote_format::scan_state::{ScanFunction, ScanPhase, ScanState};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 
 use super::LivePool;
 use super::hooks::GroupHooks;
 use super::sync::seconds_now;
+use super::worker::Worker;
+use crate::Result;
 use crate::dataset::change::{MosChange, ScanQueue};
-use crate::{Error, ErrorKind, Result};
 
 pub(in crate::pool) use run::DatasetEvent;
 use run::Run;
 pub use start::{ScanKind, ScanOrder};
-
-/// How often a thread without work looks whether the pool is still there.
-const GLANCE: Duration = Duration::from_secs(1);
 
 /// The scan of a pool, running or not.
 #[derive(Debug, Default)]
@@ -40,12 +36,7 @@ pub(in crate::pool) struct Scan {
     run: Mutex<Option<Run>>,
     /// Its record, for who looks: the run may be held while disks are asked.
     shown: Mutex<Option<ScanState>>,
-    /// There may be something to visit.
-    work: Condvar,
-    /// Something is to be recorded.
-    dirty: AtomicBool,
-    /// Nothing is visited any more.
-    rests: AtomicBool,
+    worker: Worker,
     /// What waits, as it is on the disks.
     recorded: Mutex<ScanQueue>,
     /// Groups of which repairs failed since the scan began.
@@ -56,7 +47,6 @@ pub(in crate::pool) struct Scan {
     tried: Mutex<Option<start::Tried>>,
     portion: visit::PortionSize,
     pass: Pass,
-    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 /// What was done since the scan was begun, or the pool was opened.
@@ -119,7 +109,7 @@ impl Scan {
         self.pass.begin(&run.record);
         self.show(&run);
         *self.run.lock() = Some(run);
-        self.work.notify_all();
+        self.worker.wake();
     }
 
     /// Changes the run, if there is one; something is to be recorded then.
@@ -127,8 +117,8 @@ impl Scan {
         if let Some(run) = self.run.lock().as_mut() {
             change(run);
             self.show(run);
-            self.dirty.store(true, Relaxed);
-            self.work.notify_all();
+            self.worker.mark();
+            self.worker.wake();
         }
     }
 
@@ -139,7 +129,7 @@ impl Scan {
 
     /// A group is to be written for it.
     pub(super) fn is_due(&self) -> bool {
-        self.dirty.load(Relaxed)
+        self.worker.is_due()
     }
 
     /// Group `txg` does this to a dataset.
@@ -174,12 +164,7 @@ impl Scan {
 
     /// Visits nothing any more; returns when the portion under way has ended.
     pub(super) fn rest(&self) {
-        self.rests.store(true, Relaxed);
-        self.work.notify_all();
-        let thread = self.thread.lock().take();
-        if let Some(thread) = thread {
-            let _ = thread.join();
-        }
+        self.worker.rest();
     }
 }
 
@@ -202,25 +187,15 @@ impl LivePool {
             return Ok(());
         }
         let (live, scan) = (Arc::downgrade(self), self.scan.clone());
-        let thread =
-            std::thread::Builder::new().name("scan".into()).spawn(move || work(&live, &scan));
-        let thread = thread.map_err(|error| {
-            Error::new(ErrorKind::Io, format!("cannot start a thread: {error}"))
-        })?;
-        *self.scan.thread.lock() = Some(thread);
-        Ok(())
+        self.scan.worker.start("scan", move || work(&live, &scan))
     }
 
     /// Records how far the scan is, if something is new; visits a portion where there are no threads.
     pub(in crate::pool) fn go_on_scanning(&self, change: &MosChange<'_>, hooks: &GroupHooks<'_>) {
-        if self.options.inline && !self.scan.rests.load(Relaxed) {
-            self.outage.beside_writing(|| self.visit_portion());
-        }
-        if !self.scan.dirty.swap(false, Relaxed) {
-            return;
-        }
+        let portion = || self.visit_portion();
         let record = || self.record_scan(change);
-        if let Err(error) = self.all_or_nothing(change.tx.txg(), hooks, record) {
+        let done = self.go_on_with(&self.scan.worker, (change, hooks), portion, record);
+        if let Err(error) = done {
             tracing::warn!(%error, "how far the scan is cannot be recorded");
         }
     }
@@ -231,12 +206,12 @@ fn work(live: &Weak<LivePool>, scan: &Scan) {
     loop {
         {
             let mut run = scan.run.lock();
-            if !Scan::has_work(run.as_ref()) && !scan.rests.load(Relaxed) {
-                scan.work.wait_for(&mut run, GLANCE);
+            if !Scan::has_work(run.as_ref()) && !scan.worker.rests() {
+                scan.worker.glance(&mut run);
             }
         }
         let Some(live) = live.upgrade() else { return };
-        if scan.rests.load(Relaxed) {
+        if scan.worker.rests() {
             return;
         }
         if live.options.resilvers {

@@ -39,12 +39,12 @@ impl LivePool {
         if !begin_next(&mut next, change)? {
             // Nothing that can be recorded yet.
             *run = next;
-            self.scan.dirty.store(true, Relaxed);
+            self.scan.worker.mark();
             return Ok(());
         }
         if next.is_active() && next.is_through() && self.is_too_soon(&next, change) {
             *run = next;
-            self.scan.dirty.store(true, Relaxed);
+            self.scan.worker.mark();
             self.gate.want(self.gate.figures().open);
             return Ok(());
         }
@@ -87,13 +87,13 @@ impl LivePool {
         let event = if complete { "scan done" } else { "scan cancelled" };
         change.log_event(event, None, &format!("errors={}", run.record.errors))?;
         self.when_done(|live| live.vdevs().events().forget_told());
-        if complete && !has_checkpoint(change)? {
+        if complete && !has_checkpoint(change.mos)? {
             match is_scrub {
                 true => self.tell("scrub_finish", Vec::new()),
                 false => self.tell("resilver_finish", vec![("resilver_type", string("healing"))]),
             }
         }
-        if complete && self.scan.is_sure.load(Relaxed) && !has_checkpoint(change)? {
+        if complete && self.scan.is_sure.load(Relaxed) && !has_checkpoint(change.mos)? {
             // What is lost everywhere nobody misses any more. Last: this is not taken back.
             self.vdevs().forget_missed(max, &self.scan.failed.lock());
         }

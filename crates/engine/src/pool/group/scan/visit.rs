@@ -113,7 +113,7 @@ impl LivePool {
             }
         }
         self.scan.show(run);
-        self.scan.dirty.store(true, Relaxed);
+        self.scan.worker.mark();
         Ok(())
     }
 
@@ -173,7 +173,7 @@ impl LivePool {
             (None, _) => run.dataset_is_done(after?),
         }
         self.scan.show(run);
-        self.scan.dirty.store(true, Relaxed);
+        self.scan.worker.mark();
         if run.is_through() && !self.options.inline {
             // Whoever waits for the end is told at once.
             self.gate.want(self.gate.figures().open);
@@ -197,7 +197,7 @@ impl LivePool {
         run.record.errors = run.record.errors.saturating_add(1);
         run.leave_out();
         self.scan.show(run);
-        self.scan.dirty.store(true, Relaxed);
+        self.scan.worker.mark();
         Ok(())
     }
 
@@ -258,7 +258,7 @@ impl LivePool {
         };
         let (next, done) = (AtomicUsize::new(0), Mutex::new(Done::default()));
         let read = || {
-            while !self.scan.rests.load(Relaxed) && self.is_still(record) {
+            while !self.scan.worker.rests() && self.is_still(record) {
                 let first = next.fetch_add(TAKEN, Relaxed);
                 let Some(taken) = order.get(first..order.len().min(first + TAKEN)) else { break };
                 if taken.is_empty() {
@@ -287,7 +287,7 @@ impl LivePool {
             }),
         }
         let all = next.load(Relaxed) >= order.len();
-        (all && !self.scan.rests.load(Relaxed) && self.is_still(record)).then(|| done.into_inner())
+        (all && !self.scan.worker.rests() && self.is_still(record)).then(|| done.into_inner())
     }
 
     /// What is being read is still what the scan is at.

@@ -4,15 +4,13 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use cenote_format::{Guid, ObjectId};
+use cenote_format::Guid;
 
 use super::LivePool;
 use super::visit::{TRIM_LEAST, give_up};
-use crate::alloc::{Allocator, SpaceSource};
-use crate::dataset::change::OBJECT_DIRECTORY;
-use crate::object::ObjectSet;
+use crate::ErrorKind;
+use crate::alloc::Allocator;
 use crate::pool::group::MosSource;
-use crate::{ErrorKind, Result};
 
 /// The property.
 pub(in crate::pool) const PROPERTY: &str = "autotrim";
@@ -34,18 +32,11 @@ impl ByItself {
     }
 }
 
-/// What the pool of this meta object set says.
-fn stored(mos: &ObjectSet) -> Result<bool> {
-    let source = MosSource::new(mos.clone());
-    let Some(table) = source.zap_number(OBJECT_DIRECTORY, "pool_props")? else { return Ok(false) };
-    Ok(source.zap_number(ObjectId(table), PROPERTY)?.is_some_and(|value| value != 0))
-}
-
 impl LivePool {
     /// Follows what the pool says.
     pub(super) fn load_autotrim(&self) {
-        let on = stored(&self.mos).unwrap_or(false);
-        self.sweeps.by_itself.set(on, &self.allocator);
+        let stored = MosSource::new(self.mos.clone()).pool_property(PROPERTY);
+        self.sweeps.by_itself.set(stored.is_some_and(|value| value != 0), &self.allocator);
     }
 
     /// Gives up what became free, now and then, if the pool wants that. True if it did.

@@ -11,24 +11,19 @@ mod run;
 mod visit;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
-use std::thread::JoinHandle;
-use std::time::Duration;
 
 use cenote_format::Guid;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 
 use super::LivePool;
 use super::hooks::GroupHooks;
+use super::worker::Worker;
+use crate::Result;
 use crate::dataset::change::MosChange;
-use crate::{Error, ErrorKind, Result};
 
 use run::{Run, State};
 pub use run::{SweepKind, SweepOrder};
-
-/// How often a thread without work looks whether the pool is still there.
-const GLANCE: Duration = Duration::from_secs(1);
 
 /// A run: of which leaf, and what for.
 type Key = (Guid, SweepKind);
@@ -38,29 +33,18 @@ type Key = (Guid, SweepKind);
 pub(in crate::pool) struct Sweeps {
     runs: Mutex<BTreeMap<Key, Run>>,
     pub(in crate::pool) by_itself: by_itself::ByItself,
-    /// There may be something to do.
-    work: Condvar,
-    /// Something is to be recorded.
-    dirty: AtomicBool,
-    /// Nothing is done any more.
-    rests: AtomicBool,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    worker: Worker,
 }
 
 impl Sweeps {
     /// A group is to be written for them.
     pub(super) fn is_due(&self) -> bool {
-        self.dirty.load(Relaxed)
+        self.worker.is_due()
     }
 
     /// Does nothing any more; returns when the portion under way has ended.
     pub(super) fn rest(&self) {
-        self.rests.store(true, Relaxed);
-        self.work.notify_all();
-        let thread = self.thread.lock().take();
-        if let Some(thread) = thread {
-            let _ = thread.join();
-        }
+        self.worker.rest();
     }
 
     fn is_active(&self) -> bool {
@@ -90,27 +74,17 @@ impl LivePool {
             return Ok(());
         }
         let (live, sweeps) = (Arc::downgrade(self), self.sweeps.clone());
-        let thread =
-            std::thread::Builder::new().name("sweep".into()).spawn(move || work(&live, &sweeps));
-        let thread = thread.map_err(|error| {
-            Error::new(ErrorKind::Io, format!("cannot start a thread: {error}"))
-        })?;
-        *self.sweeps.thread.lock() = Some(thread);
-        Ok(())
+        self.sweeps.worker.start("sweep", move || work(&live, &sweeps))
     }
 
     /// Records how far they are, if something is new; does a portion where there are no threads.
     pub(in crate::pool) fn go_on_sweeping(&self, change: &MosChange<'_>, hooks: &GroupHooks<'_>) {
-        if self.options.inline && !self.sweeps.rests.load(Relaxed) {
-            self.outage.beside_writing(|| {
-                self.sweep_portion();
-            });
-        }
-        if !self.sweeps.dirty.swap(false, Relaxed) {
-            return;
-        }
+        let portion = || {
+            self.sweep_portion();
+        };
         let record = || self.record_sweeps(change);
-        if let Err(error) = self.all_or_nothing(change.tx.txg(), hooks, record) {
+        let done = self.go_on_with(&self.sweeps.worker, (change, hooks), portion, record);
+        if let Err(error) = done {
             tracing::warn!(%error, "how far devices are initialized or trimmed cannot be recorded");
         }
     }
@@ -119,21 +93,16 @@ impl LivePool {
 /// The thread that does them.
 fn work(live: &Weak<LivePool>, sweeps: &Sweeps) {
     loop {
-        {
-            let mut runs = sweeps.runs.lock();
-            let is_active = runs.values().any(|run| run.state == State::Active);
-            if !is_active && !sweeps.rests.load(Relaxed) {
-                sweeps.work.wait_for(&mut runs, GLANCE);
-            }
+        if !sweeps.is_active() && !sweeps.worker.rests() {
+            sweeps.worker.glance(&mut sweeps.runs.lock());
         }
         let Some(live) = live.upgrade() else { return };
-        if sweeps.rests.load(Relaxed) {
+        if sweeps.worker.rests() {
             return;
         }
         if !live.sweep_portion() {
             // What is active cannot go on now.
-            let mut runs = sweeps.runs.lock();
-            sweeps.work.wait_for(&mut runs, GLANCE);
+            sweeps.worker.glance(&mut sweeps.runs.lock());
         }
     }
 }

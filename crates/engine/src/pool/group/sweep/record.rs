@@ -143,7 +143,7 @@ impl LivePool {
         let run = Run { dirty: false, news: None, ..next };
         self.when_done(move |live| {
             live.sweeps.runs.lock().insert(key, run);
-            live.sweeps.work.notify_all();
+            live.sweeps.worker.wake();
         });
         Ok(())
     }

@@ -3,7 +3,6 @@
 //! Chapter 08, sections 12 and 13. Invariant: a portion is small, so that nobody waits long for the space it is
 //! about; free segments lie in metaslabs, metaslabs ascend on each device, and so does what is done.
 
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -47,7 +46,7 @@ impl LivePool {
         };
         let mut any = self.trim_by_itself();
         for (key, run) in active {
-            if self.sweeps.rests.load(Relaxed) || self.gate.suspension().is_some() {
+            if self.sweeps.worker.rests() || self.gate.suspension().is_some() {
                 return false;
             }
             let Done::Some { bytes, end, all } = self.sweep_some(key, run.done) else { continue };
@@ -65,7 +64,7 @@ impl LivePool {
                     *now = now.ended();
                 }
             }
-            self.sweeps.dirty.store(true, Relaxed);
+            self.sweeps.worker.mark();
             if all {
                 self.gate.want(self.gate.figures().open);
             }

@@ -29,7 +29,7 @@ use super::create::missing_parents;
 use super::destroy::needs_to_destroy;
 use super::{DENIED, Doing, Order, SUSPENDED, Warnings};
 use crate::service::datasets::{Datasets, Shown};
-use crate::service::delegation::Need;
+use crate::service::delegation::{Need, above};
 use crate::service::settings::input;
 use names::{Destination, destination};
 use package::{Package, Sent};
@@ -121,8 +121,7 @@ impl Order for Abort<'_> {
 /// What receiving into `dataset` needs, which may not be there yet.
 fn needs_to_receive(all: &Shown, dataset: &str) -> Vec<Need> {
     let is_new = !all.has(dataset);
-    let above = dataset.rsplit_once('/').map_or(dataset, |(above, _)| above);
-    let at = if is_new { above } else { dataset };
+    let at = if is_new { above(dataset) } else { dataset };
     let need = |permission: &'static str| Need::new(permission, at);
     let receive = need("receive");
     vec![if is_new { receive } else { receive.or("receive:append") }, need("mount"), need("create")]

@@ -1,0 +1,92 @@
+//! A thread beside the one that writes groups, which does a portion of something after another.
+//!
+//! Invariant: when [`Worker::rest`] has returned nothing is done any more.
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use super::LivePool;
+use super::hooks::GroupHooks;
+use crate::dataset::change::MosChange;
+use crate::{Error, Result};
+
+/// How often a thread without work looks whether the pool is still there.
+const GLANCE: Duration = Duration::from_secs(1);
+
+/// The thread, and what it and others tell each other.
+#[derive(Debug, Default)]
+pub(super) struct Worker {
+    /// There may be something to do.
+    work: Condvar,
+    /// Something is to be recorded.
+    dirty: AtomicBool,
+    /// Nothing is done any more.
+    rests: AtomicBool,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Worker {
+    /// Starts the thread.
+    pub(super) fn start(&self, name: &str, run: impl FnOnce() + Send + 'static) -> Result<()> {
+        let thread = std::thread::Builder::new().name(name.into()).spawn(run);
+        *self.thread.lock() = Some(thread.map_err(Error::no_thread)?);
+        Ok(())
+    }
+
+    /// Does nothing any more; returns when the portion under way has ended.
+    pub(super) fn rest(&self) {
+        self.rests.store(true, Relaxed);
+        self.wake();
+        let thread = self.thread.lock().take();
+        if let Some(thread) = thread {
+            let _ = thread.join();
+        }
+    }
+
+    /// Whether nothing is to be done any more.
+    pub(super) fn rests(&self) -> bool {
+        self.rests.load(Relaxed)
+    }
+
+    /// There may be something to do.
+    pub(super) fn wake(&self) {
+        self.work.notify_all();
+    }
+
+    /// Waits a moment, or until it is woken; what is to be done is behind `guard`.
+    pub(super) fn glance<T>(&self, guard: &mut MutexGuard<'_, T>) {
+        self.work.wait_for(guard, GLANCE);
+    }
+
+    /// Something is to be recorded.
+    pub(super) fn mark(&self) {
+        self.dirty.store(true, Relaxed);
+    }
+
+    /// A group is to be written for it.
+    pub(super) fn is_due(&self) -> bool {
+        self.dirty.load(Relaxed)
+    }
+}
+
+impl LivePool {
+    /// Has what `worker` has done recorded, if something is new; does a `portion` where there are no threads.
+    pub(super) fn go_on_with(
+        &self,
+        worker: &Worker,
+        (change, hooks): (&MosChange<'_>, &GroupHooks<'_>),
+        portion: impl FnOnce(),
+        record: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        if self.options.inline && !worker.rests() {
+            self.outage.beside_writing(portion);
+        }
+        match worker.dirty.swap(false, Relaxed) {
+            true => self.all_or_nothing(change.tx.txg(), hooks, record),
+            false => Ok(()),
+        }
+    }
+}
