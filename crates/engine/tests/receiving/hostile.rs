@@ -4,6 +4,7 @@
 //! `HOSTILE_STREAMS=n` for more than the few of every run, `HOSTILE_SEED=n` for one of them.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cenote_engine::error::take_bug;
 use cenote_engine::receive::ReceiveOrder;
@@ -16,6 +17,14 @@ use super::{order, receive, recorded};
 const FEW: u64 = 300;
 /// Streams after which the pool is looked through.
 const LOOK: u64 = 50;
+
+/// Held by the test that writes streams and asks for mistakes of ours: those are told of the whole process.
+static MISTAKES: Mutex<()> = Mutex::new(());
+
+/// No other test writes what cannot be written until this is dropped.
+pub fn alone_with_mistakes() -> MutexGuard<'static, ()> {
+    MISTAKES.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Numbers from a seed.
 pub fn generator(seed: u64) -> impl FnMut() -> u64 {
@@ -67,6 +76,7 @@ fn hostile_streams_change_nothing() {
         let is_full = next().is_multiple_of(2);
         let mut changed = if is_full { full.clone() } else { more.clone() };
         mutate(&mut changed, &mut next);
+        let _turn = alone_with_mistakes();
         let stream = written(&changed);
         // What cannot be written is told as a mistake of ours.
         drop(take_bug());

@@ -16,7 +16,7 @@ use cenote_format::crypto_key::KeyFormat;
 use cenote_format::objset::ObjsetKind;
 use cenote_format::{ObjectId, ObjectType};
 
-use super::hostile::generator;
+use super::hostile::{alone_with_mistakes, generator};
 use super::mutated::{items, mutate, written};
 use super::receive;
 use super::world::{World, nothing};
@@ -118,7 +118,6 @@ fn raw_streams_are_stored_as_they_come() {
     pool.keys().load(&pool.catalog(), &root, &KEY).unwrap();
     for snapshot in ["a", "b"] {
         let (ours, theirs) = (format!("p/raw@{snapshot}"), format!("p/secret@{snapshot}"));
-        eprintln!("DEBUG {snapshot}");
         assert!(world.opened(&ours) == world.opened(&theirs), "{snapshot}");
     }
     assert_eq!(sent(&world, Some("p/raw@a"), "p/raw@b").len(), more.len());
@@ -139,6 +138,7 @@ fn hostile_raw_streams_change_nothing() {
         let is_full = next().is_multiple_of(2);
         let mut changed = if is_full { full.clone() } else { more.clone() };
         mutate(&mut changed, &mut next);
+        let _turn = alone_with_mistakes();
         let stream = written(&changed);
         // What cannot be written is told as a mistake of ours.
         drop(take_bug());
