@@ -182,6 +182,9 @@ impl Runner {
             environment::advance(std::time::Duration::from_millis(700));
             let done = self.step(step).and_then(|()| self.still_writes());
             settle(&self.live);
+            if std::env::var("TORTURE_TRACE").is_ok_and(|what| what == "events") {
+                self.disks.trace();
+            }
             done.map_err(|reason| format!("step {number} ({}): {reason}", name(step)))?;
         }
         // In the end everything is there.

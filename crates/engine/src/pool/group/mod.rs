@@ -202,6 +202,7 @@ impl LivePool {
         let io = pool.io().clone();
         let queue = queue_of(&io, &options)?;
         let gate = Gate::new(last_group(&pool), options.dirty_limit);
+        gate.keep_in_step(options.inline);
         let mode = outage::FailMode::of(&mos);
         let outage = outage::Outage::new(gate.clone(), io.pipe.clone(), mode);
         let activity = Mutex::new(multihost::Activity::of(&mos, options.activity_interval));
