@@ -20,6 +20,7 @@ mod frozen;
 mod members;
 mod modern;
 mod mount_helper;
+mod names;
 mod once;
 mod placed;
 mod policy;

@@ -9,7 +9,7 @@ use cenote_format::{ObjectId, Txg};
 
 use super::orders::DatasetOrders;
 use crate::dataset::change::{MosChange, PropertyInput};
-use crate::dataset::{Catalog, Dataset, DatasetName};
+use crate::dataset::{Catalog, Dataset, DatasetName, check_new_name};
 use crate::{Error, ErrorKind, Result};
 
 /// Groups that a snapshot is tried in, while others take one of the same dataset in each.
@@ -146,6 +146,7 @@ fn take_all(
     for full in names {
         let none = || Error::invalid(format!("'{full}' is no snapshot"));
         let (head, name) = full.split_once('@').ok_or_else(none)?;
+        check_new_name(full)?;
         let head = catalog.dataset_named(head)?;
         let newest = head.phys.previous_snapshot_txg.max(head.phys.creation_txg);
         if newest >= change.tx.txg() && !head.is_snapshot() {
