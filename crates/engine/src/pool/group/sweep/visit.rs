@@ -40,7 +40,9 @@ impl LivePool {
     /// Does a portion of each run. False if nothing could be done.
     pub(super) fn sweep_portion(&self) -> bool {
         let active: Vec<(Key, Run)> = {
-            let runs = self.sweeps.runs.lock();
+            let (mut runs, vdevs) = (self.sweeps.runs.lock(), self.vdevs());
+            // What was recorded of a leaf went with it.
+            runs.retain(|(leaf, _), _| vdevs.topology().find(*leaf).is_some());
             let all = runs.iter().filter(|(_, run)| run.state == State::Active);
             all.map(|(key, run)| (*key, *run)).collect()
         };
