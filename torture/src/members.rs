@@ -165,6 +165,7 @@ impl Runner {
             leaf: leaf(new.as_ref()),
             replaces: true,
             goes_back: false,
+            sequential: false,
         };
         let opener = self.disks.opener();
         if !self.ordered(|runner| runner.live.take_in(newcomer, opener))? {
@@ -185,6 +186,7 @@ impl Runner {
             leaf: leaf(NEWCOMER.as_ref()),
             replaces: false,
             goes_back: false,
+            sequential: false,
         };
         let opener = self.disks.opener();
         if !self.ordered(|runner| runner.live.take_in(newcomer, opener))? {

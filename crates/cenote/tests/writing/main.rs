@@ -24,6 +24,7 @@ mod once;
 mod placed;
 mod policy;
 mod readers;
+mod rebuild;
 mod receive;
 mod replaced;
 mod replicate;

@@ -4,15 +4,36 @@
 
 use super::{number, time};
 use crate::report::{
-    CheckpointReport, ExpansionReport, PoolReport, RemovalReport, ScanFunction, ScanReport,
-    ScanState,
+    CheckpointReport, ExpansionReport, PoolReport, RebuildReport, RemovalReport, ScanFunction,
+    ScanReport, ScanState,
 };
 
 /// All such lines of a pool; `now` in unix seconds.
 pub fn lines(pool: &PoolReport, now: i64) -> String {
     let mut out = String::new();
-    if let Some(scan) = &pool.scan {
-        out.push_str(&format!("  scan: {}", scan_lines(scan, now)));
+    let scrub = pool.scan.as_ref().filter(|scan| scan.function != ScanFunction::Resilver);
+    let of_errors = pool.error_scrub.as_ref();
+    let start = |scan: Option<&ScanReport>| scan.map_or(0, |scan| scan.start_time);
+    match (scrub, of_errors) {
+        (_, Some(own)) if own.start_time >= start(scrub) => {
+            out.push_str(&format!(" scrub: {}", error_scrub_lines(own)));
+        }
+        (Some(scrub), _) => out.push_str(&format!("  scan: {}", scan_lines(scrub, now))),
+        (None, _) => {}
+    }
+    let resilver = pool.scan.as_ref().filter(|scan| scan.function == ScanFunction::Resilver);
+    let is_rebuilding = pool.rebuilds.iter().any(|one| one.state == ScanState::Scanning);
+    let rebuilt = pool.rebuilds.iter().map(|one| one.end_time).max();
+    let is_newer = |scan: &&ScanReport| {
+        let older = rebuilt.is_none_or(|end| scan.end_time > end);
+        scan.state == ScanState::Scanning || !is_rebuilding && older
+    };
+    match resilver.filter(is_newer) {
+        Some(scan) => out.push_str(&format!("  scan: {}", scan_lines(scan, now))),
+        None => {
+            let lines = pool.rebuilds.iter().map(|one| format!("  scan: {}", rebuild_lines(one)));
+            out.extend(lines);
+        }
     }
     if let Some(removal) = &pool.removal {
         out.push_str(&removal_lines(removal, now));
@@ -94,6 +115,76 @@ fn scan_lines(scan: &ScanReport, now: i64) -> String {
         }
     }
     out.push('\n');
+    out
+}
+
+/// The lines of OpenZFS's `print_err_scrub_status`.
+fn error_scrub_lines(scan: &ScanReport) -> String {
+    match scan.state {
+        ScanState::Finished => {
+            let spent = since(scan.start_time, scan.end_time);
+            let (days, hours, minutes) = (spent / 86400, spent / 3600 % 24, spent / 60 % 60);
+            return format!(
+                "scrubbed {} error blocks in {days} days {hours:02}:{minutes:02}:{:02} on {}\n",
+                scan.examined,
+                spent % 60,
+                time::long(scan.end_time)
+            );
+        }
+        ScanState::Canceled => {
+            return format!("error scrub canceled on {}\n", time::long(scan.end_time));
+        }
+        ScanState::Scanning => {}
+    }
+    let start = time::long(scan.start_time);
+    let mut out = match scan.paused {
+        0 => format!("error scrub in progress since {start}\n"),
+        paused => {
+            let paused = time::long(paused);
+            format!("error scrub paused since {paused}\n\terror scrub started on {start}\n")
+        }
+    };
+    let done = percent(scan.examined, scan.to_examine);
+    let blocks = scan.examined;
+    out.push_str(&format!("\t{done:.2}% done, issued I/O for {blocks} error blocks\n"));
+    out
+}
+
+fn rebuild_lines(one: &RebuildReport) -> String {
+    let name = &one.name;
+    match one.state {
+        ScanState::Finished => {
+            let (amount, time) =
+                (number::bytes(one.rebuilt), number::clock(one.milliseconds / 1000));
+            let (errors, end) = (one.errors, time::long(one.end_time));
+            return format!(
+                "resilvered ({name}) {amount} in {time} with {errors} errors on {end}\n"
+            );
+        }
+        ScanState::Canceled => {
+            return format!("resilver ({name}) canceled on {}\n", time::long(one.end_time));
+        }
+        ScanState::Scanning => {}
+    }
+    let total = number::bytes(one.estimated);
+    let rate = |bytes: u64| bytes / one.pass_milliseconds.saturating_add(1) * 1000;
+    let (scan_rate, issue_rate) = (rate(one.pass_scanned), rate(one.pass_issued));
+    let at = |rate: u64| match rate {
+        0 => String::new(),
+        rate => format!(" at {}/s", number::bytes(rate)),
+    };
+    let mut out = format!("resilver ({name}) in progress since {}\n", time::long(one.start_time));
+    let (scanned, issued) = (number::bytes(one.scanned), number::bytes(one.issued));
+    out.push_str(&format!("\t{scanned} / {total} scanned{}", at(scan_rate)));
+    out.push_str(&format!(", {issued} / {total} issued{}\n", at(issue_rate)));
+    let (rebuilt, done) = (number::bytes(one.rebuilt), percent(one.scanned, one.estimated));
+    out.push_str(&format!("\t{rebuilt} resilvered, {done:.2}% done"));
+    if one.estimated >= one.scanned && scan_rate >= 10 * 1024 * 1024 {
+        let left = (one.estimated - one.scanned) / scan_rate;
+        out.push_str(&format!(", {} to go\n", number::clock(left)));
+    } else {
+        out.push_str(", no estimated completion time\n");
+    }
     out
 }
 

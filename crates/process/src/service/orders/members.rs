@@ -17,6 +17,8 @@ pub(super) struct TakeIn<'a> {
     pub(super) device: &'a VdevPlan,
     /// It takes the place of the other.
     pub(super) replaces: bool,
+    /// It gets everything in the order of the disks.
+    pub(super) sequential: bool,
 }
 
 /// What the engine says is said of members.
@@ -50,7 +52,8 @@ impl Order for TakeIn<'_> {
 
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
         let other = doing.device(self.other)?;
-        doing.simply(doing.service.changes.take_in(other, self.device, self.replaces))
+        let how = (self.replaces, self.sequential);
+        doing.simply(doing.service.changes.take_in(other, self.device, how))
     }
 }
 

@@ -169,12 +169,18 @@ fn order(change: &Change) -> Box<dyn Order + '_> {
         Change::AddVdevs(plan) => Box::new(devices::Add(plan)),
         Change::RemoveVdev(device) => Box::new(devices::Remove(device)),
         Change::CancelRemoval => Box::new(devices::CancelRemoval),
-        Change::AttachVdev { beside, device } => {
-            Box::new(members::TakeIn { other: beside, device, replaces: false })
-        }
-        Change::ReplaceVdev { old, device } => {
-            Box::new(members::TakeIn { other: old, device, replaces: true })
-        }
+        Change::AttachVdev { beside, device, sequential } => Box::new(members::TakeIn {
+            other: beside,
+            device,
+            replaces: false,
+            sequential: *sequential,
+        }),
+        Change::ReplaceVdev { old, device, sequential } => Box::new(members::TakeIn {
+            other: old,
+            device,
+            replaces: true,
+            sequential: *sequential,
+        }),
         Change::DetachVdev(device) => Box::new(members::Detach(device)),
         Change::OfflineVdev { device, temporary, faulty } => {
             Box::new(members::Offline { device, temporary: *temporary, faulty: *faulty })
