@@ -216,7 +216,11 @@ fn runs(pool: &PoolReport, activity: &str) -> bool {
         "free" => pool.properties.number("freeing").is_some_and(|bytes| bytes != 0),
         "initialize" => any(&pool.root, &|vdev| active(&vdev.initialize)),
         "trim" => any(&pool.root, &|vdev| active(&vdev.trim)),
-        "replace" => any(&pool.root, &|vdev| vdev.kind == "replacing"),
+        "replace" => any(&pool.root, &|vdev| {
+            let [_, spare, others @ ..] = vdev.children.as_slice() else { return false };
+            let is_spared = vdev.kind == "spare" && (!others.is_empty() || spare.missed > 0);
+            vdev.kind == "replacing" || is_spared
+        }),
         "remove" => {
             pool.removal.as_ref().is_some_and(|removal| removal.state == ScanState::Scanning)
         }

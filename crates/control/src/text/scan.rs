@@ -277,3 +277,97 @@ fn checkpoint_line(checkpoint: &CheckpointReport) -> String {
         format!("checkpoint: created {start}, consumes {space}\n")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rebuild(state: ScanState) -> RebuildReport {
+        RebuildReport {
+            vdev: 0,
+            name: "mirror-0".into(),
+            state,
+            start_time: 1_000,
+            end_time: 1_100,
+            milliseconds: 65_000,
+            estimated: 4 << 30,
+            scanned: 1 << 30,
+            issued: 1 << 30,
+            rebuilt: 1 << 30,
+            errors: 0,
+            pass_milliseconds: 9_999,
+            pass_scanned: 1 << 30,
+            pass_issued: 1 << 30,
+        }
+    }
+
+    fn scan(function: ScanFunction, state: ScanState, times: (i64, i64)) -> ScanReport {
+        ScanReport {
+            function,
+            state,
+            start_time: times.0,
+            end_time: times.1,
+            to_examine: 4,
+            examined: 1,
+            skipped: 0,
+            processed: 0,
+            errors: 0,
+            pass_examined: 0,
+            issued: 0,
+            pass_issued: 0,
+            pass_start: times.0,
+            paused: 0,
+            spent_paused: 0,
+        }
+    }
+
+    fn starts(text: &str) -> Vec<String> {
+        let words = |line: &str| line.split(" on ").next().unwrap_or_default().to_owned();
+        text.lines().map(words).collect()
+    }
+
+    #[test]
+    fn rebuilds_are_told_beside_scrubs_and_in_the_place_of_older_resilvers() {
+        let scrub = scan(ScanFunction::Scrub, ScanState::Finished, (1_100, 1_101));
+        let done = PoolReport {
+            scan: Some(scrub),
+            rebuilds: vec![rebuild(ScanState::Finished)],
+            ..PoolReport::default()
+        };
+        let expected = [
+            "  scan: scrub repaired 0B in 00:00:01 with 0 errors",
+            "  scan: resilvered (mirror-0) 1G in 00:01:05 with 0 errors",
+        ];
+        assert_eq!(starts(&lines(&done, 0)), expected);
+        let older = scan(ScanFunction::Resilver, ScanState::Finished, (10, 20));
+        let told = lines(&PoolReport { scan: Some(older), ..done.clone() }, 0);
+        assert_eq!(starts(&told), expected[1..]);
+        let newer = scan(ScanFunction::Resilver, ScanState::Finished, (2_000, 2_001));
+        let told = lines(&PoolReport { scan: Some(newer), ..done }, 0);
+        assert_eq!(starts(&told), ["  scan: resilvered 0B in 00:00:01 with 0 errors"]);
+        let active =
+            PoolReport { rebuilds: vec![rebuild(ScanState::Scanning)], ..PoolReport::default() };
+        let told = lines(&active, 0);
+        assert!(told.starts_with("  scan: resilver (mirror-0) in progress since "), "{told}");
+        let rest = "\n\t1G / 4G scanned at 102M/s, 1G / 4G issued at 102M/s\n\t1G resilvered, \
+                    25.00% done, 00:00:30 to go\n";
+        assert!(told.ends_with(rest), "{told}");
+    }
+
+    #[test]
+    fn a_scrub_of_the_error_log_is_told_if_it_is_newer_than_a_scrub() {
+        let scrub = scan(ScanFunction::Scrub, ScanState::Finished, (100, 101));
+        let own = scan(ScanFunction::ErrorScrub, ScanState::Finished, (200, 203));
+        let pool =
+            PoolReport { scan: Some(scrub), error_scrub: Some(own), ..PoolReport::default() };
+        let expected = [" scrub: scrubbed 1 error blocks in 0 days 00:00:03"];
+        assert_eq!(starts(&lines(&pool, 0)), expected);
+        let active = ScanReport { state: ScanState::Scanning, ..own };
+        let told = lines(&PoolReport { error_scrub: Some(active), ..pool.clone() }, 0);
+        assert!(told.starts_with(" scrub: error scrub in progress since "), "{told}");
+        assert!(told.ends_with("\t25.00% done, issued I/O for 1 error blocks\n"), "{told}");
+        let older = ScanReport { start_time: 50, ..own };
+        let told = lines(&PoolReport { error_scrub: Some(older), ..pool }, 0);
+        assert!(told.starts_with("  scan: scrub repaired"), "{told}");
+    }
+}

@@ -87,9 +87,9 @@ pub(super) struct Batch {
     /// Zeros that fill gaps between other writes: sent only where they join two of them.
     pub(super) fillers: Vec<Op>,
     /// Leaves were left out although they have a device, or failed where another try may help.
-    again: bool,
+    pub(super) again: bool,
     /// It is answered when it is durable.
-    durable: bool,
+    pub(super) durable: bool,
     /// Groups whose blocks a leaf lacks if what was written is lost; `None`: those of each write.
     pub(super) births: Option<Range<u64>>,
 }

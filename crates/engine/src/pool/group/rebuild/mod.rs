@@ -11,7 +11,7 @@ mod visit;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
-use std::time::Instant;
+use std::time::Duration;
 
 use cenote_format::rebuild_state::{RebuildPhase, RebuildState};
 use parking_lot::Mutex;
@@ -42,7 +42,8 @@ struct Run {
 /// What was done since a rebuild was begun, or the pool was opened.
 #[derive(Clone, Copy, Debug)]
 struct Pass {
-    since: Instant,
+    /// Since 1970.
+    since: Duration,
     scanned: u64,
     issued: u64,
     /// Milliseconds it had worked before.
@@ -76,13 +77,14 @@ pub(in crate::pool) struct Rebuilds {
 
 impl Run {
     fn of(state: RebuildState, serial: u64) -> Self {
-        let (since, before) = (Instant::now(), state.milliseconds);
+        let (since, before) = (crate::environment::now(), state.milliseconds);
         let pass = Pass { since, scanned: 0, issued: 0, before };
         Self { state, pass, dirty: false, through: false, idle: false, serial }
     }
 
     fn milliseconds(&self) -> u64 {
-        u64::try_from(self.pass.since.elapsed().as_millis()).unwrap_or(u64::MAX)
+        let spent = crate::environment::now().saturating_sub(self.pass.since);
+        u64::try_from(spent.as_millis()).unwrap_or(u64::MAX)
     }
 
     /// Its record as of now.

@@ -122,23 +122,29 @@ impl LivePool {
             .collect()
         };
         for (vdev, run) in dirty {
-            let vdevs = self.vdevs();
-            let Some((zap, _)) = table(vdevs.topology(), vdev) else { continue };
-            if run.idle {
-                self.end_rebuild(change, vdev, run.state_now(), RebuildPhase::Cancelled)?;
-                continue;
-            }
-            if run.through && vdevs.is_too_soon(run.state.max_txg, change.tx.txg()) {
-                // Devices that seem to be whole now are watched for some groups more.
+            if let Err(error) = self.record_rebuild(change, vdev, &run) {
                 self.rebuilds.mark_dirty(vdev);
-                self.gate.want(self.gate.figures().open);
-            } else if run.through {
-                self.end_rebuild(change, vdev, run.state_now(), RebuildPhase::Complete)?;
-                continue;
+                return Err(error);
             }
-            write(change, zap, &run.state_now())?;
         }
         Ok(())
+    }
+
+    fn record_rebuild(&self, change: &MosChange<'_>, vdev: u32, run: &Run) -> Result<()> {
+        let vdevs = self.vdevs();
+        let Some((zap, _)) = table(vdevs.topology(), vdev) else { return Ok(()) };
+        if run.idle {
+            return self.end_rebuild(change, vdev, run.state_now(), RebuildPhase::Cancelled);
+        }
+        if run.through && !vdevs.is_too_soon(run.state.max_txg, change.tx.txg()) {
+            return self.end_rebuild(change, vdev, run.state_now(), RebuildPhase::Complete);
+        }
+        if run.through {
+            // Devices that seem to be whole now are watched for some groups more.
+            self.rebuilds.mark_dirty(vdev);
+            self.gate.want(self.gate.figures().open);
+        }
+        write(change, zap, &run.state_now())
     }
 
     /// A resilver begins: what there is to tell of rebuilds that have ended is older.

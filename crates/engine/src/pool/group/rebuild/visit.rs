@@ -43,7 +43,7 @@ pub(super) struct Prepared {
     /// Everything is on the disks with this group.
     until: Txg,
     /// What is freed stays as it is.
-    _held: Held,
+    held: Held,
 }
 
 /// What a portion came to.
@@ -100,8 +100,8 @@ impl LivePool {
         let until = self.gate.figures().open;
         let longest = vdevs.stretch_of(vdev, LONGEST).unwrap_or(LONGEST);
         let stretches = stretches_of(vdev, &used, run.state.last_offset, &unwritten, longest);
-        let end = used.last().map_or(run.state.last_offset, |(_, end)| *end);
-        let prepared = Prepared { vdev, serial: run.serial, stretches, end, until, _held: held };
+        let end = self.reaches(vdev, &used).unwrap_or(run.state.last_offset);
+        let prepared = Prepared { vdev, serial: run.serial, stretches, end, until, held };
         *self.rebuilds.prepared.lock() = Some(prepared);
         self.gate.want(until);
         if self.options.inline {
@@ -110,6 +110,16 @@ impl LivePool {
         }
         self.gate.wait_synced_unless_suspended(until, PATIENCE)?;
         Ok(true)
+    }
+
+    /// Everything before this is rebuilt when what is `used` of a metaslab is: all of it, if that is all that is
+    /// used there. What is allocated there later, the devices get as it is written.
+    fn reaches(&self, vdev: u32, used: &[(u64, u64)]) -> Option<u64> {
+        let (first, last) = (used.first()?.0, used.last()?.1);
+        let bytes = used.iter().fold(0_u64, |sum, (start, end)| sum.saturating_add(end - start));
+        let slabs = self.allocator.metaslabs(vdev);
+        let own = slabs.into_iter().find(|(start, end)| (*start..*end).contains(&first));
+        Some(own.filter(|_| bytes < PORTION).map_or(last, |(_, end)| end))
     }
 
     /// Where intent logs will write, on this vdev.
@@ -171,7 +181,14 @@ impl LivePool {
         run.pass.scanned = run.pass.scanned.saturating_add(done.bytes);
         run.pass.issued = run.pass.issued.saturating_add(done.bytes);
         run.dirty = true;
+        drop(runs);
         self.rebuilds.worker.mark();
+        // What was freed meanwhile can be given out again before the next portion.
+        drop(prepared.held);
+        if !self.options.inline {
+            let open = self.gate.figures().open;
+            self.gate.wait_synced_unless_suspended(open, PATIENCE)?;
+        }
         Ok(true)
     }
 
