@@ -191,12 +191,15 @@ impl LivePool {
         change.log_event("vdev attach", None, &words)?;
         let (guid, is_spare) = (leaf.guid, replaces && leaf.is_spare);
         let lacking = tree.resilver_range_of(|id, _| in_order || id == top);
+        // Who is to give it what it lacks finds it there.
+        let tree = Arc::new(tree);
+        let next = tree.clone();
+        self.when_done(move |live| live.take_vdevs(next));
         match lacking.filter(|_| sequential) {
             Some(births) if in_order => self.begin_in_order(change, births)?,
             Some(births) => self.begin_rebuild(change, tree.topology(), top, &births)?,
             None => {}
         }
-        self.when_done(move |live| live.take_vdevs(Arc::new(tree)));
         if is_spare {
             self.tell_of("vdev_spare", guid);
         }
