@@ -264,7 +264,11 @@ impl PoolService for Service {
                 if let Some(progress) = self.changes.scan_progress() {
                     pool_report::add_scan(&mut report, &progress);
                 }
-                rebuilds::add(&mut report, &self.changes.rebuild_progress());
+                let rebuilding = self.changes.rebuild_progress();
+                rebuilds::add(&mut report, &rebuilding);
+                if !rebuilding.is_empty() {
+                    report.status = pool_report::status(&report);
+                }
                 if let Some(paused) = self.changes.error_scrub_pause() {
                     pool_report::add_error_scrub(&mut report, paused);
                 }

@@ -9,7 +9,7 @@ use cenote_engine::zap::Zap;
 use cenote_format::config::VdevConfig;
 use cenote_format::rebuild_state::{RebuildPhase, RebuildState};
 
-use super::{pool_report, vdevs};
+use super::vdevs;
 
 /// The entry of the table of a top-level vdev.
 const ENTRY: &[u8] = b"org.openzfs:vdev_rebuild";
@@ -67,9 +67,6 @@ pub fn add(out: &mut PoolReport, progress: &[RebuildProgress]) {
                 ..now
             };
         }
-    }
-    if !progress.is_empty() {
-        out.status = pool_report::status(out);
     }
     let is_active = |state: ScanState| state == ScanState::Scanning;
     let scans = out
