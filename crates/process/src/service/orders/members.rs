@@ -12,13 +12,13 @@ use super::{Doing, Order, Warnings};
 /// `zpool attach` and `zpool replace`.
 pub(super) struct TakeIn<'a> {
     /// The device that is there.
-    pub(super) other: &'a str,
+    other: &'a str,
     /// The new one.
-    pub(super) device: &'a VdevPlan,
+    device: &'a VdevPlan,
     /// It takes the place of the other.
-    pub(super) replaces: bool,
+    replaces: bool,
     /// It gets everything in the order of the disks.
-    pub(super) sequential: bool,
+    sequential: bool,
 }
 
 /// What the engine says is said of members.
@@ -30,6 +30,18 @@ pub(super) fn own_words(error: &Error) -> Option<String> {
         }
         ErrorKind::ReadOnly => Some("pool is read-only".to_owned()),
         _ => None,
+    }
+}
+
+impl<'a> TakeIn<'a> {
+    /// The order: whether the device takes the place of the other, and gets everything in the order of the
+    /// disks.
+    pub(super) fn order(
+        other: &'a str,
+        device: &'a VdevPlan,
+        (replaces, sequential): (bool, bool),
+    ) -> Box<dyn Order + 'a> {
+        Box::new(Self { other, device, replaces, sequential })
     }
 }
 

@@ -169,18 +169,12 @@ fn order(change: &Change) -> Box<dyn Order + '_> {
         Change::AddVdevs(plan) => Box::new(devices::Add(plan)),
         Change::RemoveVdev(device) => Box::new(devices::Remove(device)),
         Change::CancelRemoval => Box::new(devices::CancelRemoval),
-        Change::AttachVdev { beside, device, sequential } => Box::new(members::TakeIn {
-            other: beside,
-            device,
-            replaces: false,
-            sequential: *sequential,
-        }),
-        Change::ReplaceVdev { old, device, sequential } => Box::new(members::TakeIn {
-            other: old,
-            device,
-            replaces: true,
-            sequential: *sequential,
-        }),
+        Change::AttachVdev { beside, device, sequential } => {
+            members::TakeIn::order(beside, device, (false, *sequential))
+        }
+        Change::ReplaceVdev { old, device, sequential } => {
+            members::TakeIn::order(old, device, (true, *sequential))
+        }
         Change::DetachVdev(device) => Box::new(members::Detach(device)),
         Change::OfflineVdev { device, temporary, faulty } => {
             Box::new(members::Offline { device, temporary: *temporary, faulty: *faulty })
