@@ -165,6 +165,8 @@ impl Runner {
             leaf: leaf(new.as_ref()),
             replaces: true,
             goes_back: false,
+            // One of three in the order of the disks.
+            sequential: fill.is_multiple_of(3),
         };
         let opener = self.disks.opener();
         if !self.ordered(|runner| runner.live.take_in(newcomer, opener))? {
@@ -185,6 +187,8 @@ impl Runner {
             leaf: leaf(NEWCOMER.as_ref()),
             replaces: false,
             goes_back: false,
+            // One of three in the order of the disks.
+            sequential: fill.is_multiple_of(3),
         };
         let opener = self.disks.opener();
         if !self.ordered(|runner| runner.live.take_in(newcomer, opener))? {

@@ -156,6 +156,8 @@ pub enum Change {
         beside: String,
         /// The new device.
         device: VdevPlan,
+        /// It gets everything in the order of the disks (`-s`).
+        sequential: bool,
     },
     /// `zpool replace`.
     ReplaceVdev {
@@ -163,6 +165,8 @@ pub enum Change {
         old: String,
         /// What takes its place.
         device: VdevPlan,
+        /// It gets everything in the order of the disks (`-s`).
+        sequential: bool,
     },
     /// `zpool detach`: its path, the end of that, its name or guid.
     DetachVdev(String),
@@ -429,6 +433,8 @@ pub enum ScanRequest {
     Scrub,
     /// The same, of what was written since the last one began (`-C`).
     ScrubNew,
+    /// What the error log lists is read again (`-e`), or that goes on if it pauses.
+    ErrorScrub,
     /// What devices missed is written to them.
     Resilver,
     /// The scrub pauses (`-p`).

@@ -25,6 +25,7 @@ mod once;
 mod placed;
 mod policy;
 mod readers;
+mod rebuild;
 mod receive;
 mod replaced;
 mod replicate;

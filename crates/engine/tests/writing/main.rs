@@ -18,6 +18,7 @@ mod log;
 mod members;
 mod missing;
 mod properties;
+mod rebuild;
 mod removal;
 mod scan;
 mod split;

@@ -17,6 +17,7 @@ mod permissions;
 mod places;
 mod pool_report;
 mod published;
+mod rebuilds;
 pub mod settings;
 mod spares;
 mod troubles;
@@ -262,6 +263,14 @@ impl PoolService for Service {
                 let mut report = now.facts.now(&pool, &now.space, &now.troubles, mounted);
                 if let Some(progress) = self.changes.scan_progress() {
                     pool_report::add_scan(&mut report, &progress);
+                }
+                let rebuilding = self.changes.rebuild_progress();
+                rebuilds::add(&mut report, &rebuilding);
+                if !rebuilding.is_empty() {
+                    report.status = pool_report::status(&report);
+                }
+                if let Some(paused) = self.changes.error_scrub_pause() {
+                    pool_report::add_error_scrub(&mut report, paused);
                 }
                 if let Some(refuses) = self.changes.suspended() {
                     pool_report::suspend(&mut report, refuses);

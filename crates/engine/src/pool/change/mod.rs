@@ -18,6 +18,7 @@ mod opening;
 mod orders;
 mod properties;
 mod remove;
+mod replacements;
 mod snapshots;
 mod spares;
 mod split;

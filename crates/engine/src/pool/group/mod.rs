@@ -26,6 +26,7 @@ mod missed;
 pub(super) mod multihost;
 mod outage;
 mod promises;
+mod rebuild;
 mod receives;
 mod scan;
 mod spare_watch;
@@ -63,6 +64,7 @@ pub use dataset::{DatasetPolicy, LiveDataset};
 pub use errors::read_error_logs;
 pub(super) use missed::load_missed;
 pub use outage::FailMode;
+pub use rebuild::RebuildProgress;
 pub use scan::{ScanKind, ScanOrder, ScanProgress};
 use spare_watch::SpareWatch;
 pub use store::{MosSource, MosStore};
@@ -160,6 +162,8 @@ pub struct LivePool {
     pub(super) errors: errors::ErrorLogs,
     /// Since when devices are lost.
     pub(super) spare_watch: SpareWatch,
+    /// Since when other devices are where some are lost.
+    pub(super) replacements: SpareWatch,
     /// Whether it uses what devices have grown by.
     pub(super) growth: growth::Growth,
     pub(super) outage: Arc<outage::Outage>,
@@ -174,6 +178,8 @@ pub struct LivePool {
     pub(super) jobs: Arc<jobs::Jobs>,
     /// The scrub or resilver.
     pub(super) scan: Arc<scan::Scan>,
+    /// Sequential rebuilds.
+    pub(super) rebuilds: Arc<rebuild::Rebuilds>,
     /// Initialize and trim.
     pub(super) sweeps: Arc<sweep::Sweeps>,
     /// Receives under way.
@@ -247,12 +253,14 @@ impl LivePool {
             missed: Mutex::new(missed::Written::of(&pool.vdevs())),
             errors: errors::ErrorLogs::default(),
             spare_watch: SpareWatch::default(),
+            replacements: SpareWatch::default(),
             logged_volumes: Mutex::default(),
             unreplayed: Mutex::default(),
             outage,
             activity,
             jobs: Arc::new(jobs::Jobs::new(options.inline)),
             scan: Arc::default(),
+            rebuilds: Arc::default(),
             sweeps: Arc::default(),
             receives: receives::Receives::default(),
             evacuation: evacuating::Evacuation::default(),
@@ -308,6 +316,7 @@ impl LivePool {
     pub fn close(&self) -> Result<()> {
         self.jobs.rest();
         self.scan.rest();
+        self.rebuilds.rest();
         self.sweeps.rest();
         let synced = match self.gate.failure() {
             Some(failure) => Err(failure),

@@ -169,11 +169,11 @@ fn order(change: &Change) -> Box<dyn Order + '_> {
         Change::AddVdevs(plan) => Box::new(devices::Add(plan)),
         Change::RemoveVdev(device) => Box::new(devices::Remove(device)),
         Change::CancelRemoval => Box::new(devices::CancelRemoval),
-        Change::AttachVdev { beside, device } => {
-            Box::new(members::TakeIn { other: beside, device, replaces: false })
+        Change::AttachVdev { beside, device, sequential } => {
+            members::TakeIn::order(beside, device, (false, *sequential))
         }
-        Change::ReplaceVdev { old, device } => {
-            Box::new(members::TakeIn { other: old, device, replaces: true })
+        Change::ReplaceVdev { old, device, sequential } => {
+            members::TakeIn::order(old, device, (true, *sequential))
         }
         Change::DetachVdev(device) => Box::new(members::Detach(device)),
         Change::OfflineVdev { device, temporary, faulty } => {

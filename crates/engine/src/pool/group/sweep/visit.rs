@@ -51,6 +51,14 @@ impl LivePool {
             if self.sweeps.worker.rests() || self.gate.suspension().is_some() {
                 return false;
             }
+            if self.is_faulted(key) {
+                let mut runs = self.sweeps.runs.lock();
+                if let Some(now) = runs.get_mut(&key).filter(|now| now.state == State::Active) {
+                    *now = now.given_up();
+                    self.sweeps.worker.mark();
+                }
+                continue;
+            }
             let Done::Some { bytes, end, all } = self.sweep_some(key, run.done) else { continue };
             any = true;
             {
@@ -75,6 +83,11 @@ impl LivePool {
             }
         }
         any
+    }
+
+    /// Somebody said that the leaf is faulty.
+    fn is_faulted(&self, (leaf, _): Key) -> bool {
+        self.vdevs().topology().find(leaf).is_some_and(|node| node.faulted)
     }
 
     /// Goes on with a leaf after byte `done` of its device.
