@@ -11,7 +11,7 @@ use cenote_engine::vdev::VdevState;
 use cenote_format::Guid;
 use cenote_format::config::VdevKind;
 
-use crate::disks::{NEWCOMER, leaf};
+use crate::disks::{NEWCOMER, leaf, settle};
 use crate::random::bytes;
 use crate::run::{Runner, Verdict};
 
@@ -133,6 +133,8 @@ impl Runner {
         if bytes(self) <= before {
             return Err(format!("all disks grew, and the pool still has {before} bytes"));
         }
+        // What may be promised is known with the next group, which was asked for.
+        settle(&self.live);
         self.touch(fill)
     }
 

@@ -4,6 +4,8 @@
 //! take a lock of their own and never one that a look needs.
 
 mod activities;
+mod asked;
+mod by_files;
 pub mod changes;
 mod datasets;
 mod delegation;
@@ -121,6 +123,7 @@ impl Service {
             turns: Turns::default(),
             altroot: facts.altroot.clone().unwrap_or_default(),
         });
+        service.mounts.administer(Arc::new(by_files::ByFiles::of(&service)));
         service.keep_published();
         Ok(service)
     }

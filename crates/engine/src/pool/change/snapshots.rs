@@ -5,7 +5,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use cenote_format::{ObjectId, Txg};
+use cenote_format::bookmark::RedactionEntry;
+use cenote_format::{Guid, ObjectId, Txg};
 
 use super::orders::DatasetOrders;
 use crate::dataset::change::{MosChange, PropertyInput};
@@ -130,6 +131,27 @@ impl DatasetOrders<'_> {
             let (home, txg) = (snapshot.directory.id, snapshot.phys.creation_txg);
             check_ancestor(&catalog, &head, home, txg)?;
             change.create_bookmark(head.id, name, snapshot.id)
+        })
+    }
+
+    /// Makes the bookmark `to` of a snapshot, with what streams of that leave out for the snapshots of `guids`.
+    ///
+    /// # Errors
+    /// `NotFound`; `Exists`; `InvalidArgument`: there are too many of them; `Unsupported`: the feature is not
+    /// enabled.
+    pub fn redaction_bookmark(
+        &self,
+        snapshot: ObjectId,
+        to: &str,
+        guids: Vec<Guid>,
+        entries: Vec<RedactionEntry>,
+    ) -> Result<()> {
+        let to = to.to_owned();
+        self.change(move |_, change| {
+            let (head, name) =
+                to.split_once('#').ok_or_else(|| Error::invalid("not the name of a bookmark"))?;
+            let head = change.catalog()?.dataset_named(head)?;
+            change.create_redaction_bookmark(head.id, name, snapshot, &guids, &entries)
         })
     }
 }
