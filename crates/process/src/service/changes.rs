@@ -133,6 +133,11 @@ impl PoolChanges {
         self.live.as_ref().map(|live| live.scan_progress())
     }
 
+    /// How far the expansion of a vdev is.
+    pub fn expansion_progress(&self) -> Option<ExpansionProgress> {
+        self.live.as_ref()?.expansion_progress()
+    }
+
     /// The pool was opened, or keys were loaded: what waited for that is done.
     pub fn keys_loaded(&self) {
         if let Some(live) = &self.live {

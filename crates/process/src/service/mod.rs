@@ -263,6 +263,9 @@ impl PoolService for Service {
                 if let Some(progress) = self.changes.scan_progress() {
                     pool_report::add_scan(&mut report, &progress);
                 }
+                if let Some(progress) = self.changes.expansion_progress() {
+                    pool_report::add_expansion(&mut report, &progress);
+                }
                 if let Some(refuses) = self.changes.suspended() {
                     pool_report::suspend(&mut report, refuses);
                 }
