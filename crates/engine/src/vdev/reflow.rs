@@ -61,7 +61,8 @@ impl<'a> Children<'a> {
         for child in &node.children {
             match tree.nodes.get(*child).map(|node| &node.shape) {
                 Some(Shape::Leaf(id)) => {
-                    let leaf = tree.leaves.get(*id).ok_or_else(|| unfit("a child is gone".into()))?;
+                    let leaf =
+                        tree.leaves.get(*id).ok_or_else(|| unfit("a child is gone".into()))?;
                     let is_there = leaf.device().is_some() && tree.may_write(leaf);
                     // What it has not answered yet may be written at any time.
                     let is_there = is_there && leaf.stalls().is_none();
@@ -162,9 +163,9 @@ impl<'a> Children<'a> {
                 let (source, at) = (sector % old, sector / old);
                 let start = from.get(source as usize).and_then(|part| at.checked_sub(part.row));
                 let start = start.and_then(|rows| usize::try_from(rows).ok()?.checked_mul(unit));
-                let found = start.zip(held.get(source as usize)).and_then(|(start, bytes)| {
-                    bytes.get(start..start.checked_add(unit)?)
-                });
+                let found = start
+                    .zip(held.get(source as usize))
+                    .and_then(|(start, bytes)| bytes.get(start..start.checked_add(unit)?));
                 let found = found.ok_or_else(|| Self::unfit(self.vdev, "a sector is missing"))?;
                 bytes.extend_from_slice(found);
             }
@@ -176,9 +177,10 @@ impl<'a> Children<'a> {
     /// Moves the sectors `first..end`.
     fn relay(&self, first: u64, end: u64) -> Result<(), VdevError> {
         let relaid = self.relaid(first, end)?.into_iter().enumerate();
-        let parts = relaid.filter(|(_, (_, bytes))| !bytes.is_empty()).map(|(child, (to, bytes))| {
-            (child, (to.row << self.shift).saturating_add(DATA_START), bytes)
-        });
+        let parts =
+            relaid.filter(|(_, (_, bytes))| !bytes.is_empty()).map(|(child, (to, bytes))| {
+                (child, (to.row << self.shift).saturating_add(DATA_START), bytes)
+            });
         self.write(parts.collect())
     }
 
@@ -293,7 +295,9 @@ fn joined(ranges: &[(u64, u64)], unit: u64) -> Vec<(u64, u64)> {
     let mut out: Vec<(u64, u64)> = Vec::with_capacity(ranges.len());
     for (start, end) in ranges.iter().filter(|(start, end)| start < end) {
         match out.last_mut() {
-            Some(last) if start.saturating_sub(last.1) <= GAP.max(unit) => last.1 = last.1.max(*end),
+            Some(last) if start.saturating_sub(last.1) <= GAP.max(unit) => {
+                last.1 = last.1.max(*end)
+            }
             _ => out.push((*start, *end)),
         }
     }
@@ -310,8 +314,10 @@ mod tests {
             for first in 0..20 {
                 for end in first..30 {
                     for child in 0..width {
-                        let own: Vec<u64> =
-                            (first..end).filter(|s| s % width == child).map(|s| s / width).collect();
+                        let own: Vec<u64> = (first..end)
+                            .filter(|s| s % width == child)
+                            .map(|s| s / width)
+                            .collect();
                         let found = part(child, width, first, end);
                         assert_eq!(found.rows, own.len() as u64);
                         if let Some(row) = own.first() {

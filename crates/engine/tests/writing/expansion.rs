@@ -33,8 +33,10 @@ fn slowly() -> WriteOptions {
 }
 
 fn pool(name: &str, directory: &Path, (parity, count): (u64, usize)) -> Arc<LivePool> {
-    let tops =
-        vec![(top(VdevKind::Raidz, Some(parity), devices(directory, count)), AllocationClass::Normal)];
+    let tops = vec![(
+        top(VdevKind::Raidz, Some(parity), devices(directory, count)),
+        AllocationClass::Normal,
+    )];
     let mut plan = plan(name, tops);
     plan.features.push("raidz_expansion".into());
     create(plan, Arc::new(open_leaf), &OpenOptions::default(), slowly(), nothing).unwrap()
@@ -214,12 +216,8 @@ fn what_cannot_be_expanded_is_refused() {
     let path = directory.path().join("small");
     std::fs::File::create(&path).unwrap().set_len(SIZE / 2).unwrap();
     let beside = raidz(&live);
-    let newcomer = |path: &Path| Newcomer {
-        beside,
-        leaf: leaf(path),
-        replaces: false,
-        goes_back: false,
-    };
+    let newcomer =
+        |path: &Path| Newcomer { beside, leaf: leaf(path), replaces: false, goes_back: false };
     let error = live.take_in(newcomer(&path), Arc::new(open_leaf)).unwrap_err();
     assert_eq!(error.reason(), "device is too small");
     let gone = directory.path().join("gone");

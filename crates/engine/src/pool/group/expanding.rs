@@ -167,9 +167,13 @@ impl LivePool {
         let word = self.pool.uberblock().reflow;
         let config = self.pool.config();
         let top = config.vdev_tree.as_ref().and_then(|root| root.children().get(id as usize));
-        // The newest group on the disks must tell of it.
-        if !top.is_some_and(|top| top.raidz_expanding) || job.begin().is_none() {
+        let is_told = top.is_some_and(|top| top.raidz_expanding);
+        if job.begin().is_none() {
             return Moved::nothing(word);
+        }
+        if !is_told {
+            // The newest group on the disks must tell of it first.
+            return Moved { done: Some((0, None)), ..Moved::nothing(word) };
         }
         let moved = match word.offset() == 0 || word.scratch() == ScratchState::Valid {
             true => self.move_first(vdevs, id, word),
@@ -182,8 +186,7 @@ impl LivePool {
     fn prepare_to_move(&self, vdevs: &VdevTree, id: u32) -> Result<()> {
         let children = vdevs.movable_children(id)?;
         if vdevs.take_unspread()
-            && let Err(error) =
-                labels::rewrite_uberblock(vdevs, &self.pool.uberblock(), &children)
+            && let Err(error) = labels::rewrite_uberblock(vdevs, &self.pool.uberblock(), &children)
         {
             vdevs.note_unspread();
             return Err(error);
