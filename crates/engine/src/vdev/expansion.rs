@@ -8,7 +8,6 @@
 use super::error::VdevError;
 use super::raidz::Reflow;
 use super::topology::Topology;
-use super::tree::VdevTree;
 use arc_swap::ArcSwap;
 use cenote_format::Guid;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -33,9 +32,9 @@ pub(super) struct Expansion {
     moving: RwLock<()>,
     waiting: AtomicUsize,
     /// An uberblock is not on all devices.
-    unspread: AtomicBool,
+    pub(super) unspread: AtomicBool,
     /// Somebody wants to have it tried again.
-    again: AtomicBool,
+    pub(super) again: AtomicBool,
 }
 
 /// While it lives no block is written to vdevs that are being expanded.
@@ -101,63 +100,24 @@ impl Expansion {
         Some(guard)
     }
 
-    fn is_settled(&self) -> bool {
-        let mut outdated = self.outdated.lock();
-        outdated.retain(|place| place.strong_count() > 0);
-        outdated.is_empty() && self.earlier.iter().all(|one| one.strong_count() == 0)
-    }
-}
-
-impl VdevTree {
-    /// Has nobody write blocks to vdevs that are being expanded, until what this gives is dropped. Nobody reads by
-    /// places that were left before, either.
+    /// Has nobody write blocks until what this gives is dropped.
     ///
     /// # Errors
-    /// [`VdevError::Unfit`] if somebody does so for longer than `patience`.
-    pub fn move_sectors(&self, patience: Duration) -> Result<Moving<'_>, VdevError> {
-        let expansion = &self.expansion;
+    /// [`VdevError::Unfit`] if somebody still reads by a place that was left.
+    pub(super) fn alone(&self, patience: Duration) -> Result<Moving<'_>, VdevError> {
         let end = Instant::now() + patience;
-        while !expansion.is_settled() {
+        while !self.is_settled() {
             if Instant::now() > end {
                 return Err(VdevError::Unfit("somebody still reads where sectors were before"));
             }
             std::thread::sleep(GLANCE);
         }
-        Ok(Moving { expansion, _alone: expansion.moving.write() })
+        Ok(Moving { expansion: self, _alone: self.moving.write() })
     }
 
-    /// How far a running expansion has come, as of the newest uberblock on the disks.
-    pub fn reflow(&self) -> Reflow {
-        *self.expansion.place()
-    }
-
-    /// Sets how far a running raidz expansion has come, from the uberblock's word at byte 208.
-    pub fn set_reflow_word(&self, word: u64) {
-        self.expansion.set(Reflow::from_word(word));
-    }
-
-    /// The id of the vdev that is being expanded.
-    pub fn expanding(&self) -> Option<u32> {
-        self.topology().top_of(self.expansion.of?)
-    }
-
-    /// An uberblock is not on all devices.
-    pub fn note_unspread(&self) {
-        self.expansion.unspread.store(true, SeqCst);
-    }
-
-    /// Whether the newest uberblock may not be on all devices; not any more from now on.
-    pub fn take_unspread(&self) -> bool {
-        self.expansion.unspread.swap(false, SeqCst)
-    }
-
-    /// What could not be moved is to be tried again.
-    pub(super) fn move_again(&self) {
-        self.expansion.again.store(true, SeqCst);
-    }
-
-    /// Whether somebody wanted that since this was last asked.
-    pub fn take_move_again(&self) -> bool {
-        self.expansion.again.swap(false, SeqCst)
+    fn is_settled(&self) -> bool {
+        let mut outdated = self.outdated.lock();
+        outdated.retain(|place| place.strong_count() > 0);
+        outdated.is_empty() && self.earlier.iter().all(|one| one.strong_count() == 0)
     }
 }

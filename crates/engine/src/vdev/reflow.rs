@@ -6,14 +6,17 @@
 
 use super::batch::Batch;
 use super::error::VdevError;
+use super::expansion::Moving;
 use super::extent::Extent;
 use super::flush::LeafWrite;
 use super::leaf::{BOOT_START, DATA_START, Leaf};
-use super::raidz::BOOT_TO_DATA;
+use super::raidz::{BOOT_TO_DATA, Reflow};
 use super::tree::{LeafId, Shape, VdevTree};
 use bytes::{Bytes, BytesMut};
 use cenote_device::DeviceError;
 use cenote_format::Guid;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
 
 /// Ranges closer together than this many bytes are read as one.
 const GAP: u64 = 64 << 10;
@@ -287,6 +290,47 @@ impl VdevTree {
         let held = children.read(&vec![extent; children.leaves.len()])?.into_iter().enumerate();
         children.write(held.map(|(child, bytes)| (child, DATA_START, bytes)).collect())?;
         children.flush()
+    }
+}
+
+impl VdevTree {
+    /// Has nobody write blocks to vdevs that are being expanded, until what this gives is dropped. Nobody reads by
+    /// places that were left before, either.
+    ///
+    /// # Errors
+    /// [`VdevError::Unfit`] if somebody does so for longer than `patience`.
+    pub fn move_sectors(&self, patience: Duration) -> Result<Moving<'_>, VdevError> {
+        self.expansion.alone(patience)
+    }
+
+    /// How far a running expansion has come, as of the newest uberblock on the disks.
+    pub fn reflow(&self) -> Reflow {
+        *self.expansion.place()
+    }
+
+    /// Sets how far a running raidz expansion has come, from the uberblock's word at byte 208.
+    pub fn set_reflow_word(&self, word: u64) {
+        self.expansion.set(Reflow::from_word(word));
+    }
+
+    /// The id of the vdev that is being expanded.
+    pub fn expanding(&self) -> Option<u32> {
+        self.topology().top_of(self.expansion.of?)
+    }
+
+    /// An uberblock is not on all devices.
+    pub fn note_unspread(&self) {
+        self.expansion.unspread.store(true, SeqCst);
+    }
+
+    /// Whether the newest uberblock may not be on all devices; not any more from now on.
+    pub fn take_unspread(&self) -> bool {
+        self.expansion.unspread.swap(false, SeqCst)
+    }
+
+    /// Whether somebody wanted that since this was last asked.
+    pub fn take_move_again(&self) -> bool {
+        self.expansion.again.swap(false, SeqCst)
     }
 }
 

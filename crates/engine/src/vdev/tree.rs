@@ -411,7 +411,7 @@ impl VdevTree {
             }
             pending.extend(&node.children);
         }
-        self.move_again();
+        self.expansion.again.store(true, Relaxed);
         self.refresh();
     }
 

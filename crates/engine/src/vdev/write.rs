@@ -354,9 +354,8 @@ impl Placer<'_> {
         let refused = |reason| VdevError::NoSuchVdev { vdev: write.vdev, reason };
         let read = write.as_read();
         let (node, extent) = tree.locate(&read)?;
-        match tree.nodes.get(node).map(|node| &node.shape) {
-            Some(Shape::Indirect(_)) => return Err(refused("it has been removed")),
-            _ => {}
+        if matches!(tree.nodes.get(node).map(|node| &node.shape), Some(Shape::Indirect(_))) {
+            return Err(refused("it has been removed"));
         }
         let unwritten = |reason| VdevError::NotWritten { vdev: write.vdev, reason };
         if let Some(sides) = &write.sides {

@@ -15,7 +15,7 @@ use cenote_engine::dataset::change::PropertyInput;
 use cenote_engine::dataset::{Dataset, Listed, PropertyReader};
 use cenote_engine::pool::Pool;
 use cenote_engine::pool::change::{DatasetOrders, NewNamed, Newcomer, Parents, SplitPlan};
-use cenote_engine::pool::group::{LivePool, ScanProgress};
+use cenote_engine::pool::group::{ExpansionProgress, LivePool, ScanProgress};
 use cenote_engine::pool::leaves::HeldDevices;
 use cenote_engine::{Error, ErrorKind, Result};
 use cenote_format::master_node::CaseSensitivity;
