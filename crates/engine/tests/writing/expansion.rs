@@ -120,7 +120,7 @@ fn raidz_grows_by_one_device_after_another_while_files_change() {
                 files.churn(&live, set, 3);
                 files.write(&live, set, 2);
                 live.sync().unwrap();
-                if rounds % 4 == 0 {
+                if rounds % 8 == 0 {
                     let _held = live.allocator().hold_all();
                     census(live.pool());
                     files.check(&live);
