@@ -215,11 +215,14 @@ impl Runner {
         });
         let mut done = Ok(());
         if reached.recv_timeout(RETURN).is_ok() {
+            // The group waits for them.
+            self.live.gate().keep_in_step(false);
             self.middle = true;
             for step in &steps {
                 done = done.and_then(|()| self.file_step(step).unwrap_or(Ok(())));
             }
             self.middle = false;
+            self.live.gate().keep_in_step(true);
         }
         drop(go);
         let answer = order.join().map_err(|_| "the order panics")?;

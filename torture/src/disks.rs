@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
 use cenote_codec::cipher::Suite;
-use cenote_device::{Bytes, Device, DeviceError, Health, Keep, Recorded, SimDevice};
+use cenote_device::{Bytes, Device, DeviceError, Health, Keep, Recorded, SimDevice, SimEvent};
 use cenote_engine::dataset::change::PropertyInput;
 use cenote_engine::keys::Wrapping;
 use cenote_engine::pool::assemble::{PoolCandidate, assemble};
@@ -371,6 +371,26 @@ impl Disks {
             }
         }
         Ok(())
+    }
+
+    /// Prints what the disks carried out since [`Disks::record`], in order: for finding what differs between two
+    /// runs of one plan.
+    pub fn trace(&self) {
+        use sha2::Digest;
+        let mut all: Vec<(u64, String)> = Vec::new();
+        for (path, disk) in &self.disks {
+            all.extend(disk.recorded().into_iter().map(|recorded| match recorded.event {
+                SimEvent::Flush => (recorded.order, format!("{} flush", path.display())),
+                SimEvent::Write { offset, data } => {
+                    let sum = sha2::Sha256::digest(&data);
+                    let sum = u32::from_le_bytes([sum[0], sum[1], sum[2], sum[3]]);
+                    let (path, length) = (path.display(), data.len());
+                    (recorded.order, format!("{path} {offset:#x} {length:#x} {sum:08x}"))
+                }
+            }));
+        }
+        all.sort();
+        all.iter().for_each(|(_, line)| eprintln!("  {line}"));
     }
 
     /// A number for all bytes of all disks.

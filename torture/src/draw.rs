@@ -26,7 +26,12 @@ enum Theme {
     Damage,
     /// Top-level vdevs that leave and come.
     Tops,
+    /// Snapshots that are sent and received: every sixth seed.
+    Travel,
 }
+
+/// Of so many seeds one is about streams.
+const TRAVELS: u64 = 6;
 
 const THEMES: [Theme; 11] = [
     Theme::Files,
@@ -45,11 +50,17 @@ const THEMES: [Theme; 11] = [
 /// The plan of a seed.
 pub fn plan(seed: u64) -> Plan {
     let mut random = Random::new(seed.wrapping_mul(0x9e37_79b9).wrapping_add(17));
-    let theme = random.pick(&THEMES);
+    let drawn = random.pick(&THEMES);
+    let theme = if seed % TRAVELS == TRAVELS - 1 { Theme::Travel } else { drawn };
     let setup = setup(&mut random, theme);
     let count = 20 + random.below(50) as usize;
     let mut steps = vec![Step::Create { set: 0, name: 0 }, Step::Create { set: 0, name: 1 }];
-    if matches!(theme, Theme::Orders | Theme::Limits) {
+    if theme == Theme::Travel {
+        let write =
+            |file| Step::Write { set: 0, file, at: 0, len: 300_000, fill: 7, squeezable: true };
+        steps.extend([write(0), write(1), Step::Snapshot { set: 0, name: 0, recursive: true }]);
+    }
+    if matches!(theme, Theme::Orders | Theme::Limits | Theme::Travel) {
         for name in 0..2 {
             let properties = properties(&mut random, theme);
             steps.push(Step::NewFilesystem { below: 0, name, properties });
@@ -111,9 +122,13 @@ fn setup(random: &mut Random, theme: Theme) -> Setup {
         ashift: random.pick(&[9, 12, 12, 13]),
         size_mib: 64,
         properties,
-        encrypted: random.percent(15),
+        encrypted: random.percent(if theme == Theme::Travel { 40 } else { 15 }),
         cloning: random.percent(30),
-        ballast_mib: if full { 8 + random.below(24) } else { 0 },
+        ballast_mib: if full || theme == Theme::Travel && random.percent(30) {
+            8 + random.below(24)
+        } else {
+            0
+        },
     }
 }
 
@@ -340,6 +355,35 @@ fn evacuate(random: &mut Random) -> Step {
     }
 }
 
+/// A stream: most come whole, some are cut off; something is done meanwhile.
+fn transfer(random: &mut Random) -> Step {
+    let meanwhile = |random: &mut Random| match random.below(10) {
+        0..=3 => file_step(random),
+        4..=5 => Step::Group,
+        6 => Step::Snapshot { set: any(random), name: any(random), recursive: random.percent(40) },
+        7 => Step::Look {
+            back: random.below(200) as u16,
+            manner: random.below(3) as u8,
+            seed: fill(random),
+        },
+        _ => order(random, Theme::Travel),
+    };
+    Step::Transfer {
+        snapshot: any(random),
+        to: any(random),
+        since: random.percent(70),
+        forms: any(random),
+        cut: if random.percent(55) { 1000 } else { random.below(1000) as u16 },
+        at: random.below(1000) as u16,
+        steps: (0..random.below(4)).map(|_| meanwhile(random)).collect(),
+    }
+}
+
+fn resume(random: &mut Random) -> Step {
+    let cut = if random.percent(60) { 1000 } else { random.below(1000) as u16 };
+    Step::Resume { which: any(random), cut, end: random.below(5) as u8 }
+}
+
 fn rot_label(random: &mut Random) -> Step {
     Step::RotLabel { which: any(random), label: random.below(5) as u8, seed: fill(random) }
 }
@@ -420,6 +464,15 @@ fn step(random: &mut Random, theme: Theme, steps: &mut Vec<Step>) {
         Theme::Tops if part < 26 => Some(leaves(random)),
         Theme::Tops if part < 34 => Some(cut(random, theme)),
         Theme::Tops => None,
+        Theme::Travel if part < 22 => Some(transfer(random)),
+        Theme::Travel if part < 32 => Some(resume(random)),
+        Theme::Travel if part < 36 => Some(Step::Beside {
+            first: Box::new(Step::Destroy { set: any(random), recursive: random.percent(70) }),
+            second: Box::new(transfer(random)),
+        }),
+        Theme::Travel if part < 39 => Some(full(random)),
+        Theme::Travel if part < 44 => Some(cut(random, theme)),
+        Theme::Travel => (part < 62).then(|| order(random, theme)),
         Theme::Leaves => (part < 25).then(|| leaves(random)),
         Theme::Damage => (part < 12).then(|| Step::RotFile {
             set: set_of(random),

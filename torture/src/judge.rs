@@ -15,6 +15,7 @@ use cenote_engine::check::{CheckOptions, FindingKind, Verify, check};
 use cenote_engine::dataset::{Catalog, Directory, Listed, Table};
 use cenote_engine::pool::Pool;
 use cenote_engine::pool::group::LivePool;
+use cenote_engine::receive::TEMPORARY;
 use cenote_format::config::VdevKind;
 use cenote_posix::Filesystem;
 use cenote_posix::error::EIO;
@@ -23,7 +24,7 @@ use cenote_posix::tree::{NodeId, ROOT, Tree};
 use crate::disks::{Disks, NAME, settle};
 use crate::model::{Content, Entry, Listing, Model, PoolState, Sequence, SetStory, Xattrs};
 use crate::plan::Setup;
-use crate::run::{Verdict, load_key};
+use crate::run::{Verdict, forget_interrupted, load_key};
 
 /// Mode bits that say what a file is, and those of a directory.
 const TYPE: u32 = 0o170_000;
@@ -53,6 +54,7 @@ impl Judge<'_> {
     /// what is there.
     pub fn judge(&self) -> Verdict<Model> {
         let live = self.disks.open().map_err(|error| format!("the pool does not open: {error}"))?;
+        forget_interrupted(&live, !self.model.damaged.is_empty())?;
         load_key(&live, self.setup)?;
         let range = self.model.pool.at(self.order);
         let seen = Seen::of(live.pool())?;
@@ -269,6 +271,10 @@ pub struct Seen {
     holds: BTreeMap<String, u32>,
     /// Clones, and the snapshot each was made of.
     origins: BTreeMap<String, String>,
+    /// Filesystems that something was received into in part that can go on.
+    partials: BTreeSet<String>,
+    /// What is in no state to be seen: received in part, and not to go on.
+    pub left: BTreeSet<String>,
 }
 
 impl Seen {
@@ -288,6 +294,14 @@ impl Seen {
                 seen.snapshots.insert(name);
                 continue;
             }
+            let token = catalog.resume_token(&dataset).map_err(unread)?;
+            seen.partials.extend(token.is_some().then(|| name.clone()));
+            if dataset.phys.is_inconsistent() {
+                seen.left.extend(token.is_none().then_some(name));
+                continue;
+            }
+            let inside = catalog.child(&dataset.directory, TEMPORARY).is_ok();
+            seen.left.extend((inside && token.is_none()).then(|| format!("{name}/{TEMPORARY}")));
             let origin = catalog.origin(&dataset.directory).map_err(unread)?;
             seen.origins.extend(origin.map(|origin| (name.clone(), origin.name.to_string())));
             seen.look(&catalog, &name, &dataset.directory)?;
@@ -331,6 +345,10 @@ impl Seen {
                 "the datasets are {:?} {:?} instead of {filesystems:?} {snapshots:?}",
                 seen.0, seen.1
             ));
+        }
+        if !state.partials.keys().eq(self.partials.iter()) {
+            let known: Vec<_> = state.partials.keys().collect();
+            return Some(format!("received in part are {:?} instead of {known:?}", self.partials));
         }
         if self.holds != state.holds || self.origins != state.origins {
             let (seen, known) = ((&self.holds, &self.origins), (&state.holds, &state.origins));

@@ -22,6 +22,7 @@ pub mod random;
 pub mod run;
 mod scans;
 mod tops;
+mod travel;
 
 use std::panic::AssertUnwindSafe;
 use std::time::Instant;
@@ -70,13 +71,13 @@ pub fn carry_out(plan: &Plan) -> Outcome {
 
 /// One line on what became of a plan.
 pub fn line(plan: &Plan, outcome: &Outcome) -> String {
-    let Tally { cuts, faults, refused, declined, .. } = outcome.tally;
+    let Tally { cuts, faults, refused, declined, received, .. } = outcome.tally;
     let verdict = match &outcome.verdict {
         Ok(()) => "ok".to_owned(),
         Err(reason) => format!("FAILED {}", reason.replace('\n', " ")),
     };
     format!(
-        "seed {} {} steps {} cuts {cuts} faults {faults} refused {refused} declined {declined} {} ms {}",
+        "seed {} {} steps {} cuts {cuts} faults {faults} refused {refused} declined {declined} received {received} {} ms {}",
         plan.seed,
         plan.setup.layout,
         plan.steps.len(),

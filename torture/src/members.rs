@@ -11,7 +11,7 @@ use cenote_engine::vdev::VdevState;
 use cenote_format::Guid;
 use cenote_format::config::VdevKind;
 
-use crate::disks::{NEWCOMER, leaf};
+use crate::disks::{NEWCOMER, leaf, settle};
 use crate::random::bytes;
 use crate::run::{Runner, Verdict};
 
@@ -133,6 +133,8 @@ impl Runner {
         if bytes(self) <= before {
             return Err(format!("all disks grew, and the pool still has {before} bytes"));
         }
+        // What may be promised is known with the next group, which was asked for.
+        settle(&self.live);
         self.touch(fill)
     }
 
@@ -165,6 +167,8 @@ impl Runner {
             leaf: leaf(new.as_ref()),
             replaces: true,
             goes_back: false,
+            // One of three in the order of the disks.
+            sequential: fill.is_multiple_of(3),
         };
         let opener = self.disks.opener();
         if !self.ordered(|runner| runner.live.take_in(newcomer, opener))? {
@@ -185,6 +189,8 @@ impl Runner {
             leaf: leaf(NEWCOMER.as_ref()),
             replaces: false,
             goes_back: false,
+            // One of three in the order of the disks.
+            sequential: fill.is_multiple_of(3),
         };
         let opener = self.disks.opener();
         if !self.ordered(|runner| runner.live.take_in(newcomer, opener))? {

@@ -156,6 +156,23 @@ impl SetStory {
     }
 }
 
+/// What was received in part, and can go on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Partial {
+    /// What is in the snapshot that is received.
+    pub listing: Arc<Listing>,
+    /// What that is called, after the `@`.
+    pub snapshot: String,
+    /// The snapshot that a new filesystem is a clone of.
+    pub origin: Option<String>,
+    /// The guid of the snapshot that the stream goes on from; 0: none.
+    pub from: u64,
+    /// Its blocks come as they lie on the disks.
+    pub raw: bool,
+    /// It becomes a new filesystem.
+    pub is_new: bool,
+}
+
 /// What a pool is made of besides its files.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PoolState {
@@ -167,6 +184,8 @@ pub struct PoolState {
     pub holds: BTreeMap<String, u32>,
     /// Clones by full name, and the snapshot each was made of.
     pub origins: BTreeMap<String, String>,
+    /// What was received in part, by the full name of the filesystem it is for.
+    pub partials: BTreeMap<String, Partial>,
     /// Properties by full name and property.
     pub properties: BTreeMap<(String, String), u64>,
     /// The property.

@@ -18,7 +18,7 @@ use cenote_posix::create::{NewFilesystem, initialise};
 
 use crate::disks::{NAME, leaf};
 use crate::judge::Seen;
-use crate::model::{Listing, Mark, PoolState, SetStory};
+use crate::model::{Listing, Mark, Partial, PoolState, SetStory};
 use crate::plan::Step;
 use crate::run::{Runner, Verdict};
 
@@ -68,7 +68,7 @@ impl Runner {
     }
 
     /// Gives an order that makes the pool be as `next`; whether it was done.
-    fn order<T>(
+    pub(crate) fn order<T>(
         &mut self,
         next: PoolState,
         run: impl FnOnce(&Arc<LivePool>) -> Result<T>,
@@ -154,11 +154,11 @@ impl Runner {
         beside.map(|()| true)
     }
 
-    fn state(&self) -> PoolState {
+    pub(crate) fn state(&self) -> PoolState {
         self.model.pool.newest().clone()
     }
 
-    fn chosen_snapshot(&self, choice: u8) -> Option<String> {
+    pub(crate) fn chosen_snapshot(&self, choice: u8) -> Option<String> {
         let all = &self.model.pool.newest().snapshots;
         all.keys().nth(choice as usize % all.len().max(1)).cloned()
     }
@@ -208,7 +208,7 @@ impl Runner {
         for (_, set) in &heads {
             self.trees.remove(set);
         }
-        if !self.let_another_between(&heads)? {
+        if !self.let_another_between(&heads)? || !self.give_up_below(&names)? {
             return Ok(false);
         }
         let mut next = self.state();
@@ -246,9 +246,12 @@ impl Runner {
     }
 
     /// Opens filesystems again that were closed for an order that was refused.
-    fn reopen_lost(&mut self) -> Verdict {
-        let all: Vec<_> = self.model.pool.newest().filesystems.clone().into_iter().collect();
-        all.iter().try_for_each(|(name, number)| self.tree(name, *number).map(drop))?;
+    pub(crate) fn reopen_lost(&mut self) -> Verdict {
+        // What another order is about to change stays closed.
+        let all = self.model.pool.newest().filesystems.clone().into_iter();
+        let mut all =
+            all.filter(|(_, number)| !self.closed.contains(number)).collect::<Vec<_>>().into_iter();
+        all.try_for_each(|(name, number)| self.tree(&name, number).map(drop))?;
         self.follow()
     }
 
@@ -490,6 +493,10 @@ fn renamed(state: &mut PoolState, to: &dyn Fn(&str) -> Option<String>) {
     state.holds = std::mem::take(&mut state.holds).into_iter().map(|(k, v)| (name(k), v)).collect();
     state.origins =
         std::mem::take(&mut state.origins).into_iter().map(|(k, v)| (name(k), name(v))).collect();
+    state.partials = std::mem::take(&mut state.partials)
+        .into_iter()
+        .map(|(of, partial)| (name(of), Partial { origin: partial.origin.map(&name), ..partial }))
+        .collect();
     state.properties = std::mem::take(&mut state.properties)
         .into_iter()
         .map(|((of, property), value)| ((name(of), property), value))

@@ -326,6 +326,24 @@ pub enum Step {
         file: u8,
         level: u8,
     },
+    /// A snapshot is sent and received as another filesystem of the pool. `since`: only what is not there yet.
+    /// `forms`: bits of [`crate::travel`]. The stream is cut off after so many thousandths of it (1000: it is
+    /// not); when so many of it (`at`) have been received, `steps` are done.
+    Transfer {
+        snapshot: u8,
+        to: u8,
+        since: bool,
+        forms: u8,
+        cut: u16,
+        at: u16,
+        steps: Vec<Step>,
+    },
+    /// What was received in part goes on, is cut off again, or is given up (`end` 0).
+    Resume {
+        which: u8,
+        cut: u16,
+        end: u8,
+    },
     /// Reads everything and compares.
     Read,
 }

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use cenote_device::SimDevice;
+use cenote_engine::ErrorKind;
 use cenote_engine::alloc::Figures;
 use cenote_engine::environment;
 use cenote_engine::pool::group::LivePool;
@@ -39,6 +40,8 @@ pub struct Tally {
     pub refused: u32,
     /// Orders refused.
     pub declined: u32,
+    /// Streams received to their end.
+    pub received: u32,
     /// Steps that found nothing to do.
     pub passed: u32,
 }
@@ -182,6 +185,9 @@ impl Runner {
             environment::advance(std::time::Duration::from_millis(700));
             let done = self.step(step).and_then(|()| self.still_writes());
             settle(&self.live);
+            if std::env::var("TORTURE_TRACE").is_ok_and(|what| what == "events") {
+                self.disks.trace();
+            }
             done.map_err(|reason| format!("step {number} ({}): {reason}", name(step)))?;
         }
         // In the end everything is there.
@@ -215,6 +221,8 @@ impl Runner {
                 self.evacuate(*which, *groups, *end, *fill)
             }
             Step::Members { what, which, fill } => self.members(*what, *which, *fill),
+            Step::Transfer { .. } => self.transfer(step),
+            Step::Resume { which, cut, end } => self.resume(*which, *cut, *end),
             Step::Read => self.read_all(),
             other => match self.file_step(other) {
                 Some(done) => done,
@@ -414,6 +422,7 @@ impl Runner {
         let hidden = hidden.map(|(path, _)| path.clone()).collect();
         self.opened = (SimDevice::newest_order(), hidden);
         self.newest = self.newest_blocks();
+        forget_interrupted(&self.live, !self.model.damaged.is_empty())?;
         load_key(&self.live, &self.setup)?;
         let all: Vec<(String, u64)> =
             self.model.pool.newest().filesystems.clone().into_iter().collect();
@@ -481,24 +490,39 @@ impl Runner {
     }
 }
 
-/// Loads the key of an encrypted pool.
+/// Loads the keys of an encrypted pool.
 pub(crate) fn load_key(live: &Arc<LivePool>, setup: &Setup) -> Verdict {
     if !setup.encrypted {
         return Ok(());
     }
     let catalog = live.pool().catalog();
-    // Promoting a clone may have made that the owner of the key.
+    // Promoting a clone may have made that the owner of the key; what was received raw has its own.
     let seen = crate::judge::Seen::of(live.pool())?;
-    let mut reason = String::new();
+    let (mut reason, mut loaded) = (String::new(), 0);
     for name in seen.filesystems {
         let directory = catalog.directory(&name).map_err(|error| error.to_string())?;
         match live.pool().keys().load(&catalog, &directory, &KEY) {
-            Ok(_) => return Ok(()),
+            Ok(_) => loaded += 1,
+            Err(error) if error.kind() == ErrorKind::Exists => loaded += 1,
             Err(error) if reason.is_empty() => reason = format!("the key: {error}"),
             Err(_) => {}
         }
     }
-    Err(reason)
+    if loaded > 0 { Ok(()) } else { Err(reason) }
+}
+
+/// Destroys what receives have left that were cut off and cannot go on, as the pool process does.
+pub(crate) fn forget_interrupted(live: &Arc<LivePool>, damaged: bool) -> Verdict {
+    let gone = cenote_engine::receive::destroy_interrupted(live);
+    if damaged {
+        return Ok(());
+    }
+    gone.map_err(|error| format!("what receives have left is still there: {error}"))?;
+    let left = crate::judge::Seen::of(live.pool())?.left;
+    match left.is_empty() {
+        true => Ok(()),
+        false => Err(format!("what receives have left is still there: {left:?}")),
+    }
 }
 
 pub(crate) fn leaf_at<'a>(node: &'a VdevStatus, path: &str) -> Option<&'a VdevStatus> {

@@ -20,7 +20,7 @@ fn plans_that_failed_once_do_not_fail() {
 /// The same seed, the same bytes on all disks.
 #[test]
 fn a_seed_is_the_same_each_time() {
-    for seed in [4, 5, 9, 14, 21, 33, 60] {
+    for seed in [4, 5, 7, 14, 18, 27, 33] {
         let plan = draw::plan(seed);
         let (first, again) = (carry_out(&plan), carry_out(&plan));
         assert_eq!(first.verdict, again.verdict, "seed {seed}");

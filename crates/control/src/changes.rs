@@ -109,6 +109,8 @@ pub enum Change {
         /// Name of the hold.
         tag: String,
     },
+    /// `zfs redact`.
+    Redact(RedactRequest),
     /// `zfs bookmark`.
     Bookmark {
         /// Full name of a snapshot or bookmark.
@@ -156,6 +158,8 @@ pub enum Change {
         beside: String,
         /// The new device.
         device: VdevPlan,
+        /// It gets everything in the order of the disks (`-s`).
+        sequential: bool,
     },
     /// `zpool replace`.
     ReplaceVdev {
@@ -163,6 +167,8 @@ pub enum Change {
         old: String,
         /// What takes its place.
         device: VdevPlan,
+        /// It gets everything in the order of the disks (`-s`).
+        sequential: bool,
     },
     /// `zpool detach`: its path, the end of that, its name or guid.
     DetachVdev(String),
@@ -326,6 +332,21 @@ pub struct ReceiveRequest {
     pub excluded: Vec<String>,
     /// Snapshot that a new dataset is cloned from (`-o origin=`).
     pub origin: Option<String>,
+    /// A new dataset is not encrypted (`-o encryption=off`).
+    pub unencrypted: bool,
+    /// Damaged blocks of the target, a snapshot, are made right (`-c`).
+    pub corrective: bool,
+}
+
+/// What `zfs redact` asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RedactRequest {
+    /// Full name of the snapshot.
+    pub snapshot: String,
+    /// Full name of the bookmark that keeps what is left out.
+    pub bookmark: String,
+    /// Full names of snapshots of clones of it.
+    pub kept: Vec<String>,
 }
 
 /// What `zfs send` asks for.
@@ -335,6 +356,8 @@ pub struct SendRequest {
     pub snapshot: String,
     /// Where a receive was cut off (`-t`).
     pub token: Option<String>,
+    /// Full name of the bookmark that says what is left out (`--redact`).
+    pub redaction: Option<String>,
     /// Full name of the snapshot or bookmark that it goes on from (`-i`, `-I`).
     pub from: Option<String>,
     /// All snapshots between are sent too (`-I`).
@@ -429,6 +452,8 @@ pub enum ScanRequest {
     Scrub,
     /// The same, of what was written since the last one began (`-C`).
     ScrubNew,
+    /// What the error log lists is read again (`-e`), or that goes on if it pauses.
+    ErrorScrub,
     /// What devices missed is written to them.
     Resilver,
     /// The scrub pauses (`-p`).

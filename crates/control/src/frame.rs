@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, Zeroizing};
 
 /// Version of the messages; both sides must have the same.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 /// Longest frame in bytes.
 pub const FRAME_MAX: usize = 64 << 20;
 /// Most descriptors that go with a message.
@@ -253,10 +253,10 @@ mod tests {
         let got: String = Timed::new(&b, WAIT).receive().unwrap();
         assert_eq!(got, "a message");
 
-        let other = raw(r#"{"version":9,"message":{"New":1},"more":2}"#);
+        let other = raw(r#"{"version":999,"message":{"New":1},"more":2}"#);
         Timed::new(&a, WAIT).write_all(&other).unwrap();
         let error = Timed::new(&b, WAIT).receive::<String>().unwrap_err();
-        assert!(matches!(error, ExchangeError::Version(9)), "{error}");
+        assert!(matches!(error, ExchangeError::Version(999)), "{error}");
 
         Timed::new(&a, WAIT).write_all(&u32::MAX.to_le_bytes()).unwrap();
         let error = Timed::new(&b, WAIT).receive::<String>().unwrap_err();

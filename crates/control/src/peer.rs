@@ -20,11 +20,29 @@ impl Peer {
         let Ok(known) = rustix::net::sockopt::socket_peercred(stream) else {
             return Self::default();
         };
-        let user = known.uid.as_raw();
-        let mut groups = vec![known.gid.as_raw()];
+        let process = known.pid.as_raw_nonzero().get().unsigned_abs();
+        Self::of_process(known.uid.as_raw(), known.gid.as_raw(), process)
+    }
+
+    /// Who asks for a change of files, as the kernel tells: it names user and group for some changes only
+    /// (`u32::MAX` otherwise), for the others the process says, which waits for the change.
+    pub fn of_caller(user: u32, group: u32, process: u32) -> Self {
+        if user != u32::MAX {
+            return Self::of_process(user, group, process);
+        }
+        let text = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+        match (acting(&text, "Uid:"), acting(&text, "Gid:")) {
+            (Some(user), Some(group)) => Self::of_process(user, group, process),
+            _ => Self::default(),
+        }
+    }
+
+    /// The user and group that the kernel tells of a process; its further groups are looked up.
+    fn of_process(user: u32, group: u32, process: u32) -> Self {
+        let mut groups = vec![group];
         // Root needs none.
         if user != 0 {
-            let status = format!("/proc/{}/status", known.pid.as_raw_nonzero());
+            let status = format!("/proc/{process}/status");
             let text = std::fs::read_to_string(status).unwrap_or_default();
             groups.extend(further_groups(&text, user));
         }
@@ -50,6 +68,12 @@ impl Peer {
 /// Who is not known.
 const NOBODY: u32 = 65534;
 
+/// The id with which a process uses files, in what `/proc` says of it.
+fn acting(status: &str, key: &str) -> Option<u32> {
+    let line = status.lines().find_map(|line| line.strip_prefix(key))?;
+    line.split_whitespace().nth(3)?.parse().ok()
+}
+
 /// The groups in what `/proc` says of a process, all of whose ids are this user's.
 fn further_groups(status: &str, user: u32) -> Vec<u32> {
     let numbers = |key: &str| -> Option<Vec<u32>> {
@@ -74,6 +98,17 @@ mod tests {
         assert!(further_groups(&status("0\t0\t0\t0"), 5).is_empty());
         assert!(further_groups(&status("5\t0\t0\t0"), 5).is_empty());
         assert!(further_groups("", 5).is_empty());
+    }
+
+    #[test]
+    fn a_caller_is_who_uses_the_files() {
+        let own = Peer::of_caller(u32::MAX, u32::MAX, std::process::id());
+        assert_eq!(own.user, Some(rustix::process::geteuid().as_raw()));
+        assert_eq!(Peer::of_caller(7, 8, 0), Peer { user: Some(7), groups: vec![8] });
+        // Nobody knows who it was.
+        assert_eq!(Peer::of_caller(u32::MAX, u32::MAX, u32::MAX).user, None);
+        assert_eq!(acting("Name:\tx\nUid:\t1\t2\t3\t4\n", "Uid:"), Some(4));
+        assert_eq!(acting("Uid:\t1\n", "Uid:"), None);
     }
 
     #[test]

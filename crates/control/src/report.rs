@@ -355,6 +355,39 @@ pub struct ScanReport {
     pub spent_paused: u64,
 }
 
+/// The sequential rebuild of a top-level device that runs, or the last one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RebuildReport {
+    /// Index of the top-level device.
+    pub vdev: u64,
+    /// Name of that (`mirror-0`).
+    pub name: String,
+    /// Where it stands.
+    pub state: ScanState,
+    /// Unix seconds.
+    pub start_time: i64,
+    /// Unix seconds; zero while it runs.
+    pub end_time: i64,
+    /// Milliseconds it worked.
+    pub milliseconds: u64,
+    /// Bytes in all, about.
+    pub estimated: u64,
+    /// Bytes looked at.
+    pub scanned: u64,
+    /// Bytes read.
+    pub issued: u64,
+    /// Bytes written.
+    pub rebuilt: u64,
+    /// What could not be rebuilt.
+    pub errors: u64,
+    /// Milliseconds of this pass.
+    pub pass_milliseconds: u64,
+    /// Bytes looked at in this pass.
+    pub pass_scanned: u64,
+    /// Bytes read in this pass.
+    pub pass_issued: u64,
+}
+
 /// A device removal that runs, or the last one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemovalReport {
@@ -580,6 +613,12 @@ pub struct PoolReport {
     pub filesystem_version: u64,
     /// Scrub or resilver.
     pub scan: Option<ScanReport>,
+    /// Scrub of the error log.
+    #[serde(default)]
+    pub error_scrub: Option<ScanReport>,
+    /// Sequential rebuilds, one of each top-level device that ever had one.
+    #[serde(default)]
+    pub rebuilds: Vec<RebuildReport>,
     /// Device removal.
     pub removal: Option<RemovalReport>,
     /// Checkpoint.

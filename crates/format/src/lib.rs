@@ -44,6 +44,7 @@ pub mod objset;
 pub mod pflags;
 pub mod posix_acl;
 pub mod property;
+pub mod rebuild_state;
 pub mod sa;
 pub mod scan_state;
 pub mod send_stream;

@@ -247,6 +247,31 @@ pub struct ErrorScrubState {
 }
 
 impl ErrorScrubState {
+    /// The words of its MOS entry.
+    pub fn to_words(&self) -> [u64; 9] {
+        [
+            self.function.into(),
+            self.phase.into(),
+            self.cursor,
+            self.start_time,
+            self.end_time,
+            self.to_examine,
+            self.examined,
+            self.errors,
+            self.flags,
+        ]
+    }
+
+    /// It works, or would if it did not pause.
+    pub fn is_active(&self) -> bool {
+        self.phase == ScanPhase::ErrorScrubbing
+    }
+
+    /// It is paused.
+    pub fn is_paused(&self) -> bool {
+        self.flags & FLAG_SCRUB_PAUSED != 0
+    }
+
     /// From the words of its MOS entry.
     pub fn from_words(words: &[u64]) -> Result<Self> {
         let Some(
@@ -298,6 +323,8 @@ mod tests {
             (ScanFunction::ErrorScrub, ScanPhase::ErrorScrubbing)
         );
         assert_eq!((state.errors, state.flags), (10, 11));
+        assert_eq!(state.to_words(), [3, 4, 5, 6, 7, 8, 9, 10, 11]);
+        assert!(state.is_active() && state.is_paused());
         assert!(ErrorScrubState::from_words(&[0; 8]).is_err());
     }
 }

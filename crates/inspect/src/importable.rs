@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use cenote_control::begin::Search;
 use cenote_control::report::{ImportReport, ImportVdev};
+use cenote_control::terminal;
 use cenote_engine::pool::activity::{Settings, SystemClock};
-use cenote_engine::pool::assemble::{PoolCandidate, candidates};
+use cenote_engine::pool::assemble::{PoolCandidate, candidates_and_silent};
 use cenote_engine::pool::host::HostIdentity;
 use cenote_engine::pool::importable::{ImportablePool, ImportableVdev, importable};
 use cenote_engine::pool::inspect::{self, Inspector};
@@ -18,7 +19,11 @@ const DEVICE_DEADLINE: Duration = Duration::from_secs(1);
 
 /// The pools found, those that were destroyed included.
 pub fn find(search: &Search) -> Vec<ImportReport> {
-    let found = candidates(&search.places);
+    let (found, silent) = candidates_and_silent(&search.places);
+    for path in silent {
+        let path = path.display();
+        terminal::complain(&format!("{path} does not answer: what it is part of is not seen"));
+    }
     let host = HostIdentity::of_this_machine();
     found.iter().map(|candidate| inspect(candidate, &host, search.missing_log)).collect()
 }

@@ -4,15 +4,15 @@
 //! filesystem is mounted and is never given to another; few snapshots are open at a time.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use cenote_engine::object::ObjectSet;
 use parking_lot::Mutex;
 use quick_cache::sync::Cache;
 
 use crate::attributes::DIRECTORY;
-use crate::error::{ENFILE, ENOENT, ESTALE};
-use crate::tree::{Attributes, DirectoryEntry, Errno, NodeId, Result, Timestamp};
+use crate::error::{EILSEQ, ENFILE, ENOENT, EROFS, ESTALE};
+use crate::tree::{Attributes, Caller, DirectoryEntry, Errno, NodeId, Result, Timestamp};
 use crate::view::{OBJECT_BITS, View};
 
 /// Snapshots kept open.
@@ -60,6 +60,23 @@ pub trait SnapshotSource: Send + Sync {
 
     /// The object set of the snapshot whose dataset is object `id`.
     fn open(&self, id: u64) -> cenote_engine::Result<ObjectSet>;
+
+    /// The full name of the filesystem now.
+    fn head_name(&self) -> cenote_engine::Result<String> {
+        Err(cenote_engine::Error::not_found("the filesystem has no name here"))
+    }
+}
+
+/// Who takes, destroys and renames snapshots by their full names for `caller`, if he may do that.
+pub trait SnapshotAdmin: Send + Sync {
+    /// Takes a snapshot.
+    fn make(&self, caller: Caller, snapshot: String) -> Result<()>;
+
+    /// Destroys one.
+    fn remove(&self, caller: Caller, snapshot: String) -> Result<()>;
+
+    /// Gives one another name.
+    fn rename(&self, caller: Caller, from: String, to: String) -> Result<()>;
 }
 
 #[derive(Default)]
@@ -92,13 +109,54 @@ pub struct ControlDirectory {
     numbers: Mutex<Numbers>,
     open: Cache<u16, Arc<View>>,
     mounted: Timestamp,
+    admin: OnceLock<Arc<dyn SnapshotAdmin>>,
 }
 
 impl ControlDirectory {
     /// A control directory over `source`; `mounted` is what its directories show as times.
     pub fn new(source: Option<Box<dyn SnapshotSource>>, mounted: Timestamp) -> Self {
         let numbers = Mutex::default();
-        Self { source, numbers, open: Cache::new(OPEN_SNAPSHOTS), mounted }
+        let open = Cache::new(OPEN_SNAPSHOTS);
+        Self { source, numbers, open, mounted, admin: OnceLock::new() }
+    }
+
+    /// Snapshots can be made, removed and renamed here from now on, by `admin`.
+    pub fn administer(&self, admin: Arc<dyn SnapshotAdmin>) {
+        // Who came first stays.
+        let _ = self.admin.set(admin);
+    }
+
+    /// Who does that, and the full name of the snapshot `name`.
+    fn administered(&self, name: &[u8]) -> Result<(&dyn SnapshotAdmin, String)> {
+        let (Some(admin), Some(source)) = (self.admin.get(), self.source.as_deref()) else {
+            return Err(Errno::new(EROFS, "the snapshots cannot be changed here"));
+        };
+        let no_name = || Errno::new(EILSEQ, "no snapshot can have this name");
+        let name = std::str::from_utf8(name).map_err(|_| no_name())?;
+        if name.contains(['@', '/', '#']) {
+            return Err(no_name());
+        }
+        let full = format!("{}@{name}", source.head_name()?);
+        cenote_engine::dataset::DatasetName::parse(&full).map_err(|_| no_name())?;
+        Ok((admin.as_ref(), full))
+    }
+
+    /// Takes the snapshot `name`.
+    pub fn make(&self, caller: Caller, name: &[u8]) -> Result<()> {
+        let (admin, name) = self.administered(name)?;
+        admin.make(caller, name)
+    }
+
+    /// Destroys the snapshot `name`.
+    pub fn remove(&self, caller: Caller, name: &[u8]) -> Result<()> {
+        let (admin, name) = self.administered(name)?;
+        admin.remove(caller, name)
+    }
+
+    /// The snapshot `from` is called `to`.
+    pub fn rename(&self, caller: Caller, from: &[u8], to: &[u8]) -> Result<()> {
+        let ((admin, from), (_, to)) = (self.administered(from)?, self.administered(to)?);
+        if from == to { Ok(()) } else { admin.rename(caller, from, to) }
     }
 
     /// Snapshots came or went: none is kept open.
@@ -242,6 +300,47 @@ mod tests {
 
         fn open(&self, id: u64) -> cenote_engine::Result<ObjectSet> {
             Err(cenote_engine::Error::not_found(format!("dataset {id}")))
+        }
+
+        fn head_name(&self) -> cenote_engine::Result<String> {
+            Ok("p/f".to_owned())
+        }
+    }
+
+    #[derive(Default)]
+    struct Notes(Mutex<Vec<String>>);
+
+    impl SnapshotAdmin for Notes {
+        fn make(&self, _: Caller, snapshot: String) -> Result<()> {
+            self.0.lock().push(format!("make {snapshot}"));
+            Ok(())
+        }
+
+        fn remove(&self, _: Caller, snapshot: String) -> Result<()> {
+            self.0.lock().push(format!("remove {snapshot}"));
+            Ok(())
+        }
+
+        fn rename(&self, _: Caller, from: String, to: String) -> Result<()> {
+            self.0.lock().push(format!("rename {from} {to}"));
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn snapshots_are_made_by_their_full_names_if_somebody_makes_them() {
+        let control = ControlDirectory::new(Some(Box::new(Two)), Timestamp::default());
+        let caller = Caller { uid: 7, gid: 7, pid: 0 };
+        assert_eq!(control.make(caller, b"x").unwrap_err().code, EROFS);
+        let notes = Arc::new(Notes::default());
+        control.administer(notes.clone());
+        control.make(caller, b"x").unwrap();
+        control.rename(caller, b"x", b"y").unwrap();
+        control.rename(caller, b"y", b"y").unwrap();
+        control.remove(caller, b"y").unwrap();
+        assert_eq!(*notes.0.lock(), ["make p/f@x", "rename p/f@x p/f@y", "remove p/f@y"]);
+        for name in [&b"a@b"[..], b"a#b", b"\xff", b"a/b", b"", b"a\nb"] {
+            assert_eq!(control.make(caller, name).unwrap_err().code, EILSEQ, "{name:?}");
         }
     }
 

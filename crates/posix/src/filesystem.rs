@@ -9,13 +9,14 @@ use cenote_engine::object::ObjectSet;
 use cenote_format::ObjectId;
 
 use crate::access;
+use crate::attributes::DIRECTORY;
 use crate::control_directory::{
-    CONTROL, ControlDirectory, SHARES, SNAPSHOTS, SnapshotDirectory, SnapshotSource,
+    CONTROL, ControlDirectory, SHARES, SNAPSHOTS, SnapshotAdmin, SnapshotDirectory, SnapshotSource,
 };
 use crate::directory::{LONG_NAME_MAX, NAME_MAX, Surroundings};
 use crate::error::{
-    EACCES, EEXIST, EINVAL, EISDIR, ENAMETOOLONG, ENODATA, ENOENT, ENOTDIR, EOPNOTSUPP, EROFS,
-    ESTALE,
+    EACCES, EEXIST, EINVAL, EISDIR, ENAMETOOLONG, ENODATA, ENOENT, ENOTDIR, EOPNOTSUPP, EPERM,
+    EROFS, ESTALE,
 };
 use crate::stream::Streams;
 use crate::tree::{
@@ -28,6 +29,8 @@ use crate::xattr::{AclType, Rules, XattrMode};
 
 /// Permission bit of write access in a mask.
 const WRITE: u32 = 2;
+/// The bits of a mode that say what a node is.
+const TYPE_BITS: u32 = 0o170_000;
 /// Entries a listing takes under the directory's lock, the first time and later.
 const FIRST_ENTRIES: usize = 128;
 const MORE_ENTRIES: usize = 1024;
@@ -110,6 +113,11 @@ impl Filesystem {
         &self.head
     }
 
+    /// Snapshots can be made, removed and renamed as directories of `.zfs/snapshot` from now on, by `admin`.
+    pub fn administer(&self, admin: Arc<dyn SnapshotAdmin>) {
+        self.control.administer(admin);
+    }
+
     /// Snapshots came or went.
     pub fn snapshots_changed(&self) {
         self.control.snapshots_changed();
@@ -134,6 +142,11 @@ impl Filesystem {
                 Ok(Place::File(view, object))
             }
         }
+    }
+
+    /// The node is the directory of the snapshots, which is there.
+    fn holds_snapshots(&self, node: NodeId) -> bool {
+        node == SNAPSHOTS && self.snapshot_directory != SnapshotDirectory::Disabled
     }
 
     /// What changes the files of the head; none if nothing can.
@@ -409,6 +422,12 @@ impl Tree for Filesystem {
         name: &[u8],
         new: NewNode<'_>,
     ) -> Result<Attributes> {
+        if self.holds_snapshots(parent) {
+            return match new.mode & TYPE_BITS == DIRECTORY {
+                true => self.control.make(caller, name).and_then(|()| self.lookup(parent, name)),
+                false => Err(Errno::new(EPERM, "here are only snapshots")),
+            };
+        }
         let (writer, parent) = self.changeable_name(parent, name)?;
         let node = writer.create(caller, parent, name, new)?;
         writer.sync_if_always(None)?;
@@ -447,7 +466,10 @@ impl Tree for Filesystem {
         writer.sync_if_always(None)
     }
 
-    fn remove_directory(&self, _caller: Caller, parent: NodeId, name: &[u8]) -> Result<()> {
+    fn remove_directory(&self, caller: Caller, parent: NodeId, name: &[u8]) -> Result<()> {
+        if self.holds_snapshots(parent) {
+            return self.control.remove(caller, name);
+        }
         let (writer, parent) = self.changeable_name(parent, name)?;
         writer.remove_directory(parent, name)?;
         writer.sync_if_always(None)
@@ -462,6 +484,12 @@ impl Tree for Filesystem {
         to: &[u8],
         flags: RenameFlags,
     ) -> Result<()> {
+        if self.holds_snapshots(from_parent) || self.holds_snapshots(to_parent) {
+            return match from_parent == to_parent && !flags.exchange && !flags.whiteout {
+                true => self.control.rename(caller, from, to),
+                false => Err(Errno::new(EINVAL, "a snapshot stays among the others")),
+            };
+        }
         let (writer, from_parent) = self.changeable_name(from_parent, from)?;
         let (_, to_parent) = self.changeable_name(to_parent, to)?;
         writer.rename(caller, from_parent, from, to_parent, to, flags)?;

@@ -95,6 +95,10 @@ impl SnapshotSource for LiveSnapshots {
     fn open(&self, id: u64) -> cenote_engine::Result<ObjectSet> {
         self.now()?.open(id)
     }
+
+    fn head_name(&self) -> cenote_engine::Result<String> {
+        Ok(self.live.pool().catalog().dataset_by_id(self.id)?.name.to_string())
+    }
 }
 
 /// Opens the files of the head `dataset` for writing. `read_only`: nothing is to be changed for

@@ -16,7 +16,7 @@ use cenote_device::{Device, FileDevice, HostLock, HostLockError, Mode};
 use cenote_engine::dataset::change::PropertyInput;
 use cenote_engine::keys::suite_of_property;
 use cenote_engine::object::ObjectSet;
-use cenote_engine::pool::assemble::{PoolCandidate, candidates};
+use cenote_engine::pool::assemble::{PoolCandidate, candidates_and_silent};
 use cenote_engine::pool::change::{Additions, NewPoolPlan, create as create_pool};
 use cenote_engine::pool::group::{LivePool, WriteOptions};
 use cenote_engine::pool::host::HostIdentity;
@@ -52,10 +52,15 @@ pub fn open(request: &OpenRequest) -> Result<Arc<dyn PoolService>, Failure> {
     let mut lock = Some(lock);
     let mut tries = TRIES;
     loop {
-        let found = candidates(&request.search.places);
+        let (found, silent) = candidates_and_silent(&request.search.places);
         let candidate = found.iter().find(|candidate| candidate.guid.0 == request.guid);
         let Some(candidate) = candidate else {
-            let message = format!("cannot import '{name}': no such pool available");
+            let mut message = format!("cannot import '{name}': no such pool available");
+            if !silent.is_empty() {
+                let all: Vec<String> =
+                    silent.iter().map(|path| path.display().to_string()).collect();
+                message = format!("cannot import '{name}': no answer from {}", all.join(", "));
+            }
             return Err(Failure::new(FailureKind::NotFound, message));
         };
         match open_found(candidate, request, &mut lock) {

@@ -267,3 +267,76 @@ fn what_a_user_makes_is_his_and_mounted_only_where_he_may() {
     bench.cenote(&["zpool", "export", "tank"]);
     bench.zdb();
 }
+
+impl Bench {
+    /// What a program of Alice's says that is run without Cenote; an error is what it failed with.
+    fn run_as(&self, user: u32, words: &[&str]) -> Result<(), String> {
+        let user = user.to_string();
+        let output = Command::new("setpriv")
+            .args(["--reuid", &user, "--regid", &user, "--clear-groups", "--"])
+            .args(words)
+            .output()
+            .unwrap();
+        match output.status.success() {
+            true => Ok(()),
+            false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+        }
+    }
+
+    fn snapshots(&self, of: &str) -> Vec<String> {
+        let listed = self.cenote(&["zfs", "list", "-H", "-o", "name", "-t", "snapshot", of]);
+        listed.lines().map(str::to_owned).collect()
+    }
+}
+
+#[test]
+fn snapshots_are_directories_that_can_be_made_moved_and_removed() {
+    let Some(bench) = home() else { return };
+    let fs = "tank/home/alice";
+    let place = bench.at("mnt/tank/home/alice/.zfs/snapshot");
+    let at = |name: &str| place.join(name).to_str().unwrap().to_owned();
+    let file = bench.at("mnt/tank/home/alice/file");
+    fs::write(&file, "before").unwrap();
+    fs::create_dir(at("one")).unwrap();
+    fs::write(&file, "after").unwrap();
+    assert_eq!(fs::read_to_string(place.join("one/file")).unwrap(), "before");
+    assert_eq!(bench.snapshots(fs), ["tank/home/alice@one"]);
+    assert_eq!(fs::create_dir(at("one")).unwrap_err().raw_os_error(), Some(17));
+    assert_eq!(fs::create_dir(at("a@b")).unwrap_err().raw_os_error(), Some(84));
+    assert_eq!(fs::create_dir(place.join("one/x")).unwrap_err().raw_os_error(), Some(30));
+    assert!(fs::write(at("plain"), "x").is_err());
+    fs::rename(at("one"), at("two")).unwrap();
+    assert_eq!(bench.snapshots(fs), ["tank/home/alice@two"]);
+    assert_eq!(fs::read_to_string(place.join("two/file")).unwrap(), "before");
+    assert!(!place.join("one").exists());
+    // Not out of here, and not what is held.
+    assert!(fs::rename(at("two"), bench.at("mnt/tank/home/alice/two")).is_err());
+    bench.cenote(&["zfs", "hold", "kept", "tank/home/alice@two"]);
+    assert_eq!(fs::remove_dir(at("two")).unwrap_err().raw_os_error(), Some(16));
+    bench.cenote(&["zfs", "release", "kept", "tank/home/alice@two"]);
+    // Who may not, may not; each needs what the order needs.
+    let refused = |words: &[&str]| {
+        let said = bench.run_as(ALICE, words).unwrap_err();
+        assert!(said.contains("Operation not permitted"), "{words:?}: {said}");
+    };
+    let alice = ALICE.to_string();
+    refused(&["mkdir", &at("three")]);
+    refused(&["rmdir", &at("two")]);
+    refused(&["mv", "-T", &at("two"), &at("three")]);
+    bench.cenote(&["zfs", "allow", "-u", &alice, "snapshot", fs]);
+    bench.run_as(ALICE, &["mkdir", &at("three")]).unwrap();
+    refused(&["rmdir", &at("two")]);
+    bench.cenote(&["zfs", "allow", "-u", &alice, "destroy,mount", fs]);
+    bench.run_as(ALICE, &["rmdir", &at("two")]).unwrap();
+    refused(&["mv", "-T", &at("three"), &at("four")]);
+    bench.cenote(&["zfs", "allow", "-u", &alice, "rename,create", fs]);
+    bench.run_as(ALICE, &["mv", "-T", &at("three"), &at("four")]).unwrap();
+    assert_eq!(bench.snapshots(fs), ["tank/home/alice@four"]);
+    // What goes by a command is gone here at once, and what comes is here.
+    bench.cenote(&["zfs", "destroy", "tank/home/alice@four"]);
+    bench.cenote(&["zfs", "snapshot", "tank/home/alice@five"]);
+    let names: Vec<_> = fs::read_dir(&place).unwrap().map(|one| one.unwrap().file_name()).collect();
+    assert_eq!(names, ["five"]);
+    bench.cenote(&["zfs", "set", "snapdir=disabled", fs]);
+    assert!(fs::create_dir(at("six")).is_err());
+}

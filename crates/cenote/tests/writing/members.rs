@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::{Bench, fill};
 
 impl Bench {
-    fn status(&self) -> String {
+    pub(super) fn status(&self) -> String {
         self.cenote(&["zpool", "status", "tank"])
     }
 

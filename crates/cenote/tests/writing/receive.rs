@@ -93,6 +93,13 @@ fn streams_are_received_in_the_words_of_openzfs() {
         &[0; 312],
         "cannot receive: invalid stream (bad magic number)",
     );
+    let mut deduplicated = full.clone();
+    // The feature bit 0 stands above the two bits of the kind of the stream.
+    deduplicated[16] |= 4;
+    let words = "ERROR: \"zfs receive\" no longer supports deduplicated send streams.  Use\nthe \
+                 \"zstream redup\" command to convert this stream to a regular,\nnon-deduplicated \
+                 stream.\ncannot receive: operation not supported on this dataset";
+    bench.turned_away(&["tank/cut"], &deduplicated, words);
     let none = "'tank/one' does not have any resumable receive state to abort";
     bench.turned_away(&["-A", "tank/one"], b"", none);
     assert_eq!(bench.names(), "tank\ntank/one\ntank/one@one\n");
@@ -175,4 +182,51 @@ fn wait_for(is_so: impl Fn() -> bool) {
         assert!(Instant::now() < end, "it did not come to be");
         std::thread::sleep(Duration::from_millis(50));
     }
+}
+
+/// Overwrites `wanted` wherever a device has it; how many places there were.
+fn spoil(device: &str, wanted: &[u8]) -> usize {
+    use std::os::unix::fs::FileExt;
+    let data = std::fs::read(device).unwrap();
+    let file = std::fs::File::options().write(true).open(device).unwrap();
+    let places = (0..data.len()).step_by(4096).filter(|at| data[*at..].starts_with(wanted));
+    places.map(|at| file.write_all_at(&[7; 4096], at as u64).unwrap()).count()
+}
+
+#[test]
+fn damaged_blocks_are_made_right_with_a_stream() {
+    let Some((bench, devices)) = Bench::mounting(1) else { return };
+    bench.create_with(&["-o", "ashift=12"], &[&devices[0]]);
+    bench.cenote(&["zfs", "create", "-o", "compression=off", "tank/a"]);
+    bench.cenote(&["zfs", "create", "-o", "compression=gzip-3", "tank/packed"]);
+    let content = super::noise(500_000, 5);
+    let path = bench.at("mnt/tank/a/file");
+    std::fs::write(&path, &content).unwrap();
+    let text = b"a line that repeats and packs well\n".repeat(9_000);
+    std::fs::write(bench.at("mnt/tank/packed/file"), &text).unwrap();
+    bench.cenote(&["zfs", "snapshot", "-r", "tank@one"]);
+    let sent = |name: &str| bench.output(&["zfs", "send", name]).stdout;
+    let (stream, packed) = (sent("tank/a@one"), sent("tank/packed@one"));
+    bench.cenote(&["zpool", "export", "tank"]);
+    assert_eq!(spoil(&devices[0], &content[131_072..][..4096]), 1);
+    bench.import();
+    assert!(std::fs::read(&path).is_err());
+    let start = "cannot receive";
+    let words = "corrective recv can not be used when combined with this flag";
+    bench.turned_away(&["-c", "-F", "tank/a@one"], &stream, &format!("{start}: {words}"));
+    let words = "corrective recv must specify an existing snapshot to heal";
+    let start = "cannot receive new filesystem stream";
+    bench.turned_away(&["-c", "tank/a@two"], &stream, &format!("{start}: {words}"));
+    // The stream of another snapshot does not fit.
+    let other = bench.receive(&["-c", "tank/a@one"], &packed);
+    assert!(!other.status.success());
+    assert!(std::fs::read(&path).is_err());
+    let said = bench.received(&["-c", "-v", "tank/a@one"], &stream);
+    assert!(said.starts_with("receiving corrective full stream of tank/a@one into tank/a@one\n"));
+    assert!(std::fs::read(&path).unwrap() == content);
+    // What was packed is packed again to the same bytes; nothing that is right is written.
+    bench.received(&["-c", "tank/packed@one"], &packed);
+    assert!(std::fs::read(bench.at("mnt/tank/packed/file")).unwrap() == text);
+    bench.cenote(&["zpool", "export", "tank"]);
+    bench.zdb();
 }

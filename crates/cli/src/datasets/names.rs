@@ -4,6 +4,9 @@
 
 use cenote_control::report::DatasetKind;
 
+/// Fewest slashes of a name that is nested too deeply for a new dataset.
+const NESTING_MAX: usize = 50;
+
 /// What a name is the name of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
@@ -88,6 +91,9 @@ pub fn check(name: &str, kinds: &[DatasetKind]) -> Result<Shape, String> {
 /// The problem of a name that is to be created or changed to.
 pub fn new_name_problem(name: &str, kinds: &[DatasetKind]) -> Option<String> {
     match check(name, kinds) {
+        Ok(_) if name.matches('/').count() >= NESTING_MAX => {
+            Some("maximum name nesting depth exceeded".to_owned())
+        }
         Ok(_) => None,
         Err(_) if name.contains('%') => Some("invalid character % in name".to_owned()),
         Err(problem) => Some(problem),

@@ -20,6 +20,7 @@ mod load_key;
 mod mount;
 mod project;
 mod receive;
+mod redact;
 mod rename;
 mod rollback;
 mod send;
@@ -65,6 +66,7 @@ pub fn run(arguments: &[String]) -> ExitCode {
         "receive" => receive::run(rest),
         "send" => send::run(rest),
         "bookmark" => bookmark::run(rest),
+        "redact" => redact::run(rest),
         "diff" => diff::run(rest),
         "hold" => hold::hold(rest),
         "release" => hold::release(rest),

@@ -23,6 +23,8 @@ use crate::zpool::common::{change, history_line};
 const SPEC: Spec = Spec { letters: "o:x:dehMnuvFsAc", long: &[] };
 /// Property that is no property but a snapshot to clone from.
 const ORIGIN: &str = "origin";
+/// What a new dataset may be told not to take from the one above it.
+const ENCRYPTION: &str = "encryption";
 
 /// Runs the command.
 pub fn run(arguments: &[String]) -> ExitCode {
@@ -42,8 +44,9 @@ pub fn run(arguments: &[String]) -> ExitCode {
     if parsed.has('A') {
         return abort(&parsed, target, arguments);
     }
-    if parsed.has('c') {
-        return fail("corrective receive ('-c') is not supported yet");
+    if parsed.has('c') && ['d', 'e', 'F', 's', 'u', 'h'].iter().any(|letter| parsed.has(*letter)) {
+        let words = "corrective recv can not be used when combined with this flag";
+        return fail(&format!("cannot receive: {words}"));
     }
     if std::io::stdin().is_terminal() {
         terminal::complain("Error: Backup stream can not be read from a terminal.");
@@ -83,8 +86,13 @@ fn request(client: &Client, parsed: &Parsed, target: &str) -> Result<ReceiveRequ
     let origin = pairs.iter().find(|(name, _)| name == ORIGIN).map(|(_, value)| value.clone());
     pairs.retain(|(name, _)| name != ORIGIN);
     let excluded: Vec<String> = parsed.arguments('x').map(str::to_owned).collect();
-    for name in &excluded {
-        if pairs.iter().any(|(other, _)| other == name) {
+    let before = pairs.len();
+    pairs.retain(|(name, value)| name != ENCRYPTION || value != "off");
+    let unencrypted = pairs.len() < before;
+    for (place, name) in excluded.iter().enumerate() {
+        let is_off = unencrypted && name == ENCRYPTION;
+        let is_again = excluded.iter().take(place).any(|other| other == name);
+        if is_off || is_again || pairs.iter().any(|(other, _)| other == name) {
             return Err(format!("property '{name}' specified multiple times"));
         }
         if !dataset::is_property(name) && !name.contains(':') {
@@ -109,6 +117,8 @@ fn request(client: &Client, parsed: &Parsed, target: &str) -> Result<ReceiveRequ
         properties,
         excluded,
         origin,
+        unencrypted,
+        corrective: parsed.has('c'),
     })
 }
 

@@ -116,9 +116,14 @@ fn request(client: &Client, parsed: &Parsed) -> Result<SendRequest, Refused> {
         parsable: parsed.has('P'),
         ..SendRequest::default()
     };
-    let not_yet = [('d', "--redact"), ('S', "--saved")];
-    if let Some((_, name)) = not_yet.iter().find(|(letter, _)| parsed.has(*letter)) {
-        return Err(Refused::Line(format!("zfs send {name} is not supported yet")));
+    if parsed.has('S') {
+        return Err(Refused::Line("zfs send --saved is not supported yet".to_owned()));
+    }
+    if parsed.has('d') && (request.recursive || request.intermediates) {
+        return Err(Refused::Line("Error: multiple snapshots cannot be sent redacted.".to_owned()));
+    }
+    if parsed.has('d') && request.raw {
+        return Err(Refused::Line("Error: raw sends may not be redacted.".to_owned()));
     }
     if !request.excluded.is_empty() && !request.recursive {
         let line = "Cannot specify dataset exclusion (-X) on a non-recursive send.";
@@ -131,6 +136,9 @@ fn request(client: &Client, parsed: &Parsed) -> Result<SendRequest, Refused> {
         _ => return usage("too many arguments"),
     };
     let combined = ['i', 'I', 'R', 'p', 'b', 'h'].iter().any(|letter| parsed.has(*letter));
+    if parsed.arguments('i').chain(parsed.arguments('I')).count() > 1 {
+        return usage("");
+    }
     if request.token.is_some() && combined {
         return usage("invalid flags combined with -t");
     }
@@ -141,7 +149,7 @@ fn request(client: &Client, parsed: &Parsed) -> Result<SendRequest, Refused> {
     }
     if let Some(operand) = operand {
         let from = parsed.argument('I').or(parsed.argument('i'));
-        of_snapshot(client, operand, from, &mut request)?;
+        of_snapshot(client, operand, (from, parsed.argument('d')), &mut request)?;
     }
     // All snapshots, from the first on.
     request.intermediates |= request.recursive && request.from.is_none();
@@ -152,7 +160,7 @@ fn request(client: &Client, parsed: &Parsed) -> Result<SendRequest, Refused> {
 fn of_snapshot(
     client: &Client,
     operand: String,
-    from: Option<&str>,
+    (from, redaction): (Option<&str>, Option<&str>),
     request: &mut SendRequest,
 ) -> Result<(), Refused> {
     let usage = |message: &str| Err(Refused::Usage(message.to_owned()));
@@ -191,6 +199,12 @@ fn of_snapshot(
             Some(format!("{path}{short}"))
         }
     };
+    // A name without a dataset is one of what is sent.
+    request.redaction = redaction.map(|name| match name.split_once('#') {
+        Some(("", name)) => format!("{of}#{name}"),
+        Some(_) => name.to_owned(),
+        None => format!("{of}#{name}"),
+    });
     request.snapshot = operand;
     Ok(())
 }

@@ -67,17 +67,14 @@ pub fn run(arguments: &[String]) -> ExitCode {
             Err(words) => return fail(&format!("cannot create snapshots : {words}")),
         }
     }
-    if wanted.values().any(|names| twice(names)) {
+    // Those of several pools are told the same.
+    if wanted.len() > 1 || wanted.values().any(|names| twice(names)) {
         terminal::complain("cannot create snapshots : multiple snapshots of same fs not allowed");
         return fail("no snapshots were created");
     }
     let line = history_line("zfs", "snapshot", arguments);
-    let mut well = true;
-    for (pool, names) in wanted {
-        let change = Change::Snapshot { names, properties: properties.clone() };
-        well &= common::change(&client, &pool, Some(line.clone()), change);
-    }
-    common::code(well)
+    let Some((pool, names)) = wanted.pop_first() else { return ExitCode::SUCCESS };
+    common::code(common::change(&client, &pool, Some(line), Change::Snapshot { names, properties }))
 }
 
 /// Whether one dataset is to have two snapshots.

@@ -50,19 +50,16 @@ fn take_in(command: &str, arguments: &[String]) -> ExitCode {
         [pool, old, new] => (pool, old, Some(new.as_str())),
         _ => return wrong("too many arguments"),
     };
-    if parsed.has('s') {
-        let words = "sequential reconstruction (-s) is not supported yet";
-        return refuse(&format!("zpool {command}: {words}"));
-    }
     let client = Client::default();
     let line = common::history_line("zpool", command, arguments);
     let device = match new_device(&client, &parsed, (pool, old, new)) {
         Ok(device) => VdevPlan { ashift, ..device },
         Err(message) => return refuse(&message),
     };
+    let sequential = parsed.has('s');
     let change = match replaces {
-        true => Change::ReplaceVdev { old: old.clone(), device },
-        false => Change::AttachVdev { beside: old.clone(), device },
+        true => Change::ReplaceVdev { old: old.clone(), device, sequential },
+        false => Change::AttachVdev { beside: old.clone(), device, sequential },
     };
     if !common::order(&client, pool, &common::change(Some(line), change)) {
         return ExitCode::from(REFUSED);
@@ -98,6 +95,10 @@ fn new_device(
             .and_then(|node| node.path.clone())
             .ok_or_else(|| format!("cannot replace {old} with {old}: no such device in pool"))?,
     };
+    // A distributed spare is no device of its own.
+    if report.spares.iter().any(|spare| spare.kind == "dspare" && spare.name == place) {
+        return Ok(VdevPlan { path: Some(place), ..VdevPlan::default() });
+    }
     let words = [place];
     let plan = grammar::parse(&words, &mut |word| devices::resolve(word))?;
     let [device] = plan.as_slice() else {

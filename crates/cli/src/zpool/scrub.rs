@@ -35,9 +35,7 @@ pub fn scrub(arguments: &[String]) -> ExitCode {
     if let Some(problem) = problem(&parsed) {
         return Tool::Zpool.wrong("scrub", &problem);
     }
-    for (letter, what) in
-        [('e', "scrubbing the error log"), ('t', "thorough scrubs"), ('S', "dates"), ('E', "dates")]
-    {
+    for (letter, what) in [('t', "thorough scrubs"), ('S', "dates"), ('E', "dates")] {
         if parsed.has(letter) {
             terminal::complain(&format!("zpool scrub -{letter} ({what}) is not supported yet"));
             return ExitCode::FAILURE;
@@ -46,6 +44,7 @@ pub fn scrub(arguments: &[String]) -> ExitCode {
     let request = match () {
         () if parsed.has('s') => ScanRequest::Stop,
         () if parsed.has('p') => ScanRequest::Pause,
+        () if parsed.has('e') => ScanRequest::ErrorScrub,
         () if parsed.has('C') => ScanRequest::ScrubNew,
         () => ScanRequest::Scrub,
     };
@@ -93,7 +92,8 @@ fn run(
     wait: bool,
 ) -> ExitCode {
     let mut well = true;
-    let begins = matches!(request, ScanRequest::Scrub | ScanRequest::ScrubNew);
+    let begins =
+        matches!(request, ScanRequest::Scrub | ScanRequest::ScrubNew | ScanRequest::ErrorScrub);
     for name in names {
         let line = common::history_line("zpool", command, arguments);
         let done = common::order(client, name, &common::change(Some(line), Change::Scan(request)));

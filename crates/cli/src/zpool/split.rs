@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use cenote_control::changes::{Change, SplitRequest};
 use cenote_control::client::Client;
 use cenote_control::plan::PropertySetting;
-use cenote_control::report::{PoolReport, VdevReport};
+use cenote_control::report::{PoolReport, VdevClass, VdevReport};
 use cenote_control::terminal;
 use cenote_control::text::vdev_name::{self, Naming};
 
@@ -140,8 +140,11 @@ impl Options {
 fn legs<'a>(pool: &'a PoolReport, devices: &[String]) -> Result<Vec<&'a VdevReport>, String> {
     let mut used = 0;
     let mut legs = Vec::new();
-    for top in pool.root.children.iter().filter(|top| top.kind != "hole" && top.kind != "indirect")
-    {
+    // Log devices stay.
+    let is_left_out = |top: &VdevReport| {
+        top.class == VdevClass::Log || top.kind == "hole" || top.kind == "indirect"
+    };
+    for top in pool.root.children.iter().filter(|top| !is_left_out(top)) {
         if top.kind != "mirror" {
             return Err(MIRRORS.to_owned());
         }
@@ -194,6 +197,9 @@ mod tests {
         assert_eq!(chosen(&pool, &[]), Ok(vec!["/d/b".into(), "/d/e".into()]));
         assert_eq!(chosen(&pool, &["/d/a"]), Ok(vec!["/d/a".into(), "/d/e".into()]));
         assert!(chosen(&pool, &["/d/a", "/d/b"]).is_err() && chosen(&pool, &["/d/x"]).is_err());
+        let log = VdevReport { class: VdevClass::Log, ..vdev("file", "/d/log", vec![]) };
+        pool.root.children.push(log);
+        assert_eq!(chosen(&pool, &[]), Ok(vec!["/d/b".into(), "/d/e".into()]));
         pool.root.children.push(vdev("file", "/d/f", vec![]));
         assert_eq!(chosen(&pool, &[]), Err(MIRRORS.to_owned()));
     }

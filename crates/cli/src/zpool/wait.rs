@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use cenote_control::client::Client;
 use cenote_control::report::{
-    Activity, ActivityState, PoolReport, ScanFunction, ScanState, VdevReport,
+    Activity, ActivityState, PoolReport, RebuildReport, ScanFunction, ScanReport, ScanState,
+    VdevReport,
 };
 use cenote_control::text::number;
 
@@ -178,6 +179,8 @@ fn remaining(pool: &PoolReport, activity: &str) -> u64 {
         return 0;
     }
     let scan = pool.scan.as_ref().map_or(0, |scan| scan.to_examine.saturating_sub(scan.issued));
+    let rebuilt = pool.rebuilds.iter().filter(|one| one.state == ScanState::Scanning);
+    let left_to_rebuild: u64 = rebuilt.map(|one| one.estimated.saturating_sub(one.scanned)).sum();
     match activity {
         "discard" => pool.checkpoint.map_or(0, |checkpoint| checkpoint.space),
         "free" => pool.properties.number("freeing").unwrap_or(0),
@@ -187,6 +190,7 @@ fn remaining(pool: &PoolReport, activity: &str) -> u64 {
         "raidz_expand" => {
             pool.expansion.as_ref().map_or(0, |one| one.to_reflow.saturating_sub(one.reflowed))
         }
+        "resilver" | "replace" if left_to_rebuild > 0 => left_to_rebuild,
         _ => scan,
     }
 }
@@ -212,12 +216,24 @@ fn runs(pool: &PoolReport, activity: &str) -> bool {
         "free" => pool.properties.number("freeing").is_some_and(|bytes| bytes != 0),
         "initialize" => any(&pool.root, &|vdev| active(&vdev.initialize)),
         "trim" => any(&pool.root, &|vdev| active(&vdev.trim)),
-        "replace" => any(&pool.root, &|vdev| vdev.kind == "replacing"),
+        "replace" => any(&pool.root, &|vdev| {
+            let [_, spare, others @ ..] = vdev.children.as_slice() else { return false };
+            let is_spared = vdev.kind == "spare" && (!others.is_empty() || spare.missed > 0);
+            vdev.kind == "replacing" || is_spared
+        }),
         "remove" => {
             pool.removal.as_ref().is_some_and(|removal| removal.state == ScanState::Scanning)
         }
-        "resilver" => scans(ScanFunction::Resilver),
-        "scrub" => scans(ScanFunction::Scrub) || scans(ScanFunction::ErrorScrub),
+        "resilver" => {
+            let is_rebuilt = |one: &RebuildReport| one.state == ScanState::Scanning;
+            scans(ScanFunction::Resilver) || pool.rebuilds.iter().any(is_rebuilt)
+        }
+        "scrub" => {
+            let is_active = |scan: &ScanReport| scan.state == ScanState::Scanning;
+            let of_errors = pool.error_scrub.as_ref();
+            let pauses = of_errors.is_some_and(|scan| scan.paused != 0);
+            scans(ScanFunction::Scrub) || !pauses && of_errors.is_some_and(is_active)
+        }
         "raidz_expand" => {
             pool.expansion.as_ref().is_some_and(|expansion| expansion.state == ScanState::Scanning)
         }
@@ -231,8 +247,6 @@ fn any(vdev: &VdevReport, is: &dyn Fn(&VdevReport) -> bool) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use cenote_control::report::ScanReport;
-
     use super::*;
 
     /// Recorded from OpenZFS 2.1.11.

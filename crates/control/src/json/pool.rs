@@ -7,8 +7,8 @@ use serde_json::{Map, Value, json};
 use super::{Options, document, line, property};
 use crate::properties::{self, Show};
 use crate::report::{
-    Activity, ActivityState, JobReport, JobState, PoolReport, Property, ScanFunction, ScanReport,
-    ScanState, VdevClass, VdevReport,
+    Activity, ActivityState, JobReport, JobState, PoolReport, Property, RebuildReport,
+    ScanFunction, ScanReport, ScanState, VdevClass, VdevReport,
 };
 use crate::text::vdev_name::{self, Naming, SECTIONS};
 use crate::text::{advice, pool_list, pool_status, words};
@@ -195,6 +195,10 @@ fn status_of(pool: &PoolReport, show: &pool_status::Options, options: &Options) 
     if let Some(scan) = &pool.scan {
         map.insert("scan_stats".into(), scan_stats(scan, options));
     }
+    if !pool.rebuilds.is_empty() {
+        let all = pool.rebuilds.iter().map(|one| (one.name.clone(), rebuild_stats(one, options)));
+        map.insert("rebuild_stats".into(), Value::Object(all.collect()));
+    }
     insert_activities(&mut map, pool, options);
     let tree = Tree { show, options };
     if options.flat {
@@ -274,6 +278,21 @@ fn scan_stats(scan: &ScanReport, options: &Options) -> Value {
     map.insert("issued_bytes_per_scan".into(), bytes(scan.pass_issued));
     map.insert("issued".into(), bytes(scan.issued));
     Value::Object(map)
+}
+
+/// Our own form: OpenZFS shows nothing of rebuilds in JSON.
+fn rebuild_stats(one: &RebuildReport, options: &Options) -> Value {
+    let bytes = |value| options.number(value, Show::Bytes);
+    json!({
+        "state": scan_state(one.state),
+        "start_time": options.time(one.start_time),
+        "end_time": options.time(one.end_time),
+        "scanned": bytes(one.scanned),
+        "issued": bytes(one.issued),
+        "rebuilt": bytes(one.rebuilt),
+        "estimated": bytes(one.estimated),
+        "errors": options.plain(one.errors),
+    })
 }
 
 fn insert_activities(map: &mut Object, pool: &PoolReport, options: &Options) {

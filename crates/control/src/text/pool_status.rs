@@ -255,8 +255,13 @@ fn when(activity: Activity) -> String {
     }
 }
 
+/// One that was given up is as if it had never been.
+fn is_told(activity: &Activity) -> bool {
+    activity.state != ActivityState::Canceled
+}
+
 fn initialize(activity: Option<Activity>) -> String {
-    match activity {
+    match activity.filter(is_told) {
         None => "  (uninitialized)".to_owned(),
         Some(activity) => {
             format!("  ({}% initialized{})", percent(activity), when(activity))
@@ -265,7 +270,7 @@ fn initialize(activity: Option<Activity>) -> String {
 }
 
 fn trim(vdev: &VdevReport) -> String {
-    match vdev.trim {
+    match vdev.trim.filter(is_told) {
         Some(activity) => format!("  ({}% trimmed{})", percent(activity), when(activity)),
         None if !vdev.trim_supported => "  (trim unsupported)".to_owned(),
         None => "  (untrimmed)".to_owned(),

@@ -33,6 +33,7 @@ pub use condense::{Obsolete, count_obsolete, destroy_obsolete};
 pub use dirty_time_log::{destroy_missed, read_missed, write_missed};
 pub use figures::{Figures, TopFigures, slop};
 pub use open::{NewVdev, VdevToInit, check_writable};
+pub use remove::destroy_listed_maps;
 pub use reuse::Held;
 pub use store::{
     DIRECTORY, HISTOGRAM, LOGS, NewSpaceObject, OBSOLETE_COUNTS, PRECISE, SpaceSource, SpaceStore,

@@ -6,16 +6,47 @@
 use std::sync::Arc;
 
 use super::allocator::Allocator;
+use super::map::SpaceMap;
 use super::metaslab::Metaslab;
-use super::store::SpaceStore;
+use super::store::{SpaceStore, UNFLUSHED};
 use super::top::Top;
 use crate::{Error, ErrorKind, Result};
+use cenote_format::ObjectId;
+
+/// Most bytes of an array of maps that are read.
+const LONGEST_ARRAY: usize = 16 << 20;
 
 impl Top {
     /// Nothing is allocated, and nothing waits to be recorded or released.
     fn is_empty(&self) -> bool {
         self.recorded == 0 && self.metaslabs.iter().all(Metaslab::is_quiet)
     }
+}
+
+/// Frees what the metadata has of the space of a vdev that is in another pool: the maps that its array has, so
+/// many at most, and what its table `zap` leads to.
+pub fn destroy_listed_maps(
+    store: &mut dyn SpaceStore,
+    (array, count): (ObjectId, u64),
+    zap: ObjectId,
+) -> Result<()> {
+    if array != ObjectId(0) {
+        let length = usize::try_from(count.saturating_mul(8)).unwrap_or(usize::MAX);
+        let maps = store.read(array, 0, length.min(LONGEST_ARRAY))?;
+        for word in maps.chunks_exact(8) {
+            let id = word.first_chunk().map_or(0, |word| u64::from_le_bytes(*word));
+            if id != 0 {
+                SpaceMap::open(store, ObjectId(id))?.destroy(store)?;
+            }
+        }
+        store.destroy(array)?;
+    }
+    if zap != ObjectId(0)
+        && let Some(unflushed) = store.zap_number(zap, UNFLUSHED)?.filter(|id| *id != 0)
+    {
+        store.destroy(ObjectId(unflushed))?;
+    }
+    Ok(())
 }
 
 impl Allocator {

@@ -64,8 +64,13 @@ impl Allocator {
     /// What is in use of the vdev being removed from `from` on: in the first metaslab that has something,
     /// about `most` bytes at least: start and end of each range, ascending. `None`: nothing.
     pub fn in_use_from(&self, from: u64, most: u64) -> Result<Option<Vec<(u64, u64)>>> {
+        let vdev = self.state.lock().moving()?.vdev;
+        self.in_use_after(vdev, from, most)
+    }
+
+    /// The same of any vdev.
+    pub fn in_use_after(&self, vdev: u32, from: u64, most: u64) -> Result<Option<Vec<(u64, u64)>>> {
         let mut state = self.state.lock();
-        let vdev = state.moving()?.vdev;
         let top = state.top(vdev).ok_or_else(|| Error::bug("the vdev is gone"))?;
         let first = usize::try_from(from >> top.metaslab_shift).unwrap_or(usize::MAX);
         for index in first..top.metaslabs.len() {

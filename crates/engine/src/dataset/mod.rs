@@ -40,7 +40,7 @@ pub use facts::DatasetFacts;
 pub use inventory::{Entry, Inventory, Known, Usage};
 pub use kept::{Kept, KeptSnapshots};
 pub use key_object::KeyObject;
-pub use name::{DEPTH_MAX, DatasetName, NAME_MAX, Suffix};
+pub use name::{DEPTH_MAX, DatasetName, NAME_MAX, Suffix, check_new_name};
 pub use names::Names;
 pub(crate) use objset::is_foreign;
 pub use objset::{DatasetKind, Keys, NoKeys};

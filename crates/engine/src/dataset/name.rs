@@ -11,6 +11,8 @@ use crate::{Error, Result};
 
 /// Longest full name in bytes.
 pub const NAME_MAX: usize = 255;
+/// Fewest slashes of a name that is nested too deeply to be given to anything.
+pub const NESTING_MAX: usize = 50;
 /// Deepest nesting of directories a walk follows.
 pub const DEPTH_MAX: usize = 128;
 
@@ -45,6 +47,18 @@ pub(super) fn check_stored(component: &str, id: ObjectId) -> Result<()> {
     }
     let reason = format!("'{}' is no name of a dataset", component.escape_default());
     Err(Error::corrupt(reason).at_object(0, id.0))
+}
+
+/// Refuses a full name that no dataset may be given.
+pub fn check_new_name(name: &str) -> Result<()> {
+    let path = name.split('@').next().unwrap_or(name);
+    if name.len() > NAME_MAX {
+        return Err(Error::invalid("dataset name is too long"));
+    }
+    if path.matches('/').count() >= NESTING_MAX {
+        return Err(Error::invalid("maximum name nesting depth exceeded"));
+    }
+    Ok(())
 }
 
 impl DatasetName {

@@ -100,6 +100,11 @@ impl Chain {
         self.blocks.push_back(Block { pointer: next, newest: Txg(0), stable: false });
     }
 
+    /// Blocks that are not on the disks: the open one, and those on their way.
+    pub(super) fn unwritten(&self) -> Vec<BlockPointer> {
+        self.blocks.iter().filter(|block| !block.stable).map(|block| block.pointer).collect()
+    }
+
     /// The `count` blocks before the open one are on the disks.
     pub(super) fn written(&mut self, count: usize) {
         // The last is the open one; the chain may be long.

@@ -86,6 +86,7 @@ impl PoolLog {
 
 impl LogPool for PoolLog {
     fn begin(&self) -> Result<Tx> {
+        self.gate.wait_in_step();
         let tx = self.gate.begin_now()?;
         self.mark(tx.txg());
         Ok(tx)

@@ -455,6 +455,11 @@ impl IntentLog {
         closed
     }
 
+    /// Blocks that were allocated and are not on the disks yet.
+    pub fn unwritten(&self) -> Vec<cenote_format::BlockPointer> {
+        self.chain.lock().unwritten()
+    }
+
     /// Frees the old log, whose blocks are `blocks`, in the open group and waits for that.
     pub(super) fn free_old(&self, blocks: Vec<BlockPointer>) -> Result<()> {
         let tx = self.pool.begin()?;

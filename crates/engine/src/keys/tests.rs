@@ -174,6 +174,10 @@ fn object_sets_carry_their_macs() {
     let [portable, local] = macs(&|block| block[1024 + 16] = 1);
     assert!(portable == same[0] && local != same[1]);
     assert_eq!(macs(&|block| block[712] = 0)[1], [0; 32]);
+    // Programs of others left a local MAC where accounting is to be counted anew (OpenZFS issue 13709).
+    let mut uncounted = read.to_vec();
+    uncounted[712] = 0;
+    keys.authenticate_object_set(&uncounted).unwrap();
 }
 
 #[test]

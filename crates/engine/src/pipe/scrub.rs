@@ -9,7 +9,7 @@ use cenote_format::{BlockPointer, Dva, Txg};
 use super::Pipe;
 use super::physical::{block_read, is_verified};
 use crate::vdev::{BlockRead, BlockWrite, Recovered, Repair};
-use crate::{Error, Result};
+use crate::{Error, ErrorKind, Result};
 
 /// What a scrub of one block did.
 #[derive(Debug, Default)]
@@ -106,6 +106,24 @@ impl Pipe {
                     done.failed.push(read.birth);
                 }
             }
+        }
+    }
+
+    /// Whether `stored` are the bytes that `bp`, which is no gang, points to, as far as its checksum tells.
+    pub(crate) fn would_verify(&self, bp: &BlockPointer, stored: &[u8]) -> bool {
+        is_verified(bp) && stored.len() as u64 == bp.psize() && self.verify(bp, stored)
+    }
+
+    /// Writes bytes that are stored at `bp` ([`Pipe::would_verify`]) over every copy. The caller keeps the block
+    /// where it is.
+    pub(crate) fn write_over(&self, bp: &BlockPointer, stored: &Bytes) -> Result<()> {
+        let mut done = Scrubbed::default();
+        for dva in bp.dvas() {
+            self.write_again(&block_read(bp, dva), stored, &mut done);
+        }
+        match done.failed.is_empty() {
+            true => self.read_physical(bp).map(drop),
+            false => Err(Error::new(ErrorKind::Io, "a copy of the block cannot be written")),
         }
     }
 

@@ -88,8 +88,15 @@ struct Group<'a> {
 
 /// The pools found on the devices in `places` (files, directories; none: the system's disks).
 pub fn candidates(places: &[PathBuf]) -> Vec<PoolCandidate> {
+    candidates_and_silent(places).0
+}
+
+/// The same, and the names of places and devices there that did not answer.
+pub fn candidates_and_silent(places: &[PathBuf]) -> (Vec<PoolCandidate>, Vec<PathBuf>) {
     let opener: Arc<dyn Opener> = Arc::new(FileOpener { mode: Mode::ReadOnly });
-    assemble(&scan(&opener, &ScanOptions::new(places.to_vec())))
+    let found = scan(&opener, &ScanOptions::new(places.to_vec()));
+    let silent = found.problems.iter().filter(|problem| problem.silent);
+    (assemble(&found), silent.map(|problem| problem.path.clone()).collect())
 }
 
 /// Makes pools of what a scan found, in the order their first devices were found.

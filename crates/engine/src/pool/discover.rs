@@ -167,6 +167,8 @@ pub struct Problem {
     pub path: PathBuf,
     /// Why.
     pub reason: String,
+    /// It did not answer in time.
+    pub silent: bool,
 }
 
 /// What a scan found.
@@ -201,12 +203,12 @@ pub fn scan(opener: &Arc<dyn Opener>, options: &ScanOptions) -> Scan {
             Some(Ok(candidates)) => candidates,
             Some(Err(error)) => {
                 if explicit {
-                    scan.problem(place, error.to_string());
+                    scan.problem(place, error.to_string(), false);
                 }
                 continue;
             }
             None => {
-                scan.problem(place, no_answer(options.deadline));
+                scan.problem(place, no_answer(options.deadline), true);
                 continue;
             }
         };
@@ -233,8 +235,8 @@ pub fn scan(opener: &Arc<dyn Opener>, options: &ScanOptions) -> Scan {
         let path = paths.first().cloned().unwrap_or_default();
         match look {
             Some(Look::Nothing) => {}
-            Some(Look::Failed(reason)) => scan.problem(&path, reason),
-            None => scan.problem(&path, no_answer(options.deadline)),
+            Some(Look::Failed(reason)) => scan.problem(&path, reason, false),
+            None => scan.problem(&path, no_answer(options.deadline), true),
             Some(Look::Found(device, labels)) => {
                 scan.devices.push(Arc::new(FoundDevice { device, paths, labels, rank }));
             }
@@ -248,9 +250,9 @@ fn no_answer(deadline: Duration) -> String {
 }
 
 impl Scan {
-    fn problem(&mut self, path: &Path, reason: String) {
+    fn problem(&mut self, path: &Path, reason: String, silent: bool) {
         tracing::warn!(path = %path.display(), reason, "cannot look for labels");
-        self.problems.push(Problem { path: path.into(), reason });
+        self.problems.push(Problem { path: path.into(), reason, silent });
     }
 }
 

@@ -6,6 +6,7 @@
 use std::io::Read;
 
 use cenote_format::bytes::ByteOrder;
+use cenote_format::nvlist::Value;
 use cenote_format::objset::ObjsetKind;
 use cenote_format::send_stream::{
     Begin, BeginFlags, Features, HeaderKind, Object, Record, Spill, Write, WriteEmbedded,
@@ -53,8 +54,9 @@ impl StreamFacts {
             let reason = format!("the stream has features that are not known ({unknown:#x})");
             return Err(Error::unsupported(reason));
         }
-        if features.contains(Features::REDACTED) {
-            return refuse("redacted streams");
+        let (redacted, redacted_from) = redaction(features, list)?;
+        if redacted.is_some() && features.contains(Features::RESUMING) {
+            return refuse("the rest of redacted streams");
         }
         let kind = match begin.objset_kind {
             FILESYSTEM => ObjsetKind::Zfs,
@@ -87,6 +89,8 @@ impl StreamFacts {
             tells_spills: begin.flags.contains(BeginFlags::SPILL_BLOCK),
             resumed,
             raw,
+            redacted,
+            redacted_from,
         })
     }
 }
@@ -101,6 +105,21 @@ fn raw_facts(features: Features, flags: BeginFlags, list: &[u8]) -> Result<Optio
     }
     let list = NvList::decode(list).map_err(|error| Error::invalid(error.to_string()))?;
     RawFacts::of(&list).map(Some)
+}
+
+/// For which snapshots blocks are left out, and were left out of what it starts from.
+#[allow(clippy::type_complexity, reason = "taken apart at once")]
+fn redaction(features: Features, list: &[u8]) -> Result<(Option<Vec<u64>>, Option<Vec<u64>>)> {
+    if list.is_empty() {
+        return Ok((features.contains(Features::REDACTED).then(Vec::new), None));
+    }
+    let list = NvList::decode(list).map_err(|error| Error::invalid(error.to_string()))?;
+    let guids = |key: &str| match list.get(key) {
+        Some(Value::Uint64Array(guids)) => Some(guids.clone()),
+        _ => None,
+    };
+    let redacted = features.contains(Features::REDACTED);
+    Ok((redacted.then(|| guids("redact_snaps").unwrap_or_default()), guids("redact_from_snaps")))
 }
 
 fn resumed(list: &[u8]) -> Result<(u64, u64)> {
@@ -189,6 +208,9 @@ impl Landing {
             Record::FreeObjects(range) => self.free_objects(range.first, range.count),
             Record::Write(write) => self.apply_write(write, payload, swapped),
             Record::Free(free) => self.free(free.object, free.offset, free.length),
+            Record::Redact(left_out) if self.facts.redacted.is_some() => {
+                self.free(left_out.object, left_out.offset, left_out.length)
+            }
             Record::Spill(spill) => self.apply_spill(spill, payload, swapped),
             Record::WriteEmbedded(write) => self.apply_embedded(write, payload),
             Record::Begin(_)

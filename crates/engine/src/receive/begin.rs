@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use cenote_format::ObjectId;
+use cenote_format::dsl_dataset::KEY_REDACTED_DATASETS;
 use cenote_format::objset::ObjsetKind;
 
 use super::{Landing, RawFacts, ReceiveOrder, StreamFacts, TEMPORARY, Target};
@@ -14,6 +15,10 @@ use crate::keys::ReceivedSeals;
 use crate::pool::change::Encryption;
 use crate::pool::group::{LiveDataset, LivePool};
 use crate::{Error, ErrorKind, Result};
+
+/// What is said of a stream that splits blocks which its source did not split.
+const SPLIT: &str =
+    "incremental send stream requires -L (--large-block), to match previous receive.";
 
 /// The head to be filled, what it takes the place of, bytes received before, and properties that cannot be
 /// had.
@@ -138,13 +143,17 @@ fn begin_new(
     let mut local = order.local.clone();
     if let (Some(raw), None) = (&facts.raw, &order.origin) {
         new.keys = Some(raw.keys.clone());
-        local.push(PropertyInput::text("keylocation", "prompt"));
+        if local.iter().all(|input| input.name != "keylocation") {
+            local.push(PropertyInput::text("keylocation", "prompt"));
+        }
         new.properties = &local;
     }
     let made = match &order.origin {
         Some(origin) => {
             let origin = catalog.dataset_named(origin)?;
             check_raw(change, catalog, facts, &origin)?;
+            check_large_blocks(catalog, facts, &origin)?;
+            check_redacted(catalog, facts, &origin)?;
             if facts.from.0 != 0 && origin.phys.guid != facts.from {
                 return Err(no_source());
             }
@@ -156,12 +165,16 @@ fn begin_new(
             live.make_sealed_dataset(change, &new, facts.kind, seals)?
         }
         None => {
-            let encryption = Encryption::Inherited;
+            let encryption = match order.unencrypted {
+                true => Encryption::Off,
+                false => Encryption::Inherited,
+            };
             live.make_encrypted_dataset(change, &new, &encryption, facts.kind, |_, _| Ok(()))?
         }
     };
     let refused = order.store_received(change, made.dataset, facts.kind)?;
     let resume = order.resumable.then(|| facts.resume_facts());
+    change.set_redacted(made.dataset, facts.redacted.as_deref())?;
     change.begin_receive(made.dataset, resume.as_ref())?;
     Ok(Begun { head: made.dataset, target: Target::Itself, bytes: 0, refused })
 }
@@ -189,7 +202,11 @@ fn begin_over(
     };
     let (made, from) = if facts.from.0 != 0 {
         let from = change.snapshot_with_guid(head.id, facts.from)?.ok_or_else(no_source)?;
-        check_raw(change, &change.catalog()?, facts, &change.catalog()?.dataset_by_id(from)?)?;
+        let catalog = change.catalog()?;
+        let source = catalog.dataset_by_id(from)?;
+        check_raw(change, &catalog, facts, &source)?;
+        check_large_blocks(&catalog, facts, &source)?;
+        check_redacted(&catalog, facts, &source)?;
         if !order.force && !change.snapshots_after(head.id, from)?.is_empty() {
             return Err(Error::new(ErrorKind::NotFound, "the dataset has a newer snapshot"));
         }
@@ -203,6 +220,7 @@ fn begin_over(
         (replacement(live, change, facts, order, head, &new)?, None)
     };
     let resume = order.resumable.then(|| facts.resume_facts());
+    change.set_redacted(made, facts.redacted.as_deref())?;
     change.begin_receive(made, resume.as_ref())?;
     let target = Target::Head { head: head.id, from };
     Ok(Begun { head: made, target, bytes: 0, refused: Vec::new() })
@@ -257,6 +275,36 @@ fn check_raw(
             "the IV set of the stream's source is not that of its snapshot here",
         )),
         _ => Ok(()),
+    }
+}
+
+/// Refuses a stream that splits large blocks where its source came with them: files would have other blocks.
+fn check_large_blocks(catalog: &Catalog, facts: &StreamFacts, from: &Dataset) -> Result<()> {
+    let feature = cenote_format::feature::by_name("large_blocks");
+    let has = catalog.dataset_features(from)?;
+    let is_large = feature.is_some_and(|feature| has.contains(&feature.guid));
+    match is_large && !facts.large_blocks {
+        true => Err(Error::new(ErrorKind::Unsupported, SPLIT)),
+        false => Ok(()),
+    }
+}
+
+/// Refuses a stream that counts on blocks which `from`, received redacted, has not.
+fn check_redacted(catalog: &Catalog, facts: &StreamFacts, from: &Dataset) -> Result<()> {
+    let Some(lacking) = catalog.dataset_fields(from, KEY_REDACTED_DATASETS)? else {
+        return Ok(());
+    };
+    let are_there = |guids: &Vec<u64>| guids.iter().all(|guid| lacking.contains(guid));
+    let fits = match (&facts.redacted_from, &facts.redacted) {
+        (Some(from), _) => are_there(from),
+        (None, Some(guids)) => are_there(guids),
+        (None, None) => lacking.contains(&facts.to.0),
+    };
+    match fits {
+        true => Ok(()),
+        false => Err(Error::invalid(
+            "what the stream starts from was received redacted, and lacks what the stream counts on",
+        )),
     }
 }
 

@@ -89,6 +89,7 @@ fn end(
     let snapshot = match target {
         Target::Itself => change.end_receive(filled, &end)?,
         Target::Head { head, from } => {
+            change.check_swap(filled, head)?;
             if let Some(from) = from {
                 change.make_way_for_received(head, from, order.force)?;
             }

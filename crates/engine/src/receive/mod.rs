@@ -7,6 +7,7 @@
 
 mod apply;
 mod begin;
+mod correct;
 mod data;
 mod end;
 mod objects;
@@ -25,6 +26,7 @@ use crate::object::Object;
 use crate::pool::group::{LiveDataset, LivePool};
 
 pub use apply::{next_record, skip};
+pub use correct::{Corrected, correct};
 pub use end::{destroy_interrupted, give_up_partial};
 pub use objects::ObjectFacts;
 
@@ -62,6 +64,10 @@ pub struct StreamFacts {
     pub resumed: Option<(u64, u64)>,
     /// Its blocks are sealed.
     pub raw: Option<RawFacts>,
+    /// Blocks are left out, for the snapshots of these guids.
+    pub redacted: Option<Vec<u64>>,
+    /// What it starts from lacks blocks that were left out for these.
+    pub redacted_from: Option<Vec<u64>>,
 }
 
 /// What a raw stream says of keys.
@@ -111,6 +117,8 @@ pub struct ReceiveOrder {
     pub force: bool,
     /// What was received stays if the stream is cut off.
     pub resumable: bool,
+    /// A new dataset is not encrypted, whatever the one above it is.
+    pub unencrypted: bool,
     /// Who makes a new dataset.
     pub creator: Option<u32>,
     /// Local values of properties that a new dataset begins with, checked already.

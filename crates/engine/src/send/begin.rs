@@ -57,6 +57,18 @@ pub(super) fn payload(resume: Option<Resume>, key: Option<NvList>) -> Result<Vec
     Ok(list.encode(Encoding::Native(ByteOrder::Little))?)
 }
 
+/// The same list of a stream that leaves out blocks for these snapshots.
+pub(super) fn redacted_payload(payload: &[u8], guids: &[u64]) -> Result<Vec<u8>> {
+    let mut list = NvList::new();
+    list.push("redact_snaps", Value::Uint64Array(guids.to_vec()));
+    if !payload.is_empty() {
+        for pair in &NvList::decode(payload)? {
+            list.push(&pair.name, pair.value.clone());
+        }
+    }
+    Ok(list.encode(Encoding::Native(ByteOrder::Little))?)
+}
+
 /// The wrapped keys of a raw stream, and the shape of the array of dnodes.
 pub(super) fn key_data(key: &KeyObject, set: &ObjectSet, to_ivset: u64, from_ivset: u64) -> NvList {
     let bytes = |bytes: &[u8]| Value::Uint8Array(bytes.to_vec());

@@ -10,15 +10,21 @@
 mod begin;
 mod blocks;
 mod estimate;
+mod left_out;
 mod objects;
 mod package;
 mod pending;
+mod redaction;
+mod resumed;
 mod sending;
 mod since;
 mod source;
 
 pub use estimate::{Before, estimate};
+pub use left_out::Redaction;
 pub use package::{Member, Package};
+pub use redaction::redact;
+pub use resumed::{resumed_options, resumed_snapshot, resumed_source};
 pub use sending::Sending;
 pub use since::Since;
 pub use source::{Options, Resume};

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use cenote_format::bptree::BlockBookmark;
 use cenote_format::dnode::{self, SLOT, SLOTS_PER_BLOCK};
 use cenote_format::send_stream::{
-    Features, Free, FreeObjects, Object, ObjectRange, Record, Spill, TO_END,
+    Features, Free, FreeObjects, Object, ObjectRange, Record, Redact, Spill, TO_END,
 };
 use cenote_format::{Dnode, ObjectId, ObjectType, Txg};
 
@@ -264,6 +264,11 @@ impl<'a> Objects<'a> {
             let reason = format!("block {} lies beyond 2^64 bytes", node.block);
             Error::corrupt(reason).at_object(self.source.set.id(), object)
         })?;
+        let redaction = self.source.redaction.as_ref();
+        if redaction.is_some_and(|redaction| redaction.covers(object, node.block)) {
+            let (length, to_guid) = (block_size, self.source.to_guid);
+            return self.record(Record::Redact(Redact { object, offset, length, to_guid }));
+        }
         self.blocks.add(Wanted::Data(Data { object, object_type, offset, block_size, pointer }))
     }
 

@@ -8,10 +8,11 @@ use std::thread;
 
 use cenote_format::Txg;
 use cenote_format::dsl_dataset::{KEY_IVSET_GUID, KEY_REDACTED_DATASETS};
-use cenote_format::send_stream::Begin;
+use cenote_format::send_stream::{Begin, Features};
 
 use super::begin;
 use super::blocks::Piece;
+use super::left_out::Redaction;
 use super::objects::Objects;
 use super::since::Since;
 use super::source::{Options, Source, features};
@@ -72,8 +73,30 @@ impl Sending {
         });
         let payload = begin::payload(options.resume, key.transpose()?)?;
         let after = since.map_or(Txg(0), |since| since.creation_txg);
-        let source = Source { set, features, to_guid: to.phys.guid, after, resume: options.resume };
+        let source = Source {
+            set,
+            features,
+            to_guid: to.phys.guid,
+            after,
+            resume: options.resume,
+            redaction: None,
+        };
         Ok(Self { source, begin, payload, saved: options.saved })
+    }
+
+    /// Leaves out what `redaction` says.
+    ///
+    /// # Errors
+    /// `InvalidArgument`: the stream is raw.
+    pub fn redacted(mut self, redaction: Redaction) -> Result<Self> {
+        if self.source.is_raw() {
+            return Err(Error::invalid("raw sends may not be redacted"));
+        }
+        self.payload = begin::redacted_payload(&self.payload, &redaction.guids)?;
+        self.source.features |= Features::REDACTED;
+        self.begin.features |= Features::REDACTED;
+        self.source.redaction = Some(redaction);
+        Ok(self)
     }
 
     /// Writes the stream. `told` is told the bytes written so far, after each batch, and ends it with an error.

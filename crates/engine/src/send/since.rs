@@ -49,6 +49,10 @@ impl Since {
     /// `NotFound`; `InvalidArgument` as above.
     pub fn bookmark(catalog: &Catalog, to: &Dataset, from: &DatasetName) -> Result<Self> {
         let bookmark = catalog.bookmark(from)?;
+        if bookmark.details.is_some_and(|details| details.redaction_list.0 != 0) {
+            let reason = "going on from a redaction bookmark is not supported yet";
+            return Err(Error::unsupported(reason));
+        }
         let directory = catalog.directory(from.path())?.id;
         earlier(catalog, to, directory, bookmark.creation_txg, from)?;
         Ok(Self {

@@ -7,6 +7,7 @@ use cenote_format::objset::ObjsetKind;
 use cenote_format::send_stream::Features;
 use cenote_format::{Guid, ObjectId, Txg};
 
+use super::left_out::Redaction;
 use crate::dataset::{Catalog, Dataset, Table};
 use crate::object::ObjectSet;
 use crate::{Error, Result};
@@ -50,6 +51,8 @@ pub(super) struct Source {
     /// Blocks of this group and of older ones are not sent.
     pub(super) after: Txg,
     pub(super) resume: Option<Resume>,
+    /// Blocks that are left out.
+    pub(super) redaction: Option<Redaction>,
 }
 
 impl Source {

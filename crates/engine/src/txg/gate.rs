@@ -44,6 +44,8 @@ pub struct Gate {
     limit: AtomicU64,
     /// The state's `suspended` is something.
     is_suspended: AtomicBool,
+    /// See [`Gate::wait_in_step`].
+    in_step: AtomicBool,
 }
 
 struct GateState {
@@ -168,6 +170,7 @@ impl Gate {
             noted: Default::default(),
             whole: AtomicU64::new(0),
             is_suspended: AtomicBool::new(false),
+            in_step: AtomicBool::new(false),
             limit: AtomicU64::new(limit.max(1 << 20)),
         })
     }
@@ -208,6 +211,7 @@ impl Gate {
                 interrupt::wait(&self.changed, &mut state, None)?;
             }
         }
+        self.wait_in_step();
         let limit = self.limit.load(Relaxed);
         let dirty = self.held_bytes();
         let slow_from = limit / 100 * SLOW_FROM;
@@ -244,6 +248,30 @@ impl Gate {
             }
         }
         Ok(())
+    }
+
+    /// Whether changes do not begin while a group is due or being written: which of them a group holds then
+    /// follows from what was done, not from when the writer woke up.
+    pub fn keep_in_step(&self, keep: bool) {
+        self.in_step.store(keep, Relaxed);
+    }
+
+    /// If changes are to be in step with groups: waits until no group is due or being written. Nothing may be
+    /// held. If a group fails, the change hears of it when it begins.
+    pub fn wait_in_step(&self) {
+        while self.in_step.load(Relaxed) {
+            let state = self.state.lock();
+            let open = state.open;
+            let is_due = state.wanted >= open || self.is_filling();
+            let last = if is_due { open } else { open.saturating_sub(1) };
+            if state.synced >= last {
+                return;
+            }
+            drop(state);
+            if self.wait_for(Txg(last), PATIENCE, true).is_err() {
+                return;
+            }
+        }
     }
 
     fn want_next(&self) {

@@ -145,7 +145,9 @@ impl<'a> Builder<'a> {
     /// The leaf before that `config` is now.
     fn leaf_before(&self, config: &VdevConfig) -> Option<&'a Leaf> {
         match self.before(config)?.shape {
-            Shape::Leaf(leaf) => self.before?.leaves.get(leaf),
+            Shape::Leaf(leaf) | Shape::DistributedSpare { leaf, .. } => {
+                self.before?.leaves.get(leaf)
+            }
             _ => None,
         }
     }
@@ -153,7 +155,7 @@ impl<'a> Builder<'a> {
     /// Adds `config` and what is below it; parents get smaller indexes than their children.
     fn node(&mut self, config: &VdevConfig, inherited: Inherited) -> Result<NodeId, VdevError> {
         let (shape, child_minimum) = self.shape(config, inherited, self.parts.nodes.len())?;
-        let is_device = matches!(shape, Shape::Leaf(_));
+        let is_device = matches!(shape, Shape::Leaf(_) | Shape::DistributedSpare { .. });
         let id = self.push(Node::new(own(config), shape));
         if is_device {
             let Inherited { top, minimum, .. } = inherited;
@@ -223,7 +225,8 @@ impl<'a> Builder<'a> {
                 let spare = config
                     .spare_id
                     .ok_or_else(|| VdevError::config("a distributed spare without its number"))?;
-                (Shape::DistributedSpare { draid: None, spare }, 0)
+                let leaf = self.parts.leaves.len();
+                (Shape::DistributedSpare { draid: None, spare, leaf }, 0)
             }
             VdevKind::Hole => (Shape::Nothing("it is a hole"), 0),
             VdevKind::Missing => (Shape::Nothing("nothing is known of it"), 0),

@@ -123,8 +123,8 @@ impl VdevTree {
         for (id, _) in &failures {
             let Some(leaf) = self.leaves.get(*id) else { continue };
             let written = dirty.iter().filter(|(dirty, _)| dirty == id);
-            for txg in written.flat_map(|(_, txgs)| txgs.iter().cloned()).flatten() {
-                self.note_missed(leaf, Txg(txg));
+            for births in written.flat_map(|(_, txgs)| txgs.iter().cloned()) {
+                self.note_lost(leaf, births);
             }
         }
         Ok(())

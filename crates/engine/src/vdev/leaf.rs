@@ -10,7 +10,7 @@ use super::stats::Stats;
 use arc_swap::ArcSwapOption;
 use cenote_device::{Device, DeviceError, Stall};
 use cenote_format::Txg;
-use cenote_format::config::VdevConfig;
+use cenote_format::config::{VdevConfig, VdevKind};
 use cenote_format::label::allocatable;
 use parking_lot::{Mutex, RwLock};
 use std::ops::Range;
@@ -73,6 +73,8 @@ where
 #[derive(Debug, Clone)]
 enum Opened {
     Device(Arc<dyn Device>),
+    /// It has none of its own: what it holds lies on other leaves.
+    Elsewhere,
     Not(Condition),
 }
 
@@ -152,6 +154,24 @@ fn add_txg(ranges: &mut Vec<Range<u64>>, txg: u64) -> bool {
     true
 }
 
+/// Adds a range to sorted ranges that do not touch. False if it was there.
+fn add_range(ranges: &mut Vec<Range<u64>>, range: Range<u64>) -> bool {
+    let inside = |known: &Range<u64>| known.start <= range.start && range.end <= known.end;
+    if range.is_empty() || ranges.iter().any(inside) {
+        return false;
+    }
+    ranges.push(range);
+    ranges.sort_unstable_by_key(|range| range.start);
+    ranges.dedup_by(|next, range| {
+        let touches = next.start <= range.end;
+        if touches {
+            range.end = range.end.max(next.end);
+        }
+        touches
+    });
+    true
+}
+
 /// Whether and how well a leaf can serve a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Fitness {
@@ -169,7 +189,10 @@ impl Leaf {
     /// A leaf that needs at least `minimum` allocatable bytes; opened unless its configuration
     /// forbids it.
     pub(super) fn new(config: VdevConfig, top: u32, minimum: u64, opener: &dyn LeafOpener) -> Self {
-        let closed = Opened::Not(Condition::new(VdevState::Closed, Aux::None));
+        let closed = match config.kind {
+            VdevKind::DistributedSpare => Opened::Elsewhere,
+            _ => Opened::Not(Condition::new(VdevState::Closed, Aux::None)),
+        };
         let leaf = Self {
             config,
             top,
@@ -195,7 +218,7 @@ impl Leaf {
 
     /// Tries to open the device if there is none. True if it now has one that it had not.
     pub(super) fn open(&self, opener: &dyn LeafOpener) -> bool {
-        if matches!(*self.opened.read(), Opened::Device(_)) {
+        if !matches!(*self.opened.read(), Opened::Not(_)) {
             return false;
         }
         let opened = match self.try_open(opener) {
@@ -254,7 +277,7 @@ impl Leaf {
     pub(super) fn condition(&self) -> Condition {
         match &*self.opened.read() {
             Opened::Not(condition) => *condition,
-            Opened::Device(_) => {
+            Opened::Device(_) | Opened::Elsewhere => {
                 let condition = self.health.lock().condition();
                 if condition == Condition::ONLINE && self.is_degraded() {
                     let by_hand = self.config.is_external() || self.said() == Said::Degraded;
@@ -273,7 +296,7 @@ impl Leaf {
     pub(super) fn device(&self) -> Option<Arc<dyn Device>> {
         let device = match &*self.opened.read() {
             Opened::Device(device) => Arc::clone(device),
-            Opened::Not(_) => return None,
+            Opened::Not(_) | Opened::Elsewhere => return None,
         };
         Some(match &*self.faults.load() {
             None => device,
@@ -338,7 +361,7 @@ impl Leaf {
     pub(super) fn stalls(&self) -> Option<Duration> {
         match &*self.opened.read() {
             Opened::Device(device) => device.stall().and_then(Stall::lasts),
-            Opened::Not(_) => None,
+            Opened::Not(_) | Opened::Elsewhere => None,
         }
     }
 
@@ -354,21 +377,7 @@ impl Leaf {
 
     /// Adds txgs whose data it does not have. False if all were known.
     pub(super) fn add_missing(&self, range: Range<u64>) -> bool {
-        let mut missing = self.missing.write();
-        let inside = |known: &Range<u64>| known.start <= range.start && range.end <= known.end;
-        if range.is_empty() || missing.iter().any(inside) {
-            return false;
-        }
-        missing.push(range);
-        missing.sort_unstable_by_key(|range| range.start);
-        missing.dedup_by(|next, range| {
-            let touches = next.start <= range.end;
-            if touches {
-                range.end = range.end.max(next.end);
-            }
-            touches
-        });
-        true
+        add_range(&mut self.missing.write(), range)
     }
 
     /// It misses nothing.
@@ -390,6 +399,17 @@ impl Leaf {
     /// Notes that data born in `birth` was written and waits for a flush.
     pub(super) fn wrote(&self, birth: Txg) {
         add_txg(&mut self.unflushed.lock().written, birth.0);
+    }
+
+    /// The same of blocks of any of these groups.
+    pub(super) fn wrote_all(&self, births: &Range<u64>) {
+        add_range(&mut self.unflushed.lock().written, births.clone());
+    }
+
+    /// What was written of these groups may be lost.
+    pub(super) fn note_lost(&self, births: Range<u64>) -> bool {
+        self.unflushed.lock().missed = true;
+        self.add_missing(births)
     }
 
     /// The births of what was written since the last call, whether anything was missed, and whether

@@ -33,6 +33,17 @@ impl VdevTree {
         }
     }
 
+    /// Notes that `leaf` may lack data of these txgs that it had.
+    pub(super) fn note_lost(&self, leaf: &Leaf, births: Range<u64>) {
+        let first = leaf.is_complete();
+        if leaf.note_lost(births) {
+            self.missed_changes.fetch_add(1, Relaxed);
+            if first {
+                self.refresh();
+            }
+        }
+    }
+
     /// The leaves that lack data, and the txgs (end exclusive, ascending): what their dirty time
     /// logs should say. Includes what [`VdevTree::set_missing_txgs`] told.
     pub fn missed(&self) -> Vec<Missed> {
@@ -67,11 +78,26 @@ impl VdevTree {
 
     /// The groups of which leaves that can be written lack data: the first, and the end of the last.
     pub fn resilver_range(&self) -> Option<Range<u64>> {
-        let lacking = self.leaves.iter().filter(|leaf| self.may_write(leaf)).map(Leaf::missing);
-        let ranges: Vec<Range<u64>> = lacking.flatten().collect();
+        self.resilver_range_of(|_, _| true)
+    }
+
+    /// The same of some leaves: their top-level vdevs, and guids.
+    pub fn resilver_range_of(&self, is_wanted: impl Fn(u32, Guid) -> bool) -> Option<Range<u64>> {
+        let own = self
+            .leaves
+            .iter()
+            .filter(|leaf| is_wanted(leaf.top, leaf.config.guid) && self.may_write(leaf));
+        let ranges: Vec<Range<u64>> = own.flat_map(Leaf::missing).collect();
         let first = ranges.iter().map(|range| range.start).min()?;
         let end = ranges.iter().map(|range| range.end).max()?;
         Some(first..end)
+    }
+
+    /// Leaves that can be written and lack something that was born in group `end` or later.
+    pub fn lacking_since(&self, end: Txg) -> Vec<Guid> {
+        let is_late = |leaf: &&Leaf| leaf.missing().last().is_some_and(|last| last.end > end.0);
+        let own = self.leaves.iter().filter(|leaf| self.may_write(leaf));
+        own.filter(is_late).map(|leaf| leaf.config.guid).collect()
     }
 
     /// The leaf `guid` lacks data of `txg`.
@@ -103,8 +129,20 @@ impl VdevTree {
     /// Everything born before `end` was written to the leaves that are there and missed nothing since, but
     /// what was born in the groups of `failed`. True if that was not known.
     pub fn forget_missed(&self, end: Txg, failed: &BTreeSet<Txg>) -> bool {
+        self.forget_missed_of(|_| true, end, failed)
+    }
+
+    /// The same of some leaves.
+    pub fn forget_missed_of(
+        &self,
+        is_done: impl Fn(Guid) -> bool,
+        end: Txg,
+        failed: &BTreeSet<Txg>,
+    ) -> bool {
         let mut any = false;
-        for leaf in self.leaves.iter().filter(|leaf| self.may_write(leaf)) {
+        let all = self.leaves.iter().filter(|leaf| is_done(leaf.config.guid));
+        let own = all.filter(|leaf| self.may_write(leaf));
+        for leaf in own {
             let known = leaf.missing();
             // Who missed something since goes on failing, and may not even have an uberblock that tells.
             if known.last().is_some_and(|range| range.end > end.0) {
@@ -169,12 +207,16 @@ impl VdevTree {
             node.children.iter().map(|&child| self.lacks(child, without)).collect()
         };
         match &node.shape {
-            Shape::Leaf(leaf) if without == Some(*leaf) => vec![ALWAYS],
-            Shape::Leaf(leaf) => match self.leaves.get(*leaf) {
-                Some(leaf) if is_away(leaf) => vec![ALWAYS],
-                Some(leaf) => leaf.missing(),
-                None => Vec::new(),
-            },
+            Shape::Leaf(leaf) | Shape::DistributedSpare { leaf, .. } if without == Some(*leaf) => {
+                vec![ALWAYS]
+            }
+            Shape::Leaf(leaf) | Shape::DistributedSpare { leaf, .. } => {
+                match self.leaves.get(*leaf) {
+                    Some(leaf) if is_away(leaf) => vec![ALWAYS],
+                    Some(leaf) => leaf.missing(),
+                    None => Vec::new(),
+                }
+            }
             Shape::Copies => covered(&below(node), node.children.len()),
             Shape::Raidz(raidz) => covered(&below(node), raidz.parity() + 1),
             Shape::Draid(draid) if draid.domains() > 1 => {
@@ -187,10 +229,7 @@ impl VdevTree {
                 covered(&(0..set).map(domain).collect::<Vec<_>>(), draid.parity() + 1)
             }
             Shape::Draid(draid) => covered(&below(node), draid.parity() + 1),
-            Shape::DistributedSpare { .. }
-            | Shape::Indirect(_)
-            | Shape::Root
-            | Shape::Nothing(_) => Vec::new(),
+            Shape::Indirect(_) | Shape::Root | Shape::Nothing(_) => Vec::new(),
         }
     }
 }

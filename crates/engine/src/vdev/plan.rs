@@ -121,9 +121,12 @@ impl<'a> Planner<'a> {
                 self.tree.leaves.get(*leaf)?.fitness(birth, self.now, self.desperate)
             }
             Shape::Copies => node.children.iter().filter_map(child).min(),
-            Shape::DistributedSpare { draid, spare } => {
+            Shape::DistributedSpare { leaf, .. } if avoid.contains(leaf) => None,
+            Shape::DistributedSpare { draid, spare, leaf } => {
                 let target = self.spare_target(*draid, *spare, extent.offset).ok()?;
-                self.fitness(target, extent, birth, avoid, depth + 1)
+                let fitness = self.fitness(target, extent, birth, avoid, depth + 1)?;
+                let is_stale = self.tree.leaves.get(*leaf)?.misses(birth);
+                Some(if is_stale { Fitness::Stale } else { fitness })
             }
             Shape::Raidz(_) | Shape::Draid(_) => {
                 let parity = match &node.shape {
@@ -170,7 +173,10 @@ impl<'a> Planner<'a> {
             Shape::Raidz(_) | Shape::Draid(_) => {
                 self.rows(node, extent, birth, avoid, batch, depth)
             }
-            Shape::DistributedSpare { draid, spare } => {
+            Shape::DistributedSpare { leaf, .. } if avoid.contains(leaf) => {
+                Err("the distributed spare is left out".into())
+            }
+            Shape::DistributedSpare { draid, spare, .. } => {
                 let target = self.spare_target(*draid, *spare, extent.offset)?;
                 self.plan(target, extent, birth, avoid, batch, depth + 1)
             }

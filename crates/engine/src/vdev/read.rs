@@ -80,10 +80,19 @@ impl VdevTree {
     /// was to come from it is read again from elsewhere. Errors: as [`VdevError`] says, for each
     /// block by itself.
     pub fn read_batch(&self, reads: &[BlockRead]) -> Vec<Result<Bytes, VdevError>> {
+        self.read_but(reads, &[])
+    }
+
+    /// As [`VdevTree::read_batch`], from other leaves than `never`.
+    pub(super) fn read_but(
+        &self,
+        reads: &[BlockRead],
+        never: &[LeafId],
+    ) -> Vec<Result<Bytes, VdevError>> {
         let mut results: Vec<Option<Result<Bytes, VdevError>>> = Vec::with_capacity(reads.len());
         results.resize_with(reads.len(), || None);
         let mut attempts: Vec<Attempt> = (0..reads.len())
-            .map(|index| Attempt { index, avoid: Vec::new(), failure: None, patient: false })
+            .map(|index| Attempt { index, avoid: never.to_vec(), failure: None, patient: false })
             .collect();
         for _ in 0..MAX_ROUNDS {
             if attempts.is_empty() {
@@ -96,9 +105,9 @@ impl VdevTree {
                 let Some(read) = reads.get(attempt.index) else { continue };
                 let mut attempt = attempt;
                 let mut plan = self.plan(&planner, read, &attempt.avoid, &mut batch);
-                if plan.is_err() && !attempt.avoid.is_empty() && !attempt.patient {
+                if plan.is_err() && attempt.avoid.len() > never.len() && !attempt.patient {
                     attempt.patient = true;
-                    attempt.avoid.clear();
+                    attempt.avoid.truncate(never.len());
                     plan = self.plan(&planner, read, &attempt.avoid, &mut batch);
                 }
                 match (plan, results.get_mut(attempt.index)) {

@@ -355,10 +355,7 @@ impl Gatherer<'_> {
                     ranked.into_iter().map(|child| self.gather(child, extent, batch, depth + 1));
                 Source::Any(copies.filter_map(Result::ok).collect())
             }
-            Shape::DistributedSpare { draid, spare } => {
-                let target = planner.spare_target(*draid, *spare, extent.offset)?;
-                self.gather(target, extent, batch, depth + 1)?
-            }
+            Shape::DistributedSpare { .. } => self.spare(&node.shape, extent, batch, depth)?,
             Shape::Indirect(_) => {
                 let mut parts = Vec::new();
                 for (target, part) in planner.pieces(node, extent)? {
@@ -401,6 +398,25 @@ impl Gatherer<'_> {
             }
             Shape::Root | Shape::Nothing(_) => Source::Nothing,
         })
+    }
+
+    /// What a distributed spare holds lies on another child; it may lack it all the same.
+    fn spare(
+        &self,
+        shape: &Shape,
+        extent: Extent,
+        batch: &mut Batch<'_>,
+        depth: usize,
+    ) -> Result<Source, NoPlan> {
+        let Shape::DistributedSpare { draid, spare, leaf } = shape else {
+            return Ok(Source::Nothing);
+        };
+        let target = self.planner.spare_target(*draid, *spare, extent.offset)?;
+        let mut source = self.gather(target, extent, batch, depth + 1)?;
+        if self.planner.tree.leaves.get(*leaf).is_some_and(|leaf| leaf.misses(self.birth)) {
+            source.is_stale();
+        }
+        Ok(source)
     }
 
     /// Nothing at or below this node can be asked, or not enough.

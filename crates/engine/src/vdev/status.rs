@@ -66,6 +66,11 @@ impl VdevTree {
             let groups = |range: Range<u64>| range.end.saturating_sub(range.start);
             missed = leaf.missing().into_iter().map(groups).fold(0, u64::saturating_add);
         }
+        if let Shape::DistributedSpare { leaf, .. } = node.shape {
+            let leaf = self.leaves.get(leaf)?;
+            let groups = |range: Range<u64>| range.end.saturating_sub(range.start);
+            missed = leaf.missing().into_iter().map(groups).fold(0, u64::saturating_add);
+        }
         let mut condition = node.condition();
         if let Shape::Leaf(leaf) = node.shape
             && self.fails_always(leaf)

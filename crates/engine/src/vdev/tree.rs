@@ -42,6 +42,8 @@ pub(super) enum Shape {
     DistributedSpare {
         draid: Option<NodeId>,
         spare: u64,
+        /// What it is known to lack; it has no device of its own.
+        leaf: LeafId,
     },
     Indirect(Arc<RwLock<Option<Arc<Mapping>>>>),
     /// Holds no data; why.
@@ -442,13 +444,15 @@ impl VdevTree {
     fn condition_from_children(&self, node: &Node, without: Option<LeafId>) -> Condition {
         let lost = Condition::new(VdevState::Faulted, Aux::ErrorsExceeded);
         let redundancy = match &node.shape {
-            Shape::Leaf(leaf) if without == Some(*leaf) => return lost,
-            Shape::Leaf(leaf) => {
+            Shape::Leaf(leaf) | Shape::DistributedSpare { leaf, draid: Some(_), .. }
+                if without == Some(*leaf) =>
+            {
+                return lost;
+            }
+            Shape::Leaf(leaf) | Shape::DistributedSpare { leaf, draid: Some(_), .. } => {
                 return self.leaves.get(*leaf).map_or(lost, |leaf| leaf.condition());
             }
-            Shape::Indirect(_) | Shape::DistributedSpare { draid: Some(_), .. } => {
-                return Condition::ONLINE;
-            }
+            Shape::Indirect(_) => return Condition::ONLINE,
             Shape::Nothing(_) if node.config.kind == VdevKind::Hole => return Condition::ONLINE,
             Shape::Nothing(_) | Shape::DistributedSpare { draid: None, .. } => {
                 return Condition::new(VdevState::Unavailable, Aux::OpenFailed);

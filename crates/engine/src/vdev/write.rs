@@ -20,6 +20,7 @@ use bytes::{Bytes, BytesMut};
 use cenote_device::{DeviceError, Enough, Patience, WriteOp, write_batch, write_durable};
 use cenote_format::Txg;
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Zeros for sectors that belong to a layout and hold nothing.
@@ -49,12 +50,14 @@ impl BlockWrite {
 }
 
 /// A write of one leaf.
-struct Op {
-    leaf: LeafId,
+pub(super) struct Op {
+    pub(super) leaf: LeafId,
     /// First byte on the device.
     offset: u64,
     data: Bytes,
     birth: Txg,
+    /// The distributed spare that it is written for.
+    pub(super) through: Option<LeafId>,
 }
 
 impl Op {
@@ -64,7 +67,7 @@ impl Op {
 }
 
 /// Where the parts of a block go.
-enum Placed {
+pub(super) enum Placed {
     /// An operation of the batch.
     Op(usize),
     /// A leaf that takes no writes now, if it is one.
@@ -79,14 +82,16 @@ enum Placed {
 
 /// Writes to be sent together.
 #[derive(Default)]
-struct Batch {
-    ops: Vec<Op>,
+pub(super) struct Batch {
+    pub(super) ops: Vec<Op>,
     /// Zeros that fill gaps between other writes: sent only where they join two of them.
-    fillers: Vec<Op>,
+    pub(super) fillers: Vec<Op>,
     /// Leaves were left out although they have a device, or failed where another try may help.
-    again: bool,
+    pub(super) again: bool,
     /// It is answered when it is durable.
-    durable: bool,
+    pub(super) durable: bool,
+    /// Groups whose blocks a leaf lacks if what was written is lost; `None`: those of each write.
+    pub(super) births: Option<Range<u64>>,
 }
 
 impl VdevTree {
@@ -169,7 +174,11 @@ impl VdevTree {
 
     /// Sends everything; the answers of the batch's operations in order, all counted. `will_do` tells whether
     /// those that were done are enough.
-    fn send(&self, batch: &mut Batch, will_do: Enough<'_>) -> Vec<Result<(), DeviceError>> {
+    pub(super) fn send(
+        &self,
+        batch: &mut Batch,
+        will_do: Enough<'_>,
+    ) -> Vec<Result<(), DeviceError>> {
         let fillers = batch.useful_fillers();
         let mut sent = Vec::with_capacity(batch.ops.len() + fillers.len());
         let mut sent_to = Vec::with_capacity(batch.ops.len() + fillers.len());
@@ -230,8 +239,10 @@ impl VdevTree {
                     let (writes, bytes) = traffic.entry(op.leaf).or_default();
                     *writes += 1;
                     *bytes += op.data.len() as u64;
-                    if !batch.durable {
-                        leaf.wrote(op.birth);
+                    match &batch.births {
+                        Some(births) => leaf.wrote_all(births),
+                        None if !batch.durable => leaf.wrote(op.birth),
+                        None => {}
                     }
                 }
                 Err(error) => {
@@ -328,6 +339,17 @@ impl Placed {
         }
     }
 
+    /// Some leaf of those takes no writes now.
+    pub(super) fn is_lost_on(&self, is_one: &dyn Fn(LeafId) -> bool) -> bool {
+        match self {
+            Self::Op(_) => false,
+            Self::Lost(leaf) => leaf.is_some_and(is_one),
+            Self::Copies(parts) | Self::All(parts) | Self::Row(_, parts) => {
+                parts.iter().any(|part| part.is_lost_on(is_one))
+            }
+        }
+    }
+
     /// The first operation that failed.
     fn failure<'a>(
         &self,
@@ -344,12 +366,12 @@ impl Placed {
 }
 
 /// Lays blocks out.
-struct Placer<'a> {
-    planner: Planner<'a>,
+pub(super) struct Placer<'a> {
+    pub(super) planner: Planner<'a>,
 }
 
 impl Placer<'_> {
-    fn block(&self, write: &BlockWrite, batch: &mut Batch) -> Result<Placed, VdevError> {
+    pub(super) fn block(&self, write: &BlockWrite, batch: &mut Batch) -> Result<Placed, VdevError> {
         let tree = self.planner.tree;
         let refused = |reason| VdevError::NoSuchVdev { vdev: write.vdev, reason };
         let read = write.as_read();
@@ -418,11 +440,19 @@ impl Placer<'_> {
                 }
                 Ok(Placed::Copies(copies))
             }
-            Shape::DistributedSpare { draid, spare } => {
-                match self.planner.spare_target(*draid, *spare, extent.offset) {
+            Shape::DistributedSpare { draid, spare, leaf } => {
+                let first = batch.ops.len();
+                let placed = match self.planner.spare_target(*draid, *spare, extent.offset) {
                     Ok(target) => self.place(target, extent, birth, data, batch, depth + 1),
                     Err(_) => Ok(Placed::Lost(None)),
-                }
+                };
+                // It is the spare that lacks it then, and not who should have had it for that.
+                let placed = placed.map(|placed| match placed {
+                    Placed::Lost(_) => Placed::Lost(Some(*leaf)),
+                    placed => placed,
+                });
+                batch.ops.iter_mut().skip(first).for_each(|op| op.through = Some(*leaf));
+                placed
             }
             Shape::Raidz(_) | Shape::Draid(_) => self.rows(node, extent, birth, data, batch, depth),
             Shape::Indirect(_) => Err("it has been removed".into()),
@@ -452,7 +482,7 @@ impl Placer<'_> {
             return Err(format!("{} does not reach that far", leaf.name()));
         }
         let offset = extent.physical().ok_or("beyond the device")?;
-        batch.ops.push(Op { leaf: id, offset, data: data.clone(), birth });
+        batch.ops.push(Op { leaf: id, offset, data: data.clone(), birth, through: None });
         Ok(Placed::Op(batch.ops.len() - 1))
     }
 
@@ -534,7 +564,7 @@ impl Placer<'_> {
                 && place.offset + place.len <= leaf.asize()
             {
                 let data = zeros(place.len);
-                batch.fillers.push(Op { leaf: *id, offset, data, birth });
+                batch.fillers.push(Op { leaf: *id, offset, data, birth, through: None });
             }
         }
     }

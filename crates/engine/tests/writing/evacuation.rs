@@ -330,6 +330,7 @@ fn what_cannot_be_removed_is_refused_and_nothing_changes() {
         leaf: leaf(&directory.path().join("d9")),
         replaces: false,
         goes_back: false,
+        sequential: false,
     };
     let busy = live.take_in(newcomer, HeldDevices::new().new_leaves()).unwrap_err();
     assert_eq!(busy.kind(), ErrorKind::Busy);

@@ -19,6 +19,7 @@ mod log;
 mod members;
 mod missing;
 mod properties;
+mod rebuild;
 mod removal;
 mod scan;
 mod split;

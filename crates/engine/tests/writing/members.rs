@@ -24,14 +24,14 @@ use super::suspended::Disks;
 use super::{census, leaf};
 
 /// One more disk of so many MiB.
-fn one_more(disks: &mut Disks, size: usize) -> PathBuf {
+pub(super) fn one_more(disks: &mut Disks, size: usize) -> PathBuf {
     let path = PathBuf::from(format!("/sim/{}", disks.0.len()));
     let disk = SimDevice::new(path.display().to_string(), size << 20);
     disks.0.insert(path.clone(), Arc::new(disk));
     path
 }
 
-fn opener(disks: &Disks) -> Arc<dyn LeafOpener> {
+pub(super) fn opener(disks: &Disks) -> Arc<dyn LeafOpener> {
     let disks = disks.clone();
     Arc::new(move |leaf: &VdevConfig| {
         let path = leaf.path.clone().unwrap();
@@ -40,13 +40,13 @@ fn opener(disks: &Disks) -> Arc<dyn LeafOpener> {
     })
 }
 
-fn guid_of(live: &LivePool, path: &str) -> Guid {
+pub(super) fn guid_of(live: &LivePool, path: &str) -> Guid {
     let vdevs = live.vdevs();
     let found = vdevs.topology().root().devices().find(|leaf| leaf.path.as_deref() == Some(path));
     found.unwrap().guid
 }
 
-fn paths(live: &LivePool) -> Vec<String> {
+pub(super) fn paths(live: &LivePool) -> Vec<String> {
     let vdevs = live.vdevs();
     vdevs.topology().root().devices().filter_map(|leaf| leaf.path.clone()).collect()
 }
@@ -57,11 +57,14 @@ fn take_in(
     (beside, path): (Guid, &Path),
     replaces: bool,
 ) -> cenote_engine::Result<()> {
-    let newcomer = Newcomer { beside, leaf: leaf(path), replaces, goes_back: false };
-    live.take_in(newcomer, opener(disks))
+    live.take_in(newcomer(beside, path, replaces), opener(disks))
 }
 
-fn until(live: &LivePool, is: impl Fn() -> bool) {
+pub(super) fn newcomer(beside: Guid, path: &Path, replaces: bool) -> Newcomer {
+    Newcomer { beside, leaf: leaf(path), replaces, goes_back: false, sequential: false }
+}
+
+pub(super) fn until(live: &LivePool, is: impl Fn() -> bool) {
     let start = Instant::now();
     while !is() {
         let missed = live.vdevs().missed();
@@ -71,7 +74,7 @@ fn until(live: &LivePool, is: impl Fn() -> bool) {
     }
 }
 
-fn is_whole(live: &LivePool) -> bool {
+pub(super) fn is_whole(live: &LivePool) -> bool {
     live.vdevs().missed().is_empty() && live.vdevs().replaced().is_none()
 }
 

@@ -17,7 +17,7 @@ use cenote_engine::pool::change::create;
 use cenote_engine::pool::discover::{Candidate, Opener, ScanOptions, scan};
 use cenote_engine::pool::group::{LivePool, WriteOptions};
 use cenote_engine::vdev::{AllocationClass, LeafUnavailable, VdevState};
-use cenote_format::config::{VdevConfig, VdevKind};
+use cenote_format::config::{Draid, VdevConfig, VdevKind};
 use cenote_format::{ObjectId, ObjectType};
 
 use super::log::head;
@@ -53,8 +53,12 @@ impl Disks {
         };
         let disks = Self((0..count).map(disk).collect());
         let leaves = disks.0.keys().map(|path| leaf(path)).collect();
-        let parity = (kind == VdevKind::Raidz).then_some(parity);
-        let tops = vec![(top(kind, parity, leaves), AllocationClass::Normal)];
+        let has_parity = matches!(kind, VdevKind::Raidz | VdevKind::Draid);
+        let mut only = top(kind, has_parity.then_some(parity), leaves);
+        // Of five disks: two for data and one for parity, and room of one disk to spare.
+        let shape = Draid { data: 2, spares: 1, groups: 4, children: None };
+        only.draid = (kind == VdevKind::Draid).then_some(shape);
+        let tops = vec![(only, AllocationClass::Normal)];
         let all = disks.clone();
         let open = move |leaf: &VdevConfig| {
             let path = leaf.path.clone().unwrap();

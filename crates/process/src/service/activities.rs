@@ -41,11 +41,24 @@ impl Activities {
         }
     }
 
-    /// Puts them into the report of a vdev and all below it, whose sizes are known.
+    /// Puts them into the report of a vdev and all below it, whose sizes are known as far as they are open.
     pub fn put(&self, vdev: &mut VdevReport) {
-        vdev.children.iter_mut().for_each(|child| self.put(child));
+        self.put_with(vdev, 0);
+    }
+
+    /// The same; `least`: bytes that the vdev has at least.
+    fn put_with(&self, vdev: &mut VdevReport, least: u64) {
+        let least = if vdev.allocatable > 0 { vdev.allocatable } else { least };
+        let sharing = match vdev.kind.as_str() {
+            "raidz" => vdev.children.len() as u64,
+            "root" | "draid" => 0,
+            _ => 1,
+        };
+        let of_each = least.checked_div(sharing).unwrap_or(0);
+        vdev.children.iter_mut().for_each(|child| self.put_with(child, of_each));
         let Some([initialize, trim]) = self.0.get(&vdev.guid) else { return };
-        let total = vdev.allocatable;
+        // One that is offline has no size, and is as far as it was.
+        let total = least;
         let whole = |activity: Activity| match activity.state {
             ActivityState::Complete => Activity { done: total, total, ..activity },
             _ => Activity { done: activity.done.min(total), total, ..activity },

@@ -15,7 +15,7 @@ use cenote_engine::dataset::change::PropertyInput;
 use cenote_engine::dataset::{Dataset, Listed, PropertyReader};
 use cenote_engine::pool::Pool;
 use cenote_engine::pool::change::{DatasetOrders, NewNamed, Newcomer, Parents, SplitPlan};
-use cenote_engine::pool::group::{ExpansionProgress, LivePool, ScanProgress};
+use cenote_engine::pool::group::{ExpansionProgress, LivePool, RebuildProgress, ScanProgress};
 use cenote_engine::pool::leaves::HeldDevices;
 use cenote_engine::{Error, ErrorKind, Result};
 use cenote_format::master_node::CaseSensitivity;
@@ -136,6 +136,17 @@ impl PoolChanges {
     /// How far the expansion of a vdev is.
     pub fn expansion_progress(&self) -> Option<ExpansionProgress> {
         self.live.as_ref()?.expansion_progress()
+    }
+
+    /// Since when the scrub of the error log pauses, in seconds since 1970, if there was one.
+    pub fn error_scrub_pause(&self) -> Option<u64> {
+        let (_, paused) = self.live.as_ref()?.error_scrub_progress()?;
+        Some(paused)
+    }
+
+    /// How far sequential rebuilds are.
+    pub fn rebuild_progress(&self) -> Vec<RebuildProgress> {
+        self.live.as_ref().map(|live| live.rebuild_progress()).unwrap_or_default()
     }
 
     /// The pool was opened, or keys were loaded: what waited for that is done.
@@ -387,12 +398,18 @@ impl PoolChanges {
     ///
     /// # Errors
     /// As [`LivePool::take_in`] says.
-    pub fn take_in(&self, beside: Guid, device: &VdevPlan, replaces: bool) -> Result<()> {
+    pub fn take_in(
+        &self,
+        beside: Guid,
+        device: &VdevPlan,
+        (replaces, sequential): (bool, bool),
+    ) -> Result<()> {
         let opener = HeldDevices::new().new_leaves();
         let mut plan = vec![device.clone()];
         let _partitions = crate::whole_disks::partition(&mut plan).map_err(Error::invalid)?;
         let leaf = plan.first().map(crate::opening::member).unwrap_or_default();
-        self.live()?.take_in(Newcomer { beside, leaf, replaces, goes_back: false }, opener)
+        let newcomer = Newcomer { beside, leaf, replaces, goes_back: false, sequential };
+        self.live()?.take_in(newcomer, opener)
     }
 
     /// Gives the pool a new guid, this one or a random one.

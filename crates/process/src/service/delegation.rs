@@ -4,7 +4,7 @@
 //! is not below it; what is written in a set counts only at and above the place where the set was given.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use cenote_control::peer::Peer;
 use cenote_format::delegation::{Key, Scope, Who};
@@ -98,7 +98,7 @@ fn ways(path: &str) -> Vec<&str> {
 /// Whether the levels, nearest first, give `permission`: what is local counts on the first where that is the
 /// dataset itself.
 fn is_allowed(levels: &[(bool, &Given)], who: &Peer, permission: &str) -> bool {
-    let mut sets: BTreeSet<String> = BTreeSet::new();
+    let mut sets = Sets::new();
     for (is_it, given) in levels {
         let scope = if *is_it { Scope::Local } else { Scope::Descendant };
         let his = persons(who).into_iter().map(|who| (who, scope));
@@ -107,7 +107,7 @@ fn is_allowed(levels: &[(bool, &Given)], who: &Peer, permission: &str) -> bool {
             if listed(false).is_some_and(|all| all.iter().any(|one| one == permission)) {
                 return true;
             }
-            sets.extend(listed(true).into_iter().flatten().cloned());
+            add(&mut sets, listed(true));
         }
         if any_set_has(given, &mut sets, permission) {
             return true;
@@ -122,19 +122,37 @@ fn persons(who: &Peer) -> Vec<Who> {
     std::iter::once(Who::Everyone).chain(who.user.map(Who::User)).chain(groups).collect()
 }
 
+/// Sets that were given, and whether what is in them was found: then what is written of them further up does not
+/// count.
+type Sets = BTreeMap<String, bool>;
+
+/// Sets that are given here; what was found of others of their names nearer by stays.
+fn add(sets: &mut Sets, given: Option<&Vec<String>>) {
+    for name in given.into_iter().flatten() {
+        sets.entry(name.clone()).or_default();
+    }
+}
+
 /// Whether one of these sets, as it is written here, has `permission`; sets that are in them are added.
-fn any_set_has(given: &Given, sets: &mut BTreeSet<String>, permission: &str) -> bool {
-    let mut due: Vec<String> = sets.iter().cloned().collect();
+fn any_set_has(given: &Given, sets: &mut Sets, permission: &str) -> bool {
+    let is_due = |(name, is_found): (&String, &bool)| (!is_found).then(|| name.clone());
+    let mut due: Vec<String> = sets.iter().filter_map(is_due).collect();
     while let Some(name) = due.pop() {
         let key =
             |sets: bool| Key { who: Who::Set(name.clone()), scope: Scope::NotApplicable, sets };
-        if given.get(&key(false)).is_some_and(|all| all.iter().any(|one| one == permission)) {
+        let (own, inner) = (given.get(&key(false)), given.get(&key(true)));
+        if own.is_some_and(|all| all.iter().any(|one| one == permission)) {
             return true;
         }
-        for inner in given.get(&key(true)).into_iter().flatten() {
-            if sets.insert(inner.clone()) {
-                due.push(inner.clone());
-            }
+        if own.is_some() || inner.is_some() {
+            sets.insert(name.clone(), true);
+        }
+        for inner in inner.into_iter().flatten().filter(|inner| !sets.contains_key(*inner)).cloned()
+        {
+            due.push(inner);
+        }
+        for name in &due {
+            sets.entry(name.clone()).or_default();
         }
     }
     false
@@ -142,11 +160,11 @@ fn any_set_has(given: &Given, sets: &mut BTreeSet<String>, permission: &str) -> 
 
 /// Whether who makes something below these levels is given `permission` on it.
 fn creator_gets(levels: &[(bool, &Given)], permission: &str) -> bool {
-    let mut sets = BTreeSet::new();
+    let mut sets = Sets::new();
     levels.iter().any(|(_, given)| {
         let of =
             |sets: bool| given.get(&Key { who: Who::Creator, scope: Scope::NotApplicable, sets });
-        sets.extend(of(true).into_iter().flatten().cloned());
+        add(&mut sets, of(true));
         of(false).is_some_and(|all| all.iter().any(|one| one == permission))
             || any_set_has(given, &mut sets, permission)
     })
@@ -201,6 +219,21 @@ mod tests {
         assert!(!may(&[(true, &lowest), (false, &below), (false, &top)], "destroy"));
         assert!(!may(&[(true, &lowest), (false, &below), (false, &top)], "create"));
         assert!(!may(&[(true, &below)], "destroy"));
+    }
+
+    #[test]
+    fn what_is_written_of_a_set_nearer_by_hides_what_is_written_above() {
+        let top = given(&[("s-$@set", &["snapshot"]), ("Ud$1000", &["@set"])]);
+        let below =
+            given(&[("s-$@set", &["checksum"]), ("Ul$1000", &["@set"]), ("Ud$1000", &["@set"])]);
+        let lowest = given(&[]);
+        let may = |levels: &[(bool, &Given)], what| is_allowed(levels, &alice(), what);
+        let (own, under) =
+            ([(true, &below), (false, &top)], [(true, &lowest), (false, &below), (false, &top)]);
+        assert!(may(&own, "checksum") && !may(&own, "snapshot"));
+        assert!(may(&under, "checksum") && !may(&under, "snapshot"));
+        // Where nothing is written of it nearer by, the one above counts.
+        assert!(may(&[(true, &lowest), (false, &top)], "snapshot"));
     }
 
     #[test]

@@ -4,6 +4,8 @@
 //! take a lock of their own and never one that a look needs.
 
 mod activities;
+mod asked;
+mod by_files;
 pub mod changes;
 mod datasets;
 mod delegation;
@@ -17,6 +19,7 @@ mod permissions;
 mod places;
 mod pool_report;
 mod published;
+mod rebuilds;
 pub mod settings;
 mod spares;
 mod troubles;
@@ -120,6 +123,7 @@ impl Service {
             turns: Turns::default(),
             altroot: facts.altroot.clone().unwrap_or_default(),
         });
+        service.mounts.administer(Arc::new(by_files::ByFiles::of(&service)));
         service.keep_published();
         Ok(service)
     }
@@ -265,6 +269,14 @@ impl PoolService for Service {
                 }
                 if let Some(progress) = self.changes.expansion_progress() {
                     pool_report::add_expansion(&mut report, &progress);
+                }
+                let rebuilding = self.changes.rebuild_progress();
+                rebuilds::add(&mut report, &rebuilding);
+                if !rebuilding.is_empty() {
+                    report.status = pool_report::status(&report);
+                }
+                if let Some(paused) = self.changes.error_scrub_pause() {
+                    pool_report::add_error_scrub(&mut report, paused);
                 }
                 if let Some(refuses) = self.changes.suspended() {
                     pool_report::suspend(&mut report, refuses);

@@ -14,8 +14,8 @@ use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use cenote_control::changes::{MountRequest, UnmountRequest};
@@ -24,9 +24,11 @@ use cenote_control::protocol::{Failure, FailureKind};
 use cenote_control::report::{DatasetKind, DatasetReport, UnreplayedLog};
 use cenote_control::terminal::words_of;
 use cenote_engine::pool::Pool;
+use cenote_posix::SnapshotAdmin;
 use cenote_posix::control_directory::SNAPSHOTS;
 use cenote_serve::fuse::{self, Covers, MountError, MountOptions};
 
+use super::asked;
 use super::changes::PoolChanges;
 use super::datasets::Datasets;
 use super::no_dataset;
@@ -71,6 +73,8 @@ pub struct Mounts {
     kernel: KernelTable,
     /// Nobody was unmounting one of them when the kernel's table was read last.
     is_settled: AtomicBool,
+    /// Who makes snapshots as directories.
+    admin: OnceLock<Arc<dyn SnapshotAdmin>>,
 }
 
 /// Why a filesystem is not among those `mount -a` mounts.
@@ -91,7 +95,14 @@ impl Mounts {
             changes,
             kernel: KernelTable::watch(),
             is_settled: AtomicBool::new(false),
+            admin: OnceLock::new(),
         }
+    }
+
+    /// Snapshots can be made as directories of what is mounted from now on.
+    pub fn administer(&self, admin: Arc<dyn SnapshotAdmin>) {
+        // There is one service.
+        let _ = self.admin.set(admin);
     }
 
     /// What is mounted now.
@@ -250,6 +261,12 @@ impl Mounts {
         if asks_remount(request) {
             return self.remount_with(dataset, request);
         }
+        if !value("redact_snaps").is_empty() && !request.force {
+            return refuse(format!(
+                "cannot mount '{name}': Dataset is not complete, was created by receiving a redacted \
+                 zfs send stream."
+            ));
+        }
         if self.of(name).is_some() {
             let reason = format!("cannot mount '{name}': filesystem already mounted");
             return Err(Failure::new(FailureKind::Already, reason));
@@ -335,6 +352,9 @@ impl Mounts {
             .changes
             .open_files(pool, &found, wanted.read_only)
             .map_err(|error| refuse(FailureKind::Other, error.reason))?;
+        if let Some(admin) = self.admin.get() {
+            files.administer(admin.clone());
+        }
         // Of a pool that is open for reading only, say: the mount is so, whatever the property says.
         if files.writer().is_none() && !wanted.read_only {
             temporary.push(("readonly", "on"));
@@ -438,11 +458,21 @@ impl Mounts {
     pub fn snapshots_changed<'a>(&self, dataset: &str, names: impl Iterator<Item = &'a str>) {
         let Some(mount) = self.table.get(dataset) else { return };
         mount.files.snapshots_changed();
-        let told = names
-            .map(|name| mount.mounted.invalidate_name(SNAPSHOTS, name.as_bytes()))
-            .chain(std::iter::once_with(|| mount.mounted.invalidate_node(SNAPSHOTS)));
-        for error in told.filter_map(Result::err) {
-            tracing::warn!(dataset, %error, "the kernel was not told of changed snapshots");
+        let names: Vec<Vec<u8>> = names.map(|name| name.as_bytes().to_vec()).collect();
+        let (mounted, dataset) = (mount.mounted.clone(), dataset.to_owned());
+        let tell = move || {
+            let told = names
+                .iter()
+                .map(|name| mounted.invalidate_name(SNAPSHOTS, name))
+                .chain(std::iter::once_with(|| mounted.invalidate_node(SNAPSHOTS)));
+            for error in told.filter_map(Result::err) {
+                tracing::warn!(dataset, %error, "the kernel was not told of changed snapshots");
+            }
+        };
+        // The kernel holds the directory until it is answered who changes it through the mount.
+        match asked::is_asked_by_kernel() {
+            true => drop(std::thread::spawn(tell)),
+            false => tell(),
         }
     }
 

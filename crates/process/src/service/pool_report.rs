@@ -28,7 +28,7 @@ use cenote_format::{Guid, ObjectId, nvlist, scan_state};
 
 use super::activities::Activities;
 use super::troubles::Troubles;
-use super::{spares, vdevs};
+use super::{rebuilds, spares, vdevs};
 
 /// Largest packed list that is believed, in bytes.
 const MAX_LIST: u64 = 16 << 20;
@@ -73,6 +73,8 @@ impl PoolFacts {
             removal,
             checkpoint,
             expansion: tree.as_ref().and_then(|tree| expansion_report(tree, pool)),
+            rebuilds: tree.as_ref().map_or(Vec::new(), |tree| rebuilds::read(pool, tree)),
+            error_scrub: words("error_scrub")?.and_then(|words| error_scrub_report(&words)),
             caches: list(pool, &directory, "l2cache", VdevClass::Cache)?,
             spares: list(pool, &directory, "spares", VdevClass::Spare)?,
             dedup: dedup_report(&space.dedup_tables),
@@ -231,6 +233,42 @@ fn list(pool: &Pool, directory: &Zap, key: &str, class: VdevClass) -> Result<Vec
     Ok(out)
 }
 
+fn error_scrub_report(words: &[u64]) -> Option<ScanReport> {
+    let state = scan_state::ErrorScrubState::from_words(words).ok()?;
+    error_scrub_of(&state)
+}
+
+/// What a scrub of the error log tells.
+pub fn error_scrub_of(state: &scan_state::ErrorScrubState) -> Option<ScanReport> {
+    if state.function != scan_state::ScanFunction::ErrorScrub {
+        return None;
+    }
+    let phase = match state.phase {
+        scan_state::ScanPhase::Finished => ScanState::Finished,
+        scan_state::ScanPhase::Cancelled => ScanState::Canceled,
+        scan_state::ScanPhase::ErrorScrubbing => ScanState::Scanning,
+        _ => return None,
+    };
+    let seconds = |time: u64| i64::try_from(time).unwrap_or(0);
+    Some(ScanReport {
+        function: ScanFunction::ErrorScrub,
+        state: phase,
+        start_time: seconds(state.start_time),
+        end_time: seconds(state.end_time),
+        to_examine: state.to_examine,
+        examined: state.examined,
+        skipped: 0,
+        processed: 0,
+        errors: state.errors,
+        pass_examined: 0,
+        issued: state.examined,
+        pass_issued: 0,
+        pass_start: seconds(state.start_time),
+        paused: if state.is_paused() { seconds(state.start_time) } else { 0 },
+        spent_paused: 0,
+    })
+}
+
 fn scan_report(words: &[u64]) -> Option<ScanReport> {
     scan_of(&scan_state::ScanState::from_words(words).ok()?)
 }
@@ -261,6 +299,13 @@ pub fn add_expansion(report: &mut PoolReport, progress: &ExpansionProgress) {
         own.reflowed = own.reflowed.max(progress.moved);
         own.to_reflow = progress.in_use.max(own.reflowed);
         own.waiting_for_resilver = progress.waits;
+    }
+}
+
+/// When the scrub of the error log pauses, nothing on the disks says since when.
+pub fn add_error_scrub(report: &mut PoolReport, paused: u64) {
+    if let Some(scan) = report.error_scrub.as_mut().filter(|scan| scan.paused != 0) {
+        scan.paused = i64::try_from(paused).unwrap_or(0).max(1);
     }
 }
 
@@ -385,7 +430,7 @@ fn dedup_report(tables: &DedupTables) -> Option<DedupReport> {
 }
 
 /// What `zpool status` has to explain, by OpenZFS's order of urgency.
-fn status(report: &PoolReport) -> PoolStatus {
+pub(super) fn status(report: &PoolReport) -> PoolStatus {
     use VdevReason::{BadLabel, CorruptData, OpenFailed};
     let mut leaves = Vec::new();
     collect(&report.root, &mut leaves);
@@ -403,9 +448,18 @@ fn status(report: &PoolReport) -> PoolStatus {
     let missed = missed.map(|leaf| leaf.missed).max().unwrap_or(0);
     let errors =
         |leaf: &VdevReport| leaf.read_errors + leaf.write_errors + leaf.checksum_errors > 0;
-    let conditions: [(PoolStatus, &dyn Fn() -> bool); 16] = [
+    let rebuilt = report.rebuilds.iter().filter(|one| one.state != ScanState::Scanning);
+    let rebuilt = rebuilt.map(|one| one.end_time).max().unwrap_or(0);
+    let scrub = report.scan.filter(|scan| scan.function == ScanFunction::Scrub);
+    let conditions: [(PoolStatus, &dyn Fn() -> bool); 18] = [
         (PoolStatus::Resilvering, &|| {
             scan.is_some_and(|scan| scan.function == ScanFunction::Resilver)
+        }),
+        (PoolStatus::Rebuilding, &|| {
+            report.rebuilds.iter().any(|one| one.state == ScanState::Scanning)
+        }),
+        (PoolStatus::RebuildScrub, &|| {
+            rebuilt > 0 && scrub.is_none_or(|scrub| scrub.start_time < rebuilt)
         }),
         (PoolStatus::FaultedDeviceNoReplicas, &|| no_replicas && faulted()),
         (PoolStatus::MissingDeviceNoReplicas, &|| no_replicas && missing()),

@@ -5,6 +5,7 @@
 //! what is above is mounted first.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -42,6 +43,11 @@ impl Turns {
     /// Waits until no order is under way that moves mounts.
     pub fn beside(&self) -> Turn<'_> {
         Turn::Beside { _held: self.orders.read() }
+    }
+
+    /// The same, if that is so within `time`.
+    pub fn beside_within(&self, time: Duration) -> Option<Turn<'_>> {
+        self.orders.try_read_for(time).map(|held| Turn::Beside { _held: held })
     }
 
     /// For who mounts what it made, beside other orders.

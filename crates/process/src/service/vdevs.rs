@@ -51,6 +51,10 @@ fn node(status: &VdevStatus, pool: &str, space: Option<&PoolSpace>, depth: u32) 
         removing: config.top.is_some_and(|top| top.removing.unwrap_or(0) != 0),
         awaiting_resilver: config.resilver_defer
             || status.missed > 0 && status.condition.state.is_readable(),
+        // As long as a resilver goes on.
+        resilvering: status.missed > 0
+            && status.condition.state.is_readable()
+            && !config.resilver_defer,
         missed: status.missed,
         configured_ashift: config.top.map_or(0, |top| top.ashift),
         counters: IoCounters {

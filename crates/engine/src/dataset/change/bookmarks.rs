@@ -4,7 +4,8 @@
 //! the deadlists that only a bookmark needs goes with it.
 
 use cenote_format::bookmark::{
-    Bookmark, BookmarkDetails, FLAG_HAS_FREED_BEFORE_NEXT, FLAG_SNAPSHOT_EXISTS,
+    Bookmark, BookmarkDetails, FLAG_HAS_FREED_BEFORE_NEXT, FLAG_SNAPSHOT_EXISTS, RedactionEntry,
+    RedactionHeader,
 };
 use cenote_format::bpobj::Space;
 use cenote_format::dsl_dataset::{KEY_BOOKMARKS, KEY_IVSET_GUID};
@@ -12,17 +13,62 @@ use cenote_format::zap::normalize::Normalization;
 use cenote_format::{Guid, ObjectId};
 
 use super::MosChange;
-use super::objects::METADATA_ZAP;
+use super::objects::{LARGE_BLOCK, METADATA_NUMBERS, METADATA_ZAP};
 use crate::{Error, ErrorKind, Result};
 
 const BOOKMARKS: &str = "bookmarks";
 const LONG_FORM: &str = "bookmark_v2";
 const WRITTEN: &str = "bookmark_written";
 const REDACTED: &str = "redaction_bookmarks";
+/// Redaction snapshots that the bonus of a list has room for.
+const REDACTED_FOR_MAX: usize = 36;
 
 impl MosChange<'_> {
     /// Makes the bookmark `name` of a snapshot, in the table of `head`.
     pub fn create_bookmark(&self, head: ObjectId, name: &str, snapshot: ObjectId) -> Result<()> {
+        self.create_bookmark_with(head, name, snapshot, ObjectId(0))
+    }
+
+    /// The same with the list of what streams of it leave out for the snapshots of these guids.
+    pub fn create_redaction_bookmark(
+        &self,
+        head: ObjectId,
+        name: &str,
+        snapshot: ObjectId,
+        guids: &[Guid],
+        entries: &[RedactionEntry],
+    ) -> Result<()> {
+        if !self.is_enabled(REDACTED)? || !self.is_enabled(LONG_FORM)? {
+            return Err(Error::unsupported("redaction bookmarks feature not enabled"));
+        }
+        if guids.len() > REDACTED_FOR_MAX {
+            return Err(Error::invalid("too many redaction snapshots specified"));
+        }
+        let header = RedactionHeader {
+            last_object: u64::MAX,
+            last_block: u64::MAX,
+            entries: entries.len() as u64,
+            snapshots: guids.to_vec(),
+        };
+        let kind = METADATA_NUMBERS;
+        let list = self.new_object(kind, LARGE_BLOCK, kind, header.encode())?;
+        let mut data = Vec::with_capacity(entries.len().saturating_mul(RedactionEntry::SIZE));
+        for entry in entries {
+            data.extend(entry.encode()?);
+        }
+        if !data.is_empty() {
+            self.object(list)?.write(self.tx, 0, &data)?;
+        }
+        self.create_bookmark_with(head, name, snapshot, list)
+    }
+
+    fn create_bookmark_with(
+        &self,
+        head: ObjectId,
+        name: &str,
+        snapshot: ObjectId,
+        list: ObjectId,
+    ) -> Result<()> {
         let phys = self.dataset(snapshot)?;
         if !phys.is_snapshot() {
             return Err(Error::invalid("not a snapshot").at_object(0, snapshot.0));
@@ -31,6 +77,7 @@ impl MosChange<'_> {
         let mut details = BookmarkDetails {
             flags: FLAG_SNAPSHOT_EXISTS,
             ivset_guid: Guid(ivset),
+            redaction_list: list,
             ..BookmarkDetails::default()
         };
         if self.is_enabled(WRITTEN)? {
@@ -43,7 +90,7 @@ impl MosChange<'_> {
             };
             details.freed_before_next = self.deadlist_total(next.deadlist)?;
         }
-        let long = details.flags & FLAG_HAS_FREED_BEFORE_NEXT != 0 || ivset != 0;
+        let long = details.flags & FLAG_HAS_FREED_BEFORE_NEXT != 0 || ivset != 0 || list.0 != 0;
         let bookmark = Bookmark {
             guid: phys.guid,
             creation_txg: phys.creation_txg,
@@ -52,7 +99,8 @@ impl MosChange<'_> {
         };
         self.add_bookmark(head, name, &bookmark)?;
         let txg = phys.creation_txg;
-        let text = format!("name={name} creation_txg={txg} target_snap={snapshot} redact_obj=0");
+        let text =
+            format!("name={name} creation_txg={txg} target_snap={snapshot} redact_obj={list}");
         self.log_event("bookmark", Some(head), &text)
     }
 
@@ -96,6 +144,9 @@ impl MosChange<'_> {
             self.add_reference(LONG_FORM)?;
             if details.flags & FLAG_HAS_FREED_BEFORE_NEXT != 0 {
                 self.add_reference(WRITTEN)?;
+            }
+            if details.redaction_list.0 != 0 {
+                self.add_reference(REDACTED)?;
             }
         }
         self.put_bookmark(head, name, bookmark)

@@ -8,7 +8,7 @@ use cenote_format::property::{self, Kind, Types};
 use cenote_format::{ObjectId, crypto_key, dsl_directory};
 
 use super::super::DatasetKind;
-use super::super::name::{DEPTH_MAX, DatasetName, NAME_MAX};
+use super::super::name::{DatasetName, check_new_name};
 use super::{MosChange, NewDataset, PropertyData, PropertyInput};
 use crate::{Error, ErrorKind, Result};
 
@@ -27,13 +27,11 @@ impl MosChange<'_> {
             return located(Error::not_found("parent does not exist"));
         }
         let path = format!("{}/{}", self.name_of(parent.head_dataset)?, new.name);
-        if new.name.contains(['/', '@', '#']) || path.len() > NAME_MAX {
+        if new.name.contains(['/', '@', '#']) {
             return located(Error::invalid(format!("'{path}' is not a dataset name")));
         }
+        check_new_name(&path)?;
         DatasetName::parse(&path)?;
-        if self.limits_above(new.parent)?.len() >= DEPTH_MAX {
-            return located(Error::invalid(format!("'{path}' is nested too deeply")));
-        }
         if self.number(parent.child_map, new.name)?.is_some() {
             return located(Error::new(ErrorKind::Exists, "dataset already exists"));
         }

@@ -62,7 +62,7 @@ pub use free::{Freed, FreeingPass};
 pub use ledger::DatasetLedger;
 pub use properties::{PropertyData, PropertyInput};
 pub use receive::{ReceivedSnapshot, ResumeFacts, ResumePoint};
-pub use scan::{ScanQueue, read_scan};
+pub use scan::{ScanQueue, read_error_scrub, read_scan};
 pub use skeleton::{DEFERRED_LIST, FREE_LIST, NewPool, Skeleton};
 pub use space::{Delta, Share};
 

@@ -8,7 +8,7 @@ use cenote_format::dsl_dataset::{FLAG_INCONSISTENT, KEY_IVSET_GUID, resume as ke
 use cenote_format::dsl_directory::KEY_CRYPTO_KEY_OBJECT;
 use cenote_format::property::{HAS_RECEIVED, INHERIT_SUFFIX, RECEIVED_SUFFIX};
 use cenote_format::zap::Value;
-use cenote_format::{Guid, ObjectId};
+use cenote_format::{Guid, ObjectId, feature};
 
 use super::{MosChange, NewKeys, PropertyInput};
 use crate::dataset::DatasetKind;
@@ -86,6 +86,16 @@ impl MosChange<'_> {
         self.set_number_field(head, key_of::OBJECT, point.object)?;
         self.set_number_field(head, key_of::OFFSET, point.offset)?;
         self.set_number_field(head, key_of::BYTES, point.bytes)
+    }
+
+    /// The head lacks the blocks that were left out for these snapshots; none: it is whole.
+    pub fn set_redacted(&self, head: ObjectId, guids: Option<&[u64]>) -> Result<()> {
+        let Some(feature) = feature::by_name("redacted_datasets") else { return Ok(()) };
+        self.deactivate(head, feature)?;
+        match guids {
+            Some(guids) => self.activate(head, feature, &Value::of_u64s(guids)?),
+            None => Ok(()),
+        }
     }
 
     /// How far a half-received head is; `None` if it cannot go on.

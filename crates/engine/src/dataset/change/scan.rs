@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use cenote_format::scan_state::ScanState;
+use cenote_format::scan_state::{ErrorScrubState, ScanState};
 use cenote_format::zap::Value;
 use cenote_format::{ObjectId, ObjectType, Txg};
 
@@ -41,6 +41,13 @@ pub fn read_scan(mos: &ObjectSet) -> Result<Option<(ScanState, ScanQueue)>> {
     };
     let queue = waiting.into_iter().map(|(name, until)| Ok((number(&name)?, Txg(until))));
     Ok(Some((record, queue.collect::<Result<_>>()?)))
+}
+
+/// The scrub of the error log of the pool that `mos` belongs to. `None`: there never was one.
+pub fn read_error_scrub(mos: &ObjectSet) -> Result<Option<ErrorScrubState>> {
+    let Some(directory) = Table::open(mos, OBJECT_DIRECTORY)? else { return Ok(None) };
+    let Some(value) = directory.value(ERROR_SCRUB)? else { return Ok(None) };
+    Ok(Some(ErrorScrubState::from_words(&value.as_u64s().unwrap_or_default())?))
 }
 
 impl MosChange<'_> {
@@ -81,6 +88,11 @@ impl MosChange<'_> {
     /// The group up to which the last whole scrub read everything; 0: there was none.
     pub fn last_scrubbed(&self) -> Result<Txg> {
         Ok(Txg(self.number(OBJECT_DIRECTORY, LAST_SCRUBBED)?.unwrap_or(0)))
+    }
+
+    /// Records how far the scrub of an error log is.
+    pub fn put_error_scrub(&self, state: &ErrorScrubState) -> Result<()> {
+        self.put(OBJECT_DIRECTORY, ERROR_SCRUB, &Value::of_u64s(&state.to_words())?)
     }
 
     /// A scan begins: the scrub of an error log, if there ever was one, is forgotten.

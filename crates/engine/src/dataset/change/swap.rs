@@ -64,6 +64,24 @@ impl MosChange<'_> {
         Ok(clone)
     }
 
+    /// Refuses a clone whose content `head` has no room for by its own quota and reservation.
+    pub fn check_swap(&self, clone: ObjectId, head: ObjectId) -> Result<()> {
+        let (new, old) = (self.dataset(clone)?, self.dataset(head)?);
+        let directory = self.directory(old.directory)?;
+        let quota = self.refquota(&directory)?;
+        if quota != 0 && new.referenced_bytes > quota {
+            let error = Error::new(ErrorKind::Quota, "it refers to more than its refquota");
+            return Err(error.at_object(0, head.0));
+        }
+        let reserved = self.refreservation(&directory)?;
+        let unused = old.unique_bytes.min(reserved).saturating_sub(new.unique_bytes.min(reserved));
+        if unused > 0 && unused > self.available_to(old.directory)? {
+            let error = Error::new(ErrorKind::NoSpace, "its refreservation has no room");
+            return Err(error.at_object(0, head.0));
+        }
+        Ok(())
+    }
+
     /// Exchanges the content of `clone` and of `head`, whose newest snapshot it is a clone of.
     pub fn swap_clone(&self, clone: ObjectId, head: ObjectId) -> Result<()> {
         let (mut new, mut old) = (self.dataset(clone)?, self.dataset(head)?);

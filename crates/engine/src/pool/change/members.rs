@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use cenote_format::config::{PoolConfig, VdevConfig};
+use cenote_format::config::{PoolConfig, VdevConfig, VdevKind};
 use cenote_format::{Guid, Txg};
 
 use super::add::{AuxiliaryKind, Joined};
@@ -16,7 +16,7 @@ use super::create::{random, vdev_zap};
 use super::evacuate::is_removing;
 use crate::dataset::change::MosChange;
 use crate::pool::group::vdev_zaps::{free_objects_of, zap_map};
-use crate::pool::group::{LivePool, MosStore, ScanKind, ScanOrder, seconds_now};
+use crate::pool::group::{LivePool, MosStore, seconds_now};
 use crate::pool::labels;
 use crate::vdev::{
     Aux, Condition, Detached, LeafDevice, LeafOpener, Topology, VdevError, VdevState, VdevTree,
@@ -42,6 +42,8 @@ pub struct Newcomer {
     pub replaces: bool,
     /// A hot spare goes back when the other has everything again.
     pub goes_back: bool,
+    /// It gets everything in the order of the disks, without a look at checksums; a scrub follows.
+    pub sequential: bool,
 }
 
 /// Where a new device comes, its guids chosen.
@@ -54,7 +56,7 @@ struct Place {
 
 impl Place {
     fn topology(&self, topology: &Topology, txg: Txg) -> Result<Topology, VdevError> {
-        let Newcomer { beside, leaf, replaces, goes_back } = self.newcomer.clone();
+        let Newcomer { beside, leaf, replaces, goes_back, .. } = self.newcomer.clone();
         match replaces {
             true if goes_back && leaf.is_spare => {
                 topology.replace(beside, leaf, self.above, txg)?.unspare(beside, txg)
@@ -69,6 +71,15 @@ impl Place {
         let leaf = &self.newcomer.leaf;
         let joined = Joined::new([leaf.guid], by, others);
         let tree = others.succeeded_by(self.topology(others.topology(), txg)?, Arc::new(joined))?;
+        if leaf.kind == VdevKind::DistributedSpare {
+            let status = tree.status();
+            let own = status.as_ref().and_then(|root| root.find(leaf.guid));
+            let condition = own.map_or(Condition::ONLINE, |own| own.condition);
+            return match refusal(condition) {
+                Some(reason) => Err(Error::invalid(reason)),
+                None => Ok(tree),
+            };
+        }
         check_newcomer(&tree, leaf.guid)?;
         Ok(tree)
     }
@@ -99,6 +110,12 @@ fn refusal(condition: Condition) -> Option<&'static str> {
         Aux::TooSmall | Aux::BadLabel => Some("device is too small"),
         _ => Some("the new device cannot be opened, or is busy"),
     }
+}
+
+/// A vdev whose blocks have to be known, so that devices get what they lack.
+fn is_raidz(topology: &Topology, vdev: Guid) -> bool {
+    let top = topology.top_of(vdev).and_then(|id| topology.top(id));
+    top.is_some_and(|top| top.kind == VdevKind::Raidz)
 }
 
 pub(super) fn device_of(tree: &VdevTree, leaf: Guid) -> Result<LeafDevice> {
@@ -132,18 +149,13 @@ impl LivePool {
         }
         // What cannot be opened is told before a group waits for it; the device stays open meanwhile.
         let held = place.tree(&self.vdevs(), &opener, Txg(0))?;
+        let sequential = place.newcomer.sequential;
         let taken = self.change(move |live, change| live.take_in_now(change, place, &opener));
         drop(held);
-        taken.inspect(|()| self.resilver_now())
-    }
-
-    /// Begins a resilver of what devices lack, for who asked for what made them lack it. If one is under way,
-    /// the next begins by itself.
-    pub(super) fn resilver_now(&self) {
-        let is_needed = self.vdevs().resilver_range().is_some();
-        if is_needed && let Err(error) = self.scan(ScanOrder::Begin(ScanKind::Resilver)) {
-            tracing::info!(%error, "no resilver now");
+        if taken.is_ok() && !sequential {
+            self.resilver_now();
         }
+        taken
     }
 
     fn take_in_now(
@@ -162,15 +174,28 @@ impl LivePool {
         if let Some(map) = zap_map(change)? {
             place.newcomer.leaf.leaf_zap = Some(vdev_zap(change, map)?);
         }
+        let sequential = place.newcomer.sequential;
+        let in_order = sequential && is_raidz(others.topology(), place.newcomer.beside);
+        if sequential && !in_order {
+            place.newcomer.leaf.rebuild_txg = Some(txg);
+        } else if self.is_rebuilding() {
+            return Err(Error::new(ErrorKind::Busy, "currently sequentially resilvering"));
+        }
         let tree = place.tree(&others, opener, txg)?;
         let Newcomer { beside, leaf, replaces, .. } = place.newcomer;
-        let device = device_of(&tree, leaf.guid)?.device;
-        let facts = PoolConfig { txg: Some(Txg(0)), ..self.config.lock().facts() };
-        let label = tree
-            .topology()
-            .label(&facts, leaf.guid)
-            .ok_or_else(|| Error::bug("a new device is not in the configuration"))?;
-        labels::initialise_devices(&[(device, label)], &self.pool.uberblock())?;
+        let top = tree.topology().top_of(leaf.guid).unwrap_or_default();
+        if sequential && !in_order {
+            self.check_rebuildable(change, &tree, top)?;
+        }
+        if leaf.kind.has_device() {
+            let device = device_of(&tree, leaf.guid)?.device;
+            let facts = PoolConfig { txg: Some(Txg(0)), ..self.config.lock().facts() };
+            let label = tree
+                .topology()
+                .label(&facts, leaf.guid)
+                .ok_or_else(|| Error::bug("a new device is not in the configuration"))?;
+            labels::initialise_devices(&[(device, label)], &self.pool.uberblock())?;
+        }
         tree.add_missing_txgs(leaf.guid, FIRST..txg.0.saturating_add(UNDER_WAY));
         let old = others.topology().find(beside).map(name_of).unwrap_or_default();
         let (word, between) = match replaces {
@@ -181,7 +206,16 @@ impl LivePool {
         let words = format!("{word} vdev={} {between} vdev={old}", name_of(&leaf));
         change.log_event("vdev attach", None, &words)?;
         let (guid, is_spare) = (leaf.guid, replaces && leaf.is_spare);
-        self.when_done(move |live| live.take_vdevs(Arc::new(tree)));
+        let lacking = tree.resilver_range_of(|id, _| in_order || id == top);
+        // Who is to give it what it lacks finds it there.
+        let tree = Arc::new(tree);
+        let next = tree.clone();
+        self.when_done(move |live| live.take_vdevs(next));
+        match lacking.filter(|_| sequential) {
+            Some(births) if in_order => self.begin_in_order(change, births)?,
+            Some(births) => self.begin_rebuild(change, tree.topology(), top, &births)?,
+            None => {}
+        }
         if is_spare {
             self.tell_of("vdev_spare", guid);
         }

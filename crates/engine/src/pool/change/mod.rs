@@ -19,6 +19,7 @@ mod opening;
 mod orders;
 mod properties;
 mod remove;
+mod replacements;
 mod snapshots;
 mod spares;
 mod split;

@@ -45,7 +45,11 @@ impl LivePool {
         live.claim_logs()?;
         live.note_opening();
         live.load_scan()?;
+        live.load_deferred();
+        live.load_error_scrub()?;
         live.load_errors();
+        live.list_errors_to_scrub();
+        live.load_rebuilds();
         live.load_sweeps();
         let claimed_sealed = !live.fresh.lock().is_empty();
         live.start()?;

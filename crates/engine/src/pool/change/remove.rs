@@ -87,7 +87,7 @@ impl LivePool {
     }
 
     /// Waits until nothing is on log vdev `id` any more.
-    fn empty_log(&self, id: u32) -> Result<()> {
+    pub(super) fn empty_log(&self, id: u32) -> Result<()> {
         self.renew_logs()?;
         for _ in 0..GROUPS {
             if self.allocator.is_empty(id) == Some(true) {

@@ -5,11 +5,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use cenote_format::{ObjectId, Txg};
+use cenote_format::bookmark::RedactionEntry;
+use cenote_format::{Guid, ObjectId, Txg};
 
 use super::orders::DatasetOrders;
 use crate::dataset::change::{MosChange, PropertyInput};
-use crate::dataset::{Catalog, Dataset, DatasetName};
+use crate::dataset::{Catalog, Dataset, DatasetName, check_new_name};
 use crate::{Error, ErrorKind, Result};
 
 /// Groups that a snapshot is tried in, while others take one of the same dataset in each.
@@ -132,6 +133,27 @@ impl DatasetOrders<'_> {
             change.create_bookmark(head.id, name, snapshot.id)
         })
     }
+
+    /// Makes the bookmark `to` of a snapshot, with what streams of that leave out for the snapshots of `guids`.
+    ///
+    /// # Errors
+    /// `NotFound`; `Exists`; `InvalidArgument`: there are too many of them; `Unsupported`: the feature is not
+    /// enabled.
+    pub fn redaction_bookmark(
+        &self,
+        snapshot: ObjectId,
+        to: &str,
+        guids: Vec<Guid>,
+        entries: Vec<RedactionEntry>,
+    ) -> Result<()> {
+        let to = to.to_owned();
+        self.change(move |_, change| {
+            let (head, name) =
+                to.split_once('#').ok_or_else(|| Error::invalid("not the name of a bookmark"))?;
+            let head = change.catalog()?.dataset_named(head)?;
+            change.create_redaction_bookmark(head.id, name, snapshot, &guids, &entries)
+        })
+    }
 }
 
 /// Takes snapshots; `early`: one of the datasets is of this group.
@@ -146,6 +168,7 @@ fn take_all(
     for full in names {
         let none = || Error::invalid(format!("'{full}' is no snapshot"));
         let (head, name) = full.split_once('@').ok_or_else(none)?;
+        check_new_name(full)?;
         let head = catalog.dataset_named(head)?;
         let newest = head.phys.previous_snapshot_txg.max(head.phys.creation_txg);
         if newest >= change.tx.txg() && !head.is_snapshot() {

@@ -5,7 +5,8 @@
 
 use std::time::Instant;
 
-use cenote_format::config::VdevConfig;
+use cenote_format::Guid;
+use cenote_format::config::{VdevConfig, VdevKind};
 
 use super::add::AuxiliaryKind;
 use super::members::Newcomer;
@@ -47,18 +48,37 @@ impl LivePool {
             Err(error) => return tracing::warn!(%error, "the list of spares cannot be read"),
         };
         for leaf in due {
-            for spare in &spares {
-                let vdevs = self.vdevs();
-                if !spare.kind.has_device() || vdevs.topology().find(spare.guid).is_some() {
+            self.let_one_step_in(leaf, &spares);
+        }
+    }
+
+    /// Lets the first of `spares` that can step in for `leaf`.
+    fn let_one_step_in(&self, leaf: Guid, spares: &[VdevConfig]) {
+        let topology = self.vdevs().topology().clone();
+        let top = topology.top_of(leaf).and_then(|id| topology.top(id)).map(|top| top.guid);
+        // Those of its own dRAID first: the others of that share the work.
+        let own = spares
+            .iter()
+            .filter(|spare| spare.kind == VdevKind::DistributedSpare && spare.top_guid == top);
+        let others = spares.iter().filter(|spare| spare.kind.has_device());
+        for spare in own.chain(others).filter(|spare| topology.find(spare.guid).is_none()) {
+            // Where nothing is known of blocks, all of it comes in the order of the disks.
+            for sequential in [true, false] {
+                if sequential && spare.kind.has_device() {
                     continue;
                 }
                 let (path, opener) = (spare.path.clone(), HeldDevices::new().new_leaves());
-                let newcomer =
-                    Newcomer { beside: leaf, leaf: spare.clone(), replaces: true, goes_back: true };
+                let newcomer = Newcomer {
+                    beside: leaf,
+                    leaf: spare.clone(),
+                    replaces: true,
+                    goes_back: true,
+                    sequential,
+                };
                 match self.take_in(newcomer, opener) {
                     Ok(()) => {
                         tracing::warn!(leaf = leaf.0, path, "a hot spare steps in");
-                        break;
+                        return;
                     }
                     Err(error) => tracing::info!(path, %error, "a hot spare does not step in"),
                 }

@@ -50,10 +50,8 @@ pub fn legs(topology: &Topology, named: &[Guid]) -> Result<Vec<Option<Guid>>> {
     for top in topology.tops() {
         let leg = match top.kind {
             VdevKind::Hole | VdevKind::Indirect => None,
-            _ if top.top.is_some_and(|top| top.is_log) => {
-                let words = "pools with log devices cannot be split yet: remove them before";
-                return Err(Error::unsupported(words));
-            }
+            // They stay.
+            _ if is_log(top) => None,
             VdevKind::Mirror => {
                 let own = || top.children().iter().map(|child| child.guid);
                 let mut chosen = own().filter(|guid| named.contains(guid));
@@ -75,9 +73,14 @@ pub fn legs(topology: &Topology, named: &[Guid]) -> Result<Vec<Option<Guid>>> {
         return Err(Error::unsupported(ONE_OF_EACH));
     }
     let last = legs.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
-    let kept = topology.tops().iter().rposition(|top| top.kind != VdevKind::Hole);
+    let is_kept = |top: &VdevConfig| top.kind != VdevKind::Hole && !is_log(top);
+    let kept = topology.tops().iter().rposition(is_kept);
     legs.truncate(kept.map_or(0, |kept| kept + 1).max(last));
     Ok(legs)
+}
+
+fn is_log(top: &VdevConfig) -> bool {
+    top.top.is_some_and(|top| top.is_log)
 }
 
 /// What is said of devices that do not make up a pool.
@@ -101,6 +104,18 @@ impl LivePool {
     /// [`ErrorKind::Unsupported`] as for [`legs`]; [`ErrorKind::Busy`] if one of the devices alone holds something, or
     /// lacks something. Nothing is changed then; nor if the new pool cannot be written.
     pub fn split(&self, plan: SplitPlan, options: &OpenOptions, write: WriteOptions) -> Result<()> {
+        let vdevs = self.vdevs();
+        let all = (0_u32..).zip(vdevs.topology().tops());
+        let logs: Vec<u32> = all.filter(|(_, top)| is_log(top)).map(|(id, _)| id).collect();
+        // Log devices stay: nothing may lead there from the group that the new pool begins with.
+        logs.iter().for_each(|id| self.allocator.set_passive(*id, true));
+        let emptied = logs.iter().try_for_each(|id| self.empty_log(*id));
+        let split = emptied.and_then(|()| self.split_now(plan, options, write));
+        logs.iter().for_each(|id| self.allocator.set_passive(*id, false));
+        split
+    }
+
+    fn split_now(&self, plan: SplitPlan, options: &OpenOptions, write: WriteOptions) -> Result<()> {
         self.renew_logs()?;
         // What was done before is in the group that the new pool begins with.
         self.sync()?;
@@ -224,6 +239,12 @@ impl LivePool {
         let logs = before.root().walk().filter_map(|node| node.dirty_time_log);
         for log in logs.filter(|log| log.0 != 0) {
             crate::alloc::destroy_missed(&mut store, log)?;
+        }
+        for top in before.tops().iter().filter(|top| is_log(top)) {
+            let facts = top.top.unwrap_or_default();
+            let count = facts.asize.checked_shr(facts.metaslab_shift.min(63) as u32).unwrap_or(0);
+            let zap = top.top_zap.unwrap_or_default();
+            crate::alloc::destroy_listed_maps(&mut store, (facts.metaslab_array, count), zap)?;
         }
         if let Some(map) = zap_map(change)? {
             let listed = Table::open(change.mos, map)?.map(|table| table.entries()).transpose()?;

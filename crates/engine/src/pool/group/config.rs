@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use cenote_format::config::{PoolConfig, PoolState};
+use cenote_format::config::{PoolConfig, PoolState, VdevConfig};
 use cenote_format::feature::{self, Feature};
 use cenote_format::nvlist::Encoding;
 use cenote_format::uberblock::Uberblock;
@@ -164,6 +164,25 @@ impl LivePool {
         handle.change(|vdevs| vdevs.with_topology(change(vdevs.topology())?))?;
         self.config.lock().topology_changed();
         Ok(())
+    }
+
+    /// Has the configuration of `leaves` say what `mark` makes of it, when the task under way has succeeded.
+    pub(in crate::pool) fn mark_leaves(
+        &self,
+        change: &MosChange<'_>,
+        leaves: Vec<Guid>,
+        mark: impl Fn(&mut VdevConfig) + Send + 'static,
+    ) {
+        if leaves.is_empty() {
+            return;
+        }
+        let txg = change.tx.txg();
+        self.when_done(move |live| {
+            let marked = live.change_topology(|topology| Ok(topology.marked(&leaves, txg, &mark)));
+            if let Err(error) = marked {
+                tracing::warn!(%error, "the configuration does not tell of a resilver");
+            }
+        });
     }
 
     /// Writes the configuration into the metadata if it changed.

@@ -100,7 +100,7 @@ impl LivePool {
             tracing::warn!(%error, "the error logs cannot be read");
             Default::default()
         });
-        if self.is_scanning().is_some() {
+        if self.is_scanning().is_some() || self.is_scrubbing_errors() {
             faults.scan_begins();
         }
         faults.remember(&last, &by_scan);
@@ -151,7 +151,7 @@ impl LivePool {
             None => {}
         }
         next.changes = faults.changes();
-        let is_scanning = self.is_scanning().is_some();
+        let is_scanning = self.is_scanning().is_some() || self.is_scrubbing_errors();
         let (key, lost, known) = match is_scanning {
             true => (BY_SCAN, faults.lost_in_scan(), &mut next.by_scan),
             false => (LAST, faults.lost(), &mut next.last),

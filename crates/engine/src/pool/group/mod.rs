@@ -27,6 +27,7 @@ mod missed;
 pub(super) mod multihost;
 mod outage;
 mod promises;
+mod rebuild;
 mod receives;
 mod scan;
 mod spare_watch;
@@ -65,6 +66,7 @@ pub use errors::read_error_logs;
 pub use expanding::ExpansionProgress;
 pub(super) use missed::load_missed;
 pub use outage::FailMode;
+pub use rebuild::RebuildProgress;
 pub use scan::{ScanKind, ScanOrder, ScanProgress};
 use spare_watch::SpareWatch;
 pub use store::{MosSource, MosStore};
@@ -162,6 +164,8 @@ pub struct LivePool {
     pub(super) errors: errors::ErrorLogs,
     /// Since when devices are lost.
     pub(super) spare_watch: SpareWatch,
+    /// Since when other devices are where some are lost.
+    pub(super) replacements: SpareWatch,
     /// Whether it uses what devices have grown by.
     pub(super) growth: growth::Growth,
     pub(super) outage: Arc<outage::Outage>,
@@ -176,6 +180,8 @@ pub struct LivePool {
     pub(super) jobs: Arc<jobs::Jobs>,
     /// The scrub or resilver.
     pub(super) scan: Arc<scan::Scan>,
+    /// Sequential rebuilds.
+    pub(super) rebuilds: Arc<rebuild::Rebuilds>,
     /// Initialize and trim.
     pub(super) sweeps: Arc<sweep::Sweeps>,
     /// Receives under way.
@@ -206,6 +212,7 @@ impl LivePool {
         let io = pool.io().clone();
         let queue = queue_of(&io, &options)?;
         let gate = Gate::new(last_group(&pool), options.dirty_limit);
+        gate.keep_in_step(options.inline);
         let mode = outage::FailMode::of(&mos);
         let outage = outage::Outage::new(gate.clone(), io.pipe.clone(), mode);
         let activity = Mutex::new(multihost::Activity::of(&mos, options.activity_interval));
@@ -250,12 +257,14 @@ impl LivePool {
             missed: Mutex::new(missed::Written::of(&pool.vdevs())),
             errors: errors::ErrorLogs::default(),
             spare_watch: SpareWatch::default(),
+            replacements: SpareWatch::default(),
             logged_volumes: Mutex::default(),
             unreplayed: Mutex::default(),
             outage,
             activity,
             jobs: Arc::new(jobs::Jobs::new(options.inline)),
             scan: Arc::default(),
+            rebuilds: Arc::default(),
             sweeps: Arc::default(),
             receives: receives::Receives::default(),
             evacuation: evacuating::Evacuation::default(),
@@ -312,6 +321,7 @@ impl LivePool {
     pub fn close(&self) -> Result<()> {
         self.jobs.rest();
         self.scan.rest();
+        self.rebuilds.rest();
         self.sweeps.rest();
         let synced = match self.gate.failure() {
             Some(failure) => Err(failure),

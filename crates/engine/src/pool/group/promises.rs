@@ -198,6 +198,7 @@ impl LivePool {
         size: u64,
         purpose: Purpose,
     ) -> Result<Reservation> {
+        self.gate.wait_in_step();
         let want = self.promises.want(id, blocks, size, purpose);
         let mut waited = 0;
         loop {
@@ -205,6 +206,7 @@ impl LivePool {
                 Answer::Granted(reservation) => {
                     if self.promises.is_crowded(id) {
                         self.gate.want(self.gate.figures().open);
+                        self.gate.wait_in_step();
                     }
                     return Ok(reservation);
                 }

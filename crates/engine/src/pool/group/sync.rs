@@ -97,6 +97,7 @@ impl LivePool {
         self.go_on_expanding(change)?;
         self.go_on_condensing(change)?;
         self.go_on_scanning(change, hooks);
+        self.go_on_rebuilding(change, hooks);
         self.go_on_sweeping(change, hooks);
         self.log_errors(change, hooks);
         Ok((group.write_mos_and_flush()?, written))

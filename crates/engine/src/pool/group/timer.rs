@@ -39,6 +39,7 @@ impl LivePool {
         let thread = std::thread::Builder::new().name("txg".into()).spawn(run);
         *self.thread.lock() = Some(thread.map_err(Error::no_thread)?);
         self.start_scanning()?;
+        self.start_rebuilding()?;
         self.start_sweeping()?;
         self.start_activity()
     }
@@ -48,6 +49,7 @@ impl LivePool {
         !self.tasks.lock().is_empty()
             || self.jobs.are_due()
             || self.scan.is_due()
+            || self.rebuilds.is_due()
             || self.sweeps.is_due()
             || self.has_new_errors()
             || self.config.lock().is_dirty()

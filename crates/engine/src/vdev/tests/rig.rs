@@ -170,7 +170,7 @@ impl Rig {
                     self.put(planner, child, extent, birth, data, touched);
                 }
             }
-            Shape::DistributedSpare { draid, spare } => {
+            Shape::DistributedSpare { draid, spare, .. } => {
                 let target = planner.spare_target(*draid, *spare, extent.offset).unwrap();
                 self.put(planner, target, extent, birth, data, touched);
             }

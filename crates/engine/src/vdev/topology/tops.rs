@@ -54,6 +54,18 @@ impl Topology {
         next
     }
 
+    /// With `mark` on these leaves: something about how they get what they lack.
+    #[must_use]
+    pub fn marked(&self, leaves: &[Guid], txg: Txg, mark: impl Fn(&mut VdevConfig)) -> Self {
+        let mut next = self.next(txg);
+        for leaf in leaves {
+            if let Some(node) = self.path(*leaf).and_then(|path| at_mut(&mut next.root, &path)) {
+                mark(node);
+            }
+        }
+        next
+    }
+
     /// Without the log vdev `id`, on which nothing is any more: a hole keeps its place.
     ///
     /// # Errors

@@ -14,7 +14,7 @@ use crate::service::settings::wrapping_of;
 
 pub(super) struct ChangeKey<'a> {
     pub(super) dataset: &'a str,
-    pub(super) key: Option<&'a NewKey>,
+    pub(super) key: &'a Option<NewKey>,
 }
 
 impl Order for ChangeKey<'_> {
@@ -32,7 +32,7 @@ impl Order for ChangeKey<'_> {
 
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
         let wrap = |key: &NewKey| Ok((wrapping_of(key)?, key.location.clone()));
-        let key = self.key.map(wrap).transpose();
+        let key = self.key.as_ref().map(wrap).transpose();
         doing
             .simply(key.and_then(|key| doing.orders(|orders| orders.change_key(self.dataset, key))))
     }

@@ -12,11 +12,13 @@ use super::{Doing, Order, Warnings};
 /// `zpool attach` and `zpool replace`.
 pub(super) struct TakeIn<'a> {
     /// The device that is there.
-    pub(super) other: &'a str,
+    other: &'a str,
     /// The new one.
-    pub(super) device: &'a VdevPlan,
+    device: &'a VdevPlan,
     /// It takes the place of the other.
-    pub(super) replaces: bool,
+    replaces: bool,
+    /// It gets everything in the order of the disks.
+    sequential: bool,
 }
 
 /// What the engine says is said of members.
@@ -28,6 +30,18 @@ pub(super) fn own_words(error: &Error) -> Option<String> {
         }
         ErrorKind::ReadOnly => Some("pool is read-only".to_owned()),
         _ => None,
+    }
+}
+
+impl<'a> TakeIn<'a> {
+    /// The order: whether the device takes the place of the other, and gets everything in the order of the
+    /// disks.
+    pub(super) fn order(
+        other: &'a str,
+        device: &'a VdevPlan,
+        (replaces, sequential): (bool, bool),
+    ) -> Box<dyn Order + 'a> {
+        Box::new(Self { other, device, replaces, sequential })
     }
 }
 
@@ -50,7 +64,8 @@ impl Order for TakeIn<'_> {
 
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
         let other = doing.device(self.other)?;
-        doing.simply(doing.service.changes.take_in(other, self.device, self.replaces))
+        let how = (self.replaces, self.sequential);
+        doing.simply(doing.service.changes.take_in(other, self.device, how))
     }
 }
 

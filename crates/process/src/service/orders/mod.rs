@@ -24,6 +24,7 @@ mod pool;
 mod promote;
 mod properties;
 mod receive;
+mod redact;
 mod remount;
 mod rename;
 mod rollback;
@@ -37,6 +38,7 @@ use std::cell::{Cell, RefCell};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use cenote_control::changes::{Change, ChangeRequest};
 use cenote_control::peer::Peer;
@@ -156,24 +158,23 @@ fn order(change: &Change) -> Box<dyn Order + '_> {
         Change::Diff(request) => Box::new(diff::Diff(request)),
         Change::Hold { snapshots, tag } => Box::new(held::Hold { snapshots, tag }),
         Change::Release { snapshots, tag } => Box::new(held::Release { snapshots, tag }),
+        Change::Redact(request) => Box::new(redact::Redact(request)),
         Change::Bookmark { from, to } => Box::new(bookmark::Bookmark { from, to }),
         Change::Allow { dataset, grants } => Box::new(allow::Allow { dataset, grants }),
         Change::Unallow { dataset, grants, recursive } => {
             Box::new(allow::Unallow { dataset, grants, recursive: *recursive })
         }
-        Change::ChangeKey { dataset, key } => {
-            Box::new(change_key::ChangeKey { dataset, key: key.as_ref() })
-        }
+        Change::ChangeKey { dataset, key } => Box::new(change_key::ChangeKey { dataset, key }),
         Change::SetPoolProperty(property) => Box::new(pool::SetProperty(property)),
         Change::EnableFeatures(names) => Box::new(pool::EnableFeatures(names)),
         Change::AddVdevs(plan) => Box::new(devices::Add(plan)),
         Change::RemoveVdev(device) => Box::new(devices::Remove(device)),
         Change::CancelRemoval => Box::new(devices::CancelRemoval),
-        Change::AttachVdev { beside, device } => {
-            Box::new(members::TakeIn { other: beside, device, replaces: false })
+        Change::AttachVdev { beside, device, sequential } => {
+            members::TakeIn::order(beside, device, (false, *sequential))
         }
-        Change::ReplaceVdev { old, device } => {
-            Box::new(members::TakeIn { other: old, device, replaces: true })
+        Change::ReplaceVdev { old, device, sequential } => {
+            members::TakeIn::order(old, device, (true, *sequential))
         }
         Change::DetachVdev(device) => Box::new(members::Detach(device)),
         Change::OfflineVdev { device, temporary, faulty } => {
@@ -407,6 +408,43 @@ impl Service {
             self.told.end();
         }
         Ok(Carried { warnings, ends: order.ends_the_pool() })
+    }
+
+    /// Gives an order that moves no mounts for a request of files, which waits so long at most for orders that do.
+    pub(super) fn give_for_files(
+        &self,
+        change: &Change,
+        who: &Peer,
+        patience: Duration,
+    ) -> Result<(), Failure> {
+        let pool = self.pool()?;
+        let order = &*order(change);
+        let replies = Replies::to_nobody();
+        let doing = Doing {
+            service: self,
+            pool: &pool,
+            order,
+            start: order.cannot(pool.name()),
+            command: None,
+            noted: &Cell::new(false),
+            replies: &replies,
+            descriptors: &RefCell::default(),
+            who,
+        };
+        if self.changes.suspended().is_some() {
+            return Err(doing.refuse(FailureKind::Busy, SUSPENDED));
+        }
+        if let Some(reason) = self.changes.refusal() {
+            return Err(doing.refuse(FailureKind::ReadOnly, &reason));
+        }
+        if !who.is_owner() && !self.allows(order, &self.shown()?, who) {
+            return Err(doing.refuse(FailureKind::Permission, DENIED));
+        }
+        let busy = || doing.refuse(FailureKind::Busy, "mounts are being moved");
+        let _turn = self.turns.beside_within(patience).ok_or_else(busy)?;
+        order.carry_out(&doing)?;
+        self.publish_quietly(&pool);
+        Ok(())
     }
 
     fn carry_out_now(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {

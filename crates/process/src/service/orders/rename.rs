@@ -6,6 +6,7 @@ use cenote_control::changes::RenameRequest;
 use cenote_control::peer::Peer;
 use cenote_control::protocol::{Failure, FailureKind};
 use cenote_control::report::DatasetKind;
+use cenote_engine::dataset::check_new_name;
 use cenote_engine::{Error, ErrorKind};
 
 use super::create::{missing_parents, needs_of_name};
@@ -68,6 +69,13 @@ impl Order for Rename<'_> {
                 true => Failure::new(FailureKind::Already, words),
                 false => doing.refuse(FailureKind::Already, "dataset already exists"),
             });
+        }
+        if pairs.len() == 1 {
+            for (name, _) in all.below(&rename.from) {
+                let rest = name.strip_prefix(&rename.from).unwrap_or_default();
+                check_new_name(&format!("{}{rest}", rename.to))
+                    .map_err(|error| doing.refused(&error))?;
+            }
         }
         if rename.from.contains('@') {
             doing

@@ -16,7 +16,8 @@ impl Scan {
         match self.0 {
             ScanRequest::Scrub => ScanOrder::Begin(ScanKind::Scrub),
             ScanRequest::ScrubNew => ScanOrder::Begin(ScanKind::ScrubNew),
-            ScanRequest::Resilver => ScanOrder::Begin(ScanKind::Resilver),
+            ScanRequest::ErrorScrub => ScanOrder::ScrubErrors,
+            ScanRequest::Resilver => ScanOrder::Restart,
             ScanRequest::Pause => ScanOrder::Pause,
             ScanRequest::Stop => ScanOrder::Stop,
         }
@@ -26,7 +27,9 @@ impl Scan {
 impl Order for Scan {
     fn cannot(&self, pool: &str) -> String {
         match self.0 {
-            ScanRequest::Scrub | ScanRequest::ScrubNew => format!("cannot scrub {pool}"),
+            ScanRequest::Scrub | ScanRequest::ScrubNew | ScanRequest::ErrorScrub => {
+                format!("cannot scrub {pool}")
+            }
             ScanRequest::Resilver => format!("cannot restart resilver on {pool}"),
             ScanRequest::Pause => format!("cannot pause scrubbing {pool}"),
             ScanRequest::Stop => format!("cannot cancel scrubbing {pool}"),

@@ -5,6 +5,7 @@
 use cenote_control::peer::Peer;
 use cenote_control::plan::PropertySetting;
 use cenote_control::protocol::{Failure, FailureKind};
+use cenote_engine::dataset::check_new_name;
 
 use super::{Doing, Order, Warnings};
 use crate::service::datasets::{Datasets, Shown};
@@ -50,6 +51,8 @@ impl Order for Snapshot<'_> {
                 lines.push(format!("cannot create snapshot '{name}': dataset does not exist"));
             } else if all.has(name) {
                 lines.push(format!("cannot create snapshot '{name}': dataset already exists"));
+            } else if let Err(error) = check_new_name(name) {
+                lines.push(format!("cannot create snapshot '{name}': {}", error.reason()));
             }
         }
         if !lines.is_empty() {

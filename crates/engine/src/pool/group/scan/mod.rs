@@ -6,6 +6,9 @@
 //! 2 to 7. Invariant: what is recorded as visited was, and its repairs are durable with the group that
 //! records it; nobody who looks waits for what the thread waits for.
 
+mod deferred;
+mod in_order;
+mod of_errors;
 mod record;
 mod run;
 mod start;
@@ -44,6 +47,12 @@ pub(in crate::pool) struct Scan {
     /// All that went wrong since the scan began is known: `failed` tells all groups of which devices may
     /// still lack something that they could have.
     is_sure: AtomicBool,
+    /// A resilver waits for the one under way.
+    waits: AtomicBool,
+    /// The resilver is done in the order of the disks.
+    in_order: Mutex<Option<Arc<Mutex<in_order::InOrder>>>>,
+    /// The scrub of the error log.
+    of_errors: Mutex<Option<of_errors::ErrorRun>>,
     tried: Mutex<Option<start::Tried>>,
     portion: visit::PortionSize,
     pass: Pass,
@@ -106,6 +115,7 @@ impl Pass {
 impl Scan {
     /// Goes on with what a record on the disks tells.
     fn resume(&self, run: Run) {
+        *self.in_order.lock() = None;
         self.pass.begin(&run.record);
         self.show(&run);
         *self.run.lock() = Some(run);
@@ -192,8 +202,14 @@ impl LivePool {
 
     /// Records how far the scan is, if something is new; visits a portion where there are no threads.
     pub(in crate::pool) fn go_on_scanning(&self, change: &MosChange<'_>, hooks: &GroupHooks<'_>) {
-        let portion = || self.visit_portion();
-        let record = || self.record_scan(change);
+        let portion = || {
+            self.visit_portion();
+            self.scrub_some_errors();
+        };
+        let record = || {
+            self.record_error_scrub(change)?;
+            self.record_scan(change)
+        };
         let done = self.go_on_with(&self.scan.worker, (change, hooks), portion, record);
         if let Err(error) = done {
             tracing::warn!(%error, "how far the scan is cannot be recorded");
@@ -206,7 +222,8 @@ fn work(live: &Weak<LivePool>, scan: &Scan) {
     loop {
         {
             let mut run = scan.run.lock();
-            if !Scan::has_work(run.as_ref()) && !scan.worker.rests() {
+            let idle = !Scan::has_work(run.as_ref()) && !scan.scrubs_errors();
+            if idle && !scan.worker.rests() {
                 scan.worker.glance(&mut run);
             }
         }
@@ -218,8 +235,10 @@ fn work(live: &Weak<LivePool>, scan: &Scan) {
             live.resilver_if_needed();
             live.let_replaced_go();
             live.grow_by_itself();
+            live.replace_by_itself();
             live.let_spares_step_in();
         }
         live.visit_portion();
+        live.scrub_some_errors();
     }
 }

@@ -56,8 +56,14 @@ impl LivePool {
             next.record = change.put_scan(&next.record, &recorded, next.queue())?;
             recorded.clone_from(next.queue());
         }
+        let has_ended = run.is_active() && !next.is_active();
         *run = next;
-        self.scan.show(run);
+        let now = run.clone();
+        drop(slot);
+        // Who waits for the end of resilvers sees none between the two.
+        if !(has_ended && self.begin_deferred(change)) {
+            self.scan.show(&now);
+        }
         Ok(())
     }
 
@@ -84,6 +90,7 @@ impl LivePool {
         run.record = change.end_scan(&run.record, (complete && is_scrub).then_some(max))?;
         let whole = complete && is_scrub && run.record.min_txg.0 == 0;
         self.when_done(move |live| live.errors.scan_ended(whole));
+        self.forget_deferred(change)?;
         let event = if complete { "scan done" } else { "scan cancelled" };
         change.log_event(event, None, &format!("errors={}", run.record.errors))?;
         self.when_done(|live| live.vdevs().events().forget_told());

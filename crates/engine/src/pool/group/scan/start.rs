@@ -49,6 +49,10 @@ pub enum ScanOrder {
     Pause,
     /// That it is given up.
     Stop,
+    /// That what the error log lists is read again, or that goes on if it pauses.
+    ScrubErrors,
+    /// That the resilver under way begins anew, or one begins.
+    Restart,
 }
 
 /// A resilver that was begun without being asked for.
@@ -93,7 +97,8 @@ impl LivePool {
             record.function == ScanFunction::Resilver || is_all && !run.is_paused()
         };
         let run = self.scan.run.lock().as_ref().filter(|run| run.is_active()).cloned();
-        if self.gate.suspension().is_some() || run.as_ref().is_some_and(is_covered) {
+        let is_busy = self.gate.suspension().is_some() || self.is_rebuilding();
+        if is_busy || run.as_ref().is_some_and(is_covered) {
             return;
         }
         let comebacks = vdevs.comebacks();
@@ -116,7 +121,20 @@ impl LivePool {
     pub fn order_scan(&self, change: &MosChange<'_>, order: ScanOrder) -> Result<()> {
         let now = self.scan.run.lock().as_ref().filter(|run| run.is_active()).cloned();
         let is_resilver = |run: &Run| run.record.function == ScanFunction::Resilver;
+        if now.is_none() && self.is_rebuilding() && order != ScanOrder::Stop {
+            let words = match order {
+                ScanOrder::Begin(ScanKind::Resilver) | ScanOrder::Restart => {
+                    "currently sequentially resilvering"
+                }
+                _ => "currently resilvering",
+            };
+            return Err(Error::new(ErrorKind::Busy, words));
+        }
+        if self.order_error_scrub(change, order, now.as_ref())? {
+            return Ok(());
+        }
         match (order, now) {
+            (ScanOrder::Restart | ScanOrder::ScrubErrors, _) => self.restart_resilver(change),
             (ScanOrder::Begin(ScanKind::Resilver), Some(run)) if !is_resilver(&run) => {
                 self.begin_scan(change, ScanKind::Resilver)
             }
@@ -145,9 +163,27 @@ impl LivePool {
         }
     }
 
-    fn begin_scan(&self, change: &MosChange<'_>, kind: ScanKind) -> Result<()> {
+    /// Begins to read everything after a rebuild, which looked at no checksum; `lacking`: what devices still
+    /// lack.
+    pub(in crate::pool::group) fn begin_scrub_after(
+        &self,
+        change: &MosChange<'_>,
+        lacking: Option<Range<u64>>,
+    ) -> Result<()> {
+        self.begin_scan_of(change, ScanKind::Scrub, lacking)
+    }
+
+    pub(super) fn begin_scan(&self, change: &MosChange<'_>, kind: ScanKind) -> Result<()> {
+        self.begin_scan_of(change, kind, self.vdevs().resilver_range())
+    }
+
+    pub(super) fn begin_scan_of(
+        &self,
+        change: &MosChange<'_>,
+        kind: ScanKind,
+        lacking: Option<Range<u64>>,
+    ) -> Result<()> {
         let txg = change.tx.txg();
-        let lacking = self.vdevs().resilver_range();
         let function = match kind {
             ScanKind::Resilver => ScanFunction::Resilver,
             ScanKind::Scrub | ScanKind::ScrubNew => ScanFunction::Scrub,
@@ -185,7 +221,11 @@ impl LivePool {
             bookmark: BlockBookmark { objset: 0, object: 0, level: 0, block: 0 },
             flags: 0,
         };
+        self.cancel_error_scrub(change)?;
         change.forget_error_scrub()?;
+        if function == ScanFunction::Resilver {
+            self.forget_rebuilds(change)?;
+        }
         let number = u64::from(function);
         let text = format!("func={number} mintxg={} maxtxg={}", min.0, max.0);
         change.log_event("scan setup", None, &text)?;
@@ -219,7 +259,7 @@ impl LivePool {
         Ok(())
     }
 
-    fn stop_scan(&self, change: &MosChange<'_>) -> Result<()> {
+    pub(in crate::pool::group) fn stop_scan(&self, change: &MosChange<'_>) -> Result<()> {
         let Some(mut run) = self.scan.run.lock().clone() else { return Ok(()) };
         self.end_scan(change, &mut run, ScanPhase::Cancelled)?;
         if run.record.function == ScanFunction::Scrub {

@@ -39,21 +39,37 @@ const AGAIN: Duration = Duration::from_millis(100);
 const FIRST_ACCOUNT: u64 = u64::MAX - 2;
 
 /// What is to be visited next.
-struct Place {
-    serial: u64,
-    record: ScanState,
+pub(super) struct Place {
+    pub(super) serial: u64,
+    pub(super) record: ScanState,
     to_be_begun: Option<ObjectId>,
+}
+
+/// Blocks that are to be read.
+#[derive(Default)]
+pub(super) struct Blocks {
+    pointers: Vec<BlockPointer>,
+    /// Object set, object, level and number of each.
+    places: Vec<(u64, u64, u8, u64)>,
+    /// Allocated bytes of all that were found, and of those among them that are not to be read.
+    pub(super) examined: u64,
+    skipped: u64,
+    /// What was lost on the way.
+    lost: Vec<Error>,
+}
+
+impl Blocks {
+    pub(super) fn push(&mut self, pointer: BlockPointer, place: (u64, u64, u8, u64)) {
+        self.examined = self.examined.saturating_add(allocated(&pointer));
+        self.pointers.push(pointer);
+        self.places.push(place);
+    }
 }
 
 /// Blocks that were found.
 #[derive(Default)]
 struct Found {
-    blocks: Vec<BlockPointer>,
-    places: Vec<(u64, u8, u64)>,
-    /// Allocated bytes of all that were found, and of those among them that are not to be read.
-    examined: u64,
-    skipped: u64,
-    lost: Vec<Error>,
+    blocks: Blocks,
     /// Where the next portion begins; `None`: the object set is done.
     next: Option<BlockBookmark>,
 }
@@ -72,7 +88,10 @@ impl LivePool {
         let visited = match self.place() {
             Some(place) if self.gate.suspension().is_none() => match place.to_be_begun {
                 Some(dataset) => self.begin_dataset(dataset, place.serial),
-                None => self.visit(&place),
+                None => match self.visit_in_order(&place) {
+                    Ok(false) => self.visit(&place),
+                    visited => visited.map(drop),
+                },
             },
             Some(_) => Err(Error::new(ErrorKind::Busy, "pool I/O is currently suspended")),
             None => return,
@@ -139,34 +158,16 @@ impl LivePool {
             }),
             (None, dataset) => successors(&catalog, ObjectId(dataset)),
         };
-        self.scan.pass.examined.fetch_add(found.examined, Relaxed);
+        self.scan.pass.examined.fetch_add(found.blocks.examined, Relaxed);
         let started = Instant::now();
-        let Some(done) = self.read(&place.record, &found) else { return Ok(()) };
+        if !self.read_and_count(place, &found.blocks, seen)? {
+            return Ok(());
+        }
         self.scan.portion.took(started.elapsed());
-        let lost: Vec<&Error> = found.lost.iter().chain(&done.lost).collect();
-        if !lost.is_empty() && self.gate.suspension().is_some() {
-            // Devices may have what is lost for now: the portion is visited anew.
-            return Err(Error::new(ErrorKind::Busy, "pool I/O is currently suspended"));
-        }
-        for error in &lost {
-            self.io.pipe.note_fault(error);
-        }
         let mut run = self.scan.run.lock();
         let Some(run) = run.as_mut().filter(|run| run.serial == place.serial) else {
             return Ok(());
         };
-        run.seen(seen);
-        let record = &mut run.record;
-        record.examined = record.examined.saturating_add(found.examined);
-        record.skipped = record.skipped.saturating_add(found.skipped);
-        record.processed = record.processed.saturating_add(done.repaired);
-        let errors = lost.len().saturating_add(done.failed.len());
-        record.errors = record.errors.saturating_add(errors as u64);
-        if found.lost.iter().any(Error::is_passing) {
-            // Nobody knows when that was written which is not found now.
-            self.scan.is_sure.store(false, Relaxed);
-        }
-        self.scan.failed.lock().extend(done.failed);
         match (found.next, objset) {
             (Some(next), _) => run.advance(next),
             (None, 0) => run.mos_is_done(after?.next.first().copied()),
@@ -179,6 +180,57 @@ impl LivePool {
             self.gate.want(self.gate.figures().open);
         }
         Ok(())
+    }
+
+    /// Reads blocks for a scan that has no place to go on at.
+    pub(super) fn read_blocks(&self, place: &Place, blocks: &Blocks, seen: Txg) -> Result<()> {
+        match self.read_and_count(place, blocks, seen)? {
+            true => {
+                self.scan.worker.mark();
+                Ok(())
+            }
+            false => Err(Error::new(ErrorKind::Busy, "something else is to be done first")),
+        }
+    }
+
+    /// Metadata could not be read while blocks were looked for.
+    pub(super) fn note_lost_metadata(&self, place: &Place, error: Error) {
+        let blocks = Blocks { lost: vec![error], ..Blocks::default() };
+        let counted = self.read_and_count(place, &blocks, self.pool.uberblock().txg);
+        if let Err(error) = counted {
+            tracing::debug!(%error, "the scan waits");
+        }
+    }
+
+    /// Reads blocks, and notes what came of it. False: something else is to be done first.
+    fn read_and_count(&self, place: &Place, blocks: &Blocks, seen: Txg) -> Result<bool> {
+        let Some(done) = self.read(&place.record, blocks) else { return Ok(false) };
+        let lost: Vec<&Error> = blocks.lost.iter().chain(&done.lost).collect();
+        if !lost.is_empty() && self.gate.suspension().is_some() {
+            // Devices may have what is lost for now: the portion is visited anew.
+            return Err(Error::new(ErrorKind::Busy, "pool I/O is currently suspended"));
+        }
+        for error in &lost {
+            self.io.pipe.note_fault(error);
+        }
+        let mut run = self.scan.run.lock();
+        let Some(run) = run.as_mut().filter(|run| run.serial == place.serial) else {
+            return Ok(false);
+        };
+        run.seen(seen);
+        let record = &mut run.record;
+        record.examined = record.examined.saturating_add(blocks.examined);
+        record.skipped = record.skipped.saturating_add(blocks.skipped);
+        record.processed = record.processed.saturating_add(done.repaired);
+        let errors = lost.len().saturating_add(done.failed.len());
+        record.errors = record.errors.saturating_add(errors as u64);
+        if blocks.lost.iter().any(Error::is_passing) {
+            // Nobody knows when that was written which is not found now.
+            self.scan.is_sure.store(false, Relaxed);
+        }
+        self.scan.failed.lock().extend(done.failed);
+        self.scan.show(run);
+        Ok(true)
     }
 
     /// The dataset being visited is not in the view: it will be, or it is gone.
@@ -232,20 +284,20 @@ impl LivePool {
             match step {
                 Step::Block(node) => {
                     bytes = bytes.saturating_add(node.pointer.psize());
-                    found.take(&node, record, max);
+                    found.blocks.take(&node, record, max);
                 }
-                Step::Lost(lost) => found.lost.push(lost.error),
+                Step::Lost(lost) => found.blocks.lost.push(lost.error),
             }
         }
         found
     }
 
     /// Reads what was found. `None`: something else is to be done first.
-    fn read(&self, record: &ScanState, found: &Found) -> Option<Done> {
-        let mut order: Vec<usize> = (0..found.blocks.len()).collect();
+    fn read(&self, record: &ScanState, blocks: &Blocks) -> Option<Done> {
+        let mut order: Vec<usize> = (0..blocks.pointers.len()).collect();
         let address = |index: &usize| {
-            found
-                .blocks
+            blocks
+                .pointers
                 .get(*index)
                 .and_then(BlockPointer::first_dva)
                 .map(|dva| (dva.vdev, dva.offset))
@@ -266,7 +318,7 @@ impl LivePool {
                 }
                 for (block, place) in taken
                     .iter()
-                    .filter_map(|index| found.blocks.get(*index).zip(found.places.get(*index)))
+                    .filter_map(|index| blocks.pointers.get(*index).zip(blocks.places.get(*index)))
                 {
                     if !self.options.inline && self.gate.is_waited_for(self.gate.figures().open) {
                         std::thread::sleep(SITTING);
@@ -274,7 +326,7 @@ impl LivePool {
                     let one = self.io.pipe.scrub(block, &lacks);
                     self.scan.pass.issued.fetch_add(allocated(block), Relaxed);
                     self.scan.pass.repaired.fetch_add(one.repaired, Relaxed);
-                    done.lock().add(one, block, record.bookmark.objset, *place);
+                    done.lock().add(one, block, *place);
                 }
             }
         };
@@ -348,7 +400,7 @@ fn successors(catalog: &Catalog, dataset: ObjectId) -> Result<Successors> {
     Ok(Successors { birth: phys.creation_txg, next })
 }
 
-impl Found {
+impl Blocks {
     /// Takes a block, if it is in the range.
     fn take(&mut self, node: &Node, record: &ScanState, max: Txg) {
         let pointer = &node.pointer;
@@ -363,8 +415,8 @@ impl Found {
             self.skipped = self.skipped.saturating_add(bytes);
             return;
         }
-        self.blocks.push(*pointer);
-        self.places.push((node.object, node.level, node.block));
+        self.pointers.push(*pointer);
+        self.places.push((record.bookmark.objset, node.object, node.level, node.block));
     }
 }
 
@@ -373,8 +425,7 @@ impl Done {
         &mut self,
         one: Scrubbed,
         pointer: &BlockPointer,
-        objset: u64,
-        (object, level, block): (u64, u8, u64),
+        (objset, object, level, block): (u64, u64, u8, u64),
     ) {
         self.repaired = self.repaired.saturating_add(one.repaired);
         self.failed.extend(one.failed);

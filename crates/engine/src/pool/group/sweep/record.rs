@@ -125,6 +125,10 @@ impl LivePool {
             return Err(Error::unsupported("operation not supported on this type of pool"));
         }
         if matches!(order, SweepOrder::Begin { .. }) {
+            let facts = vdevs.topology().top(top).and_then(|top| top.top.as_ref());
+            if facts.is_some_and(|facts| facts.removing == Some(1)) {
+                return Err(Error::new(ErrorKind::Busy, "the device is being removed"));
+            }
             if kind == SweepKind::Trim && !vdevs.device_of(leaf).is_some_and(|one| one.can_trim()) {
                 let words = "trim operations are not supported by this device";
                 return Err(Error::unsupported(words));

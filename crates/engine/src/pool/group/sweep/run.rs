@@ -106,6 +106,12 @@ impl Run {
         }
     }
 
+    /// The device was said to be faulty: it begins anew if somebody wants that.
+    pub(super) fn given_up(self) -> Self {
+        let (state, news) = (State::Cancelled, Some("canceled"));
+        Self { state, news, time: seconds_now(), dirty: true, ..self }
+    }
+
     /// It has come to its end.
     pub(super) fn ended(self) -> Self {
         let (state, news) = (State::Complete, Some("complete"));

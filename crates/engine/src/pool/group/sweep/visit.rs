@@ -40,7 +40,9 @@ impl LivePool {
     /// Does a portion of each run. False if nothing could be done.
     pub(super) fn sweep_portion(&self) -> bool {
         let active: Vec<(Key, Run)> = {
-            let runs = self.sweeps.runs.lock();
+            let (mut runs, vdevs) = (self.sweeps.runs.lock(), self.vdevs());
+            // What was recorded of a leaf went with it.
+            runs.retain(|(leaf, _), _| vdevs.topology().find(*leaf).is_some());
             let all = runs.iter().filter(|(_, run)| run.state == State::Active);
             all.map(|(key, run)| (*key, *run)).collect()
         };
@@ -48,6 +50,14 @@ impl LivePool {
         for (key, run) in active {
             if self.sweeps.worker.rests() || self.gate.suspension().is_some() {
                 return false;
+            }
+            if self.is_faulted(key) {
+                let mut runs = self.sweeps.runs.lock();
+                if let Some(now) = runs.get_mut(&key).filter(|now| now.state == State::Active) {
+                    *now = now.given_up();
+                    self.sweeps.worker.mark();
+                }
+                continue;
             }
             let Done::Some { bytes, end, all } = self.sweep_some(key, run.done) else { continue };
             any = true;
@@ -73,6 +83,11 @@ impl LivePool {
             }
         }
         any
+    }
+
+    /// Somebody said that the leaf is faulty.
+    fn is_faulted(&self, (leaf, _): Key) -> bool {
+        self.vdevs().topology().find(leaf).is_some_and(|node| node.faulted)
     }
 
     /// Goes on with a leaf after byte `done` of its device.

@@ -146,6 +146,9 @@ impl Session<'_> {
             let reason = "invalid stream (malformed header)";
             return Err(self.doing.refuse(FailureKind::Other, reason));
         };
+        if begin.features.contains(Features::DEDUP) {
+            return Err(Failure::new(FailureKind::NotSupported, words::DEDUPLICATED));
+        }
         let name = String::from_utf8_lossy(&begin.to_name).into_owned();
         self.sent = name.split('@').next().unwrap_or_default().to_owned();
         if begin.kind == HeaderKind::Substream {
@@ -208,6 +211,9 @@ impl Session<'_> {
         let facts = StreamFacts::of(begin, list);
         let to = self.found_again(to, begin, &plan)?;
         let speaking = Speaking { start: plan.start, to: &to };
+        if request.corrective {
+            return self.correct(facts, &speaking);
+        }
         let needs = needs_to_receive(&self.doing.shown()?, &to.dataset);
         self.doing.check(&needs).map_err(|_| speaking.refuse(FailureKind::Permission, DENIED))?;
         let facts = facts.map_err(|error| speaking.not_begun(&error))?;
@@ -224,6 +230,32 @@ impl Session<'_> {
         self.leave_out_denied(&mut order, made)?;
         let (begun, before) = (Instant::now(), self.reader.bytes());
         self.land(facts, order, &speaking, made)?;
+        self.say_end(self.reader.bytes().saturating_sub(before), begun);
+        Ok(())
+    }
+
+    /// Makes damaged blocks of a snapshot right with what the stream of it has.
+    fn correct(
+        &mut self,
+        facts: cenote_engine::Result<StreamFacts>,
+        speaking: &Speaking<'_>,
+    ) -> Result<(), Failure> {
+        let Destination { dataset, snapshot } = speaking.to;
+        let name = format!("{dataset}@{snapshot}");
+        let needs = needs_to_receive(&self.doing.shown()?, dataset);
+        self.doing.check(&needs).map_err(|_| speaking.refuse(FailureKind::Permission, DENIED))?;
+        let found = self.live.pool().catalog().dataset_named(&name);
+        let Some(found) = found.ok().filter(|_| self.request.target.contains('@')) else {
+            let words = "corrective recv must specify an existing snapshot to heal";
+            return Err(speaking.refuse(FailureKind::NotFound, words));
+        };
+        let facts = facts.map_err(|error| speaking.not_begun(&error))?;
+        let kind = if facts.from.0 == 0 { "full" } else { "incremental" };
+        self.say(format!("receiving corrective {kind} stream of {} into {name}", facts.name));
+        let (begun, before) = (Instant::now(), self.reader.bytes());
+        let corrected = receive::correct(&self.live, &found, &facts, &mut self.reader, |_| Ok(()));
+        let done = corrected.map_err(|error| speaking.failed(&error))?;
+        tracing::info!(name, blocks = done.blocks, "damaged blocks were made right by a stream");
         self.say_end(self.reader.bytes().saturating_sub(before), begun);
         Ok(())
     }
@@ -379,7 +411,13 @@ impl Session<'_> {
             let hint = "must destroy it to overwrite it";
             return exists(format!("destination '{dataset}' is a clone\n{hint}"));
         }
-        Ok(false)
+        let is_encrypted = shown
+            .find(dataset)
+            .is_some_and(|one| one.properties.value("encryption").is_some_and(|how| how != "off"));
+        match is_encrypted || plan.is_raw {
+            true => exists(words::KEYS_STAY.to_owned()),
+            false => Ok(false),
+        }
     }
 
     fn make_parents(&self, dataset: &str, speaking: &Speaking<'_>) -> Result<(), Failure> {
@@ -435,6 +473,9 @@ impl Session<'_> {
             resumable: request.resumable,
             creator: Some(self.doing.who.uid()),
             local: if is_top { given } else { Vec::new() },
+            unencrypted: request.unencrypted
+                // The properties of what is encrypted come only with raw streams.
+                || found.is_some() && !excluded.iter().any(|name| name == "encryption"),
             excluded,
             ..ReceiveOrder::default()
         };
@@ -443,6 +484,12 @@ impl Session<'_> {
         let last = sent.snapshots.len() <= 1 || made || !package.is_some_and(|p| p.is_recursive);
         if last {
             order.received.clone_from(&sent.properties);
+        }
+        let has_location = order.local.iter().any(|input| input.name == "keylocation");
+        if let Some(location) = sent.key_location.as_ref().filter(|_| made && !has_location)
+            && facts.raw.is_some()
+        {
+            order.local.push(PropertyInput::text("keylocation", location));
         }
         order.of_snapshot = sent.of_snapshots.get(snapshot).cloned().unwrap_or_default();
         if !request.skip_holds {
@@ -562,6 +609,8 @@ struct Plan {
     start: &'static str,
     /// It makes a dataset, or takes the place of all that one holds.
     is_new: bool,
+    /// Its blocks come as they lie on the disks.
+    is_raw: bool,
 }
 
 impl Plan {
@@ -575,6 +624,6 @@ impl Plan {
             (_, true) => "cannot receive new filesystem stream",
             _ => "cannot receive incremental stream",
         };
-        Self { start, is_new: is_new && !resumes }
+        Self { start, is_new: is_new && !resumes, is_raw: begin.features.contains(Features::RAW) }
     }
 }

@@ -23,6 +23,8 @@ pub(super) struct Sent {
     pub(super) holds: BTreeMap<String, Vec<String>>,
     /// Guid of the snapshot that the dataset above it starts from; 0: none.
     pub(super) above: u64,
+    /// Where its key is found.
+    pub(super) key_location: Option<String>,
 }
 
 /// The list of a package.
@@ -101,8 +103,20 @@ impl Sent {
             of_snapshots: of_snapshots.collect(),
             holds: holds.collect(),
             above: list.u64("parentfromsnap").unwrap_or(0),
+            key_location: list.nvlist("props").and_then(key_location),
         }
     }
+}
+
+/// Where a key is found that stands with its dataset.
+fn key_location(properties: &NvList) -> Option<String> {
+    let value = match properties.get("keylocation") {
+        Some(Value::List(list)) => list.get("value"),
+        other => other,
+    };
+    let Some(Value::String(text)) = value else { return None };
+    let text = name_of(text);
+    ["file:///", "https://", "http://"].iter().any(|start| text.starts_with(start)).then_some(text)
 }
 
 fn properties(list: &NvList) -> Vec<PropertyInput> {

@@ -81,14 +81,28 @@ pub(super) fn follow(
         }
     }
     if !gone.is_empty() {
-        let request = DestroyRequest { names: gone, force: true, defer: false };
-        doing.carry_out_too(&Destroy(&request))?;
-        doing.service.publish(doing.pool)?;
+        destroy(doing, gone)?;
     }
     for local in &all {
         rename_snapshots(doing, package, local)?;
     }
     rename_datasets(doing, package, &all, (top, sent))
+}
+
+/// Destroys all of these, or as many of them as go: what others were cloned from stays, as in OpenZFS.
+fn destroy(doing: &Doing<'_>, gone: Vec<String>) -> Result<(), Failure> {
+    let request = |names| DestroyRequest { names, force: true, defer: false };
+    let all = request(gone.clone());
+    if doing.carry_out_too(&Destroy(&all)).is_err() {
+        for name in gone {
+            let one = request(vec![name]);
+            if let Err(failure) = doing.carry_out_too(&Destroy(&one)) {
+                tracing::info!(%failure, name = one.names.join(" "), "stays beside what is received");
+            }
+            doing.service.publish(doing.pool)?;
+        }
+    }
+    doing.service.publish(doing.pool)
 }
 
 /// Snapshots get the names that they have in the package.

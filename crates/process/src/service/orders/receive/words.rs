@@ -11,6 +11,13 @@ use super::names::Destination;
 
 /// The start of refusals before anything is known of the stream.
 pub(super) const START: &str = "cannot receive";
+/// What OpenZFS says of streams that refer to blocks sent before.
+pub(super) const DEDUPLICATED: &str = "ERROR: \"zfs receive\" no longer supports deduplicated send streams.  \
+    Use\nthe \"zstream redup\" command to convert this stream to a regular,\nnon-deduplicated stream.\n\
+    cannot receive: operation not supported on this dataset";
+/// A dataset keeps its keys, or that it has none.
+pub(super) const KEYS_STAY: &str = "zfs receive -F cannot be used to destroy an encrypted filesystem or \
+    overwrite an unencrypted one with an encrypted one";
 /// Nothing more can be read.
 const UNREADABLE: &str = "failed to read from stream";
 

@@ -11,10 +11,10 @@ mod words;
 use cenote_control::changes::SendRequest;
 use cenote_control::peer::Peer;
 use cenote_control::protocol::{Failure, FailureKind, Part};
-use cenote_engine::Error;
-use cenote_engine::dataset::Catalog;
-use cenote_engine::send::{self, Before, Options, Sending};
+use cenote_engine::dataset::{Catalog, DatasetName};
+use cenote_engine::send::{self, Before, Options, Redaction, Sending};
 use cenote_engine::stream::StreamWriter;
+use cenote_engine::{Error, ErrorKind};
 
 use super::{Doing, Order, Warnings};
 use crate::service::datasets::{Datasets, Shown};
@@ -180,7 +180,7 @@ impl Send<'_> {
             let total = sizes.get(place).copied().flatten().unwrap_or(0);
             (writer.sink().written, writer.sink().total) = (0, total);
             doing.replies.part(Part::Sending(stream.to.name.to_string()))?;
-            one(doing, catalog, stream, options, &mut writer)?;
+            one(doing, catalog, stream, (options, self.0.redaction.as_deref()), &mut writer)?;
         }
         match is_package {
             true => writer.close().map_err(|error| doing.refused(&error)),
@@ -194,17 +194,30 @@ fn one(
     doing: &Doing<'_>,
     catalog: &Catalog,
     stream: &Stream,
-    options: &Options,
+    (options, redaction): (&Options, Option<&str>),
     writer: &mut StreamWriter<Sink<'_>>,
 ) -> Result<(), Failure> {
     let sent = Sending::new(doing.pool, catalog, &stream.to, stream.since, options)
+        .and_then(|sending| match redaction {
+            Some(name) => {
+                let name = DatasetName::parse(name)?;
+                sending.redacted(Redaction::of_bookmark(catalog, &stream.to, &name)?)
+            }
+            None => Ok(sending),
+        })
         .and_then(|sending| sending.write(writer, &mut |_| Ok(())));
     sent.map_err(|error| {
         let start = match doing.start.starts_with("warning") {
             true => format!("warning: cannot send '{}'", stream.to.name),
             false => doing.start.clone(),
         };
-        let words = words::words(&error);
+        let words = match error.kind() {
+            ErrorKind::InvalidArgument if redaction.is_some() => error.reason().to_owned(),
+            ErrorKind::NotFound if redaction.is_some() => {
+                "nonexistent redaction bookmark provided".to_owned()
+            }
+            _ => words::words(&error),
+        };
         Failure { message: format!("{start}: {words}"), ..crate::service::failure(&error) }
     })
 }

@@ -130,6 +130,15 @@ impl Planner<'_> {
         let head = self.catalog.head(top)?;
         let to = self.snapshot(&head, self.to)?.ok_or_else(|| missing(&head, self.to))?;
         let name = DatasetName::parse(from)?;
+        if self.request.intermediates && !from.contains('#') {
+            let before = self.catalog.dataset(&name)?;
+            let mut snapshots = self.catalog.snapshots(&head)?;
+            snapshots.retain(|one| one.phys.creation_txg <= to.phys.creation_txg);
+            self.streams(&snapshots, false, Some(&before))?;
+            let origin = self.catalog.origin(top)?.map(|origin| origin.phys.guid);
+            self.plan.members.push(Member { head, snapshots, parent_from: Guid(0), origin });
+            return Ok(());
+        }
         let since = match from.contains('#') {
             true => Since::bookmark(self.catalog, &to, &name)?,
             false => Since::snapshot(self.catalog, &to, &self.catalog.dataset(&name)?)?,
@@ -217,6 +226,16 @@ impl Planner<'_> {
         let Some(to) = self.snapshot(&head, self.to)? else {
             return self.without(&head).map(|()| false);
         };
+        if is_listed(self.request)
+            && !self.request.raw
+            && self.catalog.key_object(directory)?.is_some()
+        {
+            let (path, to) = (&directory.path, self.to);
+            return Err(Refusal::Line(format!(
+                "cannot send {path}@{to}: encrypted dataset {path} may not be sent with properties \
+                 without the raw flag"
+            )));
+        }
         self.taken_in.get_or_insert(to.phys.creation_txg);
         let from = match self.from {
             Some(from) => self.snapshot(&head, from)?,
@@ -236,7 +255,10 @@ impl Planner<'_> {
         let origin = self.catalog.origin(directory)?;
         let first = from.as_ref().map_or(Txg(0), |from| from.phys.creation_txg);
         let mut between = self.catalog.snapshots(&head)?;
-        between.retain(|one| (first..=to.phys.creation_txg).contains(&one.phys.creation_txg));
+        between.retain(|one| one.phys.creation_txg <= to.phys.creation_txg);
+        // A package of all that is below lists what there is: who receives it with -F destroys the rest.
+        let listed = self.request.recursive.then(|| between.clone());
+        between.retain(|one| one.phys.creation_txg >= first);
         // With all that is below, a new filesystem is sent from its beginning.
         let is_new = from.is_none() && self.request.recursive;
         if !self.request.intermediates && !is_new {
@@ -250,7 +272,8 @@ impl Planner<'_> {
                 between.remove(0);
             }
             let origin = origin.map(|origin| origin.phys.guid);
-            self.plan.members.push(Member { head, snapshots: between, parent_from, origin });
+            let snapshots = listed.unwrap_or(between);
+            self.plan.members.push(Member { head, snapshots, parent_from, origin });
         }
         Ok(true)
     }

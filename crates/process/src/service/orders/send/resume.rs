@@ -3,9 +3,9 @@
 //! Chapter 07, section 10. Invariant: what is sent has the guid that the token says, whatever it is called now.
 
 use cenote_control::protocol::{Failure, FailureKind, Part};
-use cenote_engine::dataset::{Catalog, Dataset, resume_token};
-use cenote_engine::send::{Options, Resume, Since};
-use cenote_engine::{Error, ErrorKind};
+use cenote_engine::ErrorKind;
+use cenote_engine::dataset::{Catalog, resume_token};
+use cenote_engine::send::{Options, resumed_options, resumed_snapshot, resumed_source};
 use cenote_format::NvList;
 use cenote_format::nvlist::Value;
 
@@ -41,7 +41,7 @@ pub(super) fn plan(
         contents(&list, &mut lines);
         doing.replies.part(Part::Said(lines))?;
     }
-    let to = snapshot(catalog, name, guid).map_err(|error| match error.kind() {
+    let to = resumed_snapshot(catalog, name, guid).map_err(|error| match error.kind() {
         ErrorKind::NotFound => {
             refuse(&format!("'{name}' used in the initial send no longer exists"))
         }
@@ -53,23 +53,11 @@ pub(super) fn plan(
     let (mut since, mut before, mut shown) = (None, None, None);
     if let Some(from) = list.u64("fromguid") {
         let gone = || refuse(&format!("incremental source {from:#x} no longer exists"));
-        let found = source(catalog, &to, from).map_err(|error| doing.refused(&error))?;
+        let found = resumed_source(catalog, &to, from).map_err(|error| doing.refused(&error))?;
         let (point, name) = found.ok_or_else(gone)?;
         (since, shown, before) = (Some(point), Some(name.to_string()), Some(name));
     }
-    let number = |key: &str| list.u64(key).unwrap_or(0);
-    let options = Options {
-        large_blocks: list.flag("largeblockok"),
-        embedded: list.flag("embedok"),
-        compressed: list.flag("compressok"),
-        raw: list.flag("rawok"),
-        resume: Some(Resume {
-            object: number("object"),
-            offset: number("offset"),
-            bytes: number("bytes"),
-        }),
-        saved: false,
-    };
+    let options = resumed_options(&list);
     if list.get("redact_snaps").or(list.get("book_redact_snaps")).is_some() {
         return Err(refuse("sending redacted streams is not supported yet"));
     }
@@ -94,48 +82,4 @@ fn contents(list: &NvList, lines: &mut Vec<String>) {
         };
         lines.push(format!("\t{name} = {value}"));
     }
-}
-
-/// The snapshot of this guid, by its name or by another one of its dataset.
-fn snapshot(catalog: &Catalog, name: &str, guid: u64) -> Result<Dataset, Error> {
-    let by_name = catalog.dataset_named(name);
-    if let Ok(found) = &by_name
-        && found.phys.guid.0 == guid
-    {
-        return by_name;
-    }
-    let path = name.split('@').next().unwrap_or_default();
-    if let Ok(directory) = catalog.directory(path) {
-        let head = catalog.head(&directory)?;
-        let mut all = catalog.snapshots(&head)?.into_iter();
-        if let Some(found) = all.find(|snapshot| snapshot.phys.guid.0 == guid) {
-            return Ok(found);
-        }
-    }
-    by_name.and(Err(Error::new(ErrorKind::Outdated, "another snapshot has the name now")))
-}
-
-/// What an earlier stream went on from: a snapshot of the same dataset or of one above it, or a bookmark.
-fn source(
-    catalog: &Catalog,
-    to: &Dataset,
-    guid: u64,
-) -> Result<Option<(Since, cenote_engine::dataset::DatasetName)>, Error> {
-    let mut at = Some((*to.directory).clone());
-    while let Some(directory) = at {
-        let head = catalog.head(&directory)?;
-        for snapshot in catalog.snapshots(&head)? {
-            if snapshot.phys.guid.0 == guid {
-                let since = Since::snapshot(catalog, to, &snapshot)?;
-                return Ok(Some((since, snapshot.name)));
-            }
-        }
-        for (name, bookmark) in catalog.bookmarks(&head)? {
-            if bookmark.guid.0 == guid {
-                return Ok(Some((Since::bookmark(catalog, to, &name)?, name)));
-            }
-        }
-        at = catalog.origin(&directory)?.map(|origin| (*origin.directory).clone());
-    }
-    Ok(None)
 }

@@ -1,0 +1,105 @@
+//! `zfs redact`, redacted streams, and what is received of them.
+//!
+//! Invariant: what a redaction snapshot does not have is in no byte of the stream.
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::process::{Command, Stdio};
+
+use super::{Bench, noise};
+
+const BLOCK: usize = 4096;
+
+impl Bench {
+    /// Sends into a file, and receives that.
+    fn through_file(&self, send: &[&str], receive: &[&str]) -> (Vec<u8>, Result<(), String>) {
+        let sent = self.output(&[&["zfs", "send"], send].concat());
+        assert!(sent.status.success(), "{send:?}: {}", String::from_utf8_lossy(&sent.stderr));
+        let file = self.at("stream");
+        fs::write(&file, &sent.stdout).unwrap();
+        let received = self
+            .command(&[&["zfs", "receive"], receive].concat())
+            .stdin(Stdio::from(fs::File::open(&file).unwrap()))
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&received.stderr).into_owned();
+        (sent.stdout, if received.status.success() { Ok(()) } else { Err(said) })
+    }
+}
+
+#[test]
+fn what_is_redacted_is_not_sent() {
+    let Some((bench, devices)) = Bench::mounting(1) else { return };
+    bench.create(&[&devices[0]]);
+    bench.cenote(&["zfs", "create", "-o", "recordsize=4k", "-o", "compression=off", "tank/a"]);
+    let root = bench.at("mnt/tank/a");
+    let (secret, open) = (noise(16 * BLOCK, 1), noise(10 * BLOCK, 2));
+    fs::write(root.join("secret"), &secret).unwrap();
+    fs::write(root.join("open"), &open).unwrap();
+    fs::write(root.join("gone"), noise(3 * BLOCK, 3)).unwrap();
+    bench.cenote(&["zfs", "snapshot", "tank/a@one"]);
+    for (clone, blocks) in [("x", [4_u64, 5, 9]), ("y", [5, 9, 12])] {
+        let name = format!("tank/{clone}");
+        bench.cenote(&["zfs", "clone", "tank/a@one", &name]);
+        let place = bench.at("mnt/tank").join(clone);
+        let file = fs::File::options().write(true).open(place.join("secret")).unwrap();
+        for block in blocks {
+            file.write_all_at(&noise(BLOCK, 77), block * BLOCK as u64).unwrap();
+        }
+        fs::remove_file(place.join("gone")).unwrap();
+        drop(file);
+        bench.cenote(&["zfs", "snapshot", &format!("{name}@r")]);
+    }
+    let said = bench.refused(&["zfs", "redact", "tank/a@one", "a#b", "tank/x@r"]);
+    assert_eq!(said, "redaction bookmark name must not contain '#'\n");
+    let said = bench.refused(&["zfs", "redact", "tank/a@no", "book", "tank/x@r"]);
+    assert_eq!(said, "provided snapshot tank/a@no does not exist\n");
+    bench.cenote(&["zfs", "create", "tank/other"]);
+    bench.cenote(&["zfs", "snapshot", "tank/other@r"]);
+    let said = bench.refused(&["zfs", "redact", "tank/a@one", "book", "tank/other@r"]);
+    assert_eq!(said, "redaction snapshot must be descendent of snapshot being redacted\n");
+    bench.cenote(&["zfs", "redact", "tank/a@one", "book", "tank/x@r", "tank/y@r"]);
+    let said = bench.refused(&["zfs", "redact", "tank/a@one", "book", "tank/x@r", "tank/y@r"]);
+    assert_eq!(said, "specified redaction bookmark (book) provided already exists\n");
+    let (stream, received) = bench.through_file(&["--redact", "book", "tank/a@one"], &["tank/b"]);
+    received.unwrap();
+    // Blocks that neither has any more are in no place of it; one that one of them has is.
+    let block = |number: usize| &secret[number * BLOCK..][..BLOCK];
+    let holds = |wanted: &[u8]| stream.windows(BLOCK).any(|part| part == wanted);
+    assert!(!holds(block(5)) && !holds(block(9)) && holds(block(4)) && holds(block(12)));
+    assert!(!holds(&noise(3 * BLOCK, 3)[..BLOCK]) && holds(&open[..BLOCK]));
+    if let Ok(dump) = Command::new("zstream").args(["dump", "-v"]).arg(bench.at("stream")).output()
+    {
+        let text = String::from_utf8_lossy(&dump.stdout);
+        let at = text.lines().filter(|line| line.starts_with("REDACT ")).count();
+        assert_eq!(at, 3, "{text}");
+    }
+    let x = bench.value("guid", "tank/x@r");
+    assert!(bench.value("redact_snaps", "tank/b").contains(&x));
+    assert_eq!(bench.value("mounted", "tank/b"), "no");
+    let said = bench.refused(&["zfs", "mount", "tank/b"]);
+    let words = "Dataset is not complete, was created by receiving a redacted zfs send stream.";
+    assert_eq!(said, format!("cannot mount 'tank/b': {words}\n"));
+    bench.cenote(&["zfs", "mount", "-f", "tank/b"]);
+    let found = fs::read(bench.at("mnt/tank/b/secret")).unwrap();
+    for number in 0..16 {
+        let zeros = vec![0; BLOCK];
+        let wanted = if [5, 9].contains(&number) { &zeros[..] } else { block(number) };
+        assert!(&found[number * BLOCK..][..BLOCK] == wanted, "block {number}");
+    }
+    assert!(fs::read(bench.at("mnt/tank/b/open")).unwrap() == open);
+    bench.cenote(&["zfs", "unmount", "tank/b"]);
+    // A stream that counts on what is not there is refused; the redaction snapshot itself fits.
+    fs::write(root.join("open"), noise(BLOCK, 9)).unwrap();
+    bench.cenote(&["zfs", "snapshot", "tank/a@two"]);
+    let (_, refused) = bench.through_file(&["-i", "@one", "tank/a@two"], &["-F", "tank/b"]);
+    assert!(refused.unwrap_err().contains("was received redacted"));
+    let (_, received) = bench.through_file(&["-i", "tank/a@one", "tank/x@r"], &["tank/c"]);
+    received.unwrap();
+    assert_eq!(bench.value("redact_snaps", "tank/c"), "-");
+    let clone = fs::read(bench.at("mnt/tank/x/secret")).unwrap();
+    assert!(fs::read(bench.at("mnt/tank/c/secret")).unwrap() == clone);
+    bench.cenote(&["zfs", "destroy", "tank/a#book"]);
+    bench.cenote(&["zpool", "export", "tank"]);
+    bench.zdb();
+}

@@ -1,0 +1,104 @@
+//! Which blocks of a snapshot a redacted stream leaves out, as a redaction bookmark says.
+//!
+//! Chapter 06, section 16. Invariant: runs of an object ascend and do not touch; a list is read only as far as
+//! its object goes.
+
+use std::collections::BTreeMap;
+
+use cenote_format::ObjectId;
+use cenote_format::bookmark::RedactionEntry;
+
+use crate::dataset::{Catalog, Dataset, DatasetName};
+use crate::{Error, Result};
+
+/// Most entries of a list that are read into memory.
+const ENTRIES_MAX: u64 = 1 << 24;
+
+/// First and last block of a run.
+pub(super) type Run = (u64, u64);
+
+/// What a redaction bookmark says is left out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Redaction {
+    /// The redaction snapshots.
+    pub guids: Vec<u64>,
+    runs: BTreeMap<u64, Vec<Run>>,
+}
+
+impl Redaction {
+    /// The list of the bookmark `name`, which is to be of `to`.
+    ///
+    /// # Errors
+    /// `NotFound`; `InvalidArgument`: it is no redaction bookmark, not whole, or of another snapshot.
+    pub fn of_bookmark(catalog: &Catalog, to: &Dataset, name: &DatasetName) -> Result<Self> {
+        let bookmark = catalog.bookmark(name)?;
+        let list = bookmark.details.map_or(ObjectId(0), |details| details.redaction_list);
+        if list.0 == 0 {
+            return Err(Error::invalid("not a redaction bookmark"));
+        }
+        if bookmark.guid != to.phys.guid {
+            return Err(Error::invalid("the redaction bookmark is of another snapshot"));
+        }
+        let header = catalog.redaction_header(list)?;
+        if !header.is_complete() {
+            return Err(Error::invalid("incomplete redaction bookmark provided"));
+        }
+        let object = catalog.mos().object(list)?;
+        let room = object.block_count().saturating_mul(object.block_size());
+        let len = header.entries.saturating_mul(RedactionEntry::SIZE as u64);
+        if header.entries > ENTRIES_MAX || len > room {
+            let reason = format!("a redaction list of {} entries", header.entries);
+            return Err(Error::corrupt(reason).at_object(0, list.0));
+        }
+        let data = object.read_vec(0, usize::try_from(len).unwrap_or(0))?;
+        let mut runs: BTreeMap<u64, Vec<Run>> = BTreeMap::new();
+        for raw in data.chunks_exact(RedactionEntry::SIZE) {
+            let entry = RedactionEntry::decode(raw)?;
+            let last = entry.block.saturating_add(entry.count.saturating_sub(1));
+            runs.entry(entry.object.0).or_default().push((entry.block, last));
+        }
+        runs.values_mut().for_each(|runs| *runs = joined(std::mem::take(runs)));
+        Ok(Self { guids: header.snapshots.iter().map(|guid| guid.0).collect(), runs })
+    }
+
+    /// Whether a block of an object is left out.
+    pub(super) fn covers(&self, object: u64, block: u64) -> bool {
+        let Some(runs) = self.runs.get(&object) else { return false };
+        let after = runs.partition_point(|(first, _)| *first <= block);
+        let run = after.checked_sub(1).and_then(|at| runs.get(at));
+        run.is_some_and(|(_, last)| *last >= block)
+    }
+}
+
+/// Runs that touch or overlap become one.
+pub(super) fn joined(mut runs: Vec<Run>) -> Vec<Run> {
+    runs.sort_unstable();
+    let mut all: Vec<Run> = Vec::with_capacity(runs.len());
+    for (first, last) in runs {
+        match all.last_mut() {
+            Some((_, end)) if first <= end.saturating_add(1) => *end = (*end).max(last),
+            _ => all.push((first, last)),
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_that_touch_are_joined() {
+        let runs = joined(vec![(5, 6), (0, 1), (2, 2), (6, 9), (11, 11)]);
+        assert_eq!(runs, [(0, 2), (5, 9), (11, 11)]);
+    }
+
+    #[test]
+    fn what_is_covered_is_left_out() {
+        let runs = BTreeMap::from([(3, vec![(2, 4), (9, 9)])]);
+        let redaction = Redaction { guids: Vec::new(), runs };
+        let covered: Vec<u64> = (0..12).filter(|block| redaction.covers(3, *block)).collect();
+        assert_eq!(covered, [2, 3, 4, 9]);
+        assert!(!redaction.covers(4, 2));
+    }
+}
