@@ -31,7 +31,7 @@ pub fn run(disks: &Disks) -> Story {
     work.group();
     let beside = work.live.vdevs().topology().tops()[0].guid;
     let leaf = leaf(Path::new(&format!("/sim/{BLANK}")));
-    let newcomer = Newcomer { beside, leaf, replaces: false, goes_back: false };
+    let newcomer = Newcomer { beside, leaf, replaces: false, goes_back: false, sequential: false };
     work.pool(|_, _| (), |live| live.take_in(newcomer, disks.opener()));
     while work.live.vdevs().expanding().is_some() {
         writes(1);
