@@ -11,6 +11,7 @@ use cenote_format::{ObjectId, Txg};
 
 use super::map::{SpaceMap, each_segment};
 use super::store::{SpaceSource, SpaceStore};
+use crate::vdev::join_touching;
 use crate::{Error, Result};
 
 /// Bytes of a data block.
@@ -35,14 +36,7 @@ pub fn read_missed(source: &dyn SpaceSource, id: ObjectId) -> Result<Vec<Range<u
         ranges.push(start..start.saturating_add(length));
         Ok(())
     })?;
-    ranges.sort_unstable_by_key(|range| range.start);
-    ranges.dedup_by(|next, range| {
-        let touches = next.start <= range.end;
-        if touches {
-            range.end = range.end.max(next.end);
-        }
-        touches
-    });
+    join_touching(&mut ranges);
     Ok(ranges)
 }
 

@@ -154,13 +154,8 @@ fn add_txg(ranges: &mut Vec<Range<u64>>, txg: u64) -> bool {
     true
 }
 
-/// Adds a range to sorted ranges that do not touch. False if it was there.
-fn add_range(ranges: &mut Vec<Range<u64>>, range: Range<u64>) -> bool {
-    let inside = |known: &Range<u64>| known.start <= range.start && range.end <= known.end;
-    if range.is_empty() || ranges.iter().any(inside) {
-        return false;
-    }
-    ranges.push(range);
+/// Sorts ranges of groups and makes one of those that touch.
+pub(crate) fn join_touching(ranges: &mut Vec<Range<u64>>) {
     ranges.sort_unstable_by_key(|range| range.start);
     ranges.dedup_by(|next, range| {
         let touches = next.start <= range.end;
@@ -169,6 +164,16 @@ fn add_range(ranges: &mut Vec<Range<u64>>, range: Range<u64>) -> bool {
         }
         touches
     });
+}
+
+/// Adds a range to sorted ranges that do not touch. False if it was there.
+fn add_range(ranges: &mut Vec<Range<u64>>, range: Range<u64>) -> bool {
+    let inside = |known: &Range<u64>| known.start <= range.start && range.end <= known.end;
+    if range.is_empty() || ranges.iter().any(inside) {
+        return false;
+    }
+    ranges.push(range);
+    join_touching(ranges);
     true
 }
 

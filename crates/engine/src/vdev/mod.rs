@@ -56,6 +56,7 @@ pub use handle::VdevHandle;
 pub use health::{ERROR_LIMIT, FIRST_PAUSE, LONGEST_PAUSE, WINDOW};
 pub use inject::{ALWAYS, DeviceFault, FaultAt, FaultKind};
 pub use injected::Injected;
+pub(crate) use leaf::join_touching;
 pub use leaf::{BOOT_START, DATA_START, LeafOpener, LeafUnavailable, SMALLEST_DEVICE};
 pub use missed::Missed;
 pub use read::BlockRead;

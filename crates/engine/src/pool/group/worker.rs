@@ -3,6 +3,7 @@
 //! Invariant: when [`Worker::rest`] has returned nothing is done any more.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -57,8 +58,34 @@ impl Worker {
     }
 
     /// Waits a moment, or until it is woken; what is to be done is behind `guard`.
-    pub(super) fn glance<T>(&self, guard: &mut MutexGuard<'_, T>) {
+    fn glance<T>(&self, guard: &mut MutexGuard<'_, T>) {
         self.work.wait_for(guard, GLANCE);
+    }
+
+    /// What the thread does: one `portion` after another, until nothing is to be done any more or the pool is gone.
+    /// Waits while what is behind `state` `is_idle`, and after a portion that says that nothing could be done.
+    pub(super) fn go_on<T>(
+        &self,
+        live: &Weak<LivePool>,
+        state: &Mutex<T>,
+        is_idle: impl Fn(&T) -> bool,
+        portion: impl Fn(&Arc<LivePool>) -> bool,
+    ) {
+        loop {
+            {
+                let mut guard = state.lock();
+                if is_idle(&guard) && !self.rests() {
+                    self.glance(&mut guard);
+                }
+            }
+            let Some(live) = live.upgrade() else { return };
+            if self.rests() {
+                return;
+            }
+            if !portion(&live) {
+                self.glance(&mut state.lock());
+            }
+        }
     }
 
     /// Something is to be recorded.

@@ -9,8 +9,8 @@ mod record;
 mod visit;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use cenote_format::rebuild_state::{RebuildPhase, RebuildState};
@@ -145,7 +145,11 @@ impl LivePool {
             return Ok(());
         }
         let (live, rebuilds) = (Arc::downgrade(self), self.rebuilds.clone());
-        self.rebuilds.worker.start("rebuild", move || work(&live, &rebuilds))
+        let run = move || {
+            let portion = |live: &Arc<Self>| !live.is_rebuilding() || live.rebuild_portion();
+            rebuilds.worker.go_on(&live, &rebuilds.runs, BTreeMap::is_empty, portion);
+        };
+        self.rebuilds.worker.start("rebuild", run)
     }
 
     /// Records how far they are, if something is new; does a portion where there are no threads.
@@ -157,23 +161,6 @@ impl LivePool {
         let done = self.go_on_with(&self.rebuilds.worker, (change, hooks), portion, record);
         if let Err(error) = done {
             tracing::warn!(%error, "how far vdevs are rebuilt cannot be recorded");
-        }
-    }
-}
-
-/// The thread that does them.
-fn work(live: &Weak<LivePool>, rebuilds: &Rebuilds) {
-    loop {
-        if !rebuilds.is_active() && !rebuilds.worker.rests() {
-            rebuilds.worker.glance(&mut rebuilds.runs.lock());
-        }
-        let Some(live) = live.upgrade() else { return };
-        if rebuilds.worker.rests() {
-            return;
-        }
-        if rebuilds.is_active() && !live.rebuild_portion() {
-            // Nothing can be done now.
-            rebuilds.worker.glance(&mut rebuilds.runs.lock());
         }
     }
 }

@@ -15,8 +15,8 @@ mod start;
 mod visit;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Weak};
 
 use cenote_format::Txg;
 use cenote_format::scan_state::{ScanFunction, ScanPhase, ScanState};
@@ -197,7 +197,28 @@ impl LivePool {
             return Ok(());
         }
         let (live, scan) = (Arc::downgrade(self), self.scan.clone());
-        self.scan.worker.start("scan", move || work(&live, &scan))
+        let run = move || {
+            let is_idle =
+                |run: &Option<Run>| !Scan::has_work(run.as_ref()) && !scan.scrubs_errors();
+            scan.worker.go_on(&live, &scan.run, is_idle, |live| {
+                live.scan_by_itself();
+                true
+            });
+        };
+        self.scan.worker.start("scan", run)
+    }
+
+    /// What the thread does each time: what nobody has to ask for, and a portion.
+    fn scan_by_itself(&self) {
+        if self.options.resilvers {
+            self.resilver_if_needed();
+            self.let_replaced_go();
+            self.grow_by_itself();
+            self.replace_by_itself();
+            self.let_spares_step_in();
+        }
+        self.visit_portion();
+        self.scrub_some_errors();
     }
 
     /// Records how far the scan is, if something is new; visits a portion where there are no threads.
@@ -214,31 +235,5 @@ impl LivePool {
         if let Err(error) = done {
             tracing::warn!(%error, "how far the scan is cannot be recorded");
         }
-    }
-}
-
-/// The thread that visits.
-fn work(live: &Weak<LivePool>, scan: &Scan) {
-    loop {
-        {
-            let mut run = scan.run.lock();
-            let idle = !Scan::has_work(run.as_ref()) && !scan.scrubs_errors();
-            if idle && !scan.worker.rests() {
-                scan.worker.glance(&mut run);
-            }
-        }
-        let Some(live) = live.upgrade() else { return };
-        if scan.worker.rests() {
-            return;
-        }
-        if live.options.resilvers {
-            live.resilver_if_needed();
-            live.let_replaced_go();
-            live.grow_by_itself();
-            live.replace_by_itself();
-            live.let_spares_step_in();
-        }
-        live.visit_portion();
-        live.scrub_some_errors();
     }
 }

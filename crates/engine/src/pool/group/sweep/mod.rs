@@ -11,7 +11,7 @@ mod run;
 mod visit;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use cenote_format::Guid;
 use parking_lot::Mutex;
@@ -48,8 +48,12 @@ impl Sweeps {
     }
 
     fn is_active(&self) -> bool {
-        self.runs.lock().values().any(|run| run.state == State::Active)
+        any_active(&self.runs.lock())
     }
+}
+
+fn any_active(runs: &BTreeMap<Key, Run>) -> bool {
+    runs.values().any(|run| run.state == State::Active)
 }
 
 impl LivePool {
@@ -74,7 +78,11 @@ impl LivePool {
             return Ok(());
         }
         let (live, sweeps) = (Arc::downgrade(self), self.sweeps.clone());
-        self.sweeps.worker.start("sweep", move || work(&live, &sweeps))
+        let run = move || {
+            let is_idle = |runs: &BTreeMap<Key, Run>| !any_active(runs);
+            sweeps.worker.go_on(&live, &sweeps.runs, is_idle, |live| live.sweep_portion());
+        };
+        self.sweeps.worker.start("sweep", run)
     }
 
     /// Records how far they are, if something is new; does a portion where there are no threads.
@@ -86,23 +94,6 @@ impl LivePool {
         let done = self.go_on_with(&self.sweeps.worker, (change, hooks), portion, record);
         if let Err(error) = done {
             tracing::warn!(%error, "how far devices are initialized or trimmed cannot be recorded");
-        }
-    }
-}
-
-/// The thread that does them.
-fn work(live: &Weak<LivePool>, sweeps: &Sweeps) {
-    loop {
-        if !sweeps.is_active() && !sweeps.worker.rests() {
-            sweeps.worker.glance(&mut sweeps.runs.lock());
-        }
-        let Some(live) = live.upgrade() else { return };
-        if sweeps.worker.rests() {
-            return;
-        }
-        if !live.sweep_portion() {
-            // What is active cannot go on now.
-            sweeps.worker.glance(&mut sweeps.runs.lock());
         }
     }
 }
