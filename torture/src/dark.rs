@@ -218,6 +218,8 @@ impl Runner {
             // The group waits for them.
             self.live.gate().keep_in_step(false);
             self.middle = true;
+            // After a cut perhaps nothing is open yet.
+            let steps = if self.usable_sets().is_empty() { Vec::new() } else { steps };
             for step in &steps {
                 done = done.and_then(|()| self.file_step(step).unwrap_or(Ok(())));
             }

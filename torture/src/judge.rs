@@ -200,8 +200,21 @@ impl Judge<'_> {
         Ok(listing)
     }
 
-    /// Every block is allocated once and right in every copy that should be.
+    /// The census of a pool that may be writing on: what was found while a group was written is of two states,
+    /// and is looked for again.
     fn census(&self, pool: &Arc<Pool>) -> Verdict {
+        for _ in 0..CENSUSES {
+            let before = pool.uberblock().txg;
+            let found = self.counted(pool);
+            if found.is_ok() || pool.uberblock().txg == before {
+                return found;
+            }
+        }
+        self.counted(pool)
+    }
+
+    /// Every block is allocated once and right in every copy that should be.
+    fn counted(&self, pool: &Arc<Pool>) -> Verdict {
         let options = CheckOptions {
             verify: Verify::Everything,
             every_copy: !self.spared,
@@ -252,7 +265,8 @@ impl Judge<'_> {
     }
 }
 
-/// Filesystems and snapshots.
+/// Censuses that are taken of a pool in which a scan writes groups by itself.
+const CENSUSES: usize = 20;
 /// Properties that are sizes, none where they are 0.
 const LIMITS: [&str; 4] = ["quota", "refquota", "reservation", "refreservation"];
 /// The others that steps set.

@@ -125,6 +125,11 @@ impl Runner {
         let bytes = |runner: &Self| -> u64 {
             runner.live.allocator().figures().tops.iter().map(|top| top.size).sum()
         };
+        // What holds a leaf with too many errors does not grow.
+        let status = self.live.vdevs().status();
+        if status.is_none_or(|root| root.condition.state != VdevState::Online) {
+            return self.pass();
+        }
         let before = bytes(self);
         self.disks.grow(GROWTH);
         if !self.ordered(|runner| runner.live.grow(None))? {

@@ -297,13 +297,17 @@ impl Runner {
 
     /// The number of the filesystem that `choice` chooses, and its name.
     pub(crate) fn set(&self, choice: u8) -> (String, u64) {
-        let all = self.model.pool.newest().filesystems.iter();
+        let all = self.usable_sets();
+        let chosen = all.get(choice as usize % all.len().max(1));
+        chosen.map_or((NAME.to_owned(), 0), |(name, number)| ((*name).clone(), **number))
+    }
+
+    /// The filesystems whose files can be asked for now: in the middle of an order, those that are open.
+    pub(crate) fn usable_sets(&self) -> Vec<(&String, &u64)> {
         let usable = |(_, number): &(&String, &u64)| {
             !self.closed.contains(number) && (!self.middle || self.trees.contains_key(number))
         };
-        let all: Vec<_> = all.filter(usable).collect();
-        let chosen = all.get(choice as usize % all.len().max(1));
-        chosen.map_or((NAME.to_owned(), 0), |(name, number)| ((*name).clone(), **number))
+        self.model.pool.newest().filesystems.iter().filter(usable).collect()
     }
 
     /// The files of filesystem `name`, opened if they are not.
