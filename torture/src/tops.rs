@@ -16,6 +16,10 @@ use crate::run::{Runner, Verdict};
 /// Groups within which a small vdev is emptied.
 const GROUPS: usize = 600;
 
+fn is_leaving(top: &VdevConfig) -> bool {
+    top.top.is_some_and(|facts| facts.removing == Some(1))
+}
+
 impl Runner {
     /// A top-level vdev begins to leave, or one that leaves goes on; then so many groups, and it comes to
     /// its end (`end` 0 or 1; 1: it is added again), is given up (2), or is left where it is.
@@ -60,7 +64,7 @@ impl Runner {
     fn is_evacuating(&self) -> bool {
         let vdevs = self.live.vdevs();
         let mut tops = vdevs.topology().tops().iter();
-        tops.any(|top| top.top.is_some_and(|facts| facts.removing == Some(1)))
+        tops.any(is_leaving)
     }
 
     fn has_lone_tops(&self) -> bool {
@@ -71,9 +75,8 @@ impl Runner {
     /// not. That is known (docs/torture.md), and not asked for.
     pub(crate) fn is_narrowing(&self) -> bool {
         let vdevs = self.live.vdevs();
-        let leaves = |top: &VdevConfig| top.top.is_some_and(|facts| facts.removing == Some(1));
         let mut tops = vdevs.topology().tops().iter();
-        tops.any(|top| top.kind == VdevKind::Mirror && leaves(top)) && self.has_lone_tops()
+        tops.any(|top| top.kind == VdevKind::Mirror && is_leaving(top)) && self.has_lone_tops()
     }
 
     fn removable(&self, which: u8) -> Option<Guid> {
