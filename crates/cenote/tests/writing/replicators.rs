@@ -117,6 +117,11 @@ impl Two {
     }
 }
 
+/// Waits until names made of the time differ from those made before: the tools count seconds.
+fn next_second() {
+    std::thread::sleep(std::time::Duration::from_millis(1100));
+}
+
 /// As in the session of the articles: two pools, all below, clones, a touch-up in seconds, and then the copy
 /// takes the other's name.
 #[test]
@@ -139,6 +144,7 @@ fn syncoid_replicates_clones_resumes_and_the_copy_takes_over() {
         "zfs send -I {last} tank/data/x@more | head -c 3000000 | zfs receive -s -F back/data/x"
     ));
     assert!(!cut.status.success());
+    next_second();
     let said = two.ok("syncoid --debug -r tank/data back/data");
     assert!(said.contains("Resuming interrupted zfs send/receive"), "{said}");
     let before = said.split("Resuming interrupted").next().unwrap();
@@ -148,6 +154,7 @@ fn syncoid_replicates_clones_resumes_and_the_copy_takes_over() {
     two.are_equal("tank/data", "back/data");
     // A touch-up; the one before is not needed any more.
     two.write("data/y/late", 100);
+    next_second();
     two.ok("syncoid -r tank/data back/data");
     two.are_equal("tank/data", "back/data");
     let left = two.snapshots("back/data/y");
@@ -194,9 +201,9 @@ fn sanoid_takes_prunes_and_monitors() {
     // One more than is kept, and older than is kept, is destroyed: the one that was taken first.
     policy(0);
     let extra = "autosnap_2020-01-01_00:00:00_hourly";
-    std::thread::sleep(std::time::Duration::from_millis(1100));
+    next_second();
     two.ok(&format!("zfs snapshot -r tank/data@{extra}"));
-    std::thread::sleep(std::time::Duration::from_millis(1100));
+    next_second();
     sanoid("--force-update --prune-snapshots --force-prune");
     let left = two.snapshots("tank/data");
     let hourly: Vec<&String> = left.iter().filter(|name| name.ends_with("_hourly")).collect();
@@ -262,7 +269,7 @@ fn zfs_autobackup_selects_replicates_and_thins() {
         two.write("data/x/turn", 100 + turn);
         // What is not on the disks yet is not seen as a change.
         two.ok("zpool sync tank");
-        std::thread::sleep(std::time::Duration::from_millis(1100));
+        next_second();
         two.ok(run);
     }
     assert_eq!(two.snapshots("tank/data/x").len(), 1);
@@ -277,26 +284,27 @@ fn zfs_autobackup_selects_replicates_and_thins() {
 #[test]
 fn bzfs_replicates_takes_compares_and_deletes() {
     let Some(two) = Two::with(&["bzfs"]) else { return };
+    // Not where syncoid's test sends: it looks for receives of all processes.
     let bzfs = |arguments: &str| {
         two.ok(&format!(
-            "bzfs tank/data back/data --recursive --log-dir=$PWD/bzfs-logs {arguments}"
+            "bzfs tank/data back/other --recursive --log-dir=$PWD/bzfs-logs {arguments}"
         ))
     };
     two.ok("zfs snapshot -r tank/data@s1");
     bzfs("");
     // It mounts nothing.
     two.ok("zfs mount -a");
-    two.are_equal("tank/data", "back/data");
+    two.are_equal("tank/data", "back/other");
     two.write("data/x/more", 5000);
     bzfs("--create-src-snapshots --create-src-snapshots-plan \"{'z':{'onsite':{'hourly':2}}}\"");
-    two.are_equal("tank/data", "back/data");
-    assert_eq!(two.snapshots("back/data/x").len(), 2);
+    two.are_equal("tank/data", "back/other");
+    assert_eq!(two.snapshots("back/other/x").len(), 2);
     // It left bookmarks of what it had sent.
     assert!(two.ok("zfs list -H -t bookmark -o name -r tank/data/x").contains("tank/data/x#"));
-    two.ok("zfs list -H -t bookmark -o name -r tank/data | xargs -n 1 zfs destroy && zfs destroy -r tank/data@s1 && zfs snapshot back/data/x@foreign && zfs create back/data/gone");
+    two.ok("zfs list -H -t bookmark -o name -r tank/data | xargs -n 1 zfs destroy && zfs destroy -r tank/data@s1 && zfs snapshot back/other/x@foreign && zfs create back/other/gone");
     bzfs("--force --delete-dst-snapshots --delete-dst-datasets");
-    let left = two.snapshots("back/data");
+    let left = two.snapshots("back/other");
     assert!(left.len() == 3 && left.iter().all(|name| name.contains("@z_onsite_")), "{left:?}");
-    assert!(!two.sh("zfs list back/data/gone").status.success());
+    assert!(!two.sh("zfs list back/other/gone").status.success());
     two.end();
 }
