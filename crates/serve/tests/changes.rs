@@ -20,13 +20,13 @@ use cenote_posix::tree::{Caller, NewNode, ROOT, Tree};
 use cenote_serve::fuse::{AccessTimes, MountOptions, Mounted, mount};
 use memory::{MemoryTree, ROOT_INO};
 use rustix::fs::{AtFlags, CWD, RenameFlags, Timespec, Timestamps, XattrFlags};
-use support::{acl, as_nobody, can_mount, directory, pattern, serve, xattr};
+use support::{acl, as_nobody, can_mount, directory, pattern, serve, unmount, xattr};
 
 const ROOT_CALLER: Caller = Caller { uid: 0, gid: 0, pid: 0 };
 
 /// The same tree, mounted anew: what is seen comes from the tree, not from the kernel's memory.
 fn again(directory: &Path, mounted: Mounted, tree: &Arc<MemoryTree>, write_back: bool) -> Mounted {
-    mounted.unmount().unwrap();
+    unmount(&mounted);
     let options = MountOptions { write_back, ..MountOptions::new(directory, "tank/test") };
     mount(tree.clone(), options).unwrap()
 }
@@ -784,5 +784,5 @@ fn many_at_once_leave_a_consistent_tree() {
         fs::remove_file(entry.unwrap().path()).unwrap();
     }
     until("forgotten", || tree.count() == start);
-    mounted.unmount().unwrap();
+    unmount(&mounted);
 }

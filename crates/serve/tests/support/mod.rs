@@ -5,8 +5,9 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use cenote_serve::fuse::{MountOptions, Mounted, mount};
+use cenote_serve::fuse::{MountError, MountOptions, Mounted, mount};
 
 use crate::memory::MemoryTree;
 
@@ -69,4 +70,18 @@ pub fn acl(entries: &[(u16, u16, u32)]) -> Vec<u8> {
         value.extend(id.to_le_bytes());
     }
     value
+}
+
+/// Unmounts what nobody uses. A process that another test starts holds for a moment what was open when it
+/// was forked, so closing a file is not the end of it at once.
+pub fn unmount(mounted: &Mounted) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        match mounted.unmount() {
+            Err(MountError::Busy) if Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            answer => return answer.unwrap(),
+        }
+    }
 }
