@@ -67,24 +67,11 @@ impl Runner {
         tops.any(is_leaving)
     }
 
-    fn has_lone_tops(&self) -> bool {
-        self.live.vdevs().topology().tops().iter().any(|top| top.kind == VdevKind::File)
-    }
-
-    /// A mirror is being emptied into single disks: of its sides the first is copied, whether it is right or
-    /// not. That is known (docs/torture.md), and not asked for.
-    pub(crate) fn is_narrowing(&self) -> bool {
-        let vdevs = self.live.vdevs();
-        let mut tops = vdevs.topology().tops().iter();
-        tops.any(|top| top.kind == VdevKind::Mirror && is_leaving(top)) && self.has_lone_tops()
-    }
-
     fn removable(&self, which: u8) -> Option<Guid> {
         let vdevs = self.live.vdevs();
-        let narrows = self.rotten && self.has_lone_tops();
         let all = (0_u32..).zip(vdevs.topology().tops()).filter(|(id, top)| {
             let is_data = vdevs.class(*id) != AllocationClass::Log;
-            is_data && (top.kind == VdevKind::File || top.kind == VdevKind::Mirror && !narrows)
+            is_data && matches!(top.kind, VdevKind::File | VdevKind::Mirror)
         });
         let all: Vec<Guid> = all.map(|(_, top)| top.guid).collect();
         all.get(usize::from(which) % all.len().max(1)).copied()

@@ -36,9 +36,22 @@ struct Attempt {
 }
 
 impl VdevTree {
-    /// How many sides a top-level vdev has: those of a mirror, or 1.
-    pub fn sides(&self, vdev: u32) -> usize {
-        self.side_nodes(vdev).map_or(0, |nodes| nodes.len())
+    /// How many reads of each side of a top-level vdev failed or gave wrong bytes: of those of a mirror, or
+    /// of the vdev itself.
+    pub fn errors_of_sides(&self, vdev: u32) -> Vec<u64> {
+        let nodes = self.side_nodes(vdev).unwrap_or_default();
+        nodes.into_iter().map(|node| self.read_errors_beneath(node)).collect()
+    }
+
+    fn read_errors_beneath(&self, id: NodeId) -> u64 {
+        let Some(node) = self.nodes.get(id) else { return 0 };
+        let own = match node.shape {
+            Shape::Leaf(leaf) => self.leaves.get(leaf).map(|leaf| leaf.stats.snapshot()),
+            _ => None,
+        };
+        let own = own.map_or(0, |own| own.read_errors.saturating_add(own.checksum_errors));
+        let below = node.children.iter().map(|child| self.read_errors_beneath(*child));
+        below.fold(own, u64::saturating_add)
     }
 
     fn side_nodes(&self, vdev: u32) -> Option<Vec<NodeId>> {
@@ -50,19 +63,15 @@ impl VdevTree {
         })
     }
 
-    /// Reads the first `count` sides of each stretch, all of them together.
+    /// Reads all sides of each stretch, all of them together.
     ///
     /// # Errors
     /// As [`VdevError`] says, for each stretch by itself: no side of it can be read.
-    pub fn read_sides(
-        &self,
-        stretches: &[Stretch],
-        count: usize,
-    ) -> Vec<Result<Vec<Bytes>, VdevError>> {
+    pub fn read_sides(&self, stretches: &[Stretch]) -> Vec<Result<Vec<Bytes>, VdevError>> {
         let mut results: Vec<Result<Vec<Bytes>, VdevError>> = Vec::with_capacity(stretches.len());
         let mut attempts = Vec::new();
         for (index, stretch) in stretches.iter().enumerate() {
-            match self.attempts(index, stretch, count) {
+            match self.attempts(index, stretch) {
                 Ok(own) => {
                     results.push(Ok(vec![Bytes::new(); own.len()]));
                     attempts.extend(own);
@@ -76,12 +85,7 @@ impl VdevTree {
         results
     }
 
-    fn attempts(
-        &self,
-        index: usize,
-        stretch: &Stretch,
-        count: usize,
-    ) -> Result<Vec<Attempt>, VdevError> {
+    fn attempts(&self, index: usize, stretch: &Stretch) -> Result<Vec<Attempt>, VdevError> {
         let Stretch { vdev, offset, size } = *stretch;
         let (_, extent) = self.locate(&BlockRead { vdev, offset, size, birth: Txg(0) })?;
         let nodes = self.side_nodes(vdev).unwrap_or_default();
@@ -92,7 +96,7 @@ impl VdevTree {
             from.reverse();
             Attempt { stretch: index, vdev, side, extent, from, failure: None }
         };
-        Ok(nodes.iter().enumerate().take(count.max(1)).map(attempt).collect())
+        Ok(nodes.iter().enumerate().map(attempt).collect())
     }
 
     fn has_everything(&self, node: NodeId) -> bool {

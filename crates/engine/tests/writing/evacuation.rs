@@ -20,6 +20,7 @@ use cenote_engine::pool::leaves::HeldDevices;
 use cenote_engine::vdev::AllocationClass;
 use cenote_engine::{Error, ErrorKind};
 use cenote_format::config::{VdevConfig, VdevKind};
+use cenote_format::scan_state::{ScanFunction, ScanPhase};
 use cenote_format::{Guid, ObjectId, ObjectType};
 
 use super::log::head;
@@ -262,6 +263,43 @@ fn a_removal_goes_on_after_a_crash_and_can_be_given_up() {
     zdb(directory.path(), "cut");
 }
 
+/// Overwrites these mebibytes of a device.
+fn spoil(directory: &Path, name: &str, pieces: std::ops::Range<u64>) {
+    let device = std::fs::File::options().write(true).open(directory.join(name)).unwrap();
+    let garbage = noise(1 << 20, 99);
+    for piece in pieces {
+        device.write_all_at(&garbage, piece << 20).unwrap();
+    }
+}
+
+#[test]
+fn a_mirror_that_is_emptied_into_single_devices_leaves_nothing_behind_that_one_side_had() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut tops = mirrors(directory.path(), 1);
+    let lone = devices(directory.path(), 4).split_off(2);
+    let lone = lone.into_iter().map(|leaf| top(VdevKind::File, None, vec![leaf]));
+    tops.extend(lone.map(|top| (top, AllocationClass::Normal)));
+    let live = pool("narrow", tops, slowly());
+    let mut files = Files::new();
+    {
+        let dataset = head(&live);
+        files.write(&live, dataset.set(), 60);
+        live.sync().unwrap();
+    }
+    // Of each half something is overwritten.
+    spoil(directory.path(), "d0", 5..30);
+    spoil(directory.path(), "d1", 30..100);
+    live.remove_vdev(guid_of(&live, 0)).unwrap();
+    gone(&live, 0);
+    let scan = live.scan_progress().record.unwrap();
+    assert_eq!((scan.function, scan.phase), (ScanFunction::Scrub, ScanPhase::Finished));
+    assert!(scan.processed > 0 && scan.errors == 0, "{scan:?}");
+    files.check(&live);
+    live.export().unwrap();
+    drop(live);
+    zdb(directory.path(), "narrow");
+}
+
 #[test]
 fn sides_of_a_mirror_are_copied_side_by_side() {
     let directory = tempfile::tempdir().unwrap();
@@ -273,11 +311,7 @@ fn sides_of_a_mirror_are_copied_side_by_side() {
         live.sync().unwrap();
     }
     // One half of the mirror that is to leave is overwritten, the labels left alone.
-    let half = std::fs::File::options().write(true).open(directory.path().join("d2")).unwrap();
-    let garbage = noise(1 << 20, 99);
-    for piece in 8..100 {
-        half.write_all_at(&garbage, piece << 20).unwrap();
-    }
+    spoil(directory.path(), "d2", 8..100);
     live.remove_vdev(guid_of(&live, 1)).unwrap();
     gone(&live, 1);
     files.check(&live);

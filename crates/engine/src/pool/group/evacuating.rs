@@ -7,6 +7,7 @@
 //! everything is still there, too, so that a removal can be given up at any moment.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -18,6 +19,8 @@ use cenote_format::indirect_mapping::{
 use cenote_format::{Dva, Guid, Txg};
 use parking_lot::Mutex;
 
+use super::differing::{self, Doubt};
+use super::hooks::GroupHooks;
 use super::mapping;
 use super::sync::seconds_now;
 use super::vdev_zaps::free_objects_of;
@@ -57,6 +60,8 @@ pub(in crate::pool) struct Evacuation {
     failures: AtomicU64,
     /// How often devices had come back when the job was stuck.
     comebacks: AtomicU64,
+    /// The sides of the vdev were found to differ.
+    pub(super) doubt: Mutex<Option<Doubt>>,
 }
 
 /// A stretch to be copied as one, and what of it is free.
@@ -101,6 +106,14 @@ impl Piece {
     fn free_bytes(&self) -> u64 {
         self.gaps.iter().fold(0, |sum, (start, end)| sum + (end - start))
     }
+
+    /// What of it is in use, as offsets from its beginning.
+    fn used(&self) -> Vec<Range<u64>> {
+        let ends = self.gaps.iter().map(|(start, _)| *start).chain([self.end]);
+        let starts = [self.start].into_iter().chain(self.gaps.iter().map(|(_, end)| *end));
+        let from_start = |at: u64| at.saturating_sub(self.start);
+        starts.zip(ends).map(|(start, end)| from_start(start)..from_start(end)).collect()
+    }
 }
 
 /// A piece and the place it goes to.
@@ -114,11 +127,17 @@ enum End {
     Through,
     /// It could not be done now, but later perhaps.
     Failed(Error),
+    /// Sides differ, and which is right is not known yet.
+    Doubtful,
 }
 
 impl LivePool {
     /// Goes on with the removal of a vdev, if there is one.
-    pub(super) fn go_on_evacuating(&self, change: &MosChange<'_>) -> Result<()> {
+    pub(super) fn go_on_evacuating(
+        &self,
+        change: &MosChange<'_>,
+        hooks: &GroupHooks<'_>,
+    ) -> Result<()> {
         let job = &self.jobs.evacuating;
         let Some(portion) = job.begin() else { return Ok(()) };
         let Some((mut state, own)) =
@@ -147,6 +166,12 @@ impl LivePool {
             End::Through => {
                 self.finish_removal(change, &own, state)?;
                 Outcome::default()
+            }
+            End::Doubtful => {
+                let trouble = self.all_or_nothing(change.tx.txg(), hooks, || {
+                    self.have_sides_told_apart(change, own.id)
+                });
+                Outcome { done: 0, left, more: false, trouble: Some(trouble.unwrap_or_else(|e| e)) }
             }
             End::Failed(error) if !self.vdevs().is_readable(own.id) => {
                 self.evacuation.comebacks.store(self.vdevs().comebacks(), Relaxed);
@@ -192,15 +217,20 @@ impl LivePool {
             let used = match self.allocator.in_use_from(from, most) {
                 Ok(used) => used,
                 Err(error) => {
-                    failure = Some(error);
+                    failure = Some(End::Failed(error));
                     break;
                 }
             };
             let Some(used) = used else { break };
             let (copies, short) = self.place_copies(own, &used, (from, most), txg)?;
-            if let Err(error) = self.copy(own, &copies, txg) {
+            let undone = match self.copy(own, &copies, txg) {
+                Ok(true) => None,
+                Ok(false) => Some(End::Doubtful),
+                Err(error) => Some(End::Failed(error)),
+            };
+            if undone.is_some() {
                 copies.iter().try_for_each(|(_, dva)| self.allocator.free(dva, txg, txg))?;
-                failure = Some(error);
+                failure = undone;
                 break;
             }
             for (piece, dva) in copies {
@@ -210,12 +240,12 @@ impl LivePool {
                 entries.push((piece, dva));
             }
             if short.is_some() {
-                failure = short;
+                failure = short.map(End::Failed);
                 break;
             }
         }
         if entries.is_empty() {
-            return Ok(failure.map_or(End::Through, End::Failed));
+            return Ok(failure.unwrap_or(End::Through));
         }
         self.record_copies(change, own, &entries)?;
         state.copied = state.copied.saturating_add(copied);
@@ -264,16 +294,27 @@ impl LivePool {
         Ok((copies, None))
     }
 
-    /// Reads pieces and hands them on to be written to their places.
-    fn copy(&self, own: &Emptied, copies: &[Copy], txg: Txg) -> Result<()> {
+    /// Reads pieces and hands them on to be written to their places; false: nothing was done, for sides
+    /// differ and nothing tells which is right.
+    fn copy(&self, own: &Emptied, copies: &[Copy], txg: Txg) -> Result<bool> {
         let vdevs = self.vdevs();
         let stretch =
             |(piece, _): &Copy| Stretch { vdev: own.id, offset: piece.start, size: piece.length() };
         let stretches: Vec<Stretch> = copies.iter().map(stretch).collect();
-        let sides = copies.iter().map(|(_, dva)| vdevs.sides(dva.vdev)).max().unwrap_or(1);
-        let read = vdevs.read_sides(&stretches, sides);
+        let read = vdevs.read_sides(&stretches);
         let read: Vec<Vec<Bytes>> =
             read.into_iter().collect::<std::result::Result<_, _>>().map_err(Error::from)?;
+        let differ = copies
+            .iter()
+            .zip(&read)
+            .any(|((piece, _), sides)| differing::differ(sides, &piece.used()));
+        let right = match differ {
+            false => 0,
+            true => match self.right_side(own.id) {
+                Some(side) => side,
+                None => return Ok(false),
+            },
+        };
         {
             let mut receivers = self.evacuation.receivers.lock();
             if receivers.0 != txg {
@@ -281,7 +322,10 @@ impl LivePool {
             }
             receivers.1.extend(copies.iter().map(|(_, dva)| dva.vdev));
         }
-        for ((piece, dva), sides) in copies.iter().zip(read) {
+        for ((piece, dva), mut sides) in copies.iter().zip(read) {
+            // Where there are fewer sides, the first are written.
+            let to_front = right.min(sides.len().saturating_sub(1));
+            sides.get_mut(..=to_front).unwrap_or_default().rotate_right(1);
             let data = sides.first().cloned().unwrap_or_default();
             if data.len() as u64 != piece.length() {
                 return Err(Error::bug("a side was read that has another length"));
@@ -290,7 +334,7 @@ impl LivePool {
             let sides = Some(Arc::from(sides));
             self.submit.submit(BlockWrite { vdev, offset, data, sides, birth: txg })?;
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Extends the mapping by what was copied, and frees the copies of what was not in use.
@@ -348,6 +392,7 @@ impl LivePool {
         self.tell_of_gone("vdev_remove_dev", gone.guid);
         self.allocator.forget_moved(id);
         self.forget_missed(&gone);
+        *self.evacuation.doubt.lock() = None;
         self.take_vdevs(Arc::new(tree));
         self.evacuation.gone.lock().push((before, id));
         Ok(())
@@ -377,6 +422,7 @@ impl LivePool {
     ) -> Result<()> {
         let (id, txg) = (own.id, change.tx.txg());
         let vdevs = self.vdevs();
+        *self.evacuation.doubt.lock() = None;
         self.allocator.free_copies(&mut MosStore::new(change), txg)?;
         mapping::free_mapping(change, own.objects.mapping)?;
         change.mos.free_object(change.tx, own.objects.births)?;
@@ -440,6 +486,7 @@ mod tests {
         let piece = Piece::first_of(&ranges, 0, LONGEST).unwrap();
         assert_eq!(piece, Piece { start: 0, end: 16384, gaps: vec![(8192, 12288)] });
         assert_eq!((piece.length(), piece.free_bytes()), (16384, 4096));
+        assert_eq!(piece.used(), [0..8192, 12288..16384]);
         // From the middle of a range, and no longer than asked for.
         let piece = Piece::first_of(&ranges, 4096, 8192).unwrap();
         assert_eq!((piece.start, piece.end), (4096, 8192));

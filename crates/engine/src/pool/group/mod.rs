@@ -10,6 +10,7 @@ mod cloned;
 mod condensing;
 pub(super) mod config;
 pub(super) mod dataset;
+mod differing;
 pub(super) mod discarding;
 mod effects;
 mod errors;

@@ -90,7 +90,7 @@ impl LivePool {
         group.write_datasets(fresh, &mut written)?;
         self.free_destroyed(change, hooks);
         self.go_on_discarding(change, txg)?;
-        self.go_on_evacuating(change)?;
+        self.go_on_evacuating(change, hooks)?;
         self.go_on_condensing(change)?;
         self.go_on_scanning(change, hooks);
         self.go_on_rebuilding(change, hooks);

@@ -93,7 +93,12 @@ impl LivePool {
         self.forget_deferred(change)?;
         let event = if complete { "scan done" } else { "scan cancelled" };
         change.log_event(event, None, &format!("errors={}", run.record.errors))?;
-        self.when_done(|live| live.vdevs().events().forget_told());
+        self.when_done(move |live| {
+            live.vdevs().events().forget_told();
+            if complete {
+                live.jobs.wake_troubled();
+            }
+        });
         if complete && !has_checkpoint(change.mos)? {
             match is_scrub {
                 true => self.tell("scrub_finish", Vec::new()),
