@@ -16,7 +16,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cenote_format::{BlockPointer, Guid, Txg};
+use cenote_format::{BlockPointer, Guid, Txg, Uberblock};
 
 use crate::pool::Pool;
 use crate::pool::space::PoolSpace;
@@ -180,19 +180,22 @@ pub fn check(
     options: &CheckOptions,
     progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
 ) -> Result<Report> {
-    let directory = pool.catalog().object_directory()?;
-    let tree = pool.config().vdev_tree.clone().unwrap_or_default();
+    // Groups may be written meanwhile.
+    let view = pool.view();
+    let mos = &view.mos;
+    let directory = view.catalog.object_directory()?;
+    let tree = view.config.vdev_tree.clone().unwrap_or_default();
     let mut report = Report { leaks_checked: options.leaks, ..Report::default() };
     let mut complaints = Vec::new();
     let space = match options.leaks {
-        true => space::Space::load(&pool.mos(), &tree, &directory, |error| complaints.push(error)),
+        true => space::Space::load(mos, &tree, &directory, |error| complaints.push(error)),
         false => space::Space::default(),
     };
     report.allocated = space.allocated();
     report.checkpoint = space.checkpoint();
     report.flushed = space.flushed().collect();
     let used = options.leaks.then_some(&space);
-    let shared = shared::SharedBlocks::load(&pool.mos(), &directory, used, &mut complaints);
+    let shared = shared::SharedBlocks::load(mos, &directory, used, &mut complaints);
     report.dedup_saved = shared.dedup_saved;
     report.dedup_entries = shared.dedup_entries;
     report.dedup_references = shared.dedup_references;
@@ -202,14 +205,14 @@ pub fn check(
     }
     let total = match options.leaks {
         true => report.allocated,
-        false => PoolSpace::read(&pool.catalog(), &tree).map_or(0, |space| space.allocated()),
+        false => PoolSpace::read(&view.catalog, &tree).map_or(0, |space| space.allocated()),
     };
-    let unclaimed = first_unclaimed(pool);
+    let unclaimed = first_unclaimed(&view.uberblock);
     let checker = walk::Checker::new(pool, *options, &space, &shared, total, unclaimed);
     let walk = Spread::new(&*pool.io().pipe, &checker);
     // The dnodes of the pool's own object set lead to all others.
-    walk.add(Tree::new(0, Txg(0), walk::Set::default()), *pool.mos().root_pointer());
-    pending::start(&checker, &walk, &pool.mos(), &directory);
+    walk.add(Tree::new(0, Txg(0), walk::Set::default()), *mos.root_pointer());
+    pending::start(&checker, &walk, mos, &directory);
     checker.run(&walk, &mut report, progress);
     report.removing = space.copied();
     if options.leaks && !report.stopped {
@@ -230,8 +233,7 @@ pub fn check(
 }
 
 /// Log blocks born from this transaction group on are not claimed: the space maps do not know them.
-fn first_unclaimed(pool: &Pool) -> Txg {
-    let uberblock = pool.uberblock();
+fn first_unclaimed(uberblock: &Uberblock) -> Txg {
     match uberblock.checkpoint_txg {
         0 => Txg(uberblock.txg.0.saturating_add(1)),
         txg => Txg(txg.saturating_add(1)),

@@ -93,11 +93,11 @@ pub(super) struct SplitOff {
 }
 
 /// A pool as of one transaction group.
-struct View {
-    config: Arc<PoolConfig>,
-    uberblock: Uberblock,
-    mos: ObjectSet,
-    catalog: Catalog,
+pub(crate) struct View {
+    pub(crate) config: Arc<PoolConfig>,
+    pub(crate) uberblock: Uberblock,
+    pub(crate) mos: ObjectSet,
+    pub(crate) catalog: Catalog,
 }
 
 /// What some checksums begin with, if the pool has it.
@@ -374,6 +374,11 @@ impl Pool {
     /// The devices.
     pub fn vdevs(&self) -> Arc<VdevTree> {
         self.io.pipe.vdevs()
+    }
+
+    /// All it shows of one group: for who asks for several things that have to fit together.
+    pub(crate) fn view(&self) -> Arc<View> {
+        self.view.load_full()
     }
 
     /// The meta object set.
