@@ -12,6 +12,7 @@ mod dedup;
 mod encrypted;
 mod errors;
 mod evacuation;
+mod expansion;
 mod foreign;
 mod honest;
 mod log;

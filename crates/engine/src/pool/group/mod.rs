@@ -15,6 +15,7 @@ pub(super) mod discarding;
 mod effects;
 mod errors;
 mod evacuating;
+pub(super) mod expanding;
 mod freeing;
 pub(super) mod growth;
 mod heal;
@@ -63,6 +64,7 @@ use crate::{Error, Result};
 pub use config::ConfigChange;
 pub use dataset::{DatasetPolicy, LiveDataset};
 pub use errors::read_error_logs;
+pub use expanding::ExpansionProgress;
 pub(super) use missed::load_missed;
 pub use outage::FailMode;
 pub use rebuild::RebuildProgress;
@@ -99,7 +101,7 @@ pub struct WriteOptions {
     pub accepts_log_losses: bool,
     /// What devices that are back missed is written to them without being asked.
     pub resilvers: bool,
-    /// Most bytes a removal copies in one group, about, if there is a limit.
+    /// Most bytes a removal or an expansion copies in one group, about, if there is a limit.
     pub copied_at_once: Option<u64>,
     /// Bytes of mappings of removed vdevs above which they are condensed, if not as usual.
     pub condensed_above: Option<u64>,
@@ -187,6 +189,8 @@ pub struct LivePool {
     pub(super) receives: receives::Receives,
     /// The removal of a vdev.
     pub(super) evacuation: evacuating::Evacuation,
+    /// The expansion of a vdev.
+    pub(super) expanding: expanding::Expanding,
     /// How far freeing has come.
     pub(super) freeing_pass: Mutex<FreeingPass>,
     pub(super) thread: Mutex<Option<JoinHandle<()>>>,
@@ -265,6 +269,7 @@ impl LivePool {
             sweeps: Arc::default(),
             receives: receives::Receives::default(),
             evacuation: evacuating::Evacuation::default(),
+            expanding: expanding::Expanding::default(),
             freeing_pass: Mutex::default(),
             thread: Mutex::new(None),
             pool,
