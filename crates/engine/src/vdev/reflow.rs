@@ -218,7 +218,7 @@ impl VdevTree {
         let old = children.saturating_sub(1).max(1);
         let sector = offset >> top.ashift;
         let next = sector.saturating_add(sector / old).saturating_sub(old);
-        next.checked_mul(1 << top.ashift).unwrap_or(u64::MAX)
+        next.saturating_mul(1 << top.ashift)
     }
 
     /// Bytes of vdev `vdev` that go by way of the scratch area.

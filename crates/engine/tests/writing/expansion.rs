@@ -57,8 +57,13 @@ fn raidz(live: &LivePool) -> Guid {
 fn attach(live: &LivePool, directory: &Path, name: &str) -> Result<()> {
     let path = directory.join(name);
     std::fs::File::create(&path).unwrap().set_len(SIZE).unwrap();
-    let newcomer =
-        Newcomer { beside: raidz(live), leaf: leaf(&path), replaces: false, goes_back: false, sequential: false };
+    let newcomer = Newcomer {
+        beside: raidz(live),
+        leaf: leaf(&path),
+        replaces: false,
+        goes_back: false,
+        sequential: false,
+    };
     live.take_in(newcomer, Arc::new(open_leaf))
 }
 
@@ -216,8 +221,13 @@ fn what_cannot_be_expanded_is_refused() {
     let path = directory.path().join("small");
     std::fs::File::create(&path).unwrap().set_len(SIZE / 2).unwrap();
     let beside = raidz(&live);
-    let newcomer =
-        |path: &Path| Newcomer { beside, leaf: leaf(path), replaces: false, goes_back: false, sequential: false };
+    let newcomer = |path: &Path| Newcomer {
+        beside,
+        leaf: leaf(path),
+        replaces: false,
+        goes_back: false,
+        sequential: false,
+    };
     let error = live.take_in(newcomer(&path), Arc::new(open_leaf)).unwrap_err();
     assert_eq!(error.reason(), "device is too small");
     let gone = directory.path().join("gone");
@@ -279,7 +289,8 @@ fn an_expansion_waits_for_a_device_that_is_away() {
         };
         let leaf = leaf(&path);
         let beside = raidz(&live);
-        let newcomer = Newcomer { beside, leaf, replaces: false, goes_back: false, sequential: false };
+        let newcomer =
+            Newcomer { beside, leaf, replaces: false, goes_back: false, sequential: false };
         let away = if moment % 2 == 0 { disk } else { disks.0.values().nth(1).unwrap().clone() };
         live.take_in(newcomer, Arc::new(opener)).unwrap();
         let wanted = [0, 1, 1, 30 << 20, 60 << 20, 90 << 20][moment as usize];

@@ -56,7 +56,7 @@ use crate::dataset::Promises;
 use crate::dataset::change::{FreeingPass, LiveClones, LiveDedup};
 use crate::intent::{Runway, SharedRules};
 use crate::object::ObjectSet;
-use crate::pipe::{AllocationUnits, PoolIo, Workers};
+use crate::pipe::{AllocationUnits, Healer, PoolIo, Workers};
 use crate::txg::{DirtyDatasets, Gate, Tx};
 use crate::vdev::{VdevTree, WriteQueue};
 use crate::{Error, Result};
@@ -176,7 +176,7 @@ pub struct LivePool {
     /// Heads whose intent log could not be replayed and is kept, and why.
     pub(super) unreplayed: Mutex<BTreeMap<ObjectId, Error>>,
     /// Kept for the pipe.
-    pub(super) _healer: Arc<dyn crate::pipe::Healer>,
+    pub(super) _healer: Arc<dyn Healer>,
     /// Long work. Only the thread that writes groups does it.
     pub(super) jobs: Arc<jobs::Jobs>,
     /// The scrub or resilver.
@@ -203,6 +203,14 @@ fn queue_of(io: &PoolIo, options: &WriteOptions) -> Result<WriteQueue> {
     queue.map_err(Error::no_thread)
 }
 
+/// What writes blocks anew of which a copy was found wrong; readers have it from now on.
+fn healer_of(io: &PoolIo, allocator: &Arc<Allocator>) -> Arc<dyn Healer> {
+    let (allocator, pipe) = (allocator.clone(), Arc::downgrade(&io.pipe));
+    let healer: Arc<dyn Healer> = Arc::new(heal::PoolHealer { allocator, pipe });
+    io.pipe.set_healer(&healer);
+    healer
+}
+
 impl LivePool {
     pub(super) fn with(
         pool: Arc<Pool>,
@@ -222,10 +230,7 @@ impl LivePool {
         let allocator = Arc::new(allocator);
         pool.is_written_with(&allocator);
         pool.begin_events_with(mode.word());
-        let pipe = Arc::downgrade(&io.pipe);
-        let healer: Arc<dyn crate::pipe::Healer> =
-            Arc::new(heal::PoolHealer { allocator: allocator.clone(), pipe });
-        io.pipe.set_healer(&healer);
+        let healer = healer_of(&io, &allocator);
         let submit = Arc::new(hooks::PoolSubmit::new(queue, outage.clone()));
         let seen: Arc<dyn crate::pipe::Submit> = submit.clone();
         io.pipe.set_submit(&seen);
