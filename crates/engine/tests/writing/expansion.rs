@@ -29,7 +29,7 @@ const NEWER_TOOL: &str = "/opt/openzfs-2.3/run";
 
 /// So that an expansion takes many groups.
 fn slowly() -> WriteOptions {
-    WriteOptions { copied_at_once: Some(12 << 20), ..WriteOptions::default() }
+    WriteOptions { copied_at_once: Some(1 << 20), ..WriteOptions::default() }
 }
 
 fn pool(name: &str, directory: &Path, (parity, count): (u64, usize)) -> Arc<LivePool> {

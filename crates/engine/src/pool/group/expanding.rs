@@ -84,6 +84,21 @@ impl Moved<'_> {
     }
 }
 
+/// What of ascending ranges makes up `most` bytes.
+fn first_of(ranges: &[(u64, u64)], most: u64) -> Vec<(u64, u64)> {
+    let mut left = most;
+    let mut first = Vec::new();
+    for (start, end) in ranges {
+        let end = (*end).min(start.saturating_add(left));
+        if end <= *start {
+            break;
+        }
+        left = left.saturating_sub(end - start);
+        first.push((*start, end));
+    }
+    first
+}
+
 impl LivePool {
     /// Records how far an expansion has come, or that it has come to its end.
     pub(super) fn go_on_expanding(&self, change: &MosChange<'_>) -> Result<()> {
@@ -237,11 +252,7 @@ impl LivePool {
         self.prepare_to_move(vdevs, id)?;
         let from = word.offset();
         let end = self.allocator.space_of(id).unwrap_or(0);
-        let mut limit = vdevs.reach(id, from).min(end);
-        if let Some(most) = self.options.copied_at_once {
-            let unit = 1_u64.checked_shl(vdevs.ashift(id).unwrap_or(9)).unwrap_or(1);
-            limit = limit.min(from.saturating_add(most.max(unit).next_multiple_of(unit)));
-        }
+        let limit = vdevs.reach(id, from).min(end);
         if limit <= from {
             return Ok(Moved { done: Some((0, None)), ..Moved::nothing(word) });
         }
@@ -252,10 +263,14 @@ impl LivePool {
             let most = if moving.is_waited_for() { WAITED_FOR } else { ALONE };
             start.elapsed() < most
         };
-        let (moved, trouble) = vdevs.move_ranges(id, occupied.ranges(), &goes_on);
+        let unit = 1_u64.checked_shl(vdevs.ashift(id).unwrap_or(9)).unwrap_or(1);
+        let most = self.options.copied_at_once.unwrap_or(IN_ONE_GROUP).max(unit);
+        let ranges = first_of(occupied.ranges(), most - most % unit);
+        let (moved, trouble) = vdevs.move_ranges(id, &ranges, &goes_on);
         vdevs.flush_moved(id)?;
         let trouble = trouble.err().map(Error::from);
-        let is_all = occupied.ranges().last().is_none_or(|(_, end)| moved >= Some(*end));
+        let last = occupied.ranges().last();
+        let is_all = last.is_none_or(|(_, end)| moved >= Some(*end));
         let reached = if is_all { occupied.end() } else { moved.unwrap_or(from) };
         let bytes = occupied.ranges().iter().fold(0_u64, |sum, (start, end)| {
             sum.saturating_add((*end).min(reached).saturating_sub(*start))
