@@ -28,11 +28,11 @@ use super::{SIZE, census, devices, leaf, nothing, open_leaf, plan, top};
 const NEWER_TOOL: &str = "/opt/openzfs-2.3/run";
 
 /// So that an expansion takes many groups.
-fn slowly() -> WriteOptions {
+pub(super) fn slowly() -> WriteOptions {
     WriteOptions { copied_at_once: Some(1 << 20), ..WriteOptions::default() }
 }
 
-fn pool(name: &str, directory: &Path, (parity, count): (u64, usize)) -> Arc<LivePool> {
+pub(super) fn pool(name: &str, directory: &Path, (parity, count): (u64, usize)) -> Arc<LivePool> {
     let tops = vec![(
         top(VdevKind::Raidz, Some(parity), devices(directory, count)),
         AllocationClass::Normal,
@@ -42,7 +42,7 @@ fn pool(name: &str, directory: &Path, (parity, count): (u64, usize)) -> Arc<Live
     create(plan, Arc::new(open_leaf), &OpenOptions::default(), slowly(), nothing).unwrap()
 }
 
-fn reopen(directory: &Path, write: WriteOptions) -> Arc<LivePool> {
+pub(super) fn reopen(directory: &Path, write: WriteOptions) -> Arc<LivePool> {
     let opener: Arc<dyn Opener> = Arc::new(FileOpener { mode: Mode::ReadWrite });
     let pools = assemble(&scan(&opener, &ScanOptions::new(vec![directory.to_owned()])));
     assert_eq!(pools.len(), 1);
@@ -54,7 +54,7 @@ fn raidz(live: &LivePool) -> Guid {
 }
 
 /// Attaches a new file to the pool's first vdev.
-fn attach(live: &LivePool, directory: &Path, name: &str) -> Result<()> {
+pub(super) fn attach(live: &LivePool, directory: &Path, name: &str) -> Result<()> {
     let path = directory.join(name);
     std::fs::File::create(&path).unwrap().set_len(SIZE).unwrap();
     let newcomer = Newcomer {
@@ -68,7 +68,7 @@ fn attach(live: &LivePool, directory: &Path, name: &str) -> Result<()> {
 }
 
 /// What OpenZFS 2.3 finds wrong.
-fn zdb(directory: &Path, name: &str) {
+pub(super) fn zdb(directory: &Path, name: &str) {
     let mut command = Command::new(NEWER_TOOL);
     let command = command.args(["zdb", "-e", "-bcc", "-p"]).arg(directory).arg(name);
     let Ok(output) = command.output() else {
@@ -81,11 +81,11 @@ fn zdb(directory: &Path, name: &str) {
     assert!(!text.contains("error") && !text.contains("mismatch"), "{text}");
 }
 
-fn is_expanding(live: &LivePool) -> bool {
+pub(super) fn is_expanding(live: &LivePool) -> bool {
     live.vdevs().expanding().is_some()
 }
 
-fn until(what: &str, done: impl Fn() -> bool) {
+pub(super) fn until(what: &str, done: impl Fn() -> bool) {
     let end = Instant::now() + Duration::from_secs(60);
     while !done() {
         assert!(Instant::now() < end, "{what}");

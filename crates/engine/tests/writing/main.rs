@@ -13,6 +13,7 @@ mod encrypted;
 mod errors;
 mod evacuation;
 mod expansion;
+mod expansion_both_ways;
 mod foreign;
 mod honest;
 mod log;
