@@ -324,8 +324,9 @@ impl LivePool {
         }
         for ((piece, dva), mut sides) in copies.iter().zip(read) {
             // Where there are fewer sides, the first are written.
-            let to_front = right.min(sides.len().saturating_sub(1));
-            sides.get_mut(..=to_front).unwrap_or_default().rotate_right(1);
+            if let Some(front) = sides.get_mut(..=right) {
+                front.rotate_right(1);
+            }
             let data = sides.first().cloned().unwrap_or_default();
             if data.len() as u64 != piece.length() {
                 return Err(Error::bug("a side was read that has another length"));
