@@ -266,8 +266,7 @@ fn check_raw(
     from: &Dataset,
 ) -> Result<()> {
     let Some(raw) = &facts.raw else { return Ok(()) };
-    let key = catalog.key_object(&from.directory)?;
-    if key.is_none_or(|key| key.wrapped.guid != raw.keys.wrapped.guid) {
+    if !is_sealed_with(catalog, from, raw)? {
         return Err(Error::invalid("the raw stream has other keys than what it starts from"));
     }
     match change.ivset(from.id)? {
@@ -276,6 +275,12 @@ fn check_raw(
         )),
         _ => Ok(()),
     }
+}
+
+/// Whether `dataset` is sealed with the keys of the raw stream.
+fn is_sealed_with(catalog: &Catalog, dataset: &Dataset, raw: &RawFacts) -> Result<bool> {
+    let key = catalog.key_object(&dataset.directory)?;
+    Ok(key.is_some_and(|key| key.wrapped.guid == raw.keys.wrapped.guid))
 }
 
 /// Refuses a stream that splits large blocks where its source came with them: files would have other blocks.
@@ -318,7 +323,7 @@ fn go_on(
     let none = || Error::not_found("no receive was cut off here").with_advice("begin anew");
     let head = found.ok_or_else(none)?;
     let (filled, target) = match change.resume_point(head.id)? {
-        Some(_) => (head.id, Target::Itself),
+        Some(_) => (head, Target::Itself),
         None => {
             let directory = catalog.child(&head.directory, TEMPORARY).map_err(|_| none())?;
             let filled = catalog.head(&directory)?;
@@ -326,16 +331,24 @@ fn go_on(
                 0 => None,
                 _ => Some(filled.phys.previous_snapshot),
             };
-            (filled.id, Target::Head { head: head.id, from })
+            (filled, Target::Head { head: head.id, from })
         }
     };
-    let (known, point) = change.resume_point(filled)?.ok_or_else(none)?;
+    let (known, point) = change.resume_point(filled.id)?.ok_or_else(none)?;
     let is_next = facts.resumed == Some((point.object, point.offset));
     if known.to != facts.to || known.from != facts.from || !is_next {
         let reason = "the stream does not go on where the receive was cut off";
         return Err(Error::invalid(reason).with_advice("send with the present token"));
     }
-    Ok(Begun { head: filled, target, bytes: point.bytes, refused: Vec::new() })
+    // A snapshot of the same guid elsewhere, say in a copy that was not received raw, is sealed otherwise.
+    if let Some(raw) = &facts.raw
+        && !is_sealed_with(catalog, &filled, raw)?
+    {
+        let reason = "the raw stream has other keys than what was received before it was cut off";
+        let advice = "send the snapshot that it began with, or begin anew after 'zfs receive -A'";
+        return Err(Error::invalid(reason).with_advice(advice));
+    }
+    Ok(Begun { head: filled.id, target, bytes: point.bytes, refused: Vec::new() })
 }
 
 fn has_temporary(catalog: &Catalog, head: &Dataset) -> Result<bool> {
