@@ -51,7 +51,7 @@ const PARTS: &[(&str, &[&str])] = &[
             "mount_helper",
         ],
     ),
-    ("process", &["log", "memory", "whole_disks", "service", "opening", "beginning"]),
+    ("process", &["log", "memory", "planned", "whole_disks", "service", "opening", "beginning"]),
     (
         "inspect",
         &["disks", "offline", "cache_file", "clear_labels", "importable", "in_use", "look", "zdb"],

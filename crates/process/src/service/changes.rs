@@ -377,7 +377,7 @@ impl PoolChanges {
         let opener = HeldDevices::new().new_leaves();
         let mut plan = plan.to_vec();
         let _partitions = crate::whole_disks::partition(&mut plan).map_err(Error::invalid)?;
-        self.live()?.add_vdevs(crate::opening::sorted(&plan), opener)
+        self.live()?.add_vdevs(crate::planned::sorted(&plan), opener)
     }
 
     /// Splits a pool off.
@@ -385,7 +385,7 @@ impl PoolChanges {
     /// # Errors
     /// As [`LivePool::split`] says.
     pub fn split(&self, plan: SplitPlan) -> Result<()> {
-        let (options, write) = crate::opening::options_of_part();
+        let (options, write) = crate::memory::options_of_part();
         self.live()?.split(plan, &options, write)
     }
 
@@ -402,7 +402,7 @@ impl PoolChanges {
         let opener = HeldDevices::new().new_leaves();
         let mut plan = vec![device.clone()];
         let _partitions = crate::whole_disks::partition(&mut plan).map_err(Error::invalid)?;
-        let leaf = plan.first().map(crate::opening::member).unwrap_or_default();
+        let leaf = plan.first().map(crate::planned::member).unwrap_or_default();
         let newcomer = Newcomer { beside, leaf, replaces, goes_back: false, sequential };
         self.live()?.take_in(newcomer, opener)
     }
