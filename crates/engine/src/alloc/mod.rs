@@ -4,6 +4,7 @@
 //! and [`SpaceStore`] say what is needed of them. Invariant: an address is handed out once until it
 //! is freed, and again only when no state of the pool that could still be opened refers to it.
 
+mod agree;
 mod allocator;
 mod checkpoint;
 mod condense;

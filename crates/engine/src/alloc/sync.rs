@@ -517,6 +517,9 @@ impl Allocator {
                 top.unload_idle(before, KEEP_LOADED);
             }
         }
+        if cfg!(debug_assertions) {
+            state.assert_agrees();
+        }
         self.published.store(Arc::new(state.figures()));
         Ok(())
     }

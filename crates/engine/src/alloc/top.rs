@@ -139,6 +139,14 @@ impl Top {
         }
     }
 
+    /// Every metaslab stands in the order once, under the rank that is noted of it.
+    pub(super) fn is_ranked(&self) -> bool {
+        let mut ranks = self.ranks.iter().enumerate();
+        self.order.len() == self.metaslabs.len()
+            && self.ranks.len() == self.metaslabs.len()
+            && ranks.all(|(index, rank)| self.order.contains(&(*rank, Reverse(index))))
+    }
+
     /// Metaslabs in use for copy `copy`.
     pub(super) fn active(&self, copy: usize) -> SmallVec<[usize; ACTIVE]> {
         self.active.get(copy).cloned().unwrap_or_default()
