@@ -1,7 +1,7 @@
 //! Making the next [`Inventory`] of the one before: what was written since is read again, the rest is
 //! shared.
 //!
-//! Invariant: every object that an entry was read from is in the index of owners, so that whatever a
+//! Invariant: every object that an entry was read from is in the index of owners or of keys, so that whatever a
 //! group wrote leads to the entries that are out of date. After a reading that failed everything is
 //! read again.
 
@@ -75,7 +75,7 @@ impl Changed {
 /// What of a directory an object tells of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
-    /// Itself, its head, properties, permissions or key.
+    /// Itself, its head, properties or permissions.
     Own,
     /// What is below it.
     Children,
@@ -102,6 +102,8 @@ pub struct InventoryReader {
     current: Arc<Inventory>,
     /// The directory that each object belongs to.
     owners: HashMap<ObjectId, (ObjectId, Part)>,
+    /// The directories of each key object: clones share that of their origin.
+    sealed: HashMap<ObjectId, BTreeSet<ObjectId>>,
     /// `current` and the index say what was on the disks.
     whole: bool,
     /// Directories of clones, and which directory the snapshot they were made of belongs to, and when it was
@@ -156,6 +158,7 @@ impl InventoryReader {
 
     fn read_all(&mut self, catalog: &Catalog, keys: &dyn Keys) -> Result<Inventory> {
         self.owners.clear();
+        self.sealed.clear();
         self.moved.clear();
         let mut next = Inventory::default();
         self.read_tree(catalog, keys, &catalog.root()?, &mut next, &mut HashSet::new())?;
@@ -182,6 +185,7 @@ impl InventoryReader {
         for (entry, part) in entries {
             let (id, path) = (entry.directory.id, Path::new(&entry.directory.path));
             self.owners.extend(part.owners);
+            self.sealed_by(&entry);
             self.moved.extend(part.moved);
             self.reads += part.reads;
             read.insert(id);
@@ -211,6 +215,10 @@ impl InventoryReader {
                 Part::Bookmarks => of.bookmarks = true,
             }
         }
+        let sealed = written.objects.iter().filter_map(|object| self.sealed.get(object));
+        for directory in sealed.flatten() {
+            outdated.entry(*directory).or_default();
+        }
         if outdated.is_empty() && !rekeyed {
             return Ok(None);
         }
@@ -236,6 +244,7 @@ impl InventoryReader {
             let before = next.entries.get(&path).cloned();
             let entry =
                 self.read_entry(catalog, keys, directory, before.as_deref(), (of, written))?;
+            self.sealed_by(&entry);
             next.entries.insert(path, Arc::new(entry));
         }
         if rekeyed {
@@ -309,6 +318,19 @@ impl InventoryReader {
         for (object, _) in &entry.objects {
             self.owners.remove(object);
         }
+        let Some(key) = entry.key.map(|key| key.object) else { return };
+        if let Some(sealed) = self.sealed.get_mut(&key) {
+            sealed.remove(&entry.directory.id);
+            if sealed.is_empty() {
+                self.sealed.remove(&key);
+            }
+        }
+    }
+
+    fn sealed_by(&mut self, entry: &Entry) {
+        if let Some(key) = entry.key {
+            self.sealed.entry(key.object).or_default().insert(entry.directory.id);
+        }
     }
 
     fn disown_snapshot(&mut self, snapshot: &DatasetFacts) {
@@ -345,7 +367,6 @@ impl InventoryReader {
             objects.extend(tables.map(|(_, table)| (ObjectId(table), Part::Own)));
         }
         let key = key_of(catalog, &directory)?;
-        objects.extend(key.map(|key| (key.object, Part::Own)));
         let field = |key: &str| catalog.directory_field(&directory, key);
         let counts = [
             field(dsl_directory::KEY_FILESYSTEM_COUNT)?,
