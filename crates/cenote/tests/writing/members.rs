@@ -236,6 +236,41 @@ fn a_disk_that_comes_late_is_taken() {
 }
 
 #[test]
+fn a_disk_that_was_wiped_is_told_from_one_that_is_missing() {
+    let Some((bench, devices)) = Bench::mounting(2) else { return };
+    bench.create(&["mirror", &devices[0], &devices[1]]);
+    fill(&bench.at("mnt/tank"));
+    let manifest = bench.manifest();
+    for wiped in &devices {
+        bench.cenote(&["zpool", "export", "tank"]);
+        let content = std::fs::read(wiped).unwrap();
+        let file = std::fs::File::create(wiped).unwrap();
+        file.set_len(content.len() as u64).unwrap();
+        bench.import();
+        for _ in 0..2 {
+            let status = bench.status();
+            let words = status.split_whitespace().collect::<Vec<_>>().join(" ");
+            let is_told = words.contains("the label is missing or invalid");
+            assert!(is_told && words.contains("ZFS-8000-4J"), "{status}");
+            let is_away =
+                status.lines().any(|line| line.contains("UNAVAIL") && line.contains(&**wiped));
+            assert!(is_away && state(&status, "tank") == "DEGRADED", "{status}");
+            for look in [&["zpool", "status", "-x"][..], &["zpool", "status", "-x", "tank"]] {
+                assert!(!bench.cenote(look).contains("healthy"));
+            }
+            assert_eq!(bench.manifest(), manifest);
+            bench.cenote(&["zpool", "clear", "tank"]);
+            bench.cenote(&["zpool", "sync", "tank"]);
+        }
+        bench.cenote(&["zpool", "replace", "-w", "tank", wiped]);
+        assert_eq!(state(&bench.status(), "tank"), "ONLINE", "{}", bench.status());
+    }
+    assert_eq!(bench.manifest(), manifest);
+    bench.cenote(&["zpool", "export", "tank"]);
+    bench.zdb();
+}
+
+#[test]
 fn disks_are_initialized_and_trimmed() {
     let Some((bench, devices)) = Bench::mounting(3) else { return };
     let [one, two, three] = &devices[..] else { panic!() };

@@ -318,12 +318,11 @@ impl InventoryReader {
         for (object, _) in &entry.objects {
             self.owners.remove(object);
         }
-        let Some(key) = entry.key.map(|key| key.object) else { return };
+        let key = entry.key.map_or(ObjectId(0), |key| key.object);
         if let Some(sealed) = self.sealed.get_mut(&key) {
             sealed.remove(&entry.directory.id);
-            if sealed.is_empty() {
-                self.sealed.remove(&key);
-            }
+            let is_last = sealed.is_empty();
+            is_last.then(|| self.sealed.remove(&key));
         }
     }
 
