@@ -11,9 +11,9 @@ use super::{Bench, noise};
 /// Bytes that the pool process may use.
 const LIMIT: u64 = 300 << 20;
 /// Who writes at once, what each writes between two syncs, and how often.
-const WRITERS: u64 = 64;
+const WRITERS: u32 = 64;
 const PIECE: usize = 1 << 20;
-const PIECES: u64 = 6;
+const PIECES: u32 = 6;
 
 /// A control group of that size; gone at the end.
 struct Group(PathBuf);
@@ -61,7 +61,7 @@ fn a_pool_with_little_memory_is_slower_and_goes_on() {
     let first = pid.split_whitespace().next().unwrap();
     assert!(members.lines().any(|member| member == first), "{first} is not in {members}");
 
-    let content = |writer: u64, piece: u64| noise(PIECE, writer * 100 + piece);
+    let content = |writer: u32, piece: u32| noise(PIECE, writer * 100 + piece);
     std::thread::scope(|scope| {
         for writer in 0..WRITERS {
             let path = bench.at("mnt/tank").join(format!("w{writer}"));
