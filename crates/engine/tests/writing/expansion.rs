@@ -49,7 +49,7 @@ pub(super) fn reopen(directory: &Path, write: WriteOptions) -> Arc<LivePool> {
     // What an expansion ends with, a scrub, may still be reading by the pool before.
     let end = Instant::now() + Duration::from_secs(20);
     loop {
-        match LivePool::open(&pools[0], &OpenOptions::default(), write.clone()) {
+        match LivePool::open(&pools[0], &OpenOptions::default(), write) {
             Err(error) if error.kind() == ErrorKind::Busy && Instant::now() < end => {
                 std::thread::sleep(Duration::from_millis(20));
             }
