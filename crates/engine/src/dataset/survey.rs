@@ -5,7 +5,7 @@
 //! group wrote leads to the entries that are out of date. After a reading that failed everything is
 //! read again.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use cenote_format::{ObjectId, Txg, dsl_dataset, dsl_directory};
@@ -17,60 +17,12 @@ use super::name::check_stored;
 use super::properties::{Entries, read_entries};
 use super::side_by_side::SideBySide;
 use super::snapshots::Snapshots;
+use super::written::{Changed, Written};
 use super::{Catalog, Dataset, DatasetKind, Directory, Keys, Table};
 use crate::Result;
 
 /// Most people whose usage of one filesystem is kept in memory.
 const PEOPLE_MAX: usize = 1 << 16;
-/// Most objects that are told apart; beyond that, everything counts as changed.
-const OBJECTS_MAX: usize = 1 << 20;
-
-/// Objects of the meta object set that groups wrote.
-#[derive(Clone, Debug)]
-pub enum Changed {
-    /// Any.
-    All,
-    /// These.
-    Objects(Written),
-}
-
-/// What groups wrote of the meta object set.
-#[derive(Clone, Debug, Default)]
-pub struct Written {
-    /// The objects.
-    pub objects: BTreeSet<ObjectId>,
-    /// Which names came or went in lists of children and of snapshots; more may be named here.
-    pub names: BTreeMap<ObjectId, BTreeSet<String>>,
-}
-
-impl Default for Changed {
-    fn default() -> Self {
-        Self::Objects(Written::default())
-    }
-}
-
-impl Changed {
-    /// This was written, too.
-    pub fn add(&mut self, written: Written) {
-        let Self::Objects(known) = self else { return };
-        known.objects.extend(written.objects);
-        for (table, names) in written.names {
-            known.names.entry(table).or_default().extend(names);
-        }
-        let names = known.names.values().map(BTreeSet::len).sum::<usize>();
-        if known.objects.len() + names > OBJECTS_MAX {
-            *self = Self::All;
-        }
-    }
-
-    /// Whether this object may have been written.
-    pub fn has(&self, object: ObjectId) -> bool {
-        match self {
-            Self::All => true,
-            Self::Objects(written) => written.objects.contains(&object),
-        }
-    }
-}
 
 /// What of a directory an object tells of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -236,17 +188,15 @@ impl InventoryReader {
                 self.follow_children(catalog, keys, id, written, &mut next, &mut read)?;
             }
         }
-        for (id, of) in &outdated {
-            let Some(path) = next.paths.get(id).filter(|_| !read.contains(id)).cloned() else {
-                continue;
-            };
-            let directory = catalog.read_directory(*id, path.0.to_string())?;
-            let before = next.entries.get(&path).cloned();
-            let entry =
-                self.read_entry(catalog, keys, directory, before.as_deref(), (of, written))?;
-            self.sealed_by(&entry);
-            next.entries.insert(path, Arc::new(entry));
+        outdated.retain(|id, _| !read.contains(id));
+        let origins = self.read_outdated(catalog, keys, written, &outdated, &mut next)?;
+        let mut relabelled: HashMap<ObjectId, Outdated> = HashMap::new();
+        for snapshot in origins {
+            if let Some((home, Part::Snapshot(id, txg))) = self.owners.get(&snapshot) {
+                relabelled.entry(*home).or_default().snapshots.insert((*txg, *id));
+            }
         }
+        self.read_outdated(catalog, keys, &Written::default(), &relabelled, &mut next)?;
         if rekeyed {
             let entries = self.current.entries.iter().filter(|(_, entry)| entry.key.is_some());
             for (path, _) in entries {
@@ -258,6 +208,34 @@ impl InventoryReader {
             }
         }
         Ok(Some(next))
+    }
+
+    /// Reads again what is out of date; the snapshots of which other directories are clones now: their own objects
+    /// were not written where a clone of a clone was promoted.
+    fn read_outdated(
+        &mut self,
+        catalog: &Catalog,
+        keys: &dyn Keys,
+        written: &Written,
+        outdated: &HashMap<ObjectId, Outdated>,
+        next: &mut Inventory,
+    ) -> Result<BTreeSet<ObjectId>> {
+        let mut origins = BTreeSet::new();
+        for (id, of) in outdated {
+            let Some(path) = next.paths.get(id).cloned() else { continue };
+            let directory = catalog.read_directory(*id, path.0.to_string())?;
+            let before = next.entries.get(&path).cloned();
+            let entry =
+                self.read_entry(catalog, keys, directory, before.as_deref(), (of, written))?;
+            let origin = entry.directory.phys.origin;
+            let known = before.map_or(origin, |before| before.directory.phys.origin);
+            if origin != known {
+                origins.extend([origin, known]);
+            }
+            self.sealed_by(&entry);
+            next.entries.insert(path, Arc::new(entry));
+        }
+        Ok(origins)
     }
 
     /// Follows what came and went below a directory; directories that came are `read`.
