@@ -43,4 +43,4 @@ pub use store::{
     SpaceStore, TWO_WORDS,
 };
 pub(crate) use store::{CHECKPOINT_MAP, LOG_ZAP, UNFLUSHED};
-pub use sweep::Swept;
+pub use sweep::{Occupied, Swept};
