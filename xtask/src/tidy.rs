@@ -14,10 +14,11 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("codec", &[]),
     ("device", &[]),
     ("engine", &["format", "codec", "device"]),
+    ("lua", &[]),
     ("posix", &["engine", "format"]),
     ("control", &["format"]),
     ("serve", &["posix"]),
-    ("process", &["serve", "posix", "engine", "control", "format", "device"]),
+    ("process", &["serve", "posix", "engine", "control", "format", "device", "lua"]),
     ("inspect", &["posix", "engine", "control", "format", "codec", "device"]),
     ("cli", &["control"]),
     ("cenote", &["cli", "inspect", "process", "control"]),
@@ -50,7 +51,7 @@ const PARTS: &[(&str, &[&str])] = &[
             "mount_helper",
         ],
     ),
-    ("process", &["log", "memory", "whole_disks", "service", "opening", "beginning"]),
+    ("process", &["log", "memory", "whole_disks", "program", "service", "opening", "beginning"]),
     (
         "inspect",
         &["disks", "offline", "cache_file", "clear_labels", "importable", "in_use", "look", "zdb"],
@@ -63,6 +64,8 @@ const REFUSED: &[(&str, &str)] = &[
     ("format", "#![deny(clippy::indexing_slicing)]"),
     ("codec", "#![deny(clippy::indexing_slicing)]"),
     ("engine", "#![forbid(unsafe_code)]"),
+    ("lua", "#![forbid(unsafe_code)]"),
+    ("lua", "#![deny(clippy::indexing_slicing)]"),
 ];
 
 /// Lines a file of code may have.

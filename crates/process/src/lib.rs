@@ -7,6 +7,7 @@ mod beginning;
 mod log;
 mod memory;
 mod opening;
+mod program;
 mod service;
 mod whole_disks;
 
