@@ -90,10 +90,11 @@ impl<'a> Matcher<'a> {
                     Some(end) => (at, from) = (end, from + 2),
                     None => return Ok(None),
                 },
-                _ => match self.single(&mut at, &mut from)? {
-                    Some(found) => return Ok(found),
-                    None => {}
-                },
+                _ => {
+                    if let Some(found) = self.single(&mut at, &mut from)? {
+                        return Ok(found);
+                    }
+                }
             }
         }
     }

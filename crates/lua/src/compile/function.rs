@@ -151,16 +151,16 @@ impl Function {
 
     /// A jump goes to `target`.
     pub(super) fn patch(&mut self, pc: usize, target: u32) {
-        match self.code.get_mut(pc) {
-            Some(
-                Op::Jump(to)
-                | Op::JumpIf(_, to)
-                | Op::JumpKeep(_, to)
-                | Op::ForPrepare(_, to)
-                | Op::ForLoop(_, to)
-                | Op::ForEach(_, to),
-            ) => *to = target,
-            _ => {}
+        if let Some(
+            Op::Jump(to)
+            | Op::JumpIf(_, to)
+            | Op::JumpKeep(_, to)
+            | Op::ForPrepare(_, to)
+            | Op::ForLoop(_, to)
+            | Op::ForEach(_, to),
+        ) = self.code.get_mut(pc)
+        {
+            *to = target;
         }
     }
 

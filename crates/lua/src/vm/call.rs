@@ -22,11 +22,14 @@ pub(super) enum After {
     Truth(bool),
 }
 
+/// Takes arguments and gives results.
+type Run<'h> = dyn Fn(&mut Vm<'h>, &[Value]) -> Result<Vec<Value>> + 'h;
+
 /// What a function that is none of the program's does.
 #[derive(Clone)]
 pub(crate) enum NativeCode<'h> {
     /// Takes arguments and gives results.
-    Plain(Rc<dyn Fn(&mut Vm<'h>, &[Value]) -> Result<Vec<Value>> + 'h>),
+    Plain(Rc<Run<'h>>),
     /// `coroutine.resume`.
     Resume,
     /// `coroutine.yield`.

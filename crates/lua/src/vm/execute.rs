@@ -173,7 +173,8 @@ impl Vm<'_> {
         match op {
             Op::Jump(to) => self.jump_to(to),
             Op::JumpIf(truth, to) => {
-                if self.pop().is_true() == truth {
+                let is = self.pop().is_true();
+                if is == truth {
                     self.jump_to(to);
                 }
             }

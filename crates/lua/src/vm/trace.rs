@@ -73,6 +73,10 @@ impl Vm<'_> {
     /// The way to where the program is, after `reason`.
     pub fn traceback(&self, reason: &str) -> String {
         let mut text = reason.to_owned();
+        // A program that is none has not been anywhere.
+        if self.frames.is_empty() {
+            return text;
+        }
         if !text.is_empty() {
             text.push('\n');
         }

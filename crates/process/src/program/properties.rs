@@ -50,6 +50,16 @@ fn get(vm: &mut Vm<'_>, host: &Host<'_>, of: &Dataset, name: &str) -> Result<Vec
     {
         return used_by(vm, host, of, figure, which);
     }
+    match name {
+        "useraccounting" => {
+            return match host.group.counts_owners(of) {
+                Ok(counts) => Ok(vec![Value::Int(i64::from(counts)), Value::Nil]),
+                Err(error) => Err(trouble(vm, host, name, &error)),
+            };
+        }
+        "prevsnap" => return previous(vm, host, of),
+        _ => {}
+    }
     let is_known = native(name).is_some() || is_user_name(name) || name.starts_with("written");
     if !is_known {
         return Err(host.fatal(vm, &format!("'{name}' is not a valid property")));
@@ -67,11 +77,30 @@ fn get(vm: &mut Vm<'_>, host: &Host<'_>, of: &Dataset, name: &str) -> Result<Vec
         return Ok(nothing());
     }
     let value = value(vm, &found)?;
-    let from = match source(&found.source, of) {
+    let is_fixed = is_count || name == "volblocksize";
+    let from = match source(&found.source, of).filter(|_| !is_fixed) {
         Some(from) => vm.take_string(from.into_bytes())?,
         None => Value::Nil,
     };
     Ok(vec![value, from])
+}
+
+/// The snapshot that a filesystem or volume goes on from, be it its own or the one it was cloned from.
+fn previous(vm: &mut Vm<'_>, host: &Host<'_>, of: &Dataset) -> Result<Vec<Value>> {
+    if of.is_snapshot() {
+        return Ok(vec![Value::Nil, Value::Nil]);
+    }
+    let before = host.group.catalog().and_then(|catalog| catalog.previous(of));
+    let before = match before {
+        Ok(before) => before.map(|one| one.name.to_string()),
+        Err(error) => return Err(trouble(vm, host, "prevsnap", &error)),
+    };
+    // All others come of an empty snapshot that nobody sees.
+    let name = match before.filter(|name| !name.contains('$')) {
+        Some(name) => vm.take_string(name.into_bytes())?,
+        None => Value::Nil,
+    };
+    Ok(vec![name, Value::Nil])
 }
 
 fn value(vm: &mut Vm<'_>, found: &PropertyValue) -> Result<Value> {

@@ -13,6 +13,7 @@ use crate::dataset::{
     Catalog, Dataset, DatasetName, Listed, Principal, PrincipalUsage, PropertyReader,
     PropertyValue, check_new_name,
 };
+use crate::object::Accounting;
 use crate::pool::group::LivePool;
 use crate::{Error, ErrorKind, Result};
 
@@ -130,6 +131,15 @@ impl ProgramGroup<'_> {
         let catalog = self.change.catalog()?;
         let keys = self.live.pool().keys();
         look(&PropertyReader::new(&catalog, self.live.capacity(), keys.as_ref(), ""))
+    }
+
+    /// Whether a dataset counts what its owners use.
+    ///
+    /// # Errors
+    /// What the disks say.
+    pub fn counts_owners(&self, dataset: &Dataset) -> Result<bool> {
+        let set = self.change.catalog()?.sealed_object_set(dataset)?;
+        Ok(set.accounting_object(Accounting::User).is_some())
     }
 
     /// Who uses how much of a filesystem.
