@@ -14,9 +14,12 @@ mod library;
 mod op;
 mod pattern;
 mod table;
+#[cfg(test)]
+mod tests;
 mod value;
 mod vm;
 
 pub use error::{Result, Stop};
+pub use library::machine;
 pub use value::{Str, TableId, Value};
 pub use vm::{Limits, Vm};

@@ -181,6 +181,12 @@ pub struct Proto {
 }
 
 impl Proto {
+    /// Bytes that it takes, with the functions in it.
+    pub fn cost(&self) -> usize {
+        let own = self.code.len().saturating_add(self.constants.len()).saturating_mul(16);
+        self.protos.iter().fold(own, |sum, inner| sum.saturating_add(inner.cost()))
+    }
+
     /// The line of an instruction.
     pub fn line_at(&self, pc: usize) -> u32 {
         self.lines.get(pc).copied().unwrap_or(0)

@@ -304,6 +304,20 @@ impl<'a> Matcher<'a> {
     }
 }
 
+/// Where a text first holds another.
+pub fn find_plain(text: &[u8], wanted: &[u8]) -> Found {
+    let mut steps = STEPS;
+    for (at, window) in text.windows(wanted.len().max(1)).enumerate() {
+        let same = window.iter().zip(wanted).take_while(|(one, other)| one == other).count();
+        if same == wanted.len() {
+            return Ok(Some(at));
+        }
+        let taken = u64::try_from(same).unwrap_or(u64::MAX);
+        steps = steps.checked_sub(taken).ok_or_else(|| "pattern too complex".to_owned())?;
+    }
+    Ok(wanted.is_empty().then_some(0))
+}
+
 fn in_class(byte: u8, class: u8) -> bool {
     let is = match class.to_ascii_lowercase() {
         b'a' => byte.is_ascii_alphabetic(),

@@ -191,6 +191,9 @@ fn programs_that_run_away_are_stopped() {
     assert_eq!(bench.failed(&["-m", "100000"], grows), memory);
     assert_eq!(bench.failed(&["-m", "1"], "return 1"), memory);
     assert_eq!(bench.failed(&[], "return string.rep('x', 1000000000)"), memory);
+    let wide = "local t = {1} for i = 1, 18 do t = {t, t, t, t, t, t, t, t} end return t";
+    let said = bench.failed(&[], wide);
+    assert_eq!(said, "Channel program execution failed:\nReturn value too large.\n");
     let deep = "return ".to_owned() + &"(".repeat(100_000);
     assert!(bench.failed(&[], &deep).contains("too many C levels"));
     // Who gives it is killed: it ends, and what it did stays.

@@ -4,9 +4,9 @@
 
 use std::cell::Cell;
 
-use super::string::position;
+use super::position;
 use crate::error::Result;
-use crate::pattern::{Capture, Matcher};
+use crate::pattern::{Capture, Matcher, find_plain};
 use crate::value::{Str, Value};
 use crate::vm::Vm;
 
@@ -48,7 +48,8 @@ pub(super) fn find(vm: &mut Vm<'_>, args: &[Value], finds: bool) -> Results {
         || !pattern.iter().any(|byte| b"^$*+?.([%-".contains(byte));
     if finds && is_plain {
         let rest = bytes.get(start..).unwrap_or_default();
-        return Ok(match find_plain(rest, pattern) {
+        let found = find_plain(rest, pattern).map_err(|reason| vm.error(&reason))?;
+        return Ok(match found {
             Some(at) => {
                 vec![super::count(start + at + 1), super::count(start + at + pattern.len())]
             }
@@ -74,13 +75,6 @@ pub(super) fn find(vm: &mut Vm<'_>, args: &[Value], finds: bool) -> Results {
         }
     }
     Ok(vec![Value::Nil])
-}
-
-fn find_plain(text: &[u8], wanted: &[u8]) -> Option<usize> {
-    if wanted.is_empty() {
-        return Some(0);
-    }
-    text.windows(wanted.len()).position(|window| window == wanted)
 }
 
 pub(super) fn gmatch(vm: &mut Vm<'_>, args: &[Value]) -> Results {

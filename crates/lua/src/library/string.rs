@@ -2,7 +2,7 @@
 //!
 //! Invariant: as in [`super`]; nothing is made that is larger than the memory a program may have.
 
-use super::{format, matching};
+use super::{format, matching, position};
 use crate::error::Result;
 use crate::value::Value;
 use crate::vm::Vm;
@@ -40,12 +40,6 @@ pub(super) fn register(vm: &mut Vm<'_>) -> Result<()> {
     vm.raw_set(meta, key, Value::Table(module))?;
     vm.string_meta = Some(meta);
     Ok(())
-}
-
-/// Where a position that may be counted from the end is, from 1 on; 0 or less: before the beginning.
-pub(super) fn position(at: i64, length: usize) -> i64 {
-    let length = i64::try_from(length).unwrap_or(i64::MAX);
-    if at >= 0 { at } else { at.saturating_add(length).saturating_add(1).max(0) }
 }
 
 /// The bytes from one position to another.
@@ -95,7 +89,7 @@ fn repeat(vm: &mut Vm<'_>, args: &[Value]) -> Results {
     if one == 0 {
         return Ok(vec![vm.string(b"")?]);
     }
-    vm.room_for(one.saturating_mul(times))?;
+    vm.make_room(one.saturating_mul(times))?;
     let mut all = Vec::with_capacity(one.saturating_mul(times));
     for at in 0..times {
         if at > 0 {

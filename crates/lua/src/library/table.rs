@@ -62,7 +62,7 @@ fn concat(vm: &mut Vm<'_>, args: &[Value]) -> Results {
             break;
         }
         text.extend_from_slice(&separator);
-        vm.room_for(text.len())?;
+        vm.make_room(text.len())?;
         at = at.wrapping_add(1);
     }
     Ok(vec![vm.take_string(text)?])

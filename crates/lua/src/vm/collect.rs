@@ -5,7 +5,10 @@
 
 use super::call::Frame;
 use super::coroutine::Coroutine;
-use super::{CELL_COST, Code, FRAME_COST, FUNCTION_COST, LEAST_BEFORE_COLLECTION, THREAD_COST, Vm};
+use super::{
+    CELL_COST, Code, FRAME_COST, FUNCTION_COST, GLANCE_BYTES, LEAST_BEFORE_COLLECTION, THREAD_COST,
+    Vm,
+};
 use crate::arena::Arena;
 use crate::error::{Result, Stop};
 use crate::table::VALUE_COST;
@@ -30,12 +33,29 @@ impl Vm<'_> {
         if more > self.limits.memory {
             return Err(Stop::Memory);
         }
+        self.made = self.made.saturating_add(more);
+        if self.made > GLANCE_BYTES {
+            self.made = 0;
+            self.check()?;
+        }
         let used =
             self.meter.used().saturating_add(self.stack.len() * VALUE_COST).saturating_add(more);
         if used > self.limits.memory { Err(Stop::Memory) } else { Ok(()) }
     }
 
-    /// Looks for unused memory if much was taken; an error if there is no more.
+    /// The same, after looking for unused memory if there is none: for what holds nothing but strings and what lies
+    /// on the stack.
+    pub(crate) fn make_room(&mut self, more: usize) -> Result<()> {
+        match self.room_for(more) {
+            Err(Stop::Memory) if more <= self.limits.memory => {
+                self.collect();
+                self.room_for(more)
+            }
+            done => done,
+        }
+    }
+
+    /// An error if more is in use than may be.
     pub(crate) fn check_memory(&mut self) -> Result<()> {
         if self.used() <= self.limits.memory { Ok(()) } else { Err(Stop::Memory) }
     }

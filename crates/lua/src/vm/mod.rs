@@ -35,6 +35,8 @@ const CELL_COST: usize = 32;
 const THREAD_COST: usize = 200;
 /// Instructions between two looks whether to go on.
 const GLANCE: u64 = 4096;
+/// Bytes made between two such looks.
+const GLANCE_BYTES: usize = 16 << 20;
 /// The least that has to come before unused memory is looked for.
 const LEAST_BEFORE_COLLECTION: usize = 256 << 10;
 
@@ -71,6 +73,8 @@ pub struct Vm<'h> {
     /// Bytes in use from which on unused ones are looked for.
     collect_at: usize,
     instructions: u64,
+    /// Bytes made since it was looked last whether to go on.
+    made: usize,
     goes_on: &'h dyn Fn() -> bool,
     stack: Vec<Value>,
     frames: Vec<Frame<'h>>,
@@ -93,11 +97,11 @@ pub struct Vm<'h> {
 }
 
 impl<'h> Vm<'h> {
-    /// A machine with the library in it. It stops when `goes_on` does not hold any more.
+    /// A machine with nothing in it. It stops when `goes_on` does not hold any more.
     ///
     /// # Errors
-    /// [`Stop::Memory`] if the library does not fit into `limits`.
-    pub fn new(limits: Limits, goes_on: &'h dyn Fn() -> bool) -> Result<Self> {
+    /// [`Stop::Memory`].
+    pub(crate) fn bare(limits: Limits, goes_on: &'h dyn Fn() -> bool) -> Result<Self> {
         let mut vm = Self {
             tables: Arena::default(),
             functions: Arena::default(),
@@ -107,6 +111,7 @@ impl<'h> Vm<'h> {
             limits,
             collect_at: limits.memory.min(LEAST_BEFORE_COLLECTION),
             instructions: 0,
+            made: 0,
             goes_on,
             stack: Vec::new(),
             frames: Vec::new(),
@@ -124,8 +129,6 @@ impl<'h> Vm<'h> {
         let globals = vm.new_table()?;
         vm.globals = Some(globals);
         vm.main = Some(vm.new_thread(Coroutine::running())?);
-        crate::library::register(&mut vm)?;
-        vm.check_memory()?;
         Ok(vm)
     }
 
@@ -145,8 +148,11 @@ impl<'h> Vm<'h> {
     /// [`Stop::Error`] with what is wrong.
     pub fn load(&mut self, text: &[u8], chunk: &str) -> Result<Value> {
         let name = format!("[string \"{chunk}\"]");
+        self.room_for(text.len())?;
         match crate::compile::compile(text, &name, &self.meter) {
             Ok(proto) => {
+                // It is there as long as the machine.
+                self.meter.add(proto.cost());
                 self.check_memory()?;
                 let globals = Value::Table(self.globals());
                 let cell = self.new_cell(globals)?;
@@ -280,6 +286,3 @@ impl<'h> Vm<'h> {
         if self.instructions.is_multiple_of(GLANCE) { self.check() } else { Ok(()) }
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -234,7 +234,7 @@ impl Vm<'_> {
     fn concat(&mut self) -> Result<()> {
         let (b, a) = (self.pop(), self.pop());
         if let (Some(mut first), Some(second)) = (spelled(&a), spelled(&b)) {
-            self.room_for(first.len().saturating_add(second.len()))?;
+            self.make_room(first.len().saturating_add(second.len()))?;
             first.extend_from_slice(&second);
             let joined = self.take_string(first)?;
             self.stack.push(joined);

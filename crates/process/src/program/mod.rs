@@ -19,7 +19,7 @@ use cenote_control::changes::ProgramRequest;
 use cenote_control::program::ProgramValue;
 use cenote_engine::pool::change::{ProgramGroup, ProgramStep};
 use cenote_engine::{Error, ErrorKind};
-use cenote_lua::{Limits, Stop, TableId, Value, Vm};
+use cenote_lua::{Limits, Stop, TableId, Value, Vm, machine};
 
 /// Instructions and bytes that most programs need, and the most that can be asked for.
 const INSTRUCTIONS: u64 = 10_000_000;
@@ -109,9 +109,9 @@ pub fn run(
     };
     let ended = {
         let limits = Limits { instructions, memory };
-        match Vm::new(limits, &goes_on) {
-            Ok(mut vm) => match evaluate(&mut vm, &host, request) {
-                Ok(value) => values::bounded(value, memory),
+        match machine(limits, &goes_on) {
+            Ok(mut vm) => match evaluate(&mut vm, &host, request, memory) {
+                Ok(returned) => returned,
                 Err(stop) => Err(words(&vm, &stop, ends.load(Relaxed))),
             },
             Err(_) => Err("Memory limit exhausted.".to_owned()),
@@ -127,7 +127,8 @@ fn evaluate<'h>(
     vm: &mut Vm<'h>,
     host: &'h Host<'h>,
     request: &ProgramRequest,
-) -> Result<Option<ProgramValue>, Stop> {
+    memory: usize,
+) -> Result<Result<Option<ProgramValue>, String>, Stop> {
     library(vm, host)?;
     let given = vm.new_table()?;
     vm.keep(Value::Table(given));
@@ -142,8 +143,11 @@ fn evaluate<'h>(
     let main = vm.load(&request.text, CHUNK)?;
     let returned = vm.call(&main, &[Value::Table(all)])?;
     match returned.as_slice() {
-        [] => Ok(None),
-        [value] => values::of(vm, value).map(Some),
+        [] => Ok(Ok(None)),
+        [value] => {
+            let shown = values::of(vm, value, memory)?;
+            Ok(shown.map(Some).ok_or_else(|| "Return value too large.".to_owned()))
+        }
         _ => Err(plain(vm, "Multiple return values not supported")),
     }
 }

@@ -14,18 +14,34 @@ const DEPTH_MAX: u32 = 20;
 /// Bytes of an entry beside its key and value.
 const ENTRY: usize = 32;
 
-/// The value as it is shown.
-pub fn of(vm: &mut Vm<'_>, value: &Value) -> Result<ProgramValue, Stop> {
-    nested(vm, value, 0)
+/// The value as it is shown; nothing if that takes more than so many bytes.
+pub fn of(vm: &mut Vm<'_>, value: &Value, memory: usize) -> Result<Option<ProgramValue>, Stop> {
+    let mut room = Some(memory);
+    let shown = nested(vm, value, 0, &mut room)?;
+    Ok(room.map(|_| shown))
 }
 
-fn nested(vm: &mut Vm<'_>, value: &Value, depth: u32) -> Result<ProgramValue, Stop> {
+/// What is shown takes so many bytes more.
+fn take(room: &mut Option<usize>, bytes: usize) {
+    *room = room.and_then(|left| left.checked_sub(ENTRY.saturating_add(bytes)));
+}
+
+fn nested(
+    vm: &mut Vm<'_>,
+    value: &Value,
+    depth: u32,
+    room: &mut Option<usize>,
+) -> Result<ProgramValue, Stop> {
+    take(room, if let Value::Str(text) = value { text.bytes().len() } else { 0 });
+    if room.is_none() {
+        return Ok(ProgramValue::Present);
+    }
     Ok(match value {
         Value::Nil => ProgramValue::Present,
         Value::Bool(truth) => ProgramValue::Bool(*truth),
         Value::Int(number) => ProgramValue::Number(*number),
         Value::Str(text) => ProgramValue::Text(shown(text)),
-        Value::Table(table) => list(vm, *table, depth)?,
+        Value::Table(table) => list(vm, *table, depth, room)?,
         other => {
             let kind = other.type_name();
             return Err(plain(vm, &format!("Invalid return type '{kind}'")));
@@ -39,7 +55,12 @@ fn shown(text: &Str) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-fn list(vm: &mut Vm<'_>, table: TableId, depth: u32) -> Result<ProgramValue, Stop> {
+fn list(
+    vm: &mut Vm<'_>,
+    table: TableId,
+    depth: u32,
+    room: &mut Option<usize>,
+) -> Result<ProgramValue, Stop> {
     if depth >= DEPTH_MAX {
         return Err(plain(vm, &format!("Maximum table depth ({DEPTH_MAX}) exceeded for table")));
     }
@@ -58,24 +79,12 @@ fn list(vm: &mut Vm<'_>, table: TableId, depth: u32) -> Result<ProgramValue, Sto
             return Err(plain(vm, &format!("Collision of key '{name}' in table")));
         }
         vm.check()?;
-        all.push((name, nested(vm, &value, depth + 1)?));
+        take(room, name.len());
+        if room.is_none() {
+            break;
+        }
+        all.push((name, nested(vm, &value, depth + 1, room)?));
         at = key;
     }
     Ok(ProgramValue::List(all))
-}
-
-/// What is returned, if it is not larger than the memory that the program may have.
-pub fn bounded(value: Option<ProgramValue>, memory: usize) -> Result<Option<ProgramValue>, String> {
-    let size = value.as_ref().map_or(0, size);
-    if size > memory { Err("Return value too large.".to_owned()) } else { Ok(value) }
-}
-
-fn size(value: &ProgramValue) -> usize {
-    match value {
-        ProgramValue::Text(text) => ENTRY + text.len(),
-        ProgramValue::List(all) => {
-            all.iter().fold(ENTRY, |sum, (key, value)| sum + key.len() + size(value))
-        }
-        _ => ENTRY,
-    }
 }

@@ -1,4 +1,8 @@
-use super::*;
+//! Programs and what they come to.
+//!
+//! Invariant: what a program may do is tried with programs.
+
+use crate::{Limits, Stop, Value, machine};
 
 /// What a program gives, as text; or why it stopped.
 fn run(text: &str) -> std::result::Result<String, String> {
@@ -7,7 +11,7 @@ fn run(text: &str) -> std::result::Result<String, String> {
 
 fn run_within(text: &str, limits: Limits) -> std::result::Result<String, String> {
     let goes_on = || true;
-    let mut vm = Vm::new(limits, &goes_on).map_err(|stop| format!("{stop:?}"))?;
+    let mut vm = machine(limits, &goes_on).map_err(|stop| format!("{stop:?}"))?;
     let done = vm.load(text.as_bytes(), "channel program").and_then(|main| vm.call(&main, &[]));
     match done {
         Ok(values) => {
@@ -167,7 +171,7 @@ fn the_suite_of_the_library_passes() {
         let Ok(text) = std::fs::read(format!("{folder}/tst.lib_{name}.lua")) else { continue };
         let goes_on = || true;
         let limits = Limits { instructions: 10_000_000, memory: 40_000_000 };
-        let mut vm = Vm::new(limits, &goes_on).unwrap();
+        let mut vm = machine(limits, &goes_on).unwrap();
         let main = vm.load(&text, "channel program").unwrap();
         match vm.call(&main, &[]) {
             Ok(_) => {}
