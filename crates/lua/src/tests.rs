@@ -166,12 +166,14 @@ fn coroutines_give_way_in_metamethods_and_iterators() {
 #[test]
 fn the_suite_of_the_library_passes() {
     let folder = "/usr/share/zfs/zfs-tests/tests/functional/channel_program/lua_core";
-    for name in ["base", "coroutine", "strings", "table"] {
+    let all = [("base", true), ("coroutine", true), ("strings", true), ("table", false)];
+    for (name, eager) in all.into_iter().chain(all.map(|(name, _)| (name, false))) {
         // Installed by the package zfs-test, where it is installed.
         let Ok(text) = std::fs::read(format!("{folder}/tst.lib_{name}.lua")) else { continue };
         let goes_on = || true;
         let limits = Limits { instructions: 10_000_000, memory: 40_000_000 };
         let mut vm = machine(limits, &goes_on).unwrap();
+        vm.eager = eager;
         let main = vm.load(&text, "channel program").unwrap();
         match vm.call(&main, &[]) {
             Ok(_) => {}
@@ -179,4 +181,196 @@ fn the_suite_of_the_library_passes() {
             Err(stop) => panic!("{name}: {stop:?}"),
         }
     }
+}
+
+#[test]
+fn nothing_is_given_up_too_early() {
+    let text = "
+        local all, sum = {}, 0
+        local function keep(n) local t = {n} return function() return t[1] end end
+        for i = 1, 60 do all[i] = keep(i) all['k' .. i] = {i, {i}} end
+        table.sort(all, function(a, b) return a() > b() end)
+        local co = coroutine.wrap(function() for i = 1, 60 do coroutine.yield({all[i](), {}}) end end)
+        for i = 1, 60 do local t = co() sum = sum + t[1] + all['k' .. i][2][1] end
+        local text = string.gsub(string.rep('ab', 30), '%w', function(c) return {c} and c .. c end)
+        local mt = setmetatable({}, {__index = function(_, k) return ({k})[1] end, __concat = function() return ({7})[1] end})
+        return sum, #text, mt.some, mt .. 'x'";
+    let goes_on = || true;
+    let limits = Limits { instructions: 10_000_000, memory: 4_000_000 };
+    let mut vm = machine(limits, &goes_on).unwrap();
+    vm.eager = true;
+    let main = vm.load(text.as_bytes(), "channel program").unwrap();
+    let found = vm.call(&main, &[]).unwrap();
+    let words: Vec<String> = found
+        .iter()
+        .map(|value| match value {
+            Value::Str(text) => text.lossy(),
+            other => format!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(words, ["Int(3660)", "Int(120)", "some", "Int(7)"]);
+}
+
+/// Numbers that look random.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, most: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from(self.0 % most as u64).unwrap()
+    }
+
+    fn one_of<'a>(&mut self, all: &[&'a str]) -> &'a str {
+        all[self.below(all.len())]
+    }
+
+    /// A template in which `E` stands for an expression and `S` for statements.
+    fn filled(&mut self, template: &str, depth: u32) -> String {
+        let mut text = String::new();
+        for letter in template.chars() {
+            match letter {
+                'E' => text.push_str(&self.expression(depth)),
+                'S' => text.push_str(&self.statements(depth)),
+                other => text.push(other),
+            }
+        }
+        text
+    }
+
+    fn expression(&mut self, depth: u32) -> String {
+        let simple = [
+            "a",
+            "b",
+            "t",
+            "f",
+            "nil",
+            "true",
+            "0",
+            "1",
+            "-1",
+            "3",
+            "9223372036854775807",
+            "'x'",
+            "'12'",
+            "t.x",
+            "t[1]",
+            "...",
+            "mt",
+            "string.rep('ab', 5)",
+            "tostring(t)",
+        ];
+        let nested = [
+            "E + E",
+            "E - E",
+            "E * E",
+            "E / E",
+            "E % E",
+            "E ^ E",
+            "E .. E",
+            "E == E",
+            "E < E",
+            "E <= E",
+            "E and E",
+            "E or E",
+            "not E",
+            "-E",
+            "#E",
+            "(E)",
+            "{E, E}",
+            "{x = E, [E] = E}",
+            "f(E, E)",
+            "E.x",
+            "(E)[E]",
+            "(E)(E)",
+            "function(...) S end",
+            "function(a, b) S end",
+            "select(E, E, E)",
+            "next(E)",
+            "rawlen(E)",
+            "string.format('%d %s %x', E, E, E)",
+            "string.find(E, E, E)",
+            "string.gsub(E, '(.)', E)",
+            "string.sub(E, E, E)",
+            "table.concat({E, E}, E)",
+            "table.unpack({E, E}, E, E)",
+            "setmetatable({E}, mt)",
+            "coroutine.wrap(function(a) S coroutine.yield(E) end)",
+            "coroutine.resume(coroutine.create(f), E)",
+            "tonumber(E, E)",
+            "string.byte(E, E, E)",
+        ];
+        match depth == 0 || self.below(3) == 0 {
+            true => self.one_of(&simple).to_owned(),
+            false => {
+                let template = self.one_of(&nested);
+                self.filled(template, depth - 1)
+            }
+        }
+    }
+
+    fn statements(&mut self, depth: u32) -> String {
+        let all = [
+            "a = E ",
+            "a, b = E, E ",
+            "local a = E ",
+            "local a, b = E ",
+            "t[E] = E ",
+            "t.x = E ",
+            "f(E) ",
+            "if E then S end ",
+            "if E then S elseif E then S else S end ",
+            "for i = E, E do S end ",
+            "for i = 1, 3, E do a = i S end ",
+            "for k, v in pairs(t) do S end ",
+            "while E do S break end ",
+            "repeat local c = E S until c ",
+            "do local function g(...) S return g, ... end a = g end ",
+            "do goto l S ::l:: end ",
+            "table.sort({E, E, E}, E) ",
+            "table.insert(t, E) ",
+            "table.remove(t) ",
+            "for _, v in ipairs({E, E}) do b = v S end ",
+            "do return E end ",
+            "collectgarbage() ",
+        ];
+        let count = if depth == 0 { self.below(2) } else { self.below(3) };
+        let mut text = String::new();
+        for _ in 0..count {
+            let template = self.one_of(&all);
+            text.push_str(&self.filled(template, depth.saturating_sub(1)));
+        }
+        text
+    }
+}
+
+#[test]
+fn whatever_a_program_says_it_ends() {
+    let mut random = Random(88_172_645_463_325_252);
+    let (mut ran, mut failed, mut malformed) = (0, 0, 0);
+    let begin = "local a, b, t, f, mt = 1, 'x', {1, 2, x = 3}, function(...) return ..., 2 end, {}
+        mt.__index, mt.__add, mt.__lt, mt.__call = f, f, f, f ";
+    for _ in 0..20_000 {
+        let text = format!("{begin}{}", random.statements(4));
+        match run_within(&text, Limits { instructions: 2000, memory: 200_000 }) {
+            Ok(_) => ran += 1,
+            Err(why) if why.contains("stack traceback") => failed += 1,
+            Err(_) => malformed += 1,
+        }
+    }
+    // What is cut off in the middle, or has a word too many, is no program.
+    for _ in 0..20_000 {
+        let mut text = random.statements(3);
+        let at = random.below(text.len() + 1);
+        match random.below(2) {
+            0 => text.truncate(at),
+            _ => text.insert_str(
+                at,
+                random.one_of(&["end ", "(", "::", "goto ", "\\", "'", "[==[", "]", " .. "]),
+            ),
+        }
+        drop(run_within(&text, Limits { instructions: 2000, memory: 200_000 }));
+    }
+    assert!(ran > 1000 && failed > 1000, "{ran} {failed} {malformed}");
 }

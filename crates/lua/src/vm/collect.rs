@@ -63,6 +63,10 @@ impl Vm<'_> {
     /// Looks for unused memory if much was taken since it was last looked for. Only between two instructions:
     /// what functions beside the program hold is not known then to be needed.
     pub(super) fn collect_if_due(&mut self) -> Result<()> {
+        #[cfg(test)]
+        if self.eager {
+            self.collect_at = 0;
+        }
         if self.used() <= self.collect_at {
             return Ok(());
         }

@@ -88,6 +88,9 @@ pub struct Vm<'h> {
     last_wraps: bool,
     /// The function that the innermost loop of execution began with has ended.
     entry_ended: bool,
+    /// Unused memory is looked for whenever it may be.
+    #[cfg(test)]
+    pub(crate) eager: bool,
     depth: u32,
     globals: Option<TableId>,
     /// What lives although no program may refer to it.
@@ -121,6 +124,8 @@ impl<'h> Vm<'h> {
             resumed_before: 0,
             last_wraps: false,
             entry_ended: false,
+            #[cfg(test)]
+            eager: false,
             depth: 0,
             globals: None,
             kept: Vec::new(),

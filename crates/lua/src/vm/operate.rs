@@ -33,10 +33,13 @@ impl Vm<'_> {
             }
             Op::Method(key) => self.method(key),
             Op::SetIndex(slot) => {
+                // Before the value is taken from the stack, where it is known to be needed.
+                self.collect_if_due()?;
                 let (value, slot) = (self.pop(), base + usize::from(slot));
                 self.set_index(self.at(slot), self.at(slot + 1), value)
             }
             Op::SetField(slot, key) => {
+                self.collect_if_due()?;
                 let (value, key) = (self.pop(), self.constant(key));
                 self.set_index(self.at(base + usize::from(slot)), key, value)
             }
@@ -149,9 +152,6 @@ impl Vm<'_> {
     fn set_raw_here(&mut self, table: TableId, key: Value, value: Value) -> Result<()> {
         if key.is_nil() {
             return Err(self.error_here("table index is nil"));
-        }
-        if let Value::Table(_) | Value::Function(_) | Value::Str(_) = value {
-            self.collect_if_due()?;
         }
         self.raw_set(table, key, value)
     }
