@@ -105,12 +105,22 @@ fn programs_look_and_say() {
 fn programs_change_datasets_step_by_step_in_one_group() {
     let Some((bench, devices)) = Bench::mounting(1) else { return };
     bench.create(&[&devices[0]]);
-    for name in ["tank/a", "tank/a/b", "tank/gone", "tank/back"] {
+    for name in ["tank/a", "tank/a/b", "tank/gone", "tank/back", "tank/undone"] {
         bench.cenote(&["zfs", "create", name]);
     }
-    std::fs::write(bench.at("mnt/tank/back/file"), b"then").unwrap();
-    bench.cenote(&["zfs", "snapshot", "tank/back@then"]);
-    std::fs::write(bench.at("mnt/tank/back/file"), b"later").unwrap();
+    for (name, state) in ["back", "undone"]
+        .iter()
+        .flat_map(|name| ["then", "later", "now"].map(|state| (name, state)))
+    {
+        // With an intent log, which the snapshot has, too, and which is not the filesystem's own when it goes back.
+        let mut file = std::fs::File::create(bench.at(&format!("mnt/tank/{name}/file"))).unwrap();
+        file.write_all(state.as_bytes()).unwrap();
+        file.sync_all().unwrap();
+        if state != "now" {
+            bench.cenote(&["zfs", "snapshot", &format!("tank/{name}@{state}")]);
+        }
+    }
+    bench.cenote(&["zfs", "unmount", "tank/undone"]);
     bench.cenote(&["zfs", "unmount", "tank/back"]);
     bench.cenote(&["zfs", "unmount", "tank/gone"]);
     let text = "
@@ -126,7 +136,15 @@ fn programs_change_datasets_step_by_step_in_one_group() {
         assert(zfs.sync.destroy('tank/gone') == 0)
         assert(zfs.sync.rollback('tank/a') == EBUSY)
         assert(zfs.sync.rollback('tank/back') == 0)
+        assert(zfs.sync.destroy('tank/back@later') == 0)
+        assert(zfs.sync.rollback('tank/back') == 0)
         assert(zfs.sync.destroy('tank/back@then') == 0)
+        assert(zfs.sync.rollback('tank/undone') == 0)
+        assert(zfs.sync.snapshot('tank/undone@early') == EAGAIN)
+        assert(zfs.sync.destroy('tank/undone') == EBUSY)
+        assert(zfs.sync.destroy('tank/undone@later') == 0)
+        assert(zfs.sync.destroy('tank/undone@then') == 0)
+        assert(zfs.sync.destroy('tank/undone') == 0)
         assert(zfs.sync.set_prop('tank/a', 'com.example:x', '1') == 0)
         assert(zfs.sync.set_prop('tank/a', 'compression', 'off') == EINVAL)
         assert(zfs.sync.set_prop('tank/a', 'com.example:y', string.rep('x', 9000)) == E2BIG)

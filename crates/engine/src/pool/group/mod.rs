@@ -46,7 +46,7 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use cenote_format::{ObjectId, Txg};
+use cenote_format::{BlockPointer, ObjectId, Txg};
 use parking_lot::Mutex;
 
 use super::Pool;
@@ -154,6 +154,9 @@ pub struct LivePool {
     pub(super) fails: AtomicU64,
     /// Sets that tasks of the present group made.
     pub(super) fresh: Mutex<Vec<Arc<LiveDataset>>>,
+    /// First blocks of the intent logs that snapshots have, and that heads which went back to them in this group do
+    /// not have although it still looks so.
+    pub(super) foreign_logs: Mutex<Vec<(Txg, BlockPointer)>>,
     pub(super) tasks: Mutex<Vec<Task>>,
     /// Objects of the meta object set that the group being written has written.
     pub(super) written: Mutex<BTreeSet<ObjectId>>,
@@ -248,6 +251,7 @@ impl LivePool {
             effects: Mutex::default(),
             fails: AtomicU64::new(0),
             fresh: Mutex::default(),
+            foreign_logs: Mutex::default(),
             tasks: Mutex::default(),
             written: Mutex::default(),
             config: Mutex::new(config::ConfigState::of(&pool)),
