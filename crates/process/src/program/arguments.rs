@@ -143,3 +143,52 @@ impl Form {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use cenote_lua::{Limits, Stop, Value, machine};
+
+    use super::Form;
+
+    /// What a call of `destroy` in a program comes to.
+    fn called(text: &str) -> String {
+        let goes_on = || true;
+        let mut vm = machine(Limits { instructions: 1000, memory: 1 << 20 }, &goes_on).unwrap();
+        let form = Form::positional("destroy", &["dataset"]).with(&["defer"]);
+        let globals = vm.globals();
+        vm.register(globals, "destroy", move |vm, args| {
+            let given = form.parse(vm, args)?;
+            let text = format!("{} {}", given.text(0), given.is(0));
+            Ok(vec![vm.string(text.as_bytes())?])
+        })
+        .unwrap();
+        let done = vm.load(text.as_bytes(), "channel program");
+        match done.and_then(|main| vm.call(&main, &[])).as_deref() {
+            Ok([Value::Str(text)]) | Err(Stop::Error(Value::Str(text))) => text.lossy(),
+            other => format!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn arguments_come_in_brackets_or_with_names() {
+        assert_eq!(called("return destroy('p')"), "p false");
+        assert_eq!(called("return destroy{'p', defer=true}"), "p true");
+        assert_eq!(called("return destroy{[1]='p'}"), "p false");
+        for wrong in [
+            "destroy('p', 'x')",
+            "destroy('p', 1)",
+            "destroy(1)",
+            "destroy()",
+            "destroy{'p', other=true}",
+            "destroy{'p', defer=1}",
+            "destroy{'p', 1, defer=true}",
+            "destroy{defer=true}",
+            "destroy{1, defer=true}",
+            "destroy{'p', [true]=1}",
+        ] {
+            let said = called(wrong);
+            let usage = "\nusage: destroy{string dataset, [boolean defer=true|false]}";
+            assert!(said.contains(":1: destroy: ") && said.ends_with(usage), "{wrong}: {said}");
+        }
+    }
+}

@@ -248,3 +248,24 @@ fn trouble(vm: &mut Vm<'_>, host: &Host<'_>, of: &str, error: &Error) -> Stop {
     let reason = error.reason().to_owned();
     host.fatal(vm, &format!("{of}: {reason}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_have_limits() {
+        let of = |instructions, memory| {
+            limits(&ProgramRequest { instructions, memory, ..ProgramRequest::default() })
+        };
+        assert_eq!(of(None, None), Ok((10_000_000, 10 << 20)));
+        assert_eq!(of(Some(100_000_000), Some(100 << 20)), Ok((100_000_000, 100 << 20)));
+        let wrong = Err("Invalid instruction or memory limit.");
+        for (instructions, memory) in
+            [(Some(0), None), (Some(100_000_001), None), (None, Some(0)), (None, Some(200_000_000))]
+        {
+            assert_eq!(of(instructions, memory), wrong);
+        }
+        assert_eq!(of(None, Some(1 << 63)), Err("Return value too large."));
+    }
+}

@@ -88,3 +88,43 @@ fn list(
     }
     Ok(ProgramValue::List(all))
 }
+
+#[cfg(test)]
+mod tests {
+    use cenote_lua::{Limits, Stop, Value, machine};
+
+    use super::of;
+
+    /// What is shown of an expression.
+    fn shown(expression: &str, memory: usize) -> String {
+        let goes_on = || true;
+        let mut vm = machine(Limits { instructions: 10_000, memory: 1 << 20 }, &goes_on).unwrap();
+        let main = vm.load(format!("return {expression}").as_bytes(), "channel program").unwrap();
+        let found = vm.call(&main, &[]).unwrap();
+        match of(&mut vm, &found[0], memory) {
+            Ok(value) => format!("{value:?}"),
+            Err(Stop::Error(Value::Str(text))) => text.lossy(),
+            Err(stop) => format!("{stop:?}"),
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_shown_is_refused() {
+        let list = "{1, {2}, a = {b = true}, [true] = 'x\\0y'}";
+        let expected = "Some(List([(\"1\", Number(1)), (\"2\", List([(\"1\", Number(2))])), (\"a\", \
+                        List([(\"b\", Bool(true))])), (\"true\", Text(\"x\"))]))";
+        assert_eq!(shown(list, 1 << 20), expected);
+        assert_eq!(shown(list, 100), "None");
+        assert_eq!(shown("nil", 100), "Some(Present)");
+        for (wrong, words) in [
+            ("assert", "Invalid return type 'function'"),
+            ("{[{}] = 1}", "Invalid key type 'table' in table"),
+            ("{[false] = 1, ['false'] = 2}", "Collision of key 'false' in table"),
+            ("{0, 0, ['2'] = 0}", "Collision of key '2' in table"),
+        ] {
+            assert_eq!(shown(wrong, 1 << 20), words);
+        }
+        let deep = "{".repeat(21) + &"}".repeat(21);
+        assert_eq!(shown(&deep, 1 << 20), "Maximum table depth (20) exceeded for table");
+    }
+}
