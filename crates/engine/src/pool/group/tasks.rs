@@ -16,6 +16,9 @@ use crate::{Error, ErrorKind, Result};
 /// How often who waits for a change looks whether the pool is suspended.
 const GLANCE: Duration = Duration::from_millis(500);
 
+/// How often it is watched who makes a change by steps, which keeps groups from being written.
+const GLANCE_AT_STEPS: Duration = Duration::from_millis(25);
+
 /// A task's answer, to be sent when its group is on the disks.
 pub(in crate::pool) type Answers = Vec<(Sender<Result<()>>, Result<()>)>;
 
@@ -102,9 +105,10 @@ impl LivePool {
         }
         self.gate.want(self.gate.figures().open);
         let until = Instant::now() + PATIENCE;
+        let glance = if by_steps { GLANCE_AT_STEPS } else { GLANCE };
         loop {
             watched();
-            match wait.recv_timeout(GLANCE) {
+            match wait.recv_timeout(glance) {
                 Ok(Ok(())) => break,
                 Ok(Err(error)) => return Err(error),
                 Err(RecvTimeoutError::Timeout) if self.gate.suspension().is_some() => {
