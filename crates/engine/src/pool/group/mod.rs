@@ -226,8 +226,7 @@ impl LivePool {
             Arc::new(heal::PoolHealer { allocator: allocator.clone(), pipe });
         io.pipe.set_healer(&healer);
         let submit = Arc::new(hooks::PoolSubmit::new(queue, outage.clone()));
-        let seen: Arc<dyn crate::pipe::Submit> = submit.clone();
-        io.pipe.set_submit(&seen);
+        io.pipe.set_submit(&(submit.clone() as Arc<dyn crate::pipe::Submit>));
         let dedup = Arc::new(LiveDedup::open(mos.clone())?);
         let clones = LiveClones::open(mos.clone(), pool.uberblock().version)?;
         Ok(Arc::new(Self {
