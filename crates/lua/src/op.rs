@@ -102,11 +102,15 @@ impl Op {
         !matches!(
             self,
             Self::Nop
+                | Self::Nil(_)
                 | Self::Bool(_)
                 | Self::Const(_)
                 | Self::GetLocal(_)
+                | Self::SetLocal(_)
                 | Self::GetCell(_)
+                | Self::SetCell(_)
                 | Self::NewCell(_)
+                | Self::GetUpvalue(_)
                 | Self::Height(_)
         )
     }
