@@ -30,6 +30,8 @@ use crate::plan::{Setup, Trouble};
 
 /// A disk that takes the place of others for a while.
 pub const NEWCOMER: &str = "/sim/z-new";
+/// A disk that a RAID-Z is spread over, and stays.
+pub const WIDER: &str = "/sim/w-more";
 /// Name of every pool.
 pub const NAME: &str = "tank";
 /// Key of every encrypted one.
@@ -158,8 +160,7 @@ impl Opener for Disks {
     }
 
     fn open(&self, path: &Path) -> Result<Arc<dyn Device>, DeviceError> {
-        let disk = self.disks.get(path).ok_or(DeviceError::Gone)?;
-        Ok(disk.clone())
+        Ok(self.disk(path)?)
     }
 }
 
@@ -192,18 +193,26 @@ fn open_options() -> OpenOptions {
 }
 
 impl Disks {
-    /// Blank disks for a pool of `setup`, and one each to become a log, to hold more data, and to take the
-    /// place of another.
+    /// Blank disks for a pool of `setup`, and one each to make a RAID-Z wider, to become a log, to hold more
+    /// data, and to take the place of another.
     pub fn new(setup: &Setup) -> Self {
         let tops = tops(&setup.layout, setup.ashift);
         let draid = tops.iter().any(|top| top.config.kind == VdevKind::Draid);
         let size = (setup.size_mib as usize).max(if draid { 96 } else { 64 }) << 20;
         let count: usize = tops.iter().map(|top| top.leaves).sum();
         let names = (0..count).map(|number| format!("/sim/d{number:02}"));
-        let more = ["/sim/x-log", "/sim/y-data", NEWCOMER].map(str::to_owned);
+        let more = [WIDER, "/sim/x-log", "/sim/y-data", NEWCOMER].map(str::to_owned);
         let names = names.chain(more);
         let disk = |name: String| (PathBuf::from(&name), Arc::new(SimDevice::new(name, size)));
         Self { disks: names.map(disk).collect() }
+    }
+
+    /// The disk at `path`.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub(crate) fn disk(&self, path: &Path) -> Result<Arc<SimDevice>, DeviceError> {
+        self.disks.get(path).cloned().ok_or(DeviceError::Gone)
     }
 
     /// The disk at `path`.
@@ -248,6 +257,8 @@ impl Disks {
         let tops = tops(&setup.layout, setup.ashift).into_iter().map(&mut top).collect();
         let mut features: Vec<String> = FEATURES.iter().map(|name| (*name).to_owned()).collect();
         features.extend(draid.then(|| "draid".to_owned()));
+        let raidz = setup.layout.starts_with("raidz") || setup.layout == "special";
+        features.extend(raidz.then(|| "raidz_expansion".to_owned()));
         features.extend(setup.encrypted.then(|| "encryption".to_owned()));
         features.extend(setup.cloning.then(|| "block_cloning".to_owned()));
         let number = |(name, value): &(String, u64)| PropertyInput::number(name, *value);

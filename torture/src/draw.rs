@@ -310,7 +310,8 @@ fn cut(random: &mut Random, theme: Theme) -> Step {
 }
 
 fn life(random: &mut Random, theme: Theme) -> Step {
-    match random.below(17) {
+    match random.below(18) {
+        17 => Step::Blink { skip: random.below(400) as u16, reads: random.pick(&[1, 4, 40, 400]) },
         15..=16 => Step::Members { what: any(random), which: any(random), fill: fill(random) },
         12..=14 => Step::Scan { what: any(random), groups: random.pick(&[0, 2, 60, 60]) },
         0..=1 => Step::Export,

@@ -21,7 +21,7 @@ use cenote_posix::Filesystem;
 use cenote_posix::error::EIO;
 use cenote_posix::tree::{NodeId, ROOT, Tree};
 
-use crate::disks::{Disks, NAME, settle};
+use crate::disks::{Disks, NAME, WIDER, settle};
 use crate::model::{Content, Entry, Listing, Model, PoolState, Sequence, SetStory, Xattrs};
 use crate::plan::Setup;
 use crate::run::{Verdict, forget_interrupted, load_key};
@@ -248,7 +248,12 @@ impl Judge<'_> {
     pub fn zdb(&self) -> Verdict {
         let Ok(directory) = tempfile::tempdir() else { return Ok(()) };
         self.disks.dump(directory.path()).map_err(|error| error.to_string())?;
-        let newer = self.setup.cloning && Path::new(NEWER_TOOL).exists();
+        let is_wider = self.disks.at(WIDER).is_some_and(|disk| !disk.written().is_empty());
+        let newer = (self.setup.cloning || is_wider) && Path::new(NEWER_TOOL).exists();
+        if is_wider && !newer {
+            // The one that is installed may not know of it.
+            return Ok(());
+        }
         let mut command = Command::new(if newer { NEWER_TOOL } else { "zdb" });
         command.args(newer.then_some("zdb"));
         command.args(["-e", "-bcc", "-p"]).arg(directory.path()).arg(NAME);

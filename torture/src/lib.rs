@@ -7,12 +7,14 @@
 //! taking steps out ([`minimise`]).
 #![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "for us only")]
 
+mod blink;
 mod dark;
 pub mod disks;
 pub mod draw;
 mod files;
 pub mod judge;
 mod lives;
+mod looks;
 mod members;
 pub mod minimise;
 pub mod model;

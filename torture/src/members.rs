@@ -11,7 +11,7 @@ use cenote_engine::vdev::VdevState;
 use cenote_format::Guid;
 use cenote_format::config::VdevKind;
 
-use crate::disks::{NEWCOMER, leaf, settle};
+use crate::disks::{NEWCOMER, WIDER, leaf, settle};
 use crate::random::bytes;
 use crate::run::{Runner, Verdict};
 
@@ -19,10 +19,12 @@ use crate::run::{Runner, Verdict};
 const GROWTH: u64 = 96 << 20;
 /// Groups within which a resilver of a small pool ends.
 const GROUPS: usize = 80;
+/// Groups within which the blocks of a small RAID-Z are spread over one device more.
+const SPREAD: usize = 600;
 
 impl Runner {
     /// Lets one leaf rest or count as faulty, be replaced and come back, have another beside it, be initialized
-    /// or trimmed; or all disks grow.
+    /// or trimmed; or all disks grow, or a RAID-Z is spread over one more.
     pub(crate) fn members(&mut self, what: u8, which: u8, fill: u32) -> Verdict {
         // Without others nobody could do without it.
         // As long as there is a checkpoint, no device is said to have what it missed.
@@ -45,6 +47,7 @@ impl Runner {
                     && self.change_places(NEWCOMER, &path, fill)?
             }
             _ if kind == VdevKind::Mirror => self.third(&path, fill)?,
+            _ if kind == VdevKind::Raidz => return self.spreads(&path, what > 127, fill),
             _ => return self.pass(),
         };
         if done {
@@ -211,6 +214,45 @@ impl Runner {
         self.made_whole()?;
         let new = self.guid_of(NEWCOMER);
         self.ordered(|runner| runner.live.let_go(new))
+    }
+
+    /// The RAID-Z that a leaf belongs to is spread over one device more; it may be left in the middle.
+    fn spreads(&mut self, path: &str, is_left: bool, fill: u32) -> Verdict {
+        if !self
+            .live
+            .vdevs()
+            .topology()
+            .root()
+            .devices()
+            .any(|own| own.path.as_deref() == Some(WIDER))
+        {
+            let own = self.guid_of(path);
+            let vdevs = self.live.vdevs();
+            let mut tops = vdevs.topology().tops().iter();
+            let top = tops.find(|top| top.devices().any(|leaf| leaf.guid == own));
+            let newcomer = Newcomer {
+                beside: top.map_or(Guid(0), |top| top.guid),
+                leaf: leaf(WIDER.as_ref()),
+                replaces: false,
+                goes_back: false,
+                sequential: false,
+            };
+            let opener = self.disks.opener();
+            if !self.ordered(|runner| runner.live.take_in(newcomer, opener))? {
+                return Ok(());
+            }
+        }
+        let groups = if is_left { fill as usize % 40 } else { SPREAD };
+        for round in 0..groups {
+            if self.live.vdevs().expanding().is_none() {
+                return Ok(());
+            }
+            self.touch(fill.wrapping_add(round as u32))?;
+        }
+        match is_left {
+            true => Ok(()),
+            false => Err(format!("after {SPREAD} groups it is not spread: {:?}", self.live.jobs())),
+        }
     }
 
     /// Something is written while not all devices have everything.

@@ -113,6 +113,7 @@ impl Runner {
             }
         }
         self.still_writes()?;
+        self.look_around()?;
         let answer = answer.map(drop).map_err(|error| error.to_string());
         match Seen::of(self.live.pool())?.differs(self.model.pool.newest()) {
             None => Ok(answer.is_ok()),

@@ -267,6 +267,11 @@ pub enum Step {
         fill: u32,
         open: bool,
     },
+    /// The process dies, and so many reads fail while the pool is opened and mounted, after so many.
+    Blink {
+        skip: u16,
+        reads: u16,
+    },
     // Faults.
     Leaf {
         which: u8,

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use cenote_device::SimDevice;
 use cenote_engine::ErrorKind;
 use cenote_engine::alloc::Figures;
+use cenote_engine::dataset::InventoryReader;
 use cenote_engine::environment;
 use cenote_engine::pool::group::LivePool;
 use cenote_engine::vdev::{AllocationClass, VdevState, VdevStatus};
@@ -90,6 +91,8 @@ pub struct Runner {
     pub(crate) failing: bool,
     /// Filesystems that an order has closed and is about to change.
     pub(crate) closed: BTreeSet<u64>,
+    /// Of this life's pool, what those who look are told.
+    pub(crate) survey: InventoryReader,
     pub(crate) tally: Tally,
 }
 
@@ -154,6 +157,7 @@ impl Runner {
             middle: false,
             failing: false,
             closed: BTreeSet::new(),
+            survey: InventoryReader::default(),
             tally: Tally::default(),
         };
         runner.follow()?;
@@ -204,6 +208,7 @@ impl Runner {
             }
             Step::Look { back, manner, seed } => self.look(*back, *manner, *seed),
             Step::Race { fill, open } => self.race(*fill, *open),
+            Step::Blink { skip, reads } => self.blink(*skip, *reads),
             Step::Leaf { which, trouble } => self.trouble(*which, *trouble),
             Step::Well { clear } => self.well(*clear),
             Step::Rot { which, seed, places } => self.rot(*which, *seed, *places),
@@ -407,6 +412,7 @@ impl Runner {
     /// All filesystems are closed, and the pool is forgotten: what is on the disks stays.
     fn forget(&mut self, live: Arc<LivePool>) {
         self.trees.clear();
+        self.survey = InventoryReader::default();
         self.live = live;
     }
 

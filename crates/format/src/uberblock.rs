@@ -69,6 +69,19 @@ pub enum ScratchState {
 }
 
 impl Reflow {
+    /// So many bytes (whole sectors) are in the new layout, and the scratch space holds this.
+    pub fn of(offset: u64, scratch: ScratchState) -> Self {
+        let state: u16 = match scratch {
+            ScratchState::NotInUse => 0,
+            ScratchState::Valid => 1,
+            ScratchState::InvalidSynced => 2,
+            ScratchState::InvalidSyncedOnImport => 3,
+            ScratchState::InvalidSyncedReflow => 4,
+            ScratchState::Unknown(other) => other,
+        };
+        Self((offset >> 9) & ((1 << 55) - 1) | u64::from(state) << 55)
+    }
+
     /// Bytes already in the new layout.
     pub fn offset(self) -> u64 {
         (self.0 & ((1 << 55) - 1)) << 9
@@ -268,6 +281,10 @@ mod tests {
         let reflow = Reflow((1 << 55) | 3);
         assert_eq!((reflow.offset(), reflow.scratch()), (1536, ScratchState::Valid));
         assert_eq!(Reflow(9 << 55).scratch(), ScratchState::Unknown(9));
+        for word in [0, 1 << 55 | 3, 2 << 55 | 77, 3 << 55, 4 << 55 | 0xffff, 9 << 55 | 1] {
+            let reflow = Reflow(word);
+            assert_eq!(Reflow::of(reflow.offset(), reflow.scratch()), reflow);
+        }
     }
 
     #[test]

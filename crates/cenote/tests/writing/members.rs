@@ -236,6 +236,41 @@ fn a_disk_that_comes_late_is_taken() {
 }
 
 #[test]
+fn a_disk_that_was_wiped_is_told_from_one_that_is_missing() {
+    let Some((bench, devices)) = Bench::mounting(2) else { return };
+    bench.create(&["mirror", &devices[0], &devices[1]]);
+    fill(&bench.at("mnt/tank"));
+    let manifest = bench.manifest();
+    for wiped in &devices {
+        bench.cenote(&["zpool", "export", "tank"]);
+        let content = std::fs::read(wiped).unwrap();
+        let file = std::fs::File::create(wiped).unwrap();
+        file.set_len(content.len() as u64).unwrap();
+        bench.import();
+        for _ in 0..2 {
+            let status = bench.status();
+            let words = status.split_whitespace().collect::<Vec<_>>().join(" ");
+            let is_told = words.contains("the label is missing or invalid");
+            assert!(is_told && words.contains("ZFS-8000-4J"), "{status}");
+            let is_away =
+                status.lines().any(|line| line.contains("UNAVAIL") && line.contains(&**wiped));
+            assert!(is_away && state(&status, "tank") == "DEGRADED", "{status}");
+            for look in [&["zpool", "status", "-x"][..], &["zpool", "status", "-x", "tank"]] {
+                assert!(!bench.cenote(look).contains("healthy"));
+            }
+            assert_eq!(bench.manifest(), manifest);
+            bench.cenote(&["zpool", "clear", "tank"]);
+            bench.cenote(&["zpool", "sync", "tank"]);
+        }
+        bench.cenote(&["zpool", "replace", "-w", "tank", wiped]);
+        assert_eq!(state(&bench.status(), "tank"), "ONLINE", "{}", bench.status());
+    }
+    assert_eq!(bench.manifest(), manifest);
+    bench.cenote(&["zpool", "export", "tank"]);
+    bench.zdb();
+}
+
+#[test]
 fn disks_are_initialized_and_trimmed() {
     let Some((bench, devices)) = Bench::mounting(3) else { return };
     let [one, two, three] = &devices[..] else { panic!() };
@@ -309,5 +344,61 @@ fn a_pool_is_split() {
     assert_eq!(bench.cenote(&["zpool", "list", "-Ho", "comment", "tank"]), "half\n");
     let history = bench.cenote(&["zpool", "history", "-i", "tank"]);
     assert!(history.contains("split from pool tank"), "{history}");
+    bench.cenote(&["zpool", "destroy", "tank"]);
+}
+
+#[test]
+fn raidz_is_expanded_killed_in_the_middle_and_goes_on() {
+    let Some((bench, devices)) = Bench::mounting(5) else { return };
+    let [one, two, three, four, five] = &devices[..] else { panic!() };
+    let options = ["-o", "compatibility=openzfs-2.3"];
+    bench.create_with(&options, &["raidz1", one, two, three]);
+    fill(&bench.at("mnt/tank"));
+    std::fs::write(bench.at("mnt/tank/large"), super::noise(60 << 20, 9)).unwrap();
+    let manifest = bench.manifest();
+    let said = bench.refused(&["zpool", "attach", "tank", "raidz1-1", four]);
+    let words = "no such device in pool";
+    assert_eq!(said, format!("cannot attach {four} to raidz1-1: {words}\n"));
+    let size = |bench: &Bench| -> u64 {
+        let value = ["zpool", "get", "-Hp", "-o", "value", "size", "tank"];
+        bench.cenote(&value).trim().parse().unwrap()
+    };
+    let before = size(&bench);
+    bench.cenote(&["zpool", "attach", "tank", "raidz1-0", four]);
+    let status = bench.status();
+    let is_shown = status.contains("expand: expansion of raidz1-0 in progress since");
+    assert!(is_shown || status.contains("expand: expanded raidz1-0 copied"), "{status}");
+    if is_shown && bench.status().contains("in progress since") {
+        let said = bench.output(&["zpool", "attach", "tank", "raidz1-0", five]);
+        let said = String::from_utf8_lossy(&said.stderr).into_owned();
+        let words = "raidz expansion in progress";
+        assert!(said == format!("cannot attach {five} to raidz1-0: {words}\n"), "{said}");
+    }
+    bench.kill();
+    bench.import();
+    assert_eq!(bench.manifest(), manifest);
+    bench.cenote(&["zpool", "wait", "-t", "raidz_expand", "tank"]);
+    let status = bench.shows(|status| status.contains("expand: expanded raidz1-0 copied"));
+    assert_eq!(state(&status, four), "ONLINE", "{status}");
+    bench.cenote(&["zpool", "wait", "-t", "scrub", "tank"]);
+    assert!(bench.status().contains("scrub repaired 0B"), "{}", bench.status());
+    assert!(size(&bench) > before);
+    assert_eq!(bench.manifest(), manifest);
+    let active = ["zpool", "get", "-H", "-o", "value", "feature@raidz_expansion", "tank"];
+    assert_eq!(bench.cenote(&active).trim(), "active");
+    let history = bench.cenote(&["zpool", "history", "-i", "tank"]);
+    for words in ["raidz vdev expansion started", "raidz vdev expansion completed"] {
+        assert!(history.contains(words), "{history}");
+    }
+    bench.cenote(&["zpool", "attach", "-w", "tank", "raidz1-0", five]);
+    let status = bench.status();
+    assert!(status.contains("expand: expanded raidz1-0 copied"), "{status}");
+    assert_eq!(state(&status, five), "ONLINE", "{status}");
+    std::fs::write(bench.at("mnt/tank/new"), super::noise(9 << 20, 10)).unwrap();
+    let manifest = bench.manifest();
+    bench.cenote(&["zpool", "export", "tank"]);
+    bench.judged_by(std::process::Command::new("/opt/openzfs-2.3/run").arg("zdb"));
+    bench.import();
+    assert_eq!(bench.manifest(), manifest);
     bench.cenote(&["zpool", "destroy", "tank"]);
 }

@@ -73,10 +73,16 @@ fn a_pool_is_opened_once() {
     }
     let read = ["zpool", "import", "-o", "readonly=on", "-d", names[0], "-R", &mount, "tank"];
     bench.refused_elsewhere("", &read, "imported on this host already");
+    let apart = bench.at("apart").display().to_string();
+    std::fs::File::create(&apart).unwrap().set_len(super::SIZE).unwrap();
+    let other = bench.elsewhere("", &["zpool", "create", "-R", &mount, "other", &apart]);
+    assert!(other.status.success(), "{}", String::from_utf8_lossy(&other.stderr));
     for device in [devices[1].as_str()].into_iter().chain(over.iter().map(|device| &*device.0)) {
         bench.refused_elsewhere("", &["zpool", "create", "-f", "new", device], "active pool");
+        bench.refused_elsewhere("", &["zpool", "add", "-f", "other", device], "active pool");
         bench.refused_elsewhere("", &["zpool", "labelclear", "-f", device], "(ACTIVE)");
     }
+    bench.elsewhere("", &["zpool", "destroy", "other"]);
     let own = bench.output(&["zpool", "import", "tank"]);
     let said = String::from_utf8_lossy(&own.stderr);
     assert!(said.contains("a pool with that name already exists"), "{said}");

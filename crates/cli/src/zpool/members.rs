@@ -67,6 +67,9 @@ fn take_in(command: &str, arguments: &[String]) -> ExitCode {
     match (parsed.has('w'), replaces) {
         (false, _) => ExitCode::SUCCESS,
         (true, true) => wait::until_over(&client, pool, &["replace"]),
+        (true, false) if old.starts_with("raidz") => {
+            wait::until_over(&client, pool, &["raidz_expand"])
+        }
         (true, false) => wait::until_over(&client, pool, &["resilver"]),
     }
 }

@@ -99,7 +99,7 @@ impl Wish<'_> {
     /// The metaslab may be used as far as the other copies and its purpose go.
     fn allows(&self, state: &AllocatorState, vdev: u32, index: usize) -> bool {
         let Some(top) = state.top(vdev) else { return false };
-        if state.swept == Some((vdev, index)) || (top.embedded == Some(index)) != self.embedded {
+        if state.is_swept(vdev, index) || (top.embedded == Some(index)) != self.embedded {
             return false;
         }
         if self.apart != Apart::Far {
@@ -381,7 +381,7 @@ impl Allocator {
         }
     }
 
-    fn wait(&self, state: &mut MutexGuard<'_, AllocatorState>) -> Result<()> {
+    pub(super) fn wait(&self, state: &mut MutexGuard<'_, AllocatorState>) -> Result<()> {
         if let Some(failure) = &state.failure {
             return Err(failure.clone());
         }
@@ -477,7 +477,7 @@ impl Allocator {
             return Ok(false);
         }
         let index = state.locate(dva)?;
-        if state.swept == Some((vdev, index)) {
+        if state.is_swept(vdev, index) {
             return Ok(false);
         }
         // What was prepared is free space like any other: somebody else may have it by now.

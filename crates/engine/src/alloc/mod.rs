@@ -39,4 +39,4 @@ pub use store::{
     DIRECTORY, HISTOGRAM, LOGS, NewSpaceObject, OBSOLETE_COUNTS, PRECISE, SpaceSource, SpaceStore,
     TWO_WORDS,
 };
-pub use sweep::Swept;
+pub use sweep::{Occupied, Swept};

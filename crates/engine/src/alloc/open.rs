@@ -60,10 +60,6 @@ pub struct VdevToInit<'a> {
 pub fn check_writable(tree: &VdevConfig) -> Result<()> {
     for (id, top) in tree.children().iter().enumerate() {
         let state = top.top.unwrap_or_default();
-        if top.raidz_expanding {
-            let what = "is being expanded: writing meanwhile is not supported yet";
-            return Err(Error::only_read(format!("top-level vdev {id} {what}")));
-        }
         // Log devices are emptied while they are removed, and nothing else is.
         if state.removing == Some(1) && top.indirect.is_none() && !state.is_log {
             return Err(Error::corrupt(format!("top-level vdev {id} is removed to nowhere")));

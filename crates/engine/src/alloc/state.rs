@@ -4,6 +4,7 @@
 //! back is in `held`; transaction groups outside `synced + 1 ..= synced + 3` have no changes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use cenote_format::indirect_mapping::ENTRY;
 use cenote_format::{Dva, ObjectId, Txg};
@@ -71,8 +72,9 @@ pub(super) struct AllocatorState {
     pub(super) log_zap: Option<ObjectId>,
     /// The logs.
     pub(super) logs: BTreeMap<Txg, Log>,
-    /// A metaslab in which nothing is allocated now: what is free of it is written or given up.
-    pub(super) swept: Option<(u32, usize)>,
+    /// Metaslabs of a vdev in which nothing is allocated now: what is free of them is written or given up, or
+    /// the rest moved.
+    pub(super) swept: Option<(u32, Range<usize>)>,
     /// Metaslabs in which something became free since this was last asked; none: nobody wants to know.
     pub(super) released: Option<BTreeSet<(u32, usize)>>,
     /// All metaslabs are flushed in the next groups.
@@ -87,6 +89,11 @@ pub(super) fn at(error: Error, vdev: u32, offset: u64) -> Error {
 }
 
 impl AllocatorState {
+    /// Nothing is allocated in this metaslab now.
+    pub(super) fn is_swept(&self, vdev: u32, index: usize) -> bool {
+        self.swept.as_ref().is_some_and(|(of, all)| *of == vdev && all.contains(&index))
+    }
+
     pub(super) fn top(&self, id: u32) -> Option<&Top> {
         self.tops.get(id as usize)?.as_ref()
     }

@@ -1,9 +1,15 @@
-//! Free space as it is lent to who overwrites it or gives it up to the device: initialize and trim.
+//! Free space as it is lent to who overwrites it or gives it up to the device (initialize and trim), and what is not
+//! free to who moves it (expansion).
 //!
-//! Chapter 08, sections 12 and 13. Invariant: while a metaslab is lent nothing is allocated in it, so that what was
+//! Chapter 08, sections 12, 13 and 21. Invariant: while a metaslab is lent nothing is allocated in it, so that what was
 //! free when it was lent stays free; what was freed lately and an older group may still need is not lent.
 
+use parking_lot::MutexGuard;
+
 use super::allocator::Allocator;
+use super::metaslab::Metaslab;
+use super::ranges::RangeSet;
+use super::state::AllocatorState;
 use crate::{Error, ErrorKind, Result};
 
 /// The free space of a metaslab, as long as nothing is allocated there.
@@ -59,7 +65,117 @@ impl Allocator {
             true => state.slab(vdev, index)?.loaded().map(|loaded| loaded.tree.iter().collect()),
             false => None,
         };
-        state.swept = Some((vdev, index));
+        state.swept = Some((vdev, index..index.saturating_add(1)));
         Ok(Swept { allocator: self, free: free.unwrap_or_default() })
+    }
+}
+
+/// What is in use of a part of a vdev, as long as nothing is allocated there.
+pub struct Occupied<'a> {
+    allocator: &'a Allocator,
+    ranges: Vec<(u64, u64)>,
+    end: u64,
+}
+
+impl Occupied<'_> {
+    /// What is not free, or was freed a short while ago: start and end of each range, ascending.
+    pub fn ranges(&self) -> &[(u64, u64)] {
+        &self.ranges
+    }
+
+    /// Where the part ends.
+    pub fn end(&self) -> u64 {
+        self.end
+    }
+}
+
+impl Drop for Occupied<'_> {
+    fn drop(&mut self) {
+        self.allocator.state.lock().swept = None;
+        self.allocator.changed.notify_all();
+    }
+}
+
+impl Allocator {
+    /// What is in use of vdev `vdev` from `from` on, up to `limit` or in so many metaslabs that about `most`
+    /// bytes are. Nothing is allocated in those while what this gives is kept.
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::Corrupt`] if a space map cannot be believed.
+    pub fn occupy(&self, vdev: u32, part: (u64, u64), most: u64) -> Result<Occupied<'_>> {
+        let mut state = self.state.lock();
+        while state.swept.is_some() {
+            self.wait(&mut state)?;
+        }
+        match self.not_free(&mut state, vdev, part, most) {
+            Ok((ranges, end)) => Ok(Occupied { allocator: self, ranges, end }),
+            Err(error) => {
+                state.swept = None;
+                self.changed.notify_all();
+                Err(error)
+            }
+        }
+    }
+
+    /// Ranges that cannot be allocated, and where the part they are in ends.
+    fn not_free(
+        &self,
+        state: &mut MutexGuard<'_, AllocatorState>,
+        vdev: u32,
+        (from, limit): (u64, u64),
+        most: u64,
+    ) -> Result<(Vec<(u64, u64)>, u64)> {
+        let top = state.top(vdev).ok_or_else(|| Error::not_found("the vdev holds no data"))?;
+        let (count, shift) = (top.metaslabs.len(), top.metaslab_shift);
+        let first = usize::try_from(from >> shift).unwrap_or(usize::MAX);
+        let (mut ranges, mut end, mut bytes) = (Vec::new(), from, 0_u64);
+        for index in first..count {
+            if bytes >= most || end >= limit {
+                break;
+            }
+            // Nothing comes while the map is read, either.
+            state.swept = Some((vdev, first..index.saturating_add(1)));
+            if !self.load_if_used(state, vdev, index)? {
+                let reason = format!("the space map of metaslab {index} of vdev {vdev} is damaged");
+                return Err(Error::corrupt(reason));
+            }
+            let slab = state.slab(vdev, index)?;
+            for (start, stop) in slab.not_free()? {
+                let range = (start.max(from), stop.min(limit));
+                if range.0 < range.1 {
+                    bytes = bytes.saturating_add(range.1 - range.0);
+                    ranges.push(range);
+                }
+            }
+            end = slab.start.saturating_add(slab.size).min(limit);
+        }
+        Ok((ranges, end))
+    }
+
+    /// Loads a metaslab unless all of it is free. False if its map cannot be believed.
+    fn load_if_used(
+        &self,
+        state: &mut MutexGuard<'_, AllocatorState>,
+        vdev: u32,
+        index: usize,
+    ) -> Result<bool> {
+        let slab = state.slab(vdev, index)?;
+        if slab.loaded().is_none() && slab.free_bytes() == slab.size {
+            return Ok(true);
+        }
+        self.load(state, vdev, index)
+    }
+}
+
+impl Metaslab {
+    /// What cannot be allocated now. Needs it loaded, unless all of it is free.
+    fn not_free(&self) -> Result<Vec<(u64, u64)>> {
+        let wrong = |_| Error::bug("the free space of a metaslab contradicts itself");
+        let Some(loaded) = self.loaded() else { return Ok(Vec::new()) };
+        let mut free = RangeSet::default();
+        for (from, to) in loaded.tree.iter() {
+            free.insert(from, to - from).map_err(wrong)?;
+        }
+        Ok(free.gaps(self.start, self.size))
     }
 }

@@ -30,6 +30,7 @@ mod snapshots;
 mod space;
 mod survey;
 mod table;
+mod written;
 
 pub use accounting::{Principal, PrincipalUsage};
 pub use allowance::{Allowance, DirectoryLimits, available_below};
@@ -48,5 +49,6 @@ pub use promises::{Answer, DirectoryFacts, HeadFacts, HeadLimits, Left, PoolRoom
 pub use properties::{Listed, PropertyReader, PropertyValue, Source, Surroundings, Value};
 pub(crate) use side_by_side::SideBySide;
 pub use space::PoolCapacity;
-pub use survey::{Changed, InventoryReader, Written};
+pub use survey::InventoryReader;
 pub use table::Table;
+pub use written::{Changed, Written};

@@ -1,11 +1,11 @@
 //! Making the next [`Inventory`] of the one before: what was written since is read again, the rest is
 //! shared.
 //!
-//! Invariant: every object that an entry was read from is in the index of owners, so that whatever a
+//! Invariant: every object that an entry was read from is in the index of owners or of keys, so that whatever a
 //! group wrote leads to the entries that are out of date. After a reading that failed everything is
 //! read again.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use cenote_format::{ObjectId, Txg, dsl_dataset, dsl_directory};
@@ -17,65 +17,17 @@ use super::name::check_stored;
 use super::properties::{Entries, read_entries};
 use super::side_by_side::SideBySide;
 use super::snapshots::Snapshots;
+use super::written::{Changed, Written};
 use super::{Catalog, Dataset, DatasetKind, Directory, Keys, Table};
 use crate::Result;
 
 /// Most people whose usage of one filesystem is kept in memory.
 const PEOPLE_MAX: usize = 1 << 16;
-/// Most objects that are told apart; beyond that, everything counts as changed.
-const OBJECTS_MAX: usize = 1 << 20;
-
-/// Objects of the meta object set that groups wrote.
-#[derive(Clone, Debug)]
-pub enum Changed {
-    /// Any.
-    All,
-    /// These.
-    Objects(Written),
-}
-
-/// What groups wrote of the meta object set.
-#[derive(Clone, Debug, Default)]
-pub struct Written {
-    /// The objects.
-    pub objects: BTreeSet<ObjectId>,
-    /// Which names came or went in lists of children and of snapshots; more may be named here.
-    pub names: BTreeMap<ObjectId, BTreeSet<String>>,
-}
-
-impl Default for Changed {
-    fn default() -> Self {
-        Self::Objects(Written::default())
-    }
-}
-
-impl Changed {
-    /// This was written, too.
-    pub fn add(&mut self, written: Written) {
-        let Self::Objects(known) = self else { return };
-        known.objects.extend(written.objects);
-        for (table, names) in written.names {
-            known.names.entry(table).or_default().extend(names);
-        }
-        let names = known.names.values().map(BTreeSet::len).sum::<usize>();
-        if known.objects.len() + names > OBJECTS_MAX {
-            *self = Self::All;
-        }
-    }
-
-    /// Whether this object may have been written.
-    pub fn has(&self, object: ObjectId) -> bool {
-        match self {
-            Self::All => true,
-            Self::Objects(written) => written.objects.contains(&object),
-        }
-    }
-}
 
 /// What of a directory an object tells of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
-    /// Itself, its head, properties, permissions or key.
+    /// Itself, its head, properties or permissions.
     Own,
     /// What is below it.
     Children,
@@ -102,6 +54,8 @@ pub struct InventoryReader {
     current: Arc<Inventory>,
     /// The directory that each object belongs to.
     owners: HashMap<ObjectId, (ObjectId, Part)>,
+    /// The directories of each key object: clones share that of their origin.
+    sealed: HashMap<ObjectId, BTreeSet<ObjectId>>,
     /// `current` and the index say what was on the disks.
     whole: bool,
     /// Directories of clones, and which directory the snapshot they were made of belongs to, and when it was
@@ -156,6 +110,7 @@ impl InventoryReader {
 
     fn read_all(&mut self, catalog: &Catalog, keys: &dyn Keys) -> Result<Inventory> {
         self.owners.clear();
+        self.sealed.clear();
         self.moved.clear();
         let mut next = Inventory::default();
         self.read_tree(catalog, keys, &catalog.root()?, &mut next, &mut HashSet::new())?;
@@ -182,6 +137,7 @@ impl InventoryReader {
         for (entry, part) in entries {
             let (id, path) = (entry.directory.id, Path::new(&entry.directory.path));
             self.owners.extend(part.owners);
+            self.sealed_by(&entry);
             self.moved.extend(part.moved);
             self.reads += part.reads;
             read.insert(id);
@@ -211,6 +167,10 @@ impl InventoryReader {
                 Part::Bookmarks => of.bookmarks = true,
             }
         }
+        let sealed = written.objects.iter().filter_map(|object| self.sealed.get(object));
+        for directory in sealed.flatten() {
+            outdated.entry(*directory).or_default();
+        }
         if outdated.is_empty() && !rekeyed {
             return Ok(None);
         }
@@ -228,16 +188,15 @@ impl InventoryReader {
                 self.follow_children(catalog, keys, id, written, &mut next, &mut read)?;
             }
         }
-        for (id, of) in &outdated {
-            let Some(path) = next.paths.get(id).filter(|_| !read.contains(id)).cloned() else {
-                continue;
-            };
-            let directory = catalog.read_directory(*id, path.0.to_string())?;
-            let before = next.entries.get(&path).cloned();
-            let entry =
-                self.read_entry(catalog, keys, directory, before.as_deref(), (of, written))?;
-            next.entries.insert(path, Arc::new(entry));
+        outdated.retain(|id, _| !read.contains(id));
+        let origins = self.read_outdated(catalog, keys, written, &outdated, &mut next)?;
+        let mut relabelled: HashMap<ObjectId, Outdated> = HashMap::new();
+        for snapshot in origins {
+            if let Some((home, Part::Snapshot(id, txg))) = self.owners.get(&snapshot) {
+                relabelled.entry(*home).or_default().snapshots.insert((*txg, *id));
+            }
         }
+        self.read_outdated(catalog, keys, &Written::default(), &relabelled, &mut next)?;
         if rekeyed {
             let entries = self.current.entries.iter().filter(|(_, entry)| entry.key.is_some());
             for (path, _) in entries {
@@ -249,6 +208,34 @@ impl InventoryReader {
             }
         }
         Ok(Some(next))
+    }
+
+    /// Reads again what is out of date; the snapshots of which other directories are clones now: their own objects
+    /// were not written where a clone of a clone was promoted.
+    fn read_outdated(
+        &mut self,
+        catalog: &Catalog,
+        keys: &dyn Keys,
+        written: &Written,
+        outdated: &HashMap<ObjectId, Outdated>,
+        next: &mut Inventory,
+    ) -> Result<BTreeSet<ObjectId>> {
+        let mut origins = BTreeSet::new();
+        for (id, of) in outdated {
+            let Some(path) = next.paths.get(id).cloned() else { continue };
+            let directory = catalog.read_directory(*id, path.0.to_string())?;
+            let before = next.entries.get(&path).cloned();
+            let entry =
+                self.read_entry(catalog, keys, directory, before.as_deref(), (of, written))?;
+            let origin = entry.directory.phys.origin;
+            let known = before.map_or(origin, |before| before.directory.phys.origin);
+            if origin != known {
+                origins.extend([origin, known]);
+            }
+            self.sealed_by(&entry);
+            next.entries.insert(path, Arc::new(entry));
+        }
+        Ok(origins)
     }
 
     /// Follows what came and went below a directory; directories that came are `read`.
@@ -309,6 +296,18 @@ impl InventoryReader {
         for (object, _) in &entry.objects {
             self.owners.remove(object);
         }
+        let key = entry.key.map_or(ObjectId(0), |key| key.object);
+        if let Some(sealed) = self.sealed.get_mut(&key) {
+            sealed.remove(&entry.directory.id);
+            let is_last = sealed.is_empty();
+            is_last.then(|| self.sealed.remove(&key));
+        }
+    }
+
+    fn sealed_by(&mut self, entry: &Entry) {
+        if let Some(key) = entry.key {
+            self.sealed.entry(key.object).or_default().insert(entry.directory.id);
+        }
     }
 
     fn disown_snapshot(&mut self, snapshot: &DatasetFacts) {
@@ -345,7 +344,6 @@ impl InventoryReader {
             objects.extend(tables.map(|(_, table)| (ObjectId(table), Part::Own)));
         }
         let key = key_of(catalog, &directory)?;
-        objects.extend(key.map(|key| (key.object, Part::Own)));
         let field = |key: &str| catalog.directory_field(&directory, key);
         let counts = [
             field(dsl_directory::KEY_FILESYSTEM_COUNT)?,

@@ -50,7 +50,18 @@ impl Pipe {
         let (mut right, mut wrong, mut failure) = (None, Vec::new(), None);
         for dva in bp.dvas().filter(|dva| wanted(bp, *dva)) {
             let read = block_read(bp, dva);
-            match self.vdevs().read_all_copies(&read, &mut |data| self.verify(bp, data)) {
+            let examine = || {
+                let vdevs = self.vdevs();
+                let found = vdevs.read_all_copies(&read, &mut |data| self.verify(bp, data));
+                let outdated = found.as_ref().is_ok_and(|it| vdevs.have_moved(&it.repairs));
+                (found, outdated)
+            };
+            let (mut found, outdated) = examine();
+            if outdated {
+                // An expansion has moved it meanwhile.
+                found = examine().0;
+            }
+            match found {
                 Ok(found) => {
                     self.repair_copies(bp, &found, &read, done);
                     right = Some(found.data);

@@ -145,6 +145,30 @@ pub fn spread_uberblock(tree: &VdevTree, uberblock: &Uberblock) -> Result<()> {
     Ok(())
 }
 
+/// Writes `uberblock` to all leaves, beside one of the same group: all of `needed` must take it.
+pub fn rewrite_uberblock(tree: &VdevTree, uberblock: &Uberblock, needed: &[Guid]) -> Result<()> {
+    let mut writes = Vec::new();
+    let mut leaves = Vec::new();
+    for leaf in &tree.devices() {
+        writes.extend(uberblock_on(tree, leaf, uberblock)?);
+        leaves.push(leaf.guid);
+    }
+    let of: Vec<Guid> = writes.iter().map(|write| write.leaf).collect();
+    let written = of.iter().zip(tree.write_leaves(writes, false));
+    let written: Vec<_> = written.map(|(leaf, answer)| (*leaf, answer)).collect();
+    let flushed = leaves.iter().copied().zip(tree.flush_leaves(&leaves, false));
+    for (leaf, answer) in written.into_iter().chain(flushed) {
+        if let (true, Err(error)) = (needed.contains(&leaf), answer) {
+            let reason = format!("device {leaf} does not take an uberblock: {error}");
+            return Err(Error::new(ErrorKind::Io, reason));
+        }
+    }
+    match needed.iter().find(|leaf| !leaves.contains(leaf)) {
+        Some(leaf) => Err(Error::new(ErrorKind::Io, format!("device {leaf} is away"))),
+        None => Ok(()),
+    }
+}
+
 /// An uberblock in its slot of all labels of a leaf.
 fn uberblock_on(
     tree: &VdevTree,
@@ -308,6 +332,9 @@ fn write_once(
             written.remove(guid);
             failure = Some((*guid, error));
         }
+    }
+    if failure.is_some() {
+        tree.note_unspread();
     }
     for vdev in 0..tree.top_count() {
         let Some(config) = tree.topology().top(vdev) else { continue };

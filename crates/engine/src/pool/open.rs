@@ -308,6 +308,13 @@ impl Pool {
         Ok(())
     }
 
+    /// The uberblock of the group it shows was written again like this.
+    pub(super) fn retell(&self, uberblock: Uberblock) {
+        let view = self.view.load_full();
+        let (config, mos, catalog) = (view.config.clone(), view.mos.clone(), view.catalog.clone());
+        self.view.store(Arc::new(View { config, uberblock, mos, catalog }));
+    }
+
     /// The datasets of the group it shows, and which objects of the meta object set were written since
     /// this was last asked.
     pub fn take_changed(&self) -> (Catalog, Changed) {

@@ -219,7 +219,14 @@ impl VdevTree {
 
     /// Writes what [`VdevTree::read_recover`] found missing or wrong, and answers in order. The
     /// leaves' dirty time logs stay as they are: one good block does not make a leaf whole.
+    ///
+    /// Where a raidz expansion has moved sectors since, nothing is written: that answers
+    /// [`DeviceError::Gone`].
     pub fn repair(&self, repairs: &[Repair]) -> Vec<Result<(), DeviceError>> {
+        let _still = self.expansion.writing();
+        if self.have_moved(repairs) {
+            return repairs.iter().map(|_| Err(DeviceError::Gone)).collect();
+        }
         let write = |repair: &Repair| LeafWrite {
             leaf: repair.leaf,
             offset: repair.offset,
@@ -232,6 +239,14 @@ impl VdevTree {
             }
         }
         answers
+    }
+
+    /// What some of these were to write belongs elsewhere by now.
+    pub fn have_moved(&self, repairs: &[Repair]) -> bool {
+        let Some(own) = self.expanding() else { return false };
+        let now = self.reflow();
+        let is_own = |leaf: Guid| self.leaves.iter().any(|l| l.config.guid == leaf && l.top == own);
+        repairs.iter().any(|repair| repair.place != now && is_own(repair.leaf))
     }
 
     /// As [`VdevTree::repair`] for blocks born in `birth`: durable after [`VdevTree::flush`], which notes

@@ -13,6 +13,7 @@ use super::tree::{LeafId, Node, NodeId, Shape, VdevTree};
 use bytes::{Bytes, BytesMut};
 use cenote_device::DeviceError;
 use cenote_format::Txg;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -43,14 +44,15 @@ pub(super) type NoPlan = String;
 pub(super) struct Planner<'a> {
     pub(super) tree: &'a VdevTree,
     pub(super) now: Duration,
-    pub(super) reflow: Reflow,
+    /// Nothing is moved away from where this says while it is kept.
+    pub(super) reflow: Arc<Reflow>,
     /// Use devices that were given up as well.
     pub(super) desperate: bool,
 }
 
 impl<'a> Planner<'a> {
     pub(super) fn new(tree: &'a VdevTree, desperate: bool) -> Self {
-        Self { tree, now: tree.now(), reflow: tree.reflow(), desperate }
+        Self { tree, now: tree.now(), reflow: tree.expansion.place(), desperate }
     }
 
     pub(super) fn node(&self, id: NodeId) -> Result<&'a Node, NoPlan> {
@@ -65,7 +67,7 @@ impl<'a> Planner<'a> {
     /// The layout of `extent` on a raidz or dRAID node.
     pub(super) fn map(&self, node: &Node, extent: Extent, birth: Txg) -> Result<Map, NoPlan> {
         match &node.shape {
-            Shape::Raidz(raidz) => raidz.map(extent.offset, extent.len, birth, self.reflow),
+            Shape::Raidz(raidz) => raidz.map(extent.offset, extent.len, birth, *self.reflow),
             Shape::Draid(draid) => draid.map(extent.offset, extent.len),
             _ => Err("it has no columns"),
         }

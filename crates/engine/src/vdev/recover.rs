@@ -12,6 +12,7 @@ use super::error::VdevError;
 use super::extent::Extent;
 use super::leaf::Fitness;
 use super::plan::{NoPlan, Planner};
+use super::raidz::Reflow;
 use super::read::BlockRead;
 use super::source::Source;
 use super::tree::{LeafId, NodeId, Shape, VdevTree};
@@ -32,6 +33,8 @@ pub struct Repair {
     pub offset: u64,
     /// The right bytes.
     pub data: Bytes,
+    /// How far an expansion had come when that was the place.
+    pub(super) place: Reflow,
 }
 
 /// A block that was read by trying everything.
@@ -169,7 +172,8 @@ impl VdevTree {
             gatherer.gather(node, extent, &mut batch, 0).map_err(|why| read.unavailable(why))?;
         let answers = batch.run(true);
         let away = gatherer.away.into_inner();
-        let given = Given { tree: self, read, source, batch, answers, away };
+        let place = *gatherer.planner.reflow;
+        let given = Given { tree: self, read, source, batch, answers, away, place };
         let search = Search::new(&given.answers);
         let mut accepted = None;
         search.run(&given.source, &mut |candidate| match candidate.get(..size) {
@@ -220,6 +224,8 @@ struct Given<'a> {
     answers: Vec<Result<Bytes, DeviceError>>,
     /// Leaves that have a part of the block, or should, and could not be asked.
     away: Vec<LeafId>,
+    /// How far an expansion had come.
+    place: Reflow,
 }
 
 impl Given<'_> {
@@ -251,7 +257,7 @@ impl Given<'_> {
                 recovered.liars.push(guid);
             }
             let data = Bytes::copy_from_slice(expected);
-            recovered.repairs.push(Repair { leaf: guid, offset, data });
+            recovered.repairs.push(Repair { leaf: guid, offset, data, place: self.place });
         });
         self.tree.count_liars(liars);
         recovered

@@ -8,8 +8,9 @@
 use super::build::Parts;
 use super::draid::Draid;
 use super::error::VdevError;
+use super::expansion::Expansion;
 use super::leaf::{Leaf, LeafOpener};
-use super::raidz::{Raidz, Reflow};
+use super::raidz::Raidz;
 use super::state::{Aux, Condition, Redundancy, VdevState, roll_up};
 use super::stats::Stats;
 use super::topology::{AllocationClass, Topology};
@@ -123,7 +124,8 @@ pub struct VdevTree {
     pub(super) leaves: Vec<Leaf>,
     pub(super) tops: Vec<Top>,
     pub(super) opener: Arc<dyn LeafOpener>,
-    reflow: RwLock<Reflow>,
+    /// How far a running expansion has come.
+    pub(super) expansion: Arc<Expansion>,
     deadline: RwLock<Duration>,
     clock: Arc<dyn Fn() -> Duration + Send + Sync>,
     refreshing: Arc<Mutex<()>>,
@@ -166,12 +168,12 @@ impl VdevTree {
         let start = Instant::now();
         let parts = Parts::of(&topology, None, opener.as_ref())?;
         let tree = Self {
+            expansion: Expansion::of(&topology),
             topology: topology.settled(),
             nodes: parts.nodes,
             leaves: parts.leaves,
             tops: parts.tops,
             opener,
-            reflow: RwLock::default(),
             deadline: RwLock::new(cenote_device::DEFAULT_DEADLINE),
             clock: Arc::new(move || start.elapsed()),
             refreshing: Arc::default(),
@@ -198,12 +200,12 @@ impl VdevTree {
     ) -> Result<Self, VdevError> {
         let parts = Parts::of(&topology, Some(self), opener.as_ref())?;
         let tree = Self {
+            expansion: self.expansion.next(&topology),
             topology: topology.settled(),
             nodes: parts.nodes,
             leaves: parts.leaves,
             tops: parts.tops,
             opener,
-            reflow: RwLock::new(self.reflow()),
             deadline: RwLock::new(self.deadline()),
             clock: self.clock.clone(),
             refreshing: self.refreshing.clone(),
@@ -256,16 +258,6 @@ impl VdevTree {
     /// Sets the longest wait for a batch of reads or writes.
     pub fn set_deadline(&self, deadline: Duration) {
         *self.deadline.write() = deadline;
-    }
-
-    /// How far a running raidz expansion has come.
-    pub fn reflow(&self) -> Reflow {
-        *self.reflow.read()
-    }
-
-    /// Sets how far a running raidz expansion has come, from the uberblock's word at byte 208.
-    pub fn set_reflow_word(&self, word: u64) {
-        *self.reflow.write() = Reflow::from_word(word);
     }
 
     /// Gives the mapping of a removed top-level vdev.
@@ -421,6 +413,7 @@ impl VdevTree {
             }
             pending.extend(&node.children);
         }
+        self.expansion.again.store(true, Relaxed);
         self.refresh();
     }
 

@@ -100,8 +100,8 @@ impl VdevTree {
     ///
     /// A leaf that fails within a block's redundancy is counted, told to its health, and noted in
     /// [`VdevTree::missed`]; one that is unavailable is noted too. Beyond the redundancy the
-    /// block's answer is [`VdevError::NotWritten`]; addresses that make no sense, removed vdevs and
-    /// running raidz expansions give the other errors.
+    /// block's answer is [`VdevError::NotWritten`]; addresses that make no sense and removed vdevs
+    /// give the other errors.
     pub fn write_batch(&self, writes: &[BlockWrite]) -> Vec<Result<(), VdevError>> {
         self.write_all(writes, false)
     }
@@ -113,6 +113,8 @@ impl VdevTree {
     }
 
     fn write_all(&self, writes: &[BlockWrite], durable: bool) -> Vec<Result<(), VdevError>> {
+        // Nothing is moved from when a block is laid out until it is written.
+        let _still = self.expansion.writing();
         let all: Vec<&BlockWrite> = writes.iter().collect();
         let (mut results, again) = self.write_round(&all, false, durable);
         if again && results.iter().any(is_unwritten) {
@@ -374,12 +376,8 @@ impl Placer<'_> {
         let refused = |reason| VdevError::NoSuchVdev { vdev: write.vdev, reason };
         let read = write.as_read();
         let (node, extent) = tree.locate(&read)?;
-        match tree.nodes.get(node).map(|node| &node.shape) {
-            Some(Shape::Indirect(_)) => return Err(refused("it has been removed")),
-            Some(Shape::Raidz(raidz)) if raidz.expanding() => {
-                return Err(refused("writing during a raidz expansion is not supported yet"));
-            }
-            _ => {}
+        if matches!(tree.nodes.get(node).map(|node| &node.shape), Some(Shape::Indirect(_))) {
+            return Err(refused("it has been removed"));
         }
         let unwritten = |reason| VdevError::NotWritten { vdev: write.vdev, reason };
         if let Some(sides) = &write.sides {
@@ -480,7 +478,7 @@ impl Placer<'_> {
             return Ok(Placed::Lost(Some(id)));
         }
         let end = extent.offset.checked_add(extent.len).ok_or("beyond the device")?;
-        if extent.scratch || end > leaf.asize() || data.len() as u64 != extent.len {
+        if !extent.scratch && end > leaf.asize() || data.len() as u64 != extent.len {
             return Err(format!("{} does not reach that far", leaf.name()));
         }
         let offset = extent.physical().ok_or("beyond the device")?;
@@ -548,6 +546,9 @@ impl Placer<'_> {
     /// below: they let the writes around them go as one.
     fn fill(&self, node: &Node, map: &Map, extent: Extent, birth: Txg, batch: &mut Batch) {
         let Shape::Raidz(raidz) = &node.shape else { return };
+        if raidz.expanding() {
+            return;
+        }
         let shift = raidz.ashift();
         let used: u64 = map.columns().iter().map(|column| column.size >> shift).sum();
         let Some(allocated) = raidz.asize(extent.len, birth) else { return };

@@ -91,17 +91,17 @@ fn gone(live: &LivePool, id: usize) {
 }
 
 /// Objects with noise in them, and what they hold.
-struct Files {
+pub(super) struct Files {
     files: Vec<(ObjectId, Vec<u8>)>,
     next: u64,
 }
 
 impl Files {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self { files: Vec::new(), next: 0 }
     }
 
-    fn write(&mut self, live: &LivePool, set: &ObjectSet, count: usize) {
+    pub(super) fn write(&mut self, live: &LivePool, set: &ObjectSet, count: usize) {
         for _ in 0..count {
             self.next += 1;
             let block = [512, 4096, 16 << 10, 128 << 10][(self.next % 4) as usize];
@@ -116,7 +116,7 @@ impl Files {
     }
 
     /// Frees some, and overwrites others.
-    fn churn(&mut self, live: &LivePool, set: &ObjectSet, count: usize) {
+    pub(super) fn churn(&mut self, live: &LivePool, set: &ObjectSet, count: usize) {
         for _ in 0..count.min(self.files.len()) {
             self.next += 1;
             let place = (self.next as usize * 7) % self.files.len();
@@ -134,7 +134,7 @@ impl Files {
     }
 
     /// What the disks hold.
-    fn check(&self, live: &LivePool) {
+    pub(super) fn check(&self, live: &LivePool) {
         let catalog = live.pool().catalog();
         let head = catalog.head(&catalog.root().unwrap()).unwrap();
         let cache = live.pool().io().pipe.cache();

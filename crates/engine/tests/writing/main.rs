@@ -12,6 +12,8 @@ mod dedup;
 mod encrypted;
 mod errors;
 mod evacuation;
+mod expansion;
+mod expansion_both_ways;
 mod foreign;
 mod honest;
 mod log;

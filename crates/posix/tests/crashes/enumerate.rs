@@ -149,6 +149,11 @@ fn judge(left: &Disks, story: &Story, order: u64, place: &str, export: bool) {
     }
     let live = left.open(place);
     Cut { story, order, place }.judge(left, &live);
+    let end = Instant::now() + Duration::from_secs(60);
+    while live.vdevs().expanding().is_some() {
+        assert!(Instant::now() < end, "{place}: the expansion does not end: {:?}", live.jobs());
+        live.sync().unwrap_or_else(|error| panic!("{place}: {error}"));
+    }
     census(live.pool(), place);
     if export {
         live.export().unwrap_or_else(|error| panic!("{place}: {error}"));

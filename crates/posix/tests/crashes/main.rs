@@ -26,7 +26,7 @@ use cenote_format::config::VdevKind;
 use enumerate::enumerate;
 use pool::Disks;
 use story::Story;
-use workloads::{blocks, datasets as sets, devices, mixed, names, prompt, sealed};
+use workloads::{blocks, datasets as sets, devices, expansion, mixed, names, prompt, sealed};
 
 /// As in the program: freed memory is used again instead of given back.
 #[global_allocator]
@@ -129,4 +129,10 @@ fn devices_that_come_and_go() {
         disks = disks.and(name);
     }
     run("devices at a mirror", disks, SHORT, |disks| devices::run(disks, VdevKind::Mirror));
+}
+
+#[test]
+fn raidz_that_is_expanded() {
+    let disks = Disks::new("raidz1").with(&["raidz_expansion"], &[]).and(expansion::BLANK);
+    run("an expansion of raidz1", disks, SHORT, expansion::run);
 }

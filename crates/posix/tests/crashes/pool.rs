@@ -321,7 +321,7 @@ pub fn zdb(disks: &Disks, place: &str) -> bool {
     let directory = tempfile::tempdir().unwrap();
     disks.dump(directory.path());
     let mut command = Command::new("zdb");
-    if disks.features.contains(&"block_cloning") {
+    if ["block_cloning", "raidz_expansion"].iter().any(|newer| disks.features.contains(newer)) {
         command = Command::new(NEWER_TOOL);
         command.arg("zdb");
     }

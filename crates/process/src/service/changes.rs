@@ -15,7 +15,7 @@ use cenote_engine::dataset::change::PropertyInput;
 use cenote_engine::dataset::{Dataset, Listed, PropertyReader};
 use cenote_engine::pool::Pool;
 use cenote_engine::pool::change::{DatasetOrders, NewNamed, Newcomer, Parents, SplitPlan};
-use cenote_engine::pool::group::{LivePool, RebuildProgress, ScanProgress};
+use cenote_engine::pool::group::{ExpansionProgress, LivePool, RebuildProgress, ScanProgress};
 use cenote_engine::pool::leaves::HeldDevices;
 use cenote_engine::{Error, ErrorKind, Result};
 use cenote_format::master_node::CaseSensitivity;
@@ -131,6 +131,11 @@ impl PoolChanges {
     /// How far the scan of the pool is.
     pub fn scan_progress(&self) -> Option<ScanProgress> {
         self.live.as_ref().map(|live| live.scan_progress())
+    }
+
+    /// How far the expansion of a vdev is.
+    pub fn expansion_progress(&self) -> Option<ExpansionProgress> {
+        self.live.as_ref()?.expansion_progress()
     }
 
     /// Since when the scrub of the error log pauses, in seconds since 1970, if there was one.

@@ -267,6 +267,9 @@ impl PoolService for Service {
                 if let Some(progress) = self.changes.scan_progress() {
                     pool_report::add_scan(&mut report, &progress);
                 }
+                if let Some(progress) = self.changes.expansion_progress() {
+                    pool_report::add_expansion(&mut report, &progress);
+                }
                 let rebuilding = self.changes.rebuild_progress();
                 rebuilds::add(&mut report, &rebuilding);
                 if !rebuilding.is_empty() {

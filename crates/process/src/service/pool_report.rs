@@ -15,7 +15,7 @@ use cenote_control::report::{
 use cenote_engine::Result;
 use cenote_engine::dataset::{self, PropertyValue};
 use cenote_engine::pool::Pool;
-use cenote_engine::pool::group::ScanProgress;
+use cenote_engine::pool::group::{ExpansionProgress, ScanProgress};
 use cenote_engine::pool::properties::{self, Runtime};
 use cenote_engine::pool::space::{DedupTables, PoolSpace};
 use cenote_engine::vdev::LeafDevice;
@@ -290,6 +290,15 @@ pub fn add_scan(report: &mut PoolReport, progress: &ScanProgress) {
     if scan.state == ScanState::Scanning {
         report.scan = Some(now);
         report.status = status(report);
+    }
+}
+
+/// What an expansion under way tells beyond what the groups record of it.
+pub fn add_expansion(report: &mut PoolReport, progress: &ExpansionProgress) {
+    if let Some(own) = report.expansion.as_mut().filter(|own| own.state == ScanState::Scanning) {
+        own.reflowed = own.reflowed.max(progress.moved);
+        own.to_reflow = progress.in_use.max(own.reflowed);
+        own.waiting_for_resilver = progress.waits;
     }
 }
 

@@ -80,7 +80,8 @@ impl AuxiliaryKind {
 pub(super) struct Joined {
     added: BTreeSet<Guid>,
     opener: Arc<dyn LeafOpener>,
-    others: Arc<VdevTree>,
+    /// What opens the others: the tree itself is let go.
+    others: Arc<dyn LeafOpener>,
 }
 
 impl Joined {
@@ -91,7 +92,7 @@ impl Joined {
         others: &Arc<VdevTree>,
     ) -> Self {
         let added = added.into_iter().collect();
-        Self { added, opener: opener.clone(), others: others.clone() }
+        Self { added, opener: opener.clone(), others: others.opener().clone() }
     }
 }
 
@@ -99,19 +100,19 @@ impl LeafOpener for Joined {
     fn open(&self, leaf: &VdevConfig) -> std::result::Result<Arc<dyn Device>, LeafUnavailable> {
         match self.added.contains(&leaf.guid) {
             true => self.opener.open(leaf),
-            false => self.others.opener().open(leaf),
+            false => self.others.open(leaf),
         }
     }
 
     fn committed(&self, txg: Txg) {
         self.opener.committed(txg);
-        self.others.opener().committed(txg);
+        self.others.committed(txg);
     }
 
     fn lacks(&self, leaf: &VdevConfig) -> Range<u64> {
         match self.added.contains(&leaf.guid) {
             true => 0..0,
-            false => self.others.opener().lacks(leaf),
+            false => self.others.lacks(leaf),
         }
     }
 }

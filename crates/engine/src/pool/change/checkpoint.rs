@@ -7,6 +7,7 @@
 use cenote_format::zap::Value;
 
 use super::evacuate::is_removing;
+use super::expand::expansion_runs;
 use crate::dataset::change::{MosChange, OBJECT_DIRECTORY};
 use crate::pool::group::LivePool;
 use crate::pool::group::discarding::{CHECKPOINT, FEATURE, checkpoint_exists, has_checkpoint};
@@ -28,6 +29,9 @@ impl LivePool {
             if is_removing(change)? {
                 let reason = "device removal in progress";
                 return Err(Error::new(ErrorKind::Busy, reason));
+            }
+            if live.vdevs().expanding().is_some() {
+                return Err(expansion_runs());
             }
             if has_checkpoint(change.mos)? {
                 return Err(checkpoint_exists());

@@ -67,7 +67,11 @@ impl LivePool {
     }
 
     /// The history is told how large the pool is now.
-    fn log_growth(&self, change: &MosChange<'_>, grown: &[(u32, u64)]) -> Result<()> {
+    pub(in crate::pool) fn log_growth(
+        &self,
+        change: &MosChange<'_>,
+        grown: &[(u32, u64)],
+    ) -> Result<()> {
         let figures = self.allocator.figures();
         let before: u64 = figures.tops.iter().map(|top| top.size).sum();
         let more = grown.iter().map(|(id, size)| {

@@ -71,24 +71,36 @@ impl Place {
         let leaf = &self.newcomer.leaf;
         let joined = Joined::new([leaf.guid], by, others);
         let tree = others.succeeded_by(self.topology(others.topology(), txg)?, Arc::new(joined))?;
-        let status = tree.status();
-        let own = status.as_ref().and_then(|root| root.find(leaf.guid));
-        let condition = own.map_or(Condition::ONLINE, |own| own.condition);
-        if let Some(reason) = refusal(condition) {
-            return Err(Error::invalid(reason));
-        }
         if leaf.kind == VdevKind::DistributedSpare {
-            return Ok(tree);
+            let status = tree.status();
+            let own = status.as_ref().and_then(|root| root.find(leaf.guid));
+            let condition = own.map_or(Condition::ONLINE, |own| own.condition);
+            return match refusal(condition) {
+                Some(reason) => Err(Error::invalid(reason)),
+                None => Ok(tree),
+            };
         }
-        let device = device_of(&tree, leaf.guid)?;
-        let shift = tree.ashift(device.top).unwrap_or_default();
-        if u64::from(device.device.sector_size()) > 1 << shift.min(63) {
-            return Err(Error::invalid(
-                "The new device cannot have a higher alignment requirement than the top-level vdev.",
-            ));
-        }
+        check_newcomer(&tree, leaf.guid)?;
         Ok(tree)
     }
+}
+
+/// Refuses a device that cannot be opened, or has larger sectors than what it is to be part of.
+pub(super) fn check_newcomer(tree: &VdevTree, leaf: Guid) -> Result<()> {
+    let status = tree.status();
+    let own = status.as_ref().and_then(|root| root.find(leaf));
+    let condition = own.map_or(Condition::ONLINE, |own| own.condition);
+    if let Some(reason) = refusal(condition) {
+        return Err(Error::invalid(reason));
+    }
+    let device = device_of(tree, leaf)?;
+    let shift = tree.ashift(device.top).unwrap_or_default();
+    if u64::from(device.device.sector_size()) > 1 << shift.min(63) {
+        return Err(Error::invalid(
+            "The new device cannot have a higher alignment requirement than the top-level vdev.",
+        ));
+    }
+    Ok(())
 }
 
 /// Why a device in this condition cannot come into a pool.
@@ -106,12 +118,12 @@ fn is_raidz(topology: &Topology, vdev: Guid) -> bool {
     top.is_some_and(|top| top.kind == VdevKind::Raidz)
 }
 
-fn device_of(tree: &VdevTree, leaf: Guid) -> Result<LeafDevice> {
+pub(super) fn device_of(tree: &VdevTree, leaf: Guid) -> Result<LeafDevice> {
     let own = tree.devices().into_iter().find(|device| device.guid == leaf);
     own.ok_or_else(|| Error::bug("a device that was opened is not there"))
 }
 
-fn name_of(leaf: &VdevConfig) -> String {
+pub(super) fn name_of(leaf: &VdevConfig) -> String {
     leaf.path.clone().unwrap_or_else(|| leaf.guid.to_string())
 }
 
@@ -130,6 +142,10 @@ impl LivePool {
                 return Err(Error::new(ErrorKind::Busy, "device is reserved as a hot spare"));
             }
             None => place.newcomer.leaf.guid = Guid(random()?),
+        }
+        let Newcomer { beside, replaces, .. } = place.newcomer;
+        if !replaces && self.is_raidz(beside) {
+            return self.expand(beside, place.newcomer.leaf, opener);
         }
         // What cannot be opened is told before a group waits for it; the device stays open meanwhile.
         let held = place.tree(&self.vdevs(), &opener, Txg(0))?;

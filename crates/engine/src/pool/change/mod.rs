@@ -10,6 +10,7 @@ mod create;
 mod ending;
 mod evacuate;
 mod events;
+mod expand;
 mod growth;
 mod keys;
 mod making;

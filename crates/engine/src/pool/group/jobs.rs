@@ -15,6 +15,8 @@ pub(in crate::pool) struct Jobs {
     pub(in crate::pool) discarding: Job,
     /// A vdev is emptied.
     pub(in crate::pool) evacuating: Job,
+    /// A RAID-Z vdev is spread over one device more.
+    pub(in crate::pool) expanding: Job,
     /// A mapping of a removed vdev loses what is obsolete.
     pub(in crate::pool) condensing: Job,
     /// Groups are written only when somebody asks for one.
@@ -27,13 +29,14 @@ impl Jobs {
             freeing: Job::new("freeing"),
             discarding: Job::new("discarding checkpoint"),
             evacuating: Job::new("removing"),
+            expanding: Job::new("expanding"),
             condensing: Job::new("condensing"),
             waits,
         }
     }
 
-    fn all(&self) -> [&Job; 4] {
-        [&self.freeing, &self.discarding, &self.evacuating, &self.condensing]
+    fn all(&self) -> [&Job; 5] {
+        [&self.freeing, &self.discarding, &self.evacuating, &self.expanding, &self.condensing]
     }
 
     /// Some job has something to do in the next group.
@@ -43,8 +46,8 @@ impl Jobs {
 
     /// Some job has something to do as soon as can be.
     pub(super) fn get_on(&self) -> bool {
-        let removed = [&self.evacuating, &self.condensing];
-        let waits = |job: &Job| self.waits && removed.iter().any(|one| std::ptr::eq(*one, job));
+        let moving = [&self.evacuating, &self.expanding, &self.condensing];
+        let waits = |job: &Job| self.waits && moving.iter().any(|one| std::ptr::eq(*one, job));
         self.all().iter().any(|job| job.gets_on() && !waits(job))
     }
 

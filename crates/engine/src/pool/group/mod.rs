@@ -15,6 +15,7 @@ pub(super) mod discarding;
 mod effects;
 mod errors;
 mod evacuating;
+pub(super) mod expanding;
 mod freeing;
 pub(super) mod growth;
 mod heal;
@@ -55,7 +56,7 @@ use crate::dataset::Promises;
 use crate::dataset::change::{FreeingPass, LiveClones, LiveDedup};
 use crate::intent::{Runway, SharedRules};
 use crate::object::ObjectSet;
-use crate::pipe::{AllocationUnits, PoolIo, Workers};
+use crate::pipe::{AllocationUnits, Healer, PoolIo, Workers};
 use crate::txg::{DirtyDatasets, Gate, Tx};
 use crate::vdev::{VdevTree, WriteQueue};
 use crate::{Error, Result};
@@ -63,6 +64,7 @@ use crate::{Error, Result};
 pub use config::ConfigChange;
 pub use dataset::{DatasetPolicy, LiveDataset};
 pub use errors::read_error_logs;
+pub use expanding::ExpansionProgress;
 pub(super) use missed::load_missed;
 pub use outage::FailMode;
 pub use rebuild::RebuildProgress;
@@ -99,7 +101,7 @@ pub struct WriteOptions {
     pub accepts_log_losses: bool,
     /// What devices that are back missed is written to them without being asked.
     pub resilvers: bool,
-    /// Most bytes a removal copies in one group, about, if there is a limit.
+    /// Most bytes a removal or an expansion copies in one group, about, if there is a limit.
     pub copied_at_once: Option<u64>,
     /// Bytes of mappings of removed vdevs above which they are condensed, if not as usual.
     pub condensed_above: Option<u64>,
@@ -177,7 +179,7 @@ pub struct LivePool {
     /// Heads whose intent log could not be replayed and is kept, and why.
     pub(super) unreplayed: Mutex<BTreeMap<ObjectId, Error>>,
     /// Kept for the pipe.
-    pub(super) _healer: Arc<dyn crate::pipe::Healer>,
+    pub(super) _healer: Arc<dyn Healer>,
     /// Long work. Only the thread that writes groups does it.
     pub(super) jobs: Arc<jobs::Jobs>,
     /// The scrub or resilver.
@@ -190,6 +192,8 @@ pub struct LivePool {
     pub(super) receives: receives::Receives,
     /// The removal of a vdev.
     pub(super) evacuation: evacuating::Evacuation,
+    /// The expansion of a vdev.
+    pub(super) expanding: expanding::Expanding,
     /// How far freeing has come.
     pub(super) freeing_pass: Mutex<FreeingPass>,
     pub(super) thread: Mutex<Option<JoinHandle<()>>>,
@@ -200,6 +204,14 @@ fn queue_of(io: &PoolIo, options: &WriteOptions) -> Result<WriteQueue> {
     let threads = if options.inline { 0 } else { WRITERS };
     let queue = WriteQueue::new(io.pipe.vdev_handle().clone(), threads, options.in_flight);
     queue.map_err(Error::no_thread)
+}
+
+/// What writes blocks anew of which a copy was found wrong; readers have it from now on.
+fn healer_of(io: &PoolIo, allocator: &Arc<Allocator>) -> Arc<dyn Healer> {
+    let (allocator, pipe) = (allocator.clone(), Arc::downgrade(&io.pipe));
+    let healer: Arc<dyn Healer> = Arc::new(heal::PoolHealer { allocator, pipe });
+    io.pipe.set_healer(&healer);
+    healer
 }
 
 impl LivePool {
@@ -221,10 +233,7 @@ impl LivePool {
         let allocator = Arc::new(allocator);
         pool.is_written_with(&allocator);
         pool.begin_events_with(mode.word());
-        let pipe = Arc::downgrade(&io.pipe);
-        let healer: Arc<dyn crate::pipe::Healer> =
-            Arc::new(heal::PoolHealer { allocator: allocator.clone(), pipe });
-        io.pipe.set_healer(&healer);
+        let healer = healer_of(&io, &allocator);
         let submit = Arc::new(hooks::PoolSubmit::new(queue, outage.clone()));
         io.pipe.set_submit(&(submit.clone() as Arc<dyn crate::pipe::Submit>));
         let dedup = Arc::new(LiveDedup::open(mos.clone())?);
@@ -268,6 +277,7 @@ impl LivePool {
             sweeps: Arc::default(),
             receives: receives::Receives::default(),
             evacuation: evacuating::Evacuation::default(),
+            expanding: expanding::Expanding::default(),
             freeing_pass: Mutex::default(),
             thread: Mutex::new(None),
             pool,

@@ -2,14 +2,14 @@
 //!
 //! Chapter 06, section 22. Order: blocks of datasets; changes of the metadata (snapshots take the
 //! sets as just written); the meta object set, again until its own space is recorded; then, when
-//! every write has ended, flush, uberblocks, flush. Invariant: until the uberblocks are on the
+//! every write has ended, flush, sectors that an expansion moves, uberblocks, flush. Invariant: until the uberblocks are on the
 //! disks nothing that an older group refers to is overwritten, so that a crash shows the older one.
 
 use std::sync::Arc;
 
 use cenote_codec::checksum::Algorithm as Checksum;
 use cenote_format::objset::ObjsetKind;
-use cenote_format::uberblock::Uberblock;
+use cenote_format::uberblock::{Reflow, Uberblock};
 use cenote_format::{BlockPointer, Txg};
 
 use super::dataset::LiveDataset;
@@ -52,7 +52,10 @@ impl LivePool {
             .with_names(self.pool.names().clone());
         let has_orders = !tasks.is_empty();
         let (root, written) = self.write_blocks(&change, &hooks, tasks, answers)?;
-        let uberblock = self.write_uberblock(root, &change)?;
+        let vdevs = self.vdevs();
+        let moved = self.move_some(&vdevs);
+        let uberblock = self.write_uberblock(root, moved.word, &change)?;
+        self.have_moved(moved);
         self.show(uberblock, written, &change, has_orders)?;
         hooks.forget_outdated();
         Ok(())
@@ -91,6 +94,7 @@ impl LivePool {
         self.free_destroyed(change, hooks);
         self.go_on_discarding(change, txg)?;
         self.go_on_evacuating(change, hooks)?;
+        self.go_on_expanding(change)?;
         self.go_on_condensing(change)?;
         self.go_on_scanning(change, hooks);
         self.go_on_rebuilding(change, hooks);
@@ -112,13 +116,19 @@ impl LivePool {
     }
 
     /// Writes the uberblock that leads to `root`: from then on the group is what the pool holds.
-    fn write_uberblock(&self, root: BlockPointer, change: &MosChange<'_>) -> Result<Uberblock> {
+    fn write_uberblock(
+        &self,
+        root: BlockPointer,
+        reflow: Reflow,
+        change: &MosChange<'_>,
+    ) -> Result<Uberblock> {
         let mut uberblock = Uberblock {
             txg: change.tx.txg(),
             root,
             timestamp: change.now,
             guid_sum: self.vdevs().topology().guid_sum(),
             checkpoint_txg: 0,
+            reflow,
             ..self.pool.uberblock()
         };
         self.mark_activity(&mut uberblock);
@@ -153,6 +163,7 @@ impl LivePool {
         self.pool.publish(uberblock, config, Written { objects: objects.clone(), names })?;
         self.settle_promises(change, txg, &objects, has_orders);
         self.part_with_devices();
+        self.use_grown()?;
         self.wake_condensing();
         Ok(())
     }

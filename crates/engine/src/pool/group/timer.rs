@@ -60,6 +60,7 @@ impl LivePool {
     fn write_next(&self) -> Result<()> {
         let open = self.gate.figures().open;
         self.wake_evacuation();
+        self.wake_expansion();
         if !self.has_work(open) && !self.gate.is_wanted(open) {
             return Ok(());
         }

@@ -5,6 +5,7 @@ mod exchanged;
 mod health;
 mod hostile;
 mod nested;
+mod reflow;
 mod removed;
 mod rig;
 mod write;

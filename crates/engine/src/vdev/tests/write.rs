@@ -216,7 +216,7 @@ fn impossible_places_are_refused() {
         write(0, u64::MAX - 4095, 8192),
         write(0, DISK as u64, 4096),
         write(0, 0, 0),
-        write(1, 0, 4096),
+        write(1, DISK as u64 * 3, 4096),
         write(2, 0, 4096),
         write(3, 0, 4096),
         write(4, 0, 4096),

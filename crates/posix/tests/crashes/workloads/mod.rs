@@ -6,6 +6,7 @@
 pub mod blocks;
 pub mod datasets;
 pub mod devices;
+pub mod expansion;
 pub mod mixed;
 pub mod names;
 pub mod prompt;

@@ -1,0 +1,85 @@
+//! A pool whose process may use little memory.
+//!
+//! Invariant: it gets slower and is never killed, and what was synced is there.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use super::{Bench, noise};
+
+/// Bytes that the pool process may use.
+const LIMIT: u64 = 300 << 20;
+/// Who writes at once, what each writes between two syncs, and how often.
+const WRITERS: u32 = 64;
+const PIECE: usize = 1 << 20;
+const PIECES: u32 = 6;
+
+/// A control group of that size; gone at the end.
+struct Group(PathBuf);
+
+impl Group {
+    fn new() -> Option<Self> {
+        let name = format!("cenote-{}", std::process::id());
+        let places = [("memory", "memory.limit_in_bytes"), ("", "memory.max")];
+        places.into_iter().find_map(|(hierarchy, limit)| {
+            let group = Self(Path::new("/sys/fs/cgroup").join(hierarchy).join(&name));
+            std::fs::create_dir(&group.0).ok()?;
+            std::fs::write(group.0.join(limit), LIMIT.to_string()).ok()?;
+            Some(group)
+        })
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+#[test]
+fn a_pool_with_little_memory_is_slower_and_goes_on() {
+    let Some((bench, devices)) = Bench::mounting(2) else { return };
+    let Some(group) = Group::new() else {
+        eprintln!("not tested: no control group with a limit of memory can be made");
+        return;
+    };
+    for device in &devices {
+        File::options().write(true).open(device).unwrap().set_len(2 << 30).unwrap();
+    }
+    bench.create(&["mirror", &devices[0], &devices[1]]);
+    bench.cenote(&["zpool", "export", "tank"]);
+    let command = bench.command(&["zpool", "import", "-d"]);
+    let join = "echo $$ > \"$0\"/cgroup.procs && exec \"$@\"";
+    let mut import = std::process::Command::new("sh");
+    import.args(["-c", join]).arg(&group.0).arg(command.get_program()).args(command.get_args());
+    import.arg(bench.at("d")).arg("-R").arg(bench.at("mnt")).arg("tank");
+    import.env("CENOTE_RUN_DIR", bench.at("run"));
+    assert!(import.status().unwrap().success());
+    let pid = std::fs::read_to_string(bench.at("run/tank.pid")).unwrap();
+    let members = std::fs::read_to_string(group.0.join("cgroup.procs")).unwrap();
+    let first = pid.split_whitespace().next().unwrap();
+    assert!(members.lines().any(|member| member == first), "{first} is not in {members}");
+
+    let content = |writer: u32, piece: u32| noise(PIECE, writer * 100 + piece);
+    std::thread::scope(|scope| {
+        for writer in 0..WRITERS {
+            let path = bench.at("mnt/tank").join(format!("w{writer}"));
+            scope.spawn(move || {
+                let mut file = File::create(path).unwrap();
+                for piece in 0..PIECES {
+                    file.write_all(&content(writer, piece)).unwrap();
+                    file.sync_all().unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(std::fs::read_to_string(bench.at("run/tank.pid")).unwrap(), pid);
+    for writer in 0..WRITERS {
+        let found = std::fs::read(bench.at("mnt/tank").join(format!("w{writer}"))).unwrap();
+        let written: Vec<u8> = (0..PIECES).flat_map(|piece| content(writer, piece)).collect();
+        assert!(found == written, "w{writer}");
+    }
+    bench.cenote(&["zpool", "export", "tank"]);
+    bench.zdb();
+}
