@@ -18,6 +18,8 @@ const REFUSED: &[(&str, &str)] = &[
     ("format", "#![deny(clippy::indexing_slicing)]"),
     ("codec", "#![deny(clippy::indexing_slicing)]"),
     ("engine", "#![forbid(unsafe_code)]"),
+    ("lua", "#![forbid(unsafe_code)]"),
+    ("lua", "#![deny(clippy::indexing_slicing)]"),
 ];
 
 /// Lines a file of code may have.

@@ -8,6 +8,7 @@ mod log;
 mod memory;
 mod opening;
 mod planned;
+mod program;
 mod service;
 mod whole_disks;
 

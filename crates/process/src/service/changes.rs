@@ -284,6 +284,13 @@ impl PoolChanges {
         Ok(())
     }
 
+    /// Values that these datasets inherit were changed: what is open follows.
+    pub fn follow_properties(&self, datasets: &[String]) {
+        if let Ok(live) = self.live() {
+            self.follow(live, datasets);
+        }
+    }
+
     /// Sets properties of which some are kept inside the dataset, in one group.
     fn set_inside(
         &self,
