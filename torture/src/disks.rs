@@ -160,7 +160,8 @@ impl Opener for Disks {
     }
 
     fn open(&self, path: &Path) -> Result<Arc<dyn Device>, DeviceError> {
-        Ok(self.disk(path)?)
+        let disk = self.disks.get(path).ok_or(DeviceError::Gone)?;
+        Ok(disk.clone())
     }
 }
 
@@ -205,14 +206,6 @@ impl Disks {
         let names = names.chain(more);
         let disk = |name: String| (PathBuf::from(&name), Arc::new(SimDevice::new(name, size)));
         Self { disks: names.map(disk).collect() }
-    }
-
-    /// The disk at `path`.
-    ///
-    /// # Errors
-    /// If there is none.
-    pub(crate) fn disk(&self, path: &Path) -> Result<Arc<SimDevice>, DeviceError> {
-        self.disks.get(path).cloned().ok_or(DeviceError::Gone)
     }
 
     /// The disk at `path`.

@@ -26,14 +26,18 @@ impl Runner {
         let root = catalog.root().map_err(words)?;
         let mut known = inventory.all();
         for listed in catalog.list(&root).map_err(words)? {
+            let found = known.next().filter(|one| one.name() == listed.name());
+            let found =
+                found.ok_or_else(|| format!("{} is not seen in its place", listed.name()))?;
             let Ok(read) = reader.all(&listed) else { continue };
-            let found = known.find(|one| one.name() == listed.name());
-            let found = found.ok_or_else(|| format!("{} is not seen", listed.name()))?;
             let found = found.properties(&around).map_err(words)?;
             if let Some((one, other)) = found.iter().zip(&read).find(|(one, other)| one != other) {
                 return Err(format!("of {} is seen {one:?}, there is {other:?}", listed.name()));
             }
         }
-        Ok(())
+        match known.next() {
+            None => Ok(()),
+            Some(gone) => Err(format!("{} is seen, and is not there", gone.name())),
+        }
     }
 }

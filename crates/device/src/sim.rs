@@ -7,6 +7,7 @@
 use std::cell::RefCell;
 use std::ops::Range;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -85,6 +86,8 @@ struct State {
     delay: Duration,
     /// Reads touching these fail.
     bad: Vec<Range<u64>>,
+    /// Reads that have these numbers in the count of all who share it fail.
+    failing: Option<(Arc<AtomicU64>, Range<u64>)>,
     /// Reads touching these do not return before they are let go.
     held: Vec<Range<u64>>,
     /// Reads that are held now.
@@ -195,6 +198,12 @@ impl SimDevice {
     /// Makes reads that touch `range` (bytes) fail with EIO until it is written again.
     pub fn fail_range(&self, range: Range<u64>) {
         self.state.lock().bad.push(range);
+    }
+
+    /// Makes the reads fail with EIO that get one of `numbers` from `count`, which disks can share; with `None` none
+    /// does any more.
+    pub fn fail_reads(&self, failing: Option<(Arc<AtomicU64>, Range<u64>)>) {
+        self.state.lock().failing = failing;
     }
 
     /// Makes reads that touch one of `ranges` (bytes) wait; those of ranges given before go on.
@@ -402,6 +411,11 @@ impl Device for SimDevice {
         }
         self.begin(false)?;
         let mut state = self.state.lock();
+        if let Some((count, numbers)) = &state.failing
+            && numbers.contains(&count.fetch_add(1, Ordering::SeqCst))
+        {
+            return Err(io_error());
+        }
         let range = offset..offset + len as u64;
         state.waiting += 1;
         while state.held.iter().any(|held| overlap(held, &range)) {

@@ -49,12 +49,13 @@ fn a_pool_with_little_memory_is_slower_and_goes_on() {
     }
     bench.create(&["mirror", &devices[0], &devices[1]]);
     bench.cenote(&["zpool", "export", "tank"]);
-    let command = bench.command(&["zpool", "import", "-d"]);
+    let (place, mount) = (bench.at("d"), bench.at("mnt"));
+    let (place, mount) = (place.to_str().unwrap(), mount.to_str().unwrap());
+    let command = bench.command(&["zpool", "import", "-d", place, "-R", mount, "tank"]);
     let join = "echo $$ > \"$0\"/cgroup.procs && exec \"$@\"";
     let mut import = std::process::Command::new("sh");
     import.args(["-c", join]).arg(&group.0).arg(command.get_program()).args(command.get_args());
-    import.arg(bench.at("d")).arg("-R").arg(bench.at("mnt")).arg("tank");
-    import.env("CENOTE_RUN_DIR", bench.at("run"));
+    import.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
     assert!(import.status().unwrap().success());
     let pid = std::fs::read_to_string(bench.at("run/tank.pid")).unwrap();
     let members = std::fs::read_to_string(group.0.join("cgroup.procs")).unwrap();

@@ -73,9 +73,51 @@ pub fn wait_for_end(client: &Client, pool: &str, process: Option<u32>) {
     }
 }
 
-/// Whether a process still holds what it opened; one that only waits to be buried does not.
+/// Whether a process still holds what it opened; one that only waits to be buried does not. Where its first thread has
+/// ended already, the others may still be ending.
 fn runs(process: u32) -> bool {
     let facts = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     let state = facts.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
-    state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
+    let threads = || std::fs::read_dir(format!("/proc/{process}/task")).map_or(0, Iterator::count);
+    state.is_some_and(|state| !matches!(state, 'Z' | 'X') || threads() > 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader, Write};
+    use std::process::{Command, Stdio};
+
+    use super::runs;
+
+    #[test]
+    fn a_process_runs_until_its_last_thread_has_ended() {
+        // The first thread ends at once, the other one at the end of input.
+        let words = "import ctypes, sys, threading\n\
+                     def other():\n print('begun', flush=True)\n sys.stdin.read()\n\
+                     threading.Thread(target=other).start()\n\
+                     ctypes.CDLL(None).syscall(SYS_EXIT, 0)";
+        let words = words.replace("SYS_EXIT", &libc::SYS_exit.to_string());
+        let python = Command::new("python3")
+            .args(["-c", &words])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn();
+        let Ok(mut child) = python else { return println!("skipped: there is no python3") };
+        let mut said = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
+        let first_has_ended = || {
+            let facts = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
+            facts.contains(") Z ")
+        };
+        while !first_has_ended() {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        assert!(runs(child.id()));
+        child.stdin.take().unwrap().write_all(b"end").unwrap();
+        while runs(child.id()) {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        child.wait().unwrap();
+        assert!(!runs(child.id()));
+    }
 }

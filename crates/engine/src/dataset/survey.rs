@@ -210,8 +210,8 @@ impl InventoryReader {
         Ok(Some(next))
     }
 
-    /// Reads again what is out of date; the snapshots of which other directories are clones now: their own objects
-    /// were not written where a clone of a clone was promoted.
+    /// Reads again what is out of date, and tells which snapshots have other directories for clones now: where a clone
+    /// of a clone was promoted, nothing of the snapshot itself was written.
     fn read_outdated(
         &mut self,
         catalog: &Catalog,

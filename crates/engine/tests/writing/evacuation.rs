@@ -8,13 +8,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cenote_device::Mode;
 use cenote_engine::job::JobState;
 use cenote_engine::object::{NewObject, ObjectSet};
 use cenote_engine::pool::OpenOptions;
-use cenote_engine::pool::assemble::assemble;
 use cenote_engine::pool::change::{Additions, Newcomer, create};
-use cenote_engine::pool::discover::{FileOpener, Opener, ScanOptions, scan};
 use cenote_engine::pool::group::{LivePool, WriteOptions};
 use cenote_engine::pool::leaves::HeldDevices;
 use cenote_engine::vdev::AllocationClass;
@@ -23,7 +20,7 @@ use cenote_format::config::{VdevConfig, VdevKind};
 use cenote_format::scan_state::{ScanFunction, ScanPhase};
 use cenote_format::{Guid, ObjectId, ObjectType};
 
-use super::log::head;
+use super::log::{head, try_reopen};
 use super::{census, devices, leaf, noise, nothing, open_leaf, plan, top, zdb};
 
 /// So that a removal takes many groups, and mappings of few entries are condensed.
@@ -44,10 +41,7 @@ fn pool(
 }
 
 fn reopen(directory: &Path, write: WriteOptions) -> Arc<LivePool> {
-    let opener: Arc<dyn Opener> = Arc::new(FileOpener { mode: Mode::ReadWrite });
-    let pools = assemble(&scan(&opener, &ScanOptions::new(vec![directory.to_owned()])));
-    assert_eq!(pools.len(), 1);
-    LivePool::open(&pools[0], &OpenOptions::default(), write).unwrap()
+    try_reopen(directory, write).unwrap()
 }
 
 fn mirrors(directory: &Path, count: usize) -> Vec<(VdevConfig, AllocationClass)> {

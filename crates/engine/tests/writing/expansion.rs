@@ -8,11 +8,10 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cenote_device::{Health, Mode, SimDevice};
+use cenote_device::{Health, SimDevice};
 use cenote_engine::pool::OpenOptions;
-use cenote_engine::pool::assemble::assemble;
 use cenote_engine::pool::change::{Newcomer, create};
-use cenote_engine::pool::discover::{FileOpener, Opener, ScanOptions, scan};
+use cenote_engine::pool::discover::Opener;
 use cenote_engine::pool::group::{LivePool, WriteOptions};
 use cenote_engine::vdev::{AllocationClass, LeafUnavailable};
 use cenote_engine::{ErrorKind, Result};
@@ -20,7 +19,7 @@ use cenote_format::Guid;
 use cenote_format::config::{VdevConfig, VdevKind};
 
 use super::evacuation::Files;
-use super::log::head;
+use super::log::{head, try_reopen};
 use super::suspended::Disks;
 use super::{SIZE, census, devices, leaf, nothing, open_leaf, plan, top};
 
@@ -43,13 +42,10 @@ pub(super) fn pool(name: &str, directory: &Path, (parity, count): (u64, usize)) 
 }
 
 pub(super) fn reopen(directory: &Path, write: WriteOptions) -> Arc<LivePool> {
-    let opener: Arc<dyn Opener> = Arc::new(FileOpener { mode: Mode::ReadWrite });
-    let pools = assemble(&scan(&opener, &ScanOptions::new(vec![directory.to_owned()])));
-    assert_eq!(pools.len(), 1);
     // What an expansion ends with, a scrub, may still be reading by the pool before.
     let end = Instant::now() + Duration::from_secs(20);
     loop {
-        match LivePool::open(&pools[0], &OpenOptions::default(), write) {
+        match try_reopen(directory, write) {
             Err(error) if error.kind() == ErrorKind::Busy && Instant::now() < end => {
                 std::thread::sleep(Duration::from_millis(20));
             }
@@ -108,7 +104,7 @@ fn size(live: &LivePool) -> u64 {
 
 #[test]
 fn raidz_grows_by_one_device_after_another_while_files_change() {
-    for (parity, count, rounds) in [(1, 3, 2), (2, 3, 1), (3, 5, 1)] {
+    for (parity, count) in [(1, 3), (2, 3), (3, 5)] {
         let directory = tempfile::tempdir().unwrap();
         let name = format!("wide{parity}");
         let live = pool(&name, directory.path(), (parity, count));
@@ -121,7 +117,7 @@ fn raidz_grows_by_one_device_after_another_while_files_change() {
             files.churn(&live, set, 8);
         }
         live.sync().unwrap();
-        for round in 0..rounds {
+        for round in 0..2 {
             let before = size(&live);
             attach(&live, directory.path(), &format!("more{round}")).unwrap();
             let again = attach(&live, directory.path(), "other").unwrap_err();
@@ -154,8 +150,7 @@ fn raidz_grows_by_one_device_after_another_while_files_change() {
             live.sync().unwrap();
             files.check(&live);
         }
-        let txgs = live.vdevs().topology().tops()[0].raidz_expand_txgs.clone().unwrap();
-        assert_eq!(txgs.len(), rounds);
+        assert_eq!(live.vdevs().topology().tops()[0].raidz_expand_txgs.as_ref().unwrap().len(), 2);
         drop(dataset);
         live.export().unwrap();
         drop(live);

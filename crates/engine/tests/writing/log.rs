@@ -10,6 +10,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use cenote_engine::Result;
 use cenote_engine::dataset::change::{NewDataset, PropertyInput};
 use cenote_engine::intent::{BlockBuilder, IntentLog, LogReader, Met, Replay, walk};
 use cenote_engine::object::{NewObject, ObjectSet};
@@ -25,11 +26,16 @@ use cenote_format::{ObjectId, ObjectType};
 
 use super::{census, layout, make, noise, nothing, top, zdb};
 
-pub(super) fn reopen(directory: &Path) -> Arc<LivePool> {
+/// Opens the one pool on the files of `directory`.
+pub(super) fn try_reopen(directory: &Path, write: WriteOptions) -> Result<Arc<LivePool>> {
     let opener: Arc<dyn Opener> = Arc::new(FileOpener { mode: cenote_device::Mode::ReadWrite });
     let pools = assemble(&scan(&opener, &ScanOptions::new(vec![directory.to_owned()])));
     assert_eq!(pools.len(), 1);
-    LivePool::open(&pools[0], &OpenOptions::default(), WriteOptions::default()).unwrap()
+    LivePool::open(&pools[0], &OpenOptions::default(), write)
+}
+
+pub(super) fn reopen(directory: &Path) -> Arc<LivePool> {
+    try_reopen(directory, WriteOptions::default()).unwrap()
 }
 
 pub(super) fn head(live: &LivePool) -> Arc<LiveDataset> {
