@@ -2,60 +2,15 @@
 //!
 //! Invariant: a rule names the file, the line where it can, and what to do instead.
 
+mod arrows;
 mod circles;
 mod exceptions;
+mod named;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Which crates of ours a crate may use.
-const ARROWS: &[(&str, &[&str])] = &[
-    ("format", &[]),
-    ("codec", &[]),
-    ("device", &[]),
-    ("engine", &["format", "codec", "device"]),
-    ("posix", &["engine", "format"]),
-    ("control", &["format"]),
-    ("serve", &["posix"]),
-    ("process", &["serve", "posix", "engine", "control", "format", "device"]),
-    ("inspect", &["posix", "engine", "control", "format", "codec", "device"]),
-    ("cli", &["control"]),
-    ("cenote", &["cli", "inspect", "process", "control"]),
-];
-
-/// The parts of crates from low to high: a part uses only parts before it.
-const PARTS: &[(&str, &[&str])] = &[
-    (
-        "engine",
-        &[
-            "error", "events", "stream", "txg", "job", "vdev", "alloc", "cache", "pipe", "walk",
-            "object", "zap", "dataset", "keys", "intent", "pool", "send", "receive", "check",
-        ],
-    ),
-    (
-        "cli",
-        &[
-            "getopt",
-            "usage",
-            "leftovers",
-            "settings",
-            "version",
-            "datasets",
-            "keys",
-            "zpool",
-            "zfs",
-            "zed",
-            "zinject",
-            "drill",
-            "mount_helper",
-        ],
-    ),
-    ("process", &["log", "memory", "whole_disks", "service", "opening", "beginning"]),
-    (
-        "inspect",
-        &["disks", "offline", "cache_file", "clear_labels", "importable", "in_use", "look", "zdb"],
-    ),
-];
+use arrows::{ARROWS, check_arrows, check_drawing, check_manifest, check_parts};
 
 /// What a crate's root must say, so that the compiler refuses the rest.
 const REFUSED: &[(&str, &str)] = &[
@@ -63,6 +18,8 @@ const REFUSED: &[(&str, &str)] = &[
     ("format", "#![deny(clippy::indexing_slicing)]"),
     ("codec", "#![deny(clippy::indexing_slicing)]"),
     ("engine", "#![forbid(unsafe_code)]"),
+    ("lua", "#![forbid(unsafe_code)]"),
+    ("lua", "#![deny(clippy::indexing_slicing)]"),
 ];
 
 /// Lines a file of code may have.
@@ -91,13 +48,12 @@ pub fn check(root: &Path) -> Vec<String> {
     let mut found = Vec::new();
     for (krate, allowed) in ARROWS {
         let manifest = root.join("crates").join(krate).join("Cargo.toml");
-        let text = fs::read_to_string(&manifest).unwrap_or_default();
-        let product = text.split("[dev-dependencies]").next().unwrap_or("");
-        for (other, _) in ARROWS {
-            if product.contains(&format!("cenote-{other}.")) && !allowed.contains(other) {
-                found.push(format!("{}: {krate} must not use {other}", manifest.display()));
-            }
-        }
+        check_manifest(
+            krate,
+            allowed,
+            &fs::read_to_string(manifest).unwrap_or_default(),
+            &mut found,
+        );
     }
     for (krate, words) in REFUSED {
         let name = format!("crates/{krate}/src/lib.rs");
@@ -115,22 +71,15 @@ pub fn check(root: &Path) -> Vec<String> {
         texts.push((name, text));
     }
     check_circles(&texts, &mut found);
-    let architecture = fs::read_to_string(root.join("docs/architecture.md")).unwrap_or_default();
-    check_named_files(&architecture, |name| root.join("crates").join(name).exists(), &mut found);
-    found
-}
-
-/// Files that the architecture names (`crate/room/file.rs`) must be there.
-fn check_named_files(text: &str, exists: impl Fn(&str) -> bool, found: &mut Vec<String>) {
-    for (number, line) in text.lines().enumerate() {
-        for name in line.split('`').skip(1).step_by(2).filter(|name| name.ends_with(".rs")) {
-            let Some((krate, file)) = name.split_once('/') else { continue };
-            let is_crate = ARROWS.iter().any(|(other, _)| *other == krate);
-            if is_crate && !exists(&format!("{krate}/src/{file}")) {
-                found.push(format!("docs/architecture.md:{}: there is no {name}", number + 1));
-            }
-        }
+    let names: Vec<&str> = texts.iter().map(|(name, _)| name.as_str()).collect();
+    check_parts(&names, &mut found);
+    for guide in named::GUIDES {
+        let text = fs::read_to_string(root.join(guide)).unwrap_or_default();
+        named::check(guide, &text, &names, |name| root.join(name).exists(), &mut found);
     }
+    let architecture = fs::read_to_string(root.join("docs/architecture.md")).unwrap_or_default();
+    check_drawing(&architecture, &mut found);
+    found
 }
 
 fn check_refused(name: &str, text: &str, words: &str, found: &mut Vec<String>) {
@@ -197,42 +146,6 @@ fn check_file(name: &str, text: &str, found: &mut Vec<String>) {
         }
     }
     check_arrows(name, text, found);
-}
-
-/// Arrows between the parts of a crate.
-fn check_arrows(name: &str, text: &str, found: &mut Vec<String>) {
-    for (number, other) in upward_arrows(name, text) {
-        if !exceptions::ARROWS.iter().any(|(file, part, _)| (*file, *part) == (name, other)) {
-            found.push(format!("{name}:{number}: must not use {other}, a part above"));
-        }
-    }
-}
-
-/// The lines that use a part above the file's own, and that part.
-fn upward_arrows<'a>(name: &str, text: &'a str) -> Vec<(usize, &'a str)> {
-    let inside = PARTS.iter().find_map(|(krate, parts)| {
-        Some((name.strip_prefix(&format!("crates/{krate}/src/"))?, parts))
-    });
-    let Some((inside, parts)) = inside else { return Vec::new() };
-    let rank = |part: &str| parts.iter().position(|other| *other == part);
-    let Some(own) = inside.split(['/', '.']).next().and_then(rank) else { return Vec::new() };
-    let mut out = Vec::new();
-    for (number, line) in text.lines().enumerate() {
-        for other in line.split("crate::").skip(1).flat_map(first_names) {
-            if rank(other).is_some_and(|rank| rank > own) {
-                out.push((number + 1, other));
-            }
-        }
-    }
-    out
-}
-
-/// The name a path begins with, or the names if it begins with a list.
-fn first_names(path: &str) -> impl Iterator<Item = &str> {
-    let list = path.strip_prefix('{');
-    let names = list.unwrap_or(path).split(if list.is_some() { ", " } else { "::" });
-    let names = names.take(if list.is_some() { usize::MAX } else { 1 });
-    names.filter_map(|name| name.split(|c: char| !c.is_alphanumeric() && c != '_').next())
 }
 
 fn longest_file(name: &str) -> usize {
@@ -338,12 +251,13 @@ mod tests {
             assert!(text(file).lines().count() > longest_file(file), "{file}");
         }
         for (file, part, _) in exceptions::ARROWS {
-            let arrows = upward_arrows(file, text(file));
+            let arrows = arrows::upward_arrows(file, text(file));
             assert!(arrows.iter().any(|(_, other)| other == part), "{file} {part}");
         }
         let circles = all_circles(&texts);
-        for (file, _, _) in exceptions::CIRCLES {
-            assert!(circles.iter().flatten().any(|member| member == file), "{file}");
+        for (file, most, _) in exceptions::CIRCLES {
+            let circle = circles.iter().find(|circle| circle.iter().any(|member| member == file));
+            assert_eq!(circle.map(Vec::len), Some(*most), "{file}: {circle:?}");
         }
     }
 
@@ -383,29 +297,6 @@ mod tests {
         assert_eq!(found.len(), 1, "{found:?}");
         check_file("crates/posix/src/live.rs", &format!("{text}{text}"), &mut found);
         assert_eq!(found.len(), 2, "{found:?}");
-    }
-
-    #[test]
-    fn upward_arrows_are_found() {
-        let mut found = Vec::new();
-        let text = "//! x. Invariant: y.\nuse crate::pool::Pool;\nuse crate::vdev::Leaf;\n";
-        check_file("crates/engine/src/object/tree.rs", text, &mut found);
-        assert_eq!(found.len(), 1, "{found:?}");
-        let text = "//! x. Invariant: y.\nuse crate::{getopt, zfs};\nuse crate::zfs::keys;\n";
-        check_file("crates/cli/src/zpool/list.rs", text, &mut found);
-        assert_eq!(found.len(), 3, "{found:?}");
-        assert_eq!(found[1], "crates/cli/src/zpool/list.rs:2: must not use zfs, a part above");
-        let text = "//! x. Invariant: y.\nuse crate::opening::open;\n";
-        check_file("crates/process/src/service/changes.rs", text, &mut found);
-        assert_eq!(found.len(), 3, "an exception: {found:?}");
-    }
-
-    #[test]
-    fn files_that_are_named_but_not_there_are_found() {
-        let mut found = Vec::new();
-        let text = "x\n`posix/live.rs` reads, `live.rs` too; `posix/gone.rs`, `docs/gone.rs`";
-        check_named_files(text, |name| name == "posix/src/live.rs", &mut found);
-        assert_eq!(found, ["docs/architecture.md:2: there is no posix/gone.rs"]);
     }
 
     #[test]

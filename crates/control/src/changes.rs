@@ -95,6 +95,8 @@ pub enum Change {
     Send(Box<SendRequest>),
     /// `zfs diff`.
     Diff(Box<DiffRequest>),
+    /// `zfs program`.
+    Program(Box<ProgramRequest>),
     /// `zfs hold`.
     Hold {
         /// Full names of snapshots.
@@ -405,6 +407,23 @@ pub struct DiffRequest {
     pub times: bool,
     /// Odd bytes in names as they are (`-h`).
     pub plain: bool,
+}
+
+/// A channel program.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProgramRequest {
+    /// Its text.
+    pub text: Vec<u8>,
+    /// What it is given.
+    pub arguments: Vec<String>,
+    /// Instructions it may carry out; `None`: as many as most need.
+    pub instructions: Option<u64>,
+    /// Bytes it may use; `None`: as many as most need.
+    pub memory: Option<u64>,
+    /// It only looks (`-n`).
+    pub looks_only: bool,
+    /// What it returns is shown as JSON (`-j`).
+    pub json: bool,
 }
 
 /// A pool that is to be split off.

@@ -4,8 +4,9 @@
 
 use std::path::PathBuf;
 
-/// Where short names are looked for, in this order; `ZPOOL_IMPORT_PATH` goes before.
-const PLACES: [&str; 9] = [
+/// Directories that hold nothing but device nodes. Short names are looked for there in this order;
+/// `ZPOOL_IMPORT_PATH` goes before.
+pub const PLACES: [&str; 9] = [
     "/dev/disk/by-vdev",
     "/dev/mapper",
     "/dev/disk/by-partlabel",

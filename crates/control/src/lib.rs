@@ -22,6 +22,7 @@ pub mod mounted_places;
 pub mod peer;
 pub mod plan;
 pub mod principal;
+pub mod program;
 pub mod properties;
 pub mod protocol;
 pub mod replies;

@@ -208,6 +208,8 @@ pub enum Part {
     Progress(Progress),
     /// Lines for standard output.
     Said(Vec<String>),
+    /// Text for standard output, as it is.
+    Text(String),
     /// This snapshot is sent from now on: how far it is, is told of it.
     Sending(String),
 }

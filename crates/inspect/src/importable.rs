@@ -103,3 +103,16 @@ fn device(vdev: ImportableVdev) -> ImportVdev {
         children: vdev.children.into_iter().map(device).collect(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use cenote_control::device_names;
+    use cenote_engine::pool::discover::DEFAULT_PLACES;
+
+    #[test]
+    fn pools_are_looked_for_where_short_names_are() {
+        // And in `/dev/disk` itself, of which no short name comes.
+        let named = DEFAULT_PLACES.into_iter().filter(|place| *place != "/dev/disk");
+        assert!(named.eq(device_names::PLACES));
+    }
+}

@@ -7,6 +7,8 @@ mod beginning;
 mod log;
 mod memory;
 mod opening;
+mod planned;
+mod program;
 mod service;
 mod whole_disks;
 

@@ -7,11 +7,14 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use cenote_control::budget::{Budget, Group};
-use cenote_engine::pool::Pool;
+use cenote_engine::pool::group::WriteOptions;
+use cenote_engine::pool::{OpenOptions, Pool};
 use cenote_engine::txg::Gate;
 
 /// How often the share is looked at again.
 const TICK: Duration = Duration::from_secs(2);
+/// Bytes of blocks that a pool keeps in memory that is opened for a moment.
+const PART_CACHE: u64 = 16 << 20;
 
 /// Keeps a pool within its share as pools come and go, and lets its cache give way when its control
 /// group runs short.
@@ -46,5 +49,22 @@ fn keep(pool: &Weak<Pool>, gate: Option<&Arc<Gate>>) {
                 gate.set_limit(budget.dirty);
             }
         }
+    }
+}
+
+/// How a pool is opened and written for a moment beside another one.
+pub fn options_of_part() -> (OpenOptions, WriteOptions) {
+    let options = OpenOptions { cache_limit: PART_CACHE, ..OpenOptions::default() };
+    (options, write_options())
+}
+
+/// How pools are written.
+pub fn write_options() -> WriteOptions {
+    let budget = Budget::now();
+    cenote_device::keep_buffers(usize::try_from(budget.buffers).unwrap_or(usize::MAX));
+    WriteOptions {
+        dirty_limit: budget.dirty,
+        in_flight: budget.in_flight,
+        ..WriteOptions::default()
     }
 }

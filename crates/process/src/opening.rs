@@ -8,11 +8,10 @@ use std::time::Duration;
 
 use cenote_control::begin::{Back, OpenRequest};
 use cenote_control::budget::Budget;
-use cenote_control::plan::{CreatePool, VdevPlan, VdevPlanKind};
+use cenote_control::plan::CreatePool;
 use cenote_control::protocol::{Failure, FailureKind};
-use cenote_control::report::VdevClass;
 use cenote_control::server::PoolService;
-use cenote_device::{Device, FileDevice, HostLock, HostLockError, Mode};
+use cenote_device::{HostLock, HostLockError};
 use cenote_engine::dataset::change::PropertyInput;
 use cenote_engine::keys::suite_of_property;
 use cenote_engine::object::ObjectSet;
@@ -23,12 +22,11 @@ use cenote_engine::pool::host::HostIdentity;
 use cenote_engine::pool::leaves::HeldDevices;
 use cenote_engine::pool::{OpenOptions, Pool, Rewind};
 use cenote_engine::txg::Tx;
-use cenote_engine::vdev::AllocationClass;
 use cenote_engine::{Error, ErrorKind};
 use cenote_format::Txg;
-use cenote_format::config::{Draid, TopLevel, VdevConfig, VdevKind};
 
 use crate::memory;
+use crate::planned;
 use crate::service::changes::PoolChanges;
 use crate::service::settings;
 use crate::service::{ImportFacts, Service};
@@ -194,7 +192,7 @@ fn open_live(
         return Err(None);
     }
     let writing =
-        WriteOptions { accepts_log_losses: request.search.missing_log, ..write_options() };
+        WriteOptions { accepts_log_losses: request.search.missing_log, ..memory::write_options() };
     if request.back != Back::Far {
         return LivePool::open(candidate, options, writing).map_err(Some);
     }
@@ -205,82 +203,6 @@ fn open_live(
         let reason = "how far back everything is intact is not looked up yet";
         Some(if error.kind() == ErrorKind::ReadOnly { error } else { Error::only_read(reason) })
     })
-}
-
-/// Bytes of blocks that a pool keeps in memory that is opened for a moment.
-const PART_CACHE: u64 = 16 << 20;
-
-/// A device of a plan as the engine has it.
-fn vdev(plan: &VdevPlan, is_top: bool) -> VdevConfig {
-    let (kind, nparity, draid) = match plan.kind {
-        VdevPlanKind::File => (VdevKind::File, None, None),
-        VdevPlanKind::Disk => (VdevKind::Disk, None, None),
-        VdevPlanKind::Mirror => (VdevKind::Mirror, None, None),
-        VdevPlanKind::Raidz { parity } => (VdevKind::Raidz, Some(parity.into()), None),
-        VdevPlanKind::Draid { parity, data, spares, groups, .. } => {
-            let shape = Draid {
-                data: data.into(),
-                spares: spares.into(),
-                groups: groups.into(),
-                children: None,
-            };
-            (VdevKind::Draid, Some(parity.into()), Some(shape))
-        }
-    };
-    let top = is_top.then(|| TopLevel {
-        ashift: u64::from(plan.ashift.unwrap_or(0)).max(ashift_of(plan)),
-        is_log: plan.class == VdevClass::Log,
-        ..TopLevel::default()
-    });
-    let children = plan.children.iter().map(|child| vdev(child, false)).collect();
-    VdevConfig {
-        kind,
-        nparity,
-        draid,
-        top,
-        path: plan.path.clone(),
-        devid: plan.devid.clone(),
-        whole_disk: (plan.kind == VdevPlanKind::Disk).then_some(plan.whole_disk),
-        children: (!plan.is_leaf()).then_some(children),
-        ..VdevConfig::default()
-    }
-}
-
-/// A single device of a plan, to come below a vdev that is there.
-pub fn member(plan: &VdevPlan) -> VdevConfig {
-    vdev(plan, false)
-}
-
-/// The devices of a plan as the engine has them, by what they are for.
-pub fn sorted(plan: &[VdevPlan]) -> Additions {
-    let mut all = Additions::default();
-    for device in plan {
-        let class = match device.class {
-            VdevClass::Spare => {
-                all.spares.push(vdev(device, false));
-                continue;
-            }
-            VdevClass::Cache => {
-                all.caches.push(vdev(device, false));
-                continue;
-            }
-            VdevClass::Normal => AllocationClass::Normal,
-            VdevClass::Special => AllocationClass::Special,
-            VdevClass::Dedup => AllocationClass::Dedup,
-            VdevClass::Log => AllocationClass::Log,
-        };
-        all.tops.push((vdev(device, true), class));
-    }
-    all
-}
-
-/// log2 of the largest sector of a plan's devices; at least 9.
-fn ashift_of(plan: &VdevPlan) -> u64 {
-    let sectors = plan.leaves().into_iter().filter_map(|leaf| {
-        let device = FileDevice::open(leaf.path.as_deref()?, Mode::ReadOnly).ok()?;
-        Some(u64::from(device.sector_size().max(512).ilog2()))
-    });
-    sectors.max().unwrap_or(9)
 }
 
 /// Creates a pool and opens it. What this does for a pool process, nobody else does.
@@ -300,7 +222,7 @@ pub fn create(plan: &CreatePool) -> Result<Arc<dyn PoolService>, Failure> {
     let mut vdevs = plan.vdevs.clone();
     let failed = |words| Failure::new(FailureKind::Other, words);
     let _partitions = whole_disks::partition(&mut vdevs).map_err(failed)?;
-    let Additions { tops, spares, caches } = sorted(&vdevs);
+    let Additions { tops, spares, caches } = planned::sorted(&vdevs);
     let settings::NewSettings { files, encryption, mut stored, .. } =
         settings::split_settings(&plan.root_properties).map_err(|error| cannot(&error))?;
     let encryption = match &plan.root_key {
@@ -334,8 +256,9 @@ pub fn create(plan: &CreatePool) -> Result<Arc<dyn PoolService>, Failure> {
         cenote_posix::create::initialise(set, tx, &files)
             .map_err(|error| Error::invalid(error.reason))
     };
-    let live = create_pool(new, HeldDevices::new().new_leaves(), &options, write_options(), fill)
-        .map_err(|error| cannot(&error))?;
+    let live =
+        create_pool(new, HeldDevices::new().new_leaves(), &options, memory::write_options(), fill)
+            .map_err(|error| cannot(&error))?;
     let facts = ImportFacts {
         altroot: plan.altroot.clone(),
         read_only: false,
@@ -347,21 +270,4 @@ pub fn create(plan: &CreatePool) -> Result<Arc<dyn PoolService>, Failure> {
     let lock = host_lock(pool.guid().0).ok().flatten();
     let service = Service::new(pool, PoolChanges::of(live, lock), &facts);
     Ok(service.map_err(|error| cannot(&error))?)
-}
-
-/// How a pool is opened and written for a moment beside another one.
-pub fn options_of_part() -> (OpenOptions, WriteOptions) {
-    let options = OpenOptions { cache_limit: PART_CACHE, ..OpenOptions::default() };
-    (options, write_options())
-}
-
-/// How pools are written.
-fn write_options() -> WriteOptions {
-    let budget = Budget::now();
-    cenote_device::keep_buffers(usize::try_from(budget.buffers).unwrap_or(usize::MAX));
-    WriteOptions {
-        dirty_limit: budget.dirty,
-        in_flight: budget.in_flight,
-        ..WriteOptions::default()
-    }
 }

@@ -37,7 +37,7 @@ pub fn circles(source: &str, files: &[(String, String)]) -> Vec<Vec<String>> {
 }
 
 /// The module a file holds: none for the root of the crate.
-fn module(source: &str, name: &str) -> Path {
+pub fn module(source: &str, name: &str) -> Path {
     let inside = name.strip_prefix(source).unwrap_or(name).trim_end_matches(".rs");
     let parts = inside.split('/').filter(|part| !matches!(*part, "" | "mod" | "lib" | "main"));
     parts.map(str::to_owned).collect()
@@ -46,10 +46,9 @@ fn module(source: &str, name: &str) -> Path {
 impl File {
     fn read(module: Path, text: &str) -> Self {
         let product = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or(text);
-        let code: String = product.lines().filter_map(code_of).collect::<Vec<_>>().join("\n");
         let mut file =
             Self { module, imports: BTreeMap::new(), globs: Vec::new(), paths: BTreeSet::new() };
-        let mut rest = tokens(&code);
+        let mut rest: Path = tokens(product).into_iter().map(|(_, token)| token).collect();
         while let Some((first, _)) = rest.split_first() {
             if first == "use" {
                 let end = rest.iter().position(|token| token == ";").unwrap_or(rest.len());
@@ -105,19 +104,22 @@ impl File {
 }
 
 /// A line of code without its comment.
-fn code_of(line: &str) -> Option<&str> {
-    let line = line.trim_start();
-    (!line.starts_with("//")).then(|| line.split(" // ").next().unwrap_or(line))
+fn code_of(line: &str) -> &str {
+    let is_comment = line.trim_start().starts_with("//");
+    if is_comment { "" } else { line.split(" // ").next().unwrap_or(line) }
 }
 
-fn is_name(token: &str) -> bool {
+pub fn is_name(token: &str) -> bool {
     token.starts_with(|c: char| c.is_alphabetic() || c == '_')
 }
 
-/// Names, `::`, and every other character by itself; texts are left out.
-fn tokens(code: &str) -> Vec<String> {
+/// Names, `::`, and every other character by itself, each with the number of its line; comments and
+/// texts are left out.
+pub fn tokens(text: &str) -> Vec<(usize, String)> {
+    let code = text.lines().map(code_of).collect::<Vec<_>>().join("\n");
     let mut out = Vec::new();
-    let mut rest = code;
+    let mut line = 1;
+    let mut rest = code.as_str();
     while let Some(first) = rest.chars().next() {
         let length = if is_name(rest) {
             rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len())
@@ -131,7 +133,9 @@ fn tokens(code: &str) -> Vec<String> {
                 escaped = c == '\\' && !escaped;
                 end
             });
-            rest = end.and_then(|end| text.get(end + 1..)).unwrap_or_default();
+            let (text, later) = text.split_at(end.map_or(text.len(), |end| end + 1));
+            line += text.matches('\n').count();
+            rest = later;
             continue;
         } else if rest.starts_with("'\"'") {
             3
@@ -139,8 +143,10 @@ fn tokens(code: &str) -> Vec<String> {
             first.len_utf8()
         };
         let (token, later) = rest.split_at(length);
-        if !token.trim().is_empty() {
-            out.push(token.to_owned());
+        if token == "\n" {
+            line += 1;
+        } else if !token.trim().is_empty() {
+            out.push((line, token.to_owned()));
         }
         rest = later;
     }

@@ -26,12 +26,7 @@ pub const CIRCLES: &[(&str, usize, &str)] = &[
     ("crates/format/src/sa/table.rs", 2, "a table gives views, which look into it"),
     ("crates/format/src/zap/normalize.rs", 2, "one algorithm in two parts"),
     ("crates/format/src/zil/record.rs", 2, "a record and the largest of its kinds"),
-    ("crates/process/src/service/mod.rs", 35, "the service holds mounts and orders, which use it"),
 ];
 
 /// Parts that use one above them: file, part, reason.
-pub const ARROWS: &[(&str, &str, &str)] = &[(
-    "crates/process/src/service/changes.rs",
-    "opening",
-    "vdevs are added in the order of create",
-)];
+pub const ARROWS: &[(&str, &str, &str)] = &[];

@@ -137,7 +137,7 @@ fn wrong_command_lines() {
     }
     check(at, "zpool trim tank", "", "cannot open 'tank': no such pool\n", 255);
     check(at, "zpool scrub tank", "", "cannot open 'tank': no such pool\n", 1);
-    check(at, "zfs program x y", "", "zfs program is not supported yet\n", 1);
+    check(at, "zfs program x y", "", "cannot open 'y': No such file or directory\n", 1);
     let help = run(at, "zpool help");
     assert!(help.out.starts_with("usage: zpool command args ...\n") && help.code == 0);
     assert!(run(at, "zfs version").out.starts_with("zfs-2.3"));

@@ -26,6 +26,7 @@ mod names;
 mod once;
 mod placed;
 mod policy;
+mod programs;
 mod readers;
 mod rebuild;
 mod receive;

@@ -18,6 +18,7 @@ mod hold;
 mod list;
 mod load_key;
 mod mount;
+mod program;
 mod project;
 mod receive;
 mod redact;
@@ -73,6 +74,7 @@ pub fn run(arguments: &[String]) -> ExitCode {
         "holds" => hold::holds(rest),
         "change-key" => change_key::run(rest),
         "userspace" | "groupspace" | "projectspace" => userspace::run(command, rest),
+        "program" => program::run(rest),
         "project" => project::run(rest),
         "upgrade" => upgrade::run(rest),
         "wait" => wait::run(rest),

@@ -5,6 +5,7 @@
 
 use std::path::Path;
 
+use crate::device_names::PLACES;
 use crate::report::{VdevClass, VdevReport};
 
 /// What the options `-g`, `-L` and `-P` ask for.
@@ -54,27 +55,10 @@ pub fn answers_to(vdev: &VdevReport, word: &str) -> bool {
     is_path || word == last || word == disk || vdev.guid.to_string() == word || is_named
 }
 
-/// Directories that hold nothing but device nodes.
-const DEVICE_DIRECTORIES: [&str; 9] = [
-    "/dev/disk/by-vdev/",
-    "/dev/mapper/",
-    "/dev/disk/by-partlabel/",
-    "/dev/disk/by-partuuid/",
-    "/dev/disk/by-label/",
-    "/dev/disk/by-uuid/",
-    "/dev/disk/by-id/",
-    "/dev/disk/by-path/",
-    "/dev/",
-];
-
 /// The path of a device without the directory, if nothing but nodes lies there.
 pub fn without_directory(path: &str) -> &str {
-    for directory in DEVICE_DIRECTORIES {
-        if let Some(rest) = path.strip_prefix(directory) {
-            return rest;
-        }
-    }
-    path
+    let below = |place: &&str| path.strip_prefix(*place)?.strip_prefix('/');
+    PLACES.iter().find_map(below).unwrap_or(path)
 }
 
 /// Takes the partition off: `sda1`, `nvme0n1p1`, `wwn-0x5000-part1`.

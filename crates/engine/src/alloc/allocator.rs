@@ -109,7 +109,7 @@ impl Wish<'_> {
         self.others
             .iter()
             .filter(|dva| dva.vdev == vdev)
-            .all(|dva| (dva.offset >> top.metaslab_shift).abs_diff(index as u64) >= distance)
+            .all(|dva| (dva.offset >> top.facts.metaslab_shift).abs_diff(index as u64) >= distance)
     }
 }
 
@@ -142,14 +142,14 @@ impl Allocator {
     pub fn space_of(&self, vdev: u32) -> Option<u64> {
         let state = self.state.lock();
         let top = state.top(vdev)?;
-        (top.metaslabs.len() as u64).checked_shl(top.metaslab_shift)
+        (top.metaslabs.len() as u64).checked_shl(top.facts.metaslab_shift)
     }
 
     /// Lets a vdev take new blocks, or no more.
     pub fn set_passive(&self, vdev: u32, passive: bool) {
         let mut state = self.state.lock();
         if let Some(top) = state.top_mut(vdev) {
-            top.passive = passive;
+            top.facts.passive = passive;
         }
         state.form_rings();
         self.published.store(Arc::new(state.figures()));
@@ -239,7 +239,7 @@ impl Allocator {
                 let place = (first + step) % ring.len();
                 let Some(vdev) = ring.get(place).copied() else { continue };
                 let taken = others.iter().any(|dva| dva.vdev == vdev);
-                let early = state.top(vdev).is_none_or(|top| request.txg < top.from);
+                let early = state.top(vdev).is_none_or(|top| request.txg < top.facts.from);
                 let wrong = copy > 0 && taken == (*apart == Apart::Vdev);
                 if early || wrong || !vdevs.is_readable(vdev) {
                     continue;
@@ -333,7 +333,8 @@ impl Allocator {
     ) -> Result<bool> {
         loop {
             let top = state.top(vdev);
-            let (shift, boundary) = top.map_or((9, None), |t| (t.ashift, t.geometry.boundary));
+            let (shift, boundary) =
+                top.map_or((9, None), |t| (t.facts.ashift, t.facts.geometry.boundary));
             let slab = state.slab_mut(vdev, index)?;
             match slab.presence {
                 Presence::Loaded(_) => return Ok(true),
@@ -472,7 +473,7 @@ impl Allocator {
             [] => AllocationClass::Normal,
             _ => AllocationClass::Log,
         };
-        let early = state.top(vdev).is_none_or(|top| txg < top.from);
+        let early = state.top(vdev).is_none_or(|top| txg < top.facts.from);
         if early || !state.ring(class).contains(&vdev) {
             return Ok(false);
         }

@@ -71,7 +71,7 @@ impl AllocatorState {
     /// Vdevs of which something is to be recorded in `txg`.
     pub(super) fn keeping(&self, txg: Txg) -> impl Iterator<Item = u32> + '_ {
         let tops = self.tops.iter().flatten();
-        tops.filter(move |top| top.kept.is_dirty(txg)).map(|top| top.id)
+        tops.filter(move |top| top.kept.is_dirty(txg)).map(|top| top.facts.id)
     }
 }
 
@@ -91,7 +91,7 @@ impl Allocator {
     /// The same of one top-level vdev.
     pub fn held_by_checkpoint_on(&self, vdev: u32) -> u64 {
         let state = self.state.lock();
-        let top = state.tops.iter().flatten().find(|top| top.id == vdev);
+        let top = state.tops.iter().flatten().find(|top| top.facts.id == vdev);
         top.map_or(0, |top| top.kept.bytes())
     }
 
@@ -104,7 +104,7 @@ impl Allocator {
                 let Some(top) = state.top_mut(*id) else { continue };
                 let pending = top.kept.pending.get_mut(slot(moment.txg));
                 let freed = pending.map(std::mem::take).unwrap_or_default();
-                (freed, top.kept.map.clone(), top.zap, top.ashift)
+                (freed, top.kept.map.clone(), top.facts.zap, top.facts.ashift)
             };
             let mut map = match map {
                 Some(map) => map,
@@ -140,8 +140,10 @@ impl Allocator {
                 return Ok(done);
             }
             let tops = state.tops.iter().flatten();
-            tops.filter_map(|top| Some((top.id, top.kept.map.clone()?, top.zap, top.ashift)))
-                .collect()
+            tops.filter_map(|top| {
+                Some((top.facts.id, top.kept.map.clone()?, top.facts.zap, top.facts.ashift))
+            })
+            .collect()
         };
         done.finished = true;
         for (id, mut map, zap, shift) in all {

@@ -12,7 +12,7 @@ use crate::vdev::raidz::Raidz;
 use crate::{Error, Result};
 
 /// Most metaslabs a top-level vdev has.
-pub(crate) const METASLABS_MAX: u64 = 1 << 20;
+const METASLABS_MAX: u64 = 1 << 20;
 /// Vdevs of the normal class with more metaslabs give one to the intent log.
 pub(crate) const EMBEDDED_LOG_ABOVE: u64 = 64;
 
@@ -88,8 +88,20 @@ impl Geometry {
 
 /// A metaslab size (log2) that can be. Early releases cut small devices into metaslabs far smaller
 /// than today's 16 MiB: a sector is the only floor.
-pub(crate) fn metaslab_shift(shift: u64) -> Option<u32> {
+fn metaslab_shift(shift: u64) -> Option<u32> {
     u32::try_from(shift).ok().filter(|shift| (9..=62).contains(shift))
+}
+
+/// What is wrong with the top-level vdev `id`.
+pub(crate) fn bad(id: u32, what: &str) -> Error {
+    Error::corrupt(format!("top-level vdev {id}: {what}"))
+}
+
+/// log2 of the distance of the metaslabs of a vdev of `asize` allocatable bytes, and their number.
+pub(crate) fn metaslab_count(id: u32, asize: u64, shift: u64) -> Result<(u32, u64)> {
+    let shift = metaslab_shift(shift).ok_or_else(|| bad(id, "impossible metaslab size"))?;
+    let count = asize >> shift;
+    if count > METASLABS_MAX { Err(bad(id, "too many metaslabs")) } else { Ok((shift, count)) }
 }
 
 /// log2 of the size of metaslabs for a new vdev of `asize` allocatable bytes.

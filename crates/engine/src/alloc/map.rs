@@ -4,11 +4,12 @@
 //! and entries are appended behind its length only.
 
 use cenote_format::space_map::{
-    Action, BONUS, BONUS_SHORT, BUCKETS, Encoder, Record, Segment, SpaceMapHeader, records,
+    Action, BONUS, BONUS_SHORT, BUCKETS, Encoder, Record, Segment, SpaceMapHeader,
 };
 use cenote_format::{ObjectId, ObjectType, Txg};
 
 use super::histogram::Histogram;
+use super::logs::each_in;
 use super::ranges::{Conflict, RangeSet};
 use super::store::{HISTOGRAM, LOGS, NewSpaceObject, SpaceSource, SpaceStore, TWO_WORDS};
 use crate::{Error, Result};
@@ -247,12 +248,7 @@ pub(super) fn each_segment(
     let mut at = 0;
     while at < length {
         let part = usize::try_from(step.min(length - at)).unwrap_or(usize::MAX);
-        for record in records(&source.read(object, at, part)?) {
-            let record = record.map_err(|error| Error::from(error).at_object(0, object.0))?;
-            if let Record::Segment(segment) = record {
-                each(segment).map_err(|error| error.at_object(0, object.0))?;
-            }
-        }
+        each_in(&source.read(object, at, part)?, object, &mut each)?;
         at = at.saturating_add(step);
     }
     Ok(())

@@ -8,16 +8,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use cenote_format::bytes::le64;
 use cenote_format::config::{VdevConfig, VdevKind};
-use cenote_format::deadlist::parse_integer_key;
 use cenote_format::uberblock::Uberblock;
 use cenote_format::{ObjectId, ObjectType, Txg};
 use parking_lot::{Condvar, Mutex};
 
 use super::allocator::Allocator;
-use super::geometry::{Geometry, METASLABS_MAX, metaslab_shift, new_metaslab_shift};
+use super::geometry::{Geometry, bad, metaslab_count, new_metaslab_shift};
 use super::indirect::{Indirect, Removing};
+use super::logs::{self, Logged, each_logged};
 use super::map::{SpaceMap, each_segment};
 use super::state::{AllocatorState, Log};
 use super::store::{
@@ -27,9 +26,6 @@ use super::store::{
 use super::top::{Top, TopFacts};
 use crate::vdev::{AllocationClass, VdevHandle};
 use crate::{Error, Result};
-
-/// log2 of the unit of logs.
-pub(super) const LOG_SHIFT: u8 = 9;
 
 /// What a new vdev's configuration gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,10 +69,6 @@ fn passive(config: &VdevConfig) -> bool {
     top.non_allocating == Some(1) || top.removing == Some(1)
 }
 
-fn bad(id: u32, what: &str) -> Error {
-    Error::corrupt(format!("top-level vdev {id}: {what}"))
-}
-
 impl Allocator {
     /// The allocator of a pool of these vdevs whose newest group on the disks is `synced`.
     pub fn open(vdevs: VdevHandle, source: Arc<dyn SpaceSource>, synced: Txg) -> Result<Self> {
@@ -91,7 +83,7 @@ impl Allocator {
             }
             let top = config.top.filter(|_| config.kind.is_concrete());
             let Some(top) = top.filter(|top| top.metaslab_shift != 0) else { continue };
-            let count = count(id, top.asize, top.metaslab_shift)?;
+            let (metaslab_shift, count) = metaslab_count(id, top.asize, top.metaslab_shift)?;
             let facts = TopFacts {
                 id,
                 ashift: ashift(id, top.ashift)?,
@@ -99,7 +91,7 @@ impl Allocator {
                 geometry: Geometry::of(config, top.ashift)?,
                 passive: passive(config),
                 width: config.children().len().max(1) as u64,
-                metaslab_shift: metaslab_shift(top.metaslab_shift).unwrap_or(0),
+                metaslab_shift,
                 array: top.metaslab_array,
                 zap: config.top_zap.unwrap_or_default(),
                 from: Txg(0),
@@ -117,7 +109,7 @@ impl Allocator {
         }
         read_logs(source.as_ref(), &mut state)?;
         for top in state.tops.iter_mut().flatten() {
-            let id = top.id;
+            let id = top.facts.id;
             for slab in &top.metaslabs {
                 let fits = u64::try_from(slab.recorded).is_ok_and(|bytes| bytes <= slab.size);
                 if !fits {
@@ -136,7 +128,7 @@ impl Allocator {
         let VdevToInit { id, config, zap, class, from } = *vdev;
         let top = config.top.unwrap_or_default();
         let shift = new_metaslab_shift(top.asize);
-        let count = count(id, top.asize, shift.into())?;
+        let (_, count) = metaslab_count(id, top.asize, shift.into())?;
         if count == 0 {
             return Err(Error::invalid(format!("top-level vdev {id} is too small")));
         }
@@ -179,7 +171,7 @@ impl Allocator {
     pub fn grow_vdev(&self, id: u32, asize: u64) -> Result<()> {
         let mut state = self.state.lock();
         let top = state.top_mut(id).ok_or_else(|| bad(id, "it holds no space"))?;
-        let count = count(id, asize, top.metaslab_shift.into())?;
+        let (_, count) = metaslab_count(id, asize, top.facts.metaslab_shift.into())?;
         top.grow(count);
         self.published.store(Arc::new(state.figures()));
         self.changed.notify_all();
@@ -191,7 +183,9 @@ impl Allocator {
     /// Bytes of metaslabs that a vdev of `asize` allocatable bytes has; 0 of one that holds no space.
     pub fn size_with(&self, id: u32, asize: u64) -> u64 {
         let state = self.state.lock();
-        state.top(id).map_or(0, |top| (asize >> top.metaslab_shift) << top.metaslab_shift)
+        state
+            .top(id)
+            .map_or(0, |top| (asize >> top.facts.metaslab_shift) << top.facts.metaslab_shift)
     }
 }
 
@@ -200,35 +194,28 @@ fn ashift(id: u32, ashift: u64) -> Result<u32> {
     ashift.ok_or_else(|| bad(id, "impossible ashift"))
 }
 
-/// Number of metaslabs.
-fn count(id: u32, asize: u64, shift: u64) -> Result<u64> {
-    let shift = metaslab_shift(shift).ok_or_else(|| bad(id, "impossible metaslab size"))?;
-    let count = asize >> shift;
-    if count > METASLABS_MAX { Err(bad(id, "too many metaslabs")) } else { Ok(count) }
-}
-
 /// The numbers of a list with one per metaslab.
 fn numbers(source: &dyn SpaceSource, object: ObjectId, count: usize) -> Result<Vec<u64>> {
-    let bytes = source.read(object, 0, count.saturating_mul(8))?;
-    Ok((0..count).map(|index| le64(&bytes, index * 8).unwrap_or(0)).collect())
+    let list = source.read(object, 0, count.saturating_mul(8))?;
+    Ok(logs::numbers(&list, count).collect())
 }
 
 /// Reads what is known of a vdev's metaslabs without their maps.
 fn read_headers(source: &dyn SpaceSource, top: &mut Top) -> Result<()> {
     let count = top.metaslabs.len();
-    if top.array.0 != 0 {
-        let maps = numbers(source, top.array, count)?;
+    if top.facts.array.0 != 0 {
+        let maps = numbers(source, top.facts.array, count)?;
         for (slab, id) in top.metaslabs.iter_mut().zip(maps).filter(|(_, id)| *id != 0) {
-            slab.set_map(SpaceMap::open(source, ObjectId(id))?, top.ashift);
+            slab.set_map(SpaceMap::open(source, ObjectId(id))?, top.facts.ashift);
         }
     }
-    if top.zap.0 == 0 {
+    if top.facts.zap.0 == 0 {
         return Ok(());
     }
-    if let Some(id) = source.zap_number(top.zap, CHECKPOINT_MAP)?.filter(|id| *id != 0) {
+    if let Some(id) = source.zap_number(top.facts.zap, CHECKPOINT_MAP)?.filter(|id| *id != 0) {
         top.kept.map = Some(SpaceMap::open(source, ObjectId(id))?);
     }
-    let unflushed = source.zap_number(top.zap, UNFLUSHED)?;
+    let unflushed = source.zap_number(top.facts.zap, UNFLUSHED)?;
     top.unflushed = unflushed.filter(|id| *id != 0).map(ObjectId);
     if let Some(object) = top.unflushed {
         let since = numbers(source, object, count)?;
@@ -245,36 +232,36 @@ fn read_logs(source: &dyn SpaceSource, state: &mut AllocatorState) -> Result<()>
         return Ok(());
     };
     state.log_zap = Some(ObjectId(zap));
-    let mut logs = BTreeMap::new();
-    for (name, map) in source.zap_numbers(ObjectId(zap))? {
-        logs.insert(Txg(parse_integer_key(name.as_bytes())?), ObjectId(map));
-    }
-    for (txg, id) in logs {
+    let mut maps = BTreeMap::new();
+    let read = |txg, id, each: &mut logs::Each<'_>| {
         let map = SpaceMap::open(source, id)?;
-        each_segment(source, map.extent(), |segment| {
-            let (offset, length) = segment.bytes(0, LOG_SHIFT)?;
-            // Also ends the reading of a log whose length is a lie: holes name no vdev.
-            let nowhere = || Error::corrupt("an entry of a log of space maps names no vdev");
-            let id = segment.vdev.ok_or_else(nowhere)?;
-            let Some(top) = state.top_mut(id) else { return Ok(()) };
-            let wrong = |what: &str| {
-                Error::corrupt(format!("the log of group {}: {length:#x} bytes {what}", txg.0))
-                    .at(|place| place.dva = Some((top.id, offset)))
-            };
-            let index = top.metaslab_of(offset, length);
-            let index = index.ok_or_else(|| wrong("lie outside the metaslabs"))?;
-            let Some(slab) = top.metaslabs.get_mut(index) else { return Ok(()) };
-            if txg >= slab.unflushed_since {
-                let net = slab.unflushed.net();
-                let applied = slab.unflushed.apply(segment.action, offset, length);
-                applied.map_err(|_| wrong("are allocated or freed twice"))?;
-                let change = slab.unflushed.net().saturating_sub(net);
-                slab.recorded = slab.recorded.saturating_add(change);
-                slab.weighed = false;
-            }
-            Ok(())
-        })?;
-        state.logs.insert(txg, Log { map });
-    }
+        each_segment(source, map.extent(), each)?;
+        maps.insert(txg, Log { map });
+        Ok(())
+    };
+    each_logged(source.zap_numbers(ObjectId(zap))?, read, |txg, segment| {
+        // Also ends the reading of a log whose length is a lie: holes name no vdev.
+        let nowhere = || Error::corrupt("an entry of a log of space maps names no vdev");
+        let entry = Logged::of(txg, segment)?.ok_or_else(nowhere)?;
+        let Logged { offset, length, .. } = entry;
+        let Some(top) = state.top_mut(entry.vdev) else { return Ok(()) };
+        let wrong = |what: &str| {
+            Error::corrupt(format!("the log of group {}: {length:#x} bytes {what}", txg.0))
+                .at(|place| place.dva = Some((top.facts.id, offset)))
+        };
+        let index = top.metaslab_of(offset, length);
+        let index = index.ok_or_else(|| wrong("lie outside the metaslabs"))?;
+        let Some(slab) = top.metaslabs.get_mut(index) else { return Ok(()) };
+        if entry.is_newer(slab.unflushed_since) {
+            let net = slab.unflushed.net();
+            let applied = slab.unflushed.apply(entry.action, offset, length);
+            applied.map_err(|_| wrong("are allocated or freed twice"))?;
+            let change = slab.unflushed.net().saturating_sub(net);
+            slab.recorded = slab.recorded.saturating_add(change);
+            slab.weighed = false;
+        }
+        Ok(())
+    })?;
+    state.logs.extend(maps);
     Ok(())
 }

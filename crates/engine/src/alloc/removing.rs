@@ -46,7 +46,7 @@ impl Allocator {
     /// was copied to, too.
     pub fn begin_removing(&self, vdev: u32) {
         let mut state = self.state.lock();
-        let zap = state.top(vdev).map_or(ObjectId(0), |top| top.zap);
+        let zap = state.top(vdev).map_or(ObjectId(0), |top| top.facts.zap);
         state.removing = Some(Removing { vdev, moved: Indirect::nothing(zap) });
     }
 
@@ -72,7 +72,7 @@ impl Allocator {
     pub fn in_use_after(&self, vdev: u32, from: u64, most: u64) -> Result<Option<Vec<(u64, u64)>>> {
         let mut state = self.state.lock();
         let top = state.top(vdev).ok_or_else(|| Error::bug("the vdev is gone"))?;
-        let first = usize::try_from(from >> top.metaslab_shift).unwrap_or(usize::MAX);
+        let first = usize::try_from(from >> top.facts.metaslab_shift).unwrap_or(usize::MAX);
         for index in first..top.metaslabs.len() {
             // Nothing was ever put there, or all of it is free.
             if state.slab(vdev, index)?.recorded == 0 {
@@ -178,7 +178,7 @@ impl Allocator {
             let state = self.state.lock();
             let top = state.top(vdev).ok_or_else(|| Error::not_found("the vdev holds no data"))?;
             let maps: Vec<_> = top.metaslabs.iter().filter_map(|slab| slab.map.clone()).collect();
-            (maps, top.array, top.unflushed, top.zap)
+            (maps, top.facts.array, top.unflushed, top.facts.zap)
         };
         for map in maps {
             map.destroy(store)?;

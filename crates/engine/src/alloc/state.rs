@@ -114,7 +114,7 @@ impl AllocatorState {
 
     /// Adds a vdev, or replaces the one of the same id.
     pub(super) fn put(&mut self, top: Top) {
-        let index = top.id as usize;
+        let index = top.facts.id as usize;
         if self.tops.len() <= index {
             self.tops.resize_with(index + 1, || None);
         }
@@ -127,11 +127,11 @@ impl AllocatorState {
     /// Sorts the vdevs that take blocks into their classes.
     pub(super) fn form_rings(&mut self) {
         let mut rings: [Ring; 4] = Default::default();
-        for top in self.tops.iter().flatten().filter(|top| !top.passive && top.size > 0) {
-            if let Some(ring) = rings.get_mut(top.class as usize) {
-                let turn = TURN.saturating_mul(top.width.max(1)).cast_signed();
+        for top in self.tops.iter().flatten().filter(|top| !top.facts.passive && top.size > 0) {
+            if let Some(ring) = rings.get_mut(top.facts.class as usize) {
+                let turn = TURN.saturating_mul(top.facts.width.max(1)).cast_signed();
                 ring.credit.push(if ring.tops.is_empty() { turn } else { 0 });
-                ring.tops.push(top.id);
+                ring.tops.push(top.facts.id);
             }
         }
         self.rings = rings;
@@ -179,7 +179,7 @@ impl AllocatorState {
         let (free, size) = ring.iter().map(figures).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
         let (own_free, own_size) = ring.get(place).map_or((0, 0), figures);
         let top = ring.get(place).and_then(|id| self.top(*id));
-        let usual = TURN.saturating_mul(top.map_or(1, |top| top.width.max(1)));
+        let usual = TURN.saturating_mul(top.map_or(1, |top| top.facts.width.max(1)));
         // Its share of free space over everybody's share.
         let biased = (u128::from(usual) * own_free * size).checked_div(own_size * free);
         let biased = biased.and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(usual);
@@ -241,12 +241,13 @@ impl AllocatorState {
     /// The figures as of now.
     pub(super) fn figures(&self) -> Figures {
         let tops = self.tops.iter().flatten().map(|top| {
-            let held = self.held.range((top.id, 0)..=(top.id, usize::MAX));
+            let held = self.held.range((top.facts.id, 0)..=(top.facts.id, usize::MAX));
             let deferred = held.filter_map(|(_, index)| top.metaslabs.get(*index));
             let shares = top.metaslabs.iter().map(|slab| match &slab.map {
-                Some(map) => {
-                    map.header.histogram.map(|buckets| fragmentation_percent(&buckets, top.ashift))
-                }
+                Some(map) => map
+                    .header
+                    .histogram
+                    .map(|buckets| fragmentation_percent(&buckets, top.facts.ashift)),
                 None => Some(0),
             });
             let known: Vec<u64> = shares.flatten().collect();
@@ -254,18 +255,18 @@ impl AllocatorState {
             let enough = known.len() > top.metaslabs.len() / 2;
             let mean = || known.iter().sum::<u64>().checked_div(known.len() as u64);
             TopFigures {
-                id: top.id,
-                class: top.class,
+                id: top.facts.id,
+                class: top.facts.class,
                 size: top.size,
                 allocated: u64::try_from(top.recorded).unwrap_or(0),
                 deferred: deferred.map(Metaslab::held_back).sum(),
                 fragmentation: enough.then(mean).flatten(),
-                deflate_ratio: top.geometry.deflate_ratio,
+                deflate_ratio: top.facts.geometry.deflate_ratio,
                 embedded_log: top
                     .embedded
                     .and_then(|index| top.metaslabs.get(index))
-                    .map_or(0, |_| 1 << top.metaslab_shift),
-                passive: top.passive,
+                    .map_or(0, |_| 1 << top.facts.metaslab_shift),
+                passive: top.facts.passive,
                 mapping_estimate: enough.then(|| mapping_estimate(top)),
             }
         });
@@ -279,7 +280,7 @@ fn mapping_estimate(top: &Top) -> u64 {
     let (mut entries, mut bytes) = (0_u64, top.recorded.max(0).cast_unsigned());
     let maps = top.metaslabs.iter().filter_map(|slab| slab.map.as_ref());
     for buckets in maps.filter_map(|map| map.header.histogram) {
-        for (log, count) in (top.ashift..).zip(buckets) {
+        for (log, count) in (top.facts.ashift..).zip(buckets) {
             if log < COPIED_ALONG {
                 bytes = bytes.saturating_add(count.saturating_mul(2 << log));
             } else {

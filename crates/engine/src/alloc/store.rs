@@ -1,7 +1,7 @@
 //! What the allocator needs of the pool's metadata; implemented above, where objects are known.
 //!
 //! Chapter 03, sections 8 to 12. Invariant: every name and type the allocator puts on the disks is
-//! spelled here once.
+//! spelled here once, for those above too that read it.
 
 use cenote_format::{ObjectId, ObjectType};
 
@@ -18,17 +18,17 @@ pub const LOGS: &str = "com.delphix:log_spacemap";
 pub const OBSOLETE_COUNTS: &str = "com.delphix:obsolete_counts";
 
 /// Entry of the object directory: ZAP of the logs.
-pub(super) const LOG_ZAP: &str = "com.delphix:log_spacemap_zap";
+pub(crate) const LOG_ZAP: &str = "com.delphix:log_spacemap_zap";
 /// Entry of a removed vdev's ZAP: what is obsolete of it.
 pub(super) const OBSOLETE_MAP: &str = "com.delphix:indirect_obsolete_sm";
 /// Entry of a removed vdev's ZAP: what is obsolete of it was noted from the beginning.
 pub const PRECISE: &str = "com.delphix:obsolete_counts_are_precise";
 /// Entry of the object directory: the checkpointed uberblock.
-pub(super) const CHECKPOINT: &str = "com.delphix:zpool_checkpoint";
+pub const CHECKPOINT: &str = "com.delphix:zpool_checkpoint";
 /// Entry of a top-level vdev's ZAP: object of the groups since which metaslabs are not flushed.
-pub(super) const UNFLUSHED: &str = "com.delphix:ms_unflushed_phys_txgs";
+pub(crate) const UNFLUSHED: &str = "com.delphix:ms_unflushed_phys_txgs";
 /// Entry of a top-level vdev's ZAP: what only the checkpoint holds.
-pub(super) const CHECKPOINT_MAP: &str = "com.delphix:pool_checkpoint_sm";
+pub(crate) const CHECKPOINT_MAP: &str = "com.delphix:pool_checkpoint_sm";
 
 /// The object directory of any pool.
 pub const DIRECTORY: ObjectId = ObjectId(1);

@@ -126,7 +126,7 @@ impl Allocator {
         most: u64,
     ) -> Result<(Vec<(u64, u64)>, u64)> {
         let top = state.top(vdev).ok_or_else(|| Error::not_found("the vdev holds no data"))?;
-        let (count, shift) = (top.metaslabs.len(), top.metaslab_shift);
+        let (count, shift) = (top.metaslabs.len(), top.facts.metaslab_shift);
         let first = usize::try_from(from >> shift).unwrap_or(usize::MAX);
         let (mut ranges, mut end, mut bytes) = (Vec::new(), from, 0_u64);
         for index in first..count {

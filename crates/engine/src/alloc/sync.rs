@@ -14,9 +14,9 @@ use cenote_format::{ObjectId, ObjectType, Txg};
 use super::allocator::Allocator;
 use super::histogram::{self, Histogram};
 use super::indirect;
+use super::logs::LOG_SHIFT;
 use super::map::{BLOCK, Delta, Frame, Moment, SpaceMap, encode};
 use super::metaslab::slot;
-use super::open::LOG_SHIFT;
 use super::ranges::{Conflict, RangeSet};
 use super::state::{AllocatorState, Log, at};
 use super::store::{DIRECTORY, LOG_ZAP, LOGS, NewSpaceObject, SpaceStore, UNFLUSHED};
@@ -83,15 +83,15 @@ impl MapPlan {
                 rewrite = Some(allocated);
             }
         }
-        let histogram = slab.histogram(top.ashift).or_else(|| {
+        let histogram = slab.histogram(top.facts.ashift).or_else(|| {
             let mut buckets = slab.map.as_ref()?.header.histogram?;
             for (from, to) in delta.freed.iter() {
-                histogram::count(&mut buckets, to - from, top.ashift);
+                histogram::count(&mut buckets, to - from, top.facts.ashift);
             }
             Some(buckets)
         });
         let map = slab.map.clone();
-        let (shift, array) = (top.ashift, top.array);
+        let (shift, array) = (top.facts.ashift, top.facts.array);
         Ok(Self { index, start, shift, array, map, delta, rewrite, histogram })
     }
 
@@ -375,7 +375,7 @@ impl Allocator {
         let (map, histogram) = {
             let state = self.state.lock();
             let slab = state.slab(vdev, index)?;
-            let histogram = state.top(vdev).and_then(|top| slab.histogram(top.ashift));
+            let histogram = state.top(vdev).and_then(|top| slab.histogram(top.facts.ashift));
             (slab.map.clone(), histogram)
         };
         let (Some(mut map), Some(histogram)) = (map, histogram) else { return Ok(()) };
@@ -396,7 +396,7 @@ impl Allocator {
         index: usize,
         txg: Txg,
     ) -> Result<()> {
-        let known = self.state.lock().top(vdev).map(|top| (top.unflushed, top.zap));
+        let known = self.state.lock().top(vdev).map(|top| (top.unflushed, top.facts.zap));
         let (object, zap) = known.unwrap_or_default();
         let object = match object {
             Some(object) => object,
@@ -517,6 +517,9 @@ impl Allocator {
                 top.unload_idle(before, KEEP_LOADED);
             }
         }
+        if cfg!(debug_assertions) {
+            state.assert_agrees();
+        }
         self.published.store(Arc::new(state.figures()));
         Ok(())
     }
@@ -539,7 +542,7 @@ impl AllocatorState {
         self.tops.iter().flatten().flat_map(|top| {
             let all = top.metaslabs.iter().enumerate();
             all.filter(|(_, slab)| slab.unflushed_since.0 != 0)
-                .map(|(index, slab)| (slab.unflushed_since, top.id, index))
+                .map(|(index, slab)| (slab.unflushed_since, top.facts.id, index))
         })
     }
 

@@ -22,6 +22,27 @@ pub(super) const COPIES: usize = 3;
 /// A top-level vdev.
 #[derive(Debug)]
 pub(super) struct Top {
+    /// What does not follow from its metaslabs.
+    pub(super) facts: TopFacts,
+    /// What only the checkpoint holds.
+    pub(super) kept: Kept,
+    /// Object that lists since when metaslabs are not flushed.
+    pub(super) unflushed: Option<ObjectId>,
+    pub(super) metaslabs: Vec<Metaslab>,
+    /// The metaslab set aside for the intent log.
+    pub(super) embedded: Option<usize>,
+    /// Bytes in metaslabs.
+    pub(super) size: u64,
+    /// Allocated bytes as recorded.
+    pub(super) recorded: i64,
+    order: BTreeSet<(u8, Reverse<usize>)>,
+    ranks: Vec<u8>,
+    active: [SmallVec<[usize; ACTIVE]>; COPIES],
+}
+
+/// What a [`Top`] is by its configuration; only `passive` changes.
+#[derive(Debug)]
+pub(super) struct TopFacts {
     pub(super) id: u32,
     pub(super) ashift: u32,
     pub(super) class: AllocationClass,
@@ -36,36 +57,7 @@ pub(super) struct Top {
     pub(super) array: ObjectId,
     /// The vdev's ZAP; 0 if it has none.
     pub(super) zap: ObjectId,
-    /// What only the checkpoint holds.
-    pub(super) kept: Kept,
-    /// Object that lists since when metaslabs are not flushed.
-    pub(super) unflushed: Option<ObjectId>,
     /// First group whose blocks may go there.
-    pub(super) from: Txg,
-    pub(super) metaslabs: Vec<Metaslab>,
-    /// The metaslab set aside for the intent log.
-    pub(super) embedded: Option<usize>,
-    /// Bytes in metaslabs.
-    pub(super) size: u64,
-    /// Allocated bytes as recorded.
-    pub(super) recorded: i64,
-    order: BTreeSet<(u8, Reverse<usize>)>,
-    ranks: Vec<u8>,
-    active: [SmallVec<[usize; ACTIVE]>; COPIES],
-}
-
-/// The fixed facts of a new [`Top`].
-#[derive(Debug)]
-pub(super) struct TopFacts {
-    pub(super) id: u32,
-    pub(super) ashift: u32,
-    pub(super) class: AllocationClass,
-    pub(super) geometry: Geometry,
-    pub(super) passive: bool,
-    pub(super) width: u64,
-    pub(super) metaslab_shift: u32,
-    pub(super) array: ObjectId,
-    pub(super) zap: ObjectId,
     pub(super) from: Txg,
 }
 
@@ -76,25 +68,13 @@ fn rank(weight: u64) -> u8 {
 impl Top {
     /// A vdev of `count` metaslabs that are all free.
     pub(super) fn new(facts: TopFacts, count: u64) -> Self {
-        let TopFacts { id, ashift, class, geometry, passive, width, .. } = facts;
-        let TopFacts { metaslab_shift, array, zap, from, .. } = facts;
         let metaslab = |index| {
-            let (start, size) = geometry.metaslab(index, metaslab_shift);
+            let (start, size) = facts.geometry.metaslab(index, facts.metaslab_shift);
             Metaslab::new(start, size)
         };
         let metaslabs: Vec<Metaslab> = (0..count).map(metaslab).collect();
         let mut top = Self {
-            id,
-            ashift,
-            class,
-            geometry,
-            passive,
-            width,
-            metaslab_shift,
-            array,
-            zap,
             kept: Kept::default(),
-            from,
             unflushed: None,
             embedded: None,
             size: metaslabs.iter().fold(0, |sum: u64, slab| sum.saturating_add(slab.size)),
@@ -103,6 +83,7 @@ impl Top {
             ranks: vec![0; metaslabs.len()],
             active: Default::default(),
             metaslabs,
+            facts,
         };
         top.sum_up();
         top
@@ -111,7 +92,7 @@ impl Top {
     /// Has `count` metaslabs from now on, if those are more; the new ones are free.
     pub(super) fn grow(&mut self, count: u64) {
         for index in self.metaslabs.len() as u64..count {
-            let (start, size) = self.geometry.metaslab(index, self.metaslab_shift);
+            let (start, size) = self.facts.geometry.metaslab(index, self.facts.metaslab_shift);
             let slab = Metaslab::new(start, size);
             let rank = rank(slab.largest());
             self.order.insert((rank, Reverse(self.metaslabs.len())));
@@ -128,7 +109,7 @@ impl Top {
         self.ranks = all().map(|(_, slab)| rank(slab.largest())).collect();
         self.order = self.ranks.iter().enumerate().map(|(i, rank)| (*rank, Reverse(i))).collect();
         let many = self.metaslabs.len() as u64 > super::geometry::EMBEDDED_LOG_ABOVE;
-        self.embedded = (self.class == AllocationClass::Normal && many)
+        self.embedded = (self.facts.class == AllocationClass::Normal && many)
             .then(|| all().min_by_key(|(index, slab)| (slab.recorded, Reverse(*index))))
             .flatten()
             .map(|(index, _)| index);
@@ -136,10 +117,10 @@ impl Top {
 
     /// The metaslab that holds all of a range.
     pub(super) fn metaslab_of(&self, offset: u64, length: u64) -> Option<usize> {
-        let index = usize::try_from(offset >> self.metaslab_shift).ok()?;
+        let index = usize::try_from(offset >> self.facts.metaslab_shift).ok()?;
         let slab = self.metaslabs.get(index)?;
         let end = offset.checked_add(length)?;
-        let mask = (1u64 << self.ashift) - 1;
+        let mask = (1u64 << self.facts.ashift) - 1;
         let aligned = offset & mask == 0 && length & mask == 0;
         let inside = offset >= slab.start && end <= slab.start + slab.size;
         (aligned && inside && length > 0).then_some(index)
@@ -156,6 +137,14 @@ impl Top {
             self.order.insert((new, Reverse(index)));
             *old = new;
         }
+    }
+
+    /// Every metaslab stands in the order once, under the rank that is noted of it.
+    pub(super) fn is_ranked(&self) -> bool {
+        let mut ranks = self.ranks.iter().enumerate();
+        self.order.len() == self.metaslabs.len()
+            && self.ranks.len() == self.metaslabs.len()
+            && ranks.all(|(index, rank)| self.order.contains(&(*rank, Reverse(index))))
     }
 
     /// Metaslabs in use for copy `copy`.

@@ -7,18 +7,18 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use cenote_format::bytes::le64;
 use cenote_format::config::{VdevConfig, VdevKind};
 use cenote_format::indirect_mapping::Mapping;
 use cenote_format::space_map::Action;
 use cenote_format::{ObjectId, Txg};
 use parking_lot::Mutex;
 
-use crate::alloc::geometry::{Geometry, METASLABS_MAX, metaslab_shift};
+use crate::alloc::CHECKPOINT_MAP;
+use crate::alloc::geometry::{Geometry, bad, metaslab_count};
 use crate::dataset::Table;
 use crate::object::ObjectSet;
 use crate::pool::removed::read_mapping;
-use crate::pool::space_maps::{each_logged, each_segment, map_header, read_unflushed};
+use crate::pool::space_maps::{each_logged, each_segment, map_header, numbers, read_unflushed};
 use crate::walk::SparseBits;
 use crate::{Error, Result};
 
@@ -117,7 +117,7 @@ impl Space {
             let Some(vdev) = self.vdevs.get_mut(&entry.vdev) else { return Ok(()) };
             let metaslab = usize::try_from(entry.offset >> vdev.metaslab_shift).ok();
             let unflushed = metaslab.and_then(|index| vdev.unflushed.get(index));
-            if unflushed.is_some_and(|unflushed| entry.txg >= *unflushed) {
+            if unflushed.is_some_and(|unflushed| entry.is_newer(*unflushed)) {
                 vdev.apply(entry.action, entry.offset, entry.length)?;
             }
             Ok(())
@@ -213,16 +213,10 @@ impl Space {
 
 impl Vdev {
     fn load(mos: &ObjectSet, id: u32, config: &VdevConfig) -> Result<Self> {
-        let bad = |what: &str| Error::corrupt(format!("top-level vdev {id}: {what}"));
         let top = config.top.unwrap_or_default();
         let shift = u32::try_from(top.ashift).ok().filter(|shift| (9..=16).contains(shift));
-        let shift = shift.ok_or_else(|| bad("impossible ashift"))?;
-        let metaslab_shift =
-            metaslab_shift(top.metaslab_shift).ok_or_else(|| bad("impossible metaslab size"))?;
-        let count = top.asize >> metaslab_shift;
-        if count > METASLABS_MAX {
-            return Err(bad("too many metaslabs"));
-        }
+        let shift = shift.ok_or_else(|| bad(id, "impossible ashift"))?;
+        let (metaslab_shift, count) = metaslab_count(id, top.asize, top.metaslab_shift)?;
         let mut vdev = Self {
             id,
             shift,
@@ -246,13 +240,9 @@ impl Vdev {
 
     fn load_metaslabs(&mut self, mos: &ObjectSet, array: ObjectId) -> Result<()> {
         let count = self.unflushed.len();
-        let numbers = mos.object(array)?.read_vec(0, count.saturating_mul(8))?;
-        for index in 0..count {
-            let id = ObjectId(le64(&numbers, index * 8).unwrap_or(0));
-            if id.0 == 0 {
-                continue;
-            }
-            let nominal = (index as u64) << self.metaslab_shift;
+        for (index, id) in (0_u64..).zip(numbers(mos, array, count)?).filter(|(_, id)| *id != 0) {
+            let id = ObjectId(id);
+            let nominal = index << self.metaslab_shift;
             let start = nominal.next_multiple_of(self.alignment);
             let shift = self.shift as u8;
             self.flushed = self.flushed.saturating_add(map_header(mos, id)?.allocated);
@@ -270,7 +260,7 @@ impl Vdev {
 
     fn load_zap(&mut self, mos: &ObjectSet, zap: &Table) -> Result<()> {
         read_unflushed(mos, zap, &mut self.unflushed)?;
-        if let Some(id) = zap.number("com.delphix:pool_checkpoint_sm")?.filter(|id| *id != 0) {
+        if let Some(id) = zap.number(CHECKPOINT_MAP)?.filter(|id| *id != 0) {
             let shift = self.shift as u8;
             each_segment(mos, ObjectId(id), |segment| {
                 let (offset, length) = segment.bytes(0, shift)?;

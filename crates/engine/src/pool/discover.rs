@@ -16,7 +16,9 @@ use cenote_format::{Guid, label};
 use super::found_labels::{FoundLabel, read_labels};
 use super::parallel;
 
-/// Where `zpool import` looks when no place is given, best names first.
+/// Where `zpool import` looks when no place is given, best names first: where commands look for short
+/// names (`control::device_names`, which the engine does not know; `inspect` tests that they agree), and
+/// what lies in `/dev/disk` itself.
 pub const DEFAULT_PLACES: [&str; 10] = [
     "/dev/disk/by-vdev",
     "/dev/mapper",

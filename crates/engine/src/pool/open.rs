@@ -22,7 +22,7 @@ use super::trust::{
     Opening, check_guid_sum, check_label_features, check_version, choose_uberblock, classes,
     read_config,
 };
-use crate::alloc::Allocator;
+use crate::alloc::{Allocator, CHECKPOINT};
 use crate::dataset::{Catalog, Changed, KeptSnapshots, Names, PoolCapacity, Written};
 use crate::keys::KeyStore;
 use crate::object::ObjectSet;
@@ -157,7 +157,7 @@ impl Pool {
         };
         let directory = Zap::open(self.mos().object(ObjectId(1))?)?;
         let words = directory
-            .lookup("com.delphix:zpool_checkpoint".as_bytes())?
+            .lookup(CHECKPOINT.as_bytes())?
             .and_then(|value| value.as_u64s())
             .ok_or_else(|| Error::not_found("checkpoint does not exist"))?;
         let choice = Choice { best: Uberblock::from_words(&words)?, ..choice };

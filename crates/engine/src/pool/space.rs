@@ -4,15 +4,14 @@
 //! replays the logs that are not in the maps yet; of one that is written, the allocator knows. Invariant: sums never wrap, and what claims more than its device has counts as
 //! full.
 
-use cenote_format::bytes::le64;
 use cenote_format::config::VdevConfig;
 use cenote_format::space_map::Action;
 use cenote_format::{ObjectId, Txg, brt, ddt};
 
-use super::space_maps::{each_logged, map_header, read_unflushed};
-use crate::alloc::geometry::{EMBEDDED_LOG_ABOVE, Geometry, METASLABS_MAX, metaslab_shift};
+use super::space_maps::{each_logged, map_header, numbers, read_unflushed};
+use crate::alloc::geometry::{EMBEDDED_LOG_ABOVE, Geometry, metaslab_count};
 use crate::alloc::histogram::fragmentation_percent;
-use crate::alloc::{Figures, TopFigures};
+use crate::alloc::{CHECKPOINT, CHECKPOINT_MAP, Figures, Logged, TopFigures};
 use crate::dataset::{Catalog, PoolCapacity, Table, dedup_log};
 use crate::object::ObjectSet;
 use crate::vdev::AllocationClass;
@@ -144,7 +143,7 @@ impl PoolSpace {
         let (dedup, dedup_tables) = dedup(mos, &directory)?;
         let (clone_used, clone_saved) = clones(mos, &directory)?;
         let held = tops.iter().fold(0, |sum: u64, top| sum.saturating_add(top.checkpoint));
-        let is_there = directory.value("com.delphix:zpool_checkpoint")?.is_some();
+        let is_there = directory.value(CHECKPOINT)?.is_some();
         let checkpoint = (is_there || held > 0).then_some(held);
         Ok(Self { tops, dedup, dedup_tables, clone_used, clone_saved, checkpoint })
     }
@@ -231,13 +230,7 @@ struct VdevMaps {
 impl VdevMaps {
     fn read(mos: &ObjectSet, id: u32, config: &VdevConfig) -> Result<Self> {
         let top = config.top.unwrap_or_default();
-        let bad = |what: &str| Error::corrupt(format!("top-level vdev {id}: {what}"));
-        let shift =
-            metaslab_shift(top.metaslab_shift).ok_or_else(|| bad("impossible metaslab size"))?;
-        let count = top.asize >> shift;
-        if count > METASLABS_MAX {
-            return Err(bad("too many metaslabs"));
-        }
+        let (shift, count) = metaslab_count(id, top.asize, top.metaslab_shift)?;
         let geometry = Geometry::of(config, top.ashift)?;
         let sizes: Vec<u64> = (0..count).map(|index| geometry.metaslab(index, shift).1).collect();
         let zap = Table::open(mos, config.top_zap.unwrap_or_default())?;
@@ -276,10 +269,9 @@ impl VdevMaps {
         if array.0 == 0 {
             return Ok(());
         }
-        let numbers = mos.object(array)?.read_vec(0, self.sizes.len().saturating_mul(8))?;
+        let maps = numbers(mos, array, self.sizes.len())?;
         let slots = self.allocated.iter_mut().zip(&mut self.fragmentation);
-        for (index, (allocated, fragmentation)) in slots.enumerate() {
-            let id = le64(&numbers, index * 8).unwrap_or(0);
+        for ((allocated, fragmentation), id) in slots.zip(maps) {
             if id != 0 {
                 let header = map_header(mos, ObjectId(id))?;
                 *allocated = header.allocated;
@@ -292,22 +284,22 @@ impl VdevMaps {
 
     fn read_zap(&mut self, mos: &ObjectSet, zap: &Table) -> Result<()> {
         read_unflushed(mos, zap, &mut self.unflushed)?;
-        if let Some(id) = zap.number("com.delphix:pool_checkpoint_sm")?.filter(|id| *id != 0) {
+        if let Some(id) = zap.number(CHECKPOINT_MAP)?.filter(|id| *id != 0) {
             // Only frees are recorded there, so the sum is not above zero.
             self.checkpoint = map_header(mos, ObjectId(id))?.allocated.unsigned_abs();
         }
         Ok(())
     }
 
-    /// Counts one entry of the log of `txg`.
-    fn apply(&mut self, txg: Txg, action: Action, offset: u64, length: u64) {
-        let index = usize::try_from(offset >> self.metaslab_shift).unwrap_or(usize::MAX);
+    /// Counts one entry of a log.
+    fn apply(&mut self, entry: Logged) {
+        let index = usize::try_from(entry.offset >> self.metaslab_shift).unwrap_or(usize::MAX);
         let slots = self.allocated.get_mut(index).zip(self.unflushed.get(index));
         if let Some((allocated, unflushed)) = slots
-            && txg >= *unflushed
+            && entry.is_newer(*unflushed)
         {
-            let length = i64::try_from(length).unwrap_or(i64::MAX);
-            *allocated = match action {
+            let length = i64::try_from(entry.length).unwrap_or(i64::MAX);
+            *allocated = match entry.action {
                 Action::Allocate => allocated.saturating_add(length),
                 Action::Free => allocated.saturating_sub(length),
             };
@@ -351,7 +343,7 @@ fn replay_logs(mos: &ObjectSet, directory: &Table, maps: &mut [VdevMaps]) -> Res
     each_logged(mos, directory, |entry| {
         let map = maps.iter_mut().find(|map| map.top.id == entry.vdev);
         if let Some(map) = map {
-            map.apply(entry.txg, entry.action, entry.offset, entry.length);
+            map.apply(entry);
         }
         Ok(())
     })

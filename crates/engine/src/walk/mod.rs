@@ -2,16 +2,15 @@
 //!
 //! [`Walk`] gives blocks one after another in the order of objects and block numbers, parents or
 //! children first, and can be stopped and resumed at any of them. [`drain`] gives them away in
-//! portions: freeing uses it. [`DiskOrder`] sorts what a walk gives by where it lies. [`Spread`]
-//! goes through many trees with many threads in no special order: checking uses it. All read ahead
-//! in batches.
+//! portions: freeing uses it. [`Spread`] goes through many trees with many threads in no special
+//! order: checking uses it. All read ahead in batches. Who wants blocks in the order of where they lie
+//! gathers some and sorts them: how many, and where that may end, only he knows (`pool/group/scan`).
 //!
 //! Invariant: whatever lies on the disks, a walk ends, in memory that is bounded by the depth of the
 //! trees: a block that leads to others is followed once, and where it leads to again is an error.
 //! What cannot be read, or makes no sense, is told with its place, and the walk goes on beside it.
 
 mod bits;
-mod disk_order;
 mod drain;
 mod node;
 mod ordered;
@@ -28,7 +27,6 @@ use crate::pipe::{Pipe, ReadContext};
 use crate::{Error, Result};
 
 pub(crate) use bits::SparseBits;
-pub use disk_order::{DiskOrder, Portion};
 pub use drain::{Drained, drain};
 pub use node::Node;
 pub use ordered::{Ahead, Order, Step, Walk};

@@ -3,14 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use cenote_format::bptree::BlockBookmark;
 use cenote_format::dnode::{Dnode, SLOTS_PER_BLOCK};
 use cenote_format::objset::ObjsetKind;
 use cenote_format::{BlockPointer, Dva, ObjectType, Objset, Txg};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-use super::{Ahead, DiskOrder, Drained, Lost, Node, Order, Source, Step, Trouble, Walk, drain};
+use super::{Ahead, Drained, Lost, Node, Order, Source, Step, Trouble, Walk, drain};
 use crate::job::Budget;
 use crate::pipe::ReadContext;
 use crate::{Error, ErrorKind, Result};
@@ -278,44 +277,6 @@ fn holes_are_given_to_who_wants_them() {
     let holes: Vec<&Node> = found.iter().filter(|node| node.pointer.is_hole()).collect();
     assert_eq!((holes.len(), holes[0].object, holes[0].block), (1, 1, 1));
     assert!(blocks(&disk, tree(), root, Order::ParentFirst).iter().all(|n| !n.pointer.is_hole()));
-}
-
-#[test]
-fn disk_order_is_a_permutation_that_can_be_resumed() {
-    let (disk, root) = made(4);
-    let all = blocks(&disk, tree(), root, Order::ParentFirst);
-    let key = |node: &Node| {
-        let is_data = node.pointer.object_type() == ObjectType::PLAIN_FILE;
-        (is_data && !node.leads_on(), address(&node.pointer))
-    };
-    let sorted = |resume: Option<BlockBookmark>| {
-        let walk = Walk::new(&disk, Tree { resume, ..tree() }, root, Order::ParentFirst);
-        DiskOrder::new(walk, 500)
-    };
-    let mut order = sorted(None);
-    let (mut given, mut runs): (Vec<Node>, usize) = (Vec::new(), 1);
-    while let Some(portion) = order.portion(32, 1 << 20) {
-        assert!(portion.lost.is_empty() && portion.blocks.len() <= 32);
-        runs += usize::from(given.last().is_some_and(|last| key(last) > key(&portion.blocks[0])));
-        assert!(portion.blocks.is_sorted_by_key(key));
-        given.extend(portion.blocks);
-        // What was not given comes again.
-        let have: BTreeSet<(u32, u64)> = given.iter().map(|one| address(&one.pointer)).collect();
-        let mut again = BTreeSet::new();
-        if let Some(resume) = order.resume() {
-            let mut rest = sorted(Some(resume));
-            while let Some(portion) = rest.portion(1000, u64::MAX) {
-                again.extend(portion.blocks.iter().map(|one| address(&one.pointer)));
-            }
-        }
-        assert!(all.iter().all(|one| have.union(&again).any(|at| *at == address(&one.pointer))));
-        assert!(again.len() <= all.len() - given.len() + 500);
-    }
-    assert!(order.resume().is_none() && runs == all.len().div_ceil(500), "{runs}");
-    let places = |nodes: &[Node]| -> BTreeSet<_> {
-        nodes.iter().map(|node| address(&node.pointer)).collect()
-    };
-    assert!(given.len() == all.len() && places(&given) == places(&all));
 }
 
 #[test]

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
 mod orders;
+mod programs;
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};

@@ -24,7 +24,7 @@ use super::{World, noise, nothing, open_leaf};
 const STEPS: u64 = 2000;
 
 /// The metadata, but for how space is kept: that changes with every group.
-fn facts(world: &World) -> BTreeMap<u64, String> {
+pub(super) fn facts(world: &World) -> BTreeMap<u64, String> {
     let mos = world.live.pool().mos();
     let directory = Table::open(&mos, ObjectId(1)).unwrap().unwrap();
     let log = directory.number("com.delphix:log_spacemap_zap").unwrap().unwrap_or(0);
@@ -64,14 +64,21 @@ fn facts(world: &World) -> BTreeMap<u64, String> {
     facts
 }
 
-fn differing(now: &BTreeMap<u64, String>, before: &BTreeMap<u64, String>) -> Vec<String> {
+pub(super) fn differing(
+    now: &BTreeMap<u64, String>,
+    before: &BTreeMap<u64, String>,
+) -> Vec<String> {
     let ids: std::collections::BTreeSet<_> = now.keys().chain(before.keys()).collect();
     let differ = ids.into_iter().filter(|id| now.get(id) != before.get(id));
     differ.map(|id| format!("{id}: {:?}, before {:?}", now.get(id), before.get(id))).collect()
 }
 
 /// Has the order fail at its first step, its second, and so on, until it is done.
-fn fail_everywhere(world: &World, what: &str, order: impl Fn(&Arc<LivePool>) -> Result<()>) {
+pub(super) fn fail_everywhere(
+    world: &World,
+    what: &str,
+    order: impl Fn(&Arc<LivePool>) -> Result<()>,
+) {
     world.settle();
     let before = facts(world);
     for step in 1..STEPS {

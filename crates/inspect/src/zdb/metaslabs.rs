@@ -8,10 +8,11 @@ use std::sync::Arc;
 
 use cenote_control::text::number;
 use cenote_engine::Error;
+use cenote_engine::alloc::Logged;
 use cenote_engine::object::Object;
 use cenote_engine::pool::Pool;
 use cenote_engine::pool::space::{Class, Metaslab, TopMetaslabs, metaslabs};
-use cenote_engine::pool::space_maps::{Logged, each_logged};
+use cenote_engine::pool::space_maps::each_logged;
 use cenote_format::ObjectId;
 use cenote_format::bytes::le64;
 use cenote_format::space_map::{Action, Record, SpaceMapHeader, records};

@@ -284,6 +284,13 @@ impl PoolChanges {
         Ok(())
     }
 
+    /// Values that these datasets inherit were changed: what is open follows.
+    pub fn follow_properties(&self, datasets: &[String]) {
+        if let Ok(live) = self.live() {
+            self.follow(live, datasets);
+        }
+    }
+
     /// Sets properties of which some are kept inside the dataset, in one group.
     fn set_inside(
         &self,
@@ -382,7 +389,7 @@ impl PoolChanges {
         let opener = HeldDevices::new().new_leaves();
         let mut plan = plan.to_vec();
         let _partitions = crate::whole_disks::partition(&mut plan).map_err(Error::invalid)?;
-        self.live()?.add_vdevs(crate::opening::sorted(&plan), opener)
+        self.live()?.add_vdevs(crate::planned::sorted(&plan), opener)
     }
 
     /// Splits a pool off.
@@ -390,7 +397,7 @@ impl PoolChanges {
     /// # Errors
     /// As [`LivePool::split`] says.
     pub fn split(&self, plan: SplitPlan) -> Result<()> {
-        let (options, write) = crate::opening::options_of_part();
+        let (options, write) = crate::memory::options_of_part();
         self.live()?.split(plan, &options, write)
     }
 
@@ -407,7 +414,7 @@ impl PoolChanges {
         let opener = HeldDevices::new().new_leaves();
         let mut plan = vec![device.clone()];
         let _partitions = crate::whole_disks::partition(&mut plan).map_err(Error::invalid)?;
-        let leaf = plan.first().map(crate::opening::member).unwrap_or_default();
+        let leaf = plan.first().map(crate::planned::member).unwrap_or_default();
         let newcomer = Newcomer { beside, leaf, replaces, goes_back: false, sequential };
         self.live()?.take_in(newcomer, opener)
     }

@@ -13,6 +13,7 @@ use cenote_control::report::{
     VdevReport, VdevState,
 };
 use cenote_engine::Result;
+use cenote_engine::alloc::CHECKPOINT;
 use cenote_engine::dataset::{self, PropertyValue};
 use cenote_engine::pool::Pool;
 use cenote_engine::pool::group::{ExpansionProgress, ScanProgress};
@@ -54,7 +55,7 @@ impl PoolFacts {
         let removal = words("com.delphix:removing")?
             .and_then(|words| removal_report(&words, tree.as_ref(), pool));
         let held = space.checkpoint;
-        let checkpoint = match words("com.delphix:zpool_checkpoint")? {
+        let checkpoint = match words(CHECKPOINT)? {
             Some(words) => Uberblock::from_words(&words).ok().map(|saved| CheckpointReport {
                 discarding: false,
                 start_time: i64::try_from(saved.timestamp).unwrap_or(0),

@@ -68,7 +68,7 @@ fn histograms_on_disk_count_what_is_free_now() {
             for (slab, map) in slabs.filter_map(|slab| Some((slab, slab.map.as_ref()?))) {
                 let bonus = rig.store.bonus(map.object).unwrap();
                 let recorded = SpaceMapHeader::decode(&bonus).unwrap().histogram;
-                assert_eq!(recorded, slab.histogram(top.ashift));
+                assert_eq!(recorded, slab.histogram(top.facts.ashift));
             }
         }
     }

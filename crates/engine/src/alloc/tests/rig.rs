@@ -298,7 +298,7 @@ impl Rig {
             .tops
             .iter()
             .flatten()
-            .flat_map(|top| (0..top.metaslabs.len()).map(|index| (top.id, index)))
+            .flat_map(|top| (0..top.metaslabs.len()).map(|index| (top.facts.id, index)))
             .collect();
         let mut free: BTreeMap<u32, Vec<(u64, u64)>> = BTreeMap::new();
         for (vdev, index) in slabs {

@@ -8,9 +8,10 @@ use cenote_format::zap::Value;
 
 use super::evacuate::is_removing;
 use super::expand::expansion_runs;
+use crate::alloc::CHECKPOINT;
 use crate::dataset::change::{MosChange, OBJECT_DIRECTORY};
 use crate::pool::group::LivePool;
-use crate::pool::group::discarding::{CHECKPOINT, FEATURE, checkpoint_exists, has_checkpoint};
+use crate::pool::group::discarding::{FEATURE, checkpoint_exists, has_checkpoint};
 use crate::{Error, ErrorKind, Result, zap};
 
 /// Words of an uberblock that OpenZFS up to 2.2 expects.

@@ -30,6 +30,6 @@ impl LivePool {
             Ok(())
         };
         let (done, _) = crossbeam_channel::bounded(1);
-        self.tasks.lock().push(Task { run: Box::new(run), early: false, done });
+        self.tasks.lock().push(Task { run: Box::new(run), early: false, by_steps: false, done });
     }
 }

@@ -4,11 +4,12 @@
 
 use std::sync::Arc;
 
-use cenote_format::ObjectId;
 use cenote_format::objset::{
     FLAG_PROJECTQUOTA_COMPLETE, FLAG_USERACCOUNTING_COMPLETE, FLAG_USEROBJACCOUNTING_COMPLETE,
     ObjsetKind, ZIL_HEADER,
 };
+use cenote_format::zil::Header as LogHeader;
+use cenote_format::{ObjectId, Txg};
 
 use super::keys::Encryption;
 use crate::dataset::change::{MadeDataset, MosChange, NewDataset};
@@ -90,6 +91,20 @@ impl LivePool {
         Ok(())
     }
 
+    /// The log with this header is a snapshot's, and none of the head's that got its content in group `txg`.
+    fn note_foreign_log(&self, txg: Txg, header: &[u8]) -> Result<()> {
+        let log = (txg, LogHeader::decode(header)?.log);
+        let mut all = self.foreign_logs.lock();
+        all.retain(|(of, _)| *of == txg);
+        if all.contains(&log) {
+            return Ok(());
+        }
+        all.push(log);
+        drop(all);
+        self.when_undone(move |live| live.foreign_logs.lock().retain(|known| *known != log));
+        Ok(())
+    }
+
     /// A head got the content of a snapshot: the intent log of back then is not its own.
     fn clear_log(&self, change: &MosChange<'_>, head: ObjectId) -> Result<()> {
         let catalog = change.catalog()?;
@@ -106,6 +121,7 @@ impl LivePool {
         let encryptor = keys.map(|keys| keys as Arc<dyn Encryptor>);
         let context = ReadContext { objset: head.0, decryptor, ..ReadContext::default() };
         let set = ObjectSet::open_live(&self.io, dataset.phys.pointer, context)?;
+        self.note_foreign_log(change.tx.txg(), &header)?;
         set.set_zil_header(&[0; ZIL_HEADER])?;
         let policy = ObjsetPolicy { copies: 1, encryptor, ..ObjsetPolicy::mos() };
         self.fresh.lock().push(LiveDataset::new(head, set, policy));

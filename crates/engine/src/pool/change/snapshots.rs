@@ -112,26 +112,7 @@ impl DatasetOrders<'_> {
     /// `Exists`, `NotFound`, `InvalidArgument` (not of the same dataset).
     pub fn bookmark(&self, from: &str, to: &str) -> Result<()> {
         let (from, to) = (from.to_owned(), to.to_owned());
-        self.change(move |_, change| {
-            let catalog = change.catalog()?;
-            let (head, name) =
-                to.split_once('#').ok_or_else(|| Error::invalid("not the name of a bookmark"))?;
-            let head = catalog.dataset_named(head)?;
-            if catalog.bookmarks(&head)?.iter().any(|(known, _)| known.to_string() == to) {
-                return Err(Error::new(ErrorKind::Exists, "bookmark exists"));
-            }
-            if from.contains('#') {
-                let from = DatasetName::parse(&from)?;
-                let source = catalog.bookmark(&from)?;
-                let home = catalog.directory(from.path())?;
-                check_ancestor(&catalog, &head, home.id, source.creation_txg)?;
-                return change.copy_bookmark(head.id, name, &source);
-            }
-            let snapshot = catalog.dataset_named(&from)?;
-            let (home, txg) = (snapshot.directory.id, snapshot.phys.creation_txg);
-            check_ancestor(&catalog, &head, home, txg)?;
-            change.create_bookmark(head.id, name, snapshot.id)
-        })
+        self.change(move |_, change| make_bookmark(change, &from, &to))
     }
 
     /// Makes the bookmark `to` of a snapshot, with what streams of that leave out for the snapshots of `guids`.
@@ -154,6 +135,28 @@ impl DatasetOrders<'_> {
             change.create_redaction_bookmark(head.id, name, snapshot, &guids, &entries)
         })
     }
+}
+
+/// Makes the bookmark `to` of the snapshot or bookmark `from`.
+pub(super) fn make_bookmark(change: &MosChange<'_>, from: &str, to: &str) -> Result<()> {
+    let catalog = change.catalog()?;
+    let (head, name) =
+        to.split_once('#').ok_or_else(|| Error::invalid("not the name of a bookmark"))?;
+    let head = catalog.dataset_named(head)?;
+    if catalog.bookmarks(&head)?.iter().any(|(known, _)| known.to_string() == to) {
+        return Err(Error::new(ErrorKind::Exists, "bookmark exists"));
+    }
+    if from.contains('#') {
+        let from = DatasetName::parse(from)?;
+        let source = catalog.bookmark(&from)?;
+        let home = catalog.directory(from.path())?;
+        check_ancestor(&catalog, &head, home.id, source.creation_txg)?;
+        return change.copy_bookmark(head.id, name, &source);
+    }
+    let snapshot = catalog.dataset_named(from)?;
+    let (home, txg) = (snapshot.directory.id, snapshot.phys.creation_txg);
+    check_ancestor(&catalog, &head, home, txg)?;
+    change.create_bookmark(head.id, name, snapshot.id)
 }
 
 /// Takes snapshots; `early`: one of the datasets is of this group.

@@ -7,13 +7,12 @@ use cenote_format::Txg;
 
 use super::LivePool;
 use super::store::MosStore;
+use crate::alloc::CHECKPOINT;
 use crate::dataset::change::{MosChange, OBJECT_DIRECTORY};
 use crate::job::{Budget, Outcome};
 use crate::object::ObjectSet;
 use crate::{Error, ErrorKind, Result, zap};
 
-/// Entry of the pool's directory: the checkpointed uberblock.
-pub(in crate::pool) const CHECKPOINT: &str = "com.delphix:zpool_checkpoint";
 /// Short name of the feature: in use until the last of a checkpoint is discarded.
 pub(in crate::pool) const FEATURE: &str = "zpool_checkpoint";
 /// Ranges freed in one group.

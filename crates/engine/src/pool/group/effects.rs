@@ -60,7 +60,7 @@ impl LivePool {
     pub(in crate::pool) fn all_or_nothing<T>(
         &self,
         txg: Txg,
-        hooks: &GroupHooks<'_>,
+        hooks: &dyn PoolHooks,
         work: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
         let fresh = self.fresh.lock().len();
@@ -85,6 +85,15 @@ impl LivePool {
         done
     }
 
+    /// One step of a task that consists of them: all of it, or, if it fails, nothing.
+    pub(in crate::pool) fn step<T>(
+        &self,
+        change: &MosChange<'_>,
+        work: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        self.all_or_nothing(change.tx.txg(), change.hooks, work)
+    }
+
     /// For tests: the `step`th thing that an order does from now on fails; 0: none does. How many were
     /// left of the number given before.
     pub fn fail_order_at(&self, step: u64) -> u64 {
@@ -100,9 +109,12 @@ impl LivePool {
         answers: &mut Answers,
     ) -> Result<()> {
         for task in tasks {
-            let Task { run, done, .. } = task;
+            let Task { run, by_steps, done, .. } = task;
             self.mos.fail_at_step(self.fails.swap(0, Relaxed));
-            let answer = self.all_or_nothing(change.tx.txg(), hooks, || run(self, change));
+            let answer = match by_steps {
+                true => run(self, change),
+                false => self.all_or_nothing(change.tx.txg(), hooks, || run(self, change)),
+            };
             self.fails.store(self.mos.fail_at_step(0), Relaxed);
             let creating = self.mos.committed_root().is_hole();
             let failed = answer.as_ref().err().filter(|_| creating).cloned();

@@ -108,6 +108,9 @@ impl PoolHooks for GroupHooks<'_> {
     }
 
     fn free_log(&self, head: ObjectId, header: &Header) -> Result<()> {
+        if self.live.foreign_logs.lock().contains(&(self.txg, header.log)) {
+            return Ok(());
+        }
         if self.live.datasets.lock().contains_key(&head) || header.claim_txg.0 == 0 {
             return Err(Error::new(ErrorKind::Busy, "dataset is busy"));
         }

@@ -47,7 +47,7 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use cenote_format::{ObjectId, Txg};
+use cenote_format::{BlockPointer, ObjectId, Txg};
 use parking_lot::Mutex;
 
 use super::Pool;
@@ -156,6 +156,9 @@ pub struct LivePool {
     pub(super) fails: AtomicU64,
     /// Sets that tasks of the present group made.
     pub(super) fresh: Mutex<Vec<Arc<LiveDataset>>>,
+    /// First blocks of the intent logs that snapshots have, and that heads which went back to them in this group do
+    /// not have although it still looks so.
+    pub(super) foreign_logs: Mutex<Vec<(Txg, BlockPointer)>>,
     pub(super) tasks: Mutex<Vec<Task>>,
     /// Objects of the meta object set that the group being written has written.
     pub(super) written: Mutex<BTreeSet<ObjectId>>,
@@ -232,8 +235,7 @@ impl LivePool {
         pool.begin_events_with(mode.word());
         let healer = healer_of(&io, &allocator);
         let submit = Arc::new(hooks::PoolSubmit::new(queue, outage.clone()));
-        let seen: Arc<dyn crate::pipe::Submit> = submit.clone();
-        io.pipe.set_submit(&seen);
+        io.pipe.set_submit(&(submit.clone() as Arc<dyn crate::pipe::Submit>));
         let dedup = Arc::new(LiveDedup::open(mos.clone())?);
         let clones = LiveClones::open(mos.clone(), pool.uberblock().version)?;
         Ok(Arc::new(Self {
@@ -257,6 +259,7 @@ impl LivePool {
             effects: Mutex::default(),
             fails: AtomicU64::new(0),
             fresh: Mutex::default(),
+            foreign_logs: Mutex::default(),
             tasks: Mutex::default(),
             written: Mutex::default(),
             config: Mutex::new(config::ConfigState::of(&pool)),

@@ -156,6 +156,9 @@ impl LivePool {
             dataset.log_synced(txg);
         }
         self.dirty.written(txg);
+        if cfg!(debug_assertions) {
+            self.assert_written(txg);
+        }
         self.allocator.sync_done(txg)?;
         let config = self.config.lock().whole(self.vdevs().topology());
         let objects = std::mem::take(&mut *self.written.lock());
@@ -166,6 +169,15 @@ impl LivePool {
         self.use_grown()?;
         self.wake_condensing();
         Ok(())
+    }
+
+    /// Nothing of group `txg` is left in memory only, marked or not: it would be lost without a word.
+    fn assert_written(&self, txg: Txg) {
+        debug_assert!(!self.mos.is_dirty(txg), "metadata changed after group {txg} was written");
+        for (id, dataset) in &*self.datasets.lock() {
+            let is_left = dataset.set().is_dirty(txg);
+            debug_assert!(!is_left, "changes of dataset {} are not in group {txg}", id.0);
+        }
     }
 
     fn rules(&self, change: &MosChange<'_>) -> Result<Rules> {

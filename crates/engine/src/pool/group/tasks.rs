@@ -16,6 +16,9 @@ use crate::{Error, ErrorKind, Result};
 /// How often who waits for a change looks whether the pool is suspended.
 const GLANCE: Duration = Duration::from_millis(500);
 
+/// How often it is watched who makes a change by steps, which keeps groups from being written.
+const GLANCE_AT_STEPS: Duration = Duration::from_millis(25);
+
 /// A task's answer, to be sent when its group is on the disks.
 pub(in crate::pool) type Answers = Vec<(Sender<Result<()>>, Result<()>)>;
 
@@ -27,7 +30,16 @@ pub(in crate::pool) struct Task {
     pub(in crate::pool) run: Work,
     /// Before anything else of the group is written.
     pub(in crate::pool) early: bool,
+    /// It consists of steps, each of which is made wholly or not at all: what was made stays if a later one fails.
+    pub(in crate::pool) by_steps: bool,
     pub(in crate::pool) done: Sender<Result<()>>,
+}
+
+/// How a task is done.
+#[derive(Clone, Copy, Default)]
+struct Manner {
+    early: bool,
+    by_steps: bool,
 }
 
 impl LivePool {
@@ -38,7 +50,7 @@ impl LivePool {
         &self,
         work: impl FnOnce(&LivePool, &MosChange<'_>) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        self.order(false, work)
+        self.order(Manner::default(), &mut || {}, work)
     }
 
     /// The same before anything of the group is written or freed.
@@ -46,7 +58,17 @@ impl LivePool {
         &self,
         work: impl FnOnce(&LivePool, &MosChange<'_>) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        self.order(true, work)
+        self.order(Manner { early: true, ..Manner::default() }, &mut || {}, work)
+    }
+
+    /// Has `work` make changes by steps ([`LivePool::step`]), one after another and nothing between them, in one
+    /// group. What was made stays if it fails later. Every now and then it is `watched`.
+    pub(in crate::pool) fn change_by_steps<T: Send + 'static>(
+        &self,
+        watched: &mut dyn FnMut(),
+        work: impl FnOnce(&LivePool, &MosChange<'_>) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        self.order(Manner { by_steps: true, ..Manner::default() }, watched, work)
     }
 
     /// Has `work` change the pool's metadata in the next group that is written, and waits for nothing.
@@ -55,12 +77,13 @@ impl LivePool {
         work: impl FnOnce(&LivePool, &MosChange<'_>) -> Result<()> + Send + 'static,
     ) {
         let (done, _) = bounded(1);
-        self.tasks.lock().push(Task { run: Box::new(work), early: false, done });
+        self.tasks.lock().push(Task { run: Box::new(work), early: false, by_steps: false, done });
     }
 
     fn order<T: Send + 'static>(
         &self,
-        early: bool,
+        manner: Manner,
+        watched: &mut dyn FnMut(),
         work: impl FnOnce(&LivePool, &MosChange<'_>) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let result = Arc::new(Mutex::new(None));
@@ -70,7 +93,8 @@ impl LivePool {
             Ok(())
         };
         let (done, wait) = bounded(1);
-        let task = Task { run: Box::new(run), early, done };
+        let Manner { early, by_steps } = manner;
+        let task = Task { run: Box::new(run), early, by_steps, done };
         {
             let mut tasks = self.tasks.lock();
             if let Some(failure) = self.gate.failure() {
@@ -81,8 +105,10 @@ impl LivePool {
         }
         self.gate.want(self.gate.figures().open);
         let until = Instant::now() + PATIENCE;
+        let glance = if by_steps { GLANCE_AT_STEPS } else { GLANCE };
         loop {
-            match wait.recv_timeout(GLANCE) {
+            watched();
+            match wait.recv_timeout(glance) {
                 Ok(Ok(())) => break,
                 Ok(Err(error)) => return Err(error),
                 Err(RecvTimeoutError::Timeout) if self.gate.suspension().is_some() => {

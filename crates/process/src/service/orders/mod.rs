@@ -21,6 +21,7 @@ mod keys;
 mod members;
 mod mount;
 mod pool;
+mod program;
 mod promote;
 mod properties;
 mod receive;
@@ -156,6 +157,7 @@ fn order(change: &Change) -> Box<dyn Order + '_> {
         Change::AbortReceive(dataset) => Box::new(receive::Abort(dataset)),
         Change::Send(request) => Box::new(send::Send(request)),
         Change::Diff(request) => Box::new(diff::Diff(request)),
+        Change::Program(request) => Box::new(program::Program(request)),
         Change::Hold { snapshots, tag } => Box::new(held::Hold { snapshots, tag }),
         Change::Release { snapshots, tag } => Box::new(held::Release { snapshots, tag }),
         Change::Redact(request) => Box::new(redact::Redact(request)),
