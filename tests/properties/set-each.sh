@@ -18,7 +18,7 @@ flags="recordsize=512,128K,1M mountpoint=none,legacy,/prop/x sharenfs=off checks
 volume="checksum=off compression=zstd-5 copies=2 readonly=on reservation=1M refreservation=none logbias=throughput dedup=off sync=always
  snapshot_limit=4 redundant_metadata=most volmode=default,full,dev,none snapdev=hidden,visible primarycache=none volsize=16M"
 pool="bootfs=prop1/fs0 delegation=off,on autoreplace=on failmode=wait,continue,panic listsnapshots=on autoexpand=on ashift=13 comment=a_comment autotrim=on
- compatibility=off,legacy cachefile=none"
+ compatibility=off,legacy cachefile=none multihost=on,off"
 case $what in
 make)
   for p in prop1 prop2; do

@@ -14,7 +14,7 @@ use cenote_engine::Result;
 use cenote_engine::pool::change::DatasetOrders;
 use cenote_posix::tree::Tree;
 
-use crate::disks::{NEWCOMER, settle};
+use crate::disks::{NEWCOMER, WIDER, settle};
 use crate::model::PoolState;
 use crate::plan::{Step, Trouble};
 use crate::random::bytes;
@@ -33,8 +33,8 @@ impl Runner {
         self.tally.faults += 1;
         let mut all: BTreeMap<_, _> =
             self.disks.leaves().into_iter().map(|path| (path, trouble)).collect();
-        // One that came and has not gone.
-        all.insert(NEWCOMER.to_owned(), trouble);
+        // Those that came and have not gone.
+        all.extend([NEWCOMER, WIDER].map(|path| (path.to_owned(), trouble)));
         // Logs lie on them too.
         self.dark = true;
         self.disks.ail(&all);

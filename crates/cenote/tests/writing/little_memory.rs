@@ -49,14 +49,7 @@ fn a_pool_with_little_memory_is_slower_and_goes_on() {
     }
     bench.create(&["mirror", &devices[0], &devices[1]]);
     bench.cenote(&["zpool", "export", "tank"]);
-    let (place, mount) = (bench.at("d"), bench.at("mnt"));
-    let (place, mount) = (place.to_str().unwrap(), mount.to_str().unwrap());
-    let command = bench.command(&["zpool", "import", "-d", place, "-R", mount, "tank"]);
-    let join = "echo $$ > \"$0\"/cgroup.procs && exec \"$@\"";
-    let mut import = std::process::Command::new("sh");
-    import.args(["-c", join]).arg(&group.0).arg(command.get_program()).args(command.get_args());
-    import.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    assert!(import.status().unwrap().success());
+    bench.import_after("echo $$ > \"$0\"/cgroup.procs", &group.0, &[]);
     let pid = std::fs::read_to_string(bench.at("run/tank.pid")).unwrap();
     let members = std::fs::read_to_string(group.0.join("cgroup.procs")).unwrap();
     let first = pid.split_whitespace().next().unwrap();

@@ -18,6 +18,7 @@ mod evacuate;
 mod events;
 mod frozen;
 mod histories;
+mod host;
 mod little_memory;
 mod members;
 mod modern;

@@ -225,6 +225,23 @@ impl PromisesState {
         }
     }
 
+    /// What a group made heads refer to more was promised in it. Orders (a rollback, a clone that takes
+    /// the place of its origin) promise nothing of what they move: after them nothing is known.
+    fn assert_promised(&self, txg: Txg, left: &Left) {
+        for (id, facts, limits) in &left.heads {
+            let Some(head) = self.heads.get(id).filter(|head| !head.chain.is_empty()) else {
+                continue;
+            };
+            let grown = facts.referenced.saturating_sub(head.facts.referenced);
+            let promised = head.promised.of(txg);
+            debug_assert!(
+                limits.is_some() || grown <= promised,
+                "dataset {} took {grown} bytes in group {txg}, {promised} were promised",
+                id.0
+            );
+        }
+    }
+
     /// What stands in the way of a change of a head.
     fn obstacle(&self, head: &Head, logs: u64, want: Want) -> Result<(), Obstacle> {
         let Want { cost, purpose, .. } = want;
@@ -367,6 +384,9 @@ impl Promises {
     /// Group `txg` is on the disks and left this.
     pub fn settle(&self, txg: Txg, left: Left) {
         let mut state = self.state.lock();
+        if cfg!(debug_assertions) {
+            state.assert_promised(txg, &left);
+        }
         state.settled = txg;
         state.take(left);
         self.logs.settle(txg);

@@ -15,7 +15,7 @@ use super::{Claimer, DataWriter, LogPool, LogReader, LogSpace, LogWrite, Placeme
 use crate::alloc::Allocator;
 use crate::object::{DirtyBlocks, ObjectSet};
 use crate::pipe::{PoolIo, ReadContext, zeros};
-use crate::txg::{DirtyMark, Gate, Tx};
+use crate::txg::{Gate, Tx};
 use crate::vdev::{AllocationClass, BlockWrite, VdevError};
 use crate::{Error, ErrorKind, Result};
 
@@ -50,21 +50,21 @@ pub struct PoolLog {
     /// Log devices are left to others: property `logbias` says `throughput`.
     spares_log_devices: AtomicBool,
     data: DataWriter,
-    dirty_mark: DirtyMark,
+    set: ObjectSet,
 }
 
 impl PoolLog {
-    /// For the log of one dataset of the pool, whose data `data` writes.
+    /// For the log of `set`, one dataset of the pool, whose data `data` writes.
     pub fn new(
         gate: Arc<Gate>,
         space: LogSpace,
         io: Arc<PoolIo>,
         data: DataWriter,
-        dirty_mark: DirtyMark,
+        set: ObjectSet,
     ) -> Arc<Self> {
         let newest = AtomicU64::new(0);
         let spares_log_devices = AtomicBool::new(false);
-        Arc::new(Self { gate, space, io, newest, spares_log_devices, data, dirty_mark })
+        Arc::new(Self { gate, space, io, newest, spares_log_devices, data, set })
     }
 
     /// Whether the dataset must be written in group `txg` for the log's sake.
@@ -79,8 +79,8 @@ impl PoolLog {
 
     /// The dataset must be written in group `txg`.
     pub fn mark(&self, txg: Txg) {
-        self.newest.fetch_max(txg.0, SeqCst);
-        self.dirty_mark.mark(txg);
+        let is_first = self.newest.fetch_max(txg.0, SeqCst) < txg.0;
+        self.set.change_root(txg, is_first);
     }
 }
 

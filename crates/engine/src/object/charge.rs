@@ -2,9 +2,9 @@
 //!
 //! Invariant: every block a group may write of a set with an account was promised in that group: level-0
 //! blocks and spill blocks when they become dirty, the indirect blocks above them and blocks of dnodes
-//! when the first thing below them does.
+//! when the first thing below them does, and more of them when they get more pointers.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use cenote_format::dnode::SLOTS_PER_BLOCK;
@@ -17,13 +17,16 @@ use crate::txg::{Account, DirtyMark, Tx};
 
 /// Bytes of a block of dnodes.
 const DNODES: u64 = 16 << 10;
-/// Blocks of that size a group writes of every set it changes: the root, and what owners use.
+/// Bytes of the root.
+const ROOT: u64 = 4 << 10;
+/// Blocks of dnodes' size a group writes of every set it changes: the root, and what owners use.
 const SET_BLOCKS: u64 = 6;
 /// Indirect blocks are counted in units of so many bytes: they are compressed, but seldom to nothing.
 const UNIT: u64 = 4 << 10;
 
-/// The indirect blocks of one object that a group changes: level and number.
-pub(super) type Indirects = BTreeSet<(u8, u64)>;
+/// The indirect blocks of one object that a group changes, by level and number, and the bytes that were
+/// promised for each.
+pub(super) type Indirects = BTreeMap<(u8, u64), u64>;
 
 /// What one change made dirty.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,19 +47,22 @@ fn fan_out(indirect_shift: u8) -> u32 {
 }
 
 /// Bytes of the indirect blocks above level-0 block `id` that `known` does not have yet; it has them
-/// afterwards. `last` is the last level-0 block.
+/// afterwards. `last` is the last level-0 block: while an object grows, so do they.
 pub(super) fn indirects_above(known: &mut Indirects, shift: u8, id: u64, last: u64) -> u64 {
     let fan_out = fan_out(shift);
     let (mut at, mut last, mut bytes) = (id, last.max(id), 0_u64);
     let mut level = 1;
     while last > 0 {
         let above = at >> fan_out;
-        if !known.insert((level, above)) {
-            break;
-        }
         // No more than the pointers there are; the rest is zeros.
         let pointers = (last - (above << fan_out)).saturating_add(1).min(1 << fan_out);
-        bytes = bytes.saturating_add((pointers * blkptr::SIZE as u64).next_multiple_of(UNIT));
+        let needed = (pointers * blkptr::SIZE as u64).next_multiple_of(UNIT);
+        let promised = known.entry((level, above)).or_default();
+        if *promised >= needed {
+            break;
+        }
+        bytes = bytes.saturating_add(needed - *promised);
+        *promised = needed;
         (at, last, level) = (above, last >> fan_out, level + 1);
     }
     bytes
@@ -126,6 +132,17 @@ impl Live {
 }
 
 impl ObjectSet {
+    /// Group `txg` is to write the root, with another header of the intent log; it `is_first` to say so in that group.
+    pub fn change_root(&self, txg: Txg, is_first: bool) {
+        let Some(live) = &self.0.live else { return };
+        if let Some(account) = live.account.get().filter(|_| is_first) {
+            account.promise(txg, |costs| costs.block(ROOT, true));
+        }
+        if let Some(mark) = live.dirty_mark.get() {
+            mark.mark(txg);
+        }
+    }
+
     /// Where the changes of this set promise what they can cost, from now on.
     pub fn set_account(&self, account: Arc<Account>) {
         if let Some(live) = &self.0.live {
@@ -170,7 +187,16 @@ mod tests {
         assert_eq!(indirects_above(&mut known, 17, 5, 2047), full + UNIT);
         assert_eq!(indirects_above(&mut known, 17, 7, 2047), 0);
         assert_eq!(indirects_above(&mut known, 17, 1030, 2047), full);
+    }
+
+    #[test]
+    fn indirect_blocks_of_what_grows_are_promised_as_they_grow() {
         let mut known = Indirects::new();
         assert_eq!(indirects_above(&mut known, 17, 9, 9), UNIT);
+        let more: u64 = (10..200).map(|id| indirects_above(&mut known, 17, id, id)).sum();
+        assert_eq!(more, (200 * 128_u64).next_multiple_of(UNIT) - UNIT);
+        // The second indirect block, and the one above both.
+        assert_eq!(indirects_above(&mut known, 17, 1024, 1024), 2 * UNIT);
+        assert_eq!(indirects_above(&mut known, 17, 3, 1024), (1 << 17) - 28 * 1024);
     }
 }

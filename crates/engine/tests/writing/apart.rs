@@ -10,16 +10,19 @@ use cenote_device::{Bytes, Device, DeviceError, Health};
 use cenote_engine::ErrorKind;
 use cenote_engine::dataset::change::PropertyInput;
 use cenote_engine::pool::OpenOptions;
-use cenote_engine::pool::activity::{self, Need};
+use cenote_engine::pool::activity::{self, Need, Settings, SystemClock};
 use cenote_engine::pool::assemble::assemble;
 use cenote_engine::pool::choose::read_uberblocks;
 use cenote_engine::pool::discover::{Candidate, Opener, ScanOptions, scan};
 use cenote_engine::pool::group::{LivePool, WriteOptions};
 use cenote_engine::pool::host::HostIdentity;
+use cenote_engine::pool::inspect::{Inspection, Inspector, inspect};
+use cenote_engine::vdev::Aux;
 use cenote_format::Uberblock;
 use cenote_format::config::{PoolState, VdevKind};
 use parking_lot::Mutex;
 
+use super::honest::copy;
 use super::suspended::{Disks, object, stored};
 use super::{census, noise};
 
@@ -231,6 +234,22 @@ fn a_lone_disk_that_comes_back_older_is_refused() {
     census(live.pool());
 }
 
+/// What a host with another id finds out about the pool before it imports it.
+fn seen_by_another_host(disks: &Disks) -> Inspection {
+    let opener: Arc<dyn Opener> = Arc::new(disks.clone());
+    let pools = assemble(&scan(&opener, &ScanOptions::new(vec!["/sim".into()])));
+    let inspector = Inspector {
+        host: &HostIdentity { id: HostIdentity::of_this_machine().id ^ 1, name: "other".into() },
+        loader: None,
+        clock: &SystemClock,
+        settings: Settings::default(),
+        deadline: Duration::from_secs(10),
+        max_txg: None,
+        missing_log: false,
+    };
+    inspect(&pools[0], &inspector)
+}
+
 /// The newest uberblock of a disk.
 fn newest(disks: &Disks) -> Uberblock {
     let all = read_uberblocks(disks.disk(0), Some(12)).unwrap();
@@ -266,6 +285,8 @@ fn a_pool_of_several_hosts_shows_that_it_is_in_use() {
     assert!((50_000_000..5_000_000_000).contains(&second.activity_delay));
     let need = |uberblock: &Uberblock, own| activity::need(uberblock, PoolState::Active, 5, own);
     assert_eq!(need(&second, 6), Need::Check);
+    let aux = |disks: &Disks| seen_by_another_host(disks).status.condition.aux;
+    assert_eq!(aux(&disks), Aux::Active, "another host does not see that it is in use");
 
     // Writes that do not get through for too long suspend it; it goes on with them.
     let suspended_by = || live.suspension().map(|now| now.error.to_string()).unwrap_or_default();
@@ -286,6 +307,11 @@ fn a_pool_of_several_hosts_shows_that_it_is_in_use() {
         assert!(start.elapsed() < Duration::from_secs(40), "it does not go on");
         std::thread::sleep(Duration::from_millis(100));
     }
+    // As it is left by a host that dies.
+    let died = Disks(disks.0.iter().map(|(path, disk)| (path.clone(), copy(disk))).collect());
+    let start = Instant::now();
+    assert_eq!(aux(&died), Aux::None, "nobody uses it, and another host does not see that");
+    assert!(start.elapsed() >= Duration::from_secs(3), "watched for {:?}", start.elapsed());
     live.set_pool_property(PropertyInput::number("multihost", 0)).unwrap();
     live.sync().unwrap();
     live.export().unwrap();

@@ -19,7 +19,7 @@ use super::noise;
 use super::suspended::Disks;
 
 /// The same disk as it is now, for later.
-fn copy(disk: &SimDevice) -> Arc<SimDevice> {
+pub(super) fn copy(disk: &SimDevice) -> Arc<SimDevice> {
     Arc::new(disk.after_crash(u64::MAX, &mut |_| Keep::All))
 }
 

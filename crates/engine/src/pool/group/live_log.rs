@@ -15,7 +15,6 @@ use crate::intent::{
 };
 use crate::keys::DatasetKeys;
 use crate::object::ObjectSet;
-use crate::txg::DirtyMark;
 
 /// The log of one dataset.
 pub(in crate::pool) struct LiveLog {
@@ -53,8 +52,7 @@ impl LivePool {
         let (gate, allocator) = (self.gate.clone(), self.allocator.clone());
         let space =
             LogSpace { allocator, runway: self.runway.clone(), promises: self.promises.clone() };
-        let mark = DirtyMark::new(self.dirty.clone(), id);
-        let pool = PoolLog::new(gate, space, self.io.clone(), data, mark);
+        let pool = PoolLog::new(gate, space, self.io.clone(), data, set.clone());
         let cipher = keys.map(|keys| keys as Arc<dyn LogCipher>);
         let log = Arc::new(IntentLog::new(pool.clone(), id.0, header, cipher));
         let source: Arc<dyn WriteSource> = Arc::new(SetSource(set.clone()));
