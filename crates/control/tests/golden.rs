@@ -97,6 +97,30 @@ fn what_cannot_be_freed_is_told() {
 }
 
 #[test]
+fn a_log_that_is_kept_is_told() {
+    let plain = pool_status::Options::default();
+    let mut pool = common::classes();
+    pool.status = PoolStatus::Healthy;
+    pool.unreplayed.push(UnreplayedLog {
+        dataset: "g101/home".to_owned(),
+        reason: "record 7: object 12: no copy verifies".to_owned(),
+    });
+    assert!(!pool_status::is_fine(&pool));
+    let said = "\
+status: One or more intent logs could not be replayed.  Their records are
+\tkept, and the datasets are only accessible in read-only mode:
+\tg101/home: record 7: object 12: no copy verifies
+action: Restore the affected device(s), then unmount and mount the datasets or
+\timport the pool again.  To discard the intent log records, export the
+\tpool and import it with 'zpool import -m'.
+";
+    let alone = pool_status::render(&pool, &plain);
+    assert!(alone.contains(said), "{alone}");
+    let json = json::pool::status(&[pool], &plain, &Default::default());
+    assert!(json.contains("g101/home: record 7"), "{json}");
+}
+
+#[test]
 fn status_without_logs() {
     let mut pool = common::classes();
     pool.caches.clear();
