@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 
 use cenote_codec::checksum::{WordOrder, fletcher4};
 use cenote_codec::compress::{Algorithm, Method, compress, decompress};
+use cenote_format::ObjectId;
 use cenote_format::bytes::ByteOrder;
 use cenote_format::dsl_dataset::resume;
 use cenote_format::nvlist::{Encoding, NvList, Value};
@@ -110,16 +111,24 @@ fn state(table: &Table) -> Result<NvList> {
 impl Catalog {
     /// The token with which a receive into `head` can go on; `None` if none was cut off.
     pub fn resume_token(&self, head: &Dataset) -> Result<Option<String>> {
+        Ok(self.resume_token_in(head)?.0)
+    }
+
+    /// The same, and the head beside this one that is being filled, if there is one: groups write the token there.
+    pub(super) fn resume_token_in(
+        &self,
+        head: &Dataset,
+    ) -> Result<(Option<String>, Option<ObjectId>)> {
         if let Some(token) = self.own_token(head)? {
-            return Ok(Some(token));
+            return Ok((Some(token), None));
         }
         let temporary = match self.child(&head.directory, TEMPORARY) {
             Ok(directory) => self.head(&directory),
             Err(error) => Err(error),
         };
         match temporary {
-            Ok(temporary) => self.own_token(&temporary),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Ok(temporary) => Ok((self.own_token(&temporary)?, Some(temporary.id))),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok((None, None)),
             Err(error) => Err(error),
         }
     }

@@ -399,7 +399,9 @@ impl InventoryReader {
             (head.phys.snapshot_names, Part::Snapshots),
             (entry.bookmark_table, Part::Bookmarks),
         ]);
-        entry.resume_token = catalog.resume_token(&head)?;
+        let (token, filled) = catalog.resume_token_in(&head)?;
+        entry.resume_token = token;
+        objects.extend(filled.map(|head| (head, Part::Own)));
         // What is read of the same pointer is the same, however the dataset is called.
         let known = before.filter(|before| {
             before.head.as_ref().is_some_and(|old| old.dataset.phys.pointer == head.phys.pointer)

@@ -27,6 +27,9 @@ use crate::txg::Tx;
 use crate::vdev::VdevTree;
 use crate::{Error, Result};
 
+/// Bytes that writing or freeing a block takes beside its data, about.
+const BLOCK_COST: u64 = 1 << 10;
+
 /// Who is told which blocks of a set are born and die while it is written. Holes are not told.
 pub trait Ledger: Sync {
     /// `pointer` is part of the set now.
@@ -221,9 +224,9 @@ impl ObjectSet {
         Ok(gathered.collect())
     }
 
-    /// How many blocks group `txg` writes or frees in this set, about.
-    pub fn blocks_to_sync(&self, txg: Txg) -> u64 {
-        let mut blocks = 0_u64;
+    /// Bytes of memory that writing what group `txg` writes and frees in this set takes beside its data, about.
+    pub fn memory_to_sync(&self, txg: Txg) -> u64 {
+        let (mut blocks, mut indirects) = (0_u64, 0_u64);
         let count = |state: &ObjectState, dirt: &Dirt, _: Option<Arc<Dnode>>| {
             let all = state.committed.as_ref().filter(|_| dirt.reset);
             let all = all.map_or(1, |committed| committed.max_block_id.saturating_add(1));
@@ -234,8 +237,13 @@ impl ObjectSet {
             live.each_dirty(txg, |object| {
                 blocks = blocks.saturating_add(object.closed(txg, count).unwrap_or(0));
             });
+            // However few objects there are: sets have indirect levels for every number there could be.
+            let meta = &live.committed().meta;
+            let each = 1_u64.checked_shl(meta.indirect_shift.into()).unwrap_or(u64::MAX);
+            indirects = each.saturating_mul(u64::from(meta.levels));
         }
-        blocks
+        // As they are on the disks and as they become.
+        blocks.saturating_mul(BLOCK_COST).saturating_add(indirects.saturating_mul(2))
     }
 
     /// Plans the change of an object's tree; without a plan, the object stays as it was.

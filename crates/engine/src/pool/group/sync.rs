@@ -29,8 +29,8 @@ use crate::{Error, Result};
 
 /// Passes over the meta object set after which it should long have come to rest.
 const PASSES: u32 = 64;
-/// Blocks that datasets written together write and free, about.
-const BLOCKS_TOGETHER: u64 = 1 << 18;
+/// Most bytes of memory that writing datasets together takes beside their data.
+const TOGETHER_MOST: u64 = 512 << 20;
 
 pub(in crate::pool) fn seconds_now() -> u64 {
     crate::environment::now().as_secs()
@@ -217,13 +217,14 @@ impl Group<'_> {
         datasets: Vec<Arc<LiveDataset>>,
         written: &mut WrittenDatasets,
     ) -> Result<()> {
-        let (mut together, mut blocks) = (Vec::new(), 0_u64);
+        let limit = (self.live.options.dirty_limit / 2).min(TOGETHER_MOST);
+        let (mut together, mut bytes) = (Vec::new(), 0_u64);
         for dataset in datasets {
-            blocks = blocks.saturating_add(dataset.set().blocks_to_sync(self.txg));
+            bytes = bytes.saturating_add(dataset.set().memory_to_sync(self.txg));
             together.push(dataset);
-            if blocks > BLOCKS_TOGETHER {
+            if bytes > limit {
                 self.write_together(std::mem::take(&mut together), written)?;
-                blocks = 0;
+                bytes = 0;
             }
         }
         self.write_together(together, written)
