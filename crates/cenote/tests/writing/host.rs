@@ -2,25 +2,24 @@
 //!
 //! Invariant: the pool goes on, and what was synced is there.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::{Bench, fill, noise};
+use cenote_format::uberblock::MAGIC;
+
+use super::{Bench, fill, noise, write_synced};
 
 /// Bytes after which a log becomes the old one.
 const MOST: usize = 4 << 20;
-/// What libfaketime reads how far the clock is off from.
-const OFF: &str = "clock";
 
 impl Bench {
-    /// Imports the pool by a shell that first does what `prepare` says, where `$0` is `about`.
-    pub(super) fn import_after(&self, prepare: &str, about: &Path, env: &[(&str, &Path)]) {
+    /// Imports the pool by a shell that first does what `prepare` says.
+    pub(super) fn import_after(&self, prepare: &str, env: &[(&str, &Path)]) {
         let (place, mount) = (self.at("d"), self.at("mnt"));
         let (place, mount) = (place.to_str().unwrap(), mount.to_str().unwrap());
         let command = self.command(&["zpool", "import", "-d", place, "-R", mount, "tank"]);
         let mut import = Command::new("sh");
-        import.args(["-c", &format!("{prepare} && exec \"$@\"")]).arg(about);
+        import.args(["-c", &format!("{prepare} && exec \"$@\""), "sh"]);
         import.arg(command.get_program()).args(command.get_args());
         import.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
         let output = import.envs(env.iter().copied()).output().unwrap();
@@ -28,10 +27,12 @@ impl Bench {
     }
 }
 
-fn write_synced(path: &Path, content: &[u8]) {
-    let mut file = std::fs::File::create(path).unwrap();
-    file.write_all(content).unwrap();
-    file.sync_all().unwrap();
+/// What a file holds, read by another process: what other tests start inherits for a moment what is open in this one,
+/// and what is mounted is in use then.
+fn read_apart(path: &Path) -> Vec<u8> {
+    let output = Command::new("cat").arg(path).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    output.stdout
 }
 
 #[test]
@@ -41,7 +42,7 @@ fn few_descriptors_are_enough() {
     let root = bench.at("mnt/tank");
     fill(&root);
     bench.cenote(&["zpool", "export", "tank"]);
-    bench.import_after("ulimit -n 64", Path::new("sh"), &[]);
+    bench.import_after("ulimit -n 64", &[]);
     let before = bench.manifest();
     std::thread::scope(|scope| {
         for number in 0..48 {
@@ -87,7 +88,7 @@ fn a_clock_that_jumps_loses_nothing() {
     let Some((bench, devices)) = Bench::mounting(2) else { return };
     bench.create(&["mirror", &devices[0], &devices[1]]);
     bench.cenote(&["zpool", "export", "tank"]);
-    let (clock, yes) = (bench.at(OFF), Path::new("1"));
+    let (clock, yes) = (bench.at("clock"), Path::new("1"));
     std::fs::write(&clock, "+0").unwrap();
     let env = [
         ("LD_PRELOAD", library.as_path()),
@@ -96,7 +97,7 @@ fn a_clock_that_jumps_loses_nothing() {
         ("FAKETIME_DONT_FAKE_MONOTONIC", yes),
         ("FAKETIME_DONT_RESET", yes),
     ];
-    bench.import_after("true", Path::new("sh"), &env);
+    bench.import_after("true", &env);
     let root = bench.at("mnt/tank");
     for (number, jump) in (0..).zip(["+365d", "-3650d", "-46y", "+0", "-1h"]) {
         std::fs::write(&clock, jump).unwrap();
@@ -112,9 +113,9 @@ fn a_clock_that_jumps_loses_nothing() {
     bench.kill();
     bench.import();
     for number in 0..5 {
-        let found = std::fs::read(root.join(format!("f{number}"))).unwrap();
+        let found = read_apart(&root.join(format!("f{number}")));
         assert!(found == noise(50_000, number), "f{number}");
-        let found = std::fs::read(root.join(format!("late{number}"))).unwrap();
+        let found = read_apart(&root.join(format!("late{number}")));
         assert!(found == noise(5_000, number), "late{number}");
     }
     bench.cenote(&["zpool", "export", "tank"]);
@@ -142,7 +143,6 @@ fn a_log_that_grows_is_exchanged() {
 
 /// Scribbles over the uberblocks of the newest `count` groups in all labels of the device at `path`.
 fn lose_newest(path: &str, count: usize) {
-    const MAGIC: [u8; 8] = 0x00ba_b10c_u64.to_le_bytes();
     let mut data = std::fs::read(path).unwrap();
     let label = 256 << 10;
     let labels = [0, label, data.len() - 2 * label, data.len() - label];
@@ -150,7 +150,7 @@ fn lose_newest(path: &str, count: usize) {
         .into_iter()
         .flat_map(|label| (0..128).map(move |slot| label + (128 << 10) + slot * 1024));
     let group = |data: &[u8], at: usize| {
-        (data[at..at + 8] == MAGIC)
+        (data[at..at + 8] == MAGIC.to_le_bytes())
             .then(|| u64::from_le_bytes(data[at + 16..at + 24].try_into().unwrap()))
     };
     let slots: Vec<usize> = slots.filter(|at| group(&data, *at).is_some()).collect();
@@ -183,23 +183,22 @@ fn a_pool_whose_newest_states_are_gone_is_gone_back_in() {
     for lost in [1, 2, 4] {
         std::fs::write(&devices[0], &sound).unwrap();
         lose_newest(&devices[0], lost);
+        let scribbled = std::fs::read(&devices[0]).unwrap();
         // As long as a label is of that state or an older one it opens; else it says how it does.
         let output = bench.output(&[&import[..], &["-N", "tank"]].concat());
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success() || said.contains("-F"), "{lost} lost: {said}");
         if output.status.success() {
             bench.cenote(&["zpool", "export", "tank"]);
-            std::fs::write(&devices[0], &sound).unwrap();
-            lose_newest(&devices[0], lost);
+            std::fs::write(&devices[0], &scribbled).unwrap();
         }
-        let scribbled = std::fs::read(&devices[0]).unwrap();
         bench.output(&[&import[..], &["-F", "-n", "tank"]].concat());
         assert!(std::fs::read(&devices[0]).unwrap() == scribbled, "-n has written");
         bench.cenote(&[&import[..], &["-F", "tank"]].concat());
         let there: Vec<u32> = (0..6).filter(|n| root.join(n.to_string()).exists()).collect();
         assert!(there.len() + lost >= 6, "{lost} lost: {there:?}");
         for number in there {
-            let found = std::fs::read(root.join(number.to_string())).unwrap();
+            let found = read_apart(&root.join(number.to_string()));
             assert!(found == noise(20_000, number), "{lost} lost: {number}");
         }
         bench.cenote(&["zpool", "export", "tank"]);

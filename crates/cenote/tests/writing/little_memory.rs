@@ -49,7 +49,8 @@ fn a_pool_with_little_memory_is_slower_and_goes_on() {
     }
     bench.create(&["mirror", &devices[0], &devices[1]]);
     bench.cenote(&["zpool", "export", "tank"]);
-    bench.import_after("echo $$ > \"$0\"/cgroup.procs", &group.0, &[]);
+    let join = format!("echo $$ > '{}/cgroup.procs'", group.0.display());
+    bench.import_after(&join, &[]);
     let pid = std::fs::read_to_string(bench.at("run/tank.pid")).unwrap();
     let members = std::fs::read_to_string(group.0.join("cgroup.procs")).unwrap();
     let first = pid.split_whitespace().next().unwrap();

@@ -99,15 +99,7 @@ impl Bench {
 
     /// What a command prints, which must go well.
     fn cenote(&self, arguments: &[&str]) -> String {
-        let mut output = self.output(arguments);
-        // What another test is just starting holds for a moment all that is open in this process.
-        for _ in 0..40 {
-            if !String::from_utf8_lossy(&output.stderr).contains("pool or dataset is busy") {
-                break;
-            }
-            std::thread::sleep(std::time::Duration::from_millis(50));
-            output = self.output(arguments);
-        }
+        let output = self.output(arguments);
         let said = String::from_utf8_lossy(&output.stderr);
         let log = std::fs::read_to_string(self.at("run/tank.log")).unwrap_or_default();
         assert!(output.status.success(), "{arguments:?}: {said}\n{log}");
@@ -197,6 +189,13 @@ fn noise(len: usize, seed: u32) -> Vec<u8> {
         state as u8
     };
     (0..len).map(|_| next()).collect()
+}
+
+/// A file that is on the disks when this returns.
+fn write_synced(path: &Path, content: &[u8]) {
+    let mut file = std::fs::File::create(path).unwrap();
+    file.write_all(content).unwrap();
+    file.sync_all().unwrap();
 }
 
 fn fill(root: &Path) {
@@ -304,9 +303,7 @@ fn what_was_synced_survives_a_kill() {
     let late = root.join("late");
     std::fs::create_dir(&late).unwrap();
     for number in 0..40u32 {
-        let file = std::fs::File::create(late.join(format!("f{number}"))).unwrap();
-        (&file).write_all(&noise(5000 * number as usize, number)).unwrap();
-        file.sync_all().unwrap();
+        write_synced(&late.join(format!("f{number}")), &noise(5000 * number as usize, number));
     }
     bench.kill();
     bench.import();
@@ -408,9 +405,7 @@ fn snapshots_are_cloned_held_and_gone_back_to() {
     let root = bench.at("mnt/tank/a");
     let snapshots = || std::fs::read_dir(root.join(".zfs/snapshot")).unwrap().count();
     for number in 0..9u32 {
-        let file = std::fs::File::create(root.join(format!("f{number}"))).unwrap();
-        (&file).write_all(&noise(40_000, number)).unwrap();
-        file.sync_all().unwrap();
+        write_synced(&root.join(format!("f{number}")), &noise(40_000, number));
     }
     // What the kernel remembers of snapshots that are not there must not stay.
     assert_eq!(snapshots(), 0);

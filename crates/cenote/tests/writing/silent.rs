@@ -2,14 +2,12 @@
 //!
 //! Invariant: nobody waits for it longer than a few seconds, and it gets what it missed when it is back.
 
-use std::io::Write;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::frozen::Frozen;
 use super::members::state;
 use super::suspended::{failing_disk, may_not_fail};
-use super::{Bench, fill, noise};
+use super::{Bench, fill, noise, write_synced};
 
 /// Longest time in which a read is to have been answered by the other half: a second, on a busy machine.
 const READ: Duration = Duration::from_secs(6);
@@ -21,12 +19,6 @@ fn within<T>(patience: Duration, what: &str, work: impl FnOnce() -> T) -> T {
     let done = work();
     assert!(start.elapsed() < patience, "{what}: {:?}", start.elapsed());
     done
-}
-
-fn write_synced(path: &Path, seed: u32) {
-    let mut file = std::fs::File::create(path).unwrap();
-    file.write_all(&noise(50_000, seed)).unwrap();
-    file.sync_all().unwrap();
 }
 
 #[test]
@@ -51,8 +43,8 @@ fn a_half_that_does_not_answer_holds_nobody_up() {
     disk.freeze(true);
     let read = within(READ, "a read", || std::fs::read(root.join("file8")).unwrap());
     assert!(read == noise(3_000_000, 8));
-    within(WRITE, "a synced write", || write_synced(&root.join("meanwhile"), 1));
-    within(WRITE, "a second one", || write_synced(&root.join("again"), 2));
+    within(WRITE, "a synced write", || write_synced(&root.join("meanwhile"), &noise(50_000, 1)));
+    within(WRITE, "a second one", || write_synced(&root.join("again"), &noise(50_000, 2)));
     within(WRITE, "a group", || bench.cenote(&["zpool", "sync", "tank"]));
     let status = bench.cenote(&["zpool", "status", "tank"]);
     assert_eq!(state(&status, "tank"), "DEGRADED", "{status}");

@@ -2,7 +2,8 @@
 //!
 //! Invariant: every block a group may write of a set with an account was promised in that group: level-0
 //! blocks and spill blocks when they become dirty, the indirect blocks above them and blocks of dnodes
-//! when the first thing below them does, and more of them when they get more pointers.
+//! when the first thing below them does, and more of them when they get more pointers; the root when a log changes
+//! its header.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
