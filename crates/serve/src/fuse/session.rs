@@ -25,6 +25,7 @@ use std::time::{Duration, Instant};
 use memmap2::MmapMut;
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
 use zerocopy::IntoBytes;
 
 use super::abi::{self, InHeader};
@@ -36,6 +37,8 @@ use super::reply::{Body, Reply};
 use super::request::Request;
 use super::send::send;
 
+/// Descriptors that no thread takes for itself.
+const SPARE_DESCRIPTORS: u64 = 16;
 /// How often the need for a further thread is looked at, while requests are coming.
 const TICK: Duration = Duration::from_millis(1);
 /// Ticks without a request after which looking stops.
@@ -210,9 +213,16 @@ impl Session {
         }
     }
 
-    /// A descriptor of one's own for this mount, or none where `/dev/fuse` may not be opened.
+    /// A descriptor of one's own for this mount, or none where `/dev/fuse` may not be opened, or descriptors are few:
+    /// who looks and who gives orders needs one as well.
     fn clone_device(&self) -> Option<OwnedFd> {
         let own = open_device().ok()?;
+        let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        // The lowest number that is free is given out.
+        let number = u64::try_from(own.as_raw_fd()).unwrap_or(u64::MAX);
+        if number.saturating_add(SPARE_DESCRIPTORS) >= limit {
+            return None;
+        }
         clone_into(&own, self.device.as_fd()).ok()?;
         Some(own)
     }
