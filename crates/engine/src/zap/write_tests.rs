@@ -197,6 +197,24 @@ fn micro_grows_by_512_and_becomes_fat_beyond_128_kib() {
 }
 
 #[test]
+fn where_an_entry_goes_follows_from_the_block() {
+    let memory = Memory::new(512);
+    create(&&memory, &tx(), 0x1234, Normalization::NONE).unwrap();
+    for number in 0..60 {
+        insert_u64(&&memory, &tx(), format!("name {number}").as_str(), number).unwrap();
+    }
+    remove(&&memory, &tx(), "name 7").unwrap();
+    // Nothing is remembered of a copy.
+    let block = |memory: &Memory| memory.0.borrow().blocks[0].clone();
+    let copy = Memory::of(&block(&memory), block(&memory).len());
+    for memory in [&memory, &copy] {
+        insert_u64(&memory, &tx(), "further", 1).unwrap();
+        insert_u64(&memory, &tx(), "and one more", 2).unwrap();
+    }
+    assert_eq!(block(&memory), block(&copy));
+}
+
+#[test]
 fn what_makes_a_micro_zap_fat() {
     let fits = "n".repeat(49);
     let cases: [(&str, Value, Kind); 4] = [

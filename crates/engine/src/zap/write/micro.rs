@@ -41,7 +41,7 @@ pub(super) fn modify<S: BlockSink>(
             drop(block);
             state
         }
-        None => Indexed { index: MicroIndex::build(&Micro::new(&block)?)?, block, next: 0 },
+        None => Indexed { index: MicroIndex::build(&Micro::new(&block)?)?, block, first_free: 0 },
     };
     let settings = state.index.settings();
     let hash = settings.hash_name(name);
@@ -67,6 +67,7 @@ pub(super) fn modify<S: BlockSink>(
         (EntryChange::Remove, Some((chunk, _))) => {
             state.overwrite(sink, tx, chunk, &[0; CHUNK])?;
             state.index.remove(hash, chunk);
+            state.first_free = state.first_free.min(chunk);
         }
         (EntryChange::Set(value), found) => match (value.as_u64(), found) {
             (None, _) => return Ok(Outcome::NeedsFat(state.block, value)),
@@ -131,11 +132,11 @@ impl Indexed {
         if full {
             self.grow(sink, tx)?;
         }
-        let Some(chunk) = Micro::new(&self.block)?.free_chunk(self.next) else {
+        let Some(chunk) = Micro::new(&self.block)?.free_chunk(self.first_free) else {
             return Err(Error::corrupt("a micro ZAP has fewer free chunks than it counts"));
         };
         self.overwrite(sink, tx, chunk, &raw)?;
-        self.next = chunk.saturating_add(1);
+        self.first_free = chunk.saturating_add(1);
         self.index.insert(hash, cd, chunk);
         Ok(true)
     }

@@ -21,8 +21,8 @@ pub(super) struct Indexed {
     pub(super) block: Bytes,
     /// Its entries by hash.
     pub(super) index: MicroIndex,
-    /// The chunk to look for a free one first.
-    pub(super) next: u32,
+    /// No chunk below is free: where an entry goes follows from the block, not from what is remembered of it.
+    pub(super) first_free: u32,
 }
 
 impl Indexed {
