@@ -14,20 +14,26 @@ const LIMIT: u64 = 300 << 20;
 const WRITERS: u32 = 64;
 const PIECE: usize = 1 << 20;
 const PIECES: u32 = 6;
+/// Mounted filesystems, each of which is written into.
+const MOUNTS: u32 = 200;
 
 /// A control group of that size; gone at the end.
 struct Group(PathBuf);
 
 impl Group {
-    fn new() -> Option<Self> {
-        let name = format!("cenote-{}", std::process::id());
+    fn new(name: &str) -> Option<Self> {
+        let name = format!("cenote-{name}-{}", std::process::id());
         let places = [("memory", "memory.limit_in_bytes"), ("", "memory.max")];
-        places.into_iter().find_map(|(hierarchy, limit)| {
+        let group = places.into_iter().find_map(|(hierarchy, limit)| {
             let group = Self(Path::new("/sys/fs/cgroup").join(hierarchy).join(&name));
             std::fs::create_dir(&group.0).ok()?;
             std::fs::write(group.0.join(limit), LIMIT.to_string()).ok()?;
             Some(group)
-        })
+        });
+        if group.is_none() {
+            eprintln!("not tested: no control group with a limit of memory can be made");
+        }
+        group
     }
 }
 
@@ -37,17 +43,8 @@ impl Drop for Group {
     }
 }
 
-#[test]
-fn a_pool_with_little_memory_is_slower_and_goes_on() {
-    let Some((bench, devices)) = Bench::mounting(2) else { return };
-    let Some(group) = Group::new() else {
-        eprintln!("not tested: no control group with a limit of memory can be made");
-        return;
-    };
-    for device in &devices {
-        File::options().write(true).open(device).unwrap().set_len(2 << 30).unwrap();
-    }
-    bench.create(&["mirror", &devices[0], &devices[1]]);
+/// The pool `tank` of a mirror is exported, and imported by a process of `group`, whose number is given.
+fn import_into(group: &Group, bench: &Bench) -> String {
     bench.cenote(&["zpool", "export", "tank"]);
     let join = format!("echo $$ > '{}/cgroup.procs'", group.0.display());
     bench.import_after(&join, &[]);
@@ -55,6 +52,51 @@ fn a_pool_with_little_memory_is_slower_and_goes_on() {
     let members = std::fs::read_to_string(group.0.join("cgroup.procs")).unwrap();
     let first = pid.split_whitespace().next().unwrap();
     assert!(members.lines().any(|member| member == first), "{first} is not in {members}");
+    pid
+}
+
+#[test]
+fn many_mounts_take_little_memory() {
+    let Some((bench, devices)) = Bench::mounting(1) else { return };
+    let Some(group) = Group::new("mounts") else { return };
+    bench.create(&[&devices[0]]);
+    for number in 0..MOUNTS {
+        bench.cenote(&["zfs", "create", &format!("tank/m{number}")]);
+    }
+    let pid = import_into(&group, &bench);
+    let place = |number: u32| bench.at("mnt/tank").join(format!("m{number}/file"));
+    let content = |number: u32| noise(100_000, number);
+    for number in 0..MOUNTS {
+        std::fs::write(place(number), content(number)).unwrap();
+    }
+    // And all at once.
+    std::thread::scope(|scope| {
+        for number in 0..MOUNTS {
+            scope.spawn(move || {
+                let file = File::options().append(true).open(place(number)).unwrap();
+                (&file).write_all(b"more").unwrap();
+                file.sync_all().unwrap();
+            });
+        }
+    });
+    assert_eq!(std::fs::read_to_string(bench.at("run/tank.pid")).unwrap(), pid);
+    for number in 0..MOUNTS {
+        let written = [content(number), b"more".to_vec()].concat();
+        assert!(std::fs::read(place(number)).unwrap() == written, "m{number}");
+    }
+    bench.cenote(&["zpool", "export", "tank"]);
+    bench.zdb();
+}
+
+#[test]
+fn a_pool_with_little_memory_is_slower_and_goes_on() {
+    let Some((bench, devices)) = Bench::mounting(2) else { return };
+    let Some(group) = Group::new("writers") else { return };
+    for device in &devices {
+        File::options().write(true).open(device).unwrap().set_len(2 << 30).unwrap();
+    }
+    bench.create(&["mirror", &devices[0], &devices[1]]);
+    let pid = import_into(&group, &bench);
 
     let content = |writer: u32, piece: u32| noise(PIECE, writer * 100 + piece);
     std::thread::scope(|scope| {

@@ -21,9 +21,11 @@ mod mount;
 mod nodes;
 pub mod reply;
 pub mod request;
+mod request_buffer;
 mod send;
 mod session;
 mod signals;
+mod threads;
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -74,7 +76,7 @@ pub struct MountOptions {
     pub execute: bool,
     /// Whether the tree may have POSIX ACLs; saves requests if not.
     pub posix_acl: bool,
-    /// Threads that wait for requests. More come while all of these are busy.
+    /// Threads that wait for requests while some come. More come while all of these are busy; a mount that is quiet has none.
     pub threads: usize,
     /// Most threads, for requests that wait for disks. Half of them at most change
     /// data, a quarter names; the rest is for reading.
@@ -205,7 +207,7 @@ impl Covers {
     }
 }
 
-/// Mounts `tree` (read-only unless it is writable) and serves it on threads of its own until it is unmounted. When this
+/// Mounts `tree` (read-only unless it is writable) and serves it until it is unmounted. When this
 /// returns, the mount answers.
 pub fn mount(tree: Arc<dyn Tree>, options: MountOptions) -> Result<Mounted, MountError> {
     // The kernel resolves links; the table of mounts shows the result.

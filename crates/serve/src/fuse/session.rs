@@ -1,13 +1,14 @@
-//! The transport over `/dev/fuse`: threads that read requests and write replies.
+//! The transport over `/dev/fuse`: reading requests and writing replies.
 //!
 //! Invariant: every request that was read is answered, whatever the handler or the kernel makes of
 //! it (a panic or a refused reply becomes EIO), so no caller waits for ever.
 //!
-//! Each thread has descriptors of its own, cloned from the mount's, and a reply leaves through the
+//! The threads are lent by the process ([`super::threads`]): a session that is quiet has none. Each
+//! thread has a descriptor of its own, cloned from the mount's, and a reply leaves through the
 //! descriptor its request came by. After a request a thread looks for the next one for a few
 //! microseconds before it sleeps, which saves the wake-up while requests keep coming; only one
 //! thread does so at a time. When all threads are busy for more than a tick (waiting for disks), a
-//! further one is started; it ends when enough others are idle.
+//! further one is lent; it leaves when enough others are idle.
 //!
 //! Changes may wait long (for memory, for a transaction group), and threads cannot choose what they
 //! read. So only so many changes of data and of names run at once; a thread that reads one more puts
@@ -22,29 +23,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use memmap2::MmapMut;
 use parking_lot::{Condvar, Mutex};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 use zerocopy::IntoBytes;
 
-use super::abi::{self, InHeader};
+use super::abi;
 use super::backlog::{DeferredRequest, Waiting};
-use super::handler::{Handler, MAX_IO, Outcome};
+use super::handler::{Handler, Outcome};
 use super::interrupts::{Interrupts, Worker};
 use super::mount::open_device;
 use super::reply::{Body, Reply};
 use super::request::Request;
+use super::request_buffer::RequestBuffer;
 use super::send::send;
+use super::threads::{Served, Threads};
 
 /// Descriptors that no thread takes for itself.
 const SPARE_DESCRIPTORS: u64 = 16;
-/// How often the need for a further thread is looked at, while requests are coming.
-const TICK: Duration = Duration::from_millis(1);
-/// Ticks without a request after which looking stops.
-const QUIET_TICKS: u32 = 100;
-/// Page size of the machine, for aligning the data of writes.
-const PAGE: usize = 4096;
 
 /// How a session works.
 #[derive(Debug, Clone, Copy)]
@@ -62,6 +59,16 @@ enum Stage {
     Ended,
 }
 
+/// The threads that serve a session.
+#[derive(Debug)]
+struct Crew {
+    threads: usize,
+    /// The next request wakes the watcher.
+    armed: bool,
+    /// The mount is gone.
+    gone: bool,
+}
+
 /// A running session.
 #[derive(Debug)]
 pub(super) struct Session {
@@ -72,15 +79,15 @@ pub(super) struct Session {
     interrupts: Arc<Interrupts>,
     stage: Mutex<Stage>,
     changed: Condvar,
-    threads: AtomicUsize,
+    /// Who lends threads, and this session's number there.
+    lender: Arc<Threads>,
+    number: u64,
+    crew: Mutex<Crew>,
     /// Threads waiting for a request.
     idle: AtomicUsize,
     spinning: AtomicBool,
     /// Requests handled, to notice activity.
     handled: AtomicUsize,
-    /// The supervisor sleeps until somebody clears this and wakes it.
-    quiet: AtomicBool,
-    supervisor: Mutex<Option<std::thread::Thread>>,
 }
 
 impl Session {
@@ -90,8 +97,11 @@ impl Session {
         handler: Handler,
         options: SessionOptions,
     ) -> io::Result<Arc<Self>> {
+        // Threads wait with a deadline, and read what is there.
+        rustix::io::ioctl_fionbio(&device, true)?;
         let handler = Arc::new(handler);
         let waiting = Arc::new(Waiting::new(options.max_threads));
+        let lender = Threads::shared()?;
         let session = Arc::new(Self {
             device: Arc::new(device),
             handler: handler.clone(),
@@ -100,27 +110,14 @@ impl Session {
             interrupts: Arc::new(Interrupts::new(handler, waiting)),
             stage: Mutex::new(Stage::Starting),
             changed: Condvar::new(),
-            threads: AtomicUsize::new(0),
+            number: lender.number(),
+            lender,
+            crew: Mutex::new(Crew { threads: 0, armed: true, gone: false }),
             idle: AtomicUsize::new(0),
             spinning: AtomicBool::new(false),
             handled: AtomicUsize::new(0),
-            quiet: AtomicBool::new(true),
-            supervisor: Mutex::new(None),
         });
-        for number in 0..options.threads {
-            match session.clone().spawn() {
-                Err(error) if number == 0 => return Err(error),
-                _ => {}
-            }
-        }
-        if options.max_threads > options.threads {
-            let supervised = Arc::downgrade(&session);
-            let mut supervisor = session.supervisor.lock();
-            let thread = std::thread::Builder::new()
-                .name("fuse-threads".into())
-                .spawn(move || supervise(&supervised))?;
-            *supervisor = Some(thread.thread().clone());
-        }
+        session.lender.add(session.clone())?;
         Ok(session)
     }
 
@@ -131,7 +128,7 @@ impl Session {
         *stage == Stage::Ready
     }
 
-    /// Waits until the mount is gone and the last thread has ended.
+    /// Waits until the mount is gone and the last thread has left.
     pub(super) fn wait_end(&self, patience: Option<Duration>) {
         let mut stage = self.stage.lock();
         let going = |stage: &mut Stage| *stage != Stage::Ended;
@@ -177,39 +174,70 @@ impl Session {
         }
     }
 
-    /// Starts one more serving thread.
-    fn spawn(self: Arc<Self>) -> io::Result<()> {
-        self.threads.fetch_add(1, Ordering::AcqRel);
-        let session = self.clone();
-        let spawned = std::thread::Builder::new().name("fuse".into()).spawn(move || {
-            let worker = session.interrupts.add_worker();
-            let end = serve(&session, &worker);
-            session.interrupts.remove_worker(&worker);
-            if let Err(error) = end {
-                tracing::error!(%error, "a FUSE thread ended");
-            }
-            if session.threads.fetch_sub(1, Ordering::AcqRel) == 1 {
-                let forget = AssertUnwindSafe(|| session.handler.end());
-                if std::panic::catch_unwind(forget).is_err() {
-                    tracing::error!("forgetting what was held panicked");
-                }
-                session.set_stage(Stage::Ended);
-                session.wake_supervisor();
-            }
-        });
-        if let Err(error) = spawned {
-            self.threads.fetch_sub(1, Ordering::AcqRel);
-            return Err(error);
+    /// Nothing will be asked any more.
+    fn end(&self) {
+        self.lender.remove(self);
+        let forget = AssertUnwindSafe(|| self.handler.end());
+        if std::panic::catch_unwind(forget).is_err() {
+            tracing::error!("forgetting what was held panicked");
         }
-        Ok(())
+        self.set_stage(Stage::Ended);
     }
 
-    /// Lets the supervisor look again.
-    fn wake_supervisor(&self) {
-        if self.quiet.swap(false, Ordering::AcqRel)
-            && let Some(thread) = &*self.supervisor.lock()
-        {
-            thread.unpark();
+    /// What a thread does while it is here. False when the mount is gone.
+    fn work(self: &Arc<Self>, worker: &Worker, buffer: &mut RequestBuffer) -> io::Result<bool> {
+        let device = self.clone_device().map_or_else(|| self.device.clone(), Arc::new);
+        loop {
+            self.idle.fetch_add(1, Ordering::AcqRel);
+            let got = self.next_request(device.as_fd(), buffer);
+            self.idle.fetch_sub(1, Ordering::AcqRel);
+            match got? {
+                Read::Request(len) => handle(self, worker, &device, buffer.filled(len)),
+                Read::Nothing => return Ok(true),
+                Read::End => return Ok(false),
+            }
+            // Threads that are idle stay while requests come, so at least that many do.
+            let idle = self.idle.load(Ordering::Acquire);
+            if idle >= self.options.threads || self.lender.are_too_few() {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// Waits for a request: nothing if the session is quiet.
+    fn next_request(&self, device: BorrowedFd<'_>, buffer: &mut RequestBuffer) -> io::Result<Read> {
+        if !self.options.spin.is_zero() && !self.spinning.swap(true, Ordering::AcqRel) {
+            let since = Instant::now();
+            let found = loop {
+                match read(device, buffer) {
+                    Ok(Read::Nothing) if since.elapsed() < self.options.spin => {
+                        (0..32).for_each(|_| std::hint::spin_loop());
+                    }
+                    found => break found,
+                }
+            };
+            // While this thread works, another may look.
+            self.spinning.store(false, Ordering::Release);
+            match found? {
+                Read::Nothing => {}
+                found => return Ok(found),
+            }
+        }
+        loop {
+            let handled = self.handled.load(Ordering::Relaxed);
+            let mut wait = [PollFd::new(&device, PollFlags::IN)];
+            match poll(&mut wait, Some(&self.lender.patience())) {
+                Ok(0) if self.handled.load(Ordering::Relaxed) == handled => {
+                    return Ok(Read::Nothing);
+                }
+                Ok(0) | Err(Errno::INTR) => continue,
+                Ok(_) => {}
+                Err(error) => return Err(error.into()),
+            }
+            match read(device, buffer)? {
+                Read::Nothing => {}
+                found => return Ok(found),
+            }
         }
     }
 
@@ -224,7 +252,61 @@ impl Session {
             return None;
         }
         clone_into(&own, self.device.as_fd()).ok()?;
+        rustix::io::ioctl_fionbio(&own, true).ok()?;
         Some(own)
+    }
+}
+
+impl Served for Session {
+    fn device(&self) -> BorrowedFd<'_> {
+        self.device.as_fd()
+    }
+
+    fn number(&self) -> u64 {
+        self.number
+    }
+
+    fn is_woken(&self) -> bool {
+        let mut crew = self.crew.lock();
+        crew.armed = false;
+        let more = crew.threads < self.options.max_threads;
+        crew.threads += usize::from(more);
+        more
+    }
+
+    fn needs_thread(&self) -> bool {
+        let mut crew = self.crew.lock();
+        let busy = self.idle.load(Ordering::Acquire) == 0 && !crew.armed && !crew.gone;
+        let more = busy && crew.threads < self.options.max_threads;
+        crew.threads += usize::from(more);
+        more
+    }
+
+    fn is_armed(&self) -> bool {
+        let crew = self.crew.lock();
+        crew.armed || crew.gone
+    }
+
+    fn serve(self: Arc<Self>, buffer: &mut RequestBuffer) {
+        let worker = self.interrupts.add_worker();
+        let ended = match self.work(&worker, buffer) {
+            Ok(going) => !going,
+            Err(error) => {
+                tracing::error!(%error, "a mount is not served any more");
+                true
+            }
+        };
+        self.interrupts.remove_worker(&worker);
+        let mut crew = self.crew.lock();
+        crew.threads -= 1;
+        crew.gone |= ended;
+        if crew.gone && crew.threads == 0 {
+            drop(crew);
+            self.end();
+        } else if !crew.gone && !crew.armed && self.idle.load(Ordering::Acquire) == 0 {
+            crew.armed = true;
+            self.lender.arm(&*self);
+        }
     }
 }
 
@@ -238,65 +320,6 @@ fn clone_into(own: &OwnedFd, device: BorrowedFd<'_>) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// The supervisor: starts a thread when all have been busy for a tick.
-fn supervise(session: &std::sync::Weak<Session>) {
-    let mut seen = 0;
-    let mut still = 0;
-    loop {
-        {
-            let Some(session) = session.upgrade() else { return };
-            if !session.is_alive() {
-                return;
-            }
-            let handled = session.handled.load(Ordering::Relaxed);
-            let busy = session.idle.load(Ordering::Acquire) == 0;
-            let threads = session.threads.load(Ordering::Acquire);
-            if busy && threads > 0 && threads < session.options.max_threads {
-                let _ = session.clone().spawn();
-            }
-            still = if handled == seen && !busy { still + 1 } else { 0 };
-            seen = handled;
-            if still >= QUIET_TICKS {
-                still = 0;
-                session.quiet.store(true, Ordering::Release);
-            }
-            if !session.quiet.load(Ordering::Acquire) {
-                drop(session);
-                std::thread::sleep(TICK);
-                continue;
-            }
-        }
-        std::thread::park();
-    }
-}
-
-/// A buffer for requests in which the data of a WRITE begins on a page.
-///
-/// It is a mapping of its own, so that only what the kernel filled takes memory: most threads of most
-/// mounts never read more than a page, and a thousand mounts have thousands of threads.
-struct RequestBuffer {
-    bytes: MmapMut,
-    start: usize,
-}
-
-impl RequestBuffer {
-    fn new() -> io::Result<Self> {
-        // A WRITE's header and arguments are 80 bytes.
-        let head = size_of::<InHeader>() + size_of::<abi::ReadIn>();
-        let bytes = MmapMut::map_anon(2 * PAGE + (MAX_IO as usize).max(abi::MIN_READ_BUFFER))?;
-        // A mapping begins on a page.
-        Ok(Self { bytes, start: PAGE.saturating_sub(head) })
-    }
-
-    fn space(&mut self) -> &mut [u8] {
-        self.bytes.get_mut(self.start..).unwrap_or_default()
-    }
-
-    fn filled(&self, len: usize) -> &[u8] {
-        self.bytes.get(self.start..self.start.saturating_add(len)).unwrap_or_default()
-    }
-}
-
 /// What reading the device gave.
 enum Read {
     /// A request of so many bytes.
@@ -308,7 +331,7 @@ enum Read {
 }
 
 fn read(device: BorrowedFd<'_>, buffer: &mut RequestBuffer) -> io::Result<Read> {
-    match rustix::io::read(device, buffer.space()) {
+    match rustix::io::read(device, buffer.space()?) {
         // Zero bytes: the connection is being torn down.
         Ok(0) => Ok(Read::End),
         Ok(len) => Ok(Read::Request(len)),
@@ -318,80 +341,9 @@ fn read(device: BorrowedFd<'_>, buffer: &mut RequestBuffer) -> io::Result<Read> 
     }
 }
 
-/// One serving thread.
-fn serve(session: &Arc<Session>, worker: &Worker) -> io::Result<()> {
-    let device = session.clone_device().map_or_else(|| session.device.clone(), Arc::new);
-    let watch = if session.options.spin.is_zero() { None } else { session.clone_device() };
-    let watch = watch.map(Arc::new);
-    if let Some(watch) = &watch {
-        rustix::io::ioctl_fionbio(watch, true)?;
-    }
-    let mut buffer = RequestBuffer::new()?;
-    loop {
-        session.idle.fetch_add(1, Ordering::AcqRel);
-        let got = read(device.as_fd(), &mut buffer);
-        session.idle.fetch_sub(1, Ordering::AcqRel);
-        match got? {
-            Read::Request(len) => handle(session, worker, &device, buffer.filled(len)),
-            Read::Nothing => continue,
-            Read::End => return Ok(()),
-        }
-        if let Some(watch) = &watch
-            && !spin(session, worker, watch, &mut buffer)?
-        {
-            return Ok(());
-        }
-        // Threads that are idle do not end, so at least that many stay.
-        if session.threads.load(Ordering::Acquire) > session.options.threads
-            && session.idle.load(Ordering::Acquire) >= session.options.threads
-        {
-            return Ok(());
-        }
-    }
-}
-
-/// Looks for further requests while they keep coming, if no other thread does. False when the
-/// mount is gone.
-fn spin(
-    session: &Arc<Session>,
-    worker: &Worker,
-    watch: &Arc<OwnedFd>,
-    buffer: &mut RequestBuffer,
-) -> io::Result<bool> {
-    if session.spinning.swap(true, Ordering::AcqRel) {
-        return Ok(true);
-    }
-    session.idle.fetch_add(1, Ordering::AcqRel);
-    let mut since = Instant::now();
-    let alive = loop {
-        match read(watch.as_fd(), buffer)? {
-            Read::Request(len) => {
-                // While this one works, another may watch.
-                session.spinning.store(false, Ordering::Release);
-                session.idle.fetch_sub(1, Ordering::AcqRel);
-                handle(session, worker, watch, buffer.filled(len));
-                if session.spinning.swap(true, Ordering::AcqRel) {
-                    return Ok(true);
-                }
-                session.idle.fetch_add(1, Ordering::AcqRel);
-                since = Instant::now();
-            }
-            Read::Nothing if since.elapsed() >= session.options.spin => break true,
-            Read::Nothing => (0..32).for_each(|_| std::hint::spin_loop()),
-            Read::End => break false,
-        }
-    };
-    session.spinning.store(false, Ordering::Release);
-    session.idle.fetch_sub(1, Ordering::AcqRel);
-    Ok(alive)
-}
-
 /// Answers one request, or puts it aside.
 fn handle(session: &Arc<Session>, worker: &Worker, device: &Arc<OwnedFd>, request: &[u8]) {
     session.handled.fetch_add(1, Ordering::Relaxed);
-    if session.quiet.load(Ordering::Relaxed) {
-        session.wake_supervisor();
-    }
     if let Some(unique) = Request::interrupted(request) {
         return session.interrupts.interrupted(unique);
     }
