@@ -29,6 +29,11 @@ pub struct Budget {
     pub buffers: u64,
     /// Most threads that serve one mount; each may hold a request of a MiB.
     pub threads: usize,
+    /// Most threads that serve mounts, all together.
+    pub all_threads: usize,
+    /// Whether memory may come in huge pages, which disks are read into faster, and of which each thread takes one for
+    /// the little it keeps.
+    pub huge_pages: bool,
 }
 
 impl Budget {
@@ -44,6 +49,8 @@ impl Budget {
             in_flight: (own / 32).clamp(4 << 20, 64 << 20),
             buffers: (dirty / 8).clamp(2 << 20, 256 << 20),
             threads: usize::try_from(own / (32 << 20)).unwrap_or(64).clamp(6, 64),
+            all_threads: usize::try_from(own / (4 << 20)).unwrap_or(1024).clamp(64, 1024),
+            huge_pages: own >= SMALL,
         }
     }
 
@@ -161,10 +168,12 @@ mod tests {
     fn shares_shrink_with_memory_and_pools() {
         let large = Budget::of(16 << 30, 1);
         assert_eq!((large.cache, large.threads, large.buffers), (4 << 30, 64, (16 << 30) / 80));
+        assert_eq!((large.all_threads, large.huge_pages), (1024, true));
         assert_eq!(Budget::of(1 << 40, 1).dirty, 4 << 30);
         assert_eq!(Budget::of(16 << 30, 4), Budget::of(4 << 30, 1));
         let small = Budget::of(300 << 20, 1);
         let threads = (small.threads as u64) << 20;
+        assert_eq!((small.all_threads, small.huge_pages), (75, false));
         let most = small.cache + 2 * small.dirty + small.in_flight + small.buffers + threads;
         assert!(most < 160 << 20, "half of a small group is left for what cannot be cut: {most}");
     }

@@ -17,7 +17,7 @@ use cenote_control::run_directory::{self, PoolFiles};
 use cenote_control::server::{self, PoolService};
 use zeroize::Zeroizing;
 
-use crate::opening;
+use crate::{memory, opening};
 
 /// The process itself.
 pub fn run() -> ExitCode {
@@ -67,6 +67,7 @@ fn prepare() -> Result<Prepared, Failure> {
     start_log(&files.log);
     export_on_signals(name, &directory);
     tracing::info!(pool = %name, "opening");
+    memory::begin();
     let opened = match &request {
         Beginning::Open(request) => opening::open(request),
         Beginning::Create(plan) => opening::create(plan),

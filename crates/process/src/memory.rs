@@ -16,6 +16,17 @@ const TICK: Duration = Duration::from_secs(2);
 /// Bytes of blocks that a pool keeps in memory that is opened for a moment.
 const PART_CACHE: u64 = 16 << 20;
 
+/// Settles how this process takes memory, before it takes much.
+pub fn begin() {
+    let budget = Budget::now();
+    cenote_serve::fuse::limit_threads(budget.all_threads);
+    if !budget.huge_pages
+        && let Err(error) = rustix::thread::disable_transparent_huge_pages(true)
+    {
+        tracing::info!(%error, "memory comes in huge pages");
+    }
+}
+
 /// Keeps a pool within its share as pools come and go, and lets its cache give way when its control
 /// group runs short.
 pub fn watch(pool: &Arc<Pool>, gate: Option<Arc<Gate>>) {

@@ -15,7 +15,7 @@ const WRITERS: u32 = 64;
 const PIECE: usize = 1 << 20;
 const PIECES: u32 = 6;
 /// Mounted filesystems, each of which is written into.
-const MOUNTS: u32 = 200;
+const MOUNTS: u32 = 300;
 
 /// A control group of that size; gone at the end.
 struct Group(PathBuf);

@@ -37,6 +37,7 @@ use zerocopy::IntoBytes;
 
 pub use cenote_posix::AccessTimes;
 pub use mount::{is_dead, mounted_places, resolve};
+pub use threads::limit_threads;
 
 use handler::{Handler, HandlerOptions, MAX_IO};
 use session::{Session, SessionOptions};

@@ -1,4 +1,6 @@
 //! Where a thread reads requests into.
+//!
+//! Invariant: what is shown of it lies inside it, whatever length the kernel says.
 
 use std::io;
 

@@ -38,10 +38,13 @@ use super::reply::{Body, Reply};
 use super::request::Request;
 use super::request_buffer::RequestBuffer;
 use super::send::send;
-use super::threads::{Served, Threads};
+use super::threads::{Served, Threads, Watched};
 
 /// Descriptors that no thread takes for itself.
 const SPARE_DESCRIPTORS: u64 = 16;
+
+/// How long to wait after a request could not be read.
+const AFTER_ERROR: Duration = Duration::from_millis(100);
 
 /// How a session works.
 #[derive(Debug, Clone, Copy)]
@@ -63,6 +66,8 @@ enum Stage {
 #[derive(Debug)]
 struct Crew {
     threads: usize,
+    /// Those of them that were lent and are not here yet.
+    coming: usize,
     /// The next request wakes the watcher.
     armed: bool,
     /// The mount is gone.
@@ -112,7 +117,7 @@ impl Session {
             changed: Condvar::new(),
             number: lender.number(),
             lender,
-            crew: Mutex::new(Crew { threads: 0, armed: true, gone: false }),
+            crew: Mutex::new(Crew { threads: 0, coming: 0, armed: true, gone: false }),
             idle: AtomicUsize::new(0),
             spinning: AtomicBool::new(false),
             handled: AtomicUsize::new(0),
@@ -185,26 +190,44 @@ impl Session {
     }
 
     /// What a thread does while it is here. False when the mount is gone.
-    fn work(self: &Arc<Self>, worker: &Worker, buffer: &mut RequestBuffer) -> io::Result<bool> {
+    fn work(self: &Arc<Self>, worker: &Worker, buffer: &mut RequestBuffer) -> bool {
         let device = self.clone_device().map_or_else(|| self.device.clone(), Arc::new);
+        let mut is_new = true;
         loop {
             self.idle.fetch_add(1, Ordering::AcqRel);
-            let got = self.next_request(device.as_fd(), buffer);
+            if std::mem::take(&mut is_new) {
+                self.crew.lock().coming -= 1;
+            }
+            let got = self.await_request(device.as_fd(), buffer);
             self.idle.fetch_sub(1, Ordering::AcqRel);
-            match got? {
+            match got {
                 Read::Request(len) => handle(self, worker, &device, buffer.filled(len)),
-                Read::Nothing => return Ok(true),
-                Read::End => return Ok(false),
+                Read::Nothing => return true,
+                Read::End => return false,
             }
             // Threads that are idle stay while requests come, so at least that many do.
             let idle = self.idle.load(Ordering::Acquire);
             if idle >= self.options.threads || self.lender.are_too_few() {
-                return Ok(true);
+                return true;
             }
         }
     }
 
-    /// Waits for a request: nothing if the session is quiet.
+    /// Waits for a request: nothing if the session is quiet. What fails (there may be no memory to read into) is tried
+    /// again: the mount lasts.
+    fn await_request(&self, device: BorrowedFd<'_>, buffer: &mut RequestBuffer) -> Read {
+        let mut told = false;
+        loop {
+            match self.next_request(device, buffer) {
+                Ok(found) => return found,
+                Err(error) if !told => tracing::error!(%error, "a FUSE request is not read"),
+                Err(_) => {}
+            }
+            told = true;
+            std::thread::sleep(AFTER_ERROR);
+        }
+    }
+
     fn next_request(&self, device: BorrowedFd<'_>, buffer: &mut RequestBuffer) -> io::Result<Read> {
         if !self.options.spin.is_zero() && !self.spinning.swap(true, Ordering::AcqRel) {
             let since = Instant::now();
@@ -269,37 +292,34 @@ impl Served for Session {
     fn is_woken(&self) -> bool {
         let mut crew = self.crew.lock();
         crew.armed = false;
-        let more = crew.threads < self.options.max_threads;
-        crew.threads += usize::from(more);
-        more
+        crew.borrow(self.options.max_threads)
     }
 
     fn needs_thread(&self) -> bool {
         let mut crew = self.crew.lock();
-        let busy = self.idle.load(Ordering::Acquire) == 0 && !crew.armed && !crew.gone;
-        let more = busy && crew.threads < self.options.max_threads;
-        crew.threads += usize::from(more);
-        more
+        let busy = self.idle.load(Ordering::Acquire) == 0 && !crew.armed;
+        busy && crew.borrow(self.options.max_threads)
     }
 
-    fn is_armed(&self) -> bool {
-        let crew = self.crew.lock();
-        crew.armed || crew.gone
+    fn watched(&self) -> Watched {
+        match &*self.crew.lock() {
+            Crew { gone: true, .. } => Watched::Gone,
+            Crew { armed: true, .. } => Watched::Armed,
+            _ => Watched::Served,
+        }
     }
 
     fn serve(self: Arc<Self>, buffer: &mut RequestBuffer) {
         let worker = self.interrupts.add_worker();
-        let ended = match self.work(&worker, buffer) {
-            Ok(going) => !going,
-            Err(error) => {
-                tracing::error!(%error, "a mount is not served any more");
-                true
-            }
-        };
+        let work = AssertUnwindSafe(|| self.work(&worker, buffer));
+        let lasts = std::panic::catch_unwind(work).unwrap_or_else(|_| {
+            tracing::error!("a thread that serves a mount panicked");
+            true
+        });
         self.interrupts.remove_worker(&worker);
         let mut crew = self.crew.lock();
         crew.threads -= 1;
-        crew.gone |= ended;
+        crew.gone |= !lasts;
         if crew.gone && crew.threads == 0 {
             drop(crew);
             self.end();
@@ -307,6 +327,16 @@ impl Served for Session {
             crew.armed = true;
             self.lender.arm(&*self);
         }
+    }
+}
+
+impl Crew {
+    /// Whether one more thread is to be lent, which is counted then. Those that come are waited for first.
+    fn borrow(&mut self, most: usize) -> bool {
+        let more = !self.gone && self.coming == 0 && self.threads < most;
+        self.coming += usize::from(more);
+        self.threads += usize::from(more);
+        more
     }
 }
 

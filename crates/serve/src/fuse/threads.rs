@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -28,7 +28,7 @@ const TICK: Duration = Duration::from_millis(1);
 const KEPT: usize = 1;
 /// How long a lent thread waits for a request before it leaves a session that is quiet.
 const QUIET: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
-/// Threads lent, above which no thread waits so: where many mounts are looked at in turn, each has one for a moment.
+/// Sessions served, above which no thread waits so: where many mounts are looked at in turn, each has one for a moment.
 const MANY: usize = 32;
 /// Threads that wait to be lent; others end at once.
 const MOST_WAITING: usize = 8;
@@ -37,7 +37,26 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Events taken at once.
 const EVENTS: usize = 64;
 
+/// Most threads to be lent.
+static MOST: AtomicUsize = AtomicUsize::new(1024);
+
+/// Lets at most so many threads serve the mounts of this process. Where more mounts are used at once, they take turns.
+pub fn limit_threads(most: usize) {
+    MOST.store(most.max(1), Ordering::Relaxed);
+}
+
 static SHARED: Mutex<Option<Arc<Threads>>> = Mutex::new(None);
+
+/// Who hears of the next request of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Watched {
+    /// The watcher.
+    Armed,
+    /// A thread that was lent, as long as one waits.
+    Served,
+    /// There will be none.
+    Gone,
+}
 
 /// What threads are lent to.
 pub(super) trait Served: std::fmt::Debug + Send + Sync {
@@ -53,8 +72,8 @@ pub(super) trait Served: std::fmt::Debug + Send + Sync {
     /// Whether all its threads are busy and a further one may help. If so, it counts it.
     fn needs_thread(&self) -> bool;
 
-    /// Whether the watcher hears of the next request, or there will be none.
-    fn is_armed(&self) -> bool;
+    /// Who hears of the next request.
+    fn watched(&self) -> Watched;
 
     /// Serves with the calling thread, which was counted, until it is not needed here.
     fn serve(self: Arc<Self>, buffer: &mut RequestBuffer);
@@ -68,18 +87,25 @@ pub(super) struct Threads {
     sessions: Mutex<HashMap<u64, Arc<dyn Served>>>,
     lending: Mutex<Lending>,
     asked: Condvar,
-    /// Threads lent.
-    lent: AtomicUsize,
-    /// A session waits for a thread and none could be started.
+    /// Sessions the watcher looks at every tick.
+    served: AtomicUsize,
+    /// The first thread was started.
+    begun: AtomicBool,
+    /// Sessions wait for threads and none could be started, or there are as many as may be: threads leave a session after
+    /// a request, and starting one is tried again at every tick.
     too_few: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct Lending {
-    /// Threads that wait to be lent.
+    /// All threads to be lent.
+    threads: usize,
+    /// Those that wait to be.
     waiting: usize,
     /// Sessions that wait for a thread, in their order.
     sessions: VecDeque<Arc<dyn Served>>,
+    /// Sessions that are gone and may be held by nobody else. To let them go may take long.
+    gone: Vec<Arc<dyn Served>>,
 }
 
 impl Threads {
@@ -89,23 +115,29 @@ impl Threads {
     /// If no thread can be started.
     pub(super) fn shared() -> io::Result<Arc<Self>> {
         let mut shared = SHARED.lock();
-        if let Some(threads) = &*shared {
-            return Ok(threads.clone());
+        let threads = match &*shared {
+            Some(threads) => threads.clone(),
+            None => {
+                let threads = Arc::new(Self {
+                    epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+                    next: AtomicU64::new(0),
+                    sessions: Mutex::default(),
+                    lending: Mutex::default(),
+                    asked: Condvar::new(),
+                    served: AtomicUsize::new(0),
+                    begun: AtomicBool::new(false),
+                    too_few: AtomicBool::new(false),
+                });
+                let watcher = threads.clone();
+                let watch = move || watcher.watch();
+                std::thread::Builder::new().name("fuse-watch".into()).spawn(watch)?;
+                shared.insert(threads).clone()
+            }
+        };
+        if !threads.begun.load(Ordering::Relaxed) {
+            threads.start()?;
+            threads.begun.store(true, Ordering::Relaxed);
         }
-        let threads = Arc::new(Self {
-            epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
-            next: AtomicU64::new(0),
-            sessions: Mutex::default(),
-            lending: Mutex::default(),
-            asked: Condvar::new(),
-            lent: AtomicUsize::new(0),
-            too_few: AtomicBool::new(false),
-        });
-        threads.start()?;
-        let watcher = threads.clone();
-        let watch = move || watcher.watch();
-        std::thread::Builder::new().name("fuse-watch".into()).spawn(watch)?;
-        *shared = Some(threads.clone());
         Ok(threads)
     }
 
@@ -147,7 +179,7 @@ impl Threads {
 
     /// How long a thread is to wait for a request where it was lent to.
     pub(super) fn patience(&self) -> Timespec {
-        let many = self.lent.load(Ordering::Relaxed) > MANY || self.are_too_few();
+        let many = self.served.load(Ordering::Relaxed) > MANY || self.are_too_few();
         if many { Timespec { tv_sec: 0, tv_nsec: 0 } } else { QUIET }
     }
 
@@ -157,7 +189,8 @@ impl Threads {
         let mut looked = Instant::now();
         loop {
             let tick = Timespec { tv_sec: 0, tv_nsec: i64::from(TICK.subsec_nanos()) };
-            let patience = if served.is_empty() { None } else { Some(&tick) };
+            let rests = served.is_empty() && !self.are_too_few();
+            let patience = if rests { None } else { Some(&tick) };
             match epoll::wait(&self.epoll, spare_capacity(&mut events), patience) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => {
@@ -178,16 +211,27 @@ impl Threads {
                     served.push(session);
                 }
             }
-            if looked.elapsed() < TICK {
-                continue;
-            }
-            looked = Instant::now();
-            served.retain(|session| {
-                if session.needs_thread() {
-                    self.lend(session.clone());
+            if looked.elapsed() >= TICK {
+                looked = Instant::now();
+                if self.are_too_few() {
+                    self.try_again();
                 }
-                !session.is_armed()
-            });
+                served.retain(|session| {
+                    if session.needs_thread() {
+                        self.lend(session.clone());
+                    }
+                    match session.watched() {
+                        Watched::Served => true,
+                        Watched::Armed => false,
+                        Watched::Gone => {
+                            self.lending.lock().gone.push(session.clone());
+                            self.asked.notify_one();
+                            false
+                        }
+                    }
+                });
+            }
+            self.served.store(served.len(), Ordering::Relaxed);
         }
     }
 
@@ -200,26 +244,53 @@ impl Threads {
             return;
         }
         drop(lending);
-        if let Err(error) = self.start()
-            && !self.too_few.swap(true, Ordering::Relaxed)
-        {
-            tracing::warn!(%error, "a mount waits for a thread");
+        self.start_one();
+    }
+
+    /// Starts a thread for sessions that wait, if any still does.
+    fn try_again(self: &Arc<Self>) {
+        let lending = self.lending.lock();
+        if lending.sessions.is_empty() {
+            self.too_few.store(false, Ordering::Relaxed);
+            return;
+        }
+        drop(lending);
+        self.start_one();
+    }
+
+    fn start_one(self: &Arc<Self>) {
+        let started = self.start();
+        if !matches!(started, Ok(true)) && !self.too_few.swap(true, Ordering::Relaxed) {
+            tracing::info!(?started, "mounts wait for threads");
         }
     }
 
-    fn start(self: &Arc<Self>) -> io::Result<()> {
+    /// Starts a further thread; false if there are as many as may be.
+    fn start(self: &Arc<Self>) -> io::Result<bool> {
+        {
+            let mut lending = self.lending.lock();
+            if lending.threads >= MOST.load(Ordering::Relaxed) {
+                return Ok(false);
+            }
+            lending.threads += 1;
+        }
         let threads = self.clone();
-        std::thread::Builder::new().name("fuse".into()).spawn(move || threads.serve())?;
-        Ok(())
+        let started = std::thread::Builder::new().name("fuse".into()).spawn(move || {
+            threads.serve();
+            threads.lending.lock().threads -= 1;
+        });
+        if let Err(error) = started {
+            self.lending.lock().threads -= 1;
+            return Err(error);
+        }
+        Ok(true)
     }
 
     /// One thread that is lent again and again.
     fn serve(&self) {
         let mut buffer = RequestBuffer::default();
         while let Some(session) = self.next_session() {
-            self.lent.fetch_add(1, Ordering::Relaxed);
             session.serve(&mut buffer);
-            self.lent.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
@@ -227,6 +298,11 @@ impl Threads {
     fn next_session(&self) -> Option<Arc<dyn Served>> {
         let mut lending = self.lending.lock();
         loop {
+            let gone = std::mem::take(&mut lending.gone);
+            if !gone.is_empty() {
+                MutexGuard::unlocked(&mut lending, || drop(gone));
+                continue;
+            }
             if let Some(session) = lending.sessions.pop_front() {
                 if lending.sessions.is_empty() {
                     self.too_few.store(false, Ordering::Relaxed);
