@@ -48,6 +48,7 @@ impl Pipe {
                 _ => asked.push(false),
             }
         }
+        self.vdev_handle().precedence().note(reads.iter().map(|read| read.size).sum());
         let mut answers = vdevs.read_batch(&reads).into_iter();
         let mut results = Vec::with_capacity(bps.len());
         for (bp, asked) in bps.iter().zip(asked) {

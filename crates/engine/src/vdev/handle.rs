@@ -9,6 +9,7 @@
 //! each tree follows from the one before, so nothing noted of a device is lost between two.
 
 use super::error::VdevError;
+use super::precedence::Precedence;
 use super::tree::VdevTree;
 use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
@@ -23,12 +24,23 @@ struct Shared {
     current: ArcSwap<VdevTree>,
     /// Held while a tree is made from the current one.
     changing: Mutex<()>,
+    precedence: Precedence,
 }
 
 impl VdevHandle {
     /// A handle on `tree`.
     pub fn new(tree: Arc<VdevTree>) -> Self {
-        Self(Arc::new(Shared { current: ArcSwap::new(tree), changing: Mutex::default() }))
+        let precedence = Precedence::default();
+        Self(Arc::new(Shared {
+            current: ArcSwap::new(tree),
+            changing: Mutex::default(),
+            precedence,
+        }))
+    }
+
+    /// Who comes first at the devices.
+    pub fn precedence(&self) -> &Precedence {
+        &self.0.precedence
     }
 
     /// The vdevs, for as long as they are wanted.

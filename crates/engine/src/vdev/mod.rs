@@ -31,6 +31,7 @@ mod parity;
 mod patience;
 mod permutation;
 mod plan;
+mod precedence;
 mod probe;
 pub mod raidz;
 mod read;

@@ -20,6 +20,8 @@ use std::thread::JoinHandle;
 
 /// Bytes one thread takes at once.
 const BATCH: u64 = 8 << 20;
+/// And while reads come, of which one would wait for all that is under way; one thread at a time then.
+const SMALL_BATCH: u64 = 1 << 20;
 /// While others are at work, a thread waits until this much has come together.
 const WORTHWHILE: u64 = 1 << 20;
 
@@ -142,7 +144,7 @@ impl WriteQueue {
             }
         }
         state.put(place, end, write);
-        if state.is_worthwhile() {
+        if self.shared.is_worthwhile(&state) {
             self.shared.work.notify_one();
         }
     }
@@ -287,7 +289,7 @@ impl QueueState {
             && (self.active == 0 || self.queued >= WORTHWHILE || self.waiters > 0 || self.stopping)
     }
 
-    fn take(&mut self) -> Vec<BlockWrite> {
+    fn take(&mut self, most: u64) -> Vec<BlockWrite> {
         let mut batch = Vec::new();
         let mut bytes = 0;
         while let Some(place) = self.queue.front() {
@@ -296,7 +298,7 @@ impl QueueState {
                 continue;
             };
             let len = length(&pending.write);
-            if !batch.is_empty() && bytes + len > BATCH {
+            if !batch.is_empty() && bytes + len > most {
                 break;
             }
             bytes += len;
@@ -311,6 +313,16 @@ impl QueueState {
 }
 
 impl Shared {
+    /// Reads come first now. Without threads everything follows from what was handed in.
+    fn gives_way(&self) -> bool {
+        !self.inline && self.vdevs.precedence().is_claimed()
+    }
+
+    /// A thread should take something now.
+    fn is_worthwhile(&self, state: &QueueState) -> bool {
+        state.is_worthwhile() && (state.active == 0 || !self.gives_way())
+    }
+
     /// Waits until something was written.
     fn wait(&self, state: &mut parking_lot::MutexGuard<'_, QueueState>) {
         if self.inline && !state.queue.is_empty() {
@@ -325,7 +337,7 @@ impl Shared {
     fn run(&self) {
         let mut state = self.state.lock();
         loop {
-            while !state.is_worthwhile() {
+            while !self.is_worthwhile(&state) {
                 if state.stopping && state.queue.is_empty() {
                     return;
                 }
@@ -337,9 +349,9 @@ impl Shared {
 
     /// Writes a batch of what is queued.
     fn write_some(&self, state: &mut parking_lot::MutexGuard<'_, QueueState>) {
-        let batch = state.take();
+        let batch = state.take(if self.gives_way() { SMALL_BATCH } else { BATCH });
         state.active += 1;
-        if state.is_worthwhile() {
+        if self.is_worthwhile(state) {
             self.work.notify_one();
         }
         let write = || self.vdevs.current().write_batch(&batch);
@@ -349,7 +361,7 @@ impl Shared {
             state.tried(write, answer);
         }
         self.done.notify_all();
-        if state.is_worthwhile() {
+        if self.is_worthwhile(state) {
             self.work.notify_one();
         }
     }

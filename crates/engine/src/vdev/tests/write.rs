@@ -394,3 +394,29 @@ fn a_block_is_written_anew_where_it_is_without_a_wait() {
         queue.flushed();
     }
 }
+
+#[test]
+fn while_reads_come_a_mebibyte_is_under_way_at_most() {
+    const DELAY: std::time::Duration = std::time::Duration::from_millis(20);
+    let rig = Rig::new(root(12, vec![leaf(1)]));
+    rig.disks[&1].set_delay(DELAY);
+    let vdevs = VdevHandle::new(Arc::new(rig.tree));
+    let queue = WriteQueue::new(vdevs.clone(), 3, 64 << 20).unwrap();
+    let writes = blocks(3, 0, 4096, 4096, &[1 << 20; 8], 30);
+    let done = std::sync::atomic::AtomicBool::new(false);
+    let start = std::time::Instant::now();
+    std::thread::scope(|scope| {
+        vdevs.precedence().note(4096);
+        scope.spawn(|| {
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                vdevs.precedence().note(4096);
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+        });
+        writes.into_iter().for_each(|write| queue.submit(write));
+        assert!(queue.settle().is_none());
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    // One after another, then.
+    assert!(start.elapsed() >= 8 * DELAY, "{:?}", start.elapsed());
+}
