@@ -198,7 +198,7 @@ impl Threads {
                     std::thread::sleep(PATIENCE);
                 }
             }
-            if served.is_empty() {
+            if rests {
                 looked = Instant::now();
             }
             for event in events.drain(..) {
