@@ -20,7 +20,7 @@ use cenote_posix::tree::{Caller, NewNode, ROOT, Tree};
 use cenote_serve::fuse::{AccessTimes, MountOptions, Mounted, mount};
 use memory::{MemoryTree, ROOT_INO};
 use rustix::fs::{AtFlags, CWD, RenameFlags, Timespec, Timestamps, XattrFlags};
-use support::{acl, as_nobody, can_mount, directory, pattern, serve, unmount, xattr};
+use support::{acl, as_nobody, can_mount, directory, pattern, serve, unmount, until, xattr};
 
 const ROOT_CALLER: Caller = Caller { uid: 0, gid: 0, pid: 0 };
 
@@ -36,14 +36,6 @@ fn errno<T: std::fmt::Debug>(result: std::io::Result<T>) -> i32 {
 }
 
 /// Waits until something is so.
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !is_so() {
-        assert!(start.elapsed() < Duration::from_secs(20), "never: {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
 /// Lets the clock go on, so that times differ.
 fn tick() {
     std::thread::sleep(Duration::from_millis(15));

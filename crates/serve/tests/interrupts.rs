@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use cenote_serve::fuse::{MountOptions, mount};
 use memory::{MemoryTree, ROOT_INO};
-use support::{can_mount, directory};
+use support::{can_mount, directory, until};
 
 /// Longest time a killed process may take to be gone.
 const AT_ONCE: Duration = Duration::from_secs(3);
@@ -29,14 +29,6 @@ fn dd(input: &Path, output: &Path) -> Child {
         .stderr(Stdio::null())
         .spawn()
         .unwrap()
-}
-
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !is_so() {
-        assert!(start.elapsed() < Duration::from_secs(20), "never: {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 fn kill(child: &Child, signal: rustix::process::Signal) {

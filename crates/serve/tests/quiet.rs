@@ -5,14 +5,14 @@
 
 use std::fs;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cenote_serve::fuse::{MountOptions, mount};
 
 mod memory;
 mod support;
 use memory::{MemoryTree, ROOT_INO};
-use support::{can_mount, directory};
+use support::{can_mount, directory, until_within};
 
 const MOUNTS: usize = 100;
 /// The watcher, and threads it may lend.
@@ -20,11 +20,11 @@ const FEW: usize = 10;
 
 /// Threads of this process that serve mounts.
 fn threads() -> usize {
-    let of = |entry: std::io::Result<fs::DirEntry>| {
-        let name = fs::read_to_string(entry.unwrap().path().join("comm")).unwrap_or_default();
-        name.starts_with("fuse")
+    let serves = |entry: &std::io::Result<fs::DirEntry>| {
+        let place = entry.as_ref().unwrap().path().join("comm");
+        fs::read_to_string(place).unwrap_or_default().starts_with("fuse")
     };
-    fs::read_dir("/proc/self/task").unwrap().map(of).filter(|is| *is).count()
+    fs::read_dir("/proc/self/task").unwrap().filter(serves).count()
 }
 
 #[test]
@@ -45,11 +45,7 @@ fn mounts_that_nobody_uses_take_no_threads() {
         })
         .collect();
     let quiet = || {
-        let start = Instant::now();
-        while threads() > FEW {
-            assert!(start.elapsed() < Duration::from_secs(10), "{} threads", threads());
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        until_within(Duration::from_secs(10), "few threads are left", || threads() <= FEW);
     };
     quiet();
     for round in 0..3 {

@@ -43,7 +43,7 @@ impl Drop for Group {
     }
 }
 
-/// The pool `tank` of a mirror is exported, and imported by a process of `group`, whose number is given.
+/// Has the pool exported, and imported by a process in `group`. What its file of the process says.
 fn import_into(group: &Group, bench: &Bench) -> String {
     bench.cenote(&["zpool", "export", "tank"]);
     let join = format!("echo $$ > '{}/cgroup.procs'", group.0.display());

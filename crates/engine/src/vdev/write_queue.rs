@@ -283,12 +283,6 @@ impl QueueState {
         }
     }
 
-    /// A thread should take something now rather than wait for more to write with it.
-    fn is_worthwhile(&self) -> bool {
-        !self.queue.is_empty()
-            && (self.active == 0 || self.queued >= WORTHWHILE || self.waiters > 0 || self.stopping)
-    }
-
     fn take(&mut self, most: u64) -> Vec<BlockWrite> {
         let mut batch = Vec::new();
         let mut bytes = 0;
@@ -318,9 +312,10 @@ impl Shared {
         !self.inline && self.vdevs.precedence().is_claimed()
     }
 
-    /// A thread should take something now.
+    /// A thread should take something now rather than wait for more to write with it.
     fn is_worthwhile(&self, state: &QueueState) -> bool {
-        state.is_worthwhile() && (state.active == 0 || !self.gives_way())
+        let is_much = || state.queued >= WORTHWHILE || state.waiters > 0 || state.stopping;
+        !state.queue.is_empty() && (state.active == 0 || is_much() && !self.gives_way())
     }
 
     /// Waits until something was written.

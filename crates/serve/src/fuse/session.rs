@@ -42,7 +42,6 @@ use super::threads::{Served, Threads, Watched};
 
 /// Descriptors that no thread takes for itself.
 const SPARE_DESCRIPTORS: u64 = 16;
-
 /// How long to wait after a request could not be read.
 const AFTER_ERROR: Duration = Duration::from_millis(100);
 
@@ -192,12 +191,9 @@ impl Session {
     /// What a thread does while it is here. False when the mount is gone.
     fn work(self: &Arc<Self>, worker: &Worker, buffer: &mut RequestBuffer) -> bool {
         let device = self.clone_device().map_or_else(|| self.device.clone(), Arc::new);
-        let mut is_new = true;
+        self.idle.fetch_add(1, Ordering::AcqRel);
+        self.crew.lock().coming -= 1;
         loop {
-            self.idle.fetch_add(1, Ordering::AcqRel);
-            if std::mem::take(&mut is_new) {
-                self.crew.lock().coming -= 1;
-            }
             let got = self.await_request(device.as_fd(), buffer);
             self.idle.fetch_sub(1, Ordering::AcqRel);
             match got {
@@ -210,6 +206,7 @@ impl Session {
             if idle >= self.options.threads || self.lender.are_too_few() {
                 return true;
             }
+            self.idle.fetch_add(1, Ordering::AcqRel);
         }
     }
 

@@ -89,8 +89,6 @@ pub(super) struct Threads {
     asked: Condvar,
     /// Sessions the watcher looks at every tick.
     served: AtomicUsize,
-    /// The first thread was started.
-    begun: AtomicBool,
     /// Sessions wait for threads and none could be started, or there are as many as may be: threads leave a session after
     /// a request, and starting one is tried again at every tick.
     too_few: AtomicBool,
@@ -125,7 +123,6 @@ impl Threads {
                     lending: Mutex::default(),
                     asked: Condvar::new(),
                     served: AtomicUsize::new(0),
-                    begun: AtomicBool::new(false),
                     too_few: AtomicBool::new(false),
                 });
                 let watcher = threads.clone();
@@ -134,9 +131,9 @@ impl Threads {
                 shared.insert(threads).clone()
             }
         };
-        if !threads.begun.load(Ordering::Relaxed) {
+        // One always stays.
+        if threads.lending.lock().threads == 0 {
             threads.start()?;
-            threads.begun.store(true, Ordering::Relaxed);
         }
         Ok(threads)
     }

@@ -21,6 +21,20 @@ pub fn can_mount() -> bool {
     can
 }
 
+/// Waits until something is so, a while at most.
+pub fn until(what: &str, is_so: impl FnMut() -> bool) {
+    until_within(Duration::from_secs(20), what, is_so);
+}
+
+/// Waits until something is so, as long as that at most.
+pub fn until_within(patience: Duration, what: &str, mut is_so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < patience, "never: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 /// A directory others may enter.
 pub fn directory() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
