@@ -16,7 +16,7 @@ use crate::{Device, DeviceError};
 
 /// Threads that work at the same time, those held up not counted.
 const THREADS: usize = 64;
-/// How long an idle thread stays.
+/// How long an idle thread stays, if there are others.
 const IDLE: Duration = Duration::from_secs(10);
 
 /// Where a job is.
@@ -90,7 +90,8 @@ fn worker() {
                 let timed_out = WAKE.wait_for(&mut guard, IDLE).timed_out();
                 let queue = guard.get_or_insert_default();
                 queue.idle -= 1;
-                if timed_out && queue.jobs.is_empty() {
+                // The last one stays: another might not come where threads are short.
+                if timed_out && queue.jobs.is_empty() && queue.threads > queue.overdue + 1 {
                     queue.threads -= 1;
                     return;
                 }

@@ -28,6 +28,19 @@ pub struct Column {
     pub scratch: bool,
 }
 
+/// A second place of a column.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Twin {
+    /// Index in [`Map::columns`].
+    pub column: usize,
+    /// As of a [`Column`].
+    pub child: u32,
+    /// As of a [`Column`].
+    pub offset: u64,
+    /// As of a [`Column`].
+    pub scratch: bool,
+}
+
 /// The layout of one block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Map {
@@ -37,12 +50,13 @@ pub struct Map {
     pub size: u64,
     columns: Vec<Column>,
     ends: Vec<usize>,
+    twins: Vec<Twin>,
 }
 
 impl Map {
     /// A map without rows yet.
     pub(super) fn new(parity: usize, size: u64) -> Self {
-        Self { parity, size, columns: Vec::new(), ends: Vec::new() }
+        Self { parity, size, columns: Vec::new(), ends: Vec::new(), twins: Vec::new() }
     }
 
     /// Adds a column to the row being built.
@@ -53,6 +67,18 @@ impl Map {
     /// Ends the row being built.
     pub(super) fn end_row(&mut self) {
         self.ends.push(self.columns.len());
+    }
+
+    /// The column that was added last lies there as well.
+    pub(super) fn push_twin(&mut self, child: u32, offset: u64, scratch: bool) {
+        let column = self.columns.len().saturating_sub(1);
+        self.twins.push(Twin { column, child, offset, scratch });
+    }
+
+    /// Where columns lie besides: an expansion has moved them, but not yet all of their row, which is read where
+    /// it was until then (chapter 08, section 21.3). Ascending by column.
+    pub fn twins(&self) -> &[Twin] {
+        &self.twins
     }
 
     /// The columns of all rows, row by row.

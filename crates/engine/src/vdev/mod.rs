@@ -30,6 +30,7 @@ mod missed;
 mod parity;
 mod patience;
 mod permutation;
+mod placed;
 mod plan;
 mod precedence;
 mod probe;

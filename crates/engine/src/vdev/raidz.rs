@@ -240,6 +240,13 @@ impl Raidz {
                     sector,
                     scratch,
                 });
+                // What comes next is moved from where the expansion stands, and not from before it.
+                let is_moved = self.expanding && base + columns > moved && sector < moved;
+                if is_moved && !absent {
+                    let width = u64::from(self.children);
+                    let at = (sector / width) << shift;
+                    map.push_twin((sector % width) as u32, at, reflow.scratch);
+                }
             }
             map.end_row();
         }

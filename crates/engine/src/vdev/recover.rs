@@ -10,6 +10,7 @@ use super::candidates::Search;
 use super::difference;
 use super::error::VdevError;
 use super::extent::Extent;
+use super::layout::Column;
 use super::leaf::Fitness;
 use super::plan::{NoPlan, Planner};
 use super::raidz::Reflow;
@@ -58,8 +59,8 @@ pub struct Recovered {
 struct Examination {
     /// Devices that were given up are read too.
     desperate: bool,
-    /// Read dRAID's zero sectors as well.
-    pads: bool,
+    /// Read what is not needed to make the block as well: dRAID's zero sectors, second places.
+    all: bool,
     /// If nothing is right, errors are counted.
     blames: bool,
 }
@@ -103,7 +104,7 @@ impl VdevTree {
         match self.examine_with(
             read,
             verify,
-            Examination { desperate: true, pads: false, blames: false },
+            Examination { desperate: true, all: false, blames: false },
         ) {
             Ok(recovered) => Ok(Some(recovered)),
             Err(VdevError::NoIntactCopy { .. }) => Ok(None),
@@ -126,7 +127,7 @@ impl VdevTree {
     /// it: what a leaf lacks of it is written, and noted as missed where that fails. Does nothing if
     /// the block is not there.
     pub fn complete(&self, read: &BlockRead, verify: &mut dyn FnMut(&[u8]) -> bool) {
-        let how = Examination { desperate: false, pads: false, blames: false };
+        let how = Examination { desperate: false, all: true, blames: false };
         let Ok(found) = self.examine_with(read, verify, how) else { return };
         let written = self.repair(&found.repairs);
         let failed = found.repairs.iter().zip(written).filter(|(_, written)| written.is_err());
@@ -152,21 +153,21 @@ impl VdevTree {
         read: &BlockRead,
         verify: &mut dyn FnMut(&[u8]) -> bool,
         desperate: bool,
-        pads: bool,
+        all: bool,
     ) -> Result<Recovered, VdevError> {
-        self.examine_with(read, verify, Examination { desperate, pads, blames: true })
+        self.examine_with(read, verify, Examination { desperate, all, blames: true })
     }
 
     fn examine_with(
         &self,
         read: &BlockRead,
         verify: &mut dyn FnMut(&[u8]) -> bool,
-        Examination { desperate, pads, blames }: Examination,
+        Examination { desperate, all, blames }: Examination,
     ) -> Result<Recovered, VdevError> {
         let (node, extent) = self.locate(read)?;
         let size = usize::try_from(read.size).map_err(|_| read.bad("too large"))?;
         let planner = Planner::new(self, desperate);
-        let gatherer = Gatherer { planner, birth: read.birth, pads, away: RefCell::default() };
+        let gatherer = Gatherer { planner, birth: read.birth, all, away: RefCell::default() };
         let mut batch = Batch::new(self);
         let source =
             gatherer.gather(node, extent, &mut batch, 0).map_err(|why| read.unavailable(why))?;
@@ -325,8 +326,8 @@ impl Given<'_> {
 struct Gatherer<'a> {
     planner: Planner<'a>,
     birth: Txg,
-    /// Read dRAID's zero sectors as well.
-    pads: bool,
+    /// Read what is not needed to make the block as well: dRAID's zero sectors, second places.
+    all: bool,
     /// Leaves that have a part of the block, or should, and cannot be asked.
     away: RefCell<Vec<LeafId>>,
 }
@@ -367,34 +368,36 @@ impl Gatherer<'_> {
             Shape::Raidz(_) | Shape::Draid(_) => {
                 let map = planner.map(node, extent, self.birth)?;
                 let mut cells = Vec::with_capacity(map.columns().len());
-                let mut pads = Vec::new();
+                let (mut pads, mut twins) = (Vec::new(), Vec::new());
                 batch.join_small(map.row_count() > 2);
-                for column in map.columns() {
-                    let child = node.children.get(column.child as usize).copied();
-                    let mut cell = |offset: u64, len: u64| {
-                        let extent = Extent { offset, len, scratch: column.scratch };
-                        let source = match child {
-                            Some(child) if len > 0 => {
-                                self.gather(child, extent, batch, depth + 1).ok()
-                            }
-                            _ => None,
-                        };
-                        source.unwrap_or(Source::Nothing)
+                let mut cell = |child: u32, offset: u64, len: u64, scratch: bool| {
+                    let extent = Extent { offset, len, scratch };
+                    let source = match node.children.get(child as usize) {
+                        Some(&child) if len > 0 => {
+                            self.gather(child, extent, batch, depth + 1).ok()
+                        }
+                        _ => None,
                     };
-                    cells.push(cell(column.offset, column.size));
-                    if self.pads && column.pad > 0 {
-                        pads.push((
-                            cell(column.offset + column.size, column.pad),
-                            column.pad as usize,
-                        ));
+                    source.unwrap_or(Source::Nothing)
+                };
+                for column in map.columns() {
+                    let Column { child, offset, size, pad, scratch, .. } = *column;
+                    cells.push(cell(child, offset, size, scratch));
+                    if self.all && pad > 0 {
+                        pads.push((cell(child, offset + size, pad, scratch), pad as usize));
                     }
+                }
+                for twin in map.twins().iter().filter(|_| self.all) {
+                    let size = map.columns().get(twin.column).map_or(0, |column| column.size);
+                    let source = cell(twin.child, twin.offset, size, twin.scratch);
+                    twins.push((twin.column, source));
                 }
                 batch.join_small(false);
                 let widths = match &node.shape {
                     Shape::Raidz(raidz) => raidz.widths_since(self.birth).collect(),
                     _ => Vec::new(),
                 };
-                Source::Rows { map, cells, pads, widths }
+                Source::Rows { map, cells, pads, twins, widths }
             }
             Shape::Root | Shape::Nothing(_) => Source::Nothing,
         })

@@ -4,9 +4,10 @@
 //! for they lack it already, until a flush fails.
 
 use super::error::VdevError;
+use super::placed::Batch;
 use super::plan::Planner;
 use super::tree::{LeafId, VdevTree};
-use super::write::{Batch, BlockWrite, Placer};
+use super::write::{BlockWrite, Placer};
 use std::ops::Range;
 
 /// Blocks that are written again, for some leaves.

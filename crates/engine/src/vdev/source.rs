@@ -47,6 +47,8 @@ pub(super) enum Source {
         cells: Vec<Source>,
         /// Zero sectors and their lengths.
         pads: Vec<(Source, usize)>,
+        /// What else holds columns, whose indexes these are.
+        twins: Vec<(usize, Source)>,
         /// Widths the sectors were laid out with since they were written, newest first.
         widths: Vec<u32>,
     },
@@ -69,7 +71,7 @@ impl Source {
                     rest = after;
                 }
             }
-            Self::Rows { map, cells, pads, .. } => {
+            Self::Rows { map, cells, pads, twins, .. } => {
                 let mut block = truth.to_vec();
                 block.resize(usize::try_from(map.size).unwrap_or(block.len()), 0);
                 for (start, row) in map.rows() {
@@ -84,8 +86,12 @@ impl Source {
                     let height = row.first().map_or(0, |column| column.size as usize);
                     let parity = parity::generate(map.parity, &data, height);
                     let expected = parity.iter().map(Vec::as_slice).chain(data);
-                    for (cell, expected) in cells.iter().skip(start).zip(expected) {
+                    let columns = cells.iter().enumerate().skip(start).zip(expected);
+                    for ((index, cell), expected) in columns {
                         cell.compare(expected, visit);
+                        for (_, twin) in twins.iter().filter(|(column, _)| *column == index) {
+                            twin.compare(expected, visit);
+                        }
                     }
                 }
                 for (pad, len) in pads {

@@ -12,6 +12,7 @@ use super::layout::Map;
 use super::leaf::failure_of;
 use super::parity;
 use super::patience;
+use super::placed::{Batch, Op, Placed};
 use super::plan::{NoPlan, Planner};
 use super::read::BlockRead;
 use super::reports::{Asked, Question, SLOW};
@@ -20,7 +21,6 @@ use bytes::{Bytes, BytesMut};
 use cenote_device::{DeviceError, Enough, Patience, WriteOp, write_batch, write_durable};
 use cenote_format::Txg;
 use std::collections::{HashMap, HashSet};
-use std::ops::Range;
 use std::sync::Arc;
 
 /// Zeros for sectors that belong to a layout and hold nothing.
@@ -47,51 +47,6 @@ impl BlockWrite {
         let size = self.data.len() as u64;
         BlockRead { vdev: self.vdev, offset: self.offset, size, birth: self.birth }
     }
-}
-
-/// A write of one leaf.
-pub(super) struct Op {
-    pub(super) leaf: LeafId,
-    /// First byte on the device.
-    offset: u64,
-    data: Bytes,
-    birth: Txg,
-    /// The distributed spare that it is written for.
-    pub(super) through: Option<LeafId>,
-}
-
-impl Op {
-    fn end(&self) -> u64 {
-        self.offset.saturating_add(self.data.len() as u64)
-    }
-}
-
-/// Where the parts of a block go.
-pub(super) enum Placed {
-    /// An operation of the batch.
-    Op(usize),
-    /// A leaf that takes no writes now, if it is one.
-    Lost(Option<LeafId>),
-    /// The same on each of these; one is enough.
-    Copies(Vec<Placed>),
-    /// All of these are needed.
-    All(Vec<Placed>),
-    /// Columns of a row, of which this many may be lost.
-    Row(usize, Vec<Placed>),
-}
-
-/// Writes to be sent together.
-#[derive(Default)]
-pub(super) struct Batch {
-    pub(super) ops: Vec<Op>,
-    /// Zeros that fill gaps between other writes: sent only where they join two of them.
-    pub(super) fillers: Vec<Op>,
-    /// Leaves were left out although they have a device, or failed where another try may help.
-    pub(super) again: bool,
-    /// It is answered when it is durable.
-    pub(super) durable: bool,
-    /// Groups whose blocks a leaf lacks if what was written is lost; `None`: those of each write.
-    pub(super) births: Option<Range<u64>>,
 }
 
 impl VdevTree {
@@ -291,80 +246,6 @@ fn is_unwritten(result: &Result<(), VdevError>) -> bool {
     matches!(result, Err(VdevError::NotWritten { .. }))
 }
 
-impl Batch {
-    /// The fillers that lie right between two other writes of their leaf.
-    fn useful_fillers(&mut self) -> Vec<Op> {
-        if self.fillers.is_empty() {
-            return Vec::new();
-        }
-        let starts: HashSet<(LeafId, u64)> =
-            self.ops.iter().map(|op| (op.leaf, op.offset)).collect();
-        let ends: HashSet<(LeafId, u64)> = self.ops.iter().map(|op| (op.leaf, op.end())).collect();
-        let mut fillers = std::mem::take(&mut self.fillers);
-        fillers.retain(|op| {
-            ends.contains(&(op.leaf, op.offset)) && starts.contains(&(op.leaf, op.end()))
-        });
-        fillers
-    }
-}
-
-impl Placed {
-    /// What reached the devices is enough.
-    fn stands(&self, is_done: &dyn Fn(usize) -> bool) -> bool {
-        match self {
-            Self::Op(op) => is_done(*op),
-            Self::Lost(_) => false,
-            Self::Copies(copies) => copies.iter().any(|copy| copy.stands(is_done)),
-            Self::All(parts) => parts.iter().all(|part| part.stands(is_done)),
-            Self::Row(parity, columns) => {
-                columns.iter().filter(|column| !column.stands(is_done)).count() <= *parity
-            }
-        }
-    }
-
-    /// Tells `each` every leaf that did not get its part.
-    fn each_missed(
-        &self,
-        batch: &Batch,
-        answers: &[Result<(), DeviceError>],
-        each: &mut dyn FnMut(LeafId),
-    ) {
-        match self {
-            Self::Op(op) if answers.get(*op).is_some_and(Result::is_ok) => {}
-            Self::Op(op) => batch.ops.get(*op).into_iter().for_each(|op| each(op.leaf)),
-            Self::Lost(leaf) => leaf.iter().for_each(|leaf| each(*leaf)),
-            Self::Copies(parts) | Self::All(parts) | Self::Row(_, parts) => {
-                parts.iter().for_each(|part| part.each_missed(batch, answers, each));
-            }
-        }
-    }
-
-    /// Some leaf of those takes no writes now.
-    pub(super) fn is_lost_on(&self, is_one: &dyn Fn(LeafId) -> bool) -> bool {
-        match self {
-            Self::Op(_) => false,
-            Self::Lost(leaf) => leaf.is_some_and(is_one),
-            Self::Copies(parts) | Self::All(parts) | Self::Row(_, parts) => {
-                parts.iter().any(|part| part.is_lost_on(is_one))
-            }
-        }
-    }
-
-    /// The first operation that failed.
-    fn failure<'a>(
-        &self,
-        answers: &'a [Result<(), DeviceError>],
-    ) -> Option<(usize, &'a DeviceError)> {
-        match self {
-            Self::Op(op) => Some((*op, answers.get(*op)?.as_ref().err()?)),
-            Self::Lost(_) => None,
-            Self::Copies(parts) | Self::All(parts) | Self::Row(_, parts) => {
-                parts.iter().find_map(|part| part.failure(answers))
-            }
-        }
-    }
-}
-
 /// Lays blocks out.
 pub(super) struct Placer<'a> {
     pub(super) planner: Planner<'a>,
@@ -497,7 +378,8 @@ impl Placer<'_> {
     ) -> Result<Placed, NoPlan> {
         let map = self.planner.map(node, extent, birth)?;
         let mut rows = Vec::with_capacity(map.row_count());
-        for (_, row) in map.rows() {
+        let mut later = Vec::new();
+        for (start, row) in map.rows() {
             let slices: Vec<Bytes> = row
                 .iter()
                 .skip(map.parity)
@@ -512,21 +394,24 @@ impl Placer<'_> {
             let parity = parity::generate(map.parity, &known, height);
             let stored = parity.into_iter().map(Bytes::from).chain(slices);
             let mut columns = Vec::with_capacity(row.len());
-            for (column, bytes) in row.iter().zip(stored) {
-                let child = *node.children.get(column.child as usize).ok_or("no such child")?;
-                let put = |offset: u64, bytes: &Bytes, batch: &mut Batch| {
-                    let len = bytes.len() as u64;
-                    let extent = Extent { offset, len, scratch: column.scratch };
+            for (index, (column, bytes)) in (start..).zip(row.iter().zip(stored)) {
+                let mut put = |child: u32, (offset, scratch): (u64, bool), bytes: &Bytes| {
+                    let child = *node.children.get(child as usize).ok_or("no such child")?;
+                    let extent = Extent { offset, len: bytes.len() as u64, scratch };
                     self.place(child, extent, birth, bytes, batch, depth + 1)
                 };
                 let mut parts = Vec::with_capacity(2);
                 if column.size > 0 {
-                    parts.push(put(column.offset, &bytes, batch)?);
+                    parts.push(put(column.child, (column.offset, column.scratch), &bytes)?);
                 }
                 if column.pad > 0 {
                     let offset = column.offset.checked_add(column.size);
-                    let offset = offset.ok_or("beyond the device")?;
-                    parts.push(put(offset, &zeros(column.pad), batch)?);
+                    let place = (offset.ok_or("beyond the device")?, column.scratch);
+                    parts.push(put(column.child, place, &zeros(column.pad))?);
+                }
+                for twin in map.twins().iter().filter(|twin| twin.column == index) {
+                    let placed = put(twin.child, (twin.offset, twin.scratch), &bytes)?;
+                    later.push(Placed::Later(Box::new(placed)));
                 }
                 columns.push(match parts.pop() {
                     Some(only) if parts.is_empty() => only,
@@ -536,6 +421,7 @@ impl Placer<'_> {
             rows.push(Placed::Row(map.parity, columns));
         }
         self.fill(node, &map, extent, birth, batch);
+        rows.append(&mut later);
         Ok(match rows.pop() {
             Some(only) if rows.is_empty() => only,
             last => Placed::All(rows.into_iter().chain(last).collect()),

@@ -106,6 +106,49 @@ fn every_block_is_there_whatever_was_moved() {
     }
 }
 
+/// A row that was moved in part is written where it was; what of it was moved already is not moved again.
+#[test]
+fn what_is_written_over_the_edge_of_an_expansion_is_whole_after_it() {
+    for (parity, count) in [(1, 3), (2, 4), (3, 6)] {
+        let mut random = Random(40 + parity);
+        let mut top = raidz(100, parity, leaves(1..count + 2));
+        top.raidz_expanding = true;
+        let rig = Rig::new(root(12, vec![top]));
+        let is_whole = |(read, data): &(BlockRead, Vec<u8>), when: &str| {
+            let found = rig.tree.read_all_copies(read, &mut |bytes| bytes == data).unwrap();
+            assert!(found.liars.is_empty() && found.repairs.is_empty(), "{when} {read:?}");
+        };
+        let mut at = 24 << 20;
+        rig.tree.set_reflow_word(MOVED | at >> 9);
+        for round in 0..40 {
+            let size = [4096, 12_288, 70_000, 128 << 10][round % 4];
+            let before = random.below(size / 2048 + 1) * SECTOR;
+            let over = (block(0, at - before, size, 10), random.bytes(size as usize));
+            write(&rig, std::slice::from_ref(&over));
+            is_whole(&over, "written");
+            // A device that lacked it has all of it again after a resilver.
+            let lost = 1 + random.below(count + 1);
+            rig.disk(lost).set_health(cenote_device::Health::FailsWrites);
+            let over = (over.0, random.bytes(size as usize));
+            write(&rig, std::slice::from_ref(&over));
+            rig.disk(lost).set_health(cenote_device::Health::Well);
+            rig.wait(3600);
+            let found = rig.tree.read_all_copies(&over.0, &mut |bytes| bytes == over.1).unwrap();
+            let repaired = rig.tree.resilver(&found.repairs, Txg(10));
+            assert!(repaired.iter().all(Result::is_ok), "{repaired:?}");
+            is_whole(&over, "resilvered");
+            rig.tree.set_missing_txgs(cenote_format::Guid(lost), Vec::new());
+            let limit = at + (1 + random.below(60)) * SECTOR;
+            let moving = rig.tree.move_sectors(Duration::from_secs(1)).unwrap();
+            assert_eq!(rig.tree.move_ranges(0, &[(at, limit)], &|| true).0, Some(limit));
+            moving.came_to(MOVED | limit >> 9);
+            drop(moving);
+            is_whole(&over, "moved");
+            at = limit;
+        }
+    }
+}
+
 #[test]
 fn nothing_is_moved_while_somebody_reads_by_an_older_place_or_a_device_is_away() {
     let mut top = raidz(100, 1, leaves(1..5));
