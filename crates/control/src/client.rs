@@ -20,6 +20,7 @@ use crate::protocol::{Answer as Last, Failure, FailureKind, Part, Progress, Repl
 use crate::report::{DatasetReport, HistoryRecord, PoolReport, UsageRecord};
 use crate::run_directory::{self, PoolFiles};
 use crate::secret::Secret;
+use crate::threads::spawn;
 
 /// The sockets of one run directory; for a user also those of root's pools, which decide what they let him do.
 #[derive(Clone, Debug)]
@@ -224,12 +225,13 @@ impl Client {
             .map(|pool| {
                 let (sender, receiver) = mpsc::channel();
                 let (client, name) = (self.clone(), pool.clone());
-                std::thread::spawn(move || {
+                let asked = spawn(move || {
                     // who shows it may have given up
                     let each = |some| drop(sender.send(History::Some(some)));
                     let ended = client.history(&name, each);
                     drop(sender.send(History::End(ended)));
                 });
+                asked.unwrap_or_else(|ask| ask());
                 (pool, receiver)
             })
             .collect();
@@ -412,10 +414,11 @@ impl Client {
         for (index, pool) in pools.iter().enumerate() {
             let (client, pool, ask, sender) =
                 (self.clone(), pool.clone(), ask.clone(), sender.clone());
-            std::thread::spawn(move || {
+            let asked = spawn(move || {
                 // the receiver may have given up
                 drop(sender.send((index, ask(&client, &pool))));
             });
+            asked.unwrap_or_else(|ask| ask());
         }
         drop(sender);
         let mut results: Vec<Option<Result<T, Failure>>> = pools.iter().map(|_| None).collect();

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::client::Client;
 use crate::events::{EventsAsked, EventsPart, Position};
+use crate::threads::spawn;
 
 /// How often new pools are looked for.
 const GLANCE: Duration = Duration::from_millis(500);
@@ -46,13 +47,17 @@ pub fn follow(
             }
             followed.insert(pool.clone(), None);
             let asked = EventsAsked { after: positions.get(&pool).copied(), follow: true };
-            let (client, sender) = (client.clone(), sender.clone());
-            std::thread::spawn(move || {
-                let told = |part| drop(sender.send(Heard::Events(pool.clone(), part)));
+            let (client, sender, name) = (client.clone(), sender.clone(), pool.clone());
+            let listening = spawn(move || {
+                let told = |part| drop(sender.send(Heard::Events(name.clone(), part)));
                 // What a pool says no more of is told by the end; the process may have died.
-                drop(client.events(&pool, asked, told));
-                drop(sender.send(Heard::End(pool)));
+                drop(client.events(&name, asked, told));
+                drop(sender.send(Heard::End(name)));
             });
+            if listening.is_err() {
+                // No thread can be had: later.
+                followed.insert(pool, Some(Instant::now()));
+            }
         }
         let heard = receiver.recv_timeout(GLANCE).unwrap_or(Heard::Nothing);
         match &heard {

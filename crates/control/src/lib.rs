@@ -32,6 +32,7 @@ pub mod secret;
 pub mod server;
 pub mod terminal;
 pub mod text;
+mod threads;
 
 // What both sides know of the format: names and values, no bytes.
 pub use cenote_format::label::allocatable;

@@ -23,6 +23,7 @@ use crate::protocol::{Answer, DatasetQuery, Failure, FailureKind, LOOK_DEADLINE,
 use crate::replies::Replies;
 use crate::report::PoolReport;
 use crate::secret::Secret;
+use crate::threads::spawn;
 
 /// Exchanges served at the same time, orders that have been read left out; more wait to be taken.
 const EXCHANGES_MAX: usize = 64;
@@ -243,13 +244,18 @@ fn accept(listener: &UnixListener, service: &Arc<dyn PoolService>, ended: &mpsc:
             }
         };
         let (service, ended, places) = (service.clone(), ended.clone(), places.clone());
-        std::thread::spawn(move || {
+        let mut begun = spawn(move || {
             if let Some(ending) = exchange(&stream, &*service, slot, &places) {
                 drop(stream);
                 // nobody waits any more once the first ending was taken
                 let _ = ended.send(ending);
             }
         });
+        while let Err(exchange) = begun {
+            // there will be a thread: others end
+            std::thread::sleep(Duration::from_millis(20));
+            begun = spawn(exchange);
+        }
     }
 }
 

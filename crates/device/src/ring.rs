@@ -218,6 +218,25 @@ impl Ring {
         }
     }
 
+    /// Has the kernel give up every task in flight, as far as it does so at once.
+    fn take_back(&mut self, driver: &mut dyn Driver) {
+        self.cancel();
+        let patience = Instant::now() + CANCEL_TIME;
+        while self.in_flight() > 0 {
+            let left = patience.saturating_duration_since(Instant::now());
+            if left.is_zero() || self.submit_and_wait(left).is_err() {
+                return;
+            }
+            // Not tried again: late is late. What was taken back has no answer.
+            let mut again = Waiting::new();
+            self.reap(&mut |task, result| {
+                if result != -libc::ECANCELED {
+                    driver.complete(task, result, &mut again);
+                }
+            });
+        }
+    }
+
     /// Counts what is still in flight as overdue and leaves the ring to the attic. `early` if that was before the
     /// deadline.
     fn retire(mut self, early: bool) {
@@ -248,8 +267,8 @@ pub(crate) fn sweep() {
     }
 }
 
-/// Works through `tasks` until all are done or whoever waits has waited enough. Gives them back if io_uring is
-/// unavailable; then `driver` has not been called.
+/// Works through `tasks` until all are done or whoever waits has waited enough. Gives back all of them if io_uring
+/// is unavailable, and those that the kernel cannot do this way now: it has no thread for them.
 pub(crate) fn drive(
     tasks: Waiting,
     waits: &Wait<'_>,
@@ -269,6 +288,7 @@ pub(crate) fn drive(
         }
     };
     let mut waiting = tasks;
+    let mut refused = Waiting::new();
     let mut first = true;
     loop {
         while let Some(task) = waiting.pop_front() {
@@ -288,26 +308,20 @@ pub(crate) fn drive(
             }
             // What the kernel did not take stays in the ring; it must not be freed.
             std::mem::forget(ring);
-            return Ok(());
+            return if refused.is_empty() { Ok(()) } else { Err(refused) };
         }
-        ring.reap(&mut |task, result| complete(driver, task, result, &mut waiting));
+        ring.reap(&mut |task, result| match result == -libc::ECANCELED {
+            // Nobody here has taken it back.
+            true => refused.push_back(task),
+            false => driver.complete(task, result, &mut waiting),
+        });
         if first {
             first = false;
             driver.meanwhile();
         } else if ring.in_flight() > 0
             && (waits.is_over() || waits.will_do(&|index| driver.is_done(index)))
         {
-            ring.cancel();
-            let patience = Instant::now() + CANCEL_TIME;
-            while ring.in_flight() > 0 {
-                let left = patience.saturating_duration_since(Instant::now());
-                if left.is_zero() || ring.submit_and_wait(left).is_err() {
-                    break;
-                }
-                // Not tried again: late is late.
-                let mut again = Waiting::new();
-                ring.reap(&mut |task, result| complete(driver, task, result, &mut again));
-            }
+            ring.take_back(driver);
             break;
         }
     }
@@ -316,12 +330,5 @@ pub(crate) fn drive(
     } else {
         RING.set(Some(ring));
     }
-    Ok(())
-}
-
-/// Hands a completed task to the driver; one that was taken back has no answer.
-fn complete(driver: &mut dyn Driver, task: Task, result: i32, again: &mut Waiting) {
-    if result != -libc::ECANCELED {
-        driver.complete(task, result, again);
-    }
+    if refused.is_empty() { Ok(()) } else { Err(refused) }
 }

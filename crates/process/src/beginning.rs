@@ -126,7 +126,7 @@ fn export_on_signals(pool: &str, directory: &Path) {
         }
     };
     let (client, pool) = (Client::new(directory.to_owned()), pool.to_owned());
-    std::thread::spawn(move || {
+    let listen = move || {
         for signal in signals.forever() {
             tracing::info!(signal, "exporting");
             // by the same way as everybody's orders; before the socket is there nothing is mounted
@@ -135,7 +135,10 @@ fn export_on_signals(pool: &str, directory: &Path) {
                 std::process::exit(1);
             }
         }
-    });
+    };
+    if let Err(error) = std::thread::Builder::new().name("signals".into()).spawn(listen) {
+        tracing::warn!(%error, "signals end this process without unmounting");
+    }
 }
 
 fn start_log(path: &Path) {

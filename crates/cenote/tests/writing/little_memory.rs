@@ -17,23 +17,32 @@ const PIECES: u32 = 6;
 /// Mounted filesystems, each of which is written into.
 const MOUNTS: u32 = 300;
 
-/// A control group of that size; gone at the end.
-struct Group(PathBuf);
+/// A control group; gone at the end.
+pub(super) struct Group(PathBuf);
 
 impl Group {
     fn new(name: &str) -> Option<Self> {
+        let files = [("memory", "memory.limit_in_bytes"), ("", "memory.max")];
+        Self::limited(name, &files, &LIMIT.to_string())
+    }
+
+    /// The first that can be made: its hierarchy, and the file in which it has that limit.
+    pub(super) fn limited(name: &str, files: &[(&str, &str)], limit: &str) -> Option<Self> {
         let name = format!("cenote-{name}-{}", std::process::id());
-        let places = [("memory", "memory.limit_in_bytes"), ("", "memory.max")];
-        let group = places.into_iter().find_map(|(hierarchy, limit)| {
+        let group = files.iter().find_map(|(hierarchy, file)| {
             let group = Self(Path::new("/sys/fs/cgroup").join(hierarchy).join(&name));
             std::fs::create_dir(&group.0).ok()?;
-            std::fs::write(group.0.join(limit), LIMIT.to_string()).ok()?;
+            std::fs::write(group.0.join(file), limit).ok()?;
             Some(group)
         });
         if group.is_none() {
-            eprintln!("not tested: no control group with a limit of memory can be made");
+            eprintln!("not tested: no control group with such a limit can be made");
         }
         group
+    }
+
+    pub(super) fn file(&self, name: &str) -> PathBuf {
+        self.0.join(name)
     }
 }
 
@@ -44,7 +53,7 @@ impl Drop for Group {
 }
 
 /// Has the pool exported, and imported by a process in `group`. What its file of the process says.
-fn import_into(group: &Group, bench: &Bench) -> String {
+pub(super) fn import_into(group: &Group, bench: &Bench) -> String {
     bench.cenote(&["zpool", "export", "tank"]);
     let join = format!("echo $$ > '{}/cgroup.procs'", group.0.display());
     bench.import_after(&join, &[]);

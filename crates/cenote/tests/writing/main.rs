@@ -16,6 +16,8 @@ mod drill;
 mod encrypted;
 mod evacuate;
 mod events;
+mod few_threads;
+mod few_threads;
 mod frozen;
 mod histories;
 mod host;

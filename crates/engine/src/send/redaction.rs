@@ -122,7 +122,9 @@ impl Changes {
         let mut changes = Self::default();
         let (sender, receiver) = sync_channel::<Vec<Piece>>(BATCHES);
         thread::scope(|scope| {
-            let reader = scope.spawn(|| Objects::new(&source, sender).send());
+            let read = || Objects::new(&source, sender).send();
+            let reader = thread::Builder::new().name("redact".into()).spawn_scoped(scope, read);
+            let reader = reader.map_err(Error::no_thread)?;
             receiver.into_iter().flatten().for_each(|piece| changes.note(&piece.record));
             let gone = "the thread that reads what changed has ended without a result";
             reader.join().unwrap_or_else(|_| Err(Error::bug(gone)))

@@ -111,7 +111,9 @@ impl Sending {
         writer.begin(&self.begin, &self.payload)?;
         let (sender, receiver) = sync_channel::<Vec<Piece>>(BATCHES);
         thread::scope(|scope| {
-            let reader = scope.spawn(move || Objects::new(&self.source, sender).send());
+            let read = move || Objects::new(&self.source, sender).send();
+            let reader = thread::Builder::new().name("send".into()).spawn_scoped(scope, read);
+            let reader = reader.map_err(Error::no_thread)?;
             let written = receiver.into_iter().try_for_each(|batch| {
                 for piece in &batch {
                     writer.write(&piece.record, &piece.payload)?;

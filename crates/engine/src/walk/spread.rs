@@ -7,6 +7,7 @@ use std::collections::{HashMap, VecDeque};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use cenote_format::{BlockPointer, Dnode, Objset};
@@ -142,8 +143,12 @@ impl<'a, V: Visitor> Spread<'a, V> {
     ) -> bool {
         let start = Instant::now();
         std::thread::scope(|scope| {
-            for _ in 0..threads.max(1) {
-                scope.spawn(|| self.work());
+            for begun in 0..threads.max(1) {
+                if Builder::new().name("walk".into()).spawn_scoped(scope, || self.work()).is_err() {
+                    // Those there are do it, or this one.
+                    (begun == 0).then(|| self.work());
+                    break;
+                }
             }
             let mut finished = false;
             while !finished {

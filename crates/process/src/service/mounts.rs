@@ -471,7 +471,11 @@ impl Mounts {
         };
         // The kernel holds the directory until it is answered who changes it through the mount.
         match asked::is_asked_by_kernel() {
-            true => drop(std::thread::spawn(tell)),
+            true => {
+                if let Err(error) = std::thread::Builder::new().name("tell".into()).spawn(tell) {
+                    tracing::warn!(%error, "the kernel was not told of changed snapshots");
+                }
+            }
             false => tell(),
         }
     }

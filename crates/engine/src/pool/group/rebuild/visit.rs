@@ -7,6 +7,7 @@
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use cenote_format::Txg;
@@ -232,7 +233,9 @@ impl LivePool {
             true => rebuild(),
             false => std::thread::scope(|scope| {
                 let workers = WORKERS.min(batches.len());
-                (1..workers).for_each(|_| drop(scope.spawn(rebuild)));
+                // Where no thread can be had it is slower.
+                let begin = |_| Builder::new().name("rebuild".into()).spawn_scoped(scope, rebuild);
+                (1..workers).map(begin).take_while(Result::is_ok).for_each(drop);
                 rebuild();
             }),
         }

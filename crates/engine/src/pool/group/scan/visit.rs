@@ -5,6 +5,7 @@
 //! goes on there.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use cenote_format::bptree::BlockBookmark;
@@ -334,7 +335,9 @@ impl LivePool {
             true => read(),
             false => std::thread::scope(|scope| {
                 let readers = READERS.min(order.len() / TAKEN + 1);
-                (1..readers).for_each(|_| drop(scope.spawn(read)));
+                // Where no thread can be had it is slower.
+                let begin = |_| Builder::new().name("scan".into()).spawn_scoped(scope, read);
+                (1..readers).map(begin).take_while(Result::is_ok).for_each(drop);
                 read();
             }),
         }
