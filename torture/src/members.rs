@@ -131,6 +131,31 @@ impl Runner {
         Ok(true)
     }
 
+    /// A cut went back to where a leaf rested or counted as faulty, which it does until it is told otherwise.
+    /// Others could not ail meanwhile.
+    pub(crate) fn wake(&mut self) -> Verdict {
+        let status = self.live.vdevs().status().filter(|_| self.troubles.is_empty());
+        let Some(status) = status else { return Ok(()) };
+        let leaves: Vec<Guid> =
+            self.live.vdevs().topology().root().devices().map(|leaf| leaf.guid).collect();
+        let mut woken = false;
+        for leaf in leaves {
+            woken |= match status.find(leaf).map(|own| own.condition.state) {
+                Some(VdevState::Offline) => {
+                    self.ordered(|runner| runner.live.online(leaf).map(drop))?
+                }
+                Some(VdevState::Faulted) => self.ordered(|runner| runner.live.trust(Some(leaf)))?,
+                _ => false,
+            };
+        }
+        if woken {
+            self.made_whole()?;
+            self.clean_since = SimDevice::newest_order();
+            self.whole_since = self.clean_since;
+        }
+        Ok(())
+    }
+
     /// The disks have become larger, and the pool with them.
     fn grows(&mut self, fill: u32) -> Verdict {
         let bytes = |runner: &Self| -> u64 {

@@ -422,7 +422,8 @@ impl Runner {
         self.disks.record();
         self.ail();
         let live = self.disks.open().map_err(|error| format!("the pool does not open: {error}"))?;
-        self.begin_life(live, unmounted)
+        self.begin_life(live, unmounted)?;
+        self.wake()
     }
 
     /// The pool was opened.
