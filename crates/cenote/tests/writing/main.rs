@@ -17,7 +17,6 @@ mod encrypted;
 mod evacuate;
 mod events;
 mod few_threads;
-mod few_threads;
 mod frozen;
 mod histories;
 mod host;
