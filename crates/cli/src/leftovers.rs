@@ -19,13 +19,12 @@ const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Clears what the dead process of a pool left; false if the process lives.
 pub fn clear(client: &Client, pool: &str) -> bool {
-    if !client.sweep(pool) {
-        return false;
-    }
-    clear_mounts(client, pool);
-    // It may be gone already.
-    drop(std::fs::remove_file(run_directory::files(client.directory(), pool).mounts));
-    true
+    let files = run_directory::files(client.directory(), pool);
+    run_directory::sweep(&files, || {
+        clear_mounts(client, pool);
+        // It may be gone already.
+        drop(std::fs::remove_file(&files.mounts));
+    })
 }
 
 /// Clears the mounts of a pool that nobody serves.
@@ -49,10 +48,12 @@ pub fn clear_mounts(client: &Client, pool: &str) {
 fn is_dead(place: &str) -> bool {
     let (sender, answer) = mpsc::channel();
     let place = place.to_owned();
-    std::thread::spawn(move || {
+    let ask = move || {
         // The kernel always asks this of the server of the mount; nobody waits any more if sending fails.
         let _ = sender.send(rustix::fs::statfs(place.as_str()).err());
-    });
+    };
+    // Who cannot ask does not know it to be dead.
+    drop(std::thread::Builder::new().spawn(ask));
     answer.recv_timeout(PATIENCE) == Ok(Some(Errno::NOTCONN))
 }
 

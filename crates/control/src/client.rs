@@ -446,15 +446,7 @@ impl Client {
 
     /// Removes what a dead pool process left behind. False if the process lives.
     pub fn sweep(&self, pool: &str) -> bool {
-        let files = self.files(pool);
-        if run_directory::owner(&files.pid).is_some_and(|owner| owner.alive) {
-            return false;
-        }
-        for path in [&files.socket, &files.pid] {
-            // it may be gone already
-            drop(std::fs::remove_file(path));
-        }
-        true
+        run_directory::sweep(&self.files(pool), || ())
     }
 }
 

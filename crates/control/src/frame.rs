@@ -193,10 +193,21 @@ impl<'a> Timed<'a> {
     /// # Errors
     /// If none comes in time, or not one of this type and version, or with too many descriptors.
     pub fn receive_with<T: DeserializeOwned>(&self) -> Result<(T, Vec<OwnedFd>), ExchangeError> {
+        self.receive_at_most(FRAME_MAX)
+    }
+
+    /// As [`Self::receive_with`], of a message of `most` bytes.
+    ///
+    /// # Errors
+    /// As that; if it is longer.
+    pub fn receive_at_most<T: DeserializeOwned>(
+        &self,
+        most: usize,
+    ) -> Result<(T, Vec<OwnedFd>), ExchangeError> {
         let (mut length, mut descriptors) = ([0; 4], Vec::new());
         self.read_all(&mut length, &mut descriptors)?;
         let length = usize::try_from(u32::from_le_bytes(length)).unwrap_or(usize::MAX);
-        if length > FRAME_MAX {
+        if length > most.min(FRAME_MAX) {
             return Err(ExchangeError::TooLong(length));
         }
         let mut bytes = Vec::new();

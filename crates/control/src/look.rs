@@ -144,8 +144,9 @@ pub fn ask<T: DeserializeOwned>(look: &Look) -> Result<T, String> {
         .spawn()
         .map_err(|error| failed(&error))?;
     // One that is left behind must not keep open what our own readers wait for the end of.
-    let said = child.stderr.take().map(|mut said| {
-        std::thread::spawn(move || drop(std::io::copy(&mut said, &mut std::io::stderr())))
+    let said = child.stderr.take().and_then(|mut said| {
+        let pass_on = move || drop(std::io::copy(&mut said, &mut std::io::stderr()));
+        std::thread::Builder::new().spawn(pass_on).ok()
     });
     let text = serde_json::to_vec(look).map_err(|error| failed(&error))?;
     if let Some(mut input) = child.stdin.take() {
@@ -154,12 +155,13 @@ pub fn ask<T: DeserializeOwned>(look: &Look) -> Result<T, String> {
     }
     let (sender, receiver) = channel();
     if let Some(output) = child.stdout.take() {
-        std::thread::spawn(move || {
+        let read = move || {
             let mut answer = String::new();
             let read = BufReader::new(output).read_line(&mut answer);
             // Nobody may wait for it any more.
             drop(sender.send(read.map(|_| answer)));
-        });
+        };
+        std::thread::Builder::new().spawn(read).map_err(|error| failed(&error))?;
     }
     let answer = match receiver.recv_timeout(look.deadline()) {
         Ok(answer) => answer.map_err(|error| failed(&error))?,

@@ -1,11 +1,14 @@
 //! Where the sockets, process ids and logs of pool processes lie.
 //!
 //! Invariant: one pool name maps to one set of files, short enough for a socket address; a pool
-//! process holds an exclusive lock on its pid file for as long as it lives.
+//! process holds an exclusive lock on its pid file for as long as it lives, and who removes what a dead
+//! one left holds it meanwhile.
 
 use std::fs::File;
 use std::io::{Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 
@@ -100,16 +103,55 @@ pub fn owner(pid_file: &Path) -> Option<Owner> {
     Some(Owner { pid, pool, alive })
 }
 
+/// How often a lock is tried that others have, and how long apart.
+const TRIES: usize = 10;
+const BETWEEN_TRIES: Duration = Duration::from_millis(20);
+
+/// The file at `path`, made if it is not there, with its lock; `None` if another has that.
+fn lock(path: &Path) -> std::io::Result<Option<File>> {
+    loop {
+        let file =
+            File::options().create(true).truncate(false).write(true).read(true).open(path)?;
+        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+            return Ok(None);
+        }
+        // Somebody may have removed it before it was locked.
+        let (own, there) = (file.metadata()?, std::fs::metadata(path));
+        if there.is_ok_and(|there| (there.dev(), there.ino()) == (own.dev(), own.ino())) {
+            return Ok(Some(file));
+        }
+    }
+}
+
+/// Removes the socket and the pid file of a dead pool process, and does `more` before nobody knows of it any more;
+/// false if it lives, or another begins or clears it just now.
+pub fn sweep(files: &PoolFiles, more: impl FnOnce()) -> bool {
+    if !files.pid.exists() && !files.socket.exists() {
+        more();
+        return true;
+    }
+    let Ok(Some(_lock)) = lock(&files.pid) else { return false };
+    drop(std::fs::remove_file(&files.socket));
+    more();
+    drop(std::fs::remove_file(&files.pid));
+    true
+}
+
 /// Takes the pid file of a pool for this process. Keep the returned file open: it is the lock.
 ///
 /// # Errors
 /// `AlreadyExists` if another process holds the pool; else what the filesystem says.
 pub fn claim(files: &PoolFiles, pool: &str) -> std::io::Result<File> {
-    let mut file =
-        File::options().create(true).truncate(false).write(true).read(true).open(&files.pid)?;
-    if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-        return Err(std::io::ErrorKind::AlreadyExists.into());
-    }
+    let mut tries = 0;
+    let mut file = loop {
+        match lock(&files.pid)? {
+            Some(file) => break file,
+            // Who only looks whether somebody lives has it for a moment.
+            None if tries < TRIES => tries += 1,
+            None => return Err(std::io::ErrorKind::AlreadyExists.into()),
+        }
+        std::thread::sleep(BETWEEN_TRIES);
+    };
     file.set_len(0)?;
     write!(file, "{}\n{pool}\n", std::process::id())?;
     Ok(file)
@@ -145,7 +187,24 @@ mod tests {
         assert!(claim(&files, "tank").is_err());
         let seen = owner(&files.pid).unwrap();
         assert_eq!((seen.pid, seen.pool.as_str(), seen.alive), (std::process::id(), "tank", true));
+        assert!(!sweep(&files, || panic!("it lives")));
         drop(claimed);
         assert!(!owner(&files.pid).unwrap().alive);
+    }
+
+    #[test]
+    fn what_a_dead_one_left_is_removed_by_one_at_a_time() {
+        let directory = tempfile::tempdir().unwrap();
+        let files = files(directory.path(), "tank");
+        drop(claim(&files, "tank").unwrap());
+        std::fs::write(&files.socket, "").unwrap();
+        let swept = sweep(&files, || {
+            assert!(!sweep(&files, || ()));
+            assert!(claim(&files, "tank").is_err());
+        });
+        assert!(swept && !files.pid.exists() && !files.socket.exists());
+        let claimed = claim(&files, "tank").unwrap();
+        assert!(owner(&files.pid).unwrap().alive);
+        drop(claimed);
     }
 }

@@ -17,7 +17,7 @@ use std::time::Duration;
 use crate::changes::{Change, ChangeRequest, Grant};
 use crate::events::EventsAsked;
 use crate::faults::FaultReport;
-use crate::frame::{ExchangeError, Timed, VERSION};
+use crate::frame::{ExchangeError, FRAME_MAX, Timed, VERSION};
 use crate::peer::Peer;
 use crate::protocol::{Answer, DatasetQuery, Failure, FailureKind, LOOK_DEADLINE, Reply, Request};
 use crate::replies::Replies;
@@ -25,8 +25,13 @@ use crate::report::PoolReport;
 use crate::secret::Secret;
 use crate::threads::spawn;
 
-/// Exchanges served at the same time, orders that have been read left out; more wait to be taken.
+/// Exchanges served at the same time, orders that have been read left out, of those who own the process, and of
+/// others; more wait to be taken.
 const EXCHANGES_MAX: usize = 64;
+/// Connections that wait for that; who comes then is sent away.
+const WAITING_MAX: usize = 1024;
+/// Longest request in bytes of who does not own the process.
+const OTHERS_FRAME_MAX: usize = 512 << 10;
 /// Orders that are carried out or wait at the same time; more are refused.
 const ORDERS_MAX: usize = 256;
 /// Exchanges of which the client reads slowly, beside those.
@@ -182,11 +187,54 @@ pub fn bind(path: &Path) -> io::Result<UnixListener> {
 }
 
 /// Serves until the pool is exported or the process is told to quit.
-pub fn serve(listener: UnixListener, service: Arc<dyn PoolService>) -> Ending {
-    let (ended, ending) = mpsc::channel();
-    std::thread::spawn(move || accept(&listener, &service, &ended));
-    // the sender lives as long as the accepting thread, which never returns
-    ending.recv().unwrap_or(Ending::Quit)
+#[derive(Debug)]
+pub struct Server {
+    ended: mpsc::Sender<Ending>,
+    ending: mpsc::Receiver<Ending>,
+}
+
+impl Default for Server {
+    fn default() -> Self {
+        let (ended, ending) = mpsc::channel();
+        Self { ended, ending }
+    }
+}
+
+impl Server {
+    /// By which the process may be ended, too.
+    pub fn ended(&self) -> mpsc::Sender<Ending> {
+        self.ended.clone()
+    }
+
+    /// From now on it answers.
+    ///
+    /// # Errors
+    /// If there are no threads for it.
+    pub fn begin(&self, listener: UnixListener, service: Arc<dyn PoolService>) -> io::Result<()> {
+        let places = Arc::new(Places {
+            lookers: [Slots::new(EXCHANGES_MAX), Slots::new(EXCHANGES_MAX)],
+            orders: Slots::new(ORDERS_MAX),
+            slow: Slots::new(SLOW_MAX),
+        });
+        let begin = |name: &str, run: Box<dyn FnOnce() + Send>| {
+            std::thread::Builder::new().name(name.into()).spawn(run).map(drop)
+        };
+        let mut queues = Vec::new();
+        for slots in &places.lookers {
+            let (queue, waiting) = mpsc::sync_channel(WAITING_MAX);
+            let (service, ended, places) = (service.clone(), self.ended(), places.clone());
+            let slots = slots.clone();
+            let run = move || serve_each(&waiting, &slots, &service, &ended, &places);
+            begin("serve", Box::new(run))?;
+            queues.push(queue);
+        }
+        begin("accept", Box::new(move || accept(&listener, &queues)))
+    }
+
+    /// Waits for the end.
+    pub fn ending(&self) -> Ending {
+        self.ending.recv().unwrap_or(Ending::Quit)
+    }
 }
 
 /// Places of which each is taken by one at a time.
@@ -226,26 +274,36 @@ impl Drop for Slot {
     }
 }
 
-fn accept(listener: &UnixListener, service: &Arc<dyn PoolService>, ended: &mpsc::Sender<Ending>) {
-    let places = Arc::new(Places {
-        lookers: Slots::new(EXCHANGES_MAX),
-        orders: Slots::new(ORDERS_MAX),
-        slow: Slots::new(SLOW_MAX),
-    });
+/// Those who own the process wait in a queue of their own: others who connect and say nothing do not shut them out.
+fn accept(listener: &UnixListener, queues: &[mpsc::SyncSender<(UnixStream, Peer)>]) {
     loop {
-        // Exchanges that are read or only look end by themselves; meanwhile the kernel keeps the rest.
-        let slot = places.lookers.take();
-        let stream = match listener.accept() {
-            Ok((stream, _)) => stream,
-            Err(_) => {
-                // out of descriptors or interrupted: try again, but do not spin
-                std::thread::sleep(Duration::from_millis(20));
-                continue;
+        match listener.accept() {
+            Ok((stream, _)) => {
+                let who = Peer::of(&stream);
+                let queue = queues.get(usize::from(!who.is_owner()));
+                // who finds the queue full is sent away
+                drop(queue.map(|queue| queue.try_send((stream, who))));
             }
-        };
+            // out of descriptors or interrupted: try again, but do not spin
+            Err(_) => std::thread::sleep(Duration::from_millis(20)),
+        }
+    }
+}
+
+fn serve_each(
+    waiting: &mpsc::Receiver<(UnixStream, Peer)>,
+    slots: &Arc<Slots>,
+    service: &Arc<dyn PoolService>,
+    ended: &mpsc::Sender<Ending>,
+    places: &Arc<Places>,
+) {
+    loop {
+        // Exchanges that are read or only look end by themselves; meanwhile the queue keeps the rest.
+        let slot = slots.take();
+        let Ok((stream, who)) = waiting.recv() else { return };
         let (service, ended, places) = (service.clone(), ended.clone(), places.clone());
         let mut begun = spawn(move || {
-            if let Some(ending) = exchange(&stream, &*service, slot, &places) {
+            if let Some(ending) = exchange((&stream, who), &*service, slot, &places) {
                 drop(stream);
                 // nobody waits any more once the first ending was taken
                 let _ = ended.send(ending);
@@ -261,7 +319,8 @@ fn accept(listener: &UnixListener, service: &Arc<dyn PoolService>, ended: &mpsc:
 
 /// What exchanges are served in.
 struct Places {
-    lookers: Arc<Slots>,
+    /// Of those who own the process, and of others.
+    lookers: [Arc<Slots>; 2],
     orders: Arc<Slots>,
     slow: Arc<Slots>,
 }
@@ -270,7 +329,7 @@ struct Places {
 /// and given up for one of the orders' if it does not only look, and for a slow one's when the client has
 /// to be waited for.
 fn exchange(
-    stream: &UnixStream,
+    (stream, who): (&UnixStream, Peer),
     service: &dyn PoolService,
     slot: Slot,
     places: &Places,
@@ -279,13 +338,15 @@ fn exchange(
     let own = || place.lock().unwrap_or_else(PoisonError::into_inner);
     let replies = Replies::to(stream, PATIENCE).when_slow(|| {
         let mut own = own();
-        if own.as_ref().is_some_and(|slot| Arc::ptr_eq(&slot.0, &places.lookers))
+        let looks = |slot: &Slot| places.lookers.iter().any(|of| Arc::ptr_eq(&slot.0, of));
+        if own.as_ref().is_some_and(looks)
             && let Some(slow) = places.slow.try_take()
         {
             *own = Some(slow);
         }
     });
-    let (request, descriptors) = match receive(stream) {
+    let most = if who.is_owner() { FRAME_MAX } else { OTHERS_FRAME_MAX };
+    let (request, descriptors) = match receive(stream, most) {
         Ok(received) => received,
         Err(failure) => {
             // the client may be gone
@@ -294,7 +355,6 @@ fn exchange(
         }
     };
     let mut ending = None;
-    let who = Peer::of(stream);
     let denied = service.denied(&request, &who);
     // To end the process there is always room.
     let looks = request.only_looks() && !service.reads(&request);
@@ -325,10 +385,10 @@ fn exchange(
     ending
 }
 
-/// A request with the descriptors it has to bring.
-fn receive(stream: &UnixStream) -> Result<(Request, Vec<OwnedFd>), Failure> {
+/// A request of `most` bytes with the descriptors it has to bring.
+fn receive(stream: &UnixStream, most: usize) -> Result<(Request, Vec<OwnedFd>), Failure> {
     let failed = |words: String| Failure::new(FailureKind::Other, words);
-    match Timed::new(stream, PATIENCE).receive_with::<Request>() {
+    match Timed::new(stream, PATIENCE).receive_at_most::<Request>(most) {
         Ok((request, descriptors)) if descriptors.len() == request.descriptors() => {
             Ok((request, descriptors))
         }
@@ -429,7 +489,8 @@ mod tests {
         let (go, wait) = mpsc::channel();
         let service: Arc<dyn PoolService> = Arc::new(Waiting(Mutex::new(wait)));
         let listener = bind(&path).unwrap();
-        std::thread::spawn(move || serve(listener, service));
+        let server = Server::default();
+        server.begin(listener, service).unwrap();
         let ask = |request: Request| {
             let stream = UnixStream::connect(&path).unwrap();
             Timed::new(&stream, LOOK_DEADLINE).send(request).unwrap();
@@ -494,7 +555,8 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("socket");
         let listener = bind(&path).unwrap();
-        std::thread::spawn(move || serve(listener, Arc::new(Long)));
+        let server = Server::default();
+        server.begin(listener, Arc::new(Long)).unwrap();
         let ask = |request: Request| {
             let stream = UnixStream::connect(&path).unwrap();
             Timed::new(&stream, LOOK_DEADLINE).send(request).unwrap();

@@ -7,14 +7,15 @@
 use std::io::{Read, Write};
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, mpsc};
 
 use cenote_control::begin::{Beginning, Said};
-use cenote_control::changes::Change;
-use cenote_control::client::Client;
+use cenote_control::changes::{Change, ChangeRequest};
+use cenote_control::peer::Peer;
 use cenote_control::protocol::{Failure, FailureKind};
+use cenote_control::replies::Replies;
 use cenote_control::run_directory::{self, PoolFiles};
-use cenote_control::server::{self, PoolService};
+use cenote_control::server::{self, Call, Ending, PoolService, Server};
 use zeroize::Zeroizing;
 
 use crate::{memory, opening};
@@ -34,8 +35,7 @@ pub fn run() -> ExitCode {
 
 /// A pool that is open and whose socket is bound.
 struct Prepared {
-    service: Arc<dyn PoolService>,
-    listener: std::os::unix::net::UnixListener,
+    server: Server,
     files: PoolFiles,
     /// The lock of the pid file.
     claim: std::fs::File,
@@ -65,7 +65,11 @@ fn prepare() -> Result<Prepared, Failure> {
         other(format!("{start}: {}: {error}", files.pid.display()))
     })?;
     start_log(&files.log);
-    export_on_signals(name, &directory);
+    allow_descriptors();
+    let server = Server::default();
+    let served = Arc::new(OnceLock::new());
+    let listening = export_on_signals(served.clone(), server.ended());
+    listening.map_err(|error| other(format!("{start}: cannot start a thread: {error}")))?;
     tracing::info!(pool = %name, "opening");
     memory::begin();
     let opened = match &request {
@@ -73,12 +77,14 @@ fn prepare() -> Result<Prepared, Failure> {
         Beginning::Create(plan) => opening::create(plan),
     };
     let bound = opened.and_then(|service| {
+        drop(served.set(service.clone()));
         let listener = server::bind(&files.socket);
         let failed = |error| other(format!("{start}: {}: {error}", files.socket.display()));
-        Ok((service, listener.map_err(failed)?))
+        let begun = server.begin(listener.map_err(failed)?, service);
+        begun.map_err(|error| other(format!("{start}: cannot start a thread: {error}")))
     });
     match bound {
-        Ok((service, listener)) => Ok(Prepared { service, listener, files, claim }),
+        Ok(()) => Ok(Prepared { server, files, claim }),
         Err(failure) => {
             // while the claim is held, the file is this process's
             drop(std::fs::remove_file(&files.pid));
@@ -91,7 +97,7 @@ fn prepare() -> Result<Prepared, Failure> {
 impl Prepared {
     fn serve(self) -> ExitCode {
         say(&Said::Ready);
-        let ending = server::serve(self.listener, self.service);
+        let ending = self.server.ending();
         tracing::info!(?ending, "ended");
         for path in [&self.files.socket, &self.files.mounts, &self.files.pid] {
             // left over, they are recognised as such
@@ -114,31 +120,48 @@ fn say(said: &Said) {
     }
 }
 
+/// As many descriptors as this process may have: each thread that reads devices takes one.
+fn allow_descriptors() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        tracing::warn!(%error, "no more open files than at first");
+    }
+}
+
 /// Exports the pool when this process is asked to end, so that no dead mount stays behind. What is
-/// in use is taken out of the tree of files and answers with errors from then on.
-fn export_on_signals(pool: &str, directory: &Path) {
+/// in use is taken out of the tree of files and answers with errors from then on. Before the pool is
+/// `served` nothing is mounted.
+///
+/// # Errors
+/// If there is no thread for it.
+fn export_on_signals(
+    served: Arc<OnceLock<Arc<dyn PoolService>>>,
+    ended: mpsc::Sender<Ending>,
+) -> std::io::Result<()> {
     use signal_hook::consts::{SIGINT, SIGTERM};
-    let mut signals = match signal_hook::iterator::Signals::new([SIGTERM, SIGINT]) {
-        Ok(signals) => signals,
-        Err(error) => {
-            tracing::warn!(%error, "signals end this process without unmounting");
-            return;
-        }
-    };
-    let (client, pool) = (Client::new(directory.to_owned()), pool.to_owned());
+    let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT])?;
     let listen = move || {
         for signal in signals.forever() {
             tracing::info!(signal, "exporting");
-            // by the same way as everybody's orders; before the socket is there nothing is mounted
-            if let Err(failure) = client.order(&pool, &Change::Export { force: true }.into()) {
-                tracing::error!(%failure, "ended without exporting");
-                std::process::exit(1);
+            let Some(service) = served.get() else { std::process::exit(1) };
+            // Not by the socket: whoever else asks there may be in the way.
+            let replies = Replies::to_nobody();
+            let who = Peer { user: Some(rustix::process::geteuid().as_raw()), groups: Vec::new() };
+            let call = Call { replies: &replies, who, descriptors: Vec::new() };
+            let order = ChangeRequest { command: None, change: Change::Export { force: true } };
+            match service.carry_out(&order, call) {
+                // Nobody waits any more once the first ending was taken.
+                Ok(_) => drop(ended.send(Ending::Exported)),
+                Err(failure) => {
+                    tracing::error!(%failure, "ended without exporting");
+                    std::process::exit(1);
+                }
             }
         }
     };
-    if let Err(error) = std::thread::Builder::new().name("signals".into()).spawn(listen) {
-        tracing::warn!(%error, "signals end this process without unmounting");
-    }
+    std::thread::Builder::new().name("signals".into()).spawn(listen).map(drop)
 }
 
 fn start_log(path: &Path) {
@@ -146,7 +169,8 @@ fn start_log(path: &Path) {
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
     let writer = crate::log::Writer::new(path);
     let log = tracing_subscriber::fmt().with_env_filter(filter);
-    let log = log.with_writer(move || writer.clone());
+    // What is wrong with the log would be told on standard error, which is the log.
+    let log = log.with_writer(move || writer.clone()).log_internal_errors(false);
     // fails only if there is one already
     drop(log.with_ansi(false).try_init());
     log_panics();

@@ -2,7 +2,8 @@
 //!
 //! Invariant: the log and the one before it together are never much longer than twice [`MOST`] bytes.
 //! What is warned of again is left out, until something else is told (a device came back, writing goes
-//! on) or [`AGAIN`] has passed; then it is said how often it was left out.
+//! on) or [`AGAIN`] has passed; then it is said how often it was left out. A log that cannot be written
+//! is done without: there is nowhere to say so.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -77,25 +78,30 @@ struct Log {
 }
 
 impl Log {
-    fn write_line(&mut self, line: &str) -> io::Result<()> {
-        let Some(line) = self.told.tell(line, Instant::now()) else { return Ok(()) };
+    fn write_line(&mut self, line: &str) {
+        let Some(line) = self.told.tell(line, Instant::now()) else { return };
         self.size = self.size.saturating_add(line.len() as u64);
-        io::stderr().write_all(line.as_bytes())?;
+        drop(io::stderr().write_all(line.as_bytes()));
         if self.size > self.most {
             self.size = 0;
-            exchange(&self.path)?;
+            // Else it is tried again when it has grown as much once more.
+            drop(exchange(&self.path));
         }
-        Ok(())
     }
 }
 
 /// The log becomes the old one; standard error goes on in a new one.
 fn exchange(path: &Path) -> io::Result<()> {
-    let mut old = path.as_os_str().to_owned();
-    old.push(".old");
-    std::fs::rename(path, old)?;
-    let new = std::fs::File::options().create(true).append(true).open(path)?;
-    rustix::stdio::dup2_stderr(&new)?;
+    let beside = |end: &str| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(end);
+        PathBuf::from(name)
+    };
+    // Before the old one is moved away: there may be no descriptor for another.
+    let file = std::fs::File::options().create(true).append(true).open(beside(".new"))?;
+    std::fs::rename(path, beside(".old"))?;
+    std::fs::rename(beside(".new"), path)?;
+    rustix::stdio::dup2_stderr(&file)?;
     Ok(())
 }
 
@@ -115,7 +121,7 @@ impl Writer {
 impl Write for Writer {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let mut log = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        log.write_line(&String::from_utf8_lossy(bytes))?;
+        log.write_line(&String::from_utf8_lossy(bytes));
         Ok(bytes.len())
     }
 

@@ -66,8 +66,10 @@ fn serve_fake(directory: &Path, name: &str, fake: Arc<Fake>) -> JoinHandle<Endin
     let files = run_directory::files(directory, name);
     let claim = run_directory::claim(&files, name).unwrap();
     let listener = server::bind(&files.socket).unwrap();
+    let server = server::Server::default();
+    server.begin(listener, fake).unwrap();
     std::thread::spawn(move || {
-        let ending = server::serve(listener, fake);
+        let ending = server.ending();
         std::fs::remove_file(&files.socket).unwrap();
         drop(claim);
         ending

@@ -35,7 +35,10 @@ impl Channels {
         }
         let settings = settings.clone();
         let (sender, receiver) = sync_channel::<Notice>(MOST);
-        std::thread::spawn(move || receiver.into_iter().for_each(|one| send(&settings, &one)));
+        let run = move || receiver.into_iter().for_each(|one| send(&settings, &one));
+        if let Err(error) = std::thread::Builder::new().spawn(run) {
+            terminal::complain(&format!("zed: nobody is told: cannot start a thread: {error}"));
+        }
         Self { sender: Some(sender) }
     }
 

@@ -2,7 +2,10 @@
 //!
 //! Chapter 03, section 14. Such a range stays allocated in its metaslab's map and is listed in a map
 //! of its vdev, from which it is freed when the checkpoint is discarded. Invariant: while there is
-//! a checkpoint nothing that was born in its group or before becomes free.
+//! a checkpoint nothing that was born in its group or before becomes free; no range of the map lies in
+//! two metaslabs.
+
+use std::collections::BTreeMap;
 
 use cenote_format::space_map::{Action, Record, Segment, records};
 use cenote_format::{Dva, ObjectId, Txg};
@@ -99,12 +102,13 @@ impl Allocator {
     pub(super) fn record_kept(&self, store: &mut dyn SpaceStore, moment: Moment) -> Result<bool> {
         let dirty: Vec<u32> = self.state.lock().keeping(moment.txg).collect();
         for id in &dirty {
-            let (freed, map, zap, shift) = {
+            let (freed, map, zap, shift, metaslab_shift) = {
                 let mut state = self.state.lock();
                 let Some(top) = state.top_mut(*id) else { continue };
                 let pending = top.kept.pending.get_mut(slot(moment.txg));
                 let freed = pending.map(std::mem::take).unwrap_or_default();
-                (freed, top.kept.map.clone(), top.facts.zap, top.facts.ashift)
+                let facts = &top.facts;
+                (freed, top.kept.map.clone(), facts.zap, facts.ashift, facts.metaslab_shift)
             };
             let mut map = match map {
                 Some(map) => map,
@@ -118,11 +122,15 @@ impl Allocator {
                     map
                 }
             };
-            let delta = Delta { allocated: RangeSet::default(), freed };
-            let shift = u8::try_from(shift).unwrap_or(9);
+            let frame = Frame { start: 0, shift: u8::try_from(shift).unwrap_or(9), vdev: None };
             let mut encoder = map.encoder(store);
-            encode(&mut encoder, &delta, Frame { start: 0, shift, vdev: None }, moment)?;
-            map.append(store, &encoder.finish(), delta.net())?;
+            let mut net = 0_i64;
+            for freed in by_metaslab(&freed, metaslab_shift)? {
+                let delta = Delta { allocated: RangeSet::default(), freed };
+                net = net.saturating_add(delta.net());
+                encode(&mut encoder, &delta, frame, moment)?;
+            }
+            map.append(store, &encoder.finish(), net)?;
             map.write_header(store)?;
             if let Some(top) = self.state.lock().top_mut(*id) {
                 top.kept.map = Some(map);
@@ -134,19 +142,20 @@ impl Allocator {
     /// Frees in `txg` a part of what a checkpoint held that is being discarded.
     pub fn discard_kept(&self, store: &mut dyn SpaceStore, txg: Txg) -> Result<Discarded> {
         let mut done = Discarded::default();
-        let all: Vec<(u32, SpaceMap, ObjectId, u32)> = {
+        let all: Vec<(u32, SpaceMap, ObjectId, u32, u32)> = {
             let state = self.state.lock();
             if state.checkpoint.is_some() {
                 return Ok(done);
             }
             let tops = state.tops.iter().flatten();
             tops.filter_map(|top| {
-                Some((top.facts.id, top.kept.map.clone()?, top.facts.zap, top.facts.ashift))
+                let (facts, map) = (&top.facts, top.kept.map.clone()?);
+                Some((facts.id, map, facts.zap, facts.ashift, facts.metaslab_shift))
             })
             .collect()
         };
         done.finished = true;
-        for (id, mut map, zap, shift) in all {
+        for (id, mut map, zap, shift, metaslab_shift) in all {
             let segments = match last_segments(store, &map) {
                 Ok((start, segments)) => {
                     map.header.length = start;
@@ -164,10 +173,13 @@ impl Allocator {
                 let (offset, asize) = segment
                     .bytes(0, shift)
                     .map_err(|error| Error::from(error).at_object(0, map.object.0))?;
-                let dva = Dva { vdev: id, offset, asize, gang: false };
                 let mut state = self.state.lock();
                 state.check_open(txg)?;
-                state.give_up(&dva, txg)?;
+                // Maps of before 26 November 2026 have ranges that lie in several.
+                for (start, end) in cut(offset, offset.saturating_add(asize), metaslab_shift) {
+                    let dva = Dva { vdev: id, offset: start, asize: end - start, gang: false };
+                    state.give_up(&dva, txg)?;
+                }
                 map.header.allocated = map.header.allocated.saturating_add_unsigned(asize);
                 done.bytes = done.bytes.saturating_add(asize);
             }
@@ -188,6 +200,26 @@ impl Allocator {
     }
 }
 
+/// The parts of a range, each in one metaslab: where it starts and ends.
+fn cut(start: u64, end: u64, metaslab_shift: u32) -> impl Iterator<Item = (u64, u64)> {
+    let size = 1_u64.checked_shl(metaslab_shift).unwrap_or(u64::MAX);
+    let next = move |start: u64| start.checked_next_multiple_of(size).unwrap_or(u64::MAX);
+    let part =
+        move |start: u64| (start < end).then(|| (start, next(start.saturating_add(1)).min(end)));
+    std::iter::successors(part(start), move |(_, before)| part(*before))
+}
+
+/// Ranges, those of each metaslab apart.
+fn by_metaslab(all: &RangeSet, metaslab_shift: u32) -> Result<Vec<RangeSet>> {
+    let mut sets: BTreeMap<u64, RangeSet> = BTreeMap::new();
+    for (start, end) in all.iter().flat_map(|(start, end)| cut(start, end, metaslab_shift)) {
+        let set = sets.entry(start >> metaslab_shift).or_default();
+        let inserted = set.insert(start, end - start);
+        inserted.map_err(|_| Error::bug("a range that the checkpoint holds overlaps another"))?;
+    }
+    Ok(sets.into_values().collect())
+}
+
 /// The last part of a checkpoint's map: where it begins, and what it frees.
 fn last_segments(store: &dyn SpaceStore, map: &SpaceMap) -> Result<(u64, Vec<Segment>)> {
     let end = map.header.length;
@@ -203,4 +235,30 @@ fn last_segments(store: &dyn SpaceStore, map: &SpaceMap) -> Result<(u64, Vec<Seg
         segments.push(segment);
     }
     Ok((start, segments))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_end_with_their_metaslab() {
+        let mut all = RangeSet::default();
+        for (start, length) in [(0x1000, 0x2000), (0x1f000, 0x22000), (0x60000, 0x20000)] {
+            all.insert(start, length).unwrap();
+        }
+        let sets = by_metaslab(&all, 16).unwrap();
+        let ranges: Vec<Vec<(u64, u64)>> = sets.iter().map(|set| set.iter().collect()).collect();
+        let expected: [&[(u64, u64)]; 6] = [
+            &[(0x1000, 0x3000)],
+            &[(0x1f000, 0x20000)],
+            &[(0x20000, 0x30000)],
+            &[(0x30000, 0x40000)],
+            &[(0x40000, 0x41000)],
+            &[(0x60000, 0x70000)],
+        ];
+        assert_eq!(ranges[..6], expected);
+        assert_eq!(ranges[6], [(0x70000, 0x80000)]);
+        assert!(cut(5, 5, 16).next().is_none());
+    }
 }

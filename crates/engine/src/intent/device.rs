@@ -111,6 +111,9 @@ impl LogPool for PoolLog {
     }
 
     fn write(&self, blocks: Vec<LogWrite>, data: Vec<BlockWrite>) -> Result<()> {
+        if self.gate.is_held() {
+            return Err(Error::new(ErrorKind::Io, "another host may have the pool"));
+        }
         let vdevs = self.io.pipe.vdevs();
         let blocks = blocks.into_iter().map(|LogWrite { dva, data, birth }| BlockWrite {
             sides: None,

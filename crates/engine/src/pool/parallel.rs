@@ -30,8 +30,17 @@ pub fn run<T: Send + 'static, J: FnOnce() -> T + Send + 'static>(
         let _ = queue.send(job);
     }
     drop(queue);
-    for _ in 0..width.clamp(1, open.max(1)) {
-        spawn(work.clone(), events.clone());
+    let started = (0..width.clamp(1, open.max(1)))
+        .take_while(|_| spawn(work.clone(), events.clone()))
+        .count();
+    if started == 0 {
+        // Without threads one after another, each as long as it takes.
+        for (index, job) in work.try_iter() {
+            if let Some(place) = results.get_mut(index) {
+                *place = Some(job());
+            }
+        }
+        return results;
     }
     let mut running: BTreeMap<usize, Instant> = BTreeMap::new();
     while open > 0 {
@@ -55,7 +64,7 @@ pub fn run<T: Send + 'static, J: FnOnce() -> T + Send + 'static>(
                 let late: Vec<usize> =
                     running.iter().filter(|(_, due)| **due <= now).map(|(i, _)| *i).collect();
                 if late.is_empty() && running.is_empty() {
-                    // No thread could be started at all.
+                    // The last one was held up, and no other could be started.
                     break;
                 }
                 for index in late {
@@ -70,12 +79,12 @@ pub fn run<T: Send + 'static, J: FnOnce() -> T + Send + 'static>(
     results
 }
 
+/// Starts a thread, which leaves its share to the others if it cannot be started; whether it was.
 fn spawn<T: Send + 'static, J: FnOnce() -> T + Send + 'static>(
     work: Receiver<(usize, J)>,
     events: Sender<Event<T>>,
-) {
-    // A thread that cannot be started leaves its share to the others.
-    let _ = std::thread::Builder::new().name("pool-scan".into()).spawn(move || {
+) -> bool {
+    let begun = std::thread::Builder::new().name("pool-scan".into()).spawn(move || {
         while let Ok((index, job)) = work.recv() {
             if events.send(Event::Started(index)).is_err() {
                 return;
@@ -86,6 +95,7 @@ fn spawn<T: Send + 'static, J: FnOnce() -> T + Send + 'static>(
             }
         }
     });
+    begun.is_ok()
 }
 
 #[cfg(test)]

@@ -243,9 +243,12 @@ impl VdevTree {
 
     /// What some of these were to write belongs elsewhere by now.
     pub fn have_moved(&self, repairs: &[Repair]) -> bool {
-        let Some(own) = self.expanding() else { return false };
-        let now = self.reflow();
-        let is_own = |leaf: Guid| self.leaves.iter().any(|l| l.config.guid == leaf && l.top == own);
+        // At the end of an expansion it is not known any more whose places those were.
+        let (own, now) = (self.expanding(), self.reflow());
+        let is_own = |leaf: Guid| {
+            let mut leaves = self.leaves.iter();
+            own.is_none_or(|own| leaves.any(|l| l.config.guid == leaf && l.top == own))
+        };
         repairs.iter().any(|repair| repair.place != now && is_own(repair.leaf))
     }
 

@@ -17,8 +17,8 @@ pub(super) struct Op {
     pub(super) offset: u64,
     pub(super) data: Bytes,
     pub(super) birth: Txg,
-    /// The distributed spare that it is written for.
-    pub(super) through: Option<LeafId>,
+    /// The distributed spares that it is written for: one may stand in for another.
+    pub(super) through: Vec<LeafId>,
 }
 
 impl Op {

@@ -43,9 +43,9 @@ impl VdevTree {
             }));
             let new = batch.ops.split_off(first);
             let is_wanted = |leaf: LeafId| rewrite.only.contains(&leaf);
-            let own = new
-                .into_iter()
-                .filter(|op| is_wanted(op.leaf) || op.through.is_some_and(is_wanted));
+            let own = new.into_iter().filter(|op| {
+                is_wanted(op.leaf) || op.through.iter().any(|spare| is_wanted(*spare))
+            });
             batch.ops.extend(own);
             owners.resize(batch.ops.len(), index);
         }

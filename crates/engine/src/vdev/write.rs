@@ -332,7 +332,7 @@ impl Placer<'_> {
                     Placed::Lost(_) => Placed::Lost(Some(*leaf)),
                     placed => placed,
                 });
-                batch.ops.iter_mut().skip(first).for_each(|op| op.through = Some(*leaf));
+                batch.ops.iter_mut().skip(first).for_each(|op| op.through.push(*leaf));
                 placed
             }
             Shape::Raidz(_) | Shape::Draid(_) => self.rows(node, extent, birth, data, batch, depth),
@@ -363,7 +363,7 @@ impl Placer<'_> {
             return Err(format!("{} does not reach that far", leaf.name()));
         }
         let offset = extent.physical().ok_or("beyond the device")?;
-        batch.ops.push(Op { leaf: id, offset, data: data.clone(), birth, through: None });
+        batch.ops.push(Op { leaf: id, offset, data: data.clone(), birth, through: Vec::new() });
         Ok(Placed::Op(batch.ops.len() - 1))
     }
 
@@ -450,7 +450,7 @@ impl Placer<'_> {
                 && place.offset + place.len <= leaf.asize()
             {
                 let data = zeros(place.len);
-                batch.fillers.push(Op { leaf: *id, offset, data, birth, through: None });
+                batch.fillers.push(Op { leaf: *id, offset, data, birth, through: Vec::new() });
             }
         }
     }

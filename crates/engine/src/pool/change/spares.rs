@@ -1,18 +1,20 @@
 //! Hot spares: which there are, and that they step in by themselves.
 //!
 //! Chapter 08, section 17. Invariant: a spare stays in the pool's list as long as it stands in for another
-//! device.
+//! device; nothing is written to what does not say of itself that it is a spare.
 
+use std::path::Path;
 use std::time::Instant;
 
 use cenote_format::Guid;
-use cenote_format::config::{VdevConfig, VdevKind};
+use cenote_format::config::{PoolState, VdevConfig, VdevKind};
 
 use super::add::AuxiliaryKind;
 use super::members::Newcomer;
-use crate::Result;
 use crate::pool::group::LivePool;
+use crate::pool::in_use::device_in_use;
 use crate::pool::leaves::HeldDevices;
+use crate::{ErrorKind, Result};
 
 impl LivePool {
     /// The pool's hot spare that `leaf` (its guid or path) is, as it stands in for others.
@@ -63,6 +65,11 @@ impl LivePool {
         let others = spares.iter().filter(|spare| spare.kind.has_device());
         for spare in own.chain(others).filter(|spare| topology.find(spare.guid).is_none()) {
             // Where nothing is known of blocks, all of it comes in the order of the disks.
+            if !is_there(spare) {
+                let path = spare.path.as_deref();
+                tracing::info!(path, "what is there now is not the hot spare: it is left alone");
+                continue;
+            }
             for sequential in [true, false] {
                 if sequential && spare.kind.has_device() {
                     continue;
@@ -84,5 +91,16 @@ impl LivePool {
                 }
             }
         }
+    }
+}
+
+/// Whether the device of a hot spare is where it was: another one may have its name by now.
+fn is_there(spare: &VdevConfig) -> bool {
+    let Some(path) = spare.path.as_deref().filter(|_| spare.kind.has_device()) else { return true };
+    match device_in_use(Path::new(path)) {
+        // Pools may share one.
+        Ok(found) => found.pool.is_some_and(|label| label.state == PoolState::Spare),
+        // Nothing is taken that is not there.
+        Err(error) => error.kind() == ErrorKind::NotFound,
     }
 }

@@ -246,6 +246,7 @@ fn write_error(error: &VdevError, vdev: u32, offset: u64) -> Error {
 
 impl Submit for PoolSubmit {
     fn submit(&self, write: BlockWrite) -> Result<()> {
+        self.outage.wait_while_held()?;
         self.queue.submit(write);
         Ok(())
     }

@@ -6,7 +6,8 @@
 //! another host may take the pool: writing is suspended, and ends if another host did.
 //!
 //! Invariant: nothing but the last slot of a ring is written, which no group uses while the property
-//! is on; one silent device does not keep the others from being written.
+//! is on; one silent device does not keep the others from being written. While writing is suspended for want of
+//! activity nothing at all is sent to the devices.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -190,31 +191,35 @@ impl LivePool {
             let reason = "multihost writes failed or were delayed; another system could import \
                           the pool undetected";
             tracing::error!("{reason}");
+            self.gate.hold(true);
             self.gate.suspend(Error::new(ErrorKind::Io, reason), false);
         }
         if !resume {
             return;
         }
-        match self.taken_over() {
-            Some(txg) => {
+        match self.newest_elsewhere() {
+            Some(txg) if txg > self.gate.figures().open => {
                 let reason = format!("another host took the pool and wrote group {txg}");
                 tracing::error!("{reason}");
                 self.stop_with(Error::new(ErrorKind::Io, reason));
             }
-            None => self.outage.over(),
+            Some(_) => {
+                self.gate.hold(false);
+                self.outage.over();
+            }
+            // Nobody knows.
+            None => self.activity.lock().suspended = true,
         }
     }
 
-    /// A group on the disks that is newer than any this host has begun.
-    fn taken_over(&self) -> Option<Txg> {
-        let open = self.gate.figures().open;
+    /// The newest group on the disks, whoever wrote it.
+    fn newest_elsewhere(&self) -> Option<Txg> {
         let jobs = self
             .vdevs()
             .devices()
             .into_iter()
             .map(|leaf| move || read_uberblocks(&*leaf.device, None).unwrap_or_default());
         let found = parallel::run(jobs.collect(), 32, PATIENCE);
-        let newest = found.into_iter().flatten().flatten().map(|uberblock| uberblock.txg).max();
-        newest.filter(|newest| *newest > open)
+        found.into_iter().flatten().flatten().map(|uberblock| uberblock.txg).max()
     }
 }

@@ -134,6 +134,15 @@ impl Outage {
         Ok(())
     }
 
+    /// Waits while nothing may be sent to the devices.
+    pub(in crate::pool) fn wait_while_held(&self) -> Result<()> {
+        while self.gate.is_held() {
+            let reason = "another host may have the pool: nothing is written until that is known";
+            self.pause(&Error::new(ErrorKind::Io, reason))?;
+        }
+        Ok(())
+    }
+
     /// No top-level device is away.
     fn is_whole(&self) -> bool {
         self.pipe.vdevs().condition().state.is_readable()

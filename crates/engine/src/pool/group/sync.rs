@@ -131,6 +131,7 @@ impl LivePool {
             reflow,
             ..self.pool.uberblock()
         };
+        self.outage.wait_while_held()?;
         self.mark_activity(&mut uberblock);
         while let Err(error) = self.write_roots(&uberblock) {
             if error.kind() != crate::ErrorKind::Io {
