@@ -8,6 +8,7 @@
 
 mod checkpoint;
 mod commands;
+mod crowded;
 mod dedup;
 mod delegated;
 mod diff;
