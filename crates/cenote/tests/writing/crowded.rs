@@ -42,8 +42,11 @@ fn a_pool_whose_log_has_no_room_lives_on() {
     }
     bench.create(&[&devices[0]]);
     let pid = bench.pid();
-    let mut rest = std::fs::File::create(run.join("rest")).unwrap();
-    while rest.write_all(&[7; 512]).is_ok() {}
+    for name in ["rest", "tank.log"] {
+        let file = std::fs::File::options().append(true).create(true).open(run.join(name));
+        let mut file = file.unwrap();
+        while file.write_all(b"\n").is_ok() {}
+    }
     for number in 0..20 {
         bench.cenote(&["zfs", "create", &format!("tank/f{number}")]);
         let place = bench.at("mnt/tank").join(format!("f{number}/file"));
