@@ -150,10 +150,6 @@ impl Pipe {
 
     /// The gang header behind `bp`, verified, its words in little-endian order.
     pub(super) fn read_gang_header(&self, bp: &BlockPointer) -> Result<Vec<u8>> {
-        let first = bp.first_dva().ok_or_else(|| Error::corrupt("gang without an address"))?;
-        let verifier = [u64::from(first.vdev), first.offset, bp.physical_birth().0, 0];
-        let truncated = bp.is_crypt() && bp.object_type() != ObjectType::OBJSET;
-        let width = if truncated { Width::Truncated } else { Width::Full };
         let mut sizes = vec![GANG_HEADER];
         if self.large_gangs.get().copied().unwrap_or(false) {
             let unit = bp.dvas().filter_map(|dva| self.vdevs().min_allocation(dva.vdev)).min();
@@ -162,36 +158,26 @@ impl Pipe {
         let pending = self.submitted().and_then(|submitted| {
             bp.dvas().find_map(|dva| submitted.pending(dva.vdev, dva.offset))
         });
-        if let Some(header) = pending {
-            let check = checksum::verify_embedded(&header, Algorithm::GangHeader, &verifier, width);
-            if check == Ok(WordOrder::Little) {
-                return Ok(header.to_vec());
-            }
+        if let Some(header) = pending
+            && gang_header_order(bp, &header) == Some(WordOrder::Little)
+        {
+            return Ok(header.to_vec());
         }
-        self.read_header_copies(bp, &sizes, &verifier, width)
+        self.read_header_copies(bp, &sizes)
     }
 
     /// A gang header of one of `sizes`, from any of its addresses.
-    fn read_header_copies(
-        &self,
-        bp: &BlockPointer,
-        sizes: &[u64],
-        verifier: &[u64; 4],
-        width: Width,
-    ) -> Result<Vec<u8>> {
+    fn read_header_copies(&self, bp: &BlockPointer, sizes: &[u64]) -> Result<Vec<u8>> {
+        if bp.first_dva().is_none() {
+            return Err(Error::corrupt("gang without an address"));
+        }
         let mut failure = None;
         for &size in sizes {
             for dva in bp.dvas() {
-                let read = BlockRead {
-                    vdev: dva.vdev,
-                    offset: dva.offset,
-                    size,
-                    birth: bp.physical_birth(),
-                };
+                let read = BlockRead { size, ..block_read(bp, dva) };
                 let mut order = None;
                 let mut check = |data: &[u8]| {
-                    order = checksum::verify_embedded(data, Algorithm::GangHeader, verifier, width)
-                        .ok();
+                    order = gang_header_order(bp, data);
                     order.is_some()
                 };
                 match self.vdevs().read_recover(&read, &mut check) {
@@ -220,6 +206,15 @@ fn worse(before: Option<Error>, error: Error) -> Error {
 /// The pointer has a checksum of the bytes.
 pub(super) fn is_verified(bp: &BlockPointer) -> bool {
     Algorithm::from_id(bp.checksum_id()).is_some_and(Algorithm::verifies)
+}
+
+/// The order of the words of the gang header behind `bp`, if that is what `data` is.
+pub(super) fn gang_header_order(bp: &BlockPointer, data: &[u8]) -> Option<WordOrder> {
+    let first = bp.first_dva()?;
+    let verifier = [u64::from(first.vdev), first.offset, bp.physical_birth().0, 0];
+    let truncated = bp.is_crypt() && bp.object_type() != ObjectType::OBJSET;
+    let width = if truncated { Width::Truncated } else { Width::Full };
+    checksum::verify_embedded(data, Algorithm::GangHeader, &verifier, width).ok()
 }
 
 pub(super) fn block_read(bp: &BlockPointer, dva: Dva) -> BlockRead {

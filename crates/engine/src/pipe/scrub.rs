@@ -8,6 +8,7 @@ use cenote_format::{BlockPointer, Dva, Txg};
 
 use super::Pipe;
 use super::physical::{block_read, is_verified};
+use super::special::Piece;
 use crate::vdev::{BlockRead, BlockWrite, Recovered, Repair};
 use crate::{Error, ErrorKind, Result};
 
@@ -31,16 +32,15 @@ impl Pipe {
         wanted: &dyn Fn(&BlockPointer, Dva) -> bool,
     ) -> Scrubbed {
         let mut done = Scrubbed::default();
-        // Copies of gang headers are made right by reading them.
         let scrubbed =
-            self.each_piece(bp, &mut |piece| self.scrub_copies(piece, wanted, &mut done));
+            self.each_piece(bp, &mut |bp, piece| self.scrub_copies((bp, piece), wanted, &mut done));
         done.lost = scrubbed.err();
         done
     }
 
     fn scrub_copies(
         &self,
-        bp: &BlockPointer,
+        (bp, piece): (&BlockPointer, Piece),
         wanted: &dyn Fn(&BlockPointer, Dva) -> bool,
         done: &mut Scrubbed,
     ) -> Result<()> {
@@ -49,10 +49,11 @@ impl Pipe {
         }
         let (mut right, mut wrong, mut failure) = (None, Vec::new(), None);
         for dva in bp.dvas().filter(|dva| wanted(bp, *dva)) {
-            let read = block_read(bp, dva);
+            let read = piece.read(bp, dva);
             let examine = || {
                 let vdevs = self.vdevs();
-                let found = vdevs.read_all_copies(&read, &mut |data| self.verify(bp, data));
+                let mut verify = |data: &[u8]| piece.verifies(self, bp, data);
+                let found = vdevs.read_all_copies(&read, &mut verify);
                 let outdated = found.as_ref().is_ok_and(|it| vdevs.have_moved(&it.repairs));
                 (found, outdated)
             };
@@ -63,7 +64,7 @@ impl Pipe {
             }
             match found {
                 Ok(found) => {
-                    self.repair_copies(bp, &found, &read, done);
+                    self.repair_copies(piece.is_verified(bp), &found, &read, done);
                     right = Some(found.data);
                 }
                 Err(error) => {
@@ -76,7 +77,9 @@ impl Pipe {
         // Another address may be one that was not wanted.
         let data = match right {
             Some(data) => Ok(data),
-            None if bp.dvas().count() > wrong.len() => self.read_physical(bp),
+            None if piece == Piece::Data && bp.dvas().count() > wrong.len() => {
+                self.read_physical(bp)
+            }
             None => Err(failure),
         }?;
         for read in wrong {
@@ -87,14 +90,14 @@ impl Pipe {
 
     fn repair_copies(
         &self,
-        bp: &BlockPointer,
+        is_verified: bool,
         found: &Recovered,
         read: &BlockRead,
         done: &mut Scrubbed,
     ) {
         let vdevs = self.vdevs();
         // Without a checksum nobody knows who is right, but for those who lack the block.
-        let is_sure = |repair: &&Repair| is_verified(bp) || vdevs.misses(repair.leaf, read.birth);
+        let is_sure = |repair: &&Repair| is_verified || vdevs.misses(repair.leaf, read.birth);
         let repairs: Vec<Repair> = found.repairs.iter().filter(is_sure).cloned().collect();
         let written = vdevs.resilver(&repairs, read.birth);
         for (repair, written) in repairs.iter().zip(written) {

@@ -4,10 +4,11 @@
 
 use bytes::Bytes;
 use cenote_codec::checksum::{self, Algorithm, Width};
-use cenote_format::{BlockPointer, Guid};
+use cenote_format::{BlockPointer, Dva, Guid};
 
 use super::Pipe;
-use super::physical::{block_read, is_verified};
+use super::physical::{block_read, gang_header_order, is_verified};
+use crate::vdev::BlockRead;
 use crate::{Error, ErrorKind, Result};
 
 /// Deepest nesting of gang headers a checker follows.
@@ -28,6 +29,38 @@ impl Copies {
     /// Every copy and all parity is as it should be.
     pub fn are_good(&self) -> bool {
         *self == Self::default()
+    }
+}
+
+/// What of a block lies at the addresses of a pointer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Piece {
+    /// The bytes it has the checksum of.
+    Data,
+    /// A gang's header of so many bytes.
+    Header(u64),
+}
+
+impl Piece {
+    pub(super) fn read(self, bp: &BlockPointer, dva: Dva) -> BlockRead {
+        let whole = block_read(bp, dva);
+        match self {
+            Self::Data => whole,
+            Self::Header(size) => BlockRead { size, ..whole },
+        }
+    }
+
+    /// Whether these are the bytes, as far as can be told.
+    pub(super) fn verifies(self, pipe: &Pipe, bp: &BlockPointer, data: &[u8]) -> bool {
+        match self {
+            Self::Data => pipe.verify(bp, data),
+            Self::Header(_) => gang_header_order(bp, data).is_some(),
+        }
+    }
+
+    /// Whether it can be told.
+    pub(super) fn is_verified(self, bp: &BlockPointer) -> bool {
+        matches!(self, Self::Header(_)) || is_verified(bp)
     }
 }
 
@@ -59,15 +92,16 @@ impl Pipe {
     /// Reads every copy and all parity of a block. An error means that no copy is good.
     pub fn verify_copies(&self, bp: &BlockPointer) -> Result<Copies> {
         let mut copies = Copies::default();
-        self.each_piece(bp, &mut |piece| self.verify_piece(piece, &mut copies))?;
+        self.each_piece(bp, &mut |bp, piece| self.verify_piece(bp, piece, &mut copies))?;
         Ok(copies)
     }
 
-    /// Calls `look` for a block, or for each of the blocks that it lies in pieces of.
+    /// Calls `look` for a block, or for each of the blocks that it lies in pieces of, and the headers that lead
+    /// to those.
     pub(super) fn each_piece(
         &self,
         bp: &BlockPointer,
-        look: &mut dyn FnMut(&BlockPointer) -> Result<()>,
+        look: &mut dyn FnMut(&BlockPointer, Piece) -> Result<()>,
     ) -> Result<()> {
         self.each_piece_at(bp, look, 0)
     }
@@ -75,28 +109,30 @@ impl Pipe {
     fn each_piece_at(
         &self,
         bp: &BlockPointer,
-        look: &mut dyn FnMut(&BlockPointer) -> Result<()>,
+        look: &mut dyn FnMut(&BlockPointer, Piece) -> Result<()>,
         depth: u32,
     ) -> Result<()> {
         bp.validate()?;
         if !bp.is_gang() {
-            return look(bp);
+            return look(bp, Piece::Data);
         }
         if depth >= MAX_GANG_DEPTH {
             return Err(Error::corrupt(format!("gang headers nested {depth} deep")));
         }
-        let (_, children) = self.gang_children(bp)?;
+        let (size, children) = self.gang_children(bp)?;
+        look(bp, Piece::Header(size))?;
         children.iter().try_for_each(|child| self.each_piece_at(child, look, depth + 1))
     }
 
-    fn verify_piece(&self, bp: &BlockPointer, found: &mut Copies) -> Result<()> {
+    fn verify_piece(&self, bp: &BlockPointer, piece: Piece, found: &mut Copies) -> Result<()> {
         let (mut good, mut failure) = (false, None);
         for dva in bp.dvas() {
-            let read = block_read(bp, dva);
-            match self.vdevs().read_all_copies(&read, &mut |data| self.verify(bp, data)) {
+            let read = piece.read(bp, dva);
+            let mut verify = |data: &[u8]| piece.verifies(self, bp, data);
+            match self.vdevs().read_all_copies(&read, &mut verify) {
                 Ok(recovered) => {
                     good = true;
-                    if is_verified(bp) {
+                    if piece.is_verified(bp) {
                         self.heal(&read, &recovered);
                     }
                     add_new(&mut found.liars, recovered.liars);

@@ -455,6 +455,23 @@ fn where_no_run_is_long_enough_blocks_become_gangs() {
     }
 }
 
+#[test]
+fn a_scrub_makes_every_copy_of_a_gangs_header_right() {
+    let bench = Bench::new();
+    bench.space.longest.store(16 << 10, Relaxed);
+    let bp = bench.write(5, 1, file(noise(1, 100 << 10))).unwrap().pointer;
+    assert!(bp.is_gang());
+    for dva in bp.dvas() {
+        let (vdev, offset, birth) = (dva.vdev, dva.offset, bp.physical_birth());
+        let wrong = BlockWrite { sides: None, vdev, offset, data: noise(9, 512), birth };
+        assert!(bench.pipe.vdevs().write_batch(&[wrong])[0].is_ok());
+        assert!(!bench.pipe.verify_copies(&bp).unwrap().are_good());
+        let done = bench.pipe.scrub(&bp, &|_, _| true);
+        assert!(done.lost.is_none() && done.failed.is_empty() && done.repaired > 0, "{done:?}");
+        assert!(bench.pipe.verify_copies(&bp).unwrap().are_good());
+    }
+}
+
 fn levels(bench: &Bench, bp: &BlockPointer) -> u32 {
     if !bp.is_gang() {
         return 0;
