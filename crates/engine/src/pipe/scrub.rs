@@ -4,7 +4,7 @@
 //! the block meanwhile is for the caller to see to.
 
 use bytes::Bytes;
-use cenote_format::{BlockPointer, Dva, Txg};
+use cenote_format::{BlockPointer, Dva, Guid, Txg};
 
 use super::Pipe;
 use super::physical::{block_read, is_verified};
@@ -17,6 +17,8 @@ use crate::{Error, ErrorKind, Result};
 pub struct Scrubbed {
     /// Bytes written over wrong or missing ones.
     pub repaired: u64,
+    /// Leaves that could not be asked for their part of it.
+    pub away: Vec<Guid>,
     /// Groups whose data some leaf still lacks: writing it failed.
     pub failed: Vec<Txg>,
     /// Why the block, or one of several it consists of, is lost.
@@ -64,6 +66,7 @@ impl Pipe {
             }
             match found {
                 Ok(found) => {
+                    done.away.extend(&found.away);
                     self.repair_copies(piece.is_verified(bp), &found, &read, done);
                     right = Some(found.data);
                 }

@@ -12,7 +12,7 @@ use cenote_device::{
     Device, DeviceError, Enough, Patience, ReadOp, WriteOp, flush_batch, read_batch, write_batch,
 };
 use cenote_format::{Guid, Txg};
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -55,6 +55,11 @@ impl VdevTree {
     /// compares the numbers before and after.
     pub fn failed_flushes(&self) -> u64 {
         self.failed_flushes.load(SeqCst)
+    }
+
+    /// Leaves that may have lost what was written to them since this was last asked: a flush of them failed.
+    pub fn take_unflushed(&self) -> BTreeSet<Guid> {
+        std::mem::take(&mut self.unflushed.lock())
     }
 
     /// After a flush that failed: from now on flushes count again. What was written since the last
@@ -105,6 +110,8 @@ impl VdevTree {
             changed |= self.write_failed(*id, error, FLUSH);
             lost.insert(*id);
         }
+        let guid = |id: &LeafId| self.leaves.get(*id).map(|leaf| leaf.config.guid);
+        self.unflushed.lock().extend(failures.iter().filter_map(|(id, _)| guid(id)));
         if changed {
             self.refresh();
         }
@@ -118,6 +125,8 @@ impl VdevTree {
                 Some(format!("flushing {}: {error}", leaf.name()))
             });
             let reason = worst.unwrap_or_else(|| "flushing failed".into());
+            // The others were not waited for.
+            self.unflushed.lock().extend(dirty.iter().filter_map(|(id, _)| guid(id)));
             return Err(VdevError::NotWritten { vdev, reason });
         }
         for (id, _) in &failures {

@@ -126,14 +126,9 @@ impl VdevTree {
         lacking.any(|last| last <= end.0 && last.saturating_add(PROBATION) > now.0)
     }
 
-    /// Everything born before `end` was written to the leaves that are there and missed nothing since, but
-    /// what was born in the groups of `failed`. True if that was not known.
-    pub fn forget_missed(&self, end: Txg, failed: &BTreeSet<Txg>) -> bool {
-        self.forget_missed_of(|_| true, end, failed)
-    }
-
-    /// The same of some leaves.
-    pub fn forget_missed_of(
+    /// Everything born before `end` was written to those leaves of `is_done` that are there and missed nothing
+    /// since, but what was born in the groups of `failed`. True if that was not known.
+    pub fn forget_missed(
         &self,
         is_done: impl Fn(Guid) -> bool,
         end: Txg,
@@ -166,6 +161,12 @@ impl VdevTree {
             self.refresh();
         }
         any
+    }
+
+    /// Leaves that lack something and cannot be written now.
+    pub fn lacking_and_away(&self) -> Vec<Guid> {
+        let away = self.leaves.iter().filter(|leaf| !self.may_write(leaf) && !leaf.is_complete());
+        away.map(|leaf| leaf.config.guid).collect()
     }
 
     /// The leaf has a device that is there and not given up.

@@ -20,6 +20,7 @@ use cenote_format::config::{VdevConfig, VdevKind};
 use cenote_format::indirect_mapping::Mapping;
 use cenote_format::{Guid, Txg};
 use parking_lot::{Mutex, RwLock};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -142,6 +143,8 @@ pub struct VdevTree {
     pub(super) flushing: Arc<Mutex<Option<VdevError>>>,
     /// Flushes that failed beyond the redundancy.
     pub(super) failed_flushes: Arc<AtomicU64>,
+    /// Leaves of which a flush failed.
+    pub(super) unflushed: Arc<Mutex<BTreeSet<Guid>>>,
 }
 
 impl std::fmt::Debug for VdevTree {
@@ -183,6 +186,7 @@ impl VdevTree {
             comebacks: Arc::default(),
             flushing: Arc::default(),
             failed_flushes: Arc::default(),
+            unflushed: Arc::default(),
         };
         tree.refresh();
         Ok(tree)
@@ -215,6 +219,7 @@ impl VdevTree {
             comebacks: self.comebacks.clone(),
             flushing: self.flushing.clone(),
             failed_flushes: self.failed_flushes.clone(),
+            unflushed: self.unflushed.clone(),
         };
         tree.refresh();
         Ok(tree)

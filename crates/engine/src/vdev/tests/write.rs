@@ -179,6 +179,7 @@ fn a_failed_flush_is_a_failed_write() {
     rig.tree.flush().unwrap();
     let missed = rig.tree.missed();
     assert_eq!((missed.len(), missed[0].0, missed[0].1[0].clone()), (1, Guid(1), 20..21));
+    assert_eq!(rig.tree.take_unflushed(), [Guid(1)].into());
     rig.disk(1).set_health(Health::Well);
     assert!(rig.tree.write_batch(&writes).iter().all(Result::is_ok));
     rig.disks.values().for_each(|disk| disk.set_health(Health::FailsWrites));
@@ -188,6 +189,8 @@ fn a_failed_flush_is_a_failed_write() {
     rig.disks.values().for_each(|disk| disk.set_health(Health::Well));
     assert!(rig.tree.flush().is_err());
     assert_eq!(rig.tree.failed_flushes(), 1);
+    // Nor for what a resilver wrote: nobody writes that again by itself.
+    assert_eq!(rig.tree.take_unflushed(), [Guid(1), Guid(2)].into());
     rig.tree.forgive_flush();
     assert!(rig.tree.write_batch(&writes).iter().all(Result::is_ok));
     rig.tree.flush().unwrap();

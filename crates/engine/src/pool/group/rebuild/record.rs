@@ -194,7 +194,7 @@ impl LivePool {
         if is_whole {
             // Last: this is not taken back.
             let is_one = |leaf: Guid| rebuilt.contains(&leaf);
-            vdevs.forget_missed_of(is_one, state.max_txg, &BTreeSet::new());
+            vdevs.forget_missed(is_one, state.max_txg, &BTreeSet::new());
         }
         Ok(())
     }

@@ -18,8 +18,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use cenote_format::Txg;
 use cenote_format::scan_state::{ScanFunction, ScanPhase, ScanState};
+use cenote_format::{Guid, Txg};
 use parking_lot::Mutex;
 
 use super::LivePool;
@@ -44,6 +44,8 @@ pub(in crate::pool) struct Scan {
     recorded: Mutex<ScanQueue>,
     /// Groups of which repairs failed since the scan began.
     failed: Mutex<BTreeSet<Txg>>,
+    /// Leaves that could not be written for a while since it began, or may have lost what was.
+    unfit: Mutex<BTreeSet<Guid>>,
     /// All that went wrong since the scan began is known: `failed` tells all groups of which devices may
     /// still lack something that they could have.
     is_sure: AtomicBool,

@@ -107,7 +107,9 @@ impl LivePool {
         }
         if complete && self.scan.is_sure.load(Relaxed) && !has_checkpoint(change.mos)? {
             // What is lost everywhere nobody misses any more. Last: this is not taken back.
-            self.vdevs().forget_missed(max, &self.scan.failed.lock());
+            self.note_unfit();
+            let (unfit, failed) = (self.scan.unfit.lock(), self.scan.failed.lock());
+            self.vdevs().forget_missed(|leaf| !unfit.contains(&leaf), max, &failed);
         }
         Ok(())
     }

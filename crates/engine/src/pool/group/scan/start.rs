@@ -236,6 +236,8 @@ impl LivePool {
         self.config.lock().topology_changed();
         self.when_done(move |live| {
             live.scan.failed.lock().clear();
+            drop(live.vdevs().take_unflushed());
+            live.scan.unfit.lock().clear();
             live.scan.is_sure.store(true, Relaxed);
             live.io.pipe.faults().scan_begins();
             live.scan.resume(Run::new(record, BTreeMap::new()));

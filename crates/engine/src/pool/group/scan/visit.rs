@@ -327,10 +327,12 @@ impl LivePool {
                     let one = self.io.pipe.scrub(block, &lacks);
                     self.scan.pass.issued.fetch_add(allocated(block), Relaxed);
                     self.scan.pass.repaired.fetch_add(one.repaired, Relaxed);
+                    self.scan.unfit.lock().extend(one.away.iter().copied());
                     done.lock().add(one, block, *place);
                 }
             }
         };
+        self.note_unfit();
         match self.options.inline {
             true => read(),
             false => std::thread::scope(|scope| {
@@ -341,8 +343,16 @@ impl LivePool {
                 read();
             }),
         }
+        self.note_unfit();
         let all = next.load(Relaxed) >= order.len();
         (all && !self.scan.worker.rests() && self.is_still(record)).then(|| done.into_inner())
+    }
+
+    /// Notes leaves to which it cannot be written now what they lack, and those that may have lost what was.
+    pub(super) fn note_unfit(&self) {
+        let vdevs = self.vdevs();
+        let unflushed = vdevs.take_unflushed();
+        self.scan.unfit.lock().extend(vdevs.lacking_and_away().into_iter().chain(unflushed));
     }
 
     /// What is being read is still what the scan is at.
