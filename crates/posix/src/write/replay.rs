@@ -18,10 +18,10 @@ use super::acl::Inherited;
 use super::namespace::{DirectoryChange, check_directory};
 use super::object::new_flags;
 use crate::attributes::{DIRECTORY, Facts, SYMLINK, TYPE, is_device, stored_time};
-use crate::error::{EEXIST, EIO, ENODATA, EOPNOTSUPP, ESTALE};
+use crate::error::{EEXIST, EIO, EOPNOTSUPP, ESTALE};
 use crate::filesystem::Filesystem;
 use crate::tree::{
-    Allocate, Caller, Errno, RenameFlags, Result, SetAttributes, SetTime, Timestamp, XattrWrite,
+    Allocate, Caller, Errno, RenameFlags, Result, SetAttributes, SetTime, Timestamp,
 };
 
 const SUPERUSER: Caller = Caller { uid: 0, gid: 0, pid: 0 };
@@ -106,11 +106,7 @@ impl FilesystemWriter {
                 self.retrying(|| self.replay_acl(ObjectId(*object), acl))
             }
             Payload::SetXattr { object, name, value } => {
-                let value = value.as_deref();
-                match self.set_xattr(ObjectId(*object), name, value, XattrWrite::Any) {
-                    Err(error) if error.code == ENODATA && value.is_none() => Ok(()),
-                    result => result,
-                }
+                self.replay_xattr(ObjectId(*object), name, value.as_deref())
             }
             other => {
                 let reason = format!("replaying {} is not supported yet", other.name());

@@ -144,9 +144,28 @@ impl FilesystemWriter {
         ] {
             mask |= if is_set { bit } else { 0 };
         }
+        self.note_attributes(tx, file, mask)
+    }
+
+    /// Notes a mode that changed besides something else, and was stored by [`Self::store_mode`]. It is
+    /// replayed as a `chmod`, which may take away a list that says more than the mode.
+    pub(super) fn note_mode(&self, tx: &Tx, file: &File, old: &Facts) -> Result<()> {
+        if file.facts.mode == old.mode || file.facts.links == 0 {
+            return Ok(());
+        }
+        if old.flags & pflags::ACL_TRIVIAL == 0 {
+            self.note_whole(tx);
+            return Ok(());
+        }
+        self.note_attributes(tx, file, mask_linux::MODE)
+    }
+
+    /// Notes those attributes of `mask` as they are now.
+    fn note_attributes(&self, tx: &Tx, file: &File, mask: u64) -> Result<()> {
         if mask == 0 {
             return Ok(());
         }
+        let (id, facts) = (file.object.id(), &file.facts);
         self.note(tx, id, || {
             Payload::SetAttributes(Box::new(LogAttributes {
                 object: id.0,

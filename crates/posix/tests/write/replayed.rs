@@ -19,7 +19,31 @@ use crate::rig::{Rig, SOMEBODY, SUPERUSER, Setup, new_node, set_of};
 
 /// Keeps what is noted.
 #[derive(Default)]
-struct Notes(Mutex<Vec<Payload>>);
+pub struct Notes {
+    /// The records.
+    pub records: Mutex<Vec<Payload>>,
+    /// For each change that no record tells, how many records there were before.
+    pub wholes: Mutex<Vec<usize>>,
+}
+
+impl Notes {
+    /// Applies the records to `again`, as the log has them.
+    pub fn replay(&self, again: &Rig) {
+        for (index, payload) in self.records.lock().iter().enumerate() {
+            apply(again, index as u64 + 1, payload).unwrap_or_else(|error| {
+                panic!("{payload:?}: {error}");
+            });
+        }
+    }
+}
+
+/// Applies a record, as the log has it.
+pub fn apply(rig: &Rig, sequence: u64, payload: &Payload) -> cenote_engine::Result<()> {
+    let payload = payload.clone();
+    let record = Record { txg: Txg(9), sequence, case_insensitive: false, payload };
+    let record = Record::decode(&record.encode().unwrap(), ByteOrder::Little).unwrap();
+    rig.tree.apply(&record, None)
+}
 
 impl ChangeLog for Notes {
     fn note(
@@ -28,12 +52,12 @@ impl ChangeLog for Notes {
         _object: u64,
         payload: Payload,
     ) -> Result<(), cenote_posix::tree::Errno> {
-        self.0.lock().push(payload);
+        self.records.lock().push(payload);
         Ok(())
     }
 
     fn note_write(&self, _tx: &Tx, object: u64, offset: u64, data: &[u8]) {
-        self.0.lock().push(Payload::Write {
+        self.records.lock().push(Payload::Write {
             object,
             offset,
             length: data.len() as u64,
@@ -43,7 +67,9 @@ impl ChangeLog for Notes {
         });
     }
 
-    fn note_whole(&self, _tx: &Tx) {}
+    fn note_whole(&self, _tx: &Tx) {
+        self.wholes.lock().push(self.records.lock().len());
+    }
 
     fn forget(&self, _object: u64) {}
 }
@@ -128,15 +154,7 @@ fn a_filesystem_is_made_again_from_its_records() {
     rig.tree.remove_xattr(SUPERUSER, file, b"user.b").unwrap();
 
     let again = Setup { xattr, ..Setup::default() }.make();
-    for (index, payload) in notes.0.lock().iter().enumerate() {
-        let sequence = index as u64 + 1;
-        let record =
-            Record { txg: Txg(9), sequence, case_insensitive: false, payload: payload.clone() };
-        // As the log has it.
-        let raw = record.encode().unwrap();
-        let record = Record::decode(&raw, ByteOrder::Little).unwrap();
-        again.tree.apply(&record, None).unwrap_or_else(|error| panic!("{record:?}: {error}"));
-    }
+    notes.replay(&again);
     let (mut first, mut second) = (Vec::new(), Vec::new());
     listing(&rig, ROOT, "", &mut first);
     listing(&again, ROOT, "", &mut second);

@@ -1,0 +1,102 @@
+//! What the intent log is told of a change: all of it, and nothing that did not happen.
+
+use std::sync::Arc;
+
+use cenote_format::posix_acl::{ACCESS_NAME, Entry, PosixAcl, Tag};
+use cenote_format::zil::{Payload, mask_linux};
+use cenote_posix::tree::{ROOT, Tree, XattrWrite};
+use cenote_posix::{AclType, XattrMode};
+
+use crate::replayed::{Notes, apply};
+use crate::rig::{Rig, SUPERUSER, Setup};
+
+/// A filesystem with POSIX lists that notes its changes, and another like it.
+fn pair() -> (Arc<Notes>, Rig, Rig) {
+    let (xattr, acl) = (XattrMode::SystemAttributes, AclType::Posix);
+    let notes = Arc::new(Notes::default());
+    let rig = Setup { log: Some(notes.clone()), xattr, acl, ..Setup::default() }.make();
+    (notes, rig, Setup { xattr, acl, ..Setup::default() }.make())
+}
+
+fn list(entries: &[(Tag, u8)]) -> Vec<u8> {
+    let entry = |(tag, permissions): &(Tag, u8)| Entry { tag: *tag, permissions: *permissions };
+    PosixAcl { entries: entries.iter().map(entry).collect() }.encode()
+}
+
+/// A list that says no more than mode 0640.
+fn plain_list() -> Vec<u8> {
+    list(&[(Tag::Owner, 6), (Tag::OwningGroup, 4), (Tag::Other, 0)])
+}
+
+/// A list of mode 0660 that names somebody.
+fn real_list() -> Vec<u8> {
+    let named = [(Tag::Owner, 6), (Tag::User(1000), 6), (Tag::OwningGroup, 4)];
+    list(&[named.as_slice(), &[(Tag::Mask, 6), (Tag::Other, 0)]].concat())
+}
+
+fn set(rig: &Rig, node: u64, name: &[u8], value: &[u8]) {
+    rig.tree.set_xattr(SUPERUSER, node, name, value, XattrWrite::Any).unwrap();
+}
+
+fn mode(rig: &Rig, node: u64) -> u32 {
+    rig.tree.attributes(node).unwrap().mode
+}
+
+/// The records since the one with this number, as `mode 640`, `set a`, `removed a`, or their name.
+fn said(notes: &Notes, since: usize) -> Vec<String> {
+    let say = |payload: &Payload| match payload {
+        Payload::SetAttributes(set) if set.mask == mask_linux::MODE => {
+            format!("mode {:o}", set.mode & 0o7777)
+        }
+        Payload::SetXattr { name, value, .. } => {
+            let what = if value.is_some() { "set" } else { "removed" };
+            format!("{what} {}", String::from_utf8_lossy(name))
+        }
+        other => other.name().to_owned(),
+    };
+    notes.records.lock()[since..].iter().map(say).collect()
+}
+
+#[test]
+fn a_list_that_equals_the_mode_is_a_change_of_the_mode() {
+    let (notes, rig, again) = pair();
+    let file = rig.file(ROOT, "f");
+    set(&rig, file, ACCESS_NAME, &plain_list());
+    assert_eq!(said(&notes, 1), ["mode 640"]);
+    set(&rig, file, ACCESS_NAME, &real_list());
+    set(&rig, file, ACCESS_NAME, &plain_list());
+    let access = String::from_utf8_lossy(ACCESS_NAME);
+    let expected = [
+        "mode 640",
+        "mode 660",
+        &format!("set {access}"),
+        "mode 640",
+        &format!("removed {access}"),
+    ];
+    assert_eq!(said(&notes, 1), expected);
+    assert!(notes.wholes.lock().is_empty());
+    notes.replay(&again);
+    assert_eq!(mode(&again, file), 0o100_640);
+    assert!(again.tree.get_xattr(file, ACCESS_NAME).is_err());
+}
+
+#[test]
+fn the_name_that_is_stored_is_noted() {
+    let (notes, rig, again) = pair();
+    let file = rig.file(ROOT, "f");
+    // As other systems store it.
+    let value = Some(b"value".to_vec());
+    let bare = Payload::SetXattr { object: file, name: b"x".to_vec(), value };
+    apply(&rig, 1, &bare).unwrap();
+    assert_eq!(rig.tree.get_xattr(file, b"user.x").unwrap(), b"value");
+    notes.wholes.lock().clear();
+    rig.tree.remove_xattr(SUPERUSER, file, b"user.x").unwrap();
+    assert_eq!(said(&notes, 1), ["removed x"]);
+    apply(&rig, 1, &bare).unwrap();
+    set(&rig, file, b"user.x", b"other");
+    assert_eq!(said(&notes, 2), ["removed x", "set user.x"]);
+    notes.records.lock().insert(1, bare);
+    notes.replay(&again);
+    assert_eq!(again.tree.get_xattr(file, b"user.x").unwrap(), b"other");
+    assert_eq!(again.tree.list_xattr(file).unwrap(), [b"user.x".to_vec()]);
+}
