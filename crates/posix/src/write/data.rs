@@ -133,12 +133,15 @@ impl FilesystemWriter {
         let ready = self.ready_to_write(file, offset, data.len() as u64)?;
         let tx = self.begin()?;
         self.write_data(&tx, file, (offset, data), ready)?;
-        let mut facts = modified(&file.facts);
+        let old = file.facts;
+        let mut facts = modified(&old);
         facts.size = facts.size.max(end);
         if kill_set_id {
             facts.mode = without_set_id(facts.mode);
         }
         self.store_mode(&tx, file, facts)?;
+        // Before the data: nobody is to find what was written with the power it had before.
+        self.note_mode(&tx, file, &old)?;
         if let Some(log) = self.log.as_ref().filter(|_| facts.links != 0) {
             log.note_write(&tx, id.0, offset, data);
         }

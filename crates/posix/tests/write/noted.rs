@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use cenote_format::posix_acl::{ACCESS_NAME, Entry, PosixAcl, Tag};
 use cenote_format::zil::{Payload, mask_linux};
-use cenote_posix::tree::{ROOT, Tree, XattrWrite};
+use cenote_posix::tree::{ROOT, SetAttributes, Tree, XattrWrite};
 use cenote_posix::{AclType, XattrMode};
 
 use crate::replayed::{Notes, apply};
-use crate::rig::{Rig, SUPERUSER, Setup};
+use crate::rig::{Rig, SOMEBODY, SUPERUSER, Setup};
 
 /// A filesystem with POSIX lists that notes its changes, and another like it.
 fn pair() -> (Arc<Notes>, Rig, Rig) {
@@ -99,4 +99,17 @@ fn the_name_that_is_stored_is_noted() {
     notes.replay(&again);
     assert_eq!(again.tree.get_xattr(file, b"user.x").unwrap(), b"other");
     assert_eq!(again.tree.list_xattr(file).unwrap(), [b"user.x".to_vec()]);
+}
+
+#[test]
+fn a_write_that_takes_set_id_bits_away_says_so_first() {
+    let (notes, rig, again) = pair();
+    let file = rig.make(ROOT, "f", 0o100_755).unwrap().node;
+    let change = SetAttributes { mode: Some(0o6755), ..SetAttributes::default() };
+    rig.tree.set_attributes(SUPERUSER, file, &change).unwrap();
+    rig.tree.write(SOMEBODY, file, 0, b"evil", true).unwrap();
+    rig.tree.write(SOMEBODY, file, 4, b"more", true).unwrap();
+    assert_eq!(said(&notes, 1), ["mode 6755", "mode 755", "TX_WRITE", "TX_WRITE"]);
+    notes.replay(&again);
+    assert_eq!((mode(&again, file), again.read(file, 0, 9)), (0o100_755, b"evilmore".to_vec()));
 }
