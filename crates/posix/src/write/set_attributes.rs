@@ -69,14 +69,24 @@ impl FilesystemWriter {
             facts.accessed = accessed;
         }
         node.clear_access();
-        if let Some(list) = list {
-            self.put_xattr(&tx, file, ACCESS_NAME, Some(&list))?;
-        }
+        let stored = match &list {
+            Some(list) => {
+                let stored = self.stored_names(file, &[ACCESS_NAME])?;
+                self.put_xattr(&tx, file, ACCESS_NAME, Some(list))?;
+                stored
+            }
+            None => Vec::new(),
+        };
         match change.mode {
             Some(_) => self.store_changed_mode(&tx, file, facts)?,
             None => self.store_mode(&tx, file, facts)?,
         }
-        self.note_set(&tx, file, change, &old)
+        self.note_set(&tx, file, change, &old)?;
+        match list {
+            // Others do not change a list when they replay a change of the mode.
+            Some(list) => self.note_xattr(&tx, file, &stored, (ACCESS_NAME, Some(&list))),
+            None => Ok(()),
+        }
     }
 
     /// Whether the file's flags, its kind and the quotas of its owners allow the change.

@@ -113,3 +113,23 @@ fn a_write_that_takes_set_id_bits_away_says_so_first() {
     notes.replay(&again);
     assert_eq!((mode(&again, file), again.read(file, 0, 9)), (0o100_755, b"evilmore".to_vec()));
 }
+
+#[test]
+fn a_mode_that_changes_a_list_is_noted_with_the_list() {
+    let (notes, rig, again) = pair();
+    let file = rig.file(ROOT, "f");
+    set(&rig, file, ACCESS_NAME, &real_list());
+    let access = String::from_utf8_lossy(ACCESS_NAME);
+    assert_eq!(said(&notes, 1), ["mode 660", &format!("set {access}")]);
+    let change = SetAttributes { mode: Some(0o600), ..SetAttributes::default() };
+    rig.tree.set_attributes(SUPERUSER, file, &change).unwrap();
+    assert_eq!(said(&notes, 3), ["mode 600", &format!("set {access}")]);
+    let changed = rig.tree.get_xattr(file, ACCESS_NAME).unwrap();
+    let last = notes.records.lock().last().cloned();
+    let value = Some(changed.clone());
+    let told = Payload::SetXattr { object: file, name: ACCESS_NAME.to_vec(), value };
+    assert_eq!(last, Some(told));
+    notes.replay(&again);
+    assert_eq!(mode(&again, file), 0o100_600);
+    assert_eq!(again.tree.get_xattr(file, ACCESS_NAME).unwrap(), changed);
+}
