@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cenote_format::posix_acl::{ACCESS_NAME, Entry, PosixAcl, Tag};
+use cenote_format::posix_acl::{ACCESS_NAME, DEFAULT_NAME, Entry, PosixAcl, Tag};
 use cenote_format::zil::{Payload, mask_linux};
 use cenote_posix::tree::{ROOT, SetAttributes, Tree, XattrWrite};
 use cenote_posix::{AclType, XattrMode};
@@ -132,4 +132,16 @@ fn a_mode_that_changes_a_list_is_noted_with_the_list() {
     notes.replay(&again);
     assert_eq!(mode(&again, file), 0o100_600);
     assert_eq!(again.tree.get_xattr(file, ACCESS_NAME).unwrap(), changed);
+}
+
+#[test]
+fn a_name_that_inherits_lists_waits_for_its_group() {
+    let (notes, rig, _) = pair();
+    let directory = rig.directory(ROOT, "d");
+    set(&rig, directory, DEFAULT_NAME, &real_list());
+    let before = notes.records.lock().len();
+    rig.file(directory, "f");
+    assert_eq!(said(&notes, before), ["TX_CREATE"]);
+    // Nobody can commit the record without what says that it does not tell all.
+    assert_eq!(*notes.wholes.lock(), [before]);
 }
