@@ -7,6 +7,7 @@
 //! all of them appended.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
@@ -37,6 +38,9 @@ pub struct IntentLog {
     /// A commit has ended.
     committed: Condvar,
     chain: Mutex<Chain>,
+    /// The group from which on the dataset has the feature for records of extended attributes; 0: it
+    /// has not.
+    xattrs_since: AtomicU64,
 }
 
 /// What was appended, and how far it is stable.
@@ -68,6 +72,7 @@ impl IntentLog {
             commits: Mutex::default(),
             committed: Condvar::new(),
             chain: Mutex::new(Chain::after(header)),
+            xattrs_since: AtomicU64::new(0),
         }
     }
 
@@ -75,6 +80,16 @@ impl IntentLog {
     /// their transaction group.
     pub fn set_source(&self, source: Weak<dyn WriteSource>) {
         *self.source.lock() = Some(source);
+    }
+
+    /// The dataset has the feature for records of extended attributes already.
+    pub fn set_xattr_records(&self) {
+        self.xattrs_since.store(1, SeqCst);
+    }
+
+    /// Whether the dataset needs the feature for records of extended attributes.
+    pub fn has_xattr_records(&self) -> bool {
+        self.xattrs_since.load(SeqCst) != 0
     }
 
     /// The header an earlier life of the pool left; zero when that is gone.
@@ -107,6 +122,7 @@ impl IntentLog {
             | Payload::Remove { .. }
             | Payload::Link { .. }
             | Payload::Rename { .. } => self.append(tx, object, payload, false),
+            Payload::SetXattr { .. } => self.append_xattr(tx, object, payload),
             Payload::Unknown(_) => {
                 self.append_whole(tx);
                 Ok(())
@@ -131,6 +147,20 @@ impl IntentLog {
     /// As [`Self::append`] for a change that only a commit of its object writes: attributes, ranges.
     pub fn append_later(&self, tx: &Tx, object: u64, payload: Payload) -> Result<()> {
         self.append_to(tx, object, Some(object), payload, false)
+    }
+
+    /// Adds the record of a change of an extended attribute. A release that does not know these ends
+    /// the log at the first; the feature keeps it away. So until a group with the feature is on the
+    /// disks, such a change counts as one no record can tell.
+    fn append_xattr(&self, tx: &Tx, object: u64, payload: Payload) -> Result<()> {
+        let _ = self.xattrs_since.compare_exchange(0, tx.txg().0, SeqCst, SeqCst);
+        match self.xattrs_since.load(SeqCst) <= self.pool.synced().0 {
+            true => self.append_later(tx, object, payload),
+            false => {
+                self.append_whole(tx);
+                Ok(())
+            }
+        }
     }
 
     fn append_to(

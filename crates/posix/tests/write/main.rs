@@ -18,3 +18,4 @@ mod replayed;
 mod rig;
 mod rules;
 mod slow_reads;
+mod xattr_records;

@@ -132,6 +132,30 @@ impl LogPool for Threaded {
 }
 
 #[test]
+fn records_of_extended_attributes_wait_for_their_feature() {
+    let (world, log) = World::start(10, Header::default());
+    append(&log, &world.begin().unwrap(), 1, 0);
+    log.commit(0).unwrap();
+    let set = |name: &[u8]| {
+        let payload = Payload::SetXattr { object: 5, name: name.to_vec(), value: Some(vec![1]) };
+        let tx = world.begin().unwrap();
+        log.note(&tx, 5, payload).unwrap();
+        tx.txg()
+    };
+    assert!(!log.has_xattr_records());
+    let first = set(b"a");
+    // The group of the first is to write that the dataset has the feature, and is waited for.
+    assert!(log.has_xattr_records() && world.synced() < first);
+    set(b"b");
+    log.commit(5).unwrap();
+    assert_eq!((names(&world), world.synced()), (Vec::new(), first));
+    let second = set(b"c");
+    log.commit(5).unwrap();
+    assert_eq!(names(&world), ["TX_SETSAXATTR"]);
+    assert!(world.synced() < second);
+}
+
+#[test]
 fn callers_share_what_is_written() {
     let pool = Arc::new(Threaded {
         gate: Gate::new(Txg(4), 1 << 30),
