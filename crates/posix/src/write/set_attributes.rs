@@ -10,6 +10,7 @@ use cenote_format::zil::{Payload, SetAttributes as LogAttributes, mask_linux};
 use cenote_format::{ObjectId, pflags};
 
 use super::data::{Ready, check_size, without_set_id};
+use super::extended::Extended;
 use super::namespace::log_time;
 use super::object::{acl_flags, trivial_acl};
 use super::{FilesystemWriter, SMALL_CHANGE};
@@ -31,13 +32,28 @@ fn time_of(set: SetTime, now: Timestamp) -> Timestamp {
 impl FilesystemWriter {
     /// Changes attributes as `change` says.
     pub fn set_attributes(&self, id: ObjectId, change: &SetAttributes) -> Result<()> {
+        self.set_with_extended(id, change, None)
+    }
+
+    /// Changes attributes, and those beyond POSIX's that a record of the log asks for.
+    pub(super) fn set_with_extended(
+        &self,
+        id: ObjectId,
+        change: &SetAttributes,
+        extended: Option<&Extended>,
+    ) -> Result<()> {
         if let Some(size) = change.size {
             self.cut_most(id, size)?;
         }
-        self.retrying(|| self.set_attributes_once(id, change))
+        self.retrying(|| self.set_attributes_once(id, change, extended))
     }
 
-    fn set_attributes_once(&self, id: ObjectId, change: &SetAttributes) -> Result<()> {
+    fn set_attributes_once(
+        &self,
+        id: ObjectId,
+        change: &SetAttributes,
+        extended: Option<&Extended>,
+    ) -> Result<()> {
         let node = self.node(id)?;
         let size_before = node.read()?.file.facts.size;
         let _reservation = match change.size.is_some_and(|size| size > size_before) {
@@ -47,7 +63,12 @@ impl FilesystemWriter {
         let mut state = node.write()?;
         let file = &mut state.file;
         let old = file.facts;
-        self.check_attributes(&old, change)?;
+        match extended {
+            // An immutable file's flags can be changed.
+            Some(_) if *change == SetAttributes::default() => {}
+            Some(extended) => self.check_attributes(&extended.cleared(&old), change)?,
+            None => self.check_attributes(&old, change)?,
+        }
         let ready = match change.size {
             Some(size) => self.ready_for_size(file, size)?,
             None => Ready::default(),
@@ -59,6 +80,10 @@ impl FilesystemWriter {
         };
         let tx = self.begin()?;
         let mut facts = facts_after(&Facts { mode, ..old }, change, Timestamp::now());
+        if let Some(extended) = extended {
+            facts = extended.after(&facts, self.properties().projects)?;
+            self.add_project(&tx, file, &facts)?;
+        }
         if let Some(size) = change.size {
             self.set_size(&tx, file, size, ready)?;
         }
@@ -80,6 +105,9 @@ impl FilesystemWriter {
         match change.mode {
             Some(_) => self.store_changed_mode(&tx, file, facts)?,
             None => self.store_mode(&tx, file, facts)?,
+        }
+        if extended.is_some() {
+            self.note_whole(&tx);
         }
         self.note_set(&tx, file, change, &old)?;
         match list {
