@@ -85,6 +85,7 @@ impl FilesystemWriter {
             self.add_project(&tx, file, &facts)?;
         }
         if let Some(size) = change.size {
+            self.note_truncate(&tx, file, (size, 0))?;
             self.set_size(&tx, file, size, ready)?;
         }
         // A time that was set goes before one that was noted.
@@ -165,12 +166,9 @@ impl FilesystemWriter {
     }
 
     fn note_set(&self, tx: &Tx, file: &File, change: &SetAttributes, old: &Facts) -> Result<()> {
-        let (id, facts) = (file.object.id(), &file.facts);
+        let facts = &file.facts;
         if facts.links == 0 {
             return Ok(());
-        }
-        if let Some(size) = change.size {
-            self.note(tx, id, || Payload::Truncate { object: id.0, offset: size, length: 0 })?;
         }
         let mut mask = 0;
         for (is_set, bit) in [

@@ -1,11 +1,15 @@
 //! What the intent log is told of a change: all of it, and nothing that did not happen.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+use cenote_engine::object::ObjectSet;
+use cenote_engine::txg::Tx;
+use cenote_format::ObjectId;
 use cenote_format::posix_acl::{ACCESS_NAME, DEFAULT_NAME, Entry, PosixAcl, Tag};
 use cenote_format::zil::{Payload, mask_linux};
-use cenote_posix::tree::{ROOT, SetAttributes, Tree, XattrWrite};
-use cenote_posix::{AclType, XattrMode};
+use cenote_posix::tree::{Allocate, Errno, ROOT, SetAttributes, Tree, XattrWrite};
+use cenote_posix::{AclType, ChangeLog, XattrMode};
+use parking_lot::Mutex;
 
 use crate::replayed::{Notes, apply};
 use crate::rig::{Rig, SOMEBODY, SUPERUSER, Setup};
@@ -144,4 +148,38 @@ fn a_name_that_inherits_lists_waits_for_its_group() {
     assert_eq!(said(&notes, before), ["TX_CREATE"]);
     // Nobody can commit the record without what says that it does not tell all.
     assert_eq!(*notes.wholes.lock(), [before]);
+}
+
+/// What a file held first when each cut of it was noted.
+#[derive(Default)]
+struct Looking {
+    objects: OnceLock<ObjectSet>,
+    seen: Mutex<Vec<u8>>,
+}
+
+impl ChangeLog for Looking {
+    fn note(&self, _tx: &Tx, object: u64, payload: Payload) -> Result<(), Errno> {
+        if let (Payload::Truncate { .. }, Some(objects)) = (payload, self.objects.get()) {
+            let object = objects.object(ObjectId(object))?;
+            self.seen.lock().extend(object.read_vec(0, 1)?);
+        }
+        Ok(())
+    }
+    fn note_write(&self, _tx: &Tx, _object: u64, _offset: u64, _data: &[u8]) {}
+    fn note_whole(&self, _tx: &Tx) {}
+    fn forget(&self, _object: u64) {}
+}
+
+#[test]
+fn a_cut_is_noted_before_it_is_made() {
+    let log = Arc::new(Looking::default());
+    let rig = Setup { log: Some(log.clone()), ..Setup::default() }.make();
+    assert!(log.objects.set(rig.objects.clone()).is_ok());
+    let file = rig.file(ROOT, "f");
+    rig.write(file, 0, &[7; 5000]);
+    rig.tree.allocate(SUPERUSER, file, 0, 1000, Allocate::PunchHole).unwrap();
+    rig.write(file, 0, &[8; 5000]);
+    let cut = SetAttributes { size: Some(0), ..SetAttributes::default() };
+    rig.tree.set_attributes(SUPERUSER, file, &cut).unwrap();
+    assert_eq!(*log.seen.lock(), [7, 8]);
 }
