@@ -181,7 +181,8 @@ pub(crate) fn space(referenced: u64, available: u64, objects: u64, record: u32) 
 fn xattr_mode(value: &str) -> XattrMode {
     match value {
         "off" => XattrMode::Off,
-        "sa" => XattrMode::SystemAttributes,
+        // Two names of one value, of which the first is told.
+        "on" | "sa" => XattrMode::SystemAttributes,
         _ => XattrMode::Directory,
     }
 }

@@ -23,6 +23,9 @@ use crate::write::{
     WriteOptions, WriteProperties,
 };
 
+/// Feature: logs hold records of extended attributes.
+const XATTR_RECORDS: &str = "org.openzfs:zilsaxattr";
+
 /// How files of `dataset` are written, by its properties.
 ///
 /// # Errors
@@ -124,7 +127,12 @@ pub fn open(live: &Arc<LivePool>, dataset: &Dataset, read_only: bool) -> Result<
     let mounted = Timestamp::now();
     let keys = pool.keys().as_ref();
     let settings = DatasetProperties::new(&catalog, dataset, keys, live.capacity()).settings()?;
-    let records = live.feature_enabled("org.openzfs:zilsaxattr");
+    let records = live.feature_enabled(XATTR_RECORDS);
+    if let Some(log) = writable.log()
+        && catalog.dataset_features(dataset)?.contains(&XATTR_RECORDS)
+    {
+        log.set_xattr_records();
+    }
     let intents = writable.log().map(|log| Intents::new(log.clone(), records));
     let write = WriteOptions {
         gate: live.gate().clone(),

@@ -165,10 +165,11 @@ impl Volume {
             let part = step.min(end - at);
             let base = self.data.base_to_free(at, part)?;
             let tx = write.gate.begin_now()?;
-            self.data.free_over(&tx, at, part, base)?;
+            // First: a commit that finds the range gone must not miss the record.
             if let Some(log) = &write.log {
                 log.note(&tx, DATA.0, Payload::Truncate { object: 1, offset: at, length: part })?;
             }
+            self.data.free_over(&tx, at, part, base)?;
             at += part;
             let txg = tx.txg();
             drop((tx, size));

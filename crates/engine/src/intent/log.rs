@@ -6,7 +6,8 @@
 //! writes the chain: whoever commits meanwhile waits for it, and the next of them takes along what
 //! all of them appended.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
@@ -37,6 +38,9 @@ pub struct IntentLog {
     /// A commit has ended.
     committed: Condvar,
     chain: Mutex<Chain>,
+    /// The group from which on the dataset has the feature for records of extended attributes; 0: it
+    /// has not.
+    xattrs_since: AtomicU64,
 }
 
 /// What was appended, and how far it is stable.
@@ -46,10 +50,22 @@ struct Commits {
     /// So many of the records put in order are stable.
     stable: u64,
     committing: bool,
+    /// Objects whose data the commit reads.
+    reading: BTreeSet<u64>,
+    /// One of them was cut since its records were taken: what is read may show that, and no record
+    /// of the commit tells it.
+    cut: bool,
     /// Up to which record a commit failed, and why.
     failed: Option<(u64, Error)>,
     /// The group that has the records of commits that failed.
     owed: Txg,
+}
+
+impl Commits {
+    /// Data of `object` is about to go.
+    fn note_cut(&mut self, object: u64) {
+        self.cut |= self.reading.contains(&object);
+    }
 }
 
 impl IntentLog {
@@ -68,6 +84,7 @@ impl IntentLog {
             commits: Mutex::default(),
             committed: Condvar::new(),
             chain: Mutex::new(Chain::after(header)),
+            xattrs_since: AtomicU64::new(0),
         }
     }
 
@@ -75,6 +92,16 @@ impl IntentLog {
     /// their transaction group.
     pub fn set_source(&self, source: Weak<dyn WriteSource>) {
         *self.source.lock() = Some(source);
+    }
+
+    /// The dataset has the feature for records of extended attributes already.
+    pub fn set_xattr_records(&self) {
+        self.xattrs_since.store(1, SeqCst);
+    }
+
+    /// Whether the dataset needs the feature for records of extended attributes.
+    pub fn has_xattr_records(&self) -> bool {
+        self.xattrs_since.load(SeqCst) != 0
     }
 
     /// The header an earlier life of the pool left; zero when that is gone.
@@ -97,7 +124,8 @@ impl IntentLog {
 
     /// Adds the record of a change of `object` made in `tx`, to those every commit writes or to
     /// those a commit of the object does, as OpenZFS does with records of its type. What has no
-    /// record counts as a change no record can tell.
+    /// record counts as a change no record can tell. A truncation is noted before it is made: a
+    /// commit that reads what it left must find it.
     ///
     /// # Errors
     /// The record cannot be encoded.
@@ -107,6 +135,7 @@ impl IntentLog {
             | Payload::Remove { .. }
             | Payload::Link { .. }
             | Payload::Rename { .. } => self.append(tx, object, payload, false),
+            Payload::SetXattr { .. } => self.append_xattr(tx, object, payload),
             Payload::Unknown(_) => {
                 self.append_whole(tx);
                 Ok(())
@@ -133,6 +162,20 @@ impl IntentLog {
         self.append_to(tx, object, Some(object), payload, false)
     }
 
+    /// Adds the record of a change of an extended attribute. A release that does not know these ends
+    /// the log at the first; the feature keeps it away. So until a group with the feature is on the
+    /// disks, such a change counts as one no record can tell.
+    fn append_xattr(&self, tx: &Tx, object: u64, payload: Payload) -> Result<()> {
+        let _ = self.xattrs_since.compare_exchange(0, tx.txg().0, SeqCst, SeqCst);
+        match self.xattrs_since.load(SeqCst) <= self.pool.synced().0 {
+            true => self.append_later(tx, object, payload),
+            false => {
+                self.append_whole(tx);
+                Ok(())
+            }
+        }
+    }
+
     fn append_to(
         &self,
         tx: &Tx,
@@ -149,6 +192,7 @@ impl IntentLog {
             self.forget(create.object.object);
         }
         let is_rename = matches!(payload, Payload::Rename { .. });
+        let is_cut = matches!(payload, Payload::Truncate { .. });
         let record = Record { txg: tx.txg(), sequence: 0, case_insensitive, payload };
         let encoded = record.encode()?;
         let item = match encoded.len() <= MOST_RECORDS {
@@ -160,6 +204,9 @@ impl IntentLog {
         if is_rename {
             let settled = commits.records.promote(Some(object));
             self.settle(settled);
+        }
+        if is_cut {
+            commits.note_cut(object);
         }
         tx.add_noted(commits.records.append(tx.txg(), later, item, can_read_later));
         Ok(())
@@ -202,7 +249,9 @@ impl IntentLog {
 
     /// Forgets what only a commit of `object` would write: it has no name any more.
     pub fn forget(&self, object: u64) {
-        let settled = self.commits.lock().records.forget(object);
+        let mut commits = self.commits.lock();
+        commits.note_cut(object);
+        let settled = commits.records.forget(object);
         self.settle(settled);
     }
 
@@ -238,8 +287,12 @@ impl IntentLog {
                 continue;
             }
             commits.committing = true;
+            let settled = commits.records.complete();
+            self.settle(settled);
             let end = commits.records.appended();
             let batch = commits.records.take();
+            commits.reading = batch.iter().filter_map(|(_, item)| item.reads()).collect();
+            commits.cut = false;
             drop(commits);
             let newest = batch.iter().map(|(txg, _)| *txg).max().unwrap_or_default();
             let mut taken: BTreeMap<Txg, u64> = BTreeMap::new();
@@ -250,6 +303,7 @@ impl IntentLog {
             self.settle(taken);
             commits = self.commits.lock();
             commits.committing = false;
+            commits.reading.clear();
             match result {
                 Ok(()) => commits.stable = end,
                 // Only this one is not wanted any more: others wait for the groups.
@@ -277,6 +331,7 @@ impl IntentLog {
         let batch: Vec<_> = batch.into_iter().filter(|(txg, _)| *txg > synced).collect();
         let Some(newest) = batch.iter().map(|(txg, _)| *txg).max() else { return Ok(()) };
         match self.resolve(batch)? {
+            _ if self.commits.lock().cut => self.pool.wait_synced(newest),
             Some(batch) if batch.is_empty() => Ok(()),
             Some(batch) => match self.open_block()? {
                 Some(pointer) => match self.write_blocks(pointer, batch)? {
@@ -366,6 +421,10 @@ impl IntentLog {
         let tx = self.pool.begin()?;
         let source = self.source();
         let mut placed = Placed::new(self.pool.as_ref(), source.as_deref(), &tx, batch)?;
+        if self.commits.lock().cut {
+            placed.adopt(&tx, false);
+            return Ok(false);
+        }
         let data = placed.take_writes();
         let (pool, cipher) = (self.pool.as_ref(), self.cipher.as_deref());
         let extension = Extension::new(pool, cipher, &self.chain, &tx, pointer);

@@ -50,27 +50,45 @@ impl Placed {
             true => None,
             false => pool.place(tx, &ranges)?,
         };
+        let mut placed = Self { items: Vec::with_capacity(batch.len()), places };
+        match placed.fill(source, batch, &found, ranges) {
+            Ok(()) => Ok(placed),
+            Err(error) => {
+                // Nothing points at what got its place: the group frees it.
+                placed.adopt(tx, false);
+                Err(error)
+            }
+        }
+    }
+
+    /// Makes the records of `batch`: those `found` in dirty blocks have their `ranges`, in order.
+    fn fill(
+        &mut self,
+        source: Option<&dyn WriteSource>,
+        batch: Vec<(Txg, Item)>,
+        found: &[bool],
+        ranges: Vec<DirtyBlocks>,
+    ) -> Result<()> {
         let mut ranges = ranges.into_iter();
-        let mut items = Vec::with_capacity(batch.len());
         for ((txg, item), found) in batch.into_iter().zip(found) {
             let Item::LaterWrite { object, offset, length } = item else {
-                items.push((txg, item));
+                self.items.push((txg, item));
                 continue;
             };
-            let range = if found { ranges.next() } else { None };
+            let range = if *found { ranges.next() } else { None };
             match range {
                 Some(range) => {
                     let write = Write { txg, object, offset, length };
-                    write.push(&range, places.as_ref(), &mut items)?;
+                    write.push(&range, self.places.as_ref(), &mut self.items)?;
                 }
                 None => {
                     let none = || Error::invalid("a later write without a source");
                     let item = with_data(source.ok_or_else(none)?, object, offset, length)?;
-                    items.extend(item.map(|item| (txg, item)));
+                    self.items.extend(item.map(|item| (txg, item)));
                 }
             }
         }
-        Ok(Self { items, places })
+        Ok(())
     }
 
     /// What has to be written together with the records.

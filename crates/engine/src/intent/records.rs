@@ -6,7 +6,7 @@
 //! beyond, only the ranges of writes are kept, and what has its order becomes one change that no
 //! record tells.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use cenote_format::Txg;
@@ -65,6 +65,14 @@ impl Item {
             Self::Encoded(record) => record.len(),
             Self::Write { data, .. } => WRITE_HEADER + data.len(),
             Self::LaterWrite { .. } | Self::Whole => 0,
+        }
+    }
+
+    /// The object whose data is read when this is committed.
+    pub(super) fn reads(&self) -> Option<u64> {
+        match self {
+            Self::LaterWrite { object, .. } => Some(*object),
+            Self::Encoded(_) | Self::Write { .. } | Self::Whole => None,
         }
     }
 
@@ -202,6 +210,14 @@ impl Records {
             }
         }
         less
+    }
+
+    /// Puts in order whatever else was done to objects with a later write there: the data that is
+    /// read shows it. The bytes in memory that this takes off each group.
+    pub(super) fn complete(&mut self) -> Vec<(Txg, u64)> {
+        let ordered = self.groups.values().flat_map(|group| &group.ordered);
+        let objects: BTreeSet<u64> = ordered.filter_map(Item::reads).collect();
+        objects.into_iter().flat_map(|object| self.promote(Some(object))).collect()
     }
 
     /// Drops the records of an object that has no name any more. The bytes in memory that this

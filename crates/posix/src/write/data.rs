@@ -133,12 +133,15 @@ impl FilesystemWriter {
         let ready = self.ready_to_write(file, offset, data.len() as u64)?;
         let tx = self.begin()?;
         self.write_data(&tx, file, (offset, data), ready)?;
-        let mut facts = modified(&file.facts);
+        let old = file.facts;
+        let mut facts = modified(&old);
         facts.size = facts.size.max(end);
         if kill_set_id {
             facts.mode = without_set_id(facts.mode);
         }
         self.store_mode(&tx, file, facts)?;
+        // Before the data: nobody is to find what was written with the power it had before.
+        self.note_mode(&tx, file, &old)?;
         if let Some(log) = self.log.as_ref().filter(|_| facts.links != 0) {
             log.note_write(&tx, id.0, offset, data);
         }
@@ -221,6 +224,21 @@ impl FilesystemWriter {
         }
     }
 
+    /// Notes that a range (of no length: all from the offset on) is about to go. Before it does: a
+    /// commit that finds it gone must not miss the record.
+    pub(super) fn note_truncate(
+        &self,
+        tx: &Tx,
+        file: &File,
+        (offset, length): (u64, u64),
+    ) -> Result<()> {
+        let object = file.object.id();
+        match file.facts.links {
+            0 => Ok(()),
+            _ => self.note(tx, object, || Payload::Truncate { object: object.0, offset, length }),
+        }
+    }
+
     /// Gives a file its length; blocks behind it are freed.
     pub(super) fn set_size(&self, tx: &Tx, file: &File, size: u64, mut ready: Ready) -> Result<()> {
         if size < file.facts.size {
@@ -253,6 +271,11 @@ impl FilesystemWriter {
             let start = start.saturating_mul(block);
             let base = file.object.base_to_free(start, u64::MAX)?;
             let tx = self.begin()?;
+            let length = file.facts.size.saturating_sub(start);
+            // A record being replayed is done with the last group of these only.
+            if empty == 0 && length != 0 && !self.is_replaying() {
+                self.note_truncate(&tx, file, (start, length))?;
+            }
             file.object.free_over(&tx, start, u64::MAX, base)?;
             let txg = tx.txg();
             drop((tx, state));
@@ -302,6 +325,7 @@ impl FilesystemWriter {
             true => {
                 let base = file.object.base_to_free(offset, stop - offset)?;
                 let tx = self.begin()?;
+                self.note_truncate(&tx, file, (offset, stop - offset))?;
                 file.object.free_over(&tx, offset, stop - offset, base)?;
                 // The only block was changed by that, if there is only one: nothing is read for it.
                 self.grow_block(&tx, file, old.size, size)?;
@@ -315,14 +339,8 @@ impl FilesystemWriter {
             }
         };
         self.store(&tx, file, &Facts { size, ..modified(&old) }, &[])?;
-        if old.links != 0 {
-            let truncate = |offset, length| Payload::Truncate { object: id.0, offset, length };
-            if punched {
-                self.note(&tx, id, || truncate(offset, stop - offset))?;
-            }
-            if grows {
-                self.note(&tx, id, || truncate(end, 0))?;
-            }
+        if grows {
+            self.note_truncate(&tx, file, (end, 0))?;
         }
         Ok(())
     }

@@ -17,6 +17,7 @@ mod attributes;
 mod copy;
 mod data;
 mod delete_queue;
+mod extended;
 mod file_flags;
 mod log;
 mod names;

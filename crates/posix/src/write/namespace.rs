@@ -108,10 +108,12 @@ impl FilesystemWriter {
             let time = facts.created;
             let file = self.make(&tx, facts, new.target, &inherited, None)?;
             self.name_new(&tx, directory, name, &file, time)?;
-            self.note_create(&tx, directory, name, &file, new.target)?;
+            // First: another thread's commit may come between the two, and must not log the name
+            // without its lists.
             if !inherited.lists.is_empty() || inherited.entries.is_some() {
                 self.note_whole(&tx);
             }
+            self.note_create(&tx, directory, name, &file, new.target)?;
             self.nodes.add(file.object.id(), file)
         })
     }

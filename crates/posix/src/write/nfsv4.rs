@@ -161,7 +161,7 @@ fn inherited(list: &[Ace], kind: u32, mode: u32, rule: AclInherit) -> (Aces, boo
 }
 
 /// Facts whose mode and flags say what `list` does.
-fn described(facts: &Facts, list: &[Ace]) -> Facts {
+pub(super) fn described(facts: &Facts, list: &[Ace]) -> Facts {
     let said = acl::mode(list, facts.uid.into(), facts.gid.into());
     let is_directory = facts.is_directory();
     let inheritable = |ace: &Ace| ace.flags & (FILE_INHERIT | DIRECTORY_INHERIT) != 0;

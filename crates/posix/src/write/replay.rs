@@ -6,6 +6,7 @@
 use bytes::Bytes;
 use cenote_engine::intent::Replay;
 use cenote_engine::{Error, ErrorKind};
+use cenote_format::acl::Aces;
 use cenote_format::sa::Attribute;
 use cenote_format::zil::{
     AclParts, Create, Created, LogId, Payload, Record, RenameKind, SetAttributes as LogAttributes,
@@ -15,13 +16,15 @@ use cenote_format::{ObjectId, acl, pflags};
 
 use super::FilesystemWriter;
 use super::acl::Inherited;
+use super::extended::Extended;
 use super::namespace::{DirectoryChange, check_directory};
+use super::nfsv4::described;
 use super::object::new_flags;
 use crate::attributes::{DIRECTORY, Facts, SYMLINK, TYPE, is_device, stored_time};
-use crate::error::{EEXIST, EIO, ENODATA, EOPNOTSUPP, ESTALE};
+use crate::error::{EEXIST, EIO, EOPNOTSUPP, ESTALE};
 use crate::filesystem::Filesystem;
 use crate::tree::{
-    Allocate, Caller, Errno, RenameFlags, Result, SetAttributes, SetTime, Timestamp, XattrWrite,
+    Allocate, Caller, Errno, RenameFlags, Result, SetAttributes, SetTime, Timestamp,
 };
 
 const SUPERUSER: Caller = Caller { uid: 0, gid: 0, pid: 0 };
@@ -106,11 +109,7 @@ impl FilesystemWriter {
                 self.retrying(|| self.replay_acl(ObjectId(*object), acl))
             }
             Payload::SetXattr { object, name, value } => {
-                let value = value.as_deref();
-                match self.set_xattr(ObjectId(*object), name, value, XattrWrite::Any) {
-                    Err(error) if error.code == ENODATA && value.is_none() => Ok(()),
-                    result => result,
-                }
+                self.replay_xattr(ObjectId(*object), name, value.as_deref())
             }
             other => {
                 let reason = format!("replaying {} is not supported yet", other.name());
@@ -175,9 +174,19 @@ impl FilesystemWriter {
             changed: created,
             created,
         };
+        let facts = match &create.attributes {
+            Some(record) => Extended::of(record)?.after(&facts, self.properties().projects)?,
+            None => facts,
+        };
+        // Lists of POSIX have records of their own; others are inherited again.
+        let (facts, entries) = match list_of(create)? {
+            Some(list) => (described(&facts, &list), Some(list)),
+            None => self.with_inherited(directory, facts)?,
+        };
+        let inherited = Inherited { entries, ..Inherited::none(mode) };
         let tx = self.begin()?;
         let claim = Some((id, slots_of(create.object)));
-        let file = self.make(&tx, facts, target, &Inherited::none(mode), claim)?;
+        let file = self.make(&tx, facts, target, &inherited, claim)?;
         self.name_new(&tx, directory, &create.name, &file, Timestamp::now())?;
         self.note_create(&tx, directory, &create.name, &file, target)?;
         self.nodes.add(id, file).map(drop)
@@ -232,7 +241,8 @@ impl FilesystemWriter {
             changed: None,
             kill_set_id: false,
         };
-        self.set_attributes(ObjectId(set.object), &change)
+        let extended = set.extended.as_ref().map(Extended::of).transpose()?;
+        self.set_with_extended(ObjectId(set.object), &change, extended.as_ref())
     }
 
     /// Sets a list of version-1 entries, and the mode it says.
@@ -244,25 +254,29 @@ impl FilesystemWriter {
         let mut state = node.write()?;
         let file = &mut state.file;
         let tx = self.begin()?;
-        let facts = file.facts;
-        let said = acl::mode(&list, facts.uid.into(), facts.gid.into());
-        let mut flags = facts.flags & !(pflags::ACL_TRIVIAL | pflags::NO_EXECS_DENIED);
-        if acl::is_trivial(&list) {
-            flags |= pflags::ACL_TRIVIAL;
-        }
-        if said.no_execs_denied {
-            flags |= pflags::NO_EXECS_DENIED;
-        }
+        let facts = described(&file.facts, &list);
         let (count, entries) = ((list.len() as u64).to_le_bytes(), acl::encode(&list));
         let more = [
             (Attribute::AclCount, Some(count.as_slice())),
             (Attribute::AclEntries, Some(entries.as_slice())),
         ];
-        let mode = facts.mode & !0o777 | said.bits;
-        self.store(&tx, file, &Facts { mode, flags, changed: Timestamp::now(), ..facts }, &more)?;
+        self.store(&tx, file, &Facts { changed: Timestamp::now(), ..facts }, &more)?;
         self.note_whole(&tx);
         Ok(())
     }
+}
+
+/// The list that a file is made with, if its record has one.
+fn list_of(create: &Create) -> Result<Option<Aces>> {
+    let Some(parts) = create.acl.as_ref().filter(|parts| !parts.entries.is_empty()) else {
+        return Ok(None);
+    };
+    if !create.domains.is_empty() {
+        let reason = "replaying a list with ids of domains is not supported yet";
+        return Err(Errno::new(EOPNOTSUPP, reason));
+    }
+    let count = usize::try_from(parts.count).unwrap_or(usize::MAX);
+    Ok(Some(acl::decode(&parts.entries, count)?))
 }
 
 /// An errno as the engine's error.

@@ -10,6 +10,7 @@ use cenote_format::zil::{Payload, SetAttributes as LogAttributes, mask_linux};
 use cenote_format::{ObjectId, pflags};
 
 use super::data::{Ready, check_size, without_set_id};
+use super::extended::Extended;
 use super::namespace::log_time;
 use super::object::{acl_flags, trivial_acl};
 use super::{FilesystemWriter, SMALL_CHANGE};
@@ -31,13 +32,28 @@ fn time_of(set: SetTime, now: Timestamp) -> Timestamp {
 impl FilesystemWriter {
     /// Changes attributes as `change` says.
     pub fn set_attributes(&self, id: ObjectId, change: &SetAttributes) -> Result<()> {
+        self.set_with_extended(id, change, None)
+    }
+
+    /// Changes attributes, and those beyond POSIX's that a record of the log asks for.
+    pub(super) fn set_with_extended(
+        &self,
+        id: ObjectId,
+        change: &SetAttributes,
+        extended: Option<&Extended>,
+    ) -> Result<()> {
         if let Some(size) = change.size {
             self.cut_most(id, size)?;
         }
-        self.retrying(|| self.set_attributes_once(id, change))
+        self.retrying(|| self.set_attributes_once(id, change, extended))
     }
 
-    fn set_attributes_once(&self, id: ObjectId, change: &SetAttributes) -> Result<()> {
+    fn set_attributes_once(
+        &self,
+        id: ObjectId,
+        change: &SetAttributes,
+        extended: Option<&Extended>,
+    ) -> Result<()> {
         let node = self.node(id)?;
         let size_before = node.read()?.file.facts.size;
         let _reservation = match change.size.is_some_and(|size| size > size_before) {
@@ -47,7 +63,12 @@ impl FilesystemWriter {
         let mut state = node.write()?;
         let file = &mut state.file;
         let old = file.facts;
-        self.check_attributes(&old, change)?;
+        match extended {
+            // An immutable file's flags can be changed.
+            Some(_) if *change == SetAttributes::default() => {}
+            Some(extended) => self.check_attributes(&extended.cleared(&old), change)?,
+            None => self.check_attributes(&old, change)?,
+        }
         let ready = match change.size {
             Some(size) => self.ready_for_size(file, size)?,
             None => Ready::default(),
@@ -59,7 +80,12 @@ impl FilesystemWriter {
         };
         let tx = self.begin()?;
         let mut facts = facts_after(&Facts { mode, ..old }, change, Timestamp::now());
+        if let Some(extended) = extended {
+            facts = extended.after(&facts, self.properties().projects)?;
+            self.add_project(&tx, file, &facts)?;
+        }
         if let Some(size) = change.size {
+            self.note_truncate(&tx, file, (size, 0))?;
             self.set_size(&tx, file, size, ready)?;
         }
         // A time that was set goes before one that was noted.
@@ -69,14 +95,27 @@ impl FilesystemWriter {
             facts.accessed = accessed;
         }
         node.clear_access();
-        if let Some(list) = list {
-            self.put_xattr(&tx, file, ACCESS_NAME, Some(&list))?;
-        }
+        let stored = match &list {
+            Some(list) => {
+                let stored = self.stored_names(file, &[ACCESS_NAME])?;
+                self.put_xattr(&tx, file, ACCESS_NAME, Some(list))?;
+                stored
+            }
+            None => Vec::new(),
+        };
         match change.mode {
             Some(_) => self.store_changed_mode(&tx, file, facts)?,
             None => self.store_mode(&tx, file, facts)?,
         }
-        self.note_set(&tx, file, change, &old)
+        if extended.is_some() {
+            self.note_whole(&tx);
+        }
+        self.note_set(&tx, file, change, &old)?;
+        match list {
+            // Others do not change a list when they replay a change of the mode.
+            Some(list) => self.note_xattr(&tx, file, &stored, (ACCESS_NAME, Some(&list))),
+            None => Ok(()),
+        }
     }
 
     /// Whether the file's flags, its kind and the quotas of its owners allow the change.
@@ -127,12 +166,9 @@ impl FilesystemWriter {
     }
 
     fn note_set(&self, tx: &Tx, file: &File, change: &SetAttributes, old: &Facts) -> Result<()> {
-        let (id, facts) = (file.object.id(), &file.facts);
+        let facts = &file.facts;
         if facts.links == 0 {
             return Ok(());
-        }
-        if let Some(size) = change.size {
-            self.note(tx, id, || Payload::Truncate { object: id.0, offset: size, length: 0 })?;
         }
         let mut mask = 0;
         for (is_set, bit) in [
@@ -144,9 +180,28 @@ impl FilesystemWriter {
         ] {
             mask |= if is_set { bit } else { 0 };
         }
+        self.note_attributes(tx, file, mask)
+    }
+
+    /// Notes a mode that changed besides something else, and was stored by [`Self::store_mode`]. It is
+    /// replayed as a `chmod`, which may take away a list that says more than the mode.
+    pub(super) fn note_mode(&self, tx: &Tx, file: &File, old: &Facts) -> Result<()> {
+        if file.facts.mode == old.mode || file.facts.links == 0 {
+            return Ok(());
+        }
+        if old.flags & pflags::ACL_TRIVIAL == 0 {
+            self.note_whole(tx);
+            return Ok(());
+        }
+        self.note_attributes(tx, file, mask_linux::MODE)
+    }
+
+    /// Notes those attributes of `mask` as they are now.
+    fn note_attributes(&self, tx: &Tx, file: &File, mask: u64) -> Result<()> {
         if mask == 0 {
             return Ok(());
         }
+        let (id, facts) = (file.object.id(), &file.facts);
         self.note(tx, id, || {
             Payload::SetAttributes(Box::new(LogAttributes {
                 object: id.0,

@@ -28,6 +28,13 @@ const VALUE_MAX: usize = 64 << 10;
 /// Longest name in bytes.
 const NAME_MAX: usize = 255;
 
+/// A name under which a value is stored.
+pub(super) struct Stored {
+    name: Vec<u8>,
+    /// It is a file of the hidden directory.
+    in_directory: bool,
+}
+
 impl FilesystemWriter {
     /// Sets (or, without `value`, removes) the extended attribute `name`.
     pub fn set_xattr(
@@ -66,48 +73,61 @@ impl FilesystemWriter {
                 _ => {}
             }
             if let (true, Some(value)) = (is_acl(name), value) {
-                return self.set_acl(file, name, value);
+                return self.set_acl(file, name, value, &stored);
             }
             let tx = self.begin()?;
-            for old in stored.iter().filter(|old| value.is_none() || *old != name) {
-                self.put_xattr(&tx, file, old, None)?;
+            for old in stored.iter().filter(|old| value.is_none() || old.name != name) {
+                self.put_xattr(&tx, file, &old.name, None)?;
             }
             if value.is_some() {
                 self.put_xattr(&tx, file, name, value)?;
             }
             let facts = Facts { changed: Timestamp::now(), ..file.facts };
             self.store(&tx, file, &facts, &[])?;
-            self.note_xattr(&tx, file, name, value)
+            self.note_xattr(&tx, file, &stored, (name, value))
         })
     }
 
+    /// Notes that `name` has `value` now, or that there is none, where `stored` was before: each
+    /// name as it is stored, and only those that changed, for a replay may not find another.
     /// Records tell of attributes in the list only.
-    fn note_xattr(&self, tx: &Tx, file: &File, name: &[u8], value: Option<&[u8]>) -> Result<()> {
+    pub(super) fn note_xattr(
+        &self,
+        tx: &Tx,
+        file: &File,
+        stored: &[Stored],
+        (name, value): (&[u8], Option<&[u8]>),
+    ) -> Result<()> {
         let id = file.object.id();
         if file.facts.links == 0 {
             return Ok(());
         }
-        // A value of no bytes would read as a removal.
         let is_listed = match value {
-            Some(value) => {
-                let list = self.view.xattr_list(file)?;
-                !value.is_empty() && list.is_some_and(|list| list.get(name).is_some())
-            }
-            None => self.view.xattr_directory(file)?.is_none(),
+            // A value of no bytes would read as a removal.
+            Some([]) => false,
+            Some(_) => self.view.xattr_list(file)?.is_some_and(|list| list.get(name).is_some()),
+            None => true,
         };
-        if !is_listed {
+        if !is_listed || stored.iter().any(|old| old.in_directory) {
             self.note_whole(tx);
             return Ok(());
         }
-        self.note(tx, id, || Payload::SetXattr {
+        let set = |name: &[u8], value: Option<&[u8]>| Payload::SetXattr {
             object: id.0,
             name: name.to_vec(),
             value: value.map(<[u8]>::to_vec),
-        })
+        };
+        for old in stored.iter().filter(|old| value.is_none() || old.name != name) {
+            self.note(tx, id, || set(&old.name, None))?;
+        }
+        match value {
+            Some(_) => self.note(tx, id, || set(name, value)),
+            None => Ok(()),
+        }
     }
 
     /// Which of the names are stored.
-    fn stored_names(&self, file: &File, names: &[&[u8]]) -> Result<Vec<Vec<u8>>> {
+    pub(super) fn stored_names(&self, file: &File, names: &[&[u8]]) -> Result<Vec<Stored>> {
         let list = self.view.xattr_list(file)?;
         let directory = self.view.xattr_directory(file)?;
         let mut stored = Vec::new();
@@ -120,14 +140,14 @@ impl FilesystemWriter {
                 None => false,
             };
             if listed || in_directory {
-                stored.push(name.to_vec());
+                stored.push(Stored { name: name.to_vec(), in_directory });
             }
         }
         Ok(stored)
     }
 
     /// Sets a POSIX list, and the mode with it.
-    fn set_acl(&self, file: &mut File, name: &[u8], value: &[u8]) -> Result<()> {
+    fn set_acl(&self, file: &mut File, name: &[u8], value: &[u8], stored: &[Stored]) -> Result<()> {
         let is_default = name == DEFAULT_NAME;
         if is_default && !file.facts.is_directory() {
             return Err(Errno::new(EACCES, "only directories have default lists"));
@@ -139,17 +159,49 @@ impl FilesystemWriter {
             acl::check(&list)?;
         }
         let tx = self.begin()?;
-        let mut facts = Facts { changed: Timestamp::now(), ..file.facts };
+        let old = file.facts;
+        let mut facts = Facts { changed: Timestamp::now(), ..old };
         let keep = match is_default {
             true => !list.entries.is_empty(),
             false => !list.is_equivalent_to_mode(),
         };
-        self.put_xattr(&tx, file, name, keep.then_some(value))?;
+        let kept = keep.then_some(value);
+        self.put_xattr(&tx, file, name, kept)?;
         if !is_default && !list.entries.is_empty() {
             facts.mode = facts.mode & !0o777 | list.mode();
         }
         self.store_mode(&tx, file, facts)?;
-        self.note_xattr(&tx, file, name, keep.then_some(value))
+        // The mode first: what is replayed as `chmod` changes the list that is stored.
+        self.note_mode(&tx, file, &old)?;
+        self.note_xattr(&tx, file, stored, (name, kept))
+    }
+
+    /// Sets or removes exactly the stored name that a record of the log tells of.
+    pub(super) fn replay_xattr(
+        &self,
+        id: ObjectId,
+        name: &[u8],
+        value: Option<&[u8]>,
+    ) -> Result<()> {
+        if is_acl(name) && value.is_some() && self.rules.candidates(name).is_ok() {
+            // Not every release has a record of the mode that goes with it.
+            return self.set_xattr(id, name, value, XattrWrite::Any);
+        }
+        self.retrying(|| {
+            let _reservation = self.admit(0)?;
+            let node = self.node(id)?;
+            let mut state = node.write()?;
+            let file = &mut state.file;
+            if value.is_none() && self.stored_names(file, &[name])?.is_empty() {
+                return Ok(());
+            }
+            let tx = self.begin()?;
+            self.put_xattr(&tx, file, name, value)?;
+            let facts = Facts { changed: Timestamp::now(), ..file.facts };
+            self.store(&tx, file, &facts, &[])?;
+            self.note_whole(&tx);
+            Ok(())
+        })
     }
 
     /// The access list of a file after `chmod` to `mode`, if it has one.

@@ -9,7 +9,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cenote_device::{Device, Keep, Recorded, SimDevice, SimEvent};
+use cenote_engine::intent::{SetSource, WriteSource};
+use cenote_engine::object::DirtyBlocks;
 use cenote_engine::pool::group::{LivePool, WriteOptions};
+use cenote_format::Txg;
 use cenote_posix::Filesystem;
 use cenote_posix::error::EROFS;
 use cenote_posix::tree::{Caller, NewNode, ROOT, Tree};
@@ -262,4 +265,55 @@ fn a_log_that_cannot_be_replayed_is_kept() {
     drop(live);
     crashed.disk(0).heal();
     all_there(&crashed, "replayed in the end");
+}
+
+/// Gives data, but not that of one object, which cannot be read.
+struct FailingSource {
+    inner: SetSource,
+    unreadable: u64,
+}
+
+impl WriteSource for FailingSource {
+    fn read(&self, object: u64, offset: u64, length: u64) -> cenote_engine::Result<Option<Bytes>> {
+        match object == self.unreadable {
+            true => Err(cenote_engine::Error::new(cenote_engine::ErrorKind::Io, "unreadable")),
+            false => self.inner.read(object, offset, length),
+        }
+    }
+
+    fn dirty(
+        &self,
+        txg: Txg,
+        object: u64,
+        offset: u64,
+        length: u64,
+    ) -> cenote_engine::Result<Option<DirtyBlocks>> {
+        match object == self.unreadable {
+            true => Ok(None),
+            false => self.inner.dirty(txg, object, offset, length),
+        }
+    }
+}
+
+#[test]
+fn data_that_got_its_place_in_vain_is_freed() {
+    let disks = Disks::new("disk");
+    let live = disks.create();
+    let files = disks.files(&live, "new");
+    let make = |name: &[u8]| files.create(SUPERUSER, ROOT, name, NEW).unwrap().node;
+    let (placed, unreadable) = (make(b"placed"), make(b"unreadable"));
+    files.sync(placed, false).unwrap();
+    let head = cenote_posix::live::find(&live.pool().catalog(), crate::pool::NAME).unwrap();
+    let writable = live.open_dataset(&head).unwrap();
+    let inner = SetSource(writable.set().clone());
+    let source: Arc<dyn WriteSource> = Arc::new(FailingSource { inner, unreadable });
+    writable.log().unwrap().set_source(Arc::downgrade(&source));
+    let held = live.begin().unwrap();
+    for file in [placed, unreadable] {
+        files.write(SUPERUSER, file, 0, &[7; 128 << 10], false).unwrap();
+    }
+    assert!(files.sync_all().is_err());
+    drop((held, files, writable));
+    live.export().unwrap();
+    census(live.pool(), "exported");
 }

@@ -10,6 +10,7 @@ mod data_model;
 mod full;
 mod log_faults;
 mod name_model;
+mod noted;
 #[allow(dead_code, reason = "others use the rest")]
 #[path = "../crashes/pool.rs"]
 mod pool;
@@ -17,3 +18,4 @@ mod replayed;
 mod rig;
 mod rules;
 mod slow_reads;
+mod xattr_records;

@@ -7,11 +7,14 @@ use cenote_engine::intent::Replay;
 use cenote_engine::txg::{Gate, Tx};
 use cenote_format::bytes::ByteOrder;
 use cenote_format::objset::ObjsetKind;
-use cenote_format::zil::{Payload, Record};
-use cenote_format::{BlockPointer, Txg};
+use cenote_format::zil::{
+    AclParts, Create, Created, ExtendedAttributes, LogId, Payload, Record, SetAttributes as LogSet,
+    mask_linux,
+};
+use cenote_format::{BlockPointer, ObjectId, Txg, acl, pflags};
 use cenote_posix::create::initialise_volume;
-use cenote_posix::tree::{Allocate, ROOT, RenameFlags, SetAttributes, Tree, XattrWrite};
-use cenote_posix::{ChangeLog, Volume, VolumeWriteOptions, XattrMode};
+use cenote_posix::tree::{Allocate, FileFlags, ROOT, RenameFlags, SetAttributes, Tree, XattrWrite};
+use cenote_posix::{ChangeLog, View, Volume, VolumeWriteOptions, XattrMode};
 use parking_lot::Mutex;
 
 use crate::consistent::check;
@@ -19,7 +22,31 @@ use crate::rig::{Rig, SOMEBODY, SUPERUSER, Setup, new_node, set_of};
 
 /// Keeps what is noted.
 #[derive(Default)]
-struct Notes(Mutex<Vec<Payload>>);
+pub struct Notes {
+    /// The records.
+    pub records: Mutex<Vec<Payload>>,
+    /// For each change that no record tells, how many records there were before.
+    pub wholes: Mutex<Vec<usize>>,
+}
+
+impl Notes {
+    /// Applies the records to `again`, as the log has them.
+    pub fn replay(&self, again: &Rig) {
+        for (index, payload) in self.records.lock().iter().enumerate() {
+            apply(again, index as u64 + 1, payload).unwrap_or_else(|error| {
+                panic!("{payload:?}: {error}");
+            });
+        }
+    }
+}
+
+/// Applies a record, as the log has it.
+pub fn apply(rig: &Rig, sequence: u64, payload: &Payload) -> cenote_engine::Result<()> {
+    let payload = payload.clone();
+    let record = Record { txg: Txg(9), sequence, case_insensitive: false, payload };
+    let record = Record::decode(&record.encode().unwrap(), ByteOrder::Little).unwrap();
+    rig.tree.apply(&record, None)
+}
 
 impl ChangeLog for Notes {
     fn note(
@@ -28,12 +55,12 @@ impl ChangeLog for Notes {
         _object: u64,
         payload: Payload,
     ) -> Result<(), cenote_posix::tree::Errno> {
-        self.0.lock().push(payload);
+        self.records.lock().push(payload);
         Ok(())
     }
 
     fn note_write(&self, _tx: &Tx, object: u64, offset: u64, data: &[u8]) {
-        self.0.lock().push(Payload::Write {
+        self.records.lock().push(Payload::Write {
             object,
             offset,
             length: data.len() as u64,
@@ -43,7 +70,9 @@ impl ChangeLog for Notes {
         });
     }
 
-    fn note_whole(&self, _tx: &Tx) {}
+    fn note_whole(&self, _tx: &Tx) {
+        self.wholes.lock().push(self.records.lock().len());
+    }
 
     fn forget(&self, _object: u64) {}
 }
@@ -128,15 +157,7 @@ fn a_filesystem_is_made_again_from_its_records() {
     rig.tree.remove_xattr(SUPERUSER, file, b"user.b").unwrap();
 
     let again = Setup { xattr, ..Setup::default() }.make();
-    for (index, payload) in notes.0.lock().iter().enumerate() {
-        let sequence = index as u64 + 1;
-        let record =
-            Record { txg: Txg(9), sequence, case_insensitive: false, payload: payload.clone() };
-        // As the log has it.
-        let raw = record.encode().unwrap();
-        let record = Record::decode(&raw, ByteOrder::Little).unwrap();
-        again.tree.apply(&record, None).unwrap_or_else(|error| panic!("{record:?}: {error}"));
-    }
+    notes.replay(&again);
     let (mut first, mut second) = (Vec::new(), Vec::new());
     listing(&rig, ROOT, "", &mut first);
     listing(&again, ROOT, "", &mut second);
@@ -194,4 +215,111 @@ fn a_volume_is_written_again_from_its_records() {
     let gone = Payload::Remove { directory: 1, name: b"a".to_vec(), is_directory: false };
     let record = Record { txg: Txg(9), sequence: 9, case_insensitive: false, payload: gone };
     assert!(volume.apply(&record, None).is_err());
+}
+
+/// A record that makes a file of `mode`.
+fn create(directory: u64, object: u64, name: &[u8], mode: u64) -> Create {
+    Create {
+        what: if mode & 0o040_000 != 0 { Created::Directory } else { Created::File },
+        directory,
+        object: LogId { object, extra_slots: 0 },
+        mode,
+        owner: 0,
+        group: 0,
+        generation: 9,
+        created: [1, 2],
+        device: 0,
+        acl: None,
+        attributes: None,
+        domains: Vec::new(),
+        name: name.to_vec(),
+    }
+}
+
+/// The flags `values` among those `requested`, and project 7 if that is one of them.
+fn extended(requested: u32, values: u64) -> ExtendedAttributes {
+    let mut stamp = [0; 32];
+    stamp[0] = 7;
+    ExtendedAttributes { requested: [requested, 0, 0], values, created: [5, 6], stamp }
+}
+
+fn flags(rig: &Rig, node: u64) -> FileFlags {
+    rig.tree.file_flags(node).unwrap()
+}
+
+/// The root directory as records have it.
+fn root(rig: &Rig) -> u64 {
+    View::open(rig.objects.clone(), 0).unwrap().root().0
+}
+
+#[test]
+fn flags_and_projects_in_records_are_applied() {
+    let rig = Setup::default().make();
+    let made = Create {
+        attributes: Some(extended(0x4_0101, 0x100)),
+        ..create(root(&rig), 40, b"f", 0o100_644)
+    };
+    apply(&rig, 1, &Payload::Create(Box::new(made))).unwrap();
+    let made = FileFlags { no_dump: true, project: 7, ..FileFlags::default() };
+    assert_eq!(flags(&rig, 40), made);
+    assert_eq!(rig.tree.attributes(40).unwrap().created.seconds, 5);
+    let set = |mask: u64, extended: ExtendedAttributes| {
+        let set = LogSet {
+            object: 40,
+            mask: mask | mask_linux::EXTENDED,
+            mode: 0o600,
+            owner: 0,
+            group: 0,
+            size: 0,
+            accessed: [0; 2],
+            modified: [0; 2],
+            extended: Some(extended),
+            domains: Vec::new(),
+        };
+        apply(&rig, 2, &Payload::SetAttributes(Box::new(set)))
+    };
+    set(mask_linux::MODE, extended(0x140, 0x40)).unwrap();
+    assert_eq!(flags(&rig, 40), FileFlags { no_dump: false, immutable: true, ..made });
+    assert_eq!(rig.tree.attributes(40).unwrap().mode, 0o100_600);
+    // Flags of an immutable file still can be changed; its mode with the flag only.
+    set(0, extended(0x100, 0x100)).unwrap();
+    assert_eq!(flags(&rig, 40), FileFlags { immutable: true, ..made });
+    set(mask_linux::MODE, extended(0x40, 0)).unwrap();
+    assert_eq!(flags(&rig, 40), made);
+    // Nothing that is asked for is left out silently.
+    assert!(set(0, extended(0x1000, 0x1000)).is_err());
+    check(&rig.objects);
+}
+
+#[test]
+fn lists_of_directories_are_inherited_in_a_replay() {
+    let rig = Setup::default().make();
+    let make = |made: Create| apply(&rig, 1, &Payload::Create(Box::new(made))).unwrap();
+    make(create(root(&rig), 40, b"d", 0o040_755));
+    let named = acl::Ace {
+        kind: acl::ALLOW,
+        flags: acl::FILE_INHERIT | acl::DIRECTORY_INHERIT,
+        mask: acl::READ_DATA | acl::WRITE_DATA,
+        id: 1000,
+        objects: None,
+    };
+    let parts = |list: &[acl::Ace]| AclParts {
+        count: list.len() as u64,
+        flags: 0,
+        entries: acl::encode(list),
+        fuids: Vec::new(),
+    };
+    let list: Vec<_> = [named].into_iter().chain(acl::trivial(0o755, true)).collect();
+    let set = Payload::SetAcl { object: 40, acl: parts(&list), domains: Vec::new() };
+    apply(&rig, 2, &set).unwrap();
+    make(create(40, 41, b"inherits", 0o100_600));
+    make(Create { acl: Some(parts(&list)), ..create(root(&rig), 42, b"own", 0o100_600) });
+    make(create(root(&rig), 43, b"plain", 0o100_600));
+    let view = View::open(rig.objects.clone(), 0).unwrap();
+    let is_trivial = |node: u64| {
+        let flags = view.file(ObjectId(node)).unwrap().facts.flags;
+        flags & pflags::ACL_TRIVIAL != 0
+    };
+    assert_eq!([41, 42, 43].map(is_trivial), [false, false, true]);
+    check(&rig.objects);
 }

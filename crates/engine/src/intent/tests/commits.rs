@@ -132,6 +132,90 @@ impl LogPool for Threaded {
 }
 
 #[test]
+fn records_of_extended_attributes_wait_for_their_feature() {
+    let (world, log) = World::start(10, Header::default());
+    append(&log, &world.begin().unwrap(), 1, 0);
+    log.commit(0).unwrap();
+    let set = |name: &[u8]| {
+        let payload = Payload::SetXattr { object: 5, name: name.to_vec(), value: Some(vec![1]) };
+        let tx = world.begin().unwrap();
+        log.note(&tx, 5, payload).unwrap();
+        tx.txg()
+    };
+    assert!(!log.has_xattr_records());
+    let first = set(b"a");
+    // The group of the first is to write that the dataset has the feature, and is waited for.
+    assert!(log.has_xattr_records() && world.synced() < first);
+    set(b"b");
+    log.commit(5).unwrap();
+    assert_eq!((names(&world), world.synced()), (Vec::new(), first));
+    let second = set(b"c");
+    log.commit(5).unwrap();
+    assert_eq!(names(&world), ["TX_SETSAXATTR"]);
+    assert!(world.synced() < second);
+}
+
+/// While its data is read, an object is cut: only zeros are there.
+struct Cutting {
+    world: Arc<World>,
+    log: Weak<IntentLog>,
+}
+
+impl WriteSource for Cutting {
+    fn read(&self, object: u64, _offset: u64, length: u64) -> Result<Option<Bytes>> {
+        let log = self.log.upgrade().unwrap();
+        let cut = Payload::Truncate { object, offset: 0, length: 0 };
+        log.note(&self.world.begin()?, object, cut)?;
+        Ok(Some(Bytes::from(vec![0; length as usize])))
+    }
+    fn dirty(&self, _: Txg, _: u64, _: u64, _: u64) -> Result<Option<DirtyBlocks>> {
+        Ok(None)
+    }
+}
+
+#[test]
+fn data_cut_while_it_is_read_is_not_logged() {
+    let (world, log) = World::start(10, Header::default());
+    append(&log, &world.begin().unwrap(), 1, 0);
+    log.commit(0).unwrap();
+    let source: Arc<dyn WriteSource> =
+        Arc::new(Cutting { world: world.clone(), log: Arc::downgrade(&log) });
+    log.set_source(Arc::downgrade(&source));
+    let tx = world.begin().unwrap();
+    log.append_later_write(&tx, 5, 0, 100);
+    let txg = tx.txg();
+    drop(tx);
+    log.commit(5).unwrap();
+    // The group has the data, or the cut as well.
+    assert_eq!((names(&world), world.synced()), (Vec::new(), txg));
+}
+
+#[test]
+fn a_cut_goes_with_the_write_before_it() {
+    let (world, log) = World::start(10, Header::default());
+    append(&log, &world.begin().unwrap(), 1, 0);
+    log.commit(0).unwrap();
+    let source: Arc<dyn WriteSource> = Arc::new(Source);
+    log.set_source(Arc::downgrade(&source));
+    let tx = world.begin().unwrap();
+    log.append_later_write(&tx, 5, 0, 100);
+    let rename = Payload::Rename {
+        kind: cenote_format::zil::RenameKind::Plain,
+        source_directory: 1,
+        source: b"a".to_vec(),
+        target_directory: 1,
+        target: b"b".to_vec(),
+    };
+    log.note(&tx, 5, rename).unwrap();
+    log.note(&tx, 5, Payload::Truncate { object: 5, offset: 0, length: 0 }).unwrap();
+    log.append_later_write(&tx, 6, 0, 100);
+    drop(tx);
+    // Whoever commits another object commits the rename and the write, which is read after the cut.
+    log.commit(7).unwrap();
+    assert_eq!(names(&world), ["TX_WRITE 5", "TX_RENAME", "TX_TRUNCATE"]);
+}
+
+#[test]
 fn callers_share_what_is_written() {
     let pool = Arc::new(Threaded {
         gate: Gate::new(Txg(4), 1 << 30),

@@ -290,6 +290,7 @@ impl Group<'_> {
             ("large_blocks", new().any(|dnode| dnode.block_size() > 128 << 10)),
             ("large_dnode", new().any(|dnode| dnode.extra_slots > 0)),
             ("longname", dataset.set().has_long_names()),
+            ("zilsaxattr", dataset.log().is_some_and(|log| log.has_xattr_records())),
             ("zstd_compress", written && policy.compression & 0x7f == 16),
             ("sha512", hashed(Checksum::Sha512)),
             ("skein", hashed(Checksum::Skein)),
