@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Child, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use super::Bench;
+use super::{Bench, noise};
 
 fn recorded(name: &str) -> Vec<u8> {
     let streams = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/streams");
@@ -30,7 +30,7 @@ impl Bench {
     }
 
     #[track_caller]
-    fn received(&self, arguments: &[&str], stream: &[u8]) -> String {
+    pub(super) fn received(&self, arguments: &[&str], stream: &[u8]) -> String {
         let output = self.receive(arguments, stream);
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{arguments:?}: {said}");
@@ -45,7 +45,25 @@ impl Bench {
         assert_eq!(output.status.code(), Some(1));
     }
 
-    fn names(&self) -> String {
+    #[track_caller]
+    pub(super) fn stream(&self, arguments: &[&str]) -> Vec<u8> {
+        let output = self.output(&[&["zfs", "send"], arguments].concat());
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{arguments:?}: {said}");
+        output.stdout
+    }
+
+    /// Makes `tank/a` with the snapshots `one` and `two`; streams of the first, and from it to the second.
+    pub(super) fn two_streams(&self) -> [Vec<u8>; 2] {
+        self.cenote(&["zfs", "create", "tank/a"]);
+        std::fs::write(self.at("mnt/tank/a/file"), noise(300_000, 1)).unwrap();
+        self.cenote(&["zfs", "snapshot", "tank/a@one"]);
+        std::fs::write(self.at("mnt/tank/a/file"), noise(500_000, 2)).unwrap();
+        self.cenote(&["zfs", "snapshot", "tank/a@two"]);
+        [self.stream(&["tank/a@one"]), self.stream(&["-i", "@one", "tank/a@two"])]
+    }
+
+    pub(super) fn names(&self) -> String {
         self.cenote(&["zfs", "list", "-H", "-r", "-t", "all", "-o", "name", "tank"])
     }
 }
@@ -229,4 +247,33 @@ fn damaged_blocks_are_made_right_with_a_stream() {
     assert!(std::fs::read(bench.at("mnt/tank/packed/file")).unwrap() == text);
     bench.cenote(&["zpool", "export", "tank"]);
     bench.zdb();
+}
+
+#[test]
+fn what_is_renamed_meanwhile_is_not_received_into() {
+    let Some((bench, devices)) = Bench::mounting(1) else { return };
+    bench.create(&[&devices[0]]);
+    let [full, since] = bench.two_streams();
+    bench.received(&["tank/b"], &full);
+    let begun = || bench.cenote(&["zpool", "history", "-i", "tank"]).matches("] receive ").count();
+    let before = begun();
+    let mut child = bench.receiving(&["tank/b"]);
+    let mut pipe = child.stdin.take().unwrap();
+    pipe.write_all(&since[..since.len() / 2]).unwrap();
+    wait_for(|| begun() > before);
+    bench.cenote(&["zfs", "rename", "tank/b", "tank/c"]);
+    pipe.write_all(&since[since.len() / 2..]).unwrap();
+    drop(pipe);
+    let output = child.wait_with_output().unwrap();
+    let words = "cannot receive incremental stream: dataset does not exist\n";
+    assert_eq!(String::from_utf8_lossy(&output.stderr), words);
+    assert_eq!(output.status.code(), Some(1));
+    let left = "tank\ntank/a\ntank/a@one\ntank/a@two\ntank/c\ntank/c@one\n";
+    assert_eq!(bench.names(), left);
+    // What is written there is not lost.
+    std::fs::write(bench.at("mnt/tank/c/later"), "later").unwrap();
+    bench.cenote(&["zpool", "export", "tank"]);
+    bench.zdb();
+    bench.import();
+    assert_eq!(std::fs::read(bench.at("mnt/tank/c/later")).unwrap(), b"later");
 }

@@ -578,6 +578,14 @@ impl Session<'_> {
         let (doing, service) = (self.doing, self.doing.service);
         let _turn = service.begin_order();
         service.pool()?;
+        if let Err(error) = landing.check_name() {
+            drop(landing);
+            service.publish_quietly(doing.pool);
+            return Err(match error.kind() {
+                ErrorKind::NotFound => speaking.refuse(FailureKind::NotFound, words::GONE),
+                _ => speaking.failed(&error),
+            });
+        }
         let mounted = service.mounts.places();
         service.mounts.take_down_named(std::slice::from_ref(&order.dataset), true)?;
         let local = order.local.clone();
