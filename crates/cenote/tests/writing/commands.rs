@@ -236,3 +236,34 @@ fn what_is_no_device_is_refused_by_its_name() {
         assert_eq!(refused(word), format!("cannot open '{word}': {words}"));
     }
 }
+
+#[test]
+fn a_rollback_that_is_refused_destroys_nothing() {
+    let Some((bench, devices)) = Bench::mounting(1) else { return };
+    bench.create(&[&devices[0]]);
+    bench.cenote(&["zfs", "create", "tank/a"]);
+    let file = bench.at("mnt/tank/a/file");
+    std::fs::write(&file, "one").unwrap();
+    bench.cenote(&["zfs", "snapshot", "tank/a@one"]);
+    std::fs::write(&file, "two").unwrap();
+    bench.cenote(&["zfs", "snapshot", "tank/a@two"]);
+    bench.cenote(&["zfs", "clone", "tank/a@two", "tank/c"]);
+    let before = bench.names();
+    let open = std::fs::File::open(&file).unwrap();
+    let said = bench.refused(&["zfs", "rollback", "-R", "tank/a@one"]);
+    assert!(said.contains("busy"), "{said}");
+    assert_eq!(bench.names(), before);
+    assert_eq!(std::fs::read(bench.at("mnt/tank/c/file")).unwrap(), b"two");
+    assert_eq!(std::fs::read(&file).unwrap(), b"two");
+    drop(open);
+    bench.cenote(&["zfs", "hold", "tag", "tank/a@two"]);
+    let said = bench.refused(&["zfs", "rollback", "-R", "tank/a@one"]);
+    assert_eq!(said, "cannot destroy 'tank/a@two': dataset is busy\n");
+    assert_eq!(bench.names(), before);
+    bench.cenote(&["zfs", "release", "tag", "tank/a@two"]);
+    bench.cenote(&["zfs", "rollback", "-R", "tank/a@one"]);
+    assert_eq!(bench.names(), "tank\ntank/a\ntank/a@one\n");
+    assert_eq!(std::fs::read(&file).unwrap(), b"one");
+    bench.cenote(&["zpool", "export", "tank"]);
+    bench.zdb();
+}

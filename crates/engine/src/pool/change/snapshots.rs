@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use cenote_format::bookmark::RedactionEntry;
 use cenote_format::{Guid, ObjectId, Txg};
 
-use super::orders::DatasetOrders;
+use super::orders::{DatasetOrders, destroy_all};
 use crate::dataset::change::{MosChange, PropertyInput};
 use crate::dataset::{Catalog, Dataset, DatasetName, check_new_name};
 use crate::{Error, ErrorKind, Result};
@@ -49,14 +49,20 @@ impl DatasetOrders<'_> {
         })
     }
 
-    /// Takes a filesystem, which is not mounted, or a volume back to its newest snapshot.
+    /// Takes a filesystem, which is not mounted, or a volume back to a snapshot. What is `newer` (snapshots,
+    /// bookmarks and clones, none of them mounted) is destroyed in the same group.
     ///
     /// # Errors
-    /// `Exists` if there are newer snapshots or bookmarks, no space.
-    pub fn rollback(&self, snapshot: &str) -> Result<()> {
+    /// `Exists` if there are other newer snapshots or bookmarks, no space; what refuses to be destroyed.
+    pub fn rollback(&self, snapshot: &str, newer: &[String]) -> Result<()> {
         let (head, snapshot) = (snapshot.split('@').next().unwrap_or(""), snapshot.to_owned());
+        self.close_for_destroy(newer, false)?;
         self.live.close_dataset(self.find(head)?.id)?;
+        let newer = newer.to_vec();
         self.change(move |live, change| {
+            if !newer.is_empty() {
+                destroy_all(live, change, &newer, false)?;
+            }
             let catalog = change.catalog()?;
             let to = catalog.dataset_named(&snapshot)?;
             let head = catalog.head(&to.directory)?;
