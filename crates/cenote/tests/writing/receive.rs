@@ -277,3 +277,17 @@ fn what_is_renamed_meanwhile_is_not_received_into() {
     bench.import();
     assert_eq!(std::fs::read(bench.at("mnt/tank/c/later")).unwrap(), b"later");
 }
+
+#[test]
+fn what_is_excluded_keeps_its_local_value() {
+    let Some((bench, devices)) = Bench::mounting(1) else { return };
+    bench.create(&[&devices[0]]);
+    let [full, _] = bench.two_streams();
+    bench.received(&["tank/b"], &full);
+    bench.cenote(&["zfs", "set", "compression=lz4", "atime=off", "tank/a"]);
+    bench.cenote(&["zfs", "set", "compression=gzip", "tank/b"]);
+    let since = bench.stream(&["-p", "-i", "@one", "tank/a@two"]);
+    bench.received(&["-x", "compression", "-x", "atime", "tank/b"], &since);
+    let get = ["zfs", "get", "-H", "-o", "value,source", "compression,atime", "tank/b"];
+    assert_eq!(bench.cenote(&get), "gzip\tlocal\non\tdefault\n");
+}

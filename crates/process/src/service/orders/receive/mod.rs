@@ -461,10 +461,9 @@ impl Session<'_> {
         let is_top = package.is_none_or(|package| !package.is_recursive)
             || found.is_none_or(|(sent, _)| sent.name == self.sent);
         let given: Vec<PropertyInput> = request.properties.iter().map(input).collect();
-        let mut excluded = request.excluded.clone();
-        if !is_top {
-            excluded.extend(given.iter().map(|given| given.name.clone()));
-        }
+        let excluded = request.excluded.clone();
+        let below = given.iter().filter(|_| !is_top).map(|given| given.name.clone());
+        let inherited: Vec<String> = below.collect();
         let mut order = ReceiveOrder {
             dataset: to.dataset.clone(),
             snapshot: to.snapshot.clone(),
@@ -475,8 +474,10 @@ impl Session<'_> {
             local: if is_top { given } else { Vec::new() },
             unencrypted: request.unencrypted
                 // The properties of what is encrypted come only with raw streams.
-                || found.is_some() && !excluded.iter().any(|name| name == "encryption"),
+                || found.is_some()
+                    && !excluded.iter().chain(&inherited).any(|name| name == "encryption"),
             excluded,
+            inherited,
             ..ReceiveOrder::default()
         };
         let Some((sent, snapshot)) = found else { return order };
