@@ -47,8 +47,8 @@ impl Order for Receive<'_> {
     fn needs(&self, all: &Shown, _: &Peer) -> Option<Vec<Need>> {
         let target = self.0.target.split('@').next().unwrap_or_default();
         Some(match self.0.names {
-            ReceivedNames::Exact => needs_to_receive(all, target),
-            _ => vec![Need::new("receive", &format!("{target}/-"))],
+            ReceivedNames::Exact => needs_to_receive(all, target, self.0.force),
+            _ => vec![need_to_receive(&format!("{target}/-"), self.0.force)],
         })
     }
 
@@ -118,13 +118,16 @@ impl Order for Abort<'_> {
     }
 }
 
-/// What receiving into `dataset` needs, which may not be there yet.
-fn needs_to_receive(all: &Shown, dataset: &str) -> Vec<Need> {
-    let is_new = !all.has(dataset);
-    let at = if is_new { above(dataset) } else { dataset };
-    let need = |permission: &'static str| Need::new(permission, at);
-    let receive = need("receive");
-    vec![if is_new { receive } else { receive.or("receive:append") }, need("mount"), need("create")]
+/// What receiving into `dataset` needs, which may not be there yet; `force`: with `-F`.
+fn needs_to_receive(all: &Shown, dataset: &str, force: bool) -> Vec<Need> {
+    let at = if all.has(dataset) { dataset } else { above(dataset) };
+    vec![need_to_receive(at, force), Need::new("mount", at), Need::new("create", at)]
+}
+
+/// Who may only append takes nothing back and destroys nothing.
+fn need_to_receive(at: &str, force: bool) -> Need {
+    let receive = Need::new("receive", at);
+    if force { receive } else { receive.or("receive:append") }
 }
 
 /// A receive under way.
@@ -214,7 +217,7 @@ impl Session<'_> {
         if request.corrective {
             return self.correct(facts, &speaking);
         }
-        let needs = needs_to_receive(&self.doing.shown()?, &to.dataset);
+        let needs = needs_to_receive(&self.doing.shown()?, &to.dataset, request.force);
         self.doing.check(&needs).map_err(|_| speaking.refuse(FailureKind::Permission, DENIED))?;
         let facts = facts.map_err(|error| speaking.not_begun(&error))?;
         if (several || !plan.is_new) && self.has(&to, facts.to.0)? {
@@ -242,7 +245,7 @@ impl Session<'_> {
     ) -> Result<(), Failure> {
         let Destination { dataset, snapshot } = speaking.to;
         let name = format!("{dataset}@{snapshot}");
-        let needs = needs_to_receive(&self.doing.shown()?, dataset);
+        let needs = needs_to_receive(&self.doing.shown()?, dataset, self.request.force);
         self.doing.check(&needs).map_err(|_| speaking.refuse(FailureKind::Permission, DENIED))?;
         let found = self.live.pool().catalog().dataset_named(&name);
         let Some(found) = found.ok().filter(|_| self.request.target.contains('@')) else {
