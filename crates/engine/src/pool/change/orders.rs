@@ -438,9 +438,13 @@ pub(super) fn destroy_all(
 
 /// Refuses what [`DatasetOrders::destroy`] cannot do.
 fn check_destroy(change: &MosChange<'_>, names: &[String], defer: bool) -> Result<()> {
-    for name in names.iter().filter(|name| name.contains('@') && !defer) {
+    for name in names.iter().filter(|name| name.contains('@')) {
         let catalog = change.catalog()?;
         let snapshot = catalog.dataset_named(name)?;
+        if defer {
+            change.check_not_kept(snapshot.id)?;
+            continue;
+        }
         match change.check_destroy_snapshot(snapshot.id) {
             // Its clones go before it.
             Err(error) if error.kind() == ErrorKind::Exists => {
