@@ -291,3 +291,31 @@ fn what_is_excluded_keeps_its_local_value() {
     let get = ["zfs", "get", "-H", "-o", "value,source", "compression,atime", "tank/b"];
     assert_eq!(bench.cenote(&get), "gzip\tlocal\non\tdefault\n");
 }
+
+#[test]
+fn snapshots_taken_of_what_did_not_change_keep_no_stream_out() {
+    let Some((bench, devices)) = Bench::mounting(1) else { return };
+    bench.create(&[&devices[0]]);
+    let [full, since] = bench.two_streams();
+    bench.received(&["tank/b"], &full);
+    bench.received(&["tank/changed"], &full);
+    bench.cenote(&["zfs", "snapshot", "tank/b@own"]);
+    std::fs::write(bench.at("mnt/tank/changed/more"), "more").unwrap();
+    bench.cenote(&["zfs", "snapshot", "tank/changed@own"]);
+    let words = "cannot receive incremental stream: destination tank/changed has been modified\n\
+                 since most recent snapshot";
+    bench.turned_away(&["tank/changed"], &since, words);
+    bench.received(&["tank/b"], &since);
+    // It can be sent on, from either.
+    bench.received(&["tank/c"], &bench.stream(&["tank/b@own"]));
+    bench.received(&["tank/c"], &bench.stream(&["-i", "@own", "tank/b@two"]));
+    bench.received(&["tank/d"], &full);
+    bench.received(&["tank/d"], &bench.stream(&["-i", "@one", "tank/b@two"]));
+    for name in ["a", "b", "c", "d"] {
+        let found = std::fs::read(bench.at(&format!("mnt/tank/{name}/file"))).unwrap();
+        assert!(found == noise(500_000, 2), "{name}");
+    }
+    bench.cenote(&["zfs", "destroy", "tank/b@own"]);
+    bench.cenote(&["zpool", "export", "tank"]);
+    bench.zdb();
+}
