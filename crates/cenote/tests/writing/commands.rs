@@ -236,3 +236,62 @@ fn what_is_no_device_is_refused_by_its_name() {
         assert_eq!(refused(word), format!("cannot open '{word}': {words}"));
     }
 }
+
+#[test]
+fn a_rollback_that_is_refused_destroys_nothing() {
+    let Some((bench, devices)) = Bench::mounting(1) else { return };
+    bench.create(&[&devices[0]]);
+    bench.cenote(&["zfs", "create", "tank/a"]);
+    let file = bench.at("mnt/tank/a/file");
+    std::fs::write(&file, "one").unwrap();
+    bench.cenote(&["zfs", "snapshot", "tank/a@one"]);
+    std::fs::write(&file, "two").unwrap();
+    bench.cenote(&["zfs", "snapshot", "tank/a@two"]);
+    bench.cenote(&["zfs", "clone", "tank/a@two", "tank/c"]);
+    let before = bench.names();
+    let open = std::fs::File::open(&file).unwrap();
+    let said = bench.refused(&["zfs", "rollback", "-R", "tank/a@one"]);
+    assert!(said.contains("busy"), "{said}");
+    assert_eq!(bench.names(), before);
+    assert_eq!(std::fs::read(bench.at("mnt/tank/c/file")).unwrap(), b"two");
+    assert_eq!(std::fs::read(&file).unwrap(), b"two");
+    drop(open);
+    bench.cenote(&["zfs", "hold", "tag", "tank/a@two"]);
+    let said = bench.refused(&["zfs", "rollback", "-R", "tank/a@one"]);
+    assert_eq!(said, "cannot destroy 'tank/a@two': dataset is busy\n");
+    assert_eq!(bench.names(), before);
+    bench.cenote(&["zfs", "release", "tag", "tank/a@two"]);
+    bench.cenote(&["zfs", "rollback", "-R", "tank/a@one"]);
+    assert_eq!(bench.names(), "tank\ntank/a\ntank/a@one\n");
+    assert_eq!(std::fs::read(&file).unwrap(), b"one");
+    bench.cenote(&["zpool", "export", "tank"]);
+    bench.zdb();
+}
+
+#[test]
+fn snapshots_are_held_and_released_one_by_one() {
+    let Some((bench, devices)) = Bench::mounting(1) else { return };
+    bench.create(&[&devices[0]]);
+    bench.cenote(&["zfs", "create", "-p", "tank/a/b"]);
+    let all = ["tank/a@1", "tank/a@2", "tank/a@3"];
+    for name in ["tank/a/b@1"].iter().chain(&all) {
+        bench.cenote(&["zfs", "snapshot", name]);
+    }
+    let held =
+        || bench.cenote(&[&["zfs", "get", "-H", "-o", "value", "userrefs"], &all[..]].concat());
+    bench.cenote(&["zfs", "hold", "tag", "tank/a@2"]);
+    let said = bench.refused(&[&["zfs", "hold", "tag"], &all[..]].concat());
+    let words = "cannot hold snapshot 'tank/a@2': tag already exists on this dataset\n";
+    assert_eq!((said.as_str(), held().as_str()), (words, "1\n1\n1\n"));
+    bench.cenote(&["zfs", "release", "tag", "tank/a@2"]);
+    let said = bench.refused(&[&["zfs", "release", "tag"], &all[..]].concat());
+    let none = |name: &str| {
+        format!("cannot release hold from snapshot '{name}': no such tag on this dataset\n")
+    };
+    assert_eq!((said, held().as_str()), (none("tank/a@2"), "0\n0\n0\n"));
+    // With what is below, one that has the tag is enough.
+    bench.cenote(&["zfs", "hold", "tag", "tank/a/b@1"]);
+    bench.cenote(&["zfs", "release", "-r", "tag", "tank/a@1"]);
+    assert_eq!(bench.value("userrefs", "tank/a/b@1"), "0");
+    assert_eq!(bench.refused(&["zfs", "release", "-r", "tag", "tank/a@1"]), none("tank/a@1"));
+}

@@ -45,6 +45,21 @@ impl Bench {
         command.output().unwrap()
     }
 
+    /// Whether a stream was received, and what was said.
+    fn receive_as(&self, user: u32, arguments: &[&str], stream: &[u8]) -> (bool, String) {
+        let known = self.command(&[&["zfs", "receive"], arguments].concat());
+        let mut command = Command::new("setpriv");
+        let user = user.to_string();
+        command.args(["--reuid", &user, "--regid", &user, "--clear-groups", "--"]);
+        command.arg(known.get_program()).args(known.get_args());
+        for (name, value) in known.get_envs() {
+            command.env(name, value.unwrap_or_default());
+        }
+        fs::write(self.at("stream"), stream).unwrap();
+        let output = command.stdin(fs::File::open(self.at("stream")).unwrap()).output().unwrap();
+        (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+    }
+
     fn as_alice(&self, arguments: &[&str]) -> String {
         let output = self.output_as(ALICE, arguments);
         let said = String::from_utf8_lossy(&output.stderr);
@@ -232,25 +247,11 @@ fn what_a_user_makes_is_his_and_mounted_only_where_he_may() {
     let said = bench.denied_to(ALICE, &["zfs", "create", "-o", target, "tank/home/alice/etc"]);
     assert_eq!(said, "filesystem successfully created, but it may only be mounted by root\n");
     // Streams, of which she may not set all.
-    let stream = bench.at("stream");
-    fs::write(&stream, "").unwrap();
     bench.cenote(&["zfs", "set", "com.example:x=y", "tank/home/alice/x"]);
     bench.cenote(&["zfs", "snapshot", "tank/home/alice/x@s"]);
     let sent = bench.output_as(ALICE, &["zfs", "send", "-p", "tank/home/alice/x@s"]);
     assert!(sent.status.success());
-    let receive = |user: u32, to: &str| {
-        let known = bench.command(&["zfs", "receive", to]);
-        let mut command = Command::new("setpriv");
-        let user = user.to_string();
-        command.args(["--reuid", &user, "--regid", &user, "--clear-groups", "--"]);
-        command.arg(known.get_program()).args(known.get_args());
-        for (name, value) in known.get_envs() {
-            command.env(name, value.unwrap_or_default());
-        }
-        fs::write(&stream, &sent.stdout).unwrap();
-        let output = command.stdin(fs::File::open(&stream).unwrap()).output().unwrap();
-        (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
-    };
+    let receive = |user: u32, to: &str| bench.receive_as(user, &[to], &sent.stdout);
     let (well, said) = receive(BOB, "tank/home/alice/bob");
     assert!(!well && said.contains("permission denied"), "{said}");
     assert!(!receive(ALICE, "tank/home/other").0);
@@ -339,4 +340,29 @@ fn snapshots_are_directories_that_can_be_made_moved_and_removed() {
     assert_eq!(names, ["five"]);
     bench.cenote(&["zfs", "set", "snapdir=disabled", fs]);
     assert!(fs::create_dir(at("six")).is_err());
+}
+
+#[test]
+fn who_may_only_append_takes_nothing_back() {
+    let Some(bench) = home() else { return };
+    let (fs, alice) = ("tank/home/alice", ALICE.to_string());
+    bench.cenote(&["zfs", "allow", "-u", &alice, "receive:append,mount,create", fs]);
+    bench.cenote(&["zfs", "create", "tank/home/alice/x"]);
+    bench.cenote(&["zfs", "snapshot", "tank/home/alice/x@one"]);
+    bench.cenote(&["zfs", "snapshot", "tank/home/alice/x@two"]);
+    let full = bench.output(&["zfs", "send", "tank/home/alice/x@one"]).stdout;
+    let since = bench.output(&["zfs", "send", "-i", "@one", "tank/home/alice/x@two"]).stdout;
+    let y = "tank/home/alice/y";
+    for (arguments, stream, is_allowed) in [
+        (&["-F", y][..], &full, false),
+        (&[y], &full, true),
+        (&["-F", y], &since, false),
+        (&[y], &since, true),
+        (&["-F", "-e", y], &full, false),
+        (&["-e", y], &full, true),
+    ] {
+        let (well, said) = bench.receive_as(ALICE, arguments, stream);
+        assert_eq!(well, is_allowed, "{arguments:?}: {said}");
+        assert!(well || said.contains("permission denied"), "{arguments:?}: {said}");
+    }
 }

@@ -71,3 +71,53 @@ fn encrypted_datasets_keep_their_secrets_and_survive_a_kill() {
     bench.cenote(&["zpool", "export", "tank"]);
     bench.zdb();
 }
+
+#[test]
+fn a_key_that_was_changed_is_that_of_all_below_where_it_is_received() {
+    let Some((bench, devices)) = Bench::mounting(1) else { return };
+    bench.create(&[&devices[0]]);
+    let key = |name: &str, words: &str| {
+        std::fs::write(bench.at(name), words).unwrap();
+        format!("file://{}", bench.at(name).display())
+    };
+    let [first, second, third] =
+        ["first", "second", "third"].map(|name| key(name, &format!("the {name} passphrase\n")));
+    let how = ["-o", "keyformat=passphrase", "-o", "pbkdf2iters=100000", "-o"];
+    let with = |location: &str| format!("keylocation={location}");
+    let options = [&["zfs", "create", "-o", "encryption=on"], &how[..]].concat();
+    bench.cenote(&[&options[..], &[&with(&first), "tank/e"]].concat());
+    let names = ["e", "e/below", "e/other", "e/other/deep"];
+    for name in names {
+        let at = bench.at("mnt/tank").join(name);
+        if name != "e" {
+            bench.cenote(&["zfs", "create", &format!("tank/{name}")]);
+        }
+        std::fs::write(at.join("file"), name).unwrap();
+    }
+    bench.cenote(&["zfs", "snapshot", "-r", "tank/e@one"]);
+    bench.received(&["-u", "tank/got"], &bench.stream(&["-Rw", "tank/e@one"]));
+    let there = |name: &str| format!("tank/{}", name.replacen('e', "got", 1));
+    for name in names {
+        bench.cenote(&["zfs", "load-key", "-L", &first, &there(name)]);
+    }
+    bench.cenote(&["zfs", "change-key", "-i", "tank/got/below"]);
+    // Here below another root than there.
+    bench.cenote(&[&["zfs", "change-key"], &how[..], &[&with(&third), "tank/got/other"]].concat());
+    bench.cenote(&["zfs", "change-key", "-i", "tank/got/other/deep"]);
+    bench.cenote(&["zfs", "change-key", "-o", &with(&second), "tank/e"]);
+    bench.cenote(&["zfs", "snapshot", "-r", "tank/e@two"]);
+    for name in ["e", "e/below", "e/other/deep"] {
+        let since = bench.stream(&["-w", "-i", "@one", &format!("tank/{name}@two")]);
+        bench.received(&["-F", "-u", &there(name)], &since);
+    }
+    bench.cenote(&["zpool", "export", "tank"]);
+    bench.zdb();
+    bench.import();
+    bench.cenote(&["zfs", "load-key", "-L", &second, "tank/got"]);
+    bench.cenote(&["zfs", "load-key", "-L", &third, "tank/got/other"]);
+    bench.cenote(&["zfs", "mount", "-a"]);
+    for name in names {
+        let at = bench.at("mnt").join(there(name)).join("file");
+        assert_eq!(std::fs::read_to_string(&at).unwrap(), name, "{}", at.display());
+    }
+}

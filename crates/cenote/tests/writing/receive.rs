@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Child, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use super::Bench;
+use super::{Bench, noise};
 
 fn recorded(name: &str) -> Vec<u8> {
     let streams = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/streams");
@@ -30,7 +30,7 @@ impl Bench {
     }
 
     #[track_caller]
-    fn received(&self, arguments: &[&str], stream: &[u8]) -> String {
+    pub(super) fn received(&self, arguments: &[&str], stream: &[u8]) -> String {
         let output = self.receive(arguments, stream);
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{arguments:?}: {said}");
@@ -45,7 +45,25 @@ impl Bench {
         assert_eq!(output.status.code(), Some(1));
     }
 
-    fn names(&self) -> String {
+    #[track_caller]
+    pub(super) fn stream(&self, arguments: &[&str]) -> Vec<u8> {
+        let output = self.output(&[&["zfs", "send"], arguments].concat());
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{arguments:?}: {said}");
+        output.stdout
+    }
+
+    /// Makes `tank/a` with the snapshots `one` and `two`; streams of the first, and from it to the second.
+    pub(super) fn two_streams(&self) -> [Vec<u8>; 2] {
+        self.cenote(&["zfs", "create", "tank/a"]);
+        std::fs::write(self.at("mnt/tank/a/file"), noise(300_000, 1)).unwrap();
+        self.cenote(&["zfs", "snapshot", "tank/a@one"]);
+        std::fs::write(self.at("mnt/tank/a/file"), noise(500_000, 2)).unwrap();
+        self.cenote(&["zfs", "snapshot", "tank/a@two"]);
+        [self.stream(&["tank/a@one"]), self.stream(&["-i", "@one", "tank/a@two"])]
+    }
+
+    pub(super) fn names(&self) -> String {
         self.cenote(&["zfs", "list", "-H", "-r", "-t", "all", "-o", "name", "tank"])
     }
 }
@@ -227,6 +245,77 @@ fn damaged_blocks_are_made_right_with_a_stream() {
     // What was packed is packed again to the same bytes; nothing that is right is written.
     bench.received(&["-c", "tank/packed@one"], &packed);
     assert!(std::fs::read(bench.at("mnt/tank/packed/file")).unwrap() == text);
+    bench.cenote(&["zpool", "export", "tank"]);
+    bench.zdb();
+}
+
+#[test]
+fn what_is_renamed_meanwhile_is_not_received_into() {
+    let Some((bench, devices)) = Bench::mounting(1) else { return };
+    bench.create(&[&devices[0]]);
+    let [full, since] = bench.two_streams();
+    bench.received(&["tank/b"], &full);
+    let begun = || bench.cenote(&["zpool", "history", "-i", "tank"]).matches("] receive ").count();
+    let before = begun();
+    let mut child = bench.receiving(&["tank/b"]);
+    let mut pipe = child.stdin.take().unwrap();
+    pipe.write_all(&since[..since.len() / 2]).unwrap();
+    wait_for(|| begun() > before);
+    bench.cenote(&["zfs", "rename", "tank/b", "tank/c"]);
+    pipe.write_all(&since[since.len() / 2..]).unwrap();
+    drop(pipe);
+    let output = child.wait_with_output().unwrap();
+    let words = "cannot receive incremental stream: dataset does not exist\n";
+    assert_eq!(String::from_utf8_lossy(&output.stderr), words);
+    assert_eq!(output.status.code(), Some(1));
+    let left = "tank\ntank/a\ntank/a@one\ntank/a@two\ntank/c\ntank/c@one\n";
+    assert_eq!(bench.names(), left);
+    // What is written there is not lost.
+    std::fs::write(bench.at("mnt/tank/c/later"), "later").unwrap();
+    bench.cenote(&["zpool", "export", "tank"]);
+    bench.zdb();
+    bench.import();
+    assert_eq!(std::fs::read(bench.at("mnt/tank/c/later")).unwrap(), b"later");
+}
+
+#[test]
+fn what_is_excluded_keeps_its_local_value() {
+    let Some((bench, devices)) = Bench::mounting(1) else { return };
+    bench.create(&[&devices[0]]);
+    let [full, _] = bench.two_streams();
+    bench.received(&["tank/b"], &full);
+    bench.cenote(&["zfs", "set", "compression=lz4", "atime=off", "tank/a"]);
+    bench.cenote(&["zfs", "set", "compression=gzip", "tank/b"]);
+    let since = bench.stream(&["-p", "-i", "@one", "tank/a@two"]);
+    bench.received(&["-x", "compression", "-x", "atime", "tank/b"], &since);
+    let get = ["zfs", "get", "-H", "-o", "value,source", "compression,atime", "tank/b"];
+    assert_eq!(bench.cenote(&get), "gzip\tlocal\non\tdefault\n");
+}
+
+#[test]
+fn snapshots_taken_of_what_did_not_change_keep_no_stream_out() {
+    let Some((bench, devices)) = Bench::mounting(1) else { return };
+    bench.create(&[&devices[0]]);
+    let [full, since] = bench.two_streams();
+    bench.received(&["tank/b"], &full);
+    bench.received(&["tank/changed"], &full);
+    bench.cenote(&["zfs", "snapshot", "tank/b@own"]);
+    std::fs::write(bench.at("mnt/tank/changed/more"), "more").unwrap();
+    bench.cenote(&["zfs", "snapshot", "tank/changed@own"]);
+    let words = "cannot receive incremental stream: destination tank/changed has been modified\n\
+                 since most recent snapshot";
+    bench.turned_away(&["tank/changed"], &since, words);
+    bench.received(&["tank/b"], &since);
+    // It can be sent on, from either.
+    bench.received(&["tank/c"], &bench.stream(&["tank/b@own"]));
+    bench.received(&["tank/c"], &bench.stream(&["-i", "@own", "tank/b@two"]));
+    bench.received(&["tank/d"], &full);
+    bench.received(&["tank/d"], &bench.stream(&["-i", "@one", "tank/b@two"]));
+    for name in ["a", "b", "c", "d"] {
+        let found = std::fs::read(bench.at(&format!("mnt/tank/{name}/file"))).unwrap();
+        assert!(found == noise(500_000, 2), "{name}");
+    }
+    bench.cenote(&["zfs", "destroy", "tank/b@own"]);
     bench.cenote(&["zpool", "export", "tank"]);
     bench.zdb();
 }

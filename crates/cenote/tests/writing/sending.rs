@@ -161,9 +161,11 @@ fn what_is_sent_stays_and_who_stops_reading_ends_it() {
     let mut first = [0; 312];
     let mut stdout = sending.stdout.take().unwrap();
     std::io::Read::read_exact(&mut stdout, &mut first).unwrap();
-    let destroy = bench.output(&["zfs", "destroy", "tank/a@huge"]);
-    let said = String::from_utf8_lossy(&destroy.stderr);
-    assert!(said.contains("dataset is busy"), "{said}");
+    for options in [&["zfs", "destroy"][..], &["zfs", "destroy", "-d"]] {
+        let said = bench.refused(&[options, &["tank/a@huge"]].concat());
+        assert!(said.contains("dataset is busy"), "{said}");
+    }
+    assert_eq!(bench.value("defer_destroy", "tank/a@huge"), "off");
     let export = bench.output(&["zpool", "export", "tank"]);
     assert!(String::from_utf8_lossy(&export.stderr).contains("pool is busy"));
     drop(stdout);

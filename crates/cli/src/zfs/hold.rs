@@ -1,8 +1,7 @@
 //! `zfs hold`, `zfs release` and `zfs holds`.
 //!
-//! Invariant: the holds of one pool are placed or released all or none.
+//! Invariant: operands are dealt with one by one, and one that is refused keeps none from the next.
 
-use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 use cenote_control::changes::Change;
@@ -68,30 +67,31 @@ fn change(command: &str, arguments: &[String]) -> ExitCode {
     }
     let client = Client::default();
     let mut well = true;
-    let mut wanted: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let line = history_line("zfs", command, arguments);
+    // A pool whose history has the line.
+    let mut noted: Option<&str> = None;
     for operand in operands {
-        match snapshots(&client, operand, parsed.has('r')) {
-            Ok(names) => {
-                wanted.entry(names::pool_of(operand).to_owned()).or_default().extend(names);
-            }
+        let snapshots = match snapshots(&client, operand, parsed.has('r')) {
+            Ok(snapshots) => snapshots,
             Err(message) => {
                 terminal::complain(&message);
                 well = false;
+                continue;
             }
-        }
-    }
-    let line = history_line("zfs", command, arguments);
-    for (pool, mut snapshots) in wanted {
-        snapshots.dedup();
+        };
         if tag.len() > TAG_MAX {
             return fail(&format!("cannot hold snapshot '{}': tag too long", snapshots.join(" ")));
         }
-        let tag = tag.clone();
+        let (pool, tag) = (names::pool_of(operand), tag.clone());
         let change = match command {
             "hold" => Change::Hold { snapshots, tag },
             _ => Change::Release { snapshots, tag },
         };
-        well &= common::change(&client, &pool, Some(line.clone()), change);
+        let line = (noted != Some(pool)).then(|| line.clone());
+        match common::change(&client, pool, line, change) {
+            true => noted = Some(pool),
+            false => well = false,
+        }
     }
     common::code(well)
 }

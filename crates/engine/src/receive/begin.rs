@@ -207,13 +207,10 @@ fn begin_over(
         check_raw(change, &catalog, facts, &source)?;
         check_large_blocks(&catalog, facts, &source)?;
         check_redacted(&catalog, facts, &source)?;
-        if !order.force && !change.snapshots_after(head.id, from)?.is_empty() {
-            return Err(Error::new(ErrorKind::NotFound, "the dataset has a newer snapshot"));
-        }
-        if !order.force && change.is_modified_since(head.id, from)? {
-            let reason = "the dataset has been modified since its most recent snapshot";
-            return Err(Error::new(ErrorKind::Outdated, reason));
-        }
+        let from = match order.force {
+            true => from,
+            false => unchanged_since(change, head, from, facts.raw.is_some())?,
+        };
         let new = NewDataset { origin: Some(from), ..new };
         (live.clone_dataset(change, &new)?.dataset, Some(from))
     } else {
@@ -224,6 +221,26 @@ fn begin_over(
     change.begin_receive(made, resume.as_ref())?;
     let target = Target::Head { head: head.id, from };
     Ok(Begun { head: made, target, bytes: 0, refused: Vec::new() })
+}
+
+/// Refuses a head that has changed since its snapshot `from`; its newest snapshot, which has the same content.
+/// What is received raw has initialisation vectors of one snapshot: there that has to be the newest.
+fn unchanged_since(
+    change: &MosChange<'_>,
+    head: &Dataset,
+    from: ObjectId,
+    is_raw: bool,
+) -> Result<ObjectId> {
+    let newest = head.phys.previous_snapshot;
+    let is_changed = change.is_modified_since(head.id, from)?
+        || newest != from && (is_raw || change.is_modified_since(newest, from)?);
+    match is_changed {
+        true => {
+            let reason = "the dataset has been modified since its most recent snapshot";
+            Err(Error::new(ErrorKind::Outdated, reason))
+        }
+        false => Ok(newest),
+    }
 }
 
 /// Makes the empty head that a full stream fills to take the place of `head`.

@@ -18,6 +18,20 @@ impl Landing {
         self.target != Target::Itself
     }
 
+    /// Refuses what it takes the place of if that has another name by now: what is done by its name (mounts
+    /// taken down, properties set) would be done to another, or to nothing.
+    ///
+    /// # Errors
+    /// `NotFound`; what the disks say.
+    pub fn check_name(&self) -> Result<()> {
+        match self.target {
+            Target::Itself => Ok(()),
+            Target::Head { head, .. } => {
+                check_name(&self.live.pool().catalog(), &self.order.dataset, head)
+            }
+        }
+    }
+
     /// Whether the dataset is a clone or snapshot's successor: an incremental receive.
     pub fn is_incremental(&self) -> bool {
         self.facts.from.0 != 0
@@ -27,9 +41,10 @@ impl Landing {
     /// the stream and cannot be had here.
     ///
     /// # Errors
-    /// `Outdated`: the dataset was changed meanwhile; `Busy`: snapshots that would have to go are held; what
-    /// the disks say. Nothing has changed then.
+    /// `Outdated`: the dataset was changed meanwhile; `NotFound`: it was renamed; `Busy`: snapshots that would
+    /// have to go are held; what the disks say. Nothing has changed then.
     pub fn end(mut self) -> Result<Vec<String>> {
+        self.check_name()?;
         self.current = None;
         let (filled, target) = (self.filled.id(), self.target);
         self.live.close_dataset(filled)?;
@@ -89,6 +104,7 @@ fn end(
     let snapshot = match target {
         Target::Itself => change.end_receive(filled, &end)?,
         Target::Head { head, from } => {
+            check_name(&change.catalog()?, &order.dataset, head)?;
             change.check_swap(filled, head)?;
             if let Some(from) = from {
                 change.make_way_for_received(head, from, order.force)?;
@@ -112,6 +128,14 @@ fn end(
     refused.extend(change.set_received(snapshot, kind, &order.of_snapshot)?);
     order.holds.iter().try_for_each(|tag| change.hold(snapshot, tag, false))?;
     Ok(refused)
+}
+
+/// Refuses if `name` is not the name of `head`.
+fn check_name(catalog: &Catalog, name: &str, head: ObjectId) -> Result<()> {
+    match catalog.dataset_named(name)?.id == head {
+        true => Ok(()),
+        false => Err(Error::not_found("another dataset has its name by now")),
+    }
 }
 
 fn destroy(live: &LivePool, filled: ObjectId) -> Result<()> {

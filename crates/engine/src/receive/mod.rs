@@ -125,8 +125,10 @@ pub struct ReceiveOrder {
     pub local: Vec<PropertyInput>,
     /// Values that came with the stream.
     pub received: Vec<PropertyInput>,
-    /// Properties that are inherited all the same.
+    /// Properties whose received values do not count: they are inherited, unless there is a local value.
     pub excluded: Vec<String>,
+    /// Properties that are inherited all the same, whatever their values are.
+    pub inherited: Vec<String>,
     /// Values of the snapshot that came with the stream.
     pub of_snapshot: Vec<PropertyInput>,
     /// Tags the snapshot is held with.
@@ -149,12 +151,20 @@ impl ReceiveOrder {
             let native = property::dataset(name);
             native.is_none_or(|native| native.is_inheritable() && !native.is_read_only())
         };
-        let is_out = |name: &String| self.excluded.contains(name) && !can_inherit(name);
+        let is_named =
+            |name: &String| [&self.excluded, &self.inherited].iter().any(|all| all.contains(name));
+        let is_out = |name: &String| is_named(name) && !can_inherit(name);
         let mut received = self.received.clone();
         received.retain(|input| !is_out(&input.name));
         let refused = change.set_received(dataset, kind, &received)?;
-        for name in self.excluded.iter().filter(|name| can_inherit(name)) {
+        for name in self.inherited.iter().filter(|name| can_inherit(name)) {
             change.inherit_property(dataset, name, false)?;
+        }
+        for name in self.excluded.iter().filter(|name| can_inherit(name)) {
+            // A local value hides the received one as it is.
+            if !change.has_local_value(dataset, name)? {
+                change.inherit_property(dataset, name, false)?;
+            }
         }
         Ok(refused)
     }

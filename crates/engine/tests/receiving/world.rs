@@ -116,7 +116,7 @@ impl World {
         }
         match whole {
             true => orders.destroy(&[dataset.to_owned()], false).unwrap(),
-            false => orders.rollback(&format!("{dataset}@one")).unwrap(),
+            false => orders.rollback(&format!("{dataset}@one"), &[]).unwrap(),
         }
     }
 

@@ -22,7 +22,8 @@ impl MosChange<'_> {
         if !phys.is_snapshot() {
             return located(Error::invalid("not a snapshot"));
         }
-        if self.hooks.is_kept(snapshot) || !self.numbers(phys.holds)?.is_empty() {
+        self.check_not_kept(snapshot)?;
+        if !self.numbers(phys.holds)?.is_empty() {
             return located(Error::new(ErrorKind::Busy, "dataset is busy"));
         }
         if phys.children > 1 {
@@ -32,9 +33,19 @@ impl MosChange<'_> {
         Ok(())
     }
 
+    /// Refuses a snapshot that is being sent. That is no hold: one that was marked for the sake of it would
+    /// not go when it ends.
+    pub fn check_not_kept(&self, snapshot: ObjectId) -> Result<()> {
+        match self.hooks.is_kept(snapshot) {
+            true => Err(Error::new(ErrorKind::Busy, "dataset is busy").at_object(0, snapshot.0)),
+            false => Ok(()),
+        }
+    }
+
     /// Destroys a snapshot. With `defer`, one that is held or has clones is only marked: it goes
     /// with the last of them.
     pub fn destroy_snapshot(&self, snapshot: ObjectId, defer: bool) -> Result<()> {
+        self.check_not_kept(snapshot)?;
         match self.check_destroy_snapshot(snapshot) {
             Ok(()) => {}
             Err(error) if defer && matches!(error.kind(), ErrorKind::Busy | ErrorKind::Exists) => {

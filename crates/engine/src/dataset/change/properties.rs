@@ -178,6 +178,13 @@ impl MosChange<'_> {
         Ok(phys.properties)
     }
 
+    /// Whether a value was set on a filesystem or volume itself.
+    pub fn has_local_value(&self, head: ObjectId, name: &str) -> Result<bool> {
+        let table = self.directory(self.dataset(head)?.directory)?.properties;
+        let is_set = |entry: &str| Ok::<_, Error>(self.value(table, entry)?.is_some());
+        Ok(table.0 != 0 && (is_set(name)? || is_set(&format!("{name}{UNSUPPORTED_SUFFIX}"))?))
+    }
+
     /// Gives up the value set on a dataset: it is inherited, or the received one with `received`.
     pub fn inherit_property(&self, dataset: ObjectId, name: &str, received: bool) -> Result<()> {
         let phys = self.dataset(dataset)?;

@@ -4,6 +4,7 @@
 //! Chapter 06, section 5; chapter 07, sections 10 and 14. Invariant: a head is inconsistent from the group
 //! that begins to fill it to the one that takes the snapshot the stream tells of.
 
+use cenote_format::crypto_key as key;
 use cenote_format::dsl_dataset::{FLAG_INCONSISTENT, KEY_IVSET_GUID, resume as key_of};
 use cenote_format::dsl_directory::KEY_CRYPTO_KEY_OBJECT;
 use cenote_format::property::{HAS_RECEIVED, INHERIT_SUFFIX, RECEIVED_SUFFIX};
@@ -149,8 +150,10 @@ impl MosChange<'_> {
         Ok(snapshot)
     }
 
-    /// The set of initialisation vectors of a snapshot is the sender's, and the keys of its dataset, if that is
-    /// an encryption root, are wrapped as the sender's are.
+    /// The set of initialisation vectors of a snapshot is the sender's, and the keys of its dataset are wrapped
+    /// as the sender's are, if that is an encryption root, or if its root has the user key that they are
+    /// wrapped with: then the sender changed the key, and the root came first. One that has another root here
+    /// than there stays as it is.
     pub fn receive_seals(
         &self,
         head: ObjectId,
@@ -164,10 +167,21 @@ impl MosChange<'_> {
         let directory = self.dataset(head)?.directory;
         let table = self.number_field(directory, KEY_CRYPTO_KEY_OBJECT)?;
         let root = self.encryption_root(directory)?;
-        match table.filter(|_| root == Some(directory)) {
-            Some(table) => self.write_wrapped(ObjectId(table), keys),
-            None => Ok(()),
+        let (Some(table), Some(root)) = (table, root) else { return Ok(()) };
+        match root == directory || self.has_user_key(root, keys)? {
+            true => self.write_wrapped(ObjectId(table), keys),
+            false => Ok(()),
         }
+    }
+
+    /// Whether the user key of an encryption root is, as far as can be told without it, what `keys` are wrapped
+    /// with.
+    fn has_user_key(&self, root: ObjectId, keys: &NewKeys) -> Result<bool> {
+        let Some(table) = self.number_field(root, KEY_CRYPTO_KEY_OBJECT)? else { return Ok(false) };
+        let number = |name| Ok::<_, Error>(self.number(ObjectId(table), name)?.unwrap_or(0));
+        Ok(number(key::KEY_FORMAT)? == keys.format.raw()
+            && number(key::PBKDF2_SALT)? == keys.salt
+            && number(key::PBKDF2_ITERATIONS)? == keys.iterations)
     }
 
     /// The set of initialisation vectors of a snapshot.

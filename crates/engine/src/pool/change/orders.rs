@@ -239,6 +239,22 @@ impl DatasetOrders<'_> {
     /// # Errors
     /// `Busy` (held, cloned, has children), `NotFound`.
     pub fn destroy(&self, names: &[String], defer: bool) -> Result<()> {
+        self.close_for_destroy(names, defer)?;
+        let names = names.to_vec();
+        self.change(move |live, change| destroy_all(live, change, &names, defer))
+    }
+
+    /// Refuses what [`Self::destroy`] could not do, and changes nothing.
+    ///
+    /// # Errors
+    /// As [`Self::destroy`].
+    pub fn check_destroy(&self, names: &[String]) -> Result<()> {
+        let names = names.to_vec();
+        self.live.change(move |_, change| check_destroy(change, &names, false))
+    }
+
+    /// Closes what is to be destroyed, and gives up what was being received into it.
+    pub(super) fn close_for_destroy(&self, names: &[String], defer: bool) -> Result<()> {
         names.iter().try_for_each(|name| self.destroy_partial(name))?;
         // Where datasets are closed before, what can be refused is refused before that.
         let is_snapshot = |name: &String| name.contains('@');
@@ -254,27 +270,7 @@ impl DatasetOrders<'_> {
                 self.live.close_dataset(dataset.id)?;
             }
         }
-        let names = names.to_vec();
-        self.change(move |live, change| {
-            // What can be refused is refused before anything is changed.
-            check_destroy(change, &names, defer)?;
-            for name in &names {
-                if let Some((head, mark)) = name.split_once('#') {
-                    let head = change.catalog()?.dataset_named(head)?;
-                    change.destroy_bookmark(head.id, mark)?;
-                    continue;
-                }
-                let dataset = change.catalog()?.dataset_named(name)?;
-                if dataset.is_snapshot() {
-                    change.destroy_snapshot(dataset.id, defer)?;
-                } else {
-                    change.check_destroy_head(dataset.id)?;
-                    change.destroy_head(dataset.id)?;
-                }
-            }
-            live.wake_freeing();
-            Ok(())
-        })
+        Ok(())
     }
 
     /// Destroys what a receive that was cut off has left below a filesystem or volume.
@@ -413,11 +409,42 @@ fn set_all(change: &MosChange<'_>, datasets: &[(String, Vec<PropertyInput>)]) ->
     Ok(())
 }
 
+/// Destroys what [`DatasetOrders::destroy`] is to.
+pub(super) fn destroy_all(
+    live: &LivePool,
+    change: &MosChange<'_>,
+    names: &[String],
+    defer: bool,
+) -> Result<()> {
+    // What can be refused is refused before anything is changed.
+    check_destroy(change, names, defer)?;
+    for name in names {
+        if let Some((head, mark)) = name.split_once('#') {
+            let head = change.catalog()?.dataset_named(head)?;
+            change.destroy_bookmark(head.id, mark)?;
+            continue;
+        }
+        let dataset = change.catalog()?.dataset_named(name)?;
+        if dataset.is_snapshot() {
+            change.destroy_snapshot(dataset.id, defer)?;
+        } else {
+            change.check_destroy_head(dataset.id)?;
+            change.destroy_head(dataset.id)?;
+        }
+    }
+    live.wake_freeing();
+    Ok(())
+}
+
 /// Refuses what [`DatasetOrders::destroy`] cannot do.
 fn check_destroy(change: &MosChange<'_>, names: &[String], defer: bool) -> Result<()> {
-    for name in names.iter().filter(|name| name.contains('@') && !defer) {
+    for name in names.iter().filter(|name| name.contains('@')) {
         let catalog = change.catalog()?;
         let snapshot = catalog.dataset_named(name)?;
+        if defer {
+            change.check_not_kept(snapshot.id)?;
+            continue;
+        }
         match change.check_destroy_snapshot(snapshot.id) {
             // Its clones go before it.
             Err(error) if error.kind() == ErrorKind::Exists => {

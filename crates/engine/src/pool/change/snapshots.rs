@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use cenote_format::bookmark::RedactionEntry;
 use cenote_format::{Guid, ObjectId, Txg};
 
-use super::orders::DatasetOrders;
+use super::orders::{DatasetOrders, destroy_all};
 use crate::dataset::change::{MosChange, PropertyInput};
 use crate::dataset::{Catalog, Dataset, DatasetName, check_new_name};
 use crate::{Error, ErrorKind, Result};
@@ -49,14 +49,20 @@ impl DatasetOrders<'_> {
         })
     }
 
-    /// Takes a filesystem, which is not mounted, or a volume back to its newest snapshot.
+    /// Takes a filesystem, which is not mounted, or a volume back to a snapshot. What is `newer` (snapshots,
+    /// bookmarks and clones, none of them mounted) is destroyed in the same group.
     ///
     /// # Errors
-    /// `Exists` if there are newer snapshots or bookmarks, no space.
-    pub fn rollback(&self, snapshot: &str) -> Result<()> {
+    /// `Exists` if there are other newer snapshots or bookmarks, no space; what refuses to be destroyed.
+    pub fn rollback(&self, snapshot: &str, newer: &[String]) -> Result<()> {
         let (head, snapshot) = (snapshot.split('@').next().unwrap_or(""), snapshot.to_owned());
+        self.close_for_destroy(newer, false)?;
         self.live.close_dataset(self.find(head)?.id)?;
+        let newer = newer.to_vec();
         self.change(move |live, change| {
+            if !newer.is_empty() {
+                destroy_all(live, change, &newer, false)?;
+            }
             let catalog = change.catalog()?;
             let to = catalog.dataset_named(&snapshot)?;
             let head = catalog.head(&to.directory)?;
@@ -75,28 +81,29 @@ impl DatasetOrders<'_> {
         let (names, tag) = (snapshots.to_vec(), tag.to_owned());
         self.change(move |_, change| {
             let catalog = change.catalog()?;
-            let found = find_tagged(&catalog, &names, &tag, |is_held| match is_held {
-                true => Err(Error::new(ErrorKind::Exists, "tag already exists on this dataset")),
-                false => Ok(()),
-            })?;
-            found.into_iter().try_for_each(|id| change.hold(id, &tag, false))
+            let found = find_tagged(&catalog, &names, &tag)?;
+            if found.iter().any(|(_, is_held)| *is_held) {
+                return Err(Error::new(ErrorKind::Exists, "tag already exists on this dataset"));
+            }
+            found.into_iter().try_for_each(|(id, _)| change.hold(id, &tag, false))
         })
     }
 
-    /// Releases holds, all or none.
+    /// Releases the holds `tag` of those snapshots that have one.
     ///
     /// # Errors
-    /// `NotFound`.
+    /// `NotFound`: none of them has; or a snapshot is not there. Then nothing is released.
     pub fn release(&self, snapshots: &[String], tag: &str) -> Result<()> {
         let (names, tag) = (snapshots.to_vec(), tag.to_owned());
         self.change(move |live, change| {
             let catalog = change.catalog()?;
-            let found = find_tagged(&catalog, &names, &tag, |is_held| match is_held {
-                true => Ok(()),
-                false => Err(Error::not_found("no such tag on this dataset")),
-            })?;
+            let found = find_tagged(&catalog, &names, &tag)?;
+            let held = || found.iter().filter(|(_, is_held)| *is_held);
+            if held().next().is_none() {
+                return Err(Error::not_found("no such tag on this dataset"));
+            }
             let mut destroyed = false;
-            for id in found {
+            for &(id, _) in held() {
                 destroyed |= change.release(id, &tag)?;
             }
             if destroyed {
@@ -187,18 +194,12 @@ fn take_all(
         .try_for_each(|(head, name)| change.create_snapshot(head, name, properties).map(drop))
 }
 
-/// The snapshots of these names; `check` says of each, in turn, whether that it is held with `tag` or not
-/// may be.
-fn find_tagged(
-    catalog: &Catalog,
-    names: &[String],
-    tag: &str,
-    check: impl Fn(bool) -> Result<()>,
-) -> Result<Vec<ObjectId>> {
+/// The snapshots of these names, and whether each is held with `tag`.
+fn find_tagged(catalog: &Catalog, names: &[String], tag: &str) -> Result<Vec<(ObjectId, bool)>> {
     let found = names.iter().map(|name| {
         let snapshot = catalog.dataset_named(name)?;
-        check(catalog.holds(&snapshot)?.iter().any(|(held, _)| *held == tag))?;
-        Ok(snapshot.id)
+        let is_held = catalog.holds(&snapshot)?.iter().any(|(held, _)| *held == tag);
+        Ok((snapshot.id, is_held))
     });
     found.collect()
 }

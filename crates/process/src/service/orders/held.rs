@@ -1,6 +1,7 @@
 //! `zfs hold` and `zfs release`.
 //!
-//! Invariant: all snapshots of an order, or none.
+//! Invariant: an order is what one operand stands for. All its snapshots are held, or none; those that have
+//! the tag are released.
 
 use cenote_control::peer::Peer;
 use cenote_control::protocol::Failure;
@@ -57,8 +58,8 @@ pub(super) struct Release<'a> {
 impl Order for Release<'_> {
     fn cannot(&self, _: &str) -> String {
         match self.snapshots {
-            [only] => format!("cannot release hold from snapshot '{only}'"),
-            _ => "cannot release".to_owned(),
+            [first, ..] => format!("cannot release hold from snapshot '{first}'"),
+            [] => "cannot release".to_owned(),
         }
     }
 

@@ -1,6 +1,6 @@
 //! `zfs rollback`.
 //!
-//! Invariant: as in [`super`]; what is newer is destroyed before, if that was asked for.
+//! Invariant: as in [`super`]; what is newer is destroyed in the same group, if that was asked for.
 
 use cenote_control::changes::DestroyRequest;
 use cenote_control::peer::Peer;
@@ -9,8 +9,8 @@ use cenote_engine::{Error, ErrorKind};
 
 use super::destroy::Destroy;
 use super::destroy::needs_to_destroy;
-use super::{Doing, Order, Warnings};
-use crate::service::datasets::Shown;
+use super::{Doing, Order, Warnings, no_dataset, places};
+use crate::service::datasets::{Datasets, Shown};
 use crate::service::delegation::Need;
 
 pub(super) struct Rollback<'a> {
@@ -22,6 +22,20 @@ pub(super) struct Rollback<'a> {
 impl Rollback<'_> {
     fn dataset(&self) -> &str {
         self.snapshot.split('@').next().unwrap_or("")
+    }
+
+    /// Refuses, as `zfs destroy` would, what is newer and cannot go.
+    fn check_newer(&self, doing: &Doing<'_>, all: &Shown) -> Result<(), Failure> {
+        let Some(last) = self.newer.last() else { return Ok(()) };
+        if let Some(name) = self.newer.iter().find(|name| !all.has(name)) {
+            return Err(no_dataset(name));
+        }
+        let request =
+            DestroyRequest { names: self.newer.to_vec(), force: self.force, defer: false };
+        let (destroy, start) = (Destroy(&request), format!("cannot destroy '{last}'"));
+        let orders = doing.service.changes.orders(doing.by());
+        let checked = orders.and_then(|orders| orders.check_destroy(self.newer));
+        checked.map_err(|error| Doing { start, order: &destroy, ..*doing }.refused(&error))
     }
 }
 
@@ -46,19 +60,28 @@ impl Order for Rollback<'_> {
 
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
         let (service, pool) = (doing.service, doing.pool);
-        if let Some(last) = self.newer.last() {
-            let request =
-                DestroyRequest { names: self.newer.to_vec(), force: self.force, defer: false };
-            let destroy = Destroy(&request);
-            let start = format!("cannot destroy '{last}'");
-            destroy.carry_out(&Doing { start, order: &destroy, command: None, ..*doing })?;
-            service.publish(pool)?;
-        }
+        let all = doing.shown()?;
+        self.check_newer(doing, &all)?;
         let mounted = service.mounts.places();
-        service.mounts.take_down_named(&[self.dataset().to_owned()], self.force)?;
-        let done = doing.given_orders().and_then(|orders| orders.rollback(self.snapshot));
+        let down = [self.newer, &[self.dataset().to_owned()]].concat();
+        if let Err(failure) = service.mounts.take_down_named(&down, self.force) {
+            // Those before the one that is busy have been taken down.
+            for line in service.restore(pool, &all, &mounted, doing.on_behalf()) {
+                tracing::warn!(line, "not mounted again");
+            }
+            return Err(failure);
+        }
+        let made = places::made(&all, self.newer);
+        let orders = doing.given_orders();
+        let done = orders.and_then(|orders| orders.rollback(self.snapshot, self.newer));
         service.publish(pool)?;
-        let warnings = service.restore(pool, &doing.shown()?, &mounted, doing.on_behalf());
+        let fresh = doing.shown()?;
+        let warnings = service.restore(pool, &fresh, &mounted, doing.on_behalf());
+        if done.is_ok() && !self.newer.is_empty() {
+            service.mounts.uncover_bare(&mounted);
+            places::remove(made);
+            service.tell_snapshots(self.newer);
+        }
         done.map_err(|error| match error.kind() {
             ErrorKind::Exists => Failure { kind: FailureKind::Already, ..doing.refused(&error) },
             _ => doing.refused(&error),

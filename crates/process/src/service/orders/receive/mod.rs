@@ -47,8 +47,8 @@ impl Order for Receive<'_> {
     fn needs(&self, all: &Shown, _: &Peer) -> Option<Vec<Need>> {
         let target = self.0.target.split('@').next().unwrap_or_default();
         Some(match self.0.names {
-            ReceivedNames::Exact => needs_to_receive(all, target),
-            _ => vec![Need::new("receive", &format!("{target}/-"))],
+            ReceivedNames::Exact => needs_to_receive(all, target, self.0.force),
+            _ => vec![need_to_receive(&format!("{target}/-"), self.0.force)],
         })
     }
 
@@ -118,13 +118,16 @@ impl Order for Abort<'_> {
     }
 }
 
-/// What receiving into `dataset` needs, which may not be there yet.
-fn needs_to_receive(all: &Shown, dataset: &str) -> Vec<Need> {
-    let is_new = !all.has(dataset);
-    let at = if is_new { above(dataset) } else { dataset };
-    let need = |permission: &'static str| Need::new(permission, at);
-    let receive = need("receive");
-    vec![if is_new { receive } else { receive.or("receive:append") }, need("mount"), need("create")]
+/// What receiving into `dataset` needs, which may not be there yet; `force`: with `-F`.
+fn needs_to_receive(all: &Shown, dataset: &str, force: bool) -> Vec<Need> {
+    let at = if all.has(dataset) { dataset } else { above(dataset) };
+    vec![need_to_receive(at, force), Need::new("mount", at), Need::new("create", at)]
+}
+
+/// Who may only append takes nothing back and destroys nothing.
+fn need_to_receive(at: &str, force: bool) -> Need {
+    let receive = Need::new("receive", at);
+    if force { receive } else { receive.or("receive:append") }
 }
 
 /// A receive under way.
@@ -214,7 +217,7 @@ impl Session<'_> {
         if request.corrective {
             return self.correct(facts, &speaking);
         }
-        let needs = needs_to_receive(&self.doing.shown()?, &to.dataset);
+        let needs = needs_to_receive(&self.doing.shown()?, &to.dataset, request.force);
         self.doing.check(&needs).map_err(|_| speaking.refuse(FailureKind::Permission, DENIED))?;
         let facts = facts.map_err(|error| speaking.not_begun(&error))?;
         if (several || !plan.is_new) && self.has(&to, facts.to.0)? {
@@ -242,7 +245,7 @@ impl Session<'_> {
     ) -> Result<(), Failure> {
         let Destination { dataset, snapshot } = speaking.to;
         let name = format!("{dataset}@{snapshot}");
-        let needs = needs_to_receive(&self.doing.shown()?, dataset);
+        let needs = needs_to_receive(&self.doing.shown()?, dataset, self.request.force);
         self.doing.check(&needs).map_err(|_| speaking.refuse(FailureKind::Permission, DENIED))?;
         let found = self.live.pool().catalog().dataset_named(&name);
         let Some(found) = found.ok().filter(|_| self.request.target.contains('@')) else {
@@ -461,10 +464,9 @@ impl Session<'_> {
         let is_top = package.is_none_or(|package| !package.is_recursive)
             || found.is_none_or(|(sent, _)| sent.name == self.sent);
         let given: Vec<PropertyInput> = request.properties.iter().map(input).collect();
-        let mut excluded = request.excluded.clone();
-        if !is_top {
-            excluded.extend(given.iter().map(|given| given.name.clone()));
-        }
+        let excluded = request.excluded.clone();
+        let below = given.iter().filter(|_| !is_top).map(|given| given.name.clone());
+        let inherited: Vec<String> = below.collect();
         let mut order = ReceiveOrder {
             dataset: to.dataset.clone(),
             snapshot: to.snapshot.clone(),
@@ -475,8 +477,10 @@ impl Session<'_> {
             local: if is_top { given } else { Vec::new() },
             unencrypted: request.unencrypted
                 // The properties of what is encrypted come only with raw streams.
-                || found.is_some() && !excluded.iter().any(|name| name == "encryption"),
+                || found.is_some()
+                    && !excluded.iter().chain(&inherited).any(|name| name == "encryption"),
             excluded,
+            inherited,
             ..ReceiveOrder::default()
         };
         let Some((sent, snapshot)) = found else { return order };
@@ -578,6 +582,14 @@ impl Session<'_> {
         let (doing, service) = (self.doing, self.doing.service);
         let _turn = service.begin_order();
         service.pool()?;
+        if let Err(error) = landing.check_name() {
+            drop(landing);
+            service.publish_quietly(doing.pool);
+            return Err(match error.kind() {
+                ErrorKind::NotFound => speaking.refuse(FailureKind::NotFound, words::GONE),
+                _ => speaking.failed(&error),
+            });
+        }
         let mounted = service.mounts.places();
         service.mounts.take_down_named(std::slice::from_ref(&order.dataset), true)?;
         let local = order.local.clone();

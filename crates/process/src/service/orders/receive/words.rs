@@ -18,6 +18,8 @@ pub(super) const DEDUPLICATED: &str = "ERROR: \"zfs receive\" no longer supports
 /// A dataset keeps its keys, or that it has none.
 pub(super) const KEYS_STAY: &str = "zfs receive -F cannot be used to destroy an encrypted filesystem or \
     overwrite an unencrypted one with an encrypted one";
+/// What it was to go into was renamed or destroyed meanwhile.
+pub(super) const GONE: &str = "dataset does not exist";
 /// Nothing more can be read.
 const UNREADABLE: &str = "failed to read from stream";
 
