@@ -386,7 +386,7 @@ impl Runner {
             next.filesystems.insert(now, fresh);
         }
         self.model.sets.insert(fresh, SetStory::of(&listing, false, false));
-        self.order(next, move |live| live.orders().rollback(&snapshot))?;
+        self.order(next, move |live| live.orders().rollback(&snapshot, &[]))?;
         self.reopen_lost()
     }
 
