@@ -783,6 +783,8 @@ pub struct ImportReport {
     pub importable: bool,
     /// Why it cannot be opened, in more words than `zpool` has.
     pub reason: Option<String>,
+    /// Another host uses it, or it cannot be told whether one does: nothing makes up for that.
+    pub in_use_elsewhere: bool,
     /// Another host used it last and did not export it: its name, id and unix seconds.
     pub last_host: Option<(String, u64, i64)>,
 }

@@ -59,7 +59,8 @@ fn report(pool: ImportablePool) -> ImportReport {
     } else {
         pool.reason
     };
-    let may_be_forced = pool.needs_force && !pool.active_elsewhere && !pool.hostid_required;
+    let in_use_elsewhere = pool.active_elsewhere || pool.hostid_required;
+    let may_be_forced = pool.needs_force && !in_use_elsewhere;
     let last_host = may_be_forced.then(|| {
         let time = i64::try_from(pool.last_access).unwrap_or(0);
         (host, pool.hostid, time)
@@ -91,6 +92,7 @@ fn report(pool: ImportablePool) -> ImportReport {
         incomplete: pool.incomplete,
         importable: pool.importable,
         reason,
+        in_use_elsewhere,
         last_host,
     }
 }

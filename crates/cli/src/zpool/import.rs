@@ -366,7 +366,7 @@ fn refusal(wanted: &Wanted, pool: &ImportReport, name: &str) -> Option<String> {
     if pool.destroyed && !wanted.force {
         return Some(format!("cannot import '{name}': pool was destroyed, use '-Df' to import it"));
     }
-    if pool.importable || wanted.request.back != Back::No {
+    if pool.importable || wanted.request.back != Back::No && !pool.in_use_elsewhere {
         return None;
     }
     missing_log(pool).or_else(|| {

@@ -125,6 +125,9 @@ impl FilesystemWriter {
         if there == 0 || !is_aligned(part.from.1) || !is_aligned(part.to.1) {
             return Ok(0);
         }
+        if !may_lie_at(part.to.1, there, block) {
+            return Ok(0);
+        }
         // The last block of a file may be shared as the last of another.
         let whole =
             match part.from.1 + there == size && part.to.1.saturating_add(there) >= target_end {
@@ -194,6 +197,7 @@ impl FilesystemWriter {
         let (offset, len, block) = (*offset, *length, *block_size);
         let count = len.checked_div(block).unwrap_or(0) + u64::from(len % block.max(1) != 0);
         let is_whole = offset.checked_rem(block) == Some(0) && count == blocks.len() as u64;
+        let is_whole = is_whole && may_lie_at(offset, len, block);
         if !is_whole || len == 0 || !self.cloning.as_ref().is_some_and(|cloning| cloning()) {
             return Ok(false);
         }
@@ -215,6 +219,11 @@ impl FilesystemWriter {
     }
 }
 
+/// Whether a file may have blocks of this size there: only a file of one block has one that is no power of two.
+fn may_lie_at(offset: u64, len: u64, block: u64) -> bool {
+    block.is_power_of_two() || offset == 0 && len <= block
+}
+
 /// Blocks that become part of a file.
 #[derive(Clone, Copy)]
 struct Shared<'a> {
@@ -225,4 +234,16 @@ struct Shared<'a> {
     /// Bytes of each.
     block: u64,
     pointers: &'a [BlockPointer],
+}
+
+#[cfg(test)]
+mod tests {
+    use super::may_lie_at;
+
+    #[test]
+    fn only_files_of_one_block_have_odd_ones() {
+        assert!(may_lie_at(0, 1536, 1536) && may_lie_at(0, 700, 1536));
+        assert!(!may_lie_at(1536, 1536, 1536) && !may_lie_at(0, 3072, 1536));
+        assert!(may_lie_at(4096, 1 << 20, 4096));
+    }
 }

@@ -175,7 +175,7 @@ impl FilesystemWriter {
         }
         match new.target.len() {
             0 if kind == SYMLINK => return Err(Errno::new(ENOENT, "an empty target")),
-            TARGET_MAX.. => return Err(Errno::new(ENAMETOOLONG, "target too long")),
+            len if len > TARGET_MAX => return Err(Errno::new(ENAMETOOLONG, "target too long")),
             _ => {}
         }
         let of = &parent.facts;

@@ -16,6 +16,7 @@ use super::evacuate::BUSY;
 use crate::dataset::Table;
 use crate::dataset::change::{MosChange, OBJECT_DIRECTORY};
 use crate::events::string;
+use crate::pool::found_labels::read_labels;
 use crate::pool::group::LiveDataset;
 use crate::pool::group::LivePool;
 use crate::pool::group::MosStore;
@@ -189,6 +190,13 @@ impl LivePool {
         })?;
         let Some(path) = path else { return Ok(()) };
         match open_exclusive(path.as_ref()) {
+            // Another device may have its name by now, or another pool share it.
+            Ok(device) if !is_labelled(&*device, guid) => {
+                tracing::warn!(
+                    path,
+                    "what is there now keeps its labels: they are not those of what was removed"
+                );
+            }
             Ok(device) => {
                 if let Err(error) = labels::clear_labels(&device) {
                     tracing::warn!(%error, "a removed device keeps its labels");
@@ -198,4 +206,10 @@ impl LivePool {
         }
         Ok(())
     }
+}
+
+/// Whether all labels of a device are those of the device `guid`.
+fn is_labelled(device: &dyn Device, guid: Guid) -> bool {
+    let labels = read_labels(device).unwrap_or_default();
+    labels.iter().filter_map(|found| found.config.guid).all(|own| own == guid)
 }
