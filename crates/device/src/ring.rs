@@ -308,7 +308,7 @@ pub(crate) fn drive(
             }
             // What the kernel did not take stays in the ring; it must not be freed.
             std::mem::forget(ring);
-            return if refused.is_empty() { Ok(()) } else { Err(refused) };
+            return none_of(refused);
         }
         ring.reap(&mut |task, result| match result == -libc::ECANCELED {
             // Nobody here has taken it back.
@@ -330,5 +330,9 @@ pub(crate) fn drive(
     } else {
         RING.set(Some(ring));
     }
+    none_of(refused)
+}
+
+fn none_of(refused: Waiting) -> Result<(), Waiting> {
     if refused.is_empty() { Ok(()) } else { Err(refused) }
 }

@@ -69,19 +69,20 @@ fn prepare() -> Result<Prepared, Failure> {
     let server = Server::default();
     let served = Arc::new(OnceLock::new());
     let listening = export_on_signals(served.clone(), server.ended());
-    listening.map_err(|error| other(format!("{start}: cannot start a thread: {error}")))?;
-    tracing::info!(pool = %name, "opening");
-    memory::begin();
-    let opened = match &request {
-        Beginning::Open(request) => opening::open(request),
-        Beginning::Create(plan) => opening::create(plan),
-    };
+    let no_thread = |error| other(format!("{start}: cannot start a thread: {error}"));
+    let opened = listening.map_err(no_thread).and_then(|()| {
+        tracing::info!(pool = %name, "opening");
+        memory::begin();
+        match &request {
+            Beginning::Open(request) => opening::open(request),
+            Beginning::Create(plan) => opening::create(plan),
+        }
+    });
     let bound = opened.and_then(|service| {
         drop(served.set(service.clone()));
         let listener = server::bind(&files.socket);
         let failed = |error| other(format!("{start}: {}: {error}", files.socket.display()));
-        let begun = server.begin(listener.map_err(failed)?, service);
-        begun.map_err(|error| other(format!("{start}: cannot start a thread: {error}")))
+        server.begin(listener.map_err(failed)?, service).map_err(no_thread)
     });
     match bound {
         Ok(()) => Ok(Prepared { server, files, claim }),

@@ -208,13 +208,9 @@ impl Raidz {
         let mut map = Map::new(self.parity(), size);
         for row in 0..rows {
             let base = first + row * width;
-            let (physical, scratch) = if !self.expanding {
-                (u64::from(self.children), false)
-            } else if base + columns > moved {
-                (u64::from(self.children) - 1, false)
-            } else {
-                (u64::from(self.children), reflow.scratch)
-            };
+            let is_old = self.expanding && base + columns > moved;
+            let physical = u64::from(self.children) - u64::from(is_old);
+            let scratch = self.expanding && !is_old && reflow.scratch;
             for index in 0..columns {
                 // Absent columns of the last row still count as zeros in its parity.
                 let absent = row == rows - 1 && big != 0 && index >= big;
@@ -241,8 +237,7 @@ impl Raidz {
                     scratch,
                 });
                 // What comes next is moved from where the expansion stands, and not from before it.
-                let is_moved = self.expanding && base + columns > moved && sector < moved;
-                if is_moved && !absent {
+                if is_old && sector < moved && !absent {
                     let width = u64::from(self.children);
                     let at = (sector / width) << shift;
                     map.push_twin((sector % width) as u32, at, reflow.scratch);

@@ -378,7 +378,6 @@ impl Placer<'_> {
     ) -> Result<Placed, NoPlan> {
         let map = self.planner.map(node, extent, birth)?;
         let mut rows = Vec::with_capacity(map.row_count());
-        let mut later = Vec::new();
         for (start, row) in map.rows() {
             let slices: Vec<Bytes> = row
                 .iter()
@@ -411,7 +410,7 @@ impl Placer<'_> {
                 }
                 for twin in map.twins().iter().filter(|twin| twin.column == index) {
                     let placed = put(twin.child, (twin.offset, twin.scratch), &bytes)?;
-                    later.push(Placed::Later(Box::new(placed)));
+                    columns.push(Placed::Later(Box::new(placed)));
                 }
                 columns.push(match parts.pop() {
                     Some(only) if parts.is_empty() => only,
@@ -421,7 +420,6 @@ impl Placer<'_> {
             rows.push(Placed::Row(map.parity, columns));
         }
         self.fill(node, &map, extent, birth, batch);
-        rows.append(&mut later);
         Ok(match rows.pop() {
             Some(only) if rows.is_empty() => only,
             last => Placed::All(rows.into_iter().chain(last).collect()),

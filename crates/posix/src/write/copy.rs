@@ -122,10 +122,8 @@ impl FilesystemWriter {
         let (block, size) = (file.object.block_size(), file.facts.size);
         let is_aligned = |offset: u64| offset.checked_rem(block) == Some(0);
         let there = part.len.min(SHARED_AT_ONCE).min(size.saturating_sub(part.from.1));
-        if there == 0 || !is_aligned(part.from.1) || !is_aligned(part.to.1) {
-            return Ok(0);
-        }
-        if !may_lie_at(part.to.1, there, block) {
+        let fits_there = is_aligned(part.to.1) && may_lie_at(part.to.1, there, block);
+        if there == 0 || !is_aligned(part.from.1) || !fits_there {
             return Ok(0);
         }
         // The last block of a file may be shared as the last of another.
@@ -196,9 +194,13 @@ impl FilesystemWriter {
         };
         let (offset, len, block) = (*offset, *length, *block_size);
         let count = len.checked_div(block).unwrap_or(0) + u64::from(len % block.max(1) != 0);
-        let is_whole = offset.checked_rem(block) == Some(0) && count == blocks.len() as u64;
-        let is_whole = is_whole && may_lie_at(offset, len, block);
-        if !is_whole || len == 0 || !self.cloning.as_ref().is_some_and(|cloning| cloning()) {
+        let fits_there = offset.checked_rem(block) == Some(0) && may_lie_at(offset, len, block);
+        let is_whole = count == blocks.len() as u64;
+        if !fits_there
+            || !is_whole
+            || len == 0
+            || !self.cloning.as_ref().is_some_and(|cloning| cloning())
+        {
             return Ok(false);
         }
         let end = end_of(offset, len)?;

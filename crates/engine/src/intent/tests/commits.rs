@@ -29,12 +29,27 @@ fn names(world: &World) -> Vec<String> {
     records_of(&disk, &disk.header).iter().map(name).collect()
 }
 
-#[test]
-fn a_commit_takes_what_its_object_needs() {
+/// A log whose chain is there.
+fn begun() -> (Arc<World>, Arc<IntentLog>) {
     let (world, log) = World::start(10, Header::default());
-    // The chain is there.
     append(&log, &world.begin().unwrap(), 1, 0);
     log.commit(0).unwrap();
+    (world, log)
+}
+
+fn rename() -> Payload {
+    Payload::Rename {
+        kind: cenote_format::zil::RenameKind::Plain,
+        source_directory: 1,
+        source: b"a".to_vec(),
+        target_directory: 1,
+        target: b"b".to_vec(),
+    }
+}
+
+#[test]
+fn a_commit_takes_what_its_object_needs() {
+    let (world, log) = begun();
     let source: Arc<dyn WriteSource> = Arc::new(Source);
     log.set_source(Arc::downgrade(&source));
     let tx = world.begin().unwrap();
@@ -42,14 +57,7 @@ fn a_commit_takes_what_its_object_needs() {
     log.append_later_write(&tx, 6, 0, 100);
     log.append_later_write(&tx, 9, 0, 100);
     append(&log, &tx, 2, 0);
-    let rename = Payload::Rename {
-        kind: cenote_format::zil::RenameKind::Plain,
-        source_directory: 1,
-        source: b"a".to_vec(),
-        target_directory: 1,
-        target: b"b".to_vec(),
-    };
-    log.append(&tx, 6, rename, true).unwrap();
+    log.append(&tx, 6, rename(), true).unwrap();
     drop(tx);
     log.commit(5).unwrap();
     // What was written to 6 comes before its rename; 9 waits for its own commit.
@@ -133,9 +141,7 @@ impl LogPool for Threaded {
 
 #[test]
 fn records_of_extended_attributes_wait_for_their_feature() {
-    let (world, log) = World::start(10, Header::default());
-    append(&log, &world.begin().unwrap(), 1, 0);
-    log.commit(0).unwrap();
+    let (world, log) = begun();
     let set = |name: &[u8]| {
         let payload = Payload::SetXattr { object: 5, name: name.to_vec(), value: Some(vec![1]) };
         let tx = world.begin().unwrap();
@@ -175,9 +181,7 @@ impl WriteSource for Cutting {
 
 #[test]
 fn data_cut_while_it_is_read_is_not_logged() {
-    let (world, log) = World::start(10, Header::default());
-    append(&log, &world.begin().unwrap(), 1, 0);
-    log.commit(0).unwrap();
+    let (world, log) = begun();
     let source: Arc<dyn WriteSource> =
         Arc::new(Cutting { world: world.clone(), log: Arc::downgrade(&log) });
     log.set_source(Arc::downgrade(&source));
@@ -192,21 +196,12 @@ fn data_cut_while_it_is_read_is_not_logged() {
 
 #[test]
 fn a_cut_goes_with_the_write_before_it() {
-    let (world, log) = World::start(10, Header::default());
-    append(&log, &world.begin().unwrap(), 1, 0);
-    log.commit(0).unwrap();
+    let (world, log) = begun();
     let source: Arc<dyn WriteSource> = Arc::new(Source);
     log.set_source(Arc::downgrade(&source));
     let tx = world.begin().unwrap();
     log.append_later_write(&tx, 5, 0, 100);
-    let rename = Payload::Rename {
-        kind: cenote_format::zil::RenameKind::Plain,
-        source_directory: 1,
-        source: b"a".to_vec(),
-        target_directory: 1,
-        target: b"b".to_vec(),
-    };
-    log.note(&tx, 5, rename).unwrap();
+    log.note(&tx, 5, rename()).unwrap();
     log.note(&tx, 5, Payload::Truncate { object: 5, offset: 0, length: 0 }).unwrap();
     log.append_later_write(&tx, 6, 0, 100);
     drop(tx);

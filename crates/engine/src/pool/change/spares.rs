@@ -64,12 +64,12 @@ impl LivePool {
             .filter(|spare| spare.kind == VdevKind::DistributedSpare && spare.top_guid == top);
         let others = spares.iter().filter(|spare| spare.kind.has_device());
         for spare in own.chain(others).filter(|spare| topology.find(spare.guid).is_none()) {
-            // Where nothing is known of blocks, all of it comes in the order of the disks.
             if !is_there(spare) {
                 let path = spare.path.as_deref();
                 tracing::info!(path, "what is there now is not the hot spare: it is left alone");
                 continue;
             }
+            // Where nothing is known of blocks, all of it comes in the order of the disks.
             for sequential in [true, false] {
                 if sequential && spare.kind.has_device() {
                     continue;

@@ -4,13 +4,14 @@
 //! is overwritten before all of it is read, and ends before a block of data or of dnodes, so that OpenZFS
 //! goes on there.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use cenote_format::bptree::BlockBookmark;
 use cenote_format::scan_state::{ScanFunction, ScanState};
-use cenote_format::{BlockPointer, Dva, ObjectId, Txg};
+use cenote_format::{BlockPointer, Dva, Guid, ObjectId, Txg};
 use parking_lot::Mutex;
 
 use super::run::Successors;
@@ -81,6 +82,8 @@ struct Done {
     repaired: u64,
     lost: Vec<Error>,
     failed: Vec<Txg>,
+    /// Leaves that could not be asked for something.
+    away: BTreeSet<Guid>,
 }
 
 impl LivePool {
@@ -230,6 +233,7 @@ impl LivePool {
             self.scan.is_sure.store(false, Relaxed);
         }
         self.scan.failed.lock().extend(done.failed);
+        self.scan.unfit.lock().extend(done.away);
         self.scan.show(run);
         Ok(true)
     }
@@ -327,7 +331,6 @@ impl LivePool {
                     let one = self.io.pipe.scrub(block, &lacks);
                     self.scan.pass.issued.fetch_add(allocated(block), Relaxed);
                     self.scan.pass.repaired.fetch_add(one.repaired, Relaxed);
-                    self.scan.unfit.lock().extend(one.away.iter().copied());
                     done.lock().add(one, block, *place);
                 }
             }
@@ -442,6 +445,7 @@ impl Done {
     ) {
         self.repaired = self.repaired.saturating_add(one.repaired);
         self.failed.extend(one.failed);
+        self.away.extend(one.away);
         // A device that is away may have it.
         let may_come = one.lost.as_ref().is_some_and(Error::is_passing);
         self.failed.extend(may_come.then(|| pointer.physical_birth()));
