@@ -483,20 +483,21 @@ impl IntentLog {
     /// appended meanwhile.
     pub fn close(&self) -> Result<()> {
         for _ in 0..2 {
-            let tx = self.pool.begin()?;
-            let txg = tx.txg();
-            {
-                let mut chain = self.chain.lock();
-                if chain.is_gone() {
-                    return Ok(());
-                }
-                // Whatever is in it is in the groups up to this one.
-                chain.break_off();
-            }
-            drop(tx);
+            let Some(txg) = self.break_off()? else { break };
             self.pool.wait_synced(txg)?;
         }
         Ok(())
+    }
+
+    /// Breaks the chain off in the open group, if there is one: whatever is in it is in the groups up to this one.
+    pub fn break_off(&self) -> Result<Option<Txg>> {
+        let tx = self.pool.begin()?;
+        let mut chain = self.chain.lock();
+        if chain.is_gone() {
+            return Ok(None);
+        }
+        chain.break_off();
+        Ok(Some(tx.txg()))
     }
 
     /// Begins the chain anew: on return none of its blocks of before is in use. Commits wait

@@ -24,7 +24,7 @@ pub(super) fn copy(disk: &SimDevice) -> Arc<SimDevice> {
 }
 
 /// Exports the pool if that is asked for and can be done, or stops where it is.
-fn end(live: &LivePool, export: bool) {
+fn end(live: &Arc<LivePool>, export: bool) {
     if export && live.vdevs().out_of_reach().is_empty() {
         live.export().unwrap();
     } else {
@@ -121,7 +121,7 @@ impl World {
     fn judge(&self, step: &str) {
         let vdevs = self.live().vdevs();
         let (state, reach) = (vdevs.condition().state, vdevs.out_of_reach());
-        let faults = |live: &LivePool| {
+        let faults = |live: &Arc<LivePool>| {
             let pipe = &live.pool().io().pipe;
             (pipe.faults().lost().len(), pipe.passing_faults().len())
         };

@@ -10,6 +10,7 @@ mod cached;
 mod damaged;
 mod dedup;
 mod encrypted;
+mod ending;
 mod errors;
 mod evacuation;
 mod expansion;

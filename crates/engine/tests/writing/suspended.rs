@@ -92,7 +92,7 @@ pub(super) fn object(live: &Arc<LivePool>) -> Object {
     dataset.set().create_object(&tx, &NewObject::new(ObjectType::OTHER_U64, 128 << 10)).unwrap()
 }
 
-fn wait_until(what: &str, is: impl Fn() -> bool) {
+pub(super) fn wait_until(what: &str, is: impl Fn() -> bool) {
     let start = Instant::now();
     while !is() {
         assert!(start.elapsed() < Duration::from_secs(20), "not in time: {what}");

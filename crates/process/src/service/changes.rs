@@ -54,20 +54,21 @@ pub struct PoolChanges {
     open: Mutex<HashMap<ObjectId, Weak<Filesystem>>>,
     /// Held while mounted files are told of changed properties, one order after another.
     following: Mutex<()>,
-    /// This machine's lock of the pool: that of its present guid.
-    lock: Mutex<Option<HostLock>>,
+    /// This machine's lock of the pool: that of its present guid. Those of two while it is not known which of them
+    /// the next import finds.
+    lock: Mutex<Vec<HostLock>>,
 }
 
 impl PoolChanges {
     /// Of `live`, a pool locked on this machine with `lock`.
     pub fn of(live: Arc<LivePool>, lock: Option<HostLock>) -> Arc<Self> {
-        let (open, lock) = (Mutex::default(), Mutex::new(lock));
+        let (open, lock) = (Mutex::default(), Mutex::new(lock.into_iter().collect()));
         Arc::new(Self { live: Some(live), because: None, open, lock, following: Mutex::default() })
     }
 
     /// Of a pool that is only read; `because`: it was to be written.
     pub fn none(because: Option<String>, lock: Option<HostLock>) -> Arc<Self> {
-        let (open, lock) = (Mutex::default(), Mutex::new(lock));
+        let (open, lock) = (Mutex::default(), Mutex::new(lock.into_iter().collect()));
         Arc::new(Self { live: None, because, open, lock, following: Mutex::default() })
     }
 
@@ -101,6 +102,11 @@ impl PoolChanges {
             (None, Some(because)) => Some(format!("pool is read-only: {because}")),
             (None, None) => Some("pool is read-only".to_owned()),
         }
+    }
+
+    /// Whether nothing more can be written to it, although it was opened for that.
+    pub fn has_stopped(&self) -> bool {
+        self.live.as_ref().is_some_and(|live| live.gate().failure().is_some())
     }
 
     /// What keeps a pool from being written that was not to be opened for reading only.
@@ -430,15 +436,24 @@ impl PoolChanges {
             None => Guid(super::load_guid().max(1)),
         };
         let mut lock = self.lock.lock();
-        if lock.is_none() || wanted == live.pool().guid() {
+        if lock.is_empty() || wanted == live.pool().guid() {
             return live.reguid(Some(wanted));
         }
         // Both are held until the new one is on the disks.
         let new = HostLock::take(wanted.0)
             .map_err(|error| Error::new(ErrorKind::Busy, error.to_string()))?;
-        live.reguid(Some(wanted))?;
-        *lock = Some(new);
-        Ok(())
+        match live.reguid(Some(wanted)) {
+            // It gets the new one when writing goes on.
+            Err(error) if error.kind() == ErrorKind::TimedOut => {
+                lock.push(new);
+                Err(error)
+            }
+            Err(error) => Err(error),
+            Ok(()) => {
+                *lock = vec![new];
+                Ok(())
+            }
+        }
     }
 
     /// Whether writing is suspended because devices failed; true: changes of files are refused

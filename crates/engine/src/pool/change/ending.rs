@@ -35,23 +35,34 @@ impl LivePool {
     }
 
     /// Marks the pool exported and stops writing it.
-    pub fn export(&self) -> Result<()> {
+    ///
+    /// # Errors
+    /// What keeps the last groups from being written; the pool goes on then, unless it had stopped before.
+    pub fn export(self: &Arc<Self>) -> Result<()> {
         self.finish_as(PoolState::Exported)
     }
 
     /// Marks the pool destroyed and stops writing it.
-    pub fn destroy(&self) -> Result<()> {
+    ///
+    /// # Errors
+    /// As [`Self::export`].
+    pub fn destroy(self: &Arc<Self>) -> Result<()> {
         self.finish_as(PoolState::Destroyed)
     }
 
-    fn finish_as(&self, state: PoolState) -> Result<()> {
+    fn finish_as(self: &Arc<Self>, state: PoolState) -> Result<()> {
+        if let Some(failure) = self.gate.failure() {
+            self.stop();
+            return Err(failure);
+        }
         self.refuse_suspended()?;
-        self.close_logs()?;
-        self.allocator.flush_all();
-        self.sync()?;
-        self.change_config(ConfigChange::State(state));
-        self.dirty_labels();
-        self.close()?;
+        self.rest();
+        if let Err(error) = self.write_last(Some(state)) {
+            self.change_config(ConfigChange::State(PoolState::Active));
+            self.go_on()?;
+            return Err(error);
+        }
+        self.stop();
         let (name, number) = match state {
             PoolState::Destroyed => ("pool_destroy", 2),
             _ => ("pool_export", 1),
@@ -60,5 +71,31 @@ impl LivePool {
         events.set_state(number);
         events.system(name, Vec::new());
         Ok(())
+    }
+
+    /// Writes what is left and stops; the labels go on saying that the pool is in use.
+    ///
+    /// # Errors
+    /// What keeps the last groups from being written: what they hold is given up.
+    pub fn close(&self) -> Result<()> {
+        self.rest();
+        let written = self.gate.failure().map_or_else(|| self.write_last(None), Err);
+        self.stop();
+        written
+    }
+
+    /// Writes what is left, and labels that say `state`.
+    fn write_last(&self, state: Option<PoolState>) -> Result<()> {
+        self.close_logs()?;
+        if let Some(state) = state {
+            self.allocator.flush_all();
+            self.sync()?;
+            self.change_config(ConfigChange::State(state));
+            self.dirty_labels();
+        }
+        // A group to flush, one for what flushing freed.
+        self.allocator.flush_all();
+        self.sync()?;
+        self.sync()
     }
 }

@@ -120,12 +120,18 @@ impl LivePool {
         // What was done before is in the group that the new pool begins with.
         self.sync()?;
         let named = plan.devices.clone();
-        let leaving = self.change(move |live, change| live.let_legs_rest(change, &named))?;
+        let leaving = self.change(move |live, change| live.let_legs_rest(change, &named));
+        let leaving = leaving.inspect_err(|error| {
+            if error.kind() == ErrorKind::TimedOut {
+                // They are let rest when writing goes on, and nobody splits anything off then.
+                self.change_when_it_goes_on(|live, change| live.end_split(change));
+            }
+        })?;
         let gone: Vec<Guid> = leaving.legs.iter().flatten().map(|leg| leg.guid).collect();
         match self.make_split_off(&leaving, plan, options, write) {
             Ok(()) => self.change(move |live, change| live.forget_split_off(change, &gone)),
             Err(error) => {
-                self.take_legs_back(gone)?;
+                self.take_legs_back()?;
                 Err(error)
             }
         }
@@ -215,8 +221,12 @@ impl LivePool {
         let new = Self::over(pool, write)?;
         let (before, from) = (leaving.before.clone(), self.pool.stored_name().to_owned());
         let properties = plan.properties;
-        new.change(move |live, change| live.become_own(change, &before, &from, &properties))?;
-        new.export()
+        let made =
+            new.change(move |live, change| live.become_own(change, &before, &from, &properties));
+        // The devices may be the old pool's again: nothing of the new one is written to them then.
+        made.and_then(|()| new.export()).inspect_err(|_| {
+            new.abandon();
+        })
     }
 
     /// In a new pool: what the metadata has of vdevs of the old one goes.
@@ -294,23 +304,36 @@ impl LivePool {
     }
 
     /// Devices that were to leave are used again.
-    fn take_legs_back(&self, legs: Vec<Guid>) -> Result<()> {
-        let back = legs.clone();
-        self.change(move |live, change| {
-            let vdevs = live.vdevs();
-            let mut next = vdevs.topology().clone();
-            for leg in legs {
-                next = next.offline(leg, false, change.tx.txg())?;
-            }
-            let tree = Arc::new(vdevs.with_topology(next)?);
-            live.change_config_when_done(ConfigChange::Split(None));
-            live.when_done(move |live| live.take_vdevs(tree));
-            Ok(())
-        })?;
-        let vdevs = self.vdevs();
-        back.iter().for_each(|leg| vdevs.wake(*leg));
+    fn take_legs_back(&self) -> Result<()> {
+        self.change(|live, change| live.end_split(change))?;
         self.resilver_now();
         Ok(())
+    }
+
+    /// What the configuration says of a split goes, and the devices that were to leave are used again.
+    fn end_split(&self, change: &MosChange<'_>) -> Result<()> {
+        let vdevs = self.vdevs();
+        let mut next = vdevs.topology().clone();
+        let legs: Vec<Guid> = self.legs_that_leave();
+        for leg in &legs {
+            next = next.offline(*leg, false, change.tx.txg())?;
+        }
+        let tree = Arc::new(vdevs.with_topology(next)?);
+        self.change_config_when_done(ConfigChange::Split(None));
+        self.when_done(move |live| {
+            live.take_vdevs(tree.clone());
+            legs.iter().for_each(|leg| tree.wake(*leg));
+        });
+        Ok(())
+    }
+
+    /// The devices that are to leave, as far as the pool still knows them.
+    fn legs_that_leave(&self) -> Vec<Guid> {
+        let facts = self.config.lock().facts();
+        let listed = facts.split.and_then(|list| list.u64_array(LIST).map(|guids| guids.to_vec()));
+        let topology = self.vdevs().topology().clone();
+        let known = |guid: &Guid| guid.0 != 0 && topology.find(*guid).is_some();
+        listed.into_iter().flatten().map(Guid).filter(known).collect()
     }
 
     /// A pool that was being split when it was closed last: devices that belong to the new pool by now are let go,
@@ -319,14 +342,12 @@ impl LivePool {
         let config = self.pool.config();
         let listed = config.split.as_ref().and_then(|list| list.u64_array(LIST));
         let Some(listed) = listed else { return Ok(()) };
-        let vdevs = self.vdevs();
-        let known = |guid: &u64| *guid != 0 && vdevs.topology().find(Guid(*guid)).is_some();
-        let legs: Vec<Guid> = listed.iter().filter(|guid| known(guid)).map(|g| Guid(*g)).collect();
+        let legs = self.legs_that_leave();
         let all = listed.iter().filter(|guid| **guid != 0).count() == legs.len();
         if !all {
             return self.change(move |live, change| live.forget_split_off(change, &legs));
         }
-        self.take_legs_back(legs.clone())?;
+        self.take_legs_back()?;
         let status = self.vdevs().status();
         let has_left = |leg: &Guid| {
             let own = status.as_ref().and_then(|root| root.find(*leg));

@@ -56,9 +56,9 @@ impl Jobs {
         self.all().iter().filter(|job| job.trouble().is_some()).for_each(|job| job.wake());
     }
 
-    /// Nothing is done any more.
-    pub(super) fn rest(&self) {
-        self.all().iter().for_each(|job| job.pause(true));
+    /// Whether nothing is done for the time being.
+    pub(super) fn pause(&self, paused: bool) {
+        self.all().iter().for_each(|job| job.pause(paused));
     }
 
     /// Ends a portion of `job`, and tells the log of trouble that is new.

@@ -136,10 +136,22 @@ impl LivePool {
         self.unreplayed.lock().iter().map(|(id, error)| (*id, error.clone())).collect()
     }
 
-    /// Frees the logs of all open datasets. What they hold is in the groups written.
+    /// Frees the logs of all open datasets. What they hold is in the groups written. Does not wait while writing is
+    /// suspended.
     pub(in crate::pool) fn close_logs(&self) -> Result<()> {
         let open: Vec<Arc<LiveDataset>> = self.datasets.lock().values().cloned().collect();
-        open.iter().filter_map(|dataset| dataset.log()).try_for_each(|log| log.close())
+        // A group in which the chains are broken off, and one in which they are freed.
+        for _ in 0..2 {
+            let mut is_done = true;
+            for log in open.iter().filter_map(|dataset| dataset.log()) {
+                is_done &= log.break_off()?.is_none();
+            }
+            if is_done {
+                break;
+            }
+            self.sync()?;
+        }
+        Ok(())
     }
 }
 

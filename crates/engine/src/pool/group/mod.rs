@@ -326,21 +326,25 @@ impl LivePool {
         self.gate.wait_synced_unless_suspended(open, PATIENCE)
     }
 
-    /// Writes what is left and stops. `last` changes the metadata in the last group.
-    pub fn close(&self) -> Result<()> {
-        self.jobs.rest();
+    /// Long work does nothing more; returns when nothing of it is under way.
+    pub(in crate::pool) fn rest(&self) {
+        self.jobs.pause(true);
         self.scan.rest();
         self.rebuilds.rest();
         self.sweeps.rest();
-        let synced = match self.gate.failure() {
-            Some(failure) => Err(failure),
-            None => {
-                let logs = self.close_logs();
-                self.allocator.flush_all();
-                // A group to flush, one for what flushing freed.
-                logs.and_then(|()| self.sync()).and_then(|()| self.sync())
-            }
-        };
+    }
+
+    /// Long work goes on after [`Self::rest`].
+    pub(in crate::pool) fn go_on(self: &Arc<Self>) -> Result<()> {
+        self.jobs.pause(false);
+        self.start_scanning()?;
+        self.start_rebuilding()?;
+        self.start_sweeping()
+    }
+
+    /// Writes nothing more: what a group under way cannot bring to the disks is given up.
+    pub(in crate::pool) fn stop(&self) {
+        self.outage.give_up();
         self.end_activity();
         self.gate.stop();
         let thread = self.thread.lock().take();
@@ -349,7 +353,6 @@ impl LivePool {
         {
             let _ = thread.join();
         }
-        synced
     }
 
     /// Whether the feature of this guid is enabled, as of now.
@@ -366,12 +369,6 @@ impl LivePool {
 
 impl Drop for LivePool {
     fn drop(&mut self) {
-        self.gate.stop();
-        let thread = self.thread.lock().take();
-        if let Some(thread) = thread
-            && thread.thread().id() != std::thread::current().id()
-        {
-            let _ = thread.join();
-        }
+        self.stop();
     }
 }

@@ -155,6 +155,11 @@ impl Outage {
         }
     }
 
+    /// What cannot be written is given up from now on.
+    pub(super) fn give_up(&self) {
+        self.order(|orders| orders.abandon = true);
+    }
+
     fn order(&self, give: impl FnOnce(&mut Orders)) {
         give(&mut self.orders.lock());
         self.ordered.notify_all();
@@ -237,17 +242,10 @@ impl LivePool {
     /// Stops writing a suspended pool, without what is not on the disks. The newest group that is;
     /// intent logs on the disks keep what was acknowledged after it.
     pub fn abandon(&self) -> Txg {
-        self.outage.order(|orders| orders.abandon = true);
-        self.end_activity();
+        self.outage.give_up();
         let reason = "the pool was exported while it was suspended";
         self.gate.fail(Error::new(ErrorKind::Io, reason));
-        self.gate.stop();
-        let thread = self.thread.lock().take();
-        if let Some(thread) = thread
-            && thread.thread().id() != std::thread::current().id()
-        {
-            let _ = thread.join();
-        }
+        self.stop();
         self.gate.figures().synced
     }
 }

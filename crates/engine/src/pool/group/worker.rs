@@ -1,6 +1,6 @@
 //! A thread beside the one that writes groups, which does a portion of something after another.
 //!
-//! Invariant: when [`Worker::rest`] has returned nothing is done any more.
+//! Invariant: when [`Worker::rest`] has returned nothing is done any more, until it is started again.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
@@ -24,7 +24,7 @@ pub(super) struct Worker {
     work: Condvar,
     /// Something is to be recorded.
     dirty: AtomicBool,
-    /// Nothing is done any more.
+    /// Nothing is done for the time being.
     rests: AtomicBool,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -32,12 +32,13 @@ pub(super) struct Worker {
 impl Worker {
     /// Starts the thread.
     pub(super) fn start(&self, name: &str, run: impl FnOnce() + Send + 'static) -> Result<()> {
+        self.rests.store(false, Relaxed);
         let thread = std::thread::Builder::new().name(name.into()).spawn(run);
         *self.thread.lock() = Some(thread.map_err(Error::no_thread)?);
         Ok(())
     }
 
-    /// Does nothing any more; returns when the portion under way has ended.
+    /// Does nothing until it is started again; returns when the portion under way has ended.
     pub(super) fn rest(&self) {
         self.rests.store(true, Relaxed);
         self.wake();
@@ -47,7 +48,7 @@ impl Worker {
         }
     }
 
-    /// Whether nothing is to be done any more.
+    /// Whether nothing is to be done.
     pub(super) fn rests(&self) -> bool {
         self.rests.load(Relaxed)
     }

@@ -102,7 +102,7 @@ impl Order for Reopen {
     }
 
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
-        doing.simply(doing.engine(cenote_engine::pool::group::LivePool::look_again))
+        doing.simply(doing.engine(|live| live.look_again()))
     }
 }
 

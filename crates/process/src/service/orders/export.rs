@@ -7,6 +7,7 @@ use cenote_engine::Error;
 
 use super::{Doing, Order, SUSPENDED, Warnings, places};
 use crate::service::changes::Given;
+use crate::service::mounts::Place;
 
 pub(super) struct Export {
     /// Even if filesystems are in use.
@@ -57,9 +58,20 @@ impl Order for Export {
         }
         let mounted = service.mounts.names();
         let made = doing.shown().map(|all| places::made(&all, &mounted)).unwrap_or_default();
-        let warnings = self.take_down(doing)?;
+        let places = service.mounts.places();
+        let mut warnings = self.take_down(doing)?;
         service.note_command(Given { command: doing.command, ..doing.by() });
-        service.changes.export().map_err(|error| doing.refused(&error))?;
+        if let Err(error) = service.changes.export() {
+            if !service.changes.has_stopped() {
+                Self::mount_again(doing, places);
+                return Err(doing.refused(&error));
+            }
+            let name = doing.pool.name();
+            warnings.push(format!(
+                "'{name}' had stopped ({error}): what was changed after its last transaction group and not synced is \
+                 not on the disks"
+            ));
+        }
         service.pool.store(None);
         places::remove(made);
         Ok(warnings)
@@ -70,11 +82,13 @@ impl Export {
     fn take_down(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
         let mounts = &doing.service.mounts;
         let places = mounts.places();
-        mounts.unmount_all(self.force).inspect_err(|_| {
-            // A pool that stays stays whole.
-            if let Ok(datasets) = doing.shown() {
-                mounts.restore(doing.pool, &datasets, places);
-            }
-        })
+        mounts.unmount_all(self.force).inspect_err(|_| Self::mount_again(doing, places))
+    }
+
+    /// A pool that stays stays whole.
+    fn mount_again(doing: &Doing<'_>, places: Vec<Place>) {
+        if let Ok(datasets) = doing.shown() {
+            doing.service.mounts.restore(doing.pool, &datasets, places);
+        }
     }
 }

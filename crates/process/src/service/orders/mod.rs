@@ -282,7 +282,7 @@ impl Doing<'_> {
     /// What the engine makes of an order about the pool.
     fn engine(
         &self,
-        order: impl FnOnce(&LivePool) -> cenote_engine::Result<()>,
+        order: impl FnOnce(&Arc<LivePool>) -> cenote_engine::Result<()>,
     ) -> cenote_engine::Result<()> {
         order(self.service.changes.live()?)
     }
