@@ -361,6 +361,15 @@ impl Disks {
         open_with(&self.candidate()?, Arc::new(self.clone()))
     }
 
+    /// Opens the pool for writing, as of its checkpoint.
+    pub fn open_checkpoint(&self) -> Result<Arc<LivePool>> {
+        let devices: Arc<dyn Opener> = Arc::new(self.clone());
+        let options = OpenOptions { checkpoint: true, devices: Some(devices), ..open_options() };
+        let live = LivePool::open(&self.candidate()?, &options, write_options())?;
+        settle(&live);
+        Ok(live)
+    }
+
     /// Writes the disks into files of `directory`.
     ///
     /// # Errors

@@ -226,7 +226,7 @@ fn sync_step(random: &mut Random) -> Step {
 
 fn order(random: &mut Random, theme: Theme) -> Step {
     let (set, snapshot, name) = (any(random), any(random), any(random));
-    match random.below(34) {
+    match random.below(36) {
         0..=3 => Step::NewFilesystem { below: set, name, properties: properties(random, theme) },
         4..=5 => Step::Destroy { set, recursive: random.percent(60) },
         6..=11 => Step::Snapshot { set: set_of(random), name, recursive: random.percent(40) },
@@ -249,7 +249,7 @@ fn order(random: &mut Random, theme: Theme) -> Step {
                 Step::RemoveLog
             }
         }
-        32 => Step::Checkpoint,
+        32..=34 => Step::Checkpoint,
         _ => Step::DiscardCheckpoint,
     }
 }
@@ -310,7 +310,12 @@ fn cut(random: &mut Random, theme: Theme) -> Step {
 }
 
 fn life(random: &mut Random, theme: Theme) -> Step {
-    match random.below(18) {
+    match random.below(20) {
+        18..=19 => Step::Back {
+            cut: if random.percent(30) { 0 } else { random.below(1001) as u16 },
+            manner: random.below(3) as u8,
+            seed: fill(random),
+        },
         17 => Step::Blink { skip: random.below(400) as u16, reads: random.pick(&[1, 4, 40, 400]) },
         15..=16 => Step::Members { what: any(random), which: any(random), fill: fill(random) },
         12..=14 => Step::Scan { what: any(random), groups: random.pick(&[0, 2, 60, 60]) },

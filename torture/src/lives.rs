@@ -151,6 +151,45 @@ impl Runner {
         self.read_all()
     }
 
+    /// The process dies, and the pool is opened as of its checkpoint; power is lost before that is done, or after.
+    pub(crate) fn back(&mut self, cut: u16, manner: u8, seed: u32) -> Verdict {
+        let Some(kept) = self.kept.clone().filter(|_| self.state().checkpoint) else {
+            return self.pass();
+        };
+        self.tally.cuts += 1;
+        let left = self.disks.copy();
+        let newest = self.judged(&left, u64::MAX)?;
+        left.record();
+        left.ail(&self.troubles);
+        let live = left.open_checkpoint().map_err(|error| format!("back to it: {error}"))?;
+        live.sync().map_err(|error| format!("back at it: {error}"))?;
+        live.abandon();
+        drop(live);
+        let orders = left.orders();
+        let at = orders.len().saturating_sub(orders.len() * usize::from(cut.min(1000)) / 1000);
+        let order = orders.get(at).copied().unwrap_or(u64::MAX);
+        let mut random = Random::new(seed.into());
+        let left = left.cut(&|_| order, &mut |recorded| keep(manner, &mut random, recorded));
+        // Nobody knows which copies are right that came after it.
+        self.rotten = true;
+        self.missed.clear();
+        let damaged = self.model.damaged.clone();
+        self.model = Model { damaged: damaged.union(&kept.damaged).copied().collect(), ..kept };
+        match self.judged(&left, u64::MAX) {
+            Ok(found) => {
+                self.model = found;
+                self.kept = None;
+            }
+            Err(reason) => {
+                self.model = newest;
+                self.model = self.judged(&left, u64::MAX).map_err(|other| {
+                    format!("neither at its checkpoint ({reason}) nor as before ({other})")
+                })?;
+            }
+        }
+        self.next_life(left, 0)
+    }
+
     pub(crate) fn trouble(&mut self, which: u8, trouble: Trouble) -> Verdict {
         if self.spare.is_empty() {
             return self.pass();

@@ -474,13 +474,21 @@ impl Runner {
     }
 
     fn checkpoint(&mut self, take: bool) -> Verdict {
+        // What is in logs only is not in a checkpoint.
+        let held = match take && !self.failing && !self.middle {
+            true => self.group().map(|()| Some(self.model.clone()))?,
+            false => None,
+        };
         let mut next = self.state();
         next.checkpoint = take;
-        self.order(next, |live| match take {
+        let done = self.order(next, |live| match take {
             true => live.take_checkpoint(),
             false => live.discard_checkpoint(),
-        })
-        .map(drop)
+        })?;
+        if done {
+            self.kept = held;
+        }
+        Ok(())
     }
 }
 

@@ -267,6 +267,13 @@ pub enum Step {
         fill: u32,
         open: bool,
     },
+    /// The process dies, and the pool goes back to its checkpoint; power is lost so many thousandths of that before
+    /// it is done. `manner` as for `Cut`.
+    Back {
+        cut: u16,
+        manner: u8,
+        seed: u32,
+    },
     /// The process dies, and so many reads fail while the pool is opened and mounted, after so many.
     Blink {
         skip: u16,

@@ -81,6 +81,8 @@ pub struct Runner {
     pub(crate) damaged_labels: BTreeMap<String, Vec<u64>>,
     /// All devices fail now.
     pub(crate) dark: bool,
+    /// What the pool's checkpoint holds.
+    pub(crate) kept: Option<Model>,
     /// What is to be done in the middle of the next order.
     pub(crate) between: Option<Step>,
     /// What is to be done while the group of the next order is written.
@@ -152,6 +154,7 @@ impl Runner {
             followed: None,
             damaged_labels: BTreeMap::new(),
             dark: false,
+            kept: None,
             between: None,
             meanwhile: Vec::new(),
             middle: false,
@@ -208,6 +211,7 @@ impl Runner {
             }
             Step::Look { back, manner, seed } => self.look(*back, *manner, *seed),
             Step::Race { fill, open } => self.race(*fill, *open),
+            Step::Back { cut, manner, seed } => self.back(*cut, *manner, *seed),
             Step::Blink { skip, reads } => self.blink(*skip, *reads),
             Step::Leaf { which, trouble } => self.trouble(*which, *trouble),
             Step::Well { clear } => self.well(*clear),

@@ -196,12 +196,9 @@ fn ask(prompt: &str) -> Result<Zeroizing<Vec<u8>>, String> {
     Ok(Zeroizing::new(line.as_bytes().to_vec()))
 }
 
-/// Checks the form of a key and takes the newline off; what remains is sent.
+/// Checks the form of a key and takes what is not its first line off, as OpenZFS does; what remains is sent.
 fn check(key: Zeroizing<Vec<u8>>, format: &str) -> Result<Secret, String> {
-    let without_newline = || {
-        let end = key.strip_suffix(b"\n").unwrap_or(&key);
-        end.strip_suffix(b"\r").unwrap_or(end)
-    };
+    let without_newline = || key.split(|byte| *byte == b'\n').next().unwrap_or_default();
     let (kind, bytes, least, most) = match format {
         "raw" => ("Raw key", key.as_slice(), RAW_LENGTH, RAW_LENGTH),
         "hex" => ("Hex key", without_newline(), 2 * RAW_LENGTH, 2 * RAW_LENGTH),

@@ -50,6 +50,8 @@ pub struct OpenRequest {
     pub name: String,
     /// That name is not kept (`-t`).
     pub temporary: bool,
+    /// Its state when it was looked whether another host uses it ([`crate::report::ImportReport::newest`]).
+    pub watched: Option<(u64, u64, u64)>,
     /// Where its devices are.
     pub search: Search,
     /// What goes before all mountpoints (`-R`).

@@ -785,6 +785,8 @@ pub struct ImportReport {
     pub reason: Option<String>,
     /// Another host uses it, or it cannot be told whether one does: nothing makes up for that.
     pub in_use_elsewhere: bool,
+    /// The state that was looked at: transaction group, unix seconds, number of the activity write.
+    pub newest: Option<(u64, u64, u64)>,
     /// Another host used it last and did not export it: its name, id and unix seconds.
     pub last_host: Option<(String, u64, i64)>,
 }

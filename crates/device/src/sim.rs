@@ -83,6 +83,8 @@ struct State {
     /// What unflushed writes replaced, oldest first.
     undo: Vec<(usize, Vec<u8>)>,
     health: Health,
+    /// How it is after so many writes.
+    turn: Option<(u64, Health)>,
     delay: Duration,
     /// Reads touching these fail.
     bad: Vec<Range<u64>>,
@@ -182,12 +184,18 @@ impl SimDevice {
     pub fn set_health(&self, health: Health) {
         let state = &mut *self.state.lock();
         state.health = health;
+        state.turn = None;
         if health == Health::Well {
             for (offset, data) in std::mem::take(&mut state.late) {
                 // It lies within the disk, else it would not have been taken.
                 let _ = state.put(offset, &data);
             }
         }
+    }
+
+    /// It is like this from the write or flush on that comes after `writes` in all ([`Self::counts`]).
+    pub fn set_health_after(&self, writes: u64, health: Health) {
+        self.state.lock().turn = Some((writes, health));
     }
 
     /// Makes every read and write take at least this long (real time).
@@ -327,6 +335,10 @@ impl SimDevice {
                 state.writes += 1;
             } else {
                 state.reads += 1;
+            }
+            let writes = state.writes;
+            if let Some((_, health)) = state.turn.take_if(|(after, _)| *after < writes) {
+                state.health = health;
             }
             (state.health, state.delay)
         };

@@ -202,8 +202,13 @@ impl Uberblock {
     /// Which of two is the newer one (section 8.6): the group, then the time, then the sequence of
     /// activity writes. Equal ones are interchangeable.
     pub fn compare_recency(&self, other: &Self) -> Ordering {
-        let key = |ub: &Self| (ub.txg, ub.timestamp, ub.activity_sequence().unwrap_or(0));
-        key(self).cmp(&key(other))
+        self.recency().cmp(&other.recency())
+    }
+
+    /// Which state of the pool it tells of, in order: transaction group, seconds since 1970, number of the activity
+    /// write.
+    pub fn recency(&self) -> (u64, u64, u64) {
+        (self.txg.0, self.timestamp, self.activity_sequence().map_or(0, u64::from))
     }
 }
 

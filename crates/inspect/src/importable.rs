@@ -93,6 +93,7 @@ fn report(pool: ImportablePool) -> ImportReport {
         importable: pool.importable,
         reason,
         in_use_elsewhere,
+        newest: pool.newest,
         last_host,
     }
 }

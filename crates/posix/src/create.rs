@@ -5,7 +5,7 @@
 
 use cenote_engine::object::{NewObject, Object, ObjectSet};
 use cenote_engine::txg::Tx;
-use cenote_engine::zap::{self, NewFat};
+use cenote_engine::zap::{self, NewFat, Zap};
 use cenote_format::master_node::{self, CaseSensitivity};
 use cenote_format::sa::Attribute;
 use cenote_format::zap::{KeySettings, Normalization};
@@ -161,6 +161,9 @@ pub fn resize_volume(objects: &ObjectSet, tx: &Tx, size: u64) -> Result<()> {
         let reason = format!("a volume of {size} bytes in blocks of {block}");
         return Err(Errno::new(EINVAL, reason));
     }
-    zap::update_u64(&objects.object(VOLUME_PROPERTIES)?, tx, "size", size)?;
-    Ok(data.free_range(tx, size, u64::MAX)?)
+    // Whatever may fail comes before anything is changed: an order that fails has changed nothing.
+    let properties = objects.object(VOLUME_PROPERTIES)?;
+    Zap::open(properties.clone())?.require_u64("size")?;
+    data.free_range(tx, size, u64::MAX)?;
+    Ok(zap::update_u64(&properties, tx, "size", size)?)
 }

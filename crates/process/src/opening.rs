@@ -142,6 +142,7 @@ fn open_found(
         checkpoint: request.back == Back::Checkpoint,
         max_txg,
         missing_log: request.search.missing_log,
+        watched: request.watched,
         ..OpenOptions::default()
     };
     let facts = ImportFacts {

@@ -335,7 +335,8 @@ fn one(wanted: &Wanted, client: &Client, pool: &ImportReport) -> Result<(), ()> 
     if wanted.dry_run {
         return Ok(());
     }
-    let request = OpenRequest { guid: pool.guid, name, ..wanted.request.clone() };
+    let (guid, watched) = (pool.guid, pool.newest);
+    let request = OpenRequest { guid, name, watched, ..wanted.request.clone() };
     if let Err(failure) = begin::start(&Beginning::Open(request.clone())) {
         return fail(failure.message);
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use cenote_format::{Dva, Txg};
+use cenote_format::{Dva, ObjectId, Txg};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use smallvec::SmallVec;
 
@@ -133,6 +133,13 @@ fn no_space() -> Error {
 }
 
 impl Allocator {
+    /// The top-level vdev `id` has this ZAP from now on.
+    pub fn set_vdev_zap(&self, id: u32, zap: ObjectId) {
+        if let Some(top) = self.state.lock().top_mut(id) {
+            top.facts.zap = zap;
+        }
+    }
+
     /// Space as of the newest group on the disks. Waits for nothing.
     pub fn figures(&self) -> Arc<Figures> {
         self.published.load_full()

@@ -6,13 +6,11 @@
 use cenote_format::Txg;
 use cenote_format::config::{VdevConfig, VdevKind};
 
-use crate::vdev::VdevError;
 use crate::vdev::draid::{Draid, DraidConfig};
 use crate::vdev::raidz::Raidz;
+use crate::vdev::{METASLABS_MAX, VdevError};
 use crate::{Error, Result};
 
-/// Most metaslabs a top-level vdev has.
-const METASLABS_MAX: u64 = 1 << 20;
 /// Vdevs of the normal class with more metaslabs give one to the intent log.
 pub(crate) const EMBEDDED_LOG_ABOVE: u64 = 64;
 

@@ -16,8 +16,9 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cenote_format::{BlockPointer, Guid, Txg, Uberblock};
+use cenote_format::{BlockPointer, Guid, Txg};
 
+use crate::intent::first_unclaimed;
 use crate::pool::Pool;
 use crate::pool::space::PoolSpace;
 use crate::walk::{Spread, Tree};
@@ -230,12 +231,4 @@ pub fn check(
         });
     }
     Ok(report)
-}
-
-/// Log blocks born from this transaction group on are not claimed: the space maps do not know them.
-fn first_unclaimed(uberblock: &Uberblock) -> Txg {
-    match uberblock.checkpoint_txg {
-        0 => Txg(uberblock.txg.0.saturating_add(1)),
-        txg => Txg(txg.saturating_add(1)),
-    }
 }

@@ -7,7 +7,7 @@
 use std::cell::RefCell;
 
 use cenote_format::zil::{CLAIM_RECORD_SEQ_VALID, Header, REPLAY_NEEDED};
-use cenote_format::{BlockPointer, Txg};
+use cenote_format::{BlockPointer, Txg, Uberblock};
 
 use super::LogReader;
 use super::walk::{Met, cloned_blocks, data_block, walk};
@@ -25,6 +25,15 @@ pub trait Claimer {
     fn complete(&self, pointer: &BlockPointer);
     /// Counts one reference more to a block that is in use.
     fn refer(&self, pointer: &BlockPointer) -> Result<()>;
+}
+
+/// Log blocks born from this transaction group on are in no space map of the state behind `uberblock`.
+pub fn first_unclaimed(uberblock: &Uberblock) -> Txg {
+    match uberblock.checkpoint_txg {
+        0 => Txg(uberblock.txg.0.saturating_add(1)),
+        // It leads to what a checkpoint held.
+        txg => Txg(txg.saturating_add(1)),
+    }
 }
 
 /// Claims the log behind `header`, of which what was born in group `first` or later is in no space map.

@@ -157,7 +157,8 @@ fn place_of(meta: &Object, held: &HeldBlocks, number: u64) -> Result<BlockPointe
     }
 }
 
-/// Reads the blocks that hold the dnodes of `objects`, of all sets together, and what lies above them.
+/// Reads the blocks that hold the dnodes of `objects`, of all sets together, and what lies above them. Those that
+/// are damaged are left out.
 pub(super) fn read_dnode_blocks(
     sets: &[SetToSync<'_>],
     objects: &[Vec<SyncedObject>],
@@ -183,7 +184,11 @@ pub(super) fn read_dnode_blocks(
     {
         for &number in wanted {
             let place = place_of(meta, held, number);
-            asked.push((index, meta, number, place.map_err(|error| meta.unread(error, number))?));
+            match place.map_err(|error| meta.unread(error, number)) {
+                Ok(place) => asked.push((index, meta, number, place)),
+                Err(error) if meta.set().is_own_damage(&error) => {}
+                Err(error) => return Err(error),
+            }
         }
     }
     let none = ReadContext::default();
@@ -196,11 +201,16 @@ pub(super) fn read_dnode_blocks(
                 true => vec![0; dnode::BLOCK],
                 false => {
                     let block = block.and_then(|block| meta.sized(pointer, block));
-                    let block = block.map_err(|error| meta.unread(error, *number))?;
-                    meta.was_read(*number);
-                    block.to_vec()
+                    match block.map_err(|error| meta.unread(error, *number)) {
+                        Ok(block) => block.to_vec(),
+                        Err(error) if meta.set().is_own_damage(&error) => continue,
+                        Err(error) => return Err(error),
+                    }
                 }
             };
+            if !pointer.is_hole() {
+                meta.was_read(*number);
+            }
             if let Some((blocks, _)) = found.get_mut(*index) {
                 blocks.insert(*number, block);
             }

@@ -324,6 +324,11 @@ impl ObjectSet {
                 Some(Accounting::User) => header.user_used.clone_from(&object.new),
                 Some(Accounting::Group) => header.group_used.clone_from(&object.new),
                 Some(Accounting::Project) => header.project_used.clone_from(&object.new),
+                // It was damaged after the change of the object was accepted: what it holds is lost already.
+                None if !blocks.contains_key(&(object.id().0 / SLOTS_PER_BLOCK)) => {
+                    let error = Error::corrupt("its block of dnodes cannot be read");
+                    self.note_set_aside(object.id(), &error.at_object(self.id(), object.id().0));
+                }
                 None => self.put_dnode(&mut blocks, object)?,
             }
         }

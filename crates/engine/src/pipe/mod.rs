@@ -106,10 +106,21 @@ pub struct PoolIo {
     pub prefetcher: Prefetcher,
 }
 
+/// What becomes of a read that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// It is tried again.
+    Again,
+    /// It has failed.
+    No,
+    /// It has failed, and not because a device is away: the block is damaged.
+    Damaged,
+}
+
 /// Whether reads wait for devices that are away.
 pub trait Patience: Send + Sync {
-    /// A read failed with `error`. Waits a little; true if it is to be tried again.
-    fn wait(&self, error: &Error) -> bool;
+    /// Reading `pointer` failed with `error`, after `tries` waits. Waits a little, if it is to be tried again.
+    fn wait(&self, pointer: &BlockPointer, error: &Error, tries: u32) -> Wait;
     /// A read that waited succeeded.
     fn over(&self);
 }
@@ -218,19 +229,31 @@ impl Pipe {
 
     /// Reads again after `result`, as long as the reader is to wait for devices that are away.
     /// Nothing may be held meanwhile that others wait for.
-    fn patiently<T>(&self, mut result: Result<T>, read: impl Fn() -> Result<T>) -> Result<T> {
-        let mut waited = false;
+    fn patiently<T>(
+        &self,
+        pointer: &BlockPointer,
+        mut result: Result<T>,
+        read: impl Fn() -> Result<T>,
+    ) -> Result<T> {
+        let mut tries = 0;
         while let Err(error) = &result
             && matches!(error.kind(), ErrorKind::Io | ErrorKind::Checksum)
             && let Some(patience) = self.patience.get().and_then(Weak::upgrade)
         {
-            if !patience.wait(error) {
-                return result;
+            match patience.wait(pointer, error, tries) {
+                Wait::Again => {}
+                Wait::No => return result,
+                Wait::Damaged => {
+                    result = result.map_err(|error| error.passing(false));
+                    break;
+                }
             }
-            waited = true;
+            tries = tries.saturating_add(1);
             result = read();
         }
-        if waited && let Some(patience) = self.patience.get().and_then(Weak::upgrade) {
+        if tries > 0
+            && let Some(patience) = self.patience.get().and_then(Weak::upgrade)
+        {
             patience.over();
         }
         result
@@ -388,7 +411,7 @@ impl Pipe {
         bp: &BlockPointer,
         context: &ReadContext,
     ) -> Result<Bytes> {
-        let raw = self.patiently(first, || self.read_physical(bp))?;
+        let raw = self.patiently(bp, first, || self.read_physical(bp))?;
         logical::decode(bp, raw, context)
     }
 

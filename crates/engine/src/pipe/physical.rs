@@ -23,7 +23,7 @@ impl Pipe {
         let stored = |bp: &&BlockPointer| !bp.is_hole() && !bp.is_embedded();
         let addressed: Vec<BlockPointer> = bps.iter().filter(stored).copied().collect();
         let read = self.read_physical_many(&addressed).into_iter().zip(&addressed);
-        let mut read = read.map(|(read, bp)| self.patiently(read, || self.read_physical(bp)));
+        let mut read = read.map(|(read, bp)| self.patiently(bp, read, || self.read_physical(bp)));
         let none = || Ok(Bytes::new());
         let answer = |bp| if stored(&bp) { read.next().unwrap_or_else(none) } else { none() };
         bps.iter().map(answer).collect()

@@ -68,7 +68,7 @@ impl Pipe {
     /// Bytes of a gang's header and the pointers in it, holes left out.
     pub fn gang_children(&self, bp: &BlockPointer) -> Result<(u64, Vec<BlockPointer>)> {
         let header = || self.read_gang_header(bp);
-        let header = self.patiently(header(), header)?;
+        let header = self.patiently(bp, header(), header)?;
         let pointers = header.len().saturating_sub(40) / cenote_format::blkptr::SIZE;
         let mut children = Vec::with_capacity(pointers.min(64));
         for index in 0..pointers {

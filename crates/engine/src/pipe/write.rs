@@ -102,6 +102,11 @@ impl Encryptor for Unopened {
     fn seal_object_set(&self, _: &mut [u8]) -> Result<()> {
         Ok(())
     }
+
+    /// Whoever loads the key has the MACs to check first.
+    fn keeps_sealed(&self) -> bool {
+        true
+    }
 }
 
 /// Hands out addresses: the allocator, or memory in tests.
@@ -449,12 +454,12 @@ impl Run<'_> {
 
     fn remember(&self, request: &BlockToWrite, stored: &Stored, pointer: &BlockPointer) {
         let policy = &request.policy;
-        if policy.encryptor.as_ref().is_some_and(|encryptor| encryptor.keeps_sealed()) {
-            return;
-        }
+        let is_sealed = policy.encryptor.as_ref().is_some_and(|encryptor| encryptor.keeps_sealed());
         let metadata = policy.level > 0 || policy.object_type.is_metadata();
         let Some(key) = BlockKey::of(pointer) else { return };
-        if metadata || request.keep {
+        if is_sealed {
+            self.pipe.cache().remove(&key);
+        } else if metadata || request.keep {
             let block = stored.logical.as_ref().unwrap_or(&request.data);
             self.pipe.cache().put(key, block.clone());
         } else if stored.in_place {

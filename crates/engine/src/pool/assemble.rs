@@ -62,6 +62,13 @@ impl PoolCandidate {
         self.devices.get(&guid).or_else(|| self.auxiliary.get(&guid))
     }
 
+    /// The same as the pool's own configuration calls it: where giving it a new guid was cut off, labels tell that
+    /// one already.
+    #[must_use]
+    pub fn known_as(&self, config: &PoolConfig) -> Self {
+        Self { guid: config.pool_guid.unwrap_or(self.guid), ..self.clone() }
+    }
+
     /// The leaves of `tree` that have a device, ready to have their rings read. Leaves taken offline
     /// or forced to fail are left out.
     pub fn leaves(&self, tree: &VdevConfig) -> Vec<Leaf> {

@@ -90,6 +90,8 @@ pub struct ImportablePool {
     pub last_access: u64,
     /// Transaction group it would be opened at; 0 if none.
     pub txg: u64,
+    /// The state that was looked at, as [`cenote_format::Uberblock::recency`] tells it.
+    pub newest: Option<(u64, u64, u64)>,
     /// Why it cannot be opened, in more words than `zpool` has.
     pub reason: Option<String>,
 }
@@ -162,6 +164,7 @@ pub fn importable(
         hostname: candidate.hostname.clone(),
         last_access: best.map_or(0, |best| best.timestamp),
         txg: best.map_or(0, |best| best.txg.0),
+        newest: best.map(cenote_format::Uberblock::recency),
         reason: found.reason.clone(),
     }
 }

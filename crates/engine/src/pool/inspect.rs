@@ -267,7 +267,7 @@ fn check_trusted(
         return;
     };
     let limit = Some(choice.best.txg);
-    let leaves = CandidateLeaves::trusted(candidate, limit);
+    let leaves = CandidateLeaves::trusted(&candidate.known_as(&trusted.config), limit);
     found.status = assess(&tree, leaves, &trusted.missed);
     found.tree = tree;
     if !found.status.condition.state.is_readable() {

@@ -130,6 +130,37 @@ pub fn write_uberblock(tree: &VdevTree, uberblock: &Uberblock) -> Result<()> {
 /// given out again: a power loss between those writes may have left it on some of them only, and the
 /// state before, which the others have, will not be whole any more. What a leaf does not take is left.
 pub fn spread_uberblock(tree: &VdevTree, uberblock: &Uberblock) -> Result<()> {
+    let (_, failed) = write_to_whole_leaves(tree, uberblock)?;
+    if let Some(error) = failed {
+        tracing::warn!(%error, "the newest uberblock is not on all devices");
+    }
+    Ok(())
+}
+
+/// Writes the uberblock that takes a pool back to its checkpoint to all leaves that miss nothing: from then on the
+/// newer state, which will be written over, is found no more (chapter 01, section 13.4).
+///
+/// # Errors
+/// If no leaf takes it.
+pub fn write_checkpoint(tree: &VdevTree, uberblock: &Uberblock) -> Result<()> {
+    match write_to_whole_leaves(tree, uberblock)? {
+        (0, Some(error)) => {
+            let reason = format!("the checkpoint does not become the pool's state: {error}");
+            Err(Error::new(ErrorKind::Io, reason).with_advice("restore the devices and try again"))
+        }
+        (_, Some(error)) => {
+            tracing::warn!(%error, "the uberblock of the checkpoint is not on all devices");
+            Ok(())
+        }
+        (_, None) => Ok(()),
+    }
+}
+
+/// Writes an uberblock to all leaves that miss nothing: how many have it, and what another did not take.
+fn write_to_whole_leaves(
+    tree: &VdevTree,
+    uberblock: &Uberblock,
+) -> Result<(usize, Option<DeviceError>)> {
     let missed: BTreeSet<Guid> = tree.missed().into_iter().map(|(leaf, _)| leaf).collect();
     let mut writes = Vec::new();
     let mut leaves = Vec::new();
@@ -137,12 +168,18 @@ pub fn spread_uberblock(tree: &VdevTree, uberblock: &Uberblock) -> Result<()> {
         writes.extend(uberblock_on(tree, leaf, uberblock)?);
         leaves.push(leaf.guid);
     }
-    let written = tree.write_leaves(writes, false);
-    let failed = written.into_iter().chain(tree.flush_leaves(&leaves, false)).find_map(Result::err);
-    if let Some(error) = failed {
-        tracing::warn!(%error, "the newest uberblock is not on all devices");
+    let of: Vec<Guid> = writes.iter().map(|write| write.leaf).collect();
+    let written = of.into_iter().zip(tree.write_leaves(writes, false));
+    let written: Vec<_> = written.collect();
+    let flushed = leaves.iter().copied().zip(tree.flush_leaves(&leaves, false));
+    let (mut failed, mut first) = (BTreeSet::new(), None);
+    for (leaf, answer) in written.into_iter().chain(flushed) {
+        if let Err(error) = answer {
+            failed.insert(leaf);
+            first.get_or_insert(error);
+        }
     }
-    Ok(())
+    Ok((leaves.len().saturating_sub(failed.len()), first))
 }
 
 /// Writes `uberblock` to all leaves, beside one of the same group: all of `needed` must take it.

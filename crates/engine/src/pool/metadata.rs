@@ -42,7 +42,8 @@ pub fn read_metadata(candidate: &PoolCandidate, choice: &Choice) -> Result<Trust
         .ok_or_else(|| Error::corrupt("the pool's configuration has no vdev tree"))?;
     correct_paths(&mut tree, &candidate.devices);
     let mut trusted = Trusted { config, ..Trusted::default() };
-    let leaves = CandidateLeaves::trusted(candidate, Some(choice.best.txg));
+    let leaves =
+        CandidateLeaves::trusted(&candidate.known_as(&trusted.config), Some(choice.best.txg));
     let vdevs = VdevTree::build(&tree, leaves)?;
     vdevs.set_reflow_word(choice.best.reflow.0);
     io.pipe.vdev_handle().exchange(Arc::new(vdevs));

@@ -64,7 +64,8 @@ pub struct Pool {
 /// An older state of a pool that was opened instead of the newest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GoneBack {
-    /// The newest group any device had: no group up to it may be written again.
+    /// The newest group any device had, or after that the number the checkpoint gets: no group up to it may be
+    /// written again.
     pub from: Txg,
     /// When the older state was written, in seconds since 1970.
     pub as_of: u64,
@@ -75,8 +76,9 @@ pub struct GoneBack {
 impl GoneBack {
     fn of(choice: &Choice) -> Option<Self> {
         let (shown, newest) = (&choice.best, &choice.latest);
+        let is_checkpoint = shown.checkpoint_txg != 0;
         (newest.txg > shown.txg).then_some(Self {
-            from: newest.txg,
+            from: Txg(newest.txg.0.saturating_add(is_checkpoint.into())),
             as_of: shown.timestamp,
             lost: newest.timestamp.saturating_sub(shown.timestamp),
         })
@@ -189,6 +191,7 @@ impl Pool {
             .ok_or_else(|| Error::corrupt("the pool's configuration has no vdev tree"))?;
         super::assemble::correct_paths(&mut tree, &candidate.devices);
         check_guid_sum(&tree, &choice.best)?;
+        let candidate = &candidate.known_as(&config);
         let opening = Opening { candidate, choice: &choice, tree: &tree, options };
         io.pipe.vdev_handle().exchange(Arc::new(opening.trusted_devices()?));
         super::removed::load_mappings(&io.pipe.vdevs(), &mos)?;

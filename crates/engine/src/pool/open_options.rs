@@ -46,6 +46,9 @@ pub struct OpenOptions {
     pub deadline: Duration,
     /// Open the devices for writing too.
     pub writable: bool,
+    /// Transaction group, time and activity of the newest uberblock when it was looked whether another host uses the
+    /// pool: if that host has written since, it is not opened for writing. `None`: nobody looked.
+    pub watched: Option<(u64, u64, u64)>,
     /// Opens devices for writing; `None`: those of this machine, held exclusively.
     pub devices: Option<Arc<dyn Opener>>,
 }
@@ -64,6 +67,7 @@ impl Default for OpenOptions {
             temporary: false,
             deadline: Duration::from_secs(10),
             writable: false,
+            watched: None,
             devices: None,
         }
     }

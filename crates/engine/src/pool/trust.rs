@@ -9,8 +9,10 @@ use cenote_format::config::{PoolConfig, VdevConfig, VdevKind};
 use cenote_format::uberblock::Uberblock;
 use cenote_format::{ObjectId, Txg, feature};
 
+use super::activity;
 use super::assemble::PoolCandidate;
 use super::choose::{self, Choice};
+use super::host::HostIdentity;
 use super::leaves::{CandidateLeaves, HeldDevices};
 use super::open_options::{OpenOptions, Rewind};
 use crate::object::ObjectSet;
@@ -102,6 +104,13 @@ fn check_still_newest(
     options: &OpenOptions,
 ) -> Result<()> {
     let now = choose_uberblock(candidate, None, options)?.latest;
+    let own = HostIdentity::of_this_machine().id;
+    let need = activity::need(&now, candidate.state, candidate.hostid, own);
+    if need != activity::Need::Nothing && options.watched.is_some_and(|seen| seen != now.recency())
+    {
+        let reason = "another host has written to the pool since it was looked whether one uses it";
+        return Err(Error::new(ErrorKind::Io, reason).with_advice("try again"));
+    }
     if now.compare_recency(&before.latest).is_le() {
         return Ok(());
     }

@@ -11,6 +11,9 @@ use cenote_format::Guid;
 use cenote_format::config::TopLevel;
 use std::sync::Arc;
 
+/// Most metaslabs of a top-level vdev.
+pub const METASLABS_MAX: u64 = 1 << 20;
+
 impl VdevTree {
     /// Looks how large the devices are now. True if one has grown: its labels belong elsewhere.
     pub fn measure(&self) -> bool {
@@ -62,7 +65,10 @@ impl VdevTree {
                 && !top.raidz_expanding
                 && self.top_condition(id).is_some_and(|now| now.state == VdevState::Online);
             let unused = self.unused(id, &Leaf::counted);
-            (may && unused > 0).then(|| (id, recorded.asize.saturating_add(unused)))
+            // What is cut into more metaslabs than that cannot be opened again.
+            let most = METASLABS_MAX.checked_shl(recorded.metaslab_shift.min(43) as u32)?;
+            let size = recorded.asize.saturating_add(unused).min(most);
+            (may && size > recorded.asize).then_some((id, size))
         });
         all.collect()
     }

@@ -57,6 +57,7 @@ pub use cenote_format::label::allocatable;
 pub use error::VdevError;
 pub use expansion::Moving;
 pub use flush::LeafWrite;
+pub use growth::METASLABS_MAX;
 pub use handle::VdevHandle;
 pub use health::{ERROR_LIMIT, FIRST_PAUSE, LONGEST_PAUSE, WINDOW};
 pub use inject::{ALWAYS, DeviceFault, FaultAt, FaultKind};

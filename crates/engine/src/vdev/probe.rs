@@ -52,6 +52,19 @@ impl VdevTree {
         self.conditions() != before
     }
 
+    /// Whether every device there should be is there, and answers now: what cannot be read is not out of reach then,
+    /// but damaged. Waits for the devices.
+    pub fn all_answer(&self) -> bool {
+        let mut batch = Batch::new(self);
+        for (id, leaf) in self.leaves.iter().enumerate() {
+            if leaf.device().is_none() || leaf.health.lock().is_given_up() {
+                return false;
+            }
+            let _ = batch.add(id, leaf, Extent::new(0, PROBE));
+        }
+        batch.run(true).iter().all(Result::is_ok)
+    }
+
     /// Whether a device is gone, or was not found: [`VdevTree::reopen`] may find it again.
     pub fn has_gone(&self) -> bool {
         let gone = |leaf: &Leaf| match leaf.condition() {

@@ -11,7 +11,7 @@ use cenote_engine::ErrorKind;
 use cenote_engine::dataset::change::PropertyInput;
 use cenote_engine::pool::OpenOptions;
 use cenote_engine::pool::activity::{self, Need, Settings, SystemClock};
-use cenote_engine::pool::assemble::assemble;
+use cenote_engine::pool::assemble::{PoolCandidate, assemble};
 use cenote_engine::pool::choose::read_uberblocks;
 use cenote_engine::pool::discover::{Candidate, Opener, ScanOptions, scan};
 use cenote_engine::pool::group::{LivePool, WriteOptions};
@@ -312,6 +312,19 @@ fn a_pool_of_several_hosts_shows_that_it_is_in_use() {
     let start = Instant::now();
     assert_eq!(aux(&died), Aux::None, "nobody uses it, and another host does not see that");
     assert!(start.elapsed() >= Duration::from_secs(3), "watched for {:?}", start.elapsed());
+    // Who has looked, and finds later that it was written since, does not write.
+    let opener: Arc<dyn Opener> = Arc::new(died.clone());
+    let pools = assemble(&scan(&opener, &ScanOptions::new(vec!["/sim".into()])));
+    let foreign = PoolCandidate { hostid: 5, ..pools[0].clone() };
+    let seen = newest(&died).recency();
+    let open = |watched| {
+        let devices = Some(opener.clone());
+        let options = OpenOptions { devices, watched: Some(watched), ..OpenOptions::default() };
+        LivePool::open(&foreign, &options, WriteOptions::default())
+    };
+    let error = open((seen.0, seen.1 - 1, seen.2)).err().unwrap().to_string();
+    assert!(error.contains("another host has written"), "{error}");
+    open(seen).unwrap().abandon();
     live.set_pool_property(PropertyInput::number("multihost", 0)).unwrap();
     live.sync().unwrap();
     live.export().unwrap();

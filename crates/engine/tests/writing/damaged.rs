@@ -343,3 +343,28 @@ fn what_a_damaged_gang_header_led_to_stops_nothing() {
     drop(dataset);
     live.export().unwrap();
 }
+
+#[test]
+fn a_block_of_dnodes_that_goes_bad_under_an_open_object_stops_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let (device, live) = on_one_device(directory.path());
+    let dataset = head(&live);
+    let set = dataset.set();
+    let bad = filled(&live, set, 1);
+    // In another block of dnodes.
+    let others: Vec<ObjectId> = (0..40).map(|seed| filled(&live, set, seed + 2)).collect();
+    let other = *others.last().unwrap();
+    assert_ne!(bad.0 / 32, other.0 / 32);
+    live.sync().unwrap();
+    let object = set.object(bad).unwrap();
+    damage_block(&device, &live, &set.meta_object().pointer(0, bad.0 / 32).unwrap());
+    object.write(&live.begin().unwrap(), 0, &noise(BLOCK, 9)).unwrap();
+    goes_on(&live, set, other, 50);
+    live.export().unwrap();
+    drop((object, dataset, live));
+    let live = reopen(directory.path());
+    let dataset = head(&live);
+    is_refused(dataset.set().object(bad).map(drop));
+    goes_on(&live, dataset.set(), other, 51);
+    live.export().unwrap();
+}

@@ -20,6 +20,7 @@ mod honest;
 mod log;
 mod members;
 mod missing;
+mod openings;
 mod properties;
 mod rebuild;
 mod removal;

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cenote_device::{Device, DeviceError, Health, SimDevice};
+use cenote_engine::cache::BlockKey;
 use cenote_engine::dataset::change::PropertyInput;
 use cenote_engine::object::{NewObject, Object, ObjectSet};
 use cenote_engine::pool::OpenOptions;
@@ -245,4 +246,30 @@ fn a_side_that_fails_in_the_middle_is_remembered() {
             live.export().unwrap();
         }
     }
+}
+
+#[test]
+fn sectors_that_cannot_be_read_suspend_nothing() {
+    let (disks, live) = Disks::create(VdevKind::File, 1);
+    let (bad, good) = (object(&live), object(&live));
+    for object in [&bad, &good] {
+        object.write(&live.begin().unwrap(), 0, &noise(2 << 20, object.id().0)).unwrap();
+    }
+    live.sync().unwrap();
+    bad.write(&live.begin().unwrap(), 0, &noise(128 << 10, 77)).unwrap();
+    good.write(&live.begin().unwrap(), 0, &noise(128 << 10, 78)).unwrap();
+    // What the group needs fails after the change was accepted, and only that.
+    let above = bad.pointer(1, 0).unwrap();
+    assert_eq!(above.level().0, 1);
+    for dva in above.dvas() {
+        let start = dva.offset + (4 << 20);
+        disks.disk(0).fail_range(start..start + dva.asize);
+    }
+    live.pool().io().pipe.cache().remove(&BlockKey::of(&above).unwrap());
+    let start = Instant::now();
+    live.sync().unwrap();
+    assert!(start.elapsed() < Duration::from_secs(10) && live.suspension().is_none());
+    live.change(|_, _| Ok(())).unwrap();
+    assert_eq!(stored(&live, good.id(), 128 << 10), noise(128 << 10, 78));
+    live.export().unwrap();
 }

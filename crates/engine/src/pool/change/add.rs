@@ -19,6 +19,7 @@ use crate::dataset::change::{MosChange, OBJECT_DIRECTORY};
 use crate::object::NewObject;
 use crate::pool::group::LivePool;
 use crate::pool::group::config::write_packed;
+use crate::pool::group::vdev_zaps::zap_map;
 use crate::pool::{labels, packed};
 use crate::vdev::{AllocationClass, Condition, LeafOpener, LeafUnavailable, VdevTree};
 use crate::{Error, ErrorKind, Result, zap};
@@ -204,9 +205,7 @@ impl LivePool {
         let txg = change.tx.txg();
         // Others may have changed the pool since the devices were opened.
         let Grown { others, tree, first, mut new } = self.with_tops(tops, opener, txg)?;
-        let directory = Table::open(change.mos, OBJECT_DIRECTORY)?
-            .ok_or_else(|| Error::corrupt("the pool has no object directory"))?;
-        let map = directory.number("com.delphix:vdev_zap_map")?.map(ObjectId);
+        let map = zap_map(change)?;
         for (id, (top, class)) in (0_u32..).skip(first).zip(&mut new) {
             prepare_top(self, change, map, id, top, *class, Txg(txg.0.saturating_add(1)))?;
         }

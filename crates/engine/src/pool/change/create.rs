@@ -10,17 +10,18 @@ use cenote_codec::cipher::Suite;
 use cenote_format::config::{PoolConfig, PoolState, TopLevel, VdevConfig, VdevKind};
 use cenote_format::objset::ObjsetKind;
 use cenote_format::uberblock::{ACTIVITY_MAGIC, Uberblock};
-use cenote_format::zap::{Normalization, Value};
-use cenote_format::{BlockPointer, Guid, ObjectId, ObjectType, Txg};
+use cenote_format::zap::Value;
+use cenote_format::{BlockPointer, Guid, ObjectId, Txg};
 
 use super::add::AuxiliaryKind;
 use super::events::log_version;
 use crate::alloc::{Allocator, VdevToInit};
 use crate::dataset::change::{MosChange, NewPool, OBJECT_DIRECTORY, PropertyInput};
 use crate::keys::Wrapping;
-use crate::object::{NewObject, ObjectSet};
+use crate::object::ObjectSet;
 use crate::pipe::{Pipe, PoolIo, Prefetcher, ReadContext};
 use crate::pool::group::config::FIRST_TXG;
+use crate::pool::group::vdev_zaps::{leaf_zaps, new_zap_map, vdev_zap};
 use crate::pool::group::{LivePool, Task, Work, WriteOptions};
 use crate::pool::group::{MosSource, MosStore};
 use crate::pool::open_options::OpenOptions;
@@ -28,9 +29,6 @@ use crate::pool::{Pool, labels};
 use crate::txg::Tx;
 use crate::vdev::{AllocationClass, LeafOpener, Topology, VdevTree};
 use crate::{Error, ErrorKind, Result, zap};
-
-/// Type of ZAPs of the pool's own metadata.
-const METADATA_ZAP: ObjectType = ObjectType(0xc4);
 
 /// A pool to be created.
 pub struct NewPoolPlan {
@@ -246,8 +244,7 @@ fn fill_metadata(
     let salt = Value::of_bytes(salt)?;
     zap::insert(&directory, change.tx, "org.illumos:checksum_salt", &salt)?;
 
-    let map = new_zap(change)?;
-    zap::insert_u64(&directory, change.tx, "com.delphix:vdev_zap_map", map.0)?;
+    let map = new_zap_map(change)?;
     if change.is_enabled("vdev_zaps_v2")? {
         root.root_zap = Some(vdev_zap(change, map)?);
         change.add_reference("vdev_zaps_v2")?;
@@ -273,31 +270,6 @@ fn fill_metadata(
     }
     if let Some((command, user)) = &plan.command {
         change.log_command(command, *user)?;
-    }
-    Ok(())
-}
-
-fn new_zap(change: &MosChange<'_>) -> Result<ObjectId> {
-    let new = NewObject::new(METADATA_ZAP, 512);
-    let object = change.mos.create_object(change.tx, &new)?;
-    zap::create(&object, change.tx, change.hooks.random(), Normalization::NONE)?;
-    Ok(object.id())
-}
-
-/// A ZAP for a vdev, listed in `map`.
-pub(super) fn vdev_zap(change: &MosChange<'_>, map: ObjectId) -> Result<ObjectId> {
-    let zap = new_zap(change)?;
-    let map = change.mos.object(map)?;
-    zap::insert_u64(&map, change.tx, zap::int_name(zap.0).as_bytes(), zap.0)?;
-    Ok(zap)
-}
-
-fn leaf_zaps(change: &MosChange<'_>, map: ObjectId, node: &mut VdevConfig) -> Result<()> {
-    if node.kind.is_leaf() {
-        node.leaf_zap = Some(vdev_zap(change, map)?);
-    }
-    for child in node.children.iter_mut().flatten() {
-        leaf_zaps(change, map, child)?;
     }
     Ok(())
 }

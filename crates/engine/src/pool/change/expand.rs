@@ -9,13 +9,13 @@ use cenote_format::config::{PoolConfig, VdevConfig, VdevKind};
 use cenote_format::{Guid, Txg};
 
 use super::add::Joined;
-use super::create::{random, vdev_zap};
+use super::create::random;
 use super::evacuate::is_removing;
 use super::members::{check_newcomer, device_of, name_of};
 use crate::alloc::{SpaceSource, SpaceStore};
 use crate::dataset::change::MosChange;
 use crate::pool::group::expanding::{ACTIVE, COPIED, END, START, STATE};
-use crate::pool::group::vdev_zaps::zap_map;
+use crate::pool::group::vdev_zaps::{vdev_zap, zap_map};
 use crate::pool::group::{LivePool, MosStore, seconds_now};
 use crate::pool::labels;
 use crate::vdev::raidz::BOOT_TO_DATA;

@@ -16,7 +16,7 @@ use crate::dataset::change::{MadeDataset, MosChange, NewDataset};
 use crate::keys::DatasetKeys;
 use crate::object::ObjectSet;
 use crate::pipe::{Decryptor, Encryptor, ObjsetPolicy, ReadContext};
-use crate::pool::group::{LiveDataset, LivePool};
+use crate::pool::group::{LiveDataset, LivePool, sealed_policy};
 use crate::txg::Tx;
 use crate::{Error, ErrorKind, Result};
 
@@ -85,10 +85,10 @@ impl LivePool {
         let snapshot = catalog.dataset_by_id(snapshot)?;
         let header = catalog.sealed_object_set(&snapshot)?.header().zil_header;
         let is_empty = header.iter().all(|byte| *byte == 0);
-        if !is_empty {
-            self.dataset_keys(&catalog, &snapshot)?;
+        match (!is_empty).then(|| self.dataset_keys(&catalog, &snapshot)) {
+            Some(Err(error)) if error.kind() != ErrorKind::KeyNotLoaded => Err(error),
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// The log with this header is a snapshot's, and none of the head's that got its content in group `txg`.
@@ -116,7 +116,17 @@ impl LivePool {
         if header.iter().all(|byte| *byte == 0) {
             return Ok(());
         }
-        let keys = self.dataset_keys(&catalog, &dataset)?;
+        let keys = match self.dataset_keys(&catalog, &dataset) {
+            // No MAC covers the header.
+            Err(error) if error.kind() == ErrorKind::KeyNotLoaded => {
+                let set = self.sealed_set(&dataset)?;
+                self.note_foreign_log(change.tx.txg(), &header)?;
+                set.set_zil_header(&[0; ZIL_HEADER])?;
+                self.fresh.lock().push(LiveDataset::new(head, set, sealed_policy(true)));
+                return Ok(());
+            }
+            keys => keys?,
+        };
         let decryptor = keys.clone().map(|keys| keys as Arc<dyn Decryptor>);
         let encryptor = keys.map(|keys| keys as Arc<dyn Encryptor>);
         let context = ReadContext { objset: head.0, decryptor, ..ReadContext::default() };

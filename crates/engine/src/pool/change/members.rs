@@ -12,10 +12,10 @@ use cenote_format::config::{PoolConfig, VdevConfig, VdevKind};
 use cenote_format::{Guid, Txg};
 
 use super::add::{AuxiliaryKind, Joined};
-use super::create::{random, vdev_zap};
+use super::create::random;
 use super::evacuate::is_removing;
 use crate::dataset::change::MosChange;
-use crate::pool::group::vdev_zaps::{free_objects_of, zap_map};
+use crate::pool::group::vdev_zaps::{free_objects_of, vdev_zap, zap_map};
 use crate::pool::group::{LivePool, MosStore, seconds_now};
 use crate::pool::labels;
 use crate::vdev::{

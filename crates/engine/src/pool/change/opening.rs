@@ -4,14 +4,16 @@
 
 use std::sync::Arc;
 
-use cenote_format::Txg;
+use cenote_format::{Txg, Uberblock, feature};
 
 use crate::alloc::Allocator;
+use crate::dataset::change::OBJECT_DIRECTORY;
 use crate::object::ObjectSet;
 use crate::pipe::ReadContext;
 use crate::pool::assemble::PoolCandidate;
-use crate::pool::group::{LivePool, MosSource, WriteOptions, last_group};
-use crate::pool::{OpenOptions, Pool, labels};
+use crate::pool::group::{LivePool, MosSource, WriteOptions, last_group, seconds_now};
+use crate::pool::{OpenOptions, Pool, labels, supported};
+use crate::zap::Zap;
 use crate::{Error, Result};
 
 /// Transaction groups beyond which a pool is not written: none has come near by itself.
@@ -37,8 +39,15 @@ impl LivePool {
         let mos = ObjectSet::open_live(&io, uberblock.root, ReadContext::default())?;
         let source = Arc::new(MosSource::new(mos.clone()));
         let allocator = Allocator::open(io.pipe.vdev_handle().clone(), source, last_group(&pool))?;
-        if pool.gone_back().is_none() {
-            labels::spread_uberblock(&pool.vdevs(), &uberblock)?;
+        match pool.gone_back() {
+            None => labels::spread_uberblock(&pool.vdevs(), &uberblock)?,
+            Some(back) if uberblock.checkpoint_txg != 0 => {
+                let (txg, timestamp) = (back.from, seconds_now().max(back.as_of + back.lost));
+                let newest = Uberblock { txg, timestamp, ..uberblock };
+                labels::write_checkpoint(&pool.vdevs(), &newest)?;
+            }
+            // What came after does not open.
+            Some(_) => {}
         }
         let live = Self::with(pool, mos, allocator, write)?;
         live.check_host()?;
@@ -57,6 +66,7 @@ impl LivePool {
             // Nobody may open these sets before what the claim changed in them is on the disks.
             live.sync()?;
         }
+        live.mend_vdev_zaps()?;
         live.mend_bootfs()?;
         live.mend_split()?;
         Ok(live)
@@ -77,5 +87,23 @@ fn check_maintained(pool: &Pool) -> Result<()> {
     if pool.uberblock().version < 26 {
         return refuse(&format!("the pool has version {}", pool.uberblock().version));
     }
-    Ok(())
+    check_features(pool)
+}
+
+/// Refuses to write pools that use a feature which is not known here: it may keep something of what is written.
+fn check_features(pool: &Pool) -> Result<()> {
+    let mos = pool.mos();
+    let features = supported::read(&mos, &Zap::open(mos.object(OBJECT_DIRECTORY)?)?)?;
+    let is_unknown = |guid: &str| feature::by_guid(guid).is_none();
+    let in_use = features.iter().filter(|feature| feature.references > 0);
+    let unknown: Vec<&str> =
+        in_use.map(|feature| feature.guid.as_str()).filter(|guid| is_unknown(guid)).collect();
+    if unknown.is_empty() {
+        return Ok(());
+    }
+    let reason = format!(
+        "unsupported version or feature: it cannot be written without {}",
+        unknown.join(", ")
+    );
+    Err(Error::unsupported(reason).with_advice("import it with '-o readonly=on'"))
 }

@@ -100,6 +100,17 @@ impl ConfigState {
         self.config.clone()
     }
 
+    /// Whether the configuration says that vdevs have ZAPs: those of older software, which knows of none, does not.
+    pub(in crate::pool) fn has_vdev_zaps(&self) -> bool {
+        self.config.has_per_vdev_zaps
+    }
+
+    /// All vdevs have ZAPs.
+    pub(in crate::pool) fn gets_vdev_zaps(&mut self) {
+        self.config.has_per_vdev_zaps = true;
+        self.dirty = true;
+    }
+
     /// The vdevs have changed.
     pub(in crate::pool) fn topology_changed(&mut self) {
         self.dirty = true;
@@ -202,7 +213,6 @@ impl LivePool {
         let id = directory
             .number("config")?
             .ok_or_else(|| Error::corrupt("the pool has no configuration object"))?;
-        let config = PoolConfig { has_per_vdev_zaps: true, ..config };
         write_packed(change, ObjectId(id), &config.to_nvlist())
     }
 

@@ -13,7 +13,7 @@ use super::dataset::LiveDataset;
 use super::{LivePool, last_group};
 use crate::dataset::change::MosChange;
 use crate::dataset::{Dataset, Directory, SideBySide, is_foreign};
-use crate::intent::{PoolClaimer, PoolLogReader, claim};
+use crate::intent::{PoolClaimer, PoolLogReader, claim, first_unclaimed};
 use crate::object::ObjectSet;
 use crate::pipe::{Encryptor, ObjsetPolicy, ReadContext, Unopened};
 use crate::{Error, Result};
@@ -23,13 +23,14 @@ const UNREADABLE: &str = "restore the device and try again, or import with '-m' 
                           log records that cannot be read";
 
 impl LivePool {
-    /// Claims all logs an earlier life of the pool left. If the pool was taken back, they tell of what
-    /// came after: they are to be freed, not replayed.
+    /// Claims all logs an earlier life of the pool left. If the pool was taken back, those that were not claimed
+    /// before tell of what came after: they are to be freed, not replayed.
     pub(in crate::pool) fn claim_logs(&self) -> Result<()> {
-        // What was born from here on is in no space map.
-        let since = Txg(self.pool.uberblock().txg.0 + 1);
+        let uberblock = self.pool.uberblock();
+        let since = first_unclaimed(&uberblock);
         let first = Txg(last_group(&self.pool).0 + 1);
-        let is_back = self.pool.gone_back().is_some();
+        // Also if whoever took it back to its checkpoint came no further.
+        let is_back = self.pool.gone_back().is_some() || uberblock.checkpoint_txg != 0;
         let refer = |pointer: &BlockPointer| self.refer_again(pointer);
         let claimer = PoolClaimer {
             io: self.io.clone(),
@@ -116,7 +117,7 @@ impl LivePool {
     }
 
     /// The set of a head for changing its log only: nothing of it is decrypted.
-    fn sealed_set(&self, head: &Dataset) -> Result<ObjectSet> {
+    pub(in crate::pool) fn sealed_set(&self, head: &Dataset) -> Result<ObjectSet> {
         let context = ReadContext { objset: head.id.0, sealed: true, ..ReadContext::default() };
         ObjectSet::open_live(&self.io, head.phys.pointer, context)
     }
@@ -156,7 +157,7 @@ impl LivePool {
 }
 
 /// How the root of a set is written that was not decrypted.
-fn sealed_policy(encrypted: bool) -> ObjsetPolicy {
+pub(in crate::pool) fn sealed_policy(encrypted: bool) -> ObjsetPolicy {
     let encryptor = encrypted.then(|| Arc::new(Unopened) as Arc<dyn Encryptor>);
     ObjsetPolicy { copies: 1, encryptor, ..ObjsetPolicy::mos() }
 }

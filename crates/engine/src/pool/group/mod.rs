@@ -65,6 +65,7 @@ pub use config::ConfigChange;
 pub use dataset::{DatasetPolicy, LiveDataset};
 pub use errors::read_error_logs;
 pub use expanding::ExpansionProgress;
+pub(super) use log::sealed_policy;
 pub(super) use missed::load_missed;
 pub use outage::FailMode;
 pub use rebuild::RebuildProgress;

@@ -145,7 +145,7 @@ impl LivePool {
         let vdevs = self.vdevs();
         let leaves = vdevs.devices();
         let count = u32::try_from(leaves.len()).unwrap_or(1).max(1);
-        let (leaf, mut uberblock) = {
+        let (leaf, uberblock) = {
             let mut activity = self.activity.lock();
             let leaf = leaves.get(activity.tried % leaves.len().max(1)).cloned();
             let Some(leaf) = leaf.filter(|_| activity.on) else { return IDLE };
@@ -162,7 +162,6 @@ impl LivePool {
         if uberblock.txg == Txg(0) {
             return IDLE;
         }
-        uberblock.checkpoint_txg = 0;
         let tree = vdevs.clone();
         let job = move || labels::write_activity(&tree, &leaf, &uberblock);
         let written = parallel::run(vec![job], 1, PATIENCE).pop().flatten();

@@ -9,18 +9,23 @@ use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::thread::ThreadId;
 use std::time::Duration;
 
-use cenote_format::{Dva, Txg};
+use cenote_format::{BlockPointer, Dva, Txg};
 use parking_lot::{Condvar, Mutex};
 
 use super::{LivePool, MosSource};
 use crate::alloc::{AllocRequest, Allocator, Dvas};
 use crate::object::ObjectSet;
-use crate::pipe::{Addresses, Patience, Pipe};
+use crate::pipe::{Addresses, Patience, Pipe, Wait};
 use crate::txg::{Gate, Suspension};
 use crate::{Error, ErrorKind, Result};
 
 /// Time between two tries.
 const RETRY: Duration = Duration::from_secs(2);
+
+/// Time between two tries to read what a device that answers does not give.
+const SECTOR_RETRY: Duration = Duration::from_millis(200);
+/// After so many tries it counts as damaged.
+const DAMAGED_AFTER: u32 = 5;
 
 /// What to do when devices fail beyond the redundancy: the property `failmode`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -167,7 +172,7 @@ impl Outage {
 }
 
 impl Patience for Outage {
-    fn wait(&self, error: &Error) -> bool {
+    fn wait(&self, pointer: &BlockPointer, error: &Error, tries: u32) -> Wait {
         let writes = *self.writer.lock() == Some(std::thread::current().id());
         // Where devices are away, copies that do not fit may be the stale ones of others.
         let away = match error.kind() {
@@ -175,7 +180,23 @@ impl Patience for Outage {
             ErrorKind::Checksum => error.is_passing(),
             _ => false,
         };
-        writes && away && self.pause(error).is_ok()
+        if !writes || !away {
+            return Wait::No;
+        }
+        // Without what has three copies, as the pool's own metadata has, nothing can go on.
+        let is_vital = pointer.dvas().count() > 2;
+        if !is_vital && self.pipe.vdevs().all_answer() {
+            // A few sectors that cannot be read, or a device that has just come back.
+            if tries >= DAMAGED_AFTER {
+                return Wait::Damaged;
+            }
+            std::thread::sleep(SECTOR_RETRY);
+            return Wait::Again;
+        }
+        match self.pause(error) {
+            Ok(()) => Wait::Again,
+            Err(_) => Wait::No,
+        }
     }
 
     fn over(&self) {

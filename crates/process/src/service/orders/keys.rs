@@ -100,8 +100,10 @@ impl Service {
     fn drop_key(&self, pool: &Arc<Pool>, dataset: &str) -> Result<(), Failure> {
         let directory = pool.catalog().directory(dataset).map_err(|error| failure(&error))?;
         let in_use = self.needs_key(&self.shown()?, dataset);
-        let in_use =
-            in_use || self.changes.is_key_in_use(directory.id).map_err(|error| failure(&error))?;
+        // A stream that is sent may be decrypted.
+        let in_use = in_use
+            || pool.keys().is_in_use(directory.id)
+            || self.changes.is_key_in_use(directory.id).map_err(|error| failure(&error))?;
         if in_use {
             let words = format!("{UNLOAD}: '{dataset}' is busy.");
             return Err(Failure::new(FailureKind::Busy, words));
