@@ -125,6 +125,11 @@ impl KeyStore {
         Ok(())
     }
 
+    /// Forgets the user's key of an encryption root that may have another by now. What was opened with it stays open.
+    pub fn forget_wrapping(&self, root: ObjectId) {
+        self.0.write().roots.remove(&root);
+    }
+
     /// The loaded user key of an encryption root, to wrap the keys of datasets below it; `None` if it
     /// is not loaded.
     pub fn wrapping(&self, root: &KeyObject) -> Option<Wrapping> {

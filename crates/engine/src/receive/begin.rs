@@ -286,11 +286,12 @@ fn check_raw(
     if !is_sealed_with(catalog, from, raw)? {
         return Err(Error::invalid("the raw stream has other keys than what it starts from"));
     }
-    match change.ivset(from.id)? {
-        Some(known) if raw.from_ivset != 0 && known != raw.from_ivset => Err(Error::invalid(
+    match (raw.from_ivset, change.ivset(from.id)?.unwrap_or(0)) {
+        (0, _) => Err(Error::invalid("the raw stream does not say the IV set of its source")),
+        (source, known) if source == known => Ok(()),
+        _ => Err(Error::invalid(
             "the IV set of the stream's source is not that of its snapshot here",
         )),
-        _ => Ok(()),
     }
 }
 

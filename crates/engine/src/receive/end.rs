@@ -122,7 +122,11 @@ fn end(
             Target::Itself => filled,
             Target::Head { head, .. } => head,
         };
-        change.receive_seals(head, snapshot, raw.ivset, &raw.keys)?;
+        let anew = change.receive_seals(head, snapshot, raw.ivset, &raw.keys)?;
+        if let Some(root) = anew {
+            // What is made below it is wrapped with the user's key of now, or not at all.
+            live.when_done(move |live| live.pool().keys().forget_wrapping(root));
+        }
     }
     let kind = DatasetKind::Filesystem;
     refused.extend(change.set_received(snapshot, kind, &order.of_snapshot)?);

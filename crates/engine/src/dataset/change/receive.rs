@@ -12,7 +12,7 @@ use cenote_format::zap::Value;
 use cenote_format::{Guid, ObjectId, feature};
 
 use super::{MosChange, NewKeys, PropertyInput};
-use crate::dataset::DatasetKind;
+use crate::dataset::{DatasetKind, Table};
 use crate::{Error, ErrorKind, Result};
 
 /// What a resumable receive records when it begins.
@@ -153,25 +153,30 @@ impl MosChange<'_> {
     /// The set of initialisation vectors of a snapshot is the sender's, and the keys of its dataset are wrapped
     /// as the sender's are, if that is an encryption root, or if its root has the user key that they are
     /// wrapped with: then the sender changed the key, and the root came first. One that has another root here
-    /// than there stays as it is.
+    /// than there stays as it is. The root whose keys are wrapped anew by that, if one's are: its user key may be
+    /// another.
     pub fn receive_seals(
         &self,
         head: ObjectId,
         snapshot: ObjectId,
         ivset: u64,
         keys: &NewKeys,
-    ) -> Result<()> {
-        if self.is_enabled("bookmark_v2")? {
+    ) -> Result<Option<ObjectId>> {
+        if ivset != 0 && self.is_enabled("bookmark_v2")? {
             self.set_number_field(snapshot, KEY_IVSET_GUID, ivset)?;
         }
         let directory = self.dataset(head)?.directory;
         let table = self.number_field(directory, KEY_CRYPTO_KEY_OBJECT)?;
         let root = self.encryption_root(directory)?;
-        let (Some(table), Some(root)) = (table, root) else { return Ok(()) };
-        match root == directory || self.has_user_key(root, keys)? {
-            true => self.write_wrapped(ObjectId(table), keys),
-            false => Ok(()),
+        let (Some(table), Some(root)) = (table, root) else { return Ok(None) };
+        if root != directory && !self.has_user_key(root, keys)? {
+            return Ok(None);
         }
+        let known = Table::open(self.mos, ObjectId(table))?;
+        let known = known.map(|known| known.value(key::IV)).transpose()?.flatten();
+        let is_same = known.and_then(|iv| iv.as_bytes().map(|iv| iv == keys.wrapped.iv));
+        self.write_wrapped(ObjectId(table), keys)?;
+        Ok((root == directory && is_same != Some(true)).then_some(root))
     }
 
     /// Whether the user key of an encryption root is, as far as can be told without it, what `keys` are wrapped

@@ -27,7 +27,7 @@ pub(in crate::pool) struct Effects {
 
 impl LivePool {
     /// Does `effect` when the task under way has succeeded; at once if there is none.
-    pub(in crate::pool) fn when_done(&self, effect: impl FnOnce(&Self) + Send + 'static) {
+    pub(crate) fn when_done(&self, effect: impl FnOnce(&Self) + Send + 'static) {
         {
             let mut effects = self.effects.lock();
             if let Some(effects) = effects.as_mut() {
