@@ -68,7 +68,7 @@ impl Order for Receive<'_> {
         let from = doing.descriptors.take().pop();
         let from = from.ok_or_else(|| doing.refuse(FailureKind::Other, "no stream"))?;
         let live = service.changes.live().map_err(|error| doing.refused(&error))?.clone();
-        let reader = StreamReader::new(Source::new(from, doing.replies));
+        let reader = StreamReader::new(Source::new(from, doing.replies, &service.leaving));
         let mut session = Session {
             doing,
             request: self.0,

@@ -55,7 +55,7 @@ impl Order for Send<'_> {
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
         let to = doing.descriptors.take().pop();
         let to = to.ok_or_else(|| doing.refuse(FailureKind::Other, "nowhere to write to"))?;
-        let sink = Sink::new(to, doing.replies)
+        let sink = Sink::new(to, doing.replies, &doing.service.leaving)
             .map_err(|error| doing.refuse(FailureKind::Other, &error.to_string()))?;
         let catalog = doing.pool.catalog();
         let (plan, options) = match &self.0.token {
