@@ -591,7 +591,7 @@ impl Session<'_> {
             });
         }
         let mounted = service.mounts.places();
-        service.mounts.take_down_named(std::slice::from_ref(&order.dataset), true)?;
+        service.take_down(doing.pool, std::slice::from_ref(&order.dataset), true)?;
         let local = order.local.clone();
         let done = landing.end();
         let done = match (done, local.is_empty()) {
