@@ -143,7 +143,7 @@ fn order(change: &Change) -> Box<dyn Order + '_> {
     match change {
         Change::Mount(request) => Box::new(mount::Mount(request)),
         Change::Unmount(request) => Box::new(mount::Unmount(request)),
-        Change::LoadKey(request) => Box::new(keys::LoadKey(request)),
+        Change::LoadKey(request) => Box::new(keys::LoadKey::new(request)),
         Change::UnloadKey(dataset) => Box::new(keys::UnloadKey(dataset)),
         Change::CreateDataset(new) => Box::new(create::Create(new)),
         Change::Destroy(destroy) => Box::new(destroy::Destroy(destroy)),
