@@ -254,7 +254,11 @@ impl Session<'_> {
         };
         let facts = facts.map_err(|error| speaking.not_begun(&error))?;
         let kind = if facts.from.0 == 0 { "full" } else { "incremental" };
-        self.say(format!("receiving corrective {kind} stream of {} into {name}", facts.name));
+        let doing = if self.request.dry_run { "would receive" } else { "receiving" };
+        self.say(format!("{doing} corrective {kind} stream of {} into {name}", facts.name));
+        if self.request.dry_run {
+            return self.skip();
+        }
         let (begun, before) = (Instant::now(), self.reader.bytes());
         let corrected = receive::correct(&self.live, &found, &facts, &mut self.reader, |_| Ok(()));
         let done = corrected.map_err(|error| speaking.failed(&error))?;
