@@ -567,6 +567,9 @@ impl Session<'_> {
         }
         service.publish(doing.pool)?;
         if made && !self.request.keep_unmounted {
+            // It may have been exported meanwhile, and is not while this is mounted.
+            let _turn = service.turns.beside();
+            service.pool()?;
             let _mounting = service.turns.mounting();
             let fresh = doing.shown()?;
             if let Err(failure) = doing.mount_if_due(&fresh, &order.dataset) {
