@@ -116,7 +116,8 @@ pub fn start(request: &Beginning) -> Result<(), Failure> {
     let shown = directory.display().to_string();
     run_directory::create(&directory).map_err(|error| cannot(&shown, &error))?;
     let files = run_directory::files(&directory, request.name());
-    let log = std::fs::File::options().create(true).append(true).open(&files.log);
+    let mut append = std::fs::File::options();
+    let log = run_directory::no_link(append.create(true).append(true)).open(&files.log);
     let log = log.map_err(|error| cannot(&files.log.display().to_string(), &error))?;
     let program = std::env::current_exe().map_err(|error| cannot("own program", &error))?;
     let mut child = Command::new(program)

@@ -20,6 +20,7 @@ use crate::protocol::{Answer as Last, Failure, FailureKind, Part, Progress, Repl
 use crate::report::{DatasetReport, HistoryRecord, PoolReport, UsageRecord};
 use crate::run_directory::{self, PoolFiles};
 use crate::secret::Secret;
+use crate::terminal;
 use crate::threads::spawn;
 
 /// The sockets of one run directory; for a user also those of root's pools, which decide what they let him do.
@@ -49,7 +50,14 @@ pub enum History {
 
 impl Default for Client {
     fn default() -> Client {
-        Client { shared: run_directory::shared(), ..Client::new(run_directory::path()) }
+        let (directory, shared) = (run_directory::path(), run_directory::shared());
+        let (Some(error), Some(of_root)) = (run_directory::distrusted(&directory), &shared) else {
+            return Client { directory, shared };
+        };
+        // What answers there may be anybody, and would be told keys.
+        static TOLD: std::sync::Once = std::sync::Once::new();
+        TOLD.call_once(|| terminal::complain(&format!("{}: {error}", directory.display())));
+        Client::new(of_root.clone())
     }
 }
 

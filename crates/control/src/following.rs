@@ -3,12 +3,13 @@
 //! Invariant: a follower hears every event of a pool once and in order, however often he has to ask anew,
 //! unless more happened meanwhile than the pool keeps: then he is told how many he missed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use crate::client::Client;
 use crate::events::{EventsAsked, EventsPart, Position};
+use crate::protocol::{Failure, FailureKind};
 use crate::threads::spawn;
 
 /// How often new pools are looked for.
@@ -23,6 +24,8 @@ pub enum Heard {
     Events(String, EventsPart),
     /// The pool says no more: it was exported, or its process has died.
     End(String),
+    /// The pool cannot be followed now, and why; it is tried again, and said again when it could be followed meanwhile.
+    Refused(String, Failure),
     /// Nothing for a moment.
     Nothing,
 }
@@ -38,6 +41,7 @@ pub fn follow(
     let (sender, receiver) = mpsc::channel();
     let mut positions = from.clone();
     let mut followed: BTreeMap<String, Option<Instant>> = BTreeMap::new();
+    let mut refused = BTreeSet::new();
     loop {
         followed.retain(|_, ended| ended.is_none_or(|ended| ended.elapsed() < PAUSE));
         for pool in client.pools() {
@@ -51,17 +55,23 @@ pub fn follow(
             let listening = spawn(move || {
                 let told = |part| drop(sender.send(Heard::Events(name.clone(), part)));
                 // What a pool says no more of is told by the end; the process may have died.
-                drop(client.events(&name, asked, told));
-                drop(sender.send(Heard::End(name)));
+                let heard = match client.events(&name, asked, told) {
+                    Err(failure) if failure.kind == FailureKind::Busy => {
+                        Heard::Refused(name, failure)
+                    }
+                    _ => Heard::End(name),
+                };
+                drop(sender.send(heard));
             });
             if listening.is_err() {
                 // No thread can be had: later.
                 followed.insert(pool, Some(Instant::now()));
             }
         }
-        let heard = receiver.recv_timeout(GLANCE).unwrap_or(Heard::Nothing);
+        let mut heard = receiver.recv_timeout(GLANCE).unwrap_or(Heard::Nothing);
         match &heard {
             Heard::Events(pool, part) => {
+                refused.remove(pool);
                 let position = positions.entry(pool.clone()).or_default();
                 if position.life != part.life {
                     *position = Position { life: part.life, number: 0 };
@@ -71,6 +81,12 @@ pub fn follow(
             Heard::End(pool) => {
                 followed.insert(pool.clone(), Some(Instant::now()));
             }
+            Heard::Refused(pool, _) => {
+                followed.insert(pool.clone(), Some(Instant::now()));
+                if !refused.insert(pool.clone()) {
+                    heard = Heard::Nothing;
+                }
+            }
             Heard::Nothing => {}
         }
         let is_empty =
@@ -78,5 +94,42 @@ pub fn follow(
         if !hear(if is_empty { Heard::Nothing } else { heard }) {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::Timed;
+    use crate::protocol::{Reply, Request};
+    use crate::run_directory;
+
+    #[test]
+    fn who_is_refused_is_told_so_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let files = run_directory::files(directory.path(), "tank");
+        let _claim = run_directory::claim(&files, "tank").unwrap();
+        let listener = std::os::unix::net::UnixListener::bind(&files.socket).unwrap();
+        let (asked, times) = mpsc::channel();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let timed = Timed::new(&stream, Duration::from_secs(5));
+                let _: Result<Request, _> = timed.receive();
+                let busy = Failure::new(FailureKind::Busy, "too many");
+                drop(timed.send(Reply::Failed(busy)));
+                let _ = asked.send(());
+            }
+        });
+        let (mut told, mut tries) = (Vec::new(), 0);
+        follow(&Client::new(directory.path().to_owned()), None, &BTreeMap::new(), |heard| {
+            match heard {
+                Heard::Refused(pool, why) => told.push((pool, why.message)),
+                Heard::Nothing => {}
+                other => panic!("{other:?}"),
+            }
+            tries += times.try_iter().count();
+            tries < 2
+        });
+        assert_eq!(told, [("tank".to_owned(), "too many".to_owned())]);
     }
 }

@@ -2,15 +2,15 @@
 //!
 //! Invariant: one pool name maps to one set of files, short enough for a socket address; a pool
 //! process holds an exclusive lock on its pid file for as long as it lives, and who removes what a dead
-//! one left holds it meanwhile.
+//! one left holds it meanwhile. Nobody but its user (and root) puts anything into a directory that is used.
 
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, Mode, OFlags, Stat, flock};
 
 /// Longest stem of a file name here; longer pool names are cut and numbered by hash. A socket
 /// address holds 108 bytes.
@@ -22,8 +22,8 @@ const OF_ROOT: &str = "/run/cenote";
 /// The directory: `$CENOTE_RUN_DIR`; else `/run/cenote` for root, `$XDG_RUNTIME_DIR/cenote` or
 /// `/tmp/cenote-UID` for others.
 pub fn path() -> PathBuf {
-    if let Some(directory) = std::env::var_os("CENOTE_RUN_DIR").filter(|d| !d.is_empty()) {
-        return PathBuf::from(directory);
+    if let Some(directory) = told() {
+        return directory;
     }
     let user = rustix::process::getuid();
     if user.is_root() {
@@ -35,11 +35,15 @@ pub fn path() -> PathBuf {
     }
 }
 
+/// The one that a user named.
+fn told() -> Option<PathBuf> {
+    std::env::var_os("CENOTE_RUN_DIR").filter(|told| !told.is_empty()).map(PathBuf::from)
+}
+
 /// Where root's pools are, for others than root who have not said where to look.
 pub fn shared() -> Option<PathBuf> {
-    let is_told = std::env::var_os("CENOTE_RUN_DIR").is_some_and(|told| !told.is_empty());
     let is_root = rustix::process::getuid().is_root();
-    (!is_told && !is_root).then(|| PathBuf::from(OF_ROOT))
+    (told().is_none() && !is_root).then(|| PathBuf::from(OF_ROOT))
 }
 
 /// The files of one pool.
@@ -92,7 +96,7 @@ pub struct Owner {
 
 /// Reads a pid file and tells whether its process lives.
 pub fn owner(pid_file: &Path) -> Option<Owner> {
-    let mut file = File::open(pid_file).ok()?;
+    let mut file = no_link(File::options().read(true)).open(pid_file).ok()?;
     let mut text = String::new();
     Read::by_ref(&mut file).take(4096).read_to_string(&mut text).ok()?;
     let mut lines = text.lines();
@@ -110,8 +114,9 @@ const BETWEEN_TRIES: Duration = Duration::from_millis(20);
 /// The file at `path`, made if it is not there, with its lock; `None` if another has that.
 fn lock(path: &Path) -> std::io::Result<Option<File>> {
     loop {
-        let file =
-            File::options().create(true).truncate(false).write(true).read(true).open(path)?;
+        let mut options = File::options();
+        options.create(true).truncate(false).write(true).read(true);
+        let file = no_link(&mut options).open(path)?;
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
             return Ok(None);
         }
@@ -157,13 +162,55 @@ pub fn claim(files: &PoolFiles, pool: &str) -> std::io::Result<File> {
     Ok(file)
 }
 
-/// Makes the run directory if it is not there.
+/// Opens what is there itself, not what a link of its name leads to.
+pub(crate) fn no_link(options: &mut std::fs::OpenOptions) -> &mut std::fs::OpenOptions {
+    options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
+}
+
+/// Makes the run directory if it is not there. Others than root have theirs for themselves.
 ///
 /// # Errors
-/// What the filesystem says.
+/// What the filesystem says; if it is somebody else's, or others may write to it.
 pub fn create(directory: &Path) -> std::io::Result<()> {
-    use std::os::unix::fs::DirBuilderExt;
-    std::fs::DirBuilder::new().recursive(true).mode(0o755).create(directory)
+    let user = rustix::process::geteuid();
+    let mode = if user.is_root() { 0o755 } else { 0o700 };
+    std::fs::DirBuilder::new().recursive(true).mode(mode).create(directory)?;
+    is_safe(&status(directory)?, &[user.as_raw()])
+}
+
+/// Why pools of the run directory that nobody named are not to be asked: anybody can make one in `/tmp`. Root's lies
+/// where only root makes any.
+pub(crate) fn distrusted(directory: &Path) -> Option<std::io::Error> {
+    let user = rustix::process::geteuid();
+    if told().is_some() || user.is_root() {
+        return None;
+    }
+    match status(directory) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+        status => status.and_then(|status| is_safe(&status, &[user.as_raw()])).err(),
+    }
+}
+
+/// What the directory is; one that nobody named is no link.
+fn status(directory: &Path) -> std::io::Result<Stat> {
+    let mut flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    if told().is_none() {
+        flags |= OFlags::NOFOLLOW;
+    }
+    let open = rustix::fs::open(directory, flags, Mode::empty())?;
+    Ok(rustix::fs::fstat(open)?)
+}
+
+fn is_safe(status: &Stat, owners: &[u32]) -> std::io::Result<()> {
+    let refuse =
+        |words: String| Err(std::io::Error::new(std::io::ErrorKind::PermissionDenied, words));
+    if !owners.contains(&status.st_uid) {
+        return refuse(format!("this directory belongs to another user ({})", status.st_uid));
+    }
+    if status.st_mode & 0o022 != 0 {
+        return refuse("others may write to this directory".to_owned());
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -206,5 +253,40 @@ mod tests {
         let claimed = claim(&files, "tank").unwrap();
         assert!(owner(&files.pid).unwrap().alive);
         drop(claimed);
+    }
+
+    #[test]
+    fn what_others_may_write_to_is_refused() {
+        use std::os::unix::fs::PermissionsExt;
+        let directory = tempfile::tempdir().unwrap();
+        let own = directory.path().join("a/b");
+        create(&own).unwrap();
+        create(&own).unwrap();
+        let mode = std::fs::metadata(&own).unwrap().permissions().mode() & 0o777;
+        let user = rustix::process::geteuid();
+        assert_eq!(mode & 0o022, 0, "{mode:o}");
+        assert!(user.is_root() || mode == 0o700, "{mode:o}");
+        for mode in [0o770, 0o702, 0o1777] {
+            std::fs::set_permissions(&own, PermissionsExt::from_mode(mode)).unwrap();
+            let error = create(&own).unwrap_err();
+            assert_eq!(error.to_string(), "others may write to this directory", "{mode:o}");
+        }
+        std::fs::set_permissions(&own, PermissionsExt::from_mode(0o755)).unwrap();
+        let status = status(&own).unwrap();
+        assert!(is_safe(&status, &[user.as_raw()]).is_ok());
+        let error = is_safe(&status, &[user.as_raw() + 1]).unwrap_err();
+        assert!(error.to_string().contains("belongs to another user"), "{error}");
+    }
+
+    #[test]
+    fn no_link_is_taken_for_a_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let files = files(directory.path(), "tank");
+        let kept = directory.path().join("kept");
+        std::fs::write(&kept, "1\ntank\n").unwrap();
+        std::os::unix::fs::symlink(&kept, &files.pid).unwrap();
+        assert!(claim(&files, "other").is_err());
+        assert_eq!(owner(&files.pid), None);
+        assert_eq!(std::fs::read(&kept).unwrap(), b"1\ntank\n");
     }
 }

@@ -8,6 +8,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{FileType, fstat};
 use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
@@ -39,11 +40,15 @@ impl Secret {
         Ok(read.into())
     }
 
-    /// The key that `from` holds, to its end.
+    /// The key that the pipe `from` holds, to its end.
     ///
     /// # Errors
-    /// If it is too long, cannot be read, or its end does not come in time.
+    /// If it is too long, cannot be read, or its end does not come in time; if it is no pipe: reading a file may
+    /// take for ever.
     pub fn read(from: OwnedFd, patience: Duration) -> io::Result<Secret> {
+        if FileType::from_raw_mode(fstat(&from)?.st_mode) != FileType::Fifo {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the key is not in a pipe"));
+        }
         let end = Instant::now() + patience;
         // Never grown: what was given up on the way would not be wiped.
         let mut bytes = Zeroizing::new([0; SECRET_MAX + 1]);
@@ -92,5 +97,8 @@ mod tests {
         let (read, _write) = io::pipe().unwrap();
         let error = Secret::read(read.into(), Duration::from_millis(20)).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        let zeros = std::fs::File::open("/dev/zero").unwrap();
+        let error = Secret::read(zeros.into(), patience).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
     }
 }

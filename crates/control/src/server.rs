@@ -32,10 +32,11 @@ const EXCHANGES_MAX: usize = 64;
 const WAITING_MAX: usize = 1024;
 /// Longest request in bytes of who does not own the process.
 const OTHERS_FRAME_MAX: usize = 512 << 10;
-/// Orders that are carried out or wait at the same time; more are refused.
-const ORDERS_MAX: usize = 256;
-/// Exchanges of which the client reads slowly, beside those.
-const SLOW_MAX: usize = 256;
+/// Orders that are carried out or wait at the same time, of those who own the process, and of others; more are
+/// refused.
+const ORDERS_MAX: [usize; 2] = [256, 64];
+/// Exchanges of which the client reads slowly, beside those, of both, too.
+const SLOW_MAX: [usize; 2] = [256, 64];
 /// How long a request may take to arrive, and each part of its answer to be read.
 const PATIENCE: Duration = LOOK_DEADLINE;
 
@@ -121,6 +122,14 @@ pub trait PoolService: Send + Sync {
     fn denied(&self, request: &Request, who: &Peer) -> Option<Failure> {
         let is_open = request.only_looks() || who.is_owner();
         (!is_open).then(|| Failure::new(FailureKind::Permission, "permission denied"))
+    }
+
+    /// This process is told to end: streams under way are cut off, and the pool is exported.
+    ///
+    /// # Errors
+    /// If it cannot be; what was changed is on the disks as far as they take it, and what can be is unmounted.
+    fn leave(&self) -> Result<(), Failure> {
+        Err(Failure::not_supported("exporting"))
     }
 
     /// Carries out an order. The lines are for standard error: what went wrong without making the whole
@@ -213,8 +222,8 @@ impl Server {
     pub fn begin(&self, listener: UnixListener, service: Arc<dyn PoolService>) -> io::Result<()> {
         let places = Arc::new(Places {
             lookers: [Slots::new(EXCHANGES_MAX), Slots::new(EXCHANGES_MAX)],
-            orders: Slots::new(ORDERS_MAX),
-            slow: Slots::new(SLOW_MAX),
+            orders: ORDERS_MAX.map(Slots::new),
+            slow: SLOW_MAX.map(Slots::new),
         });
         let begin = |name: &str, run: Box<dyn FnOnce() + Send>| {
             std::thread::Builder::new().name(name.into()).spawn(run).map(drop)
@@ -317,12 +326,12 @@ fn serve_each(
     }
 }
 
-/// What exchanges are served in.
+/// What exchanges are served in: each of those who own the process, and of others, so that these keep those from
+/// nothing.
 struct Places {
-    /// Of those who own the process, and of others.
     lookers: [Arc<Slots>; 2],
-    orders: Arc<Slots>,
-    slow: Arc<Slots>,
+    orders: [Arc<Slots>; 2],
+    slow: [Arc<Slots>; 2],
 }
 
 /// One request and its answers; how the server ends, if this was an order to. `slot` is one of the lookers'
@@ -334,13 +343,17 @@ fn exchange(
     slot: Slot,
     places: &Places,
 ) -> Option<Ending> {
+    let [orders, slow] = [&places.orders, &places.slow].map(|[own, others]| match who.is_owner() {
+        true => own,
+        false => others,
+    });
     let place = Mutex::new(Some(slot));
     let own = || place.lock().unwrap_or_else(PoisonError::into_inner);
     let replies = Replies::to(stream, PATIENCE).when_slow(|| {
         let mut own = own();
         let looks = |slot: &Slot| places.lookers.iter().any(|of| Arc::ptr_eq(&slot.0, of));
         if own.as_ref().is_some_and(looks)
-            && let Some(slow) = places.slow.try_take()
+            && let Some(slow) = slow.try_take()
         {
             *own = Some(slow);
         }
@@ -360,10 +373,10 @@ fn exchange(
     let looks = request.only_looks() && !service.reads(&request);
     let looks = looks || denied.is_some() || matches!(request, Request::Quit);
     if !looks {
-        *own() = places.orders.try_take();
+        *own() = orders.try_take();
     } else if matches!(&request, Request::Events(asked) if asked.follow) {
         // Those who stay take no place that others need to look.
-        *own() = places.slow.try_take();
+        *own() = slow.try_take();
     }
     let has_place = own().is_some();
     let answer = match denied {
@@ -374,8 +387,8 @@ fn exchange(
         }
         None => {
             let words = match looks {
-                true => format!("{SLOW_MAX} follow the events already"),
-                false => format!("{ORDERS_MAX} orders wait already, try again"),
+                true => "too many follow the events already",
+                false => "too many orders wait already, try again",
             };
             Err(Failure::new(FailureKind::Busy, words))
         }
@@ -501,7 +514,7 @@ mod tests {
             0 => Change::Sync.into(),
             _ => Request::History,
         };
-        let waiting: Vec<UnixStream> = (0..ORDERS_MAX).map(|n| ask(request(n))).collect();
+        let waiting: Vec<UnixStream> = (0..ORDERS_MAX[0]).map(|n| ask(request(n))).collect();
         let mut longest = Duration::ZERO;
         for _ in 0..2 * EXCHANGES_MAX {
             let begun = std::time::Instant::now();
@@ -526,6 +539,39 @@ mod tests {
             let answer: Reply = Timed::new(&stream, LOOK_DEADLINE).receive().unwrap();
             assert!(matches!(answer, Reply::Last(Answer::Done { .. })), "{answer:?}");
         }
+    }
+
+    #[test]
+    fn who_owns_the_process_is_served_however_much_others_ask() {
+        let (_go, wait) = mpsc::channel();
+        let service: Arc<dyn PoolService> = Arc::new(Waiting(Mutex::new(wait)));
+        let places = Arc::new(Places {
+            lookers: [Slots::new(EXCHANGES_MAX), Slots::new(EXCHANGES_MAX)],
+            orders: ORDERS_MAX.map(Slots::new),
+            slow: SLOW_MAX.map(Slots::new),
+        });
+        let own = rustix::process::geteuid().as_raw();
+        let ask = |user: u32, request: Request| {
+            let (client, stream) = UnixStream::pair().unwrap();
+            Timed::new(&client, LOOK_DEADLINE).send(request).unwrap();
+            let who = Peer { user: Some(user), groups: Vec::new() };
+            let (service, places) = (service.clone(), places.clone());
+            std::thread::spawn(move || {
+                let slot = Slots::new(1).take();
+                exchange((&stream, who), &*service, slot, &places)
+            });
+            client
+        };
+        let answer = |client: &UnixStream, patience| -> Option<Reply> {
+            Timed::new(client, patience).receive().ok()
+        };
+        let (soon, most) = (Duration::from_millis(300), ORDERS_MAX[0] + ORDERS_MAX[1]);
+        let others: Vec<UnixStream> = (0..most).map(|_| ask(own + 1, Request::History)).collect();
+        let refused = |client: &UnixStream| matches!(answer(client, soon), Some(Reply::Failed(why)) if why.kind == FailureKind::Busy);
+        assert!(others.iter().rev().any(refused), "none of the others was refused");
+        let waits = ask(own, Change::Sync.into());
+        let reply = answer(&waits, soon);
+        assert!(reply.is_none(), "{reply:?}");
     }
 
     /// A service with a history that no socket holds.

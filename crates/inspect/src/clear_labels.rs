@@ -14,6 +14,8 @@ use cenote_engine::pool::in_use::{Holder, device_in_use};
 use cenote_engine::pool::leaves::open_exclusive;
 use cenote_format::config::PoolState;
 
+use crate::in_use::listed_by;
+
 /// Bytes of a label.
 const LABEL: u64 = 256 << 10;
 /// Exit code if there is nothing to clear.
@@ -72,15 +74,27 @@ fn clear(path: &str, force: bool) -> Result<(), (String, u8)> {
 /// Refuses what is in use, or may be.
 fn may_be_cleared(path: &str, force: bool) -> Result<(), String> {
     let found = device_in_use(Path::new(path)).map_err(|error| error.to_string())?;
+    let advice = if force { ". Offline the disk first to clear its label." } else { "" };
     if let Some(holder) = &found.holder {
         let pool = found.pool.as_ref().map(|pool| pool.name.as_str()).unwrap_or_default();
-        let advice = if force { ". Offline the disk first to clear its label." } else { "" };
         return Err(match holder {
             Holder::Process => format!("{path} is a member (ACTIVE) of pool \"{pool}\"{advice}"),
             _ => format!("{path} is in use"),
         });
     }
     let Some(pool) = found.pool else { return Ok(()) };
+    let aside = match pool.state {
+        PoolState::Spare => Some("SPARE"),
+        PoolState::Cache => Some("L2CACHE"),
+        _ => None,
+    };
+    if let Some(kind) = aside {
+        // Its label does not say whose it is.
+        return match listed_by(Path::new(path)) {
+            Some(pool) => Err(format!("{path} is a member ({kind}) of pool \"{pool}\"{advice}")),
+            None => Ok(()),
+        };
+    }
     let what = match pool.state {
         PoolState::Exported => "exported",
         PoolState::Active => "potentially active",

@@ -70,7 +70,7 @@ fn disk(path: &Path, class: VdevClass, forcible: &mut Vec<String>, firm: &mut Ve
 
 /// The imported pool that lists a device among its spares or cache devices. Labels of those do not
 /// say whose they are, and stay as they are when their pool is destroyed: they mean nothing else.
-fn listed_by(path: &Path) -> Option<String> {
+pub(crate) fn listed_by(path: &Path) -> Option<String> {
     let client = Client::default();
     let real = |path: &Path| fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
     let own = real(path);

@@ -10,12 +10,9 @@ use std::process::ExitCode;
 use std::sync::{Arc, OnceLock, mpsc};
 
 use cenote_control::begin::{Beginning, Said};
-use cenote_control::changes::{Change, ChangeRequest};
-use cenote_control::peer::Peer;
 use cenote_control::protocol::{Failure, FailureKind};
-use cenote_control::replies::Replies;
 use cenote_control::run_directory::{self, PoolFiles};
-use cenote_control::server::{self, Call, Ending, PoolService, Server};
+use cenote_control::server::{self, Ending, PoolService, Server};
 use zeroize::Zeroizing;
 
 use crate::{memory, opening};
@@ -131,7 +128,7 @@ fn allow_descriptors() {
     }
 }
 
-/// Exports the pool when this process is asked to end, so that no dead mount stays behind. What is
+/// Exports the pool when this process is asked to end, so that no dead mount stays behind: streams are cut off, what is
 /// in use is taken out of the tree of files and answers with errors from then on. Before the pool is
 /// `served` nothing is mounted.
 ///
@@ -147,14 +144,9 @@ fn export_on_signals(
         for signal in signals.forever() {
             tracing::info!(signal, "exporting");
             let Some(service) = served.get() else { std::process::exit(1) };
-            // Not by the socket: whoever else asks there may be in the way.
-            let replies = Replies::to_nobody();
-            let who = Peer { user: Some(rustix::process::geteuid().as_raw()), groups: Vec::new() };
-            let call = Call { replies: &replies, who, descriptors: Vec::new() };
-            let order = ChangeRequest { command: None, change: Change::Export { force: true } };
-            match service.carry_out(&order, call) {
+            match service.leave() {
                 // Nobody waits any more once the first ending was taken.
-                Ok(_) => drop(ended.send(Ending::Exported)),
+                Ok(()) => drop(ended.send(Ending::Exported)),
                 Err(failure) => {
                     tracing::error!(%failure, "ended without exporting");
                     std::process::exit(1);

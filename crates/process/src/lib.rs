@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod beginning;
+mod lock_holder;
 mod log;
 mod memory;
 mod opening;

@@ -25,6 +25,7 @@ use cenote_engine::txg::Tx;
 use cenote_engine::{Error, ErrorKind};
 use cenote_format::Txg;
 
+use crate::lock_holder;
 use crate::memory;
 use crate::planned;
 use crate::service::changes::PoolChanges;
@@ -84,7 +85,14 @@ fn host_lock(pool: u64) -> Result<Option<HostLock>, String> {
     for _ in 0..TRIES {
         match HostLock::take(pool) {
             Ok(lock) => return Ok(Some(lock)),
-            Err(HostLockError::Held(_)) => std::thread::sleep(PAUSE),
+            Err(HostLockError::Held(_)) => {
+                if let Some(user) = lock_holder::other_user(pool) {
+                    // The devices are claimed all the same.
+                    tracing::warn!(user, "another user has the lock of the pool: done without");
+                    return Ok(None);
+                }
+                std::thread::sleep(PAUSE);
+            }
             Err(error @ HostLockError::Failed(_)) => {
                 // The devices are claimed all the same.
                 tracing::warn!(%error, "the pool is not locked on this host");

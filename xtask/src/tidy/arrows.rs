@@ -54,11 +54,21 @@ const PARTS: &[(&str, &[&str])] = &[
     ),
     (
         "process",
-        &["log", "memory", "planned", "whole_disks", "program", "service", "opening", "beginning"],
+        &[
+            "log",
+            "memory",
+            "lock_holder",
+            "planned",
+            "whole_disks",
+            "program",
+            "service",
+            "opening",
+            "beginning",
+        ],
     ),
     (
         "inspect",
-        &["disks", "offline", "cache_file", "clear_labels", "importable", "in_use", "look", "zdb"],
+        &["disks", "offline", "cache_file", "in_use", "clear_labels", "importable", "look", "zdb"],
     ),
 ];
 

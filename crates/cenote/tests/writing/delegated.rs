@@ -9,13 +9,13 @@ use std::process::{Command, Output};
 use super::Bench;
 
 /// Somebody who has nothing here but what he is given.
-const ALICE: u32 = 4321;
+pub(crate) const ALICE: u32 = 4321;
 /// One of her groups.
 const GROUP: u32 = 4400;
 const BOB: u32 = 4322;
 
 /// A pool with a home of Alice's.
-fn home() -> Option<Bench> {
+pub(crate) fn home() -> Option<Bench> {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: needs root");
         return None;
@@ -60,14 +60,14 @@ impl Bench {
         (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
     }
 
-    fn as_alice(&self, arguments: &[&str]) -> String {
+    pub(crate) fn as_alice(&self, arguments: &[&str]) -> String {
         let output = self.output_as(ALICE, arguments);
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{arguments:?}: {said}");
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    fn denied_to(&self, user: u32, arguments: &[&str]) -> String {
+    pub(crate) fn denied_to(&self, user: u32, arguments: &[&str]) -> String {
         let output = self.output_as(user, arguments);
         assert!(!output.status.success(), "{arguments:?} was not denied");
         String::from_utf8_lossy(&output.stderr).into_owned()

@@ -34,6 +34,7 @@ mod readers;
 mod rebuild;
 mod receive;
 mod redacted;
+mod refusals;
 mod replaced;
 mod replicate;
 mod replicators;

@@ -1,7 +1,8 @@
 //! `sanoid.conf`, as sanoid reads it.
 //!
 //! Invariant: what a section leaves open comes from its templates, the last one named first, then from the template
-//! `default` of the file, then from what sanoid itself supposes.
+//! `default` of the file, then from what sanoid itself supposes. A value that is not understood is refused with its
+//! line: taken for something else, it could cost snapshots.
 
 use std::collections::BTreeMap;
 
@@ -64,11 +65,79 @@ const OTHERS: [&str; 20] = [
     "pre_pruning_script",
     "force_prune",
 ];
+/// What is said with yes or no.
+const SWITCHES: [&str; 11] = [
+    "recursive",
+    "process_children_only",
+    "skip_children",
+    "autosnap",
+    "autoprune",
+    "monitor",
+    "monitor_dont_warn",
+    "monitor_dont_crit",
+    "no_inconsistent_snapshot",
+    "force_post_snapshot_script",
+    "force_prune",
+];
 /// Scripts that sanoid would run.
 const SCRIPTS: [&str; 4] =
     ["pre_snapshot_script", "post_snapshot_script", "pruning_script", "pre_pruning_script"];
 
 type Values = BTreeMap<String, String>;
+
+/// The value of `key` as it is kept: what stands behind a number as a remark is left out, for sanoid reads the digits
+/// at its beginning, too.
+fn understood(key: &str, value: &str) -> Result<String, &'static str> {
+    let is_limit = key.ends_with("_warn") || key.ends_with("_crit");
+    match key {
+        "use_template" | "path" => Ok(value.to_owned()),
+        _ if SCRIPTS.contains(&key) => Ok(value.to_owned()),
+        "recursive" if value.eq_ignore_ascii_case("zfs") => Ok(value.to_owned()),
+        _ if SWITCHES.contains(&key) => match yes_or_no(value) {
+            Some(_) => Ok(value.to_owned()),
+            None => Err("neither yes nor no"),
+        },
+        _ if is_limit && !key.starts_with("capacity_") => match seconds(value, 1) {
+            Some(_) => Ok(value.to_owned()),
+            None => Err("not a time"),
+        },
+        _ => number(value, key.starts_with("capacity_")).ok_or("not a number"),
+    }
+}
+
+fn yes_or_no(value: &str) -> Option<bool> {
+    match value.to_ascii_lowercase().as_str() {
+        "1" | "yes" | "true" | "on" => Some(true),
+        "0" | "no" | "false" | "off" => Some(false),
+        _ => None,
+    }
+}
+
+fn number(value: &str, percent: bool) -> Option<String> {
+    let remark = value.find(['#', ';']).filter(|&at| value[..at].ends_with(char::is_whitespace));
+    let digits = remark.map_or(value, |at| &value[..at]).trim();
+    let digits = if percent { digits.strip_suffix('%').unwrap_or(digits) } else { digits };
+    let is_number = digits.bytes().all(|one| one.is_ascii_digit()) && digits.parse::<u64>().is_ok();
+    is_number.then(|| digits.to_owned())
+}
+
+/// A time in seconds; a bare number stands for `unit` seconds.
+fn seconds(text: &str, unit: u64) -> Option<u64> {
+    let text = text.to_ascii_lowercase();
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, suffix) = text.split_at(end);
+    let unit = match suffix.trim() {
+        "" => unit,
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        "d" => 86_400,
+        "w" => 7 * 86_400,
+        "y" => 31_557_600,
+        _ => return None,
+    };
+    number.parse::<u64>().ok()?.checked_mul(unit)
+}
 
 /// How what is below a dataset is treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,7 +170,7 @@ impl Rules {
     }
 
     pub(super) fn is_on(&self, name: &str) -> bool {
-        matches!(self.text(name).to_ascii_lowercase().as_str(), "1" | "yes" | "true" | "on")
+        yes_or_no(self.text(name)).unwrap_or(false)
     }
 
     pub(super) fn number(&self, name: &str) -> u64 {
@@ -110,20 +179,7 @@ impl Rules {
 
     /// A time in seconds; a bare number stands for `unit` seconds. None: nothing is said, or nothing is wanted.
     pub(super) fn age(&self, name: &str, unit: u64) -> Option<u64> {
-        let text = self.text(name).to_ascii_lowercase();
-        let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-        let (number, suffix) = text.split_at(end);
-        let unit = match suffix.trim() {
-            "" => unit,
-            "s" => 1,
-            "m" => 60,
-            "h" => 3600,
-            "d" => 86_400,
-            "w" => 7 * 86_400,
-            "y" => 31_557_600,
-            _ => return None,
-        };
-        number.parse::<u64>().ok()?.checked_mul(unit).filter(|age| *age > 0)
+        seconds(self.text(name), unit).filter(|age| *age > 0)
     }
 
     /// Scripts that are named and not run.
@@ -132,7 +188,7 @@ impl Rules {
     }
 }
 
-/// Reads a file.
+/// Reads a file: its sections, those of datasets before those of what lies below them.
 ///
 /// # Errors
 /// What is wrong, with its line.
@@ -154,17 +210,27 @@ pub(super) fn read(text: &str) -> Result<Vec<Section>, String> {
         let (key, value) =
             line.split_once('=').ok_or(format!("line {number}: no 'name = value'"))?;
         let (key, value) = (key.trim().to_owned(), value.trim().to_owned());
-        let section = order.last().and_then(|name| all.get_mut(name));
+        let name = order.last().map(String::as_str).unwrap_or_default();
+        let section = all.get_mut(name);
         let section = section.ok_or(format!("line {number}: it belongs to no [section]"))?;
+        if name == "version" {
+            section.insert(key, value);
+            continue;
+        }
         let is_known =
             OTHERS.contains(&key.as_str()) || SUPPOSED.iter().any(|(name, _)| *name == key);
-        if !is_known && order.last().is_some_and(|name| name != "version") {
+        if !is_known {
             return Err(format!("line {number}: '{key}' is not known"));
         }
-        section.insert(key, value);
+        let kept = understood(&key, &value);
+        let kept = kept.map_err(|why| format!("line {number}: {key} = {value}: {why}"))?;
+        section.insert(key, kept);
     }
     let is_dataset = |name: &&String| !name.starts_with("template_") && name.as_str() != "version";
-    order.iter().filter(is_dataset).map(|name| section(name, &all)).collect()
+    let sections = order.iter().filter(is_dataset).map(|name| section(name, &all));
+    let mut sections = sections.collect::<Result<Vec<_>, _>>()?;
+    sections.sort_by_key(|one| one.dataset.matches('/').count());
+    Ok(sections)
 }
 
 fn section(name: &str, all: &BTreeMap<String, Values>) -> Result<Section, String> {
@@ -243,6 +309,21 @@ mod tests {
     }
 
     #[test]
+    fn a_remark_behind_a_number_is_left_out() {
+        let rules = &read("[a]\ndaily = 7 # a week\nhourly = 3\t; few\ncapacity_warn = 80%")
+            .unwrap()[0]
+            .rules;
+        assert_eq!([rules.number("daily"), rules.number("hourly")], [7, 3]);
+    }
+
+    #[test]
+    fn what_is_above_comes_first() {
+        let all = read("[a/b/c]\n[b]\n[a/b]\n[a]\n").unwrap();
+        let names: Vec<&str> = all.iter().map(|one| one.dataset.as_str()).collect();
+        assert_eq!(names, ["b", "a", "a/b", "a/b/c"]);
+    }
+
+    #[test]
     fn what_is_wrong_is_told_with_its_place() {
         for (text, words) in [
             ("hourly = 1", "line 1: it belongs to no [section]"),
@@ -250,6 +331,18 @@ mod tests {
             ("[a]\n[a]", "line 2: [a] stands here a second time"),
             ("[a]\nhuorly = 1", "line 2: 'huorly' is not known"),
             ("[a]\nuse_template = x", "[a]: there is no template 'x'"),
+            // Taken for none, all but the newest snapshot would go.
+            ("[a]\ndaily = 9O", "line 2: daily = 9O: not a number"),
+            ("[a]\ndaily =", "line 2: daily = : not a number"),
+            ("[a]\n\ndaily = -1", "line 3: daily = -1: not a number"),
+            ("[a]\ndaily = 90 days", "line 2: daily = 90 days: not a number"),
+            (
+                "[a]\ndaily = 99999999999999999999",
+                "line 2: daily = 99999999999999999999: not a number",
+            ),
+            ("[a]\nautoprune = no # never", "line 2: autoprune = no # never: neither yes nor no"),
+            ("[a]\nrecursive = maybe", "line 2: recursive = maybe: neither yes nor no"),
+            ("[a]\nhourly_warn = 5 parsecs", "line 2: hourly_warn = 5 parsecs: not a time"),
         ] {
             assert_eq!(read(text).unwrap_err(), words);
         }

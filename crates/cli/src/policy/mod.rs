@@ -130,6 +130,7 @@ impl Doing {
     fn ruled(&mut self, sections: &[Section]) -> BTreeMap<String, Ruled> {
         let named: BTreeSet<&str> = sections.iter().map(|one| one.dataset.as_str()).collect();
         let mut all = BTreeMap::new();
+        // Those of what lies below come later: the nearest one counts.
         for section in sections {
             let depth = (section.below == Below::Nothing && !section.only_below).then_some(0);
             let found = match self.datasets(&section.dataset, depth) {

@@ -207,6 +207,9 @@ impl Daemon {
                 Heard::End(pool) if self.verbose => {
                     terminal::complain(&format!("pool={pool} says no more"));
                 }
+                Heard::Refused(pool, why) => {
+                    terminal::complain(&format!("pool={pool} cannot be followed: {why}"));
+                }
                 Heard::End(_) | Heard::Nothing => {}
             }
             self.zedlets.reap();

@@ -51,9 +51,15 @@ pub fn run(arguments: &[String]) -> ExitCode {
         return list(pool, show);
     }
     follow(&Client::default(), pool, &BTreeMap::new(), |heard| {
-        if let Heard::Events(_, part) = heard {
-            dropped(part.dropped);
-            part.events.iter().for_each(show);
+        match heard {
+            Heard::Events(_, part) => {
+                dropped(part.dropped);
+                part.events.iter().for_each(show);
+            }
+            Heard::Refused(pool, why) => {
+                terminal::complain(&format!("cannot follow '{pool}': {why}"));
+            }
+            Heard::End(_) | Heard::Nothing => {}
         }
         true
     });

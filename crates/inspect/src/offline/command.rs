@@ -16,7 +16,8 @@ use cenote_posix::{Filesystem, Volume};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::copy::{CopyOptions, CopyReport, copy};
+use super::below::{Below, inside};
+use super::copy::{CopyOptions, CopyReport, copy, copy_below};
 use super::target::{SourceOptions, Target};
 use super::walk::{self, Step};
 
@@ -191,12 +192,12 @@ fn try_tree(arguments: &TreeArguments) -> Result<bool, Error> {
             let depth = path.components().count().saturating_sub(1);
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             let mark = if walk::is_directory(attributes) { "/" } else { "" };
-            writeln!(out, "{}{name}{mark}", "  ".repeat(depth))
+            writeln!(out, "{}{name}{mark}", "  ".repeat(depth)).map(|()| true)
         }
         Step::Unreadable { path, error } => {
             fine = false;
             eprintln!("cenote: {}: {}", path.display(), error.reason);
-            Ok(())
+            Ok(true)
         }
     })
     .map_err(output)?;
@@ -257,18 +258,17 @@ fn try_copy(arguments: &CopyArguments) -> Result<bool, Error> {
     let target = &arguments.target;
     let pool = arguments.source.open(target.pool())?;
     let options = CopyOptions { skip_errors: arguments.skip_errors };
-    let mut jobs = vec![(target.clone(), arguments.to.clone())];
+    let mut jobs = vec![(target.clone(), PathBuf::new())];
     if arguments.recursive {
-        jobs.extend(below(&pool, target, &arguments.to)?);
+        jobs.extend(below(&pool, target)?);
     }
     let bar = if arguments.quiet || arguments.json { ProgressBar::hidden() } else { bar(&pool) };
     let mut total = CopyReport::default();
     // A dataset's root replaces the directory it is mounted on, so those above come first.
-    for (job, to) in &jobs {
-        let one = copy_one(&pool, job, to, options, &bar, &total)?;
+    for (job, inside) in &jobs {
+        let one = copy_one(&pool, job, (&arguments.to, inside), options, &bar, &total)?;
         total.entries += one.entries;
         total.bytes += one.bytes;
-        let inside = to.strip_prefix(&arguments.to).unwrap_or(Path::new(""));
         total.losses.extend(one.losses.into_iter().map(|mut loss| {
             loss.path = inside.join(&loss.path).display().to_string();
             loss
@@ -296,15 +296,23 @@ fn try_copy(arguments: &CopyArguments) -> Result<bool, Error> {
 fn copy_one(
     pool: &Arc<Pool>,
     target: &Target,
-    to: &Path,
+    (to, inside): (&Path, &Path),
     options: CopyOptions,
     bar: &ProgressBar,
     before: &CopyReport,
 ) -> Result<CopyReport, Error> {
     let files = target.filesystem(pool)?;
     let node = walk::resolve(&files, &target.path).map_err(file_error(&target.path))?;
-    copy(&files, node, to, options, &mut |_, bytes| bar.set_position(before.bytes + bytes))
-        .map_err(|error| Error::new(ErrorKind::Io, format!("{}: {error}", to.display())))
+    let mut progress = |_, bytes| bar.set_position(before.bytes + bytes);
+    let copied = match inside.as_os_str().is_empty() {
+        true => copy(&files, node, to, options, &mut progress),
+        false => Below::make(to).and_then(|mut below| {
+            copy_below(&files, node, (&mut below, inside), options, &mut progress)
+        }),
+    };
+    copied.map_err(|error| {
+        Error::new(ErrorKind::Io, format!("{}: {error}", to.join(inside).display()))
+    })
 }
 
 fn bar(pool: &Arc<Pool>) -> ProgressBar {
@@ -318,8 +326,8 @@ fn bar(pool: &Arc<Pool>) -> ProgressBar {
     bar
 }
 
-/// The filesystems below `target` with the directories they would be mounted on under `to`.
-fn below(pool: &Arc<Pool>, target: &Target, to: &Path) -> Result<Vec<(Target, PathBuf)>, Error> {
+/// The filesystems below `target` with the directories they would be mounted on inside its own.
+fn below(pool: &Arc<Pool>, target: &Target) -> Result<Vec<(Target, PathBuf)>, Error> {
     let catalog = pool.catalog();
     let top = target.dataset(pool)?;
     let capacity = pool.capacity();
@@ -350,12 +358,12 @@ fn below(pool: &Arc<Pool>, target: &Target, to: &Path) -> Result<Vec<(Target, Pa
             continue;
         }
         let Some(path) = mountpoint(&head)? else { continue };
-        let Some(inside) = path.strip_prefix(&base).map(|rest| rest.trim_start_matches('/')) else {
+        let Some(inside) = inside(&base, &path) else {
             eprintln!("cenote: {} is mounted on {path}, outside {base}: not copied", head.name);
             continue;
         };
         let dataset = head.name.to_string();
-        jobs.push((Target { dataset, path: "/".into() }, to.join(inside)));
+        jobs.push((Target { dataset, path: "/".into() }, inside.to_owned()));
     }
     Ok(jobs)
 }

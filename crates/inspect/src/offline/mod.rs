@@ -2,6 +2,7 @@
 //!
 //! Invariant: nothing is written to a device.
 
+pub mod below;
 pub mod command;
 pub mod copy;
 pub mod pool;

@@ -59,11 +59,11 @@ struct Pending {
     name: Vec<u8>,
 }
 
-/// Calls `each` for everything below `start`.
+/// Calls `each` for everything below `start`; a directory for which it says false is not entered.
 pub fn walk(
     tree: &dyn Tree,
     start: NodeId,
-    each: &mut dyn FnMut(Step<'_>) -> io::Result<()>,
+    each: &mut dyn FnMut(Step<'_>) -> io::Result<bool>,
 ) -> io::Result<()> {
     // The root has two numbers, of which this is the one that lookups give.
     let start = tree.attributes(start).map_or(start, |attributes| attributes.node);
@@ -88,8 +88,8 @@ pub fn walk(
                 continue;
             }
         };
-        each(Step::Entry { path: &path, attributes: &attributes })?;
-        if !is_directory(&attributes) {
+        let enters = each(Step::Entry { path: &path, attributes: &attributes })?;
+        if !enters || !is_directory(&attributes) {
             continue;
         }
         if entered.insert(attributes.node) {
@@ -109,7 +109,7 @@ fn open(
     directory: PathBuf,
     node: NodeId,
     pending: &mut Vec<Pending>,
-    each: &mut dyn FnMut(Step<'_>) -> io::Result<()>,
+    each: &mut dyn FnMut(Step<'_>) -> io::Result<bool>,
 ) -> io::Result<()> {
     match list(tree, node) {
         Ok(names) => {
@@ -121,7 +121,7 @@ fn open(
             }));
             Ok(())
         }
-        Err(error) => each(Step::Unreadable { path: &directory, error }),
+        Err(error) => each(Step::Unreadable { path: &directory, error }).map(drop),
     }
 }
 

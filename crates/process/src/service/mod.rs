@@ -13,6 +13,7 @@ mod events;
 mod faults;
 mod history;
 mod jobs;
+mod leaving;
 mod mounts;
 mod orders;
 mod permissions;
@@ -51,6 +52,7 @@ use changes::PoolChanges;
 use datasets::{Shown, is_usage_known};
 use delegation::Need;
 use events::Told;
+use leaving::Leaving;
 use mounts::Mounts;
 use published::Publisher;
 use turns::{Turn, Turns};
@@ -85,6 +87,7 @@ pub struct Service {
     turns: Turns,
     told: Told,
     altroot: String,
+    leaving: Leaving,
 }
 
 impl Service {
@@ -122,6 +125,7 @@ impl Service {
             told,
             turns: Turns::default(),
             altroot: facts.altroot.clone().unwrap_or_default(),
+            leaving: Leaving::default(),
         });
         service.mounts.administer(Arc::new(by_files::ByFiles::of(&service)));
         service.keep_published();
@@ -415,5 +419,9 @@ impl PoolService for Service {
 
     fn carry_out(&self, request: &ChangeRequest, call: Call<'_>) -> Result<Carried, Failure> {
         self.give(request, call)
+    }
+
+    fn leave(&self) -> Result<(), Failure> {
+        self.cut_off_and_export()
     }
 }

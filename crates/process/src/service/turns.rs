@@ -40,6 +40,11 @@ impl Turns {
         self.orders.try_write().map(|held| Turn::Alone { _held: held })
     }
 
+    /// The same, if that is so within `time`.
+    pub fn alone_within(&self, time: Duration) -> Option<Turn<'_>> {
+        self.orders.try_write_for(time).map(|held| Turn::Alone { _held: held })
+    }
+
     /// Waits until no order is under way that moves mounts.
     pub fn beside(&self) -> Turn<'_> {
         Turn::Beside { _held: self.orders.read() }

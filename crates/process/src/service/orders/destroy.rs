@@ -50,7 +50,7 @@ impl Order for Destroy<'_> {
             return Err(no_dataset(name));
         }
         let before = service.mounts.places();
-        service.mounts.take_down_named(&destroy.names, destroy.force)?;
+        service.take_down(pool, &destroy.names, destroy.force)?;
         let made = places::made(&all, &destroy.names);
         if let Err(error) =
             doing.given_orders().and_then(|orders| orders.destroy(&destroy.names, destroy.defer))

@@ -137,6 +137,10 @@ impl Diff<'_> {
         let mut gone = None;
         let looked_at = |object| doing.replies.progress(object, u64::MAX);
         let told = differences(&old, &new, since.creation_txg, &looked_at, &mut |difference| {
+            if let Err(error) = doing.service.leaving.check() {
+                gone = Some(doing.refuse(FailureKind::Other, &error.to_string()));
+                return Err(Errno::new(cenote_posix::error::EIO, "the process ends"));
+            }
             lines.push(self.line(&place, &difference));
             if lines.len() < TOGETHER {
                 return Ok(());

@@ -3,6 +3,7 @@
 //! Invariant: a key that something mounted needs is not forgotten; what was decrypted with a key is forgotten
 //! with it.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use cenote_control::changes::LoadKeyRequest;
@@ -19,7 +20,16 @@ use crate::service::delegation::Need;
 use crate::service::mounts::Place;
 use crate::service::{Service, failure};
 
-pub(super) struct LoadKey<'a>(pub(super) &'a LoadKeyRequest);
+pub(super) struct LoadKey<'a> {
+    request: &'a LoadKeyRequest,
+    key: RefCell<Secret>,
+}
+
+impl<'a> LoadKey<'a> {
+    pub(super) fn new(request: &'a LoadKeyRequest) -> Self {
+        Self { request, key: RefCell::default() }
+    }
+}
 
 impl Order for LoadKey<'_> {
     fn cannot(&self, _: &str) -> String {
@@ -27,11 +37,11 @@ impl Order for LoadKey<'_> {
     }
 
     fn needs(&self, _: &Shown, _: &Peer) -> Option<Vec<Need>> {
-        Some(vec![Need::new("load-key", &self.0.dataset)])
+        Some(vec![Need::new("load-key", &self.request.dataset)])
     }
 
     fn words(&self, error: &Error) -> Option<String> {
-        let dataset = &self.0.dataset;
+        let dataset = &self.request.dataset;
         Some(match error.kind() {
             ErrorKind::WrongKey => format!("Incorrect key provided for '{dataset}'."),
             ErrorKind::Exists => format!("Key already loaded for '{dataset}'."),
@@ -49,17 +59,24 @@ impl Order for LoadKey<'_> {
         doing.as_ever()
     }
 
-    fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
-        let key: Secret = doing.key().map_err(|error| {
+    fn take(&self, doing: &Doing<'_>) -> Result<(), Failure> {
+        let key = doing.key().map_err(|error| {
             let words = format!("Failed to read key material: {error}");
             doing.refuse(FailureKind::Other, &words)
         })?;
+        self.key.replace(key);
+        Ok(())
+    }
+
+    fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
+        let key = self.key.borrow();
         let (keys, catalog) = (doing.pool.keys(), doing.pool.catalog());
-        let taken =
-            catalog.directory(&self.0.dataset).and_then(|directory| match self.0.check_only {
+        let taken = catalog.directory(&self.request.dataset).and_then(|directory| {
+            match self.request.check_only {
                 true => keys.check(&catalog, &directory, &key.0),
                 false => keys.load(&catalog, &directory, &key.0),
-            });
+            }
+        });
         taken.map_err(|error| doing.refused(&error))?;
         doing.service.changes.keys_loaded();
         Ok(Vec::new())
@@ -129,10 +146,10 @@ impl Service {
     }
 
     /// Unloads the keys of the encryption roots that were mounted and are not any more. None of them
-    /// if one is in use elsewhere.
+    /// if one is in use elsewhere, or not his to unload who gives the order.
     pub(super) fn unload_unmounted(
         &self,
-        pool: &Arc<Pool>,
+        doing: &Doing<'_>,
         all: &dyn Datasets,
         before: &[Place],
     ) -> Result<(), Failure> {
@@ -144,10 +161,12 @@ impl Service {
         let went = went.filter_map(|place| all.find(&place.dataset)).filter(is_loaded_root);
         let mut roots: Vec<String> = went.map(|dataset| dataset.name).collect();
         roots.sort();
+        let needs: Vec<Need> = roots.iter().map(|root| Need::new("load-key", root)).collect();
+        doing.check(&needs)?;
         if let Some(root) = roots.iter().find(|root| self.needs_key(all, root)) {
             let words = format!("{UNLOAD}: '{root}' is busy.");
             return Err(Failure::new(FailureKind::Busy, words));
         }
-        roots.iter().rev().try_for_each(|root| self.drop_key(pool, root))
+        roots.iter().rev().try_for_each(|root| self.drop_key(doing.pool, root))
     }
 }

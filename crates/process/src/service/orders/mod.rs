@@ -62,6 +62,9 @@ pub(super) const DENIED: &str = "permission denied";
 /// What orders are told while devices are away.
 pub(super) const SUSPENDED: &str = "pool I/O is currently suspended";
 
+/// Longest command line of who does not own the process, in bytes.
+const COMMAND_MAX: usize = 4096;
+
 /// Lines for standard error.
 pub(super) type Warnings = Vec<String>;
 
@@ -124,6 +127,12 @@ trait Order {
         Err(doing.refuse(FailureKind::Other, SUSPENDED))
     }
 
+    /// Takes what comes with it from who gave it, who may be slow: nobody waits for that.
+    fn take(&self, doing: &Doing<'_>) -> Result<(), Failure> {
+        let _ = doing;
+        Ok(())
+    }
+
     /// Checks what depends on the state of the pool, and does it. The command line goes into the history
     /// with what is changed ([`Doing::given`]), or else after it.
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure>;
@@ -134,7 +143,7 @@ fn order(change: &Change) -> Box<dyn Order + '_> {
     match change {
         Change::Mount(request) => Box::new(mount::Mount(request)),
         Change::Unmount(request) => Box::new(mount::Unmount(request)),
-        Change::LoadKey(request) => Box::new(keys::LoadKey(request)),
+        Change::LoadKey(request) => Box::new(keys::LoadKey::new(request)),
         Change::UnloadKey(dataset) => Box::new(keys::UnloadKey(dataset)),
         Change::CreateDataset(new) => Box::new(create::Create(new)),
         Change::Destroy(destroy) => Box::new(destroy::Destroy(destroy)),
@@ -369,6 +378,14 @@ impl Doing<'_> {
     }
 }
 
+/// As much of a command line as goes into the history: what others write there wears nothing out.
+fn bounded<'a>(command: &'a str, who: &Peer) -> &'a str {
+    match who.is_owner() {
+        true => command,
+        false => command.get(..command.floor_char_boundary(COMMAND_MAX)).unwrap_or_default(),
+    }
+}
+
 /// What an error of the engine is called for most orders.
 fn words(error: &Error) -> String {
     match error.kind() {
@@ -391,12 +408,13 @@ impl Service {
         let pool = self.pool()?;
         let order = &*order(&request.change);
         let Call { replies, who, descriptors } = call;
+        let command = request.command.as_deref().filter(|_| self.is_told_of(order, &who));
         let doing = Doing {
             service: self,
             pool: &pool,
             order,
             start: order.cannot(pool.name()),
-            command: request.command.as_deref(),
+            command: command.map(|command| bounded(command, &who)),
             noted: &Cell::new(false),
             replies,
             descriptors: &RefCell::new(descriptors),
@@ -449,8 +467,18 @@ impl Service {
         Ok(())
     }
 
+    /// Whether the history tells of an order: not of what anybody may ask for.
+    fn is_told_of(&self, order: &dyn Order, who: &Peer) -> bool {
+        let needs_something = || {
+            let needs = self.shown().ok().and_then(|all| order.needs(&all, who));
+            needs.is_some_and(|needs| !needs.is_empty())
+        };
+        who.is_owner() || needs_something()
+    }
+
     fn carry_out_now(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
         let (order, command) = (doing.order, doing.command);
+        order.take(doing)?;
         if order.is_urgent() {
             let warnings = order.carry_out(doing)?;
             if self.changes.suspended().is_none() {

@@ -53,6 +53,7 @@ impl Order for Unmount<'_> {
         format!("cannot unmount '{}'", self.0.dataset.as_deref().unwrap_or(pool))
     }
 
+    /// Whose keys go with it is known, and checked, when it has been unmounted.
     fn needs(&self, _: &Shown, _: &Peer) -> Option<Vec<Need>> {
         Some(vec![Need::new("mount", self.0.dataset.as_deref()?)])
     }
@@ -75,7 +76,7 @@ impl Order for Unmount<'_> {
         let places = service.mounts.places();
         let warnings = service.mounts.unmount(&all, self.0)?;
         if self.0.unload_keys
-            && let Err(failure) = service.unload_unmounted(pool, &all, &places)
+            && let Err(failure) = service.unload_unmounted(doing, &all, &places)
         {
             service.mounts.restore(pool, &all, places);
             return Err(failure);

@@ -206,7 +206,7 @@ impl Touched<'_> {
         let moved = self.moved(before);
         let down: Vec<String> =
             service.mounts.names().into_iter().filter(|name| moved.contains(name)).collect();
-        service.mounts.take_down_named(&down, false)?;
+        service.take_down(pool, &down, false)?;
         let made = make();
         if made.is_ok() && self.has("mountpoint") {
             places::remove(places::made(before, &down));
@@ -275,7 +275,7 @@ fn remount(
     let mut warnings = Vec::new();
     let names = mounted.iter().map(|place| &place.dataset);
     for name in names.filter(|name| concerned.contains(*name)) {
-        let down = doing.service.mounts.take_down_named(std::slice::from_ref(name), false);
+        let down = doing.service.take_down(doing.pool, std::slice::from_ref(name), false);
         // all below came down with it
         let up =
             down.map(|()| doing.service.restore(doing.pool, fresh, mounted, doing.on_behalf()));

@@ -17,6 +17,26 @@ use crate::service::datasets::Datasets;
 use crate::service::mounts::Place;
 
 impl Service {
+    /// Unmounts these and what is mounted below them. If one of them cannot be, those that were are mounted again.
+    pub(super) fn take_down(
+        &self,
+        pool: &Arc<Pool>,
+        names: &[String],
+        force: bool,
+    ) -> Result<(), Failure> {
+        let before = self.mounts.places();
+        let done = self.mounts.take_down_named(names, force);
+        done.inspect_err(|_| self.put_back(pool, before))
+    }
+
+    /// Mounts again what was mounted, each where it was.
+    pub(super) fn put_back(&self, pool: &Arc<Pool>, before: Vec<Place>) {
+        match self.shown() {
+            Ok(all) => self.mounts.restore(pool, &all, before),
+            Err(failure) => tracing::warn!(%failure, "not mounted again"),
+        }
+    }
+
     /// Mounts one filesystem if its properties say that it should be.
     pub(super) fn mount_if_due(
         &self,
@@ -108,7 +128,7 @@ impl Service {
             }
             // Not as it is: then anew, with all below.
             let name = std::slice::from_ref(&dataset.name);
-            let down = self.mounts.take_down_named(name, false);
+            let down = self.take_down(pool, name, false);
             match down.map(|()| self.restore(pool, fresh, &mounted, on_behalf)) {
                 Ok(lines) => warnings.extend(lines),
                 Err(_) => {

@@ -107,7 +107,7 @@ impl Rename<'_> {
             false => service.mounts.names().into_iter().filter(|name| below(name)).collect(),
         };
         let others = service.mounts.places();
-        service.mounts.take_down_named(&moved, rename.force)?;
+        service.take_down(pool, &moved, rename.force)?;
         let orders = doing
             .given_orders()
             .and_then(|orders| service.changes.above(orders, missing, doing.by()));

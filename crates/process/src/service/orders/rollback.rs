@@ -64,13 +64,7 @@ impl Order for Rollback<'_> {
         self.check_newer(doing, &all)?;
         let mounted = service.mounts.places();
         let down = [self.newer, &[self.dataset().to_owned()]].concat();
-        if let Err(failure) = service.mounts.take_down_named(&down, self.force) {
-            // Those before the one that is busy have been taken down.
-            for line in service.restore(pool, &all, &mounted, doing.on_behalf()) {
-                tracing::warn!(line, "not mounted again");
-            }
-            return Err(failure);
-        }
+        service.take_down(pool, &down, self.force)?;
         let made = places::made(&all, self.newer);
         let orders = doing.given_orders();
         let done = orders.and_then(|orders| orders.rollback(self.snapshot, self.newer));

@@ -68,7 +68,7 @@ impl Order for Receive<'_> {
         let from = doing.descriptors.take().pop();
         let from = from.ok_or_else(|| doing.refuse(FailureKind::Other, "no stream"))?;
         let live = service.changes.live().map_err(|error| doing.refused(&error))?.clone();
-        let reader = StreamReader::new(Source::new(from, doing.replies));
+        let reader = StreamReader::new(Source::new(from, doing.replies, &service.leaving));
         let mut session = Session {
             doing,
             request: self.0,
@@ -254,7 +254,11 @@ impl Session<'_> {
         };
         let facts = facts.map_err(|error| speaking.not_begun(&error))?;
         let kind = if facts.from.0 == 0 { "full" } else { "incremental" };
-        self.say(format!("receiving corrective {kind} stream of {} into {name}", facts.name));
+        let doing = if self.request.dry_run { "would receive" } else { "receiving" };
+        self.say(format!("{doing} corrective {kind} stream of {} into {name}", facts.name));
+        if self.request.dry_run {
+            return self.skip();
+        }
         let (begun, before) = (Instant::now(), self.reader.bytes());
         let corrected = receive::correct(&self.live, &found, &facts, &mut self.reader, |_| Ok(()));
         let done = corrected.map_err(|error| speaking.failed(&error))?;
@@ -563,6 +567,9 @@ impl Session<'_> {
         }
         service.publish(doing.pool)?;
         if made && !self.request.keep_unmounted {
+            // It may have been exported meanwhile, and is not while this is mounted.
+            let _turn = service.turns.beside();
+            service.pool()?;
             let _mounting = service.turns.mounting();
             let fresh = doing.shown()?;
             if let Err(failure) = doing.mount_if_due(&fresh, &order.dataset) {
@@ -591,7 +598,7 @@ impl Session<'_> {
             });
         }
         let mounted = service.mounts.places();
-        service.mounts.take_down_named(std::slice::from_ref(&order.dataset), true)?;
+        service.take_down(doing.pool, std::slice::from_ref(&order.dataset), true)?;
         let local = order.local.clone();
         let done = landing.end();
         let done = match (done, local.is_empty()) {

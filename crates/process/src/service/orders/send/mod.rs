@@ -55,7 +55,7 @@ impl Order for Send<'_> {
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
         let to = doing.descriptors.take().pop();
         let to = to.ok_or_else(|| doing.refuse(FailureKind::Other, "nowhere to write to"))?;
-        let sink = Sink::new(to, doing.replies)
+        let sink = Sink::new(to, doing.replies, &doing.service.leaving)
             .map_err(|error| doing.refuse(FailureKind::Other, &error.to_string()))?;
         let catalog = doing.pool.catalog();
         let (plan, options) = match &self.0.token {
@@ -78,8 +78,10 @@ impl Order for Send<'_> {
                 names.map(|name| need_to_send(&all, &name, options.raw)).collect();
             doing.check(&needs)?;
         }
-        // What is sent stays until this ends. What went while it was looked up is not there any more.
-        let kept = plan.streams.iter().map(|stream| doing.pool.kept().keep(stream.to.id));
+        // What is sent stays until this ends; who only wants to know how much it is holds up nobody. What went while
+        // it was looked up is not there any more.
+        let sent = plan.streams.iter().filter(|_| !self.0.dry_run);
+        let kept = sent.map(|stream| doing.pool.kept().keep(stream.to.id));
         let _kept: Vec<_> = kept.collect();
         for stream in &plan.streams {
             doing

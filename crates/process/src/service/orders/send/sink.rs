@@ -1,7 +1,7 @@
 //! Writing a stream to the descriptor that came with the order.
 //!
 //! Invariant: who only waits for the reader of the stream notices within a second that who gave the order has
-//! gone, and tells him that something is still done.
+//! gone, or the process is to end, and tells him that something is still done.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -10,6 +10,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use cenote_control::replies::Replies;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, Mode, OFlags, fstat};
+
+use crate::service::leaving::Leaving;
 
 /// How long is waited for room before it is looked who is still there.
 const GLANCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
@@ -31,6 +33,7 @@ pub(super) struct Sink<'a> {
     /// What is written at once, in bytes.
     piece: usize,
     replies: &'a Replies<'a>,
+    leaving: &'a Leaving,
     /// Bytes written since it was told how far it is.
     quiet: usize,
     /// Bytes of the present snapshot.
@@ -40,7 +43,11 @@ pub(super) struct Sink<'a> {
 }
 
 impl<'a> Sink<'a> {
-    pub(super) fn new(to: OwnedFd, replies: &'a Replies<'a>) -> io::Result<Self> {
+    pub(super) fn new(
+        to: OwnedFd,
+        replies: &'a Replies<'a>,
+        leaving: &'a Leaving,
+    ) -> io::Result<Self> {
         let kind = FileType::from_raw_mode(fstat(&to)?.st_mode);
         let waits = matches!(kind, FileType::Fifo | FileType::Socket);
         let (mut file, mut piece) = (File::from(to), LARGE_PIECE);
@@ -54,12 +61,13 @@ impl<'a> Sink<'a> {
                 (file, piece) = (own, LARGE_PIECE);
             }
         }
-        Ok(Self { file, waits, piece, replies, quiet: TELL, written: 0, total: 0 })
+        Ok(Self { file, waits, piece, replies, leaving, quiet: TELL, written: 0, total: 0 })
     }
 
     /// Tells how far it is; an error if nobody is there to be told.
     fn tell(&self) -> io::Result<()> {
         self.replies.progress(self.written, self.total.max(self.written.saturating_add(1)));
+        self.leaving.check()?;
         self.replies.check().map_err(|failure| io::Error::other(failure.message))
     }
 
