@@ -18,4 +18,5 @@ mod replayed;
 mod rig;
 mod rules;
 mod slow_reads;
+mod snapshots;
 mod xattr_records;
