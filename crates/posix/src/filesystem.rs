@@ -559,7 +559,10 @@ impl Tree for Filesystem {
 
     fn sync(&self, node: NodeId, _data_only: bool) -> Result<()> {
         match self.changeable(node) {
-            Ok((writer, object)) => writer.sync(object),
+            Ok((writer, object)) => {
+                writer.store_access_time_of(object);
+                writer.sync(object)
+            }
             Err(_) => Ok(()),
         }
     }

@@ -70,6 +70,10 @@ impl SpaceCheck for DatasetSpace {
     fn reserve(&self, blocks: u64, size: u64, purpose: Purpose) -> Result<Reservation> {
         Ok(self.live.reserve(self.id, blocks, size, purpose)?)
     }
+
+    fn reserve_at_once(&self, blocks: u64, size: u64, purpose: Purpose) -> Option<Reservation> {
+        self.live.reserve_at_once(self.id, blocks, size, purpose)
+    }
 }
 
 /// The snapshots of a head, as of now.

@@ -89,12 +89,9 @@ impl FilesystemWriter {
             self.set_size(&tx, file, size, ready)?;
         }
         // A time that was set goes before one that was noted.
-        if change.accessed.is_none()
-            && let Some(accessed) = node.access_noted()
-        {
+        if let (Some(accessed), None) = (node.accessed.take(), change.accessed) {
             facts.accessed = accessed;
         }
-        node.clear_access();
         let stored = match &list {
             Some(list) => {
                 let stored = self.stored_names(file, &[ACCESS_NAME])?;

@@ -4,6 +4,7 @@
 // A test ends at the first surprise, in helpers too.
 #![allow(clippy::unwrap_used)]
 
+mod access_times;
 mod consistent;
 mod crowded;
 mod data_model;
