@@ -20,6 +20,7 @@ mod data;
 mod delete_queue;
 mod extended;
 mod file_flags;
+mod followers;
 mod log;
 mod names;
 mod namespace;

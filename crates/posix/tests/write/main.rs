@@ -12,6 +12,7 @@ mod full;
 mod log_faults;
 mod name_model;
 mod noted;
+mod owners;
 #[allow(dead_code, reason = "others use the rest")]
 #[path = "../crashes/pool.rs"]
 mod pool;
