@@ -4,7 +4,6 @@
 //! they may stay in memory; what is noted and not stored is shown as if it were.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use cenote_engine::txg::{Purpose, Reservation};
@@ -25,36 +24,6 @@ const STORED_FROM: usize = 512;
 const NOTED_MOST: usize = 16 * STORED_FROM;
 /// Groups that are waited for to store the times of all files.
 const MOST_WAITS: u32 = 4;
-const SECOND: i64 = 1_000_000_000;
-
-/// When a file was read last, if its object does not say so yet: nanoseconds since 1970, or 0.
-#[derive(Default)]
-pub(super) struct Accessed(AtomicI64);
-
-impl Accessed {
-    /// Notes a time; whether none was noted.
-    fn note(&self, time: Timestamp) -> bool {
-        let nanoseconds = time.seconds.saturating_mul(SECOND);
-        self.0.fetch_max(nanoseconds.saturating_add(time.nanoseconds.into()), Relaxed) == 0
-    }
-
-    /// What is noted.
-    pub(super) fn get(&self) -> Option<Timestamp> {
-        time_of(self.0.load(Relaxed))
-    }
-
-    /// What was noted is noted no more: the object says it, or another time was set.
-    pub(super) fn take(&self) -> Option<Timestamp> {
-        time_of(self.0.swap(0, Relaxed))
-    }
-}
-
-fn time_of(nanoseconds: i64) -> Option<Timestamp> {
-    (nanoseconds != 0).then(|| Timestamp {
-        seconds: nanoseconds.div_euclid(SECOND),
-        nanoseconds: nanoseconds.rem_euclid(SECOND) as u32,
-    })
-}
 
 /// The files whose times are only noted.
 #[derive(Default)]

@@ -13,6 +13,7 @@
 //! Order of locks: rename lock, files by object, delete queue, transaction, attribute layouts.
 
 mod access_times;
+mod accessed;
 mod acl;
 mod attributes;
 mod copy;

@@ -12,7 +12,7 @@ use cenote_format::ObjectId;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use smallvec::SmallVec;
 
-use super::access_times::Accessed;
+use super::accessed::Accessed;
 use crate::error::ESTALE;
 use crate::tree::{Errno, Result};
 use crate::view::File;
