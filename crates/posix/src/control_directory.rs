@@ -1,12 +1,14 @@
 //! `.zfs`: a synthetic directory at the root, through which the snapshots are reached.
 //!
 //! Chapter 05, section 14. Invariant: the number of a snapshot's view stays the same as long as the
-//! filesystem is mounted and is never given to another; few snapshots are open at a time.
+//! filesystem is mounted and is never given to another, though the object of a snapshot that is gone
+//! is used again; few snapshots are open at a time, none longer than it is there.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
 use cenote_engine::object::ObjectSet;
+use cenote_format::Guid;
 use parking_lot::Mutex;
 use quick_cache::sync::Cache;
 
@@ -39,13 +41,22 @@ pub enum SnapshotDirectory {
     Disabled,
 }
 
+/// Which snapshot one is, whatever it is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SnapshotIdentity {
+    /// Object number of its dataset, which another has when this is gone.
+    pub id: u64,
+    /// No other has this.
+    pub guid: Guid,
+}
+
 /// A snapshot of the filesystem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
     /// Name after the `@`.
     pub name: Vec<u8>,
-    /// Object number of its dataset.
-    pub id: u64,
+    /// Which it is.
+    pub identity: SnapshotIdentity,
 }
 
 /// Where the snapshots of a filesystem come from.
@@ -58,8 +69,14 @@ pub trait SnapshotSource: Send + Sync {
         Ok(self.list()?.into_iter().find(|snapshot| snapshot.name == name))
     }
 
-    /// The object set of the snapshot whose dataset is object `id`.
-    fn open(&self, id: u64) -> cenote_engine::Result<ObjectSet>;
+    /// The object set of a snapshot; `NotFound` where it is gone.
+    fn open(&self, snapshot: SnapshotIdentity) -> cenote_engine::Result<ObjectSet>;
+
+    /// Whether a snapshot is there.
+    fn is_there(&self, snapshot: SnapshotIdentity) -> cenote_engine::Result<bool>;
+
+    /// Which state of the pool that is told of: in the same one nothing comes or goes.
+    fn state(&self) -> u64;
 
     /// The full name of the filesystem now.
     fn head_name(&self) -> cenote_engine::Result<String> {
@@ -81,33 +98,41 @@ pub trait SnapshotAdmin: Send + Sync {
 
 #[derive(Default)]
 struct Numbers {
-    by_id: HashMap<u64, u16>,
-    /// Dataset of view `index + 1`.
-    ids: Vec<u64>,
+    by_snapshot: HashMap<SnapshotIdentity, u16>,
+    /// Snapshot of view `index + 1`.
+    snapshots: Vec<SnapshotIdentity>,
 }
 
 impl Numbers {
-    fn of(&mut self, id: u64) -> Result<u16> {
-        if let Some(number) = self.by_id.get(&id) {
+    fn of(&mut self, snapshot: SnapshotIdentity) -> Result<u16> {
+        if let Some(number) = self.by_snapshot.get(&snapshot) {
             return Ok(*number);
         }
-        let number = u16::try_from(self.ids.len() + 1)
+        let number = u16::try_from(self.snapshots.len() + 1)
             .map_err(|_| Errno::new(ENFILE, "65535 snapshots were visited: mount again"))?;
-        self.ids.push(id);
-        self.by_id.insert(id, number);
+        self.snapshots.push(snapshot);
+        self.by_snapshot.insert(snapshot, number);
         Ok(number)
     }
 
-    fn id(&self, number: u16) -> Option<u64> {
-        self.ids.get(usize::from(number).checked_sub(1)?).copied()
+    fn snapshot(&self, number: u16) -> Option<SnapshotIdentity> {
+        self.snapshots.get(usize::from(number).checked_sub(1)?).copied()
     }
+}
+
+/// A snapshot that is kept open.
+#[derive(Clone)]
+struct OpenSnapshot {
+    view: Arc<View>,
+    /// The state of the pool in which it was last seen to be there.
+    seen: u64,
 }
 
 /// The control directory of one mounted filesystem.
 pub struct ControlDirectory {
     source: Option<Box<dyn SnapshotSource>>,
     numbers: Mutex<Numbers>,
-    open: Cache<u16, Arc<View>>,
+    open: Cache<u16, OpenSnapshot>,
     mounted: Timestamp,
     admin: OnceLock<Arc<dyn SnapshotAdmin>>,
 }
@@ -164,22 +189,30 @@ impl ControlDirectory {
         self.open.clear();
     }
 
-    /// The view with `number`.
+    /// The view with `number`; ESTALE when its snapshot is gone.
     pub fn view(&self, number: u16) -> Result<Arc<View>> {
-        if let Some(view) = self.open.get(&number) {
-            return Ok(view);
-        }
-        let id = self.numbers.lock().id(number);
-        let source = self.source.as_deref();
-        let (Some(id), Some(source)) = (id, source) else {
+        let snapshot = self.numbers.lock().snapshot(number);
+        let (Some(snapshot), Some(source)) = (snapshot, self.source.as_deref()) else {
             return Err(Errno::new(ESTALE, format!("no snapshot has number {number}")));
         };
-        let objects = source.open(id).map_err(|error| match error.kind() {
-            cenote_engine::ErrorKind::NotFound => Errno::new(ESTALE, error.to_string()),
-            _ => error.into(),
-        })?;
-        let view = Arc::new(View::open(objects, number)?);
-        self.open.insert(number, view.clone());
+        // Asked before anything is looked at: what goes meanwhile is looked for again the next time.
+        let seen = source.state();
+        let view = match self.open.get(&number) {
+            Some(open) if open.seen == seen => return Ok(open.view),
+            Some(open) if source.is_there(snapshot)? => open.view,
+            Some(_) => {
+                self.open.remove(&number);
+                return Err(Errno::new(ESTALE, "the snapshot is gone"));
+            }
+            None => {
+                let objects = source.open(snapshot).map_err(|error| match error.kind() {
+                    cenote_engine::ErrorKind::NotFound => Errno::new(ESTALE, error.to_string()),
+                    _ => error.into(),
+                })?;
+                Arc::new(View::open(objects, number)?)
+            }
+        };
+        self.open.insert(number, OpenSnapshot { view: view.clone(), seen });
         Ok(view)
     }
 
@@ -190,7 +223,7 @@ impl ControlDirectory {
             None => None,
         };
         let snapshot = found.ok_or_else(|| Errno::new(ENOENT, "no such snapshot"))?;
-        let number = self.numbers.lock().of(snapshot.id)?;
+        let number = self.numbers.lock().of(snapshot.identity)?;
         self.view(number)
     }
 
@@ -263,13 +296,13 @@ impl ControlDirectory {
         each: &mut dyn FnMut(DirectoryEntry) -> bool,
     ) -> Result<()> {
         let mut snapshots = source.list()?;
-        snapshots.sort_by_key(|snapshot| snapshot.id);
-        for Snapshot { name, id } in snapshots {
-            let next = id.saturating_add(3);
+        snapshots.sort_by_key(|snapshot| snapshot.identity.id);
+        for Snapshot { name, identity } in snapshots {
+            let next = identity.id.saturating_add(3);
             if position >= next {
                 continue;
             }
-            let number = self.numbers.lock().of(id)?;
+            let number = self.numbers.lock().of(identity)?;
             // The root's object is known only once the snapshot is open: its view's number with
             // object 0 stands for it.
             let node = snapshot_root(number);
@@ -292,14 +325,27 @@ mod tests {
 
     struct Two;
 
+    /// The first snapshot that has object `id`.
+    fn first(id: u64) -> SnapshotIdentity {
+        SnapshotIdentity { id, guid: Guid(id + 1000) }
+    }
+
     impl SnapshotSource for Two {
         fn list(&self) -> cenote_engine::Result<Vec<Snapshot>> {
-            let snapshot = |name: &str, id| Snapshot { name: name.into(), id };
+            let snapshot = |name: &str, id| Snapshot { name: name.into(), identity: first(id) };
             Ok(vec![snapshot("later", 90), snapshot("sooner", 40)])
         }
 
-        fn open(&self, id: u64) -> cenote_engine::Result<ObjectSet> {
-            Err(cenote_engine::Error::not_found(format!("dataset {id}")))
+        fn open(&self, snapshot: SnapshotIdentity) -> cenote_engine::Result<ObjectSet> {
+            Err(cenote_engine::Error::not_found(format!("dataset {}", snapshot.id)))
+        }
+
+        fn is_there(&self, _: SnapshotIdentity) -> cenote_engine::Result<bool> {
+            Ok(false)
+        }
+
+        fn state(&self) -> u64 {
+            0
         }
 
         fn head_name(&self) -> cenote_engine::Result<String> {
@@ -391,10 +437,18 @@ mod tests {
     fn numbers_run_out_with_an_error() {
         let mut numbers = Numbers::default();
         for id in 0..65535 {
-            assert_eq!(u64::from(numbers.of(id).unwrap()), id + 1);
+            assert_eq!(u64::from(numbers.of(first(id)).unwrap()), id + 1);
         }
-        assert_eq!(numbers.of(99_999).unwrap_err().code, ENFILE);
-        assert_eq!(numbers.of(5).unwrap(), 6);
-        assert_eq!(numbers.id(6), Some(5));
+        assert_eq!(numbers.of(first(99_999)).unwrap_err().code, ENFILE);
+        assert_eq!(numbers.of(first(5)).unwrap(), 6);
+        assert_eq!(numbers.snapshot(6), Some(first(5)));
+    }
+
+    #[test]
+    fn a_number_is_of_one_snapshot_though_another_has_its_object() {
+        let mut numbers = Numbers::default();
+        assert_eq!(numbers.of(first(5)).unwrap(), 1);
+        assert_eq!(numbers.of(SnapshotIdentity { id: 5, guid: Guid(7) }).unwrap(), 2);
+        assert_eq!(numbers.of(first(5)).unwrap(), 1);
     }
 }

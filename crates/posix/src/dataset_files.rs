@@ -10,8 +10,9 @@ use cenote_engine::dataset::{
 use cenote_engine::object::ObjectSet;
 use cenote_engine::pool::Pool;
 use cenote_engine::{Error, ErrorKind};
+use cenote_format::ObjectType;
 
-use crate::control_directory::{Snapshot, SnapshotDirectory, SnapshotSource};
+use crate::control_directory::{Snapshot, SnapshotDirectory, SnapshotIdentity, SnapshotSource};
 use crate::filesystem::{Filesystem, FilesystemOptions};
 use crate::tree::{Result, Space, Timestamp};
 use crate::xattr::{AclType, XattrMode};
@@ -38,7 +39,8 @@ impl DatasetSnapshots {
 fn snapshot_of(dataset: &Dataset) -> Option<Snapshot> {
     match dataset.name.suffix() {
         Suffix::Snapshot(name) => {
-            Some(Snapshot { name: name.clone().into_bytes(), id: dataset.id.0 })
+            let identity = SnapshotIdentity { id: dataset.id.0, guid: dataset.phys.guid };
+            Some(Snapshot { name: name.clone().into_bytes(), identity })
         }
         _ => None,
     }
@@ -59,9 +61,28 @@ impl SnapshotSource for DatasetSnapshots {
         }
     }
 
-    fn open(&self, id: u64) -> cenote_engine::Result<ObjectSet> {
-        let dataset = self.catalog.dataset_by_id(id.into())?;
+    fn open(&self, snapshot: SnapshotIdentity) -> cenote_engine::Result<ObjectSet> {
+        if !self.is_there(snapshot)? {
+            return Err(Error::not_found("the snapshot is gone"));
+        }
+        let dataset = self.catalog.dataset_by_id(snapshot.id.into())?;
         self.catalog.object_set(&dataset, &*self.keys)
+    }
+
+    fn is_there(&self, snapshot: SnapshotIdentity) -> cenote_engine::Result<bool> {
+        let id = snapshot.id.into();
+        match self.catalog.mos().dnode(id) {
+            // The object may be anything by now.
+            Ok(dnode) if dnode.bonus_type != ObjectType::DSL_DATASET => Ok(false),
+            Ok(_) => Ok(self.catalog.dataset_phys(id)?.guid == snapshot.guid),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A catalog never changes.
+    fn state(&self) -> u64 {
+        0
     }
 }
 

@@ -529,20 +529,20 @@ impl Tree for Filesystem {
 
     fn allocate(
         &self,
-        _caller: Caller,
+        caller: Caller,
         node: NodeId,
         offset: u64,
         len: u64,
         what: Allocate,
     ) -> Result<()> {
         let (writer, object) = self.changeable(node)?;
-        writer.allocate(object, offset, len, what)?;
+        writer.allocate(object, (offset, len), what, caller.uid != 0)?;
         writer.sync_if_always(Some(object))
     }
 
     fn copy_range(
         &self,
-        _caller: Caller,
+        caller: Caller,
         from: (NodeId, u64),
         to: (NodeId, u64),
         len: u64,
@@ -552,14 +552,17 @@ impl Tree for Filesystem {
         let (_, source) = self
             .changeable(from.0)
             .map_err(|_| Errno::new(EOPNOTSUPP, "the source is in a snapshot"))?;
-        let copied = writer.copy_range((source, from.1), (target, to.1), len)?;
+        let copied = writer.copy_range((source, from.1), (target, to.1), len, caller.uid != 0)?;
         writer.sync_if_always(Some(target))?;
         Ok(copied)
     }
 
     fn sync(&self, node: NodeId, _data_only: bool) -> Result<()> {
         match self.changeable(node) {
-            Ok((writer, object)) => writer.sync(object),
+            Ok((writer, object)) => {
+                writer.store_access_time_of(object);
+                writer.sync(object)
+            }
             Err(_) => Ok(()),
         }
     }

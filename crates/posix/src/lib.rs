@@ -22,7 +22,9 @@ pub mod volume;
 pub mod write;
 pub mod xattr;
 
-pub use control_directory::{Snapshot, SnapshotAdmin, SnapshotDirectory, SnapshotSource};
+pub use control_directory::{
+    Snapshot, SnapshotAdmin, SnapshotDirectory, SnapshotIdentity, SnapshotSource,
+};
 pub use filesystem::{Filesystem, FilesystemOptions};
 pub use view::View;
 pub use volume::{Volume, VolumeWriteOptions};

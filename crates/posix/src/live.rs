@@ -12,7 +12,7 @@ use cenote_engine::txg::{Purpose, Reservation};
 use cenote_engine::{Error, ErrorKind, object::ObjectSet};
 use cenote_format::ObjectId;
 
-use crate::control_directory::{Snapshot, SnapshotSource};
+use crate::control_directory::{Snapshot, SnapshotIdentity, SnapshotSource};
 use crate::dataset_files::{self, DatasetProperties, DatasetSnapshots};
 use crate::error::{EACCES, ENOENT, EROFS};
 use crate::filesystem::{Filesystem, FilesystemOptions};
@@ -70,6 +70,10 @@ impl SpaceCheck for DatasetSpace {
     fn reserve(&self, blocks: u64, size: u64, purpose: Purpose) -> Result<Reservation> {
         Ok(self.live.reserve(self.id, blocks, size, purpose)?)
     }
+
+    fn reserve_at_once(&self, blocks: u64, size: u64, purpose: Purpose) -> Option<Reservation> {
+        self.live.reserve_at_once(self.id, blocks, size, purpose)
+    }
 }
 
 /// The snapshots of a head, as of now.
@@ -95,8 +99,17 @@ impl SnapshotSource for LiveSnapshots {
         self.now()?.find(name)
     }
 
-    fn open(&self, id: u64) -> cenote_engine::Result<ObjectSet> {
-        self.now()?.open(id)
+    fn open(&self, snapshot: SnapshotIdentity) -> cenote_engine::Result<ObjectSet> {
+        self.now()?.open(snapshot)
+    }
+
+    fn is_there(&self, snapshot: SnapshotIdentity) -> cenote_engine::Result<bool> {
+        self.now()?.is_there(snapshot)
+    }
+
+    /// The transaction group that is shown.
+    fn state(&self) -> u64 {
+        self.live.pool().uberblock().txg.0
     }
 
     fn head_name(&self) -> cenote_engine::Result<String> {

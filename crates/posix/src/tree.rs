@@ -344,7 +344,7 @@ pub trait Tree: Send + Sync + 'static {
     ) -> Result<()> {
         read_only()
     }
-    /// `fallocate`.
+    /// `fallocate`. Set-id bits go with it, unless the caller is root.
     fn allocate(
         &self,
         _caller: Caller,
@@ -355,7 +355,8 @@ pub trait Tree: Send + Sync + 'static {
     ) -> Result<()> {
         read_only()
     }
-    /// Copies a range between two files (or within one); gives the bytes copied.
+    /// Copies a range between two files (or within one); gives the bytes copied. Set-id bits of the
+    /// other go with it, unless the caller is root.
     fn copy_range(
         &self,
         _caller: Caller,

@@ -253,6 +253,12 @@ impl Gate {
         Ok(())
     }
 
+    /// Whether [`Gate::throttle`] would let a change through as it comes.
+    pub fn has_room(&self) -> bool {
+        let slow_from = self.limit.load(Relaxed) / 100 * SLOW_FROM;
+        !self.is_suspended.load(Relaxed) && self.held_bytes() < slow_from
+    }
+
     /// Whether changes do not begin while a group is due or being written: which of them a group holds then
     /// follows from what was done, not from when the writer woke up.
     pub fn keep_in_step(&self, keep: bool) {

@@ -9,7 +9,7 @@ use cenote_format::zil::Payload;
 use cenote_format::{BlockPointer, ObjectId};
 
 use super::FilesystemWriter;
-use super::data::{check_size, check_writable, end_of, modified};
+use super::data::{check_size, check_writable, end_of, modified, without_set_id};
 use super::nodes::Locked;
 use crate::error::EINVAL;
 use crate::tree::{Errno, Result};
@@ -29,11 +29,19 @@ struct Part {
     from: (ObjectId, u64),
     to: (ObjectId, u64),
     len: u64,
+    /// The other loses its set-id bits with it.
+    kill_set_id: bool,
 }
 
 impl FilesystemWriter {
-    /// Copies a range; gives the bytes copied.
-    pub fn copy_range(&self, from: (ObjectId, u64), to: (ObjectId, u64), len: u64) -> Result<u64> {
+    /// Copies a range; gives the bytes copied. `kill_set_id`: whoever copies may not keep set-id bits.
+    pub fn copy_range(
+        &self,
+        from: (ObjectId, u64),
+        to: (ObjectId, u64),
+        len: u64,
+        kill_set_id: bool,
+    ) -> Result<u64> {
         end_of(to.1, len)?;
         if from.0 == to.0 && from.1.abs_diff(to.1) < len {
             return Err(Errno::new(EINVAL, "the ranges overlap"));
@@ -45,6 +53,7 @@ impl FilesystemWriter {
                 from: (from.0, from.1.saturating_add(copied)),
                 to: (to.0, to.1.saturating_add(copied)),
                 len: len - copied,
+                kill_set_id,
             };
             let (done, is_last) = match self.copy_some(&rest, shares) {
                 // The caller asks again for what there was no space for.
@@ -88,7 +97,7 @@ impl FilesystemWriter {
         let ready = self.ready_to_write(file, part.to.1, data.len() as u64)?;
         let tx = self.begin()?;
         self.write_data(&tx, file, (part.to.1, &data), ready)?;
-        self.grown(&tx, file, part.to.1.saturating_add(data.len() as u64))?;
+        self.grown(&tx, file, part.to.1.saturating_add(data.len() as u64), part.kill_set_id)?;
         if let Some(log) = self.log.as_ref().filter(|_| file.facts.links != 0) {
             log.note_write(&tx, part.to.0.0, part.to.1, &data);
         }
@@ -101,11 +110,16 @@ impl FilesystemWriter {
         self.check_quota(&file.facts)
     }
 
-    /// Notes that data was written up to `end`.
-    fn grown(&self, tx: &Tx, file: &mut File, end: u64) -> Result<()> {
-        let mut facts = modified(&file.facts);
+    /// Notes that data was written up to `end`. Before the data: see [`Self::write`].
+    fn grown(&self, tx: &Tx, file: &mut File, end: u64, kill_set_id: bool) -> Result<()> {
+        let old = file.facts;
+        let mut facts = modified(&old);
         facts.size = facts.size.max(end);
-        self.store(tx, file, &facts, &[])
+        if kill_set_id {
+            facts.mode = without_set_id(facts.mode);
+        }
+        self.store_mode(tx, file, facts)?;
+        self.note_mode(tx, file, &old)
     }
 
     /// Makes blocks at the beginning of a part belong to both files; gives the bytes of them. 0 where a
@@ -143,13 +157,14 @@ impl FilesystemWriter {
         if !fits && (file.facts.size > 0 || file.object.block_count() > 1) {
             return Ok(0);
         }
-        self.take_in(file, &Shared { offset: part.to.1, len, block, pointers: &blocks })?;
+        let (offset, kill_set_id) = (part.to.1, part.kill_set_id);
+        self.take_in(file, &Shared { offset, len, block, pointers: &blocks, kill_set_id })?;
         Ok(len)
     }
 
     /// Makes blocks part of `file`, whose own have the same size or hold nothing.
     fn take_in(&self, file: &mut File, shared: &Shared<'_>) -> Result<()> {
-        let Shared { offset, len, block, pointers } = *shared;
+        let Shared { offset, len, block, pointers, kill_set_id } = *shared;
         let before = file.object.block_size();
         let first = offset.checked_div(block).unwrap_or(0);
         let base = file.object.base_to_clone(first, pointers.len() as u64)?;
@@ -162,7 +177,7 @@ impl FilesystemWriter {
             file.object.resize_over(tx, block, &mut only)?;
         }
         file.object.clone_over(tx, first, pointers, &base)?;
-        self.grown(tx, file, offset.saturating_add(len))?;
+        self.grown(tx, file, offset.saturating_add(len), kill_set_id)?;
         if file.facts.links == 0 {
             return Ok(());
         }
@@ -216,7 +231,8 @@ impl FilesystemWriter {
         if !fits || !ends_right || !file.object.may_clone_all(blocks, block) {
             return Ok(false);
         }
-        self.take_in(file, &Shared { offset, len, block, pointers: blocks })?;
+        let kill_set_id = false;
+        self.take_in(file, &Shared { offset, len, block, pointers: blocks, kill_set_id })?;
         Ok(true)
     }
 }
@@ -236,6 +252,7 @@ struct Shared<'a> {
     /// Bytes of each.
     block: u64,
     pointers: &'a [BlockPointer],
+    kill_set_id: bool,
 }
 
 #[cfg(test)]

@@ -285,8 +285,14 @@ impl FilesystemWriter {
         }
     }
 
-    /// `fallocate`.
-    pub fn allocate(&self, id: ObjectId, offset: u64, len: u64, what: Allocate) -> Result<()> {
+    /// `fallocate`; `kill_set_id` as in [`Self::copy_range`].
+    pub fn allocate(
+        &self,
+        id: ObjectId,
+        (offset, len): (u64, u64),
+        what: Allocate,
+        kill_set_id: bool,
+    ) -> Result<()> {
         if len == 0 {
             return Err(Errno::new(EINVAL, "an empty range"));
         }
@@ -317,7 +323,8 @@ impl FilesystemWriter {
         let stop = end.min(old.size);
         let punched = punches && stop > offset;
         let grows = !keep_size && end > old.size;
-        if !punched && !grows {
+        let mode = if kill_set_id { without_set_id(old.mode) } else { old.mode };
+        if !punched && !grows && mode == old.mode {
             return Ok(());
         }
         let size = if grows { end } else { old.size };
@@ -338,7 +345,8 @@ impl FilesystemWriter {
                 tx
             }
         };
-        self.store(&tx, file, &Facts { size, ..modified(&old) }, &[])?;
+        self.store_mode(&tx, file, Facts { size, mode, ..modified(&old) })?;
+        self.note_mode(&tx, file, &old)?;
         if grows {
             self.note_truncate(&tx, file, (end, 0))?;
         }

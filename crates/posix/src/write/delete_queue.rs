@@ -235,24 +235,4 @@ impl FilesystemWriter {
         }
         Ok(())
     }
-
-    /// Writes the access times that were only noted.
-    pub fn store_access_times(&self) {
-        for node in self.nodes.with_noted_access() {
-            if let Err(error) = self.store_access_time(&node) {
-                tracing::debug!("access time of object {}: {error}", node.id());
-            }
-        }
-    }
-
-    fn store_access_time(&self, node: &Arc<Node>) -> Result<()> {
-        let _reservation = self.admit_freeing()?;
-        let mut state = node.write()?;
-        let Some(accessed) = node.access_noted() else { return Ok(()) };
-        let tx = self.begin()?;
-        let facts = crate::attributes::Facts { accessed, ..state.file.facts };
-        self.store(&tx, &mut state.file, &facts, &[])?;
-        node.clear_access();
-        Ok(())
-    }
 }

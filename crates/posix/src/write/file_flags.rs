@@ -3,6 +3,7 @@
 //! Chapter 05, section 7. Invariant: a file whose flag says that it has a project has the attribute,
 //! at the place where accounting looks for it.
 
+use cenote_engine::txg::Purpose;
 use cenote_format::sa::Attribute;
 use cenote_format::{ObjectId, pflags};
 
@@ -40,9 +41,9 @@ fn bits_of(flags: &FileFlags) -> u64 {
 impl FilesystemWriter {
     /// Changes flags and project of a file.
     pub fn set_file_flags(&self, id: ObjectId, wanted: &FileFlags) -> Result<()> {
-        self.retrying(|| {
-            let _reservation = self.admit_freeing()?;
+        let later = self.retrying(|| {
             let node = self.node(id)?;
+            let _reservation = self.admit_followed(&node, Purpose::Spare)?;
             let mut state = node.write()?;
             let file = &mut state.file;
             let old = file.facts;
@@ -64,7 +65,7 @@ impl FilesystemWriter {
             }
             let facts = Facts { flags, project, changed: Timestamp::now(), ..old };
             if (flags, project) == (old.flags, old.project) {
-                return Ok(());
+                return Ok(Vec::new());
             }
             if project != old.project {
                 self.check_quota_of_owner(&old, &facts)?;
@@ -73,10 +74,13 @@ impl FilesystemWriter {
             // A project of number 0 is no change of the number.
             let added = flags & !old.flags & pflags::PROJECT != 0 && project == old.project;
             let more: &[_] = &[(Attribute::Project, Some(word.as_slice()))];
+            let (mut now, later) = self.followers(file, &facts)?.split();
             let tx = self.begin()?;
+            self.follow(&tx, &facts, &mut now)?;
             self.store(&tx, file, &facts, if added { more } else { &[] })?;
             self.note_whole(&tx);
-            Ok(())
-        })
+            Ok(later)
+        })?;
+        self.follow_later(id, &later)
     }
 }

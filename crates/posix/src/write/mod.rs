@@ -12,6 +12,8 @@
 //!
 //! Order of locks: rename lock, files by object, delete queue, transaction, attribute layouts.
 
+mod access_times;
+mod accessed;
 mod acl;
 mod attributes;
 mod copy;
@@ -19,6 +21,7 @@ mod data;
 mod delete_queue;
 mod extended;
 mod file_flags;
+mod followers;
 mod log;
 mod names;
 mod namespace;
@@ -52,9 +55,10 @@ pub(crate) use object::{NewFile, make_file, new_flags, salt};
 
 use crate::attributes::Facts;
 use crate::error::{EINTR, EOPNOTSUPP, EROFS, RETRY};
-use crate::tree::{Attributes, Errno, Result, Timestamp};
+use crate::tree::{Attributes, Errno, Result};
 use crate::view::{File, View};
 use crate::xattr::Rules;
+use access_times::Noted;
 use attributes::AttributeChange;
 use delete_queue::DeleteQueue;
 use nodes::Nodes;
@@ -64,9 +68,6 @@ use quota::Quotas;
 const SYNC_PATIENCE: Duration = Duration::from_secs(600);
 /// Bytes a change of names or attributes is counted as.
 const SMALL_CHANGE: u64 = 128 << 10;
-
-/// Seconds after which a relative access time is renewed.
-const DAY: i64 = 24 * 60 * 60;
 
 /// Makes changes survive a crash: the intent log.
 pub trait Durability: Send + Sync {
@@ -94,6 +95,8 @@ pub trait SpaceCheck: Send + Sync {
     /// Reserves `blocks` blocks of `size` bytes for a change about to be made; ENOSPC or EDQUOT if they
     /// do not fit into the dataset. May wait for transaction groups.
     fn reserve(&self, blocks: u64, size: u64, purpose: Purpose) -> Result<Reservation>;
+    /// The same without waiting; none where that would have to be.
+    fn reserve_at_once(&self, blocks: u64, size: u64, purpose: Purpose) -> Option<Reservation>;
 }
 
 /// How access times are kept.
@@ -183,6 +186,7 @@ pub struct FilesystemWriter {
     space: Option<Arc<dyn SpaceCheck>>,
     cloning: Option<Box<dyn Fn() -> bool + Send + Sync>>,
     nodes: Nodes,
+    noted: Noted,
     layouts: Layouts,
     queue: DeleteQueue,
     quotas: Quotas,
@@ -222,6 +226,7 @@ impl FilesystemWriter {
             space: options.space,
             cloning: options.cloning,
             nodes: Nodes::default(),
+            noted: Noted::default(),
             renames: Mutex::new(()),
             replaying: AtomicBool::new(false),
         })
@@ -289,29 +294,8 @@ impl FilesystemWriter {
         // Space is that of the newest dnode.
         let dnode = self.view.objects().dnode(node.id())?;
         let mut attributes = state.file.facts.attributes(self.view.node(node.id()), &dnode);
-        attributes.accessed = node.access_noted().unwrap_or(attributes.accessed);
+        attributes.accessed = node.accessed.get().unwrap_or(attributes.accessed);
         Ok(attributes)
-    }
-
-    /// Notes that a file was read, as the property says.
-    pub fn note_access(&self, id: ObjectId) {
-        let forced = *self.access_times.read();
-        let mode = forced.unwrap_or_else(|| self.properties().access_times);
-        if mode == AccessTimes::Never {
-            return;
-        }
-        let Ok(node) = self.node(id) else { return };
-        let time = Timestamp::now();
-        if mode == AccessTimes::Relative {
-            let Ok(state) = node.read() else { return };
-            let facts = &state.file.facts;
-            let accessed = node.access_noted().unwrap_or(facts.accessed);
-            let is_recent = time.seconds.saturating_sub(accessed.seconds) < DAY;
-            if accessed > facts.modified && accessed > facts.changed && is_recent {
-                return;
-            }
-        }
-        node.note_access(time);
     }
 
     /// Makes the object's attributes say what `facts` say, and makes `more` changes.

@@ -6,14 +6,15 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use cenote_format::ObjectId;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use smallvec::SmallVec;
 
+use super::accessed::Accessed;
 use crate::error::ESTALE;
-use crate::tree::{Errno, Result, Timestamp};
+use crate::tree::{Errno, Result};
 use crate::view::File;
 
 /// Parts of the table.
@@ -25,9 +26,8 @@ const KEPT: usize = 1024;
 pub struct Node {
     id: ObjectId,
     state: RwLock<GuardedFile>,
-    /// When it was read last, in nanoseconds since 1970, if the object does not say so yet; 0
-    /// otherwise.
-    accessed: AtomicI64,
+    /// When it was read last, if the object does not say so yet.
+    pub(super) accessed: Accessed,
     /// Used since the table was last gone through.
     used: AtomicBool,
 }
@@ -53,7 +53,7 @@ fn gone() -> Errno {
 impl Node {
     fn new(id: ObjectId, file: File) -> Arc<Self> {
         let state = RwLock::new(GuardedFile { file, gone: false });
-        Arc::new(Self { id, state, accessed: AtomicI64::new(0), used: AtomicBool::new(true) })
+        Arc::new(Self { id, state, accessed: Accessed::default(), used: AtomicBool::new(true) })
     }
 
     /// The object.
@@ -73,26 +73,10 @@ impl Node {
         if state.gone { Err(gone()) } else { Ok(state) }
     }
 
-    /// Notes that the file was read at `time`.
-    pub fn note_access(&self, time: Timestamp) {
-        let nanoseconds = time.seconds.saturating_mul(1_000_000_000);
-        self.accessed.fetch_max(nanoseconds.saturating_add(time.nanoseconds.into()), Relaxed);
-    }
-
-    /// When the file was read last, if the object does not say so.
-    pub fn access_noted(&self) -> Option<Timestamp> {
-        match self.accessed.load(Relaxed) {
-            0 => None,
-            time => Some(Timestamp {
-                seconds: time.div_euclid(1_000_000_000),
-                nanoseconds: time.rem_euclid(1_000_000_000) as u32,
-            }),
-        }
-    }
-
-    /// Forgets what was noted: the object says it, or another time was set.
-    pub fn clear_access(&self) {
-        self.accessed.store(0, Relaxed);
+    /// The same, if nobody uses it.
+    pub(super) fn try_write(&self) -> Option<Result<RwLockWriteGuard<'_, GuardedFile>>> {
+        let state = self.state.try_write()?;
+        Some(if state.gone { Err(gone()) } else { Ok(state) })
     }
 }
 
@@ -185,15 +169,9 @@ impl Nodes {
         }
     }
 
-    /// The nodes whose last access the objects do not say yet.
-    pub fn with_noted_access(&self) -> Vec<Arc<Node>> {
-        let mut found = Vec::new();
-        for shard in &self.shards {
-            let shard = shard.lock();
-            found
-                .extend(shard.nodes.values().filter(|node| node.access_noted().is_some()).cloned());
-        }
-        found
+    /// The node of an object, if the table has it.
+    pub fn known(&self, id: ObjectId) -> Option<Arc<Node>> {
+        self.shard(id).ok()?.lock().nodes.get(&id.0).cloned()
     }
 }
 
@@ -204,13 +182,12 @@ impl Shard {
         }
         let keep = |node: &Arc<Node>| {
             let used = node.used.swap(false, Relaxed);
-            used || Arc::strong_count(node) > 1 || node.access_noted().is_some()
+            used || Arc::strong_count(node) > 1
         };
         self.nodes.retain(|_, node| keep(node));
         if self.nodes.len() >= KEPT {
             // All were used: every one starts anew.
-            let free =
-                |node: &Arc<Node>| Arc::strong_count(node) == 1 && node.access_noted().is_none();
+            let free = |node: &Arc<Node>| Arc::strong_count(node) == 1;
             let mut index = 0_u32;
             self.nodes.retain(|_, node| {
                 index += 1;

@@ -102,7 +102,7 @@ impl FilesystemWriter {
                 self.set_length(ObjectId(*object), *offset)
             }
             Payload::Truncate { object, offset, length } => {
-                self.allocate(ObjectId(*object), *offset, *length, Allocate::PunchHole)
+                self.allocate(ObjectId(*object), (*offset, *length), Allocate::PunchHole, false)
             }
             Payload::SetAttributes(set) => self.replay_attributes(set),
             Payload::SetAcl { object, acl, domains } if domains.is_empty() => {

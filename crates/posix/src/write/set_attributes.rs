@@ -3,7 +3,7 @@
 //! Invariant: the stored ACL of a file, its mode and the flags that describe the ACL change together;
 //! whatever changes sets the time of the last change.
 
-use cenote_engine::txg::Tx;
+use cenote_engine::txg::{Purpose, Tx};
 use cenote_format::posix_acl::ACCESS_NAME;
 use cenote_format::sa::Attribute;
 use cenote_format::zil::{Payload, SetAttributes as LogAttributes, mask_linux};
@@ -45,7 +45,8 @@ impl FilesystemWriter {
         if let Some(size) = change.size {
             self.cut_most(id, size)?;
         }
-        self.retrying(|| self.set_attributes_once(id, change, extended))
+        let later = self.retrying(|| self.set_attributes_once(id, change, extended))?;
+        self.follow_later(id, &later)
     }
 
     fn set_attributes_once(
@@ -53,12 +54,14 @@ impl FilesystemWriter {
         id: ObjectId,
         change: &SetAttributes,
         extended: Option<&Extended>,
-    ) -> Result<()> {
+    ) -> Result<Vec<ObjectId>> {
         let node = self.node(id)?;
         let size_before = node.read()?.file.facts.size;
-        let _reservation = match change.size.is_some_and(|size| size > size_before) {
-            true => self.admit(SMALL_CHANGE)?,
-            false => self.admit_freeing()?,
+        let grows = change.size.is_some_and(|size| size > size_before);
+        let purpose = if grows { Purpose::Grow } else { Purpose::Spare };
+        let _reservation = match change.uid.or(change.gid).is_some() || extended.is_some() {
+            true => self.admit_followed(&node, purpose)?,
+            false => self.admit_for(1, SMALL_CHANGE, purpose)?,
         };
         let mut state = node.write()?;
         let file = &mut state.file;
@@ -78,23 +81,22 @@ impl FilesystemWriter {
             true => None,
             false => self.changed_access_list(file, mode)?,
         };
-        let tx = self.begin()?;
         let mut facts = facts_after(&Facts { mode, ..old }, change, Timestamp::now());
         if let Some(extended) = extended {
             facts = extended.after(&facts, self.properties().projects)?;
-            self.add_project(&tx, file, &facts)?;
         }
+        let (mut now, later) = self.followers(file, &facts)?.split();
+        let tx = self.begin()?;
+        self.follow(&tx, &facts, &mut now)?;
+        self.add_project(&tx, file, &facts)?;
         if let Some(size) = change.size {
             self.note_truncate(&tx, file, (size, 0))?;
             self.set_size(&tx, file, size, ready)?;
         }
         // A time that was set goes before one that was noted.
-        if change.accessed.is_none()
-            && let Some(accessed) = node.access_noted()
-        {
+        if let (Some(accessed), None) = (node.accessed.take(), change.accessed) {
             facts.accessed = accessed;
         }
-        node.clear_access();
         let stored = match &list {
             Some(list) => {
                 let stored = self.stored_names(file, &[ACCESS_NAME])?;
@@ -111,11 +113,11 @@ impl FilesystemWriter {
             self.note_whole(&tx);
         }
         self.note_set(&tx, file, change, &old)?;
-        match list {
+        if let Some(list) = list {
             // Others do not change a list when they replay a change of the mode.
-            Some(list) => self.note_xattr(&tx, file, &stored, (ACCESS_NAME, Some(&list))),
-            None => Ok(()),
+            self.note_xattr(&tx, file, &stored, (ACCESS_NAME, Some(&list)))?;
         }
+        Ok(later)
     }
 
     /// Whether the file's flags, its kind and the quotas of its owners allow the change.

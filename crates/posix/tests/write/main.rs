@@ -4,6 +4,7 @@
 // A test ends at the first surprise, in helpers too.
 #![allow(clippy::unwrap_used)]
 
+mod access_times;
 mod consistent;
 mod crowded;
 mod data_model;
@@ -11,6 +12,7 @@ mod full;
 mod log_faults;
 mod name_model;
 mod noted;
+mod owners;
 #[allow(dead_code, reason = "others use the rest")]
 #[path = "../crashes/pool.rs"]
 mod pool;
@@ -18,4 +20,5 @@ mod replayed;
 mod rig;
 mod rules;
 mod slow_reads;
+mod snapshots;
 mod xattr_records;

@@ -119,6 +119,29 @@ fn a_write_that_takes_set_id_bits_away_says_so_first() {
 }
 
 #[test]
+fn a_copy_that_takes_set_id_bits_away_does_it_with_the_data() {
+    let (notes, rig, again) = pair();
+    let (from, file) = (rig.file(ROOT, "from"), rig.make(ROOT, "f", 0o100_755).unwrap().node);
+    rig.write(from, 0, b"evilmore");
+    let change = SetAttributes { mode: Some(0o6755), ..SetAttributes::default() };
+    rig.tree.set_attributes(SUPERUSER, file, &change).unwrap();
+    rig.tree.copy_range(SUPERUSER, (from, 0), (file, 0), 4).unwrap();
+    assert_eq!(mode(&rig, file), 0o106_755, "root keeps them");
+    rig.tree.copy_range(SOMEBODY, (from, 4), (file, 4), 4).unwrap();
+    assert_eq!(mode(&rig, file), 0o100_755);
+    assert_eq!(said(&notes, 3), ["mode 6755", "TX_WRITE", "mode 755", "TX_WRITE"]);
+    notes.replay(&again);
+    assert_eq!((mode(&again, file), again.read(file, 0, 9)), (0o100_755, b"evilmore".to_vec()));
+    // The same of what `fallocate` changes, and of what it would not.
+    for len in [20, 5] {
+        rig.tree.set_attributes(SUPERUSER, file, &change).unwrap();
+        let what = Allocate::Reserve { keep_size: false };
+        rig.tree.allocate(SOMEBODY, file, 0, len, what).unwrap();
+        assert_eq!(mode(&rig, file), 0o100_755, "{len}");
+    }
+}
+
+#[test]
 fn a_mode_that_changes_a_list_is_noted_with_the_list() {
     let (notes, rig, again) = pair();
     let file = rig.file(ROOT, "f");

@@ -30,6 +30,9 @@ use parking_lot::Mutex;
 use super::jobs;
 use super::settings::{NewSettings, encryption_of, input, split_settings};
 
+/// How old the first noted time of a read gets before those of its filesystem are stored.
+const ACCESS_TIMES_AGE: Duration = Duration::from_secs(30);
+
 /// Files that can be mounted.
 pub type Files = Arc<Filesystem>;
 
@@ -54,6 +57,8 @@ pub struct PoolChanges {
     open: Mutex<HashMap<ObjectId, Weak<Filesystem>>>,
     /// Held while mounted files are told of changed properties, one order after another.
     following: Mutex<()>,
+    /// Held while times of reads are stored: no dataset is closed below that.
+    storing: Mutex<()>,
     /// This machine's lock of the pool: that of its present guid. Those of two while it is not known which of them
     /// the next import finds.
     lock: Mutex<Vec<HostLock>>,
@@ -62,14 +67,27 @@ pub struct PoolChanges {
 impl PoolChanges {
     /// Of `live`, a pool locked on this machine with `lock`.
     pub fn of(live: Arc<LivePool>, lock: Option<HostLock>) -> Arc<Self> {
-        let (open, lock) = (Mutex::default(), Mutex::new(lock.into_iter().collect()));
-        Arc::new(Self { live: Some(live), because: None, open, lock, following: Mutex::default() })
+        Self::with(Some(live), None, lock)
     }
 
     /// Of a pool that is only read; `because`: it was to be written.
     pub fn none(because: Option<String>, lock: Option<HostLock>) -> Arc<Self> {
-        let (open, lock) = (Mutex::default(), Mutex::new(lock.into_iter().collect()));
-        Arc::new(Self { live: None, because, open, lock, following: Mutex::default() })
+        Self::with(None, because, lock)
+    }
+
+    fn with(
+        live: Option<Arc<LivePool>>,
+        because: Option<String>,
+        lock: Option<HostLock>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            live,
+            because,
+            open: Mutex::default(),
+            following: Mutex::default(),
+            storing: Mutex::default(),
+            lock: Mutex::new(lock.into_iter().collect()),
+        })
     }
 
     /// The pool, to be changed.
@@ -512,6 +530,15 @@ impl PoolChanges {
         Ok(files)
     }
 
+    /// Stores when files were read, where that was noted some time ago. Waits for nobody.
+    pub fn store_old_access_times(&self) {
+        let _storing = self.storing.lock();
+        let open: Vec<Files> = self.open.lock().values().filter_map(Weak::upgrade).collect();
+        for writer in open.iter().filter_map(|files| files.writer()) {
+            writer.store_old_access_times(ACCESS_TIMES_AGE);
+        }
+    }
+
     /// The files of the dataset `name` are no longer mounted.
     ///
     /// # Errors
@@ -519,7 +546,11 @@ impl PoolChanges {
     pub fn closed_files(&self, name: &str) -> Result<()> {
         let Some(live) = &self.live else { return Ok(()) };
         let dataset = live.pool().catalog().dataset_named(name)?;
-        self.open.lock().remove(&dataset.id);
+        let files = self.open.lock().remove(&dataset.id).and_then(|files| files.upgrade());
+        drop(self.storing.lock());
+        if let Some(writer) = files.as_ref().and_then(|files| files.writer()) {
+            writer.store_access_times();
+        }
         live.close_dataset(dataset.id)
     }
 }

@@ -144,6 +144,7 @@ impl Service {
                 let Ok(pool) = service.pool() else { break };
                 service.publisher.name_troubles(&pool);
                 service.notice_unmounted();
+                changes.store_old_access_times();
                 looks = looks.wrapping_add(1);
                 let is_due = looks.is_multiple_of(LOOKS) && service.publisher.now().is_stale;
                 if now != seen || is_due {

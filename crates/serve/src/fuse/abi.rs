@@ -127,6 +127,8 @@ pub mod set {
     pub const KILL_SUIDGID: u32 = 1 << 11;
 }
 
+/// Flag of WRITE: the kernel writes back what it kept (of a mapping, say).
+pub const WRITE_CACHE: u32 = 1;
 /// WRITE: clear the set-id bits.
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 /// FSYNC: the data suffice.

@@ -5,7 +5,7 @@
 //!
 //! Sizes and times belong to the tree: the kernel writes through (or, if asked to collect writes,
 //! says what it decided by SETATTR), and asks for attributes again after a change. Set-id bits
-//! are dropped here where the kernel says so (`HANDLE_KILLPRIV_V2`).
+//! are dropped by the tree, for writes where the kernel says so (`HANDLE_KILLPRIV_V2`).
 
 use cenote_posix::tree::{
     Allocate, Attributes, Caller, Errno, NewNode, NodeId, RenameFlags, Result, SetAttributes,
@@ -15,7 +15,7 @@ use zerocopy::IntoBytes;
 
 use super::abi::{self, InHeader, feature, set};
 use super::change_request::ChangeRequest;
-use super::handler::{Handler, SET_ID};
+use super::handler::Handler;
 use super::reply::{self, Body};
 
 /// Permission bits of a mode, set-id and sticky included.
@@ -83,7 +83,7 @@ impl Handler {
             ChangeRequest::Rename { from, new_parent, to, flags } => {
                 self.rename(caller, (node, from), (self.tree_node(new_parent), to), flags)
             }
-            ChangeRequest::Write { offset, data, kill_set_id } => {
+            ChangeRequest::Write { offset, data, kill_set_id, .. } => {
                 self.write(caller, node, offset, data, kill_set_id)
             }
             ChangeRequest::Allocate { offset, len, mode } => {
@@ -197,7 +197,6 @@ impl Handler {
         }
         self.tree().allocate(caller, node, offset, len, what)?;
         self.changed(node);
-        self.drop_set_id(caller, node)?;
         Ok(Body::Status(0))
     }
 
@@ -216,7 +215,6 @@ impl Handler {
         let len = if wide { len } else { len.min(u64::from(!4095u32)) };
         let copied = self.tree().copy_range(caller, from, to, len)?;
         self.changed(to.0);
-        self.drop_set_id(caller, to.0)?;
         if wide {
             return Ok(reply::fixed(&abi::CopyOut { bytes: copied }));
         }
@@ -277,16 +275,6 @@ impl Handler {
         let kernel_node = self.kernel_node(attributes.node);
         let validity = self.validity(attributes);
         reply::fixed(&reply::entry_out(kernel_node, attributes, validity))
-    }
-
-    /// Clears set-id bits after a change for which the kernel does not say whether to: by anybody
-    /// but root.
-    fn drop_set_id(&self, caller: Caller, node: NodeId) -> Result<()> {
-        if caller.uid == 0 || self.tree().attributes(node)?.mode & SET_ID == 0 {
-            return Ok(());
-        }
-        let change = SetAttributes { kill_set_id: true, ..SetAttributes::default() };
-        self.tree().set_attributes(caller, node, &change).map(drop)
     }
 
     fn drop_set_group(&self, caller: Caller, node: NodeId) -> Result<()> {

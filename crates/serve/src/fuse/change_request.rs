@@ -60,6 +60,8 @@ pub enum ChangeRequest<'a> {
         offset: u64,
         data: &'a [u8],
         kill_set_id: bool,
+        /// It is what the kernel kept: nobody is told of an error but by `fsync`.
+        from_cache: bool,
     },
     /// `mode` as in `fallocate`.
     Allocate {
@@ -134,7 +136,8 @@ impl<'a> ChangeRequest<'a> {
                 if data.len() != write.size as usize {
                     return Err(BadRequest::Arguments { opcode: code });
                 }
-                Self::Write { offset: write.offset, data, kill_set_id }
+                let from_cache = write.write_flags & abi::WRITE_CACHE != 0;
+                Self::Write { offset: write.offset, data, kill_set_id, from_cache }
             }
             opcode::FALLOCATE => {
                 let (allocate, _) = fixed::<abi::FallocateIn>(code, arguments)?;
@@ -237,12 +240,12 @@ mod tests {
 
     #[test]
     fn writes_have_the_length_they_say() {
-        let write = abi::WriteIn { offset: 7, size: 4, write_flags: 4, ..Default::default() };
+        let write = abi::WriteIn { offset: 7, size: 4, write_flags: 5, ..Default::default() };
         let bytes = [write.as_bytes(), b"data"].concat();
         let change = ChangeRequest::decode(opcode::WRITE, &bytes).unwrap().unwrap();
         assert!(matches!(
             change,
-            ChangeRequest::Write { offset: 7, data: b"data", kill_set_id: true }
+            ChangeRequest::Write { offset: 7, data: b"data", kill_set_id: true, from_cache: true }
         ));
         assert!(decode(opcode::WRITE, &[write.as_bytes(), b"dat"]).is_none());
         assert!(decode(opcode::WRITE, &[write.as_bytes(), b"data."]).is_none());

@@ -21,6 +21,7 @@ use bytes::Bytes;
 use cenote_posix::tree::{Attributes, Caller, DirectoryEntry, Errno, NodeId, ROOT, Seek, Tree};
 
 use super::abi::{self, InHeader, feature};
+use super::change_request::ChangeRequest;
 use super::covered::Covered;
 use super::listing_policy::ListingPolicy;
 use super::nodes::Nodes;
@@ -39,8 +40,11 @@ const NAME_MAX: usize = 1024;
 /// Longest target of a symbolic link the kernel accepts, in bytes.
 const LINK_MAX: usize = 4095;
 
+/// What names of extended attributes for root begin with.
+const TRUSTED: &[u8] = b"trusted.";
+
 /// The set-user-id and set-group-id bits.
-pub(super) const SET_ID: u32 = 0o6000;
+const SET_ID: u32 = 0o6000;
 
 /// What a handler is told about its mount.
 #[derive(Debug, Clone, Copy)]
@@ -87,6 +91,9 @@ impl std::fmt::Debug for Handler {
 pub enum Outcome {
     /// Send this.
     Reply(Reply),
+    /// Send this, and then have the kernel forget what it keeps of the data of its node: some of it was
+    /// refused.
+    Refused(Reply, u64),
     /// The request wants no reply.
     Silent,
     /// INIT is answered: send this, the mount is up.
@@ -224,6 +231,7 @@ impl Handler {
             Operation::Destroy | Operation::Release => Ok(Body::Status(0)),
             ref operation => self.carry_out(header, operation),
         };
+        let is_refused = is_refused(&request.operation, &body);
         let body = body.unwrap_or_else(|error: Errno| {
             let code = match error.code {
                 // To the kernel this means: never ask again.
@@ -237,7 +245,8 @@ impl Handler {
             }
             Body::Status(code)
         });
-        Outcome::Reply(Reply { unique: header.unique, body })
+        let reply = Reply { unique: header.unique, body };
+        if is_refused { Outcome::Refused(reply, header.node) } else { Outcome::Reply(reply) }
     }
 
     fn carry_out(&self, header: &InHeader, operation: &Operation<'_>) -> Result<Body, Errno> {
@@ -262,7 +271,7 @@ impl Handler {
                 let value = tree.get_xattr(node, name).map_err(|error| no_acl(name, error))?;
                 Ok(sized(value, size))
             }
-            Operation::ListXattr { size } => self.list_xattr(node, size),
+            Operation::ListXattr { size } => self.list_xattr(node, size, header.uid),
             Operation::Access { mask } => {
                 let caller = Caller { uid: header.uid, gid: header.gid, pid: header.pid };
                 tree.access(node, caller, mask)?;
@@ -426,10 +435,12 @@ impl Handler {
         Ok(reply::fixed(&abi::SeekOut { offset }))
     }
 
-    /// The names of all extended attributes, each with a zero byte behind it.
-    fn list_xattr(&self, node: NodeId, size: u32) -> Result<Body, Errno> {
+    /// The names of all extended attributes that `uid` may see, each with a zero byte behind it. The
+    /// kernel lets root only ask for the values of the others, and does not look at a list.
+    fn list_xattr(&self, node: NodeId, size: u32, uid: u32) -> Result<Body, Errno> {
         let mut names = Vec::new();
-        for name in self.tree.list_xattr(node)? {
+        let is_seen = |name: &Vec<u8>| uid == 0 || !name.starts_with(TRUSTED);
+        for name in self.tree.list_xattr(node)?.into_iter().filter(is_seen) {
             names.extend_from_slice(&name);
             names.push(0);
         }
@@ -549,6 +560,19 @@ impl Handler {
     pub(super) fn kernel_node(&self, node: NodeId) -> u64 {
         if node == ROOT || node == self.root.load(Ordering::Acquire) { abi::ROOT_ID } else { node }
     }
+}
+
+/// Whether the kernel keeps data that nobody may write.
+fn is_refused(operation: &Operation<'_>, answer: &Result<Body, Errno>) -> bool {
+    let Operation::Change(ChangeRequest::Write { from_cache: true, .. }) = operation else {
+        return false;
+    };
+    let code = match answer {
+        Ok(Body::Status(code)) => *code,
+        Ok(_) => 0,
+        Err(error) => error.code,
+    };
+    matches!(code, libc::EROFS | libc::EPERM | libc::ESTALE)
 }
 
 /// A value for a caller with room for `size` bytes; 0 asks for the size only.

@@ -19,6 +19,7 @@ mod interrupts;
 mod listing_policy;
 mod mount;
 mod nodes;
+mod refused;
 pub mod reply;
 pub mod request;
 mod request_buffer;

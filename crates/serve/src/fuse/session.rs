@@ -34,6 +34,7 @@ use super::backlog::{DeferredRequest, Waiting};
 use super::handler::{Handler, Outcome};
 use super::interrupts::{Interrupts, Worker};
 use super::mount::open_device;
+use super::refused::Refused;
 use super::reply::{Body, Reply};
 use super::request::Request;
 use super::request_buffer::RequestBuffer;
@@ -81,6 +82,7 @@ pub(super) struct Session {
     options: SessionOptions,
     waiting: Arc<Waiting>,
     interrupts: Arc<Interrupts>,
+    refused: Arc<Refused>,
     stage: Mutex<Stage>,
     changed: Condvar,
     /// Who lends threads, and this session's number there.
@@ -112,6 +114,7 @@ impl Session {
             options,
             waiting: waiting.clone(),
             interrupts: Arc::new(Interrupts::new(handler, waiting)),
+            refused: Arc::default(),
             stage: Mutex::new(Stage::Starting),
             changed: Condvar::new(),
             number: lender.number(),
@@ -176,6 +179,18 @@ impl Session {
             Err(Errno::NOENT | Errno::NODEV | Errno::CONNABORTED) => Ok(false),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Has the kernel forget what it keeps of the data of `node`, soon: not before what is being
+    /// answered is.
+    fn forget_data(self: &Arc<Self>, node: u64) {
+        let session = self.clone();
+        self.refused.add(node, move |node| {
+            let out = abi::InvalInodeOut { node, offset: 0, len: 0 };
+            if let Err(error) = session.notify(abi::notify::INVAL_INODE, &[out.as_bytes()]) {
+                tracing::warn!(node, %error, "refused data stays in the kernel's memory");
+            }
+        });
     }
 
     /// Nothing will be asked any more.
@@ -387,7 +402,7 @@ fn handle(session: &Arc<Session>, worker: &Worker, device: &Arc<OwnedFd>, reques
 }
 
 /// Answers one request, or puts it aside until others like it are answered.
-fn carry_out(session: &Session, worker: &Worker, device: &Arc<OwnedFd>, request: &[u8]) {
+fn carry_out(session: &Arc<Session>, worker: &Worker, device: &Arc<OwnedFd>, request: &[u8]) {
     let backlog =
         if session.handler.is_writable() { session.waiting.backlog(request) } else { None };
     let Some(backlog) = backlog else { return answer(session, worker, device, request) };
@@ -401,7 +416,7 @@ fn carry_out(session: &Session, worker: &Worker, device: &Arc<OwnedFd>, request:
 }
 
 /// Answers one request.
-fn answer(session: &Session, worker: &Worker, device: &Arc<OwnedFd>, request: &[u8]) {
+fn answer(session: &Arc<Session>, worker: &Worker, device: &Arc<OwnedFd>, request: &[u8]) {
     let header = Request::header(request);
     let handle = || std::panic::catch_unwind(AssertUnwindSafe(|| session.handler.handle(request)));
     let (outcome, answered) = worker.carry_out(device, header, handle);
@@ -410,6 +425,12 @@ fn answer(session: &Session, worker: &Worker, device: &Arc<OwnedFd>, request: &[
         // The process that asked was told EINTR meanwhile.
         Ok(Outcome::Reply(reply)) if answered => {
             session.handler.not_sent(header.map_or(0, |header| header.opcode), &reply);
+        }
+        Ok(Outcome::Refused(reply, node)) => {
+            if !answered {
+                send(device, reply);
+            }
+            session.forget_data(node);
         }
         _ if answered => {}
         Ok(Outcome::Reply(reply)) => send(device, reply),

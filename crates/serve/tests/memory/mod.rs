@@ -117,6 +117,8 @@ pub struct MemoryTree {
     pub slow_from: u64,
     /// Reads of this node panic.
     pub panics: Option<NodeId>,
+    /// Writes to this node are refused.
+    pub fixed: Option<NodeId>,
     /// Writes wait while this is set.
     pub stopped: AtomicBool,
     /// Calls of `read` going on, and the most there were.
@@ -453,30 +455,34 @@ impl Tree for MemoryTree {
             std::thread::sleep(Duration::from_millis(1));
         }
         self.writing.fetch_sub(1, Ordering::Relaxed);
+        if self.fixed == Some(node) {
+            return fail(libc::EPERM);
+        }
         self.write_data(node, offset, data, kill_set_id)
     }
 
     fn allocate(
         &self,
-        _: Caller,
+        caller: Caller,
         node: NodeId,
         offset: u64,
         len: u64,
         what: Allocate,
     ) -> Result<()> {
-        self.allocate_range(node, offset, len, what)
+        self.allocate_range(node, offset, len, what)?;
+        self.write_data(node, 0, b"", caller.uid != 0)
     }
 
     fn copy_range(
         &self,
-        _: Caller,
+        caller: Caller,
         from: (NodeId, u64),
         to: (NodeId, u64),
         len: u64,
     ) -> Result<u64> {
         let pieces = Tree::read(self, from.0, from.1, len.min(16 << 20) as usize)?;
         let data = pieces.concat();
-        self.write_data(to.0, to.1, &data, false)?;
+        self.write_data(to.0, to.1, &data, caller.uid != 0)?;
         Ok(data.len() as u64)
     }
 

@@ -220,6 +220,21 @@ impl LivePool {
         }
     }
 
+    /// As [`LivePool::reserve`] without waiting; none where that would wait, or there is no room.
+    pub fn reserve_at_once(
+        &self,
+        id: ObjectId,
+        blocks: u64,
+        size: u64,
+        purpose: Purpose,
+    ) -> Option<Reservation> {
+        let want = self.promises.want(id, blocks, size, purpose);
+        match self.promises.ask(id, want, 0) {
+            Answer::Granted(reservation) => Some(reservation),
+            Answer::Refused(_) | Answer::Wait => None,
+        }
+    }
+
     /// What bounds an open head, as of the newest group on the disks.
     pub fn allowance(&self, id: ObjectId) -> Option<Allowance> {
         self.promises.allowance(id).map(|(allowance, _)| allowance)

@@ -122,6 +122,9 @@ pub(super) fn keep_access_times(files: &Files, flags: &MountFlagOptions) {
     let Some(writer) = files.writer() else { return };
     let kept = if flags.read_only { AccessTimes::Never } else { flags.access_times };
     writer.force_access_times(Some(kept));
+    if flags.read_only {
+        writer.store_access_times();
+    }
 }
 
 /// The properties that options of a mount stand for.
