@@ -59,6 +59,11 @@ impl MosChange<'_> {
         Ok(())
     }
 
+    /// So many things use the feature of this short name, which is enabled.
+    pub(super) fn set_references(&self, name: &str, count: u64) -> Result<()> {
+        self.set_count(known(name)?, count)
+    }
+
     /// One thing more uses the feature of this short name.
     pub fn add_reference(&self, name: &str) -> Result<()> {
         let feature = known(name)?;
