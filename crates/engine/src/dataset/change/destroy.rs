@@ -80,6 +80,7 @@ impl MosChange<'_> {
         self.free_if_any(phys.next_clones)?;
         self.alter_directory(phys.directory, |phys| phys.head_dataset = ObjectId(0))?;
         self.free_object(head)?;
+        self.forget_errors(head)?;
         self.hooks.head_destroyed(head);
         self.destroy_directory(phys.directory)?;
         match origin {
