@@ -15,9 +15,7 @@ use super::LivePool;
 use super::hooks::GroupHooks;
 use crate::Result;
 use crate::dataset::Table;
-use crate::dataset::change::{
-    ErrorLog, MosChange, OBJECT_DIRECTORY, error_logs_name_datasets,
-};
+use crate::dataset::change::{ErrorLog, MosChange, OBJECT_DIRECTORY, error_logs_name_datasets};
 use crate::object::ObjectSet;
 use crate::pipe::Fault;
 use crate::zap::Zap;
@@ -106,8 +104,8 @@ impl LivePool {
         }
         faults.remember(&last, &by_scan);
         *self.errors.logged.lock() = Logged { last, by_scan, changes: faults.changes() };
-        let are_outdated = self.feature_enabled(BY_HEAD)
-            && error_logs_name_datasets(&self.mos).unwrap_or(false);
+        let are_outdated =
+            self.feature_enabled(BY_HEAD) && error_logs_name_datasets(&self.mos).unwrap_or(false);
         self.errors.are_outdated.store(are_outdated, Relaxed);
     }
 
@@ -181,9 +179,7 @@ impl LivePool {
         let Ok([last, by_scan]) = read_error_logs(&self.mos) else { return };
         let faults = self.io.pipe.faults();
         let is_logged = |fault: &Fault| last.contains(fault) || by_scan.contains(fault);
-        let is_old = |fault: &Fault| {
-            [one.0, other.0].contains(&fault.objset) && !is_logged(fault)
-        };
+        let is_old = |fault: &Fault| [one.0, other.0].contains(&fault.objset) && !is_logged(fault);
         let mut moved = [BTreeSet::new(), BTreeSet::new()];
         for fault in faults.lost().iter().filter(|fault| is_old(fault)) {
             let objset = if fault.objset == one.0 { other.0 } else { one.0 };
