@@ -200,7 +200,8 @@ impl MosChange<'_> {
                 ObjectSet::open(self.mos.io(), root, objset, None)?
             }
         };
-        let found = set.object(ObjectId(at.object)).and_then(|object| object.pointer(level, at.block));
+        let found =
+            set.object(ObjectId(at.object)).and_then(|object| object.pointer(level, at.block));
         match found {
             Ok(pointer) if pointer.is_hole() => Ok(None),
             Ok(pointer) => Ok(Some(pointer.physical_birth())),
