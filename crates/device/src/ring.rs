@@ -276,7 +276,7 @@ pub(crate) struct Refused {
 /// Tasks of a batch that is to go on. Dropped before that it leaves them to the attic.
 #[derive(Default)]
 pub(crate) struct Rest {
-    ring: Option<Ring>,
+    ring: Option<Box<Ring>>,
     waiting: Waiting,
     refused: Waiting,
 }
@@ -305,7 +305,7 @@ impl Rest {
         let Some(ring) = self.ring.take() else { return Ok(()) };
         let (waiting, refused) =
             (std::mem::take(&mut self.waiting), std::mem::take(&mut self.refused));
-        drive_on(ring, [waiting, refused], false, waits, driver)
+        drive_on(*ring, [waiting, refused], false, waits, driver)
     }
 }
 
@@ -387,7 +387,7 @@ fn drive_on(
         }
         if !refused.is_empty() && ring.in_flight() > 0 {
             // They wait for nobody who does not answer.
-            let rest = Rest { ring: Some(ring), waiting, refused: Waiting::new() };
+            let rest = Rest { ring: Some(Box::new(ring)), waiting, refused: Waiting::new() };
             return Err(Refused { tasks: refused, rest });
         }
     }
