@@ -69,21 +69,26 @@ pub(crate) fn read_batch_with(
         return results.finish(waits.waited());
     }
     let runs = plan(real, &mut results);
-    let refused = match transport {
+    let tasks = runs.into_iter().map(Task::Read).collect();
+    let mut left = match transport {
         Transport::Best => {
-            let tasks = runs.into_iter().map(Task::Read).collect();
             let mut reads = Reads { meanwhile: &mut meanwhile, out: &mut results };
-            ring::drive(tasks, &waits, &mut reads).err()
+            ring::drive(tasks, &waits, &mut reads)
         }
         #[cfg(test)]
-        Transport::Threads => Some(runs.into_iter().map(Task::Read).collect()),
+        Transport::Threads => Err(ring::Refused { tasks, rest: ring::Rest::default() }),
     };
-    if let Some(tasks) = refused {
+    while let Err(ring::Refused { tasks, mut rest }) = left {
         let runs = tasks.into_iter().filter_map(|task| match task {
             Task::Read(run) => Some(run),
             Task::Write(_) | Task::Flush(_) => None,
         });
-        lanes::read(runs.collect(), &waits, &mut meanwhile, &mut results);
+        let mut during = |out: &mut Results| {
+            meanwhile(out);
+            rest.look(&mut Reads { meanwhile: &mut |_| {}, out });
+        };
+        lanes::read(runs.collect(), &waits, &mut during, &mut results);
+        left = rest.go_on(&waits, &mut Reads { meanwhile: &mut meanwhile, out: &mut results });
     }
     meanwhile(&mut results);
     results.finish(waits.waited())

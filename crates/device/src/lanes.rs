@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
 
 use crate::patience::Wait;
 use crate::plan::{Results, Run};
@@ -18,6 +19,8 @@ use crate::{Device, DeviceError};
 
 /// Threads a batch uses for one device, so that a silent one leaves some for the others.
 const LANES: usize = 4;
+/// Time between two looks at what is not done here.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// Reads one run, part by part.
 fn read_run(run: &mut Run) -> Vec<Result<(), DeviceError>> {
@@ -201,7 +204,7 @@ fn lanes<J: Transfer>(jobs: Vec<J>) -> Vec<Vec<J>> {
     devices.into_values().flatten().collect()
 }
 
-/// Does `jobs` on threads of the pool, with `meanwhile` called while they are on their way.
+/// Does `jobs` on threads of the pool, with `meanwhile` called now and again while they are on their way.
 fn work<J: Transfer, T>(
     jobs: Vec<J>,
     waits: &Wait<'_>,
@@ -235,12 +238,12 @@ fn work<J: Transfer, T>(
     drop(sender);
     meanwhile(out);
     while missing > 0 {
-        match receiver.recv_timeout(waits.left()) {
+        match receiver.recv_timeout(waits.left().min(LOOK)) {
             Ok((job, answer)) => {
                 finish(job, answer, out);
                 missing -= 1;
             }
-            Err(RecvTimeoutError::Timeout) if !waits.is_over() => {}
+            Err(RecvTimeoutError::Timeout) if !waits.is_over() => meanwhile(out),
             Err(_) => break,
         }
         if missing > 0 && waits.will_do(&|index| out.is_done(index)) {

@@ -267,31 +267,96 @@ pub(crate) fn sweep() {
     }
 }
 
+/// What io_uring cannot do now, for the kernel has no thread for it, and what it has in its hands meanwhile.
+pub(crate) struct Refused {
+    pub(crate) tasks: Waiting,
+    pub(crate) rest: Rest,
+}
+
+/// Tasks of a batch that is to go on. Dropped before that it leaves them to the attic.
+#[derive(Default)]
+pub(crate) struct Rest {
+    ring: Option<Box<Ring>>,
+    waiting: Waiting,
+    refused: Waiting,
+}
+
+impl Drop for Rest {
+    fn drop(&mut self) {
+        if let Some(ring) = self.ring.take() {
+            ring.retire(false);
+        }
+    }
+}
+
+impl Rest {
+    /// Takes the answers that have come, without waiting.
+    pub(crate) fn look(&mut self, driver: &mut dyn Driver) {
+        let Some(ring) = &mut self.ring else { return };
+        reap(ring, &mut self.waiting, &mut self.refused, driver);
+    }
+
+    /// Goes on working through the batch, as [`drive`] does.
+    pub(crate) fn go_on(
+        mut self,
+        waits: &Wait<'_>,
+        driver: &mut dyn Driver,
+    ) -> Result<(), Refused> {
+        let Some(ring) = self.ring.take() else { return Ok(()) };
+        let (waiting, refused) =
+            (std::mem::take(&mut self.waiting), std::mem::take(&mut self.refused));
+        drive_on(*ring, [waiting, refused], false, waits, driver)
+    }
+}
+
 /// Works through `tasks` until all are done or whoever waits has waited enough. Gives back all of them if io_uring
-/// is unavailable, and those that the kernel cannot do this way now: it has no thread for them.
+/// is unavailable, and those that the kernel cannot do this way now, as soon as it says so: it has no thread for
+/// them. The batch goes on with the rest of it then.
 pub(crate) fn drive(
     tasks: Waiting,
     waits: &Wait<'_>,
     driver: &mut dyn Driver,
-) -> Result<(), Waiting> {
+) -> Result<(), Refused> {
+    let all = |tasks| Err(Refused { tasks, rest: Rest::default() });
     if UNAVAILABLE.load(Ordering::Relaxed) {
-        return Err(tasks);
+        return all(tasks);
     }
-    let mut ring = match RING.with_borrow_mut(Option::take).map_or_else(Ring::new, Ok) {
+    let ring = match RING.with_borrow_mut(Option::take).map_or_else(Ring::new, Ok) {
         Ok(ring) => ring,
         Err(error) => {
             // Out of descriptors or memory may pass; refused or unknown will not.
             if !matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM)) {
                 UNAVAILABLE.store(true, Ordering::Relaxed);
             }
-            return Err(tasks);
+            return all(tasks);
         }
     };
-    let mut waiting = tasks;
-    let mut refused = Waiting::new();
-    let mut first = true;
+    drive_on(ring, [tasks, Waiting::new()], true, waits, driver)
+}
+
+fn reap(ring: &mut Ring, waiting: &mut Waiting, refused: &mut Waiting, driver: &mut dyn Driver) {
+    ring.reap(&mut |task, result| match result == -libc::ECANCELED {
+        // Nobody here has taken it back.
+        true => refused.push_back(task),
+        false => driver.complete(task, result, waiting),
+    });
+}
+
+/// `first`: nothing of the batch was sent yet.
+fn drive_on(
+    mut ring: Ring,
+    [mut waiting, mut refused]: [Waiting; 2],
+    mut first: bool,
+    waits: &Wait<'_>,
+    driver: &mut dyn Driver,
+) -> Result<(), Refused> {
     loop {
         while let Some(task) = waiting.pop_front() {
+            #[cfg(test)]
+            if tests::is_refused(&task) {
+                refused.push_back(task);
+                continue;
+            }
             if let Err(task) = ring.push(task) {
                 waiting.push_front(task);
                 break;
@@ -310,11 +375,7 @@ pub(crate) fn drive(
             std::mem::forget(ring);
             return none_of(refused);
         }
-        ring.reap(&mut |task, result| match result == -libc::ECANCELED {
-            // Nobody here has taken it back.
-            true => refused.push_back(task),
-            false => driver.complete(task, result, &mut waiting),
-        });
+        reap(&mut ring, &mut waiting, &mut refused, driver);
         if first {
             first = false;
             driver.meanwhile();
@@ -323,6 +384,11 @@ pub(crate) fn drive(
         {
             ring.take_back(driver);
             break;
+        }
+        if !refused.is_empty() && ring.in_flight() > 0 {
+            // They wait for nobody who does not answer.
+            let rest = Rest { ring: Some(Box::new(ring)), waiting, refused: Waiting::new() };
+            return Err(Refused { tasks: refused, rest });
         }
     }
     if ring.in_flight() > 0 {
@@ -333,6 +399,32 @@ pub(crate) fn drive(
     none_of(refused)
 }
 
-fn none_of(refused: Waiting) -> Result<(), Waiting> {
-    if refused.is_empty() { Ok(()) } else { Err(refused) }
+fn none_of(tasks: Waiting) -> Result<(), Refused> {
+    if tasks.is_empty() { Ok(()) } else { Err(Refused { tasks, rest: Rest::default() }) }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::cell::Cell;
+
+    use super::Task;
+    use crate::Device;
+
+    thread_local! {
+        /// Tasks of this device are refused here.
+        static REFUSES: Cell<Option<*const ()>> = const { Cell::new(None) };
+    }
+
+    fn address(device: &dyn Device) -> *const () {
+        std::ptr::from_ref(device).cast()
+    }
+
+    /// From now on the kernel has no thread for what this thread wants of `device`.
+    pub(crate) fn refuse(device: Option<&dyn Device>) {
+        REFUSES.set(device.map(address));
+    }
+
+    pub(super) fn is_refused(task: &Task) -> bool {
+        REFUSES.get().is_some_and(|refused| refused == address(&**task.device()))
+    }
 }

@@ -185,6 +185,24 @@ fn a_silent_device_does_not_hold_up_the_others() {
 }
 
 #[test]
+fn what_the_kernel_has_no_thread_for_does_not_wait_for_a_silent_device() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = file_of(dir.path(), 1 << 20);
+    let open = || -> Arc<dyn Device> { Arc::new(FileDevice::open(&path, Mode::ReadOnly).unwrap()) };
+    let (good, refused) = (open(), open());
+    let (silent, _feed) = pipe();
+    crate::ring::tests::refuse(Some(&*refused));
+    let deadline = Duration::from_millis(300);
+    let ops = vec![op(&refused, 3, 5000), op(&silent, 0, 10), op(&good, 9000, 1)];
+    let answers = read_batch_with(ops, deadline.into(), Transport::Best);
+    crate::ring::tests::refuse(None);
+    assert_eq!(answers[0].clone().unwrap(), expected(3, 5000));
+    assert!(matches!(answers[1], Err(DeviceError::TimedOut(_))), "{:?}", answers[1]);
+    assert_eq!(answers[2].clone().unwrap(), expected(9000, 1));
+    assert_eq!(silent.stall().unwrap().count(), 0, "taken back");
+}
+
+#[test]
 fn who_can_do_without_a_silent_device_does_not_wait_for_it() {
     let dir = tempfile::tempdir().unwrap();
     let path = file_of(dir.path(), 1 << 20);

@@ -137,16 +137,22 @@ fn carry_out(
     results: &mut Results<()>,
 ) {
     if !tasks.is_empty() {
-        let refused = match transport {
+        let mut left = match transport {
             Transport::Best => {
                 let mut driver = Writes { meanwhile: &mut *meanwhile, out: &mut *results };
-                ring::drive(tasks, waits, &mut driver).err()
+                ring::drive(tasks, waits, &mut driver)
             }
             #[cfg(test)]
-            Transport::Threads => Some(tasks),
+            Transport::Threads => Err(ring::Refused { tasks, rest: ring::Rest::default() }),
         };
-        if let Some(tasks) = refused {
-            lanes::write(tasks, waits, meanwhile, results);
+        while let Err(ring::Refused { tasks, mut rest }) = left {
+            let mut during = |out: &mut Results<()>| {
+                meanwhile(out);
+                rest.look(&mut Writes { meanwhile: &mut |_| {}, out });
+            };
+            lanes::write(tasks, waits, &mut during, results);
+            let mut driver = Writes { meanwhile: &mut *meanwhile, out: &mut *results };
+            left = rest.go_on(waits, &mut driver);
         }
     }
     meanwhile(results);

@@ -200,14 +200,10 @@ impl Request {
     /// Datasets of which none lies below another.
     fn level(&self, names: &[&String]) -> Vec<Outcome> {
         let (next, outcomes) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
-        std::thread::scope(|scope| {
-            for _ in 0..self.jobs.min(names.len()) {
-                scope.spawn(|| {
-                    while let Some(name) = names.get(next.fetch_add(1, Relaxed)) {
-                        let outcome = self.one(name);
-                        outcomes.lock().unwrap_or_else(PoisonError::into_inner).push(outcome);
-                    }
-                });
+        pump::by_several(self.jobs.min(names.len()), || {
+            while let Some(name) = names.get(next.fetch_add(1, Relaxed)) {
+                let outcome = self.one(name);
+                outcomes.lock().unwrap_or_else(PoisonError::into_inner).push(outcome);
             }
         });
         outcomes.into_inner().unwrap_or_else(PoisonError::into_inner)
@@ -333,7 +329,9 @@ impl Request {
         let (from, to) = (self.source.zfs(&words), self.target.zfs(&receive));
         let (done, ended) = (AtomicU64::new(0), AtomicBool::new(false));
         let result = std::thread::scope(|scope| {
-            scope.spawn(|| self.show(name, total, &done, &ended));
+            // Where no thread can be had nothing is shown.
+            let show = || self.show(name, total, &done, &ended);
+            drop(std::thread::Builder::new().spawn_scoped(scope, show));
             let result = pump::run(from, to, &self.limit, &done);
             ended.store(true, Relaxed);
             result

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStderr, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -95,28 +95,54 @@ pub(super) fn run(
             return Err(started(error));
         }
     };
+    let pipes = [sender.stderr.take(), receiver.stderr.take()];
     std::thread::scope(|scope| {
-        let said = [sender.stderr.take(), receiver.stderr.take()].map(|pipe| {
-            scope.spawn(move || {
-                let mut text = Vec::new();
-                // What cannot be read is not said.
-                if let Some(mut pipe) = pipe {
-                    drop(pipe.read_to_end(&mut text));
+        let listen = |pipe: Option<ChildStderr>| {
+            std::thread::Builder::new().spawn_scoped(scope, move || heard(pipe))
+        };
+        let [of_sender, of_receiver] = pipes.map(listen);
+        let (of_sender, of_receiver) = match (of_sender, of_receiver) {
+            (Ok(of_sender), Ok(of_receiver)) => (of_sender, of_receiver),
+            (Err(error), _) | (_, Err(error)) => {
+                // Nobody would read what they complain of, and they could wait for that for ever.
+                for child in [&mut sender, &mut receiver] {
+                    drop(child.kill());
+                    drop(child.wait());
                 }
-                String::from_utf8_lossy(&text).trim().to_owned()
-            })
-        });
+                return Err(format!("cannot start a thread: {error}"));
+            }
+        };
         copy(&mut sender, &mut receiver, limit, done);
         let ends = [receiver.wait(), sender.wait()];
-        let mut said = said.map(|thread| thread.join().unwrap_or_default());
+        let said = [of_receiver, of_sender].map(|thread| thread.join().unwrap_or_default());
         if ends.iter().all(|end| end.as_ref().is_ok_and(|status| status.success())) {
             return Ok(());
         }
-        // What the receiver says is why the sender could not go on.
-        said.reverse();
+        // What the receiver says, which comes first, is why the sender could not go on.
         let words: Vec<String> = said.into_iter().filter(|words| !words.is_empty()).collect();
         Err(words.join("; "))
     })
+}
+
+/// All that a program says. What cannot be read is not said.
+fn heard(pipe: Option<ChildStderr>) -> String {
+    let mut text = Vec::new();
+    if let Some(mut pipe) = pipe {
+        drop(pipe.read_to_end(&mut text));
+    }
+    String::from_utf8_lossy(&text).trim().to_owned()
+}
+
+/// Does `work` in up to `threads` threads at once, this one among them: where no more can be had, with fewer.
+pub(super) fn by_several(threads: usize, work: impl Fn() + Sync) {
+    std::thread::scope(|scope| {
+        for _ in 1..threads {
+            if std::thread::Builder::new().spawn_scoped(scope, &work).is_err() {
+                break;
+            }
+        }
+        work();
+    });
 }
 
 /// Until one of the two has gone.
@@ -177,5 +203,44 @@ mod tests {
             (rest(200, 1200, 100.0), rest(5, 4, 100.0), rest(0, 4, 0.0)),
             (Some(10), None, None)
         );
+    }
+
+    /// Runs one of these tests alone in a process in which no thread can be had: their stacks have no room.
+    fn without_threads(test: &str) {
+        let own = std::env::current_exe().unwrap();
+        let name = format!("{}::{test}", module_path!().split_once("::").unwrap().1);
+        let out = Command::new(own)
+            .args([name.as_str(), "--exact", "--test-threads=1"])
+            .env("RUST_MIN_STACK", (1_u64 << 60).to_string())
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&out.stdout).into_owned();
+        assert!(out.status.success() && said.contains("1 passed"), "{said}");
+    }
+
+    fn has_threads() -> bool {
+        std::thread::Builder::new().spawn(|| {}).is_ok()
+    }
+
+    #[test]
+    fn where_no_thread_can_be_had_nothing_is_sent() {
+        if has_threads() {
+            return without_threads("where_no_thread_can_be_had_nothing_is_sent");
+        }
+        let (done, limit) = (AtomicU64::new(0), Limit::new(None));
+        let failed = run(sh("yes"), sh("cat >/dev/null"), &limit, &done).unwrap_err();
+        assert!(failed.starts_with("cannot start a thread"), "{failed}");
+    }
+
+    #[test]
+    fn where_no_thread_can_be_had_work_is_done_all_the_same() {
+        if has_threads() {
+            return without_threads("where_no_thread_can_be_had_work_is_done_all_the_same");
+        }
+        let left = AtomicU64::new(5);
+        by_several(3, || {
+            while left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok() {}
+        });
+        assert_eq!(left.load(Relaxed), 0);
     }
 }

@@ -143,6 +143,18 @@ impl Faults {
         }
     }
 
+    /// Forgets these: there is nothing any more that could be lost.
+    pub fn forget(&self, is_gone: impl Fn(&Fault) -> bool) {
+        let (mut lost, mut passing) = (self.lost.lock(), self.passing.lock());
+        let before = lost.len() + passing.len();
+        lost.retain(|fault, _| !is_gone(fault));
+        passing.retain(|fault, _| !is_gone(fault));
+        self.any_passing.store(!passing.is_empty(), Relaxed);
+        if lost.len() + passing.len() != before {
+            self.changes.fetch_add(1, Relaxed);
+        }
+    }
+
     /// Those that are lost: no device that has a part of them gave what makes them up.
     pub fn lost(&self) -> BTreeSet<Fault> {
         self.lost.lock().keys().copied().collect()

@@ -20,6 +20,9 @@ use crate::{Error, ErrorKind, Result};
 const SPLIT: &str =
     "incremental send stream requires -L (--large-block), to match previous receive.";
 
+/// Features of a dataset that no block of it shows, or not for sure.
+const TOLD: [&str; 2] = ["longname", "large_microzap"];
+
 /// The head to be filled, what it takes the place of, bytes received before, and properties that cannot be
 /// had.
 struct Begun {
@@ -119,6 +122,12 @@ fn begin(
     }
 }
 
+/// Activates the features that only the stream tells of; the blocks and dnodes show the others.
+fn activate_told(change: &MosChange<'_>, facts: &StreamFacts, head: ObjectId) -> Result<()> {
+    let told = facts.features.iter().filter(|feature| TOLD.contains(feature));
+    told.into_iter().try_for_each(|feature| change.activate_feature(head, feature))
+}
+
 /// Makes a new dataset.
 fn begin_new(
     live: &LivePool,
@@ -172,6 +181,7 @@ fn begin_new(
             live.make_encrypted_dataset(change, &new, &encryption, facts.kind, |_, _| Ok(()))?
         }
     };
+    activate_told(change, facts, made.dataset)?;
     let refused = order.store_received(change, made.dataset, facts.kind)?;
     let resume = order.resumable.then(|| facts.resume_facts());
     change.set_redacted(made.dataset, facts.redacted.as_deref())?;
@@ -216,6 +226,7 @@ fn begin_over(
     } else {
         (replacement(live, change, facts, order, head, &new)?, None)
     };
+    activate_told(change, facts, made)?;
     let resume = order.resumable.then(|| facts.resume_facts());
     change.set_redacted(made, facts.redacted.as_deref())?;
     change.begin_receive(made, resume.as_ref())?;

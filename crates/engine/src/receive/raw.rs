@@ -24,6 +24,8 @@ use crate::{Error, Result};
 const CORE: usize = 64;
 /// Pointers at most.
 const POINTERS: u8 = 3;
+/// Guid of the feature of blocks compressed with zstd.
+const ZSTD: &str = "org.freebsd:zstd_compress";
 /// Blocks that wait before those on the disks are forgotten.
 const WAITING: usize = 4096;
 
@@ -188,6 +190,7 @@ impl Landing {
             let reason = "a sealed block that is no block of its object";
             return Err(at(Error::invalid(reason)));
         }
+        self.check_compression(write.compression).map_err(at)?;
         let given = given(write.compression, size, payload, &write.sealed).map_err(at)?;
         self.raw_block(&found, write.offset / size, given, |tx, number| {
             found.write_block(tx, number, zeros(size))
@@ -207,11 +210,25 @@ impl Landing {
         if spill.flags & Spill::UNMODIFIED != 0 && found.dnode().spill.is_some() {
             return Ok(());
         }
+        self.check_compression(spill.compression).map_err(at)?;
         let given = given(spill.compression, len, payload, &spill.sealed).map_err(at)?;
         let done =
             self.raw_block(&found, u64::MAX, given, |tx, _| found.set_spill(tx, Some(zeros(len))));
         self.current = None;
         done.map_err(at)
+    }
+
+    /// Refuses blocks, which are stored as they come, that need a feature the pool does not have.
+    fn check_compression(&self, compression: u8) -> Result<()> {
+        let is_zstd = Algorithm::from_id(compression) == Some(Algorithm::Zstd);
+        let may = !is_zstd
+            || self.facts.features.contains(&"zstd_compress")
+            || self.live.feature_enabled(ZSTD);
+        if may {
+            Ok(())
+        } else {
+            Err(Error::unsupported("the feature 'zstd_compress' is not enabled"))
+        }
     }
 
     /// Has a sealed block written in the group in which `change` makes its place dirty.

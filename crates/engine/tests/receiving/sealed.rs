@@ -154,3 +154,93 @@ fn hostile_raw_streams_change_nothing() {
     eprintln!("{landed} landed, {refused} were refused");
     world.census();
 }
+
+/// The features that datasets carry, and how many datasets of the pool carry each.
+fn features(world: &World, dataset: &str) -> Vec<&'static str> {
+    let catalog = world.live.pool().catalog();
+    let found = catalog.dataset_named(dataset).unwrap();
+    catalog.dataset_features(&found).unwrap()
+}
+
+#[test]
+fn what_comes_sealed_activates_what_its_blocks_need() {
+    const ZSTD: &str = "org.freebsd:zstd_compress";
+    let world = World::new();
+    populate(&world);
+    let secret = world.live.pool().catalog().dataset_named("p/secret").unwrap().id;
+    world
+        .live
+        .change(move |_, change| {
+            change.set_property(secret, &PropertyInput::number("compression", 16))
+        })
+        .unwrap();
+    world.live.close_dataset(secret).unwrap();
+    let dataset = world.live.pool().catalog().dataset_named("p/secret").unwrap();
+    let set = world.live.open_dataset(&dataset).unwrap();
+    let tx = world.live.begin().unwrap();
+    let new = NewObject::new(ObjectType::PLAIN_FILE, 128 << 10);
+    set.set().create_object(&tx, &new).unwrap().write(&tx, 0, &vec![b'z'; 900_000]).unwrap();
+    drop((tx, set));
+    world.live.sync().unwrap();
+    world.live.orders().snapshot(&["p/secret@z".into()], Vec::new()).unwrap();
+    assert!(features(&world, "p/secret@z").contains(&ZSTD));
+    let (plain, full) = (sent(&world, None, "p/secret@a"), sent(&world, None, "p/secret@z"));
+    receive(&world, &plain, &order("p/plain@a")).unwrap();
+    receive(&world, &full, &order("p/raw@z")).unwrap();
+    assert!(!features(&world, "p/plain").contains(&ZSTD));
+    for dataset in ["p/raw", "p/raw@z"] {
+        assert!(features(&world, dataset).contains(&ZSTD), "{dataset}");
+    }
+    // What is sent on says so, too.
+    assert_eq!(sent(&world, None, "p/raw@z").len(), full.len());
+    world.finish();
+}
+
+#[test]
+fn features_that_a_stream_tells_of_are_active_afterwards() {
+    const TOLD: [&str; 3] =
+        ["org.zfsonlinux:longname", "com.klarasystems:large_microzap", "org.open-zfs:large_blocks"];
+    let world = World::new();
+    for feature in ["longname", "large_microzap"] {
+        world.live.change(move |_, change| change.enable_feature(feature)).unwrap();
+    }
+    let parent = world.live.pool().catalog().root().unwrap().id;
+    world
+        .live
+        .change(move |live, change| {
+            let new = NewDataset { parent, name: "one", ..NewDataset::default() };
+            let made = live.make_dataset(change, &new, ObjsetKind::Zfs, nothing)?;
+            change.activate_feature(made.dataset, "longname")
+        })
+        .unwrap();
+    let dataset = world.live.pool().catalog().dataset_named("p/one").unwrap();
+    let set = world.live.open_dataset(&dataset).unwrap();
+    let tx = world.live.begin().unwrap();
+    let new = NewObject::new(ObjectType::DIRECTORY, 256 << 10);
+    set.set().create_object(&tx, &new).unwrap().write(&tx, 0, &noise(256 << 10, 3)).unwrap();
+    drop((tx, set));
+    world.live.sync().unwrap();
+    world.live.orders().snapshot(&["p/one@s".into()], Vec::new()).unwrap();
+    let catalog = world.live.pool().catalog();
+    let to = catalog.dataset_named("p/one@s").unwrap();
+    let options = Options {
+        large_blocks: true,
+        embedded: false,
+        compressed: false,
+        raw: false,
+        resume: None,
+        saved: false,
+    };
+    let sending = Sending::new(world.live.pool(), &catalog, &to, None, &options).unwrap();
+    let mut writer = StreamWriter::new(Vec::new());
+    sending.write(&mut writer, &mut |_| Ok(())).unwrap();
+    let stream = std::mem::take(writer.sink());
+    receive(&world, &stream, &order("p/two@s")).unwrap();
+    for dataset in ["p/one", "p/two", "p/two@s"] {
+        for feature in TOLD {
+            assert!(features(&world, dataset).contains(&feature), "{dataset}: {feature}");
+        }
+    }
+    world.census();
+    world.live.export().unwrap();
+}

@@ -2,24 +2,28 @@
 //!
 //! Invariant: a log tells of just what could not be read.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cenote_engine::ErrorKind;
 use cenote_engine::cache::BlockKey;
-use cenote_engine::dataset::change::read_error_scrub;
-use cenote_engine::object::Object;
+use cenote_engine::dataset::Table;
+use cenote_engine::dataset::change::{NewDataset, read_error_scrub};
+use cenote_engine::object::{NewObject, Object};
 use cenote_engine::pipe::Fault;
 use cenote_engine::pool::group::{LivePool, ScanKind, ScanOrder, read_error_logs};
 use cenote_engine::vdev::DATA_START;
-use cenote_format::BlockPointer;
+use cenote_engine::zap::{self, Value, Zap};
 use cenote_format::config::VdevKind;
+use cenote_format::error_log::HeadKey;
+use cenote_format::objset::ObjsetKind;
 use cenote_format::scan_state::{ErrorScrubState, ScanPhase};
+use cenote_format::{BlockPointer, ObjectId, ObjectType};
 
 use super::scan::finished;
 use super::suspended::{Disks, object};
-use super::{census, noise};
+use super::{census, noise, nothing};
 
 fn lost(live: &LivePool) -> BTreeSet<Fault> {
     live.pool().io().pipe.faults().lost()
@@ -159,6 +163,143 @@ fn a_scrub_of_the_error_log_reads_only_what_is_lost() {
     assert_eq!((done.phase, done.errors), (ScanPhase::Finished, 0), "{done:?}");
     assert!(lost(&live).is_empty());
     assert_eq!(read_error_logs(&live.pool().mos()).unwrap(), [BTreeSet::new(), BTreeSet::new()]);
+    live.export().unwrap();
+    census(live.pool());
+}
+
+/// What the log has on the disks: the keys of each table by the name of its head; those that name a
+/// dataset themselves under an empty name.
+fn tables(live: &LivePool, log: &str) -> BTreeMap<String, Vec<String>> {
+    let mos = live.pool().mos();
+    let directory = Table::open(&mos, ObjectId(1)).unwrap().unwrap();
+    let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let Some(id) = directory.number(log).unwrap().filter(|id| *id != 0) else { return found };
+    for (name, value) in Table::open(&mos, ObjectId(id)).unwrap().unwrap().entries().unwrap() {
+        match value.as_u64() {
+            Some(table) => {
+                let table = Zap::open(mos.object(ObjectId(table)).unwrap()).unwrap();
+                let keys = table.entries().map(|entry| entry.unwrap().name().to_vec());
+                let keys = keys.map(|key| String::from_utf8(key).unwrap());
+                found.insert(name, keys.collect());
+            }
+            None => found.entry(String::new()).or_default().push(name),
+        }
+    }
+    found
+}
+
+fn by_head<const N: usize>(heads: [(u64, &[String]); N]) -> BTreeMap<String, Vec<String>> {
+    heads.into_iter().map(|(head, keys)| (format!("{head:x}"), keys.to_vec())).collect()
+}
+
+/// The key of block 3 of an object.
+fn key(object: &Object, pointer: &BlockPointer) -> String {
+    let birth = pointer.physical_birth();
+    HeadKey { object: object.id().0, level: 0, block: 3, birth }.name()
+}
+
+/// An object of which block 3 is lost.
+fn with_loss(disks: &Disks, live: &Arc<LivePool>, object: Object) -> (Object, String) {
+    object.write(&live.begin().unwrap(), 0, &noise(1 << 20, object.id().0)).unwrap();
+    live.sync().unwrap();
+    let pointer = object.pointer(0, 3).unwrap();
+    damage(disks, live, &pointer);
+    assert!(object.read_vec(3 << 17, 1 << 17).is_err());
+    live.sync().unwrap();
+    let key = key(&object, &pointer);
+    (object, key)
+}
+
+fn enable(live: &LivePool) {
+    live.change(|_, change| change.enable_feature("head_errlog")).unwrap();
+}
+
+#[test]
+fn logs_are_divided_by_heads_when_the_feature_is_enabled() {
+    let (disks, live) = Disks::create(VdevKind::File, 1);
+    let (one, key) = with_loss(&disks, &live, object(&live));
+    let head = fault(&live, &one, 3).objset;
+    let old = format!("{head:x}:{:x}:0:3", one.id().0);
+    assert_eq!(tables(&live, "errlog_last"), [(String::new(), vec![old.clone()])].into());
+    enable(&live);
+    let divided = by_head([(head, &[key])]);
+    assert_eq!(tables(&live, "errlog_last"), divided);
+
+    // Earlier versions of this program left the old form: the next import mends that.
+    let name = old.clone();
+    live.change(move |_, change| {
+        let directory = Table::open(change.mos, ObjectId(1))?.unwrap();
+        let log = change.mos.object(ObjectId(directory.number("errlog_last")?.unwrap()))?;
+        zap::update(&log, change.tx, name.as_bytes(), &Value::of_bytes(&[0])?)?;
+        zap::remove(&log, change.tx, format!("{head:x}").as_bytes())
+    })
+    .unwrap();
+    assert_eq!(tables(&live, "errlog_last"), [(String::new(), vec![old])].into());
+    live.close().unwrap();
+    drop((live, one));
+    let live = disks.reopen();
+    assert_eq!(lost(&live).len(), 1);
+    live.sync().unwrap();
+    assert_eq!(tables(&live, "errlog_last"), divided);
+    assert_eq!(scrub(&live), 1);
+    disks.disk(0).heal();
+    assert_eq!(scrub(&live), 0);
+    assert!(tables(&live, "errlog_last").is_empty());
+    live.export().unwrap();
+}
+
+/// A new object of a dataset.
+fn object_of(live: &Arc<LivePool>, name: &str) -> Object {
+    let dataset = live.open_dataset(&live.pool().catalog().dataset_named(name).unwrap()).unwrap();
+    let new = NewObject::new(ObjectType::OTHER_U64, 128 << 10);
+    dataset.set().create_object(&live.begin().unwrap(), &new).unwrap()
+}
+
+#[test]
+fn logs_follow_heads_that_go_and_exchange_content() {
+    let (disks, live) = Disks::create(VdevKind::File, 1);
+    enable(&live);
+    let id = |name: &str| live.pool().catalog().dataset_named(name).unwrap().id;
+    let parent = live.pool().catalog().root().unwrap().id;
+    for name in ["a", "b"] {
+        live.change(move |live, change| {
+            let new = NewDataset { parent, name, ..NewDataset::default() };
+            live.make_dataset(change, &new, ObjsetKind::Zfs, nothing).map(|_| ())
+        })
+        .unwrap();
+    }
+    let (a, b) = (id("tank/a"), id("tank/b"));
+    let (one, old) = with_loss(&disks, &live, object_of(&live, "tank/a"));
+    live.change(move |_, change| change.create_snapshot(a, "s", &[])).unwrap();
+    let (two, new) = with_loss(&disks, &live, object_of(&live, "tank/a"));
+    let (other, of_b) = with_loss(&disks, &live, object_of(&live, "tank/b"));
+    let mut both = vec![old.clone(), new.clone()];
+    both.sort();
+    let mut found = tables(&live, "errlog_last");
+    found.values_mut().for_each(|keys| keys.sort());
+    assert_eq!(found, by_head([(a.0, &both), (b.0, std::slice::from_ref(&of_b))]));
+
+    // What a rollback throws away is not lost any more, what it keeps is.
+    drop((one, two, other));
+    live.orders().rollback("tank/a@s", &[]).unwrap();
+    let [kept, of_b] = [old, of_b].map(|key| [key]);
+    assert_eq!(tables(&live, "errlog_last"), by_head([(a.0, &kept), (b.0, &of_b)]));
+    assert_eq!(lost(&live).len(), 2);
+
+    live.orders().destroy(&["tank/b".to_owned()], false).unwrap();
+    assert_eq!(tables(&live, "errlog_last"), by_head([(a.0, &kept)]));
+    assert!(lost(&live).iter().all(|fault| fault.objset == a.0));
+
+    // The snapshot belongs to the clone afterwards, and its blocks with it.
+    live.orders().clone_snapshot("tank/a@s", "tank/c", Vec::new(), 0).unwrap();
+    let clone = id("tank/c");
+    live.orders().promote("tank/c").unwrap();
+    assert_eq!(tables(&live, "errlog_last"), by_head([(a.0, &[]), (clone.0, &kept)]));
+    live.orders().destroy(&["tank/a".to_owned()], false).unwrap();
+    assert_eq!(tables(&live, "errlog_last"), by_head([(clone.0, &kept)]));
+    disks.disk(0).heal();
+    assert_eq!(scrub(&live), 0);
+    assert!(tables(&live, "errlog_last").is_empty() && lost(&live).is_empty());
     live.export().unwrap();
     census(live.pool());
 }

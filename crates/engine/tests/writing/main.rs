@@ -7,6 +7,7 @@
 mod apart;
 mod bases;
 mod cached;
+mod clones;
 mod damaged;
 mod dedup;
 mod encrypted;

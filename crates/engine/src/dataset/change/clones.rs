@@ -6,6 +6,7 @@
 //! ended, tables and counters say what the group did.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use cenote_format::brt::{self, BrtHeader};
 use cenote_format::zap::Value;
@@ -18,6 +19,10 @@ use crate::object::ObjectSet;
 use crate::zap::{self, Zap};
 use crate::{Error, Result};
 
+/// Short name of the feature that counts the tables.
+const CLONING: &str = "block_cloning";
+/// Of the one that counts those whose entries are words, in which no byte order is left open.
+const IN_WORDS: &str = "block_cloning_endian";
 /// Bytes of a counter.
 const COUNTER: u64 = 2;
 /// Bytes of a block of counters.
@@ -31,6 +36,8 @@ pub struct LiveClones {
     deflated: bool,
     /// By vdev.
     tables: Mutex<BTreeMap<u32, CloneTable>>,
+    /// The counts of features were compared with the tables that were there.
+    is_counted: AtomicBool,
 }
 
 /// The table of one vdev.
@@ -77,7 +84,8 @@ impl LiveClones {
             tables.insert(vdev, CloneTable::open(&mos, object, vdev)?);
         }
         let deflated = Meter::of(&mos, version)?.deflated;
-        Ok(Self { mos, deflated, tables: Mutex::new(tables) })
+        let (tables, is_counted) = (Mutex::new(tables), AtomicBool::new(false));
+        Ok(Self { mos, deflated, tables, is_counted })
     }
 
     /// Bytes that datasets are charged for and that are stored once only.
@@ -122,11 +130,26 @@ impl LiveClones {
     /// freed any more in the group.
     pub fn sync(&self, change: &MosChange<'_>) -> Result<()> {
         let mut tables = self.tables.lock();
+        if !self.is_counted.load(Relaxed) {
+            let stored = tables.values().filter(|table| table.object != ObjectId(0));
+            count_in_words(change, stored.count() as u64)?;
+            self.is_counted.store(true, Relaxed);
+        }
         for (vdev, table) in tables.iter_mut() {
             table.sync(change, *vdev)?;
         }
         tables.retain(|_, table| table.object != ObjectId(0));
         Ok(())
+    }
+}
+
+/// Where entries are words, all `tables` are of that form: puts a count right that says otherwise, as
+/// earlier versions of this program left it. With a count that is too low, the end of one table would
+/// make OpenZFS read the others wrong.
+fn count_in_words(change: &MosChange<'_>, tables: u64) -> Result<()> {
+    match change.feature_count(IN_WORDS)? {
+        Some(count) if count != 0 && count != tables => change.set_references(IN_WORDS, tables),
+        _ => Ok(()),
     }
 }
 
@@ -257,7 +280,7 @@ impl CloneTable {
             self.make(change, vdev)?;
         }
         let (entries, object) = (change.object(self.header.entries)?, change.object(self.object)?);
-        let usual = match change.is_active("block_cloning_endian")? {
+        let usual = match change.is_active(IN_WORDS)? {
             true => Value::of_u64(0),
             false => Value::of_bytes(&[0; 8])?,
         };
@@ -284,7 +307,10 @@ impl CloneTable {
         change.free_object(self.object)?;
         change.remove(OBJECT_DIRECTORY, &brt::vdev_key(vdev.into()))?;
         self.object = ObjectId(0);
-        change.remove_reference("block_cloning")
+        if change.is_active(IN_WORDS)? {
+            change.remove_reference(IN_WORDS)?;
+        }
+        change.remove_reference(CLONING)
     }
 
     /// Makes the objects of the table.
@@ -295,6 +321,11 @@ impl CloneTable {
             change.new_object(METADATA_NUMBERS, COUNTERS_BLOCK, METADATA_NUMBERS, header)?;
         self.object = object;
         change.add_number(OBJECT_DIRECTORY, &brt::vdev_key(vdev.into()), object.0)?;
-        change.add_reference("block_cloning")
+        // All tables have entries of one form: the first decides.
+        let is_first = !change.is_active(CLONING)?;
+        if change.is_active(IN_WORDS)? || is_first && change.is_enabled(IN_WORDS)? {
+            change.add_reference(IN_WORDS)?;
+        }
+        change.add_reference(CLONING)
     }
 }

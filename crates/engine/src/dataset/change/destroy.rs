@@ -4,9 +4,7 @@
 //! be, and charged to whoever has them; nothing names the dataset afterwards.
 
 use cenote_format::bptree::{BptreeEntry, BptreeHeader};
-use cenote_format::dsl_dataset::{
-    DslDataset, FLAG_DEFER_DESTROY, KEY_BOOKMARKS, KEY_REMAP_DEADLIST,
-};
+use cenote_format::dsl_dataset::{DslDataset, FLAG_DEFER_DESTROY, KEY_BOOKMARKS};
 use cenote_format::dsl_directory::KEY_LIVELIST;
 use cenote_format::{ObjectId, ObjectType, bptree};
 
@@ -67,9 +65,7 @@ impl MosChange<'_> {
         self.deactivate_all(head)?;
         let origin = self.leave_origin(head, &phys)?;
         self.free_deadlist(phys.deadlist)?;
-        if let Some(remapped) = self.number_field(head, KEY_REMAP_DEADLIST)? {
-            self.free_deadlist(ObjectId(remapped))?;
-        }
+        self.free_remapped(head)?;
         self.give_up_blocks(&phys)?;
 
         self.free_if_any(phys.snapshot_names)?;
@@ -80,6 +76,7 @@ impl MosChange<'_> {
         self.free_if_any(phys.next_clones)?;
         self.alter_directory(phys.directory, |phys| phys.head_dataset = ObjectId(0))?;
         self.free_object(head)?;
+        self.forget_errors(head)?;
         self.hooks.head_destroyed(head);
         self.destroy_directory(phys.directory)?;
         match origin {

@@ -206,10 +206,21 @@ impl MosChange<'_> {
         self.free_if_any(phys.next_clones)?;
         self.free_if_any(phys.properties)?;
         self.free_if_any(phys.holds)?;
-        if let Some(remapped) = self.number_field(snapshot, KEY_REMAP_DEADLIST)? {
-            self.free_deadlist(ObjectId(remapped))?;
-        }
+        self.free_remapped(snapshot)?;
         self.free_object(snapshot)
+    }
+
+    /// A dataset that goes away has no list of blocks that were moved away from it; each counts once for
+    /// its feature.
+    pub(super) fn free_remapped(&self, dataset: ObjectId) -> Result<()> {
+        let Some(remapped) = self.number_field(dataset, KEY_REMAP_DEADLIST)? else {
+            return Ok(());
+        };
+        self.free_deadlist(ObjectId(remapped))?;
+        if self.is_active("obsolete_counts")? {
+            self.remove_reference("obsolete_counts")?;
+        }
+        Ok(())
     }
 
     /// The pool does not boot from a dataset that goes away.

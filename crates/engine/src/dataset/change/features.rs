@@ -7,6 +7,7 @@ use cenote_format::ObjectId;
 use cenote_format::feature::{self, FEATURE_VERSION, Feature, Flags};
 use cenote_format::zap::Value;
 
+use super::error_logs::BY_HEAD;
 use super::objects::METADATA_ZAP;
 use super::{MosChange, OBJECT_DIRECTORY};
 use crate::{Error, Result};
@@ -57,6 +58,11 @@ impl MosChange<'_> {
         self.put_number(table, feature.guid, count)?;
         self.hooks.feature_changed(feature, count);
         Ok(())
+    }
+
+    /// So many things use the feature of this short name, which is enabled.
+    pub(super) fn set_references(&self, name: &str, count: u64) -> Result<()> {
+        self.set_count(known(name)?, count)
     }
 
     /// One thing more uses the feature of this short name.
@@ -128,7 +134,10 @@ impl MosChange<'_> {
             };
             self.put_number(table, feature.guid, self.tx.txg().0)?;
         }
-        Ok(())
+        match feature.name() {
+            BY_HEAD => self.divide_error_logs(),
+            _ => Ok(()),
+        }
     }
 
     /// The features that a dataset carries, with the values of their entries.

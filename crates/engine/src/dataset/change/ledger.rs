@@ -1,9 +1,12 @@
 //! What a dataset gained and lost in one transaction group, and what follows from it: its sizes,
-//! its directory's, the deadlist, the livelist, bookmarks, and which blocks become free.
+//! its directory's, the deadlist, the livelist, bookmarks, which blocks become free, and which features
+//! its blocks need.
 //!
 //! Chapter 06, section 8.2. Invariant: a block that a snapshot or a bookmark's dataset still holds
 //! is never freed here; a block that nothing holds any more is freed exactly once.
 
+use cenote_codec::checksum::Algorithm as Checksum;
+use cenote_codec::compress::Algorithm;
 use cenote_format::bookmark::{Bookmark, FLAG_HAS_FREED_BEFORE_NEXT};
 use cenote_format::dsl_dataset::KEY_BOOKMARKS;
 use cenote_format::zap::Value;
@@ -27,9 +30,32 @@ pub struct DatasetLedger {
     state: Mutex<LedgerState>,
 }
 
+/// Features that a block shows by itself, whoever made it: what came in a raw stream follows no property.
+const SHOWN: [&str; 6] = ["large_blocks", "zstd_compress", "sha512", "skein", "edonr", "blake3"];
+
+/// Which of them.
+fn shown(pointer: &BlockPointer) -> [bool; SHOWN.len()] {
+    let is_zstd = Algorithm::from_id(pointer.compression()) == Some(Algorithm::Zstd);
+    let checksum = match pointer.is_embedded() {
+        true => None,
+        false => Checksum::from_id(pointer.checksum_id()),
+    };
+    let has = |wanted| checksum == Some(wanted);
+    [
+        pointer.lsize() > 128 << 10,
+        is_zstd,
+        has(Checksum::Sha512),
+        has(Checksum::Skein),
+        has(Checksum::Edonr),
+        has(Checksum::Blake3),
+    ]
+}
+
 #[derive(Default)]
 struct LedgerState {
     gained: Delta,
+    /// Which of [`SHOWN`] were met.
+    shown: [bool; SHOWN.len()],
     births: Vec<BlockPointer>,
     /// Killed, and in no snapshot.
     freed: Vec<BlockPointer>,
@@ -71,6 +97,9 @@ impl DatasetLedger {
         }
         let mut state = self.state.lock();
         state.gained += self.meter.space(pointer).into();
+        for (met, is_shown) in state.shown.iter_mut().zip(shown(pointer)) {
+            *met |= is_shown;
+        }
         if self.remembers && !pointer.is_embedded() {
             state.births.push(*pointer);
         }
@@ -133,7 +162,14 @@ impl MosChange<'_> {
         self.bury(dataset, &state.dead)?;
         let killed = || state.freed.iter().chain(&state.dead);
         self.count_for_bookmarks(dataset, phys.previous_snapshot_txg, &mut killed())?;
-        self.extend_livelist(dataset, &state.births, &mut killed())
+        self.extend_livelist(dataset, &state.births, &mut killed())?;
+        for (feature, _) in SHOWN.iter().zip(state.shown).filter(|(_, is_shown)| *is_shown) {
+            // What is not enabled is refused before it gets here.
+            if self.is_enabled(feature)? {
+                self.activate_feature(dataset, feature)?;
+            }
+        }
+        Ok(())
     }
 
     /// Puts blocks that the previous snapshot still has into the deadlist.

@@ -173,6 +173,7 @@ impl MosChange<'_> {
         self.alter_directory(plan.parent_directory, |phys| phys.origin = origin)?;
         self.move_snapshots(&plan, &names)?;
         self.move_bookmarks(&plan)?;
+        self.pass_errors(plan.parent, clone, plan.origin.1.creation_txg)?;
         self.renew_freed(clone, origin)?;
 
         let snapshots = |directory| -> Result<i128> {

@@ -131,6 +131,7 @@ impl MosChange<'_> {
         self.renew_freed(head, origin)?;
         self.drop_livelist(old.directory)?;
         self.drop_livelist(new.directory)?;
+        self.swap_errors(clone, head, self.dataset(origin)?.creation_txg)?;
         self.hooks.heads_swapped(clone, head);
         let name = self.name_of(head)?;
         let component = name.rsplit('/').next().unwrap_or_default();

@@ -148,10 +148,12 @@ impl PoolHooks for GroupHooks<'_> {
 
     fn head_destroyed(&self, head: ObjectId) {
         self.note_for_scan(DatasetEvent::HeadDestroyed(head));
+        self.live.when_done(move |live| live.forget_errors_of(head));
     }
 
     fn heads_swapped(&self, one: ObjectId, other: ObjectId) {
         self.note_for_scan(DatasetEvent::Swapped(one, other));
+        self.live.when_done(move |live| live.errors_swapped(one, other));
     }
 
     fn tell(&self, name: &'static str, members: Members) {

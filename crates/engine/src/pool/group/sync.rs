@@ -8,9 +8,10 @@
 use std::sync::Arc;
 
 use cenote_codec::checksum::Algorithm as Checksum;
+use cenote_format::object_type::SwapClass;
 use cenote_format::objset::ObjsetKind;
 use cenote_format::uberblock::{Reflow, Uberblock};
-use cenote_format::{BlockPointer, Txg};
+use cenote_format::{BlockPointer, Dnode, Txg};
 
 use super::dataset::LiveDataset;
 use super::hooks::{GroupHooks, MosLedger};
@@ -286,8 +287,11 @@ impl Group<'_> {
         let hashed = |checksum: Checksum| {
             policy.checksum == u64::from(checksum.id()) || written && dedup == Some(checksum)
         };
+        // Whoever sends them says so, or it is no ZAP that anybody reads.
+        let microzaps = new().any(is_large_microzap) && self.change.is_enabled("large_microzap")?;
         let needed = [
             ("large_blocks", new().any(|dnode| dnode.block_size() > 128 << 10)),
+            ("large_microzap", microzaps),
             ("large_dnode", new().any(|dnode| dnode.extra_slots > 0)),
             ("longname", dataset.set().has_long_names()),
             ("zilsaxattr", dataset.log().is_some_and(|log| log.has_xattr_records())),
@@ -350,4 +354,9 @@ impl Group<'_> {
         let reason = format!("the metadata of group {} did not come to rest", self.txg);
         Err(Error::bug(reason))
     }
+}
+
+/// A ZAP in one block larger than those had before that feature; other ZAPs have no blocks so large.
+fn is_large_microzap(dnode: &Dnode) -> bool {
+    dnode.object_type.swap_class() == SwapClass::Zap && dnode.block_size() > 128 << 10
 }

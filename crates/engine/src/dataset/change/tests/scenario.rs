@@ -420,3 +420,27 @@ fn values_that_need_a_disabled_feature_are_refused() {
     }
     assert!(world.catalog().dataset_named("tank/fs").is_err());
 }
+
+#[test]
+fn lists_of_remapped_blocks_are_counted() {
+    use cenote_format::dsl_dataset::KEY_REMAP_DEADLIST;
+    let counted = [FEATURES, &["device_removal", "obsolete_counts"]].concat();
+    let world = World::new(&counted);
+    let head = world.filesystem(5, "a").dataset;
+    let remap = |txg| {
+        let made = world.change(txg, |change| {
+            let list = change.new_deadlist()?;
+            change.set_number_field(head, KEY_REMAP_DEADLIST, list.0)?;
+            change.add_reference("obsolete_counts")
+        });
+        made.unwrap();
+    };
+    remap(6);
+    let snapshot = world.change(7, |change| change.create_snapshot(head, "s", &[])).unwrap();
+    remap(8);
+    assert_eq!(count(&world, "obsolete_counts"), Some(2));
+    world.change(10, |change| change.destroy_snapshot(snapshot, false)).unwrap();
+    assert_eq!(count(&world, "obsolete_counts"), Some(1));
+    world.change(11, |change| change.destroy_head(head)).unwrap();
+    assert_eq!(count(&world, "obsolete_counts"), Some(0));
+}

@@ -441,6 +441,8 @@ impl Session<'_> {
             return Err(Failure::new(FailureKind::NotFound, words));
         }
         let new = NewDataset { name: last.clone(), mount: true, ..NewDataset::default() };
+        let _turn = service.turns.beside();
+        service.pool()?;
         let made = service.changes.create_dataset(&new, above, doing.by());
         made.map_err(|error| speaking.failed(&error))?;
         service.publish(doing.pool)?;
@@ -565,14 +567,22 @@ impl Session<'_> {
             let words = format!("cannot receive {property} property on {dataset}");
             self.warnings.push(words);
         }
+        self.show(&order.dataset, made && !self.request.keep_unmounted)
+    }
+
+    /// Shows what was received, and mounts it if it is due. An export that came in between waited for the
+    /// receive only: nothing is mounted of the pool after it.
+    fn show(&mut self, dataset: &str, mounts: bool) -> Result<(), Failure> {
+        let (doing, service) = (self.doing, self.doing.service);
+        let _turn = service.turns.beside();
+        if service.pool().is_err() {
+            return Ok(());
+        }
         service.publish(doing.pool)?;
-        if made && !self.request.keep_unmounted {
-            // It may have been exported meanwhile, and is not while this is mounted.
-            let _turn = service.turns.beside();
-            service.pool()?;
+        if mounts {
             let _mounting = service.turns.mounting();
             let fresh = doing.shown()?;
-            if let Err(failure) = doing.mount_if_due(&fresh, &order.dataset) {
+            if let Err(failure) = doing.mount_if_due(&fresh, dataset) {
                 self.warnings.push(failure.message);
             }
         }
