@@ -79,6 +79,11 @@ impl MosChange<'_> {
     pub fn create_dataset(&self, new: &NewDataset<'_>) -> Result<MadeDataset> {
         self.hooks.check_room()?;
         self.check_new_dataset(new, false)?;
+        self.create_unchecked(new)
+    }
+
+    /// The same of what is only there for a moment: wherever it fits, and however little room there is.
+    pub(super) fn create_unchecked(&self, new: &NewDataset<'_>) -> Result<MadeDataset> {
         let directory = self.create_directory(Some(new.parent), new.name)?;
         if let Some(origin) = new.origin {
             if self.is_enabled(LIVELIST)? {

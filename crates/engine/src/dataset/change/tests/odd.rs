@@ -60,3 +60,33 @@ fn a_received_value_that_shows_again_counts() {
     let error = inherit(13, fs.dataset, "refreservation").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NoSpace);
 }
+
+#[test]
+fn a_full_dataset_goes_back() {
+    let world = World::full();
+    let deepest = (0..49).map(|_| "d").collect::<Vec<_>>();
+    let long = "x".repeat(240);
+    let paths = [vec!["fs"], vec![long.as_str(), "e"], deepest];
+    for (txg, path) in (5..).step_by(10).zip(paths) {
+        let mut at = world.skeleton.root;
+        for name in path {
+            let parent = at.directory;
+            at = make(&world, txg, &NewDataset { parent, name, ..NewDataset::default() });
+        }
+        let [old, new] = [block(txg, txg + 1), block(txg + 1, txg + 2)];
+        world.write(txg + 1, at.dataset, &[old], &[]).unwrap();
+        snapshot(&world, txg + 1, at.dataset, "s");
+        world.write(txg + 2, at.dataset, &[new], &[old]).unwrap();
+        set(&world, txg + 2, at.dataset, "quota", 8192);
+        let left = world.change(txg + 3, |change| change.available_to(at.directory)).unwrap();
+        assert_eq!(left, 0);
+        let back = |change: &MosChange<'_>| change.begin_rollback(at.dataset);
+        let clone = world.change(txg + 3, back).unwrap();
+        world.audit(txg + 3);
+        // What is thrown away goes one by one: there is no tree to walk.
+        world.write(txg + 3, clone, &[], &[new]).unwrap();
+        world.change(txg + 3, |change| change.destroy_head(clone)).unwrap();
+        world.audit(txg + 3);
+        assert_eq!(directory(&world, at.directory).used_bytes, 4096);
+    }
+}
