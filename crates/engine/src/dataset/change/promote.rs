@@ -102,7 +102,8 @@ impl MosChange<'_> {
             return located(Error::new(ErrorKind::Exists, reason));
         }
         let (moved, ..) = self.promoted_space(&plan)?;
-        if moved.used > i128::from(self.available_to(plan.clone_directory)?) {
+        let moved = clipped(0, moved.used);
+        if moved > self.available_to_moved(plan.parent_directory, plan.clone_directory, moved)? {
             return located(Error::new(ErrorKind::NoSpace, "out of space"));
         }
         let visible = moving.iter().filter(|(name, _)| !name.starts_with('%')).count() as u64;

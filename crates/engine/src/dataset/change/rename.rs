@@ -86,15 +86,7 @@ impl MosChange<'_> {
         let common = self.common_ancestor(phys.parent, parent)?;
         self.check_moved_limits(parent, common, below.saturating_add(1), snapshots)?;
         let growth = phys.used_bytes.max(phys.reserved);
-        let mut levels = self.limits_above(parent)?;
-        let above = self.limits_above(common)?.len();
-        let own = levels.len().saturating_sub(above);
-        for level in levels.iter_mut().skip(own) {
-            level.used = level.used.saturating_sub(growth);
-        }
-        let available =
-            super::super::allowance::available_below(&levels, &self.hooks.capacity(), 0);
-        if growth > available {
+        if growth > self.available_to_moved(phys.parent, parent, growth)? {
             return located(Error::new(ErrorKind::NoSpace, "out of space"));
         }
         Ok(())

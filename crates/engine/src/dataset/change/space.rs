@@ -195,6 +195,29 @@ impl MosChange<'_> {
         Err(Error::corrupt("the parents of a directory do not end").at_object(0, directory.0))
     }
 
+    /// Bytes that may be charged to a directory when `moved` bytes leave another for it: what both have above
+    /// them gets those back, but for what stays reserved for those they leave.
+    pub(super) fn available_to_moved(
+        &self,
+        from: ObjectId,
+        to: ObjectId,
+        moved: u64,
+    ) -> Result<u64> {
+        let common = self.limits_above(self.common_ancestor(from, to)?)?.len();
+        let mut levels = self.limits_above(to)?;
+        let mut leaving = moved;
+        let mut left = Vec::new();
+        for level in self.limits_above(from)? {
+            left.push(leaving);
+            let now = level.used.saturating_sub(leaving).max(level.reserved);
+            leaving = level.used.max(level.reserved).saturating_sub(now);
+        }
+        for (level, left) in levels.iter_mut().rev().zip(left.iter().rev()).take(common) {
+            level.used = level.used.saturating_sub(*left);
+        }
+        Ok(available_below(&levels, &self.hooks.capacity(), 0))
+    }
+
     /// Bytes that may still be charged to a directory.
     pub(super) fn available_to(&self, directory: ObjectId) -> Result<u64> {
         Ok(available_below(&self.limits_above(directory)?, &self.hooks.capacity(), 0))

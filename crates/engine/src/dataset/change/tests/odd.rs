@@ -90,3 +90,57 @@ fn a_full_dataset_goes_back() {
         assert_eq!(directory(&world, at.directory).used_bytes, 4096);
     }
 }
+
+/// A filesystem of ten blocks below `a`, its snapshot, and a clone of that below `parent`.
+fn cloned(world: &World, parent: ObjectId) -> (MadeDataset, ObjectId, MadeDataset) {
+    let fs = world.filesystem(5, "fs");
+    let blocks: Vec<BlockPointer> = (0..10).map(|number| block(number, 6)).collect();
+    world.write(6, fs.dataset, &blocks, &[]).unwrap();
+    let s = snapshot(world, 6, fs.dataset, "s");
+    let new = NewDataset { parent, name: "c", origin: Some(s), ..NewDataset::default() };
+    (fs, s, make(world, 7, &new))
+}
+
+#[test]
+fn promoting_needs_no_room_that_it_leaves_behind() {
+    let world = World::full();
+    let root = world.skeleton.root;
+    let (fs, _, clone) = cloned(&world, root.directory);
+    let used = directory(&world, root.directory).used_bytes;
+    set(&world, 8, root.dataset, "quota", used + 4096);
+    world.change(9, |change| change.promote(clone.dataset)).unwrap();
+    world.audit(9);
+    assert_eq!(directory(&world, clone.directory).used_bytes, 10 << 12);
+    assert_eq!(directory(&world, fs.directory).used_bytes, 0);
+    // What is reserved for the one that gives stays reserved: the other needs room of its own.
+    set(&world, 10, root.dataset, "quota", 0);
+    set(&world, 10, clone.dataset, "reservation", 10 << 12);
+    set(&world, 10, root.dataset, "quota", used + 4096);
+    let refused = world.change(11, |change| change.promote(fs.dataset)).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::NoSpace);
+    set(&world, 12, clone.dataset, "reservation", 0);
+    // A quota of its own counts.
+    set(&world, 12, fs.dataset, "quota", 9 << 12);
+    let refused = world.change(13, |change| change.promote(fs.dataset)).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::NoSpace);
+}
+
+#[test]
+fn renaming_counts_what_stays_reserved() {
+    let world = World::full();
+    let root = world.skeleton.root;
+    let (from, to) = (world.filesystem(5, "from"), world.filesystem(5, "to"));
+    let parent = from.directory;
+    let x = make(&world, 5, &NewDataset { parent, name: "x", ..NewDataset::default() });
+    let blocks: Vec<BlockPointer> = (0..10).map(|number| block(number, 6)).collect();
+    world.write(6, x.dataset, &blocks, &[]).unwrap();
+    set(&world, 7, from.dataset, "reservation", 10 << 12);
+    let used = directory(&world, root.directory).used_bytes;
+    set(&world, 7, root.dataset, "quota", used + 4096);
+    let rename =
+        |txg| world.change(txg, |change| change.rename_directory(x.directory, to.directory, "x"));
+    assert_eq!(rename(8).unwrap_err().kind(), ErrorKind::NoSpace);
+    set(&world, 9, from.dataset, "reservation", 0);
+    rename(10).unwrap();
+    world.audit(10);
+}
