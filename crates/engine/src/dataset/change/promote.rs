@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 
+use cenote_format::bookmark::Bookmark;
 use cenote_format::crypto_key::ROOT_DIRECTORY;
 use cenote_format::dsl_dataset::{DslDataset, KEY_BOOKMARKS};
 use cenote_format::dsl_directory::KEY_CRYPTO_KEY_OBJECT;
@@ -88,8 +89,8 @@ impl MosChange<'_> {
         })
     }
 
-    /// Whether a clone can be promoted. On [`ErrorKind::Exists`] the reason names the snapshots
-    /// whose names are taken.
+    /// Whether a clone can be promoted. On [`ErrorKind::Exists`] the reason names the snapshots, or the
+    /// bookmark, whose names are taken.
     pub fn check_promote(&self, clone: ObjectId) -> Result<()> {
         let plan = self.plan_promotion(clone)?;
         let taken: BTreeSet<String> = self.snapshot_names(clone)?.into_iter().collect();
@@ -99,6 +100,13 @@ impl MosChange<'_> {
         let located = |error: Error| Err(error.at_object(0, clone.0));
         if !twice.is_empty() {
             let reason = format!("snapshot name '{}' from origin conflicts", twice.join("', '"));
+            return located(Error::new(ErrorKind::Exists, reason));
+        }
+        let bookmarks = self.bookmarks(plan.clone)?;
+        let mut twice = self.moving_bookmarks(&plan)?.0;
+        twice.retain(|(name, _)| bookmarks.iter().any(|(own, _)| own == name));
+        if let Some((name, _)) = twice.first() {
+            let reason = format!("bookmark name '{name}' from origin conflicts");
             return located(Error::new(ErrorKind::Exists, reason));
         }
         let (moved, ..) = self.promoted_space(&plan)?;
@@ -229,11 +237,19 @@ impl MosChange<'_> {
         self.note_snapshot_change(plan.clone_directory)
     }
 
+    /// The bookmarks that move, those of snapshots up to the origin, and whether others stay.
+    fn moving_bookmarks(&self, plan: &Promotion) -> Result<(Vec<(String, Bookmark)>, bool)> {
+        let last = plan.origin.1.creation_txg;
+        let mut all = self.bookmarks(plan.parent)?;
+        let before = all.len();
+        all.retain(|(_, bookmark)| bookmark.creation_txg <= last);
+        let others_stay = all.len() < before;
+        Ok((all, others_stay))
+    }
+
     /// Bookmarks of snapshots up to the origin go with them.
     fn move_bookmarks(&self, plan: &Promotion) -> Result<()> {
-        let all = self.bookmarks(plan.parent)?;
-        let last = plan.origin.1.creation_txg;
-        let moving: Vec<_> = all.iter().filter(|(_, b)| b.creation_txg <= last).collect();
+        let (moving, others_stay) = self.moving_bookmarks(plan)?;
         let Some(from) = self.number_field(plan.parent, KEY_BOOKMARKS)?.map(ObjectId) else {
             return Ok(());
         };
@@ -254,7 +270,7 @@ impl MosChange<'_> {
             self.remove(from, name)?;
             self.put(to, name, &Value::of_u64s(&bookmark.to_words())?)?;
         }
-        if moving.len() == all.len() {
+        if !others_stay {
             self.remove_field(plan.parent, KEY_BOOKMARKS)?;
             self.free_object(from)?;
             self.remove_reference("bookmarks")?;

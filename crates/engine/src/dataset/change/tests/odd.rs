@@ -144,3 +144,22 @@ fn renaming_counts_what_stays_reserved() {
     rename(10).unwrap();
     world.audit(10);
 }
+
+#[test]
+fn promoting_keeps_the_bookmarks_of_both() {
+    let world = World::full();
+    let (fs, s, clone) = cloned(&world, world.skeleton.root.directory);
+    let own = snapshot(&world, 8, clone.dataset, "own");
+    for (head, name, of) in [(fs, "m", s), (fs, "n", s), (clone, "m", own)] {
+        world.change(9, |change| change.create_bookmark(head.dataset, name, of)).unwrap();
+    }
+    let refused = world.change(10, |change| change.promote(clone.dataset)).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Exists);
+    assert!(refused.to_string().contains("'m'"), "{refused}");
+    world.change(11, |change| change.destroy_bookmark(clone.dataset, "m")).unwrap();
+    world.change(12, |change| change.promote(clone.dataset)).unwrap();
+    let of_clone = world.change(12, |change| change.bookmarks(clone.dataset)).unwrap();
+    let mut names: Vec<&str> = of_clone.iter().map(|(name, _)| name.as_str()).collect();
+    names.sort();
+    assert_eq!(names, ["m", "n"]);
+}
