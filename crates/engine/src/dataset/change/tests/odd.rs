@@ -163,3 +163,28 @@ fn promoting_keeps_the_bookmarks_of_both() {
     names.sort();
     assert_eq!(names, ["m", "n"]);
 }
+
+#[test]
+fn written_since_a_bookmark_after_which_nothing_was_freed() {
+    let world = World::full();
+    let fs = world.filesystem(5, "fs");
+    let [a, b, c] = [block(1, 6), block(2, 6), block(3, 9)];
+    world.write(6, fs.dataset, &[a, b], &[]).unwrap();
+    snapshot(&world, 6, fs.dataset, "first");
+    world.write(7, fs.dataset, &[], &[a]).unwrap();
+    let marked = snapshot(&world, 7, fs.dataset, "marked");
+    world.change(8, |change| change.create_bookmark(fs.dataset, "m", marked)).unwrap();
+    world.change(8, |change| change.destroy_snapshot(marked, false)).unwrap();
+    let written = || {
+        let catalog = world.catalog();
+        let head = catalog.dataset_named("tank/fs").unwrap();
+        let bookmark = catalog.bookmark(&DatasetName::parse("tank/fs#m").unwrap()).unwrap();
+        catalog.written_since_bookmark(&head, &bookmark).unwrap().used
+    };
+    // What the deadlist has died before the bookmark was made.
+    assert_eq!(written(), 0);
+    world.write(9, fs.dataset, &[c], &[]).unwrap();
+    assert_eq!(written(), 4096);
+    world.write(10, fs.dataset, &[], &[b]).unwrap();
+    assert_eq!(written(), 4096);
+}
