@@ -188,3 +188,31 @@ fn written_since_a_bookmark_after_which_nothing_was_freed() {
     world.write(10, fs.dataset, &[], &[b]).unwrap();
     assert_eq!(written(), 4096);
 }
+
+#[test]
+fn a_tree_without_counts_is_counted_where_it_comes_to() {
+    let world = World::full();
+    let (tree, counted) = (world.filesystem(5, "tree"), world.filesystem(5, "counted"));
+    let parent = tree.directory;
+    let a = make(&world, 5, &NewDataset { parent, name: "a", ..NewDataset::default() });
+    snapshot(&world, 6, tree.dataset, "s");
+    snapshot(&world, 6, a.dataset, "s");
+    let limit = |txg, name, most| set(&world, txg, counted.dataset, name, most);
+    limit(7, "filesystem_limit", 1);
+    let rename = |txg| {
+        world.change(txg, |change| change.rename_directory(tree.directory, counted.directory, "t"))
+    };
+    assert_eq!(rename(8).unwrap_err().kind(), ErrorKind::Quota);
+    limit(9, "filesystem_limit", 2);
+    limit(9, "snapshot_limit", 1);
+    assert_eq!(rename(10).unwrap_err().kind(), ErrorKind::Quota);
+    limit(11, "snapshot_limit", 2);
+    rename(12).unwrap();
+    let counts = |directory| {
+        let count = |key| world.change(12, |change| change.number_field(directory, key)).unwrap();
+        (count(KEY_FILESYSTEM_COUNT), count(KEY_SNAPSHOT_COUNT))
+    };
+    assert_eq!(counts(counted.directory), (Some(2), Some(2)));
+    assert_eq!(counts(tree.directory), (Some(1), Some(2)));
+    assert_eq!(counts(world.skeleton.root.directory), (None, None));
+}
