@@ -14,7 +14,7 @@ use cenote_format::zap::normalize::Normalization;
 use cenote_format::{ObjectId, Txg};
 
 use super::objects::METADATA_ZAP;
-use super::space::clipped;
+use super::space::{clipped, signed};
 use super::{Delta, MosChange, PropertyInput, Share};
 use crate::{Error, ErrorKind, Result};
 
@@ -185,7 +185,7 @@ impl MosChange<'_> {
         self.renew_freed(clone, origin)?;
 
         let snapshots = |directory| -> Result<i128> {
-            Ok(self.directory(directory)?.used_breakdown.snapshots.into())
+            Ok(signed(self.directory(directory)?.used_breakdown.snapshots))
         };
         let change = clone_dead - snapshots(plan.clone_directory)?;
         let head = Delta { used: moved.used - change, ..moved };

@@ -102,9 +102,16 @@ pub(super) fn clipped(value: u64, change: i128) -> u64 {
     u64::try_from(i128::from(value).saturating_add(change).max(0)).unwrap_or(u64::MAX)
 }
 
-fn add_to(phys: &mut DslDirectory, share: Share, used: i128) -> Result<()> {
+/// A share as a number that may have been counted below nothing.
+pub(super) fn signed(share: u64) -> i128 {
+    share.cast_signed().into()
+}
+
+/// Changes a share of what a directory uses. Shares only inform, and software before this let some of them
+/// get below nothing: that must not stop the pool, of which the totals are right.
+fn add_to(at: ObjectId, phys: &mut DslDirectory, share: Share, used: i128) {
     if phys.flags & FLAG_USED_BREAKDOWN == 0 {
-        return Ok(());
+        return;
     }
     let breakdown = &mut phys.used_breakdown;
     let (field, what) = match share {
@@ -114,8 +121,11 @@ fn add_to(phys: &mut DslDirectory, share: Share, used: i128) -> Result<()> {
         Share::ChildReservations => (&mut breakdown.child_reservations, "children's reserved"),
         Share::Refreservation => (&mut breakdown.refreservation, "refreservation's"),
     };
-    *field = shifted(*field, used, what)?;
-    Ok(())
+    let sum = signed(*field) + used;
+    if sum < 0 {
+        tracing::warn!(directory = at.0, sum, "the {what} bytes were left wrong: counted as none");
+    }
+    *field = clipped(0, sum);
 }
 
 impl MosChange<'_> {
@@ -131,10 +141,10 @@ impl MosChange<'_> {
             let mut phys = self.directory(at)?;
             let before = phys.used_bytes.max(phys.reserved);
             phys.used_bytes = shifted(phys.used_bytes, delta.used, "used").map_err(located)?;
-            add_to(&mut phys, share, delta.used).map_err(located)?;
+            add_to(at, &mut phys, share, delta.used);
             if covered != 0 {
-                add_to(&mut phys, Share::ChildReservations, -covered).map_err(located)?;
-                add_to(&mut phys, Share::Children, covered).map_err(located)?;
+                add_to(at, &mut phys, Share::ChildReservations, -covered);
+                add_to(at, &mut phys, Share::Children, covered);
             }
             phys.compressed_bytes = clipped(phys.compressed_bytes, delta.compressed);
             phys.uncompressed_bytes = clipped(phys.uncompressed_bytes, delta.uncompressed);
@@ -155,10 +165,9 @@ impl MosChange<'_> {
         if used == 0 {
             return Ok(());
         }
-        let located = |error: Error| error.at_object(0, directory.0);
         let mut phys = self.directory(directory)?;
-        add_to(&mut phys, from, -used).map_err(located)?;
-        add_to(&mut phys, to, used).map_err(located)?;
+        add_to(directory, &mut phys, from, -used);
+        add_to(directory, &mut phys, to, used);
         self.set_directory(directory, &phys)
     }
 

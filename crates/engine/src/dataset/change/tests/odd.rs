@@ -216,3 +216,42 @@ fn a_tree_without_counts_is_counted_where_it_comes_to() {
     assert_eq!(counts(tree.directory), (Some(1), Some(2)));
     assert_eq!(counts(world.skeleton.root.directory), (None, None));
 }
+
+#[test]
+fn shares_that_were_left_wrong_do_not_stop_the_pool() {
+    let world = World::full();
+    let fs = world.filesystem(5, "fs");
+    let [a, b, c, d] = [block(1, 6), block(2, 6), block(3, 8), block(4, 9)];
+    world.write(6, fs.dataset, &[a, b], &[]).unwrap();
+    snapshot(&world, 6, fs.dataset, "s");
+    let wrap = |txg, head: u64, snapshots: u64| {
+        let alter = |phys: &mut DslDirectory| {
+            (phys.used_breakdown.head, phys.used_breakdown.snapshots) = (head, snapshots);
+        };
+        world.change(txg, |change| change.alter_directory(fs.directory, alter)).unwrap();
+    };
+    let shares = || {
+        let phys = directory(&world, fs.directory);
+        (phys.used_bytes, phys.used_breakdown.head, phys.used_breakdown.snapshots)
+    };
+    // The head is said to have less than nothing, the snapshots too much.
+    wrap(7, 4096_u64.wrapping_neg(), 3 << 12);
+    world.write(8, fs.dataset, &[c], &[]).unwrap();
+    assert_eq!(shares(), (3 << 12, 0, 3 << 12));
+    world.write(9, fs.dataset, &[d], &[a]).unwrap();
+    let unique = world.change(9, |change| change.dataset(fs.dataset)).unwrap().unique_bytes;
+    assert_eq!((unique, shares()), (2 << 12, (4 << 12, 0, 4 << 12)));
+    // The other way round.
+    wrap(10, 5 << 12, 4096_u64.wrapping_neg());
+    world.write(10, fs.dataset, &[], &[b]).unwrap();
+    assert_eq!(shares(), (4 << 12, 4 << 12, 0));
+    wrap(11, 6 << 12, 8192_u64.wrapping_neg());
+    let s = world.catalog().dataset_named("tank/fs@s").unwrap().id;
+    let parent = world.skeleton.root.directory;
+    let new = NewDataset { parent, name: "c", origin: Some(s), ..NewDataset::default() };
+    let clone = make(&world, 11, &new);
+    world.change(12, |change| change.promote(clone.dataset)).unwrap();
+    world.audit(12);
+    assert_eq!(directory(&world, clone.directory).used_bytes, 2 << 12);
+    assert_eq!(directory(&world, fs.directory).used_bytes, 2 << 12);
+}
