@@ -220,7 +220,7 @@ impl MosChange<'_> {
                 phys.uncompressed_bytes = from.uncompressed_bytes;
                 phys.pointer = from.pointer;
                 phys.flags |= from.flags & (FLAG_INCONSISTENT | FLAG_CASE_INSENSITIVE);
-                phys.deadlist = self.clone_deadlist(head.deadlist, from.creation_txg)?;
+                phys.deadlist = self.clone_deadlist(head.deadlist, from.creation_txg, origin)?;
             }
         }
         self.set_dataset(dataset, &phys)?;
