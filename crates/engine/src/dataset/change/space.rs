@@ -1,7 +1,8 @@
 //! Space of directories: charged where it is used, and to every directory above.
 //!
 //! Chapter 06, section 8.3. Invariant: the breakdown of a directory adds up to its used bytes, and
-//! what its children use or reserve is in its breakdown.
+//! what its children use or reserve is in its breakdown, unless it was found otherwise; used bytes never
+//! wrap.
 
 use cenote_format::bpobj::Space;
 use cenote_format::dsl_directory::{DslDirectory, FLAG_USED_BREAKDOWN};
