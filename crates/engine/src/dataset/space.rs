@@ -85,7 +85,7 @@ impl Catalog {
             0 => Ok(dataset.phys.referenced_bytes),
             _ => {
                 let previous = self.phys(dataset.phys.previous_snapshot)?;
-                let since = (referenced(&previous), previous.creation_txg, Space::default());
+                let since = (referenced(&previous), previous.creation_txg, None);
                 Ok(self.written_since_point(dataset, since)?.used)
             }
         }
@@ -93,7 +93,7 @@ impl Catalog {
 
     /// Space written to `newer` since the snapshot `older` of the same dataset or an ancestor.
     pub fn written_since(&self, newer: &Dataset, older: &Dataset) -> Result<Space> {
-        let point = (referenced(&older.phys), older.phys.creation_txg, Space::default());
+        let point = (referenced(&older.phys), older.phys.creation_txg, None);
         self.written_since_point(newer, point)
     }
 
@@ -104,13 +104,17 @@ impl Catalog {
         });
         let details =
             details.ok_or_else(|| Error::unsupported("the bookmark does not carry sizes"))?;
-        let point = (details.referenced, bookmark.creation_txg, details.freed_before_next);
+        let point = (details.referenced, bookmark.creation_txg, Some(details.freed_before_next));
         self.written_since_point(newer, point)
     }
 
     /// `point`: referenced sizes, txg, and what was freed before the next snapshot when that is
     /// not in a deadlist of its own.
-    fn written_since_point(&self, newer: &Dataset, point: (Space, Txg, Space)) -> Result<Space> {
+    fn written_since_point(
+        &self,
+        newer: &Dataset,
+        point: (Space, Txg, Option<Space>),
+    ) -> Result<Space> {
         let (old, txg, freed) = point;
         if newer.phys.creation_txg < txg && newer.is_snapshot() {
             return Err(Error::invalid(format!("'{}' is not newer", newer.name)));
@@ -121,9 +125,9 @@ impl Catalog {
         let mut at = newer.phys.clone();
         for _ in 0..CHAIN_MAX {
             if at.previous_snapshot_txg <= txg {
-                // Blocks of this deadlist were born at or before the point.
-                let whole = freed == Space::default();
-                sum.add(&if whole { self.deadlist_space(at.deadlist)? } else { freed });
+                // Blocks of this deadlist were born at or before the point; since a bookmark's snapshot
+                // went, what died before that is among them too.
+                sum.add(&freed.map_or_else(|| self.deadlist_space(at.deadlist), Ok)?);
                 return Ok(sum.total());
             }
             sum.add(&self.deadlist_space_until(at.deadlist, txg)?);

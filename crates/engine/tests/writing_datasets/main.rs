@@ -4,6 +4,7 @@
 //! Invariant: after every group the space maps hold exactly what the walk finds.
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
+mod older;
 mod orders;
 mod programs;
 
@@ -361,5 +362,30 @@ fn large_datasets_are_destroyed_in_portions() {
         }
     }
     assert!(portions > 20, "{portions}");
+    world.finish();
+}
+
+#[test]
+fn a_full_pool_goes_back() {
+    let world = World::new(&[]);
+    world.filesystem("a");
+    let object = world.write("p/a", 1, 400_000);
+    world.snapshot("p/a", "one");
+    let is_full = || world.live.change(|_, change| Ok(change.hooks.check_room().is_err())).unwrap();
+    for seed in 2.. {
+        world.write("p/a", seed, 4 << 20);
+        world.live.sync().unwrap();
+        if is_full() {
+            break;
+        }
+        assert!(seed < 100, "the pool has no end");
+    }
+    world.overwrite("p/a", object, 0, 1000, 100_000);
+    world.close("p/a");
+    let orders = world.live.orders().given_by("zfs rollback p/a@one", 0);
+    orders.rollback("p/a@one", &[]).unwrap();
+    assert!(world.read("p/a", object, 400_000) == noise(400_000, 1));
+    world.settle();
+    assert!(!is_full());
     world.finish();
 }

@@ -288,6 +288,29 @@ impl MosChange<'_> {
     ) -> Result<(Delta, u64)> {
         let count = header.pointers.min(ENTRIES_PER_BLOCK).min(*budget);
         let first = header.pointers - count;
+        let pointers = self.own_pointers(list, header, first, count)?;
+        let (mut space, mut freed) = (Delta::default(), 0);
+        for pointer in pointers.iter().rev() {
+            let record = bpobj::is_freed_entry(pointer);
+            visit(pointer, record)?;
+            let own = Delta::from(self.meter().space(pointer));
+            space += if record { -own } else { own };
+            freed += u64::from(record);
+        }
+        self.object(list)?.free_range(self.tx, first * blkptr::SIZE as u64, u64::MAX)?;
+        header.pointers = first;
+        *budget -= count;
+        Ok((space, freed))
+    }
+
+    /// `count` of a list's own pointers, from the one numbered `first` on.
+    pub(super) fn own_pointers(
+        &self,
+        list: ObjectId,
+        header: &BpobjHeader,
+        first: u64,
+        count: u64,
+    ) -> Result<Vec<BlockPointer>> {
         let object = self.object(list)?;
         let held = object.block_count().saturating_mul(object.block_size());
         let size = blkptr::SIZE as u64;
@@ -297,19 +320,15 @@ impl MosChange<'_> {
         }
         let len = usize::try_from(count * size).unwrap_or(0);
         let bytes = object.read_vec(first * size, len)?;
-        let pointers: Vec<BlockPointer> = BlockPointer::decode_all(&bytes).collect();
-        let (mut space, mut freed) = (Delta::default(), 0);
-        for pointer in pointers.iter().rev() {
-            let record = bpobj::is_freed_entry(pointer);
-            visit(pointer, record)?;
-            let own = Delta::from(self.meter().space(pointer));
-            space += if record { -own } else { own };
-            freed += u64::from(record);
-        }
-        object.free_range(self.tx, first * size, u64::MAX)?;
-        header.pointers = first;
-        *budget -= count;
-        Ok((space, freed))
+        Ok(BlockPointer::decode_all(&bytes).collect())
+    }
+
+    /// A list has only its first `kept` pointers any more; those that went have this space.
+    pub(super) fn shorten_list(&self, list: ObjectId, kept: u64, gone: Delta) -> Result<()> {
+        let mut header = self.list_header(list)?;
+        header.pointers = kept;
+        add(&mut header, -gone).map_err(|error| error.at_object(0, list.0))?;
+        self.set_list_header(list, &header)
     }
 }
 

@@ -79,6 +79,11 @@ impl MosChange<'_> {
     pub fn create_dataset(&self, new: &NewDataset<'_>) -> Result<MadeDataset> {
         self.hooks.check_room()?;
         self.check_new_dataset(new, false)?;
+        self.create_unchecked(new)
+    }
+
+    /// The same of what is only there for a moment: wherever it fits, and however little room there is.
+    pub(super) fn create_unchecked(&self, new: &NewDataset<'_>) -> Result<MadeDataset> {
         let directory = self.create_directory(Some(new.parent), new.name)?;
         if let Some(origin) = new.origin {
             if self.is_enabled(LIVELIST)? {
@@ -215,7 +220,7 @@ impl MosChange<'_> {
                 phys.uncompressed_bytes = from.uncompressed_bytes;
                 phys.pointer = from.pointer;
                 phys.flags |= from.flags & (FLAG_INCONSISTENT | FLAG_CASE_INSENSITIVE);
-                phys.deadlist = self.clone_deadlist(head.deadlist, from.creation_txg)?;
+                phys.deadlist = self.clone_deadlist(head.deadlist, from.creation_txg, origin)?;
             }
         }
         self.set_dataset(dataset, &phys)?;

@@ -26,11 +26,9 @@ impl MosChange<'_> {
 
     /// The entries of a deadlist: smallest birth (exclusive) to list.
     pub(super) fn deadlist_entries(&self, deadlist: ObjectId) -> Result<Entries> {
-        if self.mos.dnode(deadlist)?.bonus_type == ObjectType::BPOBJ_HEADER {
-            let reason = "the deadlists of pools before version 26 cannot be written";
-            return Err(Error::unsupported(reason)
-                .at_object(0, deadlist.0)
-                .with_advice("upgrade the pool"));
+        if self.is_plain(deadlist)? {
+            let reason = "a plain list of blocks where lists by txg belong";
+            return Err(Error::corrupt(reason).at_object(0, deadlist.0));
         }
         let mut entries = BTreeMap::new();
         for (name, list) in self.numbers(deadlist)? {
@@ -41,6 +39,9 @@ impl MosChange<'_> {
 
     /// Space of everything in a deadlist.
     pub(super) fn deadlist_total(&self, deadlist: ObjectId) -> Result<Space> {
+        if self.is_plain(deadlist)? {
+            return self.plain_total(deadlist);
+        }
         let bonus = self.bonus(deadlist, ObjectType::DEADLIST_HEADER)?;
         decode_header(&bonus).map_err(|error| Error::from(error).at_object(0, deadlist.0))
     }
@@ -80,6 +81,9 @@ impl MosChange<'_> {
         if blocks.is_empty() {
             return Ok(());
         }
+        if self.is_plain(deadlist)? {
+            return self.append_to_list(deadlist, blocks).map(drop);
+        }
         let entries = self.deadlist_entries(deadlist)?;
         let mut by_key: BTreeMap<(Txg, ObjectId), Vec<Entry>> = BTreeMap::new();
         for (pointer, freed) in blocks {
@@ -99,9 +103,9 @@ impl MosChange<'_> {
         self.add_to_deadlist_total(deadlist, sum)
     }
 
-    /// Adds an empty entry; nothing happens if there is one.
+    /// Adds an empty entry; nothing happens if there is one, or if there are no keys.
     pub(super) fn add_deadlist_key(&self, deadlist: ObjectId, key: Txg) -> Result<()> {
-        if self.number(deadlist, &integer_key(key.0))?.is_some() {
+        if self.is_plain(deadlist)? || self.number(deadlist, &integer_key(key.0))?.is_some() {
             return Ok(());
         }
         let list = self.new_empty_list()?;
@@ -111,6 +115,9 @@ impl MosChange<'_> {
     /// Removes an entry: its blocks go to the one with the next smaller key. Nothing happens if
     /// there is no such entry.
     pub(super) fn remove_deadlist_key(&self, deadlist: ObjectId, key: Txg) -> Result<()> {
+        if self.is_plain(deadlist)? {
+            return Ok(());
+        }
         let entries = self.deadlist_entries(deadlist)?;
         let Some(list) = entries.0.get(&key) else { return Ok(()) };
         let first = || Error::corrupt("the first entry of a deadlist cannot go");
@@ -133,11 +140,23 @@ impl MosChange<'_> {
         self.append_list(into, list)
     }
 
-    /// A new deadlist with the keys of another that are below `end`, every entry empty.
-    pub(super) fn clone_deadlist(&self, deadlist: ObjectId, end: Txg) -> Result<ObjectId> {
-        let entries = self.deadlist_entries(deadlist)?;
+    /// A new deadlist with the keys of another that are below `end`, every entry empty. Where that one has
+    /// no keys they are those that follow from the snapshot `newest` and what comes before it.
+    pub(super) fn clone_deadlist(
+        &self,
+        deadlist: ObjectId,
+        end: Txg,
+        newest: ObjectId,
+    ) -> Result<ObjectId> {
+        let keys = match self.is_plain(deadlist)? {
+            true => self.keys_up_to(newest)?,
+            false => {
+                let entries = self.deadlist_entries(deadlist)?;
+                entries.range(Txg(0), end).map(|(key, _)| key).collect()
+            }
+        };
         let clone = self.new_deadlist()?;
-        for (key, _) in entries.range(Txg(0), end) {
+        for key in keys {
             self.add_deadlist_key(clone, key)?;
         }
         Ok(clone)
@@ -145,6 +164,9 @@ impl MosChange<'_> {
 
     /// Moves everything in `other` to `deadlist`, and frees `other`.
     pub(super) fn merge_deadlist(&self, deadlist: ObjectId, other: ObjectId) -> Result<()> {
+        if self.is_plain(deadlist)? || self.is_plain(other)? {
+            return self.merge_plain(deadlist, other);
+        }
         for (key, list) in self.deadlist_entries(other)?.0 {
             let entries = self.deadlist_entries(deadlist)?;
             let into = entries.0.range(..=key).next_back().map(|(key, list)| (*key, *list));
@@ -161,6 +183,9 @@ impl MosChange<'_> {
 
     /// Space of the blocks in a deadlist that were born after `low` and not after `high`.
     pub(super) fn deadlist_range(&self, deadlist: ObjectId, low: Txg, high: Txg) -> Result<Delta> {
+        if self.is_plain(deadlist)? {
+            return self.plain_range(deadlist, low, high);
+        }
         let mut sum = Delta::default();
         for (_, list) in self.deadlist_entries(deadlist)?.range(low, high) {
             sum += self.list_space(list)?.into();
@@ -176,6 +201,9 @@ impl MosChange<'_> {
         low: Txg,
         target: ObjectId,
     ) -> Result<Delta> {
+        if self.is_plain(deadlist)? {
+            return self.move_plain(deadlist, low, target);
+        }
         let mut sum = Delta::default();
         for (key, list) in self.deadlist_entries(deadlist)?.range(low, Txg(u64::MAX)) {
             sum += self.list_space(list)?.into();
@@ -188,6 +216,9 @@ impl MosChange<'_> {
 
     /// Frees a deadlist, not the blocks it names.
     pub(super) fn free_deadlist(&self, deadlist: ObjectId) -> Result<()> {
+        if self.is_plain(deadlist)? {
+            return self.free_list(deadlist);
+        }
         for (_, list) in self.deadlist_entries(deadlist)?.0 {
             self.drop_list(list)?;
         }

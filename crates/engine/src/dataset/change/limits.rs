@@ -113,6 +113,20 @@ impl MosChange<'_> {
         self.begin_limits_below(directory, 0).map(|_| ())
     }
 
+    /// How many filesystems a directory says to be below it, and snapshots in and below it.
+    pub(super) fn counts_of(&self, directory: ObjectId) -> Result<(u64, u64)> {
+        let count = |key| Ok::<_, Error>(self.number_field(directory, key)?.unwrap_or(0));
+        Ok((count(KEY_FILESYSTEM_COUNT)?, count(KEY_SNAPSHOT_COUNT)?))
+    }
+
+    /// A tree that has no counts and is to move below `parent`, which has, begins to count.
+    pub(super) fn count_where_counted(&self, tree: ObjectId, parent: ObjectId) -> Result<()> {
+        if self.is_active(LIMITS)? && self.number_field(parent, KEY_FILESYSTEM_COUNT)?.is_some() {
+            self.begin_limits_below(tree, 0)?;
+        }
+        Ok(())
+    }
+
     /// The filesystems below a directory and the snapshots in and below it; counts them where
     /// they were not counted.
     fn begin_limits_below(&self, directory: ObjectId, depth: usize) -> Result<(u64, u64)> {

@@ -26,6 +26,7 @@ mod limits;
 mod livelist;
 mod objects;
 mod permissions;
+mod plain_deadlist;
 mod promote;
 mod properties;
 mod receive;

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 
+use cenote_format::bookmark::Bookmark;
 use cenote_format::crypto_key::ROOT_DIRECTORY;
 use cenote_format::dsl_dataset::{DslDataset, KEY_BOOKMARKS};
 use cenote_format::dsl_directory::KEY_CRYPTO_KEY_OBJECT;
@@ -13,7 +14,7 @@ use cenote_format::zap::normalize::Normalization;
 use cenote_format::{ObjectId, Txg};
 
 use super::objects::METADATA_ZAP;
-use super::space::clipped;
+use super::space::{clipped, signed};
 use super::{Delta, MosChange, PropertyInput, Share};
 use crate::{Error, ErrorKind, Result};
 
@@ -88,8 +89,8 @@ impl MosChange<'_> {
         })
     }
 
-    /// Whether a clone can be promoted. On [`ErrorKind::Exists`] the reason names the snapshots
-    /// whose names are taken.
+    /// Whether a clone can be promoted. On [`ErrorKind::Exists`] the reason names the snapshots, or the
+    /// bookmark, whose names are taken.
     pub fn check_promote(&self, clone: ObjectId) -> Result<()> {
         let plan = self.plan_promotion(clone)?;
         let taken: BTreeSet<String> = self.snapshot_names(clone)?.into_iter().collect();
@@ -101,8 +102,16 @@ impl MosChange<'_> {
             let reason = format!("snapshot name '{}' from origin conflicts", twice.join("', '"));
             return located(Error::new(ErrorKind::Exists, reason));
         }
+        let bookmarks = self.bookmarks(plan.clone)?;
+        let mut twice = self.moving_bookmarks(&plan)?.0;
+        twice.retain(|(name, _)| bookmarks.iter().any(|(own, _)| own == name));
+        if let Some((name, _)) = twice.first() {
+            let reason = format!("bookmark name '{name}' from origin conflicts");
+            return located(Error::new(ErrorKind::Exists, reason));
+        }
         let (moved, ..) = self.promoted_space(&plan)?;
-        if moved.used > i128::from(self.available_to(plan.clone_directory)?) {
+        let moved = clipped(0, moved.used);
+        if moved > self.available_to_moved(plan.parent_directory, plan.clone_directory, moved)? {
             return located(Error::new(ErrorKind::NoSpace, "out of space"));
         }
         let visible = moving.iter().filter(|(name, _)| !name.starts_with('%')).count() as u64;
@@ -177,7 +186,7 @@ impl MosChange<'_> {
         self.renew_freed(clone, origin)?;
 
         let snapshots = |directory| -> Result<i128> {
-            Ok(self.directory(directory)?.used_breakdown.snapshots.into())
+            Ok(signed(self.directory(directory)?.used_breakdown.snapshots))
         };
         let change = clone_dead - snapshots(plan.clone_directory)?;
         let head = Delta { used: moved.used - change, ..moved };
@@ -229,11 +238,19 @@ impl MosChange<'_> {
         self.note_snapshot_change(plan.clone_directory)
     }
 
+    /// The bookmarks that move, those of snapshots up to the origin, and whether others stay.
+    fn moving_bookmarks(&self, plan: &Promotion) -> Result<(Vec<(String, Bookmark)>, bool)> {
+        let last = plan.origin.1.creation_txg;
+        let mut all = self.bookmarks(plan.parent)?;
+        let before = all.len();
+        all.retain(|(_, bookmark)| bookmark.creation_txg <= last);
+        let others_stay = all.len() < before;
+        Ok((all, others_stay))
+    }
+
     /// Bookmarks of snapshots up to the origin go with them.
     fn move_bookmarks(&self, plan: &Promotion) -> Result<()> {
-        let all = self.bookmarks(plan.parent)?;
-        let last = plan.origin.1.creation_txg;
-        let moving: Vec<_> = all.iter().filter(|(_, b)| b.creation_txg <= last).collect();
+        let (moving, others_stay) = self.moving_bookmarks(plan)?;
         let Some(from) = self.number_field(plan.parent, KEY_BOOKMARKS)?.map(ObjectId) else {
             return Ok(());
         };
@@ -254,7 +271,7 @@ impl MosChange<'_> {
             self.remove(from, name)?;
             self.put(to, name, &Value::of_u64s(&bookmark.to_words())?)?;
         }
-        if moving.len() == all.len() {
+        if !others_stay {
             self.remove_field(plan.parent, KEY_BOOKMARKS)?;
             self.free_object(from)?;
             self.remove_reference("bookmarks")?;

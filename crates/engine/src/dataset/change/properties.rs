@@ -199,13 +199,16 @@ impl MosChange<'_> {
         if native.is_none() && !property::is_user_name(name) {
             return Err(Error::invalid(format!("invalid property '{name}'")));
         }
-        let table = match phys.is_snapshot() {
-            true => phys.properties,
-            false => self.directory(phys.directory)?.properties,
-        };
+        let directory = self.directory(phys.directory)?;
+        let table = if phys.is_snapshot() { phys.properties } else { directory.properties };
         if table.0 == 0 {
             return Ok(());
         }
+        let shown = if phys.is_snapshot() { None } else { self.shown_instead(table, name)? };
+        if let Some(shown) = &shown {
+            self.check_value(dataset, shown)?;
+        }
+        let refreserved = self.refreservation(&directory)?;
         self.remove(table, name)?;
         self.remove(table, &format!("{name}{UNSUPPORTED_SUFFIX}"))?;
         let explicit = format!("{name}{INHERIT_SUFFIX}");
@@ -215,6 +218,9 @@ impl MosChange<'_> {
         } else if was_received && self.value(table, HAS_RECEIVED)?.is_some() {
             self.put_number(table, &explicit, 0)?;
         }
+        if let Some(shown) = &shown {
+            self.follow_value(&phys, shown, refreserved)?;
+        }
         if phys.is_snapshot() && self.entries(table)?.is_empty() {
             self.free_object(table)?;
             self.alter_dataset(dataset, |phys| phys.properties = ObjectId(0))?;
@@ -222,6 +228,19 @@ impl MosChange<'_> {
         // A snapshot's table may be gone by now.
         let now = self.stored_text(&self.dataset(dataset)?, name)?;
         self.log_event("inherit", Some(dataset), &format!("{name}={now}"))
+    }
+
+    /// What shows when a value set for one of the properties that are more than an entry of `table` is given
+    /// up: the received value, else the default.
+    fn shown_instead(&self, table: ObjectId, name: &str) -> Result<Option<PropertyInput>> {
+        let default = match name {
+            "quota" | "refquota" | "reservation" | "refreservation" => 0,
+            "filesystem_limit" | "snapshot_limit" => u64::MAX,
+            _ => return Ok(None),
+        };
+        let received = self.value(table, &format!("{name}{RECEIVED_SUFFIX}"))?;
+        let number = received.and_then(|value| value.as_u64()).unwrap_or(default);
+        Ok(Some(PropertyInput::number(name, number)))
     }
 
     /// What a dataset has for a property as it is stored: its own, an ancestor's or the default.

@@ -5,9 +5,7 @@
 
 use cenote_format::ObjectId;
 use cenote_format::crypto_key;
-use cenote_format::dsl_directory::{
-    KEY_CRYPTO_KEY_OBJECT, KEY_FILESYSTEM_COUNT, KEY_SNAPSHOT_COUNT,
-};
+use cenote_format::dsl_directory::KEY_CRYPTO_KEY_OBJECT;
 
 use super::super::name::{DEPTH_MAX, NAME_MAX};
 use super::{Delta, MosChange, Share};
@@ -22,14 +20,16 @@ impl MosChange<'_> {
         name: &str,
     ) -> Result<()> {
         let phys = self.directory(directory)?;
+        if parent != phys.parent {
+            self.count_where_counted(directory, parent)?;
+        }
         self.check_rename(directory, parent, name)?;
         let above = self.name_of(self.directory(parent)?.head_dataset)?;
         self.log_event("rename", Some(phys.head_dataset), &format!("-> {above}/{name}"))?;
         let source = self.directory(phys.parent)?;
         let component = self.name_in(source.child_map, directory)?;
         if parent != phys.parent {
-            let below = self.number_field(directory, KEY_FILESYSTEM_COUNT)?.unwrap_or(0);
-            let snapshots = self.number_field(directory, KEY_SNAPSHOT_COUNT)?.unwrap_or(0);
+            let (below, snapshots) = self.counts_of(directory)?;
             let (filesystems, snapshots) = (i128::from(below) + 1, i128::from(snapshots));
             self.count_filesystems(phys.parent, -filesystems)?;
             self.count_snapshots(phys.parent, -snapshots)?;
@@ -80,21 +80,12 @@ impl MosChange<'_> {
             return located(Error::invalid("the new parent is a snapshot or hidden"));
         }
         self.check_keys_stay_below(directory, parent)?;
-        let below = self.number_field(directory, KEY_FILESYSTEM_COUNT)?.unwrap_or(0);
-        let snapshots = self.number_field(directory, KEY_SNAPSHOT_COUNT)?.unwrap_or(0);
+        let (below, snapshots) = self.counts_of(directory)?;
         // What the two places have in common above them does not grow.
         let common = self.common_ancestor(phys.parent, parent)?;
         self.check_moved_limits(parent, common, below.saturating_add(1), snapshots)?;
         let growth = phys.used_bytes.max(phys.reserved);
-        let mut levels = self.limits_above(parent)?;
-        let above = self.limits_above(common)?.len();
-        let own = levels.len().saturating_sub(above);
-        for level in levels.iter_mut().skip(own) {
-            level.used = level.used.saturating_sub(growth);
-        }
-        let available =
-            super::super::allowance::available_below(&levels, &self.hooks.capacity(), 0);
-        if growth > available {
+        if growth > self.available_to_moved(phys.parent, parent, growth)? {
             return located(Error::new(ErrorKind::NoSpace, "out of space"));
         }
         Ok(())

@@ -110,15 +110,7 @@ impl MosChange<'_> {
         let delta = Delta::used(held.into());
         self.charge(phys.directory, Share::Refreservation, delta)?;
 
-        phys.deadlist = self.clone_deadlist(taken.deadlist, Txg(u64::MAX))?;
-        self.add_deadlist_key(phys.deadlist, taken.previous_snapshot_txg)?;
-        for (_, bookmark) in self.bookmarks(head)? {
-            let flags = bookmark.details.map_or(0, |details| details.flags);
-            let counted = flags & FLAG_HAS_FREED_BEFORE_NEXT != 0;
-            if counted && bookmark.creation_txg > taken.previous_snapshot_txg {
-                self.add_deadlist_key(phys.deadlist, bookmark.creation_txg)?;
-            }
-        }
+        phys.deadlist = self.next_deadlist(head, &taken)?;
         phys.previous_snapshot = snapshot;
         phys.previous_snapshot_txg = txg;
         phys.unique_bytes = 0;
@@ -137,6 +129,26 @@ impl MosChange<'_> {
         self.note_snapshot_change(phys.directory)?;
         self.hooks.snapshot_taken(head, snapshot);
         Ok(snapshot)
+    }
+
+    /// A deadlist for what `head` loses after the snapshot `taken`.
+    fn next_deadlist(&self, head: ObjectId, taken: &DslDataset) -> Result<ObjectId> {
+        let (end, newest) = (Txg(u64::MAX), taken.previous_snapshot);
+        let deadlist = self.clone_deadlist(taken.deadlist, end, newest)?;
+        self.add_deadlist_key(deadlist, taken.previous_snapshot_txg)?;
+        // Where there were no keys before, those of all bookmarks are missing.
+        let since = match self.is_plain(taken.deadlist)? {
+            true => Txg(0),
+            false => taken.previous_snapshot_txg,
+        };
+        for (_, bookmark) in self.bookmarks(head)? {
+            let flags = bookmark.details.map_or(0, |details| details.flags);
+            let counted = flags & FLAG_HAS_FREED_BEFORE_NEXT != 0;
+            if counted && bookmark.creation_txg > since {
+                self.add_deadlist_key(deadlist, bookmark.creation_txg)?;
+            }
+        }
+        Ok(deadlist)
     }
 
     /// After `previous` comes `snapshot` from now on instead of `head`.

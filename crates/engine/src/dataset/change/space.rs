@@ -1,7 +1,8 @@
 //! Space of directories: charged where it is used, and to every directory above.
 //!
 //! Chapter 06, section 8.3. Invariant: the breakdown of a directory adds up to its used bytes, and
-//! what its children use or reserve is in its breakdown.
+//! what its children use or reserve is in its breakdown, unless it was found otherwise; used bytes never
+//! wrap.
 
 use cenote_format::bpobj::Space;
 use cenote_format::dsl_directory::{DslDirectory, FLAG_USED_BREAKDOWN};
@@ -102,9 +103,16 @@ pub(super) fn clipped(value: u64, change: i128) -> u64 {
     u64::try_from(i128::from(value).saturating_add(change).max(0)).unwrap_or(u64::MAX)
 }
 
-fn add_to(phys: &mut DslDirectory, share: Share, used: i128) -> Result<()> {
+/// A share as a number that may have been counted below nothing.
+pub(super) fn signed(share: u64) -> i128 {
+    share.cast_signed().into()
+}
+
+/// Changes a share of what a directory uses. Shares only inform, and software before this let some of them
+/// get below nothing: that must not stop the pool, of which the totals are right.
+fn add_to(at: ObjectId, phys: &mut DslDirectory, share: Share, used: i128) {
     if phys.flags & FLAG_USED_BREAKDOWN == 0 {
-        return Ok(());
+        return;
     }
     let breakdown = &mut phys.used_breakdown;
     let (field, what) = match share {
@@ -114,8 +122,11 @@ fn add_to(phys: &mut DslDirectory, share: Share, used: i128) -> Result<()> {
         Share::ChildReservations => (&mut breakdown.child_reservations, "children's reserved"),
         Share::Refreservation => (&mut breakdown.refreservation, "refreservation's"),
     };
-    *field = shifted(*field, used, what)?;
-    Ok(())
+    let sum = signed(*field) + used;
+    if sum < 0 {
+        tracing::warn!(directory = at.0, sum, "the {what} bytes were left wrong: counted as none");
+    }
+    *field = clipped(0, sum);
 }
 
 impl MosChange<'_> {
@@ -131,10 +142,10 @@ impl MosChange<'_> {
             let mut phys = self.directory(at)?;
             let before = phys.used_bytes.max(phys.reserved);
             phys.used_bytes = shifted(phys.used_bytes, delta.used, "used").map_err(located)?;
-            add_to(&mut phys, share, delta.used).map_err(located)?;
+            add_to(at, &mut phys, share, delta.used);
             if covered != 0 {
-                add_to(&mut phys, Share::ChildReservations, -covered).map_err(located)?;
-                add_to(&mut phys, Share::Children, covered).map_err(located)?;
+                add_to(at, &mut phys, Share::ChildReservations, -covered);
+                add_to(at, &mut phys, Share::Children, covered);
             }
             phys.compressed_bytes = clipped(phys.compressed_bytes, delta.compressed);
             phys.uncompressed_bytes = clipped(phys.uncompressed_bytes, delta.uncompressed);
@@ -155,10 +166,9 @@ impl MosChange<'_> {
         if used == 0 {
             return Ok(());
         }
-        let located = |error: Error| error.at_object(0, directory.0);
         let mut phys = self.directory(directory)?;
-        add_to(&mut phys, from, -used).map_err(located)?;
-        add_to(&mut phys, to, used).map_err(located)?;
+        add_to(directory, &mut phys, from, -used);
+        add_to(directory, &mut phys, to, used);
         self.set_directory(directory, &phys)
     }
 
@@ -193,6 +203,29 @@ impl MosChange<'_> {
             }
         }
         Err(Error::corrupt("the parents of a directory do not end").at_object(0, directory.0))
+    }
+
+    /// Bytes that may be charged to a directory when `moved` bytes leave another for it: what both have above
+    /// them gets those back, but for what stays reserved for those they leave.
+    pub(super) fn available_to_moved(
+        &self,
+        from: ObjectId,
+        to: ObjectId,
+        moved: u64,
+    ) -> Result<u64> {
+        let common = self.limits_above(self.common_ancestor(from, to)?)?.len();
+        let mut levels = self.limits_above(to)?;
+        let mut leaving = moved;
+        let mut left = Vec::new();
+        for level in self.limits_above(from)? {
+            left.push(leaving);
+            let now = level.used.saturating_sub(leaving).max(level.reserved);
+            leaving = level.used.max(level.reserved).saturating_sub(now);
+        }
+        for (level, left) in levels.iter_mut().rev().zip(left.iter().rev()).take(common) {
+            level.used = level.used.saturating_sub(*left);
+        }
+        Ok(available_below(&levels, &self.hooks.capacity(), 0))
     }
 
     /// Bytes that may still be charged to a directory.

@@ -59,7 +59,8 @@ impl MosChange<'_> {
             origin: Some(phys.previous_snapshot),
             ..NewDataset::default()
         };
-        let clone = self.create_dataset(&new)?.dataset;
+        // Going back is how one gets out of a dataset, or a pool, that is full.
+        let clone = self.create_unchecked(&new)?.dataset;
         self.swap_clone(clone, head)?;
         Ok(clone)
     }

@@ -2,6 +2,7 @@
 //! the sums of section 8.3.
 
 mod model;
+mod odd;
 mod scenario;
 
 use std::sync::Arc;

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use cenote_format::ObjectType;
+use cenote_format::bpobj::BpobjHeader;
 use cenote_format::dsl_directory::DslDirectory;
 
 use super::*;
@@ -319,6 +321,30 @@ impl Model {
         }
     }
 
+    /// Gives every deadlist the form it has in pools before version 26.
+    fn age(&mut self, bonus_len: usize) {
+        let (world, txg) = (&self.world, self.txg);
+        for chain in &mut self.chains {
+            // There were no such bookmarks then.
+            for bookmark in chain.bookmarks.drain(..) {
+                let head = chain.made.dataset;
+                world.change(txg, |c| c.destroy_bookmark(head, &bookmark.name)).unwrap();
+            }
+        }
+        let origin = |change: &MosChange<'_>| {
+            let empty = change.empty_snapshot()?;
+            Ok([empty, change.dataset(empty)?.next_snapshot])
+        };
+        let mut all = world.change(txg, origin).unwrap().to_vec();
+        for chain in &self.chains {
+            all.push(chain.made.dataset);
+            all.extend(chain.snapshots.iter().map(|snapshot| snapshot.id));
+        }
+        for id in all {
+            world.change(txg, |change| age(change, id, bonus_len)).unwrap();
+        }
+    }
+
     /// In the end exactly what nobody refers to is free.
     fn finish(&mut self) {
         self.txg += 1;
@@ -350,6 +376,39 @@ impl Model {
     }
 }
 
+fn age(change: &MosChange<'_>, dataset: ObjectId, bonus_len: usize) -> Result<()> {
+    let deadlist = change.dataset(dataset)?.deadlist;
+    let bonus = BpobjHeader::new(bonus_len).encode();
+    let list = change.new_object(ObjectType::BPOBJ, 128 << 10, ObjectType::BPOBJ_HEADER, bonus)?;
+    let mut entries = Vec::new();
+    for (_, part) in change.deadlist_entries(deadlist)?.0 {
+        change.drain_list(part, &mut u64::MAX.clone(), &mut |pointer, _| {
+            entries.push((*pointer, false));
+            Ok(())
+        })?;
+    }
+    change.append_to_list(list, &entries)?;
+    change.free_deadlist(deadlist)?;
+    change.alter_dataset(dataset, |phys| phys.deadlist = list)
+}
+
+/// Histories that go on in a pool from before version 26, of which the deadlists are plain lists with bonuses
+/// of `bonus_len` bytes.
+fn run_upgraded(features: &[&str], bonus_len: usize, seeds: std::ops::Range<u64>) {
+    for seed in seeds {
+        let mut model = Model::new(features, seed);
+        for _ in 0..60 {
+            model.step();
+        }
+        model.age(bonus_len);
+        for _ in 0..100 {
+            model.check();
+            model.step();
+        }
+        model.finish();
+    }
+}
+
 fn run(features: &[&str], seeds: std::ops::Range<u64>) {
     for seed in seeds {
         let mut model = Model::new(features, seed);
@@ -369,4 +428,11 @@ fn random_histories_with_all_features() {
 #[test]
 fn random_histories_without_features() {
     run(&[], 100..106);
+}
+
+#[test]
+fn random_histories_of_pools_from_before_version_26() {
+    run_upgraded(FEATURES, 32, 200..206);
+    run_upgraded(&[], 32, 206..210);
+    run_upgraded(FEATURES, 16, 210..212);
 }
