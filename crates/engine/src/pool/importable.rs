@@ -143,11 +143,7 @@ pub fn importable(
         comment: candidate.comment.clone(),
         note: import_note(candidate.state, condition).map(str::to_string),
         message_code: status.message_code().map(str::to_string),
-        unknown_features: found
-            .unknown_features
-            .iter()
-            .map(|feature| (feature.guid.clone(), feature.description.clone()))
-            .collect(),
+        unknown_features: described(found),
         root,
         caches: trusted.map(|trusted| names(&trusted.caches)).unwrap_or_default(),
         spares: trusted.map(|trusted| names(&trusted.spares)).unwrap_or_default(),
@@ -167,6 +163,12 @@ pub fn importable(
         newest: best.map(cenote_format::Uberblock::recency),
         reason: found.reason.clone(),
     }
+}
+
+/// Guids and descriptions of the features that are not known here.
+fn described(found: &Inspection) -> Vec<(String, String)> {
+    let unknown = found.unknown_features.iter();
+    unknown.map(|feature| (feature.guid.clone(), feature.description.clone())).collect()
 }
 
 /// Importing must be forced: not exported, and another host had it last (chapter 01, section 11.7).
