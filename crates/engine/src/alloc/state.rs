@@ -12,7 +12,8 @@ use cenote_format::{Dva, ObjectId, Txg};
 use super::histogram::fragmentation_percent;
 use super::indirect::{Indirect, Removing};
 use super::map::SpaceMap;
-use super::metaslab::{Metaslab, SLOTS, slot};
+use super::metaslab::{DEFER, Metaslab, SLOTS, slot};
+use super::ranges::Conflict;
 use super::reuse::Freed;
 use super::top::Top;
 use super::{Figures, TopFigures};
@@ -66,8 +67,8 @@ pub(super) struct AllocatorState {
     pub(super) held: BTreeSet<(u32, usize)>,
     /// Where something was freed since the pool was opened.
     pub(super) recycled: Freed,
-    /// Holders of [`super::Held`].
-    pub(super) holders: u64,
+    /// How many hold what is freed from a group on: see [`super::Held`].
+    pub(super) holders: BTreeMap<Txg, u64>,
     /// ZAP of the logs.
     pub(super) log_zap: Option<ObjectId>,
     /// The logs.
@@ -197,6 +198,60 @@ impl AllocatorState {
         }
         let synced = self.synced;
         Err(Error::invalid(format!("group {} is not open: {} is on the disks", txg.0, synced.0)))
+    }
+
+    /// What groups before this one freed can be allocated: no group that could still be opened refers
+    /// to it, nor does what anybody reads who holds it.
+    fn released_before(&self) -> Txg {
+        let due = Txg(self.synced.0.saturating_sub(DEFER - 1));
+        let held = self.holders.keys().next().copied();
+        held.map_or(due, |held| held.min(due))
+    }
+
+    /// Somebody keeps what is freed from now on, and was in the newest groups: the first of these groups.
+    pub(super) fn begin_hold(&mut self) -> Txg {
+        // A group is shown a moment after it is on the disks: what the newest one freed may be found yet.
+        let since = Txg(self.synced.0.saturating_sub(DEFER - 1));
+        *self.holders.entry(since).or_default() += 1;
+        since
+    }
+
+    /// Who keeps what group `since` and later ones freed does so no more.
+    pub(super) fn end_hold(&mut self, since: Txg) -> Result<()> {
+        let before = self.released_before();
+        if let Some(count) = self.holders.get_mut(&since) {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                self.holders.remove(&since);
+            }
+        }
+        // The writer may wait for this space within a group.
+        if self.released_before() > before { self.release() } else { Ok(()) }
+    }
+
+    /// Lets everything be allocated again that nothing keeps any more.
+    pub(super) fn release(&mut self) -> Result<()> {
+        let end = self.released_before();
+        for (vdev, index) in std::mem::take(&mut self.held) {
+            let slab = self.slab_mut(vdev, index)?;
+            let start = slab.start;
+            let contradicts =
+                |Conflict| at(Error::corrupt("what was freed lately is free already"), vdev, start);
+            let any = slab.release_before(end).map_err(contradicts)?;
+            if slab.held_back() > 0 {
+                self.held.insert((vdev, index));
+            }
+            if !any {
+                continue;
+            }
+            if let Some(all) = self.released.as_mut() {
+                all.insert((vdev, index));
+            }
+            if let Some(top) = self.top_mut(vdev) {
+                top.rerank(index);
+            }
+        }
+        Ok(())
     }
 
     /// The newest group that can be open.

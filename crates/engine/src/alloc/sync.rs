@@ -472,8 +472,8 @@ impl Allocator {
         Ok(())
     }
 
-    /// The group is on the disks: space freed two groups earlier can be allocated again, and the
-    /// figures are published.
+    /// The group is on the disks: space freed two groups earlier can be allocated again unless somebody
+    /// holds it, and the figures are published.
     pub fn sync_done(&self, txg: Txg) -> Result<()> {
         let mut guard = self.state.lock();
         let state = &mut *guard;
@@ -485,32 +485,13 @@ impl Allocator {
             let reason = format!("group {} ends with changes that are not recorded", txg.0);
             return Err(Error::bug(reason));
         }
-        let held = std::mem::take(&mut state.held);
-        // Somebody writes a block again that may have been freed meanwhile.
-        let keep = state.holders > 0;
-        for (vdev, index) in held {
+        for (vdev, index) in state.held.clone() {
             let slab = state.slab_mut(vdev, index)?;
-            let freed = std::mem::take(&mut slab.freed);
             let start = slab.start;
-            let [oldest, newer] = &mut slab.deferred;
-            let released = if keep {
-                newer.insert_all(&freed).map_err(|conflict| at(broken(conflict), vdev, start))?;
-                RangeSet::default()
-            } else {
-                std::mem::replace(oldest, std::mem::replace(newer, freed))
-            };
-            slab.release(&released).map_err(|conflict| at(broken(conflict), vdev, start))?;
-            if slab.held_back() > 0 {
-                state.held.insert((vdev, index));
-            }
-            if let Some(all) = state.released.as_mut().filter(|_| !released.is_empty()) {
-                all.insert((vdev, index));
-            }
-            if let Some(top) = state.top_mut(vdev) {
-                top.rerank(index);
-            }
+            slab.defer(txg).map_err(|conflict| at(broken(conflict), vdev, start))?;
         }
         state.synced = txg;
+        state.release()?;
         if txg.0.is_multiple_of(IDLE_AFTER) {
             let before = Txg(txg.0.saturating_sub(IDLE_AFTER));
             for top in state.tops.iter_mut().flatten() {

@@ -111,6 +111,34 @@ fn freed_space_waits_for_two_groups_more() {
 }
 
 #[test]
+fn held_space_comes_back_while_holders_follow_one_another() {
+    for features in [ALL, NO_LOGS] {
+        let mut rig = Rig::new(features, &[disk(GIB)]);
+        let dva = rig.allocate(4096).unwrap()[0];
+        rig.sync();
+        let mut held = rig.allocator.hold_all();
+        rig.allocator.free(&dva, Txg(0), rig.txg).unwrap();
+        // Whoever began before it was freed may be reading it, however many groups that takes.
+        for _ in 0..40 {
+            let other = rig.allocate(4096).unwrap()[0];
+            rig.sync();
+            rig.allocator.free(&other, Txg(0), rig.txg).unwrap();
+            assert!(!rig.allocator.is_free(&dva).unwrap());
+        }
+        // Those who begin afterwards find it freed, and there is always one of them.
+        for _ in 0..3 {
+            let next = rig.allocator.hold_all();
+            drop(std::mem::replace(&mut held, next));
+            rig.sync();
+        }
+        assert!(rig.allocator.is_free(&dva).unwrap());
+        assert!(rig.allocator.figures().deferred(Normal) <= 2 * 4096);
+        drop(held);
+        check(&mut rig);
+    }
+}
+
+#[test]
 fn double_frees_and_claims_are_errors() {
     for features in [ALL, NO_LOGS] {
         let mut rig = Rig::new(features, &[disk(GIB)]);
