@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::time::Instant;
 
 use cenote_format::indirect_mapping::ENTRY;
 use cenote_format::{Dva, ObjectId, Txg};
@@ -76,6 +77,10 @@ pub(super) struct AllocatorState {
     /// Metaslabs of a vdev in which nothing is allocated now: what is free of them is written or given up, or
     /// the rest moved.
     pub(super) swept: Option<(u32, Range<usize>)>,
+    /// Since when somebody wants those.
+    pub(super) asked: Option<Instant>,
+    /// How many wait for them.
+    pub(super) waiting: u64,
     /// Metaslabs in which something became free since this was last asked; none: nobody wants to know.
     pub(super) released: Option<BTreeSet<(u32, usize)>>,
     /// All metaslabs are flushed in the next groups.
@@ -90,6 +95,11 @@ pub(super) fn at(error: Error, vdev: u32, offset: u64) -> Error {
 }
 
 impl AllocatorState {
+    /// What was lent is given back.
+    pub(super) fn end_loan(&mut self) {
+        (self.swept, self.asked) = (None, None);
+    }
+
     /// Nothing is allocated in this metaslab now.
     pub(super) fn is_swept(&self, vdev: u32, index: usize) -> bool {
         self.swept.as_ref().is_some_and(|(of, all)| *of == vdev && all.contains(&index))

@@ -136,6 +136,32 @@ fn full_means_no_space() {
 }
 
 #[test]
+fn the_intent_log_waits_for_no_loan() {
+    let rig = Rig::new(ALL, &[disk(16 << 20)]);
+    let lent = rig.allocator.sweep(0, 0).unwrap();
+    let log = request(4096, 1, AllocationClass::Log);
+    assert_eq!(rig.allocator.allocate_set_aside(&log).unwrap_err().kind(), ErrorKind::NoSpace);
+    drop(lent);
+}
+
+#[test]
+fn who_has_a_metaslab_lent_is_asked_for_it() {
+    let rig = Rig::new(ALL, &[disk(16 << 20)]);
+    let (allocator, request) = (&rig.allocator, AllocRequest::new(4096, rig.txg));
+    let lent = allocator.sweep(0, 0).unwrap();
+    assert!(!lent.is_wanted());
+    std::thread::scope(|scope| {
+        let wants = scope.spawn(|| allocator.allocate(&request));
+        while !lent.is_wanted() {
+            std::thread::yield_now();
+        }
+        drop(lent);
+        wants.join().unwrap().unwrap();
+    });
+    assert!(!allocator.sweep(0, 0).unwrap().is_wanted());
+}
+
+#[test]
 fn nothing_stays_taken_when_copies_do_not_fit() {
     let mut rig = Rig::new(ALL, &[disk(64 << 20)]);
     let before = Rig::free_space(&rig.allocator);
