@@ -50,7 +50,7 @@ pub(super) enum Presence {
     Loading,
     /// It is in memory.
     Loaded(Box<Loaded>),
-    /// Its map makes no sense: nothing is allocated here.
+    /// Its map makes no sense, or no copy of it is right: nothing is allocated here.
     Broken,
 }
 
@@ -141,6 +141,22 @@ impl Metaslab {
         if let Some(loaded) = self.loaded() {
             return loaded.tree.bytes();
         }
+        if matches!(self.presence, Presence::Broken) {
+            return 0;
+        }
+        self.not_taken()
+    }
+
+    /// Bytes that are free although nobody knows where: its map is lost.
+    pub(super) fn lost_bytes(&self) -> u64 {
+        match self.presence {
+            Presence::Broken => self.not_taken(),
+            _ => 0,
+        }
+    }
+
+    /// Bytes that are neither allocated nor held back, as far as that is counted.
+    fn not_taken(&self) -> u64 {
         let unrecorded: u64 = self.pending.iter().map(|delta| delta.allocated.bytes()).sum();
         let writing = self.writing.as_ref().map_or(0, |delta| delta.allocated.bytes());
         let held = unrecorded + writing + self.held_back();

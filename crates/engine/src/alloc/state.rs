@@ -325,6 +325,7 @@ impl AllocatorState {
                 size: top.size,
                 allocated: u64::try_from(top.recorded).unwrap_or(0),
                 deferred: deferred.map(Metaslab::held_back).sum(),
+                lost: top.metaslabs.iter().map(Metaslab::lost_bytes).sum(),
                 fragmentation: enough.then(mean).flatten(),
                 deflate_ratio: top.facts.geometry.deflate_ratio,
                 embedded_log: top

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use cenote_format::space_map::Encoder;
 use cenote_format::{ObjectId, ObjectType, Txg};
 
-use super::allocator::Allocator;
+use super::allocator::{Allocator, is_lost};
 use super::histogram::{self, Histogram};
 use super::indirect;
 use super::logs::LOG_SHIFT;
@@ -124,9 +124,20 @@ fn append(
     frame: Frame,
     moment: Moment,
 ) -> Result<()> {
-    let mut encoder = map.encoder(store);
-    encode(&mut encoder, delta, frame, moment)?;
-    map.append(store, &encoder.finish(), delta.net())
+    let mut write = |map: &mut SpaceMap| {
+        let mut encoder = map.encoder(store);
+        encode(&mut encoder, delta, frame, moment)?;
+        map.append(store, &encoder.finish(), delta.net())
+    };
+    match write(map) {
+        // The end of the map cannot be read, so nothing can be put behind it in its block; nobody allocates by
+        // this map any more, and what it counts stays right.
+        Err(error) if is_lost(&error) => {
+            map.skip_to_next_block();
+            write(map)
+        }
+        done => done,
+    }
 }
 
 /// Makes the map of a metaslab that has none, and lists it.

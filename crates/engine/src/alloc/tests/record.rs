@@ -388,3 +388,43 @@ fn damaged_maps_are_not_used() {
         assert_ne!(other.offset >> 26, dva.offset >> 26);
     }
 }
+
+#[test]
+fn maps_that_do_not_verify_cost_their_metaslab_only() {
+    for features in [ALL, NO_LOGS] {
+        let mut rig = Rig::new(features, &[disk(GIB)]);
+        let dva = rig.allocate(1 << 20).unwrap()[0];
+        rig.sync();
+        rig.allocator.flush_all();
+        rig.allocate(4096).unwrap();
+        rig.sync();
+        let array = rig.tops[0].top.unwrap().metaslab_array;
+        let shift = rig.tops[0].top.unwrap().metaslab_shift;
+        let numbers = rig.store.read(array, (dva.offset >> shift) * 8, 8).unwrap();
+        let map = u64::from_le_bytes(numbers.try_into().unwrap());
+        rig.store.0.lock().damaged.insert(map);
+        rig.reopen();
+        let usable = rig.allocator.figures().usable();
+        assert!(!rig.allocator.is_free(&dva).unwrap());
+        for _ in 0..100 {
+            let other = rig.allocate(1 << 20).unwrap()[0];
+            assert_ne!(other.offset >> shift, dva.offset >> shift);
+        }
+        rig.sync();
+        // What is free there is offered to nobody.
+        let lost = (1 << shift) - (1 << 20) - 4096;
+        let figures = rig.allocator.figures();
+        let used = (101 << 20) + 4096;
+        assert_eq!(figures.free(Normal), GIB - used - lost);
+        assert_eq!(figures.usable(), usable - lost);
+        // What is freed there is recorded, and the pool goes on.
+        rig.allocator.flush_all();
+        rig.allocator.free(&dva, Txg(0), rig.txg).unwrap();
+        for _ in 0..4 {
+            rig.sync();
+        }
+        let figures = rig.allocator.figures();
+        assert_eq!(figures.free(Normal), GIB - used - lost);
+        assert_eq!(figures.allocated(Normal), used - (1 << 20));
+    }
+}
