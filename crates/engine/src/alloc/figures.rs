@@ -38,6 +38,9 @@ pub struct TopFigures {
     pub deferred: u64,
     /// Free, but nobody knows where: space maps that cannot be read any more tell.
     pub lost: u64,
+    /// Bytes of what is free that gang headers would take if large blocks filled what lies in short segments; 0 if the
+    /// pool does not keep the histograms.
+    pub headers: u64,
     /// Percent; `None` if the pool does not keep the histograms.
     pub fragmentation: Option<u64>,
     /// 512ths of an allocated size that datasets are charged.
@@ -61,6 +64,13 @@ impl TopFigures {
     pub fn free(&self) -> u64 {
         let taken = self.allocated.saturating_add(self.deferred).saturating_add(self.lost);
         self.size.saturating_sub(taken)
+    }
+}
+
+impl TopFigures {
+    /// Bytes that blocks of any size can have.
+    pub fn free_for_blocks(&self) -> u64 {
+        self.free().saturating_sub(self.headers)
     }
 }
 
@@ -157,6 +167,7 @@ mod tests {
             allocated: 1 << 20,
             deferred: 1 << 12,
             lost: 0,
+            headers: 0,
             fragmentation: None,
             deflate_ratio: 256,
             embedded_log: 1 << 29,

@@ -10,7 +10,7 @@ use std::time::Instant;
 use cenote_format::indirect_mapping::ENTRY;
 use cenote_format::{Dva, ObjectId, Txg};
 
-use super::histogram::fragmentation_percent;
+use super::histogram::{fragmentation_percent, taken_by_gangs};
 use super::indirect::{Indirect, Removing};
 use super::map::SpaceMap;
 use super::metaslab::{DEFER, Metaslab, SLOTS, slot};
@@ -326,6 +326,7 @@ impl AllocatorState {
                 allocated: u64::try_from(top.recorded).unwrap_or(0),
                 deferred: deferred.map(Metaslab::held_back).sum(),
                 lost: top.metaslabs.iter().map(Metaslab::lost_bytes).sum(),
+                headers: if enough { headers(top) } else { 0 },
                 fragmentation: enough.then(mean).flatten(),
                 deflate_ratio: top.facts.geometry.deflate_ratio,
                 embedded_log: top
@@ -338,6 +339,21 @@ impl AllocatorState {
         });
         Figures { txg: self.synced, tops: tops.collect() }
     }
+}
+
+/// Bytes that gang headers take of a vdev if large blocks fill what is free of it.
+fn headers(top: &Top) -> u64 {
+    let (ashift, least) = (top.facts.ashift, top.facts.geometry.least);
+    let shares = top.metaslabs.iter().filter(|slab| slab.lost_bytes() == 0).map(|slab| {
+        let (bytes, taken) = match slab.map.as_ref().and_then(|map| map.header.histogram) {
+            Some(buckets) => taken_by_gangs(&buckets, ashift, least),
+            None => (0, 0),
+        };
+        // What the histogram counts waits in part, or is taken since.
+        let taken = u128::from(slab.free_bytes()).saturating_mul(taken).checked_div(bytes);
+        u64::try_from(taken.unwrap_or(0)).unwrap_or(u64::MAX)
+    });
+    shares.fold(0, u64::saturating_add)
 }
 
 /// Bytes of memory the mapping of a vdev takes if that is removed, about: an entry for each free segment

@@ -72,11 +72,13 @@ impl LivePool {
             .map(|top| top.deflated(self.allocator.held_by_checkpoint_on(top.id)))
             .fold(0, u64::saturating_add);
         let capacity = self.capacity_but(held);
+        // What is promised for a block does not count the headers it has where it is written in pieces: that much
+        // less is there to be promised.
         let free = figures
             .tops
             .iter()
             .filter(|top| top.class == AllocationClass::Normal && !top.passive)
-            .fold(0, |sum: u64, top| sum.saturating_add(top.deflated(top.free())));
+            .fold(0, |sum: u64, top| sum.saturating_add(top.deflated(top.free_for_blocks())));
         PoolRoom {
             usable: capacity.usable,
             slop: capacity.slop,
