@@ -70,6 +70,14 @@ impl SpaceCheck for DatasetSpace {
     fn reserve(&self, blocks: u64, size: u64, purpose: Purpose) -> Result<Reservation> {
         Ok(self.live.reserve(self.id, blocks, size, purpose)?)
     }
+
+    fn most_frees(&self) -> u64 {
+        self.live.most_frees()
+    }
+
+    fn admit_frees(&self, blocks: u64) -> Result<()> {
+        Ok(self.live.admit_frees(blocks)?)
+    }
 }
 
 /// The snapshots of a head, as of now.
