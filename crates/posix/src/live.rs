@@ -74,6 +74,14 @@ impl SpaceCheck for DatasetSpace {
     fn reserve_at_once(&self, blocks: u64, size: u64, purpose: Purpose) -> Option<Reservation> {
         self.live.reserve_at_once(self.id, blocks, size, purpose)
     }
+
+    fn most_frees(&self) -> u64 {
+        self.live.most_frees()
+    }
+
+    fn admit_frees(&self, blocks: u64) -> Result<()> {
+        Ok(self.live.admit_frees(blocks)?)
+    }
 }
 
 /// The snapshots of a head, as of now.

@@ -155,14 +155,18 @@ impl Volume {
     /// Makes a range read as zeros and frees what it took.
     pub fn discard(&self, offset: u64, len: u64) -> Result<()> {
         let write = self.options()?;
-        let step = self.block_size().saturating_mul(BLOCKS_AT_ONCE);
+        let most = write.space.as_ref().map_or(u64::MAX, |space| space.most_frees());
+        let step = self.block_size().saturating_mul(BLOCKS_AT_ONCE.min(most).max(1));
         let end = offset.saturating_add(len);
         let mut at = offset;
         while at < end {
+            let part = step.min(end - at);
+            if let Some(space) = &write.space {
+                space.admit_frees(self.blocks_of(at, part))?;
+            }
             write.gate.throttle()?;
             let size = self.size.write();
             expect_within(*size, offset, len)?;
-            let part = step.min(end - at);
             let base = self.data.base_to_free(at, part)?;
             let tx = write.gate.begin_now()?;
             // First: a commit that finds the range gone must not miss the record.

@@ -5,7 +5,7 @@
 //! disks in every group that could still be opened after a crash, and handed out once.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use cenote_format::{Dva, ObjectId, Txg};
@@ -24,6 +24,10 @@ use crate::{Error, ErrorKind, Result};
 
 /// Longest wait for somebody else to read or write a metaslab's map.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// Longest wait for who has metaslabs lent, after he was asked for them.
+const LOAN: Duration = Duration::from_secs(30);
+/// How long is waited before that is looked at again.
+const GLANCE: Duration = Duration::from_millis(500);
 /// Copies on one vdev keep this share of it between them, as a shift.
 const COPY_DISTANCE: u32 = 3;
 
@@ -128,6 +132,15 @@ impl std::fmt::Debug for Allocator {
     }
 }
 
+/// A space map with this error will not be read later, either.
+pub(super) fn is_lost(error: &Error) -> bool {
+    match error.kind() {
+        ErrorKind::Corrupt => true,
+        ErrorKind::Checksum | ErrorKind::Io => !error.is_passing(),
+        _ => false,
+    }
+}
+
 fn no_space() -> Error {
     Error::new(ErrorKind::NoSpace, "no free space is large enough")
 }
@@ -165,15 +178,20 @@ impl Allocator {
     /// Finds space for all copies of a block, or none: [`ErrorKind::NoSpace`] if there is no
     /// contiguous space of that size, smaller blocks may still fit.
     pub fn allocate(&self, request: &AllocRequest) -> Result<Dvas> {
-        self.allocate_in(request, steps(request.class))
+        self.allocate_in(request, steps(request.class), true)
+    }
+
+    /// The same for who has something else to do where there is no space: he waits for nothing that is lent.
+    pub fn allocate_at_once(&self, request: &AllocRequest) -> Result<Dvas> {
+        self.allocate_in(request, steps(request.class), false)
     }
 
     /// The same for a block of the intent log, on what is set aside for that alone.
     pub fn allocate_set_aside(&self, request: &AllocRequest) -> Result<Dvas> {
-        self.allocate_in(request, &[Step::Class(AllocationClass::Log), Step::Embedded])
+        self.allocate_in(request, &[Step::Class(AllocationClass::Log), Step::Embedded], false)
     }
 
-    fn allocate_in(&self, request: &AllocRequest, steps: &[Step]) -> Result<Dvas> {
+    fn allocate_in(&self, request: &AllocRequest, steps: &[Step], waits: bool) -> Result<Dvas> {
         let copies = usize::from(request.copies);
         if request.psize == 0 || copies == 0 || copies > COPIES {
             let reason = format!("{} copies of {} bytes", request.copies, request.psize);
@@ -182,9 +200,13 @@ impl Allocator {
         let mut state = self.state.lock();
         loop {
             match self.allocate_now(&mut state, request, steps) {
-                // It may be in the metaslab that is swept now.
-                Err(error) if error.kind() == ErrorKind::NoSpace && state.swept.is_some() => {
-                    self.wait(&mut state)?;
+                // It may be in what is lent now.
+                Err(error)
+                    if error.kind() == ErrorKind::NoSpace && waits && state.swept.is_some() =>
+                {
+                    if !self.ask_back(&mut state)? {
+                        return Err(error);
+                    }
                 }
                 done => return done,
             }
@@ -375,7 +397,7 @@ impl Allocator {
             }
             let free = match free {
                 Ok(free) => slab.finish_load(free, boundary).map_err(Error::corrupt),
-                Err(error) if error.kind() == ErrorKind::Corrupt => Err(error),
+                Err(error) if is_lost(&error) => Err(error),
                 // The map cannot be read now; it may be later.
                 Err(error) => return Err(error),
             };
@@ -387,6 +409,20 @@ impl Allocator {
                 top.rerank(index);
             }
         }
+    }
+
+    /// Asks for the metaslabs that are lent, and waits a little. False: whoever has them does not give them back.
+    pub(super) fn ask_back(&self, state: &mut MutexGuard<'_, AllocatorState>) -> Result<bool> {
+        if let Some(failure) = &state.failure {
+            return Err(failure.clone());
+        }
+        if state.asked.get_or_insert_with(Instant::now).elapsed() >= LOAN {
+            return Ok(false);
+        }
+        state.waiting = state.waiting.saturating_add(1);
+        self.changed.wait_for(state, GLANCE);
+        state.waiting = state.waiting.saturating_sub(1);
+        Ok(true)
     }
 
     pub(super) fn wait(&self, state: &mut MutexGuard<'_, AllocatorState>) -> Result<()> {

@@ -36,6 +36,11 @@ pub struct TopFigures {
     /// Freed in the last groups: not in `allocated`, but not to be used yet. OpenZFS shows the sum
     /// of both as allocated.
     pub deferred: u64,
+    /// Free, but nobody knows where: space maps that cannot be read any more tell.
+    pub lost: u64,
+    /// Bytes of what is free that gang headers would take if large blocks filled what lies in short segments; 0 if the
+    /// pool does not keep the histograms.
+    pub headers: u64,
     /// Percent; `None` if the pool does not keep the histograms.
     pub fragmentation: Option<u64>,
     /// 512ths of an allocated size that datasets are charged.
@@ -55,9 +60,17 @@ impl TopFigures {
         (bytes >> 9).saturating_mul(self.deflate_ratio)
     }
 
-    /// Bytes that are neither allocated nor held back.
+    /// Bytes that are neither allocated nor held back nor lost.
     pub fn free(&self) -> u64 {
-        self.size.saturating_sub(self.allocated).saturating_sub(self.deferred)
+        let taken = self.allocated.saturating_add(self.deferred).saturating_add(self.lost);
+        self.size.saturating_sub(taken)
+    }
+}
+
+impl TopFigures {
+    /// Bytes that blocks of any size can have.
+    pub fn free_for_blocks(&self) -> u64 {
+        self.free().saturating_sub(self.headers)
     }
 }
 
@@ -101,12 +114,15 @@ impl Figures {
         self.sum(class, |top| if top.passive { 0 } else { top.free() })
     }
 
-    /// Deflated bytes of the normal class, the intent log's metaslabs and vdevs that take nothing
-    /// left out: what the datasets share, before [`Figures::slop`].
+    /// Deflated bytes of the normal class, the intent log's metaslabs, vdevs that take nothing and what is
+    /// lost left out: what the datasets share, before [`Figures::slop`].
     pub fn usable(&self) -> u64 {
         self.sum(AllocationClass::Normal, |top| match top.passive {
             true => 0,
-            false => top.deflated(top.size.saturating_sub(top.embedded_log)),
+            false => {
+                let left_out = top.embedded_log.saturating_add(top.lost);
+                top.deflated(top.size.saturating_sub(left_out))
+            }
         })
     }
 
@@ -150,6 +166,8 @@ mod tests {
             size: 1 << 30,
             allocated: 1 << 20,
             deferred: 1 << 12,
+            lost: 0,
+            headers: 0,
             fragmentation: None,
             deflate_ratio: 256,
             embedded_log: 1 << 29,

@@ -32,6 +32,8 @@ const MOST: u64 = 131_072;
 pub(crate) struct Geometry {
     /// 512ths of allocated bytes that datasets are charged.
     pub(crate) deflate_ratio: u64,
+    /// Bytes that the smallest block takes.
+    pub(crate) least: u64,
     /// Starts of metaslabs are multiples of this; 1 if only of the sector.
     pub(crate) alignment: u64,
     /// New blocks do not cross multiples of this.
@@ -43,13 +45,16 @@ impl Geometry {
     pub(crate) fn of(config: &VdevConfig, ashift: u64) -> Result<Self> {
         let children = config.children().len();
         let parity = config.nparity.unwrap_or(1);
+        let sector = 1_u64.checked_shl(u32::try_from(ashift).unwrap_or(9)).unwrap_or(512);
         let bad = |error: VdevError| Error::corrupt(error.to_string());
         match config.kind {
             VdevKind::Raidz => {
                 let txgs = config.raidz_expand_txgs.iter().flatten().map(|txg| Txg(*txg)).collect();
                 let raidz = Raidz::new(ashift, children, parity, txgs, config.raidz_expanding)
                     .map_err(bad)?;
-                Ok(Self { deflate_ratio: raidz.deflate_ratio(), alignment: 1, boundary: None })
+                let least = sector.saturating_mul(parity.saturating_add(1));
+                let deflate_ratio = raidz.deflate_ratio();
+                Ok(Self { deflate_ratio, least, alignment: 1, boundary: None })
             }
             VdevKind::Draid => {
                 let shape = config.draid.unwrap_or_default();
@@ -65,11 +70,12 @@ impl Geometry {
                 .map_err(bad)?;
                 Ok(Self {
                     deflate_ratio: draid.deflate_ratio(),
+                    least: draid.alignment(),
                     alignment: draid.alignment(),
                     boundary: Some(draid.group_size()),
                 })
             }
-            _ => Ok(Self { deflate_ratio: 512, alignment: 1, boundary: None }),
+            _ => Ok(Self { deflate_ratio: 512, least: sector, alignment: 1, boundary: None }),
         }
     }
 
@@ -142,7 +148,7 @@ mod tests {
 
     #[test]
     fn metaslabs_of_aligned_vdevs_shrink() {
-        let plain = Geometry { deflate_ratio: 512, alignment: 1, boundary: None };
+        let plain = Geometry { deflate_ratio: 512, least: 4096, alignment: 1, boundary: None };
         assert_eq!(plain.metaslab(1, 29), (1 << 29, 1 << 29));
         let alignment = 6 << 12;
         let draid = Geometry { alignment, ..plain };

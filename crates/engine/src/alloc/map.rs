@@ -211,6 +211,11 @@ impl SpaceMap {
         Ok(())
     }
 
+    /// What is appended next begins a data block.
+    pub(super) fn skip_to_next_block(&mut self) {
+        self.header.length = self.header.length.next_multiple_of(self.block_size.max(1));
+    }
+
     /// Drops all entries. The header is not written yet.
     pub(super) fn clear(&mut self, store: &mut dyn SpaceStore) -> Result<()> {
         store.truncate(self.object)?;

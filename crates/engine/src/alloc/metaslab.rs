@@ -5,6 +5,7 @@
 //! (`pending`, `writing`); freed as recorded but not to be used yet (`freed`, `deferred`).
 //! Invariant: a change that does not fit into this division is an error and changes nothing.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cenote_format::Txg;
@@ -18,7 +19,9 @@ use crate::{Error, Result};
 /// Groups that can be open, closing and being written at once, rounded up to a power of two.
 pub(super) const SLOTS: usize = 4;
 /// Groups that freed space waits after its own.
-pub(super) const DEFER: usize = 2;
+pub(super) const DEFER: u64 = 2;
+/// Groups whose freed space waits by itself; what older ones freed waits as if one of these had.
+const APART: usize = 32;
 /// Share of free space, in percent, below which only the best fit is used.
 const LOW_PERCENT: u64 = 4;
 /// Below this largest segment only the best fit is used.
@@ -47,7 +50,7 @@ pub(super) enum Presence {
     Loading,
     /// It is in memory.
     Loaded(Box<Loaded>),
-    /// Its map makes no sense: nothing is allocated here.
+    /// Its map makes no sense, or no copy of it is right: nothing is allocated here.
     Broken,
 }
 
@@ -72,8 +75,8 @@ pub(super) struct Metaslab {
     pub(super) writing: Option<Arc<Delta>>,
     /// Freed in the group being written, and recorded.
     pub(super) freed: RangeSet,
-    /// Freed in earlier groups, oldest first.
-    pub(super) deferred: [RangeSet; DEFER],
+    /// Freed in earlier groups and not to be used yet, by the newest group that freed any of it.
+    pub(super) deferred: BTreeMap<Txg, RangeSet>,
     pub(super) presence: Presence,
     /// Changes whenever the map is rewritten or recorded changes move into it.
     pub(super) generation: u64,
@@ -138,6 +141,22 @@ impl Metaslab {
         if let Some(loaded) = self.loaded() {
             return loaded.tree.bytes();
         }
+        if matches!(self.presence, Presence::Broken) {
+            return 0;
+        }
+        self.not_taken()
+    }
+
+    /// Bytes that are free although nobody knows where: its map is lost.
+    pub(super) fn lost_bytes(&self) -> u64 {
+        match self.presence {
+            Presence::Broken => self.not_taken(),
+            _ => 0,
+        }
+    }
+
+    /// Bytes that are neither allocated nor held back, as far as that is counted.
+    fn not_taken(&self) -> u64 {
         let unrecorded: u64 = self.pending.iter().map(|delta| delta.allocated.bytes()).sum();
         let writing = self.writing.as_ref().map_or(0, |delta| delta.allocated.bytes());
         let held = unrecorded + writing + self.held_back();
@@ -147,7 +166,7 @@ impl Metaslab {
 
     /// Bytes that are free on the disks but wait.
     pub(super) fn held_back(&self) -> u64 {
-        self.freed.bytes() + self.deferred.iter().map(RangeSet::bytes).sum::<u64>()
+        self.freed.bytes() + self.deferred.values().map(RangeSet::bytes).sum::<u64>()
     }
 
     /// Length of the largest free segment, as well as known.
@@ -183,7 +202,7 @@ impl Metaslab {
         }
         let unrecorded = self.pending.iter().map(|delta| &delta.allocated);
         let unrecorded = unrecorded.chain(self.writing.iter().map(|delta| &delta.allocated));
-        let held = [&self.freed].into_iter().chain(&self.deferred);
+        let held = [&self.freed].into_iter().chain(self.deferred.values());
         for set in unrecorded.chain(held) {
             step(free.remove_all(set), "what waits to be free, or to be recorded, is not free")?;
         }
@@ -205,8 +224,32 @@ impl Metaslab {
         self.generation += 1;
     }
 
+    /// Group `txg` is on the disks: what it freed waits from now on.
+    pub(super) fn defer(&mut self, txg: Txg) -> Result<(), Conflict> {
+        if self.freed.is_empty() {
+            return Ok(());
+        }
+        let freed = std::mem::take(&mut self.freed);
+        self.deferred.entry(txg).or_default().insert_all(&freed)?;
+        if self.deferred.len() > APART
+            && let Some((_, oldest)) = self.deferred.pop_first()
+            && let Some(mut next) = self.deferred.first_entry()
+        {
+            next.get_mut().insert_all(&oldest)?;
+        }
+        Ok(())
+    }
+
+    /// What groups before `end` freed can be allocated again; says whether that is anything.
+    pub(super) fn release_before(&mut self, end: Txg) -> Result<bool, Conflict> {
+        let kept = self.deferred.split_off(&end);
+        let due = std::mem::replace(&mut self.deferred, kept);
+        due.values().try_for_each(|ranges| self.release(ranges))?;
+        Ok(!due.is_empty())
+    }
+
     /// Space that was held back can be allocated again.
-    pub(super) fn release(&mut self, ranges: &RangeSet) -> Result<(), Conflict> {
+    fn release(&mut self, ranges: &RangeSet) -> Result<(), Conflict> {
         match &mut self.presence {
             Presence::Loaded(loaded) => {
                 ranges.iter().try_for_each(|(from, to)| loaded.tree.insert(from, to - from))
@@ -298,7 +341,7 @@ impl Metaslab {
             || self.pending.iter().any(|delta| again(&delta.freed))
             || self.writing.as_ref().is_some_and(|delta| again(&delta.freed))
             || again(&self.freed)
-            || self.deferred.iter().any(again)
+            || self.deferred.values().any(again)
             || self.unflushed_free(start, length)
         {
             return Err(Conflict);
@@ -328,7 +371,7 @@ impl Metaslab {
         }
         let unrecorded = self.pending.iter().map(|delta| &delta.allocated);
         let unrecorded = unrecorded.chain(self.writing.iter().map(|delta| &delta.allocated));
-        for set in unrecorded.chain([&self.freed]).chain(&self.deferred) {
+        for set in unrecorded.chain([&self.freed]).chain(self.deferred.values()) {
             free.insert_all(set).map_err(wrong)?;
         }
         Ok(free)
@@ -339,7 +382,7 @@ impl Metaslab {
         let loaded = self.loaded()?;
         let mut histogram = [0; _];
         loaded.tree.count(&mut histogram, shift);
-        let held = [&self.freed].into_iter().chain(&self.deferred);
+        let held = [&self.freed].into_iter().chain(self.deferred.values());
         let held = held.chain(self.writing.iter().map(|delta| &delta.freed));
         for (from, to) in held.flat_map(RangeSet::iter) {
             histogram::count(&mut histogram, to - from, shift);
@@ -352,7 +395,7 @@ impl Metaslab {
         self.writing.is_none()
             && self.freed.is_empty()
             && self.pending.iter().all(Delta::is_empty)
-            && self.deferred.iter().all(RangeSet::is_empty)
+            && self.deferred.is_empty()
     }
 }
 

@@ -26,7 +26,7 @@ impl Metaslab {
         }
         let freed = self.pending.iter().map(|delta| &delta.freed);
         let freed = freed.chain(self.writing.iter().map(|delta| &delta.freed));
-        for set in freed.chain([&self.freed]).chain(&self.deferred) {
+        for set in freed.chain([&self.freed]).chain(self.deferred.values()) {
             free.insert_all(set).map_err(wrong)?;
         }
         let end = self.start.saturating_add(self.size);

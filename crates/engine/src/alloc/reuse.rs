@@ -2,7 +2,7 @@
 //! while somebody writes to a block he only read.
 //!
 //! Chapter 03, section 8. Invariant: while a [`Held`] lives, nothing is handed out again that was in
-//! use when it was made.
+//! use when it was made; what was freed before that comes back while holders follow one another.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -60,12 +60,16 @@ impl Freed {
 #[derive(Debug)]
 pub struct Held {
     allocator: Arc<Allocator>,
+    /// What this group and later ones free is kept.
+    since: Txg,
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
         let mut state = self.allocator.state.lock();
-        state.holders = state.holders.saturating_sub(1);
+        if let Err(error) = state.end_hold(self.since) {
+            state.failure.get_or_insert(error);
+        }
     }
 }
 
@@ -78,19 +82,15 @@ impl Allocator {
         let owns = block.birth <= state.synced
             && state.top(block.vdev).is_some()
             && state.recycled.is_untouched(block.vdev, block.offset, asize, block.birth);
-        if !owns {
-            return None;
-        }
-        state.holders += 1;
-        Some(Held { allocator: self.clone() })
+        owns.then(|| Held { allocator: self.clone(), since: state.begin_hold() })
     }
-}
 
-impl Allocator {
-    /// Keeps everything that is in use from being given out after it is freed.
+    /// Keeps everything from being given out that is in use now, or was freed in the newest groups: whoever
+    /// looks afterwards what is in use, in the pool as it is shown, finds nothing else. What older groups freed
+    /// nobody finds any more, so it is kept for the sake of earlier holders only.
     pub fn hold_all(self: &Arc<Self>) -> Held {
-        self.state.lock().holders += 1;
-        Held { allocator: self.clone() }
+        let since = self.state.lock().begin_hold();
+        Held { allocator: self.clone(), since }
     }
 }
 

@@ -5,14 +5,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::time::Instant;
 
 use cenote_format::indirect_mapping::ENTRY;
 use cenote_format::{Dva, ObjectId, Txg};
 
-use super::histogram::fragmentation_percent;
+use super::histogram::{fragmentation_percent, taken_by_gangs};
 use super::indirect::{Indirect, Removing};
 use super::map::SpaceMap;
-use super::metaslab::{Metaslab, SLOTS, slot};
+use super::metaslab::{DEFER, Metaslab, SLOTS, slot};
+use super::ranges::Conflict;
 use super::reuse::Freed;
 use super::top::Top;
 use super::{Figures, TopFigures};
@@ -66,8 +68,8 @@ pub(super) struct AllocatorState {
     pub(super) held: BTreeSet<(u32, usize)>,
     /// Where something was freed since the pool was opened.
     pub(super) recycled: Freed,
-    /// Holders of [`super::Held`].
-    pub(super) holders: u64,
+    /// How many hold what is freed from a group on: see [`super::Held`].
+    pub(super) holders: BTreeMap<Txg, u64>,
     /// ZAP of the logs.
     pub(super) log_zap: Option<ObjectId>,
     /// The logs.
@@ -75,6 +77,10 @@ pub(super) struct AllocatorState {
     /// Metaslabs of a vdev in which nothing is allocated now: what is free of them is written or given up, or
     /// the rest moved.
     pub(super) swept: Option<(u32, Range<usize>)>,
+    /// Since when somebody wants those.
+    pub(super) asked: Option<Instant>,
+    /// How many wait for them.
+    pub(super) waiting: u64,
     /// Metaslabs in which something became free since this was last asked; none: nobody wants to know.
     pub(super) released: Option<BTreeSet<(u32, usize)>>,
     /// All metaslabs are flushed in the next groups.
@@ -89,6 +95,11 @@ pub(super) fn at(error: Error, vdev: u32, offset: u64) -> Error {
 }
 
 impl AllocatorState {
+    /// What was lent is given back.
+    pub(super) fn end_loan(&mut self) {
+        (self.swept, self.asked) = (None, None);
+    }
+
     /// Nothing is allocated in this metaslab now.
     pub(super) fn is_swept(&self, vdev: u32, index: usize) -> bool {
         self.swept.as_ref().is_some_and(|(of, all)| *of == vdev && all.contains(&index))
@@ -199,6 +210,60 @@ impl AllocatorState {
         Err(Error::invalid(format!("group {} is not open: {} is on the disks", txg.0, synced.0)))
     }
 
+    /// What groups before this one freed can be allocated: no group that could still be opened refers
+    /// to it, nor does what anybody reads who holds it.
+    fn released_before(&self) -> Txg {
+        let due = Txg(self.synced.0.saturating_sub(DEFER - 1));
+        let held = self.holders.keys().next().copied();
+        held.map_or(due, |held| held.min(due))
+    }
+
+    /// Somebody keeps what is freed from now on, and was in the newest groups: the first of these groups.
+    pub(super) fn begin_hold(&mut self) -> Txg {
+        // A group is shown a moment after it is on the disks: what the newest one freed may be found yet.
+        let since = Txg(self.synced.0.saturating_sub(DEFER - 1));
+        *self.holders.entry(since).or_default() += 1;
+        since
+    }
+
+    /// Who keeps what group `since` and later ones freed does so no more.
+    pub(super) fn end_hold(&mut self, since: Txg) -> Result<()> {
+        let before = self.released_before();
+        if let Some(count) = self.holders.get_mut(&since) {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                self.holders.remove(&since);
+            }
+        }
+        // The writer may wait for this space within a group.
+        if self.released_before() > before { self.release() } else { Ok(()) }
+    }
+
+    /// Lets everything be allocated again that nothing keeps any more.
+    pub(super) fn release(&mut self) -> Result<()> {
+        let end = self.released_before();
+        for (vdev, index) in std::mem::take(&mut self.held) {
+            let slab = self.slab_mut(vdev, index)?;
+            let start = slab.start;
+            let contradicts =
+                |Conflict| at(Error::corrupt("what was freed lately is free already"), vdev, start);
+            let any = slab.release_before(end).map_err(contradicts)?;
+            if slab.held_back() > 0 {
+                self.held.insert((vdev, index));
+            }
+            if !any {
+                continue;
+            }
+            if let Some(all) = self.released.as_mut() {
+                all.insert((vdev, index));
+            }
+            if let Some(top) = self.top_mut(vdev) {
+                top.rerank(index);
+            }
+        }
+        Ok(())
+    }
+
     /// The newest group that can be open.
     pub(super) fn newest(&self) -> Txg {
         Txg(self.synced.0 + SLOTS as u64 - 1)
@@ -260,6 +325,8 @@ impl AllocatorState {
                 size: top.size,
                 allocated: u64::try_from(top.recorded).unwrap_or(0),
                 deferred: deferred.map(Metaslab::held_back).sum(),
+                lost: top.metaslabs.iter().map(Metaslab::lost_bytes).sum(),
+                headers: if enough { headers(top) } else { 0 },
                 fragmentation: enough.then(mean).flatten(),
                 deflate_ratio: top.facts.geometry.deflate_ratio,
                 embedded_log: top
@@ -272,6 +339,21 @@ impl AllocatorState {
         });
         Figures { txg: self.synced, tops: tops.collect() }
     }
+}
+
+/// Bytes that gang headers take of a vdev if large blocks fill what is free of it.
+fn headers(top: &Top) -> u64 {
+    let (ashift, least) = (top.facts.ashift, top.facts.geometry.least);
+    let shares = top.metaslabs.iter().filter(|slab| slab.lost_bytes() == 0).map(|slab| {
+        let (bytes, taken) = match slab.map.as_ref().and_then(|map| map.header.histogram) {
+            Some(buckets) => taken_by_gangs(&buckets, ashift, least),
+            None => (0, 0),
+        };
+        // What the histogram counts waits in part, or is taken since.
+        let taken = u128::from(slab.free_bytes()).saturating_mul(taken).checked_div(bytes);
+        u64::try_from(taken.unwrap_or(0)).unwrap_or(u64::MAX)
+    });
+    shares.fold(0, u64::saturating_add)
 }
 
 /// Bytes of memory the mapping of a vdev takes if that is removed, about: an entry for each free segment

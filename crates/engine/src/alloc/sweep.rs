@@ -2,7 +2,8 @@
 //! free to who moves it (expansion).
 //!
 //! Chapter 08, sections 12, 13 and 21. Invariant: while a metaslab is lent nothing is allocated in it, so that what was
-//! free when it was lent stays free; what was freed lately and an older group may still need is not lent.
+//! free when it was lent stays free; what was freed lately and an older group may still need is not lent. Whoever finds
+//! no space elsewhere asks for it, and has it before it is lent again.
 
 use parking_lot::MutexGuard;
 
@@ -23,11 +24,16 @@ impl Swept<'_> {
     pub fn free(&self) -> &[(u64, u64)] {
         &self.free
     }
+
+    /// Somebody waits for it: it is to be given back as soon as can be.
+    pub fn is_wanted(&self) -> bool {
+        self.allocator.state.lock().waiting > 0
+    }
 }
 
 impl Drop for Swept<'_> {
     fn drop(&mut self) {
-        self.allocator.state.lock().swept = None;
+        self.allocator.state.lock().end_loan();
         self.allocator.changed.notify_all();
     }
 }
@@ -55,16 +61,22 @@ impl Allocator {
     /// Lends the free space of a metaslab. One at a time.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] if another one is lent.
+    /// [`ErrorKind::Busy`] if another one is lent, or somebody waits for what was.
     pub fn sweep(&self, vdev: u32, index: usize) -> Result<Swept<'_>> {
         let mut state = self.state.lock();
-        if state.swept.is_some() {
-            return Err(Error::new(ErrorKind::Busy, "another metaslab is swept"));
+        let is_busy = |state: &AllocatorState| state.swept.is_some() || state.waiting > 0;
+        let busy = || Err(Error::new(ErrorKind::Busy, "another metaslab is swept"));
+        if is_busy(&state) {
+            return busy();
         }
         let free = match self.load(&mut state, vdev, index)? {
             true => state.slab(vdev, index)?.loaded().map(|loaded| loaded.tree.iter().collect()),
             false => None,
         };
+        // Others had the lock while the map was read.
+        if is_busy(&state) {
+            return busy();
+        }
         state.swept = Some((vdev, index..index.saturating_add(1)));
         Ok(Swept { allocator: self, free: free.unwrap_or_default() })
     }
@@ -91,7 +103,7 @@ impl Occupied<'_> {
 
 impl Drop for Occupied<'_> {
     fn drop(&mut self) {
-        self.allocator.state.lock().swept = None;
+        self.allocator.state.lock().end_loan();
         self.allocator.changed.notify_all();
     }
 }
@@ -105,12 +117,14 @@ impl Allocator {
     pub fn occupy(&self, vdev: u32, part: (u64, u64), most: u64) -> Result<Occupied<'_>> {
         let mut state = self.state.lock();
         while state.swept.is_some() {
-            self.wait(&mut state)?;
+            if !self.ask_back(&mut state)? {
+                return Err(Error::new(ErrorKind::TimedOut, "waited too long for a metaslab"));
+            }
         }
         match self.not_free(&mut state, vdev, part, most) {
             Ok((ranges, end)) => Ok(Occupied { allocator: self, ranges, end }),
             Err(error) => {
-                state.swept = None;
+                state.end_loan();
                 self.changed.notify_all();
                 Err(error)
             }

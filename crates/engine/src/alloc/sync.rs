@@ -11,7 +11,7 @@ use std::sync::Arc;
 use cenote_format::space_map::Encoder;
 use cenote_format::{ObjectId, ObjectType, Txg};
 
-use super::allocator::Allocator;
+use super::allocator::{Allocator, is_lost};
 use super::histogram::{self, Histogram};
 use super::indirect;
 use super::logs::LOG_SHIFT;
@@ -124,9 +124,20 @@ fn append(
     frame: Frame,
     moment: Moment,
 ) -> Result<()> {
-    let mut encoder = map.encoder(store);
-    encode(&mut encoder, delta, frame, moment)?;
-    map.append(store, &encoder.finish(), delta.net())
+    let mut write = |map: &mut SpaceMap| {
+        let mut encoder = map.encoder(store);
+        encode(&mut encoder, delta, frame, moment)?;
+        map.append(store, &encoder.finish(), delta.net())
+    };
+    match write(map) {
+        // The end of the map cannot be read, so nothing can be put behind it in its block; nobody allocates by
+        // this map any more, and what it counts stays right.
+        Err(error) if is_lost(&error) => {
+            map.skip_to_next_block();
+            write(map)
+        }
+        done => done,
+    }
 }
 
 /// Makes the map of a metaslab that has none, and lists it.
@@ -472,8 +483,8 @@ impl Allocator {
         Ok(())
     }
 
-    /// The group is on the disks: space freed two groups earlier can be allocated again, and the
-    /// figures are published.
+    /// The group is on the disks: space freed two groups earlier can be allocated again unless somebody
+    /// holds it, and the figures are published.
     pub fn sync_done(&self, txg: Txg) -> Result<()> {
         let mut guard = self.state.lock();
         let state = &mut *guard;
@@ -485,32 +496,13 @@ impl Allocator {
             let reason = format!("group {} ends with changes that are not recorded", txg.0);
             return Err(Error::bug(reason));
         }
-        let held = std::mem::take(&mut state.held);
-        // Somebody writes a block again that may have been freed meanwhile.
-        let keep = state.holders > 0;
-        for (vdev, index) in held {
+        for (vdev, index) in state.held.clone() {
             let slab = state.slab_mut(vdev, index)?;
-            let freed = std::mem::take(&mut slab.freed);
             let start = slab.start;
-            let [oldest, newer] = &mut slab.deferred;
-            let released = if keep {
-                newer.insert_all(&freed).map_err(|conflict| at(broken(conflict), vdev, start))?;
-                RangeSet::default()
-            } else {
-                std::mem::replace(oldest, std::mem::replace(newer, freed))
-            };
-            slab.release(&released).map_err(|conflict| at(broken(conflict), vdev, start))?;
-            if slab.held_back() > 0 {
-                state.held.insert((vdev, index));
-            }
-            if let Some(all) = state.released.as_mut().filter(|_| !released.is_empty()) {
-                all.insert((vdev, index));
-            }
-            if let Some(top) = state.top_mut(vdev) {
-                top.rerank(index);
-            }
+            slab.defer(txg).map_err(|conflict| at(broken(conflict), vdev, start))?;
         }
         state.synced = txg;
+        state.release()?;
         if txg.0.is_multiple_of(IDLE_AFTER) {
             let before = Txg(txg.0.saturating_sub(IDLE_AFTER));
             for top in state.tops.iter_mut().flatten() {

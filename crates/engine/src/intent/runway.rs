@@ -90,7 +90,7 @@ impl Runway {
     fn lay(&self, allocator: &Allocator, vdevs: &VdevTree, txg: Txg) -> Option<Stretch> {
         let class = AllocationClass::Log;
         let request = AllocRequest { class, ..AllocRequest::new(STRETCH, txg) };
-        let dva = allocator.allocate(&request).ok()?.first().copied()?;
+        let dva = allocator.allocate_at_once(&request).ok()?.first().copied()?;
         let laid = is_on_files(vdevs, dva.vdev) && self.write(vdevs, &dva, txg);
         allocator.unalloc(&dva, txg).ok()?;
         let Dva { vdev, offset, asize, .. } = dva;

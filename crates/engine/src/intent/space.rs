@@ -46,7 +46,7 @@ impl LogSpace {
         let class = if spares { AllocationClass::Normal } else { AllocationClass::Log };
         let request = AllocRequest { class, ..AllocRequest::new(size, txg) };
         let dvas = match (may_share, spares) {
-            (true, _) => self.allocator.allocate(&request)?,
+            (true, _) => self.allocator.allocate_at_once(&request)?,
             (false, true) => return Err(full()),
             (false, false) => self.allocator.allocate_set_aside(&request)?,
         };

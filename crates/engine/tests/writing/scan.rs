@@ -10,10 +10,14 @@ use std::time::{Duration, Instant};
 use cenote_device::Health;
 use cenote_engine::ErrorKind;
 use cenote_engine::check::{CheckOptions, Verify, check};
+use cenote_engine::object::NewObject;
 use cenote_engine::pool::group::{LivePool, ScanKind, ScanOrder};
+use cenote_engine::vdev::AllocationClass;
+use cenote_format::ObjectType;
 use cenote_format::config::VdevKind;
 use cenote_format::scan_state::{ScanFunction, ScanPhase, ScanState};
 
+use super::log::head;
 use super::suspended::{Disks, object};
 use super::{census, noise};
 
@@ -73,6 +77,44 @@ fn a_scrub_writes_again_what_a_lying_disk_lost() {
         live.export().unwrap();
         census(live.pool());
     }
+}
+
+#[test]
+fn what_is_freed_during_a_scrub_can_be_used_before_it_ends() {
+    let (disks, live) = Disks::create(VdevKind::File, 1);
+    let victim = object(&live);
+    victim.write(&live.begin().unwrap(), 0, &noise(16 << 20, 1)).unwrap();
+    let many = {
+        let new = NewObject::new(ObjectType::OTHER_U64, 4096);
+        head(&live).set().create_object(&live.begin().unwrap(), &new).unwrap()
+    };
+    many.write(&live.begin().unwrap(), 0, &noise(16 << 20, 2)).unwrap();
+    for _ in 0..4 {
+        live.sync().unwrap();
+    }
+    let free = || live.allocator().figures().free(AllocationClass::Normal);
+    let before = free();
+    disks.disk(0).set_delay(Duration::from_millis(10));
+    order(&live, ScanOrder::Begin(ScanKind::Scrub)).unwrap();
+    let start = Instant::now();
+    while live.scan_progress().pass_issued < 17 << 20 {
+        assert!(start.elapsed() < Duration::from_secs(60), "{:?}", live.scan_progress());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // It is in the midst of the small blocks now, one portion after another.
+    head(&live).set().free_object(&live.begin().unwrap(), victim.id()).unwrap();
+    while free() < before + (12 << 20) {
+        let record = live.scan_progress().record.unwrap();
+        assert_eq!(record.phase, ScanPhase::Scanning, "nothing came back: {record:?}");
+        assert!(start.elapsed() < Duration::from_secs(60), "{record:?}");
+        live.sync().unwrap();
+    }
+    disks.disk(0).set_delay(Duration::ZERO);
+    let record = finished(&live);
+    assert_eq!((record.phase, record.errors), (ScanPhase::Finished, 0), "{record:?}");
+    assert!(copies_are_right(&live));
+    live.export().unwrap();
+    census(live.pool());
 }
 
 #[test]

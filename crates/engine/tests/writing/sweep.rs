@@ -8,15 +8,17 @@ use std::time::{Duration, Instant};
 use cenote_device::Device;
 use cenote_engine::ErrorKind;
 use cenote_engine::dataset::change::PropertyInput;
+use cenote_engine::object::NewObject;
 use cenote_engine::pool::group::{LivePool, SweepKind, SweepOrder};
 use cenote_engine::vdev::DATA_START;
 use cenote_engine::zap::Zap;
-use cenote_format::Guid;
 use cenote_format::config::VdevKind;
+use cenote_format::{Guid, ObjectType};
 
-use super::census;
+use super::log::head;
 use super::scan::{copies_are_right, write};
 use super::suspended::Disks;
+use super::{census, noise};
 
 const BEGIN: SweepOrder = SweepOrder::Begin { rate: None };
 const KINDS: [(VdevKind, usize); 3] =
@@ -165,6 +167,42 @@ fn what_becomes_free_is_given_up_by_itself() {
         std::thread::sleep(Duration::from_millis(50));
     }
     assert!(copies_are_right(&live));
+    live.export().unwrap();
+    census(live.pool());
+}
+
+#[test]
+fn what_is_given_up_by_itself_is_lent_for_a_short_time_only() {
+    let (disks, live) = Disks::create(VdevKind::File, 1);
+    let new = NewObject::new(ObjectType::OTHER_U64, 32 << 10);
+    let object = head(&live).set().create_object(&live.begin().unwrap(), &new).unwrap();
+    object.write(&live.begin().unwrap(), 0, &noise(48 << 20, 7)).unwrap();
+    live.sync().unwrap();
+    live.set_pool_property(PropertyInput::number("autotrim", 1)).unwrap();
+    {
+        // So that what is free lies in many pieces.
+        let tx = live.begin().unwrap();
+        for block in (0..48 << 5).step_by(2) {
+            object.free_range(&tx, block << 15, 32 << 10).unwrap();
+        }
+    }
+    while live.gate().figures().synced.0 < 29 {
+        live.sync().unwrap();
+    }
+    disks.disk(0).set_delay(Duration::from_millis(20));
+    for _ in 0..4 {
+        live.sync().unwrap();
+    }
+    let start = Instant::now();
+    while live.allocator().sweep(0, 0).is_ok() {
+        assert!(start.elapsed() < Duration::from_secs(20), "nothing is given up");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let start = Instant::now();
+    drop(live.allocator().occupy(0, (0, 1 << 20), 1).unwrap());
+    let waited = start.elapsed();
+    disks.disk(0).set_delay(Duration::ZERO);
+    assert!(waited < Duration::from_millis(1500), "{waited:?}");
     live.export().unwrap();
     census(live.pool());
 }

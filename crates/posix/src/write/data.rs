@@ -252,21 +252,25 @@ impl FilesystemWriter {
     pub(super) fn cut_most(&self, id: ObjectId, size: u64) -> Result<()> {
         let node = self.node(id)?;
         loop {
+            let at_once = self.frees_at_once(FREED_AT_ONCE);
             let _reservation = self.admit_freeing()?;
             let state = node.write()?;
             let file = &state.file;
             let block = file.object.block_size();
-            let keep = size.div_ceil(block).saturating_add(FREED_AT_ONCE);
+            let kept = size.div_ceil(block);
+            let keep = kept.saturating_add(at_once);
             let fixed = pflags::IMMUTABLE | pflags::READONLY | pflags::APPEND_ONLY;
             if file.object.block_count() <= keep
                 || check_size(&file.facts, size).is_err()
                 || file.facts.flags & fixed != 0
             {
-                return Ok(());
+                let rest = file.object.block_count().saturating_sub(kept);
+                drop(state);
+                return self.admit_frees(rest);
             }
             let count = file.object.block_count();
-            let empty = empty_end(&file.object, count, FREED_AT_ONCE)?;
-            let goes = if empty == 0 { FREED_AT_ONCE } else { empty };
+            let empty = empty_end(&file.object, count, at_once)?;
+            let goes = if empty == 0 { at_once } else { empty };
             let start = count.saturating_sub(goes).max(keep);
             let start = start.saturating_mul(block);
             let base = file.object.base_to_free(start, u64::MAX)?;

@@ -82,7 +82,8 @@ impl FilesystemWriter {
         if node.read()?.file.facts.links != 0 {
             return Ok(());
         }
-        self.free_most(node)?;
+        let rest = self.free_most(node)?;
+        self.admit_frees(rest)?;
         while self.free_some_xattrs(node)? {}
         let _reservation = self.admit_freeing()?;
         let mut state = node.write()?;
@@ -118,18 +119,19 @@ impl FilesystemWriter {
         Ok(self.view.objects().free_readable(tx, id)?)
     }
 
-    /// Frees all but the beginning of a large file, from its end on, over several groups.
-    fn free_most(&self, node: &Arc<Node>) -> Result<()> {
+    /// Frees all but the beginning of a large file, from its end on, over several groups. The blocks left.
+    fn free_most(&self, node: &Arc<Node>) -> Result<u64> {
         loop {
+            let at_once = self.frees_at_once(BLOCKS_AT_ONCE);
             let _reservation = self.admit_freeing()?;
             let state = node.write()?;
             let object = &state.file.object;
             let count = object.block_count();
-            if count <= BLOCKS_AT_ONCE || state.file.facts.links != 0 {
-                return Ok(());
+            if count <= at_once || state.file.facts.links != 0 {
+                return Ok(count);
             }
-            let empty = empty_end(object, count, BLOCKS_AT_ONCE)?;
-            let start = count - if empty == 0 { BLOCKS_AT_ONCE } else { empty };
+            let empty = empty_end(object, count, at_once)?;
+            let start = count - if empty == 0 { at_once } else { empty };
             let start = start.saturating_mul(object.block_size());
             let base = object.base_to_free(start, u64::MAX)?;
             let tx = self.begin()?;

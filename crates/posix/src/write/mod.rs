@@ -97,6 +97,12 @@ pub trait SpaceCheck: Send + Sync {
     fn reserve(&self, blocks: u64, size: u64, purpose: Purpose) -> Result<Reservation>;
     /// The same without waiting; none where that would have to be.
     fn reserve_at_once(&self, blocks: u64, size: u64, purpose: Purpose) -> Option<Reservation>;
+
+    /// Blocks that one transaction group may free: what they cost in tables of shared blocks must be there.
+    fn most_frees(&self) -> u64;
+
+    /// Returns when a group may free `blocks` more, which is done next. May wait for transaction groups.
+    fn admit_frees(&self, blocks: u64) -> Result<()>;
 }
 
 /// How access times are kept.
@@ -256,6 +262,16 @@ impl FilesystemWriter {
     /// As [`Self::admit`] for a change that frees space in the end, or keeps up what is there.
     fn admit_freeing(&self) -> Result<Reservation> {
         self.admit_for(1, SMALL_CHANGE, Purpose::Spare)
+    }
+
+    /// Blocks to be freed in one transaction group at most, `most` or fewer.
+    fn frees_at_once(&self, most: u64) -> u64 {
+        self.space.as_ref().map_or(most, |space| space.most_frees().min(most)).max(1)
+    }
+
+    /// Blocks are about to be freed; no lock and no transaction is held.
+    fn admit_frees(&self, blocks: u64) -> Result<()> {
+        self.space.as_ref().map_or(Ok(()), |space| space.admit_frees(blocks))
     }
 
     fn admit_for(&self, blocks: u64, size: u64, purpose: Purpose) -> Result<Reservation> {

@@ -136,6 +136,55 @@ fn full_means_no_space() {
 }
 
 #[test]
+fn the_intent_log_waits_for_no_loan() {
+    let rig = Rig::new(ALL, &[disk(16 << 20)]);
+    let lent = rig.allocator.sweep(0, 0).unwrap();
+    let log = request(4096, 1, AllocationClass::Log);
+    assert_eq!(rig.allocator.allocate_set_aside(&log).unwrap_err().kind(), ErrorKind::NoSpace);
+    drop(lent);
+}
+
+#[test]
+fn who_has_a_metaslab_lent_is_asked_for_it() {
+    let rig = Rig::new(ALL, &[disk(16 << 20)]);
+    let (allocator, request) = (&rig.allocator, AllocRequest::new(4096, rig.txg));
+    let lent = allocator.sweep(0, 0).unwrap();
+    assert!(!lent.is_wanted());
+    std::thread::scope(|scope| {
+        let wants = scope.spawn(|| allocator.allocate(&request));
+        while !lent.is_wanted() {
+            std::thread::yield_now();
+        }
+        drop(lent);
+        wants.join().unwrap().unwrap();
+    });
+    assert!(!allocator.sweep(0, 0).unwrap().is_wanted());
+}
+
+#[test]
+fn free_space_in_small_pieces_holds_fewer_blocks() {
+    let mut rig = Rig::new(ALL, &[disk(16 << 20)]);
+    let top = |rig: &Rig| rig.allocator.figures().tops[0];
+    rig.sync();
+    assert_eq!(top(&rig).free_for_blocks(), 16 << 20);
+    let taken: Vec<_> = (0..4096).map(|_| rig.allocate(4096).unwrap()[0]).collect();
+    rig.sync();
+    taken.iter().step_by(2).for_each(|dva| rig.allocator.free(dva, Txg(0), rig.txg).unwrap());
+    for _ in 0..3 {
+        rig.sync();
+    }
+    // The histogram is written with what is allocated next.
+    rig.allocate(4096).unwrap();
+    for _ in 0..3 {
+        rig.sync();
+    }
+    // A gang of 32 pieces has 18 headers, in two copies.
+    let (free, blocks) = (top(&rig).free(), top(&rig).free_for_blocks() / (128 << 10));
+    assert!(free > 7 << 20 && blocks > 10, "{free} {blocks}");
+    assert!(blocks * (32 + 2 * 18) * 4096 <= free, "{blocks} blocks in {free}");
+}
+
+#[test]
 fn nothing_stays_taken_when_copies_do_not_fit() {
     let mut rig = Rig::new(ALL, &[disk(64 << 20)]);
     let before = Rig::free_space(&rig.allocator);

@@ -111,6 +111,34 @@ fn freed_space_waits_for_two_groups_more() {
 }
 
 #[test]
+fn held_space_comes_back_while_holders_follow_one_another() {
+    for features in [ALL, NO_LOGS] {
+        let mut rig = Rig::new(features, &[disk(GIB)]);
+        let dva = rig.allocate(4096).unwrap()[0];
+        rig.sync();
+        let mut held = rig.allocator.hold_all();
+        rig.allocator.free(&dva, Txg(0), rig.txg).unwrap();
+        // Whoever began before it was freed may be reading it, however many groups that takes.
+        for _ in 0..40 {
+            let other = rig.allocate(4096).unwrap()[0];
+            rig.sync();
+            rig.allocator.free(&other, Txg(0), rig.txg).unwrap();
+            assert!(!rig.allocator.is_free(&dva).unwrap());
+        }
+        // Those who begin afterwards find it freed, and there is always one of them.
+        for _ in 0..3 {
+            let next = rig.allocator.hold_all();
+            drop(std::mem::replace(&mut held, next));
+            rig.sync();
+        }
+        assert!(rig.allocator.is_free(&dva).unwrap());
+        assert!(rig.allocator.figures().deferred(Normal) <= 2 * 4096);
+        drop(held);
+        check(&mut rig);
+    }
+}
+
+#[test]
 fn double_frees_and_claims_are_errors() {
     for features in [ALL, NO_LOGS] {
         let mut rig = Rig::new(features, &[disk(GIB)]);
@@ -358,5 +386,45 @@ fn damaged_maps_are_not_used() {
     for _ in 0..100 {
         let other = rig.allocate(1 << 20).unwrap()[0];
         assert_ne!(other.offset >> 26, dva.offset >> 26);
+    }
+}
+
+#[test]
+fn maps_that_do_not_verify_cost_their_metaslab_only() {
+    for features in [ALL, NO_LOGS] {
+        let mut rig = Rig::new(features, &[disk(GIB)]);
+        let dva = rig.allocate(1 << 20).unwrap()[0];
+        rig.sync();
+        rig.allocator.flush_all();
+        rig.allocate(4096).unwrap();
+        rig.sync();
+        let array = rig.tops[0].top.unwrap().metaslab_array;
+        let shift = rig.tops[0].top.unwrap().metaslab_shift;
+        let numbers = rig.store.read(array, (dva.offset >> shift) * 8, 8).unwrap();
+        let map = u64::from_le_bytes(numbers.try_into().unwrap());
+        rig.store.0.lock().damaged.insert(map);
+        rig.reopen();
+        let usable = rig.allocator.figures().usable();
+        assert!(!rig.allocator.is_free(&dva).unwrap());
+        for _ in 0..100 {
+            let other = rig.allocate(1 << 20).unwrap()[0];
+            assert_ne!(other.offset >> shift, dva.offset >> shift);
+        }
+        rig.sync();
+        // What is free there is offered to nobody.
+        let lost = (1 << shift) - (1 << 20) - 4096;
+        let figures = rig.allocator.figures();
+        let used = (101 << 20) + 4096;
+        assert_eq!(figures.free(Normal), GIB - used - lost);
+        assert_eq!(figures.usable(), usable - lost);
+        // What is freed there is recorded, and the pool goes on.
+        rig.allocator.flush_all();
+        rig.allocator.free(&dva, Txg(0), rig.txg).unwrap();
+        for _ in 0..4 {
+            rig.sync();
+        }
+        let figures = rig.allocator.figures();
+        assert_eq!(figures.free(Normal), GIB - used - lost);
+        assert_eq!(figures.allocated(Normal), used - (1 << 20));
     }
 }

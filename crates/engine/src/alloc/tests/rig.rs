@@ -1,6 +1,6 @@
 //! A pool without data: metadata in memory, devices that only have a size.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::alloc::{
     SpaceStore, TWO_WORDS, VdevToInit,
 };
 use crate::vdev::{AllocationClass, LeafUnavailable, VdevHandle, VdevTree};
-use crate::{Error, Result};
+use crate::{Error, ErrorKind, Result};
 
 #[derive(Debug)]
 struct Blank(u64);
@@ -54,7 +54,18 @@ pub struct Memory {
     pub objects: BTreeMap<u64, MemoryObject>,
     pub zaps: BTreeMap<u64, BTreeMap<String, u64>>,
     pub features: BTreeMap<String, i64>,
+    /// Objects of which what they hold does not verify.
+    pub damaged: BTreeSet<u64>,
     next: u64,
+}
+
+impl Memory {
+    fn verify(&self, object: ObjectId) -> Result<()> {
+        match self.damaged.contains(&object.0) {
+            true => Err(Error::new(ErrorKind::Checksum, "no copy matches its checksum")),
+            false => Ok(()),
+        }
+    }
 }
 
 /// Shares a [`Memory`].
@@ -86,6 +97,7 @@ impl SpaceSource for MemoryStore {
     }
     fn read(&self, object: ObjectId, offset: u64, bytes: usize) -> Result<Vec<u8>> {
         let memory = self.0.lock();
+        memory.verify(object)?;
         let data = &absent(memory.objects.get(&object.0))?.data;
         let mut out: Vec<u8> = data.iter().skip(offset as usize).take(bytes).copied().collect();
         out.resize(bytes, 0);
@@ -133,6 +145,10 @@ impl SpaceStore for MemoryStore {
     }
     fn write(&mut self, object: ObjectId, offset: u64, new: &[u8]) -> Result<()> {
         let mut memory = self.0.lock();
+        let block_size = absent(memory.objects.get(&object.0))?.block_size.max(1);
+        if !offset.is_multiple_of(block_size) {
+            memory.verify(object)?;
+        }
         let data = &mut absent(memory.objects.get_mut(&object.0))?.data;
         let (from, to) = (offset as usize, offset as usize + new.len());
         data.resize(data.len().max(to), 0);
@@ -231,7 +247,7 @@ pub struct Rig {
     pub store: MemoryStore,
     pub tops: Vec<VdevConfig>,
     pub classes: Vec<AllocationClass>,
-    pub allocator: Allocator,
+    pub allocator: Arc<Allocator>,
     /// The open group.
     pub txg: Txg,
 }
@@ -247,7 +263,7 @@ impl Rig {
         let mut tops: Vec<_> = (0..).zip(shapes).map(|(i, shape)| config(i, shape)).collect();
         let source = Arc::new(store.clone());
         let vdevs = VdevHandle::new(tree(&tops));
-        let allocator = Allocator::open(vdevs, source, Txg(3)).unwrap();
+        let allocator = Arc::new(Allocator::open(vdevs, source, Txg(3)).unwrap());
         for (id, top) in (0..).zip(&mut tops) {
             let zap = store.create_zap().unwrap();
             let class = shapes[id as usize].class;
@@ -272,7 +288,7 @@ impl Rig {
 
     /// Goes on with an allocator opened anew.
     pub fn reopen(&mut self) {
-        self.allocator = self.reopened(&self.store).unwrap();
+        self.allocator = Arc::new(self.reopened(&self.store).unwrap());
     }
 
     pub fn allocate(&self, psize: u64) -> Result<Dvas> {

@@ -88,6 +88,12 @@ impl LiveClones {
         Ok(Self { mos, deflated, tables, is_counted })
     }
 
+    /// The objects that have the entries.
+    pub fn objects(&self) -> Vec<ObjectId> {
+        let all = self.tables.lock();
+        all.values().map(|own| own.header.entries).filter(|id| *id != ObjectId(0)).collect()
+    }
+
     /// Bytes that datasets are charged for and that are stored once only.
     pub fn saved(&self) -> u64 {
         let tables = self.tables.lock();

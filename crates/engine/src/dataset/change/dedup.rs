@@ -69,6 +69,12 @@ impl LiveDedup {
         Ok(())
     }
 
+    /// The objects of the tables.
+    pub fn objects(&self) -> Vec<ObjectId> {
+        let all = self.tables.lock();
+        all.values().flat_map(|own| &own.classes).filter_map(|table| table.object).collect()
+    }
+
     /// Bytes that datasets are charged for and that are stored once only.
     pub fn saved(&self) -> u64 {
         self.saved.load(Relaxed)

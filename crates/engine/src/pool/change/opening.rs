@@ -60,6 +60,7 @@ impl LivePool {
         live.list_errors_to_scrub();
         live.load_rebuilds();
         live.load_sweeps();
+        live.settle_frees();
         let claimed_sealed = !live.fresh.lock().is_empty();
         live.start()?;
         if claimed_sealed {

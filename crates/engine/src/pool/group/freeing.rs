@@ -27,7 +27,8 @@ impl LivePool {
         let txg = change.tx.txg();
         let is_waited_for = || self.gate.is_waited_for(txg);
         let mut outcome = loop {
-            let budget = Budget::blocks(FREED_AT_ONCE).sharing(&is_waited_for);
+            let most = FREED_AT_ONCE.min(self.most_frees());
+            let budget = Budget::blocks(most).sharing(&is_waited_for);
             let freeing = || change.process_async_destroy(&mut pass, budget);
             match self.all_or_nothing(txg, hooks, freeing) {
                 Ok(freed) => {

@@ -17,6 +17,7 @@ mod errors;
 mod evacuating;
 pub(super) mod expanding;
 mod freeing;
+mod frees;
 pub(super) mod growth;
 mod heal;
 mod hooks;
@@ -197,6 +198,8 @@ pub struct LivePool {
     pub(super) expanding: expanding::Expanding,
     /// How far freeing has come.
     pub(super) freeing_pass: Mutex<FreeingPass>,
+    /// How many blocks groups may free.
+    pub(super) frees: frees::Frees,
     pub(super) thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -280,6 +283,7 @@ impl LivePool {
             evacuation: evacuating::Evacuation::default(),
             expanding: expanding::Expanding::default(),
             freeing_pass: Mutex::default(),
+            frees: frees::Frees::default(),
             thread: Mutex::new(None),
             pool,
         }))

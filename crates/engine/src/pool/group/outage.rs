@@ -235,6 +235,8 @@ impl Addresses for PatientAddresses {
                     let error = Error::new(ErrorKind::NoSpace, reason);
                     self.outage.pause(&error.with_advice("report this; nothing is lost"))?;
                 }
+                // Somebody has the space, or reads where it is, and does not come to an end.
+                Err(error) if error.kind() == ErrorKind::TimedOut => self.outage.pause(&error)?,
                 other => return other,
             }
         }

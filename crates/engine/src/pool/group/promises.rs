@@ -39,7 +39,7 @@ fn directory_facts(phys: &DslDirectory) -> DirectoryFacts {
 }
 
 /// What one copy of a block costs at most on the devices that take blocks.
-fn stored_size(vdevs: &Arc<VdevTree>) -> StoredSize {
+pub(super) fn stored_size(vdevs: &Arc<VdevTree>) -> StoredSize {
     let vdevs = vdevs.clone();
     let cost = |vdevs: &VdevTree, vdev: u32, bytes: u64| {
         let asize = vdevs.asize(vdev, bytes, Txg(u64::MAX)).unwrap_or(bytes);
@@ -72,17 +72,21 @@ impl LivePool {
             .map(|top| top.deflated(self.allocator.held_by_checkpoint_on(top.id)))
             .fold(0, u64::saturating_add);
         let capacity = self.capacity_but(held);
-        let free = figures
-            .tops
-            .iter()
-            .filter(|top| top.class == AllocationClass::Normal && !top.passive)
-            .fold(0, |sum: u64, top| sum.saturating_add(top.deflated(top.free())));
         PoolRoom {
             usable: capacity.usable,
             slop: capacity.slop,
-            free,
+            free: self.room_for_blocks(),
             deferred: figures.deferred_deflated(),
         }
+    }
+
+    /// Bytes that can be allocated now. What is promised for a block does not count the headers it has where it is
+    /// written in pieces: that much less is there to be promised.
+    pub(super) fn room_for_blocks(&self) -> u64 {
+        let figures = self.allocator.figures();
+        let taking = figures.tops.iter();
+        let taking = taking.filter(|top| top.class == AllocationClass::Normal && !top.passive);
+        taking.map(|top| top.deflated(top.free_for_blocks())).fold(0, u64::saturating_add)
     }
 
     /// What blocks written by `policy` can cost.
@@ -174,6 +178,7 @@ impl LivePool {
             }
         }
         self.promises.settle(txg, left);
+        self.settle_frees();
     }
 
     /// Where devices were added or went, blocks may cost something else.

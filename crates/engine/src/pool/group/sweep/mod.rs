@@ -79,7 +79,8 @@ impl LivePool {
         }
         let (live, sweeps) = (Arc::downgrade(self), self.sweeps.clone());
         let run = move || {
-            let is_idle = |runs: &BTreeMap<Key, Run>| !any_active(runs);
+            let is_idle =
+                |runs: &BTreeMap<Key, Run>| !any_active(runs) && sweeps.by_itself.is_idle();
             sweeps.worker.go_on(&live, &sweeps.runs, is_idle, |live| live.sweep_portion());
         };
         self.sweeps.worker.start("sweep", run)

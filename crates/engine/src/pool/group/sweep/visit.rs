@@ -1,9 +1,9 @@
 //! A portion of initializing or trimming.
 //!
-//! Chapter 08, sections 12 and 13. Invariant: a portion is small, so that nobody waits long for the space it is
-//! about; free segments lie in metaslabs, metaslabs ascend on each device, and so does what is done.
+//! Chapter 08, sections 12 and 13. Invariant: a portion is small, and ends after the write or discard under way when
+//! somebody needs the space it is about, or the device refuses one; free segments lie in metaslabs, metaslabs ascend on each device, and so does what is done.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use cenote_device::DeviceError;
@@ -11,6 +11,8 @@ use cenote_format::Guid;
 
 use super::run::{Run, State};
 use super::{Key, LivePool, SweepKind};
+use crate::ErrorKind;
+use crate::alloc::Swept as Lent;
 use crate::vdev::{DATA_START, LeafWrite, VdevTree};
 
 /// What is written over free space, again and again.
@@ -23,10 +25,22 @@ const WRITE_PORTION: u64 = 16 << 20;
 const TRIM_PORTION: u64 = 512 << 20;
 /// Most bytes given up at once.
 const TRIM: u64 = 128 << 20;
+/// A metaslab is lent for so long, and the time that one write or discard takes.
+const LENT: Duration = Duration::from_millis(500);
 /// Free segments of fewer bytes are not worth being given up.
-pub(super) const TRIM_LEAST: u64 = 32 << 10;
+const TRIM_LEAST: u64 = 32 << 10;
 /// Longest pause for the sake of a rate.
 const PAUSE: Duration = Duration::from_secs(1);
+
+/// What was done with free space that was lent.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Swept {
+    pub(super) bytes: u64,
+    /// Where the rest begins; `None`: all of it is done.
+    pub(super) next: Option<u64>,
+    /// The device did not take the last of it.
+    pub(super) failed: bool,
+}
 
 /// What a portion did.
 enum Done {
@@ -103,67 +117,74 @@ impl LivePool {
             if end <= after {
                 continue;
             }
-            let Some((bytes, reached)) =
-                self.sweep_metaslab(&vdevs, (leaf, kind), top, index, after)
-            else {
-                return Done::Nothing;
-            };
-            let is_whole = reached.is_none();
-            let all = is_whole && index.saturating_add(1) == slabs.len();
-            return Done::Some { bytes, end: reached.unwrap_or(end), all };
+            let swept = self.sweep_metaslab(&vdevs, (leaf, kind), top, index, after);
+            let Some(Swept { bytes, next, .. }) = swept else { return Done::Nothing };
+            let all = next.is_none() && index.saturating_add(1) == slabs.len();
+            return Done::Some { bytes, end: next.unwrap_or(end), all };
         }
         Done::Some { bytes: 0, end: after, all: true }
     }
 
-    /// Does what is free of a metaslab, as far as a portion goes: the bytes done, and where the next portion goes
-    /// on in it. `None`: the device did not take it.
+    /// Does what is free of a metaslab, as far as a portion goes. `None`: nothing could be done now.
     fn sweep_metaslab(
         &self,
         vdevs: &VdevTree,
-        (leaf, kind): Key,
+        key: Key,
         top: u32,
         index: usize,
         after: u64,
-    ) -> Option<(u64, Option<u64>)> {
-        let swept = match self.allocator.sweep(top, index) {
-            Ok(swept) => swept,
+    ) -> Option<Swept> {
+        match self.allocator.sweep(top, index) {
+            Ok(lent) => sweep_lent(vdevs, key, &lent, after),
+            Err(error) if error.kind() == ErrorKind::Busy => None,
             Err(error) => {
                 tracing::warn!(vdev = top, metaslab = index, %error, "free space is left as it is");
-                return Some((0, None));
-            }
-        };
-        let portion = match kind {
-            SweepKind::Initialize => WRITE_PORTION,
-            SweepKind::Trim => TRIM_PORTION,
-        };
-        let mut bytes = 0;
-        for segment in swept.free() {
-            let (start, end) = vdevs.on_leaf(leaf, *segment)?;
-            let start = start.max(after);
-            if start >= end || kind == SweepKind::Trim && end - start < TRIM_LEAST {
-                continue;
-            }
-            let length = (end - start).min(portion.saturating_sub(bytes));
-            if length == 0 {
-                return Some((bytes, Some(start)));
-            }
-            let sent = match kind {
-                SweepKind::Initialize => overwrite(vdevs, leaf, start, length),
-                SweepKind::Trim => give_up(vdevs, leaf, start, length),
-            };
-            if let Err(error) = sent {
-                tracing::warn!(leaf = leaf.0, start, %error, "free space is left as it is");
-                if !vdevs.is_written_to(leaf) {
-                    return None;
-                }
-            }
-            bytes = bytes.saturating_add(length);
-            if length < end - start {
-                return Some((bytes, Some(start.saturating_add(length))));
+                Some(Swept::default())
             }
         }
-        Some((bytes, None))
     }
+}
+
+/// Does free space that is lent, from byte `after` of the leaf's allocatable area on, until there was enough for a
+/// portion, somebody needs the space, or the device does not take it. `None`: the leaf has no such space, or is away.
+pub(super) fn sweep_lent(
+    vdevs: &VdevTree,
+    (leaf, kind): Key,
+    lent: &Lent<'_>,
+    after: u64,
+) -> Option<Swept> {
+    let (portion, most) = match kind {
+        SweepKind::Initialize => (WRITE_PORTION, WRITE_PORTION),
+        SweepKind::Trim => (TRIM_PORTION, TRIM),
+    };
+    let started = Instant::now();
+    let mut bytes = 0_u64;
+    for segment in lent.free() {
+        let (start, end) = vdevs.on_leaf(leaf, *segment)?;
+        let mut at = start.max(after);
+        if kind == SweepKind::Trim && end.saturating_sub(at) < TRIM_LEAST {
+            continue;
+        }
+        while at < end {
+            let is_enough = bytes >= portion || started.elapsed() >= LENT || lent.is_wanted();
+            if bytes > 0 && is_enough {
+                return Some(Swept { bytes, next: Some(at), failed: false });
+            }
+            let length = (end - at).min(most).min(portion - bytes);
+            let sent = match kind {
+                SweepKind::Initialize => overwrite(vdevs, leaf, at, length),
+                SweepKind::Trim => give_up(vdevs, leaf, at, length),
+            };
+            at = at.saturating_add(length);
+            bytes = bytes.saturating_add(length);
+            if let Err(error) = sent {
+                tracing::warn!(leaf = leaf.0, at, %error, "free space is left as it is");
+                let swept = Swept { bytes, next: Some(at), failed: true };
+                return vdevs.is_written_to(leaf).then_some(swept);
+            }
+        }
+    }
+    Some(Swept { bytes, ..Swept::default() })
 }
 
 /// How long it takes to do so many bytes.
@@ -186,18 +207,7 @@ fn overwrite(vdevs: &VdevTree, leaf: Guid, start: u64, length: u64) -> Result<()
 }
 
 /// Gives up a range of a leaf's allocatable area.
-pub(super) fn give_up(
-    vdevs: &VdevTree,
-    leaf: Guid,
-    start: u64,
-    length: u64,
-) -> Result<(), DeviceError> {
+fn give_up(vdevs: &VdevTree, leaf: Guid, start: u64, length: u64) -> Result<(), DeviceError> {
     let device = vdevs.device_of(leaf).ok_or(DeviceError::Gone)?;
-    let (mut at, end) = (start, start.saturating_add(length));
-    while at < end {
-        let size = (end - at).min(TRIM);
-        device.trim(at.saturating_add(DATA_START), size)?;
-        at = at.saturating_add(size);
-    }
-    Ok(())
+    device.trim(start.saturating_add(DATA_START), length)
 }
