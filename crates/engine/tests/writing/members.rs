@@ -15,13 +15,13 @@ use cenote_engine::pool::assemble::assemble;
 use cenote_engine::pool::change::Newcomer;
 use cenote_engine::pool::discover::{Candidate, Opener, ScanOptions, scan};
 use cenote_engine::pool::group::{LivePool, WriteOptions};
-use cenote_engine::vdev::{Aux, LeafOpener, LeafUnavailable, VdevState};
+use cenote_engine::vdev::{AllocationClass, Aux, LeafOpener, LeafUnavailable, VdevState};
 use cenote_format::Guid;
 use cenote_format::config::{VdevConfig, VdevKind};
 
 use super::scan::{copies_are_right, write};
 use super::suspended::Disks;
-use super::{census, leaf};
+use super::{census, leaf, top};
 
 /// One more disk of so many MiB.
 pub(super) fn one_more(disks: &mut Disks, size: usize) -> PathBuf {
@@ -225,6 +225,35 @@ fn what_does_not_fit_is_refused() {
     until(&live, || is_whole(&live));
     live.export().unwrap();
     census(live.pool());
+}
+
+#[test]
+fn the_last_copy_does_not_go_with_a_device_that_is_away() {
+    let disks = Disks::of(2, 96);
+    let mirror = (top(VdevKind::Mirror, None, disks.leaves()), AllocationClass::Normal);
+    let manner = WriteOptions { resilvers: false, ..WriteOptions::default() };
+    let (mut all, live) = (disks.clone(), disks.pool(vec![mirror], manner));
+    write(&live, 2, 1);
+    let [stale, away] = [guid_of(&live, "/sim/0"), guid_of(&live, "/sim/1")];
+    // It says it lacks what the other has.
+    live.vdevs().add_missing_txgs(stale, 1..5);
+    disks.disk(1).set_health(Health::Gone);
+    write(&live, 2, 50);
+    for refused in [live.let_go(away), live.offline(away, false)] {
+        assert_eq!(refused.unwrap_err().reason(), "no valid replicas");
+    }
+    disks.disk(1).set_health(Health::Well);
+    live.vdevs().clear(None);
+    live.vdevs().reopen();
+    live.vdevs().add_missing_txgs(away, 1..5);
+    // A device that only just came has nothing that the others have not: it may leave again.
+    let new = one_more(&mut all, 96);
+    take_in(&live, &all, (stale, &new), true).unwrap();
+    assert_eq!(live.let_go(stale).unwrap_err().kind(), ErrorKind::Busy);
+    live.let_go(guid_of(&live, "/sim/2")).unwrap();
+    assert_eq!(paths(&live), ["/sim/0", "/sim/1"]);
+    census(live.pool());
+    live.export().unwrap();
 }
 
 fn condition(live: &LivePool, guid: Guid) -> (VdevState, Aux) {

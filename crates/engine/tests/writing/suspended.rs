@@ -65,7 +65,7 @@ impl Disks {
         (disks, live)
     }
 
-    fn of(count: usize, mebibytes: usize) -> Self {
+    pub(super) fn of(count: usize, mebibytes: usize) -> Self {
         let disk = |number| {
             let path = PathBuf::from(format!("/sim/{number}"));
             let disk = SimDevice::new(path.display().to_string(), mebibytes << 20);
@@ -74,11 +74,15 @@ impl Disks {
         Self((0..count).map(disk).collect())
     }
 
-    fn leaves(&self) -> Vec<VdevConfig> {
+    pub(super) fn leaves(&self) -> Vec<VdevConfig> {
         self.0.keys().map(|path| leaf(path)).collect()
     }
 
-    fn pool(&self, tops: Vec<(VdevConfig, AllocationClass)>, write: WriteOptions) -> Arc<LivePool> {
+    pub(super) fn pool(
+        &self,
+        tops: Vec<(VdevConfig, AllocationClass)>,
+        write: WriteOptions,
+    ) -> Arc<LivePool> {
         let all = self.clone();
         let open = move |leaf: &VdevConfig| {
             let path = leaf.path.clone().unwrap();

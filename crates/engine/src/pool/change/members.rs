@@ -251,7 +251,7 @@ impl LivePool {
         let before = self.vdevs();
         let Detached { topology, leaf: gone, unspared } =
             before.topology().detach(leaf, change.tx.txg())?;
-        if before.is_required(leaf) {
+        if before.is_required(leaf) && !before.is_blank(leaf) {
             return Err(Error::new(ErrorKind::Busy, NO_REPLICAS));
         }
         let tree = Arc::new(before.with_topology(topology)?);
