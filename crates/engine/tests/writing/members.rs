@@ -12,7 +12,7 @@ use cenote_engine::ErrorKind;
 use cenote_engine::dataset::change::PropertyInput;
 use cenote_engine::pool::OpenOptions;
 use cenote_engine::pool::assemble::assemble;
-use cenote_engine::pool::change::Newcomer;
+use cenote_engine::pool::change::{Additions, Newcomer};
 use cenote_engine::pool::discover::{Candidate, Opener, ScanOptions, scan};
 use cenote_engine::pool::group::{LivePool, WriteOptions};
 use cenote_engine::vdev::{AllocationClass, Aux, LeafOpener, LeafUnavailable, VdevState};
@@ -254,6 +254,65 @@ fn the_last_copy_does_not_go_with_a_device_that_is_away() {
     assert_eq!(paths(&live), ["/sim/0", "/sim/1"]);
     census(live.pool());
     live.export().unwrap();
+}
+
+#[test]
+fn a_device_of_this_pool_is_no_new_one() {
+    let (disks, live) = Disks::create(VdevKind::Mirror, 3);
+    write(&live, 1, 1);
+    let [first, rests] = [guid_of(&live, "/sim/0"), guid_of(&live, "/sim/1")];
+    live.offline(rests, false).unwrap();
+    write(&live, 1, 50);
+    let path = Path::new("/sim/1");
+    let disk = || VdevConfig { guid: Guid(0), ..leaf(path) };
+    let single = (top(VdevKind::File, None, vec![disk()]), AllocationClass::Normal);
+    let add = |plan| live.add_vdevs(plan, opener(&disks));
+    let all = [
+        take_in(&live, &disks, (first, path), false),
+        take_in(&live, &disks, (first, path), true),
+        take_in(&live, &disks, (rests, path), true),
+        add(Additions { tops: vec![single], ..Additions::default() }),
+        add(Additions { spares: vec![disk()], ..Additions::default() }),
+        add(Additions { caches: vec![disk()], ..Additions::default() }),
+    ];
+    for (number, refused) in all.into_iter().enumerate() {
+        let error = refused.expect_err(&number.to_string());
+        assert_eq!(error.kind(), ErrorKind::Busy, "{number}: {error}");
+        assert!(error.reason().starts_with("/sim/1 is part of active pool 'tank'"), "{error}");
+    }
+    live.online(rests).unwrap();
+    until(&live, || is_whole(&live));
+    assert!(copies_are_right(&live));
+    // One that has left may come again.
+    live.let_go(rests).unwrap();
+    take_in(&live, &disks, (first, path), false).unwrap();
+    until(&live, || is_whole(&live));
+    live.export().unwrap();
+    census(live.pool());
+}
+
+#[test]
+fn what_lies_where_a_spare_was_is_left_alone() {
+    let (mut disks, live) = Disks::create(VdevKind::Mirror, 2);
+    let spare = one_more(&mut disks, 96);
+    let plan = Additions { spares: vec![leaf(&spare)], ..Additions::default() };
+    live.add_vdevs(plan, opener(&disks)).unwrap();
+    let other = vec![0x5a; 96 << 20];
+    let content = |disks: &Disks| -> Vec<u8> {
+        let all = (0..96).map(|part| disks.disk(2).read(part << 20, 1 << 20).unwrap());
+        all.flatten().collect()
+    };
+    let labelled = content(&disks);
+    disks.disk(2).replace_content(&other);
+    let old = guid_of(&live, "/sim/1");
+    let error = take_in(&live, &disks, (old, &spare), true).unwrap_err();
+    assert!(error.reason().contains("is not the hot spare"), "{error}");
+    assert!(content(&disks) == other);
+    disks.disk(2).replace_content(&labelled);
+    take_in(&live, &disks, (old, &spare), true).unwrap();
+    until(&live, || live.vdevs().missed().is_empty());
+    live.export().unwrap();
+    census(live.pool());
 }
 
 fn condition(live: &LivePool, guid: Guid) -> (VdevState, Aux) {

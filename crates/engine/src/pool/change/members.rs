@@ -14,6 +14,7 @@ use cenote_format::{Guid, Txg};
 use super::add::{AuxiliaryKind, Joined};
 use super::create::{random, vdev_zap};
 use super::evacuate::is_removing;
+use super::own::refuse_other_than_spare;
 use crate::dataset::change::MosChange;
 use crate::pool::group::vdev_zaps::{free_objects_of, zap_map};
 use crate::pool::group::{LivePool, MosStore, seconds_now};
@@ -189,6 +190,10 @@ impl LivePool {
         }
         if leaf.kind.has_device() {
             let device = device_of(&tree, leaf.guid)?.device;
+            match leaf.is_spare {
+                true => refuse_other_than_spare(&*device)?,
+                false => self.refuse_member(&*device)?,
+            }
             let facts = PoolConfig { txg: Some(Txg(0)), ..self.config.lock().facts() };
             let label = tree
                 .topology()
