@@ -165,13 +165,10 @@ impl Allocator {
         (top.metaslabs.len() as u64).checked_shl(top.facts.metaslab_shift)
     }
 
-    /// Lets a vdev take new blocks, or no more.
+    /// Lets a vdev take new blocks, or no more; the one being removed takes none.
     pub fn set_passive(&self, vdev: u32, passive: bool) {
         let mut state = self.state.lock();
-        if let Some(top) = state.top_mut(vdev) {
-            top.facts.passive = passive;
-        }
-        state.form_rings();
+        state.set_passive(vdev, passive);
         self.published.store(Arc::new(state.figures()));
     }
 

@@ -48,6 +48,23 @@ impl Allocator {
         let mut state = self.state.lock();
         let zap = state.top(vdev).map_or(ObjectId(0), |top| top.facts.zap);
         state.removing = Some(Removing { vdev, moved: Indirect::nothing(zap) });
+        state.set_passive(vdev, true);
+    }
+
+    /// The first stretch in use of the vdev being removed that was not copied: with it the vdev may not go.
+    pub fn left_behind(&self) -> Result<Option<(u64, u64)>> {
+        let mut from = 0;
+        while let Some(used) = self.in_use_from(from, u64::MAX)? {
+            let state = self.state.lock();
+            let mapping = &state.moving()?.moved.mapping;
+            for (start, end) in used {
+                if mapping.lookup(start, end.saturating_sub(start)).is_err() {
+                    return Ok(Some((start, end)));
+                }
+                from = end;
+            }
+        }
+        Ok(None)
     }
 
     /// Bytes in use on a vdev, as of the newest group written.

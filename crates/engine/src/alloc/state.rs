@@ -135,6 +135,15 @@ impl AllocatorState {
         self.form_rings();
     }
 
+    /// Lets a vdev take new blocks, or no more; the one being removed takes none.
+    pub(super) fn set_passive(&mut self, vdev: u32, passive: bool) {
+        let is_leaving = self.removing.as_ref().is_some_and(|it| it.vdev == vdev);
+        if let Some(top) = self.top_mut(vdev) {
+            top.facts.passive = passive || is_leaving;
+        }
+        self.form_rings();
+    }
+
     /// Sorts the vdevs that take blocks into their classes.
     pub(super) fn form_rings(&mut self) {
         let mut rings: [Ring; 4] = Default::default();

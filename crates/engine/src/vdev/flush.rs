@@ -57,7 +57,8 @@ impl VdevTree {
         self.failed_flushes.load(SeqCst)
     }
 
-    /// Leaves that may have lost what was written to them since this was last asked: a flush of them failed.
+    /// Leaves that may lack what was sent to them since this was last asked: a flush of them failed or, where they are
+    /// being rebuilt, a write.
     pub fn take_unflushed(&self) -> BTreeSet<Guid> {
         std::mem::take(&mut self.unflushed.lock())
     }

@@ -5,19 +5,45 @@
 
 use super::leaf::Leaf;
 use super::state::VdevState;
-use super::tree::VdevTree;
+use super::tree::{LeafId, NodeId, VdevTree};
 use cenote_format::Guid;
 use cenote_format::config::{VdevConfig, VdevKind};
+use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl VdevTree {
-    /// Without the leaf `guid` its top-level vdev could give less than it can now.
+    /// Without the leaf `guid` something of its top-level vdev may be out of reach. It does not matter whether it is
+    /// with it, too: of a group that two leaves lack a part of, each may have what the other has not.
     pub fn is_required(&self, guid: Guid) -> bool {
-        let Some(id) = self.leaves.iter().position(|leaf| leaf.config.guid == guid) else {
+        self.place_of(guid).is_some_and(|(top, id)| !self.lacks(top, Some(id)).is_empty())
+    }
+
+    /// The leaf `guid` came in the place of another, or as a spare for it, and has nothing yet that the others have
+    /// not, all of which are there: it may go again although others lack something, too.
+    pub fn is_blank(&self, guid: Guid) -> bool {
+        let Some((top, id)) = self.place_of(guid) else { return false };
+        let root = self.topology().root();
+        let is_newcomer = root.walk().any(|node| {
+            let is_pair = matches!(node.kind, VdevKind::Replacing | VdevKind::Spare);
+            is_pair && node.children().last().is_some_and(|last| last.guid == guid)
+        });
+        let Some(own) = self.leaves.get(id).filter(|_| is_newcomer) else { return false };
+        let mut all = self.leaves.iter().filter(|leaf| leaf.top == own.top);
+        if !all.all(|leaf| leaf.condition().state.is_readable()) {
             return false;
+        }
+        let (without, missing) = (self.lacks(top, Some(id)), own.missing());
+        let is_in = |range: &Range<u64>| {
+            missing.iter().any(|own| own.start <= range.start && range.end <= own.end)
         };
-        let top = self.leaves.get(id).and_then(|leaf| self.tops.get(leaf.top as usize));
-        top.is_some_and(|top| self.lacks(top.node, Some(id)) != self.lacks(top.node, None))
+        without == self.lacks(top, None) && without.iter().all(is_in)
+    }
+
+    /// The top-level vdev of a leaf, and that itself.
+    fn place_of(&self, guid: Guid) -> Option<(NodeId, LeafId)> {
+        let id = self.leaves.iter().position(|leaf| leaf.config.guid == guid)?;
+        let top = self.leaves.get(id).and_then(|leaf| self.tops.get(leaf.top as usize))?;
+        Some((top.node, id))
     }
 
     /// A device that can leave: the one that replaces it has everything, or it is a hot spare and the one it

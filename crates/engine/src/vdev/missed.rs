@@ -24,6 +24,10 @@ const ALWAYS: Range<u64> = 0..u64::MAX;
 impl VdevTree {
     /// Notes that `leaf` lacks data of `txg`.
     pub(super) fn note_missed(&self, leaf: &Leaf, txg: Txg) {
+        if leaf.config.rebuild_txg.is_some() {
+            // It need not be new that it lacks something of that group, and yet nobody rebuilds this.
+            self.unflushed.lock().insert(leaf.config.guid);
+        }
         let first = leaf.is_complete();
         if leaf.note_missed(txg) {
             self.missed_changes.fetch_add(1, Relaxed);

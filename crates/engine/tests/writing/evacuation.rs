@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use cenote_device::Health;
 use cenote_engine::job::JobState;
 use cenote_engine::object::{NewObject, ObjectSet};
 use cenote_engine::pool::OpenOptions;
@@ -18,9 +19,10 @@ use cenote_engine::vdev::AllocationClass;
 use cenote_engine::{Error, ErrorKind};
 use cenote_format::config::{VdevConfig, VdevKind};
 use cenote_format::scan_state::{ScanFunction, ScanPhase};
-use cenote_format::{Guid, ObjectId, ObjectType};
+use cenote_format::{Guid, ObjectId, ObjectType, Txg};
 
 use super::log::{head, try_reopen};
+use super::suspended::Disks;
 use super::{census, devices, leaf, noise, nothing, open_leaf, plan, top, zdb};
 
 /// So that a removal takes many groups, and mappings of few entries are condensed.
@@ -403,6 +405,79 @@ fn devices_of_metadata_leave_and_full_pools_refuse() {
     live.export().unwrap();
     drop(live);
     zdb(directory.path(), "special");
+}
+
+/// Gives `order` in a thread, and lets `groups` be written for it; in the next one all disks fail, and the order is
+/// told that it is done later. They are well again after `meanwhile`.
+fn suspended_in_its_own_group(
+    (disks, live): (&Disks, &Arc<LivePool>),
+    groups: u64,
+    order: impl FnOnce() -> cenote_engine::Result<()> + Send,
+    meanwhile: impl FnOnce(),
+) {
+    let health = |health| disks.0.values().for_each(|disk| disk.set_health(health));
+    std::thread::scope(|scope| {
+        let mut held = live.begin().unwrap();
+        let order = scope.spawn(order);
+        for _ in 0..groups {
+            // The next one opens when this one is asked for, and is held before it is asked for itself.
+            let next = Txg(held.txg().0 + 1);
+            until("the next group opens", || {
+                assert!(!order.is_finished(), "refused before its own group");
+                live.gate().figures().open == next
+            });
+            let before = std::mem::replace(&mut held, live.begin().unwrap());
+            assert_eq!(held.txg(), next);
+            drop(before);
+        }
+        until("its group is waited for", || live.gate().is_wanted(held.txg()));
+        health(Health::FailsWrites);
+        drop(held);
+        let later = order.join().unwrap().unwrap_err();
+        assert_eq!(later.kind(), ErrorKind::TimedOut, "{later}");
+    });
+    assert!(live.suspension().is_some());
+    meanwhile();
+    health(Health::Well);
+    live.retry_now();
+    until("going on", || live.suspension().is_none());
+}
+
+#[test]
+fn a_removal_whose_first_group_meets_a_suspension_copies_what_is_written_meanwhile() {
+    let (disks, live) = Disks::create_singles(3, slowly());
+    let dataset = head(&live);
+    let mut files = Files::new();
+    files.write(&live, dataset.set(), 60);
+    live.sync().unwrap();
+    let guid = guid_of(&live, 1);
+    let is_passive = |live: &LivePool| {
+        let figures = live.allocator().figures();
+        figures.tops.iter().any(|top| top.id == 1 && top.passive)
+    };
+    let order = || live.remove_vdev(guid);
+    // One that fails when the pool goes on leaves everything as it was.
+    live.fail_order_at(1);
+    suspended_in_its_own_group((&disks, &live), 4, order, || ());
+    live.sync().unwrap();
+    assert!(!is_removing(&live) && !is_passive(&live));
+    let order = || live.remove_vdev(guid);
+    suspended_in_its_own_group((&disks, &live), 4, order, || assert!(is_passive(&live)));
+    until("the removal begins", || is_removing(&live) || kinds(&live)[1] == "indirect");
+    for _ in 0..20 {
+        files.write(&live, dataset.set(), 2);
+        live.sync().unwrap();
+    }
+    gone(&live, 1);
+    files.check(&live);
+    census(live.pool());
+    drop(dataset);
+    live.export().unwrap();
+    drop(live);
+    let live = disks.reopen();
+    files.check(&live);
+    census(live.pool());
+    live.export().unwrap();
 }
 
 /// Unpacks a pool that OpenZFS 2.1.11 has exported in the middle of a removal

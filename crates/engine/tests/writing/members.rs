@@ -12,16 +12,16 @@ use cenote_engine::ErrorKind;
 use cenote_engine::dataset::change::PropertyInput;
 use cenote_engine::pool::OpenOptions;
 use cenote_engine::pool::assemble::assemble;
-use cenote_engine::pool::change::Newcomer;
+use cenote_engine::pool::change::{Additions, Newcomer};
 use cenote_engine::pool::discover::{Candidate, Opener, ScanOptions, scan};
 use cenote_engine::pool::group::{LivePool, WriteOptions};
-use cenote_engine::vdev::{Aux, LeafOpener, LeafUnavailable, VdevState};
+use cenote_engine::vdev::{AllocationClass, Aux, LeafOpener, LeafUnavailable, VdevState};
 use cenote_format::Guid;
 use cenote_format::config::{VdevConfig, VdevKind};
 
 use super::scan::{copies_are_right, write};
 use super::suspended::Disks;
-use super::{census, leaf};
+use super::{census, leaf, top};
 
 /// One more disk of so many MiB.
 pub(super) fn one_more(disks: &mut Disks, size: usize) -> PathBuf {
@@ -223,6 +223,94 @@ fn what_does_not_fit_is_refused() {
         assert_eq!(live.vdevs().topology().root(), &before, "step {step}");
     }
     until(&live, || is_whole(&live));
+    live.export().unwrap();
+    census(live.pool());
+}
+
+#[test]
+fn the_last_copy_does_not_go_with_a_device_that_is_away() {
+    let disks = Disks::of(2, 96);
+    let mirror = (top(VdevKind::Mirror, None, disks.leaves()), AllocationClass::Normal);
+    let manner = WriteOptions { resilvers: false, ..WriteOptions::default() };
+    let (mut all, live) = (disks.clone(), disks.pool(vec![mirror], manner));
+    write(&live, 2, 1);
+    let [stale, away] = [guid_of(&live, "/sim/0"), guid_of(&live, "/sim/1")];
+    // It says it lacks what the other has.
+    live.vdevs().add_missing_txgs(stale, 1..5);
+    disks.disk(1).set_health(Health::Gone);
+    write(&live, 2, 50);
+    for refused in [live.let_go(away), live.offline(away, false)] {
+        assert_eq!(refused.unwrap_err().reason(), "no valid replicas");
+    }
+    disks.disk(1).set_health(Health::Well);
+    live.vdevs().clear(None);
+    live.vdevs().reopen();
+    live.vdevs().add_missing_txgs(away, 1..5);
+    // A device that only just came has nothing that the others have not: it may leave again.
+    let new = one_more(&mut all, 96);
+    take_in(&live, &all, (stale, &new), true).unwrap();
+    assert_eq!(live.let_go(stale).unwrap_err().kind(), ErrorKind::Busy);
+    live.let_go(guid_of(&live, "/sim/2")).unwrap();
+    assert_eq!(paths(&live), ["/sim/0", "/sim/1"]);
+    census(live.pool());
+    live.export().unwrap();
+}
+
+#[test]
+fn a_device_of_this_pool_is_no_new_one() {
+    let (disks, live) = Disks::create(VdevKind::Mirror, 3);
+    write(&live, 1, 1);
+    let [first, rests] = [guid_of(&live, "/sim/0"), guid_of(&live, "/sim/1")];
+    live.offline(rests, false).unwrap();
+    write(&live, 1, 50);
+    let path = Path::new("/sim/1");
+    let disk = || VdevConfig { guid: Guid(0), ..leaf(path) };
+    let single = (top(VdevKind::File, None, vec![disk()]), AllocationClass::Normal);
+    let add = |plan| live.add_vdevs(plan, opener(&disks));
+    let all = [
+        take_in(&live, &disks, (first, path), false),
+        take_in(&live, &disks, (first, path), true),
+        take_in(&live, &disks, (rests, path), true),
+        add(Additions { tops: vec![single], ..Additions::default() }),
+        add(Additions { spares: vec![disk()], ..Additions::default() }),
+        add(Additions { caches: vec![disk()], ..Additions::default() }),
+    ];
+    for (number, refused) in all.into_iter().enumerate() {
+        let error = refused.expect_err(&number.to_string());
+        assert_eq!(error.kind(), ErrorKind::Busy, "{number}: {error}");
+        assert!(error.reason().starts_with("/sim/1 is part of active pool 'tank'"), "{error}");
+    }
+    live.online(rests).unwrap();
+    until(&live, || is_whole(&live));
+    assert!(copies_are_right(&live));
+    // One that has left may come again.
+    live.let_go(rests).unwrap();
+    take_in(&live, &disks, (first, path), false).unwrap();
+    until(&live, || is_whole(&live));
+    live.export().unwrap();
+    census(live.pool());
+}
+
+#[test]
+fn what_lies_where_a_spare_was_is_left_alone() {
+    let (mut disks, live) = Disks::create(VdevKind::Mirror, 2);
+    let spare = one_more(&mut disks, 96);
+    let plan = Additions { spares: vec![leaf(&spare)], ..Additions::default() };
+    live.add_vdevs(plan, opener(&disks)).unwrap();
+    let other = vec![0x5a; 96 << 20];
+    let content = |disks: &Disks| -> Vec<u8> {
+        let all = (0..96).map(|part| disks.disk(2).read(part << 20, 1 << 20).unwrap());
+        all.flatten().collect()
+    };
+    let labelled = content(&disks);
+    disks.disk(2).replace_content(&other);
+    let old = guid_of(&live, "/sim/1");
+    let error = take_in(&live, &disks, (old, &spare), true).unwrap_err();
+    assert!(error.reason().contains("is not the hot spare"), "{error}");
+    assert!(content(&disks) == other);
+    disks.disk(2).replace_content(&labelled);
+    take_in(&live, &disks, (old, &spare), true).unwrap();
+    until(&live, || live.vdevs().missed().is_empty());
     live.export().unwrap();
     census(live.pool());
 }

@@ -4,19 +4,23 @@
 //! middle, or cannot go on, leaves the rest to a resilver.
 
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use cenote_device::Health;
+use bytes::Bytes;
+use cenote_device::{Device, DeviceError, Health, SimDevice};
 use cenote_engine::ErrorKind;
 use cenote_engine::check::{CheckOptions, Verify, check};
 use cenote_engine::pool::change::Newcomer;
 use cenote_engine::pool::group::{LivePool, ScanKind, ScanOrder};
-use cenote_format::Guid;
-use cenote_format::config::VdevKind;
+use cenote_engine::txg::Tx;
+use cenote_engine::vdev::LeafUnavailable;
+use cenote_format::config::{VdevConfig, VdevKind};
 use cenote_format::rebuild_state::{RebuildPhase, RebuildState};
 use cenote_format::scan_state::{ScanFunction, ScanPhase};
+use cenote_format::{Guid, Txg};
 
 use super::census;
 use super::members::{guid_of, is_whole, newcomer, one_more, opener, paths, until};
@@ -154,6 +158,83 @@ fn what_cannot_be_rebuilt_is_left_to_a_resilver() {
     assert!(copies_are_right(&live));
     live.export().unwrap();
     census(live.pool());
+}
+
+/// A disk that loses what was not flushed when it is told to, and says so when it is asked to flush.
+#[derive(Debug)]
+struct Forgetful {
+    disk: Arc<SimDevice>,
+    forgets: Arc<AtomicBool>,
+}
+
+impl Device for Forgetful {
+    fn path(&self) -> PathBuf {
+        self.disk.path()
+    }
+    fn size(&self) -> u64 {
+        self.disk.size()
+    }
+    fn sector_size(&self) -> u32 {
+        self.disk.sector_size()
+    }
+    fn read(&self, offset: u64, len: usize) -> Result<Bytes, DeviceError> {
+        self.disk.read(offset, len)
+    }
+    fn write(&self, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
+        self.disk.write(offset, data)
+    }
+    fn flush(&self) -> Result<(), DeviceError> {
+        if !self.forgets.swap(false, Relaxed) {
+            return self.disk.flush();
+        }
+        self.disk.crash();
+        Err(std::io::Error::other("forgotten").into())
+    }
+}
+
+#[test]
+fn a_device_that_loses_what_was_rebuilt_is_not_called_whole() {
+    let (mut disks, live) = Disks::create(VdevKind::Mirror, 2);
+    many(&live);
+    let (old, new) = (guid_of(&live, "/sim/1"), one_more(&mut disks, 96));
+    let forgets = Arc::new(AtomicBool::new(false));
+    let disk = Arc::new(Forgetful { disk: disks.0[&new].clone(), forgets: forgets.clone() });
+    let opener = move |_: &VdevConfig| -> Result<Arc<dyn Device>, LeafUnavailable> {
+        Ok(disk.clone() as Arc<dyn Device>)
+    };
+    let next = |held: Tx| {
+        let group = Txg(held.txg().0 + 1);
+        until_soon("the next group opens", || live.gate().figures().open == group);
+        live.begin().unwrap()
+    };
+    std::thread::scope(|scope| {
+        let held = live.begin().unwrap();
+        let first = held.txg();
+        let sequential = Newcomer { sequential: true, ..newcomer(old, &new, false) };
+        let coming = scope.spawn(|| live.take_in(sequential, Arc::new(opener)));
+        let held = next(held);
+        coming.join().unwrap().unwrap();
+        let held = next(held);
+        // The last group of which it is known without a look that the device lacks something.
+        assert_eq!(held.txg().0, first.0 + 2);
+        until_soon("a portion", || live.rebuild_progress().iter().any(|run| run.pass_issued > 0));
+        forgets.store(true, Relaxed);
+        drop(held);
+        live.sync().unwrap();
+        assert!(!forgets.load(Relaxed));
+    });
+    until(&live, || is_done(&live));
+    assert!(copies_are_right(&live));
+    live.export().unwrap();
+    census(live.pool());
+}
+
+fn until_soon(what: &str, is: impl Fn() -> bool) {
+    let start = std::time::Instant::now();
+    while !is() {
+        assert!(start.elapsed() < Duration::from_secs(60), "{what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// Everything can be read from what is there.

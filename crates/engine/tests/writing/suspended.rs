@@ -48,27 +48,49 @@ impl Disks {
 
     /// The same with another parity.
     pub(super) fn create_with(kind: VdevKind, count: usize, parity: u64) -> (Self, Arc<LivePool>) {
-        let disk = |number| {
-            let path = PathBuf::from(format!("/sim/{number}"));
-            (path.clone(), Arc::new(SimDevice::new(path.display().to_string(), 96 << 20)))
-        };
-        let disks = Self((0..count).map(disk).collect());
-        let leaves = disks.0.keys().map(|path| leaf(path)).collect();
+        let disks = Self::of(count, 96);
         let has_parity = matches!(kind, VdevKind::Raidz | VdevKind::Draid);
-        let mut only = top(kind, has_parity.then_some(parity), leaves);
+        let mut only = top(kind, has_parity.then_some(parity), disks.leaves());
         // Of five disks: two for data and one for parity, and room of one disk to spare.
         let shape = Draid { data: 2, spares: 1, groups: 4, children: None };
         only.draid = (kind == VdevKind::Draid).then_some(shape);
-        let tops = vec![(only, AllocationClass::Normal)];
-        let all = disks.clone();
+        let live = disks.pool(vec![(only, AllocationClass::Normal)], WriteOptions::default());
+        (disks, live)
+    }
+
+    /// A new pool on disks of which each is a vdev of its own.
+    pub(super) fn create_singles(count: usize, write: WriteOptions) -> (Self, Arc<LivePool>) {
+        let disks = Self::of(count, 192);
+        let single = |leaf| (top(VdevKind::File, None, vec![leaf]), AllocationClass::Normal);
+        let live = disks.pool(disks.leaves().into_iter().map(single).collect(), write);
+        (disks, live)
+    }
+
+    pub(super) fn of(count: usize, mebibytes: usize) -> Self {
+        let disk = |number| {
+            let path = PathBuf::from(format!("/sim/{number}"));
+            let disk = SimDevice::new(path.display().to_string(), mebibytes << 20);
+            (path, Arc::new(disk))
+        };
+        Self((0..count).map(disk).collect())
+    }
+
+    pub(super) fn leaves(&self) -> Vec<VdevConfig> {
+        self.0.keys().map(|path| leaf(path)).collect()
+    }
+
+    pub(super) fn pool(
+        &self,
+        tops: Vec<(VdevConfig, AllocationClass)>,
+        write: WriteOptions,
+    ) -> Arc<LivePool> {
+        let all = self.clone();
         let open = move |leaf: &VdevConfig| {
             let path = leaf.path.clone().unwrap();
             let opened = Opener::open(&all, Path::new(&path));
             opened.map_err(|error| LeafUnavailable::open_failed(error.to_string()))
         };
-        let (options, write) = (OpenOptions::default(), WriteOptions::default());
-        let live = create(plan("tank", tops), Arc::new(open), &options, write, nothing).unwrap();
-        (disks, live)
+        create(plan("tank", tops), Arc::new(open), &OpenOptions::default(), write, nothing).unwrap()
     }
 
     pub(super) fn reopen(&self) -> Arc<LivePool> {

@@ -4,13 +4,14 @@
 //! as long as this is.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use cenote_control::changes::{DatasetSettings, NewDataset};
 use cenote_control::plan::{PropertySetting, VdevPlan};
 use cenote_control::report::{JobReport, UnreplayedLog};
-use cenote_device::HostLock;
+use cenote_device::{HostLock, partition_path};
 use cenote_engine::dataset::change::PropertyInput;
 use cenote_engine::dataset::{Dataset, Listed, PropertyReader};
 use cenote_engine::pool::Pool;
@@ -412,8 +413,20 @@ impl PoolChanges {
     pub fn add_vdevs(&self, plan: &[VdevPlan]) -> Result<()> {
         let opener = HeldDevices::new().new_leaves();
         let mut plan = plan.to_vec();
+        self.refuse_members(&plan)?;
         let _partitions = crate::whole_disks::partition(&mut plan).map_err(Error::invalid)?;
         self.live()?.add_vdevs(crate::planned::sorted(&plan), opener)
+    }
+
+    /// Whole disks lose their labels when they get their partitions: those of members of this pool are refused before.
+    fn refuse_members(&self, plan: &[VdevPlan]) -> Result<()> {
+        let live = self.live()?;
+        let disks = plan.iter().flat_map(VdevPlan::leaves).filter(|leaf| leaf.whole_disk);
+        for path in disks.filter_map(|leaf| leaf.path.as_deref().map(Path::new)) {
+            live.refuse_member_at(path)?;
+            live.refuse_member_at(&partition_path(path, 1))?;
+        }
+        Ok(())
     }
 
     /// Splits a pool off.
@@ -437,6 +450,7 @@ impl PoolChanges {
     ) -> Result<()> {
         let opener = HeldDevices::new().new_leaves();
         let mut plan = vec![device.clone()];
+        self.refuse_members(&plan)?;
         let _partitions = crate::whole_disks::partition(&mut plan).map_err(Error::invalid)?;
         let leaf = plan.first().map(crate::planned::member).unwrap_or_default();
         let newcomer = Newcomer { beside, leaf, replaces, goes_back: false, sequential };

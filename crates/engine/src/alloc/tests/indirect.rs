@@ -92,6 +92,29 @@ fn pieces_are_freed_where_they_lie() {
 }
 
 #[test]
+fn a_vdev_that_goes_takes_nothing_and_leaves_nothing_behind() {
+    let mut rig = Rig::new(ALL, &[disk(1 << 30), disk(1 << 30)]);
+    rig.allocator.set_passive(0, true);
+    let [copied, forgotten] = [rig.allocate(8192).unwrap()[0], rig.allocate(4096).unwrap()[0]];
+    assert_eq!((copied.vdev, forgotten.vdev), (1, 1));
+    rig.allocator.set_passive(0, false);
+    rig.sync();
+    rig.allocator.begin_removing(1);
+    rig.allocator.set_passive(1, false);
+    let entry = |of: Dva| {
+        let destination = rig.allocate(of.asize).unwrap()[0];
+        assert_eq!(destination.vdev, 0);
+        MappingEntry { source: of.offset, destination }
+    };
+    let behind = |rig: &Rig| rig.allocator.left_behind().unwrap().map(|(start, end)| end - start);
+    assert_eq!(behind(&rig), Some(12288));
+    rig.allocator.note_moved(&[entry(copied)]).unwrap();
+    assert_eq!(behind(&rig), Some(12288));
+    rig.allocator.note_moved(&[entry(forgotten)]).unwrap();
+    assert_eq!(behind(&rig), None);
+}
+
+#[test]
 fn without_the_feature_nothing_is_noted() {
     let (mut rig, _) = removed(ALL);
     rig.allocator.free(&at(1, 0, 1 << 20), Txg(0), rig.txg).unwrap();

@@ -216,6 +216,7 @@ impl LivePool {
             let own = topology
                 .label(&facts, leaf.guid)
                 .ok_or_else(|| Error::bug("a new device is not in the configuration"))?;
+            self.refuse_member(&*leaf.device)?;
             devices.push((leaf.device, own));
         }
         labels::initialise_devices(&devices, &self.pool.uberblock())?;
@@ -270,6 +271,7 @@ impl LivePool {
                 let path = node.path.clone().unwrap_or_default();
                 Error::new(ErrorKind::Io, format!("{path}: {}", why.reason))
             })?;
+            self.refuse_member(&*device)?;
             devices.push((device, self.auxiliary_label(kind, node.guid)));
         }
         labels::initialise_devices(&devices, &self.pool.uberblock())?;

@@ -4,11 +4,13 @@
 //! vdev is copied only when nothing more comes to it: it takes no new blocks, no group that could have
 //! put some there is open, and no intent log leads there.
 
+use std::sync::Arc;
+
 use cenote_format::config::{IndirectObjects, VdevConfig, VdevKind};
 use cenote_format::indirect_mapping::{REMOVAL_ACTIVE, RemovalState};
 use cenote_format::zil::{Header, REPLAY_NEEDED};
 
-use crate::alloc::{OBSOLETE_COUNTS, PRECISE, SpaceStore};
+use crate::alloc::{Allocator, OBSOLETE_COUNTS, PRECISE, SpaceStore};
 use crate::dataset::SideBySide;
 use crate::dataset::change::{MosChange, OBJECT_DIRECTORY};
 use crate::pool::group::discarding::{checkpoint_exists, has_checkpoint};
@@ -36,6 +38,36 @@ fn unfit() -> Error {
 
 fn no_space() -> Error {
     Error::new(ErrorKind::NoSpace, "out of space")
+}
+
+/// A vdev takes no new blocks as long as this is there: it goes with the task that needs it. An order that was told
+/// its task is done later (the pool is suspended) is over before that.
+pub(super) struct Passive {
+    allocator: Arc<Allocator>,
+    id: u32,
+    /// What it goes back to.
+    before: bool,
+}
+
+impl Passive {
+    /// From now on vdev `id` takes no new blocks.
+    pub(super) fn make(allocator: &Arc<Allocator>, id: u32) -> Self {
+        let figures = allocator.figures();
+        let before = figures.tops.iter().any(|top| top.id == id && top.passive);
+        allocator.set_passive(id, true);
+        Self { allocator: allocator.clone(), id, before }
+    }
+
+    /// The vdev is not to take blocks again.
+    pub(super) fn stay(mut self) {
+        self.before = true;
+    }
+}
+
+impl Drop for Passive {
+    fn drop(&mut self) {
+        self.allocator.set_passive(self.id, self.before);
+    }
 }
 
 /// A vdev is being removed.
@@ -84,19 +116,15 @@ impl LivePool {
     /// and [`ErrorKind::Unsupported`]. Nothing is changed then.
     pub(super) fn evacuate(&self, id: u32) -> Result<()> {
         self.check_removable(id)?;
-        let was_passive = self.is_passive(id);
-        self.allocator.set_passive(id, true);
-        let begun = self.settle_before_removal().and_then(|()| {
-            self.change(move |live, change| {
-                Self::refuse_checkpoint(change)?;
-                live.check_removable(id)?;
-                live.begin_removal(change, id)
-            })
-        });
-        if begun.is_err() {
-            self.allocator.set_passive(id, was_passive);
-        }
-        begun
+        let passive = Passive::make(&self.allocator, id);
+        self.settle_before_removal()?;
+        self.change(move |live, change| {
+            Self::refuse_checkpoint(change)?;
+            live.check_removable(id)?;
+            live.begin_removal(change, id)?;
+            live.when_done(|_| passive.stay());
+            Ok(())
+        })
     }
 
     /// Has the removal under way given up: what was copied is freed.
@@ -113,11 +141,6 @@ impl LivePool {
         // The group after the one that is open has done it.
         self.sync()?;
         self.sync()
-    }
-
-    fn is_passive(&self, id: u32) -> bool {
-        let figures = self.allocator.figures();
-        figures.tops.iter().any(|top| top.id == id && top.passive)
     }
 
     /// Whether vdev `id` can be removed now.
@@ -234,7 +257,7 @@ impl LivePool {
         rewrite_directory(change)?;
         let objects = IndirectObjects { mapping, births, previous: None };
         let topology = before.topology().removing(id, Some(objects), txg)?;
-        let tree = std::sync::Arc::new(before.with_topology(topology)?);
+        let tree = Arc::new(before.with_topology(topology)?);
         let path = own.path.as_deref().unwrap_or("-");
         let words = format!("{} vdev {id} {path}", self.pool.name());
         change.log_event("vdev remove started", None, &words)?;

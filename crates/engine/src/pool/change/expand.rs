@@ -127,6 +127,7 @@ impl LivePool {
             .label(&facts, leaf.guid)
             .ok_or_else(|| Error::bug("a new device is not in the configuration"))?;
         let device = device_of(&tree, leaf.guid)?.device;
+        self.refuse_member(&*device)?;
         labels::initialise_devices(&[(device, label)], &self.pool.uberblock())?;
         change.add_reference("raidz_expansion")?;
         let mut store = MosStore::new(change);

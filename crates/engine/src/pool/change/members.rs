@@ -14,6 +14,7 @@ use cenote_format::{Guid, Txg};
 use super::add::{AuxiliaryKind, Joined};
 use super::create::random;
 use super::evacuate::is_removing;
+use super::own::refuse_other_than_spare;
 use crate::dataset::change::MosChange;
 use crate::pool::group::vdev_zaps::{free_objects_of, vdev_zap, zap_map};
 use crate::pool::group::{LivePool, MosStore, seconds_now};
@@ -189,6 +190,10 @@ impl LivePool {
         }
         if leaf.kind.has_device() {
             let device = device_of(&tree, leaf.guid)?.device;
+            match leaf.is_spare {
+                true => refuse_other_than_spare(&*device)?,
+                false => self.refuse_member(&*device)?,
+            }
             let facts = PoolConfig { txg: Some(Txg(0)), ..self.config.lock().facts() };
             let label = tree
                 .topology()
@@ -251,7 +256,7 @@ impl LivePool {
         let before = self.vdevs();
         let Detached { topology, leaf: gone, unspared } =
             before.topology().detach(leaf, change.tx.txg())?;
-        if before.is_required(leaf) {
+        if before.is_required(leaf) && !before.is_blank(leaf) {
             return Err(Error::new(ErrorKind::Busy, NO_REPLICAS));
         }
         let tree = Arc::new(before.with_topology(topology)?);

@@ -17,6 +17,7 @@ mod making;
 mod members;
 mod opening;
 mod orders;
+mod own;
 mod program;
 mod properties;
 mod remove;

@@ -12,7 +12,7 @@ use cenote_format::nvlist::Value;
 use cenote_format::{Guid, NvList, ObjectId, Txg};
 
 use super::add::AuxiliaryKind;
-use super::evacuate::BUSY;
+use super::evacuate::{BUSY, Passive};
 use crate::dataset::Table;
 use crate::dataset::change::{MosChange, OBJECT_DIRECTORY};
 use crate::events::string;
@@ -62,20 +62,14 @@ impl LivePool {
 
     /// Empties log vdev `id` and leaves a hole in its place.
     fn remove_log(&self, id: u32) -> Result<()> {
-        self.allocator.set_passive(id, true);
-        let removed = self.empty_log(id).and_then(|()| {
-            self.change(move |live, change| {
-                Self::refuse_checkpoint(change)?;
-                live.leave_hole(change, id)
-            })
-        });
-        let before = match removed {
-            Ok(before) => before,
-            Err(error) => {
-                self.allocator.set_passive(id, false);
-                return Err(error);
-            }
-        };
+        let passive = Passive::make(&self.allocator, id);
+        self.empty_log(id)?;
+        let before = self.change(move |live, change| {
+            Self::refuse_checkpoint(change)?;
+            let before = live.leave_hole(change, id)?;
+            live.when_done(|_| passive.stay());
+            Ok(before)
+        })?;
         // The pool has forgotten them: whether they learn of it does not matter to it.
         self.forget_devices(&before, id);
         Ok(())

@@ -163,10 +163,14 @@ impl LivePool {
                 self.evacuation.failures.store(0, Relaxed);
                 Outcome { done, left, more: true, trouble: None }
             }
-            End::Through => {
-                self.finish_removal(change, &own, state)?;
-                Outcome::default()
-            }
+            End::Through => match self.refuse_to_leave_behind() {
+                Ok(()) => {
+                    self.finish_removal(change, &own, state)?;
+                    Outcome::default()
+                }
+                // Nothing is lost as long as the vdev is there.
+                Err(error) => Outcome { done: 0, left, more: false, trouble: Some(error) },
+            },
             End::Doubtful => {
                 let trouble = self.all_or_nothing(change.tx.txg(), hooks, || {
                     self.have_sides_told_apart(change, own.id)
@@ -359,6 +363,13 @@ impl LivePool {
             }
         }
         Ok(())
+    }
+
+    /// Refuses the end of a removal with which something would go that is in use and was not copied.
+    fn refuse_to_leave_behind(&self) -> Result<()> {
+        let Some((start, end)) = self.allocator.left_behind()? else { return Ok(()) };
+        let reason = format!("{start:#x}..{end:#x} of the device was not copied: it stays");
+        Err(Error::bug(reason))
     }
 
     /// Everything was copied: a vdev takes the place of the old one that tells where.

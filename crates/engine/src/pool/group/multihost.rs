@@ -48,8 +48,6 @@ pub(in crate::pool) struct Activity {
     last: Instant,
     /// Decaying average of the time between two that got through.
     delay: Duration,
-    /// Writing was suspended for lack of them.
-    suspended: bool,
 }
 
 impl Activity {
@@ -59,7 +57,7 @@ impl Activity {
         let on = stored.is_some_and(|value| value != 0);
         let last = Instant::now();
         let (tried, stamp, delay) = (0, (0, 0), interval);
-        Self { on, interval, tried, stamp, last, delay, suspended: false }
+        Self { on, interval, tried, stamp, last, delay }
     }
 
     /// What the uberblock of a group, or one with this sequence number, says of the activity.
@@ -178,13 +176,11 @@ impl LivePool {
                 return;
             }
             let late = activity.last.elapsed() > activity.interval * FAIL_INTERVALS;
-            let (suspend, resume) = (late && !through && !activity.suspended, through && late);
             if through {
                 activity.got_through();
             }
-            let resume = resume || through && activity.suspended;
-            activity.suspended = (activity.suspended || suspend) && !resume;
-            (suspend, resume)
+            let is_held = self.gate.is_held();
+            (late && !through && !is_held, through && (late || is_held))
         };
         if suspend {
             let reason = "multihost writes failed or were delayed; another system could import \
@@ -206,8 +202,8 @@ impl LivePool {
                 self.gate.hold(false);
                 self.outage.over();
             }
-            // Nobody knows.
-            None => self.activity.lock().suspended = true,
+            // Nobody knows: it is asked again when the next one gets through.
+            None => self.gate.hold(true),
         }
     }
 

@@ -168,3 +168,22 @@ fn logs_may_be_missing() {
     let tree = tree.with_topology(tree.topology().with_classes(&classes)).unwrap();
     assert_eq!(tree.status().unwrap().children[0].class, AllocationClass::Special);
 }
+
+#[test]
+#[allow(clippy::single_range_in_vec_init, reason = "lists of ranges are what this is about")]
+fn a_leaf_is_required_where_something_is_out_of_reach_without_it() {
+    let (rig, ..) = mirror_rig();
+    assert!(!rig.tree.is_required(Guid(1)) && !rig.tree.is_required(Guid(2)));
+    // Blocks of one group: some are on this leaf only, some on that.
+    for guid in [1, 2] {
+        rig.tree.set_missing_txgs(Guid(guid), vec![10..12]);
+    }
+    assert!(rig.tree.is_required(Guid(1)) && rig.tree.is_required(Guid(2)));
+    // What the one that is away may bring back is nowhere else.
+    rig.tree.set_missing_txgs(Guid(2), Vec::new());
+    rig.tree.rest(Guid(2));
+    assert!(rig.tree.is_required(Guid(2)) && !rig.tree.is_blank(Guid(2)));
+    rig.tree.wake(Guid(2));
+    rig.tree.set_missing_txgs(Guid(1), Vec::new());
+    assert!(!rig.tree.is_required(Guid(2)));
+}

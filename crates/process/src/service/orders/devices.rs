@@ -24,7 +24,7 @@ impl Order for Add<'_> {
     fn words(&self, error: &Error) -> Option<String> {
         match error.kind() {
             ErrorKind::ReadOnly => Some("pool is read-only".to_owned()),
-            ErrorKind::Exists => Some(error.reason().to_owned()),
+            ErrorKind::Exists | ErrorKind::Busy => Some(error.reason().to_owned()),
             _ => None,
         }
     }

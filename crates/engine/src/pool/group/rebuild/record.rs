@@ -1,7 +1,7 @@
 //! Beginning a rebuild, recording how far it is, and its end.
 //!
 //! Chapter 08, section 11. Invariant: the end of a rebuild and what devices do not lack any more are told by
-//! the same group; one at which anything failed ends no lack.
+//! the same group; one at which anything failed, or was not durable, ends no lack.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -106,12 +106,17 @@ impl LivePool {
         let word = if is_anew { "reset" } else { "started" };
         note(change, vdev, guid, word)?;
         self.tell_sequential("resilver_start", guid);
-        self.when_done(move |live| live.rebuilds.resume(vdev, state));
+        self.when_done(move |live| {
+            // What was lost before is not meant; that of others is their error all the same.
+            live.note_unflushed();
+            live.rebuilds.resume(vdev, state);
+        });
         Ok(())
     }
 
     /// Writes what is new.
     pub(super) fn record_rebuilds(&self, change: &MosChange<'_>) -> Result<()> {
+        self.note_unflushed();
         let dirty: Vec<(u32, Run)> = {
             let mut runs = self.rebuilds.runs.lock();
             let all = runs.iter_mut().filter(|(_, run)| run.dirty);
@@ -128,6 +133,20 @@ impl LivePool {
             }
         }
         Ok(())
+    }
+
+    /// What a device was sent and may have lost is not rebuilt: that is an error of its vdev, which is recorded, so
+    /// that another life of the pool knows of it, too.
+    fn note_unflushed(&self) {
+        let vdevs = self.vdevs();
+        let unflushed = vdevs.take_unflushed();
+        for (vdev, run) in self.rebuilds.runs.lock().iter_mut() {
+            let own = vdevs.rebuilt_below(*vdev);
+            if own.iter().any(|leaf| unflushed.contains(leaf)) {
+                run.state.errors = run.state.errors.saturating_add(1);
+                run.dirty = true;
+            }
+        }
     }
 
     fn record_rebuild(&self, change: &MosChange<'_>, vdev: u32, run: &Run) -> Result<()> {
