@@ -1,8 +1,8 @@
-//! How many blocks a group may free, where what it frees has entries in tables.
+//! How many blocks a group may free or write, where they have entries in tables.
 //!
-//! An entry less of a dedup table, or of a table of cloned blocks, has the leaf it is in written anew, which takes more
-//! space than many a block gives back, and takes it before. Invariant: what one group is let free costs no more in
-//! tables than a share of what can be allocated when it begins, however large the tables are.
+//! An entry more or less of a dedup table, or of a table of cloned blocks, has the leaf it is in written anew, which
+//! takes more space than many a block takes or gives back, and takes it before. Invariant: what one group is let free and
+//! write costs no more in tables than a share of what can be allocated when it begins, however large the tables are.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -77,25 +77,29 @@ impl LivePool {
     /// # Errors
     /// Whatever keeps groups from being written.
     pub fn admit_frees(&self, blocks: u64) -> Result<()> {
-        loop {
-            let most = self.most_frees();
-            if most == u64::MAX {
-                return Ok(());
-            }
-            let open = self.gate.figures().open;
-            {
-                let mut admitted = self.frees.admitted.lock();
-                if admitted.0 != open {
-                    *admitted = (open, 0);
-                }
-                let all = admitted.1.saturating_add(blocks);
-                if all <= most || admitted.1 == 0 {
-                    admitted.1 = all;
-                    return Ok(());
-                }
-            }
-            self.gate.wait_synced(open, PATIENCE)?;
+        while !self.admits_frees(blocks) {
+            self.gate.wait_synced(self.gate.figures().open, PATIENCE)?;
         }
+        Ok(())
+    }
+
+    /// Whether the open group may free `blocks` blocks more, or is the first to free any; they count then.
+    pub(super) fn admits_frees(&self, blocks: u64) -> bool {
+        let most = self.most_frees();
+        if most == u64::MAX {
+            return true;
+        }
+        let open = self.gate.figures().open;
+        let mut admitted = self.frees.admitted.lock();
+        if admitted.0 != open {
+            *admitted = (open, 0);
+        }
+        let all = admitted.1.saturating_add(blocks);
+        let fits = all <= most || admitted.1 == 0;
+        if fits {
+            admitted.1 = all;
+        }
+        fits
     }
 }
 

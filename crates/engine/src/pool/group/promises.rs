@@ -204,6 +204,8 @@ impl LivePool {
         purpose: Purpose,
     ) -> Result<Reservation> {
         self.gate.wait_in_step();
+        // What takes the place of others frees them, and may have entries in tables itself.
+        self.admit_frees(blocks)?;
         let want = self.promises.want(id, blocks, size, purpose);
         let mut waited = 0;
         loop {
@@ -233,6 +235,9 @@ impl LivePool {
         size: u64,
         purpose: Purpose,
     ) -> Option<Reservation> {
+        if !self.admits_frees(blocks) {
+            return None;
+        }
         let want = self.promises.want(id, blocks, size, purpose);
         match self.promises.ask(id, want, 0) {
             Answer::Granted(reservation) => Some(reservation),
