@@ -62,6 +62,18 @@ pub fn groups_of_process(pid: u32) -> Vec<u32> {
     parse_groups(&status)
 }
 
+/// The user with whose rights process `pid` uses files; `None` if it is gone.
+pub fn user_of_process(pid: u32) -> Option<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    parse_user(&status)
+}
+
+fn parse_user(status: &str) -> Option<u32> {
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    // Real, effective, saved, of the filesystem.
+    line.split_whitespace().nth(3)?.parse().ok()
+}
+
 fn parse_groups(status: &str) -> Vec<u32> {
     let line = status.lines().find_map(|line| line.strip_prefix("Groups:"));
     line.unwrap_or("").split_whitespace().filter_map(|group| group.parse().ok()).collect()
@@ -91,6 +103,14 @@ mod tests {
             changed: Timestamp::default(),
             created: Timestamp::default(),
         }
+    }
+
+    #[test]
+    fn who_a_process_is() {
+        let status = "Name:\tx\nUid:\t1000\t0\t0\t7\nGroups:\t4 24 \n";
+        assert_eq!(parse_user(status), Some(7));
+        assert_eq!(parse_groups(status), [4, 24]);
+        assert_eq!(parse_user("Name:\tx\n"), None);
     }
 
     fn may(mode: u32, uid: u32, gid: u32, mask: u32) -> bool {

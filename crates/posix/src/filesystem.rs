@@ -536,7 +536,7 @@ impl Tree for Filesystem {
         what: Allocate,
     ) -> Result<()> {
         let (writer, object) = self.changeable(node)?;
-        writer.allocate(object, (offset, len), what, caller.uid != 0)?;
+        writer.allocate(object, (offset, len), what, !caller.is_root())?;
         writer.sync_if_always(Some(object))
     }
 
@@ -552,7 +552,7 @@ impl Tree for Filesystem {
         let (_, source) = self
             .changeable(from.0)
             .map_err(|_| Errno::new(EOPNOTSUPP, "the source is in a snapshot"))?;
-        let copied = writer.copy_range((source, from.1), (target, to.1), len, caller.uid != 0)?;
+        let copied = writer.copy_range((source, from.1), (target, to.1), len, !caller.is_root())?;
         writer.sync_if_always(Some(target))?;
         Ok(copied)
     }

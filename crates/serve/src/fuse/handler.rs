@@ -271,7 +271,10 @@ impl Handler {
                 let value = tree.get_xattr(node, name).map_err(|error| no_acl(name, error))?;
                 Ok(sized(value, size))
             }
-            Operation::ListXattr { size } => self.list_xattr(node, size, header.uid),
+            Operation::ListXattr { size } => {
+                let caller = Caller { uid: header.uid, gid: header.gid, pid: header.pid };
+                self.list_xattr(node, size, caller)
+            }
             Operation::Access { mask } => {
                 let caller = Caller { uid: header.uid, gid: header.gid, pid: header.pid };
                 tree.access(node, caller, mask)?;
@@ -435,11 +438,12 @@ impl Handler {
         Ok(reply::fixed(&abi::SeekOut { offset }))
     }
 
-    /// The names of all extended attributes that `uid` may see, each with a zero byte behind it. The
+    /// The names of all extended attributes that `caller` may see, each with a zero byte behind it. The
     /// kernel lets root only ask for the values of the others, and does not look at a list.
-    fn list_xattr(&self, node: NodeId, size: u32, uid: u32) -> Result<Body, Errno> {
+    fn list_xattr(&self, node: NodeId, size: u32, caller: Caller) -> Result<Body, Errno> {
         let mut names = Vec::new();
-        let is_seen = |name: &Vec<u8>| uid == 0 || !name.starts_with(TRUSTED);
+        let is_root = std::cell::LazyCell::new(|| caller.is_root());
+        let is_seen = |name: &Vec<u8>| !name.starts_with(TRUSTED) || *is_root;
         for name in self.tree.list_xattr(node)?.into_iter().filter(is_seen) {
             names.extend_from_slice(&name);
             names.push(0);
