@@ -31,17 +31,6 @@ pub struct Caller {
     pub pid: u32,
 }
 
-impl Caller {
-    /// Whether this is root. Kernels that know of mounts with owners of their own (6.12 and later) say who asks only
-    /// where something gets an owner, and `u32::MAX` elsewhere: the process tells.
-    pub fn is_root(&self) -> bool {
-        match self.uid {
-            u32::MAX => crate::access::user_of_process(self.pid) == Some(0),
-            uid => uid == 0,
-        }
-    }
-}
-
 /// Seconds and nanoseconds since 1970-01-01 UTC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Timestamp {
