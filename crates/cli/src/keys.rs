@@ -201,7 +201,11 @@ fn check(key: Zeroizing<Vec<u8>>, format: &str) -> Result<Secret, String> {
     let without_newline = || key.split(|byte| *byte == b'\n').next().unwrap_or_default();
     let (kind, bytes, least, most) = match format {
         "raw" => ("Raw key", key.as_slice(), RAW_LENGTH, RAW_LENGTH),
-        "hex" => ("Hex key", without_newline(), 2 * RAW_LENGTH, 2 * RAW_LENGTH),
+        "hex" => {
+            let line = without_newline();
+            let line = line.strip_suffix(b"\r").unwrap_or(line);
+            ("Hex key", line, 2 * RAW_LENGTH, 2 * RAW_LENGTH)
+        }
         _ => ("Passphrase", without_newline(), PASSPHRASE_LEAST, PASSPHRASE_MOST),
     };
     let word = |length: usize, bound: &str| match kind {

@@ -207,8 +207,13 @@ fn is_safe(status: &Stat, owners: &[u32]) -> std::io::Result<()> {
     if !owners.contains(&status.st_uid) {
         return refuse(format!("this directory belongs to another user ({})", status.st_uid));
     }
-    if status.st_mode & 0o022 != 0 {
-        return refuse("others may write to this directory".to_owned());
+    // Where users have groups of their own, those may write.
+    let is_own_group = status.st_gid == rustix::process::getegid().as_raw();
+    let others = if is_own_group { 0o002 } else { 0o022 };
+    if status.st_mode & others != 0 {
+        return refuse(
+            "others may write to this directory (chmod go-w takes that away)".to_owned(),
+        );
     }
     Ok(())
 }

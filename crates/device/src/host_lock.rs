@@ -41,28 +41,38 @@ impl HostLock {
     /// Takes the lock of the pool with this guid, without waiting.
     pub fn take(pool: u64) -> Result<Self, HostLockError> {
         let failed = |error: std::io::Error| HostLockError::Failed(error.into());
-        let played = std::env::var(PLAYED).map(|host| format!("/{host}")).unwrap_or_default();
-        let address = SocketAddr::from_abstract_name(format!("cenote/pool/{pool}{played}"))
-            .map_err(failed)?;
+        let address = address_of(pool).map_err(failed)?;
         match UnixListener::bind_addr(&address) {
             Ok(listener) => Ok(Self(listener)),
             Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
-                Err(HostLockError::Held(who(address)))
+                let process = who(address).map(|(process, _)| process);
+                Err(HostLockError::Held(process.filter(|process| *process != 0)))
             }
             Err(error) => Err(failed(error)),
         }
     }
+
+    /// The user who took the lock of this pool, as he was then; none if nobody has it, or that cannot be told.
+    pub fn user(pool: u64) -> Option<u32> {
+        address_of(pool).ok().and_then(who).map(|(_, user)| user)
+    }
 }
 
-/// The process that listens at `address`; none if it does not say within a moment, or is not to be
-/// seen from here.
-fn who(address: SocketAddr) -> Option<u32> {
+fn address_of(pool: u64) -> std::io::Result<SocketAddr> {
+    let played = std::env::var(PLAYED).map(|host| format!("/{host}")).unwrap_or_default();
+    SocketAddr::from_abstract_name(format!("cenote/pool/{pool}{played}"))
+}
+
+/// The process that listens at `address`, 0 if it is not to be seen from here, and its user when it began to; none if
+/// it does not say within a moment.
+fn who(address: SocketAddr) -> Option<(u32, u32)> {
     let ask = move || {
         let stream = UnixStream::connect_addr(&address)?;
         let peer = rustix::net::sockopt::socket_peercred(&stream).map_err(std::io::Error::from)?;
-        Ok(u32::try_from(peer.pid.as_raw_nonzero().get()).ok())
+        let process = u32::try_from(peer.pid.as_raw_nonzero().get()).unwrap_or(0);
+        Ok((process, peer.uid.as_raw()))
     };
-    call(PATIENCE, ask).unwrap_or(None)
+    call(PATIENCE, ask).ok()
 }
 
 #[cfg(test)]

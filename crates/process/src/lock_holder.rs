@@ -10,6 +10,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use cenote_device::HostLock;
+
 /// What the kernel's table of sockets says of one that listens.
 const LISTENS: &str = "00010000";
 
@@ -18,19 +20,31 @@ pub fn other_user(pool: u64) -> Option<u32> {
     if !rustix::process::geteuid().is_root() {
         return None;
     }
-    let users = users_of(&format!("@cenote/pool/{pool}"));
-    users.iter().all(|user| *user != 0).then(|| users.first().copied())?
+    match HostLock::user(pool) {
+        Some(user) => (user != 0).then_some(user),
+        // He lets nobody connect.
+        None => {
+            let users = users_of(&format!("cenote/pool/{pool}"));
+            users.iter().all(|user| *user != 0).then(|| users.first().copied())?
+        }
+    }
 }
 
-/// The users of all processes that have the listening socket of this abstract name open.
+/// The users of all processes that have a listening socket open that may have this abstract name: names of others can
+/// look like lines of the kernel's table.
 fn users_of(name: &str) -> Vec<u32> {
     let table = fs::read_to_string("/proc/net/unix").unwrap_or_default();
-    let number = table.lines().find_map(|line| {
-        let fields: Vec<&str> = line.split_whitespace().collect();
-        let is_it = *fields.get(7)? == name && *fields.get(3)? == LISTENS;
-        is_it.then(|| fields.get(6).copied())?
+    let numbers = table.lines().filter_map(|line| {
+        let (facts, of) = line.split_once(" @")?;
+        let facts: Vec<&str> = facts.split_whitespace().collect();
+        let is_it = of == name && *facts.get(3)? == LISTENS;
+        is_it.then(|| facts.get(6).copied())?
     });
-    let Some(number) = number else { return Vec::new() };
+    numbers.flat_map(users_of_socket).collect()
+}
+
+/// The users of all processes that have this socket open.
+fn users_of_socket(number: &str) -> Vec<u32> {
     let socket = PathBuf::from(format!("socket:[{number}]"));
     let has_it = |process: &Path| {
         let mut open = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
@@ -57,12 +71,12 @@ mod tests {
     #[test]
     fn the_user_of_a_lock_is_found() {
         let pool = 0x7e58_0000_0000_0000 | u64::from(std::process::id());
-        assert_eq!(users_of(&format!("@cenote/pool/{pool}")), Vec::<u32>::new());
+        assert_eq!(users_of(&format!("cenote/pool/{pool}")), Vec::<u32>::new());
         let address = SocketAddr::from_abstract_name(format!("cenote/pool/{pool}")).unwrap();
         let _lock = UnixListener::bind_addr(&address).unwrap();
         let own = rustix::process::geteuid().as_raw();
         // Those have it, too, that other tests start just now.
-        let users = users_of(&format!("@cenote/pool/{pool}"));
+        let users = users_of(&format!("cenote/pool/{pool}"));
         assert!(!users.is_empty() && users.iter().all(|user| *user == own), "{users:?}");
         // It is one's own.
         assert_eq!(other_user(pool), None);

@@ -35,7 +35,7 @@ fn a_pool_whose_log_has_no_room_lives_on() {
     let Some((bench, devices)) = Bench::mounting(1) else { return };
     let run = bench.at("run");
     std::fs::create_dir(&run).unwrap();
-    let small = ["-t", "tmpfs", "-o", "size=512k", "tmpfs"];
+    let small = ["-t", "tmpfs", "-o", "size=512k,mode=755", "tmpfs"];
     if !Command::new("mount").args(small).arg(&run).status().is_ok_and(|done| done.success()) {
         eprintln!("not tested: no small filesystem can be mounted");
         return;

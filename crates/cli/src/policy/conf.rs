@@ -90,6 +90,8 @@ type Values = BTreeMap<String, String>;
 fn understood(key: &str, value: &str) -> Result<String, &'static str> {
     let is_limit = key.ends_with("_warn") || key.ends_with("_crit");
     match key {
+        // Sanoid's own policy has such lines: nothing is said. A number that is nothing would keep nothing.
+        _ if value.is_empty() && (SWITCHES.contains(&key) || is_limit) => Ok(String::new()),
         "use_template" | "path" => Ok(value.to_owned()),
         _ if SCRIPTS.contains(&key) => Ok(value.to_owned()),
         "recursive" if value.eq_ignore_ascii_case("zfs") => Ok(value.to_owned()),
@@ -224,7 +226,9 @@ pub(super) fn read(text: &str) -> Result<Vec<Section>, String> {
         }
         let kept = understood(&key, &value);
         let kept = kept.map_err(|why| format!("line {number}: {key} = {value}: {why}"))?;
-        section.insert(key, kept);
+        if !kept.is_empty() {
+            section.insert(key, kept);
+        }
     }
     let is_dataset = |name: &&String| !name.starts_with("template_") && name.as_str() != "version";
     let sections = order.iter().filter(is_dataset).map(|name| section(name, &all));

@@ -105,13 +105,6 @@ impl KeyStore {
         Ok(())
     }
 
-    /// Whether somebody reads or writes with a key opened with that of the encryption root `root`.
-    pub fn is_in_use(&self, root: ObjectId) -> bool {
-        let loaded = self.0.read();
-        let mut opened = loaded.opened.values().filter(|opened| opened.root == root);
-        opened.any(|opened| Arc::strong_count(&opened.keys) > 1)
-    }
-
     /// Forgets the key of the encryption root `directory` and all keys opened with it.
     ///
     /// The caller makes sure that nothing below is in use.

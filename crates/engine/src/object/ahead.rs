@@ -8,14 +8,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use cenote_format::dnode::{self, SLOTS_PER_BLOCK};
-use cenote_format::{BlockPointer, Dnode};
+use cenote_format::{BlockPointer, Dnode, ObjectId};
 
 use super::Object;
 use super::plan::TreeChanges;
 use super::sync::{DirtyObject, SyncedObject, special};
 use super::together::{DnodeBlocks, SetToSync};
-use crate::Result;
 use crate::pipe::{Pipe, ReadContext};
+use crate::{Error, Result};
 
 /// Indirect blocks held at most.
 const MOST_HELD: usize = 512;
@@ -157,37 +157,32 @@ fn place_of(meta: &Object, held: &HeldBlocks, number: u64) -> Result<BlockPointe
     }
 }
 
-/// Reads the blocks that hold the dnodes of `objects`, of all sets together, and what lies above them. Those that
-/// are damaged are left out.
-pub(super) fn read_dnode_blocks(
+/// Told of a block of dnodes that was read: of which set, its number, its bytes; `None` where there is none yet.
+type DnodeBlockRead<'a> = &'a mut dyn FnMut(usize, u64, Result<Option<Bytes>>) -> Result<()>;
+
+/// Reads the blocks of dnodes that are `wanted` of each set, of all sets together, and what lies above them.
+fn read_blocks_of_dnodes(
     sets: &[SetToSync<'_>],
-    objects: &[Vec<SyncedObject>],
-) -> Result<Vec<(DnodeBlocks, HeldBlocks)>> {
+    wanted: &[BTreeSet<u64>],
+    each: DnodeBlockRead<'_>,
+) -> Result<Vec<HeldBlocks>> {
     let Some(first) = sets.first() else { return Ok(Vec::new()) };
     let pipe = &first.set.io().pipe;
     let metas: Vec<Object> = sets.iter().map(|one| one.set.meta_object()).collect();
-    let numbers = |objects: &Vec<SyncedObject>| -> BTreeSet<u64> {
-        let ids = objects.iter().map(|object| object.id().0).filter(|id| special(*id).is_none());
-        ids.map(|id| id / SLOTS_PER_BLOCK).collect()
-    };
-    let wanted: Vec<BTreeSet<u64>> = objects.iter().map(numbers).collect();
-    let descents = metas.iter().zip(&wanted).map(|(meta, wanted)| {
+    let descents = metas.iter().zip(wanted).map(|(meta, wanted)| {
         Descent::new(meta.set().context(), meta.dnode(), wanted.iter().copied())
     });
     let mut descents: Vec<_> = descents.collect();
     descend(pipe, &mut descents);
     let held = descents.into_iter().map(|descent| descent.map(|one| one.held).unwrap_or_default());
-    let mut found: Vec<_> = held.map(|held| (DnodeBlocks::new(), held)).collect();
+    let held: Vec<HeldBlocks> = held.collect();
     let mut asked = Vec::new();
-    for ((meta, wanted), (index, (_, held))) in
-        metas.iter().zip(&wanted).zip(found.iter().enumerate())
-    {
+    for (index, ((meta, wanted), held)) in metas.iter().zip(wanted).zip(&held).enumerate() {
         for &number in wanted {
-            let place = place_of(meta, held, number);
-            match place.map_err(|error| meta.unread(error, number)) {
+            match place_of(meta, held, number) {
+                Ok(place) if place.is_hole() => each(index, number, Ok(None))?,
                 Ok(place) => asked.push((index, meta, number, place)),
-                Err(error) if meta.set().is_own_damage(&error) => {}
-                Err(error) => return Err(error),
+                Err(error) => each(index, number, Err(meta.unread(error, number)))?,
             }
         }
     }
@@ -197,24 +192,63 @@ pub(super) fn read_dnode_blocks(
         let context = |at: usize| some.get(at).map_or(&none, |(_, meta, ..)| meta.set().context());
         let read = pipe.read_each(&pointers, context);
         for ((index, meta, number, pointer), block) in some.iter().zip(read) {
-            let block = match pointer.is_hole() {
-                true => vec![0; dnode::BLOCK],
-                false => {
-                    let block = block.and_then(|block| meta.sized(pointer, block));
-                    match block.map_err(|error| meta.unread(error, *number)) {
-                        Ok(block) => block.to_vec(),
-                        Err(error) if meta.set().is_own_damage(&error) => continue,
-                        Err(error) => return Err(error),
-                    }
-                }
-            };
-            if !pointer.is_hole() {
-                meta.was_read(*number);
-            }
-            if let Some((blocks, _)) = found.get_mut(*index) {
-                blocks.insert(*number, block);
-            }
+            let block = block.and_then(|block| meta.sized(pointer, block));
+            let block = block.inspect(|_| meta.was_read(*number)).map(Some);
+            each(*index, *number, block.map_err(|error| meta.unread(error, *number)))?;
         }
     }
-    Ok(found)
+    Ok(held)
+}
+
+/// The blocks of dnodes of these objects.
+fn blocks_of_dnodes(ids: impl Iterator<Item = u64>) -> BTreeSet<u64> {
+    ids.filter(|id| special(*id).is_none()).map(|id| id / SLOTS_PER_BLOCK).collect()
+}
+
+/// Of each set, the blocks of dnodes of what is `dirty` that are damaged: what is in them cannot be changed.
+pub(super) fn damaged_dnode_blocks(
+    sets: &[SetToSync<'_>],
+    dirty: &[Vec<DirtyObject>],
+) -> Result<Vec<BTreeMap<u64, Error>>> {
+    let wanted = dirty.iter().map(|own| blocks_of_dnodes(own.iter().map(|one| one.id().0)));
+    let wanted: Vec<BTreeSet<u64>> = wanted.collect();
+    let mut damaged = vec![BTreeMap::new(); sets.len()];
+    read_blocks_of_dnodes(sets, &wanted, &mut |index, number, block| {
+        let set = sets.get(index).map(|one| one.set);
+        match block {
+            Err(error) if set.is_some_and(|set| set.is_own_damage(&error)) => {
+                damaged.get_mut(index).map(|own| own.insert(number, error));
+                Ok(())
+            }
+            other => other.map(drop),
+        }
+    })?;
+    Ok(damaged)
+}
+
+/// What is wrong with the block of dnodes of object `id`, if that is among those `damaged`.
+pub(super) fn damage_of(damaged: &BTreeMap<u64, Error>, id: ObjectId) -> Option<&Error> {
+    let number = Some(id.0).filter(|id| special(*id).is_none())? / SLOTS_PER_BLOCK;
+    damaged.get(&number)
+}
+
+/// Reads the blocks that hold the dnodes of `objects`, of all sets together, and what lies above them.
+pub(super) fn read_dnode_blocks(
+    sets: &[SetToSync<'_>],
+    objects: &[Vec<SyncedObject>],
+) -> Result<Vec<(DnodeBlocks, HeldBlocks)>> {
+    let changed = |own: &Vec<SyncedObject>| {
+        blocks_of_dnodes(own.iter().filter(|one| !one.is_aside()).map(|one| one.id().0))
+    };
+    let wanted: Vec<BTreeSet<u64>> = objects.iter().map(changed).collect();
+    let mut found: Vec<DnodeBlocks> = Vec::new();
+    found.resize_with(sets.len(), DnodeBlocks::new);
+    let held = read_blocks_of_dnodes(sets, &wanted, &mut |index, number, block| {
+        let block = block?.map_or_else(|| vec![0; dnode::BLOCK], |block| block.to_vec());
+        if let Some(blocks) = found.get_mut(index) {
+            blocks.insert(number, block);
+        }
+        Ok(())
+    })?;
+    Ok(found.into_iter().zip(held).collect())
 }

@@ -62,9 +62,28 @@ pub struct SyncedObject {
     pub old: Option<Arc<Dnode>>,
     /// The new one; `None`: the object was freed.
     pub new: Option<Dnode>,
+    /// It stays as it was: what it needs is damaged.
+    is_aside: bool,
 }
 
 impl SyncedObject {
+    /// One that stays as it was; nothing is counted of it but what was written early and is given back.
+    fn aside(
+        live: Arc<LiveObject>,
+        old: Option<Arc<Dnode>>,
+        (early, cloned): (EarlyBlocks, &BTreeMap<u64, BlockPointer>),
+        context: &SyncContext<'_>,
+    ) -> Self {
+        context.give_up(early, cloned);
+        let new = old.as_deref().cloned();
+        Self { live, old, new, is_aside: true }
+    }
+
+    /// Whether it stays as it was, because what it needs is damaged.
+    pub(super) fn is_aside(&self) -> bool {
+        self.is_aside
+    }
+
     /// The object's number.
     pub fn id(&self) -> ObjectId {
         self.live.id
@@ -94,6 +113,13 @@ pub(super) struct DirtyObject {
     /// The dnode as the group leaves it; `None`: the object is freed.
     pub(super) new: Option<Arc<Dnode>>,
     pub(super) changes: TreeChanges,
+}
+
+impl DirtyObject {
+    /// The object's number.
+    pub(super) fn id(&self) -> ObjectId {
+        self.live.id
+    }
 }
 
 /// The root of a set to be written.
@@ -261,16 +287,26 @@ impl ObjectSet {
         match TreePlan::new(self, live.id, old.as_deref(), new, changes, &own) {
             Ok(plan) => {
                 held.pass_on(context.ledger);
-                Ok((SyncedObject { live, old, new: None }, Some(plan)))
+                Ok((SyncedObject { live, old, new: None, is_aside: false }, Some(plan)))
             }
             Err(error) if self.is_own_damage(&error) => {
                 self.note_set_aside(live.id, &named(error));
-                context.give_up(early, &cloned);
-                let new = old.as_deref().cloned();
-                Ok((SyncedObject { live, old, new }, None))
+                Ok((SyncedObject::aside(live, old, (early, &cloned), context), None))
             }
             Err(error) => Err(named(error)),
         }
+    }
+
+    /// Leaves an object as it was, whose block of dnodes is damaged.
+    pub(super) fn set_aside(
+        &self,
+        object: DirtyObject,
+        error: &Error,
+        context: &SyncContext<'_>,
+    ) -> SyncedObject {
+        let DirtyObject { live, old, changes, .. } = object;
+        self.note_set_aside(live.id, &error.clone().at_object(self.id(), live.id.0));
+        SyncedObject::aside(live, old, (changes.early, &changes.cloned), context)
     }
 
     /// Whether group `txg` has something to write in this set: objects or the intent log's header.
@@ -324,11 +360,7 @@ impl ObjectSet {
                 Some(Accounting::User) => header.user_used.clone_from(&object.new),
                 Some(Accounting::Group) => header.group_used.clone_from(&object.new),
                 Some(Accounting::Project) => header.project_used.clone_from(&object.new),
-                // It was damaged after the change of the object was accepted: what it holds is lost already.
-                None if !blocks.contains_key(&(object.id().0 / SLOTS_PER_BLOCK)) => {
-                    let error = Error::corrupt("its block of dnodes cannot be read");
-                    self.note_set_aside(object.id(), &error.at_object(self.id(), object.id().0));
-                }
+                None if object.is_aside => {}
                 None => self.put_dnode(&mut blocks, object)?,
             }
         }

@@ -35,12 +35,17 @@ fn lost() -> Error {
 pub fn sync_objects(sets: &[SetToSync<'_>]) -> Result<Vec<Vec<SyncedObject>>> {
     let dirty = sets.iter().map(|one| one.set.gather(one.context.txg));
     let mut dirty = dirty.collect::<Result<Vec<_>>>()?;
+    let damaged = ahead::damaged_dnode_blocks(sets, &dirty)?;
     ahead::read_trees(sets, &mut dirty);
     let mut trees = Vec::new();
     let mut objects = Vec::new();
     let mut set_aside = Vec::new();
-    for (index, (one, dirty)) in sets.iter().zip(dirty).enumerate() {
+    for (index, ((one, dirty), damaged)) in sets.iter().zip(dirty).zip(damaged).enumerate() {
         for object in dirty {
+            if let Some(error) = ahead::damage_of(&damaged, object.id()) {
+                set_aside.push((index, one.set.set_aside(object, error, &one.context)));
+                continue;
+            }
             match one.set.plan(object, &one.context)? {
                 (object, Some(plan)) => {
                     trees.push((index, plan));

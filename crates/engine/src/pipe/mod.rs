@@ -111,6 +111,8 @@ pub struct PoolIo {
 pub enum Wait {
     /// It is tried again.
     Again,
+    /// It is tried again: what came before was while devices were away, and says nothing.
+    Anew,
     /// It has failed.
     No,
     /// It has failed, and not because a device is away: the block is damaged.
@@ -119,7 +121,8 @@ pub enum Wait {
 
 /// Whether reads wait for devices that are away.
 pub trait Patience: Send + Sync {
-    /// Reading `pointer` failed with `error`, after `tries` waits. Waits a little, if it is to be tried again.
+    /// Reading `pointer` failed with `error`, after it was tried again `tries` times while all devices were there.
+    /// Waits a little, if it is to be tried again.
     fn wait(&self, pointer: &BlockPointer, error: &Error, tries: u32) -> Wait;
     /// A read that waited succeeded.
     fn over(&self);
@@ -235,25 +238,24 @@ impl Pipe {
         mut result: Result<T>,
         read: impl Fn() -> Result<T>,
     ) -> Result<T> {
-        let mut tries = 0;
+        let (mut tries, mut waited) = (0, false);
         while let Err(error) = &result
             && matches!(error.kind(), ErrorKind::Io | ErrorKind::Checksum)
             && let Some(patience) = self.patience.get().and_then(Weak::upgrade)
         {
             match patience.wait(pointer, error, tries) {
-                Wait::Again => {}
+                Wait::Again => tries += 1,
+                Wait::Anew => tries = 0,
                 Wait::No => return result,
                 Wait::Damaged => {
                     result = result.map_err(|error| error.passing(false));
                     break;
                 }
             }
-            tries = tries.saturating_add(1);
+            waited = true;
             result = read();
         }
-        if tries > 0
-            && let Some(patience) = self.patience.get().and_then(Weak::upgrade)
-        {
+        if waited && let Some(patience) = self.patience.get().and_then(Weak::upgrade) {
             patience.over();
         }
         result

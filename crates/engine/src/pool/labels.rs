@@ -144,8 +144,9 @@ pub fn spread_uberblock(tree: &VdevTree, uberblock: &Uberblock) -> Result<()> {
 /// If no leaf takes it.
 pub fn write_checkpoint(tree: &VdevTree, uberblock: &Uberblock) -> Result<()> {
     match write_to_whole_leaves(tree, uberblock)? {
-        (0, Some(error)) => {
-            let reason = format!("the checkpoint does not become the pool's state: {error}");
+        (0, error) => {
+            let why = error.map_or_else(|| "no device takes it".to_owned(), |why| why.to_string());
+            let reason = format!("the checkpoint does not become the pool's state: {why}");
             Err(Error::new(ErrorKind::Io, reason).with_advice("restore the devices and try again"))
         }
         (_, Some(error)) => {
@@ -156,7 +157,8 @@ pub fn write_checkpoint(tree: &VdevTree, uberblock: &Uberblock) -> Result<()> {
     }
 }
 
-/// Writes an uberblock to all leaves that miss nothing: how many have it, and what another did not take.
+/// Writes an uberblock to all leaves that miss nothing, or where each misses something to all: how many have it, and
+/// what another did not take.
 fn write_to_whole_leaves(
     tree: &VdevTree,
     uberblock: &Uberblock,
@@ -164,7 +166,9 @@ fn write_to_whole_leaves(
     let missed: BTreeSet<Guid> = tree.missed().into_iter().map(|(leaf, _)| leaf).collect();
     let mut writes = Vec::new();
     let mut leaves = Vec::new();
-    for leaf in tree.devices().iter().filter(|leaf| !missed.contains(&leaf.guid)) {
+    let all = tree.devices();
+    let none_is_whole = all.iter().all(|leaf| missed.contains(&leaf.guid));
+    for leaf in all.iter().filter(|leaf| none_is_whole || !missed.contains(&leaf.guid)) {
         writes.extend(uberblock_on(tree, leaf, uberblock)?);
         leaves.push(leaf.guid);
     }

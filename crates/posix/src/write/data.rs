@@ -253,6 +253,14 @@ impl FilesystemWriter {
         let node = self.node(id)?;
         loop {
             let at_once = self.frees_at_once(FREED_AT_ONCE);
+            let goes_later = {
+                let object = &node.read()?.file.object;
+                let kept = size.div_ceil(object.block_size());
+                object.block_count() > kept.saturating_add(at_once)
+            };
+            if goes_later {
+                self.admit_frees(at_once)?;
+            }
             let _reservation = self.admit_freeing()?;
             let state = node.write()?;
             let file = &state.file;

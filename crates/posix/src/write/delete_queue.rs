@@ -123,6 +123,9 @@ impl FilesystemWriter {
     fn free_most(&self, node: &Arc<Node>) -> Result<u64> {
         loop {
             let at_once = self.frees_at_once(BLOCKS_AT_ONCE);
+            if node.read()?.file.object.block_count() > at_once {
+                self.admit_frees(at_once)?;
+            }
             let _reservation = self.admit_freeing()?;
             let state = node.write()?;
             let object = &state.file.object;

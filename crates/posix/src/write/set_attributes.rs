@@ -93,8 +93,7 @@ impl FilesystemWriter {
             self.note_truncate(&tx, file, (size, 0))?;
             self.set_size(&tx, file, size, ready)?;
         }
-        // A time that was set goes before one that was noted.
-        if let (Some(accessed), None) = (node.accessed.take(), change.accessed) {
+        if let (Some(accessed), None) = (node.accessed.get(), change.accessed) {
             facts.accessed = accessed;
         }
         let stored = match &list {
@@ -106,12 +105,13 @@ impl FilesystemWriter {
             None => Vec::new(),
         };
         match change.mode {
-            Some(_) => self.store_changed_mode(&tx, file, facts)?,
-            None => self.store_mode(&tx, file, facts)?,
-        }
+            Some(_) => self.store_changed_mode(&tx, file, facts),
+            None => self.store_mode(&tx, file, facts),
+        }?;
         if extended.is_some() {
             self.note_whole(&tx);
         }
+        node.accessed.take();
         self.note_set(&tx, file, change, &old)?;
         if let Some(list) = list {
             // Others do not change a list when they replay a change of the mode.

@@ -37,7 +37,8 @@ impl LivePool {
     /// Marks the pool exported and stops writing it.
     ///
     /// # Errors
-    /// What keeps the last groups from being written; the pool goes on then, unless it had stopped before.
+    /// What keeps the last groups from being written; the pool goes on then, unless it had stopped before or only the
+    /// labels were left to be written: then it has stopped ([`Gate::failure`](crate::txg::Gate::failure)).
     pub fn export(self: &Arc<Self>) -> Result<()> {
         self.finish_as(PoolState::Exported)
     }
@@ -57,9 +58,18 @@ impl LivePool {
         }
         self.refuse_suspended()?;
         self.rest();
-        if let Err(error) = self.write_last(Some(state)) {
-            self.change_config(ConfigChange::State(PoolState::Active));
+        if let Err(error) = self.write_last() {
             self.go_on()?;
+            return Err(error);
+        }
+        self.change_config(ConfigChange::State(state));
+        self.dirty_labels();
+        self.allocator.flush_all();
+        if let Err(error) = self.sync() {
+            // Some labels may say so by now, and others may take the pool: nothing more is written to it. What was
+            // changed is on the disks.
+            self.gate.fail(error.clone());
+            self.stop();
             return Err(error);
         }
         self.stop();
@@ -79,20 +89,14 @@ impl LivePool {
     /// What keeps the last groups from being written: what they hold is given up.
     pub fn close(&self) -> Result<()> {
         self.rest();
-        let written = self.gate.failure().map_or_else(|| self.write_last(None), Err);
+        let written = self.gate.failure().map_or_else(|| self.write_last(), Err);
         self.stop();
         written
     }
 
-    /// Writes what is left, and labels that say `state`.
-    fn write_last(&self, state: Option<PoolState>) -> Result<()> {
+    /// Writes what is left.
+    fn write_last(&self) -> Result<()> {
         self.close_logs()?;
-        if let Some(state) = state {
-            self.allocator.flush_all();
-            self.sync()?;
-            self.change_config(ConfigChange::State(state));
-            self.dirty_labels();
-        }
         // A group to flush, one for what flushing freed.
         self.allocator.flush_all();
         self.sync()?;

@@ -191,7 +191,7 @@ impl LivePool {
         if leaf.kind.has_device() {
             let device = device_of(&tree, leaf.guid)?.device;
             match leaf.is_spare {
-                true => refuse_other_than_spare(&*device)?,
+                true => refuse_other_than_spare(&*device, leaf.guid)?,
                 false => self.refuse_member(&*device)?,
             }
             let facts = PoolConfig { txg: Some(Txg(0)), ..self.config.lock().facts() };

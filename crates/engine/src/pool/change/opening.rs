@@ -39,16 +39,6 @@ impl LivePool {
         let mos = ObjectSet::open_live(&io, uberblock.root, ReadContext::default())?;
         let source = Arc::new(MosSource::new(mos.clone()));
         let allocator = Allocator::open(io.pipe.vdev_handle().clone(), source, last_group(&pool))?;
-        match pool.gone_back() {
-            None => labels::spread_uberblock(&pool.vdevs(), &uberblock)?,
-            Some(back) if uberblock.checkpoint_txg != 0 => {
-                let (txg, timestamp) = (back.from, seconds_now().max(back.as_of + back.lost));
-                let newest = Uberblock { txg, timestamp, ..uberblock };
-                labels::write_checkpoint(&pool.vdevs(), &newest)?;
-            }
-            // What came after does not open.
-            Some(_) => {}
-        }
         let live = Self::with(pool, mos, allocator, write)?;
         live.check_host()?;
         live.claim_logs()?;
@@ -61,6 +51,17 @@ impl LivePool {
         live.load_rebuilds();
         live.load_sweeps();
         live.settle_frees();
+        // What could refuse the pool has not: from here on it is what was opened.
+        match live.pool().gone_back() {
+            None => labels::spread_uberblock(&live.vdevs(), &uberblock)?,
+            Some(back) if uberblock.checkpoint_txg != 0 => {
+                let (txg, timestamp) = (back.from, seconds_now().max(back.as_of + back.lost));
+                let newest = Uberblock { txg, timestamp, ..uberblock };
+                labels::write_checkpoint(&live.vdevs(), &newest)?;
+            }
+            // What came after does not open.
+            Some(_) => {}
+        }
         let claimed_sealed = !live.fresh.lock().is_empty();
         live.start()?;
         if claimed_sealed {

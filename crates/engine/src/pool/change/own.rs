@@ -6,6 +6,7 @@
 use std::path::Path;
 
 use cenote_device::{Device, FileDevice, Mode};
+use cenote_format::Guid;
 use cenote_format::config::PoolState;
 
 use crate::pool::found_labels::{FoundLabel, read_labels};
@@ -48,10 +49,13 @@ impl LivePool {
     }
 }
 
-/// Refuses what is where a hot spare was and does not say that it is one: another device may have its name by now.
-pub(super) fn refuse_other_than_spare(device: &dyn Device) -> Result<()> {
-    // Pools may share one: whose it is does not matter.
-    let is_spare = |label: &FoundLabel| label.config.state == Some(PoolState::Spare);
+/// Refuses what is where the hot spare `guid` was and does not say that it is one: another device may have its name
+/// by now.
+pub(super) fn refuse_other_than_spare(device: &dyn Device, guid: Guid) -> Result<()> {
+    // Pools may share one: whose it is does not matter. Where stepping in was cut off it says that it is a member.
+    let is_spare = |label: &FoundLabel| {
+        label.config.state == Some(PoolState::Spare) || label.config.guid == Some(guid)
+    };
     if read_labels(device).unwrap_or_default().iter().any(is_spare) {
         return Ok(());
     }

@@ -6,15 +6,16 @@
 use std::path::Path;
 use std::time::Instant;
 
+use cenote_device::{DeviceError, FileDevice, Mode};
 use cenote_format::Guid;
-use cenote_format::config::{PoolState, VdevConfig, VdevKind};
+use cenote_format::config::{VdevConfig, VdevKind};
 
 use super::add::AuxiliaryKind;
 use super::members::Newcomer;
+use super::own::refuse_other_than_spare;
+use crate::Result;
 use crate::pool::group::LivePool;
-use crate::pool::in_use::device_in_use;
 use crate::pool::leaves::HeldDevices;
-use crate::{ErrorKind, Result};
 
 impl LivePool {
     /// The pool's hot spare that `leaf` (its guid or path) is, as it stands in for others.
@@ -97,10 +98,10 @@ impl LivePool {
 /// Whether the device of a hot spare is where it was: another one may have its name by now.
 fn is_there(spare: &VdevConfig) -> bool {
     let Some(path) = spare.path.as_deref().filter(|_| spare.kind.has_device()) else { return true };
-    match device_in_use(Path::new(path)) {
-        // Pools may share one.
-        Ok(found) => found.pool.is_some_and(|label| label.state == PoolState::Spare),
+    match FileDevice::open(Path::new(path), Mode::ReadOnly) {
+        Ok(device) => refuse_other_than_spare(&device, spare.guid).is_ok(),
         // Nothing is taken that is not there.
-        Err(error) => error.kind() == ErrorKind::NotFound,
+        Err(DeviceError::Io(error)) => error.kind() == std::io::ErrorKind::NotFound,
+        Err(_) => false,
     }
 }

@@ -7,11 +7,12 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use cenote_format::Txg;
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
 use super::promises::stored_size;
 use super::{LivePool, PATIENCE};
 use crate::Result;
+use crate::txg::wait;
 
 /// Share of what is free that a group may take for tables, as a shift.
 const SHARE: u32 = 3;
@@ -27,13 +28,39 @@ const LEAST: u64 = 64;
 pub(in crate::pool) struct Frees {
     /// Blocks in one group.
     most: AtomicU64,
-    /// Blocks by now, and in which group.
-    admitted: Mutex<(Txg, u64)>,
+    admitted: Mutex<Admitted>,
+    /// Nobody waits for a group to free something in any more.
+    changed: Condvar,
+}
+
+/// What a group was let free by now.
+#[derive(Debug, Default)]
+struct Admitted {
+    group: Txg,
+    blocks: u64,
+    /// Somebody waits for the next group: others come after him.
+    is_waited_for: bool,
+}
+
+impl Admitted {
+    /// Whether group `open`, which may free `most` blocks, may free `blocks` more, or is the first to free any; they
+    /// count then.
+    fn take(&mut self, open: Txg, most: u64, blocks: u64) -> bool {
+        if self.group != open {
+            (self.group, self.blocks) = (open, 0);
+        }
+        let all = self.blocks.saturating_add(blocks);
+        let fits = all <= most || self.blocks == 0;
+        if fits {
+            self.blocks = all;
+        }
+        fits
+    }
 }
 
 impl Default for Frees {
     fn default() -> Self {
-        Self { most: AtomicU64::new(u64::MAX), admitted: Mutex::default() }
+        Self { most: AtomicU64::new(u64::MAX), admitted: Mutex::default(), changed: Condvar::new() }
     }
 }
 
@@ -77,29 +104,45 @@ impl LivePool {
     /// # Errors
     /// Whatever keeps groups from being written.
     pub fn admit_frees(&self, blocks: u64) -> Result<()> {
-        while !self.admits_frees(blocks) {
-            self.gate.wait_synced(self.gate.figures().open, PATIENCE)?;
+        let most = self.most_frees();
+        if most == u64::MAX {
+            return Ok(());
         }
-        Ok(())
+        {
+            let mut admitted = self.frees.admitted.lock();
+            // Large requests are not overtaken by small ones again and again.
+            while admitted.is_waited_for {
+                wait(&self.frees.changed, &mut admitted, None)?;
+            }
+            if admitted.take(self.gate.figures().open, most, blocks) {
+                return Ok(());
+            }
+            admitted.is_waited_for = true;
+        }
+        let waited = self.wait_to_free(blocks);
+        self.frees.admitted.lock().is_waited_for = false;
+        self.frees.changed.notify_all();
+        waited
     }
 
-    /// Whether the open group may free `blocks` blocks more, or is the first to free any; they count then.
+    fn wait_to_free(&self, blocks: u64) -> Result<()> {
+        loop {
+            self.gate.wait_synced(self.gate.figures().open, PATIENCE)?;
+            let (open, most) = (self.gate.figures().open, self.most_frees());
+            if self.frees.admitted.lock().take(open, most, blocks) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Whether the open group may free `blocks` blocks more without waiting; they count then.
     pub(super) fn admits_frees(&self, blocks: u64) -> bool {
         let most = self.most_frees();
         if most == u64::MAX {
             return true;
         }
-        let open = self.gate.figures().open;
         let mut admitted = self.frees.admitted.lock();
-        if admitted.0 != open {
-            *admitted = (open, 0);
-        }
-        let all = admitted.1.saturating_add(blocks);
-        let fits = all <= most || admitted.1 == 0;
-        if fits {
-            admitted.1 = all;
-        }
-        fits
+        !admitted.is_waited_for && admitted.take(self.gate.figures().open, most, blocks)
     }
 }
 

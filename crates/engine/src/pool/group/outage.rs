@@ -194,7 +194,7 @@ impl Patience for Outage {
             return Wait::Again;
         }
         match self.pause(error) {
-            Ok(()) => Wait::Again,
+            Ok(()) => Wait::Anew,
             Err(_) => Wait::No,
         }
     }

@@ -103,7 +103,8 @@ impl LivePool {
                 return true;
             }
         };
-        let swept = sweep_lent(&self.vdevs(), (leaf, SweepKind::Trim), &lent, after);
+        let swept =
+            sweep_lent(&self.vdevs(), (leaf, SweepKind::Trim), (&lent, self.longest_loan()), after);
         drop(lent);
         // A device that refuses it is not asked for the rest.
         if let Some(next) = swept.filter(|swept| !swept.failed).and_then(|swept| swept.next) {

@@ -125,6 +125,11 @@ impl LivePool {
         Done::Some { bytes: 0, end: after, all: true }
     }
 
+    /// How long a metaslab is lent; where everything is to come out the same each time, the clock decides nothing.
+    pub(super) fn longest_loan(&self) -> Duration {
+        if self.options.inline { Duration::MAX } else { LENT }
+    }
+
     /// Does what is free of a metaslab, as far as a portion goes. `None`: nothing could be done now.
     fn sweep_metaslab(
         &self,
@@ -135,7 +140,7 @@ impl LivePool {
         after: u64,
     ) -> Option<Swept> {
         match self.allocator.sweep(top, index) {
-            Ok(lent) => sweep_lent(vdevs, key, &lent, after),
+            Ok(lent) => sweep_lent(vdevs, key, (&lent, self.longest_loan()), after),
             Err(error) if error.kind() == ErrorKind::Busy => None,
             Err(error) => {
                 tracing::warn!(vdev = top, metaslab = index, %error, "free space is left as it is");
@@ -150,7 +155,7 @@ impl LivePool {
 pub(super) fn sweep_lent(
     vdevs: &VdevTree,
     (leaf, kind): Key,
-    lent: &Lent<'_>,
+    (lent, longest): (&Lent<'_>, Duration),
     after: u64,
 ) -> Option<Swept> {
     let (portion, most) = match kind {
@@ -166,7 +171,7 @@ pub(super) fn sweep_lent(
             continue;
         }
         while at < end {
-            let is_enough = bytes >= portion || started.elapsed() >= LENT || lent.is_wanted();
+            let is_enough = bytes >= portion || started.elapsed() >= longest || lent.is_wanted();
             if bytes > 0 && is_enough {
                 return Some(Swept { bytes, next: Some(at), failed: false });
             }
