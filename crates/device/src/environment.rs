@@ -1,7 +1,8 @@
 //! The clock and the random numbers of this process: the machine's, or simulated from a seed.
 //!
 //! Invariant: after [`simulate`] nothing that asks here depends on the machine: the clock stands still
-//! unless [`advance`] is called, and the numbers follow from the seed and the order of the questions.
+//! unless [`advance`] is called, and the numbers follow from the seed and the order of the questions: of those of the
+//! threads that write groups, and of those of all others, which work beside each other.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -12,17 +13,21 @@ use parking_lot::Mutex;
 const BEGIN: Duration = Duration::from_secs(1_790_000_000);
 
 struct Simulated {
-    state: u64,
+    /// Of the threads that write groups, and of all others.
+    states: [u64; 2],
     now: Duration,
 }
 
+/// Name of the threads that write groups.
+pub const WRITER: &str = "txg";
+
 static IS_SIMULATED: AtomicBool = AtomicBool::new(false);
-static SIMULATED: Mutex<Simulated> = Mutex::new(Simulated { state: 0, now: BEGIN });
+static SIMULATED: Mutex<Simulated> = Mutex::new(Simulated { states: [0; 2], now: BEGIN });
 
 /// From now on time and randomness of this process follow from `seed`. For tests: keys that are made
 /// then are no secret.
 pub fn simulate(seed: u64) {
-    *SIMULATED.lock() = Simulated { state: seed, now: BEGIN };
+    *SIMULATED.lock() = Simulated { states: [!seed, seed], now: BEGIN };
     IS_SIMULATED.store(true, Ordering::SeqCst);
 }
 
@@ -47,9 +52,13 @@ pub fn now() -> Duration {
 
 /// The next simulated number (splitmix64).
 fn next() -> u64 {
-    let mut simulated = SIMULATED.lock();
-    simulated.state = simulated.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut number = simulated.state;
+    let [of_writers, of_others] = &mut SIMULATED.lock().states;
+    let state = match std::thread::current().name() == Some(WRITER) {
+        true => of_writers,
+        false => of_others,
+    };
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut number = *state;
     number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     number ^ (number >> 31)

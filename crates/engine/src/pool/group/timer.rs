@@ -36,7 +36,7 @@ impl LivePool {
                 }
             }
         };
-        let thread = std::thread::Builder::new().name("txg".into()).spawn(run);
+        let thread = std::thread::Builder::new().name(crate::environment::WRITER.into()).spawn(run);
         *self.thread.lock() = Some(thread.map_err(Error::no_thread)?);
         self.start_scanning()?;
         self.start_rebuilding()?;
