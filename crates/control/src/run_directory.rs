@@ -280,7 +280,8 @@ mod tests {
         std::fs::set_permissions(&own, PermissionsExt::from_mode(0o770)).unwrap();
         create(&own).unwrap();
         let (user_id, group) = (user.as_raw(), rustix::process::getegid().as_raw());
-        let by_group = Stat { st_gid: group + 1, ..status(&own).unwrap() };
+        let mut by_group = status(&own).unwrap();
+        by_group.st_gid = group + 1;
         assert!(is_safe(&by_group, &[user_id]).is_err());
         std::fs::set_permissions(&own, PermissionsExt::from_mode(0o755)).unwrap();
         let status = status(&own).unwrap();
