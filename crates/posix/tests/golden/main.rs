@@ -63,12 +63,21 @@ fn snapshots_are_reached_through_zfs() {
     listing::compare(&listing::of(&mounts, "/snapview"), &fixture.manifest("a_head"), "a");
     let control = tree.lookup(ROOT, b".zfs").unwrap().node;
     let snapshots = tree.lookup(control, b"snapshot").unwrap().node;
-    let mut names = Vec::new();
-    tree.read_directory(snapshots, 0, &mut |entry| {
-        names.push((String::from_utf8(entry.name).unwrap(), entry.node));
-        true
-    })
-    .unwrap();
+    let list = || {
+        let mut names = Vec::new();
+        tree.read_directory(snapshots, 0, &mut |entry| {
+            names.push((String::from_utf8(entry.name).unwrap(), entry.node));
+            true
+        })
+        .unwrap();
+        names
+    };
+    // Those that nobody has looked up yet are to be looked up.
+    for (name, listed_node) in list().iter().skip(2) {
+        assert!(tree.attributes(*listed_node).is_err(), "{name}");
+        tree.lookup(snapshots, name.as_bytes()).unwrap();
+    }
+    let names = list();
     let listed: Vec<&str> = names.iter().map(|entry| entry.0.as_str()).collect();
     assert_eq!(listed.len(), 7, "{listed:?}");
     for (name, listed_node) in &names[2..] {
