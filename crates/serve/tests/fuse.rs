@@ -330,6 +330,23 @@ fn a_busy_mount_stays_unless_forced() {
 }
 
 #[test]
+fn what_is_busy_for_a_moment_is_unmounted() {
+    if !can_mount() {
+        return;
+    }
+    let mut tree = MemoryTree::new();
+    tree.file(ROOT_INO, "file", pattern(10));
+    let (dir, mounted, _) = serve(tree);
+    let file = fs::File::open(dir.path().join("file")).unwrap();
+    let user = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(50));
+        drop(file);
+    });
+    mounted.unmount().unwrap();
+    user.join().unwrap();
+}
+
+#[test]
 fn slow_reads_do_not_hold_up_others() {
     if !can_mount() {
         return;

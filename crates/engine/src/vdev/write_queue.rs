@@ -334,6 +334,8 @@ impl Shared {
         loop {
             while !self.is_worthwhile(&state) {
                 if state.stopping && state.queue.is_empty() {
+                    // Others may have seen the queue when there was something in it.
+                    self.work.notify_all();
                     return;
                 }
                 self.work.wait(&mut state);

@@ -13,6 +13,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::mount::{
@@ -31,6 +32,8 @@ pub(super) const DEVICE: &str = "/dev/fuse";
 const SUBTYPE: &str = "cenote";
 /// Helpers, newest first.
 const HELPERS: [&str; 2] = ["fusermount3", "fusermount"];
+/// Milliseconds between tries to unmount what is busy.
+const BUSY_PAUSES: [u64; 6] = [5, 10, 20, 40, 80, 160];
 /// The usual reason why the helper refuses a mountpoint.
 const NESTED: &str =
     " (the helper does not mount inside another mount; root does, and so does 'unshare -rm')";
@@ -278,8 +281,20 @@ fn receive(socket: &OwnedFd) -> Option<OwnedFd> {
     })
 }
 
-/// Unmounts if nothing is in use.
+/// Unmounts if nothing is in use. What is in use for a moment only is waited for: a closed file stays
+/// open in processes that were being begun until they run their programs, and whoever walks a path
+/// uses the mounts on it.
 pub(super) fn unmount(mountpoint: &Path) -> Result<(), MountError> {
+    for pause in BUSY_PAUSES {
+        match unmount_at_once(mountpoint) {
+            Err(MountError::Busy) => std::thread::sleep(Duration::from_millis(pause)),
+            answer => return answer,
+        }
+    }
+    unmount_at_once(mountpoint)
+}
+
+fn unmount_at_once(mountpoint: &Path) -> Result<(), MountError> {
     match rustix::mount::unmount(mountpoint, UnmountFlags::NOFOLLOW) {
         Ok(()) => Ok(()),
         // Not a mount any more: somebody else unmounted it.

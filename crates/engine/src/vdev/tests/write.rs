@@ -423,3 +423,33 @@ fn while_reads_come_a_mebibyte_is_under_way_at_most() {
     // One after another, then.
     assert!(start.elapsed() >= 8 * DELAY, "{:?}", start.elapsed());
 }
+
+#[test]
+fn a_queue_that_is_left_while_reads_come_ends() {
+    let rig = Rig::new(root(12, vec![leaf(1)]));
+    rig.disks[&1].set_delay(std::time::Duration::from_millis(20));
+    let vdevs = VdevHandle::new(Arc::new(rig.tree));
+    let queue = WriteQueue::new(vdevs.clone(), 3, 64 << 20).unwrap();
+    let (ended, end) = std::sync::mpsc::channel();
+    let reads = std::thread::spawn(move || {
+        loop {
+            vdevs.precedence().note(4096);
+            let answer = end.recv_timeout(std::time::Duration::from_millis(1));
+            if answer != Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+                return answer;
+            }
+        }
+    });
+    // One thread writes, and the others find that they should not.
+    blocks(3, 0, 4096, 4096, &[1 << 20; 4], 30).into_iter().for_each(|write| queue.submit(write));
+    std::thread::spawn(move || {
+        drop(queue);
+        ended.send(())
+    });
+    let start = std::time::Instant::now();
+    while !reads.is_finished() {
+        assert!(start.elapsed().as_secs() < 30, "the threads of the queue wait for ever");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    assert_eq!(reads.join().unwrap(), Ok(()));
+}
