@@ -68,7 +68,7 @@ pub fn follow(
                 followed.insert(pool, Some(Instant::now()));
             }
         }
-        let mut heard = receiver.recv_timeout(GLANCE).unwrap_or(Heard::Nothing);
+        let heard = receiver.recv_timeout(GLANCE).unwrap_or(Heard::Nothing);
         match &heard {
             Heard::Events(pool, part) => {
                 refused.remove(pool);
@@ -78,20 +78,17 @@ pub fn follow(
                 }
                 position.number = part.events.last().map_or(position.number, |last| last.number);
             }
-            Heard::End(pool) => {
+            Heard::End(pool) | Heard::Refused(pool, _) => {
                 followed.insert(pool.clone(), Some(Instant::now()));
-            }
-            Heard::Refused(pool, _) => {
-                followed.insert(pool.clone(), Some(Instant::now()));
-                if !refused.insert(pool.clone()) {
-                    heard = Heard::Nothing;
-                }
             }
             Heard::Nothing => {}
         }
-        let is_empty =
-            matches!(&heard, Heard::Events(_, part) if part.events.is_empty() && part.dropped == 0);
-        if !hear(if is_empty { Heard::Nothing } else { heard }) {
+        let is_old = match &heard {
+            Heard::Events(_, part) => part.events.is_empty() && part.dropped == 0,
+            Heard::Refused(pool, _) => !refused.insert(pool.clone()),
+            _ => false,
+        };
+        if !hear(if is_old { Heard::Nothing } else { heard }) {
             return;
         }
     }

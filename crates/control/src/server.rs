@@ -220,11 +220,7 @@ impl Server {
     /// # Errors
     /// If there are no threads for it.
     pub fn begin(&self, listener: UnixListener, service: Arc<dyn PoolService>) -> io::Result<()> {
-        let places = Arc::new(Places {
-            lookers: [Slots::new(EXCHANGES_MAX), Slots::new(EXCHANGES_MAX)],
-            orders: ORDERS_MAX.map(Slots::new),
-            slow: SLOW_MAX.map(Slots::new),
-        });
+        let places = Places::new();
         let begin = |name: &str, run: Box<dyn FnOnce() + Send>| {
             std::thread::Builder::new().name(name.into()).spawn(run).map(drop)
         };
@@ -332,6 +328,16 @@ struct Places {
     lookers: [Arc<Slots>; 2],
     orders: [Arc<Slots>; 2],
     slow: [Arc<Slots>; 2],
+}
+
+impl Places {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            lookers: [EXCHANGES_MAX; 2].map(Slots::new),
+            orders: ORDERS_MAX.map(Slots::new),
+            slow: SLOW_MAX.map(Slots::new),
+        })
+    }
 }
 
 /// One request and its answers; how the server ends, if this was an order to. `slot` is one of the lookers'
@@ -545,11 +551,7 @@ mod tests {
     fn who_owns_the_process_is_served_however_much_others_ask() {
         let (_go, wait) = mpsc::channel();
         let service: Arc<dyn PoolService> = Arc::new(Waiting(Mutex::new(wait)));
-        let places = Arc::new(Places {
-            lookers: [Slots::new(EXCHANGES_MAX), Slots::new(EXCHANGES_MAX)],
-            orders: ORDERS_MAX.map(Slots::new),
-            slow: SLOW_MAX.map(Slots::new),
-        });
+        let places = Places::new();
         let own = rustix::process::geteuid().as_raw();
         let ask = |user: u32, request: Request| {
             let (client, stream) = UnixStream::pair().unwrap();

@@ -197,14 +197,16 @@ impl ControlDirectory {
 
     /// The view with `number`; ESTALE when its snapshot is gone.
     pub fn view(&self, number: u16) -> Result<Arc<View>> {
-        let snapshot = self.numbers.lock().snapshot(number);
-        let (Some(snapshot), Some(source)) = (snapshot, self.source.as_deref()) else {
-            return Err(Errno::new(ESTALE, format!("no snapshot has number {number}")));
-        };
+        let none = || Errno::new(ESTALE, format!("no snapshot has number {number}"));
+        let source = self.source.as_deref().ok_or_else(none)?;
         // Asked before anything is looked at: what goes meanwhile is looked for again the next time.
         let seen = source.state();
-        let view = match self.open.get(&number) {
+        let open = match self.open.get(&number) {
             Some(open) if open.seen == seen => return Ok(open.view),
+            open => open,
+        };
+        let snapshot = self.numbers.lock().snapshot(number).ok_or_else(none)?;
+        let view = match open {
             Some(open) if source.is_there(snapshot)? => open.view,
             Some(_) => {
                 self.open.remove(&number);

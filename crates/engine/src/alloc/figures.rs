@@ -65,9 +65,7 @@ impl TopFigures {
         let taken = self.allocated.saturating_add(self.deferred).saturating_add(self.lost);
         self.size.saturating_sub(taken)
     }
-}
 
-impl TopFigures {
     /// Bytes that blocks of any size can have.
     pub fn free_for_blocks(&self) -> u64 {
         self.free().saturating_sub(self.headers)

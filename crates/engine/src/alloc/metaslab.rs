@@ -157,16 +157,25 @@ impl Metaslab {
 
     /// Bytes that are neither allocated nor held back, as far as that is counted.
     fn not_taken(&self) -> u64 {
-        let unrecorded: u64 = self.pending.iter().map(|delta| delta.allocated.bytes()).sum();
-        let writing = self.writing.as_ref().map_or(0, |delta| delta.allocated.bytes());
-        let held = unrecorded + writing + self.held_back();
+        let unrecorded: u64 = self.unrecorded().map(|delta| delta.allocated.bytes()).sum();
+        let held = unrecorded + self.held_back();
         let recorded = u64::try_from(self.recorded).unwrap_or(0);
         self.size.saturating_sub(recorded).saturating_sub(held)
     }
 
     /// Bytes that are free on the disks but wait.
     pub(super) fn held_back(&self) -> u64 {
-        self.freed.bytes() + self.deferred.values().map(RangeSet::bytes).sum::<u64>()
+        self.waiting().map(RangeSet::bytes).sum()
+    }
+
+    /// What groups did that is not recorded yet.
+    pub(super) fn unrecorded(&self) -> impl Iterator<Item = &Delta> {
+        self.pending.iter().chain(self.writing.as_deref())
+    }
+
+    /// What is recorded as free and is not to be used yet.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = &RangeSet> {
+        std::iter::once(&self.freed).chain(self.deferred.values())
     }
 
     /// Length of the largest free segment, as well as known.
@@ -200,15 +209,12 @@ impl Metaslab {
         if i64::try_from(allocated) != Ok(self.recorded) {
             return Err("the header of the space map counts other bytes than its entries");
         }
-        let unrecorded = self.pending.iter().map(|delta| &delta.allocated);
-        let unrecorded = unrecorded.chain(self.writing.iter().map(|delta| &delta.allocated));
-        let held = [&self.freed].into_iter().chain(self.deferred.values());
-        for set in unrecorded.chain(held) {
+        for set in self.unrecorded().map(|delta| &delta.allocated).chain(self.waiting()) {
             step(free.remove_all(set), "what waits to be free, or to be recorded, is not free")?;
         }
-        let freed = self.pending.iter().map(|delta| &delta.freed);
-        let mut freed = freed.chain(self.writing.iter().map(|delta| &delta.freed));
-        if freed.any(|set| set.iter().any(|(from, to)| free.overlaps(from, to - from))) {
+        let is_free =
+            |delta: &Delta| delta.freed.iter().any(|(from, to)| free.overlaps(from, to - from));
+        if self.unrecorded().any(is_free) {
             return Err("what was freed was free before");
         }
         let tree = FreeTree::new(&free, boundary);
@@ -338,10 +344,8 @@ impl Metaslab {
         let again = |set: &RangeSet| set.overlaps(start, length);
         if free
             || later.any(|delta| again(&delta.allocated))
-            || self.pending.iter().any(|delta| again(&delta.freed))
-            || self.writing.as_ref().is_some_and(|delta| again(&delta.freed))
-            || again(&self.freed)
-            || self.deferred.values().any(again)
+            || self.unrecorded().any(|delta| again(&delta.freed))
+            || self.waiting().any(again)
             || self.unflushed_free(start, length)
         {
             return Err(Conflict);
@@ -355,9 +359,7 @@ impl Metaslab {
         if self.loaded().is_some() || !self.unflushed.freed.overlaps(start, length) {
             return false;
         }
-        let all = self.pending.iter().map(|delta| &delta.allocated);
-        let mut all = all.chain(self.writing.iter().map(|delta| &delta.allocated));
-        !all.any(|set| set.overlaps(start, length))
+        !self.unrecorded().any(|delta| delta.allocated.overlaps(start, length))
     }
 
     /// What can be allocated as of the recorded state: what is allocated but not recorded counts
@@ -369,9 +371,7 @@ impl Metaslab {
         for (from, to) in loaded.tree.iter() {
             free.insert(from, to - from).map_err(wrong)?;
         }
-        let unrecorded = self.pending.iter().map(|delta| &delta.allocated);
-        let unrecorded = unrecorded.chain(self.writing.iter().map(|delta| &delta.allocated));
-        for set in unrecorded.chain([&self.freed]).chain(self.deferred.values()) {
+        for set in self.unrecorded().map(|delta| &delta.allocated).chain(self.waiting()) {
             free.insert_all(set).map_err(wrong)?;
         }
         Ok(free)
@@ -382,8 +382,7 @@ impl Metaslab {
         let loaded = self.loaded()?;
         let mut histogram = [0; _];
         loaded.tree.count(&mut histogram, shift);
-        let held = [&self.freed].into_iter().chain(self.deferred.values());
-        let held = held.chain(self.writing.iter().map(|delta| &delta.freed));
+        let held = self.waiting().chain(self.writing.iter().map(|delta| &delta.freed));
         for (from, to) in held.flat_map(RangeSet::iter) {
             histogram::count(&mut histogram, to - from, shift);
         }

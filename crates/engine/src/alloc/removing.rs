@@ -24,9 +24,7 @@ impl Metaslab {
         for (from, to) in loaded.tree.iter() {
             free.insert(from, to - from).map_err(wrong)?;
         }
-        let freed = self.pending.iter().map(|delta| &delta.freed);
-        let freed = freed.chain(self.writing.iter().map(|delta| &delta.freed));
-        for set in freed.chain([&self.freed]).chain(self.deferred.values()) {
+        for set in self.unrecorded().map(|delta| &delta.freed).chain(self.waiting()) {
             free.insert_all(set).map_err(wrong)?;
         }
         let end = self.start.saturating_add(self.size);

@@ -353,14 +353,12 @@ impl AllocatorState {
 /// Bytes that gang headers take of a vdev if large blocks fill what is free of it.
 fn headers(top: &Top) -> u64 {
     let (ashift, least) = (top.facts.ashift, top.facts.geometry.least);
-    let shares = top.metaslabs.iter().filter(|slab| slab.lost_bytes() == 0).map(|slab| {
-        let (bytes, taken) = match slab.map.as_ref().and_then(|map| map.header.histogram) {
-            Some(buckets) => taken_by_gangs(&buckets, ashift, least),
-            None => (0, 0),
-        };
+    let shares = top.metaslabs.iter().filter_map(|slab| {
+        let free = Some(slab.free_bytes()).filter(|free| *free > 0)?;
+        let (bytes, taken) = taken_by_gangs(&slab.map.as_ref()?.header.histogram?, ashift, least);
         // What the histogram counts waits in part, or is taken since.
-        let taken = u128::from(slab.free_bytes()).saturating_mul(taken).checked_div(bytes);
-        u64::try_from(taken.unwrap_or(0)).unwrap_or(u64::MAX)
+        let taken = u128::from(free).saturating_mul(taken).checked_div(bytes)?;
+        Some(u64::try_from(taken).unwrap_or(u64::MAX))
     });
     shares.fold(0, u64::saturating_add)
 }

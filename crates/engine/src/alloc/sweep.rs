@@ -33,12 +33,16 @@ impl Swept<'_> {
 
 impl Drop for Swept<'_> {
     fn drop(&mut self) {
-        self.allocator.state.lock().end_loan();
-        self.allocator.changed.notify_all();
+        self.allocator.end_loan();
     }
 }
 
 impl Allocator {
+    fn end_loan(&self) {
+        self.state.lock().end_loan();
+        self.changed.notify_all();
+    }
+
     /// First byte and end of each metaslab of a vdev; none of one that takes no blocks.
     pub fn metaslabs(&self, vdev: u32) -> Vec<(u64, u64)> {
         let state = self.state.lock();
@@ -103,8 +107,7 @@ impl Occupied<'_> {
 
 impl Drop for Occupied<'_> {
     fn drop(&mut self) {
-        self.allocator.state.lock().end_loan();
-        self.allocator.changed.notify_all();
+        self.allocator.end_loan();
     }
 }
 
@@ -113,7 +116,8 @@ impl Allocator {
     /// bytes are. Nothing is allocated in those while what this gives is kept.
     ///
     /// # Errors
-    /// [`crate::ErrorKind::Corrupt`] if a space map cannot be believed.
+    /// [`crate::ErrorKind::Corrupt`] if a space map cannot be believed, [`crate::ErrorKind::TimedOut`] if
+    /// what is lent is not given back.
     pub fn occupy(&self, vdev: u32, part: (u64, u64), most: u64) -> Result<Occupied<'_>> {
         let mut state = self.state.lock();
         while state.swept.is_some() {

@@ -164,20 +164,12 @@ fn write_to_whole_leaves(
     uberblock: &Uberblock,
 ) -> Result<(usize, Option<DeviceError>)> {
     let missed: BTreeSet<Guid> = tree.missed().into_iter().map(|(leaf, _)| leaf).collect();
-    let mut writes = Vec::new();
-    let mut leaves = Vec::new();
-    let all = tree.devices();
-    let none_is_whole = all.iter().all(|leaf| missed.contains(&leaf.guid));
-    for leaf in all.iter().filter(|leaf| none_is_whole || !missed.contains(&leaf.guid)) {
-        writes.extend(uberblock_on(tree, leaf, uberblock)?);
-        leaves.push(leaf.guid);
+    let mut leaves = tree.devices();
+    if !leaves.iter().all(|leaf| missed.contains(&leaf.guid)) {
+        leaves.retain(|leaf| !missed.contains(&leaf.guid));
     }
-    let of: Vec<Guid> = writes.iter().map(|write| write.leaf).collect();
-    let written = of.into_iter().zip(tree.write_leaves(writes, false));
-    let written: Vec<_> = written.collect();
-    let flushed = leaves.iter().copied().zip(tree.flush_leaves(&leaves, false));
     let (mut failed, mut first) = (BTreeSet::new(), None);
-    for (leaf, answer) in written.into_iter().chain(flushed) {
+    for (leaf, answer) in put_uberblock(tree, &leaves, uberblock)? {
         if let Err(error) = answer {
             failed.insert(leaf);
             first.get_or_insert(error);
@@ -188,26 +180,34 @@ fn write_to_whole_leaves(
 
 /// Writes `uberblock` to all leaves, beside one of the same group: all of `needed` must take it.
 pub fn rewrite_uberblock(tree: &VdevTree, uberblock: &Uberblock, needed: &[Guid]) -> Result<()> {
-    let mut writes = Vec::new();
-    let mut leaves = Vec::new();
-    for leaf in &tree.devices() {
-        writes.extend(uberblock_on(tree, leaf, uberblock)?);
-        leaves.push(leaf.guid);
-    }
-    let of: Vec<Guid> = writes.iter().map(|write| write.leaf).collect();
-    let written = of.iter().zip(tree.write_leaves(writes, false));
-    let written: Vec<_> = written.map(|(leaf, answer)| (*leaf, answer)).collect();
-    let flushed = leaves.iter().copied().zip(tree.flush_leaves(&leaves, false));
-    for (leaf, answer) in written.into_iter().chain(flushed) {
+    let leaves = tree.devices();
+    for (leaf, answer) in put_uberblock(tree, &leaves, uberblock)? {
         if let (true, Err(error)) = (needed.contains(&leaf), answer) {
             let reason = format!("device {leaf} does not take an uberblock: {error}");
             return Err(Error::new(ErrorKind::Io, reason));
         }
     }
-    match needed.iter().find(|leaf| !leaves.contains(leaf)) {
+    match needed.iter().find(|leaf| leaves.iter().all(|own| own.guid != **leaf)) {
         Some(leaf) => Err(Error::new(ErrorKind::Io, format!("device {leaf} is away"))),
         None => Ok(()),
     }
+}
+
+/// Writes an uberblock to these leaves and makes it durable: what each said to the writes and the flush.
+fn put_uberblock(
+    tree: &VdevTree,
+    leaves: &[LeafDevice],
+    uberblock: &Uberblock,
+) -> Result<Vec<(Guid, std::result::Result<(), DeviceError>)>> {
+    let mut writes = Vec::new();
+    for leaf in leaves {
+        writes.extend(uberblock_on(tree, leaf, uberblock)?);
+    }
+    let of: Vec<Guid> = writes.iter().map(|write| write.leaf).collect();
+    let mut answers: Vec<_> = of.into_iter().zip(tree.write_leaves(writes, false)).collect();
+    let all: Vec<Guid> = leaves.iter().map(|leaf| leaf.guid).collect();
+    answers.extend(all.iter().copied().zip(tree.flush_leaves(&all, false)));
+    Ok(answers)
 }
 
 /// An uberblock in its slot of all labels of a leaf.

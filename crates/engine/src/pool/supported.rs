@@ -39,16 +39,21 @@ pub fn read(mos: &ObjectSet, directory: &Zap) -> Result<Vec<PoolFeature>> {
     Ok(features)
 }
 
+/// Guids of the features in use that are not known here, as far as they matter.
+pub(super) fn unknown_in_use(
+    features: &[PoolFeature],
+    matters: impl Fn(&PoolFeature) -> bool,
+) -> Vec<&str> {
+    let in_use = features.iter().filter(|one| one.references > 0 && matters(one));
+    in_use.map(|one| one.guid.as_str()).filter(|guid| feature::by_guid(guid).is_none()).collect()
+}
+
 /// Checks that every feature needed for reading is known, and tells the pipe what it must know.
 pub(super) fn check(mos: &ObjectSet, directory: &Zap, pipe: &Pipe) -> Result<()> {
     let features = read(mos, directory)?;
     let active = |guid: &str| features.iter().any(|f| f.guid == guid && f.references > 0);
     pipe.set_large_gangs(active("com.klarasystems:dynamic_gang_header"));
-    let unknown: Vec<&str> = features
-        .iter()
-        .filter(|f| f.references > 0 && !f.for_write && feature::by_guid(&f.guid).is_none())
-        .map(|f| f.guid.as_str())
-        .collect();
+    let unknown = unknown_in_use(&features, |feature| !feature.for_write);
     if unknown.is_empty() {
         return Ok(());
     }

@@ -221,14 +221,11 @@ impl Landing {
     /// Refuses blocks, which are stored as they come, that need a feature the pool does not have.
     fn check_compression(&self, compression: u8) -> Result<()> {
         let is_zstd = Algorithm::from_id(compression) == Some(Algorithm::Zstd);
-        let may = !is_zstd
-            || self.facts.features.contains(&"zstd_compress")
-            || self.live.feature_enabled(ZSTD);
-        if may {
-            Ok(())
-        } else {
-            Err(Error::unsupported("the feature 'zstd_compress' is not enabled"))
+        let is_known = || self.facts.features.contains(&"zstd_compress");
+        if is_zstd && !is_known() && !self.live.feature_enabled(ZSTD) {
+            return Err(Error::unsupported("the feature 'zstd_compress' is not enabled"));
         }
+        Ok(())
     }
 
     /// Has a sealed block written in the group in which `change` makes its place dirty.

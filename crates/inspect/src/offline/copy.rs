@@ -93,7 +93,7 @@ pub fn copy_below(
     let attributes = tree.attributes(from).map_err(io_error)?;
     let mut copier = Copier::new(tree, options, progress, below);
     match copier.below.enter(at, true) {
-        Err(error) if !ends_the_copy(&error) && !at.as_os_str().is_empty() => {
+        Err(error) if !ends_the_copy(&error) => {
             copier.lose(Path::new("."), None, format!("cannot be made: {error}"));
             return Ok(copier.report);
         }
@@ -319,13 +319,14 @@ impl<'a, 'b> Copier<'a, 'b> {
     }
 
     fn dress_directory(&mut self, attributes: &Attributes, target: &Path, path: &Path) {
-        let opened = self.below.enter(target, false).and_then(|entered| {
-            let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let open = openat(&*entered, ".", flags, Mode::empty())?;
-            Ok((Place { directory: entered, name: ".".into() }, open))
-        });
-        match opened {
-            Ok((place, open)) => self.dress(attributes, (&place, Some(open.as_fd())), path),
+        match self.below.enter(target, false) {
+            Ok(directory) => {
+                // From an earlier copy it may have a mode that does not let it be read.
+                let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                let open = openat(&*directory, ".", flags, Mode::empty()).ok();
+                let place = Place { directory, name: ".".into() };
+                self.dress(attributes, (&place, open.as_ref().map(AsFd::as_fd)), path);
+            }
             Err(error) => self.lose(path, None, format!("owner, mode and times not set: {error}")),
         }
     }

@@ -4,12 +4,11 @@
 //! afterwards, and each part leaves both whole.
 
 use cenote_engine::object::Base;
-use cenote_engine::txg::Tx;
 use cenote_format::zil::Payload;
 use cenote_format::{BlockPointer, ObjectId};
 
 use super::FilesystemWriter;
-use super::data::{check_size, check_writable, end_of, modified, without_set_id};
+use super::data::{check_size, check_writable, end_of};
 use super::nodes::Locked;
 use crate::error::EINVAL;
 use crate::tree::{Errno, Result};
@@ -94,13 +93,7 @@ impl FilesystemWriter {
         }
         let file = &mut locked.of(part.to.0)?.file;
         self.check_target(file, part)?;
-        let ready = self.ready_to_write(file, part.to.1, data.len() as u64)?;
-        let tx = self.begin()?;
-        self.write_data(&tx, file, (part.to.1, &data), ready)?;
-        self.grown(&tx, file, part.to.1.saturating_add(data.len() as u64), part.kill_set_id)?;
-        if let Some(log) = self.log.as_ref().filter(|_| file.facts.links != 0) {
-            log.note_write(&tx, part.to.0.0, part.to.1, &data);
-        }
+        self.put(file, (part.to.1, &data), part.kill_set_id)?;
         Ok(data.len() as u64)
     }
 
@@ -108,18 +101,6 @@ impl FilesystemWriter {
         check_size(&file.facts, 0)?;
         check_writable(&file.facts, part.to.1)?;
         self.check_quota(&file.facts)
-    }
-
-    /// Notes that data was written up to `end`. Before the data: see [`Self::write`].
-    fn grown(&self, tx: &Tx, file: &mut File, end: u64, kill_set_id: bool) -> Result<()> {
-        let old = file.facts;
-        let mut facts = modified(&old);
-        facts.size = facts.size.max(end);
-        if kill_set_id {
-            facts.mode = without_set_id(facts.mode);
-        }
-        self.store_mode(tx, file, facts)?;
-        self.note_mode(tx, file, &old)
     }
 
     /// Makes blocks at the beginning of a part belong to both files; gives the bytes of them. 0 where a

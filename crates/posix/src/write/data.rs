@@ -125,27 +125,48 @@ impl FilesystemWriter {
         let file = &mut state.file;
         check_size(&file.facts, 0)?;
         check_writable(&file.facts, offset)?;
-        let end = end_of(offset, data.len() as u64)?;
+        end_of(offset, data.len() as u64)?;
         if data.is_empty() {
             return Ok(());
         }
         self.check_quota(&file.facts)?;
+        self.put(file, (offset, data), kill_set_id)
+    }
+
+    /// Writes data into a file that may be written to, and notes it in the log.
+    pub(super) fn put(
+        &self,
+        file: &mut File,
+        (offset, data): (u64, &[u8]),
+        kill_set_id: bool,
+    ) -> Result<()> {
         let ready = self.ready_to_write(file, offset, data.len() as u64)?;
         let tx = self.begin()?;
         self.write_data(&tx, file, (offset, data), ready)?;
+        self.grown(&tx, file, offset.saturating_add(data.len() as u64), kill_set_id)?;
+        if let Some(log) = self.log.as_ref().filter(|_| file.facts.links != 0) {
+            log.note_write(&tx, file.object.id().0, offset, data);
+        }
+        Ok(())
+    }
+
+    /// Notes that data was changed up to `end`. Before the data is noted: nobody is to find what was
+    /// written with the power that the file had before.
+    pub(super) fn grown(
+        &self,
+        tx: &Tx,
+        file: &mut File,
+        end: u64,
+        kill_set_id: bool,
+    ) -> Result<()> {
         let old = file.facts;
         let mut facts = modified(&old);
         facts.size = facts.size.max(end);
         if kill_set_id {
             facts.mode = without_set_id(facts.mode);
         }
-        self.store_mode(&tx, file, facts)?;
-        // Before the data: nobody is to find what was written with the power it had before.
-        self.note_mode(&tx, file, &old)?;
-        if let Some(log) = self.log.as_ref().filter(|_| facts.links != 0) {
-            log.note_write(&tx, id.0, offset, data);
-        }
-        Ok(())
+        self.store_mode(tx, file, facts)?;
+        self.note_mode(tx, file, &old)
     }
 
     /// Reserves space for a write. In a full pool what is there can still be written over.
@@ -251,15 +272,20 @@ impl FilesystemWriter {
     /// length is set when little is left.
     pub(super) fn cut_most(&self, id: ObjectId, size: u64) -> Result<()> {
         let node = self.node(id)?;
+        let fixed = pflags::IMMUTABLE | pflags::READONLY | pflags::APPEND_ONLY;
         loop {
             let at_once = self.frees_at_once(FREED_AT_ONCE);
-            let goes_later = {
-                let object = &node.read()?.file.object;
-                let kept = size.div_ceil(object.block_size());
-                object.block_count() > kept.saturating_add(at_once)
+            let frees = {
+                let file = &node.read()?.file;
+                // It will be refused.
+                if check_size(&file.facts, size).is_err() || file.facts.flags & fixed != 0 {
+                    return Ok(());
+                }
+                file.object.block_count().saturating_sub(size.div_ceil(file.object.block_size()))
             };
-            if goes_later {
-                self.admit_frees(at_once)?;
+            self.admit_frees(frees.min(at_once))?;
+            if frees <= at_once {
+                return Ok(());
             }
             let _reservation = self.admit_freeing()?;
             let state = node.write()?;
@@ -267,16 +293,11 @@ impl FilesystemWriter {
             let block = file.object.block_size();
             let kept = size.div_ceil(block);
             let keep = kept.saturating_add(at_once);
-            let fixed = pflags::IMMUTABLE | pflags::READONLY | pflags::APPEND_ONLY;
-            if file.object.block_count() <= keep
-                || check_size(&file.facts, size).is_err()
-                || file.facts.flags & fixed != 0
-            {
-                let rest = file.object.block_count().saturating_sub(kept);
-                drop(state);
-                return self.admit_frees(rest);
-            }
             let count = file.object.block_count();
+            if count <= keep || file.facts.flags & fixed != 0 {
+                // Somebody was faster: look again.
+                continue;
+            }
             let empty = empty_end(&file.object, count, at_once)?;
             let goes = if empty == 0 { at_once } else { empty };
             let start = count.saturating_sub(goes).max(keep);
@@ -301,7 +322,7 @@ impl FilesystemWriter {
     pub fn allocate(
         &self,
         id: ObjectId,
-        (offset, len): (u64, u64),
+        (mut offset, len): (u64, u64),
         what: Allocate,
         kill_set_id: bool,
     ) -> Result<()> {
@@ -309,6 +330,50 @@ impl FilesystemWriter {
             return Err(Errno::new(EINVAL, "an empty range"));
         }
         let end = end_of(offset, len)?;
+        if !matches!(what, Allocate::Reserve { .. }) {
+            while let Some(part) = self.part_to_punch(id, (offset, end))? {
+                self.allocate_at_once(id, (offset, part), Allocate::PunchHole, kill_set_id)?;
+                offset = part;
+            }
+        }
+        self.allocate_at_once(id, (offset, end), what, kill_set_id)
+    }
+
+    /// The end of what of a range may become a hole in one group; none: all of it. That is admitted.
+    fn part_to_punch(&self, id: ObjectId, (offset, end): (u64, u64)) -> Result<Option<u64>> {
+        let at_once = self.frees_at_once(u64::MAX);
+        if at_once == u64::MAX {
+            return Ok(None);
+        }
+        let node = self.node(id)?;
+        let (block, from, stop) = {
+            let file = &node.read()?.file;
+            let stop = end.min(file.facts.size);
+            if check_size(&file.facts, 0)
+                .and_then(|()| check_writable(&file.facts, offset))
+                .is_err()
+                || offset >= stop
+            {
+                // It will be refused, or there is nothing.
+                return Ok(None);
+            }
+            let from = file.object.seek_data(offset)?.unwrap_or(stop);
+            (file.object.block_size(), from, stop)
+        };
+        let blocks = stop.saturating_sub(from).div_ceil(block).saturating_add(1);
+        self.admit_frees(blocks.min(at_once))?;
+        let next = from.saturating_add(at_once.saturating_mul(block)).next_multiple_of(block);
+        Ok(Some(next).filter(|next| blocks > at_once && *next < stop))
+    }
+
+    fn allocate_at_once(
+        &self,
+        id: ObjectId,
+        (offset, end): (u64, u64),
+        what: Allocate,
+        kill_set_id: bool,
+    ) -> Result<()> {
+        let len = end - offset;
         let node = self.node(id)?;
         let _reservation = self.admit(match what {
             Allocate::Reserve { .. } => len,
@@ -357,8 +422,7 @@ impl FilesystemWriter {
                 tx
             }
         };
-        self.store_mode(&tx, file, Facts { size, mode, ..modified(&old) })?;
-        self.note_mode(&tx, file, &old)?;
+        self.grown(&tx, file, size, kill_set_id)?;
         if grows {
             self.note_truncate(&tx, file, (end, 0))?;
         }

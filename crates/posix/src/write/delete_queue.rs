@@ -1,4 +1,4 @@
-//! Files without names: the delete queue, freeing, and access times that were only noted.
+//! Files without names: the delete queue, and freeing.
 //!
 //! Chapter 05, section 9. Invariant: a file whose link count is 0 stands in the queue until its
 //! object is freed, in the same transaction, so that a crash leaves nothing behind for good.
@@ -82,8 +82,7 @@ impl FilesystemWriter {
         if node.read()?.file.facts.links != 0 {
             return Ok(());
         }
-        let rest = self.free_most(node)?;
-        self.admit_frees(rest)?;
+        self.free_most(node)?;
         while self.free_some_xattrs(node)? {}
         let _reservation = self.admit_freeing()?;
         let mut state = node.write()?;
@@ -119,19 +118,26 @@ impl FilesystemWriter {
         Ok(self.view.objects().free_readable(tx, id)?)
     }
 
-    /// Frees all but the beginning of a large file, from its end on, over several groups. The blocks left.
-    fn free_most(&self, node: &Arc<Node>) -> Result<u64> {
+    /// Frees all but the beginning of a large file, from its end on, over several groups. What is left
+    /// may be freed at once.
+    fn free_most(&self, node: &Arc<Node>) -> Result<()> {
         loop {
             let at_once = self.frees_at_once(BLOCKS_AT_ONCE);
-            if node.read()?.file.object.block_count() > at_once {
-                self.admit_frees(at_once)?;
+            let blocks = match &node.read()?.file {
+                file if file.facts.links == 0 => file.object.block_count(),
+                _ => return Ok(()),
+            };
+            self.admit_frees(blocks.min(at_once))?;
+            if blocks <= at_once {
+                return Ok(());
             }
             let _reservation = self.admit_freeing()?;
             let state = node.write()?;
             let object = &state.file.object;
             let count = object.block_count();
             if count <= at_once || state.file.facts.links != 0 {
-                return Ok(count);
+                // Somebody was faster: look again.
+                continue;
             }
             let empty = empty_end(object, count, at_once)?;
             let start = count - if empty == 0 { at_once } else { empty };

@@ -74,7 +74,7 @@ impl FilesystemWriter {
             // A project of number 0 is no change of the number.
             let added = flags & !old.flags & pflags::PROJECT != 0 && project == old.project;
             let more: &[_] = &[(Attribute::Project, Some(word.as_slice()))];
-            let (mut now, later) = self.followers(file, &facts)?.split();
+            let (mut now, later) = self.followers(file, &facts)?;
             let tx = self.begin()?;
             self.follow(&tx, &facts, &mut now)?;
             self.store(&tx, file, &facts, if added { more } else { &[] })?;

@@ -19,15 +19,6 @@ const AT_ONCE: usize = 256;
 /// Hidden files counted as one small change.
 const IN_CHANGE: u64 = 8;
 
-/// What follows a file.
-#[derive(Default)]
-pub(super) struct Followers {
-    /// In the file's own transaction.
-    now: Vec<File>,
-    /// Later.
-    later: Vec<ObjectId>,
-}
-
 fn owners(facts: &Facts) -> (u32, u32, u64) {
     (facts.uid, facts.gid, facts.project)
 }
@@ -43,13 +34,18 @@ impl FilesystemWriter {
         self.admit_for(1 + blocks, SMALL_CHANGE, purpose)
     }
 
-    /// What follows a file that is about to say `facts`: read before the transaction begins.
-    pub(super) fn followers(&self, file: &File, facts: &Facts) -> Result<Followers> {
+    /// What follows a file that is about to say `facts`, read before the transaction begins: those that
+    /// change in the same one, and those that come later.
+    pub(super) fn followers(
+        &self,
+        file: &File,
+        facts: &Facts,
+    ) -> Result<(Vec<File>, Vec<ObjectId>)> {
         if owners(&file.facts) == owners(facts) {
-            return Ok(Followers::default());
+            return Ok(Default::default());
         }
         let Some(directory) = self.view.xattr_directory(file)? else {
-            return Ok(Followers::default());
+            return Ok(Default::default());
         };
         let mut later = Vec::new();
         for entry in self.view.directories.zap(&directory.object)?.entries() {
@@ -59,7 +55,7 @@ impl FilesystemWriter {
         let parent = directory.object.id();
         let mut now = vec![directory];
         now.extend(self.hidden_files(parent, later.drain(..later.len().min(AT_ONCE)))?);
-        Ok(Followers { now, later })
+        Ok((now, later))
     }
 
     /// Those of `ids` that are hidden files in `parent`: the others are gone, and their numbers may be
@@ -114,12 +110,5 @@ impl FilesystemWriter {
             })?;
         }
         Ok(())
-    }
-}
-
-impl Followers {
-    /// Those that change with the file, and those that come later.
-    pub(super) fn split(self) -> (Vec<File>, Vec<ObjectId>) {
-        (self.now, self.later)
     }
 }

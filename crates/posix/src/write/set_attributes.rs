@@ -85,7 +85,7 @@ impl FilesystemWriter {
         if let Some(extended) = extended {
             facts = extended.after(&facts, self.properties().projects)?;
         }
-        let (mut now, later) = self.followers(file, &facts)?.split();
+        let (mut now, later) = self.followers(file, &facts)?;
         let tx = self.begin()?;
         self.follow(&tx, &facts, &mut now)?;
         self.add_project(&tx, file, &facts)?;

@@ -8,6 +8,7 @@ mod access_times;
 mod consistent;
 mod crowded;
 mod data_model;
+mod frees;
 mod full;
 mod log_faults;
 mod name_model;

@@ -13,7 +13,7 @@ use cenote_format::objset::ObjsetKind;
 use cenote_posix::create::{NewFilesystem, initialise};
 use cenote_posix::tree::{Attributes, Caller, Errno, NewNode, NodeId, Space, Timestamp, Tree};
 use cenote_posix::{
-    AclType, ChangeLog, Filesystem, FilesystemOptions, SnapshotDirectory, WriteOptions,
+    AclType, ChangeLog, Filesystem, FilesystemOptions, SnapshotDirectory, SpaceCheck, WriteOptions,
     WriteProperties, XattrMode,
 };
 
@@ -52,6 +52,7 @@ pub struct Setup {
     pub acl: AclType,
     pub properties: WriteProperties,
     pub log: Option<Arc<dyn ChangeLog>>,
+    pub space: Option<Arc<dyn SpaceCheck>>,
 }
 
 /// A filesystem, and its set.
@@ -77,7 +78,7 @@ impl Setup {
             properties: self.properties,
             durability: None,
             log: self.log,
-            space: None,
+            space: self.space,
             cloning: None,
         };
         let tree = Filesystem::open(FilesystemOptions {

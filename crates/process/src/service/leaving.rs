@@ -52,7 +52,8 @@ impl Service {
         self.give(&order, call).map(|_| ()).inspect_err(|_| self.save_what_can_be())
     }
 
-    fn has_streams(&self) -> bool {
+    /// Something is sent or received.
+    pub(super) fn has_streams(&self) -> bool {
         self.changes.live().is_ok_and(|live| live.is_receiving())
             || self.pool().is_ok_and(|pool| !pool.kept().is_empty())
     }

@@ -530,9 +530,8 @@ impl Mounts {
     }
 
     /// Unmounts everything, innermost first. What is busy stays, unless forced.
-    pub fn unmount_all(&self, force: bool) -> Result<Vec<String>, Failure> {
-        self.take_down(self.names(), force)?;
-        Ok(Vec::new())
+    pub fn unmount_all(&self, force: bool) -> Result<(), Failure> {
+        self.take_down(self.names(), force)
     }
 
     /// What is mounted now.

@@ -15,7 +15,7 @@ use zerocopy::IntoBytes;
 
 use super::abi::{self, InHeader, feature, set};
 use super::change_request::ChangeRequest;
-use super::handler::Handler;
+use super::handler::{Handler, caller};
 use super::reply::{self, Body};
 
 /// Permission bits of a mode, set-id and sticky included.
@@ -40,7 +40,7 @@ impl Handler {
         if self.refuses_changes() {
             return Ok(Body::Status(libc::EROFS));
         }
-        let caller = Caller { uid: header.uid, gid: header.gid, pid: header.pid };
+        let caller = caller(header);
         if let Some(directory) = self.gets_a_name(node, change) {
             self.check_covered(directory)?;
         }

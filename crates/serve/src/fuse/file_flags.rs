@@ -2,11 +2,11 @@
 //!
 //! Invariant: flags we do not know are never taken for set, and setting one is refused.
 
-use cenote_posix::tree::{Caller, Errno, FileFlags, NodeId};
+use cenote_posix::tree::{Errno, FileFlags, NodeId};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::abi::{FileAttributes, InHeader, IoctlOut};
-use super::handler::Handler;
+use super::handler::{Handler, caller};
 use super::reply::Body;
 
 /// `FS_IOC_GETFLAGS`.
@@ -74,7 +74,7 @@ impl Handler {
             if self.refuses_changes() {
                 return Ok(Body::Status(libc::EROFS));
             }
-            let caller = Caller { uid: header.uid, gid: header.gid, pid: header.pid };
+            let caller = caller(header);
             tree.set_file_flags(caller, node, &flags)?;
             Ok(answer(&[]))
         };

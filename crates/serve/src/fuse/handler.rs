@@ -231,7 +231,6 @@ impl Handler {
             Operation::Destroy | Operation::Release => Ok(Body::Status(0)),
             ref operation => self.carry_out(header, operation),
         };
-        let is_refused = is_refused(&request.operation, &body);
         let body = body.unwrap_or_else(|error: Errno| {
             let code = match error.code {
                 // To the kernel this means: never ask again.
@@ -245,6 +244,9 @@ impl Handler {
             }
             Body::Status(code)
         });
+        // The kernel keeps data that nobody may write.
+        let is_refused = is_from_cache(&request.operation)
+            && matches!(body, Body::Status(libc::EROFS | libc::EPERM | libc::ESTALE));
         let reply = Reply { unique: header.unique, body };
         if is_refused { Outcome::Refused(reply, header.node) } else { Outcome::Reply(reply) }
     }
@@ -271,13 +273,9 @@ impl Handler {
                 let value = tree.get_xattr(node, name).map_err(|error| no_acl(name, error))?;
                 Ok(sized(value, size))
             }
-            Operation::ListXattr { size } => {
-                let caller = Caller { uid: header.uid, gid: header.gid, pid: header.pid };
-                self.list_xattr(node, size, caller)
-            }
+            Operation::ListXattr { size } => self.list_xattr(node, size, caller(header)),
             Operation::Access { mask } => {
-                let caller = Caller { uid: header.uid, gid: header.gid, pid: header.pid };
-                tree.access(node, caller, mask)?;
+                tree.access(node, caller(header), mask)?;
                 Ok(Body::Status(0))
             }
             Operation::Seek { offset, whence } => self.seek(node, offset, whence),
@@ -566,17 +564,14 @@ impl Handler {
     }
 }
 
-/// Whether the kernel keeps data that nobody may write.
-fn is_refused(operation: &Operation<'_>, answer: &Result<Body, Errno>) -> bool {
-    let Operation::Change(ChangeRequest::Write { from_cache: true, .. }) = operation else {
-        return false;
-    };
-    let code = match answer {
-        Ok(Body::Status(code)) => *code,
-        Ok(_) => 0,
-        Err(error) => error.code,
-    };
-    matches!(code, libc::EROFS | libc::EPERM | libc::ESTALE)
+/// Whether the kernel writes what it kept.
+fn is_from_cache(operation: &Operation<'_>) -> bool {
+    matches!(operation, Operation::Change(ChangeRequest::Write { from_cache: true, .. }))
+}
+
+/// Who asks.
+pub(super) fn caller(header: &InHeader) -> Caller {
+    Caller { uid: header.uid, gid: header.gid, pid: header.pid }
 }
 
 /// A value for a caller with room for `size` bytes; 0 asks for the size only.

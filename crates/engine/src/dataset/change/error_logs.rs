@@ -128,12 +128,13 @@ impl MosChange<'_> {
         if self.is_active(BY_HEAD)? {
             return self.log_by_head(log, &blocks);
         }
-        let log = self.object(log)?;
-        for block in &blocks {
-            let name = error_log::name(block);
-            zap::update(&log, self.tx, name.as_bytes(), &Value::of_bytes(&[0])?)?;
-        }
-        Ok(())
+        let names: Vec<String> = blocks.iter().map(error_log::name).collect();
+        self.put_entries(log, &names)
+    }
+
+    fn put_entries(&self, log: ObjectId, names: &[String]) -> Result<()> {
+        let (log, nothing) = (self.object(log)?, Value::of_bytes(&[0])?);
+        names.iter().try_for_each(|name| zap::update(&log, self.tx, name.as_bytes(), &nothing))
     }
 
     fn log_by_head(&self, log: ObjectId, blocks: &[BlockBookmark]) -> Result<()> {
@@ -168,11 +169,7 @@ impl MosChange<'_> {
                 made
             }
         };
-        let table = self.object(table)?;
-        for name in names {
-            zap::update(&table, self.tx, name.as_bytes(), &Value::of_bytes(&[0])?)?;
-        }
-        Ok(())
+        self.put_entries(table, names)
     }
 
     /// The head of the directory that dataset `objset` belongs to, itself if that cannot be told; `None`

@@ -63,6 +63,7 @@ pub use dedup::LiveDedup;
 pub use error_logs::{ErrorLog, error_logs_name_datasets};
 pub use free::{Freed, FreeingPass};
 pub use ledger::DatasetLedger;
+pub use objects::METADATA_ZAP;
 pub use properties::{PropertyData, PropertyInput};
 pub use receive::{ReceivedSnapshot, ResumeFacts, ResumePoint};
 pub use scan::{ScanQueue, read_error_scrub, read_scan};

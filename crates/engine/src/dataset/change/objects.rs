@@ -14,7 +14,7 @@ use crate::object::{NewObject, Object};
 use crate::{Error, Result};
 
 /// Type of the ZAPs that have none of their own.
-pub(super) const METADATA_ZAP: ObjectType = ObjectType(0xc4);
+pub const METADATA_ZAP: ObjectType = ObjectType(0xc4);
 /// Type of lists of numbers that have none of their own.
 pub(super) const METADATA_NUMBERS: ObjectType = ObjectType(0xc3);
 /// Bytes of a data block of objects that have little data.

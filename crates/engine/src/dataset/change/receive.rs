@@ -12,7 +12,7 @@ use cenote_format::zap::Value;
 use cenote_format::{Guid, ObjectId, feature};
 
 use super::{MosChange, NewKeys, PropertyInput};
-use crate::dataset::{DatasetKind, Table};
+use crate::dataset::DatasetKind;
 use crate::{Error, ErrorKind, Result};
 
 /// What a resumable receive records when it begins.
@@ -172,8 +172,7 @@ impl MosChange<'_> {
         if root != directory && !self.has_user_key(root, keys)? {
             return Ok(None);
         }
-        let known = Table::open(self.mos, ObjectId(table))?;
-        let known = known.map(|known| known.value(key::IV)).transpose()?.flatten();
+        let known = self.value(ObjectId(table), key::IV)?;
         let is_same = known.and_then(|iv| iv.as_bytes().map(|iv| iv == keys.wrapped.iv));
         self.write_wrapped(ObjectId(table), keys)?;
         Ok((root == directory && is_same != Some(true)).then_some(root))

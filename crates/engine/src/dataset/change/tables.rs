@@ -21,7 +21,7 @@ const LISTS: [ObjectType; 2] =
 
 impl MosChange<'_> {
     /// A new, empty ZAP.
-    pub(super) fn new_table(&self, object_type: ObjectType) -> Result<ObjectId> {
+    pub fn new_table(&self, object_type: ObjectType) -> Result<ObjectId> {
         self.new_normal_table(object_type, Normalization::NONE)
     }
 

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use cenote_format::{Txg, Uberblock, feature};
+use cenote_format::{Txg, Uberblock};
 
 use crate::alloc::Allocator;
 use crate::dataset::change::OBJECT_DIRECTORY;
@@ -96,10 +96,7 @@ fn check_maintained(pool: &Pool) -> Result<()> {
 fn check_features(pool: &Pool) -> Result<()> {
     let mos = pool.mos();
     let features = supported::read(&mos, &Zap::open(mos.object(OBJECT_DIRECTORY)?)?)?;
-    let is_unknown = |guid: &str| feature::by_guid(guid).is_none();
-    let in_use = features.iter().filter(|feature| feature.references > 0);
-    let unknown: Vec<&str> =
-        in_use.map(|feature| feature.guid.as_str()).filter(|guid| is_unknown(guid)).collect();
+    let unknown = supported::unknown_in_use(&features, |_| true);
     if unknown.is_empty() {
         return Ok(());
     }

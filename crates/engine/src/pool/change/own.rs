@@ -28,7 +28,7 @@ impl LivePool {
         if !read_labels(device).unwrap_or_default().iter().any(is_own) {
             return Ok(());
         }
-        let (path, name) = (device.path(), self.pool.name().to_owned());
+        let (path, name) = (device.path(), self.pool.name());
         let path = path.display();
         let reason = format!(
             "{path} is part of active pool '{name}': zpool online takes it into use again, zpool \

@@ -13,6 +13,7 @@ use cenote_format::config::{VdevConfig, VdevKind};
 use cenote_format::{Guid, NvList, ObjectId, Uberblock};
 
 use super::create::random;
+use super::evacuate::Passive;
 use crate::dataset::Table;
 use crate::dataset::change::{MosChange, OBJECT_DIRECTORY, PropertyInput};
 use crate::pool::group::vdev_zaps::{free_objects_of, zap_map};
@@ -108,11 +109,10 @@ impl LivePool {
         let all = (0_u32..).zip(vdevs.topology().tops());
         let logs: Vec<u32> = all.filter(|(_, top)| is_log(top)).map(|(id, _)| id).collect();
         // Log devices stay: nothing may lead there from the group that the new pool begins with.
-        logs.iter().for_each(|id| self.allocator.set_passive(*id, true));
-        let emptied = logs.iter().try_for_each(|id| self.empty_log(*id));
-        let split = emptied.and_then(|()| self.split_now(plan, options, write));
-        logs.iter().for_each(|id| self.allocator.set_passive(*id, false));
-        split
+        let _passive: Vec<Passive> =
+            logs.iter().map(|id| Passive::make(&self.allocator, *id)).collect();
+        logs.iter().try_for_each(|id| self.empty_log(*id))?;
+        self.split_now(plan, options, write)
     }
 
     fn split_now(&self, plan: SplitPlan, options: &OpenOptions, write: WriteOptions) -> Result<()> {
@@ -314,7 +314,7 @@ impl LivePool {
     fn end_split(&self, change: &MosChange<'_>) -> Result<()> {
         let vdevs = self.vdevs();
         let mut next = vdevs.topology().clone();
-        let legs: Vec<Guid> = self.legs_that_leave();
+        let legs = self.legs_that_leave();
         for leg in &legs {
             next = next.offline(*leg, false, change.tx.txg())?;
         }
@@ -331,8 +331,8 @@ impl LivePool {
     fn legs_that_leave(&self) -> Vec<Guid> {
         let facts = self.config.lock().facts();
         let listed = facts.split.and_then(|list| list.u64_array(LIST).map(|guids| guids.to_vec()));
-        let topology = self.vdevs().topology().clone();
-        let known = |guid: &Guid| guid.0 != 0 && topology.find(*guid).is_some();
+        let vdevs = self.vdevs();
+        let known = |guid: &Guid| guid.0 != 0 && vdevs.topology().find(*guid).is_some();
         listed.into_iter().flatten().map(Guid).filter(known).collect()
     }
 

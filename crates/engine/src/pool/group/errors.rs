@@ -167,19 +167,28 @@ impl LivePool {
 
     /// A head is gone: nothing of it is lost any more.
     pub(super) fn forget_errors_of(&self, head: ObjectId) {
-        let is_of = |fault: &Fault| fault.objset == head.0;
-        self.io.pipe.faults().forget(is_of);
-        let mut logged = self.errors.logged.lock();
-        logged.last.retain(|fault| !is_of(fault));
-        logged.by_scan.retain(|fault| !is_of(fault));
+        self.forget_errors(|fault| fault.objset == head.0);
     }
 
-    /// Two heads exchanged content, and the logs followed: what is known follows the logs.
+    fn forget_errors(&self, is_gone: impl Fn(&Fault) -> bool) {
+        self.io.pipe.faults().forget(&is_gone);
+        let mut logged = self.errors.logged.lock();
+        logged.last.retain(|fault| !is_gone(fault));
+        logged.by_scan.retain(|fault| !is_gone(fault));
+    }
+
+    /// Two heads exchanged content, and the logs followed: what is known follows the logs. What is not
+    /// logged yet stays known: where there is such a block no more, it will not be.
     pub(super) fn errors_swapped(&self, one: ObjectId, other: ObjectId) {
         let Ok([last, by_scan]) = read_error_logs(&self.mos) else { return };
         let faults = self.io.pipe.faults();
         let is_logged = |fault: &Fault| last.contains(fault) || by_scan.contains(fault);
-        let is_old = |fault: &Fault| [one.0, other.0].contains(&fault.objset) && !is_logged(fault);
+        let known: BTreeSet<Fault> = {
+            let logged = self.errors.logged.lock();
+            let of_them = |fault: &&Fault| [one.0, other.0].contains(&fault.objset);
+            logged.last.union(&logged.by_scan).filter(of_them).copied().collect()
+        };
+        let is_old = |fault: &Fault| known.contains(fault) && !is_logged(fault);
         let mut moved = [BTreeSet::new(), BTreeSet::new()];
         for fault in faults.lost().iter().filter(|fault| is_old(fault)) {
             let objset = if fault.objset == one.0 { other.0 } else { one.0 };
@@ -191,12 +200,10 @@ impl LivePool {
                 before.insert(there);
             }
         }
-        faults.forget(is_old);
+        self.forget_errors(is_old);
         let [before, scanned] = moved;
         faults.remember(&before, &scanned);
         let mut logged = self.errors.logged.lock();
-        logged.last.retain(|fault| !is_old(fault));
-        logged.by_scan.retain(|fault| !is_old(fault));
         logged.last.extend(before);
         logged.by_scan.extend(scanned);
     }

@@ -88,8 +88,7 @@ impl LivePool {
             (object.block_count(), stored(object.block_size()).saturating_mul(COPIES))
         });
         let tables: Vec<(u64, u64)> = tables.collect();
-        let most =
-            if tables.is_empty() { u64::MAX } else { most_frees(&tables, self.room_for_blocks()) };
+        let most = most_frees(&tables, self.room_for_blocks());
         self.frees.most.store(most, Relaxed);
     }
 

@@ -4,21 +4,16 @@
 //! to every thread.
 
 use cenote_format::feature;
-use cenote_format::zap::Normalization;
-use cenote_format::{ObjectId, ObjectType, Txg};
+use cenote_format::{ObjectId, Txg};
 
 use crate::alloc::{NewSpaceObject, SpaceSource, SpaceStore};
 use crate::dataset::Table;
-use crate::dataset::change::{MosChange, OBJECT_DIRECTORY};
+use crate::dataset::change::{METADATA_ZAP, MosChange, OBJECT_DIRECTORY};
 use crate::object::{NewObject, ObjectSet};
 use crate::{Error, Result, zap};
 
-/// Type of ZAPs of the pool's own metadata.
-const METADATA_ZAP: ObjectType = ObjectType(0xc4);
 /// Entry of the object directory: the pool's properties.
 const PROPERTIES: &str = "pool_props";
-/// Bytes of a new ZAP.
-const ZAP_BLOCK: u64 = 512;
 
 /// Reads the live meta object set.
 pub struct MosSource {
@@ -163,10 +158,7 @@ impl SpaceStore for MosStore<'_, '_> {
     }
 
     fn create_zap(&mut self) -> Result<ObjectId> {
-        let new = NewObject::new(METADATA_ZAP, ZAP_BLOCK);
-        let object = self.change.mos.create_object(self.change.tx, &new)?;
-        zap::create(&object, self.change.tx, self.change.hooks.random(), Normalization::NONE)?;
-        Ok(object.id())
+        self.change.new_table(METADATA_ZAP)
     }
 
     fn destroy(&mut self, object: ObjectId) -> Result<()> {

@@ -2,19 +2,15 @@
 //!
 //! Chapter 01, sections 7.8 and 17. Invariant: a ZAP is in the list exactly as long as its vdev is in the pool.
 
+use cenote_format::ObjectId;
 use cenote_format::config::VdevConfig;
-use cenote_format::zap::Normalization;
-use cenote_format::{ObjectId, ObjectType};
 
 use super::{LivePool, MosStore};
 use crate::alloc::destroy_missed;
 use crate::dataset::Table;
-use crate::dataset::change::{MosChange, OBJECT_DIRECTORY};
-use crate::object::NewObject;
+use crate::dataset::change::{METADATA_ZAP, MosChange, OBJECT_DIRECTORY};
 use crate::{Error, Result, zap};
 
-/// Type of ZAPs of the pool's own metadata.
-const METADATA_ZAP: ObjectType = ObjectType(0xc4);
 /// Where the directory has the list of ZAPs of vdevs.
 const MAP: &str = "com.delphix:vdev_zap_map";
 
@@ -25,16 +21,9 @@ pub(in crate::pool) fn zap_map(change: &MosChange<'_>) -> Result<Option<ObjectId
     Ok(directory.number(MAP)?.map(ObjectId))
 }
 
-fn new_zap(change: &MosChange<'_>) -> Result<ObjectId> {
-    let new = NewObject::new(METADATA_ZAP, 512);
-    let object = change.mos.create_object(change.tx, &new)?;
-    zap::create(&object, change.tx, change.hooks.random(), Normalization::NONE)?;
-    Ok(object.id())
-}
-
 /// Makes the list of ZAPs of vdevs.
 pub(in crate::pool) fn new_zap_map(change: &MosChange<'_>) -> Result<ObjectId> {
-    let map = new_zap(change)?;
+    let map = change.new_table(METADATA_ZAP)?;
     let directory = change.mos.object(OBJECT_DIRECTORY)?;
     zap::insert_u64(&directory, change.tx, MAP, map.0)?;
     Ok(map)
@@ -42,7 +31,7 @@ pub(in crate::pool) fn new_zap_map(change: &MosChange<'_>) -> Result<ObjectId> {
 
 /// A ZAP for a vdev, listed in `map`.
 pub(in crate::pool) fn vdev_zap(change: &MosChange<'_>, map: ObjectId) -> Result<ObjectId> {
-    let zap = new_zap(change)?;
+    let zap = change.new_table(METADATA_ZAP)?;
     let map = change.mos.object(map)?;
     zap::insert_u64(&map, change.tx, zap::int_name(zap.0).as_bytes(), zap.0)?;
     Ok(zap)

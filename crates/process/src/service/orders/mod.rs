@@ -469,11 +469,8 @@ impl Service {
 
     /// Whether the history tells of an order: not of what anybody may ask for.
     fn is_told_of(&self, order: &dyn Order, who: &Peer) -> bool {
-        let needs_something = || {
-            let needs = self.shown().ok().and_then(|all| order.needs(&all, who));
-            needs.is_some_and(|needs| !needs.is_empty())
-        };
-        who.is_owner() || needs_something()
+        let needs = || self.shown().ok().and_then(|all| order.needs(&all, who)).unwrap_or_default();
+        who.is_owner() || !needs().is_empty()
     }
 
     fn carry_out_now(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {

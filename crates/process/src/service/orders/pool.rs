@@ -148,10 +148,11 @@ impl Order for Destroy {
         let mounted = service.mounts.names();
         let made = doing.shown().map(|all| places::made(&all, &mounted)).unwrap_or_default();
         let places = service.mounts.places();
-        let put_back = |_: &Failure| service.put_back(doing.pool, places.clone());
-        service.mounts.unmount_all(self.force).inspect_err(put_back)?;
+        service.take_down_all(doing.pool, self.force)?;
         service.note_command(Given { command: doing.command, ..doing.by() });
-        doing.simply(doing.engine(|live| live.destroy())).inspect_err(put_back)?;
+        doing
+            .simply(doing.engine(|live| live.destroy()))
+            .inspect_err(|_| service.put_back(doing.pool, places))?;
         service.pool.store(None);
         places::remove(made);
         Ok(Vec::new())

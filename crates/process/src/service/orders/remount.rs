@@ -29,6 +29,12 @@ impl Service {
         done.inspect_err(|_| self.put_back(pool, before))
     }
 
+    /// Unmounts everything. If something stays, all that was mounted is mounted again.
+    pub(super) fn take_down_all(&self, pool: &Arc<Pool>, force: bool) -> Result<(), Failure> {
+        let before = self.mounts.places();
+        self.mounts.unmount_all(force).inspect_err(|_| self.put_back(pool, before))
+    }
+
     /// Mounts again what was mounted, each where it was.
     pub(super) fn put_back(&self, pool: &Arc<Pool>, before: Vec<Place>) {
         match self.shown() {

@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use cenote_format::Guid;
 use parking_lot::Mutex;
 
-use super::visit::sweep_lent;
 use super::{LivePool, SweepKind};
 use crate::ErrorKind;
 use crate::alloc::Allocator;
@@ -103,8 +102,7 @@ impl LivePool {
                 return true;
             }
         };
-        let swept =
-            sweep_lent(&self.vdevs(), (leaf, SweepKind::Trim), (&lent, self.longest_loan()), after);
+        let swept = self.sweep_lent(&self.vdevs(), (leaf, SweepKind::Trim), &lent, after);
         drop(lent);
         // A device that refuses it is not asked for the rest.
         if let Some(next) = swept.filter(|swept| !swept.failed).and_then(|swept| swept.next) {

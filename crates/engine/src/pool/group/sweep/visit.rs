@@ -125,11 +125,6 @@ impl LivePool {
         Done::Some { bytes: 0, end: after, all: true }
     }
 
-    /// How long a metaslab is lent; where everything is to come out the same each time, the clock decides nothing.
-    pub(super) fn longest_loan(&self) -> Duration {
-        if self.options.inline { Duration::MAX } else { LENT }
-    }
-
     /// Does what is free of a metaslab, as far as a portion goes. `None`: nothing could be done now.
     fn sweep_metaslab(
         &self,
@@ -140,7 +135,7 @@ impl LivePool {
         after: u64,
     ) -> Option<Swept> {
         match self.allocator.sweep(top, index) {
-            Ok(lent) => sweep_lent(vdevs, key, (&lent, self.longest_loan()), after),
+            Ok(lent) => self.sweep_lent(vdevs, key, &lent, after),
             Err(error) if error.kind() == ErrorKind::Busy => None,
             Err(error) => {
                 tracing::warn!(vdev = top, metaslab = index, %error, "free space is left as it is");
@@ -148,48 +143,52 @@ impl LivePool {
             }
         }
     }
-}
 
-/// Does free space that is lent, from byte `after` of the leaf's allocatable area on, until there was enough for a
-/// portion, somebody needs the space, or the device does not take it. `None`: the leaf has no such space, or is away.
-pub(super) fn sweep_lent(
-    vdevs: &VdevTree,
-    (leaf, kind): Key,
-    (lent, longest): (&Lent<'_>, Duration),
-    after: u64,
-) -> Option<Swept> {
-    let (portion, most) = match kind {
-        SweepKind::Initialize => (WRITE_PORTION, WRITE_PORTION),
-        SweepKind::Trim => (TRIM_PORTION, TRIM),
-    };
-    let started = Instant::now();
-    let mut bytes = 0_u64;
-    for segment in lent.free() {
-        let (start, end) = vdevs.on_leaf(leaf, *segment)?;
-        let mut at = start.max(after);
-        if kind == SweepKind::Trim && end.saturating_sub(at) < TRIM_LEAST {
-            continue;
-        }
-        while at < end {
-            let is_enough = bytes >= portion || started.elapsed() >= longest || lent.is_wanted();
-            if bytes > 0 && is_enough {
-                return Some(Swept { bytes, next: Some(at), failed: false });
+    /// Does free space that is lent, from byte `after` of the leaf's allocatable area on, until there was enough for a
+    /// portion, somebody needs the space, or the device does not take it. `None`: the leaf has no such space, or is away.
+    pub(super) fn sweep_lent(
+        &self,
+        vdevs: &VdevTree,
+        (leaf, kind): Key,
+        lent: &Lent<'_>,
+        after: u64,
+    ) -> Option<Swept> {
+        let (portion, most) = match kind {
+            SweepKind::Initialize => (WRITE_PORTION, WRITE_PORTION),
+            SweepKind::Trim => (TRIM_PORTION, TRIM),
+        };
+        // Where everything is to come out the same each time, the clock decides nothing.
+        let longest = if self.options.inline { Duration::MAX } else { LENT };
+        let started = Instant::now();
+        let mut bytes = 0_u64;
+        for segment in lent.free() {
+            let (start, end) = vdevs.on_leaf(leaf, *segment)?;
+            let mut at = start.max(after);
+            if kind == SweepKind::Trim && end.saturating_sub(at) < TRIM_LEAST {
+                continue;
             }
-            let length = (end - at).min(most).min(portion - bytes);
-            let sent = match kind {
-                SweepKind::Initialize => overwrite(vdevs, leaf, at, length),
-                SweepKind::Trim => give_up(vdevs, leaf, at, length),
-            };
-            at = at.saturating_add(length);
-            bytes = bytes.saturating_add(length);
-            if let Err(error) = sent {
-                tracing::warn!(leaf = leaf.0, at, %error, "free space is left as it is");
-                let swept = Swept { bytes, next: Some(at), failed: true };
-                return vdevs.is_written_to(leaf).then_some(swept);
+            while at < end {
+                let is_enough =
+                    bytes >= portion || started.elapsed() >= longest || lent.is_wanted();
+                if bytes > 0 && is_enough {
+                    return Some(Swept { bytes, next: Some(at), failed: false });
+                }
+                let length = (end - at).min(most).min(portion - bytes);
+                let sent = match kind {
+                    SweepKind::Initialize => overwrite(vdevs, leaf, at, length),
+                    SweepKind::Trim => give_up(vdevs, leaf, at, length),
+                };
+                at = at.saturating_add(length);
+                bytes = bytes.saturating_add(length);
+                if let Err(error) = sent {
+                    tracing::warn!(leaf = leaf.0, at, %error, "free space is left as it is");
+                    let swept = Swept { bytes, next: Some(at), failed: true };
+                    return vdevs.is_written_to(leaf).then_some(swept);
+                }
             }
         }
+        Some(Swept { bytes, ..Swept::default() })
     }
-    Some(Swept { bytes, ..Swept::default() })
 }
 
 /// How long it takes to do so many bytes.
