@@ -179,8 +179,9 @@ fn tables(live: &LivePool, log: &str) -> BTreeMap<String, Vec<String>> {
             Some(table) => {
                 let table = Zap::open(mos.object(ObjectId(table)).unwrap()).unwrap();
                 let keys = table.entries().map(|entry| entry.unwrap().name().to_vec());
-                let keys = keys.map(|key| String::from_utf8(key).unwrap());
-                found.insert(name, keys.collect());
+                let mut keys: Vec<_> = keys.map(|key| String::from_utf8(key).unwrap()).collect();
+                keys.sort();
+                found.insert(name, keys);
             }
             None => found.entry(String::new()).or_default().push(name),
         }
@@ -189,7 +190,9 @@ fn tables(live: &LivePool, log: &str) -> BTreeMap<String, Vec<String>> {
 }
 
 fn by_head<const N: usize>(heads: [(u64, &[String]); N]) -> BTreeMap<String, Vec<String>> {
-    heads.into_iter().map(|(head, keys)| (format!("{head:x}"), keys.to_vec())).collect()
+    let sorted =
+        |keys: &[String]| keys.iter().cloned().collect::<BTreeSet<_>>().into_iter().collect();
+    heads.into_iter().map(|(head, keys)| (format!("{head:x}"), sorted(keys))).collect()
 }
 
 /// The key of block 3 of an object.
@@ -198,10 +201,16 @@ fn key(object: &Object, pointer: &BlockPointer) -> String {
     HeadKey { object: object.id().0, level: 0, block: 3, birth }.name()
 }
 
-/// An object of which block 3 is lost.
-fn with_loss(disks: &Disks, live: &Arc<LivePool>, object: Object) -> (Object, String) {
+/// Writes to an object.
+fn filled(live: &Arc<LivePool>, object: Object) -> Object {
     object.write(&live.begin().unwrap(), 0, &noise(1 << 20, object.id().0)).unwrap();
     live.sync().unwrap();
+    object
+}
+
+/// An object of which block 3 is lost, and logged.
+fn with_loss(disks: &Disks, live: &Arc<LivePool>, object: Object) -> (Object, String) {
+    let object = filled(live, object);
     let pointer = object.pointer(0, 3).unwrap();
     damage(disks, live, &pointer);
     assert!(object.read_vec(3 << 17, 1 << 17).is_err());
@@ -270,21 +279,26 @@ fn logs_follow_heads_that_go_and_exchange_content() {
     }
     let (a, b) = (id("tank/a"), id("tank/b"));
     let (one, old) = with_loss(&disks, &live, object_of(&live, "tank/a"));
+    let early = filled(&live, object_of(&live, "tank/a"));
     live.change(move |_, change| change.create_snapshot(a, "s", &[])).unwrap();
     let (two, new) = with_loss(&disks, &live, object_of(&live, "tank/a"));
     let (other, of_b) = with_loss(&disks, &live, object_of(&live, "tank/b"));
-    let mut both = vec![old.clone(), new.clone()];
-    both.sort();
-    let mut found = tables(&live, "errlog_last");
-    found.values_mut().for_each(|keys| keys.sort());
-    assert_eq!(found, by_head([(a.0, &both), (b.0, std::slice::from_ref(&of_b))]));
+    let (both, of_b) = ([old.clone(), new], [of_b]);
+    assert_eq!(tables(&live, "errlog_last"), by_head([(a.0, &both), (b.0, &of_b)]));
 
-    // What a rollback throws away is not lost any more, what it keeps is.
+    // What a rollback throws away is not lost any more, what it keeps is; also what is found in its group.
+    let pointer = early.pointer(0, 3).unwrap();
+    let kept = [old, key(&early, &pointer)];
+    damage(&disks, &live, &pointer);
     drop((one, two, other));
-    live.orders().rollback("tank/a@s", &[]).unwrap();
-    let [kept, of_b] = [old, of_b].map(|key| [key]);
+    live.close_dataset(a).unwrap();
+    live.change(move |live, change| {
+        assert!(early.read_vec(3 << 17, 1 << 17).is_err());
+        live.rollback_dataset(change, a)
+    })
+    .unwrap();
     assert_eq!(tables(&live, "errlog_last"), by_head([(a.0, &kept), (b.0, &of_b)]));
-    assert_eq!(lost(&live).len(), 2);
+    assert_eq!(lost(&live).len(), 3);
 
     live.orders().destroy(&["tank/b".to_owned()], false).unwrap();
     assert_eq!(tables(&live, "errlog_last"), by_head([(a.0, &kept)]));
