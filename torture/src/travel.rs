@@ -353,7 +353,8 @@ impl Runner {
     fn arrived(&self, target: &str, fresh: u64, journey: &Journey) -> Verdict<PoolState> {
         let partial = &journey.partial;
         let mut next = self.state();
-        if let Some(head) = journey.head.filter(|_| partial.from != 0) {
+        // Without -F what is newer stays: nothing was changed since, or this would be refused.
+        if let Some(head) = journey.head.filter(|_| partial.from != 0 && journey.force) {
             let catalog = self.live.pool().catalog();
             let all = catalog.dataset_by_id(head).and_then(|head| catalog.snapshots(&head));
             let all = all.map_err(|error| format!("the snapshots of '{target}': {error}"))?;
