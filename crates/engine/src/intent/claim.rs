@@ -36,6 +36,26 @@ pub fn first_unclaimed(uberblock: &Uberblock) -> Txg {
     }
 }
 
+/// Blocks of the log behind `header` that are in the space maps of the state a pool is taken back to, which are those
+/// born before group `first`: the rest of the log came after that state and says nothing of it.
+pub fn blocks_before(
+    reader: &dyn LogReader,
+    header: &Header,
+    first: Txg,
+) -> Result<Vec<BlockPointer>> {
+    let mut blocks = Vec::new();
+    walk(reader, header, None, |met| {
+        if let Met::Block(pointer) = met {
+            if pointer.validate().is_err() || pointer.logical_birth() >= first {
+                return Ok(false);
+            }
+            blocks.push(*pointer);
+        }
+        Ok(true)
+    })?;
+    Ok(blocks)
+}
+
 /// Claims the log behind `header`, of which what was born in group `first` or later is in no space map.
 /// Returns the header to be written in the next group; `None` if there is nothing to claim.
 pub fn claim(

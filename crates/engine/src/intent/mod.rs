@@ -30,7 +30,7 @@ mod tests;
 
 pub use block::BlockBuilder;
 pub use chain::LogSync;
-pub use claim::{Claimer, claim, first_unclaimed};
+pub use claim::{Claimer, blocks_before, claim, first_unclaimed};
 pub use data::{DataWriter, Placement, SharedPolicy, SharedRules};
 pub use device::{PoolClaimer, PoolLog, PoolLogReader, SetSource};
 pub use log::IntentLog;

@@ -6,14 +6,14 @@
 use std::sync::Arc;
 
 use cenote_format::objset::ObjsetKind;
-use cenote_format::zil::{Header, REPLAY_NEEDED};
+use cenote_format::zil::Header;
 use cenote_format::{BlockPointer, ObjectId, Txg};
 
 use super::dataset::LiveDataset;
 use super::{LivePool, last_group};
 use crate::dataset::change::MosChange;
 use crate::dataset::{Dataset, Directory, SideBySide, is_foreign};
-use crate::intent::{PoolClaimer, PoolLogReader, claim, first_unclaimed};
+use crate::intent::{PoolClaimer, PoolLogReader, blocks_before, claim, first_unclaimed};
 use crate::object::ObjectSet;
 use crate::pipe::{Encryptor, ObjsetPolicy, ReadContext, Unopened};
 use crate::{Error, Result};
@@ -24,7 +24,7 @@ const UNREADABLE: &str = "restore the device and try again, or import with '-m' 
 
 impl LivePool {
     /// Claims all logs an earlier life of the pool left. If the pool was taken back, those that were not claimed
-    /// before tell of what came after: they are to be freed, not replayed.
+    /// before tell of what came after: they go in the first group.
     pub(in crate::pool) fn claim_logs(&self) -> Result<()> {
         let uberblock = self.pool.uberblock();
         let since = first_unclaimed(&uberblock);
@@ -40,25 +40,32 @@ impl LivePool {
             accepts_losses: self.options.accepts_log_losses,
         };
         let catalog = self.pool.catalog();
+        let mut freed = Vec::new();
         let all = catalog.walk(&catalog.root()?)?;
         let logged = SideBySide::default().each(all, |directory| self.logged(directory))?;
         for (directory, head, set, header) in logged.into_iter().flatten() {
-            if set.kind() == ObjsetKind::Zvol {
-                self.logged_volumes.lock().push(head.id);
-            }
             let reader = PoolLogReader {
                 io: self.io.clone(),
                 context: ReadContext::default(),
                 accepts_losses: self.options.accepts_log_losses,
             };
-            let claimed = claim(&reader, &claimer, &header, since).map_err(|error| {
+            let unreadable = |error: Error| {
                 let reason = format!("the intent log of '{}' cannot be read: {error}", head.name);
                 Error::new(error.kind(), reason).with_advice(UNREADABLE)
-            })?;
-            let Some(mut claimed) = claimed else { continue };
-            if is_back {
-                claimed.flags &= !REPLAY_NEEDED;
+            };
+            let claimed = match is_back && header.claim_txg.0 == 0 {
+                true => {
+                    freed.extend(blocks_before(&reader, &header, since).map_err(unreadable)?);
+                    Some(Header::default())
+                }
+                false => claim(&reader, &claimer, &header, since).map_err(unreadable)?,
+            };
+            if set.kind() == ObjsetKind::Zvol
+                && claimed.is_none_or(|claimed| !claimed.log.is_hole())
+            {
+                self.logged_volumes.lock().push(head.id);
             }
+            let Some(claimed) = claimed else { continue };
             let encrypted = catalog.key_object(&directory)?.is_some();
             if encrypted || is_foreign(&set) {
                 self.claim_sealed(&head, &claimed, encrypted)?;
@@ -75,6 +82,11 @@ impl LivePool {
                 live.pool.mark(first);
             }
             self.gate.want(first);
+        }
+        if !freed.is_empty() {
+            self.change_when_it_goes_on(move |_, change| {
+                freed.iter().try_for_each(|pointer| change.hooks.free(pointer))
+            });
         }
         Ok(())
     }
