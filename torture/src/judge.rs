@@ -182,7 +182,11 @@ impl Judge<'_> {
             let bytes = match (&story.content, content) {
                 (None, Some(None)) => None,
                 (Some(sequence), Some(Some(bytes))) => {
-                    fits(bytes, sequence, sequence.at(self.order), &place)?;
+                    let range = sequence.at(self.order);
+                    let in_parts = self.setup.frees_in_parts();
+                    if !(in_parts && is_done_in_part(bytes, sequence, range.clone())) {
+                        fits(bytes, sequence, range, &place)?;
+                    }
                     Some(bytes.clone())
                 }
                 // It could not be read, and need not be: it is taken for what it was last.
@@ -519,6 +523,24 @@ fn fits(
     ))
 }
 
+/// Whether `bytes` are between two states of which the later is shorter, or has a hole more: where tables make
+/// freeing dear that is done over several groups.
+fn is_done_in_part(
+    bytes: &[u8],
+    content: &Sequence<Content>,
+    range: RangeInclusive<usize>,
+) -> bool {
+    (*range.start()..*range.end()).any(|number| {
+        let (before, after) = (&content.state(number).bytes, &content.state(number + 1).bytes);
+        let is_cut = before.starts_with(after) && before.starts_with(bytes);
+        let mut pairs = before.iter().zip(after.iter());
+        let is_hole =
+            before.len() == after.len() && pairs.all(|(old, new)| old == new || *new == 0);
+        let done = bytes.iter().zip(after.iter()).take_while(|(one, other)| one == other).count();
+        is_cut && bytes.len() >= after.len() || is_hole && bytes.get(done..) == before.get(done..)
+    })
+}
+
 /// Whether `bytes` are what was acknowledged (`least`), changed by what a log may hold of the changes after
 /// it: those up to some moment, of the last perhaps only a beginning. What a record tells may be what its
 /// place held later, by the time of the fsync: at most what it held in `most`.
@@ -569,6 +591,19 @@ mod tests {
 
     fn state(text: &str, written: Option<(usize, usize)>) -> Content {
         Content { bytes: Arc::new(bytes_of(text)), written }
+    }
+
+    #[test]
+    fn what_is_done_in_parts_may_be_half_done() {
+        let mut all = Sequence::new(state("abcdefgh", None));
+        all.begin(state("ab", None));
+        all.begin(state("abcdefgh", None));
+        all.begin(state("a....fgh", None));
+        let may = |text: &str| is_done_in_part(&bytes_of(text), &all, 0..=3);
+        assert!(may("abcdef") && may("abcdefgh"), "shorter, but not as short as it is to be");
+        assert!(may("a..defgh"), "a part of the hole");
+        assert!(!may("a") && !may("abcxef"), "too short, and other bytes");
+        assert!(!may("abc..fgh") && !may("a...."), "the end of the hole first, and both at once");
     }
 
     #[test]

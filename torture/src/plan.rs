@@ -24,6 +24,13 @@ pub struct Setup {
     pub ballast_mib: u64,
 }
 
+impl Setup {
+    /// Tables of shared blocks may make freeing dear: it is done over several groups then.
+    pub fn frees_in_parts(&self) -> bool {
+        self.cloning || self.properties.iter().any(|(name, on)| name == "dedup" && *on != 0)
+    }
+}
+
 /// A pool and what is done to it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {

@@ -268,8 +268,8 @@ impl FilesystemWriter {
         ready.grow(tx, file)
     }
 
-    /// Frees what lies far behind `size`, from the end on, over several transaction groups: the
-    /// length is set when little is left.
+    /// Frees what lies far behind `size`, from the end on, over several transaction groups. The length
+    /// shrinks with each of them: whenever power is lost, the file is as if it was cut off somewhere.
     pub(super) fn cut_most(&self, id: ObjectId, size: u64) -> Result<()> {
         let node = self.node(id)?;
         let fixed = pflags::IMMUTABLE | pflags::READONLY | pflags::APPEND_ONLY;
@@ -288,8 +288,8 @@ impl FilesystemWriter {
                 return Ok(());
             }
             let _reservation = self.admit_freeing()?;
-            let state = node.write()?;
-            let file = &state.file;
+            let mut state = node.write()?;
+            let file = &mut state.file;
             let block = file.object.block_size();
             let kept = size.div_ceil(block);
             let keep = kept.saturating_add(at_once);
@@ -304,10 +304,12 @@ impl FilesystemWriter {
             let start = start.saturating_mul(block);
             let base = file.object.base_to_free(start, u64::MAX)?;
             let tx = self.begin()?;
-            let length = file.facts.size.saturating_sub(start);
-            // A record being replayed is done with the last group of these only.
-            if empty == 0 && length != 0 && !self.is_replaying() {
-                self.note_truncate(&tx, file, (start, length))?;
+            if empty == 0 && file.facts.size > start {
+                // A record being replayed is done with the last group of these only.
+                if !self.is_replaying() {
+                    self.note_truncate(&tx, file, (start, 0))?;
+                }
+                self.store(&tx, file, &Facts { size: start, ..file.facts }, &[])?;
             }
             file.object.free_over(&tx, start, u64::MAX, base)?;
             let txg = tx.txg();
