@@ -171,6 +171,8 @@ pub struct Partial {
     pub raw: bool,
     /// It becomes a new filesystem.
     pub is_new: bool,
+    /// It was begun with `-F`.
+    pub force: bool,
 }
 
 /// What a pool is made of besides its files.

@@ -101,6 +101,7 @@ impl Runner {
             from: since.map_or(0, |since| since.guid.0),
             raw: has(RAW) && self.setup.encrypted,
             is_new: over.is_none(),
+            force: has(FORCE),
         };
         self.travel(Journey {
             head,
@@ -353,8 +354,8 @@ impl Runner {
     fn arrived(&self, target: &str, fresh: u64, journey: &Journey) -> Verdict<PoolState> {
         let partial = &journey.partial;
         let mut next = self.state();
-        // Without -F what is newer stays: nothing was changed since, or this would be refused.
-        if let Some(head) = journey.head.filter(|_| partial.from != 0 && journey.force) {
+        // Begun without -F it goes behind what is newer, which stays: nothing was changed since.
+        if let Some(head) = journey.head.filter(|_| partial.from != 0 && partial.force) {
             let catalog = self.live.pool().catalog();
             let all = catalog.dataset_by_id(head).and_then(|head| catalog.snapshots(&head));
             let all = all.map_err(|error| format!("the snapshots of '{target}': {error}"))?;
