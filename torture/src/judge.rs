@@ -183,10 +183,11 @@ impl Judge<'_> {
                 (None, Some(None)) => None,
                 (Some(sequence), Some(Some(bytes))) => {
                     let range = sequence.at(self.order);
-                    let in_parts = self.setup.frees_in_parts();
-                    if !(in_parts && is_done_in_part(bytes, sequence, range.clone())) {
-                        fits(bytes, sequence, range, &place)?;
-                    }
+                    fits(bytes, sequence, range.clone(), &place).or_else(|misfit| {
+                        let in_parts = self.setup.shares_blocks();
+                        let is_half_done = in_parts && is_done_in_part(bytes, sequence, range);
+                        if is_half_done { Ok(()) } else { Err(misfit) }
+                    })?;
                     Some(bytes.clone())
                 }
                 // It could not be read, and need not be: it is taken for what it was last.

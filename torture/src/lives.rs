@@ -269,10 +269,9 @@ impl Runner {
 
     /// Damages a block of a file in all copies.
     pub(crate) fn rot_file(&mut self, set: u8, file: u8, level: u8) -> Verdict {
-        let dedup = self.setup.properties.iter().any(|(name, _)| name == "dedup");
         let (name, set) = self.set(set);
         let Some((_, file)) = self.file(set, file) else { return self.pass() };
-        if dedup || self.setup.cloning {
+        if self.setup.shares_blocks() {
             return self.pass();
         }
         self.group()?;

@@ -25,8 +25,8 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// Tables of shared blocks may make freeing dear: it is done over several groups then.
-    pub fn frees_in_parts(&self) -> bool {
+    /// Blocks may be shared. Their tables may make freeing dear, which is done over several groups then.
+    pub fn shares_blocks(&self) -> bool {
         self.cloning || self.properties.iter().any(|(name, on)| name == "dedup" && *on != 0)
     }
 }
