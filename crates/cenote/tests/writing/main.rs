@@ -30,6 +30,7 @@ mod once;
 mod placed;
 mod policy;
 mod programs;
+mod quotas;
 mod readers;
 mod rebuild;
 mod receive;
