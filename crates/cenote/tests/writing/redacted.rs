@@ -103,3 +103,60 @@ fn what_is_redacted_is_not_sent() {
     bench.cenote(&["zpool", "export", "tank"]);
     bench.zdb();
 }
+
+/// A filesystem with a snapshot, two clones that hide parts of its file, and a redaction bookmark; what the file
+/// holds.
+fn with_secrets() -> Option<(Bench, Vec<u8>)> {
+    let (bench, devices) = Bench::mounting(1)?;
+    bench.create(&[&devices[0]]);
+    bench.cenote(&["zfs", "create", "-o", "recordsize=4k", "-o", "compression=off", "tank/a"]);
+    let secret = noise(400 * BLOCK, 1);
+    fs::write(bench.at("mnt/tank/a/secret"), &secret).unwrap();
+    fs::write(bench.at("mnt/tank/a/open"), noise(40 * BLOCK, 2)).unwrap();
+    bench.cenote(&["zfs", "snapshot", "tank/a@one"]);
+    for (clone, hidden) in [("x", 20..120), ("y", 100..400)] {
+        let name = format!("tank/{clone}");
+        bench.cenote(&["zfs", "clone", "tank/a@one", &name]);
+        let place = bench.at("mnt/tank").join(clone).join("secret");
+        let file = fs::File::options().write(true).open(place).unwrap();
+        for block in hidden {
+            file.write_all_at(&noise(BLOCK, 77), block * BLOCK as u64).unwrap();
+        }
+        drop(file);
+        bench.cenote(&["zfs", "snapshot", &format!("{name}@r")]);
+    }
+    bench.cenote(&["zfs", "redact", "tank/a@one", "both", "tank/x@r", "tank/y@r"]);
+    bench.cenote(&["zfs", "redact", "tank/a@one", "only", "tank/y@r"]);
+    Some((bench, secret))
+}
+
+#[test]
+fn what_was_cut_off_while_it_was_redacted_goes_on() {
+    let Some((bench, secret)) = with_secrets() else { return };
+    let whole = bench.stream(&["--redact", "only", "tank/a@one"]);
+    let cut = &whole[..whole.len() / 2];
+    let output = bench.receive(&["-s", "tank/b"], cut);
+    assert!(!output.status.success());
+    let token = bench.value("receive_resume_token", "tank/b");
+    let said = bench.cenote(&["zfs", "send", "-nv", "-t", &token]);
+    let guid = |name: &str| format!("{:#x}", bench.value("guid", name).parse::<u64>().unwrap());
+    assert!(said.contains(&format!("\tredact_snaps = {}\n", guid("tank/y@r"))), "{said}");
+    // Which bookmark it was is found by its redaction snapshots; the rest of another one is refused.
+    let rest = bench.stream(&["-t", &token]);
+    assert!(rest.len() < whole.len());
+    let block = |number: usize| &secret[number * BLOCK..][..BLOCK];
+    let holds = |stream: &[u8], number| stream.windows(BLOCK).any(|part| part == block(number));
+    assert!(!(100..400).step_by(30).any(|number| holds(&rest, number)));
+    bench.cenote(&["zfs", "destroy", "tank/a#only"]);
+    let said = bench.refused(&["zfs", "send", "-t", &token]);
+    assert_eq!(said, "cannot resume send: no appropriate redaction bookmark exists\n");
+    bench.received(&["-s", "tank/b"], &rest);
+    assert_eq!(bench.value("redact_snaps", "tank/b"), bench.value("guid", "tank/y@r"));
+    bench.cenote(&["zfs", "mount", "-f", "tank/b"]);
+    let found = fs::read(bench.at("mnt/tank/b/secret")).unwrap();
+    assert!(found[..100 * BLOCK] == secret[..100 * BLOCK]);
+    assert!(found[100 * BLOCK..].iter().all(|byte| *byte == 0));
+    assert_eq!(fs::read(bench.at("mnt/tank/b/open")).unwrap(), noise(40 * BLOCK, 2));
+    bench.cenote(&["zpool", "export", "tank"]);
+    bench.zdb();
+}

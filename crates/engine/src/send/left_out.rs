@@ -3,10 +3,10 @@
 //! Chapter 06, section 16. Invariant: runs of an object ascend and do not touch; a list is read only as far as
 //! its object goes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use cenote_format::ObjectId;
-use cenote_format::bookmark::RedactionEntry;
+use cenote_format::bookmark::{Bookmark, RedactionEntry};
 
 use crate::dataset::{Catalog, Dataset, DatasetName};
 use crate::{Error, Result};
@@ -32,13 +32,36 @@ impl Redaction {
     /// `NotFound`; `InvalidArgument`: it is no redaction bookmark, not whole, or of another snapshot.
     pub fn of_bookmark(catalog: &Catalog, to: &Dataset, name: &DatasetName) -> Result<Self> {
         let bookmark = catalog.bookmark(name)?;
-        let list = bookmark.details.map_or(ObjectId(0), |details| details.redaction_list);
-        if list.0 == 0 {
-            return Err(Error::invalid("not a redaction bookmark"));
-        }
+        let list = list_of(&bookmark).ok_or_else(|| Error::invalid("not a redaction bookmark"))?;
         if bookmark.guid != to.phys.guid {
             return Err(Error::invalid("the redaction bookmark is of another snapshot"));
         }
+        Self::of_list(catalog, list)
+    }
+
+    /// The list of a redaction bookmark of `to` with these redaction snapshots.
+    ///
+    /// # Errors
+    /// `NotFound`: there is none; `InvalidArgument`: it is not whole.
+    pub fn of_snapshots(catalog: &Catalog, to: &Dataset, guids: &[u64]) -> Result<Self> {
+        let wanted: BTreeSet<u64> = guids.iter().copied().collect();
+        for (_, bookmark) in catalog.bookmarks(&catalog.head(&to.directory)?)? {
+            let Some(list) = list_of(&bookmark).filter(|_| bookmark.guid == to.phys.guid) else {
+                continue;
+            };
+            let own = catalog.redaction_header(list)?.snapshots;
+            if own.iter().map(|guid| guid.0).collect::<BTreeSet<_>>() == wanted {
+                return Self::of_list(catalog, list);
+            }
+        }
+        Err(Error::not_found("no appropriate redaction bookmark exists"))
+    }
+
+    /// What the redaction list in this object says.
+    ///
+    /// # Errors
+    /// `InvalidArgument`: it is not whole.
+    fn of_list(catalog: &Catalog, list: ObjectId) -> Result<Self> {
         let header = catalog.redaction_header(list)?;
         if !header.is_complete() {
             return Err(Error::invalid("incomplete redaction bookmark provided"));
@@ -68,6 +91,11 @@ impl Redaction {
         let run = after.checked_sub(1).and_then(|at| runs.get(at));
         run.is_some_and(|(_, last)| *last >= block)
     }
+}
+
+/// The redaction list of a bookmark that has one.
+pub(super) fn list_of(bookmark: &Bookmark) -> Option<ObjectId> {
+    bookmark.details.map(|details| details.redaction_list).filter(|list| list.0 != 0)
 }
 
 /// Runs that touch or overlap become one.

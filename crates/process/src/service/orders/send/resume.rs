@@ -5,7 +5,7 @@
 use cenote_control::protocol::{Failure, FailureKind, Part};
 use cenote_engine::ErrorKind;
 use cenote_engine::dataset::{Catalog, resume_token};
-use cenote_engine::send::{Options, resumed_options, resumed_snapshot, resumed_source};
+use cenote_engine::send::{Options, Redaction, resumed_options, resumed_snapshot, resumed_source};
 use cenote_format::NvList;
 use cenote_format::nvlist::Value;
 
@@ -57,12 +57,26 @@ pub(super) fn plan(
         let (point, name) = found.ok_or_else(gone)?;
         (since, shown, before) = (Some(point), Some(name.to_string()), Some(name));
     }
+    let redaction =
+        match guids(&list, "redact_snaps") {
+            Some(guids) => Some(Redaction::of_snapshots(catalog, &to, guids).map_err(|error| {
+                match error.kind() {
+                    ErrorKind::NotFound | ErrorKind::InvalidArgument => refuse(error.reason()),
+                    _ => doing.refused(&error),
+                }
+            })?),
+            None => None,
+        };
     let options = resumed_options(&list);
-    if list.get("redact_snaps").or(list.get("book_redact_snaps")).is_some() {
-        return Err(refuse("sending redacted streams is not supported yet"));
-    }
     let streams = vec![Stream { to, since, before, shown }];
-    Ok(Resumed { plan: Plan { streams, ..Plan::default() }, options })
+    Ok(Resumed { plan: Plan { streams, redaction, ..Plan::default() }, options })
+}
+
+fn guids<'a>(list: &'a NvList, key: &str) -> Option<&'a [u64]> {
+    match list.get(key) {
+        Some(Value::Uint64Array(guids)) => Some(guids),
+        _ => None,
+    }
 }
 
 /// The lines of a list, as OpenZFS prints lists.
