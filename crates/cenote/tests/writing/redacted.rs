@@ -160,3 +160,83 @@ fn what_was_cut_off_while_it_was_redacted_goes_on() {
     bench.cenote(&["zpool", "export", "tank"]);
     bench.zdb();
 }
+
+#[test]
+fn what_was_redacted_is_sent_later() {
+    let Some((bench, mut secret)) = with_secrets() else { return };
+    bench.received(&["tank/b"], &bench.stream(&["--redact", "both", "tank/a@one"]));
+    bench.received(&["tank/c"], &bench.stream(&["--redact", "only", "tank/a@one"]));
+    let file = bench.at("mnt/tank/a/secret");
+    let changed = fs::File::options().write(true).open(&file).unwrap();
+    for number in [3, 105, 110, 399] {
+        let new = noise(BLOCK, 1000 + number as u32);
+        changed.write_all_at(&new, (number * BLOCK) as u64).unwrap();
+        secret[number * BLOCK..][..BLOCK].copy_from_slice(&new);
+    }
+    drop(changed);
+    fs::write(bench.at("mnt/tank/a/late"), noise(9 * BLOCK, 5)).unwrap();
+    bench.cenote(&["zfs", "snapshot", "tank/a@two"]);
+    let (stream, received) = bench.through_file(&["-i", "#both", "tank/a@two"], &["tank/b"]);
+    received.unwrap();
+    assert_eq!(bench.value("redact_snaps", "tank/b"), "-");
+    bench.cenote(&["zfs", "mount", "tank/b"]);
+    let read = |name: &str| fs::read(bench.at("mnt/tank").join(name)).unwrap();
+    assert!(read("b/secret") == secret && read("b/late") == noise(9 * BLOCK, 5));
+    assert!(read("b/open") == noise(40 * BLOCK, 2));
+    // What both have had is not sent again.
+    let block = |number: usize| &secret[number * BLOCK..][..BLOCK];
+    let times = |number: usize| stream.windows(BLOCK).filter(|part| *part == block(number)).count();
+    for (number, count) in
+        [(2, 0), (3, 1), (99, 0), (100, 1), (105, 1), (119, 1), (120, 0), (399, 1)]
+    {
+        assert_eq!(times(number), count, "block {number}");
+    }
+    if let Ok(dump) = Command::new("zstream").args(["dump", "-v"]).arg(bench.at("stream")).output()
+    {
+        let text = String::from_utf8_lossy(&dump.stdout);
+        assert!(dump.status.success() && text.contains("redact_from_snaps"), "{text}");
+        assert!(!text.contains("REDACT object"), "{text}");
+    }
+    // A stream that lacks part of what a receiver lacks is refused; so is one that goes on from what is whole.
+    let (_, refused) = bench.through_file(&["-i", "#both", "tank/a@two"], &["tank/c"]);
+    assert!(refused.unwrap_err().contains("was received redacted"));
+    let (stream, received) = bench.through_file(&["-i", "#only", "tank/a@two"], &["tank/c"]);
+    received.unwrap();
+    bench.cenote(&["zfs", "mount", "tank/c"]);
+    assert!(read("c/secret") == secret);
+    // It goes on from where it was cut off like any other.
+    bench.cenote(&["zfs", "unmount", "tank/c"]);
+    bench.cenote(&["zfs", "rollback", "-r", "tank/c@one"]);
+    assert!(!bench.receive(&["-s", "tank/c"], &stream[..stream.len() / 2]).status.success());
+    let token = bench.value("receive_resume_token", "tank/c");
+    bench.received(&["-s", "tank/c"], &bench.stream(&["-t", &token]));
+    bench.cenote(&["zfs", "mount", "tank/c"]);
+    assert!(read("c/secret") == secret && read("c/late") == noise(9 * BLOCK, 5));
+    // Redacted once more, for fewer: what stays hidden is not told again.
+    for name in ["tank/x", "tank/y"] {
+        bench.cenote(&["zfs", "destroy", "-r", name]);
+    }
+    bench.cenote(&["zpool", "export", "tank"]);
+    bench.zdb();
+}
+
+#[test]
+fn what_is_redacted_now_is_taken_from_who_had_it() {
+    let Some((bench, secret)) = with_secrets() else { return };
+    bench.received(&["tank/b"], &bench.stream(&["tank/a@one"]));
+    fs::write(bench.at("mnt/tank/a/late"), "later").unwrap();
+    bench.cenote(&["zfs", "snapshot", "tank/a@two"]);
+    bench.cenote(&["zfs", "clone", "tank/a@two", "tank/z"]);
+    let file = fs::File::options().write(true).open(bench.at("mnt/tank/z/secret")).unwrap();
+    file.write_all_at(&noise(2 * BLOCK, 9), 7 * BLOCK as u64).unwrap();
+    drop(file);
+    bench.cenote(&["zfs", "snapshot", "tank/z@r"]);
+    bench.cenote(&["zfs", "redact", "tank/a@two", "now", "tank/z@r"]);
+    let (_, received) =
+        bench.through_file(&["--redact", "now", "-i", "@one", "tank/a@two"], &["tank/b"]);
+    received.unwrap();
+    bench.cenote(&["zfs", "mount", "-f", "tank/b"]);
+    let found = fs::read(bench.at("mnt/tank/b/secret")).unwrap();
+    assert!(found[..7 * BLOCK] == secret[..7 * BLOCK] && found[9 * BLOCK..] == secret[9 * BLOCK..]);
+    assert!(found[7 * BLOCK..9 * BLOCK].iter().all(|byte| *byte == 0));
+}

@@ -69,10 +69,14 @@ impl Sending {
         let key = key.filter(|_| raw);
         let key = key.map(|key| -> Result<_> {
             let ivset = catalog.dataset_field(to, KEY_IVSET_GUID)?.unwrap_or(0);
-            Ok(begin::key_data(&key, &set, ivset, since.map_or(0, |since| since.ivset_guid)))
+            let from = since.as_ref().map_or(0, |since| since.ivset_guid);
+            Ok(begin::key_data(&key, &set, ivset, from))
         });
-        let payload = begin::payload(options.resume, key.transpose()?)?;
-        let after = since.map_or(Txg(0), |since| since.creation_txg);
+        let after = since.as_ref().map_or(Txg(0), |since| since.creation_txg);
+        // Nothing is ever left out of raw streams, so who receives them lacks nothing.
+        let before = since.and_then(|since| since.lacking).filter(|_| !raw);
+        let lacking = before.as_ref().map(|before| before.guids.as_slice());
+        let payload = begin::payload(lacking, options.resume, key.transpose()?)?;
         let source = Source {
             set,
             features,
@@ -80,6 +84,7 @@ impl Sending {
             after,
             resume: options.resume,
             redaction: None,
+            before,
         };
         Ok(Self { source, begin, payload, saved: options.saved })
     }

@@ -203,7 +203,7 @@ fn one(
     (options, redaction): (&Options, Option<&Redaction>),
     writer: &mut StreamWriter<Sink<'_>>,
 ) -> Result<(), Failure> {
-    let sent = Sending::new(doing.pool, catalog, &stream.to, stream.since, options)
+    let sent = Sending::new(doing.pool, catalog, &stream.to, stream.since.clone(), options)
         .and_then(|sending| match redaction {
             Some(redaction) => sending.redacted(redaction.clone()),
             None => Ok(sending),

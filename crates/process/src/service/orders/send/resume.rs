@@ -53,7 +53,8 @@ pub(super) fn plan(
     let (mut since, mut before, mut shown) = (None, None, None);
     if let Some(from) = list.u64("fromguid") {
         let gone = || refuse(&format!("incremental source {from:#x} no longer exists"));
-        let found = resumed_source(catalog, &to, from).map_err(|error| doing.refused(&error))?;
+        let found = resumed_source(catalog, &to, from, guids(&list, "book_redact_snaps"));
+        let found = found.map_err(|error| doing.refused(&error))?;
         let (point, name) = found.ok_or_else(gone)?;
         (since, shown, before) = (Some(point), Some(name.to_string()), Some(name));
     }
