@@ -39,6 +39,7 @@ mod refusals;
 mod replaced;
 mod replicate;
 mod replicators;
+mod saved;
 mod sending;
 mod sessions;
 mod silent;

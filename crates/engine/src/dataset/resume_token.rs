@@ -137,6 +137,17 @@ impl Catalog {
         }
     }
 
+    /// The head that a receive into `head` fills and was cut off, itself or beside it, and what its token says.
+    pub fn received_in_part(&self, head: &Dataset) -> Result<Option<(Dataset, NvList)>> {
+        let (token, beside) = self.resume_token_in(head)?;
+        let Some(token) = token else { return Ok(None) };
+        let filled = match beside {
+            Some(_) => self.head(&self.child(&head.directory, TEMPORARY)?)?,
+            None => head.clone(),
+        };
+        Ok(Some((filled, decode(&token)?)))
+    }
+
     fn own_token(&self, head: &Dataset) -> Result<Option<String>> {
         // What a finished receive leaves behind does not count.
         if !head.phys.is_inconsistent() {

@@ -5,6 +5,7 @@
 
 mod plan;
 mod resume;
+mod saved;
 mod sink;
 mod words;
 
@@ -63,6 +64,10 @@ impl Order for Send<'_> {
                 let resumed = resume::plan(doing, &catalog, token, self.0.verbose)?;
                 (resumed.plan, resumed.options)
             }
+            None if self.0.saved => {
+                let saved = saved::plan(doing, &catalog, &self.0.snapshot, self.0.verbose)?;
+                (saved.plan, saved.options)
+            }
             None => {
                 let plan = plan::plan(&catalog, self.0).map_err(|refusal| match refusal {
                     Refusal::Error(error) => doing.refused(&error),
@@ -87,6 +92,10 @@ impl Order for Send<'_> {
         let sent = plan.streams.iter().filter(|_| !self.0.dry_run);
         let kept = sent.map(|stream| doing.pool.kept().keep(stream.to.id));
         let _kept: Vec<_> = kept.collect();
+        let _claimed = match plan.streams.first().filter(|_| self.0.saved && !self.0.dry_run) {
+            Some(stream) => saved::Claim::of(doing, &stream.to)?,
+            None => None,
+        };
         for stream in &plan.streams {
             doing
                 .pool
@@ -186,7 +195,7 @@ impl Send<'_> {
             let total = sizes.get(place).copied().flatten().unwrap_or(0);
             (writer.sink().written, writer.sink().total) = (0, total);
             doing.replies.part(Part::Sending(stream.to.name.to_string()))?;
-            one(doing, catalog, stream, (options, plan.redaction.as_ref()), &mut writer)?;
+            one(doing, catalog, (stream, plan), options, &mut writer)?;
         }
         match is_package {
             true => writer.close().map_err(|error| doing.refused(&error)),
@@ -199,19 +208,23 @@ impl Send<'_> {
 fn one(
     doing: &Doing<'_>,
     catalog: &Catalog,
-    stream: &Stream,
-    (options, redaction): (&Options, Option<&Redaction>),
+    (stream, plan): (&Stream, &Plan),
+    options: &Options,
     writer: &mut StreamWriter<Sink<'_>>,
 ) -> Result<(), Failure> {
     let sent = Sending::new(doing.pool, catalog, &stream.to, stream.since.clone(), options)
-        .and_then(|sending| match redaction {
+        .map(|sending| match &plan.part_of {
+            Some((name, guid)) => sending.standing_for(name, *guid),
+            None => sending,
+        })
+        .and_then(|sending| match &plan.redaction {
             Some(redaction) => sending.redacted(redaction.clone()),
             None => Ok(sending),
         })
         .and_then(|sending| sending.write(writer, &mut |_| Ok(())));
     sent.map_err(|error| {
         let words = match error.kind() {
-            ErrorKind::InvalidArgument if redaction.is_some() => error.reason().to_owned(),
+            ErrorKind::InvalidArgument if plan.redaction.is_some() => error.reason().to_owned(),
             _ => words::words(&error),
         };
         cannot(doing, &stream.to, &error, &words)

@@ -45,6 +45,8 @@ pub(super) struct Plan {
     pub(super) warnings: Vec<String>,
     /// Blocks that are left out of the one stream there is.
     pub(super) redaction: Option<Redaction>,
+    /// Name and guid of the snapshot that it is a part of.
+    pub(super) part_of: Option<(String, Guid)>,
 }
 
 /// Which of them there are to plan.

@@ -37,9 +37,7 @@ pub(super) fn plan(
         return Err(doing.refuse(FailureKind::NotFound, &format!("'{pool}' is another pool")));
     }
     if told {
-        let mut lines = vec!["resume token contents:".to_owned()];
-        contents(&list, &mut lines);
-        doing.replies.part(Part::Said(lines))?;
+        doing.replies.part(Part::Said(contents(&list)))?;
     }
     let to = resumed_snapshot(catalog, name, guid).map_err(|error| match error.kind() {
         ErrorKind::NotFound => {
@@ -73,7 +71,7 @@ pub(super) fn plan(
     Ok(Resumed { plan: Plan { streams, redaction, ..Plan::default() }, options })
 }
 
-fn guids<'a>(list: &'a NvList, key: &str) -> Option<&'a [u64]> {
+pub(super) fn guids<'a>(list: &'a NvList, key: &str) -> Option<&'a [u64]> {
     match list.get(key) {
         Some(Value::Uint64Array(guids)) => Some(guids),
         _ => None,
@@ -81,8 +79,8 @@ fn guids<'a>(list: &'a NvList, key: &str) -> Option<&'a [u64]> {
 }
 
 /// The lines of a list, as OpenZFS prints lists.
-fn contents(list: &NvList, lines: &mut Vec<String>) {
-    lines.push("nvlist version: 0".to_owned());
+pub(super) fn contents(list: &NvList) -> Vec<String> {
+    let mut lines = vec!["resume token contents:".to_owned(), "nvlist version: 0".to_owned()];
     for pair in list {
         let name = String::from_utf8_lossy(&pair.name);
         let value = match &pair.value {
@@ -97,4 +95,5 @@ fn contents(list: &NvList, lines: &mut Vec<String>) {
         };
         lines.push(format!("\t{name} = {value}"));
     }
+    lines
 }
