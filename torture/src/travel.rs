@@ -93,12 +93,13 @@ impl Runner {
             raw: has(RAW),
             ..Options::default()
         };
+        let from = since.as_ref().map_or(0, |since| since.guid.0);
         let Some(stream) = self.stream(&source, since, &options)? else { return Ok(()) };
         let partial = Partial {
             listing: state.snapshots[&name].clone(),
             snapshot: short(&name),
             origin,
-            from: since.map_or(0, |since| since.guid.0),
+            from,
             raw: has(RAW) && self.setup.encrypted,
             is_new: over.is_none(),
             force: has(FORCE),
@@ -139,7 +140,7 @@ impl Runner {
                 return Ok((source, None, None, None));
             };
             let since = Since::snapshot(&catalog, &source, &origin).ok();
-            let name = since.map(|_| origin.name.to_string());
+            let name = since.as_ref().map(|_| origin.name.to_string());
             return Ok((source, since, name, None));
         };
         let since = common(&catalog, &source, &head)?;
@@ -186,7 +187,7 @@ impl Runner {
         };
         let since = match list.u64("fromguid") {
             None => None,
-            Some(guid) => match resumed_source(&catalog, &source, guid) {
+            Some(guid) => match resumed_source(&catalog, &source, guid, None) {
                 Ok(Some((since, _))) => Some(since),
                 _ => return self.pass(),
             },

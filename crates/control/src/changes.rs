@@ -354,8 +354,10 @@ pub struct RedactRequest {
 /// What `zfs send` asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SendRequest {
-    /// Full name of the snapshot; nothing with a token.
+    /// Full name of the snapshot, or of what was received in part; nothing with a token.
     pub snapshot: String,
+    /// What was received in part is sent (`-S`).
+    pub saved: bool,
     /// Where a receive was cut off (`-t`).
     pub token: Option<String>,
     /// Full name of the bookmark that says what is left out (`--redact`).

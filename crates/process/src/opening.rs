@@ -24,6 +24,7 @@ use cenote_engine::pool::{OpenOptions, Pool, Rewind};
 use cenote_engine::txg::Tx;
 use cenote_engine::{Error, ErrorKind};
 use cenote_format::Txg;
+use cenote_posix::write::put_first_quotas;
 
 use crate::lock_holder;
 use crate::memory;
@@ -232,7 +233,7 @@ pub fn create(plan: &CreatePool) -> Result<Arc<dyn PoolService>, Failure> {
     let failed = |words| Failure::new(FailureKind::Other, words);
     let _partitions = whole_disks::partition(&mut vdevs).map_err(failed)?;
     let Additions { tops, spares, caches } = planned::sorted(&vdevs);
-    let settings::NewSettings { files, encryption, mut stored, .. } =
+    let settings::NewSettings { files, encryption, mut stored, quotas, .. } =
         settings::split_settings(&plan.root_properties).map_err(|error| cannot(&error))?;
     let encryption = match &plan.root_key {
         Some(key) => {
@@ -263,6 +264,7 @@ pub fn create(plan: &CreatePool) -> Result<Arc<dyn PoolService>, Failure> {
         OpenOptions { cache_limit: Budget::now().cache, writable: true, ..OpenOptions::default() };
     let fill = move |set: &ObjectSet, tx: &Tx| {
         cenote_posix::create::initialise(set, tx, &files)
+            .and_then(|()| put_first_quotas(set, tx, &quotas))
             .map_err(|error| Error::invalid(error.reason))
     };
     let live =

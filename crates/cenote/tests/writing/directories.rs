@@ -97,6 +97,39 @@ fn directories_of_mounts_are_removed_again() {
 }
 
 #[test]
+fn unmounting_all_goes_on_after_what_is_busy() {
+    let Some((bench, devices)) = Bench::mounting(1) else { return };
+    bench.create(&[&devices[0]]);
+    fs::write(bench.at("key"), [7; 32]).unwrap();
+    let key = format!("keylocation=file://{}", bench.at("key").display());
+    let root = |name: &str| {
+        bench.orders(&[&format!("zfs create -o encryption=on -o keyformat=raw -o {key} {name}")]);
+    };
+    ["tank/a", "tank/b", "tank/e"].iter().for_each(|name| root(name));
+    bench.orders(&["zfs create tank/b/in", "zfs create tank/c"]);
+    let busy = fs::File::create(bench.at("mnt/tank/b/in/file")).unwrap();
+    let at = |name: &str| bench.at("mnt").join(name).display().to_string();
+    let words = |name: &str| format!("cannot unmount '{}': pool or dataset is busy", at(name));
+    let all = ["tank/b/in", "tank/b", "tank"].map(words).join("\n");
+    assert_eq!(bench.refusal("zfs unmount -a"), all);
+    let mounted = |name: &str| bench.is_mounted(name);
+    let stay = ["tank", "tank/b", "tank/b/in"];
+    assert!(stay.iter().all(|name| mounted(name)));
+    assert!(["tank/a", "tank/c", "tank/e"].iter().all(|name| !mounted(name)));
+    // Keys go with what was unmounted, and with nothing else.
+    bench.orders(&["zfs mount -a"]);
+    assert_eq!(bench.refusal("zfs unmount -u -a"), all);
+    for (root, status) in
+        [("tank/a", "unavailable"), ("tank/b", "available"), ("tank/e", "unavailable")]
+    {
+        assert_eq!(bench.value("keystatus", root), status, "{root}");
+    }
+    drop(busy);
+    bench.orders(&["zfs unmount -a"]);
+    assert!(stay.iter().all(|name| !mounted(name)));
+}
+
+#[test]
 fn unmounting_unloads_keys_if_nothing_else_needs_them() {
     let Some((bench, devices)) = Bench::mounting(1) else { return };
     bench.create(&[&devices[0]]);

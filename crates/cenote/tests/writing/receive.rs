@@ -22,7 +22,7 @@ impl Bench {
         command.spawn().unwrap()
     }
 
-    fn receive(&self, arguments: &[&str], stream: &[u8]) -> Output {
+    pub(super) fn receive(&self, arguments: &[&str], stream: &[u8]) -> Output {
         let mut child = self.receiving(arguments);
         // who refuses a stream does not read it
         drop(child.stdin.take().unwrap().write_all(stream));

@@ -103,3 +103,162 @@ fn what_is_redacted_is_not_sent() {
     bench.cenote(&["zpool", "export", "tank"]);
     bench.zdb();
 }
+
+/// A filesystem with a snapshot, two clones that hide parts of its file, and a redaction bookmark; what the file
+/// holds.
+fn with_secrets() -> Option<(Bench, Vec<u8>)> {
+    let (bench, devices) = Bench::mounting(1)?;
+    bench.create(&[&devices[0]]);
+    bench.cenote(&["zfs", "create", "-o", "recordsize=4k", "-o", "compression=off", "tank/a"]);
+    let secret = noise(400 * BLOCK, 1);
+    fs::write(bench.at("mnt/tank/a/secret"), &secret).unwrap();
+    fs::write(bench.at("mnt/tank/a/open"), noise(40 * BLOCK, 2)).unwrap();
+    bench.cenote(&["zfs", "snapshot", "tank/a@one"]);
+    for (clone, hidden) in [("x", 20..120), ("y", 100..400)] {
+        let name = format!("tank/{clone}");
+        bench.cenote(&["zfs", "clone", "tank/a@one", &name]);
+        let place = bench.at("mnt/tank").join(clone).join("secret");
+        let file = fs::File::options().write(true).open(place).unwrap();
+        for block in hidden {
+            file.write_all_at(&noise(BLOCK, 77), block * BLOCK as u64).unwrap();
+        }
+        drop(file);
+        bench.cenote(&["zfs", "snapshot", &format!("{name}@r")]);
+    }
+    bench.cenote(&["zfs", "redact", "tank/a@one", "both", "tank/x@r", "tank/y@r"]);
+    bench.cenote(&["zfs", "redact", "tank/a@one", "only", "tank/y@r"]);
+    Some((bench, secret))
+}
+
+#[test]
+fn what_was_cut_off_while_it_was_redacted_goes_on() {
+    let Some((bench, secret)) = with_secrets() else { return };
+    let whole = bench.stream(&["--redact", "only", "tank/a@one"]);
+    let cut = &whole[..whole.len() / 2];
+    let output = bench.receive(&["-s", "tank/b"], cut);
+    assert!(!output.status.success());
+    let token = bench.value("receive_resume_token", "tank/b");
+    let said = bench.cenote(&["zfs", "send", "-nv", "-t", &token]);
+    let guid = |name: &str| format!("{:#x}", bench.value("guid", name).parse::<u64>().unwrap());
+    assert!(said.contains(&format!("\tredact_snaps = {}\n", guid("tank/y@r"))), "{said}");
+    // Which bookmark it was is found by its redaction snapshots; the rest of another one is refused.
+    let rest = bench.stream(&["-t", &token]);
+    assert!(rest.len() < whole.len());
+    let block = |number: usize| &secret[number * BLOCK..][..BLOCK];
+    let holds = |stream: &[u8], number| stream.windows(BLOCK).any(|part| part == block(number));
+    assert!(!(100..400).step_by(30).any(|number| holds(&rest, number)));
+    bench.cenote(&["zfs", "destroy", "tank/a#only"]);
+    let said = bench.refused(&["zfs", "send", "-t", &token]);
+    assert_eq!(said, "cannot resume send: no appropriate redaction bookmark exists\n");
+    bench.received(&["-s", "tank/b"], &rest);
+    assert_eq!(bench.value("redact_snaps", "tank/b"), bench.value("guid", "tank/y@r"));
+    bench.cenote(&["zfs", "mount", "-f", "tank/b"]);
+    let found = fs::read(bench.at("mnt/tank/b/secret")).unwrap();
+    assert!(found[..100 * BLOCK] == secret[..100 * BLOCK]);
+    assert!(found[100 * BLOCK..].iter().all(|byte| *byte == 0));
+    assert_eq!(fs::read(bench.at("mnt/tank/b/open")).unwrap(), noise(40 * BLOCK, 2));
+    bench.cenote(&["zpool", "export", "tank"]);
+    bench.zdb();
+}
+
+#[test]
+fn what_was_redacted_is_sent_later() {
+    let Some((bench, mut secret)) = with_secrets() else { return };
+    bench.received(&["tank/b"], &bench.stream(&["--redact", "both", "tank/a@one"]));
+    bench.received(&["tank/c"], &bench.stream(&["--redact", "only", "tank/a@one"]));
+    let file = bench.at("mnt/tank/a/secret");
+    let changed = fs::File::options().write(true).open(&file).unwrap();
+    for number in [3, 105, 110, 399] {
+        let new = noise(BLOCK, 1000 + number as u32);
+        changed.write_all_at(&new, (number * BLOCK) as u64).unwrap();
+        secret[number * BLOCK..][..BLOCK].copy_from_slice(&new);
+    }
+    drop(changed);
+    fs::write(bench.at("mnt/tank/a/late"), noise(9 * BLOCK, 5)).unwrap();
+    bench.cenote(&["zfs", "snapshot", "tank/a@two"]);
+    let (stream, received) = bench.through_file(&["-i", "#both", "tank/a@two"], &["tank/b"]);
+    received.unwrap();
+    assert_eq!(bench.value("redact_snaps", "tank/b"), "-");
+    bench.cenote(&["zfs", "mount", "tank/b"]);
+    let read = |name: &str| fs::read(bench.at("mnt/tank").join(name)).unwrap();
+    assert!(read("b/secret") == secret && read("b/late") == noise(9 * BLOCK, 5));
+    assert!(read("b/open") == noise(40 * BLOCK, 2));
+    // What both have had is not sent again.
+    let block = |number: usize| &secret[number * BLOCK..][..BLOCK];
+    let times = |number: usize| stream.windows(BLOCK).filter(|part| *part == block(number)).count();
+    for (number, count) in
+        [(2, 0), (3, 1), (99, 0), (100, 1), (105, 1), (119, 1), (120, 0), (399, 1)]
+    {
+        assert_eq!(times(number), count, "block {number}");
+    }
+    if let Ok(dump) = Command::new("zstream").args(["dump", "-v"]).arg(bench.at("stream")).output()
+    {
+        let text = String::from_utf8_lossy(&dump.stdout);
+        assert!(dump.status.success() && text.contains("redact_from_snaps"), "{text}");
+        assert!(!text.contains("REDACT object"), "{text}");
+    }
+    // A stream that lacks part of what a receiver lacks is refused; so is one that goes on from what is whole.
+    let (_, refused) = bench.through_file(&["-i", "#both", "tank/a@two"], &["tank/c"]);
+    assert!(refused.unwrap_err().contains("was received redacted"));
+    let (stream, received) = bench.through_file(&["-i", "#only", "tank/a@two"], &["tank/c"]);
+    received.unwrap();
+    bench.cenote(&["zfs", "mount", "tank/c"]);
+    assert!(read("c/secret") == secret);
+    // It goes on from where it was cut off like any other.
+    bench.cenote(&["zfs", "unmount", "tank/c"]);
+    bench.cenote(&["zfs", "rollback", "-r", "tank/c@one"]);
+    assert!(!bench.receive(&["-s", "tank/c"], &stream[..stream.len() / 2]).status.success());
+    let token = bench.value("receive_resume_token", "tank/c");
+    bench.received(&["-s", "tank/c"], &bench.stream(&["-t", &token]));
+    bench.cenote(&["zfs", "mount", "tank/c"]);
+    assert!(read("c/secret") == secret && read("c/late") == noise(9 * BLOCK, 5));
+    // Redacted once more: what stays hidden is not told again, and what is hidden now goes.
+    bench.cenote(&["zfs", "clone", "tank/a@two", "tank/z"]);
+    let file = fs::File::options().write(true).open(bench.at("mnt/tank/z/secret")).unwrap();
+    file.write_all_at(&noise(20 * BLOCK, 78), 110 * BLOCK as u64).unwrap();
+    drop(file);
+    bench.cenote(&["zfs", "snapshot", "tank/z@r"]);
+    bench.cenote(&["zfs", "redact", "tank/a@two", "now", "tank/z@r"]);
+    bench.received(&["tank/d"], &bench.stream(&["--redact", "both", "tank/a@one"]));
+    let send = ["--redact", "now", "-i", "#both", "tank/a@two"];
+    let (_, received) = bench.through_file(&send, &["tank/d"]);
+    received.unwrap();
+    bench.cenote(&["zfs", "mount", "-f", "tank/d"]);
+    let found = read("d/secret");
+    for number in 0..400 {
+        let zeros = vec![0; BLOCK];
+        let wanted = if (110..130).contains(&number) { &zeros[..] } else { block(number) };
+        assert!(&found[number * BLOCK..][..BLOCK] == wanted, "block {number}");
+    }
+    if let Ok(dump) = Command::new("zstream").args(["dump", "-v"]).arg(bench.at("stream")).output()
+    {
+        let text = String::from_utf8_lossy(&dump.stdout);
+        let told: Vec<&str> = text.lines().filter(|line| line.starts_with("REDACT ")).collect();
+        assert_eq!(told.len(), 2, "{told:?}");
+        assert!(told[0].ends_with("offset = 450560 length = 4096"), "{told:?}");
+        assert!(told[1].ends_with("offset = 491520 length = 40960"), "{told:?}");
+    }
+    bench.cenote(&["zpool", "export", "tank"]);
+    bench.zdb();
+}
+
+#[test]
+fn what_is_redacted_now_is_taken_from_who_had_it() {
+    let Some((bench, secret)) = with_secrets() else { return };
+    bench.received(&["tank/b"], &bench.stream(&["tank/a@one"]));
+    fs::write(bench.at("mnt/tank/a/late"), "later").unwrap();
+    bench.cenote(&["zfs", "snapshot", "tank/a@two"]);
+    bench.cenote(&["zfs", "clone", "tank/a@two", "tank/z"]);
+    let file = fs::File::options().write(true).open(bench.at("mnt/tank/z/secret")).unwrap();
+    file.write_all_at(&noise(2 * BLOCK, 9), 7 * BLOCK as u64).unwrap();
+    drop(file);
+    bench.cenote(&["zfs", "snapshot", "tank/z@r"]);
+    bench.cenote(&["zfs", "redact", "tank/a@two", "now", "tank/z@r"]);
+    let (_, received) =
+        bench.through_file(&["--redact", "now", "-i", "@one", "tank/a@two"], &["tank/b"]);
+    received.unwrap();
+    bench.cenote(&["zfs", "mount", "-f", "tank/b"]);
+    let found = fs::read(bench.at("mnt/tank/b/secret")).unwrap();
+    assert!(found[..7 * BLOCK] == secret[..7 * BLOCK] && found[9 * BLOCK..] == secret[9 * BLOCK..]);
+    assert!(found[7 * BLOCK..9 * BLOCK].iter().all(|byte| *byte == 0));
+}

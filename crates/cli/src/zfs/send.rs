@@ -114,11 +114,9 @@ fn request(client: &Client, parsed: &Parsed) -> Result<SendRequest, Refused> {
         dry_run: parsed.has('n'),
         verbose: parsed.has('v') || parsed.has('V') || parsed.has('P'),
         parsable: parsed.has('P'),
+        saved: parsed.has('S'),
         ..SendRequest::default()
     };
-    if parsed.has('S') {
-        return Err(Refused::Line("zfs send --saved is not supported yet".to_owned()));
-    }
     if parsed.has('d') && (request.recursive || request.intermediates) {
         return Err(Refused::Line("Error: multiple snapshots cannot be sent redacted.".to_owned()));
     }
@@ -135,7 +133,7 @@ fn request(client: &Client, parsed: &Parsed) -> Result<SendRequest, Refused> {
         (None, [operand]) => Some(operand.clone()),
         _ => return usage("too many arguments"),
     };
-    let combined = ['i', 'I', 'R', 'p', 'b', 'h'].iter().any(|letter| parsed.has(*letter));
+    let combined = ['i', 'I', 'R', 'p', 'b', 'h', 'S'].iter().any(|letter| parsed.has(*letter));
     if parsed.arguments('i').chain(parsed.arguments('I')).count() > 1 {
         return usage("");
     }
@@ -147,13 +145,38 @@ fn request(client: &Client, parsed: &Parsed) -> Result<SendRequest, Refused> {
                      output.";
         return Err(Refused::Line(lines.to_owned()));
     }
-    if let Some(operand) = operand {
+    if request.saved {
+        of_saved(client, parsed, operand.unwrap_or_default(), &mut request)?;
+    } else if let Some(operand) = operand {
         let from = parsed.argument('I').or(parsed.argument('i'));
         of_snapshot(client, operand, (from, parsed.argument('d')), &mut request)?;
     }
     // All snapshots, from the first on.
     request.intermediates |= request.recursive && request.from.is_none();
     Ok(request)
+}
+
+/// Takes the name of what was received in part.
+fn of_saved(
+    client: &Client,
+    parsed: &Parsed,
+    operand: String,
+    request: &mut SendRequest,
+) -> Result<(), Refused> {
+    let usage = |message: &str| Err(Refused::Usage(message.to_owned()));
+    // The forms of blocks are those of the stream that was received.
+    let others = ['i', 'I', 'R', 'p', 'b', 'h', 'L', 'e', 'c', 'w', 'd'];
+    if others.iter().any(|letter| parsed.has(*letter)) {
+        return usage("incompatible flags combined with saved send flag");
+    }
+    if operand.contains('@') {
+        return usage("saved send must specify the dataset with partially-received state");
+    }
+    names::check(&operand, &common::DATASETS)
+        .map_err(|problem| Refused::Line(format!("cannot open '{operand}': {problem}")))?;
+    common::open(client, &operand, &common::DATASETS, Some(0), &["type"]).map_err(Refused::Line)?;
+    request.snapshot = operand;
+    Ok(())
 }
 
 /// Takes the names of what is sent and of what it goes on from.

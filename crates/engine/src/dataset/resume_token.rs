@@ -9,7 +9,7 @@ use cenote_codec::checksum::{WordOrder, fletcher4};
 use cenote_codec::compress::{Algorithm, Method, compress, decompress};
 use cenote_format::ObjectId;
 use cenote_format::bytes::ByteOrder;
-use cenote_format::dsl_dataset::resume;
+use cenote_format::dsl_dataset::{KEY_REDACTED_DATASETS, resume};
 use cenote_format::nvlist::{Encoding, NvList, Value};
 
 use super::{Catalog, Dataset, Table};
@@ -102,8 +102,12 @@ fn state(table: &Table) -> Result<NvList> {
             list.push(name, Value::Boolean);
         }
     }
-    if let Some(guids) = table.numbers_of(resume::REDACT_SNAPSHOTS)? {
-        list.push("book_redact_snaps", Value::Uint64Array(guids));
+    for (name, key) in
+        [("redact_snaps", KEY_REDACTED_DATASETS), ("book_redact_snaps", resume::REDACT_SNAPSHOTS)]
+    {
+        if let Some(guids) = table.numbers_of(key)? {
+            list.push(name, Value::Uint64Array(guids));
+        }
     }
     Ok(list)
 }
@@ -131,6 +135,17 @@ impl Catalog {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok((None, None)),
             Err(error) => Err(error),
         }
+    }
+
+    /// The head that a receive into `head` fills and was cut off, itself or beside it, and what its token says.
+    pub fn received_in_part(&self, head: &Dataset) -> Result<Option<(Dataset, NvList)>> {
+        let (token, beside) = self.resume_token_in(head)?;
+        let Some(token) = token else { return Ok(None) };
+        let filled = match beside {
+            Some(_) => self.head(&self.child(&head.directory, TEMPORARY)?)?,
+            None => head.clone(),
+        };
+        Ok(Some((filled, decode(&token)?)))
     }
 
     fn own_token(&self, head: &Dataset) -> Result<Option<String>> {

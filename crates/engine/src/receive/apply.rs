@@ -42,9 +42,6 @@ impl StreamFacts {
     /// # Errors
     /// `InvalidArgument`: there is no such stream; `Unsupported`: it cannot be received (yet).
     pub fn of(begin: &Begin, list: &[u8]) -> Result<Self> {
-        let refuse = |what: &str| {
-            Err(Error::unsupported(format!("{what} cannot be received: not supported yet")))
-        };
         if begin.kind != HeaderKind::Substream {
             return Err(Error::invalid("a package within a package"));
         }
@@ -55,9 +52,6 @@ impl StreamFacts {
             return Err(Error::unsupported(reason));
         }
         let (redacted, redacted_from) = redaction(features, list)?;
-        if redacted.is_some() && features.contains(Features::RESUMING) {
-            return refuse("the rest of redacted streams");
-        }
         let kind = match begin.objset_kind {
             FILESYSTEM => ObjsetKind::Zfs,
             VOLUME => ObjsetKind::Zvol,

@@ -2,6 +2,7 @@
 //!
 //! Chapter 07, section 12. Invariant: what can be refused is refused before anything is made.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use cenote_format::ObjectId;
@@ -365,7 +366,11 @@ fn go_on(
     };
     let (known, point) = change.resume_point(filled.id)?.ok_or_else(none)?;
     let is_next = facts.resumed == Some((point.object, point.offset));
-    if known.to != facts.to || known.from != facts.from || !is_next {
+    // Redacted otherwise, it would lack more than what is recorded, or less.
+    let lacking = catalog.dataset_fields(&filled, KEY_REDACTED_DATASETS)?;
+    let is_redacted_so = are_same(lacking.as_deref(), facts.redacted.as_deref())
+        && are_same(known.redacted_from.as_deref(), facts.redacted_from.as_deref());
+    if known.to != facts.to || known.from != facts.from || !is_next || !is_redacted_so {
         let reason = "the stream does not go on where the receive was cut off";
         return Err(Error::invalid(reason).with_advice("send with the present token"));
     }
@@ -378,6 +383,12 @@ fn go_on(
         return Err(Error::invalid(reason).with_advice(advice));
     }
     Ok(Begun { head: filled.id, target, bytes: point.bytes, refused: Vec::new() })
+}
+
+/// Whether both have the same guids, in whatever order.
+fn are_same(one: Option<&[u64]>, other: Option<&[u64]>) -> bool {
+    let sorted = |guids: &[u64]| guids.iter().copied().collect::<BTreeSet<_>>();
+    one.map(sorted) == other.map(sorted)
 }
 
 fn has_temporary(catalog: &Catalog, head: &Dataset) -> Result<bool> {

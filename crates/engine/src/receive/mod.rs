@@ -99,6 +99,7 @@ impl StreamFacts {
             embedded: self.embedded,
             compressed: self.compressed,
             raw: self.raw.is_some(),
+            redacted_from: self.redacted_from.clone(),
         }
     }
 }

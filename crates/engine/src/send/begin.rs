@@ -41,9 +41,17 @@ pub(super) fn begin(
     })
 }
 
-/// The list that comes with it, packed; empty where there is nothing to say.
-pub(super) fn payload(resume: Option<Resume>, key: Option<NvList>) -> Result<Vec<u8>> {
+/// The list that comes with it, packed; empty where there is nothing to say. `lacking`: for which snapshots blocks
+/// were left out of what it goes on from.
+pub(super) fn payload(
+    lacking: Option<&[u64]>,
+    resume: Option<Resume>,
+    key: Option<NvList>,
+) -> Result<Vec<u8>> {
     let mut list = NvList::new();
+    if let Some(guids) = lacking {
+        list.push("redact_from_snaps", Value::Uint64Array(guids.to_vec()));
+    }
     if let Some(resume) = resume {
         list.push("resume_object", resume.object);
         list.push("resume_offset", resume.offset);

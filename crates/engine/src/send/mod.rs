@@ -8,6 +8,7 @@
 //! be resumed; two batches wait in memory at most.
 
 mod begin;
+mod beside;
 mod blocks;
 mod estimate;
 mod left_out;

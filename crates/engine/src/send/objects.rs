@@ -3,7 +3,8 @@
 //! Chapter 07, sections 5, 6, 8 and 10. A block of dnodes is the unit: where it changed, all its objects are told,
 //! and all its free slots.
 //!
-//! Invariant: no block of an object is told before its dnode; nothing but the blocks' births decides what is sent.
+//! Invariant: no block of an object is told before its dnode, if that is told; nothing but the blocks' births and
+//! redaction lists decides what is sent.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::SyncSender;
@@ -16,6 +17,7 @@ use cenote_format::send_stream::{
 };
 use cenote_format::{Dnode, ObjectId, ObjectType, Txg};
 
+use super::beside::{Beside, END, Place};
 use super::blocks::{Blocks, Data, OLD_MAX_BLOCK, Piece, Wanted, sealed, swapped};
 use super::source::{Resume, Source};
 use crate::walk::{Node, Order, Step, Tree, Walk};
@@ -45,14 +47,16 @@ struct Shape {
 pub(super) struct Objects<'a> {
     source: &'a Source,
     blocks: Blocks<'a>,
+    /// What is told without having changed.
+    beside: Beside<'a>,
     waiting: VecDeque<Slots>,
     current: Option<Shape>,
 }
 
 impl<'a> Objects<'a> {
     pub(super) fn new(source: &'a Source, out: SyncSender<Vec<Piece>>) -> Self {
-        let blocks = Blocks::new(source, out);
-        Self { source, blocks, waiting: VecDeque::new(), current: None }
+        let (blocks, beside) = (Blocks::new(source, out), Beside::new(source, (0, 0)));
+        Self { source, blocks, beside, waiting: VecDeque::new(), current: None }
     }
 
     /// Sends everything.
@@ -62,7 +66,9 @@ impl<'a> Objects<'a> {
         tree.read = set.context().clone();
         (tree.holes, tree.unborn) = (true, true);
         if let Some(resume) = self.source.resume {
-            (tree.resume, tree.above) = (Some(self.resumed_at(resume)?), true);
+            let at = self.resumed_at(resume)?;
+            (tree.resume, tree.above) = (Some(at), true);
+            self.beside = Beside::new(self.source, (at.object, at.block));
         }
         let pipe = &*set.io().pipe;
         for step in Walk::new(pipe, tree, *set.root_pointer(), Order::ParentFirst) {
@@ -73,6 +79,7 @@ impl<'a> Objects<'a> {
             }
         }
         self.tell_until(u64::MAX)?;
+        self.beside(END)?;
         self.blocks.finish()
     }
 
@@ -94,6 +101,9 @@ impl<'a> Objects<'a> {
         }
         if node.object == 0 {
             self.tell_until(u64::MAX)?;
+            if let Some((first, _)) = node.data_blocks() {
+                self.beside((first.saturating_mul(SLOTS_PER_BLOCK), 0))?;
+            }
             return match (node.pointer.is_hole(), node.level) {
                 (true, _) => self.no_dnodes(node),
                 (false, 0) => self.dnodes(node),
@@ -186,8 +196,14 @@ impl<'a> Objects<'a> {
                 break;
             }
             match slots {
-                Slots::Free { first, count } => self.free_objects(first, count)?,
-                Slots::Used(object, dnode) => self.object(object, &dnode)?,
+                Slots::Free { first, count } => {
+                    self.beside((first, 0))?;
+                    self.free_objects(first, count)?;
+                }
+                Slots::Used(object, dnode) => {
+                    self.beside((object, 0))?;
+                    self.object(object, &dnode)?;
+                }
             }
         }
         Ok(())
@@ -242,6 +258,7 @@ impl<'a> Objects<'a> {
         let Shape { object, object_type, block_size, max_block_id } = shape;
         let pointer = node.pointer;
         if node.is_spill() {
+            self.beside((object, u64::MAX))?;
             return match pointer.is_hole() {
                 true => Ok(()),
                 false => self.blocks.add(Wanted::Spill { object, pointer, flags: 0 }),
@@ -250,6 +267,8 @@ impl<'a> Objects<'a> {
         if pointer.is_hole() {
             // What lies beyond 2^64 bytes is not there.
             let Some((first, count)) = node.data_blocks() else { return Ok(()) };
+            self.beside((object, first))?;
+            self.beside.pass(object, first.saturating_add(count.saturating_sub(1)));
             let Some(offset) = first.checked_mul(block_size) else { return Ok(()) };
             if first > max_block_id && !object_type.is_metadata() {
                 return Ok(());
@@ -264,12 +283,19 @@ impl<'a> Objects<'a> {
             let reason = format!("block {} lies beyond 2^64 bytes", node.block);
             Error::corrupt(reason).at_object(self.source.set.id(), object)
         })?;
+        self.beside((object, node.block))?;
+        self.beside.pass(object, node.block);
         let redaction = self.source.redaction.as_ref();
         if redaction.is_some_and(|redaction| redaction.covers(object, node.block)) {
             let (length, to_guid) = (block_size, self.source.to_guid);
             return self.record(Record::Redact(Redact { object, offset, length, to_guid }));
         }
         self.blocks.add(Wanted::Data(Data { object, object_type, offset, block_size, pointer }))
+    }
+
+    /// Tells what comes before that place although it did not change.
+    fn beside(&mut self, end: Place) -> Result<()> {
+        self.beside.tell_before(end, &mut self.blocks)
     }
 
     fn free(&mut self, object: u64, offset: u64, length: u64) -> Result<()> {

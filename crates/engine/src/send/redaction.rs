@@ -117,8 +117,8 @@ impl Changes {
     fn of(pool: &Pool, catalog: &Catalog, to: &Dataset, after: Txg) -> Result<Self> {
         let set = catalog.object_set(to, &**pool.keys())?;
         let features = Features::LARGE_BLOCKS;
-        let source =
-            Source { set, features, to_guid: Guid(1), after, resume: None, redaction: None };
+        let (resume, redaction, before) = (None, None, None);
+        let source = Source { set, features, to_guid: Guid(1), after, resume, redaction, before };
         let mut changes = Self::default();
         let (sender, receiver) = sync_channel::<Vec<Piece>>(BATCHES);
         thread::scope(|scope| {

@@ -2,6 +2,8 @@
 //!
 //! Chapter 07, section 10. Invariant: what is sent has the guid that the token says, whatever it is called now.
 
+use std::collections::BTreeSet;
+
 use cenote_format::NvList;
 
 use super::since::Since;
@@ -48,7 +50,8 @@ pub fn resumed_snapshot(catalog: &Catalog, name: &str, guid: u64) -> Result<Data
     by_name.and(Err(Error::new(ErrorKind::Outdated, "another snapshot has the name now")))
 }
 
-/// What an earlier stream went on from: a snapshot of the same dataset or of one above it, or a bookmark.
+/// What an earlier stream went on from: a snapshot of the same dataset or of one above it, or a bookmark. `lacking`:
+/// for which snapshots blocks were left out of that.
 ///
 /// # Errors
 /// What the disks say.
@@ -56,19 +59,32 @@ pub fn resumed_source(
     catalog: &Catalog,
     to: &Dataset,
     guid: u64,
+    lacking: Option<&[u64]>,
 ) -> Result<Option<(Since, DatasetName)>> {
+    let sorted = |guids: &[u64]| guids.iter().copied().collect::<BTreeSet<_>>();
+    let fitting = |since: Since| match (&since.lacking, lacking) {
+        (Some(own), Some(guids)) => (sorted(&own.guids) == sorted(guids)).then_some(since),
+        (None, Some(_)) => None,
+        // The earlier stream took it for whole.
+        (_, None) => Some(Since { lacking: None, ..since }),
+    };
     let mut at = Some((*to.directory).clone());
     while let Some(directory) = at {
         let head = catalog.head(&directory)?;
         for snapshot in catalog.snapshots(&head)? {
             if snapshot.phys.guid.0 == guid {
                 let since = Since::snapshot(catalog, to, &snapshot)?;
-                return Ok(Some((since, snapshot.name)));
+                if let Some(since) = fitting(since) {
+                    return Ok(Some((since, snapshot.name)));
+                }
             }
         }
         for (name, bookmark) in catalog.bookmarks(&head)? {
             if bookmark.guid.0 == guid {
-                return Ok(Some((Since::bookmark(catalog, to, &name)?, name)));
+                let since = Since::bookmark(catalog, to, &name)?;
+                if let Some(since) = fitting(since) {
+                    return Ok(Some((since, name)));
+                }
             }
         }
         at = catalog.origin(&directory)?.map(|origin| (*origin.directory).clone());

@@ -6,9 +6,9 @@ use std::io::Write;
 use std::sync::mpsc::sync_channel;
 use std::thread;
 
-use cenote_format::Txg;
 use cenote_format::dsl_dataset::{KEY_IVSET_GUID, KEY_REDACTED_DATASETS};
 use cenote_format::send_stream::{Begin, Features};
+use cenote_format::{Guid, Txg};
 
 use super::begin;
 use super::blocks::Piece;
@@ -34,7 +34,7 @@ pub struct Sending {
 }
 
 impl Sending {
-    /// A stream of the snapshot `to`.
+    /// A stream of the snapshot `to`, or of a head that was received in part.
     ///
     /// # Errors
     /// `KeyNotLoaded` for an encrypted dataset that is not sent raw; `Unsupported` for what a stream without an
@@ -69,10 +69,14 @@ impl Sending {
         let key = key.filter(|_| raw);
         let key = key.map(|key| -> Result<_> {
             let ivset = catalog.dataset_field(to, KEY_IVSET_GUID)?.unwrap_or(0);
-            Ok(begin::key_data(&key, &set, ivset, since.map_or(0, |since| since.ivset_guid)))
+            let from = since.as_ref().map_or(0, |since| since.ivset_guid);
+            Ok(begin::key_data(&key, &set, ivset, from))
         });
-        let payload = begin::payload(options.resume, key.transpose()?)?;
-        let after = since.map_or(Txg(0), |since| since.creation_txg);
+        let after = since.as_ref().map_or(Txg(0), |since| since.creation_txg);
+        // Nothing is ever left out of raw streams, so who receives them lacks nothing.
+        let before = since.and_then(|since| since.lacking).filter(|_| !raw);
+        let lacking = before.as_ref().map(|before| before.guids.as_slice());
+        let payload = begin::payload(lacking, options.resume, key.transpose()?)?;
         let source = Source {
             set,
             features,
@@ -80,6 +84,7 @@ impl Sending {
             after,
             resume: options.resume,
             redaction: None,
+            before,
         };
         Ok(Self { source, begin, payload, saved: options.saved })
     }
@@ -97,6 +102,15 @@ impl Sending {
         self.begin.features |= Features::REDACTED;
         self.source.redaction = Some(redaction);
         Ok(self)
+    }
+
+    /// What is sent is what has been received of another snapshot: the stream is one of that.
+    #[must_use]
+    pub fn standing_for(mut self, name: &str, guid: Guid) -> Self {
+        self.begin.to_name = name.to_owned().into_bytes().into();
+        self.begin.to_guid = guid;
+        self.source.to_guid = guid;
+        self
     }
 
     /// Writes the stream. `told` is told the bytes written so far, after each batch, and ends it with an error.

@@ -2,9 +2,10 @@
 //!
 //! Invariant: it is older than what is sent, and of the same dataset or of one it was cloned from.
 
-use cenote_format::dsl_dataset::KEY_IVSET_GUID;
+use cenote_format::dsl_dataset::{KEY_IVSET_GUID, KEY_REDACTED_DATASETS};
 use cenote_format::{Guid, ObjectId, Txg};
 
+use super::left_out::{Redaction, list_of};
 use crate::dataset::{Catalog, Dataset, DatasetName};
 use crate::{Error, Result};
 
@@ -12,7 +13,7 @@ use crate::{Error, Result};
 const CLONES_MAX: usize = 1 << 10;
 
 /// Where an incremental stream begins.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Since {
     /// Identity of the snapshot.
     pub guid: Guid,
@@ -22,6 +23,8 @@ pub struct Since {
     pub ivset_guid: u64,
     /// It belongs to a dataset that what is sent was cloned from.
     pub is_origin: bool,
+    /// What a receiver may lack of it: it was received redacted, or a redaction bookmark says so.
+    pub lacking: Option<Redaction>,
 }
 
 impl Since {
@@ -40,19 +43,16 @@ impl Since {
             creation_txg: txg,
             ivset_guid: catalog.dataset_field(from, KEY_IVSET_GUID)?.unwrap_or(0),
             is_origin: directory != to.directory.id,
+            lacking: catalog.dataset_fields(from, KEY_REDACTED_DATASETS)?.map(Redaction::unlisted),
         })
     }
 
     /// The snapshot that the bookmark `from` was made of, to send `to`.
     ///
     /// # Errors
-    /// `NotFound`; `InvalidArgument` as above.
+    /// `NotFound`; `InvalidArgument` as above, and if its redaction list is not whole.
     pub fn bookmark(catalog: &Catalog, to: &Dataset, from: &DatasetName) -> Result<Self> {
         let bookmark = catalog.bookmark(from)?;
-        if bookmark.details.is_some_and(|details| details.redaction_list.0 != 0) {
-            let reason = "going on from a redaction bookmark is not supported yet";
-            return Err(Error::unsupported(reason));
-        }
         let directory = catalog.directory(from.path())?.id;
         earlier(catalog, to, directory, bookmark.creation_txg, from)?;
         Ok(Self {
@@ -60,6 +60,9 @@ impl Since {
             creation_txg: bookmark.creation_txg,
             ivset_guid: bookmark.details.map_or(0, |details| details.ivset_guid.0),
             is_origin: directory != to.directory.id,
+            lacking: list_of(&bookmark)
+                .map(|list| Redaction::of_list(catalog, list))
+                .transpose()?,
         })
     }
 }

@@ -53,6 +53,8 @@ pub(super) struct Source {
     pub(super) resume: Option<Resume>,
     /// Blocks that are left out.
     pub(super) redaction: Option<Redaction>,
+    /// Blocks that what it goes on from lacks: they are sent whether they changed or not.
+    pub(super) before: Option<Redaction>,
 }
 
 impl Source {

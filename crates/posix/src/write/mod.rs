@@ -48,7 +48,7 @@ pub use file_flags::file_flags;
 pub use log::Intents;
 pub use nfsv4::{AclInherit, AclMode};
 pub use nodes::{GuardedFile, Node};
-pub use quota::QuotaKind;
+pub use quota::{Quota, QuotaKind, put_first_quotas};
 
 pub(crate) use attributes::Layouts;
 pub(crate) use object::{NewFile, make_file, new_flags, salt};

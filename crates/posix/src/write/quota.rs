@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use cenote_engine::ErrorKind;
-use cenote_engine::object::{Accounting, NewObject, Object};
+use cenote_engine::object::{Accounting, NewObject, Object, ObjectSet};
 use cenote_engine::txg::Tx;
 use cenote_engine::zap::{self, Zap};
 use cenote_format::zap::Normalization;
@@ -50,6 +50,17 @@ impl QuotaKind {
             _ => return None,
         })
     }
+}
+
+/// A limit of somebody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quota {
+    /// Of what.
+    pub kind: QuotaKind,
+    /// Number of the user, group or project.
+    pub id: u64,
+    /// Bytes or files; 0 for no limit.
+    pub limit: u64,
 }
 
 const KINDS: [QuotaKind; 6] = [
@@ -125,6 +136,47 @@ fn quota_key(kind: QuotaKind) -> &'static [u8] {
     master_node::QUOTAS.get(kind as usize).copied().unwrap_or_default()
 }
 
+/// The table of these quotas, if there is one.
+fn table_of(objects: &ObjectSet, kind: QuotaKind) -> Result<Option<Object>> {
+    let master = Zap::open(objects.object(master_node::OBJECT)?)?;
+    let known = master.lookup(quota_key(kind))?.and_then(|value| value.as_u64());
+    match known.filter(|object| *object != 0) {
+        Some(object) => Ok(Some(objects.object(ObjectId(object))?)),
+        None => Ok(None),
+    }
+}
+
+fn make_table(objects: &ObjectSet, tx: &Tx, kind: QuotaKind) -> Result<Object> {
+    let table = objects.create_object(tx, &NewObject::new(ObjectType::QUOTA, QUOTA_BLOCK))?;
+    zap::create(&table, tx, salt(), Normalization::NONE)?;
+    let master = objects.object(master_node::OBJECT)?;
+    zap::update_u64(&master, tx, quota_key(kind), table.id().0)?;
+    Ok(table)
+}
+
+fn put(table: &Object, tx: &Tx, quota: &Quota) -> Result<()> {
+    let name = format!("{:x}", quota.id);
+    match quota.limit {
+        0 => match zap::remove(table, tx, name.as_str()) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            done => Ok(done?),
+        },
+        limit => Ok(zap::update_u64(table, tx, name.as_str(), limit)?),
+    }
+}
+
+/// Gives a filesystem that is being made these limits.
+pub fn put_first_quotas(objects: &ObjectSet, tx: &Tx, quotas: &[Quota]) -> Result<()> {
+    for quota in quotas {
+        let table = match table_of(objects, quota.kind)? {
+            Some(table) => table,
+            None => make_table(objects, tx, quota.kind)?,
+        };
+        put(&table, tx, quota)?;
+    }
+    Ok(())
+}
+
 fn id_of(kind: QuotaKind, facts: &Facts) -> u64 {
     match kind {
         QuotaKind::User | QuotaKind::UserObjects => facts.uid.into(),
@@ -139,41 +191,21 @@ impl FilesystemWriter {
         // One at a time.
         let _limits = self.quotas.0.write();
         let objects = self.view.objects();
-        if self.quota_table(kind)?.is_some() {
+        if table_of(objects, kind)?.is_some() {
             return Ok(());
         }
         let tx = self.begin()?;
-        let table = objects.create_object(&tx, &NewObject::new(ObjectType::QUOTA, QUOTA_BLOCK))?;
-        zap::create(&table, &tx, salt(), Normalization::NONE)?;
-        let master = objects.object(master_node::OBJECT)?;
-        zap::update_u64(&master, &tx, quota_key(kind), table.id().0)?;
+        make_table(objects, &tx, kind)?;
         self.note_whole(&tx);
         Ok(())
     }
 
-    /// Sets the limit of `id`; 0 for none. Changes of files see it after [`Self::reload_quotas`]. For the
-    /// writer of the group that `tx` belongs to, which nobody needs to note in a log.
-    pub fn put_quota(&self, tx: &Tx, kind: QuotaKind, id: u64, limit: u64) -> Result<()> {
+    /// Sets a limit. Changes of files see it after [`Self::reload_quotas`]. For the writer of the group that
+    /// `tx` belongs to, which nobody needs to note in a log.
+    pub fn put_quota(&self, tx: &Tx, quota: &Quota) -> Result<()> {
         let missing = || Errno::new(EINVAL, "there is no table of quotas");
-        let table = self.quota_table(kind)?.ok_or_else(missing)?;
-        let name = format!("{id:x}");
-        match limit {
-            0 => match zap::remove(&table, tx, name.as_str()) {
-                Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-                done => Ok(done?),
-            },
-            limit => Ok(zap::update_u64(&table, tx, name.as_str(), limit)?),
-        }
-    }
-
-    fn quota_table(&self, kind: QuotaKind) -> Result<Option<Object>> {
-        let objects = self.view.objects();
-        let master = Zap::open(objects.object(master_node::OBJECT)?)?;
-        let known = master.lookup(quota_key(kind))?.and_then(|value| value.as_u64());
-        match known.filter(|object| *object != 0) {
-            Some(object) => Ok(Some(objects.object(ObjectId(object))?)),
-            None => Ok(None),
-        }
+        let table = table_of(self.view.objects(), quota.kind)?.ok_or_else(missing)?;
+        put(&table, tx, quota)
     }
 
     /// The quotas were changed.

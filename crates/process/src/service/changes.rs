@@ -25,11 +25,11 @@ use cenote_format::{Guid, ObjectId, Txg};
 use cenote_posix::Filesystem;
 use cenote_posix::create::NewFilesystem;
 use cenote_posix::tree::Errno;
-use cenote_posix::write::QuotaKind;
+use cenote_posix::write::{Quota, put_first_quotas};
 use parking_lot::Mutex;
 
 use super::jobs;
-use super::settings::{NewSettings, encryption_of, input, split_settings};
+use super::settings::{NewSettings, encryption_of, input, number, quota, split_settings};
 
 /// How old the first noted time of a read gets before those of its filesystem are stored.
 const ACCESS_TIMES_AGE: Duration = Duration::from_secs(30);
@@ -205,7 +205,7 @@ impl PoolChanges {
         given: Given<'_>,
     ) -> Result<()> {
         let live = self.live()?;
-        let NewSettings { mut files, block, encryption, mut stored } =
+        let NewSettings { mut files, block, encryption, mut stored, quotas } =
             split_settings(&new.properties)?;
         (files.uid, files.gid) = (given.user, given.group);
         let encryption = encryption_of(encryption, new.key.as_ref())?;
@@ -230,7 +230,8 @@ impl PoolChanges {
         let orders = self.above(self.orders(given)?, missing, given)?;
         orders.create(named, move |set, tx| {
             let filled = match volume {
-                None => cenote_posix::create::initialise(set, tx, &files),
+                None => cenote_posix::create::initialise(set, tx, &files)
+                    .and_then(|()| put_first_quotas(set, tx, &quotas)),
                 Some(size) => cenote_posix::create::initialise_volume(set, tx, size, block),
             };
             filled.map_err(|error| Error::invalid(error.reason))
@@ -328,10 +329,6 @@ impl PoolChanges {
             settings.properties.iter().partition(|one| is_inside(one));
         let stored: Vec<PropertyInput> = stored.into_iter().map(input).collect();
         let orders = self.orders(given)?;
-        let number = |setting: &PropertySetting| {
-            let missing = || Error::invalid(format!("'{}' is a number", setting.name));
-            setting.value.number().ok_or_else(missing)
-        };
         if let Some(size) = inside.iter().find(|one| one.name == "volsize") {
             let (size, volume) = (number(size)?, live.open_dataset(&dataset)?);
             let done = orders.set_with(&settings.dataset, stored, move |tx| {
@@ -340,13 +337,7 @@ impl PoolChanges {
             live.close_dataset(dataset.id)?;
             return done;
         }
-        let mut quotas = Vec::with_capacity(inside.len());
-        for quota in inside {
-            let odd = || Error::invalid(quota.name.clone());
-            let (kind, id) = quota.name.split_once('@').unwrap_or_default();
-            let kind = QuotaKind::of_property(kind).ok_or_else(odd)?;
-            quotas.push((kind, id.parse().map_err(|_| odd())?, number(quota)?));
-        }
+        let quotas: Vec<Quota> = inside.into_iter().map(quota).collect::<Result<_>>()?;
         let mounted = self.open.lock().get(&dataset.id).and_then(Weak::upgrade);
         let is_mounted = mounted.is_some();
         let files = match mounted {
@@ -583,19 +574,16 @@ fn set_quotas(
     orders: &DatasetOrders<'_>,
     settings: &DatasetSettings,
     stored: Vec<PropertyInput>,
-    quotas: Vec<(QuotaKind, u64, u64)>,
+    quotas: Vec<Quota>,
     files: &Files,
 ) -> Result<()> {
     let closed = || Error::invalid("opened for reading");
     let writer = files.writer().ok_or_else(closed)?;
-    quotas.iter().try_for_each(|(kind, ..)| writer.make_quota_table(*kind).map_err(words))?;
+    quotas.iter().try_for_each(|quota| writer.make_quota_table(quota.kind).map_err(words))?;
     let set = files.clone();
     let done = orders.set_with(&settings.dataset, stored, move |tx| {
         let writer = set.writer().ok_or_else(closed)?;
-        let mut each = quotas.iter();
-        each.try_for_each(|(kind, id, limit)| {
-            writer.put_quota(tx, *kind, *id, *limit).map_err(words)
-        })
+        quotas.iter().try_for_each(|quota| writer.put_quota(tx, quota).map_err(words))
     });
     writer.reload_quotas().map_err(words)?;
     done

@@ -490,7 +490,7 @@ impl Mounts {
     }
 
     /// Serves `zfs unmount`. When all are meant, those that are mounted only when somebody says so
-    /// stay.
+    /// stay, and why others do is what is given back.
     pub fn unmount(
         &self,
         datasets: &dyn Datasets,
@@ -506,9 +506,9 @@ impl Mounts {
             let ours =
                 ours.map(|(name, _)| name.to_string()).filter(|name| !noauto(name)).collect();
             let before = self.places();
-            let done = self.take_down(ours, request.force);
+            let stay = self.take_down_each(ours, request.force);
             self.uncover_bare(&before);
-            return done.map(|()| Vec::new());
+            return Ok(stay.into_iter().map(|failure| failure.message).collect());
         };
         let at = Path::new(name);
         let name = {
@@ -690,43 +690,76 @@ impl Mounts {
     }
 
     fn take_down(&self, names: Vec<String>, force: bool) -> Result<(), Failure> {
-        // What goes with the mount around it leaves no bare directory on the way.
-        if names.len() > 1 {
-            self.cover(&self.places_of(&names), |name| names.iter().any(|other| other == name));
-        }
+        self.cover_going(&names);
         let done = self.take_down_in_order(names, force);
         self.uncover_soon();
         done
     }
 
+    /// Unmounts these, as far as that is possible; why the others stay.
+    fn take_down_each(&self, names: Vec<String>, force: bool) -> Vec<Failure> {
+        self.cover_going(&names);
+        let mut failures = Vec::new();
+        for (name, mount) in in_order(&self.table.now(), &names) {
+            // What hides it may have stayed.
+            let done = match mount.is_hidden(&self.table.now(), &[]) {
+                true => Err(hidden(&mount)),
+                false => self.take_down_one(&name, &mount, force),
+            };
+            failures.extend(done.err());
+        }
+        self.uncover_soon();
+        failures
+    }
+
+    /// What goes with the mount around it leaves no bare directory on the way.
+    fn cover_going(&self, names: &[String]) {
+        if names.len() > 1 {
+            self.cover(&self.places_of(names), |name| names.iter().any(|other| other == name));
+        }
+    }
+
     fn take_down_in_order(&self, names: Vec<String>, force: bool) -> Result<(), Failure> {
         let mounts = self.table.now();
-        let mut order: Vec<(&str, &Arc<Mount>)> = names
-            .iter()
-            .filter_map(|name| Some((name.as_str(), mounts.get(name.as_str())?)))
-            .collect();
+        let order = in_order(&mounts, &names);
         if let Some((_, mount)) = order.iter().find(|(_, one)| one.is_hidden(&mounts, &names)) {
-            let reason = format!("cannot unmount '{}': unmount failed", mount.at.display());
-            return Err(Failure::new(FailureKind::Busy, reason));
+            return Err(hidden(mount));
         }
-        order.sort_by_key(|(_, mount)| mount.number);
-        for (name, mount) in order.into_iter().rev() {
-            let done = if force { mount.mounted.unmount_forced() } else { mount.mounted.unmount() };
-            if let Err(error) = done {
-                let (kind, reason) = match error {
-                    MountError::Busy => (FailureKind::Busy, "pool or dataset is busy".to_owned()),
-                    _ => (FailureKind::Other, error.to_string()),
-                };
-                let message = format!("cannot unmount '{}': {reason}", mount.at.display());
-                return Err(Failure::new(kind, message));
-            }
-            self.table.change(|table| drop(table.remove(name)));
-            if let Err(error) = self.changes.closed_files(name) {
-                tracing::warn!(dataset = name, %error, "not closed");
-            }
+        order.iter().try_for_each(|(name, mount)| self.take_down_one(name, mount, force))
+    }
+
+    fn take_down_one(&self, name: &str, mount: &Mount, force: bool) -> Result<(), Failure> {
+        let done = if force { mount.mounted.unmount_forced() } else { mount.mounted.unmount() };
+        done.map_err(|error| {
+            let (kind, reason) = match error {
+                MountError::Busy => (FailureKind::Busy, "pool or dataset is busy".to_owned()),
+                _ => (FailureKind::Other, error.to_string()),
+            };
+            Failure::new(kind, format!("cannot unmount '{}': {reason}", mount.at.display()))
+        })?;
+        self.table.change(|table| drop(table.remove(name)));
+        if let Err(error) = self.changes.closed_files(name) {
+            tracing::warn!(dataset = name, %error, "not closed");
         }
         Ok(())
     }
+}
+
+/// Those of `names` that are mounted, what was mounted last first.
+fn in_order(mounts: &Table, names: &[String]) -> Vec<(String, Arc<Mount>)> {
+    let known = names.iter().filter_map(|name| {
+        let mount = mounts.get(name.as_str())?;
+        Some((name.clone(), mount.clone()))
+    });
+    let mut order: Vec<_> = known.collect();
+    order.sort_by_key(|(_, mount)| std::cmp::Reverse(mount.number));
+    order
+}
+
+/// Another mount lies over it.
+fn hidden(mount: &Mount) -> Failure {
+    let reason = format!("cannot unmount '{}': unmount failed", mount.at.display());
+    Failure::new(FailureKind::Busy, reason)
 }
 
 fn find(datasets: &dyn Datasets, name: &str) -> Result<DatasetReport, Failure> {

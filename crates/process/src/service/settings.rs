@@ -13,6 +13,7 @@ use cenote_format::delegation::Key;
 use cenote_format::master_node::CaseSensitivity;
 use cenote_posix::create::NewFilesystem;
 use cenote_posix::tree::Timestamp;
+use cenote_posix::write::{Quota, QuotaKind};
 
 /// Block size of a volume that does not say one, in bytes.
 const VOLUME_BLOCK: u64 = 16 << 10;
@@ -27,7 +28,7 @@ pub fn input(setting: &PropertySetting) -> PropertyInput {
     }
 }
 
-fn unsupported<T>(what: impl std::fmt::Display) -> Result<T> {
+pub(super) fn unsupported<T>(what: impl std::fmt::Display) -> Result<T> {
     Err(Error::unsupported(format!("{what} is not supported yet")))
 }
 
@@ -46,6 +47,23 @@ pub struct NewSettings {
     pub encryption: Option<u64>,
     /// The rest, which is stored.
     pub stored: Vec<PropertyInput>,
+    /// Quotas of somebody, which are kept in the filesystem.
+    pub quotas: Vec<Quota>,
+}
+
+/// The number a setting is.
+pub fn number(setting: &PropertySetting) -> Result<u64> {
+    let missing = || Error::invalid(format!("'{}' is a number", setting.name));
+    setting.value.number().ok_or_else(missing)
+}
+
+/// The quota that a setting as `userquota@1000` is.
+pub fn quota(setting: &PropertySetting) -> Result<Quota> {
+    let odd = || Error::invalid(setting.name.clone());
+    let (kind, id) = setting.name.split_once('@').unwrap_or_default();
+    let kind = QuotaKind::of_property(kind).ok_or_else(odd)?;
+    let id = id.parse().map_err(|_| odd())?;
+    Ok(Quota { kind, id, limit: number(setting)? })
 }
 
 /// Sorts the settings of a new dataset.
@@ -57,7 +75,7 @@ pub fn split_settings(settings: &[PropertySetting]) -> Result<NewSettings> {
         ..NewFilesystem::default()
     };
     let (mut block, mut encryption) = (VOLUME_BLOCK, None);
-    let mut stored = Vec::new();
+    let (mut stored, mut quotas) = (Vec::new(), Vec::new());
     for setting in settings {
         let number = setting.value.number().unwrap_or(0);
         match setting.name.as_str() {
@@ -75,11 +93,11 @@ pub fn split_settings(settings: &[PropertySetting]) -> Result<NewSettings> {
             "volblocksize" => block = number,
             "encryption" => encryption = Some(number).filter(|number| *number != 0),
             "keyformat" | "pbkdf2iters" => {}
-            name if name.contains('@') => return unsupported(format!("setting '{name}'")),
+            name if name.contains('@') => quotas.push(quota(setting)?),
             _ => stored.push(input(setting)),
         }
     }
-    Ok(NewSettings { files, block, encryption, stored })
+    Ok(NewSettings { files, block, encryption, stored, quotas })
 }
 
 /// A user key ready to wrap with; for a passphrase this takes a while.

@@ -32,6 +32,8 @@ pub struct ResumeFacts {
     pub compressed: bool,
     /// Its blocks are sealed.
     pub raw: bool,
+    /// What it starts from lacks blocks that were left out for these snapshots.
+    pub redacted_from: Option<Vec<u64>>,
 }
 
 /// How far a receive has come: the record that a resumed stream begins with.
@@ -79,6 +81,9 @@ impl MosChange<'_> {
                 self.set_number_field(head, key, 1)?;
             }
         }
+        if let Some(guids) = &facts.redacted_from {
+            self.set_field(head, key_of::REDACT_SNAPSHOTS, &Value::of_u64s(guids)?)?;
+        }
         self.log_event("receive", Some(head), " ")
     }
 
@@ -106,6 +111,7 @@ impl MosChange<'_> {
         if to.0 == 0 || !self.dataset(head)?.is_inconsistent() {
             return Ok(None);
         }
+        let catalog = self.catalog()?;
         let facts = ResumeFacts {
             from: Guid(number(key_of::FROM_GUID)?),
             to,
@@ -114,6 +120,8 @@ impl MosChange<'_> {
             embedded: number(key_of::EMBED)? != 0,
             compressed: number(key_of::COMPRESS)? != 0,
             raw: number(key_of::RAW)? != 0,
+            redacted_from: catalog
+                .dataset_fields(&catalog.dataset_by_id(head)?, key_of::REDACT_SNAPSHOTS)?,
         };
         let point = ResumePoint {
             object: number(key_of::OBJECT)?,
@@ -137,6 +145,7 @@ impl MosChange<'_> {
             key_of::EMBED,
             key_of::COMPRESS,
             key_of::RAW,
+            key_of::REDACT_SNAPSHOTS,
         ] {
             self.remove_field(head, key)?;
         }

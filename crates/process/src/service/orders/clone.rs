@@ -12,7 +12,7 @@ use super::create::needs_of_new;
 use super::{Doing, Order, Warnings, no_dataset};
 use crate::service::datasets::{Datasets, Shown};
 use crate::service::delegation::Need;
-use crate::service::settings::split_settings;
+use crate::service::settings::{NewSettings, split_settings, unsupported};
 
 pub(super) struct Clone<'a> {
     pub(super) origin: &'a str,
@@ -46,7 +46,11 @@ impl Order for Clone<'_> {
         let of = self.origin.split('@').next().and_then(|of| all.kind(of));
         let is_filesystem = of.is_none_or(|kind| kind == DatasetKind::Filesystem);
         let make = |missing: &[String]| {
-            let properties = split_settings(&self.new.properties)?.stored;
+            let NewSettings { stored: properties, quotas, .. } =
+                split_settings(&self.new.properties)?;
+            if !quotas.is_empty() {
+                return unsupported("setting quotas of somebody on a clone that is being made");
+            }
             let (name, creator) = (&self.new.name, doing.who.uid());
             let orders = doing.service.changes.above(doing.given_orders()?, missing, doing.by())?;
             orders.clone_snapshot(self.origin, name, properties, creator)

@@ -149,13 +149,15 @@ impl Service {
     }
 
     /// Unloads the keys of the encryption roots that were mounted and are not any more. None of them
-    /// if one is in use elsewhere, or not his to unload who gives the order.
+    /// if one is in use elsewhere (`goes_on`: all others, and a line for each that is), or not his to
+    /// unload who gives the order.
     pub(super) fn unload_unmounted(
         &self,
         doing: &Doing<'_>,
         all: &dyn Datasets,
         before: &[Place],
-    ) -> Result<(), Failure> {
+        goes_on: bool,
+    ) -> Result<Warnings, Failure> {
         let went = before.iter().filter(|place| self.mounts.of(&place.dataset).is_none());
         let is_loaded_root = |dataset: &DatasetReport| {
             dataset.properties.value("encryptionroot") == Some(dataset.name.as_str())
@@ -166,10 +168,14 @@ impl Service {
         roots.sort();
         let needs: Vec<Need> = roots.iter().map(|root| Need::new("load-key", root)).collect();
         doing.check(&needs)?;
-        if let Some(root) = roots.iter().find(|root| self.needs_key(all, root)) {
-            let words = format!("{UNLOAD}: '{root}' is busy.");
-            return Err(Failure::new(FailureKind::Busy, words));
+        let (busy, free): (Vec<String>, Vec<String>) =
+            roots.into_iter().partition(|root| self.needs_key(all, root));
+        let lines = busy.iter().map(|root| format!("{UNLOAD}: '{root}' is busy."));
+        let mut lines: Warnings = lines.collect();
+        if !goes_on && !lines.is_empty() {
+            return Err(Failure::new(FailureKind::Busy, lines.remove(0)));
         }
-        roots.iter().rev().try_for_each(|root| self.drop_key(doing.pool, root))
+        free.iter().rev().try_for_each(|root| self.drop_key(doing.pool, root))?;
+        Ok(lines)
     }
 }

@@ -74,12 +74,16 @@ impl Order for Unmount<'_> {
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
         let (service, pool, all) = (doing.service, doing.pool, doing.shown()?);
         let places = service.mounts.places();
-        let warnings = service.mounts.unmount(&all, self.0)?;
-        if self.0.unload_keys
-            && let Err(failure) = service.unload_unmounted(doing, &all, &places)
-        {
-            service.mounts.restore(pool, &all, places);
-            return Err(failure);
+        let mut warnings = service.mounts.unmount(&all, self.0)?;
+        if self.0.unload_keys {
+            let goes_on = self.0.dataset.is_none();
+            match service.unload_unmounted(doing, &all, &places, goes_on) {
+                Ok(lines) => warnings.extend(lines),
+                Err(failure) => {
+                    service.mounts.restore(pool, &all, places);
+                    return Err(failure);
+                }
+            }
         }
         Ok(warnings)
     }

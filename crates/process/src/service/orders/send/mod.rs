@@ -5,13 +5,14 @@
 
 mod plan;
 mod resume;
+mod saved;
 mod sink;
 mod words;
 
 use cenote_control::changes::SendRequest;
 use cenote_control::peer::Peer;
 use cenote_control::protocol::{Failure, FailureKind, Part};
-use cenote_engine::dataset::{Catalog, DatasetName};
+use cenote_engine::dataset::{Catalog, Dataset, DatasetName};
 use cenote_engine::send::{self, Before, Options, Redaction, Sending};
 use cenote_engine::stream::StreamWriter;
 use cenote_engine::{Error, ErrorKind};
@@ -63,12 +64,20 @@ impl Order for Send<'_> {
                 let resumed = resume::plan(doing, &catalog, token, self.0.verbose)?;
                 (resumed.plan, resumed.options)
             }
+            None if self.0.saved => {
+                let saved = saved::plan(doing, &catalog, &self.0.snapshot, self.0.verbose)?;
+                (saved.plan, saved.options)
+            }
             None => {
                 let plan = plan::plan(&catalog, self.0).map_err(|refusal| match refusal {
                     Refusal::Error(error) => doing.refused(&error),
                     Refusal::Line(line) => Failure::new(FailureKind::NotFound, line),
                 })?;
-                (plan, options(self.0))
+                let redaction = match &self.0.redaction {
+                    Some(name) if !self.0.dry_run => redaction(doing, &catalog, &plan, name)?,
+                    _ => None,
+                };
+                (Plan { redaction, ..plan }, options(self.0))
             }
         };
         if !self.0.dry_run {
@@ -83,6 +92,10 @@ impl Order for Send<'_> {
         let sent = plan.streams.iter().filter(|_| !self.0.dry_run);
         let kept = sent.map(|stream| doing.pool.kept().keep(stream.to.id));
         let _kept: Vec<_> = kept.collect();
+        let _claimed = match plan.streams.first().filter(|_| self.0.saved && !self.0.dry_run) {
+            Some(stream) => saved::Claim::of(doing, &stream.to)?,
+            None => None,
+        };
         for stream in &plan.streams {
             doing
                 .pool
@@ -182,7 +195,7 @@ impl Send<'_> {
             let total = sizes.get(place).copied().flatten().unwrap_or(0);
             (writer.sink().written, writer.sink().total) = (0, total);
             doing.replies.part(Part::Sending(stream.to.name.to_string()))?;
-            one(doing, catalog, stream, (options, self.0.redaction.as_deref()), &mut writer)?;
+            one(doing, catalog, (stream, plan), options, &mut writer)?;
         }
         match is_package {
             true => writer.close().map_err(|error| doing.refused(&error)),
@@ -195,31 +208,54 @@ impl Send<'_> {
 fn one(
     doing: &Doing<'_>,
     catalog: &Catalog,
-    stream: &Stream,
-    (options, redaction): (&Options, Option<&str>),
+    (stream, plan): (&Stream, &Plan),
+    options: &Options,
     writer: &mut StreamWriter<Sink<'_>>,
 ) -> Result<(), Failure> {
-    let sent = Sending::new(doing.pool, catalog, &stream.to, stream.since, options)
-        .and_then(|sending| match redaction {
-            Some(name) => {
-                let name = DatasetName::parse(name)?;
-                sending.redacted(Redaction::of_bookmark(catalog, &stream.to, &name)?)
-            }
+    let sent = Sending::new(doing.pool, catalog, &stream.to, stream.since.clone(), options)
+        .map(|sending| match &plan.part_of {
+            Some((name, guid)) => sending.standing_for(name, *guid),
+            None => sending,
+        })
+        .and_then(|sending| match &plan.redaction {
+            Some(redaction) => sending.redacted(redaction.clone()),
             None => Ok(sending),
         })
         .and_then(|sending| sending.write(writer, &mut |_| Ok(())));
     sent.map_err(|error| {
-        let start = match doing.start.starts_with("warning") {
-            true => format!("warning: cannot send '{}'", stream.to.name),
-            false => doing.start.clone(),
-        };
         let words = match error.kind() {
-            ErrorKind::InvalidArgument if redaction.is_some() => error.reason().to_owned(),
-            ErrorKind::NotFound if redaction.is_some() => {
-                "nonexistent redaction bookmark provided".to_owned()
-            }
+            ErrorKind::InvalidArgument if plan.redaction.is_some() => error.reason().to_owned(),
             _ => words::words(&error),
         };
-        Failure { message: format!("{start}: {words}"), ..crate::service::failure(&error) }
+        cannot(doing, &stream.to, &error, &words)
     })
+}
+
+/// What the bookmark of this name says is left out of the one stream there is.
+fn redaction(
+    doing: &Doing<'_>,
+    catalog: &Catalog,
+    plan: &Plan,
+    name: &str,
+) -> Result<Option<Redaction>, Failure> {
+    let Some(Stream { to, .. }) = plan.streams.first() else { return Ok(None) };
+    let name = DatasetName::parse(name);
+    let found = name.and_then(|name| Redaction::of_bookmark(catalog, to, &name));
+    found.map(Some).map_err(|error| {
+        let words = match error.kind() {
+            ErrorKind::InvalidArgument => error.reason().to_owned(),
+            ErrorKind::NotFound => "nonexistent redaction bookmark provided".to_owned(),
+            _ => words::words(&error),
+        };
+        cannot(doing, to, &error, &words)
+    })
+}
+
+/// The refusal of a stream of `to`, in these words.
+fn cannot(doing: &Doing<'_>, to: &Dataset, error: &Error, words: &str) -> Failure {
+    let start = match doing.start.starts_with("warning") {
+        true => format!("warning: cannot send '{}'", to.name),
+        false => doing.start.clone(),
+    };
+    Failure { message: format!("{start}: {words}"), ..crate::service::failure(error) }
 }

@@ -6,7 +6,7 @@
 use cenote_control::changes::SendRequest;
 use cenote_engine::Error;
 use cenote_engine::dataset::{Catalog, Dataset, DatasetName, Directory};
-use cenote_engine::send::{Member, Package, Since};
+use cenote_engine::send::{Member, Package, Redaction, Since};
 use cenote_format::{Guid, ObjectId, Txg};
 
 use super::super::is_at_or_below;
@@ -43,6 +43,10 @@ pub(super) struct Plan {
     pub(super) members: Vec<Member>,
     /// Lines for standard error: what is left out.
     pub(super) warnings: Vec<String>,
+    /// Blocks that are left out of the one stream there is.
+    pub(super) redaction: Option<Redaction>,
+    /// Name and guid of the snapshot that it is a part of.
+    pub(super) part_of: Option<(String, Guid)>,
 }
 
 /// Which of them there are to plan.

@@ -5,7 +5,7 @@
 use cenote_control::protocol::{Failure, FailureKind, Part};
 use cenote_engine::ErrorKind;
 use cenote_engine::dataset::{Catalog, resume_token};
-use cenote_engine::send::{Options, resumed_options, resumed_snapshot, resumed_source};
+use cenote_engine::send::{Options, Redaction, resumed_options, resumed_snapshot, resumed_source};
 use cenote_format::NvList;
 use cenote_format::nvlist::Value;
 
@@ -37,9 +37,7 @@ pub(super) fn plan(
         return Err(doing.refuse(FailureKind::NotFound, &format!("'{pool}' is another pool")));
     }
     if told {
-        let mut lines = vec!["resume token contents:".to_owned()];
-        contents(&list, &mut lines);
-        doing.replies.part(Part::Said(lines))?;
+        doing.replies.part(Part::Said(contents(&list)))?;
     }
     let to = resumed_snapshot(catalog, name, guid).map_err(|error| match error.kind() {
         ErrorKind::NotFound => {
@@ -53,21 +51,36 @@ pub(super) fn plan(
     let (mut since, mut before, mut shown) = (None, None, None);
     if let Some(from) = list.u64("fromguid") {
         let gone = || refuse(&format!("incremental source {from:#x} no longer exists"));
-        let found = resumed_source(catalog, &to, from).map_err(|error| doing.refused(&error))?;
+        let found = resumed_source(catalog, &to, from, guids(&list, "book_redact_snaps"));
+        let found = found.map_err(|error| doing.refused(&error))?;
         let (point, name) = found.ok_or_else(gone)?;
         (since, shown, before) = (Some(point), Some(name.to_string()), Some(name));
     }
+    let redaction =
+        match guids(&list, "redact_snaps") {
+            Some(guids) => Some(Redaction::of_snapshots(catalog, &to, guids).map_err(|error| {
+                match error.kind() {
+                    ErrorKind::NotFound | ErrorKind::InvalidArgument => refuse(error.reason()),
+                    _ => doing.refused(&error),
+                }
+            })?),
+            None => None,
+        };
     let options = resumed_options(&list);
-    if list.get("redact_snaps").or(list.get("book_redact_snaps")).is_some() {
-        return Err(refuse("sending redacted streams is not supported yet"));
-    }
     let streams = vec![Stream { to, since, before, shown }];
-    Ok(Resumed { plan: Plan { streams, ..Plan::default() }, options })
+    Ok(Resumed { plan: Plan { streams, redaction, ..Plan::default() }, options })
+}
+
+pub(super) fn guids<'a>(list: &'a NvList, key: &str) -> Option<&'a [u64]> {
+    match list.get(key) {
+        Some(Value::Uint64Array(guids)) => Some(guids),
+        _ => None,
+    }
 }
 
 /// The lines of a list, as OpenZFS prints lists.
-fn contents(list: &NvList, lines: &mut Vec<String>) {
-    lines.push("nvlist version: 0".to_owned());
+pub(super) fn contents(list: &NvList) -> Vec<String> {
+    let mut lines = vec!["resume token contents:".to_owned(), "nvlist version: 0".to_owned()];
     for pair in list {
         let name = String::from_utf8_lossy(&pair.name);
         let value = match &pair.value {
@@ -82,4 +95,5 @@ fn contents(list: &NvList, lines: &mut Vec<String>) {
         };
         lines.push(format!("\t{name} = {value}"));
     }
+    lines
 }

@@ -1,0 +1,159 @@
+//! What is told although it did not change: blocks that what a stream goes on from lacks, and those that are left
+//! out now.
+//!
+//! Chapter 07, section 9. They are told between the blocks that a walk comes to, so that records ascend.
+//! Invariant: no block is told twice, and none before the place that was told last.
+
+use bytes::Bytes;
+use cenote_format::ObjectId;
+use cenote_format::send_stream::{Free, Record, Redact};
+
+use super::blocks::{Blocks, Data, Wanted};
+use super::left_out::{ListedRun, Redaction};
+use super::source::Source;
+use crate::{Error, ErrorKind, Result};
+
+/// Blocks of an object that are looked up together.
+const BLOCKS_TOGETHER: u64 = 1024;
+
+/// An object, and a block of it.
+pub(super) type Place = (u64, u64);
+/// Behind all places.
+pub(super) const END: Place = (u64::MAX, u64::MAX);
+
+/// How far the lists were told.
+pub(super) struct Beside<'a> {
+    source: &'a Source,
+    /// What is left out now; nothing of a stream of the whole snapshot, for the walk comes to all of that.
+    now: Option<&'a Redaction>,
+    at: Place,
+}
+
+/// What becomes of the blocks of a run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Told,
+    LeftOut,
+}
+
+impl<'a> Beside<'a> {
+    /// From the place `at` on.
+    pub(super) fn new(source: &'a Source, at: Place) -> Self {
+        let now = source.redaction.as_ref().filter(|_| source.after.0 != 0);
+        Self { source, now, at }
+    }
+
+    /// Tells what comes before the place `end`.
+    pub(super) fn tell_before(&mut self, end: Place, out: &mut Blocks<'_>) -> Result<()> {
+        while let Some((run, fate)) = self.next_before(end) {
+            self.tell(&run, fate, out)?;
+        }
+        Ok(())
+    }
+
+    /// The walk has told what there is, up to this block of the object.
+    pub(super) fn pass(&mut self, object: u64, last: u64) {
+        let next = match last.checked_add(1) {
+            Some(block) => (object, block),
+            None => (object.saturating_add(1), 0),
+        };
+        self.at = self.at.max(next);
+    }
+
+    /// The next blocks before `end` of which both lists say the same.
+    fn next_before(&mut self, end: Place) -> Option<(ListedRun, Fate)> {
+        loop {
+            let before = self.source.before.as_ref().and_then(|list| list.next(self.at));
+            let now = self.now.and_then(|list| list.next(self.at));
+            let both = || [before, now].into_iter().flatten();
+            let start = both().map(|run| (run.object, run.first)).min()?;
+            if start >= end {
+                return None;
+            }
+            let (object, first) = start;
+            let until = if end.0 == object { end.1.saturating_sub(1) } else { u64::MAX };
+            let ends = both().filter(|run| run.object == object);
+            let ends = ends.map(|run| if run.first > first { run.first - 1 } else { run.last });
+            let last = ends.fold(until, u64::min);
+            self.pass(object, last);
+            let begins = |run: &ListedRun| (run.object, run.first) == start;
+            return match (before.filter(begins), now.filter(begins)) {
+                (Some(run), None) => Some((ListedRun { last, ..run }, Fate::Told)),
+                (None, Some(run)) => Some((ListedRun { last, ..run }, Fate::LeftOut)),
+                // The receiver lacks them, and is to.
+                _ => continue,
+            };
+        }
+    }
+
+    fn tell(&self, run: &ListedRun, fate: Fate, out: &mut Blocks<'_>) -> Result<()> {
+        let object = match self.source.set.object(ObjectId(run.object)) {
+            Ok(object) => object,
+            // The walk tells that it is gone.
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let last = run.last.min(object.dnode().max_block_id);
+        // Where blocks have another size than then, the walk comes to all of them. No object has the number 0.
+        if run.object == 0 || object.block_size() != run.block_size || run.first > last {
+            return Ok(());
+        }
+        let object_type = object.dnode().object_type;
+        let mut at = run.first;
+        loop {
+            let data = object.next_data_block(at)?.filter(|data| *data <= last);
+            let end = data.unwrap_or_else(|| last.saturating_add(1));
+            if end > at && fate == Fate::Told {
+                out.add(self.hole(run, at, end - at)?)?;
+            }
+            let Some(data) = data else { return Ok(()) };
+            let until = last.min(data.saturating_add(BLOCKS_TOGETHER - 1));
+            for (block, pointer) in (data..).zip(object.pointers(data, until)?) {
+                out.add(match (pointer.is_hole(), fate) {
+                    (true, Fate::LeftOut) => continue,
+                    (true, Fate::Told) => self.hole(run, block, 1)?,
+                    (false, Fate::LeftOut) => self.left_out(run, block)?,
+                    (false, Fate::Told) => Wanted::Data(Data {
+                        object: run.object,
+                        object_type,
+                        offset: self.bytes(run, block)?,
+                        block_size: run.block_size,
+                        pointer,
+                    }),
+                })?;
+            }
+            if until == last {
+                return Ok(());
+            }
+            at = until.saturating_add(1);
+        }
+    }
+
+    /// So many blocks of the object in bytes.
+    fn bytes(&self, run: &ListedRun, blocks: u64) -> Result<u64> {
+        blocks.checked_mul(run.block_size).ok_or_else(|| {
+            let reason = format!("block {blocks} lies beyond 2^64 bytes");
+            Error::corrupt(reason).at_object(self.source.set.id(), run.object)
+        })
+    }
+
+    fn hole(&self, run: &ListedRun, first: u64, count: u64) -> Result<Wanted> {
+        let record = Record::Free(Free {
+            object: run.object,
+            offset: self.bytes(run, first)?,
+            length: self.bytes(run, count)?,
+            to_guid: self.source.to_guid,
+        });
+        Ok(Wanted::Record(record, Bytes::new()))
+    }
+
+    fn left_out(&self, run: &ListedRun, block: u64) -> Result<Wanted> {
+        let record = Record::Redact(Redact {
+            object: run.object,
+            offset: self.bytes(run, block)?,
+            length: run.block_size,
+            to_guid: self.source.to_guid,
+        });
+        Ok(Wanted::Record(record, Bytes::new()))
+    }
+}
