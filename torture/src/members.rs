@@ -161,9 +161,11 @@ impl Runner {
         let bytes = |runner: &Self| -> u64 {
             runner.live.allocator().figures().tops.iter().map(|top| top.size).sum()
         };
-        // A vdev that holds a leaf with too many errors does not grow.
-        let status = self.live.vdevs().status();
-        let may = status.is_some_and(|root| root.condition.state == VdevState::Online);
+        // A vdev that holds a leaf with too many errors does not grow, nor one that is being spread.
+        let vdevs = self.live.vdevs();
+        let status = vdevs.status();
+        let may = status.is_some_and(|root| root.condition.state == VdevState::Online)
+            && vdevs.expanding().is_none();
         let before = bytes(self);
         self.disks.grow(GROWTH);
         if !self.ordered(|runner| runner.live.grow(None))? {
