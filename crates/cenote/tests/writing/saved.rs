@@ -23,6 +23,7 @@ fn what_was_received_in_part_is_sent() {
     }
     bench.cenote(&["zfs", "snapshot", "tank/a@one"]);
     std::fs::write(bench.at("mnt/tank/a/first"), noise(1 << 20, 3)).unwrap();
+    std::fs::write(bench.at("mnt/tank/a/second"), noise(2 << 20, 5)).unwrap();
     std::fs::write(bench.at("mnt/tank/a/third"), noise(2 << 20, 4)).unwrap();
     bench.cenote(&["zfs", "snapshot", "tank/a@two"]);
     let full = bench.stream(&["-c", "tank/a@one"]);
@@ -37,29 +38,28 @@ fn what_was_received_in_part_is_sent() {
     let said = bench.receive(&["tank/no"], &saved);
     assert!(String::from_utf8_lossy(&said.stderr).contains("incomplete stream"));
     let second = bench.received_in_part("tank/c", &saved);
-    let place = |token: &str| {
+    let place = |token: &str, snapshot: &str| {
         let said = bench.cenote(&["zfs", "send", "-nv", "-t", token]);
         let of = |name: &str| {
             let line = said.lines().find(|line| line.trim_start().starts_with(name)).unwrap();
             line.split(" = ").nth(1).unwrap().to_owned()
         };
-        assert!(
-            said.contains("\ttoname = tank/a@one\n") && said.contains("\tcompressok"),
-            "{said}"
-        );
+        assert!(said.contains(&format!("\ttoname = tank/a@{snapshot}\n")), "{said}");
+        assert_eq!(said.contains("\tcompressok"), snapshot == "one", "{said}");
         (of("object"), of("offset"), of("toguid"))
     };
-    assert_eq!(place(&first), place(&second));
+    assert_eq!(place(&first, "one"), place(&second, "one"));
     bench.received(&["-s", "tank/c"], &bench.stream(&["-t", &second]));
     bench.received(&["-s", "tank/b"], &bench.stream(&["-t", &first]));
-    // Of what comes to what is there.
-    bench.received_in_part("tank/b", &more[..more.len() / 2]);
+    // Of what comes to what is there; files behind the place where it was cut off are as they were.
+    let first = bench.received_in_part("tank/b", &more[..more.len() / 10]);
     let said = bench.cenote(&["zfs", "send", "-nv", "-S", "tank/b"]);
     assert!(said.contains("\nsend from tank/b@one to tank/b"), "{said}");
-    let token = bench.received_in_part("tank/c", &bench.stream(&["-S", "tank/b"]));
-    bench.received(&["-s", "tank/c"], &bench.stream(&["-t", &token]));
+    let second = bench.received_in_part("tank/c", &bench.stream(&["-S", "tank/b"]));
+    assert_eq!(place(&first, "two"), place(&second, "two"));
+    bench.received(&["-s", "tank/c"], &bench.stream(&["-t", &second]));
     for (name, content) in
-        [("first", noise(1 << 20, 3)), ("second", noise(2 << 20, 2)), ("third", noise(2 << 20, 4))]
+        [("first", noise(1 << 20, 3)), ("second", noise(2 << 20, 5)), ("third", noise(2 << 20, 4))]
     {
         assert!(std::fs::read(bench.at("mnt/tank/c").join(name)).unwrap() == content, "{name}");
     }

@@ -6,7 +6,6 @@
 use std::io::Read;
 
 use cenote_format::bytes::ByteOrder;
-use cenote_format::nvlist::Value;
 use cenote_format::objset::ObjsetKind;
 use cenote_format::send_stream::{
     Begin, BeginFlags, Features, HeaderKind, Object, Record, Spill, Write, WriteEmbedded,
@@ -108,10 +107,7 @@ fn redaction(features: Features, list: &[u8]) -> Result<(Option<Vec<u64>>, Optio
         return Ok((features.contains(Features::REDACTED).then(Vec::new), None));
     }
     let list = NvList::decode(list).map_err(|error| Error::invalid(error.to_string()))?;
-    let guids = |key: &str| match list.get(key) {
-        Some(Value::Uint64Array(guids)) => Some(guids.clone()),
-        _ => None,
-    };
+    let guids = |key: &str| list.u64_array(key).map(<[u64]>::to_vec);
     let redacted = features.contains(Features::REDACTED);
     Ok((redacted.then(|| guids("redact_snaps").unwrap_or_default()), guids("redact_from_snaps")))
 }

@@ -370,6 +370,10 @@ fn go_on(
     let lacking = catalog.dataset_fields(&filled, KEY_REDACTED_DATASETS)?;
     let is_redacted_so = are_same(lacking.as_deref(), facts.redacted.as_deref())
         && are_same(known.redacted_from.as_deref(), facts.redacted_from.as_deref());
+    if facts.from.0 != 0 {
+        let source = catalog.dataset_by_id(filled.phys.previous_snapshot)?;
+        check_redacted(catalog, facts, &source)?;
+    }
     if known.to != facts.to || known.from != facts.from || !is_next || !is_redacted_so {
         let reason = "the stream does not go on where the receive was cut off";
         return Err(Error::invalid(reason).with_advice("send with the present token"));

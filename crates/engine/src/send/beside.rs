@@ -18,8 +18,6 @@ const BLOCKS_TOGETHER: u64 = 1024;
 
 /// An object, and a block of it.
 pub(super) type Place = (u64, u64);
-/// Behind all places.
-pub(super) const END: Place = (u64::MAX, u64::MAX);
 
 /// How far the lists were told.
 pub(super) struct Beside<'a> {
@@ -62,27 +60,24 @@ impl<'a> Beside<'a> {
 
     /// The next blocks before `end` of which both lists say the same.
     fn next_before(&mut self, end: Place) -> Option<(ListedRun, Fate)> {
-        loop {
-            let before = self.source.before.as_ref().and_then(|list| list.next(self.at));
-            let now = self.now.and_then(|list| list.next(self.at));
-            let both = || [before, now].into_iter().flatten();
-            let start = both().map(|run| (run.object, run.first)).min()?;
-            if start >= end {
-                return None;
-            }
-            let (object, first) = start;
-            let until = if end.0 == object { end.1.saturating_sub(1) } else { u64::MAX };
-            let ends = both().filter(|run| run.object == object);
-            let ends = ends.map(|run| if run.first > first { run.first - 1 } else { run.last });
-            let last = ends.fold(until, u64::min);
-            self.pass(object, last);
-            let begins = |run: &ListedRun| (run.object, run.first) == start;
-            return match (before.filter(begins), now.filter(begins)) {
-                (Some(run), None) => Some((ListedRun { last, ..run }, Fate::Told)),
-                (None, Some(run)) => Some((ListedRun { last, ..run }, Fate::LeftOut)),
-                // The receiver lacks them, and is to.
-                _ => continue,
-            };
+        let before = self.source.before.as_ref().and_then(|list| list.next(self.at));
+        let now = self.now.and_then(|list| list.next(self.at));
+        let both = || [before, now].into_iter().flatten();
+        let start = both().map(|run| (run.object, run.first)).min()?;
+        if start >= end {
+            return None;
+        }
+        let (object, first) = start;
+        let until = if end.0 == object { end.1.saturating_sub(1) } else { u64::MAX };
+        let ends = both().filter(|run| run.object == object);
+        let ends = ends.map(|run| if run.first > first { run.first - 1 } else { run.last });
+        let last = ends.fold(until, u64::min);
+        self.pass(object, last);
+        let begins = |run: &ListedRun| (run.object, run.first) == start;
+        // A receiver may have more than a bookmark says: what both name is left out once more.
+        match now.filter(begins) {
+            Some(run) => Some((ListedRun { last, ..run }, Fate::LeftOut)),
+            None => Some((ListedRun { last, ..before? }, Fate::Told)),
         }
     }
 

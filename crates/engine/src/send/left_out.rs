@@ -4,6 +4,7 @@
 //! its object goes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use cenote_format::ObjectId;
 use cenote_format::bookmark::{Bookmark, RedactionEntry};
@@ -22,7 +23,7 @@ pub(super) type Run = (u64, u64);
 pub struct Redaction {
     /// The redaction snapshots.
     pub guids: Vec<u64>,
-    objects: BTreeMap<u64, Listed>,
+    objects: Arc<BTreeMap<u64, Listed>>,
 }
 
 /// What is left out of an object.
@@ -60,15 +61,15 @@ impl Redaction {
     /// The list of a redaction bookmark of `to` with these redaction snapshots.
     ///
     /// # Errors
-    /// `NotFound`: there is none; `InvalidArgument`: it is not whole.
+    /// `NotFound`: there is none that is whole.
     pub fn of_snapshots(catalog: &Catalog, to: &Dataset, guids: &[u64]) -> Result<Self> {
-        let wanted: BTreeSet<u64> = guids.iter().copied().collect();
         for (_, bookmark) in catalog.bookmarks(&catalog.head(&to.directory)?)? {
             let Some(list) = list_of(&bookmark).filter(|_| bookmark.guid == to.phys.guid) else {
                 continue;
             };
-            let own = catalog.redaction_header(list)?.snapshots;
-            if own.iter().map(|guid| guid.0).collect::<BTreeSet<_>>() == wanted {
+            let header = catalog.redaction_header(list)?;
+            let own: Vec<u64> = header.snapshots.iter().map(|guid| guid.0).collect();
+            if header.is_complete() && are_same(&own, guids) {
                 return Self::of_list(catalog, list);
             }
         }
@@ -77,7 +78,7 @@ impl Redaction {
 
     /// No list, only for which snapshots blocks were left out.
     pub(super) fn unlisted(guids: Vec<u64>) -> Self {
-        Self { guids, objects: BTreeMap::new() }
+        Self { guids, objects: Arc::default() }
     }
 
     /// What the redaction list in this object says.
@@ -108,7 +109,10 @@ impl Redaction {
         for listed in objects.values_mut() {
             listed.runs = joined(std::mem::take(&mut listed.runs));
         }
-        Ok(Self { guids: header.snapshots.iter().map(|guid| guid.0).collect(), objects })
+        Ok(Self {
+            guids: header.snapshots.iter().map(|guid| guid.0).collect(),
+            objects: Arc::new(objects),
+        })
     }
 
     /// Whether a block of an object is left out.
@@ -127,6 +131,12 @@ impl Redaction {
             Some(ListedRun { object, block_size, first: first.max(from), last })
         })
     }
+}
+
+/// Whether both are the same snapshots, in whatever order.
+pub(super) fn are_same(one: &[u64], other: &[u64]) -> bool {
+    let sorted = |guids: &[u64]| guids.iter().copied().collect::<BTreeSet<_>>();
+    sorted(one) == sorted(other)
 }
 
 /// The redaction list of a bookmark that has one.
@@ -161,7 +171,7 @@ mod tests {
     fn what_is_covered_is_left_out() {
         let listed = |runs: &[Run]| Listed { block_size: 512, runs: runs.to_vec() };
         let objects = BTreeMap::from([(3, listed(&[(2, 4), (9, 9)])), (8, listed(&[(0, 1)]))]);
-        let redaction = Redaction { guids: Vec::new(), objects };
+        let redaction = Redaction { guids: Vec::new(), objects: Arc::new(objects) };
         let covered: Vec<u64> = (0..12).filter(|block| redaction.covers(3, *block)).collect();
         assert_eq!(covered, [2, 3, 4, 9]);
         assert!(!redaction.covers(4, 2));

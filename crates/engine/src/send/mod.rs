@@ -27,5 +27,5 @@ pub use package::{Member, Package};
 pub use redaction::redact;
 pub use resumed::{resumed_options, resumed_snapshot, resumed_source};
 pub use sending::Sending;
-pub use since::Since;
+pub use since::{Lacking, Since};
 pub use source::{Options, Resume};

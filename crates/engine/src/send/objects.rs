@@ -17,14 +17,11 @@ use cenote_format::send_stream::{
 };
 use cenote_format::{Dnode, ObjectId, ObjectType, Txg};
 
-use super::beside::{Beside, END, Place};
+use super::beside::{Beside, Place};
 use super::blocks::{Blocks, Data, OLD_MAX_BLOCK, Piece, Wanted, sealed, swapped};
 use super::source::{Resume, Source};
 use crate::walk::{Node, Order, Step, Tree, Walk};
 use crate::{Error, ErrorKind, Result};
-
-/// Object numbers end here; the accounting objects lie above, and are not sent.
-const OBJECTS_END: u64 = 1 << 48;
 
 /// Slots of a block of dnodes that were not told yet.
 enum Slots {
@@ -74,12 +71,12 @@ impl<'a> Objects<'a> {
         for step in Walk::new(pipe, tree, *set.root_pointer(), Order::ParentFirst) {
             match step {
                 Step::Lost(lost) => return Err(lost.error),
-                Step::Block(node) if node.object >= OBJECTS_END => break,
+                Step::Block(node) if node.object >= self.source.end => break,
                 Step::Block(node) => self.node(&node)?,
             }
         }
         self.tell_until(u64::MAX)?;
-        self.beside(END)?;
+        self.beside((self.source.end, 0))?;
         self.blocks.finish()
     }
 
@@ -148,6 +145,9 @@ impl<'a> Objects<'a> {
             let object = first.saturating_add(slot);
             let dnode = dnode.map_err(|error| Error::from(error).at_object(set.id(), object))?;
             let slots = u64::from(dnode.extra_slots) + 1;
+            if object >= self.source.end {
+                break;
+            }
             if object < begin {
                 next = next.max(object.saturating_add(slots));
                 continue;
@@ -159,6 +159,7 @@ impl<'a> Objects<'a> {
             self.waiting.push_back(Slots::Used(object, Box::new(dnode)));
         }
         let end = first.saturating_add(content.len() as u64 / SLOT as u64);
+        let end = end.min(self.source.end);
         if next < end {
             self.waiting.push_back(Slots::Free { first: next, count: end - next });
         }
@@ -176,6 +177,7 @@ impl<'a> Objects<'a> {
     fn free_objects(&mut self, first: u64, count: u64) -> Result<()> {
         let last_block = self.source.set.header().meta_dnode.max_block_id;
         let slots = last_block.saturating_add(1).saturating_mul(SLOTS_PER_BLOCK);
+        let slots = slots.min(self.source.end);
         let count = count.min(slots.saturating_sub(first));
         if count == 0 {
             return Ok(());

@@ -116,9 +116,7 @@ struct Changes {
 impl Changes {
     fn of(pool: &Pool, catalog: &Catalog, to: &Dataset, after: Txg) -> Result<Self> {
         let set = catalog.object_set(to, &**pool.keys())?;
-        let features = Features::LARGE_BLOCKS;
-        let (resume, redaction, before) = (None, None, None);
-        let source = Source { set, features, to_guid: Guid(1), after, resume, redaction, before };
+        let source = Source::new(set, Features::LARGE_BLOCKS, Guid(1), after);
         let mut changes = Self::default();
         let (sender, receiver) = sync_channel::<Vec<Piece>>(BATCHES);
         thread::scope(|scope| {

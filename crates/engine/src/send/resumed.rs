@@ -2,10 +2,9 @@
 //!
 //! Chapter 07, section 10. Invariant: what is sent has the guid that the token says, whatever it is called now.
 
-use std::collections::BTreeSet;
-
 use cenote_format::NvList;
 
+use super::left_out::are_same;
 use super::since::Since;
 use super::source::{Options, Resume};
 use crate::dataset::{Catalog, Dataset, DatasetName};
@@ -24,7 +23,7 @@ pub fn resumed_options(token: &NvList) -> Options {
             offset: number("offset"),
             bytes: number("bytes"),
         }),
-        saved: false,
+        saved: None,
     }
 }
 
@@ -61,9 +60,8 @@ pub fn resumed_source(
     guid: u64,
     lacking: Option<&[u64]>,
 ) -> Result<Option<(Since, DatasetName)>> {
-    let sorted = |guids: &[u64]| guids.iter().copied().collect::<BTreeSet<_>>();
     let fitting = |since: Since| match (&since.lacking, lacking) {
-        (Some(own), Some(guids)) => (sorted(&own.guids) == sorted(guids)).then_some(since),
+        (Some(own), Some(guids)) => are_same(&own.guids, guids).then_some(since),
         (None, Some(_)) => None,
         // The earlier stream took it for whole.
         (_, None) => Some(Since { lacking: None, ..since }),

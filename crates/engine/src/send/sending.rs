@@ -14,7 +14,7 @@ use super::begin;
 use super::blocks::Piece;
 use super::left_out::Redaction;
 use super::objects::Objects;
-use super::since::Since;
+use super::since::{Lacking, Since};
 use super::source::{Options, Source, features};
 use crate::dataset::{Catalog, Dataset, Keys as _};
 use crate::pool::Pool;
@@ -38,7 +38,7 @@ impl Sending {
     ///
     /// # Errors
     /// `KeyNotLoaded` for an encrypted dataset that is not sent raw; `Unsupported` for what a stream without an
-    /// option cannot hold.
+    /// option cannot hold; `InvalidArgument` if the list of the bookmark it goes on from is not whole.
     pub fn new(
         pool: &Pool,
         catalog: &Catalog,
@@ -75,18 +75,17 @@ impl Sending {
         let after = since.as_ref().map_or(Txg(0), |since| since.creation_txg);
         // Nothing is ever left out of raw streams, so who receives them lacks nothing.
         let before = since.and_then(|since| since.lacking).filter(|_| !raw);
+        let before = before.map(|Lacking { guids, list }| match list {
+            Some(list) => Redaction::of_list(catalog, list),
+            None => Ok(Redaction::unlisted(guids)),
+        });
+        let before = before.transpose()?;
         let lacking = before.as_ref().map(|before| before.guids.as_slice());
         let payload = begin::payload(lacking, options.resume, key.transpose()?)?;
-        let source = Source {
-            set,
-            features,
-            to_guid: to.phys.guid,
-            after,
-            resume: options.resume,
-            redaction: None,
-            before,
-        };
-        Ok(Self { source, begin, payload, saved: options.saved })
+        let (resume, end) = (options.resume, options.end());
+        let source =
+            Source { resume, end, before, ..Source::new(set, features, to.phys.guid, after) };
+        Ok(Self { source, begin, payload, saved: options.saved.is_some() })
     }
 
     /// Leaves out what `redaction` says.

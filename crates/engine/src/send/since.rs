@@ -5,7 +5,7 @@
 use cenote_format::dsl_dataset::{KEY_IVSET_GUID, KEY_REDACTED_DATASETS};
 use cenote_format::{Guid, ObjectId, Txg};
 
-use super::left_out::{Redaction, list_of};
+use super::left_out::list_of;
 use crate::dataset::{Catalog, Dataset, DatasetName};
 use crate::{Error, Result};
 
@@ -23,8 +23,17 @@ pub struct Since {
     pub ivset_guid: u64,
     /// It belongs to a dataset that what is sent was cloned from.
     pub is_origin: bool,
-    /// What a receiver may lack of it: it was received redacted, or a redaction bookmark says so.
-    pub lacking: Option<Redaction>,
+    /// A receiver may lack blocks of it.
+    pub lacking: Option<Lacking>,
+}
+
+/// Why blocks may be lacking: it was received redacted, or a redaction bookmark says so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lacking {
+    /// The snapshots they were left out for.
+    pub guids: Vec<u64>,
+    /// The list of the redaction bookmark.
+    pub(super) list: Option<ObjectId>,
 }
 
 impl Since {
@@ -43,26 +52,31 @@ impl Since {
             creation_txg: txg,
             ivset_guid: catalog.dataset_field(from, KEY_IVSET_GUID)?.unwrap_or(0),
             is_origin: directory != to.directory.id,
-            lacking: catalog.dataset_fields(from, KEY_REDACTED_DATASETS)?.map(Redaction::unlisted),
+            lacking: catalog
+                .dataset_fields(from, KEY_REDACTED_DATASETS)?
+                .map(|guids| Lacking { guids, list: None }),
         })
     }
 
     /// The snapshot that the bookmark `from` was made of, to send `to`.
     ///
     /// # Errors
-    /// `NotFound`; `InvalidArgument` as above, and if its redaction list is not whole.
+    /// `NotFound`; `InvalidArgument` as above.
     pub fn bookmark(catalog: &Catalog, to: &Dataset, from: &DatasetName) -> Result<Self> {
         let bookmark = catalog.bookmark(from)?;
         let directory = catalog.directory(from.path())?.id;
         earlier(catalog, to, directory, bookmark.creation_txg, from)?;
+        let lacking = |list| -> Result<_> {
+            let snapshots = catalog.redaction_header(list)?.snapshots;
+            let guids = snapshots.iter().map(|guid| guid.0).collect();
+            Ok(Lacking { guids, list: Some(list) })
+        };
         Ok(Self {
             guid: bookmark.guid,
             creation_txg: bookmark.creation_txg,
             ivset_guid: bookmark.details.map_or(0, |details| details.ivset_guid.0),
             is_origin: directory != to.directory.id,
-            lacking: list_of(&bookmark)
-                .map(|list| Redaction::of_list(catalog, list))
-                .transpose()?,
+            lacking: list_of(&bookmark).map(lacking).transpose()?,
         })
     }
 }

@@ -10,7 +10,7 @@ use cenote_format::{Guid, ObjectId, Txg};
 use super::left_out::Redaction;
 use crate::dataset::{Catalog, Dataset, Table};
 use crate::object::ObjectSet;
-use crate::{Error, Result};
+use crate::{Error, ErrorKind, Result};
 
 /// First ZPL version that has system attributes, and so spill blocks.
 const VERSION_WITH_SPILLS: u64 = 5;
@@ -28,11 +28,11 @@ pub struct Options {
     pub raw: bool,
     /// Where an earlier stream was cut off (`-t`).
     pub resume: Option<Resume>,
-    /// What was received so far is sent, and no more (`-S`): the stream has no end.
-    pub saved: bool,
+    /// What was received up to there is sent, and no more (`-S`): the stream has no end.
+    pub saved: Option<Resume>,
 }
 
-/// Where a stream goes on.
+/// Where a stream was cut off, and goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resume {
     /// The object that is sent first.
@@ -43,6 +43,9 @@ pub struct Resume {
     pub bytes: u64,
 }
 
+/// Object numbers end here; the accounting objects lie above, and are not sent.
+const OBJECTS_END: u64 = 1 << 48;
+
 /// See the module.
 pub(super) struct Source {
     pub(super) set: ObjectSet,
@@ -51,13 +54,29 @@ pub(super) struct Source {
     /// Blocks of this group and of older ones are not sent.
     pub(super) after: Txg,
     pub(super) resume: Option<Resume>,
+    /// Objects from this number on are not sent: they do not count, or were not received.
+    pub(super) end: u64,
     /// Blocks that are left out.
     pub(super) redaction: Option<Redaction>,
     /// Blocks that what it goes on from lacks: they are sent whether they changed or not.
     pub(super) before: Option<Redaction>,
 }
 
+impl Options {
+    /// The number behind that of the last object that is sent.
+    pub(super) fn end(&self) -> u64 {
+        let saved = self.saved.map_or(OBJECTS_END, |last| last.object.saturating_add(1));
+        saved.min(OBJECTS_END)
+    }
+}
+
 impl Source {
+    /// All of `set` that changed after that group.
+    pub(super) fn new(set: ObjectSet, features: Features, to_guid: Guid, after: Txg) -> Self {
+        let (resume, redaction, before) = (None, None, None);
+        Self { set, features, to_guid, after, resume, end: OBJECTS_END, redaction, before }
+    }
+
     /// Blocks are sent as they lie on the disks.
     pub(super) fn is_raw(&self) -> bool {
         self.features.contains(Features::RAW)
@@ -118,9 +137,12 @@ fn is_active(catalog: &Catalog, name: &str) -> Result<bool> {
 /// A filesystem of a version that has spill blocks.
 fn has_spills(set: &ObjectSet) -> Result<bool> {
     let name = String::from_utf8_lossy(master_node::VERSION);
-    let version = match Table::open(set, master_node::OBJECT)? {
-        Some(table) => table.number(&name)?,
-        None => None,
+    let version = match Table::open(set, master_node::OBJECT) {
+        Ok(Some(table)) => table.number(&name)?,
+        Ok(None) => None,
+        // Of what was received in part it may not have come yet.
+        Err(error) if error.kind() == ErrorKind::NotFound => None,
+        Err(error) => return Err(error),
     };
     Ok(version.unwrap_or(master_node::NEWEST_VERSION) >= VERSION_WITH_SPILLS)
 }

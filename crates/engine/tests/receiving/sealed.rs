@@ -90,7 +90,7 @@ fn sent(world: &World, from: Option<&str>, to: &str) -> Vec<u8> {
         compressed: true,
         raw: true,
         resume: None,
-        saved: false,
+        saved: None,
     };
     let sending = Sending::new(world.live.pool(), &catalog, &to, since, &options).unwrap();
     let mut writer = StreamWriter::new(Vec::new());
@@ -229,7 +229,7 @@ fn features_that_a_stream_tells_of_are_active_afterwards() {
         compressed: false,
         raw: false,
         resume: None,
-        saved: false,
+        saved: None,
     };
     let sending = Sending::new(world.live.pool(), &catalog, &to, None, &options).unwrap();
     let mut writer = StreamWriter::new(Vec::new());

@@ -24,7 +24,7 @@ const PLAIN: Options = Options {
     compressed: false,
     raw: false,
     resume: None,
-    saved: false,
+    saved: None,
 };
 
 /// Those of the fixtures, and those that lie with larger ones (`CENOTE_POOLS`).

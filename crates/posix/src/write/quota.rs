@@ -167,7 +167,7 @@ fn put(table: &Object, tx: &Tx, quota: &Quota) -> Result<()> {
 
 /// Gives a filesystem that is being made these limits.
 pub fn put_first_quotas(objects: &ObjectSet, tx: &Tx, quotas: &[Quota]) -> Result<()> {
-    for quota in quotas {
+    for quota in quotas.iter().filter(|quota| quota.limit != 0) {
         let table = match table_of(objects, quota.kind)? {
             Some(table) => table,
             None => make_table(objects, tx, quota.kind)?,

@@ -213,6 +213,9 @@ impl PoolChanges {
             stored.push(PropertyInput::text("keylocation", &key.location));
         }
         let volume = new.volume_size;
+        if volume.is_some() && !quotas.is_empty() {
+            return Err(Error::invalid("volumes have no quotas of somebody"));
+        }
         let above = missing.first().unwrap_or(&new.name).rsplit_once('/').map(|(above, _)| above);
         if volume.is_none()
             && let Some(above) = above

@@ -428,6 +428,7 @@ pub(super) fn destroy_all(
         if dataset.is_snapshot() {
             change.destroy_snapshot(dataset.id, defer)?;
         } else {
+            live.refuse_received(dataset.id)?;
             change.check_destroy_head(dataset.id)?;
             change.destroy_head(dataset.id)?;
         }

@@ -120,14 +120,8 @@ const UNLOAD: &str = "Key unload error";
 impl Service {
     /// Forgets the key of an encryption root.
     fn drop_key(&self, pool: &Arc<Pool>, dataset: &str) -> Result<(), Failure> {
+        self.refuse_key_in_use(pool, &self.shown()?, dataset)?;
         let directory = pool.catalog().directory(dataset).map_err(|error| failure(&error))?;
-        let in_use = self.needs_key(&self.shown()?, dataset);
-        let in_use =
-            in_use || self.changes.is_key_in_use(directory.id).map_err(|error| failure(&error))?;
-        if in_use {
-            let words = format!("{UNLOAD}: '{dataset}' is busy.");
-            return Err(Failure::new(FailureKind::Busy, words));
-        }
         pool.keys().unload(&directory).map_err(|error| {
             let words = match error.kind() {
                 ErrorKind::KeyNotLoaded => format!("Key already unloaded for '{dataset}'."),
@@ -138,6 +132,21 @@ impl Service {
         // What was decrypted with the key is forgotten with it.
         pool.io().pipe.cache().purge_encrypted();
         Ok(())
+    }
+
+    /// Refuses to unload the key of the encryption root `root` if something mounted or open needs it.
+    fn refuse_key_in_use(
+        &self,
+        pool: &Pool,
+        all: &dyn Datasets,
+        root: &str,
+    ) -> Result<(), Failure> {
+        let directory = pool.catalog().directory(root).map_err(|error| failure(&error))?;
+        let is_open = self.changes.is_key_in_use(directory.id).map_err(|error| failure(&error))?;
+        match is_open || self.needs_key(all, root) {
+            true => Err(Failure::new(FailureKind::Busy, format!("{UNLOAD}: '{root}' is busy."))),
+            false => Ok(()),
+        }
     }
 
     /// Whether something that is mounted needs the key of the encryption root `root`.
@@ -168,14 +177,23 @@ impl Service {
         roots.sort();
         let needs: Vec<Need> = roots.iter().map(|root| Need::new("load-key", root)).collect();
         doing.check(&needs)?;
-        let (busy, free): (Vec<String>, Vec<String>) =
-            roots.into_iter().partition(|root| self.needs_key(all, root));
-        let lines = busy.iter().map(|root| format!("{UNLOAD}: '{root}' is busy."));
-        let mut lines: Warnings = lines.collect();
-        if !goes_on && !lines.is_empty() {
-            return Err(Failure::new(FailureKind::Busy, lines.remove(0)));
+        let mut lines = Warnings::new();
+        let mut may_stay = |done: Result<(), Failure>| match done {
+            Err(failure) if goes_on => {
+                lines.push(failure.message);
+                Ok(false)
+            }
+            done => done.map(|()| true),
+        };
+        let mut free = Vec::new();
+        for root in roots {
+            if may_stay(self.refuse_key_in_use(doing.pool, all, &root))? {
+                free.push(root);
+            }
         }
-        free.iter().rev().try_for_each(|root| self.drop_key(doing.pool, root))?;
+        for root in free.iter().rev() {
+            may_stay(self.drop_key(doing.pool, root))?;
+        }
         Ok(lines)
     }
 }

@@ -136,7 +136,7 @@ fn options(request: &SendRequest) -> Options {
         compressed: request.compressed,
         raw: request.raw,
         resume: None,
-        saved: false,
+        saved: None,
     }
 }
 
@@ -238,7 +238,11 @@ fn redaction(
     plan: &Plan,
     name: &str,
 ) -> Result<Option<Redaction>, Failure> {
-    let Some(Stream { to, .. }) = plan.streams.first() else { return Ok(None) };
+    let to = match plan.streams.as_slice() {
+        [] => return Ok(None),
+        [Stream { to, .. }] => to,
+        _ => return Err(doing.refuse(FailureKind::Other, "a package cannot be redacted")),
+    };
     let name = DatasetName::parse(name);
     let found = name.and_then(|name| Redaction::of_bookmark(catalog, to, &name));
     found.map(Some).map_err(|error| {

@@ -49,15 +49,20 @@ pub(super) fn plan(
         _ => doing.refused(&error),
     })?;
     let (mut since, mut before, mut shown) = (None, None, None);
+    // What is left out is not to be sent because a list cannot be read.
+    let guids = |key: &str| match (list.get(key), list.u64_array(key)) {
+        (Some(_), None) => Err(refuse(&format!("resume token is corrupt ('{key}')"))),
+        (_, guids) => Ok(guids),
+    };
     if let Some(from) = list.u64("fromguid") {
         let gone = || refuse(&format!("incremental source {from:#x} no longer exists"));
-        let found = resumed_source(catalog, &to, from, guids(&list, "book_redact_snaps"));
+        let found = resumed_source(catalog, &to, from, guids("book_redact_snaps")?);
         let found = found.map_err(|error| doing.refused(&error))?;
         let (point, name) = found.ok_or_else(gone)?;
         (since, shown, before) = (Some(point), Some(name.to_string()), Some(name));
     }
     let redaction =
-        match guids(&list, "redact_snaps") {
+        match guids("redact_snaps")? {
             Some(guids) => Some(Redaction::of_snapshots(catalog, &to, guids).map_err(|error| {
                 match error.kind() {
                     ErrorKind::NotFound | ErrorKind::InvalidArgument => refuse(error.reason()),
@@ -69,13 +74,6 @@ pub(super) fn plan(
     let options = resumed_options(&list);
     let streams = vec![Stream { to, since, before, shown }];
     Ok(Resumed { plan: Plan { streams, redaction, ..Plan::default() }, options })
-}
-
-pub(super) fn guids<'a>(list: &'a NvList, key: &str) -> Option<&'a [u64]> {
-    match list.get(key) {
-        Some(Value::Uint64Array(guids)) => Some(guids),
-        _ => None,
-    }
 }
 
 /// The lines of a list, as OpenZFS prints lists.

@@ -12,7 +12,7 @@ use cenote_format::{Guid, NvList, ObjectId};
 
 use super::super::Doing;
 use super::plan::{Plan, Stream};
-use super::resume::{Resumed, contents, guids};
+use super::resume::{Resumed, contents};
 
 /// The start of refusals.
 const START: &str = "saved send failed";
@@ -42,7 +42,7 @@ pub(super) fn plan(
     }
     let (mut since, mut before, mut shown) = (None, None, None);
     if let Some(from) = list.u64("fromguid") {
-        let found = resumed_source(catalog, &to, from, guids(&list, "book_redact_snaps"));
+        let found = resumed_source(catalog, &to, from, list.u64_array("book_redact_snaps"));
         let gone = || {
             let reason = format!("incremental source {from:#x} no longer exists");
             refuse(FailureKind::Other, &reason)
@@ -54,7 +54,8 @@ pub(super) fn plan(
         (shown, before) = (Some(from.to_string()), Some(from));
     }
     to.name = DatasetName::parse(name).map_err(|error| doing.refused(&error))?;
-    let options = Options { resume: None, saved: true, ..resumed_options(&list) };
+    let rest = resumed_options(&list);
+    let options = Options { resume: None, saved: rest.resume, ..rest };
     let part_of = Some((of.to_owned(), Guid(guid)));
     let streams = vec![Stream { to, since, before, shown }];
     Ok(Resumed { plan: Plan { streams, part_of, ..Plan::default() }, options })
