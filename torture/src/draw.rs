@@ -385,6 +385,27 @@ fn transfer(random: &mut Random) -> Step {
     }
 }
 
+/// A filesystem is sent as it is, and once more when files have changed, most with attributes.
+fn sent_again(random: &mut Random, steps: &mut Vec<Step>) {
+    let (to, forms, first) = (any(random), any(random), any(random));
+    for since in [false, true] {
+        for _ in 0..1 + random.below(4) {
+            let mut step = file_step(random);
+            if let Step::Create { set, .. } | Step::Copy { set, .. } = step
+                && random.percent(60)
+            {
+                let (file, name) = (any(random), any(random));
+                step = Step::Xattr { set, file, name, len: 3_000, fill: fill(random) };
+            }
+            steps.push(step);
+        }
+        steps.push(Step::Snapshot { set: 0, name: any(random), recursive: random.percent(50) });
+        let snapshot = if since { any(random) } else { first };
+        let (cut, at) = (1000, 1000);
+        steps.push(Step::Transfer { snapshot, to, since, forms, cut, at, steps: Vec::new() });
+    }
+}
+
 fn resume(random: &mut Random) -> Step {
     let cut = if random.percent(60) { 1000 } else { random.below(1000) as u16 };
     Step::Resume { which: any(random), cut, end: random.below(5) as u8 }
@@ -448,6 +469,9 @@ fn during(random: &mut Random, theme: Theme) -> Step {
 
 fn step(random: &mut Random, theme: Theme, steps: &mut Vec<Step>) {
     let part = random.below(100);
+    if theme == Theme::Travel && (62..66).contains(&part) {
+        return sent_again(random, steps);
+    }
     let special = match theme {
         _ if part > 98 => Some(rot_label(random)),
         Theme::Files => None,

@@ -282,3 +282,15 @@ fn the_pool_boots_from_a_filesystem_or_snapshot() {
     bench.orders(&["zpool set bootfs=tank tank"]);
     is("tank");
 }
+
+#[test]
+fn where_nothing_could_be_mounted_files_can_be_made() {
+    let Some((bench, devices)) = Bench::mounting(1) else { return };
+    bench.create(&[&devices[0]]);
+    bench.cenote(&["zfs", "create", "-o", "overlay=off", "tank/a"]);
+    bench.cenote(&["zfs", "unmount", "tank/a"]);
+    std::fs::write(bench.at("mnt/tank/a/first"), "1").unwrap();
+    let said = bench.refused(&["zfs", "mount", "tank/a"]);
+    assert!(said.contains("directory is not empty"), "{said}");
+    std::fs::write(bench.at("mnt/tank/a/second"), "2").unwrap();
+}

@@ -2,6 +2,7 @@
 //!
 //! Invariant: what needs a key is not shown without it, and all of it is there with it.
 
+use rustix::fs::{XattrFlags, getxattr, setxattr};
 use std::io::Write;
 
 use super::{Bench, fill, noise};
@@ -120,4 +121,33 @@ fn a_key_that_was_changed_is_that_of_all_below_where_it_is_received() {
         let at = bench.at("mnt").join(there(name)).join("file");
         assert_eq!(std::fs::read_to_string(&at).unwrap(), name, "{}", at.display());
     }
+}
+
+#[test]
+fn attributes_stay_where_blocks_that_come_sealed_grow() {
+    let Some((bench, devices)) = Bench::mounting(1) else { return };
+    bench.create(&[&devices[0]]);
+    std::fs::write(bench.at("key"), [7; 32]).unwrap();
+    let location = format!("keylocation=file://{}", bench.at("key").display());
+    let options = ["-o", "encryption=on", "-o", "keyformat=raw", "-o", &location];
+    bench.cenote(&[&["zfs", "create"], &options[..], &["tank/e"]].concat());
+    // Of one block, with attributes in a block of their own.
+    let value = noise(3000, 1);
+    let files = bench.at("mnt/tank/e");
+    std::fs::write(files.join("file"), noise(100, 2)).unwrap();
+    setxattr(files.join("file"), "user.big", &value, XattrFlags::empty()).unwrap();
+    bench.cenote(&["zfs", "snapshot", "tank/e@one"]);
+    std::fs::write(files.join("file"), noise(200_000, 3)).unwrap();
+    bench.cenote(&["zfs", "snapshot", "tank/e@two"]);
+    bench.received(&["-u", "tank/got"], &bench.stream(&["-w", "tank/e@one"]));
+    bench.received(&["-u", "tank/got"], &bench.stream(&["-w", "-i", "@one", "tank/e@two"]));
+    bench.cenote(&["zfs", "load-key", "-L", &location["keylocation=".len()..], "tank/got"]);
+    bench.cenote(&["zfs", "mount", "tank/got"]);
+    let file = bench.at("mnt/tank/got/file");
+    assert!(std::fs::read(&file).unwrap() == noise(200_000, 3));
+    let mut found = vec![0; 4000];
+    let len = getxattr(&file, "user.big", &mut found).unwrap();
+    assert!(found[..len] == value);
+    bench.cenote(&["zpool", "export", "tank"]);
+    bench.zdb();
 }

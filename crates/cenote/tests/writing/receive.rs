@@ -319,3 +319,17 @@ fn snapshots_taken_of_what_did_not_change_keep_no_stream_out() {
     bench.cenote(&["zpool", "export", "tank"]);
     bench.zdb();
 }
+
+#[test]
+fn mounting_what_lies_below_changes_nothing() {
+    let Some((bench, devices)) = Bench::mounting(1) else { return };
+    bench.create(&[&devices[0]]);
+    bench.cenote(&["zfs", "create", "tank/a"]);
+    bench.cenote(&["zfs", "create", "tank/a/below"]);
+    bench.cenote(&["zfs", "snapshot", "-r", "tank/a@one"]);
+    bench.cenote(&["zfs", "snapshot", "-r", "tank/a@two"]);
+    // Below a directory that was never read, as far as its times say.
+    bench.received(&["tank/b"], &bench.stream(&["-R", "tank/a@one"]));
+    bench.received(&["tank/b"], &bench.stream(&["-R", "-I", "@one", "tank/a@two"]));
+    assert!(bench.at("mnt/tank/b/below").is_dir());
+}

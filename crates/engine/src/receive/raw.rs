@@ -207,7 +207,8 @@ impl Landing {
             return Err(at(Error::invalid(format!("the stream has a spill block of {len} bytes"))));
         }
         // It is in the stream for receivers that lose what they have.
-        if spill.flags & Spill::UNMODIFIED != 0 && found.dnode().spill.is_some() {
+        let has_it = found.dnode().spill.is_some_and(|pointer| !pointer.is_hole());
+        if spill.flags & Spill::UNMODIFIED != 0 && has_it {
             return Ok(());
         }
         self.check_compression(spill.compression).map_err(at)?;

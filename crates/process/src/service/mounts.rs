@@ -281,8 +281,7 @@ impl Mounts {
         }
         let path = Path::new(value("mountpoint"));
         let mounted = self.mount_around(pool, datasets, dataset, path, request, Vec::new());
-        self.uncover_soon();
-        mounted
+        self.uncover_after(path, mounted)
     }
 
     /// Serves mount(8): mounts a filesystem or snapshot where it is asked to be.
@@ -311,8 +310,7 @@ impl Mounts {
             return refuse(FailureKind::Permission, "encryption key not loaded");
         }
         let mounted = self.mount_at(pool, dataset, at, request, Vec::new());
-        self.uncover_soon();
-        mounted
+        self.uncover_after(at, mounted)
     }
 
     fn mount_at(
@@ -334,8 +332,9 @@ impl Mounts {
         self.cover(&[path.to_path_buf()], |_| true);
         let value = |name: &str| dataset.properties.value(name).unwrap_or("");
         let may_cover = by_hand || request.overlay || value("overlay") != "off";
-        let is_empty = fs::read_dir(path).map(|mut entries| entries.next().is_none());
-        if !may_cover && !is_empty.unwrap_or(true) {
+        // Only where it matters: reading a directory of ours changes the time it was read last.
+        let is_empty = || fs::read_dir(path).map_or(true, |mut entries| entries.next().is_none());
+        if !may_cover && !is_empty() {
             return Err(place(FailureKind::Busy, "directory is not empty"));
         }
         let found = pool
@@ -593,6 +592,15 @@ impl Mounts {
         let now: Vec<PathBuf> = self.places().into_iter().map(|place| place.at).collect();
         let bare = before.into_iter().filter(|place| !now.contains(&place.at));
         bare.for_each(|place| self.uncover(&place.at));
+    }
+
+    /// What was to be mounted there is, or will not be.
+    fn uncover_after(&self, path: &Path, mounted: Result<(), Failure>) -> Result<(), Failure> {
+        if mounted.is_err() {
+            self.uncover(path);
+        }
+        self.uncover_soon();
+        mounted
     }
 
     /// What was to be mounted is.
