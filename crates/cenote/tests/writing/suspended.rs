@@ -234,6 +234,7 @@ fn a_pool_that_cannot_write_says_so_and_keeps_nobody() {
     }
     disk.fails.store(false, Relaxed);
     within(5, "clear", || bench.cenote(&["zpool", "clear", "tank"]));
+    assert!(!bench.cenote(&["zpool", "list", "tank"]).contains("SUSPENDED"));
     assert!(ends(&mut dd(&at("goes on"), &["conv=fsync"]), Duration::from_secs(15)));
     assert!(at("before").exists() && !at("after").exists(), "taken back is taken back");
 

@@ -487,6 +487,17 @@ impl Gate {
         resumed
     }
 
+    /// Waits until writing is not suspended, for so long at most.
+    pub fn wait_resumed(&self, patience: Duration) {
+        let until = Instant::now() + patience;
+        let mut state = self.state.lock();
+        while state.suspended.is_some() && state.failure.is_none() {
+            if self.changed.wait_until(&mut state, until).timed_out() {
+                return;
+            }
+        }
+    }
+
     /// Nothing more may be sent to the devices, even if they take it, until it is said that it may.
     pub fn hold(&self, on: bool) {
         self.held.store(on, SeqCst);

@@ -34,6 +34,9 @@ use super::settings::{NewSettings, encryption_of, input, number, quota, split_se
 /// How old the first noted time of a read gets before those of its filesystem are stored.
 const ACCESS_TIMES_AGE: Duration = Duration::from_secs(30);
 
+/// How long a pool whose devices answer again may take to go on before who cleared it is answered.
+const RESUMED_WITHIN: Duration = Duration::from_secs(3);
+
 /// Files that can be mounted.
 pub type Files = Arc<Filesystem>;
 
@@ -488,10 +491,13 @@ impl PoolChanges {
         self.live.as_ref()?.suspension().map(|now| now.refuses)
     }
 
-    /// After devices were forgiven: if writing is suspended, it is tried again now.
+    /// After devices were forgiven: if writing is suspended, it is tried again now, and waited for a moment
+    /// where devices answer.
     pub fn cleared(&self) {
-        if let Some(live) = &self.live {
-            live.retry_now();
+        let Some(live) = &self.live else { return };
+        live.retry_now();
+        if live.vdevs().condition().state.is_readable() {
+            live.gate().wait_resumed(RESUMED_WITHIN);
         }
     }
 
