@@ -51,6 +51,9 @@ fn a_distributed_spare_is_taken_and_given_back() {
     bench.create(&["draid1:2d:5c:1s", one, two, three, four, five]);
     fill(&bench.at("mnt/tank"));
     let manifest = bench.manifest();
+    let said = bench.refused(&["zpool", "remove", "tank", "draid1-0-0"]);
+    let words = "operation not supported on this type of pool";
+    assert_eq!(said, format!("cannot remove draid1-0-0: {words}\n"));
     bench.cenote(&["zpool", "offline", "tank", two]);
     bench.cenote(&["zpool", "replace", "-s", "-w", "tank", two, "draid1-0-0"]);
     let status = bench.shows(|status| status.contains("scan: resilvered (draid1"));
