@@ -145,6 +145,17 @@ fn wrong_command_lines() {
     assert!(run(at, "zfs version").out.starts_with("zfs-2.3"));
 }
 
+/// It would be waited for without end.
+#[test]
+fn a_scrub_that_was_refused_is_not_waited_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    let server = serve_fake(at, "tank", Arc::new(Fake::scrubbing("tank")));
+    check(at, "zpool scrub -w tank", "", "cannot scrub tank: currently scrubbing\n", 1);
+    check(at, "zpool export -f tank", "", "", 0);
+    server.join().unwrap();
+}
+
 #[test]
 fn a_pool_is_listed_and_exported() {
     let directory = tempfile::tempdir().unwrap();
