@@ -87,6 +87,9 @@ fn a_spare_steps_in_and_goes_back() {
     let Some((bench, devices)) = Bench::mounting(3) else { return };
     let [one, two, spare] = &devices[..] else { panic!() };
     bench.create(&["mirror", one, two, "spare", spare]);
+    let said = bench.refused(&["zpool", "add", "tank", "spare", spare]);
+    let words = format!("{spare} is reserved as a hot spare for pool tank");
+    assert_eq!(said, format!("cannot add to 'tank': {words}\n"));
     fill(&bench.at("mnt/tank"));
     let manifest = bench.manifest();
     bench.cenote(&["zpool", "export", "tank"]);
