@@ -101,6 +101,9 @@ fn a_spare_steps_in_and_goes_back() {
     assert!(status.contains("currently in use"), "{status}");
     let status = bench.shows(|status| status.contains("scan: resilvered"));
     assert_eq!(state(&status, one), "ONLINE", "{status}");
+    let said = bench.refused(&["zpool", "replace", "tank", one, spare]);
+    let words = format!("{spare} is busy, or device removal is in progress");
+    assert_eq!(said, format!("cannot replace {one} with {spare}: {words}\n"));
     // The half that is left may go now.
     bench.cenote(&["zpool", "offline", "-t", "tank", one]);
     assert_eq!(bench.manifest(), manifest);
