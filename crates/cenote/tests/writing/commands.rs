@@ -92,6 +92,15 @@ fn names_for_a_while_are_not_kept() {
     assert_eq!(bench.cenote(&["zfs", "list", "-H", "-o", "name"]), "for-now\n");
     bench.cenote(&["zpool", "export", "for-now"]);
     assert!(bench.cenote(&["zpool", "import", "-d", &place]).contains("pool: tank\n"));
+    for (new, problem) in [
+        ("mirror", "name is reserved"),
+        ("raidz2x", "name is reserved"),
+        ("1st", "name must begin with a letter"),
+        ("a%b", "invalid character '%' in pool name"),
+    ] {
+        let said = bench.refused(&["zpool", "import", "-d", &place, "tank", new]);
+        assert_eq!(said, format!("cannot import '{new}': {problem}\n"));
+    }
     bench.cenote(&["zpool", "import", "-d", &place, "-R", &mnt, "-t", "tank", "other"]);
     bench.cenote(&["zfs", "create", "other/a"]);
     bench.cenote(&["zpool", "reguid", "-g", "1234567890123", "other"]);

@@ -326,6 +326,8 @@ fn a_pool_is_split() {
     let said = bench.refused(&["zpool", "split", "tank", "other", one, two]);
     let words = "Device list must include at most one disk from each mirror";
     assert_eq!(said, format!("Unable to split tank: {words}\n"));
+    let said = bench.refused(&["zpool", "split", "tank", "mirror"]);
+    assert_eq!(said, "Unable to split tank: name is reserved\n");
     let shown = bench.cenote(&["zpool", "split", "-n", "tank", "other", one]);
     let words = "would create 'other' with the following layout:\n\n\tother\n";
     assert_eq!(shown, format!("{words}\t  {one}\n\t  {four}\n"));
