@@ -50,6 +50,8 @@ fn logs_spares_and_cache_devices_leave_the_pool() {
 fn parents_are_made_with_what_lies_below_them() {
     let Some((bench, d)) = Bench::mounting(1) else { return };
     bench.create(&[&d[0]]);
+    let said = bench.refused(&["zfs", "unmount", "tank/a"]);
+    assert_eq!(said, "cannot open 'tank/a': dataset does not exist\n");
     bench.cenote(&["zfs", "create", "-p", "tank/a/b/c"]);
     bench.cenote(&["zfs", "create", "-p", "tank/a/b/c"]);
     std::fs::write(bench.at("mnt/tank/a/b/c/file"), noise(50_000, 1)).unwrap();
