@@ -111,7 +111,9 @@ fn misused(parsed: &Parsed) -> Option<&'static str> {
         () if both('c', 'd') => Some("-c is incompatible with -d"),
         () if both('c', 's') => Some("-c is incompatible with -s"),
         () if both('l', 'N') => Some("-l is incompatible with -N"),
-        () if parsed.has('n') && !parsed.has('F') => Some("-n or -X only meaningful with -F"),
+        () if (parsed.has('n') || parsed.has('X')) && !parsed.has('F') => {
+            Some("-n or -X only meaningful with -F")
+        }
         () if parsed.operands.len() > most => Some("too many arguments"),
         () => None,
     }
