@@ -30,6 +30,8 @@ fn logs_spares_and_cache_devices_leave_the_pool() {
     for gone in ["logs", "cache", "spares", "hole"] {
         assert!(!status.contains(gone), "{status}");
     }
+    let layout = bench.cenote(&["zpool", "add", "-n", "tank", "log", &d[1]]);
+    assert!(layout.contains("logs") && !layout.contains("hole"), "{layout}");
     write("between").unwrap();
     bench.cenote(&["zpool", "export", "tank"]);
     bench.zdb();
