@@ -20,7 +20,7 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 /// Arguments of the command.
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// Directory for the links, as /usr/local/sbin
+    /// Directory for the links, as /usr/local/sbin; it is made if it is not there
     directory: PathBuf,
 }
 
@@ -33,9 +33,15 @@ pub fn run(arguments: &Arguments) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
+    let directory = &arguments.directory;
+    if let Err(error) = std::fs::create_dir_all(directory) {
+        let shown = directory.display();
+        terminal::complain(&format!("cannot make directory '{shown}': {error}"));
+        return ExitCode::FAILURE;
+    }
     let mut failed = false;
     for tool in names() {
-        let link = arguments.directory.join(tool);
+        let link = directory.join(tool);
         let shown = link.display();
         if std::fs::read_link(&link).is_ok_and(|target| target == program) {
             terminal::out(&format!("{shown} is there already\n"));

@@ -73,6 +73,29 @@ impl Fake {
         Fake { report, datasets: Mutex::new(datasets), changes: Arc::default() }
     }
 
+    /// One that is being scrubbed, and takes no other order of scrubs.
+    pub fn scrubbing(name: &str) -> Fake {
+        let mut fake = Fake::new(name);
+        fake.report.scan = Some(ScanReport {
+            function: ScanFunction::Scrub,
+            state: ScanState::Scanning,
+            start_time: 1,
+            end_time: 0,
+            to_examine: 0,
+            examined: 0,
+            skipped: 0,
+            processed: 0,
+            errors: 0,
+            pass_examined: 0,
+            issued: 0,
+            pass_issued: 0,
+            pass_start: 1,
+            paused: 0,
+            spent_paused: 0,
+        });
+        fake
+    }
+
     fn key_status(&self, dataset: &str, status: &str) -> Result<(), Failure> {
         self.change(dataset, |dataset| {
             dataset.properties.set("keystatus", status, Source::None);
@@ -192,6 +215,9 @@ impl PoolService for Fake {
                 self.key_status(&request.dataset, "available")?;
             }
             Change::UnloadKey(dataset) => self.key_status(dataset, "unavailable")?,
+            Change::Scan(_) if self.report.scan.is_some() => {
+                return Err(other("cannot scrub tank: currently scrubbing".into()));
+            }
             Change::Export { force: false } => {
                 let message = "cannot unmount '/tank': pool or dataset is busy";
                 return Err(Failure::new(FailureKind::Busy, message));

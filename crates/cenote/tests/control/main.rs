@@ -139,10 +139,32 @@ fn wrong_command_lines() {
     }
     check(at, "zpool trim tank", "", "cannot open 'tank': no such pool\n", 255);
     check(at, "zpool scrub tank", "", "cannot open 'tank': no such pool\n", 1);
+    for line in ["zpool import -n tank", "zpool import -X tank"] {
+        let ran = run(at, line);
+        let start = "-n or -X only meaningful with -F\nusage:\n\timport [-d dir] [-D]\n";
+        assert!(ran.err.starts_with(start) && ran.code == 2, "{line}: {}", ran.err);
+    }
+    std::fs::write(at.join("file"), "").unwrap();
+    let said = format!(
+        "cannot make directory '{}/file/bin': Not a directory (os error 20)\n",
+        at.display()
+    );
+    check(at, &format!("install-links {}/file/bin", at.display()), "", &said, 1);
     check(at, "zfs program x y", "", "cannot open 'y': No such file or directory\n", 1);
     let help = run(at, "zpool help");
     assert!(help.out.starts_with("usage: zpool command args ...\n") && help.code == 0);
     assert!(run(at, "zfs version").out.starts_with("zfs-2.3"));
+}
+
+/// It would be waited for without end.
+#[test]
+fn a_scrub_that_was_refused_is_not_waited_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    let server = serve_fake(at, "tank", Arc::new(Fake::scrubbing("tank")));
+    check(at, "zpool scrub -w tank", "", "cannot scrub tank: currently scrubbing\n", 1);
+    check(at, "zpool export -f tank", "", "", 0);
+    server.join().unwrap();
 }
 
 #[test]

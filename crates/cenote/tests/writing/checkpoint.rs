@@ -40,8 +40,8 @@ impl Bench {
 
 #[test]
 fn a_checkpoint_keeps_what_is_freed_until_it_is_discarded() {
-    let Some((bench, devices)) = Bench::mounting(4) else { return };
-    let [one, two, three, four] = &devices[..] else { panic!() };
+    let Some((bench, devices)) = Bench::mounting(5) else { return };
+    let [one, two, three, four, other] = &devices[..] else { panic!() };
     bench.create(&["mirror", one, two, "special", "mirror", three, four]);
     bench.cenote(&["zfs", "create", "tank/a"]);
     bench.cenote(&["zfs", "create", "-o", "dedup=on", "-o", "recordsize=16K", "tank/b"]);
@@ -55,6 +55,15 @@ fn a_checkpoint_keeps_what_is_freed_until_it_is_discarded() {
     assert_eq!(said, "cannot checkpoint 'tank': checkpoint exists\n");
     let said = bench.refused(&["zpool", "reguid", "tank"]);
     assert_eq!(said, "cannot reguid 'tank': checkpoint exists\n");
+    let words = "checkpoint exists\n";
+    let said = bench.refused(&["zpool", "detach", "tank", two]);
+    assert_eq!(said, format!("cannot detach {two}: {words}"));
+    let said = bench.refused(&["zpool", "attach", "tank", one, other]);
+    assert_eq!(said, format!("cannot attach {other} to {one}: {words}"));
+    let said = bench.refused(&["zpool", "replace", "tank", one, other]);
+    assert_eq!(said, format!("cannot replace {one} with {other}: {words}"));
+    let said = bench.refused(&["zpool", "split", "tank", "half"]);
+    assert_eq!(said, format!("Unable to split tank: {words}"));
     std::fs::remove_dir_all(root.join("many")).unwrap();
     std::fs::remove_file(b.join("file8")).unwrap();
     std::fs::write(root.join("file7"), noise(200_000, 99)).unwrap();

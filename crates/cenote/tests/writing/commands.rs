@@ -30,6 +30,8 @@ fn logs_spares_and_cache_devices_leave_the_pool() {
     for gone in ["logs", "cache", "spares", "hole"] {
         assert!(!status.contains(gone), "{status}");
     }
+    let layout = bench.cenote(&["zpool", "add", "-n", "tank", "log", &d[1]]);
+    assert!(layout.contains("logs") && !layout.contains("hole"), "{layout}");
     write("between").unwrap();
     bench.cenote(&["zpool", "export", "tank"]);
     bench.zdb();
@@ -50,6 +52,8 @@ fn logs_spares_and_cache_devices_leave_the_pool() {
 fn parents_are_made_with_what_lies_below_them() {
     let Some((bench, d)) = Bench::mounting(1) else { return };
     bench.create(&[&d[0]]);
+    let said = bench.refused(&["zfs", "unmount", "tank/a"]);
+    assert_eq!(said, "cannot open 'tank/a': dataset does not exist\n");
     bench.cenote(&["zfs", "create", "-p", "tank/a/b/c"]);
     bench.cenote(&["zfs", "create", "-p", "tank/a/b/c"]);
     std::fs::write(bench.at("mnt/tank/a/b/c/file"), noise(50_000, 1)).unwrap();
@@ -92,6 +96,15 @@ fn names_for_a_while_are_not_kept() {
     assert_eq!(bench.cenote(&["zfs", "list", "-H", "-o", "name"]), "for-now\n");
     bench.cenote(&["zpool", "export", "for-now"]);
     assert!(bench.cenote(&["zpool", "import", "-d", &place]).contains("pool: tank\n"));
+    for (new, problem) in [
+        ("mirror", "name is reserved"),
+        ("raidz2x", "name is reserved"),
+        ("1st", "name must begin with a letter"),
+        ("a%b", "invalid character '%' in pool name"),
+    ] {
+        let said = bench.refused(&["zpool", "import", "-d", &place, "tank", new]);
+        assert_eq!(said, format!("cannot import '{new}': {problem}\n"));
+    }
     bench.cenote(&["zpool", "import", "-d", &place, "-R", &mnt, "-t", "tank", "other"]);
     bench.cenote(&["zfs", "create", "other/a"]);
     bench.cenote(&["zpool", "reguid", "-g", "1234567890123", "other"]);

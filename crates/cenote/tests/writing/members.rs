@@ -87,6 +87,9 @@ fn a_spare_steps_in_and_goes_back() {
     let Some((bench, devices)) = Bench::mounting(3) else { return };
     let [one, two, spare] = &devices[..] else { panic!() };
     bench.create(&["mirror", one, two, "spare", spare]);
+    let said = bench.refused(&["zpool", "add", "tank", "spare", spare]);
+    let words = format!("{spare} is reserved as a hot spare for pool tank");
+    assert_eq!(said, format!("cannot add to 'tank': {words}\n"));
     fill(&bench.at("mnt/tank"));
     let manifest = bench.manifest();
     bench.cenote(&["zpool", "export", "tank"]);
@@ -98,6 +101,9 @@ fn a_spare_steps_in_and_goes_back() {
     assert!(status.contains("currently in use"), "{status}");
     let status = bench.shows(|status| status.contains("scan: resilvered"));
     assert_eq!(state(&status, one), "ONLINE", "{status}");
+    let said = bench.refused(&["zpool", "replace", "tank", one, spare]);
+    let words = format!("{spare} is busy, or device removal is in progress");
+    assert_eq!(said, format!("cannot replace {one} with {spare}: {words}\n"));
     // The half that is left may go now.
     bench.cenote(&["zpool", "offline", "-t", "tank", one]);
     assert_eq!(bench.manifest(), manifest);
@@ -320,6 +326,8 @@ fn a_pool_is_split() {
     let said = bench.refused(&["zpool", "split", "tank", "other", one, two]);
     let words = "Device list must include at most one disk from each mirror";
     assert_eq!(said, format!("Unable to split tank: {words}\n"));
+    let said = bench.refused(&["zpool", "split", "tank", "mirror"]);
+    assert_eq!(said, "Unable to split tank: name is reserved\n");
     let shown = bench.cenote(&["zpool", "split", "-n", "tank", "other", one]);
     let words = "would create 'other' with the following layout:\n\n\tother\n";
     assert_eq!(shown, format!("{words}\t  {one}\n\t  {four}\n"));

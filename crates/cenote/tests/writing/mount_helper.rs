@@ -29,9 +29,7 @@ impl Bench {
     /// With a filesystem `tank/legacy`, links to this program in `bin`, a directory to mount at.
     fn with_legacy() -> (Bench, String) {
         let bench = Bench::new(1);
-        for name in ["bin", "at"] {
-            std::fs::create_dir(bench.at(name)).unwrap();
-        }
+        std::fs::create_dir(bench.at("at")).unwrap();
         bench.cenote(&["install-links", &bench.at("bin").display().to_string()]);
         bench.create(&[&bench.devices(1)[0]]);
         bench.cenote(&["zfs", "create", "-o", "mountpoint=legacy", "tank/legacy"]);

@@ -51,11 +51,17 @@ fn a_distributed_spare_is_taken_and_given_back() {
     bench.create(&["draid1:2d:5c:1s", one, two, three, four, five]);
     fill(&bench.at("mnt/tank"));
     let manifest = bench.manifest();
+    let said = bench.refused(&["zpool", "remove", "tank", "draid1-0-0"]);
+    let words = "operation not supported on this type of pool";
+    assert_eq!(said, format!("cannot remove draid1-0-0: {words}\n"));
     bench.cenote(&["zpool", "offline", "tank", two]);
     bench.cenote(&["zpool", "replace", "-s", "-w", "tank", two, "draid1-0-0"]);
     let status = bench.shows(|status| status.contains("scan: resilvered (draid1"));
     assert!(!state(&status, "spare-1").is_empty() && status.contains("INUSE"), "{status}");
     bench.cenote(&["zpool", "wait", "-t", "resilver,scrub", "tank"]);
+    let said = bench.refused(&["zpool", "replace", "tank", three, "draid1-0-0"]);
+    let words = "draid1-0-0 is busy, or device removal is in progress";
+    assert_eq!(said, format!("cannot replace {three} with draid1-0-0: {words}\n"));
     // Another one can go now.
     bench.cenote(&["zpool", "offline", "tank", four]);
     assert_eq!(bench.manifest(), manifest);

@@ -361,8 +361,8 @@ pub fn only_ashift(parsed: &Parsed) -> Result<Option<u8>, Option<String>> {
     Ok(found)
 }
 
-/// Why a pool that is made cannot have a name.
-fn name_problem(name: &str) -> Option<String> {
+/// Why a pool cannot be given a name.
+pub fn name_problem(name: &str) -> Option<String> {
     if grammar::is_reserved(name) {
         return Some("name is reserved".to_owned());
     }

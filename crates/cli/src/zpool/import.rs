@@ -15,7 +15,7 @@ use cenote_control::protocol::FailureKind;
 use cenote_control::report::{ImportReport, ImportVdev};
 use cenote_control::text::pool_import;
 
-use super::{common, set};
+use super::{common, create, set};
 use crate::getopt::{Parsed, Spec};
 use crate::keys;
 use crate::leftovers;
@@ -111,7 +111,9 @@ fn misused(parsed: &Parsed) -> Option<&'static str> {
         () if both('c', 'd') => Some("-c is incompatible with -d"),
         () if both('c', 's') => Some("-c is incompatible with -s"),
         () if both('l', 'N') => Some("-l is incompatible with -N"),
-        () if parsed.has('n') && !parsed.has('F') => Some("-n or -X only meaningful with -F"),
+        () if (parsed.has('n') || parsed.has('X')) && !parsed.has('F') => {
+            Some("-n or -X only meaningful with -F")
+        }
         () if parsed.operands.len() > most => Some("too many arguments"),
         () => None,
     }
@@ -321,7 +323,11 @@ fn one(wanted: &Wanted, client: &Client, pool: &ImportReport) -> Result<(), ()> 
         terminal::complain(&message);
         Err(())
     };
-    if let Some(problem) = common::name_problem(&name) {
+    let problem = match &wanted.new_name {
+        Some(new) => create::name_problem(new),
+        None => common::name_problem(&name),
+    };
+    if let Some(problem) = problem {
         return fail(format!("cannot import '{name}': {problem}"));
     }
     // Its mounts stay until others are in their places, so that nobody writes into bare directories.

@@ -83,6 +83,7 @@ pub fn run(arguments: &[String]) -> ExitCode {
         terminal::out(&text);
         done += 1;
         if !repeat.next(done) {
+            // As in OpenZFS, other than in `status`: names of no pool do not count where there are others.
             return ExitCode::from(u8::from(asked.silent));
         }
     }

@@ -1,6 +1,6 @@
 //! `zpool scrub` and `zpool resilver`.
 //!
-//! Invariant: every pool named is asked, also after one refused.
+//! Invariant: every pool named is asked, also after one refused; none is waited for that refused.
 
 use std::process::ExitCode;
 
@@ -91,13 +91,14 @@ fn run(
     request: ScanRequest,
     wait: bool,
 ) -> ExitCode {
-    let mut well = true;
+    let (mut well, mut begun) = (true, Vec::new());
     let begins =
         matches!(request, ScanRequest::Scrub | ScanRequest::ScrubNew | ScanRequest::ErrorScrub);
     for name in names {
         let line = common::history_line("zpool", command, arguments);
         let done = common::order(client, name, &common::change(Some(line), Change::Scan(request)));
         well &= done;
+        begun.extend(done.then_some(name));
         let report = client.pool_report(name).unwrap_or_default();
         if done && begins && report.checkpoint.is_some() {
             terminal::out(&format!(
@@ -106,7 +107,7 @@ fn run(
         }
     }
     if wait {
-        for name in names {
+        for name in begun {
             well &= wait::until_over(client, name, &["scrub"]) == ExitCode::SUCCESS;
         }
     }

@@ -11,7 +11,7 @@ use cenote_control::report::{PoolReport, VdevClass, VdevReport};
 use cenote_control::terminal;
 use cenote_control::text::vdev_name::{self, Naming};
 
-use super::{common, import};
+use super::{common, create, import};
 use crate::getopt::{Parsed, Spec};
 use crate::settings::pool::{self, When};
 use crate::usage::Tool;
@@ -41,10 +41,11 @@ pub fn run(arguments: &[String]) -> ExitCode {
         return refuse("Cannot use 'mirror' as a device for splitting");
     }
     let client = Client::default();
-    for name in [pool, new] {
-        if let Some(problem) = common::name_problem(name) {
-            return refuse(&format!("cannot open '{name}': {problem}"));
-        }
+    if let Some(problem) = common::name_problem(pool) {
+        return refuse(&format!("cannot open '{pool}': {problem}"));
+    }
+    if let Some(problem) = create::name_problem(new) {
+        return refuse(&format!("Unable to split {pool}: {problem}"));
     }
     if client.knows(new) {
         return refuse(&format!("Unable to split {pool}: pool already exists"));

@@ -409,17 +409,19 @@ impl PoolChanges {
     /// What the disks say.
     pub fn add_vdevs(&self, plan: &[VdevPlan]) -> Result<()> {
         let opener = HeldDevices::new().new_leaves();
-        let mut plan = plan.to_vec();
+        let (mut plan, live) = (plan.to_vec(), self.live()?);
         self.refuse_members(&plan)?;
+        for path in whole_disks(&plan) {
+            live.refuse_listed_at(&partition_path(path, 1))?;
+        }
         let _partitions = crate::whole_disks::partition(&mut plan).map_err(Error::invalid)?;
-        self.live()?.add_vdevs(crate::planned::sorted(&plan), opener)
+        live.add_vdevs(crate::planned::sorted(&plan), opener)
     }
 
     /// Whole disks lose their labels when they get their partitions: those of members of this pool are refused before.
     fn refuse_members(&self, plan: &[VdevPlan]) -> Result<()> {
         let live = self.live()?;
-        let disks = plan.iter().flat_map(VdevPlan::leaves).filter(|leaf| leaf.whole_disk);
-        for path in disks.filter_map(|leaf| leaf.path.as_deref().map(Path::new)) {
+        for path in whole_disks(plan) {
             live.refuse_member_at(path)?;
             live.refuse_member_at(&partition_path(path, 1))?;
         }
@@ -572,6 +574,12 @@ impl PoolChanges {
 /// Whether a property is kept inside the dataset: quotas of somebody, the size of a volume.
 pub fn is_inside(setting: &PropertySetting) -> bool {
     setting.name.contains('@') || setting.name == "volsize"
+}
+
+/// Where the whole disks of a plan are.
+fn whole_disks(plan: &[VdevPlan]) -> impl Iterator<Item = &Path> {
+    let disks = plan.iter().flat_map(VdevPlan::leaves).filter(|leaf| leaf.whole_disk);
+    disks.filter_map(|leaf| leaf.path.as_deref().map(Path::new))
 }
 
 fn words(error: Errno) -> Error {

@@ -517,6 +517,10 @@ impl Mounts {
             let last = here.max_by_key(|(_, mount)| mount.number);
             let name = last.map_or_else(|| name.clone(), |(name, _)| name.to_string());
             if !mounts.contains_key(name.as_str()) {
+                if !name.starts_with('/') && datasets.find(&name).is_none() {
+                    let reason = format!("cannot open '{name}': dataset does not exist");
+                    return Err(Failure::new(FailureKind::NotFound, reason));
+                }
                 let reason = format!("cannot unmount '{name}': not currently mounted");
                 return Err(Failure::new(FailureKind::Other, reason));
             }

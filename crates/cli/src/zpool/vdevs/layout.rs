@@ -70,8 +70,8 @@ pub fn updated(
     plan: &[VdevPlan],
     naming: Naming,
 ) -> String {
-    let mut rows: Vec<Row> =
-        root.children.iter().map(|vdev| present(vdev, vdev.class, naming)).collect();
+    let tops = root.children.iter().filter(|vdev| vdev_name::is_shown(vdev));
+    let mut rows: Vec<Row> = tops.map(|vdev| present(vdev, vdev.class, naming)).collect();
     rows.extend(caches.iter().map(|vdev| present(vdev, VdevClass::Cache, naming)));
     rows.extend(spares.iter().map(|vdev| present(vdev, VdevClass::Spare, naming)));
     rows.extend(plan.iter().map(|vdev| row(vdev, naming)));

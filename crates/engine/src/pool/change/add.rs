@@ -217,6 +217,7 @@ impl LivePool {
                 .label(&facts, leaf.guid)
                 .ok_or_else(|| Error::bug("a new device is not in the configuration"))?;
             self.refuse_member(&*leaf.device)?;
+            self.refuse_listed(&*leaf.device)?;
             devices.push((leaf.device, own));
         }
         labels::initialise_devices(&devices, &self.pool.uberblock())?;
@@ -272,6 +273,7 @@ impl LivePool {
                 Error::new(ErrorKind::Io, format!("{path}: {}", why.reason))
             })?;
             self.refuse_member(&*device)?;
+            self.refuse_listed(&*device)?;
             devices.push((device, self.auxiliary_label(kind, node.guid)));
         }
         labels::initialise_devices(&devices, &self.pool.uberblock())?;

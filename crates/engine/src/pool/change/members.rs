@@ -128,6 +128,12 @@ pub(super) fn name_of(leaf: &VdevConfig) -> String {
     leaf.path.clone().unwrap_or_else(|| leaf.guid.to_string())
 }
 
+/// What is said of a device that cannot come now.
+fn busy(leaf: &VdevConfig) -> Error {
+    let reason = format!("{} is busy, or device removal is in progress", name_of(leaf));
+    Error::new(ErrorKind::Busy, reason)
+}
+
 impl LivePool {
     /// Takes a device in beside another one, which `opener` opens. A resilver begins by itself.
     ///
@@ -138,6 +144,9 @@ impl LivePool {
     pub fn take_in(&self, newcomer: Newcomer, opener: Arc<dyn LeafOpener>) -> Result<()> {
         let mut place = Place { newcomer, above: Guid(random()?) };
         match self.spare_like(&place.newcomer.leaf)? {
+            Some(spare) if self.vdevs().topology().find(spare.guid).is_some() => {
+                return Err(busy(&spare));
+            }
             Some(spare) if place.newcomer.replaces => place.newcomer.leaf = spare,
             Some(_) => {
                 return Err(Error::new(ErrorKind::Busy, "device is reserved as a hot spare"));
@@ -167,9 +176,7 @@ impl LivePool {
     ) -> Result<()> {
         Self::refuse_checkpoint(change)?;
         if is_removing(change)? {
-            let name = name_of(&place.newcomer.leaf);
-            let reason = format!("{name} is busy, or device removal is in progress");
-            return Err(Error::new(ErrorKind::Busy, reason));
+            return Err(busy(&place.newcomer.leaf));
         }
         let (txg, others) = (change.tx.txg(), self.vdevs());
         if let Some(map) = zap_map(change)? {

@@ -9,6 +9,7 @@ use cenote_device::{Device, FileDevice, Mode};
 use cenote_format::Guid;
 use cenote_format::config::PoolState;
 
+use super::add::AuxiliaryKind;
 use crate::pool::found_labels::{FoundLabel, read_labels};
 use crate::pool::group::LivePool;
 use crate::{Error, ErrorKind, Result};
@@ -37,13 +38,49 @@ impl LivePool {
         Err(Error::new(ErrorKind::Busy, reason))
     }
 
-    /// The same of what is at `path`, if there is anything that can be read.
+    /// Refuses a device that this pool lists among its hot spares or cache devices.
     ///
     /// # Errors
-    /// As [`Self::refuse_member`].
+    /// [`ErrorKind::Busy`]; what the disks say.
+    pub fn refuse_listed(&self, device: &dyn Device) -> Result<()> {
+        let labels = read_labels(device).unwrap_or_default();
+        for kind in [AuxiliaryKind::Spare, AuxiliaryKind::Cache] {
+            let entries = self.entries(kind)?.map(|(_, entries)| entries).unwrap_or_default();
+            let is_listed = |label: &FoundLabel| {
+                let own = label.config.guid.filter(|_| label.verified).map(|guid| guid.0);
+                own.is_some() && entries.iter().any(|entry| entry.u64("guid") == own)
+            };
+            if labels.iter().any(is_listed) {
+                let words = match kind {
+                    AuxiliaryKind::Spare => "reserved as a hot spare for",
+                    AuxiliaryKind::Cache => "a cache device of",
+                };
+                let (path, name) = (device.path(), self.pool.name());
+                let reason = format!("{} is {words} pool {name}", path.display());
+                return Err(Error::new(ErrorKind::Busy, reason));
+            }
+        }
+        Ok(())
+    }
+
+    /// [`Self::refuse_member`] of what is at `path`, if there is anything that can be read.
+    ///
+    /// # Errors
+    /// As there.
     pub fn refuse_member_at(&self, path: &Path) -> Result<()> {
         match FileDevice::open(path, Mode::ReadOnly) {
             Ok(device) => self.refuse_member(&device),
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// [`Self::refuse_listed`] of what is at `path`, if there is anything that can be read.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn refuse_listed_at(&self, path: &Path) -> Result<()> {
+        match FileDevice::open(path, Mode::ReadOnly) {
+            Ok(device) => self.refuse_listed(&device),
             Err(_) => Ok(()),
         }
     }

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use cenote_device::Device;
-use cenote_format::config::PoolConfig;
+use cenote_format::config::{PoolConfig, VdevConfig, VdevKind};
 use cenote_format::nvlist::Value;
 use cenote_format::{Guid, NvList, ObjectId, Txg};
 
@@ -29,6 +29,8 @@ use crate::{Error, ErrorKind, Result};
 
 /// Largest list of spares or cache devices that is read.
 const LIST_MAX: u64 = 16 << 20;
+/// What is said of what no device of its kind can do.
+const NOT_SUPPORTED: &str = "operation not supported on this type of pool";
 /// Groups within which what was freed on a log device is released.
 const GROUPS: usize = 8;
 
@@ -38,12 +40,13 @@ impl LivePool {
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] if the pool has no such device; [`ErrorKind::Busy`] if a log device
-    /// holds a log that was not replayed, or the spare is in use; those of removing devices that hold
+    /// holds a log that was not replayed, or the spare is in use; [`ErrorKind::Unsupported`] if the spare is
+    /// distributed over a dRAID; those of removing devices that hold
     /// data. Nothing is changed then.
     pub fn remove_vdev(&self, guid: Guid) -> Result<()> {
         for kind in [AuxiliaryKind::Spare, AuxiliaryKind::Cache] {
-            if self.lists(kind, guid)? {
-                return self.remove_auxiliary(kind, guid);
+            if let Some(entry) = self.listed(kind, guid)? {
+                return self.remove_auxiliary(kind, guid, &entry);
             }
         }
         let vdevs = self.vdevs();
@@ -51,8 +54,7 @@ impl LivePool {
         let missing = || Error::not_found("no such device in pool");
         let id = topology.top_of(guid).ok_or_else(missing)?;
         if topology.top(id).is_none_or(|top| top.guid != guid) {
-            let reason = "operation not supported on this type of pool";
-            return Err(Error::unsupported(reason));
+            return Err(Error::unsupported(NOT_SUPPORTED));
         }
         match topology.class(id) {
             AllocationClass::Log => self.remove_log(id),
@@ -144,9 +146,9 @@ impl LivePool {
         Ok(Some((ObjectId(id), entries)))
     }
 
-    fn lists(&self, kind: AuxiliaryKind, guid: Guid) -> Result<bool> {
+    fn listed(&self, kind: AuxiliaryKind, guid: Guid) -> Result<Option<NvList>> {
         let entries = self.entries(kind)?.map(|(_, entries)| entries).unwrap_or_default();
-        Ok(entries.iter().any(|entry| entry.u64("guid") == Some(guid.0)))
+        Ok(entries.into_iter().find(|entry| entry.u64("guid") == Some(guid.0)))
     }
 
     /// Strikes a device off the list of spares or cache devices: its path.
@@ -168,9 +170,13 @@ impl LivePool {
     }
 
     /// Takes a device off the list of spares or cache devices.
-    fn remove_auxiliary(&self, kind: AuxiliaryKind, guid: Guid) -> Result<()> {
+    fn remove_auxiliary(&self, kind: AuxiliaryKind, guid: Guid, entry: &NvList) -> Result<()> {
         if self.vdevs().topology().find(guid).is_some() {
             return Err(Error::new(ErrorKind::Busy, BUSY));
+        }
+        // Its room is set aside in the dRAID for good: nothing could bring it back.
+        if VdevConfig::from_nvlist(entry)?.kind == VdevKind::DistributedSpare {
+            return Err(Error::unsupported(NOT_SUPPORTED));
         }
         let path = self.change(move |live, change| {
             let path = live.unlist(change, kind, guid)?;

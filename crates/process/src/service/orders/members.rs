@@ -25,9 +25,10 @@ pub(super) struct TakeIn<'a> {
 pub(super) fn own_words(error: &Error) -> Option<String> {
     match error.kind() {
         ErrorKind::NotFound => Some("no such device in pool".to_owned()),
-        ErrorKind::Busy | ErrorKind::Unsupported | ErrorKind::InvalidArgument => {
-            Some(error.reason().to_owned())
-        }
+        ErrorKind::Busy
+        | ErrorKind::Unsupported
+        | ErrorKind::InvalidArgument
+        | ErrorKind::Exists => Some(error.reason().to_owned()),
         ErrorKind::ReadOnly => Some("pool is read-only".to_owned()),
         _ => None,
     }

@@ -153,6 +153,7 @@ impl LivePool {
             )),
             (ScanOrder::Pause, Some(run)) if !is_resilver(&run) => self.pause_scan(change, true),
             (ScanOrder::Stop, Some(run)) if !is_resilver(&run) => self.stop_scan(change),
+            // libzfs says nothing of it, other than where there is nothing to stop.
             (ScanOrder::Pause, None) => Ok(()),
             (ScanOrder::Stop, None) => {
                 Err(Error::new(ErrorKind::NotFound, "there is no active scrub"))
