@@ -333,3 +333,66 @@ fn mounting_what_lies_below_changes_nothing() {
     bench.received(&["tank/b"], &bench.stream(&["-R", "-I", "@one", "tank/a@two"]));
     assert!(bench.at("mnt/tank/b/below").is_dir());
 }
+
+impl Bench {
+    /// What datasets below `tank/copy` have of these properties.
+    fn copied(&self, properties: &str) -> String {
+        let get = ["zfs", "get", "-H", "-r", "-o", "name,property,value,source", properties];
+        let datasets = ["-t", "filesystem", "tank/copy"];
+        self.cenote(&[&get[..], &datasets].concat()).replace("tank/copy", "")
+    }
+}
+
+/// Each package or stream with properties says all that was received of a dataset.
+#[test]
+fn received_properties_are_replaced_by_what_comes_later() {
+    let Some((bench, devices)) = Bench::mounting(1) else { return };
+    bench.create(&[&devices[0]]);
+    let set = |values: &[&str], name| bench.cenote(&[&["zfs", "set"], values, &[name]].concat());
+    let snapshot = |name| bench.cenote(&["zfs", "snapshot", "-r", name]);
+    bench.cenote(&["zfs", "create", "tank/a"]);
+    bench.cenote(&["zfs", "create", "tank/a/b"]);
+    set(&["user:a=1", "user:gone=1", "compression=gzip", "quota=64M", "atime=off"], "tank/a");
+    set(&["user:b=1", "reservation=8M", "snapdir=visible"], "tank/a/b");
+    snapshot("tank/a@one");
+    bench.received(&["tank/copy"], &bench.stream(&["-R", "tank/a@one"]));
+    set(&["snapdir=hidden"], "tank/copy/b");
+    let properties = "user:a,user:gone,compression,quota,atime,readonly";
+    let of_child = "user:b,reservation,snapdir";
+    bench.cenote(&["zfs", "inherit", "user:gone", "tank/a"]);
+    bench.cenote(&["zfs", "inherit", "atime", "tank/a"]);
+    set(&["user:a=2", "compression=lz4", "quota=none", "readonly=on"], "tank/a");
+    set(&["user:b=2", "reservation=none"], "tank/a/b");
+    bench.cenote(&["zfs", "inherit", "snapdir", "tank/a/b"]);
+    snapshot("tank/a@two");
+    snapshot("tank/a@three");
+    bench.received(&["tank/copy"], &bench.stream(&["-R", "-I", "@one", "tank/a@three"]));
+    let top = "\tuser:a\t2\treceived\n\tcompression\tlz4\treceived\n\tquota\tnone\treceived\n\
+               \tatime\ton\tdefault\n\treadonly\ton\treceived\n";
+    let copied = bench.copied(properties);
+    assert!(top.lines().all(|line| copied.lines().any(|found| found == line)), "{copied}");
+    assert!(!copied.contains("user:gone\t1"), "{copied}");
+    let copied = bench.copied(of_child);
+    let child = "/b\tuser:b\t2\treceived\n/b\treservation\tnone\treceived\n\
+                 /b\tsnapdir\thidden\tlocal\n";
+    assert!(child.lines().all(|line| copied.lines().any(|found| found == line)), "{copied}");
+    bench.cenote(&["zfs", "inherit", "-S", "snapdir", "tank/copy/b"]);
+    assert!(bench.copied("snapdir").contains("/b\tsnapdir\thidden\tdefault\n"));
+    // A stream without properties says nothing of them; one with them of its dataset only.
+    bench.cenote(&["zfs", "inherit", "user:a", "tank/a"]);
+    bench.cenote(&["zfs", "inherit", "-S", "quota", "tank/a"]);
+    snapshot("tank/a@four");
+    bench.received(&["tank/copy"], &bench.stream(&["-i", "@three", "tank/a@four"]));
+    assert!(bench.copied("user:a").contains("\tuser:a\t2\treceived\n"));
+    set(&["quota=32M"], "tank/copy");
+    snapshot("tank/a@five");
+    let since = bench.stream(&["-p", "-i", "@four", "tank/a@five"]);
+    bench.received(&["-x", "compression", "tank/copy"], &since);
+    let copied = bench.copied("user:a,quota,compression,user:b");
+    assert!(!copied.contains("user:a\t2"), "{copied}");
+    assert!(copied.contains("\tquota\t32M\tlocal\n"), "{copied}");
+    assert!(copied.contains("\tcompression\ton\tdefault\n"), "{copied}");
+    assert!(copied.contains("/b\tuser:b\t2\treceived\n"), "{copied}");
+    bench.cenote(&["zpool", "export", "tank"]);
+    bench.zdb();
+}

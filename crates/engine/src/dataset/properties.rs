@@ -114,6 +114,18 @@ pub(super) fn read_entries(catalog: &Catalog, id: ObjectId) -> Result<Entries> {
     }))
 }
 
+impl Catalog {
+    /// The properties that a filesystem or volume has received values of.
+    ///
+    /// # Errors
+    /// What cannot be read.
+    pub fn received_properties(&self, directory: &Directory) -> Result<Vec<String>> {
+        let entries = read_entries(self, directory.phys.properties)?;
+        let names = entries.keys().filter_map(|entry| entry.strip_suffix(RECEIVED_SUFFIX));
+        Ok(names.map(str::to_owned).collect())
+    }
+}
+
 /// What properties depend on beside the dataset and what stands above it.
 pub struct Surroundings<'a> {
     /// What the pool offers.

@@ -124,8 +124,11 @@ pub struct ReceiveOrder {
     pub creator: Option<u32>,
     /// Local values of properties that a new dataset begins with, checked already.
     pub local: Vec<PropertyInput>,
-    /// Values that came with the stream.
-    pub received: Vec<PropertyInput>,
+    /// Values that came with the stream: they take the place of all that were received before. `None`: the
+    /// stream says nothing of properties.
+    pub received: Option<Vec<PropertyInput>>,
+    /// Properties whose received values stay, if none came.
+    pub kept: Vec<String>,
     /// Properties whose received values do not count: they are inherited, unless there is a local value.
     pub excluded: Vec<String>,
     /// Properties that are inherited all the same, whatever their values are.
@@ -155,9 +158,11 @@ impl ReceiveOrder {
         let is_named =
             |name: &String| [&self.excluded, &self.inherited].iter().any(|all| all.contains(name));
         let is_out = |name: &String| is_named(name) && !can_inherit(name);
-        let mut received = self.received.clone();
-        received.retain(|input| !is_out(&input.name));
-        let refused = change.set_received(dataset, kind, &received)?;
+        let mut refused = Vec::new();
+        if let Some(mut received) = self.received.clone() {
+            received.retain(|input| !is_out(&input.name));
+            refused = change.replace_received(dataset, kind, &received, &self.kept)?;
+        }
         for name in self.inherited.iter().filter(|name| can_inherit(name)) {
             change.inherit_property(dataset, name, false)?;
         }

@@ -600,9 +600,7 @@ impl Mounts {
 
     /// What was to be mounted there is, or will not be.
     fn uncover_after(&self, path: &Path, mounted: Result<(), Failure>) -> Result<(), Failure> {
-        if mounted.is_err() {
-            self.uncover(path);
-        }
+        let mounted = mounted.inspect_err(|_| self.uncover(path));
         self.uncover_soon();
         mounted
     }

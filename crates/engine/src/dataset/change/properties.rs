@@ -96,6 +96,17 @@ const ELSEWHERE: &[&str] = &[
     "pbkdf2iters",
 ];
 
+/// Whether a stream can bring values of this property: not those a dataset is made with, nor where its key is.
+pub(super) fn comes_with_streams(name: &str) -> bool {
+    match property::dataset(name) {
+        Some(native) => {
+            let is_made = native.is_read_only() || native.is_settable_once();
+            !is_made && name != "keylocation" && !ELSEWHERE.contains(&name)
+        }
+        None => property::is_user_name(name),
+    }
+}
+
 impl MosChange<'_> {
     /// Sets a property of a head or a snapshot. The value is checked already
     /// ([`Self::check_property`]).
@@ -232,7 +243,11 @@ impl MosChange<'_> {
 
     /// What shows when a value set for one of the properties that are more than an entry of `table` is given
     /// up: the received value, else the default.
-    fn shown_instead(&self, table: ObjectId, name: &str) -> Result<Option<PropertyInput>> {
+    pub(super) fn shown_instead(
+        &self,
+        table: ObjectId,
+        name: &str,
+    ) -> Result<Option<PropertyInput>> {
         let default = match name {
             "quota" | "refquota" | "reservation" | "refreservation" => 0,
             "filesystem_limit" | "snapshot_limit" => u64::MAX,

@@ -4,6 +4,8 @@
 //! Chapter 06, section 5; chapter 07, sections 10 and 14. Invariant: a head is inconsistent from the group
 //! that begins to fill it to the one that takes the snapshot the stream tells of.
 
+use std::collections::BTreeMap;
+
 use cenote_format::crypto_key as key;
 use cenote_format::dsl_dataset::{FLAG_INCONSISTENT, KEY_IVSET_GUID, resume as key_of};
 use cenote_format::dsl_directory::KEY_CRYPTO_KEY_OBJECT;
@@ -11,6 +13,7 @@ use cenote_format::property::{HAS_RECEIVED, INHERIT_SUFFIX, RECEIVED_SUFFIX};
 use cenote_format::zap::Value;
 use cenote_format::{Guid, ObjectId, feature};
 
+use super::properties::comes_with_streams;
 use super::{MosChange, NewKeys, PropertyInput};
 use crate::dataset::DatasetKind;
 use crate::{Error, ErrorKind, Result};
@@ -245,6 +248,54 @@ impl MosChange<'_> {
         Ok(objects(head)? != objects(snapshot)?)
     }
 
+    /// The received values of a head are `inputs` from now on, and those `kept` that it had: others are
+    /// forgotten. The names of those that cannot be had here, which stay what they were.
+    pub fn replace_received(
+        &self,
+        head: ObjectId,
+        kind: DatasetKind,
+        inputs: &[PropertyInput],
+        kept: &[String],
+    ) -> Result<Vec<String>> {
+        let table = self.table_of_properties(head)?;
+        let mut before = BTreeMap::new();
+        for (entry, value) in self.entries(table)? {
+            if let Some(name) = entry.strip_suffix(RECEIVED_SUFFIX) {
+                before.insert(name.to_owned(), value);
+            }
+        }
+        for name in before.keys().filter(|name| comes_with_streams(name)) {
+            if !kept.contains(name) && !inputs.iter().any(|input| input.name == *name) {
+                self.forget_received(head, table, name)?;
+            }
+        }
+        // What stays as it is is not asked whether it still fits.
+        let mut changed = Vec::new();
+        for input in inputs {
+            if before.get(&input.name) != Some(&input.stored()?) {
+                changed.push(input.clone());
+            }
+        }
+        self.set_received(head, kind, &changed)
+    }
+
+    fn forget_received(&self, head: ObjectId, table: ObjectId, name: &str) -> Result<()> {
+        let phys = self.dataset(head)?;
+        let refreserved = self.refreservation(&self.directory(phys.directory)?)?;
+        let is_hidden = self.hides_received(table, name)?;
+        self.remove(table, &format!("{name}{RECEIVED_SUFFIX}"))?;
+        match self.shown_instead(table, name)? {
+            Some(shown) if !is_hidden => self.follow_value(&phys, &shown, refreserved),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether a received value does not show: there is a local one, or it is inherited all the same.
+    fn hides_received(&self, table: ObjectId, name: &str) -> Result<bool> {
+        Ok(self.value(table, name)?.is_some()
+            || self.value(table, &format!("{name}{INHERIT_SUFFIX}"))?.is_some())
+    }
+
     /// Stores values that came with a stream: they show where no local value does. The names of those that
     /// cannot be had here.
     pub fn set_received(
@@ -279,8 +330,7 @@ impl MosChange<'_> {
         input: &PropertyInput,
     ) -> Result<()> {
         let (phys, name) = (self.dataset(dataset)?, &input.name);
-        let is_hidden = self.value(table, name)?.is_some()
-            || self.value(table, &format!("{name}{INHERIT_SUFFIX}"))?.is_some();
+        let is_hidden = self.hides_received(table, name)?;
         let refreserved = match phys.is_snapshot() {
             true => 0,
             false => self.refreservation(&self.directory(phys.directory)?)?,

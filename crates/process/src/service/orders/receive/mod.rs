@@ -490,11 +490,7 @@ impl Session<'_> {
             ..ReceiveOrder::default()
         };
         let Some((sent, snapshot)) = found else { return order };
-        // Of a dataset that gets several snapshots the last one brings what it is like.
-        let last = sent.snapshots.len() <= 1 || made || !package.is_some_and(|p| p.is_recursive);
-        if last {
-            order.received.clone_from(&sent.properties);
-        }
+        order.received.clone_from(&sent.properties);
         let has_location = order.local.iter().any(|input| input.name == "keylocation");
         if let Some(location) = sent.key_location.as_ref().filter(|_| made && !has_location)
             && facts.raw.is_some()
@@ -512,24 +508,49 @@ impl Session<'_> {
     fn leave_out_denied(&mut self, order: &mut ReceiveOrder, made: bool) -> Result<(), Failure> {
         let (doing, all) = (self.doing, self.doing.shown()?);
         let has = |need: Need| doing.service.has(&all, doing.who, &[need]);
-        let of = |one: &PropertyInput| {
-            let need = Need::of_property(&one.name, &order.dataset);
+        let target = order.dataset.clone();
+        let of = |name: &str| {
+            let need = Need::of_property(name, &target);
             if made { need.on_new() } else { need }
         };
+        let there = self.received_before(&order.dataset)?;
+        let kept = there.into_iter().filter(|name| !has(of(name))).collect();
         let mut denied = Vec::new();
-        for list in [&mut order.local, &mut order.received, &mut order.of_snapshot] {
-            let (kept, left) = std::mem::take(list).into_iter().partition(|one| has(of(one)));
+        let received = order.received.as_mut();
+        for list in [&mut order.local, &mut order.of_snapshot].into_iter().chain(received) {
+            let (allowed, left) = std::mem::take(list)
+                .into_iter()
+                .partition(|one: &PropertyInput| has(of(&one.name)));
             let left: Vec<PropertyInput> = left;
             denied.extend(left.into_iter().map(|one| one.name));
-            *list = kept;
+            *list = allowed;
         }
+        order.kept = kept;
         if !order.holds.is_empty() && !has(Need::new("hold", &order.dataset)) {
             order.holds.clear();
             self.warnings.push(format!("cannot hold: {DENIED}"));
         }
-        let words = |name| format!("cannot receive {name} property on {}: {DENIED}", order.dataset);
-        self.warnings.extend(denied.into_iter().map(words));
+        let words = |name| format!("cannot receive {name} property on {target}: {DENIED}");
+        denied.into_iter().map(words).for_each(|line| self.warn_once(line));
         Ok(())
+    }
+
+    /// The properties a dataset has received values of; none of what is not there yet.
+    fn received_before(&self, dataset: &str) -> Result<Vec<String>, Failure> {
+        let catalog = self.live.pool().catalog();
+        let found = catalog.directory(dataset);
+        let found = found.and_then(|directory| catalog.received_properties(&directory));
+        match found {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(self.doing.refused(&error)),
+            found => Ok(found.unwrap_or_default()),
+        }
+    }
+
+    /// Every snapshot of a dataset brings the same properties: once is enough.
+    fn warn_once(&mut self, line: String) {
+        if !self.warnings.contains(&line) {
+            self.warnings.push(line);
+        }
     }
 
     /// Receives the records of one snapshot.
@@ -564,8 +585,7 @@ impl Session<'_> {
         };
         for property in refused {
             let dataset = &order.dataset;
-            let words = format!("cannot receive {property} property on {dataset}");
-            self.warnings.push(words);
+            self.warn_once(format!("cannot receive {property} property on {dataset}"));
         }
         self.show(&order.dataset, made && !self.request.keep_unmounted)
     }

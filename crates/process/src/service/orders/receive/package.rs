@@ -13,8 +13,8 @@ use cenote_format::property;
 pub(super) struct Sent {
     /// Its name where it comes from.
     pub(super) name: String,
-    /// Its properties.
-    pub(super) properties: Vec<PropertyInput>,
+    /// Its properties, if they were sent.
+    pub(super) properties: Option<Vec<PropertyInput>>,
     /// Guids of its snapshots by name.
     pub(super) snapshots: BTreeMap<String, u64>,
     /// Properties of its snapshots.
@@ -98,7 +98,7 @@ impl Sent {
         });
         Self {
             name: list.string_lossy("name").unwrap_or_default(),
-            properties: list.nvlist("props").map(properties).unwrap_or_default(),
+            properties: list.nvlist("props").map(properties),
             snapshots: numbers.collect(),
             of_snapshots: of_snapshots.collect(),
             holds: holds.collect(),
