@@ -3,6 +3,8 @@
 //! Chapter 06, sections 8 and 9.2. Invariant: whatever is not known (a key that is missing, a pool
 //! too old) is left out rather than guessed.
 
+use std::collections::BTreeSet;
+
 use cenote_format::ObjectId;
 use cenote_format::bookmark::Bookmark;
 use cenote_format::dsl_dataset::FLAG_DEFER_DESTROY;
@@ -269,6 +271,12 @@ impl super::Catalog {
         };
         header.map_err(|error| crate::Error::from(error).at_object(0, list.0))
     }
+}
+
+/// Whether blocks were left out for the same snapshots, given by their guids in whatever order; `None`: none were.
+pub fn are_same_snapshots(one: Option<&[u64]>, other: Option<&[u64]>) -> bool {
+    let sorted = |guids: &[u64]| guids.iter().copied().collect::<BTreeSet<_>>();
+    one.map(sorted) == other.map(sorted)
 }
 
 #[cfg(test)]

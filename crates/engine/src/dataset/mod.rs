@@ -36,6 +36,7 @@ pub use accounting::{Principal, PrincipalUsage};
 pub use allowance::{Allowance, DirectoryLimits, available_below};
 pub use catalog::{Catalog, Dataset};
 pub use charge::charge_owners;
+pub use computed::are_same_snapshots;
 pub use directory::{Directory, is_hidden};
 pub use facts::DatasetFacts;
 pub use inventory::{Entry, Inventory, Known, Usage};

@@ -123,38 +123,39 @@ impl Catalog {
         &self,
         head: &Dataset,
     ) -> Result<(Option<String>, Option<ObjectId>)> {
-        if let Some(token) = self.own_token(head)? {
-            return Ok((Some(token), None));
+        if let Some(state) = self.own_state(head)? {
+            return Ok((Some(encode(&state)?), None));
         }
-        let temporary = match self.child(&head.directory, TEMPORARY) {
-            Ok(directory) => self.head(&directory),
-            Err(error) => Err(error),
-        };
-        match temporary {
-            Ok(temporary) => Ok((self.own_token(&temporary)?, Some(temporary.id))),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok((None, None)),
-            Err(error) => Err(error),
-        }
+        let Some(temporary) = self.temporary(head)? else { return Ok((None, None)) };
+        let state = self.own_state(&temporary)?;
+        Ok((state.as_ref().map(encode).transpose()?, Some(temporary.id)))
     }
 
     /// The head that a receive into `head` fills and was cut off, itself or beside it, and what its token says.
     pub fn received_in_part(&self, head: &Dataset) -> Result<Option<(Dataset, NvList)>> {
-        let (token, beside) = self.resume_token_in(head)?;
-        let Some(token) = token else { return Ok(None) };
-        let filled = match beside {
-            Some(_) => self.head(&self.child(&head.directory, TEMPORARY)?)?,
-            None => head.clone(),
-        };
-        Ok(Some((filled, decode(&token)?)))
+        if let Some(state) = self.own_state(head)? {
+            return Ok(Some((head.clone(), state)));
+        }
+        let Some(temporary) = self.temporary(head)? else { return Ok(None) };
+        Ok(self.own_state(&temporary)?.map(|state| (temporary, state)))
     }
 
-    fn own_token(&self, head: &Dataset) -> Result<Option<String>> {
+    /// The head beside this one that a receive fills, if there is one.
+    fn temporary(&self, head: &Dataset) -> Result<Option<Dataset>> {
+        match self.child(&head.directory, TEMPORARY).and_then(|directory| self.head(&directory)) {
+            Ok(temporary) => Ok(Some(temporary)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn own_state(&self, head: &Dataset) -> Result<Option<NvList>> {
         // What a finished receive leaves behind does not count.
         if !head.phys.is_inconsistent() {
             return Ok(None);
         }
         self.extension(head.id, head.extended, |table| match table.number(resume::TO_GUID)? {
-            Some(_) => encode(&state(table)?).map(Some),
+            Some(_) => state(table).map(Some),
             None => Ok(None),
         })
     }

@@ -2,7 +2,6 @@
 //!
 //! Chapter 07, section 12. Invariant: what can be refused is refused before anything is made.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use cenote_format::ObjectId;
@@ -11,7 +10,7 @@ use cenote_format::objset::ObjsetKind;
 
 use super::{Landing, RawFacts, ReceiveOrder, StreamFacts, TEMPORARY, Target};
 use crate::dataset::change::{MosChange, NewDataset, PropertyInput};
-use crate::dataset::{Catalog, Dataset};
+use crate::dataset::{Catalog, Dataset, are_same_snapshots};
 use crate::keys::ReceivedSeals;
 use crate::pool::change::Encryption;
 use crate::pool::group::{LiveDataset, LivePool};
@@ -368,8 +367,8 @@ fn go_on(
     let is_next = facts.resumed == Some((point.object, point.offset));
     // Redacted otherwise, it would lack more than what is recorded, or less.
     let lacking = catalog.dataset_fields(&filled, KEY_REDACTED_DATASETS)?;
-    let is_redacted_so = are_same(lacking.as_deref(), facts.redacted.as_deref())
-        && are_same(known.redacted_from.as_deref(), facts.redacted_from.as_deref());
+    let is_redacted_so = are_same_snapshots(lacking.as_deref(), facts.redacted.as_deref())
+        && are_same_snapshots(known.redacted_from.as_deref(), facts.redacted_from.as_deref());
     if facts.from.0 != 0 {
         let source = catalog.dataset_by_id(filled.phys.previous_snapshot)?;
         check_redacted(catalog, facts, &source)?;
@@ -387,12 +386,6 @@ fn go_on(
         return Err(Error::invalid(reason).with_advice(advice));
     }
     Ok(Begun { head: filled.id, target, bytes: point.bytes, refused: Vec::new() })
-}
-
-/// Whether both have the same guids, in whatever order.
-fn are_same(one: Option<&[u64]>, other: Option<&[u64]>) -> bool {
-    let sorted = |guids: &[u64]| guids.iter().copied().collect::<BTreeSet<_>>();
-    one.map(sorted) == other.map(sorted)
 }
 
 fn has_temporary(catalog: &Catalog, head: &Dataset) -> Result<bool> {

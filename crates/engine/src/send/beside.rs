@@ -4,14 +4,12 @@
 //! Chapter 07, section 9. They are told between the blocks that a walk comes to, so that records ascend.
 //! Invariant: no block is told twice, and none before the place that was told last.
 
-use bytes::Bytes;
 use cenote_format::ObjectId;
-use cenote_format::send_stream::{Free, Record, Redact};
 
 use super::blocks::{Blocks, Data, Wanted};
 use super::left_out::{ListedRun, Redaction};
 use super::source::Source;
-use crate::{Error, ErrorKind, Result};
+use crate::{ErrorKind, Result};
 
 /// Blocks of an object that are looked up together.
 const BLOCKS_TOGETHER: u64 = 1024;
@@ -94,61 +92,34 @@ impl<'a> Beside<'a> {
             return Ok(());
         }
         let object_type = object.dnode().object_type;
+        let bytes = |blocks| self.source.bytes_of(run.object, run.block_size, blocks);
         let mut at = run.first;
         loop {
             let data = object.next_data_block(at)?.filter(|data| *data <= last);
             let end = data.unwrap_or_else(|| last.saturating_add(1));
             if end > at && fate == Fate::Told {
-                out.add(self.hole(run, at, end - at)?)?;
+                out.free(run.object, bytes(at)?, bytes(end - at)?)?;
             }
             let Some(data) = data else { return Ok(()) };
             let until = last.min(data.saturating_add(BLOCKS_TOGETHER - 1));
             for (block, pointer) in (data..).zip(object.pointers(data, until)?) {
-                out.add(match (pointer.is_hole(), fate) {
-                    (true, Fate::LeftOut) => continue,
-                    (true, Fate::Told) => self.hole(run, block, 1)?,
-                    (false, Fate::LeftOut) => self.left_out(run, block)?,
-                    (false, Fate::Told) => Wanted::Data(Data {
-                        object: run.object,
-                        object_type,
-                        offset: self.bytes(run, block)?,
-                        block_size: run.block_size,
-                        pointer,
-                    }),
-                })?;
+                if pointer.is_hole() && fate == Fate::LeftOut {
+                    continue;
+                }
+                let (object, offset, block_size) = (run.object, bytes(block)?, run.block_size);
+                match (pointer.is_hole(), fate) {
+                    (true, _) => out.free(object, offset, block_size)?,
+                    (false, Fate::LeftOut) => out.redact(object, offset, block_size)?,
+                    (false, Fate::Told) => {
+                        let data = Data { object, object_type, offset, block_size, pointer };
+                        out.add(Wanted::Data(data))?;
+                    }
+                }
             }
             if until == last {
                 return Ok(());
             }
             at = until.saturating_add(1);
         }
-    }
-
-    /// So many blocks of the object in bytes.
-    fn bytes(&self, run: &ListedRun, blocks: u64) -> Result<u64> {
-        blocks.checked_mul(run.block_size).ok_or_else(|| {
-            let reason = format!("block {blocks} lies beyond 2^64 bytes");
-            Error::corrupt(reason).at_object(self.source.set.id(), run.object)
-        })
-    }
-
-    fn hole(&self, run: &ListedRun, first: u64, count: u64) -> Result<Wanted> {
-        let record = Record::Free(Free {
-            object: run.object,
-            offset: self.bytes(run, first)?,
-            length: self.bytes(run, count)?,
-            to_guid: self.source.to_guid,
-        });
-        Ok(Wanted::Record(record, Bytes::new()))
-    }
-
-    fn left_out(&self, run: &ListedRun, block: u64) -> Result<Wanted> {
-        let record = Record::Redact(Redact {
-            object: run.object,
-            offset: self.bytes(run, block)?,
-            length: run.block_size,
-            to_guid: self.source.to_guid,
-        });
-        Ok(Wanted::Record(record, Bytes::new()))
     }
 }

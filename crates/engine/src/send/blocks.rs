@@ -9,7 +9,8 @@ use bytes::Bytes;
 use cenote_codec::checksum::Algorithm as Checksum;
 use cenote_format::blkptr::{CHECKSUM_OFF, Embedded};
 use cenote_format::send_stream::{
-    DedupKey, FLAG_RAW_BYTE_SWAP, Features, Record, Sealed, Spill, Write, WriteEmbedded,
+    DedupKey, FLAG_RAW_BYTE_SWAP, Features, Free, Record, Redact, Sealed, Spill, Write,
+    WriteEmbedded,
 };
 use cenote_format::{BlockPointer, Guid, ObjectType, ddt};
 
@@ -97,6 +98,23 @@ impl<'a> Blocks<'a> {
             true => self.flush(),
             false => Ok(()),
         }
+    }
+
+    /// A range of an object reads as zeros; of [`cenote_format::send_stream::TO_END`] bytes: to its end.
+    pub(super) fn free(&mut self, object: u64, offset: u64, length: u64) -> Result<()> {
+        let to_guid = self.source.to_guid;
+        self.record(Record::Free(Free { object, offset, length, to_guid }))
+    }
+
+    /// A range of an object is left out.
+    pub(super) fn redact(&mut self, object: u64, offset: u64, length: u64) -> Result<()> {
+        let to_guid = self.source.to_guid;
+        self.record(Record::Redact(Redact { object, offset, length, to_guid }))
+    }
+
+    /// A record without a payload.
+    pub(super) fn record(&mut self, record: Record) -> Result<()> {
+        self.add(Wanted::Record(record, Bytes::new()))
     }
 
     /// Gives out everything.

@@ -3,13 +3,13 @@
 //! Chapter 06, section 16. Invariant: runs of an object ascend and do not touch; a list is read only as far as
 //! its object goes.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cenote_format::ObjectId;
 use cenote_format::bookmark::{Bookmark, RedactionEntry};
 
-use crate::dataset::{Catalog, Dataset, DatasetName};
+use crate::dataset::{Catalog, Dataset, DatasetName, are_same_snapshots};
 use crate::{Error, Result};
 
 /// Most entries of a list that are read into memory.
@@ -69,7 +69,7 @@ impl Redaction {
             };
             let header = catalog.redaction_header(list)?;
             let own: Vec<u64> = header.snapshots.iter().map(|guid| guid.0).collect();
-            if header.is_complete() && are_same(&own, guids) {
+            if header.is_complete() && are_same_snapshots(Some(&own), Some(guids)) {
                 return Self::of_list(catalog, list);
             }
         }
@@ -131,12 +131,6 @@ impl Redaction {
             Some(ListedRun { object, block_size, first: first.max(from), last })
         })
     }
-}
-
-/// Whether both are the same snapshots, in whatever order.
-pub(super) fn are_same(one: &[u64], other: &[u64]) -> bool {
-    let sorted = |guids: &[u64]| guids.iter().copied().collect::<BTreeSet<_>>();
-    sorted(one) == sorted(other)
 }
 
 /// The redaction list of a bookmark that has one.

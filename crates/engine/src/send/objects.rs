@@ -13,7 +13,7 @@ use bytes::Bytes;
 use cenote_format::bptree::BlockBookmark;
 use cenote_format::dnode::{self, SLOT, SLOTS_PER_BLOCK};
 use cenote_format::send_stream::{
-    Features, Free, FreeObjects, Object, ObjectRange, Record, Redact, Spill, TO_END,
+    Features, FreeObjects, Object, ObjectRange, Record, Spill, TO_END,
 };
 use cenote_format::{Dnode, ObjectId, ObjectType, Txg};
 
@@ -128,7 +128,7 @@ impl<'a> Objects<'a> {
         let content = set.io().pipe.read(&node.pointer, set.context())?;
         if self.source.is_raw() {
             let seal = sealed(&node.pointer);
-            self.record(Record::ObjectRange(ObjectRange {
+            self.blocks.record(Record::ObjectRange(ObjectRange {
                 first,
                 slots: SLOTS_PER_BLOCK,
                 to_guid: self.source.to_guid,
@@ -183,7 +183,7 @@ impl<'a> Objects<'a> {
             return Ok(());
         }
         let to_guid = self.source.to_guid;
-        self.record(Record::FreeObjects(FreeObjects { first, count, to_guid }))
+        self.blocks.record(Record::FreeObjects(FreeObjects { first, count, to_guid }))
     }
 
     /// Tells what waits, up to the object of this number.
@@ -240,7 +240,7 @@ impl<'a> Objects<'a> {
             max_block_id: if raw { dnode.max_block_id } else { 0 },
         });
         self.blocks.add(Wanted::Record(record, bonus))?;
-        self.free(object, dnode.max_offset(), TO_END)?;
+        self.blocks.free(object, dnode.max_offset(), TO_END)?;
         if let Some(pointer) = dnode.spill.filter(|spill| !spill.is_hole())
             && self.is_older(pointer.logical_birth())
         {
@@ -276,21 +276,21 @@ impl<'a> Objects<'a> {
                 return Ok(());
             }
             let end = first.checked_add(count).and_then(|end| end.checked_mul(block_size));
-            return self.free(object, offset, end.unwrap_or(u64::MAX).saturating_sub(offset));
+            return self.blocks.free(
+                object,
+                offset,
+                end.unwrap_or(u64::MAX).saturating_sub(offset),
+            );
         }
         if node.level > 0 {
             return Ok(());
         }
-        let offset = node.block.checked_mul(block_size).ok_or_else(|| {
-            let reason = format!("block {} lies beyond 2^64 bytes", node.block);
-            Error::corrupt(reason).at_object(self.source.set.id(), object)
-        })?;
+        let offset = self.source.bytes_of(object, block_size, node.block)?;
         self.beside((object, node.block))?;
         self.beside.pass(object, node.block);
         let redaction = self.source.redaction.as_ref();
         if redaction.is_some_and(|redaction| redaction.covers(object, node.block)) {
-            let (length, to_guid) = (block_size, self.source.to_guid);
-            return self.record(Record::Redact(Redact { object, offset, length, to_guid }));
+            return self.blocks.redact(object, offset, block_size);
         }
         self.blocks.add(Wanted::Data(Data { object, object_type, offset, block_size, pointer }))
     }
@@ -298,14 +298,5 @@ impl<'a> Objects<'a> {
     /// Tells what comes before that place although it did not change.
     fn beside(&mut self, end: Place) -> Result<()> {
         self.beside.tell_before(end, &mut self.blocks)
-    }
-
-    fn free(&mut self, object: u64, offset: u64, length: u64) -> Result<()> {
-        let to_guid = self.source.to_guid;
-        self.record(Record::Free(Free { object, offset, length, to_guid }))
-    }
-
-    fn record(&mut self, record: Record) -> Result<()> {
-        self.blocks.add(Wanted::Record(record, Bytes::new()))
     }
 }

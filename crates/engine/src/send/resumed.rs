@@ -4,10 +4,9 @@
 
 use cenote_format::NvList;
 
-use super::left_out::are_same;
 use super::since::Since;
 use super::source::{Options, Resume};
-use crate::dataset::{Catalog, Dataset, DatasetName};
+use crate::dataset::{Catalog, Dataset, DatasetName, are_same_snapshots};
 use crate::{Error, ErrorKind, Result};
 
 /// The forms of blocks that a token lets the rest of a stream have, and where that begins.
@@ -60,11 +59,13 @@ pub fn resumed_source(
     guid: u64,
     lacking: Option<&[u64]>,
 ) -> Result<Option<(Since, DatasetName)>> {
-    let fitting = |since: Since| match (&since.lacking, lacking) {
-        (Some(own), Some(guids)) => are_same(&own.guids, guids).then_some(since),
-        (None, Some(_)) => None,
+    let fitting = |since: Since| match (lacking, &since.lacking) {
         // The earlier stream took it for whole.
-        (_, None) => Some(Since { lacking: None, ..since }),
+        (None, _) => Some(Since { lacking: None, ..since }),
+        (_, own) => {
+            let own = own.as_ref().map(|own| own.guids.as_slice());
+            are_same_snapshots(own, lacking).then_some(since)
+        }
     };
     let mut at = Some((*to.directory).clone());
     while let Some(directory) = at {

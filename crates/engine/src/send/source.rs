@@ -77,6 +77,14 @@ impl Source {
         Self { set, features, to_guid, after, resume, end: OBJECTS_END, redaction, before }
     }
 
+    /// Where a block of an object begins, in bytes; the size of so many of them.
+    pub(super) fn bytes_of(&self, object: u64, block_size: u64, blocks: u64) -> Result<u64> {
+        blocks.checked_mul(block_size).ok_or_else(|| {
+            let reason = format!("block {blocks} lies beyond 2^64 bytes");
+            Error::corrupt(reason).at_object(self.set.id(), object)
+        })
+    }
+
     /// Blocks are sent as they lie on the disks.
     pub(super) fn is_raw(&self) -> bool {
         self.features.contains(Features::RAW)

@@ -518,8 +518,7 @@ impl Mounts {
             let name = last.map_or_else(|| name.clone(), |(name, _)| name.to_string());
             if !mounts.contains_key(name.as_str()) {
                 if !name.starts_with('/') && datasets.find(&name).is_none() {
-                    let reason = format!("cannot open '{name}': dataset does not exist");
-                    return Err(Failure::new(FailureKind::NotFound, reason));
+                    return Err(no_dataset(&name));
                 }
                 let reason = format!("cannot unmount '{name}': not currently mounted");
                 return Err(Failure::new(FailureKind::Other, reason));
