@@ -22,7 +22,7 @@ use cenote_format::scan_state::{ErrorScrubState, ScanPhase};
 use cenote_format::{BlockPointer, ObjectId, ObjectType};
 
 use super::scan::finished;
-use super::suspended::{Disks, object};
+use super::suspended::{Disks, object, wait_until};
 use super::{census, noise, nothing};
 
 fn lost(live: &LivePool) -> BTreeSet<Fault> {
@@ -161,6 +161,41 @@ fn a_scrub_of_the_error_log_reads_only_what_is_lost() {
     }
     let done = error_scrub_ends(&live);
     assert_eq!((done.phase, done.errors), (ScanPhase::Finished, 0), "{done:?}");
+    assert!(lost(&live).is_empty());
+    assert_eq!(read_error_logs(&live.pool().mos()).unwrap(), [BTreeSet::new(), BTreeSet::new()]);
+    live.export().unwrap();
+    census(live.pool());
+}
+
+#[test]
+fn a_scrub_of_the_error_log_that_was_cut_off_forgets_what_it_had_met() {
+    let (disks, live) = Disks::create(VdevKind::File, 1);
+    enable(&live);
+    let one = filled(&live, object(&live));
+    let pointers: Vec<_> = (2..5).map(|block| one.pointer(0, block).unwrap()).collect();
+    pointers.iter().for_each(|pointer| damage(&disks, &live, pointer));
+    for block in 2..5_u64 {
+        assert!(one.read_vec(block << 17, 1 << 17).is_err());
+    }
+    live.sync().unwrap();
+    let all = lost(&live);
+    // Power goes when one of three was read.
+    let second = DATA_START + pointers[1].first_dva().unwrap().offset;
+    let disk = disks.disk(0);
+    disk.hold_reads(std::iter::once(second..second + 1).collect());
+    live.scan(ScanOrder::ScrubErrors).unwrap();
+    wait_until("one was read", || disk.held_reads() == 1);
+    live.sync().unwrap();
+    let [_, by_scan] = read_error_logs(&live.pool().mos()).unwrap();
+    assert_eq!(by_scan.len(), 1);
+    // What is there then is well again.
+    let later = disks.as_after_a_cut();
+    disk.hold_reads(Vec::new());
+    live.close().unwrap();
+    let live = later.reopen();
+    assert_eq!(lost(&live), all);
+    let done = error_scrub_ends(&live);
+    assert_eq!((done.phase, done.examined, done.errors), (ScanPhase::Finished, 3, 0));
     assert!(lost(&live).is_empty());
     assert_eq!(read_error_logs(&live.pool().mos()).unwrap(), [BTreeSet::new(), BTreeSet::new()]);
     live.export().unwrap();

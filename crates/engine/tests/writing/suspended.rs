@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cenote_device::{Device, DeviceError, Health, SimDevice};
+use cenote_device::{Device, DeviceError, Health, Keep, SimDevice};
 use cenote_engine::cache::BlockKey;
 use cenote_engine::dataset::change::PropertyInput;
 use cenote_engine::object::{NewObject, Object, ObjectSet};
@@ -102,6 +102,15 @@ impl Disks {
         let pools = assemble(&scan(&opener, &ScanOptions::new(vec!["/sim".into()])));
         let options = OpenOptions { devices: Some(opener), ..OpenOptions::default() };
         LivePool::open(&pools[0], &options, WriteOptions::default())
+    }
+
+    /// Disks with what a process that dies now has written, without any fault.
+    pub(super) fn as_after_a_cut(&self) -> Self {
+        let cut = |(path, disk): (&PathBuf, &Arc<SimDevice>)| {
+            let disk = disk.after_crash(u64::MAX, &mut |_| Keep::All);
+            (path.clone(), Arc::new(disk))
+        };
+        Self(self.0.iter().map(cut).collect())
     }
 
     pub(super) fn disk(&self, number: usize) -> &SimDevice {

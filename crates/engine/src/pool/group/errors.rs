@@ -42,6 +42,8 @@ pub(in crate::pool) struct ErrorLogs {
     ended: Mutex<Option<bool>>,
     /// The logs were found in the form that the pool's features do not allow any more.
     are_outdated: AtomicBool,
+    /// A scrub of the error log reads all of it anew: what it met before counts no more as met by it.
+    begins_anew: AtomicBool,
 }
 
 impl ErrorLogs {
@@ -99,10 +101,15 @@ impl LivePool {
             tracing::warn!(%error, "the error logs cannot be read");
             Default::default()
         });
-        if self.is_scanning().is_some() || self.is_scrubbing_errors() {
+        let begins_anew = self.is_scrubbing_errors();
+        if self.is_scanning().is_some() || begins_anew {
             faults.scan_begins();
         }
-        faults.remember(&last, &by_scan);
+        match begins_anew {
+            true => faults.remember(&(&last | &by_scan), &BTreeSet::new()),
+            false => faults.remember(&last, &by_scan),
+        }
+        self.errors.begins_anew.store(begins_anew && !by_scan.is_empty(), Relaxed);
         *self.errors.logged.lock() = Logged { last, by_scan, changes: faults.changes() };
         let are_outdated =
             self.feature_enabled(BY_HEAD) && error_logs_name_datasets(&self.mos).unwrap_or(false);
@@ -113,6 +120,7 @@ impl LivePool {
     pub(super) fn has_new_errors(&self) -> bool {
         self.errors.ended.lock().is_some()
             || self.errors.are_outdated.load(Relaxed)
+            || self.errors.begins_anew.load(Relaxed)
             || self.errors.logged.lock().changes != self.io.pipe.faults().changes()
     }
 
@@ -140,6 +148,12 @@ impl LivePool {
         let faults = self.io.pipe.faults();
         if self.errors.are_outdated.swap(false, Relaxed) {
             change.divide_error_logs()?;
+        }
+        if self.errors.begins_anew.swap(false, Relaxed) {
+            let by_scan = std::mem::take(&mut next.by_scan);
+            change.log_lost(ErrorLog::Last, by_scan.difference(&next.last))?;
+            change.free_error_log(ErrorLog::ByScan)?;
+            next.last.extend(by_scan);
         }
         match ended {
             Some(true) => {
