@@ -21,3 +21,38 @@ pub(crate) fn leave(child: &mut Child) -> bool {
     }
     true
 }
+
+/// Whether it waits for something else than a processor: no thread of it would go on if it were given one.
+pub(crate) fn is_held_up(child: &Child) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{}/task", child.id()));
+    !threads.into_iter().flatten().flatten().any(|thread| {
+        let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        // The name, in parentheses, can be anything.
+        stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('R'))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn who_computes_is_not_held_up() {
+        let run = |text: &str| Command::new("sh").args(["-c", text]).spawn().unwrap();
+        let (mut busy, mut idle) = (run("while :; do :; done"), run("exec sleep 60"));
+        let start = Instant::now();
+        let mut seen = (false, false);
+        while seen != (true, true) && start.elapsed() < Duration::from_secs(20) {
+            seen = (!is_held_up(&busy), is_held_up(&idle));
+            std::thread::sleep(PAUSE);
+        }
+        for child in [&mut busy, &mut idle] {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            assert!(is_held_up(child));
+        }
+        assert_eq!(seen, (true, true));
+    }
+}

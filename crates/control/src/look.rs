@@ -7,9 +7,9 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
-use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::time::Duration;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -21,6 +21,12 @@ use crate::report::ImportReport;
 
 /// Hidden command that answers one question.
 pub const COMMAND: &str = "look";
+/// Longest time that is waited for an answer which only wants for a processor.
+const LONGEST: Duration = Duration::from_secs(60);
+/// Time between two looks at what it wants for.
+const AGAIN: Duration = Duration::from_millis(100);
+/// So many looks in a row must find that it does not want for a processor.
+const LOOKS: u32 = 3;
 
 /// A question.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -163,7 +169,7 @@ pub fn ask<T: DeserializeOwned>(look: &Look) -> Result<T, String> {
         };
         std::thread::Builder::new().spawn(read).map_err(|error| failed(&error))?;
     }
-    let answer = match receiver.recv_timeout(look.deadline()) {
+    let answer = match answer_in_time(&receiver, &child, look.deadline()) {
         Ok(answer) => answer.map_err(|error| failed(&error))?,
         Err(RecvTimeoutError::Disconnected) => String::new(),
         Err(RecvTimeoutError::Timeout) => {
@@ -184,5 +190,46 @@ pub fn ask<T: DeserializeOwned>(look: &Look) -> Result<T, String> {
             Ok(status) => Err(failed(&format!("the process that does ended ({status})"))),
             Err(error) => Err(failed(&error)),
         },
+    }
+}
+
+/// Waits for an answer until the deadline, and beyond it while the machine is too busy to look.
+fn answer_in_time<T>(
+    receiver: &Receiver<T>,
+    child: &Child,
+    deadline: Duration,
+) -> Result<T, RecvTimeoutError> {
+    let longest = Instant::now() + deadline.max(LONGEST);
+    let (mut answer, mut held_up) = (receiver.recv_timeout(deadline), 0);
+    while matches!(answer, Err(RecvTimeoutError::Timeout))
+        && Instant::now() < longest
+        && held_up < LOOKS
+    {
+        held_up = if left_behind::is_held_up(child) { held_up + 1 } else { 0 };
+        answer = receiver.recv_timeout(AGAIN);
+    }
+    answer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_no_processor_is_waited_for_but_not_who_waits() {
+        let asked = |text: &str| {
+            let child = Command::new("sh").args(["-c", text]).stdout(Stdio::piped()).spawn();
+            let mut child = child.unwrap();
+            let (sender, receiver) = channel();
+            let output = child.stdout.take().unwrap();
+            std::thread::spawn(move || sender.send(BufReader::new(output).lines().next()));
+            let answer = answer_in_time(&receiver, &child, Duration::from_millis(50));
+            child.kill().unwrap();
+            child.wait().unwrap();
+            answer.map(|line| line.unwrap().unwrap())
+        };
+        let busy = "i=0; while [ $i -lt 1000000 ]; do i=$((i+1)); done; echo done";
+        assert_eq!(asked(busy).as_deref(), Ok("done"));
+        assert_eq!(asked("exec sleep 60"), Err(RecvTimeoutError::Timeout));
     }
 }

@@ -105,6 +105,7 @@ fn end(
         Target::Itself => change.end_receive(filled, &end)?,
         Target::Head { head, from } => {
             check_name(&change.catalog()?, &order.dataset, head)?;
+            live.change_closed(head)?;
             change.check_swap(filled, head)?;
             if let Some(from) = from {
                 change.make_way_for_received(head, from, order.force)?;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cenote_device::{Bytes, Device, DeviceError, Health};
+use cenote_device::{Bytes, Device, DeviceError, Health, SimDevice};
 use cenote_engine::ErrorKind;
 use cenote_engine::dataset::change::PropertyInput;
 use cenote_engine::pool::OpenOptions;
@@ -23,7 +23,7 @@ use cenote_format::config::{PoolState, VdevKind};
 use parking_lot::Mutex;
 
 use super::honest::copy;
-use super::suspended::{Disks, object, stored};
+use super::suspended::{Disks, object, stored, wait_until};
 use super::{census, noise};
 
 /// Whose devices are to be had only after another process has written on and ended.
@@ -181,8 +181,7 @@ impl Device for Handle {
 const PIECE: usize = 1 << 20;
 
 /// All that the first disk holds.
-fn content(disks: &Disks) -> Vec<u8> {
-    let disk = disks.disk(0);
+fn content(disk: &SimDevice) -> Vec<u8> {
     let mut bytes = Vec::new();
     while (bytes.len() as u64) < disk.size() {
         let piece = PIECE.min(disk.size() as usize - bytes.len());
@@ -204,10 +203,10 @@ fn a_lone_disk_that_comes_back_older_is_refused() {
     let data = noise(3 << 20, 5);
     object.write(&live.begin().unwrap(), 0, &data[..1 << 20]).unwrap();
     live.sync().unwrap();
-    let old = content(&disks);
+    let old = content(disks.disk(0));
     object.write(&live.begin().unwrap(), 1 << 20, &data[1 << 20..2 << 20]).unwrap();
     live.sync().unwrap();
-    let newest = content(&disks);
+    let newest = content(disks.disk(0));
 
     disks.disk(0).set_health(Health::Gone);
     object.write(&live.begin().unwrap(), 2 << 20, &data[2 << 20..]).unwrap();
@@ -257,13 +256,8 @@ fn newest(disks: &Disks) -> Uberblock {
     all.into_iter().flatten().max_by(|a, b| a.compare_recency(b)).unwrap()
 }
 
-#[test]
-fn a_pool_of_several_hosts_shows_that_it_is_in_use() {
-    if HostIdentity::of_this_machine().id == 0 {
-        eprintln!("skipped: this machine has no host id");
-        return;
-    }
-    let (disks, live) = Disks::create(VdevKind::Mirror, 2);
+/// Has the property, and writes activity often.
+fn shared(disks: &Disks, live: Arc<LivePool>) -> Arc<LivePool> {
     live.export().unwrap();
     drop(live);
     let opener: Arc<dyn Opener> = Arc::new(disks.clone());
@@ -274,6 +268,54 @@ fn a_pool_of_several_hosts_shows_that_it_is_in_use() {
     let live = LivePool::open(&pools[0], &options, write).unwrap();
     live.set_pool_property(PropertyInput::number("multihost", 1)).unwrap();
     live.sync().unwrap();
+    live
+}
+
+#[test]
+fn who_was_cut_off_does_not_go_on_when_another_host_has_the_pool() {
+    if HostIdentity::of_this_machine().id == 0 {
+        eprintln!("skipped: this machine has no host id");
+        return;
+    }
+    let (disks, live) = Disks::create(VdevKind::Mirror, 2);
+    let live = shared(&disks, live);
+    let object = object(&live);
+    object.write(&live.begin().unwrap(), 0, &noise(1 << 20, 1)).unwrap();
+    live.sync().unwrap();
+    let all = |health| [0, 1].map(|number| disks.disk(number).set_health(health));
+    all(Health::FailsWrites);
+    // A group is under way, and one is open: the other host writes no more than these.
+    object.write(&live.begin().unwrap(), 0, &noise(1 << 20, 2)).unwrap();
+    assert!(live.sync().is_err());
+    let held = || live.suspension().is_some_and(|now| now.error.to_string().contains("multihost"));
+    wait_until("it is held", held);
+    let other = disks.copied();
+    let taken = other.reopen();
+    taken.sync().unwrap();
+    assert!(taken.pool().uberblock().txg <= live.gate().figures().open);
+    taken.abandon();
+    drop(taken);
+    let left = newest(&other);
+    for number in [0, 1] {
+        disks.disk(number).replace_content(&content(other.disk(number)));
+    }
+    all(Health::Well);
+    live.retry_now();
+    wait_until("it has stopped", || live.gate().failure().is_some());
+    let reason = live.gate().failure().unwrap().to_string();
+    assert!(reason.contains("another host took the pool"), "{reason}");
+    assert_eq!(newest(&disks), left);
+    live.abandon();
+}
+
+#[test]
+fn a_pool_of_several_hosts_shows_that_it_is_in_use() {
+    if HostIdentity::of_this_machine().id == 0 {
+        eprintln!("skipped: this machine has no host id");
+        return;
+    }
+    let (disks, live) = Disks::create(VdevKind::Mirror, 2);
+    let live = shared(&disks, live);
     std::thread::sleep(Duration::from_millis(1200));
     let first = newest(&disks);
     std::thread::sleep(Duration::from_millis(1200));
@@ -309,7 +351,7 @@ fn a_pool_of_several_hosts_shows_that_it_is_in_use() {
         std::thread::sleep(Duration::from_millis(100));
     }
     // As it is left by a host that dies.
-    let died = Disks(disks.0.iter().map(|(path, disk)| (path.clone(), copy(disk))).collect());
+    let died = disks.copied();
     let start = Instant::now();
     assert_eq!(aux(&died), Aux::None, "nobody uses it, and another host does not see that");
     assert!(start.elapsed() >= Duration::from_secs(3), "watched for {:?}", start.elapsed());

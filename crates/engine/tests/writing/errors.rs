@@ -189,7 +189,7 @@ fn a_scrub_of_the_error_log_that_was_cut_off_forgets_what_it_had_met() {
     let [_, by_scan] = read_error_logs(&live.pool().mos()).unwrap();
     assert_eq!(by_scan.len(), 1);
     // What is there then is well again.
-    let later = disks.as_after_a_cut();
+    let later = disks.copied();
     disk.hold_reads(Vec::new());
     live.close().unwrap();
     let live = later.reopen();

@@ -6,6 +6,7 @@
 
 mod apart;
 mod bases;
+mod beside;
 mod cached;
 mod clones;
 mod damaged;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cenote_device::{Device, DeviceError, Health, Keep, SimDevice};
+use cenote_device::{Device, DeviceError, Health, SimDevice};
 use cenote_engine::cache::BlockKey;
 use cenote_engine::dataset::change::PropertyInput;
 use cenote_engine::object::{NewObject, Object, ObjectSet};
@@ -21,6 +21,7 @@ use cenote_engine::vdev::{AllocationClass, LeafUnavailable, VdevState};
 use cenote_format::config::{Draid, VdevConfig, VdevKind};
 use cenote_format::{ObjectId, ObjectType};
 
+use super::honest::copy;
 use super::log::head;
 use super::{census, leaf, noise, nothing, plan, top};
 
@@ -104,13 +105,9 @@ impl Disks {
         LivePool::open(&pools[0], &options, WriteOptions::default())
     }
 
-    /// Disks with what a process that dies now has written, without any fault.
-    pub(super) fn as_after_a_cut(&self) -> Self {
-        let cut = |(path, disk): (&PathBuf, &Arc<SimDevice>)| {
-            let disk = disk.after_crash(u64::MAX, &mut |_| Keep::All);
-            (path.clone(), Arc::new(disk))
-        };
-        Self(self.0.iter().map(cut).collect())
+    /// Disks with what is on these now, without any fault.
+    pub(super) fn copied(&self) -> Self {
+        Self(self.0.iter().map(|(path, disk)| (path.clone(), copy(disk))).collect())
     }
 
     pub(super) fn disk(&self, number: usize) -> &SimDevice {

@@ -201,7 +201,7 @@ fn random_salt() -> Result<[u8; 32]> {
 /// Writes the first group, in which `run` fills the metadata. No thread writes groups yet.
 fn write_first_group(live: &LivePool, run: Work) -> Result<()> {
     let (done, _) = crossbeam_channel::bounded(1);
-    let task = Task { run, early: false, by_steps: false, done };
+    let task = Task { run, early: false, since: Txg(0), by_steps: false, done };
     let txg = live.gate.close();
     let mut answers = Vec::new();
     live.vdevs().events().set_creating(true);

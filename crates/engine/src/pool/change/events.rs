@@ -5,7 +5,7 @@
 
 use crate::Result;
 use crate::dataset::change::MosChange;
-use crate::pool::group::{LivePool, Task};
+use crate::pool::group::LivePool;
 use crate::pool::host::HostIdentity;
 
 /// Records that the pool was made or opened: which software did so, and where.
@@ -29,7 +29,6 @@ impl LivePool {
             change.hooks.tell("pool_import", Vec::new());
             Ok(())
         };
-        let (done, _) = crossbeam_channel::bounded(1);
-        self.tasks.lock().push(Task { run: Box::new(run), early: false, by_steps: false, done });
+        self.change_when_it_goes_on(run);
     }
 }

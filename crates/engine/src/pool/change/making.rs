@@ -67,9 +67,7 @@ impl LivePool {
     /// Takes a head that is not open back to its newest snapshot, in the group being written. For
     /// work given to [`LivePool::change`].
     pub fn rollback_dataset(&self, change: &MosChange<'_>, head: ObjectId) -> Result<()> {
-        if self.datasets.lock().contains_key(&head) {
-            return Err(Error::new(ErrorKind::Busy, "dataset is busy"));
-        }
+        self.change_closed(head)?;
         let catalog = change.catalog()?;
         self.check_log_header(change, catalog.dataset_by_id(head)?.phys.previous_snapshot)?;
         change.rollback(head)?;

@@ -255,13 +255,13 @@ impl DatasetOrders<'_> {
 
     /// Closes what is to be destroyed, and gives up what was being received into it.
     pub(super) fn close_for_destroy(&self, names: &[String], defer: bool) -> Result<()> {
-        names.iter().try_for_each(|name| self.destroy_partial(name))?;
-        // Where datasets are closed before, what can be refused is refused before that.
+        // Where datasets are closed, or what was received in part is given up, what can be refused is refused before.
         let is_snapshot = |name: &String| name.contains('@');
         if names.iter().any(is_snapshot) && !names.iter().all(is_snapshot) {
             let checked = names.to_vec();
             self.live.change(move |_, change| check_destroy(change, &checked, defer))?;
         }
+        names.iter().try_for_each(|name| self.destroy_partial(name))?;
         for name in names {
             if let Ok(dataset) = self.find(name)
                 && !dataset.is_snapshot()
@@ -429,6 +429,7 @@ pub(super) fn destroy_all(
             change.destroy_snapshot(dataset.id, defer)?;
         } else {
             live.refuse_received(dataset.id)?;
+            live.change_closed(dataset.id)?;
             change.check_destroy_head(dataset.id)?;
             change.destroy_head(dataset.id)?;
         }

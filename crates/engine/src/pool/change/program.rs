@@ -311,6 +311,7 @@ impl ProgramGroup<'_> {
             self.change.destroy_snapshot(dataset.id, defer)?;
         } else {
             self.forget_fresh(dataset.id);
+            self.live.change_closed(dataset.id)?;
             self.change.destroy_head(dataset.id)?;
         }
         self.live.wake_freeing();

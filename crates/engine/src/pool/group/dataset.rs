@@ -121,17 +121,54 @@ pub(in crate::pool) fn policy_of(
     })
 }
 
+/// Heads that get other content, or go, in the group being written.
+#[derive(Debug, Default)]
+pub(in crate::pool) struct ChangedClosed {
+    heads: BTreeSet<ObjectId>,
+    /// How often there was one so far.
+    count: u64,
+}
+
 impl LivePool {
-    /// Opens the head `dataset` for writing; the same set for everybody.
+    /// Opens the head `dataset` for writing; the same set for everybody. One that gets other content, or goes, in
+    /// the group being written is opened when that is shown.
+    ///
+    /// # Errors
+    /// The suspension of the pool, if that group waits for its end; what the disks say.
     pub fn open_dataset(&self, dataset: &Dataset) -> Result<Arc<LiveDataset>> {
-        if let Some(known) = self.datasets.lock().get(&dataset.id) {
-            return Ok(known.clone());
-        }
         if dataset.is_snapshot() {
             let reason = format!("'{}' is a snapshot", dataset.name);
             return Err(Error::new(ErrorKind::ReadOnly, reason));
         }
+        loop {
+            if let Some(known) = self.datasets.lock().get(&dataset.id) {
+                return Ok(known.clone());
+            }
+            let changed = {
+                let changed = self.changed_closed.lock();
+                (!changed.heads.contains(&dataset.id)).then_some(changed.count)
+            };
+            let Some(changed) = changed else {
+                let under_way = Txg(self.gate.figures().open.0.saturating_sub(1));
+                self.gate.wait_synced_unless_suspended(under_way, super::PATIENCE)?;
+                continue;
+            };
+            let live = self.open_shown(dataset.id)?;
+            let mut open = self.datasets.lock();
+            if self.changed_closed.lock().count != changed {
+                // It may have been this one.
+                continue;
+            }
+            let live = open.entry(dataset.id).or_insert(live).clone();
+            self.promises.open(dataset.id, live.account.clone());
+            return Ok(live);
+        }
+    }
+
+    /// A live set of a head as the newest group on the disks has it.
+    fn open_shown(&self, id: ObjectId) -> Result<Arc<LiveDataset>> {
         let catalog = self.pool.catalog();
+        let dataset = &catalog.dataset_by_id(id)?;
         let keys = self.dataset_keys(&catalog, dataset)?;
         let decryptor = keys.clone().map(|keys| keys as Arc<dyn Decryptor>);
         let encryptor = keys.clone().map(|keys| keys as Arc<dyn Encryptor>);
@@ -146,10 +183,28 @@ impl LivePool {
         live.account.set_costs(self.costs(&live.policy()));
         self.open_account(dataset, &live.account)?;
         live.set.set_account(live.account.clone());
-        let mut open = self.datasets.lock();
-        let live = open.entry(dataset.id).or_insert(live).clone();
-        self.promises.open(dataset.id, live.account.clone());
         Ok(live)
+    }
+
+    /// A head that must not be open gets other content, or goes, in the group being written. Nobody opens it
+    /// before that is shown. For work given to [`LivePool::change`].
+    ///
+    /// # Errors
+    /// [`ErrorKind::Busy`] if it is open.
+    pub(crate) fn change_closed(&self, head: ObjectId) -> Result<()> {
+        let open = self.datasets.lock();
+        if open.contains_key(&head) {
+            return Err(Error::new(ErrorKind::Busy, "dataset is busy"));
+        }
+        let mut changed = self.changed_closed.lock();
+        changed.heads.insert(head);
+        changed.count = changed.count.wrapping_add(1);
+        Ok(())
+    }
+
+    /// The group that was written is shown.
+    pub(in crate::pool) fn show_changed_closed(&self) {
+        self.changed_closed.lock().heads.clear();
     }
 
     /// Opens the head `dataset` for writing without its key: what is written was sealed elsewhere, as `seals`

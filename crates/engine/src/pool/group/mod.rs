@@ -150,6 +150,8 @@ pub struct LivePool {
     pub(super) costs_of: Mutex<Weak<VdevTree>>,
     pub(super) options: WriteOptions,
     pub(super) datasets: Mutex<BTreeMap<ObjectId, Arc<LiveDataset>>>,
+    /// Which of those that are not open change otherwise.
+    pub(super) changed_closed: Mutex<dataset::ChangedClosed>,
     /// Which of them groups have changed.
     pub(super) dirty: Arc<DirtyDatasets>,
     /// What the task under way has put off; `None`: there is none.
@@ -259,6 +261,7 @@ impl LivePool {
             costs_of: Mutex::default(),
             options,
             datasets: Mutex::default(),
+            changed_closed: Mutex::default(),
             dirty: Arc::default(),
             effects: Mutex::default(),
             fails: AtomicU64::new(0),

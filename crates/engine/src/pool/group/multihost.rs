@@ -12,8 +12,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cenote_format::Txg;
 use cenote_format::uberblock::{ACTIVITY_MAGIC, Uberblock};
+use cenote_format::{BlockPointer, Txg};
 
 use super::sync::seconds_now;
 use super::{LivePool, MosSource};
@@ -29,6 +29,9 @@ pub(in crate::pool) const PROPERTY: &str = "multihost";
 pub(in crate::pool) const INTERVAL: Duration = Duration::from_millis(1000);
 /// Intervals without a write after which another host may take the pool.
 const FAIL_INTERVALS: u32 = 10;
+/// Intervals for which they must get through again before writing goes on: as long as another host that was about
+/// to take the pool needs to show itself.
+const SETTLED_INTERVALS: u32 = 5;
 /// Time between two looks at whether the property is on.
 const IDLE: Duration = Duration::from_millis(200);
 /// Longest wait for one write.
@@ -48,6 +51,10 @@ pub(in crate::pool) struct Activity {
     last: Instant,
     /// Decaying average of the time between two that got through.
     delay: Duration,
+    /// Since when they get through again, while writing is suspended for want of them.
+    well_since: Option<Instant>,
+    /// Number and root of the newest group whose uberblock was made here.
+    newest: Option<(Txg, BlockPointer)>,
 }
 
 impl Activity {
@@ -57,7 +64,23 @@ impl Activity {
         let on = stored.is_some_and(|value| value != 0);
         let last = Instant::now();
         let (tried, stamp, delay) = (0, (0, 0), interval);
-        Self { on, interval, tried, stamp, last, delay }
+        let (well_since, newest) = (None, None);
+        Self { on, interval, tried, stamp, last, delay, well_since, newest }
+    }
+
+    /// For so long none got through that another host may have taken the pool.
+    fn is_late(&self) -> bool {
+        self.last.elapsed() > self.interval * FAIL_INTERVALS
+    }
+
+    /// Whether another host wrote it; `shown`: that of the newest group on the disks.
+    fn is_foreign(&self, found: &Uberblock, shown: &Uberblock) -> bool {
+        let state = (found.txg, found.root);
+        match state == (shown.txg, shown.root) {
+            // Only its last activity write was after ours.
+            true => found.timestamp > self.stamp.0.max(shown.timestamp),
+            false => found.txg >= shown.txg && Some(state) != self.newest,
+        }
     }
 
     /// What the uberblock of a group, or one with this sequence number, says of the activity.
@@ -116,7 +139,9 @@ impl LivePool {
 
     /// Has the uberblock of a group tell of the activity.
     pub(in crate::pool) fn mark_activity(&self, uberblock: &mut Uberblock) {
-        self.activity.lock().mark(uberblock, 0);
+        let mut activity = self.activity.lock();
+        activity.mark(uberblock, 0);
+        activity.newest = Some((uberblock.txg, uberblock.root));
     }
 
     /// Starts the thread that writes activity.
@@ -160,6 +185,11 @@ impl LivePool {
         if uberblock.txg == Txg(0) {
             return IDLE;
         }
+        // Nothing of ours is written over what another host has there.
+        let may_be_taken = self.gate.is_held() || self.activity.lock().is_late();
+        if may_be_taken && self.stops_if_taken() == Some(true) {
+            return IDLE;
+        }
         let tree = vdevs.clone();
         let job = move || labels::write_activity(&tree, &leaf, &uberblock);
         let written = parallel::run(vec![job], 1, PATIENCE).pop().flatten();
@@ -170,17 +200,22 @@ impl LivePool {
 
     /// Suspends writing when nothing has got through for too long, and takes it up again.
     fn judge_activity(&self, through: bool) {
-        let (suspend, resume) = {
+        let (suspend, settled) = {
             let mut activity = self.activity.lock();
             if !activity.on {
                 return;
             }
-            let late = activity.last.elapsed() > activity.interval * FAIL_INTERVALS;
-            if through {
+            let suspend = activity.is_late() && !self.gate.is_held();
+            if !through {
+                activity.well_since = None;
+            } else {
                 activity.got_through();
+                activity.well_since.get_or_insert_with(Instant::now);
             }
-            let is_held = self.gate.is_held();
-            (late && !through && !is_held, through && (late || is_held))
+            let since = activity.well_since;
+            let settled =
+                since.is_some_and(|at| at.elapsed() > activity.interval * SETTLED_INTERVALS);
+            (suspend, settled)
         };
         if suspend {
             let reason = "multihost writes failed or were delayed; another system could import \
@@ -188,33 +223,43 @@ impl LivePool {
             tracing::error!("{reason}");
             self.gate.hold(true);
             self.gate.suspend(Error::new(ErrorKind::Io, reason), false);
-        }
-        if !resume {
+            self.activity.lock().well_since = None;
             return;
         }
-        match self.newest_elsewhere() {
-            Some(txg) if txg > self.gate.figures().open => {
-                let reason = format!("another host took the pool and wrote group {txg}");
-                tracing::error!("{reason}");
-                self.stop_with(Error::new(ErrorKind::Io, reason));
-            }
-            Some(_) => {
-                self.gate.hold(false);
-                self.outage.over();
-            }
-            // Nobody knows: it is asked again when the next one gets through.
-            None => self.gate.hold(true),
+        // If nobody knows, it is asked again when the next one gets through.
+        if settled && self.gate.is_held() && self.stops_if_taken() == Some(false) {
+            self.gate.hold(false);
+            self.outage.over();
         }
     }
 
-    /// The newest group on the disks, whoever wrote it.
-    fn newest_elsewhere(&self) -> Option<Txg> {
+    /// Whether another host has written to the pool: then nothing more is written here. `None`: nobody knows.
+    fn stops_if_taken(&self) -> Option<bool> {
+        let found = self.uberblocks_there();
+        if found.is_empty() {
+            return None;
+        }
+        let foreign = {
+            let activity = self.activity.lock();
+            let shown = self.pool.uberblock();
+            found.into_iter().find(|found| activity.is_foreign(found, &shown))
+        };
+        if let Some(foreign) = &foreign {
+            let reason = format!("another host took the pool and wrote group {}", foreign.txg);
+            tracing::error!("{reason}");
+            self.stop_with(Error::new(ErrorKind::Io, reason));
+        }
+        Some(foreign.is_some())
+    }
+
+    /// The uberblocks on the disks, whoever wrote them.
+    fn uberblocks_there(&self) -> Vec<Uberblock> {
         let jobs = self
             .vdevs()
             .devices()
             .into_iter()
             .map(|leaf| move || read_uberblocks(&*leaf.device, None).unwrap_or_default());
         let found = parallel::run(jobs.collect(), 32, PATIENCE);
-        found.into_iter().flatten().flatten().map(|uberblock| uberblock.txg).max()
+        found.into_iter().flatten().flatten().collect()
     }
 }

@@ -166,6 +166,7 @@ impl LivePool {
         let objects = std::mem::take(&mut *self.written.lock());
         let names = change.take_renamed();
         self.pool.publish(uberblock, config, Written { objects: objects.clone(), names })?;
+        self.show_changed_closed();
         self.settle_promises(change, txg, &objects, has_orders);
         self.part_with_devices();
         self.use_grown()?;

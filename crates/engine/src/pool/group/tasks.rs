@@ -6,7 +6,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
+use cenote_format::Txg;
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use parking_lot::Mutex;
 
 use super::{LivePool, PATIENCE};
@@ -30,6 +31,8 @@ pub(in crate::pool) struct Task {
     pub(in crate::pool) run: Work,
     /// Before anything else of the group is written.
     pub(in crate::pool) early: bool,
+    /// No group before this one does it: what was changed before it was asked for is in this group or an earlier one.
+    pub(in crate::pool) since: Txg,
     /// It consists of steps, each of which is made wholly or not at all: what was made stays if a later one fails.
     pub(in crate::pool) by_steps: bool,
     pub(in crate::pool) done: Sender<Result<()>>,
@@ -76,8 +79,21 @@ impl LivePool {
         &self,
         work: impl FnOnce(&LivePool, &MosChange<'_>) -> Result<()> + Send + 'static,
     ) {
-        let (done, _) = bounded(1);
-        self.tasks.lock().push(Task { run: Box::new(work), early: false, by_steps: false, done });
+        self.enqueue(&mut self.tasks.lock(), Manner::default(), Box::new(work));
+    }
+
+    /// Adds a task to those that wait; where its answer will be.
+    fn enqueue(&self, tasks: &mut Vec<Task>, manner: Manner, run: Work) -> Receiver<Result<()>> {
+        let (done, wait) = bounded(1);
+        let Manner { early, by_steps } = manner;
+        let since = self.gate.figures().open;
+        tasks.push(Task { run, early, since, by_steps, done });
+        wait
+    }
+
+    /// Those that group `txg` does.
+    pub(super) fn take_tasks(&self, txg: Txg) -> Vec<Task> {
+        self.tasks.lock().extract_if(.., |task| task.since <= txg).collect()
     }
 
     fn order<T: Send + 'static>(
@@ -92,20 +108,17 @@ impl LivePool {
             *slot.lock() = Some(work(live, change)?);
             Ok(())
         };
-        let (done, wait) = bounded(1);
-        let Manner { early, by_steps } = manner;
-        let task = Task { run: Box::new(run), early, by_steps, done };
-        {
+        let wait = {
             let mut tasks = self.tasks.lock();
             if let Some(failure) = self.gate.failure() {
                 return Err(failure);
             }
             self.refuse_suspended()?;
-            tasks.push(task);
-        }
+            self.enqueue(&mut tasks, manner, Box::new(run))
+        };
         self.gate.want(self.gate.figures().open);
         let until = Instant::now() + PATIENCE;
-        let glance = if by_steps { GLANCE_AT_STEPS } else { GLANCE };
+        let glance = if manner.by_steps { GLANCE_AT_STEPS } else { GLANCE };
         loop {
             watched();
             match wait.recv_timeout(glance) {

@@ -65,7 +65,7 @@ impl LivePool {
             return Ok(());
         }
         let txg = self.gate.close();
-        let tasks = std::mem::take(&mut *self.tasks.lock());
+        let tasks = self.take_tasks(txg);
         let mut answers = Vec::with_capacity(tasks.len());
         let written = self.write_group(txg, tasks, &mut answers);
         match written {
