@@ -19,6 +19,8 @@ pub struct Errno {
 pub const EPERM: i32 = 1;
 /// No such file or directory.
 pub const ENOENT: i32 = 2;
+/// What was served here is not any more.
+pub const ENOTCONN: i32 = 107;
 /// Interrupted.
 pub const EINTR: i32 = 4;
 /// Input/output error.

@@ -172,6 +172,13 @@ impl Allocator {
         self.published.store(Arc::new(state.figures()));
     }
 
+    /// Somebody needs a vdev to take no new blocks for now, or does not any more: it takes some again when nobody does.
+    pub fn keep_closed(&self, vdev: u32, closed: bool) {
+        let mut state = self.state.lock();
+        state.keep_closed(vdev, closed);
+        self.published.store(Arc::new(state.figures()));
+    }
+
     /// Finds space for all copies of a block, or none: [`ErrorKind::NoSpace`] if there is no
     /// contiguous space of that size, smaller blocks may still fit.
     pub fn allocate(&self, request: &AllocRequest) -> Result<Dvas> {

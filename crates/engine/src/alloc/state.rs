@@ -144,10 +144,21 @@ impl AllocatorState {
         self.form_rings();
     }
 
+    /// Somebody needs a vdev to take no new blocks for now, or does not any more.
+    pub(super) fn keep_closed(&mut self, vdev: u32, closed: bool) {
+        if let Some(top) = self.top_mut(vdev) {
+            top.closers = match closed {
+                true => top.closers.saturating_add(1),
+                false => top.closers.saturating_sub(1),
+            };
+        }
+        self.form_rings();
+    }
+
     /// Sorts the vdevs that take blocks into their classes.
     pub(super) fn form_rings(&mut self) {
         let mut rings: [Ring; 4] = Default::default();
-        for top in self.tops.iter().flatten().filter(|top| !top.facts.passive && top.size > 0) {
+        for top in self.tops.iter().flatten().filter(|top| top.takes_blocks() && top.size > 0) {
             if let Some(ring) = rings.get_mut(top.facts.class as usize) {
                 let turn = TURN.saturating_mul(top.facts.width.max(1)).cast_signed();
                 ring.credit.push(if ring.tops.is_empty() { turn } else { 0 });
@@ -342,7 +353,7 @@ impl AllocatorState {
                     .embedded
                     .and_then(|index| top.metaslabs.get(index))
                     .map_or(0, |_| 1 << top.facts.metaslab_shift),
-                passive: top.facts.passive,
+                passive: !top.takes_blocks(),
                 mapping_estimate: enough.then(|| mapping_estimate(top)),
             }
         });

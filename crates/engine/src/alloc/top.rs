@@ -35,6 +35,8 @@ pub(super) struct Top {
     pub(super) size: u64,
     /// Allocated bytes as recorded.
     pub(super) recorded: i64,
+    /// How many need it to take no new blocks for now.
+    pub(super) closers: u32,
     order: BTreeSet<(u8, Reverse<usize>)>,
     ranks: Vec<u8>,
     active: [SmallVec<[usize; ACTIVE]>; COPIES],
@@ -66,6 +68,11 @@ fn rank(weight: u64) -> u8 {
 }
 
 impl Top {
+    /// Whether new blocks may go there.
+    pub(super) fn takes_blocks(&self) -> bool {
+        !self.facts.passive && self.closers == 0
+    }
+
     /// A vdev of `count` metaslabs that are all free.
     pub(super) fn new(facts: TopFacts, count: u64) -> Self {
         let metaslab = |index| {
@@ -75,6 +82,7 @@ impl Top {
         let metaslabs: Vec<Metaslab> = (0..count).map(metaslab).collect();
         let mut top = Self {
             kept: Kept::default(),
+            closers: 0,
             unflushed: None,
             embedded: None,
             size: metaslabs.iter().fold(0, |sum: u64, slab| sum.saturating_add(slab.size)),

@@ -318,6 +318,11 @@ impl Claimer for PoolClaimer<'_> {
     }
 
     fn refer(&self, pointer: &BlockPointer) -> Result<()> {
-        (self.refer)(pointer)
+        // The group that cloned it may also have freed all that had it, before the record was written.
+        let is_free = |dva: Dva| self.allocator.is_free(&dva).unwrap_or(false);
+        match pointer.first_dva().is_some_and(is_free) {
+            true => self.claim_at(pointer, 0),
+            false => (self.refer)(pointer),
+        }
     }
 }

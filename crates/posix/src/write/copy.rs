@@ -8,7 +8,7 @@ use cenote_format::zil::Payload;
 use cenote_format::{BlockPointer, ObjectId};
 
 use super::FilesystemWriter;
-use super::data::{check_size, check_writable, end_of};
+use super::data::{check_size, end_of};
 use super::nodes::Locked;
 use crate::error::EINVAL;
 use crate::tree::{Errno, Result};
@@ -99,7 +99,7 @@ impl FilesystemWriter {
 
     fn check_target(&self, file: &File, part: &Part) -> Result<()> {
         check_size(&file.facts, 0)?;
-        check_writable(&file.facts, part.to.1)?;
+        self.check_writable(&file.facts, part.to.1)?;
         self.check_quota(&file.facts)
     }
 

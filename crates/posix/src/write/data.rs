@@ -49,16 +49,6 @@ pub(super) fn check_size(facts: &Facts, size: u64) -> Result<()> {
     Ok(())
 }
 
-/// EPERM where the flags of a file forbid to change its data at `offset`.
-pub(super) fn check_writable(facts: &Facts, offset: u64) -> Result<()> {
-    let fixed = facts.flags & (pflags::IMMUTABLE | pflags::READONLY) != 0;
-    let appends_only = facts.flags & pflags::APPEND_ONLY != 0 && offset < facts.size;
-    match fixed || appends_only {
-        true => Err(Errno::new(EPERM, "the file's flags forbid it")),
-        false => Ok(()),
-    }
-}
-
 /// The end of a range; EFBIG if it lies too far.
 pub(super) fn end_of(offset: u64, len: u64) -> Result<u64> {
     let end = offset.checked_add(len).filter(|end| *end <= SIZE_MAX);
@@ -117,6 +107,17 @@ impl Ready {
 }
 
 impl FilesystemWriter {
+    /// EPERM where the flags of a file forbid to change its data at `offset`. What the log tells of was allowed, maybe
+    /// in another form (a whole block for what was appended to it).
+    pub(super) fn check_writable(&self, facts: &Facts, offset: u64) -> Result<()> {
+        let fixed = facts.flags & (pflags::IMMUTABLE | pflags::READONLY) != 0;
+        let appends_only = facts.flags & pflags::APPEND_ONLY != 0 && offset < facts.size;
+        match (fixed || appends_only) && !self.is_replaying() {
+            true => Err(Errno::new(EPERM, "the file's flags forbid it")),
+            false => Ok(()),
+        }
+    }
+
     /// Writes `data` at `offset`.
     pub fn write(&self, id: ObjectId, offset: u64, data: &[u8], kill_set_id: bool) -> Result<()> {
         let node = self.node(id)?;
@@ -124,7 +125,7 @@ impl FilesystemWriter {
         let mut state = node.write()?;
         let file = &mut state.file;
         check_size(&file.facts, 0)?;
-        check_writable(&file.facts, offset)?;
+        self.check_writable(&file.facts, offset)?;
         end_of(offset, data.len() as u64)?;
         if data.is_empty() {
             return Ok(());
@@ -352,7 +353,7 @@ impl FilesystemWriter {
             let file = &node.read()?.file;
             let stop = end.min(file.facts.size);
             if check_size(&file.facts, 0)
-                .and_then(|()| check_writable(&file.facts, offset))
+                .and_then(|()| self.check_writable(&file.facts, offset))
                 .is_err()
                 || offset >= stop
             {
@@ -394,7 +395,7 @@ impl FilesystemWriter {
             Allocate::ZeroRange { keep_size } => (keep_size, true),
             Allocate::PunchHole => (true, true),
         };
-        check_writable(&old, if punches { offset } else { old.size })?;
+        self.check_writable(&old, if punches { offset } else { old.size })?;
         if !keep_size && end > old.size {
             self.check_quota(&old)?;
         }

@@ -47,9 +47,15 @@ impl DeleteQueue {
         Ok(Self { object, lock: Mutex::new(()) })
     }
 
-    /// Locks the queue. No transaction may be held.
-    pub fn lock(&self) -> DeleteQueueGuard<'_> {
-        DeleteQueueGuard { object: &self.object, _guard: self.lock.lock() }
+    /// Locks the queue to put this object into it or take it out. What that needs is read now: in a transaction,
+    /// who could not go on would leave half a change. No transaction may be held.
+    ///
+    /// # Errors
+    /// The queue cannot be read.
+    pub fn ready(&self, id: ObjectId) -> Result<DeleteQueueGuard<'_>> {
+        let guard = self.lock.lock();
+        Zap::open(self.object.clone())?.lookup(int_name(id.0).as_bytes())?;
+        Ok(DeleteQueueGuard { object: &self.object, _guard: guard })
     }
 }
 
@@ -97,7 +103,7 @@ impl FilesystemWriter {
             Some(directory) => self.xattrs_to_free(directory, usize::MAX)?,
             None => Vec::new(),
         };
-        let queue = self.queue.lock();
+        let queue = self.queue.ready(id)?;
         let tx = self.begin()?;
         if let Some(directory) = directory {
             self.free_xattrs(&tx, &directory, xattrs)?;
@@ -237,7 +243,7 @@ impl FilesystemWriter {
                 }
                 Err(error) if error.code == ESTALE => {
                     let _reservation = self.admit_freeing()?;
-                    let queue = self.queue.lock();
+                    let queue = self.queue.ready(id)?;
                     let tx = self.begin()?;
                     queue.remove(&tx, id)?;
                 }

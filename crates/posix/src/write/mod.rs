@@ -54,7 +54,7 @@ pub(crate) use attributes::Layouts;
 pub(crate) use object::{NewFile, make_file, new_flags, salt};
 
 use crate::attributes::Facts;
-use crate::error::{EINTR, EOPNOTSUPP, EROFS, RETRY};
+use crate::error::{EINTR, ENOTCONN, EOPNOTSUPP, EROFS, RETRY};
 use crate::tree::{Attributes, Errno, Result};
 use crate::view::{File, View};
 use crate::xattr::Rules;
@@ -199,6 +199,15 @@ pub struct FilesystemWriter {
     /// Held while a directory gets another parent.
     renames: Mutex<()>,
     replaying: AtomicBool,
+    closed: AtomicBool,
+}
+
+/// The change was made and stays: it does not matter if the process that waited for more was killed.
+fn unless_killed(done: Result<()>) -> Result<()> {
+    match done {
+        Err(error) if error.code == EINTR => Ok(()),
+        done => done,
+    }
 }
 
 impl FilesystemWriter {
@@ -235,6 +244,7 @@ impl FilesystemWriter {
             noted: Noted::default(),
             renames: Mutex::new(()),
             replaying: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
         })
     }
 
@@ -294,8 +304,16 @@ impl FilesystemWriter {
         self.replaying.store(replaying, Relaxed);
     }
 
+    /// The filesystem is not served any more: nothing is changed from now on, whoever still has it open.
+    pub fn close(&self) {
+        self.closed.store(true, Relaxed);
+    }
+
     /// Begins a change; the locks of its files are held.
     fn begin(&self) -> Result<Tx> {
+        if self.closed.load(Relaxed) {
+            return Err(Errno::new(ENOTCONN, "it was unmounted"));
+        }
         Ok(self.gate.begin_now()?)
     }
 
@@ -368,11 +386,7 @@ impl FilesystemWriter {
             (None, Some(durability)) => durability.sync_all(),
             (None, None) => self.wait_for_group(),
         };
-        match synced {
-            // The change was made and stays; the process that waited for more was killed.
-            Err(error) if error.code == EINTR => Ok(()),
-            result => result,
-        }
+        unless_killed(synced)
     }
 
     /// Makes what was done to `object` survive a crash, if the property `sync` lets it.

@@ -24,14 +24,27 @@ pub struct Found {
     pub name: Vec<u8>,
 }
 
+fn check_length(name: &[u8], limit: usize) -> Result<()> {
+    match name.len() > limit {
+        true => Err(Errno::new(ENAMETOOLONG, "name too long")),
+        false => Ok(()),
+    }
+}
+
 impl FilesystemWriter {
-    /// Checks a name that is looked for or made; `dot` is the errno of "." and "..".
+    /// Checks a name that is made; `dot` is the errno of "." and "..".
     pub(super) fn check_name(&self, name: &[u8], dot: i32) -> Result<()> {
-        let limit = if self.long_names { LONG_NAME_MAX } else { NAME_MAX };
+        let may_be_long = self.long_names || self.is_replaying();
+        check_length(name, if may_be_long { LONG_NAME_MAX } else { NAME_MAX })?;
+        self.check_old_name(name, dot)
+    }
+
+    /// Checks a name that goes: it may be longer than those that can be made now.
+    pub(super) fn check_old_name(&self, name: &[u8], dot: i32) -> Result<()> {
+        check_length(name, LONG_NAME_MAX)?;
         match name {
             b"" => Err(Errno::new(ENOENT, "an empty name")),
             b"." | b".." => Err(Errno::new(dot, "not a name that can be made or removed")),
-            _ if name.len() > limit => Err(Errno::new(ENAMETOOLONG, "name too long")),
             _ if name.iter().any(|byte| matches!(byte, 0 | b'/')) => {
                 Err(Errno::new(EINVAL, "a name with a slash or a NUL"))
             }

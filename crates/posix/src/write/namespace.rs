@@ -11,8 +11,8 @@ use cenote_format::{ObjectId, pflags};
 
 use super::acl::Inherited;
 use super::nodes::{Locked, Node};
-use super::object::new_flags;
-use super::{FilesystemWriter, NewFile, SMALL_CHANGE, SYNC_PATIENCE, make_file};
+use super::object::{inherit_project, new_flags};
+use super::{FilesystemWriter, NewFile, SMALL_CHANGE, SYNC_PATIENCE, make_file, unless_killed};
 use crate::access::groups_of_process;
 use crate::attributes::{DIRECTORY, Facts, REGULAR, SYMLINK, TYPE, is_device};
 use crate::error::{EEXIST, EINVAL, EISDIR, ENAMETOOLONG, ENOENT, ENOTDIR, ENOTEMPTY, EPERM};
@@ -153,11 +153,15 @@ impl FilesystemWriter {
             check_directory(&state.file.facts, DirectoryChange::Add)?;
             let (facts, inherited) = self.birth(caller, &state.file, &new)?;
             self.check_quota_of_new(&facts)?;
-            let queue = self.queue.lock();
+            // Which leaf of the queue its number will be in is not known yet.
+            let queue = self.queue.ready(parent.id())?;
             let tx = self.begin()?;
             let facts = Facts { links: 0, ..facts };
             let file = self.make(&tx, facts, &[], &inherited, None)?;
-            queue.add(&tx, file.object.id())?;
+            if let Err(error) = queue.add(&tx, file.object.id()) {
+                self.view.objects().free_object(&tx, file.object.id())?;
+                return Err(error);
+            }
             self.nodes.add(file.object.id(), file)
         })
     }
@@ -196,11 +200,7 @@ impl FilesystemWriter {
             }
         }
         let mut flags = new_flags(mode, is_directory, self.properties().projects);
-        let mut project = 0;
-        if of.flags & pflags::PROJECT_INHERIT != 0 && (is_directory || kind == REGULAR) {
-            project = of.project;
-            flags |= pflags::PROJECT_INHERIT | pflags::PROJECT;
-        }
+        let project = inherit_project(&of, mode, &mut flags);
         flags |= of.flags & pflags::XATTR;
         let time = Timestamp::now();
         let facts = Facts {
@@ -311,7 +311,10 @@ impl FilesystemWriter {
         if into.flags & pflags::PROJECT_INHERIT != 0 && into.project != facts.project {
             return Err(Errno::new(crate::error::EXDEV, "another project"));
         }
-        let queue = (facts.links == 0).then(|| self.queue.lock());
+        let queue = match facts.links == 0 {
+            true => Some(self.queue.ready(id)?),
+            false => None,
+        };
         let tx = self.begin()?;
         let time = Timestamp::now();
         self.add_entry(&tx, &locked.of(parent.id())?.file, name, id, facts.mode)?;
@@ -340,7 +343,7 @@ impl FilesystemWriter {
         self.store(&tx, directory, &grown, &[])?;
         drop((locked, tx));
         if let Some(txg) = waits_for {
-            self.gate.wait_synced(txg, SYNC_PATIENCE)?;
+            unless_killed(self.gate.wait_synced(txg, SYNC_PATIENCE).map_err(Errno::from))?;
         }
         Ok(node)
     }
@@ -381,14 +384,17 @@ impl FilesystemWriter {
 
     /// Removes a name of anything but a directory.
     pub fn unlink(&self, parent: ObjectId, name: &[u8]) -> Result<()> {
-        self.check_name(name, EISDIR)?;
+        self.check_old_name(name, EISDIR)?;
         self.lock_entry(parent, name, |locked, _node, found| {
             let facts = locked.of(found.id)?.file.facts;
             if facts.is_directory() {
                 return Err(Errno::new(EISDIR, "a directory"));
             }
             check_movable(&facts)?;
-            let queue = (facts.links <= 1).then(|| self.queue.lock());
+            let queue = match facts.links <= 1 {
+                true => Some(self.queue.ready(found.id)?),
+                false => None,
+            };
             let tx = self.begin()?;
             let time = Timestamp::now();
             self.remove_entry(&tx, &locked.of(parent)?.file, &found.name)?;
@@ -414,7 +420,7 @@ impl FilesystemWriter {
         if name == b".." {
             return Err(Errno::new(ENOTEMPTY, "the parent is not empty"));
         }
-        self.check_name(name, EINVAL)?;
+        self.check_old_name(name, EINVAL)?;
         self.lock_entry(parent, name, |locked, _node, found| {
             let file = &locked.of(found.id)?.file;
             let facts = file.facts;
@@ -425,7 +431,7 @@ impl FilesystemWriter {
             if !self.is_empty(file)? {
                 return Err(Errno::new(ENOTEMPTY, "the directory is not empty"));
             }
-            let queue = self.queue.lock();
+            let queue = self.queue.ready(found.id)?;
             let tx = self.begin()?;
             let time = Timestamp::now();
             self.remove_entry(&tx, &locked.of(parent)?.file, &found.name)?;

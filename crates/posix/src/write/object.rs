@@ -12,7 +12,7 @@ use cenote_format::zap::Normalization;
 use cenote_format::{ObjectId, ObjectType, acl, master_node, pflags};
 
 use super::attributes::{Layouts, Values, capacity_of_slots, time_value};
-use crate::attributes::{Facts, is_device};
+use crate::attributes::{DIRECTORY, Facts, REGULAR, TYPE, is_device};
 use crate::tree::Result;
 use crate::view::{File, View};
 
@@ -50,6 +50,17 @@ pub fn new_flags(mode: u32, is_directory: bool, has_project: bool) -> u64 {
         flags |= pflags::PROJECT;
     }
     flags
+}
+
+/// The project that a new file of this mode gets from its directory, and what its flags say of that. Only files and
+/// directories get one.
+pub fn inherit_project(directory: &Facts, mode: u32, flags: &mut u64) -> u64 {
+    let gets = directory.flags & pflags::PROJECT_INHERIT != 0;
+    if !gets || !matches!(mode & TYPE, REGULAR | DIRECTORY) {
+        return 0;
+    }
+    *flags |= pflags::PROJECT_INHERIT | pflags::PROJECT;
+    directory.project
 }
 
 /// The flags that say what the trivial list of `mode` is like.

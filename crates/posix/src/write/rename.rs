@@ -61,7 +61,7 @@ impl FilesystemWriter {
         flags: RenameFlags,
         recorded: Option<&Whiteout>,
     ) -> Result<()> {
-        self.check_name(from, EBUSY)?;
+        self.check_old_name(from, EBUSY)?;
         self.check_name(to, if flags.no_replace { EEXIST } else { EBUSY })?;
         if flags.exchange && (flags.no_replace || flags.whiteout) {
             return Err(Errno::new(EINVAL, "flags that exclude each other"));
@@ -209,7 +209,10 @@ impl FilesystemWriter {
             }
             None => false,
         };
-        let queue = last_name.then(|| self.queue.lock());
+        let queue = match replaced.filter(|_| last_name) {
+            Some(found) => Some(self.queue.ready(found.id)?),
+            None => None,
+        };
         let tx = self.begin()?;
         let time = Timestamp::now();
         // The whiteout comes first: it may fail for want of a layout.

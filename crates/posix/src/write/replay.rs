@@ -19,7 +19,7 @@ use super::acl::Inherited;
 use super::extended::Extended;
 use super::namespace::{DirectoryChange, check_directory};
 use super::nfsv4::described;
-use super::object::new_flags;
+use super::object::{inherit_project, new_flags};
 use crate::attributes::{DIRECTORY, Facts, SYMLINK, TYPE, is_device, stored_time};
 use crate::error::{EEXIST, EIO, EOPNOTSUPP, ESTALE};
 use crate::filesystem::Filesystem;
@@ -152,11 +152,7 @@ impl FilesystemWriter {
         let is_directory = type_bits == DIRECTORY;
         let of = directory.facts;
         let mut flags = new_flags(mode, is_directory, self.properties().projects);
-        let mut project = 0;
-        if of.flags & pflags::PROJECT_INHERIT != 0 {
-            project = of.project;
-            flags |= pflags::PROJECT_INHERIT | pflags::PROJECT;
-        }
+        let project = inherit_project(&of, mode, &mut flags);
         let created = stored_time(create.created);
         let facts = Facts {
             mode,

@@ -13,12 +13,14 @@ use cenote_format::zil::{
 };
 use cenote_format::{BlockPointer, ObjectId, Txg, acl, pflags};
 use cenote_posix::create::initialise_volume;
-use cenote_posix::tree::{Allocate, FileFlags, ROOT, RenameFlags, SetAttributes, Tree, XattrWrite};
+use cenote_posix::tree::{
+    Allocate, FileFlags, ROOT, RenameFlags, SetAttributes, SetTime, Tree, XattrWrite,
+};
 use cenote_posix::{ChangeLog, View, Volume, VolumeWriteOptions, XattrMode};
 use parking_lot::Mutex;
 
 use crate::consistent::check;
-use crate::rig::{Rig, SOMEBODY, SUPERUSER, Setup, new_node, set_of};
+use crate::rig::{Rig, SOMEBODY, SUPERUSER, Setup, code, new_node, set_of};
 
 /// Keeps what is noted.
 #[derive(Default)]
@@ -32,11 +34,13 @@ pub struct Notes {
 impl Notes {
     /// Applies the records to `again`, as the log has them.
     pub fn replay(&self, again: &Rig) {
+        again.tree.writer().unwrap().set_replaying(true);
         for (index, payload) in self.records.lock().iter().enumerate() {
             apply(again, index as u64 + 1, payload).unwrap_or_else(|error| {
                 panic!("{payload:?}: {error}");
             });
         }
+        again.tree.writer().unwrap().set_replaying(false);
     }
 }
 
@@ -321,5 +325,67 @@ fn lists_of_directories_are_inherited_in_a_replay() {
         flags & pflags::ACL_TRIVIAL != 0
     };
     assert_eq!([41, 42, 43].map(is_trivial), [false, false, true]);
+    check(&rig.objects);
+}
+
+#[test]
+fn what_was_allowed_is_replayed_whatever_form_its_record_has() {
+    let notes = Arc::new(Notes::default());
+    // What the log does not tell of is on the disks before it.
+    let before = |setup: Setup| {
+        let rig = setup.make();
+        let (file, directory) = (rig.file(ROOT, "f"), rig.directory(ROOT, "d"));
+        rig.write(file, 0, &[5; 5000]);
+        let appends = FileFlags { append_only: true, ..flags(&rig, file) };
+        rig.tree.set_file_flags(SUPERUSER, file, &appends).unwrap();
+        let inherits = FileFlags { project_inherit: true, project: 7, ..FileFlags::default() };
+        rig.tree.set_file_flags(SUPERUSER, directory, &inherits).unwrap();
+        (rig, file, directory)
+    };
+    let (rig, file, directory) = before(Setup { log: Some(notes.clone()), ..Setup::default() });
+    notes.records.lock().clear();
+    let tree = &rig.tree;
+    let now = Some(SetTime::Now);
+    let touch = SetAttributes { accessed: now, modified: now, ..SetAttributes::default() };
+    tree.set_attributes(SUPERUSER, file, &touch).unwrap();
+    rig.write(file, 5000, &[6; 1000]);
+    tree.allocate(SUPERUSER, file, 0, 9000, Allocate::Reserve { keep_size: false }).unwrap();
+    // What is appended may be told of with the block that it ends.
+    let data = rig.read(file, 0, 9000);
+    notes.note_write(&rig.gate.begin().unwrap(), file, 0, &data);
+    let link = cenote_posix::tree::NewNode { target: b"somewhere", ..new_node(0o120_777) };
+    let link = tree.create(SUPERUSER, directory, b"link", link).unwrap().node;
+    let pipe = tree.create(SUPERUSER, directory, b"pipe", new_node(0o010_644)).unwrap().node;
+    let all = [file, directory, link, pipe, rig.file(directory, "file")];
+    let projects = |rig: &Rig| {
+        let view = View::open(rig.objects.clone(), 0).unwrap();
+        all.map(|node| view.file(ObjectId(node)).unwrap().facts.project)
+    };
+
+    let (again, ..) = before(Setup::default());
+    notes.replay(&again);
+    assert!(again.read(file, 0, 20_000) == data);
+    assert_eq!((projects(&again), projects(&rig)), ([0, 7, 0, 0, 7], [0, 7, 0, 0, 7]));
+    // It is as ever afterwards.
+    let cut = SetAttributes { size: Some(0), ..SetAttributes::default() };
+    assert_eq!(code(again.tree.set_attributes(SUPERUSER, file, &cut)), 1);
+    check(&again.objects);
+}
+
+#[test]
+fn names_that_are_too_long_by_now_can_go() {
+    let rig = Setup { long_names: true, ..Setup::default() }.make();
+    let (name, other) = ("n".repeat(300), "m".repeat(300));
+    let directory = rig.directory(ROOT, "d");
+    rig.file(directory, &name);
+    rig.file(directory, &other);
+    let Rig { tree, objects, gate } = rig;
+    drop(tree);
+    let rig = Setup::default().mount(objects, gate);
+    assert_eq!(code(rig.make(directory, &"l".repeat(300), 0o100_644)), 36);
+    let flags = RenameFlags::default();
+    rig.tree.rename(SUPERUSER, directory, name.as_bytes(), ROOT, b"short", flags).unwrap();
+    rig.tree.unlink(SUPERUSER, directory, other.as_bytes()).unwrap();
+    rig.tree.remove_directory(SUPERUSER, ROOT, b"d").unwrap();
     check(&rig.objects);
 }

@@ -51,6 +51,7 @@ pub struct Setup {
     pub xattr: XattrMode,
     pub acl: AclType,
     pub properties: WriteProperties,
+    pub long_names: bool,
     pub log: Option<Arc<dyn ChangeLog>>,
     pub space: Option<Arc<dyn SpaceCheck>>,
 }
@@ -86,7 +87,7 @@ impl Setup {
             xattr: self.xattr,
             acl: self.acl,
             snapshot_directory: SnapshotDirectory::Disabled,
-            long_names: false,
+            long_names: self.long_names,
             read_only: false,
             write: Some(write),
             mounted: Timestamp::default(),

@@ -566,6 +566,8 @@ impl PoolChanges {
         drop(self.storing.lock());
         if let Some(writer) = files.as_ref().and_then(|files| files.writer()) {
             writer.store_access_times();
+            // A request that outlives the mount has no dataset to write to.
+            writer.close();
         }
         live.close_dataset(dataset.id)
     }

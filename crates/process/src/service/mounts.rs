@@ -742,6 +742,10 @@ impl Mounts {
         done.map_err(|error| {
             let (kind, reason) = match error {
                 MountError::Busy => (FailureKind::Busy, "pool or dataset is busy".to_owned()),
+                MountError::Elsewhere => {
+                    let reason = format!("pool or dataset is busy: {error} (-f cuts that off)");
+                    (FailureKind::Busy, reason)
+                }
                 _ => (FailureKind::Other, error.to_string()),
             };
             Failure::new(kind, format!("cannot unmount '{}': {reason}", mount.at.display()))

@@ -75,6 +75,7 @@ pub struct Handler {
     names: Duration,
     /// Nothing may be changed for now.
     refuses: AtomicBool,
+    is_cut_off: AtomicBool,
     /// What the kernel knows; empty where nothing can be changed.
     nodes: Nodes,
     covered: Covered,
@@ -109,6 +110,7 @@ impl Handler {
             names: if keeps_names { options.validity } else { Duration::ZERO },
             is_writable,
             refuses: AtomicBool::new(options.read_only),
+            is_cut_off: AtomicBool::new(false),
             nodes: Nodes::default(),
             covered: Covered::default(),
             tree,
@@ -132,6 +134,11 @@ impl Handler {
     /// From now on changes are refused, or are not.
     pub fn refuse_changes(&self, refuse: bool) {
         self.refuses.store(refuse, Ordering::Release);
+    }
+
+    /// From now on nothing is answered but ENOTCONN, or all is as ever: what is served may belong to others.
+    pub fn cut_off(&self, on: bool) {
+        self.is_cut_off.store(on, Ordering::Release);
     }
 
     /// Whether changes wait, or are refused, because devices fail.
@@ -229,6 +236,9 @@ impl Handler {
                 return Outcome::Silent;
             }
             Operation::Destroy | Operation::Release => Ok(Body::Status(0)),
+            _ if self.is_cut_off.load(Ordering::Acquire) => {
+                Err(Errno { code: libc::ENOTCONN, reason: "unmounted by force".into() })
+            }
             ref operation => self.carry_out(header, operation),
         };
         let body = body.unwrap_or_else(|error: Errno| {

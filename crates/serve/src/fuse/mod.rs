@@ -18,6 +18,7 @@ pub mod handler;
 mod interrupts;
 mod listing_policy;
 mod mount;
+mod mount_table;
 mod nodes;
 mod refused;
 pub mod reply;
@@ -31,13 +32,15 @@ mod threads;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use cenote_posix::tree::{NodeId, Tree};
 use zerocopy::IntoBytes;
 
 pub use cenote_posix::AccessTimes;
-pub use mount::{is_dead, mounted_places, resolve};
+pub use mount::{is_dead, resolve};
+pub use mount_table::mounted_places;
 pub use threads::limit_threads;
 
 use handler::{Handler, HandlerOptions, MAX_IO};
@@ -171,6 +174,9 @@ pub enum MountError {
     /// Files of the mount are in use.
     #[error("the mount is busy")]
     Busy,
+    /// What is mounted there is mounted at another place too, and in use as long as it is.
+    #[error("it is mounted at another place too, maybe in another mount namespace")]
+    Elsewhere,
 }
 
 impl MountError {
@@ -185,6 +191,8 @@ impl MountError {
 pub struct Mounted {
     mountpoint: PathBuf,
     session: Arc<Session>,
+    /// It is not mounted there any more, but somewhere.
+    has_left: AtomicBool,
 }
 
 /// Says which directories of a mount other mounts cover.
@@ -245,7 +253,7 @@ pub fn mount(tree: Arc<dyn Tree>, options: MountOptions) -> Result<Mounted, Moun
             return Err(MountError::System { doing: "starting a thread".into(), error });
         }
     };
-    let mounted = Mounted { mountpoint, session };
+    let mounted = Mounted { mountpoint, session, has_left: AtomicBool::new(false) };
     if !mounted.session.wait_ready(INIT_TIME) {
         return Err(MountError::NoStart);
     }
@@ -267,22 +275,33 @@ impl Mounted {
     }
 
     /// Unmounts. [`MountError::Busy`] if files are in use; then everything stays as it was.
+    /// [`MountError::Elsewhere`] if it is mounted at another place too: it is served until it is unmounted there.
     pub fn unmount(&self) -> Result<(), MountError> {
         if !self.is_alive() {
             return Ok(());
         }
-        mount::unmount(&self.mountpoint)?;
-        self.session.wait_end(Some(END_TIME));
-        Ok(())
+        if !self.has_left.load(Relaxed) {
+            mount::unmount(&self.mountpoint)?;
+        }
+        let ended = self.session.wait_end(Some(END_TIME));
+        self.has_left.store(!ended, Relaxed);
+        if ended { Ok(()) } else { Err(MountError::Elsewhere) }
     }
 
-    /// Unmounts even if files are in use: those who use them get ENOTCONN.
+    /// Unmounts even if files are in use: those who use them get ENOTCONN, also where it stays mounted.
     pub fn unmount_forced(&self) -> Result<(), MountError> {
         if !self.is_alive() {
             return Ok(());
         }
-        mount::unmount_forced(&self.mountpoint)?;
-        self.session.wait_end(Some(END_TIME));
+        let handler = self.session.handler();
+        handler.cut_off(true);
+        if !self.has_left.load(Relaxed)
+            && let Err(error) = mount::unmount_forced(&self.mountpoint)
+        {
+            handler.cut_off(false);
+            return Err(error);
+        }
+        self.has_left.store(!self.session.wait_end(Some(END_TIME)), Relaxed);
         Ok(())
     }
 
@@ -356,8 +375,12 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        if self.is_alive()
-            && self.unmount().is_err()
+        if !self.is_alive() {
+            return;
+        }
+        if self.has_left.load(Relaxed) {
+            self.session.handler().cut_off(true);
+        } else if self.unmount().is_err()
             && let Err(error) = self.unmount_forced()
         {
             tracing::warn!(mountpoint = %self.mountpoint.display(), %error, "not unmounted");

@@ -4,13 +4,11 @@
 //! Invariant: nothing here touches the mounted filesystem (a path below the mountpoint), so it
 //! cannot hang on its own server.
 
-use std::collections::HashSet;
-use std::ffi::{CString, OsStr, OsString};
+use std::ffi::CString;
 use std::fmt::Write as _;
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -24,6 +22,7 @@ use rustix::net::{
 };
 
 use super::handler::MAX_IO;
+use super::mount_table::MountTable;
 use super::{AccessTimes, MountError, MountFlagOptions, MountOptions};
 
 /// The device a FUSE server talks through.
@@ -281,10 +280,13 @@ fn receive(socket: &OwnedFd) -> Option<OwnedFd> {
     })
 }
 
-/// Unmounts if nothing is in use. What is in use for a moment only is waited for: a closed file stays
+/// Unmounts if nothing is in use, and it is mounted nowhere else. What is in use for a moment only is waited for: a closed file stays
 /// open in processes that were being begun until they run their programs, and whoever walks a path
 /// uses the mounts on it.
 pub(super) fn unmount(mountpoint: &Path) -> Result<(), MountError> {
+    if MountTable::read().is_some_and(|table| table.stays_elsewhere(mountpoint)) {
+        return Err(MountError::Elsewhere);
+    }
     for pause in BUSY_PAUSES {
         match unmount_at_once(mountpoint) {
             Err(MountError::Busy) => std::thread::sleep(Duration::from_millis(pause)),
@@ -371,75 +373,17 @@ fn unmount_by_helper(mountpoint: &Path, arguments: &[&str]) -> Result<(), MountE
 
 /// Sets the kernel's read-ahead for the mount; silently leaves it where not permitted.
 pub(super) fn set_read_ahead(mountpoint: &Path, bytes: u32) {
-    let Ok(table) = std::fs::read("/proc/self/mountinfo") else { return };
-    let Some(number) = device_number(&table, mountpoint) else { return };
+    let Some(table) = MountTable::read() else { return };
+    let Some(number) = table.device_number(mountpoint) else { return };
     let path = format!("/sys/class/bdi/{number}/read_ahead_kb");
     if let Err(error) = std::fs::write(&path, (bytes / 1024).to_string()) {
         tracing::debug!(path, %error, "read-ahead left as it is");
     }
 }
 
-/// "MAJOR:MINOR" of the last mount at `mountpoint` in a mountinfo table.
-fn device_number(table: &[u8], mountpoint: &Path) -> Option<String> {
-    let mut found = None;
-    for line in table.split(|&byte| byte == b'\n') {
-        let mut fields = line.split(|&byte| byte == b' ');
-        let (Some(number), Some(place)) = (fields.nth(2), fields.nth(1)) else { continue };
-        if OsStr::from_bytes(&unescape(place)) == mountpoint.as_os_str() {
-            found = String::from_utf8(number.to_vec()).ok();
-        }
-    }
-    found
-}
-
-/// Where anything is mounted now; none if the system does not say.
-pub fn mounted_places() -> Option<HashSet<PathBuf>> {
-    let table = std::fs::read("/proc/self/mountinfo").ok()?;
-    let places = table.split(|&byte| byte == b'\n').filter_map(|line| {
-        let place = line.split(|&byte| byte == b' ').nth(4)?;
-        Some(PathBuf::from(OsString::from_vec(unescape(place))))
-    });
-    Some(places.collect())
-}
-
-/// Resolves the octal escapes of a mountinfo field.
-fn unescape(field: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let Some((&byte, tail)) = rest.split_first() {
-        let digits = tail.get(..3).filter(|digits| byte == b'\\' && is_octal(digits));
-        match digits {
-            Some(digits) => {
-                let value = digits.iter().fold(0u32, |sum, d| sum * 8 + u32::from(d - b'0'));
-                out.push(value as u8);
-                rest = tail.get(3..).unwrap_or_default();
-            }
-            None => {
-                out.push(byte);
-                rest = tail;
-            }
-        }
-    }
-    out
-}
-
-fn is_octal(digits: &[u8]) -> bool {
-    digits.iter().all(|digit| (b'0'..=b'7').contains(digit))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn device_numbers_from_the_mount_table() {
-        let table = b"23 1 0:21 / /proc rw - proc proc rw\n\
-            55 1 0:47 / /mnt/a\\040b ro,nosuid shared:3 - fuse.cenote tank/a ro\n\
-            56 1 0:48 / /mnt/a\\040b ro - fuse.cenote tank/b ro\n";
-        assert_eq!(device_number(table, Path::new("/mnt/a b")).as_deref(), Some("0:48"));
-        assert_eq!(device_number(table, Path::new("/mnt/a")), None);
-        assert_eq!(unescape(br"\0\999\134x\04"), br"\0\999\x\04");
-    }
 
     #[test]
     fn the_configuration_is_read() {

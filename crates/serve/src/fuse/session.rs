@@ -135,8 +135,8 @@ impl Session {
         *stage == Stage::Ready
     }
 
-    /// Waits until the mount is gone and the last thread has left.
-    pub(super) fn wait_end(&self, patience: Option<Duration>) {
+    /// Waits until the mount is gone and the last thread has left; false if that takes longer.
+    pub(super) fn wait_end(&self, patience: Option<Duration>) -> bool {
         let mut stage = self.stage.lock();
         let going = |stage: &mut Stage| *stage != Stage::Ended;
         match patience {
@@ -145,6 +145,7 @@ impl Session {
             }
             None => self.changed.wait_while(&mut stage, going),
         }
+        *stage == Stage::Ended
     }
 
     /// Whether requests are still being served.

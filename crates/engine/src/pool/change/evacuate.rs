@@ -40,33 +40,29 @@ fn no_space() -> Error {
     Error::new(ErrorKind::NoSpace, "out of space")
 }
 
-/// A vdev takes no new blocks as long as this is there: it goes with the task that needs it. An order that was told
+/// A vdev takes no new blocks as long as one of these is there: it goes with the task that needs it. An order that was told
 /// its task is done later (the pool is suspended) is over before that.
 pub(super) struct Passive {
     allocator: Arc<Allocator>,
     id: u32,
-    /// What it goes back to.
-    before: bool,
 }
 
 impl Passive {
     /// From now on vdev `id` takes no new blocks.
     pub(super) fn make(allocator: &Arc<Allocator>, id: u32) -> Self {
-        let figures = allocator.figures();
-        let before = figures.tops.iter().any(|top| top.id == id && top.passive);
-        allocator.set_passive(id, true);
-        Self { allocator: allocator.clone(), id, before }
+        allocator.keep_closed(id, true);
+        Self { allocator: allocator.clone(), id }
     }
 
     /// The vdev is not to take blocks again.
-    pub(super) fn stay(mut self) {
-        self.before = true;
+    pub(super) fn stay(self) {
+        self.allocator.set_passive(self.id, true);
     }
 }
 
 impl Drop for Passive {
     fn drop(&mut self) {
-        self.allocator.set_passive(self.id, self.before);
+        self.allocator.keep_closed(self.id, false);
     }
 }
 

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::thread::ThreadId;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cenote_format::{BlockPointer, Dva, Txg};
 use parking_lot::{Condvar, Mutex};
@@ -24,8 +24,12 @@ const RETRY: Duration = Duration::from_secs(2);
 
 /// Time between two tries to read what a device that answers does not give.
 const SECTOR_RETRY: Duration = Duration::from_millis(200);
-/// After so many tries it counts as damaged.
-const DAMAGED_AFTER: u32 = 5;
+/// After so many tries it counts as damaged, and what was changed there is lost: a device may be about to help itself.
+const DAMAGED_AFTER: u32 = 25;
+/// The same where something else was found damaged a short time ago.
+const MORE_DAMAGED_AFTER: u32 = 5;
+/// How long that is a short time ago.
+const RECENTLY: Duration = Duration::from_secs(60);
 
 /// What to do when devices fail beyond the redundancy: the property `failmode`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -64,6 +68,8 @@ pub(in crate::pool) struct Outage {
     writer: Mutex<Option<ThreadId>>,
     orders: Mutex<Orders>,
     ordered: Condvar,
+    /// When something was last found damaged.
+    damaged: Mutex<Option<Instant>>,
 }
 
 #[derive(Default)]
@@ -83,6 +89,7 @@ impl Outage {
             writer: Mutex::new(None),
             orders: Mutex::default(),
             ordered: Condvar::new(),
+            damaged: Mutex::new(None),
         })
     }
 
@@ -187,9 +194,13 @@ impl Patience for Outage {
         let is_vital = pointer.dvas().count() > 2;
         if !is_vital && self.pipe.vdevs().all_answer() {
             // A few sectors that cannot be read, or a device that has just come back.
-            if tries >= DAMAGED_AFTER {
+            let mut damaged = self.damaged.lock();
+            let is_more = damaged.is_some_and(|at| at.elapsed() < RECENTLY);
+            if tries >= if is_more { MORE_DAMAGED_AFTER } else { DAMAGED_AFTER } {
+                *damaged = Some(Instant::now());
                 return Wait::Damaged;
             }
+            drop(damaged);
             std::thread::sleep(SECTOR_RETRY);
             return Wait::Again;
         }
