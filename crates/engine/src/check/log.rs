@@ -5,27 +5,23 @@
 
 use std::collections::HashSet;
 
-use cenote_format::bytes::ByteOrder;
 use cenote_format::zil::{Header, LogBlock};
 use cenote_format::{BlockPointer, Txg};
 
+use crate::intent::{cloned_blocks, data_block};
 use crate::pipe::Pipe;
 
-/// Record type of a write, whose data may be in a block of its own.
-const WRITE: u64 = 9;
-/// Bits of the type that are not flags.
-const TYPE_MASK: u64 = (1 << 63) - 1;
-/// Where a write record has the pointer to that block.
-const WRITE_POINTER: usize = 64;
 /// Most blocks of a chain.
 const BLOCKS_MAX: usize = 1 << 22;
 
 /// Calls `visit` with every block of the log behind `header` that the space maps know, and every
-/// data block its records point at. `unclaimed` is the first txg whose log blocks they do not.
+/// data block its records point at. `unclaimed` is the first txg whose log blocks they do not. A cloned block
+/// belongs to others, unless it `is_of_log` alone.
 pub(super) fn each_block(
     pipe: &Pipe,
     header: &Header,
     unclaimed: Txg,
+    is_of_log: impl Fn(&BlockPointer) -> bool,
     mut visit: impl FnMut(&BlockPointer),
 ) {
     let claimed = header.claim_txg.0 != 0;
@@ -61,27 +57,17 @@ pub(super) fn each_block(
                 return;
             }
             record_seq = word(24);
-            if word(0) & TYPE_MASK != WRITE || !claimed {
+            if !claimed {
                 continue;
             }
-            if let Some(data) = data_pointer(record.data, record.order)
-                && !data.is_hole()
-                && !data.is_embedded()
-                && data.logical_birth() >= header.claim_txg
-                && data.validate().is_ok()
-                && first_visit(&data)
-            {
-                visit(&data);
+            let written = data_block(&record).filter(|it| it.logical_birth() >= header.claim_txg);
+            let cloned = cloned_blocks(&record).into_iter().filter(|it| is_of_log(it));
+            for data in written.into_iter().chain(cloned) {
+                if data.validate().is_ok() && first_visit(&data) {
+                    visit(&data);
+                }
             }
         }
         (block_seq, bp) = (sequence, block.chain.next);
     }
-}
-
-fn data_pointer(record: &[u8], order: ByteOrder) -> Option<BlockPointer> {
-    let mut bp = BlockPointer::HOLE;
-    for (index, word) in bp.words.iter_mut().enumerate() {
-        *word = order.u64(record, WRITE_POINTER + index * 8)?;
-    }
-    Some(bp)
 }

@@ -261,7 +261,11 @@ impl Visitor for Checker<'_> {
     fn objset(&self, tree: &Tree<Set>, objset: &Objset) -> Result<()> {
         if tree.own.has_log {
             let header = Header::decode(&objset.zil_header)?;
-            log::each_block(self.pipe(), &header, self.unclaimed, |bp| {
+            // What nobody had any more when the log was claimed has no entry in a table.
+            let is_of_log = |bp: &BlockPointer| {
+                !bp.is_dedup() && self.shared.is_cloned(bp).is_ok_and(|cloned| !cloned)
+            };
+            log::each_block(self.pipe(), &header, self.unclaimed, is_of_log, |bp| {
                 self.count_apart(bp, BlockKind::of(bp.object_type()));
             });
         }

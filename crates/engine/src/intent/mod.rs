@@ -39,3 +39,4 @@ pub use replay::{Replay, Replayed, log_blocks};
 pub use runway::Runway;
 pub use space::LogSpace;
 pub use walk::{Ended, Met, walk};
+pub(crate) use walk::{cloned_blocks, data_block};

@@ -120,7 +120,7 @@ fn kind(record: &Raw<'_>) -> u64 {
 }
 
 /// The block a write record points at, if it points at one on the disks.
-pub(super) fn data_block(record: &Raw<'_>) -> Option<BlockPointer> {
+pub fn data_block(record: &Raw<'_>) -> Option<BlockPointer> {
     if kind(record) != WRITE {
         return None;
     }
@@ -132,7 +132,7 @@ pub(super) fn data_block(record: &Raw<'_>) -> Option<BlockPointer> {
 }
 
 /// The blocks that a record clones, as far as they are on the disks.
-pub(super) fn cloned_blocks(record: &Raw<'_>) -> Vec<BlockPointer> {
+pub fn cloned_blocks(record: &Raw<'_>) -> Vec<BlockPointer> {
     let word = |at: usize| record.order.u64(record.data, at);
     let count = word(CLONE_COUNT).filter(|_| kind(record) == CLONE).unwrap_or(0);
     let all = (0..count).map_while(|number| {

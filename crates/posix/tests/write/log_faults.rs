@@ -9,13 +9,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cenote_device::{Device, Keep, Recorded, SimDevice, SimEvent};
+use cenote_engine::dataset::Table;
 use cenote_engine::intent::{SetSource, WriteSource};
 use cenote_engine::object::DirtyBlocks;
 use cenote_engine::pool::group::{LivePool, WriteOptions};
-use cenote_format::Txg;
+use cenote_format::{ObjectId, Txg};
 use cenote_posix::Filesystem;
 use cenote_posix::error::EROFS;
-use cenote_posix::tree::{Caller, NewNode, ROOT, Tree};
+use cenote_posix::tree::{Caller, NewNode, ROOT, SetAttributes, Tree};
 
 use crate::pool::{Disks, census, zdb};
 use crate::rig::code;
@@ -316,4 +317,54 @@ fn data_that_got_its_place_in_vain_is_freed() {
     drop((held, files, writable));
     live.export().unwrap();
     census(live.pool(), "exported");
+}
+
+#[test]
+fn what_a_group_cloned_and_freed_is_taken_again_with_its_log() {
+    let disks = Disks::new("disk").with(&["block_cloning"], &[]);
+    let live = disks.create();
+    let files = disks.files(&live, "before");
+    let make = |name: &str| files.create(SUPERUSER, ROOT, name.as_bytes(), NEW).unwrap().node;
+    let (source, copy, other) = (make("source"), make("copy"), make("other"));
+    let data: Vec<u8> = (0..128_u32 << 10).map(|at| (at * 7 + at / 255) as u8).collect();
+    files.write(SUPERUSER, source, 0, &data, false).unwrap();
+    // There is a chain, whose next block waits to be written.
+    files.write(SUPERUSER, other, 0, b"first", false).unwrap();
+    files.sync(other, false).unwrap();
+    live.sync().unwrap();
+    files.write(SUPERUSER, other, 0, b"again", false).unwrap();
+    files.sync(other, false).unwrap();
+    live.sync().unwrap();
+    let cut = |size| SetAttributes { size: Some(size), ..SetAttributes::default() };
+    let copied = files.copy_range(SUPERUSER, (source, 0), (copy, 0), data.len() as u64).unwrap();
+    assert_eq!(copied, data.len() as u64);
+    files.set_attributes(SUPERUSER, source, &cut(0)).unwrap();
+    files.set_attributes(SUPERUSER, copy, &cut(0)).unwrap();
+    // The log is written while the group of all that is, whose part of the log is settled by then.
+    let commits = files.clone();
+    live.change(move |_, _| {
+        commits.sync(copy, false).map_err(|error| cenote_engine::Error::invalid(error.reason))
+    })
+    .unwrap();
+    let left = disks.cut(SimDevice::newest_order() + 1, &mut |_| Keep::All);
+    // Its filesystem is not mounted at first.
+    let again = left.open("claimed");
+    again.sync().unwrap();
+    again.export().unwrap();
+    census(again.pool(), "claimed");
+    // Nothing counts as shared that the space maps do not know.
+    let directory = Table::open(&again.pool().mos(), ObjectId(1)).unwrap().unwrap();
+    let tables = directory.entries().unwrap();
+    let counted = tables.iter().find(|(name, _)| name.starts_with("com.fudosecurity:brt"));
+    assert!(counted.is_none(), "{counted:?}");
+    drop(again);
+    let again = left.open("mounted");
+    let files = left.files(&again, "mounted");
+    for name in ["source", "copy"] {
+        let found = files.lookup(ROOT, name.as_bytes()).unwrap();
+        assert_eq!(files.attributes(found.node).unwrap().size, 0);
+    }
+    drop(files);
+    again.export().unwrap();
+    census(again.pool(), "mounted");
 }
