@@ -6,6 +6,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod bound;
 mod checkpoint;
 mod commands;
 mod crowded;
@@ -178,6 +179,10 @@ impl Drop for Bench {
         }
     }
 }
+
+/// For a shell in a mount namespace of its own: what other tests have mounted is not to be in use there.
+const ALONE: &str = r#"grep " fuse.cenote " /proc/self/mounts | cut -d " " -f 2 | grep -v "$HERE" |
+    while read -r at; do umount -c -i -l "$at" 2>&1 || true; done | cat >/dev/null;"#;
 
 /// Whether nothing can be mounted here; says why.
 fn may_not_run() -> bool {

@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-use super::{Bench, may_not_run};
+use super::{ALONE, Bench, may_not_run};
 
 impl Bench {
     /// Runs this program under another name.
@@ -223,7 +223,7 @@ fn fstab_knows_legacy_filesystems() {
         zpool export tank
     "#;
     let output = Command::new("unshare")
-        .args(["-m", "sh", "-ec", script])
+        .args(["-m", "sh", "-ec", &format!("{ALONE}{script}")])
         .env("CENOTE_RUN_DIR", bench.at("run"))
         .env("PROGRAM", env!("CARGO_BIN_EXE_cenote"))
         .env("HERE", bench.at("."))

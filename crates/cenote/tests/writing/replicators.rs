@@ -7,7 +7,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-use super::{Bench, noise};
+use super::{ALONE, Bench, noise};
 
 /// Two pools, `tank` with something in it and `back` with nothing.
 struct Two(Bench);
@@ -243,7 +243,7 @@ fn zfsnap_takes_and_destroys_what_is_too_old() {
     let zfsnap = |arguments: &str| {
         let bind = |name: &str| format!("mount --bind {ours} $(readlink -f /sbin/{name})");
         two.ok(&format!(
-            "unshare -m sh -c '{} && {} && zfSnap {arguments}'",
+            "HERE=/none unshare -m sh -c '{ALONE} {} && {} && zfSnap {arguments}'",
             bind("zfs"),
             bind("zpool")
         ))

@@ -200,7 +200,7 @@ impl FilesystemWriter {
             }
         }
         let mut flags = new_flags(mode, is_directory, self.properties().projects);
-        let project = inherit_project(&of, mode, &mut flags);
+        let project = inherit_project(of, mode, &mut flags);
         flags |= of.flags & pflags::XATTR;
         let time = Timestamp::now();
         let facts = Facts {

@@ -228,7 +228,7 @@ impl Shown {
     /// Where a filesystem is mounted, and what it has other values of as long as it is.
     fn add_mount(&self, report: &mut DatasetReport, wants: &dyn Fn(&str) -> bool) {
         let mount = self.mounts.get(report.name.as_str());
-        report.mounted_at = mount.filter(|one| one.mounted.is_alive()).map(|one| {
+        report.mounted_at = mount.filter(|one| one.is_there()).map(|one| {
             let at: &PathBuf = &one.at;
             at.display().to_string()
         });

@@ -34,7 +34,9 @@ use super::datasets::Datasets;
 use super::no_dataset;
 use kernel::KernelTable;
 pub(super) use table::Table;
-use table::{Mount, Tables, covered_in, flags, is_by_hand, keep_access_times, temporary};
+use table::{
+    Mount, Tables, covered_in, flags, hidden, in_order, is_by_hand, keep_access_times, temporary,
+};
 
 /// How often it is looked whether a mount that somebody unmounted has ended.
 const LEAVING: Duration = Duration::from_millis(5);
@@ -112,7 +114,7 @@ impl Mounts {
 
     /// Where `dataset` is mounted.
     pub fn of(&self, dataset: &str) -> Option<PathBuf> {
-        self.table.get(dataset).filter(|m| m.mounted.is_alive()).map(|m| m.at.clone())
+        self.table.get(dataset).filter(|m| m.is_there()).map(|m| m.at.clone())
     }
 
     /// Serves `zfs mount`; the lines returned are what went wrong with some of many. It is `told` how
@@ -267,9 +269,8 @@ impl Mounts {
                  zfs send stream."
             ));
         }
-        if self.of(name).is_some() {
-            let reason = format!("cannot mount '{name}': filesystem already mounted");
-            return Err(Failure::new(FailureKind::Already, reason));
+        if let Some((kind, reason)) = self.refusal(name) {
+            return Err(Failure::new(kind, format!("cannot mount '{name}': {reason}")));
         }
         if value("keystatus") == "unavailable" {
             return refuse(format!("cannot mount '{name}': encryption key not loaded"));
@@ -282,6 +283,15 @@ impl Mounts {
         let path = Path::new(value("mountpoint"));
         let mounted = self.mount_around(pool, datasets, dataset, path, request, Vec::new());
         self.uncover_after(path, mounted)
+    }
+
+    /// Why a dataset is not mounted once more.
+    fn refusal(&self, name: &str) -> Option<(FailureKind, &'static str)> {
+        let mount = self.table.get(name).filter(|one| one.mounted.is_alive())?;
+        Some(match mount.mounted.has_left() {
+            true => (FailureKind::Busy, "it is in use where it was mounted before, elsewhere too"),
+            false => (FailureKind::Already, "filesystem already mounted"),
+        })
     }
 
     /// Serves mount(8): mounts a filesystem or snapshot where it is asked to be.
@@ -303,8 +313,8 @@ impl Mounts {
                 _ => refuse(FailureKind::Other, "not currently mounted"),
             };
         }
-        if mounted.is_some() {
-            return refuse(FailureKind::Already, "filesystem already mounted");
+        if let Some((kind, reason)) = self.refusal(name) {
+            return refuse(kind, reason);
         }
         if dataset.properties.value("keystatus") == Some("unavailable") {
             return refuse(FailureKind::Permission, "encryption key not loaded");
@@ -397,7 +407,7 @@ impl Mounts {
         let more = temporary(name, &request.options)?;
         let table = self.table.now();
         let known = table.get(name.as_str());
-        let shown = known.filter(|one| one.mounted.is_alive() && !one.is_hidden(&table, &[]));
+        let shown = known.filter(|one| one.is_there() && !one.is_hidden(&table, &[]));
         let Some(mount) = shown else {
             let reason = format!("cannot mount '{name}': not currently mounted");
             return Err(Failure::new(FailureKind::Other, reason));
@@ -516,7 +526,8 @@ impl Mounts {
             let here = mounts.iter().filter(|(_, mount)| mount.at == at);
             let last = here.max_by_key(|(_, mount)| mount.number);
             let name = last.map_or_else(|| name.clone(), |(name, _)| name.to_string());
-            if !mounts.contains_key(name.as_str()) {
+            let known = mounts.get(name.as_str());
+            if !known.is_some_and(|one| request.force || !one.mounted.has_left()) {
                 if !name.starts_with('/') && datasets.find(&name).is_none() {
                     return Err(no_dataset(&name));
                 }
@@ -526,9 +537,15 @@ impl Mounts {
             name
         };
         let before = self.places();
-        self.take_down_named(&[name], request.force)?;
+        let done = self.take_down_named(std::slice::from_ref(&name), request.force);
         self.uncover_bare(&before);
-        Ok(Vec::new())
+        // It is not mounted here any more, and that was what was wanted.
+        if done.is_err() && self.table.get(&name).is_some_and(|one| one.mounted.has_left()) {
+            return Ok(vec![format!(
+                "'{name}' is still mounted, and in use, in another mount namespace"
+            )]);
+        }
+        done.map(|()| Vec::new())
     }
 
     /// Unmounts everything, innermost first. What is busy stays, unless forced.
@@ -544,7 +561,7 @@ impl Mounts {
             number: mount.number,
             request: mount.request.clone(),
         };
-        self.table.now().iter().map(place).collect()
+        self.table.now().iter().filter(|(_, mount)| mount.is_there()).map(place).collect()
     }
 
     /// Mounts again what was mounted, in the same order, as far as it is not; what cannot be is said in
@@ -624,9 +641,8 @@ impl Mounts {
             !patience.is_zero() && (self.kernel.has_changed() || !self.is_settled.load(Relaxed));
         while is_due && Instant::now() < end {
             let Some(places) = fuse::mounted_places() else { break };
-            let is_leaving = |mount: &Mount| {
-                mount.mounted.is_alive() && !places.contains(mount.mounted.mountpoint())
-            };
+            let is_leaving =
+                |mount: &Mount| mount.is_there() && !places.contains(mount.mounted.mountpoint());
             let is_settled = !self.table.now().values().any(|mount| is_leaving(mount));
             self.is_settled.store(is_settled, Relaxed);
             if is_settled {
@@ -742,10 +758,7 @@ impl Mounts {
         done.map_err(|error| {
             let (kind, reason) = match error {
                 MountError::Busy => (FailureKind::Busy, "pool or dataset is busy".to_owned()),
-                MountError::Elsewhere => {
-                    let reason = format!("pool or dataset is busy: {error} (-f cuts that off)");
-                    (FailureKind::Busy, reason)
-                }
+                MountError::Elsewhere => (FailureKind::Busy, format!("{error}; -f cuts that off")),
                 _ => (FailureKind::Other, error.to_string()),
             };
             Failure::new(kind, format!("cannot unmount '{}': {reason}", mount.at.display()))
@@ -756,23 +769,6 @@ impl Mounts {
         }
         Ok(())
     }
-}
-
-/// Those of `names` that are mounted, what was mounted last first.
-fn in_order(mounts: &Table, names: &[String]) -> Vec<(String, Arc<Mount>)> {
-    let known = names.iter().filter_map(|name| {
-        let mount = mounts.get(name.as_str())?;
-        Some((name.clone(), mount.clone()))
-    });
-    let mut order: Vec<_> = known.collect();
-    order.sort_by_key(|(_, mount)| std::cmp::Reverse(mount.number));
-    order
-}
-
-/// Another mount lies over it.
-fn hidden(mount: &Mount) -> Failure {
-    let reason = format!("cannot unmount '{}': unmount failed", mount.at.display());
-    Failure::new(FailureKind::Busy, reason)
 }
 
 fn find(datasets: &dyn Datasets, name: &str) -> Result<DatasetReport, Failure> {

@@ -175,7 +175,7 @@ pub enum MountError {
     #[error("the mount is busy")]
     Busy,
     /// What is mounted there is mounted at another place too, and in use as long as it is.
-    #[error("it is mounted at another place too, maybe in another mount namespace")]
+    #[error("pool or dataset is busy: mounted at another place too, maybe in another namespace")]
     Elsewhere,
 }
 
@@ -280,10 +280,11 @@ impl Mounted {
         if !self.is_alive() {
             return Ok(());
         }
-        if !self.has_left.load(Relaxed) {
+        if !self.has_left() {
             mount::unmount(&self.mountpoint)?;
         }
-        let ended = self.session.wait_end(Some(END_TIME));
+        let patience = if self.has_left() { Duration::ZERO } else { END_TIME };
+        let ended = self.session.wait_end(Some(patience));
         self.has_left.store(!ended, Relaxed);
         if ended { Ok(()) } else { Err(MountError::Elsewhere) }
     }
@@ -295,7 +296,7 @@ impl Mounted {
         }
         let handler = self.session.handler();
         handler.cut_off(true);
-        if !self.has_left.load(Relaxed)
+        if !self.has_left()
             && let Err(error) = mount::unmount_forced(&self.mountpoint)
         {
             handler.cut_off(false);
@@ -303,6 +304,11 @@ impl Mounted {
         }
         self.has_left.store(!self.session.wait_end(Some(END_TIME)), Relaxed);
         Ok(())
+    }
+
+    /// Whether it was unmounted where it was mounted, and is served at other places only.
+    pub fn has_left(&self) -> bool {
+        self.has_left.load(Relaxed)
     }
 
     /// Changes the flags of the mount while it is in use (only root can).
@@ -378,7 +384,7 @@ impl Drop for Mounted {
         if !self.is_alive() {
             return;
         }
-        if self.has_left.load(Relaxed) {
+        if self.has_left() {
             self.session.handler().cut_off(true);
         } else if self.unmount().is_err()
             && let Err(error) = self.unmount_forced()

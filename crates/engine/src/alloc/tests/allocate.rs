@@ -254,6 +254,14 @@ fn passive_vdevs_take_nothing() {
     }
     rig.allocator.set_passive(1, true);
     assert_eq!(rig.allocate(512).unwrap_err().kind(), ErrorKind::NoSpace);
+    rig.allocator.set_passive(1, false);
+    // Who needs it closed for now needs not know of others who do.
+    rig.allocator.keep_closed(1, true);
+    rig.allocator.keep_closed(1, true);
+    rig.allocator.keep_closed(1, false);
+    assert_eq!(rig.allocate(512).unwrap_err().kind(), ErrorKind::NoSpace);
+    rig.allocator.keep_closed(1, false);
+    assert_eq!(rig.allocate(512).unwrap()[0].vdev, 1);
 }
 
 #[test]

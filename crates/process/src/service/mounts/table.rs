@@ -48,11 +48,16 @@ impl Mount {
         Ok(())
     }
 
+    /// It is mounted at its place, not only served at others.
+    pub fn is_there(&self) -> bool {
+        self.mounted.is_alive() && !self.mounted.has_left()
+    }
+
     /// A later mount of `table` that is not among `going` hides it: its path means that one.
     pub fn is_hidden(&self, table: &Table, going: &[String]) -> bool {
         table.iter().any(|(name, other)| {
             let covers = other.number > self.number && self.at.starts_with(&other.at);
-            covers && other.mounted.is_alive() && !going.iter().any(|gone| **gone == **name)
+            covers && other.is_there() && !going.iter().any(|gone| **gone == **name)
         })
     }
 
@@ -65,6 +70,23 @@ impl Mount {
 /// See [`Mount::is_by_hand`].
 pub(super) fn is_by_hand(request: &MountRequest) -> bool {
     request.at.is_some() && !request.options.iter().any(|option| option == "zfsutil")
+}
+
+/// Those of `names` that are mounted, what was mounted last first.
+pub(super) fn in_order(mounts: &Table, names: &[String]) -> Vec<(String, Arc<Mount>)> {
+    let known = names.iter().filter_map(|name| {
+        let mount = mounts.get(name.as_str())?;
+        Some((name.clone(), mount.clone()))
+    });
+    let mut order: Vec<_> = known.collect();
+    order.sort_by_key(|(_, mount)| std::cmp::Reverse(mount.number));
+    order
+}
+
+/// Another mount lies over it.
+pub(super) fn hidden(mount: &Mount) -> Failure {
+    let reason = format!("cannot unmount '{}': unmount failed", mount.at.display());
+    Failure::new(FailureKind::Busy, reason)
 }
 
 /// The table of now.
