@@ -172,7 +172,7 @@ fn fill(random: &mut Random) -> u32 {
 
 fn file_step(random: &mut Random) -> Step {
     let (set, file) = (set_of(random), any(random));
-    match random.below(24) {
+    match random.below(27) {
         0..=4 => Step::Create { set, name: any(random) },
         5..=9 => Step::Write {
             set,
@@ -196,6 +196,10 @@ fn file_step(random: &mut Random) -> Step {
             len: random.pick(&[20, 200, 3_000]),
             fill: fill(random),
         },
+        23 => Step::Lengthen { set, file, len: length(random) },
+        24 => Step::Touch { set, file },
+        // Most are as ever again soon.
+        25 => Step::AppendOnly { set, file, on: random.percent(40) },
         _ => Step::Copy {
             set,
             from: file,

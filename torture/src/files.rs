@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use cenote_posix::Filesystem;
 use cenote_posix::tree::{
-    Allocate, Caller, NewNode, NodeId, ROOT, RenameFlags, Result as FileResult, SetAttributes,
-    Tree, XattrWrite,
+    Allocate, Caller, FileFlags, NewNode, NodeId, ROOT, RenameFlags, Result as FileResult,
+    SetAttributes, SetTime, Tree, XattrWrite,
 };
 
 use crate::model::{Content, FileStory, Names, Sequence, Xattrs};
@@ -53,6 +53,15 @@ impl Runner {
             Step::Punch { set, file, at, len } => self.with_file(*set, *file, |run, set, file| {
                 run.punch(set, file, *at as usize, *len as usize)
             }),
+            Step::Lengthen { set, file, len } => {
+                self.with_file(*set, *file, |run, set, file| run.lengthen(set, file, *len as usize))
+            }
+            Step::Touch { set, file } => {
+                self.with_file(*set, *file, |run, set, file| run.set_times(set, file))
+            }
+            Step::AppendOnly { set, file, on } => {
+                self.with_file(*set, *file, |run, set, file| run.append_only(set, file, *on))
+            }
             Step::Rename { set, file, to, exchange } => {
                 self.rename(*set, *file, &path(*to), *exchange)
             }
@@ -364,6 +373,46 @@ impl Runner {
             tree.set_attributes(SUPERUSER, node, &change).map(drop)
         })
         .map(drop)
+    }
+
+    fn lengthen(&mut self, set: u64, file: usize, more: usize) -> Verdict {
+        let mut bytes = self.content(set, file).to_vec();
+        let length = (bytes.len() + more).min(LONGEST);
+        if length <= bytes.len() {
+            return self.pass();
+        }
+        bytes.resize(length, 0);
+        let content = Content { bytes: Arc::new(bytes), written: None };
+        self.change_data((set, file), (0, false), content, |tree, node| {
+            let grows = Allocate::Reserve { keep_size: false };
+            tree.allocate(SUPERUSER, node, 0, length as u64, grows)
+        })
+        .map(drop)
+    }
+
+    /// Changes attributes that nobody looks at afterwards: what counts is that it is replayed.
+    fn set_times(&mut self, set: u64, file: usize) -> Verdict {
+        let name = self.name_of(set);
+        let tree = self.tree(&name, set)?;
+        let now = Some(SetTime::Now);
+        let change = SetAttributes { accessed: now, modified: now, ..SetAttributes::default() };
+        let node = self.node(set, file);
+        match tree.set_attributes(SUPERUSER, node, &change) {
+            Ok(_) => Ok(()),
+            Err(error) => self.refused(&error, 0, false, self.model.damaged.contains(&node)),
+        }
+    }
+
+    fn append_only(&mut self, set: u64, file: usize, on: bool) -> Verdict {
+        let name = self.name_of(set);
+        let tree = self.tree(&name, set)?;
+        let node = self.node(set, file);
+        self.model.appends |= on;
+        let flags = FileFlags { append_only: on, ..FileFlags::default() };
+        match tree.set_file_flags(SUPERUSER, node, &flags) {
+            Ok(()) => Ok(()),
+            Err(error) => self.refused(&error, 0, false, self.model.damaged.contains(&node)),
+        }
     }
 
     fn punch(&mut self, set: u64, file: usize, at: usize, length: usize) -> Verdict {

@@ -133,6 +133,7 @@ impl Judge<'_> {
             pool: Sequence::new(state.clone()),
             sets: BTreeMap::new(),
             damaged: self.model.damaged.clone(),
+            appends: self.model.appends,
         };
         for (name, number) in &state.filesystems {
             let set = self.model.sets.get(number).ok_or("no such set")?;

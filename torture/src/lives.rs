@@ -173,8 +173,9 @@ impl Runner {
         // Nobody knows which copies are right that came after it.
         self.rotten = true;
         self.missed.clear();
-        let damaged = self.model.damaged.clone();
-        self.model = Model { damaged: damaged.union(&kept.damaged).copied().collect(), ..kept };
+        let damaged = self.model.damaged.union(&kept.damaged).copied().collect();
+        let appends = self.model.appends || kept.appends;
+        self.model = Model { damaged, appends, ..kept };
         match self.judged(&left, u64::MAX) {
             Ok(found) => {
                 self.model = found;

@@ -207,6 +207,8 @@ pub struct Model {
     pub sets: BTreeMap<u64, SetStory>,
     /// Files of which blocks were damaged in all copies: reading and writing them may fail.
     pub damaged: BTreeSet<NodeId>,
+    /// There were files that may only be appended to.
+    pub appends: bool,
 }
 
 /// How far everything had come at one moment: what is durable when what was then begun is.

@@ -102,6 +102,23 @@ pub enum Step {
         at: u32,
         len: u32,
     },
+    /// Makes it longer with nothing (`fallocate`).
+    Lengthen {
+        set: u8,
+        file: u8,
+        len: u32,
+    },
+    /// Its times become now.
+    Touch {
+        set: u8,
+        file: u8,
+    },
+    /// From now on it may only be appended to, or is as ever.
+    AppendOnly {
+        set: u8,
+        file: u8,
+        on: bool,
+    },
     Rename {
         set: u8,
         file: u8,

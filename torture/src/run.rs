@@ -17,7 +17,7 @@ use cenote_format::Txg;
 use cenote_format::config::VdevKind;
 use cenote_format::scan_state::ScanState;
 use cenote_posix::Filesystem;
-use cenote_posix::error::{EDQUOT, EIO, ENOSPC};
+use cenote_posix::error::{EDQUOT, EIO, ENOSPC, EPERM};
 use cenote_posix::tree::Errno;
 use cenote_posix::write::SyncMode;
 
@@ -134,6 +134,7 @@ impl Runner {
             pool: Sequence::new(state),
             sets: BTreeMap::from([(0, set)]),
             damaged: BTreeSet::new(),
+            appends: false,
         };
         let mut runner = Self {
             seed,
@@ -378,6 +379,7 @@ impl Runner {
                 self.is_tight(bytes, error)
             }
             EIO if damaged => Ok(()),
+            EPERM if self.model.appends => Ok(()),
             _ => Err(format!("refused: {error}")),
         }
     }
