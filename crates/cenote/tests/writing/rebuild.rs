@@ -20,6 +20,8 @@ fn a_mirror_is_rebuilt_in_the_order_of_the_disks_and_scrubbed() {
     bench.cenote(&["zpool", "offline", "-t", "tank", one]);
     assert_eq!(bench.manifest(), manifest);
     bench.cenote(&["zpool", "online", "tank", one]);
+    // It has missed something.
+    bench.cenote(&["zpool", "wait", "-t", "resilver", "tank"]);
     bench.cenote(&["zpool", "replace", "-s", "-w", "tank", one, three]);
     let status = bench.status();
     assert_eq!((state(&status, one), state(&status, three)), ("", "ONLINE"), "{status}");
