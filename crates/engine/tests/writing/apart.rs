@@ -22,7 +22,6 @@ use cenote_format::Uberblock;
 use cenote_format::config::{PoolState, VdevKind};
 use parking_lot::Mutex;
 
-use super::honest::copy;
 use super::suspended::{Disks, object, stored, wait_until};
 use super::{census, noise};
 
