@@ -10,6 +10,7 @@ mod beside;
 mod cached;
 mod clones;
 mod damaged;
+mod damaged_tables;
 mod dedup;
 mod encrypted;
 mod ending;
