@@ -10,6 +10,7 @@ mod beside;
 mod cached;
 mod clones;
 mod damaged;
+mod damaged_removal;
 mod damaged_tables;
 mod dedup;
 mod encrypted;
@@ -21,6 +22,7 @@ mod expansion_both_ways;
 mod foreign;
 mod honest;
 mod log;
+
 mod members;
 mod missing;
 mod openings;
