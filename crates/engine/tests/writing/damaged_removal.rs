@@ -102,6 +102,20 @@ fn until(what: &str, done: impl Fn() -> bool) {
     }
 }
 
+/// The map of what is obsolete of the only removed vdev: some ZAP of the metadata names it.
+fn obsolete_map(live: &LivePool) -> ObjectId {
+    let mos = live.pool().mos();
+    let mut at = 0;
+    while let Some(id) = mos.next_object(at).unwrap() {
+        at = id.0;
+        let map = mos.object(id).and_then(Zap::open).and_then(|zap| zap.lookup(OBSOLETE_MAP));
+        if let Ok(Some(map)) = map {
+            return ObjectId(map.as_u64().unwrap());
+        }
+    }
+    panic!("nothing is obsolete");
+}
+
 /// A pool that a vdev has left; two objects, the first of which has blocks that were there, from the one
 /// numbered `freed` on.
 fn left(directory: &Path, freed: u64) -> (Arc<LivePool>, [ObjectId; 2]) {
@@ -117,6 +131,25 @@ fn left(directory: &Path, freed: u64) -> (Arc<LivePool>, [ObjectId; 2]) {
     free_some(&live, dataset.set(), object, (0..freed).filter(|number| is_kept(*number)));
     drop(dataset);
     (live, [object, other])
+}
+
+#[test]
+fn what_becomes_obsolete_is_noted_although_the_map_of_it_is_damaged() {
+    let directory = tempfile::tempdir().unwrap();
+    let (live, [object, other]) = left(directory.path(), 800);
+    assert!(!damage_object(directory.path(), &live, obsolete_map(&live)).is_empty());
+    free_some(&live, head(&live).set(), object, (800..4000).filter(|number| is_kept(*number)));
+    goes_on(&live, head(&live).set(), other, 2);
+    assert!(live.allocator().obsolete()[0].bytes > 0);
+    live.export().unwrap();
+    drop(live);
+    let live = reopen(directory.path());
+    until("it is condensed", || {
+        live.sync().unwrap();
+        live.allocator().obsolete().is_empty()
+    });
+    census(live.pool());
+    live.export().unwrap();
 }
 
 #[test]
