@@ -193,3 +193,77 @@ fn a_mapping_that_cannot_be_condensed_stays_and_the_pool_goes_on() {
     }
     zdb(directory.path(), "leaving");
 }
+
+/// A pool of which a part of vdev 0 was copied, and whose space maps of that vdev are damaged.
+fn half_left(directory: &Path) -> (ObjectId, Vec<(u32, Lost)>) {
+    let live = pool(directory, slowly());
+    let dataset = head(&live);
+    let other = filled(&live, dataset.set(), 1);
+    scattered(&live, dataset.set(), 8000);
+    drop(dataset);
+    live.remove_vdev(live.vdevs().topology().tops()[0].guid).unwrap();
+    until("something is copied", || live.allocator().moved_until() > 0);
+    live.export().unwrap();
+    let mos = live.pool().mos();
+    let maps = live.vdevs().topology().tops()[0].top.unwrap().metaslab_array;
+    let maps = mos.object(maps).unwrap();
+    let maps = maps.read_vec(0, maps.block_size() as usize).unwrap();
+    let maps = (0..maps.len()).step_by(8).map(|at| ObjectId(le64(&maps, at).unwrap()));
+    let maps: Vec<ObjectId> = maps.filter(|map| map.0 != 0).collect();
+    let lost = maps.into_iter().flat_map(|map| damage_object(directory, &live, map)).collect();
+    (other, lost)
+}
+
+fn is_removing(live: &LivePool) -> bool {
+    live.vdevs()
+        .topology()
+        .tops()
+        .iter()
+        .any(|top| top.top.is_some_and(|top| top.removing == Some(1)))
+}
+
+#[test]
+fn a_removal_is_given_up_although_space_maps_of_the_vdev_are_damaged() {
+    let directory = tempfile::tempdir().unwrap();
+    let (other, lost) = half_left(directory.path());
+    assert!(!lost.is_empty());
+    let live = reopen(directory.path());
+    assert!(is_removing(&live));
+    // It may have given up by itself.
+    if let Err(error) = live.cancel_removal() {
+        assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+    }
+    assert!(!is_removing(&live));
+    goes_on(&live, head(&live).set(), other, 2);
+    let report =
+        check(live.pool(), &CheckOptions::default(), &mut |_| std::ops::ControlFlow::Continue(()));
+    assert!(report.unwrap().unallocated.is_empty());
+    live.export().unwrap();
+    drop(live);
+    let live = reopen(directory.path());
+    assert!(!is_removing(&live));
+    goes_on(&live, head(&live).set(), other, 3);
+    live.export().unwrap();
+}
+
+#[test]
+fn a_removal_gives_itself_up_although_space_maps_of_the_vdev_are_damaged() {
+    let directory = tempfile::tempdir().unwrap();
+    let (other, lost) = half_left(directory.path());
+    let live = reopen(directory.path());
+    until("the removal is given up", || !is_removing(&live));
+    goes_on(&live, head(&live).set(), other, 2);
+    live.export().unwrap();
+    drop(live);
+    // What was copied stays allocated, for nobody could tell what of it was in use.
+    for (vdev, lost) in lost {
+        exchange(&directory.path().join(format!("d{vdev}")), lost);
+    }
+    let live = reopen(directory.path());
+    goes_on(&live, head(&live).set(), other, 3);
+    let report =
+        check(live.pool(), &CheckOptions::default(), &mut |_| std::ops::ControlFlow::Continue(()));
+    let report = report.unwrap();
+    assert!(report.unallocated.is_empty() && !report.leaked.is_empty());
+    live.export().unwrap();
+}
