@@ -22,7 +22,7 @@ mod expansion_both_ways;
 mod foreign;
 mod honest;
 mod log;
-
+mod log_of_snapshot;
 mod members;
 mod missing;
 mod openings;
