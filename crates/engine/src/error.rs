@@ -204,6 +204,15 @@ impl Error {
         self.0.passing
     }
 
+    /// It tells of damage: who asks again later is told the same.
+    pub fn is_lasting(&self) -> bool {
+        match self.kind() {
+            ErrorKind::Corrupt => true,
+            ErrorKind::Checksum | ErrorKind::Io => !self.is_passing(),
+            _ => false,
+        }
+    }
+
     /// The same, passing if `passing` says so.
     #[must_use]
     pub fn passing(mut self, passing: bool) -> Self {

@@ -19,8 +19,8 @@ use crate::filesystem::{Filesystem, FilesystemOptions};
 use crate::tree::{Errno, Result, Space, Timestamp};
 use crate::volume::{Volume, VolumeWriteOptions};
 use crate::write::{
-    AccessTimes, AclInherit, AclMode, ChangeLog, Durability, Intents, SpaceCheck, SyncMode,
-    WriteOptions, WriteProperties,
+    AccessTimes, AclInherit, AclMode, ChangeLog, Cloning, Durability, Intents, SpaceCheck,
+    SyncMode, WriteOptions, WriteProperties,
 };
 
 /// Feature: logs hold records of extended attributes.
@@ -201,13 +201,13 @@ pub fn open(live: &Arc<LivePool>, dataset: &Dataset, read_only: bool) -> Result<
     Ok(filesystem)
 }
 
-/// Whether files of the head `id` may share blocks, asked anew for each copy: features are enabled, and
-/// datasets become clones, under a mount.
-fn cloning(live: &Arc<LivePool>, id: ObjectId) -> Box<dyn Fn() -> bool + Send + Sync> {
+/// Which blocks files of the head `id` may share, asked anew for each copy: features are enabled, and
+/// datasets become clones, under a mount. What a damaged table cannot count is copied.
+fn cloning(live: &Arc<LivePool>, id: ObjectId) -> Cloning {
     let live = live.clone();
-    Box::new(move || {
-        let head = live.pool().catalog().dataset_by_id(id);
-        head.is_ok_and(|head| live.may_clone_blocks(&head))
+    Box::new(move |blocks| {
+        let head = live.pool().catalog().dataset_by_id(id).ok()?;
+        live.may_clone_blocks(&head).then(|| live.countable_clones(blocks))
     })
 }
 

@@ -132,15 +132,6 @@ impl std::fmt::Debug for Allocator {
     }
 }
 
-/// A space map with this error will not be read later, either.
-pub(super) fn is_lost(error: &Error) -> bool {
-    match error.kind() {
-        ErrorKind::Corrupt => true,
-        ErrorKind::Checksum | ErrorKind::Io => !error.is_passing(),
-        _ => false,
-    }
-}
-
 fn no_space() -> Error {
     Error::new(ErrorKind::NoSpace, "no free space is large enough")
 }
@@ -401,7 +392,7 @@ impl Allocator {
             }
             let free = match free {
                 Ok(free) => slab.finish_load(free, boundary).map_err(Error::corrupt),
-                Err(error) if is_lost(&error) => Err(error),
+                Err(error) if error.is_lasting() => Err(error),
                 // The map cannot be read now; it may be later.
                 Err(error) => return Err(error),
             };

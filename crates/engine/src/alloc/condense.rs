@@ -44,21 +44,29 @@ impl Allocator {
         state.indirect.iter().filter_map(of).collect()
     }
 
-    /// Begins a new map of what becomes obsolete on a removed vdev; the object of the one before.
+    /// Takes the map of what is obsolete on a removed vdev from it; its object. Where that is kept
+    /// [`Self::forget_obsolete_map`] is to follow.
     pub fn set_obsolete_aside(
         &self,
         store: &mut dyn SpaceStore,
         vdev: u32,
     ) -> Result<Option<ObjectId>> {
         let (zap, map) = {
-            let mut state = self.state.lock();
-            let removed = state.indirect.get_mut(&vdev);
+            let state = self.state.lock();
+            let removed = state.indirect.get(&vdev);
             let removed = removed.ok_or_else(|| Error::bug("the vdev was not removed"))?;
-            (removed.zap, removed.map.take())
+            (removed.zap, removed.map.as_ref().map(|map| map.object))
         };
         let Some(map) = map else { return Ok(None) };
         store.zap_remove(zap, OBSOLETE_MAP)?;
-        Ok(Some(map.object))
+        Ok(Some(map))
+    }
+
+    /// What becomes obsolete on a removed vdev from now on is noted in a new map.
+    pub fn forget_obsolete_map(&self, vdev: u32) {
+        if let Some(removed) = self.state.lock().indirect.get_mut(&vdev) {
+            removed.map = None;
+        }
     }
 
     /// The mapping of a removed vdev has lost what is obsolete.

@@ -103,11 +103,32 @@ pub(super) fn record(
         }
     };
     let delta = Delta { allocated: obsolete, freed: RangeSet::default() };
-    let mut encoder = map.encoder(store);
-    encode(&mut encoder, &delta, Frame { start: 0, shift: 0, vdev: None }, moment)?;
-    map.append(store, &encoder.finish(), delta.net())?;
-    map.write_header(store)?;
+    match append(store, &mut map, &delta, moment) {
+        Err(error) if error.is_lasting() => {
+            // Nothing can be put behind an end that cannot be read. What was noted stays in the mapping.
+            tracing::error!(%error, "a map of what is obsolete is damaged: another one is begun");
+            let damaged = std::mem::replace(&mut map, SpaceMap::create(store)?);
+            store.zap_set(zap, OBSOLETE_MAP, map.object.0)?;
+            append(store, &mut map, &delta, moment)?;
+            if let Err(error) = damaged.destroy(store) {
+                tracing::error!(%error, "the space of a damaged map is lost");
+            }
+        }
+        appended => appended?,
+    }
     Ok(Some(map))
+}
+
+fn append(
+    store: &mut dyn SpaceStore,
+    map: &mut SpaceMap,
+    delta: &Delta,
+    moment: Moment,
+) -> Result<()> {
+    let mut encoder = map.encoder(store);
+    encode(&mut encoder, delta, Frame { start: 0, shift: 0, vdev: None }, moment)?;
+    map.append(store, &encoder.finish(), delta.net())?;
+    map.write_header(store)
 }
 
 /// Where a range to be freed lies.

@@ -6,6 +6,7 @@
 
 use cenote_format::indirect_mapping::{Mapping, MappingEntry};
 use cenote_format::{Dva, ObjectId, Txg};
+use parking_lot::MutexGuard;
 
 use super::allocator::Allocator;
 use super::indirect::{Indirect, Removing};
@@ -93,11 +94,7 @@ impl Allocator {
             if state.slab(vdev, index)?.recorded == 0 {
                 continue;
             }
-            if !self.load(&mut state, vdev, index)? {
-                let reason = format!("the space map of metaslab {index} of vdev {vdev} is damaged");
-                return Err(Error::corrupt(reason));
-            }
-            let mut ranges = state.slab(vdev, index)?.in_use(from)?;
+            let mut ranges = self.in_use_of(&mut state, vdev, index, from)?;
             let mut bytes = 0_u64;
             let count = ranges.iter().take_while(|(start, end)| {
                 let is_wanted = bytes < most;
@@ -111,6 +108,21 @@ impl Allocator {
             }
         }
         Ok(None)
+    }
+
+    /// What is in use of a metaslab from `from` on.
+    fn in_use_of(
+        &self,
+        state: &mut MutexGuard<'_, AllocatorState>,
+        vdev: u32,
+        index: usize,
+        from: u64,
+    ) -> Result<Vec<(u64, u64)>> {
+        if !self.load(state, vdev, index)? {
+            let reason = format!("the space map of metaslab {index} of vdev {vdev} is damaged");
+            return Err(Error::corrupt(reason));
+        }
+        state.slab(vdev, index)?.in_use(from)
     }
 
     /// These ranges of the vdev being removed were copied; they are recorded.
@@ -129,29 +141,52 @@ impl Allocator {
         Ok(self.state.lock().moving()?.moved.mapping.clone())
     }
 
-    /// Frees the copies of what is still in use of the vdev being removed, and what is recorded of what
-    /// is obsolete there, in the group being written: the removal is given up. [`Self::keep_vdev`] is to
-    /// follow.
-    pub fn free_copies(&self, store: &mut dyn SpaceStore, txg: Txg) -> Result<()> {
+    /// What is still in use of what was copied from the vdev being removed: start and end of each range. What
+    /// damaged space maps do not tell is left out.
+    pub fn copied_in_use(&self) -> Result<Vec<(u64, u64)>> {
         let until = self.moved_until();
-        let vdev = self.state.lock().moving()?.vdev;
-        let mut from = 0;
-        while from < until {
-            let Some(used) = self.in_use_from(from, u64::MAX)? else { break };
-            for (start, end) in used {
-                from = end;
-                let end = end.min(until);
-                if start < end {
-                    self.free_copy(vdev, start, end - start, txg)?;
+        let mut state = self.state.lock();
+        let vdev = state.moving()?.vdev;
+        let count = state.top(vdev).map_or(0, |top| top.metaslabs.len());
+        let mut copied = Vec::new();
+        for index in 0..count {
+            let slab = state.slab(vdev, index)?;
+            if slab.recorded == 0 || slab.start >= until {
+                continue;
+            }
+            match self.in_use_of(&mut state, vdev, index, 0) {
+                Ok(ranges) => {
+                    let ranges = ranges.into_iter().map(|(start, end)| (start, end.min(until)));
+                    copied.extend(ranges.filter(|(start, end)| start < end));
                 }
+                Err(error) if error.is_lasting() => {
+                    let metaslab = index;
+                    tracing::error!(vdev, metaslab, %error, "the space of copies is lost");
+                }
+                Err(error) => return Err(error),
             }
         }
+        Ok(copied)
+    }
+
+    /// Frees the copies of `ranges` of the vdev being removed in the group being written, and not the ranges
+    /// themselves: the removal is given up. [`Self::keep_vdev`] is to follow.
+    pub fn free_copies(&self, ranges: &[(u64, u64)], txg: Txg) -> Result<()> {
+        let vdev = self.state.lock().moving()?.vdev;
+        for (start, end) in ranges {
+            if let Err(error) = self.free_copy(vdev, *start, end.saturating_sub(*start), txg) {
+                tracing::error!(vdev, start, end, %error, "the space of a copy is lost");
+            }
+        }
+        Ok(())
+    }
+
+    /// Frees what is recorded of what is obsolete on the vdev being removed.
+    pub fn destroy_obsolete_of_moved(&self, store: &mut dyn SpaceStore) -> Result<()> {
         let (zap, map) = {
-            let mut state = self.state.lock();
-            let moved = state.moved_mut(vdev).ok_or_else(|| Error::bug("the vdev is gone"))?;
-            // What became obsolete in this very group is not recorded any more.
-            drop(moved.take(txg));
-            (moved.zap, moved.map.take())
+            let state = self.state.lock();
+            let moved = &state.moving()?.moved;
+            (moved.zap, moved.map.clone())
         };
         if let Some(map) = map {
             map.destroy(store)?;

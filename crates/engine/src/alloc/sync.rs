@@ -11,7 +11,7 @@ use std::sync::Arc;
 use cenote_format::space_map::Encoder;
 use cenote_format::{ObjectId, ObjectType, Txg};
 
-use super::allocator::{Allocator, is_lost};
+use super::allocator::Allocator;
 use super::histogram::{self, Histogram};
 use super::indirect;
 use super::logs::LOG_SHIFT;
@@ -132,7 +132,7 @@ fn append(
     match write(map) {
         // The end of the map cannot be read, so nothing can be put behind it in its block; nobody allocates by
         // this map any more, and what it counts stays right.
-        Err(error) if is_lost(&error) => {
+        Err(error) if error.is_lasting() => {
             map.skip_to_next_block();
             write(map)
         }

@@ -58,8 +58,15 @@ impl Run<'_> {
             return Ok(Lookup::Not);
         };
         let key = Self::key(request, stored);
-        let Some(found) = tables.find(policy.checksum, &key, policy.copies)? else {
-            return Ok(Lookup::New(key));
+        let found = match tables.find(policy.checksum, &key, policy.copies) {
+            Ok(Some(found)) => found,
+            Ok(None) => return Ok(Lookup::New(key)),
+            // Where the table is damaged nothing can be entered: stored like any other block.
+            Err(error) if error.is_lasting() => {
+                tracing::error!(%error, "a block is not deduplicated");
+                return Ok(Lookup::Not);
+            }
+            Err(error) => return Err(error),
         };
         if policy.dedup == Dedup::Verified && !self.is_same(request, stored, &key, &found.any) {
             // Stored like any other block: the table has room for one block of a checksum.

@@ -14,12 +14,12 @@ use cenote_format::{ObjectId, ObjectType, brt};
 use super::log::{head, reopen};
 use super::{census, layout, make, noise, nothing};
 
-const CLONING: &str = "block_cloning";
+pub(super) const CLONING: &str = "block_cloning";
 const ENDIAN: &str = "block_cloning_endian";
-const RECORD: usize = 128 << 10;
-const RECORDS: u64 = 64;
+pub(super) const RECORD: usize = 128 << 10;
+pub(super) const RECORDS: u64 = 64;
 
-fn enable(live: &LivePool, feature: &'static str) {
+pub(super) fn enable(live: &LivePool, feature: &'static str) {
     live.change(move |_, change| change.enable_feature(feature)).unwrap();
 }
 
@@ -30,7 +30,7 @@ fn counts(live: &LivePool) -> [u64; 2] {
 }
 
 /// An object with data on every device.
-fn written(live: &Arc<LivePool>) -> Object {
+pub(super) fn written(live: &Arc<LivePool>) -> Object {
     let new = NewObject::new(ObjectType::OTHER_U64, RECORD as u64);
     let tx = live.begin().unwrap();
     let object = head(live).set().create_object(&tx, &new).unwrap();
@@ -41,7 +41,7 @@ fn written(live: &Arc<LivePool>) -> Object {
 }
 
 /// Another object with the same blocks.
-fn cloned(live: &Arc<LivePool>, from: &Object) -> Object {
+pub(super) fn cloned(live: &Arc<LivePool>, from: &Object) -> Object {
     let new = NewObject::new(ObjectType::OTHER_U64, RECORD as u64);
     let tx = live.begin().unwrap();
     let object = head(live).set().create_object(&tx, &new).unwrap();
@@ -54,7 +54,7 @@ fn cloned(live: &Arc<LivePool>, from: &Object) -> Object {
     object
 }
 
-fn remove(live: &Arc<LivePool>, object: &Object) {
+pub(super) fn remove(live: &Arc<LivePool>, object: &Object) {
     head(live).set().free_object(&live.begin().unwrap(), object.id()).unwrap();
     live.sync().unwrap();
 }

@@ -29,7 +29,7 @@ const BLOCK: usize = 4096;
 /// Entry of a vdev's ZAP.
 const CHECKPOINT_MAP: &[u8] = b"com.delphix:pool_checkpoint_sm";
 
-fn filled(live: &LivePool, set: &ObjectSet, seed: u64) -> ObjectId {
+pub(super) fn filled(live: &LivePool, set: &ObjectSet, seed: u64) -> ObjectId {
     let tx = live.begin().unwrap();
     let new = NewObject::new(ObjectType::OTHER_U64, BLOCK as u64);
     let object = set.create_object(&tx, &new).unwrap();
@@ -38,10 +38,10 @@ fn filled(live: &LivePool, set: &ObjectSet, seed: u64) -> ObjectId {
 }
 
 /// Bytes of a device, and from where on they lay.
-type Lost = Vec<(u64, Vec<u8>)>;
+pub(super) type Lost = Vec<(u64, Vec<u8>)>;
 
 /// Puts `bytes` where others lie; those.
-fn exchange(device: &Path, bytes: Lost) -> Lost {
+pub(super) fn exchange(device: &Path, bytes: Lost) -> Lost {
     use std::os::unix::fs::FileExt;
     let file = std::fs::OpenOptions::new().read(true).write(true).open(device).unwrap();
     let exchanged = |(offset, bytes): (u64, Vec<u8>)| {
@@ -54,7 +54,7 @@ fn exchange(device: &Path, bytes: Lost) -> Lost {
 }
 
 /// Destroys every copy of a block; what lay there.
-fn damage_block(device: &Path, live: &LivePool, pointer: &BlockPointer) -> Lost {
+pub(super) fn damage_block(device: &Path, live: &LivePool, pointer: &BlockPointer) -> Lost {
     let noisy =
         |dva: cenote_format::Dva| (dva.offset + BLOCKS_FROM, noise(dva.asize as usize, dva.offset));
     let lost = exchange(device, pointer.dvas().map(noisy).collect());
@@ -75,7 +75,7 @@ fn is_refused(done: Result<()>) {
     assert_eq!(done.unwrap_err().kind(), ErrorKind::Checksum);
 }
 
-fn goes_on(live: &LivePool, set: &ObjectSet, other: ObjectId, seed: u64) {
+pub(super) fn goes_on(live: &LivePool, set: &ObjectSet, other: ObjectId, seed: u64) {
     {
         let tx = live.begin().unwrap();
         set.object(other).unwrap().write(&tx, 100, &noise(3 * BLOCK, seed)).unwrap();
@@ -86,7 +86,7 @@ fn goes_on(live: &LivePool, set: &ObjectSet, other: ObjectId, seed: u64) {
     assert!(read == noise(3 * BLOCK, seed));
 }
 
-fn on_one_device(directory: &Path) -> (PathBuf, Arc<LivePool>) {
+pub(super) fn on_one_device(directory: &Path) -> (PathBuf, Arc<LivePool>) {
     let leaves = devices(directory, 1);
     let tops = vec![(top(VdevKind::File, None, leaves), AllocationClass::Normal)];
     (directory.join("d0"), make("damaged", tops, nothing))

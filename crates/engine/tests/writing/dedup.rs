@@ -22,28 +22,28 @@ use super::{census, devices, make, noise, nothing, open_leaf, plan, top, zdb};
 /// Bytes of a record.
 const RECORD: u64 = 8192;
 
-struct Files {
-    live: Arc<LivePool>,
-    dataset: Arc<LiveDataset>,
-    files: BTreeMap<ObjectId, Vec<u8>>,
+pub(super) struct Files {
+    pub(super) live: Arc<LivePool>,
+    pub(super) dataset: Arc<LiveDataset>,
+    pub(super) files: BTreeMap<ObjectId, Vec<u8>>,
 }
 
 impl Files {
-    fn new(live: Arc<LivePool>) -> Self {
+    pub(super) fn new(live: Arc<LivePool>) -> Self {
         let catalog = live.pool().catalog();
         let head = catalog.head(&catalog.root().unwrap()).unwrap();
         let dataset = live.open_dataset(&head).unwrap();
         Self { live, dataset, files: BTreeMap::new() }
     }
 
-    fn dedup(&self, value: u64, copies: u8, compression: u64) {
+    pub(super) fn dedup(&self, value: u64, copies: u8, compression: u64) {
         let policy = self.dataset.policy();
         let policy = DatasetPolicy { dedup: value, copies, compression, ..policy };
         self.dataset.set_policy(policy);
     }
 
     /// A new file of these contents, by record.
-    fn write(&mut self, records: impl IntoIterator<Item = u64>) -> ObjectId {
+    pub(super) fn write(&mut self, records: impl IntoIterator<Item = u64>) -> ObjectId {
         let new = NewObject::new(ObjectType::PLAIN_FILE, RECORD);
         let tx = self.live.begin().unwrap();
         let file = self.dataset.set().create_object(&tx, &new).unwrap();
@@ -53,7 +53,7 @@ impl Files {
         file.id()
     }
 
-    fn change(&mut self, file: ObjectId, at: u64, seed: u64) {
+    pub(super) fn change(&mut self, file: ObjectId, at: u64, seed: u64) {
         let tx = self.live.begin().unwrap();
         let data = record(seed);
         self.dataset.set().object(file).unwrap().write(&tx, at * RECORD, &data).unwrap();
@@ -61,7 +61,7 @@ impl Files {
         self.files.get_mut(&file).unwrap()[start..start + data.len()].copy_from_slice(&data);
     }
 
-    fn remove(&mut self, file: ObjectId) {
+    pub(super) fn remove(&mut self, file: ObjectId) {
         let tx = self.live.begin().unwrap();
         self.dataset.set().free_object(&tx, file).unwrap();
         self.files.remove(&file);

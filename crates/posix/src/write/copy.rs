@@ -45,7 +45,7 @@ impl FilesystemWriter {
         if from.0 == to.0 && from.1.abs_diff(to.1) < len {
             return Err(Errno::new(EINVAL, "the ranges overlap"));
         }
-        let shares = self.cloning.as_ref().is_some_and(|cloning| cloning());
+        let shares = self.sharable(&[]).is_some();
         let mut copied = 0;
         while copied < len {
             let rest = Part {
@@ -127,7 +127,8 @@ impl FilesystemWriter {
                 true => there.div_ceil(block),
                 false => there / block,
             };
-        let blocks = file.object.clonable(part.from.1 / block, whole)?;
+        let mut blocks = file.object.clonable(part.from.1 / block, whole)?;
+        blocks.truncate(self.sharable(&blocks).unwrap_or(0));
         let len = (blocks.len() as u64).saturating_mul(block).min(there);
         if len == 0 {
             return Ok(0);
@@ -141,6 +142,11 @@ impl FilesystemWriter {
         let (offset, kill_set_id) = (part.to.1, part.kill_set_id);
         self.take_in(file, &Shared { offset, len, block, pointers: &blocks, kill_set_id })?;
         Ok(len)
+    }
+
+    /// How many of these blocks, from the first on, files may share now; `None`: they may share none.
+    fn sharable(&self, blocks: &[BlockPointer]) -> Option<usize> {
+        self.cloning.as_ref().and_then(|cloning| cloning(blocks))
     }
 
     /// Makes blocks part of `file`, whose own have the same size or hold nothing.
@@ -192,11 +198,7 @@ impl FilesystemWriter {
         let count = len.checked_div(block).unwrap_or(0) + u64::from(len % block.max(1) != 0);
         let fits_there = offset.checked_rem(block) == Some(0) && may_lie_at(offset, len, block);
         let is_whole = count == blocks.len() as u64;
-        if !fits_there
-            || !is_whole
-            || len == 0
-            || !self.cloning.as_ref().is_some_and(|cloning| cloning())
-        {
+        if !fits_there || !is_whole || len == 0 || self.sharable(blocks) != Some(blocks.len()) {
             return Ok(false);
         }
         let end = end_of(offset, len)?;

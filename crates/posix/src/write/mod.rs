@@ -40,8 +40,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use cenote_engine::txg::{Gate, Purpose, Reservation, Tx};
-use cenote_format::ObjectId;
 use cenote_format::zil::Payload;
+use cenote_format::{BlockPointer, ObjectId};
 use parking_lot::{Mutex, RwLock};
 
 pub use file_flags::file_flags;
@@ -162,6 +162,9 @@ impl Default for WriteProperties {
     }
 }
 
+/// How many of these blocks, from the first on, files may share; `None`: they may share no blocks.
+pub type Cloning = Box<dyn Fn(&[BlockPointer]) -> Option<usize> + Send + Sync>;
+
 /// What a writable filesystem is mounted with.
 pub struct WriteOptions {
     /// Where changes begin.
@@ -174,8 +177,8 @@ pub struct WriteOptions {
     pub log: Option<Arc<dyn ChangeLog>>,
     /// Says whether there is space; without it there always is.
     pub space: Option<Arc<dyn SpaceCheck>>,
-    /// Says whether files may share blocks now; without it they never do.
-    pub cloning: Option<Box<dyn Fn() -> bool + Send + Sync>>,
+    /// Says which blocks files may share now; without it they never share any.
+    pub cloning: Option<Cloning>,
 }
 
 /// Changes the files of one object set.
@@ -190,7 +193,7 @@ pub struct FilesystemWriter {
     durability: Option<Arc<dyn Durability>>,
     log: Option<Arc<dyn ChangeLog>>,
     space: Option<Arc<dyn SpaceCheck>>,
-    cloning: Option<Box<dyn Fn() -> bool + Send + Sync>>,
+    cloning: Option<Cloning>,
     nodes: Nodes,
     noted: Noted,
     layouts: Layouts,

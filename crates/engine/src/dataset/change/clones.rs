@@ -3,9 +3,10 @@
 //! Chapter 06, section 21. Files refer to blocks that others have, and give them up one reference at a
 //! time; intent logs refer to what they clone until they are freed.
 //! Invariant: only entries that the present group met are in memory; when [`LiveClones::sync`] has
-//! ended, tables and counters say what the group did.
+//! ended, tables and counters say what the group did. What a damaged table does not tell the references
+//! of stays allocated.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use cenote_format::brt::{self, BrtHeader};
@@ -51,6 +52,10 @@ struct CloneTable {
     entries: Option<Zap>,
     /// What the group met, by offset.
     met: BTreeMap<u64, Entry>,
+    /// Blocks with a reference that no entry counts, for the table was damaged: none of them is freed.
+    uncounted: BTreeSet<u64>,
+    /// Ranges that were given an entry more for those: their counters are to be written.
+    raised: BTreeSet<usize>,
 }
 
 /// References to a block beyond the first.
@@ -101,7 +106,8 @@ impl LiveClones {
     }
 
     /// A pointer to a block is gone. If the block was cloned it has one reference less, and the
-    /// others need it: `true`. Otherwise it is to be freed.
+    /// others need it: `true`. Otherwise it is to be freed. Where the table is damaged nobody knows, and
+    /// the block stays.
     pub fn release(&self, pointer: &BlockPointer) -> Result<bool> {
         let metadata = pointer.level().0 > 0 || pointer.object_type().is_metadata();
         let Some(dva) = pointer.first_dva().filter(|_| !metadata) else { return Ok(false) };
@@ -110,8 +116,8 @@ impl LiveClones {
         table.release(&self.mos, dva.offset, || self.size(pointer))
     }
 
-    /// There is one pointer more to a block that is in use, and not in the dedup tables. The pool has
-    /// the feature `block_cloning`; `space_of` gives the bytes of a vdev that
+    /// There is one pointer more to a block that is in use, and not in the dedup tables. Where the table is
+    /// damaged the block stays for good. The pool has the feature `block_cloning`; `space_of` gives the bytes of a vdev that
     /// is not removed.
     pub fn refer(
         &self,
@@ -125,6 +131,30 @@ impl LiveClones {
         let table = tables.entry(dva.vdev).or_insert_with(|| CloneTable::new(ranges));
         let referred = table.refer(&self.mos, dva.offset, self.size(pointer), ranges);
         referred.map_err(|error| error.at_pointer(pointer))
+    }
+
+    /// How many of `pointers`, from the first on, have an entry that can be read, or none, in the tables of
+    /// `mos`, which is what the disks hold. For who wants to clone them.
+    pub fn countable(&self, mos: &ObjectSet, pointers: &[BlockPointer]) -> usize {
+        let mut open = BTreeMap::new();
+        let is_countable = |pointer: &&BlockPointer| {
+            let Some(dva) = pointer.first_dva() else { return true };
+            let entries = open.entry(dva.vdev).or_insert_with(|| {
+                let tables = self.tables.lock();
+                let entries = tables.get(&dva.vdev).map_or(ObjectId(0), |own| own.header.entries);
+                drop(tables);
+                // A table that is being made is not on the disks yet, and not damaged.
+                let has_any = entries != ObjectId(0);
+                has_any.then(|| mos.object(entries).and_then(Zap::open))
+            });
+            let found = match entries {
+                Some(Ok(entries)) => entries.lookup_words(&[dva.offset]).map(drop),
+                Some(Err(error)) => Err(error.clone()),
+                None => Ok(()),
+            };
+            !found.is_err_and(|error| error.is_lasting())
+        };
+        pointers.iter().take_while(is_countable).count()
     }
 
     fn size(&self, pointer: &BlockPointer) -> u64 {
@@ -180,7 +210,7 @@ impl CloneTable {
         if sum != header.total {
             return Err(wrong("a clone table has other entries than its ranges"));
         }
-        Ok(Self { object: id, header, counters, entries: None, met: BTreeMap::new() })
+        Ok(Self { object: id, ..Self::of(header, counters) })
     }
 
     /// A table of a vdev without one, not made yet.
@@ -188,7 +218,19 @@ impl CloneTable {
         let range_size = brt::RANGE;
         let header = BrtHeader { ranges, range_size, ..BrtHeader::default() };
         let counters = vec![0; usize::try_from(ranges).unwrap_or(0)];
-        Self { object: ObjectId(0), header, counters, entries: None, met: BTreeMap::new() }
+        Self::of(header, counters)
+    }
+
+    fn of(header: BrtHeader, counters: Vec<u16>) -> Self {
+        Self {
+            object: ObjectId(0),
+            header,
+            counters,
+            entries: None,
+            met: BTreeMap::new(),
+            raised: BTreeSet::new(),
+            uncounted: BTreeSet::new(),
+        }
     }
 
     fn range(&self, offset: u64) -> Option<usize> {
@@ -200,6 +242,16 @@ impl CloneTable {
         let counter = self.counters.get_mut(range)?;
         *counter = change(*counter)?;
         Some(())
+    }
+
+    /// One reference more could not be counted: nobody frees the block now, and later lives have to ask
+    /// the damaged table, for its range has one entry more.
+    fn keep(&mut self, offset: u64) {
+        let is_new = self.uncounted.insert(offset);
+        if is_new && self.count(offset, |counter| counter.checked_add(1)).is_some() {
+            self.header.total = self.header.total.saturating_add(1);
+            self.raised.extend(self.range(offset));
+        }
     }
 
     /// The entry at `offset`, if the group met it or the table has it.
@@ -227,8 +279,17 @@ impl CloneTable {
         if self.range(offset).is_none_or(|range| range >= self.counters.len()) {
             return Err(lost());
         }
-        if self.meet(mos, offset)?.is_none() {
-            self.met.insert(offset, Entry { stored: None, before: 0, now: 0 });
+        match self.meet(mos, offset).map(|entry| entry.is_some()) {
+            Ok(true) => {}
+            Ok(false) => {
+                self.met.insert(offset, Entry { stored: None, before: 0, now: 0 });
+            }
+            Err(error) if error.is_lasting() => {
+                tracing::error!(%error, offset, "a reference to a cloned block is not counted");
+                self.keep(offset);
+                return Ok(());
+            }
+            Err(error) => return Err(error),
         }
         let Some(entry) = self.met.get_mut(&offset) else { return Err(lost()) };
         entry.now = entry.now.checked_add(1).ok_or_else(lost)?;
@@ -251,11 +312,21 @@ impl CloneTable {
         offset: u64,
         size: impl FnOnce() -> u64,
     ) -> Result<bool> {
+        if self.uncounted.contains(&offset) {
+            return Ok(true);
+        }
         let counter = self.range(offset).and_then(|range| self.counters.get(range));
         if counter.is_none_or(|counter| *counter == 0) {
             return Ok(false);
         }
-        let Some(entry) = self.meet(mos, offset)? else { return Ok(false) };
+        let met = match self.meet(mos, offset) {
+            Err(error) if error.is_lasting() => {
+                tracing::error!(%error, offset, "a block of a damaged clone table is not freed");
+                return Ok(true);
+            }
+            met => met?,
+        };
+        let Some(entry) = met else { return Ok(false) };
         if entry.now == 0 {
             return Ok(false);
         }
@@ -273,40 +344,28 @@ impl CloneTable {
     }
 
     fn sync(&mut self, change: &MosChange<'_>, vdev: u32) -> Result<()> {
-        if self.met.is_empty() {
-            return Ok(());
-        }
         self.entries = None;
-        let met = std::mem::take(&mut self.met);
-        let mut changed = met.iter().filter(|(_, entry)| entry.now != entry.before).peekable();
-        if changed.peek().is_none() {
+        let (met, mut ranges) = (std::mem::take(&mut self.met), std::mem::take(&mut self.raised));
+        let changed = met.iter().filter(|(_, entry)| entry.now != entry.before);
+        let changed: Vec<(&u64, &Entry)> = changed.collect();
+        if changed.is_empty() && ranges.is_empty() {
             return Ok(());
         }
         if self.object == ObjectId(0) {
             self.make(change, vdev)?;
         }
-        let (entries, object) = (change.object(self.header.entries)?, change.object(self.object)?);
-        let usual = match change.is_active(IN_WORDS)? {
-            true => Value::of_u64(0),
-            false => Value::of_bytes(&[0; 8])?,
-        };
-        for (offset, entry) in changed {
-            let key = &[*offset][..];
-            if entry.now > 0 {
-                let like = entry.stored.as_ref().unwrap_or(&usual);
-                let value = brt::reference_value(entry.now, like)?;
-                zap::update(&entries, change.tx, key, &value)?;
-            } else {
-                zap::remove(&entries, change.tx, key)?;
-            }
-            if let Some(range) = self.range(*offset)
-                && let Some(counter) = self.counters.get(range)
-            {
+        self.put_entries(change, &changed)?;
+        ranges.extend(changed.iter().filter_map(|(offset, _)| self.range(**offset)));
+        let object = change.object(self.object)?;
+        for range in ranges {
+            if let Some(counter) = self.counters.get(range) {
                 object.write(change.tx, range as u64 * COUNTER, &counter.to_le_bytes())?;
             }
         }
         object.set_bonus(change.tx, object.dnode().bonus_type, &self.header.encode())?;
-        if self.header.total > 0 || Zap::open(entries)?.count()? > 0 {
+        let is_empty =
+            || Ok::<_, Error>(Zap::open(change.object(self.header.entries)?)?.count()? == 0);
+        if self.header.total > 0 || !is_empty()? {
             return Ok(());
         }
         change.free_object(self.header.entries)?;
@@ -317,6 +376,29 @@ impl CloneTable {
             change.remove_reference(IN_WORDS)?;
         }
         change.remove_reference(CLONING)
+    }
+
+    /// Writes entries that the group changed.
+    fn put_entries(&self, change: &MosChange<'_>, changed: &[(&u64, &Entry)]) -> Result<()> {
+        if changed.is_empty() {
+            return Ok(());
+        }
+        let entries = change.object(self.header.entries)?;
+        let usual = match change.is_active(IN_WORDS)? {
+            true => Value::of_u64(0),
+            false => Value::of_bytes(&[0; 8])?,
+        };
+        for (offset, entry) in changed {
+            let key = &[**offset][..];
+            if entry.now > 0 {
+                let like = entry.stored.as_ref().unwrap_or(&usual);
+                let value = brt::reference_value(entry.now, like)?;
+                zap::update(&entries, change.tx, key, &value)?;
+            } else {
+                zap::remove(&entries, change.tx, key)?;
+            }
+        }
+        Ok(())
     }
 
     /// Makes the objects of the table.

@@ -2,7 +2,8 @@
 //!
 //! Chapter 06, section 20. Invariant: only entries that the present group met are in memory, and those
 //! that logs held; when [`LiveDedup::sync`] has ended, tables and histograms say what the group did,
-//! and copies without references are free.
+//! and copies without references are free. What a damaged table does not tell the references of stays
+//! allocated.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -113,7 +114,14 @@ impl LiveDedup {
 
     /// Takes an entry out of a log: the first group writes it into the table.
     fn take_over(&self, checksum: u8, logged: &LogEntry) -> Result<()> {
-        let mut old = self.entry(checksum, &logged.key)?.and_then(|entry| entry.old);
+        let mut old = match self.entry(checksum, &logged.key) {
+            Err(error) if error.is_lasting() => {
+                // Its place in the table cannot be read: who asks for it is told so.
+                tracing::error!(%error, "an entry of a dedup log is lost");
+                return Ok(());
+            }
+            entry => entry?.and_then(|entry| entry.old),
+        };
         if let Some(old) = &mut old {
             old.counted = false;
         }
@@ -152,7 +160,8 @@ impl LiveDedup {
     }
 
     /// A pointer that says its block is in a table is gone: one reference less. `false` if the entry
-    /// was taken out of the table (`zpool ddtprune`), so that the pointer is like any other.
+    /// was taken out of the table (`zpool ddtprune`), so that the pointer is like any other. Where the
+    /// table is damaged nobody knows what else refers to the block, and it stays.
     pub fn release(&self, pointer: &BlockPointer) -> Result<bool> {
         let (checksum, key) = (pointer.checksum_id(), Key::of(pointer));
         let [first, second, ..] = pointer.words;
@@ -161,7 +170,16 @@ impl LiveDedup {
             let [address, ..] = slot.addresses;
             address == [first, second] && slot.birth == birth
         };
-        let entry = self.entry(checksum, &key)?;
+        if self.is_uncounted(checksum, &key) {
+            return Ok(true);
+        }
+        let entry = match self.entry(checksum, &key) {
+            Err(error) if error.is_lasting() => {
+                tracing::error!(%error, ?pointer, "a block of a damaged dedup table is not freed");
+                return Ok(true);
+            }
+            entry => entry?,
+        };
         match entry.iter().flat_map(|entry| &entry.slots).find(|slot| is_meant(slot)) {
             Some(slot) if slot.references > 0 => {
                 self.change(checksum, &key, |slots| {
@@ -179,8 +197,13 @@ impl LiveDedup {
         }
     }
 
+    /// A reference to the block could not be counted.
+    fn is_uncounted(&self, checksum: u8, key: &Key) -> bool {
+        self.tables.lock().get(&checksum).is_some_and(|own| own.uncounted.contains(key))
+    }
+
     /// A second pointer to a block of the tables is made: one reference more. `false` if no table
-    /// has it (any more).
+    /// has it (any more). Where the table is damaged nothing is counted, and the block stays.
     pub fn refer_again(&self, pointer: &BlockPointer) -> Result<bool> {
         let (checksum, key) = (pointer.checksum_id(), Key::of(pointer));
         let [first, second, ..] = pointer.words;
@@ -188,7 +211,16 @@ impl LiveDedup {
             let [address, ..] = slot.addresses;
             address == [first, second] && slot.references > 0
         };
-        let known = self.entry(checksum, &key)?;
+        let known = match self.entry(checksum, &key) {
+            Err(error) if error.is_lasting() => {
+                tracing::error!(%error, ?pointer, "a reference to a block is not counted");
+                if let Some(tables) = self.tables.lock().get_mut(&checksum) {
+                    tables.uncounted.insert(key);
+                }
+                return Ok(true);
+            }
+            known => known?,
+        };
         if !known.is_some_and(|entry| entry.slots.iter().any(is_meant)) {
             return Ok(false);
         }

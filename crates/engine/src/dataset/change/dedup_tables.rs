@@ -4,8 +4,9 @@
 //! as are all new ones in pools with that feature. What is in the logs of fast dedup moves into the
 //! tables with the first group that is written; nothing is added to the logs. Invariant: an entry is
 //! in one table, that of its class, and in that table's histogram; a table without entries is gone.
+//! Where a table is damaged an entry may be in the one of another class, which everybody reads as well.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use cenote_codec::checksum::Algorithm as Checksum;
 use cenote_codec::compress::{self, Method};
@@ -51,6 +52,8 @@ pub(super) struct Tables {
     pub histograms: [Vec<Statistics>; 3],
     /// What the group met.
     pub entries: BTreeMap<Key, Entry>,
+    /// Blocks with a reference that no entry counts, for the table was damaged: none of them is freed.
+    pub uncounted: BTreeSet<Key>,
 }
 
 /// One table.
@@ -205,28 +208,60 @@ impl<'c, 'a> TableSync<'c, 'a> {
         if entry.old.is_some_and(|old| old.counted && old.slots == entry.slots) {
             return Ok(());
         }
-        if let Some(old) = entry.old.filter(|old| old.counted) {
-            self.count(old.class, key, &old.slots, Statistics::subtract);
-        }
+        let mut freed = Vec::new();
         for (index, slot) in entry.slots.iter_mut().enumerate() {
             if slot.is_used() && (index == DITTO || slot.references == 0) {
-                self.change.hooks.free(&key.pointer(slot, self.checksum))?;
+                freed.push(key.pointer(slot, self.checksum));
                 *slot = Physical::default();
             }
         }
+        let class = match self.put(key, &entry) {
+            // The table says what it said, and whoever asks it is told that it is damaged.
+            Err(error) if error.is_lasting() && entry.old.is_some() => {
+                tracing::error!(%error, "an entry of a damaged dedup table stays as it was");
+                return Ok(());
+            }
+            class => class?,
+        };
+        if let Some(old) = entry.old.filter(|old| old.counted) {
+            self.count(old.class, key, &old.slots, Statistics::subtract);
+        }
+        if let Some(class) = class {
+            self.count(class, key, &entry.slots, Statistics::add);
+        }
+        freed.iter().try_for_each(|pointer| self.change.hooks.free(pointer))
+    }
+
+    /// Puts an entry into the table of its class and takes it out of the one it was in; the class, if it
+    /// has references. Nothing is changed by what fails.
+    fn put(&mut self, key: &Key, entry: &Entry) -> Result<Option<Class>> {
         let references =
             entry.slots.iter().fold(0, |sum: u64, slot| sum.saturating_add(slot.references));
-        let class = match references {
-            0 => None,
-            1 => Some(Class::Unique),
-            _ => Some(Class::Duplicate),
+        let (class, other) = match references {
+            0 => (None, None),
+            1 => (Some(Class::Unique), Some(Class::Duplicate)),
+            _ => (Some(Class::Duplicate), Some(Class::Unique)),
         };
-        if let Some(old) = entry.old.filter(|old| Some(old.class) != class) {
-            let object = self.change.object(self.object(old.class)?)?;
+        let old = entry.old.map(|old| old.class);
+        if let Some(old) = old.filter(|old| Some(*old) != class) {
+            let object = self.change.object(self.object(old)?)?;
             zap::remove(&object, self.change.tx, &key.to_words()[..])?;
         }
-        let Some(class) = class else { return Ok(()) };
-        self.count(class, key, &entry.slots, Statistics::add);
+        let Some(class) = class else { return Ok(None) };
+        match self.store(class, key, entry) {
+            // What is in no table has no references, and would be freed.
+            Err(error) if error.is_lasting() && old != Some(class) => {
+                tracing::error!(%error, "an entry goes into the dedup table of another class");
+                let other = other.unwrap_or(class);
+                self.store(other, key, entry)?;
+                Ok(Some(other))
+            }
+            stored => stored.map(|()| Some(class)),
+        }
+    }
+
+    /// Puts an entry into the table of a class.
+    fn store(&mut self, class: Class, key: &Key, entry: &Entry) -> Result<()> {
         let value = match entry.slots.get(FLAT).filter(|_| self.tables.flat) {
             Some(slot) => ddt::Value::Flat(*slot, entry.since.unwrap_or(self.change.now)),
             None => ddt::Value::Legacy(Box::new(entry.slots)),
@@ -349,7 +384,12 @@ impl<'c, 'a> TableSync<'c, 'a> {
         for table in &mut self.tables.classes {
             table.open = None;
             if let Some(object) = table.object {
-                entries += Zap::open(change.object(object)?)?.count()?;
+                entries +=
+                    match change.object(object).and_then(Zap::open).and_then(|zap| zap.count()) {
+                        // Nobody knows how many: it stays.
+                        Err(error) if error.is_lasting() => 1,
+                        count => count?,
+                    };
             }
         }
         let tables = self.tables.classes.iter_mut().zip(&mut self.tables.histograms);

@@ -311,11 +311,11 @@ impl MosChange<'_> {
         self.drop_list(list)
     }
 
-    /// A head that goes away does not leave blocks of an intent log behind.
+    /// A head that goes away does not leave blocks of an intent log behind. The log it shows is its own, also
+    /// where its newest snapshot shows it, too: snapshots have none, and whoever begins with the content of one
+    /// has its header cleared in the same group.
     pub(super) fn give_up_log(&self, head: ObjectId, phys: &DslDataset) -> Result<()> {
-        // A log that is also a snapshot's is not the head's own.
-        let is_shared = phys.pointer.logical_birth() <= phys.previous_snapshot_txg;
-        if phys.pointer.is_hole() || is_shared {
+        if phys.pointer.is_hole() {
             return Ok(());
         }
         let block = self.mos.io().pipe.read(&phys.pointer, &sealed())?;

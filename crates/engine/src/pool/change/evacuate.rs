@@ -126,7 +126,7 @@ impl LivePool {
     /// Has the removal under way given up: what was copied is freed.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] if there is none.
+    /// [`ErrorKind::NotFound`] if there is none; what kept it from being given up.
     pub fn cancel_removal(&self) -> Result<()> {
         if active_removal(&self.mos)?.is_none() {
             return Err(Error::not_found("there is no removal in progress"));
@@ -136,7 +136,11 @@ impl LivePool {
         self.jobs.evacuating.wake();
         // The group after the one that is open has done it.
         self.sync()?;
-        self.sync()
+        self.sync()?;
+        match self.jobs.evacuating.trouble() {
+            Some(error) if active_removal(&self.mos)?.is_some() => Err(error),
+            _ => Ok(()),
+        }
     }
 
     /// Whether vdev `id` can be removed now.

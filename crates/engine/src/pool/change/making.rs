@@ -70,6 +70,7 @@ impl LivePool {
         self.change_closed(head)?;
         let catalog = change.catalog()?;
         self.check_log_header(change, catalog.dataset_by_id(head)?.phys.previous_snapshot)?;
+        self.forget_fresh(head);
         change.rollback(head)?;
         self.clear_log(change, head)?;
         self.when_done(move |live| live.set_unreplayed(head, None));
@@ -89,11 +90,11 @@ impl LivePool {
         }
     }
 
-    /// The log with this header is a snapshot's, and none of the head's that got its content in group `txg`.
-    fn note_foreign_log(&self, txg: Txg, header: &[u8]) -> Result<()> {
-        let log = (txg, LogHeader::decode(header)?.log);
+    /// The log with this header is none of `head`'s, which got the content of a snapshot in group `txg`.
+    fn note_foreign_log(&self, txg: Txg, head: ObjectId, header: &[u8]) -> Result<()> {
+        let log = (txg, head, LogHeader::decode(header)?.log);
         let mut all = self.foreign_logs.lock();
-        all.retain(|(of, _)| *of == txg);
+        all.retain(|(of, ..)| *of == txg);
         if all.contains(&log) {
             return Ok(());
         }
@@ -118,7 +119,7 @@ impl LivePool {
             // No MAC covers the header.
             Err(error) if error.kind() == ErrorKind::KeyNotLoaded => {
                 let set = self.sealed_set(&dataset)?;
-                self.note_foreign_log(change.tx.txg(), &header)?;
+                self.note_foreign_log(change.tx.txg(), head, &header)?;
                 set.set_zil_header(&[0; ZIL_HEADER])?;
                 self.fresh.lock().push(LiveDataset::new(head, set, sealed_policy(true)));
                 return Ok(());
@@ -129,7 +130,7 @@ impl LivePool {
         let encryptor = keys.map(|keys| keys as Arc<dyn Encryptor>);
         let context = ReadContext { objset: head.0, decryptor, ..ReadContext::default() };
         let set = ObjectSet::open_live(&self.io, dataset.phys.pointer, context)?;
-        self.note_foreign_log(change.tx.txg(), &header)?;
+        self.note_foreign_log(change.tx.txg(), head, &header)?;
         set.set_zil_header(&[0; ZIL_HEADER])?;
         let policy = ObjsetPolicy { copies: 1, encryptor, ..ObjsetPolicy::mos() };
         self.fresh.lock().push(LiveDataset::new(head, set, policy));

@@ -206,7 +206,6 @@ impl ProgramGroup<'_> {
             }
             ProgramStep::Rollback(name) => {
                 let head = self.check_rollback(name)?;
-                self.forget_fresh(head);
                 self.live.rollback_dataset(change, head)
             }
             ProgramStep::Bookmark { from, to } => {
@@ -310,7 +309,6 @@ impl ProgramGroup<'_> {
         if dataset.is_snapshot() {
             self.change.destroy_snapshot(dataset.id, defer)?;
         } else {
-            self.forget_fresh(dataset.id);
             self.live.change_closed(dataset.id)?;
             self.change.destroy_head(dataset.id)?;
         }
@@ -330,18 +328,6 @@ impl ProgramGroup<'_> {
     /// The head has got content in this group that is still to be written.
     fn is_fresh(&self, head: ObjectId) -> bool {
         self.live.fresh.lock().iter().any(|fresh| fresh.id() == head)
-    }
-
-    /// What the head has got in this group is not to be written: it goes, or gets something else.
-    fn forget_fresh(&self, head: ObjectId) {
-        let old: Vec<_> = self.live.fresh.lock().extract_if(.., |one| one.id() == head).collect();
-        if !old.is_empty() {
-            self.live.when_undone(move |live| {
-                let mut fresh = live.fresh.lock();
-                fresh.retain(|one| one.id() != head);
-                fresh.extend(old);
-            });
-        }
     }
 }
 

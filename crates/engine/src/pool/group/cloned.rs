@@ -21,6 +21,12 @@ impl LivePool {
             && catalog.key_object(&head.directory).is_ok_and(|key| key.is_none())
     }
 
+    /// How many of `pointers`, from the first on, can be given one reference more: what cannot be counted is
+    /// to be copied instead.
+    pub fn countable_clones(&self, pointers: &[BlockPointer]) -> usize {
+        self.clones.countable(&self.pool.mos(), pointers)
+    }
+
     /// Counts the references that group `txg`, of which nothing is written yet, adds.
     pub(in crate::pool) fn refer_to_cloned(&self, txg: Txg) -> Result<()> {
         let dirty = self.dirty_datasets(txg);

@@ -2,7 +2,8 @@
 //!
 //! Chapter 08, section 20. Entries of which something is in use are written to a new mapping, in order;
 //! when all are, it takes the place of the old one. Invariant: until then the old one is whole, and what
-//! the record in the metadata names is enough to go on after a crash, here or in OpenZFS.
+//! the record in the metadata names is enough to go on after a crash, here or in OpenZFS. Where something
+//! of it is damaged all of it stays as it is, and keeps nothing else.
 
 use std::sync::Arc;
 
@@ -11,6 +12,7 @@ use cenote_format::bytes::le32;
 use cenote_format::indirect_mapping::{Condensing, ENTRY, Mapping, MappingEntry, MappingHeader};
 use cenote_format::zap::Value;
 
+use super::hooks::GroupHooks;
 use super::store::MosStore;
 use super::{LivePool, mapping};
 use crate::alloc::{Obsolete, count_obsolete, destroy_obsolete};
@@ -43,28 +45,30 @@ struct Work {
 
 impl LivePool {
     /// Goes on condensing a mapping, or begins to.
-    pub(super) fn go_on_condensing(&self, change: &MosChange<'_>) -> Result<()> {
+    pub(super) fn go_on_condensing(&self, change: &MosChange<'_>, hooks: &GroupHooks<'_>) {
         if self.jobs.condensing.begin().is_none() {
-            return Ok(());
+            return;
         }
-        let record = match record(change.mos)? {
-            Some(record) => Some(record),
-            None => self.begin_condensing(change)?,
+        let portion = || {
+            let record = match record(change.mos)? {
+                Some(record) => Some(record),
+                None => self.begin_condensing(change)?,
+            };
+            let Some(record) = record else { return Ok(false) };
+            self.condense_portion(change, self.load_condensing(change, record)?)
         };
-        let outcome = match record {
-            Some(record) => {
-                let more = self.condense_portion(change, self.load_condensing(change, record)?)?;
-                Outcome { more, ..Outcome::default() }
-            }
-            None => Outcome::default(),
+        let outcome = match self.all_or_nothing(change.tx.txg(), hooks, portion) {
+            Ok(more) => Outcome { more, ..Outcome::default() },
+            Err(error) => Outcome { trouble: Some(error), ..Outcome::default() },
         };
         self.jobs.end(&self.jobs.condensing, outcome);
-        Ok(())
     }
 
-    /// Something became obsolete: enough, perhaps.
+    /// Something became obsolete: enough, perhaps. A job that is stuck is tried again when others are.
     pub(super) fn wake_condensing(&self) {
-        if self.allocator.obsolete().iter().any(|removed| self.is_worthwhile(removed)) {
+        if self.jobs.condensing.trouble().is_none()
+            && self.allocator.obsolete().iter().any(|removed| self.is_worthwhile(removed))
+        {
             self.jobs.condensing.wake();
         }
     }
@@ -83,6 +87,7 @@ impl LivePool {
         let mut store = MosStore::new(change);
         let aside = self.allocator.set_obsolete_aside(&mut store, removed.vdev)?;
         let Some(obsolete_map) = aside else { return Ok(None) };
+        self.when_done(move |live| live.allocator.forget_obsolete_map(removed.vdev));
         let mapping = mapping::new_mapping(change, change.is_enabled("obsolete_counts")?)?;
         let record = Condensing { vdev: removed.vdev.into(), obsolete_map, mapping };
         let directory = change.mos.object(OBJECT_DIRECTORY)?;

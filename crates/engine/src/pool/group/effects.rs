@@ -5,7 +5,7 @@
 //! task can fail any more; what must happen at once says with [`LivePool::when_undone`] how it is
 //! taken back. Only the thread that writes groups runs tasks, one after another.
 
-use cenote_format::{BlockPointer, Txg};
+use cenote_format::{BlockPointer, ObjectId, Txg};
 
 use super::hooks::GroupHooks;
 use super::{Answers, LivePool, Relaxed, Task};
@@ -83,6 +83,21 @@ impl LivePool {
             }
         }
         done
+    }
+
+    /// What the head has got in this group is not to be written: it goes, or gets something else.
+    pub(in crate::pool) fn forget_fresh(&self, head: ObjectId) {
+        let mut fresh = self.fresh.lock();
+        let all = fresh.len();
+        let made_before = self.effects.lock().as_ref().map_or(all, |effects| effects.fresh);
+        let newer = fresh.split_off(made_before.min(all));
+        let old: Vec<_> = fresh.extract_if(.., |one| one.id() == head).collect();
+        fresh.extend(newer.into_iter().filter(|one| one.id() != head));
+        drop(fresh);
+        if let Some(effects) = self.effects.lock().as_mut() {
+            effects.fresh = effects.fresh.saturating_sub(old.len());
+        }
+        self.when_undone(move |live| live.fresh.lock().extend(old));
     }
 
     /// One step of a task that consists of them: all of it, or, if it fails, nothing.

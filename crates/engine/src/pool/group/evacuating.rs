@@ -4,7 +4,8 @@
 //! and extends the mapping in the same group; what was freed before is left out. When nothing is left a
 //! later group puts a vdev in the place of the old one that tells where everything is. Invariant: a
 //! group's mapping leads only to what is on the disks with that group; until the vdev is gone
-//! everything is still there, too, so that a removal can be given up at any moment.
+//! everything is still there, too, so that a removal can be given up at any moment. What fails changes
+//! nothing of its group.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -149,32 +150,32 @@ impl LivePool {
         if portion.anew {
             self.evacuation.failures.store(0, Relaxed);
         }
-        let end = match portion.canceled {
-            true => {
-                self.give_up_removal(change, &own, state)?;
-                self.jobs.end(job, Outcome::default());
-                return Ok(());
-            }
-            false => self.copy_portion(change, &own, &mut state)?,
-        };
+        let txg = change.tx.txg();
+        if portion.canceled {
+            let left = state.to_copy.saturating_sub(state.copied);
+            let done =
+                self.all_or_nothing(txg, hooks, || self.give_up_removal(change, &own, state));
+            self.jobs.end(job, ended(done, left));
+            return Ok(());
+        }
+        let end = self.copy_portion(change, hooks, &own, &mut state)?;
         let left = state.to_copy.saturating_sub(state.copied);
         let outcome = match end {
             End::Copied(done) => {
                 self.evacuation.failures.store(0, Relaxed);
                 Outcome { done, left, more: true, trouble: None }
             }
-            End::Through => match self.refuse_to_leave_behind() {
-                Ok(()) => {
-                    self.finish_removal(change, &own, state)?;
-                    Outcome::default()
-                }
-                // Nothing is lost as long as the vdev is there.
-                Err(error) => Outcome { done: 0, left, more: false, trouble: Some(error) },
-            },
-            End::Doubtful => {
-                let trouble = self.all_or_nothing(change.tx.txg(), hooks, || {
-                    self.have_sides_told_apart(change, own.id)
+            End::Through => {
+                let done = self.all_or_nothing(txg, hooks, || {
+                    self.refuse_to_leave_behind()?;
+                    self.finish_removal(change, &own, state)
                 });
+                // Nothing is lost as long as the vdev is there.
+                ended(done, left)
+            }
+            End::Doubtful => {
+                let tell = || self.have_sides_told_apart(change, own.id);
+                let trouble = self.all_or_nothing(txg, hooks, tell);
                 Outcome { done: 0, left, more: false, trouble: Some(trouble.unwrap_or_else(|e| e)) }
             }
             End::Failed(error) if !self.vdevs().is_readable(own.id) => {
@@ -183,8 +184,8 @@ impl LivePool {
             }
             End::Failed(error) if self.evacuation.failures.fetch_add(1, Relaxed) >= TRIES => {
                 tracing::error!(vdev = own.id, %error, "the removal is given up");
-                self.give_up_removal(change, &own, state)?;
-                Outcome::default()
+                let give_up = || self.give_up_removal(change, &own, state);
+                ended(self.all_or_nothing(txg, hooks, give_up), left)
             }
             End::Failed(error) => Outcome { done: 0, left, more: true, trouble: Some(error) },
         };
@@ -207,6 +208,7 @@ impl LivePool {
     fn copy_portion(
         &self,
         change: &MosChange<'_>,
+        hooks: &GroupHooks<'_>,
         own: &Emptied,
         state: &mut RemovalState,
     ) -> Result<End> {
@@ -251,9 +253,17 @@ impl LivePool {
         if entries.is_empty() {
             return Ok(failure.unwrap_or(End::Through));
         }
-        self.record_copies(change, own, &entries)?;
-        state.copied = state.copied.saturating_add(copied);
-        mapping::put_removal_state(change, state)?;
+        let more = RemovalState { copied: state.copied.saturating_add(copied), ..*state };
+        let recorded = self.all_or_nothing(txg, hooks, || {
+            self.record_copies(change, own, &entries)?;
+            mapping::put_removal_state(change, &more)
+        });
+        if let Err(error) = recorded {
+            entries.iter().try_for_each(|(_, dva)| self.allocator.free(dva, txg, txg))?;
+            return Ok(End::Failed(error));
+        }
+        *state = more;
+        self.take_over_copies(&entries, txg)?;
         Ok(End::Copied(copied))
     }
 
@@ -342,7 +352,7 @@ impl LivePool {
         Ok(true)
     }
 
-    /// Extends the mapping by what was copied, and frees the copies of what was not in use.
+    /// Extends the mapping in the metadata by what was copied.
     fn record_copies(&self, change: &MosChange<'_>, own: &Emptied, copies: &[Copy]) -> Result<()> {
         let txg = change.tx.txg();
         let entry = |(piece, dva): &Copy| {
@@ -352,9 +362,15 @@ impl LivePool {
         let entries: Vec<(MappingEntry, u32)> = copies.iter().map(entry).collect();
         mapping::extend_mapping(change, own.objects.mapping, &entries)?;
         let end = copies.last().map_or(0, |(piece, _)| piece.end);
-        mapping::add_birth(change, own.objects.births, Birth { end_offset: end, txg })?;
-        let only: Vec<MappingEntry> = entries.into_iter().map(|(entry, _)| entry).collect();
-        self.allocator.note_moved(&only)?;
+        mapping::add_birth(change, own.objects.births, Birth { end_offset: end, txg })
+    }
+
+    /// Extends the mapping in memory by what was copied and is recorded, and frees the copies of what was not
+    /// in use.
+    fn take_over_copies(&self, copies: &[Copy], txg: Txg) -> Result<()> {
+        let entry = |(piece, dva): &Copy| MappingEntry { source: piece.start, destination: *dva };
+        let entries: Vec<MappingEntry> = copies.iter().map(entry).collect();
+        self.allocator.note_moved(&entries)?;
         for (piece, dva) in copies {
             for (start, end) in &piece.gaps {
                 let offset = dva.offset.saturating_add(start.saturating_sub(piece.start));
@@ -434,8 +450,8 @@ impl LivePool {
     ) -> Result<()> {
         let (id, txg) = (own.id, change.tx.txg());
         let vdevs = self.vdevs();
-        *self.evacuation.doubt.lock() = None;
-        self.allocator.free_copies(&mut MosStore::new(change), txg)?;
+        let copied = self.allocator.copied_in_use()?;
+        self.allocator.destroy_obsolete_of_moved(&mut MosStore::new(change))?;
         mapping::free_mapping(change, own.objects.mapping)?;
         change.mos.free_object(change.tx, own.objects.births)?;
         change.remove_reference(mapping::FEATURE)?;
@@ -447,7 +463,13 @@ impl LivePool {
         change.log_event("vdev remove canceled", None, &words)?;
         self.change_topology(|topology| topology.removing(id, None, txg))?;
         let is_passive = top.top.is_some_and(|facts| facts.non_allocating == Some(1));
-        self.allocator.keep_vdev(id, is_passive);
+        self.when_done(move |live| {
+            *live.evacuation.doubt.lock() = None;
+            if let Err(error) = live.allocator.free_copies(&copied, txg) {
+                tracing::error!(vdev = id, %error, "the space of copies is lost");
+            }
+            live.allocator.keep_vdev(id, is_passive);
+        });
         Ok(())
     }
 
@@ -464,6 +486,14 @@ impl LivePool {
                 vdevs.add_missing_txgs(leaf.guid, FIRST..txg.0.saturating_add(1));
             }
         }
+    }
+}
+
+/// How the last portion ended: with `left` bytes not copied if it failed.
+fn ended(done: Result<()>, left: u64) -> Outcome {
+    match done {
+        Ok(()) => Outcome::default(),
+        Err(error) => Outcome { done: 0, left, more: false, trouble: Some(error) },
     }
 }
 

@@ -108,7 +108,7 @@ impl PoolHooks for GroupHooks<'_> {
     }
 
     fn free_log(&self, head: ObjectId, header: &Header) -> Result<()> {
-        if self.live.foreign_logs.lock().contains(&(self.txg, header.log)) {
+        if self.live.foreign_logs.lock().contains(&(self.txg, head, header.log)) {
             return Ok(());
         }
         if self.live.datasets.lock().contains_key(&head) || header.claim_txg.0 == 0 {
@@ -147,11 +147,13 @@ impl PoolHooks for GroupHooks<'_> {
     }
 
     fn head_destroyed(&self, head: ObjectId) {
+        self.live.forget_fresh(head);
         self.note_for_scan(DatasetEvent::HeadDestroyed(head));
         self.live.when_done(move |live| live.forget_errors_of(head));
     }
 
     fn heads_swapped(&self, one: ObjectId, other: ObjectId) {
+        self.live.foreign_logs_swapped(one, other);
         self.note_for_scan(DatasetEvent::Swapped(one, other));
         self.live.when_done(move |live| live.errors_swapped(one, other));
     }
@@ -178,6 +180,21 @@ impl PoolHooks for GroupHooks<'_> {
 }
 
 impl LivePool {
+    /// Two heads have exchanged their content, and the logs that are not theirs with it.
+    fn foreign_logs_swapped(&self, one: ObjectId, other: ObjectId) {
+        let swap = move |live: &Self| {
+            for (_, head, _) in live.foreign_logs.lock().iter_mut() {
+                *head = match *head {
+                    head if head == one => other,
+                    head if head == other => one,
+                    head => head,
+                };
+            }
+        };
+        swap(self);
+        self.when_undone(swap);
+    }
+
     /// What the pool offers to its datasets, as of now.
     pub fn capacity(&self) -> PoolCapacity {
         self.capacity_but(self.allocator.held_by_checkpoint())

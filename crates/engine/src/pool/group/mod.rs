@@ -160,9 +160,9 @@ pub struct LivePool {
     pub(super) fails: AtomicU64,
     /// Sets that tasks of the present group made.
     pub(super) fresh: Mutex<Vec<Arc<LiveDataset>>>,
-    /// First blocks of the intent logs that snapshots have, and that heads which went back to them in this group do
-    /// not have although it still looks so.
-    pub(super) foreign_logs: Mutex<Vec<(Txg, BlockPointer)>>,
+    /// Heads that got the content of a snapshot in this group, and the first block of an intent log that each of them
+    /// does not have although it still looks so.
+    pub(super) foreign_logs: Mutex<Vec<(Txg, ObjectId, BlockPointer)>>,
     pub(super) tasks: Mutex<Vec<Task>>,
     /// Objects of the meta object set that the group being written has written.
     pub(super) written: Mutex<BTreeSet<ObjectId>>,

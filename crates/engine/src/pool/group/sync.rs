@@ -96,7 +96,7 @@ impl LivePool {
         self.go_on_discarding(change, txg)?;
         self.go_on_evacuating(change, hooks)?;
         self.go_on_expanding(change)?;
-        self.go_on_condensing(change)?;
+        self.go_on_condensing(change, hooks);
         self.go_on_scanning(change, hooks);
         self.go_on_rebuilding(change, hooks);
         self.go_on_sweeping(change, hooks);
