@@ -265,11 +265,13 @@ impl VdevTree {
     /// As [`VdevTree::repair`] for blocks born in `birth`: durable after [`VdevTree::flush`], which notes
     /// what it failed for as missed.
     pub fn resilver(&self, repairs: &[Repair], birth: Txg) -> Vec<Result<(), DeviceError>> {
-        for repair in repairs {
+        let answers = self.repair(repairs);
+        // Not before: a flush that comes first would have taken it for durable.
+        for (repair, _) in repairs.iter().zip(&answers).filter(|(_, answer)| answer.is_ok()) {
             let own = self.leaves.iter().filter(|leaf| leaf.config.guid == repair.leaf);
             own.for_each(|leaf| leaf.wrote(birth));
         }
-        self.repair(repairs)
+        answers
     }
 
     /// The device of a leaf that may be written.

@@ -380,6 +380,18 @@ impl Leaf {
         *self.missing.write() = ranges;
     }
 
+    /// Exchanges the txgs whose data it does not have; nobody adds one meanwhile. True if they are others now.
+    pub(super) fn alter_missing(
+        &self,
+        alter: impl FnOnce(&[Range<u64>]) -> Vec<Range<u64>>,
+    ) -> bool {
+        let mut missing = self.missing.write();
+        let left = alter(&missing);
+        let is_other = left != *missing;
+        *missing = left;
+        is_other
+    }
+
     /// Adds txgs whose data it does not have. False if all were known.
     pub(super) fn add_missing(&self, range: Range<u64>) -> bool {
         add_range(&mut self.missing.write(), range)

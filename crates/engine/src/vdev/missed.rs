@@ -142,23 +142,21 @@ impl VdevTree {
         let all = self.leaves.iter().filter(|leaf| is_done(leaf.config.guid));
         let own = all.filter(|leaf| self.may_write(leaf));
         for leaf in own {
-            let known = leaf.missing();
-            // Who missed something since goes on failing, and may not even have an uberblock that tells.
-            if known.last().is_some_and(|range| range.end > end.0) {
-                continue;
-            }
-            let mut left: Vec<Range<u64>> = Vec::new();
-            for range in &known {
-                let again =
-                    failed.range(Txg(range.start)..Txg(range.end.min(end.0).max(range.start)));
-                left.extend(again.map(|txg| txg.0..txg.0.saturating_add(1)));
-                let rest = range.start.max(end.0)..range.end;
-                left.extend((!rest.is_empty()).then_some(rest));
-            }
-            if left != known {
-                leaf.set_missing(left);
-                any = true;
-            }
+            any |= leaf.alter_missing(|known| {
+                // Who missed something since goes on failing, and may not even have an uberblock that tells.
+                if known.last().is_some_and(|range| range.end > end.0) {
+                    return known.to_vec();
+                }
+                let mut left: Vec<Range<u64>> = Vec::new();
+                for range in known {
+                    let again =
+                        failed.range(Txg(range.start)..Txg(range.end.min(end.0).max(range.start)));
+                    left.extend(again.map(|txg| txg.0..txg.0.saturating_add(1)));
+                    let rest = range.start.max(end.0)..range.end;
+                    left.extend((!rest.is_empty()).then_some(rest));
+                }
+                left
+            });
         }
         if any {
             self.missed_changes.fetch_add(1, Relaxed);

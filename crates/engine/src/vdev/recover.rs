@@ -415,7 +415,12 @@ impl Gatherer<'_> {
             return Ok(Source::Nothing);
         };
         let target = self.planner.spare_target(*draid, *spare, extent.offset)?;
+        let away = self.away.borrow().len();
         let mut source = self.gather(target, extent, batch, depth + 1)?;
+        if self.away.borrow().len() > away {
+            // Who cannot be asked for the spare's is the child; the spare is who lacks it.
+            self.away.borrow_mut().push(*leaf);
+        }
         if self.planner.tree.leaves.get(*leaf).is_some_and(|leaf| leaf.misses(self.birth)) {
             source.is_stale();
         }

@@ -263,6 +263,8 @@ impl LivePool {
         let before = self.vdevs();
         let Detached { topology, leaf: gone, unspared } =
             before.topology().detach(leaf, change.tx.txg())?;
+        // What is on its way counts as written because both have it: then it is known which do.
+        self.submit.flush(&before)?;
         if before.is_required(leaf) && !before.is_blank(leaf) {
             return Err(Error::new(ErrorKind::Busy, NO_REPLICAS));
         }

@@ -88,11 +88,6 @@ impl LivePool {
         if !state.left.is_empty() {
             return self.read_entries(place, state, seen).map(|()| false);
         }
-        if state.until.is_none() && seen < place.record.max_txg {
-            // Everything that may be lacking is to be seen.
-            self.gate.want(self.gate.figures().open);
-            return Err(Error::new(ErrorKind::Busy, "groups are on their way"));
-        }
         if !state.is_end {
             let after = state.until;
             let (entries, is_all) =

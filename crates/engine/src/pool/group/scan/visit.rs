@@ -90,6 +90,13 @@ impl LivePool {
     /// Visits a portion of what the scan has left, if it has anything to do.
     pub(super) fn visit_portion(&self) {
         let visited = match self.place() {
+            Some(place) if self.pool.uberblock().txg < place.record.max_txg => {
+                // All that may be lacking is to be seen, also what was placed early in groups on their way.
+                if !self.options.inline {
+                    self.gate.want(self.gate.figures().open);
+                }
+                Err(Error::new(ErrorKind::Busy, "groups are on their way"))
+            }
             Some(place) if self.gate.suspension().is_none() => match place.to_be_begun {
                 Some(dataset) => self.begin_dataset(dataset, place.serial),
                 None => match self.visit_in_order(&place) {
