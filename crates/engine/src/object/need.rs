@@ -24,7 +24,7 @@ struct Range {
 impl Object {
     /// Whether blocks `first..=last` can be written: the indirect blocks above them are read, but for
     /// those that the newest group with changes changes already.
-    pub(super) fn need_to_write(&self, first: u64, last: u64) -> Result<()> {
+    pub(crate) fn need_to_write(&self, first: u64, last: u64) -> Result<()> {
         let Some(live) = &self.live else { return Ok(()) };
         let wanted = {
             let state = live.state.read();

@@ -26,6 +26,8 @@ pub trait BlockSource {
 ///
 /// The caller of a ZAP change makes sure that nobody else changes the same ZAP meanwhile.
 pub trait BlockSink: BlockSource {
+    /// Reads what is needed to write block `id`: where that cannot be read, nothing is begun.
+    fn ready_to_write(&self, id: u64) -> Result<()>;
     /// Replaces block `id`, whole: exactly `block_size` bytes.
     fn write_block(&self, tx: &Tx, id: u64, data: Bytes) -> Result<()>;
     /// Overwrites bytes from `offset` of the object on, within one block.
@@ -61,6 +63,10 @@ impl BlockSource for Object {
 }
 
 impl BlockSink for Object {
+    fn ready_to_write(&self, id: u64) -> Result<()> {
+        self.need_to_write(id, id)
+    }
+
     fn write_block(&self, tx: &Tx, id: u64, data: Bytes) -> Result<()> {
         Object::write_block(self, tx, id, data)
     }

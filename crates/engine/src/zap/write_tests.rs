@@ -22,15 +22,17 @@ struct Memory(RefCell<Blocks>);
 struct Blocks {
     size: usize,
     blocks: Vec<Bytes>,
+    /// What leads to blocks from this one on cannot be read.
+    unready: Option<u64>,
 }
 
 impl Memory {
     fn new(size: usize) -> Self {
-        Self(RefCell::new(Blocks { size, blocks: Vec::new() }))
+        Self(RefCell::new(Blocks { size, ..Blocks::default() }))
     }
     fn of(data: &[u8], size: usize) -> Self {
         let blocks = data.chunks(size).map(Bytes::copy_from_slice).collect();
-        Self(RefCell::new(Blocks { size, blocks }))
+        Self(RefCell::new(Blocks { size, blocks, unready: None }))
     }
 }
 
@@ -53,7 +55,15 @@ impl BlockSource for &Memory {
 }
 
 impl BlockSink for &Memory {
+    fn ready_to_write(&self, id: u64) -> Result<()> {
+        match self.0.borrow().unready.is_some_and(|from| id >= from) {
+            true => Err(Error::new(ErrorKind::Io, "not to be read")),
+            false => Ok(()),
+        }
+    }
+
     fn write_block(&self, _tx: &Tx, id: u64, data: Bytes) -> Result<()> {
+        self.ready_to_write(id)?;
         let mut inner = self.0.borrow_mut();
         assert_eq!(data.len(), inner.size);
         while inner.blocks.len() <= id as usize {
@@ -392,6 +402,35 @@ fn a_growth_left_half_done_is_finished() {
     let zap = Zap::open(&memory).unwrap();
     assert!(zap.fat_header().unwrap().settings.flags & FLAG_PRE_HASHED != 0);
     assert!((0..number).all(|n| zap.lookup_words(&key(n)).unwrap() == Some(Value::of_u64(n))));
+}
+
+#[test]
+fn a_leaf_whose_other_half_cannot_be_written_is_not_split() {
+    let memory = Memory::new(4096);
+    let settings = KeySettings { flags: FLAG_HASH64 | FLAG_UINT64_KEY, ..KeySettings::default() };
+    create_fat(&&memory, &tx(), &NewFat { settings, block_shift: 12 }).unwrap();
+    let insert = |number: u64| insert_u64(&&memory, &tx(), &[number, 1][..], number);
+    let (mut there, mut refused) = (Vec::new(), 0);
+    for number in 1..20_000 {
+        // Now and then the end of the object cannot be read for a while.
+        let count = (&memory).block_count();
+        memory.0.borrow_mut().unready = (number % 3 == 1).then_some(count);
+        match insert(number) {
+            Ok(()) => there.push(number),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Io, "{error}");
+                refused += 1;
+            }
+        }
+    }
+    assert!(refused > 10 && there.len() > 10_000, "{refused}");
+    memory.0.borrow_mut().unready = None;
+    walk(&memory);
+    let zap = Zap::open(&memory).unwrap();
+    for number in there {
+        let found = zap.lookup_words(&[number, 1]).unwrap();
+        assert_eq!(found.and_then(|value| value.as_u64()), Some(number));
+    }
 }
 
 #[test]

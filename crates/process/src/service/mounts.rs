@@ -334,6 +334,10 @@ impl Mounts {
         let name = &dataset.name;
         let refuse =
             |kind, reason: String| Failure::new(kind, format!("cannot mount '{name}': {reason}"));
+        // Two sessions of one filesystem would not know of each other.
+        if let Some((kind, reason)) = self.refusal(name) {
+            return Err(refuse(kind, reason.into()));
+        }
         let by_hand = request.at.is_some();
         let place = |kind, reason: &str| {
             Failure::new(kind, format!("cannot mount '{}': {reason}", path.display()))

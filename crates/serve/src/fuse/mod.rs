@@ -283,10 +283,7 @@ impl Mounted {
         if !self.has_left() {
             mount::unmount(&self.mountpoint)?;
         }
-        let patience = if self.has_left() { Duration::ZERO } else { END_TIME };
-        let ended = self.session.wait_end(Some(patience));
-        self.has_left.store(!ended, Relaxed);
-        if ended { Ok(()) } else { Err(MountError::Elsewhere) }
+        if self.ends() { Ok(()) } else { Err(MountError::Elsewhere) }
     }
 
     /// Unmounts even if files are in use: those who use them get ENOTCONN, also where it stays mounted.
@@ -302,8 +299,16 @@ impl Mounted {
             handler.cut_off(false);
             return Err(error);
         }
-        self.has_left.store(!self.session.wait_end(Some(END_TIME)), Relaxed);
+        self.ends();
         Ok(())
+    }
+
+    /// It was unmounted here: whether that was the only place. Who has left before is not waited for.
+    fn ends(&self) -> bool {
+        let patience = if self.has_left() { Duration::ZERO } else { END_TIME };
+        let ends = self.session.wait_end(Some(patience)) || self.session.is_let_go();
+        self.has_left.store(!ends, Relaxed);
+        ends
     }
 
     /// Whether it was unmounted where it was mounted, and is served at other places only.

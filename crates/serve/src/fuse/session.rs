@@ -148,6 +148,11 @@ impl Session {
         *stage == Stage::Ended
     }
 
+    /// The kernel has let go of it everywhere, though not everything may be forgotten yet.
+    pub(super) fn is_let_go(&self) -> bool {
+        self.crew.lock().gone || !self.is_alive()
+    }
+
     /// Whether requests are still being served.
     pub(super) fn is_alive(&self) -> bool {
         *self.stage.lock() != Stage::Ended

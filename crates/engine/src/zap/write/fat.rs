@@ -203,7 +203,7 @@ impl<'a, S: BlockSink> FatWriter<'a, S> {
                 self.write_leaf(id, leaf)?;
                 return self.write_header();
             }
-            if let Err(error) = self.prepare_split(&leaf) {
+            if let Err(error) = self.prepare_split(id, &leaf) {
                 // What was split before stays so: leave a ZAP that is whole.
                 self.write_leaf(id, leaf)?;
                 self.write_header()?;
@@ -218,13 +218,15 @@ impl<'a, S: BlockSink> FatWriter<'a, S> {
         }
     }
 
-    /// Makes the pointer table large enough for the halves of `leaf`.
-    fn prepare_split(&mut self, leaf: &LeafBuilder) -> Result<()> {
+    /// Makes the pointer table large enough for the halves of `leaf`, and sees to it that both can be written: the
+    /// table must not lead to one that was not.
+    fn prepare_split(&mut self, id: u64, leaf: &LeafBuilder) -> Result<()> {
         self.finish_growth()?;
-        match u32::from(leaf.header().prefix_len) == self.body.header.table.shift {
-            true => self.grow_table(),
-            false => Ok(()),
+        if u32::from(leaf.header().prefix_len) == self.body.header.table.shift {
+            self.grow_table()?;
         }
+        self.sink.ready_to_write(id)?;
+        self.sink.ready_to_write(self.body.header.free_block)
     }
 
     /// Splits leaf `id`, writes the half without `hash` and returns the other.
