@@ -11,8 +11,6 @@ mod users_place;
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
@@ -22,7 +20,6 @@ use cenote_control::changes::{MountRequest, UnmountRequest};
 use cenote_control::mounted_places::MountedPlaces;
 use cenote_control::protocol::{Failure, FailureKind};
 use cenote_control::report::{DatasetKind, DatasetReport, UnreplayedLog};
-use cenote_control::terminal::words_of;
 use cenote_engine::pool::Pool;
 use cenote_posix::SnapshotAdmin;
 use cenote_posix::control_directory::SNAPSHOTS;
@@ -331,18 +328,30 @@ impl Mounts {
         request: &MountRequest,
         covered: Vec<PathBuf>,
     ) -> Result<(), Failure> {
+        // Two sessions of one filesystem would not know of each other.
+        if let Some((kind, reason)) = self.refusal(&dataset.name) {
+            return Err(Failure::new(kind, format!("cannot mount '{}': {reason}", dataset.name)));
+        }
+        self.mount_once(pool, dataset, path, request, covered)
+    }
+
+    fn mount_once(
+        &self,
+        pool: &Arc<Pool>,
+        dataset: &DatasetReport,
+        path: &Path,
+        request: &MountRequest,
+        covered: Vec<PathBuf>,
+    ) -> Result<(), Failure> {
         let name = &dataset.name;
         let refuse =
             |kind, reason: String| Failure::new(kind, format!("cannot mount '{name}': {reason}"));
-        // Two sessions of one filesystem would not know of each other.
-        if let Some((kind, reason)) = self.refusal(name) {
-            return Err(refuse(kind, reason.into()));
-        }
         let by_hand = request.at.is_some();
         let place = |kind, reason: &str| {
             Failure::new(kind, format!("cannot mount '{}': {reason}", path.display()))
         };
-        let pinned = pinned(path, request).map_err(|(kind, reason)| place(kind, &reason))?;
+        let pinned =
+            users_place::pinned(path, request).map_err(|(kind, reason)| place(kind, &reason))?;
         self.cover(&[path.to_path_buf()], |_| true);
         let value = |name: &str| dataset.properties.value(name).unwrap_or("");
         let may_cover = by_hand || request.overlay || value("overlay") != "off";
@@ -652,6 +661,12 @@ impl Mounts {
             if is_settled {
                 break;
             }
+            if Instant::now() + LEAVING >= end {
+                // Somebody unmounted it here, and others have it elsewhere.
+                let table = self.table.now();
+                let left = table.values().filter(|mount| is_leaving(mount));
+                left.for_each(|mount| mount.mounted.leave());
+            }
             std::thread::sleep(LEAVING);
         }
         let table = self.table.now();
@@ -777,24 +792,6 @@ impl Mounts {
 
 fn find(datasets: &dyn Datasets, name: &str) -> Result<DatasetReport, Failure> {
     datasets.find(name).ok_or_else(|| no_dataset(name))
-}
-
-/// Makes the directory if it is to be made; for who is not root it is opened, and nothing else is mounted on.
-fn pinned(path: &Path, request: &MountRequest) -> Result<Option<OwnedFd>, (FailureKind, String)> {
-    let Some(user) = request.on_behalf else {
-        return prepare(path, request.at.is_none()).map(|()| None).map_err(|error| {
-            let reason = format!("failed to create mountpoint: {}", words_of(&error));
-            (FailureKind::Other, reason)
-        });
-    };
-    let opened = users_place::open(path, user).map(Some);
-    opened.map_err(|reason| (FailureKind::Permission, format!("permission denied: {reason}")))
-}
-
-/// Makes the directory if it is to be made. What a dead pool process left there is replaced as the
-/// mount is made.
-fn prepare(path: &Path, make: bool) -> io::Result<()> {
-    if make && !fuse::is_dead(path) { fs::create_dir_all(path) } else { Ok(()) }
 }
 
 fn asks_remount(request: &MountRequest) -> bool {

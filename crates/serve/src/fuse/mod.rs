@@ -311,6 +311,11 @@ impl Mounted {
         ends
     }
 
+    /// Somebody has unmounted it where it was mounted, and it is still served.
+    pub fn leave(&self) {
+        self.has_left.store(self.is_alive(), Relaxed);
+    }
+
     /// Whether it was unmounted where it was mounted, and is served at other places only.
     pub fn has_left(&self) -> bool {
         self.has_left.load(Relaxed)

@@ -1,13 +1,18 @@
-//! Where a user who is not root may have something mounted.
+//! The directory that something is mounted on, and where a user who is not root may have that.
 //!
-//! Invariant: the directory is his own, and nobody but root can put another one under any name on the way there:
+//! Invariant: such a user's directory is his own, and nobody but root can put another one under any name on the way there:
 //! each directory above it is itself mounted on, or has a name in one that only root writes to. It is held open from
 //! the check to the mount.
 
-use std::fs::File;
+use std::fs::{self, File};
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Component, Path};
 
+use cenote_control::changes::MountRequest;
+use cenote_control::protocol::FailureKind;
+use cenote_control::terminal::words_of;
+use cenote_serve::fuse;
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Stat, Uid, chownat, fstat, mkdirat, openat};
 use rustix::io::Errno;
 
@@ -97,6 +102,27 @@ pub(super) fn restrict(temporary: &mut Temporary) {
         temporary.retain(|(other, _)| *other != name);
         temporary.push((name, "off"));
     }
+}
+
+/// Makes the directory if it is to be made; for who is not root it is opened, and nothing else is mounted on.
+pub(super) fn pinned(
+    path: &Path,
+    request: &MountRequest,
+) -> Result<Option<OwnedFd>, (FailureKind, String)> {
+    let Some(user) = request.on_behalf else {
+        return prepare(path, request.at.is_none()).map(|()| None).map_err(|error| {
+            let reason = format!("failed to create mountpoint: {}", words_of(&error));
+            (FailureKind::Other, reason)
+        });
+    };
+    let opened = open(path, user).map(Some);
+    opened.map_err(|reason| (FailureKind::Permission, format!("permission denied: {reason}")))
+}
+
+/// Makes the directory if it is to be made. What a dead pool process left there is replaced as the
+/// mount is made.
+fn prepare(path: &Path, make: bool) -> io::Result<()> {
+    if make && !fuse::is_dead(path) { fs::create_dir_all(path) } else { Ok(()) }
 }
 
 #[cfg(test)]
