@@ -399,10 +399,8 @@ impl Mounts {
             };
             refuse(kind, error.to_string())
         })?;
-        let at = path.to_path_buf();
-        let request = request.clone();
-        let number = self.made.fetch_add(1, Relaxed);
-        let mounted = Arc::new(mounted);
+        let (at, request) = (path.to_path_buf(), request.clone());
+        let (number, mounted) = (self.made.fetch_add(1, Relaxed), Arc::new(mounted));
         self.table.put(name, Mount { at, number, mounted, files, temporary, request });
         Ok(())
     }
