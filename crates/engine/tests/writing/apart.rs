@@ -255,8 +255,13 @@ fn newest(disks: &Disks) -> Uberblock {
     all.into_iter().flatten().max_by(|a, b| a.compare_recency(b)).unwrap()
 }
 
-/// Has the property, and writes activity often.
-fn shared(disks: &Disks, live: Arc<LivePool>) -> Arc<LivePool> {
+/// A mirror that has the property, and writes activity often; none where hosts cannot be told apart.
+fn shared() -> Option<(Disks, Arc<LivePool>)> {
+    if HostIdentity::of_this_machine().id == 0 {
+        eprintln!("skipped: this machine has no host id");
+        return None;
+    }
+    let (disks, live) = Disks::create(VdevKind::Mirror, 2);
     live.export().unwrap();
     drop(live);
     let opener: Arc<dyn Opener> = Arc::new(disks.clone());
@@ -267,17 +272,12 @@ fn shared(disks: &Disks, live: Arc<LivePool>) -> Arc<LivePool> {
     let live = LivePool::open(&pools[0], &options, write).unwrap();
     live.set_pool_property(PropertyInput::number("multihost", 1)).unwrap();
     live.sync().unwrap();
-    live
+    Some((disks, live))
 }
 
 #[test]
 fn who_was_cut_off_does_not_go_on_when_another_host_has_the_pool() {
-    if HostIdentity::of_this_machine().id == 0 {
-        eprintln!("skipped: this machine has no host id");
-        return;
-    }
-    let (disks, live) = Disks::create(VdevKind::Mirror, 2);
-    let live = shared(&disks, live);
+    let Some((disks, live)) = shared() else { return };
     let object = object(&live);
     object.write(&live.begin().unwrap(), 0, &noise(1 << 20, 1)).unwrap();
     live.sync().unwrap();
@@ -309,12 +309,7 @@ fn who_was_cut_off_does_not_go_on_when_another_host_has_the_pool() {
 
 #[test]
 fn a_pool_of_several_hosts_shows_that_it_is_in_use() {
-    if HostIdentity::of_this_machine().id == 0 {
-        eprintln!("skipped: this machine has no host id");
-        return;
-    }
-    let (disks, live) = Disks::create(VdevKind::Mirror, 2);
-    let live = shared(&disks, live);
+    let Some((disks, live)) = shared() else { return };
     std::thread::sleep(Duration::from_millis(1200));
     let first = newest(&disks);
     std::thread::sleep(Duration::from_millis(1200));

@@ -21,6 +21,7 @@ use cenote_format::indirect_mapping::MappingHeader;
 use cenote_format::{BlockPointer, ObjectId, ObjectType};
 
 use super::damaged::{Lost, exchange, filled, goes_on};
+use super::evacuation::is_removing;
 use super::log::{head, try_reopen};
 use super::{census, devices, noise, nothing, open_leaf, plan, top, zdb};
 
@@ -212,14 +213,6 @@ fn half_left(directory: &Path) -> (ObjectId, Vec<(u32, Lost)>) {
     let maps: Vec<ObjectId> = maps.filter(|map| map.0 != 0).collect();
     let lost = maps.into_iter().flat_map(|map| damage_object(directory, &live, map)).collect();
     (other, lost)
-}
-
-fn is_removing(live: &LivePool) -> bool {
-    live.vdevs()
-        .topology()
-        .tops()
-        .iter()
-        .any(|top| top.top.is_some_and(|top| top.removing == Some(1)))
 }
 
 #[test]

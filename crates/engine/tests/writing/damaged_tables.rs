@@ -85,14 +85,20 @@ fn in_another_life(files: Files, directory: &Path) -> Files {
     files
 }
 
+/// A pool with a file, and whose others are deduplicated from now on: its device, those, and the file.
+fn deduplicated(directory: &Path, more: Option<&str>) -> (PathBuf, Files, ObjectId) {
+    let (device, live) = pool(directory, more);
+    let files = Files::new(live);
+    let other = filled(&files.live, files.dataset.set(), 1);
+    files.dedup(1, 1, 15);
+    (device, files, other)
+}
+
 #[test]
 fn a_damaged_dedup_table_keeps_its_blocks_and_the_pool_goes_on() {
     for more in [None, Some("fast_dedup")] {
         let directory = tempfile::tempdir().unwrap();
-        let (device, live) = pool(directory.path(), more);
-        let mut files = Files::new(live);
-        let other = filled(&files.live, files.dataset.set(), 1);
-        files.dedup(1, 1, 15);
+        let (device, mut files, other) = deduplicated(directory.path(), more);
         files.write(0..40);
         let second = files.write(0..40);
         let third = files.write(100..140);
@@ -137,10 +143,7 @@ fn a_damaged_dedup_table_keeps_its_blocks_and_the_pool_goes_on() {
 fn an_entry_that_its_new_table_cannot_take_stays_in_the_old_one() {
     for more in [None, Some("fast_dedup")] {
         let directory = tempfile::tempdir().unwrap();
-        let (device, live) = pool(directory.path(), more);
-        let mut files = Files::new(live);
-        let other = filled(&files.live, files.dataset.set(), 1);
-        files.dedup(1, 1, 15);
+        let (device, mut files, other) = deduplicated(directory.path(), more);
         let first = files.write(0..40);
         let second = files.write(0..40);
         files.write(100..140);

@@ -114,6 +114,23 @@ fn error_scrub_ends(live: &LivePool) -> ErrorScrubState {
     record(live)
 }
 
+/// Loses blocks 2 to 4 of an object: their pointers, and all that is known to be lost, which is in the log.
+fn lose_three(
+    disks: &Disks,
+    live: &LivePool,
+    object: &Object,
+) -> (Vec<BlockPointer>, BTreeSet<Fault>) {
+    let pointers: Vec<_> = (2..5).map(|block| object.pointer(0, block).unwrap()).collect();
+    pointers.iter().for_each(|pointer| damage(disks, live, pointer));
+    for block in 2..5_u64 {
+        assert!(object.read_vec(block << 17, 1 << 17).is_err());
+    }
+    live.sync().unwrap();
+    let all = lost(live);
+    assert_eq!(all.len(), 3);
+    (pointers, all)
+}
+
 #[test]
 fn a_scrub_of_the_error_log_reads_only_what_is_lost() {
     let (disks, live) = Disks::create(VdevKind::File, 1);
@@ -126,14 +143,7 @@ fn a_scrub_of_the_error_log_reads_only_what_is_lost() {
     let one = object(&live);
     one.write(&live.begin().unwrap(), 0, &noise(1 << 20, 9)).unwrap();
     live.sync().unwrap();
-    let pointers: Vec<_> = (2..5).map(|block| one.pointer(0, block).unwrap()).collect();
-    pointers.iter().for_each(|pointer| damage(&disks, &live, pointer));
-    for block in 2..5_u64 {
-        assert!(one.read_vec(block << 17, 1 << 17).is_err());
-    }
-    live.sync().unwrap();
-    let all = lost(&live);
-    assert_eq!(all.len(), 3);
+    let (_, all) = lose_three(&disks, &live, &one);
     live.scan(ScanOrder::ScrubErrors).unwrap();
     let done = error_scrub_ends(&live);
     assert_eq!((done.phase, done.examined, done.errors), (ScanPhase::Finished, 3, 3));
@@ -172,13 +182,7 @@ fn a_scrub_of_the_error_log_that_was_cut_off_forgets_what_it_had_met() {
     let (disks, live) = Disks::create(VdevKind::File, 1);
     enable(&live);
     let one = filled(&live, object(&live));
-    let pointers: Vec<_> = (2..5).map(|block| one.pointer(0, block).unwrap()).collect();
-    pointers.iter().for_each(|pointer| damage(&disks, &live, pointer));
-    for block in 2..5_u64 {
-        assert!(one.read_vec(block << 17, 1 << 17).is_err());
-    }
-    live.sync().unwrap();
-    let all = lost(&live);
+    let (pointers, all) = lose_three(&disks, &live, &one);
     // Power goes when one of three was read.
     let second = DATA_START + pointers[1].first_dva().unwrap().offset;
     let disk = disks.disk(0);

@@ -65,7 +65,7 @@ fn kinds(live: &LivePool) -> Vec<&'static str> {
     live.vdevs().topology().tops().iter().map(|top| top.kind.name()).collect()
 }
 
-fn is_removing(live: &LivePool) -> bool {
+pub(super) fn is_removing(live: &LivePool) -> bool {
     live.vdevs()
         .topology()
         .tops()

@@ -23,7 +23,7 @@ use cenote_control::report::{DatasetKind, DatasetReport, UnreplayedLog};
 use cenote_engine::pool::Pool;
 use cenote_posix::SnapshotAdmin;
 use cenote_posix::control_directory::SNAPSHOTS;
-use cenote_serve::fuse::{self, Covers, MountError, MountOptions};
+use cenote_serve::fuse::{self, Covers, MountError};
 
 use super::asked;
 use super::changes::PoolChanges;
@@ -32,7 +32,8 @@ use super::no_dataset;
 use kernel::KernelTable;
 pub(super) use table::Table;
 use table::{
-    Mount, Tables, covered_in, flags, hidden, in_order, is_by_hand, keep_access_times, temporary,
+    Mount, Tables, covered_in, flags, hidden, in_order, is_by_hand, keep_access_times, options_of,
+    temporary,
 };
 
 /// How often it is looked whether a mount that somebody unmounted has ended.
@@ -328,21 +329,6 @@ impl Mounts {
         request: &MountRequest,
         covered: Vec<PathBuf>,
     ) -> Result<(), Failure> {
-        // Two sessions of one filesystem would not know of each other.
-        if let Some((kind, reason)) = self.refusal(&dataset.name) {
-            return Err(Failure::new(kind, format!("cannot mount '{}': {reason}", dataset.name)));
-        }
-        self.mount_once(pool, dataset, path, request, covered)
-    }
-
-    fn mount_once(
-        &self,
-        pool: &Arc<Pool>,
-        dataset: &DatasetReport,
-        path: &Path,
-        request: &MountRequest,
-        covered: Vec<PathBuf>,
-    ) -> Result<(), Failure> {
         let name = &dataset.name;
         let refuse =
             |kind, reason: String| Failure::new(kind, format!("cannot mount '{name}': {reason}"));
@@ -350,6 +336,10 @@ impl Mounts {
         let place = |kind, reason: &str| {
             Failure::new(kind, format!("cannot mount '{}': {reason}", path.display()))
         };
+        // Two sessions of one filesystem would not know of each other.
+        if let Some((kind, reason)) = self.refusal(name) {
+            return Err(refuse(kind, reason.to_owned()));
+        }
         let pinned =
             users_place::pinned(path, request).map_err(|(kind, reason)| place(kind, &reason))?;
         self.cover(&[path.to_path_buf()], |_| true);
@@ -386,11 +376,8 @@ impl Mounts {
         }
         let flags = flags(dataset, &temporary);
         keep_access_times(&files, &flags);
-        let mut options = MountOptions::new(path, name.as_str()).with_flags(flags);
-        options.max_threads = cenote_control::budget::Budget::now().threads;
-        options.covered = covered;
-        options.pinned = pinned.map(Arc::new);
-        options.posix_acl = value("acltype") == "posix" || value("acltype") == "posixacl";
+        let mut options = options_of(dataset, path, flags);
+        (options.covered, options.pinned) = (covered, pinned.map(Arc::new));
         self.note(path);
         let mounted = fuse::mount(files.clone(), options).map_err(|error| {
             let kind = match error {

@@ -280,9 +280,9 @@ fn receive(socket: &OwnedFd) -> Option<OwnedFd> {
     })
 }
 
-/// Unmounts if nothing is in use, and it is mounted nowhere else. What is in use for a moment only is waited for: a closed file stays
-/// open in processes that were being begun until they run their programs, and whoever walks a path
-/// uses the mounts on it.
+/// Unmounts if nothing is in use, and it is mounted nowhere else. What is in use for a moment only is
+/// waited for: a closed file stays open in processes that were being begun until they run their
+/// programs, and whoever walks a path uses the mounts on it.
 pub(super) fn unmount(mountpoint: &Path) -> Result<(), MountError> {
     if MountTable::read().is_some_and(|table| table.stays_elsewhere(mountpoint)) {
         return Err(MountError::Elsewhere);

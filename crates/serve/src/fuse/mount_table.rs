@@ -2,9 +2,10 @@
 //!
 //! Invariant: a table that cannot be read, or a line of it that is not understood, says nothing.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
-use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 /// `/proc/self/mountinfo` (proc(5)): the mounts of this process's namespace, those on top last.
@@ -17,24 +18,24 @@ struct Line<'a> {
     /// "MAJOR:MINOR".
     device: &'a [u8],
     /// What of its filesystem is mounted.
-    root: PathBuf,
-    place: PathBuf,
-    /// `shared:N`, `master:N` and the like.
-    groups: Vec<&'a [u8]>,
+    root: Cow<'a, Path>,
+    place: Cow<'a, Path>,
+    /// `shared:N`, `master:N` and the like, and what comes behind them.
+    groups: &'a [u8],
 }
 
 impl<'a> Line<'a> {
     fn parse(line: &'a [u8]) -> Option<Self> {
-        let mut fields = line.split(|&byte| byte == b' ');
+        let mut fields = line.splitn(7, |&byte| byte == b' ');
         let (id, parent, device) = (fields.next()?, fields.next()?, fields.next()?);
         let (root, place) = (path(fields.next()?), path(fields.next()?));
-        let groups = fields.skip(1).take_while(|field| *field != b"-").collect();
-        Some(Self { id, parent, device, root, place, groups })
+        Some(Self { id, parent, device, root, place, groups: fields.nth(1).unwrap_or_default() })
     }
 
     /// The number of a group it is in as `what`.
     fn group(&self, what: &[u8]) -> Option<&'a [u8]> {
-        self.groups.iter().find_map(|group| group.strip_prefix(what))
+        let mut groups = self.groups.split(|&byte| byte == b' ').take_while(|field| *field != b"-");
+        groups.find_map(|group| group.strip_prefix(what))
     }
 }
 
@@ -83,7 +84,7 @@ impl MountTable {
     }
 
     fn places(&self) -> HashSet<PathBuf> {
-        self.lines().map(|line| line.place).collect()
+        self.lines().map(|line| line.place.into_owned()).collect()
     }
 }
 
@@ -92,8 +93,11 @@ pub fn mounted_places() -> Option<HashSet<PathBuf>> {
     MountTable::read().map(|table| table.places())
 }
 
-fn path(field: &[u8]) -> PathBuf {
-    PathBuf::from(OsString::from_vec(unescape(field)))
+fn path(field: &[u8]) -> Cow<'_, Path> {
+    match field.contains(&b'\\') {
+        true => Cow::Owned(PathBuf::from(OsString::from_vec(unescape(field)))),
+        false => Cow::Borrowed(Path::new(OsStr::from_bytes(field))),
+    }
 }
 
 /// Resolves the octal escapes of a field.

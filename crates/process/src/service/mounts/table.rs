@@ -9,11 +9,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use cenote_control::budget::Budget;
 use cenote_control::changes::MountRequest;
 use cenote_control::mount_options::{self, MountOption};
 use cenote_control::protocol::{Failure, FailureKind};
 use cenote_control::report::DatasetReport;
-use cenote_serve::fuse::{AccessTimes, MountError, MountFlagOptions, Mounted};
+use cenote_serve::fuse::{AccessTimes, MountError, MountFlagOptions, MountOptions, Mounted};
 
 use crate::service::changes::Files;
 
@@ -87,6 +88,18 @@ pub(super) fn in_order(mounts: &Table, names: &[String]) -> Vec<(String, Arc<Mou
 pub(super) fn hidden(mount: &Mount) -> Failure {
     let reason = format!("cannot unmount '{}': unmount failed", mount.at.display());
     Failure::new(FailureKind::Busy, reason)
+}
+
+/// What a dataset is mounted with at `path`.
+pub(super) fn options_of(
+    dataset: &DatasetReport,
+    path: &Path,
+    flags: MountFlagOptions,
+) -> MountOptions {
+    let mut options = MountOptions::new(path, dataset.name.as_str()).with_flags(flags);
+    options.max_threads = Budget::now().threads;
+    options.posix_acl = matches!(dataset.properties.value("acltype"), Some("posix" | "posixacl"));
+    options
 }
 
 /// The table of now.
