@@ -143,7 +143,7 @@ fn a_scrub_of_the_error_log_reads_only_what_is_lost() {
     let one = object(&live);
     one.write(&live.begin().unwrap(), 0, &noise(1 << 20, 9)).unwrap();
     live.sync().unwrap();
-    let (_, all) = lose_three(&disks, &live, &one);
+    let (pointers, all) = lose_three(&disks, &live, &one);
     live.scan(ScanOrder::ScrubErrors).unwrap();
     let done = error_scrub_ends(&live);
     assert_eq!((done.phase, done.examined, done.errors), (ScanPhase::Finished, 3, 3));
@@ -161,8 +161,12 @@ fn a_scrub_of_the_error_log_reads_only_what_is_lost() {
     live.close().unwrap();
     drop((live, one));
     disks.disk(0).heal();
+    // If it did not pause, it does not end before it is looked at.
+    let first = DATA_START + pointers[0].first_dva().unwrap().offset;
+    disks.disk(0).hold_reads(std::iter::once(first..first + 1).collect());
     let live = disks.reopen();
     assert_eq!(lost(&live), all);
+    disks.disk(0).hold_reads(Vec::new());
     if record(&live).is_paused() {
         live.scan(ScanOrder::ScrubErrors).unwrap();
     } else {
@@ -196,8 +200,11 @@ fn a_scrub_of_the_error_log_that_was_cut_off_forgets_what_it_had_met() {
     let later = disks.copied();
     disk.hold_reads(Vec::new());
     live.close().unwrap();
+    // It does not end before it is looked at.
+    later.disk(0).hold_reads(std::iter::once(second..second + 1).collect());
     let live = later.reopen();
     assert_eq!(lost(&live), all);
+    later.disk(0).hold_reads(Vec::new());
     let done = error_scrub_ends(&live);
     assert_eq!((done.phase, done.examined, done.errors), (ScanPhase::Finished, 3, 0));
     assert!(lost(&live).is_empty());
