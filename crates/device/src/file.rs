@@ -16,11 +16,11 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use parking_lot::Mutex;
 
-use crate::batch::in_range;
+use crate::batch::{check_stall, in_range};
 use crate::buffer::{Buffer, PAGE, limit_heaps};
 use crate::claim;
 use crate::patience::DEFAULT_DEADLINE;
-use crate::threads::call;
+use crate::threads::{call, call_on};
 use crate::{
     Device, DeviceError, RawDevice, RawWriter, ReadOp, Stall, WriteOp, flush_batch, read_batch,
     write_batch,
@@ -160,6 +160,16 @@ fn open(path: PathBuf, mode: Mode) -> Result<Inner, DeviceError> {
         Mode::ReadOnly => None,
         Mode::ReadWrite | Mode::Exclusive => Some(open_writer(&path, mode, alignment)?),
     };
+    if metadata.file_type().is_block_device() {
+        let written =
+            writer.iter().flat_map(|writer| writer.direct.iter().chain([&writer.buffered]));
+        for file in written.chain([&reader]) {
+            // The name has come to mean another one in between.
+            if file.metadata()?.rdev() != metadata.rdev() {
+                return Err(DeviceError::Gone);
+            }
+        }
+    }
     let is_file = metadata.file_type().is_file();
     let can_trim = is_file || discards(&metadata);
     let (stall, size) = (Stall::default(), AtomicU64::new(size));
@@ -280,7 +290,8 @@ impl Device for FileDevice {
             return Err(DeviceError::ReadOnly);
         }
         let inner = self.inner.clone();
-        call(DEFAULT_DEADLINE, move || {
+        check_stall(self, Stall::late)?;
+        call_on(Arc::new(self.clone()), DEFAULT_DEADLINE, move || {
             let Some(writer) = &inner.writer else { return Err(DeviceError::ReadOnly) };
             // Of a file a hole is made; the kernel makes a discard of it for a block device.
             use rustix::fs::FallocateFlags;

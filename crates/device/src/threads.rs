@@ -141,13 +141,30 @@ pub(crate) fn give_up(ticket: &Ticket, overdue: Overdue) {
     }
 }
 
-/// Calls `work` on another thread and waits at most `deadline` for it.
+/// Calls `work`, which changes no device, on another thread and waits at most `deadline` for it.
 pub(crate) fn call<T: Send + 'static>(
     deadline: Duration,
     work: impl FnOnce() -> Result<T, DeviceError> + Send + 'static,
 ) -> Result<T, DeviceError> {
+    call_for(None, deadline, work)
+}
+
+/// The same of what may change `device`: until it has ended, nothing is sent beside it.
+pub(crate) fn call_on<T: Send + 'static>(
+    device: Arc<dyn Device>,
+    deadline: Duration,
+    work: impl FnOnce() -> Result<T, DeviceError> + Send + 'static,
+) -> Result<T, DeviceError> {
+    call_for(Some(device), deadline, work)
+}
+
+fn call_for<T: Send + 'static>(
+    device: Option<Arc<dyn Device>>,
+    deadline: Duration,
+    work: impl FnOnce() -> Result<T, DeviceError> + Send + 'static,
+) -> Result<T, DeviceError> {
     let (sender, receiver) = mpsc::sync_channel(1);
-    let ticket = submit(None, move || {
+    let ticket = submit(device, move || {
         // The receiver may be gone: the caller gave up.
         let _ = sender.send(work());
     })?;

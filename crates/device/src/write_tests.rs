@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::batch::Transport;
+use crate::threads::call_on;
 use crate::write::{flush_batch_with, send, write_batch_with};
 use crate::*;
 
@@ -280,4 +281,25 @@ fn sequential_writes_are_fast() {
     let rate = size as f64 / (1 << 20) as f64 / start.elapsed().as_secs_f64();
     println!("{rate:.0} MiB/s written");
     assert_eq!(device.read(size - data.len() as u64, data.len()).unwrap(), data);
+}
+
+#[test]
+fn nothing_is_written_beside_a_discard_that_is_overdue() {
+    let (_drain, end) = rustix::pipe::pipe().unwrap();
+    let device: Arc<dyn Device> = Arc::new(Pipe { end, stall: Stall::default() });
+    let (ends, ended) = std::sync::mpsc::channel::<()>();
+    let discards = move || {
+        let _ = ended.recv();
+        Ok(())
+    };
+    let late = call_on(device.clone(), Duration::from_millis(50), discards);
+    assert!(matches!(late, Err(DeviceError::TimedOut(_))), "{late:?}");
+    let answers = write_batch(vec![op(&device, 0, bytes(1, 10))], LONG);
+    assert!(matches!(answers[0], Err(DeviceError::Stuck(1))), "{:?}", answers[0]);
+    ends.send(()).unwrap();
+    let start = Instant::now();
+    while device.stall().unwrap().count() > 0 && start.elapsed() < LONG {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(write_batch(vec![op(&device, 0, bytes(1, 10))], LONG)[0].is_ok());
 }

@@ -101,7 +101,19 @@ fn a_legacy_filesystem_is_mounted_and_unmounted_by_hand() {
     bench.cenote(&["zfs", "snapshot", "tank/other@now"]);
     bench.expect_mounted(&["tank/other@now", &at]);
     assert_eq!(std::fs::read(&file).unwrap(), b"written");
-    umount(&at);
+    // Whatever it is called by now, it does not go from under who reads it.
+    bench.cenote(&["zfs", "rename", "tank/other@now", "tank/other@then"]);
+    assert_eq!(std::fs::read(&file).unwrap(), b"written");
+    bench.cenote(&["zfs", "destroy", "tank/other@then"]);
+    assert!(!file.exists());
+    bench.cenote(&["zfs", "snapshot", "tank/other@now"]);
+    bench.expect_mounted(&["tank/other@now", &at]);
+    bench.cenote(&["zfs", "clone", "tank/other@now", "tank/clone"]);
+    bench.cenote(&["zfs", "promote", "tank/clone"]);
+    bench.cenote(&["zfs", "destroy", "tank/other"]);
+    bench.cenote(&["zfs", "destroy", "-r", "tank/clone"]);
+    assert!(!file.exists());
+    bench.cenote(&["zfs", "create", "tank/other"]);
     bench.cenote(&["zfs", "destroy", "-r", "tank/other"]);
     bench.cenote(&["zpool", "export", "tank"]);
     bench.zdb();

@@ -193,6 +193,29 @@ fn what_dies_in_the_middle_leaves_what_was_there() {
     bench.zdb();
 }
 
+#[test]
+fn what_is_being_received_is_not_closed_by_who_sets_what_is_kept_inside() {
+    let Some((bench, devices)) = Bench::mounting(1) else { return };
+    bench.create(&[&devices[0]]);
+    let full = recorded("full-one.zst");
+    let mut child = bench.receiving(&["tank/two"]);
+    let mut pipe = child.stdin.take().unwrap();
+    let (half, rest) = full.split_at(full.len() / 2);
+    pipe.write_all(half).unwrap();
+    wait_for(|| bench.names().contains("tank/two"));
+    for property in ["userquota@0=1G", "groupobjquota@0=1G"] {
+        let busy = bench.output(&["zfs", "set", property, "tank/two"]);
+        let said = String::from_utf8_lossy(&busy.stderr);
+        assert!(!busy.status.success() && said.contains("dataset is busy"), "{said}");
+    }
+    pipe.write_all(rest).unwrap();
+    drop(pipe);
+    assert!(child.wait().unwrap().success());
+    check_sizes(&bench.at("mnt/tank/two"));
+    bench.cenote(&["zpool", "export", "tank"]);
+    bench.zdb();
+}
+
 #[track_caller]
 fn wait_for(is_so: impl Fn() -> bool) {
     let end = Instant::now() + Duration::from_secs(30);

@@ -265,3 +265,62 @@ fn a_pool_that_cannot_write_says_so_and_keeps_nobody() {
     assert!(ends(&mut last, Duration::from_secs(4)));
     mounted.unmount_forced().unwrap();
 }
+
+/// Waits until `is` so.
+fn until(what: &str, is: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !is() {
+        assert!(start.elapsed() < Duration::from_secs(40), "not in time: {what}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+#[test]
+fn a_rename_that_is_made_when_the_pool_goes_on_takes_its_mount_with_it() {
+    let Some((bench, disk, mounted)) = bench() else { return };
+    bench.cenote(&["zfs", "create", "tank/a"]);
+    let file = bench.at("mnt/tank/a/file");
+    std::fs::write(&file, b"one").unwrap();
+    bench.cenote(&["zpool", "sync", "tank"]);
+    disk.fails.store(true, Relaxed);
+    let late = bench.output(&["zfs", "rename", "-u", "tank/a", "tank/b"]);
+    assert!(!late.status.success());
+    disk.fails.store(false, Relaxed);
+    bench.cenote(&["zpool", "clear", "tank"]);
+    until("it has its name", || {
+        bench.cenote(&["zfs", "list", "-H", "-o", "name"]).contains("tank/b")
+    });
+    assert_eq!(
+        bench.cenote(&["zfs", "get", "-H", "-o", "value", "mounted", "tank/b"]).trim(),
+        "yes"
+    );
+    let again = bench.output(&["zfs", "mount", "tank/b"]);
+    assert!(String::from_utf8_lossy(&again.stderr).contains("already mounted"));
+    // Nobody takes it back from under its mount, or loses what is written there.
+    std::fs::write(&file, b"two").unwrap();
+    bench.cenote(&["zfs", "snapshot", "tank/b@s"]);
+    std::fs::write(&file, b"three").unwrap();
+    bench.cenote(&["zfs", "rollback", "tank/b@s"]);
+    bench.cenote(&["zfs", "unmount", "tank/b"]);
+    bench.cenote(&["zfs", "mount", "tank/b"]);
+    assert_eq!(std::fs::read(bench.at("mnt/tank/b/file")).unwrap(), b"two");
+    bench.cenote(&["zpool", "export", "tank"]);
+    mounted.unmount_forced().unwrap();
+}
+
+#[test]
+fn a_pool_that_has_stopped_is_not_synced() {
+    let Some((bench, disk, mounted)) = bench() else { return };
+    bench.cenote(&["zpool", "set", "failmode=panic", "tank"]);
+    std::fs::write(bench.at("mnt/tank/file"), b"not safe").unwrap();
+    disk.fails.store(true, Relaxed);
+    // The first finds out.
+    bench.output(&["zpool", "sync", "tank"]);
+    for order in [&["zpool", "sync", "tank"][..], &["zfs", "unmount", "tank"]] {
+        let output = within(10, "an order", || bench.output(order));
+        assert!(!output.status.success(), "{order:?} says that all is well");
+    }
+    bench.kill();
+    disk.fails.store(false, Relaxed);
+    mounted.unmount_forced().unwrap();
+}

@@ -316,7 +316,8 @@ impl Allocator {
             let Some(index) = state.top(vdev).and_then(|top| top.pick(wish.asize, allows)) else {
                 return Ok(None);
             };
-            if !self.load(state, vdev, index)? {
+            // While its map was read it may have been lent to somebody.
+            if !self.load(state, vdev, index)? || !wish.allows(state, vdev, index) {
                 continue;
             }
             if let Some(top) = state.top_mut(vdev) {

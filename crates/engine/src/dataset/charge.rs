@@ -1,7 +1,8 @@
 //! Charging the owners of a filesystem's objects: the sums behind user, group and project usage.
 //!
 //! Chapter 04, section 8. Invariant: what is taken off an owner is what the old dnode says was
-//! charged to it, so that the sums stay those of the dnodes.
+//! charged to it, so that the sums stay those of the dnodes. Sums that cannot be read for damage stay as
+//! they are: no group waits for them.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +11,7 @@ use cenote_format::dnode::{FLAG_USEROBJUSED_ACCOUNTED, FLAG_USERUSED_ACCOUNTED};
 use cenote_format::znode::Znode;
 use cenote_format::{Dnode, ObjectType, objset, pflags};
 
-use crate::object::{Accounting, ObjectSet, SyncedObject};
+use crate::object::{Accounting, Object, ObjectSet, SyncedObject};
 use crate::txg::Tx;
 use crate::{Result, zap};
 
@@ -110,16 +111,30 @@ pub fn charge_owners(
             continue;
         }
         let object = set.accounting_to_change(tx, which)?;
-        if object.read_block(0)?.iter().take(8).all(|byte| *byte == 0) {
-            zap::create(&object, tx, which.id(), cenote_format::zap::Normalization::NONE)?;
+        let aside = |error| set.set_damage_aside(&object, error);
+        make_sums(&object, tx, which).or_else(aside)?;
+        for (id, sums) in changed {
+            // What is damaged of one owner's is not of another's.
+            charge_one(&object, tx, id, sums).or_else(aside)?;
         }
-        for (id, (bytes, count)) in changed {
-            let name = zap::int_name(id);
-            zap::add(&object, tx, name.as_bytes(), bytes)?;
-            if count != 0 {
-                zap::add(&object, tx, format!("obj-{name}").as_bytes(), count)?;
-            }
-        }
+    }
+    Ok(())
+}
+
+/// Makes an empty accounting object a table.
+fn make_sums(object: &Object, tx: &Tx, which: Accounting) -> Result<()> {
+    if object.read_block(0)?.iter().take(8).any(|byte| *byte != 0) {
+        return Ok(());
+    }
+    zap::create(object, tx, which.id(), cenote_format::zap::Normalization::NONE)
+}
+
+/// Adds bytes and objects to what principal `id` is charged with.
+fn charge_one(object: &Object, tx: &Tx, id: u64, (bytes, count): (i64, i64)) -> Result<()> {
+    let name = zap::int_name(id);
+    zap::add(object, tx, name.as_bytes(), bytes)?;
+    if count != 0 {
+        zap::add(object, tx, format!("obj-{name}").as_bytes(), count)?;
     }
     Ok(())
 }

@@ -16,7 +16,7 @@ use crate::alloc::Allocator;
 use crate::object::{DirtyBlocks, ObjectSet};
 use crate::pipe::{PoolIo, ReadContext, zeros};
 use crate::txg::{Gate, Tx};
-use crate::vdev::{AllocationClass, BlockWrite, VdevError};
+use crate::vdev::{AllocationClass, BlockWrite, VdevError, VdevTree};
 use crate::{Error, ErrorKind, Result};
 
 /// Longest wait for a transaction group.
@@ -114,7 +114,6 @@ impl LogPool for PoolLog {
         if self.gate.is_held() {
             return Err(Error::new(ErrorKind::Io, "another host may have the pool"));
         }
-        let vdevs = self.io.pipe.vdevs();
         let blocks = blocks.into_iter().map(|LogWrite { dva, data, birth }| BlockWrite {
             sides: None,
             vdev: dva.vdev,
@@ -123,17 +122,13 @@ impl LogPool for PoolLog {
             birth,
         });
         let writes: Vec<BlockWrite> = data.into_iter().chain(blocks).collect();
-        // One block is not to wait for all that others have written to its devices.
-        if writes.len() == 1 {
-            return first_failure(vdevs.write_durable(&writes), &writes);
-        }
-        let before = vdevs.failed_flushes();
-        first_failure(vdevs.write_batch(&writes), &writes)?;
-        vdevs.flush()?;
-        // Another flush may have failed in between, and what was lost then is not told twice.
-        match vdevs.failed_flushes() == before {
-            true => Ok(()),
-            false => Err(Error::new(ErrorKind::Io, "a flush failed")),
+        loop {
+            let vdevs = self.io.pipe.vdevs();
+            write_durably(&vdevs, &writes)?;
+            // A device that was enough for them may have been taken out of the pool meanwhile.
+            if Arc::ptr_eq(&vdevs, &self.io.pipe.vdevs()) {
+                return Ok(());
+            }
         }
     }
 
@@ -173,6 +168,22 @@ impl LogPool for PoolLog {
         let number =
             || crate::environment::random_u64().unwrap_or_else(|_| self.newest.load(SeqCst));
         [number(), number()]
+    }
+}
+
+/// Writes blocks so that they outlast a power cut.
+fn write_durably(vdevs: &VdevTree, writes: &[BlockWrite]) -> Result<()> {
+    // One block is not to wait for all that others have written to its devices.
+    if writes.len() == 1 {
+        return first_failure(vdevs.write_durable(writes), writes);
+    }
+    let before = vdevs.failed_flushes();
+    first_failure(vdevs.write_batch(writes), writes)?;
+    vdevs.flush()?;
+    // Another flush may have failed in between, and what was lost then is not told twice.
+    match vdevs.failed_flushes() == before {
+        true => Ok(()),
+        false => Err(Error::new(ErrorKind::Io, "a flush failed")),
     }
 }
 

@@ -148,11 +148,12 @@ pub(super) fn read_trees(sets: &[SetToSync<'_>], dirty: &mut [Vec<DirtyObject>])
 /// Where level-0 block `number` of `meta` lies.
 fn place_of(meta: &Object, held: &HeldBlocks, number: u64) -> Result<BlockPointer> {
     let shift = meta.dnode().pointers_shift();
-    if number > meta.dnode().max_block_id {
-        return Ok(BlockPointer::HOLE);
-    }
+    let is_new = number > meta.dnode().max_block_id;
     match held.get(&(1, number >> shift)) {
+        Some(_) if is_new => Ok(BlockPointer::HOLE),
         Some(block) => meta.child_in(block, number),
+        // What it is to be written under has to be there.
+        None if is_new => meta.read_above(number).map(|()| BlockPointer::HOLE),
         None => meta.pointer(0, number),
     }
 }

@@ -208,8 +208,22 @@ impl ObjectSet {
             let dnode = object.state.read().current.clone()?;
             return Some(Object { set: self.clone(), id: ObjectId(id), dnode, live: Some(object) });
         }
-        let dnode = Arc::new(self.0.header.accounting(which)?.clone());
-        Some(Object { set: self.clone(), id: ObjectId(id), dnode, live: None })
+        self.stored_accounting(which)
+    }
+
+    /// The same as the newest group on the disks has it: while the writer of groups changes its tables, nobody
+    /// else can read them.
+    pub fn stored_accounting(&self, which: Accounting) -> Option<Object> {
+        let dnode = match &self.0.live {
+            Some(live) => live.committed().header.accounting(which).cloned(),
+            None => self.0.header.accounting(which).cloned(),
+        };
+        Some(Object {
+            set: self.clone(),
+            id: ObjectId(which.id()),
+            dnode: Arc::new(dnode?),
+            live: None,
+        })
     }
 
     /// The dnode of object `id`; [`crate::ErrorKind::NotFound`] if the slot is free.

@@ -38,15 +38,29 @@ impl Object {
                 let (from, mask) = (parent << shift, (1_u64 << shift) - 1);
                 newest.is_some_and(|dirt| dirt.blocks.range(from..=from | mask).next().is_some())
             };
-            let last = last.min(committed.max_block_id);
+            // Beyond the last one the first tells of all.
+            let last = last.min(committed.max_block_id.max(first));
             let parents = (first >> shift)..=(last >> shift);
             let wanted = parents.filter(|parent| !is_known(*parent)).map(|parent| parent << shift);
             wanted.collect::<Vec<u64>>()
         };
         wanted.into_iter().try_for_each(|block| {
-            let read = self.as_committed(|object| object.pointer(0, block).map(drop));
+            let read = self.as_committed(|object| object.read_above(block));
             read.map_err(|error| self.unread(error, block))
         })
+    }
+
+    /// Reads the indirect blocks that block `id` is written under, where it is as well as where it would be the
+    /// new last one.
+    pub(super) fn read_above(&self, id: u64) -> Result<()> {
+        let (last, shift) = (self.dnode.max_block_id, self.dnode.pointers_shift());
+        if id <= last || id >> shift == last >> shift {
+            self.pointer(0, id.min(last)).map(drop)
+        } else if self.dnode.levels > 2 {
+            self.pointer(1, last >> shift).map(drop)
+        } else {
+            Ok(())
+        }
     }
 
     /// Whether blocks `first..=last` can be freed: every indirect block above them is read.
@@ -134,6 +148,20 @@ impl ObjectSet {
     pub(super) fn is_own_damage(&self, error: &Error) -> bool {
         let kinds = [ErrorKind::Checksum, ErrorKind::Corrupt, ErrorKind::Io];
         self.id() != 0 && kinds.contains(&error.kind()) && !error.is_passing()
+    }
+
+    /// A change of what an object of this set says of others is not made, because that is damaged.
+    ///
+    /// # Errors
+    /// `error` itself, if it is something else.
+    pub(crate) fn set_damage_aside(&self, object: &Object, error: Error) -> Result<()> {
+        if !self.is_own_damage(&error) {
+            return Err(error);
+        }
+        // Once for each group would be too often.
+        tracing::debug!(objset = self.id(), object = object.id.0, %error, "not kept up");
+        self.note_damage(&error);
+        Ok(())
     }
 
     /// Notes for `zpool status` that something of this set cannot be read.

@@ -13,6 +13,9 @@ use super::{Object, Pieces};
 use crate::pipe::zeros;
 use crate::{Error, Result};
 
+/// Searches of an object that groups change meanwhile.
+const SEARCHES: u32 = 16;
+
 impl ObjectState {
     /// What a change that has taken `dirt`, which has no block `id`, out of the state lays its bytes over
     /// (`None`: a hole): `known`, what the block held before the change began, if that is still so.
@@ -156,10 +159,27 @@ impl Object {
         Ok(())
     }
 
+    /// Searches what is on the disks and what lies over it; anew if a group is shown meanwhile, for then the two do
+    /// not belong together. `otherwise`, which has to be right at any time, if that happens again and again.
+    fn search<T>(&self, look: impl Fn(&Self) -> Result<T>, otherwise: T) -> Result<T> {
+        for _ in 0..SEARCHES {
+            let committed = self.committed_object();
+            let looked = look(&committed);
+            if Arc::ptr_eq(&self.committed_object().dnode, &committed.dnode) {
+                return looked;
+            }
+        }
+        Ok(otherwise)
+    }
+
+    /// The first block at or after `from` that has data, for all that is known.
     pub(super) fn next_live_data(&self, from: u64) -> Result<Option<u64>> {
+        self.search(|committed| self.next_data_over(committed, from), Some(from))
+    }
+
+    fn next_data_over(&self, committed: &Self, from: u64) -> Result<Option<u64>> {
         let Some(live) = &self.live else { return Ok(None) };
         let dirty = live.state.read().next_dirty(from);
-        let committed = self.committed_object();
         let mut at = from;
         let stored = loop {
             if live.state.read().committed.is_none() {
@@ -189,9 +209,13 @@ impl Object {
         })
     }
 
+    /// The first hole at or after `from` that is one for sure.
     pub(super) fn next_live_hole(&self, from: u64) -> Result<Option<u64>> {
+        self.search(|committed| self.next_hole_over(committed, from), None)
+    }
+
+    fn next_hole_over(&self, committed: &Self, from: u64) -> Result<Option<u64>> {
         let Some(live) = &self.live else { return Ok(None) };
-        let committed = self.committed_object();
         let is_stored = live.state.read().committed.is_some();
         let end = self.current_dnode().map_or(0, |dnode| dnode.max_block_id);
         let mut at = from;

@@ -6,13 +6,14 @@
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use cenote_format::dnode::{FLAG_SPILL, FLAG_USED_BYTES, SLOT, SLOTS_PER_BLOCK, dnodes_in_block};
+use cenote_format::dnode::{FLAG_SPILL, FLAG_USED_BYTES, SLOT};
 use cenote_format::{BlockPointer, Dnode, ObjectId, ObjectType, blkptr};
 use smallvec::SmallVec;
 
 use super::base::Base;
 use super::charge::Due;
 use super::live::{Dirt, Live, LiveObject, ObjectState};
+use super::numbers::DAMAGED;
 use super::{OBJECTS_END, Object, ObjectSet};
 use crate::pipe::zeros;
 use crate::txg::Tx;
@@ -20,8 +21,6 @@ use crate::{Error, ErrorKind, Result};
 
 /// log2 of the size of new indirect blocks in bytes.
 pub const INDIRECT_SHIFT: u8 = 17;
-/// Blocks of pointers looked at for a free slot before the set is made longer.
-const LOOKED_AT: u64 = 1 << 16;
 
 /// What a new object is.
 #[derive(Clone, Debug)]
@@ -124,12 +123,17 @@ impl ObjectSet {
 
     /// Makes an object under a free number.
     pub fn create_object(&self, tx: &Tx, new: &NewObject) -> Result<Object> {
-        let dnode = new.dnode()?;
+        let (dnode, mut damaged) = (new.dnode()?, 0);
         loop {
             let id = self.free_number(self.live()?, u32::from(new.slots))?;
             match self.make(tx, ObjectId(id), dnode.clone()) {
                 // Somebody claimed this very number: the next one.
                 Err(error) if error.kind() == ErrorKind::Exists => {}
+                // The block it would be in cannot be read any more.
+                Err(error) if self.is_own_damage(&error) && damaged < DAMAGED => {
+                    damaged += 1;
+                    self.live()?.numbers.lock().block = None;
+                }
                 made => return made,
             }
         }
@@ -183,89 +187,6 @@ impl ObjectSet {
         })?;
         tx.add_dirty(SLOT as u64);
         Ok(())
-    }
-
-    /// A number with `slots` free slots from it on.
-    fn free_number(&self, live: &Live, slots: u32) -> Result<u64> {
-        loop {
-            let next = {
-                let mut numbers = live.numbers.lock();
-                if let Some(id) = numbers.take(slots) {
-                    return Ok(id);
-                }
-                numbers.take_freed()
-            };
-            let (block, from_cursor) = match next {
-                Some(block) => (block, false),
-                None => (self.block_with_room(live)?, true),
-            };
-            let free = match self.free_slots(live, block) {
-                // Nothing more is put into a block that cannot be read.
-                Err(error) if self.is_own_damage(&error) => {
-                    self.note_damage(&error);
-                    0
-                }
-                free => free?,
-            };
-            let mut numbers = live.numbers.lock();
-            // Another thread may have moved on meanwhile; its block is as good.
-            if from_cursor {
-                if numbers.cursor > block {
-                    continue;
-                }
-                numbers.cursor = block.saturating_add(1);
-            }
-            numbers.block = Some((block, free));
-        }
-    }
-
-    /// The next block of dnodes, from the cursor on, that is not full on the disks.
-    fn block_with_room(&self, live: &Live) -> Result<u64> {
-        let from = live.numbers.lock().cursor;
-        let meta = self.meta_object();
-        let end = meta.dnode().max_block_id.saturating_add(1);
-        let mut block = from;
-        while block < end && block - from < LOOKED_AT {
-            let last = (block + 1023).min(end - 1);
-            for (id, pointer) in (block..).zip(meta.pointers(block, last)?) {
-                // A block that is nearly full is not worth reading.
-                if pointer.fill() < SLOTS_PER_BLOCK * 3 / 4 {
-                    return Ok(id);
-                }
-            }
-            block = last + 1;
-        }
-        let next = block.max(if block >= end { end } else { block });
-        if next >= OBJECTS_END / SLOTS_PER_BLOCK {
-            return Err(Error::new(ErrorKind::InvalidArgument, "no object number is left"));
-        }
-        Ok(next)
-    }
-
-    /// The free slots of a block of dnodes: on the disks and in the table.
-    pub(super) fn free_slots(&self, live: &Live, block: u64) -> Result<u32> {
-        let mut used = u32::from(block == 0);
-        let mut mark = |slot: u64, slots: u64| {
-            for slot in slot..(slot + slots).min(SLOTS_PER_BLOCK) {
-                used |= 1 << slot;
-            }
-        };
-        let meta = self.meta_object();
-        if block <= meta.dnode().max_block_id {
-            let data = meta.read_block(block)?;
-            for (slot, dnode) in dnodes_in_block(&data) {
-                mark(slot, dnode.map_or(1, |dnode| u64::from(dnode.extra_slots) + 1));
-            }
-        }
-        let first = block.saturating_mul(SLOTS_PER_BLOCK);
-        for slot in 0..SLOTS_PER_BLOCK {
-            if let Some(object) = live.known(first + slot) {
-                let state = object.state.read();
-                let slots = state.current.as_ref().map_or(1, |now| u64::from(now.extra_slots) + 1);
-                mark(slot, slots);
-            }
-        }
-        Ok(!used)
     }
 }
 

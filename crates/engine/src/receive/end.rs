@@ -47,7 +47,7 @@ impl Landing {
         self.check_name()?;
         self.current = None;
         let (filled, target) = (self.filled.id(), self.target);
-        self.live.close_dataset(filled)?;
+        self.live.close_received(filled)?;
         if let Target::Head { head, .. } = target {
             self.live.close_dataset(head)?;
         }
@@ -65,7 +65,7 @@ impl Landing {
     fn give_up(&mut self) -> Result<()> {
         self.current = None;
         let filled = self.filled.id();
-        let closed = self.live.close_dataset(filled);
+        let closed = self.live.close_received(filled);
         self.live.release_received(filled);
         closed?;
         if self.order.resumable {

@@ -52,6 +52,7 @@ impl VdevTree {
         batch.fillers.clear();
         // Each of them is waited for.
         let answers = self.send(&mut batch, &|_| false);
+        self.note_written(&batch, &answers);
         for ((owner, op), answer) in owners.into_iter().zip(&batch.ops).zip(answers) {
             let (Err(error), Some(leaf)) = (answer, self.leaves.get(op.leaf)) else { continue };
             let reason = format!("{}: {error}", leaf.name());

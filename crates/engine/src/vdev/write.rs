@@ -124,11 +124,26 @@ impl VdevTree {
             };
             Err(VdevError::NotWritten { vdev: write.vdev, reason })
         };
-        (writes.iter().zip(placed).map(judge).collect(), batch.again)
+        let results = writes.iter().zip(placed).map(judge).collect();
+        self.note_written(&batch, &answers);
+        (results, batch.again)
+    }
+
+    /// What was done waits for a flush. Only when all that others missed of it is noted: a flush that takes it for
+    /// its own and fails has to know who else lacks it.
+    pub(super) fn note_written(&self, batch: &Batch, answers: &[Result<(), DeviceError>]) {
+        for (op, _) in batch.ops.iter().zip(answers).filter(|(_, answer)| answer.is_ok()) {
+            let Some(leaf) = self.leaves.get(op.leaf) else { continue };
+            match &batch.births {
+                Some(births) => leaf.wrote_all(births),
+                None if !batch.durable => leaf.wrote(op.birth),
+                None => {}
+            }
+        }
     }
 
     /// Sends everything; the answers of the batch's operations in order, all counted. `will_do` tells whether
-    /// those that were done are enough.
+    /// those that were done are enough. No flush knows of it before [`VdevTree::note_written`].
     pub(super) fn send(
         &self,
         batch: &mut Batch,
@@ -188,17 +203,11 @@ impl VdevTree {
         let mut failed: HashSet<LeafId> = HashSet::new();
         let mut changed = false;
         for (op, answer) in batch.ops.iter().zip(answers) {
-            let Some(leaf) = self.leaves.get(op.leaf) else { continue };
             match answer {
                 Ok(()) => {
                     let (writes, bytes) = traffic.entry(op.leaf).or_default();
                     *writes += 1;
                     *bytes += op.data.len() as u64;
-                    match &batch.births {
-                        Some(births) => leaf.wrote_all(births),
-                        None if !batch.durable => leaf.wrote(op.birth),
-                        None => {}
-                    }
                 }
                 Err(error) => {
                     failed.insert(op.leaf);

@@ -3,6 +3,7 @@
 //! Invariant: an order finds what was acknowledged before it was given, and who opens a dataset after it what it did.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use cenote_device::Health;
@@ -85,4 +86,33 @@ fn what_an_order_changes_when_the_pool_goes_on_is_not_opened_before() {
     assert_eq!(back.unwrap_err().kind(), ErrorKind::Busy);
     live.export().unwrap();
     census(live.pool());
+}
+
+#[test]
+fn who_looks_for_holes_finds_none_where_there_is_data_while_groups_are_shown() {
+    const BLOCK: u64 = 128 << 10;
+    let (_disks, live) = Disks::create(VdevKind::File, 1);
+    let object = object(&live);
+    let written = Arc::new(AtomicU64::new(0));
+    let writes = std::thread::spawn({
+        let (live, written, data) = (live.clone(), written.clone(), noise(BLOCK as usize, 1));
+        let object = object.set().object(object.id()).unwrap();
+        move || {
+            for block in 0..200 {
+                object.write(&live.begin().unwrap(), block * BLOCK, &data).unwrap();
+                written.store(block + 1, Ordering::SeqCst);
+                live.sync().unwrap();
+            }
+        }
+    });
+    while !writes.is_finished() {
+        let there = written.load(Ordering::SeqCst);
+        if let Some(last) = there.checked_sub(1) {
+            let hole = object.next_hole_block(0).unwrap();
+            assert!(hole.is_none_or(|hole| hole >= there), "a hole at {hole:?} of {there}");
+            assert_eq!(object.next_data_block(last).unwrap(), Some(last));
+        }
+    }
+    writes.join().unwrap();
+    live.export().unwrap();
 }

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use cenote_engine::cache::BlockKey;
 use cenote_engine::dataset::change::{FreeingPass, MosChange, NewDataset};
 use cenote_engine::job::{Budget, JobState};
-use cenote_engine::object::{NewObject, Object, ObjectSet};
+use cenote_engine::object::{Accounting, NewObject, Object, ObjectSet};
 use cenote_engine::pool::group::LivePool;
 use cenote_engine::vdev::AllocationClass;
 use cenote_engine::zap::Zap;
@@ -366,5 +366,87 @@ fn a_block_of_dnodes_that_goes_bad_under_an_open_object_stops_nothing() {
     let dataset = head(&live);
     is_refused(dataset.set().object(bad).map(drop));
     goes_on(&live, dataset.set(), other, 51);
+    live.export().unwrap();
+}
+
+#[test]
+fn new_dnodes_are_put_where_nothing_above_them_is_damaged() {
+    let directory = tempfile::tempdir().unwrap();
+    let (device, live) = on_one_device(directory.path());
+    let dataset = head(&live);
+    let set = dataset.set();
+    let early = filled(&live, set, 1);
+    live.sync().unwrap();
+    assert_eq!(set.meta_object().dnode().max_block_id, early.0 / 32);
+    damage_block(&device, &live, &set.meta_object().pointer(1, 0).unwrap());
+    // Those that fill the last block, and those of a new one.
+    let others: Vec<ObjectId> = (0..40).map(|seed| filled(&live, set, seed + 2)).collect();
+    let other = *others.last().unwrap();
+    goes_on(&live, set, other, 50);
+    drop(dataset);
+    live.export().unwrap();
+    drop(live);
+    let live = reopen(directory.path());
+    let dataset = head(&live);
+    for (seed, id) in (2..).zip(&others).filter(|(_, id)| **id != other) {
+        let read = dataset.set().object(*id).unwrap().read_vec(0, 200 * BLOCK).unwrap();
+        assert!(read == noise(200 * BLOCK, seed), "object {}", id.0);
+    }
+    goes_on(&live, dataset.set(), other, 51);
+    live.export().unwrap();
+}
+
+/// An object of `owner`, of a filesystem.
+fn owned(live: &LivePool, set: &ObjectSet, owner: u64) -> ObjectId {
+    let mut bonus = vec![0; 168];
+    // The attributes' magic, a header of eight bytes; then owner and group where all layouts have them.
+    bonus[..4].copy_from_slice(&0x002f_505a_u32.to_le_bytes());
+    bonus[4..6].copy_from_slice(&(1_u16 << 10 | 2).to_le_bytes());
+    bonus[32..40].copy_from_slice(&owner.to_le_bytes());
+    bonus[40..48].copy_from_slice(&(owner + 1000).to_le_bytes());
+    let new = NewObject {
+        bonus_type: ObjectType::SYSTEM_ATTRIBUTES,
+        bonus,
+        ..NewObject::new(ObjectType::OTHER_U64, BLOCK as u64)
+    };
+    let tx = live.begin().unwrap();
+    let object = set.create_object(&tx, &new).unwrap();
+    object.write(&tx, 0, &noise(4 * BLOCK, owner)).unwrap();
+    object.id()
+}
+
+#[test]
+fn sums_of_owners_that_are_damaged_stop_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let (device, live) = on_one_device(directory.path());
+    let dataset = {
+        filesystem(&live, "owned");
+        live.pool().catalog().dataset_named("damaged/owned").unwrap()
+    };
+    let dataset = live.open_dataset(&dataset).unwrap();
+    let set = dataset.set();
+    let objects: Vec<ObjectId> = (1..200).map(|owner| owned(&live, set, owner)).collect();
+    live.sync().unwrap();
+    let sum = |which, name: &str| {
+        let table = Zap::open(set.accounting_object(which).unwrap()).unwrap();
+        table.lookup_u64(name).unwrap()
+    };
+    let before = sum(Accounting::Group, "3e9");
+    assert!(before.is_some());
+    let users = set.accounting_object(Accounting::User).unwrap();
+    for block in 0..=users.dnode().max_block_id {
+        damage_block(&device, &live, &users.pointer(0, block).unwrap());
+    }
+    drop(users);
+    goes_on(&live, set, objects[0], 5);
+    {
+        let tx = live.begin().unwrap();
+        set.object(objects[0]).unwrap().write(&tx, 1 << 20, &noise(1 << 20, 6)).unwrap();
+    }
+    live.sync().unwrap();
+    // What is not damaged goes on being counted.
+    assert!(sum(Accounting::Group, "3e9") > before);
+    assert!(!live.pool().io().pipe.faults().lost().is_empty());
+    drop(dataset);
     live.export().unwrap();
 }

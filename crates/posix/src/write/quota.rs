@@ -238,7 +238,7 @@ impl FilesystemWriter {
             QuotaKind::GroupObjects => (Accounting::Group, OBJECTS),
             QuotaKind::ProjectObjects => (Accounting::Project, OBJECTS),
         };
-        let Some(object) = self.view.objects().accounting_object(which) else { return Ok(0) };
+        let Some(object) = self.view.objects().stored_accounting(which) else { return Ok(0) };
         let name = format!("{prefix}{id:x}");
         let value = Zap::open(object)?.lookup(name.as_bytes())?;
         Ok(value.and_then(|value| value.as_u64()).unwrap_or(0))

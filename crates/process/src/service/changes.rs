@@ -24,6 +24,7 @@ use cenote_format::objset::ObjsetKind;
 use cenote_format::{Guid, ObjectId, Txg};
 use cenote_posix::Filesystem;
 use cenote_posix::create::NewFilesystem;
+use cenote_posix::error::EBUSY;
 use cenote_posix::tree::Errno;
 use cenote_posix::write::{Quota, put_first_quotas};
 use parking_lot::Mutex;
@@ -331,6 +332,10 @@ impl PoolChanges {
         given: Given<'_>,
     ) -> Result<()> {
         let dataset = live.pool().catalog().dataset_named(&settings.dataset)?;
+        if dataset.phys.is_inconsistent() {
+            // Who receives it has it open, and closes it.
+            return Err(Error::new(ErrorKind::Busy, "dataset is busy"));
+        }
         let (inside, stored): (Vec<_>, Vec<_>) =
             settings.properties.iter().partition(|one| is_inside(one));
         let stored: Vec<PropertyInput> = stored.into_iter().map(input).collect();
@@ -541,6 +546,10 @@ impl PoolChanges {
         let Some(live) = self.live.as_ref().filter(|_| !dataset.is_snapshot()) else {
             return cenote_posix::dataset_files::open_in(pool, dataset).map(Arc::new);
         };
+        // Two sessions of one filesystem would not know of each other, whatever it is called by now.
+        if self.open.lock().get(&dataset.id).is_some_and(|files| files.strong_count() > 0) {
+            return Err(Errno::new(EBUSY, "it is mounted already"));
+        }
         let files = cenote_posix::live::open(live, dataset, read_only)?;
         self.open.lock().insert(dataset.id, Arc::downgrade(&files));
         Ok(files)
@@ -555,21 +564,28 @@ impl PoolChanges {
         }
     }
 
-    /// The files of the dataset `name` are no longer mounted.
+    /// These files are no longer mounted.
     ///
     /// # Errors
-    /// What the disks say.
-    pub fn closed_files(&self, name: &str) -> Result<()> {
+    /// What the disks say: what was changed last may not be on them.
+    pub fn closed_files(&self, files: &Files) -> Result<()> {
         let Some(live) = &self.live else { return Ok(()) };
-        let dataset = live.pool().catalog().dataset_named(name)?;
-        let files = self.open.lock().remove(&dataset.id).and_then(|files| files.upgrade());
+        let id = {
+            let mut open = self.open.lock();
+            let is_this = |other: &Weak<Filesystem>| other.as_ptr() == Arc::as_ptr(files);
+            let found = open.iter().find(|(_, other)| is_this(other)).map(|(id, _)| *id);
+            // A snapshot, or closed before.
+            let Some(id) = found else { return Ok(()) };
+            open.remove(&id);
+            id
+        };
         drop(self.storing.lock());
-        if let Some(writer) = files.as_ref().and_then(|files| files.writer()) {
+        if let Some(writer) = files.writer() {
             writer.store_access_times();
             // A request that outlives the mount has no dataset to write to.
             writer.close();
         }
-        live.close_dataset(dataset.id)
+        live.close_dataset(id)
     }
 }
 

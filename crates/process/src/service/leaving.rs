@@ -55,7 +55,7 @@ impl Service {
     /// Something is sent or received.
     pub(super) fn has_streams(&self) -> bool {
         self.changes.live().is_ok_and(|live| live.is_receiving())
-            || self.pool().is_ok_and(|pool| !pool.kept().is_empty())
+            || self.pool().is_ok_and(|pool| pool.kept().are_read())
     }
 
     /// The process ends with its pool open: nothing is lost that can be written, and no mount dies with it.

@@ -24,6 +24,7 @@ use cenote_engine::pool::Pool;
 use cenote_posix::SnapshotAdmin;
 use cenote_posix::control_directory::SNAPSHOTS;
 use cenote_serve::fuse::{self, Covers, MountError};
+use parking_lot::Mutex;
 
 use super::asked;
 use super::changes::PoolChanges;
@@ -64,7 +65,7 @@ impl Place {
 
 /// The mounts of a pool by dataset name.
 pub struct Mounts {
-    table: Tables,
+    table: Arc<Tables>,
     /// Mounts made so far.
     made: AtomicU64,
     /// For who clears up after this process, should it die.
@@ -89,7 +90,7 @@ impl Mounts {
     /// No mounts yet of a pool that is changed through `changes`.
     pub fn new(changes: Arc<PoolChanges>, noted: Option<MountedPlaces>) -> Self {
         Self {
-            table: Tables::default(),
+            table: Arc::default(),
             made: AtomicU64::new(0),
             noted,
             changes,
@@ -360,6 +361,10 @@ impl Mounts {
         }
         let mut temporary = temporary(name, &request.options)?;
         let wanted = flags(dataset, &temporary);
+        let kept = found.is_snapshot().then(|| pool.kept().keep_mounted(found.id));
+        if kept.is_some() && pool.catalog().dataset_by_id(found.id).is_err() {
+            return Err(refuse(FailureKind::NotFound, "dataset does not exist".to_owned()));
+        }
         let files = self
             .changes
             .open_files(pool, &found, wanted.read_only)
@@ -388,7 +393,8 @@ impl Mounts {
         })?;
         let (at, request) = (path.to_path_buf(), request.clone());
         let (number, mounted) = (self.made.fetch_add(1, Relaxed), Arc::new(mounted));
-        self.table.put(name, Mount { at, number, mounted, files, temporary, request });
+        let kept = Arc::new(Mutex::new(kept));
+        self.table.put(name, Mount { at, number, mounted, files, temporary, request, kept });
         Ok(())
     }
 
@@ -663,7 +669,7 @@ impl Mounts {
         self.table.change(|table| gone.iter().for_each(|(name, _)| drop(table.remove(*name))));
         for (name, mount) in gone {
             tracing::info!(dataset = %name, at = %mount.at.display(), "unmounted by somebody");
-            if let Err(error) = self.changes.closed_files(name) {
+            if let Err(error) = self.closed(&mount) {
                 tracing::warn!(dataset = %name, %error, "not closed");
             }
         }
@@ -704,18 +710,11 @@ impl Mounts {
         self.take_down(down, force)
     }
 
-    /// Calls what is mounted by its new name: `from` and all below it have become `to`.
-    pub fn rename(&self, from: &str, to: &str) {
-        self.table.change(|table| {
-            let all = std::mem::take(table).into_iter();
-            let renamed = all.map(|(name, mount)| match name.strip_prefix(from) {
-                Some(rest) if rest.is_empty() || rest.starts_with(['/', '@']) => {
-                    (format!("{to}{rest}").into(), mount)
-                }
-                _ => (name, mount),
-            });
-            *table = renamed.collect();
-        });
+    /// Calls what is mounted by its new name when it is called: the first of each pair and all below it have become
+    /// the second.
+    pub fn renaming(&self, pairs: Vec<(String, String)>) -> impl Fn() + Send + Sync + 'static {
+        let tables = self.table.clone();
+        move || pairs.iter().for_each(|(from, to)| tables.rename(from, to))
     }
 
     fn take_down(&self, names: Vec<String>, force: bool) -> Result<(), Failure> {
@@ -768,10 +767,20 @@ impl Mounts {
             Failure::new(kind, format!("cannot unmount '{}': {reason}", mount.at.display()))
         })?;
         self.table.change(|table| drop(table.remove(name)));
-        if let Err(error) = self.changes.closed_files(name) {
-            tracing::warn!(dataset = name, %error, "not closed");
+        let Err(error) = self.closed(mount) else { return Ok(()) };
+        tracing::warn!(dataset = name, %error, "not closed");
+        if force {
+            return Ok(());
         }
-        Ok(())
+        let words =
+            format!("'{}' is unmounted, but not all of it is on the disks", mount.at.display());
+        Err(Failure::new(FailureKind::Other, format!("{words}: {error}")))
+    }
+
+    /// What was mounted is so no more.
+    fn closed(&self, mount: &Mount) -> cenote_engine::Result<()> {
+        drop(mount.kept.lock().take());
+        self.changes.closed_files(&mount.files)
     }
 }
 

@@ -280,10 +280,15 @@ impl Rig {
 
     /// The allocator another process would open now.
     pub fn reopened(&self, store: &MemoryStore) -> Result<Allocator> {
+        self.reopened_from(Arc::new(store.clone()))
+    }
+
+    /// The same, with its metadata read from `source`.
+    pub fn reopened_from(&self, source: Arc<dyn SpaceSource>) -> Result<Allocator> {
         let plain = tree(&self.tops);
         let topology = plain.topology().with_classes(&self.classes);
         let vdevs = VdevHandle::new(Arc::new(plain.with_topology(topology).unwrap()));
-        Allocator::open(vdevs, Arc::new(store.clone()), Txg(self.txg.0 - 1))
+        Allocator::open(vdevs, source, Txg(self.txg.0 - 1))
     }
 
     /// Goes on with an allocator opened anew.

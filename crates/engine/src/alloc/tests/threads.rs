@@ -1,14 +1,15 @@
 //! Many threads allocate while groups are recorded and maps are read.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
-use cenote_format::{Dva, Txg};
+use cenote_format::{Dva, ObjectId, Txg};
 
-use super::rig::{ALL, NO_LOGS, Rig, disk};
-use crate::alloc::AllocRequest;
+use super::rig::{ALL, MemoryStore, NO_LOGS, Rig, disk};
+use crate::Result;
+use crate::alloc::{AllocRequest, SpaceSource};
 
 fn run(features: &[&str]) {
     let mut rig = Rig::new(features, &[disk(1 << 30), disk(1 << 30)]);
@@ -82,4 +83,86 @@ fn run(features: &[&str]) {
 fn threads_get_different_addresses() {
     run(ALL);
     run(NO_LOGS);
+}
+
+/// Metadata that is not read before it may be.
+struct Held {
+    store: MemoryStore,
+    may_read: AtomicBool,
+    is_asked: AtomicBool,
+}
+
+impl SpaceSource for Held {
+    fn bonus(&self, object: ObjectId) -> Result<Vec<u8>> {
+        self.store.bonus(object)
+    }
+    fn block_size(&self, object: ObjectId) -> Result<u64> {
+        self.store.block_size(object)
+    }
+    fn read(&self, object: ObjectId, offset: u64, bytes: usize) -> Result<Vec<u8>> {
+        self.is_asked.store(true, SeqCst);
+        while !self.may_read.load(SeqCst) {
+            std::thread::yield_now();
+        }
+        self.store.read(object, offset, bytes)
+    }
+    fn zap_number(&self, zap: ObjectId, name: &str) -> Result<Option<u64>> {
+        self.store.zap_number(zap, name)
+    }
+    fn zap_words(&self, zap: ObjectId, name: &str) -> Result<Option<Vec<u64>>> {
+        self.store.zap_words(zap, name)
+    }
+    fn zap_has(&self, zap: ObjectId, name: &str) -> Result<bool> {
+        self.store.zap_has(zap, name)
+    }
+    fn zap_numbers(&self, zap: ObjectId) -> Result<Vec<(String, u64)>> {
+        self.store.zap_numbers(zap)
+    }
+    fn feature_enabled(&self, guid: &str) -> bool {
+        self.store.feature_enabled(guid)
+    }
+}
+
+#[test]
+fn what_is_lent_when_its_map_is_there_is_not_given_to_who_waited_for_that() {
+    let mut rig = Rig::new(ALL, &[disk(16 << 20)]);
+    for _ in 0..3 {
+        rig.allocate(4096).unwrap();
+        rig.sync();
+    }
+    let held = Arc::new(Held {
+        store: rig.store.clone(),
+        may_read: AtomicBool::new(true),
+        is_asked: AtomicBool::new(false),
+    });
+    let allocator = rig.reopened_from(held.clone()).unwrap();
+    let allocator = &Arc::new(allocator);
+    held.may_read.store(false, SeqCst);
+    held.is_asked.store(false, SeqCst);
+    let request = AllocRequest::new(4096, rig.txg);
+    let was_lent = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let swept = allocator.sweep(0, 0).unwrap();
+            assert!(!swept.free().is_empty());
+            let start = Instant::now();
+            while !swept.is_wanted() && start.elapsed() < Duration::from_secs(5) {
+                std::thread::yield_now();
+            }
+            was_lent.store(true, SeqCst);
+        });
+        while !held.is_asked.load(SeqCst) {
+            std::thread::yield_now();
+        }
+        let wants = scope.spawn(|| {
+            let given = allocator.allocate(&request);
+            // Only when it was given back.
+            (given, was_lent.load(SeqCst))
+        });
+        std::thread::sleep(Duration::from_millis(100));
+        held.may_read.store(true, SeqCst);
+        let (given, is_back) = wants.join().unwrap();
+        given.unwrap();
+        assert!(is_back, "it was given what another has");
+    });
 }

@@ -124,8 +124,8 @@ impl DatasetOrders<'_> {
         self
     }
 
-    /// Calls `then` when the change is made, before its group goes on. The writer of groups waits for it:
-    /// this is for tests of what happens meanwhile.
+    /// Calls `then` when the change is made, before its group goes on, however long after the order was given
+    /// that is. The writer of groups waits for it: only tests let it take its time.
     #[must_use]
     pub fn and_then(mut self, then: impl Fn() + Send + Sync + 'static) -> Self {
         self.then = Some(Arc::new(then));

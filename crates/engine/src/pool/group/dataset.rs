@@ -326,7 +326,22 @@ impl LivePool {
     }
 
     /// Forgets a head's live set: it is unmounted, and what was written is on the disks.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Busy`] if it is being received: nothing of that would reach the disks any more. What the disks
+    /// say.
     pub fn close_dataset(&self, id: ObjectId) -> Result<()> {
+        self.refuse_received(id)?;
+        self.close_set(id, || self.refuse_received(id))
+    }
+
+    /// The same for who receives it.
+    pub(crate) fn close_received(&self, id: ObjectId) -> Result<()> {
+        self.close_set(id, || Ok(()))
+    }
+
+    /// Forgets a live set if it still `may` at the end.
+    fn close_set(&self, id: ObjectId, may: impl Fn() -> Result<()>) -> Result<()> {
         let Some(dataset) = self.datasets.lock().get(&id).cloned() else { return Ok(()) };
         if let Some(log) = dataset.log() {
             log.close()?;
@@ -339,6 +354,8 @@ impl LivePool {
             self.gate.wait_synced(Txg(open.0.saturating_sub(1)), super::PATIENCE)?;
         }
         let mut open = self.datasets.lock();
+        // Who receives claims the head before he opens it.
+        may()?;
         open.remove(&id);
         self.promises.close(id);
         Ok(())

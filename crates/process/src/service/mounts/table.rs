@@ -14,7 +14,9 @@ use cenote_control::changes::MountRequest;
 use cenote_control::mount_options::{self, MountOption};
 use cenote_control::protocol::{Failure, FailureKind};
 use cenote_control::report::DatasetReport;
+use cenote_engine::dataset::Kept;
 use cenote_serve::fuse::{AccessTimes, MountError, MountFlagOptions, MountOptions, Mounted};
+use parking_lot::Mutex;
 
 use crate::service::changes::Files;
 
@@ -36,6 +38,8 @@ pub(in crate::service) struct Mount {
     pub temporary: Temporary,
     /// How it was asked for.
     pub request: MountRequest,
+    /// Keeps a snapshot from being destroyed as long as it is mounted.
+    pub kept: Arc<Mutex<Option<Kept>>>,
 }
 
 impl Mount {
@@ -121,6 +125,20 @@ impl Tables {
     pub fn put(&self, dataset: &str, mount: Mount) {
         let mount = Arc::new(mount);
         self.change(|table| drop(table.insert(dataset.into(), mount.clone())));
+    }
+
+    /// Calls what is mounted by its new name: `from` and all below it have become `to`.
+    pub fn rename(&self, from: &str, to: &str) {
+        self.change(|table| {
+            let all = std::mem::take(table).into_iter();
+            let renamed = all.map(|(name, mount)| match name.strip_prefix(from) {
+                Some(rest) if rest.is_empty() || rest.starts_with(['/', '@']) => {
+                    (format!("{to}{rest}").into(), mount)
+                }
+                _ => (name, mount),
+            });
+            *table = renamed.collect();
+        });
     }
 
     /// Exchanges the table for one with a change. `change` may be called more than once.

@@ -70,7 +70,7 @@ impl Doing<'_> {
         }
         let (service, pool) = (self.service, self.pool);
         make(&missing).map_err(|error| self.refused(&error))?;
-        service.publish(pool)?;
+        service.publish_quietly(pool);
         let mut warnings = Vec::new();
         let _mounting = service.turns.mounting();
         let fresh = self.shown()?;

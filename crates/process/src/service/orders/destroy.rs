@@ -55,7 +55,7 @@ impl Order for Destroy<'_> {
         if let Err(error) =
             doing.given_orders().and_then(|orders| orders.destroy(&destroy.names, destroy.defer))
         {
-            service.publish(pool)?;
+            service.publish_quietly(pool);
             let fresh = doing.shown()?;
             for line in service.restore(pool, &fresh, &before, doing.on_behalf()) {
                 tracing::warn!(line, "not mounted again");

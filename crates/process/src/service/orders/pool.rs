@@ -104,7 +104,8 @@ impl Order for Sync {
     }
 
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
-        if doing.service.changes.refusal().is_some() {
+        // A pool that is only read has nothing to write; one that cannot be written any more says so.
+        if doing.service.changes.live().is_err() {
             return Ok(Vec::new());
         }
         let done = doing.simply(doing.engine(|live| live.sync()))?;

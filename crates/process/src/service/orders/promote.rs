@@ -50,9 +50,11 @@ impl Order for Promote<'_> {
             let reason = format!("conflicting snapshot '{twice}' from parent '{origin}'");
             return Err(doing.refuse(FailureKind::Already, &reason));
         }
+        let renamed = |own: &String| (format!("{parent}@{own}"), format!("{name}@{own}"));
+        let renaming = doing.service.mounts.renaming(moving.iter().map(renamed).collect());
         doing
             .given_orders()
-            .and_then(|orders| orders.promote(name))
+            .and_then(|orders| orders.and_then(renaming).promote(name))
             .map_err(|error| doing.refused(&error))?;
         for dataset in [parent, name] {
             doing.service.mounts.snapshots_changed(dataset, moving.iter().map(String::as_str));

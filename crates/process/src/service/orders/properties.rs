@@ -218,7 +218,7 @@ impl Touched<'_> {
         if made.is_ok() {
             service.mounts.end_temporary(&followers, &followed);
         }
-        service.publish(pool)?;
+        service.publish_quietly(pool);
         let fresh = doing.shown()?;
         let mut warnings = Vec::new();
         if !moved.is_empty() {

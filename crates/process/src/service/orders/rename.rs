@@ -78,9 +78,10 @@ impl Order for Rename<'_> {
             }
         }
         if rename.from.contains('@') {
+            let renaming = service.mounts.renaming(pairs.clone());
             doing
                 .given_orders()
-                .and_then(|orders| orders.rename(&pairs))
+                .and_then(|orders| orders.and_then(renaming).rename(&pairs))
                 .map_err(|error| doing.refused(&error))?;
             let names: Vec<String> = pairs.into_iter().flat_map(|(from, to)| [from, to]).collect();
             service.tell_snapshots(&names);
@@ -111,12 +112,13 @@ impl Rename<'_> {
         let orders = doing
             .given_orders()
             .and_then(|orders| service.changes.above(orders, missing, doing.by()));
-        let renamed = orders.and_then(|orders| orders.rename(pairs));
+        // With the change itself: that may be made long after this has been answered.
+        let renaming = service.mounts.renaming(pairs.to_vec());
+        let renamed = orders.and_then(|orders| orders.and_then(renaming).rename(pairs));
         if renamed.is_ok() {
-            service.mounts.rename(&rename.from, &rename.to);
             places::remove(places::made(all, &moved));
         }
-        service.publish(pool)?;
+        service.publish_quietly(pool);
         let fresh = doing.shown()?;
         let now = |mut place: Place| {
             if let Some(rest) = place.dataset.strip_prefix(&rename.from)

@@ -68,7 +68,7 @@ impl Order for Rollback<'_> {
         let made = places::made(&all, self.newer);
         let orders = doing.given_orders();
         let done = orders.and_then(|orders| orders.rollback(self.snapshot, self.newer));
-        service.publish(pool)?;
+        service.publish_quietly(pool);
         let fresh = doing.shown()?;
         let warnings = service.restore(pool, &fresh, &mounted, doing.on_behalf());
         if done.is_ok() && !self.newer.is_empty() {

@@ -598,7 +598,7 @@ impl Session<'_> {
         if service.pool().is_err() {
             return Ok(());
         }
-        service.publish(doing.pool)?;
+        service.publish_quietly(doing.pool);
         if mounts {
             let _mounting = service.turns.mounting();
             let fresh = doing.shown()?;
@@ -639,7 +639,7 @@ impl Session<'_> {
                 .map(|()| refused),
             (done, _) => done,
         };
-        service.publish(doing.pool)?;
+        service.publish_quietly(doing.pool);
         let warnings = service.restore(doing.pool, &doing.shown()?, &mounted, doing.on_behalf());
         warnings.iter().for_each(|line| tracing::warn!(line, "after a receive"));
         done.map_err(|error| speaking.failed(&error))

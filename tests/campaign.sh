@@ -1,0 +1,141 @@
+#!/bin/bash
+# All that takes hours before a version is called safe: each part of docs/architecture.md's "Power cuts" and "Exercisers", of
+# docs/torture.md and docs/zts.md, with its output below OUT. Run by hand, as root.
+#
+#   tests/campaign.sh OUT PART...      with parts, and what they took on two free cores:
+#
+#   torture:A..B   20,000 seeds (95 minutes)            mixed       every layout with the real module (35)
+#   cuts           all power cuts (25 to 40)            findings    the scripts of ../shared/findings (12)
+#   fuzz           ten minutes of each target, an       faults      those of ../shared/findings/faults (60)
+#                  hour of pool_image (115)             zts:LIST    OpenZFS's own tests, groups named in the file LIST (65)
+#   posix          pjdfstest, 20 x 50,000 of fsx (20)
+#
+# CENOTE: the release binary (target/release/cenote). A part ends with one line in OUT/summary: its name, its exit code, the commit.
+set -u
+here=$(cd "$(dirname "$0")/.." && pwd)
+out=$(mkdir -p "$1" && cd "$1" && pwd)
+shift
+cenote=$(realpath "${CENOTE:-$here/target/release/cenote}")
+shared=$here/../shared
+export RUST_BACKTRACE=0
+cd "$here" || exit 1
+
+torture() {
+    cargo build --locked --profile torture -p cenote-torture || return 1
+    local binary=${CARGO_TARGET_DIR:-target}/torture/cenote-torture
+    cp "$binary" "$out/cenote-torture"
+    "$out/cenote-torture" --seeds "$1" --jobs "${JOBS:-3}"
+}
+
+cuts() {
+    CUT_SECONDS=100000 CUT_THREADS=2 cargo test --locked --profile torture -p cenote-posix --test crashes -- --nocapture
+}
+
+mixed() {
+    local failed=0 layout
+    while read -r -a layout; do
+        echo "== ${layout[*]}"
+        ZVM_SHARE=$out/mixed tests/mixed_workload.py --cenote "$cenote" --dir "$out/mixed" \
+            --module "$shared/tools/zvm" "${layout[@]}" < /dev/null || failed=1
+    done <<'LAYOUTS'
+mirror 2
+mirror 3 --missing 2
+raidz1 3
+raidz1 3 --missing 1 --kill
+raidz2 5 --missing 2
+raidz3 6 --missing 3 --kill
+draid1 5
+stripe 2
+LAYOUTS
+    return $failed
+}
+
+findings() {
+    local failed=0 script said
+    for script in "$shared"/findings/*.sh; do
+        for variant in "" LAYOUT=raidz1 LAYOUT=mirror; do
+            case $variant:$(basename "$script") in
+                :* | LAYOUT=raidz1:stale-* | LAYOUT=mirror:stale-*) ;;
+                *) continue ;;
+            esac
+            said=$(env $variant timeout 600 "$script" "$cenote" 2>&1 < /dev/null | tail -1)
+            echo "$(basename "$script") $variant: $said"
+            case $said in ok:* | skipped:*) ;; *) failed=1 ;; esac
+        done
+    done
+    return $failed
+}
+
+faults() {
+    # Their results are read, not counted: see the README there.
+    export FLT=$out/faults CENOTE=$cenote CENOTE_RUN_DIR=$out/faults/run
+    mkdir -p "$CENOTE_RUN_DIR"
+    local scripts=$shared/findings/faults each
+    for each in "device_faults.py all" "host_faults.py all" "log_mirror.py mirror nothing" "log_mirror.py mirror stale" \
+        "log_mirror.py raidz1 scribble" "full_small.py 256M 8 64k fsync" "full_acked.py" "full_again.sh" \
+        "full_log_replay.sh" "double_import.sh" "double_loop.sh" "split_brain.sh" "stale_half.py" "suspended.py mirror" \
+        "import_silent.py" "loop_block.py" "rewind_uberblocks.sh 3" "mount_window.sh"; do
+        echo "== $each"
+        # shellcheck disable=SC2086
+        (cd "$scripts" && timeout 2400 ./$each < /dev/null 2>&1)
+        echo "== exit code $?"
+        grep -o "$FLT[^ ]*" /proc/self/mounts | sort -r | xargs -r -n 1 umount -l
+    done
+}
+
+zts() {
+    local binaries=$out/zts-bin
+    mkdir -p "$binaries" && cp "$cenote" "$binaries/cenote"
+    # shellcheck disable=SC2046
+    "$shared/tools/zts/run-zts" -b "$binaries" -w "$out/zts-work" -o "$out/zts" -t 400 $(cat "$1")
+}
+
+fuzz() {
+    (
+        cd fuzz || exit 1
+        export RUSTC_BOOTSTRAP=1
+        cargo fuzz build -O || exit 1
+        lane() {
+            local target
+            for target in "$@"; do
+                mkdir -p "corpus/${target%:*}"
+                cargo fuzz run -O "${target%:*}" "corpus/${target%:*}" "seeds/${target%:*}" -- \
+                    -max_total_time="${target#*:}" -rss_limit_mb=4096 > "$out/fuzz-${target%:*}.log" 2>&1
+                echo "${target%:*}: $?, $(grep -c ERROR "$out/fuzz-${target%:*}.log") errors"
+            done
+        }
+        others=$(for target in $(cargo fuzz list); do [ "$target" = pool_image ] || echo "$target:600"; done)
+        half=$(($(echo "$others" | wc -l) / 2 - 2))
+        # shellcheck disable=SC2046
+        lane pool_image:3600 $(echo "$others" | head -n "$half") &
+        # shellcheck disable=SC2046
+        lane $(echo "$others" | tail -n +$((half + 1)))
+        wait
+    ) | tee "$out/fuzz-results"
+    ! grep -v ": 0, 0 errors" "$out/fuzz-results"
+}
+
+posix() {
+    export CENOTE_RUN_DIR=$out/posix/run
+    local place=$out/posix failed=0 seed
+    mkdir -p "$place/run" "$place/mnt"
+    truncate -s 3G "$place/a" "$place/b" "$place/c"
+    "$cenote" zpool create -f -O compression=lz4 -R "$place/mnt" exercised raidz1 "$place/a" "$place/b" "$place/c" || return 1
+    for seed in $(seq 1 "${FSX_SEEDS:-20}"); do
+        fsx -S "$seed" -N 50000 "$place/mnt/exercised/file$seed" > "$place/fsx$seed.log" 2>&1 || { failed=1; echo "fsx $seed failed"; }
+    done
+    mkdir "$place/mnt/exercised/pjd"
+    (cd "$place/mnt/exercised/pjd" && pjdfstest -p "$place/mnt/exercised/pjd" > "$place/pjdfstest.log" 2>&1) || failed=1
+    tail -3 "$place/pjdfstest.log"
+    "$cenote" zpool export exercised || failed=1
+    zdb -e -bcc -p "$place" exercised > "$place/zdb.log" 2>&1 || failed=1
+    return $failed
+}
+
+for part in "$@"; do
+    started=$(date +%s)
+    name=${part%%:*}
+    "$name" "${part#*:}" > "$out/$name.log" 2>&1
+    code=$?
+    echo "$part exit code $code after $((($(date +%s) - started) / 60)) minutes, $(git rev-parse --short HEAD)" >> "$out/summary"
+done
