@@ -3,7 +3,8 @@
 //! Invariant: a leaf is matched by guid, never by path; a device whose verified labels do not say that
 //! it is this leaf is not opened. A device opened for writing is held exclusively, and its labels are
 //! looked at again after it is held. One that stands alone and comes back with an older state than was
-//! written to it is refused: nothing else has what it lacks.
+//! written to it is refused: nothing else has what it lacks. One that others stand in for lacks what was
+//! written since.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -208,26 +209,27 @@ impl HeldDevices {
         if newest == 0 {
             return Ok(());
         }
-        let found = read_uberblocks(device, None)
-            .map_err(|error| LeafUnavailable::open_failed(error.to_string()))?;
-        let own = found.iter().map(|uberblock| uberblock.txg.0).max().unwrap_or(0);
-        let lacks = own.saturating_add(1)..newest.saturating_add(1);
+        let lacks = newest_on(device)?.saturating_add(1)..newest.saturating_add(1);
         self.late.lock().insert(leaf.guid, lacks);
         Ok(())
     }
 
-    /// Refuses a device that comes back without the newest group, if no other has what it lacks.
+    /// A device that was held before and comes back: the groups since its newest are not on it, whatever was
+    /// written to it meanwhile. It is refused if no other has those.
     fn check_current(&self, leaf: &VdevConfig, device: &dyn Device) -> Result<(), LeafUnavailable> {
         let joined = self.held.lock().get(&leaf.guid).map_or(0, |held| held.joined);
         let newest = self.newest.load(Relaxed);
         // The intent log's devices may lack groups.
-        if newest <= joined || leaf.top.is_none_or(|top| top.is_log) {
+        if newest <= joined || leaf.top.is_some_and(|top| top.is_log) {
             return Ok(());
         }
-        let found = read_uberblocks(device, None)
-            .map_err(|error| LeafUnavailable::open_failed(error.to_string()))?;
-        let own = found.iter().map(|uberblock| uberblock.txg.0).max().unwrap_or(0);
+        let own = newest_on(device)?;
         if own >= newest {
+            return Ok(());
+        }
+        if leaf.top.is_none() {
+            let lacks = own.saturating_add(1)..newest.saturating_add(1);
+            self.late.lock().insert(leaf.guid, lacks);
             return Ok(());
         }
         let path = device.path();
@@ -238,6 +240,13 @@ impl HeldDevices {
         let condition = Condition::new(VdevState::Unavailable, Aux::CorruptData);
         Err(LeafUnavailable { condition, reason })
     }
+}
+
+/// The newest group whose uberblock is on `device`; 0 if there is none.
+fn newest_on(device: &dyn Device) -> Result<u64, LeafUnavailable> {
+    let found = read_uberblocks(device, None)
+        .map_err(|error| LeafUnavailable::open_failed(error.to_string()))?;
+    Ok(found.iter().map(|uberblock| uberblock.txg.0).max().unwrap_or(0))
 }
 
 /// Leaves opened for writing.

@@ -232,6 +232,42 @@ fn a_lone_disk_that_comes_back_older_is_refused() {
     census(live.pool());
 }
 
+#[test]
+fn a_side_of_a_mirror_that_comes_back_older_is_given_all_it_lacks() {
+    let (disks, live) = Disks::create(VdevKind::Mirror, 2);
+    live.export().unwrap();
+    drop(live);
+    let opener: Arc<dyn Opener> = Arc::new(Fresh(disks.clone()));
+    let pools = assemble(&scan(&opener, &ScanOptions::new(vec!["/sim".into()])));
+    let options = OpenOptions { devices: Some(opener), ..OpenOptions::default() };
+    let live = LivePool::open(&pools[0], &options, WriteOptions::default()).unwrap();
+    let object = object(&live);
+    let data = noise(3 << 20, 5);
+    object.write(&live.begin().unwrap(), 0, &data[..1 << 20]).unwrap();
+    live.sync().unwrap();
+    let old = content(disks.disk(1));
+    object.write(&live.begin().unwrap(), 1 << 20, &data[1 << 20..2 << 20]).unwrap();
+    live.sync().unwrap();
+    disks.disk(1).set_health(Health::Gone);
+    object.write(&live.begin().unwrap(), 2 << 20, &data[2 << 20..]).unwrap();
+    live.sync().unwrap();
+
+    disks.disk(1).replace_content(&old);
+    disks.disk(1).set_health(Health::Well);
+    assert!(live.vdevs().reopen());
+    live.retry_now();
+    let is_whole = || {
+        let vdevs = live.pool().vdevs();
+        vdevs.devices().len() == 2 && vdevs.missed().is_empty() && live.sync().is_ok()
+    };
+    wait_until("it is back, and resilvered", is_whole);
+    live.export().unwrap();
+    drop(live);
+    disks.disk(0).set_health(Health::Gone);
+    let live = disks.reopen();
+    assert_eq!(stored(&live, object.id(), data.len()), data);
+}
+
 /// What a host with another id finds out about the pool before it imports it.
 fn seen_by_another_host(disks: &Disks) -> Inspection {
     let opener: Arc<dyn Opener> = Arc::new(disks.clone());
