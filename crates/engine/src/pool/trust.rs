@@ -111,10 +111,15 @@ fn check_still_newest(
         let reason = "another host has written to the pool since it was looked whether one uses it";
         return Err(Error::new(ErrorKind::Io, reason).with_advice("try again"));
     }
-    if now.compare_recency(&before.latest).is_le() {
+    refuse_newer(&before.latest, &now)
+}
+
+/// Refuses to go on when the newest uberblock, `before`, is not the newest any more.
+pub(super) fn refuse_newer(before: &Uberblock, now: &Uberblock) -> Result<()> {
+    if now.compare_recency(before).is_le() {
         return Ok(());
     }
-    let (then, now) = (before.latest.txg, now.txg);
+    let (then, now) = (before.txg, now.txg);
     let reason = format!("another process wrote group {now} while group {then} was opened");
     Err(Error::new(ErrorKind::Outdated, reason))
 }

@@ -4,12 +4,12 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use cenote_device::{Bytes, Device, DeviceError, Health, SimDevice};
 use cenote_engine::ErrorKind;
 use cenote_engine::dataset::change::PropertyInput;
-use cenote_engine::pool::OpenOptions;
 use cenote_engine::pool::activity::{self, Need, Settings, SystemClock};
 use cenote_engine::pool::assemble::{PoolCandidate, assemble};
 use cenote_engine::pool::choose::read_uberblocks;
@@ -17,9 +17,10 @@ use cenote_engine::pool::discover::{Candidate, Opener, ScanOptions, scan};
 use cenote_engine::pool::group::{LivePool, WriteOptions};
 use cenote_engine::pool::host::HostIdentity;
 use cenote_engine::pool::inspect::{Inspection, Inspector, inspect};
+use cenote_engine::pool::{OpenOptions, Pool, Rewind};
 use cenote_engine::vdev::Aux;
-use cenote_format::Uberblock;
 use cenote_format::config::{PoolState, VdevKind};
+use cenote_format::{Txg, Uberblock};
 use parking_lot::Mutex;
 
 use super::suspended::{Disks, object, stored, wait_until};
@@ -46,6 +47,12 @@ impl Opener for Waiting {
 
 #[test]
 fn what_was_written_while_the_devices_were_waited_for_is_seen() {
+    for rewind in [Rewind::None, Rewind::Safe] {
+        what_was_written_meanwhile_is_seen(rewind);
+    }
+}
+
+fn what_was_written_meanwhile_is_seen(rewind: Rewind) {
     let (disks, live) = Disks::create(VdevKind::Mirror, 2);
     let object = object(&live);
     live.sync().unwrap();
@@ -60,7 +67,8 @@ fn what_was_written_while_the_devices_were_waited_for_is_seen() {
         live.close().unwrap();
     };
     let waiting = Waiting { disks: disks.clone(), other: Mutex::new(Some(Box::new(writes_on))) };
-    let options = OpenOptions { devices: Some(Arc::new(waiting)), ..OpenOptions::default() };
+    let devices: Option<Arc<dyn Opener>> = Some(Arc::new(waiting));
+    let options = OpenOptions { devices, rewind, ..OpenOptions::default() };
     let write = WriteOptions::default();
     let error = LivePool::open(&found[0], &options, write).err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Outdated, "{error}");
@@ -68,6 +76,44 @@ fn what_was_written_while_the_devices_were_waited_for_is_seen() {
     assert!(again.pool().gone_back().is_none());
     again.export().unwrap();
     census(again.pool());
+}
+
+/// Whose devices are in use the first time.
+struct BusyOnce(Disks, AtomicBool);
+
+impl Opener for BusyOnce {
+    fn candidates(&self, place: &Path) -> Result<Vec<Candidate>, DeviceError> {
+        self.0.candidates(place)
+    }
+
+    fn open(&self, path: &Path) -> Result<Arc<dyn Device>, DeviceError> {
+        match self.1.swap(false, Relaxed) {
+            true => Err(DeviceError::Busy(path.to_path_buf())),
+            false => self.0.open(path),
+        }
+    }
+}
+
+#[test]
+fn nothing_is_given_up_for_devices_that_are_in_use_for_a_moment() {
+    let (disks, live) = Disks::create(VdevKind::Mirror, 2);
+    for seed in 0..3 {
+        let object = object(&live);
+        object.write(&live.begin().unwrap(), 0, &noise(1 << 17, seed)).unwrap();
+        live.sync().unwrap();
+    }
+    live.close().unwrap();
+    drop(live);
+    let opener: Arc<dyn Opener> = Arc::new(disks.clone());
+    let found = assemble(&scan(&opener, &ScanOptions::new(vec!["/sim".into()])));
+    let busy: Arc<dyn Opener> = Arc::new(BusyOnce(disks, AtomicBool::new(true)));
+    let options =
+        OpenOptions { devices: Some(busy), rewind: Rewind::Safe, ..OpenOptions::default() };
+    let open = || LivePool::open(&found[0], &options, WriteOptions::default());
+    assert_eq!(open().err().unwrap().kind(), ErrorKind::Busy);
+    let live = open().unwrap();
+    assert!(live.pool().gone_back().is_none());
+    live.export().unwrap();
 }
 
 impl Disks {
