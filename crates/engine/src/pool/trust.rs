@@ -77,8 +77,7 @@ impl Opening<'_> {
             let vdevs = pipe.vdevs();
             super::apart::check(self.candidate, choice, self.tree, &vdevs, options.deadline)?;
         }
-        let behind =
-            !self.is_going_back() && super::behind::note(pipe, &choice.best, options.deadline);
+        let behind = super::behind::note(pipe, &choice.best, options.deadline);
         if missed || behind {
             // What stale devices gave before this was known is no error of theirs.
             pipe.vdevs().clear(None);

@@ -161,6 +161,36 @@ fn halves_that_went_on_apart_are_refused_together() {
 }
 
 #[test]
+fn a_side_that_lacks_groups_is_noted_when_the_pool_is_taken_back_too() {
+    let (disks, live) = Disks::create(VdevKind::Mirror, 2);
+    let object = object(&live);
+    let write = |seed| {
+        object.write(&live.begin().unwrap(), seed << 17, &noise(1 << 17, seed)).unwrap();
+        live.sync().unwrap();
+    };
+    write(1);
+    let old = content(disks.disk(1));
+    (2..6).for_each(write);
+    live.close().unwrap();
+    disks.disk(1).replace_content(&old);
+    let opener: Arc<dyn Opener> = Arc::new(disks.clone());
+    let pools = assemble(&scan(&opener, &ScanOptions::new(vec!["/sim".into()])));
+    let open = |max_txg| {
+        let options = OpenOptions { max_txg, ..OpenOptions::default() };
+        Pool::open(&pools[0], &options).unwrap()
+    };
+    let newest = open(None);
+    let behind: Vec<_> = newest.vdevs().missed().into_iter().map(|(leaf, _)| leaf).collect();
+    assert_eq!(behind.len(), 1);
+    let before = Txg(newest.uberblock().txg.0 - 1);
+    let back = open(Some(before));
+    let missed = back.vdevs().missed();
+    assert_eq!(missed.len(), 1);
+    assert_eq!(missed[0].0, behind[0]);
+    assert_eq!(missed[0].1.last().map(|range| range.end), Some(before.0 + 1));
+}
+
+#[test]
 fn a_disk_that_was_only_away_is_no_other_side() {
     let (disks, live) = Disks::create(VdevKind::Mirror, 3);
     live.export().unwrap();
