@@ -160,6 +160,96 @@ fn halves_that_went_on_apart_are_refused_together() {
     }
 }
 
+/// Disks of which a search finds only one.
+struct Named(Disks, usize);
+
+impl Opener for Named {
+    fn candidates(&self, place: &Path) -> Result<Vec<Candidate>, DeviceError> {
+        Ok(self.0.candidates(place)?.into_iter().skip(self.1).take(1).collect())
+    }
+
+    fn open(&self, path: &Path) -> Result<Arc<dyn Device>, DeviceError> {
+        self.0.open(path)
+    }
+}
+
+#[test]
+fn a_side_that_went_on_apart_is_not_taken_in_by_its_path() {
+    for (first, second) in [(40, 5), (5, 40), (3, 3)] {
+        let (disks, live) = Disks::create(VdevKind::Mirror, 2);
+        live.export().unwrap();
+        disks.go_on_with(&[0], first, false);
+        disks.go_on_with(&[1], second, true);
+        for named in [0, 1] {
+            let other = content(disks.disk(1 - named));
+            let opener: Arc<dyn Opener> = Arc::new(Named(disks.clone(), named));
+            let pools = assemble(&scan(&opener, &ScanOptions::new(vec!["/sim".into()])));
+            let options = OpenOptions { devices: Some(opener), ..OpenOptions::default() };
+            let live = LivePool::open(&pools[0], &options, WriteOptions::default()).unwrap();
+            assert_eq!(live.vdevs().devices().len(), 1, "{first} {second} {named}");
+            live.vdevs().reopen();
+            for seed in 0..2 {
+                let object = object(&live);
+                object.write(&live.begin().unwrap(), 0, &noise(1 << 16, seed)).unwrap();
+                live.sync().unwrap();
+            }
+            assert_eq!(live.vdevs().devices().len(), 1, "{first} {second} {named}");
+            live.close().unwrap();
+            assert!(content(disks.disk(1 - named)) == other, "{first} {second} {named}");
+        }
+        let refused = disks.open_with(&[0, 1]).err().map(|error| error.to_string());
+        let is_said = refused.is_some_and(|words| words.contains("written apart from each other"));
+        assert!(is_said, "{first} {second}");
+    }
+}
+
+#[test]
+fn a_side_that_was_not_found_but_is_at_its_path_is_taken_in() {
+    let (disks, live) = Disks::create(VdevKind::Mirror, 2);
+    live.export().unwrap();
+    disks.go_on_with(&[0], 5, true);
+    let opener: Arc<dyn Opener> = Arc::new(Named(disks.clone(), 0));
+    let pools = assemble(&scan(&opener, &ScanOptions::new(vec!["/sim".into()])));
+    let options = OpenOptions { devices: Some(opener), ..OpenOptions::default() };
+    let live = LivePool::open(&pools[0], &options, WriteOptions::default()).unwrap();
+    assert_eq!(live.vdevs().devices().len(), 2);
+    let is_whole = || live.pool().vdevs().missed().is_empty() && live.sync().is_ok();
+    wait_until("it is resilvered", is_whole);
+    live.export().unwrap();
+}
+
+#[test]
+fn a_side_that_was_written_elsewhere_while_it_rested_is_not_taken_back() {
+    for (elsewhere, here) in [(40, 2), (5, 40)] {
+        let (disks, live) = Disks::create(VdevKind::Mirror, 2);
+        live.export().unwrap();
+        drop(live);
+        let opener: Arc<dyn Opener> = Arc::new(Fresh(disks.clone()));
+        let pools = assemble(&scan(&opener, &ScanOptions::new(vec!["/sim".into()])));
+        let options = OpenOptions { devices: Some(opener), ..OpenOptions::default() };
+        let live = LivePool::open(&pools[0], &options, WriteOptions::default()).unwrap();
+        let devices = live.vdevs().devices();
+        let path = Path::new("/sim/1");
+        let guid = devices.iter().find(|leaf| leaf.device.path() == path).unwrap().guid;
+        drop(devices);
+        live.offline(guid, true).unwrap();
+        let other = disks.copied();
+        other.go_on_with(&[1], elsewhere, true);
+        let foreign = content(other.disk(1));
+        disks.disk(1).replace_content(&foreign);
+        let object = object(&live);
+        for seed in 0..here {
+            object.write(&live.begin().unwrap(), 0, &noise(1 << 16, seed)).unwrap();
+            live.sync().unwrap();
+        }
+        let state = live.online(guid).unwrap();
+        assert!(!state.is_readable(), "{elsewhere} {here}: {state:?}");
+        live.sync().unwrap();
+        live.export().unwrap();
+        assert!(content(disks.disk(1)) == foreign, "{elsewhere} {here}");
+    }
+}
+
 #[test]
 fn a_side_that_lacks_groups_is_noted_when_the_pool_is_taken_back_too() {
     let (disks, live) = Disks::create(VdevKind::Mirror, 2);
