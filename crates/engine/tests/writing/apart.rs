@@ -17,6 +17,7 @@ use cenote_engine::pool::discover::{Candidate, Opener, ScanOptions, scan};
 use cenote_engine::pool::group::{LivePool, WriteOptions};
 use cenote_engine::pool::host::HostIdentity;
 use cenote_engine::pool::inspect::{Inspection, Inspector, inspect};
+use cenote_engine::pool::search::search;
 use cenote_engine::pool::{OpenOptions, Pool, Rewind};
 use cenote_engine::vdev::Aux;
 use cenote_format::config::{PoolState, VdevKind};
@@ -278,6 +279,58 @@ fn a_side_that_lacks_groups_is_noted_when_the_pool_is_taken_back_too() {
     assert_eq!(missed.len(), 1);
     assert_eq!(missed[0].0, behind[0]);
     assert_eq!(missed[0].1.last().map(|range| range.end), Some(before.0 + 1));
+}
+
+/// Disks one of which takes until this moment to answer.
+struct SpinsUp(Disks, PathBuf, Instant);
+
+impl Opener for SpinsUp {
+    fn candidates(&self, place: &Path) -> Result<Vec<Candidate>, DeviceError> {
+        self.0.candidates(place)
+    }
+
+    fn open(&self, path: &Path) -> Result<Arc<dyn Device>, DeviceError> {
+        if path == self.1 {
+            std::thread::sleep(self.2.saturating_duration_since(Instant::now()));
+        }
+        self.0.open(path)
+    }
+}
+
+#[test]
+fn a_disk_that_spins_up_is_waited_for() {
+    let (disks, live) = Disks::create(VdevKind::Mirror, 2);
+    live.export().unwrap();
+    let guid = live.pool().guid();
+    drop(live);
+    disks.go_on_with(&[0], 5, true);
+    let newest = newest(&disks).txg;
+    let places = ScanOptions::new(vec!["/sim".into()]);
+    let slow = |disk: usize, seconds| -> Arc<dyn Opener> {
+        let end = Instant::now() + Duration::from_secs(seconds);
+        Arc::new(SpinsUp(disks.clone(), format!("/sim/{disk}").into(), end))
+    };
+    // What the first look shows is an older state of it.
+    let opener = slow(0, 20);
+    let alone = search(&opener, &places, guid, Duration::ZERO);
+    assert_eq!(alone.candidate.as_ref().unwrap().devices.len(), 1);
+    assert!(alone.may_be_stale());
+    let opener = slow(0, 5);
+    let found = search(&opener, &places, guid, Duration::from_secs(30));
+    assert!(found.silent.is_empty() && !found.may_be_stale());
+    let pool = Pool::open(&found.candidate.unwrap(), &OpenOptions::default()).unwrap();
+    assert_eq!(pool.uberblock().txg, newest);
+    // One that is nothing of the pool is not waited for.
+    let start = Instant::now();
+    let mut more = disks.clone();
+    let other = Arc::new(SimDevice::new("/sim/9", 64 << 20));
+    more.0.insert("/sim/9".into(), other);
+    let end = start + Duration::from_secs(60);
+    let opener: Arc<dyn Opener> = Arc::new(SpinsUp(more, "/sim/9".into(), end));
+    let found = search(&opener, &places, guid, Duration::from_secs(30));
+    assert_eq!(found.candidate.as_ref().unwrap().devices.len(), 2);
+    assert!(!found.silent.is_empty() && !found.may_be_stale());
+    assert!(start.elapsed() < Duration::from_secs(20));
 }
 
 #[test]
