@@ -58,6 +58,8 @@ pub struct OpenRequest {
     pub altroot: Option<String>,
     /// Only for reading (`-o readonly=on`).
     pub read_only: bool,
+    /// Also if devices that do not answer may hold a newer state (`-f`).
+    pub force: bool,
     /// Go back.
     pub back: Back,
     /// Property `cachefile` is `none`.

@@ -3,6 +3,7 @@
 //! Invariant: this process alone has the pool open on this host, by its guid and by its devices, before
 //! anything of it is believed.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,19 +12,21 @@ use cenote_control::budget::Budget;
 use cenote_control::plan::CreatePool;
 use cenote_control::protocol::{Failure, FailureKind};
 use cenote_control::server::PoolService;
-use cenote_device::{HostLock, HostLockError};
+use cenote_device::{HostLock, HostLockError, Mode};
 use cenote_engine::dataset::change::PropertyInput;
 use cenote_engine::keys::suite_of_property;
 use cenote_engine::object::ObjectSet;
-use cenote_engine::pool::assemble::{PoolCandidate, candidates_and_silent};
+use cenote_engine::pool::assemble::PoolCandidate;
 use cenote_engine::pool::change::{Additions, NewPoolPlan, create as create_pool};
+use cenote_engine::pool::discover::{FileOpener, Opener, ScanOptions};
 use cenote_engine::pool::group::{LivePool, WriteOptions};
 use cenote_engine::pool::host::HostIdentity;
 use cenote_engine::pool::leaves::HeldDevices;
+use cenote_engine::pool::search::search;
 use cenote_engine::pool::{OpenOptions, Pool, Rewind};
 use cenote_engine::txg::Tx;
 use cenote_engine::{Error, ErrorKind};
-use cenote_format::Txg;
+use cenote_format::{Guid, Txg};
 use cenote_posix::write::put_first_quotas;
 
 use crate::lock_holder;
@@ -38,6 +41,8 @@ use crate::whole_disks;
 const TRIES: u32 = 8;
 /// Time between two looks.
 const PAUSE: Duration = Duration::from_millis(100);
+/// Longest wait for disks that may have to spin up first.
+const SPINS_UP: Duration = Duration::from_secs(30);
 
 /// Opens a pool. What this does for a pool process, nobody else does.
 ///
@@ -50,19 +55,26 @@ pub fn open(request: &OpenRequest) -> Result<Arc<dyn PoolService>, Failure> {
         Failure::new(FailureKind::Already, format!("cannot import '{name}': {reason}"))
     })?;
     let mut lock = Some(lock);
+    let opener: Arc<dyn Opener> = Arc::new(FileOpener { mode: Mode::ReadOnly });
+    let options = ScanOptions::new(request.search.places.clone());
     let mut tries = TRIES;
     loop {
-        let (found, silent) = candidates_and_silent(&request.search.places);
-        let candidate = found.iter().find(|candidate| candidate.guid.0 == request.guid);
-        let Some(candidate) = candidate else {
+        let found = search(&opener, &options, Guid(request.guid), SPINS_UP);
+        let Some(candidate) = &found.candidate else {
             let mut message = format!("cannot import '{name}': no such pool available");
-            if !silent.is_empty() {
-                let all: Vec<String> =
-                    silent.iter().map(|path| path.display().to_string()).collect();
-                message = format!("cannot import '{name}': no answer from {}", all.join(", "));
+            if !found.silent.is_empty() {
+                message = format!("cannot import '{name}': {}", no_answer(&found.silent));
             }
             return Err(Failure::new(FailureKind::NotFound, message));
         };
+        if found.may_be_stale() && !request.read_only && !request.force {
+            let message = format!(
+                "cannot import '{name}': {}: newer data of the pool may be there\n\t\
+                 wait until it answers, or use '-f' to import the pool without",
+                no_answer(&found.silent)
+            );
+            return Err(Failure::new(FailureKind::Other, message));
+        }
         match open_found(candidate, request, &mut lock) {
             Err(error) if tries > 0 && is_passing(&error) => {
                 tracing::info!(%error, "looking at the devices again");
@@ -73,6 +85,12 @@ pub fn open(request: &OpenRequest) -> Result<Arc<dyn PoolService>, Failure> {
             Ok(service) => return Ok(service),
         }
     }
+}
+
+/// Which devices do not answer.
+fn no_answer(silent: &[PathBuf]) -> String {
+    let all: Vec<String> = silent.iter().map(|path| path.display().to_string()).collect();
+    format!("no answer from {}", all.join(", "))
 }
 
 /// Another process wrote on meanwhile, or has died and the kernel is not done with its last writes.

@@ -82,6 +82,7 @@ fn wanted(parsed: &Parsed, line: String) -> Result<Wanted, ExitCode> {
         search: Search { places, missing_log: parsed.has('m') },
         back,
         temporary: parsed.has('t'),
+        force: parsed.has('f'),
         ..OpenRequest::default()
     };
     let (mount_options, properties) = settings(parsed, &mut request).map_err(said)?;

@@ -38,18 +38,26 @@ const MAX_CONFIG: u64 = 64 << 20;
 /// Sorted ranges of transaction groups by device.
 type Missed = BTreeMap<Guid, Vec<Range<u64>>>;
 
-/// Refuses a pool whose devices were written apart. `choice` is the state to be opened, `tree` its
-/// configuration, and `vdevs` knows what devices missed according to it.
-pub(super) fn check(
+/// A device that went on by itself.
+pub(super) struct Stray {
+    pub(super) leaf: Leaf,
+    /// The newest state it has of its own.
+    own: Uberblock,
+}
+
+/// The devices that were written apart from the state to be opened, `choice`. `tree` is its configuration, and
+/// `vdevs` knows what devices missed according to it.
+pub(super) fn strays(
     candidate: &PoolCandidate,
     choice: &Choice,
     tree: &VdevConfig,
     vdevs: &VdevTree,
     deadline: Duration,
-) -> Result<()> {
+) -> Vec<Stray> {
     let missed: Missed = vdevs.missed().into_iter().collect();
     let behind: Vec<Leaf> =
         candidate.leaves(tree).into_iter().filter(|leaf| missed.contains_key(&leaf.guid)).collect();
+    let mut strays = Vec::new();
     for (leaf, ring) in behind.iter().zip(rings(&behind, deadline)) {
         let newest = ring.into_iter().max_by(|a, b| a.compare_recency(b));
         let Some(own) = newest.filter(|own| is_suspicious(own, &choice.best, &missed, leaf.guid))
@@ -61,7 +69,7 @@ pub(super) fn check(
                 if is_apart(&missed, &others, leaf.guid, own.txg.0)
                     && !is_shared(candidate, tree, &missed, &own, deadline) =>
             {
-                return Err(refusal(leaf, &own, choice));
+                strays.push(Stray { leaf: leaf.clone(), own });
             }
             Ok(_) => {}
             Err(error) => {
@@ -69,7 +77,7 @@ pub(super) fn check(
             }
         }
     }
-    Ok(())
+    strays
 }
 
 /// A device that holds an uberblock of a time when it missed something, but not the one chosen.
@@ -148,19 +156,22 @@ fn missed_at(candidate: &PoolCandidate, uberblock: &Uberblock) -> Result<Missed>
     Ok(missed)
 }
 
-fn refusal(leaf: &Leaf, own: &Uberblock, choice: &Choice) -> Error {
-    let path = leaf.device.path().display().to_string();
-    let reason = format!(
-        "its devices were written apart from each other: {path} went on by itself up to transaction \
-         group {}, the others up to group {}",
-        own.txg, choice.best.txg
-    );
-    let advice = format!(
-        "keep one side and leave the other out: 'zpool import -d DEVICE' with the devices to keep, \
-         then 'zpool labelclear -f {path}' (or of the others) and attach what was left out again; \
-         files only that one holds are to be copied first, from an import of it alone"
-    );
-    Error::corrupt(reason).with_advice(advice)
+impl Stray {
+    /// Why a pool is not opened with it.
+    pub(super) fn refusal(&self, choice: &Choice) -> Error {
+        let path = self.leaf.device.path().display().to_string();
+        let reason = format!(
+            "its devices were written apart from each other: {path} went on by itself up to \
+             transaction group {}, the others up to group {}",
+            self.own.txg, choice.best.txg
+        );
+        let advice = format!(
+            "keep one side and leave the other out: 'zpool import -d DEVICE' with the devices to keep, \
+             then 'zpool labelclear -f {path}' (or of the others) and attach what was left out again; \
+             files only that one holds are to be copied first, from an import of it alone"
+        );
+        Error::corrupt(reason).with_advice(advice)
+    }
 }
 
 #[cfg(test)]

@@ -19,8 +19,9 @@ use crate::vdev::LeafDevice;
 /// Devices looked at together.
 const WIDTH: usize = 32;
 
-/// Looks at the rings of all open devices of a pool that is opened at `best`, its newest uberblock,
-/// and notes what those that are behind miss. True if that was not known of one.
+/// Looks at the rings of all open devices of a pool that is opened at `best`, and notes what those that
+/// are behind miss of that state. True if that was not known of one. If `best` is not the newest, a device that has a
+/// newer one was there for it: its own slot may have been written over since.
 pub(super) fn note(pipe: &Pipe, best: &Uberblock, deadline: Duration) -> bool {
     let vdevs = pipe.vdevs();
     let known: BTreeMap<Guid, _> = vdevs.missed().into_iter().collect();
@@ -37,8 +38,8 @@ pub(super) fn note(pipe: &Pipe, best: &Uberblock, deadline: Duration) -> bool {
     for (leaf, ring) in leaves.iter().zip(rings) {
         // A ring that cannot be read says nothing.
         let Some(ring) = ring.flatten() else { continue };
-        let groups = ring.iter().map(|uberblock| uberblock.txg.0).filter(|txg| *txg <= best.txg.0);
-        tops.entry(leaf.top).or_default().push((leaf, groups.collect()));
+        let groups = ring.iter().map(|uberblock| uberblock.txg.0).collect();
+        tops.entry(leaf.top).or_default().push((leaf, groups));
     }
     let mut without_root: Option<Vec<Guid>> = None;
     let mut news = false;
@@ -46,6 +47,9 @@ pub(super) fn note(pipe: &Pipe, best: &Uberblock, deadline: Duration) -> bool {
         let all: BTreeSet<u64> = leaves.iter().flat_map(|(_, ring)| ring).copied().collect();
         for (leaf, ring) in leaves {
             let newest = ring.last().copied().unwrap_or(0);
+            if newest >= best.txg.0 {
+                continue;
+            }
             let later = all.range(newest.saturating_add(1)..);
             let behind = later.filter(|txg| !misses(leaf.guid, **txg)).count();
             let is_stale = match behind {

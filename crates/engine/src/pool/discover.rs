@@ -247,6 +247,15 @@ pub fn scan(opener: &Arc<dyn Opener>, options: &ScanOptions) -> Scan {
     scan
 }
 
+/// How many of these devices answer within `deadline`, whatever they say.
+pub(super) fn answering(opener: &Arc<dyn Opener>, paths: &[PathBuf], deadline: Duration) -> usize {
+    let looks = paths.iter().map(|path| {
+        let (opener, path) = (opener.clone(), path.clone());
+        move || drop(look(&*opener, &path))
+    });
+    parallel::run(looks.collect(), paths.len(), deadline).into_iter().flatten().count()
+}
+
 fn no_answer(deadline: Duration) -> String {
     format!("no answer within {} s", deadline.as_secs_f32())
 }

@@ -122,7 +122,7 @@ fn believed(
 /// Otherwise as [`write_labels`].
 pub fn write_uberblock(tree: &VdevTree, uberblock: &Uberblock) -> Result<()> {
     write_step(tree, "an uberblock", &|leaf| uberblock_on(tree, leaf, uberblock))?;
-    tree.opener().committed(uberblock.txg);
+    tree.opener().committed(uberblock);
     Ok(())
 }
 

@@ -2,7 +2,8 @@
 //!
 //! Invariant: a leaf is matched by guid, never by path; a device whose verified labels do not say that
 //! it is this leaf is not opened. A device opened for writing is held exclusively, and its labels are
-//! looked at again after it is held. One that stands alone and comes back with an older state than was
+//! looked at again after it is held. One that turns up although the search did not find it, or comes back, is
+//! refused if its newest state is not of the history that is written here. One that stands alone and comes back with an older state than was
 //! written to it is refused: nothing else has what it lacks. One that others stand in for lacks what was
 //! written since.
 
@@ -15,7 +16,7 @@ use std::time::Duration;
 
 use cenote_device::{Device, DeviceError, FileDevice, Mode};
 use cenote_format::config::VdevConfig;
-use cenote_format::{Guid, Txg};
+use cenote_format::{BlockPointer, Guid, Txg, Uberblock};
 use parking_lot::Mutex;
 
 use super::assemble::PoolCandidate;
@@ -29,6 +30,8 @@ use crate::{Error, ErrorKind, Result};
 
 /// Longest look at what is at the path of a leaf that was not found.
 const LOOK: Duration = Duration::from_millis(500);
+/// Groups whose roots are remembered.
+const HISTORY: usize = 1024;
 
 /// Opens leaves from the devices of a [`PoolCandidate`].
 pub struct CandidateLeaves {
@@ -36,6 +39,8 @@ pub struct CandidateLeaves {
     strictness: Strictness,
     /// Looks at what is at a path, without holding it.
     opener: Arc<dyn Opener>,
+    /// Leaves that turned out to be left out, and why.
+    refused: Mutex<BTreeMap<Guid, String>>,
 }
 
 /// Looks at devices of this machine without holding them.
@@ -61,7 +66,8 @@ impl CandidateLeaves {
         opener: Arc<dyn Opener>,
     ) -> Arc<Self> {
         let strictness = Strictness { pool: candidate.guid, trusted, limit };
-        Arc::new(Self { candidate: candidate.clone(), strictness, opener })
+        let refused = Mutex::default();
+        Arc::new(Self { candidate: candidate.clone(), strictness, opener, refused })
     }
 }
 
@@ -69,6 +75,7 @@ impl CandidateLeaves {
     /// The device behind `leaf`, its labels checked: the one the search found, or what is at its path by
     /// now.
     fn found(&self, leaf: &VdevConfig) -> Result<Arc<FoundDevice>, LeafUnavailable> {
+        self.check_refused(leaf.guid)?;
         let path = leaf.path.as_deref().unwrap_or("no path recorded");
         let found = match self.candidate.device(leaf) {
             Some(found) => found.clone(),
@@ -78,6 +85,13 @@ impl CandidateLeaves {
             })?,
         };
         self.check(leaf, &found, &self.strictness).map(|()| found)
+    }
+
+    fn check_refused(&self, leaf: Guid) -> Result<(), LeafUnavailable> {
+        match self.refused.lock().get(&leaf) {
+            Some(reason) => Err(foreign(reason.clone())),
+            None => Ok(()),
+        }
     }
 
     /// What is at the path of a leaf that no device said to be when the pool was looked for: it has come
@@ -119,6 +133,15 @@ impl LeafOpener for CandidateLeaves {
     fn open(&self, leaf: &VdevConfig) -> Result<Arc<dyn Device>, LeafUnavailable> {
         self.found(leaf).map(|found| found.device.clone())
     }
+
+    fn refuse(&self, leaf: Guid, reason: &str) {
+        self.refused.lock().insert(leaf, reason.to_owned());
+    }
+}
+
+/// A device with another content than it should have.
+fn foreign(reason: String) -> LeafUnavailable {
+    LeafUnavailable { condition: Condition::new(VdevState::Unavailable, Aux::CorruptData), reason }
 }
 
 /// The devices a pool holds for writing. There is one for each open pool: trees that follow each
@@ -133,6 +156,9 @@ pub struct HeldDevices {
     busy: Mutex<Vec<PathBuf>>,
     /// The newest group written since the pool was opened.
     newest: AtomicU64,
+    /// The roots of the last groups, that which the pool was opened at included; nothing before the first group
+    /// of a pool that was taken back.
+    history: Mutex<BTreeMap<u64, BlockPointer>>,
 }
 
 /// A device that is, or was, held.
@@ -155,7 +181,17 @@ impl HeldDevices {
 
     fn with_openers(opener: Arc<dyn Opener>, looker: Arc<dyn Opener>) -> Arc<Self> {
         let (held, busy, newest) = (Mutex::default(), Mutex::default(), AtomicU64::new(0));
-        Arc::new(Self { opener, looker, held, late: Mutex::default(), busy, newest })
+        let (late, history) = (Mutex::default(), Mutex::default());
+        Arc::new(Self { opener, looker, held, late, busy, newest, history })
+    }
+
+    /// The pool is opened at this uberblock, or has written it: it is the newest.
+    pub(super) fn shows(&self, uberblock: &Uberblock) {
+        let mut history = self.history.lock();
+        history.insert(uberblock.txg.0, uberblock.root);
+        if history.len() > HISTORY {
+            history.pop_first();
+        }
     }
 
     /// Opens and holds the device at `path`, which is to become leaf `guid` of the pool.
@@ -204,26 +240,49 @@ impl HeldDevices {
 
     /// A device that was away when the pool was opened, and has groups written without it: it lacks all after
     /// its newest, whatever was noted before.
-    fn note_late(&self, leaf: &VdevConfig, device: &dyn Device) -> Result<(), LeafUnavailable> {
+    fn note_late(&self, leaf: &VdevConfig, own: u64) {
         let newest = self.newest.load(Relaxed);
-        if newest == 0 {
+        if newest > 0 {
+            let lacks = own.saturating_add(1)..newest.saturating_add(1);
+            self.late.lock().insert(leaf.guid, lacks);
+        }
+    }
+
+    /// Refuses a device that others have written on: its newest state, `own`, is not one of the history here, as far
+    /// back as that is known. The group after the newest may be under way, and that after the one the pool was opened
+    /// at may have been when it was cut off: who goes on by himself writes more than one.
+    fn check_history(&self, own: &Uberblock, device: &dyn Device) -> Result<(), LeafUnavailable> {
+        let history = self.history.lock();
+        let (Some((&first, _)), Some((&newest, _))) =
+            (history.first_key_value(), history.last_key_value())
+        else {
+            return Ok(());
+        };
+        let is_foreign = match history.get(&own.txg.0) {
+            Some(root) => *root != own.root && own.txg.0 != first.saturating_add(1),
+            None => own.txg.0 > newest.saturating_add(1),
+        };
+        if !is_foreign {
             return Ok(());
         }
-        let lacks = newest_on(device)?.saturating_add(1)..newest.saturating_add(1);
-        self.late.lock().insert(leaf.guid, lacks);
-        Ok(())
+        let (path, txg) = (device.path().display().to_string(), own.txg);
+        Err(foreign(format!("{path} was written elsewhere up to group {txg}: it is left out")))
     }
 
     /// A device that was held before and comes back: the groups since its newest are not on it, whatever was
     /// written to it meanwhile. It is refused if no other has those.
-    fn check_current(&self, leaf: &VdevConfig, device: &dyn Device) -> Result<(), LeafUnavailable> {
+    fn check_current(
+        &self,
+        leaf: &VdevConfig,
+        own: u64,
+        device: &dyn Device,
+    ) -> Result<(), LeafUnavailable> {
         let joined = self.held.lock().get(&leaf.guid).map_or(0, |held| held.joined);
         let newest = self.newest.load(Relaxed);
         // The intent log's devices may lack groups.
         if newest <= joined || leaf.top.is_some_and(|top| top.is_log) {
             return Ok(());
         }
-        let own = newest_on(device)?;
         if own >= newest {
             return Ok(());
         }
@@ -237,16 +296,15 @@ impl HeldDevices {
             "{} came back with older content than was written to it: group {own}, not {newest}",
             path.display()
         );
-        let condition = Condition::new(VdevState::Unavailable, Aux::CorruptData);
-        Err(LeafUnavailable { condition, reason })
+        Err(foreign(reason))
     }
 }
 
-/// The newest group whose uberblock is on `device`; 0 if there is none.
-fn newest_on(device: &dyn Device) -> Result<u64, LeafUnavailable> {
+/// The newest uberblock on `device`, if there is one.
+fn newest_on(device: &dyn Device) -> Result<Option<Uberblock>, LeafUnavailable> {
     let found = read_uberblocks(device, None)
         .map_err(|error| LeafUnavailable::open_failed(error.to_string()))?;
-    Ok(found.iter().map(|uberblock| uberblock.txg.0).max().unwrap_or(0))
+    Ok(found.into_iter().max_by(Uberblock::compare_recency))
 }
 
 /// Leaves opened for writing.
@@ -257,6 +315,9 @@ struct HeldLeaves {
 
 impl LeafOpener for HeldLeaves {
     fn open(&self, leaf: &VdevConfig) -> Result<Arc<dyn Device>, LeafUnavailable> {
+        if let Some(leaves) = &self.leaves {
+            leaves.check_refused(leaf.guid)?;
+        }
         if let Some(device) = self.devices.get(leaf.guid) {
             return Ok(device);
         }
@@ -273,8 +334,15 @@ impl LeafOpener for HeldLeaves {
         opened
     }
 
-    fn committed(&self, txg: Txg) {
-        self.devices.newest.fetch_max(txg.0, Relaxed);
+    fn committed(&self, uberblock: &Uberblock) {
+        self.devices.newest.fetch_max(uberblock.txg.0, Relaxed);
+        self.devices.shows(uberblock);
+    }
+
+    fn refuse(&self, leaf: Guid, reason: &str) {
+        if let Some(leaves) = &self.leaves {
+            leaves.refuse(leaf, reason);
+        }
     }
 
     fn lacks(&self, leaf: &VdevConfig) -> Range<u64> {
@@ -307,10 +375,21 @@ impl HeldLeaves {
             let strictness = Strictness { limit, ..leaves.strictness };
             leaves.check(leaf, &found, &strictness)?;
         }
+        let is_late = self.leaves.as_ref().is_some_and(|leaves| {
+            leaves.candidate.device(leaf).is_none() || self.devices.newest.load(Relaxed) > 0
+        });
+        if !returns && !is_late {
+            return Ok(device);
+        }
+        // Its ring was not looked at when the uberblock was chosen, or something was written since.
+        let own = newest_on(&*device)?;
+        if let Some(own) = &own {
+            self.devices.check_history(own, &*device)?;
+        }
+        let own = own.map_or(0, |own| own.txg.0);
         match returns {
-            true => self.devices.check_current(leaf, &*device)?,
-            false if self.leaves.is_some() => self.devices.note_late(leaf, &*device)?,
-            false => {}
+            true => self.devices.check_current(leaf, own, &*device)?,
+            false => self.devices.note_late(leaf, own),
         }
         Ok(device)
     }

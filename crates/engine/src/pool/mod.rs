@@ -30,6 +30,7 @@ pub mod packed;
 pub mod parallel;
 pub mod properties;
 pub(crate) mod removed;
+pub mod search;
 pub mod space;
 pub mod space_maps;
 pub mod supported;

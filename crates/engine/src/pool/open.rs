@@ -20,7 +20,7 @@ use super::open_options::{OpenOptions, Rewind};
 use super::space::PoolSpace;
 use super::trust::{
     Opening, check_guid_sum, check_label_features, check_version, choose_uberblock, classes,
-    read_config,
+    read_config, refuse_newer,
 };
 use crate::alloc::{Allocator, CHECKPOINT};
 use crate::dataset::{Catalog, Changed, KeptSnapshots, Names, PoolCapacity, Written};
@@ -29,7 +29,7 @@ use crate::object::ObjectSet;
 use crate::pipe::{Pipe, PoolIo, Prefetcher, ReadContext};
 use crate::vdev::VdevTree;
 use crate::zap::Zap;
-use crate::{Error, Result};
+use crate::{Error, ErrorKind, Result};
 
 /// Transaction groups an ordinary rewind (`-F`) goes back: their blocks are not reused yet.
 const SAFE_REWIND: u64 = 2;
@@ -85,6 +85,22 @@ impl GoneBack {
     }
 }
 
+/// The newest state, which does not open.
+struct Failed {
+    txg: Txg,
+    /// The group tried last.
+    last: Txg,
+    /// The newest uberblock there was then.
+    latest: Uberblock,
+    error: Error,
+}
+
+/// Whether an older state may open where this one did not: it is damaged. Devices that are in use, missing or
+/// silent are so whatever state is asked for, and good groups would be given up because of them.
+fn is_of_the_state(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Checksum | ErrorKind::Corrupt)
+}
+
 /// A pool that is to be opened on devices of another.
 pub(super) struct SplitOff {
     pub(super) name: String,
@@ -118,34 +134,45 @@ impl Pool {
     pub fn open(candidate: &PoolCandidate, options: &OpenOptions) -> Result<Arc<Self>> {
         let name = options.name.clone().unwrap_or_else(|| candidate.name.clone());
         let mut limit = options.max_txg;
-        let mut newest = None;
+        let mut newest: Option<Failed> = None;
+        let at_pool = |error: Error| error.at(|place| place.pool = Some(name.as_str().into()));
         // Of the newest state only the checkpoint is read; its devices are not to be held then.
         let writable = options.writable && !options.checkpoint;
         let first_look = OpenOptions { writable, ..options.clone() };
         loop {
             let choice = match choose_uberblock(candidate, limit, options) {
                 Ok(choice) => choice,
-                Err(error) => {
-                    return Err(newest.map_or(error, |(_, first)| first).at(|p| {
-                        p.pool = Some(name.as_str().into());
-                    }));
-                }
+                Err(error) => return Err(newest.map_or(at_pool(error), |first| first.error)),
             };
-            let txg = choice.best.txg;
+            if let Some(first) = &newest {
+                refuse_newer(&first.latest, &choice.latest).map_err(at_pool)?;
+            }
+            let (txg, latest) = (choice.best.txg, choice.latest.clone());
             let opened = Self::open_at(candidate, &name, choice.clone(), &first_look)
                 .and_then(|pool| pool.at_checkpoint(choice, options));
             let error = match opened {
                 Ok(pool) => return Ok(Arc::new(pool)),
-                Err(error) => error.at(|place| place.pool = Some(name.as_str().into())),
+                Err(error) => at_pool(error),
             };
-            let (first_txg, first) = newest.get_or_insert((txg, error));
+            if !is_of_the_state(&error) {
+                return Err(error);
+            }
+            let is_again = newest.as_ref().is_some_and(|first| first.last == txg);
+            let may_pass = error.is_passing() && !is_again;
+            let first = newest.get_or_insert(Failed { txg, last: txg, latest, error });
+            first.last = txg;
             let oldest = match options.rewind {
-                Rewind::None => return Err(first.clone()),
-                Rewind::Safe => first_txg.0.saturating_sub(SAFE_REWIND).max(FIRST_TXG),
+                Rewind::None => return Err(first.error.clone()),
+                Rewind::Safe => first.txg.0.saturating_sub(SAFE_REWIND).max(FIRST_TXG),
                 Rewind::Extreme => FIRST_TXG,
             };
+            if may_pass {
+                // A device that was away may be there by now: then nothing has to be given up.
+                tracing::info!(%txg, "this state does not open, trying it once more");
+                continue;
+            }
             if txg.0 <= oldest {
-                return Err(first.clone());
+                return Err(first.error.clone());
             }
             tracing::info!(%txg, "this state does not open, trying an older one");
             limit = Some(Txg(txg.0 - 1));

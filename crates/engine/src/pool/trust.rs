@@ -12,9 +12,12 @@ use cenote_format::{ObjectId, Txg, feature};
 use super::activity;
 use super::assemble::PoolCandidate;
 use super::choose::{self, Choice};
+use super::discover::FoundDevice;
+use super::found_labels::read_labels;
 use super::host::HostIdentity;
 use super::leaves::{CandidateLeaves, HeldDevices};
 use super::open_options::{OpenOptions, Rewind};
+use super::parallel;
 use crate::object::ObjectSet;
 use crate::pipe::Pipe;
 use crate::vdev::{AllocationClass, Topology, VdevTree};
@@ -59,6 +62,9 @@ impl Opening<'_> {
             Some(opener) => HeldDevices::with_opener(opener.clone()),
             None => HeldDevices::new(),
         };
+        if label_limit.is_some() {
+            held.shows(&self.choice.best);
+        }
         let trusted = VdevTree::build(self.tree, held.leaves(self.candidate, label_limit))?;
         if let Some(path) = held.busy().first() {
             let reason = format!("{} is in use by another process", path.display());
@@ -69,21 +75,53 @@ impl Opening<'_> {
     }
 
     /// Notes what devices missed by their dirty time logs or may lack by their rings. Refuses halves
-    /// that were written apart.
+    /// that were written apart; one that only turned up at its path is left out.
     pub(super) fn note_what_devices_lack(&self, pipe: &Arc<Pipe>, mos: &ObjectSet) -> Result<()> {
         let (choice, options) = (self.choice, self.options);
         let missed = super::group::load_missed(&pipe.vdevs(), mos, choice.best.txg);
         if missed && !options.missing_vdevs {
-            let vdevs = pipe.vdevs();
-            super::apart::check(self.candidate, choice, self.tree, &vdevs, options.deadline)?;
+            self.leave_out_strays(&pipe.vdevs())?;
         }
-        let behind =
-            !self.is_going_back() && super::behind::note(pipe, &choice.best, options.deadline);
+        let behind = super::behind::note(pipe, &choice.best, options.deadline);
         if missed || behind {
             // What stale devices gave before this was known is no error of theirs.
             pipe.vdevs().clear(None);
         }
         Ok(())
+    }
+
+    fn leave_out_strays(&self, vdevs: &VdevTree) -> Result<()> {
+        let (choice, options) = (self.choice, self.options);
+        let all = self.with_late(vdevs);
+        for stray in super::apart::strays(&all, choice, self.tree, vdevs, options.deadline) {
+            let refusal = stray.refusal(choice);
+            if self.candidate.device_of(stray.leaf.guid).is_some() {
+                return Err(refusal);
+            }
+            // Whoever named the other side has said which one he wants.
+            vdevs.refuse(stray.leaf.guid, refusal.reason());
+        }
+        check_missing(self.tree, vdevs, options)
+    }
+
+    /// The pool with the devices, too, that the search did not find, and that are at their paths.
+    fn with_late(&self, vdevs: &VdevTree) -> PoolCandidate {
+        let devices = vdevs.devices().into_iter();
+        let late: Vec<_> =
+            devices.filter(|leaf| self.candidate.device_of(leaf.guid).is_none()).collect();
+        let jobs = late.iter().map(|leaf| {
+            let device = leaf.device.clone();
+            move || {
+                let (paths, labels) = (vec![device.path()], read_labels(&*device).ok()?);
+                Some(FoundDevice { device, paths, labels, rank: 0 })
+            }
+        });
+        let found = parallel::run(jobs.collect(), late.len(), self.options.deadline);
+        let mut all = self.candidate.clone();
+        for (leaf, found) in late.iter().zip(found) {
+            all.devices.extend(found.flatten().map(|found| (leaf.guid, Arc::new(found))));
+        }
+        all
     }
 }
 
@@ -111,10 +149,15 @@ fn check_still_newest(
         let reason = "another host has written to the pool since it was looked whether one uses it";
         return Err(Error::new(ErrorKind::Io, reason).with_advice("try again"));
     }
-    if now.compare_recency(&before.latest).is_le() {
+    refuse_newer(&before.latest, &now)
+}
+
+/// Refuses to go on when the newest uberblock, `before`, is not the newest any more.
+pub(super) fn refuse_newer(before: &Uberblock, now: &Uberblock) -> Result<()> {
+    if now.compare_recency(before).is_le() {
         return Ok(());
     }
-    let (then, now) = (before.latest.txg, now.txg);
+    let (then, now) = (before.txg, now.txg);
     let reason = format!("another process wrote group {now} while group {then} was opened");
     Err(Error::new(ErrorKind::Outdated, reason))
 }

@@ -6,7 +6,7 @@ use cenote_format::config::VdevConfig;
 use cenote_format::{Guid, Txg};
 
 use super::discover::FoundDevice;
-use super::found_labels::best_label;
+use super::found_labels::{FoundLabel, best_label};
 use crate::vdev::Aux;
 
 /// How strictly labels are held against the tree.
@@ -29,9 +29,14 @@ pub fn check_label(
     found: &FoundDevice,
     strictness: &Strictness,
 ) -> Result<(), Aux> {
-    let label = best_label(&found.labels, strictness.limit).ok_or(Aux::BadLabel)?;
+    let is_split_off = |label: &FoundLabel| label.config.split_guid == Some(strictness.pool);
+    let Some(label) = best_label(&found.labels, strictness.limit) else {
+        // The new pool counts on from the group of the split, where this one may not have come to yet.
+        let has_left = best_label(&found.labels, None).is_some_and(is_split_off);
+        return Err(if has_left { Aux::SplitPool } else { Aux::BadLabel });
+    };
     let config = &label.config;
-    if config.split_guid == Some(strictness.pool) {
+    if is_split_off(label) {
         return Err(Aux::SplitPool);
     }
     match config.pool_guid {
@@ -88,6 +93,12 @@ mod tests {
         let labels = read_labels(&*device).unwrap();
         let found = FoundDevice { labels, ..(**pool.device(second).unwrap()).clone() };
         assert_eq!(check_label(second, tree.guid, &found, &strict(None)), Err(Aux::SplitPool));
+        let (labels, limit) = (found.labels.clone(), strict(Some(6)));
+        let only = |index| labels.iter().filter(|label| label.index == index).cloned().collect();
+        let split = FoundDevice { labels: only(1), ..found.clone() };
+        assert_eq!(check_label(second, tree.guid, &split, &limit), Err(Aux::SplitPool));
+        let newer = FoundDevice { labels: only(0), ..found };
+        assert_eq!(check_label(second, tree.guid, &newer, &limit), Err(Aux::BadLabel));
     }
 
     #[test]

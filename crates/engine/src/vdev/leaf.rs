@@ -9,9 +9,9 @@ use super::state::{Aux, Condition, VdevState};
 use super::stats::Stats;
 use arc_swap::ArcSwapOption;
 use cenote_device::{Device, DeviceError, Stall};
-use cenote_format::Txg;
 use cenote_format::config::{VdevConfig, VdevKind};
 use cenote_format::label::allocatable;
+use cenote_format::{Guid, Txg, Uberblock};
 use parking_lot::{Mutex, RwLock};
 use std::ops::Range;
 use std::sync::Arc;
@@ -51,8 +51,10 @@ pub trait LeafOpener: Send + Sync {
     /// The device of `leaf` (of kind disk or file), or why there is none. Its `top_guid` is that of
     /// its top-level vdev.
     fn open(&self, leaf: &VdevConfig) -> Result<Arc<dyn Device>, LeafUnavailable>;
-    /// Every device that has to hold the uberblock of this group does.
-    fn committed(&self, _txg: Txg) {}
+    /// Every device that has to hold this uberblock of a group does.
+    fn committed(&self, _uberblock: &Uberblock) {}
+    /// The device of a leaf turned out not to be one of this pool: it is not opened any more.
+    fn refuse(&self, _leaf: Guid, _reason: &str) {}
     /// Groups that a device just opened for `leaf` may lack though nobody noted so: it was away when the
     /// pool was opened.
     fn lacks(&self, _leaf: &VdevConfig) -> Range<u64> {
@@ -470,6 +472,11 @@ impl Leaf {
         }
         self.said.store(Said::Rests as u8, Relaxed);
         self.close(Condition::new(VdevState::Offline, Aux::None));
+    }
+
+    /// Has no device, which its opener refuses from now on.
+    pub(super) fn refuse(&self) {
+        self.close(Condition::new(VdevState::Unavailable, Aux::CorruptData));
     }
 
     /// Counts as degraded, as its configuration says, until [`Leaf::trust`].

@@ -109,6 +109,16 @@ impl VdevTree {
         self.refresh();
     }
 
+    /// Leaves out the device of leaf `guid`: it turned out not to be one of this pool.
+    pub fn refuse(&self, guid: Guid, reason: &str) {
+        tracing::warn!(leaf = guid.0, reason, "device left out");
+        self.opener.refuse(guid, reason);
+        for leaf in self.leaves.iter().filter(|leaf| leaf.config.guid == guid) {
+            leaf.refuse();
+        }
+        self.refresh();
+    }
+
     /// Takes the leaf `guid` into use that rested or was away, and forgives it.
     pub fn wake(&self, guid: Guid) {
         for leaf in self.leaves.iter().filter(|leaf| leaf.config.guid == guid) {

@@ -4,12 +4,12 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use cenote_device::{Bytes, Device, DeviceError, Health, SimDevice};
 use cenote_engine::ErrorKind;
 use cenote_engine::dataset::change::PropertyInput;
-use cenote_engine::pool::OpenOptions;
 use cenote_engine::pool::activity::{self, Need, Settings, SystemClock};
 use cenote_engine::pool::assemble::{PoolCandidate, assemble};
 use cenote_engine::pool::choose::read_uberblocks;
@@ -17,9 +17,11 @@ use cenote_engine::pool::discover::{Candidate, Opener, ScanOptions, scan};
 use cenote_engine::pool::group::{LivePool, WriteOptions};
 use cenote_engine::pool::host::HostIdentity;
 use cenote_engine::pool::inspect::{Inspection, Inspector, inspect};
+use cenote_engine::pool::search::search;
+use cenote_engine::pool::{OpenOptions, Pool, Rewind};
 use cenote_engine::vdev::Aux;
-use cenote_format::Uberblock;
 use cenote_format::config::{PoolState, VdevKind};
+use cenote_format::{Txg, Uberblock};
 use parking_lot::Mutex;
 
 use super::suspended::{Disks, object, stored, wait_until};
@@ -46,6 +48,12 @@ impl Opener for Waiting {
 
 #[test]
 fn what_was_written_while_the_devices_were_waited_for_is_seen() {
+    for rewind in [Rewind::None, Rewind::Safe] {
+        what_was_written_meanwhile_is_seen(rewind);
+    }
+}
+
+fn what_was_written_meanwhile_is_seen(rewind: Rewind) {
     let (disks, live) = Disks::create(VdevKind::Mirror, 2);
     let object = object(&live);
     live.sync().unwrap();
@@ -60,7 +68,8 @@ fn what_was_written_while_the_devices_were_waited_for_is_seen() {
         live.close().unwrap();
     };
     let waiting = Waiting { disks: disks.clone(), other: Mutex::new(Some(Box::new(writes_on))) };
-    let options = OpenOptions { devices: Some(Arc::new(waiting)), ..OpenOptions::default() };
+    let devices: Option<Arc<dyn Opener>> = Some(Arc::new(waiting));
+    let options = OpenOptions { devices, rewind, ..OpenOptions::default() };
     let write = WriteOptions::default();
     let error = LivePool::open(&found[0], &options, write).err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Outdated, "{error}");
@@ -68,6 +77,44 @@ fn what_was_written_while_the_devices_were_waited_for_is_seen() {
     assert!(again.pool().gone_back().is_none());
     again.export().unwrap();
     census(again.pool());
+}
+
+/// Whose devices are in use the first time.
+struct BusyOnce(Disks, AtomicBool);
+
+impl Opener for BusyOnce {
+    fn candidates(&self, place: &Path) -> Result<Vec<Candidate>, DeviceError> {
+        self.0.candidates(place)
+    }
+
+    fn open(&self, path: &Path) -> Result<Arc<dyn Device>, DeviceError> {
+        match self.1.swap(false, Relaxed) {
+            true => Err(DeviceError::Busy(path.to_path_buf())),
+            false => self.0.open(path),
+        }
+    }
+}
+
+#[test]
+fn nothing_is_given_up_for_devices_that_are_in_use_for_a_moment() {
+    let (disks, live) = Disks::create(VdevKind::Mirror, 2);
+    for seed in 0..3 {
+        let object = object(&live);
+        object.write(&live.begin().unwrap(), 0, &noise(1 << 17, seed)).unwrap();
+        live.sync().unwrap();
+    }
+    live.close().unwrap();
+    drop(live);
+    let opener: Arc<dyn Opener> = Arc::new(disks.clone());
+    let found = assemble(&scan(&opener, &ScanOptions::new(vec!["/sim".into()])));
+    let busy: Arc<dyn Opener> = Arc::new(BusyOnce(disks, AtomicBool::new(true)));
+    let options =
+        OpenOptions { devices: Some(busy), rewind: Rewind::Safe, ..OpenOptions::default() };
+    let open = || LivePool::open(&found[0], &options, WriteOptions::default());
+    assert_eq!(open().err().unwrap().kind(), ErrorKind::Busy);
+    let live = open().unwrap();
+    assert!(live.pool().gone_back().is_none());
+    live.export().unwrap();
 }
 
 impl Disks {
@@ -112,6 +159,178 @@ fn halves_that_went_on_apart_are_refused_together() {
             disks.open_with(&[side]).unwrap().export().unwrap();
         }
     }
+}
+
+/// Disks of which a search finds only one.
+struct Named(Disks, usize);
+
+impl Opener for Named {
+    fn candidates(&self, place: &Path) -> Result<Vec<Candidate>, DeviceError> {
+        Ok(self.0.candidates(place)?.into_iter().skip(self.1).take(1).collect())
+    }
+
+    fn open(&self, path: &Path) -> Result<Arc<dyn Device>, DeviceError> {
+        self.0.open(path)
+    }
+}
+
+#[test]
+fn a_side_that_went_on_apart_is_not_taken_in_by_its_path() {
+    for (first, second) in [(40, 5), (5, 40), (3, 3)] {
+        let (disks, live) = Disks::create(VdevKind::Mirror, 2);
+        live.export().unwrap();
+        disks.go_on_with(&[0], first, false);
+        disks.go_on_with(&[1], second, true);
+        for named in [0, 1] {
+            let other = content(disks.disk(1 - named));
+            let opener: Arc<dyn Opener> = Arc::new(Named(disks.clone(), named));
+            let pools = assemble(&scan(&opener, &ScanOptions::new(vec!["/sim".into()])));
+            let options = OpenOptions { devices: Some(opener), ..OpenOptions::default() };
+            let live = LivePool::open(&pools[0], &options, WriteOptions::default()).unwrap();
+            assert_eq!(live.vdevs().devices().len(), 1, "{first} {second} {named}");
+            live.vdevs().reopen();
+            for seed in 0..2 {
+                let object = object(&live);
+                object.write(&live.begin().unwrap(), 0, &noise(1 << 16, seed)).unwrap();
+                live.sync().unwrap();
+            }
+            assert_eq!(live.vdevs().devices().len(), 1, "{first} {second} {named}");
+            live.close().unwrap();
+            assert!(content(disks.disk(1 - named)) == other, "{first} {second} {named}");
+        }
+        let refused = disks.open_with(&[0, 1]).err().map(|error| error.to_string());
+        let is_said = refused.is_some_and(|words| words.contains("written apart from each other"));
+        assert!(is_said, "{first} {second}");
+    }
+}
+
+#[test]
+fn a_side_that_was_not_found_but_is_at_its_path_is_taken_in() {
+    let (disks, live) = Disks::create(VdevKind::Mirror, 2);
+    live.export().unwrap();
+    disks.go_on_with(&[0], 5, true);
+    let opener: Arc<dyn Opener> = Arc::new(Named(disks.clone(), 0));
+    let pools = assemble(&scan(&opener, &ScanOptions::new(vec!["/sim".into()])));
+    let options = OpenOptions { devices: Some(opener), ..OpenOptions::default() };
+    let live = LivePool::open(&pools[0], &options, WriteOptions::default()).unwrap();
+    assert_eq!(live.vdevs().devices().len(), 2);
+    let is_whole = || live.pool().vdevs().missed().is_empty() && live.sync().is_ok();
+    wait_until("it is resilvered", is_whole);
+    live.export().unwrap();
+}
+
+#[test]
+fn a_side_that_was_written_elsewhere_while_it_rested_is_not_taken_back() {
+    for (elsewhere, here) in [(40, 2), (5, 40)] {
+        let (disks, live) = Disks::create(VdevKind::Mirror, 2);
+        live.export().unwrap();
+        drop(live);
+        let opener: Arc<dyn Opener> = Arc::new(Fresh(disks.clone()));
+        let pools = assemble(&scan(&opener, &ScanOptions::new(vec!["/sim".into()])));
+        let options = OpenOptions { devices: Some(opener), ..OpenOptions::default() };
+        let live = LivePool::open(&pools[0], &options, WriteOptions::default()).unwrap();
+        let devices = live.vdevs().devices();
+        let path = Path::new("/sim/1");
+        let guid = devices.iter().find(|leaf| leaf.device.path() == path).unwrap().guid;
+        drop(devices);
+        live.offline(guid, true).unwrap();
+        let other = disks.copied();
+        other.go_on_with(&[1], elsewhere, true);
+        let foreign = content(other.disk(1));
+        disks.disk(1).replace_content(&foreign);
+        let object = object(&live);
+        for seed in 0..here {
+            object.write(&live.begin().unwrap(), 0, &noise(1 << 16, seed)).unwrap();
+            live.sync().unwrap();
+        }
+        let state = live.online(guid).unwrap();
+        assert!(!state.is_readable(), "{elsewhere} {here}: {state:?}");
+        live.sync().unwrap();
+        live.export().unwrap();
+        assert!(content(disks.disk(1)) == foreign, "{elsewhere} {here}");
+    }
+}
+
+#[test]
+fn a_side_that_lacks_groups_is_noted_when_the_pool_is_taken_back_too() {
+    let (disks, live) = Disks::create(VdevKind::Mirror, 2);
+    let object = object(&live);
+    let write = |seed| {
+        object.write(&live.begin().unwrap(), seed << 17, &noise(1 << 17, seed)).unwrap();
+        live.sync().unwrap();
+    };
+    write(1);
+    let old = content(disks.disk(1));
+    (2..6).for_each(write);
+    live.close().unwrap();
+    disks.disk(1).replace_content(&old);
+    let opener: Arc<dyn Opener> = Arc::new(disks.clone());
+    let pools = assemble(&scan(&opener, &ScanOptions::new(vec!["/sim".into()])));
+    let open = |max_txg| {
+        let options = OpenOptions { max_txg, ..OpenOptions::default() };
+        Pool::open(&pools[0], &options).unwrap()
+    };
+    let newest = open(None);
+    let behind: Vec<_> = newest.vdevs().missed().into_iter().map(|(leaf, _)| leaf).collect();
+    assert_eq!(behind.len(), 1);
+    let before = Txg(newest.uberblock().txg.0 - 1);
+    let back = open(Some(before));
+    let missed = back.vdevs().missed();
+    assert_eq!(missed.len(), 1);
+    assert_eq!(missed[0].0, behind[0]);
+    assert_eq!(missed[0].1.last().map(|range| range.end), Some(before.0 + 1));
+}
+
+/// Disks one of which takes until this moment to answer.
+struct SpinsUp(Disks, PathBuf, Instant);
+
+impl Opener for SpinsUp {
+    fn candidates(&self, place: &Path) -> Result<Vec<Candidate>, DeviceError> {
+        self.0.candidates(place)
+    }
+
+    fn open(&self, path: &Path) -> Result<Arc<dyn Device>, DeviceError> {
+        if path == self.1 {
+            std::thread::sleep(self.2.saturating_duration_since(Instant::now()));
+        }
+        self.0.open(path)
+    }
+}
+
+#[test]
+fn a_disk_that_spins_up_is_waited_for() {
+    let (disks, live) = Disks::create(VdevKind::Mirror, 2);
+    live.export().unwrap();
+    let guid = live.pool().guid();
+    drop(live);
+    disks.go_on_with(&[0], 5, true);
+    let newest = newest(&disks).txg;
+    let places = ScanOptions::new(vec!["/sim".into()]);
+    let slow = |disk: usize, seconds| -> Arc<dyn Opener> {
+        let end = Instant::now() + Duration::from_secs(seconds);
+        Arc::new(SpinsUp(disks.clone(), format!("/sim/{disk}").into(), end))
+    };
+    // What the first look shows is an older state of it.
+    let opener = slow(0, 20);
+    let alone = search(&opener, &places, guid, Duration::ZERO);
+    assert_eq!(alone.candidate.as_ref().unwrap().devices.len(), 1);
+    assert!(alone.may_be_stale());
+    let opener = slow(0, 5);
+    let found = search(&opener, &places, guid, Duration::from_secs(30));
+    assert!(found.silent.is_empty() && !found.may_be_stale());
+    let pool = Pool::open(&found.candidate.unwrap(), &OpenOptions::default()).unwrap();
+    assert_eq!(pool.uberblock().txg, newest);
+    // One that is nothing of the pool is not waited for.
+    let start = Instant::now();
+    let mut more = disks.clone();
+    let other = Arc::new(SimDevice::new("/sim/9", 64 << 20));
+    more.0.insert("/sim/9".into(), other);
+    let end = start + Duration::from_secs(60);
+    let opener: Arc<dyn Opener> = Arc::new(SpinsUp(more, "/sim/9".into(), end));
+    let found = search(&opener, &places, guid, Duration::from_secs(30));
+    assert_eq!(found.candidate.as_ref().unwrap().devices.len(), 2);
+    assert!(!found.silent.is_empty() && !found.may_be_stale());
+    assert!(start.elapsed() < Duration::from_secs(20));
 }
 
 #[test]

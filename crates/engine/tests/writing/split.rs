@@ -2,6 +2,7 @@
 //!
 //! Invariant: both pools hold all that was written before; a crash at any write leaves the old one with all of it.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use cenote_device::SimDevice;
@@ -13,7 +14,7 @@ use cenote_engine::pool::discover::{Opener, ScanOptions, scan};
 use cenote_engine::pool::group::{LivePool, WriteOptions};
 use cenote_engine::vdev::VdevState;
 use cenote_format::Guid;
-use cenote_format::config::VdevKind;
+use cenote_format::config::{PoolState, VdevKind};
 
 use super::census;
 use super::scan::{copies_are_right, write};
@@ -120,13 +121,18 @@ fn a_crash_leaves_the_old_pool_whole_or_both() {
     split(&live, Vec::new()).unwrap();
     let last = SimDevice::newest_order();
     let (mut alone, mut both) = (0, 0);
-    let moments: Vec<u64> = (first..=last).step_by(((last - first) / 24).max(1) as usize).collect();
+    let spread = (first..=last).step_by(((last - first) / 24).max(1) as usize);
+    // Towards the end the new pool is exported, and the old one does not know yet that the devices have left.
+    let moments: BTreeSet<u64> = spread.chain(last.saturating_sub(40).max(first)..=last).collect();
     for order in moments {
         let cut = |disk: &Arc<SimDevice>| {
             Arc::new(disk.after_crash(order, &mut |_| cenote_device::Keep::All))
         };
         let after = Disks(disks.0.iter().map(|(path, disk)| (path.clone(), cut(disk))).collect());
-        let has_other = pools(&after).iter().any(|pool| pool.name == "other");
+        let found = pools(&after);
+        let other = found.iter().find(|pool| pool.name == "other");
+        let has_other = other.is_some();
+        let is_exported = other.is_some_and(|other| other.state == PoolState::Exported);
         let live = open(&after, "tank");
         live.sync().unwrap();
         assert!(copies_are_right(&live), "{order}");
@@ -140,6 +146,7 @@ fn a_crash_leaves_the_old_pool_whole_or_both() {
                 // Between its first labels and its first uberblock it is no pool yet, as in OpenZFS.
                 let Ok(live) = try_open(&after, "other") else { continue };
                 both += 1;
+                assert!(devices == 1 || !is_exported, "{order}: the device is in both pools");
                 assert!(copies_are_right(&live), "{order}");
                 live.export().unwrap();
                 census(live.pool());

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use cenote_device::Device;
 use cenote_format::config::{PoolConfig, PoolState, TopLevel, VdevConfig, VdevKind};
-use cenote_format::{Guid, NvList, ObjectId, ObjectType, Txg};
+use cenote_format::{Guid, NvList, ObjectId, ObjectType, Txg, Uberblock};
 
 use super::create::{assign_guids, distributed_spares, prepare_top, random};
 use super::evacuate::check_addable;
@@ -105,9 +105,14 @@ impl LeafOpener for Joined {
         }
     }
 
-    fn committed(&self, txg: Txg) {
-        self.opener.committed(txg);
-        self.others.committed(txg);
+    fn committed(&self, uberblock: &Uberblock) {
+        self.opener.committed(uberblock);
+        self.others.committed(uberblock);
+    }
+
+    fn refuse(&self, leaf: Guid, reason: &str) {
+        self.opener.refuse(leaf, reason);
+        self.others.refuse(leaf, reason);
     }
 
     fn lacks(&self, leaf: &VdevConfig) -> Range<u64> {

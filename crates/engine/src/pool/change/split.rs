@@ -347,15 +347,20 @@ impl LivePool {
         if !all {
             return self.change(move |live, change| live.forget_split_off(change, &legs));
         }
-        self.take_legs_back()?;
-        let status = self.vdevs().status();
-        let has_left = |leg: &Guid| {
-            let own = status.as_ref().and_then(|root| root.find(*leg));
-            own.is_some_and(|own| own.condition.aux == Aux::SplitPool)
-        };
-        if !legs.iter().all(has_left) {
-            return Ok(());
+        // As long as the record of the split is there, this can be found out again.
+        match legs.iter().all(|leg| self.has_left(*leg)) {
+            true => self.change(move |live, change| live.forget_split_off(change, &legs)),
+            false => self.take_legs_back(),
         }
-        self.change(move |live, change| live.forget_split_off(change, &legs))
+    }
+
+    /// The labels of a device, which is not in use, say that it is of the new pool.
+    fn has_left(&self, leg: Guid) -> bool {
+        let vdevs = self.vdevs();
+        let topology = vdevs.topology();
+        let top = topology.top_of(leg).and_then(|id| topology.top(id));
+        let Some(own) = topology.find(leg) else { return false };
+        let own = VdevConfig { top_guid: top.map(|top| top.guid), ..own.clone() };
+        vdevs.opener().open(&own).is_err_and(|why| why.condition.aux == Aux::SplitPool)
     }
 }
