@@ -9,10 +9,12 @@ use cenote_engine::error::take_bug;
 use cenote_engine::keys::Wrapping;
 use cenote_engine::object::NewObject;
 use cenote_engine::pool::change::Encryption;
-use cenote_engine::receive::ReceiveOrder;
+use cenote_engine::receive::{Landing, ReceiveOrder, StreamFacts, next_record};
 use cenote_engine::send::Options;
+use cenote_engine::stream::StreamReader;
 use cenote_format::crypto_key::KeyFormat;
 use cenote_format::objset::ObjsetKind;
+use cenote_format::send_stream::Record;
 use cenote_format::{ObjectId, ObjectType};
 
 use super::hostile::{alone_with_mistakes, generator};
@@ -135,6 +137,36 @@ fn a_long_run_of_freed_objects_is_freed_in_what_came_raw() {
     assert!(world.opened("p/raw@b") == world.opened("p/secret@b"));
     assert!(world.opened("p/raw") == world.opened("p/secret@b"));
     world.finish();
+}
+
+#[test]
+fn sealed_blocks_go_from_memory_when_they_are_on_the_disks() {
+    let world = World::in_memory();
+    populate(&world);
+    let full = sent(&world, None, "p/secret@a");
+    let mut reader = StreamReader::new(full.as_slice());
+    let item = next_record(&mut reader).unwrap();
+    let Record::Begin(begin) = item.record else { panic!("no beginning") };
+    let facts = StreamFacts::of(&begin, &item.payload).unwrap();
+    let mut landing = Landing::begin(&world.live, facts, order("p/raw@a")).unwrap();
+    let mut held = Vec::new();
+    for _ in 0..2 {
+        // Up to a place where much was read.
+        let enough = reader.bytes() + full.len() as u64 / 3;
+        let cut = landing.apply_all(&mut reader, |bytes| match bytes < enough {
+            true => Ok(()),
+            false => Err(cenote_engine::Error::invalid("enough")),
+        });
+        cut.unwrap_err();
+        held.push(landing.sealed_bytes());
+        world.live.sync().unwrap();
+    }
+    // A third each, not two of them after the second.
+    let [first, second] = held.as_slice() else { panic!("two parts") };
+    assert!(*first > 100_000 && *second < first * 3 / 2, "{held:?}");
+    landing.apply_all(&mut reader, |_| Ok(())).unwrap();
+    landing.end().unwrap();
+    world.census();
 }
 
 #[test]
