@@ -17,7 +17,7 @@ use crate::{Error, ErrorKind, Result};
 const FREED_AT_ONCE: usize = 256;
 /// Largest block of a stream that does not say that it has larger ones.
 const SMALL_BLOCK_MAX: u64 = 128 << 10;
-const LARGE_BLOCK_MAX: u64 = 16 << 20;
+pub(super) const LARGE_BLOCK_MAX: u64 = 16 << 20;
 /// Where the generation stands in system attributes, from the end of their header.
 const GENERATION: usize = 16;
 /// What writing a dnode is taken to cost, in bytes.

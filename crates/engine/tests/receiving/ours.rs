@@ -7,8 +7,10 @@ use cenote_engine::object::NewObject;
 use cenote_engine::receive::ReceiveOrder;
 use cenote_engine::send::Options;
 use cenote_format::objset::ObjsetKind;
+use cenote_format::send_stream::{Features, Record};
 use cenote_format::{ObjectId, ObjectType};
 
+use super::mutated::{items, written};
 use super::world::{World, nothing};
 use super::{order, receive};
 
@@ -16,6 +18,8 @@ use super::{order, receive};
 const MANY: usize = 1000;
 /// Of these, as many stay at either end.
 const STAY: usize = 50;
+const LARGE: u64 = 1 << 20;
+const ZSTD: u8 = 16;
 
 fn plain_dataset(world: &World, name: &'static str) {
     let parent = world.live.pool().catalog().root().unwrap().id;
@@ -71,6 +75,48 @@ fn a_long_run_of_freed_objects_is_freed() {
         let count = |name: &str| world.content(name).len();
         assert_eq!(count(&ours), count(&theirs), "{snapshot}");
         assert!(world.content(&ours) == world.content(&theirs), "{snapshot}");
+    }
+    world.finish();
+}
+
+#[test]
+fn large_blocks_that_lie_in_their_pointers_are_received_in_pieces() {
+    let world = World::new();
+    plain_dataset(&world, "large");
+    let head = world.head("p/large");
+    let tx = world.live.begin().unwrap();
+    let new = NewObject { compression: ZSTD, ..NewObject::new(ObjectType::PLAIN_FILE, LARGE) };
+    let object = head.set().create_object(&tx, &new).unwrap();
+    object.write(&tx, 0, &vec![b'z'; 3 * LARGE as usize]).unwrap();
+    drop(tx);
+    world.snapshot("p/large@s");
+    let packed = Options { embedded: true, compressed: true, ..Options::default() };
+    let with_large = Options { large_blocks: true, ..packed };
+    let longest = |stream: &[u8]| {
+        let all = items(stream);
+        let lengths = all.iter().filter_map(|item| match &item.record {
+            Record::WriteEmbedded(write) => Some(write.length),
+            _ => None,
+        });
+        lengths.max()
+    };
+    let whole = world.sent(None, "p/large@s", &with_large);
+    assert_eq!(longest(&whole), Some(LARGE));
+    let split = world.sent(None, "p/large@s", &packed);
+    assert!(longest(&split).unwrap_or(0) <= 128 << 10, "{:?}", longest(&split));
+    // OpenZFS says so of objects that it does not send with large blocks, and sends their pointers all the same.
+    let mut foreign = items(&whole);
+    for item in &mut foreign {
+        match &mut item.record {
+            Record::Begin(begin) => begin.features.remove(Features::LARGE_BLOCKS),
+            Record::Object(object) => object.block_size = object.block_size.min(128 << 10),
+            _ => {}
+        }
+    }
+    for (stream, dataset) in [(whole, "p/a"), (split, "p/b"), (written(&foreign), "p/c")] {
+        receive(&world, &stream, &order(dataset)).unwrap();
+        let (ours, theirs) = (format!("{dataset}@s"), "p/large@s");
+        assert!(world.content(&ours) == world.content(theirs), "{dataset}");
     }
     world.finish();
 }
