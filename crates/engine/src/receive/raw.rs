@@ -306,9 +306,11 @@ fn sealed_dnode(object: &Object, payload: &[u8]) -> Result<Dnode> {
         CORE + usize::from(pointers) * blkptr::SIZE + if has_spill { blkptr::SIZE } else { 0 };
     let area = (usize::from(slots) * SLOT).saturating_sub(taken);
     let mut bonus_area = payload.to_vec();
-    if object.raw_bonus_len == 0 {
-        bonus_area.clear();
-    } else if bonus_area.len() != area {
+    // Without a bonus there is no area in the stream; with one there is all of it.
+    if object.raw_bonus_len == 0 && object.bonus_len != 0 {
+        return wrong(format!("with a bonus of {} bytes without its area", object.bonus_len));
+    }
+    if object.raw_bonus_len != 0 && bonus_area.len() != area {
         return wrong(format!("with a bonus area of {} bytes, not {area}", bonus_area.len()));
     }
     bonus_area.resize(area, 0);

@@ -4,6 +4,7 @@
 
 use bytes::Bytes;
 use cenote_codec::cipher::Suite;
+use cenote_engine::ErrorKind;
 use cenote_engine::dataset::change::{NewDataset, PropertyInput};
 use cenote_engine::error::take_bug;
 use cenote_engine::keys::Wrapping;
@@ -166,6 +167,26 @@ fn sealed_blocks_go_from_memory_when_they_are_on_the_disks() {
     assert!(*first > 100_000 && *second < first * 3 / 2, "{held:?}");
     landing.apply_all(&mut reader, |_| Ok(())).unwrap();
     landing.end().unwrap();
+    world.census();
+}
+
+#[test]
+fn a_sealed_object_whose_bonus_does_not_fit_is_refused() {
+    let world = World::in_memory();
+    populate(&world);
+    let mut stream = items(&sent(&world, None, "p/secret@a"));
+    let object = stream.iter_mut().find_map(|item| match &mut item.record {
+        Record::Object(object) if object.bonus_len != 0 => Some((object, &mut item.payload)),
+        _ => None,
+    });
+    let (object, payload) = object.unwrap();
+    (object.bonus_len, object.raw_bonus_len) = (16_000, 0);
+    payload.resize(16_000, 0);
+    let refused = receive(&world, &written(&stream), &order("p/raw@a")).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidArgument, "{refused}");
+    for _ in 0..20 {
+        world.live.sync().unwrap();
+    }
     world.census();
 }
 
