@@ -157,6 +157,9 @@ impl Dnode {
         let short = || Error::new("dnode", "its parts do not fit its slots");
         let size = (usize::from(self.extra_slots) + 1) * SLOT;
         let pointer_count = u8::try_from(self.pointers.len()).map_err(|_| short())?;
+        if usize::from(self.bonus_len) > self.bonus_area.len() {
+            return Err(short());
+        }
         let mut out = vec![0; size];
         let head = [
             self.object_type.0,
@@ -261,6 +264,14 @@ mod tests {
         let found: Vec<u64> =
             dnodes_in_block(&block).map(|(slot, d)| (slot, d.unwrap()).0).collect();
         assert_eq!(found, [0, 4]);
+    }
+
+    #[test]
+    fn what_could_not_be_decoded_is_not_encoded() {
+        let mut raw = hex::decode("131101012c00000a0100b00000000000").unwrap();
+        raw.resize(512, 0);
+        let dnode = Dnode::decode(&raw).unwrap().unwrap();
+        assert!(Dnode { bonus_len: 16_000, ..dnode }.encode().is_err());
     }
 
     #[test]

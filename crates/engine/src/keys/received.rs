@@ -29,6 +29,8 @@ struct Received {
     dnodes: HashMap<u64, Sealing>,
     /// Level-0 blocks by object and number, with the group they are written in.
     blocks: HashMap<(u64, u64), (Txg, GivenBlock)>,
+    /// The blocks of groups up to this one are forgotten.
+    forgotten: Txg,
 }
 
 impl ReceivedSeals {
@@ -53,14 +55,20 @@ impl ReceivedSeals {
         true
     }
 
-    /// The groups up to `txg` are on the disks.
+    /// The groups up to `txg` are on the disks. Costs nothing if that was said before.
     pub fn forget(&self, txg: Txg) {
-        self.state.lock().blocks.retain(|_, (of, _)| *of > txg);
+        let mut state = self.state.lock();
+        if txg > state.forgotten {
+            state.forgotten = txg;
+            state.blocks.retain(|_, (of, _)| *of > txg);
+        }
     }
 
-    /// How many blocks wait to be written.
-    pub fn waiting(&self) -> usize {
-        self.state.lock().blocks.len()
+    /// Bytes of the blocks that were given and not forgotten.
+    pub fn waiting(&self) -> u64 {
+        let state = self.state.lock();
+        let stored = state.blocks.values().filter_map(|(_, given)| given.stored.as_ref());
+        stored.map(|stored| stored.len() as u64).sum()
     }
 }
 

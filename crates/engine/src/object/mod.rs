@@ -43,6 +43,7 @@ use crate::{Error, Result};
 pub use appended::Appended;
 pub use base::Base;
 pub use early::{DirtyBlock, DirtyBlocks, EarlyBlock};
+pub use occupied::Occupied;
 pub use sync::{Ledger, SyncContext, Synced, SyncedObject};
 pub use together::{SetToSync, sync_objects, sync_roots};
 pub use write::{INDIRECT_SHIFT, NewObject};

@@ -3,6 +3,8 @@
 //! Invariant: a number counts as taken while the disks or any later group has an object there, so that no
 //! dnode is ever laid over another.
 
+use std::collections::BTreeMap;
+
 use cenote_format::ObjectId;
 use cenote_format::dnode::{SLOTS_PER_BLOCK, dnodes_in_block};
 
@@ -13,27 +15,43 @@ use crate::Result;
 /// Numbers for which each is looked up; more are looked for in all that is known.
 const FEW: u64 = 256;
 
+/// The objects of a range of numbers, or of its beginning.
+#[derive(Debug)]
+pub struct Occupied {
+    /// Their numbers, in ascending order.
+    pub ids: Vec<ObjectId>,
+    /// The number to look on from; `None`: the range was looked through to its end.
+    pub rest: Option<u64>,
+}
+
 impl ObjectSet {
-    /// The allocated objects with numbers from `first` to `last`, in ascending order: the first `most` of them
-    /// at most. For sets that are open for writing.
+    /// The allocated objects with numbers from `first` to `last`: the first `most` of them at most, and maybe
+    /// fewer where many were freed since the last group. For sets that are open for writing.
     ///
     /// # Errors
     /// Dnodes that cannot be read.
-    pub fn objects_within(&self, first: u64, last: u64, most: usize) -> Result<Vec<ObjectId>> {
+    pub fn objects_within(&self, first: u64, last: u64, most: usize) -> Result<Occupied> {
         let live = self.live()?;
         let (first, last) = (first.max(1), last.min(OBJECTS_END - 1));
+        // First what is not on the disks yet: what a group brings there meanwhile is known already, and what the
+        // table does not know is on the disks as it is.
+        let known: BTreeMap<u64, bool> = live.known_within(first, last).into_iter().collect();
         let mut found = self.stored_within(first, last, most)?;
         // Beyond what was found of a full list, later ones are not needed yet.
-        let last = match found.last() {
+        let mut end = match found.last() {
             Some(newest) if found.len() >= most => *newest,
             _ => last,
         };
-        let known = live.known_within(first, last);
-        found.retain(|id| known.iter().all(|(known, _)| known != id));
-        found.extend(known.into_iter().filter(|(_, is_there)| *is_there).map(|(id, _)| id));
+        found.retain(|id| !known.contains_key(id));
+        let there = known.into_iter().filter(|(id, is_there)| *is_there && *id <= end);
+        found.extend(there.map(|(id, _)| id));
         found.sort_unstable();
-        found.truncate(most);
-        Ok(found.into_iter().map(ObjectId).collect())
+        if found.len() > most {
+            found.truncate(most);
+            end = found.last().copied().unwrap_or(end);
+        }
+        let rest = (end < last).then(|| end.saturating_add(1));
+        Ok(Occupied { ids: found.into_iter().map(ObjectId).collect(), rest })
     }
 
     fn stored_within(&self, first: u64, last: u64, most: usize) -> Result<Vec<u64>> {

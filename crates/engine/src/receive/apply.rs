@@ -13,6 +13,7 @@ use cenote_format::send_stream::{
 use cenote_format::{NvList, ObjectType, byteswap};
 
 use super::data::expanded;
+use super::objects::LARGE_BLOCK_MAX;
 use super::{Landing, ObjectFacts, RawFacts, StreamFacts};
 use crate::stream::{Item, ReadError, StreamReader};
 use crate::{Error, ErrorKind, Result};
@@ -285,12 +286,18 @@ impl Landing {
         if !self.facts.embedded || write.kind != EMBEDDED_DATA {
             return wrong("of a kind it says it has not");
         }
-        if size == 0 || size > write.length || write.length > self.largest_block() {
+        if size == 0 || size > write.length || write.length > LARGE_BLOCK_MAX {
             return wrong("of a size that cannot be");
         }
         let len = usize::try_from(write.physical_size).unwrap_or(usize::MAX);
         let Some(packed) = payload.get(..len) else { return wrong("that is cut off") };
         let data = expanded(write.compression, packed, size).map_err(|error| self.at(error, id))?;
-        self.write(id, write.offset, &data)
+        // OpenZFS sends what lies in the pointers of large blocks whole where it says that it splits them.
+        let piece = self.largest_block();
+        for (place, data) in (0_u64..).zip(data.chunks(usize::try_from(piece).unwrap_or(1))) {
+            let offset = write.offset.saturating_add(place.saturating_mul(piece));
+            self.write(id, offset, data)?;
+        }
+        Ok(())
     }
 }

@@ -58,8 +58,13 @@ impl Landing {
             Ok(filled) => filled,
             Err(error) => {
                 live.release_received(head);
-                if !order.resumable {
-                    live.change(move |_, change| change.destroy_head(head))?;
+                // What was received before this stays, whoever wants to go on with it.
+                if !order.resumable && facts.resumed.is_none() {
+                    live.change(move |live, change| {
+                        change.destroy_head(head)?;
+                        live.wake_freeing();
+                        Ok(())
+                    })?;
                 }
                 return Err(error);
             }

@@ -17,7 +17,7 @@ use crate::{Error, ErrorKind, Result};
 const FREED_AT_ONCE: usize = 256;
 /// Largest block of a stream that does not say that it has larger ones.
 const SMALL_BLOCK_MAX: u64 = 128 << 10;
-const LARGE_BLOCK_MAX: u64 = 16 << 20;
+pub(super) const LARGE_BLOCK_MAX: u64 = 16 << 20;
 /// Where the generation stands in system attributes, from the end of their header.
 const GENERATION: usize = 16;
 /// What writing a dnode is taken to cost, in bytes.
@@ -70,15 +70,14 @@ impl Landing {
         let beyond = || Error::invalid("objects beyond the last number are freed");
         let last = first.checked_add(more).ok_or_else(beyond)?;
         self.current = None;
-        loop {
-            let ids = self.filled.set().objects_within(first, last, FREED_AT_ONCE)?;
-            if ids.is_empty() {
-                return Ok(());
-            }
-            for id in ids {
-                self.free_object(id)?;
-            }
+        // What was freed stays on the disks until the next group: on behind what was looked at.
+        let mut next = Some(first);
+        while let Some(first) = next {
+            let found = self.filled.set().objects_within(first, last, FREED_AT_ONCE)?;
+            found.ids.into_iter().try_for_each(|id| self.free_object(id))?;
+            next = found.rest;
         }
+        Ok(())
     }
 
     /// The object of this number, if there is one.
@@ -165,9 +164,8 @@ impl Landing {
     pub(super) fn make_room(&self, facts: &ObjectFacts<'_>) -> Result<()> {
         let (set, id) = (self.filled.set(), ObjectId(facts.id));
         let end = facts.id.saturating_add(u64::from(facts.slots));
-        for inside in set.objects_within(facts.id.saturating_add(1), end - 1, FREED_AT_ONCE)? {
-            self.free_object(inside)?;
-        }
+        let inside = set.objects_within(facts.id.saturating_add(1), end - 1, FREED_AT_ONCE)?;
+        inside.ids.into_iter().try_for_each(|id| self.free_object(id))?;
         if !set.has_room_at(id, facts.slots)? {
             // What was freed there is so on the disks, too, after the next group.
             self.live.sync()?;

@@ -26,8 +26,6 @@ const CORE: usize = 64;
 const POINTERS: u8 = 3;
 /// Guid of the feature of blocks compressed with zstd.
 const ZSTD: &str = "org.freebsd:zstd_compress";
-/// Blocks that wait before those on the disks are forgotten.
-const WAITING: usize = 4096;
 
 impl RawFacts {
     /// What the list says that a raw stream begins with.
@@ -91,6 +89,11 @@ fn sealing(sealed: &Sealed) -> Sealing {
 }
 
 impl Landing {
+    /// Bytes of the sealed blocks in memory that are not known to be on the disks yet.
+    pub fn sealed_bytes(&self) -> u64 {
+        self.raw.as_ref().map_or(0, |(_, seals)| seals.waiting())
+    }
+
     /// Applies a record of a raw stream.
     pub(super) fn apply_raw(&mut self, record: &Record, payload: Vec<u8>) -> Result<()> {
         match record {
@@ -238,9 +241,8 @@ impl Landing {
         change: impl Fn(&crate::txg::Tx, u64) -> Result<()>,
     ) -> Result<()> {
         let Some((_, seals)) = &self.raw else { return Err(Error::bug("no seals")) };
-        if seals.waiting() > WAITING {
-            seals.forget(self.live.gate().figures().synced);
-        }
+        // Dirty blocks are in the gate's budget, those on the disks would be in none.
+        seals.forget(self.live.gate().figures().synced);
         let (size, id) = (object.block_size(), object.id().0);
         // The spill block comes before the object's data: a stream that goes on there has all of it yet to send.
         let offset = if number == u64::MAX { 0 } else { number.saturating_mul(size) };
@@ -304,9 +306,11 @@ fn sealed_dnode(object: &Object, payload: &[u8]) -> Result<Dnode> {
         CORE + usize::from(pointers) * blkptr::SIZE + if has_spill { blkptr::SIZE } else { 0 };
     let area = (usize::from(slots) * SLOT).saturating_sub(taken);
     let mut bonus_area = payload.to_vec();
-    if object.raw_bonus_len == 0 {
-        bonus_area.clear();
-    } else if bonus_area.len() != area {
+    // Without a bonus there is no area in the stream; with one there is all of it.
+    if object.raw_bonus_len == 0 && object.bonus_len != 0 {
+        return wrong(format!("with a bonus of {} bytes without its area", object.bonus_len));
+    }
+    if object.raw_bonus_len != 0 && bonus_area.len() != area {
         return wrong(format!("with a bonus area of {} bytes, not {area}", bonus_area.len()));
     }
     bonus_area.resize(area, 0);

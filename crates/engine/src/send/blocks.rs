@@ -147,7 +147,7 @@ impl<'a> Blocks<'a> {
     fn form_of(&self, data: &Data) -> Form {
         let (pointer, features) = (&data.pointer, self.source.features);
         if pointer.is_embedded() {
-            return match may_stay_embedded(pointer, features) {
+            return match may_stay_embedded(pointer, features) && !self.splits(pointer) {
                 true => Form::InPointer,
                 false => Form::Logical,
             };

@@ -6,6 +6,7 @@
 
 mod hostile;
 mod mutated;
+mod ours;
 mod resumed;
 mod sealed;
 mod world;

@@ -110,6 +110,11 @@ fn change(item: &mut Item, next: &mut dyn FnMut() -> u64) {
             _ => begin.creation_time = value,
         },
         Record::Object(object) => match which {
+            0 if object.raw_bonus_len != 0 && next().is_multiple_of(2) => {
+                (object.bonus_len, object.raw_bonus_len) = ((value % 20_000) as u32, 0);
+                let len = u64::from(object.bonus_len).next_multiple_of(8) as usize;
+                item.payload.resize(len, value as u8);
+            }
             0 => object.object = value,
             1 => object.block_size = value as u32,
             2 => object.slots = value as u8,

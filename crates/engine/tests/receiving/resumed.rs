@@ -11,6 +11,7 @@ use cenote_format::bytes::ByteOrder;
 use cenote_format::nvlist::{Encoding, Value};
 use cenote_format::send_stream::{Features, Record};
 
+use super::sealed::{encrypted, load_key};
 use super::world::World;
 use super::{order, receive, recorded};
 
@@ -93,5 +94,27 @@ fn what_was_cut_off_can_be_given_up() {
     give_up_partial(&world.live, "p/one").unwrap();
     assert_eq!(token(&world, "p/one"), None);
     assert!(world.live.pool().catalog().dataset_named("p/one").is_err());
+    world.finish();
+}
+
+#[test]
+fn what_was_received_stays_if_its_dataset_cannot_be_opened_to_go_on() {
+    let world = World::new();
+    encrypted(&world);
+    let stream = recorded("full-one.zst");
+    let once = order("p/secret/one");
+    let resumable = ReceiveOrder { resumable: true, ..once.clone() };
+    receive(&world, &stream[..stream.len() / 2], &resumable).unwrap_err();
+    let (object, offset) = token(&world, "p/secret/one").unwrap();
+    let next = rest(&stream, object, offset);
+    let pool = world.live.pool();
+    pool.keys().unload(&pool.catalog().directory("p/secret").unwrap()).unwrap();
+    let refused = receive(&world, &next, &once).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::KeyNotLoaded, "{refused}");
+    assert_eq!(token(&world, "p/secret/one"), Some((object, offset)));
+    load_key(&world, "p/secret");
+    receive(&world, &next, &once).unwrap();
+    receive(&world, &stream, &order("p/whole")).unwrap();
+    assert!(world.opened("p/secret/one@s") == world.content("p/whole@s"));
     world.finish();
 }

@@ -13,8 +13,10 @@ use cenote_engine::check::{CheckOptions, Verify, check};
 use cenote_engine::object::{NewObject, ObjectSet};
 use cenote_engine::pool::OpenOptions;
 use cenote_engine::pool::change::{NewPoolPlan, create};
-use cenote_engine::pool::group::{LivePool, WriteOptions};
+use cenote_engine::pool::group::{LiveDataset, LivePool, WriteOptions};
 use cenote_engine::receive::give_up_partial;
+use cenote_engine::send::{Options, Sending, Since};
+use cenote_engine::stream::StreamWriter;
 use cenote_engine::txg::Tx;
 use cenote_engine::vdev::{AllocationClass, LeafOpener, LeafUnavailable};
 use cenote_format::config::{TopLevel, VdevConfig, VdevKind};
@@ -118,6 +120,32 @@ impl World {
             true => orders.destroy(&[dataset.to_owned()], false).unwrap(),
             false => orders.rollback(&format!("{dataset}@one"), &[]).unwrap(),
         }
+    }
+
+    /// The head of a dataset, open.
+    pub fn head(&self, dataset: &str) -> Arc<LiveDataset> {
+        let found = self.live.pool().catalog().dataset_named(dataset).unwrap();
+        self.live.open_dataset(&found).unwrap()
+    }
+
+    /// Takes a snapshot of everything written up to now.
+    pub fn snapshot(&self, name: &str) {
+        self.live.sync().unwrap();
+        self.live.orders().snapshot(&[name.to_owned()], Vec::new()).unwrap();
+    }
+
+    /// The stream of the snapshot `to`.
+    pub fn sent(&self, from: Option<&str>, to: &str, options: &Options) -> Vec<u8> {
+        let catalog = self.live.pool().catalog();
+        let to = catalog.dataset_named(to).unwrap();
+        let since = from.map(|from| {
+            let from = catalog.dataset_named(from).unwrap();
+            Since::snapshot(&catalog, &to, &from).unwrap()
+        });
+        let sending = Sending::new(self.live.pool(), &catalog, &to, since, options).unwrap();
+        let mut writer = StreamWriter::new(Vec::new());
+        sending.write(&mut writer, &mut |_| Ok(())).unwrap();
+        std::mem::take(writer.sink())
     }
 
     pub fn census(&self) {

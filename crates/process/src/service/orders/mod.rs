@@ -398,8 +398,13 @@ fn words(error: &Error) -> String {
     }
 }
 
+/// What `name` has behind the name of `top`, if it is that or lies below it.
+fn below<'a>(name: &'a str, top: &str) -> Option<&'a str> {
+    name.strip_prefix(top).filter(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
 pub(super) fn is_at_or_below(name: &str, top: &str) -> bool {
-    name.strip_prefix(top).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    below(name, top).is_some()
 }
 
 impl Service {

@@ -4,6 +4,8 @@
 
 use cenote_control::changes::ReceivedNames;
 
+use super::super::below;
+
 /// Where a snapshot goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Destination {
@@ -26,7 +28,7 @@ pub(super) fn destination(
     if dataset.is_empty() || snapshot.is_empty() || snapshot.contains('@') {
         return Err("invalid stream (bad snapshot name)".to_owned());
     }
-    let below = dataset.strip_prefix(sent).unwrap_or("");
+    let below = below(dataset, sent).ok_or("invalid stream (bad snapshot name)")?;
     if let Some((dataset, snapshot)) = target.split_once('@') {
         return match how {
             ReceivedNames::WithoutPool => {
@@ -102,5 +104,11 @@ mod tests {
         assert!(of("b", Exact, "t", "t/%recv@s").contains("invalid name"));
         assert!(of("b", Exact, "t", "t").contains("bad snapshot name"));
         assert!(destination("b@z", Exact, "t", "t@s", true).is_err());
+        // Not beside the target, nor what was not sent with the dataset.
+        for (sent, name) in [("t/a", "t/ab@s"), ("t/a", "t@s"), ("t/a", "u/x@s")] {
+            for how in [Exact, LastPart, WithoutPool] {
+                assert!(of("b/c", how, sent, name).contains("bad snapshot name"), "{name}");
+            }
+        }
     }
 }

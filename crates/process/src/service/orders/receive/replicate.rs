@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use cenote_control::changes::{DestroyRequest, RenameRequest};
 use cenote_control::protocol::Failure;
 
-use super::super::Doing;
 use super::super::destroy::Destroy;
 use super::super::rename::Rename;
+use super::super::{Doing, below};
 use super::package::{Package, Sent};
 use crate::service::datasets::{Datasets, Shown};
 
@@ -125,7 +125,7 @@ fn rename_datasets(
     (top, sent): (&str, &str),
 ) -> Result<(), Failure> {
     for local in all.iter().filter(|local| local.name != top) {
-        let Some(rest) = local.sent(package).and_then(|known| known.name.strip_prefix(sent)) else {
+        let Some(rest) = local.sent(package).and_then(|known| below(&known.name, sent)) else {
             continue;
         };
         let to = format!("{top}{rest}");

@@ -195,7 +195,7 @@ impl Send<'_> {
             let total = sizes.get(place).copied().flatten().unwrap_or(0);
             (writer.sink().written, writer.sink().total) = (0, total);
             doing.replies.part(Part::Sending(stream.to.name.to_string()))?;
-            one(doing, catalog, (stream, plan), options, &mut writer)?;
+            one(doing, (stream, plan), options, &mut writer)?;
         }
         match is_package {
             true => writer.close().map_err(|error| doing.refused(&error)),
@@ -207,12 +207,13 @@ impl Send<'_> {
 /// Sends one stream.
 fn one(
     doing: &Doing<'_>,
-    catalog: &Catalog,
     (stream, plan): (&Stream, &Plan),
     options: &Options,
     writer: &mut StreamWriter<Sink<'_>>,
 ) -> Result<(), Failure> {
-    let sent = Sending::new(doing.pool, catalog, &stream.to, stream.since.clone(), options)
+    // Blocks of a catalog of long ago may have been freed and written over since.
+    let catalog = doing.pool.catalog();
+    let sent = Sending::new(doing.pool, &catalog, &stream.to, stream.since.clone(), options)
         .map(|sending| match &plan.part_of {
             Some((name, guid)) => sending.standing_for(name, *guid),
             None => sending,
