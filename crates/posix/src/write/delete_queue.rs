@@ -54,7 +54,7 @@ impl DeleteQueue {
     /// The queue cannot be read.
     pub fn ready(&self, id: ObjectId) -> Result<DeleteQueueGuard<'_>> {
         let guard = self.lock.lock();
-        Zap::open(self.object.clone())?.lookup(int_name(id.0).as_bytes())?;
+        zap::ready_to_change(&self.object, int_name(id.0).as_str())?;
         Ok(DeleteQueueGuard { object: &self.object, _guard: guard })
     }
 }
