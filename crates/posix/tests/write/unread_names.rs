@@ -3,18 +3,22 @@
 //! Invariant: what fails has changed nothing, and is done once the disk answers again.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use cenote_engine::dataset::change::PropertyInput;
 use cenote_engine::object::{Object, ObjectSet};
 use cenote_engine::pool::group::LivePool;
+use cenote_engine::zap::{self, Zap};
 use cenote_format::ObjectId;
-use cenote_posix::tree::{NodeId, ROOT, RenameFlags, Tree};
-use cenote_posix::Filesystem;
+use cenote_format::directory_entry::{EntryValue, kind_of_mode};
+use cenote_format::sa::Attribute;
+use cenote_posix::tree::{NodeId, ROOT, RenameFlags, Tree, XattrWrite};
+use cenote_posix::{Filesystem, View, XattrMode};
 
 use crate::consistent::check;
 use crate::pool::{Disks, NAME, census};
-use crate::rig::{SUPERUSER, code, new_node};
-use crate::slow_reads::places_of;
+use crate::rig::{SUPERUSER, Setup, code, new_node};
+use crate::slow_reads::{PATIENCE, places_of};
 
 /// The I/O error.
 const EIO: i32 = 5;
@@ -56,6 +60,13 @@ impl Opened {
         let dataset = live.pool().catalog().dataset_named(NAME).unwrap();
         let set = live.open_dataset(&dataset).unwrap().set().clone();
         Self { disks, live, files, set }
+    }
+
+    fn again(self) -> Self {
+        let Self { disks, live, files, set } = self;
+        drop((files, set));
+        live.export().unwrap();
+        Self::open(disks)
     }
 
     fn object(&self, node: NodeId) -> Object {
@@ -138,4 +149,63 @@ fn move_unread(
     files.rename(SUPERUSER, from.0, from.1, to.0, to.1, flags).unwrap();
     assert_eq!(named(files, to.0, to.1), before[0], "{what}");
     opened.heal(what);
+}
+
+/// The hidden directory of a file's extended attributes.
+fn hidden(set: &ObjectSet, file: NodeId) -> Object {
+    let view = View::open(set.clone(), 0).unwrap();
+    let file = view.file(ObjectId(file & ((1 << 48) - 1))).unwrap();
+    let directory = view.word(&file, Attribute::XattrDirectory).unwrap().unwrap();
+    set.object(ObjectId(directory)).unwrap()
+}
+
+#[test]
+fn no_attribute_goes_where_its_name_cannot() {
+    // Short enough for a micro ZAP, which is all in memory while it is open.
+    let attribute = |number| [&b"user."[..], &name(number)[..40]].concat();
+    let opened = Opened::after(|files| {
+        let file = files.create(SUPERUSER, ROOT, b"file", new_node(0o100_644)).unwrap().node;
+        for number in 0..4 {
+            let name = attribute(number);
+            files.set_xattr(SUPERUSER, file, &name, b"value", XattrWrite::Any).unwrap();
+        }
+    });
+    let files = &opened.files;
+    let file = files.lookup(ROOT, b"file").unwrap().node;
+    let directory = hidden(&opened.set, file);
+    assert_eq!(files.get_xattr(file, &attribute(0)).unwrap(), b"value");
+    files.unlink(SUPERUSER, ROOT, b"file").unwrap();
+    opened.lose(&directory);
+    files.forget(file);
+    opened.heal("an attribute");
+    let opened = opened.again();
+    let start = Instant::now();
+    while opened.files.writer().unwrap().queued().unwrap() > 0 && start.elapsed() < PATIENCE {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    check(&opened.set);
+    assert!(opened.set.object(directory.id()).is_err(), "it is not freed when that can be");
+    census(opened.live.pool(), "freed");
+}
+
+#[test]
+fn what_is_no_attribute_of_a_file_does_not_go_with_it() {
+    let rig = Setup { xattr: XattrMode::Directory, ..Setup::default() }.make();
+    let (file, other) = (rig.file(ROOT, "file"), rig.file(ROOT, "other"));
+    for (node, value) in [(file, b"first"), (other, b"other")] {
+        rig.tree.set_xattr(SUPERUSER, node, b"user.own", value, XattrWrite::Any).unwrap();
+    }
+    rig.write(other, 0, b"content");
+    let own_of_other = Zap::open(hidden(&rig.objects, other)).unwrap();
+    let own_of_other = own_of_other.entries().next().unwrap().unwrap().value.as_u64().unwrap();
+    let stale = EntryValue { object: ObjectId(other), kind: kind_of_mode(0o100_644) }.encode();
+    for (name, word) in [("a", stale), ("b", own_of_other)] {
+        zap::insert_u64(&hidden(&rig.objects, file), &rig.gate.begin().unwrap(), name, word)
+            .unwrap();
+    }
+    rig.tree.unlink(SUPERUSER, ROOT, b"file").unwrap();
+    rig.tree.forget(file);
+    assert_eq!(rig.read(other, 0, 10), b"content");
+    assert_eq!(rig.tree.get_xattr(other, b"user.own").unwrap(), b"other");
+    check(&rig.objects);
 }
