@@ -274,6 +274,18 @@ fn an_order_about_many_datasets_takes_one_group() {
     world.finish();
 }
 
+/// A filesystem to be made.
+pub(super) fn new(name: &str) -> NewNamed {
+    NewNamed {
+        name: name.to_owned(),
+        properties: Vec::new(),
+        creator: 0,
+        encryption: Encryption::Inherited,
+        kind: ObjsetKind::Zfs,
+        case_insensitive: false,
+    }
+}
+
 /// Orders that make these parents too.
 fn with<'a>(live: &'a LivePool, parents: &[&str]) -> DatasetOrders<'a> {
     let names = parents.iter().map(|name| (*name).to_owned()).collect();
@@ -287,14 +299,6 @@ fn parents_are_made_in_the_group_of_what_lies_below_them() {
     let world = World::new(&[]);
     world.filesystem("a");
     world.snapshot("p/a", "s");
-    let new = |name: &str| NewNamed {
-        name: name.to_owned(),
-        properties: Vec::new(),
-        creator: 0,
-        encryption: Encryption::Inherited,
-        kind: ObjsetKind::Zfs,
-        case_insensitive: false,
-    };
     fail_everywhere(&world, "create -p", |live| {
         with(live, &["p/x", "p/x/y"]).create(new("p/x/y/z"), nothing)
     });
@@ -389,15 +393,8 @@ fn costs(others: usize) -> Vec<(&'static str, Cost)> {
     };
     let names = |name: &str| vec![name.to_owned()];
     cost("create", &|orders| {
-        let new = NewNamed {
-            name: "p/x".to_owned(),
-            properties: vec![PropertyInput::number("atime", 0)],
-            creator: 0,
-            encryption: Encryption::Inherited,
-            kind: ObjsetKind::Zfs,
-            case_insensitive: false,
-        };
-        orders.create(new, nothing)
+        let properties = vec![PropertyInput::number("atime", 0)];
+        orders.create(NewNamed { properties, ..new("p/x") }, nothing)
     });
     cost("set", &|orders| {
         let inputs =

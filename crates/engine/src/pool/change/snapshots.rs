@@ -40,7 +40,8 @@ impl DatasetOrders<'_> {
     /// Lets a clone and what it was cloned from change places.
     ///
     /// # Errors
-    /// `InvalidArgument` (no clone), `Exists` (a snapshot of both has the same name).
+    /// `InvalidArgument` (no clone), `Exists` (a snapshot of both has the same name), `Permission` (outside of its
+    /// encryption root).
     pub fn promote(&self, name: &str) -> Result<()> {
         let name = name.to_owned();
         self.change(move |_, change| {
