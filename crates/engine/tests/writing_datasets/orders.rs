@@ -353,6 +353,35 @@ fn what_is_set_inside_a_dataset_is_set_with_the_rest() {
     world.finish();
 }
 
+#[test]
+fn snapshots_that_go_with_their_clone_are_destroyed_with_it() {
+    let world = World::new(&[]);
+    world.filesystem("a");
+    let object = world.write("p/a", 1, 100_000);
+    let all = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    let orders = world.live.orders();
+    // Marked for destruction, it waits for its clone.
+    let wait = |snapshot: &str| {
+        orders.snapshot(&all(&[snapshot]), Vec::new()).unwrap();
+        orders.clone_snapshot(snapshot, "p/c", Vec::new(), 0).unwrap();
+        orders.destroy(&all(&[snapshot]), true).unwrap();
+        world.id(snapshot);
+    };
+    let gone = |name: &str| world.live.pool().catalog().dataset_named(name).is_err();
+    wait("p/a@s");
+    orders.destroy(&all(&["p/c", "p/a@none"]), false).unwrap_err();
+    orders.destroy(&all(&["p/c", "p/a@s"]), false).unwrap();
+    assert!(gone("p/c") && gone("p/a@s"));
+    orders.snapshot(&all(&["p/a@older"]), Vec::new()).unwrap();
+    world.overwrite("p/a", object, 0, 2, 50_000);
+    wait("p/a@newer");
+    orders.rollback("p/a@older", &all(&["p/c", "p/a@newer"])).unwrap();
+    assert!(gone("p/c") && gone("p/a@newer"));
+    assert!(world.read("p/a", object, 100_000) == noise(100_000, 1));
+    world.survey("clones that were waited for");
+    world.finish();
+}
+
 /// What an order cost: entries of tables gone through, objects of the metadata written, directories and
 /// snapshots read again afterwards.
 type Cost = (u64, usize, u64);
