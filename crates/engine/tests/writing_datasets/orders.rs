@@ -5,13 +5,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use cenote_engine::Result;
 use cenote_engine::dataset::change::{MosChange, NewDataset, PropertyInput};
 use cenote_engine::dataset::{Changed, InventoryReader, Table};
 use cenote_engine::pool::change::{Additions, DatasetOrders, Encryption, NewNamed, Parents};
 use cenote_engine::pool::group::LivePool;
 use cenote_engine::txg::Tx;
 use cenote_engine::vdev::AllocationClass;
+use cenote_engine::{ErrorKind, Result};
 use cenote_format::config::{TopLevel, VdevConfig, VdevKind};
 use cenote_format::delegation::Key;
 use cenote_format::dsl_directory::DslDirectory;
@@ -379,6 +379,29 @@ fn snapshots_that_go_with_their_clone_are_destroyed_with_it() {
     assert!(gone("p/c") && gone("p/a@newer"));
     assert!(world.read("p/a", object, 100_000) == noise(100_000, 1));
     world.survey("clones that were waited for");
+    world.finish();
+}
+
+#[test]
+fn snapshots_taken_at_once_keep_to_the_limit_above_them() {
+    let world = World::new(&[]);
+    let orders = world.live.orders();
+    ["p/q", "p/q/x", "p/q/y"].iter().for_each(|name| orders.create(new(name), nothing).unwrap());
+    let limit = |most| {
+        let input = PropertyInput::number("snapshot_limit", most);
+        orders.set_properties(vec![("p/q".to_owned(), vec![input])]).unwrap();
+    };
+    let both = ["p/q/x@s".to_owned(), "p/q/y@s".to_owned()];
+    limit(1);
+    let refused = orders.snapshot(&both, Vec::new()).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Quota);
+    let catalog = || world.live.pool().catalog();
+    assert!(both.iter().all(|name| catalog().dataset_named(name).is_err()));
+    limit(2);
+    orders.snapshot(&both, Vec::new()).unwrap();
+    let more = orders.snapshot(&["p/q@s".to_owned()], Vec::new()).unwrap_err();
+    assert_eq!(more.kind(), ErrorKind::Quota);
+    world.survey("limits");
     world.finish();
 }
 

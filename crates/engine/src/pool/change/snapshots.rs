@@ -187,12 +187,13 @@ fn take_all(
             let reason = format!("'{}' has changed in this transaction group", head.name);
             return Err(Error::new(ErrorKind::Busy, reason));
         }
-        change.check_snapshot(head.id, name)?;
         heads.push((head.id, name));
     }
-    heads
-        .into_iter()
-        .try_for_each(|(head, name)| change.create_snapshot(head, name, properties).map(drop))
+    heads.into_iter().try_for_each(|(head, name)| {
+        // Those before count where there is a limit for all of them.
+        change.check_snapshot(head, name)?;
+        change.create_snapshot(head, name, properties).map(drop)
+    })
 }
 
 /// The snapshots of these names, and whether each is held with `tag`.
