@@ -134,7 +134,7 @@ impl Volume {
             Payload::Truncate { offset, length, .. } => {
                 let size = self.size();
                 let start = (*offset).min(size);
-                self.discard(start, (*length).min(size - start))
+                self.discard_parts(start, (*length).min(size - start), true)
             }
             other => {
                 let reason = format!("{} in the intent log of a volume", other.name());
@@ -154,6 +154,11 @@ impl Volume {
 
     /// Makes a range read as zeros and frees what it took.
     pub fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.discard_parts(offset, len, false)
+    }
+
+    /// The same; a record that is being replayed is done with the last part only.
+    fn discard_parts(&self, offset: u64, len: u64, is_replayed: bool) -> Result<()> {
         let write = self.options()?;
         let most = write.space.as_ref().map_or(u64::MAX, |space| space.most_frees());
         let step = self.block_size().saturating_mul(BLOCKS_AT_ONCE.min(most).max(1));
@@ -170,7 +175,8 @@ impl Volume {
             let base = self.data.base_to_free(at, part)?;
             let tx = write.gate.begin_now()?;
             // First: a commit that finds the range gone must not miss the record.
-            if let Some(log) = &write.log {
+            let is_last = at.saturating_add(part) >= end;
+            if let Some(log) = write.log.as_ref().filter(|_| is_last || !is_replayed) {
                 log.note(&tx, DATA.0, Payload::Truncate { object: 1, offset: at, length: part })?;
             }
             self.data.free_over(&tx, at, part, base)?;

@@ -31,7 +31,7 @@ pub use iterate::{Entries, Entry, Key};
 pub use source::{BlockSink, BlockSource};
 pub use write::{
     EntryChange, NewFat, add, clear, create, create_fat, insert, insert_u64, int_name, modify,
-    remove, remove_normalized, update, update_u64,
+    ready_to_change, remove, remove_normalized, update, update_u64,
 };
 
 /// Lookups in one micro ZAP before its names are indexed; fewer are quicker by looking at all.

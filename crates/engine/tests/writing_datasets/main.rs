@@ -4,6 +4,7 @@
 //! Invariant: after every group the space maps hold exactly what the walk finds.
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
+mod keys;
 mod older;
 mod orders;
 mod programs;

@@ -5,13 +5,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use cenote_engine::Result;
 use cenote_engine::dataset::change::{MosChange, NewDataset, PropertyInput};
 use cenote_engine::dataset::{Changed, InventoryReader, Table};
 use cenote_engine::pool::change::{Additions, DatasetOrders, Encryption, NewNamed, Parents};
 use cenote_engine::pool::group::LivePool;
 use cenote_engine::txg::Tx;
 use cenote_engine::vdev::AllocationClass;
+use cenote_engine::{ErrorKind, Result};
 use cenote_format::config::{TopLevel, VdevConfig, VdevKind};
 use cenote_format::delegation::Key;
 use cenote_format::dsl_directory::DslDirectory;
@@ -274,6 +274,18 @@ fn an_order_about_many_datasets_takes_one_group() {
     world.finish();
 }
 
+/// A filesystem to be made.
+pub(super) fn new(name: &str) -> NewNamed {
+    NewNamed {
+        name: name.to_owned(),
+        properties: Vec::new(),
+        creator: 0,
+        encryption: Encryption::Inherited,
+        kind: ObjsetKind::Zfs,
+        case_insensitive: false,
+    }
+}
+
 /// Orders that make these parents too.
 fn with<'a>(live: &'a LivePool, parents: &[&str]) -> DatasetOrders<'a> {
     let names = parents.iter().map(|name| (*name).to_owned()).collect();
@@ -287,14 +299,6 @@ fn parents_are_made_in_the_group_of_what_lies_below_them() {
     let world = World::new(&[]);
     world.filesystem("a");
     world.snapshot("p/a", "s");
-    let new = |name: &str| NewNamed {
-        name: name.to_owned(),
-        properties: Vec::new(),
-        creator: 0,
-        encryption: Encryption::Inherited,
-        kind: ObjsetKind::Zfs,
-        case_insensitive: false,
-    };
     fail_everywhere(&world, "create -p", |live| {
         with(live, &["p/x", "p/x/y"]).create(new("p/x/y/z"), nothing)
     });
@@ -349,6 +353,58 @@ fn what_is_set_inside_a_dataset_is_set_with_the_rest() {
     world.finish();
 }
 
+#[test]
+fn snapshots_that_go_with_their_clone_are_destroyed_with_it() {
+    let world = World::new(&[]);
+    world.filesystem("a");
+    let object = world.write("p/a", 1, 100_000);
+    let all = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    let orders = world.live.orders();
+    // Marked for destruction, it waits for its clone.
+    let wait = |snapshot: &str| {
+        orders.snapshot(&all(&[snapshot]), Vec::new()).unwrap();
+        orders.clone_snapshot(snapshot, "p/c", Vec::new(), 0).unwrap();
+        orders.destroy(&all(&[snapshot]), true).unwrap();
+        world.id(snapshot);
+    };
+    let gone = |name: &str| world.live.pool().catalog().dataset_named(name).is_err();
+    wait("p/a@s");
+    orders.destroy(&all(&["p/c", "p/a@none"]), false).unwrap_err();
+    orders.destroy(&all(&["p/c", "p/a@s"]), false).unwrap();
+    assert!(gone("p/c") && gone("p/a@s"));
+    orders.snapshot(&all(&["p/a@older"]), Vec::new()).unwrap();
+    world.overwrite("p/a", object, 0, 2, 50_000);
+    wait("p/a@newer");
+    orders.rollback("p/a@older", &all(&["p/c", "p/a@newer"])).unwrap();
+    assert!(gone("p/c") && gone("p/a@newer"));
+    assert!(world.read("p/a", object, 100_000) == noise(100_000, 1));
+    world.survey("clones that were waited for");
+    world.finish();
+}
+
+#[test]
+fn snapshots_taken_at_once_keep_to_the_limit_above_them() {
+    let world = World::new(&[]);
+    let orders = world.live.orders();
+    ["p/q", "p/q/x", "p/q/y"].iter().for_each(|name| orders.create(new(name), nothing).unwrap());
+    let limit = |most| {
+        let input = PropertyInput::number("snapshot_limit", most);
+        orders.set_properties(vec![("p/q".to_owned(), vec![input])]).unwrap();
+    };
+    let both = ["p/q/x@s".to_owned(), "p/q/y@s".to_owned()];
+    limit(1);
+    let refused = orders.snapshot(&both, Vec::new()).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Quota);
+    let catalog = || world.live.pool().catalog();
+    assert!(both.iter().all(|name| catalog().dataset_named(name).is_err()));
+    limit(2);
+    orders.snapshot(&both, Vec::new()).unwrap();
+    let more = orders.snapshot(&["p/q@s".to_owned()], Vec::new()).unwrap_err();
+    assert_eq!(more.kind(), ErrorKind::Quota);
+    world.survey("limits");
+    world.finish();
+}
+
 /// What an order cost: entries of tables gone through, objects of the metadata written, directories and
 /// snapshots read again afterwards.
 type Cost = (u64, usize, u64);
@@ -389,15 +445,8 @@ fn costs(others: usize) -> Vec<(&'static str, Cost)> {
     };
     let names = |name: &str| vec![name.to_owned()];
     cost("create", &|orders| {
-        let new = NewNamed {
-            name: "p/x".to_owned(),
-            properties: vec![PropertyInput::number("atime", 0)],
-            creator: 0,
-            encryption: Encryption::Inherited,
-            kind: ObjsetKind::Zfs,
-            case_insensitive: false,
-        };
-        orders.create(new, nothing)
+        let properties = vec![PropertyInput::number("atime", 0)];
+        orders.create(NewNamed { properties, ..new("p/x") }, nothing)
     });
     cost("set", &|orders| {
         let inputs =

@@ -138,3 +138,23 @@ fn what_was_made_stays_when_the_program_fails() {
     world.id("p/a@kept");
     world.finish();
 }
+
+#[test]
+fn no_program_goes_back_to_a_snapshot_it_has_taken_itself() {
+    let world = World::new(&[]);
+    world.filesystem("a");
+    let object = world.write("p/a", 1, 100_000);
+    world.close("p/a");
+    let told = world.live.program(&mut || {}, |group| {
+        let kind = |step: &ProgramStep| group.make(step).map_err(|error| error.kind());
+        let back = ProgramStep::Rollback("p/a".into());
+        let checked = |step| group.check(step).map_err(|error| error.kind());
+        Ok([kind(&snapshot("p/a@x")), checked(&back), kind(&back)])
+    });
+    let early = Err(ErrorKind::TimedOut);
+    assert_eq!(told.unwrap(), [Ok(()), early, early]);
+    world.census();
+    make(&world, &ProgramStep::Rollback("p/a".into())).unwrap();
+    assert!(world.read("p/a", object, 100_000) == super::noise(100_000, 1));
+    world.finish();
+}

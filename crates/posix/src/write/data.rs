@@ -335,11 +335,14 @@ impl FilesystemWriter {
         let end = end_of(offset, len)?;
         if !matches!(what, Allocate::Reserve { .. }) {
             while let Some(part) = self.part_to_punch(id, (offset, end))? {
-                self.allocate_at_once(id, (offset, part), Allocate::PunchHole, kill_set_id)?;
+                // As in `cut_most`: a record being replayed is done with the last part only.
+                let notes = !self.is_replaying();
+                let hole = Allocate::PunchHole;
+                self.allocate_at_once(id, (offset, part), hole, kill_set_id, notes)?;
                 offset = part;
             }
         }
-        self.allocate_at_once(id, (offset, end), what, kill_set_id)
+        self.allocate_at_once(id, (offset, end), what, kill_set_id, true)
     }
 
     /// The end of what of a range may become a hole in one group; none: all of it. That is admitted.
@@ -369,12 +372,14 @@ impl FilesystemWriter {
         Ok(Some(next).filter(|next| blocks > at_once && *next < stop))
     }
 
+    /// `notes`: the log is told of what becomes a hole.
     fn allocate_at_once(
         &self,
         id: ObjectId,
         (offset, end): (u64, u64),
         what: Allocate,
         kill_set_id: bool,
+        notes: bool,
     ) -> Result<()> {
         let len = end - offset;
         let node = self.node(id)?;
@@ -412,7 +417,9 @@ impl FilesystemWriter {
             true => {
                 let base = file.object.base_to_free(offset, stop - offset)?;
                 let tx = self.begin()?;
-                self.note_truncate(&tx, file, (offset, stop - offset))?;
+                if notes {
+                    self.note_truncate(&tx, file, (offset, stop - offset))?;
+                }
                 file.object.free_over(&tx, offset, stop - offset, base)?;
                 // The only block was changed by that, if there is only one: nothing is read for it.
                 self.grow_block(&tx, file, old.size, size)?;

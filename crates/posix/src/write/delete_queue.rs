@@ -5,7 +5,6 @@
 
 use std::sync::Arc;
 
-use cenote_engine::ErrorKind;
 use cenote_engine::object::Object;
 use cenote_engine::txg::Tx;
 use cenote_engine::zap::{self, Zap, int_name};
@@ -37,6 +36,13 @@ pub struct DeleteQueueGuard<'a> {
     _guard: MutexGuard<'a, ()>,
 }
 
+/// An entry of a directory of extended attributes.
+struct Attribute {
+    name: Vec<u8>,
+    /// The object, if it is an attribute of that directory.
+    own: Option<ObjectId>,
+}
+
 impl DeleteQueue {
     /// Opens the queue the master node names.
     pub fn open(view: &View) -> Result<Self> {
@@ -54,7 +60,7 @@ impl DeleteQueue {
     /// The queue cannot be read.
     pub fn ready(&self, id: ObjectId) -> Result<DeleteQueueGuard<'_>> {
         let guard = self.lock.lock();
-        Zap::open(self.object.clone())?.lookup(int_name(id.0).as_bytes())?;
+        zap::ready_to_change(&self.object, int_name(id.0).as_str())?;
         Ok(DeleteQueueGuard { object: &self.object, _guard: guard })
     }
 }
@@ -183,38 +189,32 @@ impl FilesystemWriter {
         self.view.xattr_directory(file)
     }
 
-    /// Up to `limit` extended attributes, whose block trees can be read.
-    fn xattrs_to_free(&self, directory: &File, limit: usize) -> Result<Vec<(Vec<u8>, ObjectId)>> {
+    /// Up to `limit` entries of a directory of extended attributes, with those objects that are its own,
+    /// whose block trees can be read. Of others only the name is left: their numbers may be other files' by now.
+    fn xattrs_to_free(&self, directory: &File, limit: usize) -> Result<Vec<Attribute>> {
         directory.object.need_to_free_all()?;
-        let zap = self.view.directories.zap(&directory.object)?;
+        // Not the ZAP that is open: its blocks must be there when they change.
+        let zap = Zap::open(directory.object.clone())?;
         let mut entries = Vec::new();
         for entry in zap.entries().take(limit) {
             let entry = entry?;
             let id = entry_value(entry.name(), &entry.value)?.object;
-            match self.view.objects().object(id) {
-                Ok(object) => object.need_to_free_all()?,
-                // Only its name is left.
-                Err(error) if error.kind() == ErrorKind::NotFound => {}
-                Err(error) => return Err(error.into()),
+            let own = self.hidden_files(directory.object.id(), [id].into_iter())?.pop();
+            if let Some(file) = &own {
+                file.object.need_to_free_all()?;
             }
-            entries.push((entry.name().to_vec(), id));
+            entries.push(Attribute { name: entry.name().to_vec(), own: own.map(|_| id) });
         }
         Ok(entries)
     }
 
-    /// Frees extended attributes.
-    fn free_xattrs(
-        &self,
-        tx: &Tx,
-        directory: &File,
-        entries: Vec<(Vec<u8>, ObjectId)>,
-    ) -> Result<()> {
-        for (name, id) in entries {
-            match self.free_object(tx, id) {
-                Err(error) if error.code != crate::error::ENOENT => return Err(error),
-                _ => {}
-            }
+    /// Frees extended attributes. The name first: none may be left of an object that is free.
+    fn free_xattrs(&self, tx: &Tx, directory: &File, entries: Vec<Attribute>) -> Result<()> {
+        for Attribute { name, own } in entries {
             self.remove_entry(tx, directory, &name)?;
+            if let Some(id) = own {
+                self.free_object(tx, id)?;
+            }
         }
         Ok(())
     }

@@ -60,7 +60,7 @@ impl FilesystemWriter {
 
     /// Those of `ids` that are hidden files in `parent`: the others are gone, and their numbers may be
     /// other files'.
-    fn hidden_files(
+    pub(super) fn hidden_files(
         &self,
         parent: ObjectId,
         ids: impl Iterator<Item = ObjectId>,

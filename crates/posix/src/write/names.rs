@@ -76,6 +76,12 @@ impl FilesystemWriter {
         self.find(directory, name)?.ok_or_else(|| Errno::new(ENOENT, "no such name"))
     }
 
+    /// Reads what changing the entry of `name` needs: what lookups go by is in memory, and may be all that is.
+    /// Before a transaction that changes more than this one entry.
+    pub(super) fn ready_to_change_entry(&self, directory: &File, name: &[u8]) -> Result<()> {
+        Ok(zap::ready_to_change(&directory.object, name)?)
+    }
+
     /// Adds an entry for the object `id` of `mode`.
     pub(super) fn add_entry(
         &self,

@@ -38,6 +38,9 @@ struct Move<'a> {
     recorded: Option<&'a Whiteout>,
 }
 
+/// An entry of a directory: its name; the object, and that one's mode.
+type Named<'a> = (&'a [u8], (ObjectId, u32));
+
 impl FilesystemWriter {
     /// Moves `from` in `from_parent` to `to` in `to_parent`.
     pub fn rename(
@@ -213,6 +216,7 @@ impl FilesystemWriter {
             Some(found) => Some(self.queue.ready(found.id)?),
             None => None,
         };
+        self.ready_to_move(locked, plan)?;
         let tx = self.begin()?;
         let time = Timestamp::now();
         // The whiteout comes first: it may fail for want of a layout.
@@ -220,7 +224,12 @@ impl FilesystemWriter {
             true => Some(self.make_whiteout(&tx, plan, time)?),
             false => None,
         };
-        self.move_entry(&tx, locked, plan, replaced, whiteout.as_ref())?;
+        if let Err(error) = self.move_entry(&tx, locked, plan, replaced, whiteout.as_ref()) {
+            if let Some(file) = &whiteout {
+                self.view.objects().free_object(&tx, file.object.id())?;
+            }
+            return Err(error);
+        }
         if let Some(found) = replaced {
             if let Some(queue) = &queue {
                 queue.add(&tx, found.id)?;
@@ -252,8 +261,14 @@ impl FilesystemWriter {
         Ok(())
     }
 
+    /// Reads what the changes of both directories need: of them, either all or none are made.
+    fn ready_to_move(&self, locked: &mut Locked<'_>, plan: &Move<'_>) -> Result<()> {
+        self.ready_to_change_entry(&locked.of(plan.to)?.file, plan.name)?;
+        self.ready_to_change_entry(&locked.of(plan.from)?.file, &plan.source.name)
+    }
+
     /// Changes the entries of both directories: the new name leads to the source, and the old one goes,
-    /// or leads to the whiteout.
+    /// or leads to the whiteout. If one cannot be changed, neither is.
     fn move_entry(
         &self,
         tx: &Tx,
@@ -262,25 +277,49 @@ impl FilesystemWriter {
         replaced: Option<&Found>,
         whiteout: Option<&File>,
     ) -> Result<()> {
-        let (id, mode) = (plan.source.id, locked.of(plan.source.id)?.file.facts.mode);
-        let target_directory = &locked.of(plan.to)?.file;
-        match replaced {
-            Some(found) if found.name == plan.name => {
-                self.set_entry(tx, target_directory, plan.name, id, mode)?;
-            }
+        let source = (plan.source.id, locked.of(plan.source.id)?.file.facts.mode);
+        let old = match replaced {
             Some(found) => {
-                self.remove_entry(tx, target_directory, &found.name)?;
-                self.add_entry(tx, target_directory, plan.name, id, mode)?;
+                Some((found.name.as_slice(), (found.id, locked.of(found.id)?.file.facts.mode)))
             }
-            None => self.add_entry(tx, target_directory, plan.name, id, mode)?,
-        }
+            None => None,
+        };
+        let target_directory = &locked.of(plan.to)?.file;
+        self.turn_entry(tx, target_directory, old, Some((plan.name, source)))?;
         let source_directory = &locked.of(plan.from)?.file;
-        match whiteout {
-            Some(file) => {
-                let (id, mode) = (file.object.id(), file.facts.mode);
-                self.set_entry(tx, source_directory, &plan.source.name, id, mode)
+        let name = plan.source.name.as_slice();
+        let left = whiteout.map(|file| (name, (file.object.id(), file.facts.mode)));
+        let turned = self.turn_entry(tx, source_directory, Some((name, source)), left);
+        if turned.is_err() {
+            let target_directory = &locked.of(plan.to)?.file;
+            self.turn_entry(tx, target_directory, Some((plan.name, source)), old)?;
+        }
+        turned
+    }
+
+    /// Puts one entry of a directory in the place of another; all or nothing.
+    fn turn_entry(
+        &self,
+        tx: &Tx,
+        directory: &File,
+        old: Option<Named<'_>>,
+        new: Option<Named<'_>>,
+    ) -> Result<()> {
+        match (old, new) {
+            (Some((old, _)), Some((new, (id, mode)))) if old == new => {
+                self.set_entry(tx, directory, new, id, mode)
             }
-            None => self.remove_entry(tx, source_directory, &plan.source.name),
+            (old, new) => {
+                if let Some((name, _)) = old {
+                    self.remove_entry(tx, directory, name)?;
+                }
+                let Some((name, (id, mode))) = new else { return Ok(()) };
+                let added = self.add_entry(tx, directory, name, id, mode);
+                if let (Err(_), Some((name, (id, mode)))) = (&added, old) {
+                    self.add_entry(tx, directory, name, id, mode)?;
+                }
+                added
+            }
         }
     }
 
@@ -331,12 +370,18 @@ impl FilesystemWriter {
         check_directory(&locked.of(plan.to)?.file.facts, DirectoryChange::Remove)?;
         expect_project(&locked.of(plan.from)?.file.facts, &other)?;
         let source = locked.of(plan.source.id)?.file.facts;
+        self.ready_to_move(locked, plan)?;
         let tx = self.begin()?;
         let time = Timestamp::now();
         let directory = &locked.of(plan.to)?.file;
         self.set_entry(&tx, directory, &target.name, plan.source.id, source.mode)?;
         let directory = &locked.of(plan.from)?.file;
-        self.set_entry(&tx, directory, &plan.source.name, target.id, other.mode)?;
+        let set = self.set_entry(&tx, directory, &plan.source.name, target.id, other.mode);
+        if set.is_err() {
+            let directory = &locked.of(plan.to)?.file;
+            self.set_entry(&tx, directory, &target.name, target.id, other.mode)?;
+            return set;
+        }
         self.moved(&tx, locked, plan.source.id, plan.to, time)?;
         self.moved(&tx, locked, target.id, plan.from, time)?;
         let links = i64::from(source.is_directory()) - i64::from(other.is_directory());

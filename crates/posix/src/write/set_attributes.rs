@@ -125,9 +125,9 @@ impl FilesystemWriter {
         // What the log tells of was allowed, maybe in another form (the time of now).
         if !self.is_replaying() {
             check_flags(old, change)?;
-        }
-        if change.mode.is_some() {
-            self.check_mode_change(old)?;
+            if change.mode.is_some() {
+                self.check_mode_change(old)?;
+            }
         }
         if let Some(size) = change.size {
             check_size(old, size)?;

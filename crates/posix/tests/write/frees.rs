@@ -2,12 +2,18 @@
 
 use std::sync::Arc;
 
+use cenote_engine::intent::Replay;
 use cenote_engine::txg::{Purpose, Reservation};
+use cenote_format::Txg;
+use cenote_format::zil::{Payload, Record};
 use cenote_posix::tree::{Allocate, Errno, ROOT, SetAttributes, Tree};
-use cenote_posix::{SpaceCheck, WriteProperties};
+use cenote_posix::{ChangeLog, SpaceCheck, Volume, VolumeWriteOptions, WriteProperties};
 use parking_lot::Mutex;
 
+use super::pool::Disks;
+use super::replayed::{Notes, apply};
 use super::rig::{SUPERUSER, Setup, code};
+use super::slow_reads::make_volume;
 
 /// Lets 64 blocks be freed at once, and keeps what was asked for.
 #[derive(Default)]
@@ -58,4 +64,67 @@ fn holes_are_punched_in_parts_and_what_is_refused_asks_for_nothing() {
     assert_ne!(code(rig.tree.set_attributes(SUPERUSER, directory, &shorter)), 0);
     assert_ne!(code(rig.tree.allocate(SUPERUSER, directory, 0, end, Allocate::PunchHole)), 0);
     assert_eq!(asked(), [0; 0]);
+}
+
+/// The parts of a hole that `notes` tell of.
+fn noted(notes: &Notes) -> Vec<(u64, u64)> {
+    let of = |payload: &Payload| match payload {
+        Payload::Truncate { offset, length, .. } => (*offset, *length),
+        other => panic!("{other:?}"),
+    };
+    notes.records.lock().iter().map(of).collect()
+}
+
+#[test]
+fn a_hole_punched_again_in_parts_is_done_with_the_last() {
+    let (dear, notes) = (Arc::new(Dear::default()), Arc::new(Notes::default()));
+    let properties = WriteProperties { record_size: 512, ..WriteProperties::default() };
+    let space: Option<Arc<dyn SpaceCheck>> = Some(dear.clone());
+    let log: Option<Arc<dyn ChangeLog>> = Some(notes.clone());
+    let rig = Setup { properties, space, log, ..Setup::default() }.make();
+    let file = rig.file(ROOT, "file");
+    let length = 512 * 200;
+    rig.write(file, 0, &[7; 512 * 210]);
+    notes.records.lock().clear();
+    let writer = rig.tree.writer().unwrap();
+    writer.set_replaying(true);
+    // What the log is told in a replay ends the record.
+    apply(&rig, 1, &Payload::Truncate { object: file, offset: 0, length }).unwrap();
+    writer.set_replaying(false);
+    let told = noted(&notes);
+    assert!(told.len() == 1 && told[0].0 > 512 * 128, "{told:?}");
+    assert_eq!(told[0].0 + told[0].1, length);
+    assert_eq!(rig.read(file, 0, length as usize), vec![0; length as usize]);
+    assert_eq!(rig.read(file, length, 512), [7; 512]);
+    // Else each part has a record.
+    notes.records.lock().clear();
+    rig.write(file, 0, &[7; 512 * 200]);
+    notes.records.lock().clear();
+    rig.tree.allocate(SUPERUSER, file, 0, length, Allocate::PunchHole).unwrap();
+    assert!(noted(&notes).len() >= 3);
+}
+
+#[test]
+fn a_range_of_a_volume_discarded_again_in_parts_is_done_with_the_last() {
+    let disks = Disks::new("disk");
+    let live = disks.create_unrecorded();
+    let set = make_volume(&live);
+    let notes = Arc::new(Notes::default());
+    let options = VolumeWriteOptions {
+        gate: live.gate().clone(),
+        durability: None,
+        log: Some(notes.clone()),
+        space: Some(Arc::new(Dear::default())),
+    };
+    let volume = Volume::open_writable(&set, options).unwrap();
+    let part = 64 * volume.block_size();
+    let length = 3 * part / 2;
+    assert!(length <= volume.size());
+    let payload = Payload::Truncate { object: 1, offset: 0, length };
+    let record = Record { txg: Txg(9), sequence: 1, case_insensitive: false, payload };
+    volume.apply(&record, None).unwrap();
+    assert_eq!(noted(&notes), [(part, length - part)]);
+    notes.records.lock().clear();
+    volume.discard(0, length).unwrap();
+    assert_eq!(noted(&notes), [(0, part), (part, length - part)]);
 }

@@ -22,4 +22,5 @@ mod rig;
 mod rules;
 mod slow_reads;
 mod snapshots;
+mod unread_names;
 mod xattr_records;

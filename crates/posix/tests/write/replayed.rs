@@ -16,7 +16,8 @@ use cenote_posix::create::initialise_volume;
 use cenote_posix::tree::{
     Allocate, FileFlags, ROOT, RenameFlags, SetAttributes, SetTime, Tree, XattrWrite,
 };
-use cenote_posix::{ChangeLog, View, Volume, VolumeWriteOptions, XattrMode};
+use cenote_posix::write::AclMode;
+use cenote_posix::{ChangeLog, View, Volume, VolumeWriteOptions, WriteProperties, XattrMode};
 use parking_lot::Mutex;
 
 use crate::consistent::check;
@@ -295,11 +296,8 @@ fn flags_and_projects_in_records_are_applied() {
     check(&rig.objects);
 }
 
-#[test]
-fn lists_of_directories_are_inherited_in_a_replay() {
-    let rig = Setup::default().make();
-    let make = |made: Create| apply(&rig, 1, &Payload::Create(Box::new(made))).unwrap();
-    make(create(root(&rig), 40, b"d", 0o040_755));
+/// A list of a directory that gives a user more than the mode says.
+fn list_of_directory() -> Vec<acl::Ace> {
     let named = acl::Ace {
         kind: acl::ALLOW,
         flags: acl::FILE_INHERIT | acl::DIRECTORY_INHERIT,
@@ -307,17 +305,28 @@ fn lists_of_directories_are_inherited_in_a_replay() {
         id: 1000,
         objects: None,
     };
-    let parts = |list: &[acl::Ace]| AclParts {
-        count: list.len() as u64,
-        flags: 0,
-        entries: acl::encode(list),
-        fuids: Vec::new(),
-    };
-    let list: Vec<_> = [named].into_iter().chain(acl::trivial(0o755, true)).collect();
-    let set = Payload::SetAcl { object: 40, acl: parts(&list), domains: Vec::new() };
+    [named].into_iter().chain(acl::trivial(0o755, true)).collect()
+}
+
+fn parts_of(list: &[acl::Ace]) -> AclParts {
+    AclParts { count: list.len() as u64, flags: 0, entries: acl::encode(list), fuids: Vec::new() }
+}
+
+/// A record that gives an object a list.
+fn set_list(object: u64, list: &[acl::Ace]) -> Payload {
+    Payload::SetAcl { object, acl: parts_of(list), domains: Vec::new() }
+}
+
+#[test]
+fn lists_of_directories_are_inherited_in_a_replay() {
+    let rig = Setup::default().make();
+    let make = |made: Create| apply(&rig, 1, &Payload::Create(Box::new(made))).unwrap();
+    make(create(root(&rig), 40, b"d", 0o040_755));
+    let list = list_of_directory();
+    let set = set_list(40, &list);
     apply(&rig, 2, &set).unwrap();
     make(create(40, 41, b"inherits", 0o100_600));
-    make(Create { acl: Some(parts(&list)), ..create(root(&rig), 42, b"own", 0o100_600) });
+    make(Create { acl: Some(parts_of(&list)), ..create(root(&rig), 42, b"own", 0o100_600) });
     make(create(root(&rig), 43, b"plain", 0o100_600));
     let view = View::open(rig.objects.clone(), 0).unwrap();
     let is_trivial = |node: u64| {
@@ -387,5 +396,35 @@ fn names_that_are_too_long_by_now_can_go() {
     rig.tree.rename(SUPERUSER, directory, name.as_bytes(), ROOT, b"short", flags).unwrap();
     rig.tree.unlink(SUPERUSER, directory, other.as_bytes()).unwrap();
     rig.tree.remove_directory(SUPERUSER, ROOT, b"d").unwrap();
+    check(&rig.objects);
+}
+
+#[test]
+fn a_mode_that_was_changed_before_modes_were_restricted_is_replayed() {
+    let restricted =
+        WriteProperties { acl_mode: AclMode::Restricted, ..WriteProperties::default() };
+    let rig = Setup { properties: restricted, ..Setup::default() }.make();
+    let made = create(root(&rig), 40, b"d", 0o040_755);
+    apply(&rig, 1, &Payload::Create(Box::new(made))).unwrap();
+    apply(&rig, 2, &set_list(40, &list_of_directory())).unwrap();
+    let change = SetAttributes { mode: Some(0o700), ..SetAttributes::default() };
+    assert_eq!(code(rig.tree.set_attributes(SUPERUSER, 40, &change)), 1);
+    let set = LogSet {
+        object: 40,
+        mask: mask_linux::MODE,
+        mode: 0o700,
+        owner: 0,
+        group: 0,
+        size: 0,
+        accessed: [0; 2],
+        modified: [0; 2],
+        extended: None,
+        domains: Vec::new(),
+    };
+    let writer = rig.tree.writer().unwrap();
+    writer.set_replaying(true);
+    apply(&rig, 3, &Payload::SetAttributes(Box::new(set))).unwrap();
+    writer.set_replaying(false);
+    assert_eq!(rig.tree.attributes(40).unwrap().mode, 0o040_700);
     check(&rig.objects);
 }

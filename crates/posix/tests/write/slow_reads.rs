@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 
 use cenote_device::SimDevice;
 use cenote_engine::dataset::change::NewDataset;
-use cenote_engine::object::Object;
+use cenote_engine::object::{Object, ObjectSet};
 use cenote_engine::pool::group::LivePool;
 use cenote_engine::vdev::DATA_START;
-use cenote_format::ObjectId;
 use cenote_format::objset::ObjsetKind;
+use cenote_format::{BlockPointer, Dva, ObjectId};
 use cenote_posix::create::initialise_volume;
 use cenote_posix::tree::{Allocate, NodeId, ROOT, SetAttributes, Tree};
 use cenote_posix::{Filesystem, Volume, VolumeWriteOptions};
@@ -24,16 +24,22 @@ use super::pool::{Disks, NAME, census};
 use super::rig::{SUPERUSER, new_node};
 
 /// Longest wait for a group.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(30);
 const BLOCK: u64 = 128 << 10;
 
-/// Where the blocks of an object lie on a pool of one disk.
+/// Where the copies of a block lie on a pool of one disk.
+pub fn places_of(pointer: &BlockPointer) -> Vec<Range<u64>> {
+    let size = pointer.psize();
+    let start = |dva: Dva| DATA_START + dva.offset;
+    pointer.dvas().map(start).map(|start| start..start + size).collect()
+}
+
+/// Where the blocks of an object lie on a pool of one disk, and the one above them.
 fn places(object: &Object) -> Vec<Range<u64>> {
     let last = object.block_count() - 1;
     let above = object.pointer(object.dnode().levels - 1, 0).unwrap();
     let pointers = object.pointers(0, last).unwrap().into_iter().chain([above]);
-    let dvas = pointers.filter_map(|pointer| Some((pointer.first_dva()?, pointer.psize())));
-    dvas.map(|(dva, size)| DATA_START + dva.offset..DATA_START + dva.offset + size).collect()
+    pointers.flat_map(|pointer| places_of(&pointer)).collect()
 }
 
 /// Does `change` while nothing of `held` can be read, and has a group written meanwhile.
@@ -147,19 +153,26 @@ fn a_slow_read_holds_no_group_open() {
     slow.change("a shorter file", cut, |model| model.truncate(300_000));
 }
 
-#[test]
-fn a_slow_read_of_a_volume_holds_no_group_open() {
-    let disks = Disks::new("disk");
-    let live = disks.create_unrecorded();
+/// Makes a volume of 128 blocks of 8 KiB on a pool.
+pub fn make_volume(live: &Arc<LivePool>) -> ObjectSet {
     let parent = live.pool().catalog().root().unwrap().id;
     let made = live.change(move |live, change| {
         let new = NewDataset { parent, name: "volume", ..NewDataset::default() };
         live.make_dataset(change, &new, ObjsetKind::Zvol, |set, tx| {
-            initialise_volume(set, tx, 1 << 20, 16 << 10).unwrap();
+            initialise_volume(set, tx, 1 << 20, 8 << 10).unwrap();
             Ok(())
         })
     });
     made.unwrap();
+    let dataset = live.pool().catalog().dataset_named(&format!("{NAME}/volume")).unwrap();
+    live.open_dataset(&dataset).unwrap().set().clone()
+}
+
+#[test]
+fn a_slow_read_of_a_volume_holds_no_group_open() {
+    let disks = Disks::new("disk");
+    let live = disks.create_unrecorded();
+    make_volume(&live);
     let name = format!("{NAME}/volume");
     let open = |live: &Arc<LivePool>| {
         let dataset = live.pool().catalog().dataset_named(&name).unwrap();

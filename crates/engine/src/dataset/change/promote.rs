@@ -13,6 +13,7 @@ use cenote_format::zap::Value;
 use cenote_format::zap::normalize::Normalization;
 use cenote_format::{ObjectId, Txg};
 
+use super::keys::Way;
 use super::objects::METADATA_ZAP;
 use super::space::{clipped, signed};
 use super::{Delta, MosChange, PropertyInput, Share};
@@ -90,9 +91,11 @@ impl MosChange<'_> {
     }
 
     /// Whether a clone can be promoted. On [`ErrorKind::Exists`] the reason names the snapshots, or the
-    /// bookmark, whose names are taken.
+    /// bookmark, whose names are taken; [`ErrorKind::Permission`]: it would be out of its encryption root's
+    /// reach.
     pub fn check_promote(&self, clone: ObjectId) -> Result<()> {
         let plan = self.plan_promotion(clone)?;
+        self.check_keys_stay_reached(&plan)?;
         let taken: BTreeSet<String> = self.snapshot_names(clone)?.into_iter().collect();
         let moving = self.names_of_moving(&plan)?;
         let twice: Vec<&str> =
@@ -277,6 +280,25 @@ impl MosChange<'_> {
             self.remove_reference("bookmarks")?;
         }
         Ok(())
+    }
+
+    /// Refuses a clone that its encryption root reaches as a clone only, unless it becomes the root: what it
+    /// was cloned from will be the clone.
+    fn check_keys_stay_reached(&self, plan: &Promotion) -> Result<()> {
+        let keys = self.number_field(plan.parent_directory, KEY_CRYPTO_KEY_OBJECT)?;
+        let Some(keys) = keys.map(ObjectId) else { return Ok(()) };
+        let root = self.number(keys, ROOT_DIRECTORY)?.map(ObjectId);
+        let Some(root) = root.filter(|root| *root != plan.parent_directory) else { return Ok(()) };
+        // Of a clone the promoted one becomes a clone in its place.
+        let (origin, _) = plan.parent_origin;
+        let parent_is_clone = origin.0 != 0 && origin != self.empty_snapshot()?;
+        let above = self.directory(plan.clone_directory)?.parent;
+        let stays = |way: &Way| !(way.is_clone && way.from == plan.parent_directory);
+        if parent_is_clone || self.is_reached_from_root(root, above, stays)? {
+            return Ok(());
+        }
+        let reason = "cannot promote dataset outside its encryption root";
+        Err(Error::new(ErrorKind::Permission, reason).at_object(0, plan.clone.0))
     }
 
     /// If the parent is the encryption root of the keys that the clone shares, the clone is from

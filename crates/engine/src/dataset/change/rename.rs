@@ -8,6 +8,7 @@ use cenote_format::crypto_key;
 use cenote_format::dsl_directory::KEY_CRYPTO_KEY_OBJECT;
 
 use super::super::name::{DEPTH_MAX, NAME_MAX};
+use super::keys::Way;
 use super::{Delta, MosChange, Share};
 use crate::{Error, ErrorKind, Result};
 
@@ -125,7 +126,10 @@ impl MosChange<'_> {
             }
         };
         let (own, new) = (root_of(directory)?, root_of(parent)?);
-        if own.is_none() || own == Some(directory.0) || own == new {
+        let Some(root) = own.filter(|root| *root != directory.0) else { return Ok(()) };
+        // A clone outside of the root is reached through what it was cloned from: not by what moves below it.
+        let stays = |way: &Way| way.to != directory;
+        if new == own && self.is_reached_from_root(ObjectId(root), parent, stays)? {
             return Ok(());
         }
         let reason = "cannot move encrypted child outside of its encryption root";

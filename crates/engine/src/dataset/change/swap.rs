@@ -25,6 +25,11 @@ impl MosChange<'_> {
         if !names.iter().any(|(_, id)| *id == phys.previous_snapshot.0) {
             return located(Error::not_found("the dataset has no snapshots"));
         }
+        // What is written in the rest of the group would be as old as the snapshot, and nobody's to free.
+        if phys.previous_snapshot_txg >= self.tx.txg() {
+            let reason = "its newest snapshot was taken in this transaction group";
+            return located(Error::new(ErrorKind::TimedOut, reason));
+        }
         let newer = |txg: Txg| txg > phys.previous_snapshot_txg;
         if self.bookmarks(head)?.iter().any(|(_, bookmark)| newer(bookmark.creation_txg)) {
             let reason = "more recent bookmarks exist";

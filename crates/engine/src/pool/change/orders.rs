@@ -424,7 +424,11 @@ pub(super) fn destroy_all(
             change.destroy_bookmark(head.id, mark)?;
             continue;
         }
-        let dataset = change.catalog()?.dataset_named(name)?;
+        let dataset = match change.catalog()?.dataset_named(name) {
+            // It was there: it was marked, and went with the last of its clones.
+            Err(error) if error.kind() == ErrorKind::NotFound && name.contains('@') => continue,
+            found => found?,
+        };
         if dataset.is_snapshot() {
             change.destroy_snapshot(dataset.id, defer)?;
         } else {

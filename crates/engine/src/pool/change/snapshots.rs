@@ -40,7 +40,8 @@ impl DatasetOrders<'_> {
     /// Lets a clone and what it was cloned from change places.
     ///
     /// # Errors
-    /// `InvalidArgument` (no clone), `Exists` (a snapshot of both has the same name).
+    /// `InvalidArgument` (no clone), `Exists` (a snapshot of both has the same name), `Permission` (outside of its
+    /// encryption root).
     pub fn promote(&self, name: &str) -> Result<()> {
         let name = name.to_owned();
         self.change(move |_, change| {
@@ -186,12 +187,13 @@ fn take_all(
             let reason = format!("'{}' has changed in this transaction group", head.name);
             return Err(Error::new(ErrorKind::Busy, reason));
         }
-        change.check_snapshot(head.id, name)?;
         heads.push((head.id, name));
     }
-    heads
-        .into_iter()
-        .try_for_each(|(head, name)| change.create_snapshot(head, name, properties).map(drop))
+    heads.into_iter().try_for_each(|(head, name)| {
+        // Those before count where there is a limit for all of them.
+        change.check_snapshot(head, name)?;
+        change.create_snapshot(head, name, properties).map(drop)
+    })
 }
 
 /// The snapshots of these names, and whether each is held with `tag`.

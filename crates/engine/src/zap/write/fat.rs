@@ -70,6 +70,15 @@ pub(super) fn check_room(key: &StoredKey<'_>, value: &Value, shift: u32) -> Resu
     Ok(())
 }
 
+/// The hash of a key.
+pub(super) fn hash(body: &FatBody, key: &StoredKey<'_>) -> Result<u64> {
+    body.expect_words(matches!(key, StoredKey::Words(_)))?;
+    Ok(match key {
+        StoredKey::Name(name) => body.header.settings.hash_name(name),
+        StoredKey::Words(words) => body.header.settings.hash_words(words),
+    })
+}
+
 /// What is to be stored where.
 struct Stored<'k> {
     key: StoredKey<'k>,
@@ -102,16 +111,7 @@ impl<'a, S: BlockSink> FatWriter<'a, S> {
         decide: impl FnOnce(Option<&Value>) -> Result<EntryChange>,
     ) -> Result<()> {
         let settings = self.settings();
-        let hash = match key {
-            StoredKey::Name(name) => {
-                self.body.expect_words(false)?;
-                settings.hash_name(name)
-            }
-            StoredKey::Words(words) => {
-                self.body.expect_words(true)?;
-                settings.hash_words(words)
-            }
-        };
+        let hash = hash(&self.body, &key)?;
         let (id, block) = self.body.leaf(self.sink, hash)?;
         let leaf = Leaf::new(&block)?;
         let found = match key {

@@ -214,6 +214,25 @@ pub fn modify<'a, S: BlockSink>(
     change().map_err(|error| sink.named(error))
 }
 
+/// Reads what a change of the entry of `key` will read, past all ZAPs that are open: who could not go on in a
+/// transaction would leave what was changed before it alone. No transaction may be held.
+///
+/// # Errors
+/// It cannot be read, or is no ZAP with such keys.
+pub fn ready_to_change<'a, S: BlockSink>(sink: &S, key: impl Into<StoredKey<'a>>) -> Result<()> {
+    let ready = || {
+        sink.ready_to_write(0)?;
+        match open_body(sink)? {
+            Body::Micro(_) => Ok(()),
+            Body::Fat(body) => {
+                let (id, _) = body.leaf(sink, fat::hash(&body, &key.into())?)?;
+                sink.ready_to_write(id)
+            }
+        }
+    };
+    ready().map_err(|error| sink.named(error))
+}
+
 fn check_key(key: &StoredKey<'_>) -> Result<()> {
     match key {
         StoredKey::Name([]) => Err(Error::invalid("an empty name")),

@@ -29,7 +29,8 @@ impl Order for Promote<'_> {
     }
 
     fn words(&self, error: &Error) -> Option<String> {
-        (error.kind() == ErrorKind::InvalidArgument).then(|| error.reason().to_owned())
+        let has_reason = [ErrorKind::InvalidArgument, ErrorKind::Permission];
+        has_reason.contains(&error.kind()).then(|| error.reason().to_owned())
     }
 
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
