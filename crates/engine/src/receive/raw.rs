@@ -313,6 +313,10 @@ fn sealed_dnode(object: &Object, payload: &[u8]) -> Result<Dnode> {
     if object.raw_bonus_len != 0 && bonus_area.len() != area {
         return wrong(format!("with a bonus area of {} bytes, not {area}", bonus_area.len()));
     }
+    let bonus_len = usize::try_from(object.bonus_len).unwrap_or(usize::MAX);
+    let Some(bonus_len) = u16::try_from(bonus_len).ok().filter(|_| bonus_len <= area) else {
+        return wrong(format!("with a bonus of {bonus_len} bytes in {area}"));
+    };
     bonus_area.resize(area, 0);
     let shift = u32::from(object.indirect_shift).saturating_sub(7);
     let reach = u128::from(pointers) << (shift * u32::from(object.levels - 1)).min(100);
@@ -328,7 +332,7 @@ fn sealed_dnode(object: &Object, payload: &[u8]) -> Result<Dnode> {
         compression: object.compression,
         flags: FLAG_USED_BYTES | if has_spill { FLAG_SPILL } else { 0 },
         data_block_sectors: u16::try_from(object.block_size / 512).unwrap_or(0),
-        bonus_len: u16::try_from(object.bonus_len).unwrap_or(0),
+        bonus_len,
         extra_slots: slots - 1,
         max_block_id: object.max_block_id,
         used: 0,

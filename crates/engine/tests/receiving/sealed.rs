@@ -174,20 +174,26 @@ fn sealed_blocks_go_from_memory_when_they_are_on_the_disks() {
 fn a_sealed_object_whose_bonus_does_not_fit_is_refused() {
     let world = World::in_memory();
     populate(&world);
-    let mut stream = items(&sent(&world, None, "p/secret@a"));
-    let object = stream.iter_mut().find_map(|item| match &mut item.record {
-        Record::Object(object) if object.bonus_len != 0 => Some((object, &mut item.payload)),
-        _ => None,
-    });
-    let (object, payload) = object.unwrap();
-    (object.bonus_len, object.raw_bonus_len) = (16_000, 0);
-    payload.resize(16_000, 0);
-    let refused = receive(&world, &written(&stream), &order("p/raw@a")).unwrap_err();
-    assert_eq!(refused.kind(), ErrorKind::InvalidArgument, "{refused}");
-    for _ in 0..20 {
-        world.live.sync().unwrap();
+    // Without the area it would be in, and larger than that.
+    for has_area in [false, true] {
+        let mut stream = items(&sent(&world, None, "p/secret@a"));
+        let object = stream.iter_mut().find_map(|item| match &mut item.record {
+            Record::Object(object) if object.bonus_len != 0 => Some((object, &mut item.payload)),
+            _ => None,
+        });
+        let (object, payload) = object.unwrap();
+        object.bonus_len = 16_000;
+        if !has_area {
+            object.raw_bonus_len = 0;
+            payload.resize(16_000, 0);
+        }
+        let refused = receive(&world, &written(&stream), &order("p/raw@a")).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::InvalidArgument, "{refused}");
+        for _ in 0..20 {
+            world.live.sync().unwrap();
+        }
+        world.census();
     }
-    world.census();
 }
 
 #[test]
