@@ -13,7 +13,7 @@ use super::activity;
 use super::assemble::PoolCandidate;
 use super::choose::{self, Choice};
 use super::discover::FoundDevice;
-use super::found_labels::read_labels;
+use super::found_labels::{best_label, read_labels};
 use super::host::HostIdentity;
 use super::leaves::{CandidateLeaves, HeldDevices};
 use super::open_options::{OpenOptions, Rewind};
@@ -42,6 +42,15 @@ impl Opening<'_> {
         self.choice.best.txg < self.choice.latest.txg
             || self.options.rewind == Rewind::Extreme
             || self.options.checkpoint
+            || self.options.rewind == Rewind::Safe && self.has_lost_its_newest()
+    }
+
+    /// Labels tell of groups of which no uberblock is left.
+    fn has_lost_its_newest(&self) -> bool {
+        let best = self.choice.best.txg;
+        self.candidate.devices.values().any(|found| {
+            !found.labels.is_empty() && best_label(&found.labels, Some(best)).is_none()
+        })
     }
 
     /// Opens the devices of the configuration, and holds them if the pool is to be written.

@@ -8,6 +8,7 @@ use cenote_format::ObjectId;
 use cenote_format::dsl_dataset::KEY_REDACTED_DATASETS;
 use cenote_format::objset::ObjsetKind;
 
+use super::end::destroy;
 use super::{Landing, RawFacts, ReceiveOrder, StreamFacts, TEMPORARY, Target};
 use crate::dataset::change::{MosChange, NewDataset, PropertyInput};
 use crate::dataset::{Catalog, Dataset, are_same_snapshots};
@@ -60,11 +61,7 @@ impl Landing {
                 live.release_received(head);
                 // What was received before this stays, whoever wants to go on with it.
                 if !order.resumable && facts.resumed.is_none() {
-                    live.change(move |live, change| {
-                        change.destroy_head(head)?;
-                        live.wake_freeing();
-                        Ok(())
-                    })?;
+                    destroy(live, head)?;
                 }
                 return Err(error);
             }

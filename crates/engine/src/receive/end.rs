@@ -143,7 +143,7 @@ fn check_name(catalog: &Catalog, name: &str, head: ObjectId) -> Result<()> {
     }
 }
 
-fn destroy(live: &LivePool, filled: ObjectId) -> Result<()> {
+pub(super) fn destroy(live: &LivePool, filled: ObjectId) -> Result<()> {
     live.change(move |live, change| {
         change.destroy_head(filled)?;
         live.wake_freeing();

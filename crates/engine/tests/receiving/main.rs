@@ -110,6 +110,9 @@ fn what_a_dead_process_left_goes_at_the_next_opening() {
     std::mem::forget(landing);
     let head = world.live.pool().catalog().dataset_named("p/one").unwrap();
     assert!(head.phys.is_inconsistent());
+    // As long as it is received, nobody closes it.
+    assert_eq!(world.live.close_dataset(head.id).unwrap_err().kind(), ErrorKind::Busy);
+    world.live.release_received(head.id);
     world.live.close_dataset(head.id).unwrap();
     assert_eq!(destroy_interrupted(&world.live).unwrap(), 1);
     assert_eq!(destroy_interrupted(&world.live).unwrap(), 0);
