@@ -9,6 +9,7 @@ mod base;
 mod changed;
 mod charge;
 mod clone;
+mod creating;
 mod early;
 mod live;
 mod need;

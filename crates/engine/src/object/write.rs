@@ -13,7 +13,6 @@ use smallvec::SmallVec;
 use super::base::Base;
 use super::charge::Due;
 use super::live::{Dirt, Live, LiveObject, ObjectState};
-use super::numbers::DAMAGED;
 use super::{OBJECTS_END, Object, ObjectSet};
 use crate::pipe::zeros;
 use crate::txg::Tx;
@@ -119,24 +118,6 @@ impl ObjectSet {
             let error = Error::new(ErrorKind::ReadOnly, "this object set cannot be changed");
             error.at(|place| place.objset = Some(self.id()))
         })
-    }
-
-    /// Makes an object under a free number.
-    pub fn create_object(&self, tx: &Tx, new: &NewObject) -> Result<Object> {
-        let (dnode, mut damaged) = (new.dnode()?, 0);
-        loop {
-            let id = self.free_number(self.live()?, u32::from(new.slots))?;
-            match self.make(tx, ObjectId(id), dnode.clone()) {
-                // Somebody claimed this very number: the next one.
-                Err(error) if error.kind() == ErrorKind::Exists => {}
-                // The block it would be in cannot be read any more.
-                Err(error) if self.is_own_damage(&error) && damaged < DAMAGED => {
-                    damaged += 1;
-                    self.live()?.numbers.lock().block = None;
-                }
-                made => return made,
-            }
-        }
     }
 
     /// Makes an object under this number; [`ErrorKind::Exists`] if it is taken.

@@ -33,8 +33,8 @@ use super::no_dataset;
 use kernel::KernelTable;
 pub(super) use table::Table;
 use table::{
-    Mount, Tables, covered_in, flags, hidden, in_order, is_by_hand, keep_access_times, options_of,
-    temporary,
+    Mount, Tables, covered_in, find_to_mount, flags, hidden, in_order, is_by_hand,
+    keep_access_times, options_of, temporary,
 };
 
 /// How often it is looked whether a mount that somebody unmounted has ended.
@@ -351,20 +351,10 @@ impl Mounts {
         if !may_cover && !is_empty() {
             return Err(place(FailureKind::Busy, "directory is not empty"));
         }
-        let found = pool
-            .catalog()
-            .dataset_named(name)
-            .map_err(|error| refuse(FailureKind::NotFound, error.to_string()))?;
-        if found.phys.is_inconsistent() {
-            let reason = "mountpoint or dataset is busy";
-            return Err(refuse(FailureKind::Busy, reason.to_owned()));
-        }
+        let (found, kept) =
+            find_to_mount(pool, name).map_err(|(kind, reason)| refuse(kind, reason))?;
         let mut temporary = temporary(name, &request.options)?;
         let wanted = flags(dataset, &temporary);
-        let kept = found.is_snapshot().then(|| pool.kept().keep_mounted(found.id));
-        if kept.is_some() && pool.catalog().dataset_by_id(found.id).is_err() {
-            return Err(refuse(FailureKind::NotFound, "dataset does not exist".to_owned()));
-        }
         let files = self
             .changes
             .open_files(pool, &found, wanted.read_only)
@@ -669,7 +659,7 @@ impl Mounts {
         self.table.change(|table| gone.iter().for_each(|(name, _)| drop(table.remove(*name))));
         for (name, mount) in gone {
             tracing::info!(dataset = %name, at = %mount.at.display(), "unmounted by somebody");
-            if let Err(error) = self.closed(&mount) {
+            if let Err(error) = self.closed(mount) {
                 tracing::warn!(dataset = %name, %error, "not closed");
             }
         }

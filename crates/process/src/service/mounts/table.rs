@@ -14,7 +14,8 @@ use cenote_control::changes::MountRequest;
 use cenote_control::mount_options::{self, MountOption};
 use cenote_control::protocol::{Failure, FailureKind};
 use cenote_control::report::DatasetReport;
-use cenote_engine::dataset::Kept;
+use cenote_engine::dataset::{Dataset, Kept};
+use cenote_engine::pool::Pool;
 use cenote_serve::fuse::{AccessTimes, MountError, MountFlagOptions, MountOptions, Mounted};
 use parking_lot::Mutex;
 
@@ -86,6 +87,27 @@ pub(super) fn in_order(mounts: &Table, names: &[String]) -> Vec<(String, Arc<Mou
     let mut order: Vec<_> = known.collect();
     order.sort_by_key(|(_, mount)| std::cmp::Reverse(mount.number));
     order
+}
+
+/// The dataset of this name, to be mounted. A snapshot is kept from being destroyed from now on.
+pub(super) fn find_to_mount(
+    pool: &Pool,
+    name: &str,
+) -> Result<(Dataset, Option<Kept>), (FailureKind, String)> {
+    let find = || {
+        let found = pool.catalog().dataset_named(name);
+        found.map_err(|error| (FailureKind::NotFound, error.to_string()))
+    };
+    let found = find()?;
+    if found.phys.is_inconsistent() {
+        return Err((FailureKind::Busy, "mountpoint or dataset is busy".to_owned()));
+    }
+    let kept = found.is_snapshot().then(|| pool.kept().keep_mounted(found.id));
+    // It may have gone just before that.
+    if kept.is_some() && find()?.id != found.id {
+        return Err((FailureKind::NotFound, "dataset does not exist".to_owned()));
+    }
+    Ok((found, kept))
 }
 
 /// Another mount lies over it.
