@@ -248,25 +248,25 @@ impl HeldDevices {
         }
     }
 
-    /// Refuses a device that others have written on: its newest state, `own`, is not one of the history here, as far
-    /// back as that is known. The group after the newest may be under way, and that after the one the pool was opened
-    /// at may have been when it was cut off: who goes on by himself writes more than one.
-    fn check_history(&self, own: &Uberblock, device: &dyn Device) -> Result<(), LeafUnavailable> {
-        let history = self.history.lock();
-        let (Some((&first, _)), Some((&newest, _))) =
-            (history.first_key_value(), history.last_key_value())
-        else {
-            return Ok(());
-        };
-        let is_foreign = match history.get(&own.txg.0) {
-            Some(root) => *root != own.root && own.txg.0 != first.saturating_add(1),
-            None => own.txg.0 > newest.saturating_add(1),
-        };
-        if !is_foreign {
-            return Ok(());
+    /// The newest group of the history here that a device has, whose newest state is `own`. Refuses one that others
+    /// have written on: that state is not of this history, as far back as it is known. The group after the newest may
+    /// be under way, and that after the one the pool was opened at may have been when it was cut off: who goes on by
+    /// himself writes more than one.
+    fn shared_until(&self, own: &Uberblock, device: &dyn Device) -> Result<u64, LeafUnavailable> {
+        let (history, txg) = (self.history.lock(), own.txg.0);
+        let first = history.first_key_value().map(|(first, _)| first.saturating_add(1));
+        let newest = history.last_key_value().map_or(u64::MAX, |(newest, _)| *newest);
+        match history.get(&txg) {
+            Some(root) if *root == own.root => Ok(txg),
+            Some(_) if Some(txg) == first => Ok(txg.saturating_sub(1)),
+            None if txg <= newest.saturating_add(1) => Ok(txg),
+            _ => {
+                let path = device.path().display().to_string();
+                Err(foreign(format!(
+                    "{path} was written elsewhere up to group {txg}: it is left out"
+                )))
+            }
         }
-        let (path, txg) = (device.path().display().to_string(), own.txg);
-        Err(foreign(format!("{path} was written elsewhere up to group {txg}: it is left out")))
     }
 
     /// A device that was held before and comes back: the groups since its newest are not on it, whatever was
@@ -382,11 +382,10 @@ impl HeldLeaves {
             return Ok(device);
         }
         // Its ring was not looked at when the uberblock was chosen, or something was written since.
-        let own = newest_on(&*device)?;
-        if let Some(own) = &own {
-            self.devices.check_history(own, &*device)?;
-        }
-        let own = own.map_or(0, |own| own.txg.0);
+        let own = match newest_on(&*device)? {
+            Some(own) => self.devices.shared_until(&own, &*device)?,
+            None => 0,
+        };
         match returns {
             true => self.devices.check_current(leaf, own, &*device)?,
             false => self.devices.note_late(leaf, own),
