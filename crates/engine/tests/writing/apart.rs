@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use cenote_device::{Bytes, Device, DeviceError, Health, SimDevice};
 use cenote_engine::ErrorKind;
 use cenote_engine::dataset::change::PropertyInput;
+use cenote_engine::object::Object;
 use cenote_engine::pool::activity::{self, Need, Settings, SystemClock};
 use cenote_engine::pool::assemble::{PoolCandidate, assemble};
 use cenote_engine::pool::choose::read_uberblocks;
@@ -408,26 +409,47 @@ fn content(disk: &SimDevice) -> Vec<u8> {
     bytes
 }
 
+/// A pool whose last disk has just vanished.
+struct Vanished {
+    disks: Disks,
+    live: Arc<LivePool>,
+    object: Object,
+    /// What the object holds; the last third was written without the disk.
+    data: Vec<u8>,
+    /// What the disk held when the first third was written, and the second.
+    old: Vec<u8>,
+    newest: Vec<u8>,
+}
+
+impl Vanished {
+    fn made(kind: VdevKind, count: usize) -> Self {
+        let (disks, live) = Disks::create(kind, count);
+        live.export().unwrap();
+        drop(live);
+        let opener: Arc<dyn Opener> = Arc::new(Fresh(disks.clone()));
+        let pools = assemble(&scan(&opener, &ScanOptions::new(vec!["/sim".into()])));
+        let options = OpenOptions { devices: Some(opener), ..OpenOptions::default() };
+        let live = LivePool::open(&pools[0], &options, WriteOptions::default()).unwrap();
+        let (object, data) = (object(&live), noise(3 << 20, 5));
+        let write = |place: usize| {
+            let part = &data[place << 20..(place + 1) << 20];
+            object.write(&live.begin().unwrap(), (place as u64) << 20, part).unwrap();
+        };
+        write(0);
+        live.sync().unwrap();
+        let old = content(disks.disk(count - 1));
+        write(1);
+        live.sync().unwrap();
+        let newest = content(disks.disk(count - 1));
+        disks.disk(count - 1).set_health(Health::Gone);
+        write(2);
+        Self { disks, live, object, data, old, newest }
+    }
+}
+
 #[test]
 fn a_lone_disk_that_comes_back_older_is_refused() {
-    let (disks, live) = Disks::create(VdevKind::File, 1);
-    live.export().unwrap();
-    drop(live);
-    let opener: Arc<dyn Opener> = Arc::new(Fresh(disks.clone()));
-    let pools = assemble(&scan(&opener, &ScanOptions::new(vec!["/sim".into()])));
-    let options = OpenOptions { devices: Some(opener), ..OpenOptions::default() };
-    let live = LivePool::open(&pools[0], &options, WriteOptions::default()).unwrap();
-    let object = object(&live);
-    let data = noise(3 << 20, 5);
-    object.write(&live.begin().unwrap(), 0, &data[..1 << 20]).unwrap();
-    live.sync().unwrap();
-    let old = content(disks.disk(0));
-    object.write(&live.begin().unwrap(), 1 << 20, &data[1 << 20..2 << 20]).unwrap();
-    live.sync().unwrap();
-    let newest = content(disks.disk(0));
-
-    disks.disk(0).set_health(Health::Gone);
-    object.write(&live.begin().unwrap(), 2 << 20, &data[2 << 20..]).unwrap();
+    let Vanished { disks, live, object, data, old, newest } = Vanished::made(VdevKind::File, 1);
     assert!(live.sync().is_err());
     // It changes before it is back: the pool tries by itself, too.
     disks.disk(0).replace_content(&old);
@@ -453,22 +475,7 @@ fn a_lone_disk_that_comes_back_older_is_refused() {
 
 #[test]
 fn a_side_of_a_mirror_that_comes_back_older_is_given_all_it_lacks() {
-    let (disks, live) = Disks::create(VdevKind::Mirror, 2);
-    live.export().unwrap();
-    drop(live);
-    let opener: Arc<dyn Opener> = Arc::new(Fresh(disks.clone()));
-    let pools = assemble(&scan(&opener, &ScanOptions::new(vec!["/sim".into()])));
-    let options = OpenOptions { devices: Some(opener), ..OpenOptions::default() };
-    let live = LivePool::open(&pools[0], &options, WriteOptions::default()).unwrap();
-    let object = object(&live);
-    let data = noise(3 << 20, 5);
-    object.write(&live.begin().unwrap(), 0, &data[..1 << 20]).unwrap();
-    live.sync().unwrap();
-    let old = content(disks.disk(1));
-    object.write(&live.begin().unwrap(), 1 << 20, &data[1 << 20..2 << 20]).unwrap();
-    live.sync().unwrap();
-    disks.disk(1).set_health(Health::Gone);
-    object.write(&live.begin().unwrap(), 2 << 20, &data[2 << 20..]).unwrap();
+    let Vanished { disks, live, object, data, old, .. } = Vanished::made(VdevKind::Mirror, 2);
     live.sync().unwrap();
 
     disks.disk(1).replace_content(&old);

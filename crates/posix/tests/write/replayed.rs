@@ -257,6 +257,22 @@ fn root(rig: &Rig) -> u64 {
     View::open(rig.objects.clone(), 0).unwrap().root().0
 }
 
+/// A record that gives object 40 a mode.
+fn mode_of_40(mask: u64, mode: u64) -> LogSet {
+    LogSet {
+        object: 40,
+        mask,
+        mode,
+        owner: 0,
+        group: 0,
+        size: 0,
+        accessed: [0; 2],
+        modified: [0; 2],
+        extended: None,
+        domains: Vec::new(),
+    }
+}
+
 #[test]
 fn flags_and_projects_in_records_are_applied() {
     let rig = Setup::default().make();
@@ -269,18 +285,8 @@ fn flags_and_projects_in_records_are_applied() {
     assert_eq!(flags(&rig, 40), made);
     assert_eq!(rig.tree.attributes(40).unwrap().created.seconds, 5);
     let set = |mask: u64, extended: ExtendedAttributes| {
-        let set = LogSet {
-            object: 40,
-            mask: mask | mask_linux::EXTENDED,
-            mode: 0o600,
-            owner: 0,
-            group: 0,
-            size: 0,
-            accessed: [0; 2],
-            modified: [0; 2],
-            extended: Some(extended),
-            domains: Vec::new(),
-        };
+        let set =
+            LogSet { extended: Some(extended), ..mode_of_40(mask | mask_linux::EXTENDED, 0o600) };
         apply(&rig, 2, &Payload::SetAttributes(Box::new(set)))
     };
     set(mask_linux::MODE, extended(0x140, 0x40)).unwrap();
@@ -409,18 +415,7 @@ fn a_mode_that_was_changed_before_modes_were_restricted_is_replayed() {
     apply(&rig, 2, &set_list(40, &list_of_directory())).unwrap();
     let change = SetAttributes { mode: Some(0o700), ..SetAttributes::default() };
     assert_eq!(code(rig.tree.set_attributes(SUPERUSER, 40, &change)), 1);
-    let set = LogSet {
-        object: 40,
-        mask: mask_linux::MODE,
-        mode: 0o700,
-        owner: 0,
-        group: 0,
-        size: 0,
-        accessed: [0; 2],
-        modified: [0; 2],
-        extended: None,
-        domains: Vec::new(),
-    };
+    let set = mode_of_40(mask_linux::MODE, 0o700);
     let writer = rig.tree.writer().unwrap();
     writer.set_replaying(true);
     apply(&rig, 3, &Payload::SetAttributes(Box::new(set))).unwrap();
