@@ -20,7 +20,7 @@ const GROWTH: u64 = 96 << 20;
 /// Groups within which a resilver of a small pool ends.
 const GROUPS: usize = 80;
 /// Groups within which the blocks of a small RAID-Z are spread over one device more.
-const SPREAD: usize = 600;
+const SPREAD: usize = 1_200;
 
 impl Runner {
     /// Lets one leaf rest or count as faulty, be replaced and come back, have another beside it, be initialized
