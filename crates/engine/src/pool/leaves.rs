@@ -3,9 +3,9 @@
 //! Invariant: a leaf is matched by guid, never by path; a device whose verified labels do not say that
 //! it is this leaf is not opened. A device opened for writing is held exclusively, and its labels are
 //! looked at again after it is held. One that turns up although the search did not find it, or comes back, is
-//! refused if its newest state is not of the history that is written here. One that stands alone and comes back with an older state than was
-//! written to it is refused: nothing else has what it lacks. One that others stand in for lacks what was
-//! written since.
+//! refused if its newest state is not of the history that is written here. One that stands alone and comes
+//! back with an older state than was written to it is refused: nothing else has what it lacks. One that others
+//! stand in for lacks what was written since.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -238,8 +238,7 @@ impl HeldDevices {
         self.held.lock().get(&guid).and_then(|held| held.device.upgrade())
     }
 
-    /// A device that was away when the pool was opened, and has groups written without it: it lacks all after
-    /// its newest, whatever was noted before.
+    /// A device that was away while groups were written: it lacks all after its newest, whatever was noted before.
     fn note_late(&self, leaf: &VdevConfig, own: u64) {
         let newest = self.newest.load(Relaxed);
         if newest > 0 {
@@ -287,8 +286,7 @@ impl HeldDevices {
             return Ok(());
         }
         if leaf.top.is_none() {
-            let lacks = own.saturating_add(1)..newest.saturating_add(1);
-            self.late.lock().insert(leaf.guid, lacks);
+            self.note_late(leaf, own);
             return Ok(());
         }
         let path = device.path();

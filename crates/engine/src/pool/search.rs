@@ -56,11 +56,10 @@ impl Search {
 
     fn lacks_devices(&self) -> bool {
         let Some(candidate) = &self.candidate else { return true };
-        candidate
-            .tree
-            .children()
-            .iter()
-            .any(|top| top.kind == VdevKind::Missing || present(candidate, top) < wanted(top))
+        candidate.tree.children().iter().any(|top| {
+            let (present, wanted) = present_and_wanted(candidate, top);
+            top.kind == VdevKind::Missing || present < wanted
+        })
     }
 
     /// Whether devices that did not answer may hold a newer state of the pool than those that were found: it can have
@@ -77,20 +76,15 @@ fn holds_data(top: &VdevConfig) -> bool {
     top.kind.is_concrete() && !top.top.is_some_and(|top| top.is_log)
 }
 
-/// Devices of `top` that were found.
-fn present(candidate: &PoolCandidate, top: &VdevConfig) -> usize {
-    let own = top.devices().filter(|leaf| !leaf.is_withheld());
-    own.filter(|leaf| candidate.device(leaf).is_some()).count()
-}
-
-/// Devices of `top` that there should be.
-fn wanted(top: &VdevConfig) -> usize {
-    top.devices().filter(|leaf| !leaf.is_withheld()).count()
+/// How many devices of `top` were found, and how many there should be.
+fn present_and_wanted(candidate: &PoolCandidate, top: &VdevConfig) -> (usize, usize) {
+    let own = || top.devices().filter(|leaf| !leaf.is_withheld());
+    (own().filter(|leaf| candidate.device(leaf).is_some()).count(), own().count())
 }
 
 /// The vdev could be written without the devices of it that were found.
 fn is_dispensable(candidate: &PoolCandidate, top: &VdevConfig) -> bool {
-    let (present, wanted) = (present(candidate, top), wanted(top));
+    let (present, wanted) = present_and_wanted(candidate, top);
     match top.kind {
         VdevKind::Raidz | VdevKind::Draid => present as u64 <= top.nparity.unwrap_or(1),
         _ => present < wanted,

@@ -327,6 +327,12 @@ impl VdevTree {
         }
     }
 
+    /// [`VdevTree::min_allocation`] of each top-level vdev that is not the intent log's.
+    pub fn data_units(&self) -> impl Iterator<Item = u64> {
+        let data = (0..self.top_count()).filter(|vdev| self.class(*vdev) != AllocationClass::Log);
+        data.filter_map(|vdev| self.min_allocation(vdev))
+    }
+
     /// Sector shift of a top-level vdev.
     pub fn ashift(&self, vdev: u32) -> Option<u32> {
         self.tops.get(vdev as usize).map(|top| top.ashift)

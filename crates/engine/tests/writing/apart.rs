@@ -223,13 +223,7 @@ fn a_side_that_was_not_found_but_is_at_its_path_is_taken_in() {
 #[test]
 fn a_side_that_was_written_elsewhere_while_it_rested_is_not_taken_back() {
     for (elsewhere, here) in [(40, 2), (5, 40)] {
-        let (disks, live) = Disks::create(VdevKind::Mirror, 2);
-        live.export().unwrap();
-        drop(live);
-        let opener: Arc<dyn Opener> = Arc::new(Fresh(disks.clone()));
-        let pools = assemble(&scan(&opener, &ScanOptions::new(vec!["/sim".into()])));
-        let options = OpenOptions { devices: Some(opener), ..OpenOptions::default() };
-        let live = LivePool::open(&pools[0], &options, WriteOptions::default()).unwrap();
+        let (disks, live) = opened_fresh(VdevKind::Mirror, 2);
         let devices = live.vdevs().devices();
         let path = Path::new("/sim/1");
         let guid = devices.iter().find(|leaf| leaf.device.path() == path).unwrap().guid;
@@ -361,6 +355,18 @@ fn a_disk_that_was_only_away_is_no_other_side() {
 /// Disks that are opened anew each time, as devices of a machine are.
 struct Fresh(Disks);
 
+/// A pool on such disks.
+fn opened_fresh(kind: VdevKind, count: usize) -> (Disks, Arc<LivePool>) {
+    let (disks, live) = Disks::create(kind, count);
+    live.export().unwrap();
+    drop(live);
+    let opener: Arc<dyn Opener> = Arc::new(Fresh(disks.clone()));
+    let pools = assemble(&scan(&opener, &ScanOptions::new(vec!["/sim".into()])));
+    let options = OpenOptions { devices: Some(opener), ..OpenOptions::default() };
+    let live = LivePool::open(&pools[0], &options, WriteOptions::default()).unwrap();
+    (disks, live)
+}
+
 /// An open disk.
 #[derive(Debug)]
 struct Handle(Arc<dyn Device>);
@@ -423,13 +429,7 @@ struct Vanished {
 
 impl Vanished {
     fn made(kind: VdevKind, count: usize) -> Self {
-        let (disks, live) = Disks::create(kind, count);
-        live.export().unwrap();
-        drop(live);
-        let opener: Arc<dyn Opener> = Arc::new(Fresh(disks.clone()));
-        let pools = assemble(&scan(&opener, &ScanOptions::new(vec!["/sim".into()])));
-        let options = OpenOptions { devices: Some(opener), ..OpenOptions::default() };
-        let live = LivePool::open(&pools[0], &options, WriteOptions::default()).unwrap();
+        let (disks, live) = opened_fresh(kind, count);
         let (object, data) = (object(&live), noise(3 << 20, 5));
         let write = |place: usize| {
             let part = &data[place << 20..(place + 1) << 20];

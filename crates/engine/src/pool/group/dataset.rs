@@ -331,7 +331,6 @@ impl LivePool {
     /// [`ErrorKind::Busy`] if it is being received: nothing of that would reach the disks any more. What the disks
     /// say.
     pub fn close_dataset(&self, id: ObjectId) -> Result<()> {
-        self.refuse_received(id)?;
         self.close_set(id, || self.refuse_received(id))
     }
 
@@ -340,8 +339,9 @@ impl LivePool {
         self.close_set(id, || Ok(()))
     }
 
-    /// Forgets a live set if it still `may` at the end.
+    /// Forgets a live set if it `may`, at the end too.
     fn close_set(&self, id: ObjectId, may: impl Fn() -> Result<()>) -> Result<()> {
+        may()?;
         let Some(dataset) = self.datasets.lock().get(&id).cloned() else { return Ok(()) };
         if let Some(log) = dataset.log() {
             log.close()?;

@@ -310,12 +310,7 @@ impl LivePool {
 
     /// What is allocated at least.
     fn units(&self) -> AllocationUnits {
-        let vdevs = self.vdevs();
-        AllocationUnits::of((0..vdevs.top_count()).filter_map(|id| {
-            (vdevs.class(id) != crate::vdev::AllocationClass::Log)
-                .then(|| vdevs.min_allocation(id))
-                .flatten()
-        }))
+        AllocationUnits::of(self.vdevs().data_units())
     }
 
     /// Free space and its bookkeeping.

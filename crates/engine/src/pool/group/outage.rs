@@ -17,7 +17,6 @@ use crate::alloc::{AllocRequest, Allocator, Dvas};
 use crate::object::ObjectSet;
 use crate::pipe::{Addresses, Patience, Pipe, Wait};
 use crate::txg::{Gate, Suspension};
-use crate::vdev::{AllocationClass, VdevTree};
 use crate::{Error, ErrorKind, Result};
 
 /// Time between two tries.
@@ -224,16 +223,11 @@ pub(in crate::pool) struct PatientAddresses {
     pub(in crate::pool) outage: Arc<Outage>,
 }
 
-/// The smallest block that can be written of what does not belong to the intent log, in bytes.
-fn least_piece(vdevs: &VdevTree) -> u64 {
-    let data = (0..vdevs.top_count()).filter(|vdev| vdevs.class(*vdev) != AllocationClass::Log);
-    data.filter_map(|vdev| vdevs.min_allocation(vdev)).min().unwrap_or(u64::MAX)
-}
-
 impl PatientAddresses {
     /// No smaller block can be asked for.
     fn is_least(&self, request: &AllocRequest) -> bool {
-        request.psize <= least_piece(&self.outage.pipe.vdevs())
+        let least = self.outage.pipe.vdevs().data_units().min();
+        request.psize <= least.unwrap_or(u64::MAX)
     }
 }
 
