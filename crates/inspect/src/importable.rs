@@ -14,8 +14,9 @@ use cenote_engine::pool::importable::{ImportablePool, ImportableVdev, importable
 use cenote_engine::pool::inspect::{self, Inspector};
 use cenote_engine::pool::metadata::read_metadata;
 
-/// How long one device may take to answer.
-const DEVICE_DEADLINE: Duration = Duration::from_secs(1);
+/// How long a device that has told of itself may take to tell the rest: as long as when the pool is opened, so that
+/// no pool is refused for what a busy disk did not say in time.
+const DEVICE_DEADLINE: Duration = Duration::from_secs(10);
 
 /// The pools found, those that were destroyed included.
 pub fn find(search: &Search) -> Vec<ImportReport> {

@@ -11,7 +11,7 @@ use cenote_format::config::PoolConfig;
 use cenote_format::label::{self, LABELS};
 use cenote_format::{Guid, Txg, Uberblock};
 
-use super::found_labels::{best_label, is_verified, read_labels};
+use super::found_labels::{FoundLabel, best_label, is_verified, read_labels};
 use super::parallel;
 
 /// A leaf of the tree with the device behind it.
@@ -44,6 +44,9 @@ pub enum ChooseError {
     /// No device holds an uberblock with a good checksum (within the limit).
     #[error("no device holds a valid uberblock{}", limit(*.0))]
     NoUberblock(Option<Txg>),
+    /// So many devices did not answer in time, and no other holds one.
+    #[error("{0} of the devices that may hold an uberblock did not answer within {seconds} s", seconds = .1.as_secs())]
+    NoAnswer(usize, Duration),
     /// The chosen group and the newest one differ in the progress of a RAID-Z expansion.
     #[error("a RAID-Z expansion has gone on since that transaction group")]
     ReflowChanged,
@@ -95,7 +98,8 @@ fn collect(ring: &[u8], start: u64, ashift: Option<u64>, found: &mut Vec<Uberblo
     }
 }
 
-/// Reads every ring of every leaf and chooses the newest uberblock of `max_txg` or before.
+/// Reads rings and labels of every leaf and chooses the newest uberblock of `max_txg` or before; of leaves that hold
+/// it alike, one with a label that goes with it.
 ///
 /// `deadline` bounds each leaf; one that does not answer is left out.
 pub fn choose(
@@ -105,52 +109,69 @@ pub fn choose(
 ) -> Result<Choice, ChooseError> {
     let jobs = leaves.iter().map(|leaf| {
         let leaf = leaf.clone();
-        move || newest(&leaf, max_txg)
+        move || Held::read(&leaf, max_txg)
     });
-    let results = parallel::run(jobs.collect(), 32, deadline);
-    let mut best: Option<(Uberblock, usize)> = None;
+    let all = parallel::run(jobs.collect(), 32, deadline);
+    let silent = all.iter().filter(|held| held.is_none()).count();
+    let mut chosen: Option<(Uberblock, Option<PoolConfig>, Guid)> = None;
     let mut latest: Option<Uberblock> = None;
-    for (index, result) in results.into_iter().enumerate() {
-        let Some((own_best, own_latest)) = result else { continue };
-        if let Some(uberblock) = own_best
-            && best.as_ref().is_none_or(|(best, _)| uberblock.compare_recency(best).is_gt())
-        {
-            best = Some((uberblock, index));
+    for (leaf, held) in leaves.iter().zip(all) {
+        let Some(held) = held else { continue };
+        if let Some(best) = held.best {
+            let label = best_label(&held.labels, Some(best.txg)).map(|label| label.config.clone());
+            let is_better = chosen.as_ref().is_none_or(|(known, with, _)| {
+                let better = best.compare_recency(known);
+                better.then(label.is_some().cmp(&with.is_some())).is_gt()
+            });
+            if is_better {
+                chosen = Some((best, label, leaf.guid));
+            }
         }
-        if let Some(uberblock) = own_latest
-            && latest.as_ref().is_none_or(|latest| uberblock.compare_recency(latest).is_gt())
+        if let Some(newest) = held.latest
+            && latest.as_ref().is_none_or(|latest| newest.compare_recency(latest).is_gt())
         {
-            latest = Some(uberblock);
+            latest = Some(newest);
         }
     }
-    let (Some((best, index)), Some(latest)) = (best, latest) else {
-        return Err(ChooseError::NoUberblock(max_txg));
+    let (Some((best, label, leaf)), Some(latest)) = (chosen, latest) else {
+        return Err(match silent {
+            0 => ChooseError::NoUberblock(max_txg),
+            _ => ChooseError::NoAnswer(silent, deadline),
+        });
     };
     if best.reflow != latest.reflow {
         return Err(ChooseError::ReflowChanged);
     }
-    let leaf = leaves.get(index).cloned().ok_or(ChooseError::NoUberblock(max_txg))?;
-    let labels = {
-        let device = leaf.device.clone();
-        let job = move || read_labels(&*device).unwrap_or_default();
-        parallel::run(vec![job], 1, deadline).pop().flatten().unwrap_or_default()
-    };
-    let label = best_label(&labels, Some(best.txg)).map(|label| label.config.clone());
-    Ok(Choice { best, latest, leaf: leaf.guid, label })
+    Ok(Choice { best, latest, leaf, label })
 }
 
-fn newest(leaf: &Leaf, max_txg: Option<Txg>) -> (Option<Uberblock>, Option<Uberblock>) {
-    let all = read_uberblocks(&*leaf.device, leaf.ashift).unwrap_or_else(|error| {
-        tracing::warn!(guid = leaf.guid.0, %error, "no uberblocks read");
-        Vec::new()
-    });
-    let newest = |limit: Option<Txg>| {
-        all.iter()
-            .filter(|uberblock| limit.is_none_or(|limit| uberblock.txg <= limit))
-            .max_by(|a, b| a.compare_recency(b))
-            .cloned()
-    };
-    (newest(max_txg), newest(None))
+/// What one leaf holds.
+struct Held {
+    /// The newest uberblock within the limit.
+    best: Option<Uberblock>,
+    /// The newest of all.
+    latest: Option<Uberblock>,
+    labels: Vec<FoundLabel>,
+}
+
+impl Held {
+    fn read(leaf: &Leaf, max_txg: Option<Txg>) -> Self {
+        let all = read_uberblocks(&*leaf.device, leaf.ashift).unwrap_or_else(|error| {
+            tracing::warn!(guid = leaf.guid.0, %error, "no uberblocks read");
+            Vec::new()
+        });
+        let labels = read_labels(&*leaf.device).unwrap_or_else(|error| {
+            tracing::warn!(guid = leaf.guid.0, %error, "no labels read");
+            Vec::new()
+        });
+        let newest = |limit: Option<Txg>| {
+            all.iter()
+                .filter(|uberblock| limit.is_none_or(|limit| uberblock.txg <= limit))
+                .max_by(|a, b| a.compare_recency(b))
+                .cloned()
+        };
+        Self { best: newest(max_txg), latest: newest(None), labels }
+    }
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use cenote_format::{Txg, feature};
 
 use super::activity::{self, Clock, Need, Settings};
 use super::assemble::{PoolCandidate, correct_paths};
-use super::choose::{Choice, choose};
+use super::choose::{Choice, ChooseError, choose};
 use super::features::{Access, FeatureRecord, UnknownFeature, unknown_in_label};
 use super::host::HostIdentity;
 use super::leaves::CandidateLeaves;
@@ -168,6 +168,10 @@ pub fn inspect(candidate: &PoolCandidate, inspector: &Inspector<'_>) -> Inspecti
     let leaves = candidate.leaves(&candidate.tree);
     let choice = match choose(&leaves, inspector.max_txg, inspector.deadline) {
         Ok(choice) => choice,
+        Err(silence @ ChooseError::NoAnswer(..)) => {
+            found.reason = Some(silence.to_string());
+            return found;
+        }
         Err(error) => {
             found.stop(Aux::CorruptData, error.to_string());
             return found;

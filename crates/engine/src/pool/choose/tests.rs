@@ -78,6 +78,36 @@ fn only_newer_labels_is_no_label() {
 }
 
 #[test]
+fn of_leaves_that_hold_the_same_one_with_a_label_is_believed() {
+    let (shelf, tree) = mirror(7);
+    let device = shelf.devices[Path::new("/a")].clone();
+    (0..4).for_each(|index| write_label(&device, index, &config(&tree, 11, 8, 1)));
+    for device in shelf.devices.values() {
+        write_uberblock(device, 3, &uberblock(7, 0));
+    }
+    let choice = run(shelf, None).unwrap();
+    assert_eq!((choice.leaf, choice.label.unwrap().txg), (Guid(12), Some(Txg(7))));
+}
+
+#[test]
+fn devices_too_busy_to_say_are_not_devices_without_labels() {
+    let (shelf, _) = mirror(7);
+    let devices = shelf.devices.clone();
+    let candidate = candidate(shelf);
+    let leaves = candidate.leaves(&candidate.tree);
+    let busy = |path: &str, ranges: Vec<_>| devices[Path::new(path)].hold_reads(ranges);
+    let config = label::CONFIG_OFFSET..label::CONFIG_OFFSET + label::CONFIG_SIZE as u64;
+    busy("/a", vec![config.clone()]);
+    let choice = choose(&leaves, None, Duration::from_millis(300)).unwrap();
+    assert_eq!((choice.leaf, choice.label.unwrap().txg), (Guid(12), Some(Txg(7))));
+    busy("/b", vec![config]);
+    let said = choose(&leaves, None, Duration::from_millis(300)).unwrap_err();
+    assert_eq!(said, ChooseError::NoAnswer(2, Duration::from_millis(300)));
+    busy("/a", Vec::new());
+    busy("/b", Vec::new());
+}
+
+#[test]
 fn rewinding_across_an_expansion_is_refused() {
     let (shelf, _) = mirror(7);
     let device = shelf.devices[Path::new("/a")].clone();
