@@ -59,6 +59,7 @@ struct Inner {
     sector_size: u32,
     alignment: usize,
     is_file: bool,
+    holds_up_senders: bool,
     can_trim: bool,
     stall: Stall,
 }
@@ -172,8 +173,39 @@ fn open(path: PathBuf, mode: Mode) -> Result<Inner, DeviceError> {
     }
     let is_file = metadata.file_type().is_file();
     let can_trim = is_file || discards(&metadata);
+    let holds_up_senders = is_file && !says_when_it_would_wait(&reader);
     let (stall, size) = (Stall::default(), AtomicU64::new(size));
-    Ok(Inner { path, reader, writer, size, sector_size, alignment, is_file, can_trim, stall })
+    Ok(Inner {
+        path,
+        reader,
+        writer,
+        size,
+        sector_size,
+        alignment,
+        is_file,
+        holds_up_senders,
+        can_trim,
+        stall,
+    })
+}
+
+/// Filesystems (as `statfs` names them) that take no lock where io_uring asks them not to wait: ext4, XFS, Btrfs, F2FS, tmpfs, bcachefs, ZFS,
+/// overlayfs. Others do: a write to a file served by FUSE waits, in whoever submits it, for a flush of that file.
+const HEED_NOWAIT: [u64; 8] = [
+    0xef53,
+    0x5846_5342,
+    0x9123_683e,
+    0xf2f5_2010,
+    0x0102_1994,
+    0xca45_1a4e,
+    0x2fc1_2fc1,
+    0x794c_7630,
+];
+
+/// Whether the filesystem of `file` refuses at once what it would have to wait for.
+fn says_when_it_would_wait(file: &File) -> bool {
+    let kind = rustix::fs::fstatfs(file).map(|facts| facts.f_type as u64 & 0xffff_ffff);
+    kind.is_ok_and(|kind| HEED_NOWAIT.contains(&kind))
 }
 
 /// Bytes of a file or block device.
@@ -351,6 +383,10 @@ impl Device for FileDevice {
 
     fn is_file(&self) -> bool {
         self.inner.is_file
+    }
+
+    fn holds_up_senders(&self) -> bool {
+        self.inner.holds_up_senders
     }
 
     fn can_trim(&self) -> bool {

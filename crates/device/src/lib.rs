@@ -132,6 +132,11 @@ pub trait Device: Send + Sync + std::fmt::Debug {
     fn is_file(&self) -> bool {
         false
     }
+    /// Whether the kernel may hold up who only sends it something, however that is asked not to wait: threads that can
+    /// be left behind send it then.
+    fn holds_up_senders(&self) -> bool {
+        false
+    }
     /// Whether it can be told that what it holds somewhere is no longer needed (trim).
     fn can_trim(&self) -> bool {
         false

@@ -157,6 +157,8 @@ impl Ring {
     /// Queues a task; gives it back if the ring is full.
     fn push(&mut self, mut task: Task) -> Result<(), Task> {
         let Some(index) = self.free.pop() else { return Err(task) };
+        #[cfg(test)]
+        tests::count(&task);
         let (entry, vectors) = task.entry();
         let entry = entry.user_data(index as u64);
         // SAFETY: the vectors and the buffers they point to are owned by the slot filled below and
@@ -311,7 +313,7 @@ impl Rest {
 
 /// Works through `tasks` until all are done or whoever waits has waited enough. Gives back all of them if io_uring
 /// is unavailable, and those that the kernel cannot do this way now, as soon as it says so: it has no thread for
-/// them. The batch goes on with the rest of it then.
+/// them, or their device [holds up senders](Device::holds_up_senders). The batch goes on with the rest of it then.
 pub(crate) fn drive(
     tasks: Waiting,
     waits: &Wait<'_>,
@@ -342,6 +344,15 @@ fn reap(ring: &mut Ring, waiting: &mut Waiting, refused: &mut Waiting, driver: &
     });
 }
 
+/// Whether handing this to the kernel may take as long as the device.
+fn is_for_threads(task: &Task) -> bool {
+    #[cfg(test)]
+    if tests::is_refused(task) {
+        return true;
+    }
+    task.device().holds_up_senders()
+}
+
 /// `first`: nothing of the batch was sent yet.
 fn drive_on(
     mut ring: Ring,
@@ -352,8 +363,7 @@ fn drive_on(
 ) -> Result<(), Refused> {
     loop {
         while let Some(task) = waiting.pop_front() {
-            #[cfg(test)]
-            if tests::is_refused(&task) {
+            if is_for_threads(&task) {
                 refused.push_back(task);
                 continue;
             }
@@ -413,6 +423,17 @@ pub(crate) mod tests {
     thread_local! {
         /// Tasks of this device are refused here.
         static REFUSES: Cell<Option<*const ()>> = const { Cell::new(None) };
+        /// Tasks this thread sent, and those of devices that hold up senders.
+        static SENT: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
+    }
+
+    pub(super) fn count(task: &Task) {
+        let (all, held_up) = SENT.get();
+        SENT.set((all + 1, held_up + usize::from(task.device().holds_up_senders())));
+    }
+
+    pub(crate) fn sent() -> (usize, usize) {
+        SENT.get()
     }
 
     fn address(device: &dyn Device) -> *const () {

@@ -2,17 +2,49 @@
 //!
 //! Invariant: nobody waits for it longer than a few seconds, and it gets what it missed when it is back.
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
+
+use cenote_device::{Device, FileDevice, Mode};
+use cenote_serve::fuse::Mounted;
 
 use super::frozen::Frozen;
 use super::members::state;
-use super::suspended::{failing_disk, may_not_fail};
+use super::suspended::{FailingDisk, failing_disk, may_not_fail};
 use super::{Bench, fill, noise, write_synced};
 
 /// Longest time in which a read is to have been answered by the other half: a second, on a busy machine.
 const READ: Duration = Duration::from_secs(6);
 /// The same for a write that is synced: five seconds, and what was under way before.
 const WRITE: Duration = Duration::from_secs(12);
+
+/// A mirror of a disk that is frozen when told to, and of another, with some files; where the disk and the other are.
+fn mirror(bench: &Bench) -> (Arc<FailingDisk>, Mounted, String, String) {
+    let (disk, mounted) = failing_disk(bench);
+    let (silent, other) =
+        (bench.at("failing/disk").display().to_string(), bench.devices(2)[1].clone());
+    bench.create(&["-f", "mirror", &silent, &other]);
+    fill(&bench.at("mnt/tank"));
+    (disk, mounted, silent, other)
+}
+
+/// The disk has what it missed: each half holds everything alone.
+fn each_holds_all(bench: &Bench, mounted: Mounted, silent: &str, other: &str) {
+    let status = bench.shows(|status| state(status, "tank") == "ONLINE");
+    assert_eq!(state(&status, silent), "ONLINE", "{status}");
+    bench.cenote(&["zpool", "scrub", "-w", "tank"]);
+    let status = bench.cenote(&["zpool", "status", "tank"]);
+    assert!(status.contains("repaired 0B") && status.contains("No known data errors"), "{status}");
+    let manifest = bench.manifest();
+    bench.cenote(&["zpool", "export", "tank"]);
+    mounted.unmount_forced().unwrap();
+    // It holds everything alone.
+    std::fs::remove_file(other).unwrap();
+    bench.zdb();
+    bench.import();
+    assert_eq!(bench.manifest(), manifest);
+}
 
 fn within<T>(patience: Duration, what: &str, work: impl FnOnce() -> T) -> T {
     let start = Instant::now();
@@ -27,12 +59,8 @@ fn a_half_that_does_not_answer_holds_nobody_up() {
         return;
     }
     let bench = Bench::new(2);
-    let (disk, mounted) = failing_disk(&bench);
-    let (silent, other) =
-        (bench.at("failing/disk").display().to_string(), bench.devices(2)[1].clone());
-    bench.create(&["-f", "mirror", &silent, &other]);
+    let (disk, mounted, silent, other) = mirror(&bench);
     let root = bench.at("mnt/tank");
-    fill(&root);
     bench.cenote(&["zpool", "export", "tank"]);
     // Nothing is in any cache of the pool's.
     let place = bench.at("mnt").display().to_string();
@@ -49,17 +77,37 @@ fn a_half_that_does_not_answer_holds_nobody_up() {
     let status = bench.cenote(&["zpool", "status", "tank"]);
     assert_eq!(state(&status, "tank"), "DEGRADED", "{status}");
     drop(frozen);
-    let status = bench.shows(|status| state(status, "tank") == "ONLINE");
-    assert_eq!(state(&status, &silent), "ONLINE", "{status}");
-    bench.cenote(&["zpool", "scrub", "-w", "tank"]);
-    let status = bench.cenote(&["zpool", "status", "tank"]);
-    assert!(status.contains("repaired 0B") && status.contains("No known data errors"), "{status}");
-    let manifest = bench.manifest();
-    bench.cenote(&["zpool", "export", "tank"]);
-    mounted.unmount_forced().unwrap();
-    // It holds everything alone.
-    std::fs::remove_file(&other).unwrap();
-    bench.zdb();
-    bench.import();
-    assert_eq!(bench.manifest(), manifest);
+    each_holds_all(&bench, mounted, &silent, &other);
+}
+
+#[test]
+fn a_half_whose_flushes_do_not_come_back_holds_nobody_up() {
+    if may_not_fail() {
+        return;
+    }
+    let bench = Bench::new(2);
+    let (disk, mounted, silent, other) = mirror(&bench);
+    let root = bench.at("mnt/tank");
+    // Only threads that can be left behind send anything to a file that is served by FUSE.
+    let opened = FileDevice::open(&silent, Mode::ReadOnly).unwrap();
+    assert!(opened.holds_up_senders());
+    drop(opened);
+    let frozen = Frozen(disk.clone());
+    disk.in_flushes.store(true, Relaxed);
+    disk.freeze(true);
+    // Some write while others flush: the kernel keeps them waiting for one another below FUSE.
+    std::thread::scope(|scope| {
+        for writer in 0..8u32 {
+            let root = &root;
+            scope.spawn(move || {
+                for number in 0..20 {
+                    let file = root.join(format!("meanwhile{writer}-{number}"));
+                    within(WRITE, "a synced write", || write_synced(&file, &noise(9000, number)));
+                }
+            });
+        }
+    });
+    within(WRITE, "a group", || bench.cenote(&["zpool", "sync", "tank"]));
+    drop(frozen);
+    each_holds_all(&bench, mounted, &silent, &other);
 }

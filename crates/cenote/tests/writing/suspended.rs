@@ -26,6 +26,8 @@ pub(super) struct FailingDisk {
     back: std::fs::File,
     fails: AtomicBool,
     is_frozen: Mutex<bool>,
+    /// What is not answered while it is frozen are flushes; reads and writes are.
+    pub(super) in_flushes: AtomicBool,
     thawed: Condvar,
 }
 
@@ -40,7 +42,10 @@ impl FailingDisk {
         self.thawed.notify_all();
     }
 
-    fn check(&self) -> Result<()> {
+    fn check(&self, is_flush: bool) -> Result<()> {
+        if !is_flush && self.in_flushes.load(Relaxed) {
+            return Ok(());
+        }
         let frozen = self.is_frozen.lock().unwrap();
         drop(self.thawed.wait_while(frozen, |frozen| *frozen).unwrap());
         if self.fails.load(Relaxed) { fail(EIO) } else { Ok(()) }
@@ -78,7 +83,7 @@ impl Tree for FailingDisk {
         fail(EIO)
     }
     fn read(&self, _node: NodeId, offset: u64, len: usize) -> Result<Pieces> {
-        self.check()?;
+        self.check(false)?;
         let mut bytes = vec![0; len];
         let read = self.back.read_at(&mut bytes, offset).or_else(|_| fail(EIO))?;
         bytes.truncate(read);
@@ -123,11 +128,11 @@ impl Tree for FailingDisk {
         data: &[u8],
         _kill_set_id: bool,
     ) -> Result<()> {
-        self.check()?;
+        self.check(false)?;
         self.back.write_all_at(data, offset).or_else(|_| fail(EIO))
     }
     fn sync(&self, node: NodeId, _data_only: bool) -> Result<()> {
-        if node == ROOT { Ok(()) } else { self.check() }
+        if node == ROOT { Ok(()) } else { self.check(true) }
     }
 }
 
@@ -138,6 +143,7 @@ pub(super) fn failing_disk(bench: &Bench) -> (Arc<FailingDisk>, Mounted) {
         back,
         fails: AtomicBool::new(false),
         is_frozen: Mutex::new(false),
+        in_flushes: AtomicBool::new(false),
         thawed: Condvar::new(),
     });
     std::fs::create_dir(bench.at("failing")).unwrap();
