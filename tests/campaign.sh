@@ -72,12 +72,12 @@ faults() {
     mkdir -p "$CENOTE_RUN_DIR"
     local scripts=$shared/findings/faults each
     for each in "device_faults.py all" "host_faults.py all" "log_mirror.py mirror nothing" "log_mirror.py mirror stale" \
-        "log_mirror.py raidz1 scribble" "full_small.py 256M 8 64k fsync" "full_acked.py" "full_again.sh" \
+        "log_mirror.py raidz1 scribble" "full_small.py 256M 8 65536 fsync" "full_acked.py" "full_again.sh" \
         "full_log_replay.sh" "double_import.sh" "double_loop.sh" "split_brain.sh" "stale_half.py" "suspended.py mirror" \
         "import_silent.py" "loop_block.py" "rewind_uberblocks.sh 3" "mount_window.sh"; do
         echo "== $each"
         # shellcheck disable=SC2086
-        (cd "$scripts" && timeout 2400 ./$each < /dev/null 2>&1)
+        (cd "$scripts" && timeout 5400 ./$each < /dev/null 2>&1)
         echo "== exit code $?"
         grep -o "$FLT[^ ]*" /proc/self/mounts | sort -r | xargs -r -n 1 umount -l
     done
