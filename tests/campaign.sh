@@ -125,7 +125,7 @@ posix() {
         fsx -S "$seed" -N 50000 "$place/mnt/exercised/file$seed" > "$place/fsx$seed.log" 2>&1 || { failed=1; echo "fsx $seed failed"; }
     done
     mkdir "$place/mnt/exercised/pjd"
-    (cd "$place/mnt/exercised/pjd" && pjdfstest -p "$place/mnt/exercised/pjd" > "$place/pjdfstest.log" 2>&1) || failed=1
+    (cd "$place/mnt/exercised/pjd" && pjdfstest -c "$here/tests/pjdfstest.toml" -p "$place/mnt/exercised/pjd" > "$place/pjdfstest.log" 2>&1) || failed=1
     tail -3 "$place/pjdfstest.log"
     "$cenote" zpool export exercised || failed=1
     zdb -e -bcc -p "$place" exercised > "$place/zdb.log" 2>&1 || failed=1
