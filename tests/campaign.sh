@@ -10,7 +10,8 @@
 #                  hour of pool_image (115)             zts:LIST    OpenZFS's own tests, groups named in the file LIST (65)
 #   posix          pjdfstest, 20 x 50,000 of fsx (20)
 #
-# CENOTE: the release binary (target/release/cenote). A part ends with one line in OUT/summary: its name, its exit code, the commit.
+# CENOTE: the release binary (target/release/cenote). IDLE=1: all of it yields to whatever else the machine does (`nice` counts only
+# within a session). A part ends with one line in OUT/summary: its name, its exit code, the commit.
 set -u
 here=$(cd "$(dirname "$0")/.." && pwd)
 out=$(mkdir -p "$1" && cd "$1" && pwd)
@@ -18,6 +19,7 @@ shift
 cenote=$(realpath "${CENOTE:-$here/target/release/cenote}")
 shared=$here/../shared
 export RUST_BACKTRACE=0
+[ -z "${IDLE:-}" ] || echo 19 > /proc/self/autogroup
 cd "$here" || exit 1
 
 torture() {
