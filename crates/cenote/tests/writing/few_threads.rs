@@ -39,8 +39,9 @@ fn a_pool_with_few_threads_goes_on() {
                 file.sync_all().unwrap();
             });
         }
+        // On a busy machine not all of them have their answer in time.
         for _ in 0..20 {
-            scope.spawn(|| drop(bench.cenote(&["zpool", "status", "tank"])));
+            scope.spawn(|| drop(bench.output(&["zpool", "status", "tank"])));
         }
     });
     let took = begin.elapsed();

@@ -227,7 +227,10 @@ impl Disks {
 
     fn candidate(&self, place: &str) -> PoolCandidate {
         let opener: Arc<dyn Opener> = Arc::new(self.clone());
-        let mut pools = assemble(&scan(&opener, &ScanOptions::new(vec!["/sim".into()])));
+        // However busy the machine is: these disks answer.
+        let deadline = std::time::Duration::from_secs(600);
+        let options = ScanOptions { deadline, ..ScanOptions::new(vec!["/sim".into()]) };
+        let mut pools = assemble(&scan(&opener, &options));
         assert_eq!(pools.len(), 1, "{place}");
         pools.remove(0)
     }
