@@ -103,6 +103,15 @@ impl FileDevice {
             .map_err(|error| std::io::Error::from(error).into())
     }
 
+    /// The same, as if its filesystem kept waiting who sends it something.
+    #[cfg(test)]
+    pub(crate) fn served(mut self) -> Self {
+        if let Some(inner) = Arc::get_mut(&mut self.inner) {
+            inner.holds_up_senders = true;
+        }
+        self
+    }
+
     /// Whether reads go past the page cache.
     pub fn is_direct(&self) -> bool {
         self.inner.alignment > 1
@@ -192,14 +201,14 @@ fn open(path: PathBuf, mode: Mode) -> Result<Inner, DeviceError> {
 /// Filesystems (as `statfs` names them) that take no lock where io_uring asks them not to wait: ext4, XFS, Btrfs, F2FS, tmpfs, bcachefs, ZFS,
 /// overlayfs. Others do: a write to a file served by FUSE waits, in whoever submits it, for a flush of that file.
 const HEED_NOWAIT: [u64; 8] = [
-    0xef53,
-    0x5846_5342,
-    0x9123_683e,
-    0xf2f5_2010,
-    0x0102_1994,
+    libc::EXT4_SUPER_MAGIC as u64,
+    libc::XFS_SUPER_MAGIC as u64,
+    libc::BTRFS_SUPER_MAGIC as u64,
+    libc::F2FS_SUPER_MAGIC as u64,
+    libc::TMPFS_MAGIC as u64,
     0xca45_1a4e,
     0x2fc1_2fc1,
-    0x794c_7630,
+    libc::OVERLAYFS_SUPER_MAGIC as u64,
 ];
 
 /// Whether the filesystem of `file` refuses at once what it would have to wait for.

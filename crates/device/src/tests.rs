@@ -202,45 +202,12 @@ fn what_the_kernel_has_no_thread_for_does_not_wait_for_a_silent_device() {
     assert_eq!(silent.stall().unwrap().count(), 0, "taken back");
 }
 
-/// A file whose filesystem makes those wait who send it something.
-#[derive(Debug)]
-struct Served(FileDevice);
-
-impl Device for Served {
-    fn path(&self) -> PathBuf {
-        self.0.path()
-    }
-    fn size(&self) -> u64 {
-        self.0.size()
-    }
-    fn sector_size(&self) -> u32 {
-        self.0.sector_size()
-    }
-    fn read(&self, offset: u64, len: usize) -> Result<Bytes, DeviceError> {
-        self.0.read(offset, len)
-    }
-    fn write(&self, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
-        self.0.write(offset, data)
-    }
-    fn flush(&self) -> Result<(), DeviceError> {
-        self.0.flush()
-    }
-    fn raw(&self) -> Option<RawDevice> {
-        self.0.raw()
-    }
-    fn raw_writer(&self) -> Option<RawWriter> {
-        self.0.raw_writer()
-    }
-    fn holds_up_senders(&self) -> bool {
-        true
-    }
-}
-
 #[test]
 fn who_sends_is_not_held_up_by_a_filesystem() {
     let dir = tempfile::tempdir().unwrap();
     let open = |size| FileDevice::open(file_of(dir.path(), size), Mode::ReadWrite).unwrap();
-    let served: Arc<dyn Device> = Arc::new(Served(open(1 << 20)));
+    let served: Arc<dyn Device> = Arc::new(open(1 << 20).served());
+    assert!(served.holds_up_senders());
     let other: Arc<dyn Device> = Arc::new(open(1 << 21));
     let both = [served.clone(), other.clone()];
     let write = |device: &Arc<dyn Device>, offset| {

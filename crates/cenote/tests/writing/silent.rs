@@ -19,31 +19,49 @@ const READ: Duration = Duration::from_secs(6);
 /// The same for a write that is synced: five seconds, and what was under way before.
 const WRITE: Duration = Duration::from_secs(12);
 
-/// A mirror of a disk that is frozen when told to, and of another, with some files; where the disk and the other are.
-fn mirror(bench: &Bench) -> (Arc<FailingDisk>, Mounted, String, String) {
-    let (disk, mounted) = failing_disk(bench);
-    let (silent, other) =
-        (bench.at("failing/disk").display().to_string(), bench.devices(2)[1].clone());
-    bench.create(&["-f", "mirror", &silent, &other]);
-    fill(&bench.at("mnt/tank"));
-    (disk, mounted, silent, other)
+/// A mirror, with some files, of a disk that is frozen when told to and of another. The disk's mount goes after the
+/// pool has.
+struct Halves {
+    bench: Bench,
+    disk: Arc<FailingDisk>,
+    silent: String,
+    other: String,
+    mounted: Mounted,
 }
 
-/// The disk has what it missed: each half holds everything alone.
-fn each_holds_all(bench: &Bench, mounted: Mounted, silent: &str, other: &str) {
-    let status = bench.shows(|status| state(status, "tank") == "ONLINE");
-    assert_eq!(state(&status, silent), "ONLINE", "{status}");
-    bench.cenote(&["zpool", "scrub", "-w", "tank"]);
-    let status = bench.cenote(&["zpool", "status", "tank"]);
-    assert!(status.contains("repaired 0B") && status.contains("No known data errors"), "{status}");
-    let manifest = bench.manifest();
-    bench.cenote(&["zpool", "export", "tank"]);
-    mounted.unmount_forced().unwrap();
-    // It holds everything alone.
-    std::fs::remove_file(other).unwrap();
-    bench.zdb();
-    bench.import();
-    assert_eq!(bench.manifest(), manifest);
+impl Halves {
+    /// Nothing where such disks cannot be made.
+    fn new() -> Option<Self> {
+        if may_not_fail() {
+            return None;
+        }
+        let bench = Bench::new(2);
+        let (disk, mounted) = failing_disk(&bench);
+        let (silent, other) =
+            (bench.at("failing/disk").display().to_string(), bench.devices(2)[1].clone());
+        bench.create(&["-f", "mirror", &silent, &other]);
+        fill(&bench.at("mnt/tank"));
+        Some(Self { bench, disk, silent, other, mounted })
+    }
+
+    /// The disk has what it missed: each half holds everything alone.
+    fn hold_all(self) {
+        let Self { bench, silent, other, mounted, .. } = self;
+        let status = bench.shows(|status| state(status, "tank") == "ONLINE");
+        assert_eq!(state(&status, &silent), "ONLINE", "{status}");
+        bench.cenote(&["zpool", "scrub", "-w", "tank"]);
+        let status = bench.cenote(&["zpool", "status", "tank"]);
+        let is_well = status.contains("repaired 0B") && status.contains("No known data errors");
+        assert!(is_well, "{status}");
+        let manifest = bench.manifest();
+        bench.cenote(&["zpool", "export", "tank"]);
+        mounted.unmount_forced().unwrap();
+        // It holds everything alone.
+        std::fs::remove_file(&other).unwrap();
+        bench.zdb();
+        bench.import();
+        assert_eq!(bench.manifest(), manifest);
+    }
 }
 
 fn within<T>(patience: Duration, what: &str, work: impl FnOnce() -> T) -> T {
@@ -55,16 +73,13 @@ fn within<T>(patience: Duration, what: &str, work: impl FnOnce() -> T) -> T {
 
 #[test]
 fn a_half_that_does_not_answer_holds_nobody_up() {
-    if may_not_fail() {
-        return;
-    }
-    let bench = Bench::new(2);
-    let (disk, mounted, silent, other) = mirror(&bench);
+    let Some(halves) = Halves::new() else { return };
+    let Halves { bench, disk, silent, other, .. } = &halves;
     let root = bench.at("mnt/tank");
     bench.cenote(&["zpool", "export", "tank"]);
     // Nothing is in any cache of the pool's.
     let place = bench.at("mnt").display().to_string();
-    let devices = ["-d", &silent, "-d", &other, "-R", &place, "tank"];
+    let devices = ["-d", silent, "-d", other, "-R", &place, "tank"];
     bench.cenote(&[&["zpool", "import"][..], &devices].concat());
 
     let frozen = Frozen(disk.clone());
@@ -77,25 +92,22 @@ fn a_half_that_does_not_answer_holds_nobody_up() {
     let status = bench.cenote(&["zpool", "status", "tank"]);
     assert_eq!(state(&status, "tank"), "DEGRADED", "{status}");
     drop(frozen);
-    each_holds_all(&bench, mounted, &silent, &other);
+    halves.hold_all();
 }
 
 #[test]
 fn a_half_whose_flushes_do_not_come_back_holds_nobody_up() {
-    if may_not_fail() {
-        return;
-    }
-    let bench = Bench::new(2);
-    let (disk, mounted, silent, other) = mirror(&bench);
+    let Some(halves) = Halves::new() else { return };
+    let Halves { bench, disk, silent, .. } = &halves;
     let root = bench.at("mnt/tank");
     // Only threads that can be left behind send anything to a file that is served by FUSE.
-    let opened = FileDevice::open(&silent, Mode::ReadOnly).unwrap();
+    let opened = FileDevice::open(silent, Mode::ReadOnly).unwrap();
     assert!(opened.holds_up_senders());
     drop(opened);
     let frozen = Frozen(disk.clone());
     disk.in_flushes.store(true, Relaxed);
     disk.freeze(true);
-    // Some write while others flush: the kernel keeps them waiting for one another below FUSE.
+    // Some write while others flush: a server that asks for direct I/O keeps them waiting for one another.
     std::thread::scope(|scope| {
         for writer in 0..8u32 {
             let root = &root;
@@ -109,5 +121,5 @@ fn a_half_whose_flushes_do_not_come_back_holds_nobody_up() {
     });
     within(WRITE, "a group", || bench.cenote(&["zpool", "sync", "tank"]));
     drop(frozen);
-    each_holds_all(&bench, mounted, &silent, &other);
+    halves.hold_all();
 }
