@@ -115,6 +115,22 @@ pub struct Uses {
     pub forcible: Vec<String>,
     /// What it does not.
     pub firm: Vec<String>,
+    /// Nor that: a process has the device open, and its labels are no pool's. A pool whose member was overwritten
+    /// lets it go for a replacement by itself.
+    pub open: Vec<String>,
+}
+
+impl Uses {
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.forcible.len() + self.firm.len() + self.open.len()
+    }
+
+    /// Those that are left; with `force`, what nothing overrides.
+    pub fn left(self, force: bool) -> Vec<String> {
+        let overridden = if force { Vec::new() } else { self.forcible };
+        [overridden, self.firm, self.open].concat()
+    }
 }
 
 /// Why labels stay, and the exit code that goes with it.

@@ -15,11 +15,11 @@ use cenote_format::config::PoolState;
 
 /// What stands against taking the leaves of a plan.
 pub fn uses_of_all(plan: &[VdevPlan]) -> Uses {
-    let (mut forcible, mut firm) = (Vec::new(), Vec::new());
+    let mut uses = Uses::default();
     for leaf in plan.iter().flat_map(VdevPlan::leaves) {
         let Some(path) = leaf.path.as_deref().map(Path::new) else { continue };
         if leaf.whole_disk {
-            disk(path, leaf.class, &mut forcible, &mut firm);
+            disk(path, leaf.class, &mut uses);
             continue;
         }
         match device_in_use(path) {
@@ -28,41 +28,46 @@ pub fn uses_of_all(plan: &[VdevPlan]) -> Uses {
                     // OpenZFS looks at files for pools only
                     (found.filesystem, found.partitions) = (None, None);
                 }
-                sort(&found, path, leaf.class, &mut forcible, &mut firm);
+                sort(&found, path, leaf.class, &mut uses);
             }
-            Err(error) => firm.push(format!("cannot open {error}")),
+            Err(error) => uses.firm.push(format!("cannot open {error}")),
         }
     }
-    Uses { forcible, firm }
+    uses
 }
 
 /// What stands against taking a whole disk: what holds it, or what its partitions are.
-fn disk(path: &Path, class: VdevClass, forcible: &mut Vec<String>, firm: &mut Vec<String>) {
+fn disk(path: &Path, class: VdevClass, uses: &mut Uses) {
     let own = device_in_use(path).map_err(|error| error.to_string());
     let table = partition_table(path).map_err(|error| format!("{}: {error}", path.display()));
     let (own, table) = match (own, table) {
         (Ok(own), Ok(table)) => (own, table),
-        (Err(error), _) | (_, Err(error)) => return firm.push(format!("cannot open {error}")),
+        (Err(error), _) | (_, Err(error)) => {
+            return uses.firm.push(format!("cannot open {error}"));
+        }
     };
-    let (shown, before) = (path.display(), forcible.len() + firm.len());
+    let (shown, before) = (path.display(), uses.count());
     let partitions = match table {
         _ if own.holder.is_some() => {
             // A disk is held with its partitions; labels on the disk itself are older than those.
-            return sort(&InUse { pool: None, ..own }, path, class, forcible, firm);
+            return sort(&InUse { pool: None, ..own }, path, class, uses);
         }
-        PartitionTable::Nothing => return sort(&own, path, class, forcible, firm),
+        PartitionTable::Nothing => return sort(&own, path, class, uses),
         PartitionTable::Damaged => {
-            return forcible.push(format!("{shown} contains a corrupt primary EFI label."));
+            return uses.forcible.push(format!("{shown} contains a corrupt primary EFI label."));
         }
         PartitionTable::Partitions(numbers) => numbers,
     };
     for part in partitions.into_iter().map(|number| partition_path(path, number)) {
         match device_in_use(&part) {
-            Ok(found) => sort(&found, &part, class, forcible, firm),
+            Ok(found) => sort(&found, &part, class, uses),
             // The kernel does not know it: nobody can say what it is.
-            Err(_) => forcible.push(format!("{shown} contains a partition table of type 'gpt'")),
+            Err(_) => {
+                let words = format!("{shown} contains a partition table of type 'gpt'");
+                uses.forcible.push(words);
+            }
         }
-        if forcible.len() + firm.len() > before {
+        if uses.count() > before {
             return;
         }
     }
@@ -84,13 +89,7 @@ pub(crate) fn listed_by(path: &Path) -> Option<String> {
     })
 }
 
-fn sort(
-    found: &InUse,
-    path: &Path,
-    class: VdevClass,
-    forcible: &mut Vec<String>,
-    firm: &mut Vec<String>,
-) {
+fn sort(found: &InUse, path: &Path, class: VdevClass, uses: &mut Uses) {
     let spare = class == VdevClass::Spare;
     let state = found.pool.as_ref().map(|pool| pool.state);
     let aside = match state {
@@ -100,14 +99,17 @@ fn sort(
     };
     if let Some(words) = aside {
         return match listed_by(path) {
-            Some(pool) => firm.push(format!("{} is {words} {pool}", path.display())),
-            None => sort(&InUse { pool: None, ..found.clone() }, path, class, forcible, firm),
+            Some(pool) => uses.firm.push(format!("{} is {words} {pool}", path.display())),
+            None => sort(&InUse { pool: None, ..found.clone() }, path, class, uses),
         };
     }
     if let Some(words) = found.problem(path, true, spare) {
-        firm.push(words);
+        match found.is_only_open() {
+            true => uses.open.push(words),
+            false => uses.firm.push(words),
+        }
     } else if let Some(words) = found.problem(path, false, spare) {
-        forcible.push(words);
+        uses.forcible.push(words);
     }
 }
 
@@ -125,10 +127,9 @@ mod tests {
             ..InUse::default()
         };
         let sorted = |state| {
-            let (mut forcible, mut firm) = (Vec::new(), Vec::new());
-            let path = Path::new("/d/3");
-            sort(&found(state), path, VdevClass::Normal, &mut forcible, &mut firm);
-            (forcible, firm)
+            let mut uses = Uses::default();
+            sort(&found(state), Path::new("/d/3"), VdevClass::Normal, &mut uses);
+            (uses.forcible, uses.firm)
         };
         let exported = "/d/3 is part of exported pool 'ex'".to_owned();
         assert_eq!(sorted(PoolState::Exported), (vec![exported], vec![]));

@@ -2,6 +2,7 @@
 //!
 //! Invariant: files are the same all the time, `zdb` finds nothing, and words are those of OpenZFS.
 
+use std::io::Read;
 use std::time::{Duration, Instant};
 
 use super::{Bench, fill};
@@ -158,6 +159,58 @@ fn a_disk_is_said_to_be_faulty_and_is_trusted_again() {
     bench.shows(|status| state(status, "tank") == "ONLINE" && state(status, two) == "ONLINE");
     assert_eq!(bench.manifest(), manifest);
     bench.cenote(&["zpool", "destroy", "tank"]);
+}
+
+/// Writes zeros over all of a device, as `dd` does.
+fn wipe(path: &str) {
+    let mut file = std::fs::File::options().write(true).open(path).unwrap();
+    std::io::copy(&mut std::io::repeat(0).take(super::SIZE), &mut file).unwrap();
+}
+
+#[test]
+fn a_disk_that_was_overwritten_takes_its_own_place() {
+    let Some((bench, devices)) = Bench::mounting(2) else { return };
+    let [one, two] = &devices[..] else { panic!() };
+    bench.create(&["mirror", one, two]);
+    fill(&bench.at("mnt/tank"));
+    let manifest = bench.manifest();
+    let said = bench.refused(&["zpool", "replace", "tank", two]);
+    assert!(said.contains(&format!("{two} is part of active pool 'tank'")), "{said}");
+
+    wipe(two);
+    // Somebody else's place is not its own.
+    let said = bench.refused(&["zpool", "replace", "-f", "tank", one, two]);
+    assert!(said.contains(&format!("{two} is in use")), "{said}");
+    bench.cenote(&["zpool", "replace", "-w", "tank", two]);
+    let status = bench.status();
+    assert_eq!((state(&status, "tank"), state(&status, two)), ("ONLINE", "ONLINE"), "{status}");
+
+    // What cannot be taken in is not at rest for ever.
+    bench.cenote(&["zpool", "checkpoint", "tank"]);
+    wipe(one);
+    bench.refused(&["zpool", "replace", "tank", one, one]);
+    assert_ne!(state(&bench.status(), one), "OFFLINE");
+    bench.cenote(&["zpool", "checkpoint", "-d", "-w", "tank"]);
+    bench.cenote(&["zpool", "wait", "-t", "resilver", "tank"]);
+    bench.cenote(&["zpool", "scrub", "-w", "tank"]);
+    bench.shows(|status| state(status, "tank") == "ONLINE" && state(status, one) == "ONLINE");
+    wipe(one);
+    bench.cenote(&["zpool", "replace", "-w", "tank", one, one]);
+    bench.shows(|status| state(status, "tank") == "ONLINE" && state(status, one) == "ONLINE");
+
+    assert_eq!(bench.manifest(), manifest);
+    bench.cenote(&["zpool", "export", "tank"]);
+    bench.zdb();
+    bench.import();
+    assert_eq!(bench.manifest(), manifest);
+
+    // The only one that has something stays.
+    bench.cenote(&["zpool", "offline", "tank", two]);
+    wipe(one);
+    let said = bench.refused(&["zpool", "replace", "tank", one, one]);
+    assert_eq!(said, format!("cannot replace {one} with {one}: no valid replicas\n"));
+    assert_ne!(state(&bench.status(), one), "OFFLINE");
+    bench.cenote(&["zpool", "destroy", "-f", "tank"]);
 }
 
 fn grow(path: &str, size: u64) {

@@ -377,8 +377,7 @@ pub fn name_problem(name: &str) -> Option<String> {
 /// # Errors
 /// If nobody could look.
 pub fn checked(plan: &[VdevPlan], force: bool) -> Result<Vec<String>, String> {
-    let Uses { forcible, firm } = look::ask(&Look::Uses(plan.to_vec()))?;
-    Ok(if force { firm } else { forcible.into_iter().chain(firm).collect() })
+    Ok(look::ask::<Uses>(&Look::Uses(plan.to_vec()))?.left(force))
 }
 
 /// Refuses a specification because of these problems, if there are any.

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use cenote_control::changes::Change;
 use cenote_control::client::Client;
+use cenote_control::look::{self, Look, Uses};
 use cenote_control::plan::VdevPlan;
 use cenote_control::report::{PoolReport, VdevReport};
 use cenote_control::terminal;
@@ -52,7 +53,7 @@ fn take_in(command: &str, arguments: &[String]) -> ExitCode {
     };
     let client = Client::default();
     let line = common::history_line("zpool", command, arguments);
-    let device = match new_device(&client, &parsed, (pool, old, new)) {
+    let device = match new_device(&client, (&parsed, replaces), (pool, old, new)) {
         Ok(device) => VdevPlan { ashift, ..device },
         Err(message) => return refuse(&message),
     };
@@ -82,16 +83,17 @@ fn refuse(message: &str) -> ExitCode {
 /// The device that comes in, checked; without `new`, what is at the place of `old`.
 fn new_device(
     client: &Client,
-    parsed: &Parsed,
+    (parsed, replaces): (&Parsed, bool),
     (pool, old, new): (&str, &str, Option<&str>),
 ) -> Result<VdevPlan, String> {
     if let Some(problem) = common::name_problem(pool) {
         return Err(format!("cannot open '{pool}': {problem}"));
     }
     let report = client.pool_report(pool).map_err(|failure| failure.message)?;
+    let there = find(&report, old);
     let place = match new {
         Some(new) => new.to_owned(),
-        None => find(&report, old)
+        None => there
             .and_then(|node| node.path.clone())
             .ok_or_else(|| format!("cannot replace {old} with {old}: no such device in pool"))?,
     };
@@ -109,7 +111,13 @@ fn new_device(
         return Ok(device.clone());
     }
     let force = parsed.has('f');
-    create::refuse(&create::checked(&plan, force)?, force)?;
+    let mut uses: Uses = look::ask(&Look::Uses(plan.clone()))?;
+    // A member that was overwritten is open in the pool, which decides whether it can do without.
+    let path = device.path.as_deref().unwrap_or_default();
+    if replaces && there.is_some_and(|node| vdev_name::answers_to(node, path)) {
+        uses.open.clear();
+    }
+    create::refuse(&uses.left(force), force)?;
     Ok(device.clone())
 }
 

@@ -61,6 +61,11 @@ impl InUse {
         *self == Self::default()
     }
 
+    /// A process has it open, and nothing else is known of it: no pool by its labels, no mount.
+    pub fn is_only_open(&self) -> bool {
+        self.pool.is_none() && self.holder == Some(Holder::Process)
+    }
+
     /// Why the device at `path` is not to be taken, in OpenZFS's words; `None` if it may be.
     ///
     /// `force` is `-f`: it overrides everything but what holds the device now. `spare` allows a hot

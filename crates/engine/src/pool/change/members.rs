@@ -248,8 +248,8 @@ impl LivePool {
             true => Some(self.auxiliary_label(AuxiliaryKind::Spare, gone.guid)),
             false => before.topology().label(&facts, gone.guid),
         };
-        if let (Ok(own), Some(label)) = (device_of(&before, gone.guid), label) {
-            self.forget_device(&own.device, label);
+        if let (Some(device), Some(label)) = (before.device_of(gone.guid), label) {
+            self.forget_device(&device, label);
         }
         Ok(())
     }

@@ -2,10 +2,15 @@
 //!
 //! Invariant: as in [`super`].
 
+use std::path::Path;
+
 use cenote_control::plan::VdevPlan;
 use cenote_control::protocol::Failure;
+use cenote_device::partition_path;
+use cenote_engine::pool::in_use::device_in_use;
 use cenote_engine::vdev::VdevState;
 use cenote_engine::{Error, ErrorKind};
+use cenote_format::Guid;
 
 use super::{Doing, Order, Warnings};
 
@@ -44,6 +49,24 @@ impl<'a> TakeIn<'a> {
     ) -> Box<dyn Order + 'a> {
         Box::new(Self { other, device, replaces, sequential })
     }
+
+    /// Whether the new device is what the pool has open as the other one, and says of itself that it is no pool's.
+    fn is_overwritten(&self, doing: &Doing<'_>, other: Guid) -> bool {
+        let Some(path) = self.device.path.as_deref().map(Path::new) else { return false };
+        let place = match self.device.whole_disk {
+            true => partition_path(path, 1),
+            false => path.to_owned(),
+        };
+        let vdevs = doing.pool.vdevs();
+        let status = vdevs.status();
+        let own = status.as_ref().and_then(|root| root.find(other));
+        let is_open = own.is_some_and(|own| own.condition.state.is_readable());
+        let is_there = vdevs
+            .topology()
+            .find(other)
+            .is_some_and(|leaf| leaf.path.as_deref().map(Path::new) == Some(place.as_path()));
+        is_open && is_there && device_in_use(&place).is_ok_and(|found| found.is_only_open())
+    }
 }
 
 impl Order for TakeIn<'_> {
@@ -66,7 +89,15 @@ impl Order for TakeIn<'_> {
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
         let other = doing.device(self.other)?;
         let how = (self.replaces, self.sequential);
-        doing.simply(doing.service.changes.take_in(other, self.device, how))
+        let rests = self.replaces && self.is_overwritten(doing, other);
+        if rests {
+            doing.simply(doing.engine(|live| live.offline(other, true)))?;
+        }
+        let taken = doing.service.changes.take_in(other, self.device, how);
+        if rests && taken.is_err() {
+            doing.simply(doing.engine(|live| live.online(other).map(drop)))?;
+        }
+        doing.simply(taken)
     }
 }
 
