@@ -39,6 +39,13 @@ pub(super) fn own_words(error: &Error) -> Option<String> {
     }
 }
 
+/// Whether a device is open and may be read.
+fn is_readable(doing: &Doing<'_>, device: Guid) -> bool {
+    let status = doing.pool.vdevs().status();
+    let own = status.as_ref().and_then(|root| root.find(device));
+    own.is_some_and(|own| own.condition.state.is_readable())
+}
+
 impl<'a> TakeIn<'a> {
     /// The order: whether the device takes the place of the other, and gets everything in the order of the
     /// disks.
@@ -58,14 +65,11 @@ impl<'a> TakeIn<'a> {
             false => path.to_owned(),
         };
         let vdevs = doing.pool.vdevs();
-        let status = vdevs.status();
-        let own = status.as_ref().and_then(|root| root.find(other));
-        let is_open = own.is_some_and(|own| own.condition.state.is_readable());
-        let is_there = vdevs
-            .topology()
-            .find(other)
-            .is_some_and(|leaf| leaf.path.as_deref().map(Path::new) == Some(place.as_path()));
-        is_open && is_there && device_in_use(&place).is_ok_and(|found| found.is_only_open())
+        let old = vdevs.topology().find(other).and_then(|leaf| leaf.path.as_deref());
+        let is_there = old.map(Path::new) == Some(place.as_path());
+        is_there
+            && is_readable(doing, other)
+            && device_in_use(&place).is_ok_and(|found| found.is_only_open())
     }
 }
 
@@ -178,9 +182,7 @@ impl Order for Online<'_> {
 
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
         let device = doing.device(self.device)?;
-        let status = doing.pool.vdevs().status();
-        let before = status.as_ref().and_then(|root| root.find(device));
-        let was_readable = before.is_some_and(|own| own.condition.state.is_readable());
+        let was_readable = is_readable(doing, device);
         let mut state = VdevState::Online;
         let done = doing.engine(|live| {
             state = live.online(device)?;
