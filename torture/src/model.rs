@@ -171,8 +171,8 @@ pub struct Partial {
     pub raw: bool,
     /// It becomes a new filesystem.
     pub is_new: bool,
-    /// It was begun with `-F`.
-    pub force: bool,
+    /// The guid of the snapshot that it goes behind: with `-F` newer ones give way to it.
+    pub behind: u64,
 }
 
 /// What a pool is made of besides its files.

@@ -102,7 +102,11 @@ impl Runner {
             from,
             raw: has(RAW) && self.setup.encrypted,
             is_new: over.is_none(),
-            force: has(FORCE),
+            behind: match head.filter(|_| from != 0 && !has(FORCE)) {
+                None => from,
+                // Nothing was changed since `from`, or this is refused, as it is without a newest one.
+                Some(head) => self.newest_snapshot(head).unwrap_or(from),
+            },
         };
         self.travel(Journey {
             head,
@@ -145,6 +149,15 @@ impl Runner {
         };
         let since = common(&catalog, &source, &head)?;
         Ok((source, since, None, head_id))
+    }
+
+    /// The guid of the newest snapshot of a head.
+    fn newest_snapshot(&self, head: ObjectId) -> Verdict<u64> {
+        let catalog = self.live.pool().catalog();
+        let newest = catalog
+            .dataset_by_id(head)
+            .and_then(|head| catalog.dataset_by_id(head.phys.previous_snapshot));
+        newest.map(|one| one.phys.guid.0).map_err(|error| format!("the newest snapshot: {error}"))
     }
 
     /// The stream of a snapshot; `None` if it cannot be had, for a good reason.
@@ -355,14 +368,13 @@ impl Runner {
     fn arrived(&self, target: &str, fresh: u64, journey: &Journey) -> Verdict<PoolState> {
         let partial = &journey.partial;
         let mut next = self.state();
-        // Begun without -F it goes behind what is newer, which stays: nothing was changed since.
-        if let Some(head) = journey.head.filter(|_| partial.from != 0 && partial.force) {
+        if let Some(head) = journey.head.filter(|_| partial.from != 0 && journey.force) {
             let catalog = self.live.pool().catalog();
             let all = catalog.dataset_by_id(head).and_then(|head| catalog.snapshots(&head));
             let all = all.map_err(|error| format!("the snapshots of '{target}': {error}"))?;
-            let from = all.iter().find(|one| one.phys.guid.0 == partial.from);
-            let from = from.map_or(u64::MAX, |from| from.phys.creation_txg.0);
-            for newer in all.iter().filter(|one| one.phys.creation_txg.0 > from) {
+            let behind = all.iter().find(|one| one.phys.guid.0 == partial.behind);
+            let behind = behind.map_or(u64::MAX, |behind| behind.phys.creation_txg.0);
+            for newer in all.iter().filter(|one| one.phys.creation_txg.0 > behind) {
                 next.snapshots.remove(&newer.name.to_string());
             }
         }
