@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
+use crate::budget::Budget;
 use crate::left_behind;
 use crate::plan::CreatePool;
 use crate::protocol::{Failure, FailureKind};
@@ -125,6 +126,7 @@ pub fn start(request: &Beginning) -> Result<(), Failure> {
     let mut child = Command::new(program)
         .args([COMMAND, request.name()])
         .current_dir("/")
+        .envs(Budget::now().variable())
         .env("CENOTE_RUN_DIR", &directory)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

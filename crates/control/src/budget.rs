@@ -54,6 +54,12 @@ impl Budget {
         }
     }
 
+    /// A variable that the process of a pool with such a share is started with. What is free goes back to the
+    /// system at once: threads that wait keep it otherwise, and those of many mounts keep a third of a small share.
+    pub fn variable(&self) -> Option<(&'static str, &'static str)> {
+        (!self.huge_pages).then_some(("MIMALLOC_PURGE_DELAY", "0"))
+    }
+
     /// The share of this process as things are.
     pub fn now() -> Self {
         Self::of(
@@ -169,11 +175,13 @@ mod tests {
         let large = Budget::of(16 << 30, 1);
         assert_eq!((large.cache, large.threads, large.buffers), (4 << 30, 64, (16 << 30) / 80));
         assert_eq!((large.all_threads, large.huge_pages), (1024, true));
+        assert_eq!(large.variable(), None);
         assert_eq!(Budget::of(1 << 40, 1).dirty, 4 << 30);
         assert_eq!(Budget::of(16 << 30, 4), Budget::of(4 << 30, 1));
         let small = Budget::of(300 << 20, 1);
         let threads = (small.threads as u64) << 20;
         assert_eq!((small.all_threads, small.huge_pages), (75, false));
+        assert!(small.variable().is_some());
         let most = small.cache + 2 * small.dirty + small.in_flight + small.buffers + threads;
         assert!(most < 160 << 20, "half of a small group is left for what cannot be cut: {most}");
     }

@@ -80,7 +80,10 @@ impl LivePool {
             });
             let words = "started discarding checkpointed state from the pool";
             change.log_event("spa discard checkpoint", None, words)
-        })
+        })?;
+        // Resilvers so far left out what only the checkpoint knew, so devices still count as lacking.
+        self.resilver_now();
+        Ok(())
     }
 
     /// What is to be refused while there is a checkpoint, or what is left of one.
