@@ -176,11 +176,8 @@ fn begin_new(
             live.make_sealed_dataset(change, &new, facts.kind, seals)?
         }
         None => {
-            let encryption = match order.unencrypted {
-                true => Encryption::Off,
-                false => Encryption::Inherited,
-            };
-            live.make_encrypted_dataset(change, &new, &encryption, facts.kind, |_, _| Ok(()))?
+            let encryption = &order.encryption;
+            live.make_encrypted_dataset(change, &new, encryption, facts.kind, |_, _| Ok(()))?
         }
     };
     activate_told(change, facts, made.dataset)?;
