@@ -124,6 +124,8 @@ pub struct ReceiveOrder {
     pub encryption: Encryption,
     /// Who makes a new dataset.
     pub creator: Option<u32>,
+    /// Limits on numbers of filesystems and snapshots do not count.
+    pub beyond_limits: bool,
     /// Local values of properties that a new dataset begins with, checked already.
     pub local: Vec<PropertyInput>,
     /// Values that came with the stream: they take the place of all that were received before. `None`: the

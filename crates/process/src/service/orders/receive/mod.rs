@@ -525,6 +525,7 @@ impl Session<'_> {
             force: request.force,
             resumable: request.resumable,
             creator: Some(self.doing.who.uid()),
+            beyond_limits: self.doing.who.uid() == 0,
             local: if is_top { given } else { Vec::new() },
             encryption,
             excluded,
