@@ -21,9 +21,9 @@ impl Runner {
     /// A leaf rests, and a hot spare stands in for it, a distributed one where there is one. Then the leaf comes
     /// back, and the spare goes back by itself; or the leaf leaves for good (`stays`) and replaces the spare.
     pub(crate) fn spared(&mut self, which: u8, stays: bool, fill: u32) -> Verdict {
-        let Some((path, kind)) = self.member(which).filter(|_| self.are_well()) else {
-            return self.pass();
-        };
+        // What is damaged everywhere counts as missing as long as a device rests that might have it.
+        let may = self.are_well() && self.model.damaged.is_empty();
+        let Some((path, kind)) = self.member(which).filter(|_| may) else { return self.pass() };
         let own = self.guid_of(&path);
         if !self.spare_leaves()? {
             return Ok(());
