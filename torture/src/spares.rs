@@ -120,10 +120,12 @@ impl Runner {
             return Ok(false);
         }
         // One that took a place for good is a spare no more.
-        self.ordered(|runner| match runner.live.remove_vdev(SPARE) {
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-            Err(error) if error.kind() == ErrorKind::Unsupported => Ok(()),
-            other => other,
-        })
+        let mark = self.model.mark();
+        match self.live.remove_vdev(SPARE) {
+            Ok(()) => self.model.acknowledge(&mark),
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Unsupported) => {}
+            Err(error) => return self.declined(&error).map(|()| false),
+        }
+        Ok(true)
     }
 }
