@@ -321,6 +321,9 @@ fn life(random: &mut Random, theme: Theme) -> Step {
             seed: fill(random),
         },
         17 => Step::Blink { skip: random.below(400) as u16, reads: random.pick(&[1, 4, 40, 400]) },
+        16 if random.percent(40) => {
+            Step::Spared { which: any(random), stays: random.percent(40), fill: fill(random) }
+        }
         15..=16 => Step::Members { what: any(random), which: any(random), fill: fill(random) },
         12..=14 => Step::Scan { what: any(random), groups: random.pick(&[0, 2, 60, 60]) },
         0..=1 => Step::Export,

@@ -23,6 +23,7 @@ pub mod plan;
 pub mod random;
 pub mod run;
 mod scans;
+mod spares;
 mod tops;
 mod travel;
 

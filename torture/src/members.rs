@@ -18,7 +18,7 @@ use crate::run::{Runner, Verdict};
 /// Bytes by which disks grow: more than a metaslab of any of these pools.
 const GROWTH: u64 = 96 << 20;
 /// Groups within which a resilver of a small pool ends.
-const GROUPS: usize = 80;
+pub(crate) const GROUPS: usize = 80;
 /// Groups within which the blocks of a small RAID-Z are spread over one device more.
 const SPREAD: usize = 1_200;
 
@@ -26,17 +26,12 @@ impl Runner {
     /// Lets one leaf rest or count as faulty, be replaced and come back, have another beside it, be initialized
     /// or trimmed; or all disks grow, or a RAID-Z is spread over one more.
     pub(crate) fn members(&mut self, what: u8, which: u8, fill: u32) -> Verdict {
-        // Without others nobody could do without it.
-        // As long as there is a checkpoint, no device is said to have what it missed.
-        let space = self.live.pool().space().map_err(|error| error.to_string())?;
-        let is_well = space.checkpoint.is_none()
-            && self.troubles.is_empty()
-            && !self.rotten
-            && self.live.vdevs().missed().is_empty();
-        let chosen = self.member(which);
-        let (Some((path, kind)), true) = (chosen, is_well && !self.rotten_labels) else {
+        let Some((path, kind)) = self.member(which).filter(|_| self.are_well()) else {
             return self.pass();
         };
+        if !self.spare_leaves()? {
+            return Ok(());
+        }
         let done = match what % 6 {
             0 => self.rests(&path, what > 127, fill)?,
             3 => self.is_faulted(&path, what > 127, fill)?,
@@ -57,8 +52,16 @@ impl Runner {
         Ok(())
     }
 
+    /// No device lacks anything, and any can be done without.
+    pub(crate) fn are_well(&self) -> bool {
+        // As long as there is a checkpoint, no device is said to have what it missed.
+        let has_checkpoint = self.live.pool().space().is_ok_and(|space| space.checkpoint.is_some());
+        let ails = !self.troubles.is_empty() || self.rotten || self.rotten_labels;
+        !has_checkpoint && !ails && self.live.vdevs().missed().is_empty()
+    }
+
     /// A leaf below a vdev that makes up for its loss, and the kind of that.
-    fn member(&self, which: u8) -> Option<(String, VdevKind)> {
+    pub(crate) fn member(&self, which: u8) -> Option<(String, VdevKind)> {
         let vdevs = self.live.vdevs();
         let leaves = vdevs.topology().tops().iter().flat_map(|top| {
             top.devices()
@@ -71,11 +74,11 @@ impl Runner {
     }
 
     /// A leaf has left together with the vdev it belonged to, which was being emptied.
-    fn has_left(&self, leaf: Guid) -> bool {
+    pub(crate) fn has_left(&self, leaf: Guid) -> bool {
         self.live.vdevs().topology().find(leaf).is_none()
     }
 
-    fn guid_of(&self, path: &str) -> Guid {
+    pub(crate) fn guid_of(&self, path: &str) -> Guid {
         let vdevs = self.live.vdevs();
         let mut leaves = vdevs.topology().root().devices();
         let own = leaves.find(|leaf| leaf.path.as_deref() == Some(path));
@@ -83,7 +86,7 @@ impl Runner {
     }
 
     /// What an order about devices came to: true if it was done.
-    fn ordered(&mut self, order: impl FnOnce(&Self) -> Result<()>) -> Verdict<bool> {
+    pub(crate) fn ordered(&mut self, order: impl FnOnce(&Self) -> Result<()>) -> Verdict<bool> {
         let mark = self.model.mark();
         match order(self) {
             Ok(()) => {
@@ -202,7 +205,7 @@ impl Runner {
         Err(format!("after {GROUPS} groups {path} is not done"))
     }
 
-    fn change_places(&mut self, old: &str, new: &str, fill: u32) -> Verdict<bool> {
+    pub(crate) fn change_places(&mut self, old: &str, new: &str, fill: u32) -> Verdict<bool> {
         let newcomer = Newcomer {
             beside: self.guid_of(old),
             leaf: leaf(new.as_ref()),
@@ -283,7 +286,7 @@ impl Runner {
     }
 
     /// Something is written while not all devices have everything.
-    fn touch(&mut self, fill: u32) -> Verdict {
+    pub(crate) fn touch(&mut self, fill: u32) -> Verdict {
         let set = self.set(0).1;
         if let Some((_, file)) = self.file(set, fill as u8) {
             self.write_at(set, file, 0, &bytes(30_000, fill, false))?;
@@ -292,7 +295,7 @@ impl Runner {
     }
 
     /// Waits until all devices have everything, and those that were replaced have left.
-    fn made_whole(&mut self) -> Verdict {
+    pub(crate) fn made_whole(&mut self) -> Verdict {
         self.ordered(|runner| runner.live.scan(ScanOrder::Begin(ScanKind::Resilver)))?;
         for _ in 0..GROUPS {
             self.live.let_replaced_go();

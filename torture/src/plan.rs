@@ -254,6 +254,12 @@ pub enum Step {
         which: u8,
         fill: u32,
     },
+    /// A hot spare stands in for a leaf; then that comes back, or leaves for good (`stays`).
+    Spared {
+        which: u8,
+        stays: bool,
+        fill: u32,
+    },
     /// A top-level vdev begins to leave, or goes on; then so many groups, and it comes to its end (`end` 0
     /// or 1; 1: it is added again), is given up (2), or is left where it is.
     Evacuate {

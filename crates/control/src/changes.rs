@@ -241,6 +241,7 @@ impl Change {
         match self {
             Change::CreateDataset(new) | Change::Clone { new, .. } => new.key.is_some(),
             Change::ChangeKey { key, .. } => key.is_some(),
+            Change::Receive(request) => request.key.is_some(),
             _ => false,
         }
     }
@@ -250,6 +251,7 @@ impl Change {
         match self {
             Change::CreateDataset(new) | Change::Clone { new, .. } => new.key.as_mut(),
             Change::ChangeKey { key, .. } => key.as_mut(),
+            Change::Receive(request) => request.key.as_mut(),
             _ => None,
         }
     }
@@ -310,7 +312,7 @@ pub enum ReceivedNames {
 }
 
 /// What `zfs receive` asks for.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ReceiveRequest {
     /// Filesystem, volume or snapshot.
     pub target: String,
@@ -334,8 +336,8 @@ pub struct ReceiveRequest {
     pub excluded: Vec<String>,
     /// Snapshot that a new dataset is cloned from (`-o origin=`).
     pub origin: Option<String>,
-    /// A new dataset is not encrypted (`-o encryption=off`).
-    pub unencrypted: bool,
+    /// Key, if a new dataset becomes an encryption root (`-o encryption=on`).
+    pub key: Option<NewKey>,
     /// Damaged blocks of the target, a snapshot, are made right (`-c`).
     pub corrective: bool,
 }

@@ -366,3 +366,25 @@ fn who_may_only_append_takes_nothing_back() {
         assert!(well || said.contains("permission denied"), "{arguments:?}: {said}");
     }
 }
+
+#[test]
+fn limits_on_numbers_do_not_bind_root() {
+    let Some(bench) = home() else { return };
+    let user = ALICE.to_string();
+    let all = "create,mount,snapshot";
+    bench.cenote(&["zfs", "allow", "-u", &user, all, "tank/home/alice"]);
+    let limits = ["zfs", "set", "filesystem_limit=1", "snapshot_limit=1"];
+    bench.cenote(&[&limits[..], &["tank/home/alice"]].concat());
+    bench.as_alice(&["zfs", "snapshot", "tank/home/alice@one"]);
+    bench.as_alice(&["zfs", "create", "tank/home/alice/one"]);
+    for order in
+        [["zfs", "snapshot", "tank/home/alice@two"], ["zfs", "create", "tank/home/alice/two"]]
+    {
+        bench.denied_to(ALICE, &order);
+        bench.cenote(&order);
+    }
+    let counts = ["zfs", "get", "-Hp", "-o", "value", "filesystem_count,snapshot_count"];
+    assert_eq!(bench.cenote(&[&counts[..], &["tank/home/alice"]].concat()), "2\n2\n");
+    bench.cenote(&["zpool", "export", "tank"]);
+    bench.zdb();
+}

@@ -151,3 +151,65 @@ fn attributes_stay_where_blocks_that_come_sealed_grow() {
     bench.cenote(&["zpool", "export", "tank"]);
     bench.zdb();
 }
+
+#[test]
+fn what_is_received_may_become_encrypted() {
+    let Some((bench, devices)) = Bench::mounting(1) else { return };
+    bench.create(&[&devices[0]]);
+    std::fs::write(bench.at("key"), [7; 32]).unwrap();
+    let location = format!("keylocation=file://{}", bench.at("key").display());
+    let how = ["-o", "encryption=on", "-o", "keyformat=raw", "-o", &location];
+    let to = |target| [&how[..], &[target]].concat();
+    let [full, next] = bench.two_streams();
+    let shown = |name: &str| {
+        let names = "encryption,keyformat,encryptionroot,keystatus,keylocation";
+        let said = bench.cenote(&["zfs", "get", "-H", "-o", "value", names, name]);
+        said.lines().collect::<Vec<_>>().join(" ")
+    };
+    let own = |root: &str| {
+        let location = &location["keylocation=".len()..];
+        format!("aes-256-gcm raw {root} available {location}")
+    };
+    bench.received(&to("tank/e"), &full);
+    assert_eq!(shown("tank/e"), own("tank/e"));
+    bench.received(&["tank/e"], &next);
+    let refused = |words: &[&str], stream: &[u8], reason: &str| {
+        let output = bench.receive(words, stream);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(said.trim_end(), format!("cannot receive: {reason}"), "{words:?}");
+    };
+    let set = "encryption property 'encryption' cannot be set";
+    bench.cenote(&["zfs", "rollback", "-r", "tank/e@one"]);
+    refused(&to("tank/e"), &next, &format!("{set} for incremental streams."));
+    bench.received(&["tank/e"], &next);
+    let raw = bench.stream(&["-w", "tank/e@two"]);
+    refused(&to("tank/f"), &raw, &format!("{set} or excluded for raw streams."));
+    let no_format = "Keyformat required for new encryption root.";
+    refused(&["-o", "encryption=on", "tank/f"], &full, no_format);
+    let typed = "Cannot use 'prompt' keylocation because stdin is in use.";
+    refused(&["-o", "encryption=on", "-o", "keyformat=passphrase", "tank/f"], &full, typed);
+
+    // Below what is encrypted the key is that of the place, also for all of a package.
+    bench.received(&["-o", "encryption=on", "tank/e/below"], &full);
+    assert!(shown("tank/e/below").starts_with("aes-256-gcm raw tank/e available"));
+    bench.cenote(&["zfs", "create", "tank/a/b"]);
+    std::fs::write(bench.at("mnt/tank/a/b/file"), noise(200_000, 5)).unwrap();
+    bench.cenote(&["zfs", "snapshot", "-r", "tank/a@three"]);
+    bench.received(&to("tank/p"), &bench.stream(&["-R", "tank/a@three"]));
+    assert_eq!(shown("tank/p"), own("tank/p"));
+    assert!(shown("tank/p/b").starts_with("aes-256-gcm raw tank/p available"));
+
+    bench.cenote(&["zpool", "export", "tank"]);
+    bench.zdb();
+    bench.import();
+    assert!(shown("tank/e").contains(" unavailable "));
+    bench.cenote(&["zfs", "load-key", "-a"]);
+    bench.cenote(&["zfs", "mount", "-a"]);
+    let files =
+        [("e", 500_000, 2), ("e/below", 300_000, 1), ("p", 500_000, 2), ("p/b", 200_000, 5)];
+    for (name, size, seed) in files {
+        let found = std::fs::read(bench.at("mnt/tank").join(name).join("file")).unwrap();
+        assert!(found == noise(size, seed), "{name}");
+    }
+    bench.cenote(&["zpool", "destroy", "tank"]);
+}

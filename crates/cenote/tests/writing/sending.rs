@@ -5,7 +5,7 @@
 use std::fs::{self, File};
 use std::process::{Command, Stdio};
 
-use super::Bench;
+use super::{Bench, noise};
 
 impl Bench {
     /// Sends into a file; standard error.
@@ -173,6 +173,35 @@ fn what_is_sent_stays_and_who_stops_reading_ends_it() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && said.contains("Broken pipe"), "{said}");
     bench.cenote(&["zfs", "destroy", "tank/a@huge"]);
+    bench.cenote(&["zpool", "export", "tank"]);
+    bench.zdb();
+}
+
+#[test]
+fn what_was_cloned_in_between_goes_along() {
+    let Some((bench, devices)) = Bench::mounting(1) else { return };
+    bench.create(&[&devices[0]]);
+    bench.cenote(&["zfs", "create", "-p", "tank/t/a"]);
+    let file = |dataset: &str| bench.at("mnt/tank").join(dataset).join("file");
+    fs::write(file("t/a"), noise(200_000, 1)).unwrap();
+    bench.cenote(&["zfs", "snapshot", "-r", "tank/t@one"]);
+    bench.received(&["-u", "tank/copy"], &bench.stream(&["-R", "tank/t@one"]));
+    for (seed, name) in [(2, "passed-over"), (3, "cloned"), (4, "later")] {
+        fs::write(file("t/a"), noise(200_000, seed)).unwrap();
+        bench.cenote(&["zfs", "snapshot", &format!("tank/t/a@{name}")]);
+    }
+    bench.cenote(&["zfs", "clone", "tank/t/a@cloned", "tank/t/clone"]);
+    bench.cenote(&["zfs", "snapshot", "-r", "tank/t@two"]);
+    let stream = bench.stream(&["-R", "-i", "@one", "tank/t@two"]);
+    bench.received(&["-u", "tank/copy"], &stream);
+    let names = bench.cenote(&["zfs", "list", "-Hr", "-t", "snapshot", "-o", "name", "tank/copy"]);
+    let wanted = ["@one", "@two", "/a@one", "/a@cloned", "/a@two", "/clone@two"];
+    let wanted: Vec<String> = wanted.iter().map(|name| format!("tank/copy{name}")).collect();
+    assert_eq!(names.lines().collect::<Vec<_>>(), wanted);
+    assert_eq!(bench.value("origin", "tank/copy/clone"), "tank/copy/a@cloned");
+    bench.cenote(&["zfs", "mount", "-a"]);
+    assert!(fs::read(file("copy/a")).unwrap() == noise(200_000, 4));
+    assert!(fs::read(file("copy/clone")).unwrap() == noise(200_000, 3));
     bench.cenote(&["zpool", "export", "tank"]);
     bench.zdb();
 }

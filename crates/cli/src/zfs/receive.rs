@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use cenote_control::changes::{Change, ReceiveRequest, ReceivedNames};
 use cenote_control::client::Client;
-use cenote_control::plan::PropertySetting;
+use cenote_control::plan::{NewKey, PropertySetting};
 use cenote_control::protocol::Part;
 use cenote_control::report::DatasetKind;
 use cenote_control::terminal;
@@ -16,6 +16,7 @@ use cenote_control::terminal;
 use super::common::{self, fail};
 use crate::datasets::names;
 use crate::getopt::{Parsed, Spec};
+use crate::keys;
 use crate::settings::dataset::{self, Subject};
 use crate::usage::Tool;
 use crate::zpool::common::{change, history_line};
@@ -23,9 +24,6 @@ use crate::zpool::common::{change, history_line};
 const SPEC: Spec = Spec { letters: "o:x:dehMnuvFsAc", long: &[] };
 /// Property that is no property but a snapshot to clone from.
 const ORIGIN: &str = "origin";
-/// What a new dataset may be told not to take from the one above it.
-const ENCRYPTION: &str = "encryption";
-
 /// Runs the command.
 pub fn run(arguments: &[String]) -> ExitCode {
     let wrong = |message: &str| Tool::Zfs.wrong("receive", message);
@@ -86,28 +84,26 @@ fn request(client: &Client, parsed: &Parsed, target: &str) -> Result<ReceiveRequ
     let origin = pairs.iter().find(|(name, _)| name == ORIGIN).map(|(_, value)| value.clone());
     pairs.retain(|(name, _)| name != ORIGIN);
     let excluded: Vec<String> = parsed.arguments('x').map(str::to_owned).collect();
-    let before = pairs.len();
-    pairs.retain(|(name, value)| name != ENCRYPTION || value != "off");
-    let unencrypted = pairs.len() < before;
     for (place, name) in excluded.iter().enumerate() {
-        let is_off = unencrypted && name == ENCRYPTION;
         let is_again = excluded.iter().take(place).any(|other| other == name);
-        if is_off || is_again || pairs.iter().any(|(other, _)| other == name) {
+        if is_again || pairs.iter().any(|(other, _)| other == name) {
             return Err(format!("property '{name}' specified multiple times"));
         }
         if !dataset::is_property(name) && !name.contains(':') {
             return Err(format!("cannot receive: invalid property '{name}'"));
         }
     }
-    let properties = settings(client, target, &pairs)?;
+    let mut properties = settings(client, target, &pairs)?;
     let names = match (parsed.has('d'), parsed.has('e')) {
         (true, _) => ReceivedNames::WithoutPool,
         (_, true) => ReceivedNames::LastPart,
         _ => ReceivedNames::Exact,
     };
+    let key = key(client, target, names, &mut properties)?;
     Ok(ReceiveRequest {
         target: target.to_owned(),
         names,
+        key,
         verbose: parsed.has('v'),
         dry_run: parsed.has('n'),
         resumable: parsed.has('s'),
@@ -117,7 +113,6 @@ fn request(client: &Client, parsed: &Parsed, target: &str) -> Result<ReceiveRequ
         properties,
         excluded,
         origin,
-        unencrypted,
         corrective: parsed.has('c'),
     })
 }
@@ -137,6 +132,38 @@ fn settings(
         parsed.map_err(|words| format!("cannot receive: {words}"))
     };
     pairs.iter().map(parse).collect()
+}
+
+/// The key of what becomes an encryption root, which cannot be typed: the stream comes that way.
+fn key(
+    client: &Client,
+    target: &str,
+    names: ReceivedNames,
+    properties: &mut Vec<PropertySetting>,
+) -> Result<Option<NewKey>, String> {
+    let is_own = |setting: &PropertySetting| {
+        ["encryption", "keyformat", "pbkdf2iters"].contains(&setting.name.as_str())
+    };
+    if !properties.iter().any(is_own) {
+        return Ok(None);
+    }
+    let dataset = target.split('@').next().unwrap_or(target);
+    let above = match names {
+        ReceivedNames::Exact => dataset.rsplit_once('/').map_or(dataset, |(above, _)| above),
+        _ => dataset,
+    };
+    let found = common::open(client, above, &common::DATASETS, Some(0), &["encryption"]);
+    let found = found.ok().and_then(|all| all.into_iter().next());
+    let suite = found.as_ref().and_then(|above| above.properties.value("encryption"));
+    let location = properties.iter().find(|setting| setting.name == "keylocation");
+    let location = location.and_then(|setting| setting.value.text()).unwrap_or("prompt");
+    let is_root = properties.iter().any(|setting| setting.name == "keyformat");
+    if is_root && location == "prompt" {
+        let words = "Cannot use 'prompt' keylocation because stdin is in use.";
+        return Err(format!("cannot receive: {words}"));
+    }
+    let key = keys::new_key(dataset, properties, Some(suite.unwrap_or("off")));
+    key.map_err(|words| format!("cannot receive: {words}"))
 }
 
 /// Gives up what a receive has left.

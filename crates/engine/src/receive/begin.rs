@@ -48,8 +48,10 @@ impl Landing {
             (raw, Arc::new(seals))
         });
         let seals = raw.as_ref().map(|(_, seals)| seals.clone());
-        let Begun { head, target, bytes, refused } =
-            live.change(move |live, change| begin(live, change, &told, &wanted, seals))?;
+        let Begun { head, target, bytes, refused } = live.change(move |live, change| {
+            change
+                .beyond_limits(wanted.beyond_limits, || begin(live, change, &told, &wanted, seals))
+        })?;
         live.claim_received(head)?;
         let opened = live.pool().catalog().dataset_by_id(head).and_then(|dataset| match &raw {
             None => live.open_dataset(&dataset),
@@ -176,11 +178,8 @@ fn begin_new(
             live.make_sealed_dataset(change, &new, facts.kind, seals)?
         }
         None => {
-            let encryption = match order.unencrypted {
-                true => Encryption::Off,
-                false => Encryption::Inherited,
-            };
-            live.make_encrypted_dataset(change, &new, &encryption, facts.kind, |_, _| Ok(()))?
+            let encryption = &order.encryption;
+            live.make_encrypted_dataset(change, &new, encryption, facts.kind, |_, _| Ok(()))?
         }
     };
     activate_told(change, facts, made.dataset)?;

@@ -52,9 +52,11 @@ impl Landing {
             self.live.close_dataset(head)?;
         }
         let (facts, order) = (self.facts.clone(), self.order.clone());
-        let refused = self
-            .live
-            .change(move |live, change| end(live, change, (filled, target), &facts, &order))?;
+        let refused = self.live.change(move |live, change| {
+            change.beyond_limits(order.beyond_limits, || {
+                end(live, change, (filled, target), &facts, &order)
+            })
+        })?;
         self.is_over = true;
         self.live.release_received(filled);
         self.refused.extend(refused);

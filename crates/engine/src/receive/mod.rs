@@ -23,6 +23,7 @@ use crate::dataset::DatasetKind;
 use crate::dataset::change::{MosChange, NewKeys, PropertyInput, ResumeFacts};
 use crate::keys::ReceivedSeals;
 use crate::object::Object;
+use crate::pool::change::Encryption;
 use crate::pool::group::{LiveDataset, LivePool};
 
 pub use apply::{next_record, skip};
@@ -118,10 +119,13 @@ pub struct ReceiveOrder {
     pub force: bool,
     /// What was received stays if the stream is cut off.
     pub resumable: bool,
-    /// A new dataset is not encrypted, whatever the one above it is.
-    pub unencrypted: bool,
+    /// How a new dataset is encrypted, unless it comes raw or is a clone. `keylocation` of one with a key of its
+    /// own is among the local values.
+    pub encryption: Encryption,
     /// Who makes a new dataset.
     pub creator: Option<u32>,
+    /// Limits on numbers of filesystems and snapshots do not count.
+    pub beyond_limits: bool,
     /// Local values of properties that a new dataset begins with, checked already.
     pub local: Vec<PropertyInput>,
     /// Values that came with the stream: they take the place of all that were received before. `None`: the

@@ -401,6 +401,11 @@ fn snapshots_taken_at_once_keep_to_the_limit_above_them() {
     orders.snapshot(&both, Vec::new()).unwrap();
     let more = orders.snapshot(&["p/q@s".to_owned()], Vec::new()).unwrap_err();
     assert_eq!(more.kind(), ErrorKind::Quota);
+    // It does not hold for who may set it.
+    let beyond = || world.live.orders().beyond_limits();
+    beyond().snapshot(&["p/q@s".to_owned()], Vec::new()).unwrap();
+    let more = orders.snapshot(&["p/q/x@t".to_owned()], Vec::new()).unwrap_err();
+    assert_eq!(more.kind(), ErrorKind::Quota);
     world.survey("limits");
     world.finish();
 }

@@ -109,7 +109,10 @@ impl PoolChanges {
     /// # Errors
     /// As [`Self::live`].
     pub fn orders(&self, given: Given<'_>) -> Result<DatasetOrders<'_>> {
-        let orders = self.live()?.orders();
+        let mut orders = self.live()?.orders();
+        if given.user == 0 {
+            orders = orders.beyond_limits();
+        }
         Ok(match given.command {
             Some(line) => orders.given_by(line, given.user.into()),
             None => orders,

@@ -43,6 +43,7 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use cenote_format::bpobj::Space;
 use cenote_format::feature::Feature;
@@ -134,6 +135,8 @@ pub struct MosChange<'a> {
     names: Arc<Names>,
     /// Names that came or went, in lists of children and of snapshots.
     renamed: Mutex<BTreeMap<ObjectId, BTreeSet<String>>>,
+    /// What is done now heeds no limits on numbers of filesystems and snapshots.
+    beyond_limits: AtomicBool,
 }
 
 impl<'a> MosChange<'a> {
@@ -148,7 +151,8 @@ impl<'a> MosChange<'a> {
     ) -> Result<Self> {
         let (meter, names) = (Meter::of(mos, version)?, Arc::default());
         let renamed = Mutex::default();
-        Ok(Self { mos, tx, now, version, pool, hooks, meter, names, renamed })
+        let beyond_limits = AtomicBool::default();
+        Ok(Self { mos, tx, now, version, pool, hooks, meter, names, renamed, beyond_limits })
     }
 
     /// The same, with `names` found before.

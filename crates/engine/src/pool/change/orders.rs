@@ -88,6 +88,8 @@ pub struct DatasetOrders<'a> {
     command: Option<(String, u64)>,
     /// Made before.
     parents: Option<Parents>,
+    /// Limits on numbers of filesystems and snapshots do not count.
+    beyond_limits: bool,
     /// Done when the change is made.
     then: Option<Then>,
 }
@@ -98,7 +100,7 @@ type Then = Arc<dyn Fn() + Send + Sync>;
 impl LivePool {
     /// Orders about its datasets.
     pub fn orders(&self) -> DatasetOrders<'_> {
-        DatasetOrders { live: self, command: None, parents: None, then: None }
+        DatasetOrders { live: self, command: None, parents: None, beyond_limits: false, then: None }
     }
 }
 
@@ -121,6 +123,13 @@ impl DatasetOrders<'_> {
     #[must_use]
     pub fn with_parents(mut self, parents: Parents) -> Self {
         self.parents = Some(parents);
+        self
+    }
+
+    /// Limits on numbers of filesystems and snapshots do not hold for who may set them.
+    #[must_use]
+    pub fn beyond_limits(mut self) -> Self {
+        self.beyond_limits = true;
         self
     }
 
@@ -149,10 +158,12 @@ impl DatasetOrders<'_> {
         W: FnOnce(&LivePool, &MosChange<'_>) -> Result<T> + Send + 'static,
     {
         let (command, parents) = (self.command.clone(), self.parents.clone());
-        let then = self.then.clone();
+        let (then, lifted) = (self.then.clone(), self.beyond_limits);
         move |live, change| {
-            parents.map_or(Ok(()), |parents| parents.make(live, change))?;
-            let done = work(live, change)?;
+            let done = change.beyond_limits(lifted, || {
+                parents.map_or(Ok(()), |parents| parents.make(live, change))?;
+                work(live, change)
+            })?;
             if let Some((line, user)) = command
                 && let Err(error) = change.log_command(&line, user)
             {

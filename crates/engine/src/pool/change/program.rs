@@ -82,7 +82,10 @@ impl LivePool {
         watched: &mut dyn FnMut(),
         work: impl FnOnce(&ProgramGroup<'_>) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        self.change_by_steps(watched, move |live, change| work(&ProgramGroup { live, change }))
+        self.change_by_steps(watched, move |live, change| {
+            // Only root gives programs.
+            change.beyond_limits(true, || work(&ProgramGroup { live, change }))
+        })
     }
 
     /// Closes the heads that are open although nobody uses them, so that a program may take them away.

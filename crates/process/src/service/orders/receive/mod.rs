@@ -18,6 +18,7 @@ use cenote_control::protocol::{Failure, FailureKind, Part};
 use cenote_control::text::number;
 use cenote_engine::dataset::Known;
 use cenote_engine::dataset::change::PropertyInput;
+use cenote_engine::pool::change::Encryption;
 use cenote_engine::pool::group::LivePool;
 use cenote_engine::receive::{self, Landing, ReceiveOrder, StreamFacts, next_record};
 use cenote_engine::stream::StreamReader;
@@ -30,11 +31,14 @@ use super::destroy::needs_to_destroy;
 use super::{DENIED, Doing, Order, SUSPENDED, Warnings};
 use crate::service::datasets::{Datasets, Shown};
 use crate::service::delegation::{Need, above};
-use crate::service::settings::input;
+use crate::service::settings::{encryption_of, input};
 use names::{Destination, destination};
 use package::{Package, Sent};
 use source::Source;
 use words::{START, Speaking, unreadable};
+
+/// The property.
+const ENCRYPTION: &str = "encryption";
 
 pub(super) struct Receive<'a>(pub(super) &'a ReceiveRequest);
 
@@ -225,11 +229,13 @@ impl Session<'_> {
         }
         let origin = self.origin(begin, &speaking)?;
         let made = self.check(&plan, &speaking)?;
+        self.check_encryption(&plan, made)?;
         self.say_begin(&to, &facts);
         if request.dry_run {
             return self.skip();
         }
-        let mut order = self.order(&to, &facts, origin, made);
+        let order = self.order(&to, &facts, origin, made);
+        let mut order = order.map_err(|error| speaking.failed(&error))?;
         self.leave_out_denied(&mut order, made)?;
         let (begun, before) = (Instant::now(), self.reader.bytes());
         self.land(facts, order, &speaking, made)?;
@@ -427,6 +433,30 @@ impl Session<'_> {
         }
     }
 
+    /// Refuses orders about encryption where what comes has that settled already.
+    fn check_encryption(&self, plan: &Plan, made: bool) -> Result<(), Failure> {
+        let is_of_key = |name: &str| [ENCRYPTION, "keyformat", "pbkdf2iters"].contains(&name);
+        let request = self.request;
+        let set = request.properties.iter().map(|own| own.name.as_str());
+        let set = set.chain(request.key.iter().map(|_| "keyformat"));
+        let set = set.filter(|name| is_of_key(name)).min();
+        let excluded = request.excluded.iter().map(String::as_str).find(|name| is_of_key(name));
+        let refuse = |name: &str, words: &str| {
+            let reason = format!("encryption property '{name}' {words}");
+            Err(self.doing.refuse(FailureKind::Other, &reason))
+        };
+        // What is below the first of a package inherits.
+        match (set, excluded) {
+            (Some(name), _) | (None, Some(name)) if plan.is_raw => {
+                refuse(name, "cannot be set or excluded for raw streams.")
+            }
+            (Some(name), _) if !made && self.package.is_none() => {
+                refuse(name, "cannot be set for incremental streams.")
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn make_parents(&self, dataset: &str, speaking: &Speaking<'_>) -> Result<(), Failure> {
         let (doing, service) = (self.doing, self.doing.service);
         let shown = doing.shown()?;
@@ -463,16 +493,31 @@ impl Session<'_> {
         facts: &StreamFacts,
         origin: Option<String>,
         made: bool,
-    ) -> ReceiveOrder {
+    ) -> cenote_engine::Result<ReceiveOrder> {
         let request = self.request;
         let package = self.package.as_ref();
         let found = package.and_then(|package| package.of_snapshot(facts.to.0));
         let is_top = package.is_none_or(|package| !package.is_recursive)
             || found.is_none_or(|(sent, _)| sent.name == self.sent);
-        let given: Vec<PropertyInput> = request.properties.iter().map(input).collect();
+        let mut given: Vec<PropertyInput> = request.properties.iter().map(input).collect();
         let excluded = request.excluded.clone();
         let below = given.iter().filter(|_| !is_top).map(|given| given.name.clone());
         let inherited: Vec<String> = below.collect();
+        let encryption = match request.properties.iter().find(|own| own.name == ENCRYPTION) {
+            Some(own) if is_top => encryption_of(own.value.number(), request.key.as_ref())?,
+            None if is_top && request.key.is_some() => encryption_of(None, request.key.as_ref())?,
+            // The properties of what is encrypted come only with raw streams.
+            None if found.is_some()
+                && !excluded.iter().chain(&inherited).any(|name| name == ENCRYPTION) =>
+            {
+                Encryption::Off
+            }
+            _ => Encryption::Inherited,
+        };
+        given.retain(|input| input.name != ENCRYPTION);
+        if let Some(key) = request.key.as_ref().filter(|_| is_top) {
+            given.push(PropertyInput::text("keylocation", &key.location));
+        }
         let mut order = ReceiveOrder {
             dataset: to.dataset.clone(),
             snapshot: to.snapshot.clone(),
@@ -480,16 +525,14 @@ impl Session<'_> {
             force: request.force,
             resumable: request.resumable,
             creator: Some(self.doing.who.uid()),
+            beyond_limits: self.doing.who.uid() == 0,
             local: if is_top { given } else { Vec::new() },
-            unencrypted: request.unencrypted
-                // The properties of what is encrypted come only with raw streams.
-                || found.is_some()
-                    && !excluded.iter().chain(&inherited).any(|name| name == "encryption"),
+            encryption,
             excluded,
             inherited,
             ..ReceiveOrder::default()
         };
-        let Some((sent, snapshot)) = found else { return order };
+        let Some((sent, snapshot)) = found else { return Ok(order) };
         order.received.clone_from(&sent.properties);
         let has_location = order.local.iter().any(|input| input.name == "keylocation");
         if let Some(location) = sent.key_location.as_ref().filter(|_| made && !has_location)
@@ -501,7 +544,7 @@ impl Session<'_> {
         if !request.skip_holds {
             order.holds = sent.holds.get(snapshot).cloned().unwrap_or_default();
         }
-        order
+        Ok(order)
     }
 
     /// What who receives may not set or hold is left out, and he hears of it.
@@ -515,12 +558,14 @@ impl Session<'_> {
         };
         let there = self.received_before(&order.dataset)?;
         let kept = there.into_iter().filter(|name| !has(of(name))).collect();
+        // It goes with the key.
+        let is_of_key = |name: &str| made && name == "keylocation" && self.request.key.is_some();
         let mut denied = Vec::new();
         let received = order.received.as_mut();
         for list in [&mut order.local, &mut order.of_snapshot].into_iter().chain(received) {
             let (allowed, left) = std::mem::take(list)
                 .into_iter()
-                .partition(|one: &PropertyInput| has(of(&one.name)));
+                .partition(|one: &PropertyInput| is_of_key(&one.name) || has(of(&one.name)));
             let left: Vec<PropertyInput> = left;
             denied.extend(left.into_iter().map(|one| one.name));
             *list = allowed;

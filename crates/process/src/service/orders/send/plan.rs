@@ -266,8 +266,11 @@ impl Planner<'_> {
         // With all that is below, a new filesystem is sent from its beginning.
         let is_new = from.is_none() && self.request.recursive;
         if !self.request.intermediates && !is_new {
-            between
-                .retain(|one| one.id == to.id || from.as_ref().is_some_and(|it| it.id == one.id));
+            // What clones come from goes along: the clones are somewhere below.
+            let is_origin = |one: &Dataset| self.request.recursive && one.phys.children > 1;
+            let is_end =
+                |one: &Dataset| one.id == to.id || from.as_ref().is_some_and(|it| it.id == one.id);
+            between.retain(|one| is_end(one) || is_origin(one));
         }
         self.streams(&between, from.is_some(), origin.as_ref().filter(|_| is_new))?;
         if is_package(self.request) {
