@@ -18,7 +18,7 @@ use crate::run::{Runner, Verdict};
 /// Bytes by which disks grow: more than a metaslab of any of these pools.
 const GROWTH: u64 = 96 << 20;
 /// Groups within which a resilver of a small pool ends.
-pub(crate) const GROUPS: usize = 80;
+const GROUPS: usize = 80;
 /// Groups within which the blocks of a small RAID-Z are spread over one device more.
 const SPREAD: usize = 1_200;
 
@@ -26,7 +26,8 @@ impl Runner {
     /// Lets one leaf rest or count as faulty, be replaced and come back, have another beside it, be initialized
     /// or trimmed; or all disks grow, or a RAID-Z is spread over one more.
     pub(crate) fn members(&mut self, what: u8, which: u8, fill: u32) -> Verdict {
-        let Some((path, kind)) = self.member(which).filter(|_| self.are_well()) else {
+        let are_well = self.are_well()?;
+        let Some((path, kind)) = self.member(which).filter(|_| are_well) else {
             return self.pass();
         };
         if !self.spare_leaves()? {
@@ -53,11 +54,11 @@ impl Runner {
     }
 
     /// No device lacks anything, and any can be done without.
-    pub(crate) fn are_well(&self) -> bool {
+    pub(crate) fn are_well(&self) -> Verdict<bool> {
         // As long as there is a checkpoint, no device is said to have what it missed.
-        let has_checkpoint = self.live.pool().space().is_ok_and(|space| space.checkpoint.is_some());
+        let space = self.live.pool().space().map_err(|error| error.to_string())?;
         let ails = !self.troubles.is_empty() || self.rotten || self.rotten_labels;
-        !has_checkpoint && !ails && self.live.vdevs().missed().is_empty()
+        Ok(space.checkpoint.is_none() && !ails && self.live.vdevs().missed().is_empty())
     }
 
     /// A leaf below a vdev that makes up for its loss, and the kind of that.
@@ -74,7 +75,7 @@ impl Runner {
     }
 
     /// A leaf has left together with the vdev it belonged to, which was being emptied.
-    pub(crate) fn has_left(&self, leaf: Guid) -> bool {
+    fn has_left(&self, leaf: Guid) -> bool {
         self.live.vdevs().topology().find(leaf).is_none()
     }
 
@@ -297,9 +298,21 @@ impl Runner {
     /// Waits until all devices have everything, and those that were replaced have left.
     pub(crate) fn made_whole(&mut self) -> Verdict {
         self.ordered(|runner| runner.live.scan(ScanOrder::Begin(ScanKind::Resilver)))?;
+        self.resilver_until("devices still miss something", |runner| {
+            runner.live.let_replaced_go();
+            let vdevs = runner.live.vdevs();
+            Ok(vdevs.missed().is_empty() && vdevs.replaced().is_none())
+        })
+    }
+
+    /// Has devices get what they missed until that is so; `otherwise` says what is wrong if it never is.
+    pub(crate) fn resilver_until(
+        &mut self,
+        otherwise: &str,
+        is_so: impl Fn(&Self) -> Verdict<bool>,
+    ) -> Verdict {
         for _ in 0..GROUPS {
-            self.live.let_replaced_go();
-            if self.live.vdevs().missed().is_empty() && self.live.vdevs().replaced().is_none() {
+            if is_so(self)? {
                 return Ok(());
             }
             if self.live.is_scanning().is_none() {
@@ -308,6 +321,6 @@ impl Runner {
             self.group()?;
         }
         let missed = self.live.vdevs().missed();
-        Err(format!("after {GROUPS} groups devices still miss something: {missed:?}"))
+        Err(format!("after {GROUPS} groups {otherwise}: {missed:?}"))
     }
 }

@@ -6,12 +6,10 @@
 use cenote_device::SimDevice;
 use cenote_engine::ErrorKind;
 use cenote_engine::pool::change::{Additions, Newcomer};
-use cenote_engine::pool::group::{ScanKind, ScanOrder};
 use cenote_format::Guid;
 use cenote_format::config::{VdevConfig, VdevKind};
 
 use crate::disks::{NEWCOMER, leaf};
-use crate::members::GROUPS;
 use crate::run::{Runner, Verdict};
 
 /// The guid of the hot spare that is a disk.
@@ -22,7 +20,7 @@ impl Runner {
     /// back, and the spare goes back by itself; or the leaf leaves for good (`stays`) and replaces the spare.
     pub(crate) fn spared(&mut self, which: u8, stays: bool, fill: u32) -> Verdict {
         // What is damaged everywhere counts as missing as long as a device rests that might have it.
-        let may = self.are_well() && self.model.damaged.is_empty();
+        let may = self.are_well()? && self.model.damaged.is_empty();
         let Some((path, kind)) = self.member(which).filter(|_| may) else { return self.pass() };
         let own = self.guid_of(&path);
         if !self.spare_leaves()? {
@@ -96,20 +94,12 @@ impl Runner {
 
     /// Waits until the spare that stands in has everything.
     fn spare_has_all(&mut self) -> Verdict {
-        for _ in 0..GROUPS {
-            let Some(spare) = self.standing_in() else {
+        self.resilver_until("the spare still misses something", |runner| {
+            let Some(spare) = runner.standing_in() else {
                 return Err("the spare has left before its time".into());
             };
-            if self.live.vdevs().missed().iter().all(|(lacks, _)| *lacks != spare) {
-                return Ok(());
-            }
-            if self.live.is_scanning().is_none() {
-                self.ordered(|runner| runner.live.scan(ScanOrder::Begin(ScanKind::Resilver)))?;
-            }
-            self.group()?;
-        }
-        let missed = self.live.vdevs().missed();
-        Err(format!("after {GROUPS} groups the spare still misses something: {missed:?}"))
+            Ok(runner.live.vdevs().missed().iter().all(|(lacks, _)| *lacks != spare))
+        })
     }
 
     /// A cut may have gone back to where a spare stood in, or was there. Whether there is none any more.
@@ -122,7 +112,10 @@ impl Runner {
         // One that took a place for good is a spare no more.
         let mark = self.model.mark();
         match self.live.remove_vdev(SPARE) {
-            Ok(()) => self.model.acknowledge(&mark),
+            Ok(()) => {
+                self.model.acknowledge(&mark);
+                self.note_missed();
+            }
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Unsupported) => {}
             Err(error) => return self.declined(&error).map(|()| false),
         }

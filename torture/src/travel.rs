@@ -152,12 +152,10 @@ impl Runner {
     }
 
     /// The guid of the newest snapshot of a head.
-    fn newest_snapshot(&self, head: ObjectId) -> Verdict<u64> {
+    fn newest_snapshot(&self, head: ObjectId) -> Result<u64> {
         let catalog = self.live.pool().catalog();
-        let newest = catalog
-            .dataset_by_id(head)
-            .and_then(|head| catalog.dataset_by_id(head.phys.previous_snapshot));
-        newest.map(|one| one.phys.guid.0).map_err(|error| format!("the newest snapshot: {error}"))
+        let newest = catalog.dataset_by_id(head)?.phys.previous_snapshot;
+        Ok(catalog.dataset_by_id(newest)?.phys.guid.0)
     }
 
     /// The stream of a snapshot; `None` if it cannot be had, for a good reason.

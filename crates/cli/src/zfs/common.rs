@@ -67,6 +67,19 @@ pub fn exists(client: &Client, name: &str) -> bool {
     client.datasets(names::pool_of(name), &query).is_ok()
 }
 
+/// The encryption (`off` or a suite) of the nearest dataset above `name` that is there.
+pub fn encryption_above(client: &Client, name: &str) -> String {
+    let mut above = name;
+    while let Some((parent, _)) = above.rsplit_once('/') {
+        if let Ok(found) = open(client, parent, &DATASETS, Some(0), &["encryption"]) {
+            let suite = found.first().and_then(|parent| parent.properties.value("encryption"));
+            return suite.unwrap_or("off").to_owned();
+        }
+        above = parent;
+    }
+    "off".to_owned()
+}
+
 /// Gives an order that changes the pool `name` is in; says what goes wrong.
 pub fn change(client: &Client, name: &str, command: Option<String>, change: Change) -> bool {
     common::order(client, names::pool_of(name), &common::change(command, change))

@@ -186,18 +186,7 @@ fn key(
     if parents && common::exists(client, name) {
         return Ok(None);
     }
-    let mut above = name;
-    let mut found = None;
-    while let Some((parent, _)) = above.rsplit_once('/') {
-        let kinds = common::DATASETS;
-        if let Ok(all) = common::open(client, parent, &kinds, Some(0), &["encryption"]) {
-            found = all.into_iter().next();
-            break;
-        }
-        above = parent;
-    }
-    let suite = found.as_ref().and_then(|parent| parent.properties.value("encryption"));
-    keys::new_key(name, properties, Some(suite.unwrap_or("off")))
+    keys::new_key(name, properties, Some(&common::encryption_above(client, name)))
 }
 
 /// What `-v`, `-n` and `-P` show.

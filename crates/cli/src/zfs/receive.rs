@@ -148,13 +148,6 @@ fn key(
         return Ok(None);
     }
     let dataset = target.split('@').next().unwrap_or(target);
-    let above = match names {
-        ReceivedNames::Exact => dataset.rsplit_once('/').map_or(dataset, |(above, _)| above),
-        _ => dataset,
-    };
-    let found = common::open(client, above, &common::DATASETS, Some(0), &["encryption"]);
-    let found = found.ok().and_then(|all| all.into_iter().next());
-    let suite = found.as_ref().and_then(|above| above.properties.value("encryption"));
     let location = properties.iter().find(|setting| setting.name == "keylocation");
     let location = location.and_then(|setting| setting.value.text()).unwrap_or("prompt");
     let is_root = properties.iter().any(|setting| setting.name == "keyformat");
@@ -162,8 +155,12 @@ fn key(
         let words = "Cannot use 'prompt' keylocation because stdin is in use.";
         return Err(format!("cannot receive: {words}"));
     }
-    let key = keys::new_key(dataset, properties, Some(suite.unwrap_or("off")));
-    key.map_err(|words| format!("cannot receive: {words}"))
+    let above = match names {
+        ReceivedNames::Exact => common::encryption_above(client, dataset),
+        _ => common::encryption_above(client, &format!("{dataset}/-")),
+    };
+    keys::new_key(dataset, properties, Some(&above))
+        .map_err(|words| format!("cannot receive: {words}"))
 }
 
 /// Gives up what a receive has left.

@@ -503,16 +503,17 @@ impl Session<'_> {
         let excluded = request.excluded.clone();
         let below = given.iter().filter(|_| !is_top).map(|given| given.name.clone());
         let inherited: Vec<String> = below.collect();
-        let encryption = match request.properties.iter().find(|own| own.name == ENCRYPTION) {
-            Some(own) if is_top => encryption_of(own.value.number(), request.key.as_ref())?,
-            None if is_top && request.key.is_some() => encryption_of(None, request.key.as_ref())?,
-            // The properties of what is encrypted come only with raw streams.
-            None if found.is_some()
-                && !excluded.iter().chain(&inherited).any(|name| name == ENCRYPTION) =>
-            {
-                Encryption::Off
+        let setting = request.properties.iter().find(|own| own.name == ENCRYPTION);
+        let is_set = setting.is_some() || request.key.is_some();
+        let inherits = excluded.iter().chain(&inherited).any(|name| name == ENCRYPTION);
+        let encryption = match () {
+            // A key is made of a passphrase only where it is needed.
+            () if made && is_top && is_set => {
+                encryption_of(setting.and_then(|own| own.value.number()), request.key.as_ref())?
             }
-            _ => Encryption::Inherited,
+            // The properties of what is encrypted come only with raw streams.
+            () if found.is_some() && !inherits => Encryption::Off,
+            () => Encryption::Inherited,
         };
         given.retain(|input| input.name != ENCRYPTION);
         if let Some(key) = request.key.as_ref().filter(|_| is_top) {
