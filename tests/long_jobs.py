@@ -91,7 +91,7 @@ class Job:
         """What is under way, by `zpool status`."""
         told = ("in progress", "under way", "remove:", "Removal", "initializ", "trimm", "discarding", "Evacuation", "resilver", "scrub", "expan")
         # With -i and -t every device says whether it ever was.
-        idle = ("uninitialized", "untrimmed") if self.name not in ("initialize", "trim") else ("no such word",)
+        idle = ("uninitialized", "untrimmed") if self.name not in ("initialize", "trim") else ()
         lines = [line for line in text.splitlines() if any(word in line for word in told)]
         lines = [" ".join(line.split()) for line in lines if not any(word in line for word in idle)]
         return "; ".join(line for line in lines if "action:" not in line and "state may" not in line)[:220]
