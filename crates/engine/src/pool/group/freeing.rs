@@ -1,7 +1,8 @@
 //! What destroyed datasets and snapshots left is freed, a portion in each group: the job "freeing".
 //!
 //! Chapter 06, section 13. Invariant: what cannot be read stays queued, and keeps neither the pool nor
-//! the rest of the queue; it is tried again when the pool is opened and when something more is queued.
+//! the rest of the queue, also where devices that are away may have it; it is tried again when the pool is opened, when
+//! something more is queued, and after a resilver.
 
 use super::LivePool;
 use super::hooks::GroupHooks;
@@ -30,6 +31,7 @@ impl LivePool {
             let most = FREED_AT_ONCE.min(self.most_frees());
             let budget = Budget::blocks(most).sharing(&is_waited_for);
             let freeing = || change.process_async_destroy(&mut pass, budget);
+            let freeing = || self.outage.with_what_is_there(freeing);
             match self.all_or_nothing(txg, hooks, freeing) {
                 Ok(freed) => {
                     let done = u64::try_from(freed.space.used).unwrap_or(0);

@@ -5,7 +5,7 @@
 //! it is.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
@@ -66,6 +66,8 @@ pub(in crate::pool) struct Outage {
     mode: AtomicU8,
     /// The thread that writes groups.
     writer: Mutex<Option<ThreadId>>,
+    /// What it does now goes on without what it cannot read.
+    is_dispensable: AtomicBool,
     orders: Mutex<Orders>,
     ordered: Condvar,
     /// When something was last found damaged.
@@ -87,6 +89,7 @@ impl Outage {
             pipe,
             mode: AtomicU8::new(mode as u8),
             writer: Mutex::new(None),
+            is_dispensable: AtomicBool::new(false),
             orders: Mutex::default(),
             ordered: Condvar::new(),
             damaged: Mutex::new(None),
@@ -113,6 +116,14 @@ impl Outage {
         let writer = self.writer.lock().take();
         work();
         *self.writer.lock() = writer;
+    }
+
+    /// Does what goes on without blocks that cannot be read while devices are away: those do not suspend the pool.
+    pub(super) fn with_what_is_there<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.is_dispensable.store(true, Relaxed);
+        let done = work();
+        self.is_dispensable.store(false, Relaxed);
+        done
     }
 
     /// Something failed with `error`: suspends the pool and waits a little. Then it is to be tried
@@ -203,6 +214,9 @@ impl Patience for Outage {
             drop(damaged);
             std::thread::sleep(SECTOR_RETRY);
             return Wait::Again;
+        }
+        if !is_vital && self.is_dispensable.load(Relaxed) {
+            return Wait::No;
         }
         match self.pause(error) {
             Ok(()) => Wait::Anew,
