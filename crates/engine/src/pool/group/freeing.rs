@@ -2,7 +2,7 @@
 //!
 //! Chapter 06, section 13. Invariant: what cannot be read stays queued, and keeps neither the pool nor
 //! the rest of the queue, also where devices that are away may have it; it is tried again when the pool is opened, when
-//! something more is queued, and after a resilver.
+//! something more is queued, at `zpool clear`, and after a scrub or resilver.
 
 use super::LivePool;
 use super::hooks::GroupHooks;
