@@ -3,9 +3,10 @@
 //! Invariant: a leaf is matched by guid, never by path; a device whose verified labels do not say that
 //! it is this leaf is not opened. A device opened for writing is held exclusively, and its labels are
 //! looked at again after it is held. One that turns up although the search did not find it, or comes back, is
-//! refused if its newest state is not of the history that is written here. One that stands alone and comes
-//! back with an older state than was written to it is refused: nothing else has what it lacks. One that others
-//! stand in for lacks what was written since.
+//! refused if its newest state is not of the history that is written here. One that joined as a new device needs no
+//! labels then, but has them from the first group on: what comes back without them is another device. One that
+//! stands alone and comes back with an older state than was written to it is refused: nothing else has what it
+//! lacks. One that others stand in for lacks what was written since.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -22,7 +23,7 @@ use parking_lot::Mutex;
 use super::assemble::PoolCandidate;
 use super::choose::read_uberblocks;
 use super::discover::{FileOpener, FoundDevice, Opener};
-use super::found_labels::read_labels;
+use super::found_labels::{best_label, read_labels};
 use super::parallel;
 use super::validate::{Strictness, check_label};
 use crate::vdev::{Aux, Condition, LeafOpener, LeafUnavailable, VdevState};
@@ -268,6 +269,32 @@ impl HeldDevices {
         }
     }
 
+    /// A group was written since the device came into the pool.
+    fn has_written_to(&self, leaf: Guid) -> bool {
+        let joined = self.held.lock().get(&leaf).map_or(0, |held| held.joined);
+        self.newest.load(Relaxed) > joined
+    }
+
+    /// Refuses what is at the path of a device that joined in this life of the pool, and has labels by now, unless its
+    /// labels say that it is that device.
+    fn check_labelled(
+        &self,
+        leaf: &VdevConfig,
+        device: &dyn Device,
+    ) -> Result<(), LeafUnavailable> {
+        if !self.has_written_to(leaf.guid) {
+            return Ok(());
+        }
+        let labels =
+            read_labels(device).map_err(|error| LeafUnavailable::open_failed(error.to_string()))?;
+        let path = device.path().display().to_string();
+        match best_label(&labels, None).map(|label| label.config.guid) {
+            Some(guid) if guid == Some(leaf.guid) => Ok(()),
+            Some(_) => Err(foreign(format!("{path} is another device by now"))),
+            None => Err(LeafUnavailable::new(Aux::BadLabel, format!("no valid label on {path}"))),
+        }
+    }
+
     /// A device that was held before and comes back: the groups since its newest are not on it, whatever was
     /// written to it meanwhile. It is refused if no other has those.
     fn check_current(
@@ -276,12 +303,11 @@ impl HeldDevices {
         own: u64,
         device: &dyn Device,
     ) -> Result<(), LeafUnavailable> {
-        let joined = self.held.lock().get(&leaf.guid).map_or(0, |held| held.joined);
-        let newest = self.newest.load(Relaxed);
         // The intent log's devices may lack groups.
-        if newest <= joined || leaf.top.is_some_and(|top| top.is_log) {
+        if !self.has_written_to(leaf.guid) || leaf.top.is_some_and(|top| top.is_log) {
             return Ok(());
         }
+        let newest = self.newest.load(Relaxed);
         if own >= newest {
             return Ok(());
         }
@@ -372,6 +398,8 @@ impl HeldLeaves {
             let limit = leaves.strictness.limit.filter(|_| !returns);
             let strictness = Strictness { limit, ..leaves.strictness };
             leaves.check(leaf, &found, &strictness)?;
+        } else if returns {
+            self.devices.check_labelled(leaf, &*device)?;
         }
         let is_late = self.leaves.as_ref().is_some_and(|leaves| {
             leaves.candidate.device(leaf).is_none() || self.devices.newest.load(Relaxed) > 0

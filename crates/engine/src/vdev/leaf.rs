@@ -41,7 +41,7 @@ impl LeafUnavailable {
         Self { condition, reason: reason.into() }
     }
 
-    fn new(aux: Aux, reason: String) -> Self {
+    pub(crate) fn new(aux: Aux, reason: String) -> Self {
         Self { condition: Condition::new(VdevState::Unavailable, aux), reason }
     }
 }

@@ -12,16 +12,17 @@ use cenote_engine::ErrorKind;
 use cenote_engine::dataset::change::PropertyInput;
 use cenote_engine::pool::OpenOptions;
 use cenote_engine::pool::assemble::assemble;
-use cenote_engine::pool::change::{Additions, Newcomer};
+use cenote_engine::pool::change::{Additions, Newcomer, create};
 use cenote_engine::pool::discover::{Candidate, Opener, ScanOptions, scan};
 use cenote_engine::pool::group::{LivePool, WriteOptions};
+use cenote_engine::pool::leaves::HeldDevices;
 use cenote_engine::vdev::{AllocationClass, Aux, LeafOpener, LeafUnavailable, VdevState};
 use cenote_format::Guid;
 use cenote_format::config::{VdevConfig, VdevKind};
 
 use super::scan::{copies_are_right, write};
 use super::suspended::Disks;
-use super::{census, leaf, top};
+use super::{census, leaf, nothing, plan, top};
 
 /// One more disk of so many MiB.
 pub(super) fn one_more(disks: &mut Disks, size: usize) -> PathBuf {
@@ -491,6 +492,51 @@ fn a_device_that_was_written_elsewhere_is_not_taken() {
     present.0.lock().unwrap().0.insert(path, aside);
     live.vdevs().reopen();
     assert_eq!(condition(&live, leaf).0, VdevState::Unavailable);
+    live.export().unwrap();
+    census(live.pool());
+}
+
+#[test]
+fn what_is_where_a_device_was_that_joined_in_this_life_is_not_taken_for_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let blank = |path: &Path| std::fs::File::create(path).unwrap().set_len(96 << 20).unwrap();
+    let paths = ["first", "second", "later"].map(|name| dir.path().join(name));
+    for path in &paths {
+        blank(path);
+    }
+    let [first, second, later] = paths;
+    let opener = || HeldDevices::new().new_leaves();
+    let mirror = top(VdevKind::Mirror, None, vec![leaf(&first), leaf(&second)]);
+    let plan = plan("tank", vec![(mirror, AllocationClass::Normal)]);
+    let (open, options) = (OpenOptions::default(), WriteOptions::default());
+    let live = create(plan, opener(), &open, options, nothing).unwrap();
+    write(&live, 4, 1);
+    // One came with the pool, one later.
+    let beside = guid_of(&live, first.to_str().unwrap());
+    live.take_in(newcomer(beside, &later, false), opener()).unwrap();
+    until(&live, || is_whole(&live));
+    for path in [second, later] {
+        let guid = guid_of(&live, path.to_str().unwrap());
+        live.offline(guid, false).unwrap();
+        write(&live, 4, 30);
+        let comes = || {
+            live.online(guid).unwrap();
+            condition(&live, guid)
+        };
+        let aside = dir.path().join("aside");
+        std::fs::rename(&path, &aside).unwrap();
+        blank(&path);
+        assert_eq!(comes(), (VdevState::Unavailable, Aux::BadLabel));
+        write(&live, 4, 60);
+        assert!(std::fs::read(&path).unwrap().iter().all(|byte| *byte == 0));
+        std::fs::copy(&first, &path).unwrap();
+        assert_eq!(comes(), (VdevState::Unavailable, Aux::CorruptData));
+        std::fs::rename(&aside, &path).unwrap();
+        assert!(comes().0.is_readable());
+        until(&live, || is_whole(&live));
+        assert_eq!(condition(&live, guid), (VdevState::Online, Aux::None));
+        assert!(copies_are_right(&live));
+    }
     live.export().unwrap();
     census(live.pool());
 }
