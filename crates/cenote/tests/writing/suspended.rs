@@ -238,6 +238,9 @@ fn a_pool_that_cannot_write_says_so_and_keeps_nobody() {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(said.contains("pool I/O is currently suspended"), "{order:?}: {said}");
     }
+    let said = within(8, "clear", || bench.refused(&["zpool", "clear", "tank"]));
+    let words = "cannot clear errors for tank: pool I/O is currently suspended: ";
+    assert!(said.starts_with(words) && said.len() > words.len() + 10, "{said}");
     disk.fails.store(false, Relaxed);
     within(5, "clear", || bench.cenote(&["zpool", "clear", "tank"]));
     assert!(!bench.cenote(&["zpool", "list", "tank"]).contains("SUSPENDED"));

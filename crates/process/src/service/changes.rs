@@ -36,7 +36,7 @@ use super::settings::{NewSettings, encryption_of, input, number, quota, split_se
 const ACCESS_TIMES_AGE: Duration = Duration::from_secs(30);
 
 /// How long a pool whose devices answer again may take to go on before who cleared it is answered.
-const RESUMED_WITHIN: Duration = Duration::from_secs(3);
+const RESUMED_WITHIN: Duration = Duration::from_secs(4);
 
 /// Files that can be mounted.
 pub type Files = Arc<Filesystem>;
@@ -502,13 +502,14 @@ impl PoolChanges {
     }
 
     /// After devices were forgiven: if writing is suspended, it is tried again now, and waited for a moment
-    /// where devices answer.
-    pub fn cleared(&self) {
-        let Some(live) = &self.live else { return };
+    /// where devices answer. What still cannot be written then, if it stays suspended.
+    pub fn cleared(&self) -> Option<Error> {
+        let live = self.live.as_ref()?;
         live.retry_now();
         if live.vdevs().condition().state.is_readable() {
             live.gate().wait_resumed(RESUMED_WITHIN);
         }
+        live.suspension().map(|suspension| suspension.error)
     }
 
     /// Stops writing a suspended pool, without what is not on the disks. The newest group that is.

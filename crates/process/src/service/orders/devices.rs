@@ -11,7 +11,7 @@ use cenote_engine::vdev::VdevState;
 use cenote_engine::{Error, ErrorKind};
 use cenote_format::Guid;
 
-use super::{Doing, Order, Warnings};
+use super::{Doing, Order, SUSPENDED, Warnings};
 use crate::service::Service;
 
 pub(super) struct Add<'a>(pub(super) &'a [VdevPlan]);
@@ -122,6 +122,8 @@ impl Order for Clear<'_> {
         let vdevs = doing.pool.vdevs();
         let guid = self.0.map(|device| doing.device(device)).transpose()?;
         let before = vdevs.status();
+        // What is forgiven is not found too bad again while that is written down.
+        vdevs.clear(guid);
         if let Err(error) = doing.engine(|live| live.trust(guid)) {
             tracing::info!(%error, "that devices are trusted again is not recorded");
         }
@@ -136,8 +138,13 @@ impl Order for Clear<'_> {
             }
         }
         doing.pool.io().pipe.faults().forget_passing();
-        doing.service.changes.cleared();
-        Ok(Vec::new())
+        match doing.service.changes.cleared() {
+            None => Ok(Vec::new()),
+            Some(why) => {
+                let words = format!("{SUSPENDED}: {}", why.reason());
+                Err(doing.refuse(FailureKind::Other, &words))
+            }
+        }
     }
 }
 
