@@ -47,6 +47,7 @@ mod silent;
 mod suspended;
 mod volumes;
 mod whole_disks;
+mod worn;
 mod zed;
 mod zinject;
 

@@ -169,8 +169,8 @@ impl<'a> Batch<'a> {
             }
             // Only a leaf all of whose reads were answered has recovered.
             if !needed.contains_key(&id) {
+                changed |= self.tree.answered(id, leaf);
                 let mut health = leaf.health.lock();
-                changed |= health.answered();
                 if now.saturating_sub(start) < patience::READ {
                     health.was_prompt(now);
                 }

@@ -1,8 +1,9 @@
 //! When a device has failed often enough to be given up, and when to try it again.
 //!
 //! The thresholds are those of OpenZFS's event daemon: 10 I/O errors within 10 minutes fault a
-//! device, 10 checksum errors degrade it. Invariant: a device that is given up is always tried
-//! again after a pause, which doubles each time up to a maximum; one good answer ends it.
+//! device, 10 checksum errors degrade it. Invariant: a device that is given up because it is silent or gone is always
+//! tried again after a pause, which doubles each time up to a maximum; one good answer ends it. One that had too many
+//! errors is given up until somebody forgives it, but for where nothing else has what it holds.
 
 use super::state::{Aux, Condition, VdevState};
 use std::collections::VecDeque;
@@ -37,6 +38,8 @@ pub(super) struct Health {
     checksum_errors: VecDeque<Duration>,
     given_up: Option<GivenUp>,
     worn: bool,
+    /// It was given up for its errors.
+    exceeded: bool,
     /// Failures since the last good answer.
     in_a_row: usize,
     slow: Option<Slow>,
@@ -55,6 +58,13 @@ struct GivenUp {
     until: Duration,
     pause: Duration,
 }
+
+/// A device that had too many errors. No pause makes up for them.
+const FAULTED: GivenUp = GivenUp {
+    condition: Condition::new(VdevState::Faulted, Aux::ErrorsExceeded),
+    until: Duration::MAX,
+    pause: FIRST_PAUSE,
+};
 
 /// Adds an error to `errors` and tells whether the limit is reached.
 fn note(errors: &mut VecDeque<Duration>, now: Duration) -> bool {
@@ -80,7 +90,7 @@ impl Health {
 
     /// The device may be read at `now`.
     pub(super) fn may_try(&self, now: Duration) -> bool {
-        self.given_up.is_none_or(|given_up| now >= given_up.until)
+        self.given_up.is_none_or(|given_up| !self.exceeded && now >= given_up.until)
     }
 
     /// The device is not read, or only to see whether it works again.
@@ -88,19 +98,37 @@ impl Health {
         self.given_up.is_some()
     }
 
+    /// It is not read before somebody forgives it, or it is the last that has something.
+    pub(super) fn is_faulted(&self) -> bool {
+        self.given_up.is_some() && self.exceeded
+    }
+
+    /// It gave wrong bytes too often.
+    pub(super) fn is_lying(&self) -> bool {
+        self.worn && self.checksum_errors.len() >= ERROR_LIMIT
+    }
+
     /// It is kept in use only because there is nothing else, and fails whatever it is asked.
     pub(super) fn fails_always(&self) -> bool {
         self.worn && self.in_a_row >= FAILS_ALWAYS
     }
 
-    /// A read gave bytes. True if that changes the condition.
-    pub(super) fn answered(&mut self) -> bool {
+    /// It did what it was asked; `needed` as for [`Health::failed`]. True if that changes the condition.
+    pub(super) fn answered(&mut self, needed: bool) -> bool {
         self.in_a_row = 0;
-        if self.given_up.take().is_some() {
-            self.read_errors.clear();
-            return true;
+        let before = self.condition();
+        if self.given_up.is_none() {
+            return false;
         }
-        false
+        if self.exceeded && !needed {
+            // It was silent meanwhile, at most.
+            self.given_up = Some(FAULTED);
+            return before != self.condition();
+        }
+        self.worn |= self.exceeded;
+        (self.given_up, self.exceeded) = (None, false);
+        self.read_errors.clear();
+        true
     }
 
     /// A read of it took too long for who could do without it.
@@ -135,13 +163,18 @@ impl Health {
         let condition = match failure {
             Failure::Silent => Condition::new(VdevState::Unavailable, Aux::IoFailure),
             Failure::Gone => Condition::new(VdevState::Removed, Aux::None),
+            Failure::Io if self.is_faulted() => return false,
             Failure::Io if self.given_up.is_some() => before,
             Failure::Io if !exceeded => return false,
             Failure::Io if needed => {
                 self.worn = true;
                 return before != self.condition();
             }
-            Failure::Io => Condition::new(VdevState::Faulted, Aux::ErrorsExceeded),
+            Failure::Io => {
+                self.exceeded = true;
+                self.given_up = Some(FAULTED);
+                return before != self.condition();
+            }
         };
         let pause = match self.given_up {
             // Answers to reads sent before it was given up do not lengthen the pause.
@@ -181,13 +214,20 @@ mod tests {
         assert_eq!(health.condition(), Condition::ONLINE);
         assert!(health.failed(Failure::Io, SECOND * 9, false));
         assert_eq!(health.condition().state, VdevState::Faulted);
-        assert!(!health.may_try(SECOND * 20));
-        assert!(health.may_try(SECOND * 9 + FIRST_PAUSE));
-        assert!(!health.failed(Failure::Io, SECOND * 9 + FIRST_PAUSE, false));
-        assert!(!health.may_try(SECOND * 9 + FIRST_PAUSE * 2));
-        assert!(health.answered());
+        // Neither time nor a good answer makes up for them, nor that it was silent in between.
+        assert!(!health.may_try(SECOND * 20) && !health.may_try(LONGEST_PAUSE * 100));
+        assert!(!health.answered(false) && health.is_faulted());
+        assert!(health.failed(Failure::Silent, SECOND * 20, false));
+        assert_eq!(health.condition().state, VdevState::Unavailable);
+        assert!(!health.may_try(LONGEST_PAUSE * 100));
+        assert!(health.answered(false) && health.is_faulted());
+        assert_eq!(health.condition().state, VdevState::Faulted);
+        // The last that has something is used, and called worn.
+        assert!(health.answered(true));
+        assert_eq!(health.condition(), Condition::new(VdevState::Degraded, Aux::ErrorsExceeded));
+        assert!(health.may_try(SECOND * 30));
+        health.clear();
         assert_eq!(health.condition(), Condition::ONLINE);
-        assert!(health.may_try(SECOND * 10));
     }
 
     #[test]
@@ -206,7 +246,7 @@ mod tests {
         }
         assert_eq!(health.condition().state, VdevState::Degraded);
         assert!(health.may_try(SECOND * 20) && health.fails_always());
-        health.answered();
+        health.answered(true);
         assert!(!health.fails_always());
     }
 
@@ -215,7 +255,9 @@ mod tests {
         let mut health = Health::default();
         assert!(health.failed(Failure::Silent, SECOND, true));
         assert_eq!(health.condition(), Condition::new(VdevState::Unavailable, Aux::IoFailure));
-        assert!(!health.may_try(SECOND * 2));
+        assert!(!health.may_try(SECOND * 2) && health.may_try(SECOND + FIRST_PAUSE));
+        assert!(health.answered(false));
+        assert_eq!(health.condition(), Condition::ONLINE);
         let mut health = Health::default();
         assert!(health.failed(Failure::Gone, SECOND, true));
         assert_eq!(health.condition().state, VdevState::Removed);
@@ -242,7 +284,7 @@ mod tests {
         let changes = (0..12).filter(|&i| health.lied(SECOND * i)).count();
         assert_eq!(changes, 1);
         assert_eq!(health.condition(), Condition::new(VdevState::Degraded, Aux::ErrorsExceeded));
-        assert!(health.may_try(SECOND * 12));
+        assert!(health.may_try(SECOND * 12) && health.is_lying());
         health.clear();
         assert_eq!(health.condition(), Condition::ONLINE);
     }

@@ -8,7 +8,7 @@ use super::extent::Extent;
 use super::health::Failure;
 use super::leaf::Leaf;
 use super::state::{Aux, Condition, VdevState};
-use super::tree::{Node, VdevTree};
+use super::tree::{LeafId, Node, VdevTree};
 
 /// Bytes read to see whether a device works.
 const PROBE: u64 = 4096;
@@ -38,11 +38,13 @@ impl VdevTree {
                     health.failed(Failure::Silent, now, needed);
                 }
             }
-            let due = {
+            let (is_given_up, may_try, is_faulted) = {
                 let health = leaf.health.lock();
-                health.is_given_up() && (always || health.may_try(now))
+                (health.is_given_up(), health.may_try(now), health.is_faulted())
             };
-            if due && leaf.device().is_some() {
+            // One that had too many errors is tried where nothing else is left.
+            let due = may_try || always || is_faulted && self.is_needed(id);
+            if is_given_up && due && leaf.device().is_some() {
                 // A device too small for this cannot have been opened.
                 let _ = batch.add(id, leaf, Extent::new(0, PROBE));
             }
@@ -50,6 +52,13 @@ impl VdevTree {
         batch.run(true);
         self.refresh();
         self.conditions() != before
+    }
+
+    /// A leaf did what it was asked. Tells whether that changes its condition.
+    pub(super) fn answered(&self, id: LeafId, leaf: &Leaf) -> bool {
+        let is_faulted = leaf.health.lock().is_faulted();
+        let needed = is_faulted && self.is_needed(id);
+        leaf.health.lock().answered(needed)
     }
 
     /// Whether every device there should be is there, and answers now: what cannot be read is not out of reach then,

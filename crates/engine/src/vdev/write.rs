@@ -225,7 +225,7 @@ impl VdevTree {
             }
             // Only a leaf all of whose writes were answered has recovered.
             if !failed.contains(&id) {
-                changed |= leaf.health.lock().answered();
+                changed |= self.answered(id, leaf);
             }
         }
         if changed {

@@ -34,6 +34,7 @@ mod split;
 mod suspended;
 mod sweep;
 mod waits;
+mod worn;
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
