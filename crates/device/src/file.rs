@@ -118,6 +118,8 @@ impl FileDevice {
     }
 }
 
+/// Longest look at what is at the path of a file.
+const LOOK: Duration = Duration::from_secs(2);
 /// After this time nobody else waits for a path that somebody is opening.
 const OPENING: Duration = Duration::from_secs(1);
 
@@ -224,6 +226,20 @@ fn size_of(file: &File) -> std::io::Result<u64> {
         return Ok(rustix::fs::seek(file, rustix::fs::SeekFrom::End(0))?);
     }
     Ok(metadata.len())
+}
+
+/// Whether the path of a file does not lead to it: nothing has its last name, or something else has the path. One that
+/// was moved has a name, and as long as nothing is at its path nobody takes anything else for it.
+fn is_replaced(inner: &Inner) -> std::io::Result<bool> {
+    let own = inner.writer.as_ref().map_or(&inner.reader, |writer| &writer.buffered).metadata()?;
+    if own.nlink() == 0 {
+        return Ok(true);
+    }
+    match std::fs::metadata(&inner.path) {
+        Ok(there) => Ok((there.dev(), there.ino()) != (own.dev(), own.ino())),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// Whether the kernel hands discards on to this block device; a partition asks its disk.
@@ -392,6 +408,14 @@ impl Device for FileDevice {
 
     fn is_file(&self) -> bool {
         self.inner.is_file
+    }
+
+    fn is_deleted(&self) -> bool {
+        if !self.inner.is_file {
+            return false;
+        }
+        let inner = self.inner.clone();
+        call(LOOK, move || Ok(is_replaced(&inner)?)).unwrap_or(false)
     }
 
     fn holds_up_senders(&self) -> bool {

@@ -132,6 +132,11 @@ pub trait Device: Send + Sync + std::fmt::Debug {
     fn is_file(&self) -> bool {
         false
     }
+    /// Whether it is a file that nobody finds by its path any more: it was deleted, or another file has its name.
+    /// What cannot be found out in time is not.
+    fn is_deleted(&self) -> bool {
+        false
+    }
     /// Whether the kernel may hold up who only sends it something, however that is asked not to wait: threads that can
     /// be left behind send it then.
     fn holds_up_senders(&self) -> bool {

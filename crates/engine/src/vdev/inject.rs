@@ -286,6 +286,10 @@ impl Device for Faulty {
         self.device.is_file()
     }
 
+    fn is_deleted(&self) -> bool {
+        self.device.is_deleted()
+    }
+
     fn measure(&self) -> u64 {
         self.device.measure()
     }

@@ -26,6 +26,7 @@ mod log_of_snapshot;
 mod members;
 mod missing;
 mod openings;
+mod overwritten;
 mod properties;
 mod rebuild;
 mod removal;

@@ -241,6 +241,7 @@ impl LivePool {
     /// [`ErrorKind::NotFound`], [`ErrorKind::Unsupported`] if it is no such device, [`ErrorKind::Busy`] if
     /// it alone holds something. Nothing is changed then.
     pub fn let_go(&self, leaf: Guid) -> Result<()> {
+        self.examine_devices();
         let (before, gone) = self.change(move |live, change| live.let_go_now(change, leaf))?;
         // The pool has forgotten it: whether it learns of it does not matter to it.
         let facts = PoolConfig { txg: Some(Txg(0)), ..self.config.lock().facts() };
@@ -304,6 +305,7 @@ impl LivePool {
     /// [`ErrorKind::NotFound`], [`ErrorKind::Unsupported`] for what is no device, [`ErrorKind::Busy`] if it
     /// alone holds something. Nothing is changed then.
     pub fn offline(&self, leaf: Guid, temporary: bool) -> Result<()> {
+        self.examine_devices();
         self.change(move |live, change| {
             let vdevs = live.vdevs();
             let topology = vdevs.topology().offline(leaf, !temporary, change.tx.txg())?;
@@ -327,6 +329,7 @@ impl LivePool {
     /// # Errors
     /// [`ErrorKind::NotFound`], [`ErrorKind::Unsupported`] for what is no device. Nothing is changed then.
     pub fn fault(&self, leaf: Guid, temporary: bool) -> Result<()> {
+        self.examine_devices();
         self.change(move |live, change| {
             let vdevs = live.vdevs();
             let before = vdevs.topology();
@@ -386,6 +389,7 @@ impl LivePool {
         } else {
             vdevs.topology().offline(leaf, false, Txg(0))?;
         }
+        self.examine_devices();
         let vdevs = self.vdevs();
         vdevs.wake(leaf);
         self.tell_of("vdev_online", leaf);

@@ -10,6 +10,7 @@ mod create;
 mod ending;
 mod evacuate;
 mod events;
+mod examine;
 mod expand;
 mod growth;
 mod keys;
