@@ -38,7 +38,10 @@ impl Runner {
             3 => self.is_faulted(&path, what > 127, fill)?,
             4 => return self.grows(fill),
             5 => return self.swept(&path, what, fill),
-            1 if what > 127 => self.is_overwritten(&path, what > 191, fill)?,
+            // What is damaged everywhere counts as missing as long as a device is away that might have it.
+            1 if what > 127 && self.model.damaged.is_empty() => {
+                self.is_overwritten(&path, what > 191, fill)?
+            }
             1 => {
                 self.change_places(&path, NEWCOMER, fill)?
                     && self.change_places(NEWCOMER, &path, fill)?
