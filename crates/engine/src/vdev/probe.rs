@@ -34,13 +34,13 @@ impl VdevTree {
             if leaf.stalls().is_some_and(|lasts| lasts >= self.deadline()) {
                 let needed = self.is_needed(id);
                 let mut health = leaf.health.lock();
-                if !health.is_given_up() {
+                if !health.is_given_up() || health.sits_out() {
                     health.failed(Failure::Silent, now, needed);
                 }
             }
             let due = {
                 let health = leaf.health.lock();
-                health.is_given_up() && (always || health.may_try(now))
+                health.is_given_up() && (always || health.is_due(now))
             };
             if due && leaf.device().is_some() {
                 // A device too small for this cannot have been opened.
