@@ -542,6 +542,18 @@ mod tests {
     }
 
     #[test]
+    fn who_else_may_have_the_pool_is_said() {
+        let well = of(VdevState::Online, vec![leaf(VdevState::Online, VdevReason::None)]);
+        let mut late = well.clone();
+        suspend(&mut late, Suspended::Unseen);
+        assert_eq!(late.status, PoolStatus::IoFailureMultihost);
+        suspend(&mut late, Suspended::Refusing);
+        assert_eq!((late.status, late.suspended), (PoolStatus::IoFailureContinue, true));
+        let theirs = PoolReport { is_of_another_host: true, ..well };
+        assert_eq!(status(&theirs), PoolStatus::HostMismatch);
+    }
+
+    #[test]
     fn what_is_most_urgent_is_said() {
         use VdevState::{CannotOpen, Degraded, Online};
         let well = || leaf(Online, VdevReason::None);
