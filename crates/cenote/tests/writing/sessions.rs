@@ -355,8 +355,9 @@ fn a_pool_grows_by_its_disks() {
         text.trim_end().parse().unwrap_or(0)
     };
     let df = || {
-        let output = Command::new("df").args(["--output=size", "-k"]).arg(bench.at("mnt/mypool"));
-        let text = String::from_utf8(output.output().unwrap().stdout).unwrap();
+        let mut df = Command::new("df");
+        let output = df.args(["--output=size", "-k"]).arg(bench.at("mnt/mypool")).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
         text.lines().nth(1).unwrap().trim().parse::<u64>().unwrap()
     };
     let (size, space) = (number("size"), df());
