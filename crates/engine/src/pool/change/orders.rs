@@ -272,7 +272,9 @@ impl DatasetOrders<'_> {
             let checked = names.to_vec();
             self.live.change(move |_, change| check_destroy(change, &checked, defer))?;
         }
-        names.iter().try_for_each(|name| self.destroy_partial(name))?;
+        let is_named = |name: &String| names.contains(&format!("{name}/{PARTIAL}"));
+        let mut unnamed = names.iter().filter(|name| !is_named(name));
+        unnamed.try_for_each(|name| self.destroy_partial(name))?;
         for name in names {
             if let Ok(dataset) = self.find(name)
                 && !dataset.is_snapshot()

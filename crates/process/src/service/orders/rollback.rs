@@ -27,7 +27,7 @@ impl Rollback<'_> {
     /// Refuses, as `zfs destroy` would, what is newer and cannot go.
     fn check_newer(&self, doing: &Doing<'_>, all: &Shown) -> Result<(), Failure> {
         let Some(last) = self.newer.last() else { return Ok(()) };
-        if let Some(name) = self.newer.iter().find(|name| !all.has(name)) {
+        if let Some(name) = self.newer.iter().find(|name| !doing.is_there(all, name)) {
             return Err(no_dataset(name));
         }
         let request =
