@@ -41,8 +41,8 @@ const SPEC: Spec = Spec {
 };
 const HELP: &str = "usage: cenote replicate [options] [[USER@]HOST:]SOURCE [[USER@]HOST:]TARGET
 
-Sends what the target lacks of the source's snapshots; what was cut off before goes on where it was. Other hosts are
-asked by ssh, and need a zfs command.
+Sends what the target lacks of the source's snapshots; what was cut off before goes on where it was, or begins anew
+where the source has that no more. Other hosts are asked by ssh, and need a zfs command.
 
   -r, --recursive      what lies below, too
   -w, --raw            as it is encrypted on the disks
