@@ -148,7 +148,7 @@ impl MosChange<'_> {
         end: Txg,
         newest: ObjectId,
     ) -> Result<ObjectId> {
-        let keys: Vec<Txg> = match self.is_plain(deadlist)? {
+        let mut keys: Vec<Txg> = match self.is_plain(deadlist)? {
             true => self.keys_up_to(newest)?,
             false => {
                 let entries = self.deadlist_entries(deadlist)?;
@@ -156,6 +156,8 @@ impl MosChange<'_> {
             }
         };
         // There is an entry for each snapshot: all are made at once.
+        keys.sort_unstable();
+        keys.dedup();
         let lists = self.new_empty_lists(keys.len())?.into_iter();
         let entries: Vec<(String, u64)> =
             keys.iter().zip(lists).map(|(key, list)| (integer_key(key.0), list.0)).collect();
