@@ -23,7 +23,7 @@ fn bench() -> Option<Bench> {
 
 impl Bench {
     /// A command as it is typed, without quotes.
-    fn ask(&self, line: &str) -> Output {
+    fn probed(&self, line: &str) -> Output {
         let words: Vec<&str> = line.split_whitespace().collect();
         self.command(&words).stdin(Stdio::null()).output().unwrap()
     }
@@ -31,7 +31,7 @@ impl Bench {
     /// The fields of the lines of its answer, which must go well and have so many in each line.
     #[track_caller]
     fn fields(&self, line: &str, count: usize) -> Vec<Vec<String>> {
-        let output = self.ask(line);
+        let output = self.probed(line);
         assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
         let said = String::from_utf8(output.stdout).unwrap();
         let fields = |line: &str| line.split('\t').map(str::to_owned).collect::<Vec<_>>();
@@ -42,7 +42,7 @@ impl Bench {
 
     /// What it complains of, and its exit code.
     fn complaint(&self, line: &str) -> (String, i32) {
-        let output = self.ask(line);
+        let output = self.probed(line);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         (said, output.status.code().unwrap())
     }
@@ -50,7 +50,7 @@ impl Bench {
     #[track_caller]
     fn does(&self, lines: &[&str]) {
         for line in lines {
-            let output = self.ask(line);
+            let output = self.probed(line);
             assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
         }
     }
@@ -98,9 +98,9 @@ fn znapzend() {
     assert_eq!(bench.first_column(oldest_first), ["tank/a@2026-11-28-000000"]);
     // A scrub keeps it from working.
     bench.does(&["zpool scrub tank"]);
-    let status = bench.ask("zpool status -v tank");
+    let status = bench.probed("zpool status -v tank");
     assert!(status.status.success());
-    bench.ask("zpool scrub -s tank");
+    bench.probed("zpool scrub -s tank");
 }
 
 #[test]
@@ -132,11 +132,11 @@ fn zrepl() {
     assert_eq!(asked[0][..], ["tank", "zrepl:placeholder", "-", "-"]);
     assert_eq!(asked[1][..], ["tank", "encryption", "off", "default"]);
     // Sizes: the first line that fits, of all or of what came since.
-    let said = String::from_utf8(bench.ask("zfs send -n -v -P tank/a@one").stdout).unwrap();
+    let said = String::from_utf8(bench.probed("zfs send -n -v -P tank/a@one").stdout).unwrap();
     let first: Vec<&str> = said.lines().next().unwrap().split('\t').collect();
     assert!(first[..2] == ["full", "tank/a@one"] && is_number(first[2]), "{said}");
     for from in ["tank/a@one", "tank/a#mark"] {
-        let said = bench.ask(&format!("zfs send -n -v -P -i {from} tank/a@two"));
+        let said = bench.probed(&format!("zfs send -n -v -P -i {from} tank/a@two"));
         let said = String::from_utf8(said.stdout).unwrap();
         let first: Vec<&str> = said.lines().next().unwrap().split('\t').collect();
         assert_eq!(first[..3], ["incremental", from, "tank/a@two"]);
@@ -185,7 +185,7 @@ fn zrepl() {
         .split_once("A resuming stream can be generated on the sending system by running:")
         .unwrap_or_else(|| panic!("{said}"));
     let token = rest.trim().strip_prefix("zfs send -t ").unwrap();
-    let contents = bench.ask(&format!("zfs send -nvt {token}"));
+    let contents = bench.probed(&format!("zfs send -nvt {token}"));
     let contents = String::from_utf8(contents.stdout).unwrap();
     assert!(contents.starts_with("resume token contents:\nnvlist version: 0\n"), "{contents}");
     for key in ["toguid", "toname", "compressok"] {
@@ -198,7 +198,7 @@ fn zrepl() {
 #[test]
 fn httm() {
     let Some(bench) = bench() else { return };
-    assert!(bench.ask("zfs -V").status.success());
+    assert!(bench.probed("zfs -V").status.success());
     // It reads the table of mounts: the source is the dataset. (The type is fuse.cenote, see SHORTCOMINGS.md.)
     let table = fs::read_to_string("/proc/mounts").unwrap();
     let at = bench.at("mnt/tank/a").display().to_string();
@@ -222,12 +222,12 @@ fn httm() {
         assert_eq!(bench.complaint(line), (String::new(), 0), "{line}");
     }
     bench.does(&["zfs allow -u 1 snapshot,mount tank/a"]);
-    let said = String::from_utf8(bench.ask("zfs allow tank/a").stdout).unwrap();
+    let said = String::from_utf8(bench.probed("zfs allow tank/a").stdout).unwrap();
     assert!(said.contains("mount,snapshot"), "{said}");
     fs::write(bench.at("mnt/tank/a/three"), "new").unwrap();
     fs::remove_file(bench.at("mnt/tank/a/one")).unwrap();
     fs::rename(bench.at("mnt/tank/a/two"), bench.at("mnt/tank/a/moved")).unwrap();
-    let said = String::from_utf8(bench.ask("zfs diff -H -t -h tank/a@two").stdout).unwrap();
+    let said = String::from_utf8(bench.probed("zfs diff -H -t -h tank/a@two").stdout).unwrap();
     let at = bench.at("mnt/tank/a").display().to_string();
     for (kind, paths) in [
         ("+", vec![format!("{at}/three")]),
@@ -255,7 +255,7 @@ fn pyznap() {
     let snapshots = bench.fields("zfs get -H -p -r -d 1 -t snapshot name,creation tank/a", 4);
     assert!(snapshots.len() == 4 && is_number(&snapshots[1][2]), "{snapshots:?}");
     for line in ["zfs send -nvP tank/a@one", "zfs send -nvP -I tank/a@one tank/a@two"] {
-        let said = String::from_utf8(bench.ask(line).stdout).unwrap();
+        let said = String::from_utf8(bench.probed(line).stdout).unwrap();
         let last = said.lines().last().unwrap();
         assert!(is_number(last.rsplit('\t').next().unwrap()), "{said}");
     }
@@ -296,10 +296,10 @@ fn pyznap() {
 fn modules_of_ansible() {
     let Some(bench) = bench() else { return };
     // zfs: the version, what is there, what is set.
-    let version = String::from_utf8(bench.ask("zpool get version tank").stdout).unwrap();
+    let version = String::from_utf8(bench.probed("zpool get version tank").stdout).unwrap();
     let third = version.lines().last().unwrap().split_whitespace().nth(2);
     assert!(["-", "5000"].contains(&third.unwrap()), "{version}");
-    assert!(bench.ask("zfs list -t all tank/a").status.success());
+    assert!(bench.probed("zfs list -t all tank/a").status.success());
     assert_eq!(bench.complaint("zfs list -t all tank/no").1, 1);
     bench.does(&[
         "zfs create -p -o compression=lz4 tank/x/y",
@@ -334,7 +334,7 @@ fn modules_of_ansible() {
         "zfs allow -d -g 1 send tank/a",
         "zfs allow -ld -e mount,create tank/a",
     ]);
-    let said = String::from_utf8(bench.ask("zfs allow tank/a").stdout).unwrap();
+    let said = String::from_utf8(bench.probed("zfs allow tank/a").stdout).unwrap();
     let mut heading = "";
     let mut found = Vec::new();
     for line in said.lines().skip(1) {
@@ -359,11 +359,11 @@ fn modules_of_ansible() {
         "zfs unallow -ld -e tank/a",
         "zfs unallow -d -g 1 tank/a",
     ]);
-    assert_eq!(String::from_utf8(bench.ask("zfs allow tank/a").stdout).unwrap(), "");
+    assert_eq!(String::from_utf8(bench.probed("zfs allow tank/a").stdout).unwrap(), "");
     // zpool: what it consists of.
     let other = &bench.devices(2)[1];
     bench.does(&[&format!("zpool add -n -o ashift=12 tank {other}")]);
-    let status = String::from_utf8(bench.ask("zpool status -P -L tank").stdout).unwrap();
+    let status = String::from_utf8(bench.probed("zpool status -P -L tank").stdout).unwrap();
     let (_, config) = status.split_once("config:").unwrap();
     let devices: Vec<&str> = config
         .lines()
@@ -373,7 +373,7 @@ fn modules_of_ansible() {
     assert_eq!(devices, [bench.devices(1)[0].as_str()]);
     let set = bench.fields("zpool get -H -o property,value all tank", 2);
     assert!(set.iter().any(|line| line[0] == "health" && line[1] == "ONLINE"));
-    assert!(bench.ask("zpool list tank").status.success());
+    assert!(bench.probed("zpool list tank").status.success());
     assert_eq!(bench.complaint("zpool list none").1, 1);
 }
 

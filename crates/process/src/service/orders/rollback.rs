@@ -10,7 +10,7 @@ use cenote_engine::{Error, ErrorKind};
 use super::destroy::Destroy;
 use super::destroy::needs_to_destroy;
 use super::{Doing, Order, Warnings, no_dataset, places};
-use crate::service::datasets::{Datasets, Shown};
+use crate::service::datasets::Shown;
 use crate::service::delegation::Need;
 
 pub(super) struct Rollback<'a> {
