@@ -248,7 +248,7 @@ fn pyznap() {
     let listed = bench.fields("zfs list -H -r -d 1 -t filesystem,volume -o name,type tank", 2);
     assert_eq!(listed[1][..], ["tank/a", "filesystem"]);
     bench.does(&["zfs set pyznap:snap=yes tank/a"]);
-    let get = "zfs get -H -p -r -s local,received,inherited pyznap:snap,pyznap:clean tank";
+    let get = "zfs get -H -p -r -t filesystem,volume -s local,received,inherited pyznap:snap,pyznap:clean tank";
     let set: Vec<Vec<String>> = bench.fields(get, 4);
     assert_eq!(set[0][..], ["tank/a", "pyznap:snap", "yes", "local"]);
     assert_eq!(set[1][..], ["tank/a/b", "pyznap:snap", "yes", "inherited from tank/a"]);
