@@ -44,7 +44,7 @@ pub use disk::{
 };
 pub use file::{FileDevice, Mode};
 pub use host_lock::{HostLock, HostLockError};
-pub use patience::{DEFAULT_DEADLINE, Enough, Patience};
+pub use patience::{DEFAULT_DEADLINE, Enough, Patience, Took};
 pub use sim::{Health, Keep, Recorded, SimDevice, SimEvent, before_write};
 pub use stall::Stall;
 pub use table::PartitionTable;
@@ -140,6 +140,11 @@ pub trait Device: Send + Sync + std::fmt::Debug {
     /// Whether the kernel may hold up who only sends it something, however that is asked not to wait: threads that can
     /// be left behind send it then.
     fn holds_up_senders(&self) -> bool {
+        false
+    }
+    /// Whether it keeps those waiting who ask it, on purpose: whatever descriptors it has, threads that can be left behind
+    /// ask [`Device::read`], [`Device::write`] and [`Device::flush`] themselves.
+    fn keeps_waiting(&self) -> bool {
         false
     }
     /// Whether it can be told that what it holds somewhere is no longer needed (trim).

@@ -390,7 +390,7 @@ impl Tree<'_> {
                 map.insert("was".into(), json!(path));
             }
         } else if vdev.reason != crate::report::VdevReason::None && !spare {
-            map.insert("aux".into(), json!(words::reason(vdev.reason)));
+            map.insert("aux".into(), json!(words::reason(vdev)));
         }
         if vdev.is_leaf() && vdev.kind != "root" {
             if self.show.initialize {

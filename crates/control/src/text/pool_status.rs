@@ -190,7 +190,7 @@ impl Tree<'_> {
                 None => out.push_str("  currently in use"),
             }
         } else if vdev.reason != VdevReason::None && !spare {
-            out.push_str(&format!("  {}", words::reason(vdev.reason)));
+            out.push_str(&format!("  {}", words::reason(vdev)));
         } else if vdev.is_leaf()
             && vdev.state == VdevState::Online
             && vdev.configured_ashift < vdev.physical_ashift

@@ -176,7 +176,7 @@ impl VdevTree {
     /// Opens a leaf that has no device; what it turns out to lack is noted.
     pub(super) fn open_leaf(&self, leaf: &Leaf) {
         if leaf.open(self.opener.as_ref()) {
-            leaf.health.lock().clear();
+            leaf.health.lock().reopened(self.now());
             if !leaf.is_complete() {
                 self.missed_changes.fetch_add(1, Relaxed);
             }

@@ -3,6 +3,8 @@
 //! Invariant: ordinary reads never wait for a device that is tried again here; what is learned
 //! reaches them through the leaf's health.
 
+use std::time::Duration;
+
 use super::batch::Batch;
 use super::extent::Extent;
 use super::health::Failure;
@@ -34,16 +36,16 @@ impl VdevTree {
             if leaf.stalls().is_some_and(|lasts| lasts >= self.deadline()) {
                 let needed = self.is_needed(id);
                 let mut health = leaf.health.lock();
-                if !health.is_given_up() {
+                if !health.is_given_up() || health.sits_out() {
                     health.failed(Failure::Silent, now, needed);
                 }
             }
-            let (is_given_up, may_try, is_faulted) = {
+            let (is_given_up, is_due, is_faulted) = {
                 let health = leaf.health.lock();
-                (health.is_given_up(), health.may_try(now), health.is_faulted())
+                (health.is_given_up(), health.is_due(now), health.is_faulted())
             };
             // One that had too many errors is tried where nothing else is left.
-            let due = may_try || always || is_faulted && self.is_needed(id);
+            let due = is_due || always || is_faulted && self.is_needed(id);
             if is_given_up && due && leaf.device().is_some() {
                 // A device too small for this cannot have been opened.
                 let _ = batch.add(id, leaf, Extent::new(0, PROBE));
@@ -54,11 +56,11 @@ impl VdevTree {
         self.conditions() != before
     }
 
-    /// A leaf did what it was asked. Tells whether that changes its condition.
-    pub(super) fn answered(&self, id: LeafId, leaf: &Leaf) -> bool {
+    /// A leaf did what it was asked, and `took` so long. Tells whether that changes its condition.
+    pub(super) fn answered(&self, id: LeafId, leaf: &Leaf, took: Duration) -> bool {
         let is_faulted = leaf.health.lock().is_faulted();
         let needed = is_faulted && self.is_needed(id);
-        leaf.health.lock().answered(needed)
+        leaf.health.lock().answered(self.now(), took, needed)
     }
 
     /// Whether every device there should be is there, and answers now: what cannot be read is not out of reach then,
