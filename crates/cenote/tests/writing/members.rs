@@ -185,6 +185,19 @@ fn a_disk_that_was_overwritten_takes_its_own_place() {
     let status = bench.status();
     assert_eq!((state(&status, "tank"), state(&status, two)), ("ONLINE", "ONLINE"), "{status}");
 
+    // What missed something gets no more than is there now.
+    bench.cenote(&["zpool", "checkpoint", "tank"]);
+    bench.cenote(&["zpool", "offline", "tank", one]);
+    let passing = bench.at("mnt/tank/passing");
+    std::fs::write(&passing, [1; 4096]).unwrap();
+    bench.cenote(&["zpool", "sync", "tank"]);
+    std::fs::remove_file(&passing).unwrap();
+    bench.cenote(&["zpool", "online", "tank", one]);
+    bench.cenote(&["zpool", "wait", "-t", "resilver", "tank"]);
+    assert_ne!(state(&bench.status(), one), "ONLINE", "a resilver leaves out the checkpoint");
+    bench.cenote(&["zpool", "checkpoint", "-d", "-w", "tank"]);
+    bench.shows(|status| state(status, "tank") == "ONLINE" && state(status, one) == "ONLINE");
+
     // What cannot be taken in is not at rest for ever.
     bench.cenote(&["zpool", "checkpoint", "tank"]);
     wipe(one);
