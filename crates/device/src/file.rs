@@ -57,6 +57,7 @@ struct Inner {
     writer: Option<Writer>,
     size: AtomicU64,
     sector_size: u32,
+    physical_sector_size: u32,
     alignment: usize,
     is_file: bool,
     holds_up_senders: bool,
@@ -164,6 +165,10 @@ fn open(path: PathBuf, mode: Mode) -> Result<Inner, DeviceError> {
     } else {
         512
     };
+    let physical_sector_size = match metadata.file_type().is_block_device() {
+        true => physical_sector_size(&buffered).max(sector_size),
+        false => sector_size,
+    };
     let (reader, alignment) = match open_direct(&path, sector_size) {
         Some((direct, alignment)) => (direct, alignment),
         None => (buffered, 1),
@@ -192,6 +197,7 @@ fn open(path: PathBuf, mode: Mode) -> Result<Inner, DeviceError> {
         writer,
         size,
         sector_size,
+        physical_sector_size,
         alignment,
         is_file,
         holds_up_senders,
@@ -217,6 +223,11 @@ const HEED_NOWAIT: [u64; 8] = [
 fn says_when_it_would_wait(file: &File) -> bool {
     let kind = rustix::fs::fstatfs(file).map(|facts| facts.f_type as u64 & 0xffff_ffff);
     kind.is_ok_and(|kind| HEED_NOWAIT.contains(&kind))
+}
+
+/// What a block device writes at once, as far as it tells.
+fn physical_sector_size(device: &File) -> u32 {
+    rustix::fs::ioctl_blkpbszget(device).ok().filter(|size| size.is_power_of_two()).unwrap_or(0)
 }
 
 /// Bytes of a file or block device.
@@ -361,6 +372,10 @@ impl Device for FileDevice {
 
     fn sector_size(&self) -> u32 {
         self.inner.sector_size
+    }
+
+    fn physical_sector_size(&self) -> u32 {
+        self.inner.physical_sector_size
     }
 
     fn read(&self, offset: u64, len: usize) -> Result<Bytes, DeviceError> {

@@ -112,6 +112,10 @@ pub trait Device: Send + Sync + std::fmt::Debug {
     }
     /// Logical sector size in bytes (a power of two, at least 512).
     fn sector_size(&self) -> u32;
+    /// Bytes that the medium writes at once: what is smaller costs it a read (a power of two).
+    fn physical_sector_size(&self) -> u32 {
+        self.sector_size()
+    }
     /// Reads `len` bytes at `offset`.
     fn read(&self, offset: u64, len: usize) -> Result<Bytes, DeviceError>;
     /// Writes `data` at `offset`. Durable only after [`Device::flush`].

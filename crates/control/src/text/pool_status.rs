@@ -36,15 +36,7 @@ pub struct Options {
 pub fn is_fine(pool: &PoolReport) -> bool {
     pool.unreplayed.is_empty()
         && pool.jobs.iter().all(|job| job.trouble.is_none())
-        && matches!(
-            pool.status,
-            PoolStatus::Healthy
-                | PoolStatus::VersionOlder
-                | PoolStatus::FeaturesDisabled
-                | PoolStatus::CompatibilityError
-                | PoolStatus::IncompatibleFeature
-                | PoolStatus::NonNativeAshift
-        )
+        && (pool.status == PoolStatus::Healthy || pool.status.is_remark())
 }
 
 /// The whole report of one pool.

@@ -244,6 +244,10 @@ impl Device for Faulty {
         self.device.sector_size()
     }
 
+    fn physical_sector_size(&self) -> u32 {
+        self.device.physical_sector_size()
+    }
+
     fn read(&self, offset: u64, len: usize) -> Result<Bytes, DeviceError> {
         let rules = self.now(FaultAt::Read, offset, len as u64)?;
         let bytes = self.device.read(offset, len)?;

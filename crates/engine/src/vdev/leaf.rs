@@ -94,7 +94,7 @@ pub(super) struct Leaf {
     pub(super) config: VdevConfig,
     /// Index of its top-level vdev.
     pub(super) top: u32,
-    minimum: u64,
+    pub(super) minimum: u64,
     opened: Arc<RwLock<Opened>>,
     pub(super) health: Arc<Mutex<Health>>,
     pub(super) stats: Arc<Stats>,

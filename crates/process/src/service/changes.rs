@@ -52,6 +52,17 @@ pub struct Given<'a> {
     pub group: u32,
 }
 
+/// How changes of files are treated while writing is suspended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Suspended {
+    /// They wait.
+    Waiting,
+    /// They are refused.
+    Refusing,
+    /// They wait; another host may not see that the pool is in use (`multihost`).
+    Unseen,
+}
+
 /// A pool as this process may change it.
 pub struct PoolChanges {
     /// `None`: it is only read.
@@ -495,10 +506,15 @@ impl PoolChanges {
         }
     }
 
-    /// Whether writing is suspended because devices failed; true: changes of files are refused
-    /// meanwhile, else they wait.
-    pub fn suspended(&self) -> Option<bool> {
-        self.live.as_ref()?.suspension().map(|now| now.refuses)
+    /// Whether writing is suspended because devices failed, and how.
+    pub fn suspended(&self) -> Option<Suspended> {
+        let live = self.live.as_ref()?;
+        live.suspension().map(|now| match now.refuses {
+            // Nothing may be written, whatever the devices take, until other hosts see that the pool is in use.
+            _ if live.gate().is_held() => Suspended::Unseen,
+            true => Suspended::Refusing,
+            false => Suspended::Waiting,
+        })
     }
 
     /// After devices were forgiven: if writing is suspended, it is tried again now, and waited for a moment

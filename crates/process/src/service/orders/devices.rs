@@ -4,7 +4,7 @@
 
 use cenote_control::plan::VdevPlan;
 use cenote_control::protocol::{Failure, FailureKind};
-use cenote_control::report::VdevReport;
+use cenote_control::report::{VdevClass, VdevReport};
 use cenote_control::server::PoolService;
 use cenote_control::text::vdev_name;
 use cenote_engine::vdev::VdevState;
@@ -162,5 +162,27 @@ impl Doing<'_> {
         let found = all.into_iter().find_map(|node| find(node, device));
         let unknown = || self.refuse(FailureKind::NotFound, "no such device in pool");
         found.map(|node| Guid(node.guid)).ok_or_else(unknown)
+    }
+
+    /// A device that holds something of the pool: neither a hot spare that waits nor a cache device.
+    pub(super) fn member(&self, device: &str) -> Result<Guid, Failure> {
+        let guid = self.device(device)?;
+        match self.aside(guid) {
+            None => Ok(guid),
+            Some(VdevClass::Cache) => {
+                Err(self.refuse(FailureKind::Busy, "device is in use as a cache"))
+            }
+            Some(_) => Err(self.refuse(FailureKind::Busy, "device is reserved as a hot spare")),
+        }
+    }
+
+    /// What the device waits for that stands aside of those that hold the pool; `None` for one that does not.
+    pub(super) fn aside(&self, device: Guid) -> Option<VdevClass> {
+        if self.pool.vdevs().topology().find(device).is_some() {
+            return None;
+        }
+        let report = Service::report(self.service);
+        let mut all = report.spares.iter().chain(&report.caches);
+        all.find(|vdev| vdev.guid == device.0).map(|vdev| vdev.class)
     }
 }

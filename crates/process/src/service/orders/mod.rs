@@ -282,6 +282,12 @@ impl Doing<'_> {
         Failure::new(kind, format!("{}: {reason}", self.start))
     }
 
+    /// The reason that a refusal of this order gives.
+    fn reason<'a>(&self, failure: &'a Failure) -> &'a str {
+        let reason = failure.message.strip_prefix(&self.start).unwrap_or(&failure.message);
+        reason.trim_start_matches(": ")
+    }
+
     /// What an error of the engine is called on the command line.
     fn refused(&self, error: &Error) -> Failure {
         let words = self.order.words(error).unwrap_or_else(|| words(error));
