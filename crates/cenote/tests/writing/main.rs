@@ -31,6 +31,7 @@ mod names;
 mod once;
 mod placed;
 mod policy;
+mod probes;
 mod programs;
 mod quotas;
 mod readers;

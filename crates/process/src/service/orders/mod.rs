@@ -50,6 +50,7 @@ use cenote_control::server::{Call, Carried, PoolService};
 use cenote_engine::pool::Pool;
 use cenote_engine::pool::change::DatasetOrders;
 use cenote_engine::pool::group::LivePool;
+use cenote_engine::receive::TEMPORARY;
 use cenote_engine::{Error, ErrorKind};
 
 use super::changes::Given;
@@ -258,6 +259,12 @@ impl Doing<'_> {
     /// The datasets as they are now.
     fn shown(&self) -> Result<Shown, Failure> {
         self.service.shown()
+    }
+
+    /// Whether there is such a dataset, be it one that no list shows: what was received in part beside another.
+    fn is_there(&self, all: &Shown, name: &str) -> bool {
+        let is_partial = name.rsplit_once('/').is_some_and(|(_, last)| last == TEMPORARY);
+        all.has(name) || is_partial && self.pool.catalog().dataset_named(name).is_ok()
     }
 
     /// The key that came with it.
