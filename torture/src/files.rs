@@ -353,8 +353,11 @@ impl Runner {
         if at + data.len() > LONGEST && self.has(set, "ballast").is_none_or(|own| own != file) {
             return Ok(false);
         }
-        let mut bytes = self.content(set, file).to_vec();
-        bytes.resize(bytes.len().max(at + data.len()), 0);
+        let before = self.content(set, file);
+        let length = before.len().max(at + data.len());
+        let mut bytes = Vec::with_capacity(length);
+        bytes.extend_from_slice(&before);
+        bytes.resize(length, 0);
         bytes[at..at + data.len()].copy_from_slice(data);
         let content = Content { bytes: Arc::new(bytes), written: Some((at, data.len())) };
         self.change_data((set, file), (data.len(), false), content, |tree, node| {

@@ -16,7 +16,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::batch::{MAX_READ, in_range};
 use crate::patience::DEFAULT_DEADLINE;
-use crate::sim_store::Store;
+use crate::sim_store::{Replaced, Store};
 use crate::{Device, DeviceError};
 
 /// How the whole disk is.
@@ -81,7 +81,7 @@ pub struct SimDevice {
 struct State {
     bytes: Store,
     /// What unflushed writes replaced, oldest first.
-    undo: Vec<(usize, Vec<u8>)>,
+    undo: Vec<Replaced>,
     health: Health,
     /// How it is after so many writes.
     turn: Option<(u64, Health)>,
@@ -243,8 +243,8 @@ impl SimDevice {
     /// Power loss: everything written since the last flush is undone.
     pub fn crash(&self) {
         let state = &mut *self.state.lock();
-        for (start, old) in state.undo.drain(..).rev() {
-            state.bytes.put(start, &old);
+        for replaced in state.undo.drain(..).rev() {
+            state.bytes.restore(replaced);
         }
     }
 
@@ -293,7 +293,7 @@ impl SimDevice {
         };
         let mut bytes = recording.before.clone();
         bytes.grow(size);
-        let mut put = |offset: u64, data: &[u8]| bytes.put(offset as usize, data);
+        let mut put = |offset: u64, data: &[u8]| bytes.put(offset as usize, data).map(drop);
         let before = recording.events.partition_point(|recorded| recorded.order < order);
         let events = recording.events.get(..before).unwrap_or_default();
         let flushed = events.iter().rposition(|recorded| matches!(recorded.event, SimEvent::Flush));
@@ -359,17 +359,15 @@ impl SimDevice {
 impl State {
     /// `data` lies at `offset` from now on.
     fn put(&mut self, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
-        let (start, keep) = (offset as usize, data.len());
-        let replaced = self.bytes.get(start, keep).ok_or_else(io_error)?;
+        let replaced = self.bytes.put(offset as usize, data).ok_or_else(io_error)?;
+        self.undo.push(replaced);
         if let Some(recording) = &mut self.recording {
             let data = Bytes::copy_from_slice(data);
             let order = ORDER.fetch_add(1, Ordering::SeqCst);
             recording.events.push(Recorded { order, event: SimEvent::Write { offset, data } });
         }
-        self.undo.push((start, replaced));
-        self.bytes.put(start, data).ok_or_else(io_error)?;
         // Written sectors are good again.
-        let written = offset..offset + keep as u64;
+        let written = offset..offset + data.len() as u64;
         let mut bad = Vec::new();
         for range in self.bad.drain(..) {
             subtract(range, &written, |left| bad.push(left));

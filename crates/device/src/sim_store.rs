@@ -17,11 +17,21 @@ pub(crate) struct Store {
     pieces: Vec<Option<Arc<Vec<u8>>>>,
 }
 
+/// Pieces that were replaced, and where they lay.
+#[derive(Debug)]
+pub(crate) struct Replaced(Vec<(usize, Option<Arc<Vec<u8>>>)>);
+
 /// A range within one piece.
 struct Part {
     piece: usize,
     start: usize,
     len: usize,
+}
+
+/// The `piece` with `bytes` in this part of it.
+fn over(mut piece: Vec<u8>, part: &Part, bytes: &[u8]) -> Option<Vec<u8>> {
+    piece.get_mut(part.start..part.start + part.len)?.copy_from_slice(bytes);
+    Some(piece)
 }
 
 impl Store {
@@ -81,18 +91,31 @@ impl Store {
         Some(bytes)
     }
 
-    /// Puts `bytes` at `start`.
-    pub(crate) fn put(&mut self, start: usize, bytes: &[u8]) -> Option<()> {
+    /// Puts `bytes` at `start`; what lay in the pieces they touch is handed out for [`Store::restore`].
+    pub(crate) fn put(&mut self, start: usize, bytes: &[u8]) -> Option<Replaced> {
         let mut rest = bytes;
+        let mut replaced = Vec::new();
         for part in self.parts(start, bytes.len())? {
             let (these, others) = rest.split_at_checked(part.len)?;
             rest = others;
             let slot = self.pieces.get_mut(part.piece)?;
-            let piece = slot.get_or_insert_with(|| Arc::new(vec![0; PIECE]));
-            let target = Arc::make_mut(piece).get_mut(part.start..part.start + part.len)?;
-            target.copy_from_slice(these);
+            let piece = match slot {
+                _ if part.len == PIECE => these.to_vec(),
+                Some(before) => over(before.to_vec(), &part, these)?,
+                None => over(vec![0; PIECE], &part, these)?,
+            };
+            replaced.push((part.piece, slot.replace(Arc::new(piece))));
         }
-        Some(())
+        Some(Replaced(replaced))
+    }
+
+    /// What [`Store::put`] replaced lies there again.
+    pub(crate) fn restore(&mut self, replaced: Replaced) {
+        for (index, piece) in replaced.0 {
+            if let Some(slot) = self.pieces.get_mut(index) {
+                *slot = piece;
+            }
+        }
     }
 
     /// Where something lies that is not known to be zeros: stretches of 32 KiB, offsets and bytes, ascending.
