@@ -29,6 +29,15 @@ fn path(number: u8) -> String {
     }
 }
 
+/// What a file held, with zeros behind it if it does not reach `end`; copied once.
+fn reaching(before: &[u8], end: usize) -> Vec<u8> {
+    let length = before.len().max(end);
+    let mut bytes = Vec::with_capacity(length);
+    bytes.extend_from_slice(before);
+    bytes.resize(length, 0);
+    bytes
+}
+
 impl Runner {
     /// Does a step of this kind; `None`: it is none.
     pub(crate) fn file_step(&mut self, step: &Step) -> Option<Verdict> {
@@ -353,11 +362,7 @@ impl Runner {
         if at + data.len() > LONGEST && self.has(set, "ballast").is_none_or(|own| own != file) {
             return Ok(false);
         }
-        let before = self.content(set, file);
-        let length = before.len().max(at + data.len());
-        let mut bytes = Vec::with_capacity(length);
-        bytes.extend_from_slice(&before);
-        bytes.resize(length, 0);
+        let mut bytes = reaching(&self.content(set, file), at + data.len());
         bytes[at..at + data.len()].copy_from_slice(data);
         let content = Content { bytes: Arc::new(bytes), written: Some((at, data.len())) };
         self.change_data((set, file), (data.len(), false), content, |tree, node| {
@@ -447,8 +452,7 @@ impl Runner {
             return self.pass();
         }
         let data = bytes[from.1..from.1 + length].to_vec();
-        let mut bytes = self.content(set, target).to_vec();
-        bytes.resize(bytes.len().max(to.1 + length), 0);
+        let mut bytes = reaching(&self.content(set, target), to.1 + length);
         bytes[to.1..to.1 + length].copy_from_slice(&data);
         let content = Content { bytes: Arc::new(bytes), written: Some((to.1, length)) };
         let node = self.node(set, source);
@@ -466,8 +470,7 @@ impl Runner {
             content.retract();
             let before = content.newest().bytes.clone();
             let end = to.1 + copied as usize;
-            let mut bytes = before.to_vec();
-            bytes.resize(bytes.len().max(end), 0);
+            let mut bytes = reaching(&before, end);
             bytes[to.1..end].copy_from_slice(&whole.bytes[to.1..end]);
             content
                 .begin(Content { bytes: Arc::new(bytes), written: Some((to.1, copied as usize)) });
