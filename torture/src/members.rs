@@ -3,11 +3,11 @@
 //! Invariant: the devices a pool has after such a step are those it had before, unless a cut goes back into
 //! its middle; whatever was there when it ended is asked for in every copy.
 
-use cenote_device::SimDevice;
+use cenote_device::{Device, SimDevice};
 use cenote_engine::Result;
 use cenote_engine::pool::change::Newcomer;
 use cenote_engine::pool::group::{ScanKind, ScanOrder, SweepKind, SweepOrder};
-use cenote_engine::vdev::VdevState;
+use cenote_engine::vdev::{Aux, VdevState};
 use cenote_format::Guid;
 use cenote_format::config::VdevKind;
 
@@ -23,8 +23,8 @@ const GROUPS: usize = 80;
 const SPREAD: usize = 1_200;
 
 impl Runner {
-    /// Lets one leaf rest or count as faulty, be replaced and come back, have another beside it, be initialized
-    /// or trimmed; or all disks grow, or a RAID-Z is spread over one more.
+    /// Lets one leaf rest or count as faulty, be replaced and come back, be overwritten, have another beside it, be
+    /// initialized or trimmed; or all disks grow, or a RAID-Z is spread over one more.
     pub(crate) fn members(&mut self, what: u8, which: u8, fill: u32) -> Verdict {
         let are_well = self.are_well()?;
         let Some((path, kind)) = self.member(which).filter(|_| are_well) else {
@@ -38,6 +38,10 @@ impl Runner {
             3 => self.is_faulted(&path, what > 127, fill)?,
             4 => return self.grows(fill),
             5 => return self.swept(&path, what, fill),
+            // What is damaged everywhere counts as missing as long as a device is away that might have it.
+            1 if what > 127 && self.model.damaged.is_empty() => {
+                self.is_overwritten(&path, what > 191, fill)?
+            }
             1 => {
                 self.change_places(&path, NEWCOMER, fill)?
                     && self.change_places(NEWCOMER, &path, fill)?
@@ -111,6 +115,39 @@ impl Runner {
         }
         self.made_whole()?;
         Ok(true)
+    }
+
+    /// The disk of the leaf is overwritten as a whole while the pool has it open. Who looks, or scrubs, finds out, and
+    /// another one takes its place.
+    fn is_overwritten(&mut self, path: &str, scrubs: bool, fill: u32) -> Verdict<bool> {
+        // Of those that are a new pool's nobody knows what to look for.
+        self.export()?;
+        let (leaf, disk) = (self.guid_of(path), self.disks.at(path).cloned());
+        let Some(disk) = disk.filter(|_| leaf != Guid(0)) else { return Ok(false) };
+        self.tally.faults += 1;
+        (self.rotten, self.rotten_labels) = (true, true);
+        for (at, piece) in disk.written() {
+            disk.write(at, &vec![0; piece.len()]).map_err(|error| error.to_string())?;
+        }
+        disk.flush().map_err(|error| error.to_string())?;
+        let looks = |runner: &Self| match scrubs {
+            true => runner.live.scan(ScanOrder::Begin(ScanKind::Scrub)),
+            false => runner.live.look_again(),
+        };
+        if !self.ordered(looks)? && self.has_left(leaf) {
+            return Ok(false);
+        }
+        let status = self.live.vdevs().status();
+        let own = status.as_ref().and_then(|root| root.find(leaf)).map(|own| own.condition.aux);
+        if own != Some(Aux::BadLabel) {
+            return Err(format!("{path} was overwritten, and is not left out: {own:?}"));
+        }
+        self.touch(fill)?;
+        let is_back = self.change_places(path, NEWCOMER, fill)?
+            && self.change_places(NEWCOMER, path, fill)?;
+        // What did not come back is away for the rest of the plan.
+        (self.rotten, self.rotten_labels) = (!is_back, !is_back);
+        Ok(is_back)
     }
 
     /// The leaf is said to be faulty, and trusted again.

@@ -471,7 +471,7 @@ impl Runner {
         Ok(())
     }
 
-    fn export(&mut self) -> Verdict {
+    pub(crate) fn export(&mut self) -> Verdict {
         let mark = self.model.mark();
         self.trees.clear();
         self.live.export().map_err(|error| format!("the export: {error}"))?;

@@ -37,6 +37,8 @@ struct Journey {
     /// What is there already.
     head: Option<ObjectId>,
     partial: Partial,
+    /// What it is made a clone of.
+    origin: Option<ObjectId>,
     stream: Vec<u8>,
     resumable: bool,
     force: bool,
@@ -95,6 +97,8 @@ impl Runner {
         };
         let from = since.as_ref().map_or(0, |since| since.guid.0);
         let Some(stream) = self.stream(&source, since, &options)? else { return Ok(()) };
+        let catalog = self.live.pool().catalog();
+        let clone_of = origin.as_ref().and_then(|origin| catalog.dataset_named(origin).ok());
         let partial = Partial {
             listing: state.snapshots[&name].clone(),
             snapshot: short(&name),
@@ -111,6 +115,7 @@ impl Runner {
         self.travel(Journey {
             head,
             partial,
+            origin: clone_of.map(|origin| origin.id),
             resumable: has(RESUMABLE),
             force: has(FORCE),
             is_known: false,
@@ -208,6 +213,7 @@ impl Runner {
         self.travel(Journey {
             head: (!partial.is_new).then_some(head.id),
             partial,
+            origin: None,
             resumable: true,
             force: end & 1 != 0,
             is_known: true,
@@ -380,7 +386,15 @@ impl Runner {
         next.filesystems.insert(target.to_owned(), fresh);
         next.snapshots.insert(format!("{target}@{}", partial.snapshot), partial.listing.clone());
         if partial.is_new {
-            next.origins.extend(partial.origin.clone().map(|origin| (target.to_owned(), origin)));
+            // A promotion may have moved it meanwhile.
+            let moved =
+                journey.origin.map(|origin| self.live.pool().catalog().dataset_by_id(origin));
+            let origin = match moved {
+                None => partial.origin.clone(),
+                Some(Ok(origin)) => Some(origin.name.to_string()),
+                Some(Err(error)) => return Err(format!("what '{target}' is a clone of: {error}")),
+            };
+            next.origins.extend(origin.map(|origin| (target.to_owned(), origin)));
         }
         Ok(next)
     }

@@ -42,6 +42,7 @@ pub fn datasets(client: &Client, operands: &[String], recursive: bool) -> select
         operand_kinds: kinds,
         depth: if recursive || operands.is_empty() { None } else { Some(0) },
         properties: Some(NEEDED.iter().map(|name| (*name).to_owned()).collect()),
+        ..Selection::default()
     };
     let mut found = select::select(client, &selection);
     found.datasets.sort_by(cenote_control::text::sort::by_name);

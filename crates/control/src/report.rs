@@ -4,7 +4,11 @@
 //! nothing but the report. Numbers are exact (bytes, counts, unix seconds); text is made from them
 //! in `text` and `json`.
 
+mod status;
+
 use serde::{Deserialize, Serialize};
+
+pub use status::PoolStatus;
 
 /// Where the value of a property comes from.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -353,6 +357,9 @@ pub struct ScanReport {
     pub paused: i64,
     /// Seconds this pass was paused for.
     pub spent_paused: u64,
+    /// Bytes read and verified per second, lately, where that is known.
+    #[serde(default)]
+    pub recent_rate: Option<u64>,
 }
 
 /// The sequential rebuild of a top-level device that runs, or the last one.
@@ -487,53 +494,6 @@ impl DedupReport {
     }
 }
 
-/// What is wrong with a pool, as `zpool status` explains it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs)] // the words are in `text::words`
-pub enum PoolStatus {
-    #[default]
-    Healthy,
-    CorruptCache,
-    MissingDevice,
-    MissingDeviceNoReplicas,
-    CorruptLabel,
-    CorruptLabelNoReplicas,
-    BadGuidSum,
-    CorruptPool,
-    CorruptData,
-    FailingDevice,
-    VersionNewer,
-    HostMismatch,
-    HostActive,
-    HostRequired,
-    IoFailureWait,
-    IoFailureContinue,
-    IoFailureMultihost,
-    BadLog,
-    Errata(u32),
-    /// Features that keep the pool from being opened at all.
-    UnsupportedFeaturesRead(Vec<String>),
-    /// Features that keep it from being written.
-    UnsupportedFeaturesWrite(Vec<String>),
-    FaultedDevice,
-    FaultedDeviceNoReplicas,
-    VersionOlder,
-    FeaturesDisabled,
-    Resilvering,
-    OfflineDevice,
-    RemovedDevice,
-    Rebuilding,
-    RebuildScrub,
-    NonNativeAshift,
-    CompatibilityError,
-    IncompatibleFeature,
-    /// Devices that are there missed writes of this many transaction groups.
-    MissedWrites(u64),
-    /// Data cannot be read for now, but may be when devices are back. What was written in this many
-    /// transaction groups may be on no device that is there.
-    OutOfReach(u64),
-}
-
 /// An older state of a pool that was opened instead of its newest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GoneBack {
@@ -595,6 +555,12 @@ pub struct PoolReport {
     pub suspended: bool,
     /// What is wrong, if anything.
     pub status: PoolStatus,
+    /// Damage by an old release that the pool has; 0: none.
+    #[serde(default)]
+    pub errata: u32,
+    /// Another host had it last and did not export it, and it is only read here.
+    #[serde(default)]
+    pub is_of_another_host: bool,
     /// What keeps a pool from being written that was not to be opened for reading only.
     pub read_only_because: Option<String>,
     /// Datasets whose intent log could not be replayed and is kept.

@@ -181,7 +181,7 @@ fn get_of_pools() {
 }
 
 fn import_vdev(vdev: &VdevReport) -> ImportVdev {
-    let reason = words::reason(vdev.reason);
+    let reason = words::reason(vdev);
     ImportVdev {
         name: vdev_name::name(vdev, Naming::default()),
         state: words::state(vdev.state, vdev.reason).to_owned(),

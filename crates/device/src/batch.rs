@@ -61,12 +61,13 @@ pub(crate) fn read_batch_with(
     }
     let mut meanwhile = |results: &mut Results| {
         for (index, op) in simulated.drain(..) {
+            results.sent(index);
             results.set(index, op.device.read(op.offset, op.len));
         }
     };
     if real.is_empty() {
         meanwhile(&mut results);
-        return results.finish(waits.waited());
+        return results.finish(&waits);
     }
     let runs = plan(real, &mut results);
     let tasks = runs.into_iter().map(Task::Read).collect();
@@ -91,7 +92,7 @@ pub(crate) fn read_batch_with(
         left = rest.go_on(&waits, &mut Reads { meanwhile: &mut meanwhile, out: &mut results });
     }
     meanwhile(&mut results);
-    results.finish(waits.waited())
+    results.finish(&waits)
 }
 
 /// Reads in the ring's hands.
@@ -103,6 +104,12 @@ struct Reads<'a> {
 impl Driver for Reads<'_> {
     fn meanwhile(&mut self) {
         (self.meanwhile)(self.out);
+    }
+
+    fn sent(&mut self, task: &Task) {
+        if let Task::Read(run) = task {
+            run.parts.iter().for_each(|part| self.out.sent(part.index));
+        }
     }
 
     fn complete(&mut self, task: Task, result: i32, again: &mut Waiting) {

@@ -57,6 +57,7 @@ struct Inner {
     writer: Option<Writer>,
     size: AtomicU64,
     sector_size: u32,
+    physical_sector_size: u32,
     alignment: usize,
     is_file: bool,
     holds_up_senders: bool,
@@ -118,6 +119,8 @@ impl FileDevice {
     }
 }
 
+/// Longest look at what is at the path of a file.
+const LOOK: Duration = Duration::from_secs(2);
 /// After this time nobody else waits for a path that somebody is opening.
 const OPENING: Duration = Duration::from_secs(1);
 
@@ -162,6 +165,10 @@ fn open(path: PathBuf, mode: Mode) -> Result<Inner, DeviceError> {
     } else {
         512
     };
+    let physical_sector_size = match metadata.file_type().is_block_device() {
+        true => physical_sector_size(&buffered).max(sector_size),
+        false => sector_size,
+    };
     let (reader, alignment) = match open_direct(&path, sector_size) {
         Some((direct, alignment)) => (direct, alignment),
         None => (buffered, 1),
@@ -190,6 +197,7 @@ fn open(path: PathBuf, mode: Mode) -> Result<Inner, DeviceError> {
         writer,
         size,
         sector_size,
+        physical_sector_size,
         alignment,
         is_file,
         holds_up_senders,
@@ -217,6 +225,11 @@ fn says_when_it_would_wait(file: &File) -> bool {
     kind.is_ok_and(|kind| HEED_NOWAIT.contains(&kind))
 }
 
+/// What a block device writes at once, as far as it tells.
+fn physical_sector_size(device: &File) -> u32 {
+    rustix::fs::ioctl_blkpbszget(device).ok().filter(|size| size.is_power_of_two()).unwrap_or(0)
+}
+
 /// Bytes of a file or block device.
 fn size_of(file: &File) -> std::io::Result<u64> {
     let metadata = file.metadata()?;
@@ -224,6 +237,20 @@ fn size_of(file: &File) -> std::io::Result<u64> {
         return Ok(rustix::fs::seek(file, rustix::fs::SeekFrom::End(0))?);
     }
     Ok(metadata.len())
+}
+
+/// Whether the path of a file does not lead to it: nothing has its last name, or something else has the path. One that
+/// was moved has a name, and as long as nothing is at its path nobody takes anything else for it.
+fn is_replaced(inner: &Inner) -> std::io::Result<bool> {
+    let own = inner.writer.as_ref().map_or(&inner.reader, |writer| &writer.buffered).metadata()?;
+    if own.nlink() == 0 {
+        return Ok(true);
+    }
+    match std::fs::metadata(&inner.path) {
+        Ok(there) => Ok((there.dev(), there.ino()) != (own.dev(), own.ino())),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// Whether the kernel hands discards on to this block device; a partition asks its disk.
@@ -347,6 +374,10 @@ impl Device for FileDevice {
         self.inner.sector_size
     }
 
+    fn physical_sector_size(&self) -> u32 {
+        self.inner.physical_sector_size
+    }
+
     fn read(&self, offset: u64, len: usize) -> Result<Bytes, DeviceError> {
         let op = ReadOp { device: Arc::new(self.clone()), offset, len };
         read_batch(vec![op], DEFAULT_DEADLINE).pop().unwrap_or(Err(DeviceError::Gone))
@@ -392,6 +423,14 @@ impl Device for FileDevice {
 
     fn is_file(&self) -> bool {
         self.inner.is_file
+    }
+
+    fn is_deleted(&self) -> bool {
+        if !self.inner.is_file {
+            return false;
+        }
+        let inner = self.inner.clone();
+        call(LOOK, move || Ok(is_replaced(&inner)?)).unwrap_or(false)
     }
 
     fn holds_up_senders(&self) -> bool {

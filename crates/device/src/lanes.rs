@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::patience::Wait;
 use crate::plan::{Results, Run};
@@ -22,8 +22,29 @@ const LANES: usize = 4;
 /// Time between two looks at what is not done here.
 const LOOK: Duration = Duration::from_millis(20);
 
+/// Has the device itself read one run.
+fn ask_for_run(run: &mut Run) -> Vec<Result<(), DeviceError>> {
+    let read = run.device.read(run.offset, run.needed());
+    let mut at = 0;
+    let mut answers = Vec::with_capacity(run.parts.len());
+    for part in &mut run.parts {
+        let end = part.skip + part.wanted;
+        answers.push(read.clone().and_then(|bytes| {
+            let own = bytes.get(at..at + end);
+            let own = own.zip(part.buffer.as_mut_slice().get_mut(..end));
+            let short = || std::io::Error::from(std::io::ErrorKind::UnexpectedEof);
+            own.map(|(from, to)| to.copy_from_slice(from)).ok_or_else(|| short().into())
+        }));
+        at += part.span;
+    }
+    answers
+}
+
 /// Reads one run, part by part.
 fn read_run(run: &mut Run) -> Vec<Result<(), DeviceError>> {
+    if run.device.keeps_waiting() {
+        return ask_for_run(run);
+    }
     let mut offset = run.offset;
     let descriptor = run.raw.descriptor;
     // SAFETY: the descriptor is open as long as `run.device` lives, and `run` is borrowed here.
@@ -150,8 +171,11 @@ impl Transfer for Flush {
     }
 }
 
-/// Flushes `descriptor`, which is `_device`'s.
-fn flush(_device: &Arc<dyn Device>, descriptor: RawFd) -> Result<(), DeviceError> {
+/// Flushes `descriptor`, which is `device`'s.
+fn flush(device: &Arc<dyn Device>, descriptor: RawFd) -> Result<(), DeviceError> {
+    if device.keeps_waiting() {
+        return device.flush();
+    }
     // SAFETY: the descriptor is open as long as the device lives, which is borrowed here.
     let descriptor = unsafe { std::os::fd::BorrowedFd::borrow_raw(descriptor) };
     Ok(rustix::fs::fdatasync(descriptor).map_err(std::io::Error::from)?)
@@ -159,6 +183,11 @@ fn flush(_device: &Arc<dyn Device>, descriptor: RawFd) -> Result<(), DeviceError
 
 /// Writes one run, slice by slice.
 fn write_run(run: &WriteRun) -> Result<(), DeviceError> {
+    if run.device.keeps_waiting() {
+        let all: Vec<u8> = run.slices().flatten().copied().collect();
+        run.device.write(run.offset, &all)?;
+        return if run.durable { run.device.flush() } else { Ok(()) };
+    }
     // SAFETY: the descriptor is open as long as `run.device` lives, and `run` is borrowed here.
     let descriptor = unsafe { std::os::fd::BorrowedFd::borrow_raw(run.descriptor) };
     let mut offset = run.offset;
@@ -222,12 +251,13 @@ fn work<J: Transfer, T>(
         let until = waits.until;
         let submitted = submit(Some(device), move || {
             for mut job in lane {
-                if std::time::Instant::now() > until {
+                let begun = Instant::now();
+                if begun > until {
                     return;
                 }
                 let answer = job.work();
                 // The receiver is gone if the caller gave up.
-                let _ = sender.send((job, answer));
+                let _ = sender.send((job, begun, answer));
             }
         });
         match submitted {
@@ -239,7 +269,8 @@ fn work<J: Transfer, T>(
     meanwhile(out);
     while missing > 0 {
         match receiver.recv_timeout(waits.left().min(LOOK)) {
-            Ok((job, answer)) => {
+            Ok((job, begun, answer)) => {
+                job.indexes().into_iter().for_each(|index| out.sent_at(index, begun));
                 finish(job, answer, out);
                 missing -= 1;
             }

@@ -44,7 +44,7 @@ pub use disk::{
 };
 pub use file::{FileDevice, Mode};
 pub use host_lock::{HostLock, HostLockError};
-pub use patience::{DEFAULT_DEADLINE, Enough, Patience};
+pub use patience::{DEFAULT_DEADLINE, Enough, Patience, Took};
 pub use sim::{Health, Keep, Recorded, SimDevice, SimEvent, before_write};
 pub use stall::Stall;
 pub use table::PartitionTable;
@@ -112,6 +112,10 @@ pub trait Device: Send + Sync + std::fmt::Debug {
     }
     /// Logical sector size in bytes (a power of two, at least 512).
     fn sector_size(&self) -> u32;
+    /// Bytes that the medium writes at once: what is smaller costs it a read (a power of two).
+    fn physical_sector_size(&self) -> u32 {
+        self.sector_size()
+    }
     /// Reads `len` bytes at `offset`.
     fn read(&self, offset: u64, len: usize) -> Result<Bytes, DeviceError>;
     /// Writes `data` at `offset`. Durable only after [`Device::flush`].
@@ -132,9 +136,19 @@ pub trait Device: Send + Sync + std::fmt::Debug {
     fn is_file(&self) -> bool {
         false
     }
+    /// Whether it is a file that nobody finds by its path any more: it was deleted, or another file has its name.
+    /// What cannot be found out in time is not.
+    fn is_deleted(&self) -> bool {
+        false
+    }
     /// Whether the kernel may hold up who only sends it something, however that is asked not to wait: threads that can
     /// be left behind send it then.
     fn holds_up_senders(&self) -> bool {
+        false
+    }
+    /// Whether it keeps those waiting who ask it, on purpose: whatever descriptors it has, threads that can be left behind
+    /// ask [`Device::read`], [`Device::write`] and [`Device::flush`] themselves.
+    fn keeps_waiting(&self) -> bool {
         false
     }
     /// Whether it can be told that what it holds somewhere is no longer needed (trim).

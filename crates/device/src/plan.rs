@@ -4,9 +4,10 @@
 //! without a copy, and a run's parts lie back to back on the device.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::buffer::Buffer;
+use crate::patience::Wait;
 use crate::{Device, DeviceError, RawDevice, ReadOp};
 
 /// Most bytes in a joined run.
@@ -102,18 +103,38 @@ impl Run {
 /// Answers of a batch, filled in any order.
 pub(crate) struct Results<T = bytes::Bytes> {
     answers: Vec<Option<Result<T, DeviceError>>>,
+    /// When each was sent, and how long it took.
+    times: Vec<(Option<Instant>, Duration)>,
 }
 
 impl<T> Results<T> {
     /// Room for `count` answers.
     pub(crate) fn new(count: usize) -> Self {
-        Self { answers: (0..count).map(|_| None).collect() }
+        Self {
+            answers: (0..count).map(|_| None).collect(),
+            times: vec![(None, Duration::ZERO); count],
+        }
+    }
+
+    /// Operation `index` goes to the device now.
+    pub(crate) fn sent(&mut self, index: usize) {
+        self.sent_at(index, Instant::now());
+    }
+
+    /// It went to the device then.
+    pub(crate) fn sent_at(&mut self, index: usize, when: Instant) {
+        if let Some((sent, _)) = self.times.get_mut(index) {
+            *sent = Some(when);
+        }
     }
 
     /// Records the answer of operation `index`.
     pub(crate) fn set(&mut self, index: usize, answer: Result<T, DeviceError>) {
         if let Some(slot) = self.answers.get_mut(index) {
             *slot = Some(answer);
+        }
+        if let Some((sent, took)) = self.times.get_mut(index) {
+            *took = sent.map_or(Duration::ZERO, |sent| sent.elapsed());
         }
     }
 
@@ -122,9 +143,16 @@ impl<T> Results<T> {
         matches!(self.answers.get(index), Some(Some(Ok(_))))
     }
 
-    /// All answers in order; what has none missed the deadline.
-    pub(crate) fn finish(self, deadline: Duration) -> Vec<Result<T, DeviceError>> {
-        let late = || Err(DeviceError::TimedOut(deadline));
+    /// All answers in order; what has none was waited for as long as anybody does.
+    pub(crate) fn finish(self, waits: &Wait<'_>) -> Vec<Result<T, DeviceError>> {
+        let waited = waits.waited();
+        let took =
+            self.answers.iter().zip(&self.times).map(|(answer, (sent, took))| match answer {
+                Some(_) => *took,
+                None => sent.map_or(waited, |sent| sent.elapsed().min(waited)),
+            });
+        waits.tell(took.collect());
+        let late = || Err(DeviceError::TimedOut(waited));
         self.answers.into_iter().map(|answer| answer.unwrap_or_else(late)).collect()
     }
 }

@@ -43,6 +43,8 @@ pub(crate) type Waiting = VecDeque<Task>;
 pub(crate) trait Driver {
     /// Called once, while the first tasks are in flight.
     fn meanwhile(&mut self);
+    /// A task goes to the kernel now, or as soon as there is room for it.
+    fn sent(&mut self, task: &Task);
     /// A task was answered as the kernel answers system calls: hand out the answer, or put what is
     /// to be tried again into `again`.
     fn complete(&mut self, task: Task, result: i32, again: &mut Waiting);
@@ -313,7 +315,7 @@ impl Rest {
 
 /// Works through `tasks` until all are done or whoever waits has waited enough. Gives back all of them if io_uring
 /// is unavailable, and those that the kernel cannot do this way now, as soon as it says so: it has no thread for
-/// them, or their device [holds up senders](Device::holds_up_senders). The batch goes on with the rest of it then.
+/// them, or their device [holds up senders](Device::holds_up_senders), or who asks it. The batch goes on with the rest then.
 pub(crate) fn drive(
     tasks: Waiting,
     waits: &Wait<'_>,
@@ -350,7 +352,7 @@ fn is_for_threads(task: &Task) -> bool {
     if tests::is_refused(task) {
         return true;
     }
-    task.device().holds_up_senders()
+    task.device().holds_up_senders() || task.device().keeps_waiting()
 }
 
 /// `first`: nothing of the batch was sent yet.
@@ -367,6 +369,7 @@ fn drive_on(
                 refused.push_back(task);
                 continue;
             }
+            driver.sent(&task);
             if let Err(task) = ring.push(task) {
                 waiting.push_front(task);
                 break;

@@ -80,13 +80,14 @@ pub(crate) fn send(
     let tasks = plan(real, durable).into_iter().map(Task::Write).collect();
     let mut meanwhile = |results: &mut Results<()>| {
         for (index, op) in simulated.drain(..) {
+            results.sent(index);
             let written = op.device.write(op.offset, &op.data);
             let flush = || if durable { op.device.flush() } else { Ok(()) };
             results.set(index, written.and_then(|()| flush()));
         }
     };
     carry_out(tasks, &waits, transport, &mut meanwhile, &mut results);
-    results.finish(waits.waited())
+    results.finish(&waits)
 }
 
 /// Makes what was written to `devices` durable, all of them together, and answers in the same
@@ -121,11 +122,12 @@ pub(crate) fn flush_batch_with(
     }
     let mut meanwhile = |results: &mut Results<()>| {
         for (index, device) in simulated.drain(..) {
+            results.sent(index);
             results.set(index, device.flush());
         }
     };
     carry_out(tasks, &waits, transport, &mut meanwhile, &mut results);
-    results.finish(waits.waited())
+    results.finish(&waits)
 }
 
 /// Works through `tasks`, with `meanwhile` called while they are on their way.
@@ -344,6 +346,14 @@ struct Writes<'a> {
 impl Driver for Writes<'_> {
     fn meanwhile(&mut self) {
         (self.meanwhile)(self.out);
+    }
+
+    fn sent(&mut self, task: &Task) {
+        match task {
+            Task::Write(run) => run.indexes().for_each(|index| self.out.sent(index)),
+            Task::Flush(flush) => self.out.sent(flush.index),
+            Task::Read(_) => {}
+        }
     }
 
     fn complete(&mut self, task: Task, result: i32, again: &mut Waiting) {

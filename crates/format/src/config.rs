@@ -6,7 +6,7 @@
 
 mod vdev;
 
-pub use vdev::{Draid, EXTERNAL, IndirectObjects, TopLevel, VdevConfig, VdevKind};
+pub use vdev::{Draid, ERRORS_EXCEEDED, EXTERNAL, IndirectObjects, TopLevel, VdevConfig, VdevKind};
 
 use crate::nvlist::{NvList, Value};
 use crate::{Error, Guid, Result, Txg};

@@ -5,6 +5,8 @@
 use std::time::Duration;
 
 use cenote_control::begin::Search;
+use cenote_control::compatibility::{Fit, fit};
+use cenote_control::feature::{self, FEATURE_VERSION};
 use cenote_control::report::{ImportReport, ImportVdev};
 use cenote_control::terminal;
 use cenote_engine::pool::activity::{Settings, SystemClock};
@@ -43,6 +45,7 @@ fn inspect(candidate: &PoolCandidate, host: &HostIdentity, missing_log: bool) ->
 }
 
 fn report(pool: ImportablePool) -> ImportReport {
+    let remark = remark(&pool);
     let all = |list: Vec<ImportableVdev>| list.into_iter().map(device).collect();
     let host = pool.hostname.unwrap_or_else(|| "<unknown>".to_owned());
     let reason = if pool.active_elsewhere {
@@ -66,7 +69,7 @@ fn report(pool: ImportablePool) -> ImportReport {
         let time = i64::try_from(pool.last_access).unwrap_or(0);
         (host, pool.hostid, time)
     });
-    let mut status = pool.status;
+    let (mut status, action) = remark.unwrap_or((pool.status, pool.action));
     for (guid, description) in &pool.unknown_features {
         let text = status.get_or_insert_default();
         text.push_str(&format!("\n{guid}"));
@@ -80,7 +83,7 @@ fn report(pool: ImportablePool) -> ImportReport {
         state: pool.state,
         destroyed: pool.destroyed,
         status,
-        action: pool.action,
+        action,
         comment: pool.comment,
         note: pool.note,
         article: pool.message_code,
@@ -97,6 +100,41 @@ fn report(pool: ImportablePool) -> ImportReport {
         newest: pool.newest,
         last_host,
     }
+}
+
+/// What is said of a pool with which nothing is wrong, and what to do: of features that its `compatibility` asks for or
+/// does not, by the files that this names here.
+fn remark(pool: &ImportablePool) -> Option<(Option<String>, String)> {
+    let features = pool.features.as_ref().filter(|_| pool.is_fine)?;
+    if pool.version < FEATURE_VERSION {
+        return None;
+    }
+    let enabled = |name: &str| {
+        let known = feature::by_name(name);
+        known.is_some_and(|known| features.iter().any(|guid| guid == known.guid))
+    };
+    let (status, action) = match fit(pool.compatibility.as_deref().unwrap_or("off"), enabled) {
+        Fit::Fits => return None,
+        Fit::Lacks => (
+            "Some supported features are not enabled on the pool.\n(Note that they may be \
+             intentionally disabled if the\n'compatibility' property is set.)",
+            "The pool can be imported using its name or numeric identifier, though\nsome features \
+             will not be available without an explicit 'zpool upgrade'.",
+        ),
+        Fit::Exceeds => (
+            "One or more features are enabled on the pool despite not being\nrequested by the \
+             'compatibility' property.",
+            "The pool can be imported using its name or numeric identifier.",
+        ),
+        Fit::Unknown => (
+            "Error reading or parsing the file(s) indicated by the 'compatibility'\nproperty.",
+            "The pool can be imported using its name or numeric\nidentifier, though the file(s) \
+             indicated by its 'compatibility'\nproperty cannot be parsed at this time.",
+        ),
+    };
+    // What is worse than that is said of how it can be imported.
+    let action = if pool.state == "ONLINE" { action } else { pool.action.as_str() };
+    Some((Some(status.to_owned()), action.to_owned()))
 }
 
 fn device(vdev: ImportableVdev) -> ImportVdev {

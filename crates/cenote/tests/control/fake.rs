@@ -61,6 +61,7 @@ impl Fake {
             report.properties.set(property, value, Source::None);
         }
         report.properties.set("altroot", "-", Source::Default);
+        report.pool_version = cenote_control::feature::FEATURE_VERSION;
         report.properties.set("feature@lz4_compress", "active", Source::Local);
         let datasets = vec![
             filesystem(name, "", 1),
@@ -92,6 +93,7 @@ impl Fake {
             pass_start: 1,
             paused: 0,
             spent_paused: 0,
+            recent_rate: None,
         });
         fake
     }

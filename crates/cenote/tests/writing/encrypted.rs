@@ -98,13 +98,9 @@ fn a_key_that_was_changed_is_that_of_all_below_where_it_is_received() {
     bench.cenote(&["zfs", "snapshot", "-r", "tank/e@one"]);
     bench.received(&["-u", "tank/got"], &bench.stream(&["-Rw", "tank/e@one"]));
     let there = |name: &str| format!("tank/{}", name.replacen('e', "got", 1));
-    for name in names {
-        bench.cenote(&["zfs", "load-key", "-L", &first, &there(name)]);
-    }
-    bench.cenote(&["zfs", "change-key", "-i", "tank/got/below"]);
+    bench.cenote(&["zfs", "load-key", "-L", &first, "tank/got"]);
     // Here below another root than there.
     bench.cenote(&[&["zfs", "change-key"], &how[..], &[&with(&third), "tank/got/other"]].concat());
-    bench.cenote(&["zfs", "change-key", "-i", "tank/got/other/deep"]);
     bench.cenote(&["zfs", "change-key", "-o", &with(&second), "tank/e"]);
     bench.cenote(&["zfs", "snapshot", "-r", "tank/e@two"]);
     for name in ["e", "e/below", "e/other/deep"] {
@@ -173,21 +169,22 @@ fn what_is_received_may_become_encrypted() {
     bench.received(&to("tank/e"), &full);
     assert_eq!(shown("tank/e"), own("tank/e"));
     bench.received(&["tank/e"], &next);
-    let refused = |words: &[&str], stream: &[u8], reason: &str| {
+    let refused = |words: &[&str], stream: &[u8], what: &str, reason: &str| {
         let output = bench.receive(words, stream);
         let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(said.trim_end(), format!("cannot receive: {reason}"), "{words:?}");
+        assert_eq!(said.trim_end(), format!("cannot receive {what} stream: {reason}"), "{words:?}");
     };
+    let (new, more) = ("new filesystem", "incremental");
     let set = "encryption property 'encryption' cannot be set";
     bench.cenote(&["zfs", "rollback", "-r", "tank/e@one"]);
-    refused(&to("tank/e"), &next, &format!("{set} for incremental streams."));
+    refused(&to("tank/e"), &next, more, &format!("{set} for incremental streams."));
     bench.received(&["tank/e"], &next);
     let raw = bench.stream(&["-w", "tank/e@two"]);
-    refused(&to("tank/f"), &raw, &format!("{set} or excluded for raw streams."));
+    refused(&to("tank/f"), &raw, new, &format!("{set} or excluded for raw streams."));
     let no_format = "Keyformat required for new encryption root.";
-    refused(&["-o", "encryption=on", "tank/f"], &full, no_format);
+    refused(&["-o", "encryption=on", "tank/f"], &full, new, no_format);
     let typed = "Cannot use 'prompt' keylocation because stdin is in use.";
-    refused(&["-o", "encryption=on", "-o", "keyformat=passphrase", "tank/f"], &full, typed);
+    refused(&["-o", "encryption=on", "-o", "keyformat=passphrase", "tank/f"], &full, new, typed);
 
     // Below what is encrypted the key is that of the place, also for all of a package.
     bench.received(&["-o", "encryption=on", "tank/e/below"], &full);
@@ -211,5 +208,87 @@ fn what_is_received_may_become_encrypted() {
         let found = std::fs::read(bench.at("mnt/tank").join(name).join("file")).unwrap();
         assert!(found == noise(size, seed), "{name}");
     }
+    bench.cenote(&["zpool", "destroy", "tank"]);
+}
+
+/// What OpenZFS 2.1.11 leaves after the same packages.
+#[test]
+fn what_is_received_raw_has_the_encryption_roots_of_its_source() {
+    let Some((bench, devices)) = Bench::mounting(1) else { return };
+    bench.create(&[&devices[0]]);
+    std::fs::write(bench.at("key"), [7; 32]).unwrap();
+    std::fs::write(bench.at("other"), [8; 32]).unwrap();
+    let location = |name: &str| format!("keylocation=file://{}", bench.at(name).display());
+    let (key, other) = (location("key"), location("other"));
+    let own = ["-o", "encryption=on", "-o", "keyformat=raw", "-o", &key];
+    let create =
+        |more: &[&str], name: &str| bench.cenote(&[&["zfs", "create"], more, &[name]].concat());
+    create(&own, "tank/e");
+    create(&own, "tank/e/own");
+    for (name, seed) in [("c1", 1), ("c2", 2)] {
+        create(&[], &format!("tank/e/{name}"));
+        std::fs::write(bench.at("mnt/tank/e").join(name).join("file"), noise(200_000, seed))
+            .unwrap();
+    }
+    let snapshot = |name: &str| bench.cenote(&["zfs", "snapshot", "-r", &format!("tank/e@{name}")]);
+    let roots = || {
+        let get = [
+            "zfs",
+            "get",
+            "-H",
+            "-r",
+            "-t",
+            "filesystem",
+            "-o",
+            "name,value",
+            "encryptionroot",
+            "tank/got",
+        ];
+        let said = bench.cenote(&get);
+        said.lines()
+            .map(|line| line.replace("tank/got", "").replace('\t', " of /"))
+            .collect::<Vec<_>>()
+    };
+    let equal = |names: [&str; 2]| {
+        bench.cenote(&["zfs", "mount", "-a"]);
+        for (name, seed) in names.into_iter().zip([1, 2]) {
+            let file = bench.at("mnt/tank/got").join(name).join("file");
+            assert!(std::fs::read(file).unwrap() == noise(200_000, seed), "{name}");
+        }
+    };
+    snapshot("1");
+    bench.received(&["-u", "tank/got"], &bench.stream(&["-Rw", "tank/e@1"]));
+    assert_eq!(roots(), [" of /", "/c1 of /", "/c2 of /", "/own of //own"]);
+    let place = |of: &str| bench.value("keylocation", of);
+    assert_eq!(
+        (place("tank/got/c1"), place("tank/got")),
+        ("none".into(), key["keylocation=".len()..].into())
+    );
+    bench.cenote(&["zfs", "load-key", "-r", "tank/got"]);
+    assert_eq!(bench.value("keystatus", "tank/got/c1"), "available");
+    equal(["c1", "c2"]);
+    // One moves below another of the same root, in use as it is.
+    bench.cenote(&["zfs", "rename", "tank/e/c2", "tank/e/c1/c2"]);
+    create(&[], "tank/e/new");
+    snapshot("2");
+    bench.received(&["-F", "tank/got"], &bench.stream(&["-Rw", "-i", "@1", "tank/e@2"]));
+    assert_eq!(roots(), [" of /", "/c1 of /", "/c1/c2 of /", "/new of /", "/own of //own"]);
+    equal(["c1", "c1/c2"]);
+    // One becomes a root with another key, one is no root any more, one moves out of the way of both.
+    bench.cenote(&["zfs", "change-key", "-o", "keyformat=raw", "-o", &other, "tank/e/c1"]);
+    bench.cenote(&["zfs", "change-key", "-i", "tank/e/own"]);
+    bench.cenote(&["zfs", "rename", "tank/e/new", "tank/e/own/new"]);
+    snapshot("3");
+    bench.received(&["-F", "-u", "tank/got"], &bench.stream(&["-Rw", "-I", "@2", "tank/e@3"]));
+    assert_eq!(roots(), [" of /", "/c1 of //c1", "/c1/c2 of //c1", "/own of /", "/own/new of /"]);
+    assert_eq!(place("tank/got/c1"), other["keylocation=".len()..]);
+    bench.cenote(&["zpool", "export", "tank"]);
+    bench.zdb();
+    bench.import();
+    bench.cenote(&["zfs", "load-key", "-a"]);
+    for name in ["tank/got", "tank/got/c1", "tank/got/c1/c2", "tank/got/own", "tank/got/own/new"] {
+        assert_eq!(bench.value("keystatus", name), "available", "{name}");
+    }
+    equal(["c1", "c1/c2"]);
     bench.cenote(&["zpool", "destroy", "tank"]);
 }

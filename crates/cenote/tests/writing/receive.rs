@@ -419,3 +419,74 @@ fn received_properties_are_replaced_by_what_comes_later() {
     bench.cenote(&["zpool", "export", "tank"]);
     bench.zdb();
 }
+
+/// The words are those of OpenZFS 2.1.11, as it said them.
+#[test]
+fn properties_that_cannot_be_set_are_refused_in_the_words_of_openzfs() {
+    let Some((bench, devices)) = Bench::mounting(1) else { return };
+    bench.create(&[&devices[0]]);
+    let [full, more] = bench.two_streams();
+    for property in [
+        "used=1",
+        "type=x",
+        "nosuch=1",
+        "volsize=1G",
+        "version=5",
+        "casesensitivity=mixed",
+        "createtxg=4",
+        "name=x",
+        "volblocksize=8k",
+        "normalization=formC",
+        "utf8only=on",
+        "userquota@root=1G",
+        "userused@root=1",
+        "written@x=1",
+        "redact_snaps=x",
+        "guid=5",
+        "receive_resume_token=x",
+    ] {
+        let (name, _) = property.split_once('=').unwrap();
+        let words = format!("cannot receive: invalid property '{name}'");
+        bench.turned_away(&["-o", property, "tank/o"], &full, &words);
+        bench.turned_away(&["-x", name, "tank/o"], &full, &words);
+        bench.turned_away(&["-o", property, "tank/a"], &more, &words);
+    }
+    let new = "cannot receive new filesystem stream";
+    for (property, words) in [
+        ("recordsize=3", "'recordsize' must be power of 2 from 512B to 16M"),
+        ("mountpoint=xx", "'mountpoint' must be an absolute path, 'none', or 'legacy'"),
+        ("quota=abc", "bad numeric value 'abc'"),
+        ("canmount=maybe", "'canmount' must be one of 'on | off | noauto'"),
+        ("readonly=foo", "'readonly' must be one of 'on | off'"),
+    ] {
+        let words = format!("{new}: {words}\n{new}: invalid property value");
+        bench.turned_away(&["-o", property, "tank/o"], &full, &words);
+    }
+    let more_words = "cannot receive incremental stream";
+    let words = format!(
+        "{more_words}: 'readonly' must be one of 'on | off'\n{more_words}: invalid property value"
+    );
+    bench.turned_away(&["-o", "readonly=foo", "tank/a"], &more, &words);
+    for origin in ["tank/a@no", "tank/nope"] {
+        let words = format!("cannot receive: specified origin fs ({origin}) does not exist");
+        bench.turned_away(&["-o", &format!("origin={origin}"), "tank/o"], &full, &words);
+    }
+    for (options, words) in [
+        (&["-o", "com:x"][..], "missing '=' for property=value argument"),
+        (&["-o", "quota=1G", "-x", "quota"], "property 'quota' specified multiple times"),
+        (&["-o", "quota=1G", "-o", "quota=2G"], "property 'quota' specified multiple times"),
+        (&["-x", "quota", "-x", "quota"], "property 'quota' specified multiple times"),
+    ] {
+        let output = bench.receive(&[options, &["tank/o"]].concat(), &full);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(said.starts_with(&format!("{words}\nusage:\n\treceive ")), "{options:?}: {said}");
+        assert_eq!(output.status.code(), Some(2));
+    }
+    assert!(!bench.output(&["zfs", "list", "tank/o"]).status.success());
+    for options in
+        [&["-o", "quota=none"][..], &["-o", "com.x:y=z"], &["-x", "origin"], &["-x", "com.x:y"]]
+    {
+        bench.received(&[options, &["tank/o"]].concat(), &full);
+        bench.cenote(&["zfs", "destroy", "-r", "tank/o"]);
+    }
+}

@@ -123,3 +123,59 @@ fn what_was_killed_goes_on_where_it_was() {
     bench.cenote(&["zfs", "mount", "back/a"]);
     assert!(fs::read(bench.at(one)).unwrap() == fs::read(bench.at(other)).unwrap());
 }
+
+#[test]
+fn what_the_source_has_no_more_is_given_up_and_begun_anew() {
+    let Some(bench) = two() else { return };
+    let token = || {
+        let said =
+            bench.cenote(&["zfs", "get", "-H", "-o", "value", "receive_resume_token", "back/a"]);
+        said.trim().to_owned()
+    };
+    let cut = |stream: &[&str]| {
+        let stream = bench.stream(stream);
+        assert!(
+            !bench.receive(&["-s", "-u", "back/a"], &stream[..stream.len() / 2]).status.success()
+        );
+        assert!(token().starts_with("1-"));
+    };
+    let bring = |snapshot: &str, words: &str| {
+        let output = bench.output(&["replicate", "tank/a", "back/a"]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success() && said.contains(words), "{said}");
+        assert_eq!(token(), "-");
+        let guid = |of: &str| {
+            bench.cenote(&["zfs", "get", "-Hp", "-o", "value", "guid", &format!("{of}@{snapshot}")])
+        };
+        assert_eq!(guid("tank/a"), guid("back/a"));
+    };
+    // A new filesystem, of which nothing else is there.
+    bench.cenote(&["zfs", "snapshot", "tank/a@gone"]);
+    cut(&["tank/a@gone"]);
+    bench.cenote(&["zfs", "destroy", "tank/a@gone"]);
+    bench.cenote(&["zfs", "snapshot", "tank/a@one"]);
+    let dry = bench.cenote(&["replicate", "-n", "tank/a", "back/a"]);
+    assert!(dry.starts_with("would run: zfs receive -A back/a\n"), "{dry}");
+    assert!(token().starts_with("1-"));
+    let words = "tank/a: what back/a has received in part cannot be gone on with ('tank/a@gone' used in the initial \
+                 send no longer exists): begins anew";
+    bring("one", words);
+    // An increment; a snapshot of the same name is not the one that was sent.
+    fs::write(bench.at("mnt/tank/a/more"), noise(2_000_000, 9)).unwrap();
+    bench.cenote(&["zfs", "snapshot", "tank/a@two"]);
+    cut(&["-i", "@one", "tank/a@two"]);
+    bench.cenote(&["zfs", "destroy", "tank/a@two"]);
+    bench.cenote(&["zfs", "snapshot", "tank/a@two"]);
+    bring("two", "'tank/a@two' is no longer the same snapshot used in the initial send");
+    // What comes from elsewhere is not given up.
+    bench.cenote(&["zfs", "rename", "tank/a", "tank/z"]);
+    bench.cenote(&["zfs", "snapshot", "tank/z@three"]);
+    cut(&["-i", "@two", "tank/z@three"]);
+    bench.cenote(&["zfs", "destroy", "tank/z@three"]);
+    bench.cenote(&["zfs", "rename", "tank/z", "tank/a"]);
+    bench.cenote(&["zfs", "snapshot", "tank/a@four"]);
+    let said = bench.refused(&["replicate", "tank/a", "back/a"]);
+    assert!(said.contains("'tank/z@three' used in the initial send no longer exists"), "{said}");
+    assert!(said.contains("zfs receive -A back/a"), "{said}");
+    assert!(token().starts_with("1-"));
+}

@@ -89,3 +89,52 @@ fn what_cannot_be_sent_so_is_refused_in_openzfs_words() {
         assert!(said.starts_with(words), "{arguments:?}: {said}");
     }
 }
+
+/// The words are those of OpenZFS 2.1.11, as it said them.
+#[test]
+fn a_snapshot_goes_with_the_partial_receive_that_hangs_on_it() {
+    let Some((bench, devices)) = Bench::mounting(1) else { return };
+    bench.create(&[&devices[0]]);
+    let [one, two] = bench.two_streams();
+    let begun = || {
+        bench.received(&["-u", "tank/b"], &one);
+        bench.received_in_part("tank/b", &two[..two.len() / 2])
+    };
+    let names = || bench.cenote(&["zfs", "list", "-H", "-r", "-t", "all", "-o", "name", "tank/b"]);
+    let token = begun();
+    assert_eq!(bench.value("clones", "tank/b@one"), "tank/b/%recv");
+    let clones = "cannot destroy 'tank/b@one': snapshot has dependent clones\nuse '-R' to destroy the following \
+                  datasets:\ntank/b/%recv\n";
+    for options in [&[][..], &["-r"], &["-n"]] {
+        assert_eq!(
+            bench.refused(&[&["zfs", "destroy"], options, &["tank/b@one"]].concat()),
+            clones
+        );
+    }
+    assert_eq!(bench.refused(&["zfs", "destroy", "tank/b@%"]), clones);
+    bench.cenote(&["zfs", "create", "tank/b/kid"]);
+    let children = "cannot destroy 'tank/b': filesystem has children\nuse '-r' to destroy the following \
+                    datasets:\ntank/b/kid\ntank/b/%recv\ntank/b@one\n";
+    assert_eq!(bench.refused(&["zfs", "destroy", "tank/b"]), children);
+    let said = bench.cenote(&["zfs", "destroy", "-rnv", "tank/b"]);
+    let all = ["tank/b/kid", "tank/b/%recv", "tank/b@one", "tank/b"];
+    assert_eq!(said, all.map(|name| format!("would destroy {name}\n")).concat());
+    // What is marked goes when it can.
+    bench.cenote(&["zfs", "destroy", "-d", "tank/b@one"]);
+    assert_eq!(bench.value("receive_resume_token", "tank/b"), token);
+    bench.cenote(&["zfs", "destroy", "-r", "tank/b"]);
+    assert!(!bench.output(&["zfs", "list", "tank/b"]).status.success());
+    // With the snapshot alone goes what was received in part, and the filesystem stays.
+    begun();
+    bench.cenote(&["zfs", "destroy", "-R", "tank/b@one"]);
+    assert_eq!(names(), "tank/b\n");
+    assert_eq!(bench.value("receive_resume_token", "tank/b"), "-");
+    bench.cenote(&["zfs", "destroy", "tank/b"]);
+    // Whoever goes on with it is told that it is gone, and the snapshot can go by itself.
+    begun();
+    bench.cenote(&["zfs", "receive", "-A", "tank/b"]);
+    assert_eq!(bench.value("clones", "tank/b@one"), "-");
+    bench.cenote(&["zfs", "destroy", "tank/b@one"]);
+    bench.cenote(&["zpool", "export", "tank"]);
+    bench.zdb();
+}

@@ -87,6 +87,8 @@ fn streams_are_good_and_lines_are_openzfs_lines() {
     assert!(lines[0].starts_with("full\ttank/a@one\t") && lines[1].starts_with("size\t"), "{said}");
     assert!(size(lines[0]) > 5 << 20 && size(lines[0]) == size(lines[1]), "{said}");
     let said = bench.cenote(&["zfs", "send", "-nP", "-i", "@one", "tank/a@two"]);
+    assert!(said.starts_with("incremental\ttank/a@one\ttank/a@two\t"), "{said}");
+    let said = bench.cenote(&["zfs", "send", "-nP", "-I", "@one", "tank/a@three"]);
     assert!(said.starts_with("incremental\tone\ttank/a@two\t"), "{said}");
     let said = bench.cenote(&["zfs", "send", "-nv", "-i", "#mark", "tank/a@two"]);
     assert!(said.starts_with("send from tank/a#mark to tank/a@two"), "{said}");
@@ -123,31 +125,135 @@ fn what_is_sent_raw_is_sealed_whoever_has_it_open() {
     assert!(open == closed, "what is sent raw depends on who has it open");
 }
 
+/// The words are those of OpenZFS 2.1.11, as it said them.
 #[test]
 fn what_cannot_be_sent_is_refused_in_openzfs_words() {
     let Some(bench) = filled() else { return };
+    bench.cenote(&["zfs", "create", "tank/b"]);
+    bench.cenote(&["zfs", "snapshot", "tank/b@x", "tank/a@only"]);
+    let unopened = |name: &str| format!("cannot open '{name}': dataset does not exist\n");
+    let warned = |why: &str| format!("warning: cannot send 'tank/a@two': {why}\n");
+    let of_several = |why: &str| format!("WARNING: could not send tank/a@two:\n{why}\n");
+    let later = "not an earlier snapshot from the same fs";
+    let assumed = "Warning: incremental source didn't specify type, assuming snapshot. Use '@' or '#' prefix \
+                   to avoid ambiguity.\n";
     for (arguments, words) in [
-        (&["tank/a@no"][..], "WARNING: could not send tank/a@no: does not exist\n"),
+        (&["tank/a@no"][..], unopened("tank/a@no")),
+        (&["tank/no@x"], unopened("tank/no@x")),
+        (&["-p", "tank/a@no"], unopened("tank/a@no")),
+        (&["-nv", "tank/a@no"], unopened("tank/a@no")),
+        (&["-i", "@no", "tank/a@two"], unopened("tank/a@no")),
+        (&["-i", "tank/no@x", "tank/a@two"], unopened("tank/no@x")),
+        (&["-i", "#no", "tank/a@two"], warned("incremental source (tank/a#no) does not exist")),
+        (&["-i", "@three", "tank/a@two"], warned(later)),
+        (&["-i", "@two", "tank/a@two"], warned(later)),
+        (&["-i", "tank/b@x", "tank/a@two"], warned(later)),
+        (&["-i", "no", "tank/a@two"], format!("{assumed}{}", unopened("tank/a@no"))),
         (
-            &["-i", "@no", "tank/a@two"],
-            "WARNING: could not send tank/a@two:\nincremental source (tank/a@no) does not exist\n",
+            &["-i", "", "tank/a@two"],
+            format!("{assumed}cannot open 'tank/a@': empty component or misplaced '@' or '#' delimiter in name\n"),
+        ),
+        (&["-I", "@no", "tank/a@two"], unopened("tank/a@no")),
+        (&["-I", "no", "tank/a@two"], unopened("tank/a@no")),
+        (&["-I", "@one", "tank/a@no"], unopened("tank/a@no")),
+        (&["-I", "", "tank/a@two"], "cannot send 'tank/a': zero-length incremental source\n".into()),
+        (&["-I", "@three", "tank/a@two"], of_several("incremental source (tank/a@three) does not exist")),
+        (
+            &["-I", "@two", "tank/a@two"],
+            of_several("incremental source (tank/a@two) is not earlier than it"),
         ),
         (
-            &["-i", "@three", "tank/a@two"],
-            "WARNING: could not send tank/a@two:\nincremental source (tank/a@three) is not earlier \
-             than it\n",
+            &["-I", "#mark", "tank/a@two"],
+            "Error: multiple snapshots cannot be sent from a bookmark.\n".into(),
         ),
-        (&["tank/no@x"], "cannot open 'tank/no': dataset does not exist\n"),
+        (&["-R", "tank/a@no"], unopened("tank/a@no")),
+        (&["-R", "tank/no@x"], unopened("tank/no")),
+        (&["-R", "-i", "@no", "tank/a@two"], unopened("tank/a@no")),
+        (
+            &["-R", "tank/a"],
+            "Error: Unsupported flag with filesystem or bookmark.\n".into(),
+        ),
+        (
+            &["-R", "tank/a@only"],
+            "cannot send tank/a@only recursively: snapshot tank/a/below@only does not exist\nwarning: cannot send \
+             'tank/a@only': backup failed\n"
+                .into(),
+        ),
         (
             &["-X", "tank/a", "tank@two"],
-            "Cannot specify dataset exclusion (-X) on a non-recursive send.\n",
+            "Cannot specify dataset exclusion (-X) on a non-recursive send.\n".into(),
         ),
-        (&["-t", "1-0-0-"], "cannot resume send: resume token is corrupt"),
+    ] {
+        let (well, said) = bench.send(arguments, "nothing");
+        assert_eq!((well, said), (false, words), "{arguments:?}");
+        assert_eq!(bench.size("nothing"), 0, "{arguments:?}");
+    }
+    for (arguments, words) in [
+        (&["-t", "1-0-0-"][..], "cannot resume send: resume token is corrupt"),
+        (
+            &["-s", "tank/a@two"],
+            "skip-missing flag can only be used in conjunction with replicate\nusage:",
+        ),
+        (
+            &["-I", "tank/b@x", "tank/a@two"],
+            "incremental source must be in same filesystem\nusage:",
+        ),
     ] {
         let (well, said) = bench.send(arguments, "nothing");
         assert!(!well && said.starts_with(words), "{arguments:?}: {said}");
-        assert_eq!(bench.size("nothing"), 0, "{arguments:?}");
     }
+    assert_eq!(bench.sent(&["-i", "one", "tank/a@two"], "since"), assumed);
+}
+
+/// Properties and holds go with any one stream: since a bookmark, and since what a clone comes from.
+#[test]
+fn properties_and_holds_go_with_streams_since_bookmarks_and_origins() {
+    let Some(bench) = filled() else { return };
+    bench.cenote(&["zfs", "hold", "keep", "tank/a@two"]);
+    bench.cenote(&["zfs", "clone", "tank/a@two", "tank/c"]);
+    fs::write(bench.at("mnt/tank/c/own"), "of the clone").unwrap();
+    fs::remove_file(bench.at("mnt/tank/c/large")).unwrap();
+    bench.cenote(&["zfs", "set", "com.example:note=clone", "tank/c"]);
+    bench.cenote(&["zfs", "snapshot", "tank/c@c"]);
+    bench.received(&["tank/copy"], &bench.stream(&["tank/a@one"]));
+    let said = bench.cenote(&["zfs", "send", "-nvp", "-i", "#mark", "tank/a@two"]);
+    assert!(said.starts_with("send from tank/a#mark to tank/a@two"), "{said}");
+    bench.sent(&["-p", "-i", "#mark", "tank/a@two"], "marked");
+    let marked = fs::read(bench.at("marked")).unwrap();
+    bench.received(&["tank/copy"], &marked);
+    let note = |of: &str| bench.value("com.example:note", of);
+    assert_eq!(note("tank/copy"), "hello");
+    // With holds and what was received only.
+    bench.cenote(&["zfs", "rollback", "-r", "tank/copy@one"]);
+    bench.received(&["tank/copy"], &bench.stream(&["-h", "-i", "#mark", "tank/a@two"]));
+    let held = bench.cenote(&["zfs", "holds", "-H", "tank/copy@two"]);
+    assert!(held.starts_with("tank/copy@two\tkeep\t"), "{held}");
+    bench.cenote(&["zfs", "bookmark", "tank/copy@one", "tank/copy#mark"]);
+    bench.received(&["tank/again"], &bench.stream(&["-b", "tank/copy@one"]));
+    bench.received(&["tank/again"], &bench.stream(&["-b", "-i", "#mark", "tank/copy@two"]));
+    assert_eq!(note("tank/again"), "hello");
+    // The clone since a snapshot that is older than what it was cloned from, by both names.
+    for from in ["tank/a@one", "tank/a#mark"] {
+        for options in [&[][..], &["-p"]] {
+            bench.sent(&[options, &["-i", from, "tank/c@c"]].concat(), "clone");
+            let stream = fs::read(bench.at("clone")).unwrap();
+            assert!(stream.len() > 1 << 20 && stream.len() < 3 << 20, "{}", stream.len());
+            bench.received(&["tank/d"], &stream);
+            assert!(
+                ["tank/copy@one", "tank/again@one", "tank/a@one"]
+                    .contains(&&*bench.value("origin", "tank/d"))
+            );
+            assert_eq!(note("tank/d"), if options.is_empty() { "-" } else { "clone" });
+            let equal = Command::new("diff")
+                .arg("-r")
+                .args([bench.at("mnt/tank/c"), bench.at("mnt/tank/d")])
+                .status();
+            assert!(equal.unwrap().success());
+            bench.cenote(&["zfs", "destroy", "-r", "tank/d"]);
+        }
+    }
+    bench.cenote(&["zpool", "export", "tank"]);
+    bench.zdb();
 }
 
 #[test]

@@ -342,3 +342,104 @@ fn a_root_filesystem_is_converted() {
     bench.run("zpool export -a");
     assert_eq!(read("mnt/etc"), "");
 }
+
+/// Larger disks come in the places of the old ones, one after another.
+#[test]
+fn a_pool_grows_by_its_disks() {
+    let Some((bench, devices)) = Bench::mounting(3) else { return };
+    bench.run("zpool create -R MNT mypool raidz D0 D1 D2");
+    let content = noise(8 << 20, 3);
+    std::fs::write(bench.at("mnt/mypool/file"), &content).unwrap();
+    let number = |property: &str| -> u64 {
+        let text = bench.run(&format!("zpool get -Hp -o value {property} mypool"));
+        text.trim_end().parse().unwrap_or(0)
+    };
+    let df = || {
+        let mut df = Command::new("df");
+        let output = df.args(["--output=size", "-k"]).arg(bench.at("mnt/mypool")).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        text.lines().nth(1).unwrap().trim().parse::<u64>().unwrap()
+    };
+    let (size, space) = (number("size"), df());
+    for (position, device) in devices.iter().enumerate() {
+        bench.run(&format!("zpool offline mypool D{position}"));
+        std::fs::remove_file(device).unwrap();
+        std::fs::File::create(device).unwrap().set_len(2 * super::SIZE).unwrap();
+        bench.run(&format!("zpool replace -w mypool D{position}"));
+        assert!(bench.run("zpool status mypool").contains("scan: resilvered "));
+    }
+    bench.run("zpool scrub -w mypool");
+    assert_eq!((number("size"), df()), (size, space));
+    assert!(number("expandsize") > 0, "{}", bench.run("zpool list -v"));
+    for position in 0..3 {
+        bench.run(&format!("zpool online -e mypool D{position}"));
+    }
+    assert!(number("size") > size * 19 / 10, "{}", bench.run("zpool list -v"));
+    assert!(df() > space * 19 / 10, "{} {space}", df());
+    assert!(std::fs::read(bench.at("mnt/mypool/file")).unwrap() == content);
+    bench.run("zpool export mypool");
+}
+
+/// A disk is filled with zeros where the files are, and then loses its labels, too.
+#[test]
+fn a_zeroed_disk_is_healed_and_a_wiped_one_replaced() {
+    let Some((bench, devices)) = Bench::mounting(2) else { return };
+    bench.run("zpool create -oashift=12 -R MNT test mirror D0 D1");
+    let content = noise(8 << 20, 4);
+    std::fs::write(bench.at("mnt/test/random"), &content).unwrap();
+    bench.run("zpool export test");
+    let zero = |from: u64, to: u64| {
+        use std::os::unix::fs::FileExt;
+        let file = std::fs::File::options().write(true).open(&devices[1]).unwrap();
+        for at in (from..to).step_by(1 << 20) {
+            file.write_all_at(&vec![0; 1 << 20], at).unwrap();
+        }
+    };
+    zero(8 << 20, super::SIZE - (8 << 20));
+    bench.run("zpool import -d DIR -R MNT test");
+    bench.run("zpool scrub -w test");
+    let status = bench.run("zpool status test");
+    let line = status.lines().find(|line| line.contains("/f1 ")).unwrap();
+    let checksum = line.split_whitespace().nth(4);
+    assert!(checksum.is_some_and(|count| count != "0"), "{status}");
+    assert!(status.contains("scan: scrub repaired ") && status.contains("msg/ZFS-8000-9P"));
+    assert!(status.contains(" with 0 errors on ") && !status.contains("repaired 0B"), "{status}");
+    assert!(status.contains("errors: No known data errors"), "{status}");
+    bench.run("zpool clear test");
+    assert_eq!(bench.run("zpool status -x"), "all pools are healthy\n");
+
+    bench.run("zpool export test");
+    zero(0, super::SIZE);
+    bench.run("zpool import -d DIR -R MNT test");
+    let status = bench.run("zpool status test");
+    assert!(status.contains(" state: DEGRADED") && status.contains("UNAVAIL"), "{status}");
+    assert!(status.contains("msg/ZFS-8000-4J"), "{status}");
+    let leaf = status.lines().find(|line| line.contains("was /")).unwrap_or_default();
+    let gone = leaf.split_whitespace().next().map_or_else(|| bench.typed("D1"), str::to_owned);
+    bench.run(&format!("zpool replace -w test {gone} D1"));
+    let status = bench.run("zpool status test");
+    assert!(status.contains(" state: ONLINE") && status.contains("scan: resilvered "), "{status}");
+    assert!(std::fs::read(bench.at("mnt/test/random")).unwrap() == content);
+    bench.run("zpool export test");
+}
+
+/// Two copies of everything on two disks, of which one is gone.
+#[test]
+fn copies_are_no_redundancy() {
+    let Some((bench, devices)) = Bench::mounting(2) else { return };
+    bench.run_all(&["zpool create -R MNT test D0 D1", "zfs set copies=2 test"]);
+    std::fs::write(bench.at("mnt/test/file"), noise(1 << 20, 5)).unwrap();
+    bench.run("zpool export test");
+    let aside = bench.at("aside");
+    std::fs::rename(&devices[1], &aside).unwrap();
+    let listed = bench.run("zpool import -d DIR");
+    assert!(listed.contains("  state: UNAVAIL\n") && listed.contains("ZFS-8000-3C"), "{listed}");
+    // Copies of what the pool knows of itself are here, too: which disk is missing is known.
+    assert!(listed.contains("/f1  UNAVAIL  cannot open\n"), "{listed}");
+    let said = bench.run_refused("zpool import -d DIR -R MNT test");
+    assert_eq!(said, "cannot import 'test': one or more devices is currently unavailable\n");
+    std::fs::rename(&aside, &devices[1]).unwrap();
+    bench.run("zpool import -d DIR -R MNT test");
+    assert!(std::fs::read(bench.at("mnt/test/file")).unwrap() == noise(1 << 20, 5));
+    bench.run("zpool export test");
+}

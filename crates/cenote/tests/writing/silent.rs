@@ -18,6 +18,10 @@ use super::{Bench, fill, noise, write_synced};
 const READ: Duration = Duration::from_secs(6);
 /// The same for a write that is synced: five seconds, and what was under way before.
 const WRITE: Duration = Duration::from_secs(12);
+/// The longest one beside a half that is only slow: four seconds, on a busy machine.
+const SLOW: Duration = Duration::from_secs(7);
+/// As long as that half sits out.
+const QUICK: Duration = Duration::from_millis(3500);
 
 /// A mirror, with some files, of a disk that is frozen when told to and of another. The disk's mount goes after the
 /// pool has.
@@ -61,6 +65,15 @@ impl Halves {
         bench.zdb();
         bench.import();
         assert_eq!(bench.manifest(), manifest);
+    }
+}
+
+impl Bench {
+    /// What SLOW says of a device.
+    pub(super) fn slow(&self, device: &str) -> u64 {
+        let status = self.cenote(&["zpool", "status", "-s", "-p", "tank"]);
+        let line = status.lines().find(|line| line.split_whitespace().next() == Some(device));
+        line.unwrap().split_whitespace().nth(5).unwrap().parse().unwrap()
     }
 }
 
@@ -120,6 +133,30 @@ fn a_half_whose_flushes_do_not_come_back_holds_nobody_up() {
         }
     });
     within(WRITE, "a group", || bench.cenote(&["zpool", "sync", "tank"]));
+    assert!(bench.slow(silent) > 0, "{}", bench.cenote(&["zpool", "status", "-s", "tank"]));
     drop(frozen);
+    halves.hold_all();
+}
+
+#[test]
+fn a_half_that_takes_long_for_every_answer_is_done_without() {
+    let Some(halves) = Halves::new() else { return };
+    let Halves { bench, disk, silent, .. } = &halves;
+    let root = bench.at("mnt/tank");
+    bench.cenote(&["zpool", "sync", "tank"]);
+    // A durable write is a write and a flush for it: neither takes as long as a single operation is waited for.
+    disk.takes.store(1450, Relaxed);
+    within(SLOW, "a synced write", || write_synced(&root.join("meanwhile"), &noise(50_000, 1)));
+    let begun = Instant::now();
+    for number in 0..3 {
+        let file = root.join(format!("again{number}"));
+        within(QUICK, "one of those that follow", || write_synced(&file, &noise(50_000, 2)));
+    }
+    within(QUICK, "a group", || bench.cenote(&["zpool", "sync", "tank"]));
+    println!("four that follow took {:?}", begun.elapsed());
+    let status = bench.cenote(&["zpool", "status", "-s", "tank"]);
+    assert_eq!(state(&status, silent), "DEGRADED", "{status}");
+    assert!(status.contains("too many slow I/Os") && bench.slow(silent) > 0, "{status}");
+    disk.takes.store(0, Relaxed);
     halves.hold_all();
 }

@@ -3,7 +3,7 @@
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
@@ -29,6 +29,8 @@ pub(super) struct FailingDisk {
     /// What is not answered while it is frozen are flushes; reads and writes are.
     pub(super) in_flushes: AtomicBool,
     thawed: Condvar,
+    /// Milliseconds that every answer takes.
+    pub(super) takes: AtomicU64,
 }
 
 fn fail<T>(code: i32) -> Result<T> {
@@ -43,6 +45,7 @@ impl FailingDisk {
     }
 
     fn check(&self, is_flush: bool) -> Result<()> {
+        std::thread::sleep(std::time::Duration::from_millis(self.takes.load(Relaxed)));
         if !is_flush && self.in_flushes.load(Relaxed) {
             return Ok(());
         }
@@ -145,6 +148,7 @@ pub(super) fn failing_disk(bench: &Bench) -> (Arc<FailingDisk>, Mounted) {
         is_frozen: Mutex::new(false),
         in_flushes: AtomicBool::new(false),
         thawed: Condvar::new(),
+        takes: AtomicU64::new(0),
     });
     std::fs::create_dir(bench.at("failing")).unwrap();
     let mounted = mount(disk.clone(), MountOptions::new(bench.at("failing"), "failing")).unwrap();
@@ -238,6 +242,9 @@ fn a_pool_that_cannot_write_says_so_and_keeps_nobody() {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(said.contains("pool I/O is currently suspended"), "{order:?}: {said}");
     }
+    let said = within(8, "clear", || bench.refused(&["zpool", "clear", "tank"]));
+    let words = "cannot clear errors for tank: pool I/O is currently suspended: ";
+    assert!(said.starts_with(words) && said.len() > words.len() + 10, "{said}");
     disk.fails.store(false, Relaxed);
     within(5, "clear", || bench.cenote(&["zpool", "clear", "tank"]));
     assert!(!bench.cenote(&["zpool", "list", "tank"]).contains("SUSPENDED"));

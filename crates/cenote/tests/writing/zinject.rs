@@ -94,6 +94,35 @@ fn devices_fail_lie_go_and_are_slow_as_asked() {
 }
 
 #[test]
+fn a_delayed_device_holds_nobody_up() {
+    let Some((bench, devices)) = Bench::mounting(2) else { return };
+    let [one, two] = &devices[..] else { panic!() };
+    bench.create(&["mirror", one, two]);
+    fill(&bench.at("mnt/tank"));
+    bench.cenote(&["zpool", "sync", "tank"]);
+    bench.cenote(&["zinject", "-d", two, "-D", "20000:1", "tank"]);
+    for number in 0..3 {
+        let start = Instant::now();
+        let file = bench.at("mnt/tank").join(format!("meanwhile{number}"));
+        super::write_synced(&file, &super::noise(50_000, number));
+        let longest = Duration::from_millis(if number == 0 { 9000 } else { 3500 });
+        assert!(start.elapsed() < longest, "{number}: {:?}", start.elapsed());
+    }
+    let manifest = bench.manifest();
+    let (status, slow) = (bench.cenote(&["zpool", "status", "-s", "tank"]), bench.slow(two));
+    assert!(slow > 0 && bench.slow(one) == 0 && status.contains("DEGRADED"), "{status}");
+    assert_eq!(bench.counters(two), [0, 0, 0]);
+    bench.cenote(&["zinject", "-c", "all"]);
+    bench.becomes(|status| status.contains("state: ONLINE"));
+    assert_eq!(bench.manifest(), manifest);
+    bench.cenote(&["zpool", "scrub", "-w", "tank"]);
+    let status = bench.cenote(&["zpool", "status", "tank"]);
+    assert!(status.contains("repaired 0B"), "{status}");
+    bench.cenote(&["zpool", "export", "tank"]);
+    bench.zdb();
+}
+
+#[test]
 fn what_a_file_holds_cannot_be_read_as_asked() {
     let Some((bench, devices)) = Bench::mounting(2) else { return };
     bench.create(&["mirror", &devices[0], &devices[1]]);

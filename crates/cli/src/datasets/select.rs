@@ -29,6 +29,17 @@ pub struct Selection {
     pub depth: Option<u32>,
     /// Properties needed; `None`: all.
     pub properties: Option<Vec<String>>,
+    /// Pools whose snapshots are shown, too.
+    pub with_snapshots: BTreeSet<String>,
+}
+
+impl Selection {
+    /// Kinds to show of a pool.
+    fn kinds_in(&self, pool: &str) -> Vec<DatasetKind> {
+        let mut kinds = self.kinds.clone();
+        kinds.extend(self.with_snapshots.contains(pool).then_some(DatasetKind::Snapshot));
+        kinds
+    }
 }
 
 /// What was found.
@@ -59,15 +70,18 @@ pub fn select(client: &Client, selection: &Selection) -> Found {
 }
 
 fn everything(client: &Client, selection: &Selection, found: &mut Found) {
-    let query = DatasetQuery {
-        root: None,
-        depth: selection.depth,
-        kinds: selection.kinds.clone(),
-        properties: selection.properties.clone(),
-        ..DatasetQuery::default()
-    };
     let wait = LOOK_DEADLINE + Duration::from_millis(500);
-    let ask = move |client: &Client, pool: &str| client.datasets(pool, &query);
+    let selection = selection.clone();
+    let ask = move |client: &Client, pool: &str| {
+        let query = DatasetQuery {
+            root: None,
+            depth: selection.depth,
+            kinds: selection.kinds_in(pool),
+            properties: selection.properties.clone(),
+            ..DatasetQuery::default()
+        };
+        client.datasets(pool, &query)
+    };
     for answer in client.ask_all(&client.pools(), wait, ask) {
         match answer.result {
             Ok(datasets) => found.datasets.extend(datasets),
@@ -111,9 +125,10 @@ fn one(
     if !selection.operand_kinds.contains(&own.kind) {
         return Err(cannot("operation not applicable to datasets of this type"));
     }
+    let kinds = selection.kinds_in(names::pool_of(&name));
     let shown = |dataset: &DatasetReport| {
         let named = dataset.name == name && selection.kinds.is_empty();
-        named || selection.kinds.contains(&dataset.kind) || implied(selection, dataset, &name)
+        named || kinds.contains(&dataset.kind) || implied(selection, dataset, &name)
     };
     datasets.extend(all.into_iter().filter(shown));
     Ok(())

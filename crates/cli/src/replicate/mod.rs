@@ -41,8 +41,8 @@ const SPEC: Spec = Spec {
 };
 const HELP: &str = "usage: cenote replicate [options] [[USER@]HOST:]SOURCE [[USER@]HOST:]TARGET
 
-Sends what the target lacks of the source's snapshots; what was cut off before goes on where it was. Other hosts are
-asked by ssh, and need a zfs command.
+Sends what the target lacks of the source's snapshots; what was cut off before goes on where it was, or begins anew
+where the source has that no more. Other hosts are asked by ssh, and need a zfs command.
 
   -r, --recursive      what lies below, too
   -w, --raw            as it is encrypted on the disks
@@ -247,6 +247,12 @@ impl Request {
                 None => None,
                 Some(_) => self.token(target)?,
             };
+            if let Some(why) = token.as_ref().and_then(|token| self.why_lost(token)) {
+                if self.gives_up_partial(name, target, &why)? {
+                    continue;
+                }
+                return Ok((String::new(), 0));
+            }
             let step = match &token {
                 Some(_) => None,
                 None => Some(steps::next(&source, there.as_deref(), self.has('F'))?),
@@ -286,6 +292,27 @@ impl Request {
     fn token(&self, target: &str) -> Result<Option<String>, String> {
         let got = self.target.ask(&["get", "-H", "-o", "value", "receive_resume_token", target])?;
         Ok(Some(got.trim().to_owned()).filter(|token| token != "-" && !token.is_empty()))
+    }
+
+    /// What the source says if what the target has received in part is not there any more.
+    fn why_lost(&self, token: &str) -> Option<String> {
+        let said = self.source.ask(&["send", "-nP", "-t", token]).err()?;
+        steps::lost(&said).map(str::to_owned)
+    }
+
+    /// Gives up what the target has received in part of this dataset, or says only that it would.
+    fn gives_up_partial(&self, name: &str, target: &str, why: &str) -> Result<bool, String> {
+        if !steps::is_of(why, name) {
+            return Err(format!("{why} (zfs receive -A {target} gives up what came of it)"));
+        }
+        if self.has('n') {
+            terminal::out(&format!("would run: zfs receive -A {target}\n"));
+            return Ok(false);
+        }
+        terminal::complain(&format!(
+            "{name}: what {target} has received in part cannot be gone on with ({why}): begins anew"
+        ));
+        self.target.ask(&["receive", "-A", target]).map(|_| true)
     }
 
     /// The arguments of `zfs send`.

@@ -103,9 +103,41 @@ pub(super) fn missing(source: &[Point], target: &[Point]) -> Vec<String> {
     after.filter(|point| !has(point)).map(|point| point.name.clone()).collect()
 }
 
+/// Of what `zfs send -t` complains of: the reason, if what was sent is not there any more.
+pub(super) fn lost(said: &str) -> Option<&str> {
+    let reason = said.lines().find_map(|line| line.strip_prefix("cannot resume send: "))?;
+    let is_source =
+        reason.starts_with("incremental source ") && reason.ends_with(" no longer exists");
+    let is_lost = is_source
+        || reason.ends_with("' used in the initial send no longer exists")
+        || reason.ends_with("' is no longer the same snapshot used in the initial send");
+    is_lost.then_some(reason)
+}
+
+/// Whether the snapshot that a reason names is one of this dataset. One that names none is of what was found.
+pub(super) fn is_of(reason: &str, dataset: &str) -> bool {
+    let named = reason.strip_prefix('\'').and_then(|rest| rest.split_once('@'));
+    named.is_none_or(|(of, _)| of == dataset)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_lost_is_told_from_what_went_wrong() {
+        for (reason, own) in [
+            ("'tank/a@x' used in the initial send no longer exists", true),
+            ("'tank/b@x' is no longer the same snapshot used in the initial send", false),
+            ("incremental source 0x5e no longer exists", true),
+        ] {
+            let said = format!("other words\ncannot resume send: {reason}\n");
+            assert_eq!((lost(&said), is_of(reason, "tank/a")), (Some(reason), own));
+        }
+        for other in ["cannot resume send: resume token is corrupt", "ssh: no route to host", ""] {
+            assert_eq!(lost(other), None);
+        }
+    }
 
     fn all(names: &[(&str, u64)]) -> Vec<Point> {
         names.iter().map(|(name, guid)| Point { name: (*name).to_owned(), guid: *guid }).collect()

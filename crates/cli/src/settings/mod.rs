@@ -3,7 +3,7 @@
 //! Invariant: what is accepted here is as it is stored; the words of a refusal are those of
 //! OpenZFS, without the start that names the command's subject.
 
-pub mod compatibility;
+pub use cenote_control::compatibility;
 pub mod dataset;
 pub mod number;
 pub mod pool;

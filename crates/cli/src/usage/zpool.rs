@@ -25,7 +25,7 @@ pub const COMMANDS: &[(u8, &str, &str)] = &[
     (
         5,
         "iostat",
-        "iostat [[[-c [script1,script2,...][-lq]]|[-rw]] [-T d | u] [-ghHLpPvy]\n    [[pool ...]|[pool vdev ...]|[vdev ...]] [[-n] interval [count]]",
+        "iostat [[[-c [script1,script2,...][-lq]]|[-rw]] [-T d | u] [-ghHjLpPvy]\n    [[pool ...]|[pool vdev ...]|[vdev ...]] [[-n] interval [count]]",
     ),
     (
         5,
@@ -44,10 +44,10 @@ pub const COMMANDS: &[(u8, &str, &str)] = &[
         "split",
         "split [-gLnPl] [-R altroot] [-o mntopts]\n    [-o property=value] <pool> <newpool> [<device> ...]",
     ),
-    (8, "initialize", "initialize [-c | -s | -u] [-w] <pool> [<device> ...]"),
+    (8, "initialize", "initialize [-c | -s | -u] [-w] <-a | <pool> [<device> ...]>"),
     (8, "resilver", "resilver <pool> ..."),
     (8, "scrub", "scrub [-e | -s | -p | -C] [-w] <-a | pool> ..."),
-    (8, "trim", "trim [-dw] [-r <rate>] [-c | -s] <pool> [<device> ...]"),
+    (8, "trim", "trim [-dw] [-r <rate>] [-c | -s] <-a | <pool> [<device> ...]>"),
     (
         9,
         "import",
@@ -57,7 +57,7 @@ pub const COMMANDS: &[(u8, &str, &str)] = &[
     (9, "upgrade", "upgrade\nupgrade -v\nupgrade [-V version] <-a | pool ...>"),
     (9, "reguid", "reguid [-g guid] <pool>"),
     (10, "history", "history [-il] [<pool>] ..."),
-    (10, "events", "events [-vHf [pool] | -c]"),
+    (10, "events", "events [-vHfj [--json-int] [pool] | -c]"),
     (
         11,
         "get",

@@ -16,6 +16,9 @@ use crate::datasets::names;
 /// What has to be known of datasets to destroy them.
 const NEEDED: [&str; 3] = ["type", "clones", "used"];
 
+/// What a receive that was cut off leaves below a dataset: a clone that listings do not show.
+const PARTIAL: &str = "%recv";
+
 /// Asks for datasets.
 type Ask<'a> = Box<dyn Fn(&DatasetQuery) -> Result<Vec<DatasetReport>, Failure> + 'a>;
 
@@ -188,6 +191,7 @@ impl<'a> Family<'a> {
         for child in self.children.get(name).cloned().unwrap_or_default() {
             self.doom(&child, clones, doomed)?;
         }
+        self.doom_partial(name, doomed);
         for snapshot in self.snapshots(name).to_vec().iter().rev() {
             self.doom(snapshot, clones, doomed)?;
         }
@@ -203,6 +207,15 @@ impl<'a> Family<'a> {
         }
         doomed.names.push(name.to_owned());
         Ok(())
+    }
+
+    /// What was received into a dataset in part goes with it, like all that lies below.
+    fn doom_partial(&self, name: &str, doomed: &mut Doomed) {
+        let partial = format!("{name}/{PARTIAL}");
+        let hangs = |snapshot: &String| self.clones(snapshot).contains(&partial);
+        if self.snapshots(name).iter().any(hangs) && doomed.listed.insert(partial.clone()) {
+            doomed.names.push(partial);
+        }
     }
 }
 

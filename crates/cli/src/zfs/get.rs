@@ -102,5 +102,12 @@ fn selection(parsed: &Parsed, operands: &[String]) -> Result<Selection, String> 
         }
     }
     let operands = operands.to_vec();
-    Ok(Selection { operands, kinds, operand_kinds: named, depth, properties: None })
+    Ok(Selection {
+        operands,
+        kinds,
+        operand_kinds: named,
+        depth,
+        properties: None,
+        ..Selection::default()
+    })
 }

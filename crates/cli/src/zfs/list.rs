@@ -2,6 +2,7 @@
 //!
 //! Invariant: as in `super`.
 
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -108,6 +109,7 @@ fn selection(client: &Client, parsed: &Parsed) -> Result<Selection, String> {
     let mut named = [plain.clone(), vec![DatasetKind::Snapshot]].concat();
     let mut kinds = plain;
     let mut depth = select::depth(parsed, &operands)?;
+    let mut with_snapshots = BTreeSet::new();
     if let Some(text) = parsed.argument('t') {
         kinds = select::kinds(text)?;
         let attached = [DatasetKind::Snapshot, DatasetKind::Bookmark];
@@ -124,22 +126,21 @@ fn selection(client: &Client, parsed: &Parsed) -> Result<Selection, String> {
         if kinds.iter().any(|kind| attached.contains(kind)) && depth != Some(0) {
             named.extend([DatasetKind::Filesystem, DatasetKind::Volume]);
         }
-    } else if lists_snapshots(client, &operands) && parsed.argument('o') != Some("space") {
-        kinds.push(DatasetKind::Snapshot);
+    } else if parsed.argument('o') != Some("space") {
+        with_snapshots = listing_snapshots(client, &operands);
     }
-    Ok(Selection { operands, kinds, operand_kinds: named, depth, properties: None })
+    Ok(Selection { operands, kinds, operand_kinds: named, depth, properties: None, with_snapshots })
 }
 
-/// Whether a pool asked about has `listsnapshots` on.
-fn lists_snapshots(client: &Client, operands: &[String]) -> bool {
+/// The pools asked about that have `listsnapshots` on.
+fn listing_snapshots(client: &Client, operands: &[String]) -> BTreeSet<String> {
     let pools = match operands {
         [] => client.pools(),
         named => named.iter().map(|name| names::pool_of(name).to_owned()).collect(),
     };
     // only a hint: a pool that hangs is complained of when it is asked for its datasets
     let reports = client.ask_all(&pools, HINT_WAIT, |client, pool| client.pool_report(pool));
-    reports.into_iter().any(|answer| {
-        let on = |pool: PoolReport| pool.properties.value("listsnapshots") == Some("on");
-        answer.result.is_ok_and(on)
-    })
+    let is_on = |pool: &PoolReport| pool.properties.value("listsnapshots") == Some("on");
+    let found = reports.into_iter().filter_map(|answer| answer.result.ok());
+    found.filter(is_on).map(|pool| pool.name).collect()
 }

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use cenote_control::changes::{Change, ReceiveRequest, ReceivedNames};
 use cenote_control::client::Client;
 use cenote_control::plan::{NewKey, PropertySetting};
+use cenote_control::properties;
 use cenote_control::protocol::Part;
 use cenote_control::report::DatasetKind;
 use cenote_control::terminal;
@@ -24,6 +25,19 @@ use crate::zpool::common::{change, history_line};
 const SPEC: Spec = Spec { letters: "o:x:dehMnuvFsAc", long: &[] };
 /// Property that is no property but a snapshot to clone from.
 const ORIGIN: &str = "origin";
+/// Properties that are made with a dataset, or are no option of a receive.
+const NOT_GIVEN: [&str; 2] = ["version", "volsize"];
+/// What is made with a dataset, and is asked about when it is known what the stream is.
+const OF_KEYS: [&str; 4] = ["encryption", "keyformat", "keylocation", "pbkdf2iters"];
+
+/// Why nothing is asked for.
+enum Refused {
+    /// With this word on the command line, and the usage.
+    Usage(String),
+    /// For this reason.
+    Line(String),
+}
+
 /// Runs the command.
 pub fn run(arguments: &[String]) -> ExitCode {
     let wrong = |message: &str| Tool::Zfs.wrong("receive", message);
@@ -53,7 +67,8 @@ pub fn run(arguments: &[String]) -> ExitCode {
     let client = Client::default();
     let request = match request(&client, &parsed, target) {
         Ok(request) => request,
-        Err(message) => return fail(&message),
+        Err(Refused::Usage(message)) => return wrong(&message),
+        Err(Refused::Line(message)) => return fail(&message),
     };
     let kinds = [DatasetKind::Filesystem, DatasetKind::Volume, DatasetKind::Snapshot];
     if let Err(problem) = names::check(target, &kinds) {
@@ -77,29 +92,46 @@ pub fn run(arguments: &[String]) -> ExitCode {
     }
 }
 
-/// What is asked for; the line to print if that makes no sense.
-fn request(client: &Client, parsed: &Parsed, target: &str) -> Result<ReceiveRequest, String> {
+/// What is asked for.
+fn request(client: &Client, parsed: &Parsed, target: &str) -> Result<ReceiveRequest, Refused> {
     let mut pairs = Vec::new();
-    common::pairs(parsed.arguments('o'), &mut pairs)?;
-    let origin = pairs.iter().find(|(name, _)| name == ORIGIN).map(|(_, value)| value.clone());
-    pairs.retain(|(name, _)| name != ORIGIN);
-    let excluded: Vec<String> = parsed.arguments('x').map(str::to_owned).collect();
+    common::pairs(parsed.arguments('o'), &mut pairs).map_err(Refused::Usage)?;
+    let mut excluded: Vec<String> = parsed.arguments('x').map(str::to_owned).collect();
     for (place, name) in excluded.iter().enumerate() {
         let is_again = excluded.iter().take(place).any(|other| other == name);
         if is_again || pairs.iter().any(|(other, _)| other == name) {
-            return Err(format!("property '{name}' specified multiple times"));
-        }
-        if !dataset::is_property(name) && !name.contains(':') {
-            return Err(format!("cannot receive: invalid property '{name}'"));
+            return Err(Refused::Usage(format!("property '{name}' specified multiple times")));
         }
     }
-    let mut properties = settings(client, target, &pairs)?;
+    let mut given = pairs.iter().map(|(name, _)| name).chain(&excluded);
+    if let Some(name) = given.find(|name| !can_be_given(name)) {
+        return Err(Refused::Line(format!("cannot receive: invalid property '{name}'")));
+    }
+    let origin = pairs.iter().find(|(name, _)| name == ORIGIN).map(|(_, value)| value.clone());
+    pairs.retain(|(name, _)| name != ORIGIN);
+    excluded.retain(|name| name != ORIGIN);
+    if let Some(origin) = origin.as_ref().filter(|origin| !common::exists(client, origin)) {
+        let words = format!("specified origin fs ({origin}) does not exist");
+        return Err(Refused::Line(format!("cannot receive: {words}")));
+    }
     let names = match (parsed.has('d'), parsed.has('e')) {
         (true, _) => ReceivedNames::WithoutPool,
         (_, true) => ReceivedNames::LastPart,
         _ => ReceivedNames::Exact,
     };
-    let key = key(client, target, names, &mut properties)?;
+    let dataset = target.split('@').next().unwrap_or(target);
+    // The stream itself is not read here: into what is there comes more, as a rule.
+    let is_more =
+        names == ReceivedNames::Exact && origin.is_none() && common::exists(client, dataset);
+    let start = match is_more {
+        true => "cannot receive incremental stream",
+        false => "cannot receive new filesystem stream",
+    };
+    let mut properties = settings(client, target, &pairs).map_err(|words| {
+        Refused::Line(format!("{start}: {words}\n{start}: invalid property value"))
+    })?;
+    let key = key(client, target, names, &mut properties)
+        .map_err(|words| Refused::Line(format!("{start}: {words}")))?;
     Ok(ReceiveRequest {
         target: target.to_owned(),
         names,
@@ -117,6 +149,18 @@ fn request(client: &Client, parsed: &Parsed, target: &str) -> Result<ReceiveRequ
     })
 }
 
+/// Whether `-o` and `-x` can be about a property.
+fn can_be_given(name: &str) -> bool {
+    match dataset::native(name) {
+        Some(property) if property.name == ORIGIN || OF_KEYS.contains(&property.name) => true,
+        Some(property) => {
+            let is_made = property.is_read_only() || property.is_settable_once();
+            !is_made && !NOT_GIVEN.contains(&property.name)
+        }
+        None => properties::is_user_property(name),
+    }
+}
+
 /// What `-o` sets: whether it is for a filesystem or a volume, the stream will tell.
 fn settings(
     client: &Client,
@@ -127,9 +171,7 @@ fn settings(
     let volume = Subject { kind: DatasetKind::Volume, ..Subject::new(DatasetKind::Volume, true) };
     let parse = |(name, value): &(String, String)| {
         let parsed = dataset::parse(name, value, &subject);
-        let parsed =
-            parsed.or_else(|words| dataset::parse(name, value, &volume).map_err(|_| words));
-        parsed.map_err(|words| format!("cannot receive: {words}"))
+        parsed.or_else(|words| dataset::parse(name, value, &volume).map_err(|_| words))
     };
     pairs.iter().map(parse).collect()
 }
@@ -152,15 +194,13 @@ fn key(
     let location = location.and_then(|setting| setting.value.text()).unwrap_or("prompt");
     let is_root = properties.iter().any(|setting| setting.name == "keyformat");
     if is_root && location == "prompt" {
-        let words = "Cannot use 'prompt' keylocation because stdin is in use.";
-        return Err(format!("cannot receive: {words}"));
+        return Err("Cannot use 'prompt' keylocation because stdin is in use.".to_owned());
     }
     let above = match names {
         ReceivedNames::Exact => common::encryption_above(client, dataset),
         _ => common::encryption_above(client, &format!("{dataset}/-")),
     };
     keys::new_key(dataset, properties, Some(&above))
-        .map_err(|words| format!("cannot receive: {words}"))
 }
 
 /// Gives up what a receive has left.

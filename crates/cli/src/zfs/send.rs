@@ -43,6 +43,9 @@ const SPEC: Spec = Spec {
         ("exclude", 'X', true),
     ],
 };
+/// What is said of `-i` with a name that is neither a snapshot's nor a bookmark's.
+const ASSUMED: &str = "Warning: incremental source didn't specify type, assuming snapshot. Use '@' or '#' \
+                       prefix to avoid ambiguity.";
 /// How often it is said how far it is.
 const INTERVAL: Duration = Duration::from_secs(1);
 
@@ -127,6 +130,9 @@ fn request(client: &Client, parsed: &Parsed) -> Result<SendRequest, Refused> {
         let line = "Cannot specify dataset exclusion (-X) on a non-recursive send.";
         return Err(Refused::Line(line.to_owned()));
     }
+    if request.skip_missing && !request.recursive {
+        return usage("skip-missing flag can only be used in conjunction with replicate");
+    }
     let operand = match (&request.token, parsed.operands.as_slice()) {
         (Some(_), []) => None,
         (None, []) => return usage("missing snapshot argument"),
@@ -186,41 +192,24 @@ fn of_snapshot(
     (from, redaction): (Option<&str>, Option<&str>),
     request: &mut SendRequest,
 ) -> Result<(), Refused> {
-    let usage = |message: &str| Err(Refused::Usage(message.to_owned()));
+    let is_of_several = request.recursive || request.intermediates;
+    if is_of_several && from.is_some_and(|from| from.contains('#')) {
+        let line = "Error: multiple snapshots cannot be sent from a bookmark.";
+        return Err(Refused::Line(line.to_owned()));
+    }
     let Some((of, _)) = operand.split_once('@') else {
-        let words = "sending what is no snapshot is not supported yet";
-        return Err(Refused::Line(format!("cannot send '{operand}': {words}")));
+        let line = match is_of_several {
+            true => "Error: Unsupported flag with filesystem or bookmark.".to_owned(),
+            false => {
+                let words = "sending what is no snapshot is not supported yet";
+                format!("cannot send '{operand}': {words}")
+            }
+        };
+        return Err(Refused::Line(line));
     };
-    names::check(&operand, &[DatasetKind::Snapshot])
-        .map_err(|problem| Refused::Line(format!("cannot open '{operand}': {problem}")))?;
-    let found = common::open(client, of, &common::DATASETS, Some(0), &["type", "origin"])
-        .map_err(Refused::Line)?;
-    let origin = found.first().and_then(|one| one.properties.value("origin")).unwrap_or("-");
-    request.from = match from {
-        None => None,
-        Some(from) if from == origin => Some(from.to_owned()),
-        Some(from) => {
-            let at = from.find(['@', '#']);
-            let (path, short) = from.split_at(at.unwrap_or(0));
-            let short = if at.is_some() { short.to_owned() } else { format!("@{short}") };
-            let is_bookmark = short.starts_with('#');
-            if is_bookmark && request.intermediates {
-                let line = "Error: multiple snapshots cannot be sent from a bookmark.";
-                return Err(Refused::Line(line.to_owned()));
-            }
-            if is_bookmark && (request.recursive || request.properties || request.holds) {
-                let line = "Error: Unsupported flag with filesystem or bookmark.";
-                return Err(Refused::Line(line.to_owned()));
-            }
-            if !path.is_empty() && path != of && !is_bookmark {
-                return usage("incremental source must be in same filesystem");
-            }
-            if short.get(1..).is_none_or(|name| name.contains(['@', '/', '#'])) {
-                return usage("invalid incremental source");
-            }
-            let path = if path.is_empty() { of } else { path };
-            Some(format!("{path}{short}"))
-        }
+    request.from = match is_of_several {
+        true => from_of_several(client, &operand, of, from)?,
+        false => from_of_one(client, &operand, of, from)?,
     };
     // A name without a dataset is one of what is sent.
     request.redaction = redaction.map(|name| match name.split_once('#') {
@@ -230,6 +219,77 @@ fn of_snapshot(
     });
     request.snapshot = operand;
     Ok(())
+}
+
+/// What the one stream goes on from: a snapshot or bookmark, of whatever dataset.
+fn from_of_one(
+    client: &Client,
+    operand: &str,
+    of: &str,
+    from: Option<&str>,
+) -> Result<Option<String>, Refused> {
+    let from = from.map(|from| match from.contains(['@', '#']) {
+        true => from.to_owned(),
+        false => {
+            terminal::complain(ASSUMED);
+            format!("@{from}")
+        }
+    });
+    let from = from.map(|from| match from.starts_with(['@', '#']) {
+        true => format!("{of}{from}"),
+        false => from,
+    });
+    open_snapshot(client, operand)?;
+    if let Some(from) = &from {
+        match from.contains('@') {
+            true => open_snapshot(client, from)?,
+            false => drop(
+                names::check(from, &[DatasetKind::Bookmark])
+                    .map_err(|problem| Refused::Line(format!("cannot open '{from}': {problem}")))?,
+            ),
+        }
+    }
+    Ok(from)
+}
+
+/// What all of several streams go on from: a snapshot of what is sent, or what that was cloned from.
+fn from_of_several(
+    client: &Client,
+    operand: &str,
+    of: &str,
+    from: Option<&str>,
+) -> Result<Option<String>, Refused> {
+    let usage = |message: &str| Err(Refused::Usage(message.to_owned()));
+    let found = common::open(client, of, &common::DATASETS, Some(0), &["type", "origin"])
+        .map_err(Refused::Line)?;
+    let origin = found.first().and_then(|one| one.properties.value("origin")).unwrap_or("-");
+    let from = match from {
+        None => None,
+        Some("") => {
+            let line = format!("cannot send '{of}': zero-length incremental source");
+            return Err(Refused::Line(line));
+        }
+        Some(from) if from == origin => Some(from.to_owned()),
+        Some(from) => {
+            let (path, short) = from.split_once('@').unwrap_or(("", from));
+            if !path.is_empty() && path != of {
+                return usage("incremental source must be in same filesystem");
+            }
+            if short.is_empty() || short.contains(['@', '/']) {
+                return usage("invalid incremental source");
+            }
+            Some(format!("{of}@{short}"))
+        }
+    };
+    from.iter().try_for_each(|from| open_snapshot(client, from))?;
+    open_snapshot(client, operand)?;
+    Ok(from)
+}
+
+/// Refuses a snapshot that is not there.
+fn open_snapshot(client: &Client, name: &str) -> Result<(), Refused> {
+    let found = common::open(client, name, &[DatasetKind::Snapshot], Some(0), &["type"]);
+    found.map(drop).map_err(Refused::Line)
 }
 
 /// Gives the order, and says what there is to say.

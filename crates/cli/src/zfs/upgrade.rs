@@ -61,6 +61,7 @@ pub fn run(arguments: &[String]) -> ExitCode {
         operand_kinds: vec![DatasetKind::Filesystem],
         depth: (!names.is_empty() && !parsed.has('r')).then_some(0),
         properties: Some(vec!["version".to_owned()]),
+        ..Selection::default()
     };
     let mut found = select(&Client::default(), &selection);
     found.datasets.sort_by(cenote_control::text::sort::by_name);

@@ -442,10 +442,14 @@ pub fn refuse_small(name: &str, plan: &[VdevPlan]) -> Result<(), String> {
                 .iter()
                 .any(|leaf| cenote_control::allocatable(leaf.size) < DEVICE_LEAST)
     };
-    if leaves.iter().any(is_small) || plan.iter().any(is_spare_small) {
+    let small = leaves.iter().find(|leaf| is_small(leaf));
+    if small.is_some() || plan.iter().any(is_spare_small) {
         let least = shown::plain(DEVICE_LEAST);
+        let which = small.and_then(|leaf| Some((leaf.path.as_deref()?, shown::bytes(leaf.size))));
+        let which = which.map(|(path, size)| format!(": {path} has {size}")).unwrap_or_default();
         return Err(format!(
-            "cannot create '{name}': one or more devices is less than the minimum size ({least})"
+            "cannot create '{name}': one or more devices is less than the minimum size \
+             ({least}){which}"
         ));
     }
     Ok(())

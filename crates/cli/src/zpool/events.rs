@@ -9,6 +9,7 @@ use std::time::Duration;
 use cenote_control::client::Client;
 use cenote_control::events::{EventRecord, EventsAsked};
 use cenote_control::following::{Heard, follow};
+use cenote_control::json;
 use cenote_control::protocol::{FailureKind, LOOK_DEADLINE};
 use cenote_control::terminal;
 use cenote_control::text::pool_events;
@@ -17,7 +18,8 @@ use super::common;
 use crate::getopt::Spec;
 use crate::usage::Tool;
 
-const SPEC: Spec = Spec { letters: "vHfc", long: &[] };
+const SPEC: Spec =
+    Spec { letters: "vHfcj", long: &[("json", 'j', false), ("json-int", 'J', false)] };
 
 /// Runs the command.
 pub fn run(arguments: &[String]) -> ExitCode {
@@ -32,8 +34,12 @@ pub fn run(arguments: &[String]) -> ExitCode {
         [pool] => Some(pool.as_str()),
         _ => return wrong("too many arguments"),
     };
+    let json = match common::json_options(Tool::Zpool, "events", &parsed) {
+        Ok(json) => json,
+        Err(code) => return code,
+    };
     if parsed.has('c') {
-        return match verbose || scripted || follows || pool.is_some() {
+        return match verbose || scripted || follows || json.is_some() || pool.is_some() {
             true => wrong("invalid options combined with -c"),
             false => clear(),
         };
@@ -41,21 +47,27 @@ pub fn run(arguments: &[String]) -> ExitCode {
     if let Some(name) = pool.filter(|name| common::name_problem(name).is_some()) {
         return wrong(&format!("invalid pool name '{name}'"));
     }
-    if !scripted {
+    if !scripted && json.is_none() {
         terminal::out(&pool_events::heading());
     }
-    let show = |event: &EventRecord| {
-        terminal::out(&pool_events::event(event, scripted, verbose));
+    let show = |events: &[EventRecord], dropped: u64| match &json {
+        Some(json) => terminal::out(&json::events::list(events, dropped, verbose, json)),
+        None => {
+            if dropped > 0 {
+                terminal::out(&format!("dropped {dropped} events\n"));
+            }
+            let line = |event| terminal::out(&pool_events::event(event, scripted, verbose));
+            events.iter().for_each(line);
+        }
     };
     if !follows {
         return list(pool, show);
     }
     follow(&Client::default(), pool, &BTreeMap::new(), |heard| {
         match heard {
-            Heard::Events(_, part) => {
-                dropped(part.dropped);
-                part.events.iter().for_each(show);
-            }
+            // Empty ones only say that the pool is there.
+            Heard::Events(_, part) if part.events.is_empty() && part.dropped == 0 => {}
+            Heard::Events(_, part) => show(&part.events, part.dropped),
             Heard::Refused(pool, why) => {
                 terminal::complain(&format!("cannot follow '{pool}': {why}"));
             }
@@ -66,13 +78,7 @@ pub fn run(arguments: &[String]) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn dropped(count: u64) {
-    if count > 0 {
-        terminal::out(&format!("dropped {count} events\n"));
-    }
-}
-
-fn list(pool: Option<&str>, show: impl Fn(&EventRecord)) -> ExitCode {
+fn list(pool: Option<&str>, show: impl Fn(&[EventRecord], u64)) -> ExitCode {
     let client = Client::default();
     let mut names = client.pools();
     names.retain(|name| pool.is_none_or(|pool| pool == name));
@@ -99,8 +105,7 @@ fn list(pool: Option<&str>, show: impl Fn(&EventRecord)) -> ExitCode {
         }
     }
     all.sort_by_key(|event| (event.seconds, event.nanoseconds));
-    dropped(lost);
-    all.iter().for_each(show);
+    show(&all, lost);
     ExitCode::from(u8::from(failed))
 }
 

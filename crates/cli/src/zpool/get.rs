@@ -42,11 +42,8 @@ pub fn run(arguments: &[String]) -> ExitCode {
         && client.knows(pool)
         && others.iter().any(|name| !client.knows(name))
     {
-        if json.is_some() {
-            terminal::complain("zpool get -j of device properties is not supported yet");
-            return ExitCode::FAILURE;
-        }
-        return devices(&client, &parsed, properties, pool, others, &fields);
+        let how = (&fields[..], json.as_ref());
+        return devices(&client, &parsed, properties, (pool, others), how);
     }
     let wanted = match common::property_list(properties) {
         Ok(wanted) => wanted,
@@ -77,9 +74,8 @@ fn devices(
     client: &Client,
     parsed: &Parsed,
     properties: &str,
-    pool: &str,
-    names: &[String],
-    fields: &[Field],
+    (pool, names): (&str, &[String]),
+    (fields, json): (&[Field], Option<&json::Options>),
 ) -> ExitCode {
     let wanted: Option<Vec<String>> =
         (properties != "all").then(|| properties.split(',').map(str::to_owned).collect());
@@ -109,6 +105,9 @@ fn devices(
         }
     }
     let (exact, scripted) = (parsed.has('p'), parsed.has('H'));
-    terminal::out(&vdev_get::render(&chosen, wanted.as_deref(), fields, exact, scripted));
+    terminal::out(&match json {
+        Some(json) => json::vdev_get::render(report, &chosen, wanted.as_deref(), json),
+        None => vdev_get::render(&chosen, wanted.as_deref(), fields, exact, scripted),
+    });
     ExitCode::SUCCESS
 }

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use cenote_control::client::Client;
+use cenote_control::json;
 use cenote_control::report::PoolReport;
 use cenote_control::text::pool_iostat::{self, Kind, Options};
 use cenote_control::text::vdev_get;
@@ -16,7 +17,10 @@ use crate::getopt::{Parsed, Spec};
 use crate::usage::Tool;
 use cenote_control::terminal;
 
-const SPEC: Spec = Spec { letters: "c:gLPT:vyhplqrwnH", long: &[] };
+const SPEC: Spec = Spec {
+    letters: "c:gjLPT:vyhplqrwnH",
+    long: &[("json", 'j', false), ("json-int", 'J', false), ("json-pool-key-guid", 'G', false)],
+};
 
 /// Runs the command.
 pub fn run(arguments: &[String]) -> ExitCode {
@@ -39,6 +43,10 @@ pub fn run(arguments: &[String]) -> ExitCode {
         terminal::complain("zpool iostat -c is not supported yet");
         return ExitCode::FAILURE;
     }
+    let json = match common::json_options(Tool::Zpool, "iostat", &parsed) {
+        Ok(json) => json,
+        Err(code) => return code,
+    };
     let mut operands = parsed.operands.clone();
     let repeat = match Repeat::take(&mut operands) {
         Ok(repeat) => repeat,
@@ -68,7 +76,13 @@ pub fn run(arguments: &[String]) -> ExitCode {
             0 => true,
             _ => options.shows_devices() && !parsed.has('n'),
         };
-        terminal::out(&(stamp.line() + &round(&asked.pools, &before, is_headed, &options)));
+        terminal::out(&match &json {
+            Some(json) => {
+                let time = (stamp != Stamp::None).then(common::now);
+                json::iostat::round(&asked.pools, &before, time, &options, json)
+            }
+            None => stamp.line() + &round(&asked.pools, &before, is_headed, &options),
+        });
         before = asked.pools;
         done += 1;
         if !repeat.next(done) {

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use cenote_control::client::Client;
 use cenote_control::json;
+use cenote_control::remarks;
 use cenote_control::report::PoolReport;
 use cenote_control::text::pool_status::{self, Options};
 
@@ -53,7 +54,8 @@ pub fn run(arguments: &[String]) -> ExitCode {
     let client = Client::default();
     let mut done = 0;
     loop {
-        let asked = common::ask(&client, &operands);
+        let mut asked = common::ask(&client, &operands);
+        asked.pools.iter_mut().for_each(remarks::add);
         let options = options(&parsed);
         let mut text = stamp.line();
         text.push_str(&match &json {

@@ -1,11 +1,13 @@
 //! `zpool initialize` and `zpool trim`.
 //!
-//! Invariant: options that exclude each other are refused before the pool is asked.
+//! Invariant: options that exclude each other are refused before a pool is asked; what is wrong with one of all pools
+//! keeps nothing from the others.
 
 use std::process::ExitCode;
 
 use cenote_control::changes::{Change, SweepAction, SweepRequest};
 use cenote_control::client::Client;
+use cenote_control::terminal;
 
 use super::{common, wait};
 use crate::getopt::{Parsed, Spec};
@@ -16,8 +18,9 @@ use crate::usage::Tool;
 const REFUSED: u8 = 255;
 
 const INITIALIZE: Spec = Spec {
-    letters: "csuw",
+    letters: "acsuw",
     long: &[
+        ("all", 'a', false),
         ("cancel", 'c', false),
         ("suspend", 's', false),
         ("uninit", 'u', false),
@@ -25,8 +28,9 @@ const INITIALIZE: Spec = Spec {
     ],
 };
 const TRIM: Spec = Spec {
-    letters: "cdr:sw",
+    letters: "acdr:sw",
     long: &[
+        ("all", 'a', false),
         ("cancel", 'c', false),
         ("secure", 'd', false),
         ("rate", 'r', true),
@@ -55,24 +59,44 @@ fn run(command: &'static str, spec: &Spec, arguments: &[String]) -> ExitCode {
         Ok(action) => action,
         Err(message) => return wrong(message),
     };
-    let Some((pool, devices)) = parsed.operands.split_first() else {
-        return wrong("missing pool name argument");
+    if parsed.has('a') && !parsed.operands.is_empty() {
+        return wrong(match command {
+            "trim" => "-a cannot be combined with individual zpools or vdevs",
+            _ => "-a cannot be combined with individual pools or vdevs",
+        });
+    }
+    let client = Client::default();
+    let (pools, devices) = match parsed.operands.split_first() {
+        Some((pool, devices)) => (vec![pool.clone()], devices.to_vec()),
+        None if parsed.has('a') => (client.pools(), Vec::new()),
+        None => return wrong("missing pool name argument"),
     };
     if parsed.has('d') {
         let words = "cannot trim: secure trim is not supported yet";
-        cenote_control::terminal::complain(words);
+        terminal::complain(words);
         return ExitCode::from(REFUSED);
     }
-    let client = Client::default();
+    if pools.is_empty() {
+        terminal::complain("no pools available");
+        return ExitCode::FAILURE;
+    }
     let line = common::history_line("zpool", command, arguments);
-    let request = SweepRequest { trim: command == "trim", devices: devices.to_vec(), action };
-    if !common::order(&client, pool, &common::change(Some(line), Change::Sweep(request))) {
-        return ExitCode::from(REFUSED);
+    let request = SweepRequest { trim: command == "trim", devices, action };
+    let order = common::change(Some(line), Change::Sweep(request));
+    let given = |pool: &String| common::order(&client, pool, &order);
+    let (done, refused): (Vec<String>, Vec<String>) = pools.into_iter().partition(given);
+    let mut code = match refused.is_empty() {
+        true => ExitCode::SUCCESS,
+        false if parsed.has('a') => ExitCode::FAILURE,
+        false => ExitCode::from(REFUSED),
+    };
+    for pool in done.iter().filter(|_| parsed.has('w')) {
+        let over = wait::until_over(&client, pool, &[command]);
+        if over != ExitCode::SUCCESS {
+            code = over;
+        }
     }
-    match parsed.has('w') {
-        true => wait::until_over(&client, pool, &[command]),
-        false => ExitCode::SUCCESS,
-    }
+    code
 }
 
 /// What the options ask for, or what is wrong with them.

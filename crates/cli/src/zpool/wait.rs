@@ -268,6 +268,7 @@ mod tests {
             pass_start: 0,
             paused: 0,
             spent_paused: 0,
+            recent_rate: None,
         };
         let pool = PoolReport { scan: Some(scan), ..PoolReport::default() };
         let table = |columns: &[&'static str], scripted, exact| Table {

@@ -4,7 +4,10 @@
 //! `--json-int` and a string otherwise, exact with `-p` and for people without.
 
 pub mod dataset;
+pub mod events;
+pub mod iostat;
 pub mod pool;
+pub mod vdev_get;
 
 use serde_json::{Map, Value, json};
 

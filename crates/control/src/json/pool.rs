@@ -13,9 +13,9 @@ use crate::report::{
 use crate::text::vdev_name::{self, Naming, SECTIONS};
 use crate::text::{advice, pool_list, pool_status, words};
 
-type Object = Map<String, Value>;
+pub(super) type Object = Map<String, Value>;
 
-fn head(pool: &PoolReport, options: &Options, typed: bool) -> Object {
+pub(super) fn head(pool: &PoolReport, options: &Options, typed: bool) -> Object {
     let mut map = Object::new();
     map.insert("name".into(), json!(pool.name));
     if typed {
@@ -29,7 +29,20 @@ fn head(pool: &PoolReport, options: &Options, typed: bool) -> Object {
     map
 }
 
-fn finish(command: &str, pools: Vec<(&PoolReport, Object)>, options: &Options) -> String {
+pub(super) fn finish(
+    command: &str,
+    pools: Vec<(&PoolReport, Object)>,
+    options: &Options,
+) -> String {
+    line(document_of(command, pools, options))
+}
+
+/// The whole output, before it becomes a line.
+pub(super) fn document_of(
+    command: &str,
+    pools: Vec<(&PoolReport, Object)>,
+    options: &Options,
+) -> Object {
     let mut all = Object::new();
     for (pool, object) in pools {
         let key = if options.key_guid { pool.guid.to_string() } else { pool.name.clone() };
@@ -37,7 +50,7 @@ fn finish(command: &str, pools: Vec<(&PoolReport, Object)>, options: &Options) -
     }
     let mut document = document(command);
     document.insert("pools".into(), Value::Object(all));
-    line(document)
+    document
 }
 
 fn properties_of(pool: &PoolReport, wanted: &[String], options: &Options) -> Value {
@@ -107,7 +120,7 @@ fn listed_devices(pool: &PoolReport, naming: Naming, options: &Options) -> Value
 }
 
 /// The sections that are not empty: heading, devices, whether they are spares.
-fn sections(pool: &PoolReport) -> Vec<(&'static str, Vec<&VdevReport>, bool)> {
+pub(super) fn sections(pool: &PoolReport) -> Vec<(&'static str, Vec<&VdevReport>, bool)> {
     let mut all: Vec<(&str, Vec<&VdevReport>, bool)> = SECTIONS
         .iter()
         .map(|(heading, class)| (*heading, vdev_name::tops(&pool.root, *class).collect(), false))
@@ -129,7 +142,7 @@ fn class_word(class: VdevClass) -> &'static str {
     }
 }
 
-fn device_head(vdev: &VdevReport, naming: Naming, options: &Options) -> Object {
+pub(super) fn device_head(vdev: &VdevReport, naming: Naming, options: &Options) -> Object {
     let mut map = Object::new();
     map.insert("name".into(), json!(vdev_name::name(vdev, naming)));
     map.insert("vdev_type".into(), json!(vdev.kind));
@@ -390,7 +403,7 @@ impl Tree<'_> {
                 map.insert("was".into(), json!(path));
             }
         } else if vdev.reason != crate::report::VdevReason::None && !spare {
-            map.insert("aux".into(), json!(words::reason(vdev.reason)));
+            map.insert("aux".into(), json!(words::reason(vdev)));
         }
         if vdev.is_leaf() && vdev.kind != "root" {
             if self.show.initialize {
@@ -469,7 +482,7 @@ impl Tree<'_> {
     }
 }
 
-fn shown_children(vdev: &VdevReport) -> impl Iterator<Item = &VdevReport> {
+pub(super) fn shown_children(vdev: &VdevReport) -> impl Iterator<Item = &VdevReport> {
     let root = vdev.kind == "root";
     let below = vdev.children.iter().filter(|child| vdev_name::is_shown(child));
     below.filter(move |child| !root || child.class == VdevClass::Normal)

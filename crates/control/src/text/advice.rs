@@ -299,15 +299,18 @@ fn kept_from_writing(because: &str) -> Advice {
 pub fn pool_advice(pool: &PoolReport) -> Option<Advice> {
     let logs = (!pool.suspended).then(|| unreplayed(&pool.unreplayed)).flatten();
     let kept = || pool.read_only_because.as_deref().map(kept_from_writing);
-    let advice = logs.or_else(|| advice(&pool.status)).or_else(kept);
-    pool.jobs.iter().filter_map(stuck).fold(advice, |advice, stuck| {
-        Some(match advice {
-            Some(advice) => {
-                Advice { status: format!("{}\n\t{}", advice.status, stuck.status), ..advice }
-            }
-            None => stuck,
-        })
-    })
+    let own = advice(&pool.status);
+    let (own, remark) = if pool.status.is_remark() { (None, own) } else { (own, None) };
+    let wrong =
+        pool.jobs.iter().filter_map(stuck).fold(logs.or(own).or_else(kept), |advice, stuck| {
+            Some(match advice {
+                Some(advice) => {
+                    Advice { status: format!("{}\n\t{}", advice.status, stuck.status), ..advice }
+                }
+                None => stuck,
+            })
+        });
+    wrong.or(remark)
 }
 
 /// What `zpool status` says of a status, or `None` for a healthy pool.
@@ -319,6 +322,34 @@ pub fn advice(status: &PoolStatus) -> Option<Advice> {
         article: row.article,
     });
     spoken.or_else(|| with_details(status))
+}
+
+/// What is said of a pool with damage by an old release of this number.
+fn errata(number: u32) -> Advice {
+    let (more, action) = match number {
+        1 => ("", "To correct the issue run 'zpool scrub'."),
+        3 => (
+            "\n\tExisting encrypted datasets contain an on-disk incompatibility\n\twhich needs to be \
+             corrected.",
+            "To correct the issue backup existing encrypted datasets to new\n\tencrypted datasets and \
+             destroy the old ones. 'zfs mount -o ro' can\n\tbe used to temporarily mount existing \
+             encrypted datasets readonly.",
+        ),
+        4 => (
+            "\n\tExisting encrypted snapshots and bookmarks contain an on-disk\n\tincompatibility. This \
+             may cause on-disk corruption if they are used\n\twith 'zfs recv'.",
+            "To correct the issue, enable the bookmark_v2 feature. No additional\n\taction is needed if \
+             there are no encrypted snapshots or bookmarks.\n\tIf preserving the encrypted snapshots \
+             and bookmarks is required, use\n\ta non-raw send to backup and restore them. Alternately, \
+             they may be\n\tremoved to resolve the incompatibility.",
+        ),
+        _ => ("", "Access the pool from a system running more recent software."),
+    };
+    Advice {
+        status: format!("Errata #{number} detected.{more}"),
+        action: action.to_owned(),
+        article: Some("ZFS-8000-ER"),
+    }
 }
 
 /// What is said of a status that comes with names or numbers.
@@ -367,11 +398,7 @@ fn with_details(status: &PoolStatus) -> Option<Advice> {
                           sure that they are connected and run 'zpool clear'.";
             (what, action)
         }
-        PoolStatus::Errata(number) => {
-            let status = format!("Errata #{number} detected.");
-            let action = "To correct the issue run 'zpool scrub'.".to_owned();
-            return Some(Advice { status, action, article: Some("ZFS-8000-ER") });
-        }
+        PoolStatus::Errata(number) => return Some(errata(*number)),
         _ => return None,
     };
     Some(Advice { status: what, action: action.to_owned(), article: None })

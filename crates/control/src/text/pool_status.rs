@@ -36,15 +36,7 @@ pub struct Options {
 pub fn is_fine(pool: &PoolReport) -> bool {
     pool.unreplayed.is_empty()
         && pool.jobs.iter().all(|job| job.trouble.is_none())
-        && matches!(
-            pool.status,
-            PoolStatus::Healthy
-                | PoolStatus::VersionOlder
-                | PoolStatus::FeaturesDisabled
-                | PoolStatus::CompatibilityError
-                | PoolStatus::IncompatibleFeature
-                | PoolStatus::NonNativeAshift
-        )
+        && (pool.status == PoolStatus::Healthy || pool.status.is_remark())
 }
 
 /// The whole report of one pool.
@@ -190,7 +182,7 @@ impl Tree<'_> {
                 None => out.push_str("  currently in use"),
             }
         } else if vdev.reason != VdevReason::None && !spare {
-            out.push_str(&format!("  {}", words::reason(vdev.reason)));
+            out.push_str(&format!("  {}", words::reason(vdev)));
         } else if vdev.is_leaf()
             && vdev.state == VdevState::Online
             && vdev.configured_ashift < vdev.physical_ashift

@@ -91,7 +91,9 @@ fn scan_lines(scan: &ScanReport, now: i64) -> String {
     };
     let elapsed = since(scan.pass_start, now).saturating_sub(scan.spent_paused).max(1);
     let scan_rate = (scan.pass_examined / elapsed).max(1);
-    let issue_rate = (scan.pass_issued / elapsed).max(1);
+    // That of the whole pass where nobody has looked at the last seconds.
+    let recent = scan.recent_rate.filter(|_| scan.paused == 0);
+    let issue_rate = recent.unwrap_or(scan.pass_issued / elapsed);
     let total = scan.to_examine.saturating_sub(scan.skipped);
     out.push_str(&format!("\t{} / {} scanned", number::bytes(scan.examined), number::bytes(total)));
     if scan.paused == 0 && scan.pass_examined > 0 {
@@ -99,7 +101,7 @@ fn scan_lines(scan: &ScanReport, now: i64) -> String {
     }
     out.push_str(&format!(", {} / {} issued", number::bytes(scan.issued), number::bytes(total)));
     if scan.paused == 0 && scan.pass_issued > 0 {
-        out.push_str(&format!(" at {}/s", number::bytes(issue_rate)));
+        out.push_str(&format!(" at {}/s", number::bytes(issue_rate.max(1))));
     }
     out.push('\n');
     let done = percent(scan.issued, total);
@@ -107,15 +109,19 @@ fn scan_lines(scan: &ScanReport, now: i64) -> String {
     let verb = if scan.function == ScanFunction::Resilver { "resilvered" } else { "repaired" };
     out.push_str(&format!("\t{amount} {verb}, {done:.2}% done"));
     if scan.paused == 0 {
-        if issue_rate >= 10 * 1024 * 1024 || scan.issued >= total {
-            let left = total.saturating_sub(scan.issued) / issue_rate;
-            out.push_str(&format!(", {} to go", number::clock(left)));
-        } else {
-            out.push_str(", no estimated completion time");
-        }
+        out.push_str(&to_go(total.saturating_sub(scan.issued), issue_rate));
     }
     out.push('\n');
     out
+}
+
+/// How long the rest takes at this rate, however slow that is.
+fn to_go(left: u64, rate: u64) -> String {
+    match left.checked_div(rate) {
+        _ if left == 0 => format!(", {} to go", number::clock(0)),
+        Some(seconds) => format!(", {} to go", number::clock(seconds)),
+        None => ", no estimated completion time".to_owned(),
+    }
 }
 
 /// The lines of OpenZFS's `print_err_scrub_status`.
@@ -178,13 +184,8 @@ fn rebuild_lines(one: &RebuildReport) -> String {
     out.push_str(&format!("\t{scanned} / {total} scanned{}", at(scan_rate)));
     out.push_str(&format!(", {issued} / {total} issued{}\n", at(issue_rate)));
     let (rebuilt, done) = (number::bytes(one.rebuilt), percent(one.scanned, one.estimated));
-    out.push_str(&format!("\t{rebuilt} resilvered, {done:.2}% done"));
-    if one.estimated >= one.scanned && scan_rate >= 10 * 1024 * 1024 {
-        let left = (one.estimated - one.scanned) / scan_rate;
-        out.push_str(&format!(", {} to go\n", number::clock(left)));
-    } else {
-        out.push_str(", no estimated completion time\n");
-    }
+    let left = one.estimated.saturating_sub(one.scanned);
+    out.push_str(&format!("\t{rebuilt} resilvered, {done:.2}% done{}\n", to_go(left, scan_rate)));
     out
 }
 
@@ -318,6 +319,7 @@ mod tests {
             pass_start: times.0,
             paused: 0,
             spent_paused: 0,
+            recent_rate: None,
         }
     }
 
@@ -352,6 +354,32 @@ mod tests {
         let rest = "\n\t1G / 4G scanned at 102M/s, 1G / 4G issued at 102M/s\n\t1G resilvered, \
                     25.00% done, 00:00:30 to go\n";
         assert!(told.ends_with(rest), "{told}");
+    }
+
+    #[test]
+    fn the_rest_is_told_by_the_rate_of_the_last_seconds_however_slow() {
+        let slow = ScanReport {
+            to_examine: 200 << 20,
+            examined: 100 << 20,
+            issued: 100 << 20,
+            pass_examined: 100 << 20,
+            pass_issued: 100 << 20,
+            ..scan(ScanFunction::Scrub, ScanState::Scanning, (1_000, 0))
+        };
+        let told = |scan| lines(&PoolReport { scan: Some(scan), ..PoolReport::default() }, 1_050);
+        let text = told(slow);
+        assert!(
+            text.contains("issued at 2M/s\n\t0B repaired, 50.00% done, 00:00:50 to go\n"),
+            "{text}"
+        );
+        let text = told(ScanReport { recent_rate: Some(1 << 20), ..slow });
+        assert!(
+            text.contains("issued at 1M/s\n\t0B repaired, 50.00% done, 00:01:40 to go\n"),
+            "{text}"
+        );
+        // Disks that have nothing to say do not go on at the speed they had.
+        let text = told(ScanReport { recent_rate: Some(0), ..slow });
+        assert!(text.ends_with("50.00% done, no estimated completion time\n"), "{text}");
     }
 
     #[test]

@@ -81,7 +81,7 @@ pub fn devices(pool: &PoolReport) -> Vec<Device<'_>> {
 }
 
 /// What a device is called: the root is `root-0`, as OpenZFS calls it.
-fn name(vdev: &VdevReport) -> String {
+pub fn name(vdev: &VdevReport) -> String {
     match vdev.kind.as_str() {
         "root" => "root-0".to_owned(),
         _ => vdev_name::name(vdev, Naming::default()),
@@ -94,7 +94,7 @@ pub fn is_called(vdev: &VdevReport, wanted: &str) -> bool {
 }
 
 /// Sets the value and the source of one property; none if there is no such property.
-fn value(device: &Device<'_>, property: &str, exact: bool) -> Option<(String, &'static str)> {
+pub fn value(device: &Device<'_>, property: &str, exact: bool) -> Option<(String, &'static str)> {
     let Device { vdev, parent } = device;
     let count = |n: u64| if exact { n.to_string() } else { number::plain(n) };
     let percent = |n: u64| if exact { n.to_string() } else { format!("{n}%") };

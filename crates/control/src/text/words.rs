@@ -36,8 +36,11 @@ pub fn spare_state(spare: &VdevReport) -> &'static str {
 }
 
 /// Why a device is in its state.
-pub fn reason(reason: VdevReason) -> &'static str {
-    match reason {
+pub fn reason(vdev: &VdevReport) -> &'static str {
+    let errors = [vdev.read_errors, vdev.write_errors, vdev.checksum_errors];
+    let is_only_slow = vdev.is_leaf() && errors == [0; 3] && vdev.slow_operations > 0;
+    match vdev.reason {
+        VdevReason::ErrorsExceeded if is_only_slow => "too many slow I/Os",
         VdevReason::None => "",
         VdevReason::OpenFailed => "cannot open",
         VdevReason::BadGuidSum => "missing device",

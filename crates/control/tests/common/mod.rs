@@ -223,6 +223,7 @@ pub fn history() -> PoolReport {
         pass_start: 1_795_235_751,
         paused: 0,
         spent_paused: 0,
+        recent_rate: None,
     });
     report.removal = Some(RemovalReport {
         state: ScanState::Finished,

@@ -66,7 +66,8 @@ pub fn check_writable(tree: &VdevConfig) -> Result<()> {
 
 fn passive(config: &VdevConfig) -> bool {
     let top = config.top.unwrap_or_default();
-    top.non_allocating == Some(1) || top.removing == Some(1)
+    let rests = top.is_log && config.devices().all(|leaf| leaf.offline);
+    top.non_allocating == Some(1) || top.removing == Some(1) || rests
 }
 
 impl Allocator {

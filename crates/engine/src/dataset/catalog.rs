@@ -322,14 +322,11 @@ impl Catalog {
         }
     }
 
-    /// The heads cloned from a snapshot, by name.
+    /// The heads cloned from a snapshot, by name; also what a receive fills.
     pub fn clones(&self, snapshot: &Dataset) -> Result<Vec<DatasetName>> {
         let mut clones = Vec::new();
         for id in self.clone_directories(snapshot)? {
-            let directory = self.directory_by_id(id)?;
-            if !super::is_hidden(directory.component()) {
-                clones.push(directory.name());
-            }
+            clones.push(self.directory_by_id(id)?.name());
         }
         clones.sort();
         Ok(clones)

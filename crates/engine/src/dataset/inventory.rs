@@ -17,6 +17,7 @@ use super::allowance::DirectoryLimits;
 use super::computed::of_bookmark;
 use super::facts::{DatasetFacts, Facts, KeyFacts};
 use super::properties::{Entries, PropertyValue, Source, Subject, Surroundings, all_of_bookmark};
+use super::resume_token::TEMPORARY;
 use super::shared_map::SharedMap;
 use super::snapshots::Snapshots;
 use super::{DatasetKind, DatasetName, Directory, Principal, PrincipalUsage, Suffix};
@@ -85,6 +86,8 @@ pub struct Entry {
     pub(super) counts: [Option<u64>; 2],
     pub(super) snapshots_changed: Option<u64>,
     pub(super) resume_token: Option<String>,
+    /// The directory below it that a receive into it fills.
+    pub(super) filled: Option<ObjectId>,
     pub(super) key: Option<KeyFacts>,
     /// The directory of the snapshot it was cloned from, and when that was taken.
     pub(super) origin_in: Option<(ObjectId, Txg)>,
@@ -187,6 +190,12 @@ impl Inventory {
     /// The directory in object `id`.
     pub fn entry_by_id(&self, id: ObjectId) -> Option<&Arc<Entry>> {
         self.entries.get(self.paths.get(&id)?)
+    }
+
+    /// The name of the directory `id` if a receive into the dataset above it fills it.
+    fn name_of_filled(&self, id: ObjectId) -> Option<String> {
+        let found = self.entries.iter().find(|(_, entry)| entry.filled == Some(id));
+        found.map(|(path, _)| format!("{}/{TEMPORARY}", path.0))
     }
 
     /// The head, snapshot or bookmark of that name.
@@ -358,8 +367,11 @@ impl Facts for InMemory<'_> {
     }
 
     fn clones(&self) -> Result<Vec<String>> {
-        let paths = self.facts.clones.iter().filter_map(|id| self.inventory.paths.get(id));
-        let mut names: Vec<String> = paths.map(|path| path.0.to_string()).collect();
+        let name = |id: &ObjectId| match self.inventory.paths.get(id) {
+            Some(path) => Some(path.0.to_string()),
+            None => self.inventory.name_of_filled(*id),
+        };
+        let mut names: Vec<String> = self.facts.clones.iter().filter_map(name).collect();
         names.sort();
         Ok(names)
     }

@@ -7,7 +7,6 @@ use std::fmt::Write as _;
 
 use cenote_codec::checksum::{WordOrder, fletcher4};
 use cenote_codec::compress::{Algorithm, Method, compress, decompress};
-use cenote_format::ObjectId;
 use cenote_format::bytes::ByteOrder;
 use cenote_format::dsl_dataset::{KEY_REDACTED_DATASETS, resume};
 use cenote_format::nvlist::{Encoding, NvList, Value};
@@ -22,7 +21,7 @@ const LEVEL: u8 = 6;
 /// Longest packed list that is believed, in bytes.
 const PACKED_MAX: usize = 1 << 20;
 /// Where a receive into an existing filesystem keeps what it has got.
-const TEMPORARY: &str = "%recv";
+pub(super) const TEMPORARY: &str = "%recv";
 
 /// The token of a list.
 pub fn encode(list: &NvList) -> Result<String> {
@@ -122,13 +121,13 @@ impl Catalog {
     pub(super) fn resume_token_in(
         &self,
         head: &Dataset,
-    ) -> Result<(Option<String>, Option<ObjectId>)> {
+    ) -> Result<(Option<String>, Option<Dataset>)> {
         if let Some(state) = self.own_state(head)? {
             return Ok((Some(encode(&state)?), None));
         }
         let Some(temporary) = self.temporary(head)? else { return Ok((None, None)) };
         let state = self.own_state(&temporary)?;
-        Ok((state.as_ref().map(encode).transpose()?, Some(temporary.id)))
+        Ok((state.as_ref().map(encode).transpose()?, Some(temporary)))
     }
 
     /// The head that a receive into `head` fills and was cut off, itself or beside it, and what its token says.

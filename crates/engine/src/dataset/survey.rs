@@ -367,6 +367,7 @@ impl InventoryReader {
             counts,
             snapshots_changed: catalog.snapshots_changed(&directory)?,
             resume_token: None,
+            filled: None,
             key,
             origin_in,
             objects: Vec::new(),
@@ -401,7 +402,8 @@ impl InventoryReader {
         ]);
         let (token, filled) = catalog.resume_token_in(&head)?;
         entry.resume_token = token;
-        objects.extend(filled.map(|head| (head, Part::Own)));
+        entry.filled = filled.as_ref().map(|head| head.directory.id);
+        objects.extend(filled.map(|head| (head.id, Part::Own)));
         // What is read of the same pointer is the same, however the dataset is called.
         let known = before.filter(|before| {
             before.head.as_ref().is_some_and(|old| old.dataset.phys.pointer == head.phys.pointer)

@@ -17,6 +17,15 @@ pub struct Pace {
     pub rate: u64,
     /// Time still needed at this speed; `None` while it cannot be told.
     pub remaining: Option<Duration>,
+    /// It was measured for long enough to mean something.
+    pub is_known: bool,
+}
+
+impl Pace {
+    /// The rate, where it means something.
+    pub fn known_rate(&self) -> Option<u64> {
+        self.is_known.then_some(self.rate)
+    }
 }
 
 /// Turns counts into a [`Pace`].
@@ -42,7 +51,8 @@ impl Speed {
         if let Some(rate) = (bytes * 1000).checked_div(span) {
             pace.rate = u64::try_from(rate).unwrap_or(u64::MAX);
         }
-        if now.saturating_sub(begun) >= WARM_UP && pace.rate > 0 {
+        pace.is_known = now.saturating_sub(begun) >= WARM_UP;
+        if pace.is_known && pace.rate > 0 {
             pace.remaining = Some(Duration::from_secs(left.div_ceil(pace.rate)));
         }
         pace

@@ -147,6 +147,20 @@ impl KeyStore {
         }
     }
 
+    /// The key objects `objects` are under the encryption root `root` now; `ended` is none any more. What was opened
+    /// stays so.
+    pub fn given_root(&self, objects: &[ObjectId], root: ObjectId, ended: Option<ObjectId>) {
+        let mut loaded = self.0.write();
+        for object in objects {
+            if let Some(opened) = loaded.opened.get_mut(object) {
+                opened.root = root;
+            }
+        }
+        if let Some(ended) = ended {
+            loaded.roots.remove(&ended);
+        }
+    }
+
     /// The encryption root `from` has given its place to `to`: what was loaded of it stays so.
     pub fn root_moved(&self, from: ObjectId, to: ObjectId) {
         let mut loaded = self.0.write();

@@ -3,7 +3,7 @@
 //! Invariant: conditions are looked for in a fixed order and the first one is reported, so the same
 //! devices always give the same words, those of `zpool import`.
 
-use cenote_format::config::{PoolState, VdevKind};
+use cenote_format::config::{PoolState, VdevConfig, VdevKind};
 use cenote_format::feature;
 
 use super::assemble::PoolCandidate;
@@ -11,6 +11,9 @@ use super::features::UnknownFeature;
 use super::host::HostIdentity;
 use super::inspect::Inspection;
 use crate::vdev::{Aux, Condition, VdevState, VdevStatus};
+
+/// The damage of pools whose encryption is older than `bookmark_v2`.
+pub const EARLY_ENCRYPTION: u64 = 4;
 
 /// The condition of a pool, in the order they are looked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -51,6 +54,10 @@ pub enum ImportStatus {
     MissedWrites,
     /// Some devices are offline.
     Offline,
+    /// Some devices are written in smaller blocks than their own.
+    NonNativeAshift,
+    /// Damage by an old release, by its number.
+    Errata(u64),
     /// Old pool version.
     VersionOlder,
     /// Nothing to say.
@@ -78,7 +85,8 @@ pub fn import_status(
     let cache_missing = caches.clone().any(|cache| candidate.device(cache).is_none());
     let missed = || found.trusted.as_ref().is_some_and(|trusted| !trusted.missed.is_empty());
     let is_worn = |leaf: Condition| leaf.state == VdevState::Degraded;
-    let conditions: [(Status, &dyn Fn() -> bool); 19] = [
+    let errata = errata(found);
+    let conditions: [(Status, &dyn Fn() -> bool); 21] = [
         (Status::Resilvering, &|| found.trusted.as_ref().is_some_and(|t| t.resilvering)),
         (Status::HostActive, &|| failed && aux == Aux::Active && !found.hostid_required),
         (Status::HostIdRequired, &|| found.hostid_required),
@@ -97,13 +105,42 @@ pub fn import_status(
         (Status::Labels, &|| any(is_broken)),
         (Status::MissedWrites, &|| missed() && any(is_worn)),
         (Status::Offline, &|| any(is_offline)),
+        (Status::NonNativeAshift, &|| is_misfit(candidate, &found.tree, 0)),
+        (Status::Errata(errata), &|| errata != 0),
+        // Who asks for the old format knows.
         (Status::VersionOlder, &|| {
-            let version = found.choice.as_ref().map_or(candidate.version, |c| c.best.version);
-            feature::version_is_supported(version) && version < feature::FEATURE_VERSION
+            candidate.compatibility.as_deref() != Some("legacy") && {
+                let version = found.choice.as_ref().map_or(candidate.version, |c| c.best.version);
+                feature::version_is_supported(version) && version < feature::FEATURE_VERSION
+            }
         }),
     ];
     let first = conditions.iter().find(|(_, holds)| holds());
     first.map_or(Status::Fine, |(status, _)| *status)
+}
+
+/// Damage by an old release, by its number; 0 for none.
+fn errata(found: &Inspection) -> u64 {
+    let Some(trusted) = &found.trusted else { return 0 };
+    let is_enabled = |name| {
+        let known = feature::by_name(name);
+        known.is_some_and(|known| trusted.features.is_enabled(known.guid))
+    };
+    let is_early = is_enabled("encryption") && !is_enabled("bookmark_v2");
+    let recorded = trusted.config.errata.filter(|number| *number != 0);
+    recorded.or(is_early.then_some(EARLY_ENCRYPTION)).unwrap_or(0)
+}
+
+/// Whether a device is written in smaller blocks than its own, those of `ashift`.
+fn is_misfit(candidate: &PoolCandidate, node: &VdevConfig, ashift: u64) -> bool {
+    let ashift = node.top.map_or(ashift, |top| top.ashift);
+    if node.kind == VdevKind::Replacing {
+        return false;
+    }
+    let device = candidate.device(node).filter(|_| node.children().is_empty() && ashift != 0);
+    let own = device.and_then(|found| found.device.physical_sector_size().checked_ilog2());
+    own.is_some_and(|own| u64::from(own) > ashift)
+        || node.children().iter().any(|child| is_misfit(candidate, child, ashift))
 }
 
 /// Whether a leaf has the problem. What is below a replacement in progress does not count, nor what
@@ -157,6 +194,7 @@ impl ImportStatus {
             Self::LabelsBeyondRedundancy => "ZFS-8000-5E",
             Self::CorruptPool => "ZFS-8000-72",
             Self::Missing => "ZFS-8000-2Q",
+            Self::Errata(_) => "ZFS-8000-ER",
             Self::Labels => "ZFS-8000-4J",
             _ => return None,
         })
@@ -193,6 +231,11 @@ impl ImportStatus {
             Self::CorruptPool => "The pool metadata is corrupted.",
             Self::MissedWrites => "One or more devices missed writes and were not resilvered.",
             Self::Offline => "One or more devices are offlined.",
+            Self::NonNativeAshift => {
+                "One or more devices were configured to use a non-native block size.\n\
+                 Expect reduced performance."
+            }
+            Self::Errata(number) => return Some(format!("Errata #{number} detected.")),
             Self::VersionOlder => "The pool is formatted using a legacy on-disk version.",
             Self::Fine => return None,
         };
@@ -219,6 +262,30 @@ impl ImportStatus {
             (VdevState::Online, Self::HostMismatch) => {
                 "The pool can be imported using its name or numeric identifier and\n\
                  the '-f' flag."
+            }
+            (VdevState::Online, Self::Errata(1)) => {
+                "The pool can be imported using its name or numeric identifier,\n\
+                 however there is a compatibility issue which should be corrected\n\
+                 by running 'zpool scrub'"
+            }
+            (VdevState::Online, Self::Errata(2)) => {
+                "The pool cannot be imported with this version of ZFS due to\n\
+                 an active asynchronous destroy. Revert to an earlier version\n\
+                 and allow the destroy to complete before updating."
+            }
+            (VdevState::Online, Self::Errata(3)) => {
+                "Existing encrypted datasets contain an on-disk incompatibility, which\n\
+                 needs to be corrected. Backup these datasets to new encrypted datasets\n\
+                 and destroy the old ones."
+            }
+            (VdevState::Online, Self::Errata(EARLY_ENCRYPTION)) => {
+                "Existing encrypted snapshots and bookmarks contain an on-disk\n\
+                 incompatibility. This may cause on-disk corruption if they are used\n\
+                 with 'zfs recv'. To correct the issue, enable the bookmark_v2 feature.\n\
+                 No additional action is needed if there are no encrypted snapshots or\n\
+                 bookmarks. If preserving the encrypted snapshots and bookmarks is\n\
+                 required, use a non-raw send to backup and restore them. Alternately,\n\
+                 they may be removed to resolve the incompatibility."
             }
             (VdevState::Online, _) => {
                 "The pool can be imported using its name or numeric identifier."

@@ -46,6 +46,12 @@ pub struct ImportablePool {
     pub destroyed: bool,
     /// The pool was exported in order.
     pub exported: bool,
+    /// There is nothing to be said of it.
+    pub is_fine: bool,
+    /// Guids of its features, as far as its metadata could be read; none before version 5000.
+    pub features: Option<Vec<String>>,
+    /// Names of its compatibility files.
+    pub compatibility: Option<String>,
     /// What follows `status:`, if anything is to be said.
     pub status: Option<String>,
     /// What follows `action:`.
@@ -138,6 +144,9 @@ pub fn importable(
         state: state_word(condition).into(),
         destroyed: candidate.state == PoolState::Destroyed,
         exported: candidate.state == PoolState::Exported,
+        is_fine: status == ImportStatus::Fine,
+        features: features(found),
+        compatibility: candidate.compatibility.clone(),
         status: status.text(&found.unknown_features),
         action: status.action(condition, &hostname, candidate.hostid),
         comment: candidate.comment.clone(),
@@ -163,6 +172,13 @@ pub fn importable(
         newest: best.map(cenote_format::Uberblock::recency),
         reason: found.reason.clone(),
     }
+}
+
+/// Guids of the features that are enabled.
+fn features(found: &Inspection) -> Option<Vec<String>> {
+    let trusted = found.trusted.as_ref().filter(|trusted| trusted.failure.is_none())?;
+    let all = trusted.features.for_read.iter().chain(&trusted.features.for_write);
+    Some(all.map(|(guid, _)| guid.clone()).collect())
 }
 
 /// Guids and descriptions of the features that are not known here.

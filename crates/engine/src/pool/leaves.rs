@@ -16,14 +16,15 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use cenote_device::{Device, DeviceError, FileDevice, Mode};
-use cenote_format::config::VdevConfig;
+use cenote_format::config::{PoolConfig, VdevConfig};
+use cenote_format::label::LABELS;
 use cenote_format::{BlockPointer, Guid, Txg, Uberblock};
 use parking_lot::Mutex;
 
 use super::assemble::PoolCandidate;
 use super::choose::read_uberblocks;
 use super::discover::{FileOpener, FoundDevice, Opener};
-use super::found_labels::{best_label, read_labels};
+use super::found_labels::{FoundLabel, best_label, read_labels};
 use super::parallel;
 use super::validate::{Strictness, check_label};
 use crate::vdev::{Aux, Condition, LeafOpener, LeafUnavailable, VdevState};
@@ -31,6 +32,8 @@ use crate::{Error, ErrorKind, Result};
 
 /// Longest look at what is at the path of a leaf that was not found.
 const LOOK: Duration = Duration::from_millis(500);
+/// Longest look at the labels of a device that is held.
+const EXAMINATION: Duration = Duration::from_secs(2);
 /// Groups whose roots are remembered.
 const HISTORY: usize = 1024;
 
@@ -295,6 +298,41 @@ impl HeldDevices {
         }
     }
 
+    /// What the labels say of a device that is held for `leaf`: that it is its device, and whether all do.
+    fn examine(
+        &self,
+        leaf: &VdevConfig,
+        device: &Arc<dyn Device>,
+    ) -> Result<bool, LeafUnavailable> {
+        let path = device.path().display().to_string();
+        if device.is_deleted() {
+            let reason = format!("{path} was deleted, or another file has its name by now");
+            return Err(LeafUnavailable::open_failed(reason));
+        }
+        let own = device.clone();
+        let labels = match device.stall() {
+            None => read_labels(&*own).ok(),
+            Some(_) => {
+                let look = move || read_labels(&*own).ok();
+                parallel::run(vec![look], 1, EXAMINATION).pop().flatten().flatten()
+            }
+        };
+        let Some(labels) = labels else { return Ok(true) };
+        // After a detach labels tell the guid that the survivor has taken over only later.
+        let is_top = leaf.top_guid == Some(leaf.guid);
+        let is_own = |label: &&FoundLabel| {
+            let PoolConfig { guid, top_guid, .. } = label.config;
+            label.verified && (guid == Some(leaf.guid) || is_top && top_guid == Some(leaf.guid))
+        };
+        match labels.iter().filter(is_own).count() {
+            0 if best_label(&labels, None).is_some() => {
+                Err(foreign(format!("{path} is another device by now")))
+            }
+            0 => Err(LeafUnavailable::new(Aux::BadLabel, format!("no valid label on {path}"))),
+            count => Ok(count == LABELS),
+        }
+    }
+
     /// A device that was held before and comes back: the groups since its newest are not on it, whatever was
     /// written to it meanwhile. It is refused if no other has those.
     fn check_current(
@@ -351,9 +389,12 @@ impl LeafOpener for HeldLeaves {
         };
         let returns = self.devices.held.lock().contains_key(&leaf.guid);
         let opened = self.open_at(leaf, path, returns);
-        if opened.is_err() && !returns {
+        match (&opened, returns) {
+            (Ok(_), _) => {}
             // It has never been a device of the pool.
-            self.devices.held.lock().remove(&leaf.guid);
+            (Err(_), false) => drop(self.devices.held.lock().remove(&leaf.guid)),
+            // Who still has it open must not have it taken for the leaf's.
+            (Err(_), true) => self.forget(leaf.guid),
         }
         opened
     }
@@ -366,6 +407,25 @@ impl LeafOpener for HeldLeaves {
     fn refuse(&self, leaf: Guid, reason: &str) {
         if let Some(leaves) = &self.leaves {
             leaves.refuse(leaf, reason);
+        }
+    }
+
+    fn still_is(
+        &self,
+        leaf: &VdevConfig,
+        device: &Arc<dyn Device>,
+    ) -> Result<bool, LeafUnavailable> {
+        if self.leaves.is_none() && !self.devices.has_written_to(leaf.guid) {
+            // Nothing was written that tells.
+            return Ok(true);
+        }
+        self.devices.examine(leaf, device)
+    }
+
+    fn forget(&self, leaf: Guid) {
+        let gone: Weak<FileDevice> = Weak::new();
+        if let Some(held) = self.devices.held.lock().get_mut(&leaf) {
+            held.device = gone;
         }
     }
 

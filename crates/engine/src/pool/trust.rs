@@ -225,6 +225,10 @@ fn check_missing(tree: &VdevConfig, vdevs: &VdevTree, options: &OpenOptions) -> 
             continue;
         }
         let is_log = top.top.is_some_and(|top| top.is_log);
+        // It was emptied before.
+        if is_log && top.devices().all(|leaf| leaf.offline) {
+            continue;
+        }
         let (allowed, what, advice) = if is_log {
             (options.missing_log, "a log device", "import with '-m' to discard its records")
         } else {

@@ -125,6 +125,10 @@ fn end(
             Target::Itself => filled,
             Target::Head { head, .. } => head,
         };
+        // What became a root comes wrapped with a key of its own. What is none any more waits for what is above it.
+        if let Some(root) = order.root.as_ref().filter(|root| root.is_root) {
+            live.follow_root(change, root)?;
+        }
         let anew = change.receive_seals(head, snapshot, raw.ivset, &raw.keys)?;
         if let Some(root) = anew {
             // What is made below it is wrapped with the user's key of now, or not at all.

@@ -23,7 +23,7 @@ use crate::dataset::DatasetKind;
 use crate::dataset::change::{MosChange, NewKeys, PropertyInput, ResumeFacts};
 use crate::keys::ReceivedSeals;
 use crate::object::Object;
-use crate::pool::change::Encryption;
+use crate::pool::change::{Encryption, SentRoot};
 use crate::pool::group::{LiveDataset, LivePool};
 
 pub use apply::{next_record, skip};
@@ -141,6 +141,8 @@ pub struct ReceiveOrder {
     pub of_snapshot: Vec<PropertyInput>,
     /// Tags the snapshot is held with.
     pub holds: Vec<String>,
+    /// Of what comes raw: which encryption root it has where it comes from, if that is known.
+    pub root: Option<SentRoot>,
 }
 
 impl ReceiveOrder {

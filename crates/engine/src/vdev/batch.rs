@@ -9,9 +9,10 @@ use super::patience;
 use super::reports::{Asked, Question, SLOW};
 use super::tree::{LeafId, VdevTree};
 use bytes::Bytes;
-use cenote_device::{DeviceError, Enough, Patience, ReadOp, read_batch};
+use cenote_device::{DeviceError, Enough, Patience, ReadOp, Took, read_batch};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
 
 /// Widest gap between two small reads that are sent as one, in bytes.
 const JOIN_GAP: u64 = 32 << 10;
@@ -107,16 +108,23 @@ impl<'a> Batch<'a> {
                 sent.push((index, read));
             }
         }
-        let start = self.tree.now();
+        let start = Instant::now();
         let (indexes, reads): (Vec<usize>, Vec<ReadOp>) = sent.into_iter().unzip();
         let enough = |done: &dyn Fn(usize) -> bool| {
             let silent = indexes.iter().enumerate().filter(|(sent, _)| !done(*sent));
             let silent = silent.filter_map(|(_, index)| self.ops.get(*index));
-            self.tree.can_do_without(&silent.map(|op| op.leaf).collect())
+            let will_do = self.tree.can_do_without(&silent.map(|op| op.leaf).collect());
+            will_do.then(|| patience::READ.saturating_sub(start.elapsed()))
         };
-        let early = (!patient).then_some((patience::READ, &enough as Enough<'_>));
-        let answered = read_batch(reads, Patience { deadline: self.tree.deadline(), early });
-        for (&index, answer) in indexes.iter().zip(answered) {
+        let early = (!patient).then_some(&enough as Enough<'_>);
+        let took = Took::default();
+        let patience = Patience { deadline: self.tree.deadline(), early, took: Some(&took) };
+        let answered = read_batch(reads, patience);
+        let mut times = vec![Duration::ZERO; answers.len()];
+        for ((&index, answer), took) in indexes.iter().zip(answered).zip(took.take()) {
+            if let Some(time) = times.get_mut(index) {
+                *time = took;
+            }
             if let Some(leaf) = self.ops.get(index).and_then(|op| self.tree.leaves.get(op.leaf)) {
                 leaf.stats.read_answered();
             }
@@ -124,32 +132,36 @@ impl<'a> Batch<'a> {
                 *slot = answer;
             }
         }
-        self.count(&answers, start);
+        self.count(&answers, &times);
         answers
     }
 
-    /// Counts the answers and draws conclusions about the devices.
-    fn count(&self, answers: &[Result<Bytes, DeviceError>], start: std::time::Duration) {
+    /// Counts the answers, and how long each took, and draws conclusions about the devices.
+    fn count(&self, answers: &[Result<Bytes, DeviceError>], times: &[Duration]) {
         let now = self.tree.now();
-        let mut traffic: HashMap<LeafId, (u64, u64)> = HashMap::new();
+        let mut longest: HashMap<LeafId, Duration> = HashMap::new();
         let mut changed = false;
         let mut needed: HashMap<LeafId, bool> = HashMap::new();
-        for (op, answer) in self.ops.iter().zip(answers) {
+        for ((op, answer), took) in self.ops.iter().zip(answers).zip(times) {
             let Some(leaf) = self.tree.leaves.get(op.leaf) else { continue };
             match answer {
                 Ok(bytes) => {
-                    let (reads, total) = traffic.entry(op.leaf).or_default();
-                    *reads += 1;
-                    *total += bytes.len() as u64;
+                    leaf.stats.add_read(bytes.len() as u64, *took);
+                    if *took >= SLOW {
+                        self.tree.note_slow(op.leaf, Asked::Read, *took);
+                    }
+                    let longest = longest.entry(op.leaf).or_default();
+                    *longest = (*longest).max(*took);
                 }
-                Err(error) if self.is_only_slow(leaf, error) => {
-                    leaf.stats.add_slow();
+                Err(error) if self.tree.is_only_slow(leaf, error) => {
+                    if let DeviceError::TimedOut(waited) = error {
+                        self.tree.note_slow(op.leaf, Asked::Read, *waited);
+                    }
                     leaf.health.lock().was_slow(now);
-                    self.tree.report_slow(op.leaf, Asked::Read, now.saturating_sub(start));
                     needed.insert(op.leaf, false);
                 }
                 Err(error) => {
-                    leaf.stats.add_read_error();
+                    leaf.stats.add_read_error(error);
                     tracing::debug!(leaf = leaf.config.guid.0, %error, "read failed");
                     let needed =
                         *needed.entry(op.leaf).or_insert_with(|| self.tree.is_needed(op.leaf));
@@ -161,33 +173,19 @@ impl<'a> Batch<'a> {
                 }
             }
         }
-        for (id, (reads, bytes)) in traffic {
+        for (id, took) in longest {
             let Some(leaf) = self.tree.leaves.get(id) else { continue };
-            leaf.stats.add_reads(reads, bytes, now.saturating_sub(start));
-            if now.saturating_sub(start) >= SLOW {
-                self.tree.report_slow(id, Asked::Read, now.saturating_sub(start));
-            }
             // Only a leaf all of whose reads were answered has recovered.
             if !needed.contains_key(&id) {
+                changed |= self.tree.answered(id, leaf, took);
                 let mut health = leaf.health.lock();
-                changed |= health.answered();
-                if now.saturating_sub(start) < patience::READ {
+                if took < patience::READ {
                     health.was_prompt(now);
                 }
             }
         }
         if changed {
             self.tree.refresh();
-        }
-    }
-
-    /// The device has not answered yet, and it was not waited for to the end.
-    fn is_only_slow(&self, leaf: &Leaf, error: &DeviceError) -> bool {
-        let deadline = self.tree.deadline();
-        match error {
-            DeviceError::TimedOut(waited) => *waited < deadline,
-            DeviceError::Stuck(_) => leaf.stalls().is_some_and(|lasts| lasts < deadline),
-            _ => false,
         }
     }
 }

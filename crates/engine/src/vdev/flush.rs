@@ -3,7 +3,7 @@
 //! Invariant: a leaf that fails its flush counts as if every write since its last flush had failed.
 
 use super::error::VdevError;
-use super::patience;
+use super::patience::WriteWait;
 use super::recover::Repair;
 use super::reports::{Asked, Question};
 use super::tree::{LeafId, NodeId, VdevTree};
@@ -15,8 +15,20 @@ use cenote_format::{Guid, Txg};
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
 
 const FLUSH: Question = Question { what: Asked::Flush, offset: 0, len: 0 };
+
+/// How much longer the leaves are waited for that have not done what they were sent, if the others will do.
+fn others_do(
+    places: &[(usize, LeafId, Question)],
+    wait: &WriteWait<'_>,
+    done: &dyn Fn(usize) -> bool,
+) -> Option<Duration> {
+    let silent = places.iter().enumerate().filter(|(index, _)| !done(*index));
+    let silent: Vec<_> = silent.map(|(_, (_, leaf, asked))| (*leaf, asked.len)).collect();
+    wait.left_beside(&HashSet::new(), &silent)
+}
 
 /// Bytes for one leaf, at a place of its device.
 #[derive(Debug, Clone)]
@@ -91,10 +103,10 @@ impl VdevTree {
         let open: Vec<(LeafId, Arc<dyn Device>)> =
             dirty.iter().filter_map(|&(id, _)| Some((id, devices(id)?))).collect();
         let (ids, devices): (Vec<LeafId>, Vec<_>) = open.into_iter().unzip();
+        let wait = WriteWait::begin(self);
         let enough = |done: &dyn Fn(usize) -> bool| {
             let silent = ids.iter().enumerate().filter(|(index, _)| !done(*index));
-            let lost = lost.iter().copied().chain(silent.map(|(_, id)| *id)).collect();
-            self.can_do_without(&lost)
+            wait.left_beside(&lost, &silent.map(|(_, id)| (*id, 0)).collect::<Vec<_>>())
         };
         for (&id, answer) in ids.iter().zip(flush_batch(&devices, self.waiting_for(&enough))) {
             if let Err(error) = answer {
@@ -148,7 +160,7 @@ impl VdevTree {
 
     /// How long leaves are waited for that are written to all together.
     fn waiting_for<'a>(&self, enough: Enough<'a>) -> Patience<'a> {
-        Patience { deadline: self.deadline(), early: Some((patience::WRITE, enough)) }
+        Patience { deadline: self.deadline(), early: Some(enough), took: None }
     }
 
     /// Reads `len` bytes of leaves directly, everything in flight together, and answers in order.
@@ -200,7 +212,8 @@ impl VdevTree {
                 Err(error) => Err(error),
             });
         }
-        let enough = |done: &dyn Fn(usize) -> bool| self.others_do(&places, done);
+        let wait = WriteWait::begin(self);
+        let enough = |done: &dyn Fn(usize) -> bool| others_do(&places, &wait, done);
         let sent = write_batch(ops, self.waiting_for(&enough));
         self.settle(&places, sent, &mut answers);
         answers
@@ -221,7 +234,8 @@ impl VdevTree {
                 Err(error) => Err(error),
             });
         }
-        let enough = |done: &dyn Fn(usize) -> bool| self.others_do(&places, done);
+        let wait = WriteWait::begin(self);
+        let enough = |done: &dyn Fn(usize) -> bool| others_do(&places, &wait, done);
         let sent = flush_batch(&devices, self.waiting_for(&enough));
         self.settle(&places, sent, &mut answers);
         answers
@@ -288,16 +302,6 @@ impl VdevTree {
             return Err(DeviceError::Stuck(0));
         }
         Ok((id, device))
-    }
-
-    /// Those of the leaves that were sent something will do which have done it.
-    fn others_do(
-        &self,
-        places: &[(usize, LeafId, Question)],
-        done: &dyn Fn(usize) -> bool,
-    ) -> bool {
-        let silent = places.iter().enumerate().filter(|(index, _)| !done(*index));
-        self.can_do_without(&silent.map(|(_, (_, leaf, _))| *leaf).collect())
     }
 
     /// Puts the answers of sent operations in their places and counts failures.

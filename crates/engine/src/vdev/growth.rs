@@ -3,7 +3,7 @@
 //! Chapter 03, section 1. Invariant: nothing is used of a device before the pool's configuration says so; what a
 //! vdev could have is told only while all devices below it are there, for one that is away may be smaller.
 
-use super::leaf::Leaf;
+use super::leaf::{DATA_START, Leaf, SMALLEST_DEVICE};
 use super::state::VdevState;
 use super::tree::{NodeId, Shape, VdevTree};
 use cenote_device::Device;
@@ -11,8 +11,19 @@ use cenote_format::Guid;
 use cenote_format::config::TopLevel;
 use std::sync::Arc;
 
+/// Bytes of a label.
+const LABEL: u64 = 256 << 10;
+/// Bytes at the end of a device that hold labels.
+const END: u64 = 2 * LABEL;
+
 /// Most metaslabs of a top-level vdev.
 pub const METASLABS_MAX: u64 = 1 << 20;
+
+/// Size of the smallest device of which so many bytes can be allocated.
+fn size_of(allocatable: u64) -> u64 {
+    let all = allocatable.saturating_add(DATA_START + END);
+    all.checked_next_multiple_of(LABEL).unwrap_or(u64::MAX)
+}
 
 impl VdevTree {
     /// Looks how large the devices are now. True if one has grown: its labels belong elsewhere.
@@ -31,6 +42,14 @@ impl VdevTree {
         let wanted = |leaf: &&Leaf| guid.is_none_or(|guid| leaf.config.guid == guid);
         self.leaves.iter().filter(wanted).for_each(Leaf::count_all);
         self.refresh();
+    }
+
+    /// Bytes that a device needs which comes beside `vdev` or one of its devices, or in its place.
+    pub fn size_needed(&self, vdev: Guid) -> Option<u64> {
+        let below: Vec<Guid> =
+            self.topology().find(vdev)?.devices().map(|leaf| leaf.guid).collect();
+        let leaf = self.leaves.iter().find(|leaf| below.contains(&leaf.config.guid))?;
+        Some(size_of(leaf.minimum).max(SMALLEST_DEVICE))
     }
 
     /// Allocatable bytes that the top-level vdev `id` has more than its configuration says, if leaves have
@@ -115,5 +134,19 @@ impl VdevTree {
     fn recorded(&self, id: u32) -> Option<TopLevel> {
         let top = self.topology().top(id)?.top?;
         (top.metaslab_shift != 0).then_some(top)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vdev::allocatable;
+
+    #[test]
+    fn the_smallest_device_that_does_is_told() {
+        for bytes in [1, 4096, LABEL, LABEL + 1, 100 << 20, (100 << 20) + 512] {
+            let size = size_of(bytes);
+            assert!(allocatable(size) >= bytes && allocatable(size - 1) < bytes, "{bytes}");
+        }
     }
 }

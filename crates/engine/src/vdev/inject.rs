@@ -5,18 +5,20 @@
 //! leaf it was asked for; without faults a leaf's device is used as it is.
 
 use bytes::{Bytes, BytesMut};
-use cenote_device::{Device, DeviceError};
+use cenote_device::{Device, DeviceError, RawDevice, RawWriter, Stall};
 use parking_lot::Mutex;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// All of the chances that [`DeviceFault::chance`] counts in.
 pub const ALWAYS: u32 = 1_000_000;
 /// Most bytes that are held until a flush.
 const MOST_HELD: usize = 64 << 20;
+/// How often who waits on purpose looks whether that was taken back.
+const LOOK: Duration = Duration::from_millis(20);
 /// The number of an error of input or output.
 const EIO: i32 = 5;
 
@@ -84,6 +86,8 @@ pub(super) struct Rule {
     lanes: Mutex<Vec<Instant>>,
     /// What waits for a flush, in the order it was written.
     held: Mutex<Vec<(u64, Bytes)>>,
+    /// It was taken back.
+    is_over: AtomicBool,
 }
 
 impl Rule {
@@ -95,7 +99,13 @@ impl Rule {
             state: AtomicU64::new(id),
             lanes: Mutex::default(),
             held: Mutex::default(),
+            is_over: AtomicBool::new(false),
         }
+    }
+
+    /// It was taken back: nobody waits for it any longer.
+    pub(super) fn end(&self) {
+        self.is_over.store(true, Relaxed);
     }
 
     /// How often it happened.
@@ -137,7 +147,13 @@ impl Rule {
             *first = now.max(*first) + time;
             *first
         };
-        std::thread::sleep(end.saturating_duration_since(Instant::now()));
+        while !self.is_over.load(Relaxed) {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            std::thread::sleep(left.min(LOOK));
+        }
     }
 }
 
@@ -228,6 +244,10 @@ impl Device for Faulty {
         self.device.sector_size()
     }
 
+    fn physical_sector_size(&self) -> u32 {
+        self.device.physical_sector_size()
+    }
+
     fn read(&self, offset: u64, len: usize) -> Result<Bytes, DeviceError> {
         let rules = self.now(FaultAt::Read, offset, len as u64)?;
         let bytes = self.device.read(offset, len)?;
@@ -284,6 +304,27 @@ impl Device for Faulty {
 
     fn is_file(&self) -> bool {
         self.device.is_file()
+    }
+
+    fn is_deleted(&self) -> bool {
+        self.device.is_deleted()
+    }
+
+    // Only for those who let threads do what takes long.
+    fn raw(&self) -> Option<RawDevice> {
+        self.device.raw().filter(|_| self.keeps_waiting())
+    }
+
+    fn raw_writer(&self) -> Option<RawWriter> {
+        self.device.raw_writer().filter(|_| self.keeps_waiting())
+    }
+
+    fn keeps_waiting(&self) -> bool {
+        self.faults.0.iter().any(|rule| matches!(rule.fault.kind, FaultKind::Slow(..)))
+    }
+
+    fn stall(&self) -> Option<&Stall> {
+        self.device.stall()
     }
 
     fn measure(&self) -> u64 {

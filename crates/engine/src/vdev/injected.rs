@@ -68,7 +68,9 @@ impl VdevTree {
                 // What is held is not lost by this.
                 let _ = device.flush();
             }
-            rules.retain(|rule| id.is_some_and(|id| id != rule.id));
+            let stays = |rule: &Arc<Rule>| id.is_some_and(|id| id != rule.id);
+            rules.iter().filter(|rule| !stays(rule)).for_each(|rule| rule.end());
+            rules.retain(stays);
             gone += before - rules.len();
             if rules.len() < before {
                 let rest = (!rules.is_empty()).then(|| Arc::new(LeafFaults(rules)));

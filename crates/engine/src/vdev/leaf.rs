@@ -55,6 +55,13 @@ pub trait LeafOpener: Send + Sync {
     fn committed(&self, _uberblock: &Uberblock) {}
     /// The device of a leaf turned out not to be one of this pool: it is not opened any more.
     fn refuse(&self, _leaf: Guid, _reason: &str) {}
+    /// Whether `device`, which was opened for `leaf`, is its device by now, too; false: it is, and has lost some of its
+    /// labels. What cannot be found out is taken for well.
+    fn still_is(&self, _: &VdevConfig, _: &Arc<dyn Device>) -> Result<bool, LeafUnavailable> {
+        Ok(true)
+    }
+    /// The device of a leaf is let go: what is opened for it next need not be the same.
+    fn forget(&self, _leaf: Guid) {}
     /// Groups that a device just opened for `leaf` may lack though nobody noted so: it was away when the
     /// pool was opened.
     fn lacks(&self, _leaf: &VdevConfig) -> Range<u64> {
@@ -87,7 +94,7 @@ pub(super) struct Leaf {
     pub(super) config: VdevConfig,
     /// Index of its top-level vdev.
     pub(super) top: u32,
-    minimum: u64,
+    pub(super) minimum: u64,
     opened: Arc<RwLock<Opened>>,
     pub(super) health: Arc<Mutex<Health>>,
     pub(super) stats: Arc<Stats>,
@@ -311,8 +318,21 @@ impl Leaf {
         })
     }
 
-    fn is_degraded(&self) -> bool {
+    /// It is recorded that it counts as degraded.
+    pub(super) fn is_degraded(&self) -> bool {
         self.config.degraded && self.said() != Said::Trusted
+    }
+
+    /// It is recorded that it had too many errors.
+    pub(super) fn is_worn(&self) -> bool {
+        self.is_degraded() && !self.config.is_external() && self.said() != Said::Degraded
+    }
+
+    /// What somebody said in its favour counts no more.
+    pub(super) fn doubt(&self) {
+        if self.said() == Said::Trusted {
+            self.said.store(Said::Nothing as u8, Relaxed);
+        }
     }
 
     fn said(&self) -> Said {
@@ -474,9 +494,9 @@ impl Leaf {
         self.close(Condition::new(VdevState::Offline, Aux::None));
     }
 
-    /// Has no device, which its opener refuses from now on.
-    pub(super) fn refuse(&self) {
-        self.close(Condition::new(VdevState::Unavailable, Aux::CorruptData));
+    /// Has no device any more: what it had is none of this pool's.
+    pub(super) fn leave_out(&self, condition: Condition) {
+        self.close(condition);
     }
 
     /// Counts as degraded, as its configuration says, until [`Leaf::trust`].

@@ -4,7 +4,7 @@
 //! is away.
 
 use super::leaf::Leaf;
-use super::state::VdevState;
+use super::state::{Aux, Condition, VdevState};
 use super::tree::{LeafId, NodeId, VdevTree};
 use cenote_format::Guid;
 use cenote_format::config::{VdevConfig, VdevKind};
@@ -56,14 +56,34 @@ impl VdevTree {
                 VdevKind::Spare if first.unspare && last.is_spare => (last, first),
                 _ => return None,
             };
-            let may_go = goes.guid != stays.guid && self.is_whole(stays);
+            let is_worn = node.kind == VdevKind::Spare && self.is_worn(stays.guid);
+            let is_well = self.is_whole(stays) && !is_worn;
+            let may_go = goes.guid != stays.guid && is_well;
             (may_go && !self.is_required(goes.guid)).then_some(goes.guid)
         });
         old.next()
     }
 
-    /// Devices that are lost and that nothing stands in for yet; what the administrator took offline is not
-    /// among them.
+    /// Leaves that gave wrong bytes too often, of which that is not recorded yet.
+    pub fn lying(&self) -> Vec<Guid> {
+        let is_new = |leaf: &&Leaf| !leaf.is_degraded() && leaf.health.lock().is_lying();
+        self.leaves.iter().filter(is_new).map(|leaf| leaf.config.guid).collect()
+    }
+
+    /// What was said in favour of these leaves counts no more.
+    pub fn doubt(&self, guids: &[Guid]) {
+        let own = self.leaves.iter().filter(|leaf| guids.contains(&leaf.config.guid));
+        own.for_each(Leaf::doubt);
+        self.refresh();
+    }
+
+    /// It is recorded of the leaf `guid` that it had too many errors.
+    pub fn is_worn(&self, guid: Guid) -> bool {
+        self.leaves.iter().any(|leaf| leaf.config.guid == guid && leaf.is_worn())
+    }
+
+    /// Devices that are lost, or had too many errors, and that nothing stands in for yet; what the administrator took
+    /// offline is not among them.
     pub fn lost(&self) -> Vec<Guid> {
         let mut lost = Vec::new();
         let root = self.topology().root();
@@ -80,7 +100,8 @@ impl VdevTree {
         let own = self.leaves.iter().find(|leaf| leaf.config.guid == node.guid);
         own.is_some_and(|leaf| {
             let state = leaf.condition().state;
-            !state.is_readable() && !matches!(state, VdevState::Offline | VdevState::Closed)
+            let rests = matches!(state, VdevState::Offline | VdevState::Closed);
+            leaf.is_worn() || !state.is_readable() && !rests
         })
     }
 
@@ -114,7 +135,7 @@ impl VdevTree {
         tracing::warn!(leaf = guid.0, reason, "device left out");
         self.opener.refuse(guid, reason);
         for leaf in self.leaves.iter().filter(|leaf| leaf.config.guid == guid) {
-            leaf.refuse();
+            leaf.leave_out(Condition::new(VdevState::Unavailable, Aux::CorruptData));
         }
         self.refresh();
     }
@@ -140,7 +161,10 @@ impl VdevTree {
         let own = self.leaves.iter().filter(|leaf| all.contains(&leaf.config.guid));
         let trusted: Vec<Guid> = own
             .filter(|leaf| leaf.trust())
-            .inspect(|leaf| self.open_leaf(leaf))
+            .inspect(|leaf| {
+                self.open_leaf(leaf);
+                leaf.health.lock().clear();
+            })
             .map(|leaf| leaf.config.guid)
             .collect();
         if !trusted.is_empty() {
@@ -152,7 +176,7 @@ impl VdevTree {
     /// Opens a leaf that has no device; what it turns out to lack is noted.
     pub(super) fn open_leaf(&self, leaf: &Leaf) {
         if leaf.open(self.opener.as_ref()) {
-            leaf.health.lock().clear();
+            leaf.health.lock().reopened(self.now());
             if !leaf.is_complete() {
                 self.missed_changes.fetch_add(1, Relaxed);
             }

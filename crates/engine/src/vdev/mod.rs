@@ -15,6 +15,7 @@ mod difference;
 pub mod draid;
 mod draid_table;
 mod error;
+mod examine;
 mod expansion;
 mod extent;
 mod flush;
@@ -55,6 +56,7 @@ mod write_queue;
 
 pub use cenote_format::label::allocatable;
 pub use error::VdevError;
+pub use examine::Examined;
 pub use expansion::Moving;
 pub use flush::LeafWrite;
 pub use growth::METASLABS_MAX;

@@ -3,12 +3,14 @@
 //! Invariant: ordinary reads never wait for a device that is tried again here; what is learned
 //! reaches them through the leaf's health.
 
+use std::time::Duration;
+
 use super::batch::Batch;
 use super::extent::Extent;
 use super::health::Failure;
 use super::leaf::Leaf;
 use super::state::{Aux, Condition, VdevState};
-use super::tree::{Node, VdevTree};
+use super::tree::{LeafId, Node, VdevTree};
 
 /// Bytes read to see whether a device works.
 const PROBE: u64 = 4096;
@@ -34,15 +36,17 @@ impl VdevTree {
             if leaf.stalls().is_some_and(|lasts| lasts >= self.deadline()) {
                 let needed = self.is_needed(id);
                 let mut health = leaf.health.lock();
-                if !health.is_given_up() {
+                if !health.is_given_up() || health.sits_out() {
                     health.failed(Failure::Silent, now, needed);
                 }
             }
-            let due = {
+            let (is_given_up, is_due, is_faulted) = {
                 let health = leaf.health.lock();
-                health.is_given_up() && (always || health.may_try(now))
+                (health.is_given_up(), health.is_due(now), health.is_faulted())
             };
-            if due && leaf.device().is_some() {
+            // One that had too many errors is tried where nothing else is left.
+            let due = is_due || always || is_faulted && self.is_needed(id);
+            if is_given_up && due && leaf.device().is_some() {
                 // A device too small for this cannot have been opened.
                 let _ = batch.add(id, leaf, Extent::new(0, PROBE));
             }
@@ -50,6 +54,13 @@ impl VdevTree {
         batch.run(true);
         self.refresh();
         self.conditions() != before
+    }
+
+    /// A leaf did what it was asked, and `took` so long. Tells whether that changes its condition.
+    pub(super) fn answered(&self, id: LeafId, leaf: &Leaf, took: Duration) -> bool {
+        let is_faulted = leaf.health.lock().is_faulted();
+        let needed = is_faulted && self.is_needed(id);
+        leaf.health.lock().answered(self.now(), took, needed)
     }
 
     /// Whether every device there should be is there, and answers now: what cannot be read is not out of reach then,

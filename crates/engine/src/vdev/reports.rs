@@ -125,8 +125,15 @@ impl VdevTree {
         }
     }
 
-    /// A device took long for what it was asked, and that was counted.
-    pub(super) fn report_slow(&self, id: LeafId, what: Asked, wait: Duration) {
+    /// A device took too long for what it was asked, or nobody waited any longer.
+    pub(super) fn note_slow(&self, id: LeafId, what: Asked, took: Duration) {
+        if let Some(leaf) = self.leaves.get(id) {
+            leaf.stats.add_slow();
+            self.report_slow(id, what, took);
+        }
+    }
+
+    fn report_slow(&self, id: LeafId, what: Asked, wait: Duration) {
         let Some((node, leaf)) = self.node_of(id).zip(self.leaves.get(id)) else { return };
         let delay = Limited { class: "delay", vdev: leaf.config.guid, place: None, number: 0 };
         if self.events.admits(&delay) {

@@ -2,10 +2,11 @@
 //!
 //! Invariant: counters only grow (until cleared); reading them takes no lock and waits for nothing.
 
+use cenote_device::DeviceError;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// Buckets of the latency histogram: bucket `n` counts waits from 2^n nanoseconds up to twice that
+/// Buckets of the latency histogram: bucket `n` counts what took from 2^n nanoseconds up to twice that
 /// (the first one also 0, the last one also all longer ones).
 pub const LATENCY_BUCKETS: usize = 37;
 /// Buckets of the histogram of sizes: bucket `n` counts operations of 2^n bytes up to twice that.
@@ -67,15 +68,15 @@ pub struct VdevStats {
     pub reads: u64,
     /// Bytes read.
     pub bytes: u64,
-    /// Sum of the time reads waited, in nanoseconds.
+    /// Sum of the time the device took for them, in nanoseconds.
     pub nanos: u64,
     /// Reads that failed.
     pub read_errors: u64,
     /// Reads that gave wrong bytes.
     pub checksum_errors: u64,
-    /// Reads and writes that took so long that others did without them.
+    /// Reads, writes and flushes that nobody waited for any longer, or that took half a minute.
     pub slow: u64,
-    /// Waits of reads by duration, see [`LATENCY_BUCKETS`].
+    /// Reads by the time they took, see [`LATENCY_BUCKETS`].
     pub latency: [u64; LATENCY_BUCKETS],
     /// Reads by size, see [`SIZE_BUCKETS`].
     pub sizes: [u64; SIZE_BUCKETS],
@@ -85,13 +86,13 @@ pub struct VdevStats {
     pub writes: u64,
     /// Bytes written.
     pub bytes_written: u64,
-    /// Sum of the time writes waited, in nanoseconds.
+    /// Sum of the time the device took for them, in nanoseconds.
     pub write_nanos: u64,
     /// Writes and flushes that failed.
     pub write_errors: u64,
     /// Bytes that were wrong or unreadable and were written again.
     pub healed: u64,
-    /// Waits of writes by duration.
+    /// Writes by the time they took.
     pub write_latency: [u64; LATENCY_BUCKETS],
     /// Writes by size.
     pub write_sizes: [u64; SIZE_BUCKETS],
@@ -104,12 +105,12 @@ fn bucket(value: u64, buckets: usize) -> usize {
     (value.checked_ilog2().unwrap_or(0) as usize).min(buckets.saturating_sub(1))
 }
 
-/// Counts `count` waits of `wait` in a histogram, and their sum.
-fn add_waits(histogram: &[AtomicU64], sum: &AtomicU64, count: u64, wait: Duration) {
-    let nanos = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
-    sum.fetch_add(nanos.saturating_mul(count), Relaxed);
+/// Counts how long an operation took in a histogram, and in the sum.
+fn add_time(histogram: &[AtomicU64], sum: &AtomicU64, took: Duration) {
+    let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+    sum.fetch_add(nanos, Relaxed);
     if let Some(counter) = histogram.get(bucket(nanos, histogram.len())) {
-        counter.fetch_add(count, Relaxed);
+        counter.fetch_add(1, Relaxed);
     }
 }
 
@@ -119,18 +120,18 @@ fn copy<const N: usize>(histogram: &Histogram<N>) -> [u64; N] {
 }
 
 impl Stats {
-    /// Counts `reads` reads of `bytes` bytes that waited `wait` each.
-    pub(super) fn add_reads(&self, reads: u64, bytes: u64, wait: Duration) {
-        self.reads.fetch_add(reads, Relaxed);
+    /// Counts a read of `bytes` bytes that took so long.
+    pub(super) fn add_read(&self, bytes: u64, took: Duration) {
+        self.reads.fetch_add(1, Relaxed);
         self.bytes.fetch_add(bytes, Relaxed);
-        add_waits(&self.latency, &self.nanos, reads, wait);
+        add_time(&self.latency, &self.nanos, took);
     }
 
-    /// Counts `writes` writes of `bytes` bytes that waited `wait` each.
-    pub(super) fn add_writes(&self, writes: u64, bytes: u64, wait: Duration) {
-        self.writes.fetch_add(writes, Relaxed);
+    /// Counts a write of `bytes` bytes that took so long.
+    pub(super) fn add_write(&self, bytes: u64, took: Duration) {
+        self.writes.fetch_add(1, Relaxed);
         self.bytes_written.fetch_add(bytes, Relaxed);
-        add_waits(&self.write_latency, &self.write_nanos, writes, wait);
+        add_time(&self.write_latency, &self.write_nanos, took);
     }
 
     /// A read of `len` bytes goes to the device; [`Stats::read_answered`] follows.
@@ -159,16 +160,25 @@ impl Stats {
         self.writing.fetch_sub(1, Relaxed);
     }
 
-    pub(super) fn add_write_error(&self) {
+    pub(super) fn add_write_error(&self, error: &DeviceError) {
         self.write_errors.fetch_add(1, Relaxed);
+        self.add_silence(error);
     }
 
     pub(super) fn add_healed(&self, bytes: u64) {
         self.healed.fetch_add(bytes, Relaxed);
     }
 
-    pub(super) fn add_read_error(&self) {
+    pub(super) fn add_read_error(&self, error: &DeviceError) {
         self.read_errors.fetch_add(1, Relaxed);
+        self.add_silence(error);
+    }
+
+    /// What was not answered at all was slow as well.
+    fn add_silence(&self, error: &DeviceError) {
+        if matches!(error, DeviceError::TimedOut(_)) {
+            self.add_slow();
+        }
     }
 
     pub(super) fn add_slow(&self) {
@@ -243,10 +253,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_and_sizes_are_counted_by_their_highest_bit() {
+    fn times_and_sizes_are_counted_by_their_highest_bit() {
         let stats = Stats::default();
-        stats.add_reads(2, 8192, Duration::from_nanos(4095));
-        stats.add_writes(1, 512, Duration::MAX);
+        (0..2).for_each(|_| stats.add_read(4096, Duration::from_nanos(4095)));
+        stats.add_write(512, Duration::MAX);
         stats.read_sent(4096);
         stats.read_sent(8191);
         stats.write_sent(1 << 40);

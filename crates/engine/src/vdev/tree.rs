@@ -9,6 +9,7 @@ use super::build::Parts;
 use super::draid::Draid;
 use super::error::VdevError;
 use super::expansion::Expansion;
+use super::health::SITS_OUT;
 use super::leaf::{Leaf, LeafOpener};
 use super::raidz::Raidz;
 use super::state::{Aux, Condition, Redundancy, VdevState, roll_up};
@@ -436,7 +437,8 @@ impl VdevTree {
             let condition = self.condition_from_children(node, None);
             let whole = node.condition();
             let before = whole.state;
-            let is_back = before != VdevState::Closed && !before.is_readable();
+            let was_away = before != VdevState::Closed && !before.is_readable();
+            let is_back = was_away || whole == SITS_OUT && condition.aux != whole.aux;
             if is_back && condition.state.is_readable() && node.children.is_empty() {
                 self.comebacks.fetch_add(1, Relaxed);
             }

@@ -11,20 +11,24 @@ use super::extent::Extent;
 use super::layout::Map;
 use super::leaf::failure_of;
 use super::parity;
-use super::patience;
+use super::patience::WriteWait;
 use super::placed::{Batch, Op, Placed};
 use super::plan::{NoPlan, Planner};
 use super::read::BlockRead;
 use super::reports::{Asked, Question, SLOW};
 use super::tree::{LeafId, Node, NodeId, Shape, VdevTree};
 use bytes::{Bytes, BytesMut};
-use cenote_device::{DeviceError, Enough, Patience, WriteOp, write_batch, write_durable};
+use cenote_device::{DeviceError, Patience, Took, WriteOp, write_batch, write_durable};
 use cenote_format::Txg;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Zeros for sectors that belong to a layout and hold nothing.
 static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
+
+/// Tells whether what was done is enough; asked with a function that says of each operation whether it was.
+pub(super) type WillDo<'a> = &'a dyn Fn(&dyn Fn(usize) -> bool) -> bool;
 
 /// A block to write: one address of a block pointer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -147,7 +151,7 @@ impl VdevTree {
     pub(super) fn send(
         &self,
         batch: &mut Batch,
-        will_do: Enough<'_>,
+        will_do: WillDo<'_>,
     ) -> Vec<Result<(), DeviceError>> {
         let fillers = batch.useful_fillers();
         let mut sent = Vec::with_capacity(batch.ops.len() + fillers.len());
@@ -166,19 +170,30 @@ impl VdevTree {
                 sent.push((index, write));
             }
         }
-        let start = self.now();
         let (indexes, writes): (Vec<usize>, Vec<WriteOp>) = sent.into_iter().unzip();
+        let (wait, ops) = (WriteWait::begin(self), &batch.ops);
         // Operations of the batch, and those that were sent, in the same order.
         let enough = |done: &dyn Fn(usize) -> bool| {
-            will_do(&|op| indexes.binary_search(&op).is_ok_and(done))
+            let is_done = |op: usize| indexes.binary_search(&op).is_ok_and(done);
+            if !will_do(&is_done) {
+                return wait.needs();
+            }
+            let sent = indexes.iter().enumerate().filter(|(sent, _)| !done(*sent));
+            let missing = sent.filter_map(|(_, &index)| ops.get(index));
+            wait.left(&missing.map(|op| (op.leaf, op.data.len() as u64)).collect::<Vec<_>>())
         };
-        let early = Some((patience::WRITE, &enough as Enough<'_>));
-        let patience = Patience { deadline: self.deadline(), early };
+        let took = Took::default();
+        let patience =
+            Patience { deadline: self.deadline(), early: Some(&enough), took: Some(&took) };
         let answered = match batch.durable {
             true => write_durable(writes, patience),
             false => write_batch(writes, patience),
         };
-        for (&index, answer) in indexes.iter().zip(answered) {
+        let mut times = vec![Duration::ZERO; count];
+        for ((&index, answer), took) in indexes.iter().zip(answered).zip(took.take()) {
+            if let Some(time) = times.get_mut(index) {
+                *time = took;
+            }
             // What fills a gap is nobody's data.
             if let Some(slot) = answers.get_mut(index) {
                 *slot = answer;
@@ -187,27 +202,26 @@ impl VdevTree {
         for leaf in sent_to.into_iter().filter_map(|leaf| self.leaves.get(leaf)) {
             leaf.stats.write_answered();
         }
-        self.count_writes(batch, &answers, start);
+        drop(wait);
+        self.count_writes(batch, &answers, &times);
         answers
     }
 
-    /// Counts the answers and draws conclusions about the devices.
-    fn count_writes(
-        &self,
-        batch: &Batch,
-        answers: &[Result<(), DeviceError>],
-        start: std::time::Duration,
-    ) {
-        let wait = self.now().saturating_sub(start);
-        let mut traffic: HashMap<LeafId, (u64, u64)> = HashMap::new();
+    /// Counts the answers, and how long each took, and draws conclusions about the devices.
+    fn count_writes(&self, batch: &Batch, answers: &[Result<(), DeviceError>], times: &[Duration]) {
+        let mut longest: HashMap<LeafId, Duration> = HashMap::new();
         let mut failed: HashSet<LeafId> = HashSet::new();
         let mut changed = false;
-        for (op, answer) in batch.ops.iter().zip(answers) {
+        for ((op, answer), took) in batch.ops.iter().zip(answers).zip(times) {
             match answer {
                 Ok(()) => {
-                    let (writes, bytes) = traffic.entry(op.leaf).or_default();
-                    *writes += 1;
-                    *bytes += op.data.len() as u64;
+                    let Some(leaf) = self.leaves.get(op.leaf) else { continue };
+                    leaf.stats.add_write(op.data.len() as u64, *took);
+                    if *took >= SLOW {
+                        self.note_slow(op.leaf, Asked::Write, *took);
+                    }
+                    let longest = longest.entry(op.leaf).or_default();
+                    *longest = (*longest).max(*took);
                 }
                 Err(error) => {
                     failed.insert(op.leaf);
@@ -217,15 +231,11 @@ impl VdevTree {
                 }
             }
         }
-        for (id, (writes, bytes)) in traffic {
+        for (id, took) in longest {
             let Some(leaf) = self.leaves.get(id) else { continue };
-            leaf.stats.add_writes(writes, bytes, wait);
-            if wait >= SLOW {
-                self.report_slow(id, Asked::Write, wait);
-            }
             // Only a leaf all of whose writes were answered has recovered.
             if !failed.contains(&id) {
-                changed |= leaf.health.lock().answered();
+                changed |= self.answered(id, leaf, took);
             }
         }
         if changed {
@@ -240,10 +250,16 @@ impl VdevTree {
             // Somebody closed it while this was on its way: that is no error of the device.
             return false;
         }
-        leaf.stats.add_write_error();
+        let now = self.now();
+        if self.is_only_slow(leaf, error) {
+            if let DeviceError::TimedOut(waited) = error {
+                self.note_slow(id, asked.what, *waited);
+            }
+            return leaf.health.lock().was_too_late(now);
+        }
+        leaf.stats.add_write_error(error);
         tracing::debug!(leaf = leaf.config.guid.0, %error, "write failed");
         let needed = self.is_needed(id);
-        let now = self.now();
         let failed = |failure| leaf.health.lock().failed(failure, now, needed);
         let is_changed = failure_of(error).is_some_and(failed);
         self.report_failure(id, error, asked, is_changed);

@@ -30,8 +30,8 @@ pub use cenote_format::zap::{Cursor, Value};
 pub use iterate::{Entries, Entry, Key};
 pub use source::{BlockSink, BlockSource};
 pub use write::{
-    EntryChange, NewFat, add, clear, create, create_fat, insert, insert_u64, int_name, modify,
-    ready_to_change, remove, remove_normalized, update, update_u64,
+    EntryChange, NewFat, add, clear, create, create_fat, create_filled, filled_block_size, insert,
+    insert_u64, int_name, modify, ready_to_change, remove, remove_normalized, update, update_u64,
 };
 
 /// Lookups in one micro ZAP before its names are indexed; fewer are quicker by looking at all.

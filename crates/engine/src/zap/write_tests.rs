@@ -207,6 +207,40 @@ fn micro_grows_by_512_and_becomes_fat_beyond_128_kib() {
 }
 
 #[test]
+fn what_is_made_at_once_is_what_comes_one_by_one() {
+    for count in [0, 1, 7, 8, 2000, 2047, 2048, 5000] {
+        let entries: Vec<(String, u64)> =
+            (0..count).map(|number| (int_name(number * 7), number)).collect();
+        let one_by_one = Memory::new(512);
+        create(&&one_by_one, &tx(), 9, Normalization::NONE).unwrap();
+        for (name, number) in &entries {
+            insert_u64(&&one_by_one, &tx(), name.as_bytes(), *number).unwrap();
+        }
+        let size = filled_block_size(entries.len());
+        let at_once = Memory::new(size as usize);
+        create_filled(&&at_once, &tx(), 8, &entries).unwrap();
+        assert_eq!(kind(&at_once), kind(&one_by_one), "{count}");
+        if kind(&at_once) == Kind::Micro {
+            let block = |memory: &Memory| memory.read_block(0).unwrap();
+            assert!(block(&at_once) == block(&one_by_one), "{count}");
+        }
+        walk(&at_once);
+        let model = entries
+            .iter()
+            .map(|(name, number)| (name.clone().into_bytes(), Value::of_u64(*number)));
+        same(&at_once, &model.collect());
+        // It goes on like any other.
+        insert_u64(&&at_once, &tx(), &b"more"[..], 1).unwrap();
+        walk(&at_once);
+    }
+    let twice = [("a name of a micro ZAP that is longer than it can be, by far".to_owned(), 1)];
+    let long = Memory::new(512);
+    create_filled(&&long, &tx(), 9, &twice).unwrap();
+    assert_eq!(kind(&long), Kind::Fat);
+    assert!(create_filled(&&Memory::new(512), &tx(), 9, &[(String::new(), 1)]).is_err());
+}
+
+#[test]
 fn where_an_entry_goes_follows_from_the_block() {
     let memory = Memory::new(512);
     create(&&memory, &tx(), 0x1234, Normalization::NONE).unwrap();

@@ -26,6 +26,7 @@ mod log_of_snapshot;
 mod members;
 mod missing;
 mod openings;
+mod overwritten;
 mod properties;
 mod rebuild;
 mod removal;
@@ -34,6 +35,7 @@ mod split;
 mod suspended;
 mod sweep;
 mod waits;
+mod worn;
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};

@@ -316,7 +316,7 @@ fn what_lies_where_a_spare_was_is_left_alone() {
     census(live.pool());
 }
 
-fn condition(live: &LivePool, guid: Guid) -> (VdevState, Aux) {
+pub(super) fn condition(live: &LivePool, guid: Guid) -> (VdevState, Aux) {
     let status = live.vdevs().status().unwrap();
     let condition = status.find(guid).unwrap().condition;
     (condition.state, condition.aux)

@@ -3,6 +3,7 @@
 //! Invariant: after a scan without errors every copy of every block is right, and no device is said to
 //! miss anything.
 
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,15 +12,17 @@ use cenote_device::Health;
 use cenote_engine::ErrorKind;
 use cenote_engine::check::{CheckOptions, Verify, check};
 use cenote_engine::object::NewObject;
-use cenote_engine::pool::group::{LivePool, ScanKind, ScanOrder};
+use cenote_engine::pool::group::{LivePool, ScanKind, ScanOrder, WriteOptions};
 use cenote_engine::vdev::AllocationClass;
-use cenote_format::ObjectType;
+use cenote_format::bptree::BlockBookmark;
 use cenote_format::config::VdevKind;
 use cenote_format::scan_state::{ScanFunction, ScanPhase, ScanState};
+use cenote_format::{ObjectId, ObjectType, Txg};
 
 use super::log::head;
+use super::members::guid_of;
 use super::suspended::{Disks, object};
-use super::{census, noise};
+use super::{census, noise, top};
 
 fn order(live: &Arc<LivePool>, order: ScanOrder) -> cenote_engine::Result<()> {
     live.change(move |live, change| live.order_scan(change, order))
@@ -126,7 +129,7 @@ fn a_device_that_missed_groups_is_whole_after_a_resilver() {
         write(&live, 8, 100);
         assert_eq!(live.vdevs().missed().len(), 1);
         disks.disk(1).set_health(Health::Well);
-        live.retry_now();
+        live.vdevs().clear(None);
         write(&live, 1, 200);
         // As soon as the disk is trusted again, nobody has to ask.
         let start = Instant::now();
@@ -208,7 +211,7 @@ fn a_scrub_that_pauses_gives_way_to_a_resilver() {
     disks.disk(0).set_health(Health::FailsWrites);
     write(&live, 4, 100);
     disks.disk(0).set_health(Health::Well);
-    live.retry_now();
+    live.vdevs().clear(None);
     let start = Instant::now();
     while !live.vdevs().missed().is_empty() {
         assert!(start.elapsed() < Duration::from_secs(60), "{:?}", live.scan_progress());
@@ -220,4 +223,52 @@ fn a_scrub_that_pauses_gives_way_to_a_resilver() {
     assert_eq!((record.function, record.phase), (ScanFunction::Resilver, ScanPhase::Finished));
     live.export().unwrap();
     census(live.pool());
+}
+
+#[test]
+fn a_resilver_that_was_recorded_as_through_ends() {
+    // OpenZFS records so what it has visited, and also that the head it was in was destroyed: others may wait then.
+    for waits in [false, true] {
+        let disks = Disks::of(2, 96);
+        let mirror = (top(VdevKind::Mirror, None, disks.leaves()), AllocationClass::Normal);
+        let manner = WriteOptions { resilvers: false, ..WriteOptions::default() };
+        let live = disks.pool(vec![mirror], manner);
+        write(&live, 4, 1);
+        let lacks = guid_of(&live, "/sim/1");
+        live.vdevs().add_missing_txgs(lacks, 4..live.pool().uberblock().txg.0 + 1);
+        let catalog = live.pool().catalog();
+        let waiting = catalog.head(&catalog.root().unwrap()).unwrap().id.0;
+        live.change(move |_, change| {
+            let nowhere = BlockBookmark { objset: u64::MAX, object: 0, level: 0, block: 0 };
+            let record = ScanState {
+                function: ScanFunction::Resilver,
+                phase: ScanPhase::Scanning,
+                min_txg: Txg(3),
+                max_txg: change.tx.txg(),
+                current_max_txg: change.tx.txg(),
+                start_time: 1,
+                dedup_bookmark: [1, 0, 0, 0],
+                bookmark: nowhere,
+                ..ScanState::from_words(&[0; 24])?
+            };
+            let queue = waits.then_some((waiting, Txg(0))).into_iter().collect();
+            change.put_scan(&record, &BTreeMap::new(), &queue).map(drop)
+        })
+        .unwrap();
+        live.close().unwrap();
+        drop(live);
+
+        let live = disks.reopen();
+        assert_eq!(live.vdevs().missed().len(), 1);
+        let record = finished(&live);
+        assert_eq!((record.phase, record.errors), (ScanPhase::Finished, 0), "{record:?}");
+        assert_eq!((record.start_time, record.queue), (1, ObjectId(0)), "{record:?}");
+        assert_eq!(record.examined > 4 << 19, waits, "{record:?}");
+        assert!(live.vdevs().missed().is_empty(), "{:?}", live.vdevs().missed());
+        assert!(copies_are_right(&live));
+        order(&live, ScanOrder::Begin(ScanKind::Scrub)).unwrap();
+        finished(&live);
+        live.export().unwrap();
+        census(live.pool());
+    }
 }

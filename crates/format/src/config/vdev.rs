@@ -10,6 +10,8 @@ use crate::{Error, Guid, ObjectId, Result, Txg};
 const STRUCTURE: &str = "vdev config";
 /// Why a vdev is faulty or degraded where somebody said so.
 pub const EXTERNAL: &str = "external";
+/// The same where its errors did.
+pub const ERRORS_EXCEEDED: &str = "err_exceeded";
 
 /// What a vdev is (chapter 01, section 7.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]

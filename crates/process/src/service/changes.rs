@@ -36,7 +36,7 @@ use super::settings::{NewSettings, encryption_of, input, number, quota, split_se
 const ACCESS_TIMES_AGE: Duration = Duration::from_secs(30);
 
 /// How long a pool whose devices answer again may take to go on before who cleared it is answered.
-const RESUMED_WITHIN: Duration = Duration::from_secs(3);
+const RESUMED_WITHIN: Duration = Duration::from_secs(4);
 
 /// Files that can be mounted.
 pub type Files = Arc<Filesystem>;
@@ -50,6 +50,17 @@ pub struct Given<'a> {
     pub user: u32,
     /// His first group.
     pub group: u32,
+}
+
+/// How changes of files are treated while writing is suspended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Suspended {
+    /// They wait.
+    Waiting,
+    /// They are refused.
+    Refusing,
+    /// They wait; another host may not see that the pool is in use (`multihost`).
+    Unseen,
 }
 
 /// A pool as this process may change it.
@@ -495,20 +506,26 @@ impl PoolChanges {
         }
     }
 
-    /// Whether writing is suspended because devices failed; true: changes of files are refused
-    /// meanwhile, else they wait.
-    pub fn suspended(&self) -> Option<bool> {
-        self.live.as_ref()?.suspension().map(|now| now.refuses)
+    /// Whether writing is suspended because devices failed, and how.
+    pub fn suspended(&self) -> Option<Suspended> {
+        let live = self.live.as_ref()?;
+        live.suspension().map(|now| match now.refuses {
+            // Nothing may be written, whatever the devices take, until other hosts see that the pool is in use.
+            _ if live.gate().is_held() => Suspended::Unseen,
+            true => Suspended::Refusing,
+            false => Suspended::Waiting,
+        })
     }
 
     /// After devices were forgiven: if writing is suspended, it is tried again now, and waited for a moment
-    /// where devices answer.
-    pub fn cleared(&self) {
-        let Some(live) = &self.live else { return };
+    /// where devices answer. What still cannot be written then, if it stays suspended.
+    pub fn cleared(&self) -> Option<Error> {
+        let live = self.live.as_ref()?;
         live.retry_now();
         if live.vdevs().condition().state.is_readable() {
             live.gate().wait_resumed(RESUMED_WITHIN);
         }
+        live.suspension().map(|suspension| suspension.error)
     }
 
     /// Stops writing a suspended pool, without what is not on the disks. The newest group that is.

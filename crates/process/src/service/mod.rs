@@ -21,6 +21,7 @@ mod places;
 mod pool_report;
 mod published;
 mod rebuilds;
+mod scan_speed;
 pub mod settings;
 mod spares;
 mod troubles;
@@ -55,6 +56,7 @@ use events::Told;
 use leaving::Leaving;
 use mounts::Mounts;
 use published::Publisher;
+use scan_speed::ScanSpeed;
 use turns::{Turn, Turns};
 
 /// How often devices that were given up are tried again.
@@ -88,6 +90,7 @@ pub struct Service {
     told: Told,
     altroot: String,
     leaving: Leaving,
+    scan_speed: ScanSpeed,
 }
 
 impl Service {
@@ -126,6 +129,7 @@ impl Service {
             turns: Turns::default(),
             altroot: facts.altroot.clone().unwrap_or_default(),
             leaving: Leaving::default(),
+            scan_speed: ScanSpeed::default(),
         });
         service.mounts.administer(Arc::new(by_files::ByFiles::of(&service)));
         service.keep_published();
@@ -143,6 +147,7 @@ impl Service {
                 let Some(service) = service.upgrade() else { break };
                 let Ok(pool) = service.pool() else { break };
                 service.publisher.name_troubles(&pool);
+                service.scan_speed.measure(changes.scan_progress().as_ref());
                 service.notice_unmounted();
                 changes.store_old_access_times();
                 looks = looks.wrapping_add(1);
@@ -270,7 +275,7 @@ impl PoolService for Service {
                 let mounted = |name: &str| self.mounts.of(name);
                 let mut report = now.facts.now(&pool, &now.space, &now.troubles, mounted);
                 if let Some(progress) = self.changes.scan_progress() {
-                    pool_report::add_scan(&mut report, &progress);
+                    pool_report::add_scan(&mut report, &progress, self.scan_speed.rate());
                 }
                 if let Some(progress) = self.changes.expansion_progress() {
                     pool_report::add_expansion(&mut report, &progress);
@@ -283,8 +288,8 @@ impl PoolService for Service {
                 if let Some(paused) = self.changes.error_scrub_pause() {
                     pool_report::add_error_scrub(&mut report, paused);
                 }
-                if let Some(refuses) = self.changes.suspended() {
-                    pool_report::suspend(&mut report, refuses);
+                if let Some(how) = self.changes.suspended() {
+                    pool_report::suspend(&mut report, how);
                 }
                 report.read_only_because = self.changes.read_only_because();
                 report.unreplayed = now.unreplayed.to_vec();

@@ -17,17 +17,20 @@ use cenote_engine::alloc::CHECKPOINT;
 use cenote_engine::dataset::{self, PropertyValue};
 use cenote_engine::pool::Pool;
 use cenote_engine::pool::group::{ExpansionProgress, ScanProgress};
+use cenote_engine::pool::host::HostIdentity;
+use cenote_engine::pool::import_status::EARLY_ENCRYPTION;
 use cenote_engine::pool::properties::{self, Runtime};
 use cenote_engine::pool::space::{DedupTables, PoolSpace};
 use cenote_engine::vdev::LeafDevice;
 use cenote_engine::zap::Zap;
-use cenote_format::config::{VdevConfig, VdevKind};
+use cenote_format::config::{PoolState, VdevConfig, VdevKind};
 use cenote_format::ddt::Statistics;
 use cenote_format::indirect_mapping::RemovalState;
 use cenote_format::uberblock::Uberblock;
 use cenote_format::{Guid, ObjectId, nvlist, scan_state};
 
 use super::activities::Activities;
+use super::changes::Suspended;
 use super::troubles::Troubles;
 use super::{rebuilds, spares, vdevs};
 
@@ -67,6 +70,7 @@ impl PoolFacts {
         let fixed = PoolReport {
             name: pool.name().to_owned(),
             guid: pool.guid().0,
+            is_of_another_host: !pool.is_written() && is_of_another_host(pool),
             txg: pool.uberblock().txg.0,
             pool_version: pool.uberblock().version,
             filesystem_version: 5,
@@ -82,6 +86,7 @@ impl PoolFacts {
             properties: convert(values),
             ..PoolReport::default()
         };
+        let fixed = PoolReport { errata: errata(pool, &fixed.properties), ..fixed };
         let activities = Activities::read(pool, tree.as_ref());
         let aside = fixed.caches.iter().chain(&fixed.spares);
         let sizes = aside.filter_map(|vdev| Some((vdev.guid, size_of_file(vdev)?))).collect();
@@ -151,6 +156,9 @@ impl PoolFacts {
         let is_open = matches!(vdev.state, VdevState::Online | VdevState::Degraded);
         if let Some(size) = size.filter(|_| vdev.is_leaf() && is_open) {
             vdev.physical_size = size;
+            let device = own.map(|leaf| &leaf.device).or(found.map(|found| &found.device));
+            let sector = device.map_or(0, |device| device.physical_sector_size());
+            vdev.physical_ashift = sector.checked_ilog2().map_or(0, u64::from);
             vdev.allocatable = cenote_engine::vdev::allocatable(vdev.physical_size);
             let can = own.map(|leaf| leaf.device.can_trim());
             let can = can.or_else(|| found.map(|found| found.device.can_trim()));
@@ -169,16 +177,37 @@ impl PoolFacts {
     }
 }
 
+/// Whether another host had the pool last and did not export it.
+fn is_of_another_host(pool: &Pool) -> bool {
+    let host = HostIdentity::of_this_machine();
+    pool.candidate().is_some_and(|candidate| {
+        candidate.state == PoolState::Active && candidate.hostid != 0 && candidate.hostid != host.id
+    })
+}
+
+/// The damage by an old release that the pool has, by its number; 0: none.
+fn errata(pool: &Pool, properties: &Properties) -> u32 {
+    let recorded = pool.config().errata.filter(|number| *number != 0);
+    let is_enabled = |name| properties.value(name).is_some_and(|state| state != "disabled");
+    let is_early = is_enabled("feature@encryption") && !is_enabled("feature@bookmark_v2");
+    let number = recorded.or(is_early.then_some(EARLY_ENCRYPTION)).unwrap_or(0);
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
+
 /// Bytes of a spare or cache device that is a file.
 fn size_of_file(vdev: &VdevReport) -> Option<u64> {
     let file = std::fs::metadata(vdev.path.as_deref()?).ok()?;
     file.is_file().then_some(file.len())
 }
 
-/// Says that the pool is suspended; `refuses`: changes get an error meanwhile.
-pub fn suspend(report: &mut PoolReport, refuses: bool) {
+/// Says that the pool is suspended, and how changes are treated meanwhile.
+pub fn suspend(report: &mut PoolReport, how: Suspended) {
     report.suspended = true;
-    report.status = if refuses { PoolStatus::IoFailureContinue } else { PoolStatus::IoFailureWait };
+    report.status = match how {
+        Suspended::Waiting => PoolStatus::IoFailureWait,
+        Suspended::Refusing => PoolStatus::IoFailureContinue,
+        Suspended::Unseen => PoolStatus::IoFailureMultihost,
+    };
     report.properties.set("health", "SUSPENDED", Source::None);
 }
 
@@ -267,6 +296,7 @@ pub fn error_scrub_of(state: &scan_state::ErrorScrubState) -> Option<ScanReport>
         pass_start: seconds(state.start_time),
         paused: if state.is_paused() { seconds(state.start_time) } else { 0 },
         spent_paused: 0,
+        recent_rate: None,
     })
 }
 
@@ -274,8 +304,8 @@ fn scan_report(words: &[u64]) -> Option<ScanReport> {
     scan_of(&scan_state::ScanState::from_words(words).ok()?)
 }
 
-/// What a scan tells beyond what the groups record of it.
-pub fn add_scan(report: &mut PoolReport, progress: &ScanProgress) {
+/// What a scan tells beyond what the groups record of it; `recent_rate`: bytes per second, lately, if known.
+pub fn add_scan(report: &mut PoolReport, progress: &ScanProgress, recent_rate: Option<u64>) {
     let Some(scan) = progress.record.as_ref().and_then(scan_of) else { return };
     let seconds = |time: u64| i64::try_from(time).unwrap_or(0);
     let now = ScanReport {
@@ -286,6 +316,7 @@ pub fn add_scan(report: &mut PoolReport, progress: &ScanProgress) {
         pass_start: seconds(progress.pass_start),
         paused: seconds(progress.paused),
         spent_paused: progress.spent_paused,
+        recent_rate,
         ..scan
     };
     if scan.state == ScanState::Scanning {
@@ -339,6 +370,7 @@ fn scan_of(state: &scan_state::ScanState) -> Option<ScanReport> {
         pass_start: seconds(state.start_time),
         paused: i64::from(state.is_paused()),
         spent_paused: 0,
+        recent_rate: None,
     })
 }
 
@@ -462,6 +494,7 @@ pub(super) fn status(report: &PoolReport) -> PoolStatus {
         (PoolStatus::RebuildScrub, &|| {
             rebuilt > 0 && scrub.is_none_or(|scrub| scrub.start_time < rebuilt)
         }),
+        (PoolStatus::HostMismatch, &|| report.is_of_another_host),
         (PoolStatus::FaultedDeviceNoReplicas, &|| no_replicas && faulted()),
         (PoolStatus::MissingDeviceNoReplicas, &|| no_replicas && missing()),
         (PoolStatus::CorruptLabelNoReplicas, &|| no_replicas && bad_label()),
@@ -480,9 +513,6 @@ pub(super) fn status(report: &PoolReport) -> PoolStatus {
         // It does not answer.
         (PoolStatus::MissingDevice, &|| !no_replicas && any(&cannot_open)),
         (PoolStatus::MissingDeviceNoReplicas, &|| no_replicas),
-        (PoolStatus::VersionOlder, &|| {
-            report.pool_version < cenote_format::feature::FEATURE_VERSION
-        }),
     ];
     let first = conditions.into_iter().find(|(_, holds)| holds());
     first.map_or(PoolStatus::Healthy, |(status, _)| status)
@@ -509,6 +539,18 @@ mod tests {
     fn of(state: VdevState, children: Vec<VdevReport>) -> PoolReport {
         let root = VdevReport { kind: "root".into(), state, children, ..VdevReport::default() };
         PoolReport { state, root, pool_version: 5000, ..PoolReport::default() }
+    }
+
+    #[test]
+    fn who_else_may_have_the_pool_is_said() {
+        let well = of(VdevState::Online, vec![leaf(VdevState::Online, VdevReason::None)]);
+        let mut late = well.clone();
+        suspend(&mut late, Suspended::Unseen);
+        assert_eq!(late.status, PoolStatus::IoFailureMultihost);
+        suspend(&mut late, Suspended::Refusing);
+        assert_eq!((late.status, late.suspended), (PoolStatus::IoFailureContinue, true));
+        let theirs = PoolReport { is_of_another_host: true, ..well };
+        assert_eq!(status(&theirs), PoolStatus::HostMismatch);
     }
 
     #[test]

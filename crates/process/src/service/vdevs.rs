@@ -10,13 +10,20 @@ use cenote_format::config::{VdevConfig, VdevKind};
 
 /// The report of `status` and everything below it.
 pub fn report(status: &VdevStatus, pool: &str, space: Option<&PoolSpace>) -> VdevReport {
-    node(status, pool, space, 0)
+    node(status, pool, space, (0, 0))
 }
 
-fn node(status: &VdevStatus, pool: &str, space: Option<&PoolSpace>, depth: u32) -> VdevReport {
+/// How deep it lies, and log2 of the block size of the vdev above, come last.
+fn node(
+    status: &VdevStatus,
+    pool: &str,
+    space: Option<&PoolSpace>,
+    (depth, ashift): (u32, u64),
+) -> VdevReport {
     let config = &status.config;
-    let children: Vec<VdevReport> =
-        status.children.iter().map(|child| node(child, pool, space, depth + 1)).collect();
+    let ashift = config.top.map_or(ashift, |top| top.ashift);
+    let below = |child| node(child, pool, space, (depth + 1, ashift));
+    let children: Vec<VdevReport> = status.children.iter().map(below).collect();
     let top = space
         .filter(|_| depth == 1)
         .and_then(|space| space.tops.iter().find(|top| config.id == Some(u64::from(top.id))));
@@ -56,7 +63,7 @@ fn node(status: &VdevStatus, pool: &str, space: Option<&PoolSpace>, depth: u32) 
             && status.condition.state.is_readable()
             && !config.resilver_defer,
         missed: status.missed,
-        configured_ashift: config.top.map_or(0, |top| top.ashift),
+        configured_ashift: ashift,
         counters: IoCounters {
             reads: stats.reads,
             read_bytes: stats.bytes,

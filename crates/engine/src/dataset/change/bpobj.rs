@@ -53,6 +53,19 @@ impl MosChange<'_> {
         if !self.is_enabled(EMPTY_FEATURE)? {
             return self.new_list(LARGE_BLOCK);
         }
+        self.share_empty_list(1)
+    }
+
+    /// Empty lists for so many entries of a deadlist.
+    pub(super) fn new_empty_lists(&self, count: usize) -> Result<Vec<ObjectId>> {
+        if count == 0 || !self.is_enabled(EMPTY_FEATURE)? {
+            return (0..count).map(|_| self.new_list(LARGE_BLOCK)).collect();
+        }
+        Ok(vec![self.share_empty_list(count as u64)?; count])
+    }
+
+    /// The list that stands for empty ones, for so many entries more.
+    fn share_empty_list(&self, entries: u64) -> Result<ObjectId> {
         let shared = match self.shared_empty_list()? {
             Some(shared) => shared,
             None => {
@@ -61,7 +74,7 @@ impl MosChange<'_> {
                 list
             }
         };
-        self.add_reference(EMPTY_FEATURE)?;
+        self.add_references(EMPTY_FEATURE, entries)?;
         Ok(shared)
     }
 
@@ -72,7 +85,15 @@ impl MosChange<'_> {
 
     /// An entry does not refer to the shared empty list any more.
     pub(super) fn release_empty_list(&self) -> Result<()> {
-        self.remove_reference(EMPTY_FEATURE)?;
+        self.release_empty_lists(1)
+    }
+
+    /// So many entries do not refer to the shared empty list any more.
+    pub(super) fn release_empty_lists(&self, entries: u64) -> Result<()> {
+        if entries == 0 {
+            return Ok(());
+        }
+        self.remove_references(EMPTY_FEATURE, entries)?;
         if self.is_active(EMPTY_FEATURE)? {
             return Ok(());
         }

@@ -148,18 +148,21 @@ impl MosChange<'_> {
         end: Txg,
         newest: ObjectId,
     ) -> Result<ObjectId> {
-        let keys = match self.is_plain(deadlist)? {
+        let mut keys: Vec<Txg> = match self.is_plain(deadlist)? {
             true => self.keys_up_to(newest)?,
             false => {
                 let entries = self.deadlist_entries(deadlist)?;
                 entries.range(Txg(0), end).map(|(key, _)| key).collect()
             }
         };
-        let clone = self.new_deadlist()?;
-        for key in keys {
-            self.add_deadlist_key(clone, key)?;
-        }
-        Ok(clone)
+        // There is an entry for each snapshot: all are made at once.
+        keys.sort_unstable();
+        keys.dedup();
+        let lists = self.new_empty_lists(keys.len())?.into_iter();
+        let entries: Vec<(String, u64)> =
+            keys.iter().zip(lists).map(|(key, list)| (integer_key(key.0), list.0)).collect();
+        let bonus = encode_header(&Space::default());
+        self.new_filled_table(ObjectType::DEADLIST, ObjectType::DEADLIST_HEADER, bonus, &entries)
     }
 
     /// Moves everything in `other` to `deadlist`, and frees `other`.
@@ -167,17 +170,27 @@ impl MosChange<'_> {
         if self.is_plain(deadlist)? || self.is_plain(other)? {
             return self.merge_plain(deadlist, other);
         }
+        let mut entries = self.deadlist_entries(deadlist)?;
+        let empty = self.shared_empty_list()?;
+        let (mut released, mut sum) = (0_u64, Delta::default());
         for (key, list) in self.deadlist_entries(other)?.0 {
-            let entries = self.deadlist_entries(deadlist)?;
             let into = entries.0.range(..=key).next_back().map(|(key, list)| (*key, *list));
             let Some((below, into)) = into else {
                 let reason = format!("the deadlist has no entry for blocks after txg {key}");
                 return Err(Error::corrupt(reason).at_object(0, deadlist.0));
             };
-            let space = self.list_space(list)?;
+            if empty == Some(list) {
+                released = released.saturating_add(1);
+                continue;
+            }
+            sum += self.list_space(list)?.into();
             self.take_in(deadlist, below, into, list)?;
-            self.add_to_deadlist_total(deadlist, space.into())?;
+            if empty == Some(into) {
+                entries.0.insert(below, list);
+            }
         }
+        self.release_empty_lists(released)?;
+        self.add_to_deadlist_total(deadlist, sum)?;
         self.free_object(other)
     }
 
@@ -219,9 +232,14 @@ impl MosChange<'_> {
         if self.is_plain(deadlist)? {
             return self.free_list(deadlist);
         }
+        let (empty, mut released) = (self.shared_empty_list()?, 0_u64);
         for (_, list) in self.deadlist_entries(deadlist)?.0 {
-            self.drop_list(list)?;
+            match empty == Some(list) {
+                true => released = released.saturating_add(1),
+                false => self.drop_list(list)?,
+            }
         }
+        self.release_empty_lists(released)?;
         self.free_object(deadlist)
     }
 }

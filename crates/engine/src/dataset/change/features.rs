@@ -67,18 +67,29 @@ impl MosChange<'_> {
 
     /// One thing more uses the feature of this short name.
     pub fn add_reference(&self, name: &str) -> Result<()> {
+        self.add_references(name, 1)
+    }
+
+    /// So many things more use the feature of this short name.
+    pub(super) fn add_references(&self, name: &str, more: u64) -> Result<()> {
         let feature = known(name)?;
         let disabled = || Error::unsupported(format!("feature '{name}' is not enabled"));
         let count = self.count_of(feature)?.ok_or_else(disabled)?;
-        let count = count.checked_add(1).ok_or_else(|| Error::corrupt("a feature is overused"))?;
+        let count =
+            count.checked_add(more).ok_or_else(|| Error::corrupt("a feature is overused"))?;
         self.set_count(feature, count)
     }
 
     /// One thing less uses the feature of this short name.
     pub fn remove_reference(&self, name: &str) -> Result<()> {
+        self.remove_references(name, 1)
+    }
+
+    /// So many things less use the feature of this short name.
+    pub(super) fn remove_references(&self, name: &str, less: u64) -> Result<()> {
         let feature = known(name)?;
         let unused = || Error::corrupt(format!("feature '{name}' is used by less than nothing"));
-        let count = self.count_of(feature)?.and_then(|count| count.checked_sub(1));
+        let count = self.count_of(feature)?.and_then(|count| count.checked_sub(less));
         self.set_count(feature, count.ok_or_else(unused)?)
     }
 

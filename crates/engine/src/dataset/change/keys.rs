@@ -77,6 +77,11 @@ impl MosChange<'_> {
         Ok(found)
     }
 
+    /// A key object is under another encryption root from now on, with the same user key.
+    pub fn set_root(&self, object: ObjectId, root: ObjectId) -> Result<()> {
+        self.put_number(object, ROOT_DIRECTORY, root.0)
+    }
+
     /// Writes a key object anew: wrapped with another key, under another encryption root, or both.
     pub fn rewrap_keys(&self, object: ObjectId, root: ObjectId, keys: &NewKeys) -> Result<()> {
         self.put_number(object, ROOT_DIRECTORY, root.0)?;

@@ -48,6 +48,20 @@ impl MosChange<'_> {
         Ok(id)
     }
 
+    /// A new ZAP with these numbers and a bonus.
+    pub(super) fn new_filled_table(
+        &self,
+        object_type: ObjectType,
+        bonus_type: ObjectType,
+        bonus: Vec<u8>,
+        entries: &[(String, u64)],
+    ) -> Result<ObjectId> {
+        let size = zap::filled_block_size(entries.len());
+        let id = self.new_object(object_type, size, bonus_type, bonus)?;
+        zap::create_filled(&self.object(id)?, self.tx, self.hooks.random(), entries)?;
+        Ok(id)
+    }
+
     /// A new, empty ZAP whose keys are words, with blocks of `1 << shift` bytes; `flags` beside those
     /// that such keys need.
     pub(super) fn new_word_table(

@@ -115,6 +115,22 @@ impl LeafOpener for Joined {
         self.others.refuse(leaf, reason);
     }
 
+    fn still_is(
+        &self,
+        leaf: &VdevConfig,
+        device: &Arc<dyn Device>,
+    ) -> std::result::Result<bool, LeafUnavailable> {
+        match self.added.contains(&leaf.guid) {
+            true => self.opener.still_is(leaf, device),
+            false => self.others.still_is(leaf, device),
+        }
+    }
+
+    fn forget(&self, leaf: Guid) {
+        self.opener.forget(leaf);
+        self.others.forget(leaf);
+    }
+
     fn lacks(&self, leaf: &VdevConfig) -> Range<u64> {
         match self.added.contains(&leaf.guid) {
             true => 0..0,

@@ -22,8 +22,8 @@ impl LivePool {
     /// # Errors
     /// If it cannot be written down.
     pub fn look_again(&self) -> Result<()> {
-        let vdevs = self.vdevs();
-        vdevs.reopen();
+        self.examine_devices();
+        self.vdevs().reopen();
         self.measure();
         if self.gate.suspension().is_some() {
             return Ok(());

@@ -20,7 +20,7 @@ use crate::txg::Tx;
 use crate::{Error, ErrorKind, Result};
 
 /// Property that says where a user key is found.
-const KEY_LOCATION: &str = "keylocation";
+pub(super) const KEY_LOCATION: &str = "keylocation";
 
 /// How a new dataset is encrypted.
 #[derive(Clone, Debug, Default)]
@@ -191,7 +191,7 @@ impl LivePool {
         Ok(())
     }
 
-    fn is_clone(&self, catalog: &Catalog, directory: &Directory) -> Result<bool> {
+    pub(super) fn is_clone(&self, catalog: &Catalog, directory: &Directory) -> Result<bool> {
         let origin = directory.phys.origin;
         if origin.0 == 0 {
             return Ok(false);

@@ -13,14 +13,15 @@ use cenote_format::{Guid, Txg};
 
 use super::add::{AuxiliaryKind, Joined};
 use super::create::random;
-use super::evacuate::is_removing;
+use super::evacuate::{Passive, is_removing};
 use super::own::refuse_other_than_spare;
 use crate::dataset::change::MosChange;
 use crate::pool::group::vdev_zaps::{free_objects_of, vdev_zap, zap_map};
 use crate::pool::group::{LivePool, MosStore, seconds_now};
 use crate::pool::labels;
 use crate::vdev::{
-    Aux, Condition, Detached, LeafDevice, LeafOpener, Topology, VdevError, VdevState, VdevTree,
+    AllocationClass, Aux, Condition, Detached, LeafDevice, LeafOpener, Topology, VdevError,
+    VdevState, VdevTree,
 };
 use crate::{Error, ErrorKind, Result};
 
@@ -30,6 +31,8 @@ const FIRST: u64 = 4;
 const UNDER_WAY: u64 = 3;
 /// What is said where a device holds what no other does.
 const NO_REPLICAS: &str = "no valid replicas";
+/// What is said of a log device that is not empty.
+const UNPLAYED: &str = "log device has unplayed intent logs";
 
 /// A device that is to come into a pool beside another.
 #[derive(Clone, Debug)]
@@ -241,6 +244,7 @@ impl LivePool {
     /// [`ErrorKind::NotFound`], [`ErrorKind::Unsupported`] if it is no such device, [`ErrorKind::Busy`] if
     /// it alone holds something. Nothing is changed then.
     pub fn let_go(&self, leaf: Guid) -> Result<()> {
+        self.examine_devices();
         let (before, gone) = self.change(move |live, change| live.let_go_now(change, leaf))?;
         // The pool has forgotten it: whether it learns of it does not matter to it.
         let facts = PoolConfig { txg: Some(Txg(0)), ..self.config.lock().facts() };
@@ -302,16 +306,30 @@ impl LivePool {
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`], [`ErrorKind::Unsupported`] for what is no device, [`ErrorKind::Busy`] if it
-    /// alone holds something. Nothing is changed then.
+    /// alone holds something. Nothing is changed then. A log device that is alone is emptied before.
     pub fn offline(&self, leaf: Guid, temporary: bool) -> Result<()> {
+        self.examine_devices();
+        let log = self.lone_log(leaf);
+        let passive = log.map(|id| Passive::make(&self.allocator, id));
+        if let Some(id) = log {
+            self.empty_log(id).map_err(|error| match error.kind() {
+                ErrorKind::Busy => Error::new(ErrorKind::Busy, UNPLAYED),
+                _ => error,
+            })?;
+        }
         self.change(move |live, change| {
             let vdevs = live.vdevs();
             let topology = vdevs.topology().offline(leaf, !temporary, change.tx.txg())?;
-            if vdevs.is_required(leaf) {
-                return Err(Error::new(ErrorKind::Busy, NO_REPLICAS));
+            let is_empty = log.is_some_and(|id| live.allocator.is_empty(id) == Some(true));
+            if vdevs.is_required(leaf) && !is_empty {
+                let reason = if log.is_some() { UNPLAYED } else { NO_REPLICAS };
+                return Err(Error::new(ErrorKind::Busy, reason));
             }
             let tree = vdevs.with_topology(topology)?;
             live.when_done(move |live| {
+                if let Some(passive) = passive {
+                    passive.stay();
+                }
                 tree.rest(leaf);
                 if !temporary {
                     live.take_vdevs(Arc::new(tree));
@@ -321,12 +339,31 @@ impl LivePool {
         })
     }
 
+    /// The log vdev of which this is the last device that is there.
+    fn lone_log(&self, leaf: Guid) -> Option<u32> {
+        let vdevs = self.vdevs();
+        let id = vdevs.topology().top_of(leaf)?;
+        (vdevs.class(id) == AllocationClass::Log && vdevs.is_required(leaf)).then_some(id)
+    }
+
+    /// Log vdevs take blocks again that rested as a whole and have the device `leaf` back.
+    fn take_log(&self, leaf: Guid) {
+        let vdevs = self.vdevs();
+        let Some(id) = vdevs.topology().top_of(leaf) else { return };
+        let facts = vdevs.topology().top(id).and_then(|top| top.top).unwrap_or_default();
+        let takes = facts.non_allocating != Some(1) && facts.removing != Some(1);
+        if vdevs.class(id) == AllocationClass::Log && takes && vdevs.is_readable(id) {
+            self.allocator.set_passive(id, false);
+        }
+    }
+
     /// Has a device count as faulty until [`LivePool::trust`]: it is neither read nor written. One that alone
     /// holds something goes on, degraded. What is `temporary` ends when the pool is opened anew.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`], [`ErrorKind::Unsupported`] for what is no device. Nothing is changed then.
     pub fn fault(&self, leaf: Guid, temporary: bool) -> Result<()> {
+        self.examine_devices();
         self.change(move |live, change| {
             let vdevs = live.vdevs();
             let before = vdevs.topology();
@@ -386,8 +423,10 @@ impl LivePool {
         } else {
             vdevs.topology().offline(leaf, false, Txg(0))?;
         }
+        self.examine_devices();
         let vdevs = self.vdevs();
         vdevs.wake(leaf);
+        self.take_log(leaf);
         self.tell_of("vdev_online", leaf);
         if self.growth.by_itself() {
             self.grow(Some(leaf))?;

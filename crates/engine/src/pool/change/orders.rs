@@ -9,8 +9,8 @@ use cenote_format::delegation::Key;
 use cenote_format::objset::ObjsetKind;
 
 use super::keys::Encryption;
-use crate::dataset::Dataset;
 use crate::dataset::change::{MosChange, NewDataset, PropertyInput};
+use crate::dataset::{Dataset, DatasetName};
 use crate::keys::Wrapping;
 use crate::object::ObjectSet;
 use crate::pool::group::LivePool;
@@ -272,7 +272,9 @@ impl DatasetOrders<'_> {
             let checked = names.to_vec();
             self.live.change(move |_, change| check_destroy(change, &checked, defer))?;
         }
-        names.iter().try_for_each(|name| self.destroy_partial(name))?;
+        let is_named = |name: &String| names.contains(&format!("{name}/{PARTIAL}"));
+        let mut unnamed = names.iter().filter(|name| !is_named(name));
+        unnamed.try_for_each(|name| self.destroy_partial(name))?;
         for name in names {
             if let Ok(dataset) = self.find(name)
                 && !dataset.is_snapshot()
@@ -465,8 +467,14 @@ fn check_destroy(change: &MosChange<'_>, names: &[String], defer: bool) -> Resul
         match change.check_destroy_snapshot(snapshot.id) {
             // Its clones go before it.
             Err(error) if error.kind() == ErrorKind::Exists => {
-                let clones = catalog.clones(&snapshot)?;
-                if !clones.iter().all(|clone| names.contains(&clone.to_string())) {
+                let goes = |clone: &DatasetName| {
+                    let name = clone.to_string();
+                    // What was received into a dataset in part goes with that.
+                    let into = name.rsplit_once('/').filter(|(_, last)| *last == PARTIAL);
+                    names.contains(&name)
+                        || into.is_some_and(|(of, _)| names.iter().any(|n| n == of))
+                };
+                if !catalog.clones(&snapshot)?.iter().all(goes) {
                     return Err(error);
                 }
             }

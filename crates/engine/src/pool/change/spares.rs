@@ -4,9 +4,10 @@
 //! device; nothing is written to what does not say of itself that it is a spare.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Instant;
 
-use cenote_device::{DeviceError, FileDevice, Mode};
+use cenote_device::{Device, DeviceError, FileDevice, Mode};
 use cenote_format::Guid;
 use cenote_format::config::{VdevConfig, VdevKind};
 
@@ -39,8 +40,31 @@ impl LivePool {
         Ok(spares)
     }
 
-    /// Lets spares step in for devices that are lost, where there are any.
+    /// Records which devices gave wrong bytes too often: they count as degraded until somebody trusts them again.
+    fn record_liars(&self) {
+        if self.vdevs().lying().is_empty() || self.gate.suspension().is_some() {
+            return;
+        }
+        let recorded = self.change(|live, change| {
+            let vdevs = live.vdevs();
+            // Somebody may have forgiven them meanwhile.
+            let lying = vdevs.lying();
+            let topology = vdevs.topology().worn(&lying, change.tx.txg())?;
+            let tree = Arc::new(vdevs.with_topology(topology)?);
+            live.when_done(move |live| {
+                tree.doubt(&lying);
+                live.take_vdevs(tree);
+            });
+            Ok(())
+        });
+        if let Err(error) = recorded {
+            tracing::info!(%error, "that a device had too many errors is not recorded");
+        }
+    }
+
+    /// Lets spares step in for devices that are lost or had too many errors, where there are any.
     pub(in crate::pool) fn let_spares_step_in(&self) {
+        self.record_liars();
         let lost = self.vdevs().lost();
         let due = self.spare_watch.due(&lost, Instant::now());
         if due.is_empty() || self.gate.suspension().is_some() {
@@ -55,7 +79,8 @@ impl LivePool {
         }
     }
 
-    /// Lets the first of `spares` that can step in for `leaf`.
+    /// Lets the first of `spares` that can step in for `leaf`: of devices the smallest. One that had too many errors
+    /// keeps its spare until somebody says that it is well.
     fn let_one_step_in(&self, leaf: Guid, spares: &[VdevConfig]) {
         let topology = self.vdevs().topology().clone();
         let top = topology.top_of(leaf).and_then(|id| topology.top(id)).map(|top| top.guid);
@@ -63,7 +88,9 @@ impl LivePool {
         let own = spares
             .iter()
             .filter(|spare| spare.kind == VdevKind::DistributedSpare && spare.top_guid == top);
-        let others = spares.iter().filter(|spare| spare.kind.has_device());
+        let goes_back = !self.vdevs().is_worn(leaf);
+        let mut others: Vec<_> = spares.iter().filter(|spare| spare.kind.has_device()).collect();
+        others.sort_by_cached_key(|spare| size_of(spare));
         for spare in own.chain(others).filter(|spare| topology.find(spare.guid).is_none()) {
             if !is_there(spare) {
                 let path = spare.path.as_deref();
@@ -80,7 +107,7 @@ impl LivePool {
                     beside: leaf,
                     leaf: spare.clone(),
                     replaces: true,
-                    goes_back: true,
+                    goes_back,
                     sequential,
                 };
                 match self.take_in(newcomer, opener) {
@@ -93,6 +120,12 @@ impl LivePool {
             }
         }
     }
+}
+
+/// Bytes of the device of a hot spare; as if it was the largest if nobody knows.
+fn size_of(spare: &VdevConfig) -> u64 {
+    let path = spare.path.as_deref().unwrap_or_default();
+    FileDevice::open(Path::new(path), Mode::ReadOnly).map_or(u64::MAX, |device| device.size())
 }
 
 /// Whether the device of a hot spare is where it was: another one may have its name by now.

@@ -105,6 +105,7 @@ impl LivePool {
     /// [`ErrorKind::Unsupported`] as for [`legs`]; [`ErrorKind::Busy`] if one of the devices alone holds something, or
     /// lacks something. Nothing is changed then; nor if the new pool cannot be written.
     pub fn split(&self, plan: SplitPlan, options: &OpenOptions, write: WriteOptions) -> Result<()> {
+        self.examine_devices();
         let vdevs = self.vdevs();
         let all = (0_u32..).zip(vdevs.topology().tops());
         let logs: Vec<u32> = all.filter(|(_, top)| is_log(top)).map(|(id, _)| id).collect();

@@ -1,11 +1,16 @@
 //! Listings of pools in every condition, from simulated devices.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
+
+use bytes::Bytes;
+use cenote_device::{Device, DeviceError};
 
 use super::*;
 use crate::pool::activity::{Clock, Settings};
 use crate::pool::assemble::assemble;
+use crate::pool::discover::FoundDevice;
 use crate::pool::inspect::{Inspector, Loader, Trusted, inspect};
 use crate::pool::testing::{
     POOL, Shelf, config, leaf, mirror, top, uberblock, write_label, write_labels, write_uberblock,
@@ -308,4 +313,75 @@ fn classes_spares_and_caches() {
     assert_eq!(lines(&pool.special[0]), ["/s ONLINE"]);
     assert_eq!((pool.caches, pool.spares), (vec!["/moved".to_string()], vec!["/p".to_string()]));
     assert_eq!(pool.status, None);
+}
+
+/// A device whose medium has larger blocks than it takes.
+#[derive(Debug)]
+struct Coarse(Arc<dyn Device>);
+
+impl Device for Coarse {
+    fn path(&self) -> PathBuf {
+        self.0.path()
+    }
+
+    fn size(&self) -> u64 {
+        self.0.size()
+    }
+
+    fn sector_size(&self) -> u32 {
+        self.0.sector_size()
+    }
+
+    fn physical_sector_size(&self) -> u32 {
+        8192
+    }
+
+    fn read(&self, offset: u64, len: usize) -> Result<Bytes, DeviceError> {
+        self.0.read(offset, len)
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
+        self.0.write(offset, data)
+    }
+
+    fn flush(&self) -> Result<(), DeviceError> {
+        self.0.flush()
+    }
+}
+
+#[test]
+fn block_sizes_and_errata_are_told() {
+    let (shelf, tree) = mirror(7);
+    let mut candidate = assemble(&shelf.scan()).pop().unwrap();
+    let told = |candidate: &PoolCandidate, errata: u64, feature: Option<&str>| {
+        let loader = |_: &PoolCandidate, _: &_| {
+            let mut trusted = metadata(vec![tree.clone()]);
+            trusted.config.errata = Some(errata);
+            trusted.features.for_read.extend(feature.map(|guid| (guid.to_owned(), 0)));
+            Ok(trusted)
+        };
+        let inspector = Inspector {
+            host: &host(),
+            loader: Some(&loader),
+            clock: &NoTime,
+            settings: Settings::default(),
+            deadline: Duration::from_secs(10),
+            max_txg: None,
+            missing_log: false,
+        };
+        let pool = importable(candidate, &inspect(candidate, &inspector), &host());
+        assert!(pool.importable);
+        (pool.status.unwrap_or_default(), pool.message_code, pool.is_fine)
+    };
+    assert_eq!(told(&candidate, 0, None), (String::new(), None, true));
+    let errata = ("Errata #1 detected.".to_owned(), Some("ZFS-8000-ER".to_owned()), false);
+    assert_eq!(told(&candidate, 1, None), errata);
+    let (early, _, _) = told(&candidate, 0, Some("com.datto:encryption"));
+    assert_eq!(early, "Errata #4 detected.");
+    let found = candidate.devices.values_mut().next().unwrap();
+    let device: Arc<dyn Device> = Arc::new(Coarse(found.device.clone()));
+    *found = Arc::new(FoundDevice { device, ..(**found).clone() });
+    let (coarse, code, _) = told(&candidate, 1, None);
+    assert!(coarse.starts_with("One or more devices were configured to use a non-native block"));
+    assert_eq!(code, None);
 }

@@ -8,4 +8,5 @@ mod nested;
 mod reflow;
 mod removed;
 mod rig;
+mod slow;
 mod write;

@@ -133,6 +133,7 @@ fn what_is_written_over_the_edge_of_an_expansion_is_whole_after_it() {
             write(&rig, std::slice::from_ref(&over));
             rig.disk(lost).set_health(cenote_device::Health::Well);
             rig.wait(3600);
+            rig.tree.clear(None);
             let found = rig.tree.read_all_copies(&over.0, &mut |bytes| bytes == over.1).unwrap();
             let repaired = rig.tree.resilver(&found.repairs, Txg(10));
             assert!(repaired.iter().all(Result::is_ok), "{repaired:?}");

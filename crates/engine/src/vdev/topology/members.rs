@@ -7,7 +7,7 @@
 
 use super::{Topology, at, at_mut, number};
 use crate::vdev::VdevError;
-use cenote_format::config::{EXTERNAL, VdevConfig, VdevKind};
+use cenote_format::config::{ERRORS_EXCEEDED, EXTERNAL, VdevConfig, VdevKind};
 use cenote_format::{Guid, Txg};
 
 /// What [`Topology::detach`] makes.
@@ -176,6 +176,22 @@ impl Topology {
         }
         (node.faulted, node.degraded) = (!is_required, is_required);
         node.aux_state = for_good.then(|| EXTERNAL.to_owned());
+        next.checked()
+    }
+
+    /// These leaves had too many errors, and are used all the same. That counts in later lives of the pool, too.
+    ///
+    /// # Errors
+    /// [`VdevError::Config`] if no pool can be made like this.
+    pub fn worn(&self, leaves: &[Guid], txg: Txg) -> Result<Self, VdevError> {
+        let mut next = self.next(txg);
+        for leaf in leaves {
+            let path = self.path(*leaf);
+            if let Some(node) = path.and_then(|path| at_mut(&mut next.root, &path)) {
+                node.degraded = true;
+                node.aux_state = Some(ERRORS_EXCEEDED.to_owned());
+            }
+        }
         next.checked()
     }
 

@@ -15,9 +15,9 @@ use crate::txg::Tx;
 use crate::{Error, Result};
 
 /// Bytes a micro block grows by.
-const STEP: usize = 512;
+pub(super) const STEP: usize = 512;
 /// Entries of one hash that still fit a leaf of 638 chunks, five each.
-const MOST_OF_ONE_HASH: usize = 638 / 5;
+pub(super) const MOST_OF_ONE_HASH: usize = 638 / 5;
 
 /// How a change of a micro ZAP ended.
 pub(super) enum Outcome {

@@ -6,6 +6,7 @@
 //! The caller sees to it that one ZAP is changed by one thread at a time.
 
 mod fat;
+mod filled;
 mod micro;
 pub(super) mod recent;
 mod table;
@@ -13,6 +14,8 @@ mod table;
 use cenote_format::zap::leaf_build::StoredKey;
 use cenote_format::zap::{KeySettings, Kind, MAX_NAME_BYTES, MatchKind, MicroBuilder};
 use cenote_format::zap::{Normalization, Value};
+
+pub use filled::{create_filled, filled_block_size};
 
 use super::{BlockSink, Body, open_body};
 use crate::txg::Tx;

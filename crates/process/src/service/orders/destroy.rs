@@ -46,7 +46,7 @@ impl Order for Destroy<'_> {
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
         let (service, pool, destroy) = (doing.service, doing.pool, self.0);
         let all = doing.shown()?;
-        if let Some(name) = destroy.names.iter().find(|name| !all.has(name)) {
+        if let Some(name) = destroy.names.iter().find(|name| !doing.is_there(&all, name)) {
             return Err(no_dataset(name));
         }
         let before = service.mounts.places();

@@ -4,14 +4,14 @@
 
 use cenote_control::plan::VdevPlan;
 use cenote_control::protocol::{Failure, FailureKind};
-use cenote_control::report::VdevReport;
+use cenote_control::report::{VdevClass, VdevReport};
 use cenote_control::server::PoolService;
 use cenote_control::text::vdev_name;
 use cenote_engine::vdev::VdevState;
 use cenote_engine::{Error, ErrorKind};
 use cenote_format::Guid;
 
-use super::{Doing, Order, Warnings};
+use super::{Doing, Order, SUSPENDED, Warnings};
 use crate::service::Service;
 
 pub(super) struct Add<'a>(pub(super) &'a [VdevPlan]);
@@ -122,6 +122,8 @@ impl Order for Clear<'_> {
         let vdevs = doing.pool.vdevs();
         let guid = self.0.map(|device| doing.device(device)).transpose()?;
         let before = vdevs.status();
+        // What is forgiven is not found too bad again while that is written down.
+        vdevs.clear(guid);
         if let Err(error) = doing.engine(|live| live.trust(guid)) {
             tracing::info!(%error, "that devices are trusted again is not recorded");
         }
@@ -136,8 +138,13 @@ impl Order for Clear<'_> {
             }
         }
         doing.pool.io().pipe.faults().forget_passing();
-        doing.service.changes.cleared();
-        Ok(Vec::new())
+        match doing.service.changes.cleared() {
+            None => Ok(Vec::new()),
+            Some(why) => {
+                let words = format!("{SUSPENDED}: {}", why.reason());
+                Err(doing.refuse(FailureKind::Other, &words))
+            }
+        }
     }
 }
 
@@ -155,5 +162,27 @@ impl Doing<'_> {
         let found = all.into_iter().find_map(|node| find(node, device));
         let unknown = || self.refuse(FailureKind::NotFound, "no such device in pool");
         found.map(|node| Guid(node.guid)).ok_or_else(unknown)
+    }
+
+    /// A device that holds something of the pool: neither a hot spare that waits nor a cache device.
+    pub(super) fn member(&self, device: &str) -> Result<Guid, Failure> {
+        let guid = self.device(device)?;
+        match self.aside(guid) {
+            None => Ok(guid),
+            Some(VdevClass::Cache) => {
+                Err(self.refuse(FailureKind::Busy, "device is in use as a cache"))
+            }
+            Some(_) => Err(self.refuse(FailureKind::Busy, "device is reserved as a hot spare")),
+        }
+    }
+
+    /// What the device waits for that stands aside of those that hold the pool; `None` for one that does not.
+    pub(super) fn aside(&self, device: Guid) -> Option<VdevClass> {
+        if self.pool.vdevs().topology().find(device).is_some() {
+            return None;
+        }
+        let report = Service::report(self.service);
+        let mut all = report.spares.iter().chain(&report.caches);
+        all.find(|vdev| vdev.guid == device.0).map(|vdev| vdev.class)
     }
 }

@@ -5,7 +5,9 @@
 use std::path::Path;
 
 use cenote_control::plan::VdevPlan;
-use cenote_control::protocol::Failure;
+use cenote_control::protocol::{Failure, FailureKind};
+use cenote_control::report::VdevClass;
+use cenote_control::text::number;
 use cenote_device::partition_path;
 use cenote_engine::pool::in_use::device_in_use;
 use cenote_engine::vdev::VdevState;
@@ -13,6 +15,9 @@ use cenote_engine::{Error, ErrorKind};
 use cenote_format::Guid;
 
 use super::{Doing, Order, Warnings};
+
+/// What the engine says of a device that is too small.
+const TOO_SMALL: &str = "device is too small";
 
 /// `zpool attach` and `zpool replace`.
 pub(super) struct TakeIn<'a> {
@@ -57,6 +62,19 @@ impl<'a> TakeIn<'a> {
         Box::new(Self { other, device, replaces, sequential })
     }
 
+    /// The refusal of a device that is too small, with what it has and what it would need.
+    fn too_small(&self, doing: &Doing<'_>, other: Guid) -> Error {
+        let path = self.device.path.as_deref().unwrap_or_default();
+        let Some(least) = doing.pool.vdevs().size_needed(other) else {
+            return Error::invalid(TOO_SMALL);
+        };
+        let (mut has, mut needed) = (number::bytes(self.device.size), number::bytes(least));
+        if has == needed {
+            (has, needed) = (format!("{} bytes", self.device.size), format!("{least} bytes"));
+        }
+        Error::invalid(format!("{TOO_SMALL}: {path} has {has}, at least {needed} are needed"))
+    }
+
     /// Whether the new device is what the pool has open as the other one, and says of itself that it is no pool's.
     fn is_overwritten(&self, doing: &Doing<'_>, other: Guid) -> bool {
         let Some(path) = self.device.path.as_deref().map(Path::new) else { return false };
@@ -91,7 +109,7 @@ impl Order for TakeIn<'_> {
     }
 
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
-        let other = doing.device(self.other)?;
+        let other = doing.member(self.other)?;
         let how = (self.replaces, self.sequential);
         let rests = self.replaces && self.is_overwritten(doing, other);
         if rests {
@@ -101,7 +119,10 @@ impl Order for TakeIn<'_> {
         if rests && taken.is_err() {
             doing.simply(doing.engine(|live| live.online(other).map(drop)))?;
         }
-        doing.simply(taken)
+        doing.simply(taken.map_err(|error| match error.reason() == TOO_SMALL {
+            true => self.too_small(doing, other),
+            false => error,
+        }))
     }
 }
 
@@ -122,7 +143,7 @@ impl Order for Detach<'_> {
     }
 
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
-        let device = doing.device(self.0)?;
+        let device = doing.member(self.0)?;
         doing.simply(doing.engine(|live| live.let_go(device)))
     }
 }
@@ -151,7 +172,7 @@ impl Order for Offline<'_> {
     }
 
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
-        let device = doing.device(self.device)?;
+        let device = doing.member(self.device)?;
         doing.simply(doing.engine(|live| match self.faulty {
             true => live.fault(device, self.temporary),
             false => live.offline(device, self.temporary),
@@ -182,6 +203,16 @@ impl Order for Online<'_> {
 
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
         let device = doing.device(self.device)?;
+        match doing.aside(device) {
+            None => {}
+            Some(VdevClass::Cache) if self.expand => {
+                let words = format!("cannot expand {}: cannot expand cache devices", self.device);
+                return Err(Failure::new(FailureKind::NotSupported, words));
+            }
+            // It is always there.
+            Some(VdevClass::Cache) => return Ok(Vec::new()),
+            Some(_) => return doing.member(self.device).map(|_| Vec::new()),
+        }
         let was_readable = is_readable(doing, device);
         let mut state = VdevState::Online;
         let done = doing.engine(|live| {

@@ -50,6 +50,7 @@ use cenote_control::server::{Call, Carried, PoolService};
 use cenote_engine::pool::Pool;
 use cenote_engine::pool::change::DatasetOrders;
 use cenote_engine::pool::group::LivePool;
+use cenote_engine::receive::TEMPORARY;
 use cenote_engine::{Error, ErrorKind};
 
 use super::changes::Given;
@@ -260,6 +261,12 @@ impl Doing<'_> {
         self.service.shown()
     }
 
+    /// Whether there is such a dataset, be it one that no list shows: what was received in part beside another.
+    fn is_there(&self, all: &Shown, name: &str) -> bool {
+        let is_partial = name.rsplit_once('/').is_some_and(|(_, last)| last == TEMPORARY);
+        all.has(name) || is_partial && self.pool.catalog().dataset_named(name).is_ok()
+    }
+
     /// The key that came with it.
     fn key(&self) -> io::Result<Secret> {
         let descriptors = self.descriptors.take();
@@ -280,6 +287,12 @@ impl Doing<'_> {
     /// Refuses for this reason.
     fn refuse(&self, kind: FailureKind, reason: &str) -> Failure {
         Failure::new(kind, format!("{}: {reason}", self.start))
+    }
+
+    /// The reason that a refusal of this order gives.
+    fn reason<'a>(&self, failure: &'a Failure) -> &'a str {
+        let reason = failure.message.strip_prefix(&self.start).unwrap_or(&failure.message);
+        reason.trim_start_matches(": ")
     }
 
     /// What an error of the engine is called on the command line.

@@ -10,7 +10,7 @@ use cenote_engine::{Error, ErrorKind};
 use super::destroy::Destroy;
 use super::destroy::needs_to_destroy;
 use super::{Doing, Order, Warnings, no_dataset, places};
-use crate::service::datasets::{Datasets, Shown};
+use crate::service::datasets::Shown;
 use crate::service::delegation::Need;
 
 pub(super) struct Rollback<'a> {
@@ -27,7 +27,7 @@ impl Rollback<'_> {
     /// Refuses, as `zfs destroy` would, what is newer and cannot go.
     fn check_newer(&self, doing: &Doing<'_>, all: &Shown) -> Result<(), Failure> {
         let Some(last) = self.newer.last() else { return Ok(()) };
-        if let Some(name) = self.newer.iter().find(|name| !all.has(name)) {
+        if let Some(name) = self.newer.iter().find(|name| !doing.is_there(all, name)) {
             return Err(no_dataset(name));
         }
         let request =

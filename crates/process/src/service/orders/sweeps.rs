@@ -40,9 +40,9 @@ impl Sweep<'_> {
         }
         let (mut found, mut missing) = (Vec::new(), Vec::new());
         for name in &self.0.devices {
-            match doing.device(name) {
+            match doing.member(name) {
                 Ok(guid) => found.push((name.clone(), guid)),
-                Err(_) => missing.push(self.of(name, "no such device in pool")),
+                Err(failure) => missing.push(self.of(name, doing.reason(&failure))),
             }
         }
         match missing.is_empty() {
@@ -89,8 +89,7 @@ impl Order for Sweep<'_> {
                 }
                 Err(error) => {
                     let failure = doing.refused(&error);
-                    let words = failure.message.strip_prefix(&doing.start).unwrap_or_default();
-                    lines.push(self.of(&name, words.trim_start_matches(": ")));
+                    lines.push(self.of(&name, doing.reason(&failure)));
                     refused = refused.or(Some(failure.kind));
                 }
             }

@@ -26,7 +26,13 @@ impl LivePool {
             // What an earlier life knows is lost, but for whether there is anything.
             self.scan.is_sure.store(record.errors == 0, Relaxed);
             *self.scan.recorded.lock() = queue.clone();
-            self.scan.resume(Run::new(record, queue));
+            let run = Run::new(record, queue);
+            // OpenZFS records that everything was visited before it records the end.
+            let is_to_be_ended = run.is_through() && !run.is_paused();
+            self.scan.resume(run);
+            if is_to_be_ended {
+                self.scan.worker.mark();
+            }
         }
         Ok(())
     }

@@ -76,7 +76,12 @@ enum Taken {
 impl Run {
     /// The run that a record and its queue tell.
     pub(super) fn new(record: ScanState, queue: BTreeMap<u64, Txg>) -> Self {
-        Self { record, queue, recent: Vec::new(), begun: true, serial: 0 }
+        let mut run = Self { record, queue, recent: Vec::new(), begun: true, serial: 0 };
+        if run.is_through() {
+            // OpenZFS records so, too, that what it was in was destroyed: others may wait.
+            run.next();
+        }
+        run
     }
 
     /// It works, or would if it did not pause.

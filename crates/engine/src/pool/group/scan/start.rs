@@ -83,6 +83,9 @@ impl LivePool {
     /// # Errors
     /// As [`Self::order_scan`] says.
     pub fn scan(&self, order: ScanOrder) -> Result<()> {
+        if let ScanOrder::Begin(ScanKind::Scrub | ScanKind::ScrubNew) | ScanOrder::Restart = order {
+            self.examine_devices();
+        }
         self.change(move |live, change| live.order_scan(change, order))
     }
 

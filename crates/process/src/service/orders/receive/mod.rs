@@ -28,7 +28,7 @@ use cenote_format::send_stream::{Begin, BeginFlags, Features, HeaderKind, Record
 
 use super::create::missing_parents;
 use super::destroy::needs_to_destroy;
-use super::{DENIED, Doing, Order, SUSPENDED, Warnings};
+use super::{DENIED, Doing, Order, SUSPENDED, Warnings, is_at_or_below};
 use crate::service::datasets::{Datasets, Shown};
 use crate::service::delegation::{Need, above};
 use crate::service::settings::{encryption_of, input};
@@ -179,13 +179,62 @@ impl Session<'_> {
             let item = next_record(&mut self.reader).map_err(|error| unreadable(&error))?;
             match item.record {
                 Record::Begin(begin) => self.one(&begin, &item.payload)?,
-                Record::End(_) => return Ok(()),
+                Record::End(_) => return self.follow_roots(),
                 _ => {
                     let reason = "invalid stream (malformed package)";
                     return Err(self.doing.refuse(FailureKind::Other, reason));
                 }
             }
         }
+    }
+
+    /// What came raw has the encryption roots of its source from now on. The topmost never gets one above it.
+    fn follow_roots(&self) -> Result<(), Failure> {
+        let (doing, request) = (self.doing, self.request);
+        let Some(package) = self.package.as_ref().filter(|package| package.is_raw) else {
+            return Ok(());
+        };
+        if request.dry_run {
+            return Ok(());
+        }
+        let mut all = Vec::new();
+        for sent in &package.datasets {
+            let Some(dataset) = self.local_of(sent)? else { continue };
+            if sent.is_root || sent.name != self.sent {
+                all.push(sent.root_of(dataset));
+            }
+        }
+        all.sort_by(|one, other| one.dataset.cmp(&other.dataset));
+        let _turn = doing.service.turns.beside();
+        doing.service.pool()?;
+        doing.engine(|live| live.follow_roots(&all)).map_err(|error| doing.refused(&error))?;
+        doing.service.publish(doing.pool)
+    }
+
+    /// What a dataset of the package is called here.
+    fn local_of(&self, sent: &Sent) -> Result<Option<String>, Failure> {
+        let shown = self.doing.shown()?;
+        let of = |name: &str| {
+            let request = self.request;
+            destination(&request.target, request.names, &self.sent, &format!("{name}@-"), true)
+        };
+        let (Ok(top), Ok(expected)) = (of(&self.sent), of(&sent.name)) else { return Ok(None) };
+        for (snapshot, guid) in &sent.snapshots {
+            let name = format!("{}@{snapshot}", expected.dataset);
+            let known =
+                shown.known(&name).and_then(|known| Some(known.facts()?.dataset.phys.guid.0));
+            if known == Some(*guid) {
+                return Ok(Some(expected.dataset));
+            }
+        }
+        for guid in sent.snapshots.values() {
+            let found = self.named(*guid, &expected.dataset)?;
+            let found = found.as_deref().and_then(|name| name.split('@').next());
+            if let Some(found) = found.filter(|found| is_at_or_below(found, &top.dataset)) {
+                return Ok(Some(found.to_owned()));
+            }
+        }
+        Ok(None)
     }
 
     /// Destroys and renames what the sender of a package has destroyed and renamed, if that is asked for.
@@ -229,7 +278,7 @@ impl Session<'_> {
         }
         let origin = self.origin(begin, &speaking)?;
         let made = self.check(&plan, &speaking)?;
-        self.check_encryption(&plan, made)?;
+        self.check_encryption(&plan, made, &speaking)?;
         self.say_begin(&to, &facts);
         if request.dry_run {
             return self.skip();
@@ -434,7 +483,12 @@ impl Session<'_> {
     }
 
     /// Refuses orders about encryption where what comes has that settled already.
-    fn check_encryption(&self, plan: &Plan, made: bool) -> Result<(), Failure> {
+    fn check_encryption(
+        &self,
+        plan: &Plan,
+        made: bool,
+        speaking: &Speaking<'_>,
+    ) -> Result<(), Failure> {
         let is_of_key = |name: &str| [ENCRYPTION, "keyformat", "pbkdf2iters"].contains(&name);
         let request = self.request;
         let set = request.properties.iter().map(|own| own.name.as_str());
@@ -443,7 +497,7 @@ impl Session<'_> {
         let excluded = request.excluded.iter().map(String::as_str).find(|name| is_of_key(name));
         let refuse = |name: &str, words: &str| {
             let reason = format!("encryption property '{name}' {words}");
-            Err(self.doing.refuse(FailureKind::Other, &reason))
+            Err(speaking.refuse(FailureKind::Other, &reason))
         };
         // What is below the first of a package inherits.
         match (set, excluded) {
@@ -540,6 +594,9 @@ impl Session<'_> {
             && facts.raw.is_some()
         {
             order.local.push(PropertyInput::text("keylocation", location));
+        }
+        if facts.raw.is_some() && package.is_some_and(|package| package.is_raw) {
+            order.root = Some(sent.root_of(to.dataset.clone()));
         }
         order.of_snapshot = sent.of_snapshots.get(snapshot).cloned().unwrap_or_default();
         if !request.skip_holds {

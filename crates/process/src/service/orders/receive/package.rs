@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use cenote_engine::dataset::change::PropertyInput;
+use cenote_engine::pool::change::SentRoot;
 use cenote_format::nvlist::{NvList, Value};
 use cenote_format::property;
 
@@ -25,6 +26,8 @@ pub(super) struct Sent {
     pub(super) above: u64,
     /// Where its key is found.
     pub(super) key_location: Option<String>,
+    /// It is an encryption root.
+    pub(super) is_root: bool,
 }
 
 /// The list of a package.
@@ -32,6 +35,8 @@ pub(super) struct Sent {
 pub(super) struct Package {
     /// All below the dataset was sent, too.
     pub(super) is_recursive: bool,
+    /// What is encrypted comes as it lies on the disks.
+    pub(super) is_raw: bool,
     /// It starts from snapshots of this name.
     pub(super) from: Option<String>,
     /// The datasets.
@@ -60,6 +65,7 @@ impl Package {
             });
         Self {
             is_recursive: !list.flag("not_recursive"),
+            is_raw: list.flag("raw"),
             from: list.string_lossy("fromsnap"),
             datasets: datasets.collect(),
         }
@@ -79,6 +85,11 @@ fn name_of(bytes: &[u8]) -> String {
 }
 
 impl Sent {
+    /// Which encryption root it has, if it is called `dataset` here.
+    pub(super) fn root_of(&self, dataset: String) -> SentRoot {
+        SentRoot { dataset, is_root: self.is_root, location: self.key_location.clone() }
+    }
+
     fn of(list: &NvList) -> Self {
         let each = |key: &str| list.nvlist(key).into_iter().flat_map(NvList::iter);
         let numbers = each("snaps").filter_map(|pair| match pair.value {
@@ -104,6 +115,7 @@ impl Sent {
             holds: holds.collect(),
             above: list.u64("parentfromsnap").unwrap_or(0),
             key_location: list.nvlist("props").and_then(key_location),
+            is_root: list.flag("is_encroot"),
         }
     }
 }

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use cenote_control::changes::{DestroyRequest, RenameRequest};
 use cenote_control::protocol::Failure;
+use cenote_engine::pool::change::SentRoot;
 
 use super::super::destroy::Destroy;
 use super::super::rename::Rename;
@@ -133,7 +134,18 @@ fn rename_datasets(
         let above = to.rsplit_once('/').map_or("", |(above, _)| above);
         // What moved with its parent has its name already; what has no place yet is found by its guids.
         if to != local.name && shown.has(&local.name) && !shown.has(&to) && shown.has(above) {
-            rename(doing, local.name.clone(), to)?;
+            let renamed = rename(doing, local.name.clone(), to.clone());
+            match renamed {
+                // It may be on its way out of its encryption root: at the end it has the one it is to have.
+                Err(_) if package.is_raw => {
+                    let root =
+                        SentRoot { dataset: local.name.clone(), is_root: true, location: None };
+                    let freed = doing.engine(|live| live.follow_roots(&[root]));
+                    freed.map_err(|error| doing.refused(&error))?;
+                    rename(doing, local.name.clone(), to)?;
+                }
+                renamed => renamed?,
+            }
         }
     }
     Ok(())

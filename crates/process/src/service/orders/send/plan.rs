@@ -4,9 +4,9 @@
 //! it already: it is older than what the order is about.
 
 use cenote_control::changes::SendRequest;
-use cenote_engine::Error;
-use cenote_engine::dataset::{Catalog, Dataset, DatasetName, Directory};
+use cenote_engine::dataset::{Catalog, Dataset, DatasetName, Directory, Suffix};
 use cenote_engine::send::{Member, Package, Redaction, Since};
+use cenote_engine::{Error, ErrorKind};
 use cenote_format::{Guid, ObjectId, Txg};
 
 use super::super::is_at_or_below;
@@ -62,10 +62,14 @@ struct Planner<'a> {
     plan: Plan,
 }
 
-/// Several streams follow each other, after a record that says so.
+/// There may be several streams.
+fn is_of_several(request: &SendRequest) -> bool {
+    request.recursive || request.intermediates
+}
+
+/// Streams follow a record that says so.
 pub(super) fn is_package(request: &SendRequest) -> bool {
-    let request = &request;
-    request.recursive || request.intermediates || is_listed(request)
+    is_of_several(request) || is_listed(request)
 }
 
 /// The package says what is in it.
@@ -75,7 +79,9 @@ pub(super) fn is_listed(request: &SendRequest) -> bool {
 
 /// How the package begins.
 pub(super) fn package(request: &SendRequest) -> Package<'_> {
-    let from = request.from.as_deref().and_then(|from| from.split_once('@'));
+    // One stream alone may go on from what is elsewhere: who receives it looks at the stream only.
+    let from = request.from.as_deref().filter(|_| is_of_several(request));
+    let from = from.and_then(|from| from.split_once('@'));
     Package {
         name: &request.snapshot,
         from: from.map(|(_, snapshot)| snapshot),
@@ -104,9 +110,12 @@ pub(super) fn plan(catalog: &Catalog, request: &SendRequest) -> Result<Plan, Ref
         taken_in: None,
         plan: Plan::default(),
     };
-    if let Some(from) = outside {
-        // A bookmark, or the snapshot it was cloned from.
-        planner.since(&top, from)?;
+    if !is_of_several(request) {
+        planner.alone(&top)?;
+        return Ok(planner.plan);
+    }
+    if let Some(origin) = outside {
+        planner.since_origin(&top, origin)?;
         return Ok(planner.plan);
     }
     let mut directories = match request.recursive {
@@ -129,38 +138,75 @@ fn short(snapshot: &Dataset) -> String {
 }
 
 impl Planner<'_> {
-    /// One stream since a bookmark, or since what was cloned.
-    fn since(&mut self, top: &Directory, from: &str) -> Result<(), Refusal> {
-        let head = self.catalog.head(top)?;
-        let to = self.snapshot(&head, self.to)?.ok_or_else(|| missing(&head, self.to))?;
-        let name = DatasetName::parse(from)?;
-        if self.request.intermediates && !from.contains('#') {
-            let before = self.catalog.dataset(&name)?;
-            let mut snapshots = self.catalog.snapshots(&head)?;
-            snapshots.retain(|one| one.phys.creation_txg <= to.phys.creation_txg);
-            self.streams(&snapshots, false, Some(&before))?;
-            let origin = self.catalog.origin(top)?.map(|origin| origin.phys.guid);
+    /// One stream of one snapshot. What it goes on from is a bookmark, or a snapshot of it or of what it comes from.
+    fn alone(&mut self, top: &Directory) -> Result<(), Refusal> {
+        let (catalog, request) = (self.catalog, self.request);
+        let head = catalog.head(top)?;
+        let to = self.snapshot(&head, self.to)?.ok_or_else(|| unopened(&request.snapshot))?;
+        let before = request.from.as_deref().map(DatasetName::parse).transpose()?;
+        let since = before.as_ref().map(|name| self.since(&to, name)).transpose()?;
+        if is_listed(request) {
+            self.refuse_sealed(top)?;
+            let origin = catalog.origin(top)?.map(|origin| origin.phys.guid);
+            let snapshots = vec![to.clone()];
             self.plan.members.push(Member { head, snapshots, parent_from: Guid(0), origin });
+        }
+        let shown = request.from.clone();
+        self.plan.streams.push(Stream { to, since, before, shown });
+        Ok(())
+    }
+
+    fn since(&self, to: &Dataset, from: &DatasetName) -> Result<Since, Refusal> {
+        let is_bookmark = matches!(from.suffix(), Suffix::Bookmark(_));
+        let found = match is_bookmark {
+            true => Since::bookmark(self.catalog, to, from),
+            false => {
+                let from = self.catalog.dataset(from);
+                from.and_then(|from| Since::snapshot(self.catalog, to, &from))
+            }
+        };
+        found.map_err(|error| match (error.kind(), is_bookmark) {
+            (ErrorKind::NotFound, true) => {
+                let name = &to.name;
+                let why = format!("incremental source ({from}) does not exist");
+                Refusal::Line(format!("warning: cannot send '{name}': {why}"))
+            }
+            (ErrorKind::NotFound, false) => unopened(&from.to_string()),
+            _ => Refusal::Error(error),
+        })
+    }
+
+    /// All snapshots of a clone, since what it was cloned from.
+    fn since_origin(&mut self, top: &Directory, origin: &str) -> Result<(), Refusal> {
+        let catalog = self.catalog;
+        let head = catalog.head(top)?;
+        let to = self.snapshot(&head, self.to)?.ok_or_else(|| missing(&head, self.to))?;
+        let before = catalog.dataset_named(origin)?;
+        let mut snapshots = catalog.snapshots(&head)?;
+        snapshots.retain(|one| one.phys.creation_txg <= to.phys.creation_txg);
+        self.streams(&snapshots, false, Some(&before))?;
+        let origin = catalog.origin(top)?.map(|origin| origin.phys.guid);
+        self.plan.members.push(Member { head, snapshots, parent_from: Guid(0), origin });
+        Ok(())
+    }
+
+    /// Properties of what is encrypted go with raw streams only.
+    fn refuse_sealed(&self, directory: &Directory) -> Result<(), Refusal> {
+        let is_listed = is_listed(self.request) && !self.request.raw;
+        if !is_listed || self.catalog.key_object(directory)?.is_none() {
             return Ok(());
         }
-        let since = match from.contains('#') {
-            true => Since::bookmark(self.catalog, &to, &name)?,
-            false => Since::snapshot(self.catalog, &to, &self.catalog.dataset(&name)?)?,
-        };
-        if is_package(self.request) {
-            let snapshots = vec![to.clone()];
-            let origin = self.catalog.origin(top)?.map(|origin| origin.phys.guid);
-            self.plan.members.push(Member { head, snapshots, parent_from: Guid(0), origin });
-        }
-        let shown = Some(from.to_owned());
-        self.plan.streams.push(Stream { to, since: Some(since), before: Some(name), shown });
-        Ok(())
+        let (path, to) = (&directory.path, self.to);
+        Err(Refusal::Line(format!(
+            "cannot send {path}@{to}: encrypted dataset {path} may not be sent with properties \
+             without the raw flag"
+        )))
     }
 
     fn snapshot(&self, head: &Dataset, name: &str) -> Result<Option<Dataset>, Error> {
         match self.catalog.snapshot(head, name) {
             Ok(found) => Ok(Some(found)),
-            Err(error) if error.kind() == cenote_engine::ErrorKind::NotFound => Ok(None),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -209,9 +255,6 @@ impl Planner<'_> {
             }
             return Ok(());
         }
-        if !is_package(self.request) {
-            return Err(missing(head, to));
-        }
         if self.request.skip_missing {
             let why = format!("snapshot {to} does not exist");
             let line = format!("WARNING: skipping dataset {name} and its children: {why}");
@@ -220,8 +263,10 @@ impl Planner<'_> {
         }
         let below = if self.request.recursive { " recursively" } else { "" };
         let sent = &self.request.snapshot;
-        let line = format!("cannot send {sent}{below}: snapshot {name}@{to} does not exist");
-        Err(Refusal::Line(line))
+        Err(Refusal::Line(format!(
+            "cannot send {sent}{below}: snapshot {name}@{to} does not exist\nwarning: cannot send '{sent}': backup \
+             failed"
+        )))
     }
 
     /// Streams of one filesystem or volume. False if it is left out, with what is below it.
@@ -230,16 +275,7 @@ impl Planner<'_> {
         let Some(to) = self.snapshot(&head, self.to)? else {
             return self.without(&head).map(|()| false);
         };
-        if is_listed(self.request)
-            && !self.request.raw
-            && self.catalog.key_object(directory)?.is_some()
-        {
-            let (path, to) = (&directory.path, self.to);
-            return Err(Refusal::Line(format!(
-                "cannot send {path}@{to}: encrypted dataset {path} may not be sent with properties \
-                 without the raw flag"
-            )));
-        }
+        self.refuse_sealed(directory)?;
         self.taken_in.get_or_insert(to.phys.creation_txg);
         let from = match self.from {
             Some(from) => self.snapshot(&head, from)?,
@@ -253,7 +289,10 @@ impl Planner<'_> {
         if let Some(from) = &from
             && from.phys.creation_txg >= to.phys.creation_txg
         {
-            let why = format!("incremental source ({}) is not earlier than it", from.name);
+            // OpenZFS does not come by what is later.
+            let is_passed = self.request.recursive || from.id == to.id;
+            let what = if is_passed { "is not earlier than it" } else { "does not exist" };
+            let why = format!("incremental source ({}) {what}", from.name);
             return Err(warning(&to, &why));
         }
         let origin = self.catalog.origin(directory)?;
@@ -273,15 +312,13 @@ impl Planner<'_> {
             between.retain(|one| is_end(one) || is_origin(one));
         }
         self.streams(&between, from.is_some(), origin.as_ref().filter(|_| is_new))?;
-        if is_package(self.request) {
-            let parent_from = self.parent_from(directory)?;
-            if !self.request.recursive && from.is_some() {
-                between.remove(0);
-            }
-            let origin = origin.map(|origin| origin.phys.guid);
-            let snapshots = listed.unwrap_or(between);
-            self.plan.members.push(Member { head, snapshots, parent_from, origin });
+        let parent_from = self.parent_from(directory)?;
+        if !self.request.recursive && from.is_some() {
+            between.remove(0);
         }
+        let origin = origin.map(|origin| origin.phys.guid);
+        let snapshots = listed.unwrap_or(between);
+        self.plan.members.push(Member { head, snapshots, parent_from, origin });
         Ok(true)
     }
 
@@ -320,6 +357,10 @@ impl Planner<'_> {
         let snapshot = self.snapshot(&parent.head, name)?;
         Ok(snapshot.map_or(Guid(0), |snapshot| snapshot.phys.guid))
     }
+}
+
+fn unopened(name: &str) -> Refusal {
+    Refusal::Line(format!("cannot open '{name}': dataset does not exist"))
 }
 
 fn missing(head: &Dataset, to: &str) -> Refusal {

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use cenote_control::feature::{self, FEATURES, Flags};
+use crate::feature::{self, FEATURES, Flags};
 
 /// Where the administrator's own sets are.
 const ETC: &str = "/etc/zfs/compatibility.d";
@@ -141,6 +141,35 @@ pub fn allowed(value: &str) -> Result<Features, String> {
     Ok(features.unwrap_or_default())
 }
 
+/// How the features of a pool fit the value of its `compatibility`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fit {
+    /// It has those that are asked for.
+    Fits,
+    /// It lacks some.
+    Lacks,
+    /// It has some that are not asked for.
+    Exceeds,
+    /// What is asked for cannot be told.
+    Unknown,
+}
+
+/// How the features of a pool with this value of `compatibility` fit it; `enabled` tells by its short name whether it
+/// has one. As OpenZFS does, only the first feature that does not fit counts.
+pub fn fit(value: &str, enabled: impl Fn(&str) -> bool) -> Fit {
+    let Ok(wanted) = allowed(value) else { return Fit::Unknown };
+    let any_is_wanted = matches!(value, "" | "off");
+    let mut judged = FEATURES.iter().map(|known| {
+        let name = known.name();
+        match (wanted.contains(name), enabled(name)) {
+            (true, false) => Fit::Lacks,
+            (false, true) if !any_is_wanted => Fit::Exceeds,
+            _ => Fit::Fits,
+        }
+    });
+    judged.find(|fit| *fit != Fit::Fits).unwrap_or(Fit::Fits)
+}
+
 fn named(name: &str) -> Result<Features, String> {
     let unreadable = || format!("could not read/parse feature file(s): {name} ");
     if name.is_empty() {
@@ -261,6 +290,22 @@ mod tests {
         let message = "could not read/parse feature file(s): bogus ";
         assert_eq!(allowed("bogus"), Err(message.into()));
         assert!(allowed("grub2,bogus").is_err() && allowed("../x").is_err());
+    }
+
+    #[test]
+    fn features_fit_what_is_asked_for_or_not() {
+        let all = everything();
+        let portable = shipped(PORTABLE).unwrap();
+        let of = |value: &str, has: &Features| fit(value, |name| has.contains(name));
+        assert_eq!(of("off", &all), Fit::Fits);
+        assert_eq!(of("off", &portable), Fit::Lacks);
+        assert_eq!(of(PORTABLE, &portable), Fit::Fits);
+        assert_eq!(of("grub2", &portable), Fit::Exceeds);
+        assert_eq!(of("legacy", &Features::new()), Fit::Fits);
+        assert_eq!(of("bogus", &all), Fit::Unknown);
+        // One that has to be asked for by name does not harm where anything may be.
+        let with = all.iter().copied().chain(["dynamic_gang_header"]).collect();
+        assert_eq!(of("off", &with), Fit::Fits);
     }
 
     #[test]
