@@ -34,6 +34,8 @@ pub const NEWCOMER: &str = "/sim/z-new";
 pub const WIDER: &str = "/sim/w-more";
 /// Name of every pool.
 pub const NAME: &str = "tank";
+/// Name of what was split off one.
+pub const HALF: &str = "half";
 /// Key of every encrypted one.
 pub const KEY: [u8; 32] = [7; 32];
 /// Bytes of decoded blocks kept in memory: few, so that much is read from the disks.
@@ -189,7 +191,8 @@ pub fn write_options() -> WriteOptions {
     }
 }
 
-fn open_options() -> OpenOptions {
+/// How pools are opened here.
+pub fn open_options() -> OpenOptions {
     OpenOptions { prefetch_threads: 0, cache_limit: CACHE, ..OpenOptions::default() }
 }
 
@@ -315,6 +318,13 @@ impl Disks {
         Self { disks: self.disks.iter().map(after).collect() }
     }
 
+    /// Those at `paths` as they are, to go on from twice.
+    pub fn copy_of(&self, paths: &[String]) -> Self {
+        let mut copy = self.copy();
+        copy.disks.retain(|path, _| paths.iter().any(|own| Path::new(own) == path));
+        copy
+    }
+
     /// The disks as they are, to go on from twice.
     pub fn copy(&self) -> Self {
         self.cut(&|_| u64::MAX, &mut |_| Keep::All)
@@ -423,9 +433,12 @@ impl Disks {
     }
 }
 
-/// The pool that is on the devices of `opener`.
+/// The pool that is on the devices of `opener`, beside what may have been split off it.
 fn found_by(opener: Arc<dyn Opener>) -> Result<PoolCandidate> {
     let mut pools = assemble(&scan(&opener, &ScanOptions::new(vec!["/sim".into()])));
+    if pools.len() > 1 {
+        pools.retain(|pool| pool.name != HALF);
+    }
     match pools.len() {
         1 => Ok(pools.remove(0)),
         count => Err(Error::corrupt(format!("{count} pools on the disks"))),
@@ -434,7 +447,9 @@ fn found_by(opener: Arc<dyn Opener>) -> Result<PoolCandidate> {
 
 /// Opens a pool that was found for writing.
 pub fn open_with(candidate: &PoolCandidate, devices: Arc<dyn Opener>) -> Result<Arc<LivePool>> {
-    let options = OpenOptions { devices: Some(devices), ..open_options() };
+    // What was split off has another name, and its datasets the same.
+    let name = (candidate.name != NAME).then(|| NAME.to_owned());
+    let options = OpenOptions { devices: Some(devices), name, ..open_options() };
     let live = LivePool::open(candidate, &options, write_options())?;
     // What opening began is to be over before anybody does more: the group it asked for, and one more.
     settle(&live);

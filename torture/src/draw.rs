@@ -324,6 +324,12 @@ fn life(random: &mut Random, theme: Theme) -> Step {
         16 if random.percent(40) => {
             Step::Spared { which: any(random), stays: random.percent(40), fill: fill(random) }
         }
+        15 if random.percent(30) => Step::Split {
+            cut: if random.percent(30) { 0 } else { 1 + random.below(1000) as u16 },
+            manner: random.below(3) as u8,
+            seed: fill(random),
+            fill: fill(random),
+        },
         15..=16 => Step::Members { what: any(random), which: any(random), fill: fill(random) },
         12..=14 => Step::Scan { what: any(random), groups: random.pick(&[0, 2, 60, 60]) },
         0..=1 => Step::Export,

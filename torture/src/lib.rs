@@ -19,6 +19,7 @@ mod members;
 pub mod minimise;
 pub mod model;
 mod orders;
+mod parts;
 pub mod plan;
 pub mod random;
 pub mod run;

@@ -55,7 +55,7 @@ impl Runner {
         if hidden.iter().any(is_seen) { order.max(opened.saturating_add(1)) } else { order }
     }
 
-    fn cut_disks(&self, order: u64, manner: u8, seed: u32, stale: u16) -> Disks {
+    pub(crate) fn cut_disks(&self, order: u64, manner: u8, seed: u32, stale: u16) -> Disks {
         let mut random = Random::new(seed.into());
         let behind = if stale == 0 { order } else { self.moment(stale).min(order) };
         let order_of = |path: &Path| {

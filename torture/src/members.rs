@@ -191,6 +191,9 @@ impl Runner {
         }
         if woken {
             self.made_whole()?;
+        }
+        // So did those that had become a pool of their own.
+        if self.mirrors_again(0)? || woken {
             self.clean_since = SimDevice::newest_order();
             self.whole_since = self.clean_since;
         }

@@ -260,6 +260,14 @@ pub enum Step {
         stays: bool,
         fill: u32,
     },
+    /// One device of every mirror becomes a pool of its own, which is judged, and comes back. `cut`: power is lost
+    /// so many thousandths into that; 0: it is not. `manner` as for `Cut`.
+    Split {
+        cut: u16,
+        manner: u8,
+        seed: u32,
+        fill: u32,
+    },
     /// A top-level vdev begins to leave, or goes on; then so many groups, and it comes to its end (`end` 0
     /// or 1; 1: it is added again), is given up (2), or is left where it is.
     Evacuate {

@@ -231,6 +231,7 @@ impl Runner {
                 self.evacuate(*which, *groups, *end, *fill)
             }
             Step::Members { what, which, fill } => self.members(*what, *which, *fill),
+            Step::Split { cut, manner, seed, fill } => self.split(*cut, *manner, *seed, *fill),
             Step::Spared { which, stays, fill } => self.spared(*which, *stays, *fill),
             Step::Transfer { .. } => self.transfer(step),
             Step::Resume { which, cut, end } => self.resume(*which, *cut, *end),

@@ -61,7 +61,7 @@ impl Runner {
         }
     }
 
-    fn is_evacuating(&self) -> bool {
+    pub(crate) fn is_evacuating(&self) -> bool {
         let vdevs = self.live.vdevs();
         let mut tops = vdevs.topology().tops().iter();
         tops.any(is_leaving)

@@ -121,6 +121,7 @@ pub fn open(
         acl: settings.acl,
         snapshot_directory: settings.snapshot_directory,
         long_names: settings.long_names,
+        keeps_data: settings.keeps_data,
         read_only: true,
         write: None,
         mounted,
@@ -147,6 +148,7 @@ pub(crate) struct Settings {
     pub(crate) acl: AclType,
     pub(crate) snapshot_directory: SnapshotDirectory,
     pub(crate) long_names: bool,
+    pub(crate) keeps_data: bool,
 }
 
 impl<'a> DatasetProperties<'a> {
@@ -179,7 +181,13 @@ impl<'a> DatasetProperties<'a> {
             acl: acl_type(&self.text("acltype")?),
             snapshot_directory: snapshot_directory(&self.text("snapdir")?),
             long_names: self.text("longname")? == "on",
+            keeps_data: self.keeps_data()?,
         })
+    }
+
+    /// Property `primarycache` lets what files hold be kept in memory.
+    pub(crate) fn keeps_data(&self) -> Result<bool, Error> {
+        Ok(self.text("primarycache")? == "all")
     }
 }
 

@@ -4,6 +4,7 @@
 //! numbers; [`crate::tree::ROOT`] is accepted for the root and never given out.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use cenote_engine::object::ObjectSet;
 use cenote_format::ObjectId;
@@ -47,6 +48,8 @@ pub struct FilesystemOptions {
     pub snapshot_directory: SnapshotDirectory,
     /// Property `longname` is on: names may have 1023 bytes.
     pub long_names: bool,
+    /// What files hold may be kept in memory (`primarycache=all`).
+    pub keeps_data: bool,
     /// Nothing may be written: `access` refuses it.
     pub read_only: bool,
     /// How files are written; the object set must be live. None: nothing can be changed.
@@ -67,6 +70,7 @@ pub struct Filesystem {
     rules: Rules,
     snapshot_directory: SnapshotDirectory,
     long_names: bool,
+    keeps_data: AtomicBool,
     read_only: bool,
     writer: Option<FilesystemWriter>,
     space: Box<dyn Fn() -> Space + Send + Sync>,
@@ -102,6 +106,7 @@ impl Filesystem {
             rules,
             snapshot_directory,
             long_names: options.long_names,
+            keeps_data: AtomicBool::new(options.keeps_data),
             read_only: options.read_only || writer.is_none(),
             writer,
             space: options.space,
@@ -111,6 +116,11 @@ impl Filesystem {
     /// The files of the head.
     pub fn head(&self) -> &View {
         &self.head
+    }
+
+    /// Property `primarycache` is now `all` (true), or not. What the kernel keeps it keeps until the next mount.
+    pub fn set_keeps_data(&self, keeps: bool) {
+        self.keeps_data.store(keeps, Relaxed);
     }
 
     /// Snapshots can be made, removed and renamed as directories of `.zfs/snapshot` from now on, by `admin`.
@@ -330,7 +340,7 @@ impl Tree for Filesystem {
                 file.object.prefetch(ahead.start, ahead.end - ahead.start, &advice.position);
             }
             let pieces = View::read(file, offset, len)?;
-            if advice.streaming {
+            if advice.streaming || !self.keeps_data() {
                 // The caller keeps it (in the kernel's page cache); the buffers serve what comes
                 // next.
                 file.object.forget(offset, len as u64);
@@ -409,6 +419,10 @@ impl Tree for Filesystem {
 
     fn names_are_exact(&self) -> bool {
         self.head.naming().match_kind() == cenote_format::zap::MatchKind::Exact
+    }
+
+    fn keeps_data(&self) -> bool {
+        self.keeps_data.load(Relaxed)
     }
 
     fn is_writable(&self) -> bool {

@@ -60,6 +60,16 @@ pub fn write_properties(live: &LivePool, dataset: &Dataset) -> Result<WritePrope
     })
 }
 
+/// Whether what files of `dataset` hold may be kept in memory.
+///
+/// # Errors
+/// If the properties cannot be read.
+pub fn keeps_data(live: &LivePool, dataset: &Dataset) -> Result<bool> {
+    let catalog = live.pool().catalog();
+    let keys = live.pool().keys().as_ref();
+    Ok(DatasetProperties::new(&catalog, dataset, keys, live.capacity()).keeps_data()?)
+}
+
 /// The space of one dataset, of which changes of its files reserve a part.
 struct DatasetSpace {
     live: Arc<LivePool>,
@@ -170,6 +180,7 @@ pub fn open(live: &Arc<LivePool>, dataset: &Dataset, read_only: bool) -> Result<
             acl: settings.acl,
             snapshot_directory: settings.snapshot_directory,
             long_names: settings.long_names,
+            keeps_data: settings.keeps_data,
             read_only: write.is_none(),
             write,
             mounted,

@@ -272,6 +272,10 @@ pub trait Tree: Send + Sync + 'static {
     fn names_are_exact(&self) -> bool {
         true
     }
+    /// Whether what files hold may be kept in memory when it was read (`primarycache=all`).
+    fn keeps_data(&self) -> bool {
+        true
+    }
     /// Makes a node named `name` in `parent`, owned by `caller` (set-group-id directories give
     /// their group). EEXIST where the name exists.
     fn create(

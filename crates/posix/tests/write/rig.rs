@@ -88,6 +88,7 @@ impl Setup {
             acl: self.acl,
             snapshot_directory: SnapshotDirectory::Disabled,
             long_names: self.long_names,
+            keeps_data: true,
             read_only: false,
             write: Some(write),
             mounted: Timestamp::default(),

@@ -389,8 +389,11 @@ impl PoolChanges {
         for dataset in &concerned {
             let files = self.open.lock().get(&dataset.id).and_then(Weak::upgrade);
             let Some(files) = files else { continue };
-            match cenote_posix::live::write_properties(live, dataset) {
-                Ok(properties) => {
+            let written = cenote_posix::live::write_properties(live, dataset);
+            let keeps = cenote_posix::live::keeps_data(live, dataset);
+            match written.and_then(|properties| Ok((properties, keeps?))) {
+                Ok((properties, keeps)) => {
+                    files.set_keeps_data(keeps);
                     if let Some(writer) = files.writer() {
                         writer.set_properties(properties);
                     }

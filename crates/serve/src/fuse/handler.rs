@@ -402,14 +402,17 @@ impl Handler {
     }
 
     fn open(&self, flags: u32) -> Result<Body, Errno> {
-        if self.agreed(feature::NO_OPEN_SUPPORT) {
+        let keeps = self.tree.keeps_data();
+        if keeps && self.agreed(feature::NO_OPEN_SUPPORT) {
             return Ok(Body::Status(libc::ENOSYS));
         }
         let writes = (libc::O_WRONLY | libc::O_RDWR | libc::O_TRUNC).cast_unsigned();
         if flags & writes != 0 && self.refuses_changes() {
             return Ok(Body::Status(libc::EROFS));
         }
-        let open_flags = abi::FOPEN_KEEP_CACHE | abi::FOPEN_NOFLUSH;
+        // Without, the kernel forgets what the file holds whenever it is opened.
+        let kept = if keeps { abi::FOPEN_KEEP_CACHE } else { 0 };
+        let open_flags = kept | abi::FOPEN_NOFLUSH;
         Ok(reply::fixed(&abi::OpenOut { open_flags, ..abi::OpenOut::default() }))
     }
 
