@@ -100,7 +100,7 @@ impl Runner {
 
     /// Devices that were split off are taken in again; whether there were any.
     pub(crate) fn mirrors_again(&mut self, fill: u32) -> Verdict<bool> {
-        let mut came = false;
+        let (mut came, mut waits) = (false, false);
         while let Some(beside) = self.is_short() {
             let used = self.paths();
             let Some(free) = self.disks.leaves().into_iter().find(|path| !used.contains(path))
@@ -122,9 +122,15 @@ impl Runner {
                 answer.inspect_err(|error| why = error.to_string())
             };
             if !self.ordered(order)? {
-                return Err(format!("{free} was split off, and does not come back: {why}"));
+                if waits {
+                    return Err(format!("{free} was split off, and does not come back: {why}"));
+                }
+                // A resilver and a rebuild do not run at once.
+                waits = true;
+                self.made_whole()?;
+                continue;
             }
-            came = true;
+            (came, waits) = (true, false);
             self.touch(fill)?;
         }
         if came {

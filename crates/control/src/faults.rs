@@ -60,6 +60,19 @@ pub struct DeviceFault {
     pub range: Option<(u64, u64)>,
 }
 
+/// How reading a block of an object fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum BlockFault {
+    /// No device gives it.
+    Io,
+    /// Its bytes are not those that were written.
+    Checksum,
+    /// Its MAC does not fit.
+    Decrypt,
+    /// It cannot be decompressed.
+    Decompress,
+}
+
 /// A fault of what an object holds: reading it fails.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ObjectFault {
@@ -71,8 +84,8 @@ pub struct ObjectFault {
     pub level: u8,
     /// First block and the one behind the last; `None`: all.
     pub blocks: Option<(u64, u64)>,
-    /// The bytes are wrong, rather than out of reach.
-    pub is_checksum: bool,
+    /// How it fails.
+    pub kind: BlockFault,
     /// How often, of [`ALWAYS`] times.
     pub chance: u32,
 }

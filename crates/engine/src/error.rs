@@ -121,6 +121,7 @@ struct Inner {
     reason: String,
     advice: Option<String>,
     passing: bool,
+    forged: bool,
 }
 
 /// An engine failure. Cheap to move, cheap to clone.
@@ -131,7 +132,7 @@ impl Error {
     /// A failure of `kind` because of `reason`, at a place not known yet.
     pub fn new(kind: ErrorKind, reason: impl Into<String>) -> Self {
         let (place, reason) = (Place::default(), reason.into());
-        Self(Box::new(Inner { kind, place, reason, advice: None, passing: false }))
+        Self(Box::new(Inner { kind, place, reason, advice: None, passing: false, forged: false }))
     }
 
     /// Verified bytes that make no sense.
@@ -217,6 +218,18 @@ impl Error {
     #[must_use]
     pub fn passing(mut self, passing: bool) -> Self {
         self.0.passing = passing;
+        self
+    }
+
+    /// A MAC does not fit: whoever wrote the bytes did not have the key.
+    pub fn is_forged(&self) -> bool {
+        self.0.forged
+    }
+
+    /// The same, of bytes whose MAC does not fit.
+    #[must_use]
+    pub fn forged(mut self) -> Self {
+        self.0.forged = true;
         self
     }
 

@@ -94,6 +94,33 @@ fn devices_fail_lie_go_and_are_slow_as_asked() {
 }
 
 #[test]
+fn what_is_not_kept_in_memory_is_read_from_the_devices() {
+    let Some((bench, devices)) = Bench::mounting(2) else { return };
+    let [one, two] = &devices[..] else { panic!() };
+    bench.create(&["mirror", one, two]);
+    bench.cenote(&["zfs", "create", "-o", "primarycache=none", "tank/fs"]);
+    bench.cenote(&["zfs", "create", "-o", "primarycache=all", "tank/kept"]);
+    let data = super::noise(4 << 20, 9);
+    for set in ["fs", "kept"] {
+        std::fs::write(bench.at(&format!("mnt/tank/{set}/file")), &data).unwrap();
+    }
+    // Who gives the order has the newest group written: no byte of the file is only in memory.
+    bench.cenote(&["zinject", "-d", two, "-e", "io", "-T", "read", "tank"]);
+    let read = |set: &str| std::fs::read(bench.at(&format!("mnt/tank/{set}/file"))).unwrap();
+    assert!(read("kept") == data);
+    assert_eq!(bench.counters(two), [0, 0, 0]);
+    assert!(read("fs") == data);
+    let counters = bench.counters(two);
+    assert!(counters[0] > 0 && counters[2] == 0, "{counters:?}");
+    bench.cenote(&["zinject", "-c", "all"]);
+    bench.cenote(&["zpool", "clear", "tank"]);
+    bench.cenote(&["zfs", "set", "primarycache=all", "tank/fs"]);
+    assert!(read("fs") == data);
+    bench.cenote(&["zpool", "export", "tank"]);
+    bench.zdb();
+}
+
+#[test]
 fn a_delayed_device_holds_nobody_up() {
     let Some((bench, devices)) = Bench::mounting(2) else { return };
     let [one, two] = &devices[..] else { panic!() };
@@ -144,6 +171,16 @@ fn what_a_file_holds_cannot_be_read_as_asked() {
     let report = bench.event("ereport.fs.zfs.data");
     for line in ["zio_err = 0x34", "zio_level = 0x0", "zio_blkid = 0x1"] {
         assert!(report.contains(line), "{line} in\n{report}");
+    }
+    for (error, class) in
+        [("decrypt", "ereport.fs.zfs.authentication"), ("decompress", "ereport.fs.zfs.data")]
+    {
+        bench.cenote(&["zinject", "-c", "all"]);
+        bench.cenote(&["zpool", "export", "tank"]);
+        bench.import();
+        bench.cenote(&["zinject", "-t", "data", "-e", error, &path]);
+        assert!(std::fs::read(&file).is_err(), "{error}");
+        assert!(bench.event(class).contains("zio_level = 0x0"), "{error}");
     }
     // Nothing was written for it, and a scrub finds it well.
     bench.cenote(&["zinject", "-c", "all"]);

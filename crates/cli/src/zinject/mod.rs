@@ -36,7 +36,7 @@ const USAGE: &str = "usage:
 \t\tInject errors in the labels of a device.
 
 \tzinject -t <data|dnode> [-e errno] [-l level] [-r range] [-f frequency] path
-\t\tInject errors in what a file holds: io, checksum.
+\t\tInject errors in what a file holds: io, checksum, decrypt, decompress.
 
 \tzinject -b objset:object:level:start:end [-e errno] [-f frequency] pool
 \t\tInject errors in blocks of an object; numbers are hexadecimal.

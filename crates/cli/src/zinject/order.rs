@@ -3,7 +3,9 @@
 //! Invariant: what is asked is complete, or refused with what is wrong.
 
 use cenote_control::client::Client;
-use cenote_control::faults::{ALWAYS, DeviceFault, FaultAt, FaultKind, FaultOrder, ObjectFault};
+use cenote_control::faults::{
+    ALWAYS, BlockFault, DeviceFault, FaultAt, FaultKind, FaultOrder, ObjectFault,
+};
 use cenote_control::report::{PoolReport, VdevReport};
 use cenote_control::text::vdev_name;
 
@@ -43,7 +45,7 @@ pub fn of(client: &Client, parsed: &Parsed) -> Result<(String, Vec<FaultOrder>),
     match (parsed.argument('d'), parsed.argument('b'), parsed.argument('t')) {
         (Some(device), None, None) => of_device(client, parsed, device, operand, chance),
         (None, Some(blocks), None) => {
-            let fault = of_blocks(blocks, is_checksum(parsed)?, chance)?;
+            let fault = of_blocks(blocks, kind_of(parsed)?, chance)?;
             Ok((operand.clone(), vec![FaultOrder::Object(fault)]))
         }
         (None, None, Some(kind)) => of_file(parsed, kind, operand, chance),
@@ -135,12 +137,14 @@ fn size_of(report: &PoolReport, device: &str) -> Option<u64> {
     find(&report.root, device).map(|node| node.physical_size)
 }
 
-/// Whether bytes are to be wrong, rather than out of reach.
-fn is_checksum(parsed: &Parsed) -> Result<bool, Refusal> {
+/// How blocks are to fail.
+fn kind_of(parsed: &Parsed) -> Result<BlockFault, Refusal> {
     match parsed.argument('e').unwrap_or("io") {
-        "io" => Ok(false),
-        "checksum" => Ok(true),
-        error @ ("decompress" | "decrypt" | "corrupt" | "nxio" | "dtl" | "noop") => {
+        "io" => Ok(BlockFault::Io),
+        "checksum" => Ok(BlockFault::Checksum),
+        "decrypt" => Ok(BlockFault::Decrypt),
+        "decompress" => Ok(BlockFault::Decompress),
+        error @ ("corrupt" | "nxio" | "dtl" | "noop") => {
             Err(Refusal::Failed(format!("zinject: -e {error} of objects is not supported yet")))
         }
         error => usage(format!("invalid error type '{error}'")),
@@ -175,9 +179,9 @@ fn of_file(
         "dnode" => (0, Some((object / 32, object / 32 + 1))),
         _ => (object, blocks),
     };
-    let is_checksum = is_checksum(parsed)?;
+    let fails = kind_of(parsed)?;
     let pool = dataset.split('/').next().unwrap_or_default().to_owned();
-    let fault = ObjectFault { dataset, object, level, blocks, is_checksum, chance };
+    let fault = ObjectFault { dataset, object, level, blocks, kind: fails, chance };
     Ok((pool, vec![FaultOrder::Object(fault)]))
 }
 
@@ -197,7 +201,7 @@ fn range_of(text: &str, block_size: u64) -> Result<(u64, u64), Refusal> {
 }
 
 /// `objset:object:level:start[:end]`, hexadecimal.
-fn of_blocks(text: &str, is_checksum: bool, chance: u32) -> Result<ObjectFault, Refusal> {
+fn of_blocks(text: &str, kind: BlockFault, chance: u32) -> Result<ObjectFault, Refusal> {
     let numbers: Option<Vec<u64>> =
         text.split(':').map(|part| u64::from_str_radix(part, 16).ok()).collect();
     let odd =
@@ -215,7 +219,7 @@ fn of_blocks(text: &str, is_checksum: bool, chance: u32) -> Result<ObjectFault, 
         object: *object,
         level,
         blocks: Some((start, end)),
-        is_checksum,
+        kind,
         chance,
     })
 }
@@ -226,12 +230,13 @@ mod tests {
 
     #[test]
     fn numbers_are_read() {
-        let fault = of_blocks("36:a:0:10:1f", true, 5).ok().unwrap();
+        let fault = of_blocks("36:a:0:10:1f", BlockFault::Checksum, 5).ok().unwrap();
         assert_eq!(
             (fault.dataset.as_str(), fault.object, fault.blocks),
             ("54", 10, Some((16, 31)))
         );
-        assert!(of_blocks("1:2", true, 5).is_err() && of_blocks("x:1:0:0", true, 5).is_err());
+        let is_odd = |text: &str| of_blocks(text, BlockFault::Io, 5).is_err();
+        assert!(is_odd("1:2") && is_odd("x:1:0:0"));
         assert_eq!(range_of("0,131073", 131_072).ok(), Some((0, 2)));
         assert_eq!(range_of("131072", 131_072).ok(), Some((1, 2)));
         assert!(range_of("9,3", 512).is_err());

@@ -101,12 +101,13 @@ impl DatasetKeys {
 }
 
 fn refused(error: CipherError) -> Error {
-    Error::new(ErrorKind::Checksum, format!("encrypted block does not open: {error}"))
+    Error::new(ErrorKind::Checksum, format!("encrypted block does not open: {error}")).forged()
 }
 
 fn changed(what: &str) -> Error {
     let reason = format!("authentication failed: {what} does not match its MAC");
     Error::new(ErrorKind::Checksum, reason)
+        .forged()
         .with_advice("its checksum is right: it was written by somebody without the key")
 }
 

@@ -45,6 +45,9 @@ impl Fault {
             ("zio_level", Value::Int64(level.into())),
             ("zio_blkid", Value::from(block)),
         ];
+        if error.is_forged() {
+            events.report("authentication", None, members.clone());
+        }
         events.report("data", None, members);
     }
 }

@@ -12,6 +12,19 @@ use parking_lot::Mutex;
 use crate::vdev::ALWAYS;
 use crate::{Error, ErrorKind};
 
+/// How reading a block fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BlockFault {
+    /// No device gives it.
+    Io,
+    /// Its bytes are not those that were written.
+    Checksum,
+    /// Its MAC does not fit.
+    Decrypt,
+    /// It cannot be decompressed.
+    Decompress,
+}
+
 /// What is to fail.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjectFault {
@@ -23,8 +36,8 @@ pub struct ObjectFault {
     pub level: u8,
     /// The first block, and the one behind the last; all if there is none.
     pub blocks: Option<(u64, u64)>,
-    /// The bytes are wrong, rather than out of reach.
-    pub is_checksum: bool,
+    /// How it fails.
+    pub kind: BlockFault,
     /// How often, of [`ALWAYS`] times.
     pub chance: u32,
 }
@@ -98,9 +111,13 @@ impl FaultyBlocks {
             return None;
         }
         fault.happened = fault.happened.saturating_add(1);
-        Some(match fault.fault.is_checksum {
-            true => Error::new(ErrorKind::Checksum, "no copy is intact, on purpose"),
-            false => Error::new(ErrorKind::Io, "cannot be read, on purpose"),
-        })
+        let (kind, reason) = match fault.fault.kind {
+            BlockFault::Io => (ErrorKind::Io, "cannot be read, on purpose"),
+            BlockFault::Checksum => (ErrorKind::Checksum, "no copy is intact, on purpose"),
+            BlockFault::Decrypt => (ErrorKind::Checksum, "authentication failed, on purpose"),
+            BlockFault::Decompress => (ErrorKind::Checksum, "cannot be expanded, on purpose"),
+        };
+        let error = Error::new(kind, reason);
+        Some(if fault.fault.kind == BlockFault::Decrypt { error.forged() } else { error })
     }
 }

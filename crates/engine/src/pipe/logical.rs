@@ -73,7 +73,7 @@ fn logical_size(bp: &BlockPointer) -> Result<usize> {
 fn open(bp: &BlockPointer, raw: Bytes, context: &ReadContext) -> Result<Bytes> {
     if context.decryptor.is_some() && !bp.is_crypt() {
         let reason = "authentication failed: a block without a MAC in an encrypted dataset";
-        return Err(Error::new(ErrorKind::Checksum, reason));
+        return Err(Error::new(ErrorKind::Checksum, reason).forged());
     }
     if bp.is_encrypted() {
         let Some(decryptor) = &context.decryptor else {

@@ -38,7 +38,7 @@ use crate::{Error, ErrorKind, Result};
 
 pub use dedup::{DedupTables, Known};
 pub use faults::{Fault, Faults};
-pub use faulty::{FaultyBlocks, InjectedObject, ObjectFault};
+pub use faulty::{BlockFault, FaultyBlocks, InjectedObject, ObjectFault};
 pub use policy::{
     BlockKind, Compression, DEDUP_OFF, Dedup, ObjsetPolicy, RedundantMetadata, WriteFeatures,
     WritePolicy, checksum_from_property, copies_for, dedup_checksum,

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use cenote_control::faults::{
-    DeviceFault, FaultAt, FaultKind, FaultOrder, FaultReport, ObjectFault,
+    BlockFault, DeviceFault, FaultAt, FaultKind, FaultOrder, FaultReport, ObjectFault,
 };
 use cenote_engine::pool::Pool;
 use cenote_engine::{pipe, vdev};
@@ -33,7 +33,12 @@ pub fn reports(pool: &Pool) -> Vec<FaultReport> {
             object: one.fault.object,
             level: one.fault.level,
             blocks: one.fault.blocks,
-            is_checksum: one.fault.is_checksum,
+            kind: match one.fault.kind {
+                pipe::BlockFault::Io => BlockFault::Io,
+                pipe::BlockFault::Checksum => BlockFault::Checksum,
+                pipe::BlockFault::Decrypt => BlockFault::Decrypt,
+                pipe::BlockFault::Decompress => BlockFault::Decompress,
+            },
             chance: one.fault.chance,
         };
         let order = FaultOrder::Object(fault);
@@ -50,7 +55,12 @@ pub fn of_object(fault: &ObjectFault, objset: u64) -> pipe::ObjectFault {
         object: fault.object,
         level: fault.level,
         blocks: fault.blocks,
-        is_checksum: fault.is_checksum,
+        kind: match fault.kind {
+            BlockFault::Io => pipe::BlockFault::Io,
+            BlockFault::Checksum => pipe::BlockFault::Checksum,
+            BlockFault::Decrypt => pipe::BlockFault::Decrypt,
+            BlockFault::Decompress => pipe::BlockFault::Decompress,
+        },
         chance: fault.chance.min(vdev::ALWAYS),
     }
 }

@@ -2,7 +2,9 @@
 //!
 //! Invariant: what cannot be read counts as never begun; it is for looking only.
 
-use cenote_control::report::{PoolReport, RebuildReport, ScanFunction, ScanState, VdevReport};
+use cenote_control::report::{
+    PoolReport, RebuildReport, ScanFunction, ScanState, VdevReason, VdevReport, VdevState,
+};
 use cenote_engine::pool::Pool;
 use cenote_engine::pool::group::RebuildProgress;
 use cenote_engine::zap::Zap;
@@ -75,10 +77,20 @@ pub fn add(out: &mut PoolReport, progress: &[RebuildProgress]) {
     let rebuilds: Vec<u64> =
         out.rebuilds.iter().filter(|one| is_active(one.state)).map(|one| one.vdev).collect();
     for (id, top) in (0..).zip(&mut out.root.children) {
-        if !scans && !rebuilds.contains(&id) {
-            rests(top);
+        match scans || rebuilds.contains(&id) {
+            true => is_served(top),
+            false => rests(top),
         }
     }
+}
+
+/// A device that gets what it lacks is called ONLINE, as OpenZFS does; those above it are not until it has all.
+fn is_served(vdev: &mut VdevReport) {
+    let lacks_only = vdev.state == VdevState::Degraded && vdev.reason == VdevReason::None;
+    if vdev.is_leaf() && vdev.resilvering && lacks_only {
+        vdev.state = VdevState::Online;
+    }
+    vdev.children.iter_mut().for_each(is_served);
 }
 
 /// Nothing of a vdev is resilvered now.

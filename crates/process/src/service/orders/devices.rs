@@ -114,6 +114,10 @@ impl Order for Clear<'_> {
         format!("cannot clear errors for {}", self.0.unwrap_or(pool))
     }
 
+    fn words(&self, error: &Error) -> Option<String> {
+        (error.kind() == ErrorKind::ReadOnly).then(|| "pool is read-only".to_owned())
+    }
+
     fn is_urgent(&self) -> bool {
         true
     }
@@ -121,6 +125,13 @@ impl Order for Clear<'_> {
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
         let vdevs = doing.pool.vdevs();
         let guid = self.0.map(|device| doing.device(device)).transpose()?;
+        // Errors of a pool that is only read stay.
+        doing.service.changes.live().map_err(|error| doing.refused(&error))?;
+        let aside = guid.and_then(|guid| doing.aside(guid));
+        if aside.is_some_and(|class| class != VdevClass::Cache) {
+            let words = "device is reserved as a hot spare";
+            return Err(doing.refuse(FailureKind::Busy, words));
+        }
         let before = vdevs.status();
         // What is forgiven is not found too bad again while that is written down.
         vdevs.clear(guid);
@@ -132,9 +143,12 @@ impl Order for Clear<'_> {
         vdevs.events().forget_told();
         if let Some(root) = before {
             let node = guid.map_or(Some(&root), |guid| root.find(guid));
-            // OpenZFS tells of it where something was wrong.
-            if let Some(node) = node.filter(|node| node.condition.state != VdevState::Online) {
-                vdevs.events().system("vdev_clear", vdevs.named_in_event(node.config.guid));
+            // OpenZFS tells of it where something was wrong; elsewhere, that it wrote the configuration.
+            match node.filter(|node| node.condition.state != VdevState::Online) {
+                Some(node) => {
+                    vdevs.events().system("vdev_clear", vdevs.named_in_event(node.config.guid));
+                }
+                None => vdevs.events().system("config_sync", Vec::new()),
             }
         }
         doing.pool.io().pipe.faults().forget_passing();

@@ -1,12 +1,17 @@
 //! `zinject`: faults on purpose, and that they happen no more.
 //!
-//! Invariant: nothing is written for it, and it waits for nothing: faults can be taken back while devices fail.
+//! Invariant: faults can be taken back while devices fail, for that waits for nothing.
 
-use cenote_control::faults::FaultOrder;
+use std::time::Duration;
+
+use cenote_control::faults::{FaultAt, FaultOrder};
 use cenote_control::protocol::{Failure, FailureKind};
 
 use super::{Doing, Order, Warnings};
 use crate::service::faults;
+
+/// Longest wait for what was written before a fault of reads.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 pub(super) struct Inject<'a>(pub(super) &'a FaultOrder);
 
@@ -31,6 +36,13 @@ impl Order for Inject<'_> {
         match self.0 {
             FaultOrder::Device(fault) => {
                 let leaf = doing.device(&fault.device)?;
+                if matches!(fault.at, FaultAt::Read | FaultAt::Any) {
+                    // Who reads what was just written is to meet the fault, not memory.
+                    if let Ok(live) = doing.service.changes.live() {
+                        let open = live.gate().figures().open;
+                        let _ = live.gate().wait_synced_unless_suspended(open, PATIENCE);
+                    }
+                }
                 let id = doing.pool.vdevs().inject(leaf, faults::of_device(fault));
                 let id = id.ok_or_else(|| {
                     let reason = format!("'{}' is no device of its own", fault.device);
