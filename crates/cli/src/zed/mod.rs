@@ -13,6 +13,7 @@ mod zedlets;
 
 use std::fs::File;
 use std::io::Write;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
@@ -20,7 +21,7 @@ use std::time::{Duration, Instant};
 use cenote_control::client::Client;
 use cenote_control::following::{Heard, follow};
 use cenote_control::{run_directory, terminal};
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, OFlags, flock};
 
 use crate::getopt::{Parsed, Spec};
 use channels::Channels;
@@ -130,6 +131,8 @@ fn in_background(parsed: &Parsed, arguments: &[String]) -> Result<(), String> {
 struct Daemon {
     /// Its lock tells others that this one runs.
     _claim: File,
+    /// What scripts inherit.
+    _third: Option<OwnedFd>,
     zedlets: Zedlets,
     channels: Channels,
     schedule: Schedule,
@@ -140,6 +143,8 @@ struct Daemon {
 
 impl Daemon {
     fn new(parsed: &Parsed) -> Result<Self, String> {
+        // OpenZFS's daemon hands its scripts /dev/zfs as number 3, where events come from. Here they find nothing there.
+        let third = rustix::fs::open("/dev/null", OFlags::RDONLY, rustix::fs::Mode::empty());
         if parsed.has('B') {
             // It fails only if there is a session of its own already.
             let _ = rustix::process::setsid();
@@ -168,6 +173,7 @@ impl Daemon {
         })?;
         Ok(Self {
             _claim: claim,
+            _third: third.ok(),
             zedlets,
             channels: Channels::start(&settings),
             schedule: Schedule::default(),

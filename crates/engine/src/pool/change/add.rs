@@ -325,6 +325,10 @@ impl LivePool {
                 object.id()
             }
         };
-        write_packed(change, id, &list)
+        write_packed(change, id, &list)?;
+        // No label of the pool names them: nobody else would tell.
+        self.tell("vdev_add", Vec::new());
+        self.tell("config_sync", Vec::new());
+        Ok(())
     }
 }
