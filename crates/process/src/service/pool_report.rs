@@ -170,9 +170,13 @@ impl PoolFacts {
                 vdev.fragmentation = Some(0);
             }
         }
-        // a pool that was made here has no candidate to find its devices in
+        // One that was there when the pool was opened, was made with it, or came since keeps its name when it is lost.
         let is_lost = vdev.state == VdevState::CannotOpen && vdev.kind != "dspare";
-        vdev.not_present |= found.is_none() && is_lost && vdev.path.is_some() && vdev.is_leaf();
+        let was_missing = found.is_none()
+            && pool
+                .candidate()
+                .is_some_and(|candidate| candidate.tree.walk().any(|node| node.guid == guid));
+        vdev.not_present |= was_missing && is_lost && vdev.path.is_some() && vdev.is_leaf();
         vdev.children.iter_mut().for_each(|child| self.set_sizes(child, pool, open));
     }
 }
