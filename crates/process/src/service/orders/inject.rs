@@ -36,12 +36,9 @@ impl Order for Inject<'_> {
         match self.0 {
             FaultOrder::Device(fault) => {
                 let leaf = doing.device(&fault.device)?;
+                // Who reads what was just written is to meet the fault, not memory.
                 if matches!(fault.at, FaultAt::Read | FaultAt::Any) {
-                    // Who reads what was just written is to meet the fault, not memory.
-                    if let Ok(live) = doing.service.changes.live() {
-                        let open = live.gate().figures().open;
-                        let _ = live.gate().wait_synced_unless_suspended(open, PATIENCE);
-                    }
+                    doing.has_all_written();
                 }
                 let id = doing.pool.vdevs().inject(leaf, faults::of_device(fault));
                 let id = id.ok_or_else(|| {
@@ -51,6 +48,8 @@ impl Order for Inject<'_> {
                 tracing::warn!(id, leaf = leaf.0, ?fault, "a fault on purpose");
             }
             FaultOrder::Object(fault) => {
+                // What was just made has no blocks yet.
+                doing.has_all_written();
                 let objset = match fault.dataset.parse() {
                     Ok(number) => number,
                     Err(_) => {
@@ -67,6 +66,16 @@ impl Order for Inject<'_> {
             }
         }
         Ok(Vec::new())
+    }
+}
+
+impl Doing<'_> {
+    /// Has the newest group written, if that is soon done.
+    fn has_all_written(&self) {
+        if let Ok(live) = self.service.changes.live() {
+            let open = live.gate().figures().open;
+            let _ = live.gate().wait_synced_unless_suspended(open, PATIENCE);
+        }
     }
 }
 
