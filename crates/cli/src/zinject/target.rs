@@ -40,5 +40,9 @@ pub fn of_path(path: &str) -> Result<Target, String> {
     let dataset = best.map(|(source, _)| source.replace("\\040", " "));
     let dataset = dataset.filter(|name| !name.is_empty());
     let dataset = dataset.ok_or_else(|| format!("'{path}' is in no pool"))?;
+    // What was just written may be with the kernel still. One that cannot be opened has what it has.
+    if facts.is_file() {
+        let _ = std::fs::File::open(&full).and_then(|file| file.sync_all());
+    }
     Ok(Target { dataset, object: facts.ino(), block_size: facts.blksize() })
 }
