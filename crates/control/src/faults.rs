@@ -86,6 +86,8 @@ pub struct ObjectFault {
     pub blocks: Option<(u64, u64)>,
     /// How it fails.
     pub kind: BlockFault,
+    /// The copies that fail, as bits by the order of their addresses; 0: whatever copies there are.
+    pub copies: u8,
     /// How often, of [`ALWAYS`] times.
     pub chance: u32,
 }

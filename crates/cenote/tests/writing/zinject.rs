@@ -121,6 +121,39 @@ fn what_is_not_kept_in_memory_is_read_from_the_devices() {
 }
 
 #[test]
+fn copies_that_fail_are_made_of_those_that_do_not() {
+    let Some((bench, devices)) = Bench::mounting(1) else { return };
+    bench.create(&[&devices[0]]);
+    bench.cenote(&["zfs", "create", "-o", "copies=3", "-o", "primarycache=none", "tank/fs"]);
+    let (file, data) = (bench.at("mnt/tank/fs/file"), super::noise(1 << 20, 9));
+    std::fs::write(&file, &data).unwrap();
+    let path = file.display().to_string();
+    bench.cenote(&["zinject", "-t", "data", "-C", "0,1", "-e", "io", &path]);
+    assert!(bench.cenote(&["zinject"]).contains("  0x03  all\n"));
+    assert!(std::fs::read(&file).unwrap() == data);
+    let scrubbed = || {
+        bench.cenote(&["zpool", "scrub", "-w", "tank"]);
+        bench.cenote(&["zpool", "status", "tank"])
+    };
+    let status = scrubbed();
+    assert!(status.contains("repaired 2M in") && status.contains("with 0 errors"), "{status}");
+    bench.cenote(&["zinject", "-c", "all"]);
+    bench.cenote(&["zinject", "-t", "data", "-C", "0,1,2", &path]);
+    assert!(std::fs::read(&file).is_err());
+    bench.cenote(&["zinject", "-c", "all"]);
+    assert!(std::fs::read(&file).unwrap() == data);
+    let status = scrubbed();
+    assert!(
+        status.contains("repaired 0B in") && status.contains("No known data errors"),
+        "{status}"
+    );
+    let said = bench.refused(&["zinject", "-t", "data", "-C", "7", &path]);
+    assert!(said.starts_with("-C 7: is to be a list of numbers from 0 to 2\n"), "{said}");
+    bench.cenote(&["zpool", "export", "tank"]);
+    bench.zdb();
+}
+
+#[test]
 fn a_delayed_device_holds_nobody_up() {
     let Some((bench, devices)) = Bench::mounting(2) else { return };
     let [one, two] = &devices[..] else { panic!() };

@@ -35,8 +35,9 @@ const USAGE: &str = "usage:
 \tzinject -d device [-e errno] -L <nvlist|pad1|pad2|uber> pool
 \t\tInject errors in the labels of a device.
 
-\tzinject -t <data|dnode> [-e errno] [-l level] [-r range] [-f frequency] path
-\t\tInject errors in what a file holds: io, checksum, decrypt, decompress.
+\tzinject -t <data|dnode> [-e errno] [-l level] [-r range] [-C copies] [-f frequency] path
+\t\tInject errors in what a file holds: io, checksum, decrypt, decompress;
+\t\tin some of its copies only, numbered from 0: -C 0,1.
 
 \tzinject -b objset:object:level:start:end [-e errno] [-f frequency] pool
 \t\tInject errors in blocks of an object; numbers are hexadecimal.
@@ -66,7 +67,6 @@ pub fn run(arguments: &[String]) -> ExitCode {
         ('I', "ignoring flushes"),
         ('p', "panics"),
         ('P', "delays of imports"),
-        ('C', "choosing copies"),
     ] {
         if parsed.has(letter) {
             terminal::complain(&format!("zinject: {what} (-{letter}) is not supported yet"));
@@ -179,8 +179,8 @@ fn list(client: &Client) -> ExitCode {
                         Some((start, end)) => format!("[{start}, {end}]"),
                     };
                     objects.push_str(&format!(
-                        "{id:>3}  {pool:<15}  {:<6}  {:<6}  {:<8}  {:<3}  0x00  {range}\n",
-                        own.dataset, own.object, "-", own.level
+                        "{id:>3}  {pool:<15}  {:<6}  {:<6}  {:<8}  {:<3}  0x{:02x}  {range}\n",
+                        own.dataset, own.object, "-", own.level, own.copies
                     ));
                 }
             }

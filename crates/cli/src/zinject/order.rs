@@ -46,6 +46,7 @@ pub fn of(client: &Client, parsed: &Parsed) -> Result<(String, Vec<FaultOrder>),
         (Some(device), None, None) => of_device(client, parsed, device, operand, chance),
         (None, Some(blocks), None) => {
             let fault = of_blocks(blocks, kind_of(parsed)?, chance)?;
+            let fault = ObjectFault { copies: copies_of(parsed)?, ..fault };
             Ok((operand.clone(), vec![FaultOrder::Object(fault)]))
         }
         (None, None, Some(kind)) => of_file(parsed, kind, operand, chance),
@@ -151,6 +152,19 @@ fn kind_of(parsed: &Parsed) -> Result<BlockFault, Refusal> {
     }
 }
 
+/// `-C 0,1`: the copies that are to fail, as bits.
+fn copies_of(parsed: &Parsed) -> Result<u8, Refusal> {
+    let Some(text) = parsed.argument('C') else { return Ok(0) };
+    let mut copies = 0;
+    for number in text.split(',') {
+        match number.trim().parse::<u8>() {
+            Ok(number @ 0..=2) => copies |= 1 << number,
+            _ => return usage(format!("-C {text}: is to be a list of numbers from 0 to 2")),
+        }
+    }
+    Ok(copies)
+}
+
 fn of_file(
     parsed: &Parsed,
     kind: &str,
@@ -181,7 +195,15 @@ fn of_file(
     };
     let fails = kind_of(parsed)?;
     let pool = dataset.split('/').next().unwrap_or_default().to_owned();
-    let fault = ObjectFault { dataset, object, level, blocks, kind: fails, chance };
+    let fault = ObjectFault {
+        dataset,
+        object,
+        level,
+        blocks,
+        kind: fails,
+        copies: copies_of(parsed)?,
+        chance,
+    };
     Ok((pool, vec![FaultOrder::Object(fault)]))
 }
 
@@ -220,6 +242,7 @@ fn of_blocks(text: &str, kind: BlockFault, chance: u32) -> Result<ObjectFault, R
         level,
         blocks: Some((start, end)),
         kind,
+        copies: 0,
         chance,
     })
 }

@@ -38,6 +38,8 @@ pub struct ObjectFault {
     pub blocks: Option<(u64, u64)>,
     /// How it fails.
     pub kind: BlockFault,
+    /// The copies that fail, as bits by the order of their addresses; 0: whatever copies there are.
+    pub copies: u8,
     /// How often, of [`ALWAYS`] times.
     pub chance: u32,
 }
@@ -94,15 +96,33 @@ impl FaultyBlocks {
         before - all.faults.len()
     }
 
-    /// Why this block cannot be read now.
+    /// Why this block cannot be read now, from wherever.
     pub(super) fn failure(&self, bp: &BlockPointer) -> Option<Error> {
+        self.happens(bp, |copies| copies == 0)
+    }
+
+    /// Why its copy of that number cannot be read now.
+    pub(super) fn failure_of_copy(&self, bp: &BlockPointer, number: usize) -> Option<Error> {
+        self.happens(bp, |copies| number < 8 && copies >> number & 1 == 1)
+    }
+
+    /// Whether some copies of this block fail, and others do not.
+    pub(super) fn has_of_copies(&self, bp: &BlockPointer) -> bool {
+        let Some(dva) = bp.first_dva().filter(|_| self.any.load(Relaxed)) else { return false };
+        let all = self.all.lock();
+        let id = all.places.get(&(dva.vdev, dva.offset));
+        all.faults.iter().any(|fault| Some(&fault.id) == id && fault.fault.copies != 0)
+    }
+
+    fn happens(&self, bp: &BlockPointer, concerns: impl Fn(u8) -> bool) -> Option<Error> {
         if !self.any.load(Relaxed) {
             return None;
         }
         let dva = bp.first_dva()?;
         let mut all = self.all.lock();
         let id = *all.places.get(&(dva.vdev, dva.offset))?;
-        let fault = all.faults.iter_mut().find(|fault| fault.id == id)?;
+        let is_it = |fault: &&mut InjectedObject| fault.id == id && concerns(fault.fault.copies);
+        let fault = all.faults.iter_mut().find(is_it)?;
         // A number that follows from how often somebody asked (splitmix64).
         let mut z = self.asked.fetch_add(0x9e37_79b9_7f4a_7c15, Relaxed);
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -53,6 +53,7 @@ impl Pipe {
         let mut results = Vec::with_capacity(bps.len());
         for (bp, asked) in bps.iter().zip(asked) {
             let first = if asked { answers.next() } else { None };
+            let first = first.filter(|_| !self.faulty().has_of_copies(bp));
             results.push(match (first, self.faulty().failure(bp)) {
                 (_, Some(failure)) => Err(failure),
                 (Some(Ok(data)), None) if self.verify(bp, &data) => Ok(data),
@@ -78,7 +79,11 @@ impl Pipe {
     /// Stored bytes of a block that is no gang, from any of its addresses.
     fn read_copies(&self, bp: &BlockPointer) -> Result<Bytes> {
         let mut failure = None;
-        for dva in bp.dvas() {
+        for (number, dva) in bp.dvas().enumerate() {
+            if let Some(other) = self.faulty().failure_of_copy(bp, number) {
+                failure = Some(worse(failure, other));
+                continue;
+            }
             let read = block_read(bp, dva);
             match self.vdevs().read_recover(&read, &mut |data| self.verify(bp, data)) {
                 Ok(recovered) => {

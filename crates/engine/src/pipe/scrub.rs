@@ -50,8 +50,13 @@ impl Pipe {
             return Err(failure);
         }
         let (mut right, mut wrong, mut failure) = (None, Vec::new(), None);
-        for dva in bp.dvas().filter(|dva| wanted(bp, *dva)) {
+        for (number, dva) in bp.dvas().enumerate().filter(|(_, dva)| wanted(bp, *dva)) {
             let read = piece.read(bp, dva);
+            if let Some(other) = self.faulty().failure_of_copy(bp, number) {
+                wrong.push(read);
+                failure = Some(other);
+                continue;
+            }
             let examine = || {
                 let vdevs = self.vdevs();
                 let mut verify = |data: &[u8]| piece.verifies(self, bp, data);

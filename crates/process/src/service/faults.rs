@@ -39,6 +39,7 @@ pub fn reports(pool: &Pool) -> Vec<FaultReport> {
                 pipe::BlockFault::Decrypt => BlockFault::Decrypt,
                 pipe::BlockFault::Decompress => BlockFault::Decompress,
             },
+            copies: one.fault.copies,
             chance: one.fault.chance,
         };
         let order = FaultOrder::Object(fault);
@@ -61,6 +62,7 @@ pub fn of_object(fault: &ObjectFault, objset: u64) -> pipe::ObjectFault {
             BlockFault::Decrypt => pipe::BlockFault::Decrypt,
             BlockFault::Decompress => pipe::BlockFault::Decompress,
         },
+        copies: fault.copies,
         chance: fault.chance.min(vdev::ALWAYS),
     }
 }
