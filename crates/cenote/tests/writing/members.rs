@@ -297,7 +297,7 @@ fn a_disk_that_comes_late_is_taken() {
         if !order.is_empty() {
             bench.cenote(order);
         }
-        bench.shows(|status| state(status, two) == "ONLINE" && state(status, one) == "ONLINE");
+        bench.shows(|status| state(status, "tank") == "ONLINE" && state(status, two) == "ONLINE");
         bench.cenote(&["zpool", "scrub", "-w", "tank"]);
         assert!(bench.status().contains("repaired 0B"), "{}", bench.status());
         bench.cenote(&["zpool", "export", "tank"]);

@@ -224,8 +224,8 @@ fn a_lone_log_device_rests_and_comes_back() {
     assert!(std::fs::read(bench.at("mnt/tank/meanwhile")).unwrap() == noise(50_000, 1));
     assert_eq!(state(&bench.status(), &d[1]), "OFFLINE");
     bench.cenote(&["zpool", "online", "tank", &d[1]]);
-    let status = bench.shows(|status| state(status, &d[1]) == "ONLINE");
-    assert_eq!(state(&status, "tank"), "ONLINE", "{status}");
+    let status = bench.shows(|status| state(status, "tank") == "ONLINE");
+    assert_eq!(state(&status, &d[1]), "ONLINE", "{status}");
     write("after");
     bench.kill();
     bench.import();
