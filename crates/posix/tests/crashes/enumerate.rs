@@ -143,10 +143,12 @@ impl Enumeration<'_> {
 
 /// Opens what a cut before event `order` left, and compares it with the story.
 fn judge(left: &Disks, story: &Story, order: u64, place: &str, export: bool) {
-    {
+    let place = {
         let seen = left.open_to_look(place);
         census(&seen, place);
-    }
+        let found = seen.uberblock();
+        &format!("{place} (group {}, {:?})", found.txg, found.reflow)
+    };
     let live = left.open(place);
     Cut { story, order, place }.judge(left, &live);
     let end = Instant::now() + Duration::from_secs(60);

@@ -212,13 +212,31 @@ fn check_content(
     let differs = |other: &[u8]| bytes.iter().zip(other).position(|(one, other)| one != other);
     panic!(
         "{place}: {} bytes as in none of states {least} ({} bytes, differs at {:?}) to {most} ({} \
-         bytes, differs at {:?})",
+         bytes, differs at {:?}): {}",
         bytes.len(),
         first.len(),
         differs(first),
         last.len(),
-        differs(last)
+        differs(last),
+        ages(bytes, content, most)
     );
+}
+
+/// Of which states pieces of `bytes` are: the newest each, no newer than a little after `most`.
+fn ages(bytes: &[u8], content: &Sequence<Content>, most: usize) -> String {
+    const PIECE: usize = 512;
+    let newest = (most + 3).min(content.last());
+    let mut runs: Vec<(usize, Option<usize>)> = Vec::new();
+    for (number, piece) in bytes.chunks(PIECE).enumerate() {
+        let at = number * PIECE;
+        let is_of =
+            |state: &usize| content.state(*state).bytes.get(at..at + piece.len()) == Some(piece);
+        let age = (0..=newest).rev().find(is_of);
+        if runs.last().is_none_or(|(_, last)| *last != age) {
+            runs.push((at, age));
+        }
+    }
+    format!("from each byte on of state: {runs:?}")
 }
 
 /// Whether `bytes` are what was there with a beginning of what was being written.
