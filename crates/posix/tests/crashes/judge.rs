@@ -65,6 +65,8 @@ impl Cut<'_> {
         let mut open = Vec::new();
         for (name, set) in self.story.sets.iter().filter(there) {
             let files = files_of(live, name, place);
+            let unreplayed = live.unreplayed();
+            assert!(unreplayed.is_empty(), "{place}: {name}: its log is kept: {unreplayed:?}");
             self.files(&files, name, set);
             open.push(files);
         }
