@@ -53,6 +53,14 @@ impl Moving<'_> {
     pub fn came_to(&self, word: u64) {
         self.expansion.set(Reflow::from_word(word));
     }
+
+    /// Waits until nobody reads by a place that was left.
+    ///
+    /// # Errors
+    /// [`VdevError::Unfit`] if somebody does so for longer than `patience`.
+    pub fn wait_for_readers(&self, patience: Duration) -> Result<(), VdevError> {
+        self.expansion.wait_until_settled(patience)
+    }
 }
 
 /// The vdev of `topology` that is being expanded.
@@ -105,6 +113,11 @@ impl Expansion {
     /// # Errors
     /// [`VdevError::Unfit`] if somebody still reads by a place that was left.
     pub(super) fn alone(&self, patience: Duration) -> Result<Moving<'_>, VdevError> {
+        self.wait_until_settled(patience)?;
+        Ok(Moving { expansion: self, _alone: self.moving.write() })
+    }
+
+    fn wait_until_settled(&self, patience: Duration) -> Result<(), VdevError> {
         let end = Instant::now() + patience;
         while !self.is_settled() {
             if Instant::now() > end {
@@ -112,7 +125,7 @@ impl Expansion {
             }
             std::thread::sleep(GLANCE);
         }
-        Ok(Moving { expansion: self, _alone: self.moving.write() })
+        Ok(())
     }
 
     fn is_settled(&self) -> bool {

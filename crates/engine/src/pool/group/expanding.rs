@@ -220,9 +220,13 @@ impl LivePool {
         let moving = vdevs.move_sectors(PATIENCE)?;
         if word.scratch() != ScratchState::Valid {
             vdevs.fill_scratch(id)?;
-            self.tell_scratch(vdevs, id, Reflow::of(reach, ScratchState::Valid))?;
+            let filled = Reflow::of(reach, ScratchState::Valid);
+            self.tell_scratch(vdevs, id, filled)?;
+            moving.came_to(filled.0);
         }
-        let (word, done) = match vdevs.empty_scratch(id) {
+        // Old places are written over: from now on the scratch area is read, and nobody may be about to read those.
+        let emptied = moving.wait_for_readers(PATIENCE).and_then(|()| vdevs.empty_scratch(id));
+        let (word, done) = match emptied {
             Ok(()) => {
                 // No block is written there before the group is on the disks: if this fails, the scratch area is
                 // as good.
