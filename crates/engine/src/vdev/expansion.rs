@@ -134,3 +134,22 @@ impl Expansion {
         outdated.is_empty() && self.earlier.iter().all(|one| one.strong_count() == 0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_found_a_place_before_it_was_left_is_waited_for() {
+        let expansion = Expansion::default();
+        let reader = expansion.place();
+        let moving = expansion.alone(Duration::ZERO).unwrap();
+        // Nothing is where that reader would look for it, as soon as it is written over.
+        moving.came_to(5);
+        let newer = expansion.place();
+        assert!(moving.wait_for_readers(Duration::from_millis(5)).is_err());
+        drop(reader);
+        moving.wait_for_readers(Duration::ZERO).unwrap();
+        drop(newer);
+    }
+}
