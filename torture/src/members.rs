@@ -22,6 +22,17 @@ const GROUPS: usize = 80;
 /// Groups within which the blocks of a small RAID-Z are spread over one device more.
 const SPREAD: usize = 1_200;
 
+/// The disk at `path` as one more half of a mirror, one of three in the order of the disks.
+pub(crate) fn another_half(beside: Guid, path: &str, fill: u32) -> Newcomer {
+    Newcomer {
+        beside,
+        leaf: leaf(path.as_ref()),
+        replaces: false,
+        goes_back: false,
+        sequential: fill.is_multiple_of(3),
+    }
+}
+
 impl Runner {
     /// Lets one leaf rest or count as faulty, be replaced and come back, be overwritten, have another beside it, be
     /// initialized or trimmed; or all disks grow, or a RAID-Z is spread over one more.
@@ -51,10 +62,15 @@ impl Runner {
             _ => return self.pass(),
         };
         if done {
-            self.clean_since = SimDevice::newest_order();
-            self.whole_since = self.clean_since;
+            self.note_whole();
         }
         Ok(())
+    }
+
+    /// Every copy is right, and no leaf lacks anything, from now on.
+    pub(crate) fn note_whole(&mut self) {
+        self.clean_since = SimDevice::newest_order();
+        self.whole_since = self.clean_since;
     }
 
     /// No device lacks anything, and any can be done without.
@@ -194,8 +210,7 @@ impl Runner {
         }
         // So did those that had become a pool of their own.
         if self.mirrors_again(0)? || woken {
-            self.clean_since = SimDevice::newest_order();
-            self.whole_since = self.clean_since;
+            self.note_whole();
         }
         Ok(())
     }
@@ -269,14 +284,7 @@ impl Runner {
 
     /// One more half of a mirror comes and leaves.
     fn third(&mut self, path: &str, fill: u32) -> Verdict<bool> {
-        let newcomer = Newcomer {
-            beside: self.guid_of(path),
-            leaf: leaf(NEWCOMER.as_ref()),
-            replaces: false,
-            goes_back: false,
-            // One of three in the order of the disks.
-            sequential: fill.is_multiple_of(3),
-        };
+        let newcomer = another_half(self.guid_of(path), NEWCOMER, fill);
         let opener = self.disks.opener();
         if !self.ordered(|runner| runner.live.take_in(newcomer, opener))? {
             return Ok(false);

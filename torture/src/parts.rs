@@ -4,12 +4,13 @@
 //! ended, or a cut went back into its middle, every mirror has all its devices again.
 
 use cenote_device::SimDevice;
-use cenote_engine::pool::change::{Newcomer, SplitPlan};
+use cenote_engine::pool::change::SplitPlan;
 use cenote_format::Guid;
 use cenote_format::config::{VdevConfig, VdevKind};
 
-use crate::disks::{HALF, leaf, open_options, write_options};
+use crate::disks::{HALF, open_options, write_options};
 use crate::judge::Judge;
+use crate::members::another_half;
 use crate::model::{Model, PoolState, Sequence};
 use crate::run::{Runner, Verdict};
 
@@ -44,8 +45,7 @@ impl Runner {
         self.judge_half(&gone).map_err(|reason| format!("of what was split off: {reason}"))?;
         self.touch(fill)?;
         self.mirrors_again(fill)?;
-        (self.clean_since, self.whole_since) =
-            (SimDevice::newest_order(), SimDevice::newest_order());
+        self.note_whole();
         if cut == 0 {
             return Ok(());
         }
@@ -107,14 +107,7 @@ impl Runner {
             else {
                 break;
             };
-            let newcomer = Newcomer {
-                beside,
-                leaf: leaf(free.as_ref()),
-                replaces: false,
-                goes_back: false,
-                // One of three in the order of the disks.
-                sequential: fill.is_multiple_of(3),
-            };
+            let newcomer = another_half(beside, &free, fill);
             let opener = self.disks.opener();
             let mut why = String::new();
             let order = |runner: &Self| {

@@ -3,7 +3,6 @@
 //! Invariant: when such a step has ended no spare stands in, and the device it stood in for has its place again,
 //! unless a cut goes back into its middle.
 
-use cenote_device::SimDevice;
 use cenote_engine::ErrorKind;
 use cenote_engine::pool::change::{Additions, Newcomer};
 use cenote_format::Guid;
@@ -61,8 +60,7 @@ impl Runner {
             }
         }
         self.spare_leaves()?;
-        self.clean_since = SimDevice::newest_order();
-        self.whole_since = self.clean_since;
+        self.note_whole();
         Ok(())
     }
 

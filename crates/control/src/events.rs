@@ -100,3 +100,27 @@ pub struct EventsPart {
     /// In order.
     pub events: Vec<EventRecord>,
 }
+
+#[cfg(test)]
+pub(crate) mod samples {
+    use super::{EventRecord, EventValue};
+
+    /// An event that has members of most kinds, with this state and context.
+    pub(crate) fn statechange(state: u64, context: i64) -> EventRecord {
+        let text = |text: &str| EventValue::Text(text.to_owned());
+        let detector = vec![("scheme".to_owned(), text("zfs"))];
+        EventRecord {
+            number: 3,
+            seconds: 1_795_198_769,
+            nanoseconds: 5,
+            class: "resource.fs.zfs.statechange".to_owned(),
+            members: vec![
+                ("detector".to_owned(), EventValue::List(detector)),
+                ("pool".to_owned(), text("tank")),
+                ("vdev_state".to_owned(), EventValue::Number(64, state)),
+                ("pool_context".to_owned(), EventValue::Signed(context)),
+                ("time".to_owned(), EventValue::SignedNumbers(vec![1_795_198_769, 5])),
+            ],
+        }
+    }
+}

@@ -62,21 +62,7 @@ mod tests {
 
     #[test]
     fn an_event_keeps_all_it_tells() {
-        let text = |text: &str| EventValue::Text(text.to_owned());
-        let detector = vec![("scheme".to_owned(), text("zfs"))];
-        let event = EventRecord {
-            number: 3,
-            seconds: 1_795_198_769,
-            nanoseconds: 5,
-            class: "resource.fs.zfs.statechange".to_owned(),
-            members: vec![
-                ("detector".to_owned(), EventValue::List(detector)),
-                ("pool".to_owned(), text("tank")),
-                ("vdev_state".to_owned(), EventValue::Number(64, u64::MAX)),
-                ("pool_context".to_owned(), EventValue::Signed(-1)),
-                ("time".to_owned(), EventValue::SignedNumbers(vec![1_795_198_769, 5])),
-            ],
-        };
+        let event = crate::events::samples::statechange(u64::MAX, -1);
         let options = Options { integers: true, ..Options::default() };
         let head = r#"{"output_version":{"command":"zpool events","vers_major":0,"vers_minor":1},"events":[{"eid":3,"time":1795198769,"nanoseconds":5,"class":"resource.fs.zfs.statechange","pool":"tank""#;
         assert_eq!(

@@ -83,21 +83,7 @@ mod tests {
 
     #[test]
     fn an_event_looks_like_that_of_openzfs() {
-        let text = |text: &str| EventValue::Text(text.to_owned());
-        let detector = vec![("scheme".to_owned(), text("zfs"))];
-        let event = EventRecord {
-            number: 3,
-            seconds: 1_795_198_769,
-            nanoseconds: 5,
-            class: "resource.fs.zfs.statechange".to_owned(),
-            members: vec![
-                ("detector".to_owned(), EventValue::List(detector)),
-                ("pool".to_owned(), text("tank")),
-                ("vdev_state".to_owned(), EventValue::Number(64, 5)),
-                ("pool_context".to_owned(), EventValue::Signed(0)),
-                ("time".to_owned(), EventValue::SignedNumbers(vec![1_795_198_769, 5])),
-            ],
-        };
+        let event = crate::events::samples::statechange(5, 0);
         let short = super::event(&event, true, false);
         assert!(short.ends_with(".000000005\tresource.fs.zfs.statechange\n"), "{short}");
         let long = super::event(&event, false, true);

@@ -108,21 +108,33 @@ impl FaultyBlocks {
 
     /// Whether some copies of this block fail, and others do not.
     pub(super) fn has_of_copies(&self, bp: &BlockPointer) -> bool {
-        let Some(dva) = bp.first_dva().filter(|_| self.any.load(Relaxed)) else { return false };
-        let all = self.all.lock();
-        let id = all.places.get(&(dva.vdev, dva.offset));
-        all.faults.iter().any(|fault| Some(&fault.id) == id && fault.fault.copies != 0)
+        self.with_fault_of(bp, |fault| Some(fault.fault.copies)).is_some_and(|copies| copies != 0)
     }
 
-    fn happens(&self, bp: &BlockPointer, concerns: impl Fn(u8) -> bool) -> Option<Error> {
+    /// What `ask` makes of the fault of this block, if it has one.
+    fn with_fault_of<T>(
+        &self,
+        bp: &BlockPointer,
+        ask: impl FnOnce(&mut InjectedObject) -> Option<T>,
+    ) -> Option<T> {
         if !self.any.load(Relaxed) {
             return None;
         }
         let dva = bp.first_dva()?;
         let mut all = self.all.lock();
         let id = *all.places.get(&(dva.vdev, dva.offset))?;
-        let is_it = |fault: &&mut InjectedObject| fault.id == id && concerns(fault.fault.copies);
-        let fault = all.faults.iter_mut().find(is_it)?;
+        all.faults.iter_mut().find(|fault| fault.id == id).and_then(ask)
+    }
+
+    fn happens(&self, bp: &BlockPointer, concerns: impl Fn(u8) -> bool) -> Option<Error> {
+        self.with_fault_of(bp, |fault| match concerns(fault.fault.copies) {
+            true => self.falls_to(fault),
+            false => None,
+        })
+    }
+
+    /// Why a read fails that `fault` concerns, if it is one of those by chance.
+    fn falls_to(&self, fault: &mut InjectedObject) -> Option<Error> {
         // A number that follows from how often somebody asked (splitmix64).
         let mut z = self.asked.fetch_add(0x9e37_79b9_7f4a_7c15, Relaxed);
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

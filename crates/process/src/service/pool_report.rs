@@ -172,11 +172,10 @@ impl PoolFacts {
         }
         // One that was there when the pool was opened, was made with it, or came since keeps its name when it is lost.
         let is_lost = vdev.state == VdevState::CannotOpen && vdev.kind != "dspare";
-        let was_missing = found.is_none()
-            && pool
-                .candidate()
-                .is_some_and(|candidate| candidate.tree.walk().any(|node| node.guid == guid));
-        vdev.not_present |= was_missing && is_lost && vdev.path.is_some() && vdev.is_leaf();
+        let may_be = is_lost && found.is_none() && vdev.path.is_some() && vdev.is_leaf();
+        let candidate = pool.candidate().filter(|_| may_be);
+        vdev.not_present |=
+            candidate.is_some_and(|candidate| candidate.tree.walk().any(|node| node.guid == guid));
         vdev.children.iter_mut().for_each(|child| self.set_sizes(child, pool, open));
     }
 }

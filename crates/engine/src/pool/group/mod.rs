@@ -325,8 +325,13 @@ impl LivePool {
 
     /// Waits until everything done so far is on the disks; not while writing is suspended.
     pub fn sync(&self) -> Result<()> {
+        self.sync_within(PATIENCE)
+    }
+
+    /// The same, and not for longer than `patience`.
+    pub fn sync_within(&self, patience: Duration) -> Result<()> {
         let open = self.gate.figures().open;
-        self.gate.wait_synced_unless_suspended(open, PATIENCE)
+        self.gate.wait_synced_unless_suspended(open, patience)
     }
 
     /// Long work does nothing more; returns when nothing of it is under way.

@@ -129,8 +129,7 @@ impl Order for Clear<'_> {
         doing.service.changes.live().map_err(|error| doing.refused(&error))?;
         let aside = guid.and_then(|guid| doing.aside(guid));
         if aside.is_some_and(|class| class != VdevClass::Cache) {
-            let words = "device is reserved as a hot spare";
-            return Err(doing.refuse(FailureKind::Busy, words));
+            return Err(doing.reserved());
         }
         let before = vdevs.status();
         // What is forgiven is not found too bad again while that is written down.
@@ -186,8 +185,12 @@ impl Doing<'_> {
             Some(VdevClass::Cache) => {
                 Err(self.refuse(FailureKind::Busy, "device is in use as a cache"))
             }
-            Some(_) => Err(self.refuse(FailureKind::Busy, "device is reserved as a hot spare")),
+            Some(_) => Err(self.reserved()),
         }
+    }
+
+    fn reserved(&self) -> Failure {
+        self.refuse(FailureKind::Busy, "device is reserved as a hot spare")
     }
 
     /// What the device waits for that stands aside of those that hold the pool; `None` for one that does not.

@@ -72,10 +72,7 @@ impl Order for Inject<'_> {
 impl Doing<'_> {
     /// Has the newest group written, if that is soon done.
     fn has_all_written(&self) {
-        if let Ok(live) = self.service.changes.live() {
-            let open = live.gate().figures().open;
-            let _ = live.gate().wait_synced_unless_suspended(open, PATIENCE);
-        }
+        let _ = self.service.changes.live().and_then(|live| live.sync_within(PATIENCE));
     }
 }
 
