@@ -362,6 +362,7 @@ fn a_pool_grows_by_its_disks() {
         let text = String::from_utf8(output.stdout).unwrap();
         text.lines().nth(1).unwrap().trim().parse::<u64>().unwrap()
     };
+    bench.run("zpool sync mypool");
     let (size, space) = (number("size"), df());
     for (position, device) in devices.iter().enumerate() {
         bench.run(&format!("zpool offline mypool D{position}"));
