@@ -2,7 +2,8 @@
 //!
 //! Chapter 08, section 18.3. No checksum is known of what is copied: if one side of a mirror is damaged,
 //! the copy has to be damaged on one side, and not on all. Invariant: a side that can be read is read
-//! from its own device, and from another only if that lacks something or fails.
+//! from its own device, and from another only if that lacks something or fails; one that lacks something
+//! never stands in for another.
 
 use super::batch::Batch;
 use super::error::VdevError;
@@ -30,7 +31,7 @@ struct Attempt {
     vdev: u32,
     side: usize,
     extent: Extent,
-    /// Where it may be read, in this order.
+    /// Where it may be read, the last first.
     from: Vec<NodeId>,
     failure: Option<VdevError>,
 }
@@ -89,14 +90,21 @@ impl VdevTree {
         let Stretch { vdev, offset, size } = *stretch;
         let (_, extent) = self.locate(&BlockRead { vdev, offset, size, birth: Txg(0) })?;
         let nodes = self.side_nodes(vdev).unwrap_or_default();
+        let whole: Vec<NodeId> =
+            nodes.iter().copied().filter(|node| self.has_everything(*node)).collect();
         let attempt = |(side, own): (usize, &NodeId)| {
-            let mut from = nodes.clone();
             // What lacks something may lack this.
-            from.sort_by_key(|node| (!self.has_everything(*node), node != own));
-            from.reverse();
+            let mut from = if whole.is_empty() { vec![*own] } else { whole.clone() };
+            from.sort_by_key(|node| node == own);
             Attempt { stretch: index, vdev, side, extent, from, failure: None }
         };
         Ok(nodes.iter().enumerate().map(attempt).collect())
+    }
+
+    /// Whether a side of a top-level vdev can be read and lacks nothing.
+    pub fn has_whole_side(&self, vdev: u32) -> bool {
+        let nodes = self.side_nodes(vdev).unwrap_or_default();
+        nodes.into_iter().any(|node| self.has_everything(node))
     }
 
     fn has_everything(&self, node: NodeId) -> bool {

@@ -375,6 +375,47 @@ fn what_cannot_be_removed_is_refused_and_nothing_changes() {
 }
 
 #[test]
+fn a_mirror_with_a_device_away_is_emptied_onto_others_with_one_away() {
+    let directory = tempfile::tempdir().unwrap();
+    let live = create(
+        plan("degraded", mirrors(directory.path(), 3)),
+        HeldDevices::new().new_leaves(),
+        &OpenOptions::default(),
+        slowly(),
+        nothing,
+    )
+    .unwrap();
+    let device = |id: usize, side: usize| live.vdevs().topology().tops()[id].children()[side].guid;
+    let (first, last) = (device(0, 0), device(1, 1));
+    let mut files = Files::new();
+    let dataset = head(&live);
+    files.write(&live, dataset.set(), 20);
+    live.sync().unwrap();
+    for guid in [first, last] {
+        live.offline(guid, false).unwrap();
+    }
+    // What those two lack.
+    files.write(&live, dataset.set(), 40);
+    files.churn(&live, dataset.set(), 5);
+    live.sync().unwrap();
+    live.remove_vdev(guid_of(&live, 0)).unwrap();
+    gone(&live, 0);
+    files.check(&live);
+    live.online(last).unwrap();
+    until("the device that was away has everything", || live.vdevs().missed().is_empty());
+    // It has the copies, too: the other may go now.
+    live.offline(device(1, 0), true).unwrap();
+    files.check(&live);
+    live.online(device(1, 0)).unwrap();
+    until("both have everything", || live.vdevs().missed().is_empty());
+    census(live.pool());
+    drop(dataset);
+    live.export().unwrap();
+    drop(live);
+    zdb(directory.path(), "degraded");
+}
+
+#[test]
 fn devices_of_metadata_leave_and_full_pools_refuse() {
     let directory = tempfile::tempdir().unwrap();
     let mut leaves = devices(directory.path(), 4).into_iter();

@@ -163,12 +163,12 @@ impl LivePool {
         }
         self.check_room_without(&vdevs, id)?;
         let active = active_removal(&self.mos)?.is_some();
-        let lacks = |leaf: &VdevConfig| vdevs.missed().iter().any(|(guid, _)| *guid == leaf.guid);
-        if active || own.devices().any(lacks) {
-            return Err(busy());
-        }
         if !vdevs.is_readable(id) {
             return Err(Error::new(ErrorKind::Io, "I/O error"));
+        }
+        // What a side lacks is read from one that lacks nothing.
+        if active || !vdevs.has_whole_side(id) {
+            return Err(busy());
         }
         let tops = (0_u32..).zip(topology.tops()).filter(|(_, top)| top.kind.is_concrete());
         let class = vdevs.class(id);
