@@ -10,6 +10,8 @@ use crate::{Error, ObjectId, Result, Txg};
 pub const FLAG_VISIT_AGAIN: u64 = 1;
 /// The scrub is paused.
 pub const FLAG_SCRUB_PAUSED: u64 = 2;
+/// What [`ErrorScrubState::flags`] is while it is paused (chapter 08); 0 else.
+pub const ERROR_SCRUB_PAUSED: u64 = 1;
 
 /// What a scan is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -242,7 +244,7 @@ pub struct ErrorScrubState {
     pub examined: u64,
     /// Errors met.
     pub errors: u64,
-    /// `FLAG_*` bits.
+    /// [`ERROR_SCRUB_PAUSED`], or 0.
     pub flags: u64,
 }
 
@@ -269,7 +271,7 @@ impl ErrorScrubState {
 
     /// It is paused.
     pub fn is_paused(&self) -> bool {
-        self.flags & FLAG_SCRUB_PAUSED != 0
+        self.flags & ERROR_SCRUB_PAUSED != 0
     }
 
     /// From the words of its MOS entry.
@@ -325,6 +327,10 @@ mod tests {
         assert_eq!((state.errors, state.flags), (10, 11));
         assert_eq!(state.to_words(), [3, 4, 5, 6, 7, 8, 9, 10, 11]);
         assert!(state.is_active() && state.is_paused());
+        // As the module of 2.3.2 wrote one that is paused.
+        let paused = ErrorScrubState::from_words(&[3, 4, 0, 6, 0, 8, 0, 0, 1]).unwrap();
+        assert!(paused.is_paused());
+        assert!(!ErrorScrubState { flags: 0, ..paused }.is_paused());
         assert!(ErrorScrubState::from_words(&[0; 8]).is_err());
     }
 }

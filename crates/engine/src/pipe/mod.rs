@@ -45,7 +45,7 @@ pub use policy::{
 };
 pub use prefetch::Prefetcher;
 pub use prepare::{AllocationUnits, Rules};
-pub use scrub::Scrubbed;
+pub use scrub::{Scope, Scrubbed};
 pub use special::Copies;
 pub use workers::Workers;
 pub use write::{
@@ -150,6 +150,8 @@ pub struct Pipe {
     healer: OnceLock<Weak<dyn Healer>>,
     /// Entries of tables of datasets that were gone through.
     listed: AtomicU64,
+    /// Reads that went to the devices.
+    loaded: AtomicU64,
 }
 
 impl Pipe {
@@ -166,6 +168,7 @@ impl Pipe {
             patience: OnceLock::new(),
             healer: OnceLock::new(),
             listed: AtomicU64::new(0),
+            loaded: AtomicU64::new(0),
         })
     }
 
@@ -183,6 +186,11 @@ impl Pipe {
     /// what there is.
     pub fn listed(&self) -> u64 {
         self.listed.load(Relaxed)
+    }
+
+    /// How often somebody read what was not in the cache. Scrubs and their like do not count.
+    pub fn loaded(&self) -> u64 {
+        self.loaded.load(Relaxed)
     }
 
     /// The devices.
@@ -342,6 +350,7 @@ impl Pipe {
             }
         }
         if !load.is_empty() {
+            self.loaded.fetch_add(1, Relaxed);
             let pointers: Vec<BlockPointer> = load.iter().map(|(_, bp, _)| *bp).collect();
             let physical = self.read_physical_many(&pointers);
             let mut failed = Vec::new();

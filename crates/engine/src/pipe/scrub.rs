@@ -9,7 +9,7 @@ use cenote_format::{BlockPointer, Dva, Guid, Txg};
 use super::Pipe;
 use super::physical::{block_read, is_verified};
 use super::special::Piece;
-use crate::vdev::{BlockRead, BlockWrite, Recovered, Repair};
+use crate::vdev::{BlockRead, BlockWrite, Reading, Recovered, Repair, VdevError};
 use crate::{Error, ErrorKind, Result};
 
 /// What a scrub of one block did.
@@ -25,31 +25,101 @@ pub struct Scrubbed {
     pub lost: Option<Error>,
 }
 
+/// What is looked at.
+#[derive(Clone, Copy)]
+pub struct Scope<'a> {
+    /// Whether an address of a block is.
+    pub wanted: &'a (dyn Fn(&BlockPointer, Dva) -> bool + Sync),
+    /// What of the copies is read: what leaves lack is written in any case.
+    pub reading: Reading,
+}
+
+impl Scope<'_> {
+    /// All there is.
+    pub const ALL: Self = Self { wanted: &|_, _| true, reading: Reading::Held };
+}
+
+/// What reading an address gave.
+type Found = std::result::Result<Recovered, VdevError>;
+
+/// What is to be written, of the block of that number, born then.
+struct Write {
+    owner: usize,
+    birth: Txg,
+    repair: Repair,
+}
+
+/// A block being scrubbed.
+struct Scrubbing<'a> {
+    number: usize,
+    scope: Scope<'a>,
+    /// What was read already.
+    ahead: Vec<(BlockRead, Found)>,
+    done: Scrubbed,
+    writes: &'a mut Vec<Write>,
+}
+
 impl Pipe {
-    /// Reads every copy of a block whose address is `wanted`, and writes again what is not as it should
+    /// Reads the copies of a block that are in `scope`, and writes again what is not as it should
     /// be. The caller keeps the block where it is.
-    pub fn scrub(
-        &self,
-        bp: &BlockPointer,
-        wanted: &dyn Fn(&BlockPointer, Dva) -> bool,
-    ) -> Scrubbed {
-        let mut done = Scrubbed::default();
-        let scrubbed =
-            self.each_piece(bp, &mut |bp, piece| self.scrub_copies((bp, piece), wanted, &mut done));
-        done.lost = scrubbed.err();
+    pub fn scrub(&self, bp: &BlockPointer, scope: Scope<'_>) -> Scrubbed {
+        self.scrub_many(&[bp], scope).pop().unwrap_or_default()
+    }
+
+    /// [`Pipe::scrub`] of blocks that are read together, and written together.
+    pub fn scrub_many(&self, bps: &[&BlockPointer], scope: Scope<'_>) -> Vec<Scrubbed> {
+        // While an expansion moves sectors, what is read is to be written at once.
+        if bps.len() > 1 && self.vdevs().expanding().is_some() {
+            return bps.iter().map(|bp| self.scrub(bp, scope)).collect();
+        }
+        let mut writes = Vec::new();
+        let ahead = self.read_ahead(bps, scope);
+        let scrub = |(number, (bp, ahead)): (usize, (&&BlockPointer, _))| {
+            let done = Scrubbed::default();
+            let mut own = Scrubbing { number, scope, ahead, done, writes: &mut writes };
+            let scrubbed =
+                self.each_piece(bp, &mut |bp, piece| self.scrub_copies((bp, piece), &mut own));
+            own.done.lost = scrubbed.err();
+            own.done
+        };
+        let mut done: Vec<Scrubbed> = bps.iter().zip(ahead).enumerate().map(scrub).collect();
+        self.write_repairs(&writes, &mut done);
         done
+    }
+
+    /// What lies at the addresses of blocks that are not in pieces.
+    fn read_ahead(&self, bps: &[&BlockPointer], scope: Scope<'_>) -> Vec<Vec<(BlockRead, Found)>> {
+        let (mut reads, mut owners) = (Vec::new(), Vec::new());
+        let plain = bps.iter().enumerate().filter(|(_, bp)| bp.validate().is_ok() && !bp.is_gang());
+        for (number, bp) in plain {
+            for dva in bp.dvas().filter(|dva| (scope.wanted)(bp, *dva)) {
+                reads.push(block_read(bp, dva));
+                owners.push((number, *bp));
+            }
+        }
+        let mut verify = |read: usize, data: &[u8]| {
+            owners.get(read).is_some_and(|(_, bp)| Piece::Data.verifies(self, bp, data))
+        };
+        let found = self.vdevs().read_copies_of(&reads, scope.reading, &mut verify);
+        let mut ahead: Vec<_> = bps.iter().map(|_| Vec::new()).collect();
+        for ((number, _), found) in owners.iter().zip(reads.into_iter().zip(found)) {
+            if let Some(own) = ahead.get_mut(*number) {
+                own.push(found);
+            }
+        }
+        ahead
     }
 
     fn scrub_copies(
         &self,
         (bp, piece): (&BlockPointer, Piece),
-        wanted: &dyn Fn(&BlockPointer, Dva) -> bool,
-        done: &mut Scrubbed,
+        own: &mut Scrubbing<'_>,
     ) -> Result<()> {
         if let Some(failure) = self.faulty().failure(bp) {
             return Err(failure);
         }
         let (mut right, mut wrong, mut failure) = (None, Vec::new(), None);
+        let Scope { wanted, reading } = own.scope;
         for (number, dva) in bp.dvas().enumerate().filter(|(_, dva)| wanted(bp, *dva)) {
             let read = piece.read(bp, dva);
             if let Some(other) = self.faulty().failure_of_copy(bp, number) {
@@ -57,22 +127,11 @@ impl Pipe {
                 failure = Some(other);
                 continue;
             }
-            let examine = || {
-                let vdevs = self.vdevs();
-                let mut verify = |data: &[u8]| piece.verifies(self, bp, data);
-                let found = vdevs.read_all_copies(&read, &mut verify);
-                let outdated = found.as_ref().is_ok_and(|it| vdevs.have_moved(&it.repairs));
-                (found, outdated)
-            };
-            let (mut found, outdated) = examine();
-            if outdated {
-                // An expansion has moved it meanwhile.
-                found = examine().0;
-            }
-            match found {
+            match self.examine((bp, piece), &read, reading, &mut own.ahead) {
                 Ok(found) => {
-                    done.away.extend(&found.away);
-                    self.repair_copies(piece.is_verified(bp), &found, &read, done);
+                    own.done.away.extend(&found.away);
+                    let is_verified = piece.is_verified(bp);
+                    own.writes.extend(self.repairs_of(is_verified, &found, &read, own.number));
                     right = Some(found.data);
                 }
                 Err(error) => {
@@ -91,30 +150,60 @@ impl Pipe {
             None => Err(failure),
         }?;
         for read in wrong {
-            self.write_again(&read, &data, done);
+            self.write_again(&read, &data, &mut own.done);
         }
         Ok(())
     }
 
-    fn repair_copies(
+    /// What was read ahead, or is now; once more if an expansion has moved it meanwhile.
+    fn examine(
+        &self,
+        (bp, piece): (&BlockPointer, Piece),
+        read: &BlockRead,
+        reading: Reading,
+        ahead: &mut Vec<(BlockRead, Found)>,
+    ) -> Found {
+        let vdevs = self.vdevs();
+        let mut verify = |_: usize, data: &[u8]| piece.verifies(self, bp, data);
+        let mut now = || {
+            let own = std::slice::from_ref(read);
+            let found = vdevs.read_copies_of(own, reading, &mut verify).pop();
+            found.unwrap_or_else(|| vdevs.read_all_copies(read, &mut |data| verify(0, data)))
+        };
+        let known = ahead.iter().position(|(own, _)| own == read);
+        let found = known.map_or_else(&mut now, |known| ahead.swap_remove(known).1);
+        match &found {
+            Ok(it) if vdevs.have_moved(&it.repairs) => now(),
+            _ => found,
+        }
+    }
+
+    fn repairs_of(
         &self,
         is_verified: bool,
         found: &Recovered,
         read: &BlockRead,
-        done: &mut Scrubbed,
-    ) {
+        owner: usize,
+    ) -> Vec<Write> {
         let vdevs = self.vdevs();
+        let birth = read.birth;
         // Without a checksum nobody knows who is right, but for those who lack the block.
-        let is_sure = |repair: &&Repair| is_verified || vdevs.misses(repair.leaf, read.birth);
-        let repairs: Vec<Repair> = found.repairs.iter().filter(is_sure).cloned().collect();
-        let written = vdevs.resilver(&repairs, read.birth);
-        for (repair, written) in repairs.iter().zip(written) {
+        let is_sure = |repair: &&Repair| is_verified || vdevs.misses(repair.leaf, birth);
+        let sure = found.repairs.iter().filter(is_sure);
+        sure.map(|repair| Write { owner, birth, repair: repair.clone() }).collect()
+    }
+
+    fn write_repairs(&self, writes: &[Write], done: &mut [Scrubbed]) {
+        let vdevs = self.vdevs();
+        let repairs: Vec<_> = writes.iter().map(|own| (own.repair.clone(), own.birth)).collect();
+        for (Write { owner, birth, repair }, written) in writes.iter().zip(vdevs.resilver(&repairs))
+        {
+            let Some(done) = done.get_mut(*owner) else { continue };
             match written {
                 Ok(()) => done.repaired = done.repaired.saturating_add(repair.data.len() as u64),
                 Err(_) => {
-                    let birth = read.birth.0..read.birth.0.saturating_add(1);
-                    vdevs.add_missing_txgs(repair.leaf, birth);
-                    done.failed.push(read.birth);
+                    vdevs.add_missing_txgs(repair.leaf, birth.0..birth.0.saturating_add(1));
+                    done.failed.push(*birth);
                 }
             }
         }

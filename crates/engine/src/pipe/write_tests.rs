@@ -466,7 +466,7 @@ fn a_scrub_makes_every_copy_of_a_gangs_header_right() {
         let wrong = BlockWrite { sides: None, vdev, offset, data: noise(9, 512), birth };
         assert!(bench.pipe.vdevs().write_batch(&[wrong])[0].is_ok());
         assert!(!bench.pipe.verify_copies(&bp).unwrap().are_good());
-        let done = bench.pipe.scrub(&bp, &|_, _| true);
+        let done = bench.pipe.scrub(&bp, Scope::ALL);
         assert!(done.lost.is_none() && done.failed.is_empty() && done.repaired > 0, "{done:?}");
         assert!(bench.pipe.verify_copies(&bp).unwrap().are_good());
     }

@@ -25,6 +25,8 @@ pub(super) struct Op {
     /// Byte on the device.
     pub(super) offset: u64,
     pub(super) len: u64,
+    /// It is only a place: nothing is read there.
+    pub(super) unread: bool,
 }
 
 /// Reads to be sent together.
@@ -73,12 +75,29 @@ impl<'a> Batch<'a> {
             leaf.pending.fetch_add(grown, Relaxed);
             return Some((last, skip as usize));
         }
-        self.ops.push(Op { leaf: id, offset, len: extent.len });
+        self.ops.push(Op { leaf: id, offset, len: extent.len, unread: false });
         leaf.pending.fetch_add(extent.len, Relaxed);
         if let Some(last) = &mut self.last {
             last.insert(id, self.ops.len() - 1);
         }
         Some((self.ops.len() - 1, 0))
+    }
+
+    /// Adds a place that is not read, as [`Batch::add`]: its answer is that the device is gone, which counts for
+    /// nothing.
+    pub(super) fn add_unread(
+        &mut self,
+        id: LeafId,
+        leaf: &Leaf,
+        extent: Extent,
+    ) -> Option<(usize, usize)> {
+        let joined = self.last.take();
+        let added = self.add(id, leaf, extent);
+        self.last = joined;
+        if let Some(op) = added.and_then(|(index, _)| self.ops.get_mut(index)) {
+            op.unread = true;
+        }
+        added
     }
 
     /// Takes back the operations from `start` on. Reads joined to earlier ones stay.
@@ -101,7 +120,7 @@ impl<'a> Batch<'a> {
         let mut answers: Vec<Result<Bytes, DeviceError>> = Vec::with_capacity(self.ops.len());
         for (index, op) in self.ops.iter().enumerate() {
             answers.push(Err(DeviceError::Gone));
-            let leaf = self.tree.leaves.get(op.leaf);
+            let leaf = self.tree.leaves.get(op.leaf).filter(|_| !op.unread);
             if let Some((leaf, device)) = leaf.and_then(|leaf| Some((leaf, leaf.device()?))) {
                 leaf.stats.read_sent(op.len);
                 let read = ReadOp { device, offset: op.offset, len: op.len as usize };
@@ -143,7 +162,8 @@ impl<'a> Batch<'a> {
         let mut changed = false;
         let mut needed: HashMap<LeafId, bool> = HashMap::new();
         for ((op, answer), took) in self.ops.iter().zip(answers).zip(times) {
-            let Some(leaf) = self.tree.leaves.get(op.leaf) else { continue };
+            let leaf = self.tree.leaves.get(op.leaf).filter(|_| !op.unread);
+            let Some(leaf) = leaf else { continue };
             match answer {
                 Ok(bytes) => {
                     leaf.stats.add_read(bytes.len() as u64, *took);

@@ -276,14 +276,15 @@ impl VdevTree {
         repairs.iter().any(|repair| repair.place != now && is_own(repair.leaf))
     }
 
-    /// As [`VdevTree::repair`] for blocks born in `birth`: durable after [`VdevTree::flush`], which notes
+    /// As [`VdevTree::repair`] for blocks born in these groups: durable after [`VdevTree::flush`], which notes
     /// what it failed for as missed.
-    pub fn resilver(&self, repairs: &[Repair], birth: Txg) -> Vec<Result<(), DeviceError>> {
-        let answers = self.repair(repairs);
+    pub fn resilver(&self, repairs: &[(Repair, Txg)]) -> Vec<Result<(), DeviceError>> {
+        let all: Vec<Repair> = repairs.iter().map(|(repair, _)| repair.clone()).collect();
+        let answers = self.repair(&all);
         // Not before: a flush that comes first would have taken it for durable.
-        for (repair, _) in repairs.iter().zip(&answers).filter(|(_, answer)| answer.is_ok()) {
+        for ((repair, birth), _) in repairs.iter().zip(&answers).filter(|(_, it)| it.is_ok()) {
             let own = self.leaves.iter().filter(|leaf| leaf.config.guid == repair.leaf);
-            own.for_each(|leaf| leaf.wrote(birth));
+            own.for_each(|leaf| leaf.wrote(*birth));
         }
         answers
     }

@@ -9,19 +9,15 @@ use super::batch::Batch;
 use super::candidates::Search;
 use super::difference;
 use super::error::VdevError;
-use super::extent::Extent;
-use super::layout::Column;
-use super::leaf::Fitness;
-use super::plan::{NoPlan, Planner};
+use super::gather::{Examination, Gathered, Reading};
+use super::plan::Planner;
 use super::raidz::Reflow;
 use super::read::BlockRead;
-use super::source::Source;
-use super::tree::{LeafId, NodeId, Shape, VdevTree};
+use super::tree::{LeafId, Shape, VdevTree};
 use crate::events::Members;
 use bytes::Bytes;
 use cenote_device::DeviceError;
-use cenote_format::{Guid, Txg};
-use std::cell::RefCell;
+use cenote_format::Guid;
 
 pub use super::candidates::{MAX_CANDIDATE_BYTES, MAX_CANDIDATES};
 
@@ -52,17 +48,6 @@ pub struct Recovered {
     pub away: Vec<Guid>,
     /// What must be written to make every copy and all parity right again.
     pub repairs: Vec<Repair>,
-}
-
-/// How a block is examined.
-#[derive(Debug, Clone, Copy)]
-struct Examination {
-    /// Devices that were given up are read too.
-    desperate: bool,
-    /// Read what is not needed to make the block as well: dRAID's zero sectors, second places.
-    all: bool,
-    /// If nothing is right, errors are counted.
-    blames: bool,
 }
 
 impl VdevTree {
@@ -104,7 +89,12 @@ impl VdevTree {
         match self.examine_with(
             read,
             verify,
-            Examination { desperate: true, all: false, blames: false },
+            Examination {
+                desperate: true,
+                all: false,
+                reading: Reading::Everything,
+                blames: false,
+            },
         ) {
             Ok(recovered) => Ok(Some(recovered)),
             Err(VdevError::NoIntactCopy { .. }) => Ok(None),
@@ -123,11 +113,34 @@ impl VdevTree {
         self.examine(read, verify, false, true)
     }
 
+    /// [`VdevTree::read_all_copies`] of many blocks, read together; everything is read only of those that
+    /// cannot be made of less. `repairs` has what leaves lack, whatever they have instead. `verify` gets the number
+    /// of the block.
+    pub fn read_copies_of(
+        &self,
+        reads: &[BlockRead],
+        reading: Reading,
+        verify: &mut dyn FnMut(usize, &[u8]) -> bool,
+    ) -> Vec<Result<Recovered, VdevError>> {
+        let how = Examination { desperate: false, all: true, reading, blames: false };
+        let found = self.examine_many(reads, verify, how);
+        let again = |(number, (found, read)): (usize, (Result<_, _>, &BlockRead))| match found {
+            Ok(found) => Ok(found),
+            Err(_) => self.read_all_copies(read, &mut |bytes| verify(number, bytes)),
+        };
+        found.into_iter().zip(reads).enumerate().map(again).collect()
+    }
+
     /// Makes a block whole that belongs to no transaction group, so that no dirty time log tells of
     /// it: what a leaf lacks of it is written, and noted as missed where that fails. Does nothing if
     /// the block is not there.
     pub fn complete(&self, read: &BlockRead, verify: &mut dyn FnMut(&[u8]) -> bool) {
-        let how = Examination { desperate: false, all: true, blames: false };
+        let how = Examination {
+            desperate: false,
+            all: true,
+            reading: Reading::Everything,
+            blames: false,
+        };
         let Ok(found) = self.examine_with(read, verify, how) else { return };
         let written = self.repair(&found.repairs);
         let failed = found.repairs.iter().zip(written).filter(|(_, written)| written.is_err());
@@ -155,40 +168,48 @@ impl VdevTree {
         desperate: bool,
         all: bool,
     ) -> Result<Recovered, VdevError> {
-        self.examine_with(read, verify, Examination { desperate, all, blames: true })
+        let how = Examination { desperate, all, reading: Reading::Everything, blames: true };
+        self.examine_with(read, verify, how)
     }
 
     fn examine_with(
         &self,
         read: &BlockRead,
         verify: &mut dyn FnMut(&[u8]) -> bool,
-        Examination { desperate, all, blames }: Examination,
+        how: Examination,
     ) -> Result<Recovered, VdevError> {
-        let (node, extent) = self.locate(read)?;
-        let size = usize::try_from(read.size).map_err(|_| read.bad("too large"))?;
-        let planner = Planner::new(self, desperate);
-        let gatherer = Gatherer { planner, birth: read.birth, all, away: RefCell::default() };
+        let read = std::slice::from_ref(read);
+        let found = self.examine_many(read, &mut |_, bytes| verify(bytes), how).pop();
+        found.unwrap_or_else(|| Err(VdevError::config("no block was examined")))
+    }
+
+    /// Examines blocks; all of them are read together.
+    fn examine_many(
+        &self,
+        reads: &[BlockRead],
+        verify: &mut dyn FnMut(usize, &[u8]) -> bool,
+        how: Examination,
+    ) -> Vec<Result<Recovered, VdevError>> {
+        let planner = Planner::new(self, how.desperate);
         let mut batch = Batch::new(self);
-        let source =
-            gatherer.gather(node, extent, &mut batch, 0).map_err(|why| read.unavailable(why))?;
-        let answers = batch.run(true);
-        let away = gatherer.away.into_inner();
-        let place = *gatherer.planner.reflow;
-        let given = Given { tree: self, read, source, batch, answers, away, place };
-        let search = Search::new(&given.answers);
-        let mut accepted = None;
-        search.run(&given.source, &mut |candidate| match candidate.get(..size) {
-            Some(bytes) if verify(bytes) => {
-                accepted = Some(candidate.slice(..size));
-                true
+        let mut gather = |read| {
+            let start = batch.len();
+            let gathered = Gathered::of(&planner, read, how, &mut batch);
+            if gathered.is_err() {
+                batch.truncate(start);
             }
-            _ => false,
-        });
-        match accepted {
-            Some(data) => Ok(given.recovered(data)),
-            None if search.tried() == 0 => Err(given.nothing_to_try(blames)),
-            None => Err(given.nothing_right(blames)),
-        }
+            gathered
+        };
+        let gathered: Vec<Result<Gathered, VdevError>> = reads.iter().map(&mut gather).collect();
+        let answers = batch.run(true);
+        let place = *planner.reflow;
+        let examined = |(number, (gathered, read)): (usize, (Result<Gathered, _>, _))| {
+            let gathered = gathered?;
+            let given =
+                Given { tree: self, read, gathered, batch: &batch, answers: &answers, place };
+            given.examined(&mut |bytes| verify(number, bytes), how.blames)
+        };
+        gathered.into_iter().zip(reads).enumerate().map(examined).collect()
     }
 
     fn count_liars(&self, liars: Vec<Liar>) {
@@ -219,32 +240,66 @@ struct Liar {
 struct Given<'a> {
     tree: &'a VdevTree,
     read: &'a BlockRead,
-    /// How the answers make the block.
-    source: Source,
-    batch: Batch<'a>,
-    answers: Vec<Result<Bytes, DeviceError>>,
-    /// Leaves that have a part of the block, or should, and could not be asked.
-    away: Vec<LeafId>,
+    gathered: Gathered,
+    batch: &'a Batch<'a>,
+    answers: &'a [Result<Bytes, DeviceError>],
     /// How far an expansion had come.
     place: Reflow,
 }
 
+/// `part` of `data`, shared where it lies in it.
+fn share(data: &Bytes, part: &[u8]) -> Bytes {
+    let (all, own) = (data.as_ptr_range(), part.as_ptr_range());
+    match all.start <= own.start && own.end <= all.end {
+        true => data.slice_ref(part),
+        false => Bytes::copy_from_slice(part),
+    }
+}
+
 impl Given<'_> {
+    /// The first way to make the block that `verify` accepts.
+    fn examined(
+        &self,
+        verify: &mut dyn FnMut(&[u8]) -> bool,
+        blames: bool,
+    ) -> Result<Recovered, VdevError> {
+        let size = usize::try_from(self.read.size).map_err(|_| self.read.bad("too large"))?;
+        let search = Search::new(self.answers);
+        let mut accepted = None;
+        search.run(&self.gathered.source, &mut |candidate| match candidate.get(..size) {
+            Some(bytes) if verify(bytes) => {
+                accepted = Some(candidate.slice(..size));
+                true
+            }
+            _ => false,
+        });
+        match accepted {
+            Some(data) => Ok(self.recovered(data)),
+            None if search.tried() == 0 => Err(self.nothing_to_try(blames)),
+            None => Err(self.nothing_right(blames)),
+        }
+    }
+
+    /// The answers to what was asked for it alone.
+    fn own_answers(&self) -> &[Result<Bytes, DeviceError>] {
+        self.answers.get(self.gathered.ops.clone()).unwrap_or_default()
+    }
+
     /// `data` is right: who gave something else, or nothing, and what is to be written there.
     fn recovered(&self, data: Bytes) -> Recovered {
         let leaves = &self.tree.leaves;
         let guid = |leaf: &LeafId| leaves.get(*leaf).map(|leaf| leaf.config.guid);
-        let away = self.away.iter().filter_map(guid).collect();
+        let away = self.gathered.away.iter().filter_map(guid).collect();
         let mut recovered = Recovered { data: data.clone(), away, ..Recovered::default() };
         let mut liars: Vec<Liar> = Vec::new();
-        self.source.compare(&data, &mut |piece, expected| {
+        self.gathered.source.compare(&data, &mut |piece, expected| {
             let Some(op) = self.batch.ops.get(piece.op) else { return };
             let Some(guid) = guid(&op.leaf) else { return };
-            let found = piece.bytes(&self.answers);
+            let found = piece.bytes(self.answers);
             if found.as_ref().and_then(|found| found.get(..expected.len())) == Some(expected) {
                 return;
             }
-            if found.is_none() && !recovered.failed.contains(&guid) {
+            if found.is_none() && !op.unread && !recovered.failed.contains(&guid) {
                 recovered.failed.push(guid);
             }
             let offset = op.offset + piece.skip as u64;
@@ -257,7 +312,7 @@ impl Given<'_> {
                 liars.push(Liar { leaf: op.leaf, place, how });
                 recovered.liars.push(guid);
             }
-            let data = Bytes::copy_from_slice(expected);
+            let data = share(&data, expected);
             recovered.repairs.push(Repair { leaf: guid, offset, data, place: self.place });
         });
         self.tree.count_liars(liars);
@@ -269,8 +324,11 @@ impl Given<'_> {
         if !blames && let Some(silent) = self.silent() {
             return self.read.unavailable(silent);
         }
-        match self.answers.iter().position(Result::is_err) {
-            Some(op) => self.tree.failure(self.read, &self.batch, op, &self.answers),
+        match self.own_answers().iter().position(Result::is_err) {
+            Some(op) => {
+                let op = self.gathered.ops.start.saturating_add(op);
+                self.tree.failure(self.read, self.batch, op, self.answers)
+            }
             None => self.read.unavailable("no device is available".into()),
         }
     }
@@ -283,14 +341,14 @@ impl Given<'_> {
             return self.read.unavailable(silent);
         }
         let BlockRead { vdev, offset, size, .. } = *self.read;
-        let away = !self.away.is_empty() || self.answers.iter().any(Result::is_err);
+        let away = !self.gathered.away.is_empty() || self.own_answers().iter().any(Result::is_err);
         VdevError::NoIntactCopy { vdev, offset, size, away }
     }
 
     /// A device that failed and may hold what the others do not: its name, and what it said.
     fn silent(&self) -> Option<String> {
         let mut silent = None;
-        self.source.each_piece(&mut |piece| {
+        self.gathered.source.each_piece(&mut |piece| {
             let op = self.batch.ops.get(piece.op).filter(|_| !piece.stale);
             let leaf = op.and_then(|op| self.tree.leaves.get(op.leaf));
             if let (Some(leaf), Some(Err(error))) = (leaf, self.answers.get(piece.op)) {
@@ -304,8 +362,8 @@ impl Given<'_> {
     /// tell.
     fn blame_all(&self) {
         let mut liars: Vec<Liar> = Vec::new();
-        let whole = self.source.whole_copies(&mut |piece| {
-            if let (Some(op), Some(_)) = (self.batch.ops.get(piece.op), piece.bytes(&self.answers))
+        let whole = self.gathered.source.whole_copies(&mut |piece| {
+            if let (Some(op), Some(_)) = (self.batch.ops.get(piece.op), piece.bytes(self.answers))
                 && !piece.stale
                 && !liars.iter().any(|liar| liar.leaf == op.leaf)
             {
@@ -319,137 +377,5 @@ impl Given<'_> {
             top.stats.add_checksum_error();
             self.tree.report_wrong_below(self.read.vdev, (self.read.offset, self.read.size));
         }
-    }
-}
-
-/// Collects every source of a block.
-struct Gatherer<'a> {
-    planner: Planner<'a>,
-    birth: Txg,
-    /// Read what is not needed to make the block as well: dRAID's zero sectors, second places.
-    all: bool,
-    /// Leaves that have a part of the block, or should, and cannot be asked.
-    away: RefCell<Vec<LeafId>>,
-}
-
-impl Gatherer<'_> {
-    fn gather(
-        &self,
-        id: NodeId,
-        extent: Extent,
-        batch: &mut Batch<'_>,
-        depth: usize,
-    ) -> Result<Source, NoPlan> {
-        let planner = &self.planner;
-        if depth >= planner.max_depth() {
-            return Err("removed vdevs or spares point at each other".into());
-        }
-        let node = planner.node(id)?;
-        Ok(match &node.shape {
-            Shape::Leaf(leaf) => self.leaf(*leaf, extent, batch)?,
-            Shape::Copies => {
-                let ranked = planner.ranked(node, extent, self.birth, &[], depth);
-                for &child in node.children.iter().filter(|child| !ranked.contains(child)) {
-                    self.note_away(child);
-                }
-                let copies =
-                    ranked.into_iter().map(|child| self.gather(child, extent, batch, depth + 1));
-                Source::Any(copies.filter_map(Result::ok).collect())
-            }
-            Shape::DistributedSpare { .. } => self.spare(&node.shape, extent, batch, depth)?,
-            Shape::Indirect(_) => {
-                let mut parts = Vec::new();
-                for (target, part) in planner.pieces(node, extent)? {
-                    let source = self.gather(target, part, batch, depth + 1)?;
-                    parts.push((source, part.len as usize));
-                }
-                Source::Join(parts)
-            }
-            Shape::Raidz(_) | Shape::Draid(_) => {
-                let map = planner.map(node, extent, self.birth)?;
-                let mut cells = Vec::with_capacity(map.columns().len());
-                let (mut pads, mut twins) = (Vec::new(), Vec::new());
-                batch.join_small(map.row_count() > 2);
-                let mut cell = |child: u32, offset: u64, len: u64, scratch: bool| {
-                    let extent = Extent { offset, len, scratch };
-                    let source = match node.children.get(child as usize) {
-                        Some(&child) if len > 0 => {
-                            self.gather(child, extent, batch, depth + 1).ok()
-                        }
-                        _ => None,
-                    };
-                    source.unwrap_or(Source::Nothing)
-                };
-                for column in map.columns() {
-                    let Column { child, offset, size, pad, scratch, .. } = *column;
-                    cells.push(cell(child, offset, size, scratch));
-                    if self.all && pad > 0 {
-                        pads.push((cell(child, offset + size, pad, scratch), pad as usize));
-                    }
-                }
-                for twin in map.twins().iter().filter(|_| self.all) {
-                    let size = map.columns().get(twin.column).map_or(0, |column| column.size);
-                    let source = cell(twin.child, twin.offset, size, twin.scratch);
-                    twins.push((twin.column, source));
-                }
-                batch.join_small(false);
-                let widths = match &node.shape {
-                    Shape::Raidz(raidz) => raidz.widths_since(self.birth).collect(),
-                    _ => Vec::new(),
-                };
-                Source::Rows { map, cells, pads, twins, widths }
-            }
-            Shape::Root | Shape::Nothing(_) => Source::Nothing,
-        })
-    }
-
-    /// What a distributed spare holds lies on another child; it may lack it all the same.
-    fn spare(
-        &self,
-        shape: &Shape,
-        extent: Extent,
-        batch: &mut Batch<'_>,
-        depth: usize,
-    ) -> Result<Source, NoPlan> {
-        let Shape::DistributedSpare { draid, spare, leaf } = shape else {
-            return Ok(Source::Nothing);
-        };
-        let target = self.planner.spare_target(*draid, *spare, extent.offset)?;
-        let away = self.away.borrow().len();
-        let mut source = self.gather(target, extent, batch, depth + 1)?;
-        if self.away.borrow().len() > away {
-            // Who cannot be asked for the spare's is the child; the spare is who lacks it.
-            self.away.borrow_mut().push(*leaf);
-        }
-        if self.planner.tree.leaves.get(*leaf).is_some_and(|leaf| leaf.misses(self.birth)) {
-            source.is_stale();
-        }
-        Ok(source)
-    }
-
-    /// Nothing at or below this node can be asked, or not enough.
-    fn note_away(&self, id: NodeId) {
-        let Some(node) = self.planner.tree.nodes.get(id) else { return };
-        match &node.shape {
-            Shape::Leaf(leaf) => self.away.borrow_mut().push(*leaf),
-            _ => node.children.iter().for_each(|&child| self.note_away(child)),
-        }
-    }
-
-    fn leaf(&self, id: LeafId, extent: Extent, batch: &mut Batch<'_>) -> Result<Source, NoPlan> {
-        let planner = &self.planner;
-        let leaf = planner.tree.leaves.get(id).ok_or("no such leaf")?;
-        let Some(fitness) = leaf.fitness(self.birth, planner.now, planner.desperate) else {
-            self.away.borrow_mut().push(id);
-            return Ok(Source::Nothing);
-        };
-        let Some((op, skip)) = batch.add(id, leaf, extent) else { return Ok(Source::Nothing) };
-        let piece = super::source::Piece {
-            op,
-            skip,
-            len: extent.len as usize,
-            stale: fitness == Fitness::Stale,
-        };
-        Ok(Source::Leaf(piece))
     }
 }

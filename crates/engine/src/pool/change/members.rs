@@ -191,6 +191,9 @@ impl LivePool {
             place.newcomer.leaf.rebuild_txg = Some(txg);
         } else if self.is_rebuilding() {
             return Err(Error::new(ErrorKind::Busy, "currently sequentially resilvering"));
+        } else {
+            // Chapter 08, section 10: or a scan that began before, ended by OpenZFS, would count for it.
+            place.newcomer.leaf.resilver_txg = Some(txg);
         }
         let tree = place.tree(&others, opener, txg)?;
         let Newcomer { beside, leaf, replaces, .. } = place.newcomer;

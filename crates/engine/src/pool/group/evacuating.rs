@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use bytes::Bytes;
-use cenote_format::config::{IndirectObjects, PoolConfig};
+use cenote_format::config::{IndirectObjects, PoolConfig, VdevConfig};
 use cenote_format::indirect_mapping::{
     Birth, MappingEntry, REMOVAL_CANCELED, REMOVAL_FINISHED, RemovalState,
 };
@@ -26,7 +26,7 @@ use super::mapping;
 use super::sync::seconds_now;
 use super::vdev_zaps::free_objects_of;
 use super::{LivePool, MosStore};
-use crate::alloc::AllocRequest;
+use crate::alloc::{AllocRequest, SpaceSource};
 use crate::dataset::change::MosChange;
 use crate::job::{Budget, Outcome};
 use crate::pipe::Submit;
@@ -49,6 +49,15 @@ const IN_ONE_GROUP: u64 = 4 << 30;
 const TRIES: u64 = 8;
 /// The first group of any pool.
 const FIRST: u64 = 4;
+/// The entry of a top-level vdev's ZAP that says, by 0, that it takes no new blocks.
+const ALLOCATING: &str = "allocating";
+
+/// Has the configuration say that a top-level vdev takes no new blocks.
+fn rests(top: &mut VdevConfig) {
+    if let Some(facts) = &mut top.top {
+        facts.non_allocating = Some(1);
+    }
+}
 
 /// The part of a removal that is in memory.
 #[derive(Default)]
@@ -149,6 +158,8 @@ impl LivePool {
         };
         if portion.anew {
             self.evacuation.failures.store(0, Relaxed);
+            // Where OpenZFS 2.1 began the removal nothing says so, and who goes on with it may be a later one.
+            self.mark_leaves(change, own.unmarked.into_iter().collect(), rests);
         }
         let txg = change.tx.txg();
         if portion.canceled {
@@ -462,7 +473,15 @@ impl LivePool {
         let words = format!("{} vdev {id} {path}", self.pool.name());
         change.log_event("vdev remove canceled", None, &words)?;
         self.change_topology(|topology| topology.removing(id, None, txg))?;
-        let is_passive = top.top.is_some_and(|facts| facts.non_allocating == Some(1));
+        // Somebody else's wish outlasts the removal (the device property `allocating`).
+        let allocating = match top.top_zap {
+            Some(zap) => MosStore::new(change).zap_number(zap, ALLOCATING)?,
+            None => None,
+        };
+        let is_passive = allocating == Some(0);
+        if is_passive {
+            self.mark_leaves(change, vec![top.guid], rests);
+        }
         self.when_done(move |live| {
             *live.evacuation.doubt.lock() = None;
             if let Err(error) = live.allocator.free_copies(&copied, txg) {
@@ -504,6 +523,8 @@ struct Emptied {
     class: crate::vdev::AllocationClass,
     /// Its sectors.
     unit: u64,
+    /// Its guid, if its configuration does not say that it takes no new blocks.
+    unmarked: Option<Guid>,
 }
 
 impl Emptied {
@@ -514,7 +535,9 @@ impl Emptied {
         let is_removing = top.top.is_some_and(|facts| facts.removing == Some(1));
         let objects = top.indirect.filter(|_| is_removing)?;
         let unit = 1_u64.checked_shl(vdevs.ashift(id)?)?;
-        Some(Self { id, objects, class: vdevs.class(id), unit })
+        let says = top.top.is_some_and(|facts| facts.non_allocating == Some(1));
+        let unmarked = (!says).then_some(top.guid);
+        Some(Self { id, objects, class: vdevs.class(id), unit, unmarked })
     }
 }
 

@@ -9,4 +9,5 @@ mod reflow;
 mod removed;
 mod rig;
 mod slow;
+mod together;
 mod write;

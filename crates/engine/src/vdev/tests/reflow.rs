@@ -135,7 +135,8 @@ fn what_is_written_over_the_edge_of_an_expansion_is_whole_after_it() {
             rig.wait(3600);
             rig.tree.clear(None);
             let found = rig.tree.read_all_copies(&over.0, &mut |bytes| bytes == over.1).unwrap();
-            let repaired = rig.tree.resilver(&found.repairs, Txg(10));
+            let born: Vec<_> = found.repairs.into_iter().map(|it| (it, Txg(10))).collect();
+            let repaired = rig.tree.resilver(&born);
             assert!(repaired.iter().all(Result::is_ok), "{repaired:?}");
             is_whole(&over, "resilvered");
             rig.tree.set_missing_txgs(cenote_format::Guid(lost), Vec::new());

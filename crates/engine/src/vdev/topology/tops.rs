@@ -89,7 +89,8 @@ impl Topology {
         next.checked()
     }
 
-    /// Vdev `id` is being emptied, and these objects tell where its blocks go; `None`: no more.
+    /// Vdev `id` is being emptied, and these objects tell where its blocks go; `None`: no more, and it is used as
+    /// before. OpenZFS from 2.2 on puts new blocks on whatever is not said to be `non_allocating`.
     ///
     /// # Errors
     /// [`VdevError::NoSuchVdev`] if there is none.
@@ -104,6 +105,7 @@ impl Topology {
         place.indirect = objects;
         if let Some(top) = &mut place.top {
             top.removing = objects.map(|_| 1);
+            top.non_allocating = top.removing;
         }
         next.checked()
     }

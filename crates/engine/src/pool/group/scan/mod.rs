@@ -57,6 +57,7 @@ pub(in crate::pool) struct Scan {
     of_errors: Mutex<Option<of_errors::ErrorRun>>,
     tried: Mutex<Option<start::Tried>>,
     portion: visit::PortionSize,
+    others: visit::Others,
     pass: Pass,
 }
 

@@ -7,7 +7,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
-use cenote_format::scan_state::{ErrorScrubState, FLAG_SCRUB_PAUSED, ScanFunction, ScanPhase};
+use cenote_format::scan_state::{ERROR_SCRUB_PAUSED, ErrorScrubState, ScanFunction, ScanPhase};
 use cenote_format::{BlockPointer, ObjectId};
 
 use super::run::Run;
@@ -15,7 +15,7 @@ use super::start::{ScanKind, ScanOrder};
 use super::{LivePool, Scan};
 use crate::dataset::change::{MosChange, read_error_scrub};
 use crate::object::ObjectSet;
-use crate::pipe::Fault;
+use crate::pipe::{Fault, Scope};
 use crate::pool::group::sync::seconds_now;
 use crate::{Error, ErrorKind, Result};
 
@@ -156,8 +156,8 @@ impl LivePool {
     fn pause_error_scrub(&self, change: &MosChange<'_>, paused: bool) -> Result<()> {
         let Some(mut run) = self.scan.of_errors.lock().clone() else { return Ok(()) };
         match paused {
-            true => run.state.flags |= FLAG_SCRUB_PAUSED,
-            false => run.state.flags &= !FLAG_SCRUB_PAUSED,
+            true => run.state.flags |= ERROR_SCRUB_PAUSED,
+            false => run.state.flags &= !ERROR_SCRUB_PAUSED,
         }
         change.put_error_scrub(&run.state)?;
         self.tell(if paused { "errorscrub_paused" } else { "errorscrub_resume" }, Vec::new());
@@ -185,10 +185,10 @@ impl LivePool {
         phase: ScanPhase,
     ) -> Result<()> {
         let complete = phase == ScanPhase::Finished;
-        let flags = run.state.flags & !FLAG_SCRUB_PAUSED;
+        let flags = run.state.flags & !ERROR_SCRUB_PAUSED;
         let state = ErrorScrubState { phase, flags, end_time: seconds_now(), ..run.state };
         change.put_error_scrub(&state)?;
-        let event = if complete { "error scrub done" } else { "error scrub cancelled" };
+        let event = if complete { "error scrub done" } else { "error scrub canceled" };
         change.log_event(event, None, &format!("errors={}", state.errors))?;
         self.tell(if complete { "errorscrub_finish" } else { "errorscrub_abort" }, Vec::new());
         self.when_done(move |live| {
@@ -259,7 +259,7 @@ impl LivePool {
         };
         let mut is_lost = false;
         for pointer in pointers {
-            let one = self.io.pipe.scrub(&pointer, &|_, _| true);
+            let one = self.io.pipe.scrub(&pointer, Scope::ALL);
             if let Some(error) = one.lost {
                 self.note_lost_still(fault, &error);
                 is_lost = true;

@@ -3,8 +3,10 @@
 //! Chapter 08, sections 5 and 7. Invariant: a record names a place that OpenZFS can go on at; the end of a
 //! scan and what devices do not miss any more are told by the same group.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
 
+use cenote_format::Guid;
 use cenote_format::scan_state::{FLAG_SCRUB_PAUSED, ScanFunction, ScanPhase};
 
 use super::LivePool;
@@ -116,8 +118,19 @@ impl LivePool {
             self.note_unfit();
             let (unfit, failed) = (self.scan.unfit.lock(), self.scan.failed.lock());
             self.vdevs().forget_missed(|leaf| !unfit.contains(&leaf), max, &failed);
+            self.mark_resilvered(change);
         }
         Ok(())
+    }
+
+    /// The configuration of leaves that lack nothing any more does not say since when they were resilvered.
+    fn mark_resilvered(&self, change: &MosChange<'_>) {
+        let vdevs = self.vdevs();
+        let lacks: BTreeSet<Guid> = vdevs.missed().into_iter().map(|(leaf, _)| leaf).collect();
+        let all = vdevs.topology().root().devices();
+        let done = all.filter(|leaf| leaf.resilver_txg.is_some() && !lacks.contains(&leaf.guid));
+        let done = done.map(|leaf| leaf.guid).collect();
+        self.mark_leaves(change, done, |leaf| leaf.resilver_txg = None);
     }
 }
 

@@ -17,7 +17,8 @@ use parking_lot::Mutex;
 use super::run::Successors;
 use super::{LivePool, Scan};
 use crate::dataset::Catalog;
-use crate::pipe::Scrubbed;
+use crate::pipe::{Scope, Scrubbed};
+use crate::vdev::Reading;
 use crate::walk::{Node, Order, Step, Tree, Walk};
 use crate::{Error, ErrorKind, Result};
 
@@ -30,10 +31,14 @@ const READING: [Duration; 2] = [Duration::from_millis(300), Duration::from_milli
 /// Time for finding them.
 const FINDING: Duration = Duration::from_secs(1);
 /// Threads that read.
-const READERS: usize = 8;
-/// Blocks a reader takes at once.
-const TAKEN: usize = 16;
-/// How long a reader sits out while somebody waits for a group.
+const READERS: usize = 4;
+/// Blocks a reader takes at once, and the bytes after which it takes no more.
+const TAKEN: (usize, u64) = (64, 2 << 20);
+/// Threads that read while somebody else does, and what they take.
+const SHARING: (usize, u64) = (1, 512 << 10);
+/// For how long after a read it counts that somebody reads.
+const SHARED: Duration = Duration::from_millis(100);
+/// How long a reader sits out while somebody waits for a group, or others read enough.
 const SITTING: Duration = Duration::from_millis(1);
 /// Time between two attempts when something is not there yet, or devices are away.
 const AGAIN: Duration = Duration::from_millis(100);
@@ -61,6 +66,26 @@ pub(super) struct Blocks {
 }
 
 impl Blocks {
+    /// The next blocks in `order` that are read together, `most` bytes or somewhat more; none if all were taken.
+    fn take_next<'a>(
+        &self,
+        order: &'a [usize],
+        next: &mut usize,
+        most: u64,
+    ) -> Option<&'a [usize]> {
+        let rest = order.get(*next..)?;
+        let (mut bytes, mut count) = (0_u64, 0);
+        for index in rest.iter().take(TAKEN.0) {
+            if bytes >= most {
+                break;
+            }
+            bytes = bytes.saturating_add(self.pointers.get(*index).map_or(0, |bp| bp.psize()));
+            count += 1;
+        }
+        *next = next.saturating_add(count);
+        rest.get(..count).filter(|taken| !taken.is_empty())
+    }
+
     pub(super) fn push(&mut self, pointer: BlockPointer, place: (u64, u64, u8, u64)) {
         self.examined = self.examined.saturating_add(allocated(&pointer));
         self.pointers.push(pointer);
@@ -320,41 +345,49 @@ impl LivePool {
         let lacks = |bp: &BlockPointer, dva: Dva| {
             !is_resilver || bp.is_gang() || vdevs.lacks_some(dva.vdev, bp.physical_birth())
         };
-        let (next, done) = (AtomicUsize::new(0), Mutex::new(Done::default()));
-        let read = || {
-            while !self.scan.worker.rests() && self.is_still(record) {
-                let first = next.fetch_add(TAKEN, Relaxed);
-                let Some(taken) = order.get(first..order.len().min(first + TAKEN)) else { break };
-                if taken.is_empty() {
-                    break;
-                }
-                for (block, place) in taken
-                    .iter()
-                    .filter_map(|index| blocks.pointers.get(*index).zip(blocks.places.get(*index)))
-                {
-                    if !self.options.inline && self.gate.is_waited_for(self.gate.figures().open) {
-                        std::thread::sleep(SITTING);
+        let reading = if is_resilver { Reading::Enough } else { Reading::Held };
+        let scope = Scope { wanted: &lacks, reading };
+        let (next, done) = (Mutex::new(0), Mutex::new(Done::default()));
+        let read = |reader: usize| {
+            while *next.lock() < order.len() && !self.scan.worker.rests() && self.is_still(record) {
+                let is_shared = self.scan.others.read_lately(self.io.pipe.loaded());
+                let waits = self.gate.is_waited_for(self.gate.figures().open);
+                if !self.options.inline && (waits || is_shared) {
+                    std::thread::sleep(SITTING);
+                    if is_shared && reader >= SHARING.0 {
+                        continue;
                     }
-                    let one = self.io.pipe.scrub(block, &lacks);
+                }
+                let most = if waits || is_shared { SHARING.1 } else { TAKEN.1 };
+                let Some(taken) = blocks.take_next(&order, &mut next.lock(), most) else { break };
+                let pointers: Vec<&BlockPointer> =
+                    taken.iter().filter_map(|index| blocks.pointers.get(*index)).collect();
+                let all = self.io.pipe.scrub_many(&pointers, scope);
+                for ((one, index), block) in all.into_iter().zip(taken).zip(pointers) {
                     self.scan.pass.issued.fetch_add(allocated(block), Relaxed);
                     self.scan.pass.repaired.fetch_add(one.repaired, Relaxed);
-                    done.lock().add(one, block, *place);
+                    if let Some(place) = blocks.places.get(*index) {
+                        done.lock().add(one, block, *place);
+                    }
                 }
             }
         };
         self.note_unfit();
+        self.scan.others.forget();
         match self.options.inline {
-            true => read(),
+            true => read(0),
             false => std::thread::scope(|scope| {
-                let readers = READERS.min(order.len() / TAKEN + 1);
+                let read = &read;
                 // Where no thread can be had it is slower.
-                let begin = |_| Builder::new().name("scan".into()).spawn_scoped(scope, read);
-                (1..readers).map(begin).take_while(Result::is_ok).for_each(drop);
-                read();
+                let begin = |reader| {
+                    Builder::new().name("scan".into()).spawn_scoped(scope, move || read(reader))
+                };
+                (1..READERS).map(begin).take_while(Result::is_ok).for_each(drop);
+                read(0);
             }),
         }
         self.note_unfit();
-        let all = next.load(Relaxed) >= order.len();
+        let all = next.into_inner() >= order.len();
         (all && !self.scan.worker.rests() && self.is_still(record)).then(|| done.into_inner())
     }
 
@@ -401,6 +434,27 @@ impl PortionSize {
             () => blocks,
         };
         self.0.store(next.clamp(least, most), Relaxed);
+    }
+}
+
+/// Whether somebody else reads, too.
+#[derive(Debug, Default)]
+pub(super) struct Others(Mutex<(Option<u64>, Option<Instant>)>);
+
+impl Others {
+    /// Whether somebody read lately; `loaded` is how often somebody did so far.
+    fn read_lately(&self, loaded: u64) -> bool {
+        let (now, mut known) = (Instant::now(), self.0.lock());
+        let (count, at) = &mut *known;
+        if count.replace(loaded).is_some_and(|before| before != loaded) {
+            *at = Some(now);
+        }
+        at.is_some_and(|at| now.duration_since(at) < SHARED)
+    }
+
+    /// What was read until now is no reason to sit out: the scan looked for blocks.
+    fn forget(&self) {
+        self.0.lock().0 = None;
     }
 }
 

@@ -7,7 +7,7 @@ use cenote_format::config::VdevConfig;
 use cenote_format::zap::Value;
 use cenote_format::{Guid, ObjectId};
 
-use super::run::{Run, State};
+use super::run::{Run, State, UNDONE};
 use super::{Key, LivePool, SweepKind, SweepOrder};
 use crate::alloc::SpaceSource;
 use crate::dataset::change::MosChange;
@@ -56,17 +56,17 @@ impl SweepKind {
         }
     }
 
-    /// The event of what the history says so.
+    /// The event of what the history says so; none tells of initialising.
     fn event(self, word: &str, goes_on: bool) -> Option<&'static str> {
-        let both = match word {
-            "activated" if goes_on => ["initialize_resume", "trim_resume"],
-            "activated" => ["initialize_start", "trim_start"],
-            "suspended" => ["initialize_suspend", "trim_suspend"],
-            "canceled" => ["initialize_cancel", "trim_cancel"],
-            "complete" => ["initialize_finish", "trim_finish"],
-            _ => return None,
-        };
-        both.get(usize::from(self == Self::Trim)).copied()
+        match word {
+            _ if self == Self::Initialize => None,
+            "activated" if goes_on => Some("trim_resume"),
+            "activated" => Some("trim_start"),
+            "suspended" => Some("trim_suspend"),
+            "canceled" => Some("trim_cancel"),
+            "complete" => Some("trim_finish"),
+            _ => None,
+        }
     }
 }
 
@@ -194,7 +194,10 @@ impl LivePool {
         }
         if let Some(word) = run.news {
             let path = node.path.as_deref().unwrap_or("-");
-            change.log_event(kind.word(), None, &format!("vdev={path} {word}"))?;
+            match word {
+                UNDONE => change.log_event(UNDONE, None, &format!("vdev={path}"))?,
+                _ => change.log_event(kind.word(), None, &format!("vdev={path} {word}"))?,
+            }
             if let Some(event) = kind.event(word, goes_on) {
                 let members: Members = vdevs.named_in_event(leaf);
                 self.tell(event, members);

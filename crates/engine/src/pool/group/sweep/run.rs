@@ -31,6 +31,9 @@ pub enum SweepOrder {
     Forget,
 }
 
+/// What the history says of a leaf that counts as never initialised again.
+pub(super) const UNDONE: &str = "uninitialize";
+
 /// Where it stands; the numbers are OpenZFS's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u64)]
@@ -101,7 +104,7 @@ impl Run {
                 Err(Error::new(ErrorKind::Busy, "currently initializing"))
             }
             (SweepOrder::Forget, _) => {
-                Ok(Self { dirty: true, news: Some("uninitialized"), ..Self::default() })
+                Ok(Self { dirty: true, news: Some(UNDONE), ..Self::default() })
             }
         }
     }
