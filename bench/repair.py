@@ -37,7 +37,7 @@ class Pool:
         shutil.rmtree(self.at, ignore_errors=True)
         os.makedirs(self.at)
         disks = [disk(path, self.mebibytes) for path in self.disks]
-        self.tool("zpool", "create", "-R", f"{self.at}/mnt", "-O", "compression=off", "br", *self.words, *disks)
+        self.tool("zpool", "create", "-o", "ashift=12", "-R", f"{self.at}/mnt", "-O", "compression=off", "br", *self.words, *disks)
         chance = random.Random(1)
         with open(self.file, "wb") as out:
             for _ in range(self.mebibytes):
