@@ -244,7 +244,7 @@ pub struct ErrorScrubState {
     pub examined: u64,
     /// Errors met.
     pub errors: u64,
-    /// [`ERROR_SCRUB_PAUSED`], or 0.
+    /// [`ERROR_SCRUB_PAUSED`], or 0; earlier versions of this program wrote 2 for paused.
     pub flags: u64,
 }
 
@@ -271,7 +271,7 @@ impl ErrorScrubState {
 
     /// It is paused.
     pub fn is_paused(&self) -> bool {
-        self.flags & ERROR_SCRUB_PAUSED != 0
+        self.flags != 0
     }
 
     /// From the words of its MOS entry.

@@ -1,4 +1,4 @@
-//! Reading every copy of a block, and making right what is wrong.
+//! Reading the copies of blocks, and making right what is wrong or missing.
 //!
 //! Chapter 08, section 4. Invariant: only bytes that verified are written. That nothing takes the place of
 //! the block meanwhile is for the caller to see to.
@@ -42,6 +42,14 @@ impl Scope<'_> {
 /// What reading an address gave.
 type Found = std::result::Result<Recovered, VdevError>;
 
+/// Both lead to the same place.
+fn is_same(one: &BlockPointer, other: &BlockPointer) -> bool {
+    one.physical_birth() == other.physical_birth()
+        && !one.is_gang()
+        && one.checksum() == other.checksum()
+        && one.dvas().eq(other.dvas())
+}
+
 /// What is to be written, of the block of that number, born then.
 struct Write {
     owner: usize,
@@ -53,7 +61,7 @@ struct Write {
 struct Scrubbing<'a> {
     number: usize,
     scope: Scope<'a>,
-    /// What was read already.
+    /// What was read already; nothing of a block in pieces.
     ahead: Vec<(BlockRead, Found)>,
     done: Scrubbed,
     writes: &'a mut Vec<Write>,
@@ -72,8 +80,11 @@ impl Pipe {
         if bps.len() > 1 && self.vdevs().expanding().is_some() {
             return bps.iter().map(|bp| self.scrub(bp, scope)).collect();
         }
+        // Blocks that are shared are met one after another: what is wrong of them is one fault.
+        let mut different: Vec<&BlockPointer> = bps.to_vec();
+        different.dedup_by(|bp, before| is_same(bp, before));
         let mut writes = Vec::new();
-        let ahead = self.read_ahead(bps, scope);
+        let ahead = self.read_ahead(&different, scope);
         let scrub = |(number, (bp, ahead)): (usize, (&&BlockPointer, _))| {
             let done = Scrubbed::default();
             let mut own = Scrubbing { number, scope, ahead, done, writes: &mut writes };
@@ -82,9 +93,21 @@ impl Pipe {
             own.done.lost = scrubbed.err();
             own.done
         };
-        let mut done: Vec<Scrubbed> = bps.iter().zip(ahead).enumerate().map(scrub).collect();
+        let mut done: Vec<Scrubbed> = different.iter().zip(ahead).enumerate().map(scrub).collect();
         self.write_repairs(&writes, &mut done);
-        done
+        if different.len() == bps.len() {
+            return done;
+        }
+        let mut own = different.into_iter().zip(done).peekable();
+        let mut lost = None;
+        let told = |bp: &&BlockPointer| match own.next_if(|(next, _)| std::ptr::eq(*next, *bp)) {
+            Some((_, done)) => {
+                lost.clone_from(&done.lost);
+                done
+            }
+            None => Scrubbed { lost: lost.clone(), ..Scrubbed::default() },
+        };
+        bps.iter().map(told).collect()
     }
 
     /// What lies at the addresses of blocks that are not in pieces.
@@ -100,7 +123,9 @@ impl Pipe {
         let mut verify = |read: usize, data: &[u8]| {
             owners.get(read).is_some_and(|(_, bp)| Piece::Data.verifies(self, bp, data))
         };
-        let found = self.vdevs().read_copies_of(&reads, scope.reading, &mut verify);
+        let is_known =
+            |read: usize| owners.get(read).is_some_and(|(_, bp)| Piece::Data.is_verified(bp));
+        let found = self.vdevs().read_copies_of(&reads, scope.reading, &is_known, &mut verify);
         let mut ahead: Vec<_> = bps.iter().map(|_| Vec::new()).collect();
         for ((number, _), found) in owners.iter().zip(reads.into_iter().zip(found)) {
             if let Some(own) = ahead.get_mut(*number) {
@@ -120,8 +145,12 @@ impl Pipe {
         }
         let (mut right, mut wrong, mut failure) = (None, Vec::new(), None);
         let Scope { wanted, reading } = own.scope;
-        for (number, dva) in bp.dvas().enumerate().filter(|(_, dva)| wanted(bp, *dva)) {
+        for (number, dva) in bp.dvas().enumerate() {
             let read = piece.read(bp, dva);
+            let is_ahead = own.ahead.iter().any(|(ahead, _)| *ahead == read);
+            if !is_ahead && !wanted(bp, dva) {
+                continue;
+            }
             if let Some(other) = self.faulty().failure_of_copy(bp, number) {
                 wrong.push(read);
                 failure = Some(other);
@@ -167,7 +196,8 @@ impl Pipe {
         let mut verify = |_: usize, data: &[u8]| piece.verifies(self, bp, data);
         let mut now = || {
             let own = std::slice::from_ref(read);
-            let found = vdevs.read_copies_of(own, reading, &mut verify).pop();
+            let is_known = |_| piece.is_verified(bp);
+            let found = vdevs.read_copies_of(own, reading, &is_known, &mut verify).pop();
             found.unwrap_or_else(|| vdevs.read_all_copies(read, &mut |data| verify(0, data)))
         };
         let known = ahead.iter().position(|(own, _)| own == read);
@@ -185,10 +215,9 @@ impl Pipe {
         read: &BlockRead,
         owner: usize,
     ) -> Vec<Write> {
-        let vdevs = self.vdevs();
         let birth = read.birth;
         // Without a checksum nobody knows who is right, but for those who lack the block.
-        let is_sure = |repair: &&Repair| is_verified || vdevs.misses(repair.leaf, birth);
+        let is_sure = |repair: &&Repair| is_verified || repair.lacking;
         let sure = found.repairs.iter().filter(is_sure);
         sure.map(|repair| Write { owner, birth, repair: repair.clone() }).collect()
     }

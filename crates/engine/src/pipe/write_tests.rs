@@ -472,6 +472,30 @@ fn a_scrub_makes_every_copy_of_a_gangs_header_right() {
     }
 }
 
+#[test]
+fn what_is_wrong_of_a_shared_block_is_one_fault() {
+    let bench = Bench::new();
+    let mut request = file(noise(1, 64 << 10));
+    request.policy.copies = 2;
+    let bp = bench.write(5, 1, request).unwrap().pointer;
+    let other = bench.write(5, 1, file(noise(2, 64 << 10))).unwrap().pointer;
+    let shared = bp;
+    let spoil = |dva: Dva| {
+        let (vdev, offset, birth) = (dva.vdev, dva.offset, bp.physical_birth());
+        let wrong = BlockWrite { sides: None, vdev, offset, data: noise(9, 4096), birth };
+        assert!(bench.pipe.vdevs().write_batch(&[wrong])[0].is_ok());
+    };
+    let scrub = || bench.pipe.scrub_many(&[&bp, &shared, &other], Scope::ALL);
+    spoil(bp.first_dva().unwrap());
+    let done = scrub();
+    assert!(done.iter().all(|one| one.lost.is_none()));
+    assert!(done[0].repaired > 0 && done[1].repaired == 0 && done[2].repaired == 0);
+    assert!(bench.pipe.verify_copies(&bp).unwrap().are_good());
+    bp.dvas().for_each(spoil);
+    let lost: Vec<bool> = scrub().iter().map(|one| one.lost.is_some()).collect();
+    assert_eq!(lost, [true, true, false]);
+}
+
 fn levels(bench: &Bench, bp: &BlockPointer) -> u32 {
     if !bp.is_gang() {
         return 0;

@@ -10,7 +10,7 @@ use super::reports::{Asked, Question, SLOW};
 use super::tree::{LeafId, VdevTree};
 use bytes::Bytes;
 use cenote_device::{DeviceError, Enough, Patience, ReadOp, Took, read_batch};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,9 @@ use std::time::{Duration, Instant};
 const JOIN_GAP: u64 = 32 << 10;
 /// Longest read made of small ones.
 const JOIN_LIMIT: u64 = 4 << 20;
+
+/// A leaf, and a byte on its device.
+pub(super) type Spot = (LeafId, u64);
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Op {
@@ -35,11 +38,26 @@ pub(super) struct Batch<'a> {
     pub(super) ops: Vec<Op>,
     /// Last operation of each leaf, while small reads are being joined.
     last: Option<HashMap<LeafId, usize>>,
+    /// Leaves and places that failed before, and were counted then.
+    counted: Vec<Spot>,
 }
 
 impl<'a> Batch<'a> {
     pub(super) fn new(tree: &'a VdevTree) -> Self {
-        Self { tree, ops: Vec::new(), last: None }
+        Self { tree, ops: Vec::new(), last: None, counted: Vec::new() }
+    }
+
+    /// What failed there before is not counted again.
+    pub(super) fn has_counted(mut self, counted: Vec<Spot>) -> Self {
+        self.counted = counted;
+        self
+    }
+
+    /// What failed, by the answers.
+    pub(super) fn failed(&self, answers: &[Result<Bytes, DeviceError>]) -> Vec<Spot> {
+        let all = self.ops.iter().zip(answers);
+        let failed = all.filter(|(op, answer)| !op.unread && answer.is_err());
+        failed.map(|(op, _)| (op.leaf, op.offset)).collect()
     }
 
     pub(super) fn len(&self) -> usize {
@@ -161,6 +179,7 @@ impl<'a> Batch<'a> {
         let mut longest: HashMap<LeafId, Duration> = HashMap::new();
         let mut changed = false;
         let mut needed: HashMap<LeafId, bool> = HashMap::new();
+        let mut fails_again: HashSet<LeafId> = HashSet::new();
         for ((op, answer), took) in self.ops.iter().zip(answers).zip(times) {
             let leaf = self.tree.leaves.get(op.leaf).filter(|_| !op.unread);
             let Some(leaf) = leaf else { continue };
@@ -180,6 +199,9 @@ impl<'a> Batch<'a> {
                     leaf.health.lock().was_slow(now);
                     needed.insert(op.leaf, false);
                 }
+                Err(_) if self.counted.contains(&(op.leaf, op.offset)) => {
+                    fails_again.insert(op.leaf);
+                }
                 Err(error) => {
                     leaf.stats.add_read_error(error);
                     tracing::debug!(leaf = leaf.config.guid.0, %error, "read failed");
@@ -196,7 +218,7 @@ impl<'a> Batch<'a> {
         for (id, took) in longest {
             let Some(leaf) = self.tree.leaves.get(id) else { continue };
             // Only a leaf all of whose reads were answered has recovered.
-            if !needed.contains_key(&id) {
+            if !needed.contains_key(&id) && !fails_again.contains(&id) {
                 changed |= self.tree.answered(id, leaf, took);
                 let mut health = leaf.health.lock();
                 if took < patience::READ {

@@ -62,6 +62,7 @@ impl Gathered {
             birth: read.birth,
             how,
             only_lacking: Cell::default(),
+            spare_lacks: Cell::default(),
             away: RefCell::default(),
         };
         let start = batch.len();
@@ -78,6 +79,8 @@ struct Gatherer<'a, 'tree> {
     how: Examination,
     /// Of the leaves only those matter that lack the block.
     only_lacking: Cell<bool>,
+    /// It is gathered for a distributed spare that lacks the block.
+    spare_lacks: Cell<bool>,
     /// Leaves that have a part of the block, or should, and cannot be asked.
     away: RefCell<Vec<LeafId>>,
 }
@@ -183,18 +186,20 @@ impl Gatherer<'_, '_> {
     }
 
     /// The parity columns without which all data can be made.
-    fn unneeded_parity(&self, node: &Node, map: &Map, depth: usize) -> Range<usize> {
+    fn unneeded_parity(&self, node: &Node, map: &Map, depth: usize) -> Vec<usize> {
         if map.row_count() > 1 {
-            return 0..0;
+            return Vec::new();
         }
-        let lacks = |column: &&Column| {
-            let Column { child, offset, size, scratch, .. } = **column;
+        let has = |column: &Column| {
+            let Column { child, offset, size, scratch, .. } = *column;
             let child = node.children.get(child as usize);
             let extent = Extent { offset, len: size, scratch };
-            size > 0 && !child.is_some_and(|child| self.has_block(*child, extent, depth))
+            size == 0 || child.is_some_and(|child| self.has_block(*child, extent, depth))
         };
-        let lacking = map.columns().iter().skip(map.parity).filter(lacks).count();
-        lacking.min(map.parity)..map.parity
+        let (parity, data) = map.columns().split_at(map.parity.min(map.columns().len()));
+        let lacking = data.iter().filter(|column| !has(column)).count();
+        let held = parity.iter().enumerate().filter(|(_, column)| has(column));
+        held.skip(lacking).map(|(index, _)| index).collect()
     }
 
     /// What a distributed spare holds lies on another child; it may lack it all the same.
@@ -213,18 +218,14 @@ impl Gatherer<'_, '_> {
         let leaf_of = |leaf: &LeafId| self.planner.tree.leaves.get(*leaf);
         let lacks = leaf_of(leaf).is_some_and(|leaf| leaf.misses(self.birth));
         // The child that holds it knows nothing of what the spare lacks.
-        let before = self.only_lacking.replace(self.only_lacking.get() && !lacks);
+        let before = self.spare_lacks.replace(self.spare_lacks.get() || lacks);
         let source = self.gather(target, extent, batch, depth + 1);
-        self.only_lacking.set(before);
-        let mut source = source?;
+        self.spare_lacks.set(before);
         if self.away.borrow().len() > away {
             // Who cannot be asked for the spare's is the child; the spare is who lacks it.
             self.away.borrow_mut().push(*leaf);
         }
-        if lacks {
-            source.is_stale();
-        }
-        Ok(source)
+        source
     }
 
     /// Nothing at or below this node can be asked, or not enough.
@@ -243,7 +244,7 @@ impl Gatherer<'_, '_> {
             self.away.borrow_mut().push(id);
             return Ok(Source::Nothing);
         };
-        let stale = fitness == Fitness::Stale;
+        let stale = fitness == Fitness::Stale || self.spare_lacks.get();
         let added = match stale {
             true if self.how.reading != Reading::Everything => batch.add_unread(id, leaf, extent),
             false if self.only_lacking.get() => return Ok(Source::Nothing),

@@ -5,7 +5,7 @@
 //! failed to answer or gave other bytes than the accepted block demands of it. The search is
 //! bounded: see [`MAX_CANDIDATES`] and [`MAX_CANDIDATE_BYTES`].
 
-use super::batch::Batch;
+use super::batch::{Batch, Spot};
 use super::candidates::Search;
 use super::difference;
 use super::error::VdevError;
@@ -30,6 +30,8 @@ pub struct Repair {
     pub offset: u64,
     /// The right bytes.
     pub data: Bytes,
+    /// It lacks the block, or stands in for who does: whatever it has is wrong.
+    pub lacking: bool,
     /// How far an expansion had come when that was the place.
     pub(super) place: Reflow,
 }
@@ -114,19 +116,27 @@ impl VdevTree {
     }
 
     /// [`VdevTree::read_all_copies`] of many blocks, read together; everything is read only of those that
-    /// cannot be made of less. `repairs` has what leaves lack, whatever they have instead. `verify` gets the number
-    /// of the block.
+    /// cannot be made of less, and of which `is_known` what is right. `repairs` has what leaves lack, whatever they have
+    /// instead. Both get the number of the block.
     pub fn read_copies_of(
         &self,
         reads: &[BlockRead],
         reading: Reading,
+        is_known: &dyn Fn(usize) -> bool,
         verify: &mut dyn FnMut(usize, &[u8]) -> bool,
     ) -> Vec<Result<Recovered, VdevError>> {
         let how = Examination { desperate: false, all: true, reading, blames: false };
-        let found = self.examine_many(reads, verify, how);
+        let (found, failed) = self.examine_many(reads, verify, how, Vec::new());
+        let all = Examination { reading: Reading::Everything, blames: true, ..how };
         let again = |(number, (found, read)): (usize, (Result<_, _>, &BlockRead))| match found {
             Ok(found) => Ok(found),
-            Err(_) => self.read_all_copies(read, &mut |bytes| verify(number, bytes)),
+            // What those have instead that lack it would do as well as any.
+            Err(error) if !is_known(number) => Err(error),
+            Err(_) => {
+                let own = std::slice::from_ref(read);
+                let mut verify = |_: usize, bytes: &[u8]| verify(number, bytes);
+                one(self.examine_many(own, &mut verify, all, failed.clone()).0)
+            }
         };
         found.into_iter().zip(reads).enumerate().map(again).collect()
     }
@@ -179,19 +189,20 @@ impl VdevTree {
         how: Examination,
     ) -> Result<Recovered, VdevError> {
         let read = std::slice::from_ref(read);
-        let found = self.examine_many(read, &mut |_, bytes| verify(bytes), how).pop();
-        found.unwrap_or_else(|| Err(VdevError::config("no block was examined")))
+        one(self.examine_many(read, &mut |_, bytes| verify(bytes), how, Vec::new()).0)
     }
 
-    /// Examines blocks; all of them are read together.
+    /// Examines blocks; all of them are read together. What failed at `counted` places is not counted again; also the places
+    /// at which something failed.
     fn examine_many(
         &self,
         reads: &[BlockRead],
         verify: &mut dyn FnMut(usize, &[u8]) -> bool,
         how: Examination,
-    ) -> Vec<Result<Recovered, VdevError>> {
+        counted: Vec<Spot>,
+    ) -> (Vec<Examined>, Vec<Spot>) {
         let planner = Planner::new(self, how.desperate);
-        let mut batch = Batch::new(self);
+        let mut batch = Batch::new(self).has_counted(counted);
         let mut gather = |read| {
             let start = batch.len();
             let gathered = Gathered::of(&planner, read, how, &mut batch);
@@ -209,7 +220,8 @@ impl VdevTree {
                 Given { tree: self, read, gathered, batch: &batch, answers: &answers, place };
             given.examined(&mut |bytes| verify(number, bytes), how.blames)
         };
-        gathered.into_iter().zip(reads).enumerate().map(examined).collect()
+        let all = gathered.into_iter().zip(reads).enumerate().map(examined).collect();
+        (all, batch.failed(&answers))
     }
 
     fn count_liars(&self, liars: Vec<Liar>) {
@@ -225,6 +237,14 @@ impl VdevTree {
             self.refresh();
         }
     }
+}
+
+/// What came of examining a block.
+type Examined = Result<Recovered, VdevError>;
+
+/// What came of the one block that was examined.
+fn one(mut all: Vec<Examined>) -> Examined {
+    all.pop().unwrap_or_else(|| Err(VdevError::config("no block was examined")))
 }
 
 /// A leaf that gave wrong bytes.
@@ -313,7 +333,9 @@ impl Given<'_> {
                 recovered.liars.push(guid);
             }
             let data = share(&data, expected);
-            recovered.repairs.push(Repair { leaf: guid, offset, data, place: self.place });
+            let place = self.place;
+            let lacking = piece.stale;
+            recovered.repairs.push(Repair { leaf: guid, offset, data, lacking, place });
         });
         self.tree.count_liars(liars);
         recovered

@@ -102,17 +102,6 @@ impl Source {
         }
     }
 
-    /// None of its leaf pieces is known to be there.
-    pub(super) fn is_stale(&mut self) {
-        match self {
-            Self::Leaf(piece) => piece.stale = true,
-            Self::Any(copies) => copies.iter_mut().for_each(Self::is_stale),
-            Self::Join(parts) => parts.iter_mut().for_each(|(part, _)| part.is_stale()),
-            Self::Rows { cells, .. } => cells.iter_mut().for_each(Self::is_stale),
-            Self::Nothing => {}
-        }
-    }
-
     /// Calls `visit` with every leaf piece.
     pub(super) fn each_piece(&self, visit: &mut dyn FnMut(&Piece)) {
         match self {

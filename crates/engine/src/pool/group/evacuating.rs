@@ -189,7 +189,8 @@ impl LivePool {
                 let trouble = self.all_or_nothing(txg, hooks, tell);
                 Outcome { done: 0, left, more: false, trouble: Some(trouble.unwrap_or_else(|e| e)) }
             }
-            End::Failed(error) if !self.vdevs().is_readable(own.id) => {
+            // It may be read when a device is back, or was resilvered.
+            End::Failed(error) if !self.can_be_copied(own.id) => {
                 self.evacuation.comebacks.store(self.vdevs().comebacks(), Relaxed);
                 Outcome { done: 0, left, more: false, trouble: Some(error) }
             }
@@ -202,6 +203,12 @@ impl LivePool {
         };
         self.jobs.end(job, outcome);
         Ok(())
+    }
+
+    /// Vdev `id` has a side that can be read and lacks nothing.
+    fn can_be_copied(&self, id: u32) -> bool {
+        let vdevs = self.vdevs();
+        vdevs.is_readable(id) && vdevs.has_whole_side(id)
     }
 
     /// A device is back that the removal waited for.

@@ -38,7 +38,7 @@ fn read(rig: &Rig, leaves: std::ops::Range<u64>) -> Vec<u64> {
 fn resilver(rig: &Rig, writes: &[BlockWrite], reading: Reading) -> usize {
     let reads: Vec<BlockRead> = writes.iter().map(BlockWrite::as_read).collect();
     let mut verify = |number: usize, data: &[u8]| writes[number].data == data;
-    let found = rig.tree.read_copies_of(&reads, reading, &mut verify);
+    let found = rig.tree.read_copies_of(&reads, reading, &|_| true, &mut verify);
     let mut repairs = Vec::new();
     for (found, write) in found.into_iter().zip(writes) {
         let found = found.unwrap();
@@ -93,4 +93,31 @@ fn a_column_that_is_lacking_is_made_of_no_more_parity_than_it_takes() {
     assert_eq!(resilver(&rig, &writes, Reading::Enough), 16);
     assert!(is_well(&rig, &writes));
     assert_eq!((rig.errors(4), rig.errors(2)), ((0, 8), (0, 0)));
+}
+
+#[test]
+fn parity_that_is_lacking_itself_is_no_reason_to_leave_out_the_other() {
+    let (rig, writes) = lacking(raidz(100, 2, leaves(1..7)));
+    rig.disk(1).corrupt_range(DATA_START..DATA_START + (2 << 20), 0x55);
+    rig.tree.add_missing_txgs(Guid(1), 10..11);
+    assert_eq!(resilver(&rig, &writes, Reading::Enough), 16);
+    let bytes = read(&rig, 1..7);
+    assert_eq!((bytes[0], bytes[1], bytes.iter().sum()), (0, 0, 8 * 131_072_u64), "{bytes:?}");
+    assert!(is_well(&rig, &writes));
+}
+
+#[test]
+fn a_read_that_fails_is_counted_once_though_it_is_tried_again() {
+    let (rig, writes) = lacking(group(VdevKind::Mirror, 100, leaves(1..4)));
+    for other in [1, 3] {
+        rig.disk(other).fail_range(DATA_START..DATA_START + 4096);
+    }
+    let reads: Vec<BlockRead> = writes[..1].iter().map(BlockWrite::as_read).collect();
+    let mut verify = |number: usize, data: &[u8]| writes[number].data == data;
+    let found = rig.tree.read_copies_of(&reads, Reading::Held, &|_| true, &mut verify);
+    assert!(found.into_iter().all(|found| found.is_err()));
+    assert_eq!((rig.errors(1), rig.errors(3)), ((1, 0), (1, 0)));
+    // Nobody can tell that what is there instead is wrong: it is not taken for the block.
+    let found = rig.tree.read_copies_of(&reads, Reading::Held, &|_| false, &mut |_, _| true);
+    assert!(found.into_iter().all(|found| found.is_err()));
 }

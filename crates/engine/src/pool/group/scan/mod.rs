@@ -1,5 +1,5 @@
-//! Scrubs and resilvers: every block of the pool is read from all its devices, and what is wrong or
-//! missing is written again.
+//! Scrubs and resilvers: every block of the pool is read, by a scrub from all its devices, and what is wrong
+//! or missing is written again.
 //!
 //! A thread visits the blocks, a portion after another ([`visit`]); what it is to visit is a [`run`], which
 //! orders about datasets change; each group records how far it has come ([`record`]). Chapter 08, sections

@@ -156,8 +156,8 @@ impl LivePool {
     fn pause_error_scrub(&self, change: &MosChange<'_>, paused: bool) -> Result<()> {
         let Some(mut run) = self.scan.of_errors.lock().clone() else { return Ok(()) };
         match paused {
-            true => run.state.flags |= ERROR_SCRUB_PAUSED,
-            false => run.state.flags &= !ERROR_SCRUB_PAUSED,
+            true => run.state.flags = ERROR_SCRUB_PAUSED,
+            false => run.state.flags = 0,
         }
         change.put_error_scrub(&run.state)?;
         self.tell(if paused { "errorscrub_paused" } else { "errorscrub_resume" }, Vec::new());
@@ -185,8 +185,7 @@ impl LivePool {
         phase: ScanPhase,
     ) -> Result<()> {
         let complete = phase == ScanPhase::Finished;
-        let flags = run.state.flags & !ERROR_SCRUB_PAUSED;
-        let state = ErrorScrubState { phase, flags, end_time: seconds_now(), ..run.state };
+        let state = ErrorScrubState { phase, flags: 0, end_time: seconds_now(), ..run.state };
         change.put_error_scrub(&state)?;
         let event = if complete { "error scrub done" } else { "error scrub canceled" };
         change.log_event(event, None, &format!("errors={}", state.errors))?;

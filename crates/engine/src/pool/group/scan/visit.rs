@@ -38,8 +38,12 @@ const TAKEN: (usize, u64) = (64, 2 << 20);
 const SHARING: (usize, u64) = (1, 512 << 10);
 /// For how long after a read it counts that somebody reads.
 const SHARED: Duration = Duration::from_millis(100);
-/// How long a reader sits out while somebody waits for a group, or others read enough.
+/// For how long a portion gives way to others: what is freed is kept until it is read.
+const GIVING_WAY: Duration = Duration::from_secs(3);
+/// How long a reader sits out while somebody waits for a group, or reads.
 const SITTING: Duration = Duration::from_millis(1);
+/// How long one of those does that are too many while somebody reads.
+const RESTING: Duration = Duration::from_millis(20);
 /// Time between two attempts when something is not there yet, or devices are away.
 const AGAIN: Duration = Duration::from_millis(100);
 /// The accounts of users, groups and projects, whose blocks no portion ends at.
@@ -347,16 +351,19 @@ impl LivePool {
         };
         let reading = if is_resilver { Reading::Enough } else { Reading::Held };
         let scope = Scope { wanted: &lacks, reading };
+        let started = Instant::now();
         let (next, done) = (Mutex::new(0), Mutex::new(Done::default()));
         let read = |reader: usize| {
             while *next.lock() < order.len() && !self.scan.worker.rests() && self.is_still(record) {
-                let is_shared = self.scan.others.read_lately(self.io.pipe.loaded());
+                let is_shared = self.scan.others.read_lately(self.io.pipe.loaded())
+                    && started.elapsed() < GIVING_WAY;
                 let waits = self.gate.is_waited_for(self.gate.figures().open);
+                if !self.options.inline && is_shared && reader >= SHARING.0 {
+                    std::thread::sleep(RESTING);
+                    continue;
+                }
                 if !self.options.inline && (waits || is_shared) {
                     std::thread::sleep(SITTING);
-                    if is_shared && reader >= SHARING.0 {
-                        continue;
-                    }
                 }
                 let most = if waits || is_shared { SHARING.1 } else { TAKEN.1 };
                 let Some(taken) = blocks.take_next(&order, &mut next.lock(), most) else { break };
