@@ -8,9 +8,9 @@
 #   cuts           all power cuts (25 to 40)            findings    the scripts of ../shared/findings (12)
 #   fuzz           ten minutes of each target, an       faults      those of ../shared/findings/faults (60)
 #                  hour of pool_image (115)             zts:LIST    OpenZFS's own tests, groups named in the file LIST (65)
-#   posix          pjdfstest, 20 x 50,000 of fsx (20)
+#   posix          pjdfstest, 20 x 50,000 of fsx (20)    jobs        tests/long_jobs.py, with both modules
 #
-# CENOTE: the release binary (target/release/cenote). IDLE=1: all of it yields to whatever else the machine does (`nice` counts only
+# LIMIT: seconds for each of OpenZFS's tests. CENOTE: the release binary (target/release/cenote). IDLE=1: all of it yields to whatever else the machine does (`nice` counts only
 # within a session). LANES: fuzz targets at once (as many as there are processors). A part ends with one line in OUT/summary: its name,
 # its exit code, the commit.
 set -u
@@ -91,10 +91,28 @@ faults() {
 }
 
 zts() {
-    local binaries=$out/zts-bin
+    local binaries=$out/zts-bin tool=$out/zts-tool
     mkdir -p "$binaries" && cp "$cenote" "$binaries/cenote"
+    # A copy of the tool that takes our `zed` and `zinject` along, and lets a shell be process 1: nobody else reaps a zed that was stopped.
+    rm -rf "$tool" && cp -r "$shared/tools/zts" "$tool" && chmod -R u+w "$tool"
+    sed -i 's/^for f in zpool zfs zdb mount.zfs mount.fuse.cenote; do ln -s /for f in zpool zfs zdb zed zinject mount.zfs mount.fuse.cenote; do ln -sf /' "$tool/run-zts"
+    sed -i 's/for f in zpool zfs zdb mount.zfs/for f in zpool zfs zdb zed zinject mount.zfs/
+        s#exec /usr/bin/python3 /zts/zts.py drive "$1"#/usr/bin/python3 /zts/zts.py drive "$1"; exit $?#' "$tool/enter"
+    # The suite's tests of events run the zedlets of Debian's package, which need not be installed.
+    if [ ! -e /usr/lib/zfs-linux/zed.d/all-debug.sh ]; then
+        (mkdir -p "$out/zed" && cd "$out/zed" && apt-get download -qq zfs-zed && dpkg -x zfs-zed_*.deb . &&
+            mkdir -p /etc/zfs /usr/lib/zfs-linux && cp -rL etc/zfs/zed.d /etc/zfs/ && cp -rL usr/lib/zfs-linux/zed.d /usr/lib/zfs-linux/)
+    fi
     # shellcheck disable=SC2046
-    "$shared/tools/zts/run-zts" -b "$binaries" -w "$out/zts-work" -o "$out/zts" -t 400 $(cat "$1")
+    "$tool/run-zts" -b "$binaries" -w "$out/zts-work" -o "$out/zts" -t "${LIMIT:-400}" $(cat "$1")
+}
+
+jobs() {
+    local failed=0
+    ZVM_SHARE=$out/jobs tests/long_jobs.py --cenote "$cenote" --module "$shared/tools/zvm" --dir "$out/jobs" || failed=1
+    # The module of 2.3: it is built by `install-oracles --vm-2.3`.
+    ZVM_SHARE=$out/jobs-2.3 tests/long_jobs.py --cenote "$cenote" --module "$shared/tools/zvm" --dir "$out/jobs-2.3" expansion || failed=1
+    return $failed
 }
 
 fuzz() {
