@@ -224,6 +224,13 @@ pub enum Change {
     Inject(FaultOrder),
     /// `zinject -c`: this fault, or all, happen no more.
     ForgetFaults(Option<u64>),
+    /// `zinject -A`: a device counts as if it had had too many errors, until somebody trusts it again.
+    CountAsBad {
+        /// Its path, the end of that, its name or guid.
+        device: String,
+        /// It is not used any more.
+        faulted: bool,
+    },
     /// Nothing but an entry in the history.
     Log,
 }

@@ -245,7 +245,6 @@ fn what_cannot_be_injected_is_refused_by_name() {
         (&["zinject", "-d", own, "-e", "bogus", "tank"][..], "invalid error type 'bogus'"),
         (&["zinject", "-d", own, "-f", "101", "tank"], "-f 101: frequency must be in the range"),
         (&["zinject", "-d", own, "-D", "5", "tank"], "invalid i/o delay value: '5'"),
-        (&["zinject", "-d", own, "-A", "fault", "tank"], "zinject: setting the state of a device"),
         (&["zinject", "-d", "nothing", "tank"], "failed to add handler: no such device in pool"),
         (&["zinject", "-d", own, "other"], "cannot open 'other': no such pool"),
         (&["zinject", "-c", "7"], "failed to remove handler 7: No such file or directory"),
@@ -257,4 +256,25 @@ fn what_cannot_be_injected_is_refused_by_name() {
         assert!(said.starts_with(start), "{words:?}: {said}");
     }
     bench.cenote(&["zpool", "destroy", "tank"]);
+}
+
+#[test]
+fn a_device_counts_as_bad_until_it_is_cleared() {
+    let Some((bench, devices)) = Bench::mounting(2) else { return };
+    let [one, two] = &devices[..] else { panic!() };
+    bench.create(&["mirror", one, two]);
+    for (action, state, words) in
+        [("degrade", "DEGRADED", "too many errors"), ("fault", "FAULTED", "external device fault")]
+    {
+        assert_eq!(bench.cenote(&["zinject", "-d", two, "-A", action, "tank"]), "");
+        let status = bench.cenote(&["zpool", "status", "tank"]);
+        let line = status.lines().find(|line| line.trim_start().starts_with(two.as_str()));
+        let line = line.unwrap();
+        assert!(line.contains(state) && line.contains(words), "{status}");
+        bench.cenote(&["zpool", "clear", "tank"]);
+        bench.becomes(|status| status.contains("state: ONLINE"));
+    }
+    assert!(
+        bench.refused(&["zinject", "-d", two, "-A", "melt", "tank"]).contains("invalid action")
+    );
 }

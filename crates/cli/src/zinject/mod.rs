@@ -32,6 +32,9 @@ const USAGE: &str = "usage:
 \tzinject -d device -D latency:lanes [-T type] [-f frequency] pool
 \t\tLet a device take so many milliseconds, with so many at work at once.
 
+\tzinject -d device -A <degrade|fault> pool
+\t\tLet a device count as degraded or faulty, until 'zpool clear'.
+
 \tzinject -d device [-e errno] -L <nvlist|pad1|pad2|uber> pool
 \t\tInject errors in the labels of a device.
 
@@ -62,16 +65,14 @@ pub fn run(arguments: &[String]) -> ExitCode {
     if arguments.is_empty() {
         return list(&client);
     }
-    for (letter, what) in [
-        ('A', "setting the state of a device"),
-        ('I', "ignoring flushes"),
-        ('p', "panics"),
-        ('P', "delays of imports"),
-    ] {
+    for (letter, what) in [('I', "ignoring flushes"), ('p', "panics"), ('P', "delays of imports")] {
         if parsed.has(letter) {
             terminal::complain(&format!("zinject: {what} (-{letter}) is not supported yet"));
             return ExitCode::FAILURE;
         }
+    }
+    if let Some(state) = parsed.argument('A') {
+        return count_as_bad(&client, state, &parsed);
     }
     match order::of(&client, &parsed) {
         Ok((pool, orders)) => add(&client, &pool, orders, parsed.has('q')),
@@ -104,6 +105,23 @@ fn add(client: &Client, pool: &str, orders: Vec<FaultOrder>, quiet: bool) -> Exi
         }
     }
     ExitCode::SUCCESS
+}
+
+/// `-A`.
+fn count_as_bad(client: &Client, state: &str, parsed: &Parsed) -> ExitCode {
+    let faulted = match state {
+        "fault" => true,
+        "degrade" => false,
+        state => return wrong(&format!("invalid action '{state}': must be degrade or fault")),
+    };
+    let (Some(device), [pool]) = (parsed.argument('d'), &parsed.operands[..]) else {
+        return wrong("-A wants a device (-d) and its pool");
+    };
+    let change = Change::CountAsBad { device: device.to_owned(), faulted };
+    match common::order(client, pool, &change.into()) {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    }
 }
 
 fn described(pool: &str, fault: &FaultReport) -> String {

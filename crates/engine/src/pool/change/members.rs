@@ -382,6 +382,23 @@ impl LivePool {
         })
     }
 
+    /// Has a device count as one that had too many errors, and be used all the same, until somebody trusts it again.
+    ///
+    /// # Errors
+    /// If it cannot be written down.
+    pub fn wear_out(&self, leaf: Guid) -> Result<()> {
+        self.change(move |live, change| {
+            let vdevs = live.vdevs();
+            let topology = vdevs.topology().worn(&[leaf], change.tx.txg())?;
+            let tree = Arc::new(vdevs.with_topology(topology)?);
+            live.when_done(move |live| {
+                tree.doubt(&[leaf]);
+                live.take_vdevs(tree);
+            });
+            Ok(())
+        })
+    }
+
     /// Takes devices into use again that somebody, or too many errors, had said were faulty or degraded:
     /// `below`, those below it, or all. In a suspended pool that is written down when it goes on.
     ///

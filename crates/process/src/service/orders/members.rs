@@ -180,6 +180,32 @@ impl Order for Offline<'_> {
     }
 }
 
+/// `zinject -A`.
+pub(super) struct CountAsBad<'a> {
+    /// The device.
+    pub(super) device: &'a str,
+    /// It is not used any more.
+    pub(super) faulted: bool,
+}
+
+impl Order for CountAsBad<'_> {
+    fn cannot(&self, _: &str) -> String {
+        "failed to change the state of the device".to_owned()
+    }
+
+    fn moves_mounts(&self) -> bool {
+        false
+    }
+
+    fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
+        let device = doing.member(self.device)?;
+        doing.simply(doing.engine(|live| match self.faulted {
+            true => live.fault(device, false),
+            false => live.wear_out(device),
+        }))
+    }
+}
+
 /// `zpool online`. A warning says if the device does not work all the same.
 pub(super) struct Online<'a> {
     /// The device.

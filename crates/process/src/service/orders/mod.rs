@@ -207,6 +207,9 @@ fn order(change: &Change) -> Box<dyn Order + '_> {
         Change::DestroyPool { force } => Box::new(pool::Destroy { force: *force }),
         Change::Inject(fault) => Box::new(inject::Inject(fault)),
         Change::ForgetFaults(id) => Box::new(inject::Forget(*id)),
+        Change::CountAsBad { device, faulted } => {
+            Box::new(members::CountAsBad { device, faulted: *faulted })
+        }
         Change::Log => Box::new(pool::Log),
     }
 }
