@@ -387,16 +387,19 @@ impl LivePool {
     /// # Errors
     /// If it cannot be written down.
     pub fn wear_out(&self, leaf: Guid) -> Result<()> {
-        self.change(move |live, change| {
-            let vdevs = live.vdevs();
-            let topology = vdevs.topology().worn(&[leaf], change.tx.txg())?;
-            let tree = Arc::new(vdevs.with_topology(topology)?);
-            live.when_done(move |live| {
-                tree.doubt(&[leaf]);
-                live.take_vdevs(tree);
-            });
-            Ok(())
-        })
+        self.change(move |live, change| live.record_worn(change, vec![leaf]))
+    }
+
+    /// Records that `leaves` count as degraded, until somebody trusts them again.
+    pub(super) fn record_worn(&self, change: &MosChange<'_>, leaves: Vec<Guid>) -> Result<()> {
+        let vdevs = self.vdevs();
+        let topology = vdevs.topology().worn(&leaves, change.tx.txg())?;
+        let tree = Arc::new(vdevs.with_topology(topology)?);
+        self.when_done(move |live| {
+            tree.doubt(&leaves);
+            live.take_vdevs(tree);
+        });
+        Ok(())
     }
 
     /// Takes devices into use again that somebody, or too many errors, had said were faulty or degraded:

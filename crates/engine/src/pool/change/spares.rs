@@ -4,7 +4,6 @@
 //! device; nothing is written to what does not say of itself that it is a spare.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Instant;
 
 use cenote_device::{Device, DeviceError, FileDevice, Mode};
@@ -46,16 +45,8 @@ impl LivePool {
             return;
         }
         let recorded = self.change(|live, change| {
-            let vdevs = live.vdevs();
             // Somebody may have forgiven them meanwhile.
-            let lying = vdevs.lying();
-            let topology = vdevs.topology().worn(&lying, change.tx.txg())?;
-            let tree = Arc::new(vdevs.with_topology(topology)?);
-            live.when_done(move |live| {
-                tree.doubt(&lying);
-                live.take_vdevs(tree);
-            });
-            Ok(())
+            live.record_worn(change, live.vdevs().lying())
         });
         if let Err(error) = recorded {
             tracing::info!(%error, "that a device had too many errors is not recorded");
