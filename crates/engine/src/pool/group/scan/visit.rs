@@ -70,6 +70,13 @@ pub(super) struct Blocks {
 }
 
 impl Blocks {
+    /// How many threads there is something to read for.
+    fn readers(&self) -> usize {
+        let bytes = self.pointers.iter().map(BlockPointer::psize).fold(0, u64::saturating_add);
+        let by_bytes = usize::try_from(bytes / TAKEN.1).unwrap_or(READERS);
+        READERS.min(by_bytes.saturating_add(self.pointers.len() / TAKEN.0).saturating_add(1))
+    }
+
     /// The next blocks in `order` that are read together, `most` bytes or somewhat more; none if all were taken.
     fn take_next<'a>(
         &self,
@@ -383,13 +390,13 @@ impl LivePool {
         self.scan.others.forget();
         match self.options.inline {
             true => read(0),
-            false => std::thread::scope(|scope| {
+            false => std::thread::scope(|threads| {
                 let read = &read;
                 // Where no thread can be had it is slower.
                 let begin = |reader| {
-                    Builder::new().name("scan".into()).spawn_scoped(scope, move || read(reader))
+                    Builder::new().name("scan".into()).spawn_scoped(threads, move || read(reader))
                 };
-                (1..READERS).map(begin).take_while(Result::is_ok).for_each(drop);
+                (1..blocks.readers()).map(begin).take_while(Result::is_ok).for_each(drop);
                 read(0);
             }),
         }
