@@ -14,7 +14,10 @@ use std::path::Path;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."));
+    // Cargo says at run time whose xtask this is: the same binary may serve two clones that share a target directory.
+    let own = std::env::var_os("CARGO_MANIFEST_DIR");
+    let own = own.as_deref().map_or(Path::new(env!("CARGO_MANIFEST_DIR")), Path::new);
+    let root = own.parent().unwrap_or(Path::new("."));
     match std::env::args().nth(1).as_deref() {
         Some("tidy") => {
             let found = tidy::check(root);

@@ -183,9 +183,16 @@ impl Order for Offline<'_> {
 /// `zinject -A`.
 pub(super) struct CountAsBad<'a> {
     /// The device.
-    pub(super) device: &'a str,
+    device: &'a str,
     /// It is not used any more.
-    pub(super) faulted: bool,
+    faulted: bool,
+}
+
+impl<'a> CountAsBad<'a> {
+    /// The order for a device; it may be still used, or not.
+    pub(super) fn order(device: &'a str, faulted: bool) -> Box<dyn Order + 'a> {
+        Box::new(Self { device, faulted })
+    }
 }
 
 impl Order for CountAsBad<'_> {
@@ -209,9 +216,16 @@ impl Order for CountAsBad<'_> {
 /// `zpool online`. A warning says if the device does not work all the same.
 pub(super) struct Online<'a> {
     /// The device.
-    pub(super) device: &'a str,
+    device: &'a str,
     /// All of it is used.
-    pub(super) expand: bool,
+    expand: bool,
+}
+
+impl<'a> Online<'a> {
+    /// The order for a device, of which all or what was used before is used.
+    pub(super) fn order(device: &'a str, expand: bool) -> Box<dyn Order + 'a> {
+        Box::new(Self { device, expand })
+    }
 }
 
 impl Order for Online<'_> {

@@ -192,9 +192,7 @@ fn order(change: &Change) -> Box<dyn Order + '_> {
         Change::OfflineVdev { device, temporary, faulty } => {
             Box::new(members::Offline { device, temporary: *temporary, faulty: *faulty })
         }
-        Change::OnlineVdev { device, expand } => {
-            Box::new(members::Online { device, expand: *expand })
-        }
+        Change::OnlineVdev { device, expand } => members::Online::order(device, *expand),
         Change::Reopen => Box::new(devices::Reopen),
         Change::SplitPool(request) => Box::new(split::Split(request)),
         Change::Scan(request) => Box::new(scan::Scan(*request)),
@@ -207,9 +205,7 @@ fn order(change: &Change) -> Box<dyn Order + '_> {
         Change::DestroyPool { force } => Box::new(pool::Destroy { force: *force }),
         Change::Inject(fault) => Box::new(inject::Inject(fault)),
         Change::ForgetFaults(id) => Box::new(inject::Forget(*id)),
-        Change::CountAsBad { device, faulted } => {
-            Box::new(members::CountAsBad { device, faulted: *faulted })
-        }
+        Change::CountAsBad { device, faulted } => members::CountAsBad::order(device, *faulted),
         Change::Log => Box::new(pool::Log),
     }
 }
