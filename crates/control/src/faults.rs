@@ -7,6 +7,15 @@ use serde::{Deserialize, Serialize};
 /// All chances there are: it happens always.
 pub const ALWAYS: u32 = 1_000_000;
 
+/// What a process can be asked to die at: adding a vdev, attaching (also by replacing), detaching, removing, splitting.
+pub const FUNCTIONS: [&str; 5] = [
+    "spa_vdev_add",
+    "spa_vdev_attach",
+    "spa_vdev_detach",
+    "spa_vdev_remove",
+    "spa_vdev_split_mirror",
+];
+
 /// What a device is asked when a fault may happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)]
@@ -99,6 +108,9 @@ pub enum FaultOrder {
     Device(DeviceFault),
     /// To an object.
     Object(ObjectFault),
+    /// The pool's process dies when it does this, before any of it counts: the name of OpenZFS's function, one of
+    /// [`FUNCTIONS`].
+    Death(String),
 }
 
 /// A fault that may happen.
@@ -106,7 +118,7 @@ pub enum FaultOrder {
 pub struct FaultReport {
     /// Its number.
     pub id: u64,
-    /// Guid of the device; 0 for a fault of an object.
+    /// Guid of the device; 0 for every other fault.
     pub guid: u64,
     /// What was asked for. A device is named by its path.
     pub order: FaultOrder,

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, Zeroizing};
 
 /// Version of the messages; both sides must have the same.
-pub const VERSION: u32 = 14;
+pub const VERSION: u32 = 15;
 /// Longest frame in bytes.
 pub const FRAME_MAX: usize = 64 << 20;
 /// Most descriptors that go with a message.

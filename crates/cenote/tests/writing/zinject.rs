@@ -251,6 +251,11 @@ fn what_cannot_be_injected_is_refused_by_name() {
         (&["zinject", "-c", "x"], "invalid id 'x': must be an integer or 'all'"),
         (&["zinject", "-t", "data", "/proc/self/stat"], "'/proc/self/stat' is in no pool"),
         (&["zinject", "-t", "mos", "tank"], "zinject: -t mos is not supported yet"),
+        (
+            &["zinject", "-p", "main", "tank"],
+            "unknown function 'main': must be one of spa_vdev_add, ",
+        ),
+        (&["zinject", "-p", "spa_vdev_add", "-f", "1", "tank"], "panic (-p) is incompatible with"),
     ] {
         let said = bench.refused(words);
         assert!(said.starts_with(start), "{words:?}: {said}");
@@ -277,4 +282,42 @@ fn a_device_counts_as_bad_until_it_is_cleared() {
     assert!(
         bench.refused(&["zinject", "-d", two, "-A", "melt", "tank"]).contains("invalid action")
     );
+}
+
+#[test]
+fn a_process_dies_before_an_order_counts() {
+    let Some((bench, devices)) = Bench::mounting(3) else { return };
+    let [one, two, three] = &devices[..] else { panic!() };
+    bench.create(&["mirror", one, two]);
+    fill(&bench.at("mnt/tank"));
+    let manifest = bench.manifest();
+    bench.cenote(&["zpool", "sync", "tank"]);
+    let orders = [
+        ("spa_vdev_attach", &["zpool", "attach", "tank", one, three][..]),
+        ("spa_vdev_detach", &["zpool", "detach", "tank", two]),
+        ("spa_vdev_add", &["zpool", "add", "-f", "tank", three]),
+    ];
+    for (function, order) in orders {
+        let said = bench.cenote(&["zinject", "-p", function, "tank"]);
+        let end = format!("  pool: tank\npanic function: {function}\n");
+        assert!(said.ends_with(&end), "{said}");
+        let row = format!("  1  tank             {function}\n");
+        let listed = bench.cenote(&["zinject"]);
+        assert!(listed.contains(" FUNCTION\n") && listed.contains(&row), "{listed}");
+        // What is refused is no reason to die.
+        bench.refused(&["zpool", "attach", "tank", two, two]);
+        bench.refused(order);
+        bench.import();
+        let status = bench.cenote(&["zpool", "status", "tank"]);
+        let shown = [one, two, three].map(|device| status.contains(device.as_str()));
+        assert_eq!(shown, [true, true, false], "{function}: {status}");
+        assert_eq!(bench.manifest(), manifest, "{function}");
+    }
+    for (_, order) in &orders[..2] {
+        bench.cenote(order);
+        bench.cenote(&["zpool", "wait", "-t", "resilver", "tank"]);
+    }
+    assert_eq!(bench.manifest(), manifest);
+    bench.cenote(&["zpool", "export", "tank"]);
+    bench.zdb();
 }

@@ -42,6 +42,11 @@ const USAGE: &str = "usage:
 \t\tInject errors in what a file holds: io, checksum, decrypt, decompress;
 \t\tin some of its copies only, numbered from 0: -C 0,1.
 
+\tzinject -p <function> pool
+\t\tLet the pool's process die at a function, before what it does counts:
+\t\tspa_vdev_add, spa_vdev_attach, spa_vdev_detach, spa_vdev_remove or
+\t\tspa_vdev_split_mirror.
+
 \tzinject -b objset:object:level:start:end [-e errno] [-f frequency] pool
 \t\tInject errors in blocks of an object; numbers are hexadecimal.
 
@@ -65,7 +70,7 @@ pub fn run(arguments: &[String]) -> ExitCode {
     if arguments.is_empty() {
         return list(&client);
     }
-    for (letter, what) in [('I', "ignoring flushes"), ('p', "panics"), ('P', "delays of imports")] {
+    for (letter, what) in [('I', "ignoring flushes"), ('P', "delays of imports")] {
         if parsed.has(letter) {
             terminal::complain(&format!("zinject: {what} (-{letter}) is not supported yet"));
             return ExitCode::FAILURE;
@@ -129,6 +134,7 @@ fn described(pool: &str, fault: &FaultReport) -> String {
         format!("Added handler {} with the following properties:\n  pool: {pool}\n", fault.id);
     match &fault.order {
         FaultOrder::Device(_) => format!("{head}  vdev: {:x}\n", fault.guid),
+        FaultOrder::Death(function) => format!("{head}panic function: {function}\n"),
         FaultOrder::Object(own) => {
             let range = match own.blocks {
                 None => "all".to_owned(),
@@ -178,6 +184,7 @@ fn clear(client: &Client, which: &str, parsed: &Parsed) -> ExitCode {
 
 fn list(client: &Client) -> ExitCode {
     let (mut devices, mut delays, mut objects) = (String::new(), String::new(), String::new());
+    let mut deaths = String::new();
     for pool in client.pools() {
         for fault in client.faults(&pool).unwrap_or_default() {
             let FaultReport { id, guid, order, .. } = fault;
@@ -191,6 +198,9 @@ fn list(client: &Client) -> ExitCode {
                     }
                     _ => devices.push_str(&format!("{id:>3}  {pool:<15}  {guid:x}\n")),
                 },
+                FaultOrder::Death(function) => {
+                    deaths.push_str(&format!("{id:>3}  {pool:<15}  {function}\n"));
+                }
                 FaultOrder::Object(own) => {
                     let range = match own.blocks {
                         None => "all".to_owned(),
@@ -204,7 +214,7 @@ fn list(client: &Client) -> ExitCode {
             }
         }
     }
-    if devices.is_empty() && delays.is_empty() && objects.is_empty() {
+    if [&devices, &delays, &objects, &deaths].iter().all(|rows| rows.is_empty()) {
         terminal::out("No handlers registered.\nRun 'zinject -h' for usage information.\n");
         return ExitCode::SUCCESS;
     }
@@ -224,6 +234,7 @@ fn list(client: &Client) -> ExitCode {
             ],
             objects,
         ),
+        (&[("ID", 3), ("POOL", 15), ("FUNCTION", 16)], deaths),
     ] {
         if !rows.is_empty() {
             terminal::out(&format!("{}{rows}\n", heading(columns)));

@@ -4,7 +4,7 @@
 
 use cenote_control::client::Client;
 use cenote_control::faults::{
-    ALWAYS, BlockFault, DeviceFault, FaultAt, FaultKind, FaultOrder, ObjectFault,
+    ALWAYS, BlockFault, DeviceFault, FUNCTIONS, FaultAt, FaultKind, FaultOrder, ObjectFault,
 };
 use cenote_control::report::{PoolReport, VdevReport};
 use cenote_control::text::vdev_name;
@@ -41,6 +41,9 @@ pub fn of(client: &Client, parsed: &Parsed) -> Result<(String, Vec<FaultOrder>),
     let [operand] = &parsed.operands[..] else {
         return usage("a pool or path is to be named, and only one");
     };
+    if let Some(function) = parsed.argument('p') {
+        return of_death(parsed, function, operand);
+    }
     let chance = chance(parsed)?;
     match (parsed.argument('d'), parsed.argument('b'), parsed.argument('t')) {
         (Some(device), None, None) => of_device(client, parsed, device, operand, chance),
@@ -52,6 +55,21 @@ pub fn of(client: &Client, parsed: &Parsed) -> Result<(String, Vec<FaultOrder>),
         (None, None, Some(kind)) => of_file(parsed, kind, operand, chance),
         _ => usage("one of -d (device), -t (type) and -b (bookmark) is to be given"),
     }
+}
+
+fn of_death(
+    parsed: &Parsed,
+    function: &str,
+    pool: &str,
+) -> Result<(String, Vec<FaultOrder>), Refusal> {
+    if parsed.options.iter().any(|(letter, _)| !['p', 'q'].contains(letter)) {
+        return usage("panic (-p) is incompatible with other options");
+    }
+    if !FUNCTIONS.contains(&function) {
+        let known = FUNCTIONS.join(", ");
+        return usage(format!("unknown function '{function}': must be one of {known}"));
+    }
+    Ok((pool.to_owned(), vec![FaultOrder::Death(function.to_owned())]))
 }
 
 /// How often, in millionths.

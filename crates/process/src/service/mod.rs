@@ -8,6 +8,7 @@ mod asked;
 mod by_files;
 pub mod changes;
 mod datasets;
+mod deaths;
 mod delegation;
 mod events;
 mod faults;
@@ -51,6 +52,7 @@ use cenote_format::Txg;
 
 use changes::PoolChanges;
 use datasets::{Shown, is_usage_known};
+use deaths::Deaths;
 use delegation::Need;
 use events::Told;
 use leaving::Leaving;
@@ -91,6 +93,7 @@ pub struct Service {
     altroot: String,
     leaving: Leaving,
     scan_speed: ScanSpeed,
+    deaths: Deaths,
 }
 
 impl Service {
@@ -130,6 +133,7 @@ impl Service {
             altroot: facts.altroot.clone().unwrap_or_default(),
             leaving: Leaving::default(),
             scan_speed: ScanSpeed::default(),
+            deaths: Deaths::default(),
         });
         service.mounts.administer(Arc::new(by_files::ByFiles::of(&service)));
         service.keep_published();
@@ -401,7 +405,9 @@ impl PoolService for Service {
     }
 
     fn faults(&self) -> Vec<FaultReport> {
-        self.pool().map(|pool| faults::reports(&pool)).unwrap_or_default()
+        let mut all = self.pool().map(|pool| faults::reports(&pool)).unwrap_or_default();
+        all.extend(self.deaths.reports());
+        all
     }
 
     fn clear_events(&self) -> Result<u64, Failure> {

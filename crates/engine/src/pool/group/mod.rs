@@ -12,6 +12,7 @@ pub(super) mod config;
 pub(super) mod dataset;
 mod differing;
 pub(super) mod discarding;
+mod dying;
 mod effects;
 mod errors;
 mod evacuating;
@@ -43,7 +44,7 @@ pub(super) mod vdev_zaps;
 mod worker;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -158,6 +159,8 @@ pub struct LivePool {
     pub(super) effects: Mutex<Option<effects::Effects>>,
     /// For tests: which step of an order is to fail.
     pub(super) fails: AtomicU64,
+    /// The process ends before the next group counts.
+    pub(super) dies: AtomicBool,
     /// Sets that tasks of the present group made.
     pub(super) fresh: Mutex<Vec<Arc<LiveDataset>>>,
     /// Heads that got the content of a snapshot in this group, and the first block of an intent log that each of them
@@ -265,6 +268,7 @@ impl LivePool {
             dirty: Arc::default(),
             effects: Mutex::default(),
             fails: AtomicU64::new(0),
+            dies: AtomicBool::new(false),
             fresh: Mutex::default(),
             foreign_logs: Mutex::default(),
             tasks: Mutex::default(),

@@ -134,6 +134,7 @@ impl LivePool {
         };
         self.outage.wait_while_held()?;
         self.mark_activity(&mut uberblock);
+        self.die_if_asked();
         while let Err(error) = self.write_roots(&uberblock) {
             if error.kind() != crate::ErrorKind::Io {
                 return Err(error);

@@ -17,6 +17,10 @@ use crate::service::Service;
 pub(super) struct Add<'a>(pub(super) &'a [VdevPlan]);
 
 impl Order for Add<'_> {
+    fn function(&self) -> Option<&'static str> {
+        Some("spa_vdev_add")
+    }
+
     fn cannot(&self, pool: &str) -> String {
         format!("cannot add to '{pool}'")
     }
@@ -37,6 +41,10 @@ impl Order for Add<'_> {
 pub(super) struct Remove<'a>(pub(super) &'a str);
 
 impl Order for Remove<'_> {
+    fn function(&self) -> Option<&'static str> {
+        Some("spa_vdev_remove")
+    }
+
     fn cannot(&self, _: &str) -> String {
         format!("cannot remove {}", self.0)
     }

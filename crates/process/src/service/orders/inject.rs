@@ -64,6 +64,11 @@ impl Order for Inject<'_> {
                     .map_err(|error| doing.refuse(FailureKind::Other, &error.to_string()))?;
                 tracing::warn!(id, ?fault, "a fault on purpose");
             }
+            FaultOrder::Death(function) => {
+                let id = doing.pool.vdevs().next_fault();
+                doing.service.deaths.add(id, function);
+                tracing::warn!(id, function, "a death on purpose");
+            }
         }
         Ok(Vec::new())
     }
@@ -97,7 +102,8 @@ impl Order for Forget {
 
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
         let of_blocks = doing.pool.io().pipe.faulty().forget(self.0);
-        let gone = doing.pool.vdevs().forget_injected(self.0) + of_blocks;
+        let of_orders = doing.service.deaths.forget(self.0);
+        let gone = doing.pool.vdevs().forget_injected(self.0) + of_blocks + of_orders;
         if gone == 0 && self.0.is_some() {
             return Err(doing.refuse(FailureKind::NotFound, "there is no such fault"));
         }

@@ -92,6 +92,10 @@ impl<'a> TakeIn<'a> {
 }
 
 impl Order for TakeIn<'_> {
+    fn function(&self) -> Option<&'static str> {
+        Some("spa_vdev_attach")
+    }
+
     fn cannot(&self, _: &str) -> String {
         let (other, new) = (self.other, self.device.path.as_deref().unwrap_or_default());
         match self.replaces {
@@ -130,6 +134,10 @@ impl Order for TakeIn<'_> {
 pub(super) struct Detach<'a>(pub(super) &'a str);
 
 impl Order for Detach<'_> {
+    fn function(&self) -> Option<&'static str> {
+        Some("spa_vdev_detach")
+    }
+
     fn cannot(&self, _: &str) -> String {
         format!("cannot detach {}", self.0)
     }

@@ -97,6 +97,11 @@ trait Order {
         None
     }
 
+    /// The function of OpenZFS that does it, one of [`cenote_control::faults::FUNCTIONS`], for who is to die there.
+    fn function(&self) -> Option<&'static str> {
+        None
+    }
+
     /// It waits for no order under way and for no device.
     fn is_urgent(&self) -> bool {
         false
@@ -514,6 +519,9 @@ impl Service {
         {
             return Err(doing.refuse(FailureKind::ReadOnly, &reason));
         }
+        let live = self.changes.live().ok();
+        let _dying =
+            order.function().zip(live).and_then(|(name, live)| self.deaths.entered(name, live));
         let mut warnings = order.carry_out(doing)?;
         if order.ends_the_pool() {
             return Ok(warnings);

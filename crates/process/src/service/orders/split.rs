@@ -14,6 +14,10 @@ use crate::service::settings::input;
 pub(super) struct Split<'a>(pub(super) &'a SplitRequest);
 
 impl Order for Split<'_> {
+    fn function(&self) -> Option<&'static str> {
+        Some("spa_vdev_split_mirror")
+    }
+
     fn cannot(&self, pool: &str) -> String {
         format!("Unable to split {pool}")
     }
