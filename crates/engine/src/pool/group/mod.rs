@@ -223,6 +223,14 @@ fn healer_of(io: &PoolIo, allocator: &Arc<Allocator>) -> Arc<dyn Healer> {
     healer
 }
 
+/// Who waits for devices that came to fail.
+fn outage_of(io: &PoolIo, gate: &Arc<Gate>, mode: FailMode) -> Arc<outage::Outage> {
+    let outage = outage::Outage::new(gate.clone(), io.pipe.clone(), mode);
+    let patience: Arc<dyn crate::pipe::Patience> = outage.clone();
+    io.pipe.set_patience(&patience);
+    outage
+}
+
 impl LivePool {
     pub(super) fn with(
         pool: Arc<Pool>,
@@ -235,10 +243,8 @@ impl LivePool {
         let gate = Gate::new(last_group(&pool), options.dirty_limit);
         gate.keep_in_step(options.inline);
         let mode = outage::FailMode::of(&mos);
-        let outage = outage::Outage::new(gate.clone(), io.pipe.clone(), mode);
+        let outage = outage_of(&io, &gate, mode);
         let activity = Mutex::new(multihost::Activity::of(&mos, options.activity_interval));
-        let patience: Arc<dyn crate::pipe::Patience> = outage.clone();
-        io.pipe.set_patience(&patience);
         let allocator = Arc::new(allocator);
         pool.is_written_with(&allocator);
         pool.begin_events_with(mode.word());
