@@ -9,6 +9,7 @@
 #   fuzz           ten minutes of each target, an       faults      those of ../shared/findings/faults (60)
 #                  hour of pool_image (115)             zts:LIST    OpenZFS's own tests, groups named in the file LIST (65)
 #   posix          pjdfstest, 20 x 50,000 of fsx (20)    jobs        tests/long_jobs.py, with both modules
+#   streams        tests/streams_both_ways.py
 #
 # LIMIT: seconds for each of OpenZFS's tests. CENOTE: the release binary (target/release/cenote). IDLE=1: all of it yields to whatever else the machine does (`nice` counts only
 # within a session). LANES: fuzz targets at once (as many as there are processors). A part ends with one line in OUT/summary: its name,
@@ -113,6 +114,10 @@ jobs() {
     # The module of 2.3: it is built by `install-oracles --vm-2.3`.
     ZVM_SHARE=$out/jobs-2.3 tests/long_jobs.py --cenote "$cenote" --module "$shared/tools/zvm" --dir "$out/jobs-2.3" expansion || failed=1
     return $failed
+}
+
+streams() {
+    ZVM_SHARE=$out/streams tests/streams_both_ways.py --cenote "$cenote" --module "$shared/tools/zvm" --dir "$out/streams"
 }
 
 fuzz() {

@@ -230,7 +230,7 @@ impl History {
 }
 
 /// Everything below a place.
-fn manifest(root: &Path) -> String {
+pub(super) fn manifest(root: &Path) -> String {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/manifest.py");
     let output = Command::new("python3").arg(script).arg(root).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

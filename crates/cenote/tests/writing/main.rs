@@ -37,6 +37,7 @@ mod quotas;
 mod readers;
 mod rebuild;
 mod receive;
+mod recorded;
 mod redacted;
 mod refusals;
 mod replaced;
