@@ -117,7 +117,7 @@ jobs() {
 }
 
 streams() {
-    ZVM_SHARE=$out/streams tests/streams_both_ways.py --cenote "$cenote" --module "$shared/tools/zvm" --dir "$out/streams"
+    tests/streams_both_ways.py --cenote "$cenote" --module "$shared/tools/zvm" --dir "$out/streams"
 }
 
 fuzz() {
