@@ -156,10 +156,15 @@ posix() {
     return $failed
 }
 
-for part in "$@"; do
-    started=$(date +%s)
-    name=${part%%:*}
-    "$name" "${part#*:}" > "$out/$name.log" 2>&1
-    code=$?
-    echo "$part exit code $code after $((($(date +%s) - started) / 60)) minutes, $(git rev-parse --short HEAD)" >> "$out/summary"
-done
+# Read as a whole before it begins: whoever edits this file in those hours changes nothing of what runs.
+all() {
+    local part started name code
+    for part in "$@"; do
+        started=$(date +%s)
+        name=${part%%:*}
+        "$name" "${part#*:}" > "$out/$name.log" 2>&1
+        code=$?
+        echo "$part exit code $code after $((($(date +%s) - started) / 60)) minutes, $(git rev-parse --short HEAD)" >> "$out/summary"
+    done
+}
+all "$@"; exit
