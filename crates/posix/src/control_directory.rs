@@ -172,9 +172,18 @@ impl ControlDirectory {
         Ok((admin.as_ref(), full))
     }
 
+    /// The same of one that is to be: names with '%' are the programs' own.
+    fn administered_new(&self, name: &[u8]) -> Result<(&dyn SnapshotAdmin, String)> {
+        let (admin, full) = self.administered(name)?;
+        if name.contains(&b'%') || cenote_engine::dataset::check_new_name(&full).is_err() {
+            return Err(Errno::new(EILSEQ, "no snapshot can have this name"));
+        }
+        Ok((admin, full))
+    }
+
     /// Takes the snapshot `name`.
     pub fn make(&self, caller: Caller, name: &[u8]) -> Result<()> {
-        let (admin, name) = self.administered(name)?;
+        let (admin, name) = self.administered_new(name)?;
         admin.make(caller, name)
     }
 
@@ -186,7 +195,7 @@ impl ControlDirectory {
 
     /// The snapshot `from` is called `to`.
     pub fn rename(&self, caller: Caller, from: &[u8], to: &[u8]) -> Result<()> {
-        let ((admin, from), (_, to)) = (self.administered(from)?, self.administered(to)?);
+        let ((admin, from), (_, to)) = (self.administered(from)?, self.administered_new(to)?);
         if from == to { Ok(()) } else { admin.rename(caller, from, to) }
     }
 

@@ -208,9 +208,14 @@ fn what_is_being_received_is_not_closed_by_who_sets_what_is_kept_inside() {
         let said = String::from_utf8_lossy(&busy.stderr);
         assert!(!busy.status.success() && said.contains("dataset is busy"), "{said}");
     }
+    // Snapshots of all leave it out; one of it is refused.
+    bench.cenote(&["zfs", "snapshot", "-r", "tank@all"]);
+    let said = bench.refused(&["zfs", "snapshot", "tank/two@own"]);
+    assert_eq!(said, "cannot create snapshot 'tank/two@own': dataset is busy\n");
     pipe.write_all(rest).unwrap();
     drop(pipe);
     assert!(child.wait().unwrap().success());
+    assert_eq!(bench.names(), "tank\ntank@all\ntank/two\ntank/two@one\n");
     check_sizes(&bench.at("mnt/tank/two"));
     bench.cenote(&["zpool", "export", "tank"]);
     bench.zdb();

@@ -149,3 +149,47 @@ fn the_history_knows_of_keys() {
     assert_eq!(end, lines, "{history}");
     bench.cenote(&["zpool", "export", "tank"]);
 }
+
+#[test]
+fn volumes_below_a_filesystem_are_listed() {
+    let Some((bench, _)) = Bench::mounting(1) else { return };
+    bench.create(&[&bench.devices(1)[0]]);
+    bench.cenote(&["zfs", "create", "tank/a"]);
+    bench.cenote(&["zfs", "create", "-s", "-V", "8M", "tank/a/v"]);
+    let list = |depth: &str| {
+        bench.cenote(&["zfs", "list", "-H", "-t", "volume", "-o", "name", depth, "tank"])
+    };
+    assert_eq!(list("-r"), "tank/a/v\n");
+    assert_eq!(list("-d2"), "tank/a/v\n");
+    assert_eq!(list("-d1"), "");
+    let said = bench.refused(&["zfs", "list", "-t", "volume", "tank"]);
+    let words = "operation not applicable to datasets of this type";
+    assert_eq!(said, format!("cannot open 'tank': {words}\n"));
+    bench.cenote(&["zpool", "export", "tank"]);
+}
+
+#[test]
+fn a_tree_goes_with_what_was_cloned_in_it() {
+    let Some((bench, _)) = Bench::mounting(1) else { return };
+    bench.create(&[&bench.devices(1)[0]]);
+    for name in ["tank/m", "tank/m/a"] {
+        bench.cenote(&["zfs", "create", name]);
+    }
+    // No program could say this name.
+    let snapshots = bench.at("mnt/tank/m/a/.zfs/snapshot");
+    let refused = std::fs::create_dir(snapshots.join("%x")).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(84), "{refused}");
+    std::fs::create_dir(snapshots.join("x")).unwrap();
+    let refused = std::fs::rename(snapshots.join("x"), snapshots.join("b%d")).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(84), "{refused}");
+    bench.cenote(&["zfs", "clone", "tank/m/a@x", "tank/m/z"]);
+    let said = bench.cenote(&["zfs", "destroy", "-rnp", "tank/m"]);
+    let order = ["tank/m/z", "tank/m/a@x", "tank/m/a", "tank/m"];
+    assert_eq!(said, order.map(|name| format!("destroy\t{name}\n")).concat());
+    bench.cenote(&["zfs", "destroy", "-r", "tank/m"]);
+    assert_eq!(bench.cenote(&["zfs", "list", "-H", "-o", "name"]), "tank\n");
+    let said = bench.refused(&["zfs", "send", "-R", "-X", "c", "tank@x"]);
+    assert!(said.starts_with("-X c: not a valid non-root dataset name.\n"), "{said}");
+    bench.cenote(&["zpool", "export", "tank"]);
+    bench.zdb();
+}

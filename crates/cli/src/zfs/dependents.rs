@@ -196,10 +196,12 @@ impl<'a> Family<'a> {
             self.doom(snapshot, clones, doomed)?;
         }
         for clone in self.clones(name) {
-            if clones {
-                if self.find(&clone).is_none() {
-                    self.read_tree(&clone)?;
-                }
+            let is_known = self.find(&clone).is_some();
+            if clones && !is_known {
+                self.read_tree(&clone)?;
+            }
+            // One that is known is in the tree that goes, further behind.
+            if clones || is_known {
                 self.doom(&clone, clones, doomed)?;
             } else if !doomed.has(&clone) {
                 doomed.kept.insert(clone);
@@ -271,6 +273,23 @@ pub(super) mod tests {
         let (names, kept) = doomed("tank/a", true);
         assert_eq!(names, ["tank/a/b", "tank/clone", "tank/a@s", "tank/a"]);
         assert!(kept.is_empty());
+    }
+
+    #[test]
+    fn a_clone_in_the_same_tree_goes_before_its_origin() {
+        let mut origin = one("tank/m/a@s", DatasetKind::Snapshot, 4);
+        origin.properties.set("clones", "tank/m/z,tank/n", Source::None);
+        let of = |name| one(name, DatasetKind::Filesystem, 2);
+        let all = [of("tank/m"), of("tank/m/a"), origin, of("tank/m/z"), of("tank/n")];
+        let mut family = Family::asking(Box::new(move |query| {
+            let chosen = all.iter().filter(|one| query.selects(&one.name, one.kind));
+            Ok(chosen.cloned().collect())
+        }));
+        let mut doomed = Doomed::default();
+        family.read_tree("tank/m").unwrap();
+        family.doom("tank/m", false, &mut doomed).unwrap();
+        assert_eq!(doomed.names, ["tank/m/z", "tank/m/a@s", "tank/m/a", "tank/m"]);
+        assert_eq!(doomed.kept.into_iter().collect::<Vec<_>>(), ["tank/n"]);
     }
 
     /// As after 'zfs rename tank/a tank/clone/a'.

@@ -123,8 +123,12 @@ fn selection(client: &Client, parsed: &Parsed) -> Result<Selection, String> {
             depth = Some(1);
         }
         named = kinds.clone();
+        // What lies below a filesystem is looked for, whatever of it is shown.
+        if depth != Some(0) {
+            named.push(DatasetKind::Filesystem);
+        }
         if kinds.iter().any(|kind| attached.contains(kind)) && depth != Some(0) {
-            named.extend([DatasetKind::Filesystem, DatasetKind::Volume]);
+            named.push(DatasetKind::Volume);
         }
     } else if parsed.argument('o') != Some("space") {
         with_snapshots = listing_snapshots(client, &operands);

@@ -91,6 +91,18 @@ pub fn run(arguments: &[String]) -> ExitCode {
     fail(&last.message)
 }
 
+/// The datasets that `-X` leaves out.
+fn excluded(parsed: &Parsed) -> Result<Vec<String>, Refused> {
+    let names: Vec<String> =
+        parsed.arguments('X').flat_map(|all| all.split(',')).map(str::to_owned).collect();
+    let is_odd =
+        |name: &&String| !name.contains('/') || names::check(name, &common::DATASETS).is_err();
+    match names.iter().find(is_odd) {
+        Some(name) => Err(Refused::Usage(format!("-X {name}: not a valid non-root dataset name."))),
+        None => Ok(names),
+    }
+}
+
 /// What is asked for.
 fn request(client: &Client, parsed: &Parsed) -> Result<SendRequest, Refused> {
     let usage = |message: &str| Err(Refused::Usage(message.to_owned()));
@@ -100,13 +112,12 @@ fn request(client: &Client, parsed: &Parsed) -> Result<SendRequest, Refused> {
              stream will be generated.\n",
         );
     }
-    let excluded = parsed.arguments('X').flat_map(|all| all.split(',')).map(str::to_owned);
     let mut request = SendRequest {
         token: parsed.argument('t').map(str::to_owned),
         intermediates: parsed.has('I'),
         recursive: parsed.has('R'),
         skip_missing: parsed.has('s'),
-        excluded: excluded.collect(),
+        excluded: excluded(parsed)?,
         properties: parsed.has('p'),
         backup: parsed.has('b'),
         holds: parsed.has('h'),

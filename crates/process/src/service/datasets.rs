@@ -39,8 +39,11 @@ pub trait Datasets {
         self.find(name).map(|found| found.kind)
     }
 
-    /// Whether a filesystem or volume was received in part only, so far.
+    /// Whether a filesystem or volume was received in part only, so far, and that can go on.
     fn is_partial(&self, name: &str) -> bool;
+
+    /// Whether a filesystem or volume is being received, or was in part only.
+    fn is_inconsistent(&self, name: &str) -> bool;
 
     /// Whether it is there.
     fn has(&self, name: &str) -> bool {
@@ -66,6 +69,10 @@ impl Datasets for Vec<DatasetReport> {
     fn is_partial(&self, name: &str) -> bool {
         self.find(name).as_ref().is_some_and(has_resume_token)
     }
+
+    fn is_inconsistent(&self, name: &str) -> bool {
+        self.is_partial(name)
+    }
 }
 
 /// The datasets at one moment, and what is mounted of them.
@@ -89,9 +96,12 @@ impl Datasets for Shown {
     }
 
     fn is_partial(&self, name: &str) -> bool {
+        self.is_inconsistent(name) && self.find(name).as_ref().is_some_and(has_resume_token)
+    }
+
+    fn is_inconsistent(&self, name: &str) -> bool {
         let head = self.known(name).and_then(|known| known.facts());
         head.is_some_and(|head| head.dataset.phys.is_inconsistent())
-            && self.find(name).as_ref().is_some_and(has_resume_token)
     }
 
     fn source(&self, name: &str, property: &str) -> Option<Source> {

@@ -44,7 +44,7 @@ impl MosChange<'_> {
             return located(Error::new(ErrorKind::TimedOut, reason));
         }
         if phys.is_inconsistent() {
-            return located(Error::new(ErrorKind::Busy, "the dataset is inconsistent"));
+            return Err(Error::new(ErrorKind::Busy, "dataset is busy"));
         }
         let directory = self.directory(phys.directory)?;
         let held = phys.unique_bytes.min(self.refreservation(&directory)?);

@@ -42,12 +42,15 @@ impl Order for Snapshot<'_> {
         let (mut lines, mut whole) = (Vec::new(), Vec::with_capacity(self.names.len()));
         for name in self.names {
             let (of, _) = name.split_once('@').unwrap_or((name, ""));
-            // What was received in part only, so far, is left out, also where it was named.
-            if all.is_partial(of) {
+            // What was received in part only, so far, is left out of many.
+            let is_inconsistent = all.is_inconsistent(of);
+            if is_inconsistent && self.names.len() > 1 {
                 continue;
             }
             whole.push(name.clone());
-            if !all.has(of) {
+            if is_inconsistent {
+                lines.push(format!("cannot create snapshot '{name}': dataset is busy"));
+            } else if !all.has(of) {
                 lines.push(format!("cannot create snapshot '{name}': dataset does not exist"));
             } else if all.has(name) {
                 lines.push(format!("cannot create snapshot '{name}': dataset already exists"));
