@@ -6,12 +6,12 @@
 
 use std::fs;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::PathBuf;
+use std::process::Stdio;
 
 use rustix::fs::{FallocateFlags, XattrFlags, fallocate, setxattr};
 
-use super::{Bench, noise};
+use super::{Bench, manifest, noise};
 
 /// The history without `HISTORIES`: one that takes little time.
 const ONE: u64 = 3;
@@ -227,14 +227,6 @@ impl History {
         }
         assert!(compared >= self.round, "{compared} snapshots were compared");
     }
-}
-
-/// Everything below a place.
-pub(super) fn manifest(root: &Path) -> String {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/manifest.py");
-    let output = Command::new("python3").arg(script).arg(root).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
 }
 
 fn run(seed: u64) -> bool {

@@ -161,11 +161,16 @@ impl Bench {
     }
 
     fn manifest(&self) -> String {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/manifest.py");
-        let output = Command::new("python3").arg(script).arg(self.at("mnt/tank")).output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8(output.stdout).unwrap()
+        manifest(&self.at("mnt/tank"))
     }
+}
+
+/// Everything below a place.
+fn manifest(root: &Path) -> String {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/manifest.py");
+    let output = Command::new("python3").arg(script).arg(root).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
 }
 
 impl Drop for Bench {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::{Bench, histories};
+use super::{Bench, manifest};
 
 /// What was recorded of a pool; `None`, said why, where that is not to be had.
 fn pool(name: &str) -> Option<PathBuf> {
@@ -18,7 +18,7 @@ fn pool(name: &str) -> Option<PathBuf> {
     })
 }
 
-/// Entries by their paths. Directories change where others are mounted on them: of those only that they are there.
+/// Entries by their paths.
 fn entries(listed: &str) -> BTreeMap<String, serde_json::Value> {
     let parsed =
         listed.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
@@ -53,7 +53,7 @@ impl Bench {
         snapshot: &str,
     ) -> BTreeMap<String, serde_json::Value> {
         let place = self.at("mnt").join(dataset).join(".zfs/snapshot").join(snapshot);
-        entries(&histories::manifest(&place))
+        entries(&manifest(&place))
     }
 
     #[track_caller]
