@@ -130,6 +130,12 @@ fn orders_are_denied_until_they_are_allowed() {
     bench.as_alice(&["zfs", "release", "tag", "tank/home/alice@old"]);
     bench.as_alice(&["zfs", "rollback", "-r", "tank/home/alice@old"]);
     bench.as_alice(&["zfs", "bookmark", "tank/home/alice@old", "tank/home/alice#b"]);
+    // Waiting is everybody's, redacting nobody's but root's.
+    bench.as_alice(&["zfs", "wait", "tank/home"]);
+    let redacts = ["zfs", "redact", "tank/home/alice@old", "redacted", "tank/home/alice@old"];
+    let said = bench.output_as(ALICE, &redacts);
+    let said = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert!(said.contains("permission denied"), "{said}");
     bench.as_alice(&["zfs", "destroy", "tank/home/alice#b"]);
     bench.as_alice(&["zfs", "send", "tank/home/alice@old"]);
     bench.as_alice(&["zfs", "diff", "tank/home/alice@old"]);

@@ -3,7 +3,10 @@
 //! Invariant: a stream counts as good only if `zstream` finds all of its checksums right.
 
 use std::fs::{self, File};
+use std::io::Read;
 use std::process::{Command, Stdio};
+
+use rustix::process::{Pid, Signal};
 
 use super::{Bench, noise};
 
@@ -96,6 +99,23 @@ fn streams_are_good_and_lines_are_openzfs_lines() {
     let said = bench.sent(&["-v", "tank/a@one"], "told");
     assert!(said.starts_with("full send of tank/a@one estimated size is 5."), "{said}");
     assert!(said.contains("TIME        SENT   SNAPSHOT tank/a@one"), "{said}");
+}
+
+#[test]
+fn who_asks_how_far_it_is_does_not_end_it() {
+    let Some(bench) = filled() else { return };
+    bench.sent(&["tank/a@one"], "whole");
+    let mut command = bench.command(&["zfs", "send", "tank/a@one"]);
+    let mut sends = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut stream = sends.stdout.take().unwrap();
+    let mut sent = vec![0; 1 << 20];
+    // It has begun, and waits for who reads.
+    stream.read_exact(&mut sent).unwrap();
+    let pid = Pid::from_child(&sends);
+    rustix::process::kill_process(pid, Signal::USR1).unwrap();
+    stream.read_to_end(&mut sent).unwrap();
+    assert!(sends.wait().unwrap().success());
+    assert!(sent == fs::read(bench.at("whole")).unwrap());
 }
 
 #[test]

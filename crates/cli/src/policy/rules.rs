@@ -134,7 +134,7 @@ pub(super) fn outdated(rules: &Rules, taken: &[Taken], now: u64) -> Vec<String> 
         let oldest = now.saturating_sub(kept.saturating_mul(kind.span(rules)));
         let mut of: Vec<&Taken> = taken.iter().filter(|one| one.is(kind)).collect();
         of.sort_by_key(|one| one.at);
-        let spare = (of.len() as u64).saturating_sub(kept.saturating_add(1));
+        let spare = (of.len() as u64).saturating_sub(kept);
         let old = of.into_iter().take_while(|one| one.at < oldest);
         gone.extend(
             old.take(usize::try_from(spare).unwrap_or(usize::MAX)).map(|one| one.name.clone()),
@@ -263,14 +263,16 @@ mod tests {
                 "autosnap_8_hourly",
                 "autosnap_7_hourly",
                 "autosnap_6_hourly",
-                "autosnap_5_hourly"
+                "autosnap_5_hourly",
+                "autosnap_4_hourly"
             ]
         );
         assert!(of("hourly = 4\nautoprune = no", &hours).is_empty());
         // Not too many, though old; too many, though not old; and what is somebody else's.
         let old: Vec<Taken> =
             hours.iter().map(|one| Taken { at: one.at - 90 * DAY, ..one.clone() }).collect();
-        assert!(of("hourly = 9", &old).is_empty());
+        assert!(of("hourly = 10", &old).is_empty());
+        assert_eq!(of("hourly = 9", &old), ["autosnap_9_hourly"]);
         let young: Vec<Taken> = hours.iter().map(|one| Taken { at: now, ..one.clone() }).collect();
         assert!(of("hourly = 4", &young).is_empty());
         let others = ["manual", "hourly", "autosnap_hourly_manual", "zfs-auto-snap_hourly"];

@@ -156,7 +156,7 @@ impl Request {
         list.push(top);
         let mut names: Vec<String> = self.source.ask(&list)?.lines().map(str::to_owned).collect();
         names.sort();
-        if self.has('S') && !self.has('n') {
+        if self.has('S') {
             self.take_snapshot()?;
         }
         let depth = |name: &String| name.matches('/').count();
@@ -194,6 +194,13 @@ impl Request {
         let mut command = vec!["snapshot"];
         command.extend(self.has('r').then_some("-r"));
         command.push(&name);
+        if self.has('n') {
+            if !self.has('j') {
+                let words = command.join(" ");
+                terminal::out(&format!("would run: zfs {words}, and send up to that\n"));
+            }
+            return Ok(());
+        }
         self.source.ask(&command).map(drop)
     }
 

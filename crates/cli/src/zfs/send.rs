@@ -5,6 +5,8 @@
 use std::io::IsTerminal;
 use std::os::fd::AsFd;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use cenote_control::changes::{Change, SendRequest};
@@ -314,18 +316,25 @@ fn send(
     let stdout = std::io::stdout();
     let mut name = String::new();
     let mut shown = Instant::now();
+    let asked = Arc::new(AtomicBool::new(false));
+    // Whoever wants to know how far it is: without this, the signal would end the program.
+    if let Err(error) = signal_hook::flag::register(libc::SIGUSR1, asked.clone()) {
+        terminal::complain(&format!("SIGUSR1 is not listened to: {error}"));
+    }
     client.order_in_parts(pool, &order, &[stdout.as_fd()], |part| match part {
         Part::Said(lines) if request.dry_run => {
             lines.iter().for_each(|line| terminal::out(&format!("{line}\n")));
         }
         Part::Said(lines) => lines.iter().for_each(|line| terminal::complain(line)),
-        Part::Sending(next) if shows_progress => {
-            if !request.parsable {
+        Part::Sending(next) => {
+            if shows_progress && !request.parsable {
                 terminal::complain(&format!("TIME        SENT   SNAPSHOT {next}"));
             }
             name = next;
         }
-        Part::Progress(progress) if shows_progress && shown.elapsed() >= INTERVAL => {
+        Part::Progress(progress)
+            if shows_progress && shown.elapsed() >= INTERVAL || asked.swap(false, Relaxed) =>
+        {
             shown = Instant::now();
             let at = time::of_day(now());
             let line = match request.parsable {

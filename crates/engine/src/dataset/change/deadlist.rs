@@ -4,6 +4,7 @@
 //! deadlist are those of its entries; every block stands under the greatest key below its birth.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use cenote_format::bpobj::Space;
 use cenote_format::deadlist::{
@@ -25,7 +26,10 @@ impl MosChange<'_> {
     }
 
     /// The entries of a deadlist: smallest birth (exclusive) to list.
-    pub(super) fn deadlist_entries(&self, deadlist: ObjectId) -> Result<Entries> {
+    pub(super) fn deadlist_entries(&self, deadlist: ObjectId) -> Result<Arc<Entries>> {
+        if let Some(known) = self.deadlists.get(deadlist) {
+            return Ok(known);
+        }
         if self.is_plain(deadlist)? {
             let reason = "a plain list of blocks where lists by txg belong";
             return Err(Error::corrupt(reason).at_object(0, deadlist.0));
@@ -34,7 +38,9 @@ impl MosChange<'_> {
         for (name, list) in self.numbers(deadlist)? {
             entries.insert(Txg(parse_integer_key(name.as_bytes())?), ObjectId(list));
         }
-        Ok(Entries(entries))
+        let entries = Arc::new(Entries(entries));
+        self.deadlists.put(deadlist, &entries);
+        Ok(entries)
     }
 
     /// Space of everything in a deadlist.
@@ -58,11 +64,15 @@ impl MosChange<'_> {
     }
 
     fn put_entry(&self, deadlist: ObjectId, key: Txg, list: ObjectId) -> Result<()> {
-        self.put_number(deadlist, &integer_key(key.0), list.0)
+        self.put_number(deadlist, &integer_key(key.0), list.0)?;
+        self.deadlists.changed(deadlist, key, Some(list));
+        Ok(())
     }
 
     fn remove_entry(&self, deadlist: ObjectId, key: Txg) -> Result<()> {
-        self.remove(deadlist, &integer_key(key.0)).map(|_| ())
+        self.remove(deadlist, &integer_key(key.0))?;
+        self.deadlists.changed(deadlist, key, None);
+        Ok(())
     }
 
     /// A list of its own for an entry that has shared the empty one so far.
@@ -170,10 +180,11 @@ impl MosChange<'_> {
         if self.is_plain(deadlist)? || self.is_plain(other)? {
             return self.merge_plain(deadlist, other);
         }
-        let mut entries = self.deadlist_entries(deadlist)?;
+        let mut entries = Entries::clone(&*self.deadlist_entries(deadlist)?);
         let empty = self.shared_empty_list()?;
         let (mut released, mut sum) = (0_u64, Delta::default());
-        for (key, list) in self.deadlist_entries(other)?.0 {
+        for (key, list) in &self.deadlist_entries(other)?.0 {
+            let (key, list) = (*key, *list);
             let into = entries.0.range(..=key).next_back().map(|(key, list)| (*key, *list));
             let Some((below, into)) = into else {
                 let reason = format!("the deadlist has no entry for blocks after txg {key}");
@@ -233,10 +244,10 @@ impl MosChange<'_> {
             return self.free_list(deadlist);
         }
         let (empty, mut released) = (self.shared_empty_list()?, 0_u64);
-        for (_, list) in self.deadlist_entries(deadlist)?.0 {
-            match empty == Some(list) {
+        for list in self.deadlist_entries(deadlist)?.0.values() {
+            match empty == Some(*list) {
                 true => released = released.saturating_add(1),
-                false => self.drop_list(list)?,
+                false => self.drop_list(*list)?,
             }
         }
         self.release_empty_lists(released)?;

@@ -193,10 +193,7 @@ impl MosChange<'_> {
     /// Removes a snapshot's name and its objects.
     fn forget_snapshot(&self, snapshot: ObjectId, phys: &DslDataset) -> Result<()> {
         let head = self.dataset(self.directory(phys.directory)?.head_dataset)?;
-        let names = self.numbers(head.snapshot_names)?;
-        let name = names.into_iter().find(|(_, id)| *id == snapshot.0).map(|(name, _)| name);
-        let missing = || Error::corrupt("no dataset lists this snapshot").at_object(0, snapshot.0);
-        let name = name.ok_or_else(missing)?;
+        let name = self.name_in(head.snapshot_names, snapshot)?;
         self.remove(head.snapshot_names, &name)?;
         if !name.starts_with('%') {
             self.count_snapshots(phys.directory, -1)?;

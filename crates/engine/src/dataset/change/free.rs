@@ -258,7 +258,7 @@ impl MosChange<'_> {
                 all = false;
                 continue;
             }
-            for (key, list) in self.deadlist_entries(livelist)?.0.into_iter().rev() {
+            for (&key, &list) in self.deadlist_entries(livelist)?.0.iter().rev() {
                 if portion.budget.is_spent() {
                     return Ok(false);
                 }

@@ -21,6 +21,7 @@ mod free;
 mod history;
 mod holds;
 mod keys;
+mod known_deadlists;
 mod ledger;
 mod limits;
 mod livelist;
@@ -50,6 +51,8 @@ use cenote_format::feature::Feature;
 use cenote_format::zil::Header as LogHeader;
 use cenote_format::{BlockPointer, ObjectId};
 use parking_lot::Mutex;
+
+use known_deadlists::KnownDeadlists;
 
 use super::{Catalog, Names, PoolCapacity, Table};
 use crate::events::Members;
@@ -133,6 +136,7 @@ pub struct MosChange<'a> {
     pub hooks: &'a dyn PoolHooks,
     meter: Meter,
     names: Arc<Names>,
+    deadlists: KnownDeadlists,
     /// Names that came or went, in lists of children and of snapshots.
     renamed: Mutex<BTreeMap<ObjectId, BTreeSet<String>>>,
     /// What is done now heeds no limits on numbers of filesystems and snapshots.
@@ -152,7 +156,20 @@ impl<'a> MosChange<'a> {
         let (meter, names) = (Meter::of(mos, version)?, Arc::default());
         let renamed = Mutex::default();
         let beyond_limits = AtomicBool::default();
-        Ok(Self { mos, tx, now, version, pool, hooks, meter, names, renamed, beyond_limits })
+        let deadlists = KnownDeadlists::default();
+        Ok(Self {
+            mos,
+            tx,
+            now,
+            version,
+            pool,
+            hooks,
+            meter,
+            names,
+            deadlists,
+            renamed,
+            beyond_limits,
+        })
     }
 
     /// The same, with `names` found before.

@@ -48,6 +48,7 @@ impl MosChange<'_> {
 
     /// Frees an object with everything in it.
     pub(super) fn free_object(&self, id: ObjectId) -> Result<()> {
+        self.deadlists.forget(id);
         let dnode = self.mos.dnode(id)?;
         if Self::is_dsl(dnode.bonus_type) && dnode.object_type == METADATA_ZAP {
             self.remove_reference(EXTENSIBLE)?;

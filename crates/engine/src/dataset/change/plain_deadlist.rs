@@ -103,7 +103,7 @@ impl MosChange<'_> {
     pub(super) fn merge_plain(&self, deadlist: ObjectId, other: ObjectId) -> Result<()> {
         let lists = match self.is_plain(other)? {
             true => vec![other],
-            false => self.deadlist_entries(other)?.0.into_values().collect(),
+            false => self.deadlist_entries(other)?.0.values().copied().collect(),
         };
         let empty = self.shared_empty_list()?;
         for list in lists.into_iter().filter(|list| Some(*list) != empty) {

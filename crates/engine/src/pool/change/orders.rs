@@ -431,6 +431,17 @@ pub(super) fn destroy_all(
 ) -> Result<()> {
     // What can be refused is refused before anything is changed.
     check_destroy(change, names, defer)?;
+    change.keeping_deadlists(|| destroy_each(live, change, names, defer))?;
+    live.wake_freeing();
+    Ok(())
+}
+
+fn destroy_each(
+    live: &LivePool,
+    change: &MosChange<'_>,
+    names: &[String],
+    defer: bool,
+) -> Result<()> {
     for name in names {
         if let Some((head, mark)) = name.split_once('#') {
             let head = change.catalog()?.dataset_named(head)?;
@@ -451,7 +462,6 @@ pub(super) fn destroy_all(
             change.destroy_head(dataset.id)?;
         }
     }
-    live.wake_freeing();
     Ok(())
 }
 

@@ -80,7 +80,7 @@ impl LivePool {
     /// Finds how many blocks the next group may free. For the thread that writes groups, between two of them, or
     /// before there are any.
     pub(in crate::pool) fn settle_frees(&self) {
-        let stored = stored_size(&self.vdevs());
+        let stored = stored_size(self.io.pipe.vdev_handle());
         let objects = self.dedup.objects().into_iter().chain(self.clones.objects());
         // What cannot be looked at costs nothing: it cannot be changed either.
         let objects = objects.filter_map(|id| self.mos.object(id).ok());

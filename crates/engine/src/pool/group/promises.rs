@@ -18,7 +18,7 @@ use crate::dataset::{
 };
 use crate::pipe::ObjsetPolicy;
 use crate::txg::{Account, Costs, Purpose, Reservation, StoredSize};
-use crate::vdev::{AllocationClass, VdevTree};
+use crate::vdev::{AllocationClass, VdevHandle, VdevTree};
 use crate::{ErrorKind, Result};
 
 /// Sizes at which vdevs that cost the same are told apart.
@@ -38,9 +38,10 @@ fn directory_facts(phys: &DslDirectory) -> DirectoryFacts {
     DirectoryFacts { limits: phys.into(), parent: phys.parent, properties: phys.properties }
 }
 
-/// What one copy of a block costs at most on the devices that take blocks.
-pub(super) fn stored_size(vdevs: &Arc<VdevTree>) -> StoredSize {
-    let vdevs = vdevs.clone();
+/// What one copy of a block costs at most on the devices that take blocks. Who keeps that keeps no device open that
+/// has left.
+pub(super) fn stored_size(handle: &VdevHandle) -> StoredSize {
+    let (handle, vdevs) = (handle.clone(), handle.current());
     let cost = |vdevs: &VdevTree, vdev: u32, bytes: u64| {
         let asize = vdevs.asize(vdev, bytes, Txg(u64::MAX)).unwrap_or(bytes);
         (asize >> 9).saturating_mul(vdevs.deflate_ratio(vdev))
@@ -56,6 +57,7 @@ pub(super) fn stored_size(vdevs: &Arc<VdevTree>) -> StoredSize {
         }
     }
     Arc::new(move |bytes| {
+        let vdevs = handle.load();
         let costs = kinds.iter().map(|(vdev, _)| cost(&vdevs, *vdev, bytes));
         costs.max().unwrap_or(bytes)
     })
@@ -93,7 +95,7 @@ impl LivePool {
     pub(in crate::pool) fn costs(&self, policy: &ObjsetPolicy) -> Costs {
         let copies = u64::from(policy.copies);
         let metadata_copies = (copies + 1).min(COPIES);
-        Costs { copies, metadata_copies, stored: stored_size(&self.vdevs()) }
+        Costs { copies, metadata_copies, stored: stored_size(self.io.pipe.vdev_handle()) }
     }
 
     fn head_limits(&self, catalog: &Catalog, head: &Dataset) -> Result<HeadLimits> {

@@ -3,23 +3,17 @@
 //! Invariant: as in [`super`].
 
 use cenote_control::changes::RedactRequest;
-use cenote_control::peer::Peer;
 use cenote_control::protocol::{Failure, FailureKind};
 use cenote_engine::ErrorKind;
 
 use super::{Doing, Order, Warnings};
-use crate::service::datasets::{Datasets, Shown};
-use crate::service::delegation::Need;
+use crate::service::datasets::Datasets;
 
 pub(super) struct Redact<'a>(pub(super) &'a RedactRequest);
 
 impl Order for Redact<'_> {
     fn cannot(&self, _: &str) -> String {
         format!("cannot redact '{}'", self.0.snapshot)
-    }
-
-    fn needs(&self, _: &Shown, _: &Peer) -> Option<Vec<Need>> {
-        Some(vec![Need::new("bookmark", &self.0.bookmark)])
     }
 
     fn moves_mounts(&self) -> bool {

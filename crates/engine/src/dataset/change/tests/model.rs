@@ -113,7 +113,8 @@ impl Model {
                 self.write(chain, born, killed);
             }
             5..=7 => self.snapshot(chain),
-            8 | 9 => self.destroy_snapshot(chain),
+            8 => self.destroy_snapshot(chain),
+            9 => self.destroy_several(chain),
             10 => self.clone_of(chain),
             11 => self.destroy(chain),
             12 => self.bookmark(chain),
@@ -159,6 +160,19 @@ impl Model {
         if destroyed.is_ok() {
             self.chains[chain].snapshots.remove(index);
         }
+    }
+
+    /// In one order, whose steps find in memory what the ones before left of the deadlists.
+    fn destroy_several(&mut self, chain: usize) {
+        let first = self.below(self.chains[chain].snapshots.len().max(1));
+        let most = self.below(5);
+        let some = self.chains[chain].snapshots.iter().skip(first).take(most).map(|one| one.id);
+        let ids: Vec<ObjectId> = some.filter(|id| !self.is_origin(*id)).collect();
+        let each = |c: &MosChange<'_>| {
+            c.keeping_deadlists(|| ids.iter().try_for_each(|id| c.destroy_snapshot(*id, false)))
+        };
+        self.world.change(self.txg, each).unwrap();
+        self.chains[chain].snapshots.retain(|one| !ids.contains(&one.id));
     }
 
     fn clone_of(&mut self, chain: usize) {
