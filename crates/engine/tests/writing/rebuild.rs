@@ -14,18 +14,18 @@ use cenote_device::{Device, DeviceError, Health, SimDevice};
 use cenote_engine::ErrorKind;
 use cenote_engine::check::{CheckOptions, Verify, check};
 use cenote_engine::pool::change::Newcomer;
-use cenote_engine::pool::group::{LivePool, ScanKind, ScanOrder};
+use cenote_engine::pool::group::{LivePool, ScanKind, ScanOrder, WriteOptions};
 use cenote_engine::txg::Tx;
-use cenote_engine::vdev::LeafUnavailable;
-use cenote_format::config::{VdevConfig, VdevKind};
+use cenote_engine::vdev::{AllocationClass, LeafUnavailable};
+use cenote_format::config::{Draid, VdevConfig, VdevKind};
 use cenote_format::rebuild_state::{RebuildPhase, RebuildState};
 use cenote_format::scan_state::{ScanFunction, ScanPhase};
 use cenote_format::{Guid, Txg};
 
-use super::census;
 use super::members::{guid_of, is_whole, newcomer, one_more, opener, paths, until};
 use super::scan::{copies_are_right, finished, write};
 use super::suspended::Disks;
+use super::{census, top};
 
 fn take_in(
     live: &LivePool,
@@ -292,6 +292,37 @@ fn a_distributed_spare_steps_in_and_goes_back() {
         live.export().unwrap();
         census(live.pool());
     }
+}
+
+/// What the first spare holds lies in part on the disk that the second stands in for, whichever that is.
+#[test]
+fn one_resilver_is_enough_for_a_spare_that_stands_in_for_part_of_another() {
+    (1..7).for_each(two_spares_after_each_other);
+}
+
+fn two_spares_after_each_other(second: usize) {
+    let disks = Disks::of(7, 96);
+    let mut only = top(VdevKind::Draid, Some(2), disks.leaves());
+    only.draid = Some(Draid { data: 2, spares: 2, groups: 5, children: None });
+    let live = disks.pool(vec![(only, AllocationClass::Normal)], WriteOptions::default());
+    many(&live);
+    for (number, gone) in [0, second].into_iter().enumerate() {
+        let old = guid_of(&live, &format!("/sim/{gone}"));
+        disks.disk(gone).set_health(Health::Gone);
+        for round in 1..5 {
+            write(&live, 4, 100 * round + number as u64);
+        }
+        let spare = format!("draid2-0-{number}");
+        live.take_in(newcomer(old, Path::new(&spare), true), opener(&disks)).unwrap();
+        let others_are_whole = || live.vdevs().missed().iter().all(|(leaf, _)| *leaf == old);
+        until(&live, || others_are_whole() && !live.is_rebuilding());
+        let record = finished(&live);
+        assert_eq!((record.function, record.errors), (ScanFunction::Resilver, 0), "{record:?}");
+        live.let_go(old).unwrap();
+    }
+    assert!(copies_are_right(&live));
+    live.export().unwrap();
+    census(live.pool());
 }
 
 #[test]
