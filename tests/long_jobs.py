@@ -129,13 +129,15 @@ class Job:
             line = (f"{go}; zpool import -f -d DISKS -R MNT POOL && timeout 600 zpool wait POOL; (zpool status -i -t POOL; zpool get -H -o value freeing POOL) > {out}; "
                     f"zpool scrub -w POOL; zpool status POOL > {out}.scrub; python3 {HERE}/manifest.py MNT/POOL > {out}.manifest; zpool export POOL")
         else:
-            begin = f"{self.before}; {self.order}; " if stage == "begins" else ""
+            begin = "".join(f"{words}; " for words in (self.before, self.order) if words) if stage == "begins" else ""
             line = (f"{hold}; zpool import -f -d DISKS -R MNT POOL; {begin} {go}; sleep 0.4; {hold}; timeout 30 zpool sync POOL; "
                     f"(zpool status -i -t POOL; zpool get -H -o value freeing POOL) > {out}")
         return "mkdir -p /tmp/m; ( " + self.words(line, disks, mount) + f" ) > {out}.log 2>&1"
 
     def read_theirs(self, stage):
         read = lambda end: (path.read_text() if (path := self.args.dir / f"{self.name}.{stage}{end}").exists() else "")
+        if not read(""):
+            self.failed.append(f"theirs, {stage}: the machine with the module says nothing: {read('.log')}")
         return (read(""), read(".scrub"), read(".manifest")) if stage == "ends" else read("")
 
     def judge(self, who, told, before):

@@ -88,7 +88,7 @@ pub struct Top {
 }
 
 /// Names of all layouts.
-pub const LAYOUTS: [&str; 15] = [
+pub const LAYOUTS: [&str; 16] = [
     "disk",
     "stripe",
     "mirror",
@@ -98,6 +98,7 @@ pub const LAYOUTS: [&str; 15] = [
     "raidz3",
     "draid1",
     "draid2",
+    "two-spares",
     "log",
     "mirrored-log",
     "special",
@@ -119,14 +120,14 @@ pub fn tops(layout: &str, ashift: u64) -> Vec<Top> {
     let disk = |class| of(VdevKind::File, 0, 1, class, 0);
     let mirror = |leaves, class| of(VdevKind::Mirror, 0, leaves, class, leaves - 1);
     let raidz = |parity: u64, leaves| of(VdevKind::Raidz, parity, leaves, Normal, parity as usize);
-    let draid = |parity: u64, leaves: usize| {
+    let draid = |parity: u64, leaves: usize, spares: u64| {
         let mut top = of(VdevKind::Draid, parity, leaves, Normal, parity as usize);
         let group = 2 + parity;
         // As many groups as make the slices of all children come out even.
-        let width = leaves as u64 - 1;
+        let width = leaves as u64 - spares;
         let groups =
             (1..=width).find(|groups| (groups * group).is_multiple_of(width)).unwrap_or(width);
-        top.config.draid = Some(Draid { data: 2, spares: 1, groups, children: None });
+        top.config.draid = Some(Draid { data: 2, spares, groups, children: None });
         top
     };
     match layout {
@@ -137,8 +138,9 @@ pub fn tops(layout: &str, ashift: u64) -> Vec<Top> {
         "raidz1" => vec![raidz(1, 3)],
         "raidz2" => vec![raidz(2, 4)],
         "raidz3" => vec![raidz(3, 6)],
-        "draid1" => vec![draid(1, 5)],
-        "draid2" => vec![draid(2, 6)],
+        "draid1" => vec![draid(1, 5, 1)],
+        "draid2" => vec![draid(2, 6, 1)],
+        "two-spares" => vec![draid(2, 7, 2)],
         "log" => vec![mirror(2, Normal), disk(Log)],
         "mirrored-log" => vec![disk(Normal), mirror(2, Log)],
         "special" => vec![raidz(1, 3), mirror(2, Special)],
@@ -249,7 +251,8 @@ impl Disks {
             };
             (config, top.class)
         };
-        let draid = setup.layout.starts_with("draid");
+        let is_draid = |top: &Top| top.config.kind == VdevKind::Draid;
+        let draid = tops(&setup.layout, setup.ashift).iter().any(is_draid);
         let tops = tops(&setup.layout, setup.ashift).into_iter().map(&mut top).collect();
         let mut features: Vec<String> = FEATURES.iter().map(|name| (*name).to_owned()).collect();
         features.extend(draid.then(|| "draid".to_owned()));

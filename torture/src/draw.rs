@@ -82,7 +82,16 @@ fn setup(random: &mut Random, theme: Theme) -> Setup {
     let layout = match theme {
         Theme::Damage => random.pick(&["disk", "stripe", "disk", "mirror", "raidz1"]),
         Theme::Leaves => {
-            let redundant = ["mirror", "mirror3", "raidz1", "raidz2", "raidz3", "draid1", "draid2"];
+            let redundant = [
+                "mirror",
+                "mirror3",
+                "raidz1",
+                "raidz2",
+                "raidz3",
+                "draid1",
+                "draid2",
+                "two-spares",
+            ];
             random.pick(&redundant)
         }
         Theme::Full if random.percent(50) => "disk",

@@ -51,6 +51,9 @@ impl Runner {
             }
             self.change_places(NEWCOMER, &path, fill)?;
         } else {
+            if let Some(second) = self.second_stands_in(own, fill)? {
+                self.ordered(|runner| runner.live.online(second).map(drop))?;
+            }
             if !self.ordered(|runner| runner.live.online(own).map(drop))? {
                 return Err(format!("{path}, which a spare stands in for, does not wake"));
             }
@@ -68,19 +71,59 @@ impl Runner {
     /// that is refused.
     fn spare_for(&mut self, own: Guid, kind: VdevKind) -> Verdict<Option<VdevConfig>> {
         if kind == VdevKind::Draid {
-            let vdevs = self.live.vdevs();
-            let topology = vdevs.topology();
-            let id = topology.top_of(own).unwrap_or(0);
-            let parity = topology.top(id).and_then(|top| top.nparity).unwrap_or(1);
-            let path = Some(format!("draid{parity}-{id}-0"));
-            let placeholder = VdevConfig::placeholder(VdevKind::DistributedSpare, 0);
-            return Ok(Some(VdevConfig { path, ..placeholder }));
+            return Ok(Some(self.distributed_spare(own, 0)));
         }
         let spare = VdevConfig { guid: SPARE, ..leaf(NEWCOMER.as_ref()) };
         let plan = Additions { spares: vec![spare.clone()], ..Additions::default() };
         let opener = self.disks.opener();
         let added = self.ordered(|runner| runner.live.add_vdevs(plan, opener))?;
         Ok(added.then_some(spare))
+    }
+
+    fn distributed_spare(&self, own: Guid, number: u64) -> VdevConfig {
+        let vdevs = self.live.vdevs();
+        let topology = vdevs.topology();
+        let id = topology.top_of(own).unwrap_or(0);
+        let parity = topology.top(id).and_then(|top| top.nparity).unwrap_or(1);
+        let path = Some(format!("draid{parity}-{id}-{number}"));
+        let placeholder = VdevConfig::placeholder(VdevKind::DistributedSpare, 0);
+        VdevConfig { path, ..placeholder }
+    }
+
+    /// Where a dRAID has two spares, one more leaf rests, and the second stands in for it: what the first holds lies in
+    /// part on that leaf. Which one it is.
+    fn second_stands_in(&mut self, first: Guid, fill: u32) -> Verdict<Option<Guid>> {
+        let others: Vec<Guid> = {
+            let vdevs = self.live.vdevs();
+            let topology = vdevs.topology();
+            let top = topology.top_of(first).and_then(|id| topology.top(id));
+            let top = top.filter(|top| top.draid.as_ref().is_some_and(|draid| draid.spares > 1));
+            let leaves = top.into_iter().flat_map(|top| top.devices());
+            leaves.map(|leaf| leaf.guid).filter(|leaf| *leaf != first).collect()
+        };
+        let Some(&second) = others.get(fill as usize % others.len().max(1)) else {
+            return Ok(None);
+        };
+        if !self.ordered(|runner| runner.live.offline(second, false))? {
+            return Ok(None);
+        }
+        self.touch(fill.wrapping_add(3))?;
+        let newcomer = Newcomer {
+            beside: second,
+            leaf: self.distributed_spare(second, 1),
+            replaces: true,
+            goes_back: true,
+            sequential: fill.is_multiple_of(2),
+        };
+        let opener = self.disks.opener();
+        if self.ordered(|runner| runner.live.take_in(newcomer, opener))? {
+            self.touch(fill.wrapping_add(4))?;
+            self.resilver_until("one of two spares still misses something", |runner| {
+                let missed = runner.live.vdevs().missed();
+                Ok(missed.iter().all(|(lacks, _)| [first, second].contains(lacks)))
+            })?;
+        }
+        Ok(Some(second))
     }
 
     /// The spare that stands in for another.
@@ -102,10 +145,10 @@ impl Runner {
 
     /// A cut may have gone back to where a spare stood in, or was there. Whether there is none any more.
     pub(crate) fn spare_leaves(&mut self) -> Verdict<bool> {
-        if let Some(spare) = self.standing_in()
-            && !self.ordered(|runner| runner.live.let_go(spare))?
-        {
-            return Ok(false);
+        while let Some(spare) = self.standing_in() {
+            if !self.ordered(|runner| runner.live.let_go(spare))? {
+                return Ok(false);
+            }
         }
         // One that took a place for good is a spare no more.
         let mark = self.model.mark();
