@@ -472,6 +472,20 @@ mod tests {
     }
 
     #[test]
+    fn numbers_go_on_where_other_files_are_mounted() {
+        let made = |seconds| {
+            let mounted = Timestamp { seconds, nanoseconds: 0 };
+            ControlDirectory::new(Some(Box::new(Two)), mounted)
+        };
+        let (before, after) = (made(5), made(9));
+        assert_eq!(before.numbers.lock().of(first(90)).unwrap(), 1);
+        after.go_on_with(before.numbers());
+        assert_eq!(after.numbers.lock().of(first(40)).unwrap(), 2);
+        assert_eq!(after.numbers.lock().of(first(90)).unwrap(), 1);
+        assert_eq!(after.attributes(SNAPSHOTS).unwrap().created.seconds, 5);
+    }
+
+    #[test]
     fn numbers_run_out_with_an_error() {
         let mut numbers = Numbers::default();
         for id in 0..65535 {

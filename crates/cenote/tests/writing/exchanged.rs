@@ -273,10 +273,9 @@ fn mounts_follow_what_a_stream_says_of_them() {
     bench.received(&["-F", "-o", "exec=off", "tank/copy"], &two);
     let mounts = || fs::read_to_string("/proc/self/mounts").unwrap();
     // Other tests have pools of this name.
-    let (all, own) = (bench.at("mnt"), |line: &&str, start: &str| line.starts_with(start));
     let line = |name: &str| {
-        let start = format!("{name} {}/", all.display());
-        mounts().lines().find(|line| own(line, &start)).unwrap().to_owned()
+        let start = format!("{name} {}/", bench.at("mnt").display());
+        mounts().lines().find(|line| line.starts_with(&start)).unwrap().to_owned()
     };
     for name in ["tank/copy", "tank/copy/child"] {
         assert!(line(name).contains("noexec"), "{}", line(name));

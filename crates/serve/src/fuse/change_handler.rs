@@ -83,7 +83,8 @@ impl Answering<'_> {
             ChangeRequest::Rename { from, new_parent, to, flags } => {
                 self.rename(caller, (node, from), (self.tree_node(new_parent)?, to), flags)
             }
-            ChangeRequest::Write { offset, data, kill_set_id, .. } => {
+            ChangeRequest::Write { offset, data, kill_set_id, appends, .. } => {
+                let offset = if appends { self.end_of(node, offset)? } else { offset };
                 self.write(caller, node, offset, data, kill_set_id)
             }
             ChangeRequest::Allocate { offset, len, mode } => {

@@ -13,6 +13,7 @@
 //! (and truncates by SETATTR, so nothing is lost by not asking). An open file without names lives
 //! by the kernel's reference to its node.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -87,6 +88,8 @@ pub struct Handler {
 pub struct Answering<'a> {
     handler: &'a Handler,
     tree: Held<'a>,
+    /// What was written is not where the kernel keeps it.
+    is_elsewhere: Cell<bool>,
 }
 
 impl std::ops::Deref for Answering<'_> {
@@ -109,7 +112,7 @@ pub enum Outcome {
     /// Send this.
     Reply(Reply),
     /// Send this, and then have the kernel forget what it keeps of the data of its node: some of it was
-    /// refused.
+    /// refused, or went to another place.
     Refused(Reply, u64),
     /// The request wants no reply.
     Silent,
@@ -164,7 +167,7 @@ impl Handler {
     /// With the tree, to answer a request. Waits while the tree is exchanged; none if the mount is given up.
     pub fn begin(&self) -> Option<Answering<'_>> {
         let tree = self.slot.hold(|| self.is_cut_off.load(Ordering::Acquire))?;
-        Some(Answering { handler: self, tree })
+        Some(Answering { handler: self, tree, is_elsewhere: Cell::new(false) })
     }
 
     /// Answers what one read of the device gave.
@@ -342,7 +345,8 @@ impl Answering<'_> {
         });
         // The kernel keeps data that nobody may write.
         let is_refused = is_from_cache(&request.operation)
-            && matches!(body, Body::Status(libc::EROFS | libc::EPERM | libc::ESTALE));
+            && matches!(body, Body::Status(libc::EROFS | libc::EPERM | libc::ESTALE))
+            || self.is_elsewhere.get();
         let reply = Reply { unique: header.unique, body };
         if is_refused { Outcome::Refused(reply, header.node) } else { Outcome::Reply(reply) }
     }
@@ -655,6 +659,17 @@ impl Answering<'_> {
     /// Whether the kernel's `node` is what it was before the tree was exchanged.
     pub(super) fn is_there(&self, node: u64) -> bool {
         self.tree_node(node).is_ok()
+    }
+
+    /// Where what is appended to `node` goes, which the kernel believes to end at `offset`: it asks for sizes when
+    /// somebody reads, not when somebody appends, and another tree may have come since.
+    pub(super) fn end_of(&self, node: NodeId, offset: u64) -> Result<u64, Errno> {
+        if !self.nodes.were_exchanged() {
+            return Ok(offset);
+        }
+        let size = self.tree.attributes(node)?.size;
+        self.is_elsewhere.set(size != offset);
+        Ok(size)
     }
 
     /// Which file is at `node`.

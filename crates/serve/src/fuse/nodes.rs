@@ -101,6 +101,11 @@ impl Nodes {
         self.exchanges.load(Ordering::Acquire)
     }
 
+    /// Whether the tree is not the one that was mounted.
+    pub(super) fn were_exchanged(&self) -> bool {
+        self.exchanges() > 0
+    }
+
     /// The tree was exchanged: what is known is looked at before it is used.
     pub(super) fn exchanged(&self) {
         self.exchanges.fetch_add(1, Ordering::AcqRel);
