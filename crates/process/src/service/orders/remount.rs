@@ -72,7 +72,8 @@ impl Exchange<'_> {
         anew.extend(self.differing(service, &before, &fresh, |name| {
             // The files of the dataset itself were opened anew.
             let is_due = |one: &&str| *one == "acltype" || name != self.dataset;
-            REMOUNT.into_iter().filter(is_due).chain(["mountpoint"]).collect()
+            // What is redacted now is not mounted unless somebody insists.
+            REMOUNT.into_iter().filter(is_due).chain(["mountpoint", "redact_snaps"]).collect()
         }));
         let ends = |name: &String| {
             let found = fresh.find(name);
