@@ -1,8 +1,8 @@
 //! `.zfs`: a synthetic directory at the root, through which the snapshots are reached.
 //!
 //! Chapter 05, section 14. Invariant: the number of a snapshot's view stays the same as long as the
-//! filesystem is mounted and is never given to another, though the object of a snapshot that is gone
-//! is used again; few snapshots are open at a time, none longer than it is there.
+//! filesystem is mounted, also when its files are opened anew under the mount, and is never given to
+//! another, though the object of a snapshot that is gone is used again; few snapshots are open at a time, none longer than it is there.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -98,11 +98,13 @@ pub trait SnapshotAdmin: Send + Sync {
     fn rename(&self, caller: Caller, from: String, to: String) -> Result<()>;
 }
 
-#[derive(Default)]
-struct Numbers {
+/// What a mount shows of `.zfs` as long as it lasts: when it was made, and the numbers of the snapshots that were visited.
+#[derive(Clone, Default)]
+pub struct Numbers {
     by_snapshot: HashMap<SnapshotIdentity, u16>,
     /// Snapshot of view `index + 1`.
     snapshots: Vec<SnapshotIdentity>,
+    mounted: Timestamp,
 }
 
 impl Numbers {
@@ -139,16 +141,26 @@ pub struct ControlDirectory {
     source: Option<Box<dyn SnapshotSource>>,
     numbers: Mutex<Numbers>,
     open: Cache<u16, OpenSnapshot>,
-    mounted: Timestamp,
     admin: OnceLock<Arc<dyn SnapshotAdmin>>,
 }
 
 impl ControlDirectory {
     /// A control directory over `source`; `mounted` is what its directories show as times.
     pub fn new(source: Option<Box<dyn SnapshotSource>>, mounted: Timestamp) -> Self {
-        let numbers = Mutex::default();
+        let numbers = Mutex::new(Numbers { mounted, ..Numbers::default() });
         let open = Cache::new(OPEN_SNAPSHOTS);
-        Self { source, numbers, open, mounted, admin: OnceLock::new() }
+        Self { source, numbers, open, admin: OnceLock::new() }
+    }
+
+    /// What stays as long as the mount does.
+    pub fn numbers(&self) -> Numbers {
+        self.numbers.lock().clone()
+    }
+
+    /// The mount is that of other files before.
+    pub fn go_on_with(&self, numbers: Numbers) {
+        *self.numbers.lock() = numbers;
+        self.open.clear();
     }
 
     /// Snapshots can be made, removed and renamed here from now on, by `admin`.
@@ -261,6 +273,7 @@ impl ControlDirectory {
             (SNAPSHOTS, Some(source)) => (source.list()?.len().saturating_add(2), 2),
             _ => (2, 2),
         };
+        let mounted = self.numbers.lock().mounted;
         Ok(Attributes {
             node,
             generation: 0,
@@ -272,10 +285,10 @@ impl ControlDirectory {
             size,
             sectors: 0,
             block_size: 512,
-            accessed: self.mounted,
-            modified: self.mounted,
-            changed: self.mounted,
-            created: self.mounted,
+            accessed: mounted,
+            modified: mounted,
+            changed: mounted,
+            created: mounted,
         })
     }
 
@@ -456,6 +469,20 @@ mod tests {
         assert_eq!(control.snapshot(b"absent").err().unwrap().code, ENOENT);
         assert_eq!(control.find(CONTROL, b"snapshot").unwrap(), SNAPSHOTS);
         assert_eq!(control.find(SHARES, b"x").unwrap_err().code, ENOENT);
+    }
+
+    #[test]
+    fn numbers_go_on_where_other_files_are_mounted() {
+        let made = |seconds| {
+            let mounted = Timestamp { seconds, nanoseconds: 0 };
+            ControlDirectory::new(Some(Box::new(Two)), mounted)
+        };
+        let (before, after) = (made(5), made(9));
+        assert_eq!(before.numbers.lock().of(first(90)).unwrap(), 1);
+        after.go_on_with(before.numbers());
+        assert_eq!(after.numbers.lock().of(first(40)).unwrap(), 2);
+        assert_eq!(after.numbers.lock().of(first(90)).unwrap(), 1);
+        assert_eq!(after.attributes(SNAPSHOTS).unwrap().created.seconds, 5);
     }
 
     #[test]

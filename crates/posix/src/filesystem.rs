@@ -12,7 +12,8 @@ use cenote_format::ObjectId;
 use crate::access;
 use crate::attributes::DIRECTORY;
 use crate::control_directory::{
-    CONTROL, ControlDirectory, SHARES, SNAPSHOTS, SnapshotAdmin, SnapshotDirectory, SnapshotSource,
+    CONTROL, ControlDirectory, Numbers, SHARES, SNAPSHOTS, SnapshotAdmin, SnapshotDirectory,
+    SnapshotSource,
 };
 use crate::directory::{LONG_NAME_MAX, NAME_MAX, Surroundings};
 use crate::error::{
@@ -126,6 +127,16 @@ impl Filesystem {
     /// Snapshots can be made, removed and renamed as directories of `.zfs/snapshot` from now on, by `admin`.
     pub fn administer(&self, admin: Arc<dyn SnapshotAdmin>) {
         self.control.administer(admin);
+    }
+
+    /// What of `.zfs` stays as long as the mount does.
+    pub fn numbers(&self) -> Numbers {
+        self.control.numbers()
+    }
+
+    /// The mount was that of other files before.
+    pub fn go_on_with(&self, numbers: Numbers) {
+        self.control.go_on_with(numbers);
     }
 
     /// Snapshots came or went.

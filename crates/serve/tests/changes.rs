@@ -728,16 +728,6 @@ fn the_kernel_is_told_what_changed_without_it() {
     // What the kernel does not know need not be told.
     mounted.invalidate_node(4711).unwrap();
     mounted.invalidate_name(4711, b"x").unwrap();
-    // Everything at once.
-    assert_eq!(errno(File::open(at("d/third"))), libc::ENOENT);
-    make(b"third");
-    tree.write(ROOT_CALLER, node, 0, b"ever newer", false).unwrap();
-    tree.unlink(ROOT_CALLER, directory, b"new").unwrap();
-    mounted.invalidate_all().unwrap();
-    assert_eq!(fs::read(at("f")).unwrap(), b"ever newer");
-    assert_eq!(errno(File::open(at("d/new"))), libc::ENOENT);
-    File::open(at("d/third")).unwrap();
-    assert_eq!(list(), 1);
     assert!(tree.lookup(ROOT, b"f").is_ok());
 }
 

@@ -262,7 +262,9 @@ fn a_rollback_that_is_refused_destroys_nothing() {
     bench.cenote(&["zfs", "snapshot", "tank/a@two"]);
     bench.cenote(&["zfs", "clone", "tank/a@two", "tank/c"]);
     let before = bench.names();
-    let open = std::fs::File::open(&file).unwrap();
+    // The dataset itself may be in use, what is to be destroyed may not.
+    let own = std::fs::File::open(&file).unwrap();
+    let open = std::fs::File::open(bench.at("mnt/tank/c/file")).unwrap();
     let said = bench.refused(&["zfs", "rollback", "-R", "tank/a@one"]);
     assert!(said.contains("busy"), "{said}");
     assert_eq!(bench.names(), before);
@@ -277,6 +279,7 @@ fn a_rollback_that_is_refused_destroys_nothing() {
     bench.cenote(&["zfs", "rollback", "-R", "tank/a@one"]);
     assert_eq!(bench.names(), "tank\ntank/a\ntank/a@one\n");
     assert_eq!(std::fs::read(&file).unwrap(), b"one");
+    assert_eq!(std::io::read_to_string(own).unwrap(), "one");
     bench.cenote(&["zpool", "export", "tank"]);
     bench.zdb();
 }

@@ -18,6 +18,7 @@ mod drill;
 mod encrypted;
 mod evacuate;
 mod events;
+mod exchanged;
 mod few_threads;
 mod frozen;
 mod histories;

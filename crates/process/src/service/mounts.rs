@@ -5,6 +5,7 @@
 //! the table exactly as long as it is served. Whoever changes mounts holds the lock of orders, and no
 //! other while the kernel is asked.
 
+mod exchange;
 mod kernel;
 mod table;
 mod users_place;

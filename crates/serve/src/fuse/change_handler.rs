@@ -15,7 +15,7 @@ use zerocopy::IntoBytes;
 
 use super::abi::{self, InHeader, feature, set};
 use super::change_request::ChangeRequest;
-use super::handler::{Handler, caller};
+use super::handler::{Answering, caller};
 use super::reply::{self, Body};
 
 /// Permission bits of a mode, set-id and sticky included.
@@ -29,7 +29,7 @@ fn status<T>(code: i32, reason: &str) -> Result<T> {
     Err(Errno { code, reason: reason.into() })
 }
 
-impl Handler {
+impl Answering<'_> {
     /// Makes a change.
     pub(super) fn change(
         &self,
@@ -41,7 +41,7 @@ impl Handler {
             return Ok(Body::Status(libc::EROFS));
         }
         let caller = caller(header);
-        if let Some(directory) = self.gets_a_name(node, change) {
+        if let Some(directory) = self.gets_a_name(node, change)? {
             self.check_covered(directory)?;
         }
         match *change {
@@ -81,16 +81,17 @@ impl Handler {
             ChangeRequest::Unlink { name } => self.unlink(caller, node, name),
             ChangeRequest::RemoveDirectory { name } => self.remove_directory(caller, node, name),
             ChangeRequest::Rename { from, new_parent, to, flags } => {
-                self.rename(caller, (node, from), (self.tree_node(new_parent), to), flags)
+                self.rename(caller, (node, from), (self.tree_node(new_parent)?, to), flags)
             }
-            ChangeRequest::Write { offset, data, kill_set_id, .. } => {
+            ChangeRequest::Write { offset, data, kill_set_id, appends, .. } => {
+                let offset = if appends { self.end_of(node, offset)? } else { offset };
                 self.write(caller, node, offset, data, kill_set_id)
             }
             ChangeRequest::Allocate { offset, len, mode } => {
                 self.allocate(caller, node, offset, len, mode)
             }
             ChangeRequest::CopyRange { offset, to_node, to_offset, len, wide } => {
-                let to = (self.tree_node(to_node), to_offset);
+                let to = (self.tree_node(to_node)?, to_offset);
                 self.copy_range(caller, (node, offset), to, len, wide)
             }
             ChangeRequest::SetXattr { name, value, flags, kill_set_group } => {
@@ -133,7 +134,7 @@ impl Handler {
 
     /// Gives `file`, a node of the kernel, another name.
     fn link(&self, caller: Caller, file: u64, parent: NodeId, name: &[u8]) -> Result<Body> {
-        let attributes = self.tree().link(caller, self.tree_node(file), parent, name)?;
+        let attributes = self.tree().link(caller, self.tree_node(file)?, parent, name)?;
         self.changed(parent);
         Ok(self.entry_reply(&attributes, false))
     }
@@ -253,26 +254,25 @@ impl Handler {
     }
 
     /// The directory in which a change makes a name.
-    fn gets_a_name(&self, node: NodeId, change: &ChangeRequest<'_>) -> Option<NodeId> {
-        match *change {
+    fn gets_a_name(&self, node: NodeId, change: &ChangeRequest<'_>) -> Result<Option<NodeId>> {
+        Ok(match *change {
             ChangeRequest::MakeNode { .. }
             | ChangeRequest::MakeDirectory { .. }
             | ChangeRequest::MakeSymlink { .. }
             | ChangeRequest::Create { .. }
             | ChangeRequest::CreateUnnamed { .. }
             | ChangeRequest::Link { .. } => Some(node),
-            ChangeRequest::Rename { new_parent, .. } => Some(self.tree_node(new_parent)),
+            ChangeRequest::Rename { new_parent, .. } => Some(self.tree_node(new_parent)?),
             _ => None,
-        }
+        })
     }
 
     /// Hands a node to the kernel. `is_new`: it has just been made.
     fn entry_reply(&self, attributes: &Attributes, is_new: bool) -> Body {
-        self.hold(attributes.node);
+        let kernel_node = self.hold(attributes);
         if is_new {
             self.changed(attributes.node);
         }
-        let kernel_node = self.kernel_node(attributes.node);
         let validity = self.validity(attributes);
         reply::fixed(&reply::entry_out(kernel_node, attributes, validity))
     }

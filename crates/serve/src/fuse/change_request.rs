@@ -62,6 +62,8 @@ pub enum ChangeRequest<'a> {
         kill_set_id: bool,
         /// It is what the kernel kept: nobody is told of an error but by `fsync`.
         from_cache: bool,
+        /// It goes to the end of the file (`O_APPEND`).
+        appends: bool,
     },
     /// `mode` as in `fallocate`.
     Allocate {
@@ -137,7 +139,8 @@ impl<'a> ChangeRequest<'a> {
                     return Err(BadRequest::Arguments { opcode: code });
                 }
                 let from_cache = write.write_flags & abi::WRITE_CACHE != 0;
-                Self::Write { offset: write.offset, data, kill_set_id, from_cache }
+                let appends = write.flags & libc::O_APPEND.cast_unsigned() != 0 && !from_cache;
+                Self::Write { offset: write.offset, data, kill_set_id, from_cache, appends }
             }
             opcode::FALLOCATE => {
                 let (allocate, _) = fixed::<abi::FallocateIn>(code, arguments)?;
@@ -245,7 +248,13 @@ mod tests {
         let change = ChangeRequest::decode(opcode::WRITE, &bytes).unwrap().unwrap();
         assert!(matches!(
             change,
-            ChangeRequest::Write { offset: 7, data: b"data", kill_set_id: true, from_cache: true }
+            ChangeRequest::Write {
+                offset: 7,
+                data: b"data",
+                kill_set_id: true,
+                from_cache: true,
+                appends: false
+            }
         ));
         assert!(decode(opcode::WRITE, &[write.as_bytes(), b"dat"]).is_none());
         assert!(decode(opcode::WRITE, &[write.as_bytes(), b"data."]).is_none());

@@ -5,7 +5,7 @@
 //! be hidden as soon as the mount is back. ESTALE makes the kernel walk the path once more.
 
 use std::collections::HashMap;
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
@@ -32,14 +32,20 @@ fn find(tree: &dyn Tree, path: &Path) -> Option<NodeId> {
 #[derive(Debug, Default)]
 pub(super) struct Covered {
     any: AtomicBool,
-    nodes: Mutex<HashMap<NodeId, Option<Instant>>>,
+    nodes: Mutex<HashMap<NodeId, Place>>,
+}
+
+#[derive(Debug)]
+struct Place {
+    path: PathBuf,
+    until: Option<Instant>,
 }
 
 impl Covered {
     /// The directory at `path` in `tree` is covered from now on, if it is there.
     pub(super) fn cover(&self, tree: &dyn Tree, path: &Path) {
         if let Some(node) = find(tree, path) {
-            self.nodes.lock().insert(node, None);
+            self.nodes.lock().insert(node, Place { path: path.to_path_buf(), until: None });
             self.any.store(true, SeqCst);
         }
     }
@@ -56,9 +62,16 @@ impl Covered {
     /// What is covered is so for a moment only.
     pub(super) fn end_soon(&self) {
         let end = Instant::now() + GRACE;
-        self.nodes.lock().values_mut().for_each(|until| {
-            until.get_or_insert(end);
+        self.nodes.lock().values_mut().for_each(|place| {
+            place.until.get_or_insert(end);
         });
+    }
+
+    /// The directories are those of another tree from now on.
+    pub(super) fn exchanged(&self, tree: &dyn Tree) {
+        let mut nodes = self.nodes.lock();
+        let places = std::mem::take(&mut *nodes).into_values();
+        nodes.extend(places.filter_map(|place| Some((find(tree, &place.path)?, place))));
     }
 
     /// Whether a name in `directory` would be hidden; `parent` gives the directory above another.
@@ -73,7 +86,7 @@ impl Covered {
         let covered: Vec<NodeId> = {
             let mut nodes = self.nodes.lock();
             let now = Instant::now();
-            nodes.retain(|_, until| until.is_none_or(|until| now < until));
+            nodes.retain(|_, place| place.until.is_none_or(|until| now < until));
             self.any.store(!nodes.is_empty(), SeqCst);
             nodes.keys().copied().collect()
         };

@@ -6,7 +6,7 @@ use cenote_posix::tree::{Errno, FileFlags, NodeId};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::abi::{FileAttributes, InHeader, IoctlOut};
-use super::handler::{Handler, caller};
+use super::handler::{Answering, caller};
 use super::reply::Body;
 
 /// `FS_IOC_GETFLAGS`.
@@ -54,7 +54,7 @@ fn answer(out: &[u8]) -> Body {
     Body::Fixed(bytes)
 }
 
-impl Handler {
+impl Answering<'_> {
     /// Answers IOCTL.
     pub(super) fn io_control(
         &self,

@@ -13,6 +13,7 @@
 //! (and truncates by SETATTR, so nothing is lost by not asking). An open file without names lives
 //! by the kernel's reference to its node.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -24,9 +25,10 @@ use super::abi::{self, InHeader, feature};
 use super::change_request::ChangeRequest;
 use super::covered::Covered;
 use super::listing_policy::ListingPolicy;
-use super::nodes::Nodes;
+use super::nodes::{Identity, Nodes};
 use super::reply::{self, Body, Listing, Reply, Validity};
 use super::request::{Operation, Request};
+use super::slot::{Held, Slot};
 
 /// Largest read or write, in bytes: what the kernel allows by default.
 pub const MAX_IO: u32 = 1 << 20;
@@ -61,7 +63,7 @@ pub struct HandlerOptions {
 
 /// Answers requests from a tree.
 pub struct Handler {
-    tree: Arc<dyn Tree>,
+    pub(super) slot: Slot,
     options: HandlerOptions,
     /// What `attributes(ROOT)` gives as the root's identity, so that it is never handed to the
     /// kernel as another node. 0 until INIT.
@@ -70,15 +72,32 @@ pub struct Handler {
     features: AtomicU64,
     listings: ListingPolicy,
     is_writable: bool,
-    /// How long the kernel may keep names: not at all where one file is found by several spellings,
-    /// for a name that is removed is removed in all of them.
+    /// How long the kernel may keep names.
     names: Duration,
     /// Nothing may be changed for now.
     refuses: AtomicBool,
     is_cut_off: AtomicBool,
+    /// What the kernel still writes from its cache is of the tree before.
+    drops_cached: AtomicBool,
     /// What the kernel knows; empty where nothing can be changed.
-    nodes: Nodes,
+    pub(super) nodes: Nodes,
     covered: Covered,
+}
+
+/// A handler with its tree, which is not exchanged as long as this is there.
+pub struct Answering<'a> {
+    handler: &'a Handler,
+    tree: Held<'a>,
+    /// What was written is not where the kernel keeps it.
+    is_elsewhere: Cell<bool>,
+}
+
+impl std::ops::Deref for Answering<'_> {
+    type Target = Handler;
+
+    fn deref(&self) -> &Handler {
+        self.handler
+    }
 }
 
 impl std::fmt::Debug for Handler {
@@ -93,7 +112,7 @@ pub enum Outcome {
     /// Send this.
     Reply(Reply),
     /// Send this, and then have the kernel forget what it keeps of the data of its node: some of it was
-    /// refused.
+    /// refused, or went to another place.
     Refused(Reply, u64),
     /// The request wants no reply.
     Silent,
@@ -104,16 +123,15 @@ pub enum Outcome {
 impl Handler {
     /// A handler for `tree`.
     pub fn new(tree: Arc<dyn Tree>, options: HandlerOptions) -> Self {
-        let is_writable = tree.is_writable();
-        let keeps_names = !is_writable || tree.names_are_exact();
         Self {
-            names: if keeps_names { options.validity } else { Duration::ZERO },
-            is_writable,
+            names: validity_of_names(&*tree, &options),
+            is_writable: tree.is_writable(),
             refuses: AtomicBool::new(options.read_only),
             is_cut_off: AtomicBool::new(false),
+            drops_cached: AtomicBool::new(false),
             nodes: Nodes::default(),
             covered: Covered::default(),
-            tree,
+            slot: Slot::new(tree),
             options,
             root: AtomicU64::new(0),
             features: AtomicU64::new(0),
@@ -141,34 +159,64 @@ impl Handler {
         self.is_cut_off.store(on, Ordering::Release);
     }
 
-    /// Whether changes wait, or are refused, because devices fail.
+    /// Whether changes wait, or are refused, because devices fail; or all waits for another tree.
     pub fn is_suspended(&self) -> bool {
-        self.tree.is_suspended()
+        self.slot.hold_at_once().is_none_or(|tree| tree.is_suspended())
     }
 
-    /// A reply did not leave: the kernel was not given the nodes in it.
-    pub(super) fn not_sent(&self, code: u32, reply: &Reply) {
-        let Body::Fixed(bytes) = &reply.body else { return };
-        match code {
-            abi::opcode::LOOKUP => {
-                reply::nodes_in_entry(bytes).into_iter().for_each(|node| self.release(node, 1));
-            }
-            abi::opcode::READDIRPLUS => {
-                reply::nodes_in_listing(bytes).into_iter().for_each(|node| self.release(node, 1));
-            }
-            _ => {}
+    /// With the tree, to answer a request. Waits while the tree is exchanged; none if the mount is given up.
+    pub fn begin(&self) -> Option<Answering<'_>> {
+        let tree = self.slot.hold(|| self.is_cut_off.load(Ordering::Acquire))?;
+        Some(Answering { handler: self, tree, is_elsewhere: Cell::new(false) })
+    }
+
+    /// Answers what one read of the device gave.
+    pub fn handle(&self, bytes: &[u8]) -> Outcome {
+        match self.begin() {
+            Some(answering) => answering.handle(bytes),
+            None => without_tree(bytes),
+        }
+    }
+
+    /// Another tree is there, which is `tree`: what the kernel knows is looked at before it is used, and nothing that
+    /// it kept of what was to be written gets into it until [`Self::take_cached`]. False if the mount was not made
+    /// for such a tree.
+    pub(super) fn exchanged(&self, tree: &dyn Tree) -> bool {
+        let fits = tree.is_writable() == self.is_writable
+            && validity_of_names(tree, &self.options) == self.names;
+        if fits {
+            self.drops_cached.store(true, Ordering::Release);
+            self.note_root(tree);
+            self.nodes.exchanged();
+            self.covered.exchanged(tree);
+        }
+        fits
+    }
+
+    /// The kernel keeps nothing of before any more.
+    pub(super) fn take_cached(&self) {
+        self.drops_cached.store(false, Ordering::Release);
+    }
+
+    fn note_root(&self, tree: &dyn Tree) {
+        if let Ok(attributes) = tree.attributes(ROOT) {
+            self.root.store(attributes.node, Ordering::Release);
         }
     }
 
     /// The directory at `path`, seen from the root, is covered by another mount or will be: nothing
     /// gets a name in it until [`Handler::uncover_soon`] and a moment more.
     pub fn cover(&self, path: &std::path::Path) {
-        self.covered.cover(&*self.tree, path);
+        if let Some(answering) = self.begin() {
+            self.covered.cover(&*answering.tree, path);
+        }
     }
 
     /// The directory at `path` is not covered, nor will be.
     pub fn uncover(&self, path: &std::path::Path) {
-        self.covered.uncover(&*self.tree, path);
+        if let Some(answering) = self.begin() {
+            self.covered.uncover(&*answering.tree, path);
+        }
     }
 
     /// What is to be mounted inside is mounted.
@@ -176,18 +224,10 @@ impl Handler {
         self.covered.end_soon();
     }
 
-    /// ESTALE if a new name in `directory` would be hidden by another mount.
-    pub(super) fn check_covered(&self, directory: NodeId) -> Result<(), Errno> {
-        let above = |node| self.parent_of(node).map(|parent| parent.node);
-        match self.covered.hides(directory, above) {
-            true => Err(Errno { code: libc::ESTALE, reason: "about to be covered".into() }),
-            false => Ok(()),
-        }
-    }
-
     /// The mount is gone: nothing that was handed out is held any more.
     pub fn end(&self) {
-        self.nodes.release_all(|node| self.tree.forget(node));
+        let Some(answering) = self.begin() else { return };
+        self.nodes.release_all(|node, unseen| answering.forget(node, unseen));
     }
 
     /// The kernel's numbers of all nodes it knows, the root first. Only the root where nothing
@@ -203,6 +243,49 @@ impl Handler {
         let mut nodes = vec![abi::ROOT_ID];
         nodes.extend(self.nodes.settling());
         nodes
+    }
+
+    pub(super) fn agreed(&self, feature: u64) -> bool {
+        self.features.load(Ordering::Acquire) & feature != 0
+    }
+
+    fn is_root(&self, node: NodeId) -> bool {
+        node == ROOT || node == self.root.load(Ordering::Acquire)
+    }
+
+    /// The kernel's number for a node of the tree.
+    pub(super) fn kernel_node(&self, node: NodeId) -> u64 {
+        if self.is_root(node) { abi::ROOT_ID } else { self.nodes.number_of(node) }
+    }
+
+    /// `node` was changed in a way that shows in its attributes only later.
+    pub(super) fn changed(&self, node: NodeId) {
+        self.nodes.changed(node);
+    }
+}
+
+impl Answering<'_> {
+    /// A reply did not leave: the kernel was not given the nodes in it.
+    pub(super) fn not_sent(&self, code: u32, reply: &Reply) {
+        let Body::Fixed(bytes) = &reply.body else { return };
+        match code {
+            abi::opcode::LOOKUP => {
+                reply::nodes_in_entry(bytes).into_iter().for_each(|node| self.release(node, 1));
+            }
+            abi::opcode::READDIRPLUS => {
+                reply::nodes_in_listing(bytes).into_iter().for_each(|node| self.release(node, 1));
+            }
+            _ => {}
+        }
+    }
+
+    /// ESTALE if a new name in `directory` would be hidden by another mount.
+    pub(super) fn check_covered(&self, directory: NodeId) -> Result<(), Errno> {
+        let above = |node| self.parent_of(node).map(|parent| parent.node);
+        match self.covered.hides(directory, above) {
+            true => Err(Errno { code: libc::ESTALE, reason: "about to be covered".into() }),
+            false => Ok(()),
+        }
     }
 
     /// Answers what one read of the device gave.
@@ -239,6 +322,12 @@ impl Handler {
             _ if self.is_cut_off.load(Ordering::Acquire) => {
                 Err(Errno { code: libc::ENOTCONN, reason: "unmounted by force".into() })
             }
+            // What was changed before the tree was exchanged, and went with it.
+            ref operation
+                if is_from_cache(operation) && self.drops_cached.load(Ordering::Acquire) =>
+            {
+                Err(Errno { code: libc::ESTALE, reason: "of before a rollback".into() })
+            }
             ref operation => self.carry_out(header, operation),
         };
         let body = body.unwrap_or_else(|error: Errno| {
@@ -256,13 +345,14 @@ impl Handler {
         });
         // The kernel keeps data that nobody may write.
         let is_refused = is_from_cache(&request.operation)
-            && matches!(body, Body::Status(libc::EROFS | libc::EPERM | libc::ESTALE));
+            && matches!(body, Body::Status(libc::EROFS | libc::EPERM | libc::ESTALE))
+            || self.is_elsewhere.get();
         let reply = Reply { unique: header.unique, body };
         if is_refused { Outcome::Refused(reply, header.node) } else { Outcome::Reply(reply) }
     }
 
     fn carry_out(&self, header: &InHeader, operation: &Operation<'_>) -> Result<Body, Errno> {
-        let node = self.tree_node(header.node);
+        let node = self.tree_node(header.node)?;
         let tree = &*self.tree;
         match *operation {
             Operation::Lookup { name } => self.lookup(node, name),
@@ -316,9 +406,7 @@ impl Handler {
             let out = abi::InitOut { major: abi::MAJOR, minor: abi::MINOR, ..Default::default() };
             return reply::fixed(&out);
         }
-        if let Ok(attributes) = self.tree.attributes(ROOT) {
-            self.root.store(attributes.node, Ordering::Release);
-        }
+        self.note_root(&*self.tree);
         let mut wanted = feature::ASYNC_READ
             | feature::EXPORT_SUPPORT
             | feature::BIG_WRITES
@@ -515,9 +603,8 @@ impl Handler {
 
     /// An entry for `attributes`, counted as given to the kernel.
     fn handed_out(&self, attributes: &Attributes) -> abi::EntryOut {
-        self.hold(attributes.node);
-        let validity = self.validity(attributes);
-        reply::entry_out(self.kernel_node(attributes.node), attributes, validity)
+        let number = self.hold(attributes);
+        reply::entry_out(number, attributes, self.validity(attributes))
     }
 
     pub(super) fn attributes_reply(&self, attributes: &Attributes) -> Body {
@@ -528,52 +615,102 @@ impl Handler {
     /// write, whose reply does not say so: of such a file the kernel keeps nothing.
     pub(super) fn validity(&self, attributes: &Attributes) -> Validity {
         let (most, node) = (self.options.validity, attributes.node);
-        let is_root = || self.kernel_node(node) == abi::ROOT_ID;
         let is_file = attributes.mode & libc::S_IFMT == libc::S_IFREG;
         let longest = match () {
             _ if !self.is_writable => most,
             _ if is_file && attributes.mode & SET_ID != 0 => Duration::ZERO,
-            _ if is_root() || self.nodes.is_settling(node) => SETTLING_VALIDITY,
+            _ if self.is_root(node) || self.nodes.is_settling(node) => SETTLING_VALIDITY,
             _ => most,
         };
         Validity { names: self.names, attributes: most.min(longest) }
     }
 
-    /// `node` is given to the kernel once more. The root is the mount's own and not counted.
-    pub(super) fn hold(&self, node: NodeId) {
-        if self.is_writable && self.kernel_node(node) != abi::ROOT_ID {
-            self.nodes.hold(node);
+    /// A file is given to the kernel once more, by the number that is given back. The root is the mount's own and
+    /// not counted.
+    pub(super) fn hold(&self, attributes: &Attributes) -> u64 {
+        let node = attributes.node;
+        match () {
+            _ if self.is_root(node) => abi::ROOT_ID,
+            _ if self.is_writable => self.nodes.hold(node, Identity::of(attributes)),
+            _ => node,
         }
     }
 
     /// The kernel gives back what it was given so many times.
     fn release(&self, node: u64, lookups: u64) {
         if self.is_writable && node != abi::ROOT_ID {
-            self.nodes.release(node, lookups, |node| self.tree.forget(node));
+            self.nodes.release(node, lookups, |node, unseen| self.forget(node, unseen));
         }
-    }
-
-    /// `node` was changed in a way that shows in its attributes only later.
-    pub(super) fn changed(&self, node: NodeId) {
-        self.nodes.changed(node);
     }
 
     pub(super) fn tree(&self) -> &dyn Tree {
         &*self.tree
     }
 
-    pub(super) fn agreed(&self, feature: u64) -> bool {
-        self.features.load(Ordering::Acquire) & feature != 0
+    /// The tree's number for a node of the kernel; ESTALE if its file went when the tree was exchanged.
+    pub(super) fn tree_node(&self, node: u64) -> Result<NodeId, Errno> {
+        if node == abi::ROOT_ID {
+            return Ok(ROOT);
+        }
+        let stale = || Errno { code: libc::ESTALE, reason: "gone with a rollback".into() };
+        self.nodes.file_of(node, |node| self.identity(node))?.ok_or_else(stale)
     }
 
-    /// The tree's number for a node of the kernel.
-    pub(super) fn tree_node(&self, node: u64) -> NodeId {
-        if node == abi::ROOT_ID { ROOT } else { node }
+    /// Whether the kernel's `node` is what it was before the tree was exchanged.
+    pub(super) fn is_there(&self, node: u64) -> bool {
+        self.tree_node(node).is_ok()
     }
 
-    /// The kernel's number for a node of the tree.
-    pub(super) fn kernel_node(&self, node: NodeId) -> u64 {
-        if node == ROOT || node == self.root.load(Ordering::Acquire) { abi::ROOT_ID } else { node }
+    /// Where what is appended to `node` goes, which the kernel believes to end at `offset`: it asks for sizes when
+    /// somebody reads, not when somebody appends, and another tree may have come since.
+    pub(super) fn end_of(&self, node: NodeId, offset: u64) -> Result<u64, Errno> {
+        if !self.nodes.were_exchanged() {
+            return Ok(offset);
+        }
+        let size = self.tree.attributes(node)?.size;
+        self.is_elsewhere.set(size != offset);
+        Ok(size)
+    }
+
+    /// Which file is at `node`.
+    fn identity(&self, node: NodeId) -> Result<Option<Identity>, Errno> {
+        match self.tree.attributes(node) {
+            Ok(attributes) => Ok(Some(Identity::of(&attributes))),
+            Err(error) if matches!(error.code, libc::ESTALE | libc::ENOENT) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The kernel does not hold `node` any more; `unseen`: if that is still this file.
+    fn forget(&self, node: NodeId, unseen: Option<Identity>) {
+        let is_it = |file| self.identity(node).is_ok_and(|found| found == Some(file));
+        if unseen.is_none_or(is_it) {
+            self.tree.forget(node);
+        }
+    }
+}
+
+/// What is answered where there is no tree any more.
+pub(super) fn without_tree(bytes: &[u8]) -> Outcome {
+    let status = |code| match Request::header(bytes) {
+        Some(header) => Outcome::Reply(Reply::status(header.unique, code)),
+        None => Outcome::Silent,
+    };
+    match Request::decode(bytes).map(|request| request.operation) {
+        Ok(Operation::Interrupt { .. } | Operation::Forget { .. } | Operation::ForgetMany(_)) => {
+            Outcome::Silent
+        }
+        Ok(Operation::Destroy | Operation::Release) => status(0),
+        _ => status(libc::ENOTCONN),
+    }
+}
+
+/// How long the kernel may keep names: not at all where one file is found by several spellings, for a name that is
+/// removed is removed in all of them.
+fn validity_of_names(tree: &dyn Tree, options: &HandlerOptions) -> Duration {
+    match !tree.is_writable() || tree.names_are_exact() {
+        true => options.validity,
+        false => Duration::ZERO,
     }
 }
 

@@ -12,7 +12,9 @@ mod arguments;
 mod backlog;
 mod change_handler;
 pub mod change_request;
+mod changed_names;
 mod covered;
+mod exchange;
 mod file_flags;
 pub mod handler;
 mod interrupts;
@@ -27,6 +29,7 @@ mod request_buffer;
 mod send;
 mod session;
 mod signals;
+mod slot;
 mod threads;
 
 use std::os::fd::OwnedFd;
@@ -39,6 +42,7 @@ use cenote_posix::tree::{NodeId, Tree};
 use zerocopy::IntoBytes;
 
 pub use cenote_posix::AccessTimes;
+pub use exchange::{Exchanged, Next};
 pub use mount::{is_dead, resolve};
 pub use mount_table::mounted_places;
 pub use threads::limit_threads;
@@ -341,9 +345,7 @@ impl Mounted {
     /// Tells the kernel that attributes, data and listing of `node` changed without its doing.
     /// Waits for users of the data; never call it from within the tree.
     pub fn invalidate_node(&self, node: NodeId) -> std::io::Result<()> {
-        let node = self.session.handler().kernel_node(node);
-        let out = abi::InvalInodeOut { node, offset: 0, len: 0 };
-        self.session.notify(abi::notify::INVAL_INODE, &[out.as_bytes()]).map(drop)
+        self.session.forget_node(self.session.handler().kernel_node(node)).map(drop)
     }
 
     /// Tells the kernel that `name` in `parent` came, went or means another node now. Waits for
@@ -355,16 +357,12 @@ impl Mounted {
         self.session.notify(abi::notify::INVAL_ENTRY, &[out.as_bytes(), name, &[0]]).map(drop)
     }
 
-    /// Tells the kernel that nothing it remembers is to be trusted (after a rollback). Needs
-    /// Linux 6.16 for names; attributes and data of a mount on which nothing can be changed stay,
-    /// but for the root's.
-    pub fn invalidate_all(&self) -> std::io::Result<()> {
-        let names = self.session.notify(abi::notify::INC_EPOCH, &[]);
-        for node in self.session.handler().known_nodes() {
-            let out = abi::InvalInodeOut { node, offset: 0, len: 0 };
-            self.session.notify(abi::notify::INVAL_INODE, &[out.as_bytes()])?;
-        }
-        names.map(drop)
+    /// Puts what `make` gives in the place of the tree: the mount stays, with what is mounted on it. The tree is let go
+    /// before, and requests wait meanwhile. What is open and still there goes on, the rest is stale. Never call it
+    /// from within the tree.
+    pub fn exchange(&self, make: impl FnOnce() -> Next) -> Exchanged {
+        let place = (!self.has_left()).then_some(&*self.mountpoint);
+        exchange::exchange(&self.session, place, make)
     }
 
     /// Tells the kernel that changes are on the disks: what they take there is known now. Waits for

@@ -299,8 +299,8 @@ pub(super) fn unmount(mountpoint: &Path) -> Result<(), MountError> {
 fn unmount_at_once(mountpoint: &Path) -> Result<(), MountError> {
     match rustix::mount::unmount(mountpoint, UnmountFlags::NOFOLLOW) {
         Ok(()) => Ok(()),
-        // Not a mount any more: somebody else unmounted it.
-        Err(Errno::INVAL) => Ok(()),
+        // Not a mount any more: somebody else unmounted it, or its directory went.
+        Err(Errno::INVAL | Errno::NOENT) => Ok(()),
         Err(Errno::BUSY) => Err(MountError::Busy),
         Err(Errno::PERM) => unmount_by_helper(mountpoint, &["-u"]),
         Err(error) => {
@@ -313,7 +313,7 @@ fn unmount_at_once(mountpoint: &Path) -> Result<(), MountError> {
 pub(super) fn unmount_forced(mountpoint: &Path) -> Result<(), MountError> {
     let flags = UnmountFlags::FORCE | UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
     match rustix::mount::unmount(mountpoint, flags) {
-        Ok(()) | Err(Errno::INVAL) => Ok(()),
+        Ok(()) | Err(Errno::INVAL | Errno::NOENT) => Ok(()),
         Err(Errno::PERM) => unmount_by_helper(mountpoint, &["-u", "-z"]),
         Err(error) => {
             Err(MountError::system(format!("unmounting {}", mountpoint.display()))(error))

@@ -31,7 +31,7 @@ use zerocopy::IntoBytes;
 
 use super::abi;
 use super::backlog::{DeferredRequest, Waiting};
-use super::handler::{Handler, Outcome};
+use super::handler::{Handler, Outcome, without_tree};
 use super::interrupts::{Interrupts, Worker};
 use super::mount::open_device;
 use super::refused::Refused;
@@ -187,13 +187,18 @@ impl Session {
         }
     }
 
+    /// Has the kernel forget attributes, data and listing of `node`, one of its numbers. Waits for users of the data.
+    pub(super) fn forget_node(&self, node: u64) -> io::Result<bool> {
+        let out = abi::InvalInodeOut { node, offset: 0, len: 0 };
+        self.notify(abi::notify::INVAL_INODE, &[out.as_bytes()])
+    }
+
     /// Has the kernel forget what it keeps of the data of `node`, soon: not before what is being
     /// answered is.
     fn forget_data(self: &Arc<Self>, node: u64) {
         let session = self.clone();
         self.refused.add(node, move |node| {
-            let out = abi::InvalInodeOut { node, offset: 0, len: 0 };
-            if let Err(error) = session.notify(abi::notify::INVAL_INODE, &[out.as_bytes()]) {
+            if let Err(error) = session.forget_node(node) {
                 tracing::warn!(node, %error, "refused data stays in the kernel's memory");
             }
         });
@@ -421,16 +426,22 @@ fn carry_out(session: &Arc<Session>, worker: &Worker, device: &Arc<OwnedFd>, req
     }
 }
 
-/// Answers one request.
+/// Answers one request. The tree is not exchanged before the answer has left.
 fn answer(session: &Arc<Session>, worker: &Worker, device: &Arc<OwnedFd>, request: &[u8]) {
     let header = Request::header(request);
-    let handle = || std::panic::catch_unwind(AssertUnwindSafe(|| session.handler.handle(request)));
-    let (outcome, answered) = worker.carry_out(device, header, handle);
+    let mut answering = None;
+    let handle = AssertUnwindSafe(|| {
+        answering = session.handler.begin();
+        let handler = answering.as_ref();
+        handler.map_or_else(|| without_tree(request), |handler| handler.handle(request))
+    });
+    let (outcome, answered) = worker.carry_out(device, header, || std::panic::catch_unwind(handle));
     let device = device.as_fd();
     match outcome {
         // The process that asked was told EINTR meanwhile.
         Ok(Outcome::Reply(reply)) if answered => {
-            session.handler.not_sent(header.map_or(0, |header| header.opcode), &reply);
+            let code = header.map_or(0, |header| header.opcode);
+            answering.iter().for_each(|handler| handler.not_sent(code, &reply));
         }
         Ok(Outcome::Refused(reply, node)) => {
             if !answered {

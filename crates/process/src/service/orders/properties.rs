@@ -12,7 +12,7 @@ use cenote_control::report::DatasetReport;
 use cenote_engine::{Error, ErrorKind};
 
 use super::fits::does_not_fit;
-use super::remount::{affected, nearest};
+use super::remount::{FOLLOWED, REMOUNT, affected, nearest};
 use super::{Doing, Order, Warnings, no_dataset, places};
 use crate::service::changes::is_inside;
 use crate::service::datasets::{Datasets, Shown};
@@ -21,10 +21,6 @@ use crate::service::mounts::Place;
 
 /// Value of property `canmount`.
 const CANMOUNT_OFF: u64 = 0;
-/// Properties whose change only shows in a mount that is made anew.
-const REMOUNT: [&str; 3] = ["xattr", "acltype", "snapdir"];
-/// Properties that a mount can follow while it is in use.
-const FOLLOWED: [&str; 6] = ["readonly", "exec", "setuid", "devices", "atime", "relatime"];
 
 /// Whether mounts move with a property or follow it.
 fn concerns_mounts(property: &str) -> bool {

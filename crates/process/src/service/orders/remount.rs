@@ -7,14 +7,110 @@ use std::path::Path;
 use std::sync::Arc;
 
 use cenote_control::changes::MountRequest;
-use cenote_control::protocol::Failure;
+use cenote_control::protocol::{Failure, FailureKind};
 use cenote_control::report::{DatasetKind, Source};
 use cenote_engine::pool::Pool;
 
-use super::{Warnings, is_at_or_below};
+use super::{Doing, Warnings, is_at_or_below};
 use crate::service::Service;
 use crate::service::datasets::Datasets;
 use crate::service::mounts::Place;
+
+/// Properties that a mount follows only when it is made anew.
+pub(super) const REMOUNT: [&str; 3] = ["xattr", "acltype", "snapdir"];
+/// Properties that a mount can follow while it is in use.
+pub(super) const FOLLOWED: [&str; 6] =
+    ["readonly", "exec", "setuid", "devices", "atime", "relatime"];
+
+/// A change of all that a dataset holds.
+pub(super) struct Exchange<'a> {
+    pub(super) dataset: &'a str,
+    /// What was mounted before anything was done.
+    pub(super) mounted: &'a [Place],
+    /// Whether its files may be those of before.
+    pub(super) is_related: bool,
+    /// It is unmounted by force where it cannot stay mounted.
+    pub(super) force: bool,
+}
+
+impl Exchange<'_> {
+    /// Makes `change`, which tells whether the dataset holds something else then. What is mounted of it stays, and
+    /// what is mounted inside; where that cannot be, it is taken down and mounted again.
+    pub(super) fn make<T>(
+        &self,
+        doing: &Doing<'_>,
+        change: impl FnOnce() -> (T, bool),
+    ) -> Result<(T, Warnings), Failure> {
+        let (service, pool) = (doing.service, doing.pool);
+        let before = doing.shown()?;
+        let (mut change, mut made) = (Some(change), None);
+        let mut make = || {
+            made = change.take().map(|change| change());
+            made.as_ref().is_some_and(|(_, is_other)| *is_other)
+        };
+        let report = before.find(self.dataset).filter(|_| self.is_related);
+        let reopened = report.and_then(|report| service.mounts.exchange(pool, &report, &mut make));
+        let mut anew = Vec::new();
+        match reopened {
+            None => {
+                service.take_down(pool, &[self.dataset.to_owned()], self.force)?;
+                make();
+            }
+            Some(reopened) => {
+                anew = reopened.moved;
+                anew.extend(reopened.is_lost.then(|| self.dataset.to_owned()));
+            }
+        }
+        let Some((made, is_other)) = made else {
+            return Err(doing.refuse(FailureKind::Other, "nothing was changed"));
+        };
+        if is_other {
+            service.changes.follow_properties(&[self.dataset.to_owned()]);
+        }
+        service.publish_quietly(pool);
+        let fresh = doing.shown()?;
+        anew.extend(self.differing(service, &before, &fresh, |name| {
+            // The files of the dataset itself were opened anew.
+            let is_due = |one: &&str| *one == "acltype" || name != self.dataset;
+            // What is redacted now is not mounted unless somebody insists.
+            REMOUNT.into_iter().filter(is_due).chain(["mountpoint", "redact_snaps"]).collect()
+        }));
+        let ends = |name: &String| {
+            let found = fresh.find(name);
+            found.is_none_or(|one| one.properties.value("canmount") == Some("off"))
+        };
+        let mounted = service.mounts.names().into_iter();
+        anew.extend(mounted.filter(|name| name == self.dataset && ends(name)));
+        let mut warnings = Vec::new();
+        if let Err(failure) = service.take_down(pool, &anew, true) {
+            warnings.push(failure.message);
+        }
+        let on_behalf = doing.on_behalf();
+        warnings.extend(service.restore(pool, &fresh, self.mounted, on_behalf));
+        let followers = self.differing(service, &before, &fresh, |_| FOLLOWED.to_vec());
+        warnings.extend(service.follow(pool, &fresh, &followers, on_behalf));
+        Ok((made, warnings))
+    }
+
+    /// What is mounted of the dataset and below it, and has other values of `properties` than before.
+    fn differing(
+        &self,
+        service: &Service,
+        before: &dyn Datasets,
+        fresh: &dyn Datasets,
+        properties: impl Fn(&str) -> Vec<&'static str>,
+    ) -> BTreeSet<String> {
+        let differs = |name: &String| {
+            let (Some(before), Some(fresh)) = (before.find(name), fresh.find(name)) else {
+                return false;
+            };
+            let is_other = |one: &str| before.properties.value(one) != fresh.properties.value(one);
+            properties(name).into_iter().any(is_other)
+        };
+        let mounted = service.mounts.names().into_iter();
+        mounted.filter(|name| is_at_or_below(name, self.dataset)).filter(differs).collect()
+    }
+}
 
 impl Service {
     /// Unmounts these and what is mounted below them. If one of them cannot be, those that were are mounted again.

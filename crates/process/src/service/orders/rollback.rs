@@ -1,6 +1,7 @@
 //! `zfs rollback`.
 //!
-//! Invariant: as in [`super`]; what is newer is destroyed in the same group, if that was asked for.
+//! Invariant: as in [`super`]; what is newer is destroyed in the same group, if that was asked for. The dataset may be in
+//! use: who uses it and what is mounted inside stays.
 
 use cenote_control::changes::DestroyRequest;
 use cenote_control::peer::Peer;
@@ -9,6 +10,7 @@ use cenote_engine::{Error, ErrorKind};
 
 use super::destroy::Destroy;
 use super::destroy::needs_to_destroy;
+use super::remount::Exchange;
 use super::{Doing, Order, Warnings, no_dataset, places};
 use crate::service::datasets::Shown;
 use crate::service::delegation::Need;
@@ -63,14 +65,22 @@ impl Order for Rollback<'_> {
         let all = doing.shown()?;
         self.check_newer(doing, &all)?;
         let mounted = service.mounts.places();
-        let down = [self.newer, &[self.dataset().to_owned()]].concat();
-        service.take_down(pool, &down, self.force)?;
+        service.take_down(pool, self.newer, self.force)?;
         let made = places::made(&all, self.newer);
-        let orders = doing.given_orders();
-        let done = orders.and_then(|orders| orders.rollback(self.snapshot, self.newer));
-        service.publish_quietly(pool);
-        let fresh = doing.shown()?;
-        let warnings = service.restore(pool, &fresh, &mounted, doing.on_behalf());
+        let exchange = Exchange {
+            dataset: self.dataset(),
+            mounted: &mounted,
+            is_related: true,
+            force: self.force,
+        };
+        let exchanged = exchange.make(doing, || {
+            let orders = doing.given_orders();
+            let done = orders.and_then(|orders| orders.rollback(self.snapshot, self.newer));
+            let is_done = done.is_ok();
+            (done, is_done)
+        });
+        let (done, warnings) =
+            exchanged.inspect_err(|_| service.put_back(pool, mounted.clone()))?;
         if done.is_ok() && !self.newer.is_empty() {
             service.mounts.uncover_bare(&mounted);
             places::remove(made);

@@ -28,6 +28,7 @@ use cenote_format::send_stream::{Begin, BeginFlags, Features, HeaderKind, Record
 
 use super::create::missing_parents;
 use super::destroy::needs_to_destroy;
+use super::remount::Exchange;
 use super::{DENIED, Doing, Order, SUSPENDED, Warnings, is_at_or_below};
 use crate::service::datasets::{Datasets, Shown};
 use crate::service::delegation::{Need, above};
@@ -665,6 +666,7 @@ impl Session<'_> {
         made: bool,
     ) -> Result<(), Failure> {
         let (doing, service) = (self.doing, self.doing.service);
+        let is_related = facts.from.0 != 0;
         let landing = {
             let _turn = service.turns.beside();
             service.pool()?;
@@ -679,7 +681,7 @@ impl Session<'_> {
         }
         let made = made || !landing.replaces();
         let refused = match landing.replaces() {
-            true => self.replace(landing, &order, speaking)?,
+            true => self.replace(landing, is_related, &order, speaking)?,
             false => {
                 let _turn = service.turns.beside();
                 service.pool()?;
@@ -712,10 +714,12 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Puts what was received in the place of what is there, which is not mounted meanwhile.
+    /// Puts what was received in the place of what is there, whose users wait meanwhile. Where it `is_related`, what
+    /// they have open and is there still goes on.
     fn replace(
         &self,
         landing: Landing,
+        is_related: bool,
         order: &ReceiveOrder,
         speaking: &Speaking<'_>,
     ) -> Result<Vec<String>, Failure> {
@@ -731,19 +735,22 @@ impl Session<'_> {
             });
         }
         let mounted = service.mounts.places();
-        service.take_down(doing.pool, std::slice::from_ref(&order.dataset), true)?;
         let local = order.local.clone();
-        let done = landing.end();
-        let done = match (done, local.is_empty()) {
-            (Ok(refused), false) => service
-                .changes
-                .orders(doing.by())
-                .and_then(|orders| orders.set_properties(vec![(order.dataset.clone(), local)]))
-                .map(|()| refused),
-            (done, _) => done,
-        };
-        service.publish_quietly(doing.pool);
-        let warnings = service.restore(doing.pool, &doing.shown()?, &mounted, doing.on_behalf());
+        let exchange =
+            Exchange { dataset: &order.dataset, mounted: &mounted, is_related, force: true };
+        let (done, warnings) = exchange.make(doing, || {
+            let done = landing.end();
+            let is_other = done.is_ok();
+            let done = match (done, local.is_empty()) {
+                (Ok(refused), false) => service
+                    .changes
+                    .orders(doing.by())
+                    .and_then(|orders| orders.set_properties(vec![(order.dataset.clone(), local)]))
+                    .map(|()| refused),
+                (done, _) => done,
+            };
+            (done, is_other)
+        })?;
         warnings.iter().for_each(|line| tracing::warn!(line, "after a receive"));
         done.map_err(|error| speaking.failed(&error))
     }
