@@ -395,7 +395,7 @@ fn age(change: &MosChange<'_>, dataset: ObjectId, bonus_len: usize) -> Result<()
     let bonus = BpobjHeader::new(bonus_len).encode();
     let list = change.new_object(ObjectType::BPOBJ, 128 << 10, ObjectType::BPOBJ_HEADER, bonus)?;
     let mut entries = Vec::new();
-    for (_, part) in change.deadlist_entries(deadlist)?.0 {
+    for part in change.deadlist_entries(deadlist)?.0.values().copied() {
         change.drain_list(part, &mut u64::MAX.clone(), &mut |pointer, _| {
             entries.push((*pointer, false));
             Ok(())

@@ -82,9 +82,14 @@ impl Order for Receive<'_> {
             sent: String::new(),
             package: None,
             warnings: Vec::new(),
+            is_unmounted: false,
         };
         session.run()?;
-        Ok(session.warnings)
+        match session.is_unmounted {
+            // All is received, and scripts are to hear that it is not where they will look for it.
+            true => Err(Failure::new(FailureKind::Other, session.warnings.join("\n"))),
+            false => Ok(session.warnings),
+        }
     }
 }
 
@@ -145,6 +150,8 @@ struct Session<'a> {
     sent: String,
     package: Option<Package>,
     warnings: Warnings,
+    /// Something was to be mounted, and is not.
+    is_unmounted: bool,
 }
 
 impl Session<'_> {
@@ -708,6 +715,7 @@ impl Session<'_> {
             let _mounting = service.turns.mounting();
             let fresh = doing.shown()?;
             if let Err(failure) = doing.mount_if_due(&fresh, dataset) {
+                self.is_unmounted = true;
                 self.warnings.push(failure.message);
             }
         }
