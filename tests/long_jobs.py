@@ -80,7 +80,7 @@ class Job:
         for disk in "abcdef":
             run(["truncate", "-s", "640M", self.disks / disk])
         kind = " ".join(word if len(word) > 1 else f"DISKS/{word}" for word in self.layout.split())
-        modern = "" if self.name == "expansion" else "-o compatibility=openzfs-2.1-linux"
+        modern = "-o feature@raidz_expansion=enabled" if self.name == "expansion" else "-o compatibility=openzfs-2.1-linux"
         self.ours(f"zpool create {modern} -O recordsize=16k -O compression=off -R MNT POOL {kind}; zfs create POOL/goes")
         root = self.mount / self.pool
         fill(root, 1, 700)

@@ -322,6 +322,35 @@ fn a_rename_that_is_made_when_the_pool_goes_on_takes_its_mount_with_it() {
 }
 
 #[test]
+fn what_is_unmounted_while_the_pool_is_suspended_is_closed_when_it_goes_on() {
+    let Some((bench, disk, mounted)) = bench() else { return };
+    bench.cenote(&["zfs", "create", "tank/a"]);
+    let file = bench.at("mnt/tank/a/file");
+    std::fs::write(&file, b"safe").unwrap();
+    bench.cenote(&["zpool", "sync", "tank"]);
+    disk.fails.store(true, Relaxed);
+    let mut waits = dd(&bench.at("mnt/tank/a/waits"), &["conv=fsync"]);
+    until("it is suspended", || {
+        bench.cenote(&["zpool", "list", "-H", "-o", "health"]).contains("SUSPENDED")
+    });
+    let said = within(5, "unmount", || bench.refused(&["zfs", "unmount", "tank/a"]));
+    assert!(said.contains("pool I/O is currently suspended; -f cuts it off"), "{said}");
+    within(10, "unmount -f", || bench.cenote(&["zfs", "unmount", "-f", "tank/a"]));
+    assert!(ends(&mut waits, Duration::from_secs(4)) && !file.exists());
+    // Others are not held up, and it is not mounted a second time.
+    let again = within(5, "mount", || bench.output(&["zfs", "mount", "tank/a"]));
+    assert!(!again.status.success() && !file.exists());
+    within(5, "look", || bench.cenote(&["zfs", "list", "-H", "-o", "name,mounted"]));
+    disk.fails.store(false, Relaxed);
+    bench.cenote(&["zpool", "clear", "tank"]);
+    until("it is closed", || bench.output(&["zfs", "mount", "tank/a"]).status.success());
+    assert_eq!(std::fs::read(&file).unwrap(), b"safe");
+    std::fs::write(&file, b"goes on").unwrap();
+    bench.cenote(&["zpool", "export", "tank"]);
+    mounted.unmount_forced().unwrap();
+}
+
+#[test]
 fn a_pool_that_has_stopped_is_not_synced() {
     let Some((bench, disk, mounted)) = bench() else { return };
     bench.cenote(&["zpool", "set", "failmode=panic", "tank"]);

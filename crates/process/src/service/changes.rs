@@ -592,23 +592,42 @@ impl PoolChanges {
     /// # Errors
     /// What the disks say: what was changed last may not be on them.
     pub fn closed_files(&self, files: &Files) -> Result<()> {
-        let Some(live) = &self.live else { return Ok(()) };
-        let id = {
-            let mut open = self.open.lock();
-            let is_this = |other: &Weak<Filesystem>| other.as_ptr() == Arc::as_ptr(files);
-            let found = open.iter().find(|(_, other)| is_this(other)).map(|(id, _)| *id);
-            // A snapshot, or closed before.
-            let Some(id) = found else { return Ok(()) };
-            open.remove(&id);
-            id
+        let (Some(live), Some(id)) = (&self.live, self.id_of(files)) else { return Ok(()) };
+        self.open.lock().remove(&id);
+        self.end_writing(files);
+        live.close_dataset(id)
+    }
+
+    /// The same for who does not wait until the pool, which is suspended, goes on. Until then they are mounted nowhere
+    /// again.
+    pub fn close_later(self: &Arc<Self>, files: &Files) {
+        let (changes, files) = (self.clone(), files.clone());
+        let close = move || {
+            let (Some(live), Some(id)) = (&changes.live, changes.id_of(&files)) else { return };
+            changes.end_writing(&files);
+            if let Err(error) = live.close_dataset(id) {
+                tracing::warn!(dataset = id.0, %error, "not closed");
+            }
+            changes.open.lock().remove(&id);
         };
+        if let Err(error) = std::thread::Builder::new().name("close".into()).spawn(close) {
+            tracing::error!(%error, "a dataset stays open until the pool is exported");
+        }
+    }
+
+    /// The dataset of mounted files; none for a snapshot, and for what was closed before.
+    fn id_of(&self, files: &Files) -> Option<ObjectId> {
+        let is_this = |other: &Weak<Filesystem>| other.as_ptr() == Arc::as_ptr(files);
+        self.open.lock().iter().find(|(_, other)| is_this(other)).map(|(id, _)| *id)
+    }
+
+    fn end_writing(&self, files: &Files) {
         drop(self.storing.lock());
         if let Some(writer) = files.writer() {
             writer.store_access_times();
             // A request that outlives the mount has no dataset to write to.
             writer.close();
         }
-        live.close_dataset(id)
     }
 }
 

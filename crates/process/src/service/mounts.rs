@@ -771,6 +771,10 @@ impl Mounts {
     /// What was mounted is so no more.
     fn closed(&self, mount: &Mount) -> cenote_engine::Result<()> {
         drop(mount.kept.lock().take());
+        if self.changes.suspended().is_some() {
+            self.changes.close_later(&mount.files);
+            return Ok(());
+        }
         self.changes.closed_files(&mount.files)
     }
 }

@@ -4,9 +4,9 @@
 
 use cenote_control::changes::{MountRequest, UnmountRequest};
 use cenote_control::peer::Peer;
-use cenote_control::protocol::Failure;
+use cenote_control::protocol::{Failure, FailureKind};
 
-use super::{Doing, Order, Warnings};
+use super::{Doing, Order, SUSPENDED, Warnings};
 use crate::service::datasets::{Datasets, Shown};
 use crate::service::delegation::Need;
 
@@ -67,8 +67,12 @@ impl Order for Unmount<'_> {
         self.0.unload_keys
     }
 
+    /// The kernel would wait for what it has still to write.
     fn carry_out_suspended(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
-        doing.as_ever()
+        match self.0.force {
+            true => doing.as_ever(),
+            false => Err(doing.refuse(FailureKind::Busy, &format!("{SUSPENDED}; -f cuts it off"))),
+        }
     }
 
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
