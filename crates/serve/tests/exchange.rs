@@ -184,16 +184,19 @@ fn a_mount_that_gets_nothing_is_cut_off_and_one_that_cannot_stop_stays() {
     if !can_mount() {
         return;
     }
-    let mut slow = start();
-    slow.slow = Some((101, Duration::from_secs(7)));
-    let (dir, mounted, _old) = serve(slow);
+    let (dir, mounted, old) = serve(start());
     let path = dir.path().join("stays");
+    let file = File::options().write(true).open(&path).unwrap();
+    old.stopped.store(true, Ordering::Relaxed);
     std::thread::scope(|scope| {
-        let reader = scope.spawn(|| text(&path));
-        std::thread::sleep(Duration::from_millis(500));
-        assert_eq!(mounted.exchange(|| panic!("not made")), Exchanged::NotBegun);
-        assert_eq!(reader.join().unwrap(), "old");
+        let writer = scope.spawn(|| file.write_all_at(b"OLD", 0));
+        until("a write is under way", || old.writing.load(Ordering::Relaxed) == 1);
+        let exchanged = mounted.exchange(|| Next::Nothing);
+        old.stopped.store(false, Ordering::Relaxed);
+        assert_eq!(exchanged, Exchanged::NotBegun);
+        writer.join().unwrap().unwrap();
     });
+    assert_eq!(text(&path), "OLD");
     assert_eq!(mounted.exchange(|| Next::Same(Arc::new(start()))), Exchanged::Done);
     // What can only be read is no tree for a mount that could be written.
     let read_only = || Next::Other(Arc::new(MemoryTree::new()));

@@ -104,9 +104,9 @@ fn a_rollback_under_users_changes_what_they_see_and_nothing_below() {
 
     fs::write(top.join("d/kept"), "after, and longer").unwrap();
     fs::remove_file(top.join("removed")).unwrap();
-    fs::write(top.join("late"), "late").unwrap();
+    // The number of the first that is made goes to the place of `later`, which is not in the snapshot.
     fs::create_dir(top.join("gone")).unwrap();
-    // Its place is not in the snapshot.
+    fs::write(top.join("late"), "late").unwrap();
     bench.cenote(&["zfs", "create", "tank/a/later"]);
     fs::write(top.join("later/file"), "stays").unwrap();
     let (kept, late) = (open(&top.join("d/kept")), open(&top.join("late")));
