@@ -24,6 +24,8 @@ pub struct Search {
     pub places: Vec<PathBuf>,
     /// A missing log device is no obstacle (`-m`).
     pub missing_log: bool,
+    /// Disks that do not answer are waited for as long as one takes to spin up: nobody waits for the answer (`-a`).
+    pub is_patient: bool,
 }
 
 /// How far back to go when the newest state does not open.

@@ -43,6 +43,8 @@ const TRIES: u32 = 8;
 const PAUSE: Duration = Duration::from_millis(100);
 /// Longest wait for disks that may have to spin up first.
 const SPINS_UP: Duration = Duration::from_secs(30);
+/// The same where somebody wants to hear within five seconds for what, each look taking two.
+const GLANCE: Duration = Duration::from_secs(1);
 
 /// Opens a pool. What this does for a pool process, nobody else does.
 ///
@@ -57,9 +59,10 @@ pub fn open(request: &OpenRequest) -> Result<Arc<dyn PoolService>, Failure> {
     let mut lock = Some(lock);
     let opener: Arc<dyn Opener> = Arc::new(FileOpener { mode: Mode::ReadOnly });
     let options = ScanOptions::new(request.search.places.clone());
+    let patience = if request.search.is_patient { SPINS_UP } else { GLANCE };
     let mut tries = TRIES;
     loop {
-        let found = search(&opener, &options, Guid(request.guid), SPINS_UP);
+        let found = search(&opener, &options, Guid(request.guid), patience);
         let Some(candidate) = &found.candidate else {
             let mut message = format!("cannot import '{name}': no such pool available");
             if !found.silent.is_empty() {

@@ -85,6 +85,24 @@ fn within<T>(patience: Duration, what: &str, work: impl FnOnce() -> T) -> T {
 }
 
 #[test]
+fn an_import_says_soon_who_does_not_answer() {
+    let Some(halves) = Halves::new() else { return };
+    let Halves { bench, disk, silent, other, .. } = &halves;
+    bench.cenote(&["zpool", "export", "tank"]);
+    let place = bench.at("mnt").display().to_string();
+    let devices = ["-d", silent, "-d", other, "-R", &place, "tank"];
+    let import = [&["zpool", "import"][..], &devices].concat();
+    let frozen = Frozen(disk.clone());
+    disk.freeze(true);
+    // The other half alone may be an older state.
+    let said = within(Duration::from_secs(9), "import", || bench.refused(&import));
+    assert!(said.contains("no answer from") && said.contains("use '-f'"), "{said}");
+    drop(frozen);
+    bench.cenote(&import);
+    halves.hold_all();
+}
+
+#[test]
 fn a_half_that_does_not_answer_holds_nobody_up() {
     let Some(halves) = Halves::new() else { return };
     let Halves { bench, disk, silent, other, .. } = &halves;

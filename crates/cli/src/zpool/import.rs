@@ -79,7 +79,7 @@ fn wanted(parsed: &Parsed, line: String) -> Result<Wanted, ExitCode> {
         None => parsed.arguments('d').map(absolute).collect(),
     };
     let mut request = OpenRequest {
-        search: Search { places, missing_log: parsed.has('m') },
+        search: Search { places, missing_log: parsed.has('m'), is_patient: parsed.has('a') },
         back,
         temporary: parsed.has('t'),
         force: parsed.has('f'),
