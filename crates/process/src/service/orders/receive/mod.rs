@@ -715,7 +715,8 @@ impl Session<'_> {
             let _mounting = service.turns.mounting();
             let fresh = doing.shown()?;
             if let Err(failure) = doing.mount_if_due(&fresh, dataset) {
-                self.is_unmounted = true;
+                // A user may mount few places, and hears of it.
+                self.is_unmounted |= doing.on_behalf().is_none();
                 self.warnings.push(failure.message);
             }
         }
