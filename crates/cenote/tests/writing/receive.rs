@@ -307,22 +307,6 @@ fn what_is_renamed_meanwhile_is_not_received_into() {
 }
 
 #[test]
-fn what_is_received_and_cannot_be_mounted_is_told_by_the_exit_code_too() {
-    let Some((bench, devices)) = Bench::mounting(1) else { return };
-    bench.create(&[&devices[0]]);
-    let [full, since] = bench.two_streams();
-    std::fs::create_dir_all(bench.at("mnt/tank/b/in-the-way")).unwrap();
-    let output = bench.receive(&["-o", "overlay=off", "tank/b"], &full);
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("directory is not empty"), "{said}");
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    // It is there, and goes on.
-    assert!(bench.names().contains("tank/b@one\n"));
-    bench.received(&["tank/b"], &since);
-    bench.received(&["-u", "-o", "overlay=off", "tank/c"], &full);
-}
-
-#[test]
 fn what_is_excluded_keeps_its_local_value() {
     let Some((bench, devices)) = Bench::mounting(1) else { return };
     bench.create(&[&devices[0]]);

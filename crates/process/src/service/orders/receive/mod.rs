@@ -82,14 +82,9 @@ impl Order for Receive<'_> {
             sent: String::new(),
             package: None,
             warnings: Vec::new(),
-            is_unmounted: false,
         };
         session.run()?;
-        match session.is_unmounted {
-            // All is received, and scripts are to hear that it is not where they will look for it.
-            true => Err(Failure::new(FailureKind::Other, session.warnings.join("\n"))),
-            false => Ok(session.warnings),
-        }
+        Ok(session.warnings)
     }
 }
 
@@ -150,8 +145,6 @@ struct Session<'a> {
     sent: String,
     package: Option<Package>,
     warnings: Warnings,
-    /// Something was to be mounted, and is not.
-    is_unmounted: bool,
 }
 
 impl Session<'_> {
@@ -715,8 +708,6 @@ impl Session<'_> {
             let _mounting = service.turns.mounting();
             let fresh = doing.shown()?;
             if let Err(failure) = doing.mount_if_due(&fresh, dataset) {
-                // A user may mount few places, and hears of it.
-                self.is_unmounted |= doing.on_behalf().is_none();
                 self.warnings.push(failure.message);
             }
         }
