@@ -151,6 +151,10 @@ pub fn tops(layout: &str, ashift: u64) -> Vec<Top> {
     }
 }
 
+fn has_draid(tops: &[Top]) -> bool {
+    tops.iter().any(|top| top.config.kind == VdevKind::Draid)
+}
+
 /// A leaf on the disk at `path`.
 pub fn leaf(path: &Path) -> VdevConfig {
     let path = Some(path.display().to_string());
@@ -203,8 +207,7 @@ impl Disks {
     /// data, and to take the place of another.
     pub fn new(setup: &Setup) -> Self {
         let tops = tops(&setup.layout, setup.ashift);
-        let draid = tops.iter().any(|top| top.config.kind == VdevKind::Draid);
-        let size = (setup.size_mib as usize).max(if draid { 96 } else { 64 }) << 20;
+        let size = (setup.size_mib as usize).max(if has_draid(&tops) { 96 } else { 64 }) << 20;
         let count: usize = tops.iter().map(|top| top.leaves).sum();
         let names = (0..count).map(|number| format!("/sim/d{number:02}"));
         let more = [WIDER, "/sim/x-log", "/sim/y-data", NEWCOMER].map(str::to_owned);
@@ -251,9 +254,9 @@ impl Disks {
             };
             (config, top.class)
         };
-        let is_draid = |top: &Top| top.config.kind == VdevKind::Draid;
-        let draid = tops(&setup.layout, setup.ashift).iter().any(is_draid);
-        let tops = tops(&setup.layout, setup.ashift).into_iter().map(&mut top).collect();
+        let tops = tops(&setup.layout, setup.ashift);
+        let draid = has_draid(&tops);
+        let tops = tops.into_iter().map(&mut top).collect();
         let mut features: Vec<String> = FEATURES.iter().map(|name| (*name).to_owned()).collect();
         features.extend(draid.then(|| "draid".to_owned()));
         let raidz = setup.layout.starts_with("raidz") || setup.layout == "special";

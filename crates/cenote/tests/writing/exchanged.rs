@@ -38,6 +38,13 @@ impl Shell {
         self.from.read_line(&mut line).unwrap();
         line.trim_end().to_owned()
     }
+
+    /// It works in that directory.
+    #[track_caller]
+    fn is_at(&mut self, place: &Path) {
+        let place = fs::canonicalize(place).unwrap();
+        assert_eq!(self.says("pwd -P"), place.to_str().unwrap());
+    }
 }
 
 impl Drop for Shell {
@@ -127,11 +134,8 @@ fn a_rollback_under_users_changes_what_they_see_and_nothing_below() {
         assert!(!top.join(gone).exists(), "{gone}");
     }
     assert_eq!(shell.says("cat kept; echo"), "before");
-    assert_eq!(shell.says("pwd -P"), fs::canonicalize(top.join("d")).unwrap().to_str().unwrap());
-    assert_eq!(
-        below.says("pwd -P"),
-        fs::canonicalize(top.join("child")).unwrap().to_str().unwrap()
-    );
+    shell.is_at(&top.join("d"));
+    below.is_at(&top.join("child"));
     assert_eq!(below.says("stat -c %s file"), "8000");
     assert_eq!(lost.says("touch x 2>/dev/null && echo made || echo gone"), "gone");
     assert_eq!(snapshot.read_dir().unwrap().count(), 3);
@@ -206,10 +210,7 @@ fn a_receive_under_users_changes_what_they_see_and_nothing_below() {
         bench.received(&["tank/copy"], &four);
     });
     assert_eq!(below.says("stat -c %s file"), "8000");
-    assert_eq!(
-        below.says("pwd -P"),
-        fs::canonicalize(top.join("child")).unwrap().to_str().unwrap()
-    );
+    below.is_at(&top.join("child"));
     assert_eq!(fs::read_to_string(top.join("new")).unwrap(), "newer");
     assert!(!top.join("file").exists());
     is_gone(&own);

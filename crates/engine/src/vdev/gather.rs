@@ -214,13 +214,15 @@ impl Gatherer<'_, '_> {
             return Ok(Source::Nothing);
         };
         let target = self.planner.spare_target(*draid, *spare, extent.offset)?;
+        let away = self.away.borrow().len();
         let leaf_of = |leaf: &LeafId| self.planner.tree.leaves.get(*leaf);
         let lacks = leaf_of(leaf).is_some_and(|leaf| leaf.misses(self.birth));
         // The child that holds it knows nothing of what the spare lacks.
         let before = self.spare_lacks.replace(self.spare_lacks.get() || lacks);
         let source = self.gather(target, extent, batch, depth + 1);
         self.spare_lacks.set(before);
-        if self.planner.fitness(target, extent, self.birth, &[], depth + 1).is_none() {
+        let fits = || self.planner.fitness(target, extent, self.birth, &[], depth + 1).is_some();
+        if self.away.borrow().len() > away && !fits() {
             // Who cannot be asked for the spare's is the child; the spare is who lacks it. Of a child that another
             // spare stands in for it is enough that one of the two has it.
             self.away.borrow_mut().push(*leaf);

@@ -520,6 +520,12 @@ impl PoolChanges {
         })
     }
 
+    /// Whoever waits for a group waits for devices to come back; not where the pool was given up.
+    pub fn waits_for_devices(&self) -> bool {
+        self.suspended().is_some()
+            && self.live.as_ref().is_some_and(|live| live.gate().failure().is_none())
+    }
+
     /// After devices were forgiven: if writing is suspended, it is tried again now, and waited for a moment
     /// where devices answer. What still cannot be written then, if it stays suspended.
     pub fn cleared(&self) -> Option<Error> {

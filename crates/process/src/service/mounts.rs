@@ -771,7 +771,7 @@ impl Mounts {
     /// What was mounted is so no more.
     fn closed(&self, mount: &Mount) -> cenote_engine::Result<()> {
         drop(mount.kept.lock().take());
-        if self.changes.suspended().is_some() {
+        if self.changes.waits_for_devices() {
             self.changes.close_later(&mount.files);
             return Ok(());
         }

@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use cenote_posix::tree::{ROOT, Tree};
 use rustix::fs::{Mode, OFlags};
-use zerocopy::IntoBytes;
 
 use super::abi;
 use super::changed_names::{Name, Names};
@@ -137,10 +136,7 @@ fn changed_names(handler: &Handler, names: &Forgotten) -> Vec<Name> {
 /// Tells the kernel of names that mean something else, and that what it keeps of files is not to be trusted.
 fn tell(session: &Session, names: Vec<Name>) {
     for (parent, name) in names {
-        let name_len = u32::try_from(name.len()).unwrap_or(u32::MAX);
-        let out = abi::InvalEntryOut { parent, name_len, flags: 0 };
-        let parts = [out.as_bytes(), &name, &[0]];
-        if let Err(error) = session.notify(abi::notify::INVAL_ENTRY, &parts) {
+        if let Err(error) = session.forget_name(parent, &name) {
             tracing::warn!(%error, "the kernel was not told of a changed name");
         }
     }

@@ -351,10 +351,7 @@ impl Mounted {
     /// Tells the kernel that `name` in `parent` came, went or means another node now. Waits for
     /// those who are changing the directory; never call it from within the tree.
     pub fn invalidate_name(&self, parent: NodeId, name: &[u8]) -> std::io::Result<()> {
-        let parent = self.session.handler().kernel_node(parent);
-        let name_len = u32::try_from(name.len()).unwrap_or(u32::MAX);
-        let out = abi::InvalEntryOut { parent, name_len, flags: 0 };
-        self.session.notify(abi::notify::INVAL_ENTRY, &[out.as_bytes(), name, &[0]]).map(drop)
+        self.session.forget_name(self.session.handler().kernel_node(parent), name).map(drop)
     }
 
     /// Puts what `make` gives in the place of the tree: the mount stays, with what is mounted on it. The tree is let go

@@ -193,6 +193,14 @@ impl Session {
         self.notify(abi::notify::INVAL_INODE, &[out.as_bytes()])
     }
 
+    /// Has the kernel forget what `name` in `parent`, one of its numbers, means. Waits for those who are changing the
+    /// directory.
+    pub(super) fn forget_name(&self, parent: u64, name: &[u8]) -> io::Result<bool> {
+        let name_len = u32::try_from(name.len()).unwrap_or(u32::MAX);
+        let out = abi::InvalEntryOut { parent, name_len, flags: 0 };
+        self.notify(abi::notify::INVAL_ENTRY, &[out.as_bytes(), name, &[0]])
+    }
+
     /// Has the kernel forget what it keeps of the data of `node`, soon: not before what is being
     /// answered is.
     fn forget_data(self: &Arc<Self>, node: u64) {

@@ -183,8 +183,7 @@ impl MosChange<'_> {
         let mut entries = Entries::clone(&*self.deadlist_entries(deadlist)?);
         let empty = self.shared_empty_list()?;
         let (mut released, mut sum) = (0_u64, Delta::default());
-        for (key, list) in &self.deadlist_entries(other)?.0 {
-            let (key, list) = (*key, *list);
+        for (&key, &list) in &self.deadlist_entries(other)?.0 {
             let into = entries.0.range(..=key).next_back().map(|(key, list)| (*key, *list));
             let Some((below, into)) = into else {
                 let reason = format!("the deadlist has no entry for blocks after txg {key}");

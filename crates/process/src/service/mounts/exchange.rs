@@ -51,7 +51,8 @@ impl Mounts {
         let exchanged = mount.mounted.exchange(|| {
             let ways = |files: &Files| inside.iter().map(|(_, way)| steps(&**files, way)).collect();
             let (before, numbers): (Vec<_>, _) = (ways(&mount.files), mount.files.numbers());
-            if let Err(error) = self.closed(&mount) {
+            // At once: they are opened again below.
+            if let Err(error) = self.changes.closed_files(&mount.files) {
                 tracing::warn!(dataset = name, %error, "not closed");
             }
             let is_other = change();
