@@ -336,7 +336,7 @@ fn what_is_unmounted_while_the_pool_is_suspended_is_closed_when_it_goes_on() {
     let said = within(5, "unmount", || bench.refused(&["zfs", "unmount", "tank/a"]));
     assert!(said.contains("pool I/O is currently suspended; -f cuts it off"), "{said}");
     // Its threads that wait for the pool are waited for in vain.
-    within(20, "unmount -f", || bench.cenote(&["zfs", "unmount", "-f", "tank/a"]));
+    within(5, "unmount -f", || bench.cenote(&["zfs", "unmount", "-f", "tank/a"]));
     assert!(ends(&mut waits, Duration::from_secs(4)) && !file.exists());
     // Others are not held up, and it is not mounted a second time.
     let again = within(5, "mount", || bench.output(&["zfs", "mount", "tank/a"]));

@@ -54,6 +54,8 @@ use session::{Session, SessionOptions};
 const INIT_TIME: Duration = Duration::from_secs(10);
 /// How long the threads of a session may take to end once the mount is gone.
 const END_TIME: Duration = Duration::from_secs(5);
+/// The same where nobody waits for their answers any more: they may wait for devices, as long as those please.
+const CUT_OFF_TIME: Duration = Duration::from_secs(1);
 
 /// How a tree is mounted.
 #[derive(Debug, Clone)]
@@ -284,10 +286,10 @@ impl Mounted {
         if !self.is_alive() {
             return Ok(());
         }
-        if !self.has_left() {
+        if self.is_mounted_here() {
             mount::unmount(&self.mountpoint)?;
         }
-        if self.ends() { Ok(()) } else { Err(MountError::Elsewhere) }
+        if self.ends(END_TIME) { Ok(()) } else { Err(MountError::Elsewhere) }
     }
 
     /// Unmounts even if files are in use: those who use them get ENOTCONN, also where it stays mounted.
@@ -297,19 +299,24 @@ impl Mounted {
         }
         let handler = self.session.handler();
         handler.cut_off(true);
-        if !self.has_left()
+        if self.is_mounted_here()
             && let Err(error) = mount::unmount_forced(&self.mountpoint)
         {
             handler.cut_off(false);
             return Err(error);
         }
-        self.ends();
+        self.ends(CUT_OFF_TIME);
         Ok(())
     }
 
+    /// Nobody has taken the mount away: what is at its place may be another one, then.
+    fn is_mounted_here(&self) -> bool {
+        !self.has_left() && !self.session.is_let_go()
+    }
+
     /// It was unmounted here: whether that was the only place. Who has left before is not waited for.
-    fn ends(&self) -> bool {
-        let patience = if self.has_left() { Duration::ZERO } else { END_TIME };
+    fn ends(&self, patience: Duration) -> bool {
+        let patience = if self.has_left() { Duration::ZERO } else { patience };
         let ends = self.session.wait_end(Some(patience)) || self.session.is_let_go();
         self.has_left.store(!ends, Relaxed);
         ends
@@ -386,7 +393,8 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        if !self.is_alive() {
+        // What a session that ends still waits for keeps itself.
+        if self.session.is_let_go() {
             return;
         }
         if self.has_left() {
