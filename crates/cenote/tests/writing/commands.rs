@@ -280,6 +280,11 @@ fn a_rollback_that_is_refused_destroys_nothing() {
     assert_eq!(bench.names(), "tank\ntank/a\ntank/a@one\n");
     assert_eq!(std::fs::read(&file).unwrap(), b"one");
     assert_eq!(std::io::read_to_string(own).unwrap(), "one");
+    // The one that is held is named, and all is as before.
+    bench.cenote(&["zfs", "hold", "tag", "tank/a@one"]);
+    let said = bench.refused(&["zfs", "destroy", "-r", "tank/a"]);
+    assert_eq!(said, "cannot destroy snapshot tank/a@one: dataset is busy\n");
+    assert_eq!(std::fs::read(&file).unwrap(), b"one");
     bench.cenote(&["zpool", "export", "tank"]);
     bench.zdb();
 }

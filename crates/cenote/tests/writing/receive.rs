@@ -123,6 +123,9 @@ fn streams_are_received_in_the_words_of_openzfs() {
     assert_eq!(bench.names(), "tank\ntank/one\ntank/one@one\n");
 
     bench.received(&["-F", "tank/all"], &recorded("R-cel-two.zst"));
+    // What is there is not passed over: what was to be set with it would not be.
+    let again = format!("{start}: destination 'tank/all' {exists}");
+    bench.turned_away(&["-o", "atime=off", "tank/all"], &recorded("R-cel-two.zst"), &again);
     bench.received(&["-d", "tank"], &recorded("vol.zst"));
     bench.received(&["-o", "compression=gzip", "-e", "-u", "tank/one"], &full);
     let names = bench.names();

@@ -3,7 +3,7 @@
 //! Chapter 06, sections 10.2 and 10.4 (livelists have the same form). Invariant: the totals of a
 //! deadlist are those of its entries; every block stands under the greatest key below its birth.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use cenote_format::bpobj::Space;
@@ -73,6 +73,26 @@ impl MosChange<'_> {
         self.remove(deadlist, &integer_key(key.0))?;
         self.deadlists.changed(deadlist, key, None);
         Ok(())
+    }
+
+    /// Removes many entries; `staying` are left. Where those are the fewer, they are put into the emptied table anew.
+    fn remove_entries(
+        &self,
+        deadlist: ObjectId,
+        going: &[(Txg, ObjectId)],
+        staying: usize,
+    ) -> Result<()> {
+        if going.len() <= staying {
+            return going.iter().try_for_each(|(key, _)| self.remove_entry(deadlist, *key));
+        }
+        for (key, _) in going {
+            self.deadlists.changed(deadlist, *key, None);
+        }
+        let going: HashSet<Txg> = going.iter().map(|(key, _)| *key).collect();
+        let mut entries = Entries::clone(&*self.deadlist_entries(deadlist)?).0;
+        entries.retain(|key, _| !going.contains(key));
+        self.clear_table(deadlist)?;
+        entries.into_iter().try_for_each(|(key, list)| self.put_entry(deadlist, key, list))
     }
 
     /// A list of its own for an entry that has shared the empty one so far.
@@ -209,9 +229,11 @@ impl MosChange<'_> {
         if self.is_plain(deadlist)? {
             return self.plain_range(deadlist, low, high);
         }
-        let mut sum = Delta::default();
+        let (mut sum, empty) = (Delta::default(), self.shared_empty_list()?);
         for (_, list) in self.deadlist_entries(deadlist)?.range(low, high) {
-            sum += self.list_space(list)?.into();
+            if empty != Some(list) {
+                sum += self.list_space(list)?.into();
+            }
         }
         Ok(sum)
     }
@@ -227,12 +249,22 @@ impl MosChange<'_> {
         if self.is_plain(deadlist)? {
             return self.move_plain(deadlist, low, target);
         }
-        let mut sum = Delta::default();
-        for (key, list) in self.deadlist_entries(deadlist)?.range(low, Txg(u64::MAX)) {
+        let empty = self.shared_empty_list()?;
+        let (mut released, mut sum) = (0_u64, Delta::default());
+        let entries = self.deadlist_entries(deadlist)?;
+        let going: Vec<(Txg, ObjectId)> = entries.range(low, Txg(u64::MAX)).collect();
+        let staying = entries.0.len().saturating_sub(going.len());
+        drop(entries);
+        self.remove_entries(deadlist, &going, staying)?;
+        for (_, list) in going {
+            if empty == Some(list) {
+                released = released.saturating_add(1);
+                continue;
+            }
             sum += self.list_space(list)?.into();
-            self.remove_entry(deadlist, key)?;
             self.append_list(target, list)?;
         }
+        self.release_empty_lists(released)?;
         self.add_to_deadlist_total(deadlist, -sum)?;
         Ok(sum)
     }

@@ -174,6 +174,11 @@ impl MosChange<'_> {
         Ok(true)
     }
 
+    /// Removes every entry of a table that no names of datasets are in.
+    pub(super) fn clear_table(&self, table: ObjectId) -> Result<()> {
+        zap::clear(&self.object(table)?, self.tx)
+    }
+
     /// Adds a member to a set of numbers.
     pub(super) fn add_member(&self, table: ObjectId, member: ObjectId) -> Result<()> {
         self.put_number(table, &integer_key(member.0), member.0)

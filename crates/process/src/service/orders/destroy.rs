@@ -80,7 +80,7 @@ pub(super) fn needs_to_destroy(name: &str) -> Vec<Need> {
     }
 }
 
-/// Of several snapshots those that are held are named, one in a line.
+/// Snapshots that are held are named, one in a line.
 fn name_the_held(
     failure: Failure,
     all: &dyn Datasets,
@@ -90,8 +90,7 @@ fn name_the_held(
     let is_held = |dataset: &DatasetReport| {
         dataset.properties.number("userrefs").is_some_and(|holds| holds > 0)
     };
-    let snapshots_only = destroy.names.iter().all(|name| name.contains('@'));
-    if kind != ErrorKind::Busy || !snapshots_only || destroy.names.len() < 2 {
+    if kind != ErrorKind::Busy {
         return failure;
     }
     let words =

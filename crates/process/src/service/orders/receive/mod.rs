@@ -274,7 +274,7 @@ impl Session<'_> {
         let needs = needs_to_receive(&self.doing.shown()?, &to.dataset, request.force);
         self.doing.check(&needs).map_err(|_| speaking.refuse(FailureKind::Permission, DENIED))?;
         let facts = facts.map_err(|error| speaking.not_begun(&error))?;
-        if (several || !plan.is_new) && self.has(&to, facts.to.0)? {
+        if !plan.is_new && self.has(&to, facts.to.0)? {
             return self.pass_over(&to, &facts);
         }
         let origin = self.origin(begin, &speaking)?;
