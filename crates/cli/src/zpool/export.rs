@@ -63,23 +63,39 @@ pub fn run(arguments: &[String]) -> ExitCode {
 }
 
 /// Waits until the process has given its socket up, so that the next command sees no pool, and has
-/// ended, so that its devices are free.
+/// ended, so that its devices are free. Threads of it that wait for a silent device last as long as that pleases.
 pub fn wait_for_end(client: &Client, pool: &str, process: Option<u32>) {
+    let mut rounds_ending = 0;
     for _ in 0..500 {
-        if !client.knows(pool) && !process.is_some_and(runs) {
+        let state = process.map_or(State::Ended, state_of);
+        rounds_ending += u32::from(state == State::Ending);
+        if !client.knows(pool) && (state == State::Ended || rounds_ending > 200) {
             return;
         }
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
 }
 
-/// Whether a process still holds what it opened; one that only waits to be buried does not. Where its first thread has
-/// ended already, the others may still be ending.
-fn runs(process: u32) -> bool {
+/// How far a process is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Runs,
+    /// Its first thread has ended, others have not: it still holds what it opened.
+    Ending,
+    /// It is gone, or only waits to be buried.
+    Ended,
+}
+
+fn state_of(process: u32) -> State {
     let facts = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     let state = facts.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
     let threads = || std::fs::read_dir(format!("/proc/{process}/task")).map_or(0, Iterator::count);
-    state.is_some_and(|state| !matches!(state, 'Z' | 'X') || threads() > 1)
+    match state {
+        None => State::Ended,
+        Some('Z' | 'X') if threads() > 1 => State::Ending,
+        Some('Z' | 'X') => State::Ended,
+        Some(_) => State::Runs,
+    }
 }
 
 #[cfg(test)]
@@ -87,10 +103,10 @@ mod tests {
     use std::io::{BufRead, BufReader, Write};
     use std::process::{Command, Stdio};
 
-    use super::runs;
+    use super::{State, state_of};
 
     #[test]
-    fn a_process_runs_until_its_last_thread_has_ended() {
+    fn a_process_has_not_ended_before_its_last_thread() {
         // The first thread ends at once, the other one at the end of input.
         let words = "import ctypes, sys, threading\n\
                      def other():\n print('begun', flush=True)\n sys.stdin.read()\n\
@@ -112,12 +128,12 @@ mod tests {
         while !first_has_ended() {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
-        assert!(runs(child.id()));
+        assert_eq!(state_of(child.id()), State::Ending);
         child.stdin.take().unwrap().write_all(b"end").unwrap();
-        while runs(child.id()) {
+        while state_of(child.id()) != State::Ended {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
         child.wait().unwrap();
-        assert!(!runs(child.id()));
+        assert_eq!(state_of(child.id()), State::Ended);
     }
 }
