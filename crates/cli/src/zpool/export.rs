@@ -3,6 +3,7 @@
 //! Invariant: a pool process that has died is cleared away, so that the pool can be imported again.
 
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use cenote_control::changes::Change;
 use cenote_control::client::Client;
@@ -14,6 +15,10 @@ use crate::usage::Tool;
 use cenote_control::terminal;
 
 const SPEC: Spec = Spec { letters: "afF", long: &[] };
+/// How long a process is waited for whose pool is exported.
+const END_TIME: Duration = Duration::from_secs(5);
+/// How long what is left of it is, once its first thread has ended.
+const LAST_THREADS_TIME: Duration = Duration::from_secs(2);
 
 /// Runs the command.
 pub fn run(arguments: &[String]) -> ExitCode {
@@ -65,14 +70,20 @@ pub fn run(arguments: &[String]) -> ExitCode {
 /// Waits until the process has given its socket up, so that the next command sees no pool, and has
 /// ended, so that its devices are free. Threads of it that wait for a silent device last as long as that pleases.
 pub fn wait_for_end(client: &Client, pool: &str, process: Option<u32>) {
-    let mut rounds_ending = 0;
-    for _ in 0..500 {
-        let state = process.map_or(State::Ended, state_of);
-        rounds_ending += u32::from(state == State::Ending);
-        if !client.knows(pool) && (state == State::Ended || rounds_ending > 200) {
+    let begun = Instant::now();
+    let mut ending_since = None;
+    while begun.elapsed() < END_TIME {
+        let has_ended = match process.map_or(State::Ended, state_of) {
+            State::Runs => false,
+            State::Ending => {
+                ending_since.get_or_insert_with(Instant::now).elapsed() >= LAST_THREADS_TIME
+            }
+            State::Ended => true,
+        };
+        if has_ended && !client.knows(pool) {
             return;
         }
-        std::thread::sleep(std::time::Duration::from_millis(10));
+        std::thread::sleep(Duration::from_millis(10));
     }
 }
 
@@ -91,9 +102,8 @@ fn state_of(process: u32) -> State {
     let state = facts.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
     let threads = || std::fs::read_dir(format!("/proc/{process}/task")).map_or(0, Iterator::count);
     match state {
-        None => State::Ended,
         Some('Z' | 'X') if threads() > 1 => State::Ending,
-        Some('Z' | 'X') => State::Ended,
+        None | Some('Z' | 'X') => State::Ended,
         Some(_) => State::Runs,
     }
 }

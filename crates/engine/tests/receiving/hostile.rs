@@ -1,7 +1,8 @@
 //! Streams that no sender makes, into a pool in memory: each comes to an end, and what fails leaves what was
 //! there.
 //!
-//! `HOSTILE_STREAMS=n` for more than the few of every run, `HOSTILE_SEED=n` for one of them; with both, for as many from there on.
+//! `HOSTILE_STREAMS=n` for more than the few of every run, `HOSTILE_SEED=n` for one of them; with both, for
+//! as many from there on.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -39,9 +40,8 @@ pub fn generator(seed: u64) -> impl FnMut() -> u64 {
 
 fn seeds() -> std::ops::Range<u64> {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    let (first, many) = (number("HOSTILE_SEED"), number("HOSTILE_STREAMS"));
-    let count = many.unwrap_or(if first.is_some() { 1 } else { FEW });
-    first.unwrap_or(0)..first.unwrap_or(0) + count
+    let (first, few) = number("HOSTILE_SEED").map_or((0, FEW), |seed| (seed, 1));
+    first..first + number("HOSTILE_STREAMS").unwrap_or(few)
 }
 
 /// The snapshots of a recorded package, each a stream of its own: those of one of its datasets.

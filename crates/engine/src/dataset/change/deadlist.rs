@@ -3,7 +3,7 @@
 //! Chapter 06, sections 10.2 and 10.4 (livelists have the same form). Invariant: the totals of a
 //! deadlist are those of its entries; every block stands under the greatest key below its birth.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cenote_format::bpobj::Space;
@@ -75,24 +75,20 @@ impl MosChange<'_> {
         Ok(())
     }
 
-    /// Removes many entries; `staying` are left. Where those are the fewer, they are put into the emptied table anew.
+    /// Removes many entries, so that `staying` are left. Where those are the fewer, they are put into the emptied
+    /// table anew.
     fn remove_entries(
         &self,
         deadlist: ObjectId,
-        going: &[(Txg, ObjectId)],
-        staying: usize,
+        going: &BTreeMap<Txg, ObjectId>,
+        staying: &BTreeMap<Txg, ObjectId>,
     ) -> Result<()> {
-        if going.len() <= staying {
-            return going.iter().try_for_each(|(key, _)| self.remove_entry(deadlist, *key));
+        if going.len() <= staying.len() {
+            return going.keys().try_for_each(|key| self.remove_entry(deadlist, *key));
         }
-        for (key, _) in going {
-            self.deadlists.changed(deadlist, *key, None);
-        }
-        let going: HashSet<Txg> = going.iter().map(|(key, _)| *key).collect();
-        let mut entries = Entries::clone(&*self.deadlist_entries(deadlist)?).0;
-        entries.retain(|key, _| !going.contains(key));
+        self.deadlists.forget(deadlist);
         self.clear_table(deadlist)?;
-        entries.into_iter().try_for_each(|(key, list)| self.put_entry(deadlist, key, list))
+        staying.iter().try_for_each(|(key, list)| self.put_entry(deadlist, *key, *list))
     }
 
     /// A list of its own for an entry that has shared the empty one so far.
@@ -251,12 +247,10 @@ impl MosChange<'_> {
         }
         let empty = self.shared_empty_list()?;
         let (mut released, mut sum) = (0_u64, Delta::default());
-        let entries = self.deadlist_entries(deadlist)?;
-        let going: Vec<(Txg, ObjectId)> = entries.range(low, Txg(u64::MAX)).collect();
-        let staying = entries.0.len().saturating_sub(going.len());
-        drop(entries);
-        self.remove_entries(deadlist, &going, staying)?;
-        for (_, list) in going {
+        let mut staying = self.deadlist_entries(deadlist)?.0.clone();
+        let going = staying.split_off(&low);
+        self.remove_entries(deadlist, &going, &staying)?;
+        for list in going.into_values() {
             if empty == Some(list) {
                 released = released.saturating_add(1);
                 continue;
