@@ -176,7 +176,7 @@ class Side:
         path = self.args.dir / f"{stage}.sh"
         path.write_text(self.script(lines))
         if self.who == "theirs":
-            done = subprocess.run([self.args.module, "-t", "3000", "--", f"bash /zvm/{stage}.sh"], capture_output=True, text=True,
+            done = subprocess.run([self.args.module, "-t", "6000", "--", f"bash /zvm/{stage}.sh"], capture_output=True, text=True,
                                   env={**os.environ, "ZVM_SHARE": str(self.args.dir)})
         else:
             done = subprocess.run(["bash", str(path)], capture_output=True, text=True, env={

@@ -312,6 +312,11 @@ fn snapshots_are_held_and_released_one_by_one() {
     assert_eq!((said, held().as_str()), (none("tank/a@2"), "0\n0\n0\n"));
     // With what is below, one that has the tag is enough.
     bench.cenote(&["zfs", "hold", "tag", "tank/a/b@1"]);
+    let said = bench.refused(&["zfs", "hold", "-r", "tag", "tank/a@1"]);
+    assert_eq!(
+        (said.as_str(), held().as_str()),
+        (words.replace("a@2", "a/b@1").as_str(), "0\n0\n0\n")
+    );
     bench.cenote(&["zfs", "release", "-r", "tag", "tank/a@1"]);
     assert_eq!(bench.value("userrefs", "tank/a/b@1"), "0");
     assert_eq!(bench.refused(&["zfs", "release", "-r", "tag", "tank/a@1"]), none("tank/a@1"));

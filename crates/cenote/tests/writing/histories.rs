@@ -1,7 +1,7 @@
 //! Random histories: filesystems that are changed, snapshotted, cloned and renamed, and follow each other from
 //! one pool to another by full, incremental, recursive and raw streams.
 //!
-//! `HISTORIES=n` runs so many, from seed 0 on, instead of one, `HISTORY=seed` runs one. Invariant: each snapshot that was sent is
+//! `HISTORIES=n` runs so many instead of one, from seed 0 on or from `HISTORY=seed` on, which alone runs one. Invariant: each snapshot that was sent is
 //! the same on both sides: names, attributes, extended attributes, every byte.
 
 use std::fs;
@@ -256,14 +256,9 @@ fn run(seed: u64) -> bool {
 #[test]
 fn what_is_sent_again_and_again_is_the_same_on_both_sides() {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    let seeds = match number("HISTORIES") {
-        Some(count) => 0..count,
-        None => {
-            let one = number("HISTORY").unwrap_or(ONE);
-            one..one + 1
-        }
-    };
-    for seed in seeds {
+    let several = number("HISTORIES");
+    let first = number("HISTORY").unwrap_or(if several.is_some() { 0 } else { ONE });
+    for seed in first..first + several.unwrap_or(1) {
         eprintln!("history {seed}");
         if !run(seed) {
             return;

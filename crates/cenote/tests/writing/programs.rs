@@ -44,6 +44,7 @@ fn programs_look_and_say() {
     bench.cenote(&["zfs", "hold", "keep", "tank/a@one"]);
     bench.cenote(&["zfs", "clone", "tank/a@one", "tank/b"]);
     bench.cenote(&["zfs", "bookmark", "tank/a@one", "tank/a#mark"]);
+    bench.cenote(&["zfs", "snapshot", "tank/b@lonely"]);
     let lists = "
         local found = {}
         for name in zfs.list.children('tank') do table.insert(found, name) end
@@ -65,11 +66,12 @@ fn programs_look_and_say() {
         local size, from = zfs.get_prop('tank/a', 'recordsize')
         local compression = zfs.get_prop('tank/a', 'compression')
         return {size = size, from = from, type = zfs.get_prop('tank/a@one', 'type'), on = compression,
-                clones = zfs.get_prop('tank/a@one', 'clones'), none = zfs.get_prop('tank/a', 'a:b') == nil}";
+                clones = zfs.get_prop('tank/a@one', 'clones'), none = zfs.get_prop('tank/a', 'a:b') == nil,
+                alone = #zfs.get_prop('tank/b@lonely', 'clones'), since = {zfs.get_prop('tank/a', 'written@one')}}";
     assert_eq!(
         bench.returned(&["-j", "-n"], properties, &[]),
         "{\"return\":{\"size\":131072,\"from\":\"default\",\"type\":\"snapshot\",\"on\":\"on\",\
-         \"clones\":{\"1\":\"tank/b\"},\"none\":true}}"
+         \"clones\":{\"1\":\"tank/b\"},\"none\":true,\"alone\":0,\"since\":{\"1\":0,\"2\":\"tank/a\"}}}"
     );
     let nothing = "Channel program fully executed with no return value.\n";
     assert_eq!(bench.returned(&[], "local x = 1", &[]), nothing);

@@ -141,6 +141,89 @@ fn streams_are_received_in_the_words_of_openzfs() {
 }
 
 #[test]
+fn a_volume_and_a_filesystem_take_each_others_place() {
+    let Some((bench, devices)) = Bench::mounting(1) else { return };
+    bench.create(&[&devices[0]]);
+    bench.received(&["-d", "tank"], &recorded("vol.zst"));
+    let (volume, full) = (bench.stream(&["tank/vol@v1"]), recorded("full-one.zst"));
+    bench.cenote(&["zfs", "create", "-p", "tank/a/below"]);
+    std::fs::write(bench.at("mnt/tank/a/below/file"), "one").unwrap();
+    let start = "cannot receive new filesystem stream";
+    let no = |why: &str| format!("{start}: destination {why}\ncannot overwrite with a ZVOL");
+    let children = no("has children (eg. tank/a/below)");
+    bench.turned_away(&["-F", "tank/a"], &volume, &children);
+    bench.turned_away(&["-F", "tank"], &volume, &no("tank is the root dataset"));
+    let below = "tank/a/below";
+    bench.received(&["-F", below], &volume);
+    assert_eq!(bench.value("type", below), "volume");
+    assert!(!bench.at("mnt/tank/a/below/file").exists());
+    let sizes = "volsize,volblocksize,referenced";
+    let get = |name| bench.cenote(&["zfs", "get", "-Hp", "-o", "value", sizes, name]);
+    assert_eq!(get(below), get("tank/vol"));
+    bench.cenote(&["zfs", "destroy", "tank/a/below@v1"]);
+    bench.received(&["-F", below], &full);
+    assert_eq!(bench.value("type", below), "filesystem");
+    // As nothing was mounted of what was there.
+    assert_eq!(bench.value("mounted", below), "no");
+    bench.cenote(&["zfs", "mount", below]);
+    check_sizes(&bench.at("mnt/tank/a/below"));
+    bench.cenote(&["zpool", "export", "tank"]);
+    bench.zdb();
+}
+
+#[test]
+fn what_the_sender_destroyed_with_its_clones_is_destroyed() {
+    let Some((bench, devices)) = Bench::mounting(1) else { return };
+    bench.create(&[&devices[0]]);
+    bench.cenote(&["zfs", "create", "-p", "tank/src/origin"]);
+    bench.cenote(&["zfs", "snapshot", "tank/src/origin@x"]);
+    bench.cenote(&["zfs", "clone", "tank/src/origin@x", "tank/src/clone"]);
+    bench.cenote(&["zfs", "snapshot", "-r", "tank/src@1"]);
+    bench.received(&["tank/dst"], &bench.stream(&["-R", "tank/src@1"]));
+    assert!(bench.names().contains("tank/dst/clone@1"));
+    bench.cenote(&["zfs", "destroy", "-R", "tank/src/origin"]);
+    bench.cenote(&["zfs", "snapshot", "-r", "tank/src@2"]);
+    bench.received(&["-F", "tank/dst"], &bench.stream(&["-R", "-I", "@1", "tank/src@2"]));
+    let names = bench.cenote(&["zfs", "list", "-H", "-o", "name", "-t", "all", "-r", "tank/dst"]);
+    assert_eq!(names, "tank/dst\ntank/dst@1\ntank/dst@2\n");
+}
+
+#[test]
+fn keys_are_only_of_what_is_encrypted() {
+    let Some((bench, devices)) = Bench::mounting(1) else { return };
+    bench.create(&[&devices[0]]);
+    bench.cenote(&["zfs", "create", "tank/plain"]);
+    let full = recorded("full-one.zst");
+    let location = format!("keylocation=file://{}", bench.at("key").display());
+    std::fs::write(bench.at("key"), "a passphrase").unwrap();
+    bench.turned_away(
+        &["-o", &location, "tank/one"],
+        &full,
+        "cannot receive new filesystem stream: Encryption must be turned on to set encryption \
+         properties.",
+    );
+    let encrypted = ["zfs", "create", "-o", "encryption=on", "-o", "keyformat=passphrase"];
+    bench.cenote(&[&encrypted[..], &["-o", &location, "tank/secret"]].concat());
+    bench.turned_away(
+        &["-o", &location, "tank/secret/one"],
+        &full,
+        "cannot receive new filesystem stream: Keyformat required for new encryption root.",
+    );
+    // What is raw does not go on where nothing is encrypted.
+    bench.cenote(&["zfs", "snapshot", "tank/secret@one"]);
+    bench.cenote(&["zfs", "snapshot", "tank/secret@two"]);
+    bench.received(&["tank/copy"], &bench.stream(&["tank/secret@one"]));
+    bench.turned_away(
+        &["tank/copy"],
+        &bench.stream(&["-w", "-i", "@one", "tank/secret@two"]),
+        "cannot receive incremental stream: cannot perform raw receive on top of existing \
+         unencrypted dataset",
+    );
+    assert!(!bench.names().contains("one/"));
+    assert!(!bench.names().contains("tank/secret/one"));
+}
+
+#[test]
 fn a_receive_that_is_cut_off_can_go_on_or_be_given_up() {
     let Some((bench, devices)) = Bench::mounting(1) else { return };
     bench.create(&[&devices[0]]);

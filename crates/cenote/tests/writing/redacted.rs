@@ -63,6 +63,15 @@ fn what_is_redacted_is_not_sent() {
     assert_eq!(said, "specified redaction bookmark (book) provided already exists\n");
     let (stream, received) = bench.through_file(&["--redact", "book", "tank/a@one"], &["tank/b"]);
     received.unwrap();
+    // What is left out is left out of estimates: five blocks of 4 KiB, in 29.
+    let told = |options: &[&str]| {
+        let said = bench.cenote(&[&["zfs", "send", "-nP"], options, &["tank/a@one"]].concat());
+        let size = said.lines().find_map(|line| line.strip_prefix("size\t"));
+        size.unwrap().parse::<usize>().unwrap()
+    };
+    assert_eq!(told(&[]) - told(&["--redact", "book"]), 5 * (BLOCK + 312 - 128));
+    let said = bench.refused(&["zfs", "send", "-n", "--redact", "none", "tank/a@one"]);
+    assert!(said.ends_with("nonexistent redaction bookmark provided\n"), "{said}");
     // Blocks that neither has any more are in no place of it; one that one of them has is.
     let block = |number: usize| &secret[number * BLOCK..][..BLOCK];
     let holds = |wanted: &[u8]| stream.windows(BLOCK).any(|part| part == wanted);

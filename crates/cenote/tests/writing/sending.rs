@@ -331,3 +331,44 @@ fn what_was_cloned_in_between_goes_along() {
     bench.cenote(&["zpool", "export", "tank"]);
     bench.zdb();
 }
+
+/// What a filesystem holds now is sent without a snapshot of it, also on from where a receive was cut off.
+#[test]
+fn a_filesystem_itself_is_sent() {
+    let Some((bench, devices)) = Bench::mounting(1) else { return };
+    bench.create(&[&devices[0]]);
+    bench.two_streams();
+    let root = bench.at("mnt/tank/a");
+    fs::write(root.join("later"), noise(400_000, 3)).unwrap();
+    let said = bench.refused(&["zfs", "send", "tank/a"]);
+    let busy = "target is busy; if a filesystem, it must not be mounted";
+    assert_eq!(said, format!("warning: cannot send 'tank/a': {busy}\n"));
+    let said = bench.refused(&["zfs", "send", "-p", "tank/a"]);
+    assert_eq!(said, "Error: Unsupported flag with filesystem or bookmark.\n");
+    bench.cenote(&["zfs", "unmount", "tank/a"]);
+    let names = bench.names();
+    let said = bench.sent(&["-v", "tank/a"], "whole");
+    assert!(said.starts_with("full send of tank/a estimated size is "), "{said}");
+    bench.sent(&["-i", "@two", "tank/a"], "more");
+    assert!(bench.judge_stream("more").contains("toname = tank/a@--head--"));
+    assert_eq!(bench.names(), names);
+    let whole = fs::read(bench.at("whole")).unwrap();
+    bench.received(&["tank/b"], &whole);
+    bench.received(&["tank/c"], &bench.stream(&["-R", "tank/a@two"]));
+    bench.received(&["tank/c"], &fs::read(bench.at("more")).unwrap());
+    let output = bench.receive(&["-s", "tank/d"], &whole[..500_000]);
+    assert!(!output.status.success());
+    let token = bench.value("receive_resume_token", "tank/d");
+    bench.received(&["-s", "tank/d"], &bench.stream(&["-t", &token]));
+    for copy in ["b", "c", "d"] {
+        let place = bench.at("mnt/tank").join(copy);
+        assert!(fs::read(place.join("file")).unwrap() == noise(500_000, 2), "{copy}");
+        assert!(fs::read(place.join("later")).unwrap() == noise(400_000, 3), "{copy}");
+        assert_eq!(
+            bench.value("guid", &format!("tank/{copy}@--head--")),
+            bench.value("guid", "tank/a")
+        );
+    }
+    bench.cenote(&["zpool", "export", "tank"]);
+    bench.zdb();
+}

@@ -191,11 +191,16 @@ fn of_saved(
     if operand.contains('@') {
         return usage("saved send must specify the dataset with partially-received state");
     }
-    names::check(&operand, &common::DATASETS)
-        .map_err(|problem| Refused::Line(format!("cannot open '{operand}': {problem}")))?;
-    common::open(client, &operand, &common::DATASETS, Some(0), &["type"]).map_err(Refused::Line)?;
+    open_dataset(client, &operand)?;
     request.snapshot = operand;
     Ok(())
+}
+
+fn open_dataset(client: &Client, name: &str) -> Result<(), Refused> {
+    names::check(name, &common::DATASETS)
+        .map_err(|problem| Refused::Line(format!("cannot open '{name}': {problem}")))?;
+    let found = common::open(client, name, &common::DATASETS, Some(0), &["type"]);
+    found.map(drop).map_err(Refused::Line)
 }
 
 /// Takes the names of what is sent and of what it goes on from.
@@ -210,16 +215,12 @@ fn of_snapshot(
         let line = "Error: multiple snapshots cannot be sent from a bookmark.";
         return Err(Refused::Line(line.to_owned()));
     }
-    let Some((of, _)) = operand.split_once('@') else {
-        let line = match is_of_several {
-            true => "Error: Unsupported flag with filesystem or bookmark.".to_owned(),
-            false => {
-                let words = "sending what is no snapshot is not supported yet";
-                format!("cannot send '{operand}': {words}")
-            }
-        };
-        return Err(Refused::Line(line));
-    };
+    let is_listed = request.properties || request.backup || request.holds;
+    if !operand.contains('@') && (is_of_several || is_listed) {
+        let line = "Error: Unsupported flag with filesystem or bookmark.";
+        return Err(Refused::Line(line.to_owned()));
+    }
+    let of = operand.split('@').next().unwrap_or_default();
     request.from = match is_of_several {
         true => from_of_several(client, &operand, of, from)?,
         false => from_of_one(client, &operand, of, from)?,
@@ -252,7 +253,10 @@ fn from_of_one(
         true => format!("{of}{from}"),
         false => from,
     });
-    open_snapshot(client, operand)?;
+    match operand.contains('@') {
+        true => open_snapshot(client, operand)?,
+        false => open_dataset(client, operand)?,
+    }
     if let Some(from) = &from {
         match from.contains('@') {
             true => open_snapshot(client, from)?,

@@ -277,9 +277,10 @@ fn replacement(
             "a full stream that takes the place of an encrypted dataset is not supported yet";
         return Err(Error::unsupported(reason));
     }
-    let is_volume = catalog.sealed_object_set(head)?.kind() == ObjsetKind::Zvol;
-    if is_volume != (facts.kind == ObjsetKind::Zvol) {
-        return Err(Error::invalid("a volume and a filesystem do not take each other's place"));
+    // Nothing lies below a volume.
+    if facts.kind == ObjsetKind::Zvol && catalog.walk(&head.directory)?.len() > 1 {
+        let reason = "a volume does not take the place of a filesystem that has children";
+        return Err(Error::new(ErrorKind::Exists, reason));
     }
     let encryption = Encryption::Off;
     let made = live.make_encrypted_dataset(change, new, &encryption, facts.kind, |_, _| Ok(()))?;

@@ -5,6 +5,7 @@
 use cenote_format::blkptr;
 use cenote_format::send_stream::HEADER;
 
+use super::left_out::Redaction;
 use super::source::Options;
 use crate::Result;
 use crate::dataset::{Catalog, Dataset, DatasetName, Suffix};
@@ -18,6 +19,8 @@ pub enum Before<'a> {
 }
 
 /// Bytes a stream of `to` will have, about. `block_size`: the `recordsize` or `volblocksize` of the dataset.
+/// What is left out by `redaction` is left out where everything is sent: of what came after something, the list
+/// does not say which of it that is.
 ///
 /// # Errors
 /// What cannot be read; bookmarks that do not carry sizes.
@@ -27,11 +30,17 @@ pub fn estimate(
     before: &Before<'_>,
     block_size: u64,
     options: &Options,
+    redaction: Option<&Redaction>,
 ) -> Result<u64> {
     let written = match before {
         Before::Nothing => {
-            let phys = &to.phys;
-            (phys.compressed_bytes, phys.uncompressed_bytes)
+            let (all, left_out) =
+                (to.phys.uncompressed_bytes, redaction.map_or(0, Redaction::bytes));
+            let sent = all.saturating_sub(left_out);
+            // Which of the blocks compress well, the list does not say.
+            let share = |bytes: u64| u128::from(bytes) * u128::from(sent) / u128::from(all.max(1));
+            let compressed = share(to.phys.compressed_bytes);
+            (u64::try_from(compressed).unwrap_or(u64::MAX), sent)
         }
         Before::Name(name) => {
             let space = match name.suffix() {

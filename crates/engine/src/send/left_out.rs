@@ -115,6 +115,16 @@ impl Redaction {
         })
     }
 
+    /// Bytes of the blocks it names, uncompressed.
+    pub(super) fn bytes(&self) -> u64 {
+        let blocks = |(first, last): &Run| last.saturating_sub(*first).saturating_add(1);
+        let of = |listed: &Listed| {
+            let count = listed.runs.iter().map(blocks).fold(0, u64::saturating_add);
+            count.saturating_mul(listed.block_size)
+        };
+        self.objects.values().map(of).fold(0, u64::saturating_add)
+    }
+
     /// Whether a block of an object is left out.
     pub(super) fn covers(&self, object: u64, block: u64) -> bool {
         let run = self.next((object, block));

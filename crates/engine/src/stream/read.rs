@@ -1,15 +1,19 @@
 //! Reading a stream, record after record.
 //!
-//! Invariant: a payload takes no more memory than bytes of it have come, and a record is given only if all
-//! before it and its own header are what their sums say. A payload is covered by the sum in the next header.
+//! Invariant: a payload takes no more memory than twice what has come of it, but for its first [`STEP`] bytes;
+//! nothing behind a stream is read; a record is given only if all before it and its own header are what their
+//! sums say. A payload is covered by the sum in the next header.
 
-use std::io::{self, ErrorKind as IoKind, Read};
+use std::io::{self, ErrorKind as IoKind, IoSliceMut, Read};
 
 use cenote_codec::checksum::{Fletcher4, WordOrder};
 use cenote_format::bytes::ByteOrder;
 use cenote_format::send_stream::{CHECKSUM_AT, End, HEADER, Record, order_of, stored_checksum};
 
 use crate::{Error, ErrorKind};
+
+/// Bytes of a payload for which there is memory before any of them has come.
+const STEP: usize = 128 << 10;
 
 /// Why a stream cannot be read on.
 #[derive(Debug)]
@@ -46,13 +50,16 @@ pub struct StreamReader<R> {
     /// Between a beginning and its end.
     inside: bool,
     bytes: u64,
+    /// What came of the next header with the payload before it.
+    ahead: [u8; HEADER],
+    ahead_len: usize,
 }
 
 impl<R: Read> StreamReader<R> {
     /// A stream that comes from `source`, of which nothing was read.
     pub fn new(source: R) -> Self {
         let sum = Fletcher4::new(WordOrder::Little);
-        Self { source, order: None, sum, inside: false, bytes: 0 }
+        Self { source, order: None, sum, inside: false, bytes: 0, ahead: [0; HEADER], ahead_len: 0 }
     }
 
     /// Bytes read so far.
@@ -77,7 +84,9 @@ impl<R: Read> StreamReader<R> {
         };
         let record = Record::decode(&header, order).map_err(ReadError::Malformed)?;
         self.check(&header, &record, order)?;
-        let payload = self.payload(record.payload_len())?;
+        // Inside of a stream another header follows.
+        let is_followed = !matches!(record, Record::End(_));
+        let payload = self.payload(record.payload_len(), is_followed)?;
         self.sum.update(&payload);
         match record {
             Record::Begin(_) => self.inside = true,
@@ -127,8 +136,8 @@ impl<R: Read> StreamReader<R> {
 
     /// The next header; `None` at the end between streams.
     fn header(&mut self) -> Result<Option<[u8; HEADER]>, ReadError> {
-        let mut header = [0; HEADER];
-        let mut rest = header.as_mut_slice();
+        let mut header = self.ahead;
+        let mut rest = header.get_mut(std::mem::take(&mut self.ahead_len)..).unwrap_or_default();
         while !rest.is_empty() {
             match self.source.read(rest) {
                 Ok(0) if rest.len() == HEADER && !self.inside => return Ok(None),
@@ -144,15 +153,37 @@ impl<R: Read> StreamReader<R> {
         Ok(Some(header))
     }
 
-    fn payload(&mut self, len: u64) -> Result<Vec<u8>, ReadError> {
+    fn payload(&mut self, len: u64, is_followed: bool) -> Result<Vec<u8>, ReadError> {
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
         let mut payload = Vec::new();
-        let read = self.source.by_ref().take(len).read_to_end(&mut payload);
-        self.bytes = self.bytes.saturating_add(payload.len() as u64);
-        match read {
-            Ok(count) if count as u64 == len => Ok(payload),
-            Ok(_) => Err(ReadError::Truncated),
-            Err(error) => Err(ReadError::Io(error)),
+        while payload.len() < len {
+            let come = payload.len();
+            let step = (len - come).min(come.max(STEP));
+            payload.resize(come + step, 0);
+            let rest = payload.get_mut(come..).unwrap_or_default();
+            self.fill(rest, is_followed && come + step == len)?;
         }
+        Ok(payload)
+    }
+
+    /// Fills `rest`. What has come already of the header behind it is taken along, if there is to be one.
+    fn fill(&mut self, mut rest: &mut [u8], is_followed: bool) -> Result<(), ReadError> {
+        while !rest.is_empty() {
+            let wanted = rest.len();
+            let ahead = if is_followed { &mut self.ahead[..] } else { &mut [] };
+            let mut both = [IoSliceMut::new(&mut *rest), IoSliceMut::new(ahead)];
+            match self.source.read_vectored(&mut both) {
+                Ok(0) => return Err(ReadError::Truncated),
+                Ok(count) => {
+                    self.bytes = self.bytes.saturating_add(count as u64);
+                    self.ahead_len = count.saturating_sub(wanted).min(HEADER);
+                    rest = rest.get_mut(count.min(wanted)..).unwrap_or_default();
+                }
+                Err(error) if error.kind() == IoKind::Interrupted => {}
+                Err(error) => return Err(ReadError::Io(error)),
+            }
+        }
+        Ok(())
     }
 }
 

@@ -1,6 +1,7 @@
 //! Streams that OpenZFS made, read and written again to the same bytes; damage and cuts.
 
 use std::fs;
+use std::io::{self, IoSliceMut, Read};
 use std::path::{Path, PathBuf};
 
 use cenote_format::send_stream::{HeaderKind, Record};
@@ -34,6 +35,44 @@ fn read_all(stream: &[u8]) -> Result<Vec<Item>, ReadError> {
     }
     assert_eq!(reader.bytes(), stream.len() as u64);
     Ok(items)
+}
+
+/// Gives so many bytes at a time, over the borders of buffers.
+struct Pieces<'a> {
+    rest: &'a [u8],
+    most: usize,
+}
+
+impl Read for Pieces<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.read_vectored(&mut [IoSliceMut::new(buffer)])
+    }
+
+    fn read_vectored(&mut self, buffers: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        let (mut piece, rest) = self.rest.split_at(self.most.min(self.rest.len()));
+        let count = piece.read_vectored(buffers)?;
+        self.rest = &self.rest[count..];
+        assert_eq!(piece.len() + rest.len(), self.rest.len());
+        Ok(count)
+    }
+}
+
+#[test]
+fn what_comes_in_pieces_is_read_to_its_end_and_no_further() {
+    for (name, stream) in streams() {
+        let items = read_all(&stream).unwrap();
+        let twice = [stream.as_slice(), &stream].concat();
+        for most in [100, 311, 312, 313, 700, 200_000, usize::MAX] {
+            let mut pieces = Pieces { rest: &twice, most };
+            let mut reader = StreamReader::new(&mut pieces);
+            for item in &items {
+                let read = reader.record().unwrap().unwrap();
+                assert_eq!((&read.record, &read.payload), (&item.record, &item.payload), "{name}");
+            }
+            assert_eq!(reader.bytes(), stream.len() as u64);
+            assert_eq!(pieces.rest.len(), stream.len(), "{name}, {most} at a time");
+        }
+    }
 }
 
 #[test]

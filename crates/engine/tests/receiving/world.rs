@@ -105,21 +105,33 @@ impl World {
         Self { live: made(Path::new("/sim/d0"), Arc::new(open)), directory: None }
     }
 
-    /// Takes away what a receive may have made of a dataset, or put on top of its first snapshot.
+    /// Takes away what a receive may have made of a dataset, or put on top of its first snapshot. Nothing is
+    /// ordered that changes nothing: groups are what most of the time goes into.
     pub fn clear(&self, dataset: &str, whole: bool) {
-        drop(give_up_partial(&self.live, dataset));
+        let catalog = || self.live.pool().catalog();
+        let Ok(head) = catalog().dataset_named(dataset) else { return };
+        if head.phys.is_inconsistent() || catalog().child(&head.directory, "%recv").is_ok() {
+            drop(give_up_partial(&self.live, dataset));
+        }
         let orders = self.live.orders();
-        let snapshot = format!("{dataset}@s");
-        if self.live.pool().catalog().dataset_named(&snapshot).is_ok() {
-            orders.destroy(&[snapshot], false).unwrap();
+        let mut newer = vec![format!("{dataset}@s")];
+        newer.retain(|name| catalog().dataset_named(name).is_ok());
+        if whole && catalog().dataset_named(dataset).is_ok() {
+            newer.push(dataset.to_owned());
         }
-        if self.live.pool().catalog().dataset_named(dataset).is_err() {
-            return;
+        let is_changed = !whole && (!newer.is_empty() || self.is_changed(dataset));
+        match is_changed {
+            true => orders.rollback(&format!("{dataset}@one"), &newer).unwrap(),
+            false if newer.is_empty() => {}
+            false => orders.destroy(&newer, false).unwrap(),
         }
-        match whole {
-            true => orders.destroy(&[dataset.to_owned()], false).unwrap(),
-            false => orders.rollback(&format!("{dataset}@one"), &[]).unwrap(),
-        }
+    }
+
+    /// Whether a dataset holds something else than its first snapshot.
+    pub fn is_changed(&self, dataset: &str) -> bool {
+        let catalog = self.live.pool().catalog();
+        let pointer = |name: &str| catalog.dataset_named(name).unwrap().phys.pointer;
+        pointer(dataset) != pointer(&format!("{dataset}@one"))
     }
 
     /// The head of a dataset, open.

@@ -66,6 +66,9 @@ fn get(vm: &mut Vm<'_>, host: &Host<'_>, of: &Dataset, name: &str) -> Result<Vec
     }
     let found = match host.group.property(of, name) {
         Ok(Some(found)) => found,
+        Ok(None) if name == "clones" && of.is_snapshot() => {
+            return Ok(vec![Value::Table(vm.new_table()?), Value::Nil]);
+        }
         Ok(None) => return Ok(nothing()),
         Err(error) if error.kind() == ErrorKind::InvalidArgument => {
             return Err(host.fatal(vm, &format!("'{name}' is not a valid property")));
@@ -78,7 +81,11 @@ fn get(vm: &mut Vm<'_>, host: &Host<'_>, of: &Dataset, name: &str) -> Result<Vec
     }
     let value = value(vm, &found)?;
     let is_fixed = is_count || name == "volblocksize";
-    let from = match source(&found.source, of).filter(|_| !is_fixed) {
+    let from = match name.starts_with("written@") {
+        true => Some(of.name.to_string()),
+        false => source(&found.source, of).filter(|_| !is_fixed),
+    };
+    let from = match from {
         Some(from) => vm.take_string(from.into_bytes())?,
         None => Value::Nil,
     };

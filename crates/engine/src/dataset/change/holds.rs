@@ -22,7 +22,10 @@ impl MosChange<'_> {
         if !phys.is_snapshot() {
             return located(Error::invalid("not a snapshot"));
         }
-        if tag.is_empty() || tag.len() > TAG_MAX {
+        if tag.is_empty() {
+            return located(Error::invalid("a tag has at least one byte"));
+        }
+        if tag.len() > TAG_MAX {
             return located(Error::invalid("tag too long"));
         }
         if self.value(phys.holds, tag)?.is_some() {

@@ -149,7 +149,7 @@ impl MosChange<'_> {
             return Err(Error::new(ErrorKind::Exists, reason).at_object(0, head.0));
         }
         if self.name_of(head)?.len() + 1 + to.len() > NAME_MAX {
-            return Err(Error::invalid("the new name is too long").at_object(0, head.0));
+            return Err(Error::invalid("dataset name is too long").at_object(0, head.0));
         }
         self.log_event("rename", Some(ObjectId(snapshot)), &format!("-> @{to}"))?;
         self.remove(phys.snapshot_names, from)?;

@@ -16,6 +16,7 @@ use cenote_posix::attributes::{BLOCK, CHARACTER, DIRECTORY, REGULAR, SYMLINK};
 use cenote_posix::difference::{Difference, How, differences};
 use cenote_posix::tree::Errno;
 
+use super::now::Now;
 use super::{Doing, Order, SUSPENDED, Warnings};
 use crate::service::datasets::{Datasets, Shown};
 use crate::service::delegation::Need;
@@ -74,39 +75,8 @@ impl Order for Diff<'_> {
         if request.to.contains('@') {
             return self.compare(doing, &request.to);
         }
-        let now = Now::taken(doing, &request.to)?;
+        let now = Now::taken(doing, &request.to, "zfs-diff")?;
         self.compare(doing, &now.name)
-    }
-}
-
-/// A snapshot of what is now, as long as it is needed.
-struct Now<'a> {
-    doing: &'a Doing<'a>,
-    name: String,
-}
-
-impl<'a> Now<'a> {
-    fn taken(doing: &'a Doing<'a>, of: &str) -> Result<Self, Failure> {
-        let name = format!("{of}@zfs-diff-{:016x}", crate::service::load_guid());
-        let _turn = doing.service.turns.beside();
-        let names = [name.clone()];
-        let taken = doing.service.changes.orders(doing.by());
-        let taken = taken.and_then(|orders| orders.snapshot(&names, Vec::new()));
-        taken.map_err(|error| doing.refused(&error))?;
-        Ok(Self { doing, name })
-    }
-}
-
-impl Drop for Now<'_> {
-    fn drop(&mut self) {
-        let service = self.doing.service;
-        let _turn = service.turns.beside();
-        let names = [self.name.clone()];
-        let orders = service.changes.orders(self.doing.by());
-        if let Err(error) = orders.and_then(|orders| orders.destroy(&names, true)) {
-            tracing::warn!(%error, snapshot = self.name, "not destroyed after a diff");
-        }
-        service.publish_quietly(self.doing.pool);
     }
 }
 

@@ -46,7 +46,32 @@ impl Order for Hold<'_> {
     }
 
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
-        doing.simply(doing.orders(|orders| orders.hold(self.snapshots, self.tag)))
+        let done = doing.orders(|orders| orders.hold(self.snapshots, self.tag));
+        match done {
+            Err(error) if error.kind() == ErrorKind::Exists => {
+                Err(self.name_the_held(doing, &error))
+            }
+            done => doing.simply(done),
+        }
+    }
+}
+
+impl Hold<'_> {
+    /// Snapshots that have the tag are named, one in a line.
+    fn name_the_held(&self, doing: &Doing<'_>, error: &Error) -> Failure {
+        let failure = doing.refused(error);
+        let catalog = doing.pool.catalog();
+        let has_tag = |name: &&String| {
+            let holds = catalog.dataset_named(name).and_then(|snapshot| catalog.holds(&snapshot));
+            holds.is_ok_and(|holds| holds.iter().any(|(tag, _)| tag == self.tag))
+        };
+        let reason = error.reason();
+        let line = |name: &String| format!("cannot hold snapshot '{name}': {reason}");
+        let lines: Vec<String> = self.snapshots.iter().filter(has_tag).map(line).collect();
+        match lines.is_empty() {
+            true => failure,
+            false => Failure { message: lines.join("\n"), ..failure },
+        }
     }
 }
 

@@ -20,6 +20,7 @@ mod inject;
 mod keys;
 mod members;
 mod mount;
+mod now;
 mod pool;
 mod program;
 mod promote;
@@ -411,6 +412,8 @@ fn words(error: &Error) -> String {
         ErrorKind::ReadOnly => "dataset is read-only".to_owned(),
         ErrorKind::NoSpace | ErrorKind::Quota => "out of space".to_owned(),
         ErrorKind::KeyNotLoaded => "encryption root's key is not loaded or provided".to_owned(),
+        // Numbers of objects tell who gave the order nothing.
+        ErrorKind::InvalidArgument if error.place().name.is_none() => error.reason().to_owned(),
         _ => error.to_string(),
     }
 }

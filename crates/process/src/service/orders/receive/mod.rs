@@ -3,6 +3,7 @@
 //! Invariant: while a stream is read no other order waits; what it goes into is looked up when it begins and
 //! again when it ends. A receive that fails leaves that as it was.
 
+mod encryption;
 mod names;
 mod package;
 mod replicate;
@@ -15,6 +16,7 @@ use std::time::Instant;
 use cenote_control::changes::{NewDataset, ReceiveRequest, ReceivedNames};
 use cenote_control::peer::Peer;
 use cenote_control::protocol::{Failure, FailureKind, Part};
+use cenote_control::report::DatasetKind;
 use cenote_control::text::number;
 use cenote_engine::dataset::Known;
 use cenote_engine::dataset::change::PropertyInput;
@@ -24,6 +26,7 @@ use cenote_engine::receive::{self, Landing, ReceiveOrder, StreamFacts, next_reco
 use cenote_engine::stream::StreamReader;
 use cenote_engine::{Error, ErrorKind};
 use cenote_format::NvList;
+use cenote_format::objset::ObjsetKind;
 use cenote_format::send_stream::{Begin, BeginFlags, Features, HeaderKind, Record};
 
 use super::create::missing_parents;
@@ -278,8 +281,9 @@ impl Session<'_> {
             return self.pass_over(&to, &facts);
         }
         let origin = self.origin(begin, &speaking)?;
-        let made = self.check(&plan, &speaking)?;
+        let made = self.check(&plan, facts.kind, &speaking)?;
         self.check_encryption(&plan, made, &speaking)?;
+        self.check_key_location(&plan, made, &speaking)?;
         self.say_begin(&to, &facts);
         if request.dry_run {
             return self.skip();
@@ -442,7 +446,12 @@ impl Session<'_> {
 
     /// Refuses what does not fit what is there; makes parents that are missing, if they are to be. Whether
     /// the stream makes a dataset.
-    fn check(&self, plan: &Plan, speaking: &Speaking<'_>) -> Result<bool, Failure> {
+    fn check(
+        &self,
+        plan: &Plan,
+        kind: ObjsetKind,
+        speaking: &Speaking<'_>,
+    ) -> Result<bool, Failure> {
         let shown = self.doing.shown()?;
         let dataset = &speaking.to.dataset;
         let Some(known) = shown.known(dataset) else {
@@ -453,8 +462,14 @@ impl Session<'_> {
             self.make_parents(dataset, speaking)?;
             return Ok(true);
         };
+        let encryption = shown.find(dataset);
+        let is_encrypted = encryption
+            .is_some_and(|one| one.properties.value(ENCRYPTION).is_some_and(|how| how != "off"));
         if !plan.is_new {
-            return Ok(false);
+            return match plan.is_raw && !is_encrypted {
+                true => Err(speaking.refuse(FailureKind::Other, words::RAW_ON_PLAIN)),
+                false => Ok(false),
+            };
         }
         let exists = |reason: String| Err(speaking.refuse(FailureKind::Already, &reason));
         if !self.request.force {
@@ -474,41 +489,14 @@ impl Session<'_> {
             let hint = "must destroy it to overwrite it";
             return exists(format!("destination '{dataset}' is a clone\n{hint}"));
         }
-        let is_encrypted = shown
-            .find(dataset)
-            .is_some_and(|one| one.properties.value("encryption").is_some_and(|how| how != "off"));
+        if kind == ObjsetKind::Zvol
+            && let Some(why) = hinders_volume(&shown, dataset)
+        {
+            return exists(format!("{why}\ncannot overwrite with a ZVOL"));
+        }
         match is_encrypted || plan.is_raw {
             true => exists(words::KEYS_STAY.to_owned()),
             false => Ok(false),
-        }
-    }
-
-    /// Refuses orders about encryption where what comes has that settled already.
-    fn check_encryption(
-        &self,
-        plan: &Plan,
-        made: bool,
-        speaking: &Speaking<'_>,
-    ) -> Result<(), Failure> {
-        let is_of_key = |name: &str| [ENCRYPTION, "keyformat", "pbkdf2iters"].contains(&name);
-        let request = self.request;
-        let set = request.properties.iter().map(|own| own.name.as_str());
-        let set = set.chain(request.key.iter().map(|_| "keyformat"));
-        let set = set.filter(|name| is_of_key(name)).min();
-        let excluded = request.excluded.iter().map(String::as_str).find(|name| is_of_key(name));
-        let refuse = |name: &str, words: &str| {
-            let reason = format!("encryption property '{name}' {words}");
-            Err(speaking.refuse(FailureKind::Other, &reason))
-        };
-        // What is below the first of a package inherits.
-        match (set, excluded) {
-            (Some(name), _) | (None, Some(name)) if plan.is_raw => {
-                refuse(name, "cannot be set or excluded for raw streams.")
-            }
-            (Some(name), _) if !made && self.package.is_none() => {
-                refuse(name, "cannot be set for incremental streams.")
-            }
-            _ => Ok(()),
         }
     }
 
@@ -754,6 +742,17 @@ impl Session<'_> {
         warnings.iter().for_each(|line| tracing::warn!(line, "after a receive"));
         done.map_err(|error| speaking.failed(&error))
     }
+}
+
+/// Why a volume cannot take the place of a dataset.
+fn hinders_volume(all: &Shown, dataset: &str) -> Option<String> {
+    if !dataset.contains('/') {
+        return Some(format!("destination {dataset} is the root dataset"));
+    }
+    let below = all.below(dataset);
+    let is_head = |kind| matches!(kind, DatasetKind::Filesystem | DatasetKind::Volume);
+    let child = below.iter().find(|(name, kind)| is_head(*kind) && name != dataset);
+    child.map(|(child, _)| format!("destination has children (eg. {child})"))
 }
 
 /// As OpenZFS shows bytes of streams.

@@ -90,18 +90,26 @@ pub(super) fn follow(
     rename_datasets(doing, package, &all, (top, sent))
 }
 
-/// Destroys all of these, or as many of them as go: what others were cloned from stays, as in OpenZFS.
+/// Destroys all of these, or as many of them as go: what something else was cloned from stays, as in OpenZFS.
 fn destroy(doing: &Doing<'_>, gone: Vec<String>) -> Result<(), Failure> {
     let request = |names| DestroyRequest { names, force: true, defer: false };
-    let all = request(gone.clone());
-    if doing.carry_out_too(&Destroy(&all)).is_err() {
-        for name in gone {
-            let one = request(vec![name]);
-            if let Err(failure) = doing.carry_out_too(&Destroy(&one)) {
-                tracing::info!(%failure, name = one.names.join(" "), "stays beside what is received");
+    let mut left = match doing.carry_out_too(&Destroy(&request(gone.clone()))) {
+        Ok(_) => Vec::new(),
+        Err(_) => gone,
+    };
+    // What went may have been cloned from what did not go.
+    let mut before = usize::MAX;
+    while !left.is_empty() && left.len() < before {
+        before = left.len();
+        let mut stays = Vec::new();
+        for name in left {
+            if let Err(failure) = doing.carry_out_too(&Destroy(&request(vec![name.clone()]))) {
+                tracing::info!(%failure, name, "stays beside what is received");
+                stays.push(name);
             }
             doing.service.publish(doing.pool)?;
         }
+        left = stays;
     }
     doing.service.publish(doing.pool)
 }

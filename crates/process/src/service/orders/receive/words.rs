@@ -18,6 +18,9 @@ pub(super) const DEDUPLICATED: &str = "ERROR: \"zfs receive\" no longer supports
 /// A dataset keeps its keys, or that it has none.
 pub(super) const KEYS_STAY: &str = "zfs receive -F cannot be used to destroy an encrypted filesystem or \
     overwrite an unencrypted one with an encrypted one";
+/// What is not encrypted goes on with what is not.
+pub(super) const RAW_ON_PLAIN: &str =
+    "cannot perform raw receive on top of existing unencrypted dataset";
 /// What it was to go into was renamed or destroyed meanwhile.
 pub(super) const GONE: &str = "dataset does not exist";
 /// Nothing more can be read.

@@ -3,6 +3,7 @@
 //! Invariant: what is sent is not destroyed meanwhile; no other order waits for it. A stream that cannot be sent
 //! to its end has no end.
 
+mod head;
 mod plan;
 mod resume;
 mod saved;
@@ -20,6 +21,7 @@ use cenote_engine::{Error, ErrorKind};
 use super::{Doing, Order, Warnings};
 use crate::service::datasets::{Datasets, Shown};
 use crate::service::delegation::Need;
+use head::Head;
 use plan::{Plan, Refusal, Stream};
 use sink::Sink;
 
@@ -58,10 +60,11 @@ impl Order for Send<'_> {
         let to = to.ok_or_else(|| doing.refuse(FailureKind::Other, "nowhere to write to"))?;
         let sink = Sink::new(to, doing.replies, &doing.service.leaving)
             .map_err(|error| doing.refuse(FailureKind::Other, &error.to_string()))?;
+        let head = self.head(doing)?;
         let catalog = doing.pool.catalog();
         let (plan, options) = match &self.0.token {
             Some(token) => {
-                let resumed = resume::plan(doing, &catalog, token, self.0.verbose)?;
+                let resumed = resume::plan(doing, &catalog, token, head.as_ref(), self.0.verbose)?;
                 (resumed.plan, resumed.options)
             }
             None if self.0.saved => {
@@ -69,16 +72,22 @@ impl Order for Send<'_> {
                 (saved.plan, saved.options)
             }
             None => {
-                let plan = plan::plan(&catalog, self.0).map_err(|refusal| match refusal {
+                let snapshot = head.as_ref().map_or(&*self.0.snapshot, Head::name);
+                let request = SendRequest { snapshot: snapshot.to_owned(), ..self.0.clone() };
+                let plan = plan::plan(&catalog, &request).map_err(|refusal| match refusal {
                     Refusal::Error(error) => doing.refused(&error),
                     Refusal::Line(line) => Failure::new(FailureKind::NotFound, line),
                 })?;
                 let redaction = match &self.0.redaction {
-                    Some(name) if !self.0.dry_run => redaction(doing, &catalog, &plan, name)?,
-                    _ => None,
+                    Some(name) => redaction(doing, &catalog, &plan, name)?,
+                    None => None,
                 };
                 (Plan { redaction, ..plan }, options(self.0))
             }
+        };
+        let plan = match &head {
+            Some(head) => head.stands_in(plan),
+            None => plan,
         };
         if !self.0.dry_run {
             let all = doing.shown()?;
@@ -141,6 +150,15 @@ fn options(request: &SendRequest) -> Options {
 }
 
 impl Send<'_> {
+    /// The dataset, if one is sent itself.
+    fn head<'a>(&self, doing: &'a Doing<'a>) -> Result<Option<Head<'a>>, Failure> {
+        match &self.0.token {
+            Some(token) => Head::of_token(doing, token),
+            None if self.0.saved || self.0.snapshot.contains('@') => Ok(None),
+            None => Head::of(doing, &self.0.snapshot).map(Some),
+        }
+    }
+
     /// Says how large each stream will be; those sizes.
     fn tell_sizes(
         &self,
@@ -161,7 +179,9 @@ impl Send<'_> {
             });
             let before = stream.before.as_ref().map_or(Before::Nothing, Before::Name);
             let block_size = block_size.unwrap_or(BLOCK_SIZE);
-            let size = send::estimate(catalog, &stream.to, &before, block_size, options).ok();
+            let redaction = plan.redaction.as_ref();
+            let size =
+                send::estimate(catalog, &stream.to, &before, block_size, options, redaction).ok();
             lines.push(words::estimate(parsable, stream.shown.as_deref(), &name, size));
             sizes.push(size);
         }

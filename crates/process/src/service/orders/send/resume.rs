@@ -10,6 +10,7 @@ use cenote_format::NvList;
 use cenote_format::nvlist::Value;
 
 use super::super::Doing;
+use super::head::Head;
 use super::plan::{Plan, Stream};
 
 /// What a token asks for.
@@ -23,6 +24,7 @@ pub(super) fn plan(
     doing: &Doing<'_>,
     catalog: &Catalog,
     token: &str,
+    head: Option<&Head<'_>>,
     told: bool,
 ) -> Result<Resumed, Failure> {
     let refuse = |reason: &str| doing.refuse(FailureKind::Other, reason);
@@ -39,7 +41,11 @@ pub(super) fn plan(
     if told {
         doing.replies.part(Part::Said(contents(&list)))?;
     }
-    let to = resumed_snapshot(catalog, name, guid).map_err(|error| match error.kind() {
+    let to = match head {
+        Some(head) => head.snapshot(catalog),
+        None => resumed_snapshot(catalog, name, guid),
+    };
+    let to = to.map_err(|error| match error.kind() {
         ErrorKind::NotFound => {
             refuse(&format!("'{name}' used in the initial send no longer exists"))
         }

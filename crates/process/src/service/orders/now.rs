@@ -1,0 +1,39 @@
+//! A snapshot of what a dataset holds now, for an order that reads it.
+//!
+//! Invariant: it goes again when the order has ended, and no other order waits for that.
+
+use cenote_control::protocol::Failure;
+
+use super::Doing;
+
+/// The snapshot, as long as it is needed.
+pub(super) struct Now<'a> {
+    doing: &'a Doing<'a>,
+    pub(super) name: String,
+}
+
+impl<'a> Now<'a> {
+    /// Of the dataset `of`; the name begins with what it is `made_for`.
+    pub(super) fn taken(doing: &'a Doing<'a>, of: &str, made_for: &str) -> Result<Self, Failure> {
+        let name = format!("{of}@{made_for}-{:016x}", crate::service::load_guid());
+        let _turn = doing.service.turns.beside();
+        let names = [name.clone()];
+        let taken = doing.service.changes.orders(doing.by());
+        let taken = taken.and_then(|orders| orders.snapshot(&names, Vec::new()));
+        taken.map_err(|error| doing.refused(&error))?;
+        Ok(Self { doing, name })
+    }
+}
+
+impl Drop for Now<'_> {
+    fn drop(&mut self) {
+        let service = self.doing.service;
+        let _turn = service.turns.beside();
+        let names = [self.name.clone()];
+        let orders = service.changes.orders(self.doing.by());
+        if let Err(error) = orders.and_then(|orders| orders.destroy(&names, true)) {
+            tracing::warn!(%error, snapshot = self.name, "not destroyed though its order has ended");
+        }
+        service.publish_quietly(self.doing.pool);
+    }
+}
