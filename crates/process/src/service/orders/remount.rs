@@ -153,6 +153,8 @@ impl Service {
             && value("canmount") == "on"
             && value("mountpoint").starts_with('/')
             && value("keystatus") != "unavailable"
+            // What is not complete is mounted only for who insists.
+            && value("redact_snaps").is_empty()
             && self.mounts.of(name).is_none();
         if !due {
             return Ok(());

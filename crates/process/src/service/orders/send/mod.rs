@@ -10,6 +10,8 @@ mod saved;
 mod sink;
 mod words;
 
+use std::io::Write;
+
 use cenote_control::changes::SendRequest;
 use cenote_control::peer::Peer;
 use cenote_control::protocol::{Failure, FailureKind, Part};
@@ -179,9 +181,16 @@ impl Send<'_> {
             });
             let before = stream.before.as_ref().map_or(Before::Nothing, Before::Name);
             let block_size = block_size.unwrap_or(BLOCK_SIZE);
+            let lacks = stream.since.as_ref().is_some_and(|since| since.lacking.is_some());
             let redaction = plan.redaction.as_ref();
-            let size =
-                send::estimate(catalog, &stream.to, &before, block_size, options, redaction).ok();
+            let size = match self.0.dry_run && (lacks || redaction.is_some()) {
+                // No figure says what lists leave out, as in OpenZFS.
+                true => Some(measured(doing, (stream, plan), options)?),
+                false => {
+                    let (to, size) = (&stream.to, block_size);
+                    send::estimate(catalog, to, &before, size, options, redaction).ok()
+                }
+            };
             lines.push(words::estimate(parsable, stream.shown.as_deref(), &name, size));
             sizes.push(size);
         }
@@ -224,12 +233,19 @@ impl Send<'_> {
     }
 }
 
+/// Bytes of one stream, which is made and not sent.
+fn measured(doing: &Doing<'_>, sent: (&Stream, &Plan), options: &Options) -> Result<u64, Failure> {
+    let mut writer = StreamWriter::new(std::io::sink());
+    one(doing, sent, options, &mut writer)?;
+    Ok(writer.bytes())
+}
+
 /// Sends one stream.
-fn one(
+fn one<W: Write>(
     doing: &Doing<'_>,
     (stream, plan): (&Stream, &Plan),
     options: &Options,
-    writer: &mut StreamWriter<Sink<'_>>,
+    writer: &mut StreamWriter<W>,
 ) -> Result<(), Failure> {
     // Blocks of a catalog of long ago may have been freed and written over since.
     let catalog = doing.pool.catalog();
