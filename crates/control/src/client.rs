@@ -185,7 +185,11 @@ impl Client {
         let mut query = query.clone();
         for property in query.properties.iter().flatten() {
             let whose = principal::of_property(property);
-            let number = whose.and_then(|(who, _, whom)| principal::id(who, whom));
+            // Nobody named is the user 0, as in OpenZFS.
+            let number = whose.and_then(|(who, _, whom)| match whom {
+                "" => Some(0),
+                whom => principal::id(who, whom),
+            });
             query.people.extend(number.map(|number| (property.clone(), number)));
         }
         let request = Request::Datasets(query);

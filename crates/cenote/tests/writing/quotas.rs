@@ -58,3 +58,43 @@ fn quotas_come_with_a_new_filesystem() {
     bench.import();
     assert_eq!(bench.value("userquota@7", "tank/new/a"), (3 << 20).to_string());
 }
+
+/// All that a clone is to have, or no clone.
+#[test]
+fn quotas_come_with_a_clone() {
+    let Some((bench, devices)) = Bench::mounting(1) else { return };
+    bench.create(&[&devices[0]]);
+    bench.cenote(&["zfs", "create", "tank/a"]);
+    bench.cenote(&["zfs", "create", "-s", "-V", "8M", "tank/v"]);
+    bench.cenote(&["zfs", "snapshot", "tank/a@one", "tank/v@one"]);
+    let quotas = ["-o", "userquota@7=3M", "-o", "atime=off", "-o", "groupquota@8=4M"];
+    bench.cenote(&[&["zfs", "clone"], &quotas[..], &["tank/a@one", "tank/b"]].concat());
+    for (property, wanted) in
+        [("userquota@7", "3145728"), ("groupquota@8", "4194304"), ("atime", "off")]
+    {
+        assert_eq!(bench.value(property, "tank/b"), wanted);
+    }
+    bench.cenote(&["zfs", "clone", "-o", "volsize=16M", "tank/v@one", "tank/w"]);
+    assert_eq!(bench.value("volsize", "tank/w"), (16 << 20).to_string());
+    assert_eq!(bench.value("volsize", "tank/v"), (8 << 20).to_string());
+    bench.refused(&[
+        "zfs",
+        "clone",
+        "-o",
+        "volsize=1T",
+        "-o",
+        "refreservation=1T",
+        "tank/v@one",
+        "tank/no",
+    ]);
+    let names = bench.cenote(&["zfs", "list", "-H", "-o", "name", "-r", "tank"]);
+    assert_eq!(names, "tank\ntank/a\ntank/b\ntank/v\ntank/w\n");
+    // They come along, and are seen at once.
+    bench.cenote(&["zfs", "snapshot", "tank/b@two"]);
+    bench.received(&["tank/got"], &bench.stream(&["tank/b@two"]));
+    assert_eq!(bench.value("userquota@7", "tank/got"), "3145728");
+    // Nobody named is the user 0, as in OpenZFS.
+    assert_eq!(bench.value("userused@", "tank/b"), bench.value("userused@0", "tank/b"));
+    bench.cenote(&["zpool", "export", "tank"]);
+    bench.zdb();
+}

@@ -189,6 +189,49 @@ fn what_the_sender_destroyed_with_its_clones_is_destroyed() {
 }
 
 #[test]
+fn what_the_sender_promoted_is_promoted() {
+    let Some((bench, devices)) = Bench::mounting(1) else { return };
+    bench.create(&[&devices[0]]);
+    bench.cenote(&["zfs", "create", "-p", "tank/src/a"]);
+    bench.cenote(&["zfs", "snapshot", "tank/src/a@x"]);
+    bench.cenote(&["zfs", "clone", "tank/src/a@x", "tank/src/b"]);
+    bench.cenote(&["zfs", "create", "tank/src/a/below"]);
+    bench.cenote(&["zfs", "snapshot", "-r", "tank/src@1"]);
+    bench.received(&["tank/dst"], &bench.stream(&["-R", "tank/src@1"]));
+    assert_eq!(bench.value("origin", "tank/dst/b"), "tank/dst/a@x");
+    bench.cenote(&["zfs", "promote", "tank/src/b"]);
+    bench.cenote(&["zfs", "snapshot", "-r", "tank/src@2"]);
+    bench.received(&["-F", "tank/dst"], &bench.stream(&["-R", "-i", "@1", "tank/src@2"]));
+    let list = |of: &str| {
+        let columns = ["-H", "-o", "name,origin", "-t", "all", "-r", of];
+        bench.cenote(&[&["zfs", "list"], &columns[..]].concat()).replace(of, "")
+    };
+    assert_eq!(list("tank/dst"), list("tank/src"));
+    assert_eq!(bench.value("origin", "tank/dst/a"), "tank/dst/b@x");
+    bench.cenote(&["zpool", "export", "tank"]);
+    bench.zdb();
+}
+
+/// A package of one snapshot may be given another name; what a refquota let in is let in.
+#[test]
+fn what_one_snapshot_brings_with_it_goes_where_it_is_told() {
+    let Some((bench, devices)) = Bench::mounting(1) else { return };
+    bench.create(&[&devices[0]]);
+    bench.cenote(&["zfs", "create", "-o", "refquota=2M", "tank/a"]);
+    bench.cenote(&["zfs", "snapshot", "tank/a@one"]);
+    bench.cenote(&["zfs", "hold", "keep", "tank/a@one"]);
+    bench.received(&["tank/b@other"], &bench.stream(&["-h", "-p", "tank/a@one"]));
+    assert!(bench.cenote(&["zfs", "holds", "-H", "tank/b@other"]).contains("\tkeep\t"));
+    assert_eq!(bench.value("refquota", "tank/b"), (2 << 20).to_string());
+    let fill = std::fs::write(bench.at("mnt/tank/a/file"), noise(8 << 20, 1));
+    assert!(fill.is_err());
+    bench.cenote(&["zfs", "snapshot", "tank/a@two"]);
+    bench.cenote(&["zfs", "set", "refquota=1M", "tank/b"]);
+    bench.received(&["tank/b"], &bench.stream(&["-i", "@one", "tank/a@two"]));
+    assert!(bench.value("referenced", "tank/b").parse::<u64>().unwrap() > 1 << 20);
+}
+
+#[test]
 fn keys_are_only_of_what_is_encrypted() {
     let Some((bench, devices)) = Bench::mounting(1) else { return };
     bench.create(&[&devices[0]]);

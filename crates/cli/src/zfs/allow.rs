@@ -111,6 +111,9 @@ fn wanted(parsed: &Parsed, takes: bool) -> Result<Wanted, Problem> {
     if parsed.has('c') && count("ugelds") > 0 {
         return wrong("invalid options combined with -c");
     }
+    if parsed.has('s') && count("ugeld") > 0 {
+        return wrong("invalid options combined with -s");
+    }
     if count("uge") > 1 {
         return wrong("-u, -g, and -e are mutually exclusive");
     }

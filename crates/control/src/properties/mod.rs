@@ -124,7 +124,9 @@ pub fn dataset_show(name: &str) -> Option<Show> {
         return Some(info.show);
     }
     for (prefix, show) in DATASET_DYNAMIC {
-        if name.len() > prefix.len() && name.starts_with(prefix) {
+        // Whose it is may be left out, not since what.
+        let has_more = name.len() > prefix.len() || !prefix.starts_with("written");
+        if has_more && name.starts_with(prefix) {
             return Some(*show);
         }
     }

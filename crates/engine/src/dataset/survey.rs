@@ -404,10 +404,14 @@ impl InventoryReader {
         entry.resume_token = token;
         entry.filled = filled.as_ref().map(|head| head.directory.id);
         objects.extend(filled.map(|head| (head.id, Part::Own)));
-        // What is read of the same pointer is the same, however the dataset is called.
-        let known = before.filter(|before| {
-            before.head.as_ref().is_some_and(|old| old.dataset.phys.pointer == head.phys.pointer)
-        });
+        // What is read of the same pointer is the same, however the dataset is called; but of what is being received
+        // nothing is read.
+        let is_same = |old: &Dataset| {
+            old.phys.pointer == head.phys.pointer
+                && old.phys.is_inconsistent() == head.phys.is_inconsistent()
+        };
+        let known =
+            before.filter(|before| before.head.as_ref().is_some_and(|old| is_same(&old.dataset)));
         let facts = DatasetFacts::read(catalog, head.clone(), &self.none)?.map(Arc::new);
         entry.usage = match (&facts, before.map(|before| &before.usage), known) {
             (_, Some(Usage::TooMany), _) => Usage::TooMany,

@@ -13,6 +13,10 @@ use crate::{Error, ErrorKind, Result};
 /// Name of the clone that takes what a rollback throws away.
 const ROLLBACK: &str = "%rollback";
 
+/// What a receive may go beyond a refquota, in bytes: what one transaction of OpenZFS may (64 MiB, and up to 24 times
+/// that on the disks), so that what the sender's quota let in is let in.
+const BEYOND_QUOTA: u64 = 24 * (64 << 20);
+
 impl MosChange<'_> {
     /// Whether `head` can go back to its newest snapshot.
     pub fn check_rollback(&self, head: ObjectId) -> Result<()> {
@@ -75,7 +79,7 @@ impl MosChange<'_> {
         let (new, old) = (self.dataset(clone)?, self.dataset(head)?);
         let directory = self.directory(old.directory)?;
         let quota = self.refquota(&directory)?;
-        if quota != 0 && new.referenced_bytes > quota {
+        if quota != 0 && new.referenced_bytes > quota.saturating_add(BEYOND_QUOTA) {
             let error = Error::new(ErrorKind::Quota, "it refers to more than its refquota");
             return Err(error.at_object(0, head.0));
         }

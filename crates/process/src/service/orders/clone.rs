@@ -2,7 +2,7 @@
 //!
 //! Invariant: as in [`super`].
 
-use cenote_control::changes::NewDataset;
+use cenote_control::changes::{DatasetSettings, NewDataset};
 use cenote_control::peer::Peer;
 use cenote_control::protocol::Failure;
 use cenote_control::report::DatasetKind;
@@ -10,9 +10,10 @@ use cenote_engine::{Error, ErrorKind};
 
 use super::create::needs_of_new;
 use super::{Doing, Order, Warnings, no_dataset};
+use crate::service::changes::is_inside;
 use crate::service::datasets::{Datasets, Shown};
 use crate::service::delegation::Need;
-use crate::service::settings::{NewSettings, split_settings, unsupported};
+use crate::service::settings::{NewSettings, split_settings};
 
 pub(super) struct Clone<'a> {
     pub(super) origin: &'a str,
@@ -45,15 +46,27 @@ impl Order for Clone<'_> {
         }
         let of = self.origin.split('@').next().and_then(|of| all.kind(of));
         let is_filesystem = of.is_none_or(|kind| kind == DatasetKind::Filesystem);
+        let (inside, stored): (Vec<_>, Vec<_>) =
+            self.new.properties.iter().cloned().partition(is_inside);
         let make = |missing: &[String]| {
-            let NewSettings { stored: properties, quotas, .. } =
-                split_settings(&self.new.properties)?;
-            if !quotas.is_empty() {
-                return unsupported("setting quotas of somebody on a clone that is being made");
-            }
+            let NewSettings { stored: properties, .. } = split_settings(&stored)?;
             let (name, creator) = (&self.new.name, doing.who.uid());
-            let orders = doing.service.changes.above(doing.given_orders()?, missing, doing.by())?;
-            orders.clone_snapshot(self.origin, name, properties, creator)
+            let changes = &doing.service.changes;
+            let orders = changes.above(doing.given_orders()?, missing, doing.by())?;
+            orders.clone_snapshot(self.origin, name, properties, creator)?;
+            if inside.is_empty() {
+                return Ok(());
+            }
+            let inside = DatasetSettings { dataset: name.clone(), properties: inside.clone() };
+            changes.set_properties(&[inside], doing.by()).inspect_err(|_| {
+                // All that is asked for, or nothing.
+                let orders = changes.orders(doing.by());
+                let undone =
+                    orders.and_then(|orders| orders.destroy(std::slice::from_ref(name), false));
+                if let Err(error) = undone {
+                    tracing::warn!(%error, name, "a clone stays that lacks properties");
+                }
+            })
         };
         doing.create(self.new, is_filesystem, &make)
     }

@@ -23,7 +23,7 @@ impl Order for Promote<'_> {
         let mut needs = vec![Need::new("promote", self.0)];
         let found = all.find(self.0);
         if let Some(origin) = found.as_ref().and_then(|found| found.properties.value("origin")) {
-            needs.extend([Need::new("promote", origin), Need::new("mount", origin)]);
+            needs.extend([Need::new("mount", self.0), Need::new("promote", origin)]);
         }
         Some(needs)
     }

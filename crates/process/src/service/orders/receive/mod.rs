@@ -260,7 +260,7 @@ impl Session<'_> {
     fn one(&mut self, begin: &Begin, list: &[u8]) -> Result<(), Failure> {
         let request = self.request;
         let name = String::from_utf8_lossy(&begin.to_name).into_owned();
-        let several = self.package.is_some();
+        let several = self.package.as_ref().is_some_and(|package| package.is_recursive);
         if request.names != ReceivedNames::Exact && !self.doing.shown()?.has(&request.target) {
             let reason = format!("specified fs ({}) does not exist", request.target);
             return Err(self.doing.refuse(FailureKind::NotFound, &reason));

@@ -28,6 +28,8 @@ pub(super) struct Sent {
     pub(super) key_location: Option<String>,
     /// It is an encryption root.
     pub(super) is_root: bool,
+    /// Guid of the snapshot it is a clone of; 0: none.
+    pub(super) origin: u64,
 }
 
 /// The list of a package.
@@ -64,7 +66,7 @@ impl Package {
                 _ => None,
             });
         Self {
-            is_recursive: !list.flag("not_recursive"),
+            is_recursive: !list.is_empty() && !list.flag("not_recursive"),
             is_raw: list.flag("raw"),
             from: list.string_lossy("fromsnap"),
             datasets: datasets.collect(),
@@ -116,6 +118,7 @@ impl Sent {
             above: list.u64("parentfromsnap").unwrap_or(0),
             key_location: list.nvlist("props").and_then(key_location),
             is_root: list.flag("is_encroot"),
+            origin: list.u64("origin").unwrap_or(0),
         }
     }
 }

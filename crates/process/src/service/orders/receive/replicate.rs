@@ -3,13 +3,15 @@
 //! Chapter 07, section 15. Invariant: nothing is destroyed or renamed without `-F`; what has a snapshot that
 //! is in the package is never destroyed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use cenote_control::changes::{DestroyRequest, RenameRequest};
 use cenote_control::protocol::Failure;
+use cenote_engine::dataset::Dataset;
 use cenote_engine::pool::change::SentRoot;
 
 use super::super::destroy::Destroy;
+use super::super::promote::Promote;
 use super::super::rename::Rename;
 use super::super::{Doing, below};
 use super::package::{Package, Sent};
@@ -63,6 +65,7 @@ pub(super) fn follow(
     sent: &str,
 ) -> Result<(), Failure> {
     let _turn = doing.service.begin_order();
+    promote(doing, package, top)?;
     let shown = doing.shown()?;
     let all = locals(&shown, top);
     let mut gone = Vec::new();
@@ -88,6 +91,36 @@ pub(super) fn follow(
         rename_snapshots(doing, package, local)?;
     }
     rename_datasets(doing, package, &all, (top, sent))
+}
+
+/// Promotes what the sender promoted: what has no origin there, or an earlier one than here.
+fn promote(doing: &Doing<'_>, package: &Package, top: &str) -> Result<(), Failure> {
+    let mut tried = BTreeSet::new();
+    loop {
+        let shown = doing.shown()?;
+        let find = |is_it: &dyn Fn(&Dataset) -> bool| {
+            shown.inventory().all().find_map(|one| {
+                let dataset = &one.facts()?.dataset;
+                is_it(dataset).then(|| dataset.phys.clone())
+            })
+        };
+        let is_due = |local: &Local| {
+            let sent = local.sent(package)?.origin;
+            let own = shown.known(&local.name)?.facts()?.dataset.directory.phys.origin;
+            let here = find(&|one| one.id == own)?;
+            let there = find(&|one| one.phys.guid.0 == sent);
+            let is_later = there.map(|there| there.creation_txg < here.creation_txg);
+            (here.guid.0 != sent && is_later.unwrap_or(sent == 0)).then_some(())
+        };
+        let all = locals(&shown, top);
+        let next = all.iter().find(|local| !tried.contains(&local.name) && is_due(local).is_some());
+        let Some(Local { name, .. }) = next else { return Ok(()) };
+        if let Err(failure) = doing.carry_out_too(&Promote(name)) {
+            tracing::info!(%failure, name, "not promoted beside what is received");
+        }
+        tried.insert(name.clone());
+        doing.service.publish(doing.pool)?;
+    }
 }
 
 /// Destroys all of these, or as many of them as go: what something else was cloned from stays, as in OpenZFS.
