@@ -203,8 +203,12 @@ fn open_found(
     Ok(service)
 }
 
-/// Destroys what receives have left that were cut off and cannot go on.
+/// Ends the holds of orders that an earlier process did not end, and destroys what receives have left that were
+/// cut off and cannot go on.
 fn forget_interrupted(live: &LivePool) {
+    if let Err(error) = live.release_temporary_holds() {
+        tracing::warn!(%error, "holds that were to end with the process are still there");
+    }
     match cenote_engine::receive::destroy_interrupted(live) {
         Ok(0) => {}
         Ok(count) => tracing::info!(count, "what receives had left was destroyed"),

@@ -360,6 +360,17 @@ fn a_filesystem_itself_is_sent() {
     assert!(!output.status.success());
     let token = bench.value("receive_resume_token", "tank/d");
     bench.received(&["-s", "tank/d"], &bench.stream(&["-t", &token]));
+    // What an order has left whose process died goes when the pool is opened the next time.
+    let mut left = bench.command(&["zfs", "send", "tank/a"]);
+    let mut left = left.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    while !bench.names().contains("tank/a@zfs-send-") {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    bench.kill();
+    left.kill().unwrap();
+    left.wait().unwrap();
+    bench.import();
+    assert!(!bench.names().contains("zfs-send"), "{}", bench.names());
     for copy in ["b", "c", "d"] {
         let place = bench.at("mnt/tank").join(copy);
         assert!(fs::read(place.join("file")).unwrap() == noise(500_000, 2), "{copy}");

@@ -10,7 +10,7 @@ use super::{MosChange, OBJECT_DIRECTORY};
 use crate::{Error, ErrorKind, Result};
 
 /// Entry of the directory of objects: holds that end with the import.
-const TEMPORARY: &str = "tmp_userrefs";
+pub const TEMPORARY_HOLDS: &str = "tmp_userrefs";
 /// Longest tag in bytes.
 const TAG_MAX: usize = 255;
 
@@ -38,11 +38,11 @@ impl MosChange<'_> {
         }
         self.put_number(phys.holds, tag, self.now)?;
         if temporary {
-            let table = match self.pool_entry(TEMPORARY)? {
+            let table = match self.pool_entry(TEMPORARY_HOLDS)? {
                 Some(table) => table,
                 None => {
                     let table = self.new_table(ObjectType::USERREFS)?;
-                    self.add_number(OBJECT_DIRECTORY, TEMPORARY, table.0)?;
+                    self.add_number(OBJECT_DIRECTORY, TEMPORARY_HOLDS, table.0)?;
                     table
                 }
             };
@@ -60,7 +60,7 @@ impl MosChange<'_> {
             let reason = "no such tag on this dataset";
             return Err(Error::not_found(reason).at_object(0, snapshot.0));
         }
-        if let Some(table) = self.pool_entry(TEMPORARY)? {
+        if let Some(table) = self.pool_entry(TEMPORARY_HOLDS)? {
             self.remove(table, &temporary_name(snapshot, tag))?;
         }
         let count = self.numbers(phys.holds)?.len();
@@ -76,7 +76,7 @@ impl MosChange<'_> {
     /// Releases every hold that was to end with the last import. To be called once when a pool
     /// has been imported.
     pub fn release_temporary_holds(&self) -> Result<()> {
-        let Some(table) = self.pool_entry(TEMPORARY)? else { return Ok(()) };
+        let Some(table) = self.pool_entry(TEMPORARY_HOLDS)? else { return Ok(()) };
         for (name, _) in self.numbers(table)? {
             let parsed = name.split_once('-').and_then(|(id, tag)| {
                 let id = u64::from_str_radix(id, 16).ok()?;
@@ -91,7 +91,7 @@ impl MosChange<'_> {
                 Err(error) => return Err(error),
             }
         }
-        self.remove(OBJECT_DIRECTORY, TEMPORARY)?;
+        self.remove(OBJECT_DIRECTORY, TEMPORARY_HOLDS)?;
         self.free_object(table)
     }
 }

@@ -66,6 +66,7 @@ pub use create::{MadeDataset, NewDataset, NewKeys};
 pub use dedup::LiveDedup;
 pub use error_logs::{ErrorLog, error_logs_name_datasets};
 pub use free::{Freed, FreeingPass};
+pub use holds::TEMPORARY_HOLDS;
 pub use ledger::DatasetLedger;
 pub use objects::METADATA_ZAP;
 pub use properties::{PropertyData, PropertyInput};

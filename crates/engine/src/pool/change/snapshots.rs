@@ -9,12 +9,34 @@ use cenote_format::bookmark::RedactionEntry;
 use cenote_format::{Guid, ObjectId, Txg};
 
 use super::orders::{DatasetOrders, destroy_all};
-use crate::dataset::change::{MosChange, PropertyInput};
-use crate::dataset::{Catalog, Dataset, DatasetName, check_new_name};
+use crate::dataset::change::{MosChange, OBJECT_DIRECTORY, PropertyInput, TEMPORARY_HOLDS};
+use crate::dataset::{Catalog, Dataset, DatasetName, Table, check_new_name};
+use crate::pool::group::LivePool;
 use crate::{Error, ErrorKind, Result};
 
 /// Groups that a snapshot is tried in, while others take one of the same dataset in each.
 const SNAPSHOT_TRIES: u32 = 64;
+
+impl LivePool {
+    /// Ends the holds that were to end with an earlier life of the pool; what waited for that goes. To be called
+    /// once when it has been opened.
+    ///
+    /// # Errors
+    /// What the disks say.
+    pub fn release_temporary_holds(&self) -> Result<()> {
+        let catalog = self.pool().catalog();
+        let directory = Table::open(catalog.mos(), OBJECT_DIRECTORY)?;
+        let table = directory.map(|directory| directory.number(TEMPORARY_HOLDS)).transpose()?;
+        if table.flatten().is_none_or(|id| id == 0) {
+            return Ok(());
+        }
+        self.change(|live, change| {
+            change.release_temporary_holds()?;
+            live.wake_freeing();
+            Ok(())
+        })
+    }
+}
 
 impl DatasetOrders<'_> {
     /// Takes snapshots, all or none. Where another was taken of one of the datasets in the same group, or that
@@ -23,14 +45,40 @@ impl DatasetOrders<'_> {
     /// # Errors
     /// `Exists`, `NotFound`, no space.
     pub fn snapshot(&self, names: &[String], properties: Vec<PropertyInput>) -> Result<()> {
+        self.take(names, &properties, |_| Ok(()))
+    }
+
+    /// Takes a snapshot that is there until its hold `tag` is released, or until the pool is opened the next time.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn snapshot_for_now(&self, name: &str, tag: &str) -> Result<()> {
+        let names = [name.to_owned()];
+        let (name, tag) = (name.to_owned(), tag.to_owned());
+        self.take(&names, &[], move |change| {
+            let snapshot = change.catalog()?.dataset_named(&name)?.id;
+            change.hold(snapshot, &tag, true)?;
+            change.destroy_snapshot(snapshot, true)
+        })
+    }
+
+    /// Takes snapshots, and does `then` in the same group.
+    fn take(
+        &self,
+        names: &[String],
+        properties: &[PropertyInput],
+        then: impl Fn(&MosChange<'_>) -> Result<()> + Clone + Send + 'static,
+    ) -> Result<()> {
         let mut tries = 0;
         loop {
             tries += 1;
-            let (names, properties) = (names.to_vec(), properties.clone());
+            let (names, properties, then) = (names.to_vec(), properties.to_vec(), then.clone());
             let early = Arc::new(AtomicBool::new(false));
             let is_early = early.clone();
-            let done =
-                self.change(move |_, change| take_all(change, &names, &properties, &is_early));
+            let done = self.change(move |_, change| {
+                take_all(change, &names, &properties, &is_early)?;
+                then(change)
+            });
             if done.is_ok() || !early.load(Relaxed) || tries == SNAPSHOT_TRIES {
                 return done;
             }

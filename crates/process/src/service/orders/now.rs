@@ -1,10 +1,14 @@
 //! A snapshot of what a dataset holds now, for an order that reads it.
 //!
-//! Invariant: it goes again when the order has ended, and no other order waits for that.
+//! Invariant: it goes again when the order has ended, and no other order waits for that. If the process dies before,
+//! it goes when the pool is opened the next time.
 
 use cenote_control::protocol::Failure;
 
 use super::Doing;
+
+/// What it is held with.
+const TAG: &str = ".cenote-now";
 
 /// The snapshot, as long as it is needed.
 pub(super) struct Now<'a> {
@@ -17,9 +21,8 @@ impl<'a> Now<'a> {
     pub(super) fn taken(doing: &'a Doing<'a>, of: &str, made_for: &str) -> Result<Self, Failure> {
         let name = format!("{of}@{made_for}-{:016x}", crate::service::load_guid());
         let _turn = doing.service.turns.beside();
-        let names = [name.clone()];
         let taken = doing.service.changes.orders(doing.by());
-        let taken = taken.and_then(|orders| orders.snapshot(&names, Vec::new()));
+        let taken = taken.and_then(|orders| orders.snapshot_for_now(&name, TAG));
         taken.map_err(|error| doing.refused(&error))?;
         Ok(Self { doing, name })
     }
@@ -31,7 +34,7 @@ impl Drop for Now<'_> {
         let _turn = service.turns.beside();
         let names = [self.name.clone()];
         let orders = service.changes.orders(self.doing.by());
-        if let Err(error) = orders.and_then(|orders| orders.destroy(&names, true)) {
+        if let Err(error) = orders.and_then(|orders| orders.release(&names, TAG)) {
             tracing::warn!(%error, snapshot = self.name, "not destroyed though its order has ended");
         }
         service.publish_quietly(self.doing.pool);

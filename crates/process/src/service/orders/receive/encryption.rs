@@ -1,6 +1,6 @@
 //! What a receive is asked about encryption, and whether what comes can have it.
 //!
-//! Invariant: what is refused here is refused before anything is made.
+//! Invariant: what is refused here is refused before what is to be filled is made.
 
 use cenote_control::protocol::{Failure, FailureKind};
 

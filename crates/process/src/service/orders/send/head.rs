@@ -6,8 +6,8 @@
 use cenote_control::protocol::{Failure, FailureKind};
 use cenote_engine::dataset::{Catalog, Dataset, resume_token};
 
-use super::super::Doing;
 use super::super::now::Now;
+use super::super::{Doing, SUSPENDED};
 use super::plan::Plan;
 
 /// What streams have behind the name of a dataset that is sent itself.
@@ -22,6 +22,12 @@ pub(super) struct Head<'a> {
 impl<'a> Head<'a> {
     /// The dataset `name`.
     pub(super) fn of(doing: &'a Doing<'a>, name: &str) -> Result<Self, Failure> {
+        if doing.service.changes.suspended().is_some() {
+            return Err(doing.refuse(FailureKind::Other, SUSPENDED));
+        }
+        if let Some(reason) = doing.service.changes.refusal() {
+            return Err(doing.refuse(FailureKind::ReadOnly, &reason));
+        }
         if doing.service.mounts.of(name).is_some() {
             let why = "target is busy; if a filesystem, it must not be mounted";
             return Err(doing.refuse(FailureKind::Busy, why));
