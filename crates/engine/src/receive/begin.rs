@@ -277,9 +277,10 @@ fn replacement(
             "a full stream that takes the place of an encrypted dataset is not supported yet";
         return Err(Error::unsupported(reason));
     }
-    // Nothing lies below a volume.
-    if facts.kind == ObjsetKind::Zvol && catalog.walk(&head.directory)?.len() > 1 {
-        let reason = "a volume does not take the place of a filesystem that has children";
+    // Nothing lies below a volume, and no pool's root is one.
+    let is_root = head.directory.phys.parent.0 == 0;
+    if facts.kind == ObjsetKind::Zvol && (is_root || catalog.walk(&head.directory)?.len() > 1) {
+        let reason = "a volume does not take the place of a pool's root or of what has children";
         return Err(Error::new(ErrorKind::Exists, reason));
     }
     let encryption = Encryption::Off;

@@ -136,21 +136,14 @@ impl<R: Read> StreamReader<R> {
 
     /// The next header; `None` at the end between streams.
     fn header(&mut self) -> Result<Option<[u8; HEADER]>, ReadError> {
-        let mut header = self.ahead;
-        let mut rest = header.get_mut(std::mem::take(&mut self.ahead_len)..).unwrap_or_default();
-        while !rest.is_empty() {
-            match self.source.read(rest) {
-                Ok(0) if rest.len() == HEADER && !self.inside => return Ok(None),
-                Ok(0) => return Err(ReadError::Truncated),
-                Ok(count) => {
-                    self.bytes = self.bytes.saturating_add(count as u64);
-                    rest = rest.get_mut(count..).unwrap_or_default();
-                }
-                Err(error) if error.kind() == IoKind::Interrupted => {}
-                Err(error) => return Err(ReadError::Io(error)),
+        let (mut header, before) = (self.ahead, self.bytes);
+        let come = std::mem::take(&mut self.ahead_len);
+        match self.fill(header.get_mut(come..).unwrap_or_default(), false) {
+            Err(ReadError::Truncated) if come == 0 && self.bytes == before && !self.inside => {
+                Ok(None)
             }
+            read => read.map(|()| Some(header)),
         }
-        Ok(Some(header))
     }
 
     fn payload(&mut self, len: u64, is_followed: bool) -> Result<Vec<u8>, ReadError> {

@@ -39,6 +39,12 @@ pub trait Datasets {
         self.find(name).map(|found| found.kind)
     }
 
+    /// Whether it is there and encrypted.
+    fn is_encrypted(&self, name: &str) -> bool {
+        let found = self.find(name);
+        found.is_some_and(|one| one.properties.value("encryption").is_some_and(|how| how != "off"))
+    }
+
     /// Whether a filesystem or volume was received in part only, so far, and that can go on.
     fn is_partial(&self, name: &str) -> bool;
 

@@ -181,6 +181,11 @@ impl Mounts {
         .collect()
     }
 
+    /// Whether a dataset is not mounted, and is to be without being named.
+    pub fn is_due(&self, dataset: &DatasetReport) -> bool {
+        self.wanted(dataset).is_ok()
+    }
+
     /// The mountpoint of a dataset that is mounted without being named.
     fn wanted(&self, dataset: &DatasetReport) -> Result<PathBuf, Skip> {
         let value = |name: &str| dataset.properties.value(name).unwrap_or("");

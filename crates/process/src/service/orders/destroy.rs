@@ -8,7 +8,7 @@ use cenote_control::protocol::Failure;
 use cenote_control::report::DatasetReport;
 use cenote_engine::{Error, ErrorKind};
 
-use super::{Doing, Order, Warnings, no_dataset, places};
+use super::{Doing, Order, Warnings, in_lines, no_dataset, places};
 use crate::service::datasets::{Datasets, Shown};
 use crate::service::delegation::Need;
 
@@ -97,8 +97,5 @@ fn name_the_held(
         |one: DatasetReport| format!("cannot destroy snapshot {}: dataset is busy", one.name);
     let named = destroy.names.iter().filter_map(|name| all.find(name));
     let lines: Vec<String> = named.filter(is_held).map(words).collect();
-    match lines.is_empty() {
-        true => failure,
-        false => Failure { message: lines.join("\n"), ..failure },
-    }
+    in_lines(failure, &lines)
 }

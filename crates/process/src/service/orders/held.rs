@@ -7,7 +7,7 @@ use cenote_control::peer::Peer;
 use cenote_control::protocol::Failure;
 use cenote_engine::{Error, ErrorKind};
 
-use super::{Doing, Order, Warnings};
+use super::{Doing, Order, Warnings, in_lines};
 use crate::service::datasets::Shown;
 use crate::service::delegation::{Need, above};
 
@@ -68,10 +68,7 @@ impl Hold<'_> {
         let reason = error.reason();
         let line = |name: &String| format!("cannot hold snapshot '{name}': {reason}");
         let lines: Vec<String> = self.snapshots.iter().filter(has_tag).map(line).collect();
-        match lines.is_empty() {
-            true => failure,
-            false => Failure { message: lines.join("\n"), ..failure },
-        }
+        in_lines(failure, &lines)
     }
 }
 

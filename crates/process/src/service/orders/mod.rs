@@ -418,6 +418,14 @@ fn words(error: &Error) -> String {
     }
 }
 
+/// A refusal of several with a line for each of them; as it is, where there are none.
+fn in_lines(failure: Failure, lines: &[String]) -> Failure {
+    match lines {
+        [] => failure,
+        lines => Failure { message: lines.join("\n"), ..failure },
+    }
+}
+
 /// What `name` has behind the name of `top`, if it is that or lies below it.
 fn below<'a>(name: &'a str, top: &str) -> Option<&'a str> {
     name.strip_prefix(top).filter(|rest| rest.is_empty() || rest.starts_with('/'))

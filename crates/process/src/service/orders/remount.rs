@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use cenote_control::changes::MountRequest;
 use cenote_control::protocol::{Failure, FailureKind};
-use cenote_control::report::{DatasetKind, Source};
+use cenote_control::report::Source;
 use cenote_engine::pool::Pool;
 
 use super::{Doing, Warnings, is_at_or_below};
@@ -148,15 +148,7 @@ impl Service {
         on_behalf: Option<u32>,
     ) -> Result<(), Failure> {
         let Some(dataset) = all.find(name) else { return Ok(()) };
-        let value = |name: &str| dataset.properties.value(name).unwrap_or("");
-        let due = dataset.kind == DatasetKind::Filesystem
-            && value("canmount") == "on"
-            && value("mountpoint").starts_with('/')
-            && value("keystatus") != "unavailable"
-            // What is not complete is mounted only for who insists.
-            && value("redact_snaps").is_empty()
-            && self.mounts.of(name).is_none();
-        if !due {
+        if !self.mounts.is_due(&dataset) {
             return Ok(());
         }
         self.mount_again(pool, all, name, on_behalf)

@@ -38,12 +38,12 @@ impl Session<'_> {
             (Some(name), _) if !made && self.package.is_none() => {
                 refuse(name, "cannot be set for incremental streams.")
             }
-            _ => Ok(()),
+            _ => self.check_key_location(plan, made, speaking),
         }
     }
 
     /// Refuses a place for the key of what has none of its own: it would be a property that means nothing.
-    pub(super) fn check_key_location(
+    fn check_key_location(
         &self,
         plan: &Plan,
         made: bool,
@@ -55,9 +55,7 @@ impl Session<'_> {
         }
         let all = self.doing.shown()?;
         let dataset = &speaking.to.dataset;
-        let inherited = all.find(if made { above(dataset) } else { dataset });
-        let is_encrypted = inherited
-            .is_some_and(|one| one.properties.value(ENCRYPTION).is_some_and(|how| how != "off"));
+        let is_encrypted = all.is_encrypted(if made { above(dataset) } else { dataset });
         let words = match (made, is_encrypted) {
             (true, true) => "Keyformat required for new encryption root.",
             (false, true) => return Ok(()),

@@ -283,7 +283,6 @@ impl Session<'_> {
         let origin = self.origin(begin, &speaking)?;
         let made = self.check(&plan, facts.kind, &speaking)?;
         self.check_encryption(&plan, made, &speaking)?;
-        self.check_key_location(&plan, made, &speaking)?;
         self.say_begin(&to, &facts);
         if request.dry_run {
             return self.skip();
@@ -462,11 +461,8 @@ impl Session<'_> {
             self.make_parents(dataset, speaking)?;
             return Ok(true);
         };
-        let encryption = shown.find(dataset);
-        let is_encrypted = encryption
-            .is_some_and(|one| one.properties.value(ENCRYPTION).is_some_and(|how| how != "off"));
         if !plan.is_new {
-            return match plan.is_raw && !is_encrypted {
+            return match plan.is_raw && !shown.is_encrypted(dataset) {
                 true => Err(speaking.refuse(FailureKind::Other, words::RAW_ON_PLAIN)),
                 false => Ok(false),
             };
@@ -494,7 +490,7 @@ impl Session<'_> {
         {
             return exists(format!("{why}\ncannot overwrite with a ZVOL"));
         }
-        match is_encrypted || plan.is_raw {
+        match plan.is_raw || shown.is_encrypted(dataset) {
             true => exists(words::KEYS_STAY.to_owned()),
             false => Ok(false),
         }

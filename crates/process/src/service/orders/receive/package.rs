@@ -2,7 +2,7 @@
 //!
 //! Chapter 07, section 11. Invariant: what cannot be read as it should be is left out, never guessed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use cenote_engine::dataset::change::PropertyInput;
 use cenote_engine::pool::change::SentRoot;
@@ -43,6 +43,8 @@ pub(super) struct Package {
     pub(super) from: Option<String>,
     /// The datasets.
     pub(super) datasets: Vec<Sent>,
+    /// Which of them has the snapshot of a guid, and under which name.
+    by_guid: HashMap<u64, (usize, String)>,
 }
 
 /// Properties that are made with a dataset, or are no properties of the one that receives.
@@ -65,20 +67,26 @@ impl Package {
                 Value::List(sent) => Some(Sent::of(sent)),
                 _ => None,
             });
+        let datasets: Vec<Sent> = datasets.collect();
+        let mut by_guid = HashMap::new();
+        for (place, sent) in datasets.iter().enumerate() {
+            for (name, guid) in &sent.snapshots {
+                by_guid.entry(*guid).or_insert_with(|| (place, name.clone()));
+            }
+        }
         Self {
             is_recursive: !list.is_empty() && !list.flag("not_recursive"),
             is_raw: list.flag("raw"),
             from: list.string_lossy("fromsnap"),
-            datasets: datasets.collect(),
+            datasets,
+            by_guid,
         }
     }
 
     /// The dataset that a snapshot is of, and what it is called.
     pub(super) fn of_snapshot(&self, guid: u64) -> Option<(&Sent, &str)> {
-        self.datasets.iter().find_map(|sent| {
-            let (name, _) = sent.snapshots.iter().find(|(_, known)| **known == guid)?;
-            Some((sent, name.as_str()))
-        })
+        let (place, name) = self.by_guid.get(&guid)?;
+        Some((self.datasets.get(*place)?, name.as_str()))
     }
 }
 

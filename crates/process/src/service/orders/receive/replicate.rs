@@ -3,11 +3,10 @@
 //! Chapter 07, section 15. Invariant: nothing is destroyed or renamed without `-F`; what has a snapshot that
 //! is in the package is never destroyed.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use cenote_control::changes::{DestroyRequest, RenameRequest};
 use cenote_control::protocol::Failure;
-use cenote_engine::dataset::Dataset;
 use cenote_engine::pool::change::SentRoot;
 
 use super::super::destroy::Destroy;
@@ -98,19 +97,20 @@ fn promote(doing: &Doing<'_>, package: &Package, top: &str) -> Result<(), Failur
     let mut tried = BTreeSet::new();
     loop {
         let shown = doing.shown()?;
-        let find = |is_it: &dyn Fn(&Dataset) -> bool| {
-            shown.inventory().all().find_map(|one| {
-                let dataset = &one.facts()?.dataset;
-                is_it(dataset).then(|| dataset.phys.clone())
-            })
-        };
+        let all = shown.inventory().all().filter_map(|one| Some(&one.facts()?.dataset));
+        let all = all.filter(|one| one.is_snapshot());
+        let (mut by_id, mut by_guid) = (HashMap::new(), HashMap::new());
+        for snapshot in all {
+            let taken = snapshot.phys.creation_txg;
+            by_id.insert(snapshot.id, (snapshot.phys.guid.0, taken));
+            by_guid.entry(snapshot.phys.guid.0).or_insert(taken);
+        }
         let is_due = |local: &Local| {
-            let sent = local.sent(package)?.origin;
             let own = shown.known(&local.name)?.facts()?.dataset.directory.phys.origin;
-            let here = find(&|one| one.id == own)?;
-            let there = find(&|one| one.phys.guid.0 == sent);
-            let is_later = there.map(|there| there.creation_txg < here.creation_txg);
-            (here.guid.0 != sent && is_later.unwrap_or(sent == 0)).then_some(())
+            let (guid, taken) = by_id.get(&own)?;
+            let sent = local.sent(package)?.origin;
+            let is_later = by_guid.get(&sent).map_or(sent == 0, |there| there < taken);
+            (*guid != sent && is_later).then_some(())
         };
         let all = locals(&shown, top);
         let next = all.iter().find(|local| !tried.contains(&local.name) && is_due(local).is_some());

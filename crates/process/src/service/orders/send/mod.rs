@@ -128,12 +128,8 @@ impl Order for Send<'_> {
 /// What sending a snapshot needs.
 fn need_to_send(all: &Shown, snapshot: &str, raw: bool) -> Need {
     let need = Need::new("send", snapshot);
-    let sealed = || {
-        let found = all.find(snapshot);
-        found.is_some_and(|one| one.properties.value("encryption").is_some_and(|how| how != "off"))
-    };
     match raw {
-        true if sealed() => need.or("send:raw").or("send:encrypted"),
+        true if all.is_encrypted(snapshot) => need.or("send:raw").or("send:encrypted"),
         true => need.or("send:raw"),
         false => need,
     }
