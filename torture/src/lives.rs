@@ -38,17 +38,16 @@ fn keep(manner: u8, random: &mut Random, recorded: &Recorded) -> Keep {
 }
 
 impl Runner {
-    /// The order of the event so many thousandths of this life ago, and one more.
-    fn moment(&self, back: u16) -> u64 {
+    /// The order of the event so many thousandths of this life ago, and one more; a leaf `ails` there.
+    fn moment(&self, back: u16, ails: bool) -> u64 {
         let orders = self.disks.orders();
         let skipped = orders.len() * usize::from(back.min(1000)) / 1000;
         let at = orders.len().saturating_sub(skipped);
         let order = orders.get(at.saturating_sub(1)).map_or(u64::MAX, |order| order + 1);
         // A leaf that rested or came lacked something in the midst of that: no other may ail there.
-        let order = if self.troubles.is_empty() {
-            order
-        } else {
-            order.max(self.whole_since.saturating_add(1))
+        let order = match ails || !self.troubles.is_empty() {
+            true => order.max(self.whole_since.saturating_add(1)),
+            false => order,
         };
         let (opened, hidden) = &self.opened;
         let is_seen = |path: &String| !self.troubles.get(path).is_some_and(|now| now.hides());
@@ -57,7 +56,7 @@ impl Runner {
 
     pub(crate) fn cut_disks(&self, order: u64, manner: u8, seed: u32, stale: u16) -> Disks {
         let mut random = Random::new(seed.into());
-        let behind = if stale == 0 { order } else { self.moment(stale).min(order) };
+        let behind = if stale == 0 { order } else { self.moment(stale, false).min(order) };
         let order_of = |path: &Path| {
             let spare = self.spare.iter().any(|spare| Path::new(spare) == path);
             if spare { behind } else { order }
@@ -98,7 +97,7 @@ impl Runner {
         unmounted: u8,
         stale: u16,
     ) -> Verdict {
-        let order = self.moment(back);
+        let order = self.moment(back, stale > 0);
         let left = self.cut_disks(order, manner, seed, stale);
         self.rotten |= stale > 0 || order <= self.clean_since;
         if back > 0 {
@@ -110,7 +109,7 @@ impl Runner {
     }
 
     pub(crate) fn look(&mut self, back: u16, manner: u8, seed: u32) -> Verdict {
-        let order = self.moment(back);
+        let order = self.moment(back, false);
         let left = self.cut_disks(order, manner, seed, 0);
         self.tally.cuts += 1;
         self.judged(&left, order).map(drop)

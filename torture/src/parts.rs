@@ -82,8 +82,8 @@ impl Runner {
         vdevs.topology().tops().iter().filter(|top| is_log(top)).count()
     }
 
-    /// A mirror that has less than all its devices, and one of them.
-    fn is_short(&self) -> Option<Guid> {
+    /// A mirror that has less than all its devices: one of them, and whether there is one that does not ail.
+    fn is_short(&self) -> Option<(Guid, bool)> {
         let width = width(&self.setup.layout)?;
         let vdevs = self.live.vdevs();
         let tops = vdevs.topology().tops().iter().filter(|top| !is_log(top));
@@ -95,18 +95,22 @@ impl Runner {
             VdevKind::Mirror => top.children().len() < width,
             _ => false,
         });
-        short.next().and_then(|top| top.devices().next()).map(|leaf| leaf.guid)
+        let top = short.next()?;
+        let is_well =
+            |leaf: &VdevConfig| leaf.path.as_ref().is_none_or(|path| !self.spare.contains(path));
+        Some((top.devices().next()?.guid, top.devices().any(is_well)))
     }
 
     /// Devices that were split off are taken in again; whether there were any.
     pub(crate) fn mirrors_again(&mut self, fill: u32) -> Verdict<bool> {
         let (mut came, mut waits) = (false, false);
-        while let Some(beside) = self.is_short() {
+        while let Some((beside, is_safe)) = self.is_short() {
             let used = self.paths();
-            let Some(free) = self.disks.leaves().into_iter().find(|path| !used.contains(path))
-            else {
-                break;
-            };
+            let mut free = self.disks.leaves();
+            free.retain(|path| !used.contains(path));
+            // Devices of a mirror that was removed are there, too: not two that ail may come together.
+            let fit = free.iter().find(|path| self.spare.contains(path) == is_safe);
+            let Some(free) = fit.or(free.first()).cloned() else { break };
             let newcomer = another_half(beside, &free, fill);
             let opener = self.disks.opener();
             let mut why = String::new();

@@ -231,6 +231,63 @@ fn what_one_snapshot_brings_with_it_goes_where_it_is_told() {
     assert!(bench.value("referenced", "tank/b").parse::<u64>().unwrap() > 1 << 20);
 }
 
+/// It is received all the same, the rest of the package too.
+#[test]
+fn what_is_received_and_cannot_be_mounted_is_told() {
+    let Some((bench, devices)) = Bench::mounting(1) else { return };
+    bench.create(&[&devices[0]]);
+    bench.cenote(&["zfs", "create", "-p", "tank/src/below"]);
+    bench.cenote(&["zfs", "snapshot", "-r", "tank/src@1"]);
+    bench.cenote(&["zfs", "create", "-o", "overlay=off", "tank/to"]);
+    std::fs::create_dir(bench.at("mnt/tank/to/src")).unwrap();
+    std::fs::write(bench.at("mnt/tank/to/src/file"), "1").unwrap();
+    let stream = bench.stream(&["-R", "tank/src@1"]);
+    let said = bench.receive(&["-e", "tank/to"], &stream);
+    let lines = String::from_utf8(said.stderr).unwrap();
+    let place = bench.at("mnt/tank/to/src").display().to_string();
+    assert_eq!(lines, format!("cannot mount '{place}': directory is not empty\n"));
+    assert_eq!(said.status.code(), Some(1));
+    assert_eq!(bench.value("mounted", "tank/to/src"), "no");
+    assert!(bench.names().contains("tank/to/src/below@1"));
+    bench.received(&["-u", "tank/to/src/more"], &stream);
+}
+
+#[test]
+fn what_does_not_apply_to_what_comes_is_refused_or_warned_of() {
+    let Some((bench, devices)) = Bench::mounting(1) else { return };
+    bench.create(&[&devices[0]]);
+    bench.cenote(&["zfs", "create", "tank/src"]);
+    bench.cenote(&["zfs", "create", "-s", "-V", "8M", "tank/src/v"]);
+    bench.cenote(&["zfs", "snapshot", "-r", "tank/src@1"]);
+    bench.cenote(&["zfs", "snapshot", "tank/src/v@2"]);
+    let full = bench.stream(&["tank/src/v@1"]);
+    let more = bench.stream(&["-i", "@1", "tank/src/v@2"]);
+    let words = "property 'atime' does not apply to datasets of this type";
+    for dry in [&["-n"][..], &[]] {
+        let refused = format!("cannot receive new filesystem stream: {words}");
+        bench.turned_away(&[dry, &["-o", "atime=off", "tank/w"]].concat(), &full, &refused);
+    }
+    assert!(!bench.names().contains("tank/w"));
+    let said = |arguments: &[&str], stream| {
+        let output = bench.receive(arguments, stream);
+        assert!(output.status.success());
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let excluded = ["-x", "atime", "-x", "sync", "-x", "devices", "tank/w"];
+    let other = words.replace("atime", "devices");
+    let warned = format!("Warning: tank/w: {words}\nWarning: tank/w: {other}\n");
+    assert_eq!(said(&excluded, &full), warned);
+    let refused = format!("cannot receive incremental stream: {words}");
+    bench.turned_away(&["-o", "atime=off", "tank/w"], &more, &refused);
+    assert_eq!(said(&excluded, &more), warned);
+    // Of several it holds for those it applies to.
+    let several = bench.stream(&["-R", "tank/src@1"]);
+    let given = ["-o", "atime=off", "-x", "relatime", "tank/all"];
+    assert_eq!(said(&given, &several), "");
+    assert_eq!(bench.value("atime", "tank/all"), "off");
+    assert_eq!(bench.value("atime", "tank/all/v"), "-");
+}
+
 #[test]
 fn keys_are_only_of_what_is_encrypted() {
     let Some((bench, devices)) = Bench::mounting(1) else { return };

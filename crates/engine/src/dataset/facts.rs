@@ -4,6 +4,8 @@
 //! [`DatasetFacts`] holds what objects of the dataset alone say, so that it is out of date only when
 //! one of those was written.
 
+use std::cell::OnceCell;
+
 use cenote_format::dsl_dataset;
 use cenote_format::{ObjectId, master_node};
 
@@ -90,22 +92,30 @@ pub(super) trait Facts {
 pub(super) struct OnDisk<'a> {
     catalog: &'a Catalog,
     dataset: &'a Dataset,
-    set: ObjectSet,
+    set: OnceCell<ObjectSet>,
 }
 
 impl<'a> OnDisk<'a> {
-    pub fn new(catalog: &'a Catalog, dataset: &'a Dataset) -> Result<Self> {
-        Ok(Self { catalog, dataset, set: catalog.sealed_object_set(dataset)? })
+    pub fn new(catalog: &'a Catalog, dataset: &'a Dataset) -> Self {
+        Self { catalog, dataset, set: OnceCell::new() }
+    }
+
+    fn set(&self) -> Result<&ObjectSet> {
+        if let Some(set) = self.set.get() {
+            return Ok(set);
+        }
+        let set = self.catalog.sealed_object_set(self.dataset)?;
+        Ok(self.set.get_or_init(|| set))
     }
 
     /// What the dataset holds.
     pub fn kind(&self) -> Result<DatasetKind> {
-        objset::kind_of(&self.set, self.dataset)
+        objset::kind_of(self.set()?, self.dataset)
     }
 
     /// Whether it holds neither files nor a volume.
-    pub fn is_foreign(&self) -> bool {
-        super::is_foreign(&self.set)
+    pub fn is_foreign(&self) -> Result<bool> {
+        Ok(super::is_foreign(self.set()?))
     }
 }
 
@@ -171,14 +181,14 @@ impl Facts for OnDisk<'_> {
     }
 
     fn volume_size(&self) -> Result<u64> {
-        match Table::open(&self.set, VOLUME_PROPERTIES)? {
+        match Table::open(self.set()?, VOLUME_PROPERTIES)? {
             Some(table) => Ok(table.number("size")?.unwrap_or(0)),
             None => Ok(0),
         }
     }
 
     fn volume_block(&self) -> Result<u64> {
-        Ok(self.set.dnode(VOLUME_DATA)?.block_size())
+        Ok(self.set()?.dnode(VOLUME_DATA)?.block_size())
     }
 
     fn master(&self, property: &str) -> Result<Option<u64>> {
@@ -186,7 +196,7 @@ impl Facts for OnDisk<'_> {
             "version" => String::from_utf8_lossy(master_node::VERSION),
             other => other.into(),
         };
-        match Table::open(&self.set, master_node::OBJECT) {
+        match Table::open(self.set()?, master_node::OBJECT) {
             Ok(Some(table)) => table.number(&key),
             Ok(None) => Ok(None),
             // A dataset that was never mounted or is being received has no master node yet.
@@ -207,6 +217,52 @@ impl Facts for OnDisk<'_> {
         let above = self.catalog.ancestors(&self.dataset.directory)?;
         let own: &Directory = &self.dataset.directory;
         Ok(std::iter::once(own).chain(&above).map(|at| (&at.phys).into()).collect())
+    }
+}
+
+/// What the objects inside of a head or snapshot say. Where they are damaged, or are what a stream wrote that
+/// no filesystem has written, they say nothing: the dataset is shown, and can be destroyed, all the same.
+struct Inside {
+    kind: DatasetKind,
+    /// Bytes of the volume, and of its blocks.
+    volume: Option<(u64, u64)>,
+    master: Vec<(&'static str, u64)>,
+}
+
+impl Inside {
+    /// `None` if the dataset holds neither files nor a volume.
+    fn read(disk: &OnDisk<'_>) -> Result<Option<Self>> {
+        let mut inside = Self { kind: DatasetKind::Filesystem, volume: None, master: Vec::new() };
+        match inside.look(disk) {
+            Ok(is_ours) => Ok(is_ours.then_some(inside)),
+            Err(error) if error.is_lasting() => {
+                tracing::warn!(dataset = %disk.dataset.name, %error, "not all of it can be shown");
+                Ok(Some(inside))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether the dataset holds files or a volume.
+    fn look(&mut self, disk: &OnDisk<'_>) -> Result<bool> {
+        if disk.is_foreign()? {
+            return Ok(false);
+        }
+        self.kind = disk.kind()?;
+        match self.kind {
+            // Of what was received in part only, so far, nobody looks inside.
+            _ if disk.dataset.phys.is_inconsistent() => {}
+            DatasetKind::Volume => {
+                self.volume = Some((disk.volume_size()?, disk.volume_block()?));
+            }
+            DatasetKind::Filesystem => {
+                for property in MASTER {
+                    self.master.extend(disk.master(property)?.map(|value| (property, value)));
+                }
+                self.master.shrink_to_fit();
+            }
+        }
+        Ok(true)
     }
 }
 
@@ -238,11 +294,9 @@ impl DatasetFacts {
         dataset: Dataset,
         none: &Entries,
     ) -> Result<Option<Self>> {
-        let disk = OnDisk::new(catalog, &dataset)?;
-        if disk.is_foreign() {
-            return Ok(None);
-        }
-        let kind = disk.kind()?;
+        let disk = OnDisk::new(catalog, &dataset);
+        let Some(inside) = Inside::read(&disk)? else { return Ok(None) };
+        let Inside { kind, volume, master } = inside;
         let table = match dataset.is_snapshot() {
             true => dataset.phys.properties,
             false => dataset.directory.phys.properties,
@@ -252,19 +306,6 @@ impl DatasetFacts {
             table => read_entries(catalog, table)?,
         };
         let written = disk.written()?;
-        let (mut volume, mut master) = (None, Vec::new());
-        // Of what was received in part only, so far, nobody looks inside.
-        if !dataset.phys.is_inconsistent() {
-            match kind {
-                DatasetKind::Volume => volume = Some((disk.volume_size()?, disk.volume_block()?)),
-                DatasetKind::Filesystem => {
-                    for property in MASTER {
-                        master.extend(disk.master(property)?.map(|value| (property, value)));
-                    }
-                    master.shrink_to_fit();
-                }
-            }
-        }
         let clones = match dataset.is_snapshot() {
             true => catalog.clone_directories(&dataset)?,
             false => Vec::new(),

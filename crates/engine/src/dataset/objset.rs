@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use cenote_format::ObjectId;
 use cenote_format::objset::ObjsetKind;
+use cenote_format::property::Types;
 
 use super::{Catalog, Dataset};
 use crate::object::ObjectSet;
@@ -19,6 +20,16 @@ pub enum DatasetKind {
     Filesystem,
     /// A volume.
     Volume,
+}
+
+impl DatasetKind {
+    /// Which properties a head that holds this has.
+    pub fn types(self) -> Types {
+        match self {
+            Self::Filesystem => Types::FILESYSTEM,
+            Self::Volume => Types::VOLUME,
+        }
+    }
 }
 
 /// The loaded keys of a pool; declared here, implemented by the keys room.

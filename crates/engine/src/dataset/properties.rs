@@ -166,20 +166,14 @@ impl Subject<'_> {
         (*source == Source::Local).then_some(entries)
     }
 
-    fn types(&self) -> Types {
-        match self.kind {
-            DatasetKind::Filesystem => Types::FILESYSTEM,
-            DatasetKind::Volume => Types::VOLUME,
-        }
-    }
-
     /// The property applies to the dataset; for snapshots also to the dataset it was taken of.
     pub fn applies(&self, property: &Property) -> bool {
         if !self.dataset.is_snapshot() {
-            return property.types.intersects(self.types());
+            return property.types.intersects(self.kind.types());
         }
         property.types == Types::SNAPSHOT
-            || property.types.intersects(Types::SNAPSHOT) && property.types.intersects(self.types())
+            || property.types.intersects(Types::SNAPSHOT)
+                && property.types.intersects(self.kind.types())
     }
 }
 
@@ -247,7 +241,7 @@ impl<'a> PropertyReader<'a> {
     }
 
     fn subject<'d>(&'d self, dataset: &'d Dataset) -> Result<Subject<'d>> {
-        let facts = OnDisk::new(self.catalog, dataset)?;
+        let facts = OnDisk::new(self.catalog, dataset);
         let kind = facts.kind()?;
         let mut levels = Vec::new();
         let directory: &Directory = &dataset.directory;

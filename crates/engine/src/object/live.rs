@@ -226,6 +226,8 @@ impl LiveObject {
                 if let Some(last) = state.dirt.last_mut() {
                     last.frozen.get_or_insert_with(|| state.current.clone());
                 }
+                // Few objects have more, and many may have this one.
+                state.dirt.reserve_exact(1);
                 state.dirt.push(Dirt::new(tx.txg()));
                 live.note_dirty(tx.txg(), self.clone());
                 live.promise_dnode(tx.txg(), self.id.0);

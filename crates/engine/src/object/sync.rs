@@ -228,28 +228,28 @@ impl SyncContext<'_> {
     }
 }
 
-impl ObjectSet {
-    /// What the group changed in every object.
-    pub(super) fn gather(&self, txg: Txg) -> Result<Vec<DirtyObject>> {
-        let gathered = self.live()?.take_dirty(txg).into_iter().filter_map(|live| {
-            let gathered = live.closed(txg, |state, dirt, new| {
-                let changes = TreeChanges {
-                    reset: dirt.reset,
-                    freed: dirt.freed.iter().collect(),
-                    blocks: dirt.blocks.clone(),
-                    cloned: dirt.cloned.clone(),
-                    early: dirt.early.clone(),
-                    keep: dirt.is_scattered(),
-                    spill: dirt.spill.clone(),
-                    ..TreeChanges::default()
-                };
-                (state.committed.clone(), new, changes)
-            });
-            gathered.map(|(old, new, changes)| DirtyObject { live, old, new, changes })
+/// What the group changed in each of these objects.
+pub(super) fn gather(objects: impl Iterator<Item = Arc<LiveObject>>, txg: Txg) -> Vec<DirtyObject> {
+    let gathered = objects.filter_map(|live| {
+        let gathered = live.closed(txg, |state, dirt, new| {
+            let changes = TreeChanges {
+                reset: dirt.reset,
+                freed: dirt.freed.iter().collect(),
+                blocks: dirt.blocks.clone(),
+                cloned: dirt.cloned.clone(),
+                early: dirt.early.clone(),
+                keep: dirt.is_scattered(),
+                spill: dirt.spill.clone(),
+                ..TreeChanges::default()
+            };
+            (state.committed.clone(), new, changes)
         });
-        Ok(gathered.collect())
-    }
+        gathered.map(|(old, new, changes)| DirtyObject { live, old, new, changes })
+    });
+    gathered.collect()
+}
 
+impl ObjectSet {
     /// Bytes of memory that writing what group `txg` writes and frees in this set takes beside its data, about.
     pub fn memory_to_sync(&self, txg: Txg) -> u64 {
         let (mut blocks, mut indirects) = (0_u64, 0_u64);

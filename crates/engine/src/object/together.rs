@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use super::ahead::read_dnode_blocks;
 use super::plan::TreePlan;
-use super::sync::{SyncContext, Synced, SyncedObject};
+use super::sync::{DirtyObject, SyncContext, Synced, SyncedObject, gather};
 use super::{ObjectSet, ahead};
 use crate::pipe::{BlockToWrite, Replaced, Written};
 use crate::{Error, Result};
@@ -30,11 +30,38 @@ fn lost() -> Error {
     Error::bug("a set that is not written")
 }
 
+/// Objects whose trees are planned and written together: until then each takes some kilobytes.
+const AT_ONCE: usize = 4096;
+
 /// Writes the blocks of every object that the group changed in `sets`, and gives the objects of each:
 /// their dnodes are written by [`sync_roots`], until when they may be adjusted.
 pub fn sync_objects(sets: &[SetToSync<'_>]) -> Result<Vec<Vec<SyncedObject>>> {
-    let dirty = sets.iter().map(|one| one.set.gather(one.context.txg));
-    let mut dirty = dirty.collect::<Result<Vec<_>>>()?;
+    let changed = sets.iter().map(|one| {
+        let live = one.set.live()?;
+        Ok(live.take_dirty(one.context.txg).into_iter())
+    });
+    let mut changed = changed.collect::<Result<Vec<_>>>()?;
+    let mut by_set = Vec::new();
+    by_set.resize_with(sets.len(), Vec::new);
+    while changed.iter().any(|rest| rest.len() > 0) {
+        let mut room = AT_ONCE;
+        let mut some = Vec::with_capacity(sets.len());
+        for (one, rest) in sets.iter().zip(&mut changed) {
+            let before = rest.len();
+            some.push(gather(rest.by_ref().take(room), one.context.txg));
+            room -= before - rest.len();
+        }
+        sync_some(sets, some, &mut by_set)?;
+    }
+    Ok(by_set)
+}
+
+/// Writes the blocks of some objects of each set, and adds those to what was written.
+fn sync_some(
+    sets: &[SetToSync<'_>],
+    mut dirty: Vec<Vec<DirtyObject>>,
+    by_set: &mut [Vec<SyncedObject>],
+) -> Result<()> {
     let damaged = ahead::damaged_dnode_blocks(sets, &dirty)?;
     ahead::read_trees(sets, &mut dirty);
     let mut trees = Vec::new();
@@ -60,12 +87,10 @@ pub fn sync_objects(sets: &[SetToSync<'_>]) -> Result<Vec<Vec<SyncedObject>>> {
         object.new = plan.finish();
         (index, object)
     });
-    let mut by_set: Vec<Vec<SyncedObject>> = Vec::new();
-    by_set.resize_with(sets.len(), Vec::new);
     for (index, object) in written.chain(set_aside) {
         by_set.get_mut(index).ok_or_else(lost)?.push(object);
     }
-    Ok(by_set)
+    Ok(())
 }
 
 /// Writes the dnodes of `objects`, the accounting objects that were changed meanwhile, and the roots.

@@ -21,6 +21,9 @@ use crate::{Error, ErrorKind, Result};
 /// log2 of the size of new indirect blocks in bytes.
 pub const INDIRECT_SHIFT: u8 = 17;
 
+/// Bytes of memory that a new object takes beside its blocks until its group is written, about.
+const MADE: u64 = 3 << 10;
+
 /// What a new object is.
 #[derive(Clone, Debug)]
 pub struct NewObject {
@@ -140,7 +143,8 @@ impl ObjectSet {
             state.current = Some(dnode.clone());
             Ok(())
         })?;
-        tx.add_dirty(SLOT as u64);
+        tx.add_dirty(MADE);
+        tx.add_whole(MADE);
         Ok(Object { set: self.clone(), id, dnode, live: Some(object) })
     }
 

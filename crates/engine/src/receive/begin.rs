@@ -11,7 +11,7 @@ use cenote_format::objset::ObjsetKind;
 use super::end::destroy;
 use super::{Landing, RawFacts, ReceiveOrder, StreamFacts, TEMPORARY, Target};
 use crate::dataset::change::{MosChange, NewDataset, PropertyInput};
-use crate::dataset::{Catalog, Dataset, are_same_snapshots};
+use crate::dataset::{Catalog, Dataset, DatasetKind, are_same_snapshots};
 use crate::keys::ReceivedSeals;
 use crate::pool::change::Encryption;
 use crate::pool::group::{LiveDataset, LivePool};
@@ -164,6 +164,7 @@ fn begin_new(
     let made = match &order.origin {
         Some(origin) => {
             let origin = catalog.dataset_named(origin)?;
+            check_kind(catalog, facts, &origin)?;
             check_raw(change, catalog, facts, &origin)?;
             check_large_blocks(catalog, facts, &origin)?;
             check_redacted(catalog, facts, &origin)?;
@@ -183,7 +184,7 @@ fn begin_new(
         }
     };
     activate_told(change, facts, made.dataset)?;
-    let refused = order.store_received(change, made.dataset, facts.kind)?;
+    let refused = order.store_received(change, made.dataset, facts.dataset_kind())?;
     let resume = order.resumable.then(|| facts.resume_facts());
     change.set_redacted(made.dataset, facts.redacted.as_deref())?;
     change.begin_receive(made.dataset, resume.as_ref())?;
@@ -212,6 +213,7 @@ fn begin_over(
         ..NewDataset::default()
     };
     let (made, from) = if facts.from.0 != 0 {
+        check_kind(&change.catalog()?, facts, head)?;
         let from = change.snapshot_with_guid(head.id, facts.from)?.ok_or_else(no_source)?;
         let catalog = change.catalog()?;
         let source = catalog.dataset_by_id(from)?;
@@ -286,6 +288,19 @@ fn replacement(
     let encryption = Encryption::Off;
     let made = live.make_encrypted_dataset(change, new, &encryption, facts.kind, |_, _| Ok(()))?;
     Ok(made.dataset)
+}
+
+/// Refuses a stream of a volume that starts from a filesystem, and one of a filesystem that starts from a volume.
+fn check_kind(catalog: &Catalog, facts: &StreamFacts, from: &Dataset) -> Result<()> {
+    match (catalog.kind(from)?, facts.dataset_kind()) {
+        (DatasetKind::Volume, DatasetKind::Filesystem) => {
+            Err(Error::invalid("a filesystem does not start from a volume"))
+        }
+        (DatasetKind::Filesystem, DatasetKind::Volume) => {
+            Err(Error::invalid("a volume does not start from a filesystem"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Refuses a raw stream that starts from what is not sealed with its keys, and one that is not raw where the

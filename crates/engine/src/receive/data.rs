@@ -44,8 +44,12 @@ impl Landing {
             return Err(self.at(Error::invalid("a range beyond 2^64 bytes is freed"), object));
         }
         let found = self.current(object)?;
-        let base = found.base_to_free(offset, len).map_err(|error| self.at(error, object))?;
         let size = found.block_size();
+        // Every object comes with what lies behind its end.
+        if offset >= found.block_count().saturating_mul(size) {
+            return Ok(());
+        }
+        let base = found.base_to_free(offset, len).map_err(|error| self.at(error, object))?;
         let freed =
             self.changing((2, size), Purpose::Spare, |tx| found.free_over(tx, offset, len, base));
         freed.map_err(|error| self.at(error, object))

@@ -114,7 +114,7 @@ fn end(
             }
             change.swap_clone(filled, head)?;
             let snapshot = change.end_receive(head, &end)?;
-            refused.extend(order.store_received(change, head, facts.kind)?);
+            refused.extend(order.store_received(change, head, facts.dataset_kind())?);
             change.destroy_head(filled)?;
             live.wake_freeing();
             snapshot

@@ -91,6 +91,14 @@ pub struct RawFacts {
 }
 
 impl StreamFacts {
+    /// What it becomes.
+    pub fn dataset_kind(&self) -> DatasetKind {
+        match self.kind {
+            ObjsetKind::Zvol => DatasetKind::Volume,
+            _ => DatasetKind::Filesystem,
+        }
+    }
+
     fn resume_facts(&self) -> ResumeFacts {
         ResumeFacts {
             from: self.from,
@@ -151,12 +159,8 @@ impl ReceiveOrder {
         &self,
         change: &MosChange<'_>,
         dataset: ObjectId,
-        kind: ObjsetKind,
+        kind: DatasetKind,
     ) -> Result<Vec<String>> {
-        let kind = match kind {
-            ObjsetKind::Zvol => DatasetKind::Volume,
-            _ => DatasetKind::Filesystem,
-        };
         let can_inherit = |name: &str| {
             let native = property::dataset(name);
             native.is_none_or(|native| native.is_inheritable() && !native.is_read_only())

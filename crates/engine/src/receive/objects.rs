@@ -55,6 +55,11 @@ impl Landing {
         self.check(facts).map_err(|error| self.at(error, facts.id))?;
         self.current = None;
         let done = match self.find(facts.id)? {
+            // A block of dnodes in which one changed comes whole: most of it is there already.
+            Some(object) if self.is_so(facts, object.dnode()) => {
+                self.current = Some(object);
+                Ok(())
+            }
             Some(object) => self.change_object(facts, &object),
             None => self.make(facts),
         };
@@ -193,7 +198,7 @@ impl Landing {
         let old = object.dnode();
         let keeps_blocks = self.keeps_blocks(facts, old)?;
         let new = Self::new_object(facts);
-        let fits = usize::from(old.extra_slots) + 1 == usize::from(facts.slots)
+        let fits = has_slots(facts, old)
             && facts.bonus.len() <= bonus_room(old, facts.has_spill && old.spill.is_some());
         if !fits {
             self.free_object(object.id())?;
@@ -207,7 +212,7 @@ impl Landing {
                 object.free_range(tx, 0, u64::MAX)?;
                 object.set_block_size(tx, facts.block_size)?;
             }
-            if old.spill.is_some() && !(facts.has_spill && self.facts.tells_spills) {
+            if self.loses_spill(facts, old) {
                 object.set_spill(tx, None)?;
             }
             object.set_type(tx, new.object_type)?;
@@ -216,6 +221,20 @@ impl Landing {
             self.note(tx, facts.id, 0);
             Ok(())
         })
+    }
+
+    /// Whether an object is what this says, but for its blocks.
+    fn is_so(&self, facts: &ObjectFacts<'_>, old: &Dnode) -> bool {
+        !self.loses_spill(facts, old)
+            && has_slots(facts, old)
+            && (old.object_type, old.block_size()) == (facts.object_type, facts.block_size)
+            && (old.compression, old.checksum) == (facts.compression, facts.checksum)
+            && (old.bonus_type, old.bonus()) == (facts.bonus_type, facts.bonus)
+    }
+
+    /// Whether the spill block that an object has goes.
+    fn loses_spill(&self, facts: &ObjectFacts<'_>, old: &Dnode) -> bool {
+        old.spill.is_some() && !(facts.has_spill && self.facts.tells_spills)
     }
 
     /// Whether the blocks of an object stay as they are; the stream may have larger ones, of the same file.
@@ -237,6 +256,11 @@ impl Landing {
         }
         Ok(is_same)
     }
+}
+
+/// Whether an object's dnode has as many slots as it is to have.
+fn has_slots(facts: &ObjectFacts<'_>, old: &Dnode) -> bool {
+    usize::from(old.extra_slots) + 1 == usize::from(facts.slots)
 }
 
 /// Bytes that a bonus may have beside the pointers there are, and a spill block if it keeps one.

@@ -21,7 +21,7 @@ const SLOW_FROM: u64 = 60;
 const WRITTEN_FROM: u64 = 4;
 /// Bytes of whole blocks in the open group from which on the writer does not wait either: they are
 /// as they will stay, and what is written early does not have to be waited for at a sync.
-const WHOLE_FROM: u64 = 96 << 20;
+const WHOLE_FROM: u64 = 48 << 20;
 /// Longest pause of one change while the pool catches up; a full gate waits instead.
 const LONGEST_PAUSE: Duration = Duration::from_millis(5);
 /// Longest wait for room.
@@ -39,7 +39,7 @@ pub struct Gate {
     dirty: [AtomicU64; 4],
     /// Bytes of memory that records of intent logs take, by group as `dirty`.
     noted: [AtomicU64; 4],
-    /// Bytes of whole blocks written in the open group.
+    /// Bytes of whole blocks written, and of objects made, in the open group.
     whole: AtomicU64,
     limit: AtomicU64,
     /// The state's `suspended` is something.
@@ -123,7 +123,7 @@ impl Tx {
         }
     }
 
-    /// Says that so many bytes (already counted as dirty) are whole blocks.
+    /// Says that so many bytes (already counted as dirty) are whole blocks, or objects just made.
     pub fn add_whole(&self, bytes: u64) {
         if let Some(gate) = &self.gate {
             gate.add_whole(bytes);

@@ -18,6 +18,8 @@ use super::{order, receive, recorded};
 const FEW: u64 = 300;
 /// Streams after which the pool is looked through.
 const LOOK: u64 = 50;
+/// Of so many streams that land, what one has made is looked at as everybody does.
+const SHOWN: u64 = 8;
 
 /// Held by the test that writes streams and asks for mistakes of ours: those are told of the whole process.
 static MISTAKES: Mutex<()> = Mutex::new(());
@@ -91,6 +93,9 @@ fn hostile_streams_change_nothing() {
             Err(_) => refused += 1,
         }
         assert!(is_full || done.is_ok() || !world.is_changed("p/base"), "seed {seed}");
+        if done.is_ok() && seed.is_multiple_of(SHOWN) {
+            world.survey();
+        }
         world.clear(&target.dataset, is_full);
         if !is_full && done.is_err() {
             assert_eq!(world.content("p/base@one"), before, "seed {seed}");
@@ -99,7 +104,8 @@ fn hostile_streams_change_nothing() {
             world.census();
         }
     }
-    eprintln!("{landed} landed, {refused} were refused");
+    let groups = world.live.gate().figures().synced.0;
+    eprintln!("{landed} landed, {refused} were refused, in {groups} groups");
     assert_eq!(world.content("p/base@one"), before);
     world.census();
 }

@@ -12,7 +12,7 @@ use cenote_format::{ObjectId, ObjectType};
 
 use super::mutated::{items, written};
 use super::world::{World, nothing};
-use super::{order, receive};
+use super::{order, receive, recorded};
 
 /// Objects made together.
 const MANY: usize = 1000;
@@ -75,6 +75,96 @@ fn a_long_run_of_freed_objects_is_freed() {
         let count = |name: &str| world.content(name).len();
         assert_eq!(count(&ours), count(&theirs), "{snapshot}");
         assert!(world.content(&ours) == world.content(&theirs), "{snapshot}");
+    }
+    world.finish();
+}
+
+/// Whoever sends it keeps nobody from looking at the pool, and from destroying it.
+#[test]
+fn what_is_no_filesystem_inside_is_shown() {
+    let world = World::new();
+    let mut foreign = items(&recorded("full-one.zst"));
+    let mut spoiled = 0;
+    for item in &mut foreign {
+        if matches!(&item.record, Record::Write(write) if write.object == 1) {
+            item.payload.fill(0);
+            spoiled += 1;
+        }
+    }
+    assert_eq!(spoiled, 1);
+    receive(&world, &written(&foreign), &order("p/foreign")).unwrap();
+    world.survey();
+    plain_dataset(&world, "other");
+    let both = ["p/foreign@s".to_owned(), "p/foreign".to_owned()];
+    world.live.orders().destroy(&both, false).unwrap();
+    world.survey();
+    world.finish();
+}
+
+/// A volume's blocks would be taken for a filesystem's objects.
+#[test]
+fn volumes_and_filesystems_do_not_start_from_each_other() {
+    let world = World::new();
+    plain_dataset(&world, "files");
+    world.snapshot("p/files@s");
+    let files = world.sent(None, "p/files@s", &Options::default());
+    let volume = recorded("vol.zst");
+    receive(&world, &volume, &order("p/volume")).unwrap();
+    let from =
+        |origin: &str, name: &str| ReceiveOrder { origin: Some(origin.to_owned()), ..order(name) };
+    for (stream, order) in
+        [(&volume, from("p/files@s", "p/first")), (&files, from("p/volume@s", "p/second"))]
+    {
+        let error = receive(&world, stream, &order).unwrap_err();
+        assert!(error.to_string().contains("does not start from a"), "{error}");
+    }
+    world.survey();
+    world.finish();
+}
+
+/// Trees are planned some thousands at a time, of all sets together.
+#[test]
+fn a_group_of_many_objects_of_two_sets_is_whole() {
+    let world = World::new();
+    plain_dataset(&world, "first");
+    plain_dataset(&world, "second");
+    world.live.sync().unwrap();
+    let heads = ["p/first", "p/second"].map(|name| world.head(name));
+    let tx = world.live.begin().unwrap();
+    let mut made = Vec::new();
+    for number in 0..2400_usize {
+        for head in &heads {
+            let new = NewObject::new(ObjectType::PLAIN_FILE, 512);
+            let object = head.set().create_object(&tx, &new).unwrap();
+            object.write(&tx, 0, &number.to_le_bytes().repeat(64)).unwrap();
+            made.push(object);
+        }
+    }
+    drop(tx);
+    let pair = ["p/first@a".to_owned(), "p/second@a".to_owned()];
+    world.live.sync().unwrap();
+    world.live.orders().snapshot(&pair, Vec::new()).unwrap();
+    let tx = world.live.begin().unwrap();
+    for (number, object) in made.iter().enumerate() {
+        match number % 3 {
+            0 => object.write(&tx, 0, &number.to_be_bytes().repeat(64)).unwrap(),
+            1 => object.set().free_object(&tx, object.id()).unwrap(),
+            _ => object.write(&tx, 512, &[1; 512]).unwrap(),
+        }
+    }
+    drop((tx, made, heads));
+    for name in ["first", "second"] {
+        world.snapshot(&format!("p/{name}@b"));
+        for (from, to) in [(None, "a"), (Some(format!("p/{name}@a")), "b")] {
+            let sent = format!("p/{name}@{to}");
+            let stream = world.sent(from.as_deref(), &sent, &Options::default());
+            let copy = format!("p/copy-of-{name}");
+            let order = ReceiveOrder { snapshot: to.into(), ..order(&copy) };
+            receive(&world, &stream, &order).unwrap();
+            let content = world.content(&sent);
+            assert_eq!(content.len(), if to == "a" { 2401 } else { 1601 });
+            assert!(content == world.content(&format!("{copy}@{to}")), "{sent}");
+        }
     }
     world.finish();
 }

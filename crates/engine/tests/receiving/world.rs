@@ -10,6 +10,7 @@ use std::sync::Arc;
 use cenote_device::{Device, FileDevice, Mode, SimDevice};
 use cenote_engine::Result;
 use cenote_engine::check::{CheckOptions, Verify, check};
+use cenote_engine::dataset::InventoryReader;
 use cenote_engine::object::{NewObject, ObjectSet};
 use cenote_engine::pool::OpenOptions;
 use cenote_engine::pool::change::{NewPoolPlan, create};
@@ -62,7 +63,7 @@ pub struct World {
     directory: Option<tempfile::TempDir>,
 }
 
-fn made(path: &Path, open: Arc<dyn LeafOpener>) -> Arc<LivePool> {
+fn made(path: &Path, open: Arc<dyn LeafOpener>, write: WriteOptions) -> Arc<LivePool> {
     let leaf = VdevConfig {
         kind: VdevKind::File,
         path: Some(path.display().to_string()),
@@ -85,8 +86,7 @@ fn made(path: &Path, open: Arc<dyn LeafOpener>) -> Arc<LivePool> {
         hostid: 0,
         hostname: "test".into(),
     };
-    let (options, write) = (OpenOptions::default(), WriteOptions::default());
-    create(plan, open, &options, write, nothing).unwrap()
+    create(plan, open, &OpenOptions::default(), write, nothing).unwrap()
 }
 
 impl World {
@@ -94,15 +94,16 @@ impl World {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("d0");
         std::fs::File::create(&path).unwrap().set_len(SIZE).unwrap();
-        let live = made(&path, Arc::new(open_leaf));
+        let live = made(&path, Arc::new(open_leaf), WriteOptions::default());
         Self { live, directory: Some(directory) }
     }
 
-    /// A pool on a disk in memory.
+    /// A pool on a disk in memory: waking threads for it would take longer than what they do.
     pub fn in_memory() -> Self {
         let disk = Arc::new(SimDevice::new("d0", SIZE as usize));
         let open = move |_: &VdevConfig| Ok(disk.clone() as Arc<dyn Device>);
-        Self { live: made(Path::new("/sim/d0"), Arc::new(open)), directory: None }
+        let write = WriteOptions { inline: true, ..WriteOptions::default() };
+        Self { live: made(Path::new("/sim/d0"), Arc::new(open), write), directory: None }
     }
 
     /// Takes away what a receive may have made of a dataset, or put on top of its first snapshot. Nothing is
@@ -158,6 +159,14 @@ impl World {
         let mut writer = StreamWriter::new(Vec::new());
         sending.write(&mut writer, &mut |_| Ok(())).unwrap();
         std::mem::take(writer.sink())
+    }
+
+    /// What everybody who looks is shown can be read, whatever was received.
+    pub fn survey(&self) {
+        let catalog = self.live.pool().catalog();
+        let keys = self.live.pool().keys().as_ref();
+        let shown = InventoryReader::default().next(&catalog, keys, &Default::default(), false);
+        shown.unwrap();
     }
 
     pub fn census(&self) {

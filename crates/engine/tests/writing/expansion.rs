@@ -9,19 +9,20 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cenote_device::{Health, SimDevice};
+use cenote_engine::object::NewObject;
 use cenote_engine::pool::OpenOptions;
 use cenote_engine::pool::change::{Newcomer, create};
 use cenote_engine::pool::discover::Opener;
 use cenote_engine::pool::group::{LivePool, WriteOptions};
 use cenote_engine::vdev::{AllocationClass, LeafUnavailable};
 use cenote_engine::{ErrorKind, Result};
-use cenote_format::Guid;
 use cenote_format::config::{VdevConfig, VdevKind};
+use cenote_format::{Guid, ObjectType};
 
 use super::evacuation::Files;
 use super::log::{head, try_reopen};
 use super::suspended::Disks;
-use super::{SIZE, census, devices, leaf, nothing, open_leaf, plan, top};
+use super::{SIZE, census, devices, leaf, noise, nothing, open_leaf, plan, top};
 
 /// Runs a tool of OpenZFS 2.3, where that is unpacked: the one installed does not know the feature.
 const NEWER_TOOL: &str = "/opt/openzfs-2.3/run";
@@ -160,6 +161,30 @@ fn raidz_grows_by_one_device_after_another_while_files_change() {
         census(live.pool());
         live.export().unwrap();
     }
+}
+
+/// Groups that are under way when an expansion ends are laid out as before: that is what their blocks cost, and what
+/// has to be promised for them (the engine compares both).
+#[test]
+fn what_is_written_when_an_expansion_ends_costs_what_was_promised() {
+    let directory = tempfile::tempdir().unwrap();
+    let live = pool("promised", directory.path(), (1, 3));
+    let dataset = head(&live);
+    attach(&live, directory.path(), "more").unwrap();
+    until("the expansion ends", || live.sync().is_ok() && !is_expanding(&live));
+    for number in 0..5 {
+        let mebibyte = noise(1 << 20, number);
+        let tx = live.begin().unwrap();
+        let file = NewObject::new(ObjectType::OTHER_U64, 128 << 10);
+        let file = dataset.set().create_object(&tx, &file).unwrap();
+        drop(tx);
+        for at in 0..12 {
+            file.write(&live.begin().unwrap(), at << 20, &mebibyte).unwrap();
+        }
+        live.sync().unwrap();
+    }
+    drop(dataset);
+    live.export().unwrap();
 }
 
 #[test]

@@ -134,8 +134,7 @@ fn system_properties(vm: &mut Vm<'_>, host: &Host<'_>, of: &Dataset) -> Result<V
     let kind = host.group.catalog().and_then(|catalog| catalog.kind(of));
     let types = match kind {
         _ if of.is_snapshot() => Types::SNAPSHOT,
-        Ok(cenote_engine::dataset::DatasetKind::Filesystem) => Types::FILESYSTEM,
-        Ok(cenote_engine::dataset::DatasetKind::Volume) => Types::VOLUME,
+        Ok(kind) => kind.types(),
         Err(error) => return Err(trouble(vm, host, "system_properties", &error)),
     };
     let shown = property::DATASET.iter().filter(|one| one.visible && one.types.intersects(types));

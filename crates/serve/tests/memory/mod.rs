@@ -119,11 +119,10 @@ pub struct MemoryTree {
     pub panics: Option<NodeId>,
     /// Writes to this node are refused.
     pub fixed: Option<NodeId>,
-    /// Writes wait while this is set.
+    /// Writes, and reads of the slow node, wait while this is set.
     pub stopped: AtomicBool,
-    /// Calls of `read` going on, and the most there were.
+    /// Calls of `read` of the slow node going on.
     pub reading: AtomicUsize,
-    pub most_reading: AtomicUsize,
     /// Calls of `write` going on.
     pub writing: AtomicUsize,
     /// Calls of `lookup`, `attributes`, `read`, `write` and so on.
@@ -274,6 +273,12 @@ impl MemoryTree {
         self.lock().nodes.len()
     }
 
+    fn wait_while_stopped(&self) {
+        while self.stopped.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     fn count_call(&self, counter: &AtomicUsize) {
         counter.fetch_add(1, Ordering::Relaxed);
     }
@@ -315,9 +320,9 @@ impl Tree for MemoryTree {
         }
         if let Some((_, time)) = self.slow.filter(|slow| slow.0 == node && offset >= self.slow_from)
         {
-            let now = self.reading.fetch_add(1, Ordering::Relaxed) + 1;
-            self.most_reading.fetch_max(now, Ordering::Relaxed);
+            self.reading.fetch_add(1, Ordering::Relaxed);
             std::thread::sleep(time);
+            self.wait_while_stopped();
             self.reading.fetch_sub(1, Ordering::Relaxed);
         }
         let mut state = self.lock();
@@ -451,9 +456,7 @@ impl Tree for MemoryTree {
     ) -> Result<()> {
         self.count_call(&self.writes);
         self.writing.fetch_add(1, Ordering::Relaxed);
-        while self.stopped.load(Ordering::Relaxed) {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        self.wait_while_stopped();
         self.writing.fetch_sub(1, Ordering::Relaxed);
         if self.fixed == Some(node) {
             return fail(libc::EPERM);

@@ -74,11 +74,7 @@ impl MosChange<'_> {
         let Some(native) = property::dataset(name) else {
             return check_user(input).map_err(located);
         };
-        let types = match (phys.is_snapshot(), kind) {
-            (true, _) => Types::SNAPSHOT,
-            (false, DatasetKind::Filesystem) => Types::FILESYSTEM,
-            (false, DatasetKind::Volume) => Types::VOLUME,
-        };
+        let types = if phys.is_snapshot() { Types::SNAPSHOT } else { kind.types() };
         if !native.types.intersects(types) {
             return invalid(format!("'{name}' does not apply to datasets of this type"));
         }

@@ -39,11 +39,12 @@ fn directory_facts(phys: &DslDirectory) -> DirectoryFacts {
 }
 
 /// What one copy of a block costs at most on the devices that take blocks. Who keeps that keeps no device open that
-/// has left.
+/// has left. Of a RAID-Z that was expanded, what it costs at its first width, which is more: groups that are
+/// under way when it ends are laid out as before.
 pub(super) fn stored_size(handle: &VdevHandle) -> StoredSize {
     let (handle, vdevs) = (handle.clone(), handle.current());
     let cost = |vdevs: &VdevTree, vdev: u32, bytes: u64| {
-        let asize = vdevs.asize(vdev, bytes, Txg(u64::MAX)).unwrap_or(bytes);
+        let asize = vdevs.asize(vdev, bytes, Txg(0)).unwrap_or(bytes);
         (asize >> 9).saturating_mul(vdevs.deflate_ratio(vdev))
     };
     let mut kinds: Vec<(u32, [u64; SIZES.len()])> = Vec::new();

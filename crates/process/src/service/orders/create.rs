@@ -77,7 +77,7 @@ impl Doing<'_> {
         let own = (new.mount && is_filesystem).then_some(&new.name);
         for name in missing.iter().chain(own) {
             if let Err(failure) = self.mount_if_due(&fresh, name) {
-                if failure.kind == FailureKind::Permission && self.on_behalf().is_some() {
+                if self.may_not_mount(&failure) {
                     tracing::info!(%failure, "not mounted for a user");
                     warnings.push(ONLY_BY_ROOT.to_owned());
                     continue;

@@ -348,6 +348,11 @@ impl Doing<'_> {
         self.service.mount_if_due(self.pool, all, name, self.on_behalf())
     }
 
+    /// Nothing was mounted because it was for a user who may not mount it there.
+    fn may_not_mount(&self, failure: &Failure) -> bool {
+        failure.kind == FailureKind::Permission && self.on_behalf().is_some()
+    }
+
     /// Refuses what who gave this may not do.
     fn check(&self, needs: &[Need]) -> Result<(), Failure> {
         match self.service.has(&self.shown()?, self.who, needs) {

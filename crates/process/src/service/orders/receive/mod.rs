@@ -6,6 +6,7 @@
 mod encryption;
 mod names;
 mod package;
+mod properties;
 mod replicate;
 mod source;
 mod words;
@@ -19,8 +20,6 @@ use cenote_control::protocol::{Failure, FailureKind, Part};
 use cenote_control::report::DatasetKind;
 use cenote_control::text::number;
 use cenote_engine::dataset::Known;
-use cenote_engine::dataset::change::PropertyInput;
-use cenote_engine::pool::change::Encryption;
 use cenote_engine::pool::group::LivePool;
 use cenote_engine::receive::{self, Landing, ReceiveOrder, StreamFacts, next_record};
 use cenote_engine::stream::StreamReader;
@@ -35,7 +34,6 @@ use super::remount::Exchange;
 use super::{DENIED, Doing, Order, SUSPENDED, Warnings, is_at_or_below};
 use crate::service::datasets::{Datasets, Shown};
 use crate::service::delegation::{Need, above};
-use crate::service::settings::{encryption_of, input};
 use names::{Destination, destination};
 use package::{Package, Sent};
 use source::Source;
@@ -85,9 +83,14 @@ impl Order for Receive<'_> {
             sent: String::new(),
             package: None,
             warnings: Vec::new(),
+            is_mounted: true,
         };
         session.run()?;
-        Ok(session.warnings)
+        match session.is_mounted {
+            true => Ok(session.warnings),
+            // It is there all the same.
+            false => Err(Failure::new(FailureKind::Other, session.warnings.join("\n"))),
+        }
     }
 }
 
@@ -148,6 +151,8 @@ struct Session<'a> {
     sent: String,
     package: Option<Package>,
     warnings: Warnings,
+    /// All is that is due to be, and may be by who gave the order.
+    is_mounted: bool,
 }
 
 impl Session<'_> {
@@ -260,7 +265,7 @@ impl Session<'_> {
     fn one(&mut self, begin: &Begin, list: &[u8]) -> Result<(), Failure> {
         let request = self.request;
         let name = String::from_utf8_lossy(&begin.to_name).into_owned();
-        let several = self.package.as_ref().is_some_and(|package| package.is_recursive);
+        let several = self.is_recursive();
         if request.names != ReceivedNames::Exact && !self.doing.shown()?.has(&request.target) {
             let reason = format!("specified fs ({}) does not exist", request.target);
             return Err(self.doing.refuse(FailureKind::NotFound, &reason));
@@ -282,6 +287,7 @@ impl Session<'_> {
         }
         let origin = self.origin(begin, &speaking)?;
         let made = self.check(&plan, facts.kind, &speaking)?;
+        self.check_given(&facts, &speaking)?;
         self.check_encryption(&plan, made, &speaking)?;
         self.say_begin(&to, &facts);
         if request.dry_run {
@@ -525,115 +531,6 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// What the engine is asked for.
-    fn order(
-        &self,
-        to: &Destination,
-        facts: &StreamFacts,
-        origin: Option<String>,
-        made: bool,
-    ) -> cenote_engine::Result<ReceiveOrder> {
-        let request = self.request;
-        let package = self.package.as_ref();
-        let found = package.and_then(|package| package.of_snapshot(facts.to.0));
-        let is_top = package.is_none_or(|package| !package.is_recursive)
-            || found.is_none_or(|(sent, _)| sent.name == self.sent);
-        let mut given: Vec<PropertyInput> = request.properties.iter().map(input).collect();
-        let excluded = request.excluded.clone();
-        let below = given.iter().filter(|_| !is_top).map(|given| given.name.clone());
-        let inherited: Vec<String> = below.collect();
-        let setting = request.properties.iter().find(|own| own.name == ENCRYPTION);
-        let is_set = setting.is_some() || request.key.is_some();
-        let inherits = excluded.iter().chain(&inherited).any(|name| name == ENCRYPTION);
-        let encryption = match () {
-            // A key is made of a passphrase only where it is needed.
-            () if made && is_top && is_set => {
-                encryption_of(setting.and_then(|own| own.value.number()), request.key.as_ref())?
-            }
-            // The properties of what is encrypted come only with raw streams.
-            () if found.is_some() && !inherits => Encryption::Off,
-            () => Encryption::Inherited,
-        };
-        given.retain(|input| input.name != ENCRYPTION);
-        if let Some(key) = request.key.as_ref().filter(|_| is_top) {
-            given.push(PropertyInput::text("keylocation", &key.location));
-        }
-        let mut order = ReceiveOrder {
-            dataset: to.dataset.clone(),
-            snapshot: to.snapshot.clone(),
-            origin,
-            force: request.force,
-            resumable: request.resumable,
-            creator: Some(self.doing.who.uid()),
-            beyond_limits: self.doing.who.uid() == 0,
-            local: if is_top { given } else { Vec::new() },
-            encryption,
-            excluded,
-            inherited,
-            ..ReceiveOrder::default()
-        };
-        let Some((sent, snapshot)) = found else { return Ok(order) };
-        order.received.clone_from(&sent.properties);
-        let has_location = order.local.iter().any(|input| input.name == "keylocation");
-        if let Some(location) = sent.key_location.as_ref().filter(|_| made && !has_location)
-            && facts.raw.is_some()
-        {
-            order.local.push(PropertyInput::text("keylocation", location));
-        }
-        if facts.raw.is_some() && package.is_some_and(|package| package.is_raw) {
-            order.root = Some(sent.root_of(to.dataset.clone()));
-        }
-        order.of_snapshot = sent.of_snapshots.get(snapshot).cloned().unwrap_or_default();
-        if !request.skip_holds {
-            order.holds = sent.holds.get(snapshot).cloned().unwrap_or_default();
-        }
-        Ok(order)
-    }
-
-    /// What who receives may not set or hold is left out, and he hears of it.
-    fn leave_out_denied(&mut self, order: &mut ReceiveOrder, made: bool) -> Result<(), Failure> {
-        let (doing, all) = (self.doing, self.doing.shown()?);
-        let has = |need: Need| doing.service.has(&all, doing.who, &[need]);
-        let target = order.dataset.clone();
-        let of = |name: &str| {
-            let need = Need::of_property(name, &target);
-            if made { need.on_new() } else { need }
-        };
-        let there = self.received_before(&order.dataset)?;
-        let kept = there.into_iter().filter(|name| !has(of(name))).collect();
-        // It goes with the key.
-        let is_of_key = |name: &str| made && name == "keylocation" && self.request.key.is_some();
-        let mut denied = Vec::new();
-        let received = order.received.as_mut();
-        for list in [&mut order.local, &mut order.of_snapshot].into_iter().chain(received) {
-            let (allowed, left) = std::mem::take(list)
-                .into_iter()
-                .partition(|one: &PropertyInput| is_of_key(&one.name) || has(of(&one.name)));
-            let left: Vec<PropertyInput> = left;
-            denied.extend(left.into_iter().map(|one| one.name));
-            *list = allowed;
-        }
-        order.kept = kept;
-        if !order.holds.is_empty() && !has(Need::new("hold", &order.dataset)) {
-            order.holds.clear();
-            self.warnings.push(format!("cannot hold: {DENIED}"));
-        }
-        let words = |name| format!("cannot receive {name} property on {target}: {DENIED}");
-        denied.into_iter().map(words).for_each(|line| self.warn_once(line));
-        Ok(())
-    }
-
-    /// The properties a dataset has received values of; none of what is not there yet.
-    fn received_before(&self, dataset: &str) -> Result<Vec<String>, Failure> {
-        let catalog = self.live.pool().catalog();
-        let found = catalog.directory(dataset);
-        let found = found.and_then(|directory| catalog.received_properties(&directory));
-        match found {
-            Err(error) if error.kind() != ErrorKind::NotFound => Err(self.doing.refused(&error)),
-            found => Ok(found.unwrap_or_default()),
-        }
-    }
-
     /// Every snapshot of a dataset brings the same properties: once is enough.
     fn warn_once(&mut self, line: String) {
         if !self.warnings.contains(&line) {
@@ -692,6 +589,7 @@ impl Session<'_> {
             let _mounting = service.turns.mounting();
             let fresh = doing.shown()?;
             if let Err(failure) = doing.mount_if_due(&fresh, dataset) {
+                self.is_mounted &= doing.may_not_mount(&failure);
                 self.warnings.push(failure.message);
             }
         }
