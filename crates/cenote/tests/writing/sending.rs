@@ -371,7 +371,24 @@ fn a_filesystem_itself_is_sent() {
     left.wait().unwrap();
     bench.import();
     assert!(!bench.names().contains("zfs-send"), "{}", bench.names());
-    for copy in ["b", "c", "d"] {
+    // Where nothing can be changed, it is read itself.
+    bench.cenote(&["zpool", "export", "tank"]);
+    let (place, mnt) = (bench.at("d"), bench.at("mnt"));
+    let (place, mnt) = (place.display().to_string(), mnt.display().to_string());
+    let options = ["-N", "-o", "readonly=on", "-d", &place, "-R", &mnt];
+    bench.cenote(&[&["zpool", "import"], &options[..], &["tank"]].concat());
+    let still = bench.stream(&["tank/a"]);
+    assert_eq!(still.len(), whole.len());
+    bench.sent(&["-i", "@two", "tank/a"], "more still");
+    assert!(bench.judge_stream("more still").contains("toname = tank/a@--head--"));
+    let said = bench.cenote(&["zfs", "diff", "-H", "tank/a@two", "tank/a"]);
+    assert!(said.contains("+\t") && said.contains("/later\n"), "{said}");
+    bench.cenote(&["zpool", "export", "tank"]);
+    bench.import();
+    bench.received(&["tank/e"], &still);
+    bench.received(&["tank/f"], &bench.stream(&["-R", "tank/a@two"]));
+    bench.received(&["tank/f"], &fs::read(bench.at("more still")).unwrap());
+    for copy in ["b", "c", "d", "e", "f"] {
         let place = bench.at("mnt/tank").join(copy);
         assert!(fs::read(place.join("file")).unwrap() == noise(500_000, 2), "{copy}");
         assert!(fs::read(place.join("later")).unwrap() == noise(400_000, 3), "{copy}");

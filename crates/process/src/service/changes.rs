@@ -141,6 +141,11 @@ impl PoolChanges {
         }
     }
 
+    /// Whether nobody can change it: it was opened for reading only.
+    pub fn is_only_read(&self) -> bool {
+        self.live.is_none()
+    }
+
     /// Whether nothing more can be written to it, although it was opened for that.
     pub fn has_stopped(&self) -> bool {
         self.live.as_ref().is_some_and(|live| live.gate().failure().is_some())

@@ -1,7 +1,7 @@
-//! A snapshot of what a dataset holds now, for an order that reads it.
+//! What a dataset holds now, for an order that reads it: a snapshot, or the dataset itself where the pool is only read.
 //!
-//! Invariant: it goes again when the order has ended, and no other order waits for that. If the process dies before,
-//! it goes when the pool is opened the next time.
+//! Invariant: nobody changes it. A snapshot goes again when the order has ended, and no other order waits for that. If
+//! the process dies before, it goes when the pool is opened the next time.
 
 use cenote_control::protocol::Failure;
 
@@ -10,15 +10,19 @@ use super::Doing;
 /// What it is held with.
 const TAG: &str = ".cenote-now";
 
-/// The snapshot, as long as it is needed.
+/// What is read, as long as it is needed.
 pub(super) struct Now<'a> {
     doing: &'a Doing<'a>,
+    /// Of the snapshot, or the dataset.
     pub(super) name: String,
 }
 
 impl<'a> Now<'a> {
-    /// Of the dataset `of`; the name begins with what it is `made_for`.
+    /// Of the dataset `of`; the name of a snapshot begins with what it is `made_for`.
     pub(super) fn taken(doing: &'a Doing<'a>, of: &str, made_for: &str) -> Result<Self, Failure> {
+        if doing.service.changes.is_only_read() {
+            return Ok(Self { doing, name: of.to_owned() });
+        }
         let name = format!("{of}@{made_for}-{:016x}", crate::service::load_guid());
         let _turn = doing.service.turns.beside();
         let taken = doing.service.changes.orders(doing.by());
@@ -30,6 +34,9 @@ impl<'a> Now<'a> {
 
 impl Drop for Now<'_> {
     fn drop(&mut self) {
+        if !self.name.contains('@') {
+            return;
+        }
         let service = self.doing.service;
         let _turn = service.turns.beside();
         let names = [self.name.clone()];

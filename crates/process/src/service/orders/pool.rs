@@ -105,7 +105,7 @@ impl Order for Sync {
 
     fn carry_out(&self, doing: &Doing<'_>) -> Result<Warnings, Failure> {
         // A pool that is only read has nothing to write; one that cannot be written any more says so.
-        if doing.service.changes.live().is_err() {
+        if doing.service.changes.is_only_read() {
             return Ok(Vec::new());
         }
         let done = doing.simply(doing.engine(|live| live.sync()))?;

@@ -1,7 +1,7 @@
 //! `zfs send` of a filesystem or volume itself: of what it holds now.
 //!
-//! Chapter 07, section 5. Invariant: nobody changes what is sent: it is a snapshot of it, which goes again when
-//! the order has ended. The stream says that it is of the dataset.
+//! Chapter 07, section 5. Invariant: nobody changes what is sent (`now`). The stream says that it is of the
+//! dataset.
 
 use cenote_control::protocol::{Failure, FailureKind};
 use cenote_engine::dataset::{Catalog, Dataset, resume_token};
@@ -25,7 +25,8 @@ impl<'a> Head<'a> {
         if doing.service.changes.suspended().is_some() {
             return Err(doing.refuse(FailureKind::Other, SUSPENDED));
         }
-        if let Some(reason) = doing.service.changes.refusal() {
+        let changes = &doing.service.changes;
+        if let Some(reason) = changes.refusal().filter(|_| !changes.is_only_read()) {
             return Err(doing.refuse(FailureKind::ReadOnly, &reason));
         }
         if doing.service.mounts.of(name).is_some() {
@@ -48,7 +49,7 @@ impl<'a> Head<'a> {
         is_it.then(|| Self::of(doing, name)).transpose()
     }
 
-    /// The snapshot of it.
+    /// What is read for it.
     pub(super) fn name(&self) -> &str {
         &self.now.name
     }

@@ -138,11 +138,15 @@ fn short(snapshot: &Dataset) -> String {
 }
 
 impl Planner<'_> {
-    /// One stream of one snapshot. What it goes on from is a bookmark, or a snapshot of it or of what it comes from.
+    /// One stream of one snapshot, or of a dataset that nobody changes. What it goes on from is a bookmark, or a snapshot
+    /// of it or of what it comes from.
     fn alone(&mut self, top: &Directory) -> Result<(), Refusal> {
         let (catalog, request) = (self.catalog, self.request);
         let head = catalog.head(top)?;
-        let to = self.snapshot(&head, self.to)?.ok_or_else(|| unopened(&request.snapshot))?;
+        let to = match request.snapshot.contains('@') {
+            true => self.snapshot(&head, self.to)?.ok_or_else(|| unopened(&request.snapshot))?,
+            false => head.clone(),
+        };
         let before = request.from.as_deref().map(DatasetName::parse).transpose()?;
         let since = before.as_ref().map(|name| self.since(&to, name)).transpose()?;
         if is_listed(request) {
