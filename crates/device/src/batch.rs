@@ -6,7 +6,7 @@
 use bytes::Bytes;
 
 use crate::patience::{Patience, Wait};
-use crate::plan::{Results, Run, plan};
+use crate::plan::{Meanwhile, Results, Run, plan};
 use crate::ring::{ATTEMPTS, Driver, Task, Waiting};
 use crate::{Device, DeviceError, ReadOp, Stall, lanes, ring};
 
@@ -59,6 +59,7 @@ pub(crate) fn read_batch_with(
             simulated.push((index, op));
         }
     }
+    let busy = !simulated.is_empty();
     let mut meanwhile = |results: &mut Results| {
         for (index, op) in simulated.drain(..) {
             results.sent(index);
@@ -73,7 +74,8 @@ pub(crate) fn read_batch_with(
     let tasks = runs.into_iter().map(Task::Read).collect();
     let mut left = match transport {
         Transport::Best => {
-            let mut reads = Reads { meanwhile: &mut meanwhile, out: &mut results };
+            let meanwhile = busy.then_some(&mut meanwhile as _);
+            let mut reads = Reads { meanwhile, out: &mut results };
             ring::drive(tasks, &waits, &mut reads)
         }
         #[cfg(test)]
@@ -86,10 +88,10 @@ pub(crate) fn read_batch_with(
         });
         let mut during = |out: &mut Results| {
             meanwhile(out);
-            rest.look(&mut Reads { meanwhile: &mut |_| {}, out });
+            rest.look(&mut Reads { meanwhile: None, out });
         };
         lanes::read(runs.collect(), &waits, &mut during, &mut results);
-        left = rest.go_on(&waits, &mut Reads { meanwhile: &mut meanwhile, out: &mut results });
+        left = rest.go_on(&waits, &mut Reads { meanwhile: None, out: &mut results });
     }
     meanwhile(&mut results);
     results.finish(&waits)
@@ -97,13 +99,19 @@ pub(crate) fn read_batch_with(
 
 /// Reads in the ring's hands.
 struct Reads<'a> {
-    meanwhile: &'a mut dyn FnMut(&mut Results),
+    meanwhile: Meanwhile<'a, Bytes>,
     out: &'a mut Results,
 }
 
 impl Driver for Reads<'_> {
+    fn is_busy(&self) -> bool {
+        self.meanwhile.is_some()
+    }
+
     fn meanwhile(&mut self) {
-        (self.meanwhile)(self.out);
+        if let Some(meanwhile) = &mut self.meanwhile {
+            meanwhile(self.out);
+        }
     }
 
     fn sent(&mut self, task: &Task) {

@@ -100,6 +100,9 @@ impl Run {
     }
 }
 
+/// What is to be done while operations of a batch are on their way, if anything.
+pub(crate) type Meanwhile<'a, T> = Option<&'a mut dyn FnMut(&mut Results<T>)>;
+
 /// Answers of a batch, filled in any order.
 pub(crate) struct Results<T = bytes::Bytes> {
     answers: Vec<Option<Result<T, DeviceError>>>,

@@ -41,7 +41,9 @@ pub(crate) type Waiting = VecDeque<Task>;
 
 /// What to do with tasks that are done.
 pub(crate) trait Driver {
-    /// Called once, while the first tasks are in flight.
+    /// There is something to do while the first tasks are in flight.
+    fn is_busy(&self) -> bool;
+    /// Called once, while the first tasks are in flight, if there is.
     fn meanwhile(&mut self);
     /// A task goes to the kernel now, or as soon as there is room for it.
     fn sent(&mut self, task: &Task);
@@ -179,6 +181,8 @@ impl Ring {
 
     /// Sends what is queued and waits for one completion, at most for `wait`.
     fn submit_and_wait(&mut self, wait: Duration) -> io::Result<()> {
+        #[cfg(test)]
+        tests::count_call();
         let timespec = types::Timespec::new().sec(wait.as_secs()).nsec(wait.subsec_nanos());
         let arguments = types::SubmitArgs::new().timespec(&timespec);
         match self.uring.submitter().submit_with_args(1, &arguments) {
@@ -335,7 +339,8 @@ pub(crate) fn drive(
             return all(tasks);
         }
     };
-    drive_on(ring, [tasks, Waiting::new()], true, waits, driver)
+    let busy = driver.is_busy();
+    drive_on(ring, [tasks, Waiting::new()], busy, waits, driver)
 }
 
 fn reap(ring: &mut Ring, waiting: &mut Waiting, refused: &mut Waiting, driver: &mut dyn Driver) {
@@ -355,11 +360,11 @@ fn is_for_threads(task: &Task) -> bool {
     task.device().holds_up_senders() || task.device().keeps_waiting()
 }
 
-/// `first`: nothing of the batch was sent yet.
+/// `busy`: there is something to do when the first tasks are sent.
 fn drive_on(
     mut ring: Ring,
     [mut waiting, mut refused]: [Waiting; 2],
-    mut first: bool,
+    mut busy: bool,
     waits: &Wait<'_>,
     driver: &mut dyn Driver,
 ) -> Result<(), Refused> {
@@ -378,7 +383,8 @@ fn drive_on(
         if ring.in_flight() == 0 {
             break;
         }
-        let wait = if first { Duration::ZERO } else { waits.left() };
+        // Sending and waiting is one call where nothing else is to be done.
+        let wait = if busy || !refused.is_empty() { Duration::ZERO } else { waits.left() };
         if let Err(error) = ring.submit_and_wait(wait) {
             let error = DeviceError::from(error);
             for task in waiting.drain(..) {
@@ -389,8 +395,8 @@ fn drive_on(
             return none_of(refused);
         }
         reap(&mut ring, &mut waiting, &mut refused, driver);
-        if first {
-            first = false;
+        if busy {
+            busy = false;
             driver.meanwhile();
         } else if ring.in_flight() > 0
             && (waits.is_over() || waits.will_do(&|index| driver.is_done(index)))
@@ -428,11 +434,21 @@ pub(crate) mod tests {
         static REFUSES: Cell<Option<*const ()>> = const { Cell::new(None) };
         /// Tasks this thread sent, and those of devices that hold up senders.
         static SENT: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
+        /// Calls of the kernel by this thread.
+        static CALLS: Cell<usize> = const { Cell::new(0) };
     }
 
     pub(super) fn count(task: &Task) {
         let (all, held_up) = SENT.get();
         SENT.set((all + 1, held_up + usize::from(task.device().holds_up_senders())));
+    }
+
+    pub(super) fn count_call() {
+        CALLS.set(CALLS.get() + 1);
+    }
+
+    pub(crate) fn calls() -> usize {
+        CALLS.get()
     }
 
     pub(crate) fn sent() -> (usize, usize) {

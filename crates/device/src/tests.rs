@@ -113,6 +113,20 @@ fn joined_reads_answer_each_with_a_buffer_of_its_own() {
     assert_eq!(first, expected(15 * 4096, 4096));
 }
 
+/// Sending and waiting is one call of the kernel (none where there is no io_uring).
+#[test]
+fn a_read_is_sent_and_waited_for_in_one_call() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = file_of(dir.path(), 1 << 20);
+    let device: Arc<dyn Device> = Arc::new(FileDevice::open(&path, Mode::ReadOnly).unwrap());
+    let before = crate::ring::tests::calls();
+    for index in 0..8 {
+        let answers = read_batch(vec![op(&device, index * 4096, 4096)], LONG);
+        assert_eq!(answers[0].clone().unwrap(), expected(index * 4096, 4096));
+    }
+    assert!(crate::ring::tests::calls() - before <= 8);
+}
+
 #[test]
 fn ranges_beyond_the_end_are_refused() {
     let dir = tempfile::tempdir().unwrap();

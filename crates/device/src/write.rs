@@ -13,7 +13,7 @@ use bytes::Bytes;
 use crate::batch::{Transport, check_stall, in_range};
 use crate::buffer::Buffer;
 use crate::patience::{Patience, Wait};
-use crate::plan::Results;
+use crate::plan::{Meanwhile, Results};
 use crate::ring::{ATTEMPTS, Driver, Task, Waiting};
 use crate::{Device, DeviceError, RawWriter, Stall, WriteOp, lanes, ring};
 
@@ -78,6 +78,7 @@ pub(crate) fn send(
         }
     }
     let tasks = plan(real, durable).into_iter().map(Task::Write).collect();
+    let busy = !simulated.is_empty();
     let mut meanwhile = |results: &mut Results<()>| {
         for (index, op) in simulated.drain(..) {
             results.sent(index);
@@ -86,7 +87,7 @@ pub(crate) fn send(
             results.set(index, written.and_then(|()| flush()));
         }
     };
-    carry_out(tasks, &waits, transport, &mut meanwhile, &mut results);
+    carry_out(tasks, &waits, transport, busy, &mut meanwhile, &mut results);
     results.finish(&waits)
 }
 
@@ -120,29 +121,31 @@ pub(crate) fn flush_batch_with(
             simulated.push((index, device));
         }
     }
+    let busy = !simulated.is_empty();
     let mut meanwhile = |results: &mut Results<()>| {
         for (index, device) in simulated.drain(..) {
             results.sent(index);
             results.set(index, device.flush());
         }
     };
-    carry_out(tasks, &waits, transport, &mut meanwhile, &mut results);
+    carry_out(tasks, &waits, transport, busy, &mut meanwhile, &mut results);
     results.finish(&waits)
 }
 
-/// Works through `tasks`, with `meanwhile` called while they are on their way.
+/// Works through `tasks`, with `meanwhile` called while they are on their way; `busy` if that has something to do.
 fn carry_out(
     tasks: Waiting,
     waits: &Wait<'_>,
     transport: Transport,
+    busy: bool,
     meanwhile: &mut dyn FnMut(&mut Results<()>),
     results: &mut Results<()>,
 ) {
     if !tasks.is_empty() {
         let mut left = match transport {
             Transport::Best => {
-                let mut driver = Writes { meanwhile: &mut *meanwhile, out: &mut *results };
-                ring::drive(tasks, waits, &mut driver)
+                let meanwhile = busy.then_some(&mut *meanwhile as _);
+                ring::drive(tasks, waits, &mut Writes { meanwhile, out: &mut *results })
             }
             #[cfg(test)]
             Transport::Threads => Err(ring::Refused { tasks, rest: ring::Rest::default() }),
@@ -150,11 +153,10 @@ fn carry_out(
         while let Err(ring::Refused { tasks, mut rest }) = left {
             let mut during = |out: &mut Results<()>| {
                 meanwhile(out);
-                rest.look(&mut Writes { meanwhile: &mut |_| {}, out });
+                rest.look(&mut Writes { meanwhile: None, out });
             };
             lanes::write(tasks, waits, &mut during, results);
-            let mut driver = Writes { meanwhile: &mut *meanwhile, out: &mut *results };
-            left = rest.go_on(waits, &mut driver);
+            left = rest.go_on(waits, &mut Writes { meanwhile: None, out: &mut *results });
         }
     }
     meanwhile(results);
@@ -339,13 +341,19 @@ fn plan(mut writes: Vec<(usize, RawWriter, WriteOp)>, durable: bool) -> Vec<Writ
 
 /// Writes and flushes in the ring's hands.
 struct Writes<'a> {
-    meanwhile: &'a mut dyn FnMut(&mut Results<()>),
+    meanwhile: Meanwhile<'a, ()>,
     out: &'a mut Results<()>,
 }
 
 impl Driver for Writes<'_> {
+    fn is_busy(&self) -> bool {
+        self.meanwhile.is_some()
+    }
+
     fn meanwhile(&mut self) {
-        (self.meanwhile)(self.out);
+        if let Some(meanwhile) = &mut self.meanwhile {
+            meanwhile(self.out);
+        }
     }
 
     fn sent(&mut self, task: &Task) {
