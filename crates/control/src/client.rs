@@ -6,7 +6,6 @@
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -14,9 +13,11 @@ use std::time::Duration;
 use crate::changes::{Change, ChangeRequest, Grant, LoadKeyRequest};
 use crate::events::{EventsAsked, EventsPart};
 use crate::faults::FaultReport;
-use crate::frame::{ExchangeError, Timed, VERSION};
+use crate::frame::{ExchangeError, Timed, VERSION, connect};
 use crate::principal;
-use crate::protocol::{Answer as Last, Failure, FailureKind, Part, Progress, Reply, Request};
+use crate::protocol::{
+    Answer as Last, Failure, FailureKind, LOOK_DEADLINE, Part, Progress, Reply, Request,
+};
 use crate::report::{DatasetReport, HistoryRecord, PoolReport, UsageRecord};
 use crate::run_directory::{self, PoolFiles};
 use crate::secret::Secret;
@@ -129,7 +130,7 @@ impl Client {
     ) -> Result<Last, Failure> {
         let files = self.files(pool);
         let problem = |error: ExchangeError| describe(pool, &files, request, &error);
-        let stream = UnixStream::connect(&files.socket).map_err(|error| problem(error.into()))?;
+        let stream = connect(&files.socket, request.deadline()).map_err(problem)?;
         let timed = || Timed::new(&stream, request.deadline());
         timed().send_with(request, descriptors).map_err(problem)?;
         loop {
@@ -415,13 +416,19 @@ impl Client {
     }
 
     /// Asks several pools at once. An answer comes for each, in the order given; one that takes
-    /// longer than `wait` counts as failed.
+    /// longer than `wait` counts as failed. A single one that is waited for at least as long as an answer may take
+    /// ([`LOOK_DEADLINE`]) is waited for as long as `ask` does.
     pub fn ask_all<T: Send + 'static>(
         &self,
         pools: &[String],
         wait: Duration,
         ask: impl Fn(&Client, &str) -> Result<T, Failure> + Clone + Send + 'static,
     ) -> Vec<Answer<T>> {
+        if let [pool] = pools
+            && wait >= LOOK_DEADLINE
+        {
+            return vec![Answer { pool: pool.clone(), result: ask(self, pool) }];
+        }
         let (sender, receiver) = mpsc::channel();
         for (index, pool) in pools.iter().enumerate() {
             let (client, pool, ask, sender) =

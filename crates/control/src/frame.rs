@@ -9,11 +9,15 @@ use std::io::{self, IoSlice, IoSliceMut, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
+use rustix::io::{Errno, retry_on_intr};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    recvmsg, sendmsg, socket_with,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -72,6 +76,23 @@ pub fn framed<T: Serialize>(message: T) -> Result<Zeroizing<Vec<u8>>, ExchangeEr
         *head = length.to_le_bytes();
     }
     Ok(bytes)
+}
+
+/// Connects to the socket at `path`.
+///
+/// # Errors
+/// `Deadline` if whoever listens there has not taken it after `within`, because more connect than he takes.
+pub fn connect(path: &Path, within: Duration) -> Result<UnixStream, ExchangeError> {
+    let failed = |error: Errno| ExchangeError::Io(error.into());
+    let address = SocketAddrUnix::new(path).map_err(failed)?;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
+    let socket = socket.map_err(failed)?;
+    set_socket_timeout(&socket, Timeout::Send, Some(within)).map_err(failed)?;
+    match retry_on_intr(|| rustix::net::connect(&socket, &address)) {
+        Ok(()) => Ok(socket.into()),
+        Err(Errno::AGAIN) => Err(ExchangeError::Deadline),
+        Err(error) => Err(failed(error)),
+    }
 }
 
 /// Stream with one deadline for everything read and written through it.
@@ -255,6 +276,23 @@ mod tests {
     fn raw(json: &str) -> Vec<u8> {
         let length = u32::try_from(json.len()).unwrap();
         [&length.to_le_bytes()[..], json.as_bytes()].concat()
+    }
+
+    #[test]
+    fn who_takes_no_connections_is_not_waited_for_for_ever() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        let none = connect(&path, WAIT).unwrap_err();
+        assert!(matches!(&none, ExchangeError::Io(e) if e.kind() == io::ErrorKind::NotFound));
+        let kind = SocketType::STREAM;
+        let listener = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
+        rustix::net::bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        rustix::net::listen(&listener, 0).unwrap();
+        let taken = connect(&path, WAIT).unwrap();
+        let error = connect(&path, Duration::from_millis(20)).unwrap_err();
+        assert!(matches!(error, ExchangeError::Deadline), "{error}");
+        let _taken = (rustix::net::accept(&listener).unwrap(), taken);
+        connect(&path, WAIT).unwrap();
     }
 
     #[test]

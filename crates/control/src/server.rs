@@ -1,8 +1,8 @@
 //! The pool process's side of its control socket.
 //!
 //! Invariant: questions that only look are answered from what the service has published, on a
-//! thread of their own and in slots that orders have no part in, so that orders which wait for a disk
-//! delay nobody else, however many they are. Orders are taken from whom the service does not deny them;
+//! thread of their own (one that has answered may wait for the next) and in slots that orders have no
+//! part in, so that orders which wait for a disk delay nobody else, however many they are. Orders are taken from whom the service does not deny them;
 //! who asks is what the kernel says. Who does not read his answer is waited for [`PATIENCE`] for each part of it, and not in a slot
 //! that others need to look.
 
@@ -11,6 +11,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
@@ -23,7 +24,7 @@ use crate::protocol::{Answer, DatasetQuery, Failure, FailureKind, LOOK_DEADLINE,
 use crate::replies::Replies;
 use crate::report::PoolReport;
 use crate::secret::Secret;
-use crate::threads::spawn;
+use crate::threads::Crew;
 
 /// Exchanges served at the same time, orders that have been read left out, of those who own the process, and of
 /// others; more wait to be taken.
@@ -224,16 +225,21 @@ impl Server {
         let begin = |name: &str, run: Box<dyn FnOnce() + Send>| {
             std::thread::Builder::new().name(name.into()).spawn(run).map(drop)
         };
-        let mut queues = Vec::new();
+        let crew = Crew::new(Exchange::serve);
+        let mut lines = Vec::new();
         for slots in &places.lookers {
             let (queue, waiting) = mpsc::sync_channel(WAITING_MAX);
-            let (service, ended, places) = (service.clone(), self.ended(), places.clone());
-            let slots = slots.clone();
-            let run = move || serve_each(&waiting, &slots, &service, &ended, &places);
-            begin("serve", Box::new(run))?;
-            queues.push(queue);
+            let line = Line { slots: slots.clone(), queue, queued: Arc::default() };
+            let (crew, slots, queued) = (crew.clone(), slots.clone(), line.queued.clone());
+            begin("serve", Box::new(move || serve_each(&waiting, &slots, &queued, &crew)))?;
+            lines.push(line);
         }
-        begin("accept", Box::new(move || accept(&listener, &queues)))
+        let ended = self.ended();
+        let exchange = move |stream: UnixStream, who| {
+            let (service, ended, places) = (service.clone(), ended.clone(), places.clone());
+            Exchange { stream, who, slot: None, service, ended, places }
+        };
+        begin("accept", Box::new(move || accept(&listener, &exchange, &lines, &crew)))
     }
 
     /// Waits for the end.
@@ -279,15 +285,71 @@ impl Drop for Slot {
     }
 }
 
-/// Those who own the process wait in a queue of their own: others who connect and say nothing do not shut them out.
-fn accept(listener: &UnixListener, queues: &[mpsc::SyncSender<(UnixStream, Peer)>]) {
+/// What a client connects for.
+struct Exchange {
+    stream: UnixStream,
+    who: Peer,
+    /// Its place, once it has one.
+    slot: Option<Slot>,
+    service: Arc<dyn PoolService>,
+    ended: mpsc::Sender<Ending>,
+    places: Arc<Places>,
+}
+
+impl Exchange {
+    /// Serves one that has a place.
+    fn serve(self) {
+        let Some(slot) = self.slot else { return };
+        if let Some(ending) = exchange((&self.stream, self.who), &*self.service, slot, &self.places)
+        {
+            drop(self.stream);
+            // nobody waits any more once the first ending was taken
+            let _ = self.ended.send(ending);
+        }
+    }
+}
+
+/// The exchanges that share places, and wait for them.
+struct Line {
+    slots: Arc<Slots>,
+    queue: mpsc::SyncSender<Exchange>,
+    /// Those that wait.
+    queued: Arc<AtomicUsize>,
+}
+
+impl Line {
+    /// Begins an exchange if there is a place and a thread for it and nobody waits for one; else it waits. Who finds the
+    /// queue full is sent away.
+    fn begin(&self, mut exchange: Exchange, crew: &Arc<Crew<Exchange>>) {
+        if self.queued.load(Ordering::Acquire) == 0 {
+            exchange.slot = self.slots.try_take();
+        }
+        let waits = match exchange.slot {
+            Some(_) => crew.start(exchange).err(),
+            None => Some(exchange),
+        };
+        let Some(exchange) = waits else { return };
+        self.queued.fetch_add(1, Ordering::AcqRel);
+        if self.queue.try_send(exchange).is_err() {
+            self.queued.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
+
+/// Those who own the process wait in a line of their own: others who connect and say nothing do not shut them out.
+fn accept(
+    listener: &UnixListener,
+    exchange: &dyn Fn(UnixStream, Peer) -> Exchange,
+    lines: &[Line],
+    crew: &Arc<Crew<Exchange>>,
+) {
     loop {
         match listener.accept() {
             Ok((stream, _)) => {
                 let who = Peer::of(&stream);
-                let queue = queues.get(usize::from(!who.is_owner()));
-                // who finds the queue full is sent away
-                drop(queue.map(|queue| queue.try_send((stream, who))));
+                if let Some(line) = lines.get(usize::from(!who.is_owner())) {
+                    line.begin(exchange(stream, who), crew);
+                }
             }
             // out of descriptors or interrupted: try again, but do not spin
             Err(_) => std::thread::sleep(Duration::from_millis(20)),
@@ -295,30 +357,22 @@ fn accept(listener: &UnixListener, queues: &[mpsc::SyncSender<(UnixStream, Peer)
     }
 }
 
+/// Begins those that had to wait.
 fn serve_each(
-    waiting: &mpsc::Receiver<(UnixStream, Peer)>,
+    waiting: &mpsc::Receiver<Exchange>,
     slots: &Arc<Slots>,
-    service: &Arc<dyn PoolService>,
-    ended: &mpsc::Sender<Ending>,
-    places: &Arc<Places>,
+    queued: &AtomicUsize,
+    crew: &Arc<Crew<Exchange>>,
 ) {
-    loop {
+    while let Ok(mut exchange) = waiting.recv() {
         // Exchanges that are read or only look end by themselves; meanwhile the queue keeps the rest.
-        let slot = slots.take();
-        let Ok((stream, who)) = waiting.recv() else { return };
-        let (service, ended, places) = (service.clone(), ended.clone(), places.clone());
-        let mut begun = spawn(move || {
-            if let Some(ending) = exchange((&stream, who), &*service, slot, &places) {
-                drop(stream);
-                // nobody waits any more once the first ending was taken
-                let _ = ended.send(ending);
-            }
-        });
-        while let Err(exchange) = begun {
+        exchange.slot.get_or_insert_with(|| slots.take());
+        while let Err(again) = crew.start(exchange) {
             // there will be a thread: others end
             std::thread::sleep(Duration::from_millis(20));
-            begun = spawn(exchange);
+            exchange = again;
         }
+        queued.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -475,8 +529,33 @@ mod tests {
     use crate::protocol::Part;
     use crate::report::HistoryRecord;
 
-    /// A service whose orders wait until they are let go.
-    struct Waiting(Mutex<mpsc::Receiver<()>>);
+    /// A service whose orders wait until they are let go; how many have come so far.
+    struct Waiting {
+        go: Mutex<mpsc::Receiver<()>>,
+        come: Mutex<usize>,
+        comes: Condvar,
+    }
+
+    impl Waiting {
+        fn new(go: mpsc::Receiver<()>) -> Arc<Self> {
+            Arc::new(Self { go: Mutex::new(go), come: Mutex::new(0), comes: Condvar::new() })
+        }
+
+        fn wait(&self) {
+            *self.come.lock().unwrap() += 1;
+            self.comes.notify_all();
+            let _ = self.go.lock().unwrap().recv();
+        }
+
+        /// Until `count` orders wait.
+        fn have_come(&self, count: usize) {
+            let come = self.come.lock().unwrap();
+            let short = |come: &mut usize| *come < count;
+            let (come, late) =
+                self.comes.wait_timeout_while(come, Duration::from_secs(60), short).unwrap();
+            assert!(!late.timed_out(), "{come} of {count} orders came");
+        }
+    }
 
     impl PoolService for Waiting {
         fn report(&self) -> PoolReport {
@@ -489,14 +568,14 @@ mod tests {
             matches!(request, Request::History)
         }
         fn history(&self, _: &Replies<'_>) -> Result<(), Failure> {
-            let _ = self.0.lock().unwrap().recv();
+            self.wait();
             Ok(())
         }
         fn usage(&self, _: &str, _: &Replies<'_>) -> Result<(), Failure> {
             Ok(())
         }
         fn carry_out(&self, _: &ChangeRequest, _: Call<'_>) -> Result<Carried, Failure> {
-            let _ = self.0.lock().unwrap().recv();
+            self.wait();
             Ok(Carried::default())
         }
     }
@@ -506,10 +585,10 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("socket");
         let (go, wait) = mpsc::channel();
-        let service: Arc<dyn PoolService> = Arc::new(Waiting(Mutex::new(wait)));
+        let service = Waiting::new(wait);
         let listener = bind(&path).unwrap();
         let server = Server::default();
-        server.begin(listener, service).unwrap();
+        server.begin(listener, service.clone()).unwrap();
         let ask = |request: Request| {
             let stream = UnixStream::connect(&path).unwrap();
             Timed::new(&stream, LOOK_DEADLINE).send(request).unwrap();
@@ -521,6 +600,8 @@ mod tests {
             _ => Request::History,
         };
         let waiting: Vec<UnixStream> = (0..ORDERS_MAX[0]).map(|n| ask(request(n))).collect();
+        // Whichever of them is read last: an order that is asked before takes its place.
+        service.have_come(waiting.len());
         let mut longest = Duration::ZERO;
         for _ in 0..2 * EXCHANGES_MAX {
             let begun = std::time::Instant::now();
@@ -530,15 +611,8 @@ mod tests {
             longest = longest.max(begun.elapsed());
         }
         println!("{} orders wait; longest look {longest:?}", waiting.len());
-        // All were read by now, for they were taken in this order.
-        let refused: Reply = loop {
-            let stream = ask(Change::Sync.into());
-            match Timed::new(&stream, Duration::from_secs(1)).receive() {
-                Ok(answer) => break answer,
-                // The last ones may not have had their slots yet.
-                Err(error) => println!("{error}"),
-            }
-        };
+        let stream = ask(Change::Sync.into());
+        let refused: Reply = Timed::new(&stream, LOOK_DEADLINE).receive().unwrap();
         assert!(matches!(&refused, Reply::Failed(why) if why.kind == FailureKind::Busy));
         drop(go);
         for stream in waiting {
@@ -550,7 +624,7 @@ mod tests {
     #[test]
     fn who_owns_the_process_is_served_however_much_others_ask() {
         let (_go, wait) = mpsc::channel();
-        let service: Arc<dyn PoolService> = Arc::new(Waiting(Mutex::new(wait)));
+        let service = Waiting::new(wait);
         let places = Places::new();
         let own = rustix::process::geteuid().as_raw();
         let ask = |user: u32, request: Request| {
@@ -571,7 +645,9 @@ mod tests {
         let others: Vec<UnixStream> = (0..most).map(|_| ask(own + 1, Request::History)).collect();
         let refused = |client: &UnixStream| matches!(answer(client, soon), Some(Reply::Failed(why)) if why.kind == FailureKind::Busy);
         assert!(others.iter().rev().any(refused), "none of the others was refused");
+        service.have_come(ORDERS_MAX[1]);
         let waits = ask(own, Change::Sync.into());
+        service.have_come(ORDERS_MAX[1] + 1);
         let reply = answer(&waits, soon);
         assert!(reply.is_none(), "{reply:?}");
     }
