@@ -7,6 +7,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::cargo;
+
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
 /// Bytes of each of the three devices.
@@ -30,7 +32,7 @@ impl Session {
 
 /// Runs the session below `directory`.
 pub fn run(root: &Path, directory: &Path) -> Outcome {
-    let build = Command::new("cargo")
+    let build = cargo::command()
         .args(["build", "--release", "--quiet", "--package", "cenote"])
         .current_dir(root)
         .status()?;

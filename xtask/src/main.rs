@@ -6,6 +6,7 @@
 //! a pool there. `cargo xtask torture ...` runs the whole stack on simulated disks (`torture/`).
 //! Invariant: the source tree is only read.
 
+mod cargo;
 mod demo;
 mod tidy;
 mod unpack;
@@ -54,7 +55,7 @@ fn main() -> ExitCode {
             }
         }
         Some("torture") => {
-            let mut command = std::process::Command::new(env!("CARGO"));
+            let mut command = cargo::command();
             command.args(["run", "--quiet", "-p", "cenote-torture", "--"]);
             match command.args(std::env::args().skip(2)).status() {
                 Ok(status) if status.success() => ExitCode::SUCCESS,
