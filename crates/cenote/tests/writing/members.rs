@@ -470,7 +470,7 @@ fn raidz_is_expanded_killed_in_the_middle_and_goes_on() {
     std::fs::write(bench.at("mnt/tank/new"), super::noise(9 << 20, 10)).unwrap();
     let manifest = bench.manifest();
     bench.cenote(&["zpool", "export", "tank"]);
-    bench.judged_by(std::process::Command::new("/opt/openzfs-2.3/run").arg("zdb"));
+    bench.zdb_of_2_3();
     bench.import();
     assert_eq!(bench.manifest(), manifest);
     bench.cenote(&["zpool", "destroy", "tank"]);

@@ -36,8 +36,11 @@ impl Bench {
         bench
     }
 
-    fn zdb_of_2_3(&self) {
-        self.judged_by(Command::new(TOOL).arg("zdb"));
+    pub(super) fn zdb_of_2_3(&self) {
+        let mut zdb = Command::new(TOOL);
+        // It ends when it is done (`tests/oracles`).
+        zdb.arg("zdb").envs(std::env::var_os("ZDB_PRELOAD").map(|it| ("LD_PRELOAD", it)));
+        self.judged_by(&mut zdb);
     }
 
     fn number(&self, property: &str) -> u64 {

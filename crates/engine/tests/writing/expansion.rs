@@ -76,6 +76,8 @@ pub(super) fn attach(live: &LivePool, directory: &Path, name: &str) -> Result<()
 /// What OpenZFS 2.3 finds wrong.
 pub(super) fn zdb(directory: &Path, name: &str) {
     let mut command = Command::new(NEWER_TOOL);
+    // It ends when it is done (`tests/oracles`).
+    command.envs(std::env::var_os("ZDB_PRELOAD").map(|it| ("LD_PRELOAD", it)));
     let command = command.args(["zdb", "-e", "-bcc", "-p"]).arg(directory).arg(name);
     let Ok(output) = command.output() else {
         eprintln!("skipped: OpenZFS 2.3 is not there");

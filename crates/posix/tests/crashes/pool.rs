@@ -326,7 +326,8 @@ pub fn zdb(disks: &Disks, place: &str) -> bool {
     let mut command = Command::new("zdb");
     if ["block_cloning", "raidz_expansion"].iter().any(|newer| disks.features.contains(newer)) {
         command = Command::new(NEWER_TOOL);
-        command.arg("zdb");
+        // It ends when it is done (`tests/oracles`).
+        command.arg("zdb").envs(std::env::var_os("ZDB_PRELOAD").map(|it| ("LD_PRELOAD", it)));
     }
     command.args(["-e", "-bcc", "-p"]).arg(directory.path()).arg(NAME);
     let Ok(output) = command.output() else {
