@@ -263,8 +263,7 @@ impl Judge<'_> {
         let mut command = Command::new(if newer { NEWER_TOOL } else { "zdb" });
         command.args(newer.then_some("zdb"));
         // It ends when it is done (`tests/oracles`).
-        let end = std::env::var_os("ZDB_PRELOAD").filter(|_| newer);
-        command.envs(end.map(|it| ("LD_PRELOAD", it)));
+        command.envs(std::env::var_os("ZDB_PRELOAD").map(|it| ("LD_PRELOAD", it)));
         command.args(["-e", "-bcc", "-p"]).arg(directory.path()).arg(NAME);
         let Ok(output) = command.output() else { return Ok(()) };
         let text = String::from_utf8_lossy(&output.stdout).into_owned()

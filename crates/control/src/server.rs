@@ -2,8 +2,8 @@
 //!
 //! Invariant: questions that only look are answered from what the service has published, on a
 //! thread of their own (one that has answered may wait for the next) and in slots that orders have no
-//! part in, so that orders which wait for a disk delay nobody else, however many they are. Orders are taken from whom the service does not deny them;
-//! who asks is what the kernel says. Who does not read his answer is waited for [`PATIENCE`] for each part of it, and not in a slot
+//! part in, so that orders which wait for a disk delay nobody else, however many they are. Orders are
+//! taken from whom the service does not deny them; who asks is what the kernel says. Who does not read his answer is waited for [`PATIENCE`] for each part of it, and not in a slot
 //! that others need to look.
 
 use std::io;
